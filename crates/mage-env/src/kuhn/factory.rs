@@ -1,0 +1,102 @@
+//! Kuhn poker for the registry.
+
+use super::{opponents::opponent_kinds, rules::Kuhn, words};
+use crate::{
+    Deal, Env, EnvFactory, EnvId, Error, GameEnv, Member, OpponentKinds, OptionDoc, Options, Population, Result,
+    Schema, Task, oracle::OracleReport,
+};
+use serde::Deserialize;
+use std::sync::Arc;
+
+/// Makes Kuhn poker tables. Public so that others can add opponents:
+///
+/// ```
+/// use mage_env::{Registry, kuhn::{KuhnFactory, StrategyTable}};
+/// let mut kuhn = KuhnFactory::default();
+/// let maniac = StrategyTable::by_role([1.0; 3], [1.0; 3]);
+/// kuhn.opponents.add_plain("maniac", "never passes", maniac);
+/// let mut registry = Registry::builtin();
+/// registry.register(kuhn);
+/// ```
+pub struct KuhnFactory {
+    /// The kinds of opponent it can seat.
+    pub opponents: OpponentKinds<Kuhn>,
+}
+
+impl Default for KuhnFactory {
+    fn default() -> Self {
+        KuhnFactory { opponents: opponent_kinds() }
+    }
+}
+
+/// Settings of Kuhn poker.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct KuhnOptions {
+    /// Whether later episodes get new cards.
+    pub deal: Deal,
+}
+
+const ID: EnvId = EnvId::new("kuhn");
+const PLACE: &str = "options of kuhn";
+
+impl EnvFactory for KuhnFactory {
+    fn id(&self) -> EnvId {
+        ID
+    }
+
+    fn schema(&self) -> Schema {
+        Schema {
+            title: "Kuhn poker".to_owned(),
+            summary: "three cards, one bet, a hidden opponent".to_owned(),
+            unit: "chips per hand".to_owned(),
+            seats: 2,
+            max_turns: 6,
+            options: vec![OptionDoc::new(
+                "deal",
+                "fresh (default) | fixed",
+                "new cards each episode, or the same cards throughout a meta-episode as in the paper",
+            )],
+            opponents: self.opponents.docs(),
+            compact_words: words::compact_words(),
+            compact_reflection: words::REFLECTION_WORDS,
+        }
+    }
+
+    fn build(&self, task: &Task) -> Result<Box<dyn Env>> {
+        let options: KuhnOptions = task.options.read(PLACE)?;
+        let spec = task.opponent.as_ref().ok_or_else(|| Error::invalid("task of kuhn", "an opponent is needed"))?;
+        if task.seat > 1 {
+            return Err(Error::invalid(
+                "task of kuhn",
+                format!("seat {} does not exist; seats are 0 and 1", task.seat),
+            ));
+        }
+        let rival = self.opponents.build(spec)?;
+        Ok(Box::new(GameEnv::new(Arc::new(Kuhn), rival, task.seat, options.deal, task.seed)))
+    }
+
+    fn check(&self, population: &Population) -> Result<()> {
+        population.options.read::<KuhnOptions>(PLACE)?;
+        population.seat_shares(2)?;
+        population.opponents.iter().try_for_each(|m| self.opponents.build(&m.spec).map(drop))
+    }
+
+    /// The paper's mix, with fresh deals.
+    fn default_population(&self) -> Population {
+        Population {
+            env: ID,
+            options: Options::default().with("deal", "fresh"),
+            seats: vec![0.5, 0.5],
+            opponents: vec![
+                Member::seen("conservative", 0.3),
+                Member::seen("aggressive", 0.3),
+                Member::seen("intermediate", 0.4),
+            ],
+        }
+    }
+
+    fn oracles(&self, _population: &Population, _split: &str, _episodes: u32) -> Result<Option<OracleReport>> {
+        Ok(None)
+    }
+}

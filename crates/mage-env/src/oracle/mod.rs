@@ -1,0 +1,5 @@
+//! How well could one possibly do?
+
+mod report;
+
+pub use report::{Curve, NamedValue, OracleReport, SeatOracle};

@@ -1,0 +1,256 @@
+//! Whom does an agent meet?
+//!
+//! A [`Population`] is a TOML file: weighted opponents in named splits, the seats an agent takes, and the settings of the
+//! environment. Training draws one opponent and seat for each *group*; all members of the group face the same ones.
+//!
+//! ```
+//! let text = r#"
+//!     env = "kuhn"
+//!     options = { deal = "fresh" }
+//!
+//!     [[opponent]]
+//!     name = "rock"
+//!     kind = "conservative"
+//!     weight = 0.5
+//!
+//!     [[opponent]]
+//!     name = "stranger"
+//!     kind = "table"
+//!     bet = { J = 0.3, Qb = 0.5, Qpb = 0.5, K = 1.0, Kb = 1.0, Kpb = 1.0 }
+//!     splits = ["out-of-domain"]
+//! "#;
+//! let population = mage_env::Population::from_toml(text, "example").unwrap();
+//! assert_eq!(population.in_split("train").unwrap().len(), 1);
+//! ```
+
+use crate::{EnvId, Error, OpponentSpec, Options, Result, Seed, Task, seed::weighted_index};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// The splits every population has; an opponent is in the first two unless it says otherwise.
+pub const SPLITS: [&str; 3] = ["train", "in-domain", "out-of-domain"];
+
+/// Weighted opponents, seats and settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Population {
+    /// The environment it is for.
+    pub env: EnvId,
+    /// Settings of the environment.
+    #[serde(default)]
+    pub options: Options,
+    /// How often the agent takes each seat, in proportion; all seats equally when empty.
+    #[serde(default)]
+    pub seats: Vec<f64>,
+    /// The opponents; none in worlds.
+    #[serde(default, rename = "opponent")]
+    pub opponents: Vec<Member>,
+}
+
+/// One opponent of a population.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Member {
+    /// How often it is drawn, in proportion.
+    #[serde(default = "one")]
+    pub weight: f64,
+    /// Where it is met.
+    #[serde(default = "seen_splits")]
+    pub splits: Vec<String>,
+    /// Who it is.
+    #[serde(flatten)]
+    pub spec: OpponentSpec,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn seen_splits() -> Vec<String> {
+    vec!["train".to_owned(), "in-domain".to_owned()]
+}
+
+impl Member {
+    /// A member of the train and in-domain splits.
+    pub fn seen(kind: &str, weight: f64) -> Self {
+        Member { weight, splits: seen_splits(), spec: OpponentSpec::of_kind(kind) }
+    }
+
+    /// A member met only out of domain.
+    pub fn unseen(kind: &str, weight: f64) -> Self {
+        Member { weight, splits: vec!["out-of-domain".to_owned()], spec: OpponentSpec::of_kind(kind) }
+    }
+}
+
+/// How the members of a training group relate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grouping {
+    /// All face one opponent from one seat with the same deals, so that they differ in their actions alone.
+    #[default]
+    Stationary,
+    /// Each draws its own opponent and seat (the paper's non-stationary ablation).
+    Mixed,
+}
+
+impl Population {
+    /// Reads a population; `place` is the file's name, for errors.
+    pub fn from_toml(text: &str, place: &str) -> Result<Self> {
+        let population: Population =
+            toml::from_str(text).map_err(|e| Error::invalid(place, e.to_string().trim_end().to_owned()))?;
+        population.validate(place)?;
+        Ok(population)
+    }
+
+    /// Reads a population file.
+    pub fn from_file(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        Self::from_toml(&text, &path.display().to_string())
+    }
+
+    fn validate(&self, place: &str) -> Result<()> {
+        let positive = |w: f64| w.is_finite() && w >= 0.0;
+        for (i, m) in self.opponents.iter().enumerate() {
+            let at = format!("{place}: opponent `{}`", m.spec.name);
+            if !positive(m.weight) {
+                return Err(Error::invalid(at, format!("weight {} is not a number of at least 0", m.weight)));
+            }
+            if let Some(s) = m.splits.iter().find(|s| !SPLITS.contains(&s.as_str())) {
+                return Err(Error::invalid(at, Error::unknown("split", s, SPLITS).to_string()));
+            }
+            if self.opponents[..i].iter().any(|o| o.spec.name == m.spec.name) {
+                return Err(Error::invalid(at, "the name is taken; give each opponent its own"));
+            }
+        }
+        if !self.seats.iter().all(|w| positive(*w)) || (!self.seats.is_empty() && self.seats.iter().sum::<f64>() <= 0.0)
+        {
+            return Err(Error::invalid(place, "`seats` are weights of at least 0, not all 0"));
+        }
+        Ok(())
+    }
+
+    /// The opponents of a split with their shares, which add up to 1.
+    pub fn in_split(&self, split: &str) -> Result<Vec<(f64, &OpponentSpec)>> {
+        if !SPLITS.contains(&split) {
+            return Err(Error::unknown("split", split, SPLITS));
+        }
+        let chosen: Vec<_> =
+            self.opponents.iter().filter(|m| m.weight > 0.0 && m.splits.iter().any(|s| s == split)).collect();
+        let total: f64 = chosen.iter().map(|m| m.weight).sum();
+        if chosen.is_empty() && !self.opponents.is_empty() {
+            return Err(Error::invalid(
+                format!("population of {}", self.env),
+                format!("no opponent in split `{split}`"),
+            ));
+        }
+        Ok(chosen.into_iter().map(|m| (m.weight / total, &m.spec)).collect())
+    }
+
+    /// The agent's seats with their shares, which add up to 1.
+    pub fn seat_shares(&self, seats: u8) -> Result<Vec<f64>> {
+        let n = usize::from(seats);
+        match self.seats.len() {
+            0 => Ok(vec![1.0 / n as f64; n]),
+            len if len == n => {
+                let total: f64 = self.seats.iter().sum();
+                Ok(self.seats.iter().map(|w| w / total).collect())
+            }
+            len => Err(Error::invalid(
+                format!("population of {}", self.env),
+                format!("`seats` lists {len} weights, but the game has {n} seats"),
+            )),
+        }
+    }
+
+    /// Draws a task of a split: opponent and seat by weight, and a seed of its own.
+    pub fn draw(&self, split: &str, seats: u8, seed: Seed) -> Result<Task> {
+        let opponents = self.in_split(split)?;
+        let shares = self.seat_shares(seats)?;
+        let pick = weighted_index(opponents.iter().map(|(w, _)| *w), &mut seed.child("opponent").rng());
+        let seat = weighted_index(shares.iter().copied(), &mut seed.child("seat").rng());
+        Ok(Task {
+            env: self.env.clone(),
+            options: self.options.clone(),
+            opponent: opponents.get(pick).map(|(_, spec)| (*spec).clone()),
+            seat: seat as u8,
+            seed: seed.child("task"),
+        })
+    }
+
+    /// The tasks of a group of `size` members.
+    pub fn draw_group(&self, split: &str, seats: u8, seed: Seed, size: usize, grouping: Grouping) -> Result<Vec<Task>> {
+        let first = self.draw(split, seats, seed)?;
+        match grouping {
+            Grouping::Stationary => Ok(vec![first; size]),
+            Grouping::Mixed => (0..size)
+                .map(|i| {
+                    let own = self.draw(split, seats, seed.child("member").at(i as u64))?;
+                    Ok(Task { seed: first.seed, ..own })
+                })
+                .collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Population {
+        Population {
+            env: EnvId::new("kuhn"),
+            options: Options::default(),
+            seats: vec![],
+            opponents: vec![
+                Member::seen("conservative", 0.3),
+                Member::seen("aggressive", 0.3),
+                Member::seen("intermediate", 0.4),
+                Member::unseen("cfr_argmax", 1.0),
+            ],
+        }
+    }
+
+    #[test]
+    fn draws_follow_weights_splits_and_seats() {
+        let p = sample();
+        let mut counts = std::collections::BTreeMap::new();
+        for i in 0..20_000 {
+            let t = p.draw("train", 2, Seed::new(i)).unwrap();
+            *counts.entry((t.opponent.unwrap().name, t.seat)).or_insert(0) += 1;
+        }
+        assert_eq!(counts.len(), 6);
+        let share = |n: &str, s| f64::from(counts[&(n.to_owned(), s)]) / 20_000.0;
+        assert!((share("intermediate", 0) - 0.2).abs() < 0.015);
+        assert!((share("aggressive", 1) - 0.15).abs() < 0.015);
+        assert_eq!(p.in_split("out-of-domain").unwrap().len(), 1);
+    }
+
+    #[test]
+    fn stationary_groups_share_everything_mixed_groups_do_not() {
+        let p = sample();
+        let group = p.draw_group("train", 2, Seed::new(3), 8, Grouping::Stationary).unwrap();
+        assert!(group.iter().all(|t| *t == group[0]));
+        let mixed: Vec<_> =
+            (0..10).flat_map(|g| p.draw_group("train", 2, Seed::new(g), 8, Grouping::Mixed).unwrap()).collect();
+        assert!(mixed.chunks(8).any(|g| g.iter().any(|t| t.opponent != g[0].opponent)));
+        assert!(mixed.chunks(8).any(|g| g.iter().any(|t| t.seat != g[0].seat)));
+        assert!(mixed.chunks(8).all(|g| g.iter().all(|t| t.seed == g[0].seed)));
+    }
+
+    #[test]
+    fn toml_round_trips() {
+        let p = sample();
+        let text = toml::to_string(&p).unwrap();
+        assert_eq!(Population::from_toml(&text, "test").unwrap(), p);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let err = |text: &str| Population::from_toml(text, "p.toml").unwrap_err().to_string();
+        assert!(err("env = \"kuhn\"\nseat = [1]").contains("unknown field `seat`"));
+        let base = "env = \"kuhn\"\n[[opponent]]\nname = \"a\"\nkind = \"x\"\n";
+        assert!(err(&format!("{base}weight = -1")).contains("weight -1"));
+        assert!(err(&format!("{base}splits = [\"trian\"]")).contains("did you mean `train`"));
+        assert!(err(&format!("{base}{}", &base[13..])).contains("the name is taken"));
+        assert!(err("env = \"kuhn\"\nseats = [0, 0]").contains("not all 0"));
+    }
+}

@@ -1,0 +1,239 @@
+//! Who sits opposite in episode n?
+//!
+//! A [`Rival`] is what a task's opponent amounts to over a whole meta-episode. A stationary one plays the same strategy
+//! throughout. A *switching* one changes between strategies from episode to episode by a hidden Markov chain: the
+//! non-stationary case that a remembered habit alone cannot beat.
+
+use crate::{Error, Game, Opponent, OpponentSpec, Options, Result, Seed, seed::weighted_index};
+use serde::Deserialize;
+use std::{collections::BTreeMap, sync::Arc};
+
+/// A strategy, shared between all the tasks that use it.
+pub type Strategy<G> = Arc<dyn Opponent<G>>;
+
+/// An opponent over the episodes of a task.
+#[derive(Clone)]
+pub struct Rival<G: Game> {
+    phases: Vec<Strategy<G>>,
+    names: Vec<String>,
+    chain: Chain,
+}
+
+impl<G: Game> Rival<G> {
+    /// Always the same strategy.
+    pub fn stationary(name: &str, strategy: Strategy<G>) -> Self {
+        Rival { phases: vec![strategy], names: vec![name.to_owned()], chain: Chain::still(1) }
+    }
+
+    /// The strategy of episode `episode`. It depends on the seed and the index alone, so every member of a group meets
+    /// the same sequence.
+    pub fn in_episode(&self, seed: Seed, episode: u32) -> &Strategy<G> {
+        &self.phases[self.chain.state_at(seed, episode)]
+    }
+
+    /// The strategies it may play.
+    pub fn phases(&self) -> &[Strategy<G>] {
+        &self.phases
+    }
+
+    /// What the strategies are called, in the same order.
+    pub fn phase_names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// How it moves between them.
+    pub fn chain(&self) -> &Chain {
+        &self.chain
+    }
+}
+
+/// A hidden Markov chain over strategies.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chain {
+    start: Vec<f64>,
+    /// Row `i` holds the probabilities of the next state after state `i`.
+    next: Vec<Vec<f64>>,
+}
+
+impl Chain {
+    /// One of `n` states, chosen at the start with equal probability, for good.
+    pub fn still(n: usize) -> Self {
+        Self::staying(n, 1.0)
+    }
+
+    /// Starts anywhere, stays with probability `stay`, otherwise goes to any other state with equal probability.
+    pub fn staying(n: usize, stay: f64) -> Self {
+        let leave = if n > 1 { (1.0 - stay) / (n - 1) as f64 } else { 0.0 };
+        let row = |i| {
+            (0..n)
+                .map(|j| {
+                    if i == j && n > 1 {
+                        stay
+                    } else if n == 1 {
+                        1.0
+                    } else {
+                        leave
+                    }
+                })
+                .collect()
+        };
+        Chain { start: vec![1.0 / n as f64; n], next: (0..n).map(row).collect() }
+    }
+
+    /// Probabilities of the first episode's state.
+    pub fn start(&self) -> &[f64] {
+        &self.start
+    }
+
+    /// Transition probabilities, a row for each state.
+    pub fn next(&self) -> &[Vec<f64>] {
+        &self.next
+    }
+
+    fn state_at(&self, seed: Seed, episode: u32) -> usize {
+        let stream = seed.child("switch");
+        let first = weighted_index(self.start.iter().copied(), &mut stream.at(0).rng());
+        (1..=u64::from(episode))
+            .fold(first, |state, n| weighted_index(self.next[state].iter().copied(), &mut stream.at(n).rng()))
+    }
+}
+
+/// Makes a strategy from its parameters.
+type MakeStrategy<G> = Box<dyn Fn(&Options) -> Result<Strategy<G>> + Send + Sync>;
+
+/// The kinds of opponent a game knows, open to more.
+pub struct OpponentKinds<G: Game> {
+    kinds: BTreeMap<String, (String, MakeStrategy<G>)>,
+}
+
+/// The kind that changes between others.
+pub const SWITCHING: &str = "switching";
+
+impl<G: Game + 'static> Default for OpponentKinds<G> {
+    /// Knows `uniform`, which every game has, and `switching`.
+    fn default() -> Self {
+        let mut kinds = OpponentKinds { kinds: BTreeMap::new() };
+        kinds.add_plain("uniform", "any legal action, equally likely", crate::game::UniformOpponent);
+        kinds
+    }
+}
+
+impl<G: Game + 'static> OpponentKinds<G> {
+    /// Adds a kind, or replaces one.
+    pub fn add(
+        &mut self,
+        kind: &str,
+        about: &str,
+        make: impl Fn(&Options) -> Result<Strategy<G>> + Send + Sync + 'static,
+    ) {
+        self.kinds.insert(kind.to_owned(), (about.to_owned(), Box::new(make)));
+    }
+
+    /// Adds a kind that takes no parameters.
+    pub fn add_plain(&mut self, kind: &str, about: &str, strategy: impl Opponent<G> + 'static) {
+        let strategy: Strategy<G> = Arc::new(strategy);
+        let place = format!("opponent `{kind}`");
+        self.add(kind, about, move |params| {
+            params.read::<NoParams>(&place)?;
+            Ok(Arc::clone(&strategy))
+        });
+    }
+
+    /// Every kind with a line about it.
+    pub fn docs(&self) -> Vec<(String, String)> {
+        let switching = "changes between the kinds in `between` from episode to episode; `stay` (0 to 1)".to_owned();
+        self.kinds
+            .iter()
+            .map(|(k, (about, _))| (k.clone(), about.clone()))
+            .chain([(SWITCHING.to_owned(), switching)])
+            .collect()
+    }
+
+    /// Builds the opponent a task names.
+    pub fn build(&self, spec: &OpponentSpec) -> Result<Rival<G>> {
+        if spec.kind == SWITCHING {
+            return self.build_switching(spec);
+        }
+        Ok(Rival::stationary(&spec.name, self.strategy(&spec.kind, &spec.params)?))
+    }
+
+    fn strategy(&self, kind: &str, params: &Options) -> Result<Strategy<G>> {
+        let known = || self.kinds.keys().cloned().chain([SWITCHING.to_owned()]);
+        let (_, make) = self.kinds.get(kind).ok_or_else(|| Error::unknown("kind of opponent", kind, known()))?;
+        make(params)
+    }
+
+    fn build_switching(&self, spec: &OpponentSpec) -> Result<Rival<G>> {
+        let place = format!("opponent `{}`", spec.name);
+        let p: SwitchingParams = spec.params.read(&place)?;
+        if p.between.len() < 2 {
+            return Err(Error::invalid(place, "`between` needs at least two opponents to switch between"));
+        }
+        if !(0.0..=1.0).contains(&p.stay) {
+            return Err(Error::invalid(place, format!("`stay` is a probability, not {}", p.stay)));
+        }
+        let mut phases = Vec::new();
+        let mut names = Vec::new();
+        for phase in &p.between {
+            let (kind, params) = match phase {
+                Phase::Kind(kind) => (kind, &Options::default()),
+                Phase::Full { kind, params } => (kind, params),
+            };
+            phases.push(self.strategy(kind, params)?);
+            names.push(kind.clone());
+        }
+        Ok(Rival { chain: Chain::staying(phases.len(), p.stay), phases, names })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NoParams {}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SwitchingParams {
+    between: Vec<Phase>,
+    stay: f64,
+}
+
+/// `"aggressive"` or `{ kind = "table", bet = { … } }`.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Phase {
+    Kind(String),
+    Full {
+        kind: String,
+        #[serde(flatten)]
+        params: Options,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_are_distributions() {
+        for n in 1..5 {
+            for stay in [0.0, 0.3, 1.0] {
+                let c = Chain::staying(n, stay);
+                assert!((c.start.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+                assert!(c.next.iter().all(|row| (row.iter().sum::<f64>() - 1.0).abs() < 1e-12));
+            }
+        }
+    }
+
+    #[test]
+    fn chains_stay_as_often_as_they_say() {
+        let c = Chain::staying(3, 0.7);
+        let stayed = (0..20_000).filter(|i| {
+            let seed = Seed::new(*i);
+            c.state_at(seed, 4) == c.state_at(seed, 5)
+        });
+        assert!((stayed.count() as f64 / 20_000.0 - 0.7).abs() < 0.02);
+        assert!(
+            (0..100).all(|i| Chain::still(3).state_at(Seed::new(i), 0) == Chain::still(3).state_at(Seed::new(i), 9))
+        );
+    }
+}

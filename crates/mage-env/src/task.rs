@@ -1,0 +1,149 @@
+//! Which task is this, exactly?
+//!
+//! A [`Task`] names everything that decides what an agent faces, so that panels, records and hashes can be made of it.
+
+use crate::{Error, Result, Seed};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::{borrow::Cow, collections::BTreeMap, fmt};
+
+/// The name an environment is registered under.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EnvId(Cow<'static, str>);
+
+impl EnvId {
+    /// A name known when compiling.
+    pub const fn new(id: &'static str) -> Self {
+        EnvId(Cow::Borrowed(id))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for EnvId {
+    fn from(id: String) -> Self {
+        EnvId(Cow::Owned(id))
+    }
+}
+
+impl fmt::Display for EnvId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Settings by name, of an environment or an opponent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Options(pub BTreeMap<String, serde_json::Value>);
+
+impl Options {
+    /// Reads the settings into a struct. `place` says whose settings they are, for the error.
+    pub fn read<T: DeserializeOwned>(&self, place: &str) -> Result<T> {
+        let map = self.0.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+        serde_json::from_value(serde_json::Value::Object(map)).map_err(|e| Error::invalid(place, e.to_string()))
+    }
+
+    /// The same settings with one more.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Into<serde_json::Value>) -> Self {
+        self.0.insert(key.to_owned(), value.into());
+        self
+    }
+}
+
+/// Which opponent: a kind the environment knows, and its parameters.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OpponentSpec {
+    /// What records and tables call it. Agents never see it.
+    pub name: String,
+    /// What it is: a kind registered with the environment.
+    pub kind: String,
+    /// Its parameters.
+    #[serde(flatten)]
+    pub params: Options,
+}
+
+impl OpponentSpec {
+    /// An opponent that needs no parameters, called by its kind.
+    pub fn of_kind(kind: &str) -> Self {
+        OpponentSpec { name: kind.to_owned(), kind: kind.to_owned(), params: Options::default() }
+    }
+}
+
+/// One task, nameable and repeatable.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// The environment.
+    pub env: EnvId,
+    /// Its settings.
+    pub options: Options,
+    /// Who sits opposite, in games.
+    pub opponent: Option<OpponentSpec>,
+    /// The agent's seat; 0 in worlds.
+    pub seat: u8,
+    /// Decides deals, levels and everybody's luck but the agent's.
+    pub seed: Seed,
+}
+
+impl Task {
+    /// The task's name for machines: equal tasks, equal hashes, on every platform.
+    pub fn hash(&self) -> Hash {
+        Hash::of(self)
+    }
+}
+
+/// A 128-bit hash of something serialisable, printed as 32 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Hash([u8; 16]);
+
+impl Hash {
+    /// Hashes the canonical JSON form: fields in declaration order, maps sorted by key.
+    pub fn of<T: Serialize + ?Sized>(value: &T) -> Self {
+        let json = serde_json::to_vec(value).expect("plain data serialises");
+        let mut short = [0; 16];
+        short.copy_from_slice(&blake3::hash(&json).as_bytes()[..16]);
+        Hash(short)
+    }
+}
+
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Hash({self})")
+    }
+}
+
+impl Serialize for Hash {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Hash {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(d)?;
+        let digits = text.as_bytes();
+        let mut out = [0; 16];
+        let valid = digits.len() == 32
+            && digits.chunks_exact(2).zip(&mut out).all(|(pair, byte)| {
+                let nibble = |c: u8| (c as char).to_digit(16);
+                match (nibble(pair[0]), nibble(pair[1])) {
+                    (Some(hi), Some(lo)) => {
+                        *byte = (hi * 16 + lo) as u8;
+                        true
+                    }
+                    _ => false,
+                }
+            });
+        if valid { Ok(Hash(out)) } else { Err(serde::de::Error::custom("expected 32 hexadecimal digits")) }
+    }
+}

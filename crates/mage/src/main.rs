@@ -1,0 +1,3 @@
+//! The `mage` command.
+
+fn main() {}
