@@ -23,6 +23,11 @@ pub trait Env: Send {
 
     /// The current state alone, no history.
     fn anchor(&self) -> Anchor;
+
+    /// The current state as a drawing for people, where there is something to draw; only what the agent may see.
+    fn picture(&self) -> Option<String> {
+        None
+    }
 }
 
 /// What an agent is shown.

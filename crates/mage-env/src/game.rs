@@ -85,6 +85,11 @@ pub trait TextGame: Game {
     fn anchor(&self, s: &Self::State, player: u8) -> String {
         self.observe(s, player)
     }
+
+    /// The position as a drawing for people, as one player may know it.
+    fn picture(&self, _s: &Self::State, _player: u8) -> Option<String> {
+        None
+    }
 }
 
 /// Someone who plays a seat by fixed rules.

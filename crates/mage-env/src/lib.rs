@@ -20,12 +20,14 @@
 //! # Ok::<(), mage_env::Error>(())
 //! ```
 
+mod conform;
 mod env;
 mod error;
 mod game;
 pub mod kuhn;
 pub mod oracle;
 mod population;
+mod reference;
 mod registry;
 mod rival;
 mod schema;
@@ -33,12 +35,14 @@ mod seats;
 pub mod seed;
 mod task;
 
+pub use conform::{Conformance, Difference};
 pub use env::{Anchor, End, Env, Observation, Outcome, ParsedAction, Step};
 pub use error::{Error, Result};
 pub use game::{
     ActionId, ActionList, ActionProbs, Game, MAX_PLAYERS, Opponent, TextGame, Turn, UniformOpponent, draw, draw_uniform,
 };
 pub use population::{Grouping, Member, Population, SPLITS};
+pub use reference::{Reference, ReferenceDoc, ReferenceMaker, ReferenceQuery, Seen};
 pub use registry::{EnvFactory, Registry};
 pub use rival::{Chain, OpponentKinds, Rival, SWITCHING, Strategy};
 pub use schema::{OptionDoc, Schema};

@@ -3,8 +3,11 @@
 //! Environments and opponents register themselves; a crate outside this repository adds both without a fork (see
 //! `examples/outside`).
 
-use crate::{Env, EnvId, Error, Population, Result, Schema, Task, oracle::OracleReport};
-use std::{collections::BTreeMap, sync::Arc};
+use crate::{
+    Conformance, Env, EnvId, Error, Population, ReferenceDoc, ReferenceMaker, ReferenceQuery, Result, Schema, Task,
+    oracle::OracleReport,
+};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 /// Makes instances of one environment.
 pub trait EnvFactory: Send + Sync {
@@ -26,6 +29,22 @@ pub trait EnvFactory: Send + Sync {
     /// The best that can be done against a population, where it can be computed.
     fn oracles(&self, _population: &Population, _split: &str, _episodes: u32) -> Result<Option<OracleReport>> {
         Ok(None)
+    }
+
+    /// The agents that play by rule here; `random` needs no mention, the machinery has it.
+    fn references(&self) -> Vec<ReferenceDoc> {
+        Vec::new()
+    }
+
+    /// One of the [`references`](EnvFactory::references), ready to be made for any task.
+    fn reference(&self, query: &ReferenceQuery<'_>) -> Result<Arc<dyn ReferenceMaker>> {
+        let known = self.references().into_iter().map(|d| d.name).chain(["random".to_owned()]);
+        Err(Error::unknown("policy", query.name, known))
+    }
+
+    /// Replays recordings of the original engine, where there is one; `data` is the folder of its data files.
+    fn conform(&self, _golden: &Path, _data: Option<&Path>) -> Result<Conformance> {
+        Err(Error::invalid(self.id().as_str(), "there are no recordings of an original engine to compare with"))
     }
 }
 

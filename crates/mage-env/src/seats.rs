@@ -136,4 +136,8 @@ impl<G: TextGame> Env for GameEnv<G> {
     fn anchor(&self) -> Anchor {
         Anchor(self.game.anchor(&self.state, self.seat))
     }
+
+    fn picture(&self) -> Option<String> {
+        self.game.picture(&self.state, self.seat)
+    }
 }

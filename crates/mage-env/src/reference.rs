@@ -1,0 +1,72 @@
+//! Who plays by rule, so that the machine and its numbers can be checked?
+//!
+//! A [`Reference`] is an agent without a model: uniform play, an equilibrium, the Bayes-adaptive optimum, a solver. It
+//! goes through everything a model goes through. It knows only the compact words that stand in its prompt, except where
+//! it is marked *told*: then it also knows the task, hidden parts included, and marks what is possible, not what is fair.
+
+use crate::{Population, Seed, Task};
+use serde::Serialize;
+
+/// An agent that plays by rule.
+pub trait Reference: Send {
+    /// Chooses an action, named as in `legal` where that is not empty.
+    fn act(&mut self, seen: &Seen<'_>) -> String;
+
+    /// Writes a compact reflection on a finished episode, from the compact words of its last observation.
+    fn reflect(&mut self, finished: &str) -> String;
+}
+
+/// What stands in a prompt.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// The episode, from 0.
+    pub episode: u32,
+    /// The reflections in memory, oldest first; empty ones left out.
+    pub memory: &'a [String],
+    /// The current observation in compact words.
+    pub observation: &'a str,
+    /// The legal actions, where they are listed.
+    pub legal: &'a [String],
+}
+
+/// Makes references of one sort for many tasks.
+pub trait ReferenceMaker: Send + Sync {
+    /// One for this task. `seed` is the agent's own luck, apart from the task's.
+    fn make(&self, task: &Task, seed: Seed) -> Box<dyn Reference>;
+}
+
+/// What a reference may be told about the tasks to come: the same for all of them.
+#[derive(Clone, Copy, Debug)]
+pub struct ReferenceQuery<'a> {
+    /// Which reference.
+    pub name: &'a str,
+    /// Whom it may meet.
+    pub population: &'a Population,
+    /// In which split.
+    pub split: &'a str,
+    /// Over how many episodes.
+    pub episodes: u32,
+}
+
+/// A line about a reference.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ReferenceDoc {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub about: String,
+    /// Whether it is told hidden parts of the task.
+    pub told: bool,
+}
+
+impl ReferenceDoc {
+    /// A reference that knows its prompt alone.
+    pub fn fair(name: &str, about: &str) -> Self {
+        ReferenceDoc { name: name.to_owned(), about: about.to_owned(), told: false }
+    }
+
+    /// A reference that is told the task.
+    pub fn told(name: &str, about: &str) -> Self {
+        ReferenceDoc { told: true, ..Self::fair(name, about) }
+    }
+}
