@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 pub type Rng = rand_xoshiro::Xoshiro256PlusPlus;
 
 /// A point in the tree of random streams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Seed(u64);
 

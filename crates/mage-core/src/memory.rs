@@ -1,0 +1,185 @@
+//! What does an agent carry from one episode to the next?
+//!
+//! A [`Memory`] is asked twice: [`recall`](Memory::recall) before each decision, [`record`](Memory::record) after each
+//! episode. To answer, it may itself ask for calls to the model: it returns [`Asking::Ask`] and is called again with all
+//! answers so far, until it is done. So a memory holds no half-finished conversation and can be replayed.
+
+use crate::{
+    Answer, Message, Purpose, Request, Result, Settings,
+    history::Episode,
+    parse,
+    prompt::{Block, PromptSet, Recalled, Size, result_in_words},
+};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Either the result, or a call that is needed first.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Asking<T> {
+    /// Here it is.
+    Done(T),
+    /// Ask the model this, then come back with its answer added.
+    Ask(Request),
+}
+
+/// What memory is asked about.
+#[derive(Clone, Copy, Debug)]
+pub struct Query<'a> {
+    /// The episode being played, from 0.
+    pub episode: u32,
+    /// The turn, from 0.
+    pub turn: u32,
+    /// The episode so far.
+    pub current: &'a Episode,
+}
+
+/// A finished episode to remember.
+#[derive(Clone, Copy, Debug)]
+pub struct Finished<'a> {
+    /// Its index, from 0.
+    pub index: u32,
+    /// The agent's seat.
+    pub seat: u8,
+    /// What happened.
+    pub episode: &'a Episode,
+}
+
+/// What an agent carries from one episode to the next.
+pub trait Memory: Send {
+    /// What to put into the next prompt. `answers` are the answers to what it asked for during this recall.
+    fn recall(&mut self, query: &Query<'_>, answers: &[Answer]) -> Result<Asking<Block>>;
+
+    /// Takes in a finished episode. `answers` are the answers to what it asked for during this record; what could not
+    /// be read from them is reported as text beside the result.
+    fn record(&mut self, finished: &Finished<'_>, answers: &[Answer]) -> Result<Asking<Recorded>>;
+
+    /// Whether the agent may know that there were earlier episodes at all.
+    fn continuous(&self) -> bool {
+        true
+    }
+}
+
+/// What came of recording an episode.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// Why the last answer could not be used, if it could not.
+    pub unreadable: Option<String>,
+}
+
+/// What past episodes leave behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryMode {
+    /// Nothing: every episode is a clean slate.
+    None,
+    /// The reflection written after it.
+    #[default]
+    ReflectionOnly,
+    /// What happened in it.
+    HistoryOnly,
+    /// Both.
+    HistoryAndReflection,
+}
+
+impl MemoryMode {
+    /// Whether a reflection is written.
+    pub fn reflects(self) -> bool {
+        matches!(self, MemoryMode::ReflectionOnly | MemoryMode::HistoryAndReflection)
+    }
+
+    /// Whether what happened is kept.
+    pub fn keeps_history(self) -> bool {
+        matches!(self, MemoryMode::HistoryOnly | MemoryMode::HistoryAndReflection)
+    }
+}
+
+/// In which order past episodes are recalled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecallOrder {
+    /// Oldest first.
+    #[default]
+    Oldest,
+    /// The best-scoring first; equals oldest first.
+    BestFirst,
+}
+
+/// The paper's memory: past episodes, each with its reflection, its history or both.
+pub struct EpisodicMemory {
+    settings: Arc<Settings>,
+    prompts: Arc<PromptSet>,
+    entries: Vec<(f32, Recalled)>,
+}
+
+impl EpisodicMemory {
+    /// An empty one.
+    pub fn new(settings: Arc<Settings>, prompts: Arc<PromptSet>) -> Self {
+        EpisodicMemory { settings, prompts, entries: Vec::new() }
+    }
+
+    fn remember(&mut self, finished: &Finished<'_>, reflection: Option<String>) {
+        let history = self.settings.memory.keeps_history();
+        let recalled = Recalled {
+            number: finished.index + 1,
+            result: result_in_words(finished.episode),
+            reflection,
+            start: history.then(|| finished.episode.start.text.clone()),
+            history: history.then(|| self.prompts.windows().past.show(&finished.episode.turns)),
+        };
+        self.entries.push((finished.episode.score(), recalled));
+    }
+}
+
+impl Memory for EpisodicMemory {
+    fn recall(&mut self, _query: &Query<'_>, _answers: &[Answer]) -> Result<Asking<Block>> {
+        let mut chosen: Vec<&(f32, Recalled)> = self.entries.iter().collect();
+        if self.settings.recall == RecallOrder::BestFirst {
+            chosen.sort_by(|a, b| b.0.total_cmp(&a.0)); // stable: equals stay oldest first
+        }
+        let kept = self.settings.recall_limit.unwrap_or(usize::MAX);
+        let entries = chosen.into_iter().take(kept).map(|(_, r)| r.clone()).collect();
+        Ok(Asking::Done(Block { entries, notes: String::new() }))
+    }
+
+    fn record(&mut self, finished: &Finished<'_>, answers: &[Answer]) -> Result<Asking<Recorded>> {
+        let mode = self.settings.memory;
+        if mode == MemoryMode::None {
+            return Ok(Asking::Done(Recorded::default()));
+        }
+        if !mode.reflects() {
+            self.remember(finished, None);
+            return Ok(Asking::Done(Recorded::default()));
+        }
+        let Some(answer) = answers.last() else {
+            let prompt = self.prompts.reflect(self.settings.size, finished.seat, finished.episode)?;
+            return Ok(Asking::Ask(Request {
+                purpose: Purpose::Reflect,
+                messages: vec![Message::user(prompt)],
+                allowed: None,
+                max_tokens: self.settings.reflect_tokens,
+                trainable: true,
+            }));
+        };
+        let (text, unreadable) = match read_reflection(&answer.text, self.settings.size) {
+            Ok(text) => (parse::cut(&text, self.settings.reflection_chars).to_owned(), None),
+            Err(reason) => (String::new(), Some(reason)),
+        };
+        self.remember(finished, Some(text));
+        Ok(Asking::Done(Recorded { unreadable }))
+    }
+
+    fn continuous(&self) -> bool {
+        self.settings.memory != MemoryMode::None
+    }
+}
+
+/// The reflection in an answer, or why there is none. Compact answers have no tags and end at `END`.
+pub fn read_reflection(answer: &str, size: Size) -> std::result::Result<String, String> {
+    match size {
+        Size::Full => parse::tagged(answer, "remark").map(str::to_owned).map_err(|e| e.explain("remark")),
+        Size::Compact => {
+            let words: Vec<&str> = answer.split_whitespace().take_while(|w| *w != "END").collect();
+            if words.is_empty() { Err("the reflection is empty".to_owned()) } else { Ok(words.join(" ")) }
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! How does a meta-episode go?
+//!
+//! Play an episode, look back on it, play again with what was remembered, and so on. [`MetaEpisode`] is a state machine
+//! driven from outside: it hands out one [`Call`] at a time and goes on when it is answered. Thousands can be in flight,
+//! and a test can drive one by hand.
+//!
+//! ```
+//! use mage_core::{Answer, MetaEpisode, Next, Purpose, Settings, prompt::PromptLibrary};
+//! use mage_env::{Hash, Registry, Seed};
+//! use std::sync::Arc;
+//!
+//! let registry = Registry::builtin();
+//! let task = registry.get("kuhn")?.default_population().draw("train", 2, Seed::new(1))?;
+//! let env = registry.build(&task)?;
+//! let prompts = PromptLibrary::builtin().get("kuhn")?;
+//! let mut meta = MetaEpisode::new(task, env, prompts, Arc::new(Settings::default()), Seed::new(7))?;
+//! let record = loop {
+//!     match meta.next()? {
+//!         Next::Done(record) => break record,
+//!         Next::Call(call) => {
+//!             let text = match call.request.purpose {
+//!                 Purpose::Play => "<action>BET</action>",
+//!                 _ => "<remark>I always bet.</remark>",
+//!             };
+//!             meta.answer(call.id, Ok(Answer::text(text)))?;
+//!         }
+//!     }
+//! };
+//! assert_eq!(record.episodes.len(), 3);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use crate::{
+    Answer, Asking, Call, CallId, CallRecord, EpisodeRecord, EpisodicMemory, Error, Memory, Message, Purpose, Query,
+    RecordKey, Recorded, Request, Result, Settings,
+    history::{Episode, Turn},
+    memory::Finished,
+    parse,
+    prompt::{Block, PlayView, PromptSet, Size},
+};
+use mage_env::{Anchor, End, Env, Hash, ParsedAction, Seed, Task};
+use std::{mem, sync::Arc};
+
+/// What a meta-episode needs next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Next {
+    /// An answer to this.
+    Call(Call),
+    /// Nothing: it is over.
+    Done(Box<EpisodeRecord>),
+}
+
+/// N episodes of one task, with memory between them.
+pub struct MetaEpisode {
+    task: Task,
+    env: Box<dyn Env>,
+    prompts: Arc<PromptSet>,
+    settings: Arc<Settings>,
+    memory: Box<dyn Memory>,
+    seed: Seed,
+    episodes: Vec<Episode>,
+    calls: Vec<CallRecord>,
+    error: Option<String>,
+    stage: Stage,
+    /// Answers to what memory has asked for in the present stage.
+    answers: Vec<Answer>,
+    open: Option<Call>,
+}
+
+/// What happens when no call is open.
+#[derive(Clone, Debug, PartialEq)]
+enum Stage {
+    /// An episode starts.
+    Begin,
+    /// Memory is asked what to show.
+    Recall,
+    /// An action is asked for.
+    Play(Block),
+    /// Memory takes in the finished episode.
+    Record,
+    /// Nothing happens any more.
+    Over,
+}
+
+impl MetaEpisode {
+    /// A meta-episode with the paper's memory. `seed` is the agent's own luck, apart from the task's.
+    pub fn new(
+        task: Task,
+        env: Box<dyn Env>,
+        prompts: Arc<PromptSet>,
+        settings: Arc<Settings>,
+        seed: Seed,
+    ) -> Result<Self> {
+        let memory = EpisodicMemory::new(Arc::clone(&settings), Arc::clone(&prompts));
+        Self::with_memory(task, env, prompts, settings, Box::new(memory), seed)
+    }
+
+    /// A meta-episode with any memory.
+    pub fn with_memory(
+        task: Task,
+        env: Box<dyn Env>,
+        prompts: Arc<PromptSet>,
+        settings: Arc<Settings>,
+        memory: Box<dyn Memory>,
+        seed: Seed,
+    ) -> Result<Self> {
+        settings.check()?;
+        Ok(MetaEpisode {
+            task,
+            env,
+            prompts,
+            settings,
+            memory,
+            seed,
+            episodes: Vec::new(),
+            calls: Vec::new(),
+            error: None,
+            stage: Stage::Begin,
+            answers: Vec::new(),
+            open: None,
+        })
+    }
+
+    /// Goes on until an answer is needed or everything is over. Asking again changes nothing.
+    pub fn next(&mut self) -> Result<Next> {
+        loop {
+            if let Some(call) = &self.open {
+                return Ok(Next::Call(call.clone()));
+            }
+            match mem::replace(&mut self.stage, Stage::Over) {
+                Stage::Over => return Ok(Next::Done(Box::new(self.record()))),
+                Stage::Begin => {
+                    let start = self.env.begin(self.episodes.len() as u32);
+                    self.episodes.push(Episode { start, ..Episode::default() });
+                    self.stage = Stage::Recall;
+                }
+                Stage::Recall => {
+                    let current = self.episodes.last().expect("an episode has begun");
+                    let query = Query { episode: self.episode_index(), turn: current.turns.len() as u32, current };
+                    match self.memory.recall(&query, &self.answers)? {
+                        Asking::Ask(request) => self.ask(request, Stage::Recall),
+                        Asking::Done(block) => {
+                            self.answers.clear();
+                            self.stage = Stage::Play(block);
+                        }
+                    }
+                }
+                Stage::Play(block) => {
+                    let request = self.play_request(&block)?;
+                    self.ask(request, Stage::Play(block));
+                }
+                Stage::Record => self.take_in_episode()?,
+            }
+        }
+    }
+
+    /// Answers the open call, or says why it cannot be answered; then the meta-episode ends with that error in its
+    /// record.
+    pub fn answer(&mut self, id: CallId, answer: std::result::Result<Answer, String>) -> Result<()> {
+        let Some(call) = self.open.take_if(|c| c.id == id) else {
+            return Err(Error::NotOpen { got: id, open: self.open.as_ref().map(|c| c.id) });
+        };
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(problem) => {
+                self.error = Some(problem);
+                self.stage = Stage::Over;
+                return Ok(());
+            }
+        };
+        let playing = call.request.purpose == Purpose::Play;
+        let action = playing.then(|| self.read_action(&answer));
+        if !playing {
+            self.answers.push(answer.clone());
+        }
+        self.calls.push(CallRecord {
+            id: call.id,
+            purpose: call.request.purpose,
+            episode: call.episode,
+            turn: call.turn,
+            trainable: call.request.trainable,
+            messages: call.request.messages,
+            allowed: call.request.allowed,
+            answer,
+            invalid: None,
+        });
+        if let Some(action) = action {
+            self.act(call.id, action);
+        }
+        Ok(())
+    }
+
+    fn episode_index(&self) -> u32 {
+        self.episodes.len() as u32 - 1
+    }
+
+    fn ask(&mut self, request: Request, back_to: Stage) {
+        // Between two episodes a call belongs to the one it will help.
+        let between = back_to == Stage::Record;
+        let episode = self.episode_index() + u32::from(between);
+        let turn = if between { 0 } else { self.episodes.last().map_or(0, |e| e.turns.len() as u32) };
+        let id = CallId(self.calls.len() as u32);
+        let seed = self.seed.child("call").at(u64::from(id.0));
+        self.stage = back_to;
+        self.open = Some(Call { id, episode, turn, seed, request });
+    }
+
+    fn play_request(&self, block: &Block) -> Result<Request> {
+        let episode = self.episodes.last().expect("an episode has begun");
+        let legal = self.env.legal();
+        let view = PlayView {
+            seat: self.task.seat,
+            memory: block,
+            number: if self.memory.continuous() { self.episode_index() + 1 } else { 0 },
+            episode,
+            legal: legal.as_deref(),
+            turns_left: self.settings.max_turns - episode.turns.len() as u32,
+        };
+        let slots = self.settings.compact_slots(&block.entries);
+        let prompt = self.prompts.play(self.settings.size, &view, &slots)?;
+        Ok(Request {
+            purpose: Purpose::Play,
+            messages: vec![Message::user(prompt)],
+            allowed: if self.settings.mask_actions { legal } else { None },
+            max_tokens: self.settings.play_tokens,
+            trainable: true,
+        })
+    }
+
+    fn read_action(&self, answer: &Answer) -> ParsedAction {
+        let text = match self.settings.size {
+            Size::Full => parse::tagged(&answer.text, "action").map_err(|e| e.explain("action")),
+            Size::Compact => Ok(answer.text.trim()),
+        };
+        match text {
+            Ok(text) => self.env.parse(text),
+            Err(reason) => ParsedAction::Invalid { reason },
+        }
+    }
+
+    fn act(&mut self, call: CallId, action: ParsedAction) {
+        let anchor = self.env.anchor();
+        let step = self.env.step(&action);
+        let invalid = match &action {
+            ParsedAction::Invalid { reason } => Some(reason.clone()),
+            ParsedAction::Act(a) if !step.valid => Some(format!("{a} is not possible here")),
+            ParsedAction::Act(_) => None,
+        };
+        self.calls.last_mut().expect("the call was just recorded").invalid = invalid;
+        let max_turns = self.settings.max_turns as usize;
+        let episode = self.episodes.last_mut().expect("an episode has begun");
+        episode.turns.push(Turn {
+            call,
+            anchor,
+            action,
+            valid: step.valid,
+            reward: step.reward,
+            observation: step.observation,
+        });
+        episode.end = step.end.or((episode.turns.len() >= max_turns).then_some(End::Truncated));
+        self.stage = if episode.end.is_none() { Stage::Recall } else { self.after_episode() };
+    }
+
+    /// What follows a finished episode: nothing after the last one or, with early stop, after a win.
+    fn after_episode(&self) -> Stage {
+        let won = self.episodes.last().is_some_and(Episode::won);
+        let last = self.episodes.len() as u32 == self.settings.episodes;
+        if last || (won && self.settings.early_stop) { Stage::Over } else { Stage::Record }
+    }
+
+    fn take_in_episode(&mut self) -> Result<()> {
+        let index = self.episode_index();
+        let episode = self.episodes.last().expect("an episode has been played");
+        let finished = Finished { index, seat: self.task.seat, episode };
+        match self.memory.record(&finished, &self.answers)? {
+            Asking::Ask(request) => self.ask(request, Stage::Record),
+            Asking::Done(Recorded { unreadable }) => {
+                if let (true, Some(call)) = (!self.answers.is_empty(), self.calls.last_mut()) {
+                    call.invalid = unreadable;
+                }
+                self.answers.clear();
+                self.stage = Stage::Begin;
+            }
+        }
+        Ok(())
+    }
+
+    fn record(&self) -> EpisodeRecord {
+        let last_weights = self.calls.iter().rev().find_map(|c| c.answer.weights.clone());
+        EpisodeRecord {
+            key: RecordKey {
+                panel: Hash::of(&[self.task.hash()]),
+                task: self.task.hash(),
+                method: Hash::of(&*self.settings),
+                weights: last_weights.unwrap_or_default(),
+                seed: self.seed,
+            },
+            task: self.task.clone(),
+            stopped_early: self.error.is_none() && (self.episodes.len() as u32) < self.settings.episodes,
+            episodes: self.episodes.clone(),
+            calls: self.calls.clone(),
+            error: self.error.clone(),
+        }
+    }
+}
+
+/// A hash of an anchor's text, for grouping rows.
+pub fn anchor_key(anchor: &Anchor) -> u64 {
+    Seed::new(0).child(&anchor.0).value()
+}

@@ -1,0 +1,140 @@
+//! What did the model mean?
+//!
+//! Reading an answer never fails: it gives what stood between the tags, or says why nothing can be read. Thinking is left
+//! out first and the *last* complete pair counts, so that a tag mentioned while reasoning is not mistaken for the
+//! answer.
+//!
+//! ```
+//! use mage_core::parse::{Unreadable, tagged};
+//! let answer = "<think>maybe <action>PASS</action>?</think> I raise. <action> BET </action>";
+//! assert_eq!(tagged(answer, "action"), Ok("BET"));
+//! assert_eq!(tagged("BET", "action"), Err(Unreadable::NoTag));
+//! ```
+
+use std::fmt;
+
+/// Why nothing can be read from an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// The model was still thinking when its answer ended.
+    StillThinking,
+    /// The tag does not occur.
+    NoTag,
+    /// The tag was opened but never closed.
+    NotClosed,
+    /// There is nothing between the tags.
+    Empty,
+}
+
+impl Unreadable {
+    /// In words a model can learn from.
+    pub fn explain(self, tag: &str) -> String {
+        match self {
+            Unreadable::StillThinking => "the answer ended before the thinking did".to_owned(),
+            Unreadable::NoTag => format!("the answer has no <{tag}>…</{tag}>"),
+            Unreadable::NotClosed => format!("<{tag}> is not closed by </{tag}>"),
+            Unreadable::Empty => format!("there is nothing between <{tag}> and </{tag}>"),
+        }
+    }
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.explain("tag"))
+    }
+}
+
+const THINK_OPEN: &str = "<think>";
+const THINK_CLOSE: &str = "</think>";
+
+/// The answer without the thinking before it.
+pub fn after_thinking(text: &str) -> Result<&str, Unreadable> {
+    match text.rfind(THINK_CLOSE) {
+        Some(at) => Ok(&text[at + THINK_CLOSE.len()..]),
+        None if text.trim_start().starts_with(THINK_OPEN) => Err(Unreadable::StillThinking),
+        None => Ok(text),
+    }
+}
+
+/// What stands between the last complete pair of `<tag>` and `</tag>` after thinking has ended, without outer white
+/// space.
+pub fn tagged<'t>(text: &'t str, tag: &str) -> Result<&'t str, Unreadable> {
+    let text = after_thinking(text)?;
+    let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
+    let before_last_close = text.rfind(&close).map_or("", |at| &text[..at + close.len()]);
+    let Some(start) = before_last_close.rfind(&open) else {
+        return Err(if text.contains(&open) { Unreadable::NotClosed } else { Unreadable::NoTag });
+    };
+    let inner = &before_last_close[start + open.len()..];
+    match inner.find(&close).map_or(inner, |end| &inner[..end]).trim() {
+        "" => Err(Unreadable::Empty),
+        inner => Ok(inner),
+    }
+}
+
+/// The text cut to at most `max` characters, never within one.
+pub fn cut(text: &str, max: usize) -> &str {
+    text.char_indices().nth(max).map_or(text, |(at, _)| text[..at].trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_last_pair_after_thinking_counts() {
+        let cases = [
+            ("<action>BET</action>", Ok("BET")),
+            ("<action>PASS</action> no: <action>BET</action>", Ok("BET")),
+            ("<think><action>PASS</action></think><action>BET</action>", Ok("BET")),
+            ("reasoning</think>\n<action>\nBET\n</action>\n", Ok("BET")),
+            ("<action>PASS <action>BET</action>", Ok("BET")),
+            ("<action>BET</action> </action>", Ok("BET")),
+            ("<action>BET</action> or <action>PASS", Ok("BET")),
+            ("<think>I will <action>BET</action>", Err(Unreadable::StillThinking)),
+            ("<think>x</think> BET", Err(Unreadable::NoTag)),
+            ("<action>BET", Err(Unreadable::NotClosed)),
+            ("</action><action>", Err(Unreadable::NotClosed)),
+            ("<action> \n</action>", Err(Unreadable::Empty)),
+            ("", Err(Unreadable::NoTag)),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(tagged(text, "action"), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn cutting_respects_characters() {
+        assert_eq!(cut("grüße", 3), "grü");
+        assert_eq!(cut("ab", 3), "ab");
+        assert_eq!(cut("ab c", 3), "ab");
+        assert_eq!(cut("é", 0), "");
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_text_never_panics(text in any::<String>(), max in 0_usize..40) {
+            let _ = tagged(&text, "action");
+            prop_assert!(cut(&text, max).chars().count() <= max);
+        }
+
+        #[test]
+        fn fragments_of_tags_never_panic(parts in prop::collection::vec(
+            prop_oneof![Just("<think>"), Just("</think>"), Just("<action>"), Just("</action>"), Just("ß"), Just("BET"), Just("<"), Just("action>")], 0..12)) {
+            let text = parts.concat();
+            if let Ok(found) = tagged(&text, "action") {
+                prop_assert!(!found.is_empty() && !found.contains("<action>"));
+                let after = after_thinking(&text).unwrap();
+                prop_assert!(after.contains(found));
+            }
+        }
+
+        #[test]
+        fn a_well_formed_answer_is_read_whatever_came_before(noise in "[^<]{0,40}", inner in "[a-zA-Z(,0-9 ]{1,20}") {
+            prop_assume!(!inner.trim().is_empty());
+            let text = format!("<think>{noise}<action>x</action></think>{noise}<action>{inner}</action>");
+            prop_assert_eq!(tagged(&text, "action"), Ok(inner.trim()));
+        }
+    }
+}

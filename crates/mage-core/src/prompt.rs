@@ -1,0 +1,282 @@
+//! What does the agent see?
+//!
+//! One template for each environment and phase, in two sizes: *full* for a language model that thinks and puts its
+//! answer between tags, and *compact*, a few dozen words of a small fixed vocabulary with one word for an action, for
+//! small models trained from scratch. What turns and members have in common comes first, so that engines can share it.
+
+use crate::{
+    Error, Result,
+    history::{Episode, ShownTurn, Window},
+};
+use mage_env::{Outcome, Schema};
+use minijinja::{Environment, Value, syntax::SyntaxConfig, value::Serde};
+use serde::{Deserialize, Serialize};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+
+/// Which form of prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Size {
+    /// Sentences, thinking and tags.
+    #[default]
+    Full,
+    /// Words of a fixed vocabulary.
+    Compact,
+}
+
+/// Words every compact vocabulary begins with: padding, begin, end of an answer, "answer now", "look back", blank, unknown.
+pub const CONTROL_WORDS: [&str; 7] = ["PAD", "BOS", "END", "GO", "BACK", "_", "?"];
+
+/// The compact vocabulary of an environment: [`CONTROL_WORDS`], then its own words. A word's place is its token id.
+///
+/// ```
+/// let kuhn = mage_env::Registry::builtin().get("kuhn").unwrap().schema();
+/// let words = mage_core::prompt::vocabulary(&kuhn);
+/// assert!(words.len() < 32 && words.contains(&"BET".to_owned()));
+/// ```
+pub fn vocabulary(schema: &Schema) -> Vec<String> {
+    CONTROL_WORDS.iter().map(|w| (*w).to_owned()).chain(schema.compact_words.iter().cloned()).collect()
+}
+
+/// Template texts and windows of one environment.
+#[derive(Clone, Debug)]
+pub struct PromptSource {
+    /// The rules, in sentences: what the two full templates begin with (`{% include "rules" %}`), so that engines
+    /// compute it once.
+    pub rules: Cow<'static, str>,
+    /// Asks for an action, in sentences.
+    pub play_full: Cow<'static, str>,
+    /// Asks for a reflection, in sentences.
+    pub reflect_full: Cow<'static, str>,
+    /// Asks for an action, in compact words.
+    pub play_compact: Cow<'static, str>,
+    /// Asks for a reflection, in compact words.
+    pub reflect_compact: Cow<'static, str>,
+    /// How much of an episode is shown.
+    pub windows: Windows,
+}
+
+/// How much of an episode is shown where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Windows {
+    /// Of the current episode, when playing.
+    pub play: Window,
+    /// Of the finished episode, when reflecting.
+    pub reflect: Window,
+    /// Of each past episode, when memory holds histories.
+    pub past: Window,
+}
+
+impl Windows {
+    /// The released code's windows for the board and card games: the last seven turns, the last two with what was seen.
+    pub const GAMES: Windows = Windows {
+        play: Window { turns: 7, observed: 2 },
+        reflect: Window { turns: 7, observed: 7 },
+        past: Window { turns: 7, observed: 7 },
+    };
+}
+
+/// All templates, by environment.
+///
+/// ```
+/// use mage_core::prompt::PromptLibrary;
+/// let library = PromptLibrary::builtin();
+/// assert!(library.get("kuhn").is_ok());
+/// assert!(library.get("chess").unwrap_err().to_string().contains("chess"));
+/// ```
+#[derive(Clone)]
+pub struct PromptLibrary {
+    sources: BTreeMap<String, PromptSource>,
+}
+
+impl PromptLibrary {
+    /// The templates of the built-in environments.
+    pub fn builtin() -> Self {
+        let mut library = PromptLibrary { sources: BTreeMap::new() };
+        library.add("kuhn", builtin_source!("kuhn", Windows::GAMES));
+        library
+    }
+
+    /// Adds the templates of an environment, or replaces them.
+    pub fn add(&mut self, env: &str, source: PromptSource) {
+        self.sources.insert(env.to_owned(), source);
+    }
+
+    /// The templates of one environment, compiled.
+    pub fn get(&self, env: &str) -> Result<Arc<PromptSet>> {
+        let source = self.sources.get(env).ok_or_else(|| Error::NoPrompts { env: env.to_owned() })?;
+        PromptSet::compile(env, source).map(Arc::new)
+    }
+}
+
+/// The four texts of a built-in environment, from its folder under `prompts/`.
+macro_rules! builtin_source {
+    ($env:literal, $windows:expr) => {
+        PromptSource {
+            rules: Cow::Borrowed(include_str!(concat!("../prompts/", $env, "/rules.jinja"))),
+            play_full: Cow::Borrowed(include_str!(concat!("../prompts/", $env, "/play.full.jinja"))),
+            reflect_full: Cow::Borrowed(include_str!(concat!("../prompts/", $env, "/reflect.full.jinja"))),
+            play_compact: Cow::Borrowed(include_str!(concat!("../prompts/", $env, "/play.compact.jinja"))),
+            reflect_compact: Cow::Borrowed(include_str!(concat!("../prompts/", $env, "/reflect.compact.jinja"))),
+            windows: $windows,
+        }
+    };
+}
+use builtin_source;
+
+/// One past episode as memory gives it back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Recalled {
+    /// Its number, from 1.
+    pub number: u32,
+    /// How it went, in words.
+    pub result: String,
+    /// What was written about it.
+    pub reflection: Option<String>,
+    /// What was seen first, in memories that hold histories.
+    pub start: Option<String>,
+    /// What happened, in memories that hold histories.
+    pub history: Option<Vec<ShownTurn>>,
+}
+
+/// What memory puts into a prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Block {
+    /// Past episodes.
+    pub entries: Vec<Recalled>,
+    /// Anything else worth reading, verbatim.
+    pub notes: String,
+}
+
+/// What a play prompt is made from.
+pub struct PlayView<'a> {
+    /// The agent's seat.
+    pub seat: u8,
+    /// What memory says.
+    pub memory: &'a Block,
+    /// The episode, from 1; 0 when the agent must not know that there were others.
+    pub number: u32,
+    /// The episode so far.
+    pub episode: &'a Episode,
+    /// The legal actions, where they can be listed.
+    pub legal: Option<&'a [String]>,
+    /// How many turns are left, this one included.
+    pub turns_left: u32,
+}
+
+/// The compiled templates of one environment.
+#[derive(Debug)]
+pub struct PromptSet {
+    templates: Environment<'static>,
+    windows: Windows,
+}
+
+impl PromptSet {
+    fn compile(env: &str, source: &PromptSource) -> Result<Self> {
+        let mut templates = Environment::new();
+        // Block tags stand on lines of their own and leave no trace.
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        templates.set_syntax(syntax.map_err(|e| Error::template(env, "syntax", &e))?);
+        templates.set_undefined_behavior(minijinja::UndefinedBehavior::Strict);
+        let shared = [
+            ("memory", include_str!("../prompts/shared/memory.jinja")),
+            ("turns", include_str!("../prompts/shared/turns.jinja")),
+            ("answer", include_str!("../prompts/shared/answer.jinja")),
+            ("remark", include_str!("../prompts/shared/remark.jinja")),
+        ];
+        let own = [
+            ("rules", &source.rules),
+            ("play.full", &source.play_full),
+            ("reflect.full", &source.reflect_full),
+            ("play.compact", &source.play_compact),
+            ("reflect.compact", &source.reflect_compact),
+        ];
+        let shared = shared.map(|(name, text)| (name, Cow::Borrowed(text)));
+        for (name, text) in shared.into_iter().chain(own.map(|(name, text)| (name, text.clone()))) {
+            templates.add_template_owned(name, text).map_err(|e| Error::template(env, name, &e))?;
+        }
+        Ok(PromptSet { templates, windows: source.windows })
+    }
+
+    /// How much of an episode is shown.
+    pub fn windows(&self) -> &Windows {
+        &self.windows
+    }
+
+    /// The prompt that asks for an action. `slots` is how each past episode stands in a compact prompt.
+    pub fn play(&self, size: Size, view: &PlayView<'_>, slots: &[String]) -> Result<String> {
+        let turns = self.windows.play.show(&view.episode.turns);
+        let context = PlayContext {
+            seat: view.seat,
+            start: &view.episode.start.text,
+            memory: view.memory,
+            number: view.number,
+            left_out: view.episode.turns.len() - turns.len(),
+            turns,
+            now: &view.episode.now().text,
+            compact: &view.episode.now().compact,
+            legal: view.legal,
+            turns_left: view.turns_left,
+            slots,
+        };
+        self.render(if size == Size::Full { "play.full" } else { "play.compact" }, &context)
+    }
+
+    /// The prompt that asks for a reflection on a finished episode.
+    pub fn reflect(&self, size: Size, seat: u8, episode: &Episode) -> Result<String> {
+        let turns = self.windows.reflect.show(&episode.turns);
+        let context = ReflectContext {
+            seat,
+            start: &episode.start.text,
+            left_out: episode.turns.len() - turns.len(),
+            turns,
+            result: result_in_words(episode),
+            compact: &episode.now().compact,
+        };
+        self.render(if size == Size::Full { "reflect.full" } else { "reflect.compact" }, &context)
+    }
+
+    fn render(&self, name: &str, context: &impl Serialize) -> Result<String> {
+        let template = self.templates.get_template(name).map_err(|e| Error::template("", name, &e))?;
+        template.render(Value::from(Serde(context))).map_err(|e| Error::template("", name, &e))
+    }
+}
+
+/// What templates that ask for an action can name.
+#[derive(Serialize)]
+struct PlayContext<'a> {
+    seat: u8,
+    start: &'a str,
+    memory: &'a Block,
+    number: u32,
+    left_out: usize,
+    turns: Vec<ShownTurn>,
+    now: &'a str,
+    compact: &'a str,
+    legal: Option<&'a [String]>,
+    turns_left: u32,
+    slots: &'a [String],
+}
+
+/// What templates that ask for a reflection can name.
+#[derive(Serialize)]
+struct ReflectContext<'a> {
+    seat: u8,
+    start: &'a str,
+    left_out: usize,
+    turns: Vec<ShownTurn>,
+    result: String,
+    compact: &'a str,
+}
+
+/// How an episode went, in words.
+pub fn result_in_words(episode: &Episode) -> String {
+    match episode.outcome() {
+        Some(Outcome::Won) => "you won",
+        Some(Outcome::Lost) => "you lost",
+        Some(Outcome::Draw) => "nobody won",
+        None => "you ran out of turns",
+    }
+    .to_owned()
+}

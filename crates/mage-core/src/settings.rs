@@ -1,0 +1,106 @@
+//! How is a meta-episode played?
+
+use crate::{
+    Error, MemoryMode, RecallOrder, Result,
+    prompt::{Recalled, Size},
+};
+use serde::{Deserialize, Serialize};
+
+/// Everything about a meta-episode that is not the task, the model or the credit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// How many episodes of the same task are played.
+    pub episodes: u32,
+    /// How many turns an episode may take.
+    pub max_turns: u32,
+    /// Stop at the first win. On when counting Pass@k as the paper does; off in training and for curves by episode.
+    pub early_stop: bool,
+    /// What past episodes leave behind.
+    pub memory: MemoryMode,
+    /// In which order they are recalled.
+    pub recall: RecallOrder,
+    /// At most so many of them.
+    pub recall_limit: Option<usize>,
+    /// Which form of prompt.
+    pub size: Size,
+    /// How many words each past episode takes in a compact prompt.
+    pub slot_words: usize,
+    /// How many past episodes a compact prompt has room for at least; blank ones keep every word in its place.
+    pub slots: usize,
+    /// Constrain actions to the legal ones. Masks belong to the policy.
+    pub mask_actions: bool,
+    /// How long an action's answer may be.
+    pub play_tokens: u32,
+    /// How long a reflection's answer may be.
+    pub reflect_tokens: u32,
+    /// How many characters of a reflection are kept.
+    pub reflection_chars: usize,
+}
+
+impl Default for Settings {
+    /// The paper's: three episodes, reflections only, full prompts.
+    fn default() -> Self {
+        Settings {
+            episodes: 3,
+            max_turns: 8,
+            early_stop: false,
+            memory: MemoryMode::ReflectionOnly,
+            recall: RecallOrder::Oldest,
+            recall_limit: None,
+            size: Size::Full,
+            slot_words: 0,
+            slots: 0,
+            mask_actions: false,
+            play_tokens: 4096,
+            reflect_tokens: 4096,
+            reflection_chars: 2000,
+        }
+    }
+}
+
+impl Settings {
+    /// Settings for a compact model of an environment: one word an action, a slot for each past episode.
+    pub fn compact(schema: &mage_env::Schema, episodes: u32) -> Self {
+        Settings {
+            episodes,
+            max_turns: schema.max_turns,
+            size: Size::Compact,
+            slot_words: schema.compact_reflection,
+            slots: episodes.saturating_sub(1) as usize,
+            mask_actions: true,
+            play_tokens: 1,
+            reflect_tokens: schema.compact_reflection as u32 + 1,
+            ..Settings::default()
+        }
+    }
+
+    /// Refuses what cannot work.
+    pub fn check(&self) -> Result<()> {
+        let wrong = |place, problem: &str| Err(Error::Settings { place, problem: problem.to_owned() });
+        if self.episodes == 0 {
+            return wrong("episodes", "a meta-episode has at least one episode");
+        }
+        if self.max_turns == 0 {
+            return wrong("max_turns", "an episode has at least one turn");
+        }
+        if self.size == Size::Compact && self.memory.keeps_history() {
+            return wrong("memory", "compact prompts have room for reflections only; use full prompts for histories");
+        }
+        Ok(())
+    }
+
+    /// Past episodes as they stand in a compact prompt: each exactly [`slot_words`](Settings::slot_words) words, blanks
+    /// (`_`) where there is nothing to say.
+    pub(crate) fn compact_slots(&self, entries: &[Recalled]) -> Vec<String> {
+        let reflections = entries.iter().map(|e| e.reflection.as_deref().unwrap_or(""));
+        let blanks = self.slots.saturating_sub(entries.len());
+        reflections
+            .chain(std::iter::repeat_n("", blanks))
+            .map(|text| {
+                let words = text.split_whitespace().chain(std::iter::repeat("_"));
+                words.take(self.slot_words).collect::<Vec<_>>().join(" ")
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,260 @@
+//! The meta-episode's behaviour, driven by hand.
+
+mod common;
+
+use common::{drive, kuhn, kuhn_task};
+use mage_core::{
+    Answer, Asking, Error, Finished, Memory, MemoryMode, Message, MetaEpisode, Next, Purpose, Query, RecallOrder,
+    Recorded, Request, Result, Settings,
+    prompt::{Block, PromptLibrary},
+};
+use mage_env::{End, Outcome, Registry, Seed};
+use proptest::prelude::*;
+use std::sync::Arc;
+
+const BET: &str = "<action>BET</action>";
+const NOTE: &str = "<remark>noted</remark>";
+
+fn model(call: &mage_core::Call) -> String {
+    if call.request.purpose == Purpose::Play { BET } else { NOTE }.to_owned()
+}
+
+#[test]
+fn phases_follow_the_paper() {
+    let record = drive(kuhn(kuhn_task("aggressive", 0), Settings::default()), model);
+    let phases: Vec<_> = record.calls.iter().map(|c| (c.purpose, c.episode)).collect();
+    // Always betting first ends each hand at the first decision; no reflection follows the last episode.
+    let (play, reflect) = (Purpose::Play, Purpose::Reflect);
+    assert_eq!(phases, [(play, 0), (reflect, 1), (play, 1), (reflect, 2), (play, 2)]);
+    assert!(!record.stopped_early);
+}
+
+#[test]
+fn without_memory_every_episode_is_a_clean_slate() {
+    let settings = Settings { memory: MemoryMode::None, episodes: 5, ..Settings::default() };
+    let record = drive(kuhn(kuhn_task("conservative", 1), settings), model);
+    assert!(record.calls.iter().all(|c| c.purpose == Purpose::Play));
+    assert!(record.calls.iter().all(|c| !c.messages[0].content.contains("Episode")));
+    // The first prompt of a later episode is what it would be in a first episode with the same cards.
+    let same_start = |i: usize| record.calls.iter().find(|c| c.episode == i as u32).unwrap();
+    for (i, episode) in record.episodes.iter().enumerate() {
+        for (j, other) in record.episodes.iter().enumerate() {
+            if episode.start == other.start {
+                assert_eq!(same_start(i).messages, same_start(j).messages);
+            }
+        }
+    }
+}
+
+#[test]
+fn early_stop_ends_at_the_first_win() {
+    let settings = |early_stop| Settings { early_stop, episodes: 10, ..Settings::default() };
+    let stopped = drive(kuhn(kuhn_task("conservative", 0), settings(true)), model);
+    let full = drive(kuhn(kuhn_task("conservative", 0), settings(false)), model);
+    let first_win = full.episodes.iter().position(|e| e.won()).unwrap();
+    assert!(first_win < 9, "the seed must show the difference");
+    assert_eq!(stopped.episodes.len(), first_win + 1);
+    assert_eq!(stopped.episodes[..], full.episodes[..=first_win]);
+    assert!(stopped.stopped_early && !full.stopped_early);
+}
+
+#[test]
+fn running_out_of_turns_truncates() {
+    let settings = Settings { max_turns: 2, ..Settings::default() };
+    let record = drive(kuhn(kuhn_task("aggressive", 0), settings), |call| {
+        if call.request.purpose == Purpose::Play { "no tags".to_owned() } else { NOTE.to_owned() }
+    });
+    assert!(record.episodes.iter().all(|e| e.end == Some(End::Truncated) && e.turns.len() == 2 && e.score() == 0.0));
+    assert_eq!(record.invalid_actions(), (6, 6));
+    assert!(record.calls[0].invalid.as_deref().unwrap().contains("no <action>"));
+}
+
+#[test]
+fn fresh_deals_differ_and_fixed_deals_do_not() {
+    let starts = |deal: &str| {
+        let mut task = kuhn_task("conservative", 0);
+        task.options = task.options.with("deal", deal);
+        let settings = Settings { episodes: 10, ..Settings::default() };
+        let record = drive(kuhn(task, settings), model);
+        record.episodes.into_iter().map(|e| e.start.text).collect::<std::collections::BTreeSet<_>>().len()
+    };
+    assert_eq!(starts("fixed"), 1);
+    assert!(starts("fresh") > 1);
+}
+
+#[test]
+fn reflections_reach_later_prompts_and_only_what_was_seen_does() {
+    let settings = Settings { episodes: 4, ..Settings::default() };
+    let record = drive(kuhn(kuhn_task("aggressive", 1), settings), |call| {
+        if call.request.purpose == Purpose::Play {
+            "<action>PASS</action>".to_owned()
+        } else {
+            format!("<think><remark>wrong</remark></think><remark>lesson-{}</remark>", call.episode)
+        }
+    });
+    for call in &record.calls {
+        let text = &call.messages[0].content;
+        assert!(!text.contains("aggressive"), "the opponent's name is hidden");
+        assert!(!text.contains("wrong"));
+        for n in 1..4 {
+            let expected = call.purpose == Purpose::Play && call.episode >= n;
+            assert_eq!(text.contains(&format!("lesson-{n}")), expected);
+        }
+    }
+    // Passing against a bet folds, so no card of the opponent is ever shown to the reflection.
+    let folded = record.calls.iter().filter(|c| c.purpose == Purpose::Reflect);
+    for call in folded {
+        assert!(call.messages[0].content.contains("stays hidden"));
+        assert!(!call.messages[0].content.contains("the opponent holds"));
+    }
+}
+
+#[test]
+fn best_first_recall_orders_by_score_and_limits() {
+    let settings =
+        Settings { episodes: 6, recall: RecallOrder::BestFirst, recall_limit: Some(2), ..Settings::default() };
+    let record = drive(kuhn(kuhn_task("intermediate", 0), settings), |call| {
+        if call.request.purpose == Purpose::Play {
+            BET.to_owned()
+        } else {
+            format!("<remark>lesson-{}</remark>", call.episode)
+        }
+    });
+    let scores: Vec<f32> = record.episodes.iter().map(mage_core::history::Episode::score).collect();
+    let mut order: Vec<usize> = (0..5).collect();
+    order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
+    assert_ne!(order[..2], [0, 1], "the seed must show the difference");
+    let last = &record.calls.last().unwrap().messages[0].content;
+    let first_shown = last.find(&format!("lesson-{}", order[0] + 1)).unwrap();
+    let second_shown = last.find(&format!("lesson-{}", order[1] + 1)).unwrap();
+    assert!(first_shown < second_shown);
+    assert_eq!(last.matches("lesson-").count(), 2);
+}
+
+#[test]
+fn long_reflections_are_cut_on_a_character_boundary() {
+    let settings = Settings { reflection_chars: 7, ..Settings::default() };
+    let record = drive(kuhn(kuhn_task("aggressive", 0), settings), |call| {
+        if call.request.purpose == Purpose::Play {
+            BET.to_owned()
+        } else {
+            "<remark>äöüäöüäöü</remark>".to_owned()
+        }
+    });
+    let play = record.calls.iter().find(|c| c.purpose == Purpose::Play && c.episode == 1).unwrap();
+    assert!(play.messages[0].content.contains("Your note: äöüäöüä\n"));
+}
+
+/// Asks for a plan before each episode, and for two notes after it.
+struct Planner;
+
+impl Memory for Planner {
+    fn recall(&mut self, query: &Query<'_>, answers: &[Answer]) -> Result<Asking<Block>> {
+        if query.turn > 0 {
+            return Ok(Asking::Done(Block::default()));
+        }
+        Ok(match answers {
+            [] => Asking::Ask(request(Purpose::Plan)),
+            [plan, ..] => Asking::Done(Block { entries: vec![], notes: format!("Plan: {}", plan.text) }),
+        })
+    }
+
+    fn record(&mut self, _finished: &Finished<'_>, answers: &[Answer]) -> Result<Asking<Recorded>> {
+        Ok(match answers.len() {
+            0 => Asking::Ask(request(Purpose::Note)),
+            1 => Asking::Ask(request(Purpose::Evolve)),
+            _ => Asking::Done(Recorded::default()),
+        })
+    }
+}
+
+fn request(purpose: Purpose) -> Request {
+    Request {
+        purpose,
+        messages: vec![Message::user(format!("{purpose:?}"))],
+        allowed: None,
+        max_tokens: 9,
+        trainable: false,
+    }
+}
+
+#[test]
+fn memories_may_ask_for_calls_of_their_own() {
+    let task = kuhn_task("aggressive", 0);
+    let env = Registry::builtin().build(&task).unwrap();
+    let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
+    let settings = Arc::new(Settings { episodes: 2, ..Settings::default() });
+    let meta = MetaEpisode::with_memory(task, env, prompts, settings, Box::new(Planner), Seed::new(1)).unwrap();
+    let record = drive(meta, |call| match call.request.purpose {
+        Purpose::Play => {
+            assert!(call.request.messages[0].content.contains("Plan: be brave"));
+            BET.to_owned()
+        }
+        _ => "be brave".to_owned(),
+    });
+    let purposes: Vec<_> = record.calls.iter().map(|c| c.purpose).collect();
+    use Purpose::{Evolve, Note, Plan, Play};
+    assert_eq!(purposes, [Plan, Play, Note, Evolve, Plan, Play]);
+}
+
+#[test]
+fn answers_to_the_wrong_call_are_refused_and_change_nothing() {
+    let mut meta = kuhn(kuhn_task("aggressive", 0), Settings::default());
+    let Next::Call(call) = meta.next().unwrap() else { panic!("a call is due") };
+    let wrong = mage_core::CallId(99);
+    assert!(matches!(meta.answer(wrong, Ok(Answer::text(BET))), Err(Error::NotOpen { .. })));
+    assert_eq!(meta.next().unwrap(), Next::Call(call.clone()));
+    meta.answer(call.id, Ok(Answer::text(BET))).unwrap();
+    assert!(meta.answer(call.id, Ok(Answer::text(BET))).is_err(), "a call is answered once");
+}
+
+#[test]
+fn a_failed_call_ends_the_meta_episode_with_its_error() {
+    let mut meta = kuhn(kuhn_task("aggressive", 0), Settings::default());
+    let Next::Call(call) = meta.next().unwrap() else { panic!("a call is due") };
+    meta.answer(call.id, Err("connection refused".to_owned())).unwrap();
+    let Next::Done(record) = meta.next().unwrap() else { panic!("nothing can follow") };
+    assert_eq!(record.error.as_deref(), Some("connection refused"));
+    assert!(!record.stopped_early);
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused() {
+    let schema = Registry::builtin().get("kuhn").unwrap().schema();
+    let bad = [
+        Settings { episodes: 0, ..Settings::default() },
+        Settings { max_turns: 0, ..Settings::default() },
+        Settings { memory: MemoryMode::HistoryOnly, ..Settings::compact(&schema, 3) },
+    ];
+    for settings in bad {
+        assert!(settings.check().is_err(), "{settings:?}");
+    }
+}
+
+#[test]
+fn records_round_trip_through_a_line() {
+    let record = drive(kuhn(kuhn_task("uniform", 1), Settings::default()), model);
+    let line = record.to_line();
+    assert!(!line.contains('\n'));
+    assert_eq!(mage_core::EpisodeRecord::from_line(&line).unwrap(), record);
+    assert!(mage_core::EpisodeRecord::from_line(&line[..line.len() / 2]).is_err());
+    let outcomes: Vec<_> = record.episodes.iter().map(|e| e.outcome()).collect();
+    assert!(outcomes.iter().all(|o| matches!(o, Some(Outcome::Won | Outcome::Lost))));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn whatever_the_model_says_the_meta_episode_ends(answers in prop::collection::vec(any::<String>(), 1..8), seat in 0_u8..2, seed in any::<u64>()) {
+        let mut task = kuhn_task("uniform", seat);
+        task.seed = Seed::new(seed);
+        let mut i = 0;
+        let record = drive(kuhn(task, Settings::default()), |_| {
+            i += 1;
+            answers[i % answers.len()].clone()
+        });
+        prop_assert_eq!(record.episodes.len(), 3);
+        prop_assert!(record.episodes.iter().all(|e| e.end.is_some()));
+    }
+}

@@ -1,0 +1,95 @@
+//! Golden prompts of Kuhn poker. After a deliberate change: `UPDATE_EXPECT=1 cargo test -p mage-core --test prompts_kuhn`,
+//! and read the difference.
+
+mod common;
+
+use common::{drive, kuhn, kuhn_task};
+use expect_test::{ExpectFile, expect_file};
+use mage_core::{
+    EpisodeRecord, MemoryMode, Purpose, Settings,
+    prompt::{Size, vocabulary},
+};
+use mage_env::Registry;
+use std::fmt::Write;
+
+/// Plays a little badly: the second answer is unreadable, later ones are fine.
+fn play(settings: Settings, opponent: &str, seat: u8) -> EpisodeRecord {
+    let mut plays = 0;
+    drive(kuhn(kuhn_task(opponent, seat), settings.clone()), |call| match (call.request.purpose, settings.size) {
+        (Purpose::Play, Size::Full) => {
+            plays += 1;
+            match plays {
+                2 => "I would rather not say.".to_owned(),
+                n if n % 2 == 0 => "<think>Hm.</think><action>PASS</action>".to_owned(),
+                _ => "<action>BET</action>".to_owned(),
+            }
+        }
+        (Purpose::Play, Size::Compact) => "BET".to_owned(),
+        (_, Size::Full) => format!("<remark>Note {} on my opponent.</remark>", call.episode),
+        (_, Size::Compact) => "K ? facing PASS END".to_owned(),
+    })
+}
+
+fn transcript(record: &EpisodeRecord) -> String {
+    let mut out = String::new();
+    for call in &record.calls {
+        let _ = writeln!(out, "======== {:?}, episode {}, turn {}", call.purpose, call.episode, call.turn);
+        let _ = writeln!(out, "{}", call.messages[0].content);
+        let _ = writeln!(out, "-------- answer: {}", call.answer.text);
+        if let Some(why) = &call.invalid {
+            let _ = writeln!(out, "-------- invalid: {why}");
+        }
+    }
+    out
+}
+
+fn golden(name: &str) -> ExpectFile {
+    expect_file![format!("{}/tests/golden/kuhn/{name}.txt", env!("CARGO_MANIFEST_DIR"))]
+}
+
+#[test]
+fn full_prompts_with_reflections() {
+    golden("full_reflection_only").assert_eq(&transcript(&play(Settings::default(), "aggressive", 0)));
+}
+
+#[test]
+fn full_prompts_without_memory() {
+    let settings = Settings { memory: MemoryMode::None, ..Settings::default() };
+    golden("full_none").assert_eq(&transcript(&play(settings, "conservative", 1)));
+}
+
+#[test]
+fn full_prompts_with_histories() {
+    let settings = Settings { memory: MemoryMode::HistoryOnly, ..Settings::default() };
+    golden("full_history_only").assert_eq(&transcript(&play(settings, "intermediate", 1)));
+}
+
+#[test]
+fn full_prompts_with_both() {
+    let settings = Settings { memory: MemoryMode::HistoryAndReflection, ..Settings::default() };
+    golden("full_history_and_reflection").assert_eq(&transcript(&play(settings, "aggressive", 1)));
+}
+
+#[test]
+fn compact_prompts() {
+    let schema = Registry::builtin().get("kuhn").unwrap().schema();
+    let record = play(Settings::compact(&schema, 3), "conservative", 0);
+    golden("compact").assert_eq(&transcript(&record));
+}
+
+#[test]
+fn compact_prompts_use_the_vocabulary_and_keep_every_word_in_its_place() {
+    let schema = Registry::builtin().get("kuhn").unwrap().schema();
+    let words = vocabulary(&schema);
+    for opponent in ["conservative", "aggressive", "intermediate", "uniform"] {
+        for seat in [0, 1] {
+            let record = play(Settings::compact(&schema, 3), opponent, seat);
+            for call in &record.calls {
+                let prompt: Vec<&str> = call.messages[0].content.split(' ').collect();
+                assert!(prompt.iter().all(|w| words.contains(&(*w).to_owned())), "{prompt:?}");
+                let expected = if call.purpose == Purpose::Play { 1 + 2 * 6 + 4 + 1 } else { 9 };
+                assert_eq!(prompt.len(), expected, "{prompt:?}");
+            }
+        }
+    }
+}
