@@ -15,7 +15,7 @@
 //! let prompts = PromptLibrary::builtin().get("kuhn")?;
 //! let mut meta = MetaEpisode::new(task, env, prompts, Arc::new(Settings::default()), Seed::new(7))?;
 //! let record = loop {
-//!     match meta.next()? {
+//!     match meta.advance()? {
 //!         Next::Done(record) => break record,
 //!         Next::Call(call) => {
 //!             let text = match call.request.purpose {
@@ -122,7 +122,7 @@ impl MetaEpisode {
     }
 
     /// Goes on until an answer is needed or everything is over. Asking again changes nothing.
-    pub fn next(&mut self) -> Result<Next> {
+    pub fn advance(&mut self) -> Result<Next> {
         loop {
             if let Some(call) = &self.open {
                 return Ok(Next::Call(call.clone()));

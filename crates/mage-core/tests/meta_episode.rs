@@ -51,7 +51,7 @@ fn early_stop_ends_at_the_first_win() {
     let settings = |early_stop| Settings { early_stop, episodes: 10, ..Settings::default() };
     let stopped = drive(kuhn(kuhn_task("conservative", 0), settings(true)), model);
     let full = drive(kuhn(kuhn_task("conservative", 0), settings(false)), model);
-    let first_win = full.episodes.iter().position(|e| e.won()).unwrap();
+    let first_win = full.episodes.iter().position(mage_core::history::Episode::won).unwrap();
     assert!(first_win < 9, "the seed must show the difference");
     assert_eq!(stopped.episodes.len(), first_win + 1);
     assert_eq!(stopped.episodes[..], full.episodes[..=first_win]);
@@ -186,7 +186,7 @@ fn memories_may_ask_for_calls_of_their_own() {
     let settings = Arc::new(Settings { episodes: 2, ..Settings::default() });
     let meta = MetaEpisode::with_memory(task, env, prompts, settings, Box::new(Planner), Seed::new(1)).unwrap();
     let record = drive(meta, |call| match call.request.purpose {
-        Purpose::Play => {
+        Play => {
             assert!(call.request.messages[0].content.contains("Plan: be brave"));
             BET.to_owned()
         }
@@ -200,10 +200,10 @@ fn memories_may_ask_for_calls_of_their_own() {
 #[test]
 fn answers_to_the_wrong_call_are_refused_and_change_nothing() {
     let mut meta = kuhn(kuhn_task("aggressive", 0), Settings::default());
-    let Next::Call(call) = meta.next().unwrap() else { panic!("a call is due") };
+    let Next::Call(call) = meta.advance().unwrap() else { panic!("a call is due") };
     let wrong = mage_core::CallId(99);
     assert!(matches!(meta.answer(wrong, Ok(Answer::text(BET))), Err(Error::NotOpen { .. })));
-    assert_eq!(meta.next().unwrap(), Next::Call(call.clone()));
+    assert_eq!(meta.advance().unwrap(), Next::Call(call.clone()));
     meta.answer(call.id, Ok(Answer::text(BET))).unwrap();
     assert!(meta.answer(call.id, Ok(Answer::text(BET))).is_err(), "a call is answered once");
 }
@@ -211,9 +211,9 @@ fn answers_to_the_wrong_call_are_refused_and_change_nothing() {
 #[test]
 fn a_failed_call_ends_the_meta_episode_with_its_error() {
     let mut meta = kuhn(kuhn_task("aggressive", 0), Settings::default());
-    let Next::Call(call) = meta.next().unwrap() else { panic!("a call is due") };
+    let Next::Call(call) = meta.advance().unwrap() else { panic!("a call is due") };
     meta.answer(call.id, Err("connection refused".to_owned())).unwrap();
-    let Next::Done(record) = meta.next().unwrap() else { panic!("nothing can follow") };
+    let Next::Done(record) = meta.advance().unwrap() else { panic!("nothing can follow") };
     assert_eq!(record.error.as_deref(), Some("connection refused"));
     assert!(!record.stopped_early);
 }
@@ -238,7 +238,7 @@ fn records_round_trip_through_a_line() {
     assert!(!line.contains('\n'));
     assert_eq!(mage_core::EpisodeRecord::from_line(&line).unwrap(), record);
     assert!(mage_core::EpisodeRecord::from_line(&line[..line.len() / 2]).is_err());
-    let outcomes: Vec<_> = record.episodes.iter().map(|e| e.outcome()).collect();
+    let outcomes: Vec<_> = record.episodes.iter().map(mage_core::history::Episode::outcome).collect();
     assert!(outcomes.iter().all(|o| matches!(o, Some(Outcome::Won | Outcome::Lost))));
 }
 

@@ -5,7 +5,7 @@ use mage_env::{EnvId, OpponentSpec, Options, Registry, Seed, Task};
 use std::sync::Arc;
 
 /// A Kuhn task with a fixed seed.
-pub fn kuhn_task(opponent: &str, seat: u8) -> Task {
+pub(crate) fn kuhn_task(opponent: &str, seat: u8) -> Task {
     Task {
         env: EnvId::new("kuhn"),
         options: Options::default(),
@@ -16,16 +16,16 @@ pub fn kuhn_task(opponent: &str, seat: u8) -> Task {
 }
 
 /// A meta-episode of that task.
-pub fn kuhn(task: Task, settings: Settings) -> MetaEpisode {
+pub(crate) fn kuhn(task: Task, settings: Settings) -> MetaEpisode {
     let env = Registry::builtin().build(&task).unwrap();
     let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
     MetaEpisode::new(task, env, prompts, Arc::new(settings), Seed::new(5)).unwrap()
 }
 
 /// Answers every call with `model` until the meta-episode is over.
-pub fn drive(mut meta: MetaEpisode, mut model: impl FnMut(&Call) -> String) -> EpisodeRecord {
+pub(crate) fn drive(mut meta: MetaEpisode, mut model: impl FnMut(&Call) -> String) -> EpisodeRecord {
     loop {
-        match meta.next().unwrap() {
+        match meta.advance().unwrap() {
             Next::Done(record) => return *record,
             Next::Call(call) => {
                 let answer = Answer::text(model(&call));
