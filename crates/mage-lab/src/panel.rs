@@ -1,0 +1,102 @@
+//! Which tasks is an agent judged on?
+//!
+//! A fixed list, the same for every method that is compared. Opponents and seats appear in it exactly as often as the
+//! population says, not as luck would have it, so that a mean over the panel is a mean over the population.
+
+use crate::Result;
+use mage_env::{Hash, Population, Seed, Task};
+
+/// A fixed list of tasks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Panel {
+    tasks: Vec<Task>,
+    hash: Hash,
+}
+
+impl Panel {
+    /// `count` tasks of a split; opponent and seat in proportion, rounded by largest remainder.
+    pub fn new(population: &Population, split: &str, seats: u8, count: usize, seed: Seed) -> Result<Self> {
+        let opponents = population.in_split(split)?;
+        let shares = population.seat_shares(seats)?;
+        let mut cells = Vec::new();
+        for (seat, seat_share) in shares.iter().enumerate() {
+            if opponents.is_empty() {
+                cells.push((None, seat, *seat_share));
+            }
+            for (weight, spec) in &opponents {
+                cells.push((Some((*spec).clone()), seat, weight * seat_share));
+            }
+        }
+        let counts = apportion(&cells.iter().map(|c| c.2).collect::<Vec<_>>(), count);
+        let mut tasks = Vec::with_capacity(count);
+        for ((opponent, seat, _), n) in cells.into_iter().zip(counts) {
+            for _ in 0..n {
+                tasks.push(Task {
+                    env: population.env.clone(),
+                    options: population.options.clone(),
+                    opponent: opponent.clone(),
+                    seat: seat as u8,
+                    seed: seed.child("panel").at(tasks.len() as u64),
+                });
+            }
+        }
+        let hash = Hash::of(&tasks);
+        Ok(Panel { tasks, hash })
+    }
+
+    /// The tasks.
+    pub fn tasks(&self) -> &[Task] {
+        &self.tasks
+    }
+
+    /// What the panel is known by.
+    pub fn hash(&self) -> Hash {
+        self.hash
+    }
+}
+
+/// Splits `total` in proportion to `shares`, which add up to 1: every part within one of its exact share.
+fn apportion(shares: &[f64], total: usize) -> Vec<usize> {
+    let exact: Vec<f64> = shares.iter().map(|s| s * total as f64).collect();
+    let mut parts: Vec<usize> = exact.iter().map(|x| *x as usize).collect();
+    let mut by_remainder: Vec<usize> = (0..shares.len()).collect();
+    by_remainder.sort_by(|a, b| exact[*b].fract().total_cmp(&exact[*a].fract()));
+    let missing = total.saturating_sub(parts.iter().sum());
+    for i in by_remainder.into_iter().cycle().take(missing) {
+        parts[i] += 1;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mage_env::Registry;
+    use proptest::prelude::*;
+
+    #[test]
+    fn opponents_and_seats_appear_as_often_as_they_should() {
+        let population = Registry::builtin().get("kuhn").unwrap().default_population();
+        let panel = Panel::new(&population, "train", 2, 200, Seed::new(1)).unwrap();
+        let count = |name: &str, seat| {
+            panel.tasks().iter().filter(|t| t.seat == seat && t.opponent.as_ref().unwrap().name == name).count()
+        };
+        assert_eq!(panel.tasks().len(), 200);
+        assert_eq!([count("conservative", 0), count("aggressive", 1), count("intermediate", 0)], [30, 30, 40]);
+        assert_eq!(panel, Panel::new(&population, "train", 2, 200, Seed::new(1)).unwrap());
+        assert_ne!(panel.hash(), Panel::new(&population, "train", 2, 200, Seed::new(2)).unwrap().hash());
+    }
+
+    proptest! {
+        #[test]
+        fn parts_add_up_and_are_within_one(weights in prop::collection::vec(0.01_f64..10.0, 1..12), total in 0_usize..500) {
+            let sum: f64 = weights.iter().sum();
+            let shares: Vec<f64> = weights.iter().map(|w| w / sum).collect();
+            let parts = apportion(&shares, total);
+            prop_assert_eq!(parts.iter().sum::<usize>(), total);
+            for (part, share) in parts.iter().zip(&shares) {
+                prop_assert!((*part as f64 - share * total as f64).abs() < 1.0 + 1e-9);
+            }
+        }
+    }
+}

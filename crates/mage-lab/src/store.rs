@@ -1,0 +1,134 @@
+//! Where are finished meta-episodes kept?
+//!
+//! In one append-only file of JSON lines. A record is there when its line is there, line break included. A crash in the
+//! middle of a write leaves half a line at the end at worst; opening the file again drops it, says so, and everything
+//! before it is intact. Records are found by their [`RecordKey`], so finished work is never done twice.
+//!
+//! ```
+//! use mage_lab::store::{RecordStore, read_records};
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("records.jsonl");
+//! let store = RecordStore::open(&path)?; // made if it is not there; no second process can write it meanwhile
+//! assert_eq!(store.len(), 0);
+//! for record in read_records(&path)? {
+//!     println!("{}", record?.task.hash());
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use crate::{Error, Result};
+use mage_core::{EpisodeRecord, RecordKey};
+use std::{
+    collections::HashSet,
+    fs::{File, OpenOptions, TryLockError},
+    io::{BufRead, BufReader, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+};
+
+/// An open store: the only one that writes its file.
+#[derive(Debug)]
+pub struct RecordStore {
+    path: PathBuf,
+    file: File,
+    keys: HashSet<RecordKey>,
+    repaired: u64,
+}
+
+impl RecordStore {
+    /// Opens or makes the file, reads its keys, and drops half a line left by a crash.
+    pub fn open(path: &Path) -> Result<Self> {
+        let io = |source| Error::Io { path: path.to_owned(), source };
+        let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(io)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(Error::InUse { path: path.to_owned() }),
+            Err(TryLockError::Error(e)) => return Err(io(e)),
+        }
+        let mut keys = HashSet::new();
+        let mut whole = 0;
+        let mut lines = Lines::new(path, &file);
+        while let Some(record) = lines.next_record() {
+            keys.insert(record?.key);
+            whole = lines.end;
+        }
+        let length = file.seek(SeekFrom::End(0)).map_err(io)?;
+        let repaired = length - whole;
+        if repaired > 0 {
+            file.set_len(whole).map_err(io)?;
+            file.sync_data().map_err(io)?;
+        }
+        Ok(RecordStore { path: path.to_owned(), file, keys, repaired })
+    }
+
+    /// How many records there are.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// How many bytes of an unfinished line were dropped when the file was opened.
+    pub fn repaired_bytes(&self) -> u64 {
+        self.repaired
+    }
+
+    /// Whether a record with this key is there.
+    pub fn contains(&self, key: &RecordKey) -> bool {
+        self.keys.contains(key)
+    }
+
+    /// Adds records, and returns once they are on the disk. Those whose key is there already are left out.
+    pub fn append<'r>(&mut self, records: impl IntoIterator<Item = &'r EpisodeRecord>) -> Result<usize> {
+        let mut lines = String::new();
+        let mut added = 0;
+        for record in records {
+            if self.keys.insert(record.key.clone()) {
+                lines.push_str(&record.to_line());
+                lines.push('\n');
+                added += 1;
+            }
+        }
+        let written = self.file.write_all(lines.as_bytes()).and_then(|()| self.file.sync_data());
+        written.map_err(|source| Error::Io { path: self.path.clone(), source })?;
+        Ok(added)
+    }
+}
+
+/// Reads a store's records one by one, without locking it. Half a line at the end is passed over; damage anywhere else
+/// is an error that names the line.
+pub fn read_records(path: &Path) -> Result<impl Iterator<Item = Result<EpisodeRecord>> + use<>> {
+    let file = File::open(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+    let mut lines = Lines::new(path, file);
+    Ok(std::iter::from_fn(move || lines.next_record()))
+}
+
+/// Complete lines of a file, with the place where the last good one ended.
+struct Lines<F> {
+    path: PathBuf,
+    reader: BufReader<F>,
+    number: u64,
+    end: u64,
+}
+
+impl<F: std::io::Read> Lines<F> {
+    fn new(path: &Path, file: F) -> Self {
+        Lines { path: path.to_owned(), reader: BufReader::new(file), number: 0, end: 0 }
+    }
+
+    fn next_record(&mut self) -> Option<Result<EpisodeRecord>> {
+        let mut line = Vec::new();
+        match self.reader.read_until(b'\n', &mut line) {
+            Err(source) => return Some(Err(Error::Io { path: self.path.clone(), source })),
+            Ok(_) if line.last() != Some(&b'\n') => return None,
+            Ok(read) => self.end += read as u64,
+        }
+        self.number += 1;
+        let record = str::from_utf8(&line)
+            .map_err(|e| e.to_string())
+            .and_then(|text| EpisodeRecord::from_line(text).map_err(|e| e.to_string()));
+        Some(record.map_err(|problem| Error::Line { path: self.path.clone(), line: self.number, problem }))
+    }
+}
