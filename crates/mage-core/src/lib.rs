@@ -3,21 +3,40 @@
 //! Meta-episodes, prompts, memory, parsing, rewards, returns, advantages, metrics: pure functions over data. Nothing here
 //! does I/O, reads a clock, starts a thread or knows an engine's insides.
 
+mod advantage;
 mod call;
+mod credit;
 mod error;
 pub mod history;
+mod interval;
 mod memory;
 mod meta;
+mod method;
+mod metrics;
 pub mod parse;
+mod penalty;
 pub mod prompt;
 mod record;
+mod reward;
 mod row;
 mod settings;
 
+pub use advantage::{
+    Anchors, BaselineUnit, Estimator, Gigpo, Grpo, Levels, Norm, ReturnToGo, Rloo, Scope, Signal, advantages,
+};
 pub use call::{Answer, Call, CallId, Finish, Message, Purpose, Request, Role, Tokens};
+pub use credit::{Assignment, Credit, Credited, Recursion, Reflection, credit, returns};
 pub use error::{Error, Result};
+pub use interval::{Bootstrap, Interval, Mean, Rate};
 pub use memory::{Asking, EpisodicMemory, Finished, Memory, MemoryMode, Query, RecallOrder, Recorded, read_reflection};
 pub use meta::{MetaEpisode, Next, anchor_key};
+pub use method::Method;
+pub use metrics::{
+    Against, AgainstAt, AtEpisode, Ceiling, Ending, EpisodeResult, MetaResult, Slice, Summary, Unplayed, against,
+    pass_at_k, share_of_gap, summarise,
+};
+pub use penalty::{LengthPenalty, Penalty, PenaltyMode};
 pub use record::{CallRecord, EpisodeRecord, RecordKey};
+pub use reward::{RewardPreset, RewardRule, Rewards};
 pub use row::{Phase, Row};
 pub use settings::Settings;

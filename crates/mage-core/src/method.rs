@@ -1,0 +1,94 @@
+//! In what do the methods differ?
+//!
+//! In data only: whether episodes remember each other, how rewards become credit, how credit becomes advantages. A
+//! [`Method`] is these three, so that a comparison of methods runs the same code throughout.
+//!
+//! | name | memory | credit | estimator |
+//! |---|---|---|---|
+//! | `mage` | yes | differential, eq. 7 | return to go |
+//! | `mage_paper` | yes | differential, eq. 7, penalties in the episode's reward, reflections score 0 | GiGPO as released |
+//! | `mage_released` | yes | differential, released recursion, penalties in scores only, reflections score 0 | GiGPO as released |
+//! | `lamer` | yes | cumulative, eq. 7 | return to go |
+//! | `lamer_released` | yes | cumulative, the rest as `mage_released` | GiGPO as released |
+//! | `own_episode` | yes | each episode for itself | return to go |
+//! | `gigpo` | no | each episode for itself | GiGPO as released |
+//! | `grpo` | no | each episode for itself | GRPO |
+//!
+//! `mage`, `lamer` and `own_episode` differ in one field, and so do `mage_released` and `lamer_released`: these are the
+//! pairs to compare. `own_episode` is the control that separates "memory helps" from "credit across episodes helps".
+
+use crate::{Assignment, Credit, Estimator, Gigpo, Grpo, PenaltyMode, Recursion, Reflection, ReturnToGo, Scope};
+use mage_env::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// A way to learn from meta-episodes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Method {
+    /// Whether an episode knows of those before it. Without memory each starts as a clean slate.
+    pub memory: bool,
+    /// How rewards become returns and scores.
+    pub credit: Credit,
+    /// How these become advantages.
+    pub estimator: Estimator,
+}
+
+impl Default for Method {
+    fn default() -> Self {
+        Method { memory: true, credit: Credit::default(), estimator: Estimator::default() }
+    }
+}
+
+impl Method {
+    /// The names [`Method::named`] knows.
+    pub const NAMES: [&str; 8] =
+        ["mage", "mage_paper", "mage_released", "lamer", "lamer_released", "own_episode", "gigpo", "grpo"];
+
+    /// A method by name; see the table at the head of this module.
+    ///
+    /// ```
+    /// use mage_core::{Assignment, Credit, Method};
+    ///
+    /// let mage = Method::named("mage")?;
+    /// let lamer = Method::named("lamer")?;
+    /// assert_eq!(lamer.credit, Credit { assignment: Assignment::Cumulative, ..mage.credit });
+    /// # Ok::<(), mage_env::Error>(())
+    /// ```
+    pub fn named(name: &str) -> Result<Method> {
+        let return_to_go = Estimator::ReturnToGo(ReturnToGo { scope: Scope::Group });
+        let gigpo = Estimator::Gigpo(Gigpo::RELEASED);
+        let corrected = |assignment| Credit { assignment, ..Credit::default() };
+        let released = |assignment| Credit {
+            assignment,
+            recursion: Recursion::Released,
+            reflection: Reflection::Faithful,
+            penalty: PenaltyMode::EpisodeLevelOnly,
+            ..Credit::default()
+        };
+        let (memory, credit, estimator) = match name {
+            "mage" => (true, corrected(Assignment::Differential), return_to_go),
+            "mage_paper" => {
+                let credit = Credit {
+                    reflection: Reflection::Faithful,
+                    penalty: PenaltyMode::EpisodeReward,
+                    ..Credit::default()
+                };
+                (true, credit, gigpo)
+            }
+            "mage_released" => (true, released(Assignment::Differential), gigpo),
+            "lamer" => (true, corrected(Assignment::Cumulative), return_to_go),
+            "lamer_released" => (true, released(Assignment::Cumulative), gigpo),
+            "own_episode" => (true, corrected(Assignment::Single), return_to_go),
+            "gigpo" => (false, corrected(Assignment::Single), gigpo),
+            "grpo" => (false, corrected(Assignment::Single), Estimator::Grpo(Grpo::default())),
+            _ => return Err(Error::unknown("method", name, Method::NAMES)),
+        };
+        Ok(Method { memory, credit, estimator })
+    }
+
+    /// Refuses settings that make no sense.
+    pub fn validate(&self) -> Result<()> {
+        self.credit.validate()?;
+        self.estimator.validate()
+    }
+}

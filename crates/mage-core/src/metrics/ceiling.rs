@@ -1,0 +1,84 @@
+//! How much of what was possible was reached?
+//!
+//! Two exact lines give a score its meaning: the best that can be done **without memory**, and what a **Bayes-adaptive**
+//! agent reaches in each episode. The way from the first to the second is the room for adaptation; the distance to the
+//! second is the regret.
+
+use super::MetaResult;
+use crate::{Bootstrap, Mean};
+use serde::{Deserialize, Serialize};
+
+/// The two lines, by episode index, in the score's unit and for the same mix of opponents and seats as the results: an
+/// average over opponents says nothing of the results against one of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ceiling {
+    /// The best expected score without memory.
+    pub memoryless: Vec<f64>,
+    /// The Bayes-adaptive optimum's expected score.
+    pub adaptive: Vec<f64>,
+}
+
+/// Results next to a [`Ceiling`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Against {
+    /// One entry per episode index that has both results and ceilings.
+    pub by_episode: Vec<AgainstAt>,
+    /// Regret summed over those episodes, of the meta-episodes that played them all.
+    pub total_regret: Mean,
+}
+
+/// One episode index next to its ceiling.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AgainstAt {
+    /// The episode, from 1.
+    pub k: u32,
+    /// How far from memoryless (0) to Bayes-adaptive (1) the mean score is; absent where there is no way between the two,
+    /// as in a first episode. Noise can take it below 0 and above 1.
+    pub share: Option<Mean>,
+    /// Adaptive score minus mean score.
+    pub regret: Mean,
+}
+
+/// Compares the scores of meta-episodes with what was possible.
+///
+/// ```
+/// use mage_core::{Bootstrap, Ceiling, Ending, EpisodeResult, MetaResult, against};
+///
+/// let episode = |score| EpisodeResult { ending: Ending::Won, score, answers: 1, invalid: 0 };
+/// let result = MetaResult {
+///     opponent: None, seat: 0, episodes: vec![episode(0.25), episode(0.5)], stopped_after_win: false,
+/// };
+/// let ceiling = Ceiling { memoryless: vec![0.25, 0.25], adaptive: vec![0.25, 0.75] };
+/// let seen = against(&[result], &ceiling, Bootstrap::default());
+/// assert!(seen.by_episode[0].share.is_none()); // no room in the first episode
+/// assert_eq!(seen.by_episode[1].share.unwrap().mean, Some(0.5));
+/// assert_eq!(seen.total_regret.mean, Some(0.25));
+/// ```
+pub fn against(results: &[MetaResult], ceiling: &Ceiling, bootstrap: Bootstrap) -> Against {
+    let played = results.iter().map(|r| r.episodes.len()).max().unwrap_or(0);
+    let episodes = played.min(ceiling.adaptive.len()).min(ceiling.memoryless.len());
+    let by_episode = (0..episodes)
+        .map(|i| {
+            let (low, high) = (ceiling.memoryless[i], ceiling.adaptive[i]);
+            let scores = results.iter().filter_map(|r| r.episodes.get(i)).map(|e| e.score);
+            let score = bootstrap.child("ceiling").at(i as u64).mean(scores);
+            // The share is a straight line through the score, so its interval is the score's under the same line.
+            let share = share_of_gap(low, low, high).map(|_| score.map(|x| (x - low) / (high - low)));
+            AgainstAt { k: i as u32 + 1, share, regret: score.map(|x| high - x) }
+        })
+        .collect();
+    let regret = |r: &MetaResult| {
+        let pairs = || r.episodes.iter().zip(&ceiling.adaptive).take(episodes);
+        (pairs().count() == episodes).then(|| pairs().map(|(e, best)| best - e.score).sum())
+    };
+    let finished = results.iter().filter(|_| episodes > 0).filter_map(regret);
+    Against { by_episode, total_regret: bootstrap.child("total regret").mean(finished) }
+}
+
+/// How far `score` is on the way from `memoryless` (0) to `adaptive` (1); `None` unless the way leads up by more than
+/// rounding.
+pub fn share_of_gap(score: f64, memoryless: f64, adaptive: f64) -> Option<f64> {
+    let gap = adaptive - memoryless;
+    (gap > 1e-9 * (1.0 + adaptive.abs())).then(|| (score - memoryless) / gap)
+}

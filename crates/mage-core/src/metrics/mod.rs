@@ -1,0 +1,243 @@
+//! How well did it do, and did it get better from episode to episode?
+//!
+//! From one [`MetaResult`] per meta-episode, [`summarise`] makes a [`Summary`]: curves over the episode index, overall,
+//! per opponent and per seat. Two kinds of rates stand side by side and must not be confused:
+//!
+//! * **cumulative** (`pass_at_k`, `draw_or_win_at_k`): in at least one of the first k episodes. It rises even for an agent
+//!   that learns nothing, by retrying ([`pass_at_k`]).
+//! * **per episode** (`won`, `draw_or_win`, `lost`, `truncated`, `score`): in the k-th episode alone. Only this can show
+//!   adaptation.
+//!
+//! **Early stop.** A meta-episode that stopped after a win counts as won for every later k of the cumulative rates. Per
+//! episode, the episodes it did not play are *not counted* ([`Unplayed::NotCounted`]): rates and scores then describe
+//! those who played on, who are the unlucky and the weak, and every number's count says how many they are. The paper counts
+//! them as not won; [`Unplayed::NotWon`] does the same for the per-episode rates (scores have nothing to count). For
+//! curves that show adaptation, play without early stop.
+//!
+//! A meta-episode that ended before k for any other reason (an error) is left out of everything at k.
+
+mod ceiling;
+
+pub use ceiling::{Against, AgainstAt, Ceiling, against, share_of_gap};
+
+use crate::{Bootstrap, Mean, Rate};
+use mage_env::{End, Outcome};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How one episode ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// The agent won.
+    Won,
+    /// Nobody won.
+    Draw,
+    /// The agent lost.
+    Lost,
+    /// The turns ran out.
+    Truncated,
+}
+
+impl From<End> for Ending {
+    fn from(end: End) -> Self {
+        match end {
+            End::Terminated { outcome: Outcome::Won, .. } => Ending::Won,
+            End::Terminated { outcome: Outcome::Draw, .. } => Ending::Draw,
+            End::Terminated { outcome: Outcome::Lost, .. } => Ending::Lost,
+            End::Truncated => Ending::Truncated,
+        }
+    }
+}
+
+/// What one episode came to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EpisodeResult {
+    /// How it ended.
+    pub ending: Ending,
+    /// The result in the environment's own unit.
+    pub score: f64,
+    /// How many answers the agent gave in play.
+    pub answers: u32,
+    /// How many of them were no valid action.
+    pub invalid: u32,
+}
+
+/// What one meta-episode came to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MetaResult {
+    /// Who sat opposite; absent in worlds.
+    pub opponent: Option<String>,
+    /// The agent's seat.
+    pub seat: u8,
+    /// The episodes played, in order.
+    pub episodes: Vec<EpisodeResult>,
+    /// Whether play stopped because an episode was won.
+    pub stopped_after_win: bool,
+}
+
+impl MetaResult {
+    /// Whether the k-th episode (from 1) was not played because an earlier one was won. Takes an actual win: a flag
+    /// without one is an unfinished meta-episode.
+    fn spared(&self, k: usize) -> bool {
+        self.stopped_after_win && self.episodes.len() < k && self.episodes.iter().any(|e| e.ending == Ending::Won)
+    }
+
+    /// Whether one of the first k episodes ended as asked; `None` if that cannot be known.
+    fn within(&self, k: usize, asked: impl Fn(Ending) -> bool) -> Option<bool> {
+        (self.episodes.len() >= k || self.spared(k)).then(|| self.episodes.iter().take(k).any(|e| asked(e.ending)))
+    }
+
+    /// Whether the k-th episode ended as asked; `None` if it does not count.
+    fn at(&self, k: usize, unplayed: Unplayed, asked: impl Fn(Ending) -> bool) -> Option<bool> {
+        match self.episodes.get(k - 1) {
+            Some(e) => Some(asked(e.ending)),
+            None => (unplayed == Unplayed::NotWon && self.spared(k)).then_some(false),
+        }
+    }
+}
+
+/// What per-episode rates make of episodes that were not played because an earlier one was won.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unplayed {
+    /// They do not count.
+    #[default]
+    NotCounted,
+    /// They count, as neither won nor drawn nor lost (the paper's "independent" rates).
+    NotWon,
+}
+
+/// Curves over the episode index, for all and by kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// All meta-episodes.
+    pub overall: Slice,
+    /// Those against each opponent.
+    pub by_opponent: BTreeMap<String, Slice>,
+    /// Those in each seat.
+    pub by_seat: BTreeMap<u8, Slice>,
+}
+
+/// Some meta-episodes, measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Slice {
+    /// How many there were.
+    pub meta_episodes: u64,
+    /// One entry per episode index.
+    pub by_episode: Vec<AtEpisode>,
+    /// The score per episode, averaged over the episodes of each meta-episode and then over these. Each meta-episode is
+    /// one observation, because its episodes are not independent.
+    pub score: Mean,
+    /// Answers that were no valid action, of all answers. The interval takes answers to be independent, which answers of
+    /// one episode are not quite: read it as a lower bound on the uncertainty.
+    pub invalid: Rate,
+}
+
+/// One point of the curves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AtEpisode {
+    /// The episode, from 1.
+    pub k: u32,
+    /// Cumulative: won at least one of the first k.
+    pub pass_at_k: Rate,
+    /// Cumulative: won or drew at least one of the first k.
+    pub draw_or_win_at_k: Rate,
+    /// Won the k-th.
+    pub won: Rate,
+    /// Won or drew the k-th.
+    pub draw_or_win: Rate,
+    /// Lost the k-th.
+    pub lost: Rate,
+    /// Ran out of turns in the k-th.
+    pub truncated: Rate,
+    /// Score of the k-th, in the environment's own unit.
+    pub score: Mean,
+    /// Invalid answers in the k-th, of all answers in it.
+    pub invalid: Rate,
+}
+
+/// Measures meta-episodes of up to `episodes` episodes: the curves have so many points, also where all stopped before.
+/// The result does not depend on the order of the meta-episodes.
+///
+/// ```
+/// use mage_core::{Bootstrap, Ending, EpisodeResult, MetaResult, Unplayed, summarise};
+///
+/// let episode = |ending, score| EpisodeResult { ending, score, answers: 2, invalid: 0 };
+/// let result = |seat, episodes, stopped_after_win| MetaResult {
+///     opponent: Some("aggressive".into()), seat, episodes, stopped_after_win,
+/// };
+/// let results = [
+///     result(0, vec![episode(Ending::Won, 1.0)], true), // stopped at once
+///     result(1, vec![episode(Ending::Lost, -1.0), episode(Ending::Won, 2.0)], true),
+/// ];
+/// let summary = summarise(&results, 2, Unplayed::NotCounted, Bootstrap::default());
+/// let second = &summary.overall.by_episode[1];
+/// assert_eq!((second.pass_at_k.hits, second.pass_at_k.of), (2, 2)); // both have won by then
+/// assert_eq!((second.won.hits, second.won.of), (1, 1)); // one of them played it
+/// assert_eq!(summary.by_seat[&1].score.mean, Some(0.5));
+/// ```
+pub fn summarise(results: &[MetaResult], episodes: u32, unplayed: Unplayed, bootstrap: Bootstrap) -> Summary {
+    let slice = |of: &[&MetaResult], name: &str| measure(of, episodes, unplayed, bootstrap.child(name));
+    let mut by_opponent: BTreeMap<&str, Vec<&MetaResult>> = BTreeMap::new();
+    let mut by_seat: BTreeMap<u8, Vec<&MetaResult>> = BTreeMap::new();
+    for r in results {
+        if let Some(opponent) = &r.opponent {
+            by_opponent.entry(opponent).or_default().push(r);
+        }
+        by_seat.entry(r.seat).or_default().push(r);
+    }
+    Summary {
+        overall: slice(&results.iter().collect::<Vec<_>>(), "overall"),
+        by_opponent: by_opponent.iter().map(|(o, of)| ((*o).to_owned(), slice(of, &format!("opponent {o}")))).collect(),
+        by_seat: by_seat.iter().map(|(s, of)| (*s, slice(of, &format!("seat {s}")))).collect(),
+    }
+}
+
+fn measure(results: &[&MetaResult], episodes: u32, unplayed: Unplayed, bootstrap: Bootstrap) -> Slice {
+    let by_episode =
+        (1..=episodes as usize).map(|k| measure_at(results, k, unplayed, bootstrap.child("score"))).collect();
+    let average = |r: &&MetaResult| {
+        (!r.episodes.is_empty()).then(|| r.episodes.iter().map(|e| e.score).sum::<f64>() / r.episodes.len() as f64)
+    };
+    Slice {
+        meta_episodes: results.len() as u64,
+        by_episode,
+        score: bootstrap.child("overall score").mean(results.iter().filter_map(average)),
+        invalid: invalid_rate(results.iter().flat_map(|r| &r.episodes)),
+    }
+}
+
+fn measure_at(results: &[&MetaResult], k: usize, unplayed: Unplayed, bootstrap: Bootstrap) -> AtEpisode {
+    let win = |e| e == Ending::Won;
+    let draw_or_win = |e| e == Ending::Won || e == Ending::Draw;
+    let cumulative = |asked: &dyn Fn(Ending) -> bool| Rate::of(results.iter().filter_map(|r| r.within(k, asked)));
+    let single = |asked: &dyn Fn(Ending) -> bool| Rate::of(results.iter().filter_map(|r| r.at(k, unplayed, asked)));
+    let played = || results.iter().filter_map(|r| r.episodes.get(k - 1));
+    AtEpisode {
+        k: k as u32,
+        pass_at_k: cumulative(&win),
+        draw_or_win_at_k: cumulative(&draw_or_win),
+        won: single(&win),
+        draw_or_win: single(&draw_or_win),
+        lost: single(&|e| e == Ending::Lost),
+        truncated: single(&|e| e == Ending::Truncated),
+        score: bootstrap.at(k as u64).mean(played().map(|e| e.score)),
+        invalid: invalid_rate(played()),
+    }
+}
+
+fn invalid_rate<'a>(episodes: impl Iterator<Item = &'a EpisodeResult>) -> Rate {
+    let (invalid, answers) = episodes.fold((0, 0), |(i, a), e| (i + u64::from(e.invalid), a + u64::from(e.answers)));
+    Rate::new(invalid, answers)
+}
+
+/// Pass@k of an agent that wins each episode with probability `p` and learns nothing: what a measured Pass@k must beat
+/// to show adaptation.
+///
+/// ```
+/// assert!((mage_core::pass_at_k(0.105, 10) - 0.670).abs() < 1e-3);
+/// ```
+pub fn pass_at_k(p: f64, k: u32) -> f64 {
+    1.0 - (1.0 - p).powf(f64::from(k))
+}

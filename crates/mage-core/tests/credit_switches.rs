@@ -1,0 +1,427 @@
+//! Does every switch change the result, in the way its documentation says?
+
+mod credit_support;
+
+use credit_support::{assert_close, find, meta_episode, play, reflect};
+use mage_core::{
+    Anchors, Assignment, BaselineUnit, Credit, Credited, Estimator, Gigpo, Grpo, LengthPenalty, Method, Norm, Penalty,
+    PenaltyMode, Phase, Recursion, Reflection, ReturnToGo, RewardPreset, RewardRule, Rewards, Rloo, Row, Scope, Signal,
+    advantages, credit, returns,
+};
+use mage_env::{End, Outcome};
+
+fn ended(outcome: Outcome) -> End {
+    End::Terminated { outcome, score: 0.0 }
+}
+
+#[test]
+fn reward_rules() {
+    let steps = [-0.1, 1.0, 0.5];
+    let rule = RewardRule::Outcome { won: 1.0, lost: 2.0, draw: 3.0, truncated: 4.0 };
+    assert_eq!(rule.apply(ended(Outcome::Won), &steps), [0.0, 0.0, 1.0]);
+    assert_eq!(rule.apply(ended(Outcome::Lost), &steps), [0.0, 0.0, 2.0]);
+    assert_eq!(rule.apply(ended(Outcome::Draw), &steps), [0.0, 0.0, 3.0]);
+    assert_eq!(rule.apply(End::Truncated, &steps), [0.0, 0.0, 4.0]);
+    assert_eq!(RewardRule::Score { scale: 2.0 }.apply(End::Truncated, &steps), [-0.2, 2.0, 1.0]);
+    assert!(rule.apply(End::Truncated, &[]).is_empty());
+    assert!(RewardRule::Score { scale: f32::NAN }.validate().is_err());
+}
+
+#[test]
+fn reward_presets_by_environment() {
+    let last = |preset: RewardPreset, env: &str, end| preset.rule(env).unwrap().apply(end, &[2.0])[0];
+    use RewardPreset::{Code, Paper, Score};
+    for env in ["kuhn", "tictactoe", "sokoban", "alfworld", "webshop", "somebody-else's"] {
+        assert_eq!(last(Paper, env, ended(Outcome::Won)), 10.0);
+        assert_eq!(last(Paper, env, ended(Outcome::Lost)), -10.0);
+        assert_eq!(last(Paper, env, ended(Outcome::Draw)), 0.0);
+        assert_eq!(last(Score, env, ended(Outcome::Lost)), 2.0);
+    }
+    // Running out of turns is a failure only where there is no other.
+    assert_eq!(last(Paper, "tictactoe", End::Truncated), 0.0);
+    assert_eq!(last(Paper, "alfworld", End::Truncated), -10.0);
+    // As released.
+    assert_eq!(last(Code, "kuhn", ended(Outcome::Won)), 10.0); // 5 × 2 chips
+    assert_eq!(last(Code, "tictactoe", ended(Outcome::Lost)), -10.0);
+    assert_eq!(last(Code, "alfworld", ended(Outcome::Lost)), 0.0);
+    assert_eq!(last(Code, "webshop", End::Truncated), 0.0);
+    assert_eq!(last(Code, "sokoban", End::Truncated), 2.0);
+    let error = Code.rule("chess").unwrap_err().to_string();
+    assert!(error.contains("`chess`") && error.contains("kuhn") && error.contains("`score`"), "{error}");
+}
+
+#[test]
+fn rewards_as_a_recipe_writes_them() {
+    let read = |json: &str| serde_json::from_str::<Rewards>(json);
+    assert_eq!(read(r#""paper""#).unwrap(), Rewards::Preset(RewardPreset::Paper));
+    let rule = read(r#"{"kind": "outcome", "won": 1, "lost": -1, "draw": 0, "truncated": 0}"#).unwrap();
+    assert_eq!(rule, Rewards::Rule(RewardRule::Outcome { won: 1.0, lost: -1.0, draw: 0.0, truncated: 0.0 }));
+    assert_eq!(serde_json::from_value::<Rewards>(serde_json::to_value(rule).unwrap()).unwrap(), rule);
+    let error = read(r#""papr""#).unwrap_err().to_string();
+    assert!(error.contains("papr") && error.contains("paper"), "{error}");
+    let error = read(r#"{"kind": "score", "scale": 1, "factor": 2}"#).unwrap_err().to_string();
+    assert!(error.contains("factor"), "{error}");
+    let error = read("3").unwrap_err().to_string();
+    assert!(error.contains("reward preset"), "{error}");
+}
+
+#[test]
+fn failing_for_free_makes_two_methods_one() {
+    // Lose, lose, win, stop: what ALFWorld and WebShop look like.
+    let rows_of = |preset: RewardPreset| {
+        let rule = preset.rule("alfworld").unwrap();
+        let pay = |end| rule.apply(end, &[0.0])[0];
+        let lose = pay(End::Truncated);
+        meta_episode(0, &[lose, lose, pay(ended(Outcome::Won))], 3)
+    };
+    let of = |rows: &[Row], name: &str| credit(rows, &Method::named(name).unwrap().credit);
+    let code = rows_of(RewardPreset::Code);
+    assert_eq!(of(&code, "mage"), of(&code, "lamer"));
+    let paper = rows_of(RewardPreset::Paper);
+    assert_ne!(of(&paper, "mage"), of(&paper, "lamer"));
+}
+
+#[test]
+fn assignment() {
+    // Dense rewards: 1 and 2 in the first episode, 4 and 1 in the second; no discount.
+    let rows = [play(0, 0, 1.0), play(0, 1, 2.0), play(1, 0, 4.0), play(1, 1, 1.0)];
+    let of = |assignment| credit(&rows, &Credit { assignment, gamma_step: 1.0, gamma_traj: 0.5, ..Credit::default() });
+    let d = of(Assignment::Differential);
+    assert_eq!((d.returns, d.scores), (vec![4.0, 4.0, 2.0, 2.0], vec![3.0, 3.0, 2.0, 2.0]));
+    let c = of(Assignment::Cumulative);
+    assert_eq!((c.returns, c.scores), (vec![5.5, 4.5, 5.0, 1.0], vec![3.0, 3.0, 5.0, 5.0]));
+    let s = of(Assignment::Single);
+    assert_eq!((s.returns, s.scores), (vec![3.0, 2.0, 5.0, 1.0], vec![3.0, 3.0, 5.0, 5.0]));
+    let f = of(Assignment::FinalOnly);
+    assert_eq!((f.returns, f.scores), (vec![2.5, 2.5, 5.0, 1.0], vec![0.0, 0.0, 5.0, 5.0]));
+}
+
+#[test]
+fn recursion() {
+    let rows = meta_episode(0, &[0.0, 1.0], 3);
+    let first = |recursion| returns(&rows, &Credit { recursion, ..Credit::default() })[0];
+    let (s, t) = (0.95_f32, 0.6_f32);
+    assert!((first(Recursion::Paper) - t * s.powi(2)).abs() < 1e-6);
+    assert!((first(Recursion::Released) - t * s.powi(4)).abs() < 1e-6);
+    // With one turn an episode there is nothing to disagree on.
+    let rows = meta_episode(0, &[3.0, -1.0, 1.0], 1);
+    let of = |recursion| returns(&rows, &Credit { recursion, ..Credit::default() });
+    assert_eq!(of(Recursion::Paper), of(Recursion::Released));
+}
+
+#[test]
+fn discounts() {
+    let rows = meta_episode(0, &[0.0, 1.0], 2);
+    let first = |gamma_step, gamma_traj| returns(&rows, &Credit { gamma_step, gamma_traj, ..Credit::default() })[0];
+    assert_eq!([first(1.0, 1.0), first(0.5, 1.0), first(1.0, 0.5), first(1.0, 0.0)], [1.0, 0.5, 0.5, 0.0]);
+    for bad in [-0.1, 1.1, f64::NAN] {
+        let error = Credit { gamma_traj: bad, ..Credit::default() }.validate().unwrap_err().to_string();
+        assert!(error.contains("credit.gamma_traj"), "{error}");
+    }
+    assert!(Credit::default().validate().is_ok());
+}
+
+#[test]
+fn reflection() {
+    let rows = meta_episode(0, &[-1.0, 1.0], 2);
+    let i = find(&rows, 1, 0, Phase::Reflect);
+    let of = |reflection| credit(&rows, &Credit { reflection, ..Credit::default() });
+    let (faithful, corrected) = (of(Reflection::Faithful), of(Reflection::Corrected));
+    assert_eq!((faithful.scores[i], corrected.scores[i]), (0.0, 2.0));
+    assert_eq!(faithful.returns, corrected.returns);
+    // At the episode level the faithful reflection before an improvement is pushed down, the corrected one up.
+    let both: Vec<Row> = [meta_episode(0, &[-1.0, 1.0], 1), meta_episode(1, &[1.0], 1)].concat();
+    let push = |reflection| {
+        let credited = credit(&both, &Credit { reflection, ..Credit::default() });
+        Estimator::Gigpo(Gigpo::RELEASED).levels(&both, &credited).episode[1]
+    };
+    assert!(push(Reflection::Faithful) < 0.0 && push(Reflection::Corrected) > 0.0);
+}
+
+#[test]
+fn penalty_modes() {
+    // Two episodes of two turns, no rewards; the first turn of the first episode and the reflection were invalid.
+    let mut rows = vec![play(0, 0, 0.0), play(0, 1, 0.0), reflect(1), play(1, 0, 0.0), play(1, 1, 0.0)];
+    rows[0].penalty = 1.0;
+    rows[2].penalty = 0.5;
+    let of = |penalty| credit(&rows, &Credit { penalty, gamma_step: 1.0, gamma_traj: 0.5, ..Credit::default() });
+    let per_row = of(PenaltyMode::PerRow);
+    assert_eq!(per_row.returns, [-1.0, 0.0, -0.5, 0.0, 0.0]);
+    assert_eq!(per_row.scores, [-1.0, 0.0, -0.5, 0.0, 0.0]);
+    // Inside the episode's reward: R = (−1, −0.5), so the second episode is paid for doing better.
+    let inside = of(PenaltyMode::EpisodeReward);
+    assert_eq!(inside.returns, [-0.75, -0.75, 0.5, 0.5, 0.5]);
+    assert_eq!(inside.scores, [-1.0, -1.0, 0.5, 0.5, 0.5]);
+    let level_only = of(PenaltyMode::EpisodeLevelOnly);
+    assert_eq!(level_only.returns, [0.0; 5]);
+    assert_eq!(level_only.scores, [-1.0, 0.0, -0.5, 0.0, 0.0]);
+}
+
+#[test]
+fn penalties_are_discounted_like_rewards() {
+    let mut rows = meta_episode(0, &[0.0, 0.0], 2);
+    let last = find(&rows, 1, 1, Phase::Play);
+    rows[last].penalty = 1.0;
+    let g = returns(&rows, &Credit { gamma_step: 0.5, gamma_traj: 0.1, ..Credit::default() });
+    assert_close(&g, &[-0.05, -0.05, -0.5, -0.5, -1.0], 1e-6);
+}
+
+#[test]
+fn penalty_amounts() {
+    let none = Penalty::NONE;
+    let invalid = Penalty { invalid: 0.5, ..none };
+    let long = Penalty { length: Some(LengthPenalty { limit: 10, weight: 1.0 }), ..none };
+    assert_eq!(
+        [none.of(false, 10), invalid.of(false, 10), invalid.of(true, 10), long.of(true, 10)],
+        [0.0, 0.5, 0.0, 1.0]
+    );
+    assert!(Penalty { invalid: -1.0, ..none }.validate().unwrap_err().to_string().contains("penalty.invalid"));
+    let zero = Penalty { length: Some(LengthPenalty { limit: 0, weight: 1.0 }), ..none };
+    assert!(zero.validate().unwrap_err().to_string().contains("limit"));
+    assert!(Penalty::default().validate().is_ok() && long.validate().is_ok());
+}
+
+// Estimators. The two meta-episodes of group 0 have other lengths in turns and episodes, group 1 another opponent.
+
+fn two_groups() -> Vec<Row> {
+    let mut rows = [
+        meta_episode(0, &[-1.0, 1.0], 1),
+        meta_episode(1, &[1.0, 1.0, -1.0], 3),
+        meta_episode(2, &[0.5, -1.0], 2),
+        meta_episode(3, &[1.0, 2.0], 1),
+        meta_episode(4, &[3.0, 1.0], 2),
+    ]
+    .concat();
+    for r in &mut rows {
+        (r.group, r.opponent) = match r.meta_episode {
+            0 | 1 => (0, 7),
+            2 | 3 => (1, 8),
+            _ => (2, 8),
+        };
+        r.anchor = if r.phase == Phase::Reflect { r.anchor } else { u64::from(r.turn) };
+    }
+    rows
+}
+
+fn all_different(estimators: &[Estimator]) -> Vec<Vec<f32>> {
+    let rows = two_groups();
+    let credited = credit(&rows, &Credit::default());
+    let results: Vec<Vec<f32>> = estimators.iter().map(|e| advantages(&rows, &credited, e)).collect();
+    for (i, a) in results.iter().enumerate() {
+        for (j, b) in results.iter().enumerate().take(i) {
+            assert_ne!(a, b, "{:?} and {:?} agree", estimators[i], estimators[j]);
+        }
+    }
+    results
+}
+
+#[test]
+fn estimators_and_their_switches_differ() {
+    let gigpo = Gigpo::default();
+    use BaselineUnit::{Episode, EpisodeIndex, MetaEpisode, Row as PerRow};
+    all_different(&[
+        Estimator::default(),
+        Estimator::Gigpo(gigpo),
+        Estimator::Grpo(Grpo::default()),
+        Estimator::Rloo(Rloo::default()),
+    ]);
+    all_different(
+        &[Scope::Group, Scope::Opponent, Scope::All].map(|scope| Estimator::ReturnToGo(ReturnToGo { scope })),
+    );
+    all_different(&[Scope::Group, Scope::Opponent, Scope::All].map(|scope| Estimator::Gigpo(Gigpo { scope, ..gigpo })));
+    let units = [PerRow, Episode, MetaEpisode, EpisodeIndex];
+    all_different(&units.map(|baseline| Estimator::Gigpo(Gigpo { baseline, ..gigpo })));
+    all_different(&units.map(|baseline| Estimator::Grpo(Grpo { baseline, ..Grpo::default() })));
+    all_different(&units.map(|baseline| Estimator::Rloo(Rloo { baseline, ..Rloo::default() })));
+    all_different(&[Norm::Mean, Norm::MeanStd].map(|norm| Estimator::Gigpo(Gigpo { norm, ..gigpo })));
+    all_different(&[Norm::Mean, Norm::MeanStd].map(|norm| Estimator::Grpo(Grpo { norm, ..Grpo::default() })));
+    all_different(&[Anchors::Global, Anchors::Local].map(|anchors| Estimator::Gigpo(Gigpo { anchors, ..gigpo })));
+    all_different(&[0.0, 0.5, 1.0].map(|step_weight| Estimator::Gigpo(Gigpo { step_weight, ..gigpo })));
+    all_different(&[Signal::Score, Signal::Return].map(|signal| Estimator::Grpo(Grpo { signal, ..Grpo::default() })));
+    all_different(&[Signal::Score, Signal::Return].map(|signal| Estimator::Rloo(Rloo { signal, ..Rloo::default() })));
+}
+
+/// Scores as given, returns 0.
+fn scored(scores: &[f32]) -> Credited {
+    Credited { returns: vec![0.0; scores.len()], scores: scores.to_vec() }
+}
+
+#[test]
+fn baseline_units_weigh_as_they_say() {
+    // Meta-episode 0: episode 0 of one turn (score 0), episode 1 of three turns (score 4). Meta-episode 1: one episode of
+    // one turn (score 8).
+    let mut rows = vec![play(0, 0, 0.0), play(1, 0, 0.0), play(1, 1, 0.0), play(1, 2, 0.0), play(0, 0, 0.0)];
+    rows[4].meta_episode = 1;
+    let scores = scored(&[0.0, 4.0, 4.0, 4.0, 8.0]);
+    let means = |baseline| {
+        let e = Estimator::Gigpo(Gigpo { baseline, ..Gigpo::RELEASED }).levels(&rows, &scores).episode;
+        [0.0 - e[0], 4.0 - e[1], 8.0 - e[4]] // the mean each row was compared with
+    };
+    assert_eq!(means(BaselineUnit::Row), [4.0; 3]); // 20 / 5 rows
+    assert_eq!(means(BaselineUnit::Episode), [4.0; 3]); // 12 / 3 episodes
+    assert_eq!(means(BaselineUnit::MetaEpisode), [5.0; 3]); // (2 + 8) / 2
+    assert_eq!(means(BaselineUnit::EpisodeIndex), [4.0, 4.0, 4.0]); // (0 + 8) / 2 and 4 / 1
+    // The same with a score of 10 in the long episode tells row and episode apart.
+    let scores = scored(&[0.0, 10.0, 10.0, 10.0, 8.0]);
+    let mean = |baseline| -Estimator::Gigpo(Gigpo { baseline, ..Gigpo::RELEASED }).levels(&rows, &scores).episode[0];
+    assert!((mean(BaselineUnit::Row) - 38.0 / 5.0).abs() < 1e-12);
+    assert!((mean(BaselineUnit::Episode) - 18.0 / 3.0).abs() < 1e-12);
+    assert!((mean(BaselineUnit::MetaEpisode) - (5.0 + 8.0) / 2.0).abs() < 1e-12);
+    assert!((mean(BaselineUnit::EpisodeIndex) - 4.0).abs() < 1e-12);
+}
+
+/// One play row per meta-episode of one group.
+fn members(n: u32) -> Vec<Row> {
+    (0..n).map(|m| Row { meta_episode: m, ..play(0, 0, 0.0) }).collect()
+}
+
+#[test]
+fn grpo_divides_by_the_sample_deviation() {
+    // 1, 2, 3, 6: mean 3, deviation √(14/3).
+    let a = advantages(&members(4), &scored(&[1.0, 2.0, 3.0, 6.0]), &Estimator::Grpo(Grpo::default()));
+    let s = (14.0_f64 / 3.0).sqrt() + 1e-6;
+    assert_close(&a, &[-2.0 / s, -1.0 / s, 0.0, 3.0 / s], 1e-6);
+    // All equal: nothing to learn, and no division by zero.
+    let a = advantages(&members(3), &scored(&[0.1; 3]), &Estimator::Grpo(Grpo::default()));
+    assert_close(&a, &[0.0; 3], 1e-6);
+}
+
+#[test]
+fn equal_units_with_unequal_rows_do_not_explode() {
+    // Two episodes of equal mean; within each, one turn was penalised. Dividing by the deviation of the means alone (0)
+    // would give advantages of a million.
+    let mut rows = vec![play(0, 0, 0.0), play(0, 1, 0.0), play(0, 0, 0.0), play(0, 1, 0.0)];
+    rows[2].meta_episode = 1;
+    rows[3].meta_episode = 1;
+    let grpo = Grpo { baseline: BaselineUnit::Episode, ..Grpo::default() };
+    let a = advantages(&rows, &scored(&[1.0, 0.0, 0.0, 1.0]), &Estimator::Grpo(grpo));
+    assert!(a.iter().all(|a| a.abs() < 1.0), "{a:?}");
+}
+
+#[test]
+fn rloo_leaves_its_own_unit_out() {
+    let a = advantages(&members(3), &scored(&[1.0, 2.0, 6.0]), &Estimator::Rloo(Rloo::default()));
+    assert_close(&a, &[1.0 - 4.0, 2.0 - 3.5, 6.0 - 1.5], 1e-6);
+    // A longer member is left out as a whole: its baseline is the other's score, not a mix with its own.
+    let mut rows = vec![play(0, 0, 0.0), play(0, 1, 0.0), play(0, 0, 0.0)];
+    rows[2].meta_episode = 1;
+    let scores = scored(&[5.0, 5.0, 1.0]);
+    let of = |baseline| advantages(&rows, &scores, &Estimator::Rloo(Rloo { baseline, ..Rloo::default() }));
+    assert_eq!(of(BaselineUnit::EpisodeIndex), [4.0, 4.0, -4.0]);
+    assert_eq!(of(BaselineUnit::Row), [2.0, 2.0, -4.0]);
+}
+
+#[test]
+fn rows_with_nobody_to_compare_with() {
+    let rows = members(1);
+    let credited = Credited { returns: vec![3.0], scores: vec![2.0] };
+    let of = |e: Estimator| advantages(&rows, &credited, &e)[0];
+    for baseline in [BaselineUnit::Row, BaselineUnit::Episode, BaselineUnit::MetaEpisode, BaselineUnit::EpisodeIndex] {
+        // Mean 0 at the episode level, 0 at the anchor level.
+        for norm in [Norm::Mean, Norm::MeanStd] {
+            assert_eq!(of(Estimator::Gigpo(Gigpo { baseline, norm, ..Gigpo::default() })), 2.0);
+            assert_eq!(of(Estimator::Grpo(Grpo { baseline, norm, ..Grpo::default() })), 2.0);
+        }
+        assert_eq!(of(Estimator::Rloo(Rloo { baseline, ..Rloo::default() })), 2.0);
+    }
+    assert_eq!(of(Estimator::default()), 0.0);
+    // In a scope with others a row alone in its bucket gets 0: here the only second episode of its group.
+    let rows = [play(0, 0, 0.0), play(1, 0, 0.0)];
+    let e = Estimator::Gigpo(Gigpo::default()).levels(&rows, &scored(&[2.0, 5.0]));
+    assert_eq!(e.episode, [0.0, 0.0]);
+}
+
+#[test]
+fn scopes_pool_as_they_say() {
+    let mut rows = members(4);
+    for (r, (group, opponent)) in rows.iter_mut().zip([(0, 5), (1, 5), (2, 6), (2, 6)]) {
+        (r.group, r.opponent) = (group, opponent);
+    }
+    let credited = Credited { returns: vec![1.0, 3.0, 10.0, 20.0], scores: vec![0.0; 4] };
+    let of = |scope| advantages(&rows, &credited, &Estimator::ReturnToGo(ReturnToGo { scope }));
+    assert_eq!(of(Scope::Group), [0.0, 0.0, -5.0, 5.0]);
+    assert_eq!(of(Scope::Opponent), [-1.0, 1.0, -5.0, 5.0]);
+    assert_eq!(of(Scope::All), [-7.5, -5.5, 1.5, 11.5]);
+}
+
+#[test]
+fn local_anchors_hold_on_every_turn() {
+    // The same second-turn state in two episodes of two members.
+    let mut rows = Vec::new();
+    for m in 0..2 {
+        for episode in 0..2 {
+            rows.extend((0..2).map(|turn| Row {
+                meta_episode: m,
+                anchor: u64::from(turn),
+                ..play(episode, turn, 0.0)
+            }));
+        }
+    }
+    let returns: Vec<f32> = rows.iter().map(|r| (r.meta_episode + 10 * r.episode) as f32).collect();
+    let credited = Credited { scores: vec![0.0; rows.len()], returns };
+    let of = |anchors| advantages(&rows, &credited, &Estimator::Gigpo(Gigpo { anchors, ..Gigpo::default() }));
+    assert_eq!(of(Anchors::Global), [-5.5, -5.5, 4.5, 4.5, -4.5, -4.5, 5.5, 5.5]);
+    assert_eq!(of(Anchors::Local), [-0.5, -0.5, -0.5, -0.5, 0.5, 0.5, 0.5, 0.5]);
+}
+
+#[test]
+fn methods() {
+    let rows = two_groups();
+    for (i, a) in Method::NAMES.iter().enumerate() {
+        let method = Method::named(a).unwrap();
+        method.validate().unwrap();
+        for b in &Method::NAMES[..i] {
+            assert_ne!(method, Method::named(b).unwrap(), "{a} and {b}");
+        }
+        let json = serde_json::to_string(&method).unwrap();
+        assert_eq!(serde_json::from_str::<Method>(&json).unwrap(), method, "{json}");
+        assert_eq!(advantages(&rows, &credit(&rows, &method.credit), &method.estimator).len(), rows.len());
+    }
+    assert_eq!(Method::named("mage").unwrap(), Method::default());
+    let of = |name| credit(&rows, &Method::named(name).unwrap().credit);
+    // "Each episode for itself" is cumulative credit that ends with the episode.
+    let lamer = Method::named("lamer").unwrap().credit;
+    assert_eq!(of("own_episode"), credit(&rows, &Credit { gamma_traj: 0.0, ..lamer }));
+    let error = Method::named("magic").unwrap_err().to_string();
+    assert!(error.contains("`mage`"), "{error}");
+}
+
+#[test]
+fn recipes_spell_settings_and_nothing_else() {
+    let estimator: Estimator = serde_json::from_str(r#"{"kind": "gigpo", "baseline": "row"}"#).unwrap();
+    assert_eq!(estimator, Estimator::Gigpo(Gigpo::RELEASED));
+    let estimator: Estimator = serde_json::from_str(r#"{"kind": "return_to_go"}"#).unwrap();
+    assert_eq!(estimator, Estimator::default());
+    let unknown = |json: &str| serde_json::from_str::<Method>(json).unwrap_err().to_string();
+    assert!(unknown(r#"{"credit": {"gamma": 1}}"#).contains("gamma"));
+    assert!(unknown(r#"{"estimator": {"kind": "grpo", "anchors": "local"}}"#).contains("anchors"));
+    assert!(unknown(r#"{"estimator": {"kind": "return_to_go", "norm": "mean"}}"#).contains("norm"));
+    assert!(serde_json::from_str::<Penalty>(r#"{"lenght": 1}"#).is_err());
+    let heavy = Estimator::Gigpo(Gigpo { step_weight: f64::INFINITY, ..Gigpo::default() });
+    assert!(heavy.validate().unwrap_err().to_string().contains("step_weight"));
+}
+
+#[test]
+fn nothing_in_nothing_out() {
+    for name in Method::NAMES {
+        let method = Method::named(name).unwrap();
+        let credited = credit(&[], &method.credit);
+        assert_eq!(credited, Credited::default());
+        assert!(advantages(&[], &credited, &method.estimator).is_empty());
+    }
+}
+
+#[test]
+fn a_meta_episode_that_broke_off_after_a_reflection() {
+    let rows = [play(0, 0, 2.0), reflect(1)];
+    let credited = credit(&rows, &Credit::default());
+    assert_eq!((credited.returns, credited.scores), (vec![2.0, 0.0], vec![2.0, 0.0]));
+    let last = Credit { assignment: Assignment::FinalOnly, ..Credit::default() };
+    assert_eq!(returns(&rows, &last), [2.0, 0.0]);
+}
+
+#[test]
+#[should_panic(expected = "pass what `credit` made of the same rows")]
+fn credit_of_other_rows_is_refused() {
+    advantages(&members(2), &scored(&[1.0]), &Estimator::default());
+}

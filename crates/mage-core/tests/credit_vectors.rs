@@ -1,0 +1,118 @@
+//! Do returns, advantages and penalties equal numbers worked out elsewhere?
+
+mod credit_support;
+
+use credit_support::{assert_close, find, meta_episode, play, reflect};
+use mage_core::{
+    Assignment, Credit, Estimator, Gigpo, LengthPenalty, Method, Phase, Recursion, Reflection, advantages, credit,
+    pass_at_k,
+};
+
+/// (rewards, first-turn returns, last-turn returns, first-turn returns under cumulative credit): four turns an episode,
+/// γ_step 0.95, γ_traj 0.6, released recursion.
+type Vector = (&'static [f32], &'static [f64], &'static [f64], &'static [f64]);
+const VECTORS: [Vector; 6] = [
+    (&[10.0], &[8.574], &[10.0], &[8.574]),
+    (&[-10.0, 10.0], &[0.247, 17.148], &[0.289, 20.0], &[-4.163, 8.574]),
+    (&[-10.0, -10.0, 10.0], &[-4.036, 8.821, 17.148], &[-4.707, 10.289, 20.0], &[-10.715, -4.163, 8.574]),
+    (&[-10.0, 0.0, 0.0], &[-4.163, 8.574, 0.0], &[-4.856, 10.0, 0.0], &[-8.574, 0.0, 0.0]),
+    (&[-10.0, -10.0, -10.0], &[-8.574, 0.0, 0.0], &[-10.0, 0.0, 0.0], &[-15.253, -12.984, -8.574]),
+    (&[0.0, 0.0, 10.0], &[2.269, 4.411, 8.574], &[2.646, 5.144, 10.0], &[2.269, 4.411, 8.574]),
+];
+
+#[test]
+fn returns_of_the_released_recursion() {
+    let differential = Credit { recursion: Recursion::Released, ..Credit::default() };
+    let cumulative = Credit { assignment: Assignment::Cumulative, ..differential };
+    for (rewards, first, last, lamer) in VECTORS {
+        let rows = meta_episode(0, rewards, 4);
+        let at = |credit_of: &Credit, turn| -> Vec<f32> {
+            let g = credit(&rows, credit_of).returns;
+            (0..rewards.len() as u32).map(|n| g[find(&rows, n, turn, Phase::Play)]).collect()
+        };
+        assert_close(&at(&differential, 0), first, 1e-3);
+        assert_close(&at(&differential, 3), last, 1e-3);
+        assert_close(&at(&cumulative, 0), lamer, 1e-3);
+        // Reflections copy the first turn they lead to.
+        let g = credit(&rows, &differential).returns;
+        for n in 1..rewards.len() as u32 {
+            assert_eq!(g[find(&rows, n, 0, Phase::Reflect)], g[find(&rows, n, 0, Phase::Play)]);
+        }
+    }
+}
+
+#[test]
+fn scores_are_improvements() {
+    let rows = meta_episode(0, &[-10.0, -10.0, 10.0], 4);
+    let scores = credit(&rows, &Credit::default()).scores;
+    let improvements: Vec<f32> = (0..3).map(|n| scores[find(&rows, n, 2, Phase::Play)]).collect();
+    assert_eq!(improvements, [-10.0, 0.0, 20.0]);
+}
+
+#[test]
+fn equation_seven_by_hand() {
+    // R = (−10, 10), two turns each: g(2,1) = 0.95·20 = 19; G(1,2) = −10 + 0.6·19; G(1,1) = 0.95·(−10) + 0.6·19.
+    let rows = meta_episode(0, &[-10.0, 10.0], 2);
+    let g = credit(&rows, &Credit::default()).returns;
+    assert_close(&g, &[-9.5 + 11.4, -10.0 + 11.4, 19.0, 19.0, 20.0], 1e-5);
+}
+
+#[test]
+fn the_example_of_two_meta_episodes() {
+    // A loses, reflects, wins; B wins at once.
+    let mut rows = vec![play(0, 0, -10.0), reflect(1), play(1, 0, 10.0), play(0, 0, 10.0)];
+    rows[3].meta_episode = 1;
+    let how = Credit { reflection: Reflection::Faithful, ..Credit::default() };
+    let estimator = Estimator::Gigpo(Gigpo::RELEASED);
+    for recursion in [Recursion::Paper, Recursion::Released] {
+        let credited = credit(&rows, &Credit { recursion, ..how });
+        assert_eq!(credited.scores, [-10.0, 0.0, 20.0, 10.0]);
+        assert_close(&credited.returns, &[2.0, 20.0, 20.0, 10.0], 1e-6);
+        let levels = estimator.levels(&rows, &credited);
+        assert_eq!(levels.episode, [-15.0, -5.0, 15.0, 5.0]);
+        let step: Vec<f32> = levels.step.iter().map(|&x| x as f32).collect();
+        assert_close(&step, &[-26.0 / 3.0, 0.0, 28.0 / 3.0, -2.0 / 3.0], 1e-6);
+        assert_close(&advantages(&rows, &credited, &estimator), &[-23.667, -5.0, 24.333, 4.333], 1e-3);
+    }
+    // The method of that name is this combination.
+    let released = Method::named("mage_released").unwrap();
+    let a = advantages(&rows, &credit(&rows, &released.credit), &released.estimator);
+    assert_close(&a, &[-23.667, -5.0, 24.333, 4.333], 1e-3);
+}
+
+#[test]
+fn length_penalty_of_equation_thirteen() {
+    let p = LengthPenalty { limit: 3072, weight: 2.0 };
+    let expected = [(0, 0.0), (1536, 0.0), (1537, 2.0 / 1536.0), (2304, 1.0), (3072, 2.0), (10_000, 2.0)];
+    for (tokens, want) in expected {
+        assert!((p.of(tokens) - want).abs() < 1e-6, "{tokens} tokens: {}", p.of(tokens));
+    }
+    assert_eq!(LengthPenalty { limit: 0, weight: 2.0 }.of(0), 0.0);
+}
+
+#[test]
+fn pass_at_k_of_retrying() {
+    for (p, curve) in [
+        (0.105, [0.105, 0.283, 0.426, 0.670]),
+        (0.288, [0.288, 0.639, 0.817, 0.967]),
+        (0.565, [0.565, 0.918, 0.984, 1.000]),
+    ] {
+        for (k, want) in [1, 3, 5, 10].into_iter().zip(curve) {
+            assert!((pass_at_k(p, k) - want).abs() < 1e-3, "p = {p}, k = {k}: {}", pass_at_k(p, k));
+        }
+    }
+}
+
+#[test]
+fn weights_of_the_episodes_in_the_objective() {
+    // J = G of the first turn, linear in R: what one point of R in episode n adds.
+    for (gamma_traj, weights) in [(0.6, [0.40, 0.24, 0.36]), (0.9, [0.10, 0.09, 0.81]), (1.0, [0.0, 0.0, 1.0])] {
+        for n in 0..3 {
+            let mut rewards = [0.0; 3];
+            rewards[n] = 1.0;
+            let rows = meta_episode(0, &rewards, 1);
+            let g = credit(&rows, &Credit { gamma_traj, ..Credit::default() }).returns[0];
+            assert!((f64::from(g) - weights[n]).abs() < 1e-6, "γ_traj {gamma_traj}, episode {n}: {g}");
+        }
+    }
+}
