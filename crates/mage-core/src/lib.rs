@@ -19,6 +19,7 @@ pub mod prompt;
 mod record;
 mod reward;
 mod row;
+mod rows;
 mod settings;
 
 pub use advantage::{
@@ -29,7 +30,7 @@ pub use credit::{Assignment, Credit, Credited, Recursion, Reflection, credit, re
 pub use error::{Error, Result};
 pub use interval::{Bootstrap, Interval, Mean, Rate};
 pub use memory::{Asking, EpisodicMemory, Finished, Memory, MemoryMode, Query, RecallOrder, Recorded, read_reflection};
-pub use meta::{MetaEpisode, Next, anchor_key};
+pub use meta::{MetaEpisode, Next};
 pub use method::Method;
 pub use metrics::{
     Against, AgainstAt, AtEpisode, Ceiling, Ending, EpisodeResult, MetaResult, Slice, Summary, Unplayed, against,
@@ -39,4 +40,5 @@ pub use penalty::{LengthPenalty, Penalty, PenaltyMode};
 pub use record::{CallRecord, EpisodeRecord, RecordKey};
 pub use reward::{RewardPreset, RewardRule, Rewards};
 pub use row::{Phase, Row};
+pub use rows::{RowOfCall, RowPlace, anchor_key, rows};
 pub use settings::Settings;

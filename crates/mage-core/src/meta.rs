@@ -38,7 +38,7 @@ use crate::{
     parse,
     prompt::{Block, PlayView, PromptSet, Size},
 };
-use mage_env::{Anchor, End, Env, Hash, ParsedAction, Seed, Task};
+use mage_env::{End, Env, Hash, ParsedAction, Seed, Task};
 use std::{mem, sync::Arc};
 
 /// What a meta-episode needs next.
@@ -302,9 +302,4 @@ impl MetaEpisode {
             error: self.error.clone(),
         }
     }
-}
-
-/// A hash of an anchor's text, for grouping rows.
-pub fn anchor_key(anchor: &Anchor) -> u64 {
-    Seed::new(0).child(&anchor.0).value()
 }

@@ -26,6 +26,11 @@ pub trait EnvFactory: Send + Sync {
     /// What is trained on and evaluated with when the user names nothing else.
     fn default_population(&self) -> Population;
 
+    /// Populations that come with the environment, by name.
+    fn populations(&self) -> Vec<(&'static str, Population)> {
+        Vec::new()
+    }
+
     /// The best that can be done against a population, where it can be computed.
     fn oracles(&self, _population: &Population, _split: &str, _episodes: u32) -> Result<Option<OracleReport>> {
         Ok(None)

@@ -1,3 +1,5 @@
 //! The `mage` command.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    mage::main(&mage::App::builtin())
+}

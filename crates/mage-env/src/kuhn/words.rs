@@ -21,6 +21,16 @@ impl TextGame for Kuhn {
         (if a == BET { "BET" } else { "PASS" }).to_owned()
     }
 
+    fn picture(&self, s: &Hand, player: u8) -> Option<String> {
+        let other = if s.showdown() { s.card(1 - player) } else { None };
+        let (own, other) = (letter(s.card(player)), letter(other));
+        let pot = 2 + s.actions().filter(|a| *a == BET).count();
+        Some(format!(
+            "  ┌───┐  ┌───┐\n  │ {own} │  │ {other} │   pot {}\n  └───┘  └───┘\n   you   opponent",
+            "●".repeat(pot)
+        ))
+    }
+
     fn read_action(&self, _s: &Hand, text: &str) -> Result<ActionId, String> {
         match text.trim() {
             t if t.eq_ignore_ascii_case("BET") => Ok(BET),

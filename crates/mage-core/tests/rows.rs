@@ -1,0 +1,92 @@
+//! From a played meta-episode to rows, returns and advantages.
+
+mod common;
+
+use common::{drive, kuhn, kuhn_task};
+use mage_core::{
+    Credit, Ending, EpisodeRecord, Estimator, Penalty, Phase, Purpose, RewardRule, RowPlace, Settings, advantages,
+    credit, rows,
+};
+
+fn play(answers: [&str; 3]) -> EpisodeRecord {
+    drive(kuhn(kuhn_task("aggressive", 0), Settings::default()), |call| match call.request.purpose {
+        Purpose::Play => format!("<action>{}</action>", answers[call.episode as usize]),
+        _ if call.episode == 1 => "nothing to say".to_owned(),
+        _ => "<remark>noted</remark>".to_owned(),
+    })
+}
+
+const PLACE: RowPlace = RowPlace { group: 4, meta_episode: 9, opponent: 2 };
+
+#[test]
+fn rows_stand_for_the_calls_in_order() {
+    let record = play(["BET", "BET", "BET"]);
+    let penalty = Penalty { invalid: 0.5, length: None };
+    let rows = rows(&record, PLACE, &RewardRule::Score { scale: 5.0 }, &penalty);
+    assert_eq!(rows.len(), record.calls.len());
+    for r in &rows {
+        let call = &record.calls[r.call];
+        assert_eq!((r.row.group, r.row.meta_episode, r.row.opponent), (4, 9, 2));
+        assert_eq!((r.row.episode, r.row.turn), (call.episode, call.turn));
+        assert_eq!(r.row.phase == Phase::Play, call.purpose == Purpose::Play);
+        assert_eq!(r.row.penalty, if call.invalid.is_some() { 0.5 } else { 0.0 });
+    }
+    assert_eq!(rows.iter().filter(|r| r.row.penalty > 0.0).count(), 1, "one reflection had no tags");
+    // Each episode's rewards add up to its score in the chosen unit.
+    for (n, episode) in record.episodes.iter().enumerate() {
+        let sum: f32 = rows.iter().filter(|r| r.row.episode == n as u32).map(|r| r.row.reward).sum();
+        assert_eq!(sum, 5.0 * episode.score());
+    }
+}
+
+#[test]
+fn equal_states_share_an_anchor_and_reflections_have_their_own() {
+    let record = play(["BET", "PASS", "PASS"]);
+    let rows = rows(&record, PLACE, &RewardRule::Score { scale: 1.0 }, &Penalty::NONE);
+    let anchors: Vec<_> = rows.iter().map(|r| (r.row.phase, r.row.anchor)).collect();
+    for (i, a) in anchors.iter().enumerate() {
+        for (j, b) in anchors.iter().enumerate() {
+            let same = match (a.0, b.0) {
+                (Phase::Reflect, Phase::Reflect) => true,
+                (Phase::Play, Phase::Play) => {
+                    let anchor = |r: &mage_core::RowOfCall| {
+                        record.episodes[r.row.episode as usize].turns[r.row.turn as usize].anchor.clone()
+                    };
+                    anchor(&rows[i]) == anchor(&rows[j])
+                }
+                _ => false,
+            };
+            assert_eq!(a.1 == b.1, same);
+        }
+    }
+}
+
+#[test]
+fn rows_go_straight_into_credit_and_advantages() {
+    let all: Vec<_> = [["BET", "BET", "BET"], ["PASS", "PASS", "PASS"], ["PASS", "BET", "PASS"]]
+        .into_iter()
+        .enumerate()
+        .flat_map(|(i, answers)| {
+            let place = RowPlace { meta_episode: i as u32, ..PLACE };
+            rows(&play(answers), place, &RewardRule::Score { scale: 1.0 }, &Penalty::NONE)
+        })
+        .map(|r| r.row)
+        .collect();
+    let advantages = advantages(&all, &credit(&all, &Credit::default()), &Estimator::default());
+    assert_eq!(advantages.len(), all.len());
+    assert!(advantages.iter().any(|a| *a != 0.0) && advantages.iter().all(|a| a.is_finite()));
+}
+
+#[test]
+fn results_say_how_each_episode_went_and_errors_are_no_results() {
+    let mut record = play(["BET", "BET", "BET"]);
+    let result = record.result().unwrap();
+    assert_eq!(result.opponent.as_deref(), Some("aggressive"));
+    for (r, e) in result.episodes.iter().zip(&record.episodes) {
+        assert_eq!(r.ending == Ending::Won, e.won());
+        assert_eq!(r.score, f64::from(e.score()));
+    }
+    record.error = Some("lost connection".to_owned());
+    assert!(record.result().is_none());
+    assert!(rows(&record, PLACE, &RewardRule::Score { scale: 1.0 }, &Penalty::NONE).is_empty());
+}

@@ -1,0 +1,173 @@
+//! `mage env`: which environments are there, what are they like, and how well can one do in them?
+
+use crate::{
+    App,
+    cli::{Conform, Env, EnvCommand, Show},
+    output::{BAD, BOLD, DIM, GOOD, Output, styled},
+    pick::pick,
+    table::{columns, score, table},
+    usage,
+};
+use mage_env::{EnvFactory, ReferenceDoc, Schema, oracle::OracleReport, oracle::SeatOracle};
+use serde::Serialize;
+
+pub(crate) fn run(app: &App, args: &Env, out: &Output) -> anyhow::Result<()> {
+    match &args.command {
+        EnvCommand::List => list(app, out),
+        EnvCommand::Show(args) => show(app, args, out),
+        EnvCommand::Conform(args) => conform(app, args, out),
+    }
+}
+
+fn list(app: &App, out: &Output) -> anyhow::Result<()> {
+    if out.json {
+        let all: Vec<Shown> = app.registry.iter().map(|f| Shown::of(&**f)).collect();
+        return out.object(&all);
+    }
+    let rows = app.registry.iter().map(|f| vec![f.id().to_string(), f.schema().summary]);
+    out.line(table(&["environment", "what it is"], rows))?;
+    out.hint("\nmage env show NAME tells more about one; mage play NAME plays it.");
+    Ok(())
+}
+
+/// An environment's description for programs.
+#[derive(Serialize)]
+struct Shown {
+    id: String,
+    schema: Schema,
+    policies: Vec<ReferenceDoc>,
+    populations: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oracles: Option<OracleReport>,
+}
+
+impl Shown {
+    fn of(factory: &dyn EnvFactory) -> Self {
+        let random = ReferenceDoc::fair("random", "any legal action");
+        Shown {
+            id: factory.id().to_string(),
+            schema: factory.schema(),
+            policies: [random].into_iter().chain(factory.references()).collect(),
+            populations: factory.populations().into_iter().map(|(name, _)| name).collect(),
+            oracles: None,
+        }
+    }
+}
+
+fn show(app: &App, args: &Show, out: &Output) -> anyhow::Result<()> {
+    let (factory, population) = pick(app, &args.env, &args.whom)?;
+    let mut shown = Shown::of(&*factory);
+    if args.oracles {
+        let report = factory.oracles(&population, &args.whom.split, args.episodes)?;
+        shown.oracles = Some(report.ok_or_else(|| usage(format!("{} has no exact ceilings", args.env)))?);
+    }
+    if out.json {
+        return out.object(&shown);
+    }
+    match &shown.oracles {
+        Some(report) => print_oracles(report, out),
+        None => print_schema(&shown, out),
+    }
+}
+
+fn print_schema(shown: &Shown, out: &Output) -> anyhow::Result<()> {
+    let schema = &shown.schema;
+    out.line(styled(BOLD, &schema.title))?;
+    out.line(format!(
+        "{}; {} {}, at most {} turns, counted in {}",
+        schema.summary,
+        schema.seats,
+        if schema.seats == 1 { "seat" } else { "seats" },
+        schema.max_turns,
+        schema.unit
+    ))?;
+    if !schema.options.is_empty() {
+        let rows = schema.options.iter().map(|o| vec![o.key.clone(), o.values.clone(), o.about.clone()]);
+        out.line(format!("\n{}", columns(&["setting", "values", "what it does"], rows)))?;
+    }
+    if !schema.opponents.is_empty() {
+        let rows = schema.opponents.iter().map(|(kind, about)| vec![kind.clone(), about.clone()]);
+        out.line(format!("\n{}", columns(&["kind of opponent", "what it does"], rows)))?;
+    }
+    let rows = shown.policies.iter().map(|p| {
+        let told = if p.told { " (told the hidden parts)" } else { "" };
+        vec![p.name.clone(), format!("{}{told}", p.about)]
+    });
+    out.line(format!("\n{}", columns(&["policy", "how it plays"], rows)))?;
+    if !shown.populations.is_empty() {
+        out.line(format!("\npopulations: {}", shown.populations.join(", ")))?;
+    }
+    out.hint(format!("\nmage env show {} --oracles computes the best that can be done.", shown.id));
+    Ok(())
+}
+
+fn print_oracles(report: &OracleReport, out: &Output) -> anyhow::Result<()> {
+    out.line(format!(
+        "{}, {} opponents, {}, over {} {}",
+        styled(BOLD, &report.env),
+        report.split,
+        report.unit,
+        report.episodes,
+        if report.episodes == 1 { "episode" } else { "episodes" }
+    ))?;
+    for seat in report.seats.iter().chain([&report.mean]) {
+        out.line(format!("\n{}", styled(BOLD, seat_title(seat))))?;
+        let mut header = vec!["by episode".to_owned()];
+        header.extend((1..=report.episodes).map(|n| n.to_string()));
+        header.push("sum".to_owned());
+        let row = |name: &str, values: &[f64]| {
+            let sum = values.iter().sum();
+            let cells = values.iter().copied().chain([sum]).map(score);
+            [name.to_owned()].into_iter().chain(cells).collect::<Vec<_>>()
+        };
+        let rows = [
+            row("best without memory", &seat.memoryless),
+            row("best learner, sum", &seat.sum.by_episode),
+            row("best learner, last", &seat.last.by_episode),
+            row("opponent known", &seat.informed),
+        ];
+        let header: Vec<&str> = header.iter().map(String::as_str).collect();
+        out.line(table(&header, rows))?;
+        if !seat.best_response.is_empty() {
+            let known: Vec<String> =
+                seat.best_response.iter().map(|v| format!("{} {}", v.name, score(v.value))).collect();
+            out.line(styled(DIM, format!("best responses: {}", known.join(", "))))?;
+        }
+    }
+    Ok(())
+}
+
+fn seat_title(seat: &SeatOracle) -> String {
+    match seat.seat {
+        Some(n) => format!("seat {n}"),
+        None => "mean of seats".to_owned(),
+    }
+}
+
+fn conform(app: &App, args: &Conform, out: &Output) -> anyhow::Result<()> {
+    let factory = app.registry.get(&args.env).map_err(usage)?;
+    let report = factory.conform(&args.golden, args.data.as_deref())?;
+    if out.json {
+        out.object(&report)?;
+    } else {
+        let rows = report.compared.iter().map(|(what, n)| vec![what.clone(), n.to_string()]);
+        out.line(table(&["compared", "count"], rows))?;
+        for (reason, n) in &report.skipped {
+            out.line(format!("{n} left out: {reason}"))?;
+        }
+        if let Some(d) = &report.first {
+            out.line(format!("\nfirst difference, at {}:", d.place))?;
+            out.line(format!("the original: {}\nours:         {}", d.expected, d.actual))?;
+        }
+    }
+    if report.passed() {
+        if !out.json {
+            out.line(styled(GOOD, "all equal"))?;
+        }
+        return Ok(());
+    }
+    match report.different {
+        0 => anyhow::bail!("nothing in {} could be compared", args.golden.display()),
+        n => anyhow::bail!("{}", styled(BAD, format!("{n} differ"))),
+    }
+}

@@ -1,0 +1,6 @@
+//! One file for each command.
+
+pub(crate) mod completions;
+pub(crate) mod env;
+pub(crate) mod eval;
+pub(crate) mod play;

@@ -1,0 +1,230 @@
+//! `mage play`: sit down yourself.
+
+use crate::{
+    App,
+    cli::Play,
+    output::{BOLD, DIM, GOOD, Output, styled},
+    pick::pick,
+    table::{score, table},
+};
+use mage_env::{End, Env, Outcome, ParsedAction, Seed, Task, oracle::OracleReport};
+use serde::Serialize;
+use std::io::{BufRead, stdin};
+
+pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
+    let (factory, population) = pick(app, &args.env, &args.whom)?;
+    let schema = factory.schema();
+    let seed = Seed::new(args.seed.unwrap_or_else(from_clock));
+    let task = population.draw(&args.whom.split, schema.seats, seed)?;
+    let mut env = factory.build(&task)?;
+    let mut table = Sitting { out, task: &task, episodes: args.episodes, scores: Vec::new() };
+
+    table.welcome(&schema.title, seed)?;
+    'episodes: for n in 0..args.episodes {
+        let start = env.begin(n);
+        table.episode(n, &*env, &start.text)?;
+        let mut turns = 0;
+        loop {
+            let Some(action) = table.ask(&*env)? else { break 'episodes };
+            let step = env.step(&action);
+            turns += 1;
+            let end = step.end.or((turns >= schema.max_turns).then_some(End::Truncated));
+            table.seen(&*env, &step.observation.text)?;
+            if let Some(end) = end {
+                table.end(n, end)?;
+                break;
+            }
+        }
+    }
+    let ceilings = factory.oracles(&population, &args.whom.split, args.episodes).unwrap_or(None);
+    table.close(args.reveal, &schema.unit, ceilings.as_ref())
+}
+
+/// A seed nobody chose.
+fn from_clock() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    // Six digits: easy to type again with --seed.
+    now.map_or(0, |t| u64::from(t.subsec_nanos()) / 1000 + t.as_secs()) % 1_000_000
+}
+
+/// One person's meta-episode.
+struct Sitting<'a> {
+    out: &'a Output,
+    task: &'a Task,
+    episodes: u32,
+    scores: Vec<Played>,
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct Played {
+    score: f32,
+    outcome: Option<Outcome>,
+}
+
+/// What programs are told while playing (`--json`): one object a line; actions are read from stdin, one a line.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Event<'a> {
+    Start { env: &'a str, seat: u8, episodes: u32 },
+    Episode { episode: u32, observation: &'a str, legal: Option<Vec<String>> },
+    Observation { observation: &'a str, legal: Option<Vec<String>> },
+    Refused { reason: &'a str },
+    End { episode: u32, score: f32, outcome: Option<Outcome> },
+    Close { scores: &'a [Played], opponent: Option<&'a str>, ceilings: Option<&'a OracleReport> },
+}
+
+impl Sitting<'_> {
+    fn welcome(&self, title: &str, seed: Seed) -> anyhow::Result<()> {
+        let task = self.task;
+        if self.out.json {
+            let (env, seat, episodes) = (task.env.as_str(), task.seat, self.episodes);
+            return self.out.object(&Event::Start { env, seat, episodes });
+        }
+        let against = if task.opponent.is_some() { " against the same hidden opponent" } else { "" };
+        let episodes = plural(self.episodes, "episode");
+        self.out.line(format!("{}: {episodes}{against}.", styled(BOLD, title)))?;
+        self.out.hint(format!(
+            "Type an action or the start of it; ? shows what is possible, q leaves. (--seed {} deals this again.)",
+            seed.value()
+        ));
+        Ok(())
+    }
+
+    fn episode(&self, n: u32, env: &dyn Env, text: &str) -> anyhow::Result<()> {
+        if self.out.json {
+            return self.out.object(&Event::Episode { episode: n + 1, observation: text, legal: env.legal() });
+        }
+        self.out.line(format!("\n{}", styled(BOLD, format!("Episode {} of {}", n + 1, self.episodes))))?;
+        self.show(env, text)
+    }
+
+    fn seen(&self, env: &dyn Env, text: &str) -> anyhow::Result<()> {
+        if self.out.json {
+            return self.out.object(&Event::Observation { observation: text, legal: env.legal() });
+        }
+        self.show(env, text)
+    }
+
+    fn show(&self, env: &dyn Env, text: &str) -> anyhow::Result<()> {
+        if let Some(picture) = env.picture() {
+            self.out.line(format!("\n{picture}\n"))?;
+        }
+        self.out.line(text)
+    }
+
+    /// The next valid action; `None` when the player leaves or the input ends.
+    fn ask(&self, env: &dyn Env) -> anyhow::Result<Option<ParsedAction>> {
+        loop {
+            let legal = env.legal().unwrap_or_default();
+            if !self.out.json {
+                let choices =
+                    if legal.is_empty() || legal.len() > 6 { String::new() } else { format!(" ({})", legal.join("/")) };
+                self.out.ask(format!("your move{choices}> "))?;
+            }
+            let mut line = String::new();
+            let ended = match stdin().lock().read_line(&mut line) {
+                Ok(read) => read == 0,
+                Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
+                    self.refuse("that was not readable text")?;
+                    continue;
+                }
+                Err(e) => return Err(e.into()),
+            };
+            if ended {
+                if !self.out.json {
+                    self.out.line("")?;
+                }
+                return Ok(None);
+            }
+            match line.trim() {
+                "q" | "quit" | "exit" => return Ok(None),
+                "?" | "help" => self.refuse(&match legal.is_empty() {
+                    true => "any text is possible here".to_owned(),
+                    false => format!("possible here: {}", legal.join(", ")),
+                })?,
+                typed => match env.parse(&completed(typed, &legal)) {
+                    ParsedAction::Invalid { reason } => self.refuse(&reason)?,
+                    ParsedAction::Act(a) if !legal.is_empty() && !legal.contains(&a) => {
+                        self.refuse(&format!("{a} is not possible here; possible: {}", legal.join(", ")))?;
+                    }
+                    action => return Ok(Some(action)),
+                },
+            }
+        }
+    }
+
+    fn refuse(&self, reason: &str) -> anyhow::Result<()> {
+        match self.out.json {
+            true => self.out.object(&Event::Refused { reason }),
+            false => self.out.line(styled(DIM, reason)),
+        }
+    }
+
+    fn end(&mut self, n: u32, end: End) -> anyhow::Result<()> {
+        let (outcome, score) = match end {
+            End::Terminated { outcome, score } => (Some(outcome), score),
+            End::Truncated => (None, 0.0),
+        };
+        self.scores.push(Played { score, outcome });
+        if self.out.json {
+            return self.out.object(&Event::End { episode: n + 1, score, outcome });
+        }
+        if outcome.is_none() {
+            self.out.line("You ran out of turns.")?;
+        }
+        Ok(())
+    }
+
+    fn close(&self, reveal: bool, unit: &str, ceilings: Option<&OracleReport>) -> anyhow::Result<()> {
+        let opponent = self.task.opponent.as_ref().filter(|_| reveal).map(|o| o.name.as_str());
+        if self.out.json {
+            return self.out.object(&Event::Close { scores: &self.scores, opponent, ceilings });
+        }
+        if self.scores.is_empty() {
+            return self.out.line("Nothing was played to the end.");
+        }
+        let seat = ceilings.and_then(|r| r.seats.iter().find(|s| s.seat == Some(self.task.seat)));
+        let mut header = vec!["episode", "you"];
+        if seat.is_some() {
+            header.extend(["best without memory", "best learner"]);
+        }
+        let rows = self.scores.iter().enumerate().map(|(i, p)| {
+            let mut row = vec![(i + 1).to_string(), format!("{:+}", p.score)];
+            row.extend(seat.map(|s| score(s.memoryless[i])));
+            row.extend(seat.map(|s| score(s.sum.by_episode[i])));
+            row
+        });
+        self.out.line(format!("\n{}", table(&header, rows)))?;
+        let total: f32 = self.scores.iter().map(|p| p.score).sum();
+        let mean = total / self.scores.len() as f32;
+        let closing = format!("total {total:+}, mean {mean:+.2} {unit}");
+        self.out.line(if total > 0.0 { styled(GOOD, closing) } else { closing })?;
+        if seat.is_some() {
+            self.out.hint(
+                "The last two columns are exact averages over opponents and luck; a few episodes are mostly luck.",
+            );
+        }
+        match (opponent, &self.task.opponent) {
+            (Some(name), _) => self.out.line(format!("Your opponent was: {name}.")),
+            (None, Some(_)) => {
+                self.out.hint("Your opponent stays hidden; --reveal tells.");
+                Ok(())
+            }
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// What the typed text stands for: the only legal action that starts with it, or the text itself.
+fn completed(typed: &str, legal: &[String]) -> String {
+    let typed_lower = typed.to_lowercase();
+    let mut starting = legal.iter().filter(|a| !typed.is_empty() && a.to_lowercase().starts_with(&typed_lower));
+    match (starting.next(), starting.next()) {
+        (Some(only), None) => only.clone(),
+        _ => typed.to_owned(),
+    }
+}
+
+fn plural(n: u32, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}

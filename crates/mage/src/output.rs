@@ -1,0 +1,92 @@
+//! How do we talk to people and to programs?
+//!
+//! Results go to stdout, everything else (progress, hints, errors) to stderr. With `--json`, stdout is JSON lines only.
+
+use anstyle::{AnsiColor, Style};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::{
+    fmt::Display,
+    io::{self, Write},
+};
+
+/// Headings.
+pub(crate) const BOLD: Style = Style::new().bold();
+/// Asides.
+pub(crate) const DIM: Style = Style::new().dimmed();
+/// Good news.
+pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
+/// Bad news.
+pub(crate) const BAD: Style = AnsiColor::Red.on_default();
+
+/// Text in a style; plain where colours are off.
+pub(crate) fn styled(style: Style, text: impl Display) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+/// Where output goes, and in which form.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    pub(crate) json: bool,
+    pub(crate) quiet: bool,
+}
+
+impl Output {
+    pub(crate) fn new(json: bool, quiet: bool) -> Self {
+        Output { json, quiet }
+    }
+
+    /// A line of a result. A reader that has gone away is reported as an error, which ends the command quietly.
+    pub(crate) fn line(&self, text: impl Display) -> anyhow::Result<()> {
+        let mut stdout = anstream::stdout().lock();
+        writeln!(stdout, "{text}")?;
+        Ok(())
+    }
+
+    /// Text without a line break, shown at once: a prompt for input.
+    pub(crate) fn ask(&self, text: impl Display) -> anyhow::Result<()> {
+        let mut stdout = anstream::stdout().lock();
+        write!(stdout, "{text}")?;
+        stdout.flush()?;
+        Ok(())
+    }
+
+    /// A JSON object on a line of its own.
+    pub(crate) fn object(&self, value: &impl Serialize) -> anyhow::Result<()> {
+        let mut stdout = io::stdout().lock();
+        serde_json::to_writer(&mut stdout, value)?;
+        writeln!(stdout)?;
+        stdout.flush()?;
+        Ok(())
+    }
+
+    /// A remark that is not a result.
+    pub(crate) fn hint(&self, text: impl Display) {
+        if !self.quiet && !self.json {
+            let _ = writeln!(anstream::stderr(), "{}", styled(DIM, text));
+        }
+    }
+
+    /// An error, with what led to it.
+    pub(crate) fn error(&self, e: &anyhow::Error) {
+        let _ = writeln!(anstream::stderr(), "{} {e:#}", styled(BAD.bold(), "error:"));
+    }
+
+    /// A bar with rate and time left, on a terminal and unless told to be quiet.
+    pub(crate) fn progress(&self, total: u64, what: &'static str) -> ProgressBar {
+        let target = if self.quiet || self.json { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let style = ProgressStyle::with_template("{msg} [{bar:30}] {human_pos}/{human_len} {per_sec}, {eta} left")
+            .expect("the template is fixed")
+            .progress_chars("=> ");
+        ProgressBar::with_draw_target(Some(total), target).with_style(style).with_message(what)
+    }
+}
+
+/// Whether the reader of our output went away, which is no failure of ours.
+pub(crate) fn is_broken_pipe(e: &anyhow::Error) -> bool {
+    e.chain().any(|cause| {
+        let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+        io.or(json) == Some(io::ErrorKind::BrokenPipe)
+    })
+}

@@ -1,0 +1,67 @@
+//! Whom did the user ask to meet?
+//!
+//! Turns `--population`, `--opponent`, `--seat`, `--split` and `--option` into one population, or says what is wrong with
+//! them.
+
+use crate::{App, cli::Whom, usage};
+use mage_env::{EnvFactory, Member, OpponentSpec, Population};
+use std::{path::Path, sync::Arc};
+
+/// The environment and the population the user asked for.
+pub(crate) fn pick(app: &App, env: &str, whom: &Whom) -> anyhow::Result<(Arc<dyn EnvFactory>, Population)> {
+    let factory = Arc::clone(app.registry.get(env).map_err(usage)?);
+    let mut population = match &whom.population {
+        None => factory.default_population(),
+        Some(name) => read_population(&*factory, name)?,
+    };
+    if population.env != factory.id() {
+        return Err(usage(format!(
+            "population {} is for {}, not for {env}",
+            whom.population.as_deref().unwrap_or_default(),
+            population.env
+        )));
+    }
+    if !whom.opponent.is_empty() {
+        population.opponents = whom.opponent.iter().map(|name| member(&population, name, &whom.split)).collect();
+    }
+    if let Some(seat) = whom.seat {
+        let seats = factory.schema().seats;
+        if seat >= seats {
+            return Err(usage(format!("seat {seat} does not exist; {env} has seats 0 to {}", seats - 1)));
+        }
+        population.seats = (0..seats).map(|s| f64::from(u8::from(s == seat))).collect();
+    }
+    for setting in &whom.options {
+        let (key, value) =
+            setting.split_once('=').ok_or_else(|| usage(format!("--option {setting}: write it as KEY=VALUE")))?;
+        // A value that reads as JSON (a number, true, a list) is that; anything else is text.
+        let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+        population.options.0.insert(key.to_owned(), value);
+    }
+    factory.check(&population).map_err(usage)?;
+    population.in_split(&whom.split).map_err(usage)?;
+    Ok((factory, population))
+}
+
+/// A file, or a population the environment brings along.
+fn read_population(factory: &dyn EnvFactory, name: &str) -> anyhow::Result<Population> {
+    if let Some((_, population)) = factory.populations().into_iter().find(|(n, _)| *n == name) {
+        return Ok(population);
+    }
+    let path = Path::new(name);
+    if !path.exists() && !name.contains(['/', '.']) {
+        let known: Vec<_> = factory.populations().into_iter().map(|(n, _)| n).collect();
+        return Err(usage(format!(
+            "there is no file {name}, and no built-in population of that name; built-in: {}",
+            known.join(", ")
+        )));
+    }
+    Population::from_file(path).map_err(usage)
+}
+
+/// An opponent by its name in the population, else by its kind, put into the chosen split.
+fn member(population: &Population, name: &str, split: &str) -> Member {
+    let known = population.opponents.iter().find(|m| m.spec.name == name).cloned();
+    let found = known.unwrap_or_else(|| Member { spec: OpponentSpec::of_kind(name), ..Member::seen(name, 1.0) });
+    Member { splits: vec![split.to_owned()], ..found }
+}

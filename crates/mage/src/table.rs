@@ -1,0 +1,51 @@
+//! How are numbers laid out at a terminal?
+
+use crate::output::{BOLD, styled};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+
+/// A table of numbers: the first column to the left, the others to the right.
+pub(crate) fn table<R>(header: &[&str], rows: R) -> String
+where
+    R: IntoIterator<Item = Vec<String>>,
+{
+    layout(header, rows, CellAlignment::Right)
+}
+
+/// No wider than the terminal; the header stands out, the rest is plain, so that it can be copied.
+fn layout<R>(header: &[&str], rows: R, alignment: CellAlignment) -> String
+where
+    R: IntoIterator<Item = Vec<String>>,
+{
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header(header.iter().map(|h| (*h).to_owned()).collect::<Vec<_>>());
+    table.add_rows(rows);
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        column.set_cell_alignment(if i == 0 { CellAlignment::Left } else { alignment });
+    }
+    let text = table.to_string();
+    match text.split_once('\n') {
+        Some((head, body)) => format!("{}\n{}", styled(BOLD, head.trim_end()), trim_lines(body)),
+        None => styled(BOLD, text.trim_end()),
+    }
+}
+
+fn trim_lines(text: &str) -> String {
+    text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+}
+
+/// A signed score with three decimals.
+pub(crate) fn score(x: f64) -> String {
+    // "-0.000" would be a lie about the sign.
+    let x = if x.abs() < 0.0005 { 0.0 } else { x };
+    format!("{x:.3}")
+}
+
+/// A table of texts, all columns to the left.
+pub(crate) fn columns<R>(header: &[&str], rows: R) -> String
+where
+    R: IntoIterator<Item = Vec<String>>,
+{
+    layout(header, rows, CellAlignment::Left)
+}
