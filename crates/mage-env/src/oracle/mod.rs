@@ -1,5 +1,29 @@
 //! How well could one possibly do?
+//!
+//! Everything here is exact and knows only [`Game`](crate::Game) and [`Opponent::policy`](crate::Opponent::policy), so it
+//! works for any small game and for opponents of any making:
+//!
+//! - [`Tree`] writes a game out; [`Cfr`] finds an equilibrium on it, [`best_response`] and [`exploitability`] measure
+//!   strategies.
+//! - [`Bayes`] is the optimum of a learner who meets a hidden opponent again and again, stationary or switching.
+//! - [`OracleReport`] puts the ceilings of a population together.
 
+mod bayes;
+mod best_response;
+mod cfr;
+mod grid;
+mod hidden;
 mod report;
+mod search;
+mod tabular;
+mod tree;
+mod view;
 
+pub use bayes::Bayes;
+pub use best_response::{BestResponse, best_response, expected_returns, exploitability};
+pub use cfr::Cfr;
+pub use hidden::{Candidate, HiddenType};
 pub use report::{Curve, NamedValue, OracleReport, SeatOracle};
+pub use search::Objective;
+pub use tabular::{Profile, TabularPolicy};
+pub use tree::{Edge, InfoSet, MAX_HISTORIES, Node, Tree};

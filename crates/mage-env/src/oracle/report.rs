@@ -48,7 +48,7 @@ pub struct NamedValue {
 }
 
 /// What the best possible learner earns in each episode.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Curve {
     /// Expected score by episode, first to last.
     pub by_episode: Vec<f64>,

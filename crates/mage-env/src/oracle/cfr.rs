@@ -1,0 +1,117 @@
+//! How does one play so that nobody can exploit it?
+//!
+//! Counterfactual regret minimisation (Zinkevich et al., 2007) over a written-out game: plain regret matching, players
+//! updated in turn, averages weighted by the player's own reach. OpenSpiel's `CFRSolver` does the same, and the tests
+//! hold this one to its numbers.
+
+use super::{TabularPolicy, Tree};
+use crate::{Game, MAX_PLAYERS, Turn};
+use smallvec::{SmallVec, smallvec};
+
+/// A solver in progress.
+pub struct Cfr<'t, G: Game> {
+    tree: &'t Tree<G>,
+    /// By information set, by action.
+    regret: Vec<Vec<f64>>,
+    policy_sum: Vec<Vec<f64>>,
+    current: Vec<Vec<f64>>,
+}
+
+/// How likely each player, and last nature, plays towards a history.
+type Reach = [f64; MAX_PLAYERS + 1];
+
+impl<'t, G: Game> Cfr<'t, G> {
+    /// Starts from uniform play.
+    pub fn new(tree: &'t Tree<G>) -> Self {
+        let zeros: Vec<Vec<f64>> = tree.sets().iter().map(|s| vec![0.0; s.actions.len()]).collect();
+        let current = zeros.iter().map(|row| vec![1.0 / row.len() as f64; row.len()]).collect();
+        Cfr { tree, regret: zeros.clone(), policy_sum: zeros, current }
+    }
+
+    /// Runs some more iterations; in each, every player is updated once, in seat order.
+    pub fn run(&mut self, iterations: u32) {
+        for _ in 0..iterations {
+            for player in 0..self.tree.players() {
+                self.visit(0, player, &mut [1.0; MAX_PLAYERS + 1]);
+                self.match_regrets(player);
+            }
+        }
+    }
+
+    /// The average of all iterations' policies: what converges to an equilibrium in two-player zero-sum games.
+    pub fn average_policy(&self) -> TabularPolicy {
+        let mut out = TabularPolicy::default();
+        for (set, sums) in self.tree.sets().iter().zip(&self.policy_sum) {
+            let probs = normalised(sums);
+            out.insert(set.player, set.text.clone(), set.actions.iter().copied().zip(probs).collect());
+        }
+        out
+    }
+
+    /// Adds the regrets of `updated` below a history and returns everybody's value of it.
+    fn visit(&mut self, node: usize, updated: u8, reach: &mut Reach) -> [f64; MAX_PLAYERS] {
+        let tree = self.tree;
+        let n = &tree.nodes()[node];
+        let players = usize::from(tree.players());
+        match n.turn {
+            Turn::Over => n.returns,
+            Turn::Chance => {
+                let mut value = [0.0; MAX_PLAYERS];
+                for e in &n.edges {
+                    let p = e.chance.unwrap_or(0.0);
+                    let child = self.step(e.child, updated, reach, MAX_PLAYERS, p);
+                    (0..players).for_each(|i| value[i] += p * child[i]);
+                }
+                value
+            }
+            Turn::Player(mover) => {
+                if reach[..players].iter().all(|r| *r == 0.0) {
+                    return [0.0; MAX_PLAYERS]; // nothing below can change anything
+                }
+                let mover = usize::from(mover);
+                let set = n.set.expect("a player's node has an information set");
+                let mut value = [0.0; MAX_PLAYERS];
+                let mut own: SmallVec<[f64; 16]> = smallvec![0.0; n.edges.len()];
+                for (i, e) in n.edges.iter().enumerate() {
+                    let p = self.current[set][i];
+                    let child = self.step(e.child, updated, reach, mover, p);
+                    (0..players).for_each(|j| value[j] += p * child[j]);
+                    own[i] = child[mover];
+                }
+                if mover == usize::from(updated) {
+                    let others: f64 = (0..=MAX_PLAYERS).filter(|i| *i != mover).map(|i| reach[i]).product();
+                    for (i, child) in own.iter().enumerate() {
+                        self.regret[set][i] += others * (child - value[mover]);
+                        self.policy_sum[set][i] += reach[mover] * self.current[set][i];
+                    }
+                }
+                value
+            }
+        }
+    }
+
+    fn step(&mut self, child: usize, updated: u8, reach: &mut Reach, who: usize, p: f64) -> [f64; MAX_PLAYERS] {
+        let before = reach[who];
+        reach[who] = before * p;
+        let value = self.visit(child, updated, reach);
+        reach[who] = before;
+        value
+    }
+
+    fn match_regrets(&mut self, player: u8) {
+        for (id, _) in self.tree.sets().iter().enumerate().filter(|(_, s)| s.player == player) {
+            let positive: Vec<f64> = self.regret[id].iter().map(|r| r.max(0.0)).collect();
+            self.current[id] = normalised(&positive);
+        }
+    }
+}
+
+/// In proportion; equal where all are zero.
+fn normalised(weights: &[f64]) -> Vec<f64> {
+    let total: f64 = weights.iter().sum();
+    if total > 0.0 {
+        weights.iter().map(|w| w / total).collect()
+    } else {
+        vec![1.0 / weights.len() as f64; weights.len()]
+    }
+}
