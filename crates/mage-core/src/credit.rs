@@ -3,31 +3,31 @@
 //! Rows in, two numbers per row out ([`Credited`]): the **return** G, what followed from this call on, and the
 //! **score** S, what the call's own episode was worth. Estimators (see [`Estimator`](crate::Estimator)) turn them into
 //! advantages.
-//!
-//! In symbols, with episodes n = 1..N of one meta-episode, turns t = 1..T_n and R_n the sum of an episode's rewards
-//! (R_0 = 0), every [`Assignment`] first decides what a turn earned, r̂:
-//!
-//! | assignment | r̂ | later episodes count? |
-//! |---|---|---|
-//! | differential | R_n − R_{n−1} on the last turn, 0 before (eq. 5, 6) | yes |
-//! | cumulative | the turn's own reward (LaMer) | yes |
-//! | single | the turn's own reward | no |
-//! | final only | the turn's own reward in the last episode played, 0 before | yes |
-//!
-//! and then the [`Recursion`] adds up what followed:
-//!
-//! * paper (eq. 7): `G(n,t) = g(n,t) + Σ_{m>n} γ_traj^(m−n) g(m,1)` with `g(n,t) = Σ_{l≥t} γ_step^(l−t) r̂(n,l)`
-//! * released: `G(n,T) = r̂(n,T) + γ_traj G(n+1,1)` and `G(n,t) = r̂(n,t) + γ_step G(n,t+1)`
-//!
-//! A reflection's return is that of the first turn of the episode it belongs to. Episode and turn numbers only order
-//! the rows; rows of one turn share its reward. What is asked for is found by these numbers, never by position, so the
-//! order of the rows does not matter, to the last bit.
 
 use crate::{PenaltyMode, Phase, Row};
 use mage_env::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// How rewards become returns and scores.
+///
+/// In symbols, with episodes n = 1..N of one meta-episode, turns t = 1..T_n and R_n the sum of an episode's rewards
+/// (R_0 = 0), every [`Assignment`] first decides what a turn earned, r̂:
+///
+/// | assignment | r̂ | later episodes count? |
+/// |---|---|---|
+/// | differential | R_n − R_{n−1} on the last turn, 0 before (eq. 5, 6) | yes |
+/// | cumulative | the turn's own reward (LaMer) | yes |
+/// | single | the turn's own reward | no |
+/// | final only | the turn's own reward in the last episode played, 0 before | yes |
+///
+/// and then the [`Recursion`] adds up what followed:
+///
+/// * paper (eq. 7): `G(n,t) = g(n,t) + Σ_{m>n} γ_traj^(m−n) g(m,1)` with `g(n,t) = Σ_{l≥t} γ_step^(l−t) r̂(n,l)`
+/// * released: `G(n,T) = r̂(n,T) + γ_traj G(n+1,1)` and `G(n,t) = r̂(n,t) + γ_step G(n,t+1)`
+///
+/// A reflection's return is that of the first turn of the episode it belongs to. Episode and turn numbers only order
+/// the rows; rows of one turn share its reward. What is asked for is found by these numbers, never by position, so the
+/// order of the rows does not matter, to the last bit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Credit {
@@ -73,7 +73,7 @@ impl Credit {
     }
 }
 
-/// What a turn is said to have earned. See the table at the head of this module.
+/// What a turn is said to have earned; see the table at [`Credit`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Assignment {

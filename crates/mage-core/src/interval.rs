@@ -40,7 +40,7 @@ impl Interval {
 ///
 /// let r = Rate::new(84, 128);
 /// assert_eq!(r.rate, Some(0.65625));
-/// assert!((r.interval.low - 0.5705).abs() < 1e-4 && (r.interval.high - 0.7330).abs() < 1e-4);
+/// assert!((r.interval.low - 0.5705).abs() < 1e-4 && (r.interval.high - 0.7329).abs() < 1e-4);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rate {

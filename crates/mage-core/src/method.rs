@@ -2,26 +2,26 @@
 //!
 //! In data only: whether episodes remember each other, how rewards become credit, how credit becomes advantages. A
 //! [`Method`] is these three, so that a comparison of methods runs the same code throughout.
-//!
-//! | name | memory | credit | estimator |
-//! |---|---|---|---|
-//! | `mage` | yes | differential, eq. 7 | return to go |
-//! | `mage_paper` | yes | differential, eq. 7, penalties in the episode's reward, reflections score 0 | GiGPO as released |
-//! | `mage_released` | yes | differential, released recursion, penalties in scores only, reflections score 0 | GiGPO as released |
-//! | `lamer` | yes | cumulative, eq. 7 | return to go |
-//! | `lamer_released` | yes | cumulative, the rest as `mage_released` | GiGPO as released |
-//! | `own_episode` | yes | each episode for itself | return to go |
-//! | `gigpo` | no | each episode for itself | GiGPO as released |
-//! | `grpo` | no | each episode for itself | GRPO |
-//!
-//! `mage`, `lamer` and `own_episode` differ in one field, and so do `mage_released` and `lamer_released`: these are the
-//! pairs to compare. `own_episode` is the control that separates "memory helps" from "credit across episodes helps".
 
 use crate::{Assignment, Credit, Estimator, Gigpo, Grpo, PenaltyMode, Recursion, Reflection, ReturnToGo, Scope};
 use mage_env::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// A way to learn from meta-episodes.
+///
+/// | name | memory | credit | estimator |
+/// |---|---|---|---|
+/// | `mage` | yes | differential, eq. 7 | return to go |
+/// | `mage_paper` | yes | differential, eq. 7, penalties in the episode's reward, reflections score 0 | GiGPO as released |
+/// | `mage_released` | yes | differential, released recursion, penalties in scores only, reflections score 0 | GiGPO as released |
+/// | `lamer` | yes | cumulative, eq. 7 | return to go |
+/// | `lamer_released` | yes | cumulative, the rest as `mage_released` | GiGPO as released |
+/// | `own_episode` | yes | each episode for itself | return to go |
+/// | `gigpo` | no | each episode for itself | GiGPO as released |
+/// | `grpo` | no | each episode for itself | GRPO |
+///
+/// `mage`, `lamer` and `own_episode` differ in one field, and so do `mage_released` and `lamer_released`: these are the
+/// pairs to compare. `own_episode` is the control that separates "memory helps" from "credit across episodes helps".
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Method {
@@ -44,7 +44,7 @@ impl Method {
     pub const NAMES: [&str; 8] =
         ["mage", "mage_paper", "mage_released", "lamer", "lamer_released", "own_episode", "gigpo", "grpo"];
 
-    /// A method by name; see the table at the head of this module.
+    /// A method by name; see the table at [`Method`].
     ///
     /// ```
     /// use mage_core::{Assignment, Credit, Method};

@@ -268,6 +268,13 @@ fn baseline_units_weigh_as_they_say() {
     assert!((mean(BaselineUnit::Episode) - 18.0 / 3.0).abs() < 1e-12);
     assert!((mean(BaselineUnit::MetaEpisode) - (5.0 + 8.0) / 2.0).abs() < 1e-12);
     assert!((mean(BaselineUnit::EpisodeIndex) - 4.0).abs() < 1e-12);
+    // The spread weighs rows as the mean does. Episodes: (6² + 4² + 2²) / 2. Meta-episodes: 2 · (6.5²/4 + 3.5²/4 + 1.5²/2).
+    let spread = |baseline| {
+        let of = |norm| Estimator::Gigpo(Gigpo { baseline, norm, ..Gigpo::RELEASED }).levels(&rows, &scores).episode[0];
+        of(Norm::Mean) / of(Norm::MeanStd) - 1e-6
+    };
+    assert!((spread(BaselineUnit::Episode) - 28.0_f64.sqrt()).abs() < 1e-9);
+    assert!((spread(BaselineUnit::MetaEpisode) - 29.5_f64.sqrt()).abs() < 1e-9);
 }
 
 /// One play row per meta-episode of one group.

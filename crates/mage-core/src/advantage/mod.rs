@@ -1,25 +1,6 @@
 //! Was this call better than could be expected?
 //!
-//! An [`Estimator`] subtracts from each row's credit what comparable rows got. Which credit (the return G or the score
-//! S), and which rows are comparable, is all that estimators differ in:
-//!
-//! | estimator | credit | compared with |
-//! |---|---|---|
-//! | `return_to_go` (default) | G | rows of the same episode index |
-//! | `gigpo` | S, plus w × G | rows, episodes, meta-episodes or episodes of the same index; plus rows in the same state |
-//! | `grpo` | S (or G) | as `gigpo`'s first part, divided by the spread |
-//! | `rloo` | S (or G) | the same, without the row's own unit |
-//!
-//! always within one [`Scope`]: the group, everything against the same opponent, or all there is.
-//!
-//! Returns are compared per episode index because later episodes are worth other amounts than earlier ones: a win after
-//! a loss improves by 20 where an immediate win improves by 10, and no action earned the difference. The two-level sum of
-//! GiGPO counts the own episode twice next to the future once; the plain return does not, and learned better in every
-//! comparison we made.
-//!
-//! Penalties are part of S and G when they arrive here, and are compared like everything else. Every level sums to zero
-//! over the units it averaged, with or without them; the one exception is a scope of a single row at the episode level,
-//! which keeps its score because there is nothing to compare it with.
+//! An [`Estimator`] subtracts from each row's credit what comparable rows got; its settings say which those are.
 
 mod baseline;
 
@@ -29,6 +10,27 @@ use mage_env::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// How credit becomes advantages.
+///
+/// An estimator subtracts from each row's credit what comparable rows got. Which credit (the return G or the score
+/// S), and which rows are comparable, is all that estimators differ in:
+///
+/// | estimator | credit | compared with |
+/// |---|---|---|
+/// | `return_to_go` (default) | G | rows of the same episode index |
+/// | `gigpo` | S, plus w × G | rows, episodes, meta-episodes or episodes of the same index; plus rows in the same state |
+/// | `grpo` | S (or G) | as `gigpo`'s first part, divided by the spread |
+/// | `rloo` | S (or G) | the same, without the row's own unit |
+///
+/// always within one [`Scope`]: the group, everything against the same opponent, or all there is.
+///
+/// Returns are compared per episode index because later episodes are worth other amounts than earlier ones: a win after
+/// a loss improves by 20 where an immediate win improves by 10, and no action earned the difference. The two-level sum of
+/// GiGPO counts the own episode twice next to the future once; the plain return does not, and learned better with either
+/// credit where the two were compared (Kuhn poker, one recipe, three seeds).
+///
+/// Penalties are part of S and G when they arrive here, and are compared like everything else. Every level sums to zero
+/// over the units it averaged, with or without them; the one exception is a scope of a single row at the episode level,
+/// which keeps its score because there is nothing to compare it with.
 ///
 /// In a recipe: `{ kind = "gigpo", baseline = "row", norm = "mean" }`; what is left out has its default.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,6 +56,9 @@ impl Default for Estimator {
 ///
 /// The mean is over rows, turns and reflections alike: the gradient sums over rows, so this is the constant that leaves
 /// it the least to cancel. A row alone with its episode index gets 0.
+///
+/// When all play equally many episodes, a constant added to every episode's reward enters the first improvement alone and
+/// goes with the mean: exactly at γ_step = 1 or with one turn an episode, else up to the discount between turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReturnToGo {

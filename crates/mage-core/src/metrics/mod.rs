@@ -1,20 +1,6 @@
 //! How well did it do, and did it get better from episode to episode?
 //!
-//! From one [`MetaResult`] per meta-episode, [`summarise`] makes a [`Summary`]: curves over the episode index, overall,
-//! per opponent and per seat. Two kinds of rates stand side by side and must not be confused:
-//!
-//! * **cumulative** (`pass_at_k`, `draw_or_win_at_k`): in at least one of the first k episodes. It rises even for an agent
-//!   that learns nothing, by retrying ([`pass_at_k`]).
-//! * **per episode** (`won`, `draw_or_win`, `lost`, `truncated`, `score`): in the k-th episode alone. Only this can show
-//!   adaptation.
-//!
-//! **Early stop.** A meta-episode that stopped after a win counts as won for every later k of the cumulative rates. Per
-//! episode, the episodes it did not play are *not counted* ([`Unplayed::NotCounted`]): rates and scores then describe
-//! those who played on, who are the unlucky and the weak, and every number's count says how many they are. The paper counts
-//! them as not won; [`Unplayed::NotWon`] does the same for the per-episode rates (scores have nothing to count). For
-//! curves that show adaptation, play without early stop.
-//!
-//! A meta-episode that ended before k for any other reason (an error) is left out of everything at k.
+//! [`summarise`] turns what each meta-episode came to into curves over the episode index.
 
 mod ceiling;
 
@@ -108,7 +94,22 @@ pub enum Unplayed {
     NotWon,
 }
 
-/// Curves over the episode index, for all and by kind.
+/// Curves over the episode index: overall, per opponent, per seat; made by [`summarise`].
+///
+/// Two kinds of rates stand side by side and must not be confused:
+///
+/// * **cumulative** (`pass_at_k`, `draw_or_win_at_k`): in at least one of the first k episodes. It rises even for an agent
+///   that learns nothing, by retrying ([`pass_at_k`]).
+/// * **per episode** (`won`, `draw_or_win`, `lost`, `truncated`, `score`): in the k-th episode alone. Only this can show
+///   adaptation.
+///
+/// **Early stop.** A meta-episode that stopped after a win counts as won for every later k of the cumulative rates. Per
+/// episode, the episodes it did not play are *not counted* ([`Unplayed::NotCounted`]): rates and scores then describe
+/// those who played on, who are the unlucky and the weak, and every number's count says how many they are. The paper counts
+/// them as not won; [`Unplayed::NotWon`] does the same for the per-episode rates (scores have nothing to count). For
+/// curves that show adaptation, play without early stop.
+///
+/// A meta-episode that ended before k for any other reason (an error) is left out of everything at k.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// All meta-episodes.

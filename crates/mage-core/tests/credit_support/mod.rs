@@ -4,20 +4,20 @@
 use mage_core::{Phase, Row};
 
 /// The anchor all reflections share.
-pub const REFLECTION: u64 = u64::MAX;
+pub(crate) const REFLECTION: u64 = u64::MAX;
 
 /// A play row of meta-episode and group 0, anchored by nothing in particular.
-pub fn play(episode: u32, turn: u32, reward: f32) -> Row {
+pub(crate) fn play(episode: u32, turn: u32, reward: f32) -> Row {
     Row { group: 0, meta_episode: 0, episode, turn, phase: Phase::Play, anchor: 1, opponent: 0, reward, penalty: 0.0 }
 }
 
 /// The reflection before `episode`.
-pub fn reflect(episode: u32) -> Row {
+pub(crate) fn reflect(episode: u32) -> Row {
     Row { phase: Phase::Reflect, anchor: REFLECTION, ..play(episode, 0, 0.0) }
 }
 
 /// A meta-episode whose episodes have `turns` turns each and earn `rewards` at their ends, with reflections between.
-pub fn meta_episode(id: u32, rewards: &[f32], turns: u32) -> Vec<Row> {
+pub(crate) fn meta_episode(id: u32, rewards: &[f32], turns: u32) -> Vec<Row> {
     let mut rows = Vec::new();
     for (n, &reward) in rewards.iter().enumerate() {
         let n = n as u32;
@@ -31,12 +31,12 @@ pub fn meta_episode(id: u32, rewards: &[f32], turns: u32) -> Vec<Row> {
 }
 
 /// Where the row of an episode, turn and phase stands.
-pub fn find(rows: &[Row], episode: u32, turn: u32, phase: Phase) -> usize {
+pub(crate) fn find(rows: &[Row], episode: u32, turn: u32, phase: Phase) -> usize {
     rows.iter().position(|r| (r.episode, r.turn, r.phase) == (episode, turn, phase)).expect("such a row")
 }
 
 #[track_caller]
-pub fn assert_close(got: &[f32], want: &[f64], tolerance: f64) {
+pub(crate) fn assert_close(got: &[f32], want: &[f64], tolerance: f64) {
     assert_eq!(got.len(), want.len(), "{got:?} against {want:?}");
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
         assert!((f64::from(*g) - w).abs() <= tolerance, "number {i}: got {g}, want {w} (all: {got:?})");

@@ -1,0 +1,310 @@
+//! What holds for all rows, not only for those we thought of?
+
+mod credit_support;
+
+use credit_support::{REFLECTION, play};
+use mage_core::{
+    Anchors, Assignment, BaselineUnit, Credit, Credited, Estimator, Gigpo, Grpo, Norm, PenaltyMode, Phase, Recursion,
+    Reflection, ReturnToGo, Rloo, Row, Scope, Signal, advantages, credit,
+};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const UNITS: [BaselineUnit; 4] =
+    [BaselineUnit::Row, BaselineUnit::Episode, BaselineUnit::MetaEpisode, BaselineUnit::EpisodeIndex];
+
+/// Turns of an episode: (reward, penalty, anchor).
+type Turns = Vec<(f32, f32, u64)>;
+/// Episodes of a meta-episode: (reflected on before?, turns).
+type Episodes = Vec<(bool, Turns)>;
+/// Values by meta-episode and episode.
+type ByEpisode = BTreeMap<u32, BTreeMap<u32, Vec<f64>>>;
+
+/// Groups of meta-episodes of episodes of turns, all of any number; opponents by group.
+fn batch(reward: impl Strategy<Value = f32>) -> impl Strategy<Value = Vec<Row>> {
+    let turn = (reward, prop_oneof![Just(0.0_f32), Just(0.5), Just(0.25)], 0_u64..3);
+    let episode = (any::<bool>(), prop::collection::vec(turn, 1..4));
+    let meta = prop::collection::vec(episode, 1..4);
+    prop::collection::vec((0_u32..2, prop::collection::vec(meta, 1..4)), 1..4).prop_map(|groups| lay_out(&groups))
+}
+
+fn lay_out(groups: &[(u32, Vec<Episodes>)]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let mut id = 0;
+    for (group, (opponent, members)) in groups.iter().enumerate() {
+        for member in members {
+            for (n, (reflected, turns)) in member.iter().enumerate() {
+                let at = |turn: usize| Row {
+                    group: group as u32,
+                    meta_episode: id,
+                    opponent: *opponent,
+                    ..play(n as u32, turn as u32, 0.0)
+                };
+                if n > 0 && *reflected {
+                    rows.push(Row { phase: Phase::Reflect, anchor: REFLECTION, penalty: 0.25, ..at(0) });
+                }
+                for (t, &(reward, penalty, anchor)) in turns.iter().enumerate() {
+                    rows.push(Row { reward, penalty, anchor, ..at(t) });
+                }
+            }
+            id += 1;
+        }
+    }
+    rows
+}
+
+fn any_batch() -> impl Strategy<Value = Vec<Row>> {
+    batch(-10.0_f32..10.0)
+}
+
+fn any_credit() -> impl Strategy<Value = Credit> {
+    use Assignment::{Cumulative, Differential, FinalOnly, Single};
+    (
+        prop::sample::select(vec![Differential, Cumulative, Single, FinalOnly]),
+        prop::sample::select(vec![Recursion::Paper, Recursion::Released]),
+        0.0..=1.0_f64,
+        0.0..=1.0_f64,
+        prop::sample::select(vec![Reflection::Faithful, Reflection::Corrected]),
+        prop::sample::select(vec![PenaltyMode::PerRow, PenaltyMode::EpisodeReward, PenaltyMode::EpisodeLevelOnly]),
+    )
+        .prop_map(|(assignment, recursion, gamma_step, gamma_traj, reflection, penalty)| Credit {
+            assignment,
+            recursion,
+            gamma_step,
+            gamma_traj,
+            reflection,
+            penalty,
+        })
+}
+
+fn any_estimator() -> impl Strategy<Value = Estimator> {
+    let scope = prop::sample::select(vec![Scope::Group, Scope::Opponent, Scope::All]);
+    let norm = prop::sample::select(vec![Norm::Mean, Norm::MeanStd]);
+    let baseline = prop::sample::select(UNITS.to_vec());
+    let anchors = prop::sample::select(vec![Anchors::Global, Anchors::Local]);
+    let signal = prop::sample::select(vec![Signal::Score, Signal::Return]);
+    (0..4, scope, norm, baseline, anchors, signal, 0.0..2.0_f64).prop_map(
+        |(kind, scope, norm, baseline, anchors, signal, step_weight)| match kind {
+            0 => Estimator::ReturnToGo(ReturnToGo { scope }),
+            1 => Estimator::Gigpo(Gigpo { scope, step_weight, norm, baseline, anchors }),
+            2 => Estimator::Grpo(Grpo { scope, norm, baseline, signal }),
+            _ => Estimator::Rloo(Rloo { scope, baseline, signal }),
+        },
+    )
+}
+
+fn scope_key(scope: Scope, row: &Row) -> u32 {
+    match scope {
+        Scope::Group => row.group,
+        Scope::Opponent => row.opponent,
+        Scope::All => 0,
+    }
+}
+
+fn average(xs: impl IntoIterator<Item = f64>) -> f64 {
+    let xs: Vec<f64> = xs.into_iter().collect();
+    xs.iter().sum::<f64>() / xs.len() as f64
+}
+
+/// The sum over units of the level's mean within each unit, per bucket. Worked out here a second time, from the
+/// documentation, with maps.
+fn sums_over_units(rows: &[Row], level: &[f64], scope: Scope, unit: BaselineUnit) -> Vec<f64> {
+    let mut buckets: BTreeMap<(u32, u32), ByEpisode> = BTreeMap::new();
+    let mut in_scope: BTreeMap<u32, usize> = BTreeMap::new();
+    for (row, &x) in rows.iter().zip(level) {
+        let s = scope_key(scope, row);
+        *in_scope.entry(s).or_default() += 1;
+        let index = if unit == BaselineUnit::EpisodeIndex { row.episode } else { 0 };
+        let members = buckets.entry((s, index)).or_default();
+        members.entry(row.meta_episode).or_default().entry(row.episode).or_default().push(x);
+    }
+    buckets.retain(|(s, _), _| in_scope[s] > 1);
+    let of_bucket = |metas: &ByEpisode| -> f64 {
+        let episodes = || metas.values().flat_map(BTreeMap::values);
+        match unit {
+            BaselineUnit::Row => episodes().flatten().sum(),
+            BaselineUnit::Episode | BaselineUnit::EpisodeIndex => episodes().map(|e| average(e.clone())).sum(),
+            BaselineUnit::MetaEpisode => metas.values().map(|m| average(m.values().map(|e| average(e.clone())))).sum(),
+        }
+    };
+    buckets.values().map(of_bucket).collect()
+}
+
+fn sums_over_rows<K: Ord>(rows: &[Row], level: &[f64], key: impl Fn(&Row) -> K) -> Vec<f64> {
+    let mut sums: BTreeMap<K, f64> = BTreeMap::new();
+    for (row, x) in rows.iter().zip(level) {
+        *sums.entry(key(row)).or_default() += x;
+    }
+    sums.into_values().collect()
+}
+
+fn all_zero(sums: &[f64], level: &[f64]) -> bool {
+    let scale = 1.0 + level.iter().map(|x| x.abs()).sum::<f64>();
+    sums.iter().all(|s| s.abs() < 1e-9 * scale)
+}
+
+proptest! {
+    #[test]
+    fn every_level_sums_to_zero_over_what_it_averaged(rows in any_batch(), how in any_credit(), est in any_estimator()) {
+        let levels = est.levels(&rows, &credit(&rows, &how));
+        match est {
+            Estimator::ReturnToGo(ReturnToGo { scope }) => {
+                let sums = sums_over_rows(&rows, &levels.step, |r| (scope_key(scope, r), r.episode));
+                prop_assert!(all_zero(&sums, &levels.step), "{sums:?}");
+                prop_assert!(levels.episode.iter().all(|x| *x == 0.0));
+            }
+            Estimator::Gigpo(Gigpo { scope, baseline, anchors, .. }) => {
+                let sums = sums_over_units(&rows, &levels.episode, scope, baseline);
+                prop_assert!(all_zero(&sums, &levels.episode), "{sums:?}");
+                let local = |r: &Row| if anchors == Anchors::Local { r.episode } else { 0 };
+                let sums = sums_over_rows(&rows, &levels.step, |r| (scope_key(scope, r), r.anchor, local(r)));
+                prop_assert!(all_zero(&sums, &levels.step), "{sums:?}");
+            }
+            Estimator::Grpo(Grpo { scope, baseline, .. }) | Estimator::Rloo(Rloo { scope, baseline, .. }) => {
+                let sums = sums_over_units(&rows, &levels.episode, scope, baseline);
+                prop_assert!(all_zero(&sums, &levels.episode), "{sums:?}");
+                prop_assert!(levels.step.iter().all(|x| *x == 0.0));
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_of_rows_does_not_matter(
+        (rows, order) in any_batch().prop_flat_map(|rows| {
+            let order: Vec<usize> = (0..rows.len()).collect();
+            (Just(rows), Just(order).prop_shuffle())
+        }),
+        how in any_credit(),
+        est in any_estimator(),
+    ) {
+        let shuffled: Vec<Row> = order.iter().map(|&i| rows[i].clone()).collect();
+        let (straight, mixed) = (credit(&rows, &how), credit(&shuffled, &how));
+        let (a, b) = (advantages(&rows, &straight, &est), advantages(&shuffled, &mixed, &est));
+        // The levels are wider than the advantages, and would show a sum taken in another order.
+        let (levels, mixed_levels) = (est.levels(&rows, &straight), est.levels(&shuffled, &mixed));
+        for (place, &i) in order.iter().enumerate() {
+            // To the last bit.
+            prop_assert_eq!(straight.returns[i].to_bits(), mixed.returns[place].to_bits());
+            prop_assert_eq!(straight.scores[i].to_bits(), mixed.scores[place].to_bits());
+            prop_assert_eq!(a[i].to_bits(), b[place].to_bits());
+            prop_assert_eq!(levels.episode[i].to_bits(), mixed_levels.episode[place].to_bits());
+            prop_assert_eq!(levels.step[i].to_bits(), mixed_levels.step[place].to_bits());
+        }
+    }
+
+    #[test]
+    fn groups_and_meta_episodes_do_not_leak(rows in any_batch(), how in any_credit()) {
+        // Each meta-episode credited alone gives what it gives in company.
+        let together = credit(&rows, &how);
+        for id in rows.iter().map(|r| r.meta_episode).collect::<BTreeSet<_>>() {
+            let own: Vec<usize> = (0..rows.len()).filter(|&i| rows[i].meta_episode == id).collect();
+            let alone = credit(&own.iter().map(|&i| rows[i].clone()).collect::<Vec<_>>(), &how);
+            for (place, &i) in own.iter().enumerate() {
+                prop_assert_eq!(alone.returns[place], together.returns[i]);
+                prop_assert_eq!(alone.scores[place], together.scores[i]);
+            }
+        }
+    }
+
+    #[test]
+    fn differential_returns_telescope(mut rows in any_batch(), released in any::<bool>()) {
+        rows.iter_mut().for_each(|r| r.penalty = 0.0);
+        let recursion = if released { Recursion::Released } else { Recursion::Paper };
+        let how = Credit { recursion, gamma_step: 1.0, gamma_traj: 1.0, ..Credit::default() };
+        let credited = credit(&rows, &how);
+        let reward = |meta: u32, episode: u32| -> f64 {
+            let of = rows.iter().filter(|r| (r.meta_episode, r.episode) == (meta, episode));
+            of.map(|r| f64::from(r.reward)).sum()
+        };
+        for (row, &g) in rows.iter().zip(&credited.returns) {
+            let last = rows.iter().filter(|r| r.meta_episode == row.meta_episode).map(|r| r.episode).max().unwrap();
+            let before = if row.episode == 0 { 0.0 } else { reward(row.meta_episode, row.episode - 1) };
+            let want = reward(row.meta_episode, last) - before;
+            prop_assert!((f64::from(g) - want).abs() < 1e-4, "{g} instead of {want}");
+        }
+    }
+
+    #[test]
+    fn without_a_discount_of_turns_the_recursions_agree(rows in any_batch(), how in any_credit()) {
+        let of = |recursion| credit(&rows, &Credit { recursion, gamma_step: 1.0, ..how }).returns;
+        for (p, r) in of(Recursion::Paper).into_iter().zip(of(Recursion::Released)) {
+            prop_assert!((p - r).abs() < 1e-3, "{p} against {r}");
+        }
+    }
+
+    #[test]
+    fn free_failures_and_early_stop_make_differential_cumulative(
+        lengths in prop::collection::vec(1_u32..5, 1..5), won in any::<bool>(), how in any_credit(),
+    ) {
+        // Failures pay 0; only the last episode may be won.
+        let mut rows = Vec::new();
+        for (n, &turns) in lengths.iter().enumerate() {
+            let last = won && n + 1 == lengths.len();
+            rows.extend((0..turns).map(|t| play(n as u32, t, if last && t + 1 == turns { 10.0 } else { 0.0 })));
+        }
+        let of = |assignment| credit(&rows, &Credit { assignment, ..how });
+        prop_assert_eq!(of(Assignment::Differential), of(Assignment::Cumulative));
+    }
+
+    #[test]
+    fn a_constant_added_to_rewards_changes_nothing_for_return_to_go(
+        rewards in prop::collection::vec(prop::collection::vec(-2.0_f32..2.0, 3), 2..6),
+        turns in 1_u32..4,
+        constant in -10.0_f32..10.0,
+    ) {
+        // Every member plays three episodes. The constant enters the first improvement alone; without a discount of
+        // turns it is the same on each row of the first episode, and goes with the mean.
+        let how = Credit { gamma_step: 1.0, ..Credit::default() };
+        let advantages_with = |shift: f32| {
+            let mut rows = Vec::new();
+            for (m, member) in rewards.iter().enumerate() {
+                let shifted: Vec<f32> = member.iter().map(|r| r + shift).collect();
+                rows.extend(credit_support::meta_episode(m as u32, &shifted, turns));
+            }
+            advantages(&rows, &credit(&rows, &how), &Estimator::default())
+        };
+        for (a, b) in advantages_with(0.0).into_iter().zip(advantages_with(constant)) {
+            prop_assert!((a - b).abs() < 1e-4, "{a} became {b}");
+        }
+    }
+
+    #[test]
+    fn finite_in_finite_out(
+        rows in batch(prop_oneof![Just(f32::MAX), Just(f32::MIN), Just(f32::MIN_POSITIVE), prop::num::f32::NORMAL]),
+        how in any_credit(),
+        est in any_estimator(),
+    ) {
+        let credited = credit(&rows, &how);
+        prop_assert!(credited.returns.iter().chain(&credited.scores).all(|x| x.is_finite()));
+        prop_assert!(advantages(&rows, &credited, &est).iter().all(|x| x.is_finite()));
+    }
+}
+
+#[test]
+fn a_constant_matters_when_the_number_of_episodes_varies() {
+    // The counterpart of the property above: member 0 stops after its first episode, member 1 goes on.
+    let advantages_with = |shift: f32| {
+        let rows = [
+            credit_support::meta_episode(0, &[1.0 + shift], 1),
+            credit_support::meta_episode(1, &[shift, 1.0 + shift], 1),
+        ]
+        .concat();
+        advantages(&rows, &credit(&rows, &Credit::default()), &Estimator::Gigpo(Gigpo::RELEASED))
+    };
+    assert_ne!(advantages_with(0.0), advantages_with(1.0));
+}
+
+#[test]
+fn the_checks_above_can_fail() {
+    // Sums of levels that were never centred are not zero.
+    let rows = [credit_support::meta_episode(0, &[1.0], 2), credit_support::meta_episode(1, &[3.0], 1)].concat();
+    let credited: Credited = credit(&rows, &Credit::default());
+    let raw: Vec<f64> = credited.scores.iter().map(|&x| f64::from(x)).collect();
+    for unit in UNITS {
+        assert!(!all_zero(&sums_over_units(&rows, &raw, Scope::Group, unit), &raw));
+    }
+    // And a level centred over rows is not centred over episodes.
+    let by_row = Estimator::Gigpo(Gigpo::RELEASED).levels(&rows, &credited).episode;
+    assert!(all_zero(&sums_over_units(&rows, &by_row, Scope::Group, BaselineUnit::Row), &by_row));
+    assert!(!all_zero(&sums_over_units(&rows, &by_row, Scope::Group, BaselineUnit::Episode), &by_row));
+}

@@ -1,0 +1,205 @@
+//! Do curves count what they say they count?
+
+use mage_core::{
+    Bootstrap, Ceiling, Ending, EpisodeResult, MetaResult, Rate, Summary, Unplayed, against, pass_at_k, share_of_gap,
+    summarise,
+};
+use mage_env::Seed;
+use proptest::prelude::*;
+use rand::RngExt;
+
+fn episode(ending: Ending, score: f64) -> EpisodeResult {
+    EpisodeResult { ending, score, answers: 4, invalid: 1 }
+}
+
+/// "wdlt" for won, drawn, lost, truncated; scores 1, 0, −1, 0. A trailing "!" says that play stopped after a win.
+fn result(opponent: &str, seat: u8, story: &str) -> MetaResult {
+    let episodes = story.trim_end_matches('!').chars().map(|c| match c {
+        'w' => episode(Ending::Won, 1.0),
+        'd' => episode(Ending::Draw, 0.0),
+        'l' => episode(Ending::Lost, -1.0),
+        _ => episode(Ending::Truncated, 0.0),
+    });
+    MetaResult {
+        opponent: Some(opponent.to_owned()),
+        seat,
+        episodes: episodes.collect(),
+        stopped_after_win: story.ends_with('!'),
+    }
+}
+
+fn counts(r: Rate) -> (u64, u64) {
+    (r.hits, r.of)
+}
+
+fn summary(results: &[MetaResult], unplayed: Unplayed) -> Summary {
+    summarise(results, 3, unplayed, Bootstrap::default())
+}
+
+#[test]
+fn cumulative_and_per_episode_rates() {
+    let results = [result("a", 0, "lwl"), result("a", 1, "wll"), result("b", 0, "dtl"), result("b", 1, "tld")];
+    let s = summary(&results, Unplayed::NotCounted).overall;
+    let column = |f: fn(&mage_core::AtEpisode) -> Rate| s.by_episode.iter().map(|e| counts(f(e))).collect::<Vec<_>>();
+    assert_eq!(column(|e| e.pass_at_k), [(1, 4), (2, 4), (2, 4)]);
+    assert_eq!(column(|e| e.draw_or_win_at_k), [(2, 4), (3, 4), (4, 4)]);
+    assert_eq!(column(|e| e.won), [(1, 4), (1, 4), (0, 4)]);
+    assert_eq!(column(|e| e.draw_or_win), [(2, 4), (1, 4), (1, 4)]);
+    assert_eq!(column(|e| e.lost), [(1, 4), (2, 4), (3, 4)]);
+    assert_eq!(column(|e| e.truncated), [(1, 4), (1, 4), (0, 4)]);
+    assert_eq!(column(|e| e.invalid), [(4, 16); 3]);
+    assert_eq!(counts(s.invalid), (12, 48));
+    let scores: Vec<_> = s.by_episode.iter().map(|e| (e.score.mean.unwrap(), e.score.count)).collect();
+    assert_eq!(scores, [(0.0, 4), (-0.25, 4), (-0.75, 4)]);
+    assert_eq!(s.by_episode.iter().map(|e| e.k).collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[test]
+fn early_stop_counts_as_won_later_and_not_per_episode() {
+    let results = [result("a", 0, "w!"), result("a", 0, "lw!"), result("a", 0, "lll")];
+    let s = summary(&results, Unplayed::NotCounted).overall;
+    let third = &s.by_episode[2];
+    assert_eq!(counts(third.pass_at_k), (2, 3));
+    assert_eq!(counts(third.draw_or_win_at_k), (2, 3));
+    assert_eq!(counts(third.won), (0, 1));
+    assert_eq!(third.score.count, 1);
+    // As the paper counts.
+    let paper = summary(&results, Unplayed::NotWon).overall;
+    assert_eq!(counts(paper.by_episode[1].won), (1, 3));
+    assert_eq!(counts(paper.by_episode[2].won), (0, 3));
+    assert_eq!(counts(paper.by_episode[2].lost), (1, 3));
+    assert_eq!(paper.by_episode[2].score, third.score);
+    assert_eq!(paper.by_episode[2].pass_at_k, third.pass_at_k);
+}
+
+#[test]
+fn curves_go_on_when_all_have_stopped() {
+    let s = summary(&[result("a", 0, "w!")], Unplayed::NotCounted).overall;
+    assert_eq!(s.by_episode.len(), 3);
+    assert_eq!(counts(s.by_episode[2].pass_at_k), (1, 1));
+    assert_eq!((counts(s.by_episode[2].won), s.by_episode[2].won.rate), ((0, 0), None));
+    assert_eq!((s.by_episode[2].score.mean, s.by_episode[2].score.interval), (None, None));
+}
+
+#[test]
+fn unfinished_meta_episodes_are_left_out() {
+    // Broken off, with and without a win, and one that claims to have stopped after a win it does not have.
+    let results = [result("a", 0, "w"), result("a", 0, "l"), result("a", 0, "l!"), result("a", 0, "lw")];
+    let s = summary(&results, Unplayed::NotWon).overall;
+    assert_eq!(counts(s.by_episode[0].pass_at_k), (1, 4));
+    assert_eq!(counts(s.by_episode[1].pass_at_k), (1, 1));
+    assert_eq!(counts(s.by_episode[1].won), (1, 1));
+}
+
+#[test]
+fn slices_by_opponent_and_seat() {
+    let mut results = vec![result("a", 0, "ww"), result("a", 1, "ll"), result("b", 1, "lw")];
+    results.push(MetaResult { opponent: None, ..result("", 2, "d") });
+    let s = summarise(&results, 2, Unplayed::NotCounted, Bootstrap::default());
+    assert_eq!(s.by_opponent.keys().collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(counts(s.by_opponent["a"].by_episode[0].won), (1, 2));
+    assert_eq!(s.by_opponent["b"].score.mean, Some(0.0));
+    assert_eq!(s.by_seat.iter().map(|(k, v)| (*k, v.meta_episodes)).collect::<Vec<_>>(), [(0, 1), (1, 2), (2, 1)]);
+    assert_eq!(counts(s.by_seat[&1].by_episode[1].pass_at_k), (1, 2));
+    // Every number keeps its count on the way out, and what is absent is null.
+    let json = serde_json::to_value(&s).unwrap();
+    assert_eq!(json["by_seat"]["1"]["by_episode"][1]["pass_at_k"]["of"], 2);
+    assert_eq!(json["by_opponent"]["b"]["by_episode"][0]["score"]["count"], 1);
+    assert!(json["by_opponent"]["b"]["by_episode"][0]["score"]["interval"].is_null());
+    assert_eq!(serde_json::from_value::<Summary>(json).unwrap(), s);
+}
+
+#[test]
+fn nothing_measured() {
+    let s = summary(&[], Unplayed::NotCounted).overall;
+    assert_eq!((s.meta_episodes, s.score.count, s.score.mean), (0, 0, None));
+    assert_eq!((s.by_episode[0].won.interval.low, s.by_episode[0].won.interval.high), (0.0, 1.0));
+    let nothing = against(&[], &Ceiling { memoryless: vec![0.0], adaptive: vec![1.0] }, Bootstrap::default());
+    assert!(nothing.by_episode.is_empty() && nothing.total_regret.count == 0);
+}
+
+#[test]
+fn share_of_the_way_and_regret() {
+    // Kuhn, last of three episodes: 0.232 chips between 0.125 and 0.238.
+    assert!((share_of_gap(0.232, 0.125, 0.238).unwrap() - 0.947).abs() < 1e-3);
+    assert_eq!(share_of_gap(1.0, 1.0, 1.0), None);
+    assert_eq!(share_of_gap(0.5, 1.0, 0.9), None);
+    let ceiling = Ceiling { memoryless: vec![0.0, 0.0, 0.0], adaptive: vec![0.0, 0.5, 1.0] };
+    // Mean scores by episode: −1/3, 0, 2/3; the last result broke off and counts in no total.
+    let results = [result("a", 0, "lww"), result("a", 0, "dlw"), result("a", 0, "ddd"), result("a", 0, "ld")];
+    let seen = against(&results, &ceiling, Bootstrap::default());
+    assert!(seen.by_episode[0].share.is_none());
+    assert_eq!(seen.by_episode[1].share.unwrap().mean, Some(0.0));
+    let last = &seen.by_episode[2];
+    assert!((last.share.unwrap().mean.unwrap() - 2.0 / 3.0).abs() < 1e-12);
+    assert!((last.regret.mean.unwrap() - 1.0 / 3.0).abs() < 1e-12);
+    assert_eq!((last.regret.count, seen.by_episode[1].regret.count), (3, 4));
+    // (1.5 − 1), (1.5 − 0), (1.5 − 0), each over three episodes.
+    assert!((seen.total_regret.mean.unwrap() - 3.5 / 3.0).abs() < 1e-12);
+    assert_eq!(seen.total_regret.count, 3);
+    // Regret falls as the score rises: its interval is turned round with it.
+    let (regret, share) = (last.regret.interval.unwrap(), last.share.unwrap().interval.unwrap());
+    assert!(regret.low <= regret.high);
+    assert!((regret.low - (1.0 - share.high)).abs() < 1e-12);
+}
+
+#[test]
+fn retrying_without_learning_follows_the_formula() {
+    let mut rng = Seed::new(5).child("retry").rng();
+    let p = 0.288;
+    let results: Vec<MetaResult> = (0..4000)
+        .map(|_| {
+            let story: String = (0..10).map(|_| if rng.random::<f64>() < p { 'w' } else { 'l' }).collect();
+            let stopped = match story.find('w') {
+                Some(first) => format!("{}!", &story[..=first]),
+                None => story,
+            };
+            result("a", 0, &stopped)
+        })
+        .collect();
+    let s = summarise(&results, 10, Unplayed::NotCounted, Bootstrap { resamples: 0, ..Bootstrap::default() }).overall;
+    for point in &s.by_episode {
+        let want = pass_at_k(p, point.k);
+        assert!((point.pass_at_k.rate.unwrap() - want).abs() < 0.03, "k = {}", point.k);
+        assert_eq!(point.pass_at_k.of, 4000);
+    }
+    assert!(s.score.interval.is_none());
+}
+
+fn any_results() -> impl Strategy<Value = Vec<MetaResult>> {
+    prop::collection::vec(
+        (prop::sample::select(vec!["a", "b"]), 0_u8..2, "[wdlt]{0,4}!?").prop_map(|(o, s, story)| result(o, s, &story)),
+        0..12,
+    )
+}
+
+proptest! {
+    #[test]
+    fn what_must_hold_of_any_summary(results in any_results(), not_won in any::<bool>()) {
+        let unplayed = if not_won { Unplayed::NotWon } else { Unplayed::NotCounted };
+        let bootstrap = Bootstrap { resamples: 50, ..Bootstrap::default() };
+        let s = summarise(&results, 4, unplayed, bootstrap);
+        let mut reversed = results.clone();
+        reversed.reverse();
+        prop_assert_eq!(&s, &summarise(&reversed, 4, unplayed, bootstrap));
+        for slice in s.by_opponent.values().chain(s.by_seat.values()).chain([&s.overall]) {
+            for e in &slice.by_episode {
+                prop_assert!(e.pass_at_k.hits <= e.draw_or_win_at_k.hits);
+                prop_assert!(e.won.hits <= e.draw_or_win.hits && e.won.hits <= e.pass_at_k.hits);
+                prop_assert!(e.draw_or_win.hits + e.lost.hits + e.truncated.hits <= e.won.of);
+                for r in [e.pass_at_k, e.won, e.lost, e.invalid] {
+                    prop_assert!(r.rate.is_none_or(|x| r.interval.contains(x)));
+                    prop_assert!(0.0 <= r.interval.low && r.interval.high <= 1.0);
+                }
+            }
+        }
+        for k in 0..4 {
+            let total = |slices: Vec<&mage_core::Slice>| -> (u64, u64) {
+                let won = slices.iter().map(|s| counts(s.by_episode[k].won));
+                won.fold((0, 0), |(h, n), (hits, of)| (h + hits, n + of))
+            };
+            prop_assert_eq!(total(s.by_opponent.values().collect()), counts(s.overall.by_episode[k].won));
+            prop_assert_eq!(total(s.by_seat.values().collect()), counts(s.overall.by_episode[k].won));
+        }
+    }
+}

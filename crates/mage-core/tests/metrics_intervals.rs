@@ -1,0 +1,96 @@
+//! Do 95 % intervals cover the truth in about 95 % of cases?
+
+use mage_core::{Bootstrap, Rate};
+use mage_env::{Seed, seed::weighted_index};
+use rand::RngExt;
+
+#[test]
+fn wilson_against_known_values() {
+    for (hits, of, low, high) in [
+        (0, 10, 0.0, 0.277_533),
+        (1, 10, 0.017_876, 0.404_150),
+        (5, 10, 0.236_593, 0.763_407),
+        (10, 10, 0.722_467, 1.0),
+        (117, 128, 0.852_659, 0.951_337),
+    ] {
+        let interval = Rate::new(hits, of).interval;
+        assert!((interval.low - low).abs() < 1e-5 && (interval.high - high).abs() < 1e-5, "{hits}/{of}: {interval:?}");
+    }
+    assert_eq!(Rate::of([true, false, true]), Rate::new(2, 3));
+}
+
+#[test]
+fn wilson_covers() {
+    let mut rng = Seed::new(11).child("wilson").rng();
+    let mut all = (0, 0);
+    for p in [0.05, 0.3, 0.5, 0.9] {
+        for n in [30, 128, 500] {
+            let covered =
+                (0..2000).filter(|_| Rate::of((0..n).map(|_| rng.random::<f64>() < p)).interval.contains(p)).count();
+            // Hits are whole numbers, so no interval is exact at a given p and n: 93 % to 98 % is what Wilson's reaches.
+            assert!((1840..=1970).contains(&covered), "p = {p}, n = {n}: {covered} of 2000");
+            all = (all.0 + covered, all.1 + 2000);
+        }
+    }
+    let coverage = all.0 as f64 / all.1 as f64;
+    assert!((coverage - 0.95).abs() < 0.01, "{coverage}");
+}
+
+#[test]
+fn bootstrap_covers() {
+    // Hands of poker: chips won against a weak player, and a skewed score on top.
+    for (name, values, weights, n) in [
+        ("chips", vec![-2.0, -1.0, 1.0, 2.0], vec![0.2, 0.25, 0.3, 0.25], 100),
+        ("chips", vec![-2.0, -1.0, 1.0, 2.0], vec![0.2, 0.25, 0.3, 0.25], 401),
+        ("skewed", vec![0.0, 1.0, 10.0], vec![0.7, 0.25, 0.05], 300),
+    ] {
+        let truth: f64 = values.iter().zip(&weights).map(|(v, w)| v * w).sum();
+        let seed = Seed::new(3).child(name);
+        let covered = (0..600)
+            .filter(|&trial| {
+                let mut rng = seed.child("data").at(trial).rng();
+                let sample: Vec<f64> =
+                    (0..n).map(|_| values[weighted_index(weights.iter().copied(), &mut rng)]).collect();
+                let mean = Bootstrap { seed: seed.child("resample").at(trial), resamples: 400 }.mean(sample);
+                mean.interval.unwrap().contains(truth)
+            })
+            .count();
+        let coverage = covered as f64 / 600.0;
+        assert!((0.915..=0.975).contains(&coverage), "{name}, {n} observations: {coverage}");
+    }
+}
+
+#[test]
+fn bootstrap_repeats_itself_and_only_itself() {
+    let values: Vec<f64> = (0..51).map(|i| f64::from(i * i % 17)).collect();
+    let of = |seed: u64, values: Vec<f64>| Bootstrap { seed: Seed::new(seed), resamples: 200 }.mean(values);
+    assert_eq!(of(1, values.clone()), of(1, values.iter().rev().copied().collect()));
+    assert_ne!(of(1, values.clone()).interval, of(2, values.clone()).interval);
+    let b = Bootstrap { seed: Seed::new(1), resamples: 200 };
+    assert_ne!(b.child("a").mean(values.clone()).interval, b.child("b").mean(values.clone()).interval);
+    assert_ne!(b.at(0).mean(values.clone()).interval, b.at(1).mean(values).interval);
+}
+
+#[test]
+fn bootstrap_width_is_that_of_the_standard_error() {
+    // ±1 coins: standard error 1/√n, interval ± 1.96 of it.
+    for n in [400_u32, 401] {
+        let m = Bootstrap { resamples: 2000, ..Bootstrap::default() }
+            .mean((0..n).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }));
+        let interval = m.interval.unwrap();
+        let want = 2.0 * 1.96 / f64::from(n).sqrt();
+        assert!(((interval.high - interval.low) / want - 1.0).abs() < 0.08, "{interval:?}");
+        assert!(interval.contains(m.mean.unwrap()));
+    }
+}
+
+#[test]
+fn too_few_to_say() {
+    let b = Bootstrap::default();
+    assert_eq!((b.mean([]).mean, b.mean([]).interval), (None, None));
+    assert_eq!((b.mean([3.0]).mean, b.mean([3.0]).interval), (Some(3.0), None));
+    assert_eq!(b.mean([3.0, 3.0]).interval.map(|i| (i.low, i.high)), Some((3.0, 3.0)));
+    assert_eq!(Bootstrap { resamples: 0, ..b }.mean([1.0, 2.0]).interval, None);
+    assert_eq!(Rate::new(3, 2).hits, 2);
+    assert_eq!(Rate::new(0, 0).rate, None);
+}
