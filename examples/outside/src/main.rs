@@ -1,0 +1,20 @@
+//! `mage` with rock-paper-scissors added, and one more Kuhn poker player. Try `cargo run -- play rps`.
+
+mod rps;
+
+use mage_env::kuhn::{KuhnFactory, StrategyTable};
+
+fn main() -> std::process::ExitCode {
+    let mut app = mage::App::builtin();
+
+    // An environment: its rules, and what agents are shown.
+    app.registry.register(rps::RpsFactory::default());
+    app.prompts.add("rps", rps::prompts());
+
+    // An opponent for an environment that exists.
+    let mut kuhn = KuhnFactory::default();
+    kuhn.opponents.add_plain("maniac", "never passes", StrategyTable::by_role([1.0; 3], [1.0; 3]));
+    app.registry.register(kuhn);
+
+    mage::main(&app)
+}

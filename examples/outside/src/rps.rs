@@ -1,0 +1,217 @@
+//! Rock-paper-scissors against somebody with a habit. The other throws first but hides it, so that two players who throw
+//! at once become two who move in turn.
+
+use mage_core::prompt::{PromptSource, Windows};
+use mage_env::{
+    ActionId, ActionList, ActionProbs, Deal, Env, EnvFactory, EnvId, Error, Game, GameEnv, MAX_PLAYERS, Member,
+    Observation, Opponent, OpponentKinds, Options, Population, Result, Rng, Schema, Task, TextGame, Turn,
+};
+use smallvec::smallvec;
+use std::sync::Arc;
+
+/// The throws; each beats the one before it, and the first beats the last.
+const THROWS: [&str; 3] = ["ROCK", "PAPER", "SCISSORS"];
+
+/// The rules.
+pub struct Rps;
+
+/// What was thrown: seat 1 (hidden until the end), then seat 0 (the agent).
+#[derive(Clone, Copy, Default)]
+pub struct Throws {
+    hidden: Option<u16>,
+    open: Option<u16>,
+}
+
+impl Game for Rps {
+    type State = Throws;
+
+    fn players(&self) -> u8 {
+        2
+    }
+
+    fn initial(&self, _rng: &mut Rng) -> Throws {
+        Throws::default()
+    }
+
+    fn turn(&self, s: &Throws) -> Turn {
+        match (s.hidden, s.open) {
+            (None, _) => Turn::Player(1),
+            (_, None) => Turn::Player(0),
+            _ => Turn::Over,
+        }
+    }
+
+    fn legal(&self, s: &Throws) -> ActionList {
+        if self.turn(s) == Turn::Over { smallvec![] } else { (0..3).map(ActionId).collect() }
+    }
+
+    fn apply(&self, s: &mut Throws, a: ActionId) {
+        if s.hidden.is_none() { s.hidden = Some(a.0) } else { s.open = Some(a.0) }
+    }
+
+    fn returns(&self, s: &Throws) -> [f32; MAX_PLAYERS] {
+        let agent = match (s.hidden, s.open) {
+            (Some(h), Some(o)) if o == (h + 1) % 3 => 1.0,
+            (Some(h), Some(o)) if h == (o + 1) % 3 => -1.0,
+            _ => 0.0,
+        };
+        [agent, -agent, 0.0, 0.0]
+    }
+
+    fn observe(&self, s: &Throws, player: u8) -> String {
+        match (s.hidden, s.open) {
+            (Some(h), Some(o)) => format!("{} against {}", THROWS[o as usize], THROWS[h as usize]),
+            (Some(h), None) if player == 1 => THROWS[h as usize].to_owned(),
+            _ => "open".to_owned(),
+        }
+    }
+}
+
+impl TextGame for Rps {
+    fn describe(&self, s: &Throws, player: u8) -> Observation {
+        match (s.hidden, s.open) {
+            (Some(h), Some(o)) => {
+                let (own, other) = if player == 0 { (o, h) } else { (h, o) };
+                let (own, other) = (THROWS[own as usize], THROWS[other as usize]);
+                let result = match self.returns(s)[usize::from(player)] {
+                    r if r > 0.0 => "You win.",
+                    r if r < 0.0 => "You lose.",
+                    _ => "Nobody wins.",
+                };
+                Observation {
+                    text: format!("You threw {own}, the opponent threw {other}. {result}"),
+                    compact: format!("{own} {other}"),
+                }
+            }
+            _ => Observation { text: "Both fists are up.".to_owned(), compact: "_ _".to_owned() },
+        }
+    }
+
+    fn action_name(&self, a: ActionId) -> String {
+        THROWS[usize::from(a.0)].to_owned()
+    }
+
+    fn read_action(&self, _s: &Throws, text: &str) -> std::result::Result<ActionId, String> {
+        let found = THROWS.iter().position(|t| t.eq_ignore_ascii_case(text.trim()));
+        found.map(|i| ActionId(i as u16)).ok_or_else(|| "throw ROCK, PAPER or SCISSORS".to_owned())
+    }
+}
+
+/// Throws each of the three with a fixed probability.
+struct Habit([f64; 3]);
+
+impl Opponent<Rps> for Habit {
+    fn policy(&self, _game: &Rps, _s: &Throws, _seat: u8) -> Option<ActionProbs> {
+        Some((0..3).map(|i| (ActionId(i), self.0[usize::from(i)])).collect())
+    }
+}
+
+/// Rock-paper-scissors for the registry.
+pub struct RpsFactory {
+    opponents: OpponentKinds<Rps>,
+}
+
+impl Default for RpsFactory {
+    fn default() -> Self {
+        let mut opponents = OpponentKinds::default();
+        opponents.add_plain("rocky", "mostly throws rock", Habit([0.8, 0.1, 0.1]));
+        opponents.add_plain("wrapper", "mostly throws paper", Habit([0.1, 0.8, 0.1]));
+        opponents.add_plain("cutter", "mostly throws scissors", Habit([0.1, 0.1, 0.8]));
+        RpsFactory { opponents }
+    }
+}
+
+impl EnvFactory for RpsFactory {
+    fn id(&self) -> EnvId {
+        EnvId::new("rps")
+    }
+
+    fn schema(&self) -> Schema {
+        Schema {
+            title: "Rock-paper-scissors".to_owned(),
+            summary: "three throws, and an opponent with a habit".to_owned(),
+            unit: "points per round".to_owned(),
+            seats: 1,
+            max_turns: 3,
+            options: vec![],
+            opponents: self.opponents.docs(),
+            compact_words: THROWS.map(str::to_owned).to_vec(),
+            compact_reflection: 2,
+        }
+    }
+
+    fn build(&self, task: &Task) -> Result<Box<dyn Env>> {
+        let spec = task.opponent.as_ref().ok_or_else(|| Error::invalid("task of rps", "an opponent is needed"))?;
+        let rival = self.opponents.build(spec)?;
+        Ok(Box::new(GameEnv::new(Arc::new(Rps), rival, 0, Deal::Fresh, task.seed)))
+    }
+
+    fn check(&self, population: &Population) -> Result<()> {
+        population.opponents.iter().try_for_each(|m| self.opponents.build(&m.spec).map(drop))
+    }
+
+    fn default_population(&self) -> Population {
+        let opponents = ["rocky", "wrapper", "cutter"].map(|kind| Member::seen(kind, 1.0)).to_vec();
+        Population { env: self.id(), options: Options::default(), seats: vec![], opponents }
+    }
+}
+
+/// What agents are shown.
+pub fn prompts() -> PromptSource {
+    PromptSource {
+        rules: "You play rock-paper-scissors. Rock beats scissors, scissors beat paper, paper beats rock.\n".into(),
+        play_full: include_str!("../prompts/play.jinja").into(),
+        reflect_full: include_str!("../prompts/reflect.jinja").into(),
+        play_compact: "BOS{% for slot in slots %} {{ slot }}{% endfor %} {{ compact }} GO".into(),
+        reflect_compact: "BOS BACK {{ compact }} GO".into(),
+        windows: Windows::GAMES,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mage_core::{Answer, MetaEpisode, Next, Purpose, Settings, prompt::PromptLibrary};
+    use mage_env::{Registry, Seed};
+
+    #[test]
+    fn a_meta_episode_of_the_added_game_runs_like_any_other() {
+        let mut registry = Registry::builtin();
+        registry.register(RpsFactory::default());
+        let mut library = PromptLibrary::builtin();
+        library.add("rps", prompts());
+
+        let population = registry.get("rps").unwrap().default_population();
+        let mut won = 0;
+        for i in 0..100 {
+            let task = population.draw("train", 1, Seed::new(i)).unwrap();
+            let env = registry.build(&task).unwrap();
+            let settings = Arc::new(Settings { episodes: 2, ..Settings::default() });
+            let mut meta = MetaEpisode::new(task, env, library.get("rps").unwrap(), settings, Seed::new(i)).unwrap();
+            let mut seen = String::new();
+            let record = loop {
+                match meta.advance().unwrap() {
+                    Next::Done(record) => break record,
+                    Next::Call(call) => {
+                        let prompt = &call.request.messages[0].content;
+                        let answer = match call.request.purpose {
+                            // Beat what the note says was thrown last time.
+                            Purpose::Play => {
+                                let last = THROWS.iter().position(|t| prompt.contains(&format!("threw {t} last")));
+                                format!("<action>{}</action>", THROWS[last.map_or(0, |i| (i + 1) % 3)])
+                            }
+                            _ => {
+                                seen = prompt.split("opponent threw ").last().unwrap().to_owned();
+                                format!("<remark>threw {} last</remark>", seen.split('.').next().unwrap())
+                            }
+                        };
+                        meta.answer(call.id, Ok(Answer::text(answer))).unwrap();
+                    }
+                }
+            };
+            assert!(!seen.is_empty());
+            won += u32::from(record.episodes[1].won());
+        }
+        assert!(won > 50, "memory beats a habit more often than chance would: {won} of 100");
+    }
+}

@@ -1,0 +1,32 @@
+//! Whatever a model writes, reading it neither panics nor finds what is not there.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use mage_core::{
+    parse::{cut, tagged},
+    prompt::Size,
+    read_reflection,
+};
+use mage_env::{Registry, Seed};
+
+fuzz_target!(|text: &str| {
+    for tag in ["action", "remark"] {
+        if let Ok(found) = tagged(text, tag) {
+            assert!(!found.is_empty() && text.contains(found));
+            assert!(!found.contains(&format!("</{tag}>")));
+        }
+    }
+    assert!(cut(text, 20).chars().count() <= 20);
+    let _ = read_reflection(text, Size::Full);
+    let _ = read_reflection(text, Size::Compact);
+
+    let registry = Registry::builtin();
+    for factory in registry.iter() {
+        let task = factory.default_population().draw("train", factory.schema().seats, Seed::new(1)).unwrap();
+        let mut env = factory.build(&task).unwrap();
+        env.begin(0);
+        let step = env.step(&env.parse(text));
+        assert!(step.reward.is_finite());
+    }
+});
