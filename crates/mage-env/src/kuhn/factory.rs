@@ -3,7 +3,8 @@
 use super::{opponents::opponent_kinds, rules::Kuhn, words};
 use crate::{
     Deal, Env, EnvFactory, EnvId, Error, GameEnv, Member, OpponentKinds, OptionDoc, Options, Population, Result,
-    Schema, Task, oracle::OracleReport,
+    Schema, Task,
+    oracle::{Bayes, Candidate, OracleReport, Setting, ceilings},
 };
 use serde::Deserialize;
 use std::sync::Arc;
@@ -82,7 +83,7 @@ impl EnvFactory for KuhnFactory {
         population.opponents.iter().try_for_each(|m| self.opponents.build(&m.spec).map(drop))
     }
 
-    /// The paper's mix, with fresh deals.
+    /// The paper's mix, with fresh deals; out of domain, the equilibrium as the paper plays it and as it should be.
     fn default_population(&self) -> Population {
         Population {
             env: ID,
@@ -92,11 +93,32 @@ impl EnvFactory for KuhnFactory {
                 Member::seen("conservative", 0.3),
                 Member::seen("aggressive", 0.3),
                 Member::seen("intermediate", 0.4),
+                Member::unseen("cfr_argmax", 0.5),
+                Member::unseen("cfr_sampled", 0.5),
             ],
         }
     }
 
-    fn oracles(&self, _population: &Population, _split: &str, _episodes: u32) -> Result<Option<OracleReport>> {
-        Ok(None)
+    fn oracles(&self, population: &Population, split: &str, episodes: u32) -> Result<Option<OracleReport>> {
+        let options: KuhnOptions = population.options.read(PLACE)?;
+        let candidates = Candidate::of_split(population, split, &self.opponents)?;
+        let setting = Setting {
+            env: population.env.as_str(),
+            split,
+            unit: &self.schema().unit,
+            episodes,
+            deal: options.deal,
+            seat_shares: &population.seat_shares(2)?,
+        };
+        ceilings(&Kuhn, &candidates, &setting)
+    }
+}
+
+impl KuhnFactory {
+    /// The best possible learner from one seat against a split of a population, for scripted agents to ask.
+    pub fn bayes(&self, population: &Population, split: &str, seat: u8, episodes: u32) -> Result<Bayes> {
+        let options: KuhnOptions = population.options.read(PLACE)?;
+        let candidates = Candidate::of_split(population, split, &self.opponents)?;
+        Bayes::new(&Kuhn, seat, options.deal, &candidates, episodes)
     }
 }

@@ -5,11 +5,13 @@
 //! 1 bet; cards 0, 1, 2) are OpenSpiel's, and all 58 positions are tested against it.
 
 mod factory;
+mod facts;
 mod opponents;
 mod rules;
 mod words;
 
 pub use factory::{KuhnFactory, KuhnOptions};
-pub use opponents::{AGGRESSIVE, CONSERVATIVE, INTERMEDIATE, StrategyTable, opponent_kinds};
+pub use facts::{likelihood_from_facts, seen_from_facts, update_from_facts};
+pub use opponents::{AGGRESSIVE, CONSERVATIVE, INTERMEDIATE, StrategyTable, equilibrium, opponent_kinds};
 pub use rules::{BET, Card, Hand, Kuhn, PASS};
 pub use words::{REFLECTION_WORDS, facts};

@@ -1,10 +1,16 @@
 //! Whom one meets at Kuhn poker.
 
 use super::rules::{BET, Card, Hand, Kuhn, PASS};
-use crate::{ActionProbs, Error, Opponent, OpponentKinds, Result};
+use crate::{
+    ActionProbs, Error, Opponent, OpponentKinds, Options, Result, Strategy,
+    oracle::{Cfr, TabularPolicy, Tree},
+};
 use serde::Deserialize;
 use smallvec::smallvec;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 /// A complete strategy for both seats: how likely a bet is in each of the twelve situations.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,6 +57,18 @@ impl StrategyTable {
         Ok(table)
     }
 
+    fn from_policy(policy: &TabularPolicy) -> Self {
+        let bet = |probs: &ActionProbs| probs.iter().find(|(a, _)| *a == BET).map_or(0.0, |(_, p)| *p);
+        let bets = policy.iter().map(|(_, text, probs)| (text.to_owned(), bet(probs))).collect();
+        Self::from_map(&bets, "policy").expect("a policy's rows are information sets with probabilities")
+    }
+
+    /// The table that always does what this one does most (ties: pass).
+    #[must_use]
+    pub fn argmax(&self) -> Self {
+        StrategyTable { bet: self.bet.map(|row| row.map(|p| f64::from(u8::from(p > 0.5)))) }
+    }
+
     /// How likely a bet is with this card in this situation (`""`, `pb`, `p` or `b`).
     pub fn bet_probability(&self, card: Card, situation: &str) -> Option<f64> {
         SITUATIONS.iter().position(|s| *s == situation).map(|i| self.bet[usize::from(card.0)][i])
@@ -69,6 +87,19 @@ impl Opponent<Kuhn> for StrategyTable {
     }
 }
 
+/// The average policy after so many iterations of counterfactual regret minimisation: an equilibrium, nearly. Computed
+/// once for each number of iterations and kept.
+pub fn equilibrium(iterations: u32) -> StrategyTable {
+    static KEPT: Mutex<BTreeMap<u32, StrategyTable>> = Mutex::new(BTreeMap::new());
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    *kept.entry(iterations).or_insert_with(|| {
+        let tree = Tree::new(&Kuhn).expect("Kuhn poker is small");
+        let mut cfr = Cfr::new(&tree);
+        cfr.run(iterations);
+        StrategyTable::from_policy(&cfr.average_policy())
+    })
+}
+
 /// The kinds of opponent Kuhn poker knows, to which others may be added.
 pub fn opponent_kinds() -> OpponentKinds<Kuhn> {
     let mut kinds = OpponentKinds::default();
@@ -79,6 +110,20 @@ pub fn opponent_kinds() -> OpponentKinds<Kuhn> {
         let p: TableParams = params.read("opponent of kind `table`")?;
         Ok(Arc::new(StrategyTable::from_map(&p.bet, "opponent of kind `table`: bet")?))
     });
+    let mut cfr = |kind: &str, about: &str, shape: fn(StrategyTable) -> StrategyTable| {
+        let place = format!("opponent of kind `{kind}`");
+        let make = move |params: &Options| -> Result<Strategy<Kuhn>> {
+            let p: CfrParams = params.read(&place)?;
+            if !(1..=MAX_ITERATIONS).contains(&p.iterations) {
+                let problem = format!("`iterations` = {} is not between 1 and {MAX_ITERATIONS}", p.iterations);
+                return Err(Error::invalid(place.clone(), problem));
+            }
+            Ok(Arc::new(shape(equilibrium(p.iterations))))
+        };
+        kinds.add(kind, about, make);
+    };
+    cfr("cfr_sampled", "draws from the CFR average policy after `iterations` (default 1000)", |table| table);
+    cfr("cfr_argmax", "the likeliest action of that policy, as in the paper; exploitable", |table| table.argmax());
     kinds
 }
 
@@ -87,6 +132,20 @@ pub fn opponent_kinds() -> OpponentKinds<Kuhn> {
 struct TableParams {
     bet: BTreeMap<String, f64>,
 }
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CfrParams {
+    #[serde(default = "thousand")]
+    iterations: u32,
+}
+
+fn thousand() -> u32 {
+    1000
+}
+
+/// A few seconds' worth.
+const MAX_ITERATIONS: u32 = 1_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -110,6 +169,35 @@ mod tests {
         assert_eq!(rows(&CONSERVATIVE), [[0.0; 4], [0.0; 4], [1.0; 4]]);
         assert_eq!(rows(&AGGRESSIVE), [[1.0, 0.0, 1.0, 0.0], [1.0; 4], [1.0; 4]]);
         assert_eq!(rows(&INTERMEDIATE), [[0.0; 4], [1.0, 0.0, 1.0, 0.0], [1.0; 4]]);
+    }
+
+    #[test]
+    fn cfr_kinds_share_a_table_and_check_their_parameters() {
+        use crate::{OpponentSpec, Seed};
+        let kinds = opponent_kinds();
+        let table = equilibrium(1000);
+        let spec = |kind: &str, n: i64| OpponentSpec {
+            params: Options::default().with("iterations", n),
+            ..OpponentSpec::of_kind(kind)
+        };
+        let at = |spec: &OpponentSpec, hand: &Hand| {
+            let rival = kinds.build(spec).unwrap();
+            rival.in_episode(Seed::new(0), 0).policy(&Kuhn, hand, 0).unwrap()[1].1
+        };
+        for card in Card::ALL {
+            let hand = Hand::dealt(card, Card((card.0 + 1) % 3));
+            let p = table.bet_probability(card, "").unwrap();
+            assert_eq!(at(&OpponentSpec::of_kind("cfr_sampled"), &hand), p);
+            assert_eq!(at(&spec("cfr_sampled", 1000), &hand), p);
+            assert_eq!(at(&OpponentSpec::of_kind("cfr_argmax"), &hand), f64::from(u8::from(p > 0.5)));
+        }
+        // First seat bets the King only and calls with Queen and King; second seat bets and calls with the King only.
+        let by_situation = SITUATIONS.map(|s| Card::ALL.map(|c| table.argmax().bet_probability(c, s).unwrap()));
+        assert_eq!(by_situation, [[0.0, 0.0, 1.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]);
+        assert!(kinds.build(&spec("cfr_argmax", 0)).err().unwrap().to_string().contains("not between 1 and"));
+        let typo =
+            OpponentSpec { params: Options::default().with("iteration", 5), ..OpponentSpec::of_kind("cfr_argmax") };
+        assert!(kinds.build(&typo).err().unwrap().to_string().contains("unknown field `iteration`"));
     }
 
     #[test]

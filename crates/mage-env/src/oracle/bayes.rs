@@ -28,7 +28,7 @@ use super::{
     Curve,
     grid::{Cell, Grid},
     hidden::{Candidate, Hidden, HiddenType},
-    search::{Memo, Model, Objective, Particle, Search, TooMuch, group_key, normalise},
+    search::{Memo, Model, Objective, Particle, Search, TooMuch, by_episode, group_key, normalise},
     view::SeatView,
 };
 use crate::{ActionId, Deal, Error, Game, Result};
@@ -38,8 +38,10 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// How many particles may be moved on one grid before a coarser one is tried.
-const WORK_LIMIT: u64 = 20_000_000;
+/// How many particles may be moved on one grid before a coarser one is tried: this many, and so many times what the
+/// first episode alone takes. Enough for thousands of beliefs in any game, and seconds at most.
+const WORK_LIMIT: u64 = 4_000_000;
+const WORK_LIMIT_IN_EPISODES: u64 = 200;
 
 /// How many answers to questions are kept.
 const KEPT_ANSWERS: usize = 200_000;
@@ -50,9 +52,11 @@ const KEPT_ANSWERS: usize = 200_000;
 /// in an episode is the list of its [`Game::observe`] texts: one at each of its decisions, and one at the end.
 pub struct Bayes {
     model: Model,
+    seat: u8,
     episodes: u32,
     grid: Grid,
     curves: [Curve; 2],
+    errors: [f64; 2],
     memos: Mutex<Memos>,
 }
 
@@ -88,10 +92,14 @@ impl Bayes {
         let view = SeatView::new(game, seat, &strategies, deal == Deal::Fixed)?;
         let hidden = Hidden::new(candidates, &view);
         let model = Model { view, hidden };
-        for grid in Grid::LADDER {
-            if let Ok((curves, values)) = solve(&model, grid, episodes) {
+        let limit = work_limit(&model);
+        let merged = Grid::STEPS.into_iter().map(Grid::Snap);
+        for grid in [Grid::Exact].into_iter().chain(merged) {
+            if let Ok((curves, values)) = solve(&model, grid, episodes, limit) {
                 let memos = Mutex::new(Memos { values, answers: HashMap::new() });
-                return Ok(Bayes { model, episodes, grid, curves, memos });
+                let mut solved = Bayes { model, seat, episodes, grid, curves, errors: [0.0; 2], memos };
+                solved.errors = OBJECTIVES.map(|objective| solved.bound_error(objective, limit));
+                return Ok(solved);
             }
         }
         Err(Error::invalid(
@@ -107,6 +115,11 @@ impl Bayes {
     /// What the agent may be facing.
     pub fn types(&self) -> &[HiddenType] {
         &self.model.hidden.types
+    }
+
+    /// The seat it was solved for.
+    pub fn seat(&self) -> u8 {
+        self.seat
     }
 
     /// For how many episodes it was solved.
@@ -132,15 +145,21 @@ impl Bayes {
         Ok(belief)
     }
 
+    /// How likely each opening of nature is, where deals are fixed; 1 where they are fresh.
+    pub fn deal_probability(&self, deal: usize) -> f64 {
+        self.model.view.deals.get(deal).copied().unwrap_or(0.0)
+    }
+
     /// Expected score by episode under the best policy for an objective.
     pub fn curve(&self, objective: Objective) -> &Curve {
         &self.curves[objective as usize]
     }
 
-    /// How far the optimal last value and the optimal sum may be from exact, because beliefs were merged (see the
-    /// source of `oracle::grid`): rounding noise unless opponents switch or mix in many ways.
-    pub fn error_bounds(&self) -> (f64, f64) {
-        self.grid.error_bounds(self.types().len(), self.model.view.largest_score, self.episodes)
+    /// How far the optimum may be above what [`curve`](Bayes::curve) earns in its objective: rounding noise, unless
+    /// opponents that switch or mix lead to so many beliefs that close ones had to be merged. The curve itself is always
+    /// the exact score of a policy one could follow.
+    pub fn error_bound(&self, objective: Objective) -> f64 {
+        self.errors[objective as usize]
     }
 
     /// How many (belief, episodes left) pairs have been valued so far, for both objectives together.
@@ -221,6 +240,21 @@ impl Bayes {
         Ok(Some(self.model.view.sights[sight as usize].actions[choice]))
     }
 
+    fn bound_error(&self, objective: Objective, limit: u64) -> f64 {
+        let model = &self.model;
+        if self.grid == Grid::Exact {
+            return Grid::noise_bound(model.hidden.types.len(), model.view.largest_score, self.episodes);
+        }
+        let mixes = Grid::STEPS.into_iter().map(Grid::Mix);
+        let from_above = mixes
+            .filter_map(|grid| optimum(model, objective, grid, &mut Memo::default(), self.episodes, limit).ok())
+            .map(|curve| objective.of(&curve.by_episode))
+            .next();
+        let told = objective.of(&self.informed().by_episode); // nobody does better than one who is told
+        let above = from_above.map_or(told, |v| v.min(told));
+        (above - objective.of(&self.curve(objective).by_episode)).max(0.0)
+    }
+
     fn choose(&self, group: &[Particle], left: u32, objective: Objective) -> usize {
         let mut memos = self.lock();
         let key = (objective, left, group_key(group));
@@ -250,7 +284,7 @@ impl Bayes {
             let over = ended && i + 1 == seen.len();
             let Some(sight) = model.view.sight_id(text, over) else {
                 let what = if over { "an end" } else { "a decision" };
-                return Err(Error::invalid("oracle", format!("`{text}` is not {what} as seat sees it")));
+                return Err(Error::invalid("oracle", format!("`{text}` is not {what} as seat {} sees it", self.seat)));
             };
             let looks_right = |p: &Particle| model.view.spots[p.spot as usize].sight == sight;
             let only = |mut all: Vec<Particle>| {
@@ -323,14 +357,34 @@ impl Bayes {
     }
 }
 
-fn solve(model: &Model, grid: Grid, episodes: u32) -> std::result::Result<([Curve; 2], [Memo; 2]), TooMuch> {
+fn work_limit(model: &Model) -> u64 {
+    let mut memo = Memo::default();
+    let first = optimum(model, Objective::Sum, Grid::Exact, &mut memo, 1, u64::MAX);
+    debug_assert!(first.is_ok());
+    WORK_LIMIT + WORK_LIMIT_IN_EPISODES * memo.work()
+}
+
+/// Both objectives on one grid.
+fn solve(model: &Model, grid: Grid, episodes: u32, limit: u64) -> Solved<([Curve; 2], [Memo; 2])> {
     let mut memos = [Memo::default(), Memo::default()];
     let mut curves = [Curve::default(), Curve::default()];
     for objective in OBJECTIVES {
-        let memo = &mut memos[objective as usize];
-        let mut search = Search { model, objective, grid, memo, work_limit: WORK_LIMIT };
-        let scores = search.from_belief(&model.hidden.prior, episodes)?;
-        curves[objective as usize] = Curve { by_episode: scores.to_vec() };
+        let at = objective as usize;
+        curves[at] = optimum(model, objective, grid, &mut memos[at], episodes, limit)?;
     }
     Ok((curves, memos))
 }
+
+fn optimum(
+    model: &Model,
+    objective: Objective,
+    grid: Grid,
+    memo: &mut Memo,
+    episodes: u32,
+    work_limit: u64,
+) -> Solved<Curve> {
+    let joint = Search { model, objective, grid, memo, work_limit }.from_belief(&model.hidden.prior, episodes)?;
+    Ok(Curve { by_episode: by_episode(&joint, episodes) })
+}
+
+type Solved<T> = std::result::Result<T, TooMuch>;

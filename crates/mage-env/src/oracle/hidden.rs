@@ -5,7 +5,7 @@
 //! episodes phases move by their chain while opponent and deal stay.
 
 use super::view::SeatView;
-use crate::{Game, Rival};
+use crate::{Game, OpponentKinds, OpponentSpec, Population, Result, Rival};
 
 /// An opponent one may meet, and how often.
 pub struct Candidate<G: Game> {
@@ -17,6 +17,16 @@ pub struct Candidate<G: Game> {
     pub rival: Rival<G>,
 }
 
+impl<G: Game + 'static> Candidate<G> {
+    /// The opponents of a population's split.
+    pub fn of_split(population: &Population, split: &str, kinds: &OpponentKinds<G>) -> Result<Vec<Self>> {
+        let member = |(share, spec): (f64, &OpponentSpec)| {
+            Ok(Candidate { name: spec.name.clone(), share, rival: kinds.build(spec)? })
+        };
+        population.in_split(split)?.into_iter().map(member).collect()
+    }
+}
+
 /// One thing the agent may be facing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HiddenType {
@@ -26,7 +36,7 @@ pub struct HiddenType {
     pub phase: usize,
     /// Which opening of nature, where deals are fixed; 0 otherwise.
     pub deal: usize,
-    /// The opponent's name, with the phase (`name/phase`) where it has several.
+    /// The opponent's name, with the phase where it has several: `name/phase`, and `name/phase-2` for a namesake.
     pub name: String,
     /// Which of the view's strategies it follows.
     pub(super) strategy: usize,
@@ -50,9 +60,11 @@ impl Hidden {
             let (chain, names) = (candidate.rival.chain(), candidate.rival.phase_names());
             let first = hidden.types.len();
             for (phase, phase_name) in names.iter().enumerate() {
-                let name = match names.len() {
-                    1 => candidate.name.clone(),
-                    _ => format!("{}/{phase_name}", candidate.name),
+                let earlier = names[..phase].iter().filter(|n| *n == phase_name).count();
+                let name = match (names.len(), earlier) {
+                    (1, _) => candidate.name.clone(),
+                    (_, 0) => format!("{}/{phase_name}", candidate.name),
+                    (_, n) => format!("{}/{phase_name}-{}", candidate.name, n + 1),
                 };
                 for (deal, likely) in view.deals.iter().enumerate() {
                     hidden.types.push(HiddenType { opponent, phase, deal, name: name.clone(), strategy });
@@ -64,6 +76,11 @@ impl Hidden {
             }
         }
         hidden
+    }
+
+    /// What one type may be in the next episode, with probabilities.
+    pub(super) fn next_of(&self, of: usize) -> impl Iterator<Item = (usize, f64)> + '_ {
+        self.next[of].iter().copied()
     }
 
     /// What is believed of the next episode, given what is believed of this one after it ended.

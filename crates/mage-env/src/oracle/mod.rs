@@ -6,10 +6,11 @@
 //! - [`Tree`] writes a game out; [`Cfr`] finds an equilibrium on it, [`best_response`] and [`exploitability`] measure
 //!   strategies.
 //! - [`Bayes`] is the optimum of a learner who meets a hidden opponent again and again, stationary or switching.
-//! - [`OracleReport`] puts the ceilings of a population together.
+//! - [`ceilings`] puts the ceilings of a population together in an [`OracleReport`].
 
 mod bayes;
 mod best_response;
+mod ceilings;
 mod cfr;
 mod grid;
 mod hidden;
@@ -21,6 +22,7 @@ mod view;
 
 pub use bayes::Bayes;
 pub use best_response::{BestResponse, best_response, expected_returns, exploitability};
+pub use ceilings::{Setting, ceilings};
 pub use cfr::Cfr;
 pub use hidden::{Candidate, HiddenType};
 pub use report::{Curve, NamedValue, OracleReport, SeatOracle};

@@ -28,7 +28,8 @@ pub struct SeatOracle {
     pub share: f64,
     /// The best policy without memory between episodes, by episode.
     pub memoryless: Vec<f64>,
-    /// The best response to each opponent, known from the start.
+    /// The best response to each opponent, known from the start; to each phase (`name/phase`) of one that switches. Where
+    /// deals are fixed, the deal is known too: it can be learned.
     pub best_response: Vec<NamedValue>,
     /// The mean of the best responses: what one could do if told who sits opposite, by episode.
     pub informed: Vec<f64>,
@@ -36,6 +37,10 @@ pub struct SeatOracle {
     pub last: Curve,
     /// The best possible learner when all episodes count alike (ties: the better last episode).
     pub sum: Curve,
+    /// How far the true optimum of the last episode may lie above `last`: rounding noise unless opponents switch or mix.
+    pub last_error: f64,
+    /// How far the true optimum of the sum may lie above that of `sum`.
+    pub sum_error: f64,
 }
 
 /// A value with a name.

@@ -2,12 +2,14 @@
 //!
 //! Dynamic programming over beliefs. Within an episode the agent's knowledge is a set of *particles* (hidden type, spot,
 //! weight) that all look the same to it; an action moves each of them, and what is seen next splits them into groups.
-//! At an end the weights by type are the new belief, which moves by the chain into the next episode. Values are curves:
-//! the expected score of this and every later episode under the best policy, so both objectives and all ties can be
-//! read off one object.
+//! At an end the weights by type are the new belief, which moves by the chain into the next episode.
+//!
+//! A value is not one number but an expected score for every type and every episode left, under the policy that is best
+//! for the belief. Both objectives, all ties and the curve by episode can be read off it, and what a policy earns from
+//! a slightly different belief as well.
 
 use super::{
-    grid::{Cell, Grid},
+    grid::{Cell, Grid, Point, noise_free},
     hidden::Hidden,
     view::{Leads, SeatView, SpotId},
 };
@@ -25,25 +27,42 @@ pub enum Objective {
     Sum,
 }
 
-/// Values closer than this are equal, and the next criterion decides; at last, the order of actions.
-const TIE: f64 = 1e-9;
+/// Expected scores by type and episode, this episode first: `left` numbers for each type. A *joint* table is weighted
+/// by how likely each type is, so that its columns add up to expected scores; a *given* table is not.
+pub(super) type Table = SmallVec<[f64; 32]>;
 
-/// Expected scores by episode, this one first.
-pub(super) type Scores = SmallVec<[f64; 12]>;
+/// Expected scores by episode, of a joint table.
+pub(super) fn by_episode(joint: &[f64], left: u32) -> Vec<f64> {
+    let mut out = vec![0.0; left as usize];
+    for row in joint.chunks_exact(left as usize) {
+        out.iter_mut().zip(row).for_each(|(o, x)| *o += x);
+    }
+    out
+}
 
 impl Objective {
-    fn rank(self, scores: &[f64]) -> (f64, f64) {
-        let (last, sum) = (scores.last().copied().unwrap_or(0.0), scores.iter().sum());
+    /// What counts first, of scores by episode.
+    pub(super) fn of(self, by_episode: &[f64]) -> f64 {
+        match self {
+            Objective::Last => by_episode.last().copied().unwrap_or(0.0),
+            Objective::Sum => by_episode.iter().sum(),
+        }
+    }
+
+    fn rank(self, joint: &[f64], left: u32) -> (f64, f64) {
+        let left = left as usize;
+        let last = joint.iter().skip(left - 1).step_by(left).sum();
+        let sum = joint.iter().sum();
         match self {
             Objective::Last => (last, sum),
             Objective::Sum => (sum, last),
         }
     }
+}
 
-    fn prefers(self, a: &[f64], b: &[f64]) -> bool {
-        let (a, b) = (self.rank(a), self.rank(b));
-        a.0 > b.0 + TIE || (a.0 >= b.0 - TIE && a.1 > b.1 + TIE)
-    }
+/// Whether rank `a` is better than `b`, where differences within `tie` do not count.
+fn better(a: (f64, f64), b: (f64, f64), tie: f64) -> bool {
+    a.0 > b.0 + tie || (a.0 >= b.0 - tie && a.1 > b.1 + tie)
 }
 
 /// Something that may be the case: this type, at this spot.
@@ -117,16 +136,21 @@ pub(super) fn normalise(group: &mut [Particle]) -> f64 {
     total
 }
 
-/// Values found so far, for one objective.
+/// Values found so far, for one objective on one grid.
 #[derive(Default)]
 pub(super) struct Memo {
-    /// By number of episodes left.
-    levels: Vec<HashMap<Cell, Scores>>,
+    /// By number of episodes left: given tables by grid point.
+    levels: Vec<HashMap<Cell, Table>>,
     /// How many particles were moved, a measure of the work done.
-    pub(super) work: u64,
+    work: u64,
 }
 
 impl Memo {
+    /// How much has been done.
+    pub(super) fn work(&self) -> u64 {
+        self.work
+    }
+
     /// How many beliefs have a value.
     pub(super) fn beliefs(&self) -> usize {
         self.levels.iter().map(HashMap::len).sum()
@@ -147,26 +171,13 @@ pub(super) struct Search<'m> {
     pub(super) work_limit: u64,
 }
 
-/// Values within one episode, by what may be the case; used where positions can be reached in several ways.
-type Episode = HashMap<Cell, Scores>;
+/// Joint tables within one episode, by what may be the case; used where positions can be reached in several ways.
+type Episode = HashMap<Cell, Table>;
 
 impl Search<'_> {
-    /// Expected scores of the episodes left under the best policy from a belief.
-    pub(super) fn from_belief(&mut self, belief: &[f64], left: u32) -> Result<Scores, TooMuch> {
-        if left == 0 {
-            return Ok(Scores::new());
-        }
-        let level = left as usize;
-        if self.memo.levels.len() <= level {
-            self.memo.levels.resize_with(level + 1, HashMap::new);
-        }
-        let (cell, belief) = self.grid.place(belief);
-        if let Some(known) = self.memo.levels[level].get(&cell) {
-            return Ok(known.clone());
-        }
-        let scores = self.over_groups(self.model.start(&belief), left, &mut Episode::new())?;
-        self.memo.levels[level].insert(cell, scores.clone());
-        Ok(scores)
+    /// Expected scores of the `left` episodes left, by type and weighted by a belief, under the best policy from it.
+    pub(super) fn from_belief(&mut self, belief: &[f64], left: u32) -> Result<Table, TooMuch> {
+        self.over_groups(self.model.start(belief), left, &mut Episode::new())
     }
 
     /// The best action for a group of particles that look the same and whose weights add up to 1.
@@ -174,33 +185,61 @@ impl Search<'_> {
         Ok(self.best(group, left, &mut Episode::new())?.0)
     }
 
-    fn over_groups(&mut self, mut all: Vec<Particle>, left: u32, episode: &mut Episode) -> Result<Scores, TooMuch> {
+    /// Expected scores given each type, in the next episode and later, by the grid's points for the belief.
+    fn later(&mut self, belief: &[f64], left: u32) -> Result<Table, TooMuch> {
+        let points = self.grid.points(belief);
+        if let [only] = points.as_slice() {
+            return self.at_point(only, left);
+        }
+        let mut mixed: Table = smallvec![0.0; belief.len() * left as usize];
+        for point in &points {
+            let given = self.at_point(point, left)?;
+            let rows = mixed.chunks_exact_mut(left as usize).zip(given.chunks_exact(left as usize));
+            for (t, (to, from)) in rows.enumerate().filter(|(t, _)| belief[*t] > 0.0) {
+                let part = point.share * point.belief[t] / belief[t];
+                to.iter_mut().zip(from).for_each(|(a, b)| *a += part * b);
+            }
+        }
+        Ok(mixed)
+    }
+
+    fn at_point(&mut self, point: &Point, left: u32) -> Result<Table, TooMuch> {
+        let level = left as usize;
+        if self.memo.levels.len() <= level {
+            self.memo.levels.resize_with(level + 1, HashMap::new);
+        }
+        if let Some(known) = self.memo.levels[level].get(&point.cell) {
+            return Ok(known.clone());
+        }
+        let mut table = self.from_belief(&point.belief, left)?;
+        for (row, b) in table.chunks_exact_mut(level).zip(&point.belief).filter(|(_, b)| **b > 0.0) {
+            row.iter_mut().for_each(|x| *x /= b);
+        }
+        self.memo.levels[level].insert(point.cell.clone(), table.clone());
+        Ok(table)
+    }
+
+    fn over_groups(&mut self, mut all: Vec<Particle>, left: u32, episode: &mut Episode) -> Result<Table, TooMuch> {
         self.memo.work += all.len() as u64;
         if self.memo.work > self.work_limit {
             return Err(TooMuch);
         }
         let model = self.model;
-        let mut total: Scores = smallvec![0.0; left as usize];
+        let mut total: Table = smallvec![0.0; model.hidden.types.len() * left as usize];
         for group in model.groups(&mut all) {
             let weight = normalise(group);
             if weight > 0.0 {
-                let scores = self.of_group(group, left, episode)?;
-                total.iter_mut().zip(&scores).for_each(|(t, s)| *t += weight * s);
+                let joint = self.of_group(group, left, episode)?;
+                total.iter_mut().zip(&joint).for_each(|(t, s)| *t += weight * s);
             }
         }
         Ok(total)
     }
 
-    fn of_group(&mut self, group: &[Particle], left: u32, episode: &mut Episode) -> Result<Scores, TooMuch> {
+    fn of_group(&mut self, group: &[Particle], left: u32, episode: &mut Episode) -> Result<Table, TooMuch> {
         let model = self.model;
-        let spots = &model.view.spots;
         if model.view.sights[model.sight(&group[0]) as usize].over {
-            let mut scores: Scores = smallvec![group.iter().map(|p| p.weight * spots[p.spot as usize].score).sum()];
-            if left > 1 {
-                let next = model.hidden.forward(&model.by_type(group));
-                scores.extend(self.from_belief(&next, left - 1)?);
-            }
-            return Ok(scores);
+            return self.at_end(group, left);
         }
         if !model.view.transposes {
             return Ok(self.best(group, left, episode)?.1);
@@ -209,19 +248,42 @@ impl Search<'_> {
         if let Some(known) = episode.get(&key) {
             return Ok(known.clone());
         }
-        let scores = self.best(group, left, episode)?.1;
-        episode.insert(key, scores.clone());
-        Ok(scores)
+        let joint = self.best(group, left, episode)?.1;
+        episode.insert(key, joint.clone());
+        Ok(joint)
     }
 
-    fn best(&mut self, group: &[Particle], left: u32, episode: &mut Episode) -> Result<(usize, Scores), TooMuch> {
+    fn at_end(&mut self, group: &[Particle], left: u32) -> Result<Table, TooMuch> {
+        let model = self.model;
+        let width = left as usize;
+        let mut joint: Table = smallvec![0.0; model.hidden.types.len() * width];
+        for p in group {
+            joint[p.hidden as usize * width] += p.weight * model.view.spots[p.spot as usize].score;
+        }
+        if left == 1 {
+            return Ok(joint);
+        }
+        let believed = model.by_type(group);
+        let given = self.later(&model.hidden.forward(&believed), left - 1)?;
+        for (t, b) in believed.iter().enumerate().filter(|(_, b)| **b > 0.0) {
+            for (to, p) in model.hidden.next_of(t) {
+                let later = &given[to * (width - 1)..(to + 1) * (width - 1)];
+                joint[t * width + 1..(t + 1) * width].iter_mut().zip(later).for_each(|(x, y)| *x += b * p * y);
+            }
+        }
+        Ok(joint)
+    }
+
+    fn best(&mut self, group: &[Particle], left: u32, episode: &mut Episode) -> Result<(usize, Table), TooMuch> {
         let model = self.model;
         let actions = model.view.sights[model.sight(&group[0]) as usize].actions.len();
         let mut best = (0, self.over_groups(model.after(group, 0), left, episode)?);
+        let mut rank = self.objective.rank(&best.1, left);
         for action in 1..actions {
-            let scores = self.over_groups(model.after(group, action), left, episode)?;
-            if self.objective.prefers(&scores, &best.1) {
-                best = (action, scores);
+            let joint = self.over_groups(model.after(group, action), left, episode)?;
+            let new = self.objective.rank(&joint, left);
+            if better(new, rank, self.grid.tie()) {
+                (best, rank) = ((action, joint), new);
             }
         }
         Ok(best)
@@ -231,5 +293,5 @@ impl Search<'_> {
 /// What may be the case, as a key: equal particles with equal weights have equal values.
 pub(super) fn group_key(group: &[Particle]) -> Cell {
     let ids = group.iter().map(|p| u64::from(p.hidden) << 32 | u64::from(p.spot));
-    ids.chain(Grid::FINEST.cell(group.iter().map(|p| p.weight))).collect()
+    ids.chain(noise_free(group.iter().map(|p| p.weight))).collect()
 }

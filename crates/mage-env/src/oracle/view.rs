@@ -163,6 +163,18 @@ impl Table {
     }
 }
 
+/// Whether a strategy states its probabilities in every position and seat.
+pub(super) fn states_probabilities<G: Game>(game: &G, strategy: &Strategy<G>) -> Result<bool>
+where
+    G::State: Eq + Hash,
+{
+    let stated = |s: &G::State| match game.turn(s) {
+        Turn::Player(mover) => strategy.policy(game, s, mover).is_some(),
+        _ => true,
+    };
+    Ok(Positions::new(game)?.states.iter().all(stated))
+}
+
 /// Every position of a game, equal ones once; the start is number 0.
 struct Positions<S> {
     states: Vec<S>,

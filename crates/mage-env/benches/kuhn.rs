@@ -1,0 +1,79 @@
+//! Kuhn poker: how fast are rules, tables and oracles? `cargo bench -p mage-env --bench kuhn`.
+#![allow(missing_docs, reason = "criterion's macros make undocumented items")]
+
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use mage_env::{
+    Deal, Env, EnvFactory, Game, ParsedAction, Rng, Seed, Turn, draw, draw_uniform,
+    kuhn::{Kuhn, KuhnFactory},
+    oracle::{Bayes, Candidate, Cfr, Tree},
+};
+use std::hint::black_box;
+
+/// Plays a hand at random; how many actions that took.
+fn playout(rng: &mut Rng) -> u64 {
+    let mut state = Kuhn.initial(rng);
+    let mut steps = 0;
+    loop {
+        let action = match Kuhn.turn(&state) {
+            Turn::Over => break,
+            Turn::Chance => draw(&Kuhn.chance(&state), rng),
+            Turn::Player(_) => draw_uniform(&Kuhn.legal(&state), rng),
+        };
+        Kuhn.apply(&mut state, action);
+        steps += 1;
+    }
+    black_box(Kuhn.returns(&state));
+    steps
+}
+
+/// Plays an episode at a table, words and all; how many actions the agent took.
+fn episode(env: &mut dyn Env, n: u32, pass: bool) -> u64 {
+    black_box(env.begin(n));
+    let action = ParsedAction::Act((if pass { "PASS" } else { "BET" }).to_owned());
+    let mut steps = 0;
+    while env.legal().is_some_and(|l| !l.is_empty()) {
+        black_box(env.step(&action));
+        steps += 1;
+    }
+    steps
+}
+
+fn rules(c: &mut Criterion) {
+    const HANDS: u64 = 1000;
+    let mut group = c.benchmark_group("kuhn");
+    let steps = |seed: Seed| {
+        let mut rng = seed.rng();
+        (0..HANDS).map(|_| playout(&mut rng)).sum::<u64>()
+    };
+    group.throughput(Throughput::Elements(steps(Seed::new(1))));
+    group.bench_function("random playouts, steps", |b| b.iter(|| black_box(steps(Seed::new(1)))));
+
+    let factory = KuhnFactory::default();
+    let task = factory.default_population().draw("train", 2, Seed::new(1)).expect("the default population has one");
+    let mut env = factory.build(&task).expect("the task builds");
+    let mut turns = || (0..HANDS as u32).map(|n| episode(env.as_mut(), n, n % 2 == 0)).sum::<u64>();
+    group.throughput(Throughput::Elements(turns()));
+    group.bench_function("table with texts, agent's steps", |b| b.iter(|| black_box(turns())));
+    group.finish();
+}
+
+fn oracles(c: &mut Criterion) {
+    let mut group = c.benchmark_group("kuhn oracles");
+    group.sample_size(20);
+    let tree = Tree::new(&Kuhn).expect("Kuhn is small");
+    group.bench_function("CFR, 1000 iterations", |b| {
+        b.iter_batched_ref(|| Cfr::new(&tree), |cfr| cfr.run(1000), BatchSize::SmallInput);
+    });
+    let factory = KuhnFactory::default();
+    let population = factory.default_population();
+    let candidates = Candidate::of_split(&population, "train", &factory.opponents).expect("the split exists");
+    for seat in 0..2 {
+        group.bench_function(format!("Bayes-adaptive optimum, 10 episodes, seat {seat}"), |b| {
+            b.iter(|| black_box(Bayes::new(&Kuhn, seat, Deal::Fresh, &candidates, 10).expect("small")));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, rules, oracles);
+criterion_main!(benches);

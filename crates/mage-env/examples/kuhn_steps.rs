@@ -1,0 +1,40 @@
+//! How many steps of Kuhn poker per second? Random playouts on one thread, timed from within, as one line of JSON.
+//!
+//! `kuhn_steps PLAYOUTS [SEED]`. A step is one applied action, nature's included; every playout asks for whose turn it
+//! is, the legal actions or chances, and the returns. `benches/peers/kuhn_openspiel.py` compares it with OpenSpiel.
+
+use mage_env::{Game, Seed, Turn, draw, draw_uniform, kuhn::Kuhn};
+use std::{io::Write, process::ExitCode, time::Instant};
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1).map(|a| a.parse::<u64>());
+    let (Some(Ok(playouts)), seed) = (args.next(), args.next().and_then(Result::ok).unwrap_or(0)) else {
+        let _ = writeln!(std::io::stderr(), "usage: kuhn_steps PLAYOUTS [SEED]");
+        return ExitCode::from(2);
+    };
+    let game = Kuhn;
+    let mut rng = Seed::new(seed).child("playouts").rng();
+    let mut steps = 0_u64;
+    let mut first_seat = 0.0_f64;
+    let start = Instant::now();
+    for _ in 0..playouts {
+        let mut state = game.initial(&mut rng);
+        loop {
+            let action = match game.turn(&state) {
+                Turn::Over => break,
+                Turn::Chance => draw(&game.chance(&state), &mut rng),
+                Turn::Player(_) => draw_uniform(&game.legal(&state), &mut rng),
+            };
+            game.apply(&mut state, action);
+            steps += 1;
+        }
+        first_seat += f64::from(game.returns(&state)[0]);
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let mean = first_seat / playouts as f64;
+    let line = serde_json::json!({ "playouts": playouts, "steps": steps, "seconds": seconds, "mean_return_0": mean });
+    match writeln!(std::io::stdout(), "{line}") {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}

@@ -1,0 +1,135 @@
+//! Do rules and equilibrium equal OpenSpiel's? All 58 histories, and CFR's average policies after up to 1000 iterations.
+
+use mage_env::{
+    Game, Turn,
+    kuhn::Kuhn,
+    oracle::{Cfr, TabularPolicy, Tree, expected_returns, exploitability},
+};
+use serde::Deserialize;
+use std::{collections::BTreeMap, path::PathBuf};
+
+#[derive(Deserialize)]
+struct Golden {
+    nodes: Vec<GoldenNode>,
+    cfr: BTreeMap<String, GoldenCfr>,
+}
+
+#[derive(Deserialize)]
+struct GoldenNode {
+    history: Vec<u16>,
+    terminal: bool,
+    chance: Option<bool>,
+    player: Option<i32>,
+    legal: Option<Vec<u16>>,
+    info: Option<String>,
+    returns: Option<Vec<f64>>,
+    info0: Option<String>,
+    info1: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct GoldenCfr {
+    avg_policy_pass_bet: BTreeMap<String, [f64; 2]>,
+    exploitability: f64,
+    value_p0: f64,
+}
+
+fn golden() -> Option<Golden> {
+    let fallback = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data"));
+    let path = std::env::var_os("MAGE_DATA").map_or(fallback, PathBuf::from).join("games/kuhn_openspiel.json");
+    let Ok(text) = std::fs::read_to_string(&path) else {
+        eprintln!("SKIPPED: no {}; set MAGE_DATA to the data folder to compare with OpenSpiel", path.display());
+        return None;
+    };
+    Some(serde_json::from_str(&text).expect("the golden file reads"))
+}
+
+/// Our `Qpb` is OpenSpiel's `1pb`; what a showdown shows is not part of theirs.
+fn their_words(ours: &str) -> String {
+    let line = ours.split('/').next().unwrap_or_default();
+    line.replace('J', "0").replace('Q', "1").replace('K', "2")
+}
+
+#[test]
+fn all_58_histories_agree() {
+    let Some(golden) = golden() else { return };
+    let tree = Tree::new(&Kuhn).unwrap();
+    assert_eq!(golden.nodes.len(), 58);
+    assert_eq!(tree.nodes().len(), 58);
+    for node in &golden.nodes {
+        let id = node.history.iter().fold(0, |id, action| {
+            let edge = tree.nodes()[id].edges.iter().find(|e| e.action.0 == *action);
+            edge.unwrap_or_else(|| panic!("{:?} is a history", node.history)).child
+        });
+        let ours = &tree.nodes()[id];
+        let legal: Vec<u16> = Kuhn.legal(&ours.state).iter().map(|a| a.0).collect();
+        assert_eq!(node.terminal, ours.turn == Turn::Over, "{:?}", node.history);
+        if node.terminal {
+            let returns = node.returns.as_ref().unwrap();
+            assert_eq!(returns[..], ours.returns[..2], "{:?}", node.history);
+            for (seat, theirs) in [(0, &node.info0), (1, &node.info1)] {
+                assert_eq!(their_words(&Kuhn.observe(&ours.state, seat)), *theirs.as_ref().unwrap());
+            }
+            assert!(legal.is_empty());
+            continue;
+        }
+        assert_eq!(legal, *node.legal.as_ref().unwrap(), "{:?}", node.history);
+        match ours.turn {
+            Turn::Chance => {
+                assert_eq!(node.chance, Some(true));
+                let uniform = 1.0 / legal.len() as f64;
+                assert!(ours.edges.iter().all(|e| e.chance == Some(uniform)));
+            }
+            Turn::Player(p) => {
+                assert_eq!(node.player, Some(i32::from(p)));
+                assert_eq!(their_words(&Kuhn.observe(&ours.state, p)), *node.info.as_ref().unwrap());
+            }
+            Turn::Over => unreachable!(),
+        }
+    }
+}
+
+#[test]
+fn cfr_equals_openspiel() {
+    let Some(golden) = golden() else { return };
+    let tree = Tree::new(&Kuhn).unwrap();
+    let mut checkpoints: Vec<(u32, &GoldenCfr)> = golden.cfr.iter().map(|(n, g)| (n.parse().unwrap(), g)).collect();
+    checkpoints.sort_by_key(|(n, _)| *n);
+    assert_eq!(checkpoints.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [1, 2, 5, 10, 100, 1000]);
+    let mut cfr = Cfr::new(&tree);
+    let mut done = 0;
+    for (iterations, theirs) in checkpoints {
+        cfr.run(iterations - done);
+        done = iterations;
+        let policy = cfr.average_policy();
+        assert_eq!(policy.iter().count(), theirs.avg_policy_pass_bet.len());
+        for (_, text, probs) in policy.iter() {
+            let expected = theirs.avg_policy_pass_bet[&their_words(text)];
+            for (i, (_, p)) in probs.iter().enumerate() {
+                assert!((p - expected[i]).abs() < 1e-6, "{iterations} iterations, {text}: {p} is not {}", expected[i]);
+            }
+        }
+        let ours = exploitability(&Kuhn, &tree, &policy).unwrap();
+        assert!((ours - theirs.exploitability).abs() < 1e-6, "{iterations}: {ours}");
+        let value = expected_returns(&Kuhn, &tree, &policy).unwrap();
+        assert!((value[0] - theirs.value_p0).abs() < 1e-6, "{iterations}: {}", value[0]);
+        assert!((value[0] + value[1]).abs() < 1e-12);
+    }
+}
+
+/// What is known without OpenSpiel: the value of the game, and that nobody gains much by leaving the average policy.
+#[test]
+fn cfr_approaches_the_value_of_the_game() {
+    let tree = Tree::new(&Kuhn).unwrap();
+    let mut cfr = Cfr::new(&tree);
+    let mut last = f64::INFINITY;
+    for _ in 0..3 {
+        cfr.run(2000);
+        let policy: TabularPolicy = cfr.average_policy();
+        let gap = exploitability(&Kuhn, &tree, &policy).unwrap();
+        assert!(gap > 0.0 && gap < last);
+        last = gap;
+        assert!((expected_returns(&Kuhn, &tree, &policy).unwrap()[0] + 1.0 / 18.0).abs() < gap);
+    }
+    assert!(last < 5e-4);
+}
