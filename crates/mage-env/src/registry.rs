@@ -43,14 +43,19 @@ pub trait EnvFactory: Send + Sync {
 
     /// One of the [`references`](EnvFactory::references), ready to be made for any task.
     fn reference(&self, query: &ReferenceQuery<'_>) -> Result<Arc<dyn ReferenceMaker>> {
-        let known = self.references().into_iter().map(|d| d.name).chain(["random".to_owned()]);
-        Err(Error::unknown("policy", query.name, known))
+        Err(unknown_reference(&self.references(), query.name))
     }
 
     /// Replays recordings of the original engine, where there is one; `data` is the folder of its data files.
     fn conform(&self, _golden: &Path, _data: Option<&Path>) -> Result<Conformance> {
         Err(Error::invalid(self.id().as_str(), "there are no recordings of an original engine to compare with"))
     }
+}
+
+/// Says which agents there are when one is asked for that is not.
+pub(crate) fn unknown_reference(known: &[ReferenceDoc], name: &str) -> Error {
+    let known = known.iter().map(|d| d.name.as_str()).chain(["random"]);
+    Error::unknown("policy", name, known)
 }
 
 /// All known environments.

@@ -1,10 +1,11 @@
 //! Kuhn poker for the registry.
 
-use super::{opponents::opponent_kinds, rules::Kuhn, words};
+use super::{opponents::opponent_kinds, references, rules::Kuhn, words};
 use crate::{
-    Deal, Env, EnvFactory, EnvId, Error, GameEnv, Member, OpponentKinds, OptionDoc, Options, Population, Result,
-    Schema, Task,
+    Deal, Env, EnvFactory, EnvId, Error, GameEnv, Member, OpponentKinds, OptionDoc, Options, Population, ReferenceDoc,
+    ReferenceMaker, ReferenceQuery, Result, Schema, Task,
     oracle::{Bayes, Candidate, OracleReport, Setting, ceilings},
+    registry::unknown_reference,
 };
 use serde::Deserialize;
 use std::sync::Arc;
@@ -111,6 +112,14 @@ impl EnvFactory for KuhnFactory {
             seat_shares: &population.seat_shares(2)?,
         };
         ceilings(&Kuhn, &candidates, &setting)
+    }
+
+    fn references(&self) -> Vec<ReferenceDoc> {
+        references::docs()
+    }
+
+    fn reference(&self, query: &ReferenceQuery<'_>) -> Result<Arc<dyn ReferenceMaker>> {
+        references::maker(self, query)?.ok_or_else(|| unknown_reference(&self.references(), query.name))
     }
 }
 
