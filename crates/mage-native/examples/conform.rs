@@ -1,0 +1,102 @@
+//! Runs one training case and writes everything a reference can be compared with.
+//!
+//! `conform CASE_DIR`: the folder holds a model and `case.json` (rows, loss, optimiser); results go to `CASE_DIR/out`:
+//! `result.json` (losses, log-probabilities, greedy tokens, chat tokens), `gradients.safetensors`, and after the steps
+//! the model itself under `trained`.
+
+use mage_engine::{
+    KlForm, Loss, Message, Objective, OptimStep, PerToken, SampleRequest, SamplingParams, Thinking, TokenClass,
+    TokenForest, Trainer,
+};
+use mage_native::{NativeModel, NumberFormat, Options};
+use serde::Deserialize;
+use std::error::Error;
+use std::path::Path;
+
+#[derive(Deserialize)]
+struct Case {
+    rows: Vec<Row>,
+    objective: Objective,
+    entropy: f32,
+    kl: Vec<(u8, KlForm, f32)>,
+    step: OptimStep,
+    steps: u32,
+    prompts: Vec<Vec<u32>>,
+    greedy_tokens: u32,
+    chats: Vec<Vec<Message>>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    tokens: Vec<u32>,
+    weights: Vec<f32>,
+    advantages: Vec<f32>,
+    old_logprobs: Vec<f32>,
+    ref_logprobs: Vec<f32>,
+    classes: Vec<u8>,
+    allowed: Vec<Option<Vec<u32>>>,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let dir = std::env::args().nth(1).ok_or("usage: conform CASE_DIR")?;
+    let dir = Path::new(&dir);
+    let case: Case = serde_json::from_str(&std::fs::read_to_string(dir.join("case.json"))?)?;
+    let out = dir.join("out");
+    std::fs::create_dir_all(&out)?;
+    let rows = case.rows.into_iter().map(|r| {
+        let train = PerToken {
+            weights: r.weights,
+            advantages: r.advantages,
+            old_logprobs: r.old_logprobs,
+            ref_logprobs: r.ref_logprobs,
+            classes: r.classes.into_iter().map(TokenClass).collect(),
+            allowed: r.allowed.into_iter().map(|a| a.map(Into::into)).collect(),
+        };
+        (r.tokens, train)
+    });
+    let batch = TokenForest::of_rows(rows);
+    let mut loss = Loss::of(case.objective).with_entropy(case.entropy);
+    for (class, form, coefficient) in case.kl {
+        loss = loss.with_kl(Some(TokenClass(class)), form, coefficient);
+    }
+    let model = NativeModel::open(dir)?;
+    let renderer = model.renderer().cloned();
+    let (mut trainer, sampler) = model.train(Options::default())?;
+    let mut greedy = Vec::new();
+    for prompt in case.prompts {
+        let params = SamplingParams { temperature: 0.0, max_tokens: case.greedy_tokens, ..Default::default() };
+        greedy.push(sampler.generate(&SampleRequest { prompt, params, ..Default::default() }, |_| ())?.tokens);
+    }
+    let mut chats = Vec::new();
+    if let Some(r) = &renderer {
+        for chat in &case.chats {
+            for (thinking, open) in [(Thinking::On, true), (Thinking::Off, true), (Thinking::On, false)] {
+                chats.push(r.chat(chat, thinking, open)?);
+            }
+        }
+    }
+    let first = trainer.forward_backward(&batch, &loss)?;
+    let gradients: Vec<(String, Vec<usize>, Vec<u8>)> = trainer
+        .gradients()
+        .map(|(n, s, g)| (n.to_owned(), s.to_vec(), g.iter().flat_map(|x| x.to_le_bytes()).collect()))
+        .collect();
+    let views = gradients
+        .iter()
+        .map(|(n, s, b)| Ok((n, safetensors::tensor::TensorView::new(safetensors::Dtype::F32, s.clone(), b)?)))
+        .collect::<Result<Vec<_>, safetensors::SafeTensorError>>()?;
+    safetensors::serialize_to_file(views, None, &out.join("gradients.safetensors"))?;
+    let mut losses = vec![first.loss];
+    let mut norms = Vec::new();
+    for i in 0..case.steps {
+        norms.push(trainer.optim_step(&case.step)?.grad_norm);
+        if i + 1 < case.steps {
+            losses.push(trainer.forward_backward(&batch, &loss)?.loss);
+        }
+    }
+    trainer.save_model(&out.join("trained"), NumberFormat::F32)?;
+    let result = serde_json::json!({
+        "losses": losses, "norms": norms, "logprobs": first.logprobs, "entropy": first.entropy, "greedy": greedy, "chats": chats,
+    });
+    std::fs::write(out.join("result.json"), result.to_string())?;
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! Times training steps on random rows: `train_step key=value…`, with the keys of `benches/peers/native_torch.py`.
+//! Prints one line of JSON.
+
+use mage_engine::{Loss, Objective, OptimStep, PerToken, TokenForest, Trainer};
+use mage_env::Seed;
+use mage_native::{Config, DEFAULT_SPREAD, NativeModel, Options};
+use rand::RngExt;
+use std::collections::HashMap;
+use std::error::Error;
+use std::time::Instant;
+
+#[allow(clippy::print_stdout)]
+fn main() -> Result<(), Box<dyn Error>> {
+    let given: HashMap<String, usize> = std::env::args()
+        .skip(1)
+        .map(|a| {
+            let (k, v) = a.split_once('=').ok_or_else(|| format!("`{a}` is not key=value"))?;
+            Ok::<_, Box<dyn Error>>((k.to_owned(), v.parse()?))
+        })
+        .collect::<Result<_, _>>()?;
+    let get = |key: &str, default: usize| given.get(key).copied().unwrap_or(default);
+    let config = Config {
+        vocab_size: get("v", 512),
+        hidden_size: get("d", 128),
+        intermediate_size: get("ff", 384),
+        num_hidden_layers: get("l", 4),
+        num_attention_heads: get("h", 4),
+        num_key_value_heads: get("kv", 2),
+        head_dim: get("hd", 32),
+        rms_norm_eps: 1e-6,
+        rope_theta: 1e6,
+        tie_word_embeddings: true,
+        max_position_embeddings: 4096,
+        bos_token_id: None,
+        eos_token_ids: Vec::new(),
+    };
+    let (rows, low, high) = (get("rows", 16), get("low", 256), get("high", 256));
+    let mut rng = Seed::new(1).rng();
+    let mut tokens = 0;
+    let batch: Vec<(Vec<u32>, PerToken)> = (0..rows)
+        .map(|_| {
+            let len = rng.random_range(low..=high);
+            tokens += len;
+            let row: Vec<u32> = (0..len).map(|_| rng.random_range(0..config.vocab_size as u32)).collect();
+            let mut weights = vec![1.0; len];
+            weights[0] = 0.0;
+            (row, PerToken { weights, ..Default::default() })
+        })
+        .collect();
+    let mut batch = TokenForest::of_rows(batch);
+    let scale = 1.0 / (tokens - rows) as f32;
+    for s in &mut batch.segments {
+        if let Some(t) = &mut s.train {
+            t.weights.iter_mut().for_each(|w| *w *= scale);
+        }
+    }
+    let options =
+        Options { threads: get("threads", 2), chunk_tokens: get("chunk", 0), recompute: get("recompute", 0) == 1 };
+    let model = NativeModel::new(config, DEFAULT_SPREAD, Seed::new(1), None)?;
+    let parameters = model.parameters();
+    let (mut trainer, _) = model.train(options)?;
+    let loss = Loss::of(Objective::CrossEntropy);
+    let step = OptimStep { weight_decay: 0.01, clip_norm: 0.0, ..Default::default() };
+    let mut times = Vec::new();
+    let mut last = 0.0;
+    for _ in 0..get("steps", 10) {
+        let start = Instant::now();
+        last = trainer.forward_backward(&batch, &loss)?.loss;
+        trainer.optim_step(&step)?;
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    let mut settled = times[times.len() / 3..].to_vec();
+    settled.sort_by(f64::total_cmp);
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok());
+    println!(
+        "{}",
+        serde_json::json!({
+            "median_ms": settled[settled.len() / 2], "best_ms": settled[0], "tokens": tokens, "parameters": parameters,
+            "loss": last, "peak_mib": peak.map(|k| k / 1024.0),
+        })
+    );
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! What is a loaded model, and who works with it?
+
+use crate::checkpoint::{self, NumberFormat};
+use crate::config::Config;
+use crate::init;
+use crate::kernels::cpu::Cpu;
+use crate::layout::Layout;
+use crate::model::Model;
+use crate::published::Published;
+use crate::sampler::NativeSampler;
+use crate::trainer::NativeTrainer;
+use mage_engine::{AdapterName, Error, Renderer, Result};
+use mage_env::Seed;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How the engine works.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Threads; 0 takes as many as the machine has. Results do not depend on it.
+    pub threads: usize,
+    /// Tokens worked on at a time; 0 chooses by the model's shape. Results depend on it to rounding.
+    pub chunk_tokens: usize,
+    /// Compute each layer again in the backward pass instead of remembering it: less memory, a third more work. Results
+    /// do not depend on it.
+    pub recompute: bool,
+}
+
+/// A model: shape, numbers, and the words that go with it.
+pub struct NativeModel {
+    config: Config,
+    flat: Vec<f32>,
+    renderer: Option<Arc<Renderer>>,
+}
+
+impl NativeModel {
+    /// A new model that knows nothing. `spread` is that of its weights; see [`DEFAULT_SPREAD`](crate::DEFAULT_SPREAD).
+    pub fn new(config: Config, spread: f32, seed: Seed, renderer: Option<Arc<Renderer>>) -> Result<Self> {
+        config.check()?;
+        check_vocabulary(&config, renderer.as_deref())?;
+        let flat = init::new_weights(&config, spread, seed);
+        Ok(NativeModel { config, flat, renderer })
+    }
+
+    /// Reads a model folder as Hugging Face lays it out. The tokenizer may be absent.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let config = Config::read(&dir.join("config.json"))?;
+        let renderer = match dir.join("tokenizer.json").exists() {
+            true => Some(Arc::new(Renderer::from_dir(dir)?)),
+            false => None,
+        };
+        check_vocabulary(&config, renderer.as_deref())?;
+        let tied: &[&str] = if config.tie_word_embeddings { &["lm_head.weight"] } else { &[] };
+        let flat = checkpoint::read_folder(dir, &Layout::new(&config).tensors, tied)?;
+        Ok(NativeModel { config, flat, renderer })
+    }
+
+    /// Its shape.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Its tokenizer and template, where it has them.
+    pub fn renderer(&self) -> Option<&Arc<Renderer>> {
+        self.renderer.as_ref()
+    }
+
+    /// How many numbers it has.
+    pub fn parameters(&self) -> usize {
+        self.flat.len()
+    }
+
+    /// Its tensors: name, shape, numbers.
+    pub fn tensors(&self) -> impl Iterator<Item = (String, Vec<usize>, &[f32])> {
+        let tensors = Layout::new(&self.config).tensors;
+        tensors.into_iter().map(|t| (t.name, t.shape, &self.flat[t.range]))
+    }
+
+    /// Writes a folder that `transformers` loads unchanged.
+    pub fn save(&self, dir: &Path, format: NumberFormat) -> Result<()> {
+        write_folder(dir, &self.config, &self.flat, self.renderer.as_deref(), format)
+    }
+
+    /// A trainer that starts from this model, and a sampler that sees what the trainer publishes. The model itself is
+    /// published as version 0 of the policy.
+    pub fn train(self, options: Options) -> Result<(NativeTrainer, NativeSampler)> {
+        let shared = Shared::new(&self, options)?;
+        let trainer = NativeTrainer::new(Arc::clone(&shared), self.flat);
+        Ok((trainer, NativeSampler::new(shared)))
+    }
+
+    /// A sampler alone.
+    pub fn sampler(self, options: Options) -> Result<NativeSampler> {
+        let shared = Shared::new(&self, options)?;
+        let weights = Arc::new(shared.model.weights(self.flat));
+        shared.published.put(&AdapterName::default(), weights);
+        Ok(NativeSampler::new(shared))
+    }
+}
+
+/// What trainer and sampler have in common.
+pub(crate) struct Shared {
+    pub(crate) model: Model<Cpu>,
+    pub(crate) renderer: Option<Arc<Renderer>>,
+    pub(crate) published: Published,
+    pub(crate) pool: rayon::ThreadPool,
+    pub(crate) options: Options,
+}
+
+impl Shared {
+    fn new(model: &NativeModel, options: Options) -> Result<Arc<Self>> {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(options.threads)
+            .thread_name(|i| format!("native-{i}"))
+            .build()
+            .map_err(|e| Error::Engine { engine: "native".to_owned(), reason: format!("starting threads: {e}") })?;
+        Ok(Arc::new(Shared {
+            model: Model::new(model.config.clone(), Cpu::new()),
+            renderer: model.renderer.clone(),
+            published: Published::default(),
+            pool,
+            options,
+        }))
+    }
+
+    /// Tokens per chunk: few enough that a chunk's work stays in the caches.
+    pub(crate) fn chunk_tokens(&self) -> usize {
+        match self.options.chunk_tokens {
+            0 => (32_768 / self.model.config.hidden_size).clamp(128, 1024),
+            n => n,
+        }
+    }
+}
+
+fn check_vocabulary(config: &Config, renderer: Option<&Renderer>) -> Result<()> {
+    match renderer.map(Renderer::vocabulary) {
+        Some(words) if words > config.vocab_size => Err(Error::invalid(
+            "tokenizer",
+            format!("its {words} tokens are more than the {} rows of the embedding (vocab_size)", config.vocab_size),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Writes config, weights, tokenizer and generation defaults.
+pub(crate) fn write_folder(
+    dir: &Path,
+    config: &Config,
+    flat: &[f32],
+    renderer: Option<&Renderer>,
+    format: NumberFormat,
+) -> Result<()> {
+    std::fs::create_dir_all(dir).map_err(Error::write(dir))?;
+    let write = |name: &str, text: &str| {
+        let path = dir.join(name);
+        std::fs::write(&path, text).map_err(Error::write(&path))
+    };
+    write("config.json", &config.to_json(format.config_name()))?;
+    let generation = serde_json::json!({
+        "bos_token_id": config.bos_token_id,
+        "eos_token_id": config.eos_token_ids,
+        "do_sample": true,
+        "temperature": 1.0,
+    });
+    write("generation_config.json", &format!("{generation:#}\n"))?;
+    if let Some(r) = renderer {
+        let control = r.control();
+        let text = |id: Option<u32>| id.and_then(|id| r.token_text(id));
+        let tokenizer = serde_json::json!({
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": text(control.bos),
+            "eos_token": text(control.end_of_turn),
+            "clean_up_tokenization_spaces": false,
+            "model_max_length": config.max_position_embeddings,
+        });
+        write("tokenizer.json", r.tokenizer_json())?;
+        write("tokenizer_config.json", &format!("{tokenizer:#}\n"))?;
+        if let Some(template) = r.template() {
+            write("chat_template.jinja", template)?;
+        }
+    }
+    let tensors = Layout::new(config).tensors;
+    checkpoint::write_tensors(&dir.join("model.safetensors"), &[("", flat)], &tensors, format)
+}

@@ -1,0 +1,251 @@
+//! The kernels on the CPU.
+//!
+//! All sums have an order that depends on shapes alone, so bits depend neither on the number of threads nor on what else
+//! is in the batch.
+
+mod adam;
+mod attention;
+mod distribution;
+pub(crate) mod gemm;
+mod norm;
+mod rope;
+mod shared;
+mod swiglu;
+#[cfg(test)]
+pub(crate) mod testing;
+
+use super::{AdamW, Choice, Heads, Kernels, Span, Strided, Target};
+use crate::simd::Level;
+use gemm::{Left, Right};
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// The CPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cpu {
+    level: Level,
+    /// Whether a kernel may spread over the threads of the pool it is called in.
+    share: bool,
+}
+
+impl Cpu {
+    pub(crate) fn new() -> Self {
+        Cpu { level: Level::best(), share: true }
+    }
+
+    /// The instructions in use, for people.
+    pub(crate) fn instructions(&self) -> &'static str {
+        self.level.name()
+    }
+
+    /// Runs `work` over row ranges, on several threads where that pays. Rows must be independent of each other.
+    fn over_rows(&self, rows: usize, numbers_per_row: usize, work: impl Fn(Range<usize>) + Sync) {
+        const WORTH_SHARING: usize = 1 << 15;
+        let threads = rayon::current_num_threads();
+        if !self.share || threads == 1 || rows * numbers_per_row < WORTH_SHARING {
+            return work(0..rows);
+        }
+        let step = rows.div_ceil(4 * threads).max(1);
+        (0..rows.div_ceil(step)).into_par_iter().for_each(|i| work(i * step..rows.min((i + 1) * step)));
+    }
+}
+
+/// A weight matrix as panels of columns.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    data: Vec<f32>,
+    outputs: usize,
+    inputs: usize,
+}
+
+impl Kernels for Cpu {
+    type Buffer = Vec<f32>;
+    type Ref<'a> = &'a [f32];
+    type Mut<'a> = &'a mut [f32];
+    type Packed = Packed;
+
+    fn alone(&self) -> Self {
+        Cpu { share: false, ..*self }
+    }
+
+    fn zeros(&self, len: usize) -> Vec<f32> {
+        vec![0.0; len]
+    }
+
+    fn reserve(&self, buffer: &mut Vec<f32>, len: usize) {
+        if buffer.len() < len {
+            buffer.resize(len, 0.0);
+        }
+    }
+
+    fn get<'a>(&self, buffer: &'a Vec<f32>, range: Range<usize>) -> &'a [f32] {
+        &buffer[range]
+    }
+
+    fn get_mut<'a>(&self, buffer: &'a mut Vec<f32>, range: Range<usize>) -> &'a mut [f32] {
+        &mut buffer[range]
+    }
+
+    fn upload(&self, data: &[f32], to: &mut [f32]) {
+        to.copy_from_slice(data);
+    }
+
+    fn download(&self, from: &[f32], to: &mut [f32]) {
+        to.copy_from_slice(from);
+    }
+
+    fn copy(&self, from: &[f32], to: &mut [f32]) {
+        to.copy_from_slice(from);
+    }
+
+    fn fill(&self, to: &mut [f32], value: f32) {
+        to.fill(value);
+    }
+
+    fn add(&self, from: &[f32], to: &mut [f32]) {
+        assert_eq!(from.len(), to.len());
+        for (t, f) in to.iter_mut().zip(from) {
+            *t += f;
+        }
+    }
+
+    fn gather(&self, from: &[f32], rows: &[u32], width: usize, to: &mut [f32]) {
+        for (&row, to) in rows.iter().zip(to.chunks_exact_mut(width)) {
+            to.copy_from_slice(&from[row as usize * width..][..width]);
+        }
+    }
+
+    fn scatter_add(&self, from: &[f32], rows: &[u32], width: usize, to: &mut [f32]) {
+        for (&row, from) in rows.iter().zip(from.chunks_exact(width)) {
+            for (t, f) in to[row as usize * width..][..width].iter_mut().zip(from) {
+                *t += f;
+            }
+        }
+    }
+
+    fn pack(&self, weight: &[f32], outputs: usize, inputs: usize) -> Packed {
+        let mut packed = Packed { data: vec![0.0; gemm::packed_len(outputs, inputs)], outputs, inputs };
+        self.repack(weight, &mut packed);
+        packed
+    }
+
+    fn repack(&self, weight: &[f32], packed: &mut Packed) {
+        gemm::pack_transposed(weight, packed.outputs, packed.inputs, packed.inputs, &mut packed.data);
+    }
+
+    fn linear(&self, x: &[f32], rows: usize, w: &Packed, y: &mut [f32], add: bool) {
+        let right = Right::Packed { data: &w.data, k: w.inputs };
+        let shape = (rows, w.outputs, w.inputs);
+        gemm::gemm(self.level, self.share, shape, Left::rows(x, w.inputs), right, y, w.outputs, add);
+    }
+
+    fn linear_input_grad(&self, dy: &[f32], w: &[f32], shape: (usize, usize, usize), dx: &mut [f32], add: bool) {
+        let (rows, outputs, inputs) = shape;
+        let right = Right::Rows { data: w, stride: inputs };
+        let shape = (rows, inputs, outputs);
+        gemm::gemm(self.level, self.share, shape, Left::rows(dy, outputs), right, dx, inputs, add);
+    }
+
+    fn linear_weight_grad(&self, dy: &[f32], x: &[f32], shape: (usize, usize, usize), dw: &mut [f32]) {
+        let (rows, outputs, inputs) = shape;
+        let right = Right::Rows { data: x, stride: inputs };
+        let shape = (outputs, inputs, rows);
+        gemm::gemm(self.level, self.share, shape, Left::columns(dy, outputs), right, dw, inputs, true);
+    }
+
+    fn norm(&self, x: &[f32], w: &[f32], epsilon: f32, y: &mut [f32], inverse: &mut [f32]) {
+        norm::forward(self, x, w, epsilon, y, inverse);
+    }
+
+    fn norm_grad(&self, dy: &[f32], x: &[f32], w: &[f32], inverse: &[f32], dx: &mut [f32], dw: &mut [f32]) {
+        norm::backward(self, dy, x, w, inverse, dx, dw);
+    }
+
+    fn head_norm_rope(
+        &self,
+        heads: Heads,
+        qkv: &[f32],
+        w: &[f32],
+        epsilon: f32,
+        turns: &[f32],
+        positions: &[u32],
+        qk: &mut [f32],
+        inverse: &mut [f32],
+    ) {
+        rope::forward(self, heads, qkv, w, epsilon, turns, positions, qk, inverse);
+    }
+
+    fn head_norm_rope_grad(
+        &self,
+        heads: Heads,
+        dqk: &[f32],
+        qkv: &[f32],
+        w: &[f32],
+        turns: &[f32],
+        positions: &[u32],
+        inverse: &[f32],
+        dqkv: &mut [f32],
+        dw: &mut [f32],
+    ) {
+        rope::backward(self, heads, dqk, qkv, w, turns, positions, inverse, dqkv, dw);
+    }
+
+    fn attention(
+        &self,
+        heads: Heads,
+        spans: &[Span],
+        q: Strided<&[f32]>,
+        k: Strided<&[f32]>,
+        v: Strided<&[f32]>,
+        out: &mut [f32],
+        log_sums: &mut [f32],
+    ) {
+        attention::forward(self, heads, spans, q, k, v, out, log_sums);
+    }
+
+    fn attention_grad(
+        &self,
+        heads: Heads,
+        spans: &[Span],
+        qk: &[f32],
+        qkv: &[f32],
+        out: &[f32],
+        log_sums: &[f32],
+        dout: &[f32],
+        dqk: &mut [f32],
+        dqkv: &mut [f32],
+    ) {
+        attention::backward(self, heads, spans, qk, qkv, out, log_sums, dout, dqk, dqkv);
+    }
+
+    fn swiglu(&self, x: &[f32], width: usize, y: &mut [f32]) {
+        swiglu::forward(self, x, width, y);
+    }
+
+    fn swiglu_grad(&self, dy: &[f32], x: &[f32], width: usize, dx: &mut [f32]) {
+        swiglu::backward(self, dy, x, width, dx);
+    }
+
+    fn distribution(&self, logits: &[f32], vocabulary: usize, targets: &[Target<'_>], out: &mut [Choice]) {
+        distribution::forward(self, logits, vocabulary, targets, out);
+    }
+
+    fn distribution_grad(
+        &self,
+        logits: &mut [f32],
+        vocabulary: usize,
+        targets: &[Target<'_>],
+        choices: &[Choice],
+        slopes: &[(f32, f32)],
+    ) {
+        distribution::backward(self, logits, vocabulary, targets, choices, slopes);
+    }
+
+    fn sum_of_squares(&self, x: &[f32]) -> f64 {
+        adam::sum_of_squares(self, x)
+    }
+
+    fn adamw(&self, set: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
+        adam::step(self, set, p, g, m, v);
+    }
+}

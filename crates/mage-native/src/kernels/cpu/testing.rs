@@ -1,0 +1,46 @@
+//! What the kernel tests share: repeatable numbers and slopes by finite differences.
+
+use mage_env::Seed;
+use rand::RngExt;
+
+/// `len` numbers between −1 and 1.
+pub(crate) fn numbers(len: usize, seed: u64) -> Vec<f32> {
+    let mut rng = Seed::new(seed).child("numbers").rng();
+    (0..len).map(|_| rng.random::<f32>() * 2.0 - 1.0).collect()
+}
+
+/// Checks `gradient` against the slopes of `value` at `x`, in a spread of directions.
+pub(crate) fn check_slopes(name: &str, x: &[f32], gradient: &[f32], value: impl FnMut(&[f32]) -> f64) {
+    check_some_slopes(name, 37, x, gradient, value);
+}
+
+/// The same in about `directions` directions.
+pub(crate) fn check_some_slopes(
+    name: &str,
+    directions: usize,
+    x: &[f32],
+    gradient: &[f32],
+    mut value: impl FnMut(&[f32]) -> f64,
+) {
+    assert_eq!(x.len(), gradient.len());
+    let h = 1e-2_f32;
+    let scale = gradient.iter().map(|g| g.abs()).fold(0.0, f32::max).max(1e-3);
+    let step = (x.len() / directions).max(1);
+    for i in (0..x.len()).step_by(step) {
+        let mut at = |by: f32| {
+            let mut moved = x.to_vec();
+            moved[i] += by;
+            value(&moved)
+        };
+        // Five points: exact for polynomials to the fourth degree.
+        let slope = (8.0 * (at(h) - at(-h)) - (at(2.0 * h) - at(-2.0 * h))) / (12.0 * f64::from(h));
+        let error = (slope - f64::from(gradient[i])).abs();
+        assert!(error <= 4e-3 * f64::from(scale), "{name}[{i}]: gradient {} but slope {slope}", gradient[i]);
+    }
+}
+
+/// A weighted sum, so that every output has a different influence on the value.
+pub(crate) fn weighted(outputs: &[f32], weights: &[f32]) -> f64 {
+    assert_eq!(outputs.len(), weights.len());
+    outputs.iter().zip(weights).map(|(o, w)| f64::from(*o) * f64::from(*w)).sum()
+}

@@ -1,0 +1,53 @@
+//! What can this machine do?
+
+use crate::kernels::Kernels;
+use crate::kernels::cpu::Cpu;
+use std::time::Instant;
+
+/// What the engine finds on this machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// Threads the engine would use.
+    pub threads: usize,
+    /// The instructions its kernels use.
+    pub instructions: &'static str,
+    /// Billions of multiplications and additions per second in a matrix product on all threads.
+    pub product_gflops: f64,
+    /// Gigabytes per second copied by one thread.
+    pub copy_gbytes: f64,
+}
+
+impl Machine {
+    /// Looks, and measures for about half a second.
+    pub fn measure() -> Self {
+        let cpu = Cpu::new();
+        let (n, k) = (512, 512);
+        let w = cpu.pack(&vec![0.5; n * k], n, k);
+        let (x, mut y) = (vec![0.25; n * k], vec![0.0; n * n]);
+        let product = best(|| cpu.linear(&x, n, &w, &mut y, false));
+        let from = vec![1.0_f32; 16 << 20];
+        let mut to = vec![0.0_f32; from.len()];
+        let copy = best(|| cpu.copy(&from, &mut to));
+        Machine {
+            threads: rayon::current_num_threads(),
+            instructions: cpu.instructions(),
+            product_gflops: 2.0 * (n * n * k) as f64 / product / 1e9,
+            copy_gbytes: 4.0 * from.len() as f64 / copy / 1e9,
+        }
+    }
+}
+
+/// The shortest of several runs, in seconds.
+fn best(mut work: impl FnMut()) -> f64 {
+    let start = Instant::now();
+    let mut best = f64::INFINITY;
+    for _ in 0..50 {
+        let begin = Instant::now();
+        work();
+        best = best.min(begin.elapsed().as_secs_f64());
+        if start.elapsed().as_secs_f64() > 0.25 {
+            break;
+        }
+    }
+    best
+}

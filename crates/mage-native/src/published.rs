@@ -1,0 +1,51 @@
+//! Which weights does a sampler see?
+//!
+//! Those that were published, whole or not at all: a request takes hold of one set at its start and keeps it to its end.
+
+use crate::kernels::cpu::Cpu;
+use crate::model::Weights;
+use mage_engine::{AdapterName, Error, Result, WeightVersion, WeightsId};
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// One published set of weights.
+#[derive(Clone)]
+pub(crate) struct Release {
+    pub(crate) version: WeightVersion,
+    pub(crate) weights: Arc<Weights<Cpu>>,
+}
+
+/// Everything published, by name.
+#[derive(Default)]
+pub(crate) struct Published(RwLock<BTreeMap<AdapterName, Release>>);
+
+impl Published {
+    pub(crate) fn put(&self, name: &AdapterName, weights: Arc<Weights<Cpu>>) -> WeightVersion {
+        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let version = WeightVersion(all.get(name).map_or(0, |r| r.version.0 + 1));
+        all.insert(name.clone(), Release { version, weights });
+        version
+    }
+
+    pub(crate) fn get(&self, name: &AdapterName) -> Result<(WeightsId, Arc<Weights<Cpu>>)> {
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        match all.get(name) {
+            Some(r) => Ok((WeightsId { name: name.clone(), version: r.version }, Arc::clone(&r.weights))),
+            None => {
+                let known: Vec<&str> = all.keys().map(AdapterName::as_str).collect();
+                Err(Error::invalid(
+                    format!("weights `{name}`"),
+                    format!("nothing was published under that name; there is {}", known.join(", ")),
+                ))
+            }
+        }
+    }
+
+    pub(crate) fn all(&self) -> BTreeMap<AdapterName, Release> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn replace(&self, all: BTreeMap<AdapterName, Release>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = all;
+    }
+}

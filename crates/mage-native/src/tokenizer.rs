@@ -1,0 +1,178 @@
+//! Where does a new model's vocabulary come from?
+//!
+//! From given text (byte-level BPE, with the control words of a chat), or from given words (one token each, separated by
+//! spaces), for small models that speak a compact language.
+
+use mage_engine::{Error, Renderer, Result};
+use serde_json::{Map, Value, json};
+use tokenizers::models::TrainerWrapper;
+use tokenizers::models::bpe::{BPE, BpeTrainer};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::{AddedToken, Tokenizer};
+
+/// The control words of a chat vocabulary, special ones first.
+const CHAT_CONTROL: [(&str, bool); 5] =
+    [("<|endoftext|>", true), ("<|im_start|>", true), ("<|im_end|>", true), ("<think>", false), ("</think>", false)];
+
+/// The turns of a chat, thoughts of earlier turns left out; without thinking the model's turn begins with empty thoughts.
+const CHAT_TEMPLATE: &str = "\
+{%- set ns = namespace(last=-1) %}
+{%- for message in messages %}
+    {%- if message.role == 'user' %}
+        {%- set ns.last = loop.index0 %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- set content = message.content %}
+    {%- if message.role == 'assistant' %}
+        {%- set thoughts = '' %}
+        {%- if '</think>' in content %}
+            {%- set thoughts = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+            {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+        {%- endif %}
+        {%- if loop.index0 > ns.last and thoughts %}
+            {%- set content = '<think>\\n' + thoughts + '\\n</think>\\n\\n' + content %}
+        {%- endif %}
+    {%- endif %}
+    {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>' + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}
+";
+
+/// A byte-level BPE vocabulary of about `size` tokens, learnt from `text`, with control words and a template for chats.
+pub fn chat_tokenizer(text: &str, size: usize) -> Result<Renderer> {
+    let least = 256 + CHAT_CONTROL.len();
+    if size < least {
+        return Err(Error::invalid(
+            "tokenizer size",
+            format!("{size} is below {least}: every byte and control word needs a token"),
+        ));
+    }
+    let failed = |e: tokenizers::Error| Error::invalid("tokenizer", e.to_string());
+    let mut tokenizer = Tokenizer::new(BPE::default());
+    let bytes = || ByteLevel::new(false, false, true);
+    tokenizer.with_pre_tokenizer(Some(bytes()));
+    tokenizer.with_decoder(Some(bytes()));
+    let mut trainer = TrainerWrapper::from(
+        BpeTrainer::builder()
+            .vocab_size(size - CHAT_CONTROL.len())
+            .min_frequency(2)
+            .show_progress(false)
+            .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+            .build(),
+    );
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    tokenizer.train(&mut trainer, lines.into_iter()).map_err(failed)?;
+    for (word, special) in CHAT_CONTROL {
+        let token = AddedToken::from(word, special).normalized(false);
+        if special { tokenizer.add_special_tokens([token]) } else { tokenizer.add_tokens([token]) }.map_err(failed)?;
+    }
+    let json = tokenizer.to_string(false).map_err(failed)?;
+    Renderer::new(&json, Some(CHAT_TEMPLATE), None, Some("<|im_end|>"))
+}
+
+/// The control words of a word vocabulary that have a meaning to us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Control {
+    /// Starts a prompt.
+    pub bos: String,
+    /// Asks for the answer.
+    pub go: String,
+    /// Ends an answer.
+    pub end: String,
+    /// Stands for every unknown word.
+    pub unknown: String,
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        Control { bos: "[BOS]".into(), go: "[GO]".into(), end: "[END]".into(), unknown: "[?]".into() }
+    }
+}
+
+/// A vocabulary of exactly these words, one token each, separated by spaces. Control words come first; text from outside
+/// never yields one. The template joins all messages behind the word that starts a prompt and ends with the one that asks
+/// for the answer.
+pub fn word_tokenizer(words: &[String], control: &Control) -> Result<Renderer> {
+    let specials = [&control.bos, &control.go, &control.end];
+    let mut vocabulary = Map::new();
+    for word in specials.into_iter().chain([&control.unknown]).chain(words) {
+        if word.is_empty() || word.chars().any(char::is_whitespace) {
+            return Err(Error::invalid("vocabulary", format!("`{word}` is not a word: it is empty or has spaces")));
+        }
+        let id = vocabulary.len();
+        if vocabulary.insert(word.clone(), id.into()).is_some() {
+            return Err(Error::invalid("vocabulary", format!("the word `{word}` is given twice")));
+        }
+    }
+    let added: Vec<Value> = specials
+        .iter()
+        .enumerate()
+        .map(|(id, word)| {
+            json!({"id": id, "content": word, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+                "special": true})
+        })
+        .collect();
+    let json = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
+        "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": control.unknown},
+    });
+    let template = format!(
+        "{} {{% for message in messages %}}{{{{ message.content }}}} {{% endfor %}}{{% if add_generation_prompt %}}{}{{% endif %}}",
+        control.bos, control.go
+    );
+    Renderer::new(&json.to_string(), Some(&template), Some(&control.bos), Some(&control.end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mage_engine::{Message, Thinking};
+
+    #[test]
+    fn words_are_tokens() {
+        let words: Vec<String> = ["J", "Q", "K", "BET", "PASS"].map(str::to_owned).to_vec();
+        let r = word_tokenizer(&words, &Control::default()).unwrap();
+        assert_eq!(r.vocabulary(), 9);
+        assert_eq!(r.encode("K BET x [GO]").unwrap(), [6, 7, 3, 3]);
+        assert_eq!(r.chat(&[Message::user("J PASS")], Thinking::Off, true).unwrap(), [0, 4, 8, 1]);
+        assert_eq!(r.decode(&[6, 7, 2]).unwrap(), "K BET");
+        assert!(word_tokenizer(&["a b".to_owned()], &Control::default()).is_err());
+        assert!(word_tokenizer(&["a".to_owned(), "a".to_owned()], &Control::default()).is_err());
+    }
+
+    #[test]
+    fn text_becomes_tokens_and_comes_back() {
+        let text = "The opponent bets. The opponent passes.\nYour card: the King.\n".repeat(40);
+        let r = chat_tokenizer(&text, 300).unwrap();
+        assert!(r.vocabulary() <= 300 && r.vocabulary() > 261, "{}", r.vocabulary());
+        for sample in ["The opponent bets.\n", "Ünïcödé ♠ \u{1F0A1}", "  two  spaces "] {
+            assert_eq!(r.decode(&r.encode(sample).unwrap()).unwrap(), sample);
+        }
+        assert!(r.encode("The opponent").unwrap().len() < 12);
+        assert!(r.encode("<|im_end|></think>").unwrap().iter().all(|&t| !r.is_control(t)));
+        assert!(chat_tokenizer(&text, 10).is_err());
+        assert!(chat_tokenizer("", 300).is_ok(), "no text leaves the bytes");
+    }
+
+    #[test]
+    fn thoughts_of_earlier_turns_are_left_out() {
+        let r = chat_tokenizer("", 300).unwrap();
+        let show =
+            |messages: &[Message], thinking, open| r.decode_all(&r.chat(messages, thinking, open).unwrap()).unwrap();
+        let first = [Message::user("a"), Message::assistant("<think>\nhm\n</think>\n\nb"), Message::user("c")];
+        assert_eq!(
+            show(&first, Thinking::Off, true),
+            "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n\
+             <|im_start|>assistant\n<think>\n\n</think>\n\n"
+        );
+        assert!(show(&first, Thinking::On, true).ends_with("<|im_start|>assistant\n"));
+        assert!(show(&first[..2], Thinking::On, false).contains("<think>\nhm\n</think>\n\nb<|im_end|>"));
+    }
+}

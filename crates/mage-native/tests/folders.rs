@@ -1,0 +1,69 @@
+//! A model folder: written, read back, and refused where it does not fit together.
+
+use mage_env::Seed;
+use mage_native::{Config, NativeModel, NumberFormat, chat_tokenizer};
+use std::path::Path;
+use std::sync::Arc;
+
+fn written(dir: &Path, tied: bool) -> NativeModel {
+    let renderer = Arc::new(chat_tokenizer("PASS or BET? ", 280).unwrap());
+    let config = Config {
+        vocab_size: renderer.vocabulary() + 3,
+        hidden_size: 16,
+        intermediate_size: 24,
+        num_hidden_layers: 2,
+        num_attention_heads: 2,
+        num_key_value_heads: 1,
+        head_dim: 8,
+        rms_norm_eps: 1e-6,
+        rope_theta: 1e6,
+        tie_word_embeddings: tied,
+        max_position_embeddings: 64,
+        bos_token_id: None,
+        eos_token_ids: vec![renderer.control().end_of_turn.unwrap()],
+    };
+    let model = NativeModel::new(config, 0.02, Seed::new(1), Some(renderer)).unwrap();
+    model.save(dir, NumberFormat::F32).unwrap();
+    model
+}
+
+#[test]
+fn a_folder_comes_back_whole() {
+    for tied in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let model = written(dir.path(), tied);
+        let back = NativeModel::open(dir.path()).unwrap();
+        assert_eq!(back.config(), model.config());
+        assert!(back.tensors().eq(model.tensors()));
+        let (a, b) = (model.renderer().unwrap(), back.renderer().unwrap());
+        assert_eq!(a.control(), b.control());
+        assert_eq!(a.template(), b.template());
+    }
+}
+
+#[test]
+fn a_vocabulary_larger_than_the_embedding_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    written(dir.path(), true);
+    let path = dir.path().join("config.json");
+    let mut config: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    config["vocab_size"] = 200.into();
+    std::fs::write(&path, config.to_string()).unwrap();
+    let e = NativeModel::open(dir.path()).err().unwrap().to_string();
+    assert!(e.contains("more than the 200 rows"), "{e}");
+    config["vocab_size"] = 300.into();
+    std::fs::write(&path, config.to_string()).unwrap();
+    let e = NativeModel::open(dir.path()).err().unwrap().to_string();
+    assert!(e.contains("model.embed_tokens.weight` has shape"), "{e}");
+}
+
+#[test]
+fn missing_files_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let e = NativeModel::open(dir.path()).err().unwrap().to_string();
+    assert!(e.contains("config.json"), "{e}");
+    written(dir.path(), true);
+    std::fs::remove_file(dir.path().join("model.safetensors")).unwrap();
+    let e = NativeModel::open(dir.path()).err().unwrap().to_string();
+    assert!(e.contains("no model.safetensors"), "{e}");
+}
