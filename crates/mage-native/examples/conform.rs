@@ -1,17 +1,21 @@
 //! Runs one training case and writes everything a reference can be compared with.
 //!
 //! `conform CASE_DIR`: the folder holds a model and `case.json` (rows, loss, optimiser); results go to `CASE_DIR/out`:
-//! `result.json` (losses, log-probabilities, greedy tokens, chat tokens), `gradients.safetensors`, and after the steps
-//! the model itself under `trained`.
+//! `result.json` (losses, log-probabilities, logits, greedy tokens, chat tokens), `gradients.safetensors`, and after the
+//! steps the model itself under `trained`.
+//!
+//! `conform new DIR TEXT` makes a small model with a vocabulary learnt from a file, to be loaded elsewhere.
 
 use mage_engine::{
     KlForm, Loss, Message, Objective, OptimStep, PerToken, SampleRequest, SamplingParams, Thinking, TokenClass,
     TokenForest, Trainer,
 };
-use mage_native::{NativeModel, NumberFormat, Options};
+use mage_env::Seed;
+use mage_native::{Config, NativeModel, NumberFormat, Options, chat_tokenizer};
 use serde::Deserialize;
 use std::error::Error;
 use std::path::Path;
+use std::sync::Arc;
 
 #[derive(Deserialize)]
 struct Case {
@@ -38,8 +42,36 @@ struct Row {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let dir = std::env::args().nth(1).ok_or("usage: conform CASE_DIR")?;
-    let dir = Path::new(&dir);
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match &args[..] {
+        [dir] => run(Path::new(dir)),
+        [new, dir, text] if new == "new" => make(Path::new(dir), Path::new(text)),
+        _ => Err("usage: conform CASE_DIR, or conform new DIR TEXT".into()),
+    }
+}
+
+fn make(dir: &Path, text: &Path) -> Result<(), Box<dyn Error>> {
+    let renderer = Arc::new(chat_tokenizer(&std::fs::read_to_string(text)?, 400)?);
+    let config = Config {
+        vocab_size: renderer.vocabulary(),
+        hidden_size: 32,
+        intermediate_size: 64,
+        num_hidden_layers: 2,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        head_dim: 16,
+        rms_norm_eps: 1e-6,
+        rope_theta: 1e6,
+        tie_word_embeddings: true,
+        max_position_embeddings: 1024,
+        bos_token_id: None,
+        eos_token_ids: renderer.control().end_of_turn.into_iter().collect(),
+    };
+    NativeModel::new(config, 0.1, Seed::new(1), Some(renderer))?.save(dir, NumberFormat::F32)?;
+    Ok(())
+}
+
+fn run(dir: &Path) -> Result<(), Box<dyn Error>> {
     let case: Case = serde_json::from_str(&std::fs::read_to_string(dir.join("case.json"))?)?;
     let out = dir.join("out");
     std::fs::create_dir_all(&out)?;
@@ -62,10 +94,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let model = NativeModel::open(dir)?;
     let renderer = model.renderer().cloned();
     let (mut trainer, sampler) = model.train(Options::default())?;
-    let mut greedy = Vec::new();
+    let (mut greedy, mut logits) = (Vec::new(), Vec::new());
     for prompt in case.prompts {
         let params = SamplingParams { temperature: 0.0, max_tokens: case.greedy_tokens, ..Default::default() };
-        greedy.push(sampler.generate(&SampleRequest { prompt, params, ..Default::default() }, |_| ())?.tokens);
+        let request = SampleRequest { prompt, params, ..Default::default() };
+        logits.push(sampler.logits(&request)?);
+        greedy.push(sampler.generate(&request, |_| ())?.tokens);
     }
     let mut chats = Vec::new();
     if let Some(r) = &renderer {
@@ -95,7 +129,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     trainer.save_model(&out.join("trained"), NumberFormat::F32)?;
     let result = serde_json::json!({
-        "losses": losses, "norms": norms, "logprobs": first.logprobs, "entropy": first.entropy, "greedy": greedy, "chats": chats,
+        "losses": losses, "norms": norms, "logprobs": first.logprobs, "entropy": first.entropy, "greedy": greedy,
+        "logits": logits, "chats": chats,
     });
     std::fs::write(out.join("result.json"), result.to_string())?;
     Ok(())

@@ -92,7 +92,7 @@ impl NativeModel {
     /// A sampler alone.
     pub fn sampler(self, options: Options) -> Result<NativeSampler> {
         let shared = Shared::new(&self, options)?;
-        let weights = Arc::new(shared.model.weights(self.flat));
+        let weights = Arc::new(shared.pool.install(|| shared.model.weights(self.flat)));
         shared.published.put(&AdapterName::default(), weights);
         Ok(NativeSampler::new(shared))
     }
@@ -123,10 +123,12 @@ impl Shared {
         }))
     }
 
-    /// Tokens per chunk: few enough that a chunk's work stays in the caches.
+    /// Tokens per chunk: a small model's whole chunk stays in a core's own cache, a larger one's chunk is still long
+    /// enough to keep the products busy.
     pub(crate) fn chunk_tokens(&self) -> usize {
+        const CACHE: usize = 1 << 20;
         match self.options.chunk_tokens {
-            0 => (32_768 / self.model.config.hidden_size).clamp(128, 1024),
+            0 => (CACHE / self.model.bytes_per_token()).clamp(192, 1024),
             n => n,
         }
     }

@@ -209,6 +209,13 @@ impl<K: Kernels> Model<K> {
         Arc::clone(&turns)
     }
 
+    /// What a forward pass remembers of a token, in bytes.
+    pub(crate) fn bytes_per_token(&self) -> usize {
+        let (c, heads) = (&self.config, self.config.heads());
+        let numbers = 4 * c.hidden_size + heads.qkv() + heads.qk() + heads.out() + 3 * c.intermediate_size;
+        4 * c.num_hidden_layers * numbers
+    }
+
     /// How many rows of logits exist at a time.
     fn logit_rows(&self) -> usize {
         (LOGITS / self.config.vocab_size).clamp(16, 256)

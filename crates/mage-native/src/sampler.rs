@@ -96,6 +96,20 @@ impl NativeSampler {
         })
     }
 
+    /// The logits after a prompt, before any mask.
+    pub fn logits(&self, request: &SampleRequest) -> Result<Vec<f32>> {
+        let Shared { model, published, pool, .. } = &*self.shared;
+        request.check(model.config.vocab_size, self.caps.max_context)?;
+        let (_, weights) = published.get(&request.weights)?;
+        let mut logits = Vec::new();
+        pool.install(|| {
+            let mut cache = model.cache(request.prompt.len());
+            let mut workspace = Workspace::new(&model.kernels);
+            model.extend(&weights, &request.prompt, &mut cache, &mut workspace, &mut logits);
+        });
+        Ok(logits)
+    }
+
     fn stop_text(&self, request: &SampleRequest, tokens: &[u32]) -> Result<bool> {
         match &self.shared.renderer {
             Some(r) if !request.params.stop_texts.is_empty() => {

@@ -20,7 +20,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Gradients of all lanes together take at most this many bytes, unless that leaves fewer than [`FEWEST_LANES`].
 const LANE_BYTES: usize = 4 << 20;
@@ -37,16 +37,13 @@ pub struct NativeTrainer {
     grads: Vec<f32>,
     first: Vec<f32>,
     second: Vec<f32>,
-    lanes: Vec<Lane>,
+    /// A gradient for each lane; empty where there is one lane, which adds to the trainer's own.
+    lanes: Vec<Vec<f32>>,
+    /// As many as ever worked at once.
+    workspaces: Mutex<Vec<Workspace<Cpu>>>,
     state: State,
     /// Whether a gradient waits for its step.
     pending: bool,
-}
-
-struct Lane {
-    workspace: Workspace<Cpu>,
-    /// Empty where there is only one lane: it adds to the trainer's own.
-    grads: Vec<f32>,
 }
 
 /// What is saved besides weights and moments.
@@ -71,8 +68,7 @@ impl NativeTrainer {
     pub(crate) fn new(shared: Arc<Shared>, flat: Vec<f32>) -> Self {
         let len = flat.len();
         let lanes = if len > ONE_LANE_ABOVE { 1 } else { (LANE_BYTES / (4 * len)).clamp(FEWEST_LANES, MOST_LANES) };
-        let lanes =
-            (0..lanes).map(|_| Lane { workspace: Workspace::new(&shared.model.kernels), grads: Vec::new() }).collect();
+        let lanes = vec![Vec::new(); lanes];
         let caps = TrainerCaps {
             engine: "native".to_owned(),
             cross_entropy: true,
@@ -87,7 +83,7 @@ impl NativeTrainer {
             reproducible: true,
             max_context: shared.model.config.max_position_embeddings,
         };
-        let weights = shared.model.weights(flat);
+        let weights = shared.pool.install(|| shared.model.weights(flat));
         let mut trainer = NativeTrainer {
             caps,
             weights,
@@ -95,6 +91,7 @@ impl NativeTrainer {
             first: vec![0.0; len],
             second: vec![0.0; len],
             lanes,
+            workspaces: Mutex::default(),
             state: State::default(),
             pending: false,
             shared,
@@ -104,7 +101,7 @@ impl NativeTrainer {
     }
 
     fn put(&mut self, name: &AdapterName) -> WeightVersion {
-        let copy = self.shared.model.weights(self.weights.flat.clone());
+        let copy = self.shared.pool.install(|| self.shared.model.weights(self.weights.flat.clone()));
         self.shared.published.put(name, Arc::new(copy))
     }
 
@@ -229,21 +226,30 @@ impl Trainer for NativeTrainer {
         let (chunks, count) = batch::chunks(batch, self.shared.chunk_tokens());
         let Shared { model, pool, options, .. } = &*self.shared;
         let (weights, recompute) = (&self.weights, options.recompute);
-        let work = |k: &Cpu, chunk: &Chunk, workspace: &mut Workspace<Cpu>, grads: &mut Vec<f32>| {
-            let mut tally = Tally::default();
-            model.forward_backward(k, weights, chunk, workspace, grads, recompute, |i, choice| {
-                tally.note(&chunk.predictions[i], choice, loss)
-            });
-            tally
+        let workspaces = &self.workspaces;
+        // Does a lane's chunks in order, in the workspace that was used last: it is warm.
+        let work = |k: &Cpu, hand: &[usize], grads: &mut Vec<f32>| {
+            let free = workspaces.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let mut workspace = free.unwrap_or_else(|| Workspace::new(k));
+            let tallies: Vec<(usize, Tally)> = hand
+                .iter()
+                .map(|&i| {
+                    let (chunk, mut tally) = (&chunks[i], Tally::default());
+                    model.forward_backward(k, weights, chunk, &mut workspace, grads, recompute, |p, choice| {
+                        tally.note(&chunk.predictions[p], choice, loss)
+                    });
+                    (i, tally)
+                })
+                .collect();
+            workspaces.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
+            tallies
         };
         let mut total = Tally::default();
         if self.lanes.len() == 1 {
-            let (lane, grads) = (&mut self.lanes[0], &mut self.grads);
-            pool.install(|| {
-                for chunk in &chunks {
-                    total.add(work(&model.kernels, chunk, &mut lane.workspace, grads));
-                }
-            });
+            let (all, grads): (Vec<usize>, _) = ((0..chunks.len()).collect(), &mut self.grads);
+            for (_, tally) in pool.install(|| work(&model.kernels, &all, grads)) {
+                total.add(tally);
+            }
         } else {
             let hands = deal(&chunks, self.lanes.len());
             // With more threads than lanes the kernels share the rest among them.
@@ -251,13 +257,10 @@ impl Trainer for NativeTrainer {
             let lanes = &mut self.lanes[..hands.len()];
             let mut tallies: Vec<(usize, Tally)> = pool.install(|| {
                 let each = lanes.par_iter_mut().zip(&hands).with_max_len(1);
-                each.flat_map_iter(|(lane, hand)| {
-                    lane.grads.clear();
-                    lane.grads.resize(weights.flat.len(), 0.0);
-                    let Lane { workspace, grads } = lane;
-                    let done: Vec<_> =
-                        hand.iter().map(|&i| (i, work(&kernels, &chunks[i], workspace, grads))).collect();
-                    done
+                each.flat_map_iter(|(grads, hand)| {
+                    grads.clear();
+                    grads.resize(weights.flat.len(), 0.0);
+                    work(&kernels, hand, grads)
                 })
                 .collect()
             });
@@ -270,7 +273,7 @@ impl Trainer for NativeTrainer {
                 const PIECE: usize = 1 << 14;
                 self.grads.par_chunks_mut(PIECE).enumerate().for_each(|(i, sum)| {
                     for lane in lanes {
-                        kernels.add(&lane.grads[i * PIECE..][..sum.len()], sum);
+                        kernels.add(&lane[i * PIECE..][..sum.len()], sum);
                     }
                 });
             });
@@ -338,7 +341,7 @@ impl Trainer for NativeTrainer {
         });
         self.grads.fill(0.0);
         self.pending = false;
-        shared.model.repack(&mut self.weights);
+        shared.pool.install(|| shared.model.repack(&mut self.weights));
         Ok(StepReport { grad_norm: norm, skipped: None, skipped_steps: self.state.skipped, steps: self.state.steps })
     }
 
@@ -406,12 +409,12 @@ impl Trainer for NativeTrainer {
                 ));
             }
             let flat = checkpoint::read_tensors(&[folder.join(&p.file)], tensors, &[])?;
-            let weights = Arc::new(self.shared.model.weights(flat));
+            let weights = Arc::new(self.shared.pool.install(|| self.shared.model.weights(flat)));
             published.insert(p.name.clone(), Release { version: p.version, weights });
         }
         self.second = moments.split_off(len);
         self.first = moments;
-        self.weights = self.shared.model.weights(flat);
+        self.weights = self.shared.pool.install(|| self.shared.model.weights(flat));
         self.grads.fill(0.0);
         self.pending = false;
         self.state = State { published: Vec::new(), ..state };

@@ -30,6 +30,10 @@ pub(crate) enum Command {
     Eval(Eval),
     /// List environments, or show one with its ceilings
     Env(Env),
+    /// Make models, look at them, score tokens and write text with them
+    Model(Model),
+    /// Say what this machine can do
+    Doctor,
     /// Print a completion script for your shell
     #[command(after_help = "For example: mage completions bash > ~/.local/share/bash-completion/completions/mage")]
     Completions(Completions),
@@ -161,4 +165,125 @@ pub(crate) struct Conform {
 pub(crate) struct Completions {
     /// The shell
     pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Model {
+    #[command(subcommand)]
+    pub(crate) command: ModelCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ModelCommand {
+    /// Make a new model that knows nothing, as a folder that transformers loads too
+    #[command(after_help = "Example: mage model new --config config.json --tokenizer-from notes.txt my-model")]
+    New(ModelNew),
+    /// Show a model's shape, vocabulary and size
+    Info(ModelInfo),
+    /// Say how likely given tokens are
+    #[command(after_help = "Each line of FILE is a JSON list of token ids; each line of the output holds the \
+                            log-probability of every token but the first.")]
+    Score(ModelScore),
+    /// Write text
+    Generate(ModelGenerate),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ModelNew {
+    /// The shape: a config.json; the vocabulary's size may be left out of it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    #[command(flatten)]
+    pub(crate) vocabulary: Vocabulary,
+    /// How many tokens to learn from a text
+    #[arg(long, default_value_t = 4096, value_name = "COUNT", requires = "tokenizer_from")]
+    pub(crate) tokens: usize,
+    /// The spread of the new weights
+    #[arg(long, default_value_t = mage_native::DEFAULT_SPREAD)]
+    pub(crate) spread: f32,
+    /// Decides the weights
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// The folder to make; it must not exist, or be empty
+    pub(crate) out: PathBuf,
+}
+
+/// Where a new model's words come from.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Vocabulary {
+    /// Learn the vocabulary from this text
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) tokenizer_from: Option<PathBuf>,
+    /// Take the tokenizer of this model folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) tokenizer: Option<PathBuf>,
+    /// Exactly the words in this file, separated by spaces or line breaks
+    #[arg(long, value_name = "FILE")]
+    pub(crate) words: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ModelInfo {
+    /// The model folder
+    pub(crate) dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ModelScore {
+    /// The model folder
+    pub(crate) dir: PathBuf,
+    /// Lines of token ids
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub(crate) tokens: PathBuf,
+    /// Threads; 0 takes all
+    #[arg(long, default_value_t = 0)]
+    pub(crate) threads: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ModelGenerate {
+    /// The model folder
+    pub(crate) dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) input: Input,
+    /// Let it think first (with --chat)
+    #[arg(long)]
+    pub(crate) thinking: bool,
+    /// How many tokens at most
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_tokens: u32,
+    /// 0 takes the most likely token
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) temperature: f32,
+    /// Keep only this many most likely tokens; 0 keeps all
+    #[arg(long, default_value_t = 0)]
+    pub(crate) top_k: u32,
+    /// Keep the most likely tokens that have this much probability together
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) top_p: f32,
+    /// Keep tokens at least this fraction as likely as the most likely one
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) min_p: f32,
+    /// Stop at this text; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+    /// Decides the text
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Threads; 0 takes all
+    #[arg(long, default_value_t = 0)]
+    pub(crate) threads: usize,
+}
+
+/// What to continue.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Input {
+    /// Continue this text
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) prompt: Option<String>,
+    /// Answer this message
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) chat: Option<String>,
 }

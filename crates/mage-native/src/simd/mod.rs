@@ -119,13 +119,19 @@ pub(crate) trait Lanes: Copy {
     #[inline(always)]
     fn load_some(self, s: &[f32]) -> Self::V {
         // SAFETY: no more lanes are touched than the slice has.
-        unsafe { self.load_some_ptr(s.as_ptr(), s.len().min(LANES)) }
+        unsafe { if s.len() >= LANES { self.load_ptr(s.as_ptr()) } else { self.load_some_ptr(s.as_ptr(), s.len()) } }
     }
 
     #[inline(always)]
     fn store_some(self, s: &mut [f32], v: Self::V) {
         // SAFETY: no more lanes are touched than the slice has.
-        unsafe { self.store_some_ptr(s.as_mut_ptr(), s.len().min(LANES), v) }
+        unsafe {
+            if s.len() >= LANES {
+                self.store_ptr(s.as_mut_ptr(), v);
+            } else {
+                self.store_some_ptr(s.as_mut_ptr(), s.len(), v);
+            }
+        }
     }
 
     /// `eˣ` to about one unit in the last place; exactly 0 below −87.3, so that −∞ gives 0.

@@ -1,6 +1,8 @@
 //! One file for each command.
 
 pub(crate) mod completions;
+pub(crate) mod doctor;
 pub(crate) mod env;
 pub(crate) mod eval;
+pub(crate) mod model;
 pub(crate) mod play;

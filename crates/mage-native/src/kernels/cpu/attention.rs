@@ -99,10 +99,11 @@ pub(super) fn forward(
                     let rows = BLOCK.min(span.query_len - start);
                     let before = span.key_len - span.query_len + start;
                     let seen = before + rows;
+                    let columns = seen.next_multiple_of(LANES); // whole vectors: what lies beyond is overwritten
                     let row = span.query + start;
                     let queries = Left::rows(&q.data[row * q.stride + q.first + h * dim..], q.stride);
                     let right = Right::Packed { data: keys, k: dim };
-                    product(cpu.level, (rows, seen, dim), queries, right, Mut::new(scores), width, false);
+                    product(cpu.level, (rows, columns, dim), queries, right, Mut::new(scores), width, false);
                     for i in 0..rows {
                         let (log_sum, inverse) =
                             softmax_at(cpu.level, &mut scores[i * width..][..width], before + i + 1, scale);
@@ -202,13 +203,14 @@ pub(super) fn backward(
                 for start in (0..len).step_by(BLOCK) {
                     let rows = BLOCK.min(len - start);
                     let seen = start + rows;
+                    let columns = seen.next_multiple_of(LANES); // whole vectors: what lies beyond is not used
                     let row = first + start;
                     let queries = &qk[row * narrow + h * dim..];
                     let douts = &dout[row * wide + h * dim..];
                     let right = Right::Packed { data: keys, k: dim };
                     product(
                         cpu.level,
-                        (rows, seen, dim),
+                        (rows, columns, dim),
                         Left::rows(queries, narrow),
                         right,
                         Mut::new(scores),
@@ -218,7 +220,7 @@ pub(super) fn backward(
                     let right = Right::Packed { data: values, k: dim };
                     product(
                         cpu.level,
-                        (rows, seen, dim),
+                        (rows, columns, dim),
                         Left::rows(douts, wide),
                         right,
                         Mut::new(dscores),

@@ -31,20 +31,15 @@ fn whole<L: Lanes>(l: L, logits: &[f32], target: usize) -> Choice {
         largest = l.max(largest, l.load(c));
     }
     let top = tail.iter().copied().fold(l.largest(largest), f32::max);
+    let mut padded = [top - 100.0; LANES]; // far enough below for an exponential of exactly 0
+    padded[..tail.len()].copy_from_slice(tail);
     let (shift, mut sum, mut first_moment) = (l.splat(top), l.splat(0.0), l.splat(0.0));
-    let mut take = |z: L::V| {
-        let z = l.sub(z, shift);
+    let last = (!tail.is_empty()).then_some(&padded[..]);
+    for c in body.chunks_exact(LANES).chain(last) {
+        let z = l.sub(l.load(c), shift);
         let e = l.exp(z);
         sum = l.add(sum, e);
         first_moment = l.fma(e, z, first_moment);
-    };
-    for c in body.chunks_exact(LANES) {
-        take(l.load(c));
-    }
-    if !tail.is_empty() {
-        let mut padded = [top - 100.0; LANES]; // far enough below for an exponential of exactly 0
-        padded[..tail.len()].copy_from_slice(tail);
-        take(l.load(&padded));
     }
     let (sum, first_moment) = (l.sum(sum), l.sum(first_moment));
     let log = sum.ln();

@@ -59,18 +59,30 @@ pub(crate) fn packed_len(n: usize, k: usize) -> usize {
 /// Packs the transpose of a matrix with `n` rows of `k` numbers, `stride` apart: its rows become columns of a product.
 pub(crate) fn pack_transposed(w: &[f32], n: usize, k: usize, stride: usize, out: &mut [f32]) {
     for (p, panel) in out[..packed_len(n, k)].chunks_exact_mut(PANEL * k.max(1)).enumerate() {
-        let first = p * PANEL;
-        let columns = PANEL.min(n - first);
-        if columns < PANEL {
-            panel.fill(0.0);
-        }
-        // Eight source rows at a time keep both sides within a few cache lines.
-        for start in (0..columns).step_by(8) {
-            let end = columns.min(start + 8);
-            for kk in 0..k {
-                for c in start..end {
-                    panel[kk * PANEL + c] = w[(first + c) * stride + kk];
-                }
+        pack_panel(&w[p * PANEL * stride..], PANEL.min(n - p * PANEL), k, stride, panel);
+    }
+}
+
+/// The same, panels side by side.
+pub(crate) fn pack_transposed_shared(w: &[f32], n: usize, k: usize, stride: usize, out: &mut [f32]) {
+    out[..packed_len(n, k)].par_chunks_exact_mut(PANEL * k.max(1)).enumerate().for_each(|(p, panel)| {
+        pack_panel(&w[p * PANEL * stride..], PANEL.min(n - p * PANEL), k, stride, panel);
+    });
+}
+
+fn pack_panel(w: &[f32], columns: usize, k: usize, stride: usize, panel: &mut [f32]) {
+    if columns < PANEL {
+        panel.fill(0.0);
+    }
+    // A short stretch of every row at a time: what is written stays in the cache until its line is full.
+    const STRETCH: usize = 64;
+    for from in (0..k).step_by(STRETCH) {
+        let len = STRETCH.min(k - from);
+        let lines = &mut panel[from * PANEL..][..len * PANEL];
+        for c in 0..columns {
+            let row = &w[c * stride + from..][..len];
+            for (line, x) in lines.chunks_exact_mut(PANEL).zip(row) {
+                line[c] = *x;
             }
         }
     }
@@ -216,7 +228,15 @@ fn pack_rows(b: &[f32], n: usize, k: usize, stride: usize, out: &mut Vec<f32>) {
         let columns = PANEL.min(n - first);
         let panel = &mut out[p * PANEL * k..][..PANEL * k];
         for (kk, row) in panel.chunks_exact_mut(PANEL).enumerate() {
-            row[..columns].copy_from_slice(&b[kk * stride + first..][..columns]);
+            let from = &b[kk * stride + first..];
+            // A length known when compiling is a few instructions; any other is a call.
+            if columns == PANEL {
+                row.copy_from_slice(&from[..PANEL]);
+            } else if columns == LANES {
+                row[..LANES].copy_from_slice(&from[..LANES]);
+            } else {
+                row[..columns].copy_from_slice(&from[..columns]);
+            }
         }
     }
 }
@@ -232,8 +252,12 @@ fn pack_left(a: Left<'_>, m: usize, from: usize, depth: usize, out: &mut Vec<f32
         let rows = TILE.min(m - first);
         for (kk, line) in tile.chunks_exact_mut(TILE).enumerate() {
             let source = (from + kk) * a.k_stride + first * a.row_stride;
-            for (r, x) in line[..rows].iter_mut().enumerate() {
-                *x = a.data[source + r * a.row_stride];
+            if a.row_stride == 1 && rows == TILE {
+                line.copy_from_slice(&a.data[source..][..TILE]);
+            } else {
+                for (r, x) in line[..rows].iter_mut().enumerate() {
+                    *x = a.data[source + r * a.row_stride];
+                }
             }
         }
     }

@@ -130,7 +130,12 @@ impl Kernels for Cpu {
     }
 
     fn repack(&self, weight: &[f32], packed: &mut Packed) {
-        gemm::pack_transposed(weight, packed.outputs, packed.inputs, packed.inputs, &mut packed.data);
+        let Packed { data, outputs, inputs } = packed;
+        if self.share && data.len() > 1 << 16 {
+            gemm::pack_transposed_shared(weight, *outputs, *inputs, *inputs, data);
+        } else {
+            gemm::pack_transposed(weight, *outputs, *inputs, *inputs, data);
+        }
     }
 
     fn linear(&self, x: &[f32], rows: usize, w: &Packed, y: &mut [f32], add: bool) {

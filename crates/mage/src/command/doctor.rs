@@ -1,0 +1,53 @@
+//! `mage doctor`: what can this machine do?
+
+use crate::output::{BOLD, Output, styled};
+use mage_native::Machine;
+use serde::Serialize;
+
+/// What was found, for programs.
+#[derive(Serialize)]
+struct Found {
+    version: &'static str,
+    threads: usize,
+    instructions: &'static str,
+    product_gflops: f64,
+    copy_gbytes_per_second: f64,
+    memory_gib: Option<f64>,
+    device: &'static str,
+}
+
+pub(crate) fn run(out: &Output) -> anyhow::Result<()> {
+    let machine = Machine::measure();
+    let found = Found {
+        version: env!("CARGO_PKG_VERSION"),
+        threads: machine.threads,
+        instructions: machine.instructions,
+        product_gflops: machine.product_gflops,
+        copy_gbytes_per_second: machine.copy_gbytes,
+        memory_gib: free_memory(),
+        device: "cpu",
+    };
+    if out.json {
+        return out.object(&found);
+    }
+    out.line(styled(BOLD, format!("mage {}", found.version)))?;
+    out.line(format!("threads       {}", found.threads))?;
+    out.line(format!("instructions  {}", found.instructions))?;
+    out.line(format!("products      {:.0} GFLOP/s on all threads, 32-bit", found.product_gflops))?;
+    out.line(format!("copying       {:.1} GB/s on one thread", found.copy_gbytes_per_second))?;
+    match found.memory_gib {
+        Some(gib) => out.line(format!("memory free   {gib:.1} GiB"))?,
+        None => out.line("memory free   unknown on this system")?,
+    }
+    out.line("device        cpu: models are trained and sampled on the processor")?;
+    out.hint("\nRates were measured just now: other work on the machine lowers them.");
+    Ok(())
+}
+
+/// Memory that can be had without swapping, where the system says.
+fn free_memory() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    let kib: f64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kib / f64::from(1 << 20))
+}

@@ -1,0 +1,218 @@
+//! `mage model`: make models, look at them, score tokens and write text with them.
+
+use crate::{
+    cli::{Model, ModelCommand, ModelGenerate, ModelInfo, ModelNew, ModelScore},
+    output::{BOLD, Output, styled},
+    usage,
+};
+use anyhow::Context;
+use mage_engine::{FinishReason, Message, Renderer, SampleRequest, SamplingParams, ScoreRequest, Thinking};
+use mage_env::Seed;
+use mage_native::{Config, Control, NativeModel, NumberFormat, Options, chat_tokenizer, word_tokenizer};
+use serde::Serialize;
+use std::{fs, path::Path, sync::Arc};
+
+pub(crate) fn run(args: &Model, out: &Output) -> anyhow::Result<()> {
+    match &args.command {
+        ModelCommand::New(args) => new(args, out),
+        ModelCommand::Info(args) => info(args, out),
+        ModelCommand::Score(args) => score(args, out),
+        ModelCommand::Generate(args) => generate(args, out),
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path).map_err(|e| usage(format!("cannot read {}: {e}", path.display())))
+}
+
+fn new(args: &ModelNew, out: &Output) -> anyhow::Result<()> {
+    if fs::read_dir(&args.out).is_ok_and(|mut d| d.next().is_some()) {
+        return Err(usage(format!("{} exists and is not empty; name a new folder", args.out.display())));
+    }
+    let vocabulary = &args.vocabulary;
+    let renderer = match (&vocabulary.tokenizer_from, &vocabulary.tokenizer, &vocabulary.words) {
+        (Some(text), _, _) => chat_tokenizer(&read(text)?, args.tokens).map_err(usage)?,
+        (_, Some(dir), _) => Renderer::from_dir(dir).map_err(usage)?,
+        (_, _, Some(file)) => {
+            let words: Vec<String> = read(file)?.split_whitespace().map(str::to_owned).collect();
+            word_tokenizer(&words, &Control::default()).map_err(usage)?
+        }
+        (None, None, None) => return Err(usage("a model needs a vocabulary; see --help")),
+    };
+    let config =
+        complete(&read(&args.config)?, &renderer).map_err(|e| usage(format!("{}: {e}", args.config.display())))?;
+    let model = NativeModel::new(config, args.spread, Seed::new(args.seed), Some(Arc::new(renderer))).map_err(usage)?;
+    model.save(&args.out, NumberFormat::F32)?;
+    if out.json {
+        return out.object(&Shown::of(&model));
+    }
+    out.line(format!("made {} with {} parameters", args.out.display(), model.parameters()))?;
+    out.hint(format!("mage model info {} shows more.", args.out.display()));
+    Ok(())
+}
+
+/// A config whose vocabulary may be left out: the tokenizer knows it.
+fn complete(text: &str, renderer: &Renderer) -> anyhow::Result<Config> {
+    let mut value: serde_json::Value = serde_json::from_str(text)?;
+    if value["vocab_size"].is_null() {
+        value["vocab_size"] = renderer.vocabulary().into();
+    }
+    let control = renderer.control();
+    for (field, id) in [("bos_token_id", control.bos), ("eos_token_id", control.end_of_turn)] {
+        if let Some(id) = id.filter(|_| value[field].is_null()) {
+            value[field] = id.into();
+        }
+    }
+    Ok(Config::parse(&value.to_string())?)
+}
+
+/// A model's description for programs.
+#[derive(Serialize)]
+struct Shown {
+    parameters: usize,
+    layers: usize,
+    hidden_size: usize,
+    intermediate_size: usize,
+    attention_heads: usize,
+    key_value_heads: usize,
+    head_dim: usize,
+    vocab_size: usize,
+    tokens: Option<usize>,
+    tied: bool,
+    max_context: usize,
+    chat_template: bool,
+    training_gib: f64,
+}
+
+impl Shown {
+    fn of(model: &NativeModel) -> Self {
+        let c = model.config();
+        Shown {
+            parameters: model.parameters(),
+            layers: c.num_hidden_layers,
+            hidden_size: c.hidden_size,
+            intermediate_size: c.intermediate_size,
+            attention_heads: c.num_attention_heads,
+            key_value_heads: c.num_key_value_heads,
+            head_dim: c.head_dim,
+            vocab_size: c.vocab_size,
+            tokens: model.renderer().map(|r| r.vocabulary()),
+            tied: c.tie_word_embeddings,
+            max_context: c.max_position_embeddings,
+            chat_template: model.renderer().is_some_and(|r| r.template().is_some()),
+            // Weights (twice: flat and packed), the published copy (likewise), gradient and two moments, 4 bytes each.
+            training_gib: model.parameters() as f64 * 28.0 / f64::from(1 << 30),
+        }
+    }
+}
+
+fn info(args: &ModelInfo, out: &Output) -> anyhow::Result<()> {
+    let model = NativeModel::open(&args.dir).map_err(usage)?;
+    let s = Shown::of(&model);
+    if out.json {
+        return out.object(&s);
+    }
+    out.line(styled(BOLD, args.dir.display()))?;
+    out.line(format!("parameters  {}", s.parameters))?;
+    out.line(format!("layers      {} of width {}, {} inside", s.layers, s.hidden_size, s.intermediate_size))?;
+    out.line(format!(
+        "heads       {} of {}, {} for keys and values",
+        s.attention_heads, s.head_dim, s.key_value_heads
+    ))?;
+    let tied = if s.tied { "shared with the last layer" } else { "the last layer has its own" };
+    out.line(format!("embedding   {} rows, {tied}", s.vocab_size))?;
+    match s.tokens {
+        Some(n) if s.chat_template => out.line(format!("tokenizer   {n} tokens, with a chat template"))?,
+        Some(n) => out.line(format!("tokenizer   {n} tokens, no chat template"))?,
+        None => out.line("tokenizer   none")?,
+    }
+    out.line(format!("context     {} tokens", s.max_context))?;
+    out.line(format!("training    {:.2} GiB for weights, gradient and moments", s.training_gib))
+}
+
+/// How likely the tokens of a line are.
+#[derive(Serialize)]
+struct Scored {
+    logprobs: Vec<f32>,
+    entropies: Vec<f32>,
+}
+
+fn score(args: &ModelScore, out: &Output) -> anyhow::Result<()> {
+    let place = |i: usize| format!("{}, line {}", args.tokens.display(), i + 1);
+    let mut requests = Vec::new();
+    for (i, line) in read(&args.tokens)?.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
+        let tokens: Vec<u32> = serde_json::from_str(line).map_err(|e| usage(format!("{}: {e}", place(i))))?;
+        if tokens.len() < 2 {
+            return Err(usage(format!("{}: give at least two tokens; the first is not scored", place(i))));
+        }
+        requests.push(ScoreRequest { tokens, from: 1, ..Default::default() });
+    }
+    let model = NativeModel::open(&args.dir).map_err(usage)?;
+    let sampler = model.sampler(Options { threads: args.threads, ..Default::default() })?;
+    for s in sampler.score_all(&requests).map_err(usage)? {
+        if out.json {
+            out.object(&Scored { logprobs: s.logprobs, entropies: s.entropies })?;
+        } else {
+            out.line(s.logprobs.iter().map(|l| format!("{l:.6}")).collect::<Vec<_>>().join(" "))?;
+        }
+    }
+    Ok(())
+}
+
+/// A text and how it came about.
+#[derive(Serialize)]
+struct Generated {
+    text: String,
+    tokens: Vec<u32>,
+    logprobs: Vec<f32>,
+    finish: FinishReason,
+}
+
+fn generate(args: &ModelGenerate, out: &Output) -> anyhow::Result<()> {
+    let model = NativeModel::open(&args.dir).map_err(usage)?;
+    let stop_ids = model.config().eos_token_ids.clone();
+    let renderer = model.renderer().cloned().ok_or_else(|| usage("this model has no tokenizer.json"))?;
+    let thinking = if args.thinking { Thinking::On } else { Thinking::Off };
+    let prompt = match (&args.input.prompt, &args.input.chat) {
+        (Some(text), _) => {
+            let start = renderer.control().bos;
+            start.into_iter().chain(renderer.encode(text)?).collect()
+        }
+        (_, Some(text)) => renderer.chat(&[Message::user(text)], thinking, true).map_err(usage)?,
+        (None, None) => return Err(usage("nothing to continue; see --help")),
+    };
+    let params = SamplingParams {
+        temperature: args.temperature,
+        top_k: args.top_k,
+        top_p: args.top_p,
+        min_p: args.min_p,
+        max_tokens: args.max_tokens,
+        stop_ids,
+        stop_texts: args.stop.clone(),
+        seed: args.seed,
+    };
+    let request = SampleRequest { prompt, params, ..Default::default() };
+    request.check(model.config().vocab_size, model.config().max_position_embeddings).map_err(usage)?;
+    let sampler = model.sampler(Options { threads: args.threads, ..Default::default() })?;
+    if out.json {
+        let s = sampler.generate(&request, |_| ())?;
+        let text = renderer.decode(&s.tokens)?;
+        return out.object(&Generated { text, tokens: s.tokens, logprobs: s.logprobs, finish: s.finish });
+    }
+    // A token may end within a character: what is shown only ever grows by whole ones.
+    let (mut tokens, mut shown, mut failed) = (Vec::new(), 0, None);
+    sampler.generate(&request, |t| {
+        tokens.push(t);
+        if let Ok(text) = renderer.decode(&tokens) {
+            let whole = text.trim_end_matches('\u{FFFD}');
+            if whole.len() > shown && whole.is_char_boundary(shown) {
+                failed = failed.take().or(out.ask(&whole[shown..]).err());
+                shown = whole.len();
+            }
+        }
+    })?;
+    if let Some(e) = failed {
+        return Err(e).context("showing the text");
+    }
+    out.line("")
+}

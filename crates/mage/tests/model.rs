@@ -1,0 +1,97 @@
+//! `mage model` and `mage doctor`, as a user runs them.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+fn mage(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_mage")).args(args).env("NO_COLOR", "1").output().expect("mage starts")
+}
+
+fn stdout(out: &Output) -> String {
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout.clone()).expect("text")
+}
+
+fn refusal(args: &[&str]) -> String {
+    let out = mage(args);
+    assert_eq!(out.status.code(), Some(2), "{args:?}");
+    String::from_utf8(out.stderr).expect("text")
+}
+
+/// A new model in `dir/model`.
+fn made(dir: &Path) -> String {
+    let config = dir.join("config.json");
+    let shape = r#"{"model_type": "qwen3", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "tie_word_embeddings": true,
+        "max_position_embeddings": 64}"#;
+    fs::write(&config, shape).expect("written");
+    let text = dir.join("text.txt");
+    fs::write(&text, "PASS or BET? The King bets.\n".repeat(20)).expect("written");
+    let model = dir.join("model").display().to_string();
+    let (config, text) = (config.display().to_string(), text.display().to_string());
+    let said =
+        stdout(&mage(&["model", "new", "--config", &config, "--tokenizer-from", &text, "--tokens", "300", &model]));
+    assert!(said.contains("parameters"), "{said}");
+    let again = refusal(&["model", "new", "--config", &config, "--tokenizer-from", &text, &model]);
+    assert!(again.contains("not empty"), "{again}");
+    model
+}
+
+#[test]
+fn a_model_is_made_shown_scored_and_asked() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let model = made(dir.path());
+    let shown: serde_json::Value =
+        serde_json::from_str(&stdout(&mage(&["--json", "model", "info", &model]))).expect("JSON");
+    assert_eq!((&shown["layers"], &shown["chat_template"]), (&1.into(), &true.into()));
+    assert!(stdout(&mage(&["model", "info", &model])).contains("16"));
+
+    let tokens = dir.path().join("tokens.jsonl");
+    fs::write(&tokens, "[1, 2, 3]\n[4, 5]\n").expect("written");
+    let tokens = tokens.display().to_string();
+    let score = ["--json", "model", "score", &model, "--tokens", &tokens];
+    let scored = stdout(&mage(&score));
+    let lines: Vec<serde_json::Value> = scored.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
+    assert_eq!(lines.iter().map(|l| l["logprobs"].as_array().expect("a list").len()).collect::<Vec<_>>(), [2, 1]);
+    assert!(lines[0]["logprobs"][0].as_f64().expect("a number") < 0.0);
+    assert_eq!(scored, stdout(&mage(&[&score[..], &["--threads", "1"]].concat())), "threads change nothing");
+
+    let generate =
+        |more: &[&str]| stdout(&mage(&[&["model", "generate", &model, "--max-tokens", "12"], more].concat()));
+    let text = generate(&["--chat", "PASS or BET?", "--seed", "3"]);
+    assert_eq!(text, generate(&["--chat", "PASS or BET?", "--seed", "3"]));
+    assert_ne!(text, generate(&["--chat", "PASS or BET?", "--seed", "4"]));
+    assert_eq!(
+        generate(&["--prompt", "The", "--temperature", "0"]),
+        generate(&["--prompt", "The", "--temperature", "0", "--seed", "9"])
+    );
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let model = made(dir.path());
+    let tokens = dir.path().join("tokens.jsonl");
+    fs::write(&tokens, "[1, 2]\n[7]\n").expect("written");
+    let tokens = tokens.display().to_string();
+    assert!(refusal(&["model", "score", &model, "--tokens", &tokens]).contains("line 2"));
+    fs::write(&tokens, "[1, 999999]\n").expect("written");
+    assert!(refusal(&["model", "score", &model, "--tokens", &tokens]).contains("999999"));
+    assert!(refusal(&["model", "generate", &model]).contains("--prompt"));
+    assert!(refusal(&["model", "generate", &model, "--prompt", "x", "--temperature", "-1"]).contains("temperature"));
+    assert!(refusal(&["model", "info", &dir.path().display().to_string()]).contains("config.json"));
+    let weights = dir.path().join("model/model.safetensors");
+    let bytes = fs::read(&weights).expect("weights");
+    fs::write(&weights, &bytes[..bytes.len() - 10]).expect("written");
+    assert!(refusal(&["model", "info", &model]).contains("cut short"));
+}
+
+#[test]
+fn doctor_tells_what_it_found() {
+    let found: serde_json::Value = serde_json::from_str(&stdout(&mage(&["--json", "doctor"]))).expect("JSON");
+    assert!(found["product_gflops"].as_f64().expect("a rate") > 0.0 && found["threads"].as_u64().expect("a count") > 0);
+    assert!(stdout(&mage(&["doctor"])).contains("instructions"));
+}
