@@ -383,7 +383,7 @@ fn optimum(
     episodes: u32,
     work_limit: u64,
 ) -> Solved<Curve> {
-    let joint = Search { model, objective, grid, memo, work_limit }.from_belief(&model.hidden.prior, episodes)?;
+    let joint = Search { model, objective, grid, memo, work_limit }.best_of(&model.hidden.prior, episodes)?;
     Ok(Curve { by_episode: by_episode(&joint, episodes) })
 }
 

@@ -176,7 +176,7 @@ type Episode = HashMap<Cell, Table>;
 
 impl Search<'_> {
     /// Expected scores of the `left` episodes left, by type and weighted by a belief, under the best policy from it.
-    pub(super) fn from_belief(&mut self, belief: &[f64], left: u32) -> Result<Table, TooMuch> {
+    pub(super) fn best_of(&mut self, belief: &[f64], left: u32) -> Result<Table, TooMuch> {
         self.over_groups(self.model.start(belief), left, &mut Episode::new())
     }
 
@@ -211,7 +211,7 @@ impl Search<'_> {
         if let Some(known) = self.memo.levels[level].get(&point.cell) {
             return Ok(known.clone());
         }
-        let mut table = self.from_belief(&point.belief, left)?;
+        let mut table = self.best_of(&point.belief, left)?;
         for (row, b) in table.chunks_exact_mut(level).zip(&point.belief).filter(|(_, b)| **b > 0.0) {
             row.iter_mut().for_each(|x| *x /= b);
         }
