@@ -103,6 +103,9 @@ pub(crate) struct Eval {
     /// Keep every meta-episode in this file (JSON lines); run again to go on where it stopped
     #[arg(long, value_name = "FILE")]
     pub(crate) records: Option<PathBuf>,
+    /// Draw scores by episode next to the ceilings into this file
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) whom: Whom,
 }

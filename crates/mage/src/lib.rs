@@ -14,6 +14,7 @@ mod cli;
 mod command;
 mod output;
 mod pick;
+mod plot;
 mod table;
 
 use clap::Parser;

@@ -49,3 +49,9 @@ where
 {
     layout(header, rows, CellAlignment::Left)
 }
+
+/// A number without trailing zeros, for axes.
+pub(crate) fn trimmed(x: f64) -> String {
+    let text = score(x);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}

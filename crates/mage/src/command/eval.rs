@@ -5,9 +5,11 @@ use crate::{
     cli::{Eval, Memory},
     output::{BOLD, DIM, Output, styled},
     pick::pick,
+    plot::{Chart, Line, Points},
     table::{score, table},
     usage,
 };
+use anyhow::Context;
 use mage_core::{
     Against, Bootstrap, Ceiling, EpisodeRecord, Mean, MemoryMode, MetaResult, Rate, Settings, Slice, Summary, Unplayed,
     against, summarise,
@@ -46,6 +48,10 @@ pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
     let results = play(&evaluation, args.records.as_deref(), out)?;
     let ceilings = factory.oracles(&population, split, args.episodes)?;
     let report = Report::new(args, &evaluation, &schema.unit, &results, ceilings);
+    if let Some(path) = &args.plot {
+        std::fs::write(path, report.chart().svg()).with_context(|| format!("cannot write {}", path.display()))?;
+        out.hint(format!("drawn into {}", path.display()));
+    }
     if out.json { out.object(&report) } else { report.print(out) }
 }
 
@@ -95,6 +101,8 @@ struct Report<'a> {
     summary: Summary,
     against: Option<Against>,
     ceilings: Option<OracleReport>,
+    #[serde(skip)]
+    title: String,
 }
 
 impl<'a> Report<'a> {
@@ -124,6 +132,26 @@ impl<'a> Report<'a> {
             summary: summarise(results, args.episodes, Unplayed::NotCounted, bootstrap),
             against,
             ceilings,
+            title: format!("{}: {} tasks of {} episodes, 95 % intervals", args.env, args.tasks, args.episodes),
+        }
+    }
+
+    fn chart(&self) -> Chart<'_> {
+        let line = |name, colour, dashes, values: &[f64]| Line { name, colour, dashes, values: values.to_vec() };
+        let lines = self.ceilings.iter().flat_map(|c| {
+            [
+                line("opponent known", "#8d99ae", "2 4", &c.mean.informed),
+                line("best learner", "#1d3557", "none", &c.mean.sum.by_episode),
+                line("best without memory", "#2a9d8f", "6 4", &c.mean.memoryless),
+            ]
+        });
+        let curve = &self.summary.overall.by_episode;
+        let values = curve.iter().filter_map(|at| Some((at.score.mean?, at.score.interval.map(|i| (i.low, i.high)))));
+        Chart {
+            title: &self.title,
+            unit: self.unit,
+            lines: lines.collect(),
+            points: Points { name: self.policy, values: values.collect() },
         }
     }
 
