@@ -125,13 +125,12 @@ impl<G: TextGame> Env for GameEnv<G> {
             self.run_others(None);
         }
         let end = (self.game.turn(&self.state) == Turn::Over).then(|| {
-            let score = self.own_return();
-            let outcome = match score {
-                s if s > 0.0 => Outcome::Won,
-                s if s < 0.0 => Outcome::Lost,
+            let outcome = match self.own_return() {
+                r if r > 0.0 => Outcome::Won,
+                r if r < 0.0 => Outcome::Lost,
                 _ => Outcome::Draw,
             };
-            End::Terminated { outcome, score }
+            End::Terminated { outcome, score: self.game.score(&self.state, self.seat) }
         });
         Step {
             observation: self.game.describe(&self.state, self.seat),

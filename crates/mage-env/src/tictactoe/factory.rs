@@ -1,9 +1,7 @@
 //! Tic-Tac-Toe for the registry.
 
 use super::{opponents::opponent_kinds, rules::TicTacToe, words};
-use crate::{
-    Deal, Env, EnvFactory, EnvId, Error, GameEnv, OpponentKinds, OptionDoc, Population, Result, Schema, Task,
-};
+use crate::{Deal, Env, EnvFactory, EnvId, Error, GameEnv, OpponentKinds, OptionDoc, Population, Result, Schema, Task};
 use serde::Deserialize;
 use std::sync::Arc;
 
@@ -58,7 +56,7 @@ impl EnvFactory for TicTacToeFactory {
         Schema {
             title: "Tic-Tac-Toe".to_owned(),
             summary: "three in a row, against an opponent with a hidden habit".to_owned(),
-            unit: "points per game (win 1, draw 0, loss -1)".to_owned(),
+            unit: "wins per game".to_owned(),
             seats: 2,
             max_turns: 8,
             options: vec![OptionDoc::new(

@@ -8,10 +8,12 @@ mod factory;
 mod minimax;
 mod opponents;
 mod rules;
+mod wins;
 mod words;
 
 pub use factory::{TicTacToeFactory, TicTacToeOptions};
 pub use minimax::Solution;
 pub use opponents::{BiasedRandom, BlindLine, Perfect, Preferred, Ties, opponent_kinds, search};
 pub use rules::{ARRANGEMENTS, Board, CELLS, Cell, Line, TicTacToe};
+pub use wins::{Shown, Wins};
 pub use words::{REFLECTION_WORDS, facts, name};

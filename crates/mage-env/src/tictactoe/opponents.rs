@@ -41,8 +41,8 @@ impl Preferred {
         let mut order = Vec::with_capacity(pairs.len());
         for &(row, column) in pairs {
             let problem = |what| Error::invalid(place, format!("[{row}, {column}] {what}"));
-            let cell =
-                Cell::new(row, column).ok_or_else(|| problem("is not on the board; rows and columns go from 1 to 3"))?;
+            let cell = Cell::new(row, column)
+                .ok_or_else(|| problem("is not on the board; rows and columns go from 1 to 3"))?;
             if order.contains(&cell) {
                 return Err(problem("is listed twice"));
             }

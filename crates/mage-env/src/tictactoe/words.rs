@@ -3,7 +3,7 @@
 //! Whoever reads is X and the other is O, whoever moved first, as in the paper.
 
 use super::rules::{Board, CELLS, Cell, TicTacToe};
-use crate::{ActionId, Game, Observation, TextGame};
+use crate::{ActionId, Observation, TextGame};
 
 /// How many words a factual compact reflection has: the outcome, and the moves in order.
 pub const REFLECTION_WORDS: usize = 1 + CELLS;
@@ -28,7 +28,8 @@ impl TextGame for TicTacToe {
             .ok_or_else(|| "the answer names no cell; write (row, column), such as (2, 3)".to_owned())?;
         let within = |n: i64| u8::try_from(n).ok();
         let cell = within(row).zip(within(column)).and_then(|(r, c)| Cell::new(r, c));
-        let cell = cell.ok_or_else(|| format!("({row}, {column}) is not on the board; rows and columns go from 1 to 3"))?;
+        let cell =
+            cell.ok_or_else(|| format!("({row}, {column}) is not on the board; rows and columns go from 1 to 3"))?;
         match s.mark(cell) {
             None => Ok(cell.action()),
             // Whose mark it is depends on who reads; that it is taken does not.
@@ -39,6 +40,11 @@ impl TextGame for TicTacToe {
     /// The board alone, three rows of `.`, `X` and `O`.
     fn anchor(&self, s: &Board, player: u8) -> String {
         grid(s, player)
+    }
+
+    /// 1 for a win, 0 otherwise: means are shares of games won, which is what the paper and the oracles count.
+    fn score(&self, s: &Board, player: u8) -> f32 {
+        f32::from(u8::from(s.winner() == Some(player)))
     }
 
     /// The board with its coordinates; a finished line stands in brackets.
@@ -55,7 +61,11 @@ impl TextGame for TicTacToe {
                 let (open, close) = if won.contains(&cell) { ('[', ']') } else { (' ', ' ') };
                 text.extend([open, sign, close, '│']);
             }
-            text.push_str(if row < 3 { "\n    ├───┼───┼───┤\n" } else { "\n    └───┴───┴───┘" });
+            text.push_str(if row < 3 {
+                "\n    ├───┼───┼───┤\n"
+            } else {
+                "\n    └───┴───┴───┘"
+            });
         }
         Some(text)
     }
