@@ -214,6 +214,13 @@ impl Board {
         Board { order, ..*self }
     }
 
+    /// The board with each cell moved to where `to` says, the order of moves kept.
+    pub(super) fn turned(&self, to: &[Cell; CELLS]) -> Self {
+        let mut board = Board::default();
+        self.moves().for_each(|c| board.play(to[c.number()]));
+        board
+    }
+
     /// The cells without a mark, in order.
     pub(super) fn empty_cells(&self) -> impl Iterator<Item = Cell> + use<> {
         let mut left = FULL & !(self.marks[0] | self.marks[1]);
