@@ -92,7 +92,7 @@ pub trait TextGame: Game {
         self.returns(s)[usize::from(player)]
     }
 
-    /// The position as a drawing for people, as one player may know it.
+    /// The position as a drawing for people, as one player may know it, with all that its description says.
     fn picture(&self, _s: &Self::State, _player: u8) -> Option<String> {
         None
     }

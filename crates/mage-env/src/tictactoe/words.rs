@@ -47,7 +47,7 @@ impl TextGame for TicTacToe {
         f32::from(u8::from(s.winner() == Some(player)))
     }
 
-    /// The board with its coordinates; a finished line stands in brackets.
+    /// The board with its coordinates, and what happened last; a finished line stands in brackets.
     fn picture(&self, s: &Board, player: u8) -> Option<String> {
         let won: Vec<Cell> = (0..2).flat_map(|seat| s.lines_of(seat)).flat_map(|line| line.cells()).collect();
         let mut text = "      1   2   3\n    ┌───┬───┬───┐\n".to_owned();
@@ -96,21 +96,24 @@ fn grid(s: &Board, player: u8) -> String {
     text
 }
 
+/// What happened last and how it ended, then the board.
 fn sentences(s: &Board, player: u8) -> String {
-    let mut text = grid(s, player);
-    if let Some(last) = s.moves().next_back().filter(|_| s.mover() == player || s.over()) {
-        let mover = 1 - s.mover();
-        let who = if mover == player { "You" } else { "The opponent" };
-        text.push_str(&format!("\n{who} played {}.", name(last)));
-    }
-    if s.over() {
-        text.push_str(match s.winner() {
-            Some(seat) if seat == player => " You have three in a row: you win.",
-            Some(_) => " The opponent has three in a row: you lose.",
-            None => " The board is full: a draw.",
-        });
-    }
-    text
+    let caption = caption(s, player);
+    let lead = if caption.is_empty() { "The board is empty:" } else { " The board:" };
+    format!("{caption}{lead}\n{}", grid(s, player))
+}
+
+fn caption(s: &Board, player: u8) -> String {
+    let Some(last) = s.moves().next_back() else { return String::new() };
+    // True also after a turn that changed nothing.
+    let whose = if s.mover() == player { "The opponent's" } else { "Your" };
+    let end = match s.winner() {
+        Some(seat) if seat == player => " You have three in a row: you win.",
+        Some(_) => " The opponent has three in a row: you lose.",
+        None if s.over() => " The board is full: a draw.",
+        None => "",
+    };
+    format!("{whose} last move: {}.{end}", name(last))
 }
 
 /// While playing: the nine cells. After the end: who began, the outcome, and nine slots for the moves in order.
@@ -157,20 +160,20 @@ mod tests {
     #[test]
     fn sentences_show_the_reader_as_x() {
         let text = |moves, player| TicTacToe.describe(&board(moves), player).text;
-        assert_eq!(text("", 0), ". . .\n. . .\n. . .");
-        assert_eq!(text("22", 1), ". . .\n. O .\n. . .\nThe opponent played (2,2).");
-        assert_eq!(text("22 11", 0), "O . .\n. X .\n. . .\nThe opponent played (1,1).");
+        assert_eq!(text("", 0), "The board is empty:\n. . .\n. . .\n. . .");
+        assert_eq!(text("22", 1), "The opponent's last move: (2,2). The board:\n. . .\n. O .\n. . .");
+        assert_eq!(text("22 11", 0), "The opponent's last move: (1,1). The board:\nO . .\n. X .\n. . .");
         assert_eq!(
             text("22 11 21 12 23", 0),
-            "O O .\nX X X\n. . .\nYou played (2,3). You have three in a row: you win."
+            "Your last move: (2,3). You have three in a row: you win. The board:\nO O .\nX X X\n. . ."
         );
         assert_eq!(
             text("22 11 21 12 23", 1),
-            "X X .\nO O O\n. . .\nThe opponent played (2,3). The opponent has three in a row: you lose."
+            "The opponent's last move: (2,3). The opponent has three in a row: you lose. The board:\nX X .\nO O O\n. . ."
         );
         assert_eq!(
-            text("22 11 13 31 21 23 12 32 33", 0).lines().last().unwrap(),
-            "You played (3,3). The board is full: a draw."
+            text("22 11 13 31 21 23 12 32 33", 0).lines().next().unwrap(),
+            "Your last move: (3,3). The board is full: a draw. The board:"
         );
     }
 
@@ -220,6 +223,8 @@ mod tests {
             "    ├───┼───┼───┤",
             "  3 │   │   │   │",
             "    └───┴───┴───┘",
+            "",
+            "Your last move: (2,3). You have three in a row: you win.",
         ];
         assert_eq!(drawn.lines().collect::<Vec<_>>(), expected);
     }
