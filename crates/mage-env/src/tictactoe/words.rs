@@ -67,6 +67,10 @@ impl TextGame for TicTacToe {
                 "\n    └───┴───┴───┘"
             });
         }
+        let caption = caption(s, player);
+        if !caption.is_empty() {
+            text.push_str(&format!("\n\n{caption}"));
+        }
         Some(text)
     }
 }
