@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut next = || args.next().ok_or("usage: tictactoe_answer SIMULATIONS GAMES");
     let (simulations, games) = (next()??, next()??);
     let bot = MctsOpponent::new(search(u32::try_from(simulations)?));
-    let table = MoveTable::ask(&bot, 1, SAMPLES, Symmetry::Alike, Seed::new(1));
+    let table = MoveTable::ask(&bot, [1], SAMPLES, Symmetry::Alike, Seed::new(1));
     let answer = BestAnswer::to(&table, 0)?;
 
     let mut won = BTreeMap::new();

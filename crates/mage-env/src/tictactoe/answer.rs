@@ -73,6 +73,11 @@ impl BestAnswer {
         Ok(chances)
     }
 
+    /// Whose answer it is.
+    pub fn seat(&self) -> u8 {
+        self.seat
+    }
+
     /// What a position is worth; `None` where the player never lets the game go.
     pub fn chances(&self, board: &Board) -> Option<Chances> {
         self.chances[board.index()]

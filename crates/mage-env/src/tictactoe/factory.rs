@@ -1,7 +1,10 @@
 //! Tic-Tac-Toe for the registry.
 
-use super::{opponents::opponent_kinds, rules::TicTacToe, words};
-use crate::{Deal, Env, EnvFactory, EnvId, Error, GameEnv, OpponentKinds, OptionDoc, Population, Result, Schema, Task};
+use super::{opponents::opponent_kinds, oracle::Tables, references, rules::TicTacToe, words};
+use crate::{
+    Deal, Env, EnvFactory, EnvId, Error, GameEnv, OpponentKinds, OptionDoc, Population, ReferenceDoc, ReferenceMaker,
+    ReferenceQuery, Result, Schema, Task, oracle::OracleReport,
+};
 use serde::Deserialize;
 use std::sync::Arc;
 
@@ -19,11 +22,13 @@ use std::sync::Arc;
 pub struct TicTacToeFactory {
     /// The kinds of opponent it can seat.
     pub opponents: OpponentKinds<TicTacToe>,
+    /// What was found out about opponents that cannot say how they play.
+    pub(super) tables: Tables,
 }
 
 impl Default for TicTacToeFactory {
     fn default() -> Self {
-        TicTacToeFactory { opponents: opponent_kinds() }
+        TicTacToeFactory { opponents: opponent_kinds(), tables: Tables::default() }
     }
 }
 
@@ -101,5 +106,17 @@ impl EnvFactory for TicTacToeFactory {
     fn populations(&self) -> Vec<(&'static str, Population)> {
         let read = |(name, text)| (name, Population::from_toml(text, name).expect("embedded populations are valid"));
         POPULATIONS.map(read).to_vec()
+    }
+    /// Exact where opponents state their probabilities; those that search are asked for their moves, which takes seconds.
+    fn oracles(&self, population: &Population, split: &str, episodes: u32) -> Result<Option<OracleReport>> {
+        self.ceilings(population, split, episodes)
+    }
+
+    fn references(&self) -> Vec<ReferenceDoc> {
+        references::docs()
+    }
+
+    fn reference(&self, query: &ReferenceQuery<'_>) -> Result<Arc<dyn ReferenceMaker>> {
+        references::maker(self, query)
     }
 }

@@ -194,7 +194,7 @@ pub fn opponent_kinds() -> OpponentKinds<TicTacToe> {
     );
     kinds.add(
         "mcts",
-        "tree search with `simulations` (say 100) playouts a move; `uct_c` (default 1.4), `solve` (default true)",
+        "tree search with `simulations` playouts a move (default 100); `uct_c` (default 1.4), `solve` (default true)",
         |params| {
             let place = "opponent of kind `mcts`";
             let p: MctsParams = params.read(place)?;
@@ -249,11 +249,16 @@ struct BlindParams {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MctsParams {
+    #[serde(default = "hundred")]
     simulations: u32,
     #[serde(default = "uct_c")]
     uct_c: f64,
     #[serde(default = "yes")]
     solve: bool,
+}
+
+fn hundred() -> u32 {
+    100
 }
 
 fn uct_c() -> f64 {

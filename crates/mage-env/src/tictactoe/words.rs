@@ -131,15 +131,48 @@ fn compact(s: &Board, player: u8) -> String {
 
 /// The factual reflection on a finished game, in compact words: the outcome, and the moves in order.
 pub fn facts(s: &Board, player: u8) -> String {
-    let outcome = match s.winner() {
-        Some(seat) if seat == player => "won",
-        Some(_) => "lost",
-        None => "draw",
-    };
-    let mut words = vec![outcome.to_owned()];
+    let mut words = vec![outcome_word(s, player).to_owned()];
     words.extend(s.moves().map(name));
     words.resize(REFLECTION_WORDS, "_".to_owned());
     words.join(" ")
+}
+
+fn outcome_word(s: &Board, player: u8) -> &'static str {
+    match s.winner() {
+        Some(seat) if seat == player => "won",
+        Some(_) => "lost",
+        None => "draw",
+    }
+}
+
+/// The board of a compact observation on which its reader, X, is to move; the order of moves is not in it.
+pub fn read_board(compact: &str) -> Option<Board> {
+    let words: Vec<&str> = compact.split(' ').collect();
+    let with = |sign: &str| Cell::all().zip(&words).filter(|(_, w)| **w == sign).map(|(c, _)| c).collect::<Vec<_>>();
+    let (own, other, empty) = (with("X"), with("O"), with("."));
+    if words.len() != CELLS || own.len() + other.len() + empty.len() != CELLS {
+        return None;
+    }
+    let (first, second) = match other.len().checked_sub(own.len())? {
+        0 => (own, other),
+        1 => (other, own),
+        _ => return None,
+    };
+    let mut board = Board::default();
+    for i in 0..first.len() + second.len() {
+        board.play(if i % 2 == 0 { first[i / 2] } else { second[i / 2] });
+    }
+    Some(board)
+}
+
+/// The finished game that a factual reflection tells.
+pub fn read_facts(text: &str) -> Option<Board> {
+    let mut words = text.split(' ');
+    let outcome = words.next()?;
+    let moves: Option<Vec<Cell>> =
+        words.take_while(|w| *w != "_").map(|w| Cell::all().find(|c| name(*c) == w)).collect();
+    let board = Board::after(moves?).filter(Board::over)?;
+    (0..2).any(|player| outcome_word(&board, player) == outcome).then_some(board)
 }
 
 /// The first `(integer, integer)` in the text, or the two integers it consists of.
@@ -196,6 +229,25 @@ mod tests {
             for player in 0..2 {
                 assert!(compact(b, player).split(' ').all(|w| w == "_" || known.iter().any(|k| k == w)));
             }
+        }
+    }
+
+    #[test]
+    fn compact_words_can_be_read_back() {
+        for (moves, player) in [("", 0), ("22", 1), ("22 11", 0), ("22 11 21", 1), ("22 11 13 31 21 23 12 32", 0)] {
+            let b = board(moves);
+            assert_eq!(read_board(&TicTacToe.describe(&b, player).compact), Some(b.in_reading_order()), "{moves}");
+        }
+        for moves in ["22 11 21 12 23", "22 11 13 31 21 23 12 32 33"] {
+            let b = board(moves);
+            assert_eq!(read_facts(&facts(&b, 0)), Some(b));
+            assert_eq!(read_facts(&facts(&b, 1)), Some(b));
+        }
+        for wrong in ["", "X X X . . . . . .", ". . .", "O O . . . . . . .", "first won (1,1)"] {
+            assert_eq!(read_board(wrong), None, "{wrong}");
+        }
+        for wrong in ["", "won", "won (1,1) _", "won (1,1) (1,1) _", "draw (2,2) (1,1) (2,1) (1,2) (2,3) _ _ _ _"] {
+            assert_eq!(read_facts(wrong), None, "{wrong}");
         }
     }
 
