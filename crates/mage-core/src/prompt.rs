@@ -95,6 +95,7 @@ impl PromptLibrary {
     pub fn builtin() -> Self {
         let mut library = PromptLibrary { sources: BTreeMap::new() };
         library.add("kuhn", builtin_source!("kuhn", Windows::GAMES));
+        library.add("tictactoe", builtin_source!("tictactoe", Windows::GAMES));
         library
     }
 

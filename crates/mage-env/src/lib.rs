@@ -25,6 +25,7 @@ mod env;
 mod error;
 mod game;
 pub mod kuhn;
+pub mod mcts;
 pub mod oracle;
 mod population;
 mod reference;
@@ -34,6 +35,7 @@ mod schema;
 mod seats;
 pub mod seed;
 mod task;
+pub mod tictactoe;
 
 pub use conform::{Conformance, Difference};
 pub use env::{Anchor, End, Env, Observation, Outcome, ParsedAction, Step};

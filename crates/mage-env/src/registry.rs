@@ -74,6 +74,7 @@ impl Registry {
     pub fn builtin() -> Self {
         let mut registry = Registry::default();
         registry.register(crate::kuhn::KuhnFactory::default());
+        registry.register(crate::tictactoe::TicTacToeFactory::default());
         registry
     }
 

@@ -45,6 +45,15 @@ impl<G: Game> Rival<G> {
     pub fn chain(&self) -> &Chain {
         &self.chain
     }
+
+    /// The same rival with each strategy replaced, possibly for another form of the game.
+    pub fn map<H: Game>(&self, replace: impl FnMut(&Strategy<G>) -> Strategy<H>) -> Rival<H> {
+        Rival {
+            phases: self.phases.iter().map(replace).collect(),
+            names: self.names.clone(),
+            chain: self.chain.clone(),
+        }
+    }
 }
 
 /// A hidden Markov chain over strategies.

@@ -100,6 +100,15 @@ impl EnvFactory for KuhnFactory {
         }
     }
 
+    fn populations(&self) -> Vec<(&'static str, Population)> {
+        let switching = include_str!("../../populations/kuhn/switching.toml");
+        let switching = Population::from_toml(switching, "switching").expect("the embedded population is valid");
+        let fresh = self.default_population();
+        let mut paper = fresh.clone();
+        paper.options = paper.options.with("deal", "fixed");
+        vec![("fresh", fresh), ("paper", paper), ("switching", switching)]
+    }
+
     fn oracles(&self, population: &Population, split: &str, episodes: u32) -> Result<Option<OracleReport>> {
         let options: KuhnOptions = population.options.read(PLACE)?;
         let candidates = Candidate::of_split(population, split, &self.opponents)?;

@@ -106,10 +106,10 @@ impl Sitting<'_> {
     }
 
     fn show(&self, env: &dyn Env, text: &str) -> anyhow::Result<()> {
-        if let Some(picture) = env.picture() {
-            self.out.line(format!("\n{picture}\n"))?;
+        match env.picture() {
+            Some(picture) => self.out.line(format!("\n{picture}\n")),
+            None => self.out.line(text),
         }
-        self.out.line(text)
     }
 
     /// The next valid action; `None` when the player leaves or the input ends.
