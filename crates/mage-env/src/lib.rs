@@ -33,6 +33,7 @@ mod rival;
 mod schema;
 mod seats;
 pub mod seed;
+pub mod sokoban;
 mod task;
 
 pub use conform::{Conformance, Difference};
