@@ -69,6 +69,7 @@ impl Registry {
     pub fn builtin() -> Self {
         let mut registry = Registry::default();
         registry.register(crate::kuhn::KuhnFactory::default());
+        registry.register(crate::sokoban::SokobanFactory::default());
         registry
     }
 
