@@ -4,7 +4,7 @@
 //! JSON object. Next to each rate stands what was seen, so that both sides are known to do the same.
 
 use mage_env::{
-    Env, Game, ParsedAction, Registry, Seed, Turn, draw_uniform,
+    Game, ParsedAction, Registry, Seed, Turn, draw_uniform,
     mcts::{Mcts, Tree},
     tictactoe::{Board, Cell, TicTacToe, search},
 };

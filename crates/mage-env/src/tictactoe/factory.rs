@@ -72,6 +72,7 @@ impl EnvFactory for TicTacToeFactory {
             )],
             opponents: self.opponents.docs(),
             compact_words: words::compact_words(),
+            compact_action: 1,
             compact_reflection: words::REFLECTION_WORDS,
         }
     }
@@ -92,7 +93,7 @@ impl EnvFactory for TicTacToeFactory {
     }
 
     fn check(&self, population: &Population) -> Result<()> {
-        population.options.read::<TicTacToeOptions>(PLACE)?;
+        population.splits().try_for_each(|s| population.options_in(s).read::<TicTacToeOptions>(PLACE).map(drop))?;
         population.seat_shares(2)?;
         population.opponents.iter().try_for_each(|m| self.opponents.build(&m.spec).map(drop))
     }

@@ -57,7 +57,7 @@ impl TicTacToeFactory {
     }
 
     pub(super) fn ceilings(&self, population: &Population, split: &str, episodes: u32) -> Result<Option<OracleReport>> {
-        let options: TicTacToeOptions = population.options.read("options of tictactoe")?;
+        let options: TicTacToeOptions = population.options_in(split).read("options of tictactoe")?;
         let (candidates, asked) = self.candidates(population, split)?;
         let unit = self.schema().unit;
         let setting = Setting {
