@@ -33,7 +33,7 @@ pub struct Sampled {
     pub name: String,
     /// The agent's seat.
     pub seat: u8,
-    /// How many moves it was asked for in each position.
+    /// How many moves it was asked for in each position, at least.
     pub samples: u32,
     /// In how many positions.
     pub positions: usize,

@@ -22,6 +22,7 @@ pub enum Symmetry {
 
 /// Moves of a player, counted.
 pub struct MoveTable {
+    /// The fewest asked for in a position.
     samples: u32,
     symmetry: Symmetry,
     /// By [`Board::index`]: how often each cell was chosen, shared out over cells that are alike.
@@ -34,8 +35,9 @@ struct Row {
 }
 
 impl MoveTable {
-    /// Asks `player` for `samples` moves in every position it can get into from one of `seats`, whatever the other does.
-    /// Moves it never made in all of them lead nowhere.
+    /// Asks `player` for `samples` moves in every position it can get into from one of `seats`, whatever the other does,
+    /// and twice as many for each mark short of four: every game comes through the early positions. Moves it never made
+    /// in all of them lead nowhere.
     pub fn ask(
         player: &dyn Opponent<TicTacToe>,
         seats: impl IntoIterator<Item = u8>,
@@ -64,7 +66,7 @@ impl MoveTable {
         table
     }
 
-    /// How many moves were asked for in each position.
+    /// How many moves were asked for in each position, at least.
     pub fn samples(&self) -> u32 {
         self.samples
     }
@@ -77,7 +79,7 @@ impl MoveTable {
     fn count(&self, player: &dyn Opponent<TicTacToe>, board: &Board, seed: Seed) -> [f64; CELLS] {
         let mut rng = seed.rng();
         let mut counts = [0.0; CELLS];
-        for _ in 0..self.samples {
+        for _ in 0..self.samples << 4_usize.saturating_sub(board.made()) {
             let cell = Cell::of(player.act(&TicTacToe, board, board.mover(), &mut rng));
             counts[cell.number()] += 1.0;
         }
@@ -108,7 +110,7 @@ impl Opponent<TicTacToe> for MoveTable {
         let Some(Row { counts, .. }) = self.chosen.get(&asked.index()) else {
             return UniformOpponent.policy(game, s, seat);
         };
-        let total = f64::from(self.samples);
+        let total: f64 = counts.iter().sum();
         Some(s.empty_cells().map(|c| (c.action(), counts[to[c.number()].number()] / total)).collect())
     }
 }

@@ -143,6 +143,7 @@ impl Reference for ToldAgent {
 /// The best possible learners, one for each seat the agent may take.
 struct BayesMaker {
     by_seat: [Option<Arc<Bayes>>; 2],
+    episodes: u32,
 }
 
 impl BayesMaker {
@@ -153,7 +154,7 @@ impl BayesMaker {
             let bayes = factory.bayes(query.population, query.split, seat as u8, query.episodes)?;
             by_seat[seat] = Some(Arc::new(bayes));
         }
-        Ok(BayesMaker { by_seat })
+        Ok(BayesMaker { by_seat, episodes: query.episodes })
     }
 }
 
@@ -163,7 +164,8 @@ impl ReferenceMaker for BayesMaker {
         let perfect = PerfectAgent::new(seed);
         match self.by_seat.get(usize::from(task.seat)) {
             Some(Some(bayes)) => {
-                Box::new(BayesAgent { bayes: Arc::clone(bayes), perfect, episode: None, belief: vec![], seen: vec![] })
+                let (bayes, episodes) = (Arc::clone(bayes), self.episodes);
+                Box::new(BayesAgent { bayes, perfect, episodes, episode: None, belief: vec![], seen: vec![] })
             }
             _ => Box::new(perfect),
         }
@@ -174,6 +176,8 @@ struct BayesAgent {
     bayes: Arc<Bayes>,
     /// Takes over where nobody expected could have led.
     perfect: PerfectAgent,
+    /// How many there are.
+    episodes: u32,
     /// The episode that `belief` and `seen` are about.
     episode: Option<u32>,
     /// What is believed at its start.
@@ -208,7 +212,7 @@ impl BayesAgent {
         let texts: Vec<&str> = self.seen.iter().map(String::as_str).collect();
         // Without memory there is no later to learn for.
         let blank = seen.episode > 0 && seen.memory.is_empty();
-        let left = if blank { 1 } else { self.bayes.episodes().saturating_sub(seen.episode).max(1) };
+        let left = if blank { 1 } else { self.episodes.saturating_sub(seen.episode).clamp(1, self.bayes.episodes()) };
         let best = self.bayes.best_action(&self.belief, left, Objective::Sum, &texts).ok().flatten();
         best.map(Cell::of).or_else(|| self.perfect.choose(&board))
     }

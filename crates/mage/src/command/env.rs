@@ -133,6 +133,35 @@ fn print_oracles(report: &OracleReport, out: &Output) -> anyhow::Result<()> {
                 seat.best_response.iter().map(|v| format!("{} {}", v.name, score(v.value))).collect();
             out.line(styled(DIM, format!("best responses: {}", known.join(", "))))?;
         }
+        if seat.last_error.max(seat.sum_error) > 1e-6 {
+            let (last, sum) = (score(seat.last_error), score(seat.sum_error));
+            out.line(styled(
+                DIM,
+                format!("the best learner's last episode may be up to {last} better, its sum {sum}"),
+            ))?;
+        }
+    }
+    print_samples(report, out)
+}
+
+/// Where numbers rest on samples, how many, and what else there is to know.
+fn print_samples(report: &OracleReport, out: &Output) -> anyhow::Result<()> {
+    if !report.sampled.is_empty() {
+        let rows = report.sampled.iter().map(|s| {
+            vec![
+                s.name.clone(),
+                s.seat.to_string(),
+                format!("{} or more in each of {} positions", s.samples, s.positions),
+                score(s.fitted),
+                s.games.to_string(),
+                format!("{} ± {}", score(s.valued), score(s.standard_error)),
+            ]
+        });
+        let header = ["asked, not known", "from seat", "moves", "best response to them", "fresh games", "won there"];
+        out.line(format!("\n{}", table(&header, rows)))?;
+    }
+    for note in &report.notes {
+        out.line(styled(DIM, format!("note: {note}")))?;
     }
     Ok(())
 }

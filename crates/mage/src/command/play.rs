@@ -213,9 +213,10 @@ impl Sitting<'_> {
         let closing = format!("total {total:+}, mean {mean:+.2} {unit}");
         self.out.line(if total > 0.0 { styled(GOOD, closing) } else { closing })?;
         if seat.is_some() {
-            self.out.hint(
-                "The last two columns are exact averages over opponents and luck; a few episodes are mostly luck.",
-            );
+            let exact = if ceilings.is_some_and(|r| r.sampled.is_empty()) { "exact" } else { "estimated" };
+            self.out.hint(format!(
+                "The last two columns are {exact} averages over opponents and luck; a few episodes are mostly luck."
+            ));
         }
         match (opponent, &self.task.opponent) {
             (Some(name), _) => self.out.line(format!("Your opponent was: {name}.")),
