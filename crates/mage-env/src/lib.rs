@@ -34,6 +34,7 @@ mod rival;
 mod schema;
 mod seats;
 pub mod seed;
+pub mod sokoban;
 mod task;
 pub mod tictactoe;
 
