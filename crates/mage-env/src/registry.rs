@@ -75,6 +75,7 @@ impl Registry {
         let mut registry = Registry::default();
         registry.register(crate::kuhn::KuhnFactory::default());
         registry.register(crate::tictactoe::TicTacToeFactory::default());
+        registry.register(crate::sokoban::SokobanFactory::default());
         registry
     }
 

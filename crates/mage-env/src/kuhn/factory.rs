@@ -87,7 +87,6 @@ impl EnvFactory for KuhnFactory {
     /// The paper's mix, with fresh deals; out of domain, the equilibrium as the paper plays it and as it should be.
     fn default_population(&self) -> Population {
         Population {
-            env: ID,
             options: Options::default().with("deal", "fresh"),
             seats: vec![0.5, 0.5],
             opponents: vec![
@@ -97,6 +96,7 @@ impl EnvFactory for KuhnFactory {
                 Member::unseen("cfr_argmax", 0.5),
                 Member::unseen("cfr_sampled", 0.5),
             ],
+            ..Population::without_opponents(ID)
         }
     }
 

@@ -174,12 +174,6 @@ impl Board {
         self.near[usize::from(cell)][way as usize]
     }
 
-    /// Whether the cell next to `cell` in this direction is one of `set`.
-    pub(super) fn in_set<B: Bits>(&self, set: B, cell: u8, way: Move) -> bool {
-        let next = self.beside(cell, way);
-        next != NOWHERE && set.has(next)
-    }
-
     /// How many cells are numbered, walls among them included.
     pub(super) fn cells(&self) -> usize {
         self.cells
