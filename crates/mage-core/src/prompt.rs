@@ -69,7 +69,7 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// The released code's windows for the board and card games: the last seven turns, the last two with what was seen.
+    /// The released code's windows for the board and card games and for Sokoban: the last seven turns, the last two with what was seen.
     pub const GAMES: Windows = Windows {
         play: Window { turns: 7, observed: 2 },
         reflect: Window { turns: 7, observed: 7 },
@@ -96,6 +96,7 @@ impl PromptLibrary {
         let mut library = PromptLibrary { sources: BTreeMap::new() };
         library.add("kuhn", builtin_source!("kuhn", Windows::GAMES));
         library.add("tictactoe", builtin_source!("tictactoe", Windows::GAMES));
+        library.add("sokoban", builtin_source!("sokoban", Windows::GAMES));
         library
     }
 

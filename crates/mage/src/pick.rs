@@ -36,7 +36,7 @@ pub(crate) fn pick(app: &App, env: &str, whom: &Whom) -> anyhow::Result<(Arc<dyn
             setting.split_once('=').ok_or_else(|| usage(format!("--option {setting}: write it as KEY=VALUE")))?;
         // A value that reads as JSON (a number, true, a list) is that; anything else is text.
         let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
-        population.options.0.insert(key.to_owned(), value);
+        population.set(key, value);
     }
     factory.check(&population).map_err(usage)?;
     population.in_split(&whom.split).map_err(usage)?;

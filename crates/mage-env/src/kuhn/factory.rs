@@ -61,6 +61,7 @@ impl EnvFactory for KuhnFactory {
             )],
             opponents: self.opponents.docs(),
             compact_words: words::compact_words(),
+            compact_action: 1,
             compact_reflection: words::REFLECTION_WORDS,
         }
     }

@@ -64,6 +64,7 @@ impl EnvFactory for SokobanFactory {
             options: docs(),
             opponents: Vec::new(),
             compact_words: words.chain(counts).collect(),
+            compact_action: SokobanOptions::default().moves_per_turn,
             compact_reflection: REFLECTION_WORDS,
         }
     }

@@ -26,6 +26,12 @@ const SMALL: usize = 1 << 14;
 /// States a search for the fewest moves may store before it settles for the fewest pushes.
 const MOVES_STATES: usize = 500_000;
 
+/// How many moves it makes where turns are not listed: the paper's number, which every turn may have.
+const UNLISTED: usize = 3;
+
+/// What it does where there is nothing to be done.
+const STUCK: &str = "up";
+
 /// A solution with the fewest moves; with the fewest pushes where that takes too long; `None` if there is none, or none was
 /// found.
 pub fn plan(board: &Board, from: State) -> Option<Vec<Move>> {
@@ -52,20 +58,20 @@ struct Planner {
 
 impl Reference for Planner {
     fn act(&mut self, seen: &Seen<'_>) -> String {
-        let moves_per_turn = seen.legal.first().map_or(3, |turn| turn.split(' ').count());
-        let Some((board, mut state)) = from_compact(seen.observation) else { return stumble(moves_per_turn) };
+        let most = seen.legal.iter().map(|turn| turn.split(' ').count()).max().unwrap_or(UNLISTED);
+        let Some((board, mut state)) = from_compact(seen.observation) else { return STUCK.to_owned() };
         if self.expected != seen.observation {
             self.rest = plan(&board, state).unwrap_or_default();
         }
-        let now: Vec<Move> = self.rest.drain(..self.rest.len().min(moves_per_turn)).collect();
-        let Some(last) = now.last() else { return stumble(moves_per_turn) };
+        let now: Vec<Move> = self.rest.drain(..self.rest.len().min(most)).collect();
+        if now.is_empty() {
+            return STUCK.to_owned();
+        }
         for way in &now {
             board.go(&mut state, *way);
         }
         self.expected = compact(&board, &state);
-        // A solved room needs no more moves. Where a turn must be filled, walking back and forth pushes nothing.
-        let idle = [last.opposite(), *last].into_iter().cycle();
-        write_turn(now.iter().copied().chain(idle).take(moves_per_turn).map(Some))
+        write_turn(now.into_iter().map(Some))
     }
 
     fn reflect(&mut self, finished: &str) -> String {
@@ -78,11 +84,6 @@ impl Reference for Planner {
         };
         format!("{left} {}", missing.min(COUNTED))
     }
-}
-
-/// Any turn at all, where there is nothing to be done.
-fn stumble(moves: usize) -> String {
-    write_turn(std::iter::repeat_n(Some(Move::Up), moves))
 }
 
 /// Makes players that follow a shortest solution.
@@ -106,9 +107,9 @@ mod tests {
     fn plans_are_followed_and_filled_up() {
         let mut p = Planner::default();
         assert_eq!(act(&mut p, "@ - $ - . -"), "right right right");
-        assert_eq!(act(&mut p, "- - - @ * -"), "up up up", "solved: nothing to do");
-        assert_eq!(act(&mut p, "@ $ . -"), "right left right", "one push, then idle");
-        assert_eq!(act(&mut p, "not a room"), "up up up");
+        assert_eq!(act(&mut p, "- - - @ * -"), "up", "solved: nothing to do");
+        assert_eq!(act(&mut p, "@ $ . -"), "right");
+        assert_eq!(act(&mut p, "not a room"), "up");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::board::Move;
 pub(super) const STILL: &str = "still";
 
 /// Lists of more than this many turns are not written out.
-const MAX_LISTED: usize = 256;
+const MAX_LISTED: usize = 400;
 
 /// A move, or standing still.
 pub(super) type Wish = Option<Move>;
@@ -53,12 +53,13 @@ pub(super) fn write_turn(wishes: impl IntoIterator<Item = Wish>) -> String {
     out
 }
 
-/// All turns of exactly `moves` moves, unless they are too many. Nothing is lost by leaving out shorter ones: a turn ends
-/// with the room.
-pub(super) fn all_turns(moves: usize) -> Option<Vec<String>> {
-    let count = 4_usize.checked_pow(moves as u32).filter(|n| *n <= MAX_LISTED)?;
-    let digit = |n: usize, place: usize| Some(Move::ALL[n >> (2 * (moves - 1 - place)) & 3]);
-    Some((0..count).map(|n| write_turn((0..moves).map(|place| digit(n, place)))).collect())
+/// All turns of one to `most` moves, the shortest first, unless they are too many.
+pub(super) fn all_turns(most: usize) -> Option<Vec<String>> {
+    let of = |moves: usize| 4_usize.checked_pow(moves as u32);
+    (1..=most).try_fold(0_usize, |sum, moves| sum.checked_add(of(moves)?).filter(|n| *n <= MAX_LISTED))?;
+    let digit = |n: usize, moves: usize, place: usize| Some(Move::ALL[n >> (2 * (moves - 1 - place)) & 3]);
+    let turn = |n: usize, moves: usize| write_turn((0..moves).map(|place| digit(n, moves, place)));
+    Some((1..=most).flat_map(|moves| (0..1 << (2 * moves)).map(move |n| turn(n, moves))).collect())
 }
 
 #[cfg(test)]
@@ -86,11 +87,11 @@ mod tests {
     #[test]
     fn all_turns_are_listed_and_readable() {
         let turns = all_turns(3).unwrap();
-        assert_eq!(turns.len(), 64);
-        assert_eq!((turns[0].as_str(), turns[63].as_str()), ("up up up", "right right right"));
+        assert_eq!(turns.len(), 84);
+        assert_eq!([&turns[0], &turns[4], &turns[83]], ["up", "up up", "right right right"]);
         assert!(turns.iter().all(|t| read(t) == *t));
-        assert_eq!(turns.iter().collect::<std::collections::BTreeSet<_>>().len(), 64);
-        assert!(all_turns(5).is_none());
+        assert_eq!(turns.iter().collect::<std::collections::BTreeSet<_>>().len(), 84);
+        assert!(all_turns(5).is_none() && all_turns(100).is_none());
     }
 
     proptest! {

@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(w.legal(), Some(vec![]));
         let again = w.begin(1);
         assert_eq!(again.compact, "@ - $ - . -");
-        assert_eq!(w.legal().unwrap().len(), 64);
+        assert_eq!(w.legal().unwrap().len(), 84);
     }
 
     #[test]
