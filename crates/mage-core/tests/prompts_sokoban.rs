@@ -15,8 +15,13 @@ use std::{fmt::Write, sync::Arc};
 
 fn play(settings: Settings, seed: u64, answers: &[&str]) -> EpisodeRecord {
     let registry = Registry::builtin();
-    let task =
-        Task { env: EnvId::new("sokoban"), options: Options::default(), opponent: None, seat: 0, seed: Seed::new(seed) };
+    let task = Task {
+        env: EnvId::new("sokoban"),
+        options: Options::default(),
+        opponent: None,
+        seat: 0,
+        seed: Seed::new(seed),
+    };
     let env = registry.build(&task).unwrap();
     let prompts = PromptLibrary::builtin().get("sokoban").unwrap();
     let size = settings.size;
@@ -64,8 +69,11 @@ fn full_prompts_with_reflections() {
 
 #[test]
 fn full_prompts_with_both() {
-    golden("full_history_and_reflection")
-        .assert_eq(&transcript(&play(short(MemoryMode::HistoryAndReflection), 12, &TURNS)));
+    golden("full_history_and_reflection").assert_eq(&transcript(&play(
+        short(MemoryMode::HistoryAndReflection),
+        12,
+        &TURNS,
+    )));
 }
 
 #[test]

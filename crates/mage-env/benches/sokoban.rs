@@ -76,10 +76,14 @@ fn turns(c: &mut Criterion) {
     world.begin(0);
     let turn = ParsedAction::Act("right left up".to_owned());
     c.bench_function("sokoban turn of three moves, with both views", |b| {
-        b.iter_batched(|| (), |()| {
-            world.begin(0);
-            black_box(world.step(&turn))
-        }, BatchSize::SmallInput);
+        b.iter_batched(
+            || (),
+            |()| {
+                world.begin(0);
+                black_box(world.step(&turn))
+            },
+            BatchSize::SmallInput,
+        );
     });
 }
 

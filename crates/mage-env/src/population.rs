@@ -276,7 +276,8 @@ mod tests {
 
     #[test]
     fn splits_may_have_settings_of_their_own() {
-        let text = "env = \"sokoban\"\noptions = { boxes = 2, rows = 7 }\n[split.out-of-domain]\nboxes = 3\n[split.far]\n";
+        let text =
+            "env = \"sokoban\"\noptions = { boxes = 2, rows = 7 }\n[split.out-of-domain]\nboxes = 3\n[split.far]\n";
         let mut p = Population::from_toml(text, "p.toml").unwrap();
         assert_eq!(p.splits().collect::<Vec<_>>(), ["train", "in-domain", "out-of-domain", "far"]);
         let boxes = |p: &Population, split| p.draw(split, 1, Seed::new(1)).unwrap().options.0["boxes"].clone();

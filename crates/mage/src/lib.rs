@@ -12,6 +12,7 @@
 
 mod cli;
 mod command;
+mod keys;
 mod output;
 mod pick;
 mod plot;

@@ -207,3 +207,61 @@ fn populations_come_from_files() {
     assert!(stderr(&output).contains("`stay` is a probability, not 1.5"));
     assert!(Path::new(&path).exists());
 }
+
+#[test]
+fn sokoban_is_played_in_turns_of_moves() {
+    let args = ["play", "sokoban", "--seed", "4", "--episodes", "1"];
+    let output = run_with_input(&args, b"north\nup\nup, left, down\nright right\nq\n");
+    let text = stdout(&output);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(text.contains("the answer names no move") && text.contains("0: # # # # # #"));
+}
+
+#[test]
+fn sokoban_is_evaluated_by_rule_in_every_split() {
+    let report = |extra: &[&str]| {
+        let base = ["eval", "--env", "sokoban", "--tasks", "60", "--episodes", "2", "--json"];
+        json(&run(&[&base[..], extra].concat()))
+    };
+    let won =
+        |report: &serde_json::Value| report["summary"]["overall"]["by_episode"][1]["won"]["rate"].as_f64().unwrap();
+    for split in ["train", "in-domain", "out-of-domain"] {
+        assert_eq!(won(&report(&["--policy", "optimal", "--split", split])), 1.0, "{split}");
+    }
+    assert!(won(&report(&["--policy", "random"])) < 0.3);
+    assert_eq!(won(&report(&["--policy", "optimal", "--option", "turns=faithful", "--option", "boxes=1"])), 1.0);
+    assert_eq!(won(&report(&["--policy", "optimal", "--turns", "1"])), 0.0, "three moves solve nothing");
+}
+
+#[test]
+fn sokoban_recordings_are_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rooms.jsonl");
+    // One room made by hand: retried, so that only its views and steps are compared.
+    let room = |reward: &str| {
+        format!(
+            r##"{{"dim":[3,5],"boxes":1,"search_depth":30,"max_steps":30,"seed":1,"retried_with_hash_seed":true,
+            "room_fixed":[[0,0,0,0,0],[0,1,1,2,0],[0,0,0,0,0]],"room_state":[[0,0,0,0,0],[0,5,4,2,0],[0,0,0,0,0]],
+            "obs":"0: # # # # #\n1: # P X O #\n2: # # # # #","shortest":[4],
+            "steps":[[4,"0: # # # # #\n1: # _ P √ #\n2: # # # # #",{reward},true,true,true]]}}"##
+        )
+        .replace('\n', " ")
+        .replace("# #  ", "# #\\n")
+    };
+    let conform = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        run(&["env", "conform", "sokoban", "--json", "--golden", path.to_str().unwrap()])
+    };
+    let good = conform(&room("10.9"));
+    assert_eq!(json(&good)["compared"]["steps"], 1);
+    let bad = conform(&room("10.8"));
+    assert_eq!(bad.status.code(), Some(1));
+    let report: serde_json::Value = serde_json::from_slice(&bad.stdout).unwrap();
+    assert_eq!(report["different"], 1);
+    assert!(report["first"]["place"].as_str().unwrap().contains("line 1 (seed 1, 3 by 5, 1 boxes), step 1 (action 4)"));
+    assert!(report["first"]["expected"].as_str().unwrap().contains("10.8"));
+    let unreadable = conform("{}\n");
+    assert_eq!(unreadable.status.code(), Some(1));
+    assert!(stderr(&unreadable).contains("line 1: not a recorded room"));
+    assert_eq!(conform("").status.code(), Some(1), "nothing compared is no success");
+}

@@ -111,7 +111,9 @@ impl Board {
         if height * width > MAX_CELLS {
             return Err(Error::invalid(
                 "level",
-                format!("its floor spans {height} rows and {width} columns; rows times columns may be {MAX_CELLS} at most"),
+                format!(
+                    "its floor spans {height} rows and {width} columns; rows times columns may be {MAX_CELLS} at most"
+                ),
             ));
         }
         let mut board = Board {
@@ -290,7 +292,10 @@ impl<B: Bits> View<B> {
 
     /// The cells beside any of the set.
     pub(super) fn around(&self, set: B) -> B {
-        self.shift(set, Move::Up) | self.shift(set, Move::Down) | self.shift(set, Move::Left) | self.shift(set, Move::Right)
+        self.shift(set, Move::Up)
+            | self.shift(set, Move::Down)
+            | self.shift(set, Move::Left)
+            | self.shift(set, Move::Right)
     }
 
     /// All cells that can be walked to from `from` (itself included) without pushing.

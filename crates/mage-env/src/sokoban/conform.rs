@@ -108,8 +108,9 @@ pub fn conform(golden: &Path) -> Result<Conformance> {
             continue;
         }
         let place = format!("{}, line {}", golden.display(), i + 1);
-        let recording: Recording = serde_json::from_str(&line)
-            .map_err(|e| Error::invalid(&place, format!("not a recorded room: {e}; expected dim, boxes, seed, room_fixed, …")))?;
+        let recording: Recording = serde_json::from_str(&line).map_err(|e| {
+            Error::invalid(&place, format!("not a recorded room: {e}; expected dim, boxes, seed, room_fixed, …"))
+        })?;
         let what = format!(
             "{place} (seed {}, {} by {}, {} boxes)",
             recording.seed, recording.dim[0], recording.dim[1], recording.boxes
@@ -166,8 +167,7 @@ fn replay(r: &Recording, place: &str, result: &mut Conformance) -> Result<()> {
         if *action > 4 {
             return Err(Error::invalid(at(), "actions are 0 (still) and 1 to 4 (up, down, left, right)"));
         }
-        let expected =
-            Shown { view: view.clone(), reward: *reward, done: *done, effective: *effective, won: *won };
+        let expected = Shown { view: view.clone(), reward: *reward, done: *done, effective: *effective, won: *won };
         let place = at();
         let moment = play.step(&board, Move::from_code(*action), r.max_steps, &mut solvable);
         let actual = Shown {

@@ -10,8 +10,8 @@ use super::{
     world::SokobanWorld,
 };
 use crate::{
-    Conformance, Env, EnvFactory, EnvId, Error, Options, Population, ReferenceDoc, ReferenceMaker, ReferenceQuery, Result,
-    Schema, Task, sokoban::Move,
+    Conformance, Env, EnvFactory, EnvId, Error, Options, Population, ReferenceDoc, ReferenceMaker, ReferenceQuery,
+    Result, Schema, Task, sokoban::Move,
 };
 use rand::{RngExt, seq::IndexedRandom};
 use std::{path::Path, sync::Arc};
@@ -73,7 +73,10 @@ impl EnvFactory for SokobanFactory {
         let options: SokobanOptions = task.options.read(PLACE)?;
         options.check()?;
         if let Some(opponent) = &task.opponent {
-            return Err(Error::invalid("task of sokoban", format!("opponent `{}`: nobody sits opposite", opponent.name)));
+            return Err(Error::invalid(
+                "task of sokoban",
+                format!("opponent `{}`: nobody sits opposite", opponent.name),
+            ));
         }
         let level = self.level(task, &options)?;
         Ok(Box::new(SokobanWorld::new(&level, options.world())?))

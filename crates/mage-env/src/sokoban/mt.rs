@@ -39,9 +39,8 @@ impl Twister {
         let (mut i, mut j) = (1, 0);
         for _ in 0..N.max(key.len()) {
             let last = words[i - 1];
-            words[i] = (words[i] ^ (last ^ (last >> 30)).wrapping_mul(1_664_525))
-                .wrapping_add(key[j])
-                .wrapping_add(j as u32);
+            words[i] =
+                (words[i] ^ (last ^ (last >> 30)).wrapping_mul(1_664_525)).wrapping_add(key[j]).wrapping_add(j as u32);
             i += 1;
             j = (j + 1) % key.len();
             if i == N {

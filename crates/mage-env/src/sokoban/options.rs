@@ -96,7 +96,9 @@ impl SokobanOptions {
         }
         let [first, end] = self.seeds;
         if first >= end || end > 1 << 32 {
-            return bad(format!("`seeds` = [{first}, {end}] holds no seed; seeds are from 0 to 4294967295, first < second"));
+            return bad(format!(
+                "`seeds` = [{first}, {end}] holds no seed; seeds are from 0 to 4294967295, first < second"
+            ));
         }
         if self.moves_per_turn == 0 || self.moves_per_turn > 100 {
             return bad(format!("`moves_per_turn` = {}; a turn has 1 to 100 moves", self.moves_per_turn));
@@ -144,10 +146,18 @@ impl SokobanOptions {
 pub(super) fn docs() -> Vec<OptionDoc> {
     let doc = OptionDoc::new;
     vec![
-        doc("boxes", "2 (default), or a list such as [1, 3]", "boxes in a generated room; of a list, each task draws one"),
+        doc(
+            "boxes",
+            "2 (default), or a list such as [1, 3]",
+            "boxes in a generated room; of a list, each task draws one",
+        ),
         doc("rows", "6 (default)", "rows of a generated room, walls included"),
         doc("cols", "6 (default)", "columns of a generated room, walls included"),
-        doc("seeds", "[0, 65535] (default)", "range of room seeds, the end not included; the reference's training range"),
+        doc(
+            "seeds",
+            "[0, 65535] (default)",
+            "range of room seeds, the end not included; the reference's training range",
+        ),
         doc("min_solution", "5 (default)", "fewest moves of a generated room's shortest solution"),
         doc("max_solution", "21 (default)", "most moves of a generated room's shortest solution"),
         doc(
@@ -156,7 +166,11 @@ pub(super) fn docs() -> Vec<OptionDoc> {
             "play these levels instead; also looked for in the folder sokoban under MAGE_DATA (else data)",
         ),
         doc("level", "a number from 0", "only this one of the levels"),
-        doc("search_depth", "100 (default; none with levels)", "depth of the generator, and length beyond which no solution counts"),
+        doc(
+            "search_depth",
+            "100 (default; none with levels)",
+            "depth of the generator, and length beyond which no solution counts",
+        ),
         doc("max_steps", "30 (default; none with levels)", "moves after which a room is over"),
         doc("moves_per_turn", "3 (default)", "how many moves a turn may have"),
         doc(

@@ -75,7 +75,7 @@ impl Reference for Planner {
     }
 
     fn reflect(&mut self, finished: &str) -> String {
-        let Some((board, state)) = from_compact(finished) else { return vec!["_"; REFLECTION_WORDS].join(" ") };
+        let Some((board, state)) = from_compact(finished) else { return ["_"; REFLECTION_WORDS].join(" ") };
         let missing = board.boxes() - board.placed(&state);
         let left = match () {
             () if missing == 0 => LEFT[0],

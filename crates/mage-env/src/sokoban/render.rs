@@ -70,7 +70,8 @@ fn snapshot(board: &Board, s: &State) -> Level {
 pub fn compact(board: &Board, s: &State) -> String {
     let (rows, cols) = (board.rows(), board.cols());
     let wall = |r: usize, c: usize| board.at(s, r, c) == Cell::Wall;
-    let framed = (0..rows).all(|r| wall(r, 0) && wall(r, cols - 1)) && (0..cols).all(|c| wall(0, c) && wall(rows - 1, c));
+    let framed =
+        (0..rows).all(|r| wall(r, 0) && wall(r, cols - 1)) && (0..cols).all(|c| wall(0, c) && wall(rows - 1, c));
     let frame = usize::from(framed);
     let mut out = String::with_capacity(rows * (cols + 1) * 2);
     for row in frame..rows - frame {

@@ -36,13 +36,7 @@ impl Solvable {
     /// Solutions of more than `most_moves` moves do not count, as with the reference's search depth. (In levels too large
     /// for a table they do: there the number of moves is not looked at.)
     pub fn new(most_moves: u32) -> Self {
-        Solvable {
-            most_moves,
-            method: None,
-            narrow: Table::new(),
-            wide: Table::new(),
-            verdicts: HashMap::new(),
-        }
+        Solvable { most_moves, method: None, narrow: Table::new(), wide: Table::new(), verdicts: HashMap::new() }
     }
 
     /// Makes ready for another board, keeping the memory.

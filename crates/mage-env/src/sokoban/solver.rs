@@ -144,8 +144,7 @@ impl<'a, B: Bits> Search<'a, B> {
         for way in Move::ALL {
             let free = self.view.floor & !node.boxes;
             let can_stop = free & B::narrow(self.distances.alive());
-            let movable =
-                node.boxes & self.view.shift(region, way) & self.view.shift(can_stop, way.opposite());
+            let movable = node.boxes & self.view.shift(region, way) & self.view.shift(can_stop, way.opposite());
             for from in movable.cells() {
                 let to = self.board.beside(from, way);
                 let boxes = node.boxes ^ B::one(from) ^ B::one(to);

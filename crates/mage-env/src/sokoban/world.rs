@@ -101,7 +101,9 @@ impl Env for SokobanWorld {
     fn parse(&self, text: &str) -> ParsedAction {
         match read_turn(text, self.settings.moves_per_turn) {
             Some(wishes) => ParsedAction::Act(write_turn(wishes)),
-            None => ParsedAction::invalid("the answer names no move; write up, down, left or right, with commas between"),
+            None => {
+                ParsedAction::invalid("the answer names no move; write up, down, left or right, with commas between")
+            }
         }
     }
 
@@ -124,12 +126,7 @@ impl Env for SokobanWorld {
             Over::Dead => terminated(Outcome::Lost),
             Over::OutOfSteps => End::Truncated,
         }));
-        Step {
-            observation: self.observe(),
-            reward: reward as f32,
-            valid: wishes.is_some() && playing,
-            end: self.end,
-        }
+        Step { observation: self.observe(), reward: reward as f32, valid: wishes.is_some() && playing, end: self.end }
     }
 
     fn legal(&self) -> Option<Vec<String>> {

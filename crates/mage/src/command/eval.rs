@@ -34,6 +34,7 @@ pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
             Memory::None => MemoryMode::None,
             Memory::Reflection => MemoryMode::ReflectionOnly,
         },
+        max_turns: args.turns.unwrap_or(schema.max_turns),
         ..Settings::compact(&schema, args.episodes)
     };
     let seed = Seed::new(args.seed);
@@ -158,16 +159,19 @@ impl<'a> Report<'a> {
     fn print(&self, out: &Output) -> anyhow::Result<()> {
         let memory = if self.memory == MemoryMode::None { "memory blanked" } else { "reflections in memory" };
         out.line(format!(
-            "{} plays {}, {} opponents, {memory}: {} tasks of {} episodes, {}",
+            "{} plays {}, {}{}, {memory}: {} tasks of {} episodes, {}",
             styled(BOLD, self.policy),
             self.env,
             self.split,
+            if self.summary.by_opponent.is_empty() { "" } else { " opponents" },
             self.tasks,
             self.episodes,
             self.unit
         ))?;
         self.print_curve(out)?;
-        self.print_opponents(out)?;
+        if !self.summary.by_opponent.is_empty() {
+            self.print_opponents(out)?;
+        }
         let invalid = &self.summary.overall.invalid;
         out.line(styled(
             DIM,

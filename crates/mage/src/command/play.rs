@@ -3,17 +3,19 @@
 use crate::{
     App,
     cli::Play,
+    keys,
     output::{BOLD, DIM, GOOD, Output, styled},
     pick::pick,
     table::{score, table},
 };
 use mage_env::{End, Env, Outcome, ParsedAction, Seed, Task, oracle::OracleReport};
 use serde::Serialize;
-use std::io::{BufRead, stdin};
+use std::io::{BufRead, IsTerminal, Write, stdin};
 
 pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
     let (factory, population) = pick(app, &args.env, &args.whom)?;
     let schema = factory.schema();
+    let max_turns = args.turns.unwrap_or(schema.max_turns);
     let seed = Seed::new(args.seed.unwrap_or_else(from_clock));
     let task = population.draw(&args.whom.split, schema.seats, seed)?;
     let mut env = factory.build(&task)?;
@@ -28,7 +30,7 @@ pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
             let Some(action) = table.ask(&*env)? else { break 'episodes };
             let step = env.step(&action);
             turns += 1;
-            let end = step.end.or((turns >= schema.max_turns).then_some(End::Truncated));
+            let end = step.end.or((turns >= max_turns).then_some(End::Truncated));
             table.seen(&*env, &step.observation.text)?;
             if let Some(end) = end {
                 table.end(n, end)?;
@@ -121,36 +123,47 @@ impl Sitting<'_> {
                     if legal.is_empty() || legal.len() > 6 { String::new() } else { format!(" ({})", legal.join("/")) };
                 self.out.ask(format!("your move{choices}> "))?;
             }
-            let mut line = String::new();
-            let ended = match stdin().lock().read_line(&mut line) {
-                Ok(read) => read == 0,
+            let line = match self.read(env, &legal) {
+                Ok(Some(line)) => line,
+                Ok(None) => return Ok(None),
                 Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
                     self.refuse("that was not readable text")?;
                     continue;
                 }
                 Err(e) => return Err(e.into()),
             };
-            if ended {
-                if !self.out.json {
-                    self.out.line("")?;
-                }
-                return Ok(None);
-            }
             match line.trim() {
                 "q" | "quit" | "exit" => return Ok(None),
                 "?" | "help" => self.refuse(&match legal.is_empty() {
                     true => "any text is possible here".to_owned(),
-                    false => format!("possible here: {}", legal.join(", ")),
+                    false => format!("possible here: {}", listed(&legal)),
                 })?,
                 typed => match env.parse(&completed(typed, &legal)) {
                     ParsedAction::Invalid { reason } => self.refuse(&reason)?,
                     ParsedAction::Act(a) if !legal.is_empty() && !legal.contains(&a) => {
-                        self.refuse(&format!("{a} is not possible here; possible: {}", legal.join(", ")))?;
+                        self.refuse(&format!("{a} is not possible here; possible: {}", listed(&legal)))?;
                     }
                     action => return Ok(Some(action)),
                 },
             }
         }
+    }
+
+    /// A line of input; on a terminal, arrow keys make one too where they mean something. `None` at the end.
+    fn read(&self, env: &dyn Env, legal: &[String]) -> std::io::Result<Option<String>> {
+        let moves = ["up", "down", "left", "right"].iter().all(|m| matches!(env.parse(m), ParsedAction::Act(_)));
+        if moves && !self.out.json && stdin().is_terminal() {
+            let full = legal.iter().map(|turn| turn.split(' ').count()).max();
+            return keys::read_line(full.unwrap_or(usize::MAX));
+        }
+        let mut line = String::new();
+        if stdin().lock().read_line(&mut line)? > 0 {
+            return Ok(Some(line));
+        }
+        if !self.out.json {
+            writeln!(anstream::stdout())?;
+        }
+        Ok(None)
     }
 
     fn refuse(&self, reason: &str) -> anyhow::Result<()> {
@@ -212,6 +225,16 @@ impl Sitting<'_> {
             }
             (None, None) => Ok(()),
         }
+    }
+}
+
+/// The first of the actions; a person reads no more than that.
+fn listed(actions: &[String]) -> String {
+    const SHOWN: usize = 20;
+    let first = actions.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match actions.len().saturating_sub(SHOWN) {
+        0 => first,
+        more => format!("{first}, and {more} more"),
     }
 }
 
