@@ -24,7 +24,8 @@ pub trait Env: Send {
     /// The current state alone, no history.
     fn anchor(&self) -> Anchor;
 
-    /// The current state as a drawing for people, where there is something to draw; only what the agent may see. People
+    /// The current state for people, where there is something to draw: shown instead of the observation's text, so it
+    /// must say as much, and no more than the agent may see. People
     /// are shown it in place of the observation's text, so it says all that the text does.
     fn picture(&self) -> Option<String> {
         None
