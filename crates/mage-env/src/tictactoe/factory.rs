@@ -72,6 +72,7 @@ impl EnvFactory for TicTacToeFactory {
             )],
             opponents: self.opponents.docs(),
             compact_words: words::compact_words(),
+            compact_action: 1,
             compact_reflection: words::REFLECTION_WORDS,
         }
     }
