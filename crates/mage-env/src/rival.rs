@@ -100,6 +100,9 @@ impl Chain {
     }
 
     fn state_at(&self, seed: Seed, episode: u32) -> usize {
+        if self.start.len() == 1 {
+            return 0; // nothing to draw, however many episodes there were
+        }
         let stream = seed.child("switch");
         let first = weighted_index(self.start.iter().copied(), &mut stream.at(0).rng());
         (1..=u64::from(episode))
