@@ -91,10 +91,9 @@ impl BestAnswer {
         }
         let mut best: Option<(Cell, Chances)> = None;
         for cell in board.empty_cells() {
-            if let Some(c) = self.chances(&board.with(cell)) {
-                if best.is_none_or(|(_, b)| c.better_than(b)) {
-                    best = Some((cell, c));
-                }
+            let Some(c) = self.chances(&board.with(cell)) else { continue };
+            if best.is_none_or(|(_, b)| c.better_than(b)) {
+                best = Some((cell, c));
             }
         }
         best.map(|(cell, _)| cell).or_else(|| board.empty_cells().next())

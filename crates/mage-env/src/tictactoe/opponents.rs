@@ -32,7 +32,7 @@ impl Preferred {
     /// One of the paper's six lists, numbered from 1.
     pub fn paper(number: usize) -> Option<Self> {
         let (_, digits) = PAPER_LISTS.get(number.checked_sub(1)?)?;
-        let cells = digits.split(' ').map(|d| d.as_bytes()).map(|d| Cell::new(d[0] - b'0', d[1] - b'0'));
+        let cells = digits.split(' ').map(str::as_bytes).map(|d| Cell::new(d[0] - b'0', d[1] - b'0'));
         Some(Preferred { order: cells.collect::<Option<_>>()? })
     }
 

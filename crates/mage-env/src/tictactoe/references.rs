@@ -253,12 +253,11 @@ mod tests {
             let mut env = factory.build(&task).unwrap();
             let mut agent = maker.make(&task, Seed::new(i).child("agent"));
             let mut notes: Vec<String> = Vec::new();
-            for episode in 0..3 {
-                let mut observation = env.begin(episode as u32).compact;
+            for (episode, won) in (0..).zip(&mut won) {
+                let mut observation = env.begin(episode).compact;
                 let end = loop {
                     let legal = env.legal().unwrap();
-                    let seen =
-                        Seen { episode: episode as u32, memory: &notes, observation: &observation, legal: &legal };
+                    let seen = Seen { episode, memory: &notes, observation: &observation, legal: &legal };
                     let step = env.step(&ParsedAction::Act(agent.act(&seen)));
                     assert!(step.valid);
                     observation = step.observation.compact;
@@ -271,7 +270,7 @@ mod tests {
                     notes.push(note);
                 }
                 assert!(!matches!(end, End::Terminated { outcome: Outcome::Lost, .. }), "nobody here loses");
-                won[episode] += f64::from(u8::from(matches!(end, End::Terminated { outcome: Outcome::Won, .. })));
+                *won += f64::from(u8::from(matches!(end, End::Terminated { outcome: Outcome::Won, .. })));
             }
         }
         won.map(|w| w / tasks as f64)

@@ -2,7 +2,7 @@
 //!
 //! Whoever reads is X and the other is O, whoever moved first, as in the paper.
 
-use super::rules::{Board, CELLS, Cell, TicTacToe};
+use super::rules::{Board, CELLS, Cell, Line, TicTacToe};
 use crate::{ActionId, Observation, TextGame};
 
 /// How many words a factual compact reflection has: the outcome, and the moves in order.
@@ -49,7 +49,7 @@ impl TextGame for TicTacToe {
 
     /// The board with its coordinates, and what happened last; a finished line stands in brackets.
     fn picture(&self, s: &Board, player: u8) -> Option<String> {
-        let won: Vec<Cell> = (0..2).flat_map(|seat| s.lines_of(seat)).flat_map(|line| line.cells()).collect();
+        let won: Vec<Cell> = (0..2).flat_map(|seat| s.lines_of(seat)).flat_map(Line::cells).collect();
         let mut text = "      1   2   3\n    ┌───┬───┬───┐\n".to_owned();
         for row in 1..=3 {
             text.push_str(&format!("  {row} │"));
