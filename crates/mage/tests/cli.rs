@@ -214,7 +214,7 @@ fn sokoban_is_played_in_turns_of_moves() {
     let output = run_with_input(&args, b"north\nup\nup, left, down\nright right\nq\n");
     let text = stdout(&output);
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(text.contains("the answer names no move") && text.contains("0: # # # # # #"));
+    assert!(text.contains("the answer names no move") && text.contains("████████████"));
 }
 
 #[test]

@@ -165,7 +165,7 @@ impl ReferenceMaker for BayesMaker {
         match self.by_seat.get(usize::from(task.seat)) {
             Some(Some(bayes)) => {
                 let (bayes, episodes) = (Arc::clone(bayes), self.episodes);
-                Box::new(BayesAgent { bayes, perfect, episodes, episode: None, belief: vec![], seen: vec![] })
+                Box::new(BayesAgent { bayes, perfect, episodes, belief: vec![], seen: vec![] })
             }
             _ => Box::new(perfect),
         }
@@ -178,9 +178,7 @@ struct BayesAgent {
     perfect: PerfectAgent,
     /// How many there are.
     episodes: u32,
-    /// The episode that `belief` and `seen` are about.
-    episode: Option<u32>,
-    /// What is believed at its start.
+    /// What is believed at the start of this episode.
     belief: Vec<f64>,
     /// The boards it decided on.
     seen: Vec<String>,
@@ -191,9 +189,6 @@ impl BayesAgent {
     /// over.
     fn remember(&self, seen: &Seen<'_>) -> Vec<f64> {
         let seat = self.bayes.seat();
-        if seen.episode > 0 && seen.memory.is_empty() {
-            return self.bayes.memoryless_belief();
-        }
         seen.memory.iter().filter_map(|text| read_facts(text)).fold(self.bayes.prior(), |belief, game| {
             let texts = texts_of(&game, seat);
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
@@ -203,16 +198,14 @@ impl BayesAgent {
 
     fn choose(&mut self, seen: &Seen<'_>) -> Option<Cell> {
         let board = read_board(seen.observation)?;
-        if self.episode != Some(seen.episode) {
+        if board.moves().count() < 2 {
             self.belief = self.remember(seen);
-            self.episode = Some(seen.episode);
             self.seen.clear();
         }
         self.seen.push(Wins.observe(&board, self.bayes.seat()));
         let texts: Vec<&str> = self.seen.iter().map(String::as_str).collect();
-        // Without memory there is no later to learn for.
-        let blank = seen.episode > 0 && seen.memory.is_empty();
-        let left = if blank { 1 } else { self.episodes.saturating_sub(seen.episode).clamp(1, self.bayes.episodes()) };
+        // With nothing in its prompt it takes every episode for the first.
+        let left = self.episodes.saturating_sub(seen.memory.len() as u32).clamp(1, self.bayes.episodes());
         let best = self.bayes.best_action(&self.belief, left, Objective::Sum, &texts).ok().flatten();
         best.map(Cell::of).or_else(|| self.perfect.choose(&board))
     }

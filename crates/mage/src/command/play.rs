@@ -182,10 +182,12 @@ impl Sitting<'_> {
         if self.out.json {
             return self.out.object(&Event::End { episode: n + 1, score, outcome });
         }
-        if outcome.is_none() {
-            self.out.line("You ran out of turns.")?;
-        }
-        Ok(())
+        self.out.line(match outcome {
+            Some(Outcome::Won) => styled(GOOD, "You won."),
+            Some(Outcome::Lost) => "You lost.".to_owned(),
+            Some(Outcome::Draw) => "Nobody won.".to_owned(),
+            None => "You ran out of turns.".to_owned(),
+        })
     }
 
     fn close(&self, reveal: bool, unit: &str, ceilings: Option<&OracleReport>) -> anyhow::Result<()> {
