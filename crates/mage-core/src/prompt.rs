@@ -112,7 +112,7 @@ impl PromptLibrary {
     }
 }
 
-/// The four texts of a built-in environment, from its folder under `prompts/`.
+/// The texts of a built-in environment, from its folder under `prompts/`.
 macro_rules! builtin_source {
     ($env:literal, $windows:expr) => {
         PromptSource {
@@ -204,6 +204,15 @@ impl PromptSet {
     /// How much of an episode is shown.
     pub fn windows(&self) -> &Windows {
         &self.windows
+    }
+
+    /// The rules as an agent in `seat` is told them.
+    pub fn rules(&self, seat: u8) -> Result<String> {
+        #[derive(Serialize)]
+        struct RulesContext {
+            seat: u8,
+        }
+        self.render("rules", &RulesContext { seat })
     }
 
     /// The prompt that asks for an action. `slots` is how each past episode stands in a compact prompt.
