@@ -57,15 +57,6 @@ impl GoalOptions {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
-    /// The values.
-    pub fn values(&self) -> impl Iterator<Item = &str> {
-        let (pairs, values): (&[(Box<str>, Box<str>)], &[Box<str>]) = match self {
-            GoalOptions::Pairs(pairs) => (pairs, &[]),
-            GoalOptions::Values(values) => (&[], values),
-        };
-        pairs.iter().map(|(_, v)| &**v).chain(values.iter().map(|v| &**v))
-    }
 }
 
 /// A goal before anything is drawn: a product, and which of its wishes or combinations of options.

@@ -240,7 +240,7 @@ pub(super) fn clickables(shop: &Shop, session: &Session) -> Vec<String> {
     names.extend(of_kind(|k| matches!(k, Kind::Link { .. })));
     if session.place == Place::Item {
         let options = session.product_on_page(shop).map_or(&[][..], |p| &p.options);
-        names.extend(options.iter().flat_map(|o| &o.values).map(|v| v.to_string()));
+        names.extend(options.iter().flat_map(|o| &o.values).map(ToString::to_string));
     }
     let mut seen = std::collections::HashSet::new();
     names.retain(|n| seen.insert(n.clone()));

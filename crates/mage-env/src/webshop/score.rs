@@ -100,7 +100,7 @@ fn kind_of(wanted: &Product, bought: &Product) -> Score {
     let same_shelf = shelves(wanted).intersection(&shelves(bought)).count() >= 2;
     let title = title_score(&wanted.title, &bought.title);
     let kind = match title {
-        t if t == 0.0 => 0.0,
+        0.0 => 0.0,
         t if t < 0.1 => 0.1,
         t if same_query || same_shelf || t > 0.2 => 1.0,
         _ => 0.5,

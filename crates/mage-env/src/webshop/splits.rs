@@ -60,7 +60,7 @@ impl SplitLists {
         for (number, id) in ids.iter().enumerate() {
             let product = catalogue.product(id.product);
             let of_product = root.child(&product.asin);
-            let list = if of_product.value() % HELD_OUT == 0 {
+            let list = if of_product.value().is_multiple_of(HELD_OUT) {
                 &mut lists.out_of_domain
             } else {
                 // Goals that ask for the same must not be told apart: the words decide, not the number.
@@ -70,7 +70,7 @@ impl SplitLists {
                         chosen(product, id.variant).iter().map(|(n, v)| format!("{n}={v};")).collect()
                     }
                 };
-                let held_out = of_product.child("goal").child(&words).value() % HELD_OUT == 0;
+                let held_out = of_product.child("goal").child(&words).value().is_multiple_of(HELD_OUT);
                 if held_out { &mut lists.in_domain } else { &mut lists.train }
             };
             list.push(number as u32);
