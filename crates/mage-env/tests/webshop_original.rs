@@ -2,23 +2,13 @@
 //!
 //! The files are not part of this repository: set `MAGE_DATA` to the folder that holds `webshop/`, or put it into `data/`.
 
+mod data;
+
 use mage_env::{
     Conformance, EnvFactory, EnvId, Options, Registry, Seed, Task,
     webshop::{OfficialFiles, ReadOptions, Shop, WebshopFactory},
 };
-use std::path::{Path, PathBuf};
-
-/// The folder of WebShop's files, or `None` with a loud word.
-fn data() -> Option<PathBuf> {
-    let root = std::env::var_os("MAGE_DATA").map(PathBuf::from);
-    let root = root.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data"));
-    let folder = root.join("webshop");
-    if folder.join("items_shuffle_1000.json").is_file() {
-        return Some(folder);
-    }
-    eprintln!("SKIPPED: no WebShop data in {}; set MAGE_DATA", folder.display());
-    None
-}
+use std::path::Path;
 
 fn replay(folder: &Path, file: &str) -> Conformance {
     let report = WebshopFactory.conform(&folder.join(file), Some(folder)).unwrap();
@@ -28,14 +18,14 @@ fn replay(folder: &Path, file: &str) -> Conformance {
 
 #[test]
 fn every_search_finds_the_same_fifty_in_order() {
-    let Some(folder) = data() else { return };
+    let Some(folder) = data::file("webshop") else { return };
     let report = replay(&folder, "search_goldens.jsonl.gz");
     assert_eq!(report.compared["searches, hits in order"], 189);
 }
 
 #[test]
 fn every_page_clickable_and_partial_score_is_the_same() {
-    let Some(folder) = data() else { return };
+    let Some(folder) = data::file("webshop") else { return };
     let report = replay(&folder, "episode_goldens.jsonl.gz");
     assert_eq!((report.compared["goals"], report.compared["prices"]), (78, 78));
     assert_eq!(report.compared["clickables"], 868);
@@ -46,7 +36,7 @@ fn every_page_clickable_and_partial_score_is_the_same() {
 
 #[test]
 fn the_index_holds_the_same_words() {
-    let Some(folder) = data() else { return };
+    let Some(folder) = data::file("webshop") else { return };
     let files = OfficialFiles::in_folder(&folder).unwrap();
     let shop = Shop::new(files.read(ReadOptions { limit: None, skip_duplicates: false }).unwrap()).unwrap();
     assert_eq!((shop.index().len(), shop.index().terms(), shop.index().tokens()), (1000, 12_074, 107_608));
@@ -56,7 +46,7 @@ fn the_index_holds_the_same_words() {
 
 #[test]
 fn goals_and_prices_are_those_of_the_originals_seed() {
-    let Some(folder) = data() else { return };
+    let Some(folder) = data::file("webshop") else { return };
     let recorded: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(folder.join("goals_seed0.json")).unwrap()).unwrap();
     let factory = WebshopFactory;
@@ -83,7 +73,7 @@ fn goals_and_prices_are_those_of_the_originals_seed() {
 
 #[test]
 fn people_have_thirteen_wishes_for_these_products() {
-    let Some(folder) = data() else { return };
+    let Some(folder) = data::file("webshop") else { return };
     let factory = Registry::builtin().get("webshop").unwrap().clone();
     let mut texts = std::collections::BTreeSet::new();
     for goal in 0..13 {
