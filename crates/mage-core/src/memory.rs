@@ -124,7 +124,7 @@ impl EpisodicMemory {
             result: result_in_words(finished.episode),
             reflection,
             start: history.then(|| finished.episode.start.text.clone()),
-            history: history.then(|| self.prompts.windows().past.show(&finished.episode.turns)),
+            history: history.then(|| self.prompts.past_turns(&finished.episode.turns)),
         };
         self.entries.push((finished.episode.score(), recalled));
     }

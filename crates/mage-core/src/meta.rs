@@ -217,7 +217,10 @@ impl MetaEpisode {
 
     fn play_request(&self, block: &Block) -> Result<Request> {
         let episode = self.episodes.last().expect("an episode has begun");
-        let legal = self.env.legal();
+        let legal = match self.settings.size {
+            Size::Full => self.env.legal(),
+            Size::Compact => self.env.compact_legal(),
+        };
         let view = PlayView {
             seat: self.task.seat,
             memory: block,

@@ -144,7 +144,7 @@ impl Sitting<'_> {
                 })?,
                 typed => match env.parse(&completed(typed, &legal)) {
                     ParsedAction::Invalid { reason } => self.refuse(&reason)?,
-                    ParsedAction::Act(a) if !legal.is_empty() && !legal.contains(&a) => {
+                    ParsedAction::Act(a) if !env.allows(&a) => {
                         self.refuse(&format!("{a} is not possible here; possible: {}", listed(&legal)))?;
                     }
                     action => return Ok(Some(action)),
