@@ -60,7 +60,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Settings for a compact model of an environment: one word an action, a slot for each past episode.
+    /// Settings for a compact model of an environment: actions of a word or a few, a slot for each past episode. Where an
+    /// action may have several words, the answer has room for the word that ends it.
     pub fn compact(schema: &mage_env::Schema, episodes: u32) -> Self {
         Settings {
             episodes,
@@ -69,7 +70,7 @@ impl Settings {
             slot_words: schema.compact_reflection,
             slots: episodes.saturating_sub(1) as usize,
             mask_actions: true,
-            play_tokens: 1,
+            play_tokens: if schema.compact_action == 1 { 1 } else { schema.compact_action as u32 + 1 },
             reflect_tokens: schema.compact_reflection as u32 + 1,
             ..Settings::default()
         }

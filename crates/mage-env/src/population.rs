@@ -25,7 +25,7 @@
 
 use crate::{EnvId, Error, OpponentSpec, Options, Result, Seed, Task, seed::weighted_index};
 use serde::{Deserialize, Serialize};
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 /// The splits every population has; an opponent is in the first two unless it says otherwise.
 pub const SPLITS: [&str; 3] = ["train", "in-domain", "out-of-domain"];
@@ -39,6 +39,10 @@ pub struct Population {
     /// Settings of the environment.
     #[serde(default)]
     pub options: Options,
+    /// Settings that differ in a split: what sets the tasks of splits apart where there are no opponents. A name beyond
+    /// [`SPLITS`] makes a further split.
+    #[serde(default, rename = "split", skip_serializing_if = "BTreeMap::is_empty")]
+    pub overrides: BTreeMap<String, Options>,
     /// How often the agent takes each seat, in proportion; all seats equally when empty.
     #[serde(default)]
     pub seats: Vec<f64>,
@@ -93,6 +97,32 @@ pub enum Grouping {
 }
 
 impl Population {
+    /// A population of a world, or of a game before anybody has joined.
+    pub fn without_opponents(env: EnvId) -> Self {
+        Population { env, options: Options::default(), overrides: BTreeMap::new(), seats: vec![], opponents: vec![] }
+    }
+
+    /// The names of all splits.
+    pub fn splits(&self) -> impl Iterator<Item = &str> {
+        let further = self.overrides.keys().map(String::as_str).filter(|s| !SPLITS.contains(s));
+        SPLITS.into_iter().chain(further)
+    }
+
+    /// The environment's settings in a split.
+    pub fn options_in(&self, split: &str) -> Options {
+        let mut options = self.options.clone();
+        options.0.extend(self.overrides.get(split).into_iter().flat_map(|o| o.0.clone()));
+        options
+    }
+
+    /// Sets an option in every split, whatever the splits said about it.
+    pub fn set(&mut self, key: &str, value: serde_json::Value) {
+        for options in self.overrides.values_mut() {
+            options.0.remove(key);
+        }
+        self.options.0.insert(key.to_owned(), value);
+    }
+
     /// Reads a population; `place` is the file's name, for errors.
     pub fn from_toml(text: &str, place: &str) -> Result<Self> {
         let population: Population =
@@ -107,15 +137,22 @@ impl Population {
         Self::from_toml(&text, &path.display().to_string())
     }
 
-    fn validate(&self, place: &str) -> Result<()> {
+    /// Refuses weights, splits, names and keys that cannot be meant; `place` is the file's name, for errors.
+    pub fn validate(&self, place: &str) -> Result<()> {
         let positive = |w: f64| w.is_finite() && w >= 0.0;
         for (i, m) in self.opponents.iter().enumerate() {
             let at = format!("{place}: opponent `{}`", m.spec.name);
             if !positive(m.weight) {
                 return Err(Error::invalid(at, format!("weight {} is not a number of at least 0", m.weight)));
             }
-            if let Some(s) = m.splits.iter().find(|s| !SPLITS.contains(&s.as_str())) {
-                return Err(Error::invalid(at, Error::unknown("split", s, SPLITS).to_string()));
+            if let Some(s) = m.splits.iter().find(|s| !self.splits().any(|known| known == *s)) {
+                return Err(Error::invalid(at, Error::unknown("split", s, self.splits()).to_string()));
+            }
+            // What is not a key of ours is a parameter of the kind, which cannot know that ours was meant.
+            let ours = ["weight", "splits"];
+            let near = |key: &&String| ours.iter().find(|o| strsim::damerau_levenshtein(o, key) <= 2);
+            if let Some((key, meant)) = m.spec.params.0.keys().find_map(|key| Some((key, near(&key)?))) {
+                return Err(Error::invalid(at, format!("unknown key `{key}`: did you mean `{meant}`?")));
             }
             if self.opponents[..i].iter().any(|o| o.spec.name == m.spec.name) {
                 return Err(Error::invalid(at, "the name is taken; give each opponent its own"));
@@ -130,8 +167,8 @@ impl Population {
 
     /// The opponents of a split with their shares, which add up to 1.
     pub fn in_split(&self, split: &str) -> Result<Vec<(f64, &OpponentSpec)>> {
-        if !SPLITS.contains(&split) {
-            return Err(Error::unknown("split", split, SPLITS));
+        if !self.splits().any(|known| known == split) {
+            return Err(Error::unknown("split", split, self.splits()));
         }
         let chosen: Vec<_> =
             self.opponents.iter().filter(|m| m.weight > 0.0 && m.splits.iter().any(|s| s == split)).collect();
@@ -169,7 +206,7 @@ impl Population {
         let seat = weighted_index(shares.iter().copied(), &mut seed.child("seat").rng());
         Ok(Task {
             env: self.env.clone(),
-            options: self.options.clone(),
+            options: self.options_in(split),
             opponent: opponents.get(pick).map(|(_, spec)| (*spec).clone()),
             seat: seat as u8,
             seed: seed.child("task"),
@@ -199,6 +236,7 @@ mod tests {
         Population {
             env: EnvId::new("kuhn"),
             options: Options::default(),
+            overrides: BTreeMap::new(),
             seats: vec![],
             opponents: vec![
                 Member::seen("conservative", 0.3),
@@ -212,7 +250,7 @@ mod tests {
     #[test]
     fn draws_follow_weights_splits_and_seats() {
         let p = sample();
-        let mut counts = std::collections::BTreeMap::new();
+        let mut counts = BTreeMap::new();
         for i in 0..20_000 {
             let t = p.draw("train", 2, Seed::new(i)).unwrap();
             *counts.entry((t.opponent.unwrap().name, t.seat)).or_insert(0) += 1;
@@ -241,6 +279,20 @@ mod tests {
         let p = sample();
         let text = toml::to_string(&p).unwrap();
         assert_eq!(Population::from_toml(&text, "test").unwrap(), p);
+    }
+
+    #[test]
+    fn splits_may_have_settings_of_their_own() {
+        let text =
+            "env = \"sokoban\"\noptions = { boxes = 2, rows = 7 }\n[split.out-of-domain]\nboxes = 3\n[split.far]\n";
+        let mut p = Population::from_toml(text, "p.toml").unwrap();
+        assert_eq!(p.splits().collect::<Vec<_>>(), ["train", "in-domain", "out-of-domain", "far"]);
+        let boxes = |p: &Population, split| p.draw(split, 1, Seed::new(1)).unwrap().options.0["boxes"].clone();
+        assert_eq!([boxes(&p, "train"), boxes(&p, "out-of-domain"), boxes(&p, "far")], [2, 3, 2]);
+        assert!(p.draw("fra", 1, Seed::new(1)).unwrap_err().to_string().contains("did you mean `far`"));
+        assert_eq!(Population::from_toml(&toml::to_string(&p).unwrap(), "again").unwrap(), p);
+        p.set("boxes", 1.into());
+        assert_eq!([boxes(&p, "train"), boxes(&p, "out-of-domain")], [1, 1]);
     }
 
     #[test]

@@ -74,6 +74,9 @@ impl Registry {
     pub fn builtin() -> Self {
         let mut registry = Registry::default();
         registry.register(crate::kuhn::KuhnFactory::default());
+        registry.register(crate::tictactoe::TicTacToeFactory::default());
+        registry.register(crate::sokoban::SokobanFactory::default());
+        registry.register(crate::webshop::WebshopFactory);
         registry
     }
 

@@ -21,6 +21,8 @@ pub struct Schema {
     pub opponents: Vec<(String, String)>,
     /// Every word the environment uses in compact observations and actions.
     pub compact_words: Vec<String>,
+    /// How many words the longest compact action has.
+    pub compact_action: usize,
     /// How many words a factual compact reflection has.
     pub compact_reflection: usize,
 }

@@ -33,7 +33,7 @@ impl Panel {
             for _ in 0..n {
                 tasks.push(Task {
                     env: population.env.clone(),
-                    options: population.options.clone(),
+                    options: population.options_in(split),
                     opponent: opponent.clone(),
                     seat: seat as u8,
                     seed: seed.child("panel").at(tasks.len() as u64),

@@ -48,10 +48,10 @@ pub(crate) struct Whom {
     /// Only these opponents: names in the population, or kinds the environment knows
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', alias = "opponents")]
     pub(crate) opponent: Vec<String>,
-    /// Which opponents of the population: train, in-domain or out-of-domain
+    /// Which opponents or tasks of the population: train, in-domain, out-of-domain, or a split of its own
     #[arg(long, default_value = "in-domain")]
     pub(crate) split: String,
-    /// The agent's seat, from 0; both in turn when left out
+    /// The agent's seat, from 0; as often as the population says when left out
     #[arg(long)]
     pub(crate) seat: Option<u8>,
     /// A setting of the environment, such as deal=fixed
@@ -60,7 +60,10 @@ pub(crate) struct Whom {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Type an action or the start of it; ? shows the rules, q leaves.")]
+#[command(
+    after_help = "Type an action or the start of it; arrow keys work where moves go up, down, left and right; ? \
+                        shows the rules, q leaves."
+)]
 pub(crate) struct Play {
     /// The environment
     #[arg(default_value = "kuhn")]
@@ -68,6 +71,9 @@ pub(crate) struct Play {
     /// How many episodes against the same opponent
     #[arg(long, short = 'n', default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) episodes: u32,
+    /// How many turns an episode may take; the environment's own number when left out
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) turns: Option<u32>,
     /// Decides opponent, seat and deals; drawn from the clock when left out
     #[arg(long)]
     pub(crate) seed: Option<u64>,
@@ -92,6 +98,9 @@ pub(crate) struct Eval {
     /// How many episodes of the same task
     #[arg(long, short = 'n', default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) episodes: u32,
+    /// How many turns an episode may take; the environment's own number when left out
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) turns: Option<u32>,
     /// What past episodes leave in the prompt
     #[arg(long, value_enum, default_value_t = Memory::Reflection)]
     pub(crate) memory: Memory,
@@ -107,6 +116,9 @@ pub(crate) struct Eval {
     /// Keep every meta-episode in this file (JSON lines); run again to go on where it stopped
     #[arg(long, value_name = "FILE")]
     pub(crate) records: Option<PathBuf>,
+    /// Draw scores by episode next to the ceilings into this file
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) whom: Whom,
 }

@@ -12,8 +12,10 @@
 
 mod cli;
 mod command;
+mod keys;
 mod output;
 mod pick;
+mod plot;
 mod table;
 
 use clap::Parser;

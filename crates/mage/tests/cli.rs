@@ -48,6 +48,7 @@ fn mistakes_on_the_command_line_exit_with_2_and_say_what_to_do() {
         (&["play", "--split", "trian"], "did you mean `train`"),
         (&["play", "--population", "nowhere.toml"], "cannot read nowhere.toml"),
         (&["play", "--population", "nobody"], "no built-in population of that name"),
+        (&["play", "--opponent", "aggressive,aggressive"], "the name is taken"),
         (&["eval", "--policy", "clever"], "unknown policy `clever`"),
         (&["eval"], "--policy"),
         (&["eval", "--policy", "random", "--episodes", "0"], "0 is not in 1..=1000"),
@@ -170,6 +171,23 @@ fn evaluation_goes_on_from_its_records() {
     let resumed = run(&args);
     assert_eq!(json(&whole)["summary"], json(&resumed)["summary"]);
     assert_eq!(std::fs::read(path).unwrap(), bytes);
+
+    // A record that stands twice counts once.
+    std::fs::write(path, [&bytes[..], &bytes[..]].concat()).unwrap();
+    assert_eq!(json(&whole)["summary"], json(&run(&args))["summary"]);
+
+    // A file that is something else is left alone.
+    std::fs::write(path, "my notes").unwrap();
+    assert_eq!(run(&args).status.code(), Some(1));
+    assert_eq!(std::fs::read(path).unwrap(), b"my notes");
+}
+
+#[test]
+fn with_early_stop_there_are_no_ceilings_to_compare_with() {
+    let args = ["eval", "--policy", "bayes", "--tasks", "100", "--early-stop", "--json"];
+    let report = json(&run(&args));
+    assert!(report["ceilings"].is_null() && report["against"].is_null());
+    assert!(report["summary"]["overall"]["by_episode"][2]["score"]["count"].as_u64().unwrap() < 100);
 }
 
 #[test]
@@ -205,5 +223,79 @@ fn populations_come_from_files() {
     let output = args(&[]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("`stay` is a probability, not 1.5"));
+
+    let mistakes = [
+        ("env = \"kuhn\"", "it has no opponents"),
+        ("env = \"kuhn\"\n[[opponent]]\nname = \"a\"\nkind = \"aggressive\"\nwieght = 3", "did you mean `weight`"),
+        (
+            "env = \"kuhn\"\n[[opponent]]\nname = \"a\"\nkind = \"switching\"\nstay = 0.5\nbetween = [\"switching\", \"aggressive\"]",
+            "cannot switch between switching",
+        ),
+        ("env = \"kuhn\"\n[[opponent]]\nname = \"fox\"\nkind = \"table\"\nbet = { Z = 1.0 }", "opponent `fox`"),
+    ];
+    for (text, expected) in mistakes {
+        std::fs::write(&path, text).unwrap();
+        let output = args(&[]);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
     assert!(Path::new(&path).exists());
+}
+
+#[test]
+fn sokoban_is_played_in_turns_of_moves() {
+    let args = ["play", "sokoban", "--seed", "4", "--episodes", "1"];
+    let output = run_with_input(&args, b"north\nup\nup, left, down\nright right\nq\n");
+    let text = stdout(&output);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(text.contains("the answer names no move") && text.contains("████████████"));
+}
+
+#[test]
+fn sokoban_is_evaluated_by_rule_in_every_split() {
+    let report = |extra: &[&str]| {
+        let base = ["eval", "--env", "sokoban", "--tasks", "60", "--episodes", "2", "--json"];
+        json(&run(&[&base[..], extra].concat()))
+    };
+    let won =
+        |report: &serde_json::Value| report["summary"]["overall"]["by_episode"][1]["won"]["rate"].as_f64().unwrap();
+    for split in ["train", "in-domain", "out-of-domain"] {
+        assert_eq!(won(&report(&["--policy", "optimal", "--split", split])), 1.0, "{split}");
+    }
+    assert!(won(&report(&["--policy", "random"])) < 0.3);
+    assert_eq!(won(&report(&["--policy", "optimal", "--option", "turns=faithful", "--option", "boxes=1"])), 1.0);
+    assert_eq!(won(&report(&["--policy", "optimal", "--turns", "1"])), 0.0, "three moves solve nothing");
+}
+
+#[test]
+fn sokoban_recordings_are_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rooms.jsonl");
+    // One room made by hand: retried, so that only its views and steps are compared.
+    let room = |reward: &str| {
+        format!(
+            r##"{{"dim":[3,5],"boxes":1,"search_depth":30,"max_steps":30,"seed":1,"retried_with_hash_seed":true,
+            "room_fixed":[[0,0,0,0,0],[0,1,1,2,0],[0,0,0,0,0]],"room_state":[[0,0,0,0,0],[0,5,4,2,0],[0,0,0,0,0]],
+            "obs":"0: # # # # #\n1: # P X O #\n2: # # # # #","shortest":[4],
+            "steps":[[4,"0: # # # # #\n1: # _ P √ #\n2: # # # # #",{reward},true,true,true]]}}"##
+        )
+        .replace('\n', " ")
+        .replace("# #  ", "# #\\n")
+    };
+    let conform = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        run(&["env", "conform", "sokoban", "--json", "--golden", path.to_str().unwrap()])
+    };
+    let good = conform(&room("10.9"));
+    assert_eq!(json(&good)["compared"]["steps"], 1);
+    let bad = conform(&room("10.8"));
+    assert_eq!(bad.status.code(), Some(1));
+    let report: serde_json::Value = serde_json::from_slice(&bad.stdout).unwrap();
+    assert_eq!(report["different"], 1);
+    assert!(report["first"]["place"].as_str().unwrap().contains("line 1 (seed 1, 3 by 5, 1 boxes), step 1 (action 4)"));
+    assert!(report["first"]["expected"].as_str().unwrap().contains("10.8"));
+    let unreadable = conform("{}\n");
+    assert_eq!(unreadable.status.code(), Some(1));
+    assert!(stderr(&unreadable).contains("line 1: not a recorded room"));
+    assert_eq!(conform("").status.code(), Some(1), "nothing compared is no success");
 }

@@ -4,7 +4,7 @@
 use mage_core::prompt::{PromptSource, Windows};
 use mage_env::{
     ActionId, ActionList, ActionProbs, Deal, Env, EnvFactory, EnvId, Error, Game, GameEnv, MAX_PLAYERS, Member,
-    Observation, Opponent, OpponentKinds, Options, Population, Result, Rng, Schema, Task, TextGame, Turn,
+    Observation, Opponent, OpponentKinds, Population, Result, Rng, Schema, Task, TextGame, Turn,
 };
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -136,6 +136,7 @@ impl EnvFactory for RpsFactory {
             options: vec![],
             opponents: self.opponents.docs(),
             compact_words: THROWS.map(str::to_owned).to_vec(),
+            compact_action: 1,
             compact_reflection: 2,
         }
     }
@@ -152,7 +153,7 @@ impl EnvFactory for RpsFactory {
 
     fn default_population(&self) -> Population {
         let opponents = ["rocky", "wrapper", "cutter"].map(|kind| Member::seen(kind, 1.0)).to_vec();
-        Population { env: self.id(), options: Options::default(), seats: vec![], opponents }
+        Population { opponents, ..Population::without_opponents(self.id()) }
     }
 }
 

@@ -61,6 +61,7 @@ impl EnvFactory for KuhnFactory {
             )],
             opponents: self.opponents.docs(),
             compact_words: words::compact_words(),
+            compact_action: 1,
             compact_reflection: words::REFLECTION_WORDS,
         }
     }
@@ -79,7 +80,7 @@ impl EnvFactory for KuhnFactory {
     }
 
     fn check(&self, population: &Population) -> Result<()> {
-        population.options.read::<KuhnOptions>(PLACE)?;
+        population.splits().try_for_each(|s| population.options_in(s).read::<KuhnOptions>(PLACE).map(drop))?;
         population.seat_shares(2)?;
         population.opponents.iter().try_for_each(|m| self.opponents.build(&m.spec).map(drop))
     }
@@ -87,7 +88,6 @@ impl EnvFactory for KuhnFactory {
     /// The paper's mix, with fresh deals; out of domain, the equilibrium as the paper plays it and as it should be.
     fn default_population(&self) -> Population {
         Population {
-            env: ID,
             options: Options::default().with("deal", "fresh"),
             seats: vec![0.5, 0.5],
             opponents: vec![
@@ -97,11 +97,21 @@ impl EnvFactory for KuhnFactory {
                 Member::unseen("cfr_argmax", 0.5),
                 Member::unseen("cfr_sampled", 0.5),
             ],
+            ..Population::without_opponents(ID)
         }
     }
 
+    fn populations(&self) -> Vec<(&'static str, Population)> {
+        let switching = include_str!("../../populations/kuhn/switching.toml");
+        let switching = Population::from_toml(switching, "switching").expect("the embedded population is valid");
+        let fresh = self.default_population();
+        let mut paper = fresh.clone();
+        paper.options = paper.options.with("deal", "fixed");
+        vec![("fresh", fresh), ("paper", paper), ("switching", switching)]
+    }
+
     fn oracles(&self, population: &Population, split: &str, episodes: u32) -> Result<Option<OracleReport>> {
-        let options: KuhnOptions = population.options.read(PLACE)?;
+        let options: KuhnOptions = population.options_in(split).read(PLACE)?;
         let candidates = Candidate::of_split(population, split, &self.opponents)?;
         let setting = Setting {
             env: population.env.as_str(),
@@ -126,7 +136,7 @@ impl EnvFactory for KuhnFactory {
 impl KuhnFactory {
     /// The best possible learner from one seat against a split of a population, for scripted agents to ask.
     pub fn bayes(&self, population: &Population, split: &str, seat: u8, episodes: u32) -> Result<Bayes> {
-        let options: KuhnOptions = population.options.read(PLACE)?;
+        let options: KuhnOptions = population.options_in(split).read(PLACE)?;
         let candidates = Candidate::of_split(population, split, &self.opponents)?;
         Bayes::new(&Kuhn, seat, options.deal, &candidates, episodes)
     }

@@ -3,21 +3,24 @@
 use crate::{
     App,
     cli::Play,
+    keys,
     output::{BOLD, DIM, GOOD, Output, styled},
     pick::pick,
     table::{score, table},
 };
 use mage_env::{End, Env, Outcome, ParsedAction, Seed, Task, oracle::OracleReport};
 use serde::Serialize;
-use std::io::{BufRead, stdin};
+use std::io::{BufRead, IsTerminal, Write, stdin};
 
 pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
     let (factory, population) = pick(app, &args.env, &args.whom)?;
     let schema = factory.schema();
+    let max_turns = args.turns.unwrap_or(schema.max_turns);
     let seed = Seed::new(args.seed.unwrap_or_else(from_clock));
     let task = population.draw(&args.whom.split, schema.seats, seed)?;
     let mut env = factory.build(&task)?;
-    let mut table = Sitting { out, task: &task, episodes: args.episodes, scores: Vec::new() };
+    let rules = app.prompts.get(&args.env).and_then(|p| p.rules(task.seat)).unwrap_or_default();
+    let mut table = Sitting { out, task: &task, rules, episodes: args.episodes, scores: Vec::new() };
 
     table.welcome(&schema.title, seed)?;
     'episodes: for n in 0..args.episodes {
@@ -28,7 +31,7 @@ pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
             let Some(action) = table.ask(&*env)? else { break 'episodes };
             let step = env.step(&action);
             turns += 1;
-            let end = step.end.or((turns >= schema.max_turns).then_some(End::Truncated));
+            let end = step.end.or((turns >= max_turns).then_some(End::Truncated));
             table.seen(&*env, &step.observation.text)?;
             if let Some(end) = end {
                 table.end(n, end)?;
@@ -36,7 +39,9 @@ pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
             }
         }
     }
-    let ceilings = factory.oracles(&population, &args.whom.split, args.episodes).unwrap_or(None);
+    let ceilings = out
+        .waiting("working out what was possible", || factory.oracles(&population, &args.whom.split, args.episodes))
+        .unwrap_or(None);
     table.close(args.reveal, &schema.unit, ceilings.as_ref())
 }
 
@@ -51,6 +56,7 @@ fn from_clock() -> u64 {
 struct Sitting<'a> {
     out: &'a Output,
     task: &'a Task,
+    rules: String,
     episodes: u32,
     scores: Vec<Played>,
 }
@@ -84,7 +90,7 @@ impl Sitting<'_> {
         let episodes = plural(self.episodes, "episode");
         self.out.line(format!("{}: {episodes}{against}.", styled(BOLD, title)))?;
         self.out.hint(format!(
-            "Type an action or the start of it; ? shows what is possible, q leaves. (--seed {} deals this again.)",
+            "Type an action or the start of it; ? shows the rules, q leaves. (--seed {} deals this again.)",
             seed.value()
         ));
         Ok(())
@@ -106,10 +112,10 @@ impl Sitting<'_> {
     }
 
     fn show(&self, env: &dyn Env, text: &str) -> anyhow::Result<()> {
-        if let Some(picture) = env.picture() {
-            self.out.line(format!("\n{picture}\n"))?;
+        match env.picture() {
+            Some(picture) => self.out.line(format!("\n{picture}\n")),
+            None => self.out.line(text),
         }
-        self.out.line(text)
     }
 
     /// The next valid action; `None` when the player leaves or the input ends.
@@ -121,36 +127,47 @@ impl Sitting<'_> {
                     if legal.is_empty() || legal.len() > 6 { String::new() } else { format!(" ({})", legal.join("/")) };
                 self.out.ask(format!("your move{choices}> "))?;
             }
-            let mut line = String::new();
-            let ended = match stdin().lock().read_line(&mut line) {
-                Ok(read) => read == 0,
+            let line = match self.read(env, &legal) {
+                Ok(Some(line)) => line,
+                Ok(None) => return Ok(None),
                 Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
                     self.refuse("that was not readable text")?;
                     continue;
                 }
                 Err(e) => return Err(e.into()),
             };
-            if ended {
-                if !self.out.json {
-                    self.out.line("")?;
-                }
-                return Ok(None);
-            }
             match line.trim() {
                 "q" | "quit" | "exit" => return Ok(None),
                 "?" | "help" => self.refuse(&match legal.is_empty() {
                     true => "any text is possible here".to_owned(),
-                    false => format!("possible here: {}", legal.join(", ")),
+                    false => format!("{}\n\npossible here: {}", self.rules.trim_end(), listed(&legal)),
                 })?,
                 typed => match env.parse(&completed(typed, &legal)) {
                     ParsedAction::Invalid { reason } => self.refuse(&reason)?,
-                    ParsedAction::Act(a) if !legal.is_empty() && !legal.contains(&a) => {
-                        self.refuse(&format!("{a} is not possible here; possible: {}", legal.join(", ")))?;
+                    ParsedAction::Act(a) if !env.allows(&a) => {
+                        self.refuse(&format!("{a} is not possible here; possible: {}", listed(&legal)))?;
                     }
                     action => return Ok(Some(action)),
                 },
             }
         }
+    }
+
+    /// A line of input; on a terminal, arrow keys make one too where they mean something. `None` at the end.
+    fn read(&self, env: &dyn Env, legal: &[String]) -> std::io::Result<Option<String>> {
+        let moves = ["up", "down", "left", "right"].iter().all(|m| matches!(env.parse(m), ParsedAction::Act(_)));
+        if moves && !self.out.json && stdin().is_terminal() {
+            let full = legal.iter().map(|turn| turn.split(' ').count()).max();
+            return keys::read_line(full.unwrap_or(usize::MAX));
+        }
+        let mut line = String::new();
+        if stdin().lock().read_line(&mut line)? > 0 {
+            return Ok(Some(line));
+        }
+        if !self.out.json {
+            writeln!(anstream::stdout())?;
+        }
+        Ok(None)
     }
 
     fn refuse(&self, reason: &str) -> anyhow::Result<()> {
@@ -169,10 +186,12 @@ impl Sitting<'_> {
         if self.out.json {
             return self.out.object(&Event::End { episode: n + 1, score, outcome });
         }
-        if outcome.is_none() {
-            self.out.line("You ran out of turns.")?;
-        }
-        Ok(())
+        self.out.line(match outcome {
+            Some(Outcome::Won) => styled(GOOD, "You won."),
+            Some(Outcome::Lost) => "You lost.".to_owned(),
+            Some(Outcome::Draw) => "Nobody won.".to_owned(),
+            None => "You ran out of turns.".to_owned(),
+        })
     }
 
     fn close(&self, reveal: bool, unit: &str, ceilings: Option<&OracleReport>) -> anyhow::Result<()> {
@@ -200,9 +219,11 @@ impl Sitting<'_> {
         let closing = format!("total {total:+}, mean {mean:+.2} {unit}");
         self.out.line(if total > 0.0 { styled(GOOD, closing) } else { closing })?;
         if seat.is_some() {
-            self.out.hint(
-                "The last two columns are exact averages over opponents and luck; a few episodes are mostly luck.",
-            );
+            let exact =
+                if ceilings.is_some_and(|r| r.sampled.is_empty() && r.error() < 5e-4) { "exact" } else { "estimated" };
+            self.out.hint(format!(
+                "The last two columns are {exact} averages over opponents and luck; a few episodes are mostly luck."
+            ));
         }
         match (opponent, &self.task.opponent) {
             (Some(name), _) => self.out.line(format!("Your opponent was: {name}.")),
@@ -212,6 +233,16 @@ impl Sitting<'_> {
             }
             (None, None) => Ok(()),
         }
+    }
+}
+
+/// The first of the actions; a person reads no more than that.
+fn listed(actions: &[String]) -> String {
+    const SHOWN: usize = 20;
+    let first = actions.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match actions.len().saturating_sub(SHOWN) {
+        0 => first,
+        more => format!("{first}, and {more} more"),
     }
 }
 

@@ -1,0 +1,315 @@
+#!/usr/bin/env python3
+"""How much faster are our Sokoban rooms and steps than the reference's rules in Python?
+
+The reference (MAGE's and RAGEN's Sokoban) is a layer over the package gym-sokoban: another generator, a breadth-first
+search for a shortest solution, and that search again after every step. This file writes those rules anew over
+gym-sokoban, works out a plan (rooms by seed, random actions in each), times itself on it, and has
+`cargo run --release -p mage-env --example sokoban_speed` do the same. A checksum over all views, rewards and flags shows
+that both did the same work.
+
+    python3 -m venv target/peers/sokoban
+    target/peers/sokoban/bin/pip install gym-sokoban==0.0.6
+    target/peers/sokoban/bin/python benches/peers/sokoban_reference.py [--rooms 150] [--boxes 2] [--check RECORDINGS]
+
+With --check, rooms and steps are first compared with recordings of the reference itself (JSON lines, gzipped or not).
+"""
+
+import argparse
+import gzip
+import json
+import marshal
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+import zlib
+from collections import deque
+
+warnings.filterwarnings("ignore")
+
+import numpy as np  # noqa: E402
+from gym_sokoban.envs.sokoban_env import SokobanEnv  # noqa: E402
+
+WALL, FLOOR, TARGET, BOX_ON, BOX, PLAYER = range(6)
+SYMBOLS = "#_O√XPS"
+MOVES = [(-1, 0), (1, 0), (0, -1), (0, 1)]
+MASKS = [
+    np.array(m)
+    for m in (
+        [[0, 0, 0], [1, 1, 1], [0, 0, 0]],
+        [[0, 1, 0], [0, 1, 0], [0, 1, 0]],
+        [[0, 0, 0], [1, 1, 0], [0, 1, 0]],
+        [[0, 0, 0], [1, 1, 0], [1, 1, 0]],
+        [[0, 0, 0], [0, 1, 1], [0, 1, 0]],
+    )
+]
+
+
+class NoRoom(Exception):
+    """The seed leads nowhere; the reference would go on with a seed that differs from process to process."""
+
+
+def shortest(fixed, state, most):
+    """Breadth-first search for a shortest solution, as actions 1 to 4; empty if there is none within `most` moves."""
+    queue = deque([(state, [])])
+    seen = set()
+    rows, cols = fixed.shape
+    while queue:
+        state, path = queue.popleft()
+        if len(path) > most:
+            return []
+        key = marshal.dumps(state)
+        if key in seen:
+            continue
+        seen.add(key)
+        if not (state == BOX).any():
+            return path
+        row, col = (int(axis[0]) for axis in np.where(state == PLAYER))
+        for action, (down, right) in enumerate(MOVES, 1):
+            r, c = row + down, col + right
+            if not (0 <= r < rows and 0 <= c < cols) or fixed[r, c] == WALL:
+                continue
+            pushed = state[r, c] in (BOX, BOX_ON)
+            if pushed:
+                to = r + down, c + right
+                if not (0 <= to[0] < rows and 0 <= to[1] < cols) or state[to] not in (FLOOR, TARGET):
+                    continue
+            after = state.copy()
+            if pushed:
+                after[to] = BOX_ON if fixed[to] == TARGET else BOX
+            after[row, col] = fixed[row, col]
+            after[r, c] = PLAYER
+            queue.append((after, path + [action]))
+    return []
+
+
+def carve(rows, cols):
+    """A floor, opened by a random walk."""
+    ways = [(1, 0), (0, 1), (-1, 0), (0, -1)]
+    way = random.sample(ways, 1)[0]
+    at = np.array([random.randint(1, rows - 1), random.randint(1, cols - 1)])
+    level = np.zeros((rows, cols), dtype=int)
+    for _ in range(int(1.7 * (rows + cols))):
+        if random.random() < 0.35:
+            way = random.sample(ways, 1)[0]
+        at = np.clip(at + way, 1, (rows - 2, cols - 2))
+        mask = random.sample(MASKS, 1)[0]
+        level[at[0] - 1 : at[0] + 2, at[1] - 1 : at[1] + 2] += mask
+    level = (level > 0).astype(int)
+    level[[0, -1], :] = WALL
+    level[:, [0, -1]] = WALL
+    return level
+
+
+def place(room, boxes):
+    """The player, then the targets, each on a random free floor cell."""
+    if (room == FLOOR).sum() <= boxes + 1:
+        raise NoRoom
+    for thing in [PLAYER] + [TARGET] * boxes:
+        free = np.where(room == FLOOR)
+        pick = np.random.randint(free[0].shape[0])
+        room[free[0][pick], free[1][pick]] = thing
+
+
+class Pulling:
+    """Depth-first search that pulls boxes off their targets and keeps the best state."""
+
+    def __init__(self, fixed, boxes):
+        self.fixed, self.boxes = fixed, boxes
+        self.seen = set()
+        self.best_score, self.best, self.best_homes = -1, None, None
+
+    def distance(self, homes):
+        return sum(abs(t[0] - b[0]) + abs(t[1] - b[1]) for t, b in homes.items())
+
+    def search(self, state, homes, swaps, last, depth):
+        depth -= 1
+        if depth <= 0 or len(self.seen) >= 300_000:
+            return
+        key = marshal.dumps(state)
+        if key in self.seen:
+            return
+        self.seen.add(key)
+        score = swaps * self.distance(homes) if (state == TARGET).sum() == self.boxes else 0
+        if score > self.best_score:
+            self.best_score, self.best, self.best_homes = score, state, homes
+        row, col = (int(axis[0]) for axis in np.where(state == PLAYER))
+        for down, right in MOVES:
+            r, c = row + down, col + right
+            if state[r, c] not in (FLOOR, TARGET):
+                continue
+            after, after_homes, pulled = state.copy(), homes, last
+            after[row, col] = self.fixed[row, col]
+            after[r, c] = PLAYER
+            behind = row - down, col - right
+            if state[behind] in (BOX, BOX_ON):
+                # A pulled box is marked BOX_ON wherever it stands: states differ by which boxes were ever pulled.
+                after[row, col] = BOX_ON
+                after[behind] = self.fixed[behind]
+                pulled = next(t for t, b in homes.items() if b == behind)
+                after_homes = {**homes, pulled: (row, col)}
+            self.search(after, after_homes, swaps + (pulled != last), pulled, depth)
+
+
+def wander(state, fixed, likely):
+    """One to three steps of the player, never back."""
+    if random.random() > likely:
+        return
+    row, col = (int(axis[0]) for axis in np.where(state == PLAYER))
+    been = [(row, col)]
+    for step in range(1, 4):
+        free = [(row + d, col + r) for d, r in MOVES]
+        free = [n for n in free if state[n] in (FLOOR, TARGET) and n not in been]
+        if not free:
+            return
+        to = random.choice(free)
+        state[row, col] = fixed[row, col]
+        state[to] = PLAYER
+        row, col = to
+        been.append(to)
+        if step == 3 or random.random() > 0.5:
+            return
+
+
+def room(dim, boxes, depth):
+    """What is fixed, and what stands on it."""
+    for _ in range(4):
+        fixed = carve(*dim)
+        place(fixed, boxes)
+        state = fixed.copy()
+        state[state == TARGET] = BOX
+        fixed[fixed == PLAYER] = FLOOR
+        homes = {(int(r), int(c)): (int(r), int(c)) for r, c in zip(*np.where(fixed == TARGET))}
+        pulling = Pulling(fixed, boxes)
+        pulling.search(state, homes, 0, None, depth)
+        distance = pulling.distance(pulling.best_homes)
+        if distance > 0:
+            state = pulling.best.copy()
+            state[state == BOX_ON] = BOX
+            wander(state, fixed, 0.8 if distance == 1 else 0.5)
+            return fixed, state
+    raise NoRoom
+
+
+class Reference(SokobanEnv):
+    """gym-sokoban's moves and rewards, with the reference's rooms and its search after every step."""
+
+    def __init__(self, dim, boxes, depth, max_steps, window):
+        super().__init__(dim_room=dim, max_steps=max_steps, num_boxes=boxes, reset=False)
+        self.depth, self.window = depth, window
+
+    def reset(self, seed):
+        random.seed(seed)
+        np.random.seed(seed)
+        for _ in range(10):
+            self.room_fixed, self.room_state = room(self.dim_room, self.num_boxes, self.depth)
+            length = len(shortest(self.room_fixed, self.room_state, self.depth))
+            if self.window[0] <= length <= self.window[1]:
+                break
+        self.begin()
+
+    def begin(self):
+        self.player_position = np.argwhere(self.room_state == PLAYER)[0]
+        self.num_env_steps = self.reward_last = self.boxes_on_target = 0
+
+    def render(self, mode="rows", **_):
+        if mode == "tiny_rgb_array":
+            return super().render(mode)
+        shown = np.where((self.room_state == PLAYER) & (self.room_fixed == TARGET), 6, self.room_state).tolist()
+        if mode == "tabs":
+            return "\n".join("".join(f" {SYMBOLS[c]} \t" for c in row) for row in shown)
+        return "\n".join(f"{i}:" + "".join(f" {SYMBOLS[c]}" for c in row) for i, row in enumerate(shown))
+
+    def play(self, action, mode="rows"):
+        if action == 0:
+            return self.render(mode), -0.1, False, False
+        _, reward, done, _ = self.step(action, observation_mode="tiny_rgb_array")
+        if not done:
+            done = not shortest(self.room_fixed, self.room_state, self.depth)
+        return self.render(mode), float(reward), done, self.boxes_on_target == self.num_boxes
+
+
+def check(path):
+    """Compares rooms and steps with recordings of the reference itself."""
+    opener = gzip.open if path.endswith(".gz") else open
+    rooms = steps = 0
+    for line in opener(path, "rt", encoding="utf-8"):
+        r = json.loads(line)
+        env = Reference(tuple(r["dim"]), r["boxes"], r["search_depth"], r["max_steps"], (3, 15))
+        if not r["retried_with_hash_seed"]:
+            env.reset(r["seed"])
+            assert env.room_state.tolist() == r["room_state"], r["seed"]
+            assert env.room_fixed.tolist() == r["room_fixed"], r["seed"]
+            rooms += 1
+        env.room_fixed, env.room_state = np.array(r["room_fixed"]), np.array(r["room_state"])
+        env.begin()
+        for action, view, reward, done, _, won in r["steps"]:
+            assert env.play(action, "tabs") == (view, reward, done, won), (r["seed"], action)
+            steps += 1
+    print(f"the Python side equals the recordings: {rooms} rooms, {steps} steps")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rooms", type=int, default=150)
+    parser.add_argument("--boxes", type=int, default=2)
+    parser.add_argument("--moves", type=int, default=21, help="actions in each room, fewer if it ends")
+    parser.add_argument("--repeat", type=int, default=200, help="how often our side does it all")
+    parser.add_argument("--check", metavar="RECORDINGS")
+    args = parser.parse_args()
+    sys.setrecursionlimit(10_000)
+    if args.check:
+        check(args.check)
+
+    plan = dict(rows=6, cols=6, boxes=args.boxes, search_depth=100, max_steps=30, min_steps=5, max_sol_steps=21)
+    env = Reference((6, 6), args.boxes, 100, 30, (5, 21))
+    episodes, starts = [], []
+    room_time, seed = 0.0, 0
+    while len(episodes) < args.rooms:
+        try:
+            clock = time.perf_counter()
+            env.reset(seed)
+            room_time += time.perf_counter() - clock
+            episodes.append({"seed": seed, "actions": []})
+            starts.append((env.room_fixed, env.room_state))
+        except NoRoom:
+            pass
+        seed += 1
+
+    dice, crc, step_time, steps = random.Random(0), 0, 0.0, 0
+    for episode, (fixed, state) in zip(episodes, starts):
+        env.room_fixed, env.room_state = fixed, state.copy()
+        env.begin()
+        for _ in range(args.moves):
+            action = dice.randint(1, 4)
+            clock = time.perf_counter()
+            view, reward, done, won = env.play(action)
+            step_time += time.perf_counter() - clock
+            episode["actions"].append(action)
+            steps += 1
+            crc = zlib.crc32(f"{view}{reward:.1f} {str(done).lower()} {str(bool(won)).lower()}".encode(), crc)
+            if done:
+                break
+
+    plan.update(repeat=args.repeat, episodes=episodes)
+    root = pathlib.Path(__file__).resolve().parents[2]
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(plan, file)
+        file.flush()
+        command = ["cargo", "run", "--release", "--quiet", "-p", "mage-env", "--example", "sokoban_speed", "--", file.name]
+        ours = json.loads(subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout)
+    theirs = {"rooms_per_s": len(episodes) / room_time, "steps_per_s": steps / step_time}
+    if ours["checksum"] != f"{crc:08x}":
+        sys.exit(f"the two sides saw different things: {ours['checksum']} and {crc:08x}")
+    print(f"same {len(episodes)} rooms, same {steps} steps, same views, rewards and flags (checksum {crc:08x})")
+    print(f"{'':34}{'Python':>12}{'mage':>14}{'ratio':>10}")
+    rows = [("rooms/s", "rooms_per_s"), ("steps/s with solvability and text", "steps_per_s")]
+    for name, key in rows:
+        print(f"{name:34}{theirs[key]:12.1f}{ours[key]:14.0f}{ours[key] / theirs[key]:9.0f}×")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+//! Sokoban for the registry.
+
+use super::{
+    generate::Generator,
+    options::{SokobanOptions, TRAIN_SEEDS, VALIDATION_SEEDS, docs},
+    planner::{COUNTED, LEFT, Optimal, REFLECTION_WORDS},
+    render::{ROW_END, WORDS},
+    source::Library,
+    turn::STILL,
+    world::SokobanWorld,
+};
+use crate::{
+    Conformance, Env, EnvFactory, EnvId, Error, Options, Population, ReferenceDoc, ReferenceMaker, ReferenceQuery,
+    Result, Schema, Task, sokoban::Move,
+};
+use rand::{RngExt, seq::IndexedRandom};
+use std::{path::Path, sync::Arc};
+
+const ID: EnvId = EnvId::new("sokoban");
+const PLACE: &str = "options of sokoban";
+
+/// Makes rooms to solve.
+#[derive(Default)]
+pub struct SokobanFactory {
+    library: Library,
+}
+
+impl SokobanFactory {
+    fn level(&self, task: &Task, options: &SokobanOptions) -> Result<super::Level> {
+        let Some(path) = &options.levels else {
+            let boxes = options.boxes.choices().choose(&mut task.seed.child("boxes").rng());
+            let [first, end] = options.seeds;
+            let seed = task.seed.child("room").rng().random_range(first..end) as u32;
+            return Ok(Generator::new(options.room(*boxes.expect("checked")))?.room(seed)?.level);
+        };
+        let levels = self.library.get(path)?;
+        let index = match options.level {
+            Some(i) if i < levels.len() => i,
+            Some(i) => {
+                let problem = format!("there is no level {i}; its levels are 0 to {}", levels.len() - 1);
+                return Err(Error::invalid(path.display().to_string(), problem));
+            }
+            None => task.seed.child("level").rng().random_range(0..levels.len()),
+        };
+        Ok(levels[index].clone())
+    }
+}
+
+impl EnvFactory for SokobanFactory {
+    fn id(&self) -> EnvId {
+        ID
+    }
+
+    fn schema(&self) -> Schema {
+        let moves = Move::ALL.map(Move::word);
+        let counts = (0..=COUNTED).map(|n| n.to_string());
+        let words = WORDS.into_iter().chain([ROW_END]).chain(moves).chain([STILL]).chain(LEFT).map(str::to_owned);
+        Schema {
+            title: "Sokoban".to_owned(),
+            summary: "push every box onto a target; nothing can be pulled back".to_owned(),
+            unit: "points per room".to_owned(),
+            seats: 1,
+            max_turns: 7,
+            options: docs(),
+            opponents: Vec::new(),
+            compact_words: words.chain(counts).collect(),
+            compact_action: SokobanOptions::default().moves_per_turn,
+            compact_reflection: REFLECTION_WORDS,
+        }
+    }
+
+    fn build(&self, task: &Task) -> Result<Box<dyn Env>> {
+        let options: SokobanOptions = task.options.read(PLACE)?;
+        options.check()?;
+        if let Some(opponent) = &task.opponent {
+            return Err(Error::invalid(
+                "task of sokoban",
+                format!("opponent `{}`: nobody sits opposite", opponent.name),
+            ));
+        }
+        let level = self.level(task, &options)?;
+        Ok(Box::new(SokobanWorld::new(&level, options.world())?))
+    }
+
+    fn check(&self, population: &Population) -> Result<()> {
+        if let Some(opponent) = population.opponents.first() {
+            let problem = format!("opponent `{}`: nobody sits opposite in sokoban", opponent.spec.name);
+            return Err(Error::invalid("population of sokoban", problem));
+        }
+        for split in population.splits() {
+            let options: SokobanOptions = population.options_in(split).read(PLACE)?;
+            options.check()?;
+            if options.levels.is_none() {
+                options.boxes.choices().iter().try_for_each(|b| Generator::new(options.room(*b)).map(drop))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The paper's rooms: two boxes, other rooms for validation, one and three boxes out of domain. The reference's seed
+    /// ranges keep training and validation apart. Further splits play Boxoban's levels, where they are at hand.
+    fn default_population(&self) -> Population {
+        let boxoban = |folder: &str| Options::default().with("levels", format!("boxoban/{folder}"));
+        let validation = || Options::default().with("seeds", VALIDATION_SEEDS.to_vec());
+        let mut population = Population::without_opponents(ID);
+        population.options = Options::default().with("boxes", 2).with("seeds", TRAIN_SEEDS.to_vec());
+        population.overrides = [
+            ("in-domain", validation()),
+            ("out-of-domain", validation().with("boxes", vec![1, 3])),
+            ("boxoban", boxoban("unfiltered/test")),
+            ("boxoban-medium", boxoban("medium/valid")),
+            ("boxoban-hard", boxoban("hard")),
+        ]
+        .map(|(split, options)| (split.to_owned(), options))
+        .into();
+        population
+    }
+
+    fn references(&self) -> Vec<ReferenceDoc> {
+        vec![ReferenceDoc::fair("optimal", "follows a solution with the fewest moves, planned from what it sees")]
+    }
+
+    fn reference(&self, query: &ReferenceQuery<'_>) -> Result<Arc<dyn ReferenceMaker>> {
+        match query.name {
+            "optimal" => Ok(Arc::new(Optimal)),
+            other => Err(Error::unknown("policy", other, ["optimal", "random"])),
+        }
+    }
+
+    fn conform(&self, golden: &Path, _data: Option<&Path>) -> Result<Conformance> {
+        super::conform::conform(golden)
+    }
+}

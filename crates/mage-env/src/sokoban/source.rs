@@ -1,0 +1,84 @@
+//! Where do levels come from?
+
+use super::level::Level;
+use crate::{Error, Result};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// What level files are called.
+const EXTENSIONS: [&str; 3] = ["txt", "xsb", "sok"];
+
+/// Reads level files once and keeps them.
+#[derive(Default)]
+pub(super) struct Library {
+    read: Mutex<HashMap<PathBuf, Arc<[Level]>>>,
+}
+
+impl Library {
+    /// All levels of a file or folder.
+    pub(super) fn get(&self, path: &Path) -> Result<Arc<[Level]>> {
+        let found = find(path)?;
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(levels) = read.get(&found) {
+            return Ok(Arc::clone(levels));
+        }
+        let levels: Arc<[Level]> = load_levels(&found)?.into();
+        read.insert(found, Arc::clone(&levels));
+        Ok(levels)
+    }
+}
+
+/// The path itself, or the same under the data folder.
+fn find(path: &Path) -> Result<PathBuf> {
+    let data = std::env::var_os("MAGE_DATA").map_or_else(|| PathBuf::from("data"), PathBuf::from);
+    let under_data = data.join("sokoban").join(path);
+    match [path, &under_data].into_iter().find(|p| p.exists()) {
+        Some(found) => Ok(found.to_owned()),
+        None => Err(Error::invalid(
+            path.display().to_string(),
+            format!(
+                "no such level file or folder, here or as {}; set MAGE_DATA to the folder that holds sokoban/{}",
+                under_data.display(),
+                path.display()
+            ),
+        )),
+    }
+}
+
+/// All levels of a file, or of every level file (`.txt`, `.xsb`, `.sok`) in a folder and its folders, in order of names.
+pub fn load_levels(path: &Path) -> Result<Vec<Level>> {
+    let mut files = Vec::new();
+    collect(path, &mut files)?;
+    let mut levels = Vec::new();
+    for file in &files {
+        let text = std::fs::read_to_string(file).map_err(|source| Error::Read { path: file.clone(), source })?;
+        levels.extend(Level::parse_all(&text, &file.display().to_string())?);
+    }
+    if levels.is_empty() {
+        let problem = format!("no level files in it; their names end in .{}", EXTENSIONS.join(", ."));
+        return Err(Error::invalid(path.display().to_string(), problem));
+    }
+    Ok(levels)
+}
+
+fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    if !path.is_dir() {
+        files.push(path.to_owned());
+        return Ok(());
+    }
+    let failed = |source| Error::Read { path: path.to_owned(), source };
+    let entries: std::io::Result<Vec<_>> =
+        std::fs::read_dir(path).map_err(failed)?.map(|entry| entry.map(|e| e.path())).collect();
+    let mut entries = entries.map_err(failed)?;
+    entries.sort();
+    for entry in entries {
+        let level_file = entry.extension().is_some_and(|e| EXTENSIONS.iter().any(|known| e == *known));
+        if entry.is_dir() || level_file {
+            collect(&entry, files)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,19 @@
+//! Is Sokoban the reference's Sokoban?
+
+mod data;
+
+use mage_env::Registry;
+
+#[test]
+fn recorded_rooms_and_steps_are_equal() {
+    let Some(golden) = data::file("sokoban/reference_rooms.jsonl.gz") else { return };
+    let registry = Registry::builtin();
+    let result = registry.get("sokoban").unwrap().conform(&golden, None).unwrap();
+    assert!(result.passed(), "{result:#?}");
+    // Numbers of the file itself: a reader that loses rooms or steps would pass otherwise.
+    assert_eq!(result.compared["rooms"], 242);
+    assert_eq!(result.compared["first views"], 261);
+    assert_eq!(result.compared["shortest solutions"], 261);
+    assert!(result.compared["steps"] > 3000, "{result:?}");
+    assert_eq!(result.skipped.values().sum::<u64>(), 19);
+}

@@ -1,0 +1,26 @@
+//! Whatever stands in a level file, reading it gives levels that can be written, played and printed, or an error.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use mage_env::sokoban::{Board, Level, Move, Rendering, compact, from_compact, render};
+
+fuzz_target!(|text: &str| {
+    let Ok(levels) = Level::parse_all(text, "fuzz") else { return };
+    assert!(!levels.is_empty());
+    for level in levels {
+        assert_eq!(Level::parse(&level.to_string(), "again").as_ref().ok(), Some(&level));
+        let (board, start) = Board::new(&level).unwrap();
+        assert!(!board.solved(&start));
+        let (again, same) = from_compact(&compact(&board, &start)).unwrap();
+        assert_eq!((same.boxes, same.player, again.boxes()), (start.boxes, start.player, board.boxes()));
+        let mut state = start;
+        for way in [Move::Left, Move::Up, Move::Right, Move::Right, Move::Down] {
+            board.go(&mut state, way);
+            assert_eq!(state.boxes.count_ones(), board.boxes());
+        }
+        let mut out = String::new();
+        render(&board, &state, Rendering::TextWithRowNumbers, &mut out);
+        assert_eq!(out.lines().count(), level.rows());
+    }
+});
