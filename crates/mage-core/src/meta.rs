@@ -38,7 +38,7 @@ use crate::{
     parse,
     prompt::{Block, PlayView, PromptSet, Size},
 };
-use mage_env::{End, Env, Hash, ParsedAction, Seed, Task};
+use mage_env::{End, Env, EpisodeTree, Hash, ParsedAction, Seed, Task};
 use std::{mem, sync::Arc};
 
 /// What a meta-episode needs next.
@@ -119,6 +119,11 @@ impl MetaEpisode {
             answers: Vec::new(),
             open: None,
         })
+    }
+
+    /// The task.
+    pub fn task(&self) -> &Task {
+        &self.task
     }
 
     /// Goes on until an answer is needed or everything is over. Asking again changes nothing; after an error it is
@@ -215,12 +220,29 @@ impl MetaEpisode {
         self.open = Some(Call { id, episode, turn, seed, request });
     }
 
+    /// What would be asked now if the present episode had gone as `episode` says and `legal` were possible; `None` unless
+    /// an action is being asked for. For judging a policy at decisions it did not come to.
+    pub fn request_if(&self, episode: &Episode, legal: Option<Vec<String>>) -> Option<Result<Request>> {
+        match (&self.open, &self.stage) {
+            (Some(_), Stage::Play(block)) => Some(self.request_at(block, episode, legal)),
+            _ => None,
+        }
+    }
+
+    /// What can happen in the present episode; see [`Env::episode_tree`].
+    pub fn episode_tree(&self, limit: usize) -> Option<EpisodeTree> {
+        self.env.episode_tree(self.episode_index(), limit)
+    }
+
     fn play_request(&self, block: &Block) -> Result<Request> {
-        let episode = self.episodes.last().expect("an episode has begun");
         let legal = match self.settings.size {
             Size::Full => self.env.legal(),
             Size::Compact => self.env.compact_legal(),
         };
+        self.request_at(block, self.episodes.last().expect("an episode has begun"), legal)
+    }
+
+    fn request_at(&self, block: &Block, episode: &Episode, legal: Option<Vec<String>>) -> Result<Request> {
         let view = PlayView {
             seat: self.task.seat,
             memory: block,

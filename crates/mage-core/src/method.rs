@@ -19,9 +19,11 @@ use serde::{Deserialize, Serialize};
 /// | `own_episode` | yes | each episode for itself | return to go |
 /// | `gigpo` | no | each episode for itself | GiGPO as released |
 /// | `grpo` | no | each episode for itself | GRPO |
+/// | `pg_clip` | yes | differential, eq. 7 | return to go, compared over the whole batch instead of the group |
 ///
 /// `mage`, `lamer` and `own_episode` differ in one field, and so do `mage_released` and `lamer_released`: these are the
-/// pairs to compare. `own_episode` is the control that separates "memory helps" from "credit across episodes helps".
+/// pairs to compare. `pg_clip` is plain policy gradient without groups: `mage` against it shows what they are worth.
+/// `own_episode` is the control that separates "memory helps" from "credit across episodes helps".
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Method {
@@ -41,8 +43,8 @@ impl Default for Method {
 
 impl Method {
     /// The names [`Method::named`] knows.
-    pub const NAMES: [&str; 8] =
-        ["mage", "mage_paper", "mage_released", "lamer", "lamer_released", "own_episode", "gigpo", "grpo"];
+    pub const NAMES: [&str; 9] =
+        ["mage", "mage_paper", "mage_released", "lamer", "lamer_released", "own_episode", "gigpo", "grpo", "pg_clip"];
 
     /// A method by name; see the table at [`Method`].
     ///
@@ -81,6 +83,10 @@ impl Method {
             "own_episode" => (true, corrected(Assignment::Single), return_to_go),
             "gigpo" => (false, corrected(Assignment::Single), gigpo),
             "grpo" => (false, corrected(Assignment::Single), Estimator::Grpo(Grpo::default())),
+            "pg_clip" => {
+                let everybody = Estimator::ReturnToGo(ReturnToGo { scope: Scope::All });
+                (true, corrected(Assignment::Differential), everybody)
+            }
             _ => return Err(Error::unknown("method", name, Method::NAMES)),
         };
         Ok(Method { memory, credit, estimator })

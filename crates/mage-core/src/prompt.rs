@@ -27,7 +27,7 @@ pub enum Size {
 /// Words every compact vocabulary begins with: padding, begin, end of an answer, "answer now", "look back", blank, unknown.
 pub const CONTROL_WORDS: [&str; 7] = ["PAD", "BOS", "END", "GO", "BACK", "_", "?"];
 
-/// The compact vocabulary of an environment: [`CONTROL_WORDS`], then its own words. A word's place is its token id.
+/// The compact vocabulary of an environment: [`CONTROL_WORDS`], then its own words.
 ///
 /// ```
 /// let kuhn = mage_env::Registry::builtin().get("kuhn").unwrap().schema();

@@ -2,7 +2,7 @@
 
 use crate::{
     Error, MemoryMode, RecallOrder, Result,
-    prompt::{Recalled, Size},
+    prompt::{CONTROL_WORDS, Recalled, Size},
 };
 use serde::{Deserialize, Serialize};
 
@@ -92,16 +92,35 @@ impl Settings {
     }
 
     /// Past episodes as they stand in a compact prompt: each exactly [`slot_words`](Settings::slot_words) words, blanks
-    /// (`_`) where there is nothing to say.
+    /// (`_`) where there is nothing to say. What an agent wrote can steer nothing: a control word in it reads `?`.
     pub(crate) fn compact_slots(&self, entries: &[Recalled]) -> Vec<String> {
         let reflections = entries.iter().map(|e| e.reflection.as_deref().unwrap_or(""));
         let blanks = self.slots.saturating_sub(entries.len());
         reflections
             .chain(std::iter::repeat_n("", blanks))
             .map(|text| {
-                let words = text.split_whitespace().chain(std::iter::repeat("_"));
+                let harmless = |w| if CONTROL_WORDS.contains(&w) && w != "_" { "?" } else { w };
+                let words = text.split_whitespace().map(harmless).chain(std::iter::repeat("_"));
                 words.take(self.slot_words).collect::<Vec<_>>().join(" ")
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reflections_fill_their_slots_and_steer_nothing() {
+        let settings = Settings { slot_words: 4, slots: 2, ..Settings::default() };
+        let written = Recalled {
+            number: 1,
+            result: String::new(),
+            reflection: Some("K GO BOS ? J".to_owned()),
+            start: None,
+            history: None,
+        };
+        assert_eq!(settings.compact_slots(&[written]), ["K ? ? ?", "_ _ _ _"]);
     }
 }

@@ -3,6 +3,7 @@
 //! [`Env`] is a game with the other seats filled, or a world. It is object safe: the machinery above holds thousands
 //! of different ones at once.
 
+use crate::EpisodeTree;
 use serde::{Deserialize, Serialize};
 
 /// A task that can be attempted again and again.
@@ -37,15 +38,20 @@ pub trait Env: Send {
     fn anchor(&self) -> Anchor;
 
     /// The current state for people, where there is something to draw: shown instead of the observation's text, so it
-    /// must say as much, and no more than the agent may see. People
-    /// are shown it in place of the observation's text, so it says all that the text does.
+    /// must say as much, and no more than the agent may see.
     fn picture(&self) -> Option<String> {
+        None
+    }
+
+    /// Everything that can happen in episode `episode`, where the rules and the opponents allow to tell and it is no more
+    /// than `limit` places. For judging a policy without luck; an agent never gets to see it.
+    fn episode_tree(&self, _episode: u32, _limit: usize) -> Option<EpisodeTree> {
         None
     }
 }
 
 /// What an agent is shown.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Observation {
     /// In sentences, for a language model or a person.
     pub text: String,

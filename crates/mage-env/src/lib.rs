@@ -22,6 +22,7 @@
 
 mod conform;
 mod env;
+mod episode_tree;
 mod error;
 mod game;
 pub mod kuhn;
@@ -42,6 +43,7 @@ pub mod webshop;
 
 pub use conform::{Conformance, Difference};
 pub use env::{Anchor, End, Env, Observation, Outcome, ParsedAction, Step};
+pub use episode_tree::{EpisodeTree, Leads, Place, Sight};
 pub use error::{Error, Result};
 pub use game::{
     ActionId, ActionList, ActionProbs, Game, MAX_PLAYERS, Opponent, TextGame, Turn, UniformOpponent, draw, draw_uniform,

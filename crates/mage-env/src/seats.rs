@@ -3,7 +3,8 @@
 //! [`GameEnv`] fills the other seats with a [`Rival`] and plays nature and the rival until the agent is to move.
 
 use crate::{
-    ActionId, Anchor, End, Env, Observation, Outcome, ParsedAction, Rival, Rng, Seed, Step, TextGame, Turn, game::draw,
+    ActionId, Anchor, End, Env, EpisodeTree, Observation, Outcome, ParsedAction, Rival, Rng, Seed, Step, TextGame, Turn,
+    episode_tree, game::draw,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -152,5 +153,14 @@ impl<G: TextGame> Env for GameEnv<G> {
 
     fn picture(&self) -> Option<String> {
         self.game.picture(&self.state, self.seat)
+    }
+
+    fn episode_tree(&self, episode: u32, limit: usize) -> Option<EpisodeTree> {
+        if self.deal == Deal::Fixed || self.opening == Deal::Fixed {
+            return None; // an episode then depends on the one before, not on what can happen in general
+        }
+        let start = self.game.initial(&mut self.seed.child("start").rng());
+        let others = self.rival.in_episode(self.seed, episode);
+        episode_tree::grow(&*self.game, start, self.seat, others, limit)
     }
 }

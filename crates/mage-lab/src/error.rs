@@ -36,6 +36,28 @@ pub enum Error {
         /// Why not.
         problem: &'static str,
     },
+    /// A recipe that cannot be read or cannot work.
+    #[error("{place}: {problem}")]
+    Recipe {
+        /// The file or key.
+        place: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A run directory that cannot be used as asked.
+    #[error("{}: {problem}", path.display())]
+    Run {
+        /// The directory, or the file in it.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// Training that had to stop.
+    #[error("{0}")]
+    Stopped(String),
+    /// From an engine.
+    #[error(transparent)]
+    Engine(#[from] mage_engine::Error),
     /// From the environments.
     #[error(transparent)]
     Env(#[from] mage_env::Error),
@@ -46,3 +68,11 @@ pub enum Error {
 
 /// The result of everything fallible here.
 pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// A file that cannot be read or written.
+    pub(crate) fn io(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Error {
+        let path = path.to_owned();
+        move |source| Error::Io { path, source }
+    }
+}

@@ -1,13 +1,27 @@
 //! *Run it, measure it, survive it.*
 //!
-//! Evaluation of agents on fixed panels of tasks, and the store their records are kept in.
+//! Training from a [`recipe`] in a run directory that survives anything, evaluation of agents on fixed panels of tasks, and
+//! the store their records are kept in.
 
+pub mod engine;
 mod error;
 pub mod evaluate;
+pub mod judge;
+pub mod learn;
 mod panel;
+mod plan;
 mod player;
+pub mod recipe;
+pub mod rollout;
+pub mod run_dir;
+pub mod speech;
 pub mod store;
+pub mod tensorboard;
+pub mod train;
+pub mod warmstart;
+pub mod watch;
 
 pub use error::{Error, Result};
 pub use panel::Panel;
+pub use plan::Plan;
 pub use player::Player;

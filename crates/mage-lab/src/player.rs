@@ -6,7 +6,7 @@
 use crate::{Error, Result};
 use mage_core::{Answer, Call, MemoryMode, Purpose, Settings, prompt::Size};
 use mage_env::{Reference, Rng, Seed, Seen};
-use rand::seq::IndexedRandom;
+use rand::{RngExt, seq::IndexedRandom};
 use std::sync::Arc;
 
 /// Answers the calls of one meta-episode by rule.
@@ -18,6 +18,8 @@ pub struct Player {
 enum Rule {
     Random(Rng),
     Reference(Box<dyn Reference>),
+    /// A reference that now and then does anything legal.
+    Mixed { reference: Box<dyn Reference>, stray: f64, rng: Rng },
 }
 
 impl Player {
@@ -34,15 +36,32 @@ impl Player {
         Ok(Player { rule: Rule::Reference(reference), settings })
     }
 
+    /// Plays as an environment's own agent does, but for a share of its actions, which are any legal ones.
+    pub fn mixed(settings: Arc<Settings>, reference: Box<dyn Reference>, stray: f64, seed: Seed) -> Result<Self> {
+        let Player { rule, settings } = Player::reference(settings, reference)?;
+        let rule = match rule {
+            Rule::Reference(reference) => Rule::Mixed { reference, stray, rng: seed.rng() },
+            other => other,
+        };
+        Ok(Player { rule, settings })
+    }
+
     /// Answers a call, from what stands in its prompt and the list of allowed answers.
     pub fn answer(&mut self, call: &Call) -> Result<Answer> {
         let legal = call.request.allowed.as_deref().unwrap_or_default();
+        let strays = match &mut self.rule {
+            Rule::Mixed { stray, rng, .. } if call.request.purpose == Purpose::Play && !legal.is_empty() => {
+                rng.random_bool(*stray)
+            }
+            _ => false,
+        };
         let text = match (&mut self.rule, call.request.purpose) {
             (Rule::Random(rng), Purpose::Play) => legal.choose(rng).cloned().ok_or(Error::Player {
                 problem: "a random player needs the legal actions; set mask_actions where the environment lists them",
             })?,
             (Rule::Random(_), _) => "_".to_owned(),
-            (Rule::Reference(agent), Purpose::Play) => {
+            (Rule::Mixed { rng, .. }, _) if strays => legal.choose(rng).cloned().unwrap_or_default(),
+            (Rule::Reference(agent) | Rule::Mixed { reference: agent, .. }, Purpose::Play) => {
                 let prompt = CompactPrompt::read(call, &self.settings)?;
                 agent.act(&Seen {
                     episode: call.episode,
@@ -51,7 +70,7 @@ impl Player {
                     legal,
                 })
             }
-            (Rule::Reference(agent), _) => {
+            (Rule::Reference(agent) | Rule::Mixed { reference: agent, .. }, _) => {
                 let words = inside(call, "BOS BACK ")?;
                 agent.reflect(words)
             }

@@ -24,6 +24,10 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Train an agent that adapts; without arguments a small one for Kuhn poker, in minutes
+    Train(Train),
+    /// Look at recipes: list them, put them together, explain their keys
+    Recipe(Recipe),
     /// Play against a hidden opponent yourself
     Play(Play),
     /// Measure an agent on a fixed panel of tasks, next to the exact ceilings
@@ -37,6 +41,68 @@ pub(crate) enum Command {
     /// Print a completion script for your shell
     #[command(after_help = "For example: mage completions bash > ~/.local/share/bash-completion/completions/mage")]
     Completions(Completions),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Recipes and methods are put together left to right; later ones win:\n\
+    \n  mage train                              Kuhn poker, MAGE, two cores, minutes\
+    \n  mage train kuhn lamer --seed 3          the same with another credit\
+    \n  mage train tictactoe-blind              opponents that must be found out\
+    \n  mage train my.toml --set optim.updates=50\
+    \n  mage train --resume runs/kuhn-1         go on where it stopped\n\n\
+    Ctrl-C once stops after the current update and saves; twice stops at once. Both can be resumed.")]
+pub(crate) struct Train {
+    /// Embedded recipes, methods and TOML files (`mage recipe list`)
+    #[arg(value_name = "RECIPE", default_value = "kuhn")]
+    pub(crate) recipes: Vec<String>,
+    /// Change one key (`mage recipe explain` lists them)
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Where all random numbers start; short for --set seed=N
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// Threads, 0 for all; short for --set engine.threads=N. Results do not depend on it
+    #[arg(long)]
+    pub(crate) threads: Option<usize>,
+    /// The run directory; runs/RECIPE-N when left out
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Go on with the run in this directory
+    #[arg(long, value_name = "DIR", conflicts_with = "out")]
+    pub(crate) resume: Option<PathBuf>,
+    /// Resume even though the recipe was changed
+    #[arg(long, requires = "resume")]
+    pub(crate) force: bool,
+    /// Check everything and say what it would take; writes nothing but the resolved recipe, to --out FILE
+    #[arg(long, conflicts_with = "resume")]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Recipe {
+    #[command(subcommand)]
+    pub(crate) command: RecipeCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RecipeCommand {
+    /// List embedded recipes and methods
+    List,
+    /// Put recipes together and print the whole, every value written out
+    Show {
+        /// Embedded recipes, methods and TOML files
+        #[arg(value_name = "RECIPE", default_value = "kuhn")]
+        recipes: Vec<String>,
+        /// Change one key
+        #[arg(long, value_name = "KEY=VALUE")]
+        set: Vec<String>,
+    },
+    /// Say what a key, a section, or everything means
+    Explain {
+        /// Such as optim.updates, or optim
+        #[arg(default_value = "")]
+        key: String,
+    },
 }
 
 /// Whom one meets: shared by all commands that choose opponents.

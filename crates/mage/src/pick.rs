@@ -48,7 +48,7 @@ pub(crate) fn pick(app: &App, env: &str, whom: &Whom) -> anyhow::Result<(Arc<dyn
 }
 
 /// A file, or a population the environment brings along.
-fn read_population(factory: &dyn EnvFactory, name: &str) -> anyhow::Result<Population> {
+pub(crate) fn read_population(factory: &dyn EnvFactory, name: &str) -> anyhow::Result<Population> {
     if let Some((_, population)) = factory.populations().into_iter().find(|(n, _)| *n == name) {
         return Ok(population);
     }

@@ -6,3 +6,5 @@ pub(crate) mod env;
 pub(crate) mod eval;
 pub(crate) mod model;
 pub(crate) mod play;
+pub(crate) mod recipe;
+pub(crate) mod train;

@@ -1,0 +1,67 @@
+//! Which recipes come with the program?
+
+use crate::{Error, Result};
+use mage_core::Method;
+use toml::{Table, Value};
+
+const RECIPES: &[(&str, &str)] = &[
+    ("kuhn", include_str!("../../recipes/kuhn.toml")),
+    ("kuhn-switching", include_str!("../../recipes/kuhn-switching.toml")),
+    ("tictactoe", include_str!("../../recipes/tictactoe.toml")),
+    ("tictactoe-blind", include_str!("../../recipes/tictactoe-blind.toml")),
+    ("paper/kuhn", include_str!("../../recipes/paper/kuhn.toml")),
+    ("paper/sokoban", include_str!("../../recipes/paper/sokoban.toml")),
+    ("paper/tictactoe", include_str!("../../recipes/paper/tictactoe.toml")),
+    ("paper/webshop", include_str!("../../recipes/paper/webshop.toml")),
+];
+
+/// The names of all embedded recipes and methods.
+pub fn builtin_names() -> Vec<String> {
+    let methods = Method::NAMES.iter().map(|m| m.replace('_', "-"));
+    RECIPES.iter().map(|(name, _)| (*name).to_owned()).chain(methods).collect()
+}
+
+/// The names of the recipes with the paper's values.
+pub fn paper_names() -> impl Iterator<Item = &'static str> {
+    RECIPES.iter().map(|(name, _)| *name).filter(|n| n.starts_with("paper/"))
+}
+
+/// An embedded recipe, or a method as a piece of one.
+pub(super) fn find(name: &str) -> Result<Option<Table>> {
+    if let Some((_, text)) = RECIPES.iter().find(|(n, _)| *n == name) {
+        let parsed = text.parse::<Table>();
+        return parsed.map(Some).map_err(|e| Error::Recipe { place: name.to_owned(), problem: e.to_string() });
+    }
+    let Ok(method) = Method::named(&name.replace('-', "_")) else { return Ok(None) };
+    let mut table = Table::new();
+    table.insert("method".to_owned(), Value::try_from(method).expect("methods are plain data"));
+    if !method.memory {
+        // Single episodes, as many of them per update: three times the members instead of three episodes each.
+        table.insert("play".to_owned(), Value::Table(Table::from_iter([("episodes".to_owned(), Value::Integer(1))])));
+        table.insert("rollout".to_owned(), Value::Table(Table::from_iter([("members".to_owned(), Value::Integer(24))])));
+    }
+    Ok(Some(table))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Composer;
+
+    #[test]
+    fn every_embedded_recipe_works_with_every_method_at_equal_episodes() {
+        for (name, _) in super::RECIPES {
+            let mut episodes = Vec::new();
+            for method in mage_core::Method::NAMES {
+                let mut c = Composer::new();
+                c.add(name).unwrap();
+                c.add(&method.replace('_', "-")).unwrap();
+                if name.starts_with("paper/") {
+                    c.set("model.path=somewhere").unwrap();
+                }
+                let r = c.finish().unwrap_or_else(|e| panic!("{name} {method}: {e}"));
+                episodes.push(r.rollout.groups * r.rollout.members * r.play.episodes as usize);
+            }
+            assert!(episodes.iter().all(|e| *e == episodes[0]), "{name}: {episodes:?}");
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What is to be done, exactly?
+//!
+//! A [`Recipe`] says everything a training run depends on. It is put together from TOML files, left to right, and from
+//! `a.b=c` settings; what nobody mentions has its default. Keys that do not exist are errors that name the nearest that
+//! does.
+
+mod builtin;
+mod compose;
+mod explain;
+mod section;
+mod sections;
+
+pub use builtin::{builtin_names, paper_names};
+pub use compose::{Composer, differences};
+pub use explain::{Field, explain};
+pub use sections::{
+    Average, Checkpoint, Engine, EngineKind, Evaluate, LossTerms, Model, Optim, Play, Records, Rollout, Warmstart, Watch,
+    World,
+};
+
+use crate::{Error, Result};
+use mage_core::{Method, Penalty, Rewards, Settings, prompt::Size};
+use mage_engine::{Decay, EntropyTerm, KlTerm, Loss, Objective, OptimStep, Schedule, TokenClass};
+use mage_env::Schema;
+use serde::{Deserialize, Serialize};
+
+/// The class of an action's tokens in losses.
+pub const PLAY: TokenClass = TokenClass(0);
+/// The class of a reflection's tokens.
+pub const REFLECT: TokenClass = TokenClass(1);
+
+/// Everything a training run depends on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Recipe {
+    /// Where all random numbers start.
+    pub seed: u64,
+    /// See [`Rewards`].
+    pub reward: Rewards,
+    /// See [`World`].
+    pub env: World,
+    /// See [`Play`].
+    pub play: Play,
+    /// See [`Model`].
+    pub model: Model,
+    /// See [`Warmstart`].
+    pub warmstart: Warmstart,
+    /// See [`Method`].
+    pub method: Method,
+    /// See [`Penalty`].
+    pub penalty: Penalty,
+    /// See [`Rollout`].
+    pub rollout: Rollout,
+    /// See [`LossTerms`].
+    pub loss: LossTerms,
+    /// See [`Optim`].
+    pub optim: Optim,
+    /// See [`Evaluate`].
+    pub eval: Evaluate,
+    /// See [`Checkpoint`].
+    pub checkpoint: Checkpoint,
+    /// See [`Records`].
+    pub records: Records,
+    /// See [`Engine`].
+    pub engine: Engine,
+    /// See [`Watch`].
+    pub watch: Watch,
+}
+
+impl Recipe {
+    /// The recipe as TOML, every value written out.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("recipes are plain data")
+    }
+
+    /// Refuses what cannot work, naming the key.
+    pub fn check(&self) -> Result<()> {
+        let wrong = |key: &str, problem: String| Err(Error::Recipe { place: key.to_owned(), problem });
+        let at_least_one = [
+            ("play.episodes", u64::from(self.play.episodes)),
+            ("rollout.groups", self.rollout.groups as u64),
+            ("rollout.members", self.rollout.members as u64),
+            ("optim.minibatches", self.optim.minibatches as u64),
+            ("optim.epochs", u64::from(self.optim.epochs)),
+            ("eval.episodes", u64::from(self.eval.episodes)),
+            ("eval.tasks", self.eval.tasks as u64),
+            ("eval.final_tasks", self.eval.final_tasks as u64),
+            ("checkpoint.every", self.checkpoint.every),
+            ("checkpoint.keep", self.checkpoint.keep as u64),
+        ];
+        if let Some((key, _)) = at_least_one.into_iter().find(|(_, v)| *v == 0) {
+            return wrong(key, "0 would be none; give at least 1".to_owned());
+        }
+        let shares = [
+            ("warmstart.uniform", self.warmstart.uniform),
+            ("warmstart.floor", f64::from(self.warmstart.floor)),
+            ("optim.floor", f64::from(self.optim.floor)),
+            ("records.share", self.records.share),
+        ];
+        if let Some((key, v)) = shares.into_iter().find(|(_, v)| !(0.0..=1.0).contains(v)) {
+            return wrong(key, format!("{v} is not a share: give a number from 0 to 1"));
+        }
+        if self.optim.minibatches > self.rollout.groups * self.rollout.members {
+            return wrong(
+                "optim.minibatches",
+                format!("{} parts of {} meta-episodes", self.optim.minibatches, self.rollout.groups * self.rollout.members),
+            );
+        }
+        if self.warmstart.steps > 0 && self.warmstart.meta_episodes == 0 {
+            return wrong("warmstart.meta_episodes", "0 would be none; give at least 1, or no steps".to_owned());
+        }
+        if self.play.form == Size::Full && self.model.path.is_empty() {
+            return wrong("model.path", "full prompts need a model that reads; give a checkpoint's folder".to_owned());
+        }
+        self.method.validate()?;
+        self.penalty.validate()?;
+        self.reward.rule(&self.env.name)?;
+        self.loss(0).check()?;
+        self.optim_step(0).check()?;
+        Ok(())
+    }
+
+    /// How meta-episodes are played in training.
+    pub fn settings(&self, schema: &Schema) -> Settings {
+        self.settings_for(schema, self.play.episodes)
+    }
+
+    /// How meta-episodes are played on the panel.
+    pub fn eval_settings(&self, schema: &Schema) -> Settings {
+        self.settings_for(schema, self.eval.episodes)
+    }
+
+    fn settings_for(&self, schema: &Schema, episodes: u32) -> Settings {
+        let base = match self.play.form {
+            Size::Compact => Settings { slots: self.slots(), ..Settings::compact(schema, episodes) },
+            Size::Full => Settings { episodes, max_turns: schema.max_turns, ..Settings::default() },
+        };
+        let or = |own: u32, other: u32| if own == 0 { other } else { own };
+        Settings {
+            max_turns: or(self.play.max_turns, base.max_turns),
+            memory: if self.method.memory { self.play.memory } else { mage_core::MemoryMode::None },
+            mask_actions: self.play.mask_actions,
+            play_tokens: or(self.play.play_tokens, base.play_tokens),
+            reflect_tokens: or(self.play.reflect_tokens, base.reflect_tokens),
+            ..base
+        }
+    }
+
+    /// How many past episodes a compact prompt has room for: the same in training and evaluation, so that every word
+    /// keeps its place.
+    fn slots(&self) -> usize {
+        self.play.episodes.max(self.eval.episodes).saturating_sub(1) as usize
+    }
+
+    /// What is minimised at an update.
+    pub fn loss(&self, update: u64) -> Loss {
+        let l = &self.loss;
+        let done = update as f32 / self.optim.updates.saturating_sub(1).max(1) as f32;
+        let entropy = l.entropy + (l.entropy_end - l.entropy) * done.min(1.0);
+        let dual = (l.dual_clip != 0.0).then_some(l.dual_clip);
+        let term = |class, coefficient| EntropyTerm { class: Some(class), coefficient };
+        let kl = |class, coefficient| KlTerm { class: Some(class), form: l.kl_form, coefficient };
+        Loss {
+            objective: Objective::PpoClip { low: l.clip_low, high: l.clip_high, dual },
+            entropy: [term(PLAY, entropy), term(REFLECT, l.entropy_reflect)]
+                .into_iter()
+                .filter(|t| t.coefficient != 0.0)
+                .collect(),
+            kl: [kl(PLAY, l.kl_play), kl(REFLECT, l.kl_reflect)].into_iter().filter(|t| t.coefficient != 0.0).collect(),
+        }
+    }
+
+    /// Optimiser steps in all updates.
+    pub fn total_steps(&self) -> u64 {
+        self.optim.updates * u64::from(self.optim.epochs) * self.optim.minibatches as u64
+    }
+
+    /// The settings of one optimiser step, counted over all updates.
+    pub fn optim_step(&self, step: u64) -> OptimStep {
+        let o = &self.optim;
+        let decay = Decay::Linear { total: self.total_steps(), floor: o.floor };
+        let schedule = Schedule { peak: o.learning_rate, warmup: o.warmup, decay };
+        OptimStep {
+            learning_rate: schedule.at(step),
+            beta1: o.beta1,
+            beta2: o.beta2,
+            weight_decay: o.weight_decay,
+            clip_norm: o.clip_norm,
+            give_up_after: o.give_up_after,
+            ..OptimStep::default()
+        }
+    }
+
+    /// The settings of one step of the warm start.
+    pub fn warmstart_step(&self, step: u64) -> OptimStep {
+        let w = &self.warmstart;
+        let decay = Decay::Cosine { total: w.steps, floor: w.floor };
+        let schedule = Schedule { peak: w.learning_rate, warmup: (w.steps / 20).min(20), decay };
+        OptimStep { learning_rate: schedule.at(step), ..self.optim_step(0) }
+    }
+}

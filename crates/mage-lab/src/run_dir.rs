@@ -1,0 +1,357 @@
+//! Where does a run live, and how does it survive?
+//!
+//! In one directory that only one process writes and nothing ever overwrites. `metrics.jsonl` and the TensorBoard file
+//! grow line by line and are cut back to the last checkpoint on resume, so that an interrupted run ends with the same bytes
+//! as one that was not. A checkpoint exists only after its folder, hashes included, has been renamed into place.
+
+use crate::{Error, Result, recipe::Recipe};
+use mage_core::EpisodeRecord;
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, OpenOptions},
+    io::{Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// A run directory, held by this process.
+pub struct RunDir {
+    path: PathBuf,
+    _lock: File,
+    metrics: Growing,
+    board: Growing,
+    timing: File,
+    log: File,
+    attempt: u32,
+}
+
+/// What is known at a checkpoint beside weights.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Updates done.
+    pub update: u64,
+    /// Optimiser steps done in updates.
+    pub steps: u64,
+    /// Episodes played.
+    pub episodes: u64,
+    /// The update whose weights did best on the panel, and how well.
+    pub best: Option<(u64, f64)>,
+    /// How long `metrics.jsonl` was.
+    pub metrics_bytes: u64,
+    /// How long the TensorBoard file was.
+    pub board_bytes: u64,
+    /// What is carried from the start to the closing table.
+    pub before: Option<crate::judge::Judgement>,
+}
+
+/// What a run was started with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct About {
+    /// This program's version.
+    pub version: String,
+    /// The commit it was built from, where known.
+    pub commit: Option<String>,
+    /// Where all random numbers start.
+    pub seed: u64,
+    /// Who computes, and on what.
+    pub engine: String,
+    /// Threads.
+    pub threads: usize,
+    /// The operating system and processor family.
+    pub platform: String,
+    /// Numbers in the model.
+    pub parameters: usize,
+}
+
+/// A file that grows, and is cut back on resume.
+struct Growing {
+    path: PathBuf,
+    file: File,
+    length: u64,
+}
+
+impl Growing {
+    fn open(path: PathBuf) -> Result<Self> {
+        let mut file = OpenOptions::new().create(true).read(true).write(true).truncate(false).open(&path).map_err(Error::io(&path))?;
+        let length = file.seek(SeekFrom::End(0)).map_err(Error::io(&path))?;
+        Ok(Growing { path, file, length })
+    }
+
+    /// Adds bytes, and returns once they are on the disk. If they cannot be written, the file is as it was.
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        let written = self.file.write_all(bytes).and_then(|()| self.file.sync_data());
+        if let Err(e) = written {
+            let _ = self.cut(self.length);
+            return Err(Error::io(&self.path)(e));
+        }
+        self.length += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn cut(&mut self, length: u64) -> Result<()> {
+        self.file.set_len(length).map_err(Error::io(&self.path))?;
+        self.file.seek(SeekFrom::Start(length)).map_err(Error::io(&self.path))?;
+        self.length = length;
+        Ok(())
+    }
+}
+
+const RECIPE: &str = "recipe.resolved.toml";
+
+impl RunDir {
+    /// A new run. The directory must not exist, or be empty.
+    pub fn create(path: &Path, recipe: &Recipe) -> Result<Self> {
+        let taken = path.exists() && fs::read_dir(path).map_err(Error::io(path))?.next().is_some();
+        if taken {
+            let problem = "there is something in it already; choose another directory, or continue it with --resume";
+            return Err(Error::Run { path: path.to_owned(), problem: problem.to_owned() });
+        }
+        for folder in ["checkpoints", "episodes", "logs", "tensorboard"] {
+            let folder = path.join(folder);
+            fs::create_dir_all(&folder).map_err(Error::io(&folder))?;
+        }
+        write_atomic(&path.join(RECIPE), recipe.to_toml().as_bytes())?;
+        Self::open(path)
+    }
+
+    /// The recipe a run was started with.
+    pub fn recipe(path: &Path) -> Result<Recipe> {
+        let file = path.join(RECIPE);
+        if !file.exists() {
+            let problem = format!("there is no run here: {RECIPE} is missing");
+            return Err(Error::Run { path: path.to_owned(), problem });
+        }
+        let text = fs::read_to_string(&file).map_err(Error::io(&file))?;
+        let mut composer = crate::recipe::Composer::new();
+        composer.add_text(&text, &file.display().to_string())?;
+        composer.finish()
+    }
+
+    /// Replaces the recipe of a run; for whoever insists.
+    pub fn replace_recipe(&self, recipe: &Recipe) -> Result<()> {
+        write_atomic(&self.path.join(RECIPE), recipe.to_toml().as_bytes())
+    }
+
+    /// An existing run.
+    pub fn open(path: &Path) -> Result<Self> {
+        let lock_path = path.join("lock");
+        let lock = OpenOptions::new().create(true).write(true).truncate(false).open(&lock_path).map_err(Error::io(&lock_path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => return Err(Error::InUse { path: path.to_owned() }),
+            Err(fs::TryLockError::Error(e)) => return Err(Error::io(&lock_path)(e)),
+        }
+        let append = |name: &str| {
+            let file = path.join(name);
+            OpenOptions::new().create(true).append(true).open(&file).map_err(Error::io(&file))
+        };
+        let attempt = (1..).find(|n| !path.join(format!("logs/attempt-{n}.log")).exists()).unwrap_or(1);
+        Ok(RunDir {
+            metrics: Growing::open(path.join("metrics.jsonl"))?,
+            board: Growing::open(path.join("tensorboard/events.out.tfevents.0000000000.mage"))?,
+            timing: append("timing.jsonl")?,
+            log: append(&format!("logs/attempt-{attempt}.log"))?,
+            path: path.to_owned(),
+            _lock: lock,
+            attempt,
+        })
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes what the run was started with.
+    pub fn about(&self, about: &About) -> Result<()> {
+        write_json(&self.path.join("run.json"), about)
+    }
+
+    /// Writes a file of results.
+    pub fn result<T: Serialize>(&self, value: &T) -> Result<()> {
+        write_json(&self.path.join("result.json"), value)
+    }
+
+    /// Adds a line of metrics, here and for TensorBoard.
+    pub fn metrics(&mut self, step: u64, line: &BTreeMap<String, f64>) -> Result<()> {
+        let text = serde_json::to_string(line).map_err(|e| Error::Stopped(e.to_string()))?;
+        self.metrics.append(format!("{text}\n").as_bytes())?;
+        let scalars: Vec<(&str, f64)> = line.iter().filter(|(k, _)| *k != "update").map(|(k, v)| (k.as_str(), *v)).collect();
+        let mut bytes = Vec::new();
+        if self.board.length == 0 {
+            bytes.extend(crate::tensorboard::opening(now()));
+        }
+        bytes.extend(crate::tensorboard::event(now(), step, &scalars));
+        self.board.append(&bytes)
+    }
+
+    /// Adds a line on where the time went.
+    pub fn timing(&mut self, line: &BTreeMap<String, f64>) -> Result<()> {
+        let mut line = line.clone();
+        line.insert("attempt".to_owned(), f64::from(self.attempt));
+        let text = serde_json::to_string(&line).map_err(|e| Error::Stopped(e.to_string()))?;
+        let path = self.path.join("timing.jsonl");
+        writeln!(self.timing, "{text}").map_err(Error::io(&path))
+    }
+
+    /// Adds a line for people.
+    pub fn log(&mut self, line: &str) {
+        // A log that cannot be written must not stop a run that otherwise can go on.
+        let _ = writeln!(self.log, "{line}");
+    }
+
+    /// Writes an update's episodes.
+    pub fn episodes<'r>(&self, update: u64, records: impl Iterator<Item = (&'r EpisodeRecord, serde_json::Value)>) -> Result<()> {
+        let path = self.path.join(format!("episodes/{update:06}.jsonl.zst"));
+        let mut text = String::new();
+        for (record, learned) in records {
+            let line = serde_json::json!({ "record": record, "learned": learned });
+            text.push_str(&line.to_string());
+            text.push('\n');
+        }
+        let packed = zstd::encode_all(text.as_bytes(), 3).map_err(Error::io(&path))?;
+        write_atomic(&path, &packed)
+    }
+
+    /// Makes a checkpoint: `save` fills the folder.
+    pub fn checkpoint(&self, progress: &Progress, save: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        let folder = self.path.join("checkpoints");
+        let (staging, place) = (folder.join(".unfinished"), folder.join(name(progress.update)));
+        if staging.exists() {
+            fs::remove_dir_all(&staging).map_err(Error::io(&staging))?;
+        }
+        fs::create_dir_all(&staging).map_err(Error::io(&staging))?;
+        save(&staging)?;
+        let progress = Progress {
+            metrics_bytes: self.metrics.length,
+            board_bytes: self.board.length,
+            ..progress.clone()
+        };
+        write_json(&staging.join("progress.json"), &progress)?;
+        let mut hashes = BTreeMap::new();
+        for file in files(&staging)? {
+            let bytes = fs::read(&file).map_err(Error::io(&file))?;
+            File::open(&file).and_then(|f| f.sync_all()).map_err(Error::io(&file))?;
+            let relative = file.strip_prefix(&staging).unwrap_or(&file).display().to_string();
+            hashes.insert(relative, blake3::hash(&bytes).to_hex().to_string());
+        }
+        write_json(&staging.join(MANIFEST), &hashes)?;
+        if place.exists() {
+            fs::remove_dir_all(&place).map_err(Error::io(&place))?;
+        }
+        fs::rename(&staging, &place).map_err(Error::io(&place))?;
+        File::open(&folder).and_then(|f| f.sync_all()).map_err(Error::io(&folder))
+    }
+
+    /// Removes all but the last `keep` checkpoints and the best.
+    pub fn prune(&self, keep: usize, best: Option<u64>) -> Result<()> {
+        let all = checkpoints(&self.path)?;
+        let spare = all.len().saturating_sub(keep);
+        for update in all[..spare].iter().filter(|u| Some(**u) != best) {
+            let path = self.path.join("checkpoints").join(name(*update));
+            fs::remove_dir_all(&path).map_err(Error::io(&path))?;
+        }
+        Ok(())
+    }
+
+    /// The newest checkpoint that is whole, with what was known then, and what is wrong with newer ones. Cuts metrics back
+    /// to it; without any, to nothing.
+    pub fn rewind(&mut self) -> Result<(Option<(PathBuf, Progress)>, Vec<String>)> {
+        let mut damaged = Vec::new();
+        let mut found = None;
+        for update in checkpoints(&self.path)?.into_iter().rev() {
+            let path = self.path.join("checkpoints").join(name(update));
+            match verify(&path) {
+                Ok(progress) => {
+                    found = Some((path, progress));
+                    break;
+                }
+                Err(e) => damaged.push(format!("{e}; going back to an earlier checkpoint")),
+            }
+        }
+        let (metrics, board) = found.as_ref().map_or((0, 0), |(_, p)| (p.metrics_bytes, p.board_bytes));
+        if self.metrics.length < metrics {
+            let problem = "it is shorter than it was at the checkpoint; put it back, or start anew".to_owned();
+            return Err(Error::Run { path: self.metrics.path.clone(), problem });
+        }
+        self.metrics.cut(metrics)?;
+        self.board.cut(board.min(self.board.length))?;
+        Ok((found, damaged))
+    }
+}
+
+const MANIFEST: &str = "manifest.json";
+
+fn name(update: u64) -> String {
+    format!("{update:06}")
+}
+
+/// The checkpoints of a run, by update.
+pub fn checkpoints(run: &Path) -> Result<Vec<u64>> {
+    let folder = run.join("checkpoints");
+    let mut found: Vec<u64> = fs::read_dir(&folder)
+        .map_err(Error::io(&folder))?
+        .filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// The model folder of a run: its last checkpoint.
+pub fn last_model(run: &Path) -> Result<PathBuf> {
+    let none = || Error::Run { path: run.to_owned(), problem: "it has no checkpoint yet".to_owned() };
+    let last = *checkpoints(run)?.last().ok_or_else(none)?;
+    Ok(run.join("checkpoints").join(name(last)))
+}
+
+/// Compares every file with the manifest.
+fn verify(path: &Path) -> Result<Progress> {
+    let damaged = |file: &Path, problem: &str| Error::Run { path: file.to_owned(), problem: problem.to_owned() };
+    let manifest = path.join(MANIFEST);
+    let text = fs::read(&manifest).map_err(Error::io(&manifest))?;
+    let hashes: BTreeMap<String, String> =
+        serde_json::from_slice(&text).map_err(|e| damaged(&manifest, &format!("it cannot be read ({e})")))?;
+    for (file, hash) in &hashes {
+        let file = path.join(file);
+        let bytes = fs::read(&file).map_err(Error::io(&file))?;
+        if blake3::hash(&bytes).to_hex().as_str() != hash {
+            return Err(damaged(&file, "its contents are not what was written"));
+        }
+    }
+    let file = path.join("progress.json");
+    let text = fs::read(&file).map_err(Error::io(&file))?;
+    serde_json::from_slice(&text).map_err(|e| damaged(&file, &format!("it cannot be read ({e})")))
+}
+
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut out = Vec::new();
+    let mut open = vec![folder.to_owned()];
+    while let Some(dir) = open.pop() {
+        for entry in fs::read_dir(&dir).map_err(Error::io(&dir))? {
+            let path = entry.map_err(Error::io(&dir))?.path();
+            if path.is_dir() { open.push(path) } else { out.push(path) }
+        }
+    }
+    out.sort();
+    Ok(out)
+}
+
+fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| Error::Stopped(e.to_string()))?;
+    write_atomic(path, format!("{text}\n").as_bytes())
+}
+
+/// Writes a whole file or nothing.
+fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut staging = path.as_os_str().to_owned();
+    staging.push(".unfinished");
+    let staging = PathBuf::from(staging);
+    let mut file = File::create(&staging).map_err(Error::io(&staging))?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(Error::io(&staging))?;
+    fs::rename(&staging, path).map_err(Error::io(path))
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
+}

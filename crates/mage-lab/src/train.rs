@@ -1,0 +1,702 @@
+//! How does a policy learn to adapt?
+//!
+//! Warm start, then update after update: play groups of meta-episodes, work out what every answer was worth, take a few
+//! optimiser steps, show the new weights to the sampler. Everything depends on the recipe alone: kill the process at any
+//! moment and [`Training::resume`] ends with the same bytes.
+
+use crate::{
+    Error, Panel, Result,
+    engine::{self, Engines},
+    judge::{Judge, Judgement},
+    learn::{Lesson, batch, class, lessons},
+    recipe::{REFLECT, Recipe, differences},
+    rollout::{Job, Rollout, RolloutTiming},
+    run_dir::{About, Progress, RunDir},
+    speech::Speech,
+    warmstart::School,
+    watch::{Signs, Watchdog},
+};
+use mage_core::{EpisodeRecord, MemoryMode, Purpose, Settings, prompt::PromptSet};
+use mage_engine::{AdapterName, Loss, LossReport, SamplingParams, ScoreRequest, StepReport};
+use mage_env::{EnvFactory, Population, Schema, Seed, oracle::OracleReport};
+use rand::seq::SliceRandom;
+use serde::Serialize;
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tokio::{runtime::Runtime, task::JoinSet};
+
+/// The name the reference is published under.
+const REFERENCE: &str = "reference";
+
+/// What a run is about, beside its recipe.
+pub struct Setting {
+    /// Makes the environments.
+    pub factory: Arc<dyn EnvFactory>,
+    /// What agents are shown.
+    pub prompts: Arc<PromptSet>,
+    /// Whom they meet.
+    pub population: Population,
+}
+
+/// A training run.
+pub struct Training {
+    recipe: Recipe,
+    setting: Setting,
+    schema: Schema,
+    run: RunDir,
+    parts: Parts,
+    runtime: Arc<Runtime>,
+    progress: Progress,
+    watchdog: Watchdog,
+    ceilings: Option<OracleReport>,
+    /// 0: go on; 1: stop after the current step; 2: at once.
+    stop: Arc<AtomicU8>,
+    /// A batch gathered ahead, with `rollout.overlap`.
+    ahead: Option<(Vec<EpisodeRecord>, RolloutTiming)>,
+}
+
+/// What happens, for whoever watches.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// The run begins or goes on.
+    Started {
+        /// Where it lives.
+        run: String,
+        /// Numbers in the model.
+        parameters: usize,
+        /// Updates done before.
+        from: u64,
+        /// Updates in all.
+        updates: u64,
+    },
+    /// A step of the warm start.
+    Warmstart {
+        /// Steps done.
+        step: u64,
+        /// Steps in all.
+        steps: u64,
+        /// The loss before the step.
+        loss: f64,
+    },
+    /// The panel is being played: tasks done, of all.
+    Judging {
+        /// Done.
+        done: usize,
+        /// Of all.
+        of: usize,
+    },
+    /// The panel was played.
+    Judged {
+        /// After this many updates.
+        update: u64,
+        /// What came of it.
+        judgement: Judgement,
+    },
+    /// An update was made.
+    Updated {
+        /// How many there are now.
+        update: u64,
+        /// Its line in `metrics.jsonl`.
+        metrics: BTreeMap<String, f64>,
+        /// Its line in `timing.jsonl`.
+        timing: BTreeMap<String, f64>,
+    },
+    /// A checkpoint is in place.
+    Saved {
+        /// After this many updates.
+        update: u64,
+    },
+    /// Something people should know.
+    Warning {
+        /// In plain words.
+        text: String,
+    },
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Updates done.
+    pub updates: u64,
+    /// Updates in all.
+    pub of: u64,
+    /// What a score is counted in.
+    pub unit: String,
+    /// After the warm start.
+    pub before: Option<Judgement>,
+    /// At the end.
+    pub after: Option<Judgement>,
+    /// At the end, with memory blanked.
+    pub blanked: Option<Judgement>,
+    /// The exact ceilings, where they can be computed.
+    pub ceilings: Option<OracleReport>,
+    /// Seconds this process took.
+    pub seconds: f64,
+}
+
+impl Training {
+    /// A new run in an empty directory.
+    pub fn create(recipe: Recipe, setting: Setting, dir: &Path, stop: Arc<AtomicU8>) -> Result<Self> {
+        recipe.check()?;
+        let schema = setting.factory.schema();
+        // Whatever is wrong with the recipe shows before anything is written.
+        let parts = Parts::new(&recipe, &setting, &schema)?;
+        let run = RunDir::create(dir, &recipe)?;
+        Self::assemble(recipe, setting, schema, parts, run, Progress::default(), stop)
+    }
+
+    /// Continues a run where its newest whole checkpoint is. A recipe that differs from the run's is refused unless
+    /// `force`d; `each` hears what was wrong with newer checkpoints.
+    pub fn resume(
+        recipe: Recipe,
+        setting: Setting,
+        dir: &Path,
+        force: bool,
+        stop: Arc<AtomicU8>,
+        each: &mut dyn FnMut(Event),
+    ) -> Result<Self> {
+        let written = RunDir::recipe(dir)?;
+        let mut run = RunDir::open(dir)?;
+        let changed = differences(&written, &recipe);
+        if !changed.is_empty() && !force {
+            let list: Vec<String> = changed.iter().map(|(k, old, new)| format!("  {k}: {old} there, {new} now")).collect();
+            let problem = format!(
+                "the recipe is not the one the run was started with:\n{}\nstart a new run, or insist with --force",
+                list.join("\n")
+            );
+            return Err(Error::Run { path: dir.to_owned(), problem });
+        }
+        if !changed.is_empty() {
+            run.replace_recipe(&recipe)?;
+        }
+        let schema = setting.factory.schema();
+        let mut parts = Parts::new(&recipe, &setting, &schema)?;
+        let (found, damaged) = run.rewind()?;
+        for text in damaged {
+            each(Event::Warning { text });
+        }
+        let progress = match found {
+            None => Progress::default(),
+            Some((path, progress)) => {
+                parts.engines.trainer.load(&path)?;
+                progress
+            }
+        };
+        Self::assemble(recipe, setting, schema, parts, run, progress, stop)
+    }
+
+    fn assemble(
+        recipe: Recipe,
+        setting: Setting,
+        schema: Schema,
+        parts: Parts,
+        run: RunDir,
+        progress: Progress,
+        stop: Arc<AtomicU8>,
+    ) -> Result<Self> {
+        let runtime = Arc::new(runtime(recipe.engine.threads)?);
+        let threads = runtime.metrics().num_workers();
+        run.about(&About {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            commit: option_env!("MAGE_COMMIT").map(str::to_owned),
+            seed: recipe.seed,
+            engine: parts.engines.trainer.caps().engine.clone(),
+            threads,
+            platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            parameters: parts.engines.parameters,
+        })?;
+        let ceilings = setting.factory.oracles(&setting.population, &recipe.eval.split, recipe.eval.episodes)?;
+        Ok(Training {
+            recipe,
+            setting,
+            schema,
+            run,
+            parts,
+            runtime,
+            progress,
+            watchdog: Watchdog::default(),
+            ceilings,
+            stop,
+            ahead: None,
+        })
+    }
+
+    /// Where the run lives.
+    pub fn path(&self) -> &Path {
+        self.run.path()
+    }
+
+    /// Trains until the recipe is done or somebody asks to stop.
+    pub fn run(&mut self, each: &mut dyn FnMut(Event)) -> Result<Outcome> {
+        let started = Instant::now();
+        self.tell(
+            Event::Started {
+                run: self.run.path().display().to_string(),
+                parameters: self.parts.engines.parameters,
+                from: self.progress.update,
+                updates: self.recipe.optim.updates,
+            },
+            each,
+        );
+        if self.progress.metrics_bytes == 0 && self.progress.update == 0 && self.progress.before.is_none() {
+            if !self.warm_up(each)? {
+                return Ok(self.outcome(started, None, None));
+            }
+            let before = self.judge(self.recipe.eval.final_tasks, true, each)?;
+            self.note_best(&before);
+            self.progress.before = Some(before);
+            self.save(each)?;
+        }
+        while self.progress.update < self.recipe.optim.updates {
+            if self.stop.load(Ordering::Relaxed) > 0 {
+                self.save(each)?;
+                return Ok(self.outcome(started, None, None));
+            }
+            self.update(each)?;
+        }
+        let after = self.judge(self.recipe.eval.final_tasks, true, each)?;
+        let blanked = self.judge(self.recipe.eval.final_tasks, false, each)?;
+        let outcome = self.outcome(started, Some(after), Some(blanked));
+        self.run.result(&outcome)?;
+        Ok(outcome)
+    }
+
+    fn outcome(&self, started: Instant, after: Option<Judgement>, blanked: Option<Judgement>) -> Outcome {
+        Outcome {
+            updates: self.progress.update,
+            of: self.recipe.optim.updates,
+            unit: self.schema.unit.clone(),
+            before: self.progress.before.clone(),
+            after,
+            blanked,
+            ceilings: self.ceilings.clone(),
+            seconds: started.elapsed().as_secs_f64(),
+        }
+    }
+
+    fn tell(&mut self, event: Event, each: &mut dyn FnMut(Event)) {
+        if !matches!(event, Event::Judging { .. } | Event::Warmstart { .. } | Event::Updated { .. }) {
+            self.run.log(&serde_json::to_string(&event).unwrap_or_default());
+        }
+        each(event);
+    }
+
+    /// Imitation; `false` when somebody asked to stop, in which case it starts over next time.
+    fn warm_up(&mut self, each: &mut dyn FnMut(Event)) -> Result<bool> {
+        let steps = if self.recipe.model.path.is_empty() { self.recipe.warmstart.steps } else { 0 };
+        for step in 0..steps {
+            if self.stop.load(Ordering::Relaxed) > 0 {
+                return Ok(false);
+            }
+            let loss = self.parts.school.step(&self.recipe, step, &mut *self.parts.engines.trainer, &self.parts.speech)?;
+            self.tell(Event::Warmstart { step: step + 1, steps, loss }, each);
+        }
+        self.parts.engines.trainer.publish(&AdapterName::new(REFERENCE))?;
+        self.parts.engines.trainer.publish(&AdapterName::default())?;
+        Ok(true)
+    }
+
+    fn rollout(&self, settings: &Arc<Settings>, params: SamplingParams) -> Rollout {
+        let label = format!("policy@{}", self.progress.update);
+        self.parts.rollout(&self.setting, Arc::clone(settings), params, label, self.recipe.rollout.refills)
+    }
+
+    /// Plays the panel, with or without memory.
+    fn judge(&mut self, tasks: usize, memory: bool, each: &mut dyn FnMut(Event)) -> Result<Judgement> {
+        let mut settings = self.recipe.eval_settings(&self.schema);
+        if !memory {
+            settings.memory = MemoryMode::None;
+        }
+        let temperature = if self.recipe.eval.greedy { 0.0 } else { self.recipe.rollout.temperature };
+        let seed = Seed::new(self.recipe.seed).child("evaluation");
+        let panel = Panel::new(&self.setting.population, &self.recipe.eval.split, self.schema.seats, tasks, seed)?;
+        let judge = Judge {
+            rollout: self.rollout(&Arc::new(settings), SamplingParams { temperature, ..SamplingParams::default() }),
+            panel,
+            exact_places: self.recipe.eval.exact_places,
+            seed,
+        };
+        let (mut done, mut told) = (0, Instant::now());
+        let (judgement, _) = judge.run(&self.runtime, || {
+            done += 1;
+            if told.elapsed() > Duration::from_millis(200) {
+                told = Instant::now();
+                each(Event::Judging { done, of: tasks });
+            }
+        })?;
+        let update = self.progress.update;
+        self.tell(Event::Judged { update, judgement: judgement.clone() }, each);
+        Ok(judgement)
+    }
+
+    fn note_best(&mut self, judgement: &Judgement) {
+        let score = judgement.score.last().map_or(f64::NEG_INFINITY, |e| e.mean);
+        if self.progress.best.is_none_or(|(_, best)| score > best) {
+            self.progress.best = Some((self.progress.update, score));
+        }
+    }
+
+    fn save(&mut self, each: &mut dyn FnMut(Event)) -> Result<()> {
+        let trainer = &self.parts.engines.trainer;
+        self.run.checkpoint(&self.progress, |dir| Ok(trainer.save(dir)?))?;
+        self.run.prune(self.recipe.checkpoint.keep, self.progress.best.map(|(update, _)| update))?;
+        let update = self.progress.update;
+        self.tell(Event::Saved { update }, each);
+        Ok(())
+    }
+
+    fn jobs(&self, update: u64) -> Result<Vec<Job>> {
+        let r = &self.recipe.rollout;
+        let seed = Seed::new(self.recipe.seed).child("update").at(update);
+        let mut jobs = Vec::with_capacity(r.groups * r.members);
+        for g in 0..r.groups {
+            let group = seed.child("group").at(g as u64);
+            let tasks =
+                self.setting.population.draw_group(&self.recipe.env.split, self.schema.seats, group, r.members, r.grouping)?;
+            for (m, task) in tasks.into_iter().enumerate() {
+                jobs.push(Job { task, seed: group.child("agent").at(m as u64) });
+            }
+        }
+        Ok(jobs)
+    }
+
+    /// The batch of an update, ready to be gathered on any thread.
+    fn gathering(&self, update: u64) -> Result<impl FnOnce() -> Result<(Vec<EpisodeRecord>, RolloutTiming)> + Send + use<>> {
+        let r = &self.recipe.rollout;
+        let params =
+            SamplingParams { temperature: r.temperature, top_p: r.top_p, top_k: r.top_k, ..SamplingParams::default() };
+        let (rollout, jobs) = (self.rollout(&self.parts.settings, params), self.jobs(update)?);
+        let runtime = Arc::clone(&self.runtime);
+        Ok(move || rollout.run(&runtime, &jobs, || ()))
+    }
+
+    fn update(&mut self, each: &mut dyn FnMut(Event)) -> Result<()> {
+        let update = self.progress.update;
+        let started = Instant::now();
+        let (records, rolled) = match self.ahead.take() {
+            Some(batch) => batch,
+            None => self.gathering(update)?()?,
+        };
+        let members = self.recipe.rollout.members;
+        let lessons = lessons(&records, members, &self.recipe)?;
+        let loss = self.recipe.loss(update);
+        let scoring = Instant::now();
+        let reference = self.reference(&records, &lessons, &loss)?;
+        let scored = scoring.elapsed();
+        let training = Instant::now();
+        let learned = if self.may_gather_ahead(update + 1) {
+            let next = self.gathering(update + 1)?;
+            std::thread::scope(|threads| {
+                let next = threads.spawn(next);
+                let learned = self.learn(update, &records, &lessons, &reference, &loss);
+                let gathered = next.join().map_err(|_| Error::Stopped("gathering ahead panicked".to_owned()))?;
+                self.ahead = Some(gathered?);
+                learned
+            })?
+        } else {
+            self.learn(update, &records, &lessons, &reference, &loss)?
+        };
+        let trained = training.elapsed();
+        self.parts.engines.trainer.publish(&AdapterName::default())?;
+        self.progress.update = update + 1;
+        self.progress.episodes += records.iter().map(|r| r.episodes.len() as u64).sum::<u64>();
+
+        let mut metrics = self.measure(&records, &learned);
+        let judged = Instant::now();
+        let last = self.progress.update == self.recipe.optim.updates;
+        let due = |every: u64| every > 0 && self.progress.update.is_multiple_of(every);
+        let (evaluate, checkpoint) = (due(self.recipe.eval.every) && !last, due(self.recipe.checkpoint.every) || last);
+        if evaluate {
+            let judgement = self.judge(self.recipe.eval.tasks, true, each)?;
+            self.note_best(&judgement);
+            add_judgement(&mut metrics, &judgement);
+        }
+        let judging = judged.elapsed();
+        if self.recipe.records.every > 0 && update.is_multiple_of(self.recipe.records.every) {
+            self.keep_records(update, &records, &lessons)?;
+        }
+        self.run.metrics(self.progress.update, &metrics)?;
+        let saving = Instant::now();
+        if checkpoint {
+            self.save(each)?;
+        }
+        let seconds = |d: Duration| d.as_secs_f64();
+        let threads = self.runtime.metrics().num_workers() as f64;
+        let timing = BTreeMap::from([
+            ("update".to_owned(), self.progress.update as f64),
+            ("total".to_owned(), seconds(started.elapsed())),
+            ("rollout".to_owned(), seconds(rolled.wall)),
+            ("environment".to_owned(), seconds(rolled.environment) / threads),
+            ("idle".to_owned(), seconds(rolled.tail)),
+            ("score".to_owned(), seconds(scored)),
+            ("train".to_owned(), seconds(trained)),
+            ("evaluate".to_owned(), seconds(judging)),
+            ("checkpoint".to_owned(), seconds(saving.elapsed())),
+        ]);
+        self.run.timing(&timing)?;
+        let texts = self.watchdog.look(&self.recipe.watch, &self.signs(&metrics, &records));
+        let update = self.progress.update;
+        self.tell(Event::Updated { update, metrics, timing }, each);
+        for text in texts {
+            self.tell(Event::Warning { text }, each);
+        }
+        Ok(())
+    }
+
+    /// Whether the batch of update `next` may be gathered with the weights of now. Not across a checkpoint: what is gathered
+    /// after one must not depend on weights from before it.
+    fn may_gather_ahead(&self, next: u64) -> bool {
+        self.recipe.rollout.overlap && next < self.recipe.optim.updates && !next.is_multiple_of(self.recipe.checkpoint.every)
+    }
+
+    /// The reference's log-probabilities of the answers whose divergence is charged.
+    fn reference(
+        &self,
+        records: &[EpisodeRecord],
+        lessons: &[Lesson],
+        loss: &Loss,
+    ) -> Result<HashMap<(usize, usize), Vec<f32>>> {
+        let mut out = HashMap::new();
+        if !loss.needs_reference() {
+            return Ok(out);
+        }
+        self.runtime.block_on(async {
+            let mut all = JoinSet::new();
+            for lesson in lessons {
+                let call = &records[lesson.record].calls[lesson.call];
+                let charged = loss.kl.iter().any(|t| t.class.is_none_or(|c| c == class(call)));
+                let Some(tokens) = call.answer.tokens.as_ref().filter(|t| charged && !t.response.is_empty()) else { continue };
+                let request = crate::learn::request_of(call, self.parts.settings.play_tokens);
+                let score = ScoreRequest {
+                    weights: AdapterName::new(REFERENCE),
+                    tokens: [&tokens.prompt[..], &tokens.response].concat(),
+                    from: tokens.prompt.len(),
+                    allowed: self.parts.speech.masks(&request, &tokens.response)?,
+                };
+                let (sampler, place) = (Arc::clone(&self.parts.engines.sampler), (lesson.record, lesson.call));
+                all.spawn(async move { sampler.score(score).await.map(|s| (place, s.logprobs)) });
+            }
+            while let Some(joined) = all.join_next().await {
+                let (place, logprobs) = joined.map_err(|e| Error::Stopped(format!("a score was lost: {e}")))??;
+                out.insert(place, logprobs);
+            }
+            Ok(out)
+        })
+    }
+
+    /// The optimiser steps of one update.
+    fn learn(
+        &mut self,
+        update: u64,
+        records: &[EpisodeRecord],
+        lessons: &[Lesson],
+        reference: &HashMap<(usize, usize), Vec<f32>>,
+        loss: &Loss,
+    ) -> Result<Learned> {
+        let mut learned = Learned::default();
+        for epoch in 0..self.recipe.optim.epochs {
+            let mut order: Vec<usize> = (0..records.len()).collect();
+            let seed = Seed::new(self.recipe.seed).child("shuffle").at(update).at(u64::from(epoch));
+            order.shuffle(&mut seed.rng());
+            let mut part_of = vec![0; records.len()];
+            for (place, record) in order.into_iter().enumerate() {
+                part_of[record] = place * self.recipe.optim.minibatches / records.len();
+            }
+            for part in 0..self.recipe.optim.minibatches {
+                let chosen: Vec<&Lesson> = lessons.iter().filter(|l| part_of[l.record] == part).collect();
+                if chosen.is_empty() {
+                    continue;
+                }
+                let forest = batch(
+                    records,
+                    &chosen,
+                    reference,
+                    loss.needs_reference(),
+                    &self.parts.speech,
+                    self.parts.settings.play_tokens,
+                    self.recipe.loss.average,
+                )?;
+                let report = self.parts.engines.trainer.forward_backward(&forest, loss)?;
+                let step = self.recipe.optim_step(self.progress.steps);
+                let taken = self.parts.engines.trainer.optim_step(&step)?;
+                self.progress.steps += 1;
+                learned.note(report, taken, step.learning_rate);
+            }
+        }
+        Ok(learned)
+    }
+
+    /// An update's line of metrics. Nothing in it depends on the clock.
+    fn measure(&self, records: &[EpisodeRecord], learned: &Learned) -> BTreeMap<String, f64> {
+        let mut m = BTreeMap::new();
+        let mut put = |key: String, value: f64| _ = m.insert(key, value);
+        let good: Vec<&EpisodeRecord> = records.iter().filter(|r| r.error.is_none()).collect();
+        put("update".into(), self.progress.update as f64);
+        put("episodes".into(), self.progress.episodes as f64);
+        put("errors".into(), (records.len() - good.len()) as f64);
+        for n in 0..self.parts.settings.episodes as usize {
+            let episodes: Vec<_> = good.iter().filter_map(|r| r.episodes.get(n)).collect();
+            let over = episodes.len().max(1) as f64;
+            put(format!("episode_{}/score", n + 1), episodes.iter().map(|e| f64::from(e.score())).sum::<f64>() / over);
+            put(format!("episode_{}/won", n + 1), episodes.iter().filter(|e| e.won()).count() as f64 / over);
+        }
+        let (mut surprise, mut play_tokens, mut reflect_tokens, mut reflections) = (0.0, 0_u64, 0_u64, 0_u64);
+        for call in good.iter().flat_map(|r| &r.calls) {
+            let Some(tokens) = &call.answer.tokens else { continue };
+            if call.purpose == Purpose::Play {
+                surprise -= tokens.logprobs.iter().map(|l| f64::from(*l)).sum::<f64>();
+                play_tokens += tokens.response.len() as u64;
+            } else {
+                reflect_tokens += tokens.response.len() as u64;
+                reflections += 1;
+            }
+        }
+        // The mean surprise of what was sampled is the entropy, up to luck.
+        put("entropy".into(), surprise / play_tokens.max(1) as f64);
+        put("tokens/play".into(), play_tokens as f64);
+        put("tokens/reflect".into(), reflect_tokens as f64 / reflections.max(1) as f64);
+        let (bad, acted) = good.iter().map(|r| r.invalid_actions()).fold((0, 0), |(b, a), (x, y)| (b + x, a + y));
+        put("invalid_action".into(), f64::from(bad) / f64::from(acted.max(1)));
+        let counted: Option<Vec<(u32, u32)>> = good.iter().map(|r| self.parts.school.factual(r)).collect();
+        if let Some(counted) = counted.filter(|_| reflections > 0) {
+            let (right, all) = counted.into_iter().fold((0, 0), |(r, a), (x, y)| (r + x, a + y));
+            put("factual".into(), f64::from(right) / f64::from(all.max(1)));
+        }
+        learned.put(&mut put);
+        m
+    }
+
+    fn signs(&self, metrics: &BTreeMap<String, f64>, records: &[EpisodeRecord]) -> Signs {
+        let at = |key: &str| metrics.get(key).copied();
+        Signs {
+            done: self.progress.update as f64 / self.recipe.optim.updates.max(1) as f64,
+            entropy: at("entropy").unwrap_or(1.0),
+            kl: at("kl/reflect").unwrap_or(0.0),
+            invalid: at("invalid_action").unwrap_or(0.0),
+            factual: at("factual"),
+            skipped: at("optim/skipped").unwrap_or(0.0) > 0.0,
+            errors: records.iter().filter(|r| r.error.is_some()).count(),
+        }
+    }
+
+    fn keep_records(&self, update: u64, records: &[EpisodeRecord], lessons: &[Lesson]) -> Result<()> {
+        let members = self.recipe.rollout.members;
+        let groups = (self.recipe.rollout.groups as f64 * self.recipe.records.share).ceil() as usize;
+        let kept = (groups * members).min(records.len());
+        let mut learned: Vec<Vec<serde_json::Value>> = vec![Vec::new(); kept];
+        for l in lessons.iter().filter(|l| l.record < kept) {
+            learned[l.record].push(serde_json::json!({
+                "call": l.call, "reward": l.reward, "return": l.return_to_go, "advantage": l.advantage,
+            }));
+        }
+        self.run.episodes(update, records[..kept].iter().zip(learned.into_iter().map(serde_json::Value::from)))
+    }
+}
+
+/// What an update's optimiser steps reported.
+#[derive(Default)]
+struct Learned {
+    reports: Vec<LossReport>,
+    steps: Vec<StepReport>,
+    learning_rate: f32,
+}
+
+impl Learned {
+    fn note(&mut self, report: LossReport, step: StepReport, learning_rate: f32) {
+        self.reports.push(report);
+        self.steps.push(step);
+        self.learning_rate = learning_rate;
+    }
+
+    fn put(&self, put: &mut impl FnMut(String, f64)) {
+        let n = self.reports.len().max(1) as f64;
+        let mean = |of: &dyn Fn(&LossReport) -> f64| self.reports.iter().map(of).sum::<f64>() / n;
+        put("loss".into(), mean(&|r| r.loss));
+        put("ratio/clip_frac".into(), mean(&|r| r.clip_fraction));
+        put("ratio/max".into(), self.reports.iter().map(|r| r.max_ratio).fold(0.0, f64::max));
+        put("mismatch_kl/mean".into(), mean(&|r| r.mismatch_kl));
+        put("tokens/trained".into(), self.reports.iter().map(|r| r.tokens as f64).sum());
+        if self.reports.iter().any(|r| r.kl.contains_key(&REFLECT)) {
+            put("kl/reflect".into(), mean(&|r| r.kl.get(&REFLECT).copied().unwrap_or(0.0)));
+        }
+        let steps = self.steps.len().max(1) as f64;
+        put("optim/grad_norm".into(), self.steps.iter().map(|s| s.grad_norm).sum::<f64>() / steps);
+        put("optim/lr".into(), f64::from(self.learning_rate));
+        put("optim/skipped".into(), self.steps.iter().filter(|s| s.skipped.is_some()).count() as f64);
+    }
+}
+
+fn add_judgement(metrics: &mut BTreeMap<String, f64>, judgement: &Judgement) {
+    for (n, (score, won)) in judgement.score.iter().zip(&judgement.won).enumerate() {
+        metrics.insert(format!("eval/episode_{}/score", n + 1), score.mean);
+        metrics.insert(format!("eval/episode_{}/se", n + 1), score.se);
+        metrics.insert(format!("eval/episode_{}/won", n + 1), won.mean);
+    }
+}
+
+/// Threads for environments and for waiting; 0 takes as many as there are.
+pub(crate) fn runtime(threads: usize) -> Result<Runtime> {
+    let threads = match threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        n => n,
+    };
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let started = builder.worker_threads(threads).thread_name("rollout").build();
+    started.map_err(|e| Error::Stopped(format!("starting threads: {e}")))
+}
+
+/// What is made before a run directory is touched.
+pub(crate) struct Parts {
+    pub(crate) engines: Engines,
+    pub(crate) speech: Arc<Speech>,
+    pub(crate) school: School,
+    pub(crate) settings: Arc<Settings>,
+}
+
+impl Parts {
+    pub(crate) fn rollout(
+        &self,
+        setting: &Setting,
+        settings: Arc<Settings>,
+        params: SamplingParams,
+        label: String,
+        refills: u32,
+    ) -> Rollout {
+        Rollout {
+            factory: Arc::clone(&setting.factory),
+            prompts: Arc::clone(&setting.prompts),
+            settings,
+            speech: Arc::clone(&self.speech),
+            sampler: Arc::clone(&self.engines.sampler),
+            params,
+            weights: AdapterName::default(),
+            label,
+            refills,
+        }
+    }
+
+    pub(crate) fn new(recipe: &Recipe, setting: &Setting, schema: &Schema) -> Result<Self> {
+        setting.factory.check(&setting.population)?;
+        let settings = Arc::new(recipe.settings(schema));
+        settings.check()?;
+        let engines = engine::start(recipe, schema)?;
+        engines.trainer.caps().check(&recipe.loss(0))?;
+        let speech = Arc::new(Speech::new(Arc::clone(&engines.renderer), recipe.play.form, recipe.play.thinking)?);
+        let school = School::new(
+            recipe,
+            Arc::clone(&setting.factory),
+            Arc::clone(&setting.prompts),
+            Arc::clone(&settings),
+            setting.population.clone(),
+        )?;
+        Ok(Parts { engines, speech, school, settings })
+    }
+}

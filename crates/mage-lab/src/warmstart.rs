@@ -1,0 +1,116 @@
+//! How does a new model learn the form of an answer?
+//!
+//! By imitating generated play: a teacher's actions, some of them replaced by any legal one so that nothing is ruled out,
+//! and reflections that state the facts.
+
+use crate::{
+    Player, Result,
+    learn::{Answered, forest},
+    recipe::{Average, Recipe},
+    speech::Speech,
+};
+use mage_core::{EpisodeRecord, MetaEpisode, Next, Purpose, Settings, prompt::PromptSet};
+use mage_engine::{Loss, Objective, PerToken, TokenForest, Trainer};
+use mage_env::{EnvFactory, Population, ReferenceMaker, ReferenceQuery, Seed};
+use rayon::prelude::*;
+use std::sync::Arc;
+
+/// Makes play to imitate.
+pub struct School {
+    factory: Arc<dyn EnvFactory>,
+    prompts: Arc<PromptSet>,
+    settings: Arc<Settings>,
+    population: Population,
+    split: String,
+    seats: u8,
+    teacher: Option<Arc<dyn ReferenceMaker>>,
+    uniform: f64,
+}
+
+impl School {
+    /// The school a recipe asks for.
+    pub fn new(
+        recipe: &Recipe,
+        factory: Arc<dyn EnvFactory>,
+        prompts: Arc<PromptSet>,
+        settings: Arc<Settings>,
+        population: Population,
+    ) -> Result<Self> {
+        let teacher = match recipe.warmstart.teacher.as_str() {
+            "" | "random" => None,
+            name => Some(factory.reference(&ReferenceQuery {
+                name,
+                population: &population,
+                split: &recipe.env.split,
+                episodes: settings.episodes,
+            })?),
+        };
+        let seats = factory.schema().seats;
+        let split = recipe.env.split.clone();
+        Ok(School { factory, prompts, settings, population, split, seats, teacher, uniform: recipe.warmstart.uniform })
+    }
+
+    /// One meta-episode played by the teacher.
+    pub fn play(&self, seed: Seed) -> Result<EpisodeRecord> {
+        let task = self.population.draw(&self.split, self.seats, seed.child("task"))?;
+        let settings = Arc::clone(&self.settings);
+        let mut player = match &self.teacher {
+            None => Player::random(Arc::clone(&settings), seed),
+            Some(maker) => Player::mixed(
+                Arc::clone(&settings),
+                maker.make(&task, seed.child("teacher")),
+                self.uniform,
+                seed.child("stray"),
+            )?,
+        };
+        let env = self.factory.build(&task)?;
+        let mut meta = MetaEpisode::new(task, env, Arc::clone(&self.prompts), settings, seed)?;
+        loop {
+            match meta.advance()? {
+                Next::Call(call) => meta.answer(call.id, Ok(player.answer(&call)?))?,
+                Next::Done(record) => return Ok(*record),
+            }
+        }
+    }
+
+    /// How many of a record's reflections state the facts as the teacher would, of how many; `None` without a teacher.
+    pub fn factual(&self, record: &EpisodeRecord) -> Option<(u32, u32)> {
+        let maker = self.teacher.as_ref()?;
+        let mut teacher = maker.make(&record.task, Seed::new(0));
+        let reflections = record.calls.iter().filter(|c| c.purpose == Purpose::Reflect);
+        let counted = reflections.map(|call| {
+            let finished = &record.episodes[call.episode as usize - 1];
+            let facts = teacher.reflect(&finished.now().compact);
+            u32::from(call.answer.text.split_whitespace().eq(facts.split_whitespace()))
+        });
+        Some(counted.fold((0, 0), |(right, all), one| (right + one, all + 1)))
+    }
+
+    /// A step's worth of play as a batch to imitate.
+    pub fn batch(&self, count: usize, seed: Seed, speech: &Speech) -> Result<TokenForest> {
+        let records: Vec<EpisodeRecord> =
+            (0..count).into_par_iter().map(|i| self.play(seed.at(i as u64))).collect::<Result<_>>()?;
+        let mut answers = Vec::new();
+        for call in records.iter().flat_map(|r| &r.calls) {
+            let limit = if call.purpose == Purpose::Play { self.settings.play_tokens } else { self.settings.reflect_tokens };
+            let request = crate::learn::request_of(call, limit);
+            let response = speech.answer_tokens(&request, &call.answer.text)?;
+            answers.push((speech.prompt(&call.messages)?, speech.masks(&request, &response)?, response));
+        }
+        let answered = answers.iter().map(|(prompt, allowed, response)| Answered {
+            prompt,
+            response,
+            train: PerToken { allowed: allowed.clone(), ..PerToken::default() },
+        });
+        Ok(forest(answered, Average::Token))
+    }
+
+    /// One step of imitation; the loss before it.
+    pub fn step(&self, recipe: &Recipe, step: u64, trainer: &mut dyn Trainer, speech: &Speech) -> Result<f64> {
+        let seed = Seed::new(recipe.seed).child("warmstart").at(step);
+        let batch = self.batch(recipe.warmstart.meta_episodes, seed, speech)?;
+        let report = trainer.forward_backward(&batch, &Loss::of(Objective::CrossEntropy))?;
+        trainer.optim_step(&recipe.warmstart_step(step))?;
+        Ok(report.loss)
+    }
+}

@@ -1,0 +1,108 @@
+//! Is something going wrong?
+//!
+//! Says so in plain words, once for each sort of trouble until it is over.
+
+use crate::recipe::Watch;
+use std::collections::BTreeSet;
+
+/// What is looked at after an update.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Signs {
+    /// Updates done, of all.
+    pub done: f64,
+    /// Mean entropy of actions, in nats.
+    pub entropy: f64,
+    /// Divergence of reflections from the reference.
+    pub kl: f64,
+    /// Share of invalid actions.
+    pub invalid: f64,
+    /// Share of reflections that state the facts.
+    pub factual: Option<f64>,
+    /// Whether a step was skipped because numbers were not finite.
+    pub skipped: bool,
+    /// Meta-episodes that could not be played.
+    pub errors: usize,
+}
+
+/// Remembers what was said.
+#[derive(Default)]
+pub struct Watchdog {
+    said: BTreeSet<&'static str>,
+}
+
+impl Watchdog {
+    /// New trouble, in plain words.
+    pub fn look(&mut self, limits: &Watch, signs: &Signs) -> Vec<String> {
+        let lost = signs.factual.is_some_and(|f| f < limits.factual);
+        let troubles = [
+            (
+                "entropy",
+                signs.done < 0.5 && signs.entropy < limits.entropy,
+                format!(
+                    "actions have become certain early (entropy {:.3} nats): nothing new is tried any more; raise loss.entropy",
+                    signs.entropy
+                ),
+            ),
+            (
+                "kl",
+                signs.kl > limits.kl,
+                format!(
+                    "reflections drift away from the reference (divergence {:.2} nats a token); raise loss.kl_reflect or lower \
+                     optim.learning_rate",
+                    signs.kl
+                ),
+            ),
+            (
+                "invalid",
+                signs.invalid > limits.invalid,
+                format!("{:.0} % of actions are invalid; play.mask_actions rules them out", 100.0 * signs.invalid),
+            ),
+            (
+                "factual",
+                lost,
+                format!(
+                    "only {:.0} % of reflections still state the facts; raise loss.kl_reflect",
+                    100.0 * signs.factual.unwrap_or(0.0)
+                ),
+            ),
+            (
+                "finite",
+                signs.skipped,
+                "a step was skipped because its numbers were not finite; lower optim.learning_rate if it goes on".to_owned(),
+            ),
+            (
+                "errors",
+                signs.errors > 0,
+                format!("{} meta-episodes could not be played and are left out; see the episode records", signs.errors),
+            ),
+        ];
+        let mut out = Vec::new();
+        for (name, is, text) in troubles {
+            if !is {
+                self.said.remove(name);
+            } else if self.said.insert(name) {
+                out.push(text);
+            }
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_is_named_once_until_it_is_over() {
+        let mut dog = Watchdog::default();
+        let bad = Signs { entropy: 0.01, done: 0.2, ..Signs::default() };
+        assert!(dog.look(&Watch::default(), &bad)[0].contains("loss.entropy"));
+        assert!(dog.look(&Watch::default(), &bad).is_empty());
+        assert!(dog.look(&Watch::default(), &Signs { entropy: 0.5, ..bad }).is_empty());
+        assert_eq!(dog.look(&Watch::default(), &bad).len(), 1);
+        let late = Signs { done: 0.9, ..bad };
+        assert!(Watchdog::default().look(&Watch::default(), &late).is_empty(), "certainty is fine at the end");
+        let signs = Signs { kl: 2.0, invalid: 0.5, factual: Some(0.1), skipped: true, errors: 3, done: 0.9, entropy: 1.0 };
+        assert_eq!(Watchdog::default().look(&Watch::default(), &signs).len(), 5);
+    }
+}

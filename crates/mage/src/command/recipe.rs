@@ -1,0 +1,57 @@
+//! `mage recipe`: what can be said, and what does it mean?
+
+use crate::{
+    cli::{Recipe, RecipeCommand},
+    output::{BOLD, DIM, Output, styled},
+    usage,
+};
+use mage_core::Method;
+use mage_lab::recipe::{Composer, builtin_names, explain};
+
+pub(crate) fn run(args: &Recipe, out: &Output) -> anyhow::Result<()> {
+    match &args.command {
+        RecipeCommand::List => list(out),
+        RecipeCommand::Show { recipes, set } => show(recipes, set, out),
+        RecipeCommand::Explain { key } => tell(key, out),
+    }
+}
+
+/// Puts recipes and settings together.
+pub(crate) fn compose(recipes: &[String], set: &[String]) -> anyhow::Result<mage_lab::recipe::Recipe> {
+    let mut composer = Composer::new();
+    for name in recipes {
+        composer.add(name).map_err(usage)?;
+    }
+    for setting in set {
+        composer.set(setting).map_err(usage)?;
+    }
+    composer.finish().map_err(usage)
+}
+
+fn list(out: &Output) -> anyhow::Result<()> {
+    let (methods, recipes): (Vec<String>, Vec<String>) =
+        builtin_names().into_iter().partition(|n| Method::NAMES.contains(&n.replace('-', "_").as_str()));
+    if out.json {
+        return out.object(&serde_json::json!({ "recipes": recipes, "methods": methods }));
+    }
+    out.line(format!("{}\n  {}", styled(BOLD, "recipes"), recipes.join("\n  ")))?;
+    out.line(format!("{}\n  {}", styled(BOLD, "methods, to be put after a recipe"), methods.join("\n  ")))?;
+    out.hint("mage recipe show kuhn lamer prints the two put together; mage train kuhn lamer runs them");
+    Ok(())
+}
+
+fn show(recipes: &[String], set: &[String], out: &Output) -> anyhow::Result<()> {
+    let recipe = compose(recipes, set)?;
+    if out.json { out.object(&recipe) } else { out.line(recipe.to_toml().trim_end()) }
+}
+
+fn tell(key: &str, out: &Output) -> anyhow::Result<()> {
+    let fields = explain(key).map_err(usage)?;
+    if out.json {
+        return out.object(&fields);
+    }
+    for field in fields {
+        out.line(format!("{} {}\n    {}", styled(BOLD, &field.key), styled(DIM, format!("= {}", field.default)), field.about))?;
+    }
+    Ok(())
+}
