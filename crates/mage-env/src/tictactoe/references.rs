@@ -4,7 +4,7 @@ use super::{
     answer::BestAnswer,
     factory::TicTacToeFactory,
     minimax::Solution,
-    rules::{Board, Cell, TicTacToe},
+    rules::{Board, Cell, Line, TicTacToe},
     wins::Wins,
     words::{read_board, read_facts},
 };
@@ -19,6 +19,7 @@ use std::{collections::HashMap, sync::Arc};
 pub(super) fn docs() -> Vec<ReferenceDoc> {
     vec![
         ReferenceDoc::fair("perfect", "minimax: never loses, and learns nothing about anybody"),
+        ReferenceDoc::fair("textbook", "wins if it can, blocks if it must, else plays anywhere"),
         ReferenceDoc::fair("bayes", "the best possible learner: weighs what a move earns and what it reveals"),
         ReferenceDoc::told("best-response", "the likeliest win against the opponent it is told"),
     ]
@@ -27,6 +28,7 @@ pub(super) fn docs() -> Vec<ReferenceDoc> {
 pub(super) fn maker(factory: &TicTacToeFactory, query: &ReferenceQuery<'_>) -> Result<Arc<dyn ReferenceMaker>> {
     match query.name {
         "perfect" => Ok(Arc::new(PerfectMaker)),
+        "textbook" => Ok(Arc::new(TextbookMaker)),
         "bayes" => Ok(Arc::new(BayesMaker::new(factory, query)?)),
         "best-response" => Ok(Arc::new(ToldMaker::new(factory, query)?)),
         other => {
@@ -79,6 +81,45 @@ struct PerfectMaker;
 impl ReferenceMaker for PerfectMaker {
     fn make(&self, _task: &Task, seed: Seed) -> Box<dyn Reference> {
         Box::new(PerfectAgent::new(seed))
+    }
+}
+
+/// Completes a line, or keeps the other from it, or plays anywhere.
+struct Textbook {
+    rng: Rng,
+}
+
+impl Textbook {
+    fn choose(&mut self, board: &Board) -> Option<Cell> {
+        let own = board.mover();
+        let empty: Vec<Cell> = Cell::all().filter(|c| board.is_empty(*c)).collect();
+        let completes = |cell: &Cell, seat: u8| {
+            Line::all().any(|line| {
+                line.cells().any(|c| c == *cell)
+                    && line.cells().filter(|c| c != cell).all(|c| board.mark(c) == Some(seat))
+            })
+        };
+        let found = empty.iter().find(|c| completes(c, own)).or_else(|| empty.iter().find(|c| completes(c, 1 - own)));
+        found.copied().or_else(|| empty.choose(&mut self.rng).copied())
+    }
+}
+
+impl Reference for Textbook {
+    fn act(&mut self, seen: &Seen<'_>) -> String {
+        let cell = read_board(seen.observation).and_then(|b| self.choose(&b));
+        named(cell, seen.legal)
+    }
+
+    fn reflect(&mut self, finished: &str) -> String {
+        facts_of(finished)
+    }
+}
+
+struct TextbookMaker;
+
+impl ReferenceMaker for TextbookMaker {
+    fn make(&self, _task: &Task, seed: Seed) -> Box<dyn Reference> {
+        Box::new(Textbook { rng: seed.child("textbook").rng() })
     }
 }
 
@@ -283,6 +324,16 @@ mod tests {
     fn the_perfect_one_learns_nothing() {
         let perfect = wins("perfect", 300, true);
         assert!(perfect.iter().all(|w| *w < 0.6), "{perfect:?}");
+    }
+
+    #[test]
+    fn the_textbook_completes_and_blocks_lines() {
+        let mut agent = TextbookMaker.make(&TicTacToeFactory::default().default_population().draw("train", 2, Seed::new(1)).unwrap(), Seed::new(1));
+        let mut choice = |observation: &str| {
+            agent.act(&Seen { episode: 0, memory: &[], observation, legal: &[] })
+        };
+        assert_eq!(choice("X X . O O . . . ."), "(1,3)", "a win comes first");
+        assert_eq!(choice("X . . O O . . . X"), "(2,3)", "then a block");
     }
 
     #[test]

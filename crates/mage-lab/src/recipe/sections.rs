@@ -146,7 +146,7 @@ section! {
         /// Optimiser steps per pass.
         minibatches: usize = 4,
         /// The learning rate after warm-up.
-        learning_rate: f32 = 3e-3,
+        learning_rate: f32 = 1e-3,
         /// Steps over which it rises.
         warmup: u64 = 0,
         /// The share of it that is left at the last step (a straight line); 1 for a constant rate.

@@ -1,0 +1,219 @@
+//! `mage train` as people use it: interrupted, resumed, refused.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+/// A recipe small enough to be run many times.
+const SMALL: &[&str] = &[
+    "optim.updates=6",
+    "warmstart.steps=6",
+    "warmstart.meta_episodes=8",
+    "rollout.groups=4",
+    "rollout.members=4",
+    "optim.minibatches=2",
+    "model.hidden_size=16",
+    "model.intermediate_size=32",
+    "model.head_dim=8",
+    "eval.every=3",
+    "eval.tasks=20",
+    "eval.final_tasks=20",
+    "checkpoint.every=2",
+    "records.every=2",
+];
+
+fn mage(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mage"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+fn train(out: &Path, more: &[&str]) -> Command {
+    let mut command = mage(&["train", "--out", out.to_str().unwrap()]);
+    for setting in SMALL {
+        command.args(["--set", setting]);
+    }
+    command.args(more);
+    command
+}
+
+fn resume(out: &Path, more: &[&str]) -> Command {
+    let mut command = mage(&["train", "--resume", out.to_str().unwrap()]);
+    command.args(more);
+    command
+}
+
+fn ok(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn refused(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(!output.status.success());
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// What must not depend on how a run came to its end.
+fn result(run: &Path) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
+    let last = run.join("checkpoints/000006");
+    let read = |path: PathBuf| fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    (
+        read(run.join("metrics.jsonl")),
+        read(last.join("model.safetensors")),
+        read(last.join("training_state/optimizer.safetensors")),
+    )
+}
+
+#[test]
+fn the_same_recipe_gives_the_same_bytes_with_one_thread_and_two() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+    let first = ok(&mut train(&one, &["--threads", "1"]));
+    ok(&mut train(&two, &["--threads", "2"]));
+    assert!(result(&one) == result(&two));
+    assert_eq!(String::from_utf8(result(&one).0).unwrap().lines().count(), 6);
+    let text = String::from_utf8(first.stdout).unwrap();
+    assert!(text.contains("best learner") && text.contains("memory blanked"), "{text}");
+    for file in ["recipe.resolved.toml", "run.json", "timing.jsonl", "result.json", "episodes/000002.jsonl.zst"] {
+        assert!(one.join(file).exists(), "{file}");
+    }
+}
+
+#[test]
+fn a_run_killed_at_any_moment_goes_on_as_if_nothing_had_happened() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = dir.path().join("whole");
+    let started = Instant::now();
+    ok(&mut train(&whole, &[]));
+    let length = started.elapsed();
+    let expected = result(&whole);
+
+    // Twenty moments spread over the run, start-up and checkpoints included.
+    let mut kills = 0;
+    let mut run = 0;
+    while kills < 20 {
+        let path = dir.path().join(format!("killed-{run}"));
+        run += 1;
+        let mut command = train(&path, &[]);
+        loop {
+            let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            let patience = length.mul_f64(f64::from(kills * 7 % 20) / 20.0) + Duration::from_millis(20);
+            let deadline = Instant::now() + patience;
+            let ended = loop {
+                match child.try_wait().unwrap() {
+                    Some(status) => break Some(status),
+                    None if kills < 20 && Instant::now() >= deadline => break None,
+                    None => std::thread::sleep(Duration::from_millis(3)),
+                }
+            };
+            match ended {
+                Some(status) => {
+                    assert!(status.success());
+                    break;
+                }
+                None => {
+                    child.kill().unwrap();
+                    child.wait().unwrap();
+                    kills += 1;
+                }
+            }
+            // Killed before there was a run: it is started again.
+            if !path.join("recipe.resolved.toml").exists() {
+                let _ = fs::remove_dir_all(&path);
+                command = train(&path, &[]);
+            } else {
+                command = resume(&path, &[]);
+            }
+        }
+        assert!(result(&path) == expected, "after {kills} kills");
+    }
+}
+
+#[test]
+fn runs_are_not_overwritten_and_changed_recipes_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    ok(&mut train(&run, &[]));
+    assert!(refused(&mut train(&run, &[])).contains("--resume"));
+    let text = refused(&mut resume(&run, &["--set", "optim.learning_rate=0.5"]));
+    assert!(text.contains("optim.learning_rate") && text.contains("--force"), "{text}");
+    ok(&mut resume(&run, &["--set", "optim.updates=8", "--force"]));
+    assert_eq!(fs::read_to_string(run.join("metrics.jsonl")).unwrap().lines().count(), 8);
+    assert!(refused(&mut resume(&dir.path().join("nothing"), &[])).contains("no run here"));
+}
+
+#[test]
+fn a_damaged_checkpoint_is_passed_over_aloud() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    ok(&mut train(&run, &[]));
+    let expected = result(&run);
+    let weights = run.join("checkpoints/000006/model.safetensors");
+    let mut bytes = fs::read(&weights).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&weights, bytes).unwrap();
+    let output = ok(&mut resume(&run, &[]));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("model.safetensors") && text.contains("earlier checkpoint"), "{text}");
+    assert!(result(&run) == expected);
+}
+
+#[test]
+fn two_processes_cannot_write_one_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    ok(&mut train(&run, &[]));
+    let lock = fs::File::open(run.join("lock")).unwrap();
+    lock.lock().unwrap();
+    assert!(refused(&mut resume(&run, &[])).contains("another process"));
+}
+
+#[test]
+fn a_full_disk_and_an_unwritable_directory_are_named() {
+    let text = refused(&mut train(Path::new("/proc/nowhere/run"), &[]));
+    assert!(text.contains("/proc/nowhere"), "{text}");
+    // A device that is always full stands in for the metrics file.
+    if cfg!(target_os = "linux") {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("run");
+        ok(&mut train(&run, &[]));
+        let metrics = run.join("metrics.jsonl");
+        let kept = fs::read(&metrics).unwrap();
+        fs::remove_dir_all(run.join("checkpoints/000006")).unwrap();
+        fs::remove_file(&metrics).unwrap();
+        std::os::unix::fs::symlink("/dev/full", &metrics).unwrap();
+        let text = refused(&mut resume(&run, &[]));
+        assert!(text.contains("metrics.jsonl"), "{text}");
+        fs::remove_file(&metrics).unwrap();
+        fs::write(&metrics, &kept).unwrap();
+        ok(&mut resume(&run, &[]));
+        assert_eq!(fs::read(&metrics).unwrap(), kept);
+    }
+}
+
+#[test]
+fn a_dry_run_writes_nothing_and_says_what_it_would_take() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = ok(mage(&["train", "--dry-run", "--json", "--set", "optim.updates=10"]).current_dir(dir.path()));
+    let plan: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(plan["episodes"], 768);
+    assert!(plan["seconds"].as_f64().unwrap() > 0.0 && plan["tokens"].as_u64().unwrap() > 1000);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn recipes_can_be_listed_shown_and_explained() {
+    let text = |args: &[&str]| String::from_utf8(ok(&mut mage(args)).stdout).unwrap();
+    assert!(text(&["recipe", "list"]).contains("tictactoe-blind"));
+    assert!(text(&["recipe", "show", "kuhn", "lamer"]).contains("assignment = \"cumulative\""));
+    assert!(text(&["recipe", "explain", "loss.entropy"]).contains("collapses"));
+    let output = mage(&["recipe", "show", "--set", "optim.updatse=3"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("did you mean `optim.updates`"));
+}
