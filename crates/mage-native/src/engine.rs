@@ -24,6 +24,11 @@ pub struct Options {
     /// Compute each layer again in the backward pass instead of remembering it: less memory, a third more work. Results
     /// do not depend on it.
     pub recompute: bool,
+    /// Memory for keys and values of requests being sampled, in MiB; 0 takes 256, or what four whole contexts need, but at
+    /// most a quarter of what is free. Results do not depend on it.
+    pub cache_mib: usize,
+    /// Compute every prompt anew instead of sharing what prompts have in common. Results do not depend on it.
+    pub no_sharing: bool,
 }
 
 /// A model: shape, numbers, and the words that go with it.
@@ -86,7 +91,7 @@ impl NativeModel {
     pub fn train(self, options: Options) -> Result<(NativeTrainer, NativeSampler)> {
         let shared = Shared::new(&self, options)?;
         let trainer = NativeTrainer::new(Arc::clone(&shared), self.flat);
-        Ok((trainer, NativeSampler::new(shared)))
+        Ok((trainer, NativeSampler::new(shared)?))
     }
 
     /// A sampler alone.
@@ -94,7 +99,7 @@ impl NativeModel {
         let shared = Shared::new(&self, options)?;
         let weights = Arc::new(shared.pool.install(|| shared.model.weights(self.flat)));
         shared.published.put(&AdapterName::default(), weights);
-        Ok(NativeSampler::new(shared))
+        NativeSampler::new(shared)
     }
 }
 

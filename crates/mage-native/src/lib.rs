@@ -45,6 +45,7 @@ mod published;
 mod sampler;
 #[allow(unsafe_code)]
 mod simd;
+mod stepping;
 mod tokenizer;
 mod trainer;
 
@@ -53,6 +54,6 @@ pub use config::Config;
 pub use engine::{NativeModel, Options};
 pub use init::DEFAULT_SPREAD;
 pub use machine::Machine;
-pub use sampler::NativeSampler;
+pub use sampler::{NativeSampler, SamplerStats, TokenStream};
 pub use tokenizer::{Control, chat_tokenizer, word_tokenizer};
 pub use trainer::NativeTrainer;

@@ -30,7 +30,7 @@ pub(crate) struct Turns<K: Kernels> {
 pub(crate) struct Weights<K: Kernels> {
     pub(crate) flat: K::Buffer,
     layers: Vec<PackedLayer<K>>,
-    head: K::Packed,
+    pub(crate) head: K::Packed,
 }
 
 struct PackedLayer<K: Kernels> {
@@ -41,13 +41,13 @@ struct PackedLayer<K: Kernels> {
 }
 
 /// What a layer remembers for its backward pass.
-struct LayerActs<K: Kernels> {
+pub(crate) struct LayerActs<K: Kernels> {
     inverse1: K::Buffer,
     normed1: K::Buffer,
-    qkv: K::Buffer,
+    pub(crate) qkv: K::Buffer,
     head_inverse: K::Buffer,
-    qk: K::Buffer,
-    attended: K::Buffer,
+    pub(crate) qk: K::Buffer,
+    pub(crate) attended: K::Buffer,
     log_sums: K::Buffer,
     middle: K::Buffer,
     inverse2: K::Buffer,
@@ -57,7 +57,7 @@ struct LayerActs<K: Kernels> {
 }
 
 impl<K: Kernels> LayerActs<K> {
-    fn new(k: &K) -> Self {
+    pub(crate) fn new(k: &K) -> Self {
         let b = || k.zeros(0);
         LayerActs {
             inverse1: b(),
@@ -75,7 +75,7 @@ impl<K: Kernels> LayerActs<K> {
         }
     }
 
-    fn reserve(&mut self, k: &K, c: &Config, rows: usize) {
+    pub(crate) fn reserve(&mut self, k: &K, c: &Config, rows: usize) {
         let heads = c.heads();
         let sizes = [
             (&mut self.inverse1, 1),
@@ -197,7 +197,7 @@ impl<K: Kernels> Model<K> {
     }
 
     /// Cosines and sines for at least this many positions.
-    fn turns(&self, positions: usize) -> Arc<Turns<K>> {
+    pub(crate) fn turns(&self, positions: usize) -> Arc<Turns<K>> {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         if turns.positions < positions {
             let positions = positions.next_power_of_two().max(64);
@@ -217,13 +217,13 @@ impl<K: Kernels> Model<K> {
     }
 
     /// How many rows of logits exist at a time.
-    fn logit_rows(&self) -> usize {
+    pub(crate) fn logit_rows(&self) -> usize {
         (LOGITS / self.config.vocab_size).clamp(16, 256)
     }
 
     /// Everything of a layer up to and including queries and keys.
     #[allow(clippy::too_many_arguments)]
-    fn project(
+    pub(crate) fn project(
         &self,
         k: &K,
         w: &Weights<K>,
@@ -257,7 +257,7 @@ impl<K: Kernels> Model<K> {
     }
 
     /// Everything of a layer after attention.
-    fn finish(
+    pub(crate) fn finish(
         &self,
         k: &K,
         w: &Weights<K>,

@@ -537,7 +537,7 @@ mod tests {
     fn threads_and_recomputation_change_no_bit() {
         for chunk_tokens in [20, 0] {
             let of = |threads, recompute| {
-                let mut t = trainer(tiny(), Options { threads, chunk_tokens, recompute });
+                let mut t = trainer(tiny(), Options { threads, chunk_tokens, recompute, ..Default::default() });
                 let batch = rows(&mut t, 60, 2);
                 let mut seen = Vec::new();
                 for _ in 0..3 {
