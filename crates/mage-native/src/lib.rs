@@ -33,6 +33,7 @@
 mod batch;
 mod checkpoint;
 mod config;
+mod describe;
 mod draw;
 mod engine;
 mod init;
@@ -48,8 +49,9 @@ mod simd;
 mod tokenizer;
 mod trainer;
 
-pub use checkpoint::{Entry, NumberFormat, parse_header};
+pub use checkpoint::{Entry, NumberFormat, Stored, parse_header};
 pub use config::Config;
+pub use describe::Description;
 pub use engine::{NativeModel, Options};
 pub use init::DEFAULT_SPREAD;
 pub use machine::Machine;
