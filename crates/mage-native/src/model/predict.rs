@@ -97,3 +97,36 @@ impl<K: Kernels> Model<K> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::Prediction;
+    use crate::config::tests::tiny;
+    use crate::init::new_weights;
+    use crate::kernels::cpu::Cpu;
+    use mage_env::Seed;
+
+    #[test]
+    fn all_logits_never_exist_at_once() {
+        let model = Model::new(tiny(), Cpu::new());
+        let weights = model.weights(new_weights(&tiny(), 0.2, Seed::new(1)));
+        let mut chunk = Chunk::default();
+        for _ in 0..10 {
+            let first = chunk.push((0..100).map(|i| i % 29));
+            chunk.predictions.extend((0..99).map(|i| Prediction {
+                row: (first + i) as u32,
+                token: (i as u32 + 1) % 29,
+                allowed: None,
+                inputs: Default::default(),
+                index: 0,
+            }));
+        }
+        let mut s = Workspace::new(&model.kernels);
+        let mut choices = Vec::new();
+        model.score(&model.kernels, &weights, &chunk, &mut s, &mut choices);
+        assert_eq!((choices.len(), s.logits.len()), (990, model.logit_rows() * 29));
+        let first = &choices[..99];
+        assert!(choices.chunks(99).all(|c| c == first), "pieces end within rows and change nothing");
+    }
+}
