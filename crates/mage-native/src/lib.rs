@@ -33,6 +33,7 @@
 mod batch;
 mod checkpoint;
 mod config;
+mod describe;
 mod draw;
 mod engine;
 mod init;
@@ -45,12 +46,12 @@ mod published;
 mod sampler;
 #[allow(unsafe_code)]
 mod simd;
-mod stepping;
 mod tokenizer;
 mod trainer;
 
-pub use checkpoint::{Entry, NumberFormat, parse_header};
+pub use checkpoint::{Entry, NumberFormat, Stored, parse_header};
 pub use config::Config;
+pub use describe::Description;
 pub use engine::{NativeModel, Options};
 pub use init::DEFAULT_SPREAD;
 pub use machine::Machine;

@@ -18,6 +18,14 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Bytes of memory that can be had without swapping, where the system says.
+    pub fn free_memory() -> Option<u64> {
+        let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+        let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+        let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+        Some(kib << 10)
+    }
+
     /// Looks, and measures for about half a second.
     pub fn measure() -> Self {
         let cpu = Cpu::new();
@@ -35,13 +43,6 @@ impl Machine {
             copy_gbytes: 4.0 * from.len() as f64 / copy / 1e9,
         }
     }
-}
-
-/// Bytes of memory that are free; a gigabyte where the machine does not say.
-pub(crate) fn available_memory() -> usize {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse().ok());
-    line.map_or(1 << 30, |kib: usize| kib << 10)
 }
 
 /// The shortest of several runs, in seconds.

@@ -10,7 +10,7 @@ use super::ticket::{Outcome, Pending, Ticket};
 use crate::engine::Shared;
 use crate::kernels::PAGE;
 use crate::kernels::cpu::Cpu;
-use crate::machine::available_memory;
+use crate::machine::Machine;
 use crate::model::Weights;
 use mage_engine::{Error, Result, SampleRequest, ScoreRequest, WeightsId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -84,7 +84,10 @@ impl Core {
         let page_bytes = 4 * model.config.num_hidden_layers * 2 * heads.kv * heads.dim * PAGE;
         let context = model.config.max_position_embeddings;
         let pages = match options.cache_mib {
-            0 => (USUAL_CACHE / page_bytes).max(4 * context.div_ceil(PAGE)).min(available_memory() / 4 / page_bytes),
+            0 => {
+                let free = Machine::free_memory().map_or(usize::MAX, |bytes| bytes as usize / 4);
+                (USUAL_CACHE / page_bytes).max(4 * context.div_ceil(PAGE)).min(free / page_bytes)
+            }
             mib => (mib << 20) / page_bytes,
         };
         let pages = pages.clamp(1, MOST_PAGES) as u32;

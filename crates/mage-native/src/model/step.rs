@@ -3,8 +3,9 @@
 //! Rows of all sequences go through each product together; attention alone looks at each sequence's own pages. In the
 //! last layer only the rows that are asked about go on after their keys and values are stored.
 
-use crate::kernels::{Kernels, PageSlot, PagedSpan, Strided};
-use crate::model::{LayerActs, Model, Weights};
+use super::workspace::LayerActs;
+use super::{Model, Weights};
+use crate::kernels::{Kernels, PAGE, PageSlot, PagedSpan, Strided};
 
 /// New tokens of many sequences under one set of weights.
 #[derive(Default)]
@@ -36,7 +37,7 @@ impl Rows {
         self.tokens.extend_from_slice(tokens);
         for p in position..position + n {
             self.positions.push(p as u32);
-            let (page, slot) = (pages[p / crate::kernels::PAGE], (p % crate::kernels::PAGE) as u32);
+            let (page, slot) = (pages[p / PAGE], (p % PAGE) as u32);
             self.slots.push(PageSlot { page, slot });
         }
         self.spans.push(PagedSpan { query: first, query_len: n, position, table });
