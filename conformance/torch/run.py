@@ -43,6 +43,65 @@ CHATS = [
     [("user", "a"), ("assistant", "no thoughts here"), ("user", "  spaces  "), ("assistant", "<think>\nx\n</think>\n\ny")],
 ]
 
+# A template of the shape Qwen3's has: tools in the system turn, a backwards search for the last question, thoughts in a
+# field of their own or inside the text, tool calls and runs of tool answers, and thinking that can be switched off.
+SHAPED = r"""
+{%- if tools %}
+    {{- '<|im_start|>system\n' }}
+    {%- if messages[0].role == 'system' %}{{- messages[0].content + '\n\n' }}{%- endif %}
+    {{- 'Tools:' }}
+    {%- for tool in tools %}{{- '\n' }}{{- tool | tojson }}{%- endfor %}
+    {{- '<|im_end|>\n' }}
+{%- else %}
+    {%- if messages[0].role == 'system' %}{{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}{%- endif %}
+{%- endif %}
+{%- set ns = namespace(searching=true, last=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.searching and message.role == "user" and message.content is string and not (message.content.startswith('<answer>') and message.content.endswith('</answer>')) %}
+        {%- set ns.searching = false %}
+        {%- set ns.last = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.content is string %}{%- set content = message.content %}{%- else %}{%- set content = '' %}{%- endif %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\n' + content + '<|im_end|>' + '\n' }}
+    {%- elif message.role == "assistant" %}
+        {%- set thoughts = '' %}
+        {%- if message.reasoning_content is string %}
+            {%- set thoughts = message.reasoning_content %}
+        {%- elif '</think>' in content %}
+            {%- set thoughts = content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}
+            {%- set content = content.split('</think>')[-1].lstrip('\n') %}
+        {%- endif %}
+        {%- if loop.index0 > ns.last and (loop.last or (not loop.last and thoughts)) %}
+            {{- '<|im_start|>' + message.role + '\n<think>\n' + thoughts.strip('\n') + '\n</think>\n\n' + content.lstrip('\n') }}
+        {%- else %}
+            {{- '<|im_start|>' + message.role + '\n' + content }}
+        {%- endif %}
+        {%- if message.tool_calls %}
+            {%- for call in message.tool_calls %}
+                {%- if (loop.first and content) or (not loop.first) %}{{- '\n' }}{%- endif %}
+                {%- if call.function %}{%- set call = call.function %}{%- endif %}
+                {{- '{"name": "' + call.name + '", "arguments": ' }}
+                {%- if call.arguments is string %}{{- call.arguments }}{%- else %}{{- call.arguments | tojson }}{%- endif %}
+                {{- '}' }}
+            {%- endfor %}
+        {%- endif %}
+        {{- '<|im_end|>\n' }}
+    {%- elif message.role == "tool" %}
+        {%- if loop.first or (messages[loop.index0 - 1].role != "tool") %}{{- '<|im_start|>user' }}{%- endif %}
+        {{- '\n<answer>\n' + content + '\n</answer>' }}
+        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}{{- '<|im_end|>\n' }}{%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}{%- endif %}
+{%- endif %}
+""".lstrip("\n")
+
 
 def environment():
     """Start again inside the virtual environment, made where it is missing."""
@@ -217,13 +276,16 @@ def case(conform, name, config, objective, entropy, kl, rng):
     return max(errors.values())
 
 
-def chat(conform):
+def chat(conform, shaped):
+    """Conversations through both renderers: by our own template, or by one of the shape of Qwen3's."""
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         text = folder / "text.txt"
         text.write_text("Your card: the King. The opponent BETs. hello, brief Ünïcödé ♠\n" * 30)
         model = folder / "model"
         subprocess.run([conform, "new", str(model), str(text)], check=True)
+        if shaped:
+            (model / "chat_template.jinja").write_text(SHAPED)
         data = dict(rows=[dict(tokens=[1, 2], weights=[0, 1], advantages=[], old_logprobs=[], ref_logprobs=[], classes=[], allowed=[])],
                     objective=dict(type="cross_entropy"), entropy=0.0, kl=[], step=STEP, steps=1, prompts=[], greedy_tokens=1,
                     chats=[[dict(role=r, content=c) for r, c in c_] for c_ in CHATS])
@@ -238,7 +300,7 @@ def chat(conform):
                 theirs.append(list(ids["input_ids"] if hasattr(ids, "keys") else ids))
         Qwen3ForCausalLM.from_pretrained(model)
         wrong = sum(a != b for a, b in zip(ours, theirs)) + (len(ours) != len(theirs))
-        print(f"{'chat template':34} {len(theirs)} renderings, {wrong} differ", flush=True)
+        print(f"{'chat template of Qwen3 shape' if shaped else 'our chat template':34} {len(theirs)} renderings, {wrong} differ", flush=True)
         return wrong
 
 
@@ -246,7 +308,7 @@ def main():
     conform = build()
     print(f"torch {torch.__version__}; largest difference over largest value, limit {LIMIT:.0e}")
     rng = random.Random(7)
-    worst = float(chat(conform))
+    worst = float(chat(conform, False) + chat(conform, True))
     for i, config in enumerate(CONFIGS):
         for objective, entropy, kl in OBJECTIVES:
             worst = max(worst, case(conform, f"config {i}, {objective['type']}", config, objective, entropy, kl, rng))

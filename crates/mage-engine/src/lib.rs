@@ -15,6 +15,7 @@ mod sampler;
 mod scripted;
 mod template;
 mod trainer;
+mod wait;
 mod weights;
 
 pub use action::{ActionCursor, ActionSet, Allowed};
@@ -30,4 +31,5 @@ pub use sampler::{
 };
 pub use scripted::ScriptedEngine;
 pub use trainer::{Decay, LossReport, OptimStep, Schedule, StepReport, Trainer, TrainerCaps};
+pub use wait::block_on;
 pub use weights::{AdapterName, WeightVersion, WeightsId};

@@ -54,8 +54,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             t.weights.iter_mut().for_each(|w| *w *= scale);
         }
     }
-    let options =
-        Options { threads: get("threads", 2), chunk_tokens: get("chunk", 0), recompute: get("recompute", 0) == 1 };
+    let options = Options {
+        threads: get("threads", 2),
+        chunk_tokens: get("chunk", 0),
+        recompute: get("recompute", 0) == 1,
+        ..Default::default()
+    };
     let model = NativeModel::new(config, DEFAULT_SPREAD, Seed::new(1), None)?;
     let parameters = model.parameters();
     let (mut trainer, _) = model.train(options)?;

@@ -8,7 +8,7 @@ use mage_engine::{Error, Result};
 use safetensors::tensor::{Dtype, View};
 use serde::Deserialize;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -160,22 +160,23 @@ impl Shard {
 
 /// Reads tensors from the files of a model folder into one flat buffer. `optional` names may be there and are not read.
 pub(crate) fn read_folder(dir: &Path, tensors: &[Tensor], optional: &[&str]) -> Result<Vec<f32>> {
+    read_tensors(&folder_paths(dir)?, tensors, optional)
+}
+
+/// The files a model folder keeps its numbers in.
+fn folder_paths(dir: &Path) -> Result<Vec<PathBuf>> {
     let index = dir.join("model.safetensors.index.json");
     let single = dir.join("model.safetensors");
-    let paths = if single.exists() {
-        vec![single]
+    if single.exists() {
+        Ok(vec![single])
     } else if index.exists() {
-        shard_paths(dir, &index)?
+        shard_paths(dir, &index)
     } else {
         let other = std::fs::read_dir(dir).map_err(Error::read(dir))?.flatten().map(|e| e.file_name());
         let pickled = other.filter_map(|n| n.into_string().ok()).any(|n| n.ends_with(".bin") || n.ends_with(".pt"));
         let hint = if pickled { "; its .bin or .pt files can run code and are not read: convert them" } else { "" };
-        return Err(Error::invalid(
-            dir.display().to_string(),
-            format!("no model.safetensors and no index of shards{hint}"),
-        ));
-    };
-    read_tensors(&paths, tensors, optional)
+        Err(Error::invalid(dir.display().to_string(), format!("no model.safetensors and no index of shards{hint}")))
+    }
 }
 
 fn shard_paths(dir: &Path, index: &Path) -> Result<Vec<PathBuf>> {
@@ -189,6 +190,9 @@ fn shard_paths(dir: &Path, index: &Path) -> Result<Vec<PathBuf>> {
     let mut files: Vec<String> = weight_map.into_values().collect();
     files.sort();
     files.dedup();
+    if files.is_empty() {
+        return Err(Error::invalid(place(), "its weight_map names no file"));
+    }
     files
         .into_iter()
         .map(|f| {
@@ -203,44 +207,57 @@ fn shard_paths(dir: &Path, index: &Path) -> Result<Vec<PathBuf>> {
         .collect()
 }
 
-/// Reads tensors from files into one flat buffer, after everything was found to be there and of the right shape.
-pub(crate) fn read_tensors(paths: &[PathBuf], tensors: &[Tensor], optional: &[&str]) -> Result<Vec<f32>> {
-    let mut shards = paths.iter().map(|p| Shard::open(p)).collect::<Result<Vec<_>>>()?;
-    let place = paths[0].parent().unwrap_or(Path::new(".")).display().to_string();
-    let mut home: HashMap<String, usize> = HashMap::new();
-    for (i, shard) in shards.iter().enumerate() {
-        for name in shard.entries.keys() {
-            if home.insert(name.clone(), i).is_some() {
-                return Err(Error::invalid(place, format!("tensor `{name}` is in two files")));
+/// Files whose headers were read and found to hold exactly what a model needs.
+struct Opened {
+    shards: Vec<Shard>,
+    /// The file each tensor is in.
+    home: HashMap<String, usize>,
+}
+
+impl Opened {
+    fn new(paths: &[PathBuf], tensors: &[Tensor], optional: &[&str]) -> Result<Self> {
+        let shards = paths.iter().map(|p| Shard::open(p)).collect::<Result<Vec<_>>>()?;
+        let place = paths[0].parent().unwrap_or(Path::new(".")).display().to_string();
+        let mut home: HashMap<String, usize> = HashMap::new();
+        for (i, shard) in shards.iter().enumerate() {
+            for name in shard.entries.keys() {
+                if home.insert(name.clone(), i).is_some() {
+                    return Err(Error::invalid(place, format!("tensor `{name}` is in two files")));
+                }
             }
         }
-    }
-    for t in tensors {
-        let Some(&i) = home.get(&t.name) else {
-            let known = home.keys().filter(|k| !tensors.iter().any(|t| t.name == **k)).min();
-            let hint = known.map(|k| format!("; there is an unexpected `{k}`")).unwrap_or_default();
-            return Err(Error::invalid(place, format!("tensor `{}` is missing{hint}", t.name)));
-        };
-        let found = &shards[i].entries[&t.name].shape;
-        if *found != t.shape {
+        let wanted: HashSet<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
+        let unexpected = home
+            .keys()
+            .map(String::as_str)
+            .filter(|k| !wanted.contains(k) && !optional.contains(k) && !k.ends_with(".rotary_emb.inv_freq"))
+            .min();
+        for t in tensors {
+            let Some(&i) = home.get(&t.name) else {
+                let hint = unexpected.map(|k| format!("; there is an unexpected `{k}`")).unwrap_or_default();
+                return Err(Error::invalid(place, format!("tensor `{}` is missing{hint}", t.name)));
+            };
+            let found = &shards[i].entries[&t.name].shape;
+            if *found != t.shape {
+                return Err(Error::invalid(
+                    place,
+                    format!("tensor `{}` has shape {found:?}, but config.json says {:?}", t.name, t.shape),
+                ));
+            }
+        }
+        if let Some(name) = unexpected {
             return Err(Error::invalid(
                 place,
-                format!("tensor `{}` has shape {found:?}, but config.json says {:?}", t.name, t.shape),
+                format!("tensor `{name}` is no part of this model; is config.json the right one?"),
             ));
         }
+        Ok(Opened { shards, home })
     }
-    let mut unexpected: Vec<&String> = home
-        .keys()
-        .filter(|k| !tensors.iter().any(|t| t.name == **k))
-        .filter(|k| !optional.contains(&k.as_str()) && !k.ends_with(".rotary_emb.inv_freq"))
-        .collect();
-    unexpected.sort();
-    if let Some(name) = unexpected.first() {
-        return Err(Error::invalid(
-            place,
-            format!("tensor `{name}` is no part of this model; is config.json the right one?"),
-        ));
-    }
+}
+
+/// Reads tensors from files into one flat buffer, after everything was found to be there and of the right shape.
+pub(crate) fn read_tensors(paths: &[PathBuf], tensors: &[Tensor], optional: &[&str]) -> Result<Vec<f32>> {
+    let Opened { mut shards, home } = Opened::new(paths, tensors, optional)?;
     let mut flat = vec![0.0; tensors.iter().map(|t| t.range.end).max().unwrap_or(0)];
     for t in tensors {
         shards[home[&t.name]].read(&t.name, &mut flat[t.range.clone()])?;
@@ -248,10 +265,35 @@ pub(crate) fn read_tensors(paths: &[PathBuf], tensors: &[Tensor], optional: &[&s
     Ok(flat)
 }
 
-/// A tensor on its way into a file.
+/// How a model's numbers are stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Files they are in.
+    pub files: usize,
+    /// Bytes they take.
+    pub bytes: u64,
+    /// Formats they are in, each once.
+    pub formats: Vec<NumberFormat>,
+}
+
+/// Looks at the headers of a folder's files, and refuses what [`read_folder`] would, without reading a number.
+pub(crate) fn survey_folder(dir: &Path, tensors: &[Tensor], optional: &[&str]) -> Result<Stored> {
+    let Opened { shards, .. } = Opened::new(&folder_paths(dir)?, tensors, optional)?;
+    let mut formats: Vec<NumberFormat> = Vec::new();
+    let mut bytes = 0;
+    for entry in shards.iter().flat_map(|s| s.entries.values()) {
+        bytes += entry.end - entry.start;
+        if !formats.contains(&entry.format) {
+            formats.push(entry.format);
+        }
+    }
+    Ok(Stored { files: shards.len(), bytes, formats })
+}
+
+/// A tensor on its way into a file; its numbers are asked for when they are written, one tensor at a time.
 struct Outgoing<'a> {
-    shape: &'a [usize],
-    data: &'a [f32],
+    tensor: &'a Tensor,
+    numbers: &'a dyn Fn(&Tensor) -> Cow<'a, [f32]>,
     format: NumberFormat,
 }
 
@@ -265,39 +307,51 @@ impl View for &Outgoing<'_> {
     }
 
     fn shape(&self) -> &[usize] {
-        self.shape
+        &self.tensor.shape
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
+        let numbers = (self.numbers)(self.tensor);
         let bytes: Vec<u8> = match self.format {
-            NumberFormat::F32 => self.data.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            NumberFormat::F16 => self.data.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect(),
-            NumberFormat::Bf16 => self.data.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect(),
+            NumberFormat::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            NumberFormat::F16 => numbers.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect(),
+            NumberFormat::Bf16 => numbers.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect(),
         };
         bytes.into()
     }
 
     fn data_len(&self) -> usize {
-        self.data.len() * self.format.bytes()
+        self.tensor.range.len() * self.format.bytes()
     }
 }
 
-/// Writes tensors of a flat buffer, each name with a prefix, into one file.
+/// Writes tensors of flat buffers, each name with its buffer's prefix, into one file.
 pub(crate) fn write_tensors(
     path: &Path,
     sets: &[(&str, &[f32])],
     tensors: &[Tensor],
     format: NumberFormat,
 ) -> Result<()> {
-    let outgoing: Vec<(String, Outgoing<'_>)> = sets
-        .iter()
-        .flat_map(|(prefix, flat)| {
-            tensors.iter().map(move |t| {
-                let view = Outgoing { shape: &t.shape, data: &flat[t.range.clone()], format };
-                (format!("{prefix}{}", t.name), view)
-            })
-        })
-        .collect();
+    let parts: Vec<_> = sets.iter().map(|(_, flat)| move |t: &Tensor| Cow::Borrowed(&flat[t.range.clone()])).collect();
+    let outgoing = sets.iter().zip(&parts).flat_map(|((prefix, _), numbers)| {
+        tensors.iter().map(move |tensor| (format!("{prefix}{}", tensor.name), Outgoing { tensor, numbers, format }))
+    });
+    write_all(path, &outgoing.collect::<Vec<_>>())
+}
+
+/// Writes tensors whose numbers `make` makes, so that never more than one of them exists.
+pub(crate) fn write_made(
+    path: &Path,
+    tensors: &[Tensor],
+    format: NumberFormat,
+    make: impl Fn(&Tensor) -> Vec<f32>,
+) -> Result<()> {
+    let numbers = |t: &Tensor| Cow::Owned(make(t));
+    let outgoing = tensors.iter().map(|tensor| (tensor.name.clone(), Outgoing { tensor, numbers: &numbers, format }));
+    write_all(path, &outgoing.collect::<Vec<_>>())
+}
+
+fn write_all(path: &Path, outgoing: &[(String, Outgoing<'_>)]) -> Result<()> {
     // `transformers` wants to know who wrote the file.
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let views = outgoing.iter().map(|(name, view)| (name.as_str(), view));

@@ -160,7 +160,8 @@ impl Config {
             "hidden_act": "silu",
             "attention_bias": false,
             "attention_dropout": 0.0,
-            "rms_norm_eps": f64::from(self.rms_norm_eps.to_string().parse::<f32>().unwrap_or(self.rms_norm_eps)),
+            // The short decimal, not the long one of the nearest 32-bit number.
+            "rms_norm_eps": self.rms_norm_eps.to_string().parse().unwrap_or(f64::from(self.rms_norm_eps)),
             "rope_theta": self.rope_theta,
             "rope_parameters": {"rope_theta": self.rope_theta, "rope_type": "default"},
             "tie_word_embeddings": self.tie_word_embeddings,
@@ -212,6 +213,7 @@ pub(crate) mod tests {
         let v: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(v["rope_theta"], v["rope_parameters"]["rope_theta"]);
         assert_eq!(v["dtype"], v["torch_dtype"]);
+        assert_eq!(v["rms_norm_eps"], json!(1e-6));
     }
 
     #[test]

@@ -1,5 +1,10 @@
 //! Which token is drawn?
+//!
+//! Mask, temperature, top-k, top-p, min-p, in that order; then a point on the line of what is left. Nothing is allocated
+//! once the scratch space has grown, and nothing is sorted that need not be.
 
+use crate::kernels::cpu::line::{point_at, weigh_at};
+use crate::simd::{LANES, Level};
 use mage_engine::SamplingParams;
 use mage_env::Rng;
 use rand::RngExt;
@@ -11,57 +16,114 @@ pub(crate) struct Drawn {
     pub(crate) logprob: f32,
 }
 
-/// Draws from logits: mask, temperature, top-k, top-p, min-p, in that order. `None` where the logits are not finite.
-pub(crate) fn draw(logits: &[f32], allowed: Option<&[u32]>, params: &SamplingParams, rng: &mut Rng) -> Option<Drawn> {
+/// Space for one draw at a time.
+#[derive(Default)]
+pub(crate) struct DrawSpace {
+    /// Unnormalised probabilities, the largest 1; a whole number of vectors.
+    weights: Vec<f32>,
+    /// What is left after filters: tokens and weights.
+    kept: Vec<(u32, f32)>,
+}
+
+/// Draws from logits. `None` where they are not finite.
+pub(crate) fn draw(
+    level: Level,
+    logits: &[f32],
+    allowed: Option<&[u32]>,
+    params: &SamplingParams,
+    rng: &mut Rng,
+    space: &mut DrawSpace,
+) -> Option<Drawn> {
+    let DrawSpace { weights, kept } = space;
+    weights.clear();
+    match allowed {
+        Some(tokens) => weights.extend(tokens.iter().map(|&t| logits[t as usize])),
+        None => weights.extend_from_slice(logits),
+    }
+    let count = weights.len();
+    let name = |i: usize| allowed.map_or(i as u32, |a| a[i]);
     let greedy = params.temperature == 0.0;
-    let heat = if greedy { 1.0 } else { f64::from(params.temperature) };
-    let mut candidates: Vec<(u32, f64)> = match allowed {
-        Some(tokens) => tokens.iter().map(|&t| (t, f64::from(logits[t as usize]) / heat)).collect(),
-        None => logits.iter().enumerate().map(|(t, z)| (t as u32, f64::from(*z) / heat)).collect(),
-    };
-    if candidates.iter().any(|c| !c.1.is_finite()) {
+    // The first of equals, so that greedy choices do not depend on anything else. By logits: close ones weigh the same.
+    let best = if greedy { weights.iter().enumerate().reduce(|a, b| if b.1 > a.1 { b } else { a })?.0 } else { 0 };
+    weights.resize(count.next_multiple_of(LANES), f32::NEG_INFINITY);
+    let total = weigh_at(level, weights, if greedy { 1.0 } else { params.temperature });
+    if !total.is_finite() || total <= 0.0 {
         return None;
     }
-    // The first of equals, so that greedy choices do not depend on anything else.
-    let best = candidates.iter().copied().reduce(|a, b| if b.1 > a.1 { b } else { a })?;
     if greedy {
-        return Some(Drawn { token: best.0, logprob: 0.0 });
+        return Some(Drawn { token: name(best), logprob: 0.0 });
     }
-    for c in &mut candidates {
-        c.1 = (c.1 - best.1).exp();
+    if params.top_k == 0 && params.top_p >= 1.0 && params.min_p <= 0.0 {
+        let (at, weight) = point_at(level, weights, rng.random::<f64>() * total)?;
+        return Some(Drawn { token: name(at), logprob: (f64::from(weight) / total).ln() as f32 });
     }
-    if params.top_k > 0 || params.top_p < 1.0 || params.min_p > 0.0 {
-        // Stable: equals stay in the order of their ids.
-        candidates.sort_by(|a, b| b.1.total_cmp(&a.1));
-        if params.top_k > 0 {
-            candidates.truncate(params.top_k as usize);
-        }
-        if params.top_p < 1.0 {
-            let total: f64 = candidates.iter().map(|c| c.1).sum();
-            let mut before = 0.0;
-            let enough = f64::from(params.top_p) * total;
-            // A token stays while those before it do not suffice; the first always does.
-            candidates.retain(|c| {
-                let stays = before < enough;
-                before += c.1;
-                stays
-            });
-        }
-        candidates.retain(|c| c.1 >= f64::from(params.min_p)); // the largest is 1
-    }
-    let total: f64 = candidates.iter().map(|c| c.1).sum();
+    filter(weights, count, params, kept);
+    let total: f64 = kept.iter().map(|k| f64::from(k.1)).sum();
     let mut left = rng.random::<f64>() * total;
-    let mut chosen = candidates[0];
-    for c in candidates {
-        if c.1 > 0.0 {
-            chosen = c;
-            if left < c.1 {
+    let mut chosen = kept[0];
+    for &k in kept.iter().filter(|k| k.1 > 0.0) {
+        chosen = k;
+        if left < f64::from(k.1) {
+            break;
+        }
+        left -= f64::from(k.1);
+    }
+    Some(Drawn { token: name(chosen.0 as usize), logprob: (f64::from(chosen.1) / total).ln() as f32 })
+}
+
+/// Larger weights first, then smaller ids: a total order, so that every way to sort gives the same.
+fn by_weight(a: &(u32, f32), b: &(u32, f32)) -> std::cmp::Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}
+
+/// What top-k, top-p and min-p leave, largest first.
+fn filter(weights: &[f32], count: usize, params: &SamplingParams, kept: &mut Vec<(u32, f32)>) {
+    kept.clear();
+    let all = || weights[..count].iter().enumerate().map(|(i, w)| (i as u32, *w));
+    let k = if params.top_k == 0 { count } else { count.min(params.top_k as usize) };
+    if k < count {
+        kept.extend(all());
+        kept.select_nth_unstable_by(k - 1, by_weight);
+        kept.truncate(k);
+        kept.sort_unstable_by(by_weight);
+        top_p(kept, params.top_p, None);
+    } else if params.top_p < 1.0 {
+        // Few tokens usually suffice: look at smaller ones only where the larger do not.
+        let total: f64 = all().map(|c| f64::from(c.1)).sum();
+        let mut floor = 1.0 / 256.0;
+        loop {
+            kept.clear();
+            kept.extend(all().filter(|c| c.1 >= floor));
+            kept.sort_unstable_by(by_weight);
+            if top_p(kept, params.top_p, Some(total)) || kept.len() == count {
                 break;
             }
-            left -= c.1;
+            floor = if floor > 1e-30 { floor / 1024.0 } else { 0.0 };
         }
+    } else {
+        kept.extend(all().filter(|c| c.1 >= params.min_p));
+        return;
     }
-    Some(Drawn { token: chosen.0, logprob: (chosen.1 / total).ln() as f32 })
+    kept.retain(|c| c.1 >= params.min_p); // the largest is 1
+}
+
+/// Cuts after the weights that reach the share `p` of the total; says whether they do.
+fn top_p(kept: &mut Vec<(u32, f32)>, p: f32, total: Option<f64>) -> bool {
+    if p >= 1.0 {
+        return true;
+    }
+    let total = total.unwrap_or_else(|| kept.iter().map(|c| f64::from(c.1)).sum());
+    let enough = f64::from(p) * total;
+    let mut before = 0.0;
+    // A token stays while those before it do not suffice; the first always does.
+    let stay = kept.iter().take_while(|c| {
+        let stays = before < enough;
+        before += f64::from(c.1);
+        stays
+    });
+    let stay = stay.count();
+    kept.truncate(stay);
+    before >= enough
 }
 
 #[cfg(test)]
@@ -69,13 +131,17 @@ mod tests {
     use super::*;
     use mage_env::Seed;
 
+    fn one(logits: &[f32], allowed: Option<&[u32]>, params: &SamplingParams, rng: &mut Rng) -> Option<Drawn> {
+        draw(Level::best(), logits, allowed, params, rng, &mut DrawSpace::default())
+    }
+
     /// Draws often and compares the counts with `want` by chi-square at the 0.1 % level or beyond.
     fn frequencies(params: SamplingParams, allowed: Option<&[u32]>, want: &[f64]) {
         let logits = [1.0, 0.0, 2.0, -1.0, 0.5];
         let mut counts = [0.0; 5];
         let n = 40_000;
         for i in 0..n {
-            let d = draw(&logits, allowed, &params, &mut Seed::new(5).at(i).rng()).unwrap();
+            let d = one(&logits, allowed, &params, &mut Seed::new(5).at(i).rng()).unwrap();
             counts[d.token as usize] += 1.0;
             assert!((f64::from(d.logprob) - want[d.token as usize].ln()).abs() < 1e-5, "{d:?}");
         }
@@ -114,8 +180,8 @@ mod tests {
     #[test]
     fn what_is_not_finite_is_not_drawn() {
         let mut rng = Seed::new(1).rng();
-        assert_eq!(draw(&[0.0, f32::NAN], None, &SamplingParams::default(), &mut rng), None);
-        assert_eq!(draw(&[0.0, f32::INFINITY], None, &SamplingParams::default(), &mut rng), None);
-        assert!(draw(&[0.0, f32::NAN], Some(&[0]), &SamplingParams::default(), &mut rng).is_some());
+        assert_eq!(one(&[0.0, f32::NAN], None, &SamplingParams::default(), &mut rng), None);
+        assert_eq!(one(&[0.0, f32::INFINITY], None, &SamplingParams::default(), &mut rng), None);
+        assert!(one(&[0.0, f32::NAN], Some(&[0]), &SamplingParams::default(), &mut rng).is_some());
     }
 }

@@ -2,9 +2,11 @@
 
 use crate::checkpoint::{self, NumberFormat};
 use crate::config::Config;
+use crate::describe::Description;
 use crate::init;
 use crate::kernels::cpu::Cpu;
-use crate::layout::Layout;
+use crate::layout::{Layout, Tensor};
+use crate::machine::Machine;
 use crate::model::Model;
 use crate::published::Published;
 use crate::sampler::NativeSampler;
@@ -13,6 +15,9 @@ use mage_engine::{AdapterName, Error, Renderer, Result};
 use mage_env::Seed;
 use std::path::Path;
 use std::sync::Arc;
+
+/// The file new weights are written to.
+const WEIGHTS: &str = "model.safetensors";
 
 /// How the engine works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +29,11 @@ pub struct Options {
     /// Compute each layer again in the backward pass instead of remembering it: less memory, a third more work. Results
     /// do not depend on it.
     pub recompute: bool,
+    /// Memory for keys and values of requests being sampled, in MiB; 0 takes 256, or what four whole contexts need, but at
+    /// most a quarter of what is free. Results do not depend on it.
+    pub cache_mib: usize,
+    /// Compute every prompt anew instead of sharing what prompts have in common. Results do not depend on it.
+    pub no_sharing: bool,
 }
 
 /// A model: shape, numbers, and the words that go with it.
@@ -36,22 +46,40 @@ pub struct NativeModel {
 impl NativeModel {
     /// A new model that knows nothing. `spread` is that of its weights; see [`DEFAULT_SPREAD`](crate::DEFAULT_SPREAD).
     pub fn new(config: Config, spread: f32, seed: Seed, renderer: Option<Arc<Renderer>>) -> Result<Self> {
-        config.check()?;
-        check_vocabulary(&config, renderer.as_deref())?;
+        check_new(&config, spread, renderer.as_deref())?;
         let flat = init::new_weights(&config, spread, seed);
         Ok(NativeModel { config, flat, renderer })
     }
 
-    /// Reads a model folder as Hugging Face lays it out. The tokenizer may be absent.
+    /// Writes the folder of a new model, as [`new`](Self::new) and [`save`](Self::save) would, but tensor by tensor: the
+    /// model may be larger than memory.
+    pub fn create(
+        dir: &Path,
+        config: &Config,
+        spread: f32,
+        seed: Seed,
+        renderer: Option<&Renderer>,
+        format: NumberFormat,
+    ) -> Result<()> {
+        check_new(config, spread, renderer)?;
+        write_words(dir, config, renderer, format)?;
+        let make = |t: &Tensor| init::new_tensor(t, spread, seed);
+        checkpoint::write_made(&dir.join(WEIGHTS), &Layout::new(config).tensors, format, make)
+    }
+
+    /// Reads a model folder as Hugging Face lays it out. The tokenizer may be absent. A model for which memory does not
+    /// suffice is refused.
     pub fn open(dir: &Path) -> Result<Self> {
-        let config = Config::read(&dir.join("config.json"))?;
-        let renderer = match dir.join("tokenizer.json").exists() {
-            true => Some(Arc::new(Renderer::from_dir(dir)?)),
-            false => None,
-        };
-        check_vocabulary(&config, renderer.as_deref())?;
-        let tied: &[&str] = if config.tie_word_embeddings { &["lm_head.weight"] } else { &[] };
-        let flat = checkpoint::read_folder(dir, &Layout::new(&config).tensors, tied)?;
+        let Description { config, renderer, parameters, .. } = Description::of(dir)?;
+        let needed = 4 * parameters as u64;
+        if let Some(free) = Machine::free_memory().filter(|free| *free < needed) {
+            let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+            return Err(Error::invalid(
+                dir.display().to_string(),
+                format!("its numbers take {:.1} GiB of memory, and {:.1} are free", gib(needed), gib(free)),
+            ));
+        }
+        let flat = checkpoint::read_folder(dir, &Layout::new(&config).tensors, optional_tensors(&config))?;
         Ok(NativeModel { config, flat, renderer })
     }
 
@@ -86,7 +114,7 @@ impl NativeModel {
     pub fn train(self, options: Options) -> Result<(NativeTrainer, NativeSampler)> {
         let shared = Shared::new(&self, options)?;
         let trainer = NativeTrainer::new(Arc::clone(&shared), self.flat);
-        Ok((trainer, NativeSampler::new(shared)))
+        Ok((trainer, NativeSampler::new(shared)?))
     }
 
     /// A sampler alone.
@@ -94,7 +122,7 @@ impl NativeModel {
         let shared = Shared::new(&self, options)?;
         let weights = Arc::new(shared.pool.install(|| shared.model.weights(self.flat)));
         shared.published.put(&AdapterName::default(), weights);
-        Ok(NativeSampler::new(shared))
+        NativeSampler::new(shared)
     }
 }
 
@@ -134,7 +162,20 @@ impl Shared {
     }
 }
 
-fn check_vocabulary(config: &Config, renderer: Option<&Renderer>) -> Result<()> {
+fn check_new(config: &Config, spread: f32, renderer: Option<&Renderer>) -> Result<()> {
+    config.check()?;
+    if !(spread.is_finite() && spread > 0.0) {
+        return Err(Error::invalid("spread", format!("{spread} is not a positive number")));
+    }
+    check_vocabulary(config, renderer)
+}
+
+/// Tensors that may be in a folder and say nothing new.
+pub(crate) fn optional_tensors(config: &Config) -> &'static [&'static str] {
+    if config.tie_word_embeddings { &["lm_head.weight"] } else { &[] }
+}
+
+pub(crate) fn check_vocabulary(config: &Config, renderer: Option<&Renderer>) -> Result<()> {
     match renderer.map(Renderer::vocabulary) {
         Some(words) if words > config.vocab_size => Err(Error::invalid(
             "tokenizer",
@@ -152,6 +193,12 @@ pub(crate) fn write_folder(
     renderer: Option<&Renderer>,
     format: NumberFormat,
 ) -> Result<()> {
+    write_words(dir, config, renderer, format)?;
+    checkpoint::write_tensors(&dir.join(WEIGHTS), &[("", flat)], &Layout::new(config).tensors, format)
+}
+
+/// The same without the weights.
+fn write_words(dir: &Path, config: &Config, renderer: Option<&Renderer>, format: NumberFormat) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(Error::write(dir))?;
     let write = |name: &str, text: &str| {
         let path = dir.join(name);
@@ -181,6 +228,5 @@ pub(crate) fn write_folder(
             write("chat_template.jinja", template)?;
         }
     }
-    let tensors = Layout::new(config).tensors;
-    checkpoint::write_tensors(&dir.join("model.safetensors"), &[("", flat)], &tensors, format)
+    Ok(())
 }

@@ -33,6 +33,7 @@
 mod batch;
 mod checkpoint;
 mod config;
+mod describe;
 mod draw;
 mod engine;
 mod init;
@@ -48,11 +49,12 @@ mod simd;
 mod tokenizer;
 mod trainer;
 
-pub use checkpoint::{Entry, NumberFormat, parse_header};
+pub use checkpoint::{Entry, NumberFormat, Stored, parse_header};
 pub use config::Config;
+pub use describe::Description;
 pub use engine::{NativeModel, Options};
 pub use init::DEFAULT_SPREAD;
 pub use machine::Machine;
-pub use sampler::NativeSampler;
+pub use sampler::{NativeSampler, SamplerStats, TokenStream};
 pub use tokenizer::{Control, chat_tokenizer, word_tokenizer};
 pub use trainer::NativeTrainer;

@@ -18,6 +18,14 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Bytes of memory that can be had without swapping, where the system says.
+    pub fn free_memory() -> Option<u64> {
+        let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+        let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+        let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+        Some(kib << 10)
+    }
+
     /// Looks, and measures for about half a second.
     pub fn measure() -> Self {
         let cpu = Cpu::new();

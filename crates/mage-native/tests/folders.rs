@@ -1,7 +1,7 @@
 //! A model folder: written, read back, and refused where it does not fit together.
 
 use mage_env::Seed;
-use mage_native::{Config, NativeModel, NumberFormat, chat_tokenizer};
+use mage_native::{Config, Description, NativeModel, NumberFormat, chat_tokenizer};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -38,6 +38,26 @@ fn a_folder_comes_back_whole() {
         let (a, b) = (model.renderer().unwrap(), back.renderer().unwrap());
         assert_eq!(a.control(), b.control());
         assert_eq!(a.template(), b.template());
+    }
+}
+
+#[test]
+fn a_folder_made_tensor_by_tensor_is_the_same() {
+    let (whole, pieces) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let model = written(whole.path(), false);
+    for format in [NumberFormat::F32, NumberFormat::Bf16, NumberFormat::F16] {
+        model.save(whole.path(), format).unwrap();
+        let renderer = model.renderer().map(AsRef::as_ref);
+        NativeModel::create(pieces.path(), model.config(), 0.02, Seed::new(1), renderer, format).unwrap();
+        for file in std::fs::read_dir(whole.path()).unwrap().map(|f| f.unwrap().file_name()) {
+            let read = |dir: &Path| std::fs::read(dir.join(&file)).unwrap();
+            assert!(read(whole.path()) == read(pieces.path()), "{file:?}, {format:?}");
+        }
+        let d = Description::of(pieces.path()).unwrap();
+        let stored = d.stored.unwrap();
+        let width = if format == NumberFormat::F32 { 4 } else { 2 };
+        assert_eq!((stored.bytes, stored.formats), (width * d.parameters as u64, vec![format]));
+        assert_eq!(d.parameters, NativeModel::open(pieces.path()).unwrap().parameters());
     }
 }
 

@@ -251,18 +251,41 @@ pub(crate) struct Model {
     pub(crate) command: ModelCommand,
 }
 
+/// How one starts from nothing.
+const NEW_HELP: &str = r#"A shape to start from, as config.json (128 thousand parameters and the vocabulary's):
+  {"model_type": "qwen3", "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2,
+   "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "tie_word_embeddings": true,
+   "max_position_embeddings": 1024}
+
+Examples:
+  mage model new --config config.json --tokenizer-from notes.txt my-model
+  mage model new --config config.json --tokenizer other-model my-model
+  mage model new --config config.json --words words.txt my-model
+
+`mage model info config.json` says how large a shape is."#;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum ModelCommand {
     /// Make a new model that knows nothing, as a folder that transformers loads too
-    #[command(after_help = "Example: mage model new --config config.json --tokenizer-from notes.txt my-model")]
+    #[command(after_help = NEW_HELP)]
     New(ModelNew),
-    /// Show a model's shape, vocabulary and size
+    /// Show a model's shape, vocabulary, size and what it needs; its numbers are not read
+    #[command(
+        after_help = "Examples:\n  mage model info my-model\n  mage model info config.json   a shape by itself: \
+                            how large would it be?"
+    )]
     Info(ModelInfo),
     /// Say how likely given tokens are
-    #[command(after_help = "Each line of FILE is a JSON list of token ids; each line of the output holds the \
-                            log-probability of every token but the first.")]
+    #[command(
+        after_help = "Each line of FILE is a JSON list of token ids, such as [5, 17, 3]; each line of the output \
+                            holds the log-probability of every token but the first. With --json there are entropies \
+                            too.\n\nExample: mage model score my-model --tokens rows.jsonl"
+    )]
     Score(ModelScore),
-    /// Write text
+    /// Write text, shown as it comes
+    #[command(after_help = "Examples:\n  mage model generate my-model --chat \"PASS or BET?\"\n  \
+                            mage model generate my-model --prompt \"Once\" --temperature 0 --max-tokens 20\n\n\
+                            The same seed gives the same text. Ctrl-C stops it.")]
     Generate(ModelGenerate),
 }
 
@@ -277,13 +300,27 @@ pub(crate) struct ModelNew {
     #[arg(long, default_value_t = 4096, value_name = "COUNT", requires = "tokenizer_from")]
     pub(crate) tokens: usize,
     /// The spread of the new weights
-    #[arg(long, default_value_t = mage_native::DEFAULT_SPREAD)]
+    #[arg(long, default_value_t = mage_native::DEFAULT_SPREAD, allow_negative_numbers = true)]
     pub(crate) spread: f32,
+    /// How its numbers are written
+    #[arg(long, value_enum, default_value = "f32")]
+    pub(crate) format: Format,
     /// Decides the weights
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
     /// The folder to make; it must not exist, or be empty
     pub(crate) out: PathBuf,
+}
+
+/// How numbers are written.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// 32 bits: nothing is lost
+    F32,
+    /// 16 bits with the exponent of 32
+    Bf16,
+    /// 16 bits, IEEE
+    F16,
 }
 
 /// Where a new model's words come from.
@@ -303,7 +340,8 @@ pub(crate) struct Vocabulary {
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelInfo {
-    /// The model folder
+    /// The model folder, or a config.json by itself
+    #[arg(value_name = "DIR|CONFIG")]
     pub(crate) dir: PathBuf,
 }
 
@@ -332,16 +370,16 @@ pub(crate) struct ModelGenerate {
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_tokens: u32,
     /// 0 takes the most likely token
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     pub(crate) temperature: f32,
     /// Keep only this many most likely tokens; 0 keeps all
     #[arg(long, default_value_t = 0)]
     pub(crate) top_k: u32,
     /// Keep the most likely tokens that have this much probability together
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     pub(crate) top_p: f32,
     /// Keep tokens at least this fraction as likely as the most likely one
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) min_p: f32,
     /// Stop at this text; may be given several times
     #[arg(long, value_name = "TEXT")]

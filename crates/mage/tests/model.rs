@@ -21,13 +21,14 @@ fn refusal(args: &[&str]) -> String {
     String::from_utf8(out.stderr).expect("text")
 }
 
+const SHAPE: &str = r#"{"model_type": "qwen3", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "tie_word_embeddings": true,
+    "max_position_embeddings": 64}"#;
+
 /// A new model in `dir/model`.
 fn made(dir: &Path) -> String {
     let config = dir.join("config.json");
-    let shape = r#"{"model_type": "qwen3", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
-        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "tie_word_embeddings": true,
-        "max_position_embeddings": 64}"#;
-    fs::write(&config, shape).expect("written");
+    fs::write(&config, SHAPE).expect("written");
     let text = dir.join("text.txt");
     fs::write(&text, "PASS or BET? The King bets.\n".repeat(20)).expect("written");
     let model = dir.join("model").display().to_string();
@@ -87,6 +88,53 @@ fn what_makes_no_sense_is_refused() {
     let bytes = fs::read(&weights).expect("weights");
     fs::write(&weights, &bytes[..bytes.len() - 10]).expect("written");
     assert!(refusal(&["model", "info", &model]).contains("cut short"));
+}
+
+#[test]
+fn other_vocabularies_and_number_formats() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let first = made(dir.path());
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let info = |dir: &str| -> serde_json::Value {
+        serde_json::from_str(&stdout(&mage(&["--json", "model", "info", dir]))).expect("JSON")
+    };
+    fs::write(path("words.txt"), "J Q K BET PASS\nWON LOST").expect("written");
+    let (config, words, taken) = (path("config.json"), path("small"), path("taken"));
+    stdout(&mage(&["model", "new", "--config", &config, "--words", &path("words.txt"), "--format", "bf16", &words]));
+    let small = info(&words);
+    assert_eq!((&small["vocab_size"], &small["formats"]), (&11.into(), &serde_json::json!(["bfloat16"])));
+    stdout(&mage(&["model", "generate", &words, "--chat", "K BET", "--max-tokens", "5"]));
+    stdout(&mage(&["model", "new", "--config", &config, "--tokenizer", &first, "--seed", "1", &taken]));
+    let (first, taken) = (info(&first), info(&taken));
+    assert_eq!((&taken["tokens"], &taken["formats"]), (&first["tokens"], &serde_json::json!(["float32"])));
+    fs::write(path("words.txt"), "J J").expect("written");
+    assert!(
+        refusal(&["model", "new", "--config", &config, "--words", &path("words.txt"), &path("x")]).contains("twice")
+    );
+    let nothing = ["model", "new", "--config", &config, "--tokenizer", &dir.path().display().to_string(), &path("x")];
+    assert!(refusal(&nothing).contains("tokenizer.json"));
+    let flat = ["model", "new", "--config", &config, "--words", &path("text.txt"), "--spread", "-1", &path("x")];
+    assert!(refusal(&flat).contains("twice"));
+    fs::write(path("words.txt"), "J Q").expect("written");
+    let flat = ["model", "new", "--config", &config, "--words", &path("words.txt"), "--spread", "-1", &path("x")];
+    assert!(refusal(&flat).contains("spread"));
+    assert!(!dir.path().join("x").exists(), "a refusal leaves nothing behind");
+}
+
+#[test]
+fn a_shape_larger_than_memory_is_described() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = dir.path().join("config.json");
+    let shape = r#"{"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 2560, "intermediate_size": 9728,
+        "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+        "tie_word_embeddings": true, "max_position_embeddings": 40960}"#;
+    fs::write(&config, shape).expect("written");
+    let config = config.display().to_string();
+    let shown: serde_json::Value =
+        serde_json::from_str(&stdout(&mage(&["--json", "model", "info", &config]))).expect("JSON");
+    assert_eq!(shown["parameters"], 4_022_468_096_u64);
+    assert_eq!(shown["training_bytes"], 28 * 4_022_468_096_u64);
+    assert!(stdout(&mage(&["model", "info", &config])).contains("this is a shape"));
 }
 
 #[test]

@@ -46,6 +46,26 @@ pub(crate) struct Span {
     pub(crate) key_len: usize,
 }
 
+/// Tokens in a page of keys and values.
+pub(crate) const PAGE: usize = 16;
+
+/// A token's place in the pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageSlot {
+    pub(crate) page: u32,
+    pub(crate) slot: u32,
+}
+
+/// New queries of one sequence whose keys and values lie in pages: `query_len` rows from `query` on, the first at
+/// `position`, the pages listed from `table` on. Each query sees the keys up to its own position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PagedSpan {
+    pub(crate) query: usize,
+    pub(crate) query_len: usize,
+    pub(crate) position: usize,
+    pub(crate) table: usize,
+}
+
 /// What the last layer says about one row: see [`Kernels::distribution`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Choice {
@@ -90,6 +110,8 @@ pub(crate) trait Kernels: Clone + Send + Sync {
     type Mut<'a>;
     /// A weight matrix in the form products want it.
     type Packed: Send + Sync;
+    /// Keys and values of many sequences, in pages of [`PAGE`] tokens.
+    type Pages: Send + Sync;
 
     /// The same device, for work that is one of many side by side: it will not be shared among threads.
     fn alone(&self) -> Self;
@@ -195,6 +217,34 @@ pub(crate) trait Kernels: Clone + Send + Sync {
         dout: Self::Ref<'_>,
         dqk: Self::Mut<'_>,
         dqkv: Self::Mut<'_>,
+    );
+
+    /// Room for `count` pages.
+    fn pages(&self, heads: Heads, layers: usize, count: usize) -> Self::Pages;
+    /// Copies whole pages, one after the other: (from, to).
+    fn copy_pages(&self, pages: &mut Self::Pages, copies: &[(u32, u32)]);
+    /// Puts each row's key and value into its place. Tasks side by side must write different pages.
+    fn store_pages(
+        &self,
+        heads: Heads,
+        layer: usize,
+        slots: &[PageSlot],
+        qk: Self::Ref<'_>,
+        qkv: Self::Ref<'_>,
+        pages: &Self::Pages,
+    );
+    /// Causal attention of new queries over the pages of each span, which no other task may be writing. Gives the bits
+    /// of [`attention`](Kernels::attention).
+    #[allow(clippy::too_many_arguments)]
+    fn paged_attention(
+        &self,
+        heads: Heads,
+        layer: usize,
+        spans: &[PagedSpan],
+        tables: &[u32],
+        q: Strided<Self::Ref<'_>>,
+        pages: &Self::Pages,
+        out: Self::Mut<'_>,
     );
 
     /// `y = silu(gate) · up`; a row of `x` is `width` gates, then as many ups.

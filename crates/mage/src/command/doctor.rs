@@ -24,7 +24,7 @@ pub(crate) fn run(out: &Output) -> anyhow::Result<()> {
         instructions: machine.instructions,
         product_gflops: machine.product_gflops,
         copy_gbytes_per_second: machine.copy_gbytes,
-        memory_gib: free_memory(),
+        memory_gib: Machine::free_memory().map(|bytes| bytes as f64 / f64::from(1 << 30)),
         device: "cpu",
     };
     if out.json {
@@ -42,12 +42,4 @@ pub(crate) fn run(out: &Output) -> anyhow::Result<()> {
     out.line("device        cpu: models are trained and sampled on the processor")?;
     out.hint("\nRates were measured just now: other work on the machine lowers them.");
     Ok(())
-}
-
-/// Memory that can be had without swapping, where the system says.
-fn free_memory() -> Option<f64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
-    let kib: f64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
-    Some(kib / f64::from(1 << 20))
 }

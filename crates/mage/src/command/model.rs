@@ -1,16 +1,18 @@
 //! `mage model`: make models, look at them, score tokens and write text with them.
 
 use crate::{
-    cli::{Model, ModelCommand, ModelGenerate, ModelInfo, ModelNew, ModelScore},
+    cli::{Format, Model, ModelCommand, ModelGenerate, ModelInfo, ModelNew, ModelScore},
     output::{BOLD, Output, styled},
     usage,
 };
 use anyhow::Context;
-use mage_engine::{FinishReason, Message, Renderer, SampleRequest, SamplingParams, ScoreRequest, Thinking};
+use mage_engine::{Error, FinishReason, Message, Renderer, SampleRequest, SamplingParams, ScoreRequest, Thinking};
 use mage_env::Seed;
-use mage_native::{Config, Control, NativeModel, NumberFormat, Options, chat_tokenizer, word_tokenizer};
+use mage_native::{
+    Config, Control, Description, Machine, NativeModel, NumberFormat, Options, chat_tokenizer, word_tokenizer,
+};
 use serde::Serialize;
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, path::Path};
 
 pub(crate) fn run(args: &Model, out: &Output) -> anyhow::Result<()> {
     match &args.command {
@@ -41,12 +43,20 @@ fn new(args: &ModelNew, out: &Output) -> anyhow::Result<()> {
     };
     let config =
         complete(&read(&args.config)?, &renderer).map_err(|e| usage(format!("{}: {e}", args.config.display())))?;
-    let model = NativeModel::new(config, args.spread, Seed::new(args.seed), Some(Arc::new(renderer))).map_err(usage)?;
-    model.save(&args.out, NumberFormat::F32)?;
+    let format = match args.format {
+        Format::F32 => NumberFormat::F32,
+        Format::Bf16 => NumberFormat::Bf16,
+        Format::F16 => NumberFormat::F16,
+    };
+    out.waiting("writing weights", || {
+        NativeModel::create(&args.out, &config, args.spread, Seed::new(args.seed), Some(&renderer), format)
+    })
+    .map_err(|e| if matches!(e, Error::Invalid { .. }) { usage(e) } else { e.into() })?;
+    let made = Description::of(&args.out)?;
     if out.json {
-        return out.object(&Shown::of(&model));
+        return out.object(&Shown::of(&made));
     }
-    out.line(format!("made {} with {} parameters", args.out.display(), model.parameters()))?;
+    out.line(format!("made {} with {} parameters", args.out.display(), made.parameters))?;
     out.hint(format!("mage model info {} shows more.", args.out.display()));
     Ok(())
 }
@@ -81,14 +91,19 @@ struct Shown {
     tied: bool,
     max_context: usize,
     chat_template: bool,
-    training_gib: f64,
+    formats: Vec<&'static str>,
+    files: usize,
+    stored_bytes: u64,
+    sampling_bytes: u64,
+    training_bytes: u64,
+    free_memory_bytes: Option<u64>,
 }
 
 impl Shown {
-    fn of(model: &NativeModel) -> Self {
-        let c = model.config();
+    fn of(d: &Description) -> Self {
+        let (c, stored) = (&d.config, d.stored.as_ref());
         Shown {
-            parameters: model.parameters(),
+            parameters: d.parameters,
             layers: c.num_hidden_layers,
             hidden_size: c.hidden_size,
             intermediate_size: c.intermediate_size,
@@ -96,19 +111,28 @@ impl Shown {
             key_value_heads: c.num_key_value_heads,
             head_dim: c.head_dim,
             vocab_size: c.vocab_size,
-            tokens: model.renderer().map(|r| r.vocabulary()),
+            tokens: d.renderer.as_ref().map(|r| r.vocabulary()),
             tied: c.tie_word_embeddings,
             max_context: c.max_position_embeddings,
-            chat_template: model.renderer().is_some_and(|r| r.template().is_some()),
-            // Weights (twice: flat and packed), the published copy (likewise), gradient and two moments, 4 bytes each.
-            training_gib: model.parameters() as f64 * 28.0 / f64::from(1 << 30),
+            chat_template: d.renderer.as_ref().is_some_and(|r| r.template().is_some()),
+            formats: stored.map(|s| s.formats.iter().map(|f| f.config_name()).collect()).unwrap_or_default(),
+            files: stored.map_or(0, |s| s.files),
+            stored_bytes: stored.map_or(0, |s| s.bytes),
+            sampling_bytes: d.sampling_bytes(),
+            training_bytes: d.training_bytes(),
+            free_memory_bytes: Machine::free_memory(),
         }
     }
 }
 
+/// Bytes for people.
+fn size(bytes: u64) -> String {
+    let mib = bytes as f64 / f64::from(1 << 20);
+    if mib < 1024.0 { format!("{mib:.1} MiB") } else { format!("{:.1} GiB", mib / 1024.0) }
+}
+
 fn info(args: &ModelInfo, out: &Output) -> anyhow::Result<()> {
-    let model = NativeModel::open(&args.dir).map_err(usage)?;
-    let s = Shown::of(&model);
+    let s = Shown::of(&Description::of(&args.dir).map_err(usage)?);
     if out.json {
         return out.object(&s);
     }
@@ -127,7 +151,23 @@ fn info(args: &ModelInfo, out: &Output) -> anyhow::Result<()> {
         None => out.line("tokenizer   none")?,
     }
     out.line(format!("context     {} tokens", s.max_context))?;
-    out.line(format!("training    {:.2} GiB for weights, gradient and moments", s.training_gib))
+    match s.files {
+        0 => out.line("stored      not at all: this is a shape")?,
+        n => {
+            let files = if n == 1 { "one file".to_owned() } else { format!("{n} files") };
+            out.line(format!("stored      {} in {files}, {}", size(s.stored_bytes), s.formats.join(" and ")))?;
+        }
+    }
+    out.line(format!(
+        "memory      {} to sample, {} to train all of it",
+        size(s.sampling_bytes),
+        size(s.training_bytes)
+    ))?;
+    if let Some(free) = s.free_memory_bytes.filter(|free| *free < s.training_bytes) {
+        let what = if free < s.sampling_bytes { "run" } else { "train" };
+        out.hint(format!("This machine has {} free: too little to {what} it.", size(free)));
+    }
+    Ok(())
 }
 
 /// How likely the tokens of a line are.

@@ -126,7 +126,7 @@ leveled!(fn softmax_at = softmax(scores: &mut [f32], seen: usize, scale: f32) ->
 /// Turns the first `seen` scores into exponentials, the others into 0. Gives the logarithm of their sum (with the
 /// largest score) and the sum's inverse.
 #[inline(always)]
-fn softmax<L: Lanes>(l: L, scores: &mut [f32], seen: usize, scale: f32) -> (f32, f32) {
+pub(super) fn softmax<L: Lanes>(l: L, scores: &mut [f32], seen: usize, scale: f32) -> (f32, f32) {
     let end = seen.next_multiple_of(LANES);
     scores[seen..end].fill(f32::NEG_INFINITY);
     scores[end..].fill(0.0);
@@ -151,7 +151,7 @@ fn softmax<L: Lanes>(l: L, scores: &mut [f32], seen: usize, scale: f32) -> (f32,
 leveled!(fn scale_at = scale_all(x: &mut [f32], by: f32));
 
 #[inline(always)]
-fn scale_all<L: Lanes>(l: L, x: &mut [f32], by: f32) {
+pub(super) fn scale_all<L: Lanes>(l: L, x: &mut [f32], by: f32) {
     let by = l.splat(by);
     for c in x.chunks_mut(LANES) {
         let v = l.mul(l.load_some(c), by);

@@ -7,14 +7,16 @@ mod adam;
 mod attention;
 mod distribution;
 pub(crate) mod gemm;
+pub(crate) mod line;
 mod norm;
+mod paged;
 mod rope;
 mod shared;
 mod swiglu;
 #[cfg(test)]
 pub(crate) mod testing;
 
-use super::{AdamW, Choice, Heads, Kernels, Span, Strided, Target};
+use super::{AdamW, Choice, Heads, Kernels, PageSlot, PagedSpan, Span, Strided, Target};
 use crate::simd::Level;
 use gemm::{Left, Right};
 use rayon::prelude::*;
@@ -31,6 +33,10 @@ pub(crate) struct Cpu {
 impl Cpu {
     pub(crate) fn new() -> Self {
         Cpu { level: Level::best(), share: true }
+    }
+
+    pub(crate) fn level(&self) -> Level {
+        self.level
     }
 
     /// The instructions in use, for people.
@@ -63,6 +69,7 @@ impl Kernels for Cpu {
     type Ref<'a> = &'a [f32];
     type Mut<'a> = &'a mut [f32];
     type Packed = Packed;
+    type Pages = paged::Pages;
 
     fn alone(&self) -> Self {
         Cpu { share: false, ..*self }
@@ -221,6 +228,39 @@ impl Kernels for Cpu {
         dqkv: &mut [f32],
     ) {
         attention::backward(self, heads, spans, qk, qkv, out, log_sums, dout, dqk, dqkv);
+    }
+
+    fn pages(&self, heads: Heads, layers: usize, count: usize) -> paged::Pages {
+        paged::Pages::new(heads, layers, count)
+    }
+
+    fn copy_pages(&self, pages: &mut paged::Pages, copies: &[(u32, u32)]) {
+        paged::copy(pages, copies);
+    }
+
+    fn store_pages(
+        &self,
+        heads: Heads,
+        layer: usize,
+        slots: &[PageSlot],
+        qk: &[f32],
+        qkv: &[f32],
+        pages: &paged::Pages,
+    ) {
+        paged::store(heads, layer, slots, qk, qkv, pages);
+    }
+
+    fn paged_attention(
+        &self,
+        heads: Heads,
+        layer: usize,
+        spans: &[PagedSpan],
+        tables: &[u32],
+        q: Strided<&[f32]>,
+        pages: &paged::Pages,
+        out: &mut [f32],
+    ) {
+        paged::attention(self, heads, layer, spans, tables, q, pages, out);
     }
 
     fn swiglu(&self, x: &[f32], width: usize, y: &mut [f32]) {

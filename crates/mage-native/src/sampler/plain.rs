@@ -1,57 +1,28 @@
-//! Which tokens come next, plainly?
+//! What would one request at a time give?
 //!
-//! One request at a time with a cache of its own. Its tokens and log-probabilities are those of a whole forward pass, bit
-//! for bit: every kernel gives a row the same bits in any company.
+//! Plain decoding with a cache of its own, on the calling thread, and scoring of many sequences in large pieces. The
+//! scheduler's answers are tested against these, bit for bit.
 
+use super::NativeSampler;
+use super::execute::answer;
+use super::schedule::{not_finite, stops_at_text};
 use crate::batch::{Chunk, Prediction};
-use crate::draw;
+use crate::draw::DrawSpace;
 use crate::engine::Shared;
-use crate::kernels::{Choice, Kernels, Target};
+use crate::kernels::{Choice, Kernels};
 use crate::model::Workspace;
-use mage_engine::{
-    BoxFuture, Error, FinishReason, LogProbs, Renderer, Result, Sample, SampleRequest, Sampler, SamplerCaps,
-    ScoreRequest, Scores,
-};
-use mage_env::Seed;
+use crate::sampler::active::Ask;
+use mage_engine::{Error, FinishReason, Result, Sample, SampleRequest, ScoreRequest, Scores};
 use rayon::prelude::*;
-use std::sync::Arc;
-
-/// The embedded sampler. Clones share everything.
-#[derive(Clone)]
-pub struct NativeSampler {
-    shared: Arc<Shared>,
-    caps: Arc<SamplerCaps>,
-}
 
 impl NativeSampler {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let caps = SamplerCaps {
-            engine: "native".to_owned(),
-            token_ids: true,
-            logprobs: LogProbs::Both,
-            masks: true,
-            stop_texts: shared.renderer.is_some(),
-            batch_invariant: true,
-            max_context: shared.model.config.max_position_embeddings,
-        };
-        NativeSampler { shared, caps: Arc::new(caps) }
-    }
-
-    /// The model's tokenizer and template, where it has them.
-    pub fn renderer(&self) -> Option<&Arc<Renderer>> {
-        self.shared.renderer.as_ref()
-    }
-
     /// Samples on the calling thread, telling `each` of every token as it comes.
     pub fn generate(&self, request: &SampleRequest, mut each: impl FnMut(u32) + Send) -> Result<Sample> {
+        self.check(request)?;
         let Shared { model, renderer, published, pool, .. } = &*self.shared;
-        let vocabulary = model.config.vocab_size;
-        request.check(vocabulary, self.caps.max_context)?;
-        if !request.params.stop_texts.is_empty() && renderer.is_none() {
-            return Err(Error::unsupported("stop at texts", "this model has no tokenizer; give stop_ids"));
-        }
         let (id, weights) = published.get(&request.weights)?;
-        let most = (request.params.max_tokens as usize).min(self.caps.max_context - request.prompt.len());
+        let params = &request.params;
+        let most = (params.max_tokens as usize).min(self.caps.max_context - request.prompt.len());
         let mut sample = Sample {
             tokens: Vec::new(),
             logprobs: Vec::new(),
@@ -63,32 +34,32 @@ impl NativeSampler {
             let mut cache = model.cache(request.prompt.len() + most);
             let mut workspace = Workspace::new(&model.kernels);
             let mut logits = Vec::new();
+            let mut draws = DrawSpace::default();
             let mut cursor = request.allowed.as_ref().map(|set| set.start());
             model.extend(&weights, &request.prompt, &mut cache, &mut workspace, &mut logits);
-            for i in 0..most {
-                let mut rng = Seed::new(request.params.seed).child("sample").at(i as u64).rng();
+            for index in 0..most {
                 let allowed = cursor.as_ref().and_then(|c| c.allowed().cloned());
-                let drawn = draw::draw(&logits, allowed.as_deref(), &request.params, &mut rng)
-                    .ok_or_else(|| not_finite(&sample.weights.to_string()))?;
-                let mut choice = [Choice::default()];
-                let target = Target { token: drawn.token, allowed: allowed.as_ref() };
-                model.kernels.distribution(&logits, vocabulary, &[target], &mut choice);
+                let ask = Ask::Draw { params, allowed: allowed.as_ref(), index };
+                let drawn = answer(&model.kernels, ask, &logits, &mut draws);
+                if drawn.logprob.is_nan() {
+                    return Err(not_finite(&sample.weights.to_string()));
+                }
                 sample.tokens.push(drawn.token);
-                sample.logprobs.push(choice[0].logprob);
-                sample.drawn_logprobs.push(drawn.logprob);
+                sample.logprobs.push(drawn.logprob);
+                sample.drawn_logprobs.push(drawn.second);
                 each(drawn.token);
                 let complete = cursor.as_mut().is_some_and(|c| {
                     c.advance(drawn.token);
                     c.complete()
                 });
                 if complete
-                    || request.params.stop_ids.contains(&drawn.token)
-                    || self.stop_text(request, &sample.tokens)?
+                    || params.stop_ids.contains(&drawn.token)
+                    || stops_at_text(renderer.as_deref(), &params.stop_texts, &sample.tokens)?
                 {
                     sample.finish = FinishReason::Stop;
                     break;
                 }
-                if i + 1 < most {
+                if index + 1 < most {
                     model.extend(&weights, &[drawn.token], &mut cache, &mut workspace, &mut logits);
                 }
             }
@@ -108,16 +79,6 @@ impl NativeSampler {
             model.extend(&weights, &request.prompt, &mut cache, &mut workspace, &mut logits);
         });
         Ok(logits)
-    }
-
-    fn stop_text(&self, request: &SampleRequest, tokens: &[u32]) -> Result<bool> {
-        match &self.shared.renderer {
-            Some(r) if !request.params.stop_texts.is_empty() => {
-                let text = r.decode_all(tokens)?;
-                Ok(request.params.stop_texts.iter().any(|s| text.contains(s)))
-            }
-            _ => Ok(false),
-        }
     }
 
     /// Scores many requests at once, in chunks side by side. Each gets the bits it would get alone.
@@ -182,26 +143,5 @@ impl NativeSampler {
             }
         }
         Ok(out)
-    }
-}
-
-fn not_finite(weights: &str) -> Error {
-    Error::invalid(
-        format!("weights {weights}"),
-        "their logits are not finite numbers; go back to an earlier checkpoint",
-    )
-}
-
-impl Sampler for NativeSampler {
-    fn caps(&self) -> &SamplerCaps {
-        &self.caps
-    }
-
-    fn sample(&self, request: SampleRequest) -> BoxFuture<'_, Result<Sample>> {
-        Box::pin(async move { self.generate(&request, |_| ()) })
-    }
-
-    fn score(&self, request: ScoreRequest) -> BoxFuture<'_, Result<Scores>> {
-        Box::pin(async move { Ok(self.score_all(&[request])?.remove(0)) })
     }
 }

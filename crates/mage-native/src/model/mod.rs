@@ -1,0 +1,248 @@
+//! What does the model compute?
+//!
+//! Qwen3 as Hugging Face has it, forward and backward, written once over [`Kernels`].
+
+mod backward;
+mod cache;
+mod predict;
+mod step;
+mod workspace;
+
+pub(crate) use step::{Rows, StepSpace};
+pub(crate) use workspace::Workspace;
+
+use crate::batch::Chunk;
+use crate::config::Config;
+use crate::kernels::{Choice, Kernels, Strided};
+use crate::layout::Layout;
+use std::sync::{Arc, Mutex, PoisonError};
+use workspace::LayerActs;
+
+/// A model's shape on a device.
+pub(crate) struct Model<K: Kernels> {
+    pub(crate) config: Config,
+    pub(crate) layout: Layout,
+    pub(crate) kernels: K,
+    turns: Mutex<Arc<Turns<K>>>,
+}
+
+/// Cosines and sines of each position.
+pub(crate) struct Turns<K: Kernels> {
+    buffer: K::Buffer,
+    positions: usize,
+    len: usize,
+}
+
+/// One set of weights.
+pub(crate) struct Weights<K: Kernels> {
+    pub(crate) flat: K::Buffer,
+    layers: Vec<PackedLayer<K>>,
+    head: K::Packed,
+}
+
+struct PackedLayer<K: Kernels> {
+    qkv: K::Packed,
+    out: K::Packed,
+    gate_up: K::Packed,
+    down: K::Packed,
+}
+
+impl<K: Kernels> Model<K> {
+    pub(crate) fn new(config: Config, kernels: K) -> Self {
+        let layout = Layout::new(&config);
+        let empty = Turns { buffer: kernels.zeros(0), positions: 0, len: 0 };
+        Model { config, layout, kernels, turns: Mutex::new(Arc::new(empty)) }
+    }
+
+    /// Weights from a flat buffer.
+    pub(crate) fn weights(&self, flat: K::Buffer) -> Weights<K> {
+        let (k, c, heads) = (&self.kernels, &self.config, self.config.heads());
+        let (d, f) = (c.hidden_size, c.intermediate_size);
+        let pack = |range: &std::ops::Range<usize>, outputs: usize, inputs: usize| {
+            k.pack(k.get(&flat, range.clone()), outputs, inputs)
+        };
+        let layers = self
+            .layout
+            .layers
+            .iter()
+            .map(|l| PackedLayer {
+                qkv: pack(&l.qkv, heads.qkv(), d),
+                out: pack(&l.out, d, heads.out()),
+                gate_up: pack(&l.gate_up, 2 * f, d),
+                down: pack(&l.down, d, f),
+            })
+            .collect();
+        let head = pack(&self.layout.head, c.vocab_size, d);
+        Weights { flat, layers, head }
+    }
+
+    /// Brings the packed forms up to date with the flat buffer.
+    pub(crate) fn repack(&self, w: &mut Weights<K>) {
+        let k = &self.kernels;
+        for (packed, at) in w.layers.iter_mut().zip(&self.layout.layers) {
+            k.repack(k.get(&w.flat, at.qkv.clone()), &mut packed.qkv);
+            k.repack(k.get(&w.flat, at.out.clone()), &mut packed.out);
+            k.repack(k.get(&w.flat, at.gate_up.clone()), &mut packed.gate_up);
+            k.repack(k.get(&w.flat, at.down.clone()), &mut packed.down);
+        }
+        k.repack(k.get(&w.flat, self.layout.head.clone()), &mut w.head);
+    }
+
+    /// Cosines and sines for at least this many positions.
+    fn turns(&self, positions: usize) -> Arc<Turns<K>> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        if turns.positions < positions {
+            let positions = positions.next_power_of_two().max(64);
+            let table = turn_table(self.config.rope_theta, self.config.head_dim, positions);
+            let mut buffer = self.kernels.zeros(table.len());
+            self.kernels.upload(&table, self.kernels.get_mut(&mut buffer, 0..table.len()));
+            *turns = Arc::new(Turns { buffer, positions, len: table.len() });
+        }
+        Arc::clone(&turns)
+    }
+
+    /// What a forward pass remembers of a token, in bytes.
+    pub(crate) fn bytes_per_token(&self) -> usize {
+        let (c, heads) = (&self.config, self.config.heads());
+        let numbers = 4 * c.hidden_size + heads.qkv() + heads.qk() + heads.out() + 3 * c.intermediate_size;
+        4 * c.num_hidden_layers * numbers
+    }
+
+    /// Everything of a layer up to and including queries and keys.
+    #[allow(clippy::too_many_arguments)]
+    fn project(
+        &self,
+        k: &K,
+        w: &Weights<K>,
+        layer: usize,
+        positions: &[u32],
+        turns: &Turns<K>,
+        x: &K::Buffer,
+        a: &mut LayerActs<K>,
+    ) {
+        let (c, heads, at, n) = (&self.config, self.config.heads(), &self.layout.layers[layer], positions.len());
+        let d = c.hidden_size;
+        k.norm(
+            k.get(x, 0..n * d),
+            k.get(&w.flat, at.norm1.clone()),
+            c.rms_norm_eps,
+            k.get_mut(&mut a.normed1, 0..n * d),
+            k.get_mut(&mut a.inverse1, 0..n),
+        );
+        let packed = &w.layers[layer];
+        k.linear(k.get(&a.normed1, 0..n * d), n, &packed.qkv, k.get_mut(&mut a.qkv, 0..n * heads.qkv()), false);
+        k.head_norm_rope(
+            heads,
+            k.get(&a.qkv, 0..n * heads.qkv()),
+            k.get(&w.flat, at.head_norms.clone()),
+            c.rms_norm_eps,
+            k.get(&turns.buffer, 0..turns.len),
+            positions,
+            k.get_mut(&mut a.qk, 0..n * heads.qk()),
+            k.get_mut(&mut a.head_inverse, 0..n * (heads.q + heads.kv)),
+        );
+    }
+
+    /// Everything of a layer after attention.
+    fn finish(
+        &self,
+        k: &K,
+        w: &Weights<K>,
+        layer: usize,
+        n: usize,
+        x: &K::Buffer,
+        a: &mut LayerActs<K>,
+        y: &mut K::Buffer,
+    ) {
+        let (c, heads, at) = (&self.config, self.config.heads(), &self.layout.layers[layer]);
+        let (d, f) = (c.hidden_size, c.intermediate_size);
+        let packed = &w.layers[layer];
+        k.copy(k.get(x, 0..n * d), k.get_mut(&mut a.middle, 0..n * d));
+        k.linear(k.get(&a.attended, 0..n * heads.out()), n, &packed.out, k.get_mut(&mut a.middle, 0..n * d), true);
+        k.norm(
+            k.get(&a.middle, 0..n * d),
+            k.get(&w.flat, at.norm2.clone()),
+            c.rms_norm_eps,
+            k.get_mut(&mut a.normed2, 0..n * d),
+            k.get_mut(&mut a.inverse2, 0..n),
+        );
+        k.linear(k.get(&a.normed2, 0..n * d), n, &packed.gate_up, k.get_mut(&mut a.gate_up, 0..n * 2 * f), false);
+        k.swiglu(k.get(&a.gate_up, 0..n * 2 * f), f, k.get_mut(&mut a.gated, 0..n * f));
+        k.copy(k.get(&a.middle, 0..n * d), k.get_mut(y, 0..n * d));
+        k.linear(k.get(&a.gated, 0..n * f), n, &packed.down, k.get_mut(y, 0..n * d), true);
+    }
+
+    fn layer(
+        &self,
+        k: &K,
+        w: &Weights<K>,
+        layer: usize,
+        chunk: &Chunk,
+        turns: &Turns<K>,
+        x: &K::Buffer,
+        a: &mut LayerActs<K>,
+        y: &mut K::Buffer,
+    ) {
+        let (heads, n) = (self.config.heads(), chunk.tokens.len());
+        a.reserve(k, &self.config, n);
+        k.reserve(y, n * self.config.hidden_size);
+        self.project(k, w, layer, &chunk.positions, turns, x, a);
+        let (qk, qkv) = (k.get(&a.qk, 0..n * heads.qk()), k.get(&a.qkv, 0..n * heads.qkv()));
+        k.attention(
+            heads,
+            &chunk.spans,
+            Strided { data: qk, stride: heads.qk(), first: 0 },
+            Strided { data: qk, stride: heads.qk(), first: heads.out() },
+            Strided { data: qkv, stride: heads.qkv(), first: heads.qk() },
+            k.get_mut(&mut a.attended, 0..n * heads.out()),
+            k.get_mut(&mut a.log_sums, 0..n * heads.q),
+        );
+        self.finish(k, w, layer, n, x, a, y);
+    }
+
+    /// Runs all layers over a chunk. With `keep`, every layer's intermediate results stay for the backward pass.
+    fn forward(&self, k: &K, w: &Weights<K>, chunk: &Chunk, s: &mut Workspace<K>, keep: bool) {
+        let (layers, n, d) = (self.config.num_hidden_layers, chunk.tokens.len(), self.config.hidden_size);
+        let turns = self.turns(chunk.longest());
+        s.states.resize_with(layers + 1, || k.zeros(0));
+        s.acts.resize_with(if keep { layers } else { 1 }, || LayerActs::new(k));
+        k.reserve(&mut s.states[0], n * d);
+        k.gather(
+            k.get(&w.flat, self.layout.embedding.clone()),
+            &chunk.tokens,
+            d,
+            k.get_mut(&mut s.states[0], 0..n * d),
+        );
+        for layer in 0..layers {
+            let (before, after) = s.states.split_at_mut(layer + 1);
+            let acts = &mut s.acts[if keep { layer } else { 0 }];
+            self.layer(k, w, layer, chunk, &turns, &before[layer], acts, &mut after[0]);
+        }
+    }
+
+    /// What the model says about each prediction of a chunk.
+    pub(crate) fn score(&self, k: &K, w: &Weights<K>, chunk: &Chunk, s: &mut Workspace<K>, out: &mut Vec<Choice>) {
+        self.forward(k, w, chunk, s, false);
+        self.last_layer(k, w, chunk, s, None::<(&mut K::Buffer, fn(usize, Choice) -> (f32, f32))>);
+        out.extend_from_slice(&s.choices);
+    }
+}
+
+/// Cosines and sines per position, with the roundings `transformers` makes: at far positions a different rounding of the
+/// frequency is a different angle.
+fn turn_table(theta: f64, dim: usize, positions: usize) -> Vec<f32> {
+    let half = dim / 2;
+    let frequencies: Vec<f32> = (0..half)
+        .map(|i| {
+            let exponent = (2 * i) as f32 / dim as f32;
+            1.0 / (f64::from(theta as f32).powf(f64::from(exponent)) as f32)
+        })
+        .collect();
+    let mut table = Vec::with_capacity(positions * dim);
+    for p in 0..positions {
+        let angles = frequencies.iter().map(|f| f64::from(p as f32 * f));
+        table.extend(angles.clone().map(|a| a.cos() as f32));
+        table.extend(angles.map(|a| a.sin() as f32));
+    }
+    table
+}

@@ -1,0 +1,280 @@
+//! Who turns the wheel?
+//!
+//! A job on the sampler's own threads takes steps while there is work and ends when there is none; the next request starts
+//! it again. Requests and cancellations reach it through an inbox that it empties once a step.
+
+use super::active::Active;
+use super::execute::CpuDevice;
+use super::schedule::{self, Limits, SamplerStats, Scheduler};
+use super::ticket::{Outcome, Pending, Ticket};
+use crate::engine::Shared;
+use crate::kernels::PAGE;
+use crate::kernels::cpu::Cpu;
+use crate::machine::Machine;
+use crate::model::Weights;
+use mage_engine::{Error, Result, SampleRequest, ScoreRequest, WeightsId};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Multiply-adds of reading per step: some milliseconds, so that writing is not held up for longer.
+const READING_WORK: usize = 1 << 28;
+
+/// Memory for keys and values in bytes, where four whole contexts do not need more and the machine has it.
+const USUAL_CACHE: usize = 256 << 20;
+const MOST_PAGES: usize = 1 << 28;
+
+/// A request on its way to the scheduler.
+struct Submission {
+    what: Request,
+    id: WeightsId,
+    weights: Arc<Weights<Cpu>>,
+    ticket: Arc<Ticket>,
+}
+
+pub(crate) enum Request {
+    Sample(SampleRequest),
+    Score(ScoreRequest),
+}
+
+#[derive(Default)]
+struct Inbox {
+    new: Vec<Submission>,
+    cancelled: Vec<Arc<Ticket>>,
+    /// Whether a job is at work, or about to be.
+    driving: bool,
+}
+
+/// The sampler's inside: inbox, scheduler, device, threads.
+pub(crate) struct Core {
+    inbox: Mutex<Inbox>,
+    engine: Mutex<Engine>,
+    stats: Mutex<SamplerStats>,
+    pool: rayon::ThreadPool,
+    context: usize,
+}
+
+struct Engine {
+    scheduler: Scheduler,
+    device: CpuDevice,
+    /// By the scheduler's number.
+    held: Vec<Held>,
+    new: Vec<Submission>,
+    cancelled: Vec<Arc<Ticket>>,
+}
+
+/// Weights that requests use, or used: what was computed with them is good as long as they are published.
+struct Held {
+    weights: Weak<Weights<Cpu>>,
+    requests: usize,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Core {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Result<Arc<Self>> {
+        let (options, model) = (&shared.options, &shared.model);
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(options.threads)
+            .thread_name(|i| format!("sampler-{i}"))
+            .build()
+            .map_err(|e| failed(format!("starting threads: {e}")))?;
+        let heads = model.config.heads();
+        let page_bytes = 4 * model.config.num_hidden_layers * 2 * heads.kv * heads.dim * PAGE;
+        let context = model.config.max_position_embeddings;
+        let pages = match options.cache_mib {
+            0 => {
+                let free = Machine::free_memory().map_or(usize::MAX, |bytes| bytes as usize / 4);
+                (USUAL_CACHE / page_bytes).max(4 * context.div_ceil(PAGE)).min(free / page_bytes)
+            }
+            mib => (mib << 20) / page_bytes,
+        };
+        let pages = pages.clamp(1, MOST_PAGES) as u32;
+        let limits = Limits { pages, reading: (READING_WORK / model.layout.len).clamp(64, 8192), running: 1 << 14 };
+        Ok(Arc::new(Core {
+            inbox: Mutex::default(),
+            engine: Mutex::new(Engine {
+                scheduler: Scheduler::new(limits, !options.no_sharing, shared.renderer.clone()),
+                device: CpuDevice::new(Arc::clone(shared), pages),
+                held: Vec::new(),
+                new: Vec::new(),
+                cancelled: Vec::new(),
+            }),
+            stats: Mutex::new(SamplerStats { pages: u64::from(pages), ..Default::default() }),
+            pool,
+            context,
+        }))
+    }
+
+    /// Hands a checked request to the scheduler.
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        what: Request,
+        id: WeightsId,
+        weights: Arc<Weights<Cpu>>,
+        streams: bool,
+    ) -> Pending {
+        let ticket = Ticket::new(streams);
+        let submission = Submission { what, id, weights, ticket: Arc::clone(&ticket) };
+        let mut inbox = locked(&self.inbox);
+        inbox.new.push(submission);
+        self.wake(inbox);
+        Pending::new(Arc::clone(self), ticket)
+    }
+
+    pub(crate) fn cancel(self: &Arc<Self>, ticket: &Arc<Ticket>) {
+        let mut inbox = locked(&self.inbox);
+        inbox.cancelled.push(Arc::clone(ticket));
+        self.wake(inbox);
+    }
+
+    fn wake(self: &Arc<Self>, mut inbox: MutexGuard<'_, Inbox>) {
+        if !std::mem::replace(&mut inbox.driving, true) {
+            drop(inbox);
+            let core = Arc::clone(self);
+            self.pool.spawn(move || core.drive());
+        }
+    }
+
+    pub(crate) fn stats(&self) -> SamplerStats {
+        *locked(&self.stats)
+    }
+
+    fn drive(&self) {
+        let mut engine = locked(&self.engine);
+        let engine = &mut *engine;
+        loop {
+            let mut inbox = locked(&self.inbox);
+            std::mem::swap(&mut inbox.new, &mut engine.new);
+            std::mem::swap(&mut inbox.cancelled, &mut engine.cancelled);
+            if engine.new.is_empty() && engine.cancelled.is_empty() && engine.scheduler.idle() {
+                inbox.driving = false;
+                return;
+            }
+            drop(inbox);
+            let step = catch_unwind(AssertUnwindSafe(|| engine.turn(self.context)));
+            let failure = match step {
+                Ok(Ok(())) => None,
+                Ok(Err(e)) => Some(e.to_string()),
+                Err(panic) => Some(message(panic.as_ref())),
+            };
+            *locked(&self.stats) = engine.scheduler.stats;
+            if let Some(reason) = failure {
+                engine.fail(&reason);
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Empties the inbox and takes a step.
+    fn turn(&mut self, context: usize) -> Result<()> {
+        self.forget_stale_weights();
+        for s in std::mem::take(&mut self.new) {
+            self.accept(s, context);
+        }
+        for ticket in std::mem::take(&mut self.cancelled) {
+            // Its number may be another's by now.
+            let key = ticket.key().filter(|k| {
+                self.scheduler.requests.get(*k).is_some_and(|a| Arc::ptr_eq(&a.ticket, &ticket))
+            });
+            if let Some(key) = key {
+                let weights = self.scheduler.requests.at(key).weights;
+                self.scheduler.cancel(key);
+                release(&mut self.held, &mut self.device, weights);
+            }
+        }
+        if self.scheduler.idle() {
+            return Ok(());
+        }
+        let mut ended = Vec::new();
+        let result = self.scheduler.step(&mut self.device, |active, error| {
+            ended.push(active.weights);
+            let (ticket, outcome) = schedule::outcome(active, error);
+            ticket.finish(outcome);
+        });
+        for weights in ended {
+            release(&mut self.held, &mut self.device, weights);
+        }
+        result
+    }
+
+    fn accept(&mut self, s: Submission, context: usize) {
+        let Submission { what, id, weights, ticket } = s;
+        let number = self.number(&weights);
+        let active = match what {
+            Request::Sample(r) => Active::sample(r, id, number, context, Arc::clone(&ticket)),
+            Request::Score(r) => Active::score(r, id, number, Arc::clone(&ticket)),
+        };
+        match self.scheduler.submit(active) {
+            Ok(key) => {
+                ticket.set_key(key);
+                self.held[number as usize].requests += 1;
+                self.device.weights[number as usize] = Some(weights);
+            }
+            Err((_, error)) => ticket.finish(Err(error)),
+        }
+    }
+
+    /// The scheduler's number for a set of weights.
+    fn number(&mut self, weights: &Arc<Weights<Cpu>>) -> u32 {
+        let same = |h: &Held| std::ptr::eq(h.weights.as_ptr(), Arc::as_ptr(weights));
+        if let Some(i) = self.held.iter().position(same) {
+            return i as u32;
+        }
+        let number = self.scheduler.add_weights();
+        let held = Held { weights: Arc::downgrade(weights), requests: 0 };
+        match self.held.get_mut(number as usize) {
+            Some(place) => *place = held,
+            None => {
+                self.held.push(held);
+                self.device.weights.push(None);
+            }
+        }
+        number
+    }
+
+    /// What was computed with weights that are no longer there is of no use.
+    fn forget_stale_weights(&mut self) {
+        for (i, h) in self.held.iter_mut().enumerate() {
+            if h.requests == 0 && !std::ptr::eq(h.weights.as_ptr(), Weak::new().as_ptr()) && h.weights.strong_count() == 0
+            {
+                self.scheduler.drop_weights(i as u32);
+                h.weights = Weak::new();
+            }
+        }
+    }
+
+    /// Answers every request with the reason and starts anew.
+    fn fail(&mut self, reason: &str) {
+        let all: Vec<Active> = self.scheduler.abandon().collect();
+        self.held.clear();
+        self.device.weights.clear();
+        for active in all {
+            active.ticket.finish(Err(failed(reason.to_owned())));
+        }
+    }
+}
+
+fn release(held: &mut [Held], device: &mut CpuDevice, weights: u32) {
+    let h = &mut held[weights as usize];
+    h.requests -= 1;
+    if h.requests == 0 {
+        device.weights[weights as usize] = None;
+    }
+}
+
+fn failed(reason: String) -> Error {
+    Error::Engine { engine: "native sampler".to_owned(), reason }
+}
+
+fn message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_else(|| "a panic".to_owned())
+}
+
+/// Scores of a request that asks for none.
+pub(crate) fn no_scores(id: WeightsId) -> Outcome {
+    Outcome::Scores(mage_engine::Scores { logprobs: Vec::new(), entropies: Vec::new(), weights: id })
+}

@@ -1,0 +1,114 @@
+//! Which tokens come next?
+//!
+//! All requests are worked on at once, sharing what their beginnings have in common, and each gets exactly the tokens and
+//! log-probabilities it would get alone: every kernel gives a row the same bits in any company.
+//!
+//! `schedule` decides who goes next and `prefix` what need not be computed again; both know pages and tokens as numbers.
+//! `device` is what they ask of a device, `execute` how the CPU does it, `drive` who calls whom and when, `ticket` how
+//! answers get back, `active` where each request stands. `plain` does one request at a time without any of this, and is
+//! what all of it is tested against.
+
+mod active;
+mod device;
+mod drive;
+mod execute;
+mod pages;
+mod plain;
+mod prefix;
+mod schedule;
+mod ticket;
+
+pub use schedule::SamplerStats;
+pub use ticket::TokenStream;
+
+use crate::engine::Shared;
+use drive::{Core, Request};
+use mage_engine::{
+    BoxFuture, Error, LogProbs, Renderer, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest, Scores,
+};
+use std::sync::Arc;
+
+/// The embedded sampler. Clones share everything.
+#[derive(Clone)]
+pub struct NativeSampler {
+    shared: Arc<Shared>,
+    caps: Arc<SamplerCaps>,
+    core: Arc<Core>,
+}
+
+impl NativeSampler {
+    pub(crate) fn new(shared: Arc<Shared>) -> Result<Self> {
+        let caps = SamplerCaps {
+            engine: "native".to_owned(),
+            token_ids: true,
+            logprobs: LogProbs::Both,
+            masks: true,
+            stop_texts: shared.renderer.is_some(),
+            batch_invariant: true,
+            max_context: shared.model.config.max_position_embeddings,
+        };
+        let core = Core::new(&shared)?;
+        Ok(NativeSampler { shared, caps: Arc::new(caps), core })
+    }
+
+    /// The model's tokenizer and template, where it has them.
+    pub fn renderer(&self) -> Option<&Arc<Renderer>> {
+        self.shared.renderer.as_ref()
+    }
+
+    /// What has happened so far.
+    pub fn stats(&self) -> SamplerStats {
+        self.core.stats()
+    }
+
+    /// Continues a prompt and shows each token as it comes. Work starts at once, with the weights published now.
+    pub fn stream(&self, request: SampleRequest) -> Result<TokenStream> {
+        self.check(&request)?;
+        let (id, weights) = self.shared.published.get(&request.weights)?;
+        Ok(TokenStream::new(self.core.submit(Request::Sample(request), id, weights, true)))
+    }
+
+    fn check(&self, request: &SampleRequest) -> Result<()> {
+        request.check(self.shared.model.config.vocab_size, self.caps.max_context)?;
+        if !request.params.stop_texts.is_empty() && self.shared.renderer.is_none() {
+            return Err(Error::unsupported("stop at texts", "this model has no tokenizer; give stop_ids"));
+        }
+        Ok(())
+    }
+}
+
+impl Sampler for NativeSampler {
+    fn caps(&self) -> &SamplerCaps {
+        &self.caps
+    }
+
+    /// Work starts when this is called, with the weights published then; dropping the future gives the request up.
+    fn sample(&self, request: SampleRequest) -> BoxFuture<'_, Result<Sample>> {
+        let begun = self.check(&request).and_then(|()| self.shared.published.get(&request.weights));
+        match begun {
+            Ok((id, weights)) => {
+                let pending = self.core.submit(Request::Sample(request), id, weights, false);
+                Box::pin(async move { pending.await.and_then(ticket::sample) })
+            }
+            Err(e) => Box::pin(std::future::ready(Err(e))),
+        }
+    }
+
+    /// Work starts when this is called, with the weights published then; dropping the future gives the request up.
+    fn score(&self, request: ScoreRequest) -> BoxFuture<'_, Result<Scores>> {
+        let vocabulary = self.shared.model.config.vocab_size;
+        let begun = request
+            .check(vocabulary, self.caps.max_context)
+            .and_then(|()| self.shared.published.get(&request.weights));
+        match begun {
+            Ok((id, _)) if request.from == request.tokens.len() => {
+                Box::pin(std::future::ready(ticket::scores(drive::no_scores(id))))
+            }
+            Ok((id, weights)) => {
+                let pending = self.core.submit(Request::Score(request), id, weights, false);
+                Box::pin(async move { pending.await.and_then(ticket::scores) })
+            }
+            Err(e) => Box::pin(std::future::ready(Err(e))),
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Whatever else runs, each request gets the bits that plain one-by-one decoding gives.
+
+use mage_engine::{
+    ActionSet, AdapterName, BoxFuture, Loss, Objective, OptimStep, PerToken, Result, Sample, SampleRequest, Sampler,
+    SamplingParams, ScoreRequest, Scores, TokenForest, Trainer, block_on,
+};
+use mage_env::{Rng, Seed};
+use mage_native::{Config, NativeModel, NativeSampler, NativeTrainer, Options};
+use rand::RngExt;
+use std::future::poll_fn;
+use std::task::Poll;
+
+fn config(rng: &mut Rng) -> Config {
+    let kv = rng.random_range(1..3);
+    Config {
+        vocab_size: 23,
+        hidden_size: 16,
+        intermediate_size: 24,
+        num_hidden_layers: rng.random_range(1..4),
+        num_attention_heads: kv * rng.random_range(1..4_usize),
+        num_key_value_heads: kv,
+        head_dim: [4, 8, 10][rng.random_range(0..3_usize)],
+        rms_norm_eps: 1e-6,
+        rope_theta: 10_000.0,
+        tie_word_embeddings: rng.random(),
+        max_position_embeddings: 160,
+        bos_token_id: None,
+        eos_token_ids: vec![],
+    }
+}
+
+fn learn(trainer: &mut NativeTrainer, rng: &mut Rng) {
+    let tokens: Vec<u32> = (0..10).map(|_| rng.random_range(0..23)).collect();
+    let row = (tokens, PerToken { weights: [0.0].into_iter().chain([1.0; 9]).collect(), ..Default::default() });
+    trainer.forward_backward(&TokenForest::of_rows([row]), &Loss::of(Objective::CrossEntropy)).unwrap();
+    trainer.optim_step(&OptimStep { learning_rate: 0.05, ..Default::default() }).unwrap();
+}
+
+/// Publishes the weights of now under a name, and under one that keeps this version.
+fn publish(trainer: &mut NativeTrainer, name: &AdapterName) {
+    let version = trainer.publish(name).unwrap();
+    trainer.publish(&kept(name, version.0)).unwrap();
+}
+
+fn kept(name: &AdapterName, version: u64) -> AdapterName {
+    AdapterName::new(&format!("{name} as of {version}"))
+}
+
+fn tokens(rng: &mut Rng) -> Vec<u32> {
+    let (root, shared) = (rng.random_range(0..3_u32), rng.random_range(0..70_usize));
+    let own = rng.random_range(1..20_usize);
+    (0..shared as u32).map(|i| (i * 5 + root) % 23).chain((0..own).map(|_| rng.random_range(0..23))).collect()
+}
+
+fn request(rng: &mut Rng, names: &[AdapterName]) -> SampleRequest {
+    let params = SamplingParams {
+        temperature: [0.0, 0.7, 1.0, 1.5][rng.random_range(0..4_usize)],
+        top_k: [0, 0, 5][rng.random_range(0..3_usize)],
+        top_p: [1.0, 1.0, 0.8][rng.random_range(0..3_usize)],
+        min_p: [0.0, 0.0, 0.05][rng.random_range(0..3_usize)],
+        max_tokens: rng.random_range(1..40),
+        stop_ids: if rng.random() { vec![7] } else { vec![] },
+        seed: rng.random(),
+        ..Default::default()
+    };
+    let thinking = if rng.random() { Some(2) } else { None };
+    let set = || ActionSet::new([vec![3, 4], vec![3, 5, 6], vec![9]], Some(22), thinking).unwrap();
+    SampleRequest {
+        weights: names[rng.random_range(0..names.len())].clone(),
+        prompt: tokens(rng),
+        params,
+        allowed: (rng.random_range(0..3) == 0).then(set),
+    }
+}
+
+enum Asked<'a> {
+    Sample(SampleRequest, BoxFuture<'a, Result<Sample>>),
+    Score(ScoreRequest, BoxFuture<'a, Result<Scores>>),
+}
+
+enum Answered {
+    Sample(SampleRequest, Sample),
+    Score(ScoreRequest, Scores),
+}
+
+/// Waits until at least one of the requests is answered and takes all that are.
+fn some_answers(pending: &mut Vec<Asked<'_>>) -> Vec<Answered> {
+    block_on(poll_fn(|context| {
+        let mut done = Vec::new();
+        let mut left = Vec::new();
+        for asked in pending.drain(..) {
+            match asked {
+                Asked::Sample(r, mut f) => match f.as_mut().poll(context) {
+                    Poll::Ready(s) => done.push(Answered::Sample(r, s.unwrap())),
+                    Poll::Pending => left.push(Asked::Sample(r, f)),
+                },
+                Asked::Score(r, mut f) => match f.as_mut().poll(context) {
+                    Poll::Ready(s) => done.push(Answered::Score(r, s.unwrap())),
+                    Poll::Pending => left.push(Asked::Score(r, f)),
+                },
+            }
+        }
+        *pending = left;
+        if done.is_empty() && !pending.is_empty() { Poll::Pending } else { Poll::Ready(done) }
+    }))
+}
+
+fn check(sampler: &NativeSampler, answered: Answered) {
+    match answered {
+        Answered::Sample(r, s) => {
+            assert_eq!(s.weights.name, r.weights);
+            let r = SampleRequest { weights: kept(&r.weights, s.weights.version.0), ..r };
+            let plain = sampler.generate(&r, |_| ()).unwrap();
+            assert!(s.tokens == plain.tokens && s.finish == plain.finish, "{s:?}\n{plain:?}");
+            assert!(s.logprobs == plain.logprobs && s.drawn_logprobs == plain.drawn_logprobs, "{s:?}\n{plain:?}");
+        }
+        Answered::Score(r, s) => {
+            let r = ScoreRequest { weights: kept(&r.weights, s.weights.version.0), ..r };
+            let plain = sampler.score_all(&[r]).unwrap().remove(0);
+            assert!(s.logprobs == plain.logprobs && s.entropies == plain.entropies);
+        }
+    }
+}
+
+fn random_schedule(seed: Seed) -> (u64, u64) {
+    let mut rng = seed.rng();
+    let model = NativeModel::new(config(&mut rng), 0.3, seed, None).unwrap();
+    let options = Options {
+        threads: rng.random_range(1..4),
+        // A page is some kilobytes: the smallest caches are hard up for room.
+        cache_mib: [0, 1, 1][rng.random_range(0..3_usize)],
+        no_sharing: rng.random_range(0..6) == 0,
+        ..Default::default()
+    };
+    let (mut trainer, sampler) = model.train(options).unwrap();
+    let names: Vec<AdapterName> = ["policy", "rival", "reference"].map(AdapterName::new).into();
+    for name in &names {
+        learn(&mut trainer, &mut rng);
+        publish(&mut trainer, name);
+    }
+    let mut pending: Vec<Asked<'_>> = Vec::new();
+    let mut to_come = rng.random_range(10..80_usize);
+    let mut answered = 0;
+    while to_come > 0 || !pending.is_empty() {
+        for _ in 0..rng.random_range(0..30_usize).min(to_come) {
+            to_come -= 1;
+            if rng.random_range(0..4) == 0 {
+                let tokens = tokens(&mut rng);
+                let from = rng.random_range(1..=tokens.len());
+                let weights = names[rng.random_range(0..names.len())].clone();
+                let r = ScoreRequest { weights, tokens, from, allowed: vec![] };
+                pending.push(Asked::Score(r.clone(), sampler.score(r)));
+            } else {
+                let r = request(&mut rng, &names);
+                pending.push(Asked::Sample(r.clone(), sampler.sample(r)));
+            }
+        }
+        if rng.random_range(0..4) == 0 && !pending.is_empty() {
+            pending.swap_remove(rng.random_range(0..pending.len())); // nobody waits for this one any more
+        }
+        if rng.random_range(0..6) == 0 {
+            learn(&mut trainer, &mut rng);
+            publish(&mut trainer, &names[rng.random_range(0..2_usize)]);
+        }
+        for a in some_answers(&mut pending) {
+            check(&sampler, a);
+            answered += 1;
+        }
+    }
+    let stats = sampler.stats();
+    assert!(stats.finished >= answered - stats.prompt_tokens.min(answered));
+    (stats.shared_tokens, stats.cancelled)
+}
+
+#[test]
+fn random_schedules_change_no_bit() {
+    let count = if cfg!(feature = "long") { 1000 } else { 40 };
+    let (mut shared, mut cancelled) = (0, 0);
+    for i in 0..count {
+        let (s, c) = random_schedule(Seed::new(3).at(i));
+        shared += s;
+        cancelled += c;
+    }
+    assert!(shared > 0 && cancelled > 0, "the schedules were too tame: {shared} shared, {cancelled} cancelled");
+}
