@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Which method adapts best in Kuhn poker, and what do the known pitfalls cost?
+
+Trains every arm with every seed at equal episodes per update and puts last-episode scores side by side, with intervals over
+seeds and paired tests. Needs only Python and a release build:
+
+    cargo build --release && python3 docs/results/kuhn_methods.py --jobs 2
+
+Every finished run is one line of the result file; run it again to go on where it stopped.
+"""
+import argparse, itertools, json, math, os, random, statistics, subprocess, sys, tempfile, time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+METHODS = {
+    "mage": ["mage"],
+    "lamer": ["lamer"],
+    "own-episode": ["own-episode"],
+    "gigpo": ["gigpo"],
+    "grpo": ["grpo"],
+}
+# Each pitfall is `mage` with one thing done as the released code does it, or as people often do.
+PITFALLS = {
+    "row-mean two-level baseline": ["mage", "--set", "method.estimator.kind=gigpo", "--set", "method.estimator.baseline=row"],
+    "uncredited reflections": [
+        "mage", "--set", "method.estimator.kind=gigpo", "--set", "method.estimator.baseline=row",
+        "--set", "method.credit.reflection=faithful",
+    ],
+    "std normalisation": ["mage", "--set", "method.estimator.kind=grpo", "--set", "method.estimator.signal=return"],
+    "low entropy (0.01)": ["mage", "--set", "loss.entropy=0.01", "--set", "loss.entropy_end=0.001"],
+}
+LONGER = {"mage, ten episodes at test time": ["mage", "--set", "eval.episodes=10"]}
+
+
+def run(mage, arm, args, seed, work):
+    out = Path(work) / f"{arm}-{seed}".replace(" ", "_")
+    command = [mage, "train", "kuhn", args[0], "--seed", str(seed), "--threads", "1", "--out", str(out), "--json", "--quiet",
+               "--set", "eval.every=0", "--set", "records.every=0", *args[1:]]
+    started = time.time()
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{arm}, seed {seed}: {done.stderr}")
+    outcome = json.loads(done.stdout.strip().splitlines()[-1])["outcome"]
+    metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    ceilings = outcome["ceilings"]["mean"]
+    return {
+        "arm": arm, "seed": seed, "seconds": round(time.time() - started, 1),
+        "score": [e["mean"] for e in outcome["after"]["score"]], "se": [e["se"] for e in outcome["after"]["score"]],
+        "blanked": [e["mean"] for e in outcome["blanked"]["score"]],
+        "entropy": metrics[-1]["entropy"], "factual": metrics[-1].get("factual"),
+        "memoryless": ceilings["memoryless"], "adaptive": ceilings["sum"]["by_episode"],
+    }
+
+
+def interval(values, draws=10_000):
+    """Bootstrap over seeds."""
+    rng = random.Random(0)
+    means = sorted(statistics.fmean(rng.choices(values, k=len(values))) for _ in range(draws))
+    return means[int(0.025 * draws)], means[int(0.975 * draws)]
+
+
+def sign_flip(differences):
+    """Exact two-sided permutation test of paired differences: the share of sign patterns at least as extreme."""
+    seen = abs(sum(differences))
+    patterns = itertools.product((1, -1), repeat=len(differences))
+    extreme = sum(abs(sum(s * d for s, d in zip(signs, differences))) >= seen - 1e-12 for signs in patterns)
+    return extreme / 2 ** len(differences)
+
+
+def table(results):
+    by_arm = {}
+    for r in results:
+        by_arm.setdefault(r["arm"], {})[r["seed"]] = r
+    lines = ["| arm | seeds | episode 1 | episode 2 | last episode | 95 % interval over seeds | lowest | last, memory blanked |",
+             "|---|---|---|---|---|---|---|---|"]
+    for arm, runs in by_arm.items():
+        mean = lambda n: statistics.fmean(r["score"][n] for r in runs.values())
+        last = [r["score"][-1] for r in runs.values()]
+        low, high = interval(last)
+        blank = statistics.fmean(r["blanked"][-1] for r in runs.values())
+        lines.append(f"| {arm} | {len(runs)} | {mean(0):.3f} | {mean(1):.3f} | **{statistics.fmean(last):.3f}** "
+                     f"| {low:.3f} to {high:.3f} | {min(last):.3f} | {blank:.3f} |")
+    base = by_arm.get("mage")
+    if base:
+        lines += ["", "| `mage` minus | last episode, mean over paired seeds | 95 % interval | p (sign-flip, exact) |", "|---|---|---|---|"]
+        for arm, runs in by_arm.items():
+            pairs = [base[s]["score"][-1] - r["score"][-1] for s, r in runs.items() if s in base and len(r["score"]) == 3]
+            if arm != "mage" and len(pairs) > 2:
+                low, high = interval(pairs)
+                lines.append(f"| {arm} | {statistics.fmean(pairs):+.3f} ({len(pairs)} pairs) | {low:+.3f} to {high:+.3f} | {sign_flip(pairs):.3f} |")
+    for arm, runs in by_arm.items():
+        curves = [r["score"] for r in runs.values()]
+        if len(curves[0]) > 3:
+            one = next(iter(runs.values()))
+            lines += ["", f"{arm}, {len(runs)} seeds:", "", "| episode | " + " | ".join(str(n + 1) for n in range(len(curves[0]))) + " |",
+                      "|---" * (len(curves[0]) + 1) + "|",
+                      "| policy | " + " | ".join(f"{statistics.fmean(c[n] for c in curves):.3f}" for n in range(len(curves[0]))) + " |",
+                      "| best learner | " + " | ".join(f"{v:.3f}" for v in one["adaptive"]) + " |"]
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mage", default="target/release/mage")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--arms", default="methods,pitfalls,longer", help="which arms: methods, pitfalls, longer")
+    parser.add_argument("--results", default="docs/results/kuhn_methods.jsonl")
+    options = parser.parse_args()
+    arms = {}
+    for group in options.arms.split(","):
+        arms |= {"methods": METHODS, "pitfalls": PITFALLS, "longer": LONGER}[group]
+    path = Path(options.results)
+    results = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    known = {(r["arm"], r["seed"]) for r in results}
+    jobs = [(arm, seed) for seed in range(options.seeds) for arm in arms if (arm, seed) not in known]
+    with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(options.jobs) as pool:
+        mage = os.path.abspath(options.mage)
+        for result in pool.map(lambda j: run(mage, j[0], arms[j[0]], j[1], work), jobs):
+            results.append(result)
+            with path.open("a") as file:
+                file.write(json.dumps(result) + "\n")
+            print(f"{result['arm']}, seed {result['seed']}: {result['score'][-1]:.3f} in {result['seconds']:.0f} s", file=sys.stderr, flush=True)
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()
