@@ -21,6 +21,18 @@ pub trait Env: Send {
     /// The canonical actions of this moment, or `None` where any text may be sent.
     fn legal(&self) -> Option<Vec<String>>;
 
+    /// Whether an action in canonical form can be carried out now: the listed ones, unless an environment also allows
+    /// actions it cannot list.
+    fn allows(&self, action: &str) -> bool {
+        self.legal().is_none_or(|legal| legal.iter().any(|a| a == action))
+    }
+
+    /// The listed actions as compact prompts name them, one word each; [`parse`](Env::parse) reads both. The canonical
+    /// ones unless an environment has shorter words for them.
+    fn compact_legal(&self) -> Option<Vec<String>> {
+        self.legal()
+    }
+
     /// The current state alone, no history.
     fn anchor(&self) -> Anchor;
 

@@ -76,6 +76,7 @@ impl Registry {
         registry.register(crate::kuhn::KuhnFactory::default());
         registry.register(crate::tictactoe::TicTacToeFactory::default());
         registry.register(crate::sokoban::SokobanFactory::default());
+        registry.register(crate::webshop::WebshopFactory);
         registry
     }
 

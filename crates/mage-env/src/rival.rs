@@ -72,20 +72,9 @@ impl Chain {
 
     /// Starts anywhere, stays with probability `stay`, otherwise goes to any other state with equal probability.
     pub fn staying(n: usize, stay: f64) -> Self {
-        let leave = if n > 1 { (1.0 - stay) / (n - 1) as f64 } else { 0.0 };
-        let row = |i| {
-            (0..n)
-                .map(|j| {
-                    if i == j && n > 1 {
-                        stay
-                    } else if n == 1 {
-                        1.0
-                    } else {
-                        leave
-                    }
-                })
-                .collect()
-        };
+        let stay = if n == 1 { 1.0 } else { stay };
+        let leave = (1.0 - stay) / n.saturating_sub(1).max(1) as f64;
+        let row = |i| (0..n).map(|j| if i == j { stay } else { leave }).collect();
         Chain { start: vec![1.0 / n as f64; n], next: (0..n).map(row).collect() }
     }
 
@@ -166,10 +155,19 @@ impl<G: Game + 'static> OpponentKinds<G> {
         if spec.kind == SWITCHING {
             return self.build_switching(spec);
         }
-        Ok(Rival::stationary(&spec.name, self.strategy(&spec.kind, &spec.params)?))
+        let strategy = self.strategy(&spec.kind, &spec.params);
+        let strategy = strategy.map_err(|e| match e {
+            // The place of a mistake is the opponent the user named.
+            Error::Invalid { problem, .. } => Error::invalid(format!("opponent `{}`", spec.name), problem),
+            other => other,
+        })?;
+        Ok(Rival::stationary(&spec.name, strategy))
     }
 
     fn strategy(&self, kind: &str, params: &Options) -> Result<Strategy<G>> {
+        if kind == SWITCHING {
+            return Err(Error::invalid("between", "a switching opponent cannot switch between switching opponents"));
+        }
         let known = || self.kinds.keys().cloned().chain([SWITCHING.to_owned()]);
         let (_, make) = self.kinds.get(kind).ok_or_else(|| Error::unknown("kind of opponent", kind, known()))?;
         make(params)

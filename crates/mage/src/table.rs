@@ -24,6 +24,10 @@ where
         column.set_padding((0, 2));
         column.set_cell_alignment(if i == 0 { CellAlignment::Left } else { alignment });
     }
+    // A terminal that does not know its width says 0; a table squeezed into that is unreadable.
+    if table.width().is_some_and(|w| w < 20) {
+        table.set_content_arrangement(ContentArrangement::Disabled);
+    }
     let text = table.to_string();
     match text.split_once('\n') {
         Some((head, body)) => format!("{}\n{}", styled(BOLD, head.trim_end()), trim_lines(body)),

@@ -39,7 +39,7 @@ use std::{
 };
 
 /// How much may be done on one grid before a coarser one is tried, counted in particles moved: this much, and so many times
-/// what the first episode alone takes. Enough for thousands of beliefs in any game, and seconds at most.
+/// what the first episode alone takes. Enough for thousands of beliefs in any game; some seconds of work.
 const WORK_LIMIT: u64 = 2_000_000;
 const WORK_LIMIT_IN_EPISODES: u64 = 200;
 

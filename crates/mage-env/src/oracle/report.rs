@@ -25,6 +25,15 @@ pub struct OracleReport {
     pub notes: Vec<String>,
 }
 
+impl OracleReport {
+    /// How far the best learner's curves may be below the optimum, because beliefs were merged: the worse of the last
+    /// episode and the mean over episodes.
+    pub fn error(&self) -> f64 {
+        let worst = |s: &SeatOracle| s.last_error.max(s.sum_error / f64::from(self.episodes.max(1)));
+        self.seats.iter().map(worst).fold(0.0, f64::max)
+    }
+}
+
 /// An opponent that states no probabilities, met from one seat. All else in the report takes the moves it was seen to make
 /// for its probabilities; an answer fitted to them is a little lucky, and fresh games tell by how much.
 #[derive(Clone, Debug, PartialEq, Serialize)]

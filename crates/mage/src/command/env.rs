@@ -8,7 +8,7 @@ use crate::{
     table::{columns, score, table},
     usage,
 };
-use mage_env::{EnvFactory, ReferenceDoc, Schema, oracle::OracleReport, oracle::SeatOracle};
+use mage_env::{EnvFactory, Population, ReferenceDoc, Schema, oracle::OracleReport, oracle::SeatOracle};
 use serde::Serialize;
 
 pub(crate) fn run(app: &App, args: &Env, out: &Output) -> anyhow::Result<()> {
@@ -58,7 +58,8 @@ fn show(app: &App, args: &Show, out: &Output) -> anyhow::Result<()> {
     let (factory, population) = pick(app, &args.env, &args.whom)?;
     let mut shown = Shown::of(&*factory);
     if args.oracles {
-        let report = factory.oracles(&population, &args.whom.split, args.episodes)?;
+        let report =
+            out.waiting("working out the ceilings", || factory.oracles(&population, &args.whom.split, args.episodes))?;
         shown.oracles = Some(report.ok_or_else(|| usage(format!("{} has no exact ceilings", args.env)))?);
     }
     if out.json {
@@ -66,7 +67,12 @@ fn show(app: &App, args: &Show, out: &Output) -> anyhow::Result<()> {
     }
     match &shown.oracles {
         Some(report) => print_oracles(report, out),
-        None => print_schema(&shown, out),
+        None => {
+            print_schema(&shown, out)?;
+            print_population(&population, &args.whom.split, out)?;
+            out.hint(format!("\nmage env show {} --oracles computes the best that can be done.", shown.id));
+            Ok(())
+        }
     }
 }
 
@@ -97,8 +103,17 @@ fn print_schema(shown: &Shown, out: &Output) -> anyhow::Result<()> {
     if !shown.populations.is_empty() {
         out.line(format!("\npopulations: {}", shown.populations.join(", ")))?;
     }
-    out.hint(format!("\nmage env show {} --oracles computes the best that can be done.", shown.id));
     Ok(())
+}
+
+/// Whom one meets in a split, and how often.
+fn print_population(population: &Population, split: &str, out: &Output) -> anyhow::Result<()> {
+    let opponents = population.in_split(split)?;
+    if opponents.is_empty() {
+        return Ok(());
+    }
+    let shares = opponents.iter().map(|(share, spec)| format!("{} {:.0} %", spec.name, 100.0 * share));
+    out.line(format!("\n{split} opponents: {}", shares.collect::<Vec<_>>().join(", ")))
 }
 
 fn print_oracles(report: &OracleReport, out: &Output) -> anyhow::Result<()> {

@@ -47,7 +47,12 @@ pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
         factory: Arc::clone(&factory),
     };
     let results = play(&evaluation, args.records.as_deref(), out)?;
-    let ceilings = factory.oracles(&population, split, args.episodes)?;
+    let ceilings = if args.early_stop {
+        out.hint("No ceilings with --early-stop: they are for all tasks, its later episodes for those not yet won.");
+        None
+    } else {
+        out.waiting("working out the ceilings", || factory.oracles(&population, split, args.episodes))?
+    };
     let report = Report::new(args, &evaluation, &schema.unit, &results, ceilings);
     if let Some(path) = &args.plot {
         std::fs::write(path, report.chart().svg()).with_context(|| format!("cannot write {}", path.display()))?;
@@ -70,12 +75,12 @@ fn play(evaluation: &Evaluation, records: Option<&Path>, out: &Output) -> anyhow
         Some(path) => {
             let mut store = RecordStore::open(path)?;
             if store.repaired_bytes() > 0 {
-                out.hint(format!("{}: dropped a record that was half written", path.display()));
+                out.warn(format!("{}: dropped a record that was half written", path.display()));
             }
-            let wanted: HashSet<_> = tasks.iter().enumerate().map(|(i, t)| evaluation.key(i, t)).collect();
+            let mut wanted: HashSet<_> = tasks.iter().enumerate().map(|(i, t)| evaluation.key(i, t)).collect();
             for record in read_records(path)? {
                 let record = record?;
-                if wanted.contains(&record.key) {
+                if wanted.remove(&record.key) {
                     each(&record);
                 }
             }
@@ -171,6 +176,9 @@ impl<'a> Report<'a> {
         self.print_curve(out)?;
         if !self.summary.by_opponent.is_empty() {
             self.print_opponents(out)?;
+        }
+        if let Some(error) = self.ceilings.as_ref().map(OracleReport::error).filter(|e| *e > 5e-4) {
+            out.line(styled(DIM, format!("\nthe best learner may be up to {} better than shown", score(error))))?;
         }
         let invalid = &self.summary.overall.invalid;
         out.line(styled(
