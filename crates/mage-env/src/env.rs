@@ -37,8 +37,7 @@ pub trait Env: Send {
     fn anchor(&self) -> Anchor;
 
     /// The current state for people, where there is something to draw: shown instead of the observation's text, so it
-    /// must say as much, and no more than the agent may see. People
-    /// are shown it in place of the observation's text, so it says all that the text does.
+    /// must say as much, and no more than the agent may see.
     fn picture(&self) -> Option<String> {
         None
     }
