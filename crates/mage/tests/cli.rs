@@ -243,6 +243,23 @@ fn populations_come_from_files() {
 }
 
 #[test]
+fn tictactoe_is_played_on_a_board_against_anybody_that_comes_along() {
+    for opponent in ["mcts-1000", "by-rows", "perfect", "blind-row-1"] {
+        let args = ["play", "tictactoe", "--opponent", opponent, "--seat", "0", "--seed", "1"];
+        let output = run_with_input(&args, b"(4,4)\nmiddle\n2 2\n(2, 2)\nq\n");
+        let text = stdout(&output);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(text.contains("├───┼───┼───┤") && text.contains("│ X │"), "{text}");
+        assert!(text.contains("(4, 4) is not on the board") && text.contains("names no cell"), "{text}");
+        assert!(text.contains("(2,2) is taken"), "{text}");
+        assert!(!(text + &stderr(&output)).contains(opponent));
+    }
+    let unknown = run(&["play", "tictactoe", "--opponent", "mcts-7"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(stderr(&unknown).contains("unknown kind of opponent `mcts-7`"));
+}
+
+#[test]
 fn sokoban_is_played_in_turns_of_moves() {
     let args = ["play", "sokoban", "--seed", "4", "--episodes", "1"];
     let output = run_with_input(&args, b"north\nup\nu, l, d\nright right\nq\n");

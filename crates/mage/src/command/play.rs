@@ -40,9 +40,12 @@ pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
             }
         }
     }
-    let ceilings = out
-        .waiting("working out what was possible", || factory.oracles(&population, &args.whom.split, args.episodes))
-        .unwrap_or(None);
+    let ceilings = match table.scores.len() {
+        0 => None,
+        _ => out
+            .waiting("working out what was possible", || factory.oracles(&population, &args.whom.split, args.episodes))
+            .unwrap_or(None),
+    };
     table.close(args.reveal, &schema.unit, ceilings.as_ref())
 }
 
