@@ -19,25 +19,12 @@ import statistics
 import subprocess
 import sys
 import time
-import venv
+
+import own_venv
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-VENV = HERE / ".venv"
 BAR = 20.0
-
-
-def enter_venv():
-    """Restarts this script inside its own environment, which it makes first where it is missing."""
-    python = VENV / "bin" / "python"
-    if pathlib.Path(sys.prefix).resolve() != VENV.resolve():
-        if not python.exists():
-            print(f"making {VENV}", file=sys.stderr)
-            venv.create(VENV, with_pip=True)
-        have = subprocess.run([python, "-c", "import pyspiel"], capture_output=True)
-        if have.returncode != 0:
-            subprocess.run([python, "-m", "pip", "install", "--quiet", "open_spiel"], check=True, stdout=sys.stderr)
-        sys.exit(subprocess.run([python, __file__, *sys.argv[1:]]).returncode)
 
 
 def openspiel_playouts(game, playouts, rng):
@@ -82,7 +69,7 @@ def main():
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of the table")
     args = parser.parse_args()
-    enter_venv()
+    own_venv.enter("openspiel", "pyspiel", "open_spiel")
 
     import importlib.metadata
 

@@ -7,11 +7,11 @@ gym-sokoban, works out a plan (rooms by seed, random actions in each), times its
 `cargo run --release -p mage-env --example sokoban_speed` do the same. A checksum over all views, rewards and flags shows
 that both did the same work.
 
-    python3 -m venv target/peers/sokoban
-    target/peers/sokoban/bin/pip install gym-sokoban==0.0.6
-    target/peers/sokoban/bin/python benches/peers/sokoban_reference.py [--rooms 150] [--boxes 2] [--check RECORDINGS]
+    python3 benches/peers/sokoban_reference.py [--rooms 150] [--boxes 2] [--check RECORDINGS] [--json]
 
-With --check, rooms and steps are first compared with recordings of the reference itself (JSON lines, gzipped or not).
+Makes a virtual environment beside this file (git-ignored) and installs gym-sokoban into it. With --check, rooms and steps are
+first compared with recordings of the reference itself (JSON lines, gzipped or not). Exit status 1 if the two sides saw different
+things, if steps are less than 1,000 times as fast, or if rooms are less than 200 times as fast.
 """
 
 import argparse
@@ -28,6 +28,10 @@ import warnings
 import zlib
 from collections import deque
 
+import own_venv
+
+if __name__ == "__main__":
+    own_venv.enter("sokoban", "gym_sokoban", "gym-sokoban==0.0.6")
 warnings.filterwarnings("ignore")
 
 import numpy as np  # noqa: E402
@@ -36,6 +40,7 @@ from gym_sokoban.envs.sokoban_env import SokobanEnv  # noqa: E402
 WALL, FLOOR, TARGET, BOX_ON, BOX, PLAYER = range(6)
 SYMBOLS = "#_O√XPS"
 MOVES = [(-1, 0), (1, 0), (0, -1), (0, 1)]
+BARS = {"rooms_per_s": 200, "steps_per_s": 1000}
 MASKS = [
     np.array(m)
     for m in (
@@ -249,16 +254,17 @@ def check(path):
         for action, view, reward, done, _, won in r["steps"]:
             assert env.play(action, "tabs") == (view, reward, done, won), (r["seed"], action)
             steps += 1
-    print(f"the Python side equals the recordings: {rooms} rooms, {steps} steps")
+    print(f"the Python side equals the recordings: {rooms} rooms, {steps} steps", file=sys.stderr)
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rooms", type=int, default=150)
     parser.add_argument("--boxes", type=int, default=2)
     parser.add_argument("--moves", type=int, default=21, help="actions in each room, fewer if it ends")
     parser.add_argument("--repeat", type=int, default=200, help="how often our side does it all")
     parser.add_argument("--check", metavar="RECORDINGS")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON instead of the table")
     args = parser.parse_args()
     sys.setrecursionlimit(10_000)
     if args.check:
@@ -304,11 +310,21 @@ def main():
     theirs = {"rooms_per_s": len(episodes) / room_time, "steps_per_s": steps / step_time}
     if ours["checksum"] != f"{crc:08x}":
         sys.exit(f"the two sides saw different things: {ours['checksum']} and {crc:08x}")
+    ratios = {key: ours[key] / theirs[key] for key in BARS}
+    if args.json:
+        print(json.dumps({"mage": ours, "python": theirs, "ratios": ratios, "bars": BARS}))
+    else:
+        table(episodes, steps, crc, ours, theirs, ratios)
+    sys.exit(0 if all(ratios[key] >= bar for key, bar in BARS.items()) else 1)
+
+
+def table(episodes, steps, crc, ours, theirs, ratios):
     print(f"same {len(episodes)} rooms, same {steps} steps, same views, rewards and flags (checksum {crc:08x})")
     print(f"{'':34}{'Python':>12}{'mage':>14}{'ratio':>10}")
     rows = [("rooms/s", "rooms_per_s"), ("steps/s with solvability and text", "steps_per_s")]
     for name, key in rows:
-        print(f"{name:34}{theirs[key]:12.1f}{ours[key]:14.0f}{ours[key] / theirs[key]:9.0f}×")
+        print(f"{name:34}{theirs[key]:12.1f}{ours[key]:14.0f}{ratios[key]:9.0f}×")
+    print(f"bars: rooms {BARS['rooms_per_s']}×, steps {BARS['steps_per_s']}×")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ impl Twister {
             words[i] =
                 (words[i] ^ (last ^ (last >> 30)).wrapping_mul(1_664_525)).wrapping_add(key[j]).wrapping_add(j as u32);
             i += 1;
-            j = (j + 1) % key.len();
+            j = if j + 1 == key.len() { 0 } else { j + 1 };
             if i == N {
                 words[0] = words[N - 1];
                 i = 1;

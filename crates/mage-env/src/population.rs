@@ -128,6 +128,14 @@ impl Population {
         let population: Population =
             toml::from_str(text).map_err(|e| Error::invalid(place, e.to_string().trim_end().to_owned()))?;
         population.validate(place)?;
+        let settings = population.overrides.values().chain([&population.options]).map(|o| (place.to_owned(), o));
+        let members = population.opponents.iter();
+        let params = members.map(|m| (format!("{place}: opponent `{}`", m.spec.name), &m.spec.params));
+        for (at, options) in settings.chain(params) {
+            if let Some(key) = options.not_finite() {
+                return Err(Error::invalid(at, format!("`{key}` is nan or inf; write a finite number")));
+            }
+        }
         Ok(population)
     }
 
@@ -304,5 +312,12 @@ mod tests {
         assert!(err(&format!("{base}splits = [\"trian\"]")).contains("did you mean `train`"));
         assert!(err(&format!("{base}{}", &base[13..])).contains("the name is taken"));
         assert!(err("env = \"kuhn\"\nseats = [0, 0]").contains("not all 0"));
+        assert_eq!(
+            err(&format!("{base}bet = {{ J = nan, Q = 0.5 }}")),
+            "p.toml: opponent `a`: `bet.J` is nan or inf; write a finite number"
+        );
+        assert!(err(&format!("{base}alpha = [1.0, -inf]")).contains("opponent `a`: `alpha.2` is nan or inf"));
+        assert!(err("env = \"kuhn\"\n[options]\nfee = inf").contains("p.toml: `fee` is nan or inf"));
+        assert!(err("env = \"kuhn\"\n[split.train]\nfee = inf").contains("p.toml: `fee` is nan or inf"));
     }
 }

@@ -47,11 +47,31 @@ impl Options {
         serde_json::from_value(serde_json::Value::Object(map)).map_err(|e| Error::invalid(place, e.to_string()))
     }
 
+    /// The name of the first number that is none, in settings read from a file whose format has `nan` and `inf` but no
+    /// `null`, as TOML has: those numbers become `null` here. Names within a setting follow a dot, places in a list count
+    /// from 1.
+    pub(crate) fn not_finite(&self) -> Option<String> {
+        self.0.iter().find_map(|(key, value)| null_within(value).map(|inner| format!("{key}{inner}")))
+    }
+
     /// The same settings with one more.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<serde_json::Value>) -> Self {
         self.0.insert(key.to_owned(), value.into());
         self
+    }
+}
+
+/// Where a value holds `null`, as what follows the value's own name.
+fn null_within(value: &serde_json::Value) -> Option<String> {
+    use serde_json::Value;
+    match value {
+        Value::Null => Some(String::new()),
+        Value::Array(items) => {
+            items.iter().zip(1..).find_map(|(v, i)| null_within(v).map(|inner| format!(".{i}{inner}")))
+        }
+        Value::Object(map) => map.iter().find_map(|(k, v)| null_within(v).map(|inner| format!(".{k}{inner}"))),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
     }
 }
 

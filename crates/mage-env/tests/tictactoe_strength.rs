@@ -34,6 +34,13 @@ fn play(players: [&dyn Opponent<TicTacToe>; 2], seat: usize, games: u64, seed: S
 
 fn assert_agree(what: &str, ours: Record, recorded: [f64; 3]) {
     let theirs = Record { games: 600.0, shares: recorded };
+    let percent = |r: Record| r.shares.map(|s| format!("{:.1}", 100.0 * s)).join(" / ");
+    eprintln!(
+        "{what}, won / drew / lost: {} % of {} games (recorded {} % of 600)",
+        percent(ours),
+        ours.games,
+        percent(theirs)
+    );
     for (i, ending) in ["won", "drew", "lost"].into_iter().enumerate() {
         let (p, q) = (ours.shares[i], theirs.shares[i]);
         let pooled = (p * ours.games + q * theirs.games) / (ours.games + theirs.games);

@@ -111,7 +111,7 @@ pub(crate) struct Whom {
     /// Opponents, seats and settings: a TOML file, or the name of a built-in population
     #[arg(long, value_name = "FILE|NAME")]
     pub(crate) population: Option<String>,
-    /// Only these opponents: names in the population, or kinds the environment knows
+    /// Only these opponents: names in the population or in a built-in one, or kinds the environment knows
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', alias = "opponents")]
     pub(crate) opponent: Vec<String>,
     /// Which opponents or tasks of the population: train, in-domain, out-of-domain, or a split of its own

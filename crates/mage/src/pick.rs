@@ -22,7 +22,8 @@ pub(crate) fn pick(app: &App, env: &str, whom: &Whom) -> anyhow::Result<(Arc<dyn
         )));
     }
     if !whom.opponent.is_empty() {
-        population.opponents = whom.opponent.iter().map(|name| member(&population, name, &whom.split)).collect();
+        let chosen = whom.opponent.iter().map(|name| member(&*factory, &population, name, &whom.split));
+        population.opponents = chosen.collect();
     }
     if let Some(seat) = whom.seat {
         let seats = factory.schema().seats;
@@ -63,9 +64,18 @@ pub(crate) fn read_population(factory: &dyn EnvFactory, name: &str) -> anyhow::R
     Population::from_file(path).map_err(usage)
 }
 
-/// An opponent by its name in the population, else by its kind, put into the chosen split.
-fn member(population: &Population, name: &str, split: &str) -> Member {
-    let known = population.opponents.iter().find(|m| m.spec.name == name).cloned();
+/// An opponent by its name in the population, else by its kind, else by its name in a population that the environment brings
+/// along; put into the chosen split. A name nobody knows is left as a kind, for the environment to refuse.
+fn member(factory: &dyn EnvFactory, population: &Population, name: &str, split: &str) -> Member {
+    let named = |p: &Population| p.opponents.iter().find(|m| m.spec.name == name).cloned();
+    let is_kind = || factory.schema().opponents.iter().any(|(kind, _)| kind == name);
+    let elsewhere = || factory.populations().iter().find_map(|(_, p)| named(p));
+    let known = named(population).or_else(|| if is_kind() { None } else { elsewhere() });
     let found = known.unwrap_or_else(|| Member { spec: OpponentSpec::of_kind(name), ..Member::seen(name, 1.0) });
-    Member { splits: vec![split.to_owned()], ..found }
+    // Its weight was meant for the company it comes from.
+    Member {
+        splits: vec![split.to_owned()],
+        weight: if named(population).is_some() { found.weight } else { 1.0 },
+        ..found
+    }
 }

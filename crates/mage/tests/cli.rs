@@ -53,6 +53,8 @@ fn mistakes_on_the_command_line_exit_with_2_and_say_what_to_do() {
         (&["eval"], "--policy"),
         (&["eval", "--policy", "random", "--episodes", "0"], "0 is not in 1..=1000"),
         (&["env", "show", "go"], "unknown environment `go`"),
+        (&["env", "conform", "kuhn", "--golden", "x"], "kuhn"),
+        (&["env", "conform", "sokoban", "--golden", "/nowhere/x.jsonl"], "cannot read /nowhere/x.jsonl"),
         (&["frobnicate"], "unrecognized subcommand"),
         (&[], "Usage"),
     ];
@@ -69,8 +71,6 @@ fn failures_exit_with_1() {
     let output = run(&["eval", "--policy", "random", "--tasks", "10", "--records", "/nonexistent/records.jsonl"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("/nonexistent/records.jsonl"));
-    let output = run(&["env", "conform", "kuhn", "--golden", "x"]);
-    assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
@@ -243,12 +243,65 @@ fn populations_come_from_files() {
 }
 
 #[test]
+fn tictactoe_is_played_on_a_board_against_anybody_that_comes_along() {
+    for opponent in ["mcts-1000", "by-rows", "perfect", "blind-row-1"] {
+        let args = ["play", "tictactoe", "--opponent", opponent, "--seat", "0", "--seed", "1"];
+        let output = run_with_input(&args, b"(4,4)\nmiddle\n2 2\n(2, 2)\nq\n");
+        let text = stdout(&output);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(text.contains("├───┼───┼───┤") && text.contains("│ X │"), "{text}");
+        assert!(text.contains("(4, 4) is not on the board") && text.contains("names no cell"), "{text}");
+        assert!(text.contains("(2,2) is taken"), "{text}");
+        assert!(!(text + &stderr(&output)).contains(opponent));
+    }
+    let unknown = run(&["play", "tictactoe", "--opponent", "mcts-7"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(stderr(&unknown).contains("unknown kind of opponent `mcts-7`"));
+}
+
+#[test]
 fn sokoban_is_played_in_turns_of_moves() {
     let args = ["play", "sokoban", "--seed", "4", "--episodes", "1"];
-    let output = run_with_input(&args, b"north\nup\nup, left, down\nright right\nq\n");
+    let output = run_with_input(&args, b"north\nup\nu, l, d\nright right\nq\n");
     let text = stdout(&output);
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(text.contains("the answer names no move") && text.contains("████████████"));
+    assert_eq!(text.matches("the answer names no move").count(), 1, "{text}");
+    assert!(text.contains("████████████"));
+}
+
+#[test]
+fn levels_that_make_no_sense_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("level.txt");
+    let option = format!("levels={}", path.display());
+    let commands: [&[&str]; 2] = [
+        &["play", "sokoban", "--option", &option],
+        &["eval", "--env", "sokoban", "--policy", "optimal", "--tasks", "2", "--option", &option],
+    ];
+    let refused = |expected: &str| {
+        for args in commands {
+            let output = run(args);
+            assert_eq!(output.status.code(), Some(2), "{args:?}");
+            assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+        }
+    };
+    refused("level.txt: no such level file or folder\n");
+    for (level, expected) in [
+        ("", "no level in it"),
+        ("#####\n# $.#\n#####\n", "level at line 1: there is no player"),
+        ("#####\n#@$.#\n####\n", "level.txt, line 3: the row has 4 cells"),
+        ("######\n#@$$.#\n######\n", "more boxes than targets (2 and 1)"),
+        ("#####\n#@$x#\n#####\n", "line 2: `x` in column 4 is not part of a level"),
+    ] {
+        std::fs::write(&path, level).unwrap();
+        refused(expected);
+    }
+    std::fs::write(&path, "#####\n#@$.#\n#####\n").unwrap();
+    for args in commands {
+        assert!(run(args).status.success());
+    }
+    let played = run_with_input(&[commands[0], &["--episodes", "1"]].concat(), b"r\n");
+    assert!(stdout(&played).contains("You won."), "{}", stdout(&played));
 }
 
 #[test]
@@ -295,7 +348,7 @@ fn sokoban_recordings_are_compared() {
     assert!(report["first"]["place"].as_str().unwrap().contains("line 1 (seed 1, 3 by 5, 1 boxes), step 1 (action 4)"));
     assert!(report["first"]["expected"].as_str().unwrap().contains("10.8"));
     let unreadable = conform("{}\n");
-    assert_eq!(unreadable.status.code(), Some(1));
+    assert_eq!(unreadable.status.code(), Some(2));
     assert!(stderr(&unreadable).contains("line 1: not a recorded room"));
     assert_eq!(conform("").status.code(), Some(1), "nothing compared is no success");
 }

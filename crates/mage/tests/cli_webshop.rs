@@ -24,15 +24,13 @@ fn text(output: &Output) -> String {
 
 #[test]
 fn a_person_can_shop() {
-    let input = "click[buy now]\nsearch[running shoes]\nI1\nBUY\n";
+    let input = "click[buy now]\nsearch[running shoes]\nnext\nI1\ndesc\n< p\nBuy\n";
     let output = mage(&["play", "webshop", "--episodes", "1", "--seed", "7"], input);
     let shown = text(&output);
     assert!(output.status.success(), "{shown}");
-    assert!(
-        shown.contains("Instruction: [SEP] Look for ") && shown.contains("click[buy now] is not possible here"),
-        "{shown}"
-    );
-    assert!(shown.contains("'Page 1 (Total results: ") && shown.contains("Thank you for shopping"), "{shown}");
+    assert!(shown.contains("Wanted: Look for ") && shown.contains("click[buy now] is not possible here"), "{shown}");
+    assert!(shown.contains("Page 2 (Total results: ") && shown.contains("[Buy Now]"), "{shown}");
+    assert!(shown.contains("Thank you for shopping") && shown.contains("Your score: 0."), "{shown}");
 }
 
 #[test]
@@ -74,4 +72,47 @@ fn recordings_are_replayed() {
     let output = mage(&args, "");
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     assert!(text(&output).contains("first difference") && text(&output).contains("1 differ"), "{}", text(&output));
+}
+
+#[test]
+fn catalogues_that_make_no_sense_are_named_by_file_and_field() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = format!("data={}", dir.path().display());
+    let good = r#"{"asin": "B01", "name": "Red Cup", "full_description": "", "small_description": ["Holds tea."],
+        "pricing": "$5", "customization_options": {}, "category": "garden", "query": "cups", "product_category": "A",
+        "images": []}"#;
+    let write = |products: &str| {
+        std::fs::write(dir.path().join("items_shuffle.json"), products).unwrap();
+        let wish = r#"{"B01": {"attributes": ["tea"], "instruction": "Find cups", "instruction_attributes": ["tea"]}}"#;
+        std::fs::write(dir.path().join("items_ins_v2.json"), wish).unwrap();
+    };
+    let play = ["play", "webshop", "--quiet", "--option", "catalogue=official", "--option", data.as_str()];
+    let eval = ["eval", "--env", "webshop", "--policy", "random", "--tasks", "2", "--option", "catalogue=official"];
+    let eval = [&eval[..], &["--option", data.as_str()]].concat();
+    let refused = |expected: &str| {
+        for args in [&play[..], &eval] {
+            let output = mage(args, "");
+            assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output));
+            assert!(text(&output).contains(expected), "{}", text(&output));
+        }
+    };
+    refused("there is no items_shuffle.json");
+    for (products, expected) in [
+        ("[]".to_owned(), "items_shuffle.json: the catalogue is empty"),
+        (
+            format!("[{good}, {good}]"),
+            "items_shuffle.json: product 1: field `asin`: B01 is the id of product 0 already",
+        ),
+        (format!("[{}]", good.replace("\"query\": \"cups\", ", "")), "missing field `query`"),
+        (format!("[{}]", good.replace("$5", "cheap")), "items_shuffle.json: product 0: field `pricing`"),
+        (format!("[{good}, {{\"asin\": "), "items_shuffle.json: product 1"),
+        ("\u{0}".to_owned(), "items_shuffle.json: not a list of products"),
+    ] {
+        write(&products);
+        refused(expected);
+    }
+    let skipped = [&play[..], &["--option", "duplicates=skip", "--split", "train"]].concat();
+    write(&format!("[{good}, {good}]"));
+    let output = mage(&skipped, "search[cup]\nB01\nbuy\n");
+    assert!(text(&output).contains("You won."), "{}", text(&output));
 }

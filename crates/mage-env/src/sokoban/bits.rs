@@ -40,9 +40,6 @@ pub(super) trait Bits:
     /// All but the lowest cell.
     fn rest(self) -> Self;
 
-    /// How many cells there are.
-    fn count(self) -> u32;
-
     /// A number that differs for most sets.
     fn scramble(self) -> u64;
 
@@ -95,10 +92,6 @@ macro_rules! bits {
 
             fn rest(self) -> Self {
                 self & self.wrapping_sub(1)
-            }
-
-            fn count(self) -> u32 {
-                self.count_ones()
             }
 
             fn scramble(self) -> u64 {

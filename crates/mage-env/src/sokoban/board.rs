@@ -93,6 +93,7 @@ pub struct Board {
     first_col: u128,
     last_col: u128,
     near: [[u8; 4]; MAX_CELLS],
+    places: [(u8, u8); MAX_CELLS],
 }
 
 impl Board {
@@ -128,6 +129,7 @@ impl Board {
             first_col: 0,
             last_col: 0,
             near: [[NOWHERE; 4]; MAX_CELLS],
+            places: [(0, 0); MAX_CELLS],
         };
         let mut start = State { boxes: 0, player: NOWHERE };
         for i in 0..board.cells {
@@ -159,6 +161,7 @@ impl Board {
     fn link(&mut self) {
         for i in 0..self.cells {
             let (r, c) = (i / self.width, i % self.width);
+            self.places[i] = (r as u8, c as u8);
             let beside = [
                 (r > 0).then(|| i - self.width),
                 (i + self.width < self.cells).then_some(i + self.width),
@@ -181,9 +184,9 @@ impl Board {
         self.cells
     }
 
-    /// Row and column of a cell in the level.
-    pub(super) fn place(&self, cell: u8) -> (usize, usize) {
-        (self.top + usize::from(cell) / self.width, self.left + usize::from(cell) % self.width)
+    /// Row and column of a cell within the floor's rectangle.
+    pub(super) fn place(&self, cell: u8) -> (u8, u8) {
+        self.places[usize::from(cell)]
     }
 
     /// How many rows the level has.

@@ -80,13 +80,24 @@ impl View {
 }
 
 /// What one step showed.
-#[derive(Debug, PartialEq)]
+#[derive(PartialEq)]
 struct Shown {
     view: View,
     reward: f64,
     done: bool,
     effective: bool,
     won: bool,
+}
+
+impl std::fmt::Debug for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Shown { view, reward, done, effective, won } = self;
+        writeln!(f, "reward {reward}, done {done}, effective {effective}, won {won}")?;
+        match view {
+            View::Text(text) => f.write_str(text),
+            View::Rows(rows) => f.write_str(&rows.join("\n")),
+        }
+    }
 }
 
 /// A room, printed in level files' letters when it differs.

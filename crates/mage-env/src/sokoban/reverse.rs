@@ -38,13 +38,14 @@ struct Frame<B> {
     pulled: B,
     /// Boxes still where they began.
     resting: B,
-    /// Where the box of each target is, targets in order.
-    homes: [u8; MAX_BOXES],
-    player: u8,
-    last: u8,
     swaps: u32,
+    player: u8,
+    /// The box pulled last, by its target.
+    last: u8,
     /// The next direction to try.
     next: u8,
+    /// The box that was pulled to get here, and from where.
+    dragged: Option<(u8, u8)>,
 }
 
 /// The search, with its memory kept from one room to the next.
@@ -61,33 +62,25 @@ impl<B: Bits> ReversePlay<B> {
     /// Pulls boxes from the board's targets, the player starting at `player`, no deeper than `depth`.
     pub(super) fn run(&mut self, board: &Board, player: u8, depth: u32) -> Pulled<B> {
         let targets = B::narrow(board.targets);
-        let mut homes = [NOWHERE; MAX_BOXES];
-        targets.cells().zip(&mut homes).for_each(|(cell, home)| *home = cell);
-        let origin = homes;
-        let count = targets.count() as usize;
-        let displacement = |now: &[u8; MAX_BOXES]| -> u32 {
-            let apart = |(a, b): (&u8, &u8)| {
-                let ((r, c), (s, d)) = (board.place(*a), board.place(*b));
-                (r.abs_diff(s) + c.abs_diff(d)) as u32
-            };
-            now[..count].iter().zip(&origin[..count]).map(apart).sum()
-        };
-
+        let mut homes = Homes::new(board);
         self.explored.clear();
         self.stack.clear();
-        let root = Frame { pulled: B::NONE, resting: targets, homes, player, last: NO_BOX, swaps: 0, next: 0 };
+        let root = Frame { pulled: B::NONE, resting: targets, swaps: 0, player, last: NO_BOX, next: 0, dragged: None };
         let mut best = Pulled { player, boxes: targets, displacement: 0 };
         let mut best_score = 0;
         self.explored.insert(root.pulled, root.resting, player);
         self.stack.push(root);
         while let Some(frame) = self.stack.last_mut() {
             let Some(way) = Move::ALL.get(usize::from(frame.next)).copied() else {
+                if let Some((which, from)) = frame.dragged {
+                    homes.now[usize::from(which)] = from;
+                }
                 self.stack.pop();
                 continue;
             };
             frame.next += 1;
-            let frame = *frame;
-            let Some(child) = frame.step(board, way) else { continue };
+            let Some(child) = frame.step(board, &homes, way) else { continue };
+            let stood = frame.player;
             // The reference counts its depth down on entering a state, before anything else.
             let depth_left = depth as usize > self.stack.len() + 1;
             if !depth_left || self.explored.len() >= MAX_STATES {
@@ -96,8 +89,11 @@ impl<B: Bits> ReversePlay<B> {
             if !self.explored.insert(child.pulled, child.resting, child.player) {
                 continue;
             }
+            if let Some((which, _)) = child.dragged {
+                homes.now[usize::from(which)] = stood;
+            }
             if (child.pulled | child.resting | B::one(child.player)) & targets == B::NONE {
-                let displacement = displacement(&child.homes);
+                let displacement = homes.displacement(board);
                 let score = child.swaps * displacement;
                 if score > best_score {
                     best_score = score;
@@ -112,23 +108,52 @@ impl<B: Bits> ReversePlay<B> {
 
 impl<B: Bits> Frame<B> {
     /// Moves the player, and a box behind along with it.
-    fn step(&self, board: &Board, way: Move) -> Option<Frame<B>> {
+    fn step(&self, board: &Board, homes: &Homes, way: Move) -> Option<Frame<B>> {
         let to = board.beside(self.player, way);
-        if to == NOWHERE || (self.pulled | self.resting).has(to) {
+        let boxes = self.pulled | self.resting;
+        if to == NOWHERE || boxes.has(to) {
             return None;
         }
-        let mut child = Frame { player: to, next: 0, ..*self };
+        let mut child = Frame { player: to, next: 0, dragged: None, ..*self };
         let behind = board.beside(self.player, way.opposite());
-        if behind != NOWHERE && (self.pulled | self.resting).has(behind) {
+        if behind != NOWHERE && boxes.has(behind) {
             let gone = !B::one(behind);
             child.resting &= gone;
             child.pulled = (child.pulled & gone) | B::one(self.player);
-            let which = self.homes.iter().position(|home| *home == behind).expect("every box has a home");
-            child.homes[which] = self.player;
-            child.swaps += u32::from(self.last != which as u8);
-            child.last = which as u8;
+            let which = homes.of(behind);
+            child.swaps += u32::from(self.last != which);
+            child.last = which;
+            child.dragged = Some((which, behind));
         }
         Some(child)
+    }
+}
+
+/// Where the box of each target is, targets in order.
+struct Homes {
+    now: [u8; MAX_BOXES],
+    targets: [u8; MAX_BOXES],
+    count: usize,
+}
+
+impl Homes {
+    fn new(board: &Board) -> Self {
+        let mut targets = [NOWHERE; MAX_BOXES];
+        board.targets.cells().zip(&mut targets).for_each(|(cell, home)| *home = cell);
+        Homes { now: targets, targets, count: board.boxes() as usize }
+    }
+
+    /// Whose box stands on a cell.
+    fn of(&self, cell: u8) -> u8 {
+        self.now[..self.count].iter().position(|home| *home == cell).expect("every box has a home") as u8
+    }
+
+    fn displacement(&self, board: &Board) -> u32 {
+        let apart = |(now, target): (&u8, &u8)| {
+            let ((row, col), (r, c)) = (board.place(*now), board.place(*target));
+            u32::from(row.abs_diff(r)) + u32::from(col.abs_diff(c))
+        };
+        self.now[..self.count].iter().zip(&self.targets).map(apart).sum()
     }
 }
 
@@ -150,7 +175,7 @@ struct Explored<B> {
 
 impl<B: Bits> Explored<B> {
     fn new() -> Self {
-        Explored { slots: vec![Slot::default(); 1 << 12], len: 0, round: 1 }
+        Explored { slots: vec![Slot::default(); 1 << 10], len: 0, round: 1 }
     }
 
     fn clear(&mut self) {

@@ -33,6 +33,9 @@ impl Library {
 
 /// The path itself, or the same under the data folder.
 fn find(path: &Path) -> Result<PathBuf> {
+    if path.is_absolute() && !path.exists() {
+        return Err(Error::invalid(path.display().to_string(), "no such level file or folder"));
+    }
     let data = std::env::var_os("MAGE_DATA").map_or_else(|| PathBuf::from("data"), PathBuf::from);
     let under_data = data.join("sokoban").join(path);
     match [path, &under_data].into_iter().find(|p| p.exists()) {

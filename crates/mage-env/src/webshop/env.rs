@@ -6,6 +6,7 @@ use super::{
     goals::{Goal, GoalKind},
     options::ObservationForm,
     page::{self, fields},
+    picture,
     session::{Place, Session},
     shop::{Seeded, Shop},
 };
@@ -127,5 +128,9 @@ impl Env for WebshopEnv {
             }
         }
         Anchor(anchor)
+    }
+
+    fn picture(&self) -> Option<String> {
+        Some(picture::picture(&self.shop, &self.session, &self.goal.text))
     }
 }

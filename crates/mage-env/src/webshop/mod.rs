@@ -32,6 +32,7 @@ mod index;
 mod nouns;
 mod options;
 mod page;
+mod picture;
 mod porter;
 mod python;
 mod reader;

@@ -184,13 +184,14 @@ fn print_samples(report: &OracleReport, out: &Output) -> anyhow::Result<()> {
 fn seat_title(seat: &SeatOracle) -> String {
     match seat.seat {
         Some(n) => format!("seat {n}"),
-        None => "mean of seats".to_owned(),
+        // A population may have one seat more often than the other, or one alone.
+        None => "seats as often as the population has them".to_owned(),
     }
 }
 
 fn conform(app: &App, args: &Conform, out: &Output) -> anyhow::Result<()> {
     let factory = app.registry.get(&args.env).map_err(usage)?;
-    let report = factory.conform(&args.golden, args.data.as_deref())?;
+    let report = factory.conform(&args.golden, args.data.as_deref()).map_err(usage)?;
     if out.json {
         out.object(&report)?;
     } else {

@@ -46,6 +46,10 @@ pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
         seed,
         factory: Arc::clone(&factory),
     };
+    // Files that the options name are read here for the first time: better now than within the panel.
+    if let Some(task) = evaluation.panel.tasks().first() {
+        factory.build(task).map_err(usage)?;
+    }
     let results = play(&evaluation, args.records.as_deref(), out)?;
     let ceilings = if args.early_stop {
         out.hint("No ceilings with --early-stop: they are for all tasks, its later episodes for those not yet won.");

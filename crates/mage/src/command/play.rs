@@ -7,6 +7,7 @@ use crate::{
     output::{BOLD, DIM, GOOD, Output, styled},
     pick::pick,
     table::{score, table},
+    usage,
 };
 use mage_env::{End, Env, Outcome, ParsedAction, Seed, Task, oracle::OracleReport};
 use serde::Serialize;
@@ -18,7 +19,7 @@ pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
     let max_turns = args.turns.unwrap_or(schema.max_turns);
     let seed = Seed::new(args.seed.unwrap_or_else(from_clock));
     let task = population.draw(&args.whom.split, schema.seats, seed)?;
-    let mut env = factory.build(&task)?;
+    let mut env = factory.build(&task).map_err(usage)?;
     let rules = app.prompts.get(&args.env).and_then(|p| p.rules(task.seat)).unwrap_or_default();
     let mut table = Sitting { out, task: &task, rules, episodes: args.episodes, scores: Vec::new() };
 
@@ -39,9 +40,12 @@ pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
             }
         }
     }
-    let ceilings = out
-        .waiting("working out what was possible", || factory.oracles(&population, &args.whom.split, args.episodes))
-        .unwrap_or(None);
+    let ceilings = match table.scores.len() {
+        0 => None,
+        _ => out
+            .waiting("working out what was possible", || factory.oracles(&population, &args.whom.split, args.episodes))
+            .unwrap_or(None),
+    };
     table.close(args.reveal, &schema.unit, ceilings.as_ref())
 }
 
@@ -123,8 +127,11 @@ impl Sitting<'_> {
         loop {
             let legal = env.legal().unwrap_or_default();
             if !self.out.json {
-                let choices =
-                    if legal.is_empty() || legal.len() > 6 { String::new() } else { format!(" ({})", legal.join("/")) };
+                // A few short choices are a help, many or long ones a wall.
+                let choices = match legal.join("/") {
+                    few if legal.len() <= 6 && !few.is_empty() && few.len() <= 60 => format!(" ({few})"),
+                    _ => String::new(),
+                };
                 self.out.ask(format!("your move{choices}> "))?;
             }
             let line = match self.read(env, &legal) {
@@ -246,16 +253,58 @@ fn listed(actions: &[String]) -> String {
     }
 }
 
-/// What the typed text stands for: the only legal action that starts with it, or the text itself.
+/// What the typed text stands for: the one legal action it begins; the one whose name in brackets it begins, as in
+/// `click[next >]`; in a turn of several words, the one that each word begins; or the text itself.
 fn completed(typed: &str, legal: &[String]) -> String {
-    let typed_lower = typed.to_lowercase();
-    let mut starting = legal.iter().filter(|a| !typed.is_empty() && a.to_lowercase().starts_with(&typed_lower));
-    match (starting.next(), starting.next()) {
-        (Some(only), None) => only.clone(),
+    let actions = || legal.iter().map(|a| (a.as_str(), a.as_str()));
+    let in_brackets = || legal.iter().filter_map(|a| Some((a.split_once('[')?.1.strip_suffix(']')?, a.as_str())));
+    if let Some(action) = begun(typed, actions()).or_else(|| begun(typed, in_brackets())) {
+        return action.to_owned();
+    }
+    let single = || actions().filter(|(name, _)| !name.contains(' '));
+    let parts = typed.split([',', ' ']).filter(|part| !part.is_empty());
+    let words: Option<Vec<&str>> = parts.map(|part| begun(part, single())).collect();
+    match words.map(|w| w.join(" ")) {
+        Some(turn) if legal.contains(&turn) => turn,
         _ => typed.to_owned(),
     }
 }
 
+/// The action whose name begins with the typed text: the only one, or the one that all others begin with in turn.
+fn begun<'a>(typed: &str, named: impl Iterator<Item = (&'a str, &'a str)>) -> Option<&'a str> {
+    let typed = typed.to_lowercase();
+    let mut begun: Vec<(String, &str)> = named.map(|(name, action)| (name.to_lowercase(), action)).collect();
+    begun.retain(|(name, _)| !typed.is_empty() && name.starts_with(&typed));
+    let (shortest, action) = begun.iter().min_by_key(|(name, _)| name.len())?;
+    begun.iter().all(|(name, _)| name.starts_with(shortest.as_str())).then_some(*action)
+}
+
 fn plural(n: u32, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_beginning_of_an_action_is_enough() {
+        let owned = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+        let kuhn = owned(&["PASS", "BET"]);
+        assert_eq!(completed("b", &kuhn), "BET");
+        assert_eq!(completed("", &kuhn), "");
+        assert_eq!(completed("raise", &kuhn), "raise");
+        let rooms = owned(&["up", "down", "left", "up up", "up down", "up left", "left up", "left left"]);
+        assert_eq!(completed("u", &rooms), "up");
+        assert_eq!(completed("U, l", &rooms), "up left");
+        assert_eq!(completed("l left", &rooms), "left left");
+        assert_eq!(completed("u x", &rooms), "u x");
+        assert_eq!(completed("u u u u", &rooms), "u u u u", "no such turn");
+        let shop = owned(&["click[back to search]", "click[next >]", "click[g0001]", "click[g0002]", "click[buy now]"]);
+        assert_eq!(completed("Next", &shop), "click[next >]");
+        assert_eq!(completed("g0002", &shop), "click[g0002]");
+        assert_eq!(completed("g000", &shop), "g000", "two begin so");
+        assert_eq!(completed("click[bu", &shop), "click[buy now]");
+        assert_eq!(completed("search[red shoes]", &shop), "search[red shoes]");
+    }
 }
