@@ -202,7 +202,8 @@ fn on_this_thread(
                     };
                     block_at(level, block, a_block, panels, c);
                 }
-                Right::Rows { data, stride } if m < 2 * TILE => {
+                // Rows as wide as a panel are one already; and few rows would not repay the copying.
+                Right::Rows { data, stride } if m < 2 * TILE || (n == PANEL && stride == PANEL) => {
                     let panels =
                         Panels { data: Const::new(&data[(from * stride).min(data.len())..]), panel: PANEL, k: stride };
                     block_at(level, block, a_block, panels, c);
