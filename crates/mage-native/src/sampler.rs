@@ -9,7 +9,7 @@ use crate::engine::Shared;
 use crate::kernels::{Choice, Kernels, Target};
 use crate::model::Workspace;
 use mage_engine::{
-    BoxFuture, Error, FinishReason, LogProbs, Renderer, Result, Sample, SampleRequest, Sampler, SamplerCaps,
+    ActionSet, BoxFuture, Error, FinishReason, LogProbs, Renderer, Result, Sample, SampleRequest, Sampler, SamplerCaps,
     ScoreRequest, Scores,
 };
 use mage_env::Seed;
@@ -63,7 +63,7 @@ impl NativeSampler {
             let mut cache = model.cache(request.prompt.len() + most);
             let mut workspace = Workspace::new(&model.kernels);
             let mut logits = Vec::new();
-            let mut cursor = request.allowed.as_ref().map(|set| set.start());
+            let mut cursor = request.allowed.as_ref().map(ActionSet::start);
             model.extend(&weights, &request.prompt, &mut cache, &mut workspace, &mut logits);
             for i in 0..most {
                 let mut rng = Seed::new(request.params.seed).child("sample").at(i as u64).rng();
