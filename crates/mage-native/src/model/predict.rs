@@ -10,7 +10,7 @@ const LOGITS: usize = 1 << 24;
 
 impl<K: Kernels> Model<K> {
     /// How many rows of logits exist at a time.
-    fn logit_rows(&self) -> usize {
+    pub(super) fn logit_rows(&self) -> usize {
         (LOGITS / self.config.vocab_size).clamp(16, 256)
     }
 

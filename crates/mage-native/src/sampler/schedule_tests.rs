@@ -110,11 +110,8 @@ fn check(wanted: &Wanted, outcome: Outcome) {
 
 fn random_schedule(seed: Seed) -> SamplerStats {
     let mut rng = seed.rng();
-    let limits = Limits {
-        pages: rng.random_range(7..40),
-        reading: rng.random_range(1..100),
-        running: rng.random_range(1..20),
-    };
+    let limits =
+        Limits { pages: rng.random_range(7..40), reading: rng.random_range(1..100), running: rng.random_range(1..20) };
     let sharing = rng.random_range(0..8) > 0;
     let mut scheduler = Scheduler::new(limits, sharing, None);
     let mut device = Memory { pages: vec![[None; PAGE]; limits.pages as usize] };
@@ -207,7 +204,10 @@ fn random_schedules_read_their_own_beginnings() {
         total.cancelled += stats.cancelled;
     }
     // The schedules are hard enough to mean something.
-    assert!(total.shared_tokens > 0 && total.evicted_pages > 0 && total.set_back > 0 && total.cancelled > 0, "{total:?}");
+    assert!(
+        total.shared_tokens > 0 && total.evicted_pages > 0 && total.set_back > 0 && total.cancelled > 0,
+        "{total:?}"
+    );
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn a_long_prompt_holds_nobody_up() {
     let mut scheduler = Scheduler::new(limits, true, None);
     let mut device = Memory { pages: vec![[None; PAGE]; 1000] };
     let w = scheduler.add_weights();
-    let mut submit = |scheduler: &mut Scheduler, prompt: Vec<u32>| {
+    let submit = |scheduler: &mut Scheduler, prompt: Vec<u32>| {
         let params = SamplingParams { max_tokens: 3, ..Default::default() };
         let r = SampleRequest { prompt, params, ..Default::default() };
         scheduler.submit(Active::sample(r, WeightsId::default(), w, 1 << 20, Ticket::new(false))).ok().unwrap()
