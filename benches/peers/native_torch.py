@@ -15,9 +15,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SHAPES = {
-    "stack: d=128, 4 layers, 16x256": dict(d=128, l=4, h=4, kv=2, hd=32, ff=384, v=512, rows=16, low=256, high=256, steps=12),
-    "tiny: d=32, 2 layers, 2000 rows of 10-40": dict(d=32, l=2, h=2, kv=2, hd=16, ff=96, v=32, rows=2000, low=10, high=40, steps=12),
-    "tiny: d=64, 2 layers, 2000 rows of 10-40": dict(d=64, l=2, h=2, kv=2, hd=32, ff=192, v=32, rows=2000, low=10, high=40, steps=12),
+    "stack: d=128, 4 layers, 16x256": dict(d=128, l=4, h=4, kv=2, hd=32, ff=384, v=512, rows=16, low=256, high=256, steps=8),
+    "tiny: d=32, 2 layers, 2000 rows of 10-40": dict(d=32, l=2, h=2, kv=2, hd=16, ff=96, v=32, rows=2000, low=10, high=40, steps=8),
+    "tiny: d=64, 2 layers, 2000 rows of 10-40": dict(d=64, l=2, h=2, kv=2, hd=32, ff=192, v=32, rows=2000, low=10, high=40, steps=8),
 }
 
 
@@ -112,12 +112,12 @@ def main():
     print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; PyTorch alone takes {call(str(python), __file__, 'idle')['peak_mib']:.0f} MiB")
     for name, shape in SHAPES.items():
         rounds = []
-        for _ in range(3):  # in turns, so that both meet the same noise
+        for _ in range(5):  # in turns, so that both meet the same noise
             native = call(ours, "threads=2", *(f"{k}={v}" for k, v in shape.items()))
             torch = call(str(python), __file__, json.dumps(shape))
             rounds.append((native, torch))
         best = [min(r[i]["best_ms"] for r in rounds) for i in (0, 1)]
-        middle = [sorted(r[i]["median_ms"] for r in rounds)[1] for i in (0, 1)]
+        middle = [sorted(r[i]["median_ms"] for r in rounds)[2] for i in (0, 1)]
         print(f"{name} ({rounds[0][0]['parameters']} parameters, {rounds[0][0]['tokens']} tokens)")
         print(f"  native  median {middle[0]:8.1f} ms  best {best[0]:8.1f} ms  peak {rounds[0][0]['peak_mib']:7.0f} MiB")
         print(f"  torch   median {middle[1]:8.1f} ms  best {best[1]:8.1f} ms  peak {rounds[0][1]['peak_mib']:7.0f} MiB")

@@ -121,7 +121,9 @@ environment()
 import torch  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM  # noqa: E402
+from transformers.utils import logging  # noqa: E402
 
+logging.disable_progress_bar()
 torch.set_num_threads(2)
 
 

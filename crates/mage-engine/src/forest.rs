@@ -165,9 +165,8 @@ impl PerToken {
             ("old_logprobs", &self.old_logprobs),
             ("ref_logprobs", &self.ref_logprobs),
         ];
-        for i in 0..n {
-            let weight = self.weights[i];
-            if weight == 0.0 {
+        for (i, &token) in tokens.iter().enumerate() {
+            if self.weights[i] == 0.0 {
                 continue;
             }
             let place = |name: &str| format!("segment {s}, token {i}: {name}");
@@ -183,7 +182,7 @@ impl PerToken {
                 ));
             }
             if let Some(allowed) = self.allowed_at(i) {
-                check_allowed(&format!("segment {s}, token {i}"), allowed, tokens[i], vocabulary)?;
+                check_allowed(&format!("segment {s}, token {i}"), allowed, token, vocabulary)?;
             }
         }
         Ok(())

@@ -81,8 +81,8 @@ pub(crate) fn chunks(forest: &TokenForest, budget: usize) -> (Vec<Chunk>, usize)
         for &s in path {
             let segment = &segments[s];
             if let Some(train) = segment.train.as_ref().filter(|_| !done[s]) {
-                let mut index = numbers[s];
-                for i in (0..segment.tokens.len()).filter(|&i| train.weights[i] != 0.0) {
+                let counting = (0..segment.tokens.len()).filter(|&i| train.weights[i] != 0.0);
+                for (index, i) in (numbers[s]..).zip(counting) {
                     chunk.predictions.push(Prediction {
                         row: (row + i - 1) as u32,
                         token: segment.tokens[i],
@@ -90,7 +90,6 @@ pub(crate) fn chunks(forest: &TokenForest, budget: usize) -> (Vec<Chunk>, usize)
                         inputs: train.at(i),
                         index,
                     });
-                    index += 1;
                 }
             }
             done[s] = true;

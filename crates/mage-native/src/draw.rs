@@ -149,8 +149,8 @@ mod tests {
             .map(|t| {
                 let expected = want[t] * n as f64;
                 if expected == 0.0 {
-                    assert_eq!(counts[t], 0.0, "token {t}")
-                };
+                    assert_eq!(counts[t], 0.0, "token {t}");
+                }
                 if expected > 0.0 { (counts[t] - expected).powi(2) / expected } else { 0.0 }
             })
             .sum();

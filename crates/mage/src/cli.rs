@@ -188,7 +188,7 @@ pub(crate) struct Model {
 }
 
 /// How one starts from nothing.
-const NEW_HELP: &str = r#"A shape to start from, as config.json (128 thousand parameters and the vocabulary's):
+const NEW_HELP: &str = r#"A shape to start from, as config.json (123 thousand parameters and 64 for each token):
   {"model_type": "qwen3", "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2,
    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "tie_word_embeddings": true,
    "max_position_embeddings": 1024}
@@ -198,7 +198,7 @@ Examples:
   mage model new --config config.json --tokenizer other-model my-model
   mage model new --config config.json --words words.txt my-model
 
-`mage model info config.json` says how large a shape is."#;
+`mage model info config.json` says how large a shape is, once it has a "vocab_size"."#;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ModelCommand {

@@ -194,6 +194,7 @@ pub(crate) trait Kernels: Clone + Send + Sync {
 
     /// Causal attention along each span. `q`, `k`, `v` are (part, numbers per token, first number) of larger rows. Writes
     /// `out` and, per token and head, the logarithm of the softmax's sum.
+    #[allow(clippy::too_many_arguments)]
     fn attention(
         &self,
         heads: Heads,

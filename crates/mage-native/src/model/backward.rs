@@ -9,6 +9,7 @@ use crate::layout::LayerAt;
 impl<K: Kernels> Model<K> {
     /// Adds the gradient of a chunk's loss to `grads`. `cost` is told what the model says about each prediction and answers
     /// with the loss's slopes by log-probability and entropy.
+    #[allow(clippy::too_many_arguments)]
     pub(crate) fn forward_backward(
         &self,
         k: &K,

@@ -144,6 +144,7 @@ impl<K: Kernels> Model<K> {
     }
 
     /// Everything of a layer after attention.
+    #[allow(clippy::too_many_arguments)]
     fn finish(
         &self,
         k: &K,
@@ -172,6 +173,7 @@ impl<K: Kernels> Model<K> {
         k.linear(k.get(&a.gated, 0..n * f), n, &packed.down, k.get_mut(y, 0..n * d), true);
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn layer(
         &self,
         k: &K,

@@ -141,11 +141,11 @@ pub(crate) trait Lanes: Copy {
         // The bound comes first: then a lane that is not a number stays one.
         let y = self.min(self.splat(88.3), self.max(low, x));
         let n = self.round(self.mul(y, self.splat(std::f32::consts::LOG2_E)));
-        let r = self.fma(n, self.splat(-0.693_359_375), y);
+        let r = self.fma(n, self.splat(-0.693_359_4), y);
         let r = self.fma(n, self.splat(2.121_944_4e-4), r);
         // Cephes' polynomial for e^r on |r| ≤ ln 2 / 2.
         let mut p = self.splat(1.987_569_1e-4);
-        for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.000_000_1e-1] {
+        for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
             p = self.fma(p, r, self.splat(c));
         }
         let p = self.fma(p, self.mul(r, r), self.add(r, self.splat(1.0)));

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tally::Tally;
 
 /// Gradients of all lanes together take at most this many bytes, unless that leaves fewer than [`FEWEST_LANES`].
-const LANE_BYTES: usize = 4 << 20;
+const LANE_BYTES: usize = 8 << 20;
 const FEWEST_LANES: usize = 4;
 const MOST_LANES: usize = 16;
 /// Models above this many parameters have a single lane.
@@ -53,8 +53,7 @@ pub struct NativeTrainer {
 impl NativeTrainer {
     pub(crate) fn new(shared: Arc<Shared>, flat: Vec<f32>) -> Self {
         let len = flat.len();
-        let lanes = if len > ONE_LANE_ABOVE { 1 } else { (LANE_BYTES / (4 * len)).clamp(FEWEST_LANES, MOST_LANES) };
-        let lanes = vec![Vec::new(); lanes];
+        let lanes = vec![Vec::new(); lane_count(len)];
         let caps = TrainerCaps {
             engine: "native".to_owned(),
             cross_entropy: true,
@@ -114,6 +113,15 @@ impl NativeTrainer {
     fn tensors(&self) -> &[Tensor] {
         &self.shared.model.layout.tensors
     }
+}
+
+/// A power of two, so that the usual numbers of threads share the lanes evenly.
+fn lane_count(parameters: usize) -> usize {
+    if parameters > ONE_LANE_ABOVE {
+        return 1;
+    }
+    let room = (LANE_BYTES / (4 * parameters)).clamp(FEWEST_LANES, MOST_LANES);
+    1 << room.ilog2()
 }
 
 /// Deals chunks to lanes: each to the lane with the fewest tokens so far. Depends on the chunks alone.

@@ -70,16 +70,14 @@ pub(super) fn backward(
 ) {
     assert!(logits.len() == targets.len() * vocabulary);
     assert!(choices.len() == targets.len() && slopes.len() == targets.len());
-    let row = |(logits, ((target, choice), slopes)): (&mut [f32], ((&Target<'_>, &Choice), &(f32, f32)))| match target
-        .allowed
-    {
-        Some(allowed) => masked_grad(logits, target.token, allowed, *choice, *slopes),
-        None => whole_grad_at(cpu.level, logits, target.token as usize, *choice, *slopes),
+    let row = |(i, logits): (usize, &mut [f32])| match targets[i].allowed {
+        Some(allowed) => masked_grad(logits, targets[i].token, allowed, choices[i], slopes[i]),
+        None => whole_grad_at(cpu.level, logits, targets[i].token as usize, choices[i], slopes[i]),
     };
     if cpu.share && logits.len() >= WORTH_SHARING {
-        logits.par_chunks_exact_mut(vocabulary).zip(targets.par_iter().zip(choices).zip(slopes)).for_each(row);
+        logits.par_chunks_exact_mut(vocabulary).enumerate().for_each(row);
     } else {
-        logits.chunks_exact_mut(vocabulary).zip(targets.iter().zip(choices).zip(slopes)).for_each(row);
+        logits.chunks_exact_mut(vocabulary).enumerate().for_each(row);
     }
 }
 

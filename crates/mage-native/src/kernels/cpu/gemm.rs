@@ -37,7 +37,7 @@ impl<'a> Left<'a> {
         Left { data, row_stride: 1, k_stride: stride }
     }
 
-    fn from_row(self, row: usize) -> Self {
+    fn skip_rows(self, row: usize) -> Self {
         Left { data: &self.data[(row * self.row_stride).min(self.data.len())..], ..self }
     }
 }
@@ -119,7 +119,7 @@ pub(crate) fn gemm(
         (0..m.div_ceil(rows)).into_par_iter().for_each(|i| {
             let first = i * rows;
             let part = (rows.min(m - first), n, k);
-            on_this_thread(level, part, a.from_row(first), b, c.offset(first * ldc), ldc, accumulate);
+            on_this_thread(level, part, a.skip_rows(first), b, c.offset(first * ldc), ldc, accumulate);
         });
     } else {
         let columns = n.div_ceil(2 * threads).next_multiple_of(PANEL);
@@ -202,7 +202,8 @@ fn on_this_thread(
                     };
                     block_at(level, block, a_block, panels, c);
                 }
-                Right::Rows { data, stride } if m < 2 * TILE => {
+                // Rows as wide as a panel are one already; and few rows would not repay the copying.
+                Right::Rows { data, stride } if m < 2 * TILE || (n == PANEL && stride == PANEL) => {
                     let panels =
                         Panels { data: Const::new(&data[(from * stride).min(data.len())..]), panel: PANEL, k: stride };
                     block_at(level, block, a_block, panels, c);
