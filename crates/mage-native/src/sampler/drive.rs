@@ -224,7 +224,7 @@ impl Engine {
                 self.held[number as usize].requests += 1;
                 self.device.weights[number as usize] = Some(weights);
             }
-            Err((_, error)) => ticket.finish(Err(error)),
+            Err(error) => ticket.finish(Err(error)),
         }
     }
 

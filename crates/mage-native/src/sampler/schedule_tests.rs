@@ -139,14 +139,15 @@ fn random_schedule(seed: Seed) -> SamplerStats {
                 let active = Active::sample(r, WeightsId::default(), w, 1 << 20, Ticket::new(false));
                 (active, Wanted::Sample(tokens, params, w))
             };
+            let pages = active.most_pages();
             match scheduler.submit(active) {
                 Ok(key) => {
                     wanted.insert(key, want);
                     scheduler.requests.at(key).ticket.set_key(key);
                     *users.entry(w).or_default() += 1;
                 }
-                Err((a, e)) => {
-                    assert!(a.most_pages() > limits.pages as usize, "{e}");
+                Err(e) => {
+                    assert!(pages > limits.pages as usize, "{e}");
                     assert!(e.to_string().contains("cache_mib"));
                 }
             }
