@@ -31,5 +31,5 @@ pub use sampler::{
 };
 pub use scripted::ScriptedEngine;
 pub use trainer::{Decay, LossReport, OptimStep, Schedule, StepReport, Trainer, TrainerCaps};
-pub use wait::block_on;
+pub use wait::{block_on, for_each_in_flight};
 pub use weights::{AdapterName, WeightVersion, WeightsId};

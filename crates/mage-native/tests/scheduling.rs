@@ -140,7 +140,6 @@ fn random_schedule(seed: Seed) -> (u64, u64) {
     }
     let mut pending: Vec<Asked<'_>> = Vec::new();
     let mut to_come = rng.random_range(10..80_usize);
-    let mut answered = 0;
     while to_come > 0 || !pending.is_empty() {
         for _ in 0..rng.random_range(0..30_usize).min(to_come) {
             to_come -= 1;
@@ -164,11 +163,9 @@ fn random_schedule(seed: Seed) -> (u64, u64) {
         }
         for a in some_answers(&mut pending) {
             check(&sampler, a);
-            answered += 1;
         }
     }
     let stats = sampler.stats();
-    assert!(stats.finished >= answered - stats.prompt_tokens.min(answered));
     (stats.shared_tokens, stats.cancelled)
 }
 

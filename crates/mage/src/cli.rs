@@ -36,6 +36,8 @@ pub(crate) enum Command {
     Env(Env),
     /// Make models, look at them, score tokens and write text with them
     Model(Model),
+    /// Measure how fast things are on this machine
+    Bench(Bench),
     /// Say what this machine can do
     Doctor,
     /// Print a completion script for your shell
@@ -402,4 +404,58 @@ pub(crate) struct Input {
     /// Answer this message
     #[arg(long, value_name = "TEXT")]
     pub(crate) chat: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Bench {
+    #[command(subcommand)]
+    pub(crate) command: BenchCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Answer many random requests at once and show throughput, cache use and waiting times
+    #[command(after_help = "Example: mage bench sampler my-model --requests 10000 --common 100")]
+    Sampler(BenchSampler),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchSampler {
+    /// The model folder
+    pub(crate) dir: PathBuf,
+    /// How many requests
+    #[arg(long, default_value_t = 1000, value_parser = at_least_one)]
+    pub(crate) requests: usize,
+    /// How many under way at once
+    #[arg(long, default_value_t = 64, value_parser = at_least_one)]
+    pub(crate) in_flight: usize,
+    /// Tokens of each prompt
+    #[arg(long, default_value_t = 128, value_parser = at_least_one)]
+    pub(crate) prompt: usize,
+    /// Of these, how many are the same for all
+    #[arg(long, default_value_t = 0)]
+    pub(crate) common: usize,
+    /// Tokens of each answer
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) answer: u32,
+    /// Memory for keys and values in MiB; 0 chooses
+    #[arg(long, default_value_t = 0)]
+    pub(crate) cache_mib: usize,
+    /// Compute every prompt anew
+    #[arg(long)]
+    pub(crate) no_sharing: bool,
+    /// Threads; 0 takes all
+    #[arg(long, default_value_t = 0)]
+    pub(crate) threads: usize,
+    /// Decides prompts and answers
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("at least 1 is needed".to_owned()),
+        Ok(n) => Ok(n),
+        Err(e) => Err(format!("{e}")),
+    }
 }

@@ -63,6 +63,7 @@ pub fn run(app: &App, args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Eval(args) => command::eval::run(app, args, &out),
         Command::Env(args) => command::env::run(app, args, &out),
         Command::Model(args) => command::model::run(args, &out),
+        Command::Bench(args) => command::bench::run(args, &out),
         Command::Doctor => command::doctor::run(&out),
         Command::Completions(args) => command::completions::run(args, &out),
     };

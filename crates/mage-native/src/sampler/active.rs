@@ -120,7 +120,8 @@ impl Active {
     pub(crate) fn first_asked(&self) -> usize {
         match self.task {
             Task::Sample { .. } => self.tokens.len() - 1,
-            Task::Score { from, .. } => from - 1,
+            // Those answered before it was set back are not asked again.
+            Task::Score { from, ref scores, .. } => from - 1 + scores.logprobs.len(),
         }
     }
 

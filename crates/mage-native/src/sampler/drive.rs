@@ -60,6 +60,10 @@ struct Engine {
     held: Vec<Held>,
     new: Vec<Submission>,
     cancelled: Vec<Arc<Ticket>>,
+    /// Answers on their way out.
+    ended: Vec<(Arc<Ticket>, Result<Outcome>)>,
+    /// The weights of requests that have ended.
+    freed: Vec<u32>,
 }
 
 /// Weights that requests use, or used: what was computed with them is good as long as they are published.
@@ -100,6 +104,8 @@ impl Core {
                 held: Vec::new(),
                 new: Vec::new(),
                 cancelled: Vec::new(),
+                ended: Vec::new(),
+                freed: Vec::new(),
             }),
             stats: Mutex::new(SamplerStats { pages: u64::from(pages), ..Default::default() }),
             pool,
@@ -159,7 +165,11 @@ impl Core {
                 Ok(Err(e)) => Some(e.to_string()),
                 Err(panic) => Some(message(panic.as_ref())),
             };
+            // Whoever gets an answer finds it counted.
             *locked(&self.stats) = engine.scheduler.stats;
+            for (ticket, outcome) in engine.ended.drain(..) {
+                ticket.finish(outcome);
+            }
             if let Some(reason) = failure {
                 engine.fail(&reason);
             }
@@ -171,14 +181,16 @@ impl Engine {
     /// Empties the inbox and takes a step.
     fn turn(&mut self, context: usize) -> Result<()> {
         self.forget_stale_weights();
-        for s in std::mem::take(&mut self.new) {
+        let mut new = std::mem::take(&mut self.new);
+        for s in new.drain(..) {
             self.accept(s, context);
         }
+        self.new = new;
         for ticket in std::mem::take(&mut self.cancelled) {
             // Its number may be another's by now.
-            let key = ticket.key().filter(|k| {
-                self.scheduler.requests.get(*k).is_some_and(|a| Arc::ptr_eq(&a.ticket, &ticket))
-            });
+            let key = ticket
+                .key()
+                .filter(|k| self.scheduler.requests.get(*k).is_some_and(|a| Arc::ptr_eq(&a.ticket, &ticket)));
             if let Some(key) = key {
                 let weights = self.scheduler.requests.at(key).weights;
                 self.scheduler.cancel(key);
@@ -188,14 +200,13 @@ impl Engine {
         if self.scheduler.idle() {
             return Ok(());
         }
-        let mut ended = Vec::new();
-        let result = self.scheduler.step(&mut self.device, |active, error| {
-            ended.push(active.weights);
-            let (ticket, outcome) = schedule::outcome(active, error);
-            ticket.finish(outcome);
+        let Engine { scheduler, device, held, ended, freed, .. } = self;
+        let result = scheduler.step(device, |active, error| {
+            freed.push(active.weights);
+            ended.push(schedule::outcome(active, error));
         });
-        for weights in ended {
-            release(&mut self.held, &mut self.device, weights);
+        for weights in freed.drain(..) {
+            release(held, device, weights);
         }
         result
     }
@@ -213,7 +224,7 @@ impl Engine {
                 self.held[number as usize].requests += 1;
                 self.device.weights[number as usize] = Some(weights);
             }
-            Err((_, error)) => ticket.finish(Err(error)),
+            Err(error) => ticket.finish(Err(error)),
         }
     }
 
@@ -238,7 +249,9 @@ impl Engine {
     /// What was computed with weights that are no longer there is of no use.
     fn forget_stale_weights(&mut self) {
         for (i, h) in self.held.iter_mut().enumerate() {
-            if h.requests == 0 && !std::ptr::eq(h.weights.as_ptr(), Weak::new().as_ptr()) && h.weights.strong_count() == 0
+            if h.requests == 0
+                && !std::ptr::eq(h.weights.as_ptr(), Weak::new().as_ptr())
+                && h.weights.strong_count() == 0
             {
                 self.scheduler.drop_weights(i as u32);
                 h.weights = Weak::new();
@@ -250,6 +263,7 @@ impl Engine {
     fn fail(&mut self, reason: &str) {
         let all: Vec<Active> = self.scheduler.abandon().collect();
         self.held.clear();
+        self.freed.clear();
         self.device.weights.clear();
         for active in all {
             active.ticket.finish(Err(failed(reason.to_owned())));

@@ -97,9 +97,8 @@ impl Sampler for NativeSampler {
     /// Work starts when this is called, with the weights published then; dropping the future gives the request up.
     fn score(&self, request: ScoreRequest) -> BoxFuture<'_, Result<Scores>> {
         let vocabulary = self.shared.model.config.vocab_size;
-        let begun = request
-            .check(vocabulary, self.caps.max_context)
-            .and_then(|()| self.shared.published.get(&request.weights));
+        let begun =
+            request.check(vocabulary, self.caps.max_context).and_then(|()| self.shared.published.get(&request.weights));
         match begun {
             Ok((id, _)) if request.from == request.tokens.len() => {
                 Box::pin(std::future::ready(ticket::scores(drive::no_scores(id))))

@@ -12,7 +12,7 @@ use crate::engine::Shared;
 use crate::kernels::{Choice, Kernels};
 use crate::model::Workspace;
 use crate::sampler::active::Ask;
-use mage_engine::{Error, FinishReason, Result, Sample, SampleRequest, ScoreRequest, Scores};
+use mage_engine::{ActionSet, Error, FinishReason, Result, Sample, SampleRequest, ScoreRequest, Scores};
 use rayon::prelude::*;
 
 impl NativeSampler {
@@ -35,7 +35,7 @@ impl NativeSampler {
             let mut workspace = Workspace::new(&model.kernels);
             let mut logits = Vec::new();
             let mut draws = DrawSpace::default();
-            let mut cursor = request.allowed.as_ref().map(|set| set.start());
+            let mut cursor = request.allowed.as_ref().map(ActionSet::start);
             model.extend(&weights, &request.prompt, &mut cache, &mut workspace, &mut logits);
             for index in 0..most {
                 let allowed = cursor.as_ref().and_then(|c| c.allowed().cloned());

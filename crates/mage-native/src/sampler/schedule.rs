@@ -135,8 +135,8 @@ impl Scheduler {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// Takes a request in, or gives it back with the reason why not.
-    pub(crate) fn submit(&mut self, mut request: Active) -> std::result::Result<u32, (Active, Error)> {
+    /// Takes a request in and gives it a number, or says why not.
+    pub(crate) fn submit(&mut self, mut request: Active) -> Result<u32> {
         if request.most_pages() > self.pool.capacity() {
             let problem = format!(
                 "its {} tokens (prompt and answer) are more than the {} the cache has room for; lower max_tokens or \
@@ -144,7 +144,7 @@ impl Scheduler {
                 request.most,
                 self.pool.capacity() * PAGE
             );
-            return Err((request, Error::invalid("request", problem)));
+            return Err(Error::invalid("request", problem));
         }
         request.pages = self.spare_lists.pop().unwrap_or_default();
         self.stats.prompt_tokens += request.goal() as u64;
@@ -173,11 +173,7 @@ impl Scheduler {
     }
 
     /// One step: plans, executes, and gives finished requests to `done`, tokens of streams to their tickets.
-    pub(crate) fn step(
-        &mut self,
-        device: &mut impl Device,
-        mut done: impl FnMut(Active, Option<Error>),
-    ) -> Result<()> {
+    pub(crate) fn step(&mut self, device: &mut impl Device, mut done: impl FnMut(Active, Option<Error>)) -> Result<()> {
         self.plan();
         self.answers.clear();
         self.answers.resize(self.step.answers, Answer::default());

@@ -110,11 +110,8 @@ fn check(wanted: &Wanted, outcome: Outcome) {
 
 fn random_schedule(seed: Seed) -> SamplerStats {
     let mut rng = seed.rng();
-    let limits = Limits {
-        pages: rng.random_range(7..40),
-        reading: rng.random_range(1..100),
-        running: rng.random_range(1..20),
-    };
+    let limits =
+        Limits { pages: rng.random_range(7..40), reading: rng.random_range(1..100), running: rng.random_range(1..20) };
     let sharing = rng.random_range(0..8) > 0;
     let mut scheduler = Scheduler::new(limits, sharing, None);
     let mut device = Memory { pages: vec![[None; PAGE]; limits.pages as usize] };
@@ -142,14 +139,15 @@ fn random_schedule(seed: Seed) -> SamplerStats {
                 let active = Active::sample(r, WeightsId::default(), w, 1 << 20, Ticket::new(false));
                 (active, Wanted::Sample(tokens, params, w))
             };
+            let pages = active.most_pages();
             match scheduler.submit(active) {
                 Ok(key) => {
                     wanted.insert(key, want);
                     scheduler.requests.at(key).ticket.set_key(key);
                     *users.entry(w).or_default() += 1;
                 }
-                Err((a, e)) => {
-                    assert!(a.most_pages() > limits.pages as usize, "{e}");
+                Err(e) => {
+                    assert!(pages > limits.pages as usize, "{e}");
                     assert!(e.to_string().contains("cache_mib"));
                 }
             }
@@ -207,7 +205,10 @@ fn random_schedules_read_their_own_beginnings() {
         total.cancelled += stats.cancelled;
     }
     // The schedules are hard enough to mean something.
-    assert!(total.shared_tokens > 0 && total.evicted_pages > 0 && total.set_back > 0 && total.cancelled > 0, "{total:?}");
+    assert!(
+        total.shared_tokens > 0 && total.evicted_pages > 0 && total.set_back > 0 && total.cancelled > 0,
+        "{total:?}"
+    );
 }
 
 #[test]
@@ -237,7 +238,7 @@ fn a_long_prompt_holds_nobody_up() {
     let mut scheduler = Scheduler::new(limits, true, None);
     let mut device = Memory { pages: vec![[None; PAGE]; 1000] };
     let w = scheduler.add_weights();
-    let mut submit = |scheduler: &mut Scheduler, prompt: Vec<u32>| {
+    let submit = |scheduler: &mut Scheduler, prompt: Vec<u32>| {
         let params = SamplingParams { max_tokens: 3, ..Default::default() };
         let r = SampleRequest { prompt, params, ..Default::default() };
         scheduler.submit(Active::sample(r, WeightsId::default(), w, 1 << 20, Ticket::new(false))).ok().unwrap()

@@ -1,5 +1,6 @@
 //! One file for each command.
 
+pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod env;

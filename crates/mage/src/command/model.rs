@@ -6,7 +6,9 @@ use crate::{
     usage,
 };
 use anyhow::Context;
-use mage_engine::{Error, FinishReason, Message, Renderer, SampleRequest, SamplingParams, ScoreRequest, Thinking};
+use mage_engine::{
+    Error, FinishReason, Message, Renderer, SampleRequest, Sampler, SamplingParams, ScoreRequest, Thinking, block_on,
+};
 use mage_env::Seed;
 use mage_native::{
     Config, Control, Description, Machine, NativeModel, NumberFormat, Options, chat_tokenizer, word_tokenizer,
@@ -235,24 +237,22 @@ fn generate(args: &ModelGenerate, out: &Output) -> anyhow::Result<()> {
     request.check(model.config().vocab_size, model.config().max_position_embeddings).map_err(usage)?;
     let sampler = model.sampler(Options { threads: args.threads, ..Default::default() })?;
     if out.json {
-        let s = sampler.generate(&request, |_| ())?;
+        let s = block_on(sampler.sample(request))?;
         let text = renderer.decode(&s.tokens)?;
         return out.object(&Generated { text, tokens: s.tokens, logprobs: s.logprobs, finish: s.finish });
     }
     // A token may end within a character: what is shown only ever grows by whole ones.
-    let (mut tokens, mut shown, mut failed) = (Vec::new(), 0, None);
-    sampler.generate(&request, |t| {
-        tokens.push(t);
+    let (mut stream, mut tokens, mut shown) = (sampler.stream(request)?, Vec::new(), 0);
+    while let Some(token) = block_on(stream.next()) {
+        tokens.push(token);
         if let Ok(text) = renderer.decode(&tokens) {
             let whole = text.trim_end_matches('\u{FFFD}');
             if whole.len() > shown && whole.is_char_boundary(shown) {
-                failed = failed.take().or(out.ask(&whole[shown..]).err());
+                out.ask(&whole[shown..]).context("showing the text")?;
                 shown = whole.len();
             }
         }
-    })?;
-    if let Some(e) = failed {
-        return Err(e).context("showing the text");
     }
+    block_on(stream.finish())?;
     out.line("")
 }

@@ -205,9 +205,8 @@ fn tile<L: Lanes, const R: usize, const P: usize>(l: L, job: &Job<'_>, row: usiz
     }
     let mut column = 0;
     while column < dim {
-        let values = |p: usize| {
-            pages.start(table[p], layer).wrapping_add(wide * PAGE + kv * PAGE * dim + column).cast_const()
-        };
+        let values =
+            |p: usize| pages.start(table[p], layer).wrapping_add(wide * PAGE + kv * PAGE * dim + column).cast_const();
         let mut targets = [std::ptr::null_mut::<f32>(); R];
         for (r, target) in targets.iter_mut().enumerate() {
             let (i, h) = place(r);
@@ -337,9 +336,8 @@ mod tests {
                 let pages = cpu.pages(heads, 2, 12);
                 // SAFETY: the memory is this test's own.
                 unsafe { (*pages.all).fill(f32::NAN) };
-                let slots: Vec<PageSlot> = (0..len)
-                    .map(|i| PageSlot { page: table[i / PAGE], slot: (i % PAGE) as u32 })
-                    .collect();
+                let slots: Vec<PageSlot> =
+                    (0..len).map(|i| PageSlot { page: table[i / PAGE], slot: (i % PAGE) as u32 }).collect();
                 for step in [1, 3, 20, len] {
                     let mut from = 0;
                     while from < len {

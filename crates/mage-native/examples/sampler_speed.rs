@@ -1,0 +1,83 @@
+//! Times the sampler on a model of random weights: `sampler_speed key=value…`, with the keys of
+//! `benches/peers/sampler_torch.py`. Prints one line of JSON.
+//!
+//! `batch` requests with prompts of `prompt` tokens (of which `common` are the same for all) and answers of `answer` tokens
+//! are under way at once, `requests` in all.
+
+use mage_engine::{SampleRequest, Sampler, SamplingParams, for_each_in_flight};
+use mage_env::Seed;
+use mage_native::{Config, DEFAULT_SPREAD, NativeModel, Options};
+use rand::RngExt;
+use std::collections::HashMap;
+use std::error::Error;
+use std::time::Instant;
+
+#[allow(clippy::print_stdout)]
+fn main() -> Result<(), Box<dyn Error>> {
+    let given: HashMap<String, usize> = std::env::args()
+        .skip(1)
+        .map(|a| {
+            let (k, v) = a.split_once('=').ok_or_else(|| format!("`{a}` is not key=value"))?;
+            Ok::<_, Box<dyn Error>>((k.to_owned(), v.parse()?))
+        })
+        .collect::<Result<_, _>>()?;
+    let get = |key: &str, default: usize| given.get(key).copied().unwrap_or(default);
+    let config = Config {
+        vocab_size: get("v", 512),
+        hidden_size: get("d", 128),
+        intermediate_size: get("ff", 384),
+        num_hidden_layers: get("l", 4),
+        num_attention_heads: get("h", 4),
+        num_key_value_heads: get("kv", 2),
+        head_dim: get("hd", 32),
+        rms_norm_eps: 1e-6,
+        rope_theta: 1e6,
+        tie_word_embeddings: true,
+        max_position_embeddings: 4096,
+        bos_token_id: None,
+        eos_token_ids: Vec::new(),
+    };
+    let words = config.vocab_size as u32;
+    let options = Options {
+        threads: get("threads", 2),
+        cache_mib: get("cache_mib", 0),
+        no_sharing: get("sharing", 1) == 0,
+        ..Default::default()
+    };
+    let sampler = NativeModel::new(config, DEFAULT_SPREAD, Seed::new(1), None)?.sampler(options)?;
+    let (prompt, common, answer) = (get("prompt", 128), get("common", 0), get("answer", 128));
+    let (batch, requests) = (get("batch", 16), get("requests", 64));
+    let beginning: Vec<u32> = (0..common as u32).map(|i| i * 7 % words).collect();
+    let run = |requests: usize, seed: u64| {
+        let mut rng = Seed::new(seed).rng();
+        let futures = (0..requests).map(|i| {
+            let own = (common..prompt).map(|_| rng.random_range(0..words));
+            let params = SamplingParams { max_tokens: answer as u32, seed: i as u64, ..Default::default() };
+            let prompt = beginning.iter().copied().chain(own).collect();
+            sampler.sample(SampleRequest { prompt, params, ..Default::default() })
+        });
+        let (mut tokens, mut failure) = (0, None);
+        let start = Instant::now();
+        for_each_in_flight(futures, batch, |_, result| match result {
+            Ok(s) => tokens += s.tokens.len(),
+            Err(e) => failure = Some(e),
+        });
+        failure.map_or(Ok((start.elapsed().as_secs_f64(), tokens)), Err)
+    };
+    run(requests.min(4 * batch), 1)?; // warms up
+    let before = sampler.stats();
+    let (seconds, tokens) = run(requests, 2)?;
+    let after = sampler.stats();
+    let steps = after.steps - before.steps;
+    println!(
+        "{}",
+        serde_json::json!({
+            "seconds": seconds, "requests_per_second": requests as f64 / seconds,
+            "tokens_per_second": tokens as f64 / seconds, "steps": steps, "ms_per_step": 1e3 * seconds / steps as f64,
+            "computed_tokens": after.computed_tokens - before.computed_tokens,
+            "shared_tokens": after.shared_tokens - before.shared_tokens,
+            "evicted_pages": after.evicted_pages - before.evicted_pages, "set_back": after.set_back - before.set_back,
+        })
+    );
+    Ok(())
+}
