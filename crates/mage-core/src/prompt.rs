@@ -75,6 +75,12 @@ impl Windows {
         reflect: Window { turns: 7, observed: 7 },
         past: Window { turns: 7, observed: 7 },
     };
+
+    /// The released code's window for ALFWorld: the last fifteen turns, all with what was seen.
+    pub const ALFWORLD: Windows = {
+        let all = Window { turns: 15, observed: 15 };
+        Windows { play: all, reflect: all, past: all }
+    };
 }
 
 /// All templates, by environment.
@@ -94,6 +100,7 @@ impl PromptLibrary {
     /// The templates of the built-in environments.
     pub fn builtin() -> Self {
         let mut library = PromptLibrary { sources: BTreeMap::new() };
+        library.add("alfworld", builtin_source!("alfworld", Windows::ALFWORLD));
         library.add("kuhn", builtin_source!("kuhn", Windows::GAMES));
         library.add("sokoban", builtin_source!("sokoban", Windows::GAMES));
         library

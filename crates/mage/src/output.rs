@@ -67,6 +67,11 @@ impl Output {
         }
     }
 
+    /// Something the user must not miss: said even when asked to be quiet.
+    pub(crate) fn warn(&self, text: impl Display) {
+        let _ = writeln!(anstream::stderr(), "{} {text}", styled(BOLD, "warning:"));
+    }
+
     /// An error, with what led to it.
     pub(crate) fn error(&self, e: &anyhow::Error) {
         let _ = writeln!(anstream::stderr(), "{} {e:#}", styled(BAD.bold(), "error:"));

@@ -265,3 +265,50 @@ fn sokoban_recordings_are_compared() {
     assert!(stderr(&unreadable).contains("line 1: not a recorded room"));
     assert_eq!(conform("").status.code(), Some(1), "nothing compared is no success");
 }
+
+#[test]
+fn alfworld_is_played_in_commands() {
+    let args = ["play", "alfworld", "--seed", "4", "--episodes", "1"];
+    let output = run_with_input(&args, b"dance\ngo to garbagecan 1\ninventory\nq\n");
+    let text = stdout(&output);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(text.contains("-= Welcome to TextWorld, ALFRED! =-") && text.contains("Your task is to: "));
+    assert!(
+        text.contains("dance is not possible here") && text.contains("You arrive at garbagecan 1. On the garbagecan 1")
+    );
+    assert!(text.contains("You are not carrying anything."));
+}
+
+#[test]
+fn alfworld_is_evaluated_by_rule_in_every_split() {
+    let report = |extra: &[&str]| {
+        let base = ["eval", "--env", "alfworld", "--tasks", "40", "--episodes", "2", "--json"];
+        json(&run(&[&base[..], extra].concat()))
+    };
+    let won =
+        |report: &serde_json::Value| report["summary"]["overall"]["by_episode"][1]["won"]["rate"].as_f64().unwrap();
+    for split in ["train", "in-domain", "out-of-domain"] {
+        assert_eq!(won(&report(&["--policy", "expert", "--split", split])), 1.0, "{split}");
+        let held_out = ["--policy", "expert", "--split", split, "--population", "held-out-tasks"];
+        assert_eq!(won(&report(&held_out)), 1.0, "{split}");
+    }
+    assert!(won(&report(&["--policy", "random"])) < 0.2);
+    assert_eq!(won(&report(&["--policy", "expert", "--turns", "1"])), 0.0, "no task takes one command");
+}
+
+#[test]
+fn alfworld_says_what_it_needs_to_play_or_write_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let cases: &[(&[&str], i32, &str)] = &[
+        (&["play", "alfworld", "--skip-bad"], 2, "games = \"official\""),
+        (&["env", "generate", "alfworld", "--out", path, "--data", path], 1, "neither json_2.1.1/<split>"),
+        (&["env", "generate", "kuhn", "--out", path], 1, "cannot be written"),
+        (&["env", "conform", "alfworld", "--golden", "nowhere.jsonl", "--data", path], 1, "cannot read nowhere.jsonl"),
+    ];
+    for (args, code, expected) in cases {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(*code), "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
+    }
+}
