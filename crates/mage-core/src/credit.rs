@@ -227,10 +227,14 @@ impl<'a> Episode<'a> {
                 out.scores[i] = narrow(self.score - own_penalty(i));
             }
         }
-        let follows = self.turns.first().map_or(0.0, |t| t.value);
+        // A call before the episode helps all of it; one made in the middle helps from its own turn on.
+        let follows = |i: usize| {
+            let helped = self.turns.iter().find(|t| rows[t.rows[0]].turn >= rows[i].turn);
+            helped.map_or(0.0, |t| t.value)
+        };
         for &i in self.reflections {
             let reaches_return = credit.penalty == PenaltyMode::PerRow;
-            out.returns[i] = narrow(follows - if reaches_return { own_penalty(i) } else { 0.0 });
+            out.returns[i] = narrow(follows(i) - if reaches_return { own_penalty(i) } else { 0.0 });
             let score = match credit.reflection {
                 Reflection::Corrected => self.score,
                 Reflection::Faithful => 0.0,

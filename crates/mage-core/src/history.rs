@@ -104,6 +104,21 @@ impl Window {
     }
 }
 
+/// What separates the parts of a long observation.
+const PARTS: &str = " [SEP] ";
+
+/// Cuts every observation but the newest to its first `parts` parts, and says how many are missing.
+pub(crate) fn cut_older(turns: &mut [ShownTurn], parts: Option<usize>) {
+    let (Some(most), Some((_newest, older))) = (parts, turns.split_last_mut()) else { return };
+    for text in older.iter_mut().filter_map(|t| t.observation.as_mut()) {
+        let total = text.split(PARTS).count();
+        if total > most {
+            let kept: Vec<&str> = text.split(PARTS).take(most).collect();
+            *text = format!("{} … ({} more)", kept.join(PARTS), total - most);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,5 +142,21 @@ mod tests {
         assert_eq!(shown[3].observation.as_deref(), Some("o9"));
         assert_eq!(Window { turns: 0, observed: 9 }.show(&turns).len(), 0);
         assert_eq!(Window { turns: 99, observed: 99 }.show(&turns).len(), 10);
+    }
+
+    #[test]
+    fn long_observations_are_cut_except_the_newest() {
+        let shown = |text: &str| ShownTurn {
+            number: 1,
+            action: String::new(),
+            invalid: None,
+            observation: Some(text.to_owned()),
+        };
+        let mut turns = [shown("a [SEP] b [SEP] c"), shown("a [SEP] b"), shown("a [SEP] b [SEP] c")];
+        cut_older(&mut turns, Some(2));
+        let seen: Vec<_> = turns.iter().map(|t| t.observation.as_deref().unwrap()).collect();
+        assert_eq!(seen, ["a [SEP] b … (1 more)", "a [SEP] b", "a [SEP] b [SEP] c"]);
+        cut_older(&mut turns, None);
+        assert_eq!(turns[0].observation.as_deref(), Some("a [SEP] b … (1 more)"));
     }
 }

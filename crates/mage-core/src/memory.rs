@@ -97,7 +97,7 @@ impl MemoryMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecallOrder {
-    /// Oldest first.
+    /// Oldest first; a limit keeps the latest.
     #[default]
     Oldest,
     /// The best-scoring first; equals oldest first.
@@ -124,7 +124,7 @@ impl EpisodicMemory {
             result: result_in_words(finished.episode),
             reflection,
             start: history.then(|| finished.episode.start.text.clone()),
-            history: history.then(|| self.prompts.windows().past.show(&finished.episode.turns)),
+            history: history.then(|| self.prompts.past_turns(&finished.episode.turns)),
         };
         self.entries.push((finished.episode.score(), recalled));
     }
@@ -133,11 +133,15 @@ impl EpisodicMemory {
 impl Memory for EpisodicMemory {
     fn recall(&mut self, _query: &Query<'_>, _answers: &[Answer]) -> Result<Asking<Block>> {
         let mut chosen: Vec<&(f32, Recalled)> = self.entries.iter().collect();
-        if self.settings.recall == RecallOrder::BestFirst {
-            chosen.sort_by(|a, b| b.0.total_cmp(&a.0)); // stable: equals stay oldest first
+        let kept = self.settings.recall_limit.unwrap_or(usize::MAX).min(chosen.len());
+        match self.settings.recall {
+            RecallOrder::Oldest => drop(chosen.drain(..chosen.len() - kept)), // the latest are worth most
+            RecallOrder::BestFirst => {
+                chosen.sort_by(|a, b| b.0.total_cmp(&a.0)); // stable: equals stay oldest first
+                chosen.truncate(kept);
+            }
         }
-        let kept = self.settings.recall_limit.unwrap_or(usize::MAX);
-        let entries = chosen.into_iter().take(kept).map(|(_, r)| r.clone()).collect();
+        let entries = chosen.into_iter().map(|(_, r)| r.clone()).collect();
         Ok(Asking::Done(Block { entries, notes: String::new() }))
     }
 

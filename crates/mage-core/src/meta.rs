@@ -121,8 +121,18 @@ impl MetaEpisode {
         })
     }
 
-    /// Goes on until an answer is needed or everything is over. Asking again changes nothing.
+    /// Goes on until an answer is needed or everything is over. Asking again changes nothing; after an error it is
+    /// over, with the error in its record.
     pub fn advance(&mut self) -> Result<Next> {
+        let next = self.go_on();
+        if let Err(e) = &next {
+            self.error = Some(e.to_string());
+            self.stage = Stage::Over;
+        }
+        next
+    }
+
+    fn go_on(&mut self) -> Result<Next> {
         loop {
             if let Some(call) = &self.open {
                 return Ok(Next::Call(call.clone()));
@@ -207,7 +217,10 @@ impl MetaEpisode {
 
     fn play_request(&self, block: &Block) -> Result<Request> {
         let episode = self.episodes.last().expect("an episode has begun");
-        let legal = self.env.legal();
+        let legal = match self.settings.size {
+            Size::Full => self.env.legal(),
+            Size::Compact => self.env.compact_legal(),
+        };
         let view = PlayView {
             seat: self.task.seat,
             memory: block,

@@ -49,11 +49,8 @@ const THINK_CLOSE: &str = "</think>";
 
 /// The answer without the thinking before it.
 pub fn after_thinking(text: &str) -> Result<&str, Unreadable> {
-    match text.rfind(THINK_CLOSE) {
-        Some(at) => Ok(&text[at + THINK_CLOSE.len()..]),
-        None if text.trim_start().starts_with(THINK_OPEN) => Err(Unreadable::StillThinking),
-        None => Ok(text),
-    }
+    let after = text.rfind(THINK_CLOSE).map_or(text, |at| &text[at + THINK_CLOSE.len()..]);
+    if after.contains(THINK_OPEN) { Err(Unreadable::StillThinking) } else { Ok(after) }
 }
 
 /// What stands between the last complete pair of `<tag>` and `</tag>` after thinking has ended, without outer white
@@ -93,6 +90,8 @@ mod tests {
             ("<action>BET</action> </action>", Ok("BET")),
             ("<action>BET</action> or <action>PASS", Ok("BET")),
             ("<think>I will <action>BET</action>", Err(Unreadable::StillThinking)),
+            ("<think>a</think><think>maybe <action>BET</action>", Err(Unreadable::StillThinking)),
+            ("Well. <think>maybe <action>BET</action>", Err(Unreadable::StillThinking)),
             ("<think>x</think> BET", Err(Unreadable::NoTag)),
             ("<action>BET", Err(Unreadable::NotClosed)),
             ("</action><action>", Err(Unreadable::NotClosed)),

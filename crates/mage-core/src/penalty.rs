@@ -94,8 +94,9 @@ impl LengthPenalty {
 #[serde(rename_all = "snake_case")]
 pub enum PenaltyMode {
     /// A reward of the row's own turn, added after differencing. It reaches every level: the row's score, its return
-    /// and, discounted like any reward, the returns of the turns and episodes before it. The next episode is not paid
-    /// back for it, which is what differencing would do.
+    /// and, discounted like any reward, the returns of the turns and episodes before it; only a reflection's stays with
+    /// the reflection, because how a note is worded is nobody else's doing. The next episode is not paid back for it,
+    /// which is what differencing would do.
     #[default]
     PerRow,
     /// Part of the episode's reward R(τ), before differencing (the paper's appendix): a clean episode after a penalised

@@ -6,7 +6,7 @@
 
 use crate::{
     Error, Result,
-    history::{Episode, ShownTurn, Window},
+    history::{Episode, ShownTurn, Turn, Window, cut_older},
 };
 use mage_env::{Outcome, Schema};
 use minijinja::{Environment, Value, syntax::SyntaxConfig, value::Serde};
@@ -66,6 +66,9 @@ pub struct Windows {
     pub reflect: Window,
     /// Of each past episode, when memory holds histories.
     pub past: Window,
+    /// What is left of long texts.
+    #[serde(default)]
+    pub cut: Cut,
 }
 
 impl Windows {
@@ -74,13 +77,39 @@ impl Windows {
         play: Window { turns: 7, observed: 2 },
         reflect: Window { turns: 7, observed: 7 },
         past: Window { turns: 7, observed: 7 },
+        cut: Cut::NOTHING,
     };
 
     /// The released code's window for ALFWorld: the last fifteen turns, all with what was seen.
     pub const ALFWORLD: Windows = {
         let all = Window { turns: 15, observed: 15 };
-        Windows { play: all, reflect: all, past: all }
+        Windows { play: all, reflect: all, past: all, cut: Cut::NOTHING }
     };
+
+    /// The released code's windows for WebShop, whose pages are long.
+    pub const WEBSHOP: Windows = Windows {
+        play: Window { turns: 5, observed: 5 },
+        reflect: Window { turns: 20, observed: 20 },
+        past: Window { turns: 3, observed: 3 },
+        cut: Cut { parts: Some(15), past_parts: Some(6), prompt_chars: Some(20_000) },
+    };
+}
+
+/// What is left of texts that are too long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cut {
+    /// So many parts of every observation but the newest; parts are what ` [SEP] ` separates.
+    pub parts: Option<usize>,
+    /// The same for past episodes, in memories that hold histories.
+    pub past_parts: Option<usize>,
+    /// A full prompt of more characters is made again with reflections alone as memory and the last turn alone.
+    pub prompt_chars: Option<usize>,
+}
+
+impl Cut {
+    /// Everything.
+    pub const NOTHING: Cut = Cut { parts: None, past_parts: None, prompt_chars: None };
 }
 
 /// All templates, by environment.
@@ -102,7 +131,9 @@ impl PromptLibrary {
         let mut library = PromptLibrary { sources: BTreeMap::new() };
         library.add("alfworld", builtin_source!("alfworld", Windows::ALFWORLD));
         library.add("kuhn", builtin_source!("kuhn", Windows::GAMES));
+        library.add("tictactoe", builtin_source!("tictactoe", Windows::GAMES));
         library.add("sokoban", builtin_source!("sokoban", Windows::GAMES));
+        library.add("webshop", builtin_source!("webshop", Windows::WEBSHOP));
         library
     }
 
@@ -118,7 +149,7 @@ impl PromptLibrary {
     }
 }
 
-/// The four texts of a built-in environment, from its folder under `prompts/`.
+/// The texts of a built-in environment, from its folder under `prompts/`.
 macro_rules! builtin_source {
     ($env:literal, $windows:expr) => {
         PromptSource {
@@ -155,6 +186,14 @@ pub struct Block {
     pub entries: Vec<Recalled>,
     /// Anything else worth reading, verbatim.
     pub notes: String,
+}
+
+impl Block {
+    /// The same without what happened in past episodes.
+    fn without_histories(&self) -> Block {
+        let entries = self.entries.iter().cloned().map(|e| Recalled { start: None, history: None, ..e }).collect();
+        Block { entries, notes: self.notes.clone() }
+    }
 }
 
 /// What a play prompt is made from.
@@ -212,13 +251,54 @@ impl PromptSet {
         &self.windows
     }
 
+    /// The rules as an agent in `seat` is told them.
+    pub fn rules(&self, seat: u8) -> Result<String> {
+        #[derive(Serialize)]
+        struct RulesContext {
+            seat: u8,
+        }
+        self.render("rules", &RulesContext { seat })
+    }
+
+    /// A past episode's turns as memory shows them.
+    pub fn past_turns(&self, turns: &[Turn]) -> Vec<ShownTurn> {
+        let mut shown = self.windows.past.show(turns);
+        cut_older(&mut shown, self.windows.cut.past_parts);
+        shown
+    }
+
+    fn shown(&self, window: Window, episode: &Episode) -> Vec<ShownTurn> {
+        let mut turns = window.show(&episode.turns);
+        cut_older(&mut turns, self.windows.cut.parts);
+        turns
+    }
+
+    fn too_long(&self, size: Size, prompt: &str) -> bool {
+        size == Size::Full && self.windows.cut.prompt_chars.is_some_and(|most| prompt.chars().nth(most).is_some())
+    }
+
     /// The prompt that asks for an action. `slots` is how each past episode stands in a compact prompt.
     pub fn play(&self, size: Size, view: &PlayView<'_>, slots: &[String]) -> Result<String> {
-        let turns = self.windows.play.show(&view.episode.turns);
+        let prompt = self.play_with(size, view, slots, view.memory, self.windows.play)?;
+        if !self.too_long(size, &prompt) {
+            return Ok(prompt);
+        }
+        self.play_with(size, view, slots, &view.memory.without_histories(), LAST_TURN)
+    }
+
+    fn play_with(
+        &self,
+        size: Size,
+        view: &PlayView<'_>,
+        slots: &[String],
+        memory: &Block,
+        window: Window,
+    ) -> Result<String> {
+        let turns = self.shown(window, view.episode);
         let context = PlayContext {
             seat: view.seat,
             start: &view.episode.start.text,
-            memory: view.memory,
+            memory,
             number: view.number,
             left_out: view.episode.turns.len() - turns.len(),
             turns,
@@ -233,7 +313,12 @@ impl PromptSet {
 
     /// The prompt that asks for a reflection on a finished episode.
     pub fn reflect(&self, size: Size, seat: u8, episode: &Episode) -> Result<String> {
-        let turns = self.windows.reflect.show(&episode.turns);
+        let prompt = self.reflect_with(size, seat, episode, self.windows.reflect)?;
+        if self.too_long(size, &prompt) { self.reflect_with(size, seat, episode, LAST_TURN) } else { Ok(prompt) }
+    }
+
+    fn reflect_with(&self, size: Size, seat: u8, episode: &Episode, window: Window) -> Result<String> {
+        let turns = self.shown(window, episode);
         let context = ReflectContext {
             seat,
             start: &episode.start.text,
@@ -250,6 +335,9 @@ impl PromptSet {
         template.render(Value::from(Serde(context))).map_err(|e| Error::template("", name, &e))
     }
 }
+
+/// What is shown of an episode when everything else would be too long.
+const LAST_TURN: Window = Window { turns: 1, observed: 1 };
 
 /// What templates that ask for an action can name.
 #[derive(Serialize)]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub enum Phase {
     /// An action in an episode.
     Play,
-    /// A call between two episodes (a reflection, a note, a plan); it belongs to the episode it will help.
+    /// Any other call (a reflection, a note, a plan); it belongs to the episode it will help.
     Reflect,
 }
 
@@ -27,13 +27,14 @@ pub struct Row {
     pub meta_episode: u32,
     /// The episode it belongs to, from 0. A reflection belongs to the episode after it.
     pub episode: u32,
-    /// The turn within the episode, from 0; 0 for reflections.
+    /// The turn within the episode, from 0; for other calls the turn they come before.
     pub turn: u32,
     /// Play or reflect.
     pub phase: Phase,
     /// The state it was made in: a hash of the anchor text (all reflections share one).
     pub anchor: u64,
-    /// Who sat opposite, as a number of the caller's choice; 0 where there is nobody.
+    /// Who sat opposite, as a number of the caller's choice; 0 where there is nobody. Number pairs of opponent and seat
+    /// to keep the seats apart when pooling over opponents.
     pub opponent: u32,
     /// The environment's reward for it, after outcome rewards were applied; 0 for reflections.
     pub reward: f32,

@@ -432,3 +432,18 @@ fn a_meta_episode_that_broke_off_after_a_reflection() {
 fn credit_of_other_rows_is_refused() {
     advantages(&members(2), &scored(&[1.0]), &Estimator::default());
 }
+
+#[test]
+fn a_call_in_the_middle_of_an_episode_is_credited_from_its_turn_on() {
+    let credit_of = |turn| {
+        let rows = [
+            Row { reward: 1.0, ..play(0, 0, 0.0) },
+            Row { reward: 2.0, ..play(0, 1, 0.0) },
+            Row { turn, ..reflect(0) },
+        ];
+        let how = Credit { assignment: Assignment::Cumulative, gamma_step: 1.0, ..Credit::default() };
+        credit(&rows, &how).returns[2]
+    };
+    assert_eq!(credit_of(0), 3.0, "before the episode: all of it");
+    assert_eq!(credit_of(1), 2.0, "before the second turn: what came after");
+}

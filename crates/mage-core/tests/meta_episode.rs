@@ -258,3 +258,57 @@ proptest! {
         prop_assert!(record.episodes.iter().all(|e| e.end.is_some()));
     }
 }
+
+#[test]
+fn the_seed_is_never_shown() {
+    let mut task = kuhn_task("uniform", 0);
+    task.seed = Seed::new(918_273_645);
+    for settings in [
+        Settings::default(),
+        Settings { memory: MemoryMode::HistoryAndReflection, ..Settings::default() },
+        Settings::compact(&Registry::builtin().get("kuhn").unwrap().schema(), 3),
+    ] {
+        let record = drive(kuhn(task.clone(), settings), model);
+        for call in &record.calls {
+            assert!(!call.messages[0].content.contains("918273645"));
+            assert!(!call.messages[0].content.contains("uniform"));
+        }
+    }
+}
+
+#[test]
+fn after_an_error_there_is_no_clean_record() {
+    struct Broken;
+    impl Memory for Broken {
+        fn recall(&mut self, _: &Query<'_>, _: &[Answer]) -> Result<Asking<Block>> {
+            Err(Error::Settings { place: "memory", problem: "lost".to_owned() })
+        }
+        fn record(&mut self, _: &Finished<'_>, _: &[Answer]) -> Result<Asking<Recorded>> {
+            Ok(Asking::Done(Recorded::default()))
+        }
+    }
+    let task = kuhn_task("aggressive", 0);
+    let env = Registry::builtin().build(&task).unwrap();
+    let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
+    let settings = Arc::new(Settings::default());
+    let mut meta = MetaEpisode::with_memory(task, env, prompts, settings, Box::new(Broken), Seed::new(1)).unwrap();
+    assert!(meta.advance().is_err());
+    let Next::Done(record) = meta.advance().unwrap() else { panic!("it is over") };
+    assert_eq!(record.error.as_deref(), Some("memory: lost"));
+    assert!(record.result().is_none());
+}
+
+#[test]
+fn a_limit_keeps_the_latest_notes() {
+    let settings = Settings { episodes: 5, recall_limit: Some(2), ..Settings::default() };
+    let record = drive(kuhn(kuhn_task("intermediate", 0), settings), |call| {
+        if call.request.purpose == Purpose::Play {
+            BET.to_owned()
+        } else {
+            format!("<remark>lesson-{}</remark>", call.episode)
+        }
+    });
+    let last = &record.calls.last().unwrap().messages[0].content;
+    let shown: Vec<bool> = (1..5).map(|n| last.contains(&format!("lesson-{n}"))).collect();
+    assert_eq!(shown, [false, false, true, true]);
+}

@@ -1,7 +1,6 @@
 //! Golden prompts of ALFWorld, on a generated game. After a deliberate change: `UPDATE_EXPECT=1 cargo test -p mage-core --test
 //! prompts_alfworld`, and read the difference.
 
-#[expect(dead_code, reason = "helpers for other games")]
 mod common;
 
 use common::drive;
@@ -13,7 +12,7 @@ use mage_core::{
 use mage_env::{EnvId, Options, Registry, Seed, Task};
 use std::{fmt::Write, sync::Arc};
 
-/// Plays the answers over and over; in compact words, one command on offer after the other.
+/// Plays the answers over and over; without any, one command on offer after the other.
 fn play(settings: Settings, seed: u64, answers: &[&str]) -> EpisodeRecord {
     let registry = Registry::builtin();
     let (env, options) = (EnvId::new("alfworld"), Options::default().with("tasks", vec!["heat"]));
@@ -21,16 +20,17 @@ fn play(settings: Settings, seed: u64, answers: &[&str]) -> EpisodeRecord {
     let env = registry.build(&task).unwrap();
     let prompts = PromptLibrary::builtin().get("alfworld").unwrap();
     let size = settings.size;
+    let none = answers.is_empty();
     let meta = MetaEpisode::new(task, env, prompts, Arc::new(settings), Seed::new(5)).unwrap();
     let mut answers = answers.iter().cycle();
     drive(meta, |call| match (call.request.purpose, size) {
-        (Purpose::Play, Size::Full) => (*answers.next().unwrap()).to_owned(),
-        (Purpose::Play, Size::Compact) => {
+        (Purpose::Play, _) if none => {
             let offers = call.request.allowed.as_ref().unwrap();
             offers[(7 * call.turn as usize + 3) % offers.len()].clone()
         }
+        (Purpose::Play, _) => (*answers.next().unwrap()).to_owned(),
         (_, Size::Full) => format!("<remark>Note {}: look into the fridge first.</remark>", call.episode),
-        (_, Size::Compact) => "apple 1 fridge 1 END".to_owned(),
+        (_, Size::Compact) => "plate 3 fridge 1 END".to_owned(),
     })
 }
 
@@ -74,8 +74,17 @@ fn full_prompts_with_both() {
 #[test]
 fn compact_prompts() {
     let schema = Registry::builtin().get("alfworld").unwrap().schema();
-    let settings = Settings { max_turns: 5, ..Settings::compact(&schema, 2) };
-    golden("compact").assert_eq(&transcript(&play(settings, 2, &[])));
+    let way = [
+        "go to fridge 1",
+        "open fridge 1",
+        "take plate 3 from fridge 1",
+        "go to microwave 1",
+        "heat plate 3 with microwave 1",
+        "go to countertop 1",
+        "move plate 3 to countertop 1",
+    ];
+    let settings = Settings { max_turns: 7, ..Settings::compact(&schema, 2) };
+    golden("compact").assert_eq(&transcript(&play(settings, 2, &way)));
 }
 
 #[test]

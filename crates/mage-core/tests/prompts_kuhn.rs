@@ -3,14 +3,13 @@
 
 mod common;
 
-use common::{drive, kuhn, kuhn_task};
+use common::{drive, kuhn, kuhn_task, transcript};
 use expect_test::{ExpectFile, expect_file};
 use mage_core::{
     EpisodeRecord, MemoryMode, Purpose, Settings,
     prompt::{Size, vocabulary},
 };
 use mage_env::Registry;
-use std::fmt::Write;
 
 /// Plays a little badly: the second answer is unreadable, later ones are fine.
 fn play(settings: Settings, opponent: &str, seat: u8) -> EpisodeRecord {
@@ -28,19 +27,6 @@ fn play(settings: Settings, opponent: &str, seat: u8) -> EpisodeRecord {
         (_, Size::Full) => format!("<remark>Note {} on my opponent.</remark>", call.episode),
         (_, Size::Compact) => "K ? facing PASS END".to_owned(),
     })
-}
-
-fn transcript(record: &EpisodeRecord) -> String {
-    let mut out = String::new();
-    for call in &record.calls {
-        let _ = writeln!(out, "======== {:?}, episode {}, turn {}", call.purpose, call.episode, call.turn);
-        let _ = writeln!(out, "{}", call.messages[0].content);
-        let _ = writeln!(out, "-------- answer: {}", call.answer.text);
-        if let Some(why) = &call.invalid {
-            let _ = writeln!(out, "-------- invalid: {why}");
-        }
-    }
-    out
 }
 
 fn golden(name: &str) -> ExpectFile {

@@ -1,7 +1,6 @@
 //! Golden prompts of Sokoban. After a deliberate change: `UPDATE_EXPECT=1 cargo test -p mage-core --test prompts_sokoban`,
 //! and read the difference.
 
-#[expect(dead_code, reason = "helpers for other games")]
 mod common;
 
 use common::drive;

@@ -3,7 +3,7 @@
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use mage_env::{
-    Deal, Env, EnvFactory, Game, ParsedAction, Rng, Seed, Turn, draw, draw_uniform,
+    Deal, Env, EnvFactory, Game, ParsedAction, Population, Rng, Seed, Turn, draw, draw_uniform,
     kuhn::{Kuhn, KuhnFactory},
     oracle::{Bayes, Candidate, Cfr, Tree},
 };
@@ -51,7 +51,7 @@ fn rules(c: &mut Criterion) {
     let factory = KuhnFactory::default();
     let task = factory.default_population().draw("train", 2, Seed::new(1)).expect("the default population has one");
     let mut env = factory.build(&task).expect("the task builds");
-    let mut turns = || (0..HANDS as u32).map(|n| episode(env.as_mut(), n, n % 2 == 0)).sum::<u64>();
+    let mut turns = || (0..HANDS as u32).map(|n| episode(env.as_mut(), n % 10, n % 2 == 0)).sum::<u64>();
     group.throughput(Throughput::Elements(turns()));
     group.bench_function("table with texts, agent's steps", |b| b.iter(|| black_box(turns())));
     group.finish();
@@ -72,6 +72,20 @@ fn oracles(c: &mut Criterion) {
             b.iter(|| black_box(Bayes::new(&Kuhn, seat, Deal::Fresh, &candidates, 10).expect("small")));
         });
     }
+    // Too many beliefs to list: several grids are tried, and the optimum fenced in from both sides.
+    let switching = r#"
+        env = "kuhn"
+        [[opponent]]
+        name = "turncoat"
+        kind = "switching"
+        between = ["conservative", "aggressive", "intermediate"]
+        stay = 0.8
+    "#;
+    let population = Population::from_toml(switching, "bench").expect("the population reads");
+    group.sample_size(10);
+    group.bench_function("switching opponent, 10 episodes, seat 0", |b| {
+        b.iter(|| black_box(factory.bayes(&population, "train", 0, 10).expect("bounded")));
+    });
     group.finish();
 }
 

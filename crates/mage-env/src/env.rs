@@ -21,10 +21,24 @@ pub trait Env: Send {
     /// The canonical actions of this moment, or `None` where any text may be sent.
     fn legal(&self) -> Option<Vec<String>>;
 
+    /// Whether an action in canonical form can be carried out now: the listed ones, unless an environment also allows
+    /// actions it cannot list.
+    fn allows(&self, action: &str) -> bool {
+        self.legal().is_none_or(|legal| legal.iter().any(|a| a == action))
+    }
+
+    /// The listed actions as compact prompts name them, one word each; [`parse`](Env::parse) reads both. The canonical
+    /// ones unless an environment has shorter words for them.
+    fn compact_legal(&self) -> Option<Vec<String>> {
+        self.legal()
+    }
+
     /// The current state alone, no history.
     fn anchor(&self) -> Anchor;
 
-    /// The current state as a drawing for people, where there is something to draw; only what the agent may see.
+    /// The current state for people, where there is something to draw: shown instead of the observation's text, so it
+    /// must say as much, and no more than the agent may see. People
+    /// are shown it in place of the observation's text, so it says all that the text does.
     fn picture(&self) -> Option<String> {
         None
     }

@@ -86,7 +86,13 @@ pub trait TextGame: Game {
         self.observe(s, player)
     }
 
-    /// The position as a drawing for people, as one player may know it.
+    /// What a finished game counts for in results: the player's return, unless a game is usually counted otherwise.
+    /// Rewards are returns in any case.
+    fn score(&self, s: &Self::State, player: u8) -> f32 {
+        self.returns(s)[usize::from(player)]
+    }
+
+    /// The position as a drawing for people, as one player may know it, with all that its description says.
     fn picture(&self, _s: &Self::State, _player: u8) -> Option<String> {
         None
     }

@@ -26,6 +26,8 @@ mod env;
 mod error;
 mod game;
 pub mod kuhn;
+pub mod mcts;
+pub mod mt19937;
 pub mod oracle;
 mod population;
 mod reference;
@@ -36,6 +38,8 @@ mod seats;
 pub mod seed;
 pub mod sokoban;
 mod task;
+pub mod tictactoe;
+pub mod webshop;
 
 pub use conform::{Conformance, Difference};
 pub use env::{Anchor, End, Env, Observation, Outcome, ParsedAction, Step};

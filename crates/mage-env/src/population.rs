@@ -137,7 +137,8 @@ impl Population {
         Self::from_toml(&text, &path.display().to_string())
     }
 
-    fn validate(&self, place: &str) -> Result<()> {
+    /// Refuses weights, splits, names and keys that cannot be meant; `place` is the file's name, for errors.
+    pub fn validate(&self, place: &str) -> Result<()> {
         let positive = |w: f64| w.is_finite() && w >= 0.0;
         for (i, m) in self.opponents.iter().enumerate() {
             let at = format!("{place}: opponent `{}`", m.spec.name);
@@ -146,6 +147,12 @@ impl Population {
             }
             if let Some(s) = m.splits.iter().find(|s| !self.splits().any(|known| known == *s)) {
                 return Err(Error::invalid(at, Error::unknown("split", s, self.splits()).to_string()));
+            }
+            // What is not a key of ours is a parameter of the kind, which cannot know that ours was meant.
+            let ours = ["weight", "splits"];
+            let near = |key: &&String| ours.iter().find(|o| strsim::damerau_levenshtein(o, key) <= 2);
+            if let Some((key, meant)) = m.spec.params.0.keys().find_map(|key| Some((key, near(&key)?))) {
+                return Err(Error::invalid(at, format!("unknown key `{key}`: did you mean `{meant}`?")));
             }
             if self.opponents[..i].iter().any(|o| o.spec.name == m.spec.name) {
                 return Err(Error::invalid(at, "the name is taken; give each opponent its own"));

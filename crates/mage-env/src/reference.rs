@@ -19,7 +19,7 @@ pub trait Reference: Send {
 /// What stands in a prompt.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
-    /// The episode, from 0.
+    /// The episode, from 0. It stands in no compact prompt: only an agent that is told the task may look.
     pub episode: u32,
     /// The reflections in memory, oldest first; empty ones left out.
     pub memory: &'a [String],

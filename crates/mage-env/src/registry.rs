@@ -47,8 +47,7 @@ pub trait EnvFactory: Send + Sync {
 
     /// One of the [`references`](EnvFactory::references), ready to be made for any task.
     fn reference(&self, query: &ReferenceQuery<'_>) -> Result<Arc<dyn ReferenceMaker>> {
-        let known = self.references().into_iter().map(|d| d.name).chain(["random".to_owned()]);
-        Err(Error::unknown("policy", query.name, known))
+        Err(unknown_reference(&self.references(), query.name))
     }
 
     /// Gives tasks of one split starts from a finite stock, without replacement: task `i` gets number `first + i` of an
@@ -74,6 +73,12 @@ pub trait EnvFactory: Send + Sync {
     }
 }
 
+/// Says which agents there are when one is asked for that is not.
+pub(crate) fn unknown_reference(known: &[ReferenceDoc], name: &str) -> Error {
+    let known = known.iter().map(|d| d.name.as_str()).chain(["random"]);
+    Error::unknown("policy", name, known)
+}
+
 /// All known environments.
 #[derive(Clone, Default)]
 pub struct Registry {
@@ -91,7 +96,9 @@ impl Registry {
         let mut registry = Registry::default();
         registry.register(crate::alfworld::AlfworldFactory::default());
         registry.register(crate::kuhn::KuhnFactory::default());
+        registry.register(crate::tictactoe::TicTacToeFactory::default());
         registry.register(crate::sokoban::SokobanFactory::default());
+        registry.register(crate::webshop::WebshopFactory);
         registry
     }
 

@@ -45,6 +45,15 @@ impl<G: Game> Rival<G> {
     pub fn chain(&self) -> &Chain {
         &self.chain
     }
+
+    /// The same rival with each strategy replaced, possibly for another form of the game.
+    pub fn map<H: Game>(&self, replace: impl FnMut(&Strategy<G>) -> Strategy<H>) -> Rival<H> {
+        Rival {
+            phases: self.phases.iter().map(replace).collect(),
+            names: self.names.clone(),
+            chain: self.chain.clone(),
+        }
+    }
 }
 
 /// A hidden Markov chain over strategies.
@@ -63,20 +72,9 @@ impl Chain {
 
     /// Starts anywhere, stays with probability `stay`, otherwise goes to any other state with equal probability.
     pub fn staying(n: usize, stay: f64) -> Self {
-        let leave = if n > 1 { (1.0 - stay) / (n - 1) as f64 } else { 0.0 };
-        let row = |i| {
-            (0..n)
-                .map(|j| {
-                    if i == j && n > 1 {
-                        stay
-                    } else if n == 1 {
-                        1.0
-                    } else {
-                        leave
-                    }
-                })
-                .collect()
-        };
+        let stay = if n == 1 { 1.0 } else { stay };
+        let leave = (1.0 - stay) / n.saturating_sub(1).max(1) as f64;
+        let row = |i| (0..n).map(|j| if i == j { stay } else { leave }).collect();
         Chain { start: vec![1.0 / n as f64; n], next: (0..n).map(row).collect() }
     }
 
@@ -91,6 +89,9 @@ impl Chain {
     }
 
     fn state_at(&self, seed: Seed, episode: u32) -> usize {
+        if self.start.len() == 1 {
+            return 0; // nothing to draw, however many episodes there were
+        }
         let stream = seed.child("switch");
         let first = weighted_index(self.start.iter().copied(), &mut stream.at(0).rng());
         (1..=u64::from(episode))
@@ -154,10 +155,19 @@ impl<G: Game + 'static> OpponentKinds<G> {
         if spec.kind == SWITCHING {
             return self.build_switching(spec);
         }
-        Ok(Rival::stationary(&spec.name, self.strategy(&spec.kind, &spec.params)?))
+        let strategy = self.strategy(&spec.kind, &spec.params);
+        let strategy = strategy.map_err(|e| match e {
+            // The place of a mistake is the opponent the user named.
+            Error::Invalid { problem, .. } => Error::invalid(format!("opponent `{}`", spec.name), problem),
+            other => other,
+        })?;
+        Ok(Rival::stationary(&spec.name, strategy))
     }
 
     fn strategy(&self, kind: &str, params: &Options) -> Result<Strategy<G>> {
+        if kind == SWITCHING {
+            return Err(Error::invalid("between", "a switching opponent cannot switch between switching opponents"));
+        }
         let known = || self.kinds.keys().cloned().chain([SWITCHING.to_owned()]);
         let (_, make) = self.kinds.get(kind).ok_or_else(|| Error::unknown("kind of opponent", kind, known()))?;
         make(params)

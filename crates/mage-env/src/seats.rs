@@ -25,6 +25,7 @@ pub struct GameEnv<G: TextGame> {
     rival: Rival<G>,
     seat: u8,
     deal: Deal,
+    opening: Deal,
     seed: Seed,
     episode: u32,
     turn: u32,
@@ -35,9 +36,18 @@ impl<G: TextGame> GameEnv<G> {
     /// The agent in `seat`, `rival` in the others.
     pub fn new(game: Arc<G>, rival: Rival<G>, seat: u8, deal: Deal, seed: Seed) -> Self {
         let state = game.initial(&mut seed.child("start").rng());
-        let mut env = GameEnv { game, rival, seat, deal, seed, episode: 0, turn: 0, state };
+        let mut env = GameEnv { game, rival, seat, deal, opening: Deal::Fresh, seed, episode: 0, turn: 0, state };
         env.begin(0);
         env
+    }
+
+    /// Whether the rival's luck before the agent's first move is new in each episode, as it is unless said, or the same
+    /// throughout the task, so that a rival that opens repeats its opening as in the paper.
+    #[must_use]
+    pub fn with_opening(mut self, opening: Deal) -> Self {
+        self.opening = opening;
+        self.begin(0);
+        self
     }
 
     /// The position, for oracles and tests. An agent never gets here.
@@ -47,7 +57,11 @@ impl<G: TextGame> GameEnv<G> {
 
     /// Chance and opponents, until the agent moves or the game is over.
     fn run_others(&mut self, opening: Option<&mut Rng>) {
-        let mut luck = self.seed.child("luck").at(u64::from(self.episode)).at(u64::from(self.turn)).rng();
+        let luck = self.seed.child("luck");
+        let mut luck = match (self.opening, self.turn) {
+            (Deal::Fixed, 0) => luck.child("opening").rng(),
+            _ => luck.at(u64::from(self.episode)).at(u64::from(self.turn)).rng(),
+        };
         let mut opening = opening;
         loop {
             let action = match self.game.turn(&self.state) {
@@ -111,13 +125,12 @@ impl<G: TextGame> Env for GameEnv<G> {
             self.run_others(None);
         }
         let end = (self.game.turn(&self.state) == Turn::Over).then(|| {
-            let score = self.own_return();
-            let outcome = match score {
-                s if s > 0.0 => Outcome::Won,
-                s if s < 0.0 => Outcome::Lost,
+            let outcome = match self.own_return() {
+                r if r > 0.0 => Outcome::Won,
+                r if r < 0.0 => Outcome::Lost,
                 _ => Outcome::Draw,
             };
-            End::Terminated { outcome, score }
+            End::Terminated { outcome, score: self.game.score(&self.state, self.seat) }
         });
         Step {
             observation: self.game.describe(&self.state, self.seat),

@@ -307,7 +307,8 @@ fn offers_are_exactly_what_is_allowed_in_the_order_of_words() {
                     assert!(allowed || (seen == NOTHING && copy == play.state));
                 }
             }
-            let busy: Vec<&String> = offers.iter().filter(|c| !c.starts_with("go to") && !c.starts_with("examine")).collect();
+            let busy: Vec<&String> =
+                offers.iter().filter(|c| !c.starts_with("go to") && !c.starts_with("examine")).collect();
             let command =
                 if rng.random_bool(0.5) { *busy.choose(&mut rng).unwrap() } else { offers.choose(&mut rng).unwrap() };
             let command = command.as_str();

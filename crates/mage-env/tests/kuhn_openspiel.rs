@@ -1,12 +1,14 @@
 //! Do rules and equilibrium equal OpenSpiel's? All 58 histories, and CFR's average policies after up to 1000 iterations.
 
+mod data;
+
 use mage_env::{
     Game, Turn,
     kuhn::Kuhn,
     oracle::{Cfr, TabularPolicy, Tree, expected_returns, exploitability},
 };
 use serde::Deserialize;
-use std::{collections::BTreeMap, path::PathBuf};
+use std::collections::BTreeMap;
 
 #[derive(Deserialize)]
 struct Golden {
@@ -35,12 +37,7 @@ struct GoldenCfr {
 }
 
 fn golden() -> Option<Golden> {
-    let fallback = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data"));
-    let path = std::env::var_os("MAGE_DATA").map_or(fallback, PathBuf::from).join("games/kuhn_openspiel.json");
-    let Ok(text) = std::fs::read_to_string(&path) else {
-        eprintln!("SKIPPED: no {}; set MAGE_DATA to the data folder to compare with OpenSpiel", path.display());
-        return None;
-    };
+    let text = std::fs::read_to_string(data::file("games/kuhn_openspiel.json")?).expect("the golden file is readable");
     Some(serde_json::from_str(&text).expect("the golden file reads"))
 }
 

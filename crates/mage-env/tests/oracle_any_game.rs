@@ -120,7 +120,7 @@ fn questions_are_answered_along_a_game() {
     let unfinished = bayes.likelihood(&[start, &next]).unwrap_err().to_string();
     assert!(unfinished.contains("is not an end"), "{unfinished}");
     // Three, two, three, one: the second opponent would have done so, and the random one in three times a third.
-    let seen = [start, "4 0 [3, 2]", "0 1 [3, 2, 3, 1]"];
+    let seen = [start, "4 0 [3, 2]", "0 0 [3, 2, 3, 1]"];
     let likelihood = bayes.likelihood(&seen).unwrap();
     let expected = [0.0, 1.0, 0.0, 1.0 / 3.0];
     likelihood.iter().zip(expected).for_each(|(a, b)| assert!((a - b).abs() < 1e-12, "{likelihood:?}"));

@@ -34,6 +34,8 @@ pub enum Agent {
     Reference {
         /// Its name.
         name: String,
+        /// Its name and a hash of what it was told about the tasks to come.
+        id: String,
         /// Makes it for each task.
         maker: Arc<dyn ReferenceMaker>,
     },
@@ -52,14 +54,23 @@ impl Agent {
             return Ok(Agent::Random);
         }
         let maker = factory.reference(&ReferenceQuery { name, population, split, episodes })?;
-        Ok(Agent::Reference { name: name.to_owned(), maker })
+        let told = Hash::of(&(population, split, episodes)).to_string();
+        Ok(Agent::Reference { name: name.to_owned(), id: format!("{name}@{}", &told[..12]), maker })
     }
 
-    /// What records call it.
+    /// What people call it.
     pub fn name(&self) -> &str {
         match self {
             Agent::Random => "random",
             Agent::Reference { name, .. } => name,
+        }
+    }
+
+    /// What records call it: two agents of one name that were told different things are two agents.
+    pub fn id(&self) -> &str {
+        match self {
+            Agent::Random => "random",
+            Agent::Reference { id, .. } => id,
         }
     }
 }
@@ -100,7 +111,7 @@ impl Evaluation {
             panel: self.panel.hash(),
             task: task.hash(),
             method: Hash::of(&*self.settings),
-            weights: self.agent.name().to_owned(),
+            weights: self.agent.id().to_owned(),
             seed: self.seed.child("agent").at(index as u64),
         }
     }

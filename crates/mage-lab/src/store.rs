@@ -31,8 +31,13 @@ pub struct RecordStore {
     path: PathBuf,
     file: File,
     keys: HashSet<RecordKey>,
+    /// Where the last whole line ends.
+    length: u64,
     repaired: u64,
 }
+
+/// How every record's line begins. What does not is somebody else's text, and is never touched.
+const OPENING: &[u8] = b"{\"key\":";
 
 impl RecordStore {
     /// Opens or makes the file, reads its keys, and drops half a line left by a crash.
@@ -51,13 +56,18 @@ impl RecordStore {
             keys.insert(record?.key);
             whole = lines.end;
         }
-        let length = file.seek(SeekFrom::End(0)).map_err(io)?;
-        let repaired = length - whole;
-        if repaired > 0 {
+        let (tail, line) = (lines.tail, lines.number + 1);
+        if !tail.is_empty() {
+            let begun = tail.iter().zip(OPENING).all(|(a, b)| a == b);
+            if !begun {
+                let problem = "not the beginning of a record: is this the right file?".to_owned();
+                return Err(Error::Line { path: path.to_owned(), line, problem });
+            }
             file.set_len(whole).map_err(io)?;
             file.sync_data().map_err(io)?;
         }
-        Ok(RecordStore { path: path.to_owned(), file, keys, repaired })
+        file.seek(SeekFrom::End(0)).map_err(io)?;
+        Ok(RecordStore { path: path.to_owned(), file, keys, length: whole, repaired: tail.len() as u64 })
     }
 
     /// How many records there are.
@@ -80,20 +90,27 @@ impl RecordStore {
         self.keys.contains(key)
     }
 
-    /// Adds records, and returns once they are on the disk. Those whose key is there already are left out.
+    /// Adds records, and returns once they are on the disk. Those whose key is there already are left out. If they
+    /// cannot be written (a full disk, say), the file is as it was before.
     pub fn append<'r>(&mut self, records: impl IntoIterator<Item = &'r EpisodeRecord>) -> Result<usize> {
         let mut lines = String::new();
-        let mut added = 0;
+        let mut added = HashSet::new();
         for record in records {
-            if self.keys.insert(record.key.clone()) {
+            if !self.keys.contains(&record.key) && added.insert(record.key.clone()) {
                 lines.push_str(&record.to_line());
                 lines.push('\n');
-                added += 1;
             }
         }
         let written = self.file.write_all(lines.as_bytes()).and_then(|()| self.file.sync_data());
-        written.map_err(|source| Error::Io { path: self.path.clone(), source })?;
-        Ok(added)
+        if let Err(source) = written {
+            // Half a line in the middle would be damage; if even this fails, opening the file again mends it.
+            let _ = self.file.set_len(self.length);
+            return Err(Error::Io { path: self.path.clone(), source });
+        }
+        self.length += lines.len() as u64;
+        let count = added.len();
+        self.keys.extend(added);
+        Ok(count)
     }
 }
 
@@ -111,18 +128,23 @@ struct Lines<F> {
     reader: BufReader<F>,
     number: u64,
     end: u64,
+    /// What stands after the last line break.
+    tail: Vec<u8>,
 }
 
 impl<F: std::io::Read> Lines<F> {
     fn new(path: &Path, file: F) -> Self {
-        Lines { path: path.to_owned(), reader: BufReader::new(file), number: 0, end: 0 }
+        Lines { path: path.to_owned(), reader: BufReader::new(file), number: 0, end: 0, tail: Vec::new() }
     }
 
     fn next_record(&mut self) -> Option<Result<EpisodeRecord>> {
         let mut line = Vec::new();
         match self.reader.read_until(b'\n', &mut line) {
             Err(source) => return Some(Err(Error::Io { path: self.path.clone(), source })),
-            Ok(_) if line.last() != Some(&b'\n') => return None,
+            Ok(_) if line.last() != Some(&b'\n') => {
+                self.tail = line;
+                return None;
+            }
             Ok(read) => self.end += read as u64,
         }
         self.number += 1;

@@ -117,3 +117,27 @@ fn results_do_not_depend_on_the_number_of_threads() {
     };
     assert_eq!(play(1), play(3));
 }
+
+#[test]
+fn a_file_that_is_no_store_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notes.txt");
+    for text in ["my precious notes, no line break", "notes\nof two lines", "{\"other\": 1}", "{\"kez"] {
+        fs::write(&path, text).unwrap();
+        let error = RecordStore::open(&path).unwrap_err();
+        assert!(matches!(error, Error::Line { .. }), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    }
+}
+
+#[test]
+fn agents_with_other_beliefs_have_other_keys() {
+    let registry = Registry::builtin();
+    let factory = registry.get("kuhn").unwrap();
+    let mut population = factory.default_population();
+    let id = |p: &mage_env::Population| Agent::find(&**factory, "bayes", p, "train", 3).unwrap().id().to_owned();
+    let before = id(&population);
+    population.opponents[0].weight = 0.31;
+    assert_ne!(before, id(&population));
+    assert!(before.starts_with("bayes"));
+}

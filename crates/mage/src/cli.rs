@@ -47,7 +47,7 @@ pub(crate) struct Whom {
     /// Which opponents or tasks of the population: train, in-domain, out-of-domain, or a split of its own
     #[arg(long, default_value = "in-domain")]
     pub(crate) split: String,
-    /// The agent's seat, from 0; both in turn when left out
+    /// The agent's seat, from 0; as often as the population says when left out
     #[arg(long)]
     pub(crate) seat: Option<u8>,
     /// A setting of the environment, such as deal=fixed
@@ -61,7 +61,7 @@ pub(crate) struct Whom {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Type an action or the start of it; arrow keys work where moves go up, down, left and right; ? \
-                        shows what is possible, q leaves."
+                        shows the rules, q leaves."
 )]
 pub(crate) struct Play {
     /// The environment
@@ -115,6 +115,9 @@ pub(crate) struct Eval {
     /// Keep every meta-episode in this file (JSON lines); run again to go on where it stopped
     #[arg(long, value_name = "FILE")]
     pub(crate) records: Option<PathBuf>,
+    /// Draw scores by episode next to the ceilings into this file
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) whom: Whom,
 }

@@ -15,6 +15,7 @@ mod command;
 mod keys;
 mod output;
 mod pick;
+mod plot;
 mod table;
 
 use clap::Parser;

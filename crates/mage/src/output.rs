@@ -67,14 +67,31 @@ impl Output {
         }
     }
 
-    /// Something the user must not miss: said even when asked to be quiet.
+    /// Something the user must know, however quiet we were told to be.
     pub(crate) fn warn(&self, text: impl Display) {
-        let _ = writeln!(anstream::stderr(), "{} {text}", styled(BOLD, "warning:"));
+        let _ = writeln!(anstream::stderr(), "{} {text}", styled(BOLD, "note:"));
     }
 
-    /// An error, with what led to it.
+    /// An error, with what led to it, unless it says so itself.
     pub(crate) fn error(&self, e: &anyhow::Error) {
-        let _ = writeln!(anstream::stderr(), "{} {e:#}", styled(BAD.bold(), "error:"));
+        let mut text = e.to_string();
+        for cause in e.chain().skip(1).map(ToString::to_string) {
+            if !text.contains(&cause) {
+                text = format!("{text}: {cause}");
+            }
+        }
+        let _ = writeln!(anstream::stderr(), "{} {text}", styled(BAD.bold(), "error:"));
+    }
+
+    /// Does something that may take a while, with a sign of life.
+    pub(crate) fn waiting<T>(&self, what: &'static str, work: impl FnOnce() -> T) -> T {
+        let target = if self.quiet || self.json { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let style = ProgressStyle::with_template("{spinner} {msg} … {elapsed}").expect("the template is fixed");
+        let spinner = ProgressBar::with_draw_target(None, target).with_style(style).with_message(what);
+        spinner.enable_steady_tick(std::time::Duration::from_millis(120));
+        let result = work();
+        spinner.finish_and_clear();
+        result
     }
 
     /// A bar with rate and time left, on a terminal and unless told to be quiet.

@@ -46,6 +46,10 @@ pub(crate) fn pick(
     if whom.skip_bad {
         population.set("skip_bad", true.into());
     }
+    population.validate(&format!("population of {env}")).map_err(usage)?;
+    if population.opponents.is_empty() && !factory.schema().opponents.is_empty() {
+        return Err(usage(format!("population of {env}: it has no opponents; add an [[opponent]]")));
+    }
     factory.check(&population).map_err(usage)?;
     population.in_split(&whom.split).map_err(usage)?;
     for warning in factory.warnings(&population, &whom.split)? {
@@ -62,9 +66,9 @@ fn read_population(factory: &dyn EnvFactory, name: &str) -> anyhow::Result<Popul
     let path = Path::new(name);
     if !path.exists() && !name.contains(['/', '.']) {
         let known: Vec<_> = factory.populations().into_iter().map(|(n, _)| n).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         return Err(usage(format!(
-            "there is no file {name}, and no built-in population of that name; built-in: {}",
-            known.join(", ")
+            "there is no file {name}, and no built-in population of that name (there are: {known})"
         )));
     }
     Population::from_file(path).map_err(usage)

@@ -24,6 +24,10 @@ where
         column.set_padding((0, 2));
         column.set_cell_alignment(if i == 0 { CellAlignment::Left } else { alignment });
     }
+    // A terminal that does not know its width says 0; a table squeezed into that is unreadable.
+    if table.width().is_some_and(|w| w < 20) {
+        table.set_content_arrangement(ContentArrangement::Disabled);
+    }
     let text = table.to_string();
     match text.split_once('\n') {
         Some((head, body)) => format!("{}\n{}", styled(BOLD, head.trim_end()), trim_lines(body)),
@@ -48,4 +52,10 @@ where
     R: IntoIterator<Item = Vec<String>>,
 {
     layout(header, rows, CellAlignment::Left)
+}
+
+/// A number without trailing zeros, for axes.
+pub(crate) fn trimmed(x: f64) -> String {
+    let text = score(x);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }

@@ -48,6 +48,7 @@ fn mistakes_on_the_command_line_exit_with_2_and_say_what_to_do() {
         (&["play", "--split", "trian"], "did you mean `train`"),
         (&["play", "--population", "nowhere.toml"], "cannot read nowhere.toml"),
         (&["play", "--population", "nobody"], "no built-in population of that name"),
+        (&["play", "--opponent", "aggressive,aggressive"], "the name is taken"),
         (&["eval", "--policy", "clever"], "unknown policy `clever`"),
         (&["eval"], "--policy"),
         (&["eval", "--policy", "random", "--episodes", "0"], "0 is not in 1..=1000"),
@@ -170,6 +171,23 @@ fn evaluation_goes_on_from_its_records() {
     let resumed = run(&args);
     assert_eq!(json(&whole)["summary"], json(&resumed)["summary"]);
     assert_eq!(std::fs::read(path).unwrap(), bytes);
+
+    // A record that stands twice counts once.
+    std::fs::write(path, [&bytes[..], &bytes[..]].concat()).unwrap();
+    assert_eq!(json(&whole)["summary"], json(&run(&args))["summary"]);
+
+    // A file that is something else is left alone.
+    std::fs::write(path, "my notes").unwrap();
+    assert_eq!(run(&args).status.code(), Some(1));
+    assert_eq!(std::fs::read(path).unwrap(), b"my notes");
+}
+
+#[test]
+fn with_early_stop_there_are_no_ceilings_to_compare_with() {
+    let args = ["eval", "--policy", "bayes", "--tasks", "100", "--early-stop", "--json"];
+    let report = json(&run(&args));
+    assert!(report["ceilings"].is_null() && report["against"].is_null());
+    assert!(report["summary"]["overall"]["by_episode"][2]["score"]["count"].as_u64().unwrap() < 100);
 }
 
 #[test]
@@ -205,6 +223,22 @@ fn populations_come_from_files() {
     let output = args(&[]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("`stay` is a probability, not 1.5"));
+
+    let mistakes = [
+        ("env = \"kuhn\"", "it has no opponents"),
+        ("env = \"kuhn\"\n[[opponent]]\nname = \"a\"\nkind = \"aggressive\"\nwieght = 3", "did you mean `weight`"),
+        (
+            "env = \"kuhn\"\n[[opponent]]\nname = \"a\"\nkind = \"switching\"\nstay = 0.5\nbetween = [\"switching\", \"aggressive\"]",
+            "cannot switch between switching",
+        ),
+        ("env = \"kuhn\"\n[[opponent]]\nname = \"fox\"\nkind = \"table\"\nbet = { Z = 1.0 }", "opponent `fox`"),
+    ];
+    for (text, expected) in mistakes {
+        std::fs::write(&path, text).unwrap();
+        let output = args(&[]);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
     assert!(Path::new(&path).exists());
 }
 
@@ -214,7 +248,7 @@ fn sokoban_is_played_in_turns_of_moves() {
     let output = run_with_input(&args, b"north\nup\nup, left, down\nright right\nq\n");
     let text = stdout(&output);
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(text.contains("the answer names no move") && text.contains("0: # # # # # #"));
+    assert!(text.contains("the answer names no move") && text.contains("████████████"));
 }
 
 #[test]

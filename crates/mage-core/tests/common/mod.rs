@@ -1,8 +1,9 @@
 //! Driving meta-episodes by hand.
+#![allow(dead_code)] // each test binary uses its own part
 
 use mage_core::{Answer, Call, EpisodeRecord, MetaEpisode, Next, Settings, prompt::PromptLibrary};
 use mage_env::{EnvId, OpponentSpec, Options, Registry, Seed, Task};
-use std::sync::Arc;
+use std::{fmt::Write, sync::Arc};
 
 /// A Kuhn task with a fixed seed.
 pub(crate) fn kuhn_task(opponent: &str, seat: u8) -> Task {
@@ -33,4 +34,18 @@ pub(crate) fn drive(mut meta: MetaEpisode, mut model: impl FnMut(&Call) -> Strin
             }
         }
     }
+}
+
+/// Every prompt with its answer, to read and to compare.
+pub(crate) fn transcript(record: &EpisodeRecord) -> String {
+    let mut out = String::new();
+    for call in &record.calls {
+        let _ = writeln!(out, "======== {:?}, episode {}, turn {}", call.purpose, call.episode, call.turn);
+        let _ = writeln!(out, "{}", call.messages[0].content);
+        let _ = writeln!(out, "-------- answer: {}", call.answer.text);
+        if let Some(why) = &call.invalid {
+            let _ = writeln!(out, "-------- invalid: {why}");
+        }
+    }
+    out
 }

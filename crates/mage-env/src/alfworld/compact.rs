@@ -1,7 +1,7 @@
 //! What does a small model read?
 //!
 //! Names become a word and a number. An observation has four parts: the task; where one stands, and what is there; what
-//! is held; and where things that matter were seen in this episode.
+//! is held; and where things that matter were first seen in this episode, and where they were left since.
 
 use super::{
     goal::bare,
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// Numbers with a word of their own.
 const NUMBERS: u32 = 64;
-/// How many places a reflection names.
+/// How many things a reflection names.
 const REMEMBERED: usize = 2;
 /// A thing and its number, a place and its number.
 const FOUND_WORDS: usize = 4;
@@ -22,7 +22,7 @@ pub(super) const REFLECTION_WORDS: usize = REMEMBERED * FOUND_WORDS;
 /// The longest action: `take X 1 from Y 2`.
 pub(super) const ACTION_WORDS: usize = 6;
 
-const GRAMMAR_WORDS: [&str; 34] = [
+const GRAMMAR_WORDS: [&str; 35] = [
     "task",
     "place",
     "at",
@@ -30,6 +30,7 @@ const GRAMMAR_WORDS: [&str; 34] = [
     "hold",
     "nothing",
     "found",
+    "left",
     "won",
     "opened",
     "closed",
@@ -72,18 +73,24 @@ pub(super) fn words() -> Vec<String> {
 /// What was seen of what matters: things the task is about, and where.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Knowledge {
-    found: BTreeMap<u16, u16>,
+    /// Where each was seen first: what is worth knowing in the next episode.
+    first: BTreeMap<u16, u16>,
+    /// Where each was seen last, unless it was taken away since.
+    last: BTreeMap<u16, u16>,
 }
 
 impl Knowledge {
     /// Takes in what can be seen from here.
     pub(super) fn look_around(&mut self, world: &World, s: &State) {
         for place in world.here(s).iter().filter(|p| world.accessible(s, **p)) {
-            self.found.retain(|thing, at| at != place || s.inside(&world.plan, *thing, *place));
+            self.last.retain(|thing, at| at != place || s.inside(&world.plan, *thing, *place));
             let matters = |t: &u16| world.thing(*t).wanted || world.thing(*t).lamp;
-            self.found.extend(world.contents(s, *place).filter(matters).map(|t| (t, *place)));
+            for thing in world.contents(s, *place).filter(matters) {
+                self.first.entry(thing).or_insert(*place);
+                self.last.insert(thing, *place);
+            }
         }
-        self.found.retain(|thing, _| s.held != Some(*thing));
+        self.last.retain(|thing, _| s.held != Some(*thing));
     }
 
     /// The observation in compact words.
@@ -120,11 +127,15 @@ impl Knowledge {
                 marks.iter().filter(|(mark, _)| s.is(&world.plan, *mark, t)).for_each(|(_, word)| out.say([*word]));
             }
         }
-        out.say(["found"]);
-        for (thing, place) in &self.found {
-            out.name(&world.thing(*thing).name);
-            out.name(&world.place(*place).name);
-        }
+        let mut list = |word, seen: &mut dyn Iterator<Item = (&u16, &u16)>| {
+            out.say([word]);
+            for (thing, place) in seen {
+                out.name(&world.thing(*thing).name);
+                out.name(&world.place(*place).name);
+            }
+        };
+        list("found", &mut self.first.iter());
+        list("left", &mut self.last.iter().filter(|(thing, place)| self.first[thing] != **place));
         if world.won(s) {
             out.say(["won"]);
         }
@@ -132,10 +143,17 @@ impl Knowledge {
     }
 }
 
-/// The factual reflection on an episode, from its last observation: where the first things that matter were found.
+/// The factual reflection on an episode, from its last observation: where things that matter were found, one of each kind
+/// before a second of any.
 pub(super) fn facts(finished: &str) -> String {
-    let found = finished.split(' ').skip_while(|w| *w != "found").skip(1).filter(|w| *w != "won");
-    let mut words: Vec<&str> = found.take(REFLECTION_WORDS).collect();
+    let words: Vec<&str> = finished.split(' ').skip_while(|w| *w != "found").skip(1).collect();
+    let end = words.iter().position(|w| ["left", "won"].contains(w)).unwrap_or(words.len());
+    let (mut named, mut more) = (Vec::<&[&str]>::new(), Vec::new());
+    for found in words[..end].chunks_exact(FOUND_WORDS) {
+        let known = named.iter().any(|n| n[0] == found[0]);
+        if known { more.push(found) } else { named.push(found) }
+    }
+    let mut words: Vec<&str> = named.into_iter().chain(more).take(REMEMBERED).flatten().copied().collect();
     words.resize(REFLECTION_WORDS, "_");
     words.join(" ")
 }
@@ -186,6 +204,8 @@ mod tests {
     #[test]
     fn facts_name_where_things_were() {
         assert_eq!(facts("task place mug desk at start hold nothing found"), "_ _ _ _ _ _ _ _");
-        assert_eq!(facts("task … found mug 1 desk 2 won"), "mug 1 desk 2 _ _ _ _");
+        assert_eq!(facts("task … found mug 1 desk 2 left mug 1 shelf 1 won"), "mug 1 desk 2 _ _ _ _");
+        assert_eq!(facts("… found pen 1 bed 1 pen 2 bed 1 left"), "pen 1 bed 1 pen 2 bed 1");
+        assert_eq!(facts("… found pen 1 bed 1 pen 2 bed 1 desklamp 1 desk 1 left"), "pen 1 bed 1 desklamp 1 desk 1");
     }
 }

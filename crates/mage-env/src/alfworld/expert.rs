@@ -76,8 +76,12 @@ struct Way<'w> {
 }
 
 impl<'w> Way<'w> {
-    /// Does something, if it is possible.
+    /// Does something, if it is possible. A way that has reached the goal goes no further: a thing that lies in several
+    /// places at once may be clean, hot or cool in its target before it is brought there.
     fn act(mut self, command: Command) -> Option<Self> {
+        if self.world.won(&self.state) {
+            return Some(self);
+        }
         if !self.world.allows(&self.state, command) {
             return None;
         }

@@ -1,10 +1,11 @@
 //! Kuhn poker for the registry.
 
-use super::{opponents::opponent_kinds, rules::Kuhn, words};
+use super::{opponents::opponent_kinds, references, rules::Kuhn, words};
 use crate::{
-    Deal, Env, EnvFactory, EnvId, Error, GameEnv, Member, OpponentKinds, OptionDoc, Options, Population, Result,
-    Schema, Task,
+    Deal, Env, EnvFactory, EnvId, Error, GameEnv, Member, OpponentKinds, OptionDoc, Options, Population, ReferenceDoc,
+    ReferenceMaker, ReferenceQuery, Result, Schema, Task,
     oracle::{Bayes, Candidate, OracleReport, Setting, ceilings},
+    registry::unknown_reference,
 };
 use serde::Deserialize;
 use std::sync::Arc;
@@ -79,7 +80,7 @@ impl EnvFactory for KuhnFactory {
     }
 
     fn check(&self, population: &Population) -> Result<()> {
-        population.options.read::<KuhnOptions>(PLACE)?;
+        population.splits().try_for_each(|s| population.options_in(s).read::<KuhnOptions>(PLACE).map(drop))?;
         population.seat_shares(2)?;
         population.opponents.iter().try_for_each(|m| self.opponents.build(&m.spec).map(drop))
     }
@@ -100,8 +101,17 @@ impl EnvFactory for KuhnFactory {
         }
     }
 
+    fn populations(&self) -> Vec<(&'static str, Population)> {
+        let switching = include_str!("../../populations/kuhn/switching.toml");
+        let switching = Population::from_toml(switching, "switching").expect("the embedded population is valid");
+        let fresh = self.default_population();
+        let mut paper = fresh.clone();
+        paper.options = paper.options.with("deal", "fixed");
+        vec![("fresh", fresh), ("paper", paper), ("switching", switching)]
+    }
+
     fn oracles(&self, population: &Population, split: &str, episodes: u32) -> Result<Option<OracleReport>> {
-        let options: KuhnOptions = population.options.read(PLACE)?;
+        let options: KuhnOptions = population.options_in(split).read(PLACE)?;
         let candidates = Candidate::of_split(population, split, &self.opponents)?;
         let setting = Setting {
             env: population.env.as_str(),
@@ -113,12 +123,20 @@ impl EnvFactory for KuhnFactory {
         };
         ceilings(&Kuhn, &candidates, &setting)
     }
+
+    fn references(&self) -> Vec<ReferenceDoc> {
+        references::docs()
+    }
+
+    fn reference(&self, query: &ReferenceQuery<'_>) -> Result<Arc<dyn ReferenceMaker>> {
+        references::maker(self, query)?.ok_or_else(|| unknown_reference(&self.references(), query.name))
+    }
 }
 
 impl KuhnFactory {
     /// The best possible learner from one seat against a split of a population, for scripted agents to ask.
     pub fn bayes(&self, population: &Population, split: &str, seat: u8, episodes: u32) -> Result<Bayes> {
-        let options: KuhnOptions = population.options.read(PLACE)?;
+        let options: KuhnOptions = population.options_in(split).read(PLACE)?;
         let candidates = Candidate::of_split(population, split, &self.opponents)?;
         Bayes::new(&Kuhn, seat, options.deal, &candidates, episodes)
     }

@@ -7,6 +7,7 @@
 mod factory;
 mod facts;
 mod opponents;
+mod references;
 mod rules;
 mod words;
 

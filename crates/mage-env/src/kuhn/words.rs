@@ -26,8 +26,9 @@ impl TextGame for Kuhn {
         let (own, other) = (letter(s.card(player)), letter(other));
         let pot = 2 + s.actions().filter(|a| *a == BET).count();
         Some(format!(
-            "  ┌───┐  ┌───┐\n  │ {own} │  │ {other} │   pot {}\n  └───┘  └───┘\n   you   opponent",
-            "●".repeat(pot)
+            "  ┌───┐  ┌───┐\n  │ {own} │  │ {other} │   pot {}\n  └───┘  └───┘\n   you   opponent\n\n{}",
+            "●".repeat(pot),
+            sentences(s, player)
         ))
     }
 

@@ -48,12 +48,11 @@ pub fn expected_returns<G: Game>(game: &G, tree: &Tree<G>, all: &dyn Opponent<G>
     let probs = edge_probabilities(game, tree, all, None)?;
     let mut value: Vec<[f64; MAX_PLAYERS]> = tree.nodes().iter().map(|n| n.returns).collect();
     for (id, node) in tree.nodes().iter().enumerate().rev().filter(|(_, n)| n.turn != Turn::Over) {
-        value[id] = [0.0; MAX_PLAYERS];
+        let mut mean = [0.0; MAX_PLAYERS];
         for (e, p) in node.edges.iter().zip(&probs[id]) {
-            for seat in 0..MAX_PLAYERS {
-                value[id][seat] += p * value[e.child][seat];
-            }
+            mean.iter_mut().zip(value[e.child]).for_each(|(m, v)| *m += p * v);
         }
+        value[id] = mean;
     }
     Ok(value[0])
 }

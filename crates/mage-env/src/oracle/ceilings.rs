@@ -42,6 +42,8 @@ where
         episodes: setting.episodes,
         mean: mean(&seats),
         seats,
+        sampled: Vec::new(),
+        notes: Vec::new(),
     }))
 }
 

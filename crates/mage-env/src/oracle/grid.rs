@@ -140,9 +140,9 @@ mod tests {
         fn corners_mix_back_to_the_belief(belief in beliefs(), steps in 1_u32..600) {
             let points = Grid::Mix(steps).points(&belief);
             prop_assert!((points.iter().map(|p| p.share).sum::<f64>() - 1.0).abs() < 1e-9);
-            for i in 0..belief.len() {
+            for (i, b) in belief.iter().enumerate() {
                 let mixed: f64 = points.iter().map(|p| p.share * p.belief[i]).sum();
-                prop_assert!((mixed - belief[i]).abs() < 1e-9);
+                prop_assert!((mixed - b).abs() < 1e-9);
             }
             for p in &points {
                 prop_assert_eq!(p.cell.iter().sum::<u64>(), u64::from(steps));

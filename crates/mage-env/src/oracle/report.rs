@@ -17,6 +17,43 @@ pub struct OracleReport {
     pub seats: Vec<SeatOracle>,
     /// The mean over seats, weighted by how often the agent takes each.
     pub mean: SeatOracle,
+    /// Opponents that could only be asked for their moves: what is said about them rests on samples.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sampled: Vec<Sampled>,
+    /// What else a reader should know.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+impl OracleReport {
+    /// How far the best learner's curves may be below the optimum, because beliefs were merged: the worse of the last
+    /// episode and the mean over episodes.
+    pub fn error(&self) -> f64 {
+        let worst = |s: &SeatOracle| s.last_error.max(s.sum_error / f64::from(self.episodes.max(1)));
+        self.seats.iter().map(worst).fold(0.0, f64::max)
+    }
+}
+
+/// An opponent that states no probabilities, met from one seat. All else in the report takes the moves it was seen to make
+/// for its probabilities; an answer fitted to them is a little lucky, and fresh games tell by how much.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sampled {
+    /// Its name.
+    pub name: String,
+    /// The agent's seat.
+    pub seat: u8,
+    /// How many moves it was asked for in each position, at least.
+    pub samples: u32,
+    /// In how many positions.
+    pub positions: usize,
+    /// What the best answer to those moves earns against them.
+    pub fitted: f64,
+    /// How many fresh games that answer played against the opponent itself.
+    pub games: u32,
+    /// What it earned there.
+    pub valued: f64,
+    /// The standard error of that.
+    pub standard_error: f64,
 }
 
 /// Ceilings of one seat.

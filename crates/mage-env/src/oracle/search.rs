@@ -141,7 +141,7 @@ pub(super) fn normalise(group: &mut [Particle]) -> f64 {
 pub(super) struct Memo {
     /// By number of episodes left: given tables by grid point.
     levels: Vec<HashMap<Cell, Table>>,
-    /// How many particles were moved, a measure of the work done.
+    /// How many particles were moved, and numbers added up: a measure of the work done.
     work: u64,
 }
 
@@ -157,6 +157,9 @@ impl Memo {
     }
 }
 
+/// Adding up so many numbers takes about as long as moving a particle.
+const NUMBERS_PER_PARTICLE: usize = 8;
+
 /// Too many beliefs for the work allowed.
 #[derive(Debug)]
 pub(super) struct TooMuch;
@@ -167,7 +170,7 @@ pub(super) struct Search<'m> {
     pub(super) objective: Objective,
     pub(super) grid: Grid,
     pub(super) memo: &'m mut Memo,
-    /// The most particles that may be moved.
+    /// The most work that may be done.
     pub(super) work_limit: u64,
 }
 
@@ -176,7 +179,7 @@ type Episode = HashMap<Cell, Table>;
 
 impl Search<'_> {
     /// Expected scores of the `left` episodes left, by type and weighted by a belief, under the best policy from it.
-    pub(super) fn from_belief(&mut self, belief: &[f64], left: u32) -> Result<Table, TooMuch> {
+    pub(super) fn best_of(&mut self, belief: &[f64], left: u32) -> Result<Table, TooMuch> {
         self.over_groups(self.model.start(belief), left, &mut Episode::new())
     }
 
@@ -211,7 +214,7 @@ impl Search<'_> {
         if let Some(known) = self.memo.levels[level].get(&point.cell) {
             return Ok(known.clone());
         }
-        let mut table = self.from_belief(&point.belief, left)?;
+        let mut table = self.best_of(&point.belief, left)?;
         for (row, b) in table.chunks_exact_mut(level).zip(&point.belief).filter(|(_, b)| **b > 0.0) {
             row.iter_mut().for_each(|x| *x /= b);
         }
@@ -220,12 +223,12 @@ impl Search<'_> {
     }
 
     fn over_groups(&mut self, mut all: Vec<Particle>, left: u32, episode: &mut Episode) -> Result<Table, TooMuch> {
-        self.memo.work += all.len() as u64;
+        let model = self.model;
+        let mut total: Table = smallvec![0.0; model.hidden.types.len() * left as usize];
+        self.memo.work += (all.len() + total.len() / NUMBERS_PER_PARTICLE) as u64;
         if self.memo.work > self.work_limit {
             return Err(TooMuch);
         }
-        let model = self.model;
-        let mut total: Table = smallvec![0.0; model.hidden.types.len() * left as usize];
         for group in model.groups(&mut all) {
             let weight = normalise(group);
             if weight > 0.0 {

@@ -278,18 +278,23 @@ where
                 continue;
             }
             let state = &self.positions.states[p as usize];
-            let (probs, whose) = match self.game.turn(state) {
+            let turn = self.game.turn(state);
+            let probs = match turn {
                 Turn::Player(mover) => {
-                    let probs = self.strategy.policy(self.game, state, mover);
-                    (probs.ok_or_else(|| no_policy(self.game, state, mover))?, format!("the strategy in seat {mover}"))
+                    let stated = self.strategy.policy(self.game, state, mover);
+                    stated.ok_or_else(|| no_policy(self.game, state, mover))?
                 }
-                _ => (self.game.chance(state), "chance".to_owned()),
+                _ => self.game.chance(state),
             };
             let legal = &self.positions.children[p as usize];
             let total: f64 = probs.iter().map(|(_, q)| q).sum();
             let sound = |(a, q): &(ActionId, f64)| *q >= 0.0 && (*q == 0.0 || legal.iter().any(|(b, _)| a == b));
             if (total - 1.0).abs() > 1e-9 || !probs.iter().all(sound) {
                 let seen = self.game.observe(state, 0);
+                let whose = match turn {
+                    Turn::Player(mover) => format!("the strategy in seat {mover}"),
+                    _ => "chance".to_owned(),
+                };
                 let problem = format!("{whose} gives no distribution over the legal actions at `{seen}`");
                 return Err(Error::invalid("oracle", problem));
             }

@@ -9,12 +9,14 @@ use super::{
     bits::Bits,
     board::{Board, Move, NOWHERE, State},
     level::{Cell, Level},
-    mt::{NumpyRandom, PythonRandom},
     path::shortest_path,
     reverse::{MAX_BOXES, Pulled, ReversePlay},
     table::{Table, placements},
 };
-use crate::{Error, Result, Seed};
+use crate::{
+    Error, Result, Seed,
+    mt19937::{NumpyRandom, PythonRandom},
+};
 
 /// What is asked of a room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

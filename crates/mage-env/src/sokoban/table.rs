@@ -12,6 +12,9 @@ use super::{
 /// The most placements of boxes a table may have.
 pub(super) const MAX_PLACEMENTS: u32 = 1 << 20;
 
+/// Up to this many placements a table keeps its working memory for the next room.
+const KEPT_PLACEMENTS: usize = 1 << 14;
+
 /// Tables serve up to this many boxes.
 const MAX_BOXES: usize = 16;
 
@@ -141,8 +144,13 @@ impl<B: Bits> Table<B> {
         self.restart(board);
         for _ in 0..most {
             if !self.grow(board) {
-                return;
+                break;
             }
+        }
+        if self.solvable.len() > KEPT_PLACEMENTS {
+            // A level is played for long: what only the search needed is given back.
+            (self.fresh, self.coming) = (Vec::new(), Vec::new());
+            (self.active, self.next) = (Vec::new(), Vec::new());
         }
     }
 }

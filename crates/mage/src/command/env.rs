@@ -8,7 +8,7 @@ use crate::{
     table::{columns, score, table},
     usage,
 };
-use mage_env::{EnvFactory, ReferenceDoc, Schema, Seed, oracle::OracleReport, oracle::SeatOracle};
+use mage_env::{EnvFactory, Population, ReferenceDoc, Schema, Seed, oracle::OracleReport, oracle::SeatOracle};
 use serde::Serialize;
 
 pub(crate) fn run(app: &App, args: &Env, out: &Output) -> anyhow::Result<()> {
@@ -59,7 +59,8 @@ fn show(app: &App, args: &Show, out: &Output) -> anyhow::Result<()> {
     let (factory, population) = pick(app, &args.env, &args.whom, out)?;
     let mut shown = Shown::of(&*factory);
     if args.oracles {
-        let report = factory.oracles(&population, &args.whom.split, args.episodes)?;
+        let report =
+            out.waiting("working out the ceilings", || factory.oracles(&population, &args.whom.split, args.episodes))?;
         shown.oracles = Some(report.ok_or_else(|| usage(format!("{} has no exact ceilings", args.env)))?);
     }
     if out.json {
@@ -67,7 +68,12 @@ fn show(app: &App, args: &Show, out: &Output) -> anyhow::Result<()> {
     }
     match &shown.oracles {
         Some(report) => print_oracles(report, out),
-        None => print_schema(&shown, out),
+        None => {
+            print_schema(&shown, out)?;
+            print_population(&population, &args.whom.split, out)?;
+            out.hint(format!("\nmage env show {} --oracles computes the best that can be done.", shown.id));
+            Ok(())
+        }
     }
 }
 
@@ -98,8 +104,17 @@ fn print_schema(shown: &Shown, out: &Output) -> anyhow::Result<()> {
     if !shown.populations.is_empty() {
         out.line(format!("\npopulations: {}", shown.populations.join(", ")))?;
     }
-    out.hint(format!("\nmage env show {} --oracles computes the best that can be done.", shown.id));
     Ok(())
+}
+
+/// Whom one meets in a split, and how often.
+fn print_population(population: &Population, split: &str, out: &Output) -> anyhow::Result<()> {
+    let opponents = population.in_split(split)?;
+    if opponents.is_empty() {
+        return Ok(());
+    }
+    let shares = opponents.iter().map(|(share, spec)| format!("{} {:.0} %", spec.name, 100.0 * share));
+    out.line(format!("\n{split} opponents: {}", shares.collect::<Vec<_>>().join(", ")))
 }
 
 fn print_oracles(report: &OracleReport, out: &Output) -> anyhow::Result<()> {
@@ -134,6 +149,35 @@ fn print_oracles(report: &OracleReport, out: &Output) -> anyhow::Result<()> {
                 seat.best_response.iter().map(|v| format!("{} {}", v.name, score(v.value))).collect();
             out.line(styled(DIM, format!("best responses: {}", known.join(", "))))?;
         }
+        if seat.last_error.max(seat.sum_error) > 1e-6 {
+            let (last, sum) = (score(seat.last_error), score(seat.sum_error));
+            out.line(styled(
+                DIM,
+                format!("the best learner's last episode may be up to {last} better, its sum {sum}"),
+            ))?;
+        }
+    }
+    print_samples(report, out)
+}
+
+/// Where numbers rest on samples, how many, and what else there is to know.
+fn print_samples(report: &OracleReport, out: &Output) -> anyhow::Result<()> {
+    if !report.sampled.is_empty() {
+        let rows = report.sampled.iter().map(|s| {
+            vec![
+                s.name.clone(),
+                s.seat.to_string(),
+                format!("{} or more in each of {} positions", s.samples, s.positions),
+                score(s.fitted),
+                s.games.to_string(),
+                format!("{} ± {}", score(s.valued), score(s.standard_error)),
+            ]
+        });
+        let header = ["asked, not known", "from seat", "moves", "best response to them", "fresh games", "won there"];
+        out.line(format!("\n{}", table(&header, rows)))?;
+    }
+    for note in &report.notes {
+        out.line(styled(DIM, format!("note: {note}")))?;
     }
     Ok(())
 }

@@ -5,9 +5,11 @@ use crate::{
     cli::{Eval, Memory},
     output::{BOLD, DIM, Output, styled},
     pick::pick,
+    plot::{Chart, Line, Points},
     table::{score, table},
     usage,
 };
+use anyhow::Context;
 use mage_core::{
     Against, Bootstrap, Ceiling, EpisodeRecord, Mean, MemoryMode, MetaResult, Rate, Settings, Slice, Summary, Unplayed,
     against, summarise,
@@ -46,8 +48,17 @@ pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
         factory: Arc::clone(&factory),
     };
     let results = play(&evaluation, args.records.as_deref(), out)?;
-    let ceilings = factory.oracles(&population, split, args.episodes)?;
+    let ceilings = if args.early_stop {
+        out.hint("No ceilings with --early-stop: they are for all tasks, its later episodes for those not yet won.");
+        None
+    } else {
+        out.waiting("working out the ceilings", || factory.oracles(&population, split, args.episodes))?
+    };
     let report = Report::new(args, &evaluation, &schema.unit, &results, ceilings);
+    if let Some(path) = &args.plot {
+        std::fs::write(path, report.chart().svg()).with_context(|| format!("cannot write {}", path.display()))?;
+        out.hint(format!("drawn into {}", path.display()));
+    }
     if out.json { out.object(&report) } else { report.print(out) }
 }
 
@@ -65,12 +76,12 @@ fn play(evaluation: &Evaluation, records: Option<&Path>, out: &Output) -> anyhow
         Some(path) => {
             let mut store = RecordStore::open(path)?;
             if store.repaired_bytes() > 0 {
-                out.hint(format!("{}: dropped a record that was half written", path.display()));
+                out.warn(format!("{}: dropped a record that was half written", path.display()));
             }
-            let wanted: HashSet<_> = tasks.iter().enumerate().map(|(i, t)| evaluation.key(i, t)).collect();
+            let mut wanted: HashSet<_> = tasks.iter().enumerate().map(|(i, t)| evaluation.key(i, t)).collect();
             for record in read_records(path)? {
                 let record = record?;
-                if wanted.contains(&record.key) {
+                if wanted.remove(&record.key) {
                     each(&record);
                 }
             }
@@ -97,6 +108,8 @@ struct Report<'a> {
     summary: Summary,
     against: Option<Against>,
     ceilings: Option<OracleReport>,
+    #[serde(skip)]
+    title: String,
 }
 
 impl<'a> Report<'a> {
@@ -126,6 +139,26 @@ impl<'a> Report<'a> {
             summary: summarise(results, args.episodes, Unplayed::NotCounted, bootstrap),
             against,
             ceilings,
+            title: format!("{}: {} tasks of {} episodes, 95 % intervals", args.env, args.tasks, args.episodes),
+        }
+    }
+
+    fn chart(&self) -> Chart<'_> {
+        let line = |name, colour, dashes, values: &[f64]| Line { name, colour, dashes, values: values.to_vec() };
+        let lines = self.ceilings.iter().flat_map(|c| {
+            [
+                line("opponent known", "#8d99ae", "2 4", &c.mean.informed),
+                line("best learner", "#1d3557", "none", &c.mean.sum.by_episode),
+                line("best without memory", "#2a9d8f", "6 4", &c.mean.memoryless),
+            ]
+        });
+        let curve = &self.summary.overall.by_episode;
+        let values = curve.iter().filter_map(|at| Some((at.score.mean?, at.score.interval.map(|i| (i.low, i.high)))));
+        Chart {
+            title: &self.title,
+            unit: self.unit,
+            lines: lines.collect(),
+            points: Points { name: self.policy, values: values.collect() },
         }
     }
 
@@ -144,6 +177,9 @@ impl<'a> Report<'a> {
         self.print_curve(out)?;
         if !self.summary.by_opponent.is_empty() {
             self.print_opponents(out)?;
+        }
+        if let Some(error) = self.ceilings.as_ref().map(OracleReport::error).filter(|e| *e > 5e-4) {
+            out.line(styled(DIM, format!("\nthe best learner may be up to {} better than shown", score(error))))?;
         }
         let invalid = &self.summary.overall.invalid;
         out.line(styled(

@@ -19,7 +19,8 @@ pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
     let seed = Seed::new(args.seed.unwrap_or_else(from_clock));
     let task = population.draw(&args.whom.split, schema.seats, seed)?;
     let mut env = factory.build(&task)?;
-    let mut table = Sitting { out, task: &task, episodes: args.episodes, scores: Vec::new() };
+    let rules = app.prompts.get(&args.env).and_then(|p| p.rules(task.seat)).unwrap_or_default();
+    let mut table = Sitting { out, task: &task, rules, episodes: args.episodes, scores: Vec::new() };
 
     table.welcome(&schema.title, seed)?;
     'episodes: for n in 0..args.episodes {
@@ -38,7 +39,9 @@ pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
             }
         }
     }
-    let ceilings = factory.oracles(&population, &args.whom.split, args.episodes).unwrap_or(None);
+    let ceilings = out
+        .waiting("working out what was possible", || factory.oracles(&population, &args.whom.split, args.episodes))
+        .unwrap_or(None);
     table.close(args.reveal, &schema.unit, ceilings.as_ref())
 }
 
@@ -53,6 +56,7 @@ fn from_clock() -> u64 {
 struct Sitting<'a> {
     out: &'a Output,
     task: &'a Task,
+    rules: String,
     episodes: u32,
     scores: Vec<Played>,
 }
@@ -86,7 +90,7 @@ impl Sitting<'_> {
         let episodes = plural(self.episodes, "episode");
         self.out.line(format!("{}: {episodes}{against}.", styled(BOLD, title)))?;
         self.out.hint(format!(
-            "Type an action or the start of it; ? shows what is possible, q leaves. (--seed {} deals this again.)",
+            "Type an action or the start of it; ? shows the rules, q leaves. (--seed {} deals this again.)",
             seed.value()
         ));
         Ok(())
@@ -108,10 +112,10 @@ impl Sitting<'_> {
     }
 
     fn show(&self, env: &dyn Env, text: &str) -> anyhow::Result<()> {
-        if let Some(picture) = env.picture() {
-            self.out.line(format!("\n{picture}\n"))?;
+        match env.picture() {
+            Some(picture) => self.out.line(format!("\n{picture}\n")),
+            None => self.out.line(text),
         }
-        self.out.line(text)
     }
 
     /// The next valid action; `None` when the player leaves or the input ends.
@@ -136,11 +140,11 @@ impl Sitting<'_> {
                 "q" | "quit" | "exit" => return Ok(None),
                 "?" | "help" => self.refuse(&match legal.is_empty() {
                     true => "any text is possible here".to_owned(),
-                    false => format!("possible here: {}", listed(&legal)),
+                    false => format!("{}\n\npossible here: {}", self.rules.trim_end(), listed(&legal)),
                 })?,
                 typed => match env.parse(&completed(typed, &legal)) {
                     ParsedAction::Invalid { reason } => self.refuse(&reason)?,
-                    ParsedAction::Act(a) if !legal.is_empty() && !legal.contains(&a) => {
+                    ParsedAction::Act(a) if !env.allows(&a) => {
                         self.refuse(&format!("{a} is not possible here; possible: {}", listed(&legal)))?;
                     }
                     action => return Ok(Some(action)),
@@ -182,10 +186,12 @@ impl Sitting<'_> {
         if self.out.json {
             return self.out.object(&Event::End { episode: n + 1, score, outcome });
         }
-        if outcome.is_none() {
-            self.out.line("You ran out of turns.")?;
-        }
-        Ok(())
+        self.out.line(match outcome {
+            Some(Outcome::Won) => styled(GOOD, "You won."),
+            Some(Outcome::Lost) => "You lost.".to_owned(),
+            Some(Outcome::Draw) => "Nobody won.".to_owned(),
+            None => "You ran out of turns.".to_owned(),
+        })
     }
 
     fn close(&self, reveal: bool, unit: &str, ceilings: Option<&OracleReport>) -> anyhow::Result<()> {
@@ -213,9 +219,11 @@ impl Sitting<'_> {
         let closing = format!("total {total:+}, mean {mean:+.2} {unit}");
         self.out.line(if total > 0.0 { styled(GOOD, closing) } else { closing })?;
         if seat.is_some() {
-            self.out.hint(
-                "The last two columns are exact averages over opponents and luck; a few episodes are mostly luck.",
-            );
+            let exact =
+                if ceilings.is_some_and(|r| r.sampled.is_empty() && r.error() < 5e-4) { "exact" } else { "estimated" };
+            self.out.hint(format!(
+                "The last two columns are {exact} averages over opponents and luck; a few episodes are mostly luck."
+            ));
         }
         match (opponent, &self.task.opponent) {
             (Some(name), _) => self.out.line(format!("Your opponent was: {name}.")),

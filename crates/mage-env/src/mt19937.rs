@@ -117,6 +117,31 @@ impl PythonRandom {
             }
         }
     }
+
+    /// `random.uniform(a, b)`.
+    pub fn uniform(&mut self, a: f64, b: f64) -> f64 {
+        a + (b - a) * self.unit()
+    }
+
+    /// `random.shuffle(items)`.
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            let j = self.below(i as u32 + 1) as usize;
+            items.swap(i, j);
+        }
+    }
+
+    /// `random.sample(pool, k)` for pools of at most 21, where CPython draws from a shrinking copy; a `k` beyond the pool
+    /// takes all of it.
+    pub fn sample<T: Copy>(&mut self, pool: &[T], k: usize) -> Vec<T> {
+        let mut pool = pool.to_vec();
+        (0..k.min(pool.len()))
+            .map(|_| {
+                let j = self.below(pool.len() as u32) as usize;
+                pool.swap_remove(j)
+            })
+            .collect()
+    }
 }
 
 /// NumPy's `RandomState`.
@@ -171,6 +196,21 @@ mod tests {
         assert_eq!(r.below(1), 0);
     }
 
+    #[test]
+    fn lists_are_drawn_as_python_does() {
+        // CPython 3.11: random.seed(7); x = list(range(8)); random.shuffle(x); random.sample([10, 20, 30, 40], 2);
+        // random.uniform(2.5, 9)
+        let mut r = PythonRandom::new(7);
+        let mut items = [0, 1, 2, 3, 4, 5, 6, 7];
+        r.shuffle(&mut items);
+        assert_eq!(items, SHUFFLED_7);
+        assert_eq!(r.sample(&[10, 20, 30, 40], 2), SAMPLED_7);
+        assert_eq!(r.uniform(2.5, 9.0), UNIFORM_7);
+    }
+
     const PYTHON_42: [u32; 8] = [1, 3, 2, 2, 2, 1, 5, 1];
     const NUMPY_42: [u32; 8] = [6, 3, 12, 10, 7, 12, 4, 6];
+    const SHUFFLED_7: [u32; 8] = [6, 7, 2, 4, 0, 3, 1, 5];
+    const SAMPLED_7: [u32; 2] = [30, 40];
+    const UNIFORM_7: f64 = 2.8769930110355943;
 }

@@ -1,0 +1,111 @@
+//! Golden prompts of WebShop, in the generated shop. After a deliberate change:
+//! `UPDATE_EXPECT=1 cargo test -p mage-core --test prompts_webshop`, and read the difference.
+
+mod common;
+
+use common::drive;
+use expect_test::{ExpectFile, expect_file};
+use mage_core::{
+    EpisodeRecord, MemoryMode, MetaEpisode, Purpose, Settings,
+    prompt::{PromptLibrary, Size, vocabulary},
+};
+use mage_env::{EnvId, Options, Registry, Seed, Task};
+use std::{fmt::Write, sync::Arc};
+
+fn task() -> Task {
+    Task { env: EnvId::new("webshop"), options: Options::default(), opponent: None, seat: 0, seed: Seed::new(11) }
+}
+
+/// Buys the third result in vain, with a wrong turn on the way; then the first.
+fn play(settings: Settings, answers: &[&str]) -> EpisodeRecord {
+    let env = Registry::builtin().build(&task()).unwrap();
+    let prompts = PromptLibrary::builtin().get("webshop").unwrap();
+    let size = settings.size;
+    let mut actions = answers.iter().cycle();
+    let meta = MetaEpisode::new(task(), env, prompts, Arc::new(settings), Seed::new(5)).unwrap();
+    drive(meta, |call| match (call.request.purpose, size) {
+        (Purpose::Play, Size::Full) => format!("<action>{}</action>", actions.next().unwrap()),
+        (Purpose::Play, Size::Compact) => (*actions.next().unwrap()).to_owned(),
+        (_, Size::Full) => format!("<remark>Note {}: not that one.</remark>", call.episode),
+        (_, Size::Compact) => "s5 P1 I3 END".to_owned(),
+    })
+}
+
+const IN_VAIN: [&str; 8] =
+    ["SEARCH", "NEXT", "I3", "click[features]", "click[no such thing]", "click[< prev]", "search[wool socks]", "I1"];
+
+fn settings(memory: MemoryMode) -> Settings {
+    Settings { episodes: 2, max_turns: 8, memory, ..Settings::default() }
+}
+
+fn transcript(record: &EpisodeRecord) -> String {
+    let mut out = String::new();
+    for call in &record.calls {
+        let _ = writeln!(out, "======== {:?}, episode {}, turn {}", call.purpose, call.episode, call.turn);
+        let _ = writeln!(out, "{}", call.messages[0].content);
+        let _ = writeln!(out, "-------- answer: {}", call.answer.text);
+        if let Some(why) = &call.invalid {
+            let _ = writeln!(out, "-------- invalid: {why}");
+        }
+    }
+    out
+}
+
+fn golden(name: &str) -> ExpectFile {
+    expect_file![format!("{}/tests/golden/webshop/{name}.txt", env!("CARGO_MANIFEST_DIR"))]
+}
+
+#[test]
+fn full_prompts_with_reflections() {
+    golden("full_reflection_only").assert_eq(&transcript(&play(settings(MemoryMode::ReflectionOnly), &IN_VAIN)));
+}
+
+#[test]
+fn full_prompts_with_both() {
+    golden("full_history_and_reflection")
+        .assert_eq(&transcript(&play(settings(MemoryMode::HistoryAndReflection), &IN_VAIN)));
+}
+
+#[test]
+fn compact_prompts_use_the_vocabulary_and_keep_every_word_in_its_place() {
+    let schema = Registry::builtin().get("webshop").unwrap().schema();
+    let words = vocabulary(&schema);
+    let record = play(Settings { episodes: 2, ..Settings::compact(&schema, 2) }, &["SEARCH", "I3", "V1", "BUY"]);
+    golden("compact").assert_eq(&transcript(&record));
+    let lengths: Vec<usize> = record
+        .calls
+        .iter()
+        .filter(|c| c.purpose == Purpose::Play)
+        .map(|c| {
+            let prompt: Vec<&str> = c.messages[0].content.split(' ').collect();
+            assert!(prompt.iter().all(|w| words.contains(&(*w).to_owned())), "{prompt:?}");
+            assert!(c.allowed.as_ref().unwrap().contains(&c.answer.text), "{:?}", c.allowed);
+            prompt.len()
+        })
+        .collect();
+    assert!(lengths.iter().all(|n| *n == lengths[0]), "{lengths:?}");
+}
+
+#[test]
+fn older_pages_are_cut_and_the_newest_is_whole() {
+    let record = play(settings(MemoryMode::ReflectionOnly), &IN_VAIN);
+    let third = &record.calls[2].messages[0].content;
+    let shown: Vec<&str> = third.lines().filter(|l| l.starts_with("Turn ")).collect();
+    assert!(shown[0].contains(" … (") && shown[0].matches("[SEP]").count() == 14, "{}", shown[0]);
+    assert!(!shown[1].contains(" … (") && shown[1].matches("[SEP]").count() > 20, "{}", shown[1]);
+}
+
+#[test]
+fn prompts_that_would_be_too_long_keep_the_last_turn_and_the_notes() {
+    // Unreadable answers do not lengthen a prompt, long searches do.
+    let long = format!("search[{}]", "warm socks ".repeat(800));
+    let record = play(Settings { max_turns: 4, ..settings(MemoryMode::HistoryAndReflection) }, &[&long]);
+    let prompts: Vec<&str> = record.calls.iter().map(|c| c.messages[0].content.as_str()).collect();
+    assert!(prompts[1].len() > 8_000 && prompts[1].contains("Turn 1:"));
+    assert!(prompts[3].contains("(2 earlier turns are not shown.)") && !prompts[3].contains("Turn 2:"));
+    let next_episode = prompts[5];
+    assert!(
+        next_episode.contains("Your note: Note 1") && !next_episode.contains("It began so:"),
+        "memory is cut to notes"
+    );
+}

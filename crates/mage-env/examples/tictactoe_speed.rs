@@ -1,0 +1,103 @@
+//! How fast are Tic-Tac-Toe's rules and the tree search?
+//!
+//! Reads a plan from the command line, as `benches/peers/tictactoe_openspiel.py` writes it, carries it out, and prints one
+//! JSON object. Next to each rate stands what was seen, so that both sides are known to do the same.
+
+use mage_env::{
+    Game, ParsedAction, Registry, Seed, Turn, draw_uniform,
+    mcts::{Mcts, Tree},
+    tictactoe::{Board, Cell, TicTacToe, search},
+};
+use rand::seq::IndexedRandom;
+use serde::Deserialize;
+use std::{collections::BTreeMap, error::Error, hint::black_box, time::Instant};
+
+#[derive(Deserialize)]
+struct Plan {
+    seed: u64,
+    /// How many random games to play.
+    games: u64,
+    /// Positions to search, as cells from 0 to 8 in the order they were played.
+    positions: Vec<Vec<u16>>,
+    /// With how many playouts.
+    simulations: Vec<u32>,
+    /// How many moves to search for in each position.
+    moves: u32,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let plan: Plan = serde_json::from_str(&std::env::args().nth(1).ok_or("usage: tictactoe_speed PLAN")?)?;
+    let seed = Seed::new(plan.seed);
+    let (steps_per_s, first_wins) = random_games(plan.games, seed.child("games"));
+    let env_steps_per_s = text_games(plan.games / 20, seed.child("text"))?;
+    let positions: Vec<Board> = plan.positions.iter().map(|p| board(p)).collect::<Result<_, _>>()?;
+    let mut move_us = BTreeMap::new();
+    for n in plan.simulations {
+        move_us.insert(n.to_string(), searches(&search(n), &positions, plan.moves, seed.child("search")));
+    }
+    let out = serde_json::json!({
+        "steps_per_s": steps_per_s, "first_wins": first_wins, "env_steps_per_s": env_steps_per_s, "move_us": move_us,
+    });
+    let mut stdout = std::io::stdout();
+    std::io::Write::write_all(&mut stdout, format!("{out}\n").as_bytes())?;
+    Ok(())
+}
+
+fn board(moves: &[u16]) -> Result<Board, Box<dyn Error>> {
+    let cells = moves.iter().map(|m| Cell::all().nth(usize::from(*m)).ok_or("cells are numbered from 0 to 8"));
+    Ok(Board::after(cells.collect::<Result<Vec<_>, _>>()?).ok_or("a position holds an illegal move")?)
+}
+
+/// Random games by the rules alone: moves a second, and the share the first player won.
+fn random_games(games: u64, seed: Seed) -> (f64, f64) {
+    let mut rng = seed.rng();
+    let (mut steps, mut won) = (0_u64, 0_u64);
+    let clock = Instant::now();
+    for _ in 0..games {
+        let mut state = TicTacToe.initial(&mut rng);
+        while TicTacToe.turn(&state) != Turn::Over {
+            let action = draw_uniform(&TicTacToe.legal(&state), &mut rng);
+            TicTacToe.apply(&mut state, action);
+            steps += 1;
+        }
+        won += u64::from(TicTacToe.returns(&state)[0] > 0.0);
+    }
+    (steps as f64 / clock.elapsed().as_secs_f64(), won as f64 / games as f64)
+}
+
+/// Random games against a random opponent as an agent plays them, in words: agent steps a second.
+fn text_games(games: u64, seed: Seed) -> Result<f64, Box<dyn Error>> {
+    let registry = Registry::builtin();
+    let factory = registry.get("tictactoe")?;
+    let mut population = factory.default_population();
+    population.opponents = vec![mage_env::Member::seen("random", 1.0)];
+    let mut env = registry.build(&population.draw("train", 2, seed)?)?;
+    let mut rng = seed.child("agent").rng();
+    let mut steps = 0_u64;
+    let clock = Instant::now();
+    for game in 0..games {
+        black_box(env.begin(game as u32));
+        loop {
+            let legal = env.legal().unwrap_or_default();
+            let action = legal.choose(&mut rng).cloned().ok_or("nothing to do")?;
+            steps += 1;
+            if black_box(env.step(&ParsedAction::Act(action))).end.is_some() {
+                break;
+            }
+        }
+    }
+    Ok(steps as f64 / clock.elapsed().as_secs_f64())
+}
+
+/// Microseconds a move, on average over positions.
+fn searches(search: &Mcts, positions: &[Board], moves: u32, seed: Seed) -> f64 {
+    let mut rng = seed.rng();
+    let mut tree = Tree::default();
+    let clock = Instant::now();
+    for _ in 0..moves {
+        for position in positions {
+            black_box(search.choose(&TicTacToe, position, &mut tree, &mut rng));
+        }
+    }
+    clock.elapsed().as_secs_f64() * 1e6 / f64::from(moves) / positions.len() as f64
+}

@@ -1,0 +1,183 @@
+//! How fast is the shop?
+//!
+//! `webshop_speed replay RECORDINGS DATA [REPEAT]` carries out the actions of recorded episodes (JSON lines, gzipped or not) on
+//! the official files in DATA. `webshop_speed generated [EPISODES]` plays random episodes in a generated shop.
+//! `webshop_speed catalogue PRODUCTS` writes a generated catalogue of so many products to temporary files of the official
+//! format, and times reading and indexing it. Each prints one JSON object.
+
+use flate2::read::MultiGzDecoder;
+use mage_env::{
+    EnvFactory, EnvId, Options, Seed, Task,
+    webshop::{Catalogue, OfficialFiles, ReadOptions, Shop, WebshopFactory, generate},
+};
+use rand::seq::IndexedRandom;
+use serde_json::{Value, json};
+use std::{
+    error::Error,
+    fs::File,
+    hint::black_box,
+    io::{BufRead, BufReader, BufWriter, Read, Write},
+    path::Path,
+    time::Instant,
+};
+
+type Outcome = Result<Value, Box<dyn Error>>;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number = |i: usize, default: usize| args.get(i).map_or(Ok(default), |a| a.parse());
+    let printed = match args.first().map(String::as_str) {
+        Some("replay") if args.len() >= 3 => replay(Path::new(&args[1]), &args[2], number(3, 20)?)?,
+        Some("generated") => generated(number(1, 5000)?)?,
+        Some("catalogue") if args.len() >= 2 => catalogue(number(1, 0)?)?,
+        _ => {
+            return Err(
+                "usage: webshop_speed replay RECORDINGS DATA [REPEAT] | generated [EPISODES] | catalogue PRODUCTS"
+                    .into(),
+            );
+        }
+    };
+    let mut out = std::io::stdout();
+    writeln!(out, "{printed}")?;
+    Ok(())
+}
+
+fn task(options: Options, seed: u64) -> Task {
+    Task { env: EnvId::new("webshop"), options, opponent: None, seat: 0, seed: Seed::new(seed) }
+}
+
+fn replay(recordings: &Path, data: &str, repeat: usize) -> Outcome {
+    let mut text = String::new();
+    let mut file = File::open(recordings)?;
+    if recordings.extension().is_some_and(|e| e == "gz") {
+        MultiGzDecoder::new(file).read_to_string(&mut text)?;
+    } else {
+        file.read_to_string(&mut text)?;
+    }
+    let factory = WebshopFactory;
+    let options = Options::default().with("catalogue", "official").with("data", data).with("observation", "text");
+    let mut episodes = Vec::new();
+    for line in text.lines() {
+        let episode: Value = serde_json::from_str(line)?;
+        let env = factory.build(&task(options.clone().with("goal", episode["goal_index"].clone()), 0))?;
+        let steps = episode["steps"].as_array().ok_or("an episode without steps")?;
+        let actions: Vec<String> = steps.iter().filter_map(|s| s["action"].as_str()).map(str::to_owned).collect();
+        episodes.push((env, actions));
+    }
+    let (mut steps, mut seen) = (0_u64, 0);
+    let clock = Instant::now();
+    for _ in 0..repeat {
+        for (env, actions) in &mut episodes {
+            black_box(env.begin(0));
+            for action in actions.iter() {
+                let step = env.step(&env.parse(action));
+                // The original's step includes working out what can be clicked.
+                seen += step.observation.text.len() + black_box(env.legal()).map_or(0, |l| l.len());
+                steps += 1;
+            }
+        }
+    }
+    let seconds = clock.elapsed().as_secs_f64();
+    Ok(
+        json!({ "episodes": episodes.len() * repeat, "steps": steps, "seconds": seconds, "steps_per_s": steps as f64 / seconds, "seen": seen }),
+    )
+}
+
+fn generated(episodes: usize) -> Outcome {
+    let factory = WebshopFactory;
+    let mut env = factory.build(&task(Options::default(), 0))?;
+    let mut rng = Seed::new(1).rng();
+    let mut steps = 0_u64;
+    let clock = Instant::now();
+    for _ in 0..episodes {
+        black_box(env.begin(0));
+        for _ in 0..12 {
+            let Some(action) = env.legal().and_then(|l| l.choose(&mut rng).cloned()) else { break };
+            steps += 1;
+            if black_box(env.step(&env.parse(&action))).end.is_some() {
+                break;
+            }
+        }
+    }
+    let seconds = clock.elapsed().as_secs_f64();
+    Ok(json!({ "episodes": episodes, "steps": steps, "seconds": seconds, "steps_per_s": steps as f64 / seconds }))
+}
+
+fn catalogue(products: usize) -> Outcome {
+    let folder = std::env::temp_dir().join(format!("webshop-speed-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let (list, attributes) = (folder.join("items_shuffle.json"), folder.join("items_ins_v2.json"));
+    write_official(&generate(Seed::new(0), products), &list, &attributes)?;
+    let megabytes = std::fs::metadata(&list)?.len() as f64 / 1e6;
+    let before = resident();
+    let clock = Instant::now();
+    let read = OfficialFiles { products: list, attributes, human: None }
+        .read(ReadOptions { limit: None, skip_duplicates: false })?;
+    let read_s = clock.elapsed().as_secs_f64();
+    let after_reading = resident();
+    let clock = Instant::now();
+    let shop = Shop::new(read)?;
+    let index_s = clock.elapsed().as_secs_f64();
+    let after_indexing = resident();
+    let clock = Instant::now();
+    const SEARCHES: usize = 200;
+    for product in shop.catalogue().products().iter().take(SEARCHES) {
+        black_box(shop.search(&product.title.to_lowercase()));
+    }
+    let search_ms = clock.elapsed().as_secs_f64() * 1000.0 / SEARCHES as f64;
+    std::fs::remove_dir_all(&folder)?;
+    Ok(json!({
+        "products": products,
+        "file_mb": megabytes,
+        "read_s": read_s,
+        "read_mb_per_s": megabytes / read_s,
+        "catalogue_mb": (after_reading - before) / 1e6,
+        "index_s": index_s,
+        "index_mb": (after_indexing - after_reading) / 1e6,
+        "peak_mb": memory("VmHWM:") / 1e6,
+        "terms": shop.index().terms(),
+        "tokens": shop.index().tokens(),
+        "search_ms": search_ms,
+    }))
+}
+
+/// Writes a catalogue as the official files have it.
+fn write_official(catalogue: &Catalogue, list: &Path, attributes: &Path) -> Result<(), Box<dyn Error>> {
+    let mut out = BufWriter::new(File::create(list)?);
+    let mut notes = serde_json::Map::new();
+    for (i, p) in catalogue.products().iter().enumerate() {
+        let options: serde_json::Map<String, Value> = p
+            .options
+            .iter()
+            .map(|o| (o.name.to_string(), o.values.iter().map(|v| json!({ "value": v, "image": null })).collect()))
+            .collect();
+        let product = json!({
+            "asin": p.asin, "name": p.title, "full_description": p.description, "small_description": p.bullets,
+            "pricing": p.price.tag(), "images": [], "product_category": p.shelf, "average_rating": "",
+            "customization_options": options, "category": p.category, "query": p.query, "page": 1,
+        });
+        write!(out, "{}{product}", if i == 0 { "[" } else { ",\n" })?;
+        let mut note = json!({ "attributes": p.attributes });
+        if let Some(wish) = &p.wish {
+            note["instruction"] = json!(wish.text);
+            note["instruction_attributes"] = json!(wish.attributes);
+        }
+        notes.insert(p.asin.to_string(), note);
+    }
+    writeln!(out, "]")?;
+    serde_json::to_writer(BufWriter::new(File::create(attributes)?), &notes)?;
+    Ok(())
+}
+
+/// Bytes of memory in use.
+fn resident() -> f64 {
+    memory("VmRSS:")
+}
+
+/// A line of what the system says about this process, in bytes; not a number where it says nothing.
+fn memory(line: &str) -> f64 {
+    let Ok(file) = File::open("/proc/self/status") else { return f64::NAN };
+    let found = BufReader::new(file).lines().map_while(Result::ok).find(|l| l.starts_with(line));
+    let kilobytes = found.and_then(|l| l.split_whitespace().nth(1)?.parse::<f64>().ok());
+    kilobytes.map_or(f64::NAN, |k| k * 1024.0)
+}

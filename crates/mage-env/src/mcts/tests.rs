@@ -1,0 +1,193 @@
+//! Search on small games: Nim, Kuhn poker with open cards, and a dare against nature.
+
+use super::*;
+use crate::{
+    ActionList, ActionProbs, Opponent, Seed,
+    kuhn::{Card, Hand, Kuhn},
+};
+
+/// Take one to three stones; whoever takes the last one wins. Multiples of four lose.
+struct Nim;
+
+impl Game for Nim {
+    type State = (u8, u8);
+
+    fn players(&self) -> u8 {
+        2
+    }
+
+    fn initial(&self, _rng: &mut Rng) -> (u8, u8) {
+        (11, 0)
+    }
+
+    fn turn(&self, &(stones, mover): &(u8, u8)) -> Turn {
+        if stones == 0 { Turn::Over } else { Turn::Player(mover) }
+    }
+
+    fn legal(&self, &(stones, _): &(u8, u8)) -> ActionList {
+        (1..=stones.min(3)).map(|n| ActionId(u16::from(n))).collect()
+    }
+
+    fn apply(&self, s: &mut (u8, u8), a: ActionId) {
+        *s = (s.0 - a.0 as u8, 1 - s.1);
+    }
+
+    fn returns(&self, &(stones, mover): &(u8, u8)) -> [f32; MAX_PLAYERS] {
+        match (stones, mover) {
+            (0, 1) => [1.0, -1.0, 0.0, 0.0],
+            (0, _) => [-1.0, 1.0, 0.0, 0.0],
+            _ => [0.0; MAX_PLAYERS],
+        }
+    }
+
+    fn observe(&self, s: &(u8, u8), _player: u8) -> String {
+        format!("{s:?}")
+    }
+}
+
+/// A coin decides: heads is worth 3 to the mover who dared, tails −1; not daring is worth 0.5. And a sure thing that
+/// nature reaches by two equal ways is worth 0.75.
+struct Dare;
+
+impl Game for Dare {
+    type State = Vec<u16>; // a state that owns memory
+
+    fn players(&self) -> u8 {
+        1
+    }
+
+    fn initial(&self, _rng: &mut Rng) -> Vec<u16> {
+        Vec::new()
+    }
+
+    fn turn(&self, s: &Vec<u16>) -> Turn {
+        match s[..] {
+            [] => Turn::Player(0),
+            [1 | 2] => Turn::Chance,
+            _ => Turn::Over,
+        }
+    }
+
+    fn legal(&self, s: &Vec<u16>) -> ActionList {
+        let n = [3, 2, 0][s.len()];
+        (0..n).map(ActionId).collect()
+    }
+
+    fn chance(&self, s: &Vec<u16>) -> ActionProbs {
+        let heads = if s[0] == 1 { 0.25 } else { 0.5 };
+        [(ActionId(0), heads), (ActionId(1), 1.0 - heads)].into_iter().collect()
+    }
+
+    fn apply(&self, s: &mut Vec<u16>, a: ActionId) {
+        s.push(a.0);
+    }
+
+    fn returns(&self, s: &Vec<u16>) -> [f32; MAX_PLAYERS] {
+        let value = match s[..] {
+            [0] => 0.5,
+            [1, 0] => 3.0,
+            [1, 1] => -1.0,
+            [2, _] => 0.75,
+            _ => 0.0,
+        };
+        [value, 0.0, 0.0, 0.0]
+    }
+
+    fn observe(&self, s: &Vec<u16>, _player: u8) -> String {
+        format!("{s:?}")
+    }
+}
+
+fn solve<G: Game>(game: &G, s: &G::State) -> [f32; MAX_PLAYERS] {
+    let Turn::Player(p) = game.turn(s) else { return game.returns(s) };
+    let outcomes = game.legal(s).into_iter().map(|a| {
+        let mut next = s.clone();
+        game.apply(&mut next, a);
+        solve(game, &next)
+    });
+    outcomes.max_by(|a, b| a[usize::from(p)].total_cmp(&b[usize::from(p)])).unwrap()
+}
+
+#[test]
+fn nim_is_proven_and_won() {
+    let search = Mcts { best_return: 1.0, ..Mcts::new(20_000) };
+    let mut tree = Tree::default();
+    for stones in 1..=15 {
+        let action = search.choose(&Nim, &(stones, 0), &mut tree, &mut Seed::new(u64::from(stones)).rng());
+        let won = stones % 4 != 0;
+        assert_eq!(tree.proven(), Some(if won { 1.0 } else { -1.0 }), "{stones} stones");
+        assert!(!won || action.0 == u16::from(stones % 4), "{stones} stones, took {}", action.0);
+    }
+}
+
+#[test]
+fn few_simulations_play_nim_better_than_chance_and_more_better_still() {
+    let wins = |simulations: u32| {
+        let player = MctsOpponent::new(Mcts { best_return: 1.0, ..Mcts::new(simulations) });
+        let won = |i: u64| {
+            let mut rng = Seed::new(i).rng();
+            let mut s = Nim.initial(&mut rng);
+            while Nim.turn(&s) != Turn::Over {
+                let legal = Nim.legal(&s);
+                let a = if s.1 == 0 { player.act(&Nim, &s, 0, &mut rng) } else { draw_uniform(&legal, &mut rng) };
+                Nim.apply(&mut s, a);
+            }
+            Nim.returns(&s)[0] > 0.0
+        };
+        (0..500).filter(|i| won(*i)).count()
+    };
+    let (few, many) = (wins(8), wins(200));
+    assert!(few > 300 && many > few && many > 490, "{few} and {many} of 500");
+}
+
+#[test]
+fn kuhn_poker_with_open_cards_is_solved() {
+    // The search sees both cards, so this is Kuhn's sibling with perfect information.
+    for first in 0..3 {
+        for second in (0..3).filter(|c| *c != first) {
+            let hand = Hand::dealt(Card(first), Card(second));
+            let mut tree = Tree::default();
+            Mcts::new(2_000).search(&Kuhn, &hand, &mut tree, &mut Seed::new(5).rng());
+            assert_eq!(tree.proven(), Some(solve(&Kuhn, &hand)[0]), "{first} against {second}");
+        }
+    }
+}
+
+#[test]
+fn nature_is_averaged_not_chosen() {
+    let mut tree = Tree::default();
+    let action = Mcts::new(4_000).choose(&Dare, &vec![], &mut tree, &mut Seed::new(2).rng());
+    assert_eq!(action, ActionId(2));
+    let of = |a: u16| tree.considered().find(|c| c.action == ActionId(a)).unwrap();
+    assert_eq!(of(0).proven, Some(0.5));
+    assert_eq!(of(2).proven, Some(0.75));
+    assert_eq!(of(1).proven, None);
+    assert!((of(1).mean - 0.0).abs() < 0.5, "the gamble's mean is 0, found {}", of(1).mean);
+}
+
+#[test]
+fn the_same_luck_gives_the_same_move_whatever_was_searched_before() {
+    let search = Mcts::new(50);
+    let fresh = |seed| search.choose(&Nim, &(13, 0), &mut Tree::default(), &mut Seed::new(seed).rng());
+    let mut used = Tree::default();
+    for seed in 0..50 {
+        search.search(&Nim, &(15, 1), &mut used, &mut Seed::new(99).rng());
+        assert_eq!(search.choose(&Nim, &(13, 0), &mut used, &mut Seed::new(seed).rng()), fresh(seed));
+    }
+    assert!((0..50).any(|s| fresh(s) != fresh(0)), "luck must matter");
+}
+
+#[test]
+fn one_simulation_still_moves() {
+    let a = Mcts::new(1).choose(&Nim, &(7, 0), &mut Tree::default(), &mut Seed::new(1).rng());
+    assert!((1..=3).contains(&a.0));
+}
+
+#[test]
+fn without_the_solver_nothing_is_proven() {
+    let mut tree = Tree::default();
+    let search = Mcts { solve: false, ..Mcts::new(3_000) };
+    let action = search.choose(&Nim, &(7, 0), &mut tree, &mut Seed::new(4).rng());
+    assert_eq!(action, ActionId(3));
+    assert!(tree.proven().is_none() && tree.considered().all(|c| c.proven.is_none()));
+}

@@ -1,0 +1,114 @@
+//! What does best play come to, from every position?
+//!
+//! Also for a player with a blind spot: one who does not see that the other wins by filling one particular line, and
+//! plays on in its mind when that has happened.
+
+use super::rules::{ARRANGEMENTS, Board, CELLS, Cell, Line};
+use smallvec::SmallVec;
+use std::sync::OnceLock;
+
+/// The value of every position under best play.
+pub struct Solution {
+    blind: Option<Blind>,
+    /// By [`Board::index`], for seat 0; `UNKNOWN` where play never leads.
+    values: Box<[i8]>,
+}
+
+/// A line that one seat's wins on do not count.
+#[derive(Clone, Copy)]
+struct Blind {
+    line: Line,
+    seat: u8,
+}
+
+const UNKNOWN: i8 = i8::MIN;
+
+impl Solution {
+    /// Of the game as it is.
+    pub fn perfect() -> &'static Solution {
+        static PERFECT: OnceLock<Solution> = OnceLock::new();
+        PERFECT.get_or_init(|| Solution::of(None))
+    }
+
+    /// Of the game as it looks to someone who does not see that `seat` wins with `line`.
+    pub fn blind(line: Line, seat: u8) -> &'static Solution {
+        static BLIND: [[OnceLock<Solution>; 8]; 2] = [const { [const { OnceLock::new() }; 8] }; 2];
+        BLIND[usize::from(seat)][line.number()].get_or_init(|| Solution::of(Some(Blind { line, seat })))
+    }
+
+    fn of(blind: Option<Blind>) -> Solution {
+        let mut solution = Solution { blind, values: vec![UNKNOWN; ARRANGEMENTS].into_boxed_slice() };
+        solution.solve(Board::default());
+        solution
+    }
+
+    fn solve(&mut self, board: Board) -> i8 {
+        let known = self.values[board.index()];
+        if known != UNKNOWN {
+            return known;
+        }
+        let value = match self.winner(&board) {
+            Some(0) => 1,
+            Some(_) => -1,
+            None if board.made() == CELLS => 0,
+            None => {
+                let replies = board.empty_cells().map(|c| self.solve(board.with(c)));
+                let best = if board.mover() == 0 { replies.max() } else { replies.min() };
+                best.expect("a board that is not full has an empty cell")
+            }
+        };
+        self.values[board.index()] = value;
+        value
+    }
+
+    fn winner(&self, board: &Board) -> Option<u8> {
+        (0..2).find(|seat| {
+            let unseen = self.blind.filter(|b| b.seat == *seat).map(|b| b.line);
+            board.lines_of(*seat).any(|line| Some(line) != unseen)
+        })
+    }
+
+    /// What a position is worth to seat 0: 1, 0 or −1.
+    pub fn value(&self, board: &Board) -> i8 {
+        self.values[board.index()]
+    }
+
+    /// The moves that keep the value of a position, in order of cells; none when the game is over.
+    pub fn best_moves(&self, board: &Board) -> SmallVec<[Cell; CELLS]> {
+        if board.over() {
+            return SmallVec::new();
+        }
+        let value = self.value(board);
+        board.empty_cells().filter(|c| self.value(&board.with(*c)) == value).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rules::tests::board;
+    use super::*;
+
+    #[test]
+    fn best_play_is_a_draw_from_every_opening() {
+        let best = Solution::perfect();
+        assert_eq!(best.value(&Board::default()), 0);
+        assert_eq!(best.best_moves(&Board::default()).len(), 9);
+        // Only the centre answers a corner, only a corner the centre.
+        assert_eq!(best.best_moves(&board("11")).to_vec(), vec![Cell::new(2, 2).unwrap()]);
+        let corners = best.best_moves(&board("22"));
+        assert!(corners.len() == 4 && corners.iter().all(|c| c.row() != 2 && c.column() != 2));
+        assert_eq!(best.value(&board("11 12")), 1);
+        assert!(best.best_moves(&board("22 11 21 12 23")).is_empty());
+    }
+
+    #[test]
+    fn a_blind_player_sees_no_threat_on_its_line() {
+        // Seat 0 threatens to fill the top row; the other has no threat of its own.
+        let b = board("11 22 12");
+        assert_eq!(Solution::perfect().best_moves(&b).to_vec(), vec![Cell::new(1, 3).unwrap()]);
+        let blind = Solution::blind(Line::named("row-1").unwrap(), 0);
+        assert!(blind.best_moves(&b).len() > 1);
+        // Blind to seat 0's line, not to its own.
+        assert_eq!(Solution::blind(Line::named("row-1").unwrap(), 1).best_moves(&b).len(), 1);
+    }
+}

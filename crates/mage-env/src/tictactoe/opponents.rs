@@ -1,0 +1,270 @@
+//! Whom one meets at Tic-Tac-Toe.
+
+use super::{
+    minimax::Solution,
+    rules::{Board, CELLS, Cell, Line, TicTacToe},
+};
+use crate::{
+    ActionProbs, Error, Opponent, OpponentKinds, Result, UniformOpponent,
+    mcts::{Mcts, MctsOpponent},
+};
+use serde::Deserialize;
+use std::sync::Arc;
+
+/// Plays the first empty cell of a list; once none is left, any cell, equally likely. It neither blocks nor completes a
+/// line on purpose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preferred {
+    order: Vec<Cell>,
+}
+
+/// The paper's six lists as row and column digits, each with what it likes.
+const PAPER_LISTS: [(&str, &str); 6] = [
+    ("centre, corners, edges", "22 11 13 31 33 12 21 23 32"),
+    ("corners, centre, edges", "11 13 31 33 22 12 21 23 32"),
+    ("edges, centre, corners", "12 21 23 32 22 11 13 31 33"),
+    ("the diagonal from the top left, then corners, edges", "11 22 33 13 31 12 21 23 32"),
+    ("the diagonal from the top right, then corners, edges", "13 22 31 11 33 12 21 23 32"),
+    ("corners from the bottom right, centre, edges", "33 31 13 11 22 32 23 21 12"),
+];
+
+impl Preferred {
+    /// One of the paper's six lists, numbered from 1.
+    pub fn paper(number: usize) -> Option<Self> {
+        let (_, digits) = PAPER_LISTS.get(number.checked_sub(1)?)?;
+        let cells = digits.split(' ').map(str::as_bytes).map(|d| Cell::new(d[0] - b'0', d[1] - b'0'));
+        Some(Preferred { order: cells.collect::<Option<_>>()? })
+    }
+
+    /// A list of (row, column) pairs, both from 1; `place` is where it stands, for errors.
+    pub fn from_pairs(pairs: &[(u8, u8)], place: &str) -> Result<Self> {
+        let mut order = Vec::with_capacity(pairs.len());
+        for &(row, column) in pairs {
+            let problem = |what| Error::invalid(place, format!("[{row}, {column}] {what}"));
+            let cell = Cell::new(row, column)
+                .ok_or_else(|| problem("is not on the board; rows and columns go from 1 to 3"))?;
+            if order.contains(&cell) {
+                return Err(problem("is listed twice"));
+            }
+            order.push(cell);
+        }
+        if order.is_empty() {
+            return Err(Error::invalid(place, "the list is empty; name at least one cell, such as [2, 2]"));
+        }
+        Ok(Preferred { order })
+    }
+}
+
+impl Opponent<TicTacToe> for Preferred {
+    fn policy(&self, game: &TicTacToe, s: &Board, seat: u8) -> Option<ActionProbs> {
+        match self.order.iter().find(|c| s.is_empty(**c)) {
+            Some(cell) => Some([(cell.action(), 1.0)].into_iter().collect()),
+            None => UniformOpponent.policy(game, s, seat),
+        }
+    }
+}
+
+/// Random, but fond of the centre and the corners: the weight of a cell falls with its distance from the nearest of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BiasedRandom {
+    /// How strongly: weights are `(1 / (1 + distance))` to this power.
+    pub alpha: f64,
+}
+
+impl Default for BiasedRandom {
+    fn default() -> Self {
+        BiasedRandom { alpha: 2.0 }
+    }
+}
+
+impl Opponent<TicTacToe> for BiasedRandom {
+    fn policy(&self, _game: &TicTacToe, s: &Board, _seat: u8) -> Option<ActionProbs> {
+        // The four edges lie one step from a corner and from the centre; all other cells are one of those.
+        let weight = |c: Cell| if is_edge(c) { 0.5_f64.powf(self.alpha) } else { 1.0 };
+        let total: f64 = s.empty_cells().map(weight).sum();
+        Some(s.empty_cells().map(|c| (c.action(), weight(c) / total)).collect())
+    }
+}
+
+fn is_edge(cell: Cell) -> bool {
+    cell.number() % 2 == 1
+}
+
+/// Never gives away a value it has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Perfect {
+    /// Which of several best moves.
+    pub ties: Ties,
+}
+
+/// How a player that reasons chooses among moves of the same value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ties {
+    /// Any of them, equally likely.
+    #[default]
+    Uniform,
+    /// The first in the order centre, corners, edges.
+    Fixed,
+}
+
+/// Centre, corners, edges; each from the top left.
+const TIE_ORDER: [u8; CELLS] = [4, 0, 2, 6, 8, 1, 3, 5, 7];
+
+impl Ties {
+    fn choose(self, best: &[Cell]) -> ActionProbs {
+        match self {
+            Ties::Uniform => best.iter().map(|c| (c.action(), 1.0 / best.len() as f64)).collect(),
+            Ties::Fixed => {
+                let first = TIE_ORDER.into_iter().map(Cell::numbered).find(|c| best.contains(c));
+                first.into_iter().map(|c| (c.action(), 1.0)).collect()
+            }
+        }
+    }
+}
+
+impl Opponent<TicTacToe> for Perfect {
+    fn policy(&self, _game: &TicTacToe, s: &Board, _seat: u8) -> Option<ActionProbs> {
+        Some(self.ties.choose(&Solution::perfect().best_moves(s)))
+    }
+}
+
+/// Perfect, with ties in the fixed order, but for one thing: it does not see that the other wins by filling one line.
+/// Which line is hidden; one who has found it wins every time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlindLine {
+    /// The line it does not see.
+    pub line: Line,
+}
+
+impl Opponent<TicTacToe> for BlindLine {
+    fn policy(&self, _game: &TicTacToe, s: &Board, seat: u8) -> Option<ActionProbs> {
+        Some(Ties::Fixed.choose(&Solution::blind(self.line, 1 - seat).best_moves(s)))
+    }
+}
+
+/// The kinds of opponent Tic-Tac-Toe knows, to which others may be added.
+pub fn opponent_kinds() -> OpponentKinds<TicTacToe> {
+    let mut kinds = OpponentKinds::default();
+    kinds.add_plain("random", "any empty cell, equally likely", UniformOpponent);
+    kinds.add(
+        "biased_random",
+        "random, fond of the centre and corners; `alpha` says how fond (default 2: edges weigh a quarter)",
+        |params| {
+            let place = "opponent of kind `biased_random`";
+            let p: BiasedParams = params.read(place)?;
+            if !p.alpha.is_finite() {
+                return Err(Error::invalid(place, "`alpha` must be a finite number"));
+            }
+            Ok(Arc::new(BiasedRandom { alpha: p.alpha }))
+        },
+    );
+    kinds.add(
+        "preferred",
+        "the first empty cell of `order`, a list of [row, column] from 1, then any; never blocks",
+        |params| {
+            let place = "opponent of kind `preferred`";
+            let p: PreferredParams = params.read(place)?;
+            Ok(Arc::new(Preferred::from_pairs(&p.order, &format!("{place}: order"))?))
+        },
+    );
+    for (i, (likes, _)) in PAPER_LISTS.iter().enumerate() {
+        let list = Preferred::paper(i + 1).expect("the paper's lists name cells of the board");
+        kinds.add_plain(&format!("preferred_{}", i + 1), &format!("the paper's list {}: {likes}", i + 1), list);
+    }
+    kinds.add(
+        "perfect",
+        "minimax; `ties` among best moves: uniform (default) or fixed (centre, corners, edges)",
+        |params| {
+            let p: PerfectParams = params.read("opponent of kind `perfect`")?;
+            Ok(Arc::new(Perfect { ties: p.ties }))
+        },
+    );
+    kinds.add(
+        "blind_line",
+        "perfect, ties fixed, but blind to your wins on `line` (row-1 to row-3, column-1 to column-3, diagonal-1, -2)",
+        |params| {
+            let place = "opponent of kind `blind_line`";
+            let p: BlindParams = params.read(place)?;
+            let line = Line::named(&p.line).ok_or_else(|| {
+                Error::invalid(place, Error::unknown("line", &p.line, Line::all().map(Line::name)).to_string())
+            })?;
+            Ok(Arc::new(BlindLine { line }))
+        },
+    );
+    kinds.add(
+        "mcts",
+        "tree search with `simulations` playouts a move (default 100); `uct_c` (default 1.4), `solve` (default true)",
+        |params| {
+            let place = "opponent of kind `mcts`";
+            let p: MctsParams = params.read(place)?;
+            if p.simulations == 0 {
+                return Err(Error::invalid(place, "`simulations` must be at least 1"));
+            }
+            if !(p.uct_c.is_finite() && p.uct_c >= 0.0) {
+                return Err(Error::invalid(place, "`uct_c` must be a number of at least 0"));
+            }
+            let search = Mcts { simulations: p.simulations, uct_c: p.uct_c, solve: p.solve, ..search(p.simulations) };
+            Ok(Arc::new(MctsOpponent::new(search)))
+        },
+    );
+    kinds
+}
+
+/// The tree search of the paper's opponents with so many playouts a move.
+pub fn search(simulations: u32) -> Mcts {
+    Mcts { best_return: 1.0, ..Mcts::new(simulations) }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct BiasedParams {
+    alpha: f64,
+}
+
+impl Default for BiasedParams {
+    fn default() -> Self {
+        BiasedParams { alpha: BiasedRandom::default().alpha }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PreferredParams {
+    order: Vec<(u8, u8)>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct PerfectParams {
+    ties: Ties,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BlindParams {
+    line: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MctsParams {
+    #[serde(default = "hundred")]
+    simulations: u32,
+    #[serde(default = "uct_c")]
+    uct_c: f64,
+    #[serde(default = "yes")]
+    solve: bool,
+}
+
+fn hundred() -> u32 {
+    100
+}
+
+fn uct_c() -> f64 {
+    Mcts::new(1).uct_c
+}
+
+fn yes() -> bool {
+    true
+}

@@ -1,0 +1,323 @@
+//! How well could one do against a population?
+//!
+//! Exactly, where opponents state their probabilities. One that searches is asked for its moves instead
+//! ([`MoveTable`]), and what is said about it then rests on a stated number of samples: the answer fitted to them is
+//! valued in fresh games, and both numbers stand in the report.
+//!
+//! A searching opponent may do almost anything, so every game leaves a different belief behind and the best learner over
+//! several episodes is out of reach. It lies between the best without memory and one who is told the opponent: the report
+//! gives the former and how far above it the latter is.
+
+use super::{
+    answer::BestAnswer,
+    factory::{TicTacToeFactory, TicTacToeOptions},
+    move_table::{MoveTable, Symmetry},
+    rules::{Board, TicTacToe},
+    wins::{Shown, Wins},
+};
+use crate::{
+    Deal, EnvFactory, Hash, Opponent, OpponentSpec, Population, Result, Rival, Seed, Strategy,
+    oracle::{Bayes, Candidate, OracleReport, Sampled, Setting, ceilings},
+};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// How many moves are asked for in each position, at least.
+const SAMPLES: u32 = 500;
+
+/// How many fresh games the fitted answer is valued in.
+const FRESH_GAMES: u32 = 20_000;
+
+/// Move tables made so far, by opponent and phase.
+#[derive(Default)]
+pub(super) struct Tables(Mutex<HashMap<(Hash, usize), Arc<MoveTable>>>);
+
+impl Tables {
+    fn get(&self, key: (Hash, usize), make: impl FnOnce() -> MoveTable) -> Arc<MoveTable> {
+        // Finished tables only, so what a panic elsewhere left behind is good.
+        let tables = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = tables().get(&key) {
+            return Arc::clone(known);
+        }
+        let made = Arc::new(make());
+        Arc::clone(tables().entry(key).or_insert(made))
+    }
+}
+
+/// An opponent that was asked for its moves.
+struct Asked {
+    name: String,
+    strategy: Strategy<TicTacToe>,
+    table: Arc<MoveTable>,
+}
+
+impl TicTacToeFactory {
+    /// The best possible learner from one seat against a split of a population, for agents that play by rule. Where an
+    /// opponent searches, it is solved for one episode only: it learns, but does not play to learn.
+    pub fn bayes(&self, population: &Population, split: &str, seat: u8, episodes: u32) -> Result<Bayes> {
+        let (candidates, asked) = self.candidates(population, split)?;
+        let episodes = if asked.is_empty() { episodes } else { 1 };
+        Bayes::new(&Wins, seat, Deal::Fresh, &candidates, episodes)
+    }
+
+    pub(super) fn ceilings(&self, population: &Population, split: &str, episodes: u32) -> Result<Option<OracleReport>> {
+        let options: TicTacToeOptions = population.options_in(split).read("options of tictactoe")?;
+        let (candidates, asked) = self.candidates(population, split)?;
+        let unit = self.schema().unit;
+        let setting = Setting {
+            env: population.env.as_str(),
+            split,
+            unit: &unit,
+            episodes: if asked.is_empty() { episodes } else { 1 },
+            deal: Deal::Fresh,
+            seat_shares: &population.seat_shares(2)?,
+        };
+        let Some(mut report) = ceilings(&Wins, &candidates, &setting)? else { return Ok(None) };
+        for opponent in &asked {
+            for seat in 0..2 {
+                report.sampled.push(value(opponent, seat)?);
+            }
+        }
+        if !asked.is_empty() {
+            stretch(&mut report, episodes);
+            report.notes.push(
+                "with an opponent that searches, the best learner is known to lie between the best without memory, which \
+                 stands in its place, and the opponent known"
+                    .to_owned(),
+            );
+        }
+        if options.opening == Deal::Fixed {
+            report.notes.push(
+                "an opponent that repeats its opening is counted as one that draws it anew: the same for one episode, \
+                 nearly so for the best learner"
+                    .to_owned(),
+            );
+        }
+        Ok(Some(report))
+    }
+
+    /// The opponents of a split as oracles see them, and those among them that had to be asked.
+    fn candidates(&self, population: &Population, split: &str) -> Result<(Vec<Candidate<Wins>>, Vec<Asked>)> {
+        let mut asked = Vec::new();
+        let mut candidates = Vec::new();
+        for (share, spec) in population.in_split(split)? {
+            let rival = self.opponents.build(spec)?;
+            let known = self.known_phases(spec, &rival);
+            for (phase, strategy) in rival.phases().iter().enumerate() {
+                if let (_, Some(table)) = &known[phase] {
+                    let name = match rival.phases().len() {
+                        1 => spec.name.clone(),
+                        _ => format!("{}/{}", spec.name, rival.phase_names()[phase]),
+                    };
+                    asked.push(Asked { name, strategy: Arc::clone(strategy), table: Arc::clone(table) });
+                }
+            }
+            let mut known = known.into_iter();
+            let rival = rival.map(|_| {
+                let (strategy, _) = known.next().expect("one for each phase");
+                Arc::new(Shown(strategy)) as Strategy<Wins>
+            });
+            candidates.push(Candidate { name: spec.name.clone(), share, rival });
+        }
+        Ok((candidates, asked))
+    }
+
+    /// Each of an opponent's strategies as one that states its probabilities, with the table where it had to be asked.
+    pub(super) fn known_phases(
+        &self,
+        spec: &OpponentSpec,
+        rival: &Rival<TicTacToe>,
+    ) -> Vec<(Strategy<TicTacToe>, Option<Arc<MoveTable>>)> {
+        let of_phase = |(phase, strategy): (usize, &Strategy<TicTacToe>)| {
+            if strategy.policy(&TicTacToe, &Board::default(), 0).is_some() {
+                return (Arc::clone(strategy), None);
+            }
+            let kind = if rival.phases().len() == 1 { &spec.kind } else { &rival.phase_names()[phase] };
+            let symmetry = if kind == "mcts" { Symmetry::Alike } else { Symmetry::Unknown };
+            let seed = Seed::new(0).child("move table");
+            let table = self
+                .tables
+                .get((Hash::of(spec), phase), || MoveTable::ask(&**strategy, [0, 1], SAMPLES, symmetry, seed));
+            (Arc::clone(&table) as Strategy<TicTacToe>, Some(table))
+        };
+        rival.phases().iter().enumerate().map(of_phase).collect()
+    }
+}
+
+/// From one episode to several, with nothing learned: what a learner may add is left to the error.
+fn stretch(report: &mut OracleReport, episodes: u32) {
+    let n = episodes as usize;
+    report.episodes = episodes;
+    for seat in report.seats.iter_mut().chain([&mut report.mean]) {
+        for row in [&mut seat.memoryless, &mut seat.informed, &mut seat.last.by_episode, &mut seat.sum.by_episode] {
+            row.resize(n, row[0]);
+        }
+        let by_learning = (seat.informed[0] - seat.memoryless[0]).max(0.0);
+        let later = f64::from(episodes - 1);
+        seat.last_error = seat.last_error.max(by_learning * later.min(1.0));
+        seat.sum_error = seat.sum_error.max(by_learning * later);
+    }
+}
+
+/// What the best answer to a table is worth in games that had no part in it.
+fn value(opponent: &Asked, seat: u8) -> Result<Sampled> {
+    let answer = BestAnswer::to(&*opponent.table, seat)?;
+    let fitted = answer.chances(&Board::default()).map_or(0.0, |c| c.win);
+    let valued =
+        share_won(&answer, &*opponent.strategy, Board::default(), FRESH_GAMES, Seed::new(0).child("fresh games"));
+    Ok(Sampled {
+        name: opponent.name.clone(),
+        seat,
+        samples: opponent.table.samples(),
+        positions: opponent.table.positions(1 - seat),
+        fitted,
+        games: FRESH_GAMES,
+        valued,
+        standard_error: (valued * (1.0 - valued) / f64::from(FRESH_GAMES)).sqrt(),
+    })
+}
+
+/// How often an answer wins against a player from a position, in `games` games.
+fn share_won(answer: &BestAnswer, player: &dyn Opponent<TicTacToe>, from: Board, games: u32, seed: Seed) -> f64 {
+    let won = |i: &u32| answer.play(player, from, &mut seed.at(u64::from(*i)).rng()).winner() == Some(answer.seat());
+    (0..games).filter(won).count() as f64 / f64::from(games)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Cell, search};
+    use super::*;
+    use crate::{Member, mcts::MctsOpponent};
+
+    fn factory() -> TicTacToeFactory {
+        TicTacToeFactory::default()
+    }
+
+    fn pool(opponents: Vec<Member>, seats: [f64; 2]) -> Population {
+        Population { seats: seats.to_vec(), opponents, ..factory().default_population() }
+    }
+
+    fn report(population: &Population, episodes: u32) -> OracleReport {
+        factory().oracles(population, "train", episodes).unwrap().unwrap()
+    }
+
+    fn close(a: &[f64], b: &[f64]) -> bool {
+        a.len() == b.len() && a.iter().zip(b).all(|(x, y)| (x - y).abs() < 1e-9)
+    }
+
+    #[test]
+    fn blind_lines_need_memory() {
+        let r = report(&factory().default_population(), 3);
+        assert_eq!(r.unit, "wins per game");
+        let first = &r.seats[0];
+        assert!(close(&first.memoryless, &[4.0 / 6.0; 3]), "{:?}", first.memoryless);
+        assert!(close(&first.sum.by_episode, &[4.0 / 6.0, 1.0, 1.0]), "{:?}", first.sum);
+        assert!(close(&first.last.by_episode, &[4.0 / 6.0, 1.0, 1.0]), "{:?}", first.last);
+        assert!(close(&first.informed, &[1.0; 3]));
+        assert!(close(&r.mean.memoryless, &first.memoryless), "the agent always moves first");
+        assert!(r.sampled.is_empty() && r.notes.is_empty());
+    }
+
+    #[test]
+    fn blind_diagonals_cannot_be_used() {
+        let mut population = factory().default_population();
+        for line in ["diagonal-1", "diagonal-2"] {
+            let mut member = Member::seen("blind_line", 1.0);
+            member.spec.name = line.to_owned();
+            member.spec.params = member.spec.params.with("line", line);
+            population.opponents.push(member);
+        }
+        let r = report(&population, 3);
+        assert!(close(&r.seats[0].memoryless, &[0.5; 3]));
+        assert!(close(&r.seats[0].sum.by_episode, &[0.5, 0.75, 0.75]));
+        let of = |name: &str| r.seats[0].best_response.iter().find(|v| v.name == name).unwrap().value;
+        assert_eq!((of("blind-row-1"), of("diagonal-1")), (1.0, 0.0));
+    }
+
+    #[test]
+    fn the_papers_lists_and_random_player_need_none() {
+        let lists = || (1..=6).map(|i| Member::seen(&format!("preferred_{i}"), 1.0)).collect::<Vec<_>>();
+        let r = report(&pool(lists(), [0.5, 0.5]), 2);
+        assert!(close(&r.mean.memoryless, &[1.0; 2]) && close(&r.mean.informed, &[1.0; 2]));
+
+        let r = report(&pool(vec![Member::seen("random", 1.0)], [0.5, 0.5]), 2);
+        let values = [r.seats[0].memoryless[0], r.seats[1].memoryless[0]].map(|v| (v * 1e4).round() / 1e4);
+        assert_eq!(values, [0.9948, 0.9386]);
+
+        let mut both = lists();
+        both.push(Member::seen("random", 1.0));
+        let r = report(&pool(both, [0.5, 0.5]), 1);
+        for (seat, expected) in [(0, 0.9993), (1, 0.9912)] {
+            for value in [r.seats[seat].memoryless[0], r.seats[seat].informed[0], r.seats[seat].sum.by_episode[0]] {
+                assert_eq!((value * 1e4).round() / 1e4, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn every_population_that_comes_along_is_sound() {
+        for (name, population) in factory().populations() {
+            factory().check(&population).unwrap_or_else(|e| panic!("{name}: {e}"));
+            for split in crate::SPLITS {
+                assert!(!population.in_split(split).unwrap().is_empty(), "{name}, {split}");
+            }
+        }
+    }
+
+    /// Wins by opening (corner, edge, centre) of the answer fitted to `samples` moves a position, in fresh games.
+    fn answer_to_search(samples: u32, games: u32) -> [f64; 3] {
+        let bot = MctsOpponent::new(search(100));
+        let table = MoveTable::ask(&bot, [1], samples, Symmetry::Alike, Seed::new(1));
+        let answer = BestAnswer::to(&table, 0).unwrap();
+        [(1, 1), (1, 2), (2, 2)].map(|(row, column)| {
+            let from = Board::after(Cell::new(row, column)).unwrap();
+            share_won(&answer, &bot, from, games, Seed::new(2))
+        })
+    }
+
+    /// Recorded: 0.57, 0.40 and 0.29 against OpenSpiel's bot, from fewer games and a coarser fit, so that a better
+    /// answer may win a little more often.
+    #[test]
+    fn the_answer_to_search_wins_as_often_as_recorded() {
+        let (samples, games) = if cfg!(feature = "long") { (2_000, 20_000) } else { (100, 2_000) };
+        for (ours, recorded) in answer_to_search(samples, games).into_iter().zip([0.57, 0.40, 0.29]) {
+            assert!((ours - recorded).abs() < 0.035, "{ours} where {recorded} is recorded");
+        }
+    }
+
+    #[test]
+    fn what_rests_on_samples_says_so() {
+        let mut quick = Member::seen("mcts", 1.0);
+        quick.spec.params = quick.spec.params.with("simulations", 4);
+        let r = report(&pool(vec![quick, Member::seen("preferred_1", 1.0)], [0.5, 0.5]), 3);
+        assert_eq!(r.sampled.iter().map(|s| (s.name.as_str(), s.seat)).collect::<Vec<_>>(), [("mcts", 0), ("mcts", 1)]);
+        for s in &r.sampled {
+            assert!(s.games >= 20_000 && s.samples >= 500 && s.positions > 100);
+            assert!((s.fitted - s.valued).abs() < 0.03, "{s:?}");
+        }
+        for s in &r.seats {
+            assert_eq!((s.memoryless.len(), s.informed.len(), s.sum.by_episode.len()), (3, 3, 3));
+            assert!((s.last_error - (s.informed[2] - s.last.by_episode[2])).abs() < 1e-9);
+            assert!((s.sum_error - 2.0 * s.last_error).abs() < 1e-9);
+        }
+        assert_eq!(r.notes.len(), 1);
+    }
+
+    #[cfg(feature = "long")]
+    #[test]
+    fn the_papers_pool_is_as_recorded() {
+        let (_, paper) = factory().populations().into_iter().find(|(name, _)| *name == "paper").unwrap();
+        let r = report(&paper, 3);
+        // Recorded with a table of 300 samples: 0.8055 of 0.8061 and 0.5236 of 0.5273.
+        for (seat, memoryless, informed) in [(0, 0.8055, 0.8061), (1, 0.5236, 0.5273)] {
+            let s = &r.seats[seat];
+            assert!((s.memoryless[0] - memoryless).abs() < 0.02 && (s.informed[0] - informed).abs() < 0.02, "{s:?}");
+            assert!(s.informed[0] - s.memoryless[0] < 0.006, "memory is worth next to nothing here");
+        }
+        let first = &r.sampled[0];
+        assert!((first.valued - 0.58).abs() < 0.02 && (first.fitted - first.valued).abs() < 0.03, "{first:?}");
+        assert_eq!(r.notes.len(), 2);
+    }
+}

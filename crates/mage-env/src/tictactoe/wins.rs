@@ -1,0 +1,82 @@
+//! What does an oracle see of the game?
+//!
+//! Winning probabilities, and positions: how the marks came to be where they are changes neither what follows nor how
+//! the opponents here play. What an opponent's earlier moves tell about it, an oracle keeps in its belief.
+
+use super::rules::{Board, TicTacToe};
+use crate::{ActionId, ActionList, ActionProbs, Game, MAX_PLAYERS, Opponent, Rng, Strategy, TextGame, Turn};
+
+/// Tic-Tac-Toe in which a win is worth 1 and anything else 0, and equal boards are equal positions.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wins;
+
+impl Game for Wins {
+    /// In reading order, always.
+    type State = Board;
+
+    fn players(&self) -> u8 {
+        TicTacToe.players()
+    }
+
+    fn initial(&self, rng: &mut Rng) -> Board {
+        TicTacToe.initial(rng)
+    }
+
+    fn turn(&self, s: &Board) -> Turn {
+        TicTacToe.turn(s)
+    }
+
+    fn legal(&self, s: &Board) -> ActionList {
+        TicTacToe.legal(s)
+    }
+
+    fn apply(&self, s: &mut Board, a: ActionId) {
+        TicTacToe.apply(s, a);
+        *s = s.in_reading_order();
+    }
+
+    fn returns(&self, s: &Board) -> [f32; MAX_PLAYERS] {
+        TicTacToe.returns(s).map(|r| r.max(0.0))
+    }
+
+    /// The board. It tells the player's own last action to whoever saw the board before.
+    fn observe(&self, s: &Board, player: u8) -> String {
+        TicTacToe.anchor(s, player)
+    }
+}
+
+/// A player of Tic-Tac-Toe in front of an oracle, asked about positions.
+pub struct Shown(pub Strategy<TicTacToe>);
+
+impl Opponent<Wins> for Shown {
+    fn policy(&self, _game: &Wins, s: &Board, seat: u8) -> Option<ActionProbs> {
+        self.0.policy(&TicTacToe, s, seat)
+    }
+
+    fn act(&self, _game: &Wins, s: &Board, seat: u8, rng: &mut Rng) -> ActionId {
+        self.0.act(&TicTacToe, s, seat, rng)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rules::tests::board;
+    use super::*;
+
+    #[test]
+    fn equal_boards_are_equal_positions() {
+        let play = |moves: &str| {
+            let mut s = Board::default();
+            for cell in board(moves).moves() {
+                Wins.apply(&mut s, cell.action());
+            }
+            s
+        };
+        assert_eq!(play("11 22 33"), play("33 22 11"));
+        assert_ne!(play("11 22 33"), play("11 33 22"));
+        let won = play("22 11 21 12 23");
+        assert_eq!(Wins.returns(&won)[..2], [1.0, 0.0]);
+        assert_eq!(TicTacToe.score(&won, 0), 1.0);
+        assert_eq!(TicTacToe.score(&won, 1), 0.0);
+    }
+}

@@ -1,0 +1,127 @@
+//! What is on sale?
+
+use super::python;
+use std::collections::HashMap;
+
+/// One product, as the shop keeps it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Product {
+    /// Its id, at most ten characters.
+    pub asin: Box<str>,
+    /// Its name, the page's headline.
+    pub title: Box<str>,
+    /// A text about it; may be empty.
+    pub description: Box<str>,
+    /// The lines of its features page.
+    pub bullets: Vec<Box<str>>,
+    /// What it costs: one price, or the two ends of a range.
+    pub price: Price,
+    /// What can be chosen, in the page's order: a name and its values, all lower case.
+    pub options: Vec<Choice>,
+    /// What it is like, in a few words each; hidden from buyers, and what purchases are judged by.
+    pub attributes: Vec<Box<str>>,
+    /// The department.
+    pub category: Box<str>,
+    /// The search that led to it when the catalogue was made; products with the same one are of one kind.
+    pub query: Box<str>,
+    /// Its shelf: departments within departments, separated by ›.
+    pub shelf: Box<str>,
+    /// A synthetic wish for it, if there is one.
+    pub wish: Option<Wish>,
+    /// Wishes people wrote for it.
+    pub human_wishes: Vec<HumanWish>,
+}
+
+/// Something to choose about a product.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// What is chosen: "color", "size".
+    pub name: Box<str>,
+    /// The values.
+    pub values: Vec<Box<str>>,
+}
+
+/// A wish made from a product's attributes; options and a price limit are added when goals are made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// In words.
+    pub text: Box<str>,
+    /// The attributes it asks for.
+    pub attributes: Vec<Box<str>>,
+}
+
+/// A wish as somebody wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HumanWish {
+    /// In words.
+    pub text: Box<str>,
+    /// The attributes it asks for.
+    pub attributes: Vec<Box<str>>,
+    /// The option values it asks for.
+    pub options: Vec<Box<str>>,
+}
+
+/// What a product costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Price {
+    /// The price, or the lower end.
+    pub low: f64,
+    /// The upper end of a range.
+    pub high: Option<f64>,
+}
+
+impl Price {
+    /// As the page shows it.
+    pub fn tag(&self) -> String {
+        match self.high {
+            None => format!("${}", python::float(self.low)),
+            Some(high) => format!("${} to ${}", python::float(self.low), python::float(high)),
+        }
+    }
+}
+
+impl Product {
+    /// What the search engine reads of it: title, description, the first bullet and all options.
+    pub(super) fn searchable(&self) -> String {
+        let options: Vec<String> =
+            self.options.iter().map(|o| format!("{}: {}", o.name, o.values.join(", "))).collect();
+        let first_bullet = self.bullets.first().map_or("", |b| b);
+        [&*self.title, &*self.description, first_bullet, &*options.join(", and ")].join(" ").to_lowercase()
+    }
+}
+
+/// All products, by number and by id.
+#[derive(Clone, Debug)]
+pub struct Catalogue {
+    products: Vec<Product>,
+    by_asin: HashMap<Box<str>, u32>,
+}
+
+impl Catalogue {
+    /// A catalogue of products whose ids differ; fails with the numbers of two that share one.
+    pub fn new(products: Vec<Product>) -> Result<Self, (usize, usize)> {
+        let mut by_asin = HashMap::with_capacity(products.len());
+        for (i, product) in products.iter().enumerate() {
+            // Clicks arrive in lower case.
+            if let Some(earlier) = by_asin.insert(product.asin.to_lowercase().into_boxed_str(), i as u32) {
+                return Err((earlier as usize, i));
+            }
+        }
+        Ok(Catalogue { products, by_asin })
+    }
+
+    /// The products, in their own order.
+    pub fn products(&self) -> &[Product] {
+        &self.products
+    }
+
+    /// One product.
+    pub fn product(&self, number: u32) -> &Product {
+        &self.products[number as usize]
+    }
+
+    /// The number of the product with this id, in any case.
+    pub fn find(&self, asin: &str) -> Option<u32> {
+        self.by_asin.get(asin.to_lowercase().as_str()).copied()
+    }
+}

@@ -1,0 +1,212 @@
+//! WebShop for the registry.
+
+use super::{
+    buyer::{Reader, Told},
+    compact, conform,
+    env::WebshopEnv,
+    goals::Goal,
+    options::{self, ShopKey, WebshopOptions},
+    session::Session,
+    shop::{Seeded, Shop},
+    splits::{Split, VALIDATION_GOALS, worker},
+};
+use crate::{
+    Conformance, Env, EnvFactory, EnvId, Error, Options, Population, Reference, ReferenceDoc, ReferenceMaker,
+    ReferenceQuery, Result, Schema, Seed, Task, registry::unknown_reference,
+};
+use rand::RngExt;
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Sends buyers into shops.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WebshopFactory;
+
+/// The shops opened last: everybody in the process who shops in one shares its catalogue and index.
+static OPEN: Mutex<Vec<(ShopKey, Arc<Shop>)>> = Mutex::new(Vec::new());
+
+/// How many shops stay open at a time; one that is in use lives on without standing in the list.
+const MOST_OPEN: usize = 4;
+
+const ID: EnvId = EnvId::new("webshop");
+const PLACE: &str = "options of webshop";
+
+/// A shop and a goal.
+struct Errand {
+    shop: Arc<Shop>,
+    seeded: Arc<Seeded>,
+    goal: Arc<Goal>,
+    options: WebshopOptions,
+}
+
+/// The shop of these settings.
+fn shop(options: &WebshopOptions) -> Result<Arc<Shop>> {
+    let key = options.shop_key()?;
+    // Held while opening, so that many who ask at once wait for one shop instead of opening many.
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, shop)) = open.iter().find(|(k, _)| *k == key) {
+        return Ok(Arc::clone(shop));
+    }
+    let shop = Arc::new(key.open()?);
+    if open.len() == MOST_OPEN {
+        open.remove(0);
+    }
+    open.push((key, Arc::clone(&shop)));
+    Ok(shop)
+}
+
+impl Errand {
+    fn of(task: &Task) -> Result<Self> {
+        let options: WebshopOptions = task.options.read(PLACE)?;
+        let shop = shop(&options)?;
+        let table = shop.goals(options.goals);
+        if table.len() == 0 {
+            return Err(Error::invalid(PLACE, "the catalogue has no goals of this kind; try goals=synthetic"));
+        }
+        let luck = task.seed.child("goal");
+        let catalogue = shop.catalogue();
+        let (seeded, number) = match (options.goal, table.in_split(catalogue, options.split)) {
+            (Some(place), _) => {
+                let seeded = table.seeded(catalogue, options.worker);
+                let number = seeded.order.get(place as usize).copied();
+                let number = number.ok_or_else(|| {
+                    Error::invalid(
+                        "option goal",
+                        format!("there is no goal {place}; goals are 0 to {}", table.len() - 1),
+                    )
+                })?;
+                (seeded, number)
+            }
+            (None, Some(goals)) => {
+                if goals.is_empty() {
+                    return Err(Error::invalid("option split", "the catalogue has no goal in this split"));
+                }
+                let number = goals[luck.rng().random_range(0..goals.len())];
+                (table.seeded(catalogue, options.worker), number)
+            }
+            (None, None) => {
+                let seeded = table.seeded(catalogue, worker(options.split, luck.child("worker").value()));
+                let validation = VALIDATION_GOALS.min(table.len());
+                let goals =
+                    if options.split == Split::ReferenceTrain { validation..table.len() } else { 0..validation };
+                if goals.is_empty() {
+                    return Err(Error::invalid(
+                        "option split",
+                        format!("reference-train begins after {VALIDATION_GOALS} goals, and there are {}", table.len()),
+                    ));
+                }
+                let number = seeded.order[luck.rng().random_range(goals)];
+                (seeded, number)
+            }
+        };
+        let goal = Arc::new(table.goal(catalogue, &seeded.draws, number));
+        Ok(Errand { seeded, goal, options, shop })
+    }
+}
+
+impl EnvFactory for WebshopFactory {
+    fn id(&self) -> EnvId {
+        ID
+    }
+
+    fn schema(&self) -> Schema {
+        Schema {
+            title: "WebShop".to_owned(),
+            summary: "search, compare and buy what an instruction asks for".to_owned(),
+            unit: "score of the purchase, 0 to 1".to_owned(),
+            seats: 1,
+            max_turns: 12,
+            options: options::docs(),
+            opponents: Vec::new(),
+            compact_words: compact::vocabulary(),
+            compact_action: 1,
+            compact_reflection: compact::REFLECTION_WORDS,
+        }
+    }
+
+    fn build(&self, task: &Task) -> Result<Box<dyn Env>> {
+        let Errand { shop, seeded, goal, options } = Errand::of(task)?;
+        Ok(Box::new(WebshopEnv {
+            session: Session::new(Arc::clone(&goal), options.show_attributes),
+            shop,
+            seeded,
+            kind: options.goals,
+            goal,
+            form: options.observation,
+            faithful: options.faithful,
+            seed: task.seed,
+            episode: 0,
+        }))
+    }
+
+    fn check(&self, population: &Population) -> Result<()> {
+        if !population.opponents.is_empty() {
+            return Err(Error::invalid("population of webshop", "there are no opponents in a shop"));
+        }
+        population.seat_shares(1)?;
+        for split in population.splits() {
+            population.options_in(split).read::<WebshopOptions>(PLACE)?.shop_key()?;
+        }
+        Ok(())
+    }
+
+    /// A generated shop, split by goal.
+    fn default_population(&self) -> Population {
+        population(Options::default())
+    }
+
+    fn populations(&self) -> Vec<(&'static str, Population)> {
+        let official = || Options::default().with("catalogue", "official");
+        vec![
+            ("generated", self.default_population()),
+            ("official", population(official())),
+            ("official-human", population(official().with("goals", "human"))),
+            ("released", population(official().with("faithful", true))),
+        ]
+    }
+
+    fn references(&self) -> Vec<ReferenceDoc> {
+        vec![
+            ReferenceDoc::told("told", "knows the goal's product and options, and goes straight there"),
+            ReferenceDoc::fair(
+                "reader",
+                "searches for the goal's words, buys the best matching title it has not bought before",
+            ),
+        ]
+    }
+
+    fn reference(&self, query: &ReferenceQuery<'_>) -> Result<Arc<dyn ReferenceMaker>> {
+        match query.name {
+            "told" => Ok(Arc::new(Buyers { told: true })),
+            "reader" => Ok(Arc::new(Buyers { told: false })),
+            name => Err(unknown_reference(&self.references(), name)),
+        }
+    }
+
+    fn conform(&self, golden: &Path, data: Option<&Path>) -> Result<Conformance> {
+        conform::conform(golden, data)
+    }
+}
+
+/// Every split under its own name, those of the released code among them.
+fn population(options: Options) -> Population {
+    let own = |(name, _): (&str, Split)| (name.to_owned(), Options::default().with("split", name));
+    Population { options, overrides: Split::ALL.map(own).into(), ..Population::without_opponents(ID) }
+}
+
+/// Makes buyers that go by rule.
+struct Buyers {
+    told: bool,
+}
+
+impl ReferenceMaker for Buyers {
+    fn make(&self, task: &Task, _seed: Seed) -> Box<dyn Reference> {
+        // A task without a shop has no environment either; whoever builds that hears why.
+        match Errand::of(task) {
+            Ok(errand) if self.told => Box::new(Told::new(&errand.shop, &errand.goal)),
+            _ => Box::new(Reader),
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Which products does a search find, and in which order?
+//!
+//! BM25 as Pyserini's default searcher computes it on Lucene 9 (k1 = 0.9, b = 0.4), operation by operation in the same
+//! precision: document lengths pass through Lucene's lossy one-byte encoding, a query word that occurs twice weighs twice,
+//! equal scores are ordered by the products' ids.
+
+use super::analysis::{counted_terms, for_each_term};
+use std::{cmp::Ordering, collections::HashMap};
+
+const K1: f32 = 0.9;
+const B: f32 = 0.4;
+
+/// An inverted index over documents numbered from 0.
+#[derive(Debug)]
+pub struct Index {
+    terms: HashMap<Box<str>, u32>,
+    /// Where each term's postings begin; one more entry than terms.
+    starts: Vec<u32>,
+    documents: Vec<u32>,
+    frequencies: Vec<u16>,
+    /// Each document's length as Lucene stores it.
+    lengths: Vec<u8>,
+    /// Each document's place in the order of ids.
+    id_ranks: Vec<u32>,
+    /// By stored length: 1 / (k1 · (1 − b + b · length / mean length)).
+    inverse_norms: Box<[f32; 256]>,
+    tokens: u64,
+}
+
+/// One document found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hit {
+    /// Its number.
+    pub document: u32,
+    /// Its score.
+    pub score: f32,
+}
+
+impl Index {
+    /// Indexes `texts`; `ids` break ties between equal scores.
+    pub fn build<'a, S: AsRef<str>>(
+        texts: impl IntoIterator<Item = S>,
+        ids: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
+        let mut terms: HashMap<Box<str>, u32> = HashMap::new();
+        let mut postings: Vec<Vec<(u32, u16)>> = Vec::new();
+        let mut lengths = Vec::new();
+        let mut tokens = 0_u64;
+        for (document, text) in texts.into_iter().enumerate() {
+            let document = document as u32;
+            let mut length = 0_u32;
+            for_each_term(text.as_ref(), |term| {
+                length += 1;
+                let id = match terms.get(term) {
+                    Some(id) => *id,
+                    None => {
+                        let id = terms.len() as u32;
+                        terms.insert(term.into(), id);
+                        postings.push(Vec::new());
+                        id
+                    }
+                };
+                let list = &mut postings[id as usize];
+                match list.last_mut() {
+                    Some((d, n)) if *d == document => *n = n.saturating_add(1),
+                    _ => list.push((document, 1)),
+                }
+            });
+            tokens += u64::from(length);
+            lengths.push(stored_length(length));
+        }
+        let total: usize = postings.iter().map(Vec::len).sum();
+        let mut index = Index {
+            starts: Vec::with_capacity(postings.len() + 1),
+            documents: Vec::with_capacity(total),
+            frequencies: Vec::with_capacity(total),
+            id_ranks: id_ranks(ids),
+            inverse_norms: inverse_norms(tokens, lengths.len()),
+            terms,
+            lengths,
+            tokens,
+        };
+        index.starts.push(0);
+        for list in postings {
+            index.documents.extend(list.iter().map(|p| p.0));
+            index.frequencies.extend(list.iter().map(|p| p.1));
+            index.starts.push(index.documents.len() as u32);
+        }
+        index
+    }
+
+    /// How many documents there are.
+    pub fn len(&self) -> usize {
+        self.lengths.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.lengths.is_empty()
+    }
+
+    /// How many different terms there are.
+    pub fn terms(&self) -> usize {
+        self.terms.len()
+    }
+
+    /// How many words all documents have together.
+    pub fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// The best `k` documents for a bag of words, best first.
+    pub fn search(&self, query: &str, k: usize) -> Vec<Hit> {
+        let mut scores = vec![0.0_f64; self.len()];
+        let mut touched: Vec<u32> = Vec::new();
+        for (term, count) in counted_terms(query) {
+            let Some(id) = self.terms.get(term.as_str()) else { continue };
+            let range = self.starts[*id as usize] as usize..self.starts[*id as usize + 1] as usize;
+            let weight = count as f32 * self.inverse_document_frequency(range.len());
+            for (document, frequency) in self.documents[range.clone()].iter().zip(&self.frequencies[range]) {
+                let norm = self.inverse_norms[usize::from(self.lengths[*document as usize])];
+                // Every score is above 0, so 0 marks a document not seen yet.
+                let score = &mut scores[*document as usize];
+                if *score == 0.0 {
+                    touched.push(*document);
+                }
+                *score += f64::from(weight - weight / (1.0 + f32::from(*frequency) * norm));
+            }
+        }
+        let mut hits: Vec<Hit> =
+            touched.into_iter().map(|document| Hit { document, score: scores[document as usize] as f32 }).collect();
+        let better = |a: &Hit, b: &Hit| self.order(a, b);
+        if hits.len() > k {
+            hits.select_nth_unstable_by(k, better);
+            hits.truncate(k);
+        }
+        hits.sort_unstable_by(better);
+        hits
+    }
+
+    fn order(&self, a: &Hit, b: &Hit) -> Ordering {
+        let rank = |h: &Hit| self.id_ranks[h.document as usize];
+        b.score.total_cmp(&a.score).then_with(|| rank(a).cmp(&rank(b)))
+    }
+
+    fn inverse_document_frequency(&self, documents_with_term: usize) -> f32 {
+        let (n, df) = (self.len() as f64, documents_with_term as f64);
+        (1.0 + (n - df + 0.5) / (df + 0.5)).ln() as f32
+    }
+}
+
+fn id_ranks<'a>(ids: impl IntoIterator<Item = &'a str>) -> Vec<u32> {
+    let ids: Vec<&str> = ids.into_iter().collect();
+    let mut order: Vec<u32> = (0..ids.len() as u32).collect();
+    order.sort_by_key(|i| ids[*i as usize]);
+    let mut ranks = vec![0; ids.len()];
+    for (rank, i) in order.into_iter().enumerate() {
+        ranks[i as usize] = rank as u32;
+    }
+    ranks
+}
+
+fn inverse_norms(tokens: u64, documents: usize) -> Box<[f32; 256]> {
+    let mean = (tokens as f64 / documents.max(1) as f64) as f32;
+    let mut norms = Box::new([0.0; 256]);
+    for (byte, norm) in norms.iter_mut().enumerate() {
+        *norm = 1.0 / (K1 * ((1.0 - B) + B * length_of(byte as u8) as f32 / mean));
+    }
+    norms
+}
+
+/// Lengths up to here are stored exactly.
+const EXACT_LENGTHS: u32 = 255 - float_like(i32::MAX as u32);
+
+/// Lucene's encoding of a length in one byte: exact while small, then four significant bits.
+fn stored_length(length: u32) -> u8 {
+    if length < EXACT_LENGTHS { length as u8 } else { (EXACT_LENGTHS + float_like(length - EXACT_LENGTHS)) as u8 }
+}
+
+/// What a stored length stands for.
+fn length_of(byte: u8) -> u32 {
+    let byte = u32::from(byte);
+    if byte < EXACT_LENGTHS { byte } else { EXACT_LENGTHS + from_float_like(byte - EXACT_LENGTHS) }
+}
+
+/// The number with its four highest bits kept, packed like a float without sign.
+const fn float_like(n: u32) -> u32 {
+    let bits = u32::BITS - n.leading_zeros();
+    if bits < 4 {
+        return n;
+    }
+    let shift = bits - 4;
+    ((n >> shift) & 0x07) | ((shift + 1) << 3)
+}
+
+fn from_float_like(packed: u32) -> u32 {
+    let (mantissa, shift) = (packed & 0x07, packed >> 3);
+    if shift == 0 { mantissa } else { (mantissa | 0x08) << (shift - 1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_stored_as_lucene_does() {
+        assert_eq!(EXACT_LENGTHS, 24);
+        for length in 0..40 {
+            assert_eq!(length_of(stored_length(length)), length);
+        }
+        // Values of Lucene's SmallFloat.byte4ToInt.
+        assert_eq!([length_of(40), length_of(60), length_of(100), length_of(255)], [40, 120, 3096, 2013265944]);
+        for length in [41, 107, 1000, 123_456] {
+            let stored = length_of(stored_length(length));
+            assert!(stored <= length && stored * 9 > length * 8, "{length} became {stored}");
+        }
+    }
+
+    #[test]
+    fn more_and_rarer_words_in_shorter_texts_win_and_ids_break_ties() {
+        let texts = ["red shoes", "red red shoes for long walks in the rain", "blue hat", "red shoes", "green scarf"];
+        let index = Index::build(texts, ["B3", "B1", "B2", "B0", "B4"]);
+        let found = |q: &str, k| index.search(q, k).iter().map(|h| h.document).collect::<Vec<_>>();
+        assert_eq!(found("shoe", 10), [3, 0, 1]);
+        assert_eq!(found("shoe", 2), [3, 0]);
+        assert_eq!(found("red hat", 10)[0], 2);
+        assert_eq!(found("red red hat", 10)[0], 2, "a word's weight grows with its count");
+        assert_eq!(found("the", 10), [0; 0]);
+        assert_eq!(found("", 10), [0; 0]);
+        assert_eq!((index.tokens(), index.terms(), index.len()), (14, 9, 5));
+    }
+
+    #[test]
+    fn an_empty_index_finds_nothing() {
+        let index = Index::build([""; 0], []);
+        assert!(index.is_empty() && index.search("anything", 5).is_empty());
+    }
+}

@@ -1,0 +1,53 @@
+//! Does a search allocate? Not once its tree has been used.
+//!
+//! Counting needs a global allocator of our own, which no safe code can be; it only counts and passes on.
+#![allow(unsafe_code)]
+
+use mage_env::{
+    Seed,
+    mcts::Tree,
+    tictactoe::{Board, TicTacToe, search},
+};
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; the counter neither allocates nor unwinds.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|n| n.set(n.get() + 1));
+        // SAFETY: the caller's promise about `layout` is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: `ptr` came from `System.alloc` with this layout.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+#[test]
+fn a_search_in_a_used_tree_allocates_nothing() {
+    let mut tree = Tree::default();
+    let mut rng = Seed::new(1).rng();
+    let search = search(1_000);
+    let count = |tree: &mut Tree, rng: &mut _| {
+        let before = ALLOCATIONS.with(Cell::get);
+        search.choose(&TicTacToe, &Board::default(), tree, rng);
+        ALLOCATIONS.with(Cell::get) - before
+    };
+    assert!((1..=8).contains(&count(&mut tree, &mut rng)), "the first search makes room once, not in its loop");
+    for _ in 0..20 {
+        assert_eq!(count(&mut tree, &mut rng), 0);
+    }
+}

@@ -1,0 +1,147 @@
+//! Tic-Tac-Toe as an agent faces it: openings, invalid moves, rewards and scores, from both seats.
+
+use mage_env::{
+    End, Env, EnvFactory, EnvId, OpponentSpec, Options, Outcome, ParsedAction, Seed, Task, tictactoe::TicTacToeFactory,
+};
+use std::collections::HashSet;
+
+fn task(kind: &str, seat: u8, seed: u64, options: Options) -> Task {
+    Task {
+        env: EnvId::new("tictactoe"),
+        options,
+        opponent: Some(OpponentSpec::of_kind(kind)),
+        seat,
+        seed: Seed::new(seed),
+    }
+}
+
+fn env(kind: &str, seat: u8, seed: u64, options: Options) -> Box<dyn Env> {
+    TicTacToeFactory::default().build(&task(kind, seat, seed, options)).unwrap()
+}
+
+fn act(env: &mut dyn Env, text: &str) -> mage_env::Step {
+    let action = env.parse(text);
+    env.step(&action)
+}
+
+#[test]
+fn a_fixed_opening_is_the_same_in_every_episode_and_a_fresh_one_is_not() {
+    for kind in ["random", "mcts"] {
+        let openings = |options: Options, seed| {
+            let mut env = env(kind, 1, seed, options);
+            (0..20).map(|n| env.begin(n).compact).collect::<HashSet<_>>()
+        };
+        let fixed = Options::default().with("opening", "fixed");
+        assert!((0..10).all(|seed| openings(fixed.clone(), seed).len() == 1), "{kind}");
+        let all: HashSet<_> = (0..40).flat_map(|seed| openings(fixed.clone(), seed)).collect();
+        assert!(all.len() > 4, "{kind}: other tasks, other openings");
+        assert!((0..3).all(|seed| openings(Options::default(), seed).len() > 2), "{kind}");
+    }
+}
+
+#[test]
+fn only_the_opening_is_fixed_not_what_follows() {
+    let mut env = env("random", 1, 4, Options::default().with("opening", "fixed"));
+    let mut replies = HashSet::new();
+    for n in 0..20 {
+        env.begin(n);
+        let first = env.legal().unwrap()[0].clone();
+        replies.insert(act(&mut *env, &first).observation.compact);
+    }
+    assert!(replies.len() > 2);
+}
+
+#[test]
+fn an_invalid_move_changes_nothing_and_says_why() {
+    let mut env = env("preferred_1", 0, 0, Options::default());
+    let start = env.begin(0);
+    let before = act(&mut *env, "(1, 1)").observation;
+    assert_ne!(before, start);
+    for (text, why) in [
+        ("(1, 1)", "is taken"),
+        ("(2, 2)", "is taken"),
+        ("(0, 4)", "not on the board"),
+        ("", "names no cell"),
+        ("pass", "names no cell"),
+    ] {
+        let ParsedAction::Invalid { reason } = env.parse(text) else { panic!("{text} was accepted") };
+        assert!(reason.contains(why), "{reason}");
+        let step = act(&mut *env, text);
+        assert!(!step.valid && step.reward == 0.0 && step.end.is_none());
+        assert_eq!(step.observation, before);
+    }
+    // Acting on a taken cell without reading it first is no better.
+    assert!(!env.step(&ParsedAction::Act("(2,2)".to_owned())).valid);
+}
+
+#[test]
+fn wins_score_one_and_everything_else_nothing_while_losses_cost() {
+    // The second list takes the corners in order: 11, 13, 31, 33.
+    let mut env = env("preferred_2", 0, 0, Options::default());
+    env.begin(0);
+    act(&mut *env, "(2,1)");
+    act(&mut *env, "(2,2)");
+    let won = act(&mut *env, "(2,3)");
+    assert_eq!(won.end, Some(End::Terminated { outcome: Outcome::Won, score: 1.0 }));
+    assert_eq!(won.reward, 1.0);
+
+    env.begin(1);
+    act(&mut *env, "(2,1)"); // 11
+    act(&mut *env, "(2,2)"); // 13
+    act(&mut *env, "(3,2)"); // 31
+    let on = act(&mut *env, "(1,2)"); // fills the middle column
+    assert_eq!(on.end, Some(End::Terminated { outcome: Outcome::Won, score: 1.0 }));
+
+    // The third list takes the edges, then the centre: 12, 21, 23, 32, 22, and has a line with its fifth.
+    let mut env = self::env("preferred_3", 1, 0, Options::default());
+    assert_eq!(env.begin(0).compact, ". O . . . . . . .");
+    act(&mut *env, "(1,1)"); // 21
+    act(&mut *env, "(3,3)"); // 23
+    act(&mut *env, "(1,3)"); // 32
+    let lost = act(&mut *env, "(3,1)"); // 22
+    assert_eq!(lost.end, Some(End::Terminated { outcome: Outcome::Lost, score: 0.0 }));
+    assert_eq!(lost.reward, -1.0);
+    assert_eq!(env.legal(), Some(vec![]));
+    assert!(!act(&mut *env, "(3,3)").valid, "nothing happens after the end");
+}
+
+#[test]
+fn the_same_task_is_the_same_game() {
+    for seat in 0..2 {
+        let game = |seed| {
+            let mut env = env("mcts", seat, seed, Options::default());
+            let mut seen = vec![env.begin(1)];
+            while let Some(first) = env.legal().unwrap().first().cloned() {
+                seen.push(act(&mut *env, &first).observation);
+            }
+            seen
+        };
+        assert_eq!(game(3), game(3));
+        assert!((0..20).any(|seed| game(seed) != game(3)));
+    }
+}
+
+#[test]
+fn wrong_tasks_are_explained() {
+    let factory = TicTacToeFactory::default();
+    let error = |task: &Task| factory.build(task).err().unwrap().to_string();
+    assert!(error(&task("perfekt", 0, 0, Options::default())).contains("did you mean `perfect`"));
+    assert!(error(&task("perfect", 2, 0, Options::default())).contains("seat 2 does not exist"));
+    assert!(error(&task("perfect", 0, 0, Options::default().with("opening", "odd"))).contains("fresh"));
+    assert!(
+        error(&Task { opponent: None, ..task("perfect", 0, 0, Options::default()) }).contains("opponent is needed")
+    );
+    let with = |kind: &str, key: &str, value: serde_json::Value| {
+        let mut t = task(kind, 0, 0, Options::default());
+        let spec = t.opponent.as_mut().unwrap();
+        spec.params = spec.params.clone().with(key, value);
+        error(&t)
+    };
+    assert!(with("preferred", "order", serde_json::json!([[1, 1], [1, 1]])).contains("[1, 1] is listed twice"));
+    assert!(with("preferred", "order", serde_json::json!([[1, 4]])).contains("is not on the board"));
+    assert!(with("preferred", "order", serde_json::json!([])).contains("empty"));
+    assert!(with("blind_line", "line", "row-4".into()).contains("did you mean `row-"));
+    assert!(with("mcts", "simulations", 0.into()).contains("at least 1"));
+    assert!(with("mcts", "simulation", 5.into()).contains("unknown field `simulation`"));
+    assert!(with("perfect", "ties", "none".into()).contains("uniform"));
+}

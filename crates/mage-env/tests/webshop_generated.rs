@@ -1,0 +1,287 @@
+//! Does the shop work without anybody's files? Everything here runs on the generated catalogue.
+
+use mage_env::{
+    End, Env, EnvFactory, EnvId, Error, Options, Outcome, ParsedAction, Population, ReferenceQuery, Registry, Seed,
+    Seen, Step, Task,
+    webshop::{Split, WebshopFactory},
+};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+fn task(options: Options, seed: u64) -> Task {
+    Task { env: EnvId::new("webshop"), options, opponent: None, seat: 0, seed: Seed::new(seed) }
+}
+
+fn shop(options: Options, seed: u64) -> Box<dyn Env> {
+    Registry::builtin().build(&task(options, seed)).unwrap()
+}
+
+fn refusal(options: Options) -> Error {
+    Registry::builtin().build(&task(options, 0)).err().expect("refused")
+}
+
+fn act(env: &mut dyn Env, text: &str) -> Step {
+    env.step(&env.parse(text))
+}
+
+fn instruction(env: &mut dyn Env, episode: u32) -> String {
+    let first = env.begin(episode).text;
+    first.strip_prefix("WebShop [SEP] Instruction: [SEP] ").unwrap().strip_suffix(" [SEP] Search").unwrap().to_owned()
+}
+
+/// The clicks of a whole purchase of the first result.
+fn buy_first(env: &mut dyn Env, words: &str) -> Step {
+    act(env, &format!("search[{words}]"));
+    act(env, "I1");
+    act(env, "click[Buy Now]")
+}
+
+#[test]
+fn pages_follow_clicks() {
+    let mut env = shop(Options::default(), 1);
+    env.begin(0);
+    assert_eq!(env.compact_legal(), Some(vec!["SEARCH".to_owned()]));
+    let results = act(&mut *env, "search[black large machine washable]");
+    assert!(
+        results.valid && results.observation.text.contains("'Page 1 (Total results: 50)' [SEP] 'Next >' [SEP] 'G0")
+    );
+    let second = act(&mut *env, "click[next >]");
+    assert!(second.observation.text.contains("'Page 2 (Total results: 50)' [SEP] '< Prev' [SEP] 'Next >'"));
+    let beyond = (0..5).map(|_| act(&mut *env, "NEXT")).last().unwrap();
+    assert!(
+        beyond.observation.text.ends_with("'Page 7 (Total results: 50)' [SEP] '< Prev' [SEP] 'Next >'"),
+        "an empty page"
+    );
+    act(&mut *env, "search[black large machine washable]");
+    let item = act(&mut *env, "I1");
+    assert!(
+        item.observation
+            .text
+            .ends_with("'Rating: N.A.' [SEP] 'Description' [SEP] 'Features' [SEP] 'Reviews' [SEP] 'Buy Now'")
+    );
+    let before = env.anchor();
+    let chosen = act(&mut *env, "V1");
+    assert_eq!(chosen.observation.text, item.observation.text, "choosing shows nothing");
+    assert_ne!(env.anchor(), before, "but it is another state");
+    assert!(act(&mut *env, "DESC").observation.text.contains("Among its strengths"));
+    assert!(act(&mut *env, "< prev").end.is_none(), "not an action");
+    assert!(act(&mut *env, "click[< prev]").observation.compact.starts_with("item"));
+    assert!(env.anchor() != before, "the choice is kept");
+    act(&mut *env, "PREV");
+    assert_eq!(act(&mut *env, "I1").observation.compact.matches("have").count(), 0, "leaving the product forgets it");
+    assert!(act(&mut *env, "click[back to search]").observation.text.starts_with("WebShop"));
+}
+
+#[test]
+fn what_cannot_be_done_costs_the_turn_and_nothing_else() {
+    let mut env = shop(Options::default(), 2);
+    let first = env.begin(0);
+    for text in ["click[buy now]", "click[search]", "think[hmm]", "buy", "", "search[]", "I1"] {
+        let step = act(&mut *env, text);
+        assert!(!step.valid && step.end.is_none() && step.reward == 0.0, "{text}");
+        assert_eq!(step.observation, first);
+    }
+    assert!(matches!(env.parse("hello"), ParsedAction::Invalid { reason } if reason.contains("search[words]")));
+    assert!(env.allows("search[anything at all]") && !env.allows("click[next >]"));
+}
+
+#[test]
+fn a_purchase_is_scored_and_ends_the_visit() {
+    let mut env = shop(Options::default(), 3);
+    env.begin(0);
+    let step = buy_first(&mut *env, "plant pots");
+    let Some(End::Terminated { outcome, score }) = step.end else { panic!("{step:?}") };
+    assert_eq!((step.reward, outcome == Outcome::Won), (score, score == 1.0));
+    assert!(step.observation.text.starts_with("Thank you for shopping with us! [SEP] Your code: [SEP] None"));
+    assert_eq!(env.legal(), Some(vec![]));
+    let after = act(&mut *env, "search[more]");
+    assert!(!after.valid && after.reward == 0.0, "nothing is earned twice");
+}
+
+#[test]
+fn every_listed_action_can_be_done_and_both_names_mean_the_same() {
+    for seed in 0..20 {
+        let mut env = shop(Options::default().with("show_attributes", true), seed);
+        env.begin(0);
+        act(&mut *env, "SEARCH");
+        for path in [&[][..], &["I1"], &["I2", "V1"], &["I1", "ATTR"]] {
+            let go = |env: &mut dyn Env| {
+                env.begin(0);
+                act(env, "SEARCH");
+                path.iter().for_each(|p| drop(act(env, p)));
+            };
+            go(&mut *env);
+            let names = env.legal().into_iter().chain(env.compact_legal()).flatten();
+            for name in names.collect::<Vec<_>>() {
+                go(&mut *env);
+                let ParsedAction::Act(canonical) = env.parse(&name) else { panic!("{name}") };
+                assert!(env.allows(&canonical) && env.step(&ParsedAction::Act(canonical)).valid, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn restarting_keeps_the_goal_unless_the_fault_is_wanted() {
+    let mut env = shop(Options::default(), 4);
+    let goal = instruction(&mut *env, 0);
+    buy_first(&mut *env, &goal);
+    assert_eq!(instruction(&mut *env, 1), goal);
+    let results = act(&mut *env, "SEARCH").observation.text;
+    assert!(results.starts_with("'Back to Search'"), "{results}");
+
+    let mut env = shop(Options::default().with("faithful", true), 4);
+    let goal = instruction(&mut *env, 0);
+    assert_eq!(instruction(&mut *env, 1), goal);
+    assert!(act(&mut *env, "search[cups]").observation.text.starts_with("'Back"), "without a purchase the goal stays");
+    buy_first(&mut *env, &goal);
+    assert_eq!(instruction(&mut *env, 2), goal, "the prompt goes on naming the first goal");
+    let results = act(&mut *env, "search[cups]").observation.text;
+    assert!(results.starts_with("Instruction: [SEP] Look for ") && !results.contains(&goal), "{results}");
+    env.begin(0);
+    assert!(act(&mut *env, "search[cups]").observation.text.starts_with("'Back"), "a fresh start has the task's goal");
+}
+
+#[test]
+fn pages_come_in_the_originals_two_forms_too() {
+    let mut text = shop(Options::default().with("observation", "text"), 5);
+    let mut rich = shop(Options::default().with("observation", "text_rich"), 5);
+    let first = rich.begin(0).text;
+    assert!(first.starts_with("WebShop\nInstruction: \nLook for ") && first.ends_with("\n[button] Search [button_]\n"));
+    text.begin(0);
+    assert!(act(&mut *text, "SEARCH").observation.text.starts_with("Instruction: [SEP] Look for "));
+    let results = act(&mut *rich, "SEARCH").observation.text;
+    assert!(results.contains("\n[button] Next > [button_]\n\n[button] G0"), "{results}");
+    act(&mut *rich, "I1");
+    let value = rich.legal().unwrap().last().unwrap().trim_start_matches("click[").trim_end_matches(']').to_owned();
+    let chosen = act(&mut *rich, &format!("click[{value}]")).observation.text;
+    assert!(chosen.starts_with(&format!("You have clicked {value}.\nInstruction:\n")), "{chosen}");
+    assert!(chosen.contains(&format!("\n  [clicked button] {value} [clicked button_]\n")));
+    let back = act(&mut *rich, "PREV").observation.text;
+    assert!(back.contains("\n\n[clicked button] G0"), "looked at: {back}");
+}
+
+#[test]
+fn splits_share_no_goal_and_the_released_ones_do() {
+    let factory = WebshopFactory;
+    let population = factory.default_population();
+    let goals = |split: &str| -> BTreeSet<String> {
+        let drawn = (0..400).map(|i| population.draw(split, 1, Seed::new(i)).unwrap());
+        drawn.map(|t| instruction(&mut *factory.build(&t).unwrap(), 0)).collect()
+    };
+    let [train, near, far] = ["train", "in-domain", "out-of-domain"].map(goals);
+    assert!(train.is_disjoint(&near) && train.is_disjoint(&far) && near.is_disjoint(&far));
+    assert!(train.len() > 300, "draws differ");
+    // Prices and limits differ by worker, so compare what is asked for.
+    let asked = |s: BTreeSet<String>| -> BTreeSet<String> {
+        s.iter().map(|t| t.split(", and price").next().unwrap().to_owned()).collect()
+    };
+    let leaking = asked(goals("reference-train")).intersection(&asked(goals("reference-validation"))).count();
+    assert!(leaking > 5, "{leaking}");
+}
+
+#[test]
+fn settings_that_make_no_sense_are_named() {
+    let with = |key: &str, value: serde_json::Value| refusal(Options::default().with(key, value)).to_string();
+    assert!(with("colour", "red".into()).contains("unknown field `colour`"));
+    assert!(with("products", 0.into()).contains("at least one product"));
+    assert!(with("products", 100_000_000.into()).contains("at most"));
+    assert!(with("goals", "human".into()).contains("no goals of this kind"));
+    assert!(with("goal", 99_999_999.into()).contains("there is no goal 99999999"));
+    let small = Options::default().with("products", 20).with("split", "reference-train");
+    assert!(refusal(small).to_string().contains("option split"));
+    let missing = Options::default().with("catalogue", "official").with("data", "/nowhere");
+    assert!(refusal(missing).to_string().contains("/nowhere: there is no items_shuffle.json"));
+    let factory = WebshopFactory;
+    let text = "env = \"webshop\"\n[[opponent]]\nname = \"x\"\nkind = \"x\"";
+    let crowd = Population::from_toml(text, "p.toml").unwrap();
+    assert!(factory.check(&crowd).unwrap_err().to_string().contains("no opponents"));
+    assert!(factory.check(&factory.default_population()).is_ok());
+    assert_eq!(Split::ALL.len(), factory.default_population().splits().count());
+}
+
+/// Plays a reference through the environment alone; the compact memory is what it wrote itself.
+fn played(name: &str, tasks: u64, episodes: u32) -> Vec<u32> {
+    let factory = WebshopFactory;
+    let population = factory.default_population();
+    let query = ReferenceQuery { name, population: &population, split: "in-domain", episodes };
+    let maker = factory.reference(&query).unwrap();
+    let mut won = vec![0; episodes as usize];
+    for i in 0..tasks {
+        let task = population.draw("in-domain", 1, Seed::new(i)).unwrap();
+        let (mut env, mut agent) = (factory.build(&task).unwrap(), maker.make(&task, Seed::new(i)));
+        let mut memory: Vec<String> = Vec::new();
+        for episode in 0..episodes {
+            let mut now = env.begin(episode);
+            let mut end = None;
+            for _ in 0..factory.schema().max_turns {
+                let legal = env.compact_legal().unwrap();
+                let seen = Seen { episode, memory: &memory, observation: &now.compact, legal: &legal };
+                let step = env.step(&env.parse(&agent.act(&seen)));
+                assert!(step.valid, "{name} does what is possible");
+                now = step.observation;
+                end = step.end;
+                if end.is_some() {
+                    break;
+                }
+            }
+            memory.push(agent.reflect(&now.compact));
+            won[episode as usize] += u32::from(matches!(end, Some(End::Terminated { outcome: Outcome::Won, .. })));
+        }
+    }
+    won
+}
+
+#[test]
+fn the_told_buyer_always_succeeds_and_the_reader_learns_from_failing() {
+    assert_eq!(played("told", 150, 1), [150]);
+    // It never buys the same place twice, so wins of different episodes are wins of different tasks.
+    let reader = played("reader", 150, 3);
+    assert!(reader[0] > 30 && reader[0] < 150 && reader[1] > 0, "{reader:?}");
+}
+
+#[test]
+fn compact_words_are_all_in_the_vocabulary_and_always_as_many() {
+    let schema = WebshopFactory.schema();
+    let known: BTreeSet<&str> = schema.compact_words.iter().map(String::as_str).chain(["_"]).collect();
+    assert_eq!(known.len(), schema.compact_words.len() + 1, "no word twice");
+    let mut env = shop(Options::default(), 6);
+    let mut lengths = BTreeSet::new();
+    let mut look = |text: &str| {
+        assert!(text.split(' ').all(|w| known.contains(w)), "{text}");
+        lengths.insert(text.split(' ').count());
+    };
+    look(&env.begin(0).compact);
+    for action in ["SEARCH", "NEXT", "I3", "FEAT", "PREV", "V2", "BUY"] {
+        assert!(env.compact_legal().unwrap().iter().all(|w| known.contains(w.as_str())));
+        look(&act(&mut *env, action).observation.compact);
+    }
+    assert_eq!(lengths.len(), 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn nothing_written_can_break_the_shop(words in prop::collection::vec(prop_oneof![
+        any::<String>(),
+        "search\\[[a-z<> ]{0,12}\\]",
+        "click\\[[a-z <>]{0,8}\\]",
+        "(I|V|P)[0-9]{1,2}",
+        Just("click[next >]".to_owned()), Just("click[< prev]".to_owned()), Just("PREV".to_owned()), Just("I1".to_owned()),
+        Just("search[search_results]".to_owned()), Just("search[item_page x]".to_owned()), Just("DESC".to_owned()),
+        Just("search[<r>]".to_owned()), Just("search[<c> garden]".to_owned()), Just("search[<a> non slip]".to_owned()),
+    ], 0..30), seed in 0_u64..50) {
+        let mut env = shop(Options::default().with("products", 200), seed);
+        env.begin(0);
+        for word in &words {
+            let action = env.parse(word);
+            let allowed = matches!(&action, ParsedAction::Act(a) if env.allows(a));
+            let step = env.step(&action);
+            prop_assert_eq!(allowed, step.valid);
+            let _ = (env.anchor(), env.legal(), env.compact_legal());
+            if step.end.is_some() {
+                break;
+            }
+        }
+    }
+}

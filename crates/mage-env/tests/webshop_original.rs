@@ -1,0 +1,87 @@
+//! Is the shop the original's? Replays recordings of it on the official set of 1,000 products.
+//!
+//! The files are not part of this repository: set `MAGE_DATA` to the folder that holds `webshop/`, or put it into `data/`.
+
+mod data;
+
+use mage_env::{
+    Conformance, EnvFactory, EnvId, Options, Registry, Seed, Task,
+    webshop::{OfficialFiles, ReadOptions, Shop, WebshopFactory},
+};
+use std::path::Path;
+
+fn replay(folder: &Path, file: &str) -> Conformance {
+    let report = WebshopFactory.conform(&folder.join(file), Some(folder)).unwrap();
+    assert!(report.passed(), "{report:#?}");
+    report
+}
+
+#[test]
+fn every_search_finds_the_same_fifty_in_order() {
+    let Some(folder) = data::file("webshop") else { return };
+    let report = replay(&folder, "search_goldens.jsonl.gz");
+    assert_eq!(report.compared["searches, hits in order"], 189);
+}
+
+#[test]
+fn every_page_clickable_and_partial_score_is_the_same() {
+    let Some(folder) = data::file("webshop") else { return };
+    let report = replay(&folder, "episode_goldens.jsonl.gz");
+    assert_eq!((report.compared["goals"], report.compared["prices"]), (78, 78));
+    assert_eq!(report.compared["clickables"], 868);
+    for part in ["attribute scores", "option scores", "price scores", "query matches", "category matches"] {
+        assert_eq!(report.compared[part], 58, "{part}");
+    }
+}
+
+#[test]
+fn the_index_holds_the_same_words() {
+    let Some(folder) = data::file("webshop") else { return };
+    let files = OfficialFiles::in_folder(&folder).unwrap();
+    let shop = Shop::new(files.read(ReadOptions { limit: None, skip_duplicates: false }).unwrap()).unwrap();
+    assert_eq!((shop.index().len(), shop.index().terms(), shop.index().tokens()), (1000, 12_074, 107_608));
+    let few = files.read(ReadOptions { limit: Some(7), skip_duplicates: false }).unwrap();
+    assert_eq!(few.products(), &shop.catalogue().products()[..7]);
+}
+
+#[test]
+fn goals_and_prices_are_those_of_the_originals_seed() {
+    let Some(folder) = data::file("webshop") else { return };
+    let recorded: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(folder.join("goals_seed0.json")).unwrap()).unwrap();
+    let factory = WebshopFactory;
+    let begin = |goal: u64| {
+        let options = Options::default().with("catalogue", "official").with("data", folder.to_str().unwrap());
+        let task = Task {
+            env: EnvId::new("webshop"),
+            options: options.with("goal", goal),
+            opponent: None,
+            seat: 0,
+            seed: Seed::new(0),
+        };
+        factory.build(&task).map(|mut env| env.begin(0).text)
+    };
+    let count = recorded["n_goals"].as_u64().unwrap();
+    let first = recorded["first20"].as_array().unwrap().iter().zip(0..);
+    let last = recorded["last5"].as_array().unwrap().iter().zip(count - 5..);
+    for (goal, place) in first.chain(last) {
+        let expected = format!("WebShop [SEP] Instruction: [SEP] {} [SEP] Search", goal[1].as_str().unwrap());
+        assert_eq!(begin(place).unwrap(), expected, "goal {place}");
+    }
+    assert!(begin(count).err().unwrap().to_string().contains("goals are 0 to 6909"));
+}
+
+#[test]
+fn people_have_thirteen_wishes_for_these_products() {
+    let Some(folder) = data::file("webshop") else { return };
+    let factory = Registry::builtin().get("webshop").unwrap().clone();
+    let mut texts = std::collections::BTreeSet::new();
+    for goal in 0..13 {
+        let options = Options::default().with("catalogue", "official").with("data", folder.to_str().unwrap());
+        let options = options.with("goals", "human").with("goal", goal);
+        let task = Task { env: EnvId::new("webshop"), options, opponent: None, seat: 0, seed: Seed::new(0) };
+        texts.insert(factory.build(&task).unwrap().begin(0).text);
+    }
+    assert_eq!(texts.len(), 13);
+    assert!(texts.iter().any(|t| t.contains("i need a 120 ml hair mask treatment, and price lower than ")));
+}

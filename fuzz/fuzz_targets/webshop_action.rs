@@ -1,0 +1,24 @@
+//! Whatever a buyer writes, line by line, the shop neither panics nor pays twice.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use mage_env::{EnvFactory, ParsedAction, Seed, webshop::WebshopFactory};
+
+fuzz_target!(|text: &str| {
+    let mut population = WebshopFactory.default_population();
+    population.set("products", 60.into());
+    let seed = Seed::new(text.len() as u64 % 16);
+    let mut env = WebshopFactory.build(&population.draw("train", 1, seed).unwrap()).unwrap();
+    env.begin(0);
+    let mut earned = 0.0;
+    for line in text.lines().take(30) {
+        let action = env.parse(line);
+        let allowed = matches!(&action, ParsedAction::Act(a) if env.allows(a));
+        let step = env.step(&action);
+        assert_eq!(allowed, step.valid);
+        earned += step.reward;
+        let _ = (env.anchor(), env.legal(), env.compact_legal());
+    }
+    assert!((0.0..=1.0).contains(&earned));
+});
