@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import os
 import random
+import signal
 import subprocess
 import sys
 import tarfile
@@ -36,7 +37,7 @@ def arguments():
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--jobs", type=int, default=os.cpu_count())
     p.add_argument("--mage", type=Path, help="the program; built if left out")
-    p.add_argument("--work", type=Path, help="folder for games and recordings; a temporary one if left out")
+    p.add_argument("--work", type=Path, help="folder for games and recordings; a run that was stopped goes on in it")
     p.add_argument("--venv", type=Path, default=HERE / ".venv", help="where TextWorld is or shall be installed")
     return p.parse_args()
 
@@ -132,14 +133,20 @@ def official_games(data, count, work, seed):
 
 
 def play(jobs, out, processes):
-    """Records all jobs into a file and says how many were won."""
-    won = 0
-    with multiprocessing.get_context("spawn").Pool(processes) as pool, open(out, "w") as file:
-        for i, trace in enumerate(pool.imap_unordered(record, jobs), 1):
+    """Records all jobs that are not in the file yet, and says how many games of the file were won."""
+    if out.exists():
+        # A run that was stopped may have left half a line.
+        whole = [line for line in out.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        out.write_text("".join(whole))
+    traces = [json.loads(line) for line in open(out)] if out.exists() else []
+    won, known = sum(t["won"] for t in traces), {t["game"] for t in traces}
+    jobs = [job for job in jobs if job[1] not in known]
+    with multiprocessing.get_context("spawn").Pool(processes) as pool, open(out, "a") as file:
+        for i, trace in enumerate(pool.imap_unordered(record, jobs), len(known) + 1):
             won += trace["won"]
             file.write(json.dumps(trace) + "\n")
             file.flush()
-            print(f"\rTextWorld: {i}/{len(jobs)} games", end="", file=sys.stderr, flush=True)
+            print(f"\rTextWorld: {i}/{len(known) + len(jobs)} games", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return won
 
@@ -153,13 +160,15 @@ def conform(mage, golden, data):
 def main():
     args = arguments()
     enter_venv(args.venv)
+    # Leaving in an orderly way takes the players along.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     mage = args.mage
     if mage is None:
         subprocess.run(["cargo", "build", "--release", "-p", "mage"], cwd=ROOT, check=True)
         mage = ROOT / "target" / "release" / "mage"
     temporary = None if args.work else tempfile.TemporaryDirectory()
     work = args.work or Path(temporary.name)
-    games = work / "games"
+    games = work / f"games-{args.seed}"
     half = args.generated // 2
     for split, count in [("in-domain", args.generated - half), ("out-of-domain", half)]:
         options = ["--split", split, "--count", str(count), "--seed", str(args.seed), "--quiet"]
@@ -169,14 +178,15 @@ def main():
 
     made = [(p, p.relative_to(games).as_posix(), True, args.steps, args.seed) for p in sorted(games.rglob("game.tw-pddl"))]
     official = [(p, n, False, args.steps, args.seed) for p, n in official_games(args.data, args.official, work, args.seed)]
-    won = play(made, work / "generated.jsonl", args.jobs)
-    play(official, work / "official.jsonl", args.jobs)
+    recordings = {what: work / f"{what}-{args.seed}-{args.steps}.jsonl" for what in ["generated", "official"]}
+    won = play(made, recordings["generated"], args.jobs)
+    play(official, recordings["official"], args.jobs)
 
     reports = {}
     if made:
-        reports["generated"] = conform(mage, work / "generated.jsonl", games)
+        reports["generated"] = conform(mage, recordings["generated"], games)
     if official:
-        reports["official"] = conform(mage, work / "official.jsonl", args.data)
+        reports["official"] = conform(mage, recordings["official"], args.data)
     print(json.dumps({"generated_games": len(made), "won_in_textworld": won, "official_games": len(official), **reports}, indent=2))
     good = won == len(made) == args.generated and all(r["different"] == 0 for r in reports.values())
     print("all equal" if good else "DIFFERENT", file=sys.stderr)

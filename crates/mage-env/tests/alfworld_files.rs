@@ -2,7 +2,7 @@
 
 use mage_env::{
     EnvFactory, EnvId, Options, Seed, Task,
-    alfworld::{AlfworldFactory, Data},
+    alfworld::{AlfworldFactory, Data, TaskKind},
 };
 
 fn task(options: Options) -> Task {
@@ -24,6 +24,20 @@ fn folders_without_games_say_what_should_be_there() {
     assert!(error(official(folder.path()).with("split", "valid_seen")).contains("valid_seen"));
     assert!(error(Options::default().with("skip_bad", true)).contains("set games = \"official\""));
     assert!(error(Options::default().with("tasks", vec!["dance"])).contains("unknown variant `dance`"));
+    assert!(error(Options::default().with("tasks", "dance")).contains("unknown variant `dance`"));
+    assert!(error(Options::default().with("tasks", 2)).contains("expected a sort of task or a list of them"));
+}
+
+#[test]
+fn one_sort_of_task_or_several_can_be_asked_for() {
+    let kinds = |options: Options| -> std::collections::BTreeSet<TaskKind> {
+        let world = |i| AlfworldFactory::default().world(&Task { seed: Seed::new(i), ..task(options.clone()) });
+        (0..40).map(|i| world(i).unwrap().goal().kind).collect()
+    };
+    assert_eq!(kinds(Options::default().with("tasks", "heat")), [TaskKind::Heat].into());
+    let two = kinds(Options::default().with("tasks", vec!["look", "two"]));
+    assert_eq!(two, [TaskKind::Look, TaskKind::Two].into());
+    assert_eq!(kinds(Options::default()), TaskKind::ALL.into());
 }
 
 #[test]

@@ -2,8 +2,11 @@
 
 use super::{generate::Rooms, goal::TaskKind};
 use crate::{Error, OptionDoc, Result};
-use serde::Deserialize;
-use std::path::PathBuf;
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, IntoDeserializer},
+};
+use std::{fmt, path::PathBuf};
 
 /// Settings of ALFWorld.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -13,7 +16,8 @@ pub struct AlfworldOptions {
     pub games: Games,
     /// Which rooms generated games use.
     pub rooms: Rooms,
-    /// Which sorts of task; all if empty.
+    /// Which sorts of task, one or a list; all if empty.
+    #[serde(deserialize_with = "one_or_several")]
     pub tasks: Vec<TaskKind>,
     /// Which split of the official games.
     pub split: Option<String>,
@@ -23,6 +27,29 @@ pub struct AlfworldOptions {
     pub game: Option<String>,
     /// Leave out files that cannot be read.
     pub skip_bad: bool,
+}
+
+/// A single sort of task may stand without brackets.
+fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<TaskKind>, D::Error> {
+    struct OneOrSeveral;
+
+    impl<'de> de::Visitor<'de> for OneOrSeveral {
+        type Value = Vec<TaskKind>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a sort of task or a list of them")
+        }
+
+        fn visit_str<E: de::Error>(self, one: &str) -> std::result::Result<Self::Value, E> {
+            TaskKind::deserialize(one.into_deserializer()).map(|kind| vec![kind])
+        }
+
+        fn visit_seq<A: de::SeqAccess<'de>>(self, several: A) -> std::result::Result<Self::Value, A::Error> {
+            Vec::deserialize(de::value::SeqAccessDeserializer::new(several))
+        }
+    }
+
+    deserializer.deserialize_any(OneOrSeveral)
 }
 
 /// Where games come from.
@@ -61,7 +88,7 @@ pub(super) fn docs() -> Vec<OptionDoc> {
         doc("rooms", "seen (default) | unseen", "floor plans of generated games: those of training, or others"),
         doc(
             "tasks",
-            "all six (default), or a list of place, look, clean, heat, cool, two",
+            "all six (default), or one or a list of place, look, clean, heat, cool, two",
             "which sorts of task are set",
         ),
         doc("split", "train (default) | valid_seen | valid_unseen | valid_train", "which of the official games"),

@@ -35,8 +35,8 @@ pub fn find_data(asked: Option<&Path>) -> Result<PathBuf> {
     let own = std::env::var_os("ALFWORLD_DATA").map(PathBuf::from);
     [Some(mage.clone()), own].into_iter().flatten().find(|p| p.is_dir()).ok_or_else(|| {
         let problem = format!(
-            "there are none: name their folder with `data` (--option data=DIR), or set MAGE_DATA to the folder that holds \
-             alfworld/, or ALFWORLD_DATA to ALFWorld's own; there is no {}",
+            "there are none: name their folder (--data DIR where there is that flag, else --option data=DIR), or set \
+             MAGE_DATA to the folder that holds alfworld/, or ALFWORLD_DATA to ALFWorld's own; there is no {}",
             mage.display()
         );
         Error::invalid("official games of alfworld", problem)

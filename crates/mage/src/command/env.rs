@@ -71,7 +71,9 @@ fn show(app: &App, args: &Show, out: &Output) -> anyhow::Result<()> {
         None => {
             print_schema(&shown, out)?;
             print_population(&population, &args.whom.split, out)?;
-            out.hint(format!("\nmage env show {} --oracles computes the best that can be done.", shown.id));
+            if !shown.schema.opponents.is_empty() {
+                out.hint(format!("\nmage env show {} --oracles computes the best that can be done.", shown.id));
+            }
             Ok(())
         }
     }
