@@ -80,6 +80,12 @@ impl Windows {
         cut: Cut::NOTHING,
     };
 
+    /// The released code's window for ALFWorld: the last fifteen turns, all with what was seen.
+    pub const ALFWORLD: Windows = {
+        let all = Window { turns: 15, observed: 15 };
+        Windows { play: all, reflect: all, past: all, cut: Cut::NOTHING }
+    };
+
     /// The released code's windows for WebShop, whose pages are long.
     pub const WEBSHOP: Windows = Windows {
         play: Window { turns: 5, observed: 5 },
@@ -123,6 +129,7 @@ impl PromptLibrary {
     /// The templates of the built-in environments.
     pub fn builtin() -> Self {
         let mut library = PromptLibrary { sources: BTreeMap::new() };
+        library.add("alfworld", builtin_source!("alfworld", Windows::ALFWORLD));
         library.add("kuhn", builtin_source!("kuhn", Windows::GAMES));
         library.add("tictactoe", builtin_source!("tictactoe", Windows::GAMES));
         library.add("sokoban", builtin_source!("sokoban", Windows::GAMES));

@@ -34,6 +34,14 @@ pub enum Error {
         /// Why not.
         source: std::io::Error,
     },
+    /// A file that could not be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
 }
 
 /// The result of everything fallible here.

@@ -20,6 +20,7 @@
 //! # Ok::<(), mage_env::Error>(())
 //! ```
 
+pub mod alfworld;
 mod conform;
 mod env;
 mod episode_tree;

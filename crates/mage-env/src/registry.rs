@@ -4,10 +4,14 @@
 //! `examples/outside`).
 
 use crate::{
-    Conformance, Env, EnvId, Error, Population, ReferenceDoc, ReferenceMaker, ReferenceQuery, Result, Schema, Task,
-    oracle::OracleReport,
+    Conformance, Env, EnvId, Error, Population, ReferenceDoc, ReferenceMaker, ReferenceQuery, Result, Schema, Seed,
+    Task, oracle::OracleReport,
 };
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// Makes instances of one environment.
 pub trait EnvFactory: Send + Sync {
@@ -46,6 +50,23 @@ pub trait EnvFactory: Send + Sync {
         Err(unknown_reference(&self.references(), query.name))
     }
 
+    /// Gives tasks of one split starts from a finite stock, without replacement: task `i` gets number `first + i` of an
+    /// endless row in which nothing comes again before everything has come. Does nothing where starts are made up.
+    fn deal(&self, _tasks: &mut [Task], _first: u64, _seed: Seed) -> Result<()> {
+        Ok(())
+    }
+
+    /// What a user should know before playing, such as files that are left out as asked.
+    fn warnings(&self, _population: &Population, _split: &str) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
+    /// Writes tasks as files that the original can play, where there is one, and says where they are; `data` is the folder
+    /// of its data files.
+    fn export(&self, _tasks: &[Task], _out: &Path, _data: Option<&Path>) -> Result<Vec<PathBuf>> {
+        Err(Error::invalid(self.id().as_str(), "its tasks cannot be written as files of an original"))
+    }
+
     /// Replays recordings of the original engine, where there is one; `data` is the folder of its data files.
     fn conform(&self, _golden: &Path, _data: Option<&Path>) -> Result<Conformance> {
         Err(Error::invalid(self.id().as_str(), "there are no recordings of an original engine to compare with"))
@@ -73,6 +94,7 @@ impl Registry {
     /// ```
     pub fn builtin() -> Self {
         let mut registry = Registry::default();
+        registry.register(crate::alfworld::AlfworldFactory::default());
         registry.register(crate::kuhn::KuhnFactory::default());
         registry.register(crate::tictactoe::TicTacToeFactory::default());
         registry.register(crate::sokoban::SokobanFactory::default());

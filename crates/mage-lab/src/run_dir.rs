@@ -6,6 +6,7 @@
 
 use crate::{Error, Result, recipe::Recipe};
 use mage_core::EpisodeRecord;
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -210,7 +211,7 @@ impl RunDir {
             text.push_str(&line.to_string());
             text.push('\n');
         }
-        let packed = zstd::encode_all(text.as_bytes(), 3).map_err(Error::io(&path))?;
+        let packed = compress_to_vec(text.as_bytes(), CompressionLevel::Fastest);
         write_atomic(&path, &packed)
     }
 

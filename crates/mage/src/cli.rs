@@ -125,6 +125,9 @@ pub(crate) struct Whom {
     /// A setting of the environment, such as deal=fixed
     #[arg(long = "option", value_name = "KEY=VALUE")]
     pub(crate) options: Vec<String>,
+    /// Leave out data files that cannot be read, and say so (the setting skip_bad=true)
+    #[arg(long)]
+    pub(crate) skip_bad: bool,
 }
 
 #[derive(Debug, Args)]
@@ -213,6 +216,8 @@ pub(crate) enum EnvCommand {
     Show(Show),
     /// Replay recordings of the original engine and say whether all is equal
     Conform(Conform),
+    /// Write generated tasks as files that the original engine can play
+    Generate(Generate),
 }
 
 #[derive(Debug, Args)]
@@ -239,6 +244,27 @@ pub(crate) struct Conform {
     /// The folder of the original's data files
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example: mage env generate alfworld --data ~/alfworld --out games --count 20 --seed 1")]
+pub(crate) struct Generate {
+    /// The environment
+    pub(crate) env: String,
+    /// The folder to write to
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// The folder of the original's data files, from which rules are taken
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// How many
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) count: u64,
+    /// Decides the tasks
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    #[command(flatten)]
+    pub(crate) whom: Whom,
 }
 
 #[derive(Debug, Args)]

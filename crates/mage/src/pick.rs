@@ -3,12 +3,17 @@
 //! Turns `--population`, `--opponent`, `--seat`, `--split` and `--option` into one population, or says what is wrong with
 //! them.
 
-use crate::{App, cli::Whom, usage};
+use crate::{App, cli::Whom, output::Output, usage};
 use mage_env::{EnvFactory, Member, OpponentSpec, Population};
 use std::{path::Path, sync::Arc};
 
 /// The environment and the population the user asked for.
-pub(crate) fn pick(app: &App, env: &str, whom: &Whom) -> anyhow::Result<(Arc<dyn EnvFactory>, Population)> {
+pub(crate) fn pick(
+    app: &App,
+    env: &str,
+    whom: &Whom,
+    out: &Output,
+) -> anyhow::Result<(Arc<dyn EnvFactory>, Population)> {
     let factory = Arc::clone(app.registry.get(env).map_err(usage)?);
     let mut population = match &whom.population {
         None => factory.default_population(),
@@ -39,12 +44,18 @@ pub(crate) fn pick(app: &App, env: &str, whom: &Whom) -> anyhow::Result<(Arc<dyn
         let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
         population.set(key, value);
     }
+    if whom.skip_bad {
+        population.set("skip_bad", true.into());
+    }
     population.validate(&format!("population of {env}")).map_err(usage)?;
     if population.opponents.is_empty() && !factory.schema().opponents.is_empty() {
         return Err(usage(format!("population of {env}: it has no opponents; add an [[opponent]]")));
     }
     factory.check(&population).map_err(usage)?;
     population.in_split(&whom.split).map_err(usage)?;
+    for warning in factory.warnings(&population, &whom.split)? {
+        out.warn(warning);
+    }
     Ok((factory, population))
 }
 

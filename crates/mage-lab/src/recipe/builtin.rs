@@ -9,6 +9,7 @@ const RECIPES: &[(&str, &str)] = &[
     ("kuhn-switching", include_str!("../../recipes/kuhn-switching.toml")),
     ("tictactoe", include_str!("../../recipes/tictactoe.toml")),
     ("tictactoe-blind", include_str!("../../recipes/tictactoe-blind.toml")),
+    ("paper/alfworld", include_str!("../../recipes/paper/alfworld.toml")),
     ("paper/kuhn", include_str!("../../recipes/paper/kuhn.toml")),
     ("paper/sokoban", include_str!("../../recipes/paper/sokoban.toml")),
     ("paper/tictactoe", include_str!("../../recipes/paper/tictactoe.toml")),

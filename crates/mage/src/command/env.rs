@@ -2,13 +2,13 @@
 
 use crate::{
     App,
-    cli::{Conform, Env, EnvCommand, Show},
+    cli::{Conform, Env, EnvCommand, Generate, Show},
     output::{BAD, BOLD, DIM, GOOD, Output, styled},
     pick::pick,
     table::{columns, score, table},
     usage,
 };
-use mage_env::{EnvFactory, Population, ReferenceDoc, Schema, oracle::OracleReport, oracle::SeatOracle};
+use mage_env::{EnvFactory, Population, ReferenceDoc, Schema, Seed, oracle::OracleReport, oracle::SeatOracle};
 use serde::Serialize;
 
 pub(crate) fn run(app: &App, args: &Env, out: &Output) -> anyhow::Result<()> {
@@ -16,6 +16,7 @@ pub(crate) fn run(app: &App, args: &Env, out: &Output) -> anyhow::Result<()> {
         EnvCommand::List => list(app, out),
         EnvCommand::Show(args) => show(app, args, out),
         EnvCommand::Conform(args) => conform(app, args, out),
+        EnvCommand::Generate(args) => generate(app, args, out),
     }
 }
 
@@ -55,7 +56,7 @@ impl Shown {
 }
 
 fn show(app: &App, args: &Show, out: &Output) -> anyhow::Result<()> {
-    let (factory, population) = pick(app, &args.env, &args.whom)?;
+    let (factory, population) = pick(app, &args.env, &args.whom, out)?;
     let mut shown = Shown::of(&*factory);
     if args.oracles {
         let report =
@@ -70,7 +71,9 @@ fn show(app: &App, args: &Show, out: &Output) -> anyhow::Result<()> {
         None => {
             print_schema(&shown, out)?;
             print_population(&population, &args.whom.split, out)?;
-            out.hint(format!("\nmage env show {} --oracles computes the best that can be done.", shown.id));
+            if !shown.schema.opponents.is_empty() {
+                out.hint(format!("\nmage env show {} --oracles computes the best that can be done.", shown.id));
+            }
             Ok(())
         }
     }
@@ -215,4 +218,16 @@ fn conform(app: &App, args: &Conform, out: &Output) -> anyhow::Result<()> {
         0 => anyhow::bail!("nothing in {} could be compared", args.golden.display()),
         n => anyhow::bail!("{}", styled(BAD, format!("{n} differ"))),
     }
+}
+
+fn generate(app: &App, args: &Generate, out: &Output) -> anyhow::Result<()> {
+    let (factory, population) = pick(app, &args.env, &args.whom, out)?;
+    let seats = factory.schema().seats;
+    let draw = |i| population.draw(&args.whom.split, seats, Seed::new(args.seed).child("generate").at(i));
+    let tasks = (0..args.count).map(draw).collect::<Result<Vec<_>, _>>()?;
+    let files = factory.export(&tasks, &args.out, args.data.as_deref())?;
+    if out.json {
+        return out.object(&files);
+    }
+    files.iter().try_for_each(|f| out.line(f.display()))
 }

@@ -24,7 +24,7 @@ use serde::Serialize;
 use std::{collections::HashSet, path::Path, sync::Arc};
 
 pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
-    let (factory, population) = pick(app, &args.env, &args.whom)?;
+    let (factory, population) = pick(app, &args.env, &args.whom, out)?;
     let schema = factory.schema();
     let split = &args.whom.split;
     let agent = Agent::find(&*factory, &args.policy, &population, split, args.episodes).map_err(usage)?;
@@ -41,7 +41,8 @@ pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
     let evaluation = Evaluation {
         prompts: app.prompts.get(&args.env)?,
         settings: Arc::new(settings),
-        panel: Panel::new(&population, split, schema.seats, usize::try_from(args.tasks)?, seed)?,
+        panel: Panel::new(&population, split, schema.seats, usize::try_from(args.tasks)?, seed)?
+            .dealt(&*factory, seed)?,
         agent,
         seed,
         factory: Arc::clone(&factory),

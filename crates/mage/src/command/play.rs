@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::io::{BufRead, IsTerminal, Write, stdin};
 
 pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
-    let (factory, population) = pick(app, &args.env, &args.whom)?;
+    let (factory, population) = pick(app, &args.env, &args.whom, out)?;
     let schema = factory.schema();
     let max_turns = args.turns.unwrap_or(schema.max_turns);
     let seed = Seed::new(args.seed.unwrap_or_else(from_clock));

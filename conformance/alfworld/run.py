@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Does mage's ALFWorld do what TextWorld does, on games that neither has seen?
+
+    conformance/alfworld/run.py --data DIR
+
+Makes a virtual environment with TextWorld in it (once; needs a C++ compiler and a few minutes), lets `mage` write generated
+games, plays them and official ones in TextWorld, and lets `mage env conform` replay everything. Every generated game must
+be won in TextWorld by the expert's commands; every observation, list of commands and won flag must be equal.
+
+DIR holds official games: `json_2.1.1/` or archives of it (`.tar`, `.tar.xz`).
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+REQUIREMENTS = ["textworld[pddl]==1.7.0"]
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("--data", type=Path, required=True, help="folder of official games")
+    p.add_argument("--generated", type=int, default=200, help="how many generated games")
+    p.add_argument("--official", type=int, default=50, help="how many official games")
+    p.add_argument("--steps", type=int, default=30, help="random commands in each game")
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--jobs", type=int, default=os.cpu_count())
+    p.add_argument("--mage", type=Path, help="the program; built if left out")
+    p.add_argument("--work", type=Path, help="folder for games and recordings; a run that was stopped goes on in it")
+    p.add_argument("--venv", type=Path, default=HERE / ".venv", help="where TextWorld is or shall be installed")
+    return p.parse_args()
+
+
+def enter_venv(path):
+    """Goes on inside the virtual environment, which is made if it is not there."""
+    python = path / "bin" / "python"
+    if Path(sys.prefix).resolve() == path.resolve():
+        return
+    if not python.exists():
+        venv.create(path, with_pip=True)
+    subprocess.run([python, "-m", "pip", "install", "-q", *REQUIREMENTS], check=True)
+    os.execv(python, [str(python), *sys.argv])
+
+
+def names(infos):
+    """Gives everything its display name: numbers of equal names run downwards along the order of identifiers."""
+    left = {}
+    stems = {}
+    for identifier in sorted(infos):
+        stem, bar, _ = identifier.partition("_bar_")
+        if bar:
+            stems[identifier] = stem + ("basin" if "basin" in identifier else "")
+            left[stems[identifier]] = left.get(stems[identifier], 0) + 1
+    for identifier in sorted(stems):
+        stem = stems[identifier]
+        infos[identifier].name = f"{stem} {left[stem]}"
+        left[stem] -= 1
+
+
+def choose(rng, admissible, step):
+    """Mostly something that changes things; now and then something that cannot be done."""
+    if rng.random() < 0.06:
+        wrong = ["go to nowhere 1", "Look", "take", "", "dance", rng.choice(admissible).upper(), rng.choice(admissible) + " now"]
+        return rng.choice(wrong)
+    if rng.random() < 0.05:
+        return f"  {rng.choice(admissible)} "
+    idle = ("go to", "look", "inventory", "help", "examine")
+    busy = [c for c in admissible if not c.startswith(idle)]
+    if busy and rng.random() < 0.55:
+        return rng.choice(busy)
+    return rng.choice(admissible)
+
+
+def record(job):
+    """Plays one game in TextWorld: first the walkthrough, if asked, then at random."""
+    path, name, walk, steps, seed = job
+    from textworld import EnvInfos
+    from textworld.envs.pddl import PddlEnv
+
+    env = PddlEnv(EnvInfos(admissible_commands=True))
+    env.load(str(path))
+    names(env._entity_infos)
+    state = env.reset()
+    rng = random.Random(f"{seed} {name}")
+    trace = []
+
+    def keep(command, state):
+        won = bool(state["won"])
+        trace.append({"cmd": command, "obs": state.feedback, "won": won, "admissible": state["admissible_commands"]})
+        return won
+
+    keep(None, state)
+    won = False
+    commands = json.loads(Path(path).read_text())["walkthrough"] if walk else []
+    for command in commands:
+        state, _, _ = env.step(command)
+        won = keep(command, state)
+    for step in range(steps):
+        command = choose(rng, state["admissible_commands"], step)
+        state, _, _ = env.step(command)
+        keep(command, state)
+    return {"game": name, "kind": "walkthrough, then random" if walk else "random", "won": won, "steps": trace}
+
+
+def official_games(data, count, work, seed):
+    """Some official games, spread over all that are there: a path each, and the name below the data folder."""
+    tree = data if data.name == "json_2.1.1" else data / "json_2.1.1"
+    if tree.is_dir():
+        files = {f"json_2.1.1/{p.relative_to(tree).as_posix()}": p for p in tree.rglob("game.tw-pddl")}
+    else:
+        files = {}
+        for archive in sorted([*data.glob("*.tar"), *data.glob("*.tar.xz")]):
+            with tarfile.open(archive) as tar:
+                for member in tar:
+                    name = member.name.removeprefix("./")
+                    if name.endswith("/game.tw-pddl"):
+                        files[name] = work / "official" / name
+                        files[name].parent.mkdir(parents=True, exist_ok=True)
+                        files[name].write_bytes(tar.extractfile(member).read())
+    chosen = random.Random(seed).sample(sorted(files), min(count, len(files)))
+    return [(files[name], name) for name in chosen]
+
+
+def play(jobs, out, processes):
+    """Records all jobs that are not in the file yet, and says how many games of the file were won."""
+    if out.exists():
+        # A run that was stopped may have left half a line.
+        whole = [line for line in out.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        out.write_text("".join(whole))
+    traces = [json.loads(line) for line in open(out)] if out.exists() else []
+    won, known = sum(t["won"] for t in traces), {t["game"] for t in traces}
+    jobs = [job for job in jobs if job[1] not in known]
+    with multiprocessing.get_context("spawn").Pool(processes) as pool, open(out, "a") as file:
+        for i, trace in enumerate(pool.imap_unordered(record, jobs), len(known) + 1):
+            won += trace["won"]
+            file.write(json.dumps(trace) + "\n")
+            file.flush()
+            print(f"\rTextWorld: {i}/{len(known) + len(jobs)} games", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return won
+
+
+def conform(mage, golden, data):
+    run = subprocess.run([mage, "env", "conform", "alfworld", "--golden", golden, "--data", data, "--json"], capture_output=True)
+    sys.stderr.write(run.stderr.decode())
+    return json.loads(run.stdout) if run.stdout else {"different": None}
+
+
+def main():
+    args = arguments()
+    enter_venv(args.venv)
+    # Leaving in an orderly way takes the players along.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    mage = args.mage
+    if mage is None:
+        subprocess.run(["cargo", "build", "--release", "-p", "mage"], cwd=ROOT, check=True)
+        mage = ROOT / "target" / "release" / "mage"
+    temporary = None if args.work else tempfile.TemporaryDirectory()
+    work = args.work or Path(temporary.name)
+    games = work / f"games-{args.seed}"
+    half = args.generated // 2
+    for split, count in [("in-domain", args.generated - half), ("out-of-domain", half)]:
+        options = ["--split", split, "--count", str(count), "--seed", str(args.seed), "--quiet"]
+        if count:
+            command = [mage, "env", "generate", "alfworld", "--data", args.data, "--out", games, *options]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+    made = [(p, p.relative_to(games).as_posix(), True, args.steps, args.seed) for p in sorted(games.rglob("game.tw-pddl"))]
+    official = [(p, n, False, args.steps, args.seed) for p, n in official_games(args.data, args.official, work, args.seed)]
+    recordings = {what: work / f"{what}-{args.seed}-{args.steps}.jsonl" for what in ["generated", "official"]}
+    won = play(made, recordings["generated"], args.jobs)
+    play(official, recordings["official"], args.jobs)
+
+    reports = {}
+    if made:
+        reports["generated"] = conform(mage, recordings["generated"], games)
+    if official:
+        reports["official"] = conform(mage, recordings["official"], args.data)
+    print(json.dumps({"generated_games": len(made), "won_in_textworld": won, "official_games": len(official), **reports}, indent=2))
+    good = won == len(made) == args.generated and all(r["different"] == 0 for r in reports.values())
+    print("all equal" if good else "DIFFERENT", file=sys.stderr)
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+//! Golden prompts of ALFWorld, on a generated game. After a deliberate change: `UPDATE_EXPECT=1 cargo test -p mage-core --test
+//! prompts_alfworld`, and read the difference.
+
+mod common;
+
+use common::drive;
+use expect_test::{ExpectFile, expect_file};
+use mage_core::{
+    EpisodeRecord, MemoryMode, MetaEpisode, Purpose, Settings,
+    prompt::{PromptLibrary, Size, vocabulary},
+};
+use mage_env::{EnvId, Options, Registry, Seed, Task};
+use std::{fmt::Write, sync::Arc};
+
+/// Plays the answers over and over; without any, one command on offer after the other.
+fn play(settings: Settings, seed: u64, answers: &[&str]) -> EpisodeRecord {
+    let registry = Registry::builtin();
+    let (env, options) = (EnvId::new("alfworld"), Options::default().with("tasks", vec!["heat"]));
+    let task = Task { env, options, opponent: None, seat: 0, seed: Seed::new(seed) };
+    let env = registry.build(&task).unwrap();
+    let prompts = PromptLibrary::builtin().get("alfworld").unwrap();
+    let size = settings.size;
+    let none = answers.is_empty();
+    let meta = MetaEpisode::new(task, env, prompts, Arc::new(settings), Seed::new(5)).unwrap();
+    let mut answers = answers.iter().cycle();
+    drive(meta, |call| match (call.request.purpose, size) {
+        (Purpose::Play, _) if none => {
+            let offers = call.request.allowed.as_ref().unwrap();
+            offers[(7 * call.turn as usize + 3) % offers.len()].clone()
+        }
+        (Purpose::Play, _) => (*answers.next().unwrap()).to_owned(),
+        (_, Size::Full) => format!("<remark>Note {}: look into the fridge first.</remark>", call.episode),
+        (_, Size::Compact) => "plate 3 fridge 1 END".to_owned(),
+    })
+}
+
+fn transcript(record: &EpisodeRecord) -> String {
+    let mut out = String::new();
+    for call in &record.calls {
+        let _ = writeln!(out, "======== {:?}, episode {}, turn {}", call.purpose, call.episode, call.turn);
+        let _ = writeln!(out, "{}", call.messages[0].content);
+        let _ = writeln!(out, "-------- answer: {}", call.answer.text);
+        if let Some(why) = &call.invalid {
+            let _ = writeln!(out, "-------- invalid: {why}");
+        }
+    }
+    out
+}
+
+fn golden(name: &str) -> ExpectFile {
+    expect_file![format!("{}/tests/golden/alfworld/{name}.txt", env!("CARGO_MANIFEST_DIR"))]
+}
+
+const TURNS: [&str; 4] = [
+    "<think>Cold things are in the fridge.</think><action>go to fridge 1</action>",
+    "<action>Open Fridge 1</action>",
+    "I cannot say.",
+    "<action>take the moon from fridge 1</action>",
+];
+
+#[test]
+fn full_prompts_with_reflections() {
+    let settings = Settings { episodes: 2, max_turns: 4, ..Settings::default() };
+    golden("full_reflection_only").assert_eq(&transcript(&play(settings, 2, &TURNS)));
+}
+
+#[test]
+fn full_prompts_with_both() {
+    let settings =
+        Settings { episodes: 2, max_turns: 3, memory: MemoryMode::HistoryAndReflection, ..Settings::default() };
+    golden("full_history_and_reflection").assert_eq(&transcript(&play(settings, 2, &TURNS)));
+}
+
+#[test]
+fn compact_prompts() {
+    let schema = Registry::builtin().get("alfworld").unwrap().schema();
+    let way = [
+        "go to fridge 1",
+        "open fridge 1",
+        "take plate 3 from fridge 1",
+        "go to microwave 1",
+        "heat plate 3 with microwave 1",
+        "go to countertop 1",
+        "move plate 3 to countertop 1",
+    ];
+    let settings = Settings { max_turns: 7, ..Settings::compact(&schema, 2) };
+    golden("compact").assert_eq(&transcript(&play(settings, 2, &way)));
+}
+
+#[test]
+fn compact_prompts_and_actions_use_the_vocabulary() {
+    let schema = Registry::builtin().get("alfworld").unwrap().schema();
+    let words = vocabulary(&schema);
+    let known = |text: &str| text.split(' ').all(|w| words.iter().any(|k| k == w));
+    for seed in 0..20 {
+        for call in play(Settings::compact(&schema, 3), seed, &[]).calls {
+            assert!(known(&call.messages[0].content), "{}", call.messages[0].content);
+            for action in call.allowed.iter().flatten() {
+                assert!(known(action) && action.split(' ').count() <= schema.compact_action, "{action}");
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Does every recorded step of the original come out the same?
+//!
+//! A recording is a file of JSON lines, packed with gzip or not: the path of a game below the data folder, and its steps:
+//! command (none for the reset), observation, admissible commands, and whether the game was won.
+
+use super::{
+    source::{Data, find_data},
+    words,
+    world::World,
+};
+use crate::{Conformance, Error, Result};
+use serde::Deserialize;
+use std::{io::Read, path::Path};
+
+/// One recorded episode.
+#[derive(Deserialize)]
+struct Trace {
+    game: String,
+    #[serde(default)]
+    kind: String,
+    steps: Vec<TraceStep>,
+}
+
+/// One recorded step.
+#[derive(Deserialize)]
+struct TraceStep {
+    cmd: Option<String>,
+    obs: String,
+    admissible: Vec<String>,
+    won: bool,
+    #[serde(default)]
+    score: Option<f64>,
+    #[serde(default)]
+    done: Option<bool>,
+}
+
+/// Replays recordings on the games they name.
+pub(super) fn conform(golden: &Path, data: Option<&Path>) -> Result<Conformance> {
+    let traces = read_traces(golden)?;
+    let data = Data::open(&find_data(data)?)?;
+    let worlds = data.worlds(traces.iter().map(|t| t.game.as_str()))?;
+    let mut report = Conformance::default();
+    for (number, trace) in traces.iter().enumerate() {
+        replay(&worlds[&trace.game], trace, number + 1, &mut report);
+    }
+    Ok(report)
+}
+
+fn replay(world: &World, trace: &Trace, line: usize, report: &mut Conformance) {
+    let mut state = world.start().clone();
+    *report.compared.entry("episodes".to_owned()).or_default() += 1;
+    for (i, step) in trace.steps.iter().enumerate() {
+        let place = |what: &str| {
+            let (game, kind) = (&trace.game, &trace.kind);
+            let command = step.cmd.as_deref().unwrap_or("(reset)");
+            format!("line {line}, {game} {kind}, step {i} `{command}`, {what}")
+        };
+        let seen = match &step.cmd {
+            None => {
+                state = world.start().clone();
+                words::opening(world)
+            }
+            Some(command) => world.step(&mut state, command).0,
+        };
+        let admissible: Vec<String> = world.admissible(&state).into_iter().map(|c| world.write(c)).collect();
+        let won = world.won(&state);
+        *report.compared.entry("steps".to_owned()).or_default() += 1;
+        report.compare("observations", || place("observation"), &step.obs, &seen);
+        report.compare("admissible lists", || place("admissible commands"), &step.admissible, &admissible);
+        report.compare("won flags", || place("won"), &step.won, &won);
+        if let Some(score) = step.score {
+            report.compare("scores", || place("score"), &score, &f64::from(u8::from(won)));
+        }
+        if let Some(done) = step.done {
+            report.compare("done flags", || place("done"), &done, &won);
+        }
+    }
+}
+
+fn read_traces(golden: &Path) -> Result<Vec<Trace>> {
+    let failed = |source| Error::Read { path: golden.to_owned(), source };
+    let bytes = std::fs::read(golden).map_err(failed)?;
+    let text = if bytes.starts_with(&[0x1f, 0x8b]) {
+        let mut text = String::new();
+        flate2::read::MultiGzDecoder::new(&bytes[..]).read_to_string(&mut text).map_err(failed)?;
+        text
+    } else {
+        String::from_utf8(bytes).map_err(|e| Error::invalid(golden.display().to_string(), e.to_string()))?
+    };
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let read = |(i, line): (usize, &str)| {
+        let place = || format!("{}, line {}", golden.display(), i + 1);
+        serde_json::from_str(line).map_err(|e| Error::invalid(place(), format!("not a recorded episode: {e}")))
+    };
+    lines.map(read).collect()
+}

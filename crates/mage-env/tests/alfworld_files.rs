@@ -1,0 +1,67 @@
+//! What is said about data that is missing or is something else; no data is needed for this.
+
+use mage_env::{
+    EnvFactory, EnvId, Options, Seed, Task,
+    alfworld::{AlfworldFactory, Data, TaskKind},
+};
+
+fn task(options: Options) -> Task {
+    Task { env: EnvId::new("alfworld"), options, opponent: None, seat: 0, seed: Seed::new(7) }
+}
+
+fn official(folder: &std::path::Path) -> Options {
+    Options::default().with("games", "official").with("data", folder.to_str().unwrap())
+}
+
+#[test]
+fn folders_without_games_say_what_should_be_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = |options: Options| AlfworldFactory::default().build(&task(options)).err().unwrap().to_string();
+    assert!(error(official(folder.path())).contains("neither json_2.1.1/<split>"));
+    assert!(error(official(&folder.path().join("nowhere"))).contains("cannot read"));
+    std::fs::create_dir_all(folder.path().join("json_2.1.1/train")).unwrap();
+    assert!(error(official(folder.path())).contains("no games of split `train`"));
+    assert!(error(official(folder.path()).with("split", "valid_seen")).contains("valid_seen"));
+    assert!(error(Options::default().with("skip_bad", true)).contains("set games = \"official\""));
+    assert!(error(Options::default().with("tasks", vec!["dance"])).contains("unknown variant `dance`"));
+    assert!(error(Options::default().with("tasks", "dance")).contains("unknown variant `dance`"));
+    assert!(error(Options::default().with("tasks", 2)).contains("expected a sort of task or a list of them"));
+}
+
+#[test]
+fn one_sort_of_task_or_several_can_be_asked_for() {
+    let kinds = |options: Options| -> std::collections::BTreeSet<TaskKind> {
+        let world = |i| AlfworldFactory::default().world(&Task { seed: Seed::new(i), ..task(options.clone()) });
+        (0..40).map(|i| world(i).unwrap().goal().kind).collect()
+    };
+    assert_eq!(kinds(Options::default().with("tasks", "heat")), [TaskKind::Heat].into());
+    let two = kinds(Options::default().with("tasks", vec!["look", "two"]));
+    assert_eq!(two, [TaskKind::Look, TaskKind::Two].into());
+    assert_eq!(kinds(Options::default()), TaskKind::ALL.into());
+}
+
+#[test]
+fn foreign_files_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let game = folder.path().join("json_2.1.1/train/pick_and_place_simple-Mug-None-Desk-301/trial_T1");
+    std::fs::create_dir_all(&game).unwrap();
+    std::fs::write(game.join("game.tw-pddl"), "{\"pddl_domain\": \"(define (domain blocks))\"").unwrap();
+    std::fs::write(game.join("traj_data.json"), "{}").unwrap();
+    let factory = AlfworldFactory::default();
+    let error = factory.build(&task(official(folder.path()))).err().unwrap().to_string();
+    assert!(error.contains("trial_T1") && error.contains("game.tw-pddl") && error.contains("line 1"), "{error}");
+    let error = factory.build(&task(official(folder.path()).with("skip_bad", true))).err().unwrap().to_string();
+    assert!(error.contains("no game of split `train`"), "{error}");
+    let error = factory.conform(&game.join("traj_data.json"), Some(folder.path())).unwrap_err().to_string();
+    assert!(error.contains("line 1: not a recorded episode"), "{error}");
+}
+
+#[test]
+fn broken_archives_are_named() {
+    for (name, bytes) in [("a.tar.xz", &b"not xz"[..]), ("b.tar.zst", b"not zstd"), ("c.tar", &[7; 2000])] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+        let error = Data::open(folder.path()).unwrap().split("train").err().unwrap().to_string();
+        assert!(error.contains(name), "{error}");
+    }
+}
