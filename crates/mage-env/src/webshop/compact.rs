@@ -5,7 +5,6 @@
 //! page has a word by position, so that one word is an action.
 
 use super::{
-    analysis::counted_terms,
     catalogue::Product,
     goals::Goal,
     session::{Place, Session},
@@ -50,16 +49,19 @@ pub(super) fn observation(shop: &Shop, session: &Session) -> String {
         Place::Index => vec!["index".to_owned()],
         Place::Sub(_) => vec!["more".to_owned()],
         Place::Results => {
-            let wanted = goal_terms(goal);
-            let products = session.shown_results().iter().map(|p| shop.catalogue().product(*p));
-            let judged = products.flat_map(|p| [grade(&wanted, p), affordable(goal, p)]);
+            let judged = session.shown_results().iter().flat_map(|p| {
+                let product = shop.catalogue().product(*p);
+                [grade(session.wanted(), shop.title_terms(*p)), affordable(goal, product)]
+            });
             ["results".to_owned(), page_word(session.page_number)].into_iter().chain(judged).collect()
         }
         Place::Item => {
-            let Some(product) = session.product_on_page(shop) else { return String::new() };
+            let (Some(number), Some(product)) = (session.product(), session.product_on_page(shop)) else {
+                return String::new();
+            };
             let values = values(session, product);
             let words = values.iter().map(|(_, standing)| standing.word().to_owned());
-            ["item".to_owned(), grade(&goal_terms(goal), product), affordable(goal, product)]
+            ["item".to_owned(), grade(session.wanted(), shop.title_terms(number)), affordable(goal, product)]
                 .into_iter()
                 .chain(words)
                 .collect()
@@ -140,28 +142,31 @@ impl Standing {
 fn values<'a>(session: &Session, product: &'a Product) -> Vec<(&'a str, Standing)> {
     let goal = session.goal.text.to_lowercase();
     let mut values: Vec<(bool, &str, Standing)> = Vec::new();
+    let mut seen = HashSet::new();
     for option in &product.options {
+        let label = format!("{}: ", option.name);
         let chosen = session.chosen.iter().find(|(n, _)| *n == option.name).map(|(_, v)| &**v);
         for value in &option.values {
-            let named = names_value(&goal, &option.name, value);
+            if !seen.insert(&**value) {
+                continue;
+            }
+            let named = names_value(&goal, &label, value);
             let standing = match chosen {
                 Some(chosen) if chosen == &**value => Standing::Have,
                 None if named => Standing::Want,
                 _ => Standing::Other,
             };
-            if !values.iter().any(|(_, v, _)| *v == &**value) {
-                values.push((named, value, standing));
-            }
+            values.push((named, value, standing));
         }
     }
     values.sort_by_key(|(named, ..)| !named);
     values.into_iter().take(VALUES).map(|(_, value, standing)| (value, standing)).collect()
 }
 
-/// Whether the goal names this value: as `name: value` where it names the option at all, else as words of their own.
-fn names_value(goal: &str, name: &str, value: &str) -> bool {
-    let (label, ends) = (format!("{name}: "), |rest: &str| rest.is_empty() || rest.starts_with(", and "));
-    let mut labelled = goal.match_indices(&label).map(|(at, _)| &goal[at + label.len()..]).peekable();
+/// Whether the goal names this value: after the option's label (`name: `) where that occurs at all, else as words of their own.
+fn names_value(goal: &str, label: &str, value: &str) -> bool {
+    let ends = |rest: &str| rest.is_empty() || rest.starts_with(", and ");
+    let mut labelled = goal.match_indices(label).map(|(at, _)| &goal[at + label.len()..]).peekable();
     if labelled.peek().is_some() {
         return labelled.any(|rest| rest.strip_prefix(value).is_some_and(ends));
     }
@@ -172,14 +177,9 @@ fn names_value(goal: &str, name: &str, value: &str) -> bool {
             .any(|(at, _)| edge(goal[..at].chars().next_back()) && edge(goal[at + value.len()..].chars().next()))
 }
 
-fn goal_terms(goal: &Goal) -> HashSet<String> {
-    let price = goal.text.rfind(", and price lower than ").unwrap_or(goal.text.len());
-    counted_terms(&goal.text[..price]).into_iter().map(|(term, _)| term).collect()
-}
-
 /// How many ninths of the goal's words stand in the title.
-fn grade(wanted: &HashSet<String>, product: &Product) -> String {
-    let shared = counted_terms(&product.title).iter().filter(|(term, _)| wanted.contains(term)).count();
+fn grade(wanted: &HashSet<String>, title: &[String]) -> String {
+    let shared = title.iter().filter(|term| wanted.contains(*term)).count();
     format!("m{}", 9 * shared / wanted.len().max(1))
 }
 
@@ -198,10 +198,10 @@ mod tests {
     #[test]
     fn values_are_found_by_label_or_as_words() {
         let goal = "look for shirts with color: navy, and size: x-large, and price lower than 30.00 dollars";
-        assert!(names_value(goal, "color", "navy") && names_value(goal, "size", "x-large"));
-        assert!(!names_value(goal, "size", "large") && !names_value(goal, "color", "nav"));
+        assert!(names_value(goal, "color: ", "navy") && names_value(goal, "size: ", "x-large"));
+        assert!(!names_value(goal, "size: ", "large") && !names_value(goal, "color: ", "nav"));
         let human = "i want an orange pair in size 6";
-        assert!(names_value(human, "color", "orange") && names_value(human, "size", "6"));
-        assert!(!names_value(human, "color", "range") && !names_value(human, "color", ""));
+        assert!(names_value(human, "color: ", "orange") && names_value(human, "size: ", "6"));
+        assert!(!names_value(human, "color: ", "range") && !names_value(human, "color: ", ""));
     }
 }

@@ -68,9 +68,12 @@ impl Env for WebshopEnv {
 
     fn parse(&self, text: &str) -> ParsedAction {
         let text = text.trim();
-        let by_word = compact::actions(&self.shop, &self.session).into_iter().find(|(word, _)| word == text);
-        if let Some((_, action)) = by_word {
-            return ParsedAction::Act(action);
+        // No word has a bracket, and every action written out has.
+        if !text.contains('[') {
+            let by_word = compact::actions(&self.shop, &self.session).into_iter().find(|(word, _)| word == text);
+            if let Some((_, action)) = by_word {
+                return ParsedAction::Act(action);
+            }
         }
         match action::read(&text.to_lowercase()) {
             Ok(Action::Search(words)) => ParsedAction::Act(format!("search[{words}]")),

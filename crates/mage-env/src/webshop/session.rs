@@ -2,6 +2,7 @@
 
 use super::{
     action::Action,
+    analysis::counted_terms,
     catalogue::Product,
     goals::{Draws, Goal},
     page::PRODUCTS_PER_PAGE,
@@ -9,7 +10,10 @@ use super::{
     score::{Score, score},
     shop::Shop,
 };
-use std::sync::Arc;
+use std::{
+    collections::HashSet,
+    sync::{Arc, OnceLock},
+};
 
 /// The pages of the shop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +57,8 @@ pub(super) struct Session {
     pub(super) chosen: Vec<(Box<str>, Box<str>)>,
     pub(super) bought: Option<Score>,
     pub(super) show_attributes: bool,
+    /// The terms of the goal, found when first asked for.
+    wanted: OnceLock<HashSet<String>>,
 }
 
 impl Session {
@@ -69,7 +75,17 @@ impl Session {
             chosen: Vec::new(),
             bought: None,
             show_attributes,
+            wanted: OnceLock::new(),
         }
+    }
+
+    /// The different terms of the goal, without its price limit.
+    pub(super) fn wanted(&self) -> &HashSet<String> {
+        self.wanted.get_or_init(|| {
+            let text = &self.goal.text;
+            let price = text.rfind(", and price lower than ").unwrap_or(text.len());
+            counted_terms(&text[..price]).into_iter().map(|(term, _)| term).collect()
+        })
     }
 
     /// Where the buyer is.

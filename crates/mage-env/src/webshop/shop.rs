@@ -3,6 +3,7 @@
 //! The catalogue, its search index and its goals: made once, then only read, by any number of visits at a time.
 
 use super::{
+    analysis::counted_terms,
     catalogue::{Catalogue, Product},
     goals::{Draws, Goal, GoalId, GoalKind, goal, goal_ids, shuffled, weights},
     index::Index,
@@ -23,6 +24,8 @@ pub struct Shop {
     index: Index,
     synthetic: GoalTable,
     human: GoalTable,
+    /// The terms of each product's title, found when first asked for.
+    titles: Vec<OnceLock<Vec<String>>>,
 }
 
 impl Shop {
@@ -31,7 +34,8 @@ impl Shop {
         let products = catalogue.products();
         let index = Index::build(products.iter().map(Product::searchable), products.iter().map(|p| &*p.asin));
         let table = |kind| Ok(GoalTable::new(kind, goal_ids(&catalogue, kind)?));
-        Ok(Shop { synthetic: table(GoalKind::Synthetic)?, human: table(GoalKind::Human)?, index, catalogue })
+        let titles = vec![OnceLock::new(); products.len()];
+        Ok(Shop { synthetic: table(GoalKind::Synthetic)?, human: table(GoalKind::Human)?, index, titles, catalogue })
     }
 
     /// What is on sale.
@@ -42,6 +46,12 @@ impl Shop {
     /// The search index.
     pub fn index(&self) -> &Index {
         &self.index
+    }
+
+    /// The different terms of a product's title.
+    pub(super) fn title_terms(&self, product: u32) -> &[String] {
+        let find = || counted_terms(&self.catalogue.product(product).title).into_iter().map(|(term, _)| term).collect();
+        self.titles[product as usize].get_or_init(find)
     }
 
     /// The goals of one kind.
