@@ -60,9 +60,7 @@ impl EpisodeTree {
     fn sum(&self, leads: &Leads, policy: &dyn Fn(usize) -> Vec<f64>) -> (f64, f64) {
         leads.iter().fold((0.0, 0.0), |(score, won), (place, p)| {
             let (s, w) = match &self.places[*place] {
-                Place::End { score, outcome } => {
-                    (f64::from(*score), if *outcome == Outcome::Won { 1.0 } else { 0.0 })
-                }
+                Place::End { score, outcome } => (f64::from(*score), if *outcome == Outcome::Won { 1.0 } else { 0.0 }),
                 Place::Decide { sight, leads } => {
                     policy(*sight).iter().zip(leads).fold((0.0, 0.0), |(score, won), (q, leads)| {
                         let (s, w) = self.sum(leads, policy);
@@ -185,7 +183,8 @@ mod tests {
     fn always_betting_in_kuhn_earns_what_it_should() {
         // Reference points of always betting: 0, -1/3, 0 from the first seat and 0, 0, -1/3 from the second.
         let (registry, population) = kuhn();
-        let expected = [("conservative", [0.0, 0.0]), ("aggressive", [-1.0 / 3.0, 0.0]), ("intermediate", [0.0, -1.0 / 3.0])];
+        let expected =
+            [("conservative", [0.0, 0.0]), ("aggressive", [-1.0 / 3.0, 0.0]), ("intermediate", [0.0, -1.0 / 3.0])];
         for (name, by_seat) in expected {
             for seat in 0..2_u8 {
                 let mut task = population.draw("train", 2, Seed::new(1)).unwrap();

@@ -3,8 +3,8 @@
 //! [`GameEnv`] fills the other seats with a [`Rival`] and plays nature and the rival until the agent is to move.
 
 use crate::{
-    ActionId, Anchor, End, Env, EpisodeTree, Observation, Outcome, ParsedAction, Rival, Rng, Seed, Step, TextGame, Turn,
-    episode_tree, game::draw,
+    ActionId, Anchor, End, Env, EpisodeTree, Observation, Outcome, ParsedAction, Rival, Rng, Seed, Step, TextGame,
+    Turn, episode_tree, game::draw,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

@@ -153,7 +153,9 @@ impl Judge {
             .iter()
             .map(|p| match exact {
                 true => p.open.iter().map(|o| o.tree.value(&|s| answers[o.questions[s] as usize].clone())).collect(),
-                false => p.record.episodes.iter().map(|e| (f64::from(e.score()), f64::from(u8::from(e.won())))).collect(),
+                false => {
+                    p.record.episodes.iter().map(|e| (f64::from(e.score()), f64::from(u8::from(e.won())))).collect()
+                }
             })
             .collect();
         let cell = |p: &Played| (p.record.task.opponent.as_ref().map(|o| o.name.clone()), p.record.task.seat);
@@ -181,7 +183,10 @@ impl Judge {
         Judgement {
             score: curve(&|_| true, &score),
             won: curve(&|_| true, &|(_, w)| w),
-            by_opponent: names.into_iter().map(|n| (n.clone(), curve(&|(o, _)| o.as_ref() == Some(&n), &score))).collect(),
+            by_opponent: names
+                .into_iter()
+                .map(|n| (n.clone(), curve(&|(o, _)| o.as_ref() == Some(&n), &score)))
+                .collect(),
             by_seat: seats.into_iter().map(|s| (s, curve(&|(_, seat)| *seat == s, &score))).collect(),
             exact,
             errors: (played.len() - good.len()) as u64,
@@ -259,7 +264,12 @@ fn ask(
 
 impl Rollout {
     /// How likely the policy gives each of some answers to a prompt; what is drawn under the rollout's temperature.
-    async fn probabilities(&self, prompt: &[u32], answers: &[String], request: &mage_core::Request) -> Result<Vec<f64>> {
+    async fn probabilities(
+        &self,
+        prompt: &[u32],
+        answers: &[String],
+        request: &mage_core::Request,
+    ) -> Result<Vec<f64>> {
         let mut logs = Vec::with_capacity(answers.len());
         for answer in answers {
             let response = self.speech.answer_tokens(request, answer)?;

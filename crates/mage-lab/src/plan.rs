@@ -58,7 +58,8 @@ impl Plan {
         if recipe.play.form == mage_core::prompt::Size::Compact {
             let imitation = parts.school.batch(sample, Seed::new(recipe.seed).child("plan"), &parts.speech)?;
             let rows = (0..imitation.segments.len()).filter(|s| imitation.segments[*s].train.is_some());
-            let per_row = |s: usize| imitation.path(s).iter().map(|p| imitation.segments[*p].tokens.len()).sum::<usize>();
+            let per_row =
+                |s: usize| imitation.path(s).iter().map(|p| imitation.segments[*p].tokens.len()).sum::<usize>();
             plan.tokens = (rows.map(per_row).sum::<usize>() * jobs / sample) as u64;
             if parameters <= TRIAL_PARAMETERS {
                 let scale = jobs as f64 / sample as f64;

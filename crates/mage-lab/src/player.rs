@@ -19,7 +19,11 @@ enum Rule {
     Random(Rng),
     Reference(Box<dyn Reference>),
     /// A reference that now and then does anything legal.
-    Mixed { reference: Box<dyn Reference>, stray: f64, rng: Rng },
+    Mixed {
+        reference: Box<dyn Reference>,
+        stray: f64,
+        rng: Rng,
+    },
 }
 
 impl Player {

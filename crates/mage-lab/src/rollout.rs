@@ -67,7 +67,12 @@ pub struct RolloutTiming {
 impl Rollout {
     /// Plays all jobs; records come back in their order. A meta-episode whose environment fails is tried again, and then
     /// comes back with its error.
-    pub fn run(&self, runtime: &Runtime, jobs: &[Job], mut each: impl FnMut()) -> Result<(Vec<EpisodeRecord>, RolloutTiming)> {
+    pub fn run(
+        &self,
+        runtime: &Runtime,
+        jobs: &[Job],
+        mut each: impl FnMut(),
+    ) -> Result<(Vec<EpisodeRecord>, RolloutTiming)> {
         let started = Instant::now();
         let busy = Arc::new(AtomicU64::new(0));
         let (mut tail_from, mut done) = (None, 0);

@@ -74,7 +74,13 @@ struct Growing {
 
 impl Growing {
     fn open(path: PathBuf) -> Result<Self> {
-        let mut file = OpenOptions::new().create(true).read(true).write(true).truncate(false).open(&path).map_err(Error::io(&path))?;
+        let mut file = OpenOptions::new()
+            .create(true)
+            .read(true)
+            .write(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(Error::io(&path))?;
         let length = file.seek(SeekFrom::End(0)).map_err(Error::io(&path))?;
         Ok(Growing { path, file, length })
     }
@@ -137,7 +143,12 @@ impl RunDir {
     /// An existing run.
     pub fn open(path: &Path) -> Result<Self> {
         let lock_path = path.join("lock");
-        let lock = OpenOptions::new().create(true).write(true).truncate(false).open(&lock_path).map_err(Error::io(&lock_path))?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(false)
+            .open(&lock_path)
+            .map_err(Error::io(&lock_path))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => return Err(Error::InUse { path: path.to_owned() }),
@@ -178,7 +189,8 @@ impl RunDir {
     pub fn metrics(&mut self, step: u64, line: &BTreeMap<String, f64>) -> Result<()> {
         let text = serde_json::to_string(line).map_err(|e| Error::Stopped(e.to_string()))?;
         self.metrics.append(format!("{text}\n").as_bytes())?;
-        let scalars: Vec<(&str, f64)> = line.iter().filter(|(k, _)| *k != "update").map(|(k, v)| (k.as_str(), *v)).collect();
+        let scalars: Vec<(&str, f64)> =
+            line.iter().filter(|(k, _)| *k != "update").map(|(k, v)| (k.as_str(), *v)).collect();
         let mut bytes = Vec::new();
         if self.board.length == 0 {
             bytes.extend(crate::tensorboard::opening(now()));
@@ -203,7 +215,11 @@ impl RunDir {
     }
 
     /// Writes an update's episodes.
-    pub fn episodes<'r>(&self, update: u64, records: impl Iterator<Item = (&'r EpisodeRecord, serde_json::Value)>) -> Result<()> {
+    pub fn episodes<'r>(
+        &self,
+        update: u64,
+        records: impl Iterator<Item = (&'r EpisodeRecord, serde_json::Value)>,
+    ) -> Result<()> {
         let path = self.path.join(format!("episodes/{update:06}.jsonl.zst"));
         let mut text = String::new();
         for (record, learned) in records {
@@ -224,11 +240,8 @@ impl RunDir {
         }
         fs::create_dir_all(&staging).map_err(Error::io(&staging))?;
         save(&staging)?;
-        let progress = Progress {
-            metrics_bytes: self.metrics.length,
-            board_bytes: self.board.length,
-            ..progress.clone()
-        };
+        let progress =
+            Progress { metrics_bytes: self.metrics.length, board_bytes: self.board.length, ..progress.clone() };
         write_json(&staging.join("progress.json"), &progress)?;
         let mut hashes = BTreeMap::new();
         for file in files(&staging)? {

@@ -3,8 +3,8 @@
 use crate::{Error, Result};
 use mage_core::{Answer, Call, Finish, Message, Request, Role, Tokens, prompt::Size};
 use mage_engine::{
-    ActionSet, Allowed, FinishReason, Message as Said, Renderer, Role as Speaker, Sample, SampleRequest, SamplingParams,
-    Thinking,
+    ActionSet, Allowed, FinishReason, Message as Said, Renderer, Role as Speaker, Sample, SampleRequest,
+    SamplingParams, Thinking,
 };
 use std::{
     collections::HashMap,

@@ -95,7 +95,10 @@ mod tests {
         let payload = &bytes[12..12 + length];
         assert_eq!(&payload[..9], [&[0x09][..], &1.5_f64.to_le_bytes()].concat());
         assert_eq!(&payload[9..12], [0x10, 0xac, 0x02]);
-        assert_eq!(&payload[12..], [&[0x2a, 12, 0x0a, 10, 0x0a, 3][..], b"a/b", &[0x15], &0.5_f32.to_le_bytes()].concat());
+        assert_eq!(
+            &payload[12..],
+            [&[0x2a, 12, 0x0a, 10, 0x0a, 3][..], b"a/b", &[0x15], &0.5_f32.to_le_bytes()].concat()
+        );
         assert_eq!(bytes[12 + length..], masked(payload).to_le_bytes());
     }
 }

@@ -167,7 +167,8 @@ impl Training {
         let mut run = RunDir::open(dir)?;
         let changed = differences(&written, &recipe);
         if !changed.is_empty() && !force {
-            let list: Vec<String> = changed.iter().map(|(k, old, new)| format!("  {k}: {old} there, {new} now")).collect();
+            let list: Vec<String> =
+                changed.iter().map(|(k, old, new)| format!("  {k}: {old} there, {new} now")).collect();
             let problem = format!(
                 "the recipe is not the one the run was started with:\n{}\nstart a new run, or insist with --force",
                 list.join("\n")
@@ -296,7 +297,8 @@ impl Training {
             if self.stop.load(Ordering::Relaxed) > 0 {
                 return Ok(false);
             }
-            let loss = self.parts.school.step(&self.recipe, step, &mut *self.parts.engines.trainer, &self.parts.speech)?;
+            let loss =
+                self.parts.school.step(&self.recipe, step, &mut *self.parts.engines.trainer, &self.parts.speech)?;
             self.tell(Event::Warmstart { step: step + 1, steps, loss }, each);
         }
         self.parts.engines.trainer.publish(&AdapterName::new(REFERENCE))?;
@@ -359,8 +361,13 @@ impl Training {
         let mut jobs = Vec::with_capacity(r.groups * r.members);
         for g in 0..r.groups {
             let group = seed.child("group").at(g as u64);
-            let tasks =
-                self.setting.population.draw_group(&self.recipe.env.split, self.schema.seats, group, r.members, r.grouping)?;
+            let tasks = self.setting.population.draw_group(
+                &self.recipe.env.split,
+                self.schema.seats,
+                group,
+                r.members,
+                r.grouping,
+            )?;
             for (m, task) in tasks.into_iter().enumerate() {
                 jobs.push(Job { task, seed: group.child("agent").at(m as u64) });
             }
@@ -369,7 +376,10 @@ impl Training {
     }
 
     /// The batch of an update, ready to be gathered on any thread.
-    fn gathering(&self, update: u64) -> Result<impl FnOnce() -> Result<(Vec<EpisodeRecord>, RolloutTiming)> + Send + use<>> {
+    fn gathering(
+        &self,
+        update: u64,
+    ) -> Result<impl FnOnce() -> Result<(Vec<EpisodeRecord>, RolloutTiming)> + Send + use<>> {
         let r = &self.recipe.rollout;
         let params =
             SamplingParams { temperature: r.temperature, top_p: r.top_p, top_k: r.top_k, ..SamplingParams::default() };
@@ -454,7 +464,9 @@ impl Training {
     /// Whether the batch of update `next` may be gathered with the weights of now. Not across a checkpoint: what is gathered
     /// after one must not depend on weights from before it.
     fn may_gather_ahead(&self, next: u64) -> bool {
-        self.recipe.rollout.overlap && next < self.recipe.optim.updates && !next.is_multiple_of(self.recipe.checkpoint.every)
+        self.recipe.rollout.overlap
+            && next < self.recipe.optim.updates
+            && !next.is_multiple_of(self.recipe.checkpoint.every)
     }
 
     /// The reference's log-probabilities of the answers whose divergence is charged.
@@ -473,7 +485,9 @@ impl Training {
             for lesson in lessons {
                 let call = &records[lesson.record].calls[lesson.call];
                 let charged = loss.kl.iter().any(|t| t.class.is_none_or(|c| c == class(call)));
-                let Some(tokens) = call.answer.tokens.as_ref().filter(|t| charged && !t.response.is_empty()) else { continue };
+                let Some(tokens) = call.answer.tokens.as_ref().filter(|t| charged && !t.response.is_empty()) else {
+                    continue;
+                };
                 let request = crate::learn::request_of(call, self.parts.settings.play_tokens);
                 let score = ScoreRequest {
                     weights: AdapterName::new(REFERENCE),

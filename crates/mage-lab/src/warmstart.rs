@@ -92,7 +92,8 @@ impl School {
             (0..count).into_par_iter().map(|i| self.play(seed.at(i as u64))).collect::<Result<_>>()?;
         let mut answers = Vec::new();
         for call in records.iter().flat_map(|r| &r.calls) {
-            let limit = if call.purpose == Purpose::Play { self.settings.play_tokens } else { self.settings.reflect_tokens };
+            let limit =
+                if call.purpose == Purpose::Play { self.settings.play_tokens } else { self.settings.reflect_tokens };
             let request = crate::learn::request_of(call, limit);
             let response = speech.answer_tokens(&request, &call.answer.text)?;
             answers.push((speech.prompt(&call.messages)?, speech.masks(&request, &response)?, response));

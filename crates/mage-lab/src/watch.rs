@@ -68,7 +68,8 @@ impl Watchdog {
             (
                 "finite",
                 signs.skipped,
-                "a step was skipped because its numbers were not finite; lower optim.learning_rate if it goes on".to_owned(),
+                "a step was skipped because its numbers were not finite; lower optim.learning_rate if it goes on"
+                    .to_owned(),
             ),
             (
                 "errors",
@@ -102,7 +103,8 @@ mod tests {
         assert_eq!(dog.look(&Watch::default(), &bad).len(), 1);
         let late = Signs { done: 0.9, ..bad };
         assert!(Watchdog::default().look(&Watch::default(), &late).is_empty(), "certainty is fine at the end");
-        let signs = Signs { kl: 2.0, invalid: 0.5, factual: Some(0.1), skipped: true, errors: 3, done: 0.9, entropy: 1.0 };
+        let signs =
+            Signs { kl: 2.0, invalid: 0.5, factual: Some(0.1), skipped: true, errors: 3, done: 0.9, entropy: 1.0 };
         assert_eq!(Watchdog::default().look(&Watch::default(), &signs).len(), 5);
     }
 }

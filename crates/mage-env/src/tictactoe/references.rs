@@ -328,10 +328,11 @@ mod tests {
 
     #[test]
     fn the_textbook_completes_and_blocks_lines() {
-        let mut agent = TextbookMaker.make(&TicTacToeFactory::default().default_population().draw("train", 2, Seed::new(1)).unwrap(), Seed::new(1));
-        let mut choice = |observation: &str| {
-            agent.act(&Seen { episode: 0, memory: &[], observation, legal: &[] })
-        };
+        let mut agent = TextbookMaker.make(
+            &TicTacToeFactory::default().default_population().draw("train", 2, Seed::new(1)).unwrap(),
+            Seed::new(1),
+        );
+        let mut choice = |observation: &str| agent.act(&Seen { episode: 0, memory: &[], observation, legal: &[] });
         assert_eq!(choice("X X . O O . . . ."), "(1,3)", "a win comes first");
         assert_eq!(choice("X . . O O . . . X"), "(2,3)", "then a block");
     }

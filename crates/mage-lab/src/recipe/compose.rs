@@ -27,7 +27,8 @@ impl Composer {
             let known = builtin::builtin_names();
             let near = nearest(name, known.iter().map(String::as_str));
             let hint = near.map_or_else(String::new, |n| format!("; did you mean `{n}`?"));
-            let problem = format!("neither a file nor an embedded recipe or method{hint} (known: {})", known.join(", "));
+            let problem =
+                format!("neither a file nor an embedded recipe or method{hint} (known: {})", known.join(", "));
             return Err(Error::Recipe { place: name.to_owned(), problem });
         }
         let text = std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
@@ -36,9 +37,10 @@ impl Composer {
 
     /// Adds TOML text; `place` is its name, for errors.
     pub fn add_text(&mut self, text: &str, place: &str) -> Result<()> {
-        let table: Table = text
-            .parse()
-            .map_err(|e: toml::de::Error| Error::Recipe { place: place.to_owned(), problem: e.to_string().trim_end().to_owned() })?;
+        let table: Table = text.parse().map_err(|e: toml::de::Error| Error::Recipe {
+            place: place.to_owned(),
+            problem: e.to_string().trim_end().to_owned(),
+        })?;
         self.add_table(table, place)
     }
 
@@ -51,7 +53,8 @@ impl Composer {
     /// Adds one setting, `a.b=c`; what is no TOML value is taken as text.
     pub fn set(&mut self, setting: &str) -> Result<()> {
         let wrong = |problem: &str| Error::Recipe { place: setting.to_owned(), problem: problem.to_owned() };
-        let (key, text) = setting.split_once('=').ok_or_else(|| wrong("a setting reads key=value, as in optim.updates=50"))?;
+        let (key, text) =
+            setting.split_once('=').ok_or_else(|| wrong("a setting reads key=value, as in optim.updates=50"))?;
         let (key, text) = (key.trim(), text.trim());
         if key.is_empty() || key.split('.').any(str::is_empty) {
             return Err(wrong("the key is empty; `mage recipe explain` lists them"));
@@ -69,7 +72,8 @@ impl Composer {
 
     /// The whole, checked.
     pub fn finish(self) -> Result<Recipe> {
-        let text = toml::to_string(&self.table).map_err(|e| Error::Recipe { place: "recipe".into(), problem: e.to_string() })?;
+        let text = toml::to_string(&self.table)
+            .map_err(|e| Error::Recipe { place: "recipe".into(), problem: e.to_string() })?;
         let recipe: Recipe = toml::from_str(&text)
             .map_err(|e| Error::Recipe { place: "recipe".to_owned(), problem: e.to_string().trim_end().to_owned() })?;
         recipe.check()?;

@@ -30,8 +30,10 @@ const METHOD: Fields = &[
     ("memory", &["Whether an episode knows of those before it."]),
     (
         "credit.assignment",
-        &["What a turn is said to have earned: `differential` (the improvement over the episode before), `cumulative`, \
-           `single` (later episodes do not count) or `final_only`."],
+        &[
+            "What a turn is said to have earned: `differential` (the improvement over the episode before), `cumulative`, \
+           `single` (later episodes do not count) or `final_only`.",
+        ],
     ),
     ("credit.recursion", &["How later turns and episodes are added up: `paper` (equation 7) or `released`."]),
     ("credit.gamma_step", &["Discount from one turn of an episode to the next."]),
@@ -40,9 +42,11 @@ const METHOD: Fields = &[
     ("credit.penalty", &["Where penalties enter: `per_row`, `episode_reward` or `episode_level_only`."]),
     (
         "estimator",
-        &["How credit becomes advantages: { kind = \"return_to_go\" | \"gigpo\" | \"grpo\" | \"rloo\", scope = \"group\" | \
+        &[
+            "How credit becomes advantages: { kind = \"return_to_go\" | \"gigpo\" | \"grpo\" | \"rloo\", scope = \"group\" | \
            \"opponent\" | \"all\", ... }; gigpo also takes step_weight, norm (`mean`, `mean_std`), baseline (`row`, \
-           `episode`, `meta_episode`, `episode_index`) and anchors (`global`, `local`)."],
+           `episode`, `meta_episode`, `episode_index`) and anchors (`global`, `local`).",
+        ],
     ),
 ];
 
@@ -92,7 +96,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
 /// Every key that begins with `prefix` (all with an empty one), or what is near if there is none.
 pub fn explain(prefix: &str) -> Result<Vec<Field>> {
     let defaults = Value::try_from(Recipe::default()).expect("recipes are plain data");
-    let inside = |key: &str| prefix.is_empty() || key == prefix || key.strip_prefix(prefix).is_some_and(|r| r.starts_with('.'));
+    let inside =
+        |key: &str| prefix.is_empty() || key == prefix || key.strip_prefix(prefix).is_some_and(|r| r.starts_with('.'));
     let found: Vec<Field> = fields()
         .filter(|(key, _)| inside(key))
         .map(|(key, about)| {
@@ -157,7 +162,8 @@ fn unknown(key: &str, place: &str) -> Error {
         same.first().filter(|_| same.len() == 1).map(|k| k.as_str())
     };
     let near = elsewhere.or_else(moved).or_else(|| nearest(key, known.iter().map(String::as_str)));
-    let hint = near.map_or_else(|| "`mage recipe explain` lists all keys".to_owned(), |n| format!("did you mean `{n}`?"));
+    let hint =
+        near.map_or_else(|| "`mage recipe explain` lists all keys".to_owned(), |n| format!("did you mean `{n}`?"));
     Error::Recipe { place: place.to_owned(), problem: format!("there is no key `{key}`; {hint}") }
 }
 

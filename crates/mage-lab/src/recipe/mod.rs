@@ -14,8 +14,8 @@ pub use builtin::{builtin_names, paper_names};
 pub use compose::{Composer, differences};
 pub use explain::{Field, explain};
 pub use sections::{
-    Average, Checkpoint, Engine, EngineKind, Evaluate, LossTerms, Model, Optim, Play, Records, Rollout, Warmstart, Watch,
-    World,
+    Average, Checkpoint, Engine, EngineKind, Evaluate, LossTerms, Model, Optim, Play, Records, Rollout, Warmstart,
+    Watch, World,
 };
 
 use crate::{Error, Result};
@@ -103,7 +103,11 @@ impl Recipe {
         if self.optim.minibatches > self.rollout.groups * self.rollout.members {
             return wrong(
                 "optim.minibatches",
-                format!("{} parts of {} meta-episodes", self.optim.minibatches, self.rollout.groups * self.rollout.members),
+                format!(
+                    "{} parts of {} meta-episodes",
+                    self.optim.minibatches,
+                    self.rollout.groups * self.rollout.members
+                ),
             );
         }
         if self.warmstart.steps > 0 && self.warmstart.meta_episodes == 0 {

@@ -51,7 +51,12 @@ fn tell(key: &str, out: &Output) -> anyhow::Result<()> {
         return out.object(&fields);
     }
     for field in fields {
-        out.line(format!("{} {}\n    {}", styled(BOLD, &field.key), styled(DIM, format!("= {}", field.default)), field.about))?;
+        out.line(format!(
+            "{} {}\n    {}",
+            styled(BOLD, &field.key),
+            styled(DIM, format!("= {}", field.default)),
+            field.about
+        ))?;
     }
     Ok(())
 }

@@ -211,7 +211,8 @@ impl Screen {
             }
             Event::Updated { update, metrics, timing } => {
                 let at = |key: &str| metrics.get(key).copied().unwrap_or(f64::NAN);
-                let episodes: Vec<f64> = (1..).map_while(|n| metrics.get(&format!("episode_{n}/score")).copied()).collect();
+                let episodes: Vec<f64> =
+                    (1..).map_while(|n| metrics.get(&format!("episode_{n}/score")).copied()).collect();
                 let scores: Vec<String> = episodes.iter().map(|s| format!("{s:+.2}")).collect();
                 let rate = |n: f64| n / timing.get("total").copied().unwrap_or(f64::NAN);
                 let tokens = rate(at("tokens/trained"));
@@ -280,7 +281,12 @@ fn report(outcome: &Outcome, dir: &Path, out: &Output) -> anyhow::Result<()> {
     };
     if after.by_opponent.len() + after.by_seat.len() > 2 {
         let opponents = after.by_opponent.iter().map(|(name, curve)| {
-            slice(name.clone(), outcome.before.as_ref().and_then(|b| b.by_opponent.get(name)), curve, blanked.by_opponent.get(name))
+            slice(
+                name.clone(),
+                outcome.before.as_ref().and_then(|b| b.by_opponent.get(name)),
+                curve,
+                blanked.by_opponent.get(name),
+            )
         });
         let seats = after.by_seat.iter().map(|(seat, curve)| {
             slice(
