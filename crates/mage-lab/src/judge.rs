@@ -50,8 +50,6 @@ pub struct Judgement {
     pub errors: u64,
     /// The share of invalid actions.
     pub invalid: f64,
-    /// The share of reflections that state the facts, where somebody can say them.
-    pub factual: Option<f64>,
 }
 
 /// Plays a panel.
@@ -65,6 +63,9 @@ pub struct Judge {
     /// The agent's luck.
     pub seed: Seed,
 }
+
+/// A part of the panel: an opponent, if there is one, and a seat.
+type Cell = (Option<String>, u8);
 
 /// What is asked of the policy: a prompt and the answers that are possible.
 type Question = (Vec<u32>, Vec<String>);
@@ -159,11 +160,11 @@ impl Judge {
             })
             .collect();
         let cell = |p: &Played| (p.record.task.opponent.as_ref().map(|o| o.name.clone()), p.record.task.seat);
-        let mut cells: BTreeMap<(Option<String>, u8), Vec<usize>> = BTreeMap::new();
+        let mut cells: BTreeMap<Cell, Vec<usize>> = BTreeMap::new();
         for (i, p) in good.iter().enumerate() {
             cells.entry(cell(p)).or_default().push(i);
         }
-        let curve = |keep: &dyn Fn(&(Option<String>, u8)) -> bool, of: &dyn Fn((f64, f64)) -> f64| -> Vec<Estimate> {
+        let curve = |keep: &dyn Fn(&Cell) -> bool, of: &dyn Fn((f64, f64)) -> f64| -> Vec<Estimate> {
             (0..episodes)
                 .map(|n| {
                     let strata = cells.iter().filter(|(k, _)| keep(k)).map(|(_, members)| {
@@ -191,7 +192,6 @@ impl Judge {
             exact,
             errors: (played.len() - good.len()) as u64,
             invalid: f64::from(bad) / f64::from(acted.max(1)),
-            factual: None,
         }
     }
 }

@@ -35,7 +35,7 @@ pub fn lessons(records: &[EpisodeRecord], members: usize, recipe: &Recipe) -> Re
     let mut all: Vec<Row> = Vec::new();
     let mut places = Vec::new();
     for (i, record) in records.iter().enumerate() {
-        let facing = (record.task.opponent.as_ref().map(|o| Hash::of(o)), record.task.seat);
+        let facing = (record.task.opponent.as_ref().map(Hash::of), record.task.seat);
         let next = opponents.len() as u32;
         let opponent = *opponents.entry(facing).or_insert(next);
         let place = RowPlace { group: (i / members) as u32, meta_episode: i as u32, opponent };

@@ -6,6 +6,7 @@
 
 use crate::{Error, Result, recipe::Recipe};
 use mage_core::EpisodeRecord;
+use mage_env::Population;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -105,10 +106,16 @@ impl Growing {
 }
 
 const RECIPE: &str = "recipe.resolved.toml";
+const POPULATION: &str = "population.toml";
+
+fn write_population(run: &Path, population: &Population) -> Result<()> {
+    let text = toml::to_string(population).map_err(|e| Error::Stopped(e.to_string()))?;
+    write_atomic(&run.join(POPULATION), text.as_bytes())
+}
 
 impl RunDir {
     /// A new run. The directory must not exist, or be empty.
-    pub fn create(path: &Path, recipe: &Recipe) -> Result<Self> {
+    pub fn create(path: &Path, recipe: &Recipe, population: &Population) -> Result<Self> {
         let taken = path.exists() && fs::read_dir(path).map_err(Error::io(path))?.next().is_some();
         if taken {
             let problem = "there is something in it already; choose another directory, or continue it with --resume";
@@ -118,6 +125,7 @@ impl RunDir {
             let folder = path.join(folder);
             fs::create_dir_all(&folder).map_err(Error::io(&folder))?;
         }
+        write_population(path, population)?;
         write_atomic(&path.join(RECIPE), recipe.to_toml().as_bytes())?;
         Self::open(path)
     }
@@ -135,8 +143,14 @@ impl RunDir {
         composer.finish()
     }
 
-    /// Replaces the recipe of a run; for whoever insists.
-    pub fn replace_recipe(&self, recipe: &Recipe) -> Result<()> {
+    /// Whether a run was started with this population.
+    pub fn has_population(&self, population: &Population) -> Result<bool> {
+        Ok(Population::from_file(&self.path.join(POPULATION))? == *population)
+    }
+
+    /// Replaces the recipe and the population of a run; for whoever insists.
+    pub fn replace_recipe(&self, recipe: &Recipe, population: &Population) -> Result<()> {
+        write_population(&self.path, population)?;
         write_atomic(&self.path.join(RECIPE), recipe.to_toml().as_bytes())
     }
 
@@ -269,10 +283,9 @@ impl RunDir {
         Ok(())
     }
 
-    /// The newest checkpoint that is whole, with what was known then, and what is wrong with newer ones. Cuts metrics back
-    /// to it; without any, to nothing.
-    pub fn rewind(&mut self) -> Result<(Option<(PathBuf, Progress)>, Vec<String>)> {
-        let mut damaged = Vec::new();
+    /// The newest checkpoint that is whole, with what was known then; `damaged` hears what is wrong with newer ones. Cuts
+    /// metrics back to it; without any, to nothing.
+    pub fn rewind(&mut self, mut damaged: impl FnMut(String)) -> Result<Option<(PathBuf, Progress)>> {
         let mut found = None;
         for update in checkpoints(&self.path)?.into_iter().rev() {
             let path = self.path.join("checkpoints").join(name(update));
@@ -281,7 +294,7 @@ impl RunDir {
                     found = Some((path, progress));
                     break;
                 }
-                Err(e) => damaged.push(format!("{e}; going back to an earlier checkpoint")),
+                Err(e) => damaged(format!("{e}; going back to an earlier checkpoint")),
             }
         }
         let (metrics, board) = found.as_ref().map_or((0, 0), |(_, p)| (p.metrics_bytes, p.board_bytes));
@@ -291,7 +304,7 @@ impl RunDir {
         }
         self.metrics.cut(metrics)?;
         self.board.cut(board.min(self.board.length))?;
-        Ok((found, damaged))
+        Ok(found)
     }
 }
 

@@ -149,7 +149,7 @@ impl Training {
         let schema = setting.factory.schema();
         // Whatever is wrong with the recipe shows before anything is written.
         let parts = Parts::new(&recipe, &setting, &schema)?;
-        let run = RunDir::create(dir, &recipe)?;
+        let run = RunDir::create(dir, &recipe, &setting.population)?;
         Self::assemble(recipe, setting, schema, parts, run, Progress::default(), stop)
     }
 
@@ -165,7 +165,14 @@ impl Training {
     ) -> Result<Self> {
         let written = RunDir::recipe(dir)?;
         let mut run = RunDir::open(dir)?;
-        let changed = differences(&written, &recipe);
+        let mut changed = differences(&written, &recipe);
+        if !run.has_population(&setting.population)? {
+            changed.push((
+                "the population's file".to_owned(),
+                "population.toml".to_owned(),
+                "something else".to_owned(),
+            ));
+        }
         if !changed.is_empty() && !force {
             let list: Vec<String> =
                 changed.iter().map(|(k, old, new)| format!("  {k}: {old} there, {new} now")).collect();
@@ -176,14 +183,11 @@ impl Training {
             return Err(Error::Run { path: dir.to_owned(), problem });
         }
         if !changed.is_empty() {
-            run.replace_recipe(&recipe)?;
+            run.replace_recipe(&recipe, &setting.population)?;
         }
         let schema = setting.factory.schema();
         let mut parts = Parts::new(&recipe, &setting, &schema)?;
-        let (found, damaged) = run.rewind()?;
-        for text in damaged {
-            each(Event::Warning { text });
-        }
+        let found = run.rewind(|text| each(Event::Warning { text }))?;
         let progress = match found {
             None => Progress::default(),
             Some((path, progress)) => {

@@ -80,7 +80,7 @@ fn what_is_needed_to_play_or_write_files_is_said() {
         (&["play", "alfworld", "--option", "rooms=green"], 2, "expected `seen` or `unseen`"),
         (&["env", "generate", "alfworld", "--out", path, "--data", path], 1, "neither json_2.1.1/<split>"),
         (&["env", "generate", "kuhn", "--out", path], 1, "cannot be written"),
-        (&["env", "conform", "alfworld", "--golden", "nowhere.jsonl", "--data", path], 1, "cannot read nowhere.jsonl"),
+        (&["env", "conform", "alfworld", "--golden", "nowhere.jsonl", "--data", path], 2, "cannot read nowhere.jsonl"),
     ];
     for (args, code, expected) in cases {
         let output = mage(args, "");

@@ -202,7 +202,7 @@ fn a_dry_run_writes_nothing_and_says_what_it_would_take() {
     let dir = tempfile::tempdir().unwrap();
     let output = ok(mage(&["train", "--dry-run", "--json", "--set", "optim.updates=10"]).current_dir(dir.path()));
     let plan: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(plan["episodes"], 768);
+    assert_eq!(plan["episodes"], 1536);
     assert!(plan["seconds"].as_f64().unwrap() > 0.0 && plan["tokens"].as_u64().unwrap() > 1000);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }

@@ -103,7 +103,7 @@ pub fn explain(prefix: &str) -> Result<Vec<Field>> {
         .map(|(key, about)| {
             let value = key.split('.').try_fold(&defaults, |v, part| v.get(part));
             let about = about.iter().map(|l| l.trim()).collect::<Vec<_>>().join(" ");
-            Field { default: value.map_or_else(|| "(none)".to_owned(), |v| one_line(v)), about, key }
+            Field { default: value.map_or_else(|| "(none)".to_owned(), one_line), about, key }
         })
         .collect();
     if found.is_empty() { Err(unknown(prefix, "mage recipe explain")) } else { Ok(found) }
@@ -201,6 +201,6 @@ mod tests {
         assert_eq!(explain("optim.updates").unwrap().len(), 1);
         assert!(explain("optim").unwrap().len() > 5);
         assert!(explain("optmi").unwrap_err().to_string().contains("no key `optmi`"));
-        assert!(explain("").unwrap().iter().all(|f| f.about.len() > 10));
+        assert!(explain("").unwrap().iter().all(|f| f.about.ends_with('.')), "every key has a sentence");
     }
 }
