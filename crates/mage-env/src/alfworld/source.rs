@@ -217,9 +217,11 @@ impl Data {
     pub(super) fn worlds<'n>(&self, names: impl Iterator<Item = &'n str>) -> Result<HashMap<String, Arc<World>>> {
         let mut found = HashMap::new();
         let mut missing: BTreeSet<&str> = names.collect();
-        if let Form::Tree(_) = self.form {
+        if let Form::Tree(tree) = &self.form {
             for name in missing {
-                let file = self.root.join(name);
+                // Names begin with the tree's own folder, whichever of the two was given.
+                let inside = Path::new(name).strip_prefix(ROOT).unwrap_or(Path::new(name));
+                let file = tree.join(inside);
                 found.insert(name.to_owned(), world(&read_file(&file)?, &file.display().to_string())?);
             }
             return Ok(found);

@@ -126,8 +126,11 @@ impl Level {
         }
         let cells = fixed.iter().flatten().zip(state.iter().flatten()).map(|(fixed, state)| match (fixed, state) {
             (2, 5) => Ok(Cell::PlayerOnTarget),
-            (_, 0..=5) => Ok(Cell::ALL[usize::from(*state)]),
-            _ => Err(Error::invalid(place, format!("a cell is coded {state}; codes are 0 to 5"))),
+            (0, 0) | (1, 1 | 4 | 5) | (2, 2 | 3) => Ok(Cell::ALL[usize::from(*state)]),
+            _ => Err(Error::invalid(
+                place,
+                format!("a cell is {state} on {fixed}, which cannot be: walls are 0, floor 1, targets 2, boxes 3 on a target and 4 beside it, the player 5"),
+            )),
         });
         let level = Level { cols, cells: cells.collect::<Result<_>>()? };
         level.check().map_err(|problem| Error::invalid(place, problem))?;
@@ -243,6 +246,6 @@ mod tests {
         assert_eq!(level.to_string(), "####\n#+$#\n#  #\n");
         assert!(Level::from_codes(&fixed[..2], &state, "t").unwrap_err().to_string().contains("rectangular"));
         let odd = vec![vec![9; 4]; 3];
-        assert!(Level::from_codes(&fixed, &odd, "t").unwrap_err().to_string().contains("coded 9"));
+        assert!(Level::from_codes(&fixed, &odd, "t").unwrap_err().to_string().contains("9 on "));
     }
 }

@@ -27,14 +27,17 @@ impl Told {
         let product = shop.catalogue().product(goal.product);
         let searches = [
             search_for(goal),
-            format!("search[{}]", product.title.replace('\n', " ").to_lowercase()),
+            // Brackets end an action.
+            format!("search[{}]", product.title.replace(['\n', '[', ']'], " ").to_lowercase()),
             format!("search[<q> {}]", product.query),
         ];
         let rank = |search: &str| {
             let words = search.trim_start_matches("search[").strip_suffix(']').unwrap_or("");
             shop.search(words).iter().position(|p| *p == goal.product)
         };
-        let best = searches.into_iter().filter_map(|s| Some((rank(&s)? / PRODUCTS_PER_PAGE, s))).min();
+        // Of equal ways the plainest: what the instruction says comes first, the shop's own category last.
+        let found = searches.into_iter().filter_map(|s| Some((rank(&s)? / PRODUCTS_PER_PAGE, s)));
+        let best = found.min_by_key(|(page, _)| *page);
         let mut plan = Vec::new();
         if let Some((page, search)) = best {
             plan.push(search);
@@ -49,12 +52,12 @@ impl Told {
 
 /// For each option asked for, the value itself or, where the shop's own rule would not count it, one that it does.
 fn values_to_choose<'a>(product: &'a Product, wanted: &'a GoalOptions) -> impl Iterator<Item = &'a str> {
-    let pairs: Vec<(&str, &str)> = match wanted {
-        GoalOptions::Pairs(pairs) => pairs.iter().map(|(n, v)| (&**n, &**v)).collect(),
-        GoalOptions::Values(values) => values.iter().map(|v| ("", &**v)).collect(),
+    let all: Vec<(Option<&str>, &str)> = match wanted {
+        GoalOptions::Pairs(pairs) => pairs.iter().map(|(n, v)| (Some(&**n), &**v)).collect(),
+        GoalOptions::Values(values) => values.iter().map(|v| (None, &**v)).collect(),
     };
-    pairs.into_iter().filter_map(move |(name, value)| {
-        let offered = product.options.iter().filter(|o| name.is_empty() || *o.name == *name).flat_map(|o| &o.values);
+    all.into_iter().filter_map(move |(name, value)| {
+        let offered = product.options.iter().filter(|o| name.is_none_or(|n| *o.name == *n)).flat_map(|o| &o.values);
         let exact = offered.clone().find(|v| ***v == *value && meets(name, value, v));
         exact.or_else(|| offered.clone().find(|v| meets(name, value, v))).map(|v| &**v)
     })

@@ -76,9 +76,10 @@ fn option_hits(wanted: &GoalOptions, chosen: &[&str]) -> usize {
     }
 }
 
-/// Whether choosing `value` meets a wanted pair.
-pub(super) fn meets(name: &str, wanted: &str, value: &str) -> bool {
-    token_set_ratio(reduced(value), &reduced_pair(name, wanted)) > ALIKE
+/// Whether choosing `value` meets a wanted pair, or a wanted value without a name.
+pub(super) fn meets(name: Option<&str>, wanted: &str, value: &str) -> bool {
+    let wanted = name.map_or(Cow::Borrowed(reduced(wanted)), |name| reduced_pair(name, wanted));
+    token_set_ratio(reduced(value), &wanted) > ALIKE
 }
 
 /// The first colour of the list that occurs anywhere in the text, else the text itself.
@@ -240,10 +241,11 @@ mod tests {
 
     #[test]
     fn named_options_are_met_by_their_value_but_not_where_a_colour_hides_in_it() {
-        assert!(meets("color", "navy blue", "navy blue"));
-        assert!(meets("color", "navy blue", "sky blue"), "both are blue to the original");
-        assert!(meets("size", "large", "large"));
-        assert!(!meets("color", "titanium", "titanium"), "it is taken for tan, and then not found");
+        assert!(meets(Some("color"), "navy blue", "navy blue"));
+        assert!(meets(Some("color"), "navy blue", "sky blue"), "both are blue to the original");
+        assert!(meets(Some("size"), "large", "large"));
+        assert!(meets(None, "black", "black1901"), "people name values alone");
+        assert!(!meets(Some("color"), "titanium", "titanium"), "it is taken for tan, and then not found");
     }
 
     #[test]

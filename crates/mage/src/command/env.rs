@@ -229,5 +229,7 @@ fn generate(app: &App, args: &Generate, out: &Output) -> anyhow::Result<()> {
     if out.json {
         return out.object(&files);
     }
-    files.iter().try_for_each(|f| out.line(f.display()))
+    files.iter().try_for_each(|f| out.line(f.display()))?;
+    out.hint("games of seen rooms stand among the training games: play them with --split train");
+    Ok(())
 }
