@@ -4,23 +4,27 @@
 //! optimiser steps, show the new weights to the sampler. Everything depends on the recipe alone: kill the process at any
 //! moment and [`Training::resume`] ends with the same bytes.
 
+mod event;
+mod measure;
+mod parts;
+
+pub use event::{Event, Outcome};
+pub(crate) use parts::{Parts, runtime};
+
 use crate::{
     Error, Panel, Result,
-    engine::{self, Engines},
     judge::{Judge, Judgement},
     learn::{Lesson, batch, class, lessons},
-    recipe::{REFLECT, Recipe, differences},
+    recipe::{Recipe, differences},
     rollout::{Job, Rollout, RolloutTiming},
     run_dir::{About, Progress, RunDir},
-    speech::Speech,
-    warmstart::School,
-    watch::{Signs, Watchdog},
+    watch::Watchdog,
 };
-use mage_core::{EpisodeRecord, MemoryMode, Purpose, Settings, prompt::PromptSet};
-use mage_engine::{AdapterName, Loss, LossReport, SamplingParams, ScoreRequest, StepReport};
+use mage_core::{EpisodeRecord, MemoryMode, Settings, prompt::PromptSet};
+use mage_engine::{AdapterName, Loss, SamplingParams, ScoreRequest};
 use mage_env::{EnvFactory, Population, Schema, Seed, oracle::OracleReport};
+use measure::{Learned, add_judgement};
 use rand::seq::SliceRandom;
-use serde::Serialize;
 use std::{
     collections::{BTreeMap, HashMap},
     path::Path,
@@ -60,86 +64,6 @@ pub struct Training {
     stop: Arc<AtomicU8>,
     /// A batch gathered ahead, with `rollout.overlap`.
     ahead: Option<(Vec<EpisodeRecord>, RolloutTiming)>,
-}
-
-/// What happens, for whoever watches.
-#[derive(Clone, Debug, Serialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
-    /// The run begins or goes on.
-    Started {
-        /// Where it lives.
-        run: String,
-        /// Numbers in the model.
-        parameters: usize,
-        /// Updates done before.
-        from: u64,
-        /// Updates in all.
-        updates: u64,
-    },
-    /// A step of the warm start.
-    Warmstart {
-        /// Steps done.
-        step: u64,
-        /// Steps in all.
-        steps: u64,
-        /// The loss before the step.
-        loss: f64,
-    },
-    /// The panel is being played: tasks done, of all.
-    Judging {
-        /// Done.
-        done: usize,
-        /// Of all.
-        of: usize,
-    },
-    /// The panel was played.
-    Judged {
-        /// After this many updates.
-        update: u64,
-        /// What came of it.
-        judgement: Judgement,
-    },
-    /// An update was made.
-    Updated {
-        /// How many there are now.
-        update: u64,
-        /// Its line in `metrics.jsonl`.
-        metrics: BTreeMap<String, f64>,
-        /// Its line in `timing.jsonl`.
-        timing: BTreeMap<String, f64>,
-    },
-    /// A checkpoint is in place.
-    Saved {
-        /// After this many updates.
-        update: u64,
-    },
-    /// Something people should know.
-    Warning {
-        /// In plain words.
-        text: String,
-    },
-}
-
-/// How a run ended.
-#[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
-    /// Updates done.
-    pub updates: u64,
-    /// Updates in all.
-    pub of: u64,
-    /// What a score is counted in.
-    pub unit: String,
-    /// After the warm start.
-    pub before: Option<Judgement>,
-    /// At the end.
-    pub after: Option<Judgement>,
-    /// At the end, with memory blanked.
-    pub blanked: Option<Judgement>,
-    /// The exact ceilings, where they can be computed.
-    pub ceilings: Option<OracleReport>,
-    /// Seconds this process took.
-    pub seconds: f64,
 }
 
 impl Training {
@@ -552,59 +476,6 @@ impl Training {
         Ok(learned)
     }
 
-    /// An update's line of metrics. Nothing in it depends on the clock.
-    fn measure(&self, records: &[EpisodeRecord], learned: &Learned) -> BTreeMap<String, f64> {
-        let mut m = BTreeMap::new();
-        let mut put = |key: String, value: f64| _ = m.insert(key, value);
-        let good: Vec<&EpisodeRecord> = records.iter().filter(|r| r.error.is_none()).collect();
-        put("update".into(), self.progress.update as f64);
-        put("episodes".into(), self.progress.episodes as f64);
-        put("errors".into(), (records.len() - good.len()) as f64);
-        for n in 0..self.parts.settings.episodes as usize {
-            let episodes: Vec<_> = good.iter().filter_map(|r| r.episodes.get(n)).collect();
-            let over = episodes.len().max(1) as f64;
-            put(format!("episode_{}/score", n + 1), episodes.iter().map(|e| f64::from(e.score())).sum::<f64>() / over);
-            put(format!("episode_{}/won", n + 1), episodes.iter().filter(|e| e.won()).count() as f64 / over);
-        }
-        let (mut surprise, mut play_tokens, mut reflect_tokens, mut reflections) = (0.0, 0_u64, 0_u64, 0_u64);
-        for call in good.iter().flat_map(|r| &r.calls) {
-            let Some(tokens) = &call.answer.tokens else { continue };
-            if call.purpose == Purpose::Play {
-                surprise -= tokens.logprobs.iter().map(|l| f64::from(*l)).sum::<f64>();
-                play_tokens += tokens.response.len() as u64;
-            } else {
-                reflect_tokens += tokens.response.len() as u64;
-                reflections += 1;
-            }
-        }
-        // The mean surprise of what was sampled is the entropy, up to luck.
-        put("entropy".into(), surprise / play_tokens.max(1) as f64);
-        put("tokens/play".into(), play_tokens as f64);
-        put("tokens/reflect".into(), reflect_tokens as f64 / reflections.max(1) as f64);
-        let (bad, acted) = good.iter().map(|r| r.invalid_actions()).fold((0, 0), |(b, a), (x, y)| (b + x, a + y));
-        put("invalid_action".into(), f64::from(bad) / f64::from(acted.max(1)));
-        let counted: Option<Vec<(u32, u32)>> = good.iter().map(|r| self.parts.school.factual(r)).collect();
-        if let Some(counted) = counted.filter(|_| reflections > 0) {
-            let (right, all) = counted.into_iter().fold((0, 0), |(r, a), (x, y)| (r + x, a + y));
-            put("factual".into(), f64::from(right) / f64::from(all.max(1)));
-        }
-        learned.put(&mut put);
-        m
-    }
-
-    fn signs(&self, metrics: &BTreeMap<String, f64>, records: &[EpisodeRecord]) -> Signs {
-        let at = |key: &str| metrics.get(key).copied();
-        Signs {
-            done: self.progress.update as f64 / self.recipe.optim.updates.max(1) as f64,
-            entropy: at("entropy").unwrap_or(1.0),
-            kl: at("kl/reflect").unwrap_or(0.0),
-            invalid: at("invalid_action").unwrap_or(0.0),
-            factual: at("factual"),
-            skipped: at("optim/skipped").unwrap_or(0.0) > 0.0,
-            errors: records.iter().filter(|r| r.error.is_some()).count(),
-        }
-    }
-
     fn keep_records(&self, update: u64, records: &[EpisodeRecord], lessons: &[Lesson]) -> Result<()> {
         let members = self.recipe.rollout.members;
         let groups = (self.recipe.rollout.groups as f64 * self.recipe.records.share).ceil() as usize;
@@ -616,105 +487,5 @@ impl Training {
             }));
         }
         self.run.episodes(update, records[..kept].iter().zip(learned.into_iter().map(serde_json::Value::from)))
-    }
-}
-
-/// What an update's optimiser steps reported.
-#[derive(Default)]
-struct Learned {
-    reports: Vec<LossReport>,
-    steps: Vec<StepReport>,
-    learning_rate: f32,
-}
-
-impl Learned {
-    fn note(&mut self, report: LossReport, step: StepReport, learning_rate: f32) {
-        self.reports.push(report);
-        self.steps.push(step);
-        self.learning_rate = learning_rate;
-    }
-
-    fn put(&self, put: &mut impl FnMut(String, f64)) {
-        let n = self.reports.len().max(1) as f64;
-        let mean = |of: &dyn Fn(&LossReport) -> f64| self.reports.iter().map(of).sum::<f64>() / n;
-        put("loss".into(), mean(&|r| r.loss));
-        put("ratio/clip_frac".into(), mean(&|r| r.clip_fraction));
-        put("ratio/max".into(), self.reports.iter().map(|r| r.max_ratio).fold(0.0, f64::max));
-        put("mismatch_kl/mean".into(), mean(&|r| r.mismatch_kl));
-        put("tokens/trained".into(), self.reports.iter().map(|r| r.tokens as f64).sum());
-        if self.reports.iter().any(|r| r.kl.contains_key(&REFLECT)) {
-            put("kl/reflect".into(), mean(&|r| r.kl.get(&REFLECT).copied().unwrap_or(0.0)));
-        }
-        let steps = self.steps.len().max(1) as f64;
-        put("optim/grad_norm".into(), self.steps.iter().map(|s| s.grad_norm).sum::<f64>() / steps);
-        put("optim/lr".into(), f64::from(self.learning_rate));
-        put("optim/skipped".into(), self.steps.iter().filter(|s| s.skipped.is_some()).count() as f64);
-    }
-}
-
-fn add_judgement(metrics: &mut BTreeMap<String, f64>, judgement: &Judgement) {
-    for (n, (score, won)) in judgement.score.iter().zip(&judgement.won).enumerate() {
-        metrics.insert(format!("eval/episode_{}/score", n + 1), score.mean);
-        metrics.insert(format!("eval/episode_{}/se", n + 1), score.se);
-        metrics.insert(format!("eval/episode_{}/won", n + 1), won.mean);
-    }
-}
-
-/// Threads for environments and for waiting; 0 takes as many as there are.
-pub(crate) fn runtime(threads: usize) -> Result<Runtime> {
-    let threads = match threads {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
-        n => n,
-    };
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let started = builder.worker_threads(threads).thread_name("rollout").build();
-    started.map_err(|e| Error::Stopped(format!("starting threads: {e}")))
-}
-
-/// What is made before a run directory is touched.
-pub(crate) struct Parts {
-    pub(crate) engines: Engines,
-    pub(crate) speech: Arc<Speech>,
-    pub(crate) school: School,
-    pub(crate) settings: Arc<Settings>,
-}
-
-impl Parts {
-    pub(crate) fn rollout(
-        &self,
-        setting: &Setting,
-        settings: Arc<Settings>,
-        params: SamplingParams,
-        label: String,
-        refills: u32,
-    ) -> Rollout {
-        Rollout {
-            factory: Arc::clone(&setting.factory),
-            prompts: Arc::clone(&setting.prompts),
-            settings,
-            speech: Arc::clone(&self.speech),
-            sampler: Arc::clone(&self.engines.sampler),
-            params,
-            weights: AdapterName::default(),
-            label,
-            refills,
-        }
-    }
-
-    pub(crate) fn new(recipe: &Recipe, setting: &Setting, schema: &Schema) -> Result<Self> {
-        setting.factory.check(&setting.population)?;
-        let settings = Arc::new(recipe.settings(schema));
-        settings.check()?;
-        let engines = engine::start(recipe, schema)?;
-        engines.trainer.caps().check(&recipe.loss(0))?;
-        let speech = Arc::new(Speech::new(Arc::clone(&engines.renderer), recipe.play.form, recipe.play.thinking)?);
-        let school = School::new(
-            recipe,
-            Arc::clone(&setting.factory),
-            Arc::clone(&setting.prompts),
-            Arc::clone(&settings),
-            setting.population.clone(),
-        )?;
-        Ok(Parts { engines, speech, school, settings })
     }
 }

@@ -1,0 +1,86 @@
+//! What does whoever watches a run get to hear?
+
+use crate::judge::Judgement;
+use mage_env::oracle::OracleReport;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What happens, for whoever watches.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// The run begins or goes on.
+    Started {
+        /// Where it lives.
+        run: String,
+        /// Numbers in the model.
+        parameters: usize,
+        /// Updates done before.
+        from: u64,
+        /// Updates in all.
+        updates: u64,
+    },
+    /// A step of the warm start.
+    Warmstart {
+        /// Steps done.
+        step: u64,
+        /// Steps in all.
+        steps: u64,
+        /// The loss before the step.
+        loss: f64,
+    },
+    /// The panel is being played: tasks done, of all.
+    Judging {
+        /// Done.
+        done: usize,
+        /// Of all.
+        of: usize,
+    },
+    /// The panel was played.
+    Judged {
+        /// After this many updates.
+        update: u64,
+        /// What came of it.
+        judgement: Judgement,
+    },
+    /// An update was made.
+    Updated {
+        /// How many there are now.
+        update: u64,
+        /// Its line in `metrics.jsonl`.
+        metrics: BTreeMap<String, f64>,
+        /// Its line in `timing.jsonl`.
+        timing: BTreeMap<String, f64>,
+    },
+    /// A checkpoint is in place.
+    Saved {
+        /// After this many updates.
+        update: u64,
+    },
+    /// Something people should know.
+    Warning {
+        /// In plain words.
+        text: String,
+    },
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Updates done.
+    pub updates: u64,
+    /// Updates in all.
+    pub of: u64,
+    /// What a score is counted in.
+    pub unit: String,
+    /// After the warm start.
+    pub before: Option<Judgement>,
+    /// At the end.
+    pub after: Option<Judgement>,
+    /// At the end, with memory blanked.
+    pub blanked: Option<Judgement>,
+    /// The exact ceilings, where they can be computed.
+    pub ceilings: Option<OracleReport>,
+    /// Seconds this process took.
+    pub seconds: f64,
+}

@@ -1,0 +1,75 @@
+//! What must work before a run directory is touched?
+
+use super::Setting;
+use crate::{
+    Error, Result,
+    engine::{self, Engines},
+    recipe::Recipe,
+    rollout::Rollout,
+    speech::Speech,
+    warmstart::School,
+};
+use mage_core::Settings;
+use mage_engine::{AdapterName, SamplingParams};
+use mage_env::Schema;
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+
+/// Threads for environments and for waiting; 0 takes as many as there are.
+pub(crate) fn runtime(threads: usize) -> Result<Runtime> {
+    let threads = match threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        n => n,
+    };
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let started = builder.worker_threads(threads).thread_name("rollout").build();
+    started.map_err(|e| Error::Stopped(format!("starting threads: {e}")))
+}
+
+/// What is made before a run directory is touched.
+pub(crate) struct Parts {
+    pub(crate) engines: Engines,
+    pub(crate) speech: Arc<Speech>,
+    pub(crate) school: School,
+    pub(crate) settings: Arc<Settings>,
+}
+
+impl Parts {
+    pub(crate) fn rollout(
+        &self,
+        setting: &Setting,
+        settings: Arc<Settings>,
+        params: SamplingParams,
+        label: String,
+        refills: u32,
+    ) -> Rollout {
+        Rollout {
+            factory: Arc::clone(&setting.factory),
+            prompts: Arc::clone(&setting.prompts),
+            settings,
+            speech: Arc::clone(&self.speech),
+            sampler: Arc::clone(&self.engines.sampler),
+            params,
+            weights: AdapterName::default(),
+            label,
+            refills,
+        }
+    }
+
+    pub(crate) fn new(recipe: &Recipe, setting: &Setting, schema: &Schema) -> Result<Self> {
+        setting.factory.check(&setting.population)?;
+        let settings = Arc::new(recipe.settings(schema));
+        settings.check()?;
+        let engines = engine::start(recipe, schema)?;
+        engines.trainer.caps().check(&recipe.loss(0))?;
+        let speech = Arc::new(Speech::new(Arc::clone(&engines.renderer), recipe.play.form, recipe.play.thinking)?);
+        let school = School::new(
+            recipe,
+            Arc::clone(&setting.factory),
+            Arc::clone(&setting.prompts),
+            Arc::clone(&settings),
+            setting.population.clone(),
+        )?;
+        Ok(Parts { engines, speech, school, settings })
+    }
+}
