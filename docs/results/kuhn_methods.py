@@ -9,7 +9,7 @@ seeds and paired tests. Needs only Python and a release build:
 Every finished run is one line of the result file; run it again to go on where it stopped.
 """
 import argparse, itertools, json, math, os, random, statistics, subprocess, sys, tempfile, time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 METHODS = {
@@ -116,12 +116,14 @@ def main():
     jobs = [(arm, seed) for seed in range(options.seeds) for arm in arms if (arm, seed) not in known]
     with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(options.jobs) as pool:
         mage = os.path.abspath(options.mage)
-        for result in pool.map(lambda j: run(mage, j[0], arms[j[0]], j[1], work), jobs):
+        waiting = [pool.submit(run, mage, arm, arms[arm], seed, work) for arm, seed in jobs]
+        for result in (done.result() for done in as_completed(waiting)):
             results.append(result)
             with path.open("a") as file:
                 file.write(json.dumps(result) + "\n")
             print(f"{result['arm']}, seed {result['seed']}: {result['score'][-1]:.3f} in {result['seconds']:.0f} s", file=sys.stderr, flush=True)
-    print(table(results))
+    order = {arm: i for i, arm in enumerate(METHODS | PITFALLS | LONGER)}
+    print(table(sorted(results, key=lambda r: (order.get(r["arm"], len(order)), r["seed"]))))
 
 
 if __name__ == "__main__":

@@ -43,6 +43,10 @@ pub struct Credit {
     pub reflection: Reflection,
     /// Where penalties enter.
     pub penalty: PenaltyMode,
+    /// Leave the episode before, with which `differential` charges an episode, out of the episode's own returns. Its calls
+    /// cannot change it any more, so this takes away noise and moves no expectation; what an episode adds to later ones is
+    /// untouched. Other assignments charge nothing: there it does nothing.
+    pub forget_past: bool,
 }
 
 impl Default for Credit {
@@ -54,6 +58,7 @@ impl Default for Credit {
             gamma_traj: 0.6,
             reflection: Reflection::Corrected,
             penalty: PenaltyMode::PerRow,
+            forget_past: false,
         }
     }
 }
@@ -179,6 +184,8 @@ struct Episode<'a> {
     reflections: &'a [usize],
     /// Σ of what the turns earned once the assignment is applied, before penalties of their own.
     score: f64,
+    /// The reward of the episode before, where the last turn is charged with it.
+    charged: f64,
 }
 
 struct Turn<'a> {
@@ -212,7 +219,7 @@ impl<'a> Episode<'a> {
         if let (PenaltyMode::EpisodeReward, Some(first)) = (mode, turns.first_mut()) {
             first.earned -= penalties(reflections);
         }
-        Episode { turns, reflections, score: 0.0 }
+        Episode { turns, reflections, score: 0.0, charged: 0.0 }
     }
 
     fn write(&self, rows: &[Row], credit: &Credit, out: &mut Credited) {
@@ -256,6 +263,7 @@ fn assign(episodes: &mut [Episode<'_>], assignment: Assignment) {
             Assignment::Differential => {
                 before.iter_mut().for_each(|t| t.earned = 0.0);
                 last.earned = total - previous;
+                episode.charged = previous;
                 last.earned
             }
             Assignment::Cumulative | Assignment::Single => total,
@@ -286,6 +294,13 @@ fn add_up(episodes: &mut [Episode<'_>], credit: &Credit) {
             carried = credit.gamma_step * within;
         }
         beyond = gamma_traj * episode.turns[0].value;
+        if credit.forget_past {
+            let mut charge = episode.charged;
+            for turn in episode.turns.iter_mut().rev() {
+                turn.value += charge;
+                charge *= credit.gamma_step;
+            }
+        }
     }
 }
 

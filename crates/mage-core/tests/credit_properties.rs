@@ -66,14 +66,16 @@ fn any_credit() -> impl Strategy<Value = Credit> {
         0.0..=1.0_f64,
         prop::sample::select(vec![Reflection::Faithful, Reflection::Corrected]),
         prop::sample::select(vec![PenaltyMode::PerRow, PenaltyMode::EpisodeReward, PenaltyMode::EpisodeLevelOnly]),
+        any::<bool>(),
     )
-        .prop_map(|(assignment, recursion, gamma_step, gamma_traj, reflection, penalty)| Credit {
+        .prop_map(|(assignment, recursion, gamma_step, gamma_traj, reflection, penalty, forget_past)| Credit {
             assignment,
             recursion,
             gamma_step,
             gamma_traj,
             reflection,
             penalty,
+            forget_past,
         })
 }
 

@@ -447,3 +447,23 @@ fn a_call_in_the_middle_of_an_episode_is_credited_from_its_turn_on() {
     assert_eq!(credit_of(0), 3.0, "before the episode: all of it");
     assert_eq!(credit_of(1), 2.0, "before the second turn: what came after");
 }
+
+#[test]
+fn forgetting_the_past_changes_own_returns_only() {
+    // Two turns an episode; episodes worth 4, 1, 8.
+    let rows = meta_episode(0, &[4.0, 1.0, 8.0], 2);
+    for recursion in [Recursion::Paper, Recursion::Released] {
+        let charged = Credit { recursion, gamma_step: 0.5, gamma_traj: 0.6, ..Credit::default() };
+        let free = Credit { forget_past: true, ..charged };
+        let (with, without) = (credit(&rows, &charged), credit(&rows, &free));
+        assert_eq!(with.scores, without.scores);
+        for (i, row) in rows.iter().enumerate() {
+            let past = [0.0, 4.0, 1.0][row.episode as usize];
+            // The charge stands on the last turn: an earlier one, or the reflection before it, sees it discounted.
+            let discount = if row.phase == Phase::Play && row.turn == 1 { 1.0 } else { 0.5 };
+            assert_close(&[without.returns[i] - with.returns[i]], &[past * discount], 1e-6);
+        }
+    }
+    let lamer = Credit { assignment: Assignment::Cumulative, ..Credit::default() };
+    assert_eq!(credit(&rows, &lamer), credit(&rows, &Credit { forget_past: true, ..lamer }));
+}

@@ -34,8 +34,12 @@ pub(super) fn find(name: &str) -> Result<Option<Table>> {
         return parsed.map(Some).map_err(|e| Error::Recipe { place: name.to_owned(), problem: e.to_string() });
     }
     let Ok(method) = Method::named(&name.replace('-', "_")) else { return Ok(None) };
-    let mut table = Table::new();
-    table.insert("method".to_owned(), Value::try_from(method).expect("methods are plain data"));
+    let mut piece = Table::try_from(method).expect("methods are plain data");
+    if let Some(Value::Table(credit)) = piece.get_mut("credit") {
+        // No method stands for these: they stay as the recipe has them.
+        credit.retain(|key, _| !["gamma_step", "gamma_traj", "forget_past"].contains(&key));
+    }
+    let mut table = Table::from_iter([("method".to_owned(), Value::Table(piece))]);
     if !method.memory {
         // Single episodes, as many of them per update: three times the members instead of three episodes each.
         table.insert("play".to_owned(), Value::Table(Table::from_iter([("episodes".to_owned(), Value::Integer(1))])));
@@ -65,5 +69,17 @@ mod tests {
             }
             assert!(episodes.iter().all(|e| *e == episodes[0]), "{name}: {episodes:?}");
         }
+    }
+
+    #[test]
+    fn a_method_leaves_discounts_as_the_recipe_has_them() {
+        let composed = |pieces: &[&str]| {
+            let mut c = Composer::new();
+            pieces.iter().for_each(|p| c.add(p).unwrap());
+            c.finish().unwrap()
+        };
+        assert_eq!(composed(&["tictactoe-blind"]), composed(&["tictactoe-blind", "mage"]));
+        assert_eq!(composed(&["tictactoe-blind", "lamer"]).method.credit.gamma_traj, 0.3);
+        assert_eq!(composed(&["kuhn", "lamer"]).method, mage_core::Method::named("lamer").unwrap());
     }
 }

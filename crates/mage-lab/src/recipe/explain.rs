@@ -41,6 +41,12 @@ const METHOD: Fields = &[
     ("credit.reflection", &["What a reflection's score is: `corrected` or `faithful` (0, as released)."]),
     ("credit.penalty", &["Where penalties enter: `per_row`, `episode_reward` or `episode_level_only`."]),
     (
+        "credit.forget_past",
+        &[
+            "With `differential`: leave the episode before out of an episode's own returns. Less noise, the same expectation.",
+        ],
+    ),
+    (
         "estimator",
         &[
             "How credit becomes advantages: { kind = \"return_to_go\" | \"gigpo\" | \"grpo\" | \"rloo\", scope = \"group\" | \

@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""How patient should credit be against opponents who are each blind to one line?
+
+Trains `tictactoe-blind` with every seed and arm and prints greedy wins out of six by episode, opponents enumerated:
+
+    cargo build --release && python3 docs/results/tictactoe_blind.py --jobs 1 --threads 2
+
+Every finished run is one line of the result file; run it again to go on where it stopped.
+"""
+import argparse, json, os, subprocess, sys, tempfile, time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+ARMS = {
+    "mage, gamma_traj 0.3 (the recipe)": [],
+    "mage, gamma_traj 0.6": ["--set", "method.credit.gamma_traj=0.6"],
+    "own-episode": ["own-episode"],
+}
+
+
+def run(mage, arm, seed, updates, threads, work):
+    out = Path(work) / f"{list(ARMS).index(arm)}-{seed}"
+    pieces = [a for a in ARMS[arm] if a == "own-episode"]
+    command = [mage, "train", "tictactoe-blind", *pieces, *(a for a in ARMS[arm] if a not in pieces), "--seed", str(seed),
+               "--threads", str(threads), "--out", str(out), "--json", "--quiet", "--set", f"optim.updates={updates}",
+               "--set", "records.every=0"]
+    started = time.time()
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{arm}, seed {seed}: {done.stderr}")
+    after = json.loads(done.stdout.strip().splitlines()[-1])["outcome"]["after"]["won"]
+    metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    sixths = lambda m: [round(6 * m[f"eval/episode_{n}/won"]) for n in (1, 2, 3)]
+    return {"arm": arm, "seed": seed, "updates": updates, "threads": threads, "seconds": round(time.time() - started, 1),
+            "wins": [round(6 * e["mean"]) for e in after],
+            "curve": {str(int(m["update"])): sixths(m) for m in metrics if "eval/episode_1/won" in m}}
+
+
+def table(results):
+    lines = ["| arm | updates | seed | wins of 6 in episode 1, 2, 3 | 4, 6, 6 from update | seconds |", "|---|---|---|---|---|---|"]
+    for r in sorted(results, key=lambda r: (list(ARMS).index(r["arm"]), r["updates"], r["seed"])):
+        solved = None
+        for update, wins in r["curve"].items():
+            solved = (solved or update) if wins == [4, 6, 6] else None
+        seconds = f"{r['seconds']:.0f}" if r["seconds"] else "-"
+        lines.append(f"| {r['arm']} | {r['updates']} | {r['seed']} | {', '.join(map(str, r['wins']))} | {solved or '-'} | {seconds} |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mage", default="target/release/mage")
+    parser.add_argument("--arms", default="0,1,2", help="numbers of " + "; ".join(f"{i}: {a}" for i, a in enumerate(ARMS)))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--updates", type=int, default=400)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--results", default="docs/results/tictactoe_blind.jsonl")
+    options = parser.parse_args()
+    arms = [list(ARMS)[int(i)] for i in options.arms.split(",")]
+    path = Path(options.results)
+    results = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    known = {(r["arm"], r["seed"], r["updates"]) for r in results}
+    jobs = [(arm, seed) for seed in range(options.seeds) for arm in arms if (arm, seed, options.updates) not in known]
+    with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(options.jobs) as pool:
+        mage = os.path.abspath(options.mage)
+        waiting = [pool.submit(run, mage, arm, seed, options.updates, options.threads, work) for arm, seed in jobs]
+        for result in (done.result() for done in as_completed(waiting)):
+            results.append(result)
+            with path.open("a") as file:
+                file.write(json.dumps(result) + "\n")
+            print(f"{result['arm']}, seed {result['seed']}: {result['wins']} in {result['seconds']:.0f} s", file=sys.stderr, flush=True)
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()
