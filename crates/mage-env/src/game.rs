@@ -110,6 +110,9 @@ pub trait Opponent<G: Game>: Send + Sync {
             None => draw_uniform(&game.legal(s), rng),
         }
     }
+
+    /// Sees how a game ended, for those who care.
+    fn over(&self, _game: &G, _s: &G::State, _seat: u8) {}
 }
 
 /// Plays any legal action with equal probability.

@@ -26,6 +26,7 @@ mod env;
 mod episode_tree;
 mod error;
 mod game;
+mod guest;
 pub mod kuhn;
 pub mod mcts;
 pub mod mt19937;
@@ -49,6 +50,7 @@ pub use error::{Error, Result};
 pub use game::{
     ActionId, ActionList, ActionProbs, Game, MAX_PLAYERS, Opponent, TextGame, Turn, UniformOpponent, draw, draw_uniform,
 };
+pub use guest::{Guest, GuestView};
 pub use population::{Grouping, Member, Population, SPLITS};
 pub use reference::{Reference, ReferenceDoc, ReferenceMaker, ReferenceQuery, Seen};
 pub use registry::{EnvFactory, Registry};

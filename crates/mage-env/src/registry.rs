@@ -4,8 +4,8 @@
 //! `examples/outside`).
 
 use crate::{
-    Conformance, Env, EnvId, Error, Population, ReferenceDoc, ReferenceMaker, ReferenceQuery, Result, Schema, Seed,
-    Task, oracle::OracleReport,
+    Conformance, Env, EnvId, Error, Guest, Population, ReferenceDoc, ReferenceMaker, ReferenceQuery, Result, Schema,
+    Seed, Task, oracle::OracleReport,
 };
 use std::{
     collections::BTreeMap,
@@ -23,6 +23,11 @@ pub trait EnvFactory: Send + Sync {
 
     /// Builds the environment of a task, or says what is wrong with the task.
     fn build(&self, task: &Task) -> Result<Box<dyn Env>>;
+
+    /// The environment of a task with a guest in the opponent's place; `None` where there is no such place.
+    fn host(&self, _task: &Task, _guest: Arc<dyn Guest>) -> Result<Option<Box<dyn Env>>> {
+        Ok(None)
+    }
 
     /// Checks that a population's opponents exist and their parameters make sense.
     fn check(&self, population: &Population) -> Result<()>;

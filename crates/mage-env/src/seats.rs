@@ -36,10 +36,15 @@ pub struct GameEnv<G: TextGame> {
 impl<G: TextGame> GameEnv<G> {
     /// The agent in `seat`, `rival` in the others.
     pub fn new(game: Arc<G>, rival: Rival<G>, seat: u8, deal: Deal, seed: Seed) -> Self {
-        let state = game.initial(&mut seed.child("start").rng());
-        let mut env = GameEnv { game, rival, seat, deal, opening: Deal::Fresh, seed, episode: 0, turn: 0, state };
+        let mut env = Self::unopened(game, rival, seat, deal, seed);
         env.begin(0);
         env
+    }
+
+    /// The same before anybody has moved: a rival that must not be asked twice waits for the first episode to begin.
+    pub(crate) fn unopened(game: Arc<G>, rival: Rival<G>, seat: u8, deal: Deal, seed: Seed) -> Self {
+        let state = game.initial(&mut seed.child("start").rng());
+        GameEnv { game, rival, seat, deal, opening: Deal::Fresh, seed, episode: 0, turn: 0, state }
     }
 
     /// Whether the rival's luck before the agent's first move is new in each episode, as it is unless said, or the same
@@ -66,7 +71,11 @@ impl<G: TextGame> GameEnv<G> {
         let mut opening = opening;
         loop {
             let action = match self.game.turn(&self.state) {
-                Turn::Over => return,
+                Turn::Over => {
+                    let rival = self.rival.in_episode(self.seed, self.episode);
+                    let others = (0..self.game.players()).filter(|p| *p != self.seat);
+                    return others.for_each(|p| rival.over(&self.game, &self.state, p));
+                }
                 Turn::Player(p) if p == self.seat => return,
                 Turn::Chance => {
                     let rng = opening.as_deref_mut().unwrap_or(&mut luck);

@@ -20,6 +20,8 @@ pub struct Engines {
     pub renderer: Arc<Renderer>,
     /// How many numbers the model has.
     pub parameters: usize,
+    /// Tokens a sequence may have.
+    pub context: usize,
 }
 
 /// Starts the engine a recipe names.
@@ -31,11 +33,11 @@ pub fn start(recipe: &Recipe, schema: &Schema) -> Result<Engines> {
                 place: "model.path".to_owned(),
                 problem: format!("{} has no tokenizer.json", recipe.model.path),
             })?;
-            let parameters = model.parameters();
+            let (parameters, context) = (model.parameters(), model.config().max_position_embeddings);
             let options =
                 Options { threads: recipe.engine.threads, recompute: recipe.engine.recompute, ..Options::default() };
             let (trainer, sampler) = model.train(options)?;
-            Ok(Engines { trainer: Box::new(trainer), sampler: Arc::new(sampler), renderer, parameters })
+            Ok(Engines { trainer: Box::new(trainer), sampler: Arc::new(sampler), renderer, parameters, context })
         }
     }
 }

@@ -17,7 +17,7 @@ use mage_env::{Anchor, EpisodeTree, Hash, ParsedAction, Seed};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, atomic::AtomicU64},
+    sync::{Arc, Mutex},
     time::Instant,
 };
 use tokio::{runtime::Runtime, task::JoinSet};
@@ -105,11 +105,16 @@ impl Judge {
                 all.spawn(async move {
                     let mut open = Vec::new();
                     let record = rollout
-                        .play(&task, seed, &AtomicU64::new(0), |meta, call| {
-                            if limit > 0 && call.request.purpose == Purpose::Play && call.turn == 0 {
-                                open.extend(ask(meta, call.episode, limit, &rollout, &questions));
-                            }
-                        })
+                        .play(
+                            &task,
+                            seed,
+                            |_| (),
+                            |meta, call| {
+                                if limit > 0 && call.request.purpose == Purpose::Play && call.turn == 0 {
+                                    open.extend(ask(meta, call.episode, limit, &rollout, &questions));
+                                }
+                            },
+                        )
                         .await;
                     record.map(|record| (i, Played { record, open }))
                 });

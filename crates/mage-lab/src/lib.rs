@@ -6,8 +6,10 @@
 pub mod engine;
 mod error;
 pub mod evaluate;
+mod hosted;
 pub mod judge;
 pub mod learn;
+mod meter;
 mod panel;
 mod plan;
 mod player;
@@ -18,10 +20,12 @@ pub mod speech;
 pub mod store;
 pub mod tensorboard;
 pub mod train;
+pub mod transcripts;
 pub mod warmstart;
 pub mod watch;
 
 pub use error::{Error, Result};
+pub use hosted::Hosted;
 pub use panel::Panel;
 pub use plan::Plan;
 pub use player::Player;

@@ -94,7 +94,7 @@ fn trial(
     let rollout = parts.rollout(setting, Arc::clone(&parts.settings), SamplingParams::default(), "plan".to_owned(), 0);
     let mut once = || -> Result<f64> {
         let started = Instant::now();
-        rollout.run(&runtime, &jobs, || ())?;
+        rollout.run(&runtime, &jobs, std::time::Duration::MAX, |_| ())?;
         parts.engines.trainer.forward_backward(imitation, &Loss::of(Objective::CrossEntropy))?;
         Ok(started.elapsed().as_secs_f64() * f64::from(recipe.optim.epochs))
     };

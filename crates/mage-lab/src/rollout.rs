@@ -4,19 +4,17 @@
 //! goes on with its environment on a pool of threads. What it does depends on its seed alone, so that the company it
 //! keeps and the number of threads change nothing.
 
+use crate::meter::{Meter, Stage};
 use crate::{
     Error, Result,
     speech::{Speech, call_seed},
 };
 use mage_core::{EpisodeRecord, MetaEpisode, Next, RecordKey, Settings, prompt::PromptSet};
 use mage_engine::{AdapterName, Sampler, SamplingParams};
-use mage_env::{EnvFactory, Hash, Seed, Task};
+use mage_env::{Env, EnvFactory, Hash, Seed, Task};
 use std::{
     panic::AssertUnwindSafe,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 use tokio::{runtime::Runtime, task::JoinSet};
@@ -66,28 +64,36 @@ pub struct RolloutTiming {
 
 impl Rollout {
     /// Plays all jobs; records come back in their order. A meta-episode whose environment fails is tried again, and then
-    /// comes back with its error.
+    /// comes back with its error. Whenever none ends for as long as `patience`, `waiting` hears for what.
     pub fn run(
         &self,
         runtime: &Runtime,
         jobs: &[Job],
-        mut each: impl FnMut(),
+        patience: Duration,
+        mut waiting: impl FnMut(String),
     ) -> Result<(Vec<EpisodeRecord>, RolloutTiming)> {
         let started = Instant::now();
-        let busy = Arc::new(AtomicU64::new(0));
+        let meter = Arc::new(Meter::new(jobs.len()));
         let (mut tail_from, mut done) = (None, 0);
         let mut records: Vec<Option<EpisodeRecord>> = vec![None; jobs.len()];
         runtime.block_on(async {
             let mut all = JoinSet::new();
             for (i, job) in jobs.iter().cloned().enumerate() {
-                let (rollout, busy) = (self.clone(), Arc::clone(&busy));
-                all.spawn(async move { (i, rollout.play_with_refills(job, &busy).await) });
+                let (rollout, meter) = (self.clone(), Arc::clone(&meter));
+                all.spawn(async move { (i, rollout.play_with_refills(job, &meter, i).await) });
             }
-            while let Some(joined) = all.join_next().await {
+            loop {
+                let joined = match tokio::time::timeout(patience, all.join_next()).await {
+                    Err(_) => {
+                        waiting(meter.waiting());
+                        continue;
+                    }
+                    Ok(None) => break,
+                    Ok(Some(joined)) => joined,
+                };
                 let (i, record) = joined.map_err(|e| Error::Stopped(format!("a meta-episode was lost: {e}")))?;
                 records[i] = Some(record?);
                 done += 1;
-                each();
                 if done * 10 >= jobs.len() * 9 {
                     tail_from.get_or_insert_with(Instant::now);
                 }
@@ -96,52 +102,58 @@ impl Rollout {
         })?;
         let timing = RolloutTiming {
             wall: started.elapsed(),
-            environment: Duration::from_nanos(busy.load(Ordering::Relaxed)),
+            environment: meter.environment(),
             tail: tail_from.map_or(Duration::ZERO, |t| t.elapsed()),
         };
         Ok((records.into_iter().flatten().collect(), timing))
     }
 
-    async fn play_with_refills(&self, job: Job, busy: &AtomicU64) -> Result<EpisodeRecord> {
-        let mut record = self.play(&job.task, job.seed, busy, |_, _| ()).await?;
+    async fn play_with_refills(&self, job: Job, meter: &Meter, i: usize) -> Result<EpisodeRecord> {
+        let stage = |s| meter.enter(i, s);
+        let mut record = self.play(&job.task, job.seed, stage, |_, _| ()).await?;
         for again in 0..self.refills {
             if record.error.is_none() {
                 break;
             }
-            record = self.play(&job.task, job.seed.child("again").at(u64::from(again)), busy, |_, _| ()).await?;
+            record = self.play(&job.task, job.seed.child("again").at(u64::from(again)), stage, |_, _| ()).await?;
         }
+        stage(Stage::Done);
         Ok(record)
     }
 
-    /// Plays one meta-episode; `look` sees every call before it is answered. What goes wrong in the environment is in
-    /// the record; an engine that fails is an error.
+    /// Plays one meta-episode; `look` sees every call before it is answered, `stage` hears what it is at. What goes wrong in
+    /// the environment is in the record; an engine that fails is an error.
     pub(crate) async fn play(
         &self,
         task: &Task,
         seed: Seed,
-        busy: &AtomicU64,
+        stage: impl Fn(Stage),
+        look: impl FnMut(&MetaEpisode, &mage_core::Call),
+    ) -> Result<EpisodeRecord> {
+        stage(Stage::Environment);
+        match guard(|| Ok(self.factory.build(task)?)) {
+            Ok(env) => self.play_in(env, task, seed, stage, look).await,
+            Err(e) => Ok(self.failed(task, seed, e.to_string())),
+        }
+    }
+
+    /// The same in an environment that is there already.
+    pub(crate) async fn play_in(
+        &self,
+        env: Box<dyn Env>,
+        task: &Task,
+        seed: Seed,
+        stage: impl Fn(Stage),
         mut look: impl FnMut(&MetaEpisode, &mage_core::Call),
     ) -> Result<EpisodeRecord> {
-        let clock = |from: Instant| busy.fetch_add(from.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        let started = Instant::now();
-        let env = guard(|| Ok(self.factory.build(task)?));
-        let meta = env.and_then(|env| {
-            let (prompts, settings) = (Arc::clone(&self.prompts), Arc::clone(&self.settings));
-            Ok(MetaEpisode::new(task.clone(), env, prompts, settings, seed)?)
-        });
-        let mut meta = match meta {
+        let (prompts, settings) = (Arc::clone(&self.prompts), Arc::clone(&self.settings));
+        let mut meta = match guard(|| Ok(MetaEpisode::new(task.clone(), env, prompts, settings, seed)?)) {
             Ok(meta) => meta,
             Err(e) => return Ok(self.failed(task, seed, e.to_string())),
         };
-        clock(started);
         loop {
-            let started = Instant::now();
-            let next = guard(|| Ok(meta.advance()?));
-            let call = match next {
-                Ok(Next::Done(record)) => {
-                    clock(started);
-                    return Ok(EpisodeRecord { key: self.key(task, seed), ..*record });
-                }
+            let call = match guard(|| Ok(meta.advance()?)) {
+                Ok(Next::Done(record)) => return Ok(EpisodeRecord { key: self.key(task, seed), ..*record }),
                 Ok(Next::Call(call)) => call,
                 Err(e) => return Ok(self.failed(task, seed, e.to_string())),
             };
@@ -149,14 +161,13 @@ impl Rollout {
             let mut request = self.speech.request(&call.request, &self.params, call_seed(&call))?;
             request.weights = self.weights.clone();
             let prompt = request.prompt.clone();
-            clock(started);
+            stage(Stage::Sampler);
             let sample = self.sampler.sample(request).await?;
-            let started = Instant::now();
+            stage(Stage::Environment);
             let answer = self.speech.answer(prompt, sample, &self.label)?;
             if let Err(e) = guard(|| Ok(meta.answer(call.id, Ok(answer))?)) {
                 return Ok(self.failed(task, seed, e.to_string()));
             }
-            clock(started);
         }
     }
 
@@ -188,4 +199,80 @@ fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
         let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
         Err(Error::Stopped(format!("the environment panicked: {}", text.unwrap_or("without a word"))))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        recipe::Composer,
+        train::{Parts, Setting},
+    };
+    use mage_env::{Anchor, EnvId, Observation, ParsedAction, Population, Registry, Result as EnvResult, Schema, Step};
+
+    /// Kuhn poker at a table where somebody thinks for long.
+    struct Slow(Arc<dyn EnvFactory>);
+    struct SlowTable(Box<dyn Env>);
+
+    impl EnvFactory for Slow {
+        fn id(&self) -> EnvId {
+            self.0.id()
+        }
+        fn schema(&self) -> Schema {
+            self.0.schema()
+        }
+        fn build(&self, task: &Task) -> EnvResult<Box<dyn Env>> {
+            Ok(Box::new(SlowTable(self.0.build(task)?)))
+        }
+        fn check(&self, population: &Population) -> EnvResult<()> {
+            self.0.check(population)
+        }
+        fn default_population(&self) -> Population {
+            self.0.default_population()
+        }
+    }
+
+    impl Env for SlowTable {
+        fn begin(&mut self, episode: u32) -> Observation {
+            self.0.begin(episode)
+        }
+        fn parse(&self, text: &str) -> ParsedAction {
+            self.0.parse(text)
+        }
+        fn step(&mut self, action: &ParsedAction) -> Step {
+            std::thread::sleep(Duration::from_millis(400));
+            self.0.step(action)
+        }
+        fn legal(&self) -> Option<Vec<String>> {
+            self.0.legal()
+        }
+        fn anchor(&self) -> Anchor {
+            self.0.anchor()
+        }
+    }
+
+    #[test]
+    fn a_slow_environment_is_named() {
+        let registry = Registry::builtin();
+        let factory: Arc<dyn EnvFactory> = Arc::new(Slow(Arc::clone(registry.get("kuhn").unwrap())));
+        let mut composer = Composer::new();
+        composer.add("kuhn").unwrap();
+        composer.set("warmstart.teacher=random").unwrap();
+        let recipe = composer.finish().unwrap();
+        let prompts = mage_core::prompt::PromptLibrary::builtin().get("kuhn").unwrap();
+        let setting = Setting { population: factory.default_population(), prompts, factory };
+        let schema = setting.factory.schema();
+        let parts = Parts::new(&recipe, &setting, &schema).unwrap();
+        let settings = Arc::clone(&parts.settings);
+        let rollout = parts.rollout(&setting, settings, SamplingParams::default(), "policy".to_owned(), 0);
+        let task = setting.population.draw("train", 2, Seed::new(1)).unwrap();
+        let jobs = [Job { task, seed: Seed::new(2) }];
+        let runtime = crate::train::runtime(2).unwrap();
+        let mut heard = Vec::new();
+        let (records, timing) =
+            rollout.run(&runtime, &jobs, Duration::from_millis(100), |text| heard.push(text)).unwrap();
+        assert!(records[0].error.is_none());
+        assert!(timing.environment >= Duration::from_millis(1200), "three episodes of at least a turn: {timing:?}");
+        assert!(heard.iter().any(|t| t.starts_with("waiting for 1 of 1 meta-episodes: 1 for their environment since")));
+    }
 }

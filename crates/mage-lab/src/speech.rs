@@ -87,6 +87,24 @@ impl Speech {
         Ok(tokens)
     }
 
+    /// What somebody said, as a model would say it and end.
+    pub(crate) fn spoken(&self, text: &str) -> Result<Vec<u32>> {
+        let mut tokens = match self.size {
+            Size::Compact => self.compact_words(text).collect(),
+            Size::Full => self.renderer.encode(text)?,
+        };
+        tokens.push(self.end);
+        Ok(tokens)
+    }
+
+    /// The first word of a text that a compact vocabulary lacks; a full one has letters for all.
+    pub(crate) fn unknown_word<'t>(&self, text: &'t str) -> Option<&'t str> {
+        match self.size {
+            Size::Compact => text.split(' ').find(|w| !self.words.contains_key(*w)),
+            Size::Full => None,
+        }
+    }
+
     /// Whether an answer is over without a token that says so: a compact action of a single word.
     fn ends_by_itself(&self, request: &Request) -> bool {
         self.size == Size::Compact && request.max_tokens == 1

@@ -1,6 +1,6 @@
 //! How does a new model learn the form of an answer?
 //!
-//! By imitating generated play: a teacher's actions, some of them replaced by any legal one so that nothing is ruled out,
+//! By imitating a user's [transcripts](Transcripts), or generated play: a teacher's actions, some of them replaced by any legal one so that nothing is ruled out,
 //! and reflections that state the facts.
 
 use crate::{
@@ -8,12 +8,13 @@ use crate::{
     learn::{Answered, forest},
     recipe::{Average, Recipe},
     speech::Speech,
+    transcripts::Transcripts,
 };
 use mage_core::{EpisodeRecord, MetaEpisode, Next, Purpose, Settings, prompt::PromptSet};
 use mage_engine::{Loss, Objective, PerToken, TokenForest, Trainer};
 use mage_env::{EnvFactory, Population, ReferenceMaker, ReferenceQuery, Seed};
 use rayon::prelude::*;
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 /// Makes play to imitate.
 pub struct School {
@@ -25,6 +26,7 @@ pub struct School {
     seats: u8,
     teacher: Option<Arc<dyn ReferenceMaker>>,
     uniform: f64,
+    transcripts: Option<Transcripts>,
 }
 
 impl School {
@@ -35,7 +37,13 @@ impl School {
         prompts: Arc<PromptSet>,
         settings: Arc<Settings>,
         population: Population,
+        speech: &Speech,
+        context: usize,
     ) -> Result<Self> {
+        let transcripts = match recipe.warmstart.transcripts.as_str() {
+            "" => None,
+            path => Some(Transcripts::read(Path::new(path), speech, context)?),
+        };
         let teacher = match recipe.warmstart.teacher.as_str() {
             "" | "random" => None,
             name => Some(factory.reference(&ReferenceQuery {
@@ -47,7 +55,8 @@ impl School {
         };
         let seats = factory.schema().seats;
         let split = recipe.env.split.clone();
-        Ok(School { factory, prompts, settings, population, split, seats, teacher, uniform: recipe.warmstart.uniform })
+        let uniform = recipe.warmstart.uniform;
+        Ok(School { factory, prompts, settings, population, split, seats, teacher, uniform, transcripts })
     }
 
     /// One meta-episode played by the teacher.
@@ -108,8 +117,11 @@ impl School {
 
     /// One step of imitation; the loss before it.
     pub fn step(&self, recipe: &Recipe, step: u64, trainer: &mut dyn Trainer, speech: &Speech) -> Result<f64> {
-        let seed = Seed::new(recipe.seed).child("warmstart").at(step);
-        let batch = self.batch(recipe.warmstart.meta_episodes, seed, speech)?;
+        let (seed, count) = (Seed::new(recipe.seed).child("warmstart"), recipe.warmstart.meta_episodes);
+        let batch = match &self.transcripts {
+            Some(transcripts) => transcripts.batch(step, count, seed),
+            None => self.batch(count, seed.at(step), speech)?,
+        };
         let report = trainer.forward_backward(&batch, &Loss::of(Objective::CrossEntropy))?;
         trainer.optim_step(&recipe.warmstart_step(step))?;
         Ok(report.loss)

@@ -26,6 +26,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Train an agent that adapts; without arguments a small one for Kuhn poker, in minutes
     Train(Train),
+    /// Teach a model the form of an answer, on generated play or on your own transcripts, and keep it
+    Warmstart(Warmstart),
     /// Look at recipes: list them, put them together, explain their keys
     Recipe(Recipe),
     /// Play against a hidden opponent yourself
@@ -78,6 +80,33 @@ pub(crate) struct Train {
     /// Check everything and say what it would take; writes nothing but the resolved recipe, to --out FILE
     #[arg(long, conflicts_with = "resume")]
     pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "`mage train` does this by itself for a new model. Transcripts are one JSON object a line:\n\
+    \n  {\"messages\": [{\"role\": \"user\", \"content\": \"…\"}, {\"role\": \"assistant\", \"content\": \"…\"}]}\n\
+    \n  mage warmstart kuhn --out models/kuhn\
+    \n  mage warmstart paper/kuhn --set model.path=Qwen3-4B --transcripts mine.jsonl --out models/mine\
+    \n  mage train kuhn --set model.path=models/kuhn")]
+pub(crate) struct Warmstart {
+    /// Embedded recipes, methods and TOML files (`mage recipe list`)
+    #[arg(value_name = "RECIPE", default_value = "kuhn")]
+    pub(crate) recipes: Vec<String>,
+    /// The folder the model is written to
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// Conversations to learn from instead of generated play; short for --set warmstart.transcripts=FILE
+    #[arg(long, value_name = "FILE")]
+    pub(crate) transcripts: Option<String>,
+    /// Change one key (`mage recipe explain` lists them)
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Where all random numbers start; short for --set seed=N
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// Threads, 0 for all; short for --set engine.threads=N. Results do not depend on it
+    #[arg(long)]
+    pub(crate) threads: Option<usize>,
 }
 
 #[derive(Debug, Args)]
@@ -148,9 +177,12 @@ pub(crate) struct Play {
     /// Decides opponent, seat and deals; drawn from the clock when left out
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// Say at the end who it was
+    /// Say at the end who it was, or what the policy noted about you
     #[arg(long)]
     pub(crate) reveal: bool,
+    /// Sit down opposite the policy of this training run instead; it gets to know you from episode to episode
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["population", "opponent", "seat", "split", "options", "skip_bad", "turns"])]
+    pub(crate) against: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) whom: Whom,
 }

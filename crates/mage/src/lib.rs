@@ -58,6 +58,7 @@ pub fn run(app: &App, args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let out = Output::new(cli.json, cli.quiet);
     let result = match &cli.command {
         Command::Train(args) => command::train::run(app, args, &out),
+        Command::Warmstart(args) => command::warmstart::run(app, args, &out),
         Command::Recipe(args) => command::recipe::run(args, &out),
         Command::Play(args) => command::play::run(app, args, &out),
         Command::Eval(args) => command::eval::run(app, args, &out),

@@ -2,8 +2,8 @@
 
 use super::{opponents::opponent_kinds, references, rules::Kuhn, words};
 use crate::{
-    Deal, Env, EnvFactory, EnvId, Error, GameEnv, Member, OpponentKinds, OptionDoc, Options, Population, ReferenceDoc,
-    ReferenceMaker, ReferenceQuery, Result, Schema, Task,
+    Deal, Env, EnvFactory, EnvId, Error, GameEnv, Guest, Member, OpponentKinds, OptionDoc, Options, Population,
+    ReferenceDoc, ReferenceMaker, ReferenceQuery, Result, Schema, Task, guest,
     oracle::{Bayes, Candidate, OracleReport, Setting, ceilings},
     registry::unknown_reference,
 };
@@ -77,6 +77,11 @@ impl EnvFactory for KuhnFactory {
         }
         let rival = self.opponents.build(spec)?;
         Ok(Box::new(GameEnv::new(Arc::new(Kuhn), rival, task.seat, options.deal, task.seed)))
+    }
+
+    fn host(&self, task: &Task, visitor: Arc<dyn Guest>) -> Result<Option<Box<dyn Env>>> {
+        let options: KuhnOptions = task.options.read(PLACE)?;
+        Ok(Some(Box::new(guest::table(Kuhn, visitor, task.seat.min(1), options.deal, task.seed))))
     }
 
     fn check(&self, population: &Population) -> Result<()> {

@@ -2,8 +2,8 @@
 
 use super::{opponents::opponent_kinds, oracle::Tables, references, rules::TicTacToe, words};
 use crate::{
-    Deal, Env, EnvFactory, EnvId, Error, GameEnv, OpponentKinds, OptionDoc, Population, ReferenceDoc, ReferenceMaker,
-    ReferenceQuery, Result, Schema, Task, oracle::OracleReport,
+    Deal, Env, EnvFactory, EnvId, Error, GameEnv, Guest, OpponentKinds, OptionDoc, Population, ReferenceDoc,
+    ReferenceMaker, ReferenceQuery, Result, Schema, Task, guest, oracle::OracleReport,
 };
 use serde::Deserialize;
 use std::sync::Arc;
@@ -90,6 +90,10 @@ impl EnvFactory for TicTacToeFactory {
         let rival = self.opponents.build(spec)?;
         let game = Arc::new(TicTacToe);
         Ok(Box::new(GameEnv::new(game, rival, task.seat, Deal::Fresh, task.seed).with_opening(options.opening)))
+    }
+
+    fn host(&self, task: &Task, visitor: Arc<dyn Guest>) -> Result<Option<Box<dyn Env>>> {
+        Ok(Some(Box::new(guest::table(TicTacToe, visitor, task.seat.min(1), Deal::Fresh, task.seed))))
     }
 
     fn check(&self, population: &Population) -> Result<()> {

@@ -74,8 +74,11 @@ section! {
     Warmstart {
         /// Optimiser steps; 0 for none.
         steps: u64 = 250,
-        /// Meta-episodes per step.
+        /// Meta-episodes per step; with transcripts, answers per step.
         meta_episodes: usize = 64,
+        /// A file of conversations to learn from instead of generated play: one JSON object a line, {"messages": [{"role":
+        /// "user", "content": "…"}, {"role": "assistant", "content": "…"}]}. A checkpoint learns from it too.
+        transcripts: String = String::new(),
         /// Who plays: one of the environment's agents (`mage env show`), or `random`.
         teacher: String = String::new(),
         /// How often the teacher's action is replaced by any legal one.
@@ -228,6 +231,8 @@ section! {
         invalid: f64 = 0.2,
         /// Warn when less than this share of reflections states the facts, in environments that have a teacher to say them.
         factual: f64 = 0.5,
+        /// Say what is waited for when no meta-episode ends for so many seconds.
+        patience: f64 = 30.0,
     }
 }
 

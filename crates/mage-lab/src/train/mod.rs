@@ -7,9 +7,11 @@
 mod event;
 mod measure;
 mod parts;
+mod warm;
 
 pub use event::{Event, Outcome};
 pub(crate) use parts::{Parts, runtime};
+pub use warm::warm_start;
 
 use crate::{
     Error, Panel, Result,
@@ -63,8 +65,11 @@ pub struct Training {
     /// 0: go on; 1: stop after the current step; 2: at once.
     stop: Arc<AtomicU8>,
     /// A batch gathered ahead, with `rollout.overlap`.
-    ahead: Option<(Vec<EpisodeRecord>, RolloutTiming)>,
+    ahead: Option<Gathered>,
 }
+
+/// A batch of meta-episodes and what it took.
+type Gathered = (Vec<EpisodeRecord>, RolloutTiming);
 
 impl Training {
     /// A new run in an empty directory.
@@ -158,6 +163,11 @@ impl Training {
         })
     }
 
+    /// Whether there is a seat opposite the policy for a guest.
+    pub fn hosts(&self) -> bool {
+        self.schema.seats > 1
+    }
+
     /// Where the run lives.
     pub fn path(&self) -> &Path {
         self.run.path()
@@ -220,14 +230,10 @@ impl Training {
 
     /// Imitation; `false` when somebody asked to stop, in which case it starts over next time.
     fn warm_up(&mut self, each: &mut dyn FnMut(Event)) -> Result<bool> {
-        let steps = if self.recipe.model.path.is_empty() { self.recipe.warmstart.steps } else { 0 };
-        for step in 0..steps {
-            if self.stop.load(Ordering::Relaxed) > 0 {
-                return Ok(false);
-            }
-            let loss =
-                self.parts.school.step(&self.recipe, step, &mut *self.parts.engines.trainer, &self.parts.speech)?;
-            self.tell(Event::Warmstart { step: step + 1, steps, loss }, each);
+        let untaught = self.recipe.model.path.is_empty() || !self.recipe.warmstart.transcripts.is_empty();
+        let (parts, steps) = (&mut self.parts, if untaught { self.recipe.warmstart.steps } else { 0 });
+        if !parts.warm_up(&self.recipe, steps, &self.stop, each)? {
+            return Ok(false);
         }
         self.parts.engines.trainer.publish(&AdapterName::new(REFERENCE))?;
         self.parts.engines.trainer.publish(&AdapterName::default())?;
@@ -304,16 +310,14 @@ impl Training {
     }
 
     /// The batch of an update, ready to be gathered on any thread.
-    fn gathering(
-        &self,
-        update: u64,
-    ) -> Result<impl FnOnce() -> Result<(Vec<EpisodeRecord>, RolloutTiming)> + Send + use<>> {
+    fn gathering(&self, update: u64) -> Result<impl FnOnce(&mut dyn FnMut(String)) -> Result<Gathered> + Send + use<>> {
         let r = &self.recipe.rollout;
         let params =
             SamplingParams { temperature: r.temperature, top_p: r.top_p, top_k: r.top_k, ..SamplingParams::default() };
         let (rollout, jobs) = (self.rollout(&self.parts.settings, params), self.jobs(update)?);
         let runtime = Arc::clone(&self.runtime);
-        Ok(move || rollout.run(&runtime, &jobs, || ()))
+        let patience = Duration::try_from_secs_f64(self.recipe.watch.patience).unwrap_or(Duration::MAX);
+        Ok(move |waiting: &mut dyn FnMut(String)| rollout.run(&runtime, &jobs, patience, waiting))
     }
 
     fn update(&mut self, each: &mut dyn FnMut(Event)) -> Result<()> {
@@ -321,7 +325,7 @@ impl Training {
         let started = Instant::now();
         let (records, rolled) = match self.ahead.take() {
             Some(batch) => batch,
-            None => self.gathering(update)?()?,
+            None => self.gathering(update)?(&mut |text| self.tell(Event::Warning { text }, each))?,
         };
         let members = self.recipe.rollout.members;
         let lessons = lessons(&records, members, &self.recipe)?;
@@ -333,8 +337,11 @@ impl Training {
         let learned = if self.may_gather_ahead(update + 1) {
             let next = self.gathering(update + 1)?;
             std::thread::scope(|threads| {
-                let next = threads.spawn(next);
+                let (say, said) = std::sync::mpsc::channel();
+                let next = threads.spawn(move || next(&mut |text| _ = say.send(text)));
                 let learned = self.learn(update, &records, &lessons, &reference, &loss);
+                // Ends when the thread does.
+                said.iter().for_each(|text| self.tell(Event::Warning { text }, each));
                 let gathered = next.join().map_err(|_| Error::Stopped("gathering ahead panicked".to_owned()))?;
                 self.ahead = Some(gathered?);
                 learned

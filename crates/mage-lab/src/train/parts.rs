@@ -1,6 +1,6 @@
 //! What must work before a run directory is touched?
 
-use super::Setting;
+use super::{Event, Setting};
 use crate::{
     Error, Result,
     engine::{self, Engines},
@@ -12,7 +12,10 @@ use crate::{
 use mage_core::Settings;
 use mage_engine::{AdapterName, SamplingParams};
 use mage_env::Schema;
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU8, Ordering},
+};
 use tokio::runtime::Runtime;
 
 /// Threads for environments and for waiting; 0 takes as many as there are.
@@ -22,7 +25,7 @@ pub(crate) fn runtime(threads: usize) -> Result<Runtime> {
         n => n,
     };
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let started = builder.worker_threads(threads).thread_name("rollout").build();
+    let started = builder.worker_threads(threads).thread_name("rollout").enable_time().build();
     started.map_err(|e| Error::Stopped(format!("starting threads: {e}")))
 }
 
@@ -56,6 +59,24 @@ impl Parts {
         }
     }
 
+    /// Imitation; `false` when somebody asked to stop.
+    pub(crate) fn warm_up(
+        &mut self,
+        recipe: &Recipe,
+        steps: u64,
+        stop: &AtomicU8,
+        each: &mut dyn FnMut(Event),
+    ) -> Result<bool> {
+        for step in 0..steps {
+            if stop.load(Ordering::Relaxed) > 0 {
+                return Ok(false);
+            }
+            let loss = self.school.step(recipe, step, &mut *self.engines.trainer, &self.speech)?;
+            each(Event::Warmstart { step: step + 1, steps, loss });
+        }
+        Ok(true)
+    }
+
     pub(crate) fn new(recipe: &Recipe, setting: &Setting, schema: &Schema) -> Result<Self> {
         setting.factory.check(&setting.population)?;
         let settings = Arc::new(recipe.settings(schema));
@@ -69,6 +90,8 @@ impl Parts {
             Arc::clone(&setting.prompts),
             Arc::clone(&settings),
             setting.population.clone(),
+            &speech,
+            engines.context,
         )?;
         Ok(Parts { engines, speech, school, settings })
     }

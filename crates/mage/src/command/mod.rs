@@ -1,5 +1,6 @@
 //! One file for each command.
 
+pub(crate) mod against;
 pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod doctor;
@@ -9,3 +10,4 @@ pub(crate) mod model;
 pub(crate) mod play;
 pub(crate) mod recipe;
 pub(crate) mod train;
+pub(crate) mod warmstart;

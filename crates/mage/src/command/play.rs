@@ -3,6 +3,7 @@
 use crate::{
     App,
     cli::Play,
+    command::against,
     keys,
     output::{BOLD, DIM, GOOD, Output, styled},
     pick::pick,
@@ -14,6 +15,9 @@ use serde::Serialize;
 use std::io::{BufRead, IsTerminal, Write, stdin};
 
 pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
+    if let Some(dir) = &args.against {
+        return against::run(app, args, dir, out);
+    }
     let (factory, population) = pick(app, &args.env, &args.whom, out)?;
     let schema = factory.schema();
     let max_turns = args.turns.unwrap_or(schema.max_turns);
@@ -50,7 +54,7 @@ pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
 }
 
 /// A seed nobody chose.
-fn from_clock() -> u64 {
+pub(super) fn from_clock() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     // Six digits: easy to type again with --seed.
     now.map_or(0, |t| u64::from(t.subsec_nanos()) / 1000 + t.as_secs()) % 1_000_000
@@ -244,7 +248,7 @@ impl Sitting<'_> {
 }
 
 /// The first of the actions; a person reads no more than that.
-fn listed(actions: &[String]) -> String {
+pub(super) fn listed(actions: &[String]) -> String {
     const SHOWN: usize = 20;
     let first = actions.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
     match actions.len().saturating_sub(SHOWN) {
@@ -255,7 +259,7 @@ fn listed(actions: &[String]) -> String {
 
 /// What the typed text stands for: the one legal action it begins; the one whose name in brackets it begins, as in
 /// `click[next >]`; in a turn of several words, the one that each word begins; or the text itself.
-fn completed(typed: &str, legal: &[String]) -> String {
+pub(super) fn completed(typed: &str, legal: &[String]) -> String {
     let actions = || legal.iter().map(|a| (a.as_str(), a.as_str()));
     let in_brackets = || legal.iter().filter_map(|a| Some((a.split_once('[')?.1.strip_suffix(']')?, a.as_str())));
     if let Some(action) = begun(typed, actions()).or_else(|| begun(typed, in_brackets())) {
@@ -279,7 +283,7 @@ fn begun<'a>(typed: &str, named: impl Iterator<Item = (&'a str, &'a str)>) -> Op
     begun.iter().all(|(name, _)| name.starts_with(shortest.as_str())).then_some(*action)
 }
 
-fn plural(n: u32, what: &str) -> String {
+pub(super) fn plural(n: u32, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 

@@ -34,13 +34,7 @@ pub(crate) fn run(app: &App, args: &Train, out: &Output) -> anyhow::Result<()> {
     if args.dry_run {
         return dry_run(args, &recipe, &setting, out);
     }
-    let stop = Arc::new(AtomicU8::new(0));
-    let handler = Arc::clone(&stop);
-    ctrlc::set_handler(move || match handler.fetch_add(1, Ordering::Relaxed) {
-        0 => eprintln!("\nstopping after this update; press Ctrl-C again to stop at once"),
-        _ => std::process::exit(130),
-    })
-    .context("cannot listen for Ctrl-C")?;
+    let stop = stop_on_ctrl_c("stopping after this update; press Ctrl-C again to stop at once")?;
     let mut screen = Screen::new(*out);
     let mut training = match &args.resume {
         Some(dir) => Training::resume(recipe, setting, dir, args.force, Arc::clone(&stop), &mut |e| screen.show(e))?,
@@ -63,7 +57,19 @@ pub(crate) fn run(app: &App, args: &Train, out: &Output) -> anyhow::Result<()> {
             styled(BOLD, format!("mage train --resume {}", dir.display()))
         ));
     }
-    report(&outcome, &dir, out)
+    report(&outcome, &dir, training.hosts(), out)
+}
+
+/// Counts Ctrl-C: the first asks to stop and says so, the second stops at once.
+pub(super) fn stop_on_ctrl_c(says: &'static str) -> anyhow::Result<Arc<AtomicU8>> {
+    let stop = Arc::new(AtomicU8::new(0));
+    let handler = Arc::clone(&stop);
+    ctrlc::set_handler(move || match handler.fetch_add(1, Ordering::Relaxed) {
+        0 => eprintln!("\n{says}"),
+        _ => std::process::exit(130),
+    })
+    .context("cannot listen for Ctrl-C")?;
+    Ok(stop)
 }
 
 /// The recipe of a new run, or that of the run to be resumed with what the user changes.
@@ -81,7 +87,7 @@ fn recipe(args: &Train) -> anyhow::Result<Recipe> {
     composer.finish().map_err(usage)
 }
 
-fn setting(app: &App, recipe: &Recipe) -> anyhow::Result<Setting> {
+pub(super) fn setting(app: &App, recipe: &Recipe) -> anyhow::Result<Setting> {
     let factory = Arc::clone(app.registry.get(&recipe.env.name).map_err(usage)?);
     let population = match recipe.env.population.as_str() {
         "" => factory.default_population(),
@@ -138,7 +144,7 @@ fn minutes(seconds: f64) -> String {
 }
 
 /// Shows a run as it goes: a bar on a terminal, lines elsewhere, events for programs.
-struct Screen {
+pub(super) struct Screen {
     out: Output,
     bar: Option<ProgressBar>,
     /// What the bar counts.
@@ -149,12 +155,12 @@ struct Screen {
 }
 
 impl Screen {
-    fn new(out: Output) -> Self {
+    pub(super) fn new(out: Output) -> Self {
         let terminal = std::io::stderr().is_terminal();
         Screen { out, bar: None, counting: "", terminal, told: Instant::now(), updates: 0 }
     }
 
-    fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
@@ -180,7 +186,7 @@ impl Screen {
         }
     }
 
-    fn show(&mut self, event: Event) {
+    pub(super) fn show(&mut self, event: Event) {
         if self.out.json {
             if !matches!(event, Event::Judging { .. }) {
                 let _ = self.out.object(&event);
@@ -244,7 +250,7 @@ fn estimate(e: &Estimate) -> String {
     if e.se == 0.0 { score(e.mean) } else { format!("{} ± {:.3}", score(e.mean), e.se) }
 }
 
-fn report(outcome: &Outcome, dir: &Path, out: &Output) -> anyhow::Result<()> {
+fn report(outcome: &Outcome, dir: &Path, hosts: bool, out: &Output) -> anyhow::Result<()> {
     let (Some(after), Some(blanked)) = (&outcome.after, &outcome.blanked) else { return Ok(()) };
     let how = if after.exact { "expected over all that can happen" } else { "as played" };
     out.line(format!(
@@ -321,5 +327,8 @@ fn report(outcome: &Outcome, dir: &Path, out: &Output) -> anyhow::Result<()> {
             last_model(dir)?.display()
         ),
     ))?;
+    if hosts {
+        out.line(format!("play against it: {}", styled(BOLD, format!("mage play --against {}", dir.display()))))?;
+    }
     Ok(())
 }

@@ -1,0 +1,59 @@
+//! How does one play against a trained policy?
+//!
+//! A [`Guest`] takes the place of the opponents the policy was trained on; the policy meets it as it met them, over several
+//! episodes, with its own notes in between.
+
+use crate::{
+    Error, Result, engine, recipe::Recipe, rollout::Rollout, run_dir::last_model, speech::Speech, train::Setting,
+};
+use mage_core::EpisodeRecord;
+use mage_engine::{AdapterName, SamplingParams};
+use mage_env::{Guest, Seed};
+use std::{path::Path, sync::Arc};
+
+/// A trained policy that waits for company.
+pub struct Hosted {
+    rollout: Rollout,
+    setting: Setting,
+    split: String,
+    seats: u8,
+}
+
+impl Hosted {
+    /// The newest policy of a run, for meta-episodes of `episodes`.
+    pub fn open(run: &Path, recipe: &Recipe, setting: Setting, episodes: u32) -> Result<Self> {
+        let schema = setting.factory.schema();
+        let mut settings = recipe.eval_settings(&schema);
+        let room = settings.slots as u32 + 1;
+        if recipe.play.form == mage_core::prompt::Size::Compact && episodes > room {
+            let problem = format!("its prompt has room for {room} episodes, not {episodes}");
+            return Err(Error::Run { path: run.to_owned(), problem });
+        }
+        settings.episodes = episodes;
+        let (sampler, renderer) = engine::sampler(&last_model(run)?, recipe.engine.threads)?;
+        let temperature = if recipe.eval.greedy { 0.0 } else { recipe.rollout.temperature };
+        let rollout = Rollout {
+            factory: Arc::clone(&setting.factory),
+            prompts: Arc::clone(&setting.prompts),
+            settings: Arc::new(settings),
+            speech: Arc::new(Speech::new(renderer, recipe.play.form, recipe.play.thinking)?),
+            sampler,
+            params: SamplingParams { temperature, ..SamplingParams::default() },
+            weights: AdapterName::default(),
+            label: "policy".to_owned(),
+            refills: 0,
+        };
+        Ok(Hosted { rollout, split: recipe.eval.split.clone(), seats: schema.seats, setting })
+    }
+
+    /// Plays one meta-episode against `guest`, from the seats the policy was trained for.
+    pub fn play(&self, guest: Arc<dyn Guest>, seed: Seed) -> Result<EpisodeRecord> {
+        let task = self.setting.population.draw(&self.split, self.seats, seed)?;
+        let env = self.setting.factory.host(&task, guest)?.ok_or_else(|| Error::Recipe {
+            place: "env.name".to_owned(),
+            problem: format!("{} has no other seat to sit down in", task.env),
+        })?;
+        let runtime = crate::train::runtime(1)?;
+        runtime.block_on(self.rollout.play_in(env, &task, seed.child("agent"), |_| (), |_, _| ()))
+    }
+}

@@ -1,0 +1,34 @@
+//! A warm start by itself: what does it leave behind?
+
+use super::{Event, Parts, Setting};
+use crate::{Error, Result, recipe::Recipe};
+use std::{path::Path, sync::atomic::AtomicU8};
+
+/// Makes or opens the recipe's model, teaches it the form of an answer, and leaves a checkpoint folder at `out`: whole, or,
+/// when somebody asks to stop (`false`), not at all.
+pub fn warm_start(
+    recipe: &Recipe,
+    setting: &Setting,
+    out: &Path,
+    stop: &AtomicU8,
+    each: &mut dyn FnMut(Event),
+) -> Result<bool> {
+    if out.exists() {
+        let problem = "it is there already; give a folder that is not".to_owned();
+        return Err(Error::Run { path: out.to_owned(), problem });
+    }
+    let mut parts = Parts::new(recipe, setting, &setting.factory.schema())?;
+    if !parts.warm_up(recipe, recipe.warmstart.steps, stop, each)? {
+        return Ok(false);
+    }
+    let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
+    let name = out.file_name().unwrap_or_default().to_string_lossy();
+    let unfinished = folder.join(format!(".{name}.{}", std::process::id()));
+    let saved = parts.engines.trainer.save(&unfinished).map_err(Error::from);
+    let placed = saved.and_then(|()| std::fs::rename(&unfinished, out).map_err(Error::io(out)));
+    if placed.is_err() {
+        let _ = std::fs::remove_dir_all(&unfinished);
+    }
+    placed.map(|()| true)
+}

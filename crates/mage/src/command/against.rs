@@ -1,0 +1,205 @@
+//! `mage play --against RUN`: sit down opposite a trained policy.
+//!
+//! The policy plays on a thread of its own and asks for a move when it is the person's turn; a person who leaves is not
+//! waited for.
+
+use crate::{
+    App,
+    cli::Play,
+    command::{
+        play::{completed, from_clock, listed, plural},
+        train::setting,
+    },
+    output::{BOLD, DIM, GOOD, Output, styled},
+    table::table,
+    usage,
+};
+use mage_core::Purpose;
+use mage_env::{Guest, GuestView, Seed};
+use mage_lab::{Hosted, run_dir::RunDir};
+use serde::Serialize;
+use std::{
+    io::{BufRead, stdin},
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        mpsc::{Receiver, Sender, channel},
+    },
+};
+
+/// What the person is told.
+enum Said {
+    Turn(GuestView),
+    Refused(String),
+    Over(GuestView, f32),
+}
+
+/// The person's chair.
+struct Chair {
+    said: Sender<Said>,
+    typed: Mutex<Receiver<String>>,
+}
+
+impl Guest for Chair {
+    fn act(&self, view: &GuestView, read: &dyn Fn(&str) -> Result<usize, String>) -> usize {
+        let typed = self.typed.lock().expect("only one game is played");
+        let _ = self.said.send(Said::Turn(view.clone()));
+        // Once the person has left, any move will do: nobody looks at it.
+        while let Ok(text) = typed.recv() {
+            match read(&completed(text.trim(), &view.legal)) {
+                Ok(choice) => return choice,
+                Err(reason) => _ = self.said.send(Said::Refused(reason)),
+            }
+        }
+        0
+    }
+
+    fn over(&self, view: &GuestView, score: f32) {
+        let _ = self.said.send(Said::Over(view.clone(), score));
+    }
+}
+
+/// What programs are told (`--json`): one object a line; actions are read from stdin, one a line.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Event<'a> {
+    Start { env: &'a str, episodes: u32 },
+    Turn { seat: u8, observation: &'a str, legal: &'a [String] },
+    Refused { reason: &'a str },
+    End { episode: usize, observation: &'a str, score: f32 },
+    Close { scores: &'a [f32], notes: Option<&'a [String]> },
+}
+
+pub(crate) fn run(app: &App, args: &Play, dir: &Path, out: &Output) -> anyhow::Result<()> {
+    let recipe = RunDir::recipe(dir).map_err(usage)?;
+    let setting = setting(app, &recipe)?;
+    let title = setting.factory.schema().title;
+    let rules = |seat| app.prompts.get(&recipe.env.name).and_then(|p| p.rules(seat)).unwrap_or_default();
+    let hosted = Hosted::open(dir, &recipe, setting, args.episodes).map_err(usage)?;
+    let seed = Seed::new(args.seed.unwrap_or_else(from_clock));
+    let ((say, said), (type_in, typed)) = (channel(), channel());
+    let chair = Arc::new(Chair { said: say, typed: Mutex::new(typed) });
+    let playing = std::thread::spawn(move || hosted.play(chair, seed));
+
+    match out.json {
+        true => out.object(&Event::Start { env: &recipe.env.name, episodes: args.episodes })?,
+        false => {
+            let (episodes, policy) = (plural(args.episodes, "episode"), dir.display());
+            out.line(format!("{}: {episodes} against the policy of {policy}.", styled(BOLD, title)))?;
+            out.hint(format!("? shows the rules, q leaves. (--seed {} deals this again.)", seed.value()));
+        }
+    }
+    let mut scores = Vec::new();
+    let mut now: Option<GuestView> = None;
+    let left = loop {
+        match said.recv() {
+            Err(_) => break false,
+            Ok(Said::Over(view, score)) => {
+                scores.push(score);
+                ended(&view, scores.len(), score, out)?;
+                now = None;
+                continue;
+            }
+            Ok(Said::Turn(view)) => {
+                if out.json {
+                    let (seat, observation, legal) = (view.seat, &*view.text, &*view.legal);
+                    out.object(&Event::Turn { seat, observation, legal })?;
+                } else {
+                    if now.is_none() {
+                        out.line(format!("\n{}", styled(BOLD, format!("Episode {}", scores.len() + 1))))?;
+                    }
+                    show(&view, out)?;
+                }
+                now = Some(view);
+            }
+            Ok(Said::Refused(reason)) => refuse(&reason, out)?,
+        }
+        let Some(view) = &now else { continue };
+        match ask(view, &rules, out)? {
+            Some(text) => _ = type_in.send(text),
+            None => break true,
+        }
+    };
+    drop(type_in);
+    let record = match left {
+        true => None,
+        false => Some(playing.join().map_err(|_| anyhow::anyhow!("the policy's thread panicked"))??),
+    };
+    if let Some(error) = record.as_ref().and_then(|r| r.error.as_ref()) {
+        anyhow::bail!("the game could not be played to its end: {error}");
+    }
+    let notes: Option<Vec<String>> = record.filter(|_| args.reveal).map(|r| {
+        let notes = r.calls.iter().filter(|c| c.purpose == Purpose::Reflect);
+        notes.map(|c| c.answer.text.clone()).collect()
+    });
+    close(&scores, notes.as_deref(), out)
+}
+
+/// The next line that is for the game; `None` when the person leaves.
+fn ask(view: &GuestView, rules: &dyn Fn(u8) -> String, out: &Output) -> anyhow::Result<Option<String>> {
+    loop {
+        if !out.json {
+            let few = view.legal.join("/");
+            out.ask(if few.len() <= 60 { format!("your move ({few})> ") } else { "your move> ".to_owned() })?;
+        }
+        let mut line = String::new();
+        if stdin().lock().read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        match line.trim() {
+            "q" | "quit" | "exit" => return Ok(None),
+            "?" | "help" => {
+                let rules = rules(view.seat);
+                refuse(&format!("{}\n\npossible here: {}", rules.trim_end(), listed(&view.legal)), out)?;
+            }
+            _ => return Ok(Some(line)),
+        }
+    }
+}
+
+fn show(view: &GuestView, out: &Output) -> anyhow::Result<()> {
+    match &view.picture {
+        Some(picture) => out.line(format!("\n{picture}\n")),
+        None => out.line(&view.text),
+    }
+}
+
+fn refuse(reason: &str, out: &Output) -> anyhow::Result<()> {
+    match out.json {
+        true => out.object(&Event::Refused { reason }),
+        false => out.line(styled(DIM, reason)),
+    }
+}
+
+fn ended(view: &GuestView, episode: usize, score: f32, out: &Output) -> anyhow::Result<()> {
+    if out.json {
+        return out.object(&Event::End { episode, observation: &view.text, score });
+    }
+    show(view, out)?;
+    out.line(match score {
+        s if s > 0.0 => styled(GOOD, format!("You won ({s:+}).")),
+        s if s < 0.0 => format!("You lost ({s:+})."),
+        _ => "Nobody won.".to_owned(),
+    })
+}
+
+fn close(scores: &[f32], notes: Option<&[String]>, out: &Output) -> anyhow::Result<()> {
+    if out.json {
+        return out.object(&Event::Close { scores, notes });
+    }
+    if scores.is_empty() {
+        return out.line("\nNothing was played to the end.");
+    }
+    let rows = scores.iter().enumerate().map(|(i, s)| vec![(i + 1).to_string(), format!("{s:+}")]);
+    out.line(format!("\n{}", table(&["episode", "you"], rows)))?;
+    match notes {
+        Some(notes) => notes
+            .iter()
+            .enumerate()
+            .try_for_each(|(i, note)| out.line(format!("after episode {} it noted: {note}", i + 1))),
+        None => {
+            out.hint("What it noted about you stays hidden; --reveal tells.");
+            Ok(())
+        }
+    }
+}

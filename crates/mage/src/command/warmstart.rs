@@ -1,0 +1,45 @@
+//! `mage warmstart`: teach a model the form of an answer.
+
+use crate::{
+    App,
+    cli::Warmstart,
+    command::{
+        recipe::compose,
+        train::{Screen, setting, stop_on_ctrl_c},
+    },
+    output::{BOLD, Output, styled},
+    usage,
+};
+use mage_lab::train::warm_start;
+
+pub(crate) fn run(app: &App, args: &Warmstart, out: &Output) -> anyhow::Result<()> {
+    let mut set = args.set.clone();
+    set.extend(args.seed.map(|s| format!("seed={s}")));
+    set.extend(args.threads.map(|t| format!("engine.threads={t}")));
+    // A path is text, whatever it looks like.
+    set.extend(args.transcripts.as_ref().map(|f| format!("warmstart.transcripts={}", serde_json::json!(f))));
+    let recipe = compose(&args.recipes, &set)?;
+    let setting = setting(app, &recipe)?;
+    let stop = stop_on_ctrl_c("stopping; nothing will be written")?;
+    let mut screen = Screen::new(*out);
+    let mut last = f64::NAN;
+    let finished = warm_start(&recipe, &setting, &args.out, &stop, &mut |event| {
+        if let mage_lab::train::Event::Warmstart { loss, .. } = &event {
+            last = *loss;
+        }
+        screen.show(event);
+    });
+    screen.clear();
+    if !finished.map_err(usage)? {
+        out.hint("stopped; nothing was written");
+        std::process::exit(130);
+    }
+    let model = args.out.display().to_string();
+    if out.json {
+        let steps = recipe.warmstart.steps;
+        return out.object(&serde_json::json!({ "event": "finished", "model": model, "steps": steps, "loss": last }));
+    }
+    out.line(format!("model: {model}"))?;
+    let recipes = args.recipes.join(" ");
+    out.line(format!("train it: {}", styled(BOLD, format!("mage train {recipes} --set model.path={model}"))))
+}

@@ -1,0 +1,148 @@
+//! What comes before and after training: warm starts by themselves, and playing against what was trained.
+
+use std::{
+    fs,
+    io::Write,
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+fn mage(args: &[&str], input: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mage"));
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // Whoever has seen enough closes the pipe; that is its right.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[track_caller]
+fn ok(output: Output) -> String {
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+const SMALL: [&str; 14] = [
+    "--set",
+    "warmstart.steps=4",
+    "--set",
+    "warmstart.meta_episodes=8",
+    "--set",
+    "optim.updates=1",
+    "--set",
+    "rollout.groups=2",
+    "--set",
+    "model.hidden_size=16",
+    "--set",
+    "eval.final_tasks=6",
+    "--set",
+    "eval.tasks=6",
+];
+
+fn trained(recipe: &str, run: &Path) -> String {
+    ok(mage(&[&["train", recipe, "--quiet", "--out", run.to_str().unwrap()], &SMALL[..]].concat(), ""))
+}
+
+#[test]
+fn a_person_can_sit_down_opposite_the_result() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("kuhn");
+    let path = run.to_str().unwrap();
+    let closing = trained("kuhn", &run);
+    assert!(closing.contains(&format!("mage play --against {path}")), "{closing}");
+
+    // Whatever the cards and the seat, passing is possible in every turn of the person.
+    let play = ["play", "--against", path, "--seed", "4"];
+    let shown = ok(mage(&play, "?\nraise\np\np\np\np\np\np\n"));
+    for words in ["Episode 1", "Episode 3", "possible here", "Kuhn poker: 3 episodes", "episode  you"] {
+        assert!(shown.contains(words), "`{words}` is missing:\n{shown}");
+    }
+    assert!(!shown.contains("it noted"), "{shown}");
+    assert!(
+        ok(mage(&[&play[..], &["--reveal"]].concat(), "p\np\np\np\np\np\n")).contains("after episode 2 it noted: ")
+    );
+    assert!(ok(mage(&play, "q\n")).contains("Nothing was played to the end"));
+
+    let events = ok(mage(&[&play[..], &["--json"]].concat(), "PASS\nPASS\nPASS\nPASS\nPASS\nPASS\n"));
+    let events: Vec<serde_json::Value> = events.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(events.iter().filter(|e| e["event"] == "end").count(), 3, "{events:?}");
+    assert_eq!(events.last().unwrap()["scores"].as_array().unwrap().len(), 3);
+    // The same cards, the same luck, the same answers: the same scores.
+    let again = ok(mage(&[&play[..], &["--json"]].concat(), "PASS\nPASS\nPASS\nPASS\nPASS\nPASS\n"));
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(again.lines().last().unwrap()).unwrap(),
+        *events.last().unwrap()
+    );
+
+    let long = mage(&["play", "--against", path, "-n", "9"], "");
+    assert!(text(&long.stderr).contains("room for 3 episodes"), "{}", text(&long.stderr));
+    let none = mage(&["play", "--against", dir.path().join("none").to_str().unwrap()], "");
+    assert_eq!(none.status.code(), Some(2), "{}", text(&none.stderr));
+}
+
+#[test]
+fn a_board_is_drawn_for_the_person_who_moves_second() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("board");
+    trained("tictactoe-blind", &run);
+    let moves: String = (1..=3).flat_map(|r| (1..=3).map(move |c| format!("({r}, {c})\n"))).collect();
+    let shown = ok(mage(&["play", "--against", run.to_str().unwrap(), "-n", "1", "--seed", "1"], &moves.repeat(3)));
+    assert!(shown.contains("Tic-Tac-Toe: 1 episode against") && shown.contains("episode  you"), "{shown}");
+}
+
+#[test]
+fn a_warm_start_leaves_a_model_to_train() {
+    let dir = tempfile::tempdir().unwrap();
+    let (model, run) = (dir.path().join("models/warm"), dir.path().join("run"));
+    let (model_path, run_path) = (model.to_str().unwrap(), run.to_str().unwrap());
+    let warm = |more: &[&str]| {
+        let small = ["--set", "warmstart.steps=4", "--set", "model.hidden_size=16"];
+        mage(&[&["warmstart", "kuhn", "--out", model_path][..], &small, more].concat(), "")
+    };
+    let said = ok(warm(&[]));
+    assert!(said.contains(&format!("mage train kuhn --set model.path={model_path}")), "{said}");
+    let again = warm(&[]);
+    assert!(text(&again.stderr).contains("there already"), "{}", text(&again.stderr));
+    let path = format!("model.path={model_path}");
+    ok(mage(&[&["train", "kuhn", "--quiet", "--out", run_path, "--set", &path], &SMALL[..]].concat(), ""));
+    // The checkpoint was not warmed up a second time: its first judgement is that of the folder.
+    let resolved = fs::read_to_string(run.join("recipe.resolved.toml")).unwrap();
+    assert!(resolved.contains(model_path), "{resolved}");
+}
+
+#[test]
+fn a_model_learns_from_transcripts_and_bad_ones_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("said.jsonl");
+    let learn = |lines: &str, name: &str| {
+        fs::write(&file, lines).unwrap();
+        let out = dir.path().join(name);
+        let args = ["warmstart", "kuhn", "--json", "--quiet", "--transcripts", file.to_str().unwrap(), "--out"];
+        let set = ["--set", "warmstart.steps=60", "--set", "warmstart.learning_rate=0.01"];
+        mage(&[&args[..], &[out.to_str().unwrap()], &set].concat(), "")
+    };
+    let line = |question: &str, answer: &str| serde_json::json!({"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]});
+    // Two questions with an answer each: whoever has learned them is sure of every word.
+    let said = ok(learn(&format!("{}\n\n{}\n", line("BOS GO", "END"), line("GO BOS", "BOS")), "taught"));
+    let events: Vec<serde_json::Value> = said.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let loss = |e: &serde_json::Value| e["loss"].as_f64().unwrap();
+    assert!(loss(&events[0]) > 1.0 && loss(events.last().unwrap()) < 0.1, "{} {}", events[0], events.last().unwrap());
+
+    for (lines, problem) in [
+        ("", "it is empty"),
+        ("{\"messages\": [{\"role\": \"user\", \"content\": \"GO\"}]}", "line 1: no message is from the assistant"),
+        (&format!("{}\nnonsense\n", line("GO", "END")), "line 2: expected"),
+        (&line("GO", "hello").to_string(), "no word `hello`"),
+        (&line(&"GO ".repeat(300).trim_end().to_owned(), "END").to_string(), "room for 256"),
+        ("{\"messages\": [{\"role\": \"robot\", \"content\": \"GO\"}]}", "robot"),
+    ] {
+        let refused = learn(lines, "refused");
+        let stderr = text(&refused.stderr);
+        assert!(refused.status.code() == Some(2) && stderr.contains(problem), "`{problem}` is missing: {stderr}");
+        assert!(!dir.path().join("refused").exists());
+    }
+}
