@@ -8,7 +8,7 @@ use crate::{
 };
 use mage_core::EpisodeRecord;
 use mage_engine::{AdapterName, SamplingParams};
-use mage_env::{Guest, Seed};
+use mage_env::{Guest, Hash, Seed};
 use std::{path::Path, sync::Arc};
 
 /// A trained policy that waits for company.
@@ -35,6 +35,7 @@ impl Hosted {
         let rollout = Rollout {
             factory: Arc::clone(&setting.factory),
             prompts: Arc::clone(&setting.prompts),
+            method: Hash::of(&settings),
             settings: Arc::new(settings),
             speech: Arc::new(Speech::new(renderer, recipe.play.form, recipe.play.thinking)?),
             sampler,

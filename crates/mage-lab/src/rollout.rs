@@ -28,6 +28,8 @@ pub struct Rollout {
     pub prompts: Arc<PromptSet>,
     /// How meta-episodes are played.
     pub settings: Arc<Settings>,
+    /// The settings' hash, for the records.
+    pub method: Hash,
     /// Turns calls into tokens.
     pub speech: Arc<Speech>,
     /// Answers.
@@ -172,13 +174,8 @@ impl Rollout {
     }
 
     fn key(&self, task: &Task, seed: Seed) -> RecordKey {
-        RecordKey {
-            panel: Hash::of(&[task.hash()]),
-            task: task.hash(),
-            method: Hash::of(&*self.settings),
-            weights: self.label.clone(),
-            seed,
-        }
+        let task = task.hash();
+        RecordKey { panel: Hash::of(&[task]), task, method: self.method, weights: self.label.clone(), seed }
     }
 
     fn failed(&self, task: &Task, seed: Seed, error: String) -> EpisodeRecord {

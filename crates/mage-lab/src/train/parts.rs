@@ -11,7 +11,7 @@ use crate::{
 };
 use mage_core::Settings;
 use mage_engine::{AdapterName, SamplingParams};
-use mage_env::Schema;
+use mage_env::{Hash, Schema};
 use std::sync::{
     Arc,
     atomic::{AtomicU8, Ordering},
@@ -49,6 +49,7 @@ impl Parts {
         Rollout {
             factory: Arc::clone(&setting.factory),
             prompts: Arc::clone(&setting.prompts),
+            method: Hash::of(&*settings),
             settings,
             speech: Arc::clone(&self.speech),
             sampler: Arc::clone(&self.engines.sampler),
