@@ -1,6 +1,7 @@
 //! Sokoban for the registry.
 
 use super::{
+    ceilings::ceilings,
     generate::Generator,
     options::{SokobanOptions, TRAIN_SEEDS, VALIDATION_SEEDS, docs},
     planner::{COUNTED, LEFT, Optimal, REFLECTION_WORDS},
@@ -11,7 +12,7 @@ use super::{
 };
 use crate::{
     Conformance, Env, EnvFactory, EnvId, Error, Options, Population, ReferenceDoc, ReferenceMaker, ReferenceQuery,
-    Result, Schema, Task, sokoban::Move,
+    Result, Schema, SolvedSplit, Task, WorldSolver, sokoban::Move,
 };
 use rand::{RngExt, seq::IndexedRandom};
 use std::{path::Path, sync::Arc};
@@ -46,6 +47,13 @@ impl SokobanFactory {
     }
 }
 
+impl SokobanFactory {
+    /// The room of a task.
+    pub(super) fn world(&self, task: &Task, options: &SokobanOptions) -> Result<SokobanWorld> {
+        SokobanWorld::new(&self.level(task, options)?, options.world())
+    }
+}
+
 impl EnvFactory for SokobanFactory {
     fn id(&self) -> EnvId {
         ID
@@ -60,7 +68,7 @@ impl EnvFactory for SokobanFactory {
             summary: "push every box onto a target; nothing can be pulled back".to_owned(),
             unit: "points per room".to_owned(),
             seats: 1,
-            max_turns: 7,
+            max_turns: SokobanOptions::default().max_turns(),
             options: docs(),
             opponents: Vec::new(),
             compact_words: words.chain(counts).collect(),
@@ -78,8 +86,7 @@ impl EnvFactory for SokobanFactory {
                 format!("opponent `{}`: nobody sits opposite", opponent.name),
             ));
         }
-        let level = self.level(task, &options)?;
-        Ok(Box::new(SokobanWorld::new(&level, options.world())?))
+        Ok(Box::new(self.world(task, &options)?))
     }
 
     fn check(&self, population: &Population) -> Result<()> {
@@ -127,7 +134,26 @@ impl EnvFactory for SokobanFactory {
         }
     }
 
+    fn max_turns(&self, population: &Population, split: &str) -> Result<u32> {
+        let options: SokobanOptions = population.options_in(split).read(PLACE)?;
+        options.check()?;
+        Ok(options.max_turns())
+    }
+
+    fn solver(&self) -> Option<&dyn WorldSolver> {
+        Some(self)
+    }
+
     fn conform(&self, golden: &Path, _data: Option<&Path>) -> Result<Conformance> {
         super::conform::conform(golden)
+    }
+}
+
+impl WorldSolver for SokobanFactory {
+    fn solve(&self, population: &Population, split: &str, each: &mut dyn FnMut(usize, usize)) -> Result<SolvedSplit> {
+        let options: SokobanOptions = population.options_in(split).read(PLACE)?;
+        options.check()?;
+        let stock = options.levels.as_deref().map(|path| self.library.get(path)).transpose()?.map(|l| l.len());
+        ceilings(self, population, split, &options, stock, each)
     }
 }
