@@ -14,8 +14,11 @@ use super::{
 use crate::{End, Env, Outcome, ParsedAction, Population, Result, Rng, Seed, SolvedSplit, SolvedTask};
 use rand::{RngExt, seq::IndexedRandom};
 
-/// How many generated rooms are looked at, and at most how many levels of a file.
+/// How many generated rooms are looked at.
 const ROOMS: usize = 1000;
+
+/// At most how many levels of files are, which take longer.
+const LEVELS: usize = 200;
 
 /// Ceilings of a split; `stock` is how many levels its files have.
 pub(super) fn ceilings(
@@ -31,7 +34,7 @@ pub(super) fn ceilings(
     let seed = Seed::new(0).child("sokoban ceilings");
     // Levels are taken evenly from the whole file, none twice; one that was chosen is the only one.
     let levels = stock.filter(|_| options.level.is_none());
-    let count = if options.level.is_some() { 1 } else { levels.map_or(ROOMS, |n| n.min(ROOMS)) };
+    let count = if options.level.is_some() { 1 } else { levels.map_or(ROOMS, |n| n.min(LEVELS)) };
     let mut tasks = Vec::with_capacity(count);
     for i in 0..count {
         let own = seed.at(i as u64);

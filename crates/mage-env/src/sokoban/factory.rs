@@ -105,18 +105,21 @@ impl EnvFactory for SokobanFactory {
     }
 
     /// The paper's rooms: two boxes, other rooms for validation, one and three boxes out of domain. The reference's seed
-    /// ranges keep training and validation apart. Further splits play Boxoban's levels, where they are at hand.
+    /// ranges keep training and validation apart. Further splits play Boxoban's levels, where they are at hand, with enough
+    /// moves for the shortest solutions of nearly all of them.
     fn default_population(&self) -> Population {
-        let boxoban = |folder: &str| Options::default().with("levels", format!("boxoban/{folder}"));
+        let boxoban = |folder: &str, moves: u32| {
+            Options::default().with("levels", format!("boxoban/{folder}")).with("budget", moves)
+        };
         let validation = || Options::default().with("seeds", VALIDATION_SEEDS.to_vec());
         let mut population = Population::without_opponents(ID);
         population.options = Options::default().with("boxes", 2).with("seeds", TRAIN_SEEDS.to_vec());
         population.overrides = [
             ("in-domain", validation()),
             ("out-of-domain", validation().with("boxes", vec![1, 3])),
-            ("boxoban", boxoban("unfiltered/test")),
-            ("boxoban-medium", boxoban("medium/valid")),
-            ("boxoban-hard", boxoban("hard")),
+            ("boxoban", boxoban("unfiltered/test", 90)),
+            ("boxoban-medium", boxoban("medium/valid", 150)),
+            ("boxoban-hard", boxoban("hard", 150)),
         ]
         .map(|(split, options)| (split.to_owned(), options))
         .into();

@@ -206,7 +206,7 @@ pub fn opponent_kinds() -> OpponentKinds<TicTacToe> {
     );
     kinds.add(
         "mcts",
-        "tree search with `simulations` playouts a move (1 to 10000, default 100); `uct_c` (default 1.4), `solve` (default \
+        "tree search with `simulations` playouts a move (1 to 1000, default 100); `uct_c` (default 1.4), `solve` (default \
          true)",
         |params| searching(params.read(SEARCHING)?),
     );
@@ -224,9 +224,9 @@ pub fn opponent_kinds() -> OpponentKinds<TicTacToe> {
 
 const SEARCHING: &str = "opponent of kind `mcts`";
 
-/// The most playouts a move. A thousand draw 99 of 100 games against a perfect player, and a thorough report asks for some
-/// hundred thousand moves.
-const MOST_SIMULATIONS: u64 = 10_000;
+/// The most playouts a move: the paper's strongest. A thousand draw 99 of 100 games against a perfect player, and a report
+/// on how to answer them asks for some hundred thousand moves.
+const MOST_SIMULATIONS: u64 = 1_000;
 
 fn searching(p: MctsParams) -> Result<Strategy<TicTacToe>> {
     if !(1..=MOST_SIMULATIONS).contains(&p.simulations) {
@@ -343,14 +343,14 @@ mod tests {
             let spec = crate::OpponentSpec { params, ..crate::OpponentSpec::of_kind(kind) };
             kinds.build(&spec).map(drop).map_err(|e| e.to_string())
         };
-        for kind in ["mcts", "mcts-1", "mcts-250", "mcts-10000"] {
+        for kind in ["mcts", "mcts-1", "mcts-250", "mcts-1000"] {
             assert_eq!(build(kind, Options::default()), Ok(()), "{kind}");
         }
         assert_eq!(build("mcts-25", Options::default().with("solve", false)), Ok(()));
         for (kind, params, expected) in [
-            ("mcts-0", Options::default(), "0 simulations a move; there may be 1 to 10000"),
-            ("mcts-10001", Options::default(), "10001 simulations a move; there may be 1 to 10000"),
-            ("mcts", Options::default().with("simulations", 4_000_000_000_u64), "there may be 1 to 10000"),
+            ("mcts-0", Options::default(), "0 simulations a move; there may be 1 to 1000"),
+            ("mcts-1001", Options::default(), "1001 simulations a move; there may be 1 to 1000"),
+            ("mcts", Options::default().with("simulations", 4_000_000_000_u64), "there may be 1 to 1000"),
             ("mcts-5", Options::default().with("simulations", 5), "the number in the kind's name"),
             ("mcts-+5", Options::default(), "unknown kind of opponent `mcts-+5`"),
             ("ghost", Options::default(), "known: biased_random, blind_line, mcts, mcts-N, perfect, "),
