@@ -1,7 +1,7 @@
 //! Is our tree search as strong as the one it is modelled on?
 //!
 //! Recorded results of OpenSpiel's C++ `MCTSBot` (600 games a row; "perfect" is minimax, uniform among best moves) next
-//! to ours. Two shares agree when they differ by at most three standard errors of their difference. With `--features long`
+//! to ours. Two shares agree when they differ by at most three standard errors, theirs and ours combined. With `--features long`
 //! every row is 20,000 games of ours; `-- --nocapture` prints the rows.
 
 use mage_env::{
@@ -15,6 +15,14 @@ use mage_env::{
 struct Record {
     games: f64,
     shares: [f64; 3],
+}
+
+impl Record {
+    /// Of the share of one ending.
+    fn standard_error(&self, ending: usize) -> f64 {
+        let share = self.shares[ending];
+        (share * (1.0 - share) / self.games).sqrt()
+    }
 }
 
 /// Games between two players, seen by `seat`.
@@ -35,8 +43,8 @@ fn play(players: [&dyn Opponent<TicTacToe>; 2], seat: usize, games: u64, seed: S
 fn assert_agree(what: &str, ours: Record, recorded: [f64; 3]) {
     let theirs = Record { games: 600.0, shares: recorded };
     let percent = |r: Record| {
-        let share = |s: f64| format!("{:.2} ± {:.2}", 100.0 * s, 100.0 * (s * (1.0 - s) / r.games).sqrt());
-        r.shares.map(share).join(" / ")
+        let share = |i: usize| format!("{:.3} ± {:.3}", 100.0 * r.shares[i], 100.0 * r.standard_error(i));
+        [0, 1, 2].map(share).join(" / ")
     };
     eprintln!(
         "{what}, won / drew / lost in % ± standard error: {} of {} games (recorded: {} of 600)",
@@ -46,8 +54,7 @@ fn assert_agree(what: &str, ours: Record, recorded: [f64; 3]) {
     );
     for (i, ending) in ["won", "drew", "lost"].into_iter().enumerate() {
         let (p, q) = (ours.shares[i], theirs.shares[i]);
-        let pooled = (p * ours.games + q * theirs.games) / (ours.games + theirs.games);
-        let error = (pooled * (1.0 - pooled) * (1.0 / ours.games + 1.0 / theirs.games)).sqrt();
+        let error = (ours.standard_error(i).powi(2) + theirs.standard_error(i).powi(2)).sqrt();
         // The recorded shares are rounded to a tenth of a percent (or to whole percents).
         let rounding = if q * 1000.0 % 10.0 == 0.0 { 0.005 } else { 0.0005 };
         assert!(
