@@ -6,7 +6,7 @@
 Replays the same recorded commands on the same official games on both sides, in one run on one machine, and prints one JSON
 object. A step is a command, its observation, the list of admissible commands and the won flag, on both sides; a checksum
 over all of that shows that both did the same. TextWorld is installed into a virtual environment on the first run (see
-conformance/alfworld/run.py). DIR holds official games: `json_2.1.1/` or archives of it (`.tar`, `.tar.xz`).
+conformance/alfworld/run.py). DIR holds official games: `json_2.1.1/` or archives of it (`.tar`, `.tar.xz`, `.tar.zst`).
 """
 
 import argparse
@@ -92,7 +92,9 @@ def main():
         traces = [json.loads(line) for line in file]
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        files = {name: path for path, name in conformance.official_games(args.data, 10**9, work, 0)}
+        recorded = {t["game"] for t in traces}
+        games = conformance.official_games(args.data, work, lambda names: [name for name in names if name in recorded])
+        files = {name: path for path, name in games}
         usable = [t for t in traces if t["game"] in files]
         chosen = usable[:: max(1, len(usable) // args.episodes)][: args.episodes]
         episodes = [

@@ -7,10 +7,11 @@ Makes a virtual environment with TextWorld in it (once; needs a C++ compiler and
 games, plays them and official ones in TextWorld, and lets `mage env conform` replay everything. Every generated game must
 be won in TextWorld by the expert's commands; every observation, list of commands and won flag must be equal.
 
-DIR holds official games: `json_2.1.1/` or archives of it (`.tar`, `.tar.xz`).
+DIR holds official games: `json_2.1.1/` or archives of it (`.tar`, `.tar.xz`, `.tar.zst`).
 """
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
@@ -25,7 +26,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-REQUIREMENTS = ["textworld[pddl]==1.7.0"]
+REQUIREMENTS = ["textworld[pddl]==1.7.0", "zstandard==0.25.0"]
+# The training games are packed with a window of this many bytes, more than zstd allows unasked.
+ZSTD_WINDOW = 1 << 27
 
 
 def arguments():
@@ -113,23 +116,46 @@ def record(job):
     return {"game": name, "kind": "walkthrough, then random" if walk else "random", "won": won, "steps": trace}
 
 
-def official_games(data, count, work, seed):
-    """Some official games, spread over all that are there: a path each, and the name below the data folder."""
+@contextlib.contextmanager
+def opened(archive):
+    """An archive, packed in whatever way, to be read from its beginning to its end."""
+    if archive.suffix != ".zst":
+        with tarfile.open(archive) as tar:
+            yield tar
+        return
+    import zstandard
+
+    with open(archive, "rb") as file:
+        unpacked = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).stream_reader(file)
+        with tarfile.open(fileobj=unpacked, mode="r|") as tar:
+            yield tar
+
+
+def packed_games(archive):
+    """The games of an archive: name below the data folder, and how to read it while it is the current one."""
+    with opened(archive) as tar:
+        for member in tar:
+            name = member.name.removeprefix("./")
+            if name.endswith("/game.tw-pddl"):
+                yield name, lambda: tar.extractfile(member).read()
+
+
+def official_games(data, work, choose):
+    """The official games that `choose` picks from the sorted names of all: a path each, and the name below the data folder.
+    Packed ones are unpacked into the folder `work`."""
     tree = data if data.name == "json_2.1.1" else data / "json_2.1.1"
     if tree.is_dir():
         files = {f"json_2.1.1/{p.relative_to(tree).as_posix()}": p for p in tree.rglob("game.tw-pddl")}
-    else:
-        files = {}
-        for archive in sorted([*data.glob("*.tar"), *data.glob("*.tar.xz")]):
-            with tarfile.open(archive) as tar:
-                for member in tar:
-                    name = member.name.removeprefix("./")
-                    if name.endswith("/game.tw-pddl"):
-                        files[name] = work / "official" / name
-                        files[name].parent.mkdir(parents=True, exist_ok=True)
-                        files[name].write_bytes(tar.extractfile(member).read())
-    chosen = random.Random(seed).sample(sorted(files), min(count, len(files)))
-    return [(files[name], name) for name in chosen]
+        return [(files[name], name) for name in choose(sorted(files))]
+    archives = sorted(path for end in ["*.tar", "*.tar.xz", "*.tar.zst"] for path in data.glob(end))
+    chosen = choose(sorted(name for archive in archives for name, _ in packed_games(archive)))
+    wanted = {name: work / "official" / name for name in chosen}
+    for archive in archives:
+        for name, read in packed_games(archive):
+            if name in wanted:
+                wanted[name].parent.mkdir(parents=True, exist_ok=True)
+                wanted[name].write_bytes(read())
+    return [(wanted[name], name) for name in chosen]
 
 
 def play(jobs, out, processes):
@@ -177,7 +203,11 @@ def main():
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
     made = [(p, p.relative_to(games).as_posix(), True, args.steps, args.seed) for p in sorted(games.rglob("game.tw-pddl"))]
-    official = [(p, n, False, args.steps, args.seed) for p, n in official_games(args.data, args.official, work, args.seed)]
+
+    def some(names):
+        return random.Random(args.seed).sample(names, min(args.official, len(names)))
+
+    official = [(p, n, False, args.steps, args.seed) for p, n in official_games(args.data, work, some)]
     recordings = {what: work / f"{what}-{args.seed}-{args.steps}.jsonl" for what in ["generated", "official"]}
     won = play(made, recordings["generated"], args.jobs)
     play(official, recordings["official"], args.jobs)

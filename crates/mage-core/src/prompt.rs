@@ -251,13 +251,14 @@ impl PromptSet {
         &self.windows
     }
 
-    /// The rules as an agent in `seat` is told them.
+    /// The rules as an agent in `seat` is told them, who reads observations.
     pub fn rules(&self, seat: u8) -> Result<String> {
-        #[derive(Serialize)]
-        struct RulesContext {
-            seat: u8,
-        }
-        self.render("rules", &RulesContext { seat })
+        self.render("rules", &RulesContext { seat, drawn: false })
+    }
+
+    /// The rules for a person in `seat`, who looks at pictures ([`Env::picture`](mage_env::Env::picture)) where there are any.
+    pub fn rules_for_people(&self, seat: u8) -> Result<String> {
+        self.render("rules", &RulesContext { seat, drawn: true })
     }
 
     /// A past episode's turns as memory shows them.
@@ -296,7 +297,7 @@ impl PromptSet {
     ) -> Result<String> {
         let turns = self.shown(window, view.episode);
         let context = PlayContext {
-            seat: view.seat,
+            rules: RulesContext { seat: view.seat, drawn: false },
             start: &view.episode.start.text,
             memory,
             number: view.number,
@@ -320,7 +321,7 @@ impl PromptSet {
     fn reflect_with(&self, size: Size, seat: u8, episode: &Episode, window: Window) -> Result<String> {
         let turns = self.shown(window, episode);
         let context = ReflectContext {
-            seat,
+            rules: RulesContext { seat, drawn: false },
             start: &episode.start.text,
             left_out: episode.turns.len() - turns.len(),
             turns,
@@ -339,10 +340,19 @@ impl PromptSet {
 /// What is shown of an episode when everything else would be too long.
 const LAST_TURN: Window = Window { turns: 1, observed: 1 };
 
+/// What the rules can name.
+#[derive(Serialize)]
+struct RulesContext {
+    seat: u8,
+    /// Whether the reader sees pictures in place of observations.
+    drawn: bool,
+}
+
 /// What templates that ask for an action can name.
 #[derive(Serialize)]
 struct PlayContext<'a> {
-    seat: u8,
+    #[serde(flatten)]
+    rules: RulesContext,
     start: &'a str,
     memory: &'a Block,
     number: u32,
@@ -358,7 +368,8 @@ struct PlayContext<'a> {
 /// What templates that ask for a reflection can name.
 #[derive(Serialize)]
 struct ReflectContext<'a> {
-    seat: u8,
+    #[serde(flatten)]
+    rules: RulesContext,
     start: &'a str,
     left_out: usize,
     turns: Vec<ShownTurn>,

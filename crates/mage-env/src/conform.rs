@@ -13,6 +13,9 @@ pub struct Conformance {
     pub compared: BTreeMap<String, u64>,
     /// How many of each thing could not be compared, and were left out, by reason.
     pub skipped: BTreeMap<String, u64>,
+    /// How many records had a key that nobody looks at, by key: one that was meant to be compared may be misspelt.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub ignored: BTreeMap<String, u64>,
     /// How many differed.
     pub different: u64,
     /// The first thing that differed.
@@ -54,7 +57,21 @@ impl Conformance {
 
     /// Counts something left out.
     pub fn skip(&mut self, reason: &str) {
-        *self.skipped.entry(reason.to_owned()).or_default() += 1;
+        self.skip_many(reason, 1);
+    }
+
+    /// Counts so many things left out for one reason.
+    pub fn skip_many(&mut self, reason: &str, count: u64) {
+        if count > 0 {
+            *self.skipped.entry(reason.to_owned()).or_default() += count;
+        }
+    }
+
+    /// Counts a record with keys that nobody looks at.
+    pub fn ignore<'k>(&mut self, keys: impl IntoIterator<Item = &'k String>) {
+        for key in keys {
+            *self.ignored.entry(key.clone()).or_default() += 1;
+        }
     }
 
     /// Whether something was compared and nothing differed.

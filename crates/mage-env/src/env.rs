@@ -34,6 +34,11 @@ pub trait Env: Send {
         self.legal()
     }
 
+    /// The words that actions are put together from, where any few of them in any order make one.
+    fn phrase(&self) -> Option<Phrase> {
+        None
+    }
+
     /// The current state alone, no history.
     fn anchor(&self) -> Anchor;
 
@@ -48,6 +53,15 @@ pub trait Env: Send {
     fn episode_tree(&self, _episode: u32, _limit: usize) -> Option<EpisodeTree> {
         None
     }
+}
+
+/// Actions that are short sequences of words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Phrase {
+    /// The words.
+    pub words: &'static [&'static str],
+    /// How many of them an action may have; it has at least one.
+    pub most: usize,
 }
 
 /// What an agent is shown.

@@ -39,12 +39,13 @@ mod schema;
 mod seats;
 pub mod seed;
 pub mod sokoban;
+mod solved;
 mod task;
 pub mod tictactoe;
 pub mod webshop;
 
 pub use conform::{Conformance, Difference};
-pub use env::{Anchor, End, Env, Observation, Outcome, ParsedAction, Step};
+pub use env::{Anchor, End, Env, Observation, Outcome, ParsedAction, Phrase, Step};
 pub use episode_tree::{EpisodeTree, Leads, Place, Sight};
 pub use error::{Error, Result};
 pub use game::{
@@ -58,4 +59,5 @@ pub use rival::{Chain, OpponentKinds, Rival, SWITCHING, Strategy};
 pub use schema::{OptionDoc, Schema};
 pub use seats::{Deal, GameEnv};
 pub use seed::{Rng, Seed};
+pub use solved::{SolvedSplit, SolvedTask, WorldSolver};
 pub use task::{EnvId, Hash, OpponentSpec, Options, Task};

@@ -5,7 +5,7 @@
 
 use crate::{
     Conformance, Env, EnvId, Error, Guest, Population, ReferenceDoc, ReferenceMaker, ReferenceQuery, Result, Schema,
-    Seed, Task, oracle::OracleReport,
+    Seed, Task, WorldSolver, oracle::OracleReport,
 };
 use std::{
     collections::BTreeMap,
@@ -43,6 +43,17 @@ pub trait EnvFactory: Send + Sync {
     /// The best that can be done against a population, where it can be computed.
     fn oracles(&self, _population: &Population, _split: &str, _episodes: u32) -> Result<Option<OracleReport>> {
         Ok(None)
+    }
+
+    /// Who says what is possible in a world's tasks, where there is a solver.
+    fn solver(&self) -> Option<&dyn WorldSolver> {
+        None
+    }
+
+    /// How many turns an episode in a split may take unless somebody says otherwise: what the schema says, where splits do
+    /// not differ.
+    fn max_turns(&self, _population: &Population, _split: &str) -> Result<u32> {
+        Ok(self.schema().max_turns)
     }
 
     /// The agents that play by rule here; `random` needs no mention, the machinery has it.

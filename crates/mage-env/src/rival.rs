@@ -102,9 +102,14 @@ impl Chain {
 /// Makes a strategy from its parameters.
 type MakeStrategy<G> = Box<dyn Fn(&Options) -> Result<Strategy<G>> + Send + Sync>;
 
+/// Makes a strategy from the number in its kind's name, and its parameters.
+type MakeNumbered<G> = Box<dyn Fn(u64, &Options) -> Result<Strategy<G>> + Send + Sync>;
+
 /// The kinds of opponent a game knows, open to more.
 pub struct OpponentKinds<G: Game> {
     kinds: BTreeMap<String, (String, MakeStrategy<G>)>,
+    /// Kinds whose name ends in a number, by what stands before it.
+    numbered: BTreeMap<String, (String, MakeNumbered<G>)>,
 }
 
 /// The kind that changes between others.
@@ -113,7 +118,7 @@ pub const SWITCHING: &str = "switching";
 impl<G: Game + 'static> Default for OpponentKinds<G> {
     /// Knows `uniform`, which every game has, and `switching`.
     fn default() -> Self {
-        let mut kinds = OpponentKinds { kinds: BTreeMap::new() };
+        let mut kinds = OpponentKinds { kinds: BTreeMap::new(), numbered: BTreeMap::new() };
         kinds.add_plain("uniform", "any legal action, equally likely", crate::game::UniformOpponent);
         kinds
     }
@@ -140,14 +145,25 @@ impl<G: Game + 'static> OpponentKinds<G> {
         });
     }
 
-    /// Every kind with a line about it.
+    /// Adds kinds named by a number: `search` makes `search-1`, `search-250` and so on.
+    pub fn add_numbered(
+        &mut self,
+        stem: &str,
+        about: &str,
+        make: impl Fn(u64, &Options) -> Result<Strategy<G>> + Send + Sync + 'static,
+    ) {
+        self.numbered.insert(stem.to_owned(), (about.to_owned(), Box::new(make)));
+    }
+
+    /// Every kind with a line about it; `-N` stands for any number.
     pub fn docs(&self) -> Vec<(String, String)> {
         let switching = "changes between the kinds in `between` from episode to episode; `stay` (0 to 1)".to_owned();
-        self.kinds
-            .iter()
-            .map(|(k, (about, _))| (k.clone(), about.clone()))
-            .chain([(SWITCHING.to_owned(), switching)])
-            .collect()
+        let plain = self.kinds.iter().map(|(kind, (about, _))| (kind.clone(), about.clone()));
+        let numbered = self.numbered.iter().map(|(stem, (about, _))| (format!("{stem}-N"), about.clone()));
+        let mut docs: Vec<(String, String)> = plain.chain(numbered).collect();
+        docs.sort();
+        docs.push((SWITCHING.to_owned(), switching));
+        docs
     }
 
     /// Builds the opponent a task names.
@@ -168,9 +184,22 @@ impl<G: Game + 'static> OpponentKinds<G> {
         if kind == SWITCHING {
             return Err(Error::invalid("between", "a switching opponent cannot switch between switching opponents"));
         }
-        let known = || self.kinds.keys().cloned().chain([SWITCHING.to_owned()]);
-        let (_, make) = self.kinds.get(kind).ok_or_else(|| Error::unknown("kind of opponent", kind, known()))?;
-        make(params)
+        if let Some((_, make)) = self.kinds.get(kind) {
+            return make(params);
+        }
+        match self.numbered_kind(kind) {
+            Some((make, number)) => make(number, params),
+            None => Err(Error::unknown("kind of opponent", kind, self.docs().into_iter().map(|(known, _)| known))),
+        }
+    }
+
+    /// What makes a kind named by a number, and that number.
+    fn numbered_kind(&self, kind: &str) -> Option<(&MakeNumbered<G>, u64)> {
+        let (stem, digits) = kind.rsplit_once('-')?;
+        let (_, make) = self.numbered.get(stem)?;
+        // A sign or a blank is no part of a name.
+        let number = digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok()).flatten()?;
+        Some((make, number))
     }
 
     fn build_switching(&self, spec: &OpponentSpec) -> Result<Rival<G>> {

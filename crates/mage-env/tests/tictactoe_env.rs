@@ -141,7 +141,14 @@ fn wrong_tasks_are_explained() {
     assert!(with("preferred", "order", serde_json::json!([[1, 4]])).contains("is not on the board"));
     assert!(with("preferred", "order", serde_json::json!([])).contains("empty"));
     assert!(with("blind_line", "line", "row-4".into()).contains("did you mean `row-"));
-    assert!(with("mcts", "simulations", 0.into()).contains("at least 1"));
+    for number in [0_u64, 1_001, 4_000_000_000] {
+        let said = with("mcts", "simulations", number.into());
+        assert!(said.contains(&format!("{number} simulations a move; there may be 1 to 1000")), "{said}");
+    }
+    for alpha in [-5000.0, 5000.0] {
+        let said = with("biased_random", "alpha", alpha.into());
+        assert!(said.contains("it must be a number from -40 to 40"), "{said}");
+    }
     assert!(with("mcts", "simulation", 5.into()).contains("unknown field `simulation`"));
     assert!(with("perfect", "ties", "none".into()).contains("uniform"));
 }

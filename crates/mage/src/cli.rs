@@ -145,18 +145,25 @@ pub(crate) struct Whom {
     /// Only these opponents: names in the population or in a built-in one, or kinds the environment knows
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', alias = "opponents")]
     pub(crate) opponent: Vec<String>,
-    /// Which opponents or tasks of the population: train, in-domain, out-of-domain, or a split of its own
-    #[arg(long, default_value = "in-domain")]
-    pub(crate) split: String,
+    /// Which opponents or tasks of the population: train, in-domain (when left out), out-of-domain, or a split of its own
+    #[arg(long)]
+    pub(crate) split: Option<String>,
     /// The agent's seat, from 0; as often as the population says when left out
     #[arg(long)]
     pub(crate) seat: Option<u8>,
     /// A setting of the environment, such as deal=fixed
     #[arg(long = "option", value_name = "KEY=VALUE")]
     pub(crate) options: Vec<String>,
-    /// Leave out data files that cannot be read, and say so (the setting skip_bad=true)
+    /// Leave out game files that cannot be read, and say so; in environments that read many, such as alfworld
     #[arg(long)]
     pub(crate) skip_bad: bool,
+}
+
+impl Whom {
+    /// The split that is meant.
+    pub(crate) fn split(&self) -> &str {
+        self.split.as_deref().unwrap_or("in-domain")
+    }
 }
 
 #[derive(Debug, Args)]
@@ -256,7 +263,7 @@ pub(crate) enum EnvCommand {
 pub(crate) struct Show {
     /// The environment
     pub(crate) env: String,
-    /// Compute the best that can be done against the population
+    /// Compute the best that can be done: against the opponents of a split, or in the tasks of each split
     #[arg(long)]
     pub(crate) oracles: bool,
     /// Over how many episodes

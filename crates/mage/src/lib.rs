@@ -73,7 +73,7 @@ pub fn run(app: &App, args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(e) if output::is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
             out.error(&e);
-            ExitCode::from(if e.is::<Usage>() { 2 } else { 1 })
+            ExitCode::from(if is_users(&e) { 2 } else { 1 })
         }
     }
 }
@@ -89,6 +89,20 @@ impl std::fmt::Display for Usage {
 }
 
 impl std::error::Error for Usage {}
+
+/// Whether an error is the user's: marked so, or an environment's complaint about what it was asked for or given to read,
+/// wherever in a command it turned up.
+fn is_users(e: &anyhow::Error) -> bool {
+    use mage_env::Error::Write;
+    let environments = |cause: &(dyn std::error::Error + 'static)| {
+        let wrapped = match cause.downcast_ref::<mage_lab::Error>() {
+            Some(mage_lab::Error::Env(e)) => Some(e),
+            _ => None,
+        };
+        wrapped.or_else(|| cause.downcast_ref()).is_some_and(|e| !matches!(e, Write { .. }))
+    };
+    e.is::<Usage>() || e.chain().any(environments)
+}
 
 /// Turns any error into the user's.
 fn usage(e: impl std::fmt::Display) -> anyhow::Error {

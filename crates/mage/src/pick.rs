@@ -8,12 +8,7 @@ use mage_env::{EnvFactory, Member, OpponentSpec, Population};
 use std::{path::Path, sync::Arc};
 
 /// The environment and the population the user asked for.
-pub(crate) fn pick(
-    app: &App,
-    env: &str,
-    whom: &Whom,
-    out: &Output,
-) -> anyhow::Result<(Arc<dyn EnvFactory>, Population)> {
+pub(crate) fn pick(app: &App, env: &str, whom: &Whom) -> anyhow::Result<(Arc<dyn EnvFactory>, Population)> {
     let factory = Arc::clone(app.registry.get(env).map_err(usage)?);
     let mut population = match &whom.population {
         None => factory.default_population(),
@@ -27,7 +22,7 @@ pub(crate) fn pick(
         )));
     }
     if !whom.opponent.is_empty() {
-        let chosen = whom.opponent.iter().map(|name| member(&*factory, &population, name, &whom.split));
+        let chosen = whom.opponent.iter().map(|name| member(&*factory, &population, name, whom.split()));
         population.opponents = chosen.collect();
     }
     if let Some(seat) = whom.seat {
@@ -45,6 +40,9 @@ pub(crate) fn pick(
         population.set(key, value);
     }
     if whom.skip_bad {
+        if !factory.schema().options.iter().any(|o| o.key == "skip_bad") {
+            return Err(usage(format!("--skip-bad is for environments that read many game files; {env} does not")));
+        }
         population.set("skip_bad", true.into());
     }
     population.validate(&format!("population of {env}")).map_err(usage)?;
@@ -52,11 +50,14 @@ pub(crate) fn pick(
         return Err(usage(format!("population of {env}: it has no opponents; add an [[opponent]]")));
     }
     factory.check(&population).map_err(usage)?;
-    population.in_split(&whom.split).map_err(usage)?;
-    for warning in factory.warnings(&population, &whom.split)? {
-        out.warn(warning);
-    }
+    population.in_split(whom.split()).map_err(usage)?;
     Ok((factory, population))
+}
+
+/// Says what the user should know before anything is played. Reads the data of a split, where it has any.
+pub(crate) fn warn(factory: &dyn EnvFactory, population: &Population, split: &str, out: &Output) -> anyhow::Result<()> {
+    factory.warnings(population, split)?.into_iter().for_each(|warning| out.warn(warning));
+    Ok(())
 }
 
 /// A file, or a population the environment brings along.

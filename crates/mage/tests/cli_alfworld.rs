@@ -1,31 +1,12 @@
 //! Households on the command line.
 
-use std::{
-    io::Write,
-    path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
-};
+mod common;
 
-fn mage(args: &[&str], input: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_mage"))
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    child.wait_with_output().unwrap()
-}
-
-fn text(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
+use common::{data, mage, mage_with_input, text};
+use std::{io::Write, path::PathBuf};
 
 fn json(args: &[&str]) -> serde_json::Value {
-    let output = mage(args, "");
-    assert!(output.status.success(), "{args:?}: {}", text(&output));
-    serde_json::from_slice(&output.stdout).unwrap()
+    common::json(&mage(args))
 }
 
 /// How many were won in an episode, from 0, of all.
@@ -33,22 +14,15 @@ fn won(report: &serde_json::Value, episode: usize) -> f64 {
     report["summary"]["overall"]["by_episode"][episode]["won"]["rate"].as_f64().unwrap()
 }
 
-/// The folder of official games; says loudly when there is none.
+/// The folder of official games.
 fn official() -> Option<PathBuf> {
-    let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data");
-    let folder = std::env::var_os("MAGE_DATA").map_or_else(own, PathBuf::from).join("alfworld");
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    // Straight to the handle: what `eprintln!` writes, a passing test swallows.
-    let _ = writeln!(std::io::stderr(), "SKIPPED: no {}; set MAGE_DATA to the folder of test data", folder.display());
-    None
+    data("alfworld")
 }
 
 #[test]
 fn a_person_can_act() {
     let input = "dance\ngo to garb\ninventory\nq\n";
-    let shown = text(&mage(&["play", "alfworld", "--seed", "4", "--episodes", "1"], input));
+    let shown = text(&mage_with_input(&["play", "alfworld", "--seed", "4", "--episodes", "1"], input));
     assert!(shown.contains("-= Welcome to TextWorld, ALFRED! =-") && shown.contains("Your task is to: "), "{shown}");
     assert!(shown.contains("dance is not possible here"), "{shown}");
     assert!(shown.contains("You arrive at garbagecan 1. On the garbagecan 1"), "{shown}");
@@ -78,12 +52,12 @@ fn what_is_needed_to_play_or_write_files_is_said() {
     let cases: &[(&[&str], i32, &str)] = &[
         (&["play", "alfworld", "--skip-bad"], 2, "games = \"official\""),
         (&["play", "alfworld", "--option", "rooms=green"], 2, "expected `seen` or `unseen`"),
-        (&["env", "generate", "alfworld", "--out", path, "--data", path], 1, "neither json_2.1.1/<split>"),
-        (&["env", "generate", "kuhn", "--out", path], 1, "cannot be written"),
+        (&["env", "generate", "alfworld", "--out", path, "--data", path], 2, "neither json_2.1.1/<split>"),
+        (&["env", "generate", "kuhn", "--out", path], 2, "cannot be written"),
         (&["env", "conform", "alfworld", "--golden", "nowhere.jsonl", "--data", path], 2, "cannot read nowhere.jsonl"),
     ];
     for (args, code, expected) in cases {
-        let output = mage(args, "");
+        let output = mage(args);
         assert_eq!(output.status.code(), Some(*code), "{args:?}: {}", text(&output));
         assert!(text(&output).contains(expected), "{args:?}: {}", text(&output));
     }
@@ -95,7 +69,7 @@ fn recordings_are_replayed() {
     let data = folder.to_str().unwrap();
     let golden = folder.join("textworld_traces.jsonl.gz");
     let args = ["env", "conform", "alfworld", "--golden", golden.to_str().unwrap(), "--data", data];
-    let output = mage(&args, "");
+    let output = mage(&args);
     assert!(output.status.success() && text(&output).contains("all equal"), "{}", text(&output));
     assert_eq!(json(&[&args[..], &["--json"]].concat())["different"], 0);
     // A recording that says otherwise is told apart.
@@ -105,7 +79,7 @@ fn recordings_are_replayed() {
     let line = unpacked.lines().next().unwrap().replacen("You arrive at", "You sneak up to", 1);
     let mut other = tempfile::NamedTempFile::new().unwrap();
     writeln!(other, "{line}").unwrap();
-    let output = mage(&["env", "conform", "alfworld", "--golden", other.path().to_str().unwrap(), "--data", data], "");
+    let output = mage(&["env", "conform", "alfworld", "--golden", other.path().to_str().unwrap(), "--data", data]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     assert!(text(&output).contains("first difference") && text(&output).contains("1 differ"), "{}", text(&output));
 }
@@ -126,10 +100,16 @@ fn written_games_are_played_like_official_ones_and_bad_files_are_named() {
 
     let whole = std::fs::read(files[2]).unwrap();
     std::fs::write(files[2], &whole[..whole.len() / 3]).unwrap();
-    let output = mage(&eval, "");
-    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    // A file that makes no sense is the user's to mend, whichever command comes upon it.
+    let play = ["play", "alfworld", "--population", "official", "--split", "train", "--option", &data];
+    let game = format!("game={}", files[2].strip_prefix(path).unwrap().trim_start_matches('/'));
+    let one = mage(&[&play[..], &["--option", &game]].concat());
+    assert_eq!(one.status.code(), Some(2), "{}", text(&one));
+    assert!(text(&one).contains(files[2]), "{}", text(&one));
+    let output = mage(&eval);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
     assert!(text(&output).contains(files[2]) && text(&output).contains("EOF while parsing"), "{}", text(&output));
-    let output = mage(&[&eval[..], &["--skip-bad", "--quiet"]].concat(), "");
+    let output = mage(&[&eval[..], &["--skip-bad", "--quiet"]].concat());
     assert!(output.status.success(), "{}", text(&output));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("left out") && said.contains(files[2]), "{said}");

@@ -1,31 +1,14 @@
 //! The shop on the command line.
 
-use std::{
-    io::Write,
-    path::Path,
-    process::{Command, Output, Stdio},
-};
+mod common;
 
-fn mage(args: &[&str], input: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_mage"))
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    child.wait_with_output().unwrap()
-}
-
-fn text(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
+use common::{data, json, mage, mage_with_input, text};
+use std::io::Write;
 
 #[test]
 fn a_person_can_shop() {
     let input = "click[buy now]\nsearch[running shoes]\nnext\nI1\ndesc\n< p\nBuy\n";
-    let output = mage(&["play", "webshop", "--episodes", "1", "--seed", "7"], input);
+    let output = mage_with_input(&["play", "webshop", "--episodes", "1", "--seed", "7"], input);
     let shown = text(&output);
     assert!(output.status.success(), "{shown}");
     assert!(shown.contains("Wanted: Look for ") && shown.contains("click[buy now] is not possible here"), "{shown}");
@@ -38,9 +21,7 @@ fn agents_that_go_by_rule_are_measured() {
     let eval = |policy: &str| {
         let args =
             ["eval", "--env", "webshop", "--policy", policy, "--tasks", "40", "--episodes", "3", "--json", "--quiet"];
-        let output = mage(&args, "");
-        assert!(output.status.success(), "{}", text(&output));
-        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+        json(&mage(&args))
     };
     let passed = |report: &serde_json::Value, k: usize| {
         report["summary"]["overall"]["by_episode"][k]["pass_at_k"]["rate"].as_f64().unwrap()
@@ -48,28 +29,24 @@ fn agents_that_go_by_rule_are_measured() {
     assert_eq!(passed(&eval("told"), 0), 1.0);
     let reader = eval("reader");
     assert!(passed(&reader, 2) > passed(&reader, 0), "later episodes try something else");
+    let won = |k: usize| reader["summary"]["overall"]["by_episode"][k]["won"]["rate"].as_f64().unwrap();
+    assert!(won(2) >= won(1) && won(1) >= won(0), "and what was perfect is bought again");
     assert!(passed(&eval("random"), 2) < passed(&reader, 2));
 }
 
 #[test]
 fn recordings_are_replayed() {
-    let root = std::env::var_os("MAGE_DATA")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data"), std::path::PathBuf::from);
-    let folder = root.join("webshop");
+    let Some(folder) = data("webshop") else { return };
     let golden = folder.join("search_goldens.jsonl.gz");
-    if !golden.is_file() {
-        eprintln!("SKIPPED: no {}; set MAGE_DATA", golden.display());
-        return;
-    }
     let args = ["env", "conform", "webshop", "--golden", golden.to_str().unwrap(), "--data", folder.to_str().unwrap()];
-    let output = mage(&args, "");
+    let output = mage(&args);
     assert!(output.status.success() && text(&output).contains("all equal"), "{}", text(&output));
     // A recording that says otherwise is told apart.
     let mut other = tempfile::NamedTempFile::new().unwrap();
     writeln!(other, "{{\"query\": \"console table\", \"hits\": [[\"B000000000\", 1.0]]}}").unwrap();
     let name = other.path().to_str().unwrap();
     let args = ["env", "conform", "webshop", "--golden", name, "--data", folder.to_str().unwrap()];
-    let output = mage(&args, "");
+    let output = mage(&args);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     assert!(text(&output).contains("first difference") && text(&output).contains("1 differ"), "{}", text(&output));
 }
@@ -91,7 +68,7 @@ fn catalogues_that_make_no_sense_are_named_by_file_and_field() {
     let eval = [&eval[..], &["--option", data.as_str()]].concat();
     let refused = |expected: &str| {
         for args in [&play[..], &eval] {
-            let output = mage(args, "");
+            let output = mage(args);
             assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output));
             assert!(text(&output).contains(expected), "{}", text(&output));
         }
@@ -103,7 +80,11 @@ fn catalogues_that_make_no_sense_are_named_by_file_and_field() {
             format!("[{good}, {good}]"),
             "items_shuffle.json: product 1: field `asin`: B01 is the id of product 0 already",
         ),
-        (format!("[{}]", good.replace("\"query\": \"cups\", ", "")), "missing field `query`"),
+        (format!("[{}]", good.replace("\"query\": \"cups\", ", "")), "product 0: missing field `query`"),
+        (
+            format!("[{}]", good.replace("\"Red Cup\"", "5")),
+            "items_shuffle.json: product 0: field `name`: invalid type",
+        ),
         (format!("[{}]", good.replace("$5", "cheap")), "items_shuffle.json: product 0: field `pricing`"),
         (format!("[{good}, {{\"asin\": "), "items_shuffle.json: product 1"),
         ("\u{0}".to_owned(), "items_shuffle.json: not a list of products"),
@@ -113,6 +94,40 @@ fn catalogues_that_make_no_sense_are_named_by_file_and_field() {
     }
     let skipped = [&play[..], &["--option", "duplicates=skip", "--split", "train"]].concat();
     write(&format!("[{good}, {good}]"));
-    let output = mage(&skipped, "search[cup]\nB01\nbuy\n");
+    let output = mage_with_input(&skipped, "search[cup]\nB01\nbuy\n");
     assert!(text(&output).contains("You won."), "{}", text(&output));
+    let said = text(&output);
+    assert!(said.contains("note: 1 entry of the product list left out: their id had occurred"), "{said}");
+
+    // What the original does without a word is said.
+    write(&format!("[{}]", good.replace("\"pricing\": \"$5\", ", "")));
+    let said = text(&mage_with_input(&[&play[..], &["--split", "train"]].concat(), "search[cup]\nq\n"));
+    assert!(said.contains("note: 1 entry of the product list without a price: each costs $100"), "{said}");
+    assert!(said.contains("$100.0"), "{said}");
+
+    // Why there is nothing to do is said too.
+    write(&format!("[{good}]"));
+    refused(
+        "split in-domain: none of the catalogue's 1 goals fell into it (train 1, in-domain 0, out-of-domain 0, none 0)",
+    );
+    std::fs::write(dir.path().join("items_ins_v2.json"), "{}").unwrap();
+    refused("none of the 1 products has an `instruction` in items_ins_v2*.json");
+}
+
+/// Duplicates do not matter to a replay, but it says that it passed over them.
+#[test]
+fn a_replay_says_what_it_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let cup = r#"{"asin": "B01", "name": "Red Cup", "full_description": "", "small_description": [], "pricing": "$5",
+        "customization_options": {}, "category": "garden", "query": "cups", "product_category": "A"}"#;
+    std::fs::write(dir.path().join("items_shuffle.json"), format!("[{cup}, {cup}, {cup}]")).unwrap();
+    std::fs::write(dir.path().join("items_ins_v2.json"), "{}").unwrap();
+    let golden = dir.path().join("searches.jsonl");
+    std::fs::write(&golden, "{\"query\": \"shoe\", \"hits\": []}\n").unwrap();
+    let folder = dir.path().to_str().unwrap();
+    let args = ["env", "conform", "webshop", "--golden", golden.to_str().unwrap(), "--data", folder];
+    let output = mage(&args);
+    assert!(output.status.success(), "{}", text(&output));
+    let said = "2 left out: entries of the product list whose id had occurred";
+    assert!(text(&output).contains(said), "{}", text(&output));
 }

@@ -1,14 +1,9 @@
 //! `mage model` and `mage doctor`, as a user runs them.
 
-use std::{
-    fs,
-    path::Path,
-    process::{Command, Output},
-};
+mod common;
 
-fn mage(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_mage")).args(args).env("NO_COLOR", "1").output().expect("mage starts")
-}
+use common::mage;
+use std::{fs, path::Path, process::Output};
 
 fn stdout(out: &Output) -> String {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));

@@ -1,5 +1,7 @@
 //! `mage train` as people use it: interrupted, resumed, refused.
 
+mod common;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -26,8 +28,8 @@ const SMALL: &[&str] = &[
 ];
 
 fn mage(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mage"));
-    command.args(args).stdin(Stdio::null());
+    let mut command = common::command();
+    command.args(args);
     command
 }
 

@@ -32,6 +32,11 @@ impl OracleReport {
         let worst = |s: &SeatOracle| s.last_error.max(s.sum_error / f64::from(self.episodes.max(1)));
         self.seats.iter().map(worst).fold(0.0, f64::max)
     }
+
+    /// Whether the best learner's curves are lower bounds, by more than three decimals would show.
+    pub fn learner_may_be_better(&self) -> bool {
+        self.error() > 5e-4
+    }
 }
 
 /// An opponent that states no probabilities, met from one seat. All else in the report takes the moves it was seen to make

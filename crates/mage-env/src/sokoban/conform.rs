@@ -2,7 +2,8 @@
 //!
 //! A recording is JSON lines, plain or gzipped, one room each: how it was asked for, the room, its first view, a shortest
 //! solution, and steps `[action, view, reward, done, effective, won]`. Rooms that came through the reference's reseeding from
-//! a salted hash cannot be made again; their steps can still be replayed.
+//! a salted hash cannot be made again; their steps can still be replayed. A record may lack what it was not made to show; what
+//! could not be compared for that reason is counted, and so are keys that are not known.
 
 use super::{
     board::{Board, Move, Moved},
@@ -15,8 +16,9 @@ use super::{
 };
 use crate::{Conformance, Error, Result};
 use flate2::read::MultiGzDecoder;
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use std::{
+    collections::BTreeMap,
     fs::File,
     io::{BufRead, BufReader, Read, Seek},
     path::Path,
@@ -39,8 +41,9 @@ struct Recording {
     room_state: Vec<Vec<u8>>,
     obs: View,
     shortest: Option<Vec<u8>>,
-    #[serde(default)]
-    steps: Vec<(u8, View, f64, bool, bool, bool)>,
+    steps: Option<Vec<(u8, View, f64, bool, bool, bool)>>,
+    #[serde(flatten)]
+    others: BTreeMap<String, IgnoredAny>,
 }
 
 // The reference's class defaults, which recordings leave out.
@@ -145,6 +148,7 @@ fn lines(path: &Path) -> Result<Box<dyn Iterator<Item = std::io::Result<String>>
 }
 
 fn replay(r: &Recording, place: &str, result: &mut Conformance) -> Result<()> {
+    result.ignore(r.others.keys());
     let recorded = Level::from_codes(&r.room_fixed, &r.room_state, place)?;
     if r.retried_with_hash_seed {
         result.skip("rooms the reference reseeded from a salted hash");
@@ -167,13 +171,19 @@ fn replay(r: &Recording, place: &str, result: &mut Conformance) -> Result<()> {
     let mut play = Play::new(&board, start);
     let how = r.obs.rendering();
     result.compare("first views", || place.to_owned(), &r.obs, &View::of(&board, &play, how));
+    if r.shortest.is_none() {
+        result.skip("shortest solutions of records without `shortest`");
+    }
+    if r.steps.is_none() {
+        result.skip("steps of records without `steps`");
+    }
     if let Some(shortest) = &r.shortest {
         let path = shortest_path(&board, start, r.search_depth).unwrap_or_default();
         let codes: Vec<u8> = path.into_iter().map(Move::code).collect();
         result.compare("shortest solutions", || place.to_owned(), shortest, &codes);
     }
     let mut solvable = Solvable::new(r.search_depth);
-    for (i, (action, view, reward, done, effective, won)) in r.steps.iter().enumerate() {
+    for (i, (action, view, reward, done, effective, won)) in r.steps.iter().flatten().enumerate() {
         let at = || format!("{place}, step {} (action {action}) from\n{}", i + 1, super::drawing(&board, &play.state));
         if *action > 4 {
             return Err(Error::invalid(at(), "actions are 0 (still) and 1 to 4 (up, down, left, right)"));

@@ -1,6 +1,7 @@
 //! Sokoban for the registry.
 
 use super::{
+    ceilings::ceilings,
     generate::Generator,
     options::{SokobanOptions, TRAIN_SEEDS, VALIDATION_SEEDS, docs},
     planner::{COUNTED, LEFT, Optimal, REFLECTION_WORDS},
@@ -11,7 +12,7 @@ use super::{
 };
 use crate::{
     Conformance, Env, EnvFactory, EnvId, Error, Options, Population, ReferenceDoc, ReferenceMaker, ReferenceQuery,
-    Result, Schema, Task, sokoban::Move,
+    Result, Schema, SolvedSplit, Task, WorldSolver, sokoban::Move,
 };
 use rand::{RngExt, seq::IndexedRandom};
 use std::{path::Path, sync::Arc};
@@ -46,6 +47,13 @@ impl SokobanFactory {
     }
 }
 
+impl SokobanFactory {
+    /// The room of a task.
+    pub(super) fn world(&self, task: &Task, options: &SokobanOptions) -> Result<SokobanWorld> {
+        SokobanWorld::new(&self.level(task, options)?, options.world())
+    }
+}
+
 impl EnvFactory for SokobanFactory {
     fn id(&self) -> EnvId {
         ID
@@ -60,7 +68,7 @@ impl EnvFactory for SokobanFactory {
             summary: "push every box onto a target; nothing can be pulled back".to_owned(),
             unit: "points per room".to_owned(),
             seats: 1,
-            max_turns: 7,
+            max_turns: SokobanOptions::default().max_turns(),
             options: docs(),
             opponents: Vec::new(),
             compact_words: words.chain(counts).collect(),
@@ -78,8 +86,7 @@ impl EnvFactory for SokobanFactory {
                 format!("opponent `{}`: nobody sits opposite", opponent.name),
             ));
         }
-        let level = self.level(task, &options)?;
-        Ok(Box::new(SokobanWorld::new(&level, options.world())?))
+        Ok(Box::new(self.world(task, &options)?))
     }
 
     fn check(&self, population: &Population) -> Result<()> {
@@ -98,18 +105,21 @@ impl EnvFactory for SokobanFactory {
     }
 
     /// The paper's rooms: two boxes, other rooms for validation, one and three boxes out of domain. The reference's seed
-    /// ranges keep training and validation apart. Further splits play Boxoban's levels, where they are at hand.
+    /// ranges keep training and validation apart. Further splits play Boxoban's levels, where they are at hand, with enough
+    /// moves for the shortest solutions of nearly all of them.
     fn default_population(&self) -> Population {
-        let boxoban = |folder: &str| Options::default().with("levels", format!("boxoban/{folder}"));
+        let boxoban = |folder: &str, moves: u32| {
+            Options::default().with("levels", format!("boxoban/{folder}")).with("budget", moves)
+        };
         let validation = || Options::default().with("seeds", VALIDATION_SEEDS.to_vec());
         let mut population = Population::without_opponents(ID);
         population.options = Options::default().with("boxes", 2).with("seeds", TRAIN_SEEDS.to_vec());
         population.overrides = [
             ("in-domain", validation()),
             ("out-of-domain", validation().with("boxes", vec![1, 3])),
-            ("boxoban", boxoban("unfiltered/test")),
-            ("boxoban-medium", boxoban("medium/valid")),
-            ("boxoban-hard", boxoban("hard")),
+            ("boxoban", boxoban("unfiltered/test", 90)),
+            ("boxoban-medium", boxoban("medium/valid", 150)),
+            ("boxoban-hard", boxoban("hard", 150)),
         ]
         .map(|(split, options)| (split.to_owned(), options))
         .into();
@@ -127,7 +137,26 @@ impl EnvFactory for SokobanFactory {
         }
     }
 
+    fn max_turns(&self, population: &Population, split: &str) -> Result<u32> {
+        let options: SokobanOptions = population.options_in(split).read(PLACE)?;
+        options.check()?;
+        Ok(options.max_turns())
+    }
+
+    fn solver(&self) -> Option<&dyn WorldSolver> {
+        Some(self)
+    }
+
     fn conform(&self, golden: &Path, _data: Option<&Path>) -> Result<Conformance> {
         super::conform::conform(golden)
+    }
+}
+
+impl WorldSolver for SokobanFactory {
+    fn solve(&self, population: &Population, split: &str, each: &mut dyn FnMut(usize, usize)) -> Result<SolvedSplit> {
+        let options: SokobanOptions = population.options_in(split).read(PLACE)?;
+        options.check()?;
+        let stock = options.levels.as_deref().map(|path| self.library.get(path)).transpose()?.map(|l| l.len());
+        ceilings(self, population, split, &options, stock, each)
     }
 }

@@ -6,6 +6,7 @@
 
 mod bits;
 mod board;
+mod ceilings;
 mod conform;
 mod dead;
 mod factory;

@@ -35,6 +35,8 @@ pub struct SokobanOptions {
     pub max_steps: Option<u32>,
     /// How many moves a turn may have.
     pub moves_per_turn: usize,
+    /// How many moves the turns of an episode amount to, unless their number is set.
+    pub budget: Option<u32>,
     /// How the moves of a turn make one step.
     pub turns: TurnRules,
     /// How a room is printed.
@@ -61,6 +63,9 @@ impl Several {
     }
 }
 
+/// How many moves an episode has with level files, whose solutions are long.
+pub(super) const LEVEL_BUDGET: u32 = 300;
+
 /// Seeds the reference trains on.
 pub(super) const TRAIN_SEEDS: [u64; 2] = [0, (1 << 16) - 1];
 /// Seeds the reference validates on.
@@ -81,6 +86,7 @@ impl Default for SokobanOptions {
             search_depth: None,
             max_steps: None,
             moves_per_turn: 3,
+            budget: None,
             turns: TurnRules::default(),
             render: Rendering::default(),
         }
@@ -103,6 +109,9 @@ impl SokobanOptions {
         if self.moves_per_turn == 0 || self.moves_per_turn > 100 {
             return bad(format!("`moves_per_turn` = {}; a turn has 1 to 100 moves", self.moves_per_turn));
         }
+        if self.budget == Some(0) {
+            return bad("`budget` = 0; an episode has at least one move".to_owned());
+        }
         if self.max_steps == Some(0) {
             return bad("`max_steps` = 0; a room takes at least one".to_owned());
         }
@@ -123,6 +132,13 @@ impl SokobanOptions {
             max_solution: self.max_solution,
             keep_misfits: self.turns == TurnRules::Faithful,
         }
+    }
+
+    /// How many turns an episode has unless somebody says otherwise: enough for the longest solution a generated room may
+    /// have, seven turns of three moves in the paper; with level files, enough for [`LEVEL_BUDGET`] moves.
+    pub fn max_turns(&self) -> u32 {
+        let moves = self.budget.unwrap_or(if self.levels.is_some() { LEVEL_BUDGET } else { self.max_solution });
+        moves.div_ceil(self.moves_per_turn.max(1) as u32).max(1)
     }
 
     /// What rooms are played by. Level files have no limits of their own unless they are set: their solutions are long.
@@ -173,6 +189,11 @@ pub(super) fn docs() -> Vec<OptionDoc> {
         ),
         doc("max_steps", "30 (default; none with levels)", "moves after which a room is over"),
         doc("moves_per_turn", "3 (default)", "how many moves a turn may have"),
+        doc(
+            "budget",
+            "max_solution (default; 300 with levels)",
+            "how many moves the turns of an episode amount to; --turns and recipes may set another number of turns",
+        ),
         doc(
             "turns",
             "corrected (default) | faithful",

@@ -7,6 +7,9 @@ use super::board::Move;
 /// The word for standing still.
 pub(super) const STILL: &str = "still";
 
+/// Every word of a turn.
+pub(super) const TURN_WORDS: [&str; 5] = ["up", "down", "left", "right", STILL];
+
 /// Lists of more than this many turns are not written out.
 const MAX_LISTED: usize = 400;
 
@@ -82,6 +85,12 @@ mod tests {
         assert_eq!(read("north"), "nothing");
         assert_eq!(read(""), "nothing");
         assert_eq!(read("up left down"), "up left down", "words alone need no commas");
+    }
+
+    #[test]
+    fn every_word_makes_a_turn() {
+        assert!(TURN_WORDS.iter().all(|w| read(w) == *w));
+        assert_eq!(TURN_WORDS[..4], Move::ALL.map(Move::word));
     }
 
     #[test]

@@ -6,9 +6,9 @@ use super::{
     render::{Rendering, compact, render},
     rules::{Over, Play, STEP},
     solvable::Solvable,
-    turn::{all_turns, read_turn, write_turn},
+    turn::{TURN_WORDS, all_turns, read_turn, write_turn},
 };
-use crate::{Anchor, End, Env, Observation, Outcome, ParsedAction, Result, Step};
+use crate::{Anchor, End, Env, Observation, Outcome, ParsedAction, Phrase, Result, Step};
 use serde::{Deserialize, Serialize};
 
 /// How the moves of a turn make one step.
@@ -57,6 +57,11 @@ impl SokobanWorld {
         let play = Play::new(&board, start);
         let solvable = Solvable::new(settings.search_depth);
         Ok(SokobanWorld { settings, board, start, play, solvable, score: 0.0, end: None })
+    }
+
+    /// The room and its start, for solvers. An agent never gets here.
+    pub(super) fn start(&self) -> (&Board, State) {
+        (&self.board, self.start)
     }
 
     fn text(&self) -> String {
@@ -131,6 +136,10 @@ impl Env for SokobanWorld {
 
     fn legal(&self) -> Option<Vec<String>> {
         if self.end.is_some() { Some(Vec::new()) } else { all_turns(self.settings.moves_per_turn) }
+    }
+
+    fn phrase(&self) -> Option<Phrase> {
+        Some(Phrase { words: &TURN_WORDS, most: self.settings.moves_per_turn })
     }
 
     fn anchor(&self) -> Anchor {

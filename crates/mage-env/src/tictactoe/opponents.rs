@@ -5,7 +5,7 @@ use super::{
     rules::{Board, CELLS, Cell, Line, TicTacToe},
 };
 use crate::{
-    ActionProbs, Error, Opponent, OpponentKinds, Result, UniformOpponent,
+    ActionProbs, Error, Opponent, OpponentKinds, Result, Strategy, UniformOpponent,
     mcts::{Mcts, MctsOpponent},
 };
 use serde::Deserialize;
@@ -67,8 +67,23 @@ impl Opponent<TicTacToe> for Preferred {
 /// Random, but fond of the centre and the corners: the weight of a cell falls with its distance from the nearest of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BiasedRandom {
-    /// How strongly: weights are `(1 / (1 + distance))` to this power.
-    pub alpha: f64,
+    alpha: f64,
+}
+
+/// The largest fondness either way. An edge then weighs a millionth of a millionth of a corner, or as much more; far beyond,
+/// weights would be too small or too large to be numbers.
+const MOST_ALPHA: f64 = 40.0;
+
+impl BiasedRandom {
+    /// How fond: weights are `(1 / (1 + distance))` to the power `alpha`, which lies between -40 and 40. Below 0 it shuns
+    /// the centre and the corners. `place` is where the number stands, for errors.
+    pub fn new(alpha: f64, place: &str) -> Result<Self> {
+        if alpha.abs() <= MOST_ALPHA {
+            return Ok(BiasedRandom { alpha });
+        }
+        let problem = format!("`alpha` is {alpha}; it must be a number from -{MOST_ALPHA} to {MOST_ALPHA}");
+        Err(Error::invalid(place, problem))
+    }
 }
 
 impl Default for BiasedRandom {
@@ -149,14 +164,11 @@ pub fn opponent_kinds() -> OpponentKinds<TicTacToe> {
     kinds.add_plain("random", "any empty cell, equally likely", UniformOpponent);
     kinds.add(
         "biased_random",
-        "random, fond of the centre and corners; `alpha` says how fond (default 2: edges weigh a quarter)",
+        "random, fond of the centre and corners; `alpha` says how fond (-40 to 40, default 2: edges weigh a quarter)",
         |params| {
             let place = "opponent of kind `biased_random`";
             let p: BiasedParams = params.read(place)?;
-            if !p.alpha.is_finite() {
-                return Err(Error::invalid(place, "`alpha` must be a finite number"));
-            }
-            Ok(Arc::new(BiasedRandom { alpha: p.alpha }))
+            Ok(Arc::new(BiasedRandom::new(p.alpha, place)?))
         },
     );
     kinds.add(
@@ -194,21 +206,43 @@ pub fn opponent_kinds() -> OpponentKinds<TicTacToe> {
     );
     kinds.add(
         "mcts",
-        "tree search with `simulations` playouts a move (default 100); `uct_c` (default 1.4), `solve` (default true)",
-        |params| {
-            let place = "opponent of kind `mcts`";
-            let p: MctsParams = params.read(place)?;
-            if p.simulations == 0 {
-                return Err(Error::invalid(place, "`simulations` must be at least 1"));
-            }
-            if !(p.uct_c.is_finite() && p.uct_c >= 0.0) {
-                return Err(Error::invalid(place, "`uct_c` must be a number of at least 0"));
-            }
-            let search = Mcts { simulations: p.simulations, uct_c: p.uct_c, solve: p.solve, ..search(p.simulations) };
-            Ok(Arc::new(MctsOpponent::new(search)))
-        },
+        "tree search with `simulations` playouts a move (1 to 1000, default 100); `uct_c` (default 1.4), `solve` (default \
+         true)",
+        |params| searching(params.read(SEARCHING)?),
     );
+    kinds.add_numbered("mcts", "the same with N simulations, such as mcts-250", |number, params| {
+        if params.0.contains_key("simulations") {
+            return Err(Error::invalid(
+                SEARCHING,
+                "`simulations` is the number in the kind's name; leave one of them out",
+            ));
+        }
+        searching(params.clone().with("simulations", number).read(SEARCHING)?)
+    });
     kinds
+}
+
+const SEARCHING: &str = "opponent of kind `mcts`";
+
+/// The most playouts a move: the paper's strongest. A thousand draw 99 of 100 games against a perfect player, and a report
+/// on how to answer them asks for some hundred thousand moves.
+const MOST_SIMULATIONS: u64 = 1_000;
+
+fn searching(p: MctsParams) -> Result<Strategy<TicTacToe>> {
+    if !(1..=MOST_SIMULATIONS).contains(&p.simulations) {
+        let problem = format!("{} simulations a move; there may be 1 to {MOST_SIMULATIONS}", p.simulations);
+        return Err(Error::invalid(SEARCHING, problem));
+    }
+    if !(p.uct_c.is_finite() && p.uct_c >= 0.0) {
+        return Err(Error::invalid(SEARCHING, "`uct_c` must be a number of at least 0"));
+    }
+    let search = Mcts { uct_c: p.uct_c, solve: p.solve, ..search(p.simulations as u32) };
+    Ok(Arc::new(MctsOpponent::new(search)))
+}
+
+/// Whether a kind of opponent searches: it then treats all rotations and reflections of a board alike.
+pub(super) fn searches(kind: &str) -> bool {
+    kind == "mcts" || kind.starts_with("mcts-")
 }
 
 /// The tree search of the paper's opponents with so many playouts a move.
@@ -250,14 +284,14 @@ struct BlindParams {
 #[serde(deny_unknown_fields)]
 struct MctsParams {
     #[serde(default = "hundred")]
-    simulations: u32,
+    simulations: u64,
     #[serde(default = "uct_c")]
     uct_c: f64,
     #[serde(default = "yes")]
     solve: bool,
 }
 
-fn hundred() -> u32 {
+fn hundred() -> u64 {
     100
 }
 
@@ -267,4 +301,62 @@ fn uct_c() -> f64 {
 
 fn yes() -> bool {
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use proptest::{prop_assert, prop_assert_eq, proptest, strategy::Just, strategy::Strategy as _};
+
+    #[test]
+    fn fondness_has_a_range() {
+        for alpha in [-MOST_ALPHA, 0.0, MOST_ALPHA] {
+            assert!(BiasedRandom::new(alpha, "x").is_ok());
+        }
+        for alpha in [-5000.0, 40.1, 5000.0, f64::NAN, f64::INFINITY] {
+            let e = BiasedRandom::new(alpha, "x").unwrap_err().to_string();
+            assert_eq!(e, format!("x: `alpha` is {alpha}; it must be a number from -40 to 40"));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_fond_player_has_probabilities_on_every_board(
+            alpha in -MOST_ALPHA..=MOST_ALPHA,
+            order in Just((0..CELLS as u8).collect::<Vec<_>>()).prop_shuffle(),
+            played in 0..CELLS,
+        ) {
+            let mut board = Board::default();
+            order[..played].iter().for_each(|c| board.play(Cell::numbered(*c)));
+            let policy = BiasedRandom::new(alpha, "x").unwrap().policy(&TicTacToe, &board, 0).unwrap();
+            prop_assert_eq!(policy.len(), CELLS - played);
+            prop_assert!(policy.iter().all(|(_, p)| (0.0..=1.0).contains(p)));
+            prop_assert!((policy.iter().map(|(_, p)| p).sum::<f64>() - 1.0).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn searchers_are_named_by_their_simulations() {
+        let kinds = opponent_kinds();
+        let build = |kind: &str, params: Options| {
+            let spec = crate::OpponentSpec { params, ..crate::OpponentSpec::of_kind(kind) };
+            kinds.build(&spec).map(drop).map_err(|e| e.to_string())
+        };
+        for kind in ["mcts", "mcts-1", "mcts-250", "mcts-1000"] {
+            assert_eq!(build(kind, Options::default()), Ok(()), "{kind}");
+        }
+        assert_eq!(build("mcts-25", Options::default().with("solve", false)), Ok(()));
+        for (kind, params, expected) in [
+            ("mcts-0", Options::default(), "0 simulations a move; there may be 1 to 1000"),
+            ("mcts-1001", Options::default(), "1001 simulations a move; there may be 1 to 1000"),
+            ("mcts", Options::default().with("simulations", 4_000_000_000_u64), "there may be 1 to 1000"),
+            ("mcts-5", Options::default().with("simulations", 5), "the number in the kind's name"),
+            ("mcts-+5", Options::default(), "unknown kind of opponent `mcts-+5`"),
+            ("ghost", Options::default(), "known: biased_random, blind_line, mcts, mcts-N, perfect, "),
+        ] {
+            let e = build(kind, params).unwrap_err();
+            assert!(e.contains(expected), "{kind}: {e}");
+        }
+    }
 }

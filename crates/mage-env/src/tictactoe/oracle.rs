@@ -12,6 +12,7 @@ use super::{
     answer::BestAnswer,
     factory::{TicTacToeFactory, TicTacToeOptions},
     move_table::{MoveTable, Symmetry},
+    opponents::searches,
     rules::{Board, TicTacToe},
     wins::{Shown, Wins},
 };
@@ -135,7 +136,7 @@ impl TicTacToeFactory {
                 return (Arc::clone(strategy), None);
             }
             let kind = if rival.phases().len() == 1 { &spec.kind } else { &rival.phase_names()[phase] };
-            let symmetry = if kind == "mcts" { Symmetry::Alike } else { Symmetry::Unknown };
+            let symmetry = if searches(kind) { Symmetry::Alike } else { Symmetry::Unknown };
             let seed = Seed::new(0).child("move table");
             let table = self
                 .tables

@@ -2,8 +2,8 @@
 //!
 //! [`Told`] knows the goal's product and options and goes straight there: what is possible, and a source of demonstrations.
 //! [`Reader`] knows its prompt alone: it searches for the goal's own words, takes the affordable result whose title shares
-//! most with the goal, chooses the options the goal names, and buys. In later episodes it passes over what its notes say was
-//! bought before, and so learns from failing.
+//! most with the goal, chooses the options the goal names, and buys. Its notes say where what it bought stood and how good it
+//! was: in later episodes it goes back to what was perfect, and passes over what was not.
 
 use super::{
     catalogue::Product,
@@ -78,6 +78,9 @@ impl Reference for Told {
     }
 }
 
+/// What a note on a perfect purchase begins with.
+const PERFECT: &str = "s10 ";
+
 /// Reads the page as a person in a hurry would.
 pub(super) struct Reader;
 
@@ -87,6 +90,12 @@ impl Reference for Reader {
         match words[0] {
             "index" => "SEARCH".to_owned(),
             "results" => {
+                let place_of = |note: &'_ String| note.split_once(' ').map(|(_, place)| place.to_owned());
+                let perfect = seen.memory.iter().find(|note| note.starts_with(PERFECT)).and_then(place_of);
+                if let Some(place) = perfect {
+                    let item = place.strip_prefix(words[1]).map(str::trim_start);
+                    return item.map_or_else(|| "NEXT".to_owned(), str::to_owned);
+                }
                 let tried = |item: usize| {
                     let place = format!("{} I{}", words[1], item + 1);
                     seen.memory.iter().any(|note| note.ends_with(&place))

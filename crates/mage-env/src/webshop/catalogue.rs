@@ -90,11 +90,38 @@ impl Product {
     }
 }
 
+/// What a list of products had that a user should know of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Products without a price: they cost $100, as in the original.
+    pub without_price: u64,
+    /// Entries left out because their id had occurred.
+    pub duplicates: u64,
+    /// Entries left out because their id is "nan" or has more than ten characters, as in the original.
+    pub unusable_ids: u64,
+}
+
+impl Findings {
+    /// A sentence on each that occurred.
+    pub fn sentences(&self) -> Vec<String> {
+        let all = [
+            (self.without_price, "without a price: each costs $100, as in the original"),
+            (self.duplicates, "left out: their id had occurred"),
+            (self.unusable_ids, "left out: their id is \"nan\" or has more than ten characters"),
+        ];
+        let said = |(count, what): &(u64, &str)| {
+            format!("{count} {} of the product list {what}", if *count == 1 { "entry" } else { "entries" })
+        };
+        all.iter().filter(|(count, _)| *count > 0).map(said).collect()
+    }
+}
+
 /// All products, by number and by id.
 #[derive(Clone, Debug)]
 pub struct Catalogue {
     products: Vec<Product>,
     by_asin: HashMap<Box<str>, u32>,
+    findings: Findings,
 }
 
 impl Catalogue {
@@ -107,7 +134,18 @@ impl Catalogue {
                 return Err((earlier as usize, i));
             }
         }
-        Ok(Catalogue { products, by_asin })
+        Ok(Catalogue { products, by_asin, findings: Findings::default() })
+    }
+
+    /// The same with what was found when its list was read.
+    #[must_use]
+    pub fn with_findings(self, findings: Findings) -> Self {
+        Catalogue { findings, ..self }
+    }
+
+    /// What its list had that a user should know of.
+    pub fn findings(&self) -> Findings {
+        self.findings
     }
 
     /// The products, in their own order.

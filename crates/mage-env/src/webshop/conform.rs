@@ -4,7 +4,7 @@
 //! `steps` is an episode: goal, price, and for each action the page, what could be clicked, reward and partial scores. The pages
 //! may be of the form `text` or `text_rich`. After a purchase the original has moved on to another visit, so what it could
 //! click then is left out; and where the noun rule judges the kind of product otherwise than the recording did, so is the score
-//! that follows from it.
+//! that follows from it. What a record does not say cannot be compared, and is counted.
 
 use super::{
     action,
@@ -77,6 +77,9 @@ pub(super) fn conform(golden: &Path, data: Option<&Path>) -> Result<Conformance>
     let read = ReadOptions { limit: None, skip_duplicates: true };
     let shop = Shop::new(OfficialFiles::in_folder(&folder)?.read(read)?)?;
     let mut replay = Replay { shop, report: Conformance::default() };
+    let findings = replay.shop.catalogue().findings();
+    replay.report.skip_many("entries of the product list whose id had occurred", findings.duplicates);
+    replay.report.skip_many("entries of the product list whose id is \"nan\" or too long", findings.unusable_ids);
     for (number, line) in lines(golden)?.enumerate() {
         let line = line.map_err(|source| Error::Read { path: golden.to_owned(), source })?;
         if line.trim().is_empty() {
@@ -169,6 +172,11 @@ impl Replay {
         let page = if rich { page::text_rich(&fields) } else { page::text(&fields) };
         if let Some(done) = step.done {
             self.report.compare("ends", place, &done, &session.bought().is_some());
+        } else if step.action.is_some() {
+            self.report.skip("ends of steps without `done`");
+        }
+        if step.reward.is_none() && step.action.is_some() {
+            self.report.skip("rewards of steps without `reward`");
         }
         let Some(score) = session.bought() else {
             self.report.compare("pages", place, step.obs.as_str(), page.as_str());
@@ -182,8 +190,9 @@ impl Replay {
         };
         self.report.skip("clickables after a purchase, which belong to another visit");
         let recorded_kind = step.verbose.as_ref().and_then(|v| v.get("r_type")).and_then(Value::as_f64);
-        if let Some(parts) = &step.verbose {
-            self.parts(&place, parts, &score);
+        match &step.verbose {
+            Some(parts) => self.parts(&place, parts, &score),
+            None => self.report.skip("partial scores of purchases without `verbose`"),
         }
         if recorded_kind.is_none_or(|kind| kind == score.kind) {
             self.report.compare("pages", place, step.obs.as_str(), page.as_str());

@@ -4,8 +4,8 @@ use super::{
     buyer::{Reader, Told},
     compact, conform,
     env::WebshopEnv,
-    goals::Goal,
-    options::{self, ShopKey, WebshopOptions},
+    goals::{Goal, GoalKind},
+    options::{self, ShopKey, Source, WebshopOptions},
     session::Session,
     shop::{Seeded, Shop},
     splits::{Split, VALIDATION_GOALS, worker},
@@ -57,13 +57,43 @@ fn shop(options: &WebshopOptions) -> Result<Arc<Shop>> {
     Ok(shop)
 }
 
+/// Why a catalogue has no goals.
+fn no_goals(shop: &Shop, options: &WebshopOptions) -> Error {
+    let products = shop.catalogue().products();
+    let count = products.len();
+    let problem = match (options.goals, options.catalogue) {
+        (GoalKind::Human, Source::Generated) => {
+            "nobody wrote wishes for generated products; set goals=synthetic, or catalogue=official".to_owned()
+        }
+        (GoalKind::Human, Source::Official) if products.iter().all(|p| p.human_wishes.is_empty()) => {
+            format!("items_human_ins*.json has no wish for any of the {count} products; goals=synthetic needs none")
+        }
+        (GoalKind::Human, Source::Official) => {
+            format!("no wish that people wrote for the {count} products names an attribute, so that none can be scored")
+        }
+        (GoalKind::Synthetic, Source::Generated) => {
+            "none of the products made up happens to come with a wish; set products to a larger number".to_owned()
+        }
+        (GoalKind::Synthetic, Source::Official) => match products.iter().filter(|p| p.wish.is_some()).count() {
+            0 => {
+                format!("none of the {count} products has an `instruction` in items_ins_v2*.json: nothing is asked for")
+            }
+            wished => format!(
+                "{wished} of the {count} products have an `instruction`, but each has an option without values in \
+                 `customization_options`, so that no combination can be asked for"
+            ),
+        },
+    };
+    Error::invalid("goals of webshop", problem)
+}
+
 impl Errand {
     fn of(task: &Task) -> Result<Self> {
         let options: WebshopOptions = task.options.read(PLACE)?;
         let shop = shop(&options)?;
         let table = shop.goals(options.goals);
         if table.len() == 0 {
-            return Err(Error::invalid(PLACE, "the catalogue has no goals of this kind; try goals=synthetic"));
+            return Err(no_goals(&shop, &options));
         }
         let luck = task.seed.child("goal");
         let catalogue = shop.catalogue();
@@ -81,7 +111,12 @@ impl Errand {
             }
             (None, Some(goals)) => {
                 if goals.is_empty() {
-                    return Err(Error::invalid("option split", "the catalogue has no goal in this split"));
+                    let problem = format!(
+                        "none of the catalogue's {} goals fell into it ({}); take another split or a larger catalogue",
+                        table.len(),
+                        table.split_sizes(catalogue)
+                    );
+                    return Err(Error::invalid(format!("split {}", options.split.name()), problem));
                 }
                 let number = goals[luck.rng().random_range(0..goals.len())];
                 (table.seeded(catalogue, options.worker), number)
@@ -182,6 +217,14 @@ impl EnvFactory for WebshopFactory {
             "told" => Ok(Arc::new(Buyers { told: true })),
             "reader" => Ok(Arc::new(Buyers { told: false })),
             name => Err(unknown_reference(&self.references(), name)),
+        }
+    }
+
+    fn warnings(&self, population: &Population, split: &str) -> Result<Vec<String>> {
+        let options: WebshopOptions = population.options_in(split).read(PLACE)?;
+        match options.catalogue {
+            Source::Generated => Ok(Vec::new()),
+            Source::Official => Ok(shop(&options)?.catalogue().findings().sentences()),
         }
     }
 

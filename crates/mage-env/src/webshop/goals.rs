@@ -152,21 +152,26 @@ pub(super) fn shuffled(count: usize, seed: u32) -> Vec<u32> {
 pub(super) fn goal(catalogue: &Catalogue, id: GoalId, kind: GoalKind, draws: &Draws, number: usize) -> Goal {
     let product = catalogue.product(id.product);
     let limit = draws.limit(number);
+    let (asked, attributes, options) = asked(product, id.variant, kind);
     let limit_text = limit.map_or_else(String::new, |l| format!(", and price lower than {l:.2} dollars"));
-    let (text, attributes, options) = match (kind, &product.wish) {
+    let (text, price_limit) = (format!("{asked}{limit_text}"), limit.unwrap_or(NO_LIMIT));
+    Goal { product: id.product, text, attributes: attributes.to_vec(), options, price_limit }
+}
+
+/// What a goal asks for, but for its price limit: in words, and as attributes and options.
+pub(super) fn asked(product: &Product, variant: u32, kind: GoalKind) -> (String, &[Box<str>], GoalOptions) {
+    match (kind, &product.wish) {
         (GoalKind::Synthetic, Some(wish)) => {
-            let pairs = chosen(product, id.variant);
+            let pairs = chosen(product, variant);
             let named: Vec<String> = pairs.iter().map(|(name, value)| format!("{name}: {value}")).collect();
             let with = if named.is_empty() { String::new() } else { format!(" with {}", named.join(", and ")) };
-            (format!("{}{with}{limit_text}", wish.text), wish.attributes.clone(), GoalOptions::Pairs(pairs))
+            (format!("{}{with}", wish.text), &wish.attributes, GoalOptions::Pairs(pairs))
         }
         _ => {
-            let wish = &product.human_wishes[id.variant as usize];
-            let text = format!("{}{limit_text}", wish.text.trim_matches('.'));
-            (text, wish.attributes.clone(), GoalOptions::Values(wish.options.clone()))
+            let wish = &product.human_wishes[variant as usize];
+            (wish.text.trim_matches('.').to_owned(), &wish.attributes, GoalOptions::Values(wish.options.clone()))
         }
-    };
-    Goal { product: id.product, text, attributes, options, price_limit: limit.unwrap_or(NO_LIMIT) }
+    }
 }
 
 /// The options of one combination, by name in alphabetical order; the last name's values change fastest.

@@ -35,6 +35,7 @@ mod page;
 mod picture;
 mod porter;
 mod python;
+mod raw;
 mod reader;
 mod score;
 mod session;
@@ -43,7 +44,7 @@ mod splits;
 mod wares;
 
 pub use action::{Action, read as read_action};
-pub use catalogue::{Catalogue, Choice, HumanWish, Price, Product, Wish};
+pub use catalogue::{Catalogue, Choice, Findings, HumanWish, Price, Product, Wish};
 pub use factory::WebshopFactory;
 pub use generate::{DEFAULT_PRODUCTS, generate};
 pub use goals::{Goal, GoalKind, GoalOptions};

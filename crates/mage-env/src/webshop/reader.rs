@@ -4,11 +4,14 @@
 //! synthetic wishes by id; and optionally `items_human_ins*.json`, wishes people wrote. Each comes whole or cut to the
 //! first 1,000 products. Products are read one at a time, so that the list of 1.18 million needs no second copy in memory.
 
-use super::catalogue::{Catalogue, Choice, HumanWish, Price, Product, Wish};
+use super::{
+    catalogue::{Catalogue, Findings, HumanWish, Product, Wish},
+    raw::{ById, RawHumanWish, RawNote, RawProduct},
+};
 use crate::{Error, Result};
 use serde::{
-    Deserialize, Deserializer,
-    de::{DeserializeSeed, MapAccess, SeqAccess, Visitor},
+    Deserializer,
+    de::{DeserializeSeed, SeqAccess, Visitor},
 };
 use std::{
     collections::HashMap,
@@ -66,14 +69,14 @@ impl OfficialFiles {
             None => HashMap::new(),
         };
         let place = name_of(&self.products);
-        let products = read_products(open(&self.products)?, &place, options, |product| {
+        let (products, findings) = read_products(open(&self.products)?, &place, options, |product| {
             if let Some(note) = notes.remove(&*product.asin) {
                 product.attributes = note.attributes;
                 product.wish = note.wish;
             }
             product.human_wishes = human.remove(&*product.asin).unwrap_or_default();
         })?;
-        catalogue_of(products, &place)
+        catalogue_of(products, findings, &place)
     }
 }
 
@@ -81,21 +84,26 @@ impl OfficialFiles {
 pub fn catalogue_from_text(products: &str, attributes: &str) -> Result<Catalogue> {
     let options = ReadOptions { limit: None, skip_duplicates: false };
     let mut notes = read_attributes(attributes.as_bytes(), "attributes")?;
-    let products = read_products(products.as_bytes(), "products", options, |product| {
+    let (products, findings) = read_products(products.as_bytes(), "products", options, |product| {
         if let Some(note) = notes.remove(&*product.asin) {
             product.attributes = note.attributes;
             product.wish = note.wish;
         }
     })?;
-    catalogue_of(products, "products")
+    catalogue_of(products, findings, "products")
 }
 
-fn catalogue_of(products: Vec<Product>, place: &str) -> Result<Catalogue> {
+fn catalogue_of(products: Vec<Product>, findings: Findings, place: &str) -> Result<Catalogue> {
     if products.is_empty() {
-        return Err(Error::invalid(place, "the catalogue is empty: there is no product with a usable `asin`"));
+        let problem = match findings.unusable_ids {
+            0 => "the catalogue is empty: there is no product in the list".to_owned(),
+            n => format!("the catalogue is empty: each of its {n} entries has an `asin` that is \"nan\" or too long"),
+        };
+        return Err(Error::invalid(place, problem));
     }
     // Ids that differ in case only: clicks could not tell them apart.
     Catalogue::new(products)
+        .map(|catalogue| catalogue.with_findings(findings))
         .map_err(|(a, b)| Error::invalid(place, format!("products {a} and {b} have the same id but for upper case")))
 }
 
@@ -108,31 +116,39 @@ fn name_of(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Reads the list of products; `finish` adds what other files know of one.
+/// Reads the list of products, and says what was odd about it; `finish` adds what other files know of one.
 fn read_products(
     input: impl Read,
     place: &str,
     options: ReadOptions,
     finish: impl FnMut(&mut Product),
-) -> Result<Vec<Product>> {
-    let mut reader = ProductList { options, finish, products: Vec::new(), seen: HashMap::new(), stopped: None };
+) -> Result<(Vec<Product>, Findings)> {
+    let mut reader = ProductList {
+        options,
+        finish,
+        products: Vec::new(),
+        findings: Findings::default(),
+        seen: HashMap::new(),
+        stopped: None,
+    };
     let mut json = serde_json::Deserializer::from_reader(input);
     let read = (&mut reader).deserialize(&mut json);
     match (reader.stopped, read) {
-        (Some(Stop::Limit), _) => return Ok(reader.products),
+        (Some(Stop::Limit), _) => return Ok((reader.products, reader.findings)),
         (Some(Stop::Problem(at, problem)), _) => {
             return Err(Error::invalid(format!("{place}: product {at}"), problem));
         }
         (None, read) => read.map_err(|e| Error::invalid(place, format!("not a list of products: {e}")))?,
     }
     json.end().map_err(|e| Error::invalid(place, format!("there is something after the list: {e}")))?;
-    Ok(reader.products)
+    Ok((reader.products, reader.findings))
 }
 
 struct ProductList<F> {
     options: ReadOptions,
     finish: F,
     products: Vec<Product>,
+    findings: Findings,
     /// The entry each id was first seen in.
     seen: HashMap<Box<str>, usize>,
     /// Why reading ended before the list did.
@@ -182,6 +198,7 @@ impl<F: FnMut(&mut Product)> ProductList<F> {
     fn take(&mut self, at: usize, raw: RawProduct) -> std::result::Result<(), String> {
         // What the original leaves out: scraping failures.
         if &*raw.asin == "nan" || raw.asin.chars().count() > 10 {
+            self.findings.unusable_ids += 1;
             return Ok(());
         }
         if raw.asin.is_empty() {
@@ -189,7 +206,10 @@ impl<F: FnMut(&mut Product)> ProductList<F> {
         }
         if let Some(first) = self.seen.get(&raw.asin) {
             return match self.options.skip_duplicates {
-                true => Ok(()),
+                true => {
+                    self.findings.duplicates += 1;
+                    Ok(())
+                }
                 false => Err(format!(
                     "field `asin`: {} is the id of product {first} already; set duplicates=skip to keep the first of them",
                     raw.asin
@@ -197,118 +217,11 @@ impl<F: FnMut(&mut Product)> ProductList<F> {
             };
         }
         self.seen.insert(raw.asin.clone(), at);
+        self.findings.without_price += u64::from(!raw.has_price());
         let mut product = raw.into_product()?;
         (self.finish)(&mut product);
         self.products.push(product);
         Ok(())
-    }
-}
-
-/// A product as the file has it.
-#[derive(Deserialize)]
-struct RawProduct {
-    asin: Box<str>,
-    name: Box<str>,
-    full_description: Box<str>,
-    small_description: OneOrMany,
-    #[serde(default)]
-    pricing: Option<Box<str>>,
-    customization_options: RawOptions,
-    category: Box<str>,
-    query: Box<str>,
-    product_category: Box<str>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "field `small_description` must be a text or a list of texts")]
-enum OneOrMany {
-    One(Box<str>),
-    Many(Vec<Box<str>>),
-}
-
-impl RawProduct {
-    fn into_product(self) -> std::result::Result<Product, String> {
-        Ok(Product {
-            price: read_price(self.pricing.as_deref()).map_err(|e| format!("field `pricing`: {e}"))?,
-            asin: self.asin,
-            title: self.name,
-            description: self.full_description,
-            bullets: match self.small_description {
-                OneOrMany::One(line) => vec![line],
-                OneOrMany::Many(lines) => lines,
-            },
-            options: self.customization_options.0,
-            // What the original puts where nothing is known.
-            attributes: vec!["DUMMY_ATTR".into()],
-            category: self.category,
-            query: self.query.to_lowercase().trim().into(),
-            shelf: self.product_category,
-            wish: None,
-            human_wishes: Vec::new(),
-        })
-    }
-}
-
-/// "$12.99", "$9.99 to $24.00", "$1,299.00$1,499.00"; nothing at all stands for 100.
-fn read_price(text: Option<&str>) -> std::result::Result<Price, String> {
-    let Some(text) = text.filter(|t| !t.is_empty()) else { return Ok(Price { low: 100.0, high: None }) };
-    let mut amounts = text.split('$').skip(1).map(|amount| {
-        let digits: String = amount.chars().filter(|c| c.is_ascii_digit() || *c == '.').collect();
-        digits.parse::<f64>().map_err(|_| format!("`{text}` holds no amount after a `$`"))
-    });
-    let low = amounts.next().ok_or_else(|| format!("`{text}` has no `$`"))??;
-    let high = amounts.next().transpose()?;
-    amounts.try_for_each(|amount| amount.map(drop))?;
-    Ok(Price { low, high })
-}
-
-/// Names with their values, in the file's order; the empty text stands for none.
-struct RawOptions(Vec<Choice>);
-
-#[derive(Deserialize)]
-struct RawValue {
-    value: Box<str>,
-}
-
-impl<'de> Deserialize<'de> for RawOptions {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-        struct Names;
-        impl<'de> Visitor<'de> for Names {
-            type Value = RawOptions;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("`customization_options` as a map of lists, or an empty text")
-            }
-
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> std::result::Result<RawOptions, E> {
-                if text.is_empty() {
-                    Ok(RawOptions(Vec::new()))
-                } else {
-                    Err(E::invalid_value(serde::de::Unexpected::Str(text), &self))
-                }
-            }
-
-            fn visit_unit<E>(self) -> std::result::Result<RawOptions, E> {
-                Ok(RawOptions(Vec::new()))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<RawOptions, A::Error> {
-                let mut options: Vec<Choice> = Vec::new();
-                while let Some((name, values)) = map.next_entry::<Box<str>, Option<Vec<RawValue>>>()? {
-                    let Some(values) = values else { continue };
-                    let name = name.to_lowercase().into_boxed_str();
-                    let values =
-                        values.iter().map(|v| v.value.trim().replace('/', " | ").to_lowercase().into()).collect();
-                    // The last list under a name counts, at the place of the first.
-                    match options.iter_mut().find(|o| o.name == name) {
-                        Some(earlier) => earlier.values = values,
-                        None => options.push(Choice { name, values }),
-                    }
-                }
-                Ok(RawOptions(options))
-            }
-        }
-        d.deserialize_any(Names)
     }
 }
 
@@ -318,15 +231,8 @@ struct Note {
     wish: Option<Wish>,
 }
 
-#[derive(Deserialize)]
-struct RawNote {
-    attributes: Option<Vec<Box<str>>>,
-    instruction: Option<Box<str>>,
-    instruction_attributes: Option<Vec<Box<str>>>,
-}
-
 fn read_attributes(input: impl Read, place: &str) -> Result<HashMap<String, Note>> {
-    let raw: HashMap<String, RawNote> =
+    let ById(raw): ById<RawNote> =
         serde_json::from_reader(input).map_err(|e| Error::invalid(place, format!("not attributes by id: {e}")))?;
     raw.into_iter()
         .map(|(asin, note)| {
@@ -346,15 +252,8 @@ fn read_attributes(input: impl Read, place: &str) -> Result<HashMap<String, Note
         .collect()
 }
 
-#[derive(Deserialize)]
-struct RawHumanWish {
-    instruction: Box<str>,
-    instruction_attributes: Vec<Box<str>>,
-    instruction_options: Vec<Box<str>>,
-}
-
 fn read_human(input: impl Read, place: &str) -> Result<HashMap<String, Vec<HumanWish>>> {
-    let raw: HashMap<String, Vec<RawHumanWish>> =
+    let ById(raw): ById<Vec<RawHumanWish>> =
         serde_json::from_reader(input).map_err(|e| Error::invalid(place, format!("not wishes by id: {e}")))?;
     let wish = |w: RawHumanWish| HumanWish {
         text: w.instruction,
@@ -366,6 +265,7 @@ fn read_human(input: impl Read, place: &str) -> Result<HashMap<String, Vec<Human
 
 #[cfg(test)]
 mod tests {
+    use super::super::catalogue::Choice;
     use super::*;
 
     const GOOD: &str = r#"{"asin": "B01", "name": "Cup", "full_description": "", "small_description": "Holds tea.",
@@ -392,30 +292,36 @@ mod tests {
     }
 
     #[test]
-    fn prices_are_read_or_refused() {
-        let tag = |t: &str| read_price(Some(t)).map(|p| p.tag());
-        assert_eq!(tag("").unwrap(), "$100.0");
-        assert_eq!(tag("$5").unwrap(), "$5.0");
-        assert_eq!(tag("$1.99$2.50$3").unwrap(), "$1.99 to $2.5");
-        assert!(tag("5 dollars").unwrap_err().contains("no `$`"));
-        assert!(tag("$abc").unwrap_err().contains("no amount"));
-        assert!(tag("$1.2.3").unwrap_err().contains("no amount"));
-    }
-
-    #[test]
     fn mistakes_name_file_entry_and_field() {
         let second =
             |from: &str, to: &str| problem(&format!("[{GOOD}, {}]", GOOD.replace("B01", "B02").replace(from, to)));
         let missing = second("\"category\": \"garden\", ", "");
         assert!(missing.contains("products: product 1") && missing.contains("missing field `category`"), "{missing}");
-        assert!(
-            second("\"name\": \"Cup\"", "\"name\": 7").contains("expected a string"),
-            "{}",
-            second("\"name\": \"Cup\"", "\"name\": 7")
-        );
-        let options = second("{\"Color\"", "[1], \"x\": {\"Color\"");
-        assert!(options.contains("customization_options"), "{options}");
-        assert!(second("\"Holds tea.\"", "{}").contains("`small_description`"));
+        for (from, to, expected) in [
+            (
+                "\"name\": \"Cup\"",
+                "\"name\": 7",
+                "field `name`: invalid type: integer `7`, expected a string at line 4",
+            ),
+            ("\"B02\"", "12", "field `asin`: invalid type: integer `12`, expected a string at line"),
+            (
+                "\"$1,299.50 to $1,400\"",
+                "9.5",
+                "field `pricing`: invalid type: floating point `9.5`, expected a string",
+            ),
+            ("\"garden\"", "null", "field `category`: invalid type: null, expected a string"),
+            ("\"garden\"", "[\"garden\"]", "field `category`: invalid type: sequence, expected a string"),
+            ("{\"Color\"", "[1], \"x\": {\"Color\"", "field `customization_options`: invalid type: sequence"),
+            (
+                "\"value\": \"Blue\"",
+                "\"value\": 5",
+                "field `customization_options`: field `value`: invalid type: integer",
+            ),
+            ("\"Holds tea.\"", "{}", "field `small_description`: it must be a text or a list of texts"),
+        ] {
+            let said = second(from, to);
+            assert!(said.starts_with(&format!("products: product 1: {expected}")), "{said}");
+        }
         let price = second("$1,299.50 to $1,400", "cheap");
         assert!(price.contains("product 1: field `pricing`: `cheap` has no `$`"), "{price}");
         let twice = problem(&format!("[{GOOD}, {GOOD}]"));
@@ -428,10 +334,37 @@ mod tests {
     }
 
     #[test]
+    fn what_is_odd_about_a_list_is_counted() {
+        let free = |asin: &str, price: &str| {
+            GOOD.replace("B01", asin).replace("\"pricing\": \"$1,299.50 to $1,400\", ", price)
+        };
+        let odd = [free("B02", ""), free("B03", "\"pricing\": null, "), free("nan", ""), free("B0123456789", "")];
+        let catalogue = products(&format!("[{GOOD}, {}]", odd.join(", "))).unwrap();
+        assert_eq!(catalogue.findings(), Findings { without_price: 2, duplicates: 0, unusable_ids: 2 });
+        assert_eq!(catalogue.product(1).price.tag(), "$100.0");
+        let said = catalogue.findings().sentences();
+        assert_eq!(said[0], "2 entries of the product list without a price: each costs $100, as in the original");
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(PRODUCTS[0]), format!("[{GOOD}, {GOOD}, {GOOD}]")).unwrap();
+        std::fs::write(dir.path().join(ATTRIBUTES[0]), "{}").unwrap();
+        let files = OfficialFiles::in_folder(dir.path()).unwrap();
+        let read = files.read(ReadOptions { limit: None, skip_duplicates: true }).unwrap();
+        assert_eq!((read.products().len(), read.findings().duplicates), (1, 2));
+        assert!(problem(&format!("[{}]", odd[2])).contains("each of its 1 entries has an `asin` that is \"nan\""));
+    }
+
+    #[test]
     fn attribute_files_are_checked_too() {
         let text = format!("[{GOOD}]");
         let err = |a: &str| catalogue_from_text(&text, a).unwrap_err().to_string();
         assert!(err("[1]").contains("attributes: not attributes by id"));
+        let wrong = err(r#"{"B00": {}, "B01": {"attributes": ["tea", 7]}}"#);
+        assert!(wrong.contains("B01: field `attributes`: invalid type: integer `7`, expected a string"), "{wrong}");
+        let wrong = err(r#"{"B01": 3}"#);
+        assert!(wrong.contains("B01: invalid type: integer `3`, expected an object with attributes"), "{wrong}");
+        let wrong = read_human(r#"{"B01": [{"instruction": "x", "instruction_options": []}]}"#.as_bytes(), "human");
+        let wrong = wrong.map(drop).unwrap_err().to_string();
+        assert!(wrong.contains("human: not wishes by id: B01: missing field `instruction_attributes`"), "{wrong}");
         let wish = err(r#"{"B01": {"attributes": [], "instruction": "Find me cups"}}"#);
         assert!(wish.contains("attributes: B01: field `instruction_attributes`"), "{wish}");
         assert_eq!(&*catalogue_from_text(&text, "{}").unwrap().product(0).attributes[0], "DUMMY_ATTR");

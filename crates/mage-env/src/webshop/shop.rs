@@ -141,6 +141,11 @@ impl GoalTable {
         self.splits.get_or_init(|| SplitLists::new(catalogue, &self.ids, self.kind)).of(split)
     }
 
+    /// How many goals each split has, in words.
+    pub(super) fn split_sizes(&self, catalogue: &Catalogue) -> String {
+        self.splits.get_or_init(|| SplitLists::new(catalogue, &self.ids, self.kind)).sizes()
+    }
+
     /// How often the original would draw each goal, in proportion.
     pub(super) fn weights(&self, catalogue: &Catalogue) -> &[f64] {
         self.weights.get_or_init(|| weights(catalogue, &self.ids, self.kind))

@@ -247,7 +247,8 @@ impl Training {
 
     /// Plays the panel, with or without memory.
     fn judge(&mut self, tasks: usize, memory: bool, each: &mut dyn FnMut(Event)) -> Result<Judgement> {
-        let mut settings = self.recipe.eval_settings(&self.schema);
+        let turns = self.setting.factory.max_turns(&self.setting.population, &self.recipe.eval.split)?;
+        let mut settings = self.recipe.eval_settings(&Schema { max_turns: turns, ..self.schema.clone() });
         if !memory {
             settings.memory = MemoryMode::None;
         }

@@ -80,7 +80,8 @@ impl Parts {
 
     pub(crate) fn new(recipe: &Recipe, setting: &Setting, schema: &Schema) -> Result<Self> {
         setting.factory.check(&setting.population)?;
-        let settings = Arc::new(recipe.settings(schema));
+        let turns = setting.factory.max_turns(&setting.population, &recipe.env.split)?;
+        let settings = Arc::new(recipe.settings(&Schema { max_turns: turns, ..schema.clone() }));
         settings.check()?;
         let engines = engine::start(recipe, schema)?;
         engines.trainer.caps().check(&recipe.loss(0))?;

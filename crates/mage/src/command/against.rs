@@ -46,7 +46,7 @@ impl Guest for Chair {
         let _ = self.said.send(Said::Turn(view.clone()));
         // Once the person has left, any move will do: nobody looks at it.
         while let Ok(text) = typed.recv() {
-            match read(&completed(text.trim(), &view.legal)) {
+            match read(&completed(text.trim(), &view.legal, None)) {
                 Ok(choice) => return choice,
                 Err(reason) => _ = self.said.send(Said::Refused(reason)),
             }
@@ -74,7 +74,7 @@ pub(crate) fn run(app: &App, args: &Play, dir: &Path, out: &Output) -> anyhow::R
     let recipe = RunDir::recipe(dir).map_err(usage)?;
     let setting = setting(app, &recipe)?;
     let title = setting.factory.schema().title;
-    let rules = |seat| app.prompts.get(&recipe.env.name).and_then(|p| p.rules(seat)).unwrap_or_default();
+    let rules = |seat| app.prompts.get(&recipe.env.name).and_then(|p| p.rules_for_people(seat)).unwrap_or_default();
     let hosted = Hosted::open(dir, &recipe, setting, args.episodes).map_err(usage)?;
     let seed = Seed::new(args.seed.unwrap_or_else(from_clock));
     let ((say, said), (type_in, typed)) = (channel(), channel());

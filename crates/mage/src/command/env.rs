@@ -1,14 +1,15 @@
 //! `mage env`: which environments are there, what are they like, and how well can one do in them?
 
+use super::world_ceilings::WorldCeilings;
 use crate::{
     App,
     cli::{Conform, Env, EnvCommand, Generate, Show},
     output::{BAD, BOLD, DIM, GOOD, Output, styled},
-    pick::pick,
+    pick::{pick, warn},
     table::{columns, score, table},
     usage,
 };
-use mage_env::{EnvFactory, Population, ReferenceDoc, Schema, Seed, oracle::OracleReport, oracle::SeatOracle};
+use mage_env::{EnvFactory, Options, Population, ReferenceDoc, Schema, Seed, oracle::OracleReport, oracle::SeatOracle};
 use serde::Serialize;
 
 pub(crate) fn run(app: &App, args: &Env, out: &Output) -> anyhow::Result<()> {
@@ -38,8 +39,29 @@ struct Shown {
     schema: Schema,
     policies: Vec<ReferenceDoc>,
     populations: Vec<&'static str>,
+    /// Of the population that was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    splits: Vec<ShownSplit>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    oracles: Option<OracleReport>,
+    oracles: Option<Ceilings>,
+}
+
+/// A split, and what sets it apart.
+#[derive(Serialize)]
+struct ShownSplit {
+    name: String,
+    max_turns: u32,
+    options: Options,
+}
+
+/// The best that can be done.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Ceilings {
+    /// Against opponents.
+    Games(OracleReport),
+    /// In a world.
+    World(WorldCeilings),
 }
 
 impl Shown {
@@ -50,33 +72,61 @@ impl Shown {
             schema: factory.schema(),
             policies: [random].into_iter().chain(factory.references()).collect(),
             populations: factory.populations().into_iter().map(|(name, _)| name).collect(),
+            splits: Vec::new(),
             oracles: None,
         }
     }
 }
 
+/// The splits of a population, with the settings that are theirs alone.
+fn splits(factory: &dyn EnvFactory, population: &Population) -> anyhow::Result<Vec<ShownSplit>> {
+    let shown = |name: &str| {
+        let options = population.overrides.get(name).cloned().unwrap_or_default();
+        Ok(ShownSplit { name: name.to_owned(), max_turns: factory.max_turns(population, name)?, options })
+    };
+    population.splits().map(shown).collect()
+}
+
 fn show(app: &App, args: &Show, out: &Output) -> anyhow::Result<()> {
-    let (factory, population) = pick(app, &args.env, &args.whom, out)?;
+    let (factory, population) = pick(app, &args.env, &args.whom)?;
     let mut shown = Shown::of(&*factory);
+    shown.splits = splits(&*factory, &population)?;
     if args.oracles {
-        let report =
-            out.waiting("working out the ceilings", || factory.oracles(&population, &args.whom.split, args.episodes))?;
-        shown.oracles = Some(report.ok_or_else(|| usage(format!("{} has no exact ceilings", args.env)))?);
+        shown.oracles = Some(ceilings(&*factory, &population, args, out)?);
     }
     if out.json {
         return out.object(&shown);
     }
     match &shown.oracles {
-        Some(report) => print_oracles(report, out),
+        Some(Ceilings::Games(report)) => print_oracles(report, out),
+        Some(Ceilings::World(report)) => report.print(out),
         None => {
             print_schema(&shown, out)?;
-            print_population(&population, &args.whom.split, out)?;
-            if !shown.schema.opponents.is_empty() {
+            print_splits(&shown, out)?;
+            print_population(&population, args.whom.split(), out)?;
+            if !shown.schema.opponents.is_empty() || factory.solver().is_some() {
                 out.hint(format!("\nmage env show {} --oracles computes the best that can be done.", shown.id));
             }
             Ok(())
         }
     }
+}
+
+fn ceilings(factory: &dyn EnvFactory, population: &Population, args: &Show, out: &Output) -> anyhow::Result<Ceilings> {
+    let split = args.whom.split();
+    let games = out.waiting("working out the ceilings", || factory.oracles(population, split, args.episodes))?;
+    if let Some(report) = games {
+        return Ok(Ceilings::Games(report));
+    }
+    if let Some(solver) = factory.solver() {
+        let of = WorldCeilings::compute(&args.env, solver, population, args.whom.split.as_deref(), out)?;
+        return Ok(Ceilings::World(of));
+    }
+    let told = factory.references().into_iter().find(|r| r.told).map(|r| r.name);
+    let instead = told.map_or_else(String::new, |name| {
+        format!("; mage eval --env {} --policy {name} measures what is possible", args.env)
+    });
+    Err(usage(format!("{} has no ceilings that could be computed{instead}", args.env)))
 }
 
 fn print_schema(shown: &Shown, out: &Output) -> anyhow::Result<()> {
@@ -107,6 +157,19 @@ fn print_schema(shown: &Shown, out: &Output) -> anyhow::Result<()> {
         out.line(format!("\npopulations: {}", shown.populations.join(", ")))?;
     }
     Ok(())
+}
+
+/// The splits of a world: in games they are told apart by opponents, which follow.
+fn print_splits(shown: &Shown, out: &Output) -> anyhow::Result<()> {
+    if !shown.schema.opponents.is_empty() {
+        return Ok(());
+    }
+    let value = |v: &serde_json::Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
+    let rows = shown.splits.iter().map(|split| {
+        let settings = split.options.0.iter().map(|(key, v)| format!("{key}={}", value(v)));
+        vec![split.name.clone(), split.max_turns.to_string(), settings.collect::<Vec<_>>().join(", ")]
+    });
+    out.line(format!("\n{}", columns(&["split", "turns", "settings of its own"], rows)))
 }
 
 /// Whom one meets in a split, and how often.
@@ -203,6 +266,9 @@ fn conform(app: &App, args: &Conform, out: &Output) -> anyhow::Result<()> {
         for (reason, n) in &report.skipped {
             out.line(format!("{n} left out: {reason}"))?;
         }
+        for (key, n) in &report.ignored {
+            out.line(format!("{n} with a key that is not known and was not looked at: `{key}`"))?;
+        }
         if let Some(d) = &report.first {
             out.line(format!("\nfirst difference, at {}:", d.place))?;
             out.line(format!("the original: {}\nours:         {}", d.expected, d.actual))?;
@@ -221,9 +287,10 @@ fn conform(app: &App, args: &Conform, out: &Output) -> anyhow::Result<()> {
 }
 
 fn generate(app: &App, args: &Generate, out: &Output) -> anyhow::Result<()> {
-    let (factory, population) = pick(app, &args.env, &args.whom, out)?;
+    let (factory, population) = pick(app, &args.env, &args.whom)?;
+    warn(&*factory, &population, args.whom.split(), out)?;
     let seats = factory.schema().seats;
-    let draw = |i| population.draw(&args.whom.split, seats, Seed::new(args.seed).child("generate").at(i));
+    let draw = |i| population.draw(args.whom.split(), seats, Seed::new(args.seed).child("generate").at(i));
     let tasks = (0..args.count).map(draw).collect::<Result<Vec<_>, _>>()?;
     let files = factory.export(&tasks, &args.out, args.data.as_deref())?;
     if out.json {

@@ -4,7 +4,7 @@ use crate::{
     App,
     cli::{Eval, Memory},
     output::{BOLD, DIM, Output, styled},
-    pick::pick,
+    pick::{pick, warn},
     plot::{Chart, Line, Points},
     table::{score, table},
     usage,
@@ -24,9 +24,10 @@ use serde::Serialize;
 use std::{collections::HashSet, path::Path, sync::Arc};
 
 pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
-    let (factory, population) = pick(app, &args.env, &args.whom, out)?;
+    let (factory, population) = pick(app, &args.env, &args.whom)?;
     let schema = factory.schema();
-    let split = &args.whom.split;
+    let split = args.whom.split();
+    warn(&*factory, &population, split, out)?;
     let agent = Agent::find(&*factory, &args.policy, &population, split, args.episodes).map_err(usage)?;
     let settings = Settings {
         early_stop: args.early_stop,
@@ -34,7 +35,10 @@ pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
             Memory::None => MemoryMode::None,
             Memory::Reflection => MemoryMode::ReflectionOnly,
         },
-        max_turns: args.turns.unwrap_or(schema.max_turns),
+        max_turns: match args.turns {
+            Some(turns) => turns,
+            None => factory.max_turns(&population, split)?,
+        },
         ..Settings::compact(&schema, args.episodes)
     };
     let seed = Seed::new(args.seed);
@@ -49,7 +53,7 @@ pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
     };
     // Files that the options name are read here for the first time: better now than within the panel.
     if let Some(task) = evaluation.panel.tasks().first() {
-        factory.build(task).map_err(usage)?;
+        factory.build(task)?;
     }
     let results = play(&evaluation, args.records.as_deref(), out)?;
     let ceilings = if args.early_stop {
@@ -133,7 +137,7 @@ impl<'a> Report<'a> {
             env: &args.env,
             policy: evaluation.agent.name(),
             memory: evaluation.settings.memory,
-            split: &args.whom.split,
+            split: args.whom.split(),
             unit,
             episodes: args.episodes,
             tasks: args.tasks,
@@ -182,8 +186,9 @@ impl<'a> Report<'a> {
         if !self.summary.by_opponent.is_empty() {
             self.print_opponents(out)?;
         }
-        if let Some(error) = self.ceilings.as_ref().map(OracleReport::error).filter(|e| *e > 5e-4) {
-            out.line(styled(DIM, format!("\nthe best learner may be up to {} better than shown", score(error))))?;
+        if let Some(ceilings) = self.ceilings.as_ref().filter(|c| c.learner_may_be_better()) {
+            let error = score(ceilings.error());
+            out.line(styled(DIM, format!("\nthe best learner may be up to {error} better than shown")))?;
         }
         let invalid = &self.summary.overall.invalid;
         out.line(styled(

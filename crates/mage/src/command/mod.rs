@@ -11,3 +11,4 @@ pub(crate) mod play;
 pub(crate) mod recipe;
 pub(crate) mod train;
 pub(crate) mod warmstart;
+mod world_ceilings;

@@ -6,11 +6,10 @@ use crate::{
     command::against,
     keys,
     output::{BOLD, DIM, GOOD, Output, styled},
-    pick::pick,
+    pick::{pick, warn},
     table::{score, table},
-    usage,
 };
-use mage_env::{End, Env, Outcome, ParsedAction, Seed, Task, oracle::OracleReport};
+use mage_env::{End, Env, Outcome, ParsedAction, Phrase, Seed, Task, oracle::OracleReport};
 use serde::Serialize;
 use std::io::{BufRead, IsTerminal, Write, stdin};
 
@@ -18,28 +17,34 @@ pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
     if let Some(dir) = &args.against {
         return against::run(app, args, dir, out);
     }
-    let (factory, population) = pick(app, &args.env, &args.whom, out)?;
+    let (factory, population) = pick(app, &args.env, &args.whom)?;
     let schema = factory.schema();
-    let max_turns = args.turns.unwrap_or(schema.max_turns);
+    let split = args.whom.split();
+    warn(&*factory, &population, split, out)?;
+    let max_turns = match args.turns {
+        Some(turns) => turns,
+        None => factory.max_turns(&population, split)?,
+    };
     let seed = Seed::new(args.seed.unwrap_or_else(from_clock));
-    let task = population.draw(&args.whom.split, schema.seats, seed)?;
-    let mut env = factory.build(&task).map_err(usage)?;
-    let rules = app.prompts.get(&args.env).and_then(|p| p.rules(task.seat)).unwrap_or_default();
-    let mut table = Sitting { out, task: &task, rules, episodes: args.episodes, scores: Vec::new() };
+    let task = population.draw(split, schema.seats, seed)?;
+    let mut env = factory.build(&task)?;
+    let rules = app.prompts.get(&args.env).and_then(|p| p.rules_for_people(task.seat)).unwrap_or_default();
+    let mut table = Sitting { out, task: &task, rules, episodes: args.episodes, max_turns, scores: Vec::new() };
 
     table.welcome(&schema.title, seed)?;
     'episodes: for n in 0..args.episodes {
         let start = env.begin(n);
         table.episode(n, &*env, &start.text)?;
-        let mut turns = 0;
+        let (mut turns, mut earned) = (0, 0.0);
         loop {
             let Some(action) = table.ask(&*env)? else { break 'episodes };
             let step = env.step(&action);
             turns += 1;
+            earned += step.reward;
             let end = step.end.or((turns >= max_turns).then_some(End::Truncated));
             table.seen(&*env, &step.observation.text)?;
             if let Some(end) = end {
-                table.end(n, end)?;
+                table.end(n, end, earned)?;
                 break;
             }
         }
@@ -47,7 +52,7 @@ pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
     let ceilings = match table.scores.len() {
         0 => None,
         _ => out
-            .waiting("working out what was possible", || factory.oracles(&population, &args.whom.split, args.episodes))
+            .waiting("working out what was possible", || factory.oracles(&population, split, args.episodes))
             .unwrap_or(None),
     };
     table.close(args.reveal, &schema.unit, ceilings.as_ref())
@@ -66,6 +71,7 @@ struct Sitting<'a> {
     task: &'a Task,
     rules: String,
     episodes: u32,
+    max_turns: u32,
     scores: Vec<Played>,
 }
 
@@ -129,16 +135,11 @@ impl Sitting<'_> {
     /// The next valid action; `None` when the player leaves or the input ends.
     fn ask(&self, env: &dyn Env) -> anyhow::Result<Option<ParsedAction>> {
         loop {
-            let legal = env.legal().unwrap_or_default();
+            let (legal, phrase) = (env.legal().unwrap_or_default(), env.phrase());
             if !self.out.json {
-                // A few short choices are a help, many or long ones a wall.
-                let choices = match legal.join("/") {
-                    few if legal.len() <= 6 && !few.is_empty() && few.len() <= 60 => format!(" ({few})"),
-                    _ => String::new(),
-                };
-                self.out.ask(format!("your move{choices}> "))?;
+                self.out.ask(format!("your move{}> ", choices(&legal, phrase)))?;
             }
-            let line = match self.read(env, &legal) {
+            let line = match self.read(phrase) {
                 Ok(Some(line)) => line,
                 Ok(None) => return Ok(None),
                 Err(e) if e.kind() == std::io::ErrorKind::InvalidData => {
@@ -149,14 +150,15 @@ impl Sitting<'_> {
             };
             match line.trim() {
                 "q" | "quit" | "exit" => return Ok(None),
-                "?" | "help" => self.refuse(&match legal.is_empty() {
-                    true => "any text is possible here".to_owned(),
-                    false => format!("{}\n\npossible here: {}", self.rules.trim_end(), listed(&legal)),
-                })?,
-                typed => match env.parse(&completed(typed, &legal)) {
+                "?" | "help" => {
+                    let turns = plural(self.max_turns, "turn");
+                    let possible = possible(&legal, phrase);
+                    self.refuse(&format!("{}\n\nAn episode has {turns}. {possible}", self.rules.trim_end()))?;
+                }
+                typed => match read_typed(env, typed, &legal, phrase) {
                     ParsedAction::Invalid { reason } => self.refuse(&reason)?,
                     ParsedAction::Act(a) if !env.allows(&a) => {
-                        self.refuse(&format!("{a} is not possible here; possible: {}", listed(&legal)))?;
+                        self.refuse(&format!("{a} is not possible here. {}", possible(&legal, phrase)))?;
                     }
                     action => return Ok(Some(action)),
                 },
@@ -165,11 +167,10 @@ impl Sitting<'_> {
     }
 
     /// A line of input; on a terminal, arrow keys make one too where they mean something. `None` at the end.
-    fn read(&self, env: &dyn Env, legal: &[String]) -> std::io::Result<Option<String>> {
-        let moves = ["up", "down", "left", "right"].iter().all(|m| matches!(env.parse(m), ParsedAction::Act(_)));
-        if moves && !self.out.json && stdin().is_terminal() {
-            let full = legal.iter().map(|turn| turn.split(' ').count()).max();
-            return keys::read_line(full.unwrap_or(usize::MAX));
+    fn read(&self, phrase: Option<Phrase>) -> std::io::Result<Option<String>> {
+        let arrows = |p: &Phrase| ["up", "down", "left", "right"].iter().all(|way| p.words.contains(way));
+        if let Some(phrase) = phrase.filter(arrows).filter(|_| !self.out.json && stdin().is_terminal()) {
+            return keys::read_line(phrase.most);
         }
         let mut line = String::new();
         if stdin().lock().read_line(&mut line)? > 0 {
@@ -188,10 +189,11 @@ impl Sitting<'_> {
         }
     }
 
-    fn end(&mut self, n: u32, end: End) -> anyhow::Result<()> {
+    /// Ends an episode; one that was cut off counts for what was earned in it.
+    fn end(&mut self, n: u32, end: End, earned: f32) -> anyhow::Result<()> {
         let (outcome, score) = match end {
             End::Terminated { outcome, score } => (Some(outcome), score),
-            End::Truncated => (None, 0.0),
+            End::Truncated => (None, earned),
         };
         self.scores.push(Played { score, outcome });
         if self.out.json {
@@ -214,12 +216,13 @@ impl Sitting<'_> {
             return self.out.line("Nothing was played to the end.");
         }
         let seat = ceilings.and_then(|r| r.seats.iter().find(|s| s.seat == Some(self.task.seat)));
+        let at_least = ceilings.is_some_and(OracleReport::learner_may_be_better);
         let mut header = vec!["episode", "you"];
         if seat.is_some() {
-            header.extend(["best without memory", "best learner"]);
+            header.extend(["best without memory", if at_least { "best learner, at least" } else { "best learner" }]);
         }
         let rows = self.scores.iter().enumerate().map(|(i, p)| {
-            let mut row = vec![(i + 1).to_string(), format!("{:+}", p.score)];
+            let mut row = vec![(i + 1).to_string(), points(p.score)];
             row.extend(seat.map(|s| score(s.memoryless[i])));
             row.extend(seat.map(|s| score(s.sum.by_episode[i])));
             row
@@ -227,14 +230,15 @@ impl Sitting<'_> {
         self.out.line(format!("\n{}", table(&header, rows)))?;
         let total: f32 = self.scores.iter().map(|p| p.score).sum();
         let mean = total / self.scores.len() as f32;
-        let closing = format!("total {total:+}, mean {mean:+.2} {unit}");
+        let closing = format!("total {}, mean {mean:+.2} {unit}", points(total));
         self.out.line(if total > 0.0 { styled(GOOD, closing) } else { closing })?;
         if seat.is_some() {
-            let exact =
-                if ceilings.is_some_and(|r| r.sampled.is_empty() && r.error() < 5e-4) { "exact" } else { "estimated" };
+            let estimated = at_least || ceilings.is_some_and(|r| !r.sampled.is_empty());
+            let exact = if estimated { "estimated" } else { "exact" };
             self.out.hint(format!(
                 "The last two columns are {exact} averages over opponents and luck; a few episodes are mostly luck."
             ));
+            ceilings.iter().flat_map(|r| &r.notes).for_each(|note| self.out.hint(format!("Note: {note}.")));
         }
         match (opponent, &self.task.opponent) {
             (Some(name), _) => self.out.line(format!("Your opponent was: {name}.")),
@@ -257,21 +261,53 @@ pub(super) fn listed(actions: &[String]) -> String {
     }
 }
 
+/// What stands behind the prompt for a move: a few short choices are a help, many or long ones a wall.
+fn choices(legal: &[String], phrase: Option<Phrase>) -> String {
+    if let Some(phrase) = phrase {
+        return format!(" ({})", up_to(phrase, "/"));
+    }
+    match legal.join("/") {
+        few if legal.len() <= 6 && !few.is_empty() && few.len() <= 60 => format!(" ({few})"),
+        _ => String::new(),
+    }
+}
+
+/// What can be done now, in a sentence.
+fn possible(legal: &[String], phrase: Option<Phrase>) -> String {
+    match phrase {
+        Some(phrase) => format!("Possible here: {}, in one line; the first letters will do.", up_to(phrase, ", ")),
+        None if legal.is_empty() => "Any text is possible here.".to_owned(),
+        None => format!("Possible here: {}", listed(legal)),
+    }
+}
+
+fn up_to(phrase: Phrase, between: &str) -> String {
+    let words = phrase.words.join(between);
+    if phrase.most == 1 { format!("one of {words}") } else { format!("up to {} of {words}", phrase.most) }
+}
+
+/// Reads what a person typed, who may begin words without ending them, and should not lose moves without a word.
+fn read_typed(env: &dyn Env, typed: &str, legal: &[String], phrase: Option<Phrase>) -> ParsedAction {
+    let text = completed(typed, legal, phrase);
+    match phrase {
+        Some(p) if text.split_whitespace().count() > p.most && text.split(' ').all(|w| p.words.contains(&w)) => {
+            ParsedAction::invalid(format!("that is too much for one turn: {}", up_to(p, ", ")))
+        }
+        _ => env.parse(&text),
+    }
+}
+
 /// What the typed text stands for: the one legal action it begins; the one whose name in brackets it begins, as in
-/// `click[next >]`; in a turn of several words, the one that each word begins; or the text itself.
-pub(super) fn completed(typed: &str, legal: &[String]) -> String {
-    let actions = || legal.iter().map(|a| (a.as_str(), a.as_str()));
-    let in_brackets = || legal.iter().filter_map(|a| Some((a.split_once('[')?.1.strip_suffix(']')?, a.as_str())));
-    if let Some(action) = begun(typed, actions()).or_else(|| begun(typed, in_brackets())) {
-        return action.to_owned();
+/// `click[next >]`; where actions are phrases, the words that its words begin; or the text itself.
+pub(super) fn completed(typed: &str, legal: &[String], phrase: Option<Phrase>) -> String {
+    if let Some(phrase) = phrase {
+        let parts = typed.split([',', ' ']).filter(|part| !part.is_empty());
+        let words: Option<Vec<&str>> = parts.map(|part| begun(part, phrase.words.iter().map(|w| (*w, *w)))).collect();
+        return words.map_or_else(|| typed.to_owned(), |words| words.join(" "));
     }
-    let single = || actions().filter(|(name, _)| !name.contains(' '));
-    let parts = typed.split([',', ' ']).filter(|part| !part.is_empty());
-    let words: Option<Vec<&str>> = parts.map(|part| begun(part, single())).collect();
-    match words.map(|w| w.join(" ")) {
-        Some(turn) if legal.contains(&turn) => turn,
-        _ => typed.to_owned(),
-    }
+    let actions = legal.iter().map(|a| (a.as_str(), a.as_str()));
+    let in_brackets = legal.iter().filter_map(|a| Some((a.split_once('[')?.1.strip_suffix(']')?, a.as_str())));
+    begun(typed, actions).or_else(|| begun(typed, in_brackets)).unwrap_or(typed).to_owned()
 }
 
 /// The action whose name begins with the typed text: the only one, or the one that all others begin with in turn.
@@ -281,6 +317,12 @@ fn begun<'a>(typed: &str, named: impl Iterator<Item = (&'a str, &'a str)>) -> Op
     begun.retain(|(name, _)| !typed.is_empty() && name.starts_with(&typed));
     let (shortest, action) = begun.iter().min_by_key(|(name, _)| name.len())?;
     begun.iter().all(|(name, _)| name.starts_with(shortest.as_str())).then_some(*action)
+}
+
+/// A score with its sign, as short as it can be told.
+fn points(x: f32) -> String {
+    let rounded = (f64::from(x) * 1000.0).round() / 1000.0;
+    format!("{:+}", if rounded == 0.0 { 0.0 } else { rounded })
 }
 
 pub(super) fn plural(n: u32, what: &str) -> String {
@@ -295,20 +337,30 @@ mod tests {
     fn the_beginning_of_an_action_is_enough() {
         let owned = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
         let kuhn = owned(&["PASS", "BET"]);
-        assert_eq!(completed("b", &kuhn), "BET");
-        assert_eq!(completed("", &kuhn), "");
-        assert_eq!(completed("raise", &kuhn), "raise");
-        let rooms = owned(&["up", "down", "left", "up up", "up down", "up left", "left up", "left left"]);
-        assert_eq!(completed("u", &rooms), "up");
-        assert_eq!(completed("U, l", &rooms), "up left");
-        assert_eq!(completed("l left", &rooms), "left left");
-        assert_eq!(completed("u x", &rooms), "u x");
-        assert_eq!(completed("u u u u", &rooms), "u u u u", "no such turn");
+        assert_eq!(completed("b", &kuhn, None), "BET");
+        assert_eq!(completed("", &kuhn, None), "");
+        assert_eq!(completed("raise", &kuhn, None), "raise");
         let shop = owned(&["click[back to search]", "click[next >]", "click[g0001]", "click[g0002]", "click[buy now]"]);
-        assert_eq!(completed("Next", &shop), "click[next >]");
-        assert_eq!(completed("g0002", &shop), "click[g0002]");
-        assert_eq!(completed("g000", &shop), "g000", "two begin so");
-        assert_eq!(completed("click[bu", &shop), "click[buy now]");
-        assert_eq!(completed("search[red shoes]", &shop), "search[red shoes]");
+        assert_eq!(completed("Next", &shop, None), "click[next >]");
+        assert_eq!(completed("g0002", &shop, None), "click[g0002]");
+        assert_eq!(completed("g000", &shop, None), "g000", "two begin so");
+        assert_eq!(completed("click[bu", &shop, None), "click[buy now]");
+        assert_eq!(completed("search[red shoes]", &shop, None), "search[red shoes]");
+    }
+    #[test]
+    fn moves_may_be_begun_one_by_one() {
+        let rooms = Some(Phrase { words: &["up", "down", "left", "right", "still"], most: 3 });
+        let completed = |typed| completed(typed, &[], rooms);
+        assert_eq!(completed("u"), "up");
+        assert_eq!(completed("U, l"), "up left");
+        assert_eq!(completed("l left s"), "left left still");
+        assert_eq!(completed("u x"), "u x");
+        assert_eq!(completed("u u u u"), "up up up up", "too many, which is said");
+        assert_eq!(choices(&[], rooms), " (up to 3 of up/down/left/right/still)");
+    }
+
+    #[test]
+    fn scores_are_short() {
+        assert_eq!([10.6, -2.1000001, 0.0, -0.0001].map(points), ["+10.6", "-2.1", "+0", "+0"]);
     }
 }

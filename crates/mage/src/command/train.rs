@@ -5,7 +5,7 @@ use crate::{
     cli::Train,
     command::recipe::compose,
     output::{BOLD, DIM, GOOD, Output, styled},
-    pick::read_population,
+    pick::{read_population, warn},
     table::{score, table},
     usage,
 };
@@ -31,6 +31,7 @@ use std::{
 pub(crate) fn run(app: &App, args: &Train, out: &Output) -> anyhow::Result<()> {
     let recipe = recipe(args)?;
     let setting = setting(app, &recipe)?;
+    warn(&*setting.factory, &setting.population, &recipe.env.split, out)?;
     if args.dry_run {
         return dry_run(args, &recipe, &setting, out);
     }

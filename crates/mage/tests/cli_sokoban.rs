@@ -1,0 +1,219 @@
+//! Rooms on the command line.
+
+mod common;
+
+use common::{command, data, json, mage, mage_with_input, stderr, stdout};
+use serde_json::Value;
+
+#[test]
+fn sokoban_is_played_in_turns_of_moves() {
+    let args = ["play", "sokoban", "--seed", "4", "--episodes", "1"];
+    let output = mage_with_input(&args, b"north\nup\nu, l, d\nright right\nq\n");
+    let text = stdout(&output);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(text.matches("the answer names no move").count(), 1, "{text}");
+    assert!(text.contains("████████████") && text.contains("(up to 3 of up/down/left/right/still)"), "{text}");
+    let long = mage_with_input(&args, "u u u u\nq\n");
+    assert!(stdout(&long).contains("too much for one turn: up to 3 of up, down"), "{}", stdout(&long));
+}
+
+/// A level with everything that can stand in a room, played with other turns than usual.
+#[test]
+fn the_rules_explain_every_sign_that_is_drawn_and_the_turns_there_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("level.txt");
+    std::fs::write(&path, "########\n#@.$ * #\n#      #\n########\n").unwrap();
+    let levels = format!("levels={}", path.display());
+    let args =
+        ["play", "sokoban", "--episodes", "1", "--turns", "4", "--option", &levels, "--option", "moves_per_turn=5"];
+    let shown = stdout(&mage_with_input(&args, "?\nr\nl, d, d, d, u\nq\n"));
+    let (before, rest) = shown.split_once("You play Sokoban").unwrap();
+    let (rules, after) = rest.split_once("your move").unwrap();
+    let drawn = before.lines().chain(after.lines()).filter(|l| l.starts_with("██"));
+    let mut signs = std::collections::BTreeSet::new();
+    for line in drawn {
+        let cells: Vec<char> = line.chars().collect();
+        signs.extend(cells.chunks(2).map(|pair| pair.iter().collect::<String>()));
+    }
+    signs.remove("  ");
+    assert_eq!(signs.len(), 6, "{signs:?}");
+    let explained = |sign: &String| rules.contains(&format!("{} is", sign.trim_end()));
+    assert!(signs.iter().all(explained), "{signs:?}\n{rules}");
+    assert!(!rules.contains("# is a wall"), "the letters of the agents' view: {rules}");
+    assert!(
+        rules.contains("An episode has 4 turns. Possible here: up to 5 of up, down, left, right, still"),
+        "{rules}"
+    );
+    assert!(!shown.contains("names no move"), "first letters will do in any turn: {shown}");
+}
+
+#[test]
+fn what_was_earned_counts_when_the_turns_run_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("level.txt");
+    std::fs::write(&path, "########\n#@$.   #\n#  $  .#\n########\n").unwrap();
+    let levels = format!("levels={}", path.display());
+    let args = ["play", "sokoban", "--episodes", "1", "--turns", "1", "--option", &levels];
+    let said = stdout(&mage_with_input(&args, "r\n"));
+    assert!(said.contains("You ran out of turns.") && said.contains("total +0.9"), "{said}");
+    let events = stdout(&mage_with_input(&[&args[..], &["--json"]].concat(), "right\n"));
+    let close: Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
+    assert!((close["scores"][0]["score"].as_f64().unwrap() - 0.9).abs() < 1e-6, "{close}");
+}
+
+#[test]
+fn ceilings_are_told_by_split() {
+    // Somewhere without level files.
+    let dir = tempfile::tempdir().unwrap();
+    let mage = |args: &[&str]| command().args(args).env_remove("MAGE_DATA").current_dir(dir.path()).output().unwrap();
+    let report = json(&mage(&["env", "show", "sokoban", "--oracles", "--json"]));
+    let splits = report["oracles"]["splits"].as_array().unwrap();
+    for name in ["train", "in-domain", "out-of-domain"] {
+        let split = splits.iter().find(|s| s["split"] == name).unwrap();
+        assert_eq!((&split["tasks"], &split["turns"]), (&1000.into(), &7.into()));
+        assert_eq!((&split["solvable_in_time"]["rate"], &split["undecided"]), (&1.0.into(), &0.into()));
+        let moves = split["least"]["fewest moves"]["mean"].as_f64().unwrap();
+        let pushes = split["least"]["fewest pushes"]["mean"].as_f64().unwrap();
+        assert!(pushes > 1.0 && moves > pushes && moves < 21.0, "{moves} {pushes}");
+        let random = &split["won_at_random"];
+        assert!(random["rate"].as_f64().unwrap() < 0.2 && random["interval"]["high"].as_f64().unwrap() < 0.25);
+    }
+    let absent = report["oracles"]["left_out"].as_object().unwrap();
+    assert_eq!(absent.keys().collect::<Vec<_>>(), ["boxoban", "boxoban-hard", "boxoban-medium"]);
+    assert!(absent["boxoban"].as_str().unwrap().contains("set MAGE_DATA"), "{absent:?}");
+    let one = stdout(&mage(&["env", "show", "sokoban", "--oracles", "--split", "train"]));
+    assert!(one.contains("7 (21 moves)") && one.contains("100.0 % [99.6, 100.0]"), "{one}");
+    assert!(!one.contains("in-domain") && one.contains("95 % intervals"), "{one}");
+    let absent = mage(&["env", "show", "sokoban", "--oracles", "--split", "boxoban", "--option", "levels=/nowhere"]);
+    assert_eq!(absent.status.code(), Some(2));
+    assert!(stderr(&absent).contains("/nowhere: no such level file or folder"), "{}", stderr(&absent));
+}
+
+#[test]
+fn splits_are_listed_with_their_turns() {
+    let said = stdout(&mage(&["env", "show", "sokoban"]));
+    for split in ["train", "in-domain", "out-of-domain", "boxoban", "boxoban-medium", "boxoban-hard"] {
+        assert!(said.lines().any(|l| l.split_whitespace().next() == Some(split)), "{split}: {said}");
+    }
+    let report = json(&mage(&["env", "show", "sokoban", "--json", "--option", "moves_per_turn=1"]));
+    let turns = |name: &str| {
+        let splits = report["splits"].as_array().unwrap();
+        splits.iter().find(|s| s["name"] == name).unwrap()["max_turns"].as_u64().unwrap()
+    };
+    assert_eq!(turns("train"), 21, "as many moves as before, one a turn");
+    assert_eq!([turns("boxoban"), turns("boxoban-medium"), turns("boxoban-hard")], [90, 150, 150]);
+}
+
+/// In the paper's seven turns of three moves few Boxoban levels can be won.
+#[test]
+fn boxoban_levels_can_be_won_in_their_own_turns() {
+    if data("sokoban").is_none() {
+        return;
+    }
+    let won = |extra: &[&str]| {
+        let base = ["eval", "--env", "sokoban", "--policy", "optimal", "--episodes", "1", "--tasks", "10", "--json"];
+        let report = json(&mage(&[&base[..], extra].concat()));
+        report["summary"]["overall"]["by_episode"][0]["won"]["rate"].as_f64().unwrap()
+    };
+    for split in ["boxoban", "boxoban-medium", "boxoban-hard"] {
+        assert_eq!(won(&["--split", split]), 1.0, "{split}");
+        assert!(won(&["--split", split, "--turns", "7"]) < 0.4, "{split}");
+    }
+}
+
+#[test]
+fn levels_that_make_no_sense_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("level.txt");
+    let option = format!("levels={}", path.display());
+    let commands: [&[&str]; 2] = [
+        &["play", "sokoban", "--option", &option],
+        &["eval", "--env", "sokoban", "--policy", "optimal", "--tasks", "2", "--option", &option],
+    ];
+    let refused = |expected: &str| {
+        for args in commands {
+            let output = mage(args);
+            assert_eq!(output.status.code(), Some(2), "{args:?}");
+            assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+        }
+    };
+    refused("level.txt: no such level file or folder\n");
+    for (level, expected) in [
+        ("", "no level in it"),
+        ("#####\n# $.#\n#####\n", "level at line 1: there is no player"),
+        ("#####\n#@$.#\n####\n", "level.txt, line 3: the row has 4 cells"),
+        ("######\n#@$$.#\n######\n", "more boxes than targets (2 and 1)"),
+        ("#####\n#@$x#\n#####\n", "line 2: `x` in column 4 is not part of a level"),
+    ] {
+        std::fs::write(&path, level).unwrap();
+        refused(expected);
+    }
+    std::fs::write(&path, "#####\n#@$.#\n#####\n").unwrap();
+    for args in commands {
+        assert!(mage(args).status.success());
+    }
+    let played = mage_with_input(&[commands[0], &["--episodes", "1"]].concat(), b"r\n");
+    assert!(stdout(&played).contains("You won."), "{}", stdout(&played));
+}
+
+#[test]
+fn sokoban_is_evaluated_by_rule_in_every_split() {
+    let report = |extra: &[&str]| {
+        let base = ["eval", "--env", "sokoban", "--tasks", "60", "--episodes", "2", "--json"];
+        json(&mage(&[&base[..], extra].concat()))
+    };
+    let won = |report: &Value| report["summary"]["overall"]["by_episode"][1]["won"]["rate"].as_f64().unwrap();
+    for split in ["train", "in-domain", "out-of-domain"] {
+        assert_eq!(won(&report(&["--policy", "optimal", "--split", split])), 1.0, "{split}");
+    }
+    assert!(won(&report(&["--policy", "random"])) < 0.3);
+    assert_eq!(won(&report(&["--policy", "optimal", "--option", "turns=faithful", "--option", "boxes=1"])), 1.0);
+    assert_eq!(won(&report(&["--policy", "optimal", "--turns", "1"])), 0.0, "three moves solve nothing");
+}
+
+#[test]
+fn sokoban_recordings_are_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rooms.jsonl");
+    // One room made by hand: retried, so that only its views and steps are compared.
+    let room = |reward: &str| {
+        format!(
+            r##"{{"dim":[3,5],"boxes":1,"search_depth":30,"max_steps":30,"seed":1,"retried_with_hash_seed":true,
+            "room_fixed":[[0,0,0,0,0],[0,1,1,2,0],[0,0,0,0,0]],"room_state":[[0,0,0,0,0],[0,5,4,2,0],[0,0,0,0,0]],
+            "obs":"0: # # # # #\n1: # P X O #\n2: # # # # #","shortest":[4],
+            "steps":[[4,"0: # # # # #\n1: # _ P √ #\n2: # # # # #",{reward},true,true,true]]}}"##
+        )
+        .replace('\n', " ")
+        .replace("# #  ", "# #\\n")
+    };
+    let conform = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        mage(&["env", "conform", "sokoban", "--json", "--golden", path.to_str().unwrap()])
+    };
+    let good = conform(&room("10.9"));
+    assert_eq!(json(&good)["compared"]["steps"], 1);
+    let bad = conform(&room("10.8"));
+    assert_eq!(bad.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&bad.stdout).unwrap();
+    assert_eq!(report["different"], 1);
+    assert!(report["first"]["place"].as_str().unwrap().contains("line 1 (seed 1, 3 by 5, 1 boxes), step 1 (action 4)"));
+    assert!(report["first"]["expected"].as_str().unwrap().contains("10.8"));
+    // What a record lacks cannot be compared, and a misspelt key is as good as none: both are said.
+    let lacking = json(&conform(&room("10.9").replace("\"shortest\"", "\"shortst\"")));
+    assert_eq!(lacking["skipped"]["shortest solutions of records without `shortest`"], 1);
+    assert_eq!((&lacking["ignored"]["shortst"], &lacking["compared"]["steps"]), (&1.into(), &1.into()));
+    assert!(lacking["compared"].get("shortest solutions").is_none());
+    let lacking = json(&conform(&room("10.9").replace("\"steps\"", "\"stesp\"")));
+    assert_eq!(lacking["skipped"]["steps of records without `steps`"], 1);
+    assert!(lacking["compared"].get("steps").is_none());
+    let said = mage(&["env", "conform", "sokoban", "--golden", path.to_str().unwrap()]);
+    assert!(
+        stdout(&said).contains("1 with a key that is not known and was not looked at: `stesp`"),
+        "{}",
+        stdout(&said)
+    );
+    let unreadable = conform("{}\n");
+    assert_eq!(unreadable.status.code(), Some(2));
+    assert!(stderr(&unreadable).contains("line 1: not a recorded room"));
+    assert_eq!(conform("").status.code(), Some(1), "nothing compared is no success");
+}
