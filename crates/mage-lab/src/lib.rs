@@ -6,6 +6,7 @@
 pub mod engine;
 mod error;
 pub mod evaluate;
+mod hub;
 pub mod judge;
 pub mod learn;
 mod panel;
@@ -22,6 +23,7 @@ pub mod warmstart;
 pub mod watch;
 
 pub use error::{Error, Result};
+pub use hub::Hub;
 pub use panel::Panel;
 pub use plan::Plan;
 pub use player::Player;
