@@ -169,5 +169,11 @@ fn a_folder_names_the_model_it_belongs_to() {
     let place = base.path().canonicalize().unwrap().display().to_string();
     assert_eq!(save(NativeModel::open(base.path()).unwrap()), Some(place));
     assert_eq!(save(NativeModel::open(base.path()).unwrap().named("org/name")).as_deref(), Some("org/name"));
+    let revised = save(NativeModel::open(base.path()).unwrap().named("org/name@v2"));
+    assert_eq!(revised.as_deref(), Some("org/name@v2"));
+    let text = std::fs::read_to_string(out.path().join("adapter_config.json")).unwrap();
+    let config: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&config["base_model_name_or_path"], &config["revision"]), (&"org/name".into(), &"v2".into()));
     assert_eq!(save(model()), None);
+    assert_eq!(NativeAdapter::shape_of(out.path()).unwrap(), loras()[1]);
 }

@@ -95,6 +95,8 @@ fn adapters_are_scored_asked_and_merged() {
     let apart = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
     assert!(apart(&plain, &with) > 0.05);
     assert_eq!(with, scores(&a, &tokens, &[]), "an adapter's folder brings its model along");
+    let shown = said(&["model", "info", &a]);
+    assert!(shown.contains("rank 16") && shown.contains(&*fs::canonicalize(&model).expect("there").to_string_lossy()));
     let merged = dir.path().join("merged").display().to_string();
     let text = said(&["model", "merge", &model, &a, &merged]);
     assert!(text.contains("rank 16") && text.contains("down_proj"), "{text}");
@@ -233,4 +235,47 @@ fn ctrl_c_keeps_what_was_written() {
             assert!(count < 90_000 && kept["finish"].is_null(), "{count}");
         }
     }
+}
+
+#[test]
+fn an_adapter_is_trained_by_a_recipe_and_resumed() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let train = |out: &Path, more: &[&str]| {
+        let out = out.display().to_string();
+        let mut args = vec!["train", "--quiet", "--out", &out];
+        let settings = [
+            "optim.updates=4",
+            "warmstart.steps=4",
+            "warmstart.meta_episodes=8",
+            "rollout.groups=2",
+            "rollout.members=4",
+            "optim.minibatches=1",
+            "eval.every=4",
+            "eval.tasks=10",
+            "eval.final_tasks=10",
+            "checkpoint.every=2",
+            "engine.lora_rank=3",
+            "engine.lora_targets=[\"q_proj\", \"down_proj\"]",
+        ];
+        args.extend(settings.iter().chain(more).flat_map(|s| ["--set", s]));
+        command(&args).output().expect("mage runs")
+    };
+    let whole = dir.path().join("whole");
+    stdout(&train(&whole, &[]));
+    let last = |run: &Path, file: &str| fs::read(run.join("checkpoints/000004").join(file)).expect("a checkpoint");
+    let config: serde_json::Value = serde_json::from_slice(&last(&whole, "adapter_config.json")).expect("JSON");
+    assert_eq!((&config["r"], &config["lora_alpha"]), (&3.into(), &serde_json::json!(6.0)));
+    assert_eq!(config["target_modules"], serde_json::json!(["q_proj", "down_proj"]));
+    assert!(!whole.join("checkpoints/000004/model.safetensors").exists(), "the model itself has not changed");
+
+    let broken = dir.path().join("broken");
+    stdout(&train(&broken, &[]));
+    fs::remove_dir_all(broken.join("checkpoints/000004")).expect("removed");
+    said(&["train", "--quiet", "--resume", &broken.display().to_string()]);
+    for file in ["adapter_model.safetensors", "training_state/optimizer.safetensors"] {
+        assert!(last(&whole, file) == last(&broken, file), "{file}");
+    }
+    let refused = train(&dir.path().join("x"), &["engine.lora_targets=[\"lm_head\"]"]);
+    let text = String::from_utf8(refused.stderr).expect("UTF-8");
+    assert!(!refused.status.success() && text.contains("lm_head") && text.contains("q_proj"), "{text}");
 }

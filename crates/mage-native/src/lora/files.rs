@@ -22,16 +22,26 @@ impl NativeAdapter {
         dir.join(CONFIG).exists()
     }
 
-    /// The model that an adapter's folder says it belongs to.
+    /// The model that an adapter's folder says it belongs to: a folder, or a public name, perhaps with `@revision`.
     pub fn base_of(dir: &Path) -> Result<Option<String>> {
-        Ok(read_config(dir)?["base_model_name_or_path"].as_str().filter(|s| !s.is_empty()).map(str::to_owned))
+        let config = read_config(dir)?;
+        let text = |field: &str| config[field].as_str().filter(|s| !s.is_empty()).map(str::to_owned);
+        Ok(match (text("base_model_name_or_path"), text("revision")) {
+            (Some(name), Some(revision)) if !Path::new(&name).is_absolute() => Some(format!("{name}@{revision}")),
+            (name, _) => name,
+        })
+    }
+
+    /// The shape of the adapter in a folder; none of its numbers are read.
+    pub fn shape_of(dir: &Path) -> Result<Lora> {
+        parse(&read_config(dir)?, || found_targets(dir))
+            .map_err(|e| Error::invalid(dir.join(CONFIG).display().to_string(), e.to_string()))
     }
 
     /// Reads a PEFT folder for a model of this shape. A folder that does not fit the model, or is not whole, is refused.
     pub fn open(dir: &Path, config: &Config) -> Result<Self> {
         let base = Self::base_of(dir)?;
-        let lora = parse(&read_config(dir)?, || found_targets(dir))
-            .map_err(|e| Error::invalid(dir.join(CONFIG).display().to_string(), e.to_string()))?;
+        let lora = Self::shape_of(dir)?;
         let layout = AdapterLayout::new(config, &lora);
         let says = "adapter_config.json and the model say";
         let flat = checkpoint::read_tensors(&[dir.join(WEIGHTS)], &layout.tensors, &[], says)?;
@@ -61,10 +71,16 @@ pub(crate) fn write(
     std::fs::create_dir_all(dir).map_err(Error::write(dir))?;
     checkpoint::write_tensors(&dir.join(WEIGHTS), &[("", flat)], &layout.tensors, format)?;
     let lora = &layout.lora;
+    // PEFT keeps the revision of a public name in a field of its own.
+    let (base, revision) = match base.and_then(|b| b.split_once('@')) {
+        Some((name, revision)) if base.is_some_and(|b| !Path::new(b).is_absolute()) => (Some(name), Some(revision)),
+        _ => (base, None),
+    };
     let config = json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
+        "revision": revision,
         "r": lora.rank,
         "lora_alpha": lora.alpha,
         "target_modules": lora.targets,

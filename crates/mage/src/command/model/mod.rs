@@ -151,6 +151,9 @@ fn size(bytes: u64) -> String {
 
 fn info(args: &ModelInfo, out: &Output) -> anyhow::Result<()> {
     let path = hub(out).folder(&args.model).map_err(usage)?;
+    if NativeAdapter::is_in(&path) && !path.join("config.json").exists() {
+        return adapter_info(&path, args, out);
+    }
     let s = Shown::of(&Description::of(&path).map_err(usage)?);
     if out.json {
         return out.object(&s);
@@ -187,6 +190,19 @@ fn info(args: &ModelInfo, out: &Output) -> anyhow::Result<()> {
         out.hint(format!("This machine has {} free: too little to {what} it.", size(free)));
     }
     Ok(())
+}
+
+fn adapter_info(dir: &Path, args: &ModelInfo, out: &Output) -> anyhow::Result<()> {
+    let lora = NativeAdapter::shape_of(dir).map_err(usage)?;
+    let base = NativeAdapter::base_of(dir).map_err(usage)?;
+    if out.json {
+        return out.object(&serde_json::json!({ "adapter": lora, "base": base }));
+    }
+    let targets: Vec<&str> = lora.targets.iter().map(|t| t.name()).collect();
+    out.line(styled(BOLD, &args.model))?;
+    out.line(format!("adapter     of rank {}, alpha {}", lora.rank, lora.alpha))?;
+    out.line(format!("matrices    {}", targets.join(", ")))?;
+    out.line(format!("model       {}", base.as_deref().unwrap_or("not named")))
 }
 
 /// How likely the tokens of a line are.
