@@ -166,7 +166,7 @@ fn a_bench_says_what_it_measured() {
     let model = made(dir.path());
     let bench = ["bench", "sampler", &model, "--requests", "200", "--prompt", "40", "--common", "32", "--answer", "4"];
     let table = said(&bench);
-    for word in ["requests", "tokens", "first token", "p50", "p99"] {
+    for word in ["requests/s", "tokens/s", "first token", "median", "99 %"] {
         assert!(table.to_lowercase().contains(word), "{word} in {table}");
     }
     let text = said(&[&["--json"], &bench[..]].concat());
