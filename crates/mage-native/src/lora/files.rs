@@ -127,6 +127,12 @@ fn parse(v: &Value, found: impl FnOnce() -> Result<Vec<Projection>>) -> Result<L
     };
     for field in [
         "use_dora",
+        "use_qalora",
+        "use_bdlora",
+        "arrow_config",
+        "kasa_config",
+        "monteclora_config",
+        "velora_config",
         "fan_in_fan_out",
         "rank_pattern",
         "alpha_pattern",
@@ -146,6 +152,11 @@ fn parse(v: &Value, found: impl FnOnce() -> Result<Vec<Projection>>) -> Result<L
     }
     if v["bias"].as_str().is_some_and(|b| b != "none") {
         return Err(wrong("bias", format!("{} is not supported, only \"none\" is", v["bias"])));
+    }
+    // Other starts take something out of the model's own numbers, which are then no longer those it came with.
+    if v["init_lora_weights"].as_str().is_some_and(|s| !["gaussian", "orthogonal", "eva"].contains(&s)) {
+        let problem = format!("{} changes the model below; let PEFT convert it to a plain one", v["init_lora_weights"]);
+        return Err(wrong("init_lora_weights", problem));
     }
     let rank = v["r"].as_u64().ok_or_else(|| wrong("r", format!("{} is not a rank", v["r"])))? as usize;
     let alpha =
@@ -246,6 +257,7 @@ mod tests {
         assert!(with("peft_type", json!("IA3")).contains("`IA3`"));
         assert!(with("use_dora", json!(true)).contains("use_dora"));
         assert!(with("bias", json!("all")).contains("bias"));
+        assert!(with("init_lora_weights", json!("pissa")).contains("changes the model below"));
         assert!(with("modules_to_save", json!(["lm_head"])).contains("modules_to_save"));
         let larger = Config { hidden_size: 2 * tiny().hidden_size, ..tiny() };
         let e = NativeAdapter::open(dir, &larger).unwrap_err().to_string();
