@@ -81,6 +81,10 @@ def main():
         rounds = [(ours(**shape, requests=batch * 4), call(str(python), __file__, json.dumps(shape))) for _ in range(3)]
         a, b = (sorted(r[i]["tokens_per_second"] for r in rounds)[1] for i in (0, 1))
         print(f"d=128, 4 layers, batch {batch:2}, prompt 128, answer 128: native {a:9.0f} tokens/s  torch {b:9.0f}  ratio {a / b:.1f}")
+    shape = dict(STACK, batch=16, prompt=128, answer=128, requests=64)
+    for adapters in (0, 1, 4, 16):
+        r = [ours(**shape, adapters=adapters, rank=16)["tokens_per_second"] for _ in range(3)]
+        print(f"the same, batch 16, {adapters:2} adapters of rank 16 in the batch: native {sorted(r)[1]:9.0f} tokens/s")
     short = dict(STACK, batch=512, prompt=136, common=128, answer=4, requests=10_000)
     rounds = [(ours(**short), ours(**short, sharing=0)) for _ in range(3)]
     a, b = (sorted(r[i]["requests_per_second"] for r in rounds)[1] for i in (0, 1))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compare the native engine with PyTorch and transformers: python3 conformance/torch/run.py
+"""Compare the native engine with PyTorch, transformers and PEFT: python3 conformance/torch/run.py
 
 Makes a virtual environment beside this file (several gigabytes: PyTorch), builds the Rust side, runs random small
 models through both and prints the largest relative errors. Exits with 1 where one is above 1e-4.
@@ -35,6 +35,13 @@ OBJECTIVES = [
     (dict(type="cross_entropy"), 0.0, []),
     (dict(type="ppo_clip", low=0.2, high=0.28, dual=3.0), 0.05, [(0, "k3", 0.3), (1, "k2", 0.2)]),
     (dict(type="importance_sampling"), -0.1, [(1, "k1", 0.4)]),
+]
+# Rank, alpha, matrices; one for each of the first configs.
+ADAPTERS = [
+    (4, 8, ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]),
+    (1, 3, ["q_proj", "v_proj"]),
+    (8, 4, ["k_proj", "o_proj", "up_proj", "down_proj"]),
+    (3, 6, ["gate_proj", "v_proj"]),
 ]
 STEP = dict(learning_rate=1e-2, beta1=0.9, beta2=0.98, epsilon=1e-5, weight_decay=0.1, clip_norm=1.0, give_up_after=1)
 CHATS = [
@@ -111,7 +118,7 @@ def environment():
         return
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-    probe = subprocess.run([str(python), "-c", "import torch, transformers, safetensors"], capture_output=True)
+    probe = subprocess.run([str(python), "-c", "import torch, transformers, safetensors, peft"], capture_output=True)
     if probe.returncode != 0:
         subprocess.run([str(python), "-m", "pip", "install", "-q", "-r", str(HERE / "requirements.txt")], check=True)
     os.execv(str(python), [str(python), __file__, *sys.argv[1:]])
@@ -119,6 +126,7 @@ def environment():
 
 environment()
 import torch  # noqa: E402
+from peft import LoraConfig, PeftModel, get_peft_model  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM  # noqa: E402
 from transformers.utils import logging  # noqa: E402
@@ -208,7 +216,7 @@ def greedy(model, prompt, count):
     return tokens[len(prompt):]
 
 
-def case(conform, name, config, objective, entropy, kl, rng):
+def model_of(config, rng):
     shape = {k: v for k, v in config.items() if k not in ("lengths", "rows", "rope_theta")}
     torch.manual_seed(rng.randrange(1 << 30))
     hf = Qwen3Config(**shape, max_position_embeddings=8192, initializer_range=0.15, rope_parameters=dict(rope_type="default", rope_theta=config["rope_theta"]),
@@ -218,7 +226,11 @@ def case(conform, name, config, objective, entropy, kl, rng):
         for p in model.parameters():
             if p.dim() == 1:
                 p.uniform_(0.5, 1.5)
-    rows = rows_of(config, rng)
+    return model
+
+
+def with_history(rows, model, rng):
+    """Old and reference log-probabilities at some distance from those of now, which are given back."""
     with torch.no_grad():
         now, _ = predictions(model, rows)
     numbers = iter(now.tolist())
@@ -228,7 +240,17 @@ def case(conform, name, config, objective, entropy, kl, rng):
                 x = next(numbers)
                 r["old_logprobs"][t] = x - rng.choice([0.0, 0.05, -0.6, 0.6, 1.6])
                 r["ref_logprobs"][t] = x - rng.uniform(-0.5, 0.5)
-    errors = {}
+    return now
+
+
+def show(name, errors):
+    print(f"{name:34}", "  ".join(f"{k} {v:.1e}" if k != "greedy" else f"{k} {v} differ" for k, v in errors.items()), flush=True)
+    return max(errors.values())
+
+
+def case(conform, name, config, objective, entropy, kl, rng):
+    model, rows, errors = model_of(config, rng), rows_of(config, rng), {}
+    now = with_history(rows, model, rng)
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         model.save_pretrained(folder)
@@ -274,8 +296,71 @@ def case(conform, name, config, objective, entropy, kl, rng):
         again = json.loads((folder / "out" / "trained" / "out" / "result.json").read_text())
         with torch.no_grad():
             errors["our checkpoint"] = relative(again["logprobs"], predictions(trained, rows)[0])
-    print(f"{name:34}", "  ".join(f"{k} {v:.1e}" if k != "greedy" else f"{k} {v} differ" for k, v in errors.items()), flush=True)
-    return max(errors.values())
+    return show(name, errors)
+
+
+def adapter_case(conform, name, config, adapter, objective, entropy, kl, rng):
+    """The same with a low-rank adapter, in training and out of it, against PEFT."""
+    rank, alpha, targets = adapter
+    base, rows, errors = model_of(config, rng), rows_of(config, rng), {}
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        base.save_pretrained(folder)
+        model = get_peft_model(base, LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"))
+        learning = {n.replace(".default.", "."): p for n, p in model.named_parameters() if p.requires_grad}
+        with torch.no_grad():
+            for n, p in learning.items():
+                if ".lora_B." in n:  # zero at the start, which would hide much
+                    p.normal_(0.0, 0.1)
+        model.save_pretrained(folder / "adapter")
+        now = with_history(rows, model, rng)
+        prompts = [r["tokens"][: max(1, min(50, len(r["tokens"]) // 2))] for r in rows[:3]]
+        data = dict(rows=rows, objective=objective, entropy=entropy, kl=kl, step=STEP, steps=4, prompts=prompts, greedy_tokens=10, chats=[])
+        (folder / "case.json").write_text(json.dumps(data))
+        subprocess.run([conform, str(folder)], check=True)
+        out = folder / "out"
+        ours = json.loads((out / "result.json").read_text())
+        errors["PEFT's adapter: log-probs"] = relative(ours["logprobs"], now)
+        with torch.no_grad():
+            theirs = [model(input_ids=torch.tensor([p]), use_cache=False).logits[0, -1] for p in prompts]
+        errors["logits"] = max(relative(a, b) for a, b in zip(ours["logits"], theirs))
+        errors["greedy"] = sum(a != greedy(model, p, 10) for a, p in zip(ours["greedy"], prompts))
+
+        optimiser = torch.optim.AdamW(learning.values(), lr=STEP["learning_rate"], betas=(STEP["beta1"], STEP["beta2"]),
+                                      eps=STEP["epsilon"], weight_decay=STEP["weight_decay"])
+        losses, norms = [], []
+        for step in range(4):
+            loss, _ = loss_of(model, rows, objective, entropy, kl)
+            optimiser.zero_grad()
+            loss.backward()
+            losses.append(loss.item())
+            if step == 0:
+                mine = load_file(out / "gradients.safetensors")
+                assert set(mine) == set(learning), set(mine) ^ set(learning)
+                errors["gradients"] = max(relative(mine[n], p.grad) for n, p in learning.items())
+            norms.append(torch.nn.utils.clip_grad_norm_(learning.values(), STEP["clip_norm"]).item())
+            optimiser.step()
+        errors["4 steps: losses"] = relative(ours["losses"], losses)
+        errors["4 steps: norms"] = relative(ours["norms"], norms)
+        mine = load_file(out / "trained" / "adapter_model.safetensors")
+        errors["4 steps: adapter"] = max(relative(mine[n], p.detach()) for n, p in learning.items())
+
+        # Our folders, read by PEFT and transformers; and PEFT's merging beside ours.
+        fresh = lambda: Qwen3ForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+        loaded = PeftModel.from_pretrained(fresh(), out / "trained")
+        config_out = json.loads((out / "trained" / "adapter_config.json").read_text())
+        assert sorted(config_out["target_modules"]) == sorted(targets) and config_out["r"] == rank, config_out
+        shutil.rmtree(folder / "adapter")
+        shutil.copytree(out / "trained", folder / "adapter")
+        merged = Qwen3ForCausalLM.from_pretrained(out / "merged", attn_implementation="eager", dtype=torch.float32)
+        subprocess.run([conform, str(folder)], check=True)
+        again = json.loads((out / "result.json").read_text())["logprobs"]
+        with torch.no_grad():
+            errors["our adapter in PEFT"] = relative(again, predictions(loaded, rows)[0])
+            errors["our merged model"] = relative(again, predictions(merged, rows)[0])
+            apart = predictions(loaded.merge_and_unload(), rows)[0]
+            errors["PEFT's merged model"] = relative(again, apart)
+    return show(name, errors)
 
 
 def chat(conform, shaped):
@@ -314,6 +399,10 @@ def main():
     for i, config in enumerate(CONFIGS):
         for objective, entropy, kl in OBJECTIVES:
             worst = max(worst, case(conform, f"config {i}, {objective['type']}", config, objective, entropy, kl, rng))
+    for i, (config, adapter) in enumerate(zip(CONFIGS, ADAPTERS)):
+        for objective, entropy, kl in OBJECTIVES[:2]:
+            name = f"config {i}, rank {adapter[0]}, {objective['type']}"
+            worst = max(worst, adapter_case(conform, name, config, adapter, objective, entropy, kl, rng))
     print(f"worst {worst:.1e}: {'equal' if worst <= LIMIT else 'DIFFERENT'}")
     sys.exit(0 if worst <= LIMIT else 1)
 

@@ -14,6 +14,8 @@ pub struct AdapterName(Arc<str>);
 impl AdapterName {
     /// The weights a request means when it names none.
     pub const POLICY: &'static str = "policy";
+    /// The model without any adapter, where an engine keeps it.
+    pub const BASE: &'static str = "base";
 
     /// A name.
     pub fn new(name: &str) -> Self {

@@ -1,14 +1,14 @@
 //! Who computes?
 
 use crate::{
-    Error, Result,
+    Error, Hub, Result,
     recipe::{EngineKind, Recipe},
 };
 use mage_core::prompt::{CONTROL_WORDS, vocabulary};
 use mage_engine::{Renderer, Sampler, Trainer};
 use mage_env::{Schema, Seed};
-use mage_native::{Config, Control, NativeModel, Options, word_tokenizer};
-use std::{path::Path, sync::Arc};
+use mage_native::{Config, Control, Lora, NativeModel, Options, word_tokenizer};
+use std::sync::Arc;
 
 /// A trainer, the sampler that sees what it publishes, and the words they share.
 pub struct Engines {
@@ -28,34 +28,39 @@ pub struct Engines {
 pub fn start(recipe: &Recipe, schema: &Schema) -> Result<Engines> {
     match recipe.engine.kind {
         EngineKind::Native => {
-            let model = model(recipe, schema)?;
+            let mut model = model(recipe, schema)?;
+            let e = &recipe.engine;
+            if e.lora_rank > 0 {
+                let alpha = if e.lora_alpha > 0.0 { e.lora_alpha } else { 2.0 * e.lora_rank as f32 };
+                let lora = Lora { rank: e.lora_rank, alpha, targets: e.lora_targets.clone() };
+                model = model.with_new_adapter(&lora, Seed::new(recipe.seed).child("adapter"))?;
+            }
             let renderer = model.renderer().cloned().ok_or_else(|| Error::Recipe {
                 place: "model.path".to_owned(),
                 problem: format!("{} has no tokenizer.json", recipe.model.path),
             })?;
             let (parameters, context) = (model.parameters(), model.config().max_position_embeddings);
-            let options =
-                Options { threads: recipe.engine.threads, recompute: recipe.engine.recompute, ..Options::default() };
+            let options = Options { threads: e.threads, recompute: e.recompute, ..Options::default() };
             let (trainer, sampler) = model.train(options)?;
             Ok(Engines { trainer: Box::new(trainer), sampler: Arc::new(sampler), renderer, parameters, context })
         }
     }
 }
 
-/// A sampler alone, for a model folder.
-pub fn sampler(dir: &Path, threads: usize) -> Result<(Arc<dyn Sampler>, Arc<Renderer>)> {
-    let model = NativeModel::open(dir)?;
-    let renderer = model.renderer().cloned().ok_or_else(|| Error::Recipe {
-        place: dir.display().to_string(),
-        problem: "it has no tokenizer.json".to_owned(),
-    })?;
+/// A sampler alone, for a model: a folder, or a name on the Hub; an adapter's brings its model along.
+pub fn sampler(name: &str, threads: usize) -> Result<(Arc<dyn Sampler>, Arc<Renderer>)> {
+    let model = Hub::from_env(false).open(name)?;
+    let renderer = model
+        .renderer()
+        .cloned()
+        .ok_or_else(|| Error::Recipe { place: name.to_owned(), problem: "it has no tokenizer.json".to_owned() })?;
     let sampler = model.sampler(Options { threads, ..Options::default() })?;
     Ok((Arc::new(sampler), renderer))
 }
 
 fn model(recipe: &Recipe, schema: &Schema) -> Result<NativeModel> {
     if !recipe.model.path.is_empty() {
-        return Ok(NativeModel::open(Path::new(&recipe.model.path))?);
+        return Hub::from_env(true).open(&recipe.model.path);
     }
     let control = Control { bos: "BOS".into(), go: "GO".into(), end: "END".into(), unknown: "?".into() };
     let ours = [&control.bos, &control.go, &control.end, &control.unknown];

@@ -30,7 +30,7 @@ impl Hosted {
             return Err(Error::Run { path: run.to_owned(), problem });
         }
         settings.episodes = episodes;
-        let (sampler, renderer) = engine::sampler(&last_model(run)?, recipe.engine.threads)?;
+        let (sampler, renderer) = engine::sampler(&last_model(run)?.to_string_lossy(), recipe.engine.threads)?;
         let temperature = if recipe.eval.greedy { 0.0 } else { recipe.rollout.temperature };
         let rollout = Rollout {
             factory: Arc::clone(&setting.factory),

@@ -7,6 +7,7 @@ pub mod engine;
 mod error;
 pub mod evaluate;
 mod hosted;
+mod hub;
 pub mod judge;
 pub mod learn;
 mod meter;
@@ -26,6 +27,7 @@ pub mod watch;
 
 pub use error::{Error, Result};
 pub use hosted::Hosted;
+pub use hub::Hub;
 pub use panel::Panel;
 pub use plan::Plan;
 pub use player::Player;

@@ -2,7 +2,8 @@
 //!
 //! `conform CASE_DIR`: the folder holds a model and `case.json` (rows, loss, optimiser); results go to `CASE_DIR/out`:
 //! `result.json` (losses, log-probabilities, logits, greedy tokens, chat tokens), `gradients.safetensors`, and after the
-//! steps the model itself under `trained`.
+//! steps the model itself under `trained`. Where the folder holds an `adapter`, that alone learns: the gradients are its own,
+//! `trained` is an adapter, and the model with it merged is under `merged`.
 //!
 //! `conform new DIR TEXT` makes a small model with a vocabulary learnt from a file, to be loaded elsewhere.
 
@@ -11,7 +12,7 @@ use mage_engine::{
     TokenForest, Trainer,
 };
 use mage_env::Seed;
-use mage_native::{Config, NativeModel, NumberFormat, Options, chat_tokenizer};
+use mage_native::{Config, NativeAdapter, NativeModel, NumberFormat, Options, chat_tokenizer};
 use serde::Deserialize;
 use std::error::Error;
 use std::path::Path;
@@ -91,7 +92,12 @@ fn run(dir: &Path) -> Result<(), Box<dyn Error>> {
     for (class, form, coefficient) in case.kl {
         loss = loss.with_kl(Some(TokenClass(class)), form, coefficient);
     }
-    let model = NativeModel::open(dir)?;
+    let adapter = dir.join("adapter");
+    let mut model = NativeModel::open(dir)?;
+    if adapter.exists() {
+        let adapter = NativeAdapter::open(&adapter, model.config())?;
+        model = model.with_adapter(adapter)?;
+    }
     let renderer = model.renderer().cloned();
     let (mut trainer, sampler) = model.train(Options::default())?;
     let (mut greedy, mut logits) = (Vec::new(), Vec::new());
@@ -127,7 +133,13 @@ fn run(dir: &Path) -> Result<(), Box<dyn Error>> {
             losses.push(trainer.forward_backward(&batch, &loss)?.loss);
         }
     }
-    trainer.save_model(&out.join("trained"), NumberFormat::F32)?;
+    let trained = out.join("trained");
+    trainer.save_model(&trained, NumberFormat::F32)?;
+    if adapter.exists() {
+        let model = NativeModel::open(dir)?;
+        let learnt = NativeAdapter::open(&trained, model.config())?;
+        model.with_adapter(learnt)?.merged().save(&out.join("merged"), NumberFormat::F32)?;
+    }
     let result = serde_json::json!({
         "losses": losses, "norms": norms, "logprobs": first.logprobs, "entropy": first.entropy, "greedy": greedy,
         "logits": logits, "chats": chats,

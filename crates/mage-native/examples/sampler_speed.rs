@@ -2,11 +2,12 @@
 //! `benches/peers/sampler_torch.py`. Prints one line of JSON.
 //!
 //! `batch` requests with prompts of `prompt` tokens (of which `common` are the same for all) and answers of `answer` tokens
-//! are under way at once, `requests` in all.
+//! are under way at once, `requests` in all. With `adapters`, requests take turns at so many of them, of rank `rank` on every
+//! matrix.
 
-use mage_engine::{SampleRequest, Sampler, SamplingParams, for_each_in_flight};
+use mage_engine::{AdapterName, SampleRequest, Sampler, SamplingParams, for_each_in_flight};
 use mage_env::Seed;
-use mage_native::{Config, DEFAULT_SPREAD, NativeModel, Options};
+use mage_native::{Config, DEFAULT_SPREAD, Lora, NativeAdapter, NativeModel, Options};
 use rand::RngExt;
 use std::collections::HashMap;
 use std::error::Error;
@@ -44,7 +45,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         no_sharing: get("sharing", 1) == 0,
         ..Default::default()
     };
-    let sampler = NativeModel::new(config, DEFAULT_SPREAD, Seed::new(1), None)?.sampler(options)?;
+    let sampler = NativeModel::new(config.clone(), DEFAULT_SPREAD, Seed::new(1), None)?.sampler(options)?;
+    let rank = get("rank", 16);
+    let lora = Lora { rank, alpha: 2.0 * rank as f32, ..Default::default() };
+    let mut names = Vec::new();
+    for i in 0..get("adapters", 0) {
+        names.push(AdapterName::new(&format!("adapter {i}")));
+        sampler.publish(&names[i], &NativeAdapter::new(&config, &lora, Seed::new(i as u64))?)?;
+    }
+    if names.is_empty() {
+        names.push(AdapterName::default());
+    }
     let (prompt, common, answer) = (get("prompt", 128), get("common", 0), get("answer", 128));
     let (batch, requests) = (get("batch", 16), get("requests", 64));
     let beginning: Vec<u32> = (0..common as u32).map(|i| i * 7 % words).collect();
@@ -54,7 +65,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             let own = (common..prompt).map(|_| rng.random_range(0..words));
             let params = SamplingParams { max_tokens: answer as u32, seed: i as u64, ..Default::default() };
             let prompt = beginning.iter().copied().chain(own).collect();
-            sampler.sample(SampleRequest { prompt, params, ..Default::default() })
+            let weights = names[i % names.len()].clone();
+            sampler.sample(SampleRequest { weights, prompt, params, ..Default::default() })
         });
         let (mut tokens, mut failure) = (0, None);
         let start = Instant::now();

@@ -4,6 +4,7 @@
 //! expected before the first number is; a tensor at a time is then read, so memory stays at what the model needs.
 
 use crate::layout::Tensor;
+use crate::replace::replace;
 use mage_engine::{Error, Result};
 use safetensors::tensor::{Dtype, View};
 use serde::Deserialize;
@@ -13,6 +14,8 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+/// Where a model's shapes come from, for messages.
+pub(crate) const MODEL_SAYS: &str = "config.json says";
 /// No honest header is larger.
 const MAX_HEADER: u64 = 100 << 20;
 
@@ -160,7 +163,7 @@ impl Shard {
 
 /// Reads tensors from the files of a model folder into one flat buffer. `optional` names may be there and are not read.
 pub(crate) fn read_folder(dir: &Path, tensors: &[Tensor], optional: &[&str]) -> Result<Vec<f32>> {
-    read_tensors(&folder_paths(dir)?, tensors, optional)
+    read_tensors(&folder_paths(dir)?, tensors, optional, MODEL_SAYS)
 }
 
 /// The files a model folder keeps its numbers in.
@@ -215,7 +218,7 @@ struct Opened {
 }
 
 impl Opened {
-    fn new(paths: &[PathBuf], tensors: &[Tensor], optional: &[&str]) -> Result<Self> {
+    fn new(paths: &[PathBuf], tensors: &[Tensor], optional: &[&str], says: &str) -> Result<Self> {
         let shards = paths.iter().map(|p| Shard::open(p)).collect::<Result<Vec<_>>>()?;
         let place = paths[0].parent().unwrap_or(Path::new(".")).display().to_string();
         let mut home: HashMap<String, usize> = HashMap::new();
@@ -241,28 +244,31 @@ impl Opened {
             if *found != t.shape {
                 return Err(Error::invalid(
                     place,
-                    format!("tensor `{}` has shape {found:?}, but config.json says {:?}", t.name, t.shape),
+                    format!("tensor `{}` has shape {found:?}, but {says} {:?}", t.name, t.shape),
                 ));
             }
         }
         if let Some(name) = unexpected {
-            return Err(Error::invalid(
-                place,
-                format!("tensor `{name}` is no part of this model; is config.json the right one?"),
-            ));
+            return Err(Error::invalid(place, format!("tensor `{name}` is no part of this, where {says} what is")));
         }
         Ok(Opened { shards, home })
     }
 }
 
-/// Reads tensors from files into one flat buffer, after everything was found to be there and of the right shape.
-pub(crate) fn read_tensors(paths: &[PathBuf], tensors: &[Tensor], optional: &[&str]) -> Result<Vec<f32>> {
-    let Opened { mut shards, home } = Opened::new(paths, tensors, optional)?;
+/// Reads tensors from files into one flat buffer, after everything was found to be there and of the right shape. `says`
+/// is what the shapes come from, for messages.
+pub(crate) fn read_tensors(paths: &[PathBuf], tensors: &[Tensor], optional: &[&str], says: &str) -> Result<Vec<f32>> {
+    let Opened { mut shards, home } = Opened::new(paths, tensors, optional, says)?;
     let mut flat = vec![0.0; tensors.iter().map(|t| t.range.end).max().unwrap_or(0)];
     for t in tensors {
         shards[home[&t.name]].read(&t.name, &mut flat[t.range.clone()])?;
     }
     Ok(flat)
+}
+
+/// The names of a file's tensors.
+pub(crate) fn tensor_names(path: &Path) -> Result<Vec<String>> {
+    Ok(Shard::open(path)?.entries.into_keys().collect())
 }
 
 /// How a model's numbers are stored.
@@ -278,7 +284,7 @@ pub struct Stored {
 
 /// Looks at the headers of a folder's files, and refuses what [`read_folder`] would, without reading a number.
 pub(crate) fn survey_folder(dir: &Path, tensors: &[Tensor], optional: &[&str]) -> Result<Stored> {
-    let Opened { shards, .. } = Opened::new(&folder_paths(dir)?, tensors, optional)?;
+    let Opened { shards, .. } = Opened::new(&folder_paths(dir)?, tensors, optional, MODEL_SAYS)?;
     let mut formats: Vec<NumberFormat> = Vec::new();
     let mut bytes = 0;
     for entry in shards.iter().flat_map(|s| s.entries.values()) {
@@ -355,8 +361,12 @@ fn write_all(path: &Path, outgoing: &[(String, Outgoing<'_>)]) -> Result<()> {
     // `transformers` wants to know who wrote the file.
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let views = outgoing.iter().map(|(name, view)| (name.as_str(), view));
-    safetensors::serialize_to_file(views, Some(metadata), path)
-        .map_err(|e| Error::Engine { engine: "native".to_owned(), reason: format!("writing {}: {e}", path.display()) })
+    replace(path, |part| {
+        safetensors::serialize_to_file(views, Some(metadata), part).map_err(|e| Error::Engine {
+            engine: "native".to_owned(),
+            reason: format!("writing {}: {e}", path.display()),
+        })
+    })
 }
 
 #[cfg(test)]
@@ -419,7 +429,7 @@ mod tests {
             e.contains("key.weight` is missing") && e.contains("unexpected `model.layers.0.self_attn.k_proj"),
             "{e}"
         );
-        assert!(refusal(&layout.tensors[..5]).contains("no part of this model"));
+        assert!(refusal(&layout.tensors[..5]).contains("no part of this"));
 
         let path = dir.path().join("model.safetensors");
         let whole = std::fs::read(&path).unwrap();

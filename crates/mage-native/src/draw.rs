@@ -174,6 +174,13 @@ mod tests {
         frequencies(SamplingParams { top_p: 0.8, ..p() }, None, &softmax(&[0, 2, 4], 1.0));
         frequencies(SamplingParams { min_p: 0.2, ..p() }, None, &softmax(&[0, 2, 4], 1.0));
         frequencies(p(), Some(&[1, 3]), &softmax(&[1, 3], 1.0));
+        // Together: the weights at half the heat are 1, 0.135, 0.050, 0.018, 0.002; the largest four, then 0.98 of what these
+        // have (three of them), then what is at least a tenth of the largest.
+        let all = SamplingParams { temperature: 0.5, top_k: 4, top_p: 0.98, ..p() };
+        frequencies(all.clone(), None, &softmax(&[0, 2, 4], 0.5));
+        frequencies(SamplingParams { min_p: 0.1, ..all.clone() }, None, &softmax(&[0, 2], 0.5));
+        frequencies(SamplingParams { top_k: 2, ..all }, Some(&[0, 1, 3]), &softmax(&[0, 1], 0.5));
+        frequencies(SamplingParams { temperature: 2.0, top_k: 3, ..p() }, None, &softmax(&[0, 2, 4], 2.0));
         frequencies(SamplingParams { temperature: 0.0, ..p() }, None, &[0.0, 0.0, 1.0, 0.0, 0.0]);
     }
 

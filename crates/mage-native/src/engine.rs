@@ -6,15 +6,17 @@ use crate::describe::Description;
 use crate::init;
 use crate::kernels::cpu::Cpu;
 use crate::layout::{Layout, Tensor};
+use crate::lora::{Lora, NativeAdapter};
 use crate::machine::Machine;
-use crate::model::Model;
+use crate::model::{Model, WeightSet, Weights};
 use crate::published::Published;
+use crate::replace::replace_text;
 use crate::sampler::NativeSampler;
-use crate::trainer::NativeTrainer;
+use crate::trainer::{Learner, NativeTrainer};
 use mage_engine::{AdapterName, Error, Renderer, Result};
 use mage_env::Seed;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The file new weights are written to.
 const WEIGHTS: &str = "model.safetensors";
@@ -41,6 +43,9 @@ pub struct NativeModel {
     config: Config,
     flat: Vec<f32>,
     renderer: Option<Arc<Renderer>>,
+    adapter: Option<NativeAdapter>,
+    /// Where it was read from.
+    source: Option<String>,
 }
 
 impl NativeModel {
@@ -48,7 +53,7 @@ impl NativeModel {
     pub fn new(config: Config, spread: f32, seed: Seed, renderer: Option<Arc<Renderer>>) -> Result<Self> {
         check_new(&config, spread, renderer.as_deref())?;
         let flat = init::new_weights(&config, spread, seed);
-        Ok(NativeModel { config, flat, renderer })
+        Ok(NativeModel { config, flat, renderer, adapter: None, source: None })
     }
 
     /// Writes the folder of a new model, as [`new`](Self::new) and [`save`](Self::save) would, but tensor by tensor: the
@@ -70,6 +75,12 @@ impl NativeModel {
     /// Reads a model folder as Hugging Face lays it out. The tokenizer may be absent. A model for which memory does not
     /// suffice is refused.
     pub fn open(dir: &Path) -> Result<Self> {
+        if NativeAdapter::is_in(dir) && !dir.join("config.json").exists() {
+            return Err(Error::invalid(
+                dir.display().to_string(),
+                "it holds an adapter, not a model; open the model it belongs to and put the adapter on that",
+            ));
+        }
         let Description { config, renderer, parameters, .. } = Description::of(dir)?;
         let needed = 4 * parameters as u64;
         if let Some(free) = Machine::free_memory().filter(|free| *free < needed) {
@@ -80,7 +91,43 @@ impl NativeModel {
             ));
         }
         let flat = checkpoint::read_folder(dir, &Layout::new(&config).tensors, optional_tensors(&config))?;
-        Ok(NativeModel { config, flat, renderer })
+        // An adapter made for it must find it from anywhere.
+        let source = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned()).display().to_string();
+        Ok(NativeModel { config, flat, renderer, adapter: None, source: Some(source) })
+    }
+
+    /// The same, known to adapters' folders by this name (that of a public model, say) instead of its place.
+    pub fn named(self, name: impl Into<String>) -> Self {
+        NativeModel { source: Some(name.into()), ..self }
+    }
+
+    /// The same with an adapter beside its numbers, in place of any it had: it speaks with it, and in training the adapter
+    /// alone learns.
+    pub fn with_adapter(self, adapter: NativeAdapter) -> Result<Self> {
+        if !adapter.fits(&self.config) {
+            return Err(Error::invalid("adapter", "it was made for a model of another shape"));
+        }
+        Ok(NativeModel { adapter: Some(adapter), ..self })
+    }
+
+    /// The same with a new adapter, which changes nothing until it has learnt.
+    pub fn with_new_adapter(self, lora: &Lora, seed: Seed) -> Result<Self> {
+        let adapter = NativeAdapter::new(&self.config, lora, seed)?;
+        self.with_adapter(adapter)
+    }
+
+    /// The same with the adapter added to its own numbers: equal to rounding, and no adapter any more.
+    pub fn merged(mut self) -> Self {
+        if let Some(adapter) = self.adapter.take() {
+            adapter.merge_into(&self.config, &mut self.flat);
+            self.source = None;
+        }
+        self
+    }
+
+    /// The adapter beside its numbers, where there is one.
+    pub fn adapter(&self) -> Option<&NativeAdapter> {
+        self.adapter.as_ref()
     }
 
     /// Its shape.
@@ -104,24 +151,35 @@ impl NativeModel {
         tensors.into_iter().map(|t| (t.name, t.shape, &self.flat[t.range]))
     }
 
-    /// Writes a folder that `transformers` loads unchanged.
+    /// Writes its own numbers as a folder that `transformers` loads unchanged. An adapter is not part of it: save that by
+    /// itself, or [merge](Self::merged) it first.
     pub fn save(&self, dir: &Path, format: NumberFormat) -> Result<()> {
         write_folder(dir, &self.config, &self.flat, self.renderer.as_deref(), format)
     }
 
     /// A trainer that starts from this model, and a sampler that sees what the trainer publishes. The model itself is
-    /// published as version 0 of the policy.
+    /// published as version 0 of the policy. With an adapter, that alone learns, and the model without it is published
+    /// as [`BASE`](AdapterName::BASE).
     pub fn train(self, options: Options) -> Result<(NativeTrainer, NativeSampler)> {
         let shared = Shared::new(&self, options)?;
-        let trainer = NativeTrainer::new(Arc::clone(&shared), self.flat);
+        let learner = match self.adapter {
+            None => Learner::Whole(shared.pool.install(|| shared.model.weights(self.flat))),
+            Some(adapter) => {
+                let base = shared.publish_base(self.flat);
+                let adapter = shared.pool.install(|| shared.model.adapter(adapter.layout, adapter.flat));
+                Learner::Adapter { base, adapter }
+            }
+        };
+        let trainer = NativeTrainer::new(Arc::clone(&shared), learner);
         Ok((trainer, NativeSampler::new(shared)?))
     }
 
-    /// A sampler alone.
+    /// A sampler alone. The model without its adapter is published as [`BASE`](AdapterName::BASE) too.
     pub fn sampler(self, options: Options) -> Result<NativeSampler> {
         let shared = Shared::new(&self, options)?;
-        let weights = Arc::new(shared.pool.install(|| shared.model.weights(self.flat)));
-        shared.published.put(&AdapterName::default(), weights);
+        let base = shared.publish_base(self.flat);
+        let adapter = self.adapter.map(|a| Arc::new(shared.model.adapter(a.layout, a.flat)));
+        shared.published.put(&AdapterName::default(), Arc::new(WeightSet { base, adapter }));
         NativeSampler::new(shared)
     }
 }
@@ -133,6 +191,10 @@ pub(crate) struct Shared {
     pub(crate) published: Published,
     pub(crate) pool: rayon::ThreadPool,
     pub(crate) options: Options,
+    /// What adapters stand beside; nothing where the model's own numbers learn.
+    pub(crate) base: OnceLock<Arc<Weights<Cpu>>>,
+    /// How adapters' folders name it.
+    pub(crate) source: Option<String>,
 }
 
 impl Shared {
@@ -148,7 +210,17 @@ impl Shared {
             published: Published::default(),
             pool,
             options,
+            base: OnceLock::new(),
+            source: model.source.clone(),
         }))
+    }
+
+    /// Shows the model without any adapter to samplers, for good.
+    fn publish_base(&self, flat: Vec<f32>) -> Arc<Weights<Cpu>> {
+        let base = Arc::clone(self.base.get_or_init(|| Arc::new(self.pool.install(|| self.model.weights(flat)))));
+        let alone = WeightSet { base: Arc::clone(&base), adapter: None };
+        self.published.put(&AdapterName::new(AdapterName::BASE), Arc::new(alone));
+        base
     }
 
     /// Tokens per chunk: a small model's whole chunk stays in a core's own cache, a larger one's chunk is still long
@@ -200,10 +272,7 @@ pub(crate) fn write_folder(
 /// The same without the weights.
 fn write_words(dir: &Path, config: &Config, renderer: Option<&Renderer>, format: NumberFormat) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(Error::write(dir))?;
-    let write = |name: &str, text: &str| {
-        let path = dir.join(name);
-        std::fs::write(&path, text).map_err(Error::write(&path))
-    };
+    let write = |name: &str, text: &str| replace_text(&dir.join(name), text);
     write("config.json", &config.to_json(format.config_name()))?;
     let generation = serde_json::json!({
         "bos_token_id": config.bos_token_id,

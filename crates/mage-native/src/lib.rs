@@ -40,9 +40,11 @@ mod init;
 #[allow(unsafe_code)]
 mod kernels;
 mod layout;
+mod lora;
 mod machine;
 mod model;
 mod published;
+mod replace;
 mod sampler;
 #[allow(unsafe_code)]
 mod simd;
@@ -54,6 +56,7 @@ pub use config::Config;
 pub use describe::Description;
 pub use engine::{NativeModel, Options};
 pub use init::DEFAULT_SPREAD;
+pub use lora::{Lora, NativeAdapter, Projection};
 pub use machine::Machine;
 pub use sampler::{NativeSampler, SamplerStats, TokenStream};
 pub use tokenizer::{Control, chat_tokenizer, word_tokenizer};

@@ -3,7 +3,7 @@
 //! Those that were published, whole or not at all: a request takes hold of one set at its start and keeps it to its end.
 
 use crate::kernels::cpu::Cpu;
-use crate::model::Weights;
+use crate::model::WeightSet;
 use mage_engine::{AdapterName, Error, Result, WeightVersion, WeightsId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 #[derive(Clone)]
 pub(crate) struct Release {
     pub(crate) version: WeightVersion,
-    pub(crate) weights: Arc<Weights<Cpu>>,
+    pub(crate) weights: Arc<WeightSet<Cpu>>,
 }
 
 /// Everything published, by name.
@@ -20,14 +20,14 @@ pub(crate) struct Release {
 pub(crate) struct Published(RwLock<BTreeMap<AdapterName, Release>>);
 
 impl Published {
-    pub(crate) fn put(&self, name: &AdapterName, weights: Arc<Weights<Cpu>>) -> WeightVersion {
+    pub(crate) fn put(&self, name: &AdapterName, weights: Arc<WeightSet<Cpu>>) -> WeightVersion {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let version = WeightVersion(all.get(name).map_or(0, |r| r.version.0 + 1));
         all.insert(name.clone(), Release { version, weights });
         version
     }
 
-    pub(crate) fn get(&self, name: &AdapterName) -> Result<(WeightsId, Arc<Weights<Cpu>>)> {
+    pub(crate) fn get(&self, name: &AdapterName) -> Result<(WeightsId, Arc<WeightSet<Cpu>>)> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         match all.get(name) {
             Some(r) => Ok((WeightsId { name: name.clone(), version: r.version }, Arc::clone(&r.weights))),

@@ -5,7 +5,9 @@ use mage_engine::{
     SamplingParams, ScoreRequest, Scores, TokenForest, Trainer, block_on,
 };
 use mage_env::{Rng, Seed};
-use mage_native::{Config, NativeModel, NativeSampler, NativeTrainer, Options};
+use mage_native::{
+    Config, Lora, NativeAdapter, NativeModel, NativeSampler, NativeTrainer, NumberFormat, Options, Projection,
+};
 use rand::RngExt;
 use std::future::poll_fn;
 use std::task::Poll;
@@ -42,8 +44,38 @@ fn publish(trainer: &mut NativeTrainer, name: &AdapterName) {
     trainer.publish(&kept(name, version.0)).unwrap();
 }
 
+/// The same for an adapter from elsewhere.
+fn welcome(sampler: &NativeSampler, name: &AdapterName, adapter: &NativeAdapter) {
+    let version = sampler.publish(name, adapter).unwrap();
+    sampler.publish(&kept(name, version.0), adapter).unwrap();
+}
+
 fn kept(name: &AdapterName, version: u64) -> AdapterName {
+    if name.as_str() == AdapterName::BASE {
+        return name.clone(); // never published again
+    }
     AdapterName::new(&format!("{name} as of {version}"))
+}
+
+fn lora(rng: &mut Rng) -> Lora {
+    let mut targets: Vec<Projection> = Projection::ALL.into_iter().filter(|_| rng.random()).collect();
+    targets.push(Projection::DownProj);
+    targets.dedup();
+    let rank = rng.random_range(1..9_usize);
+    Lora { rank, alpha: 2.0 * rank as f32, targets }
+}
+
+/// An adapter of a shape of its own that has learnt something, as a past self from a file would be.
+fn stranger(config: &Config, rng: &mut Rng) -> NativeAdapter {
+    let model = NativeModel::new(config.clone(), 0.3, Seed::new(rng.random()), None).unwrap();
+    let model = model.with_new_adapter(&lora(rng), Seed::new(rng.random())).unwrap();
+    let mut trainer = model.train(Options { threads: 1, ..Default::default() }).unwrap().0;
+    for _ in 0..3 {
+        learn(&mut trainer, rng);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    trainer.save_model(dir.path(), NumberFormat::F32).unwrap();
+    NativeAdapter::open(dir.path(), config).unwrap()
 }
 
 fn tokens(rng: &mut Rng) -> Vec<u32> {
@@ -124,7 +156,13 @@ fn check(sampler: &NativeSampler, answered: Answered) {
 
 fn random_schedule(seed: Seed) -> (u64, u64) {
     let mut rng = seed.rng();
-    let model = NativeModel::new(config(&mut rng), 0.3, seed, None).unwrap();
+    let config = config(&mut rng);
+    let mut model = NativeModel::new(config.clone(), 0.3, seed, None).unwrap();
+    // Either the model itself learns, or an adapter beside it, with strangers' adapters and the bare model in one batch.
+    let adapted: bool = rng.random();
+    if adapted {
+        model = model.with_new_adapter(&lora(&mut rng), seed).unwrap();
+    }
     let options = Options {
         threads: rng.random_range(1..4),
         // A page is some kilobytes: the smallest caches are hard up for room.
@@ -133,10 +171,14 @@ fn random_schedule(seed: Seed) -> (u64, u64) {
         ..Default::default()
     };
     let (mut trainer, sampler) = model.train(options).unwrap();
-    let names: Vec<AdapterName> = ["policy", "rival", "reference"].map(AdapterName::new).into();
+    let mut names: Vec<AdapterName> = ["policy", "rival", "reference"].map(AdapterName::new).into();
     for name in &names {
         learn(&mut trainer, &mut rng);
         publish(&mut trainer, name);
+    }
+    if adapted {
+        names.extend(["stranger", "base"].map(AdapterName::new));
+        welcome(&sampler, &names[3], &stranger(&config, &mut rng));
     }
     let mut pending: Vec<Asked<'_>> = Vec::new();
     let mut to_come = rng.random_range(10..80_usize);
@@ -160,6 +202,9 @@ fn random_schedule(seed: Seed) -> (u64, u64) {
         if rng.random_range(0..6) == 0 {
             learn(&mut trainer, &mut rng);
             publish(&mut trainer, &names[rng.random_range(0..2_usize)]);
+        }
+        if adapted && rng.random_range(0..12) == 0 {
+            welcome(&sampler, &names[3], &stranger(&config, &mut rng));
         }
         for a in some_answers(&mut pending) {
             check(&sampler, a);

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "mage", version, propagate_version = true, arg_required_else_help = true)]
 #[command(after_help = "Exit codes: 0 all went well, 1 it failed, 2 the command line or a file named on it makes no \
-                        sense.\nColours are off when NO_COLOR is set or the output is not a terminal.")]
+                        sense, 130 Ctrl-C.\nColours are off when NO_COLOR is set or the output is not a terminal.")]
 pub(crate) struct Cli {
     /// Print JSON for programs instead of text for people
     #[arg(long, global = true)]
@@ -351,9 +351,14 @@ pub(crate) enum ModelCommand {
     Score(ModelScore),
     /// Write text, shown as it comes
     #[command(after_help = "Examples:\n  mage model generate my-model --chat \"PASS or BET?\"\n  \
-                            mage model generate my-model --prompt \"Once\" --temperature 0 --max-tokens 20\n\n\
-                            The same seed gives the same text. Ctrl-C stops it.")]
+                            mage model generate my-model --prompt \"Once\" --temperature 0 --max-tokens 20\n  \
+                            mage model generate Qwen/Qwen3-0.6B --adapter old=runs/a --adapter new=runs/b --chat Hi\n\n\
+                            The same seed gives the same text. Ctrl-C ends it with what there is, and with exit code \
+                            130.")]
     Generate(ModelGenerate),
+    /// Add an adapter to a model's own numbers, as a model folder that needs no adapter
+    #[command(after_help = "Example: mage model merge Qwen/Qwen3-0.6B my-adapter my-model --format bf16")]
+    Merge(ModelMerge),
 }
 
 #[derive(Debug, Args)]
@@ -397,9 +402,9 @@ pub(crate) struct Vocabulary {
     /// Learn the vocabulary from this text
     #[arg(long, value_name = "TEXT")]
     pub(crate) tokenizer_from: Option<PathBuf>,
-    /// Take the tokenizer of this model folder
-    #[arg(long, value_name = "DIR")]
-    pub(crate) tokenizer: Option<PathBuf>,
+    /// Take the tokenizer of this model (a folder, or org/name on the Hub)
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) tokenizer: Option<String>,
     /// Exactly the words in this file, separated by spaces or line breaks
     #[arg(long, value_name = "FILE")]
     pub(crate) words: Option<PathBuf>,
@@ -407,18 +412,21 @@ pub(crate) struct Vocabulary {
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelInfo {
-    /// The model folder, or a config.json by itself
-    #[arg(value_name = "DIR|CONFIG")]
-    pub(crate) dir: PathBuf,
+    /// A folder, org/name[@revision] on the Hub, or a config.json by itself
+    #[arg(value_name = "MODEL|CONFIG")]
+    pub(crate) model: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelScore {
-    /// The model folder
-    pub(crate) dir: PathBuf,
+    /// A folder, or org/name[@revision] on the Hub; an adapter's brings its model along
+    pub(crate) model: String,
     /// Lines of token ids
     #[arg(long, value_name = "FILE.jsonl")]
     pub(crate) tokens: PathBuf,
+    /// Put this adapter beside the model: a PEFT folder, or org/name[@revision]
+    #[arg(long, value_name = "ADAPTER")]
+    pub(crate) adapter: Option<String>,
     /// Threads; 0 takes all
     #[arg(long, default_value_t = 0)]
     pub(crate) threads: usize,
@@ -426,10 +434,14 @@ pub(crate) struct ModelScore {
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelGenerate {
-    /// The model folder
-    pub(crate) dir: PathBuf,
+    /// A folder, or org/name[@revision] on the Hub; an adapter's brings its model along
+    pub(crate) model: String,
     #[command(flatten)]
     pub(crate) input: Input,
+    /// Put this adapter beside the model: a PEFT folder, or org/name[@revision], with a name of your own before it where
+    /// there are several; all of them answer, in one batch. `base` is the model without any
+    #[arg(long, value_name = "[NAME=]ADAPTER")]
+    pub(crate) adapter: Vec<String>,
     /// Let it think first (with --chat)
     #[arg(long)]
     pub(crate) thinking: bool,
@@ -459,6 +471,19 @@ pub(crate) struct ModelGenerate {
     pub(crate) threads: usize,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct ModelMerge {
+    /// The model: a folder, or org/name[@revision] on the Hub
+    pub(crate) model: String,
+    /// The adapter: a PEFT folder, or org/name[@revision] on the Hub
+    pub(crate) adapter: String,
+    /// The folder to make; it must not exist, or be empty
+    pub(crate) out: PathBuf,
+    /// How its numbers are written
+    #[arg(long, value_enum, default_value = "f32")]
+    pub(crate) format: Format,
+}
+
 /// What to continue.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
@@ -486,8 +511,8 @@ pub(crate) enum BenchCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchSampler {
-    /// The model folder
-    pub(crate) dir: PathBuf,
+    /// A folder, or org/name[@revision] on the Hub; an adapter's brings its model along
+    pub(crate) model: String,
     /// How many requests
     #[arg(long, default_value_t = 1000, value_parser = at_least_one)]
     pub(crate) requests: usize,

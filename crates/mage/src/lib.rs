@@ -8,10 +8,11 @@
 //! }
 //! ```
 //!
-//! Exit codes: 0 all went well, 1 it failed, 2 the command line or a file named on it makes no sense.
+//! Exit codes: 0 all went well, 1 it failed, 2 the command line or a file named on it makes no sense, 130 Ctrl-C.
 
 mod cli;
 mod command;
+mod interrupt;
 mod keys;
 mod output;
 mod pick;
@@ -71,6 +72,7 @@ pub fn run(app: &App, args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) if output::is_broken_pipe(&e) => ExitCode::SUCCESS,
+        Err(e) if e.is::<interrupt::Interrupted>() => ExitCode::from(130),
         Err(e) => {
             out.error(&e);
             ExitCode::from(if is_users(&e) { 2 } else { 1 })

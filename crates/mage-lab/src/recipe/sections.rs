@@ -4,6 +4,7 @@ use super::section::section;
 use mage_core::{MemoryMode, prompt::Size};
 use mage_engine::{KlForm, Thinking};
 use mage_env::Grouping;
+use mage_native::Projection;
 use serde::{Deserialize, Serialize};
 
 section! {
@@ -45,7 +46,7 @@ section! {
 section! {
     /// The model: a checkpoint, or a new one of the given shape.
     Model {
-        /// A folder with a Qwen3 checkpoint. Empty: a new model, with the shape below and the environment's compact words.
+        /// A Qwen3 checkpoint: a folder, or org/name[@revision] on the Hub. Empty: a new model, with the shape below and the environment's compact words.
         path: String = String::new(),
         /// Numbers per token between layers.
         hidden_size: usize = 32,
@@ -217,6 +218,12 @@ section! {
         threads: usize = 0,
         /// Compute layers again in the backward pass instead of remembering them: less memory, a third more work.
         recompute: bool = false,
+        /// Train low-rank adapters of this rank beside the model's frozen numbers; 0 trains the model itself.
+        lora_rank: usize = 0,
+        /// What adapters add is multiplied by this over the rank; 0 takes twice the rank.
+        lora_alpha: f32 = 0.0,
+        /// The matrices that have an adapter.
+        lora_targets: Vec<Projection> = Projection::ALL.to_vec(),
     }
 }
 

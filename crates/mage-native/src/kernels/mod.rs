@@ -150,9 +150,30 @@ pub(crate) trait Kernels: Clone + Send + Sync {
     /// `dW += dyᵀ · x`. `shape` is (rows, outputs, inputs).
     fn linear_weight_grad(&self, dy: Self::Ref<'_>, x: Self::Ref<'_>, shape: (usize, usize, usize), dw: Self::Mut<'_>);
 
+    /// `x *= by`.
+    fn scale(&self, x: Self::Mut<'_>, by: f32);
+    /// `y += x · Wᵀ` between parts of wider rows.
+    fn linear_part(&self, x: Strided<Self::Ref<'_>>, rows: usize, w: &Self::Packed, y: Strided<Self::Mut<'_>>);
+    /// `dx = dy · W` between parts of wider rows. `shape` is (rows, outputs, inputs).
+    fn linear_part_input_grad(
+        &self,
+        dy: Strided<Self::Ref<'_>>,
+        w: Self::Ref<'_>,
+        shape: (usize, usize, usize),
+        dx: Strided<Self::Mut<'_>>,
+    );
+    /// `dW += dyᵀ · x` of parts of wider rows. `shape` is (rows, outputs, inputs).
+    fn linear_part_weight_grad(
+        &self,
+        dy: Strided<Self::Ref<'_>>,
+        x: Strided<Self::Ref<'_>>,
+        shape: (usize, usize, usize),
+        dw: Self::Mut<'_>,
+    );
+
     /// `y = x / rms(x) · w` per row; keeps `1 / rms`.
     fn norm(&self, x: Self::Ref<'_>, w: Self::Ref<'_>, epsilon: f32, y: Self::Mut<'_>, inverse: Self::Mut<'_>);
-    /// Adds to `dx` and `dw`.
+    /// Adds to `dx` and, where it is wanted, `dw`.
     fn norm_grad(
         &self,
         dy: Self::Ref<'_>,
@@ -160,7 +181,7 @@ pub(crate) trait Kernels: Clone + Send + Sync {
         w: Self::Ref<'_>,
         inverse: Self::Ref<'_>,
         dx: Self::Mut<'_>,
-        dw: Self::Mut<'_>,
+        dw: Option<Self::Mut<'_>>,
     );
 
     /// Normalises each query and key head (`w`: query weights, then key weights) and turns it by its position. `turns`
@@ -177,7 +198,7 @@ pub(crate) trait Kernels: Clone + Send + Sync {
         qk: Self::Mut<'_>,
         inverse: Self::Mut<'_>,
     );
-    /// Writes the query and key part of `dqkv`; adds to `dw`.
+    /// Writes the query and key part of `dqkv`; adds to `dw` where it is wanted.
     #[allow(clippy::too_many_arguments)]
     fn head_norm_rope_grad(
         &self,
@@ -189,7 +210,7 @@ pub(crate) trait Kernels: Clone + Send + Sync {
         positions: &[u32],
         inverse: Self::Ref<'_>,
         dqkv: Self::Mut<'_>,
-        dw: Self::Mut<'_>,
+        dw: Option<Self::Mut<'_>>,
     );
 
     /// Causal attention along each span. `q`, `k`, `v` are (part, numbers per token, first number) of larger rows. Writes

@@ -1,7 +1,7 @@
 //! How is a sequence continued without going over it again?
 
 use super::workspace::{LayerActs, Workspace};
-use super::{Model, Weights};
+use super::{Model, WeightSet};
 use crate::kernels::{Kernels, Span, Strided};
 
 /// Keys and values of one sequence, per layer.
@@ -23,14 +23,16 @@ impl<K: Kernels> Model<K> {
     /// Takes more tokens of a sequence into its cache and gives the logits after the last.
     pub(crate) fn extend(
         &self,
-        w: &Weights<K>,
+        set: &WeightSet<K>,
         tokens: &[u32],
         cache: &mut Cache<K>,
         s: &mut Workspace<K>,
         logits: &mut Vec<f32>,
     ) {
         let (k, c, heads, n) = (&self.kernels, &self.config, self.config.heads(), tokens.len());
-        let (d, v) = (c.hidden_size, c.vocab_size);
+        let (d, v, w) = (c.hidden_size, c.vocab_size, &set.base);
+        let worn = set.adapter.as_ref().map(|a| a.on(n));
+        let worn = worn.as_slice();
         let width = heads.kv * heads.dim;
         let end = cache.len + n;
         assert!(n > 0 && end <= cache.capacity, "cache of {} tokens asked to hold {end}", cache.capacity);
@@ -47,7 +49,7 @@ impl<K: Kernels> Model<K> {
             let (x, y) = (&before[layer], &mut after[0]);
             k.reserve(y, n * d);
             let a = &mut s.acts[0];
-            self.project(k, w, layer, &positions, &turns, x, a);
+            self.project(k, w, worn, layer, &positions, &turns, x, a);
             for i in 0..n {
                 let slot = (cache.len + i) * width..(cache.len + i + 1) * width;
                 let key = i * heads.qk() + heads.out()..(i + 1) * heads.qk();
@@ -64,7 +66,7 @@ impl<K: Kernels> Model<K> {
                 k.get_mut(&mut a.attended, 0..n * heads.out()),
                 k.get_mut(&mut a.log_sums, 0..n * heads.q),
             );
-            self.finish(k, w, layer, n, x, a, y);
+            self.finish(k, w, worn, layer, n, x, a, y);
         }
         cache.len = end;
         for (buffer, len) in [(&mut s.picked_normed, d), (&mut s.picked_inverse, 1), (&mut s.logits, v)] {

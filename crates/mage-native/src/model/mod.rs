@@ -2,12 +2,14 @@
 //!
 //! Qwen3 as Hugging Face has it, forward and backward, written once over [`Kernels`].
 
+mod adapter;
 mod backward;
 mod cache;
 mod predict;
 mod step;
 mod workspace;
 
+pub(crate) use adapter::{Adapter, Worn};
 pub(crate) use step::{Rows, StepSpace};
 pub(crate) use workspace::Workspace;
 
@@ -15,6 +17,7 @@ use crate::batch::Chunk;
 use crate::config::Config;
 use crate::kernels::{Choice, Kernels, Strided};
 use crate::layout::Layout;
+use crate::lora::Group;
 use std::sync::{Arc, Mutex, PoisonError};
 use workspace::LayerActs;
 
@@ -38,6 +41,12 @@ pub(crate) struct Weights<K: Kernels> {
     pub(crate) flat: K::Buffer,
     layers: Vec<PackedLayer<K>>,
     head: K::Packed,
+}
+
+/// What a request is answered with: weights as they are, or with an adapter beside them.
+pub(crate) struct WeightSet<K: Kernels> {
+    pub(crate) base: Arc<Weights<K>>,
+    pub(crate) adapter: Option<Arc<Adapter<K>>>,
 }
 
 struct PackedLayer<K: Kernels> {
@@ -114,6 +123,7 @@ impl<K: Kernels> Model<K> {
         &self,
         k: &K,
         w: &Weights<K>,
+        worn: &[Worn<'_, K>],
         layer: usize,
         positions: &[u32],
         turns: &Turns<K>,
@@ -131,6 +141,7 @@ impl<K: Kernels> Model<K> {
         );
         let packed = &w.layers[layer];
         k.linear(k.get(&a.normed1, 0..n * d), n, &packed.qkv, k.get_mut(&mut a.qkv, 0..n * heads.qkv()), false);
+        self.adapt(k, worn, layer, Group::Qkv, &a.normed1, &mut a.qkv, &mut a.lows[Group::Qkv as usize]);
         k.head_norm_rope(
             heads,
             k.get(&a.qkv, 0..n * heads.qkv()),
@@ -149,6 +160,7 @@ impl<K: Kernels> Model<K> {
         &self,
         k: &K,
         w: &Weights<K>,
+        worn: &[Worn<'_, K>],
         layer: usize,
         n: usize,
         x: &K::Buffer,
@@ -160,6 +172,7 @@ impl<K: Kernels> Model<K> {
         let packed = &w.layers[layer];
         k.copy(k.get(x, 0..n * d), k.get_mut(&mut a.middle, 0..n * d));
         k.linear(k.get(&a.attended, 0..n * heads.out()), n, &packed.out, k.get_mut(&mut a.middle, 0..n * d), true);
+        self.adapt(k, worn, layer, Group::Out, &a.attended, &mut a.middle, &mut a.lows[Group::Out as usize]);
         k.norm(
             k.get(&a.middle, 0..n * d),
             k.get(&w.flat, at.norm2.clone()),
@@ -168,9 +181,11 @@ impl<K: Kernels> Model<K> {
             k.get_mut(&mut a.inverse2, 0..n),
         );
         k.linear(k.get(&a.normed2, 0..n * d), n, &packed.gate_up, k.get_mut(&mut a.gate_up, 0..n * 2 * f), false);
+        self.adapt(k, worn, layer, Group::GateUp, &a.normed2, &mut a.gate_up, &mut a.lows[Group::GateUp as usize]);
         k.swiglu(k.get(&a.gate_up, 0..n * 2 * f), f, k.get_mut(&mut a.gated, 0..n * f));
         k.copy(k.get(&a.middle, 0..n * d), k.get_mut(y, 0..n * d));
         k.linear(k.get(&a.gated, 0..n * f), n, &packed.down, k.get_mut(y, 0..n * d), true);
+        self.adapt(k, worn, layer, Group::Down, &a.gated, y, &mut a.lows[Group::Down as usize]);
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -178,6 +193,7 @@ impl<K: Kernels> Model<K> {
         &self,
         k: &K,
         w: &Weights<K>,
+        worn: &[Worn<'_, K>],
         layer: usize,
         chunk: &Chunk,
         turns: &Turns<K>,
@@ -188,7 +204,7 @@ impl<K: Kernels> Model<K> {
         let (heads, n) = (self.config.heads(), chunk.tokens.len());
         a.reserve(k, &self.config, n);
         k.reserve(y, n * self.config.hidden_size);
-        self.project(k, w, layer, &chunk.positions, turns, x, a);
+        self.project(k, w, worn, layer, &chunk.positions, turns, x, a);
         let (qk, qkv) = (k.get(&a.qk, 0..n * heads.qk()), k.get(&a.qkv, 0..n * heads.qkv()));
         k.attention(
             heads,
@@ -199,11 +215,11 @@ impl<K: Kernels> Model<K> {
             k.get_mut(&mut a.attended, 0..n * heads.out()),
             k.get_mut(&mut a.log_sums, 0..n * heads.q),
         );
-        self.finish(k, w, layer, n, x, a, y);
+        self.finish(k, w, worn, layer, n, x, a, y);
     }
 
     /// Runs all layers over a chunk. With `keep`, every layer's intermediate results stay for the backward pass.
-    fn forward(&self, k: &K, w: &Weights<K>, chunk: &Chunk, s: &mut Workspace<K>, keep: bool) {
+    fn forward(&self, k: &K, w: &Weights<K>, worn: &[Worn<'_, K>], chunk: &Chunk, s: &mut Workspace<K>, keep: bool) {
         let (layers, n, d) = (self.config.num_hidden_layers, chunk.tokens.len(), self.config.hidden_size);
         let turns = self.turns(chunk.longest());
         s.states.resize_with(layers + 1, || k.zeros(0));
@@ -218,14 +234,15 @@ impl<K: Kernels> Model<K> {
         for layer in 0..layers {
             let (before, after) = s.states.split_at_mut(layer + 1);
             let acts = &mut s.acts[if keep { layer } else { 0 }];
-            self.layer(k, w, layer, chunk, &turns, &before[layer], acts, &mut after[0]);
+            self.layer(k, w, worn, layer, chunk, &turns, &before[layer], acts, &mut after[0]);
         }
     }
 
     /// What the model says about each prediction of a chunk.
-    pub(crate) fn score(&self, k: &K, w: &Weights<K>, chunk: &Chunk, s: &mut Workspace<K>, out: &mut Vec<Choice>) {
-        self.forward(k, w, chunk, s, false);
-        self.last_layer(k, w, chunk, s, None::<(&mut K::Buffer, fn(usize, Choice) -> (f32, f32))>);
+    pub(crate) fn score(&self, k: &K, w: &WeightSet<K>, chunk: &Chunk, s: &mut Workspace<K>, out: &mut Vec<Choice>) {
+        let worn = w.adapter.as_ref().map(|a| a.on(chunk.tokens.len()));
+        self.forward(k, &w.base, worn.as_slice(), chunk, s, false);
+        self.last_layer(k, &w.base, chunk, s, None::<(Option<&mut K::Buffer>, fn(usize, Choice) -> (f32, f32))>);
         out.extend_from_slice(&s.choices);
     }
 }

@@ -14,14 +14,15 @@ impl<K: Kernels> Model<K> {
         (LOGITS / self.config.vocab_size).clamp(16, 256)
     }
 
-    /// From the last state to the predictions and, where a gradient is wanted, back: a few rows of logits at a time.
+    /// From the last state to the predictions and, where a gradient is wanted, back: a few rows of logits at a time. With
+    /// no buffer for gradients, the gradient by the state alone is made.
     pub(super) fn last_layer(
         &self,
         k: &K,
         w: &Weights<K>,
         chunk: &Chunk,
         s: &mut Workspace<K>,
-        mut train: Option<(&mut K::Buffer, impl FnMut(usize, Choice) -> (f32, f32))>,
+        mut train: Option<(Option<&mut K::Buffer>, impl FnMut(usize, Choice) -> (f32, f32))>,
     ) {
         let (c, n) = (&self.config, chunk.tokens.len());
         let (d, v, count) = (c.hidden_size, c.vocab_size, chunk.predictions.len());
@@ -75,12 +76,14 @@ impl<K: Kernels> Model<K> {
                 let head = k.get(&w.flat, self.layout.head.clone());
                 let dlogits = k.get(&s.logits, 0..rows * v);
                 k.linear_input_grad(dlogits, head, (rows, v, d), k.get_mut(&mut s.dpicked_normed, part.clone()), false);
-                k.linear_weight_grad(
-                    dlogits,
-                    k.get(&s.picked_normed, part),
-                    (rows, v, d),
-                    k.get_mut(grads, self.layout.head.clone()),
-                );
+                if let Some(grads) = grads {
+                    k.linear_weight_grad(
+                        dlogits,
+                        k.get(&s.picked_normed, part),
+                        (rows, v, d),
+                        k.get_mut(grads, self.layout.head.clone()),
+                    );
+                }
             }
         }
         if let Some((grads, _)) = train {
@@ -91,7 +94,7 @@ impl<K: Kernels> Model<K> {
                 norm,
                 k.get(&s.picked_inverse, 0..count),
                 k.get_mut(&mut s.dpicked, 0..count * d),
-                k.get_mut(grads, self.layout.norm.clone()),
+                grads.map(|grads| k.get_mut(grads, self.layout.norm.clone())),
             );
             k.scatter_add(k.get(&s.dpicked, 0..count * d), &s.rows, d, k.get_mut(&mut s.dstate, 0..n * d));
         }
@@ -105,7 +108,9 @@ mod tests {
     use crate::config::tests::tiny;
     use crate::init::new_weights;
     use crate::kernels::cpu::Cpu;
+    use crate::model::WeightSet;
     use mage_env::Seed;
+    use std::sync::Arc;
 
     #[test]
     fn all_logits_never_exist_at_once() {
@@ -124,6 +129,7 @@ mod tests {
         }
         let mut s = Workspace::new(&model.kernels);
         let mut choices = Vec::new();
+        let weights = WeightSet { base: Arc::new(weights), adapter: None };
         model.score(&model.kernels, &weights, &chunk, &mut s, &mut choices);
         assert_eq!((choices.len(), s.logits.len()), (990, model.logit_rows() * 29));
         let first = &choices[..99];

@@ -4,7 +4,7 @@
 //! last layer only the rows that are asked about go on after their keys and values are stored.
 
 use super::workspace::LayerActs;
-use super::{Model, Weights};
+use super::{Model, Weights, Worn};
 use crate::kernels::{Kernels, PAGE, PageSlot, PagedSpan, Strided};
 
 /// New tokens of many sequences under one set of weights.
@@ -77,12 +77,13 @@ impl<K: Kernels> StepSpace<K> {
 
 impl<K: Kernels> Model<K> {
     /// Takes rows in: their keys and values into `pages`, and for those asked about, a few at a time, the logits to
-    /// `tell`, with the number of the first.
+    /// `tell`, with the number of the first. Adapters are told twice: by row, and by row among those asked about.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn step(
         &self,
         k: &K,
         w: &Weights<K>,
+        (worn, asked_worn): (&[Worn<'_, K>], &[Worn<'_, K>]),
         rows: &Rows,
         tables: &[u32],
         pages: &K::Pages,
@@ -99,7 +100,7 @@ impl<K: Kernels> Model<K> {
         }
         k.gather(k.get(&w.flat, self.layout.embedding.clone()), &rows.tokens, d, k.get_mut(&mut s.state, 0..n * d));
         for layer in 0..c.num_hidden_layers {
-            self.project(k, w, layer, &rows.positions, &turns, &s.state, &mut s.acts);
+            self.project(k, w, worn, layer, &rows.positions, &turns, &s.state, &mut s.acts);
             let (qk, qkv) = (k.get(&s.acts.qk, 0..n * heads.qk()), k.get(&s.acts.qkv, 0..n * heads.qkv()));
             k.store_pages(heads, layer, &rows.slots, qk, qkv, pages);
             let last = layer + 1 == c.num_hidden_layers;
@@ -121,7 +122,7 @@ impl<K: Kernels> Model<K> {
                     pages,
                     k.get_mut(&mut s.acts.attended, 0..m * heads.out()),
                 );
-                self.finish(k, w, layer, m, &s.state, &mut s.acts, &mut s.next);
+                self.finish(k, w, asked_worn, layer, m, &s.state, &mut s.acts, &mut s.next);
             } else {
                 k.paged_attention(
                     heads,
@@ -132,7 +133,7 @@ impl<K: Kernels> Model<K> {
                     pages,
                     k.get_mut(&mut s.acts.attended, 0..n * heads.out()),
                 );
-                self.finish(k, w, layer, n, &s.state, &mut s.acts, &mut s.next);
+                self.finish(k, w, worn, layer, n, &s.state, &mut s.acts, &mut s.next);
             }
             std::mem::swap(&mut s.state, &mut s.next);
         }

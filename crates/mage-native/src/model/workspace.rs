@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::kernels::{Choice, Kernels};
+use crate::lora::GROUPS;
 
 /// What a layer remembers for its backward pass.
 pub(super) struct LayerActs<K: Kernels> {
@@ -17,6 +18,8 @@ pub(super) struct LayerActs<K: Kernels> {
     pub(super) normed2: K::Buffer,
     pub(super) gate_up: K::Buffer,
     pub(super) gated: K::Buffer,
+    /// By group: an adapter's thin rows.
+    pub(super) lows: [K::Buffer; GROUPS.len()],
 }
 
 impl<K: Kernels> LayerActs<K> {
@@ -35,6 +38,7 @@ impl<K: Kernels> LayerActs<K> {
             normed2: b(),
             gate_up: b(),
             gated: b(),
+            lows: std::array::from_fn(|_| b()),
         }
     }
 
@@ -73,6 +77,7 @@ pub(crate) struct Workspace<K: Kernels> {
     pub(super) dqkv: K::Buffer,
     pub(super) dqk: K::Buffer,
     pub(super) dattended: K::Buffer,
+    pub(super) dlow: K::Buffer,
     pub(super) picked: K::Buffer,
     pub(super) picked_normed: K::Buffer,
     pub(super) picked_inverse: K::Buffer,
@@ -97,6 +102,7 @@ impl<K: Kernels> Workspace<K> {
             dqkv: b(),
             dqk: b(),
             dattended: b(),
+            dlow: b(),
             picked: b(),
             picked_normed: b(),
             picked_inverse: b(),

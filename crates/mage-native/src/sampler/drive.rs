@@ -11,7 +11,7 @@ use crate::engine::Shared;
 use crate::kernels::PAGE;
 use crate::kernels::cpu::Cpu;
 use crate::machine::Machine;
-use crate::model::Weights;
+use crate::model::WeightSet;
 use mage_engine::{Error, Result, SampleRequest, ScoreRequest, WeightsId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -27,7 +27,7 @@ const MOST_PAGES: usize = 1 << 28;
 struct Submission {
     what: Request,
     id: WeightsId,
-    weights: Arc<Weights<Cpu>>,
+    weights: Arc<WeightSet<Cpu>>,
     ticket: Arc<Ticket>,
 }
 
@@ -68,7 +68,7 @@ struct Engine {
 
 /// Weights that requests use, or used: what was computed with them is good as long as they are published.
 struct Held {
-    weights: Weak<Weights<Cpu>>,
+    weights: Weak<WeightSet<Cpu>>,
     requests: usize,
 }
 
@@ -118,7 +118,7 @@ impl Core {
         self: &Arc<Self>,
         what: Request,
         id: WeightsId,
-        weights: Arc<Weights<Cpu>>,
+        weights: Arc<WeightSet<Cpu>>,
         streams: bool,
     ) -> Pending {
         let ticket = Ticket::new(streams);
@@ -229,7 +229,7 @@ impl Engine {
     }
 
     /// The scheduler's number for a set of weights.
-    fn number(&mut self, weights: &Arc<Weights<Cpu>>) -> u32 {
+    fn number(&mut self, weights: &Arc<WeightSet<Cpu>>) -> u32 {
         let same = |h: &Held| std::ptr::eq(h.weights.as_ptr(), Arc::as_ptr(weights));
         if let Some(i) = self.held.iter().position(same) {
             return i as u32;

@@ -1,16 +1,16 @@
 //! How does the CPU execute a step?
 //!
-//! Sequences under the same weights are dealt into tasks, each of which goes through all layers on one core, its numbers
+//! Sequences under the same weights, whatever their adapters, are dealt into tasks, each of which goes through all layers on one core, its numbers
 //! staying in that core's cache. Where weights are too large to be read by every core, or there is work for one task
 //! only, the cores share each product instead. Neither changes a bit.
 
 use super::active::{Answer, Ask, Requests};
-use super::device::{Device, Step};
+use super::device::{Device, Part, Step};
 use crate::draw::{self, DrawSpace};
 use crate::engine::Shared;
 use crate::kernels::cpu::Cpu;
 use crate::kernels::{Choice, Kernels, PAGE, Target};
-use crate::model::{Rows, StepSpace, Weights};
+use crate::model::{Rows, StepSpace, WeightSet, Worn};
 use mage_engine::Result;
 use mage_env::Seed;
 use rayon::prelude::*;
@@ -29,11 +29,11 @@ pub(crate) struct CpuDevice {
     shared: Arc<Shared>,
     pages: <Cpu as Kernels>::Pages,
     /// By the scheduler's number; there while requests use them.
-    pub(crate) weights: Vec<Option<Arc<Weights<Cpu>>>>,
+    pub(crate) weights: Vec<Option<Arc<WeightSet<Cpu>>>>,
     /// Which part writes a page in this step: (step, part).
     writers: Vec<(u64, u32)>,
     steps: u64,
-    /// Numbers of parts, those under the same weights together.
+    /// Numbers of parts, those under the same weights together, and among them those with the same adapter.
     order: Vec<u32>,
     tasks: Vec<Range<usize>>,
     /// As many as ever worked at once.
@@ -84,13 +84,15 @@ impl CpuDevice {
 
     /// Deals the parts into tasks.
     fn deal(&mut self, step: &Step) {
-        let CpuDevice { shared, order, tasks, .. } = self;
+        let CpuDevice { shared, order, tasks, weights: sets, .. } = self;
         let model = &shared.model;
+        // Which weights lie below does not change what a part computes, so an address will do to tell them apart.
+        let base = |number: u32| Arc::as_ptr(&set(sets, number).base);
         order.clear();
         order.extend(0..step.parts.len() as u32);
         let weights = |i: &u32| step.parts[*i as usize].weights;
-        if !order.is_sorted_by_key(weights) {
-            order.sort_by_key(weights);
+        if !order.iter().map(weights).all(|w| w == weights(&order[0])) {
+            order.sort_by_key(|i| (base(weights(i)), weights(i)));
         }
         let threads = rayon::current_num_threads();
         let fits = (CACHE / (model.bytes_per_token() / model.config.num_hidden_layers)).clamp(32, 256);
@@ -104,7 +106,7 @@ impl CpuDevice {
         let (mut first, mut rows) = (0, 0);
         for (i, part) in order.iter().enumerate() {
             let part = &step.parts[*part as usize];
-            let other = i > first && step.parts[order[first] as usize].weights != part.weights;
+            let other = i > first && base(weights(&order[first])) != base(part.weights);
             if i > first && (other || rows + part.count > per_task) {
                 tasks.push(first..i);
                 (first, rows) = (i, 0);
@@ -137,9 +139,11 @@ impl CpuDevice {
         let mut answers = Vec::with_capacity(asked.len());
         let model = &self.shared.model;
         let vocabulary = model.config.vocab_size;
-        let weights = self.weights[step.parts[parts[0] as usize].weights as usize].as_ref();
-        let weights = weights.expect("weights stay while requests use them");
-        model.step(k, weights, rows, &step.tables, &self.pages, numbers, |from, count, logits: &[f32]| {
+        let weights = &set(&self.weights, step.parts[parts[0] as usize].weights).base;
+        let worn = self.worn(step, parts, |part| part.count);
+        let asked_worn = self.worn(step, parts, |part| part.asked);
+        let worn = (&worn[..], &asked_worn[..]);
+        model.step(k, weights, worn, rows, &step.tables, &self.pages, numbers, |from, count, logits: &[f32]| {
             for ((request, position, number), logits) in
                 asked[from..from + count].iter().zip(logits.chunks_exact(vocabulary))
             {
@@ -149,6 +153,28 @@ impl CpuDevice {
         self.spaces.lock().unwrap_or_else(PoisonError::into_inner).push(space);
         answers
     }
+
+    /// Which rows of a task carry which adapter, where each part has as many rows as `count` says.
+    fn worn(&self, step: &Step, parts: &[u32], count: impl Fn(&Part) -> usize) -> Vec<Worn<'_, Cpu>> {
+        let mut all: Vec<Worn<'_, Cpu>> = Vec::new();
+        let mut last = None;
+        let mut row = 0;
+        for part in parts.iter().map(|p| &step.parts[*p as usize]) {
+            let rows = row..row + count(part);
+            row = rows.end;
+            let Some(adapter) = set(&self.weights, part.weights).adapter.as_deref() else { continue };
+            match all.last_mut().filter(|_| last == Some(part.weights)) {
+                Some(worn) => worn.rows.end = rows.end,
+                None => all.push(Worn { rows, adapter }),
+            }
+            last = Some(part.weights);
+        }
+        all
+    }
+}
+
+fn set(sets: &[Option<Arc<WeightSet<Cpu>>>], number: u32) -> &WeightSet<Cpu> {
+    sets[number as usize].as_ref().expect("weights stay while requests use them")
 }
 
 /// What a row of logits answers. What is not finite gives a log-probability that is not a number.

@@ -22,9 +22,12 @@ pub use schedule::SamplerStats;
 pub use ticket::TokenStream;
 
 use crate::engine::Shared;
+use crate::lora::NativeAdapter;
+use crate::model::WeightSet;
 use drive::{Core, Request};
 use mage_engine::{
-    BoxFuture, Error, LogProbs, Renderer, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest, Scores,
+    AdapterName, BoxFuture, Error, LogProbs, Renderer, Result, Sample, SampleRequest, Sampler, SamplerCaps,
+    ScoreRequest, Scores, WeightVersion,
 };
 use std::sync::Arc;
 
@@ -66,6 +69,25 @@ impl NativeSampler {
         self.check(&request)?;
         let (id, weights) = self.shared.published.get(&request.weights)?;
         Ok(TokenStream::new(self.core.submit(Request::Sample(request), id, weights, true)))
+    }
+
+    /// Shows an adapter on this sampler's model under a name: requests from now on that name it are answered with it, in
+    /// one batch with all others. Where the model's own numbers are being trained, there is nothing that stays below an
+    /// adapter, and it is refused.
+    pub fn publish(&self, name: &AdapterName, adapter: &NativeAdapter) -> Result<WeightVersion> {
+        let Some(base) = self.shared.base.get() else {
+            let hint = "its own numbers are in training; train an adapter, or open the model a second time";
+            return Err(Error::unsupported("put an adapter on this model", hint));
+        };
+        if name.as_str() == AdapterName::BASE {
+            return Err(Error::invalid("weights `base`", "that is the model without an adapter; choose another name"));
+        }
+        if !adapter.fits(&self.shared.model.config) {
+            return Err(Error::invalid(format!("adapter `{name}`"), "it was made for a model of another shape"));
+        }
+        let on_device = self.shared.model.adapter(Arc::clone(&adapter.layout), adapter.flat.clone());
+        let set = WeightSet { base: Arc::clone(base), adapter: Some(Arc::new(on_device)) };
+        Ok(self.shared.published.put(name, Arc::new(set)))
     }
 
     fn check(&self, request: &SampleRequest) -> Result<()> {

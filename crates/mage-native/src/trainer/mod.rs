@@ -4,6 +4,9 @@
 //! order; lanes are added in order at the end. Threads take lanes, so their number cannot change a bit. Models too large
 //! for a gradient per lane have one lane, and threads share each kernel instead.
 
+#[cfg(test)]
+mod adapter_tests;
+mod learner;
 mod state;
 mod tally;
 #[cfg(test)]
@@ -15,7 +18,9 @@ use crate::engine::{Shared, write_folder};
 use crate::kernels::cpu::Cpu;
 use crate::kernels::{AdamW, Kernels};
 use crate::layout::Tensor;
-use crate::model::{Weights, Workspace};
+use crate::lora;
+use crate::model::Workspace;
+pub(crate) use learner::Learner;
 use mage_engine::{
     AdapterName, Error, KlForm, Loss, LossReport, OptimStep, Reduction, Result, StepReport, TokenForest, Trainer,
     TrainerCaps, WeightVersion,
@@ -23,7 +28,7 @@ use mage_engine::{
 use rayon::prelude::*;
 use state::State;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tally::Tally;
 
 /// Gradients of all lanes together take at most this many bytes, unless that leaves fewer than [`FEWEST_LANES`].
@@ -37,7 +42,7 @@ const ONE_LANE_ABOVE: usize = 1 << 23;
 pub struct NativeTrainer {
     shared: Arc<Shared>,
     caps: TrainerCaps,
-    weights: Weights<Cpu>,
+    learner: Learner,
     grads: Vec<f32>,
     first: Vec<f32>,
     second: Vec<f32>,
@@ -46,14 +51,16 @@ pub struct NativeTrainer {
     /// As many as ever worked at once.
     workspaces: Mutex<Vec<Workspace<Cpu>>>,
     state: State,
+    /// What tells the model below an adapter from others; made when it is first asked for.
+    base_digest: OnceLock<String>,
     /// Whether a gradient waits for its step.
     pending: bool,
 }
 
 impl NativeTrainer {
-    pub(crate) fn new(shared: Arc<Shared>, flat: Vec<f32>) -> Self {
-        let len = flat.len();
-        let lanes = vec![Vec::new(); lane_count(len)];
+    pub(crate) fn new(shared: Arc<Shared>, learner: Learner) -> Self {
+        let len = learner.flat().len();
+        let lanes = vec![Vec::new(); lane_count(shared.model.layout.len, len)];
         let caps = TrainerCaps {
             engine: "native".to_owned(),
             cross_entropy: true,
@@ -68,16 +75,16 @@ impl NativeTrainer {
             reproducible: true,
             max_context: shared.model.config.max_position_embeddings,
         };
-        let weights = shared.pool.install(|| shared.model.weights(flat));
         let mut trainer = NativeTrainer {
             caps,
-            weights,
+            learner,
             grads: vec![0.0; len],
             first: vec![0.0; len],
             second: vec![0.0; len],
             lanes,
             workspaces: Mutex::default(),
             state: State::default(),
+            base_digest: OnceLock::new(),
             pending: false,
             shared,
         };
@@ -86,41 +93,44 @@ impl NativeTrainer {
     }
 
     fn put(&mut self, name: &AdapterName) -> WeightVersion {
-        let copy = self.shared.pool.install(|| self.shared.model.weights(self.weights.flat.clone()));
+        let copy = self.shared.pool.install(|| self.learner.snapshot(&self.shared.model));
         self.shared.published.put(name, Arc::new(copy))
     }
 
-    /// The gradient that has been added up since the last step: name, shape, numbers.
+    /// The gradient that has been added up since the last step, of all that learns: name, shape, numbers.
     pub fn gradients(&self) -> impl Iterator<Item = (&str, &[usize], &[f32])> {
-        self.shared.model.layout.tensors.iter().map(|t| (&t.name[..], &t.shape[..], &self.grads[t.range.clone()]))
+        self.tensors().iter().map(|t| (&t.name[..], &t.shape[..], &self.grads[t.range.clone()]))
     }
 
-    /// The weights of now: name, shape, numbers.
+    /// What learns, as it is now: name, shape, numbers.
     pub fn weights(&self) -> impl Iterator<Item = (&str, &[usize], &[f32])> {
-        self.shared
-            .model
-            .layout
-            .tensors
-            .iter()
-            .map(|t| (&t.name[..], &t.shape[..], &self.weights.flat[t.range.clone()]))
+        self.tensors().iter().map(|t| (&t.name[..], &t.shape[..], &self.learner.flat()[t.range.clone()]))
     }
 
-    /// Writes the weights of now as a folder that `transformers` loads unchanged.
+    /// Writes what learns, as it is now: a model folder that `transformers` loads unchanged, or an adapter's folder for
+    /// PEFT.
     pub fn save_model(&self, dir: &Path, format: NumberFormat) -> Result<()> {
-        write_folder(dir, &self.shared.model.config, &self.weights.flat, self.shared.renderer.as_deref(), format)
+        let Shared { model, renderer, source, .. } = &*self.shared;
+        match &self.learner {
+            Learner::Whole(weights) => write_folder(dir, &model.config, &weights.flat, renderer.as_deref(), format),
+            Learner::Adapter { adapter, .. } => {
+                lora::files::write(dir, &adapter.layout, &adapter.flat, source.as_deref(), format)
+            }
+        }
     }
 
     fn tensors(&self) -> &[Tensor] {
-        &self.shared.model.layout.tensors
+        self.learner.tensors(&self.shared.model)
     }
 }
 
-/// A power of two, so that the usual numbers of threads share the lanes evenly.
-fn lane_count(parameters: usize) -> usize {
+/// A power of two, so that the usual numbers of threads share the lanes evenly. `learning` of the parameters have a
+/// gradient.
+fn lane_count(parameters: usize, learning: usize) -> usize {
     if parameters > ONE_LANE_ABOVE {
         return 1;
     }
-    let room = (LANE_BYTES / (4 * parameters)).clamp(FEWEST_LANES, MOST_LANES);
+    let room = (LANE_BYTES / (4 * learning)).clamp(FEWEST_LANES, MOST_LANES);
     1 << room.ilog2()
 }
 
@@ -146,7 +156,7 @@ impl Trainer for NativeTrainer {
         batch.check(loss, self.shared.model.config.vocab_size, self.caps.max_context)?;
         let (chunks, count) = batch::chunks(batch, self.shared.chunk_tokens());
         let Shared { model, pool, options, .. } = &*self.shared;
-        let (weights, recompute) = (&self.weights, options.recompute);
+        let (learner, len, recompute) = (self.learner.parts(), self.grads.len(), options.recompute);
         let workspaces = &self.workspaces;
         // Does a lane's chunks in order, in the workspace that was used last: it is warm.
         let work = |k: &Cpu, hand: &[usize], grads: &mut Vec<f32>| {
@@ -156,7 +166,7 @@ impl Trainer for NativeTrainer {
                 .iter()
                 .map(|&i| {
                     let (chunk, mut tally) = (&chunks[i], Tally::default());
-                    model.forward_backward(k, weights, chunk, &mut workspace, grads, recompute, |p, choice| {
+                    model.forward_backward(k, learner, chunk, &mut workspace, grads, recompute, |p, choice| {
                         tally.note(&chunk.predictions[p], choice, loss)
                     });
                     (i, tally)
@@ -180,7 +190,7 @@ impl Trainer for NativeTrainer {
                 let each = lanes.par_iter_mut().zip(&hands).with_max_len(1);
                 each.flat_map_iter(|(grads, hand)| {
                     grads.clear();
-                    grads.resize(weights.flat.len(), 0.0);
+                    grads.resize(len, 0.0);
                     work(&kernels, hand, grads)
                 })
                 .collect()
@@ -206,7 +216,8 @@ impl Trainer for NativeTrainer {
     fn optim_step(&mut self, step: &OptimStep) -> Result<StepReport> {
         step.check()?;
         let shared = Arc::clone(&self.shared);
-        let (k, tensors) = (&shared.model.kernels, &shared.model.layout.tensors);
+        let k = &shared.model.kernels;
+        let (tensors, flat) = self.learner.numbers_mut(&shared.model);
         let squares: Vec<f64> =
             shared.pool.install(|| tensors.iter().map(|t| k.sum_of_squares(&self.grads[t.range.clone()])).collect());
         let norm = squares.iter().sum::<f64>().sqrt();
@@ -253,7 +264,7 @@ impl Trainer for NativeTrainer {
                 let at = || tensor.range.clone();
                 k.adamw(
                     AdamW { weight_decay, ..set },
-                    &mut self.weights.flat[at()],
+                    &mut flat[at()],
                     &self.grads[at()],
                     &mut self.first[at()],
                     &mut self.second[at()],
@@ -262,7 +273,7 @@ impl Trainer for NativeTrainer {
         });
         self.grads.fill(0.0);
         self.pending = false;
-        shared.pool.install(|| shared.model.repack(&mut self.weights));
+        shared.pool.install(|| self.learner.refresh(&shared.model));
         Ok(StepReport { grad_norm: norm, skipped: None, skipped_steps: self.state.skipped, steps: self.state.steps })
     }
 

@@ -1,10 +1,15 @@
 //! How does training go on after a stop, as if there had been none?
 
-use super::NativeTrainer;
-use crate::checkpoint::{self, NumberFormat};
+use super::{Learner, NativeTrainer};
+use crate::checkpoint::{self, MODEL_SAYS, NumberFormat};
 use crate::config::Config;
+use crate::engine::Shared;
+use crate::kernels::cpu::Cpu;
 use crate::layout::Tensor;
+use crate::lora::{self, NativeAdapter};
+use crate::model::WeightSet;
 use crate::published::Release;
+use crate::replace::replace_text;
 use mage_engine::{AdapterName, Error, Result, WeightVersion};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -18,6 +23,9 @@ pub(super) struct State {
     pub(super) steps: u64,
     pub(super) skipped: u64,
     pub(super) skipped_in_a_row: u32,
+    /// A digest of the numbers that an adapter in training stands beside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    base: Option<String>,
     published: Vec<PublishedState>,
 }
 
@@ -26,12 +34,14 @@ pub(super) struct State {
 struct PublishedState {
     name: AdapterName,
     version: WeightVersion,
-    file: String,
+    /// The file, or an adapter's folder; nothing where it is the model that no adapter changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
 }
 
 impl NativeTrainer {
-    /// Writes the model as a folder that `transformers` loads, and beside it `training_state/`: moments, counters and
-    /// every published set of weights.
+    /// Writes what learns as a folder that `transformers` or PEFT loads, and beside it `training_state/`: moments, counters
+    /// and every published set of weights.
     pub(super) fn write_state(&self, dir: &Path) -> Result<()> {
         if self.pending {
             return Err(Error::invalid("save", "a gradient waits for its step; call optim_step first"));
@@ -41,35 +51,65 @@ impl NativeTrainer {
         std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
         let moments = [("first.", &self.first[..]), ("second.", &self.second[..])];
         checkpoint::write_tensors(&folder.join("optimizer.safetensors"), &moments, self.tensors(), NumberFormat::F32)?;
-        let mut state = self.state.clone();
-        state.published.clear();
+        let mut state = State { base: self.base_digest(), published: Vec::new(), ..self.state.clone() };
         for (i, (name, release)) in self.shared.published.all().into_iter().enumerate() {
-            let file = format!("published-{i}.safetensors");
-            let flat = [("", &release.weights.flat[..])];
-            checkpoint::write_tensors(&folder.join(&file), &flat, self.tensors(), NumberFormat::F32)?;
+            let WeightSet { base, adapter } = &*release.weights;
+            let file = match (&self.learner, adapter) {
+                (_, Some(adapter)) => {
+                    let file = format!("published-{i}");
+                    let (to, source) = (folder.join(&file), self.shared.source.as_deref());
+                    lora::files::write(&to, &adapter.layout, &adapter.flat, source, NumberFormat::F32)?;
+                    Some(file)
+                }
+                (Learner::Adapter { .. }, None) => None,
+                (Learner::Whole(_), None) => {
+                    let file = format!("published-{i}.safetensors");
+                    let flat = [("", &base.flat[..])];
+                    checkpoint::write_tensors(&folder.join(&file), &flat, self.tensors(), NumberFormat::F32)?;
+                    Some(file)
+                }
+            };
             state.published.push(PublishedState { name, version: release.version, file });
         }
-        let path = folder.join("state.json");
         let text = serde_json::to_string_pretty(&state).map_err(|e| Error::invalid("state", e.to_string()))?;
-        std::fs::write(&path, text + "\n").map_err(Error::write(&path))
+        replace_text(&folder.join("state.json"), &(text + "\n"))
     }
 
     pub(super) fn read_state(&mut self, dir: &Path) -> Result<()> {
+        let place = || dir.display().to_string();
         let folder = dir.join("training_state");
         let path = folder.join("state.json");
         let text = std::fs::read_to_string(&path).map_err(Error::read(&path))?;
         let state: State =
             serde_json::from_str(&text).map_err(|e| Error::invalid(path.display().to_string(), e.to_string()))?;
-        let saved = Config::read(&dir.join("config.json"))?;
-        if saved != self.shared.model.config {
-            return Err(Error::invalid(dir.display().to_string(), "its config.json is of another model than this one"));
-        }
         // Everything is read before anything is changed.
-        let tensors = self.tensors();
-        let flat = checkpoint::read_folder(dir, tensors, &[])?;
+        let model = &self.shared.model;
+        let flat = match (&self.learner, NativeAdapter::is_in(dir)) {
+            (Learner::Whole(_), false) => {
+                if Config::read(&dir.join("config.json"))? != model.config {
+                    return Err(Error::invalid(place(), "its config.json is of another model than this one"));
+                }
+                checkpoint::read_folder(dir, self.tensors(), &[])?
+            }
+            (Learner::Adapter { adapter, .. }, true) => {
+                if state.base != self.base_digest() {
+                    return Err(Error::invalid(place(), "its adapter stood beside another model than this one"));
+                }
+                let saved = NativeAdapter::open(dir, &model.config)?;
+                if *saved.lora() != adapter.layout.lora {
+                    let problem = format!("its adapter is {:?}, this one {:?}", saved.lora(), adapter.layout.lora);
+                    return Err(Error::invalid(place(), problem));
+                }
+                saved.flat
+            }
+            (Learner::Whole(_), true) => return Err(Error::invalid(place(), "an adapter learnt here, not a model")),
+            (Learner::Adapter { .. }, false) => {
+                return Err(Error::invalid(place(), "a whole model learnt here, not an adapter"));
+            }
+        };
         let len = flat.len();
         let shifted = |prefix: &str, by: usize| {
-            tensors
+            self.tensors()
                 .iter()
                 .map(move |t| Tensor {
                     name: format!("{prefix}{}", t.name),
@@ -79,27 +119,60 @@ impl NativeTrainer {
                 .collect::<Vec<_>>()
         };
         let both = [shifted("first.", 0), shifted("second.", len)].concat();
-        let mut moments = checkpoint::read_tensors(&[folder.join("optimizer.safetensors")], &both, &[])?;
+        let mut moments = checkpoint::read_tensors(&[folder.join("optimizer.safetensors")], &both, &[], MODEL_SAYS)?;
         let mut published = BTreeMap::new();
         for p in &state.published {
-            let plain = Path::new(&p.file).file_name().is_some_and(|n| n == p.file.as_str());
-            if !plain {
-                return Err(Error::invalid(
-                    path.display().to_string(),
-                    format!("`{}` is not a plain file name", p.file),
-                ));
-            }
-            let flat = checkpoint::read_tensors(&[folder.join(&p.file)], tensors, &[])?;
-            let weights = Arc::new(self.shared.pool.install(|| self.shared.model.weights(flat)));
-            published.insert(p.name.clone(), Release { version: p.version, weights });
+            let weights = read_published(&self.shared, &folder, p)?;
+            published.insert(p.name.clone(), Release { version: p.version, weights: Arc::new(weights) });
         }
         self.second = moments.split_off(len);
         self.first = moments;
-        self.weights = self.shared.pool.install(|| self.shared.model.weights(flat));
+        let shared = Arc::clone(&self.shared);
+        *self.learner.numbers_mut(&shared.model).1 = flat;
+        shared.pool.install(|| self.learner.refresh(&shared.model));
         self.grads.fill(0.0);
         self.pending = false;
-        self.state = State { published: Vec::new(), ..state };
+        self.state = State { published: Vec::new(), base: None, ..state };
         self.shared.published.replace(published);
         Ok(())
+    }
+
+    /// What tells the model below an adapter from all others.
+    fn base_digest(&self) -> Option<String> {
+        let Learner::Adapter { base, .. } = &self.learner else { return None };
+        let digest = self.base_digest.get_or_init(|| {
+            let mut hasher = blake3::Hasher::new();
+            for part in base.flat.chunks(1 << 16) {
+                hasher.update(&part.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>());
+            }
+            hasher.finalize().to_hex().to_string()
+        });
+        Some(digest.clone())
+    }
+}
+
+fn read_published(shared: &Shared, folder: &Path, p: &PublishedState) -> Result<WeightSet<Cpu>> {
+    let model = &shared.model;
+    let Some(file) = &p.file else {
+        let base = shared.base.get().ok_or_else(|| {
+            Error::invalid(format!("weights `{}`", p.name), "they are the model below an adapter, and there is none")
+        })?;
+        return Ok(WeightSet { base: Arc::clone(base), adapter: None });
+    };
+    if Path::new(file).file_name().is_none_or(|n| n != file.as_str()) {
+        return Err(Error::invalid(folder.display().to_string(), format!("`{file}` is not a plain file name")));
+    }
+    let path = folder.join(file);
+    match shared.base.get() {
+        Some(base) => {
+            let saved = NativeAdapter::open(&path, &model.config)?;
+            let adapter = shared.pool.install(|| model.adapter(saved.layout, saved.flat));
+            Ok(WeightSet { base: Arc::clone(base), adapter: Some(Arc::new(adapter)) })
+        }
+        None => {
+            let flat = checkpoint::read_tensors(&[path], &model.layout.tensors, &[], MODEL_SAYS)?;
+            let base = Arc::new(shared.pool.install(|| model.weights(flat)));
+            Ok(WeightSet { base, adapter: None })
+        }
     }
 }

@@ -10,9 +10,19 @@ fn trainer(config: Config, options: Options) -> NativeTrainer {
     NativeModel::new(config, 0.3, Seed::new(4), None).unwrap().train(options).unwrap().0
 }
 
+/// The numbers that learn.
+pub(super) fn numbers(trainer: &mut NativeTrainer) -> &mut Vec<f32> {
+    trainer.learner.numbers_mut(&trainer.shared.model).1
+}
+
+pub(super) fn refresh(trainer: &mut NativeTrainer) {
+    let shared = Arc::clone(&trainer.shared);
+    trainer.learner.refresh(&shared.model);
+}
+
 /// Rows of random tokens with masks, classes and every input a loss may want; old and reference log-probabilities
 /// lie at chosen distances from those of now, clear of every kink.
-fn rows(trainer: &mut NativeTrainer, count: usize, seed: u64) -> TokenForest {
+pub(super) fn rows(trainer: &mut NativeTrainer, count: usize, seed: u64) -> TokenForest {
     let mut rng = Seed::new(seed).rng();
     let mut forest = TokenForest::default();
     for i in 0..count {
@@ -62,7 +72,7 @@ fn rows(trainer: &mut NativeTrainer, count: usize, seed: u64) -> TokenForest {
     forest
 }
 
-fn losses() -> Vec<Loss> {
+pub(super) fn losses() -> Vec<Loss> {
     let dual = Objective::PpoClip { low: 0.2, high: 0.3, dual: Some(3.0) };
     vec![
         Loss::of(Objective::CrossEntropy),
@@ -82,20 +92,18 @@ fn the_gradient_of_every_loss_is_its_slope() {
         for loss in losses() {
             t.grads.fill(0.0);
             t.forward_backward(&batch, &loss).unwrap();
-            let (start, gradient) = (t.weights.flat.clone(), t.grads.clone());
+            let (start, gradient) = (t.learner.flat().clone(), t.grads.clone());
             for tensor in t.tensors().to_vec() {
                 let place = format!("{} under {loss:?}", tensor.name);
                 check_some_slopes(&place, 4, &start[tensor.range.clone()], &gradient[tensor.range.clone()], |part| {
-                    t.weights.flat.copy_from_slice(&start);
-                    t.weights.flat[tensor.range.clone()].copy_from_slice(part);
-                    let shared = Arc::clone(&t.shared);
-                    shared.model.repack(&mut t.weights);
+                    numbers(&mut t).copy_from_slice(&start);
+                    numbers(&mut t)[tensor.range.clone()].copy_from_slice(part);
+                    refresh(&mut t);
                     t.forward_backward(&batch, &loss).unwrap().loss
                 });
             }
-            t.weights.flat.copy_from_slice(&start);
-            let shared = Arc::clone(&t.shared);
-            shared.model.repack(&mut t.weights);
+            numbers(&mut t).copy_from_slice(&start);
+            refresh(&mut t);
         }
     }
 }
@@ -112,7 +120,7 @@ fn threads_and_recomputation_change_no_bit() {
                 seen.push((report.loss.to_bits(), report.logprobs, t.grads.clone()));
                 t.optim_step(&OptimStep { weight_decay: 0.1, ..Default::default() }).unwrap();
             }
-            (seen, t.weights.flat.clone())
+            (seen, t.learner.flat().clone())
         };
         let want = of(1, false);
         for (threads, recompute) in [(2, false), (5, false), (1, true), (24, true)] {
@@ -159,13 +167,13 @@ fn parts_add_up_to_the_whole() {
 #[test]
 fn steps_that_would_ruin_the_weights_are_skipped_and_counted() {
     let mut t = trainer(tiny(), Options::default());
-    let start = t.weights.flat.clone();
+    let start = t.learner.flat().clone();
     let bad = t.shared.model.layout.layers[1].down.start + 7;
     let step = OptimStep { give_up_after: 2, ..Default::default() };
     t.grads[bad] = f32::NAN;
     let report = t.optim_step(&step).unwrap();
     assert_eq!(report.skipped.as_deref(), Some("model.layers.1.mlp.down_proj.weight"));
-    assert!(t.weights.flat == start && t.grads.iter().all(|g| *g == 0.0));
+    assert!(*t.learner.flat() == start && t.grads.iter().all(|g| *g == 0.0));
     assert_eq!((report.skipped_steps, report.steps), (1, 0));
     t.grads[0] = 1.0;
     assert_eq!(t.optim_step(&step).unwrap().skipped, None);
@@ -208,18 +216,18 @@ fn a_saved_trainer_continues_exactly() {
     b.load(dir.path()).unwrap();
     for (name, release) in a.shared.published.all() {
         let other = &b.shared.published.all()[&name];
-        assert!(other.version == release.version && other.weights.flat == release.weights.flat);
+        assert!(other.version == release.version && other.weights.base.flat == release.weights.base.flat);
     }
     for _ in 0..3 {
         assert_eq!(go(&mut a).to_bits(), go(&mut b).to_bits());
     }
-    assert!(a.weights.flat == b.weights.flat && a.first == b.first && a.second == b.second && a.state == b.state);
+    assert!(a.learner.flat() == b.learner.flat() && a.first == b.first && a.second == b.second && a.state == b.state);
     a.forward_backward(&batch, &losses()[0]).unwrap();
     assert!(a.save(dir.path()).unwrap_err().to_string().contains("optim_step first"));
     std::fs::write(dir.path().join("training_state/optimizer.safetensors"), "short").unwrap();
-    let before = b.weights.flat.clone();
+    let before = b.learner.flat().clone();
     assert!(b.load(dir.path()).unwrap_err().to_string().contains("optimizer.safetensors"));
-    assert!(b.weights.flat == before);
+    assert!(*b.learner.flat() == before);
 }
 
 #[test]

@@ -2,13 +2,14 @@
 
 use crate::{
     cli::{Bench, BenchCommand, BenchSampler},
+    command::model::hub,
     output::Output,
     table::table,
     usage,
 };
 use mage_engine::{BoxFuture, Result, Sample, SampleRequest, Sampler, SamplingParams, for_each_in_flight};
 use mage_env::Seed;
-use mage_native::{NativeModel, NativeSampler, Options};
+use mage_native::{NativeSampler, Options};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -95,7 +96,7 @@ fn sampler(args: &BenchSampler, out: &Output) -> anyhow::Result<()> {
     if args.common > args.prompt {
         return Err(usage(format!("{} common tokens are more than the prompt's {}", args.common, args.prompt)));
     }
-    let model = NativeModel::open(&args.dir).map_err(usage)?;
+    let model = hub(out).open(&args.model).map_err(usage)?;
     let (vocabulary, context) = (model.config().vocab_size, model.config().max_position_embeddings);
     if args.prompt + args.answer as usize > context {
         return Err(usage(format!(

@@ -165,11 +165,49 @@ impl Kernels for Cpu {
         gemm::gemm(self.level, self.share, shape, Left::columns(dy, outputs), right, dw, inputs, true);
     }
 
+    fn scale(&self, x: &mut [f32], by: f32) {
+        for x in x {
+            *x *= by;
+        }
+    }
+
+    fn linear_part(&self, x: Strided<&[f32]>, rows: usize, w: &Packed, y: Strided<&mut [f32]>) {
+        let left = Left::rows(&x.data[x.first..], x.stride);
+        let right = Right::Packed { data: &w.data, k: w.inputs };
+        let shape = (rows, w.outputs, w.inputs);
+        gemm::gemm(self.level, self.share, shape, left, right, &mut y.data[y.first..], y.stride, true);
+    }
+
+    fn linear_part_input_grad(
+        &self,
+        dy: Strided<&[f32]>,
+        w: &[f32],
+        (rows, outputs, inputs): (usize, usize, usize),
+        dx: Strided<&mut [f32]>,
+    ) {
+        let left = Left::rows(&dy.data[dy.first..], dy.stride);
+        let right = Right::Rows { data: w, stride: inputs };
+        let shape = (rows, inputs, outputs);
+        gemm::gemm(self.level, self.share, shape, left, right, &mut dx.data[dx.first..], dx.stride, false);
+    }
+
+    fn linear_part_weight_grad(
+        &self,
+        dy: Strided<&[f32]>,
+        x: Strided<&[f32]>,
+        (rows, outputs, inputs): (usize, usize, usize),
+        dw: &mut [f32],
+    ) {
+        let left = Left::columns(&dy.data[dy.first..], dy.stride);
+        let right = Right::Rows { data: &x.data[x.first..], stride: x.stride };
+        gemm::gemm(self.level, self.share, (outputs, inputs, rows), left, right, dw, inputs, true);
+    }
+
     fn norm(&self, x: &[f32], w: &[f32], epsilon: f32, y: &mut [f32], inverse: &mut [f32]) {
         norm::forward(self, x, w, epsilon, y, inverse);
     }
 
-    fn norm_grad(&self, dy: &[f32], x: &[f32], w: &[f32], inverse: &[f32], dx: &mut [f32], dw: &mut [f32]) {
+    fn norm_grad(&self, dy: &[f32], x: &[f32], w: &[f32], inverse: &[f32], dx: &mut [f32], dw: Option<&mut [f32]>) {
         norm::backward(self, dy, x, w, inverse, dx, dw);
     }
 
@@ -197,7 +235,7 @@ impl Kernels for Cpu {
         positions: &[u32],
         inverse: &[f32],
         dqkv: &mut [f32],
-        dw: &mut [f32],
+        dw: Option<&mut [f32]>,
     ) {
         rope::backward(self, heads, dqk, qkv, w, turns, positions, inverse, dqkv, dw);
     }

@@ -44,9 +44,18 @@ pub(super) fn inverse_rms<L: Lanes>(l: L, x: &[f32], epsilon: f32) -> f32 {
     1.0 / (l.sum(sum) / x.len() as f32 + epsilon).sqrt()
 }
 
-pub(super) fn backward(cpu: &Cpu, dy: &[f32], x: &[f32], w: &[f32], inverse: &[f32], dx: &mut [f32], dw: &mut [f32]) {
+pub(super) fn backward(
+    cpu: &Cpu,
+    dy: &[f32],
+    x: &[f32],
+    w: &[f32],
+    inverse: &[f32],
+    dx: &mut [f32],
+    dw: Option<&mut [f32]>,
+) {
     let (width, rows) = (w.len(), inverse.len());
-    assert!(x.len() == rows * width && dy.len() == x.len() && dx.len() == x.len() && dw.len() == width);
+    assert!(x.len() == rows * width && dy.len() == x.len() && dx.len() == x.len());
+    assert!(dw.as_ref().is_none_or(|dw| dw.len() == width));
     let target = Mut::new(dx);
     cpu.over_rows(rows, width, |range| {
         let (first, count) = (range.start, range.len());
@@ -55,7 +64,9 @@ pub(super) fn backward(cpu: &Cpu, dy: &[f32], x: &[f32], w: &[f32], inverse: &[f
         let dx = unsafe { target.offset(part.start).slice(part.len()) };
         input_at(cpu.level, &dy[part.clone()], &x[part], w, &inverse[first..][..count], dx);
     });
-    weight_grad(cpu.level, cpu.share, dy, x, inverse, dw);
+    if let Some(dw) = dw {
+        weight_grad(cpu.level, cpu.share, dy, x, inverse, dw);
+    }
 }
 
 leveled!(fn input_at = input_grad(dy: &[f32], x: &[f32], w: &[f32], inverse: &[f32], dx: &mut [f32]));
@@ -131,7 +142,10 @@ mod tests {
             };
             let (_, inverse) = value(&x, &w);
             let (mut dx, mut dw) = (vec![0.0; x.len()], vec![0.0; width]);
-            backward(&cpu, &k, &x, &w, &inverse, &mut dx, &mut dw);
+            backward(&cpu, &k, &x, &w, &inverse, &mut dx, Some(&mut dw));
+            let mut frozen = vec![0.0; x.len()];
+            backward(&cpu, &k, &x, &w, &inverse, &mut frozen, None);
+            assert!(frozen == dx);
             check_slopes("x", &x, &dx, |x| value(x, &w).0);
             check_slopes("w", &w, &dw, |w| value(&x, w).0);
         }

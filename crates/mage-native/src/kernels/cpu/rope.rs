@@ -85,13 +85,15 @@ pub(super) fn backward(
     positions: &[u32],
     inverse: &[f32],
     dqkv: &mut [f32],
-    dw: &mut [f32],
+    dw: Option<&mut [f32]>,
 ) {
     let rows = positions.len();
     let (wide, narrow, each) = (heads.qkv(), heads.qk(), heads.q + heads.kv);
     assert!(qkv.len() == rows * wide && dqkv.len() == rows * wide && dqk.len() == rows * narrow);
-    assert!(inverse.len() == rows * each && w.len() == 2 * heads.dim && dw.len() == w.len());
+    assert!(inverse.len() == rows * each && w.len() == 2 * heads.dim);
+    assert!(dw.as_ref().is_none_or(|dw| dw.len() == w.len()));
     // The weights are shared by all heads of all rows: their gradient is added on one thread, in order.
+    let dw = dw.unwrap_or_default();
     grads_at(cpu.level, heads, dqk, qkv, w, turns, positions, inverse, dqkv, dw);
 }
 
@@ -134,6 +136,9 @@ fn grads<L: Lanes>(
             let part = if h < heads.q { 0..dim } else { dim..2 * dim };
             let r = inverse[row * each + h];
             row_grad(l, dn, x, &w[part.clone()], r, &mut dqkv[row * heads.qkv() + h * dim..][..dim], false);
+            if dw.is_empty() {
+                continue;
+            }
             let r = l.splat(r);
             for ((dw, dn), x) in dw[part].chunks_mut(LANES).zip(dn.chunks(LANES)).zip(x.chunks(LANES)) {
                 let v = l.fma(l.mul(l.load_some(dn), r), l.load_some(x), l.load_some(dw));
@@ -169,7 +174,10 @@ mod tests {
             };
             let (_, inverse) = value(&qkv, &w);
             let (mut dqkv, mut dw) = (vec![0.0; qkv.len()], vec![0.0; w.len()]);
-            backward(&cpu, heads, &k, &qkv, &w, &turns, &positions, &inverse, &mut dqkv, &mut dw);
+            backward(&cpu, heads, &k, &qkv, &w, &turns, &positions, &inverse, &mut dqkv, Some(&mut dw));
+            let mut frozen = vec![0.0; qkv.len()];
+            backward(&cpu, heads, &k, &qkv, &w, &turns, &positions, &inverse, &mut frozen, None);
+            assert!(frozen == dqkv);
             check_slopes("qkv", &qkv, &dqkv, |qkv| value(qkv, &w).0);
             check_slopes("w", &w, &dw, |w| value(&qkv, w).0);
         }

@@ -1,17 +1,18 @@
-//! `mage model`: make models, look at them, score tokens and write text with them.
+//! `mage model`: make models, look at them, score tokens, write text with them, and merge what they learnt.
+
+mod generate;
 
 use crate::{
-    cli::{Format, Model, ModelCommand, ModelGenerate, ModelInfo, ModelNew, ModelScore},
+    cli::{Format, Model, ModelCommand, ModelInfo, ModelMerge, ModelNew, ModelScore},
     output::{BOLD, Output, styled},
     usage,
 };
-use anyhow::Context;
-use mage_engine::{
-    Error, FinishReason, Message, Renderer, SampleRequest, Sampler, SamplingParams, ScoreRequest, Thinking, block_on,
-};
+use mage_engine::{Error, Renderer, ScoreRequest};
 use mage_env::Seed;
+use mage_lab::Hub;
 use mage_native::{
-    Config, Control, Description, Machine, NativeModel, NumberFormat, Options, chat_tokenizer, word_tokenizer,
+    Config, Control, Description, Machine, NativeAdapter, NativeModel, NumberFormat, Options, chat_tokenizer,
+    word_tokenizer,
 };
 use serde::Serialize;
 use std::{fs, path::Path};
@@ -21,7 +22,28 @@ pub(crate) fn run(args: &Model, out: &Output) -> anyhow::Result<()> {
         ModelCommand::New(args) => new(args, out),
         ModelCommand::Info(args) => info(args, out),
         ModelCommand::Score(args) => score(args, out),
-        ModelCommand::Generate(args) => generate(args, out),
+        ModelCommand::Generate(args) => generate::run(args, out),
+        ModelCommand::Merge(args) => merge(args, out),
+    }
+}
+
+/// The Hub, with a bar for what it fetches unless we are to be quiet.
+pub(crate) fn hub(out: &Output) -> Hub {
+    Hub::from_env(!out.quiet && !out.json)
+}
+
+fn empty(dir: &Path) -> anyhow::Result<()> {
+    if fs::read_dir(dir).is_ok_and(|mut d| d.next().is_some()) {
+        return Err(usage(format!("{} exists and is not empty; name a new folder", dir.display())));
+    }
+    Ok(())
+}
+
+fn format(format: Format) -> NumberFormat {
+    match format {
+        Format::F32 => NumberFormat::F32,
+        Format::Bf16 => NumberFormat::Bf16,
+        Format::F16 => NumberFormat::F16,
     }
 }
 
@@ -30,13 +52,11 @@ fn read(path: &Path) -> anyhow::Result<String> {
 }
 
 fn new(args: &ModelNew, out: &Output) -> anyhow::Result<()> {
-    if fs::read_dir(&args.out).is_ok_and(|mut d| d.next().is_some()) {
-        return Err(usage(format!("{} exists and is not empty; name a new folder", args.out.display())));
-    }
+    empty(&args.out)?;
     let vocabulary = &args.vocabulary;
     let renderer = match (&vocabulary.tokenizer_from, &vocabulary.tokenizer, &vocabulary.words) {
         (Some(text), _, _) => chat_tokenizer(&read(text)?, args.tokens).map_err(usage)?,
-        (_, Some(dir), _) => Renderer::from_dir(dir).map_err(usage)?,
+        (_, Some(model), _) => Renderer::from_dir(&hub(out).folder(model).map_err(usage)?).map_err(usage)?,
         (_, _, Some(file)) => {
             let words: Vec<String> = read(file)?.split_whitespace().map(str::to_owned).collect();
             word_tokenizer(&words, &Control::default()).map_err(usage)?
@@ -45,13 +65,9 @@ fn new(args: &ModelNew, out: &Output) -> anyhow::Result<()> {
     };
     let config =
         complete(&read(&args.config)?, &renderer).map_err(|e| usage(format!("{}: {e}", args.config.display())))?;
-    let format = match args.format {
-        Format::F32 => NumberFormat::F32,
-        Format::Bf16 => NumberFormat::Bf16,
-        Format::F16 => NumberFormat::F16,
-    };
     out.waiting("writing weights", || {
-        NativeModel::create(&args.out, &config, args.spread, Seed::new(args.seed), Some(&renderer), format)
+        let seed = Seed::new(args.seed);
+        NativeModel::create(&args.out, &config, args.spread, seed, Some(&renderer), format(args.format))
     })
     .map_err(|e| if matches!(e, Error::Invalid { .. }) { usage(e) } else { e.into() })?;
     let made = Description::of(&args.out)?;
@@ -134,11 +150,15 @@ fn size(bytes: u64) -> String {
 }
 
 fn info(args: &ModelInfo, out: &Output) -> anyhow::Result<()> {
-    let s = Shown::of(&Description::of(&args.dir).map_err(usage)?);
+    let path = hub(out).folder(&args.model).map_err(usage)?;
+    if NativeAdapter::is_in(&path) && !path.join("config.json").exists() {
+        return adapter_info(&path, args, out);
+    }
+    let s = Shown::of(&Description::of(&path).map_err(usage)?);
     if out.json {
         return out.object(&s);
     }
-    out.line(styled(BOLD, args.dir.display()))?;
+    out.line(styled(BOLD, &args.model))?;
     out.line(format!("parameters  {}", s.parameters))?;
     out.line(format!("layers      {} of width {}, {} inside", s.layers, s.hidden_size, s.intermediate_size))?;
     out.line(format!(
@@ -172,6 +192,19 @@ fn info(args: &ModelInfo, out: &Output) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn adapter_info(dir: &Path, args: &ModelInfo, out: &Output) -> anyhow::Result<()> {
+    let lora = NativeAdapter::shape_of(dir).map_err(usage)?;
+    let base = NativeAdapter::base_of(dir).map_err(usage)?;
+    if out.json {
+        return out.object(&serde_json::json!({ "adapter": lora, "base": base }));
+    }
+    let targets: Vec<&str> = lora.targets.iter().map(|t| t.name()).collect();
+    out.line(styled(BOLD, &args.model))?;
+    out.line(format!("adapter     of rank {}, alpha {}", lora.rank, lora.alpha))?;
+    out.line(format!("matrices    {}", targets.join(", ")))?;
+    out.line(format!("model       {}", base.as_deref().unwrap_or("not named")))
+}
+
 /// How likely the tokens of a line are.
 #[derive(Serialize)]
 struct Scored {
@@ -189,7 +222,11 @@ fn score(args: &ModelScore, out: &Output) -> anyhow::Result<()> {
         }
         requests.push(ScoreRequest { tokens, from: 1, ..Default::default() });
     }
-    let model = NativeModel::open(&args.dir).map_err(usage)?;
+    let mut model = hub(out).open(&args.model).map_err(usage)?;
+    if let Some(adapter) = &args.adapter {
+        let adapter = open_adapter(adapter, &model, out)?;
+        model = model.with_adapter(adapter).map_err(usage)?;
+    }
     let sampler = model.sampler(Options { threads: args.threads, ..Default::default() })?;
     for s in sampler.score_all(&requests).map_err(usage)? {
         if out.json {
@@ -201,58 +238,29 @@ fn score(args: &ModelScore, out: &Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A text and how it came about.
-#[derive(Serialize)]
-struct Generated {
-    text: String,
-    tokens: Vec<u32>,
-    logprobs: Vec<f32>,
-    finish: FinishReason,
+fn open_adapter(text: &str, model: &NativeModel, out: &Output) -> anyhow::Result<NativeAdapter> {
+    let dir = hub(out).folder(text).map_err(usage)?;
+    NativeAdapter::open(&dir, model.config()).map_err(usage)
 }
 
-fn generate(args: &ModelGenerate, out: &Output) -> anyhow::Result<()> {
-    let model = NativeModel::open(&args.dir).map_err(usage)?;
-    let stop_ids = model.config().eos_token_ids.clone();
-    let renderer = model.renderer().cloned().ok_or_else(|| usage("this model has no tokenizer.json"))?;
-    let thinking = if args.thinking { Thinking::On } else { Thinking::Off };
-    let prompt = match (&args.input.prompt, &args.input.chat) {
-        (Some(text), _) => {
-            let start = renderer.control().bos;
-            start.into_iter().chain(renderer.encode(text)?).collect()
-        }
-        (_, Some(text)) => renderer.chat(&[Message::user(text)], thinking, true).map_err(usage)?,
-        (None, None) => return Err(usage("nothing to continue; see --help")),
-    };
-    let params = SamplingParams {
-        temperature: args.temperature,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        min_p: args.min_p,
-        max_tokens: args.max_tokens,
-        stop_ids,
-        stop_texts: args.stop.clone(),
-        seed: args.seed,
-    };
-    let request = SampleRequest { prompt, params, ..Default::default() };
-    request.check(model.config().vocab_size, model.config().max_position_embeddings).map_err(usage)?;
-    let sampler = model.sampler(Options { threads: args.threads, ..Default::default() })?;
+fn merge(args: &ModelMerge, out: &Output) -> anyhow::Result<()> {
+    empty(&args.out)?;
+    let model = hub(out).open(&args.model).map_err(usage)?;
+    if model.adapter().is_some() {
+        return Err(usage(format!("{} is an adapter; name the model it belongs to", args.model)));
+    }
+    let adapter = open_adapter(&args.adapter, &model, out)?;
+    let (lora, count) = (adapter.lora().clone(), adapter.parameters());
+    let model = model.with_adapter(adapter).map_err(usage)?;
+    out.waiting("merging", || model.merged().save(&args.out, format(args.format)))?;
     if out.json {
-        let s = block_on(sampler.sample(request))?;
-        let text = renderer.decode(&s.tokens)?;
-        return out.object(&Generated { text, tokens: s.tokens, logprobs: s.logprobs, finish: s.finish });
+        return out.object(&Shown::of(&Description::of(&args.out)?));
     }
-    // A token may end within a character: what is shown only ever grows by whole ones.
-    let (mut stream, mut tokens, mut shown) = (sampler.stream(request)?, Vec::new(), 0);
-    while let Some(token) = block_on(stream.next()) {
-        tokens.push(token);
-        if let Ok(text) = renderer.decode(&tokens) {
-            let whole = text.trim_end_matches('\u{FFFD}');
-            if whole.len() > shown && whole.is_char_boundary(shown) {
-                out.ask(&whole[shown..]).context("showing the text")?;
-                shown = whole.len();
-            }
-        }
-    }
-    block_on(stream.finish())?;
-    out.line("")
+    let targets: Vec<&str> = lora.targets.iter().map(|t| t.name()).collect();
+    out.line(format!(
+        "merged {count} parameters of rank {} ({}) into {}",
+        lora.rank,
+        targets.join(", "),
+        args.out.display()
+    ))
 }

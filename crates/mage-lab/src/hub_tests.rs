@@ -1,0 +1,219 @@
+//! A hub on this machine, and a cache laid out as other clients lay it out.
+
+use super::*;
+use mage_env::Seed;
+use mage_native::{Config, Lora, NumberFormat};
+use std::{
+    collections::HashMap,
+    io::{BufRead, BufReader, Write},
+    net::{TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+const TOKEN: &str = "hf_secret";
+
+fn config() -> Config {
+    Config {
+        vocab_size: 10,
+        hidden_size: 8,
+        intermediate_size: 12,
+        num_hidden_layers: 1,
+        num_attention_heads: 2,
+        num_key_value_heads: 1,
+        head_dim: 4,
+        rms_norm_eps: 1e-6,
+        rope_theta: 10_000.0,
+        tie_word_embeddings: true,
+        max_position_embeddings: 16,
+        bos_token_id: None,
+        eos_token_ids: vec![],
+    }
+}
+
+fn model() -> NativeModel {
+    NativeModel::new(config(), 0.1, Seed::new(1), None).unwrap()
+}
+
+fn files(dir: &Path) -> HashMap<String, Vec<u8>> {
+    let entry = |e: fs::DirEntry| (e.file_name().into_string().unwrap(), fs::read(e.path()).unwrap());
+    fs::read_dir(dir).unwrap().map(|e| entry(e.unwrap())).collect()
+}
+
+/// Serves repositories by name; `private/…` wants the token, and every answer repeats the token it was asked with.
+struct Server {
+    address: String,
+    asked: Arc<Mutex<Vec<String>>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    fn start(repos: HashMap<String, HashMap<String, Vec<u8>>>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let (asked, stop) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let (log, end) = (Arc::clone(&asked), Arc::clone(&stop));
+        let thread = thread::spawn(move || {
+            for stream in listener.incoming() {
+                if end.load(Ordering::SeqCst) {
+                    return;
+                }
+                answer(stream.unwrap(), &repos, &log);
+            }
+        });
+        Server { address, asked, stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        let _ = TcpStream::connect(self.address.trim_start_matches("http://"));
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn answer(mut stream: TcpStream, repos: &HashMap<String, HashMap<String, Vec<u8>>>, log: &Mutex<Vec<String>>) {
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    let path = lines.next().unwrap().unwrap().split(' ').nth(1).unwrap().to_owned();
+    let mut headers = HashMap::new();
+    for line in lines.map_while(|l| l.ok().filter(|l| !l.is_empty())) {
+        let (name, value) = line.split_once(": ").unwrap();
+        headers.insert(name.to_lowercase(), value.to_owned());
+    }
+    log.lock().unwrap().push(path.clone());
+    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    let authorised = headers.get("authorization").is_some_and(|a| a == &format!("Bearer {TOKEN}"));
+    let (id, rest): (String, &[&str]) = match &parts[..] {
+        ["api", "models", org, name, rest @ ..] => (format!("{org}/{name}"), rest),
+        [org, name, rest @ ..] => (format!("{org}/{name}"), rest),
+        _ => (String::new(), &[]),
+    };
+    let reply = |status: &str, more: &str, body: &[u8]| {
+        let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n{more}\r\n", body.len());
+        [head.as_bytes(), body].concat()
+    };
+    let said = match (repos.get(&id), rest) {
+        (Some(_), _) if id.starts_with("private/") && !authorised => reply("401 Unauthorized", "", b""),
+        (Some(repo), ["revision", "main" | COMMIT]) => {
+            let names: Vec<_> = repo.keys().map(|n| serde_json::json!({ "rfilename": n })).collect();
+            reply("200 OK", "", serde_json::json!({ "siblings": names, "sha": COMMIT }).to_string().as_bytes())
+        }
+        (Some(repo), ["resolve", COMMIT, file]) if repo.contains_key(*file) => {
+            let body = &repo[*file];
+            let range = headers.get("range").map_or("0-", |r| r.trim_start_matches("bytes="));
+            let (from, to) = range.split_once('-').unwrap();
+            let (from, to) = (from.parse().unwrap(), to.parse().map_or(body.len(), |t: usize| (t + 1).min(body.len())));
+            let more = format!(
+                "ETag: \"{file}-{}\"\r\nX-Repo-Commit: {COMMIT}\r\nContent-Range: bytes {from}-{}/{}\r\n",
+                body.len(),
+                to - 1,
+                body.len()
+            );
+            reply("206 Partial Content", &more, &body[from..to])
+        }
+        _ => reply("404 Not Found", "", format!("nothing for {headers:?}").as_bytes()),
+    };
+    let _ = stream.write_all(&said);
+}
+
+fn hub(cache: &Path, endpoint: &str) -> Hub {
+    Hub { cache: cache.to_owned(), endpoint: endpoint.to_owned(), token: None, offline: false, progress: false }
+}
+
+#[test]
+fn names_are_told_from_paths() {
+    let parsed = |text: &str| HubName::parse(text).map(|n| (n.id, n.revision));
+    let some = |id: &str, revision: &str| Some((id.to_owned(), revision.to_owned()));
+    assert_eq!(parsed("Qwen/Qwen3-0.6B"), some("Qwen/Qwen3-0.6B", "main"));
+    assert_eq!(parsed("a/b@v1.0"), some("a/b", "v1.0"));
+    assert_eq!(parsed("a/b@refs/pr/1"), some("a/b", "refs/pr/1"));
+    for path in ["model", "./a", "/a/b", "a/b/c", "../x", "a/..", "a/b@", "a/b@../../x", "a b/c", "", "~/a"] {
+        assert_eq!(parsed(path), None, "{path}");
+    }
+}
+
+#[test]
+fn a_model_is_fetched_once_and_then_found_offline() {
+    let (stored, cache, plain) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    model().save(stored.path(), NumberFormat::F32).unwrap();
+    let mut repo = files(stored.path());
+    repo.insert("pytorch_model.bin".to_owned(), b"can run code".to_vec());
+    let adapter = NativeAdapter::new(&config(), &Lora::default(), Seed::new(1)).unwrap();
+    let with = model().named("org/tiny").with_adapter(adapter).unwrap();
+    let (trainer, _) = with.train(Default::default()).unwrap();
+    trainer.save_model(plain.path(), NumberFormat::F32).unwrap();
+    let repos = HashMap::from([
+        ("org/tiny".to_owned(), repo.clone()),
+        ("private/tiny".to_owned(), repo),
+        ("org/adapter".to_owned(), files(plain.path())),
+        ("org/empty".to_owned(), HashMap::new()),
+    ]);
+    let server = Server::start(repos);
+    let online = hub(cache.path(), &server.address);
+
+    let opened = online.open("org/tiny").unwrap();
+    assert!(opened.tensors().eq(model().tensors()));
+    let asked = server.asked.lock().unwrap().clone();
+    assert!(asked.iter().any(|p| p.ends_with("model.safetensors")) && !asked.iter().any(|p| p.ends_with(".bin")));
+    online.open("org/tiny").unwrap();
+    let again = server.asked.lock().unwrap()[asked.len()..].to_vec();
+    assert_eq!(again, ["/api/models/org/tiny/revision/main"], "what is there is not fetched again");
+    online.folder(&format!("org/tiny@{COMMIT}")).unwrap();
+
+    let adapted = online.open("org/adapter").unwrap();
+    assert_eq!(adapted.adapter().unwrap().base(), Some("org/tiny"));
+
+    let refusal = |hub: &Hub, name: &str| hub.folder(name).unwrap_err().to_string();
+    assert!(refusal(&online, "org/nothing").contains("knows no such model"), "{}", refusal(&online, "org/nothing"));
+    assert!(refusal(&online, "org/empty").contains("safetensors"), "{}", refusal(&online, "org/empty"));
+    assert!(refusal(&online, "private/tiny").contains("set HF_TOKEN"));
+    let wrong = Hub { token: Some("hf_wrong".to_owned()), ..online.clone() };
+    let said = refusal(&wrong, "private/tiny");
+    assert!(said.contains("this HF_TOKEN") && !said.contains("hf_wrong"), "{said}");
+    assert!(!format!("{wrong:?}").contains("hf_wrong"));
+    let right = Hub { token: Some(TOKEN.to_owned()), ..online.clone() };
+    assert!(right.open("private/tiny").is_ok());
+
+    drop(server);
+    let offline = Hub { offline: true, ..online.clone() };
+    assert!(offline.open("org/tiny").is_ok() && offline.open("org/adapter").is_ok());
+    assert!(online.open("org/tiny").is_ok(), "no connection: what was fetched will do");
+    let said = refusal(&right, "org/other");
+    assert!(said.contains("could not be fetched") && !said.contains(TOKEN), "{said}");
+}
+
+#[test]
+fn a_cache_of_other_clients_is_read() {
+    let cache = tempfile::tempdir().unwrap();
+    let offline = Hub { offline: true, ..hub(cache.path(), "http://127.0.0.1:9") };
+    let said = offline.folder("org/tiny").unwrap_err().to_string();
+    assert!(said.contains("org/tiny") && said.contains("HF_HUB_OFFLINE"), "{said}");
+    let repo = cache.path().join("models--org--tiny");
+    let snapshot = repo.join("snapshots").join(COMMIT);
+    model().save(&snapshot, NumberFormat::F32).unwrap();
+    assert!(offline.folder("org/tiny").is_err(), "main is not known");
+    assert_eq!(offline.folder(&format!("org/tiny@{COMMIT}")).unwrap(), snapshot);
+    fs::create_dir_all(repo.join("refs")).unwrap();
+    fs::write(repo.join("refs/main"), COMMIT).unwrap();
+    assert_eq!(offline.folder("org/tiny").unwrap(), snapshot);
+    assert!(offline.open("org/tiny").is_ok());
+    assert!(offline.folder("org/tiny@v2").is_err());
+    fs::remove_file(snapshot.join("model.safetensors")).unwrap();
+    assert!(offline.folder("org/tiny").is_err(), "half a snapshot is none");
+}
+
+#[test]
+fn folders_come_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let nowhere = hub(dir.path(), "http://127.0.0.1:9");
+    assert_eq!(nowhere.folder(dir.path().to_str().unwrap()).unwrap(), dir.path());
+    let said = nowhere.folder("no such folder").unwrap_err().to_string();
+    assert!(said.contains("no such folder") && said.contains("org/name"), "{said}");
+}

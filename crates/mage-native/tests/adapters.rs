@@ -1,0 +1,179 @@
+//! Many adapters beside one model: each speaks for itself, in any company, and merging one changes nothing but rounding.
+
+use mage_engine::{
+    AdapterName, Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, ScoreRequest,
+    TokenForest, Trainer, block_on,
+};
+use mage_env::Seed;
+use mage_native::{Config, Lora, NativeAdapter, NativeModel, NativeSampler, NumberFormat, Options, Projection};
+use std::path::Path;
+
+fn config() -> Config {
+    Config {
+        vocab_size: 30,
+        hidden_size: 32,
+        intermediate_size: 48,
+        num_hidden_layers: 2,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        head_dim: 8,
+        rms_norm_eps: 1e-6,
+        rope_theta: 10_000.0,
+        tie_word_embeddings: true,
+        max_position_embeddings: 200,
+        bos_token_id: None,
+        eos_token_ids: vec![],
+    }
+}
+
+fn model() -> NativeModel {
+    NativeModel::new(config(), 0.2, Seed::new(9), None).unwrap()
+}
+
+/// An adapter that has learnt to say one thing.
+fn taught(lora: &Lora, seed: u64) -> NativeAdapter {
+    let (mut trainer, _) = model().with_new_adapter(lora, Seed::new(seed)).unwrap().train(Options::default()).unwrap();
+    let tokens: Vec<u32> = (0..20).map(|i| (Seed::new(seed).at(i).value() % 30) as u32).collect();
+    let weights = [0.0].into_iter().chain([0.1; 19]).collect();
+    let batch = TokenForest::of_rows([(tokens, PerToken { weights, ..Default::default() })]);
+    for _ in 0..20 {
+        trainer.forward_backward(&batch, &Loss::of(Objective::CrossEntropy)).unwrap();
+        trainer.optim_step(&OptimStep { learning_rate: 0.03, ..Default::default() }).unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    trainer.save_model(dir.path(), NumberFormat::F32).unwrap();
+    NativeAdapter::open(dir.path(), &config()).unwrap()
+}
+
+fn loras() -> Vec<Lora> {
+    vec![
+        Lora { rank: 4, alpha: 8.0, targets: Projection::ALL.to_vec() },
+        Lora { rank: 2, alpha: 2.0, targets: vec![Projection::QProj, Projection::VProj] },
+        Lora { rank: 7, alpha: 14.0, targets: vec![Projection::KProj, Projection::UpProj, Projection::DownProj] },
+    ]
+}
+
+fn scores(sampler: &NativeSampler, name: &str) -> Vec<f32> {
+    let tokens = (0..40).map(|i| (i * 7) % 30).collect();
+    let r = ScoreRequest { weights: name.into(), tokens, from: 1, ..Default::default() };
+    block_on(sampler.score(r)).unwrap().logprobs
+}
+
+#[test]
+fn merged_equals_adapter_to_rounding() {
+    for (i, lora) in loras().iter().enumerate() {
+        let adapter = taught(lora, i as u64);
+        let with = model().with_adapter(adapter.clone()).unwrap();
+        assert_eq!(with.adapter().unwrap().lora(), lora);
+        let merged = model().with_adapter(adapter).unwrap().merged();
+        assert!(merged.adapter().is_none());
+        let dir = tempfile::tempdir().unwrap();
+        merged.save(dir.path(), NumberFormat::F32).unwrap();
+        let merged = NativeModel::open(dir.path()).unwrap().sampler(Options::default()).unwrap();
+        let with = with.sampler(Options::default()).unwrap();
+        let (a, b, base) = (scores(&with, "policy"), scores(&merged, "policy"), scores(&with, "base"));
+        let apart = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(apart(&a, &b) < 2e-5, "{}", apart(&a, &b));
+        assert!(apart(&a, &base) > 0.1, "the adapter has something to say: {}", apart(&a, &base));
+        assert!(scores(&merged, "base") == b, "once merged, there is nothing beside it");
+    }
+}
+
+#[test]
+fn adapters_in_one_batch_speak_as_each_would_alone() {
+    let sampler = model().sampler(Options::default()).unwrap();
+    let adapters: Vec<NativeAdapter> = loras().iter().enumerate().map(|(i, l)| taught(l, i as u64)).collect();
+    let names = ["first", "second", "third"];
+    for (name, adapter) in names.iter().zip(&adapters) {
+        assert_eq!(sampler.publish(&AdapterName::new(name), adapter).unwrap().0, 0);
+    }
+    let request = |name: &str, seed: u64| SampleRequest {
+        weights: name.into(),
+        prompt: (0..25).map(|i| (i * 3) % 30).collect(),
+        params: SamplingParams { max_tokens: 20, seed, ..Default::default() },
+        ..Default::default()
+    };
+    let all: Vec<&str> = names.into_iter().chain(["base", "policy"]).collect();
+    let asked: Vec<SampleRequest> =
+        (0..6).flat_map(|seed| all.iter().map(move |n| (*n, seed))).map(|(n, seed)| request(n, seed)).collect();
+    let together: Vec<_> = asked.iter().map(|r| sampler.sample(r.clone())).collect();
+    for (r, answer) in asked.iter().zip(together) {
+        let answer = block_on(answer).unwrap();
+        assert_eq!(answer.weights.name, r.weights);
+        assert!(answer == sampler.generate(r, |_| ()).unwrap(), "{}", r.weights);
+        let name = r.weights.as_str();
+        let alone = match names.iter().position(|n| *n == name) {
+            Some(i) => model().with_adapter(adapters[i].clone()).unwrap(),
+            None => model(),
+        };
+        let policy = SampleRequest { weights: AdapterName::default(), ..r.clone() };
+        let alone = alone.sampler(Options::default()).unwrap().generate(&policy, |_| ()).unwrap();
+        assert!(answer.tokens == alone.tokens && answer.logprobs == alone.logprobs, "{name}");
+    }
+    assert!(scores(&sampler, "base") == scores(&sampler, "policy"), "nothing beside it");
+    let mut seen: Vec<Vec<f32>> = all[..4].iter().map(|n| scores(&sampler, n)).collect();
+    seen.dedup();
+    assert_eq!(seen.len(), 4, "they differ");
+}
+
+#[test]
+fn a_name_goes_on_to_its_next_version_between_requests() {
+    let sampler = model().sampler(Options::default()).unwrap();
+    let (a, b) = (taught(&loras()[0], 1), taught(&loras()[1], 2));
+    let rival = AdapterName::new("rival");
+    sampler.publish(&rival, &a).unwrap();
+    let r = SampleRequest {
+        weights: rival.clone(),
+        prompt: vec![1, 2, 3],
+        params: SamplingParams { max_tokens: 100, ..Default::default() },
+        ..Default::default()
+    };
+    let (plain, mut stream) = (sampler.generate(&r, |_| ()).unwrap(), sampler.stream(r.clone()).unwrap());
+    assert!(block_on(stream.next()).is_some());
+    assert_eq!(sampler.publish(&rival, &b).unwrap().0, 1);
+    let old = block_on(stream.finish()).unwrap();
+    assert!(old == plain && old.weights.version.0 == 0, "what has begun ends as it began");
+    let new = block_on(sampler.sample(r)).unwrap();
+    assert!(new.weights.version.0 == 1 && new.logprobs != old.logprobs);
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let adapter = NativeAdapter::new(&Config { hidden_size: 16, ..config() }, &Lora::default(), Seed::new(1)).unwrap();
+    let e = model().with_adapter(adapter.clone()).err().unwrap().to_string();
+    assert!(e.contains("another shape"), "{e}");
+    let sampler = model().sampler(Options::default()).unwrap();
+    let e = sampler.publish(&"x".into(), &adapter).unwrap_err().to_string();
+    assert!(e.contains("`x`") && e.contains("another shape"), "{e}");
+    let fitting = NativeAdapter::new(&config(), &Lora::default(), Seed::new(1)).unwrap();
+    assert!(sampler.publish(&"base".into(), &fitting).unwrap_err().to_string().contains("another name"));
+    let (_, in_training) = model().train(Options::default()).unwrap();
+    assert!(in_training.publish(&"x".into(), &fitting).unwrap_err().to_string().contains("in training"));
+    let dir = tempfile::tempdir().unwrap();
+    fitting.save(dir.path(), NumberFormat::Bf16).unwrap();
+    let e = NativeModel::open(dir.path()).err().unwrap().to_string();
+    assert!(e.contains("an adapter, not a model"), "{e}");
+    assert!(NativeAdapter::open(Path::new("nowhere"), &config()).unwrap_err().to_string().contains("nowhere"));
+}
+
+#[test]
+fn a_folder_names_the_model_it_belongs_to() {
+    let (base, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    model().save(base.path(), NumberFormat::F32).unwrap();
+    let save = |model: NativeModel| {
+        let (trainer, _) =
+            model.with_new_adapter(&loras()[1], Seed::new(1)).unwrap().train(Options::default()).unwrap();
+        trainer.save_model(out.path(), NumberFormat::F32).unwrap();
+        NativeAdapter::base_of(out.path()).unwrap()
+    };
+    let place = base.path().canonicalize().unwrap().display().to_string();
+    assert_eq!(save(NativeModel::open(base.path()).unwrap()), Some(place));
+    assert_eq!(save(NativeModel::open(base.path()).unwrap().named("org/name")).as_deref(), Some("org/name"));
+    let revised = save(NativeModel::open(base.path()).unwrap().named("org/name@v2"));
+    assert_eq!(revised.as_deref(), Some("org/name@v2"));
+    let text = std::fs::read_to_string(out.path().join("adapter_config.json")).unwrap();
+    let config: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&config["base_model_name_or_path"], &config["revision"]), (&"org/name".into(), &"v2".into()));
+    assert_eq!(save(model()), None);
+    assert_eq!(NativeAdapter::shape_of(out.path()).unwrap(), loras()[1]);
+}

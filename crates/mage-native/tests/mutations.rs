@@ -1,0 +1,99 @@
+//! Folders damaged at random: opened as something whole, or refused with the place, and never worse.
+
+use mage_env::{Rng, Seed};
+use mage_native::{Config, Lora, NativeAdapter, NativeModel, NumberFormat, Projection};
+use rand::RngExt;
+use std::fs;
+use std::path::Path;
+
+fn config() -> Config {
+    Config {
+        vocab_size: 11,
+        hidden_size: 4,
+        intermediate_size: 6,
+        num_hidden_layers: 1,
+        num_attention_heads: 2,
+        num_key_value_heads: 1,
+        head_dim: 2,
+        rms_norm_eps: 1e-6,
+        rope_theta: 10_000.0,
+        tie_word_embeddings: true,
+        max_position_embeddings: 16,
+        bos_token_id: None,
+        eos_token_ids: vec![],
+    }
+}
+
+/// Changes, removes, doubles or adds bytes, mostly near the start, where headers are.
+fn damage(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
+    let mut out = bytes.to_vec();
+    for _ in 0..rng.random_range(1..4) {
+        let near = if rng.random_range(0..4) == 0 { out.len() } else { out.len().min(700) };
+        if near == 0 {
+            break;
+        }
+        let at = rng.random_range(0..near);
+        match rng.random_range(0..6) {
+            0 => out[at] ^= 1 << rng.random_range(0..8),
+            1 => out[at] = rng.random(),
+            // Digits and marks keep a header readable, and wrong.
+            2 => out[at] = b"0123456789-.,:[]{}\"eE"[rng.random_range(0..21_usize)],
+            3 => out.truncate(at),
+            4 => {
+                let end = (at + rng.random_range(1..40_usize)).min(out.len());
+                let piece = out[at..end].to_vec();
+                out.splice(at..at, piece);
+            }
+            _ => {
+                let end = (at + rng.random_range(1..40_usize)).min(out.len());
+                out.drain(at..end);
+            }
+        }
+    }
+    out
+}
+
+fn folder(dir: &Path, file: &str, open: impl Fn() -> Result<usize, String>) -> (usize, usize) {
+    let path = dir.join(file);
+    let whole = fs::read(&path).unwrap();
+    let size = open().unwrap();
+    let (mut opened, mut refused) = (0, 0);
+    for i in 0..if cfg!(feature = "long") { 50_000 } else { 1500 } {
+        let damaged = damage(&whole, &mut Seed::new(8).child(file).at(i).rng());
+        fs::write(&path, &damaged).unwrap();
+        match open() {
+            // A change of numbers, or of spaces, is no damage that can be seen; a change of shape would be.
+            Ok(n) => {
+                assert!(n == size || file == "config.json", "{file}, {i}: {n} numbers instead of {size}");
+                opened += 1;
+            }
+            Err(e) => {
+                assert!(e.contains(&*dir.display().to_string()) || e.contains(file), "{file}, {i}: {e}");
+                refused += 1;
+            }
+        }
+    }
+    fs::write(&path, &whole).unwrap();
+    (opened, refused)
+}
+
+#[test]
+fn damaged_folders_are_refused_or_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = NativeModel::new(config(), 0.1, Seed::new(1), None).unwrap();
+    model.save(dir.path(), NumberFormat::F32).unwrap();
+    let open = || NativeModel::open(dir.path()).map(|m| m.parameters()).map_err(|e| e.to_string());
+    for file in ["model.safetensors", "config.json"] {
+        let (opened, refused) = folder(dir.path(), file, open);
+        assert!(opened > 0 && refused > opened, "{file}: {opened} opened, {refused} refused");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let lora = Lora { rank: 2, alpha: 4.0, targets: vec![Projection::QProj, Projection::DownProj] };
+    let adapter = NativeAdapter::new(&config(), &lora, Seed::new(1)).unwrap();
+    adapter.save(dir.path(), NumberFormat::F32).unwrap();
+    let open = || NativeAdapter::open(dir.path(), &config()).map(|a| a.parameters()).map_err(|e| e.to_string());
+    for file in ["adapter_model.safetensors", "adapter_config.json"] {
+        let (opened, refused) = folder(dir.path(), file, open);
+        assert!(opened > 0 && refused > 0, "{file}: {opened} opened, {refused} refused");
+    }
+}

@@ -1,0 +1,281 @@
+//! Adapters on the command line: names on the Hub, several in one batch, merging, and Ctrl-C.
+
+use mage_engine::{Loss, Objective, OptimStep, PerToken, TokenForest, Trainer};
+use mage_env::Seed;
+use mage_native::{Lora, NativeModel, NumberFormat, Options};
+use std::{
+    fs,
+    io::Read,
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+const SHAPE: &str = r#"{"model_type": "qwen3", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "tie_word_embeddings": true,
+    "max_position_embeddings": 100000, "eos_token_id": []}"#;
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mage"));
+    command.args(args).env_remove("HF_TOKEN").env_remove("HF_HUB_CACHE").env_remove("HF_ENDPOINT");
+    // Nothing here may reach beyond this machine.
+    command.env("HF_HOME", "/nonexistent").env("HF_HUB_OFFLINE", "1");
+    command
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+fn said(args: &[&str]) -> String {
+    stdout(&command(args).output().expect("mage runs"))
+}
+
+fn refusal(args: &[&str]) -> String {
+    let output = command(args).output().expect("mage runs");
+    assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8(output.stderr).expect("UTF-8")
+}
+
+/// A new model in `dir/model`.
+fn made(dir: &Path) -> String {
+    let (config, text) = (dir.join("config.json"), dir.join("text.txt"));
+    fs::write(&config, SHAPE).expect("written");
+    fs::write(&text, "PASS or BET? The King bets.\n".repeat(20)).expect("written");
+    let model = dir.join("model").display().to_string();
+    let (config, text) = (config.display().to_string(), text.display().to_string());
+    said(&[
+        "model",
+        "new",
+        "--config",
+        &config,
+        "--tokenizer-from",
+        &text,
+        "--tokens",
+        "300",
+        "--spread",
+        "0.2",
+        &model,
+    ]);
+    model
+}
+
+/// An adapter for it that has learnt something.
+fn taught(model: &str, to: &Path, seed: u64) -> String {
+    let model = NativeModel::open(Path::new(model)).expect("a model");
+    let adapted = model.with_new_adapter(&Lora::default(), Seed::new(seed)).expect("an adapter");
+    let (mut trainer, _) = adapted.train(Options::default()).expect("a trainer");
+    let tokens: Vec<u32> = (0..12).map(|i| (Seed::new(seed).at(i).value() % 250) as u32).collect();
+    let weights = [0.0].into_iter().chain([0.1; 11]).collect();
+    let batch = TokenForest::of_rows([(tokens, PerToken { weights, ..Default::default() })]);
+    for _ in 0..10 {
+        trainer.forward_backward(&batch, &Loss::of(Objective::CrossEntropy)).expect("a gradient");
+        trainer.optim_step(&OptimStep { learning_rate: 0.03, ..Default::default() }).expect("a step");
+    }
+    trainer.save_model(to, NumberFormat::F32).expect("saved");
+    to.display().to_string()
+}
+
+fn scores(model: &str, tokens: &Path, more: &[&str]) -> Vec<f64> {
+    let tokens = tokens.display().to_string();
+    let text = said(&[&["--json", "model", "score", model, "--tokens", &tokens], more].concat());
+    let line: serde_json::Value = serde_json::from_str(text.trim()).expect("JSON");
+    line["logprobs"].as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number")).collect()
+}
+
+#[test]
+fn adapters_are_scored_asked_and_merged() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let model = made(dir.path());
+    let a = taught(&model, &dir.path().join("a"), 1);
+    let b = taught(&model, &dir.path().join("b"), 2);
+    let tokens = dir.path().join("tokens.jsonl");
+    fs::write(&tokens, "[1, 2, 3, 40, 5, 60, 7]\n").expect("written");
+    let (plain, with) = (scores(&model, &tokens, &[]), scores(&model, &tokens, &["--adapter", &a]));
+    let apart = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(apart(&plain, &with) > 0.05);
+    assert_eq!(with, scores(&a, &tokens, &[]), "an adapter's folder brings its model along");
+    let shown = said(&["model", "info", &a]);
+    assert!(shown.contains("rank 16") && shown.contains(&*fs::canonicalize(&model).expect("there").to_string_lossy()));
+    let merged = dir.path().join("merged").display().to_string();
+    let text = said(&["model", "merge", &model, &a, &merged]);
+    assert!(text.contains("rank 16") && text.contains("down_proj"), "{text}");
+    assert!(apart(&with, &scores(&merged, &tokens, &[])) < 1e-4);
+
+    let (first, second) = (format!("first={a}"), format!("second={b}"));
+    let ask = [
+        "--chat",
+        "PASS or BET?",
+        "--max-tokens",
+        "12",
+        "--adapter",
+        &first,
+        "--adapter",
+        &second,
+        "--adapter",
+        "base",
+    ];
+    let together = said(&[&["--json", "model", "generate", &model], &ask[..]].concat());
+    let together: Vec<serde_json::Value> = together.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
+    let names: Vec<&str> = together.iter().map(|t| t["weights"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["first", "second", "base"]);
+    for (answer, folder) in together.iter().zip([&a, &b, &model]) {
+        let alone = said(&["--json", "model", "generate", folder, "--chat", "PASS or BET?", "--max-tokens", "12"]);
+        let alone: serde_json::Value = serde_json::from_str(alone.trim()).expect("JSON");
+        assert_eq!((&answer["tokens"], &answer["logprobs"]), (&alone["tokens"], &alone["logprobs"]), "{folder}");
+    }
+    let shown = said(&[&["model", "generate", &model], &ask[..]].concat());
+    assert!(shown.contains("first\n") && shown.contains("second\n") && shown.contains("base\n"), "{shown}");
+
+    assert!(refusal(&["model", "merge", &model, &a, &merged]).contains("not empty"));
+    let elsewhere = dir.path().join("x").display().to_string();
+    assert!(refusal(&["model", "merge", &a, &b, &elsewhere]).contains("is an adapter"));
+    assert!(refusal(&["model", "merge", &model, &model, &elsewhere]).contains("adapter_config.json"));
+    let twice = ["model", "generate", &model, "--prompt", "x", "--adapter", &first, "--adapter", &first];
+    assert!(refusal(&twice).contains("two adapters are called `first`"));
+    fs::remove_dir_all(&model).expect("removed");
+    assert!(refusal(&["model", "generate", &a, "--prompt", "x"]).contains("no such folder"));
+}
+
+#[test]
+fn names_are_looked_up_in_the_cache() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let model = made(dir.path());
+    let home = dir.path().join("home");
+    let repo = home.join("hub/models--org--tiny");
+    fs::create_dir_all(repo.join("snapshots")).expect("made");
+    fs::create_dir_all(repo.join("refs")).expect("made");
+    fs::rename(&model, repo.join("snapshots/abc123")).expect("moved");
+    fs::write(repo.join("refs/main"), "abc123").expect("written");
+    let ask =
+        |args: &[&str]| command(args).env("HF_HOME", &home).env("HF_TOKEN", "hf_secret").output().expect("mage runs");
+    assert!(stdout(&ask(&["model", "info", "org/tiny"])).contains("parameters"));
+    assert!(!stdout(&ask(&["model", "generate", "org/tiny@abc123", "--prompt", "x", "--max-tokens", "3"])).is_empty());
+    stdout(&ask(&["bench", "sampler", "org/tiny", "--requests", "4", "--prompt", "8", "--answer", "4"]));
+    for name in ["org/other", "org/tiny@v2"] {
+        let output = ask(&["model", "info", name]);
+        let text = String::from_utf8(output.stderr).expect("UTF-8");
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text.contains(name) && text.contains("HF_HUB_OFFLINE") && !text.contains("hf_secret"), "{text}");
+    }
+}
+
+#[test]
+fn a_bench_says_what_it_measured() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let model = made(dir.path());
+    let bench = ["bench", "sampler", &model, "--requests", "200", "--prompt", "40", "--common", "32", "--answer", "4"];
+    let table = said(&bench);
+    for word in ["requests/s", "tokens/s", "first token", "median", "99 %"] {
+        assert!(table.to_lowercase().contains(word), "{word} in {table}");
+    }
+    let text = said(&[&["--json"], &bench[..]].concat());
+    let measured: serde_json::Value = serde_json::from_str(text.trim()).expect("JSON");
+    assert_eq!((&measured["requests"], &measured["answer_tokens"]), (&200.into(), &4.into()));
+    let number = |field: &str| measured[field].as_f64().unwrap_or_else(|| panic!("{field} in {measured}"));
+    assert!(number("tokens_per_second") > 0.0 && number("requests_per_second") > 0.0);
+    assert!((0.5..=1.0).contains(&number("cache_hit_share")), "32 of 40 tokens are shared: {measured}");
+    for times in ["first_token_ms", "latency_ms"] {
+        let at = |p: &str| measured[times][p].as_f64().expect("a time");
+        assert!(at("p50") <= at("p90") && at("p90") <= at("p99") && at("p99") <= at("max"), "{measured}");
+    }
+    let none = said(&[&["--json"], &bench[..], &["--no-sharing"]].concat());
+    let none: serde_json::Value = serde_json::from_str(none.trim()).expect("JSON");
+    assert_eq!(none["cache_hit_share"], 0.0);
+    assert!(refusal(&["bench", "sampler", &model, "--prompt", "4", "--common", "5"]).contains("more than the prompt"));
+    assert!(refusal(&["bench", "sampler", &model, "--prompt", "100000"]).contains("context"));
+    assert!(refusal(&["bench", "sampler", &model, "--requests", "0"]).contains("at least 1"));
+}
+
+/// Whether a process handles Ctrl-C itself.
+#[cfg(target_os = "linux")]
+fn listens(process: u32) -> bool {
+    let text = fs::read_to_string(format!("/proc/{process}/status")).expect("its state");
+    let caught = text.lines().find_map(|l| l.strip_prefix("SigCgt:")).expect("its signals");
+    u64::from_str_radix(caught.trim(), 16).expect("a mask") & 2 != 0
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn ctrl_c_keeps_what_was_written() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let model = made(dir.path());
+    for json in [false, true] {
+        let mut args = vec!["model", "generate", &model, "--prompt", "The", "--max-tokens", "90000", "--threads", "1"];
+        if json {
+            args.insert(0, "--json");
+        }
+        let child = command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = child.expect("mage runs");
+        let mut pipe = child.stdout.take().expect("a pipe");
+        let mut seen = Vec::new();
+        if json {
+            // Nothing is shown before the end; once it listens, it can be told.
+            while !listens(child.id()) {
+                assert!(child.try_wait().expect("a state").is_none(), "it ended by itself");
+                std::thread::yield_now();
+            }
+        } else {
+            let mut some = [0; 64];
+            let n = pipe.read(&mut some).expect("text");
+            seen.extend_from_slice(&some[..n]);
+            assert!(n > 0, "it writes as it goes");
+        }
+        let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill runs");
+        assert!(kill.success());
+        pipe.read_to_end(&mut seen).expect("the rest");
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(seen.last(), Some(&b'\n'), "the last line is whole");
+        if json {
+            let text = String::from_utf8(seen).expect("UTF-8");
+            let kept: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            let count = kept["tokens"].as_array().expect("tokens").len();
+            assert!(count < 90_000 && kept["finish"].is_null(), "{count}");
+        }
+    }
+}
+
+#[test]
+fn an_adapter_is_trained_by_a_recipe_and_resumed() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let train = |out: &Path, more: &[&str]| {
+        let out = out.display().to_string();
+        let mut args = vec!["train", "--quiet", "--out", &out];
+        let settings = [
+            "optim.updates=4",
+            "warmstart.steps=4",
+            "warmstart.meta_episodes=8",
+            "rollout.groups=2",
+            "rollout.members=4",
+            "optim.minibatches=1",
+            "eval.every=4",
+            "eval.tasks=10",
+            "eval.final_tasks=10",
+            "checkpoint.every=2",
+            "engine.lora_rank=3",
+            "engine.lora_targets=[\"q_proj\", \"down_proj\"]",
+        ];
+        args.extend(settings.iter().chain(more).flat_map(|s| ["--set", s]));
+        command(&args).output().expect("mage runs")
+    };
+    let whole = dir.path().join("whole");
+    stdout(&train(&whole, &[]));
+    let last = |run: &Path, file: &str| fs::read(run.join("checkpoints/000004").join(file)).expect("a checkpoint");
+    let config: serde_json::Value = serde_json::from_slice(&last(&whole, "adapter_config.json")).expect("JSON");
+    assert_eq!((&config["r"], &config["lora_alpha"]), (&3.into(), &serde_json::json!(6.0)));
+    assert_eq!(config["target_modules"], serde_json::json!(["q_proj", "down_proj"]));
+    assert!(!whole.join("checkpoints/000004/model.safetensors").exists(), "the model itself has not changed");
+
+    let broken = dir.path().join("broken");
+    stdout(&train(&broken, &[]));
+    fs::remove_dir_all(broken.join("checkpoints/000004")).expect("removed");
+    said(&["train", "--quiet", "--resume", &broken.display().to_string()]);
+    for file in ["adapter_model.safetensors", "training_state/optimizer.safetensors"] {
+        assert!(last(&whole, file) == last(&broken, file), "{file}");
+    }
+    let refused = train(&dir.path().join("x"), &["engine.lora_targets=[\"lm_head\"]"]);
+    let text = String::from_utf8(refused.stderr).expect("UTF-8");
+    assert!(!refused.status.success() && text.contains("lm_head") && text.contains("q_proj"), "{text}");
+}
