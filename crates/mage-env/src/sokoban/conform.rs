@@ -41,10 +41,13 @@ struct Recording {
     room_state: Vec<Vec<u8>>,
     obs: View,
     shortest: Option<Vec<u8>>,
-    steps: Option<Vec<(u8, View, f64, bool, bool, bool)>>,
+    steps: Option<Vec<RecordedStep>>,
     #[serde(flatten)]
     others: BTreeMap<String, IgnoredAny>,
 }
+
+/// Action, view, reward, done, effective, won.
+type RecordedStep = (u8, View, f64, bool, bool, bool);
 
 // The reference's class defaults, which recordings leave out.
 fn class_min_steps() -> u32 {
