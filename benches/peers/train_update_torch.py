@@ -1,0 +1,427 @@
+#!/usr/bin/env python3
+"""Time whole updates of `mage train kuhn` beside PyTorch, in turns, on two threads: python3 benches/peers/train_update_torch.py
+
+An update is 256 meta-episodes (32 groups of 8) of three hands and two reflections, sampled, credited and learned from in four
+minibatches. Both sides begin with the weights that mage's warm start left, read by PyTorch from mage's checkpoint, and follow
+the same recipe: prompts, masks, opponents, credit, baseline, loss, optimiser and schedules. Their random numbers differ, so
+tokens per update agree on average only.
+
+PyTorch plays all 256 in step as tensors, game included; reflections use a key-value cache; attention, AdamW and the query,
+key, value and gate projections are fused. It runs in two manners: `torch` computes every row, as scripts of this kind do;
+`torch, distinct` computes rows that are equal once, which mage does with prompts. --compile adds a third, the second through
+torch.compile (needs a C++ compiler; minutes before the first update, which are not counted).
+
+Uses the virtual environment of conformance/torch (run that first). With --learn PyTorch alone trains and is then measured on
+fresh play, to show that its updates are the real thing.
+"""
+
+import argparse
+import copy
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+VENV = ROOT / "conformance" / "torch" / ".venv"
+
+
+def enter_venv():
+    """Goes on inside the virtual environment that has PyTorch."""
+    python = VENV / "bin" / "python"
+    if Path(sys.prefix).resolve() == VENV.resolve():
+        return
+    if not python.exists():
+        sys.exit("run conformance/torch/run.py first: it makes the virtual environment with PyTorch")
+    os.execv(python, [str(python), *sys.argv])
+
+
+enter_venv()
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+
+torch.set_num_threads(2)
+
+# The recipe: `mage train kuhn --set rollout.groups=32`.
+GROUPS, MEMBERS, EPISODES, MINIBATCHES = 32, 8, 3, 4
+GAMMA_STEP, GAMMA_TRAJ, PENALTY = 0.95, 0.6, 0.05
+CLIP, DUAL_CLIP, KL_REFLECT, CLIP_NORM = 0.2, 3.0, 0.1, 1.0
+ENTROPY, ENTROPY_END, LEARNING_RATE, FLOOR = 0.1, 0.003, 1e-3, 0.2
+SLOT, REFLECT_TOKENS = 6, 7
+
+# Whom one meets: does it bet with Jack, Queen, King when nobody has bet, and when facing a bet?
+OPPONENTS = torch.tensor([
+    [[0, 0, 1], [0, 0, 1]],  # conservative
+    [[1, 1, 1], [0, 1, 1]],  # aggressive
+    [[0, 1, 1], [0, 0, 1]],  # intermediate
+])
+OPPONENT_WEIGHTS = torch.tensor([0.3, 0.3, 0.4])
+
+
+class Words:
+    """Where the compact words stand in a checkpoint's vocabulary."""
+
+    def __init__(self, folder):
+        ids = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+        self.bos, self.go, self.end, self.back = (ids[w] for w in ("BOS", "GO", "END", "BACK"))
+        self.blank, self.unknown = ids["_"], ids["?"]
+        self.seats = torch.tensor([ids["first"], ids["second"]])
+        self.cards = torch.tensor([ids[w] for w in "JQK"])
+        self.actions = torch.tensor([ids["PASS"], ids["BET"]])
+        # What an agent wrote can steer nothing: a control word in it reads `?`.
+        self.harmless = torch.arange(len(ids))
+        self.harmless[[self.bos, self.go, self.end, self.back, ids["PAD"]]] = self.unknown
+
+
+def rms(x, weight):
+    return F.rms_norm(x, (weight.shape[0],), weight, 1e-6)
+
+
+def rotate(x, cos, sin):
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat([-b, a], -1) * sin
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, weights, prefix, heads, head_dim):
+        super().__init__()
+        take = lambda *names: torch.nn.Parameter(torch.cat([weights[f"{prefix}{n}.weight"] for n in names]))
+        self.heads, self.head_dim = heads, head_dim
+        self.before, self.between = take("input_layernorm"), take("post_attention_layernorm")
+        self.q_norm, self.k_norm = take("self_attn.q_norm"), take("self_attn.k_norm")
+        self.qkv, self.out = take("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), take("self_attn.o_proj")
+        self.gate_up, self.down = take("mlp.gate_proj", "mlp.up_proj"), take("mlp.down_proj")
+
+    def forward(self, x, cos, sin, past):
+        """`past` holds the keys and values of earlier tokens, or is None; the new ones come back beside the output."""
+        rows, length, _ = x.shape
+        q, k, v = F.linear(rms(x, self.before), self.qkv).view(rows, length, 3 * self.heads, self.head_dim).transpose(1, 2).chunk(3, 1)
+        q, k = rotate(rms(q, self.q_norm), cos, sin), rotate(rms(k, self.k_norm), cos, sin)
+        if past is not None:
+            k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=past is None)
+        x = x + F.linear(mixed.transpose(1, 2).reshape(rows, length, -1), self.out)
+        gate, up = F.linear(rms(x, self.between), self.gate_up).chunk(2, -1)
+        return x + F.linear(F.silu(gate) * up, self.down), (k, v)
+
+
+class Policy(torch.nn.Module):
+    """A small Qwen3, from a checkpoint of mage's."""
+
+    def __init__(self, folder):
+        super().__init__()
+        config = json.loads((folder / "config.json").read_text())
+        weights = load_file(folder / "model.safetensors")
+        heads, head_dim = config["num_attention_heads"], config["head_dim"]
+        assert config["num_key_value_heads"] == heads and not config["tie_word_embeddings"]
+        self.embedding = torch.nn.Parameter(weights["model.embed_tokens.weight"])
+        self.head = torch.nn.Parameter(weights["lm_head.weight"])
+        self.norm = torch.nn.Parameter(weights["model.norm.weight"])
+        layers = range(config["num_hidden_layers"])
+        self.layers = torch.nn.ModuleList(Layer(weights, f"model.layers.{i}.", heads, head_dim) for i in layers)
+        speeds = config["rope_theta"] ** (-torch.arange(head_dim // 2).float() / (head_dim // 2))
+        angles = torch.arange(64).float()[:, None] * speeds[None]
+        angles = torch.cat([angles, angles], -1)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, tokens, last, cache=None):
+        """Logits of the last so many positions, and the cache for the tokens after them."""
+        start = 0 if cache is None else cache[0][0].shape[2]
+        here = slice(start, start + tokens.shape[1])
+        x, seen = F.embedding(tokens, self.embedding), []
+        for i, layer in enumerate(self.layers):
+            x, pair = layer(x, self.cos[here], self.sin[here], None if cache is None else cache[i])
+            seen.append(pair)
+        return F.linear(rms(x[:, -last:], self.norm), self.head), seen
+
+
+class Side:
+    """The PyTorch side: a policy, its reference and its optimiser."""
+
+    def __init__(self, folder, updates, distinct=False, compiled=False):
+        self.words = Words(folder)
+        self.policy = Policy(folder)
+        self.reference = copy.deepcopy(self.policy).requires_grad_(False)
+        if compiled:
+            self.policy.compile(dynamic=True)
+            self.reference.compile(dynamic=True)
+        self.updates, self.distinct = updates, distinct
+        self.restart(folder, 0)
+
+    def restart(self, folder, seed):
+        """Begins anew with a checkpoint's weights; what was compiled stays."""
+        weights = Policy(folder).state_dict()
+        self.policy.load_state_dict(weights)
+        self.reference.load_state_dict(weights)
+        self.optimiser = torch.optim.AdamW(self.policy.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
+        self.update_number, self.step = 0, 0
+        torch.manual_seed(seed)
+
+    def logits(self, model, tokens, last, keep=False):
+        """Logits of rows of equal length, equal rows computed once if asked; with `keep` also the cache."""
+        if not self.distinct:
+            logits, cache = model(tokens, last)
+            return (logits, cache) if keep else logits
+        rows, back = torch.unique(tokens, dim=0, return_inverse=True)
+        logits, cache = model(rows, last)
+        return (logits[back], [(k[back], v[back]) for k, v in cache]) if keep else logits[back]
+
+    def act(self, prompts):
+        """Draws PASS (0) or BET (1) for every prompt, with its log-probability."""
+        logprobs = self.logits(self.policy, prompts, 1)[:, 0, self.words.actions].log_softmax(-1)
+        bets = torch.rand(len(prompts)) < logprobs[:, 1].exp()
+        return bets.long(), logprobs.gather(1, bets.long()[:, None])[:, 0]
+
+    def reflect(self, prompts):
+        """Draws a reflection for every prompt: tokens, log-probabilities, and which of them were written."""
+        tokens, logprobs, written = [], [], []
+        going = torch.ones(len(prompts), dtype=torch.bool)
+        logits, cache = self.logits(self.policy, prompts, 1, keep=True)
+        for place in range(REFLECT_TOKENS):
+            every = logits[:, 0].log_softmax(-1)
+            drawn = torch.multinomial(every.exp(), 1)
+            tokens.append(drawn[:, 0])
+            logprobs.append(every.gather(1, drawn)[:, 0])
+            written.append(going)
+            going = going & (drawn[:, 0] != self.words.end)
+            if place + 1 == REFLECT_TOKENS or not going.any():
+                break
+            logits, cache = self.policy(drawn, 1, cache)
+        missing = REFLECT_TOKENS - len(tokens)
+        stack = lambda columns: F.pad(torch.stack(columns, 1), (0, missing))
+        return stack(tokens), stack(logprobs), stack(written)
+
+    @torch.no_grad()
+    def gather(self, groups, members):
+        """Plays a batch of meta-episodes in step; everything that is to be learned from, and rewards by episode."""
+        w, n = self.words, groups * members
+        spread = lambda per_group: per_group.repeat_interleave(members, 0)
+        seat = spread(torch.randint(2, (groups,)))
+        opponent = spread(torch.multinomial(OPPONENT_WEIGHTS, groups, replacement=True))
+        deals = spread(torch.rand(groups, EPISODES, 3).argsort(-1)[..., :2])
+        column = lambda word: torch.full((n, 1), word)
+        bos, go, back = column(w.bos), column(w.go), column(w.back)
+        memory = torch.full((n, (EPISODES - 1) * SLOT), w.blank)
+        everybody = torch.arange(n)
+        rewards, twice, plays, reflections = [], [], [], []
+        for episode in range(EPISODES):
+            cards = deals[:, episode]
+            own, other = cards.gather(1, seat[:, None])[:, 0], cards.gather(1, 1 - seat[:, None])[:, 0]
+            opens, faces = OPPONENTS[opponent, 0, other], OPPONENTS[opponent, 1, other]
+            facts = torch.stack([w.seats[seat], w.cards[own]], 1)
+            # What was done, in order: 0 pass, 1 bet, -1 nothing (yet).
+            line = torch.full((n, 3), -1)
+            line[:, 0] = torch.where(seat == 1, opens, -1)
+
+            def turn(rows):
+                spoken = torch.where(line[rows, :2] >= 0, w.actions[line[rows, :2].clamp(min=0)], w.blank)
+                prompts = torch.cat([bos[rows], memory[rows], facts[rows], spoken, go[rows]], 1)
+                actions, logprobs = self.act(prompts)
+                plays.append((prompts, actions, logprobs, rows, torch.full_like(rows, episode)))
+                return actions
+
+            acted = turn(everybody)
+            line[:, 0] = torch.where(seat == 0, acted, line[:, 0])
+            answered = torch.where(acted == 1, faces, opens)
+            line[:, 1] = torch.where(seat == 0, answered, acted)
+            line[:, 2] = torch.where((seat == 1) & (line[:, 0] == 0) & (acted == 1), faces, -1)
+            again = (seat == 0) & (line[:, 0] == 0) & (line[:, 1] == 1)
+            rows = again.nonzero()[:, 0]
+            if len(rows):
+                line[rows, 2] = turn(rows)
+            first_folds = (line[:, 1] == 1) & (line[:, 2] == 0) & (line[:, 0] == 0)
+            second_folds = (line[:, 0] == 1) & (line[:, 1] == 0)
+            shown = ~(first_folds | second_folds)
+            stake = 1 + (shown & ((line == 1).sum(1) == 2)).long()
+            first_wins = torch.where(shown, cards[:, 0] > cards[:, 1], second_folds)
+            rewards.append((stake * torch.where(first_wins == (seat == 0), 1, -1)).float())
+            twice.append(again)
+            if episode + 1 < EPISODES:
+                spoken = torch.where(line >= 0, w.actions[line.clamp(min=0)], w.blank)
+                seen = torch.where(shown, w.cards[other], w.unknown)
+                prompts = torch.cat([bos, back, facts, spoken, seen[:, None], go], 1)
+                tokens, logprobs, written = self.reflect(prompts)
+                kept = (written & (tokens != w.end))[:, :SLOT]
+                memory[:, episode * SLOT:(episode + 1) * SLOT] = torch.where(kept, w.harmless[tokens[:, :SLOT]], w.blank)
+                reflections.append((torch.cat([prompts, tokens], 1), logprobs, written, everybody, torch.full_like(everybody, episode + 1)))
+        join = lambda parts: [torch.cat(columns) for columns in zip(*parts)]
+        return join(plays), join(reflections), torch.stack(rewards, 1), torch.stack(twice, 1)
+
+    @torch.no_grad()
+    def advantages(self, plays, reflections, rewards, twice):
+        """What followed from each answer, in improvements over the episode before, less the mean of group and episode."""
+        gained = rewards - F.pad(rewards, (1, 0))[:, :-1]
+        from_first = gained * torch.where(twice, GAMMA_STEP, 1.0)
+        later = torch.zeros_like(gained)
+        for episode in reversed(range(EPISODES - 1)):
+            later[:, episode] = GAMMA_TRAJ * (from_first[:, episode + 1] + later[:, episode + 1])
+        rows, episodes = plays[3], plays[4]
+        # Only in a second turn, by the first player, does the prompt end with two actions.
+        second = plays[0][:, -2] != self.words.blank
+        of_plays = torch.where(second, gained[rows, episodes], from_first[rows, episodes]) + later[rows, episodes]
+        empty = reflections[0][:, -REFLECT_TOKENS] == self.words.end
+        of_reflections = (from_first + later)[reflections[3], reflections[4]] - PENALTY * empty
+        value = torch.cat([of_plays, of_reflections])
+        bucket = torch.cat([rows, reflections[3]]) // MEMBERS * EPISODES + torch.cat([episodes, reflections[4]])
+        sums = torch.zeros(len(rewards) // MEMBERS * EPISODES)
+        counts = sums.index_add(0, bucket, torch.ones_like(value))
+        value = value - (sums.index_add(0, bucket, value) / counts.clamp(min=1))[bucket]
+        return value[:len(rows)], value[len(rows):]
+
+    def reflection_logprobs(self, model, tokens):
+        """The log-probability of every token of some reflections, prompts in front."""
+        every = self.logits(model, tokens[:, :-1], REFLECT_TOKENS).log_softmax(-1)
+        return every.gather(2, tokens[:, -REFLECT_TOKENS:, None])[..., 0]
+
+    def update(self):
+        """One update: gathers, credits, scores and learns. Mean reward by episode, and tokens learned from."""
+        done = self.update_number / max(self.updates - 1, 1)
+        entropy_bonus = ENTROPY + (ENTROPY_END - ENTROPY) * done
+        plays, reflections, rewards, twice = self.gather(GROUPS, MEMBERS)
+        play_worth, reflect_worth = self.advantages(plays, reflections, rewards, twice)
+        with torch.no_grad():
+            anchor = self.reflection_logprobs(self.reference, reflections[0])
+        part_of = torch.empty(GROUPS * MEMBERS, dtype=torch.long)
+        part_of[torch.randperm(GROUPS * MEMBERS)] = torch.arange(GROUPS * MEMBERS) * MINIBATCHES // (GROUPS * MEMBERS)
+        for part in range(MINIBATCHES):
+            mine, ours = part_of[plays[3]] == part, part_of[reflections[3]] == part
+            prompts, actions, old = plays[0][mine], plays[1][mine], plays[2][mine]
+            both = self.logits(self.policy, prompts, 1)[:, 0, self.words.actions].log_softmax(-1)
+            entropy = -(both.exp() * both).sum(1)
+            new = both.gather(1, actions[:, None])[:, 0]
+            loss = (surrogate(new, old, play_worth[mine]) - entropy_bonus * entropy).sum()
+            tokens, old, written = reflections[0][ours], reflections[1][ours], reflections[2][ours]
+            new = self.reflection_logprobs(self.policy, tokens)
+            apart = torch.where(written, anchor[ours] - new, 0.0)
+            each = surrogate(new, old, reflect_worth[ours][:, None]) + KL_REFLECT * (apart.exp() - apart - 1)
+            loss = loss + (torch.where(written, each, 0.0).sum(1) / written.sum(1)).sum()
+            self.optimiser.zero_grad()
+            (loss / (len(prompts) + len(tokens))).backward()
+            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), CLIP_NORM)
+            left = 1 - self.step / max(self.updates * MINIBATCHES, 1)
+            self.optimiser.param_groups[0]["lr"] = LEARNING_RATE * (FLOOR + (1 - FLOOR) * left)
+            self.optimiser.step()
+            self.step += 1
+        self.update_number += 1
+        return rewards.mean(0), len(plays[0]) + int(reflections[2].sum()), plays[0].numel() + reflections[0][:, :-REFLECT_TOKENS].numel()
+
+
+def surrogate(new, old, worth):
+    """What a token costs: clipped, and bounded where its advantage is negative."""
+    ratio = (new - old).exp()
+    cost = -torch.minimum(ratio * worth, ratio.clamp(1 - CLIP, 1 + CLIP) * worth)
+    return torch.where(worth < 0, torch.minimum(cost, -DUAL_CLIP * worth), cost)
+
+
+def mage_run(mage, folder, updates, warmstart, seed):
+    """Lets mage train into a folder without evaluations or checkpoints in between."""
+    keys = {"rollout.groups": GROUPS, "optim.updates": updates, "warmstart.steps": warmstart, "eval.every": 0,
+            "eval.final_tasks": 24, "checkpoint.every": 1_000_000, "records.every": 0}
+    sets = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
+    command = [str(mage), "train", "kuhn", *sets, "--threads", "2", "--seed", str(seed), "--out", str(folder), "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
+    lines = lambda name: [json.loads(line) for line in (folder / name).read_text().splitlines()]
+    return lines("metrics.jsonl"), lines("timing.jsonl")
+
+
+def compare(options, folder):
+    print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; torch {torch.__version__}, {options.rounds} rounds of {options.updates} updates")
+    manners = {"torch": (False, False), "torch, distinct": (True, False)}
+    if options.compile:
+        manners["torch, compiled"] = (True, True)
+    names, sides = ["mage", *manners], {}
+    seconds, tokens, prompts = ({name: [] for name in names} for _ in range(3))
+    parts = {"rollout": [], "score": [], "train": []}
+    for r in range(options.rounds):  # in turns, so that all meet the same noise
+        run = folder / f"round-{r}"
+        metrics, timing = mage_run(options.mage, run, options.updates, options.warmstart, r)
+        # The last update writes a checkpoint.
+        seconds["mage"].append([line["total"] for line in timing[:-1]])
+        for part, values in parts.items():
+            values.extend(line[part] for line in timing[:-1])
+        tokens["mage"].extend(line["tokens/trained"] for line in metrics)
+        # One token for every play; every meta-episode reflects after all but its last episode.
+        reflections = GROUPS * MEMBERS * (EPISODES - 1)
+        prompts["mage"].extend(line["tokens/play"] * 18 + reflections * 9 for line in metrics)
+        for name in names[1:]:
+            checkpoint = run / "checkpoints" / "000000"
+            if name not in sides:
+                sides[name] = Side(checkpoint, options.updates, *manners[name])
+                for _ in range(3):  # nobody's first steps count
+                    sides[name].update()
+            side = sides[name]
+            side.restart(checkpoint, r)
+            assert sum(p.numel() for p in side.policy.parameters()) == json.loads((run / "run.json").read_text())["parameters"]
+            times = []
+            for _ in range(options.updates):
+                start = time.perf_counter()
+                _, trained, prompted = side.update()
+                times.append(time.perf_counter() - start)
+                tokens[name].append(trained)
+                prompts[name].append(prompted)
+            seconds[name].append(times[:-1])
+        medians = (f"{name} {statistics.median(seconds[name][-1]) * 1e3:.1f}" for name in names)
+        print(f"round {r + 1}, ms an update: {'; '.join(medians)}; load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+    middle = {name: statistics.median(statistics.median(times) for times in seconds[name]) for name in names}
+    best = {name: min(min(times) for times in seconds[name]) for name in names}
+    for name in names:
+        rounds = " ".join(f"{statistics.median(times) * 1e3:.0f}" for times in seconds[name])
+        print(f"{name:16} median {middle[name] * 1e3:6.1f} ms  best {best[name] * 1e3:6.1f} ms  rounds {rounds}  "
+              f"tokens an update: {statistics.mean(tokens[name]):.0f} trained, {statistics.mean(prompts[name]):.0f} in prompts")
+    print("of mage's median:", ", ".join(f"{part} {statistics.median(values) * 1e3:.1f} ms" for part, values in parts.items()))
+    for name in names[1:]:
+        pairs = [statistics.median(t) / statistics.median(m) for m, t in zip(seconds["mage"], seconds[name])]
+        print(f"{name} / mage: {middle[name] / middle['mage']:.2f} (median; by round {min(pairs):.2f} to {max(pairs):.2f}), "
+              f"{best[name] / best['mage']:.2f} (best)")
+    print(f"load after: {os.getloadavg()[0]:.1f}")
+
+
+def learn(options, folder):
+    """Trains with PyTorch alone and prints mean rewards by episode, in chips a hand."""
+    run = folder / "start"
+    mage_run(options.mage, run, 1, options.warmstart, 0)
+    side = Side(run / "checkpoints" / "000000", options.updates, options.distinct)
+    show = lambda values: "  ".join(f"{v:+.3f}" for v in values)
+
+    def measured():
+        rewards = torch.cat([side.gather(2048, 1)[2] for _ in range(16)])
+        return f"{show(rewards.mean(0))} ± {rewards.std(0).max() / len(rewards) ** 0.5:.3f}"
+
+    print(f"by episode, {16 * 2048} fresh meta-episodes: {measured()}")
+    recent = []
+    for n in range(1, options.updates + 1):
+        recent.append(side.update()[0])
+        if n % 10 == 0 or n == options.updates:
+            print(f"update {n:4}: {show(torch.stack(recent).mean(0))} over the last {len(recent)}", flush=True)
+            recent = []
+    print(f"by episode, {16 * 2048} fresh meta-episodes: {measured()} after {options.updates} updates")
+    print("exact: 0.125 at best without memory; 0.125 0.197 0.232 the best learner")
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("--mage", type=Path, default=ROOT / "target" / "release" / "mage", help="the program (cargo build --release)")
+    p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--updates", type=int, help="updates a round, or to learn (default 40, with --learn 100)")
+    p.add_argument("--warmstart", type=int, default=250, help="steps of mage's warm start, where both sides begin")
+    p.add_argument("--learn", action="store_true", help="train with PyTorch alone, and print rewards by episode")
+    p.add_argument("--compile", action="store_true", help="time torch.compile as well")
+    p.add_argument("--distinct", action="store_true", help="with --learn: compute equal rows once")
+    options = p.parse_args()
+    options.updates = options.updates or (100 if options.learn else 40)
+    if not options.mage.exists():
+        sys.exit(f"{options.mage} is not there: build it (cargo build --release), or give --mage")
+    with tempfile.TemporaryDirectory() as folder:
+        (learn if options.learn else compare)(options, Path(folder))
+
+
+if __name__ == "__main__":
+    main()
