@@ -31,6 +31,15 @@ pub fn start(recipe: &Recipe, schema: &Schema) -> Result<Engines> {
             let mut model = model(recipe, schema)?;
             let e = &recipe.engine;
             if e.lora_rank > 0 {
+                let refuse = |problem: &str| {
+                    Err(Error::Recipe { place: "engine.lora_rank".to_owned(), problem: problem.to_owned() })
+                };
+                if recipe.model.path.is_empty() {
+                    return refuse("an adapter stands beside a model that knows something; set model.path");
+                }
+                if model.adapter().is_some() {
+                    return refuse("model.path has an adapter already; leave the rank 0 and that one goes on learning");
+                }
                 let alpha = if e.lora_alpha > 0.0 { e.lora_alpha } else { 2.0 * e.lora_rank as f32 };
                 let lora = Lora { rank: e.lora_rank, alpha, targets: e.lora_targets.clone() };
                 model = model.with_new_adapter(&lora, Seed::new(recipe.seed).child("adapter"))?;

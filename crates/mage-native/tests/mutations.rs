@@ -58,7 +58,7 @@ fn folder(dir: &Path, file: &str, open: impl Fn() -> Result<usize, String>) -> (
     let whole = fs::read(&path).unwrap();
     let size = open().unwrap();
     let (mut opened, mut refused) = (0, 0);
-    for i in 0..if cfg!(feature = "long") { 50_000 } else { 1500 } {
+    for i in 0..if cfg!(feature = "long") { 50_000 } else { 500 } {
         let damaged = damage(&whole, &mut Seed::new(8).child(file).at(i).rng());
         fs::write(&path, &damaged).unwrap();
         match open() {

@@ -254,28 +254,44 @@ fn an_adapter_is_trained_by_a_recipe_and_resumed() {
             "eval.tasks=10",
             "eval.final_tasks=10",
             "checkpoint.every=2",
-            "engine.lora_rank=3",
-            "engine.lora_targets=[\"q_proj\", \"down_proj\"]",
         ];
         args.extend(settings.iter().chain(more).flat_map(|s| ["--set", s]));
         command(&args).output().expect("mage runs")
     };
-    let whole = dir.path().join("whole");
-    stdout(&train(&whole, &[]));
-    let last = |run: &Path, file: &str| fs::read(run.join("checkpoints/000004").join(file)).expect("a checkpoint");
-    let config: serde_json::Value = serde_json::from_slice(&last(&whole, "adapter_config.json")).expect("JSON");
+    let last = |run: &Path| run.join("checkpoints/000004");
+    let read = |run: &Path, file: &str| fs::read(last(run).join(file)).expect("a checkpoint");
+    let base = dir.path().join("base");
+    stdout(&train(&base, &[]));
+    let path = format!("model.path={}", last(&base).display());
+    let lora = [&path, "engine.lora_rank=3", "engine.lora_targets=[\"q_proj\", \"down_proj\"]"];
+
+    let (whole, broken) = (dir.path().join("whole"), dir.path().join("broken"));
+    stdout(&train(&whole, &lora));
+    let config: serde_json::Value = serde_json::from_slice(&read(&whole, "adapter_config.json")).expect("JSON");
     assert_eq!((&config["r"], &config["lora_alpha"]), (&3.into(), &serde_json::json!(6.0)));
     assert_eq!(config["target_modules"], serde_json::json!(["q_proj", "down_proj"]));
-    assert!(!whole.join("checkpoints/000004/model.safetensors").exists(), "the model itself has not changed");
+    assert!(!last(&whole).join("model.safetensors").exists(), "the model itself has not changed");
+    assert!(said(&["model", "info", &last(&whole).display().to_string()]).contains("rank 3"));
+    assert!(!said(&["model", "generate", &last(&whole).display().to_string(), "--prompt", "K"]).is_empty());
 
-    let broken = dir.path().join("broken");
-    stdout(&train(&broken, &[]));
-    fs::remove_dir_all(broken.join("checkpoints/000004")).expect("removed");
+    stdout(&train(&broken, &lora));
+    fs::remove_dir_all(last(&broken)).expect("removed");
     said(&["train", "--quiet", "--resume", &broken.display().to_string()]);
     for file in ["adapter_model.safetensors", "training_state/optimizer.safetensors"] {
-        assert!(last(&whole, file) == last(&broken, file), "{file}");
+        assert!(read(&whole, file) == read(&broken, file), "{file}");
     }
-    let refused = train(&dir.path().join("x"), &["engine.lora_targets=[\"lm_head\"]"]);
-    let text = String::from_utf8(refused.stderr).expect("UTF-8");
-    assert!(!refused.status.success() && text.contains("lm_head") && text.contains("q_proj"), "{text}");
+    // An adapter learns on when it is what a run starts from.
+    let (further, adapter) = (dir.path().join("further"), format!("model.path={}", last(&whole).display()));
+    stdout(&train(&further, &[&adapter]));
+    assert!(read(&further, "adapter_model.safetensors") != read(&whole, "adapter_model.safetensors"));
+
+    let refusal = |more: &[&str]| {
+        let refused = train(&dir.path().join("x"), more);
+        assert!(!refused.status.success());
+        String::from_utf8(refused.stderr).expect("UTF-8")
+    };
+    let text = refusal(&[&path, "engine.lora_rank=2", "engine.lora_targets=[\"lm_head\"]"]);
+    assert!(text.contains("lm_head") && text.contains("q_proj"), "{text}");
+    assert!(refusal(&["engine.lora_rank=2"]).contains("set model.path"));
+    assert!(refusal(&[&adapter, "engine.lora_rank=2"]).contains("has an adapter already"));
 }

@@ -218,7 +218,8 @@ section! {
         threads: usize = 0,
         /// Compute layers again in the backward pass instead of remembering them: less memory, a third more work.
         recompute: bool = false,
-        /// Train low-rank adapters of this rank beside the model's frozen numbers; 0 trains the model itself.
+        /// Train low-rank adapters of this rank beside the frozen numbers of `model.path`; 0 trains the model itself, or the
+        /// adapter that `model.path` is.
         lora_rank: usize = 0,
         /// What adapters add is multiplied by this over the rank; 0 takes twice the rank.
         lora_alpha: f32 = 0.0,
