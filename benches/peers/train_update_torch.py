@@ -31,12 +31,14 @@ VENV = ROOT / "conformance" / "torch" / ".venv"
 
 
 def enter_venv():
-    """Goes on inside the virtual environment that has PyTorch."""
+    """Goes on inside the virtual environment that has PyTorch, whose threads then sleep while they wait: where others use the
+    cores too, threads that spin take several times as long."""
     python = VENV / "bin" / "python"
     if Path(sys.prefix).resolve() == VENV.resolve():
         return
     if not python.exists():
         sys.exit("run conformance/torch/run.py first: it makes the virtual environment with PyTorch")
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.execv(python, [str(python), *sys.argv])
 
 
