@@ -26,7 +26,8 @@ const WEIGHTS: &str = "model.safetensors";
 pub struct Options {
     /// Threads; 0 takes as many as the machine has. Results do not depend on it.
     pub threads: usize,
-    /// Tokens worked on at a time; 0 chooses by the model's shape. Results depend on it to rounding.
+    /// Tokens trained on, or read by the sampler, at a time; 0 chooses by the model's shape. What is trained depends on it to
+    /// rounding, what is sampled does not.
     pub chunk_tokens: usize,
     /// Compute each layer again in the backward pass instead of remembering it: less memory, a third more work. Results
     /// do not depend on it.

@@ -168,6 +168,8 @@ fn random_schedule(seed: Seed) -> (u64, u64) {
         // A page is some kilobytes: the smallest caches are hard up for room.
         cache_mib: [0, 1, 1][rng.random_range(0..3_usize)],
         no_sharing: rng.random_range(0..6) == 0,
+        // Prompts are read whole, or in pieces beside answers that are being written.
+        chunk_tokens: [0, 7, 40][rng.random_range(0..3_usize)],
         ..Default::default()
     };
     let (mut trainer, sampler) = model.train(options).unwrap();

@@ -95,7 +95,11 @@ impl Core {
             mib => (mib << 20) / page_bytes,
         };
         let pages = pages.clamp(1, MOST_PAGES) as u32;
-        let limits = Limits { pages, reading: (READING_WORK / model.layout.len).clamp(64, 8192), running: 1 << 14 };
+        let reading = match options.chunk_tokens {
+            0 => (READING_WORK / model.layout.len).clamp(64, 8192),
+            n => n,
+        };
+        let limits = Limits { pages, reading, running: 1 << 14 };
         Ok(Arc::new(Core {
             inbox: Mutex::default(),
             engine: Mutex::new(Engine {

@@ -162,6 +162,9 @@ impl CpuDevice {
         for part in parts.iter().map(|p| &step.parts[*p as usize]) {
             let rows = row..row + count(part);
             row = rows.end;
+            if rows.is_empty() {
+                continue; // read in pieces, and not at its end yet
+            }
             let Some(adapter) = set(&self.weights, part.weights).adapter.as_deref() else { continue };
             match all.last_mut().filter(|_| last == Some(part.weights)) {
                 Some(worn) => worn.rows.end = rows.end,
