@@ -79,7 +79,7 @@ fn a_board_is_drawn_for_the_person_who_moves_second() {
     let run = dir.path().join("board");
     trained("tictactoe-blind", &run);
     let moves: String = (1..=3).flat_map(|r| (1..=3).map(move |c| format!("({r}, {c})\n"))).collect();
-    let shown = ok(mage(&["play", "--against", run.to_str().unwrap(), "-n", "1", "--seed", "1"], &moves.repeat(3)));
+    let shown = ok(mage(&["play", "--against", run.to_str().unwrap(), "-n", "1", "--seed", "1"], moves.repeat(3)));
     assert!(shown.contains("Tic-Tac-Toe: 1 episode against") && shown.contains("episode  you"), "{shown}");
 }
 
@@ -126,7 +126,7 @@ fn a_model_learns_from_transcripts_and_bad_ones_are_named() {
         ("{\"messages\": [{\"role\": \"user\", \"content\": \"GO\"}]}", "line 1: no message is from the assistant"),
         (&format!("{}\nnonsense\n", line("GO", "END")), "line 2: expected"),
         (&line("GO", "hello").to_string(), "no word `hello`"),
-        (&line(&"GO ".repeat(300).trim_end().to_owned(), "END").to_string(), "room for 256"),
+        (&line("GO ".repeat(300).trim_end(), "END").to_string(), "room for 256"),
         ("{\"messages\": [{\"role\": \"robot\", \"content\": \"GO\"}]}", "robot"),
     ] {
         let refused = learn(lines, "refused");

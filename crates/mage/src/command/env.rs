@@ -59,7 +59,7 @@ struct ShownSplit {
 #[serde(untagged)]
 enum Ceilings {
     /// Against opponents.
-    Games(OracleReport),
+    Games(Box<OracleReport>),
     /// In a world.
     World(WorldCeilings),
 }
@@ -116,7 +116,7 @@ fn ceilings(factory: &dyn EnvFactory, population: &Population, args: &Show, out:
     let split = args.whom.split();
     let games = out.waiting("working out the ceilings", || factory.oracles(population, split, args.episodes))?;
     if let Some(report) = games {
-        return Ok(Ceilings::Games(report));
+        return Ok(Ceilings::Games(Box::new(report)));
     }
     if let Some(solver) = factory.solver() {
         let of = WorldCeilings::compute(&args.env, solver, population, args.whom.split.as_deref(), out)?;
