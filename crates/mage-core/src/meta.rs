@@ -65,6 +65,8 @@ pub struct MetaEpisode {
     /// Answers to what memory has asked for in the present stage.
     answers: Vec<Answer>,
     open: Option<Call>,
+    /// The settings' hash, where it is known.
+    method: Option<Hash>,
 }
 
 /// What happens when no call is open.
@@ -118,7 +120,15 @@ impl MetaEpisode {
             stage: Stage::Begin,
             answers: Vec::new(),
             open: None,
+            method: None,
         })
+    }
+
+    /// The hash of the settings, from whoever plays many meta-episodes with the same: it is then not worked out for each.
+    #[must_use]
+    pub fn with_method(mut self, method: Hash) -> Self {
+        self.method = Some(method);
+        self
     }
 
     /// The task.
@@ -321,12 +331,13 @@ impl MetaEpisode {
     }
 
     fn record(&self) -> EpisodeRecord {
+        let task = self.task.hash();
         let last_weights = self.calls.iter().rev().find_map(|c| c.answer.weights.clone());
         EpisodeRecord {
             key: RecordKey {
-                panel: Hash::of(&[self.task.hash()]),
-                task: self.task.hash(),
-                method: Hash::of(&*self.settings),
+                panel: Hash::of(&[task]),
+                task,
+                method: self.method.unwrap_or_else(|| Hash::of(&*self.settings)),
                 weights: last_weights.unwrap_or_default(),
                 seed: self.seed,
             },

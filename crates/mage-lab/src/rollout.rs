@@ -149,13 +149,18 @@ impl Rollout {
         mut look: impl FnMut(&MetaEpisode, &mage_core::Call),
     ) -> Result<EpisodeRecord> {
         let (prompts, settings) = (Arc::clone(&self.prompts), Arc::clone(&self.settings));
-        let mut meta = match guard(|| Ok(MetaEpisode::new(task.clone(), env, prompts, settings, seed)?)) {
+        let mut meta = match guard(|| {
+            Ok(MetaEpisode::new(task.clone(), env, prompts, settings, seed)?.with_method(self.method))
+        }) {
             Ok(meta) => meta,
             Err(e) => return Ok(self.failed(task, seed, e.to_string())),
         };
         loop {
             let call = match guard(|| Ok(meta.advance()?)) {
-                Ok(Next::Done(record)) => return Ok(EpisodeRecord { key: self.key(task, seed), ..*record }),
+                Ok(Next::Done(mut record)) => {
+                    record.key.weights.clone_from(&self.label);
+                    return Ok(*record);
+                }
                 Ok(Next::Call(call)) => call,
                 Err(e) => return Ok(self.failed(task, seed, e.to_string())),
             };

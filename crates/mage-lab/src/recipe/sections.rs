@@ -46,7 +46,7 @@ section! {
 section! {
     /// The model: a checkpoint, or a new one of the given shape.
     Model {
-        /// A Qwen3 checkpoint: a folder, or org/name[@revision] on the Hub. Empty: a new model, with the shape below and the environment's compact words.
+        /// A Qwen3 checkpoint: a folder, or `org/name@revision` on the Hub. Empty: a new model, with the shape below and the environment's compact words.
         path: String = String::new(),
         /// Numbers per token between layers.
         hidden_size: usize = 32,
