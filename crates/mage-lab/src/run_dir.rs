@@ -116,12 +116,11 @@ fn write_population(run: &Path, population: &Population) -> Result<()> {
 impl RunDir {
     /// A new run. The directory must not exist, or be empty.
     pub fn create(path: &Path, recipe: &Recipe, population: &Population) -> Result<Self> {
-        let taken = path.exists() && fs::read_dir(path).map_err(Error::io(path))?.next().is_some();
-        if taken {
+        if path.exists() && !hardly_begun(path)? {
             let problem = "there is something in it already; choose another directory, or continue it with --resume";
             return Err(Error::Run { path: path.to_owned(), problem: problem.to_owned() });
         }
-        for folder in ["checkpoints", "episodes", "logs", "tensorboard"] {
+        for folder in FOLDERS {
             let folder = path.join(folder);
             fs::create_dir_all(&folder).map_err(Error::io(&folder))?;
         }
@@ -349,6 +348,27 @@ fn verify(path: &Path) -> Result<Progress> {
     let file = path.join("progress.json");
     let text = fs::read(&file).map_err(Error::io(&file))?;
     serde_json::from_slice(&text).map_err(|e| damaged(&file, &format!("it cannot be read ({e})")))
+}
+
+const FOLDERS: [&str; 4] = ["checkpoints", "episodes", "logs", "tensorboard"];
+
+/// Whether a directory is empty, or holds nothing but what a run makes before its recipe is in place: then whoever made it
+/// was stopped at once, and nothing is lost by beginning anew.
+fn hardly_begun(path: &Path) -> Result<bool> {
+    for entry in fs::read_dir(path).map_err(Error::io(path))? {
+        let entry = entry.map_err(Error::io(path))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let empty = || Ok::<_, Error>(fs::read_dir(entry.path()).map_err(Error::io(path))?.next().is_none());
+        let unfinished = |file| name == file || name.strip_prefix(file) == Some(".unfinished");
+        let ours = match FOLDERS.contains(&name.as_str()) {
+            true => entry.path().is_dir() && empty()?,
+            false => unfinished(POPULATION) || name.strip_prefix(RECIPE) == Some(".unfinished"),
+        };
+        if !ours {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {

@@ -57,7 +57,7 @@ pub(crate) enum Command {
     Ctrl-C once stops after the current update and saves; twice stops at once. Both can be resumed.")]
 pub(crate) struct Train {
     /// Embedded recipes, methods and TOML files (`mage recipe list`)
-    #[arg(value_name = "RECIPE", default_value = "kuhn")]
+    #[arg(value_name = "RECIPE", default_value = "kuhn", conflicts_with = "resume")]
     pub(crate) recipes: Vec<String>,
     /// Change one key (`mage recipe explain` lists them)
     #[arg(long, value_name = "KEY=VALUE")]

@@ -17,6 +17,12 @@ fn sokoban_is_played_in_turns_of_moves() {
     assert!(stdout(&long).contains("too much for one turn: up to 3 of up, down"), "{}", stdout(&long));
 }
 
+#[test]
+fn standing_still_is_a_move() {
+    let output = mage_with_input(&["play", "sokoban", "--seed", "3", "--episodes", "1"], "still\nup still\nq\n");
+    assert!(output.status.success() && !stdout(&output).contains("not possible"), "{}", stdout(&output));
+}
+
 /// A level with everything that can stand in a room, played with other turns than usual.
 #[test]
 fn the_rules_explain_every_sign_that_is_drawn_and_the_turns_there_are() {

@@ -124,9 +124,8 @@ fn a_run_killed_at_any_moment_goes_on_as_if_nothing_had_happened() {
                     kills += 1;
                 }
             }
-            // Killed before there was a run: it is started again.
+            // Killed before there was a run: it is started again, in whatever was left.
             if !path.join("recipe.resolved.toml").exists() {
-                let _ = fs::remove_dir_all(&path);
                 command = train(&path, &[]);
             } else {
                 command = resume(&path, &[]);
@@ -218,4 +217,66 @@ fn recipes_can_be_listed_shown_and_explained() {
     let output = mage(&["recipe", "show", "--set", "optim.updatse=3"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("did you mean `optim.updates`"));
+}
+
+#[test]
+fn what_a_resumed_run_is_asked_to_change_is_refused_and_harms_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    ok(&mut train(&run, &[]));
+    let before = fs::read(run.join("recipe.resolved.toml")).unwrap();
+    assert!(refused(mage(&["train", "lamer", "--resume"]).arg(&run)).contains("cannot be used with"));
+    let text = refused(&mut resume(&run, &["--force", "--set", "model.hidden_size=24"]));
+    assert!(text.contains("config.json"), "{text}");
+    assert!(before == fs::read(run.join("recipe.resolved.toml")).unwrap(), "the recipe that fits is gone");
+    // How many threads there are changes nothing, so it may change.
+    ok(&mut resume(&run, &["--threads", "1"]));
+}
+
+#[test]
+fn the_best_weights_are_kept_wherever_they_were_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    ok(&mut train(&run, &["--set", "eval.every=1", "--set", "checkpoint.every=100", "--set", "checkpoint.keep=1"]));
+    let progress = fs::read(run.join("checkpoints/000006/progress.json")).unwrap();
+    let progress: serde_json::Value = serde_json::from_slice(&progress).unwrap();
+    let best = progress["best"][0].as_u64().unwrap();
+    assert!(run.join(format!("checkpoints/{best:06}/model.safetensors")).exists(), "{progress}");
+}
+
+#[test]
+fn a_directory_that_holds_somebody_elses_files_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    // As a run leaves it that is killed at once: it can be begun.
+    fs::create_dir_all(run.join("checkpoints")).unwrap();
+    fs::write(run.join("population.toml.unfinished"), "half").unwrap();
+    ok(&mut train(&run, &[]));
+    let other = dir.path().join("other");
+    fs::create_dir_all(other.join("logs")).unwrap();
+    fs::write(other.join("logs/diary.txt"), "dear diary").unwrap();
+    assert!(refused(&mut train(&other, &[])).contains("something in it already"));
+}
+
+#[cfg(unix)]
+#[test]
+fn stopped_by_ctrl_c_it_goes_on_as_if_nothing_had_happened_ahead_or_not() {
+    let dir = tempfile::tempdir().unwrap();
+    for overlap in ["false", "true"] {
+        let overlap = format!("rollout.overlap={overlap}");
+        let more = ["--set", &overlap, "--set", "optim.updates=6", "--set", "checkpoint.every=4"];
+        let (whole, cut) = (dir.path().join(format!("{overlap}-whole")), dir.path().join(format!("{overlap}-cut")));
+        ok(&mut train(&whole, &more));
+        let mut child = train(&cut, &more).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // Somewhere in the middle; a run that was faster than this test has nothing to show and passes all the same.
+        while !fs::read_to_string(cut.join("metrics.jsonl")).is_ok_and(|m| m.lines().count() >= 2) {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        assert!(sent.success() && child.wait().unwrap().success());
+        ok(&mut resume(&cut, &[]));
+        assert!(result(&whole) == result(&cut), "{overlap}");
+    }
 }

@@ -134,6 +134,11 @@ impl Env for SokobanWorld {
         Step { observation: self.observe(), reward: reward as f32, valid: wishes.is_some() && playing, end: self.end }
     }
 
+    /// Standing still can be said too; it is not among the turns worth listing.
+    fn allows(&self, action: &str) -> bool {
+        self.end.is_none() && matches!(self.parse(action), ParsedAction::Act(_))
+    }
+
     fn legal(&self) -> Option<Vec<String>> {
         if self.end.is_some() { Some(Vec::new()) } else { all_turns(self.settings.moves_per_turn) }
     }

@@ -115,12 +115,14 @@ struct Replay {
 /// Recorded scores are rounded to four places.
 const SCORE_TOLERANCE: f64 = 5e-4;
 
-/// The final page with its score blanked out, and nothing else that looks like it.
-fn without_score(page: &str, total: f64) -> String {
+/// The final page with its score blanked out: the first number after the words that announce it.
+fn without_score(page: &str) -> String {
     const BEFORE: &str = "max 1.0)";
-    let at = page.find(BEFORE).map_or(0, |i| i + BEFORE.len());
+    let at = page.find(BEFORE).map_or(page.len(), |i| i + BEFORE.len());
     let (head, tail) = page.split_at(at);
-    format!("{head}{}", tail.replacen(&super::python::float(total), "SCORE", 1))
+    let from = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
+    let number = tail[from..].find(|c: char| !(c.is_ascii_digit() || "e.-+".contains(c))).unwrap_or(tail.len() - from);
+    format!("{head}{}SCORE{}", &tail[..from], &tail[from + number..])
 }
 
 impl Replay {
@@ -194,15 +196,17 @@ impl Replay {
             Some(parts) => self.parts(&place, parts, &score),
             None => self.report.skip("partial scores of purchases without `verbose`"),
         }
-        if recorded_kind.is_none_or(|kind| kind == score.kind) {
+        if recorded_kind == Some(score.kind) {
             self.report.compare("pages", place, step.obs.as_str(), page.as_str());
             if let Some(reward) = step.reward {
                 self.report.compare("rewards", place, &reward, &score.total);
             }
         } else {
-            self.report.skip("scores where the noun rule judges the kind of product otherwise");
-            let expected = without_score(&step.obs, step.reward.unwrap_or(0.0));
-            let actual = without_score(&page, score.total);
+            self.report.skip(match recorded_kind {
+                Some(_) => "scores where the noun rule judges the kind of product otherwise",
+                None => "scores without the recorded kind of product (`r_type`)",
+            });
+            let (expected, actual) = (without_score(&step.obs), without_score(&page));
             self.report.compare("pages but for the score", place, expected.as_str(), actual.as_str());
         }
     }

@@ -95,6 +95,7 @@ impl Training {
         let written = RunDir::recipe(dir)?;
         let mut run = RunDir::open(dir)?;
         let mut changed = differences(&written, &recipe);
+        changed.retain(|(key, ..)| key != "engine.threads"); // nothing depends on it
         if !run.has_population(&setting.population)? {
             changed.push((
                 "the population's file".to_owned(),
@@ -111,9 +112,6 @@ impl Training {
             );
             return Err(Error::Run { path: dir.to_owned(), problem });
         }
-        if !changed.is_empty() {
-            run.replace_recipe(&recipe, &setting.population)?;
-        }
         let schema = setting.factory.schema();
         let mut parts = Parts::new(&recipe, &setting, &schema)?;
         let found = run.rewind(|text| each(Event::Warning { text }))?;
@@ -124,6 +122,10 @@ impl Training {
                 progress
             }
         };
+        // Only now: a recipe that cannot go on from here must not take the place of the one that can.
+        if !changed.is_empty() {
+            run.replace_recipe(&recipe, &setting.population)?;
+        }
         Self::assemble(recipe, setting, schema, parts, run, progress, stop)
     }
 
@@ -196,7 +198,10 @@ impl Training {
         }
         while self.progress.update < self.recipe.optim.updates {
             if self.stop.load(Ordering::Relaxed) > 0 {
-                self.save(each)?;
+                // A batch gathered ahead belongs to weights from before: then the last checkpoint is where to go on.
+                if self.ahead.is_none() {
+                    self.save(each)?;
+                }
                 return Ok(self.outcome(started, None, None));
             }
             self.update(each)?;
@@ -274,11 +279,14 @@ impl Training {
         Ok(judgement)
     }
 
-    fn note_best(&mut self, judgement: &Judgement) {
+    /// Whether this is the best so far.
+    fn note_best(&mut self, judgement: &Judgement) -> bool {
         let score = judgement.score.last().map_or(f64::NEG_INFINITY, |e| e.mean);
-        if self.progress.best.is_none_or(|(_, best)| score > best) {
+        let better = self.progress.best.is_none_or(|(_, best)| score > best);
+        if better {
             self.progress.best = Some((self.progress.update, score));
         }
+        better
     }
 
     fn save(&mut self, each: &mut dyn FnMut(Event)) -> Result<()> {
@@ -359,10 +367,14 @@ impl Training {
         let judged = Instant::now();
         let last = self.progress.update == self.recipe.optim.updates;
         let due = |every: u64| every > 0 && self.progress.update.is_multiple_of(every);
-        let (evaluate, checkpoint) = (due(self.recipe.eval.every) && !last, due(self.recipe.checkpoint.every) || last);
+        let evaluate = due(self.recipe.eval.every) && !last;
+        let mut checkpoint = due(self.recipe.checkpoint.every) || last;
         if evaluate {
             let judgement = self.judge(self.recipe.eval.tasks, true, each)?;
-            self.note_best(&judgement);
+            // The best is kept, so it must be there; a batch gathered ahead forbids a checkpoint here.
+            if checkpoint || self.ahead.is_none() {
+                checkpoint |= self.note_best(&judgement);
+            }
             add_judgement(&mut metrics, &judgement);
         }
         let judging = judged.elapsed();

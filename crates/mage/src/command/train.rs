@@ -53,8 +53,12 @@ pub(crate) fn run(app: &App, args: &Train, out: &Output) -> anyhow::Result<()> {
     }
     if outcome.after.is_none() {
         let (done, of) = (outcome.updates, outcome.of);
+        let where_to = match outcome.before {
+            None => "stopped in the warm start, which will begin again".to_owned(),
+            Some(_) => format!("stopped after {done} of {of} updates, saved"),
+        };
         return out.line(format!(
-            "stopped after {done} of {of} updates, saved; go on with {}",
+            "{where_to}; go on with {}",
             styled(BOLD, format!("mage train --resume {}", dir.display()))
         ));
     }
