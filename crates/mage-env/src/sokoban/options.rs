@@ -135,7 +135,7 @@ impl SokobanOptions {
     }
 
     /// How many turns an episode has unless somebody says otherwise: enough for the longest solution a generated room may
-    /// have, seven turns of three moves in the paper; with level files, enough for [`LEVEL_BUDGET`] moves.
+    /// have, seven turns of three moves in the paper; with level files, enough for the moves such levels take.
     pub fn max_turns(&self) -> u32 {
         let moves = self.budget.unwrap_or(if self.levels.is_some() { LEVEL_BUDGET } else { self.max_solution });
         moves.div_ceil(self.moves_per_turn.max(1) as u32).max(1)
