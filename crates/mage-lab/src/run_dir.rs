@@ -355,14 +355,14 @@ const FOLDERS: [&str; 4] = ["checkpoints", "episodes", "logs", "tensorboard"];
 /// Whether a directory is empty, or holds nothing but what a run makes before its recipe is in place: then whoever made it
 /// was stopped at once, and nothing is lost by beginning anew.
 fn hardly_begun(path: &Path) -> Result<bool> {
+    let early = [POPULATION.to_owned(), format!("{POPULATION}.unfinished"), format!("{RECIPE}.unfinished")];
     for entry in fs::read_dir(path).map_err(Error::io(path))? {
         let entry = entry.map_err(Error::io(path))?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let empty = || Ok::<_, Error>(fs::read_dir(entry.path()).map_err(Error::io(path))?.next().is_none());
-        let unfinished = |file| name == file || name.strip_prefix(file) == Some(".unfinished");
         let ours = match FOLDERS.contains(&name.as_str()) {
             true => entry.path().is_dir() && empty()?,
-            false => unfinished(POPULATION) || name.strip_prefix(RECIPE) == Some(".unfinished"),
+            false => early.contains(&name),
         };
         if !ours {
             return Ok(false);

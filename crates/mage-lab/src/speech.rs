@@ -77,22 +77,24 @@ impl Speech {
 
     /// An answer's tokens as the model would write them, the end included where it has one: for imitation.
     pub fn answer_tokens(&self, request: &Request, text: &str) -> Result<Vec<u32>> {
-        let mut tokens = match self.size {
-            Size::Compact => self.compact_words(text).collect(),
-            Size::Full => self.renderer.encode(text)?,
-        };
+        let mut tokens = self.said(text)?;
         if !self.ends_by_itself(request) {
             tokens.push(self.end);
         }
         Ok(tokens)
     }
 
+    /// A text's tokens, in the model's own words.
+    fn said(&self, text: &str) -> Result<Vec<u32>> {
+        match self.size {
+            Size::Compact => Ok(self.compact_words(text).collect()),
+            Size::Full => Ok(self.renderer.encode(text)?),
+        }
+    }
+
     /// What somebody said, as a model would say it and end.
     pub(crate) fn spoken(&self, text: &str) -> Result<Vec<u32>> {
-        let mut tokens = match self.size {
-            Size::Compact => self.compact_words(text).collect(),
-            Size::Full => self.renderer.encode(text)?,
-        };
+        let mut tokens = self.said(text)?;
         tokens.push(self.end);
         Ok(tokens)
     }

@@ -74,16 +74,6 @@ impl Transcripts {
         Ok(Transcripts { answers })
     }
 
-    /// How many answers there are to learn.
-    pub fn len(&self) -> usize {
-        self.answers.len()
-    }
-
-    /// Whether there are none; a file without answers is refused, so never.
-    pub fn is_empty(&self) -> bool {
-        self.answers.is_empty()
-    }
-
     /// The answers of a step: all in turn, in an order that is new each time round.
     pub(crate) fn batch(&self, step: u64, count: usize, seed: Seed) -> TokenForest {
         let all = self.answers.len() as u64;

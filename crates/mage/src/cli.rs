@@ -47,6 +47,29 @@ pub(crate) enum Command {
     Completions(Completions),
 }
 
+/// What is changed in a recipe.
+#[derive(Debug, Args)]
+pub(crate) struct Changes {
+    /// Change one key (`mage recipe explain` lists them)
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Where all random numbers start; short for --set seed=N
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// Threads, 0 for all; short for --set engine.threads=N. Results do not depend on it
+    #[arg(long)]
+    pub(crate) threads: Option<usize>,
+}
+
+impl Changes {
+    /// All of it as settings.
+    pub(crate) fn settings(&self) -> Vec<String> {
+        let seed = self.seed.map(|s| format!("seed={s}"));
+        let threads = self.threads.map(|t| format!("engine.threads={t}"));
+        self.set.iter().cloned().chain(seed).chain(threads).collect()
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = "Recipes and methods are put together left to right; later ones win:\n\
     \n  mage train                              Kuhn poker, MAGE, two cores, minutes\
@@ -59,15 +82,8 @@ pub(crate) struct Train {
     /// Embedded recipes, methods and TOML files (`mage recipe list`)
     #[arg(value_name = "RECIPE", default_value = "kuhn", conflicts_with = "resume")]
     pub(crate) recipes: Vec<String>,
-    /// Change one key (`mage recipe explain` lists them)
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub(crate) set: Vec<String>,
-    /// Where all random numbers start; short for --set seed=N
-    #[arg(long)]
-    pub(crate) seed: Option<u64>,
-    /// Threads, 0 for all; short for --set engine.threads=N. Results do not depend on it
-    #[arg(long)]
-    pub(crate) threads: Option<usize>,
+    #[command(flatten)]
+    pub(crate) changes: Changes,
     /// The run directory; runs/RECIPE-N when left out
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
@@ -98,15 +114,8 @@ pub(crate) struct Warmstart {
     /// Conversations to learn from instead of generated play; short for --set warmstart.transcripts=FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) transcripts: Option<String>,
-    /// Change one key (`mage recipe explain` lists them)
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub(crate) set: Vec<String>,
-    /// Where all random numbers start; short for --set seed=N
-    #[arg(long)]
-    pub(crate) seed: Option<u64>,
-    /// Threads, 0 for all; short for --set engine.threads=N. Results do not depend on it
-    #[arg(long)]
-    pub(crate) threads: Option<usize>,
+    #[command(flatten)]
+    pub(crate) changes: Changes,
 }
 
 #[derive(Debug, Args)]

@@ -79,9 +79,7 @@ pub(super) fn stop_on_ctrl_c(says: &'static str) -> anyhow::Result<Arc<AtomicU8>
 
 /// The recipe of a new run, or that of the run to be resumed with what the user changes.
 fn recipe(args: &Train) -> anyhow::Result<Recipe> {
-    let mut set = args.set.clone();
-    set.extend(args.seed.map(|s| format!("seed={s}")));
-    set.extend(args.threads.map(|t| format!("engine.threads={t}")));
+    let set = args.changes.settings();
     let Some(dir) = &args.resume else { return compose(&args.recipes, &set) };
     let written = RunDir::recipe(dir).map_err(usage)?;
     let mut composer = mage_lab::recipe::Composer::new();

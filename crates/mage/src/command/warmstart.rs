@@ -13,9 +13,7 @@ use crate::{
 use mage_lab::train::warm_start;
 
 pub(crate) fn run(app: &App, args: &Warmstart, out: &Output) -> anyhow::Result<()> {
-    let mut set = args.set.clone();
-    set.extend(args.seed.map(|s| format!("seed={s}")));
-    set.extend(args.threads.map(|t| format!("engine.threads={t}")));
+    let mut set = args.changes.settings();
     // A path is text, whatever it looks like.
     set.extend(args.transcripts.as_ref().map(|f| format!("warmstart.transcripts={}", serde_json::json!(f))));
     let recipe = compose(&args.recipes, &set)?;
