@@ -5,6 +5,7 @@ use mage_engine::{
 };
 use mage_env::Seed;
 use mage_native::{Config, NativeModel, NativeSampler, Options};
+use std::task::{Context, Waker};
 
 fn config() -> Config {
     Config {
@@ -64,6 +65,35 @@ fn odd_requests_are_refused_with_reasons() {
 }
 
 #[test]
+fn weights_that_give_no_numbers_are_an_error_everywhere() {
+    let model = || NativeModel::new(config(), 1e15, Seed::new(2), None).unwrap();
+    let sampler = model().sampler(Options::default()).unwrap();
+    let said = refusal(&sampler, request(5, 3, 1));
+    assert!(said.contains("policy") && said.contains("earlier checkpoint"), "{said}");
+    assert_eq!(sampler.generate(&request(5, 3, 1), |_| ()).unwrap_err().to_string(), said);
+    let score = ScoreRequest { tokens: vec![1, 2, 3], from: 1, ..Default::default() };
+    assert_eq!(block_on(sampler.score(score.clone())).unwrap_err().to_string(), said);
+    assert_eq!(sampler.score_all(&[score]).unwrap_err().to_string(), said);
+    let mut stream = sampler.stream(request(5, 3, 1)).unwrap();
+    assert_eq!(block_on(stream.next()), None);
+    assert_eq!(block_on(stream.finish()).unwrap_err().to_string(), said);
+}
+
+#[test]
+fn what_the_machine_cannot_do_is_refused() {
+    let refusal = |options: Options| {
+        let model = NativeModel::new(config(), 0.3, Seed::new(2), None).unwrap();
+        model.sampler(options).err().unwrap().to_string()
+    };
+    let said = refusal(Options { threads: 100_000, ..Default::default() });
+    assert!(said.starts_with("threads") && said.contains("1024"), "{said}");
+    for cache_mib in [1 << 40, usize::MAX] {
+        let said = refusal(Options { cache_mib, ..Default::default() });
+        assert!(said.starts_with("cache_mib") && said.contains("free"), "{said}");
+    }
+}
+
+#[test]
 fn a_full_cache_delays_but_loses_nothing() {
     let sampler = sampler();
     // Forty times 400 tokens and more do not fit into 8192.
@@ -77,6 +107,55 @@ fn a_full_cache_delays_but_loses_nothing() {
     let stats = sampler.stats();
     assert!(stats.set_back > 0 && stats.evicted_pages > 0, "{stats:?}");
     assert_eq!((stats.finished, stats.pages), (40, 512));
+}
+
+fn sampler_for(queue: usize) -> NativeSampler {
+    let model = NativeModel::new(config(), 0.3, Seed::new(2), None).unwrap();
+    model.sampler(Options { threads: 2, queue, ..Default::default() }).unwrap()
+}
+
+#[test]
+fn beyond_the_queue_requests_wait_with_whoever_asked() {
+    let sampler = sampler_for(4);
+    let requests: Vec<SampleRequest> = (0..50).map(|i| request(10, 20, i)).collect();
+    let mut futures: Vec<_> = requests.iter().map(|r| sampler.sample(r.clone())).collect();
+    // Nobody looks at the others: four are inside, and this one comes in when there is room.
+    let last = block_on(futures.pop().unwrap()).unwrap();
+    assert!(last == sampler.generate(&requests[49], |_| ()).unwrap());
+    assert!(sampler.stats().finished <= 5, "{:?}", sampler.stats());
+    drop(futures.drain(..10)); // four that were inside, and some that never were
+    for (r, future) in requests[10..49].iter().zip(futures).rev() {
+        assert!(block_on(future).unwrap() == sampler.generate(r, |_| ()).unwrap());
+    }
+    // All at once, and streams and scores like the rest.
+    let mut answers = 0;
+    let futures = requests.iter().map(|r| sampler.sample(r.clone()));
+    for_each_in_flight(futures, 50, |_, s| answers += usize::from(s.is_ok()));
+    assert_eq!(answers, 50);
+    let mut streams: Vec<_> = requests[..9].iter().map(|r| sampler.stream(r.clone()).unwrap()).collect();
+    let score = ScoreRequest { tokens: vec![1, 2, 3], from: 1, ..Default::default() };
+    assert_eq!(block_on(sampler.score(score)).unwrap().logprobs.len(), 2);
+    let mut seen = Vec::new();
+    while let Some(token) = block_on(streams[8].next()) {
+        seen.push(token);
+    }
+    assert_eq!(seen, sampler.generate(&requests[8], |_| ()).unwrap().tokens);
+}
+
+#[test]
+fn one_who_is_called_and_does_not_come_holds_nobody_up() {
+    let sampler = sampler_for(1);
+    let mut context = Context::from_waker(Waker::noop());
+    let inside = sampler.sample(request(10, 200, 1));
+    let mut outside: Vec<_> = (0..5).map(|i| sampler.sample(request(10, 5, i))).collect();
+    for future in &mut outside {
+        // Some may come in, if the first is that fast; nobody looks at any of them again.
+        let _ = future.as_mut().poll(&mut context);
+    }
+    assert!(block_on(sampler.sample(request(10, 5, 9))).is_ok());
+    assert!(block_on(inside).is_ok());
+    drop(outside);
+    assert!(block_on(sampler.sample(request(10, 5, 10))).is_ok());
 }
 
 #[test]

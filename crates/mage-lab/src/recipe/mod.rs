@@ -22,6 +22,7 @@ use crate::{Error, Result};
 use mage_core::{Method, Penalty, Rewards, Settings, prompt::Size};
 use mage_engine::{Decay, EntropyTerm, KlTerm, Loss, Objective, OptimStep, Schedule, TokenClass};
 use mage_env::Schema;
+use mage_native::Options;
 use serde::{Deserialize, Serialize};
 
 /// The class of an action's tokens in losses.
@@ -90,6 +91,10 @@ impl Recipe {
         ];
         if let Some((key, _)) = at_least_one.into_iter().find(|(_, v)| *v == 0) {
             return wrong(key, "0 would be none; give at least 1".to_owned());
+        }
+        if self.engine.threads > Options::MOST_THREADS {
+            let problem = format!("{} are more than {}; 0 takes all cores", self.engine.threads, Options::MOST_THREADS);
+            return wrong("engine.threads", problem);
         }
         let shares = [
             ("warmstart.uniform", self.warmstart.uniform),
