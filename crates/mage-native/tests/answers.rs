@@ -4,7 +4,7 @@ use mage_engine::{
     ActionSet, FinishReason, SampleRequest, Sampler, SamplingParams, ScoreRequest, block_on, for_each_in_flight,
 };
 use mage_env::Seed;
-use mage_native::{Config, NativeModel, NativeSampler, Options};
+use mage_native::{Config, NativeModel, NativeSampler, NumberFormat, Options};
 use std::task::{Context, Waker};
 
 fn config() -> Config {
@@ -66,8 +66,17 @@ fn odd_requests_are_refused_with_reasons() {
 
 #[test]
 fn weights_that_give_no_numbers_are_an_error_everywhere() {
-    let model = || NativeModel::new(config(), 1e15, Seed::new(2), None).unwrap();
-    let sampler = model().sampler(Options::default()).unwrap();
+    // Each number is one; the logits they make are not.
+    let dir = tempfile::tempdir().unwrap();
+    NativeModel::new(config(), 100.0, Seed::new(2), None).unwrap().save(dir.path(), NumberFormat::F32).unwrap();
+    let path = dir.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let data = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..data]).unwrap();
+    let place = |i: usize| data + header["model.norm.weight"]["data_offsets"][i].as_u64().unwrap() as usize;
+    bytes[place(0)..place(1)].chunks_exact_mut(4).for_each(|x| x.copy_from_slice(&1e38_f32.to_le_bytes()));
+    std::fs::write(&path, bytes).unwrap();
+    let sampler = NativeModel::open(dir.path()).unwrap().sampler(Options::default()).unwrap();
     let said = refusal(&sampler, request(5, 3, 1));
     assert!(said.contains("policy") && said.contains("earlier checkpoint"), "{said}");
     assert_eq!(sampler.generate(&request(5, 3, 1), |_| ()).unwrap_err().to_string(), said);
