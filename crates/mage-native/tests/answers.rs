@@ -245,5 +245,6 @@ fn memory_stays_flat_over_a_million_requests() {
     let before = resident_kib();
     go(50_000, 1_000_000);
     let after = resident_kib();
+    eprintln!("{before} KiB before a million requests, {after} after");
     assert!(after < before + 4096, "{before} KiB before, {after} after");
 }

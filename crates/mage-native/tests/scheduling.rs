@@ -11,9 +11,8 @@ use mage_native::{
 };
 use rand::RngExt;
 use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 /// Four control words and w0 to w18.
 const VOCABULARY: usize = 23;
@@ -106,7 +105,6 @@ fn request(rng: &mut Rng, names: &[AdapterName]) -> SampleRequest {
         // A word, or the end of one and the start of another.
         stop_texts: if rng.random_range(0..3) == 0 { vec!["w9".to_owned(), "1 w1".to_owned()] } else { vec![] },
         seed: rng.random(),
-        ..Default::default()
     };
     let thinking = if rng.random() { Some(2) } else { None };
     let set = || ActionSet::new([vec![3, 4], vec![3, 5, 6], vec![9]], Some(22), thinking).unwrap();
@@ -132,8 +130,6 @@ fn score_request(rng: &mut Rng, names: &[AdapterName]) -> ScoreRequest {
 
 enum Asked<'a> {
     Sample(SampleRequest, BoxFuture<'a, Result<Sample>>),
-    /// With the tokens seen so far.
-    Stream(SampleRequest, TokenStream, Vec<u32>),
     Score(ScoreRequest, BoxFuture<'a, Result<Scores>>),
 }
 
@@ -142,48 +138,29 @@ enum Answered {
     Score(ScoreRequest, Scores),
 }
 
-impl<'a> Asked<'a> {
-    fn new(rng: &mut Rng, names: &[AdapterName], sampler: &'a NativeSampler) -> Self {
-        match rng.random_range(0..8) {
-            0 | 1 => {
-                let r = score_request(rng, names);
-                Asked::Score(r.clone(), sampler.score(r))
-            }
-            2 | 3 => {
-                let r = request(rng, names);
-                Asked::Stream(r.clone(), sampler.stream(r).unwrap(), Vec::new())
-            }
-            _ => {
-                let r = request(rng, names);
-                Asked::Sample(r.clone(), sampler.sample(r))
-            }
-        }
+/// The answer of a stream, read as it comes.
+async fn read(mut stream: TokenStream) -> Result<Sample> {
+    let mut seen = Vec::new();
+    while let Some(token) = stream.next().await {
+        seen.push(token);
     }
+    let whole = stream.finish().await?;
+    assert_eq!(seen, whole.tokens, "a stream shows what its sample holds");
+    Ok(whole)
+}
 
-    fn poll(self, context: &mut Context<'_>) -> std::result::Result<Answered, Self> {
-        match self {
-            Asked::Sample(r, mut f) => match f.as_mut().poll(context) {
-                Poll::Ready(s) => Ok(Answered::Sample(r, s.unwrap())),
-                Poll::Pending => Err(Asked::Sample(r, f)),
-            },
-            Asked::Score(r, mut f) => match f.as_mut().poll(context) {
-                Poll::Ready(s) => Ok(Answered::Score(r, s.unwrap())),
-                Poll::Pending => Err(Asked::Score(r, f)),
-            },
-            Asked::Stream(r, mut stream, mut seen) => loop {
-                let next = pin!(stream.next()).poll(context);
-                match next {
-                    Poll::Ready(Some(token)) => seen.push(token),
-                    Poll::Ready(None) => {
-                        let whole = block_on(stream.finish()).unwrap();
-                        assert_eq!(seen, whole.tokens, "a stream shows what its sample holds");
-                        return Ok(Answered::Sample(r, whole));
-                    }
-                    Poll::Pending => return Err(Asked::Stream(r, stream, seen)),
-                }
-            },
-        }
+fn ask<'a>(rng: &mut Rng, names: &[AdapterName], sampler: &'a NativeSampler, happened: &mut Happened) -> Asked<'a> {
+    if rng.random_range(0..4) == 0 {
+        let r = score_request(rng, names);
+        happened.masked_scores += u64::from(r.allowed.iter().any(Option::is_some));
+        return Asked::Score(r.clone(), sampler.score(r));
     }
+    let r = request(rng, names);
+    if rng.random_range(0..3) == 0 {
+        happened.streams += 1;
+        return Asked::Sample(r.clone(), Box::pin(read(sampler.stream(r).unwrap())));
+    }
+    Asked::Sample(r.clone(), sampler.sample(r))
 }
 
 /// Waits until at least one of the requests is answered and takes all that are.
@@ -192,9 +169,15 @@ fn some_answers(pending: &mut Vec<Asked<'_>>) -> Vec<Answered> {
         let mut done = Vec::new();
         let mut left = Vec::new();
         for asked in pending.drain(..) {
-            match asked.poll(context) {
-                Ok(answered) => done.push(answered),
-                Err(asked) => left.push(asked),
+            match asked {
+                Asked::Sample(r, mut f) => match f.as_mut().poll(context) {
+                    Poll::Ready(s) => done.push(Answered::Sample(r, s.unwrap())),
+                    Poll::Pending => left.push(Asked::Sample(r, f)),
+                },
+                Asked::Score(r, mut f) => match f.as_mut().poll(context) {
+                    Poll::Ready(s) => done.push(Answered::Score(r, s.unwrap())),
+                    Poll::Pending => left.push(Asked::Score(r, f)),
+                },
             }
         }
         *pending = left;
@@ -235,14 +218,6 @@ struct Happened {
 }
 
 impl Happened {
-    fn asked(&mut self, asked: &Asked<'_>) {
-        match asked {
-            Asked::Stream(..) => self.streams += 1,
-            Asked::Score(r, _) => self.masked_scores += u64::from(r.allowed.iter().any(Option::is_some)),
-            Asked::Sample(..) => {}
-        }
-    }
-
     fn answered(&mut self, answered: &Answered) {
         let Answered::Sample(r, s) = answered else { return };
         let by_id = s.tokens.last().is_some_and(|t| r.params.stop_ids.contains(t));
@@ -307,8 +282,7 @@ fn random_schedule(seed: Seed) -> Happened {
     while to_come > 0 || !pending.is_empty() {
         for _ in 0..rng.random_range(0..30_usize).min(to_come) {
             to_come -= 1;
-            pending.push(Asked::new(&mut rng, &names, &sampler));
-            happened.asked(&pending[pending.len() - 1]);
+            pending.push(ask(&mut rng, &names, &sampler, &mut happened));
         }
         if rng.random_range(0..4) == 0 && !pending.is_empty() {
             pending.swap_remove(rng.random_range(0..pending.len())); // nobody waits for this one any more

@@ -145,7 +145,7 @@ impl Core {
     ) -> Pending {
         let ticket = Ticket::new(streams);
         let submission = Submission { what, id, weights, ticket: Arc::clone(&ticket) };
-        let outside = self.enter(submission, &mut None, None).err();
+        let outside = self.enter(submission, &mut None, None);
         Pending::new(Arc::clone(self), ticket, outside)
     }
 
@@ -156,14 +156,14 @@ impl Core {
         submission: Submission,
         place: &mut Option<u64>,
         waker: Option<&Waker>,
-    ) -> std::result::Result<(), Submission> {
+    ) -> Option<Submission> {
         let mut inbox = locked(&self.inbox);
         if inbox.door.enter(submission.tokens(), place, waker) {
             inbox.new.push(submission);
             self.wake(inbox);
-            Ok(())
+            None
         } else {
-            Err(submission)
+            Some(submission)
         }
     }
 

@@ -95,7 +95,7 @@ impl Pending {
     /// Hands the request in, if that has not been done.
     fn poll_enter(&mut self, context: &Context<'_>) -> Poll<()> {
         if let Some(request) = self.outside.take() {
-            self.outside = self.core.enter(request, &mut self.place, Some(context.waker())).err();
+            self.outside = self.core.enter(request, &mut self.place, Some(context.waker()));
         }
         if self.outside.is_some() { Poll::Pending } else { Poll::Ready(()) }
     }
