@@ -2,12 +2,16 @@
 //!
 //! In a folder of that name, where there is one; else on the Hugging Face Hub, by way of the cache that its other clients
 //! use too. `HF_HOME` and `HF_HUB_CACHE` say where that is, `HF_TOKEN` opens private models, `HF_HUB_OFFLINE` keeps to
-//! what is in the cache, `HF_ENDPOINT` names another hub.
+//! what is in the cache, `HF_ENDPOINT` names another hub, `HF_HUB_ETAG_TIMEOUT` says how many seconds that may take to
+//! answer before the cache has to do.
 
 use crate::Result;
 use hf_hub::{
     Repo, RepoType,
-    api::sync::{Api, ApiBuilder, ApiError},
+    api::{
+        RepoInfo,
+        sync::{Api, ApiBuilder, ApiError},
+    },
 };
 use mage_engine::{Error, Renderer};
 use mage_native::{Config, Description, NativeAdapter, NativeModel};
@@ -15,9 +19,12 @@ use std::{
     env, fmt, fs,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 const ENDPOINT: &str = "https://huggingface.co";
+/// The patience of the Hub's other clients.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The Hub and its cache, as the environment describes them.
 #[derive(Clone)]
@@ -30,6 +37,8 @@ pub struct Hub {
     pub token: Option<String>,
     /// Whether to keep to the cache.
     pub offline: bool,
+    /// How long the hub may take to say what a model consists of.
+    pub patience: Duration,
     /// Whether to draw a bar for each file that is fetched.
     pub progress: bool,
 }
@@ -37,13 +46,14 @@ pub struct Hub {
 impl fmt::Debug for Hub {
     /// The token is nobody's business.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Hub { cache, endpoint, token, offline, progress } = self;
+        let Hub { cache, endpoint, token, offline, patience, progress } = self;
         let token = token.as_ref().map(|_| "***");
         f.debug_struct("Hub")
             .field("cache", cache)
             .field("endpoint", endpoint)
             .field("token", &token)
             .field("offline", offline)
+            .field("patience", patience)
             .field("progress", progress)
             .finish()
     }
@@ -65,6 +75,7 @@ impl Hub {
             cache: var("HF_HUB_CACHE").map(PathBuf::from).unwrap_or_else(|| home.join("hub")),
             endpoint: var("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned()),
             offline: var("HF_HUB_OFFLINE").is_some_and(truth),
+            patience: var("HF_HUB_ETAG_TIMEOUT").and_then(|v| v.parse().ok()).map_or(PATIENCE, Duration::from_secs),
             progress,
         }
     }
@@ -144,8 +155,8 @@ impl Hub {
         let commit = commit.map_or_else(|_| name.revision.clone(), |c| c.trim().to_owned());
         let dir = repo.join("snapshots").join(commit);
         let has = |file: &str| dir.join(file).exists();
-        let there = (has("config.json") || has("adapter_config.json")) && (!numbers || has_numbers(&dir));
-        there.then_some(dir)
+        let whole_model = || has("config.json") && (!numbers || NativeModel::is_whole_in(&dir));
+        (whole_model() || (has("adapter_config.json") && has("adapter_model.safetensors"))).then_some(dir)
     }
 
     /// Fetches what is missing of a revision: all of it from one commit, even if the revision moves on meanwhile.
@@ -153,7 +164,10 @@ impl Hub {
         let builder = ApiBuilder::from_cache(hf_hub::Cache::new(self.cache.clone()));
         let builder = builder.with_endpoint(self.endpoint.trim_end_matches('/').to_owned());
         let api: Api = builder.with_token(self.token.clone()).with_progress(self.progress).with_retries(3).build()?;
-        let info = api.repo(name.repo(&name.revision)).info()?;
+        // The client sets no limits of its own; the first question shows whether anybody is there at all.
+        let asked = api.repo(name.repo(&name.revision)).info_request();
+        let asked = asked.config().timeout_global(Some(self.patience)).build().call();
+        let info: RepoInfo = asked.and_then(|mut said| said.body_mut().read_json()).map_err(Box::new)?;
         if !info.sha.bytes().all(|b| b.is_ascii_hexdigit()) || info.sha.is_empty() {
             return Err(ApiError::InvalidHeader("sha"));
         }

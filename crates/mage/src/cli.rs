@@ -1,6 +1,7 @@
 //! Which commands and options are there?
 
 use clap::{Args, Parser, Subcommand};
+use mage_native::Options;
 use std::path::PathBuf;
 
 /// Train language-model agents that adapt within a context window.
@@ -57,7 +58,7 @@ pub(crate) struct Changes {
     #[arg(long)]
     pub(crate) seed: Option<u64>,
     /// Threads, 0 for all; short for --set engine.threads=N. Results do not depend on it
-    #[arg(long)]
+    #[arg(long, value_parser = threads)]
     pub(crate) threads: Option<usize>,
 }
 
@@ -437,7 +438,7 @@ pub(crate) struct ModelScore {
     #[arg(long, value_name = "ADAPTER")]
     pub(crate) adapter: Option<String>,
     /// Threads; 0 takes all
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = threads)]
     pub(crate) threads: usize,
 }
 
@@ -448,7 +449,8 @@ pub(crate) struct ModelGenerate {
     #[command(flatten)]
     pub(crate) input: Input,
     /// Put this adapter beside the model: a PEFT folder, or org/name[@revision], with a name of your own before it where
-    /// there are several; all of them answer, in one batch. `base` is the model without any
+    /// there are several (a folder whose own name has a `=` in it is taken as it is); all of them answer, in one batch.
+    /// `base` is the model without any
     #[arg(long, value_name = "[NAME=]ADAPTER")]
     pub(crate) adapter: Vec<String>,
     /// Let it think first (with --chat)
@@ -476,7 +478,7 @@ pub(crate) struct ModelGenerate {
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
     /// Threads; 0 takes all
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = threads)]
     pub(crate) threads: usize,
 }
 
@@ -537,18 +539,28 @@ pub(crate) struct BenchSampler {
     /// Tokens of each answer
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) answer: u32,
-    /// Memory for keys and values in MiB; 0 chooses
+    /// Memory for keys and values in MiB, at most what is free; 0 chooses
     #[arg(long, default_value_t = 0)]
     pub(crate) cache_mib: usize,
     /// Compute every prompt anew
     #[arg(long)]
     pub(crate) no_sharing: bool,
     /// Threads; 0 takes all
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = threads)]
     pub(crate) threads: usize,
     /// Decides prompts and answers
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if n > Options::MOST_THREADS => {
+            Err(format!("at most {} are possible; 0 takes all", Options::MOST_THREADS))
+        }
+        Ok(n) => Ok(n),
+        Err(e) => Err(format!("{e}")),
+    }
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {

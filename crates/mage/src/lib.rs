@@ -107,6 +107,11 @@ fn is_users(e: &anyhow::Error) -> bool {
     e.is::<Usage>() || e.chain().any(environments)
 }
 
+/// An engine's error: the user's where it is about what the engine was given, such as a model with broken numbers.
+fn refused(e: mage_engine::Error) -> anyhow::Error {
+    if matches!(e, mage_engine::Error::Invalid { .. }) { usage(e) } else { e.into() }
+}
+
 /// Turns any error into the user's.
 fn usage(e: impl std::fmt::Display) -> anyhow::Error {
     anyhow::Error::new(Usage(e.to_string()))

@@ -3,6 +3,7 @@
 use super::Recipe;
 use crate::{Error, Result};
 use mage_core::prompt::Size;
+use mage_native::Options;
 
 /// Meta-episodes an update may have: all of them are held in memory at once.
 const MOST_META_EPISODES: usize = 1 << 20;
@@ -79,6 +80,10 @@ impl Recipe {
         ];
         if let Some((key, _)) = at_least_one.into_iter().find(|(_, v)| *v == 0) {
             return wrong(key, "0 would be none; give at least 1");
+        }
+        if self.engine.threads > Options::MOST_THREADS {
+            let problem = format!("{} are more than {}; 0 takes all cores", self.engine.threads, Options::MOST_THREADS);
+            return wrong("engine.threads", problem);
         }
         let (groups, members) = (self.rollout.groups, self.rollout.members);
         let meta_episodes = groups.checked_mul(members).filter(|n| *n <= MOST_META_EPISODES);
