@@ -248,7 +248,9 @@ impl ReferenceMaker for Buyers {
     fn make(&self, task: &Task, _seed: Seed) -> Box<dyn Reference> {
         // A task without a shop has no environment either; whoever builds that hears why.
         match Errand::of(task) {
-            Ok(errand) if self.told => Box::new(Told::new(&errand.shop, &errand.goal)),
+            Ok(Errand { shop, seeded, goal, options }) if self.told => {
+                Box::new(Told::new(shop, seeded, goal, options.show_attributes))
+            }
             _ => Box::new(Reader),
         }
     }
