@@ -332,8 +332,26 @@ fn read_typed(env: &dyn Env, typed: &str, legal: &[String], phrase: Option<Phras
         Some(p) if text.split_whitespace().count() > p.most && text.split(' ').all(|w| p.words.contains(&w)) => {
             ParsedAction::invalid(format!("that is too much for one turn: {}", up_to(p, ", ")))
         }
-        _ => env.parse(&text),
+        Some(_) => env.parse(&text),
+        None => match env.parse(&text) {
+            ParsedAction::Act(action) if env.allows(&action) => ParsedAction::Act(action),
+            refused => several(typed, legal).map_or(refused, ParsedAction::invalid),
+        },
     }
+}
+
+/// What to say to the beginning of several actions.
+fn several(typed: &str, legal: &[String]) -> Option<String> {
+    let typed = typed.to_lowercase();
+    let begins = |name: &str| !typed.is_empty() && name.to_lowercase().starts_with(&typed);
+    let meant: Vec<String> =
+        legal.iter().filter(|a| begins(a) || in_brackets(a).is_some_and(begins)).cloned().collect();
+    (meant.len() > 1).then(|| format!("{typed} may be {}; type more of it", listed(&meant)))
+}
+
+/// The name within an action such as `click[next >]`.
+fn in_brackets(action: &str) -> Option<&str> {
+    action.split_once('[')?.1.strip_suffix(']')
 }
 
 /// What the typed text stands for: the one legal action it begins; the one whose name in brackets it begins, as in
@@ -345,8 +363,8 @@ pub(super) fn completed(typed: &str, legal: &[String], phrase: Option<Phrase>) -
         return words.map_or_else(|| typed.to_owned(), |words| words.join(" "));
     }
     let actions = legal.iter().map(|a| (a.as_str(), a.as_str()));
-    let in_brackets = legal.iter().filter_map(|a| Some((a.split_once('[')?.1.strip_suffix(']')?, a.as_str())));
-    begun(typed, actions).or_else(|| begun(typed, in_brackets)).unwrap_or(typed).to_owned()
+    let within = legal.iter().filter_map(|a| Some((in_brackets(a)?, a.as_str())));
+    begun(typed, actions).or_else(|| begun(typed, within)).unwrap_or(typed).to_owned()
 }
 
 /// The action whose name begins with the typed text: the only one, or the one that all others begin with in turn.
