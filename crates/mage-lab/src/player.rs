@@ -72,7 +72,7 @@ impl Player {
             (Rule::Random(_), _) => CompactPrompt::default(),
             (_, Size::Compact) => CompactPrompt::read(call, &self.settings)?,
             (_, Size::Full) => CompactPrompt {
-                memory: if self.settings.memory == MemoryMode::None { Vec::new() } else { self.notes.clone() },
+                memory: self.remembered(),
                 observation: meta.episode().map_or_else(String::new, |e| e.now().compact.clone()),
             },
         };
@@ -109,6 +109,15 @@ impl Player {
             (Some((rng, _)), None) if !allowed.is_empty() => allowed.choose(rng).cloned().unwrap_or(meant),
             (_, written) => written.unwrap_or(meant),
         })
+    }
+
+    /// Its notes, as many as prompts would recall.
+    fn remembered(&self) -> Vec<String> {
+        let kept = match self.settings.memory {
+            MemoryMode::None => 0,
+            _ => self.settings.recall_limit.unwrap_or(usize::MAX),
+        };
+        self.notes[self.notes.len().saturating_sub(kept)..].to_vec()
     }
 
     fn note(&mut self, call: &Call, meta: &MetaEpisode) -> Result<String> {
@@ -174,4 +183,75 @@ fn inside<'c>(call: &'c Call, opening: &str) -> Result<&'c str> {
     text.strip_prefix(opening)
         .and_then(|t| t.strip_suffix(" GO"))
         .ok_or(Error::Player { problem: "the prompt is not a compact one" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mage_core::{EpisodeRecord, Next, prompt::PromptLibrary};
+    use mage_env::{ReferenceQuery, Registry};
+
+    /// What a teacher shows in a few tasks.
+    fn lessons(env: &str, teacher: &str, size: Size, stray: f64) -> Vec<EpisodeRecord> {
+        let factory = Registry::builtin().get(env).unwrap().clone();
+        let schema = factory.schema();
+        let settings = Arc::new(match size {
+            Size::Compact => Settings::compact(&schema, 2),
+            Size::Full => {
+                Settings { episodes: 2, max_turns: schema.max_turns, mask_actions: true, ..Settings::default() }
+            }
+        });
+        let (population, prompts) = (factory.default_population(), PromptLibrary::builtin().get(env).unwrap());
+        let query = ReferenceQuery { name: teacher, population: &population, split: "train", episodes: 2 };
+        let maker = factory.reference(&query).unwrap();
+        let play = |i: u64| {
+            let task = population.draw("train", schema.seats, Seed::new(i)).unwrap();
+            let agent = maker.make(&task, Seed::new(i));
+            let mut player = Player::teacher(Arc::clone(&settings), agent, stray, Seed::new(i).child("stray"));
+            let built = factory.build(&task).unwrap();
+            let mut meta =
+                MetaEpisode::new(task, built, Arc::clone(&prompts), Arc::clone(&settings), Seed::new(i)).unwrap();
+            loop {
+                match meta.advance().unwrap() {
+                    Next::Done(record) => return *record,
+                    Next::Call(call) => {
+                        let answer = player.answer(&call, &meta).unwrap();
+                        meta.answer(call.id, Ok(answer)).unwrap();
+                    }
+                }
+            }
+        };
+        (0..25).map(play).collect()
+    }
+
+    #[test]
+    fn teachers_write_what_the_prompt_asks_for_whatever_happened() {
+        for (env, teacher) in [("webshop", "told"), ("alfworld", "expert"), ("tictactoe", "bayes"), ("kuhn", "bayes")] {
+            for (size, stray) in [(Size::Compact, 0.0), (Size::Compact, 0.3), (Size::Full, 0.0), (Size::Full, 0.3)] {
+                for call in lessons(env, teacher, size, stray).iter().flat_map(|r| &r.calls) {
+                    assert_eq!(call.invalid, None, "{env}, {size:?}: {}", call.answer.text);
+                    let Some(allowed) = &call.allowed else { continue };
+                    let said = match size {
+                        Size::Compact => call.answer.text.as_str(),
+                        Size::Full => mage_core::parse::tagged(&call.answer.text, "action").unwrap(),
+                    };
+                    assert!(allowed.iter().any(|a| a == said), "{env}, {size:?}: {said} is none of {allowed:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn teachers_who_are_told_succeed_in_either_form() {
+        for (env, teacher) in [("webshop", "told"), ("alfworld", "expert")] {
+            for size in [Size::Compact, Size::Full] {
+                let won = |stray| {
+                    let records = lessons(env, teacher, size, stray);
+                    records.iter().flat_map(|r| &r.episodes).filter(|e| e.won()).count()
+                };
+                assert!(won(0.0) >= 48, "{env}, {size:?}: {} of 50", won(0.0));
+                assert!(won(0.1) >= 30, "{env}, {size:?}: {} of 50 although others meddle", won(0.1));
+            }
+        }
+    }
 }

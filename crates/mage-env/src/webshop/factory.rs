@@ -305,9 +305,9 @@ mod tests {
         }
         let seeded = table.seeded(shop.catalogue(), 0);
         let mut visit = Session::new(Arc::new(table.goal(shop.catalogue(), &seeded.draws, 0)), false);
-        let product = shop.catalogue().product(shop.search("for")[0]);
-        let value = &product.options[0].values[0];
-        for text in ["search[for]", &format!("click[{}]", product.asin), &format!("click[{value}]")].repeat(500) {
+        let product = shop.catalogue().product(0);
+        let (search, value) = (format!("search[<q> {}]", product.query), &product.options[0].values[0]);
+        for text in [search.as_str(), &format!("click[{}]", product.asin), &format!("click[{value}]")].repeat(500) {
             assert!(visit.act(&shop, &seeded.draws, &action::read(text).unwrap()), "{text}");
         }
         assert_eq!((visit.visited.len(), visit.chosen.len()), (1, 1), "each once, however often it was clicked");
