@@ -110,7 +110,7 @@ fn write(products: usize, folder: &Path) -> Outcome {
     let mut rng = Seed::new(0).child("words").rng();
     let mut wordy = |p: &Product| Product {
         title: format!("{} {}", p.title, sentence(11, &mut rng)).into(),
-        description: format!("{} {}", p.description, sentence(60, &mut rng)).into(),
+        description: format!("{} {}", p.description, sentence(40, &mut rng)).into(),
         bullets: p.bullets.iter().map(|b| format!("{b} {}", sentence(21, &mut rng)).into()).collect(),
         ..p.clone()
     };
@@ -120,7 +120,7 @@ fn write(products: usize, folder: &Path) -> Outcome {
 }
 
 /// How many different words there may be.
-const VOCABULARY: f64 = 400_000.0;
+const VOCABULARY: f64 = 200_000.0;
 
 /// So many words, each as frequent as its rank in a language: the n-th most frequent one n times rarer than the first.
 fn sentence(words: usize, rng: &mut Rng) -> String {
