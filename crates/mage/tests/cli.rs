@@ -273,6 +273,7 @@ fn a_ceiling_that_is_a_lower_bound_says_so() {
     assert!(!measured.contains("at least") && !measured.contains("at most"), "{measured}");
 }
 
+#[cfg(feature = "long")]
 #[test]
 fn ceilings_that_cannot_be_had_leave_the_rest() {
     // Seven who mix, over many episodes: more beliefs than anybody can look at.

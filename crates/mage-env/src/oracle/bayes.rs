@@ -100,6 +100,7 @@ impl Bayes {
 
     /// Solves on the finest grid that `limit` allows.
     fn within(model: Model, seat: u8, episodes: u32, limit: u64) -> Result<Self> {
+        let coarsest = Grid::STEPS.last().copied().map(Grid::Snap);
         let merged = Grid::STEPS.into_iter().map(Grid::Snap);
         for grid in [Grid::Exact].into_iter().chain(merged) {
             if let Ok(Solution { curves, memos: values, episodes: solved }) = solve(&model, grid, episodes, limit) {
@@ -107,6 +108,10 @@ impl Bayes {
                 let mut bayes = Bayes { model, seat, episodes, solved, grid, curves, errors: [0.0; 2], memos };
                 bayes.errors = bayes.bound_errors(limit);
                 return Ok(bayes);
+            }
+            // What is too much on the coarsest grid is too much on all: this is soon known.
+            if grid == Grid::Exact && coarsest.is_some_and(|coarse| solve(&model, coarse, episodes, limit).is_err()) {
+                break;
             }
         }
         let counted = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
