@@ -197,7 +197,7 @@ pub(crate) struct Play {
     #[arg(long)]
     pub(crate) reveal: bool,
     /// Sit down opposite the policy of this training run instead; it gets to know you from episode to episode
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["population", "opponent", "seat", "split", "options", "skip_bad", "turns"])]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["env", "population", "opponent", "seat", "split", "options", "skip_bad", "turns"])]
     pub(crate) against: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) whom: Whom,

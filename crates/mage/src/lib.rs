@@ -17,6 +17,7 @@ mod keys;
 mod output;
 mod pick;
 mod plot;
+mod screen;
 mod table;
 
 use clap::Parser;

@@ -99,8 +99,7 @@ fn replaces(under: &Table, over: &Table) -> bool {
 pub fn differences(one: &Recipe, other: &Recipe) -> Vec<(String, String, String)> {
     let flat = |recipe: &Recipe| {
         let mut out = std::collections::BTreeMap::new();
-        let value = Value::try_from(recipe).expect("recipes are plain data");
-        flatten("", &value, &mut out);
+        flatten("", &explain::values(recipe), &mut out);
         out
     };
     let (one, other) = (flat(one), flat(other));
