@@ -51,7 +51,8 @@ pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
     }
     let ceilings = || factory.oracles(&population, split, args.episodes);
     if out.json {
-        return table.close_for_programs(args.reveal, ceilings());
+        let ceilings = if table.scores.is_empty() { Ok(None) } else { ceilings() };
+        return table.close_for_programs(args.reveal, &ceilings);
     }
     // What was possible may take half a minute to work out; what was played is known now.
     if !table.close(args.reveal, &schema.unit)? {
@@ -119,7 +120,7 @@ enum Event<'a> {
     Close {
         scores: &'a [Played],
         opponent: Option<&'a str>,
-        ceilings: Option<OracleReport>,
+        ceilings: Option<&'a OracleReport>,
         /// Why there are no ceilings, where there should be.
         #[serde(skip_serializing_if = "Option::is_none")]
         problem: Option<String>,
@@ -244,9 +245,13 @@ impl Sitting<'_> {
         self.task.opponent.as_ref().filter(|_| reveal).map(|o| o.name.as_str())
     }
 
-    fn close_for_programs(&self, reveal: bool, ceilings: mage_env::Result<Option<OracleReport>>) -> anyhow::Result<()> {
+    fn close_for_programs(
+        &self,
+        reveal: bool,
+        ceilings: &mage_env::Result<Option<OracleReport>>,
+    ) -> anyhow::Result<()> {
         let (ceilings, problem) = match ceilings {
-            Ok(ceilings) => (ceilings, None),
+            Ok(ceilings) => (ceilings.as_ref(), None),
             Err(e) => (None, Some(e.to_string())),
         };
         self.out.object(&Event::Close { scores: &self.scores, opponent: self.opponent(reveal), ceilings, problem })
