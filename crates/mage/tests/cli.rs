@@ -263,7 +263,9 @@ fn a_ceiling_that_is_a_lower_bound_says_so() {
         stdout(&mage(&["env", "show", "tictactoe", "--oracles", "--opponent", "mcts-3,blind-row-1,blind-row-2"]));
     assert!(shown.contains("best learner, sum, at least") && shown.contains("best learner, last, at least"), "{shown}");
     assert!(
-        shown.contains("note: mcts-3 cannot state probabilities: what is said here rests on at least 500"),
+        shown.contains(
+            "note: an opponent here cannot state its probabilities: what is said of it rests on at least 500"
+        ),
         "{shown}"
     );
     let eval = ["eval", "--env", "tictactoe", "--policy", "perfect", "--tasks", "20"];
