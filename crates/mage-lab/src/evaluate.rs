@@ -143,7 +143,10 @@ impl Evaluation {
         let mut meta = MetaEpisode::new(task.clone(), env, Arc::clone(&self.prompts), settings, key.seed)?;
         loop {
             match meta.advance()? {
-                Next::Call(call) => meta.answer(call.id, Ok(player.answer(&call)?))?,
+                Next::Call(call) => {
+                    let answer = player.answer(&call, &meta)?;
+                    meta.answer(call.id, Ok(answer))?;
+                }
                 Next::Done(record) => return Ok(EpisodeRecord { key, ..*record }),
             }
         }

@@ -79,7 +79,7 @@ fn play(setting: &Setting, settings: &Arc<Settings>, task: Task, seed: Seed) -> 
     loop {
         match meta.advance()? {
             Next::Done(record) => return Ok(Some(record.calls)),
-            Next::Call(call) => match player.answer(&call) {
+            Next::Call(call) => match player.answer(&call, &meta) {
                 Ok(answer) => meta.answer(call.id, Ok(answer))?,
                 Err(Error::Player { .. }) => return Ok(None),
                 Err(e) => return Err(e),

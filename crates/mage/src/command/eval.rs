@@ -60,7 +60,12 @@ pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
         out.hint("No ceilings with --early-stop: they are for all tasks, its later episodes for those not yet won.");
         None
     } else {
-        out.waiting("working out the ceilings", || factory.oracles(&population, split, args.episodes))?
+        let ceilings = out.waiting("working out the ceilings", || factory.oracles(&population, split, args.episodes));
+        // What was played is worth telling without them.
+        ceilings.unwrap_or_else(|e| {
+            out.warn(format!("no ceilings to compare with: {e}"));
+            None
+        })
     };
     let report = Report::new(args, &evaluation, &schema.unit, &results, ceilings);
     if let Some(path) = &args.plot {
@@ -156,7 +161,7 @@ impl<'a> Report<'a> {
         let lines = self.ceilings.iter().flat_map(|c| {
             [
                 line("opponent known", "#8d99ae", "2 4", &c.mean.informed),
-                line("best learner", "#1d3557", "none", &c.mean.sum.by_episode),
+                line(best_learner(c), "#1d3557", "none", &c.mean.sum.by_episode),
                 line("best without memory", "#2a9d8f", "6 4", &c.mean.memoryless),
             ]
         });
@@ -190,6 +195,9 @@ impl<'a> Report<'a> {
             let error = score(ceilings.error());
             out.line(styled(DIM, format!("\nthe best learner may be up to {error} better than shown")))?;
         }
+        for note in self.ceilings.iter().flat_map(|c| &c.notes) {
+            out.line(styled(DIM, format!("note: {note}")))?;
+        }
         let invalid = &self.summary.overall.invalid;
         out.line(styled(
             DIM,
@@ -205,8 +213,10 @@ impl<'a> Report<'a> {
     fn print_curve(&self, out: &Output) -> anyhow::Result<()> {
         let curve = &self.summary.overall.by_episode;
         let mut header = vec!["episode", "n", "score"];
-        if self.ceilings.is_some() {
-            header.extend(["without memory", "best learner", "of the way"]);
+        if let Some(ceilings) = &self.ceilings {
+            // Next to too low a best, one has come further than one has.
+            let way = if ceilings.learner_may_be_better() { "of the way, at most" } else { "of the way" };
+            header.extend(["without memory", best_learner(ceilings), way]);
         }
         let rows = curve.iter().map(|at| {
             let i = at.k as usize - 1;
@@ -259,6 +269,11 @@ impl<'a> Report<'a> {
         let seats = self.summary.by_seat.iter().map(|(seat, s)| row(format!("from seat {seat}"), s, None));
         out.line(format!("\n{}", table(&header, opponents.chain(seats))))
     }
+}
+
+/// What a column of the best learner's scores is called.
+fn best_learner(ceilings: &OracleReport) -> &'static str {
+    if ceilings.learner_may_be_better() { "best learner, at least" } else { "best learner" }
 }
 
 fn mean(m: &Mean) -> String {

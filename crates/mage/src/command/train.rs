@@ -6,7 +6,7 @@ use crate::{
     command::recipe::compose,
     interrupt::Interrupted,
     output::{BOLD, DIM, GOOD, Output, styled},
-    pick::{read_population, warn},
+    pick::{read_population, usage_in, warn},
     screen::{Screen, estimate},
     table::{score, span, table},
     usage,
@@ -104,9 +104,10 @@ pub(super) fn setting(app: &App, recipe: &Recipe) -> anyhow::Result<Setting> {
     if population.env != factory.id() {
         return Err(usage(format!("population {} is for {}", recipe.env.population, population.env)));
     }
-    factory.check(&population).map_err(usage)?;
-    population.in_split(&recipe.env.split).map_err(usage)?;
-    population.in_split(&recipe.eval.split).map_err(usage)?;
+    let wrong = |e| usage_in(&recipe.env.population, &e);
+    factory.check(&population).map_err(wrong)?;
+    population.in_split(&recipe.env.split).map_err(wrong)?;
+    population.in_split(&recipe.eval.split).map_err(wrong)?;
     Ok(Setting {
         prompts: app.prompts.get(&recipe.env.name)?,
         population,
