@@ -19,7 +19,8 @@ METHODS = {
     "gigpo": ["gigpo"],
     "grpo": ["grpo"],
 }
-# Each pitfall is `mage` with one thing done as the released code does it, or as people often do.
+# Each pitfall is `mage` with something done as the released code does it, or as people often do. The first three put another
+# estimator in place of the return to go: the second is to be compared with the first, and the third has its row-mean baseline too.
 PITFALLS = {
     "row-mean two-level baseline": ["mage", "--set", "method.estimator.kind=gigpo", "--set", "method.estimator.baseline=row"],
     "uncredited reflections": [

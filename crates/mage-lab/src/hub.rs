@@ -107,7 +107,7 @@ impl Hub {
             let beside = dir.join(&base);
             return if beside.is_dir() { Ok(Description::of(&beside)?) } else { self.describe(&base) };
         }
-        if dir.is_file() || has_numbers(&dir) || Path::new(text).exists() {
+        if dir.is_file() || has_numbers(&dir) {
             return Ok(Description::of(&dir)?);
         }
         let tokenizer = dir.join("tokenizer.json").exists().then(|| Renderer::from_dir(&dir)).transpose()?;
@@ -132,7 +132,7 @@ impl Hub {
         if self.offline {
             return self.cached(&name, numbers).ok_or_else(|| {
                 let problem = format!(
-                    "there is no such folder, and it is not in {}; HF_HUB_OFFLINE keeps us from fetching it",
+                    "there is no such folder, and it is not in {}, or not with all its files; HF_HUB_OFFLINE keeps us from fetching it",
                     self.cache.display()
                 );
                 Error::invalid(text, problem).into()

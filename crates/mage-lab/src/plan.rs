@@ -26,6 +26,8 @@ const SAMPLE: usize = 32;
 /// one update.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
+    /// Whether the model's numbers are there, or it is new.
+    pub whole: bool,
     /// Numbers in the model.
     pub parameters: usize,
     /// How many of them, or of an adapter's beside them, learn.
@@ -49,7 +51,7 @@ pub struct Plan {
     pub resident_bytes: Option<u64>,
     /// Seconds one update takes; `None` where no trial was made.
     pub seconds_per_update: Option<f64>,
-    /// Seconds the run takes, evaluation left out.
+    /// Seconds the updates take; warm start and evaluation come on top.
     pub seconds: Option<f64>,
 }
 
@@ -62,6 +64,7 @@ impl Plan {
         let Needs { model, learning, state_bytes } = engine::needs(recipe, &schema)?;
         let jobs = recipe.rollout.groups * recipe.rollout.members;
         let mut plan = Plan {
+            whole: model.stored.is_some() || recipe.model.path.is_empty(),
             parameters: model.parameters,
             learning,
             episodes: jobs * recipe.play.episodes as usize,
@@ -86,7 +89,7 @@ impl Plan {
                 (plan.prompt_tokens, plan.answer_tokens) = (Some(all(talk.prompts)), Some(all(talk.answers)));
             }
         }
-        if model.parameters <= TRIAL_PARAMETERS {
+        if plan.whole && model.parameters <= TRIAL_PARAMETERS {
             let mut parts = Parts::new(recipe, setting, &schema)?;
             // Full prompts are for models that think at length: no trial of a few seconds tells how long.
             if recipe.play.form == Size::Compact {

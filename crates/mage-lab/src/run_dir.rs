@@ -312,6 +312,12 @@ impl RunDir {
                 Err(e) => damaged(format!("{e}; going back to an earlier checkpoint")),
             }
         }
+        // The first checkpoint comes before the first line of metrics.
+        if all.is_empty() && self.metrics.length > 0 {
+            let problem =
+                "it has metrics, but no checkpoint to go on from; put its checkpoints back, or start a new run";
+            return Err(Error::Run { path: self.path.clone(), problem: problem.to_owned() });
+        }
         let (metrics, board) = found.as_ref().map_or((0, 0), |(_, p)| (p.metrics_bytes, p.board_bytes));
         if self.metrics.length < metrics {
             let problem = "it is shorter than it was at the checkpoint; put it back, or start anew".to_owned();

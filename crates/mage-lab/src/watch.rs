@@ -72,7 +72,7 @@ impl Watchdog {
                 "factual",
                 lost,
                 format!(
-                    "only {:.0} % of reflections still state the facts; raise loss.kl_reflect",
+                    "only {:.0} % of reflections state the facts; raise loss.kl_reflect if there were more, else warmstart.steps",
                     100.0 * signs.factual.unwrap_or(0.0)
                 ),
             ),

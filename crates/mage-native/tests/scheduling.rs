@@ -10,6 +10,7 @@ use mage_native::{
     SamplerStats, TokenStream, word_tokenizer,
 };
 use rand::RngExt;
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
@@ -45,16 +46,21 @@ fn learn(trainer: &mut NativeTrainer, rng: &mut Rng) {
     trainer.optim_step(&OptimStep { learning_rate: 0.05, ..Default::default() }).unwrap();
 }
 
+/// The versions whoever asks now must be answered with, by name.
+type Newest = HashMap<AdapterName, u64>;
+
 /// Publishes the weights of now under a name, and under one that keeps this version.
-fn publish(trainer: &mut NativeTrainer, name: &AdapterName) {
+fn publish(trainer: &mut NativeTrainer, name: &AdapterName, newest: &mut Newest) {
     let version = trainer.publish(name).unwrap();
     trainer.publish(&kept(name, version.0)).unwrap();
+    newest.insert(name.clone(), version.0);
 }
 
 /// The same for an adapter from elsewhere.
-fn welcome(sampler: &NativeSampler, name: &AdapterName, adapter: &NativeAdapter) {
+fn welcome(sampler: &NativeSampler, name: &AdapterName, adapter: &NativeAdapter, newest: &mut Newest) {
     let version = sampler.publish(name, adapter).unwrap();
     sampler.publish(&kept(name, version.0), adapter).unwrap();
+    newest.insert(name.clone(), version.0);
 }
 
 fn kept(name: &AdapterName, version: u64) -> AdapterName {
@@ -128,14 +134,15 @@ fn score_request(rng: &mut Rng, names: &[AdapterName]) -> ScoreRequest {
     ScoreRequest { weights: names[rng.random_range(0..names.len())].clone(), tokens, from, allowed }
 }
 
+/// A request, and the version that was newest when it was made; the bare model has none.
 enum Asked<'a> {
-    Sample(SampleRequest, BoxFuture<'a, Result<Sample>>),
-    Score(ScoreRequest, BoxFuture<'a, Result<Scores>>),
+    Sample(SampleRequest, Option<u64>, BoxFuture<'a, Result<Sample>>),
+    Score(ScoreRequest, Option<u64>, BoxFuture<'a, Result<Scores>>),
 }
 
 enum Answered {
-    Sample(SampleRequest, Sample),
-    Score(ScoreRequest, Scores),
+    Sample(SampleRequest, Option<u64>, Sample),
+    Score(ScoreRequest, Option<u64>, Scores),
 }
 
 /// The answer of a stream, read as it comes.
@@ -149,18 +156,25 @@ async fn read(mut stream: TokenStream) -> Result<Sample> {
     Ok(whole)
 }
 
-fn ask<'a>(rng: &mut Rng, names: &[AdapterName], sampler: &'a NativeSampler, happened: &mut Happened) -> Asked<'a> {
+fn ask<'a>(
+    rng: &mut Rng,
+    names: &[AdapterName],
+    newest: &Newest,
+    sampler: &'a NativeSampler,
+    happened: &mut Happened,
+) -> Asked<'a> {
     if rng.random_range(0..4) == 0 {
         let r = score_request(rng, names);
         happened.masked_scores += u64::from(r.allowed.iter().any(Option::is_some));
-        return Asked::Score(r.clone(), sampler.score(r));
+        return Asked::Score(r.clone(), newest.get(&r.weights).copied(), sampler.score(r));
     }
     let r = request(rng, names);
+    let version = newest.get(&r.weights).copied();
     if rng.random_range(0..3) == 0 {
         happened.streams += 1;
-        return Asked::Sample(r.clone(), Box::pin(read(sampler.stream(r).unwrap())));
+        return Asked::Sample(r.clone(), version, Box::pin(read(sampler.stream(r).unwrap())));
     }
-    Asked::Sample(r.clone(), sampler.sample(r))
+    Asked::Sample(r.clone(), version, sampler.sample(r))
 }
 
 /// Waits until at least one of the requests is answered and takes all that are.
@@ -170,13 +184,13 @@ fn some_answers(pending: &mut Vec<Asked<'_>>) -> Vec<Answered> {
         let mut left = Vec::new();
         for asked in pending.drain(..) {
             match asked {
-                Asked::Sample(r, mut f) => match f.as_mut().poll(context) {
-                    Poll::Ready(s) => done.push(Answered::Sample(r, s.unwrap())),
-                    Poll::Pending => left.push(Asked::Sample(r, f)),
+                Asked::Sample(r, version, mut f) => match f.as_mut().poll(context) {
+                    Poll::Ready(s) => done.push(Answered::Sample(r, version, s.unwrap())),
+                    Poll::Pending => left.push(Asked::Sample(r, version, f)),
                 },
-                Asked::Score(r, mut f) => match f.as_mut().poll(context) {
-                    Poll::Ready(s) => done.push(Answered::Score(r, s.unwrap())),
-                    Poll::Pending => left.push(Asked::Score(r, f)),
+                Asked::Score(r, version, mut f) => match f.as_mut().poll(context) {
+                    Poll::Ready(s) => done.push(Answered::Score(r, version, s.unwrap())),
+                    Poll::Pending => left.push(Asked::Score(r, version, f)),
                 },
             }
         }
@@ -187,14 +201,17 @@ fn some_answers(pending: &mut Vec<Asked<'_>>) -> Vec<Answered> {
 
 fn check(sampler: &NativeSampler, answered: Answered) {
     match answered {
-        Answered::Sample(r, s) => {
+        Answered::Sample(r, version, s) => {
             assert_eq!(s.weights.name, r.weights);
+            assert!(version.is_none_or(|v| v == s.weights.version.0), "{version:?} was newest: {s:?}");
             let r = SampleRequest { weights: kept(&r.weights, s.weights.version.0), ..r };
             let plain = sampler.generate(&r, |_| ()).unwrap();
             assert!(s.tokens == plain.tokens && s.finish == plain.finish, "{s:?}\n{plain:?}");
             assert!(s.logprobs == plain.logprobs && s.drawn_logprobs == plain.drawn_logprobs, "{s:?}\n{plain:?}");
         }
-        Answered::Score(r, s) => {
+        Answered::Score(r, version, s) => {
+            assert_eq!(s.weights.name, r.weights);
+            assert!(version.is_none_or(|v| v == s.weights.version.0), "{version:?} was newest: {s:?}");
             let r = ScoreRequest { weights: kept(&r.weights, s.weights.version.0), ..r };
             let plain = sampler.score_all(&[r]).unwrap().remove(0);
             assert!(s.logprobs == plain.logprobs && s.entropies == plain.entropies);
@@ -219,7 +236,7 @@ struct Happened {
 
 impl Happened {
     fn answered(&mut self, answered: &Answered) {
-        let Answered::Sample(r, s) = answered else { return };
+        let Answered::Sample(r, _, s) = answered else { return };
         let by_id = s.tokens.last().is_some_and(|t| r.params.stop_ids.contains(t));
         let by_text = !r.params.stop_texts.is_empty() && r.allowed.is_none() && !by_id;
         self.stopped_at_text += u64::from(by_text && s.finish == FinishReason::Stop);
@@ -268,13 +285,14 @@ fn random_schedule(seed: Seed) -> Happened {
     };
     let (mut trainer, sampler) = model.train(options).unwrap();
     let mut names: Vec<AdapterName> = ["policy", "rival", "reference"].map(AdapterName::new).into();
+    let mut newest = Newest::new();
     for name in &names {
         learn(&mut trainer, &mut rng);
-        publish(&mut trainer, name);
+        publish(&mut trainer, name, &mut newest);
     }
     if adapted {
         names.extend(["stranger", "base"].map(AdapterName::new));
-        welcome(&sampler, &names[3], &stranger(&config, &mut rng));
+        welcome(&sampler, &names[3], &stranger(&config, &mut rng), &mut newest);
     }
     let mut happened = Happened::default();
     let mut pending: Vec<Asked<'_>> = Vec::new();
@@ -282,18 +300,18 @@ fn random_schedule(seed: Seed) -> Happened {
     while to_come > 0 || !pending.is_empty() {
         for _ in 0..rng.random_range(0..30_usize).min(to_come) {
             to_come -= 1;
-            pending.push(ask(&mut rng, &names, &sampler, &mut happened));
+            pending.push(ask(&mut rng, &names, &newest, &sampler, &mut happened));
         }
         if rng.random_range(0..4) == 0 && !pending.is_empty() {
             pending.swap_remove(rng.random_range(0..pending.len())); // nobody waits for this one any more
         }
         if rng.random_range(0..6) == 0 {
             learn(&mut trainer, &mut rng);
-            publish(&mut trainer, &names[rng.random_range(0..2_usize)]);
+            publish(&mut trainer, &names[rng.random_range(0..2_usize)], &mut newest);
             happened.publishes += u64::from(!pending.is_empty());
         }
         if adapted && rng.random_range(0..12) == 0 {
-            welcome(&sampler, &names[3], &stranger(&config, &mut rng));
+            welcome(&sampler, &names[3], &stranger(&config, &mut rng), &mut newest);
             happened.adapter_changes += u64::from(!pending.is_empty());
         }
         for a in some_answers(&mut pending) {

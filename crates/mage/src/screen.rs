@@ -99,14 +99,16 @@ impl Screen {
                 self.best_learner = best_learner;
             }
             Event::Warmstart { step, steps, loss } => {
-                let bar = self.bar("warm start", steps, 0);
+                let bar = self.bar("warm start", steps, step);
                 bar.set_position(step);
                 if step == steps {
                     self.clear();
                     self.line(&format!("warm start: {steps} steps, loss {loss:.3}"));
                 }
             }
-            Event::Judging { done, of } => self.bar("playing the panel", of as u64, 0).set_position(done as u64),
+            Event::Judging { done, of } => {
+                self.bar("playing the panel", of as u64, done as u64).set_position(done as u64)
+            }
             Event::Judged { update, memory, judgement } => {
                 if self.counting == "playing the panel" {
                     self.clear();
@@ -155,7 +157,7 @@ fn words(metrics: &BTreeMap<String, f64>, timing: &BTreeMap<String, f64>, best_l
     let ceiling = ceiling.map_or_else(String::new, |c| format!(" of {c:+.2}"));
     let idle = 100.0 * timing.get("idle").copied().unwrap_or(0.0) / took;
     format!(
-        "score {}{ceiling}  entropy {:.2}  {}episodes/s  {}tokens/s  idle {idle:.0} %",
+        "score {}{ceiling} entropy {:.2} {}ep/s {}tok/s idle {idle:.0} %",
         listed.join(" "),
         at("entropy"),
         rounded(at("played") / took),
@@ -194,7 +196,7 @@ mod tests {
         let timing = of(&[("total", 0.5), ("idle", 0.05)]);
         assert_eq!(
             words(&metrics, &timing, Some(&[0.125, 0.238])),
-            "score +0.10 +0.20 of +0.24  entropy 0.50  1.4k episodes/s  40k tokens/s  idle 10 %"
+            "score +0.10 +0.20 of +0.24 entropy 0.50 1.4k ep/s 40k tok/s idle 10 %"
         );
     }
 }

@@ -209,7 +209,10 @@ impl EnvFactory for WebshopFactory {
 
     fn references(&self) -> Vec<ReferenceDoc> {
         vec![
-            ReferenceDoc::told("told", "knows the goal's product and options, and goes straight there"),
+            ReferenceDoc::told(
+                "told",
+                "knows the goal's product and those options that the scoring counts, and goes straight there",
+            ),
             ReferenceDoc::fair(
                 "reader",
                 "searches for the goal's words, buys the best matching title it has not bought before",

@@ -103,10 +103,12 @@ fn wish(kind: &Kind, attributes: &[&str]) -> Wish {
 
 fn price(kind: &Kind, rng: &mut Rng) -> Price {
     let (low, high) = kind.price;
-    let cents = *one(&[0.0, 0.49, 0.95, 0.99], rng);
-    let amount = f64::from(rng.random_range(low..high)) + cents;
-    let wider = rng.random_bool(0.2).then(|| amount + f64::from(rng.random_range(2..=10 + low / 2)));
-    Price { low: amount, high: wider }
+    let cents = *one(&[0, 49, 95, 99], rng);
+    let amount = 100 * rng.random_range(low..high) + cents;
+    let wider = rng.random_bool(0.2).then(|| amount + 100 * rng.random_range(2..=10 + low / 2));
+    // Counted in cents, so that no price has more digits than one pays.
+    let dollars = |cents: u32| f64::from(cents) / 100.0;
+    Price { low: dollars(amount), high: wider.map(dollars) }
 }
 
 /// Some of the values, in the list's order.
@@ -156,6 +158,8 @@ mod tests {
         assert_eq!(products.iter().map(|p| &p.query).collect::<HashSet<_>>().len(), 50);
         assert!((300..500).contains(&count(&|p| p.wish.is_some())));
         assert!((100..300).contains(&count(&|p| p.price.high.is_some())));
+        let plain = |x: f64| x.to_string().split_once('.').is_none_or(|(_, cents)| cents.len() <= 2);
+        assert!(products.iter().all(|p| plain(p.price.low) && p.price.high.is_none_or(plain)));
         assert_eq!(count(&|p| p.options.is_empty() || p.options.iter().any(|o| o.values.len() < 2)), 0);
         assert!(products.iter().all(|p| p.asin.len() == 10 && p.price.high.is_none_or(|h| h > p.price.low)));
     }

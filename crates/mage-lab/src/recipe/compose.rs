@@ -71,7 +71,13 @@ impl Composer {
     }
 
     /// The whole, checked.
-    pub fn finish(self) -> Result<Recipe> {
+    pub fn finish(mut self) -> Result<Recipe> {
+        // Who changes a field of the estimator means the one that is there.
+        if let Some(Value::Table(estimator)) = self.table.get_mut("method").and_then(|m| m.get_mut("estimator")) {
+            let usual = explain::values(&Recipe::default());
+            let kind = usual.get("method").and_then(|m| m.get("estimator")?.get("kind").cloned());
+            kind.map(|kind| estimator.entry("kind").or_insert(kind));
+        }
         let text = toml::to_string(&self.table)
             .map_err(|e| Error::Recipe { place: "recipe".into(), problem: e.to_string() })?;
         let recipe: Recipe = toml::from_str(&text)

@@ -183,7 +183,11 @@ fn unknown(key: &str, place: &str) -> Error {
         let same: Vec<&String> = known.iter().filter(|k| k.rsplit('.').next() == Some(last)).collect();
         same.first().filter(|_| same.len() == 1).map(|k| k.as_str())
     };
-    let near = elsewhere.or_else(moved).or_else(|| nearest(key, known.iter().map(String::as_str)));
+    let sections = || SECTIONS.iter().map(|(name, _)| *name).filter(|name| !name.is_empty());
+    let near = elsewhere
+        .or_else(moved)
+        .or_else(|| nearest(key, known.iter().map(String::as_str)))
+        .or_else(|| nearest(key, sections()));
     let hint =
         near.map_or_else(|| "`mage recipe explain` lists all keys".to_owned(), |n| format!("did you mean `{n}`?"));
     Error::Recipe { place: place.to_owned(), problem: format!("there is no key `{key}`; {hint}") }

@@ -177,7 +177,7 @@ section! {
         tasks: usize = 600,
         /// Tasks on the panel before and after training.
         final_tasks: usize = 4800,
-        /// Episodes per task.
+        /// Episodes per task. A compact prompt has room for the notes of as many, in training too: it changes the model.
         episodes: u32 = 3,
         /// The part of the population on the panel.
         split: String = "in-domain".to_owned(),

@@ -432,6 +432,8 @@ impl Training {
         }
         let seconds = |d: Duration| d.as_secs_f64();
         let threads = self.runtime.metrics().num_workers() as f64;
+        let saved = saving.elapsed();
+        let other = started.elapsed().saturating_sub(rolled.wall + scored + trained + judging + saved);
         let timing = BTreeMap::from([
             ("update".to_owned(), self.progress.update as f64),
             ("total".to_owned(), seconds(started.elapsed())),
@@ -441,7 +443,8 @@ impl Training {
             ("score".to_owned(), seconds(scored)),
             ("train".to_owned(), seconds(trained)),
             ("evaluate".to_owned(), seconds(judging)),
-            ("checkpoint".to_owned(), seconds(saving.elapsed())),
+            ("checkpoint".to_owned(), seconds(saved)),
+            ("other".to_owned(), seconds(other)),
         ]);
         self.run.timing(&timing)?;
         let texts = self.watchdog.look(&self.recipe.watch, &self.signs(&metrics, &records));

@@ -19,6 +19,11 @@ pub(crate) fn run(args: &Recipe, out: &Output) -> anyhow::Result<()> {
 /// Puts recipes and settings together.
 pub(crate) fn compose(recipes: &[String], set: &[String]) -> anyhow::Result<mage_lab::recipe::Recipe> {
     let mut composer = Composer::new();
+    // A method says nothing of a world: by itself it is meant for the default one.
+    let method = |name: &String| Method::NAMES.contains(&name.replace('-', "_").as_str());
+    if !recipes.is_empty() && recipes.iter().all(method) {
+        composer.add("kuhn").map_err(usage)?;
+    }
     for name in recipes {
         composer.add(name).map_err(usage)?;
     }

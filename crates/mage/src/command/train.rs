@@ -34,7 +34,7 @@ pub(crate) fn run(app: &App, args: &Train, out: &Output) -> anyhow::Result<()> {
     if args.dry_run {
         return dry_run(args, &recipe, &setting, out);
     }
-    let stop = stop_on_ctrl_c("stopping after this update; press Ctrl-C again to stop at once")?;
+    let stop = stop_on_ctrl_c("stopping after the current step; press Ctrl-C again to stop at once")?;
     let mut screen = Screen::new(*out);
     let mut training = match &args.resume {
         Some(dir) => Training::resume(recipe, setting, dir, args.force, Arc::clone(&stop), &mut |e| screen.show(e))?,
@@ -139,7 +139,8 @@ fn dry_run(args: &Train, recipe: &Recipe, setting: &Setting, out: &Output) -> an
         return out.object(&plan);
     }
     let unknown = || "not tried".to_owned();
-    let about = |tokens: Option<u64>| tokens.map_or_else(unknown, |n| format!("about {n}"));
+    let uncounted = || "unknown without a tokenizer and a list of legal actions".to_owned();
+    let about = |tokens: Option<u64>| tokens.map_or_else(uncounted, |n| format!("about {n}"));
     let mut rows = vec![("parameters", plan.parameters.to_string())];
     if plan.learning != plan.parameters {
         rows.push(("  of which an adapter's learn", plan.learning.to_string()));
@@ -148,19 +149,22 @@ fn dry_run(args: &Train, recipe: &Recipe, setting: &Setting, out: &Output) -> an
         ("episodes per update", plan.episodes.to_string()),
         ("tokens of prompts per update", about(plan.prompt_tokens)),
         ("tokens of answers, at most", about(plan.answer_tokens)),
-        ("weights, gradients, optimiser", bytes(plan.state_bytes)),
+        ("weights in training and sampling, gradients, optimiser", bytes(plan.state_bytes)),
         ("cache per token in flight", bytes(plan.cached_bytes_per_token)),
         ("kept per token in training", bytes(plan.remembered_bytes_per_token)),
         ("memory in use now", plan.resident_bytes.map_or_else(unknown, bytes)),
         ("memory free", plan.free_bytes.map_or_else(unknown, bytes)),
         ("time per update", plan.seconds_per_update.map_or_else(unknown, |s| format!("about {s:.2} s"))),
-        ("time in all", plan.seconds.map_or_else(unknown, |s| format!("about {}", span(s)))),
+        ("time for all updates", plan.seconds.map_or_else(unknown, |s| format!("about {}", span(s)))),
     ]);
     out.line(table(&["", ""], rows.into_iter().map(|(k, v)| vec![k.to_owned(), v])))?;
     if plan.too_large() {
         out.warn(
             "this machine has not the memory for it; engine.lora_rank trains an adapter in place of the whole model",
         );
+    }
+    if !plan.whole {
+        out.warn("the model's numbers are not there yet: this is from its shape alone");
     }
     match &args.out {
         Some(file) => out.hint(format!("the resolved recipe is in {}, and nothing else was written", file.display())),
