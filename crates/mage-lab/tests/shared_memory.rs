@@ -35,7 +35,7 @@ impl ChatPolicy for Fickle {
         } else if prompt.contains("\"keywords\"") {
             format!(r#"{{"keywords": ["{mark}"], "context": "{mark}", "tags": []}}"#)
         } else {
-            let action = if mark.as_bytes()[0] % 2 == 0 { "BET" } else { "PASS" };
+            let action = if mark.as_bytes()[0].is_multiple_of(2) { "BET" } else { "PASS" };
             format!("<action>{action}</action>")
         };
         let left = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));

@@ -33,7 +33,7 @@ pub(crate) enum Command {
     /// Play against a hidden opponent yourself
     Play(Play),
     /// Measure an agent on a fixed panel of tasks, next to the exact ceilings
-    Eval(Eval),
+    Eval(Box<Eval>),
     /// List environments, or show one with its ceilings
     Env(Env),
     /// Make models, look at them, score tokens and write text with them
