@@ -19,6 +19,7 @@ pub mod rollout;
 pub mod run_dir;
 pub mod speech;
 pub mod store;
+mod talk;
 pub mod tensorboard;
 pub mod train;
 pub mod transcripts;
