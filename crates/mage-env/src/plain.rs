@@ -27,7 +27,9 @@ pub(crate) fn read<T: DeserializeOwned>(settings: Map<String, Value>) -> Result<
 
 /// A complaint with the program's types replaced by what they are.
 pub(crate) fn in_plain_words(problem: &str) -> String {
-    const WORDS: [(&str, &str); 20] = [
+    const WORDS: [(&str, &str); 22] = [
+        (" as i128, expected any value", ", which is too large"),
+        (" as u128, expected any value", ", which is too large"),
         ("expected u8", "expected a whole number from 0 to 255"),
         ("expected u16", "expected a whole number from 0 to 65535"),
         ("expected u32", "expected a whole number from 0 to 4294967295"),
@@ -114,5 +116,7 @@ mod tests {
     fn words_that_only_begin_alike_stay() {
         assert_eq!(in_plain_words("expected u640"), "expected u640");
         assert_eq!(in_plain_words("no such thing"), "no such thing");
+        let large = "invalid type: integer `99999999999999999999` as i128, expected any value";
+        assert_eq!(in_plain_words(large), "it is the number `99999999999999999999`, which is too large");
     }
 }

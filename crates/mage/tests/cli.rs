@@ -301,7 +301,7 @@ fn mistakes_in_a_population_file_name_the_file() {
             format!("{opponent}\"mcts\"\nsimulations = \"many\""),
             "`simulations`: it is the text \"many\", expected a whole number",
         ),
-        (format!("{opponent}\"mcts\"\nsimulations = 99999999999999999999"), ""),
+        (format!("{opponent}\"mcts\"\nsimulations = 99999999999999999999"), "which is too large"),
         (format!("{opponent}\"preferred\"\norder = [[1, 9]]"), "[1, 9] is not on the board"),
         (format!("{opponent}\"random\"\nweight = \"big\""), "expected a number"),
         (format!("{opponent}\"random\"\nsplits = [\"out-of-domain\"]"), "no opponent in split `in-domain`"),
@@ -317,7 +317,7 @@ fn mistakes_in_a_population_file_name_the_file() {
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{text}: {said}");
         assert!(said.contains("mine.toml") && said.contains(expected), "{text}: {said}");
-        for word in ["u64", "i64", "u8", "f64", "usize", "sequence"] {
+        for word in ["u64", "i64", "i128", "u8", "f64", "usize", "sequence"] {
             assert!(!said.contains(word), "{said}");
         }
     }
