@@ -138,7 +138,9 @@ fn adapters_are_scored_asked_and_merged() {
     assert!(refusal(&["model", "merge", &model, &model, &elsewhere]).contains("adapter_config.json"));
     let twice = ["model", "generate", &model, "--prompt", "x", "--adapter", &first, "--adapter", &first];
     assert!(refusal(&twice).contains("two adapters are called `first`"));
-    for (odd, hint) in [("=x", "no name before"), ("x=", "no adapter after"), ("a/b=c", "a/b=c"), ("base=x", "base")] {
+    for (odd, hint) in
+        [("=x", "no name before"), ("x=", "no adapter after"), ("a/b=c", "a/b=c"), ("base=x", "another name")]
+    {
         assert!(refusal(&["model", "generate", &model, "--prompt", "x", "--adapter", odd]).contains(hint), "{odd}");
     }
     let equals = dir.path().join("x=y").display().to_string();

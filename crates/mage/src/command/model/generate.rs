@@ -119,6 +119,9 @@ fn name_and_place(text: &str) -> anyhow::Result<(&str, &str)> {
         Some((name, place)) if !name.contains('/') && !Path::new(text).exists() => match (name, place) {
             ("", _) => Err(usage(format!("--adapter {text}: there is no name before the `=`"))),
             (_, "") => Err(usage(format!("--adapter {text}: there is no adapter after the `=`"))),
+            (AdapterName::BASE, _) => {
+                Err(usage(format!("--adapter {text}: `base` is the model without an adapter; choose another name")))
+            }
             _ => Ok((name, place)),
         },
         _ => Ok((text, text)),
