@@ -121,9 +121,27 @@ pub struct Answer {
     /// The name and version of the weights that gave it (`policy@17`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
+    /// How many tokens it took, from engines that count them but do not give them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+}
+
+/// How many tokens an answer took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Read.
+    pub prompt: u64,
+    /// Written, thoughts included.
+    pub answer: u64,
 }
 
 impl Answer {
+    /// How many tokens it took, where that is known.
+    pub fn used(&self) -> Option<Usage> {
+        let counted = |t: &Tokens| Usage { prompt: t.prompt.len() as u64, answer: t.response.len() as u64 };
+        self.usage.or_else(|| self.tokens.as_ref().map(counted))
+    }
+
     /// An answer that is only text.
     pub fn text(text: impl Into<String>) -> Self {
         Answer { text: text.into(), ..Answer::default() }

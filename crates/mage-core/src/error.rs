@@ -34,6 +34,12 @@ pub enum Error {
         /// Why not.
         problem: String,
     },
+    /// Texts that could not be compared.
+    #[error("comparing texts: {problem}")]
+    Embeddings {
+        /// Why not.
+        problem: String,
+    },
     /// Settings that cannot work.
     #[error("{place}: {problem}")]
     Settings {

@@ -4,11 +4,14 @@
 //! does I/O, reads a clock, starts a thread or knows an engine's insides.
 
 mod advantage;
+mod approach;
 mod call;
 mod credit;
+mod embeddings;
 mod error;
 pub mod history;
 mod interval;
+pub mod json;
 mod memory;
 mod meta;
 mod method;
@@ -25,16 +28,18 @@ mod settings;
 pub use advantage::{
     Anchors, BaselineUnit, Estimator, Gigpo, Grpo, Levels, Norm, ReturnToGo, Rloo, Scope, Signal, advantages,
 };
-pub use call::{Answer, Call, CallId, Finish, Message, Purpose, Request, Role, Tokens};
+pub use approach::{Approach, MemoryMaker, MemoryScope};
+pub use call::{Answer, Call, CallId, Finish, Message, Purpose, Request, Role, Tokens, Usage};
 pub use credit::{Assignment, Credit, Credited, Recursion, Reflection, credit, returns};
+pub use embeddings::{Embeddings, Lexical, cosine, nearest};
 pub use error::{Error, Result};
 pub use interval::{Bootstrap, Interval, Mean, Rate};
-pub use memory::{Asking, EpisodicMemory, Finished, Memory, MemoryMode, Query, RecallOrder, Recorded, read_reflection};
+pub use memory::{Asking, EpisodicMemory, Finished, Memory, MemoryMode, Query, RecallOrder, read_reflection};
 pub use meta::{MetaEpisode, Next};
 pub use method::Method;
 pub use metrics::{
-    Against, AgainstAt, AtEpisode, Ceiling, Ending, EpisodeResult, MetaResult, Slice, Summary, Unplayed, against,
-    pass_at_k, share_of_gap, summarise,
+    Against, AgainstAt, AtEpisode, Ceiling, Ending, EpisodeResult, MetaResult, Pair, PairedAt, PairedRate, PooledAt,
+    Slice, Summary, Unplayed, against, compare, pass_at_k, pooled, share_of_gap, summarise,
 };
 pub use penalty::{LengthPenalty, Penalty, PenaltyMode};
 pub use record::{CallRecord, EpisodeRecord, RecordKey};

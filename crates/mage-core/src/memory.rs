@@ -16,10 +16,17 @@ use std::sync::Arc;
 /// Either the result, or a call that is needed first.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Asking<T> {
-    /// Here it is.
-    Done(T),
+    /// Here it is, and which of the answers (from 0) could not be used, and why.
+    Done(T, Vec<(usize, String)>),
     /// Ask the model this, then come back with its answer added.
     Ask(Request),
+}
+
+impl<T> Asking<T> {
+    /// The result; every answer was of use.
+    pub fn done(result: T) -> Self {
+        Asking::Done(result, Vec::new())
+    }
 }
 
 /// What memory is asked about.
@@ -29,6 +36,8 @@ pub struct Query<'a> {
     pub episode: u32,
     /// The turn, from 0.
     pub turn: u32,
+    /// The agent's seat.
+    pub seat: u8,
     /// The episode so far.
     pub current: &'a Episode,
 }
@@ -49,21 +58,23 @@ pub trait Memory: Send {
     /// What to put into the next prompt. `answers` are the answers to what it asked for during this recall.
     fn recall(&mut self, query: &Query<'_>, answers: &[Answer]) -> Result<Asking<Block>>;
 
-    /// Takes in a finished episode. `answers` are the answers to what it asked for during this record; what could not
-    /// be read from them is reported as text beside the result.
-    fn record(&mut self, finished: &Finished<'_>, answers: &[Answer]) -> Result<Asking<Recorded>>;
+    /// Takes in a finished episode. `answers` are the answers to what it asked for during this record.
+    fn record(&mut self, finished: &Finished<'_>, answers: &[Answer]) -> Result<Asking<()>>;
 
     /// Whether the agent may know that there were earlier episodes at all.
     fn continuous(&self) -> bool {
         true
     }
-}
 
-/// What came of recording an episode.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recorded {
-    /// Why the last answer could not be used, if it could not.
-    pub unreadable: Option<String>,
+    /// Whether the last episode is recorded too, because somebody will read it after this meta-episode.
+    fn outlives(&self) -> bool {
+        false
+    }
+
+    /// What it holds, for people and tests.
+    fn contents(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
 }
 
 /// What past episodes leave behind.
@@ -142,17 +153,17 @@ impl Memory for EpisodicMemory {
             }
         }
         let entries = chosen.into_iter().map(|(_, r)| r.clone()).collect();
-        Ok(Asking::Done(Block { entries, notes: String::new() }))
+        Ok(Asking::done(Block { entries, notes: String::new() }))
     }
 
-    fn record(&mut self, finished: &Finished<'_>, answers: &[Answer]) -> Result<Asking<Recorded>> {
+    fn record(&mut self, finished: &Finished<'_>, answers: &[Answer]) -> Result<Asking<()>> {
         let mode = self.settings.memory;
         if mode == MemoryMode::None {
-            return Ok(Asking::Done(Recorded::default()));
+            return Ok(Asking::done(()));
         }
         if !mode.reflects() {
             self.remember(finished, None);
-            return Ok(Asking::Done(Recorded::default()));
+            return Ok(Asking::done(()));
         }
         let Some(answer) = answers.last() else {
             let prompt = self.prompts.reflect(self.settings.size, finished.seat, finished.episode)?;
@@ -165,15 +176,20 @@ impl Memory for EpisodicMemory {
             }));
         };
         let (text, unreadable) = match read_reflection(&answer.text, self.settings.size) {
-            Ok(text) => (parse::cut(&text, self.settings.reflection_chars).to_owned(), None),
-            Err(reason) => (String::new(), Some(reason)),
+            Ok(text) => (parse::cut(&text, self.settings.reflection_chars).to_owned(), Vec::new()),
+            Err(reason) => (String::new(), vec![(answers.len() - 1, reason)]),
         };
         self.remember(finished, Some(text));
-        Ok(Asking::Done(Recorded { unreadable }))
+        Ok(Asking::Done((), unreadable))
     }
 
     fn continuous(&self) -> bool {
         self.settings.memory != MemoryMode::None
+    }
+
+    fn contents(&self) -> serde_json::Value {
+        let entries: Vec<&Recalled> = self.entries.iter().map(|(_, r)| r).collect();
+        serde_json::to_value(entries).expect("entries are plain data")
     }
 }
 

@@ -32,7 +32,7 @@
 
 use crate::{
     Answer, Asking, Call, CallId, CallRecord, EpisodeRecord, EpisodicMemory, Error, Memory, Message, Purpose, Query,
-    RecordKey, Recorded, Request, Result, Settings,
+    RecordKey, Request, Result, Settings,
     history::{Episode, Turn},
     memory::Finished,
     parse,
@@ -136,6 +136,11 @@ impl MetaEpisode {
         &self.task
     }
 
+    /// What it remembers.
+    pub fn memory(&self) -> &dyn Memory {
+        &*self.memory
+    }
+
     /// The environment as it stands.
     pub fn env(&self) -> &dyn Env {
         &*self.env
@@ -171,11 +176,12 @@ impl MetaEpisode {
                 }
                 Stage::Recall => {
                     let current = self.episodes.last().expect("an episode has begun");
-                    let query = Query { episode: self.episode_index(), turn: current.turns.len() as u32, current };
+                    let turn = current.turns.len() as u32;
+                    let query = Query { episode: self.episode_index(), turn, seat: self.task.seat, current };
                     match self.memory.recall(&query, &self.answers)? {
                         Asking::Ask(request) => self.ask(request, Stage::Recall),
-                        Asking::Done(block) => {
-                            self.answers.clear();
+                        Asking::Done(block, unusable) => {
+                            self.close_answers(unusable);
                             self.stage = Stage::Play(block);
                         }
                     }
@@ -316,11 +322,24 @@ impl MetaEpisode {
         self.stage = if episode.end.is_none() { Stage::Recall } else { self.after_episode() };
     }
 
-    /// What follows a finished episode: nothing after the last one or, with early stop, after a win.
-    fn after_episode(&self) -> Stage {
+    /// Whether nothing is played after the present episode: it is the last one or, with early stop, it was won.
+    fn was_last(&self) -> bool {
         let won = self.episodes.last().is_some_and(Episode::won);
         let last = self.episodes.len() as u32 == self.settings.episodes;
-        if last || (won && self.settings.early_stop) { Stage::Over } else { Stage::Record }
+        last || (won && self.settings.early_stop)
+    }
+
+    fn after_episode(&self) -> Stage {
+        if self.was_last() && !self.memory.outlives() { Stage::Over } else { Stage::Record }
+    }
+
+    /// Marks the answers that memory could not use; it has seen them all.
+    fn close_answers(&mut self, unusable: Vec<(usize, String)>) {
+        let first = self.calls.len() - self.answers.len();
+        for (i, reason) in unusable {
+            self.calls[first + i].invalid = Some(reason);
+        }
+        self.answers.clear();
     }
 
     fn take_in_episode(&mut self) -> Result<()> {
@@ -329,12 +348,9 @@ impl MetaEpisode {
         let finished = Finished { index, seat: self.task.seat, episode };
         match self.memory.record(&finished, &self.answers)? {
             Asking::Ask(request) => self.ask(request, Stage::Record),
-            Asking::Done(Recorded { unreadable }) => {
-                if let (true, Some(call)) = (!self.answers.is_empty(), self.calls.last_mut()) {
-                    call.invalid = unreadable;
-                }
-                self.answers.clear();
-                self.stage = Stage::Begin;
+            Asking::Done((), unusable) => {
+                self.close_answers(unusable);
+                self.stage = if self.was_last() { Stage::Over } else { Stage::Begin };
             }
         }
         Ok(())

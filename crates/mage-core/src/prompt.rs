@@ -233,6 +233,13 @@ impl PromptSet {
             ("turns", include_str!("../prompts/shared/turns.jinja")),
             ("answer", include_str!("../prompts/shared/answer.jinja")),
             ("remark", include_str!("../prompts/shared/remark.jinja")),
+            ("cot", include_str!("../prompts/methods/cot.jinja")),
+            ("episode", include_str!("../prompts/methods/episode.jinja")),
+            ("note", include_str!("../prompts/methods/note.jinja")),
+            ("evolve", include_str!("../prompts/methods/evolve.jinja")),
+            ("notes", include_str!("../prompts/methods/notes.jinja")),
+            ("plan", include_str!("../prompts/methods/plan.jinja")),
+            ("planned", include_str!("../prompts/methods/planned.jinja")),
         ];
         let own = [
             ("rules", &source.rules),
@@ -340,6 +347,24 @@ impl PromptSet {
         self.render(if size == Size::Full { "reflect.full" } else { "reflect.compact" }, &context)
     }
 
+    /// A finished episode as memories keep it.
+    pub(crate) fn tell(&self, episode: &Episode) -> Result<String> {
+        let turns = self.past_turns(&episode.turns);
+        let told = Told {
+            start: &episode.start.text,
+            left_out: episode.turns.len() - turns.len(),
+            turns,
+            result: result_in_words(episode),
+        };
+        Ok(self.render("episode", &told)?.trim_end().to_owned())
+    }
+
+    /// A text of a method's own: what it asks, or what it puts into a play prompt. Rules in it are those for `seat`.
+    pub(crate) fn of_method(&self, name: &str, seat: u8, context: &impl Serialize) -> Result<String> {
+        let rules = RulesContext { seat, drawn: false };
+        Ok(self.render(name, &MethodContext { rules, context })?.trim_end().to_owned())
+    }
+
     fn render(&self, name: &str, context: &impl Serialize) -> Result<String> {
         let template = self.templates.get_template(name).map_err(|e| Error::template("", name, &e))?;
         template.render(Value::from(Serde(context))).map_err(|e| Error::template("", name, &e))
@@ -399,6 +424,24 @@ struct ReflectContext<'a> {
     turns: Vec<ShownTurn>,
     result: String,
     compact: &'a str,
+}
+
+/// What the text of an episode can name.
+#[derive(Serialize)]
+struct Told<'a> {
+    start: &'a str,
+    left_out: usize,
+    turns: Vec<ShownTurn>,
+    result: String,
+}
+
+/// What templates of methods can name.
+#[derive(Serialize)]
+struct MethodContext<'a, C: Serialize> {
+    #[serde(flatten)]
+    rules: RulesContext,
+    #[serde(flatten)]
+    context: &'a C,
 }
 
 /// How an episode went, in words.

@@ -5,7 +5,7 @@ mod common;
 use common::{drive, kuhn, kuhn_task};
 use mage_core::{
     Answer, Asking, Error, Finished, Memory, MemoryMode, Message, MetaEpisode, Next, Purpose, Query, RecallOrder,
-    Recorded, Request, Result, Settings,
+    Request, Result, Settings,
     prompt::{Block, PromptLibrary},
 };
 use mage_env::{End, Outcome, Registry, Seed};
@@ -151,19 +151,19 @@ struct Planner;
 impl Memory for Planner {
     fn recall(&mut self, query: &Query<'_>, answers: &[Answer]) -> Result<Asking<Block>> {
         if query.turn > 0 {
-            return Ok(Asking::Done(Block::default()));
+            return Ok(Asking::done(Block::default()));
         }
         Ok(match answers {
             [] => Asking::Ask(request(Purpose::Plan)),
-            [plan, ..] => Asking::Done(Block { entries: vec![], notes: format!("Plan: {}", plan.text) }),
+            [plan, ..] => Asking::done(Block { entries: vec![], notes: format!("Plan: {}", plan.text) }),
         })
     }
 
-    fn record(&mut self, _finished: &Finished<'_>, answers: &[Answer]) -> Result<Asking<Recorded>> {
+    fn record(&mut self, _finished: &Finished<'_>, answers: &[Answer]) -> Result<Asking<()>> {
         Ok(match answers.len() {
             0 => Asking::Ask(request(Purpose::Note)),
             1 => Asking::Ask(request(Purpose::Evolve)),
-            _ => Asking::Done(Recorded::default()),
+            _ => Asking::done(()),
         })
     }
 }
@@ -283,8 +283,8 @@ fn after_an_error_there_is_no_clean_record() {
         fn recall(&mut self, _: &Query<'_>, _: &[Answer]) -> Result<Asking<Block>> {
             Err(Error::Settings { place: "memory", problem: "lost".to_owned() })
         }
-        fn record(&mut self, _: &Finished<'_>, _: &[Answer]) -> Result<Asking<Recorded>> {
-            Ok(Asking::Done(Recorded::default()))
+        fn record(&mut self, _: &Finished<'_>, _: &[Answer]) -> Result<Asking<()>> {
+            Ok(Asking::done(()))
         }
     }
     let task = kuhn_task("aggressive", 0);

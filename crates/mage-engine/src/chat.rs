@@ -42,6 +42,17 @@ pub struct ChatAnswer {
     pub logprobs: Vec<f32>,
     /// The weights that answered, where known.
     pub weights: Option<WeightsId>,
+    /// What it took.
+    pub usage: Usage,
+}
+
+/// How many tokens an answer took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Read.
+    pub prompt: u64,
+    /// Written, thoughts included.
+    pub answer: u64,
 }
 
 /// A sampler and a renderer, as a chat policy.
@@ -94,7 +105,9 @@ impl ChatPolicy for RenderedPolicy {
             let asked = self.sample_request(&request)?;
             let prompt_tokens = asked.prompt.clone();
             let sample = self.sampler.sample(asked).await?;
+            let usage = Usage { prompt: prompt_tokens.len() as u64, answer: sample.tokens.len() as u64 };
             Ok(ChatAnswer {
+                usage,
                 text: self.renderer.decode(&sample.tokens)?,
                 finish: sample.finish,
                 prompt_tokens,

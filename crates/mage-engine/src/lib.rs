@@ -19,7 +19,7 @@ mod wait;
 mod weights;
 
 pub use action::{ActionCursor, ActionSet, Allowed};
-pub use chat::{ChatAnswer, ChatPolicy, ChatRequest, RenderedPolicy};
+pub use chat::{ChatAnswer, ChatPolicy, ChatRequest, RenderedPolicy, Usage};
 pub use error::{Error, Result};
 pub use forest::{PerToken, Segment, TokenClass, TokenForest, TokenInputs};
 pub use loss::{EntropyTerm, KlForm, KlTerm, Loss, Objective, Reduction, TokenCost};

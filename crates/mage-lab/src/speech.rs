@@ -165,6 +165,7 @@ impl Speech {
             },
             tokens: Some(Tokens { prompt, response: sample.tokens, logprobs: sample.logprobs }),
             weights: Some(weights.to_owned()),
+            usage: None,
         })
     }
 

@@ -3,8 +3,10 @@
 //! [`summarise`] turns what each meta-episode came to into curves over the episode index.
 
 mod ceiling;
+mod paired;
 
 pub use ceiling::{Against, AgainstAt, Ceiling, against, share_of_gap};
+pub use paired::{Pair, PairedAt, PairedRate, compare};
 
 use crate::{Bootstrap, Mean, Rate};
 use mage_env::{End, Outcome};
@@ -226,6 +228,45 @@ fn measure_at(results: &[&MetaResult], k: usize, unplayed: Unplayed, bootstrap: 
         score: bootstrap.at(k as u64).mean(played().map(|e| e.score)),
         invalid: invalid_rate(played()),
     }
+}
+
+/// One point of the curves over several seeds: means over tasks, each task the mean of its seeds, so that intervals are as
+/// wide as the number of tasks says and not as the number of meta-episodes would.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PooledAt {
+    /// The episode, from 1.
+    pub k: u32,
+    /// Cumulative: won at least one of the first k.
+    pub pass_at_k: Mean,
+    /// Won the k-th.
+    pub won: Mean,
+    /// Score of the k-th, in the environment's own unit.
+    pub score: Mean,
+}
+
+/// Measures tasks that were played with several seeds; each result comes with its task's number.
+pub fn pooled(
+    results: &[(usize, MetaResult)],
+    episodes: u32,
+    unplayed: Unplayed,
+    bootstrap: Bootstrap,
+) -> Vec<PooledAt> {
+    let win = |e| e == Ending::Won;
+    let share = |hit: bool| f64::from(u8::from(hit));
+    let at = |k: usize| {
+        let bootstrap = bootstrap.child("pooled").at(k as u64);
+        let mean = |name: &str, of: &dyn Fn(&MetaResult) -> Option<f64>| {
+            let values = results.iter().filter_map(|(task, r)| Some((*task, of(r)?)));
+            bootstrap.child(name).mean(paired::by_task(values))
+        };
+        PooledAt {
+            k: k as u32,
+            pass_at_k: mean("pass", &|r| r.within(k, win).map(share)),
+            won: mean("won", &|r| r.at(k, unplayed, win).map(share)),
+            score: mean("score", &|r| r.episodes.get(k - 1).map(|e| e.score)),
+        }
+    };
+    (1..=episodes as usize).map(at).collect()
 }
 
 fn invalid_rate<'a>(episodes: impl Iterator<Item = &'a EpisodeResult>) -> Rate {

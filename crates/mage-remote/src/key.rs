@@ -1,0 +1,75 @@
+//! Who may know the key?
+//!
+//! The server, and nobody else: a key prints as `[key]` whichever way it is printed, and is taken out of every text that
+//! comes back, since some servers repeat it in their complaints.
+
+use mage_engine::{Error, Result};
+use std::fmt;
+
+/// A secret that prints as something else.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ApiKey(String);
+
+/// What stands where a key was.
+const HIDDEN: &str = "[key]";
+
+impl ApiKey {
+    /// The key in an environment variable; `None` where the variable is not set or empty.
+    pub fn from_env(variable: &str) -> Result<Option<Self>> {
+        match std::env::var(variable) {
+            Err(std::env::VarError::NotPresent) => Ok(None),
+            Err(std::env::VarError::NotUnicode(_)) => {
+                Err(Error::invalid(format!("environment variable {variable}"), "it is no text"))
+            }
+            Ok(text) => {
+                Self::new(&text).map_err(|problem| Error::invalid(format!("environment variable {variable}"), problem))
+            }
+        }
+    }
+
+    /// A key from a text, without the white space around it.
+    fn new(text: &str) -> std::result::Result<Option<Self>, &'static str> {
+        match text.trim() {
+            "" => Ok(None),
+            text if text.bytes().all(|b| b.is_ascii_graphic()) => Ok(Some(ApiKey(text.to_owned()))),
+            _ => Err("a key has no spaces, line breaks or letters beyond ASCII"),
+        }
+    }
+
+    /// The header's value.
+    pub(crate) fn bearer(&self) -> String {
+        format!("Bearer {}", self.0)
+    }
+
+    /// The text without the key.
+    pub(crate) fn hide_in(&self, text: &str) -> String {
+        text.replace(&self.0, HIDDEN)
+    }
+}
+
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+impl fmt::Display for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_never_printed() {
+        let key = ApiKey::new(" sk-secret\n").unwrap().unwrap();
+        assert_eq!(format!("{key:?} {key} {:?}", Some(&key)), "[key] [key] Some([key])");
+        assert_eq!(key.hide_in("bad key: sk-secret!"), "bad key: [key]!");
+        assert_eq!(key.bearer(), "Bearer sk-secret");
+        assert_eq!(ApiKey::new("  "), Ok(None));
+        assert!(ApiKey::new("two words").is_err() && ApiKey::new("sk-schlüssel").is_err());
+    }
+}

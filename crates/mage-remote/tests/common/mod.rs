@@ -1,0 +1,28 @@
+//! A small model server and a network that breaks on purpose, both on loopback.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+pub(crate) mod proxy;
+pub(crate) mod server;
+
+use mage_engine::{ChatRequest, Message, SamplingParams};
+use mage_remote::{Client, Endpoint, Patience, RemoteChat};
+use std::{net::SocketAddr, time::Duration};
+
+/// A client with little patience.
+pub(crate) fn client(at: SocketAddr, change: impl FnOnce(&mut Endpoint)) -> Client {
+    let mut endpoint = Endpoint::new(&format!("http://{at}"), "tiny").unwrap();
+    endpoint.patience =
+        Patience { in_flight: 8, attempt: Duration::from_millis(1500), deadline: Duration::from_secs(20) };
+    change(&mut endpoint);
+    Client::new(endpoint).unwrap()
+}
+
+pub(crate) fn chat(at: SocketAddr) -> RemoteChat {
+    RemoteChat::new(client(at, |_| ()))
+}
+
+pub(crate) fn asks(text: &str) -> ChatRequest {
+    let params = SamplingParams { seed: 7 << 40, max_tokens: 16, ..SamplingParams::default() };
+    ChatRequest { messages: vec![Message::user(text)], params, ..ChatRequest::default() }
+}

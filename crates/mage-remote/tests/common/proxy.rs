@@ -1,0 +1,144 @@
+//! A network that breaks on purpose: stands between a client and a server and does to each request what it is told.
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+};
+
+/// What is done to one request.
+#[derive(Clone, Debug)]
+pub(crate) enum Fault {
+    /// Nothing: the server answers.
+    Pass,
+    /// The connection is cut with a reset before there is an answer.
+    Reset,
+    /// Nothing ever comes back.
+    Hang,
+    /// A status, headers (each with its line break) and a body from somebody on the way.
+    Reply(u16, String, String),
+    /// The answer comes, but ends in the middle although its length was announced.
+    HalfBody,
+    /// The answer comes in drops, this long apart.
+    Drip(Duration),
+}
+
+impl Fault {
+    pub(crate) fn reply(status: u16, body: &str) -> Self {
+        Fault::Reply(status, String::new(), body.to_owned())
+    }
+}
+
+/// A running proxy. It ends when it is dropped.
+pub(crate) struct Proxy {
+    pub(crate) address: SocketAddr,
+    /// Requests that came by.
+    pub(crate) requests: Arc<AtomicUsize>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Proxy {
+    /// Does the faults to the first requests, one each; all later ones pass.
+    pub(crate) async fn start(server: SocketAddr, faults: impl IntoIterator<Item = Fault>) -> Self {
+        let faults: Arc<Mutex<VecDeque<Fault>>> = Arc::new(Mutex::new(faults.into_iter().collect()));
+        let requests = Arc::<AtomicUsize>::default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let counter = Arc::clone(&requests);
+        let task = tokio::spawn(async move {
+            loop {
+                let (client, _) = listener.accept().await.unwrap();
+                let (faults, counter) = (Arc::clone(&faults), Arc::clone(&counter));
+                // A client that goes away ends its own connection and nothing else.
+                tokio::spawn(async move {
+                    let _ = serve(client, server, &faults, &counter).await;
+                });
+            }
+        });
+        Proxy { address, requests, task }
+    }
+}
+
+/// One request on one connection.
+async fn serve(
+    mut client: TcpStream,
+    server: SocketAddr,
+    faults: &Mutex<VecDeque<Fault>>,
+    counter: &AtomicUsize,
+) -> std::io::Result<()> {
+    let Some(request) = read_request(&mut client).await? else { return Ok(()) };
+    counter.fetch_add(1, Ordering::SeqCst);
+    let fault = faults.lock().unwrap().pop_front().unwrap_or(Fault::Pass);
+    match fault {
+        Fault::Reset => {
+            client.set_zero_linger()?;
+            drop(client);
+        }
+        Fault::Hang => tokio::time::sleep(Duration::from_secs(3600)).await,
+        Fault::Reply(status, headers, body) => {
+            let length = body.len();
+            let text = format!(
+                "HTTP/1.1 {status} Said\r\n{headers}content-length: {length}\r\nconnection: close\r\n\r\n{body}"
+            );
+            client.write_all(text.as_bytes()).await?;
+        }
+        Fault::Pass => client.write_all(&forward(&request, server).await?).await?,
+        Fault::HalfBody => {
+            let answer = forward(&request, server).await?;
+            client.write_all(&answer[..answer.len() - 20]).await?;
+        }
+        Fault::Drip(pause) => {
+            for drop in forward(&request, server).await?.chunks(16) {
+                client.write_all(drop).await?;
+                client.flush().await?;
+                tokio::time::sleep(pause).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads head and body of a request.
+async fn read_request(client: &mut TcpStream) -> std::io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    loop {
+        let head_end = bytes.windows(4).position(|w| w == b"\r\n\r\n").map(|at| at + 4);
+        if let Some(end) = head_end {
+            let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
+            let length = head.lines().find_map(|l| l.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+            if bytes.len() >= end + length.unwrap_or(0) {
+                return Ok(Some(bytes));
+            }
+        }
+        if client.read_buf(&mut bytes).await? == 0 {
+            return Ok(None);
+        }
+    }
+}
+
+/// The server's whole answer, which it ends by closing.
+async fn forward(request: &[u8], server: SocketAddr) -> std::io::Result<Vec<u8>> {
+    let mut upstream = TcpStream::connect(server).await?;
+    let line_end = request.windows(2).position(|w| w == b"\r\n").expect("a request line") + 2;
+    upstream.write_all(&request[..line_end]).await?;
+    upstream.write_all(b"connection: close\r\n").await?;
+    upstream.write_all(&request[line_end..]).await?;
+    let mut answer = Vec::new();
+    upstream.read_to_end(&mut answer).await?;
+    Ok(answer)
+}

@@ -1,0 +1,179 @@
+//! Requests through a network that breaks.
+
+mod common;
+
+use common::{
+    asks, chat, client,
+    proxy::{Fault, Proxy},
+    server::Server,
+};
+use mage_core::Embeddings;
+use mage_engine::{ChatPolicy, Error, Usage};
+use mage_remote::{ApiKey, Prices, RemoteChat, RemoteEmbeddings};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+async fn echo() -> Server {
+    Server::start(Duration::ZERO, |text| format!("you said {text}")).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_comes_with_its_counts() {
+    let server = echo().await;
+    let chat = chat(server.address);
+    let answer = chat.complete(asks("two words")).await.unwrap();
+    assert_eq!((answer.text.as_str(), answer.usage), ("you said two words", Usage { prompt: 2, answer: 4 }));
+    let spent = chat.client().ledger().spent();
+    assert_eq!((spent.answered, spent.failed, spent.retries), (1, 0, 0));
+    assert_eq!(Prices { prompt: 1e6, answer: 1e5 }.cost(spent.usage), 2.4);
+    let body = server.seen.bodies.lock().unwrap()[0].clone();
+    assert_eq!((body["model"].as_str(), body["seed"].as_u64()), (Some("tiny"), Some(7 << 7)));
+    assert_eq!(*server.seen.keys.lock().unwrap(), [None]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_may_pass_is_tried_again() {
+    let server = echo().await;
+    let faults = [
+        Fault::Reset,
+        Fault::Hang,
+        Fault::reply(500, "oops"),
+        Fault::reply(503, "<html>busy</html>"),
+        Fault::reply(200, "{\"choices\": [{\"mess"),
+        Fault::reply(200, "{\"error\": \"overloaded\"}"),
+        Fault::HalfBody,
+    ];
+    for fault in faults {
+        let proxy = Proxy::start(server.address, [fault.clone()]).await;
+        let chat = chat(proxy.address);
+        let answer = chat.complete(asks("hello")).await;
+        assert_eq!(answer.expect("the second attempt").text, "you said hello", "{fault:?}");
+        assert_eq!(
+            (proxy.requests.load(Ordering::SeqCst), chat.client().ledger().spent().retries),
+            (2, 1),
+            "{fault:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_answer_is_waited_for_and_one_too_slow_is_not() {
+    let server = echo().await;
+    let slow = Proxy::start(server.address, [Fault::Drip(Duration::from_millis(5))]).await;
+    assert_eq!(chat(slow.address).complete(asks("hello")).await.unwrap().text, "you said hello");
+    assert_eq!(slow.requests.load(Ordering::SeqCst), 1);
+    let too_slow = Proxy::start(server.address, [Fault::Drip(Duration::from_secs(5))]).await;
+    assert_eq!(chat(too_slow.address).complete(asks("hello")).await.unwrap().text, "you said hello");
+    assert_eq!(too_slow.requests.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_asks_for_time_gets_it() {
+    let server = echo().await;
+    let busy = Fault::Reply(429, "retry-after: 1\r\n".to_owned(), "slow down".to_owned());
+    let proxy = Proxy::start(server.address, [busy]).await;
+    let started = Instant::now();
+    chat(proxy.address).complete(asks("hello")).await.unwrap();
+    assert!(started.elapsed() >= Duration::from_secs(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_are_final_and_say_why() {
+    let server = echo().await;
+    for status in [400, 401, 403, 404, 422, 307] {
+        let proxy = Proxy::start(server.address, [Fault::reply(status, "{\"message\": \"no such\nmodel\"}")]).await;
+        let chat = chat(proxy.address);
+        let error = chat.complete(asks("hello")).await.unwrap_err();
+        assert!(matches!(error, Error::Engine { .. }));
+        let text = error.to_string();
+        assert!(text.contains(&status.to_string()) && (status == 307 || text.contains("no such model")), "{text}");
+        assert_eq!(proxy.requests.load(Ordering::SeqCst), 1, "{text}");
+        assert_eq!(chat.client().ledger().spent().failed, 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_deadline_ends_it() {
+    let server = echo().await;
+    let proxy = Proxy::start(server.address, (0..1000).map(|_| Fault::reply(502, "bad gateway"))).await;
+    let client = client(proxy.address, |e| e.patience.deadline = Duration::from_millis(1200));
+    let error = RemoteChat::new(client).complete(asks("hello")).await.unwrap_err().to_string();
+    assert!(error.contains("502") && error.contains("gave up after") && error.contains("deadline is 1.2 s"), "{error}");
+    let tried = proxy.requests.load(Ordering::SeqCst);
+    assert!((2..=4).contains(&tried), "pauses of 250, 500 and 1000 ms, at least half of each: {tried}");
+    // Nobody there at all is the same.
+    let nobody = common::client(Server::start(Duration::ZERO, str::to_owned).await.address, |e| {
+        e.patience.deadline = Duration::from_millis(400);
+    });
+    let error = RemoteChat::new(nobody).complete(asks("hello")).await.unwrap_err().to_string();
+    assert!(error.contains("gave up"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_are_under_way_than_asked() {
+    let server = Server::start(Duration::from_millis(30), str::to_owned).await;
+    let chat = Arc::new(RemoteChat::new(client(server.address, |e| e.patience.in_flight = 5)));
+    let all: Vec<_> = (0..40)
+        .map(|i| {
+            let chat = Arc::clone(&chat);
+            tokio::spawn(async move { chat.complete(asks(&i.to_string())).await.unwrap().text })
+        })
+        .collect();
+    for (i, one) in all.into_iter().enumerate() {
+        assert_eq!(one.await.unwrap(), i.to_string());
+    }
+    assert_eq!(server.seen.peak.load(Ordering::SeqCst), 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_reaches_the_server_and_nobody_else() {
+    // The only test in this process that names this variable.
+    let key = {
+        #[expect(unsafe_code, reason = "the environment of a test process, before anybody reads this name")]
+        unsafe {
+            std::env::set_var("MAGE_REMOTE_TEST_KEY", "sk-very-secret");
+        }
+        ApiKey::from_env("MAGE_REMOTE_TEST_KEY").unwrap()
+    };
+    assert!(key.is_some() && ApiKey::from_env("MAGE_REMOTE_TEST_NO_KEY").unwrap().is_none());
+    let server = echo().await;
+    let with_key = client(server.address, |e| e.key = key.clone());
+    RemoteChat::new(with_key.clone()).complete(asks("hello")).await.unwrap();
+    assert_eq!(*server.seen.keys.lock().unwrap(), [Some("Bearer sk-very-secret".to_owned())]);
+    let proxy = Proxy::start(server.address, [Fault::reply(401, "your key sk-very-secret is wrong")]).await;
+    let chat = RemoteChat::new(client(proxy.address, |e| e.key = key.clone()));
+    let error = chat.complete(asks("hello")).await.unwrap_err();
+    let shown = format!("{error} {error:?} {with_key:?} {:?}", with_key.endpoint());
+    assert!(!shown.contains("secret") && shown.contains("your key [key] is wrong"), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn extra_fields_are_sent_and_nulls_take_fields_out() {
+    let server = echo().await;
+    let client = client(server.address, |e| {
+        e.extra.insert("max_tokens".to_owned(), serde_json::Value::Null);
+        e.extra.insert("max_completion_tokens".to_owned(), 99.into());
+    });
+    RemoteChat::new(client).complete(asks("hello")).await.unwrap();
+    let body = server.seen.bodies.lock().unwrap()[0].clone();
+    assert!(body.get("max_tokens").is_none());
+    assert_eq!(body["max_completion_tokens"], 99);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn embeddings_are_asked_for_once() {
+    let server = echo().await;
+    let proxy = Proxy::start(server.address, [Fault::Reset]).await;
+    let embeddings = RemoteEmbeddings::new(client(proxy.address, |_| ()), tokio::runtime::Handle::current()).unwrap();
+    let near = embeddings.likeness("aab", &["ab", "cd", "aab"]).unwrap();
+    assert!((near[2] - 1.0).abs() < 1e-6 && near[1] == 0.0 && near[0] > 0.9, "{near:?}");
+    assert_eq!(embeddings.likeness("ab", &["aab", "cd"]).unwrap().len(), 2);
+    assert_eq!(server.seen.requests(), 1, "everything was known");
+    assert!(embeddings.id().starts_with("tiny at http://127.0.0.1:"));
+    let many: Vec<String> = (0..150).map(|i| format!("a{i}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!(embeddings.likeness("ab", &many).unwrap().len(), 150);
+    assert_eq!(server.seen.requests(), 4, "three batches of at most 64");
+}
