@@ -34,6 +34,8 @@ pub(crate) enum Command {
     Play(Play),
     /// Measure an agent on a fixed panel of tasks, next to the exact ceilings
     Eval(Eval),
+    /// Turn runs and records into one page, tables and figures
+    Report(Report),
     /// List environments, or show one with its ceilings
     Env(Env),
     /// Make models, look at them, score tokens and write text with them
@@ -503,6 +505,24 @@ pub(crate) struct Input {
     /// Answer this message
     #[arg(long, value_name = "TEXT")]
     pub(crate) chat: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  mage report runs                      everything under a folder\
+    \n  mage report runs/kuhn-1 eval.jsonl eval.json --out kuhn-report\
+    \n  mage sweep table1 && mage report sweeps/table1\n\n\
+    Paths are training runs, files of records (mage eval --records), summaries beside them (--summary), and folders of these. \
+    Numbers are worked out from the records. report.html needs no network; what did not fit into it is said there.")]
+pub(crate) struct Report {
+    /// Runs, records, summaries, or folders of them
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// The folder that report.html, report.md, report.csv and figures/ are written to
+    #[arg(long, value_name = "DIR", default_value = "report")]
+    pub(crate) out: PathBuf,
+    /// How many transcripts of each method on each panel are on the page
+    #[arg(long, value_name = "COUNT", default_value_t = 24)]
+    pub(crate) transcripts: usize,
 }
 
 #[derive(Debug, Args)]
