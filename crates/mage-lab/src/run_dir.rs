@@ -129,6 +129,11 @@ impl RunDir {
         Self::open(path)
     }
 
+    /// Whether there is a run in this folder.
+    pub fn is_run(path: &Path) -> bool {
+        path.join(RECIPE).exists()
+    }
+
     /// The recipe a run was started with.
     pub fn recipe(path: &Path) -> Result<Recipe> {
         let file = path.join(RECIPE);

@@ -2,7 +2,8 @@
 //!
 //! In one append-only file of JSON lines. A record is there when its line is there, line break included. A crash in the
 //! middle of a write leaves half a line at the end at worst; opening the file again drops it, says so, and everything
-//! before it is intact. Records are found by their [`RecordKey`], so finished work is never done twice.
+//! before it is intact. Records are found by their [`RecordKey`], so finished work is never done twice. A record with an error
+//! is no finished work: it is kept, and makes room for another attempt.
 //!
 //! ```
 //! use mage_lab::store::{RecordStore, read_records};
@@ -30,6 +31,7 @@ use std::{
 pub struct RecordStore {
     path: PathBuf,
     file: File,
+    /// Of what is finished.
     keys: HashSet<RecordKey>,
     /// Where the last whole line ends.
     length: u64,
@@ -53,7 +55,10 @@ impl RecordStore {
         let mut whole = 0;
         let mut lines = Lines::new(path, &file);
         while let Some(record) = lines.next_record() {
-            keys.insert(record?.key);
+            let record = record?;
+            if record.error.is_none() {
+                keys.insert(record.key);
+            }
             whole = lines.end;
         }
         let (tail, line) = (lines.tail, lines.number + 1);
@@ -70,7 +75,12 @@ impl RecordStore {
         Ok(RecordStore { path: path.to_owned(), file, keys, length: whole, repaired: tail.len() as u64 })
     }
 
-    /// How many records there are.
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many finished records there are.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
@@ -85,21 +95,27 @@ impl RecordStore {
         self.repaired
     }
 
-    /// Whether a record with this key is there.
+    /// Whether a finished record with this key is there.
     pub fn contains(&self, key: &RecordKey) -> bool {
         self.keys.contains(key)
     }
 
-    /// Adds records, and returns once they are on the disk. Those whose key is there already are left out. If they
+    /// Adds records, and returns how many once they are on the disk. Those whose key is there already are left out. If they
     /// cannot be written (a full disk, say), the file is as it was before.
     pub fn append<'r>(&mut self, records: impl IntoIterator<Item = &'r EpisodeRecord>) -> Result<usize> {
         let mut lines = String::new();
-        let mut added = HashSet::new();
+        let (mut added, mut count) = (HashSet::new(), 0);
         for record in records {
-            if !self.keys.contains(&record.key) && added.insert(record.key.clone()) {
-                lines.push_str(&record.to_line());
-                lines.push('\n');
+            let known = self.keys.contains(&record.key) || added.contains(&record.key);
+            if known {
+                continue;
             }
+            if record.error.is_none() {
+                added.insert(record.key.clone());
+            }
+            lines.push_str(&record.to_line());
+            lines.push('\n');
+            count += 1;
         }
         let written = self.file.write_all(lines.as_bytes()).and_then(|()| self.file.sync_data());
         if let Err(source) = written {
@@ -108,7 +124,6 @@ impl RecordStore {
             return Err(Error::Io { path: self.path.clone(), source });
         }
         self.length += lines.len() as u64;
-        let count = added.len();
         self.keys.extend(added);
         Ok(count)
     }

@@ -19,14 +19,15 @@ const SIGMAS: f64 = 4.0;
 fn results(policy: &str, memory: MemoryMode, population: &Population, episodes: u32, tasks: usize) -> Vec<MetaResult> {
     let registry = Registry::builtin();
     let factory = registry.get("kuhn").unwrap();
-    let evaluation = Evaluation {
+    let evaluation = Arc::new(Evaluation {
         factory: Arc::clone(factory),
         prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
         settings: Arc::new(Settings { memory, ..Settings::compact(&factory.schema(), episodes) }),
+        memories: None,
         panel: Panel::new(population, "train", 2, tasks, Seed::new(1)).unwrap(),
         agent: Agent::find(&**factory, policy, population, "train", episodes).unwrap(),
         seed: Seed::new(2),
-    };
+    });
     let mut results = Vec::new();
     evaluation.run(|record| results.extend(record.result())).unwrap();
     assert_eq!(results.len(), tasks);

@@ -9,18 +9,19 @@ use mage_lab::{
 };
 use std::{fs, io::Write, path::Path, sync::Arc};
 
-fn evaluation(count: usize) -> Evaluation {
+fn evaluation(count: usize) -> Arc<Evaluation> {
     let registry = Registry::builtin();
     let factory = registry.get("kuhn").unwrap();
     let panel = Panel::new(&factory.default_population(), "train", 2, count, Seed::new(3)).unwrap();
-    Evaluation {
+    Arc::new(Evaluation {
         factory: Arc::clone(factory),
         prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
         settings: Arc::new(Settings::compact(&factory.schema(), 2)),
+        memories: None,
         panel,
         agent: Agent::Random,
         seed: Seed::new(4),
-    }
+    })
 }
 
 fn records(count: usize) -> Vec<EpisodeRecord> {
@@ -140,4 +141,20 @@ fn agents_with_other_beliefs_have_other_keys() {
     population.opponents[0].weight = 0.31;
     assert_ne!(before, id(&population));
     assert!(before.starts_with("bayes"));
+}
+
+#[test]
+fn a_failure_is_kept_and_tried_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r.jsonl");
+    let all = records(2);
+    let failed = EpisodeRecord { error: Some("the model is gone".to_owned()), ..all[0].clone() };
+    let mut store = RecordStore::open(&path).unwrap();
+    assert_eq!(store.append([&failed, &all[1]]).unwrap(), 2);
+    assert!(!store.contains(&all[0].key) && store.contains(&all[1].key));
+    drop(store);
+    let mut store = RecordStore::open(&path).unwrap();
+    assert_eq!((store.len(), store.append([&failed, &all[0]]).unwrap()), (1, 2));
+    assert_eq!(store.append([&failed, &all[0]]).unwrap(), 0, "what is finished stays finished");
+    assert_eq!(read(&path).len(), 4);
 }

@@ -11,6 +11,8 @@ use std::time::{Duration, SystemTime};
 const FIRST: Duration = Duration::from_millis(250);
 /// No pause is longer, unless the server asks for it.
 const LONGEST: Duration = Duration::from_secs(20);
+/// As good as never: what is longer is not added up.
+const NEVER: Duration = Duration::from_secs(1 << 30);
 
 /// The pause after failure number `failure` (from 0): between half of the doubled pause and all of it. A server's own wish
 /// is never undercut.
@@ -27,10 +29,10 @@ pub(crate) fn pause(failure: u32, wish: Option<Duration>, luck: Seed) -> Duratio
 pub(crate) fn retry_after(header: &str, now: SystemTime) -> Option<Duration> {
     let header = header.trim();
     if let Ok(seconds) = header.parse::<f64>() {
-        return Duration::try_from_secs_f64(seconds.max(0.0)).ok();
+        return Duration::try_from_secs_f64(seconds.max(0.0)).ok().map(|wish| wish.min(NEVER));
     }
     let date = httpdate::parse_http_date(header).ok()?;
-    Some(date.duration_since(now).unwrap_or_default())
+    Some(date.duration_since(now).unwrap_or_default().min(NEVER))
 }
 
 #[cfg(test)]
@@ -62,6 +64,7 @@ mod tests {
         assert_eq!(retry_after("-1", now), Some(Duration::ZERO));
         assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:40 GMT", now), Some(Duration::from_secs(3)));
         assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:30 GMT", now), Some(Duration::ZERO));
+        assert_eq!(retry_after("1e19", now), Some(NEVER));
         assert_eq!(retry_after("soon", now), None);
         assert_eq!(retry_after("inf", now), None);
     }

@@ -135,3 +135,32 @@ fn a_model_learns_from_transcripts_and_bad_ones_are_named() {
         assert!(!dir.path().join("refused").exists());
     }
 }
+
+#[test]
+fn a_trained_policy_is_measured_on_any_panel() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("kuhn");
+    trained("kuhn", &run);
+    let path = run.to_str().unwrap();
+    // More episodes than its prompts have room for: it remembers the latest.
+    let eval = ["eval", "--policy", path, "--tasks", "12", "--episodes", "5", "--json", "--quiet"];
+    let report = |more: &[&str]| ok(mage(&[&eval[..], more].concat(), ""));
+    let first = report(&[]);
+    assert_eq!(first, report(&["--threads", "1"]), "the same bits on any number of threads");
+    let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    let (trained, blank) = (read(&first), read(&report(&["--method", "react"])));
+    assert_eq!(trained["summary"]["overall"]["meta_episodes"], 12);
+    assert_eq!(trained["settings"]["recall_limit"], 2);
+    assert!(trained["weights"].as_str().unwrap().starts_with("weights@"));
+    assert_eq!(trained["weights"], blank["weights"]);
+    assert_ne!(trained["method"], blank["method"]);
+    assert_eq!(trained["tally"]["calls"]["reflect"]["asked"], 48);
+    assert!(blank["tally"]["calls"]["reflect"].is_null());
+    for (more, words) in
+        [(["--env", "tictactoe"], "was trained on kuhn"), (["--method", "a-mem"], "needs full prompts")]
+    {
+        let refused = mage(&[&eval[..], &more].concat(), "");
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(text(&refused.stderr).contains(words), "{}", text(&refused.stderr));
+    }
+}

@@ -10,7 +10,8 @@ mod parts;
 mod warm;
 
 pub use event::{Event, Outcome};
-pub(crate) use parts::{Parts, runtime};
+pub(crate) use parts::Parts;
+pub use parts::runtime;
 pub use warm::warm_start;
 
 use crate::{

@@ -19,13 +19,13 @@ use std::sync::{
 use tokio::runtime::Runtime;
 
 /// Threads for environments and for waiting; 0 takes as many as there are.
-pub(crate) fn runtime(threads: usize) -> Result<Runtime> {
+pub fn runtime(threads: usize) -> Result<Runtime> {
     let threads = match threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         n => n,
     };
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let started = builder.worker_threads(threads).thread_name("rollout").enable_time().build();
+    let started = builder.worker_threads(threads).thread_name("rollout").enable_all().build();
     started.map_err(|e| Error::Stopped(format!("starting threads: {e}")))
 }
 

@@ -1,0 +1,200 @@
+//! Which model sits down to play?
+//!
+//! One behind an endpoint, one in a folder, or the policy of a training run: all of them answer calls.
+
+use crate::{Error, Hub, Result, engine, recipe::Recipe, run_dir::last_model, speech::Speech, speech::call_seed};
+use mage_core::{Answer, Call, Finish, Role, Settings, Usage, prompt::Size};
+use mage_engine::{
+    AdapterName, BoxFuture, ChatPolicy, ChatRequest, FinishReason, Message, Role as Speaker, Sampler, SamplingParams,
+    Thinking,
+};
+use mage_env::{Hash, Schema};
+use std::{
+    fs::{self, File},
+    io::Read,
+    path::Path,
+    sync::Arc,
+};
+use tokio::runtime::Handle;
+
+/// Answers calls with a model.
+pub trait Answerer: Send + Sync {
+    /// Answers one call.
+    fn answer<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<Answer>>;
+}
+
+/// A model that plays.
+#[derive(Clone)]
+pub struct ModelAgent {
+    /// What people call it.
+    pub name: String,
+    /// What records call it: a name, and a hash of its weights where they are at hand.
+    pub id: String,
+    /// Who answers.
+    pub answerer: Arc<dyn Answerer>,
+    /// How answers are drawn: a part of the method, since other draws are other results.
+    pub drawn: Drawn,
+    /// Where it runs.
+    pub runtime: Handle,
+    /// How many meta-episodes are under way at once.
+    pub in_flight: usize,
+}
+
+/// How a model's answers come about.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Drawn {
+    /// How tokens are drawn; length and seed are each call's own.
+    pub params: SamplingParams,
+    /// Whether it thinks first.
+    pub thinking: Thinking,
+}
+
+impl ModelAgent {
+    /// A chat model; `id` should name the weights, `name` is for people.
+    pub fn chat(
+        name: &str,
+        id: &str,
+        policy: Arc<dyn ChatPolicy>,
+        drawn: Drawn,
+        runtime: Handle,
+        in_flight: usize,
+    ) -> Self {
+        let answerer = Arc::new(Chat { policy, drawn: drawn.clone(), label: id.to_owned() });
+        ModelAgent { name: name.to_owned(), id: id.to_owned(), answerer, drawn, runtime, in_flight }
+    }
+
+    /// A model in a folder or on the Hub, in full prompts.
+    pub fn folder(name: &str, drawn: Drawn, threads: usize, runtime: Handle, in_flight: usize) -> Result<Self> {
+        let dir = Hub::from_env(true).folder(name)?;
+        Self::native(name, &dir, Size::Full, drawn, threads, runtime, in_flight)
+    }
+
+    /// The newest policy of a training run, in the prompts it was trained on.
+    pub fn of_run(
+        run: &Path,
+        recipe: &Recipe,
+        params: SamplingParams,
+        threads: usize,
+        runtime: Handle,
+        in_flight: usize,
+    ) -> Result<Self> {
+        let drawn = Drawn { params, thinking: recipe.play.thinking };
+        let dir = last_model(run)?;
+        Self::native(&run.to_string_lossy(), &dir, recipe.play.form, drawn, threads, runtime, in_flight)
+    }
+
+    fn native(
+        name: &str,
+        dir: &Path,
+        size: Size,
+        drawn: Drawn,
+        threads: usize,
+        runtime: Handle,
+        in_flight: usize,
+    ) -> Result<Self> {
+        drawn.params.check()?;
+        let id = format!("weights@{}", &weights_hash(dir)?[..32]);
+        let (sampler, renderer) = engine::sampler(&dir.to_string_lossy(), threads)?;
+        let speech = Speech::new(renderer, size, drawn.thinking)?;
+        let answerer = Arc::new(Native { speech, sampler, params: drawn.params.clone(), label: id.clone() });
+        Ok(ModelAgent { name: name.to_owned(), id, answerer, drawn, runtime, in_flight })
+    }
+}
+
+/// How a run's policy plays panels of `episodes` episodes: as it was trained, the latest episodes in memory where its prompts
+/// have no room for all.
+pub fn run_settings(recipe: &Recipe, schema: &Schema, episodes: u32) -> Settings {
+    let trained = recipe.eval_settings(schema);
+    let room = (trained.size == Size::Compact).then_some(trained.slots);
+    let too_small = room.filter(|slots| episodes as usize > slots + 1);
+    Settings { episodes, recall_limit: too_small.or(trained.recall_limit), ..trained }
+}
+
+/// A hash of the numbers in a model's folder.
+fn weights_hash(dir: &Path) -> Result<String> {
+    let mut files: Vec<_> = fs::read_dir(dir)
+        .map_err(Error::io(dir))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|e| e == "safetensors"))
+        .collect();
+    files.sort();
+    if files.is_empty() {
+        return Err(Error::Run { path: dir.to_owned(), problem: "it has no weights (*.safetensors)".to_owned() });
+    }
+    let mut hasher = blake3::Hasher::new();
+    let mut piece = vec![0; 1 << 20];
+    for path in files {
+        hasher.update(path.file_name().unwrap_or_default().as_encoded_bytes());
+        let mut file = File::open(&path).map_err(Error::io(&path))?;
+        loop {
+            match file.read(&mut piece).map_err(Error::io(&path))? {
+                0 => break,
+                n => hasher.update(&piece[..n]),
+            };
+        }
+    }
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// The hash that sets apart how a method is drawn.
+pub(super) fn method_hash(method: Hash, drawn: &Drawn) -> Hash {
+    Hash::of(&(method, drawn))
+}
+
+struct Chat {
+    policy: Arc<dyn ChatPolicy>,
+    drawn: Drawn,
+    label: String,
+}
+
+impl Answerer for Chat {
+    fn answer<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<Answer>> {
+        Box::pin(async move {
+            let messages = call.request.messages.iter().map(|m| Message {
+                role: match m.role {
+                    Role::System => Speaker::System,
+                    Role::User => Speaker::User,
+                    Role::Assistant => Speaker::Assistant,
+                },
+                content: m.content.clone(),
+            });
+            let params = SamplingParams {
+                max_tokens: call.request.max_tokens,
+                seed: call_seed(call),
+                ..self.drawn.params.clone()
+            };
+            let answers = call.request.allowed.clone();
+            let request = ChatRequest { messages: messages.collect(), thinking: self.drawn.thinking, params, answers };
+            let said = self.policy.complete(request).await?;
+            Ok(Answer {
+                text: said.text,
+                tokens: None,
+                finish: match said.finish {
+                    FinishReason::Stop => Finish::Stop,
+                    FinishReason::Length => Finish::Length,
+                },
+                weights: Some(self.label.clone()),
+                usage: Some(Usage { prompt: said.usage.prompt, answer: said.usage.answer }),
+            })
+        })
+    }
+}
+
+struct Native {
+    speech: Speech,
+    sampler: Arc<dyn Sampler>,
+    params: SamplingParams,
+    label: String,
+}
+
+impl Answerer for Native {
+    fn answer<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<Answer>> {
+        Box::pin(async move {
+            let mut request = self.speech.request(&call.request, &self.params, call_seed(call))?;
+            request.weights = AdapterName::default();
+            let prompt = request.prompt.clone();
+            let sample = self.sampler.sample(request).await?;
+            self.speech.answer(prompt, sample, &self.label)
+        })
+    }
+}

@@ -1,0 +1,67 @@
+//! How much of an endpoint's time is used?
+//!
+//! Plays tasks against a server on loopback that takes 200 ms for every answer, 256 meta-episodes under way at once, and
+//! compares the time with that of 256 seats that never stand empty: `cargo run --release --example endpoint_throughput`.
+
+#[path = "../../mage-remote/tests/common/server.rs"]
+#[allow(dead_code, reason = "it has more than is needed here")]
+mod server;
+
+use mage_core::{Approach, Lexical, MemoryMaker, MemoryScope, Settings, prompt::PromptLibrary};
+use mage_engine::{SamplingParams, Thinking};
+use mage_env::{Registry, Seed};
+use mage_lab::{
+    Panel,
+    evaluate::{Agent, Drawn, Evaluation, ModelAgent, runtime},
+    store::RecordStore,
+};
+use mage_remote::{Client, Endpoint, RemoteChat};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+const IN_FLIGHT: usize = 256;
+const TASKS: usize = 4096;
+const LATENCY: Duration = Duration::from_millis(200);
+
+#[allow(clippy::print_stdout, reason = "this is its result")]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let machine = runtime(0)?;
+    let server = machine.block_on(server::Server::start(LATENCY, |asked| {
+        if asked.contains("<remark>") { "<remark>I bet.</remark>" } else { "<action>BET</action>" }.to_owned()
+    }));
+    let runtime = runtime(0)?;
+    let mut endpoint = Endpoint::new(&format!("http://{}", server.address), "tiny")?;
+    endpoint.patience.in_flight = IN_FLIGHT;
+    let policy = Arc::new(RemoteChat::new(Client::new(endpoint)?));
+    let registry = Registry::builtin();
+    let factory = registry.get("kuhn")?;
+    let settings = Arc::new(Approach::Reflexion.settings(Settings { episodes: 3, ..Settings::default() }));
+    let prompts = PromptLibrary::builtin().get("kuhn")?;
+    let (own, words) = (MemoryScope::MetaEpisode, Arc::new(Lexical));
+    let memories = MemoryMaker::new(Approach::Reflexion, own, words, Arc::clone(&settings), Arc::clone(&prompts))?;
+    let drawn = Drawn { params: SamplingParams::default(), thinking: Thinking::Off };
+    let evaluation = Arc::new(Evaluation {
+        factory: Arc::clone(factory),
+        prompts,
+        settings,
+        memories: Some(Arc::new(memories)),
+        panel: Panel::new(&factory.default_population(), "in-domain", 2, TASKS, Seed::new(1))?,
+        agent: Agent::Model(ModelAgent::chat("tiny", "tiny", policy, drawn, runtime.handle().clone(), IN_FLIGHT)),
+        seed: Seed::new(1),
+    });
+    let dir = std::env::temp_dir().join(format!("mage-endpoint-throughput-{}", std::process::id()));
+    let mut calls = 0;
+    let started = Instant::now();
+    {
+        let mut store = RecordStore::open(&dir)?;
+        evaluation.run_into(&mut store, |record| calls += record.calls.len())?;
+    }
+    let took = started.elapsed().as_secs_f64();
+    std::fs::remove_file(&dir)?;
+    let ideal = calls as f64 * LATENCY.as_secs_f64() / IN_FLIGHT as f64;
+    println!("{TASKS} meta-episodes, {calls} calls in {took:.2} s: {:.0} calls/s", calls as f64 / took);
+    println!("{IN_FLIGHT} seats that never stand empty: {ideal:.2} s; {:.3} of ideal", ideal / took);
+    Ok(())
+}

@@ -1,0 +1,258 @@
+//! Who was asked to play, and how?
+//!
+//! Every policy named on the command line, by every method named there.
+
+use crate::{
+    cli::{Draws, Eval, Memory, Remote, Switch},
+    usage,
+};
+use anyhow::Context;
+use mage_core::{Approach, Embeddings, Lexical, MemoryMaker, MemoryScope, Settings, prompt::PromptSet};
+use mage_engine::{SamplingParams, Thinking};
+use mage_env::{EnvFactory, Population, Seed};
+use mage_lab::{
+    Panel,
+    evaluate::{Agent, Drawn, Evaluation, ModelAgent, run_settings},
+    recipe::Recipe,
+    run_dir::RunDir,
+};
+use mage_remote::{ApiKey, Client, Endpoint, Patience, Prices, RemoteChat, RemoteEmbeddings};
+use std::{path::Path, sync::Arc, time::Duration};
+use tokio::runtime::Handle;
+
+/// How many meta-episodes are under way at once with a model on this machine.
+const HERE: usize = 256;
+
+/// One policy, one method, all seeds.
+pub(super) struct Entrant {
+    /// What people call it.
+    pub(super) name: String,
+    /// The method, where it is one of ours.
+    pub(super) approach: Option<Approach>,
+    pub(super) scope: MemoryScope,
+    /// What it retrieves by, where it retrieves.
+    pub(super) embeddings: Option<String>,
+    /// The same for each seed.
+    pub(super) evaluations: Vec<Arc<Evaluation>>,
+}
+
+/// What all entrants have in common.
+pub(super) struct Ground {
+    pub(super) factory: Arc<dyn EnvFactory>,
+    pub(super) population: Population,
+    pub(super) prompts: Arc<PromptSet>,
+    pub(super) panel: Panel,
+    pub(super) max_turns: u32,
+}
+
+/// A policy before a method is chosen.
+struct Source {
+    agent: Agent,
+    settings: Settings,
+    /// Whether it was trained with a memory of its own.
+    trained: bool,
+}
+
+/// All entrants; models run on `runtime`.
+pub(super) fn entrants(args: &Eval, ground: &Ground, runtime: &Handle) -> anyhow::Result<Vec<Entrant>> {
+    let methods: Vec<Approach> = match args.memory {
+        Some(Memory::None) => vec![Approach::React],
+        Some(Memory::Reflection) => vec![Approach::Reflexion],
+        None => args.method.iter().map(|m| Approach::named(m)).collect::<Result<_, _>>().map_err(usage)?,
+    };
+    let scope = if args.shared_memory { MemoryScope::Shared } else { MemoryScope::MetaEpisode };
+    let embeddings = embeddings(&args.remote, runtime)?;
+    let mut sources = Vec::new();
+    for policy in &args.policy {
+        sources.push(source(args, ground, policy, runtime)?);
+    }
+    if let (Some(url), Some(model)) = (&args.remote.endpoint, &args.remote.model) {
+        sources.push(remote(args, ground, url, model, runtime)?);
+    }
+    if sources.is_empty() {
+        return Err(usage("say who plays: --policy, or --endpoint and --model"));
+    }
+    let several = methods.len() > 1;
+    let mut all = Vec::new();
+    for source in &sources {
+        let approaches: Vec<Option<Approach>> = match methods.as_slice() {
+            [] if source.trained => vec![None],
+            [] => vec![Some(Approach::Reflexion)],
+            some => some.iter().copied().map(Some).collect(),
+        };
+        for approach in approaches {
+            all.push(entrant(args, ground, source, approach, scope, &embeddings, several)?);
+        }
+    }
+    Ok(all)
+}
+
+fn entrant(
+    args: &Eval,
+    ground: &Ground,
+    source: &Source,
+    approach: Option<Approach>,
+    scope: MemoryScope,
+    embeddings: &Arc<dyn Embeddings>,
+    several: bool,
+) -> anyhow::Result<Entrant> {
+    let mut settings = approach.map_or_else(|| source.settings.clone(), |a| a.settings(source.settings.clone()));
+    settings.recall_limit = args.recall.or(settings.recall_limit);
+    let settings = Arc::new(settings);
+    // Where an approach cannot share, sharing was meant for the others beside it.
+    let scope = match approach {
+        Some(a) if a.can_share() => scope,
+        _ if several => MemoryScope::MetaEpisode,
+        _ => scope,
+    };
+    let retrieves = approach.is_some_and(Approach::can_share);
+    let name = match approach {
+        Some(a) if several || retrieves => format!("{}/{}", source.agent.name(), a.name()),
+        _ => source.agent.name().to_owned(),
+    };
+    let evaluations = (0..args.seeds).map(|i| {
+        // Seeds are runs of their own: none remembers what another has seen.
+        let memories = approach
+            .map(|a| {
+                let (settings, prompts) = (Arc::clone(&settings), Arc::clone(&ground.prompts));
+                MemoryMaker::new(a, scope, Arc::clone(embeddings), settings, prompts).map(Arc::new)
+            })
+            .transpose()
+            .map_err(usage)?;
+        Ok(Arc::new(Evaluation {
+            factory: Arc::clone(&ground.factory),
+            prompts: Arc::clone(&ground.prompts),
+            settings: Arc::clone(&settings),
+            memories,
+            panel: ground.panel.clone(),
+            agent: source.agent.clone(),
+            seed: Seed::new(args.seed.wrapping_add(i)),
+        }))
+    });
+    let evaluations = evaluations.collect::<anyhow::Result<_>>()?;
+    let embeddings = retrieves.then(|| embeddings.id().to_owned());
+    Ok(Entrant { name, approach, scope, embeddings, evaluations })
+}
+
+/// A policy named on the command line.
+fn source(args: &Eval, ground: &Ground, name: &str, runtime: &Handle) -> anyhow::Result<Source> {
+    let schema = ground.factory.schema();
+    let path = Path::new(name);
+    if RunDir::is_run(path) {
+        let recipe: Recipe = RunDir::recipe(path)?;
+        if recipe.env.name != args.env {
+            return Err(usage(format!("{name} was trained on {}; add --env {}", recipe.env.name, recipe.env.name)));
+        }
+        let temperature = if recipe.eval.greedy { 0.0 } else { recipe.rollout.temperature };
+        let params = SamplingParams { temperature, ..SamplingParams::default() };
+        let params = drawn(&args.draws, params, Thinking::Off).params;
+        params.check().map_err(usage)?;
+        let agent = ModelAgent::of_run(path, &recipe, params, args.threads, runtime.clone(), HERE)?;
+        let trained = run_settings(&recipe, &schema, args.episodes);
+        let turns =
+            if recipe.play.max_turns > 0 && args.turns.is_none() { recipe.play.max_turns } else { ground.max_turns };
+        let settings = Settings { early_stop: args.early_stop, max_turns: turns, ..trained };
+        let settings = tokens(settings, &args.draws);
+        return Ok(Source { agent: Agent::Model(agent), settings, trained: true });
+    }
+    if path.is_dir() || name.contains('/') {
+        let drawn = drawn(&args.draws, paper_draws(), Thinking::Off);
+        drawn.params.check().map_err(usage)?;
+        let agent = ModelAgent::folder(name, drawn, args.threads, runtime.clone(), HERE)?;
+        return Ok(Source { agent: Agent::Model(agent), settings: full(args, ground), trained: false });
+    }
+    let split = args.whom.split();
+    let agent = Agent::find(&*ground.factory, name, &ground.population, split, args.episodes).map_err(usage)?;
+    let compact = Settings::compact(&schema, args.episodes);
+    let settings = Settings { early_stop: args.early_stop, max_turns: ground.max_turns, ..compact };
+    Ok(Source { agent, settings, trained: false })
+}
+
+/// The model behind the endpoint.
+fn remote(args: &Eval, ground: &Ground, url: &str, model: &str, runtime: &Handle) -> anyhow::Result<Source> {
+    let mut endpoint = endpoint(&args.remote, url, model)?;
+    endpoint.say_thinking = args.draws.thinking.is_some();
+    prices(&args.remote)?;
+    let drawn = drawn(&args.draws, paper_draws(), Thinking::On);
+    drawn.params.check().map_err(usage)?;
+    let id = format!("{model} at {}", endpoint.address());
+    let policy = Arc::new(RemoteChat::new(Client::new(endpoint).map_err(usage)?));
+    let agent = ModelAgent::chat(model, &id, policy, drawn, runtime.clone(), args.remote.in_flight);
+    Ok(Source { agent: Agent::Model(agent), settings: full(args, ground), trained: false })
+}
+
+fn endpoint(remote: &Remote, url: &str, model: &str) -> anyhow::Result<Endpoint> {
+    let mut endpoint = Endpoint::new(url, model).map_err(usage)?;
+    endpoint.key = ApiKey::from_env(&remote.key_env).map_err(usage)?;
+    endpoint.patience = Patience {
+        in_flight: remote.in_flight,
+        attempt: Duration::from_secs_f64(remote.attempt),
+        deadline: Duration::from_secs_f64(remote.deadline),
+    };
+    for field in &remote.requests {
+        let (key, value) =
+            field.split_once('=').ok_or_else(|| usage(format!("--request {field}: write it as KEY=VALUE")))?;
+        let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+        endpoint.extra.insert(key.to_owned(), value);
+    }
+    Ok(endpoint)
+}
+
+/// What a million tokens cost, where it was said.
+pub(super) fn prices(remote: &Remote) -> anyhow::Result<Option<Prices>> {
+    let prices = match remote.price.as_slice() {
+        [] => return Ok(None),
+        [prompt, answer] => Prices { prompt: *prompt, answer: *answer },
+        _ => return Err(usage("--price: give two numbers, what a million tokens cost read and written")),
+    };
+    prices.check().map_err(usage)?;
+    Ok(Some(prices))
+}
+
+fn embeddings(remote: &Remote, runtime: &Handle) -> anyhow::Result<Arc<dyn Embeddings>> {
+    let (Some(url), Some(model)) = (&remote.embeddings, &remote.embedding_model) else { return Ok(Arc::new(Lexical)) };
+    let mut endpoint = endpoint(remote, url, model)?;
+    endpoint.extra.clear();
+    let client = Client::new(endpoint).map_err(usage)?;
+    Ok(Arc::new(RemoteEmbeddings::new(client, runtime.clone()).context("cannot ask for embeddings")?))
+}
+
+/// Settings of models that read sentences.
+fn full(args: &Eval, ground: &Ground) -> Settings {
+    let settings = Settings {
+        episodes: args.episodes,
+        max_turns: ground.max_turns,
+        early_stop: args.early_stop,
+        ..Settings::default()
+    };
+    tokens(settings, &args.draws)
+}
+
+fn tokens(settings: Settings, draws: &Draws) -> Settings {
+    match draws.max_tokens {
+        None => settings,
+        Some(most) => Settings { play_tokens: most, reflect_tokens: most, ..settings },
+    }
+}
+
+/// What the paper evaluates with, but for its 20 most likely tokens, which not every endpoint knows.
+fn paper_draws() -> SamplingParams {
+    SamplingParams { temperature: 0.7, top_p: 0.8, ..SamplingParams::default() }
+}
+
+fn drawn(draws: &Draws, base: SamplingParams, thinking: Thinking) -> Drawn {
+    Drawn {
+        params: SamplingParams {
+            temperature: draws.temperature.unwrap_or(base.temperature),
+            top_p: draws.top_p.unwrap_or(base.top_p),
+            top_k: draws.top_k.unwrap_or(base.top_k),
+            min_p: draws.min_p.unwrap_or(base.min_p),
+            ..base
+        },
+        thinking: match draws.thinking {
+            Some(Switch::On) => Thinking::On,
+            Some(Switch::Off) => Thinking::Off,
+            None => thinking,
+        },
+    }
+}

@@ -1,0 +1,200 @@
+//! `mage eval`: how good is an agent?
+
+mod entrants;
+mod preset;
+mod report;
+mod tally;
+mod versus;
+
+use crate::{App, cli::Eval, output::Output, pick::pick, pick::warn, usage};
+use anyhow::{Context, anyhow};
+use entrants::{Entrant, Ground, entrants, prices};
+use mage_core::{Bootstrap, EpisodeRecord, MetaResult};
+use mage_env::{Hash, Seed, oracle::OracleReport};
+use mage_lab::{
+    Panel,
+    evaluate::runtime,
+    store::{RecordStore, read_records},
+};
+use report::Report;
+use serde::Serialize;
+use std::{collections::HashMap, fs, path::Path};
+use tally::Tally;
+use versus::Versus;
+
+/// What one meta-episode of an entrant came to.
+pub(super) struct Played {
+    /// The task's number on the panel.
+    task: usize,
+    /// The number of the seed.
+    seed: usize,
+    result: MetaResult,
+}
+
+/// What an entrant came to.
+#[derive(Default)]
+pub(super) struct Results {
+    played: Vec<Played>,
+    tally: Tally,
+    /// How many tasks could not be finished.
+    errors: u64,
+}
+
+pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
+    if args.preset.as_deref() == Some("list") {
+        return out.line(preset::list());
+    }
+    let mut args = args.clone();
+    preset::apply(&mut args)?;
+    let args = &args;
+    let (factory, population) = pick(app, &args.env, &args.whom)?;
+    let (schema, split) = (factory.schema(), args.whom.split());
+    warn(&*factory, &population, split, out)?;
+    let max_turns = match args.turns {
+        Some(turns) => turns,
+        None => factory.max_turns(&population, split)?,
+    };
+    let prices = prices(&args.remote)?;
+    let seed = Seed::new(args.seed);
+    let panel = Panel::new(&population, split, schema.seats, usize::try_from(args.tasks)?, seed)?;
+    let panel = panel.dealt(&*factory, seed)?;
+    let ground = Ground { factory, population, prompts: app.prompts.get(&args.env)?, panel, max_turns };
+    let runtime = runtime(0)?;
+    let all = entrants(args, &ground, runtime.handle())?;
+    if args.plot.is_some() && all.len() > 1 {
+        return Err(usage("--plot draws one agent: name one policy and one method"));
+    }
+    // Files that the options name are read here for the first time: better now than within the panel.
+    if let Some(task) = ground.panel.tasks().first() {
+        ground.factory.build(task)?;
+    }
+    let mut results = Vec::new();
+    for entrant in &all {
+        results.push(play(entrant, args.records.as_deref(), out)?);
+    }
+    let ceilings = if args.early_stop {
+        out.hint("No ceilings with --early-stop: they are for all tasks, its later episodes for those not yet won.");
+        None
+    } else {
+        let (factory, population) = (&ground.factory, &ground.population);
+        out.waiting("working out the ceilings", || factory.oracles(population, split, args.episodes))?
+    };
+    let reports: Vec<Report<'_>> = all
+        .iter()
+        .zip(&results)
+        .map(|(entrant, results)| Report::new(args, entrant, &schema.unit, results, ceilings.as_ref(), prices))
+        .collect();
+    let bootstrap = Bootstrap { seed: seed.child("versus"), ..Bootstrap::default() };
+    let versus: Vec<Versus<'_>> = (1..all.len())
+        .map(|i| {
+            Versus::new(&all[0].name, &results[0].played, &all[i].name, &results[i].played, args.episodes, bootstrap)
+        })
+        .collect();
+    if let Some(path) = &args.plot {
+        let drawing = reports[0].chart().svg();
+        fs::write(path, drawing).with_context(|| format!("cannot write {}", path.display()))?;
+        out.hint(format!("drawn into {}", path.display()));
+    }
+    if let Some(path) = &args.summary {
+        let summary = Summary {
+            format: 1,
+            env: &args.env,
+            preset: args.preset.as_deref(),
+            split,
+            unit: &schema.unit,
+            episodes: args.episodes,
+            early_stop: args.early_stop,
+            tasks: args.tasks,
+            seed: args.seed,
+            seeds: args.seeds,
+            panel: ground.panel.hash(),
+            population: Hash::of(&ground.population),
+            ceilings: ceilings.as_ref(),
+            entrants: &reports,
+            versus: &versus,
+        };
+        let text = serde_json::to_string_pretty(&summary)? + "\n";
+        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        out.hint(format!("written to {}", path.display()));
+    }
+    for report in &reports {
+        if out.json { out.object(report)? } else { report.print(out)? }
+    }
+    for versus in &versus {
+        if out.json { out.object(versus)? } else { versus.print(out)? }
+    }
+    let unfinished: u64 = results.iter().map(|r| r.errors).sum();
+    match (unfinished, &args.records) {
+        (0, _) => Ok(()),
+        (n, Some(_)) => {
+            Err(anyhow!("{n} meta-episodes could not be finished; run the command again to try them again"))
+        }
+        (n, None) => Err(anyhow!("{n} meta-episodes could not be finished; with --records only these are tried again")),
+    }
+}
+
+/// Everything an evaluation has to say, for programs.
+#[derive(Serialize)]
+struct Summary<'a> {
+    /// What this file's form is called.
+    format: u32,
+    env: &'a str,
+    preset: Option<&'a str>,
+    split: &'a str,
+    unit: &'a str,
+    episodes: u32,
+    early_stop: bool,
+    tasks: u64,
+    seed: u64,
+    seeds: u64,
+    panel: Hash,
+    population: Hash,
+    ceilings: Option<&'a OracleReport>,
+    entrants: &'a [Report<'a>],
+    versus: &'a [Versus<'a>],
+}
+
+/// Plays the panel with all seeds, or what is missing of it in the record file.
+fn play(entrant: &Entrant, records: Option<&Path>, out: &Output) -> anyhow::Result<Results> {
+    let mut all = Results::default();
+    let tasks = entrant.evaluations.first().map_or(0, |e| e.panel.tasks().len());
+    let bar = out.progress((tasks * entrant.evaluations.len()) as u64, "playing");
+    let mut store = records.map(RecordStore::open).transpose()?;
+    if let Some(store) = store.as_ref().filter(|s| s.repaired_bytes() > 0) {
+        out.warn(format!("{}: dropped a record that was half written", store.path().display()));
+    }
+    for (seed, evaluation) in entrant.evaluations.iter().enumerate() {
+        let mut numbers: HashMap<_, usize> =
+            evaluation.panel.tasks().iter().enumerate().map(|(i, t)| (evaluation.key(i, t), i)).collect();
+        // A task counts once, and only when it is finished.
+        let mut each = |record: &EpisodeRecord| {
+            if record.error.is_some() {
+                return;
+            }
+            if let Some(task) = numbers.remove(&record.key) {
+                bar.inc(1);
+                all.tally.add(record);
+                all.played.extend(record.result().map(|result| Played { task, seed, result }));
+            }
+        };
+        let outcome = match &mut store {
+            None => evaluation.run(&mut each),
+            Some(store) => {
+                for record in read_records(store.path())? {
+                    each(&record?);
+                }
+                evaluation.run_into(store, &mut each)
+            }
+        };
+        if let Err(e) = outcome {
+            let kept = records.map_or_else(
+                || "nothing was kept; give --records FILE to go on from there".to_owned(),
+                |path| format!("what was finished is in {}; run the command again to go on", path.display()),
+            );
+            return Err(anyhow::Error::new(e).context(kept));
+        }
+        all.errors += numbers.len() as u64;
+    }
+    bar.finish_and_clear();
+    Ok(all)
+}

@@ -1,0 +1,93 @@
+//! Which panels does the paper use?
+
+use crate::{cli::Eval, table::columns, usage};
+
+/// A panel by name.
+pub(super) struct Preset {
+    name: &'static str,
+    about: &'static str,
+    pub(super) env: &'static str,
+    population: Option<&'static str>,
+    opponent: Option<&'static str>,
+    seat: Option<u8>,
+    split: &'static str,
+    option: Option<&'static str>,
+}
+
+const fn of(name: &'static str, about: &'static str, env: &'static str, split: &'static str) -> Preset {
+    Preset { name, about, env, population: None, opponent: None, seat: None, split, option: None }
+}
+
+const IN: &str = "in-domain";
+const OUT: &str = "out-of-domain";
+
+const PRESETS: [Preset; 12] = [
+    of("kuhn", "the opponents of training, both seats", "kuhn", IN),
+    Preset {
+        opponent: Some("cfr_argmax"),
+        seat: Some(1),
+        ..of("kuhn-cfr", "the most likely action of the CFR policy, from the second seat", "kuhn", OUT)
+    },
+    Preset {
+        population: Some("paper"),
+        seat: Some(0),
+        ..of("tictactoe", "tree search of 100 simulations, moving first", "tictactoe", IN)
+    },
+    Preset {
+        population: Some("paper"),
+        seat: Some(0),
+        ..of("tictactoe-mcts1000", "tree search of 1000 simulations, moving first", "tictactoe", OUT)
+    },
+    of("tictactoe-blind", "opponents that do not see one line, which must be found out", "tictactoe", IN),
+    of("sokoban", "two boxes, rooms not seen in training", "sokoban", IN),
+    Preset { option: Some("boxes=1"), ..of("sokoban-1", "one box", "sokoban", OUT) },
+    Preset { option: Some("boxes=3"), ..of("sokoban-3", "three boxes", "sokoban", OUT) },
+    of("alfworld", "generated households in seen rooms", "alfworld", IN),
+    of("alfworld-unseen", "generated households in unseen rooms", "alfworld", OUT),
+    of("webshop", "goals not seen in training, for products that were", "webshop", IN),
+    of("webshop-held-out", "goals for products never seen in training", "webshop", OUT),
+];
+
+/// All presets, for people.
+pub(super) fn list() -> String {
+    columns(&["preset", "panel"], PRESETS.iter().map(|p| vec![p.name.to_owned(), p.about.to_owned()]))
+}
+
+/// What the preset on the command line stands for, put where its options would have been.
+pub(super) fn apply(args: &mut Eval) -> anyhow::Result<()> {
+    let Some(name) = &args.preset else { return Ok(()) };
+    let preset = PRESETS
+        .iter()
+        .find(|p| p.name == name)
+        .ok_or_else(|| usage(mage_env::Error::unknown("preset", name, PRESETS.iter().map(|p| p.name))))?;
+    preset.env.clone_into(&mut args.env);
+    args.whom.population = preset.population.map(str::to_owned);
+    args.whom.opponent = preset.opponent.iter().map(|o| (*o).to_owned()).collect();
+    args.whom.seat = preset.seat;
+    args.whom.split = Some(preset.split.to_owned());
+    // What the user set comes later, and wins.
+    args.whom.options.splice(0..0, preset.option.map(str::to_owned));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{App, cli::Cli, cli::Command, pick::pick};
+    use clap::Parser;
+
+    #[test]
+    fn every_preset_names_a_panel_that_exists() {
+        for preset in &PRESETS {
+            let cli = Cli::try_parse_from(["mage", "eval", "--policy", "random", "--preset", preset.name]).unwrap();
+            let Command::Eval(mut args) = cli.command else { panic!("it is an evaluation") };
+            apply(&mut args).unwrap();
+            let (factory, population) = pick(&App::builtin(), &args.env, &args.whom).expect(preset.name);
+            let task = population.draw(args.whom.split(), factory.schema().seats, mage_env::Seed::new(1)).unwrap();
+            assert!(factory.build(&task).is_ok(), "{}", preset.name);
+            if let Some(seat) = preset.seat {
+                assert_eq!(task.seat, seat);
+            }
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! What is said about one entrant?
+
+use super::{Entrant, Results, tally::Tally};
+use crate::{
+    cli::Eval,
+    output::{BOLD, DIM, Output, styled},
+    plot::{Chart, Line, Points},
+    table::{score, table},
+};
+use mage_core::{
+    Against, Bootstrap, Ceiling, Mean, MemoryMode, MemoryScope, MetaResult, PooledAt, Rate, Settings, Slice, Summary,
+    Unplayed, against, pooled, summarise,
+};
+use mage_env::{Hash, oracle::OracleReport};
+use mage_lab::evaluate::{Agent, Drawn};
+use mage_remote::Prices;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Everything an evaluation has to say about one entrant.
+#[derive(Serialize)]
+pub(super) struct Report<'a> {
+    name: &'a str,
+    env: &'a str,
+    policy: &'a str,
+    /// The method's name; a trained policy's own when absent.
+    approach: Option<&'static str>,
+    memory: MemoryMode,
+    memory_scope: MemoryScope,
+    embeddings: Option<&'a str>,
+    split: &'a str,
+    unit: &'a str,
+    episodes: u32,
+    tasks: u64,
+    seed: u64,
+    seeds: u64,
+    panel: Hash,
+    /// The hash of everything about how it was played: settings, memory, sampling.
+    method: Hash,
+    /// What records call the weights.
+    weights: &'a str,
+    settings: &'a Settings,
+    drawn: Option<&'a Drawn>,
+    /// All meta-episodes. With several seeds its intervals, which take them to be independent, are too narrow: see `pooled`.
+    summary: Summary,
+    /// With several seeds: means over tasks, each the mean of its seeds.
+    pooled: Option<Vec<PooledAt>>,
+    /// With several seeds: each by itself.
+    by_seed: Option<Vec<Slice>>,
+    against: Option<Against>,
+    ceilings: Option<&'a OracleReport>,
+    tally: &'a Tally,
+    cost: Option<f64>,
+    errors: u64,
+    #[serde(skip)]
+    title: String,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(
+        args: &'a Eval,
+        entrant: &'a Entrant,
+        unit: &'a str,
+        results: &'a Results,
+        ceilings: Option<&'a OracleReport>,
+        prices: Option<Prices>,
+    ) -> Self {
+        let evaluation = &entrant.evaluations[0];
+        let bootstrap = Bootstrap { seed: evaluation.seed.child("bootstrap"), ..Bootstrap::default() };
+        let several = args.seeds > 1;
+        let all: Vec<MetaResult> = results.played.iter().map(|p| p.result.clone()).collect();
+        let numbered: Vec<(usize, MetaResult)> = results.played.iter().map(|p| (p.task, p.result.clone())).collect();
+        let of_seed = |seed: usize| -> Vec<MetaResult> {
+            results.played.iter().filter(|p| p.seed == seed).map(|p| p.result.clone()).collect()
+        };
+        let measure = |results: &[MetaResult]| summarise(results, args.episodes, Unplayed::NotCounted, bootstrap);
+        let against = ceilings.map(|c| {
+            let lines = Ceiling { memoryless: c.mean.memoryless.clone(), adaptive: c.mean.sum.by_episode.clone() };
+            against(&if several { averaged(&numbered) } else { all.clone() }, &lines, bootstrap)
+        });
+        Report {
+            name: &entrant.name,
+            env: &args.env,
+            policy: evaluation.agent.name(),
+            approach: entrant.approach.map(mage_core::Approach::name),
+            memory: evaluation.settings.memory,
+            memory_scope: entrant.scope,
+            embeddings: entrant.embeddings.as_deref(),
+            split: args.whom.split(),
+            unit,
+            episodes: args.episodes,
+            tasks: args.tasks,
+            seed: args.seed,
+            seeds: args.seeds,
+            panel: evaluation.panel.hash(),
+            method: evaluation.method(),
+            weights: evaluation.agent.id(),
+            settings: &evaluation.settings,
+            drawn: match &evaluation.agent {
+                Agent::Model(model) => Some(&model.drawn),
+                _ => None,
+            },
+            summary: measure(&all),
+            pooled: several.then(|| pooled(&numbered, args.episodes, Unplayed::NotCounted, bootstrap)),
+            by_seed: several.then(|| (0..args.seeds as usize).map(|s| measure(&of_seed(s)).overall).collect()),
+            against,
+            ceilings,
+            tally: &results.tally,
+            cost: prices.map(|p| results.tally.cost(p)),
+            errors: results.errors,
+            title: format!("{}: {} tasks of {} episodes, 95 % intervals", args.env, args.tasks, args.episodes),
+        }
+    }
+
+    pub(super) fn chart(&self) -> Chart<'_> {
+        let line = |name, colour, dashes, values: &[f64]| Line { name, colour, dashes, values: values.to_vec() };
+        let lines = self.ceilings.iter().flat_map(|c| {
+            [
+                line("opponent known", "#8d99ae", "2 4", &c.mean.informed),
+                line("best learner", "#1d3557", "none", &c.mean.sum.by_episode),
+                line("best without memory", "#2a9d8f", "6 4", &c.mean.memoryless),
+            ]
+        });
+        let curve = &self.summary.overall.by_episode;
+        let values = curve.iter().filter_map(|at| Some((at.score.mean?, at.score.interval.map(|i| (i.low, i.high)))));
+        Chart {
+            title: &self.title,
+            unit: self.unit,
+            lines: lines.collect(),
+            points: Points { name: self.policy, values: values.collect() },
+        }
+    }
+
+    pub(super) fn print(&self, out: &Output) -> anyhow::Result<()> {
+        let memory = match (self.approach, self.memory, self.memory_scope) {
+            (Some("a-mem" | "memento"), _, MemoryScope::Shared) => "one memory for all tasks",
+            (Some("a-mem"), ..) => "notes in memory",
+            (Some("memento"), ..) => "cases in memory",
+            (Some("cot"), ..) => "step by step, without memory",
+            (_, MemoryMode::None, _) => "memory blanked",
+            _ => "reflections in memory",
+        };
+        let seeds = if self.seeds > 1 { format!(" with {} seeds", self.seeds) } else { String::new() };
+        out.line(format!(
+            "{} plays {}, {}{}, {memory}: {} tasks of {} episodes{seeds}, {}",
+            styled(BOLD, self.name),
+            self.env,
+            self.split,
+            if self.summary.by_opponent.is_empty() { "" } else { " opponents" },
+            self.tasks,
+            self.episodes,
+            self.unit
+        ))?;
+        self.print_curve(out)?;
+        if !self.summary.by_opponent.is_empty() {
+            self.print_opponents(out)?;
+        }
+        if let Some(ceilings) = self.ceilings.filter(|c| c.learner_may_be_better()) {
+            let error = score(ceilings.error());
+            out.line(styled(DIM, format!("\nthe best learner may be up to {error} better than shown")))?;
+        }
+        let invalid = &self.summary.overall.invalid;
+        out.line(styled(
+            DIM,
+            format!(
+                "\ninvalid actions {} of {}; brackets are 95 % intervals; panel {}",
+                rate(invalid),
+                invalid.of,
+                short(&self.panel)
+            ),
+        ))?;
+        self.print_calls(out)
+    }
+
+    /// What a model was asked beside playing, and what it took.
+    fn print_calls(&self, out: &Output) -> anyhow::Result<()> {
+        let (bad, asked) = self.tally.memory();
+        let tokens = (self.tally.prompt_tokens, self.tally.answer_tokens);
+        let mut parts = Vec::new();
+        if self.drawn.is_some() && asked > 0 {
+            parts.push(format!("{bad} of {asked} memory calls unusable"));
+        }
+        if tokens != (0, 0) {
+            parts.push(format!("{} tokens read, {} written", tokens.0, tokens.1));
+        }
+        parts.extend(self.cost.map(|c| format!("cost {c:.2}")));
+        if self.errors > 0 {
+            parts.push(format!("{} meta-episodes could not be finished", self.errors));
+        }
+        if parts.is_empty() { Ok(()) } else { out.line(styled(DIM, parts.join("; "))) }
+    }
+
+    fn print_curve(&self, out: &Output) -> anyhow::Result<()> {
+        let curve = &self.summary.overall.by_episode;
+        let mut header = vec!["episode", "n", "score"];
+        if self.ceilings.is_some() {
+            header.extend(["without memory", "best learner", "of the way"]);
+        }
+        let rows = curve.iter().map(|at| {
+            let i = at.k as usize - 1;
+            let shown = self.pooled.as_ref().map_or(&at.score, |p| &p[i].score);
+            let mut row = vec![at.k.to_string(), shown.count.to_string(), mean(shown)];
+            if let (Some(ceilings), Some(against)) = (self.ceilings, &self.against) {
+                row.push(score(ceilings.mean.memoryless[i]));
+                row.push(score(ceilings.mean.sum.by_episode[i]));
+                let share = against.by_episode.get(i).and_then(|a| a.share).and_then(|s| s.mean);
+                row.push(share.map_or_else(|| "-".to_owned(), |s| format!("{:.0} %", 100.0 * s)));
+            }
+            row
+        });
+        out.line(format!("\n{}", table(&header, rows)))?;
+        let rows = curve.iter().map(|at| {
+            let i = at.k as usize - 1;
+            let cells = |of: &Rate, means: &dyn Fn(&PooledAt) -> Mean| match &self.pooled {
+                None => [of.of.to_string(), rate(of)],
+                Some(pooled) => {
+                    let m = means(&pooled[i]);
+                    [m.count.to_string(), percent_mean(&m)]
+                }
+            };
+            let mut row = vec![at.k.to_string()];
+            row.extend(cells(&at.won, &|p| p.won));
+            row.extend(cells(&at.pass_at_k, &|p| p.pass_at_k));
+            row
+        });
+        out.line(format!("\n{}", table(&["episode", "n", "won", "n", "won by then (Pass@k)"], rows)))
+    }
+
+    /// First and last episode by opponent and by seat, each opponent next to the best response to it.
+    fn print_opponents(&self, out: &Output) -> anyhow::Result<()> {
+        let last = format!("episode {}", self.episodes);
+        let mut header = vec!["against", "n", "episode 1"];
+        if self.episodes > 1 {
+            header.push(&last);
+        }
+        if self.ceilings.is_some() {
+            header.push("best response");
+        }
+        let row = |name: String, slice: &Slice, best: Option<f64>| {
+            let mut row = vec![name, slice.meta_episodes.to_string()];
+            row.extend(slice.by_episode.first().map(|at| mean(&at.score)));
+            row.extend(slice.by_episode.last().filter(|_| self.episodes > 1).map(|at| mean(&at.score)));
+            if self.ceilings.is_some() {
+                row.push(best.map_or_else(|| "-".to_owned(), score));
+            }
+            row
+        };
+        let best = |name: &str| {
+            let values = &self.ceilings?.mean.best_response;
+            values.iter().find(|v| v.name == name).map(|v| v.value)
+        };
+        let opponents = self.summary.by_opponent.iter().map(|(name, s)| row(name.clone(), s, best(name)));
+        let seats = self.summary.by_seat.iter().map(|(seat, s)| row(format!("from seat {seat}"), s, None));
+        out.line(format!("\n{}", table(&header, opponents.chain(seats))))
+    }
+}
+
+/// One result a task: scores averaged over its seeds. Endings are the first seed's, and are not to be used.
+fn averaged(results: &[(usize, MetaResult)]) -> Vec<MetaResult> {
+    let mut tasks: BTreeMap<usize, Vec<&MetaResult>> = BTreeMap::new();
+    for (task, result) in results {
+        tasks.entry(*task).or_default().push(result);
+    }
+    let average = |of: Vec<&MetaResult>| {
+        let mut one = of[0].clone();
+        for (n, episode) in one.episodes.iter_mut().enumerate() {
+            let scores: Vec<f64> = of.iter().filter_map(|r| r.episodes.get(n)).map(|e| e.score).collect();
+            episode.score = scores.iter().sum::<f64>() / scores.len() as f64;
+        }
+        one
+    };
+    tasks.into_values().map(average).collect()
+}
+
+/// A share in percent with one decimal.
+pub(super) fn percent(x: f64) -> String {
+    format!("{:.1}", 100.0 * x)
+}
+
+fn percent_mean(m: &Mean) -> String {
+    match (m.mean, m.interval) {
+        (Some(x), Some(i)) => format!("{} % [{}, {}]", percent(x), percent(i.low), percent(i.high)),
+        (Some(x), None) => format!("{} %", percent(x)),
+        (None, _) => "-".to_owned(),
+    }
+}
+
+pub(super) fn mean(m: &Mean) -> String {
+    match (m.mean, m.interval) {
+        (Some(x), Some(i)) => format!("{} [{}, {}]", score(x), score(i.low), score(i.high)),
+        (Some(x), None) => score(x),
+        (None, _) => "-".to_owned(),
+    }
+}
+
+fn rate(r: &Rate) -> String {
+    r.rate.map_or_else(
+        || "-".to_owned(),
+        |p| format!("{} % [{}, {}]", percent(p), percent(r.interval.low), percent(r.interval.high)),
+    )
+}
+
+fn short(hash: &Hash) -> String {
+    hash.to_string()[..8].to_owned()
+}

@@ -1,0 +1,50 @@
+//! What did a model have to be asked, and what did that take?
+
+use mage_core::{EpisodeRecord, Purpose};
+use mage_engine::Usage;
+use mage_remote::Prices;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Calls and tokens, added up.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Tally {
+    /// By purpose.
+    pub(super) calls: BTreeMap<Purpose, Calls>,
+    /// Tokens read.
+    pub(super) prompt_tokens: u64,
+    /// Tokens written.
+    pub(super) answer_tokens: u64,
+}
+
+/// Calls of one purpose.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct Calls {
+    pub(super) asked: u64,
+    /// Whose answer could not be used.
+    pub(super) unusable: u64,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, record: &EpisodeRecord) {
+        for call in &record.calls {
+            let calls = self.calls.entry(call.purpose).or_default();
+            calls.asked += 1;
+            calls.unusable += u64::from(call.invalid.is_some());
+            let used = call.answer.used().unwrap_or_default();
+            self.prompt_tokens += used.prompt;
+            self.answer_tokens += used.answer;
+        }
+    }
+
+    /// What it cost.
+    pub(super) fn cost(&self, prices: Prices) -> f64 {
+        prices.cost(Usage { prompt: self.prompt_tokens, answer: self.answer_tokens })
+    }
+
+    /// Answers to memory's own questions that could not be used, and how many there were.
+    pub(super) fn memory(&self) -> (u64, u64) {
+        let own = self.calls.iter().filter(|(p, _)| **p != Purpose::Play);
+        own.fold((0, 0), |(bad, all), (_, c)| (bad + c.unusable, all + c.asked))
+    }
+}

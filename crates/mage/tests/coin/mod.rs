@@ -1,0 +1,133 @@
+//! A world in which an agent wins exactly when it says so, and agents that say so with a known probability.
+
+use mage_core::prompt::{PromptLibrary, PromptSet, PromptSource, Windows};
+use mage_engine::{BoxFuture, ChatAnswer, ChatPolicy, ChatRequest, FinishReason, Result as EngineResult, Usage};
+use mage_env::{
+    Anchor, End, Env, EnvFactory, EnvId, Observation, Outcome, ParsedAction, Population, Result, Schema, Seed, Step,
+    Task,
+};
+use mage_lab::evaluate::{Agent, Drawn, ModelAgent};
+use rand::RngExt;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+
+const ID: EnvId = EnvId::new("coin");
+
+struct Coin;
+pub(crate) struct CoinFactory;
+
+fn see(text: &str) -> Observation {
+    Observation { text: text.to_owned(), compact: text.to_owned() }
+}
+
+impl Env for Coin {
+    fn begin(&mut self, _episode: u32) -> Observation {
+        see("A coin lies before you.")
+    }
+    fn parse(&self, text: &str) -> ParsedAction {
+        match text {
+            "win" | "lose" => ParsedAction::Act(text.to_owned()),
+            _ => ParsedAction::invalid("say win or lose"),
+        }
+    }
+    fn step(&mut self, action: &ParsedAction) -> Step {
+        let over = |outcome, score| Step {
+            observation: see("It is over."),
+            reward: score,
+            valid: true,
+            end: Some(End::Terminated { outcome, score }),
+        };
+        match action {
+            ParsedAction::Act(a) if a == "win" => over(Outcome::Won, 1.0),
+            ParsedAction::Act(_) => over(Outcome::Lost, -1.0),
+            ParsedAction::Invalid { .. } => Step { observation: see("?"), reward: 0.0, valid: false, end: None },
+        }
+    }
+    fn legal(&self) -> Option<Vec<String>> {
+        Some(vec!["win".to_owned(), "lose".to_owned()])
+    }
+    fn anchor(&self) -> Anchor {
+        Anchor("coin".to_owned())
+    }
+}
+
+impl EnvFactory for CoinFactory {
+    fn id(&self) -> EnvId {
+        ID
+    }
+    fn schema(&self) -> Schema {
+        Schema {
+            title: "Coin".to_owned(),
+            summary: "say what happens".to_owned(),
+            unit: "wins minus losses".to_owned(),
+            seats: 1,
+            max_turns: 1,
+            options: vec![],
+            opponents: vec![],
+            compact_words: vec!["win".to_owned(), "lose".to_owned()],
+            compact_action: 1,
+            compact_reflection: 1,
+        }
+    }
+    fn build(&self, _task: &Task) -> Result<Box<dyn Env>> {
+        Ok(Box::new(Coin))
+    }
+    fn check(&self, _population: &Population) -> Result<()> {
+        Ok(())
+    }
+    fn default_population(&self) -> Population {
+        Population::without_opponents(ID)
+    }
+}
+
+pub(crate) fn prompts() -> Arc<PromptSet> {
+    let mut library = PromptLibrary::builtin();
+    library.add(
+        "coin",
+        PromptSource {
+            rules: "Say what happens.".into(),
+            play_full: "{% include \"rules\" %}\n{% include \"memory\" %}\n{{ start }}\n{% include \"answer\" %}"
+                .into(),
+            reflect_full: "{% include \"rules\" %}\n{{ result }}\n{% include \"remark\" %}".into(),
+            play_compact: "BOS GO".into(),
+            reflect_compact: "BOS BACK GO".into(),
+            windows: Windows::GAMES,
+        },
+    );
+    library.get("coin").unwrap()
+}
+
+/// Wins with probability `p`, answers nonsense with probability `nonsense`, loses otherwise.
+struct Scripted {
+    p: f64,
+    nonsense: f64,
+}
+
+impl ChatPolicy for Scripted {
+    fn complete(&self, request: ChatRequest) -> BoxFuture<'_, EngineResult<ChatAnswer>> {
+        let draw: f64 = Seed::new(request.params.seed).child("coin").rng().random();
+        let said = match draw {
+            x if x < self.p => "<action>win</action>",
+            x if x < self.p + self.nonsense => "no idea",
+            _ => "<action>lose</action>",
+        };
+        let usage = Usage { prompt: 10, answer: 2 };
+        let answer = ChatAnswer {
+            text: said.to_owned(),
+            finish: FinishReason::Stop,
+            prompt_tokens: vec![],
+            tokens: vec![],
+            logprobs: vec![],
+            weights: None,
+            usage,
+        };
+        Box::pin(async move { Ok(answer) })
+    }
+}
+
+/// An agent that wins each episode with probability `p`.
+pub(crate) fn agent(p: f64, nonsense: f64, runtime: &Handle) -> Agent {
+    let drawn = Drawn { params: mage_engine::SamplingParams::default(), thinking: mage_engine::Thinking::Off };
+    let name = format!("wins {p}");
+    Agent::Model(ModelAgent::chat(&name, &name, Arc::new(Scripted { p, nonsense }), drawn, runtime.clone(), 64))
+}

@@ -1,0 +1,165 @@
+//! Every figure an evaluation reports, checked with agents whose probability of success is known.
+
+mod coin;
+
+use mage_core::{
+    Approach, Bootstrap, Ceiling, Lexical, MemoryMaker, MemoryScope, MetaResult, Pair, Settings, Unplayed, against,
+    compare, pass_at_k, pooled, summarise,
+};
+use mage_env::{EnvFactory, Seed};
+use mage_lab::{
+    Panel,
+    evaluate::{Evaluation, runtime},
+};
+use std::{collections::HashMap, sync::Arc};
+use tokio::runtime::Runtime;
+
+const EPISODES: u32 = 10;
+
+/// What agents that win with probability `p` come to, task by task.
+fn play(runtime: &Runtime, p: f64, nonsense: f64, tasks: usize, early_stop: bool, seed: u64) -> Vec<MetaResult> {
+    let factory = Arc::new(coin::CoinFactory);
+    let panel = Panel::new(&factory.default_population(), "in-domain", 1, tasks, Seed::new(1)).unwrap();
+    let settings = Settings { episodes: EPISODES, max_turns: 1, early_stop, ..Settings::default() };
+    let settings = Arc::new(Approach::React.settings(settings));
+    let (prompts, embeddings) = (coin::prompts(), Arc::new(Lexical));
+    let memories = MemoryMaker::new(
+        Approach::React,
+        MemoryScope::MetaEpisode,
+        embeddings,
+        Arc::clone(&settings),
+        Arc::clone(&prompts),
+    );
+    let evaluation = Arc::new(Evaluation {
+        factory,
+        prompts,
+        settings,
+        memories: Some(Arc::new(memories.unwrap())),
+        panel,
+        agent: coin::agent(p, nonsense, runtime.handle()),
+        seed: Seed::new(seed),
+    });
+    let numbers: HashMap<_, usize> = evaluation.panel.tasks().iter().enumerate().map(|(i, t)| (t.hash(), i)).collect();
+    let mut all = Vec::new();
+    evaluation
+        .run(|record| {
+            let used: u64 = record.calls.iter().map(|c| c.answer.used().unwrap().prompt).sum();
+            assert_eq!(used, 10 * record.calls.len() as u64);
+            all.push((numbers[&record.key.task], record.result().unwrap()));
+        })
+        .unwrap();
+    all.sort_by_key(|(i, _)| *i);
+    all.into_iter().map(|(_, r)| r).collect()
+}
+
+/// Four standard errors of a rate over `n`.
+fn far(p: f64, n: f64) -> f64 {
+    4.0 * (p * (1.0 - p) / n).sqrt() + 1e-9
+}
+
+#[test]
+fn curves_are_those_of_the_known_probability() {
+    let runtime = runtime(2).unwrap();
+    let (tasks, p, nonsense) = (3000, 0.105, 0.2);
+    for early_stop in [false, true] {
+        let results = play(&runtime, p, nonsense, tasks, early_stop, 5);
+        let summary = summarise(&results, EPISODES, Unplayed::NotCounted, Bootstrap::default()).overall;
+        assert_eq!(summary.meta_episodes, tasks as u64);
+        for at in &summary.by_episode {
+            let expected = pass_at_k(p, at.k);
+            let close = |got: f64, expected: f64, n: f64| {
+                assert!((got - expected).abs() < far(expected, n), "k {}: {got} for {expected}", at.k);
+            };
+            close(at.pass_at_k.rate.unwrap(), expected, tasks as f64);
+            assert_eq!(at.pass_at_k.of, tasks as u64, "who stopped after a win has passed");
+            // Who plays on wins as often as ever.
+            let played = at.won.of as f64;
+            close(at.won.rate.unwrap(), p, played);
+            close(at.truncated.rate.unwrap(), nonsense, played);
+            close(at.lost.rate.unwrap(), 1.0 - p - nonsense, played);
+            close(at.invalid.rate.unwrap(), nonsense, played);
+            let mean = p - (1.0 - p - nonsense);
+            assert!((at.score.mean.unwrap() - mean).abs() < 4.0 * (1.0 / played).sqrt());
+            let expected_players =
+                if early_stop { tasks as f64 * (1.0 - p).powi(at.k as i32 - 1) } else { tasks as f64 };
+            assert!((played - expected_players).abs() <= 4.0 * (tasks as f64).sqrt() / 2.0, "{played} played");
+        }
+        // The spec's own figures.
+        assert!((summary.by_episode[9].pass_at_k.rate.unwrap() - 0.670).abs() < 0.035);
+    }
+}
+
+#[test]
+fn the_paper_counts_episodes_after_a_win_as_not_won() {
+    let runtime = runtime(2).unwrap();
+    let results = play(&runtime, 0.5, 0.0, 2000, true, 6);
+    let summary = summarise(&results, EPISODES, Unplayed::NotWon, Bootstrap::default()).overall;
+    for at in &summary.by_episode {
+        let expected = 0.5_f64.powi(at.k as i32);
+        assert!((at.won.rate.unwrap() - expected).abs() < far(expected, 2000.0), "k {}", at.k);
+    }
+}
+
+#[test]
+fn intervals_cover_what_they_should() {
+    let runtime = runtime(2).unwrap();
+    let (runs, tasks, p) = (300, 80, 0.3);
+    let bootstrap = Bootstrap { resamples: 300, ..Bootstrap::default() };
+    // Won at 1, passed at 3, score at 2; pooled over two seeds: won and passed; difference of two agents: won.
+    let mut covered = [0_u32; 6];
+    let (mut rejected, mut found) = (0, 0);
+    for run in 0..runs {
+        let first = play(&runtime, p, 0.0, tasks, false, 10 * run);
+        let second = play(&runtime, p, 0.0, tasks, false, 10 * run + 1);
+        let better = play(&runtime, 0.6, 0.0, tasks, false, 10 * run + 2);
+        let slice = summarise(&first, 3, Unplayed::NotCounted, bootstrap).overall.by_episode;
+        let both: Vec<(usize, MetaResult)> =
+            [&first, &second].into_iter().flat_map(|r| r.iter().cloned().enumerate()).collect();
+        let pooled = pooled(&both, 3, Unplayed::NotCounted, bootstrap);
+        let pair = |other: &[MetaResult]| {
+            let pairs: Vec<Pair<'_>> = better
+                .iter()
+                .zip(other)
+                .enumerate()
+                .map(|(task, (first, second))| Pair { task, first, second })
+                .collect();
+            compare(&pairs, 1, bootstrap).remove(0)
+        };
+        let versus = pair(&first);
+        let hits = [
+            slice[0].won.interval.contains(p),
+            slice[2].pass_at_k.interval.contains(pass_at_k(p, 3)),
+            slice[1].score.interval.unwrap().contains(2.0 * p - 1.0),
+            pooled[0].won.interval.unwrap().contains(p),
+            pooled[2].pass_at_k.interval.unwrap().contains(pass_at_k(p, 3)),
+            versus.won.difference.interval.unwrap().contains(0.6 - p),
+        ];
+        for (count, hit) in covered.iter_mut().zip(hits) {
+            *count += u32::from(hit);
+        }
+        let same: Vec<Pair<'_>> =
+            first.iter().zip(&second).enumerate().map(|(task, (first, second))| Pair { task, first, second }).collect();
+        rejected += u32::from(compare(&same, 1, bootstrap)[0].won.p_value < 0.05);
+        found += u32::from(versus.won.p_value < 0.05);
+    }
+    // 95 % of 300 are 285; four standard errors are 15. Percentile bootstraps at 80 tasks lose a percent or two.
+    for (what, count) in covered.into_iter().enumerate() {
+        assert!((265..=300).contains(&count), "interval {what} covered {count} of {runs}");
+    }
+    assert!(rejected <= 30, "equal agents told apart {rejected} times of {runs}: an exact test does so in at most 5 %");
+    assert!(found >= 270, "0.6 against 0.3 over 80 tasks is hard to miss: {found}");
+}
+
+#[test]
+fn the_way_to_the_ceiling_is_measured() {
+    let runtime = runtime(2).unwrap();
+    let results = play(&runtime, 0.8, 0.0, 3000, false, 7);
+    // A score of 0.6 between -1 (never wins) and 1 (always wins).
+    let lines = Ceiling { memoryless: vec![-1.0; EPISODES as usize], adaptive: vec![1.0; EPISODES as usize] };
+    let seen = against(&results, &lines, Bootstrap::default());
+    for at in &seen.by_episode {
+        assert!((at.share.unwrap().mean.unwrap() - 0.8).abs() < 0.03);
+        assert!((at.regret.mean.unwrap() - 0.4).abs() < 0.06);
+    }
+    assert!((seen.total_regret.mean.unwrap() - 4.0).abs() < 0.2);
+}
