@@ -20,6 +20,7 @@ pub mod rollout;
 pub mod run_dir;
 pub mod speech;
 pub mod store;
+pub mod sweep;
 pub mod tensorboard;
 pub mod train;
 pub mod transcripts;

@@ -295,7 +295,7 @@ fn heat_map(panel: &str, hash: &str, of: &[&Entry]) -> Option<Drawing> {
     let longest = names.iter().map(|n| n.chars().count()).max().unwrap_or(0);
     let (wide, tall) = (label(longest).max(74.0), 34.0);
     let title = format!("{panel}: score in the last episode, by opponent");
-    let width = (left + wide * names.len() as f64 + 16.0).max(label(title.chars().count()));
+    let width = (left + wide * names.len() as f64 + 16.0).max(32.0 + 9.2 * title.chars().count() as f64).max(WIDTH);
     let mut svg = opening(width, 76.0 + tall * of.len() as f64 + 12.0, &title);
     for (i, name) in names.iter().enumerate() {
         text(&mut svg, left + wide * (i as f64 + 0.5), 66.0, "middle", "ink", name);

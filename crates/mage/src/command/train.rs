@@ -142,7 +142,7 @@ fn dry_run(args: &Train, recipe: &Recipe, setting: &Setting, out: &Output) -> an
     Ok(())
 }
 
-fn minutes(seconds: f64) -> String {
+pub(super) fn minutes(seconds: f64) -> String {
     if seconds < 100.0 { format!("{seconds:.0} s") } else { format!("{:.1} min", seconds / 60.0) }
 }
 

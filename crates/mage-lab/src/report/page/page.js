@@ -19,7 +19,8 @@
       by(t.getAttribute("aria-controls")).hidden = !chosen;
     }
     if (focus) tab.focus();
-    try { history.replaceState(null, "", "#" + tab.getAttribute("aria-controls")); } catch { /* some viewers forbid it */ }
+    // Not while the page loads: it would be scrolled to the part, past its own heading.
+    if (document.readyState === "complete") try { history.replaceState(null, "", "#" + tab.getAttribute("aria-controls")); } catch { /* some viewers forbid it */ }
     if (tab.id === "tab-moves") window.dispatchEvent(new Event("resize"));
   };
   tabs.forEach((tab, i) => {
