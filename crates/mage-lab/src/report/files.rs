@@ -3,7 +3,7 @@
 use crate::{Error, Result, store};
 use std::{
     fs::{self, File},
-    io::{BufRead, BufReader, Read},
+    io::Read,
     path::{Path, PathBuf},
 };
 
@@ -70,11 +70,14 @@ fn begins_as_record(path: &Path) -> Result<bool> {
     Ok(opening == store::OPENING)
 }
 
-/// Whether the first lines name what a summary begins with.
+/// Whether the text names what a summary has. Its first lines suffice: what was cut off is to be complained of, not passed over.
 fn is_summary(path: &Path) -> Result<bool> {
     let file = File::open(path).map_err(Error::io(path))?;
-    let mut opening = String::new();
-    let mut first = BufReader::new(file.take(400));
-    while let Ok(1..) = first.read_line(&mut opening) {}
-    Ok(opening.contains("\"format\"") && opening.contains("\"env\"") && opening.contains("\"split\""))
+    let mut text = Vec::new();
+    file.take(MOST_TEXT).read_to_end(&mut text).map_err(Error::io(path))?;
+    let text = String::from_utf8_lossy(&text);
+    Ok(["\"format\"", "\"env\"", "\"split\""].iter().all(|field| text.contains(field)))
 }
+
+/// So much of a file is looked at.
+const MOST_TEXT: u64 = 1 << 26;
