@@ -35,9 +35,9 @@ panels = ["kuhn"]
 recipe = ["kuhn"]
 agents = ["random", "nash", "bayes"]
 [[env]]
-name = "tictactoe"
-panels = ["tictactoe"]
-agents = ["random", "textbook"]
+name = "sokoban"
+panels = ["sokoban"]
+agents = ["random", "optimal"]
 [[method]]
 name = "MAGE"
 train = ["mage"]

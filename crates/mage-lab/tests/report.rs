@@ -152,6 +152,12 @@ fn numbers_are_those_worked_out_by_hand() {
     assert_eq!(ids, ["pass", "score", "opponents"]);
     assert!(drawn[0].svg.contains("ReAct, episodes k 2: 50.0 % [15.0 %, 85.0 %]"), "{}", drawn[0].svg);
     assert!(drawn[1].svg.contains("best learner (exact)"));
+    let page = page(&report);
+    let mut names: Vec<&str> = page.split(" id=\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+    let all = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), all, "every element has a name of its own");
     assert!(drawn.iter().all(|d| d.svg.starts_with("<svg") && d.svg.ends_with("</svg>\n") && !d.svg.contains("NaN")));
 }
 

@@ -100,7 +100,7 @@ fn table(out: &mut String, table: &Table) {
     let (id, paper) = (escaped(&table.id), |i: usize| table.header[i].ends_with("paper"));
     let _ = write!(
         out,
-        "<h3 id=\"{id}\">{}</h3>\n<p class=\"note\">{}</p>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" \
+        "<h3 id=\"numbers-{id}\">{}</h3>\n<p class=\"note\">{}</p>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" \
          aria-label=\"{}\">\n<table>\n<thead><tr>",
         escaped(&table.title),
         escaped(&table.note),
