@@ -232,6 +232,8 @@ fn lines(
         TOP + PLOT / 2.0,
         escaped(y_label)
     );
+    // Many bands on top of each other must not hide the lines.
+    let opacity = (0.5 / series.len().max(1) as f64).clamp(0.05, 0.14);
     for s in series {
         let band: Vec<_> = s.points.iter().filter_map(|p| p.2.map(|i| (p.0, i))).collect();
         if band.len() > 1 {
@@ -241,7 +243,7 @@ fn lines(
                 up.chain(down).map(|(x, y)| format!("{:.1},{:.1}", at_x(*x), at_y(*y))).collect();
             let _ = writeln!(
                 svg,
-                "<polygon points=\"{}\" fill=\"{}\" fill-opacity=\"0.14\"/>",
+                "<polygon points=\"{}\" fill=\"{}\" fill-opacity=\"{opacity:.2}\"/>",
                 corners.join(" "),
                 s.kind.colour()
             );

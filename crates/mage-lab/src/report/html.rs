@@ -58,7 +58,7 @@ pub fn html(report: &Report, tables: &[Table], drawings: &[Drawing]) -> String {
             escaped(name)
         );
         let before = out.len();
-        drawings.iter().filter(|d| d.part == id).for_each(|d| figure(&mut out, d));
+        figures(&mut out, &drawings.iter().filter(|d| d.part == id).collect::<Vec<_>>());
         tables.iter().filter(|t| t.part == id && !t.rows.is_empty()).for_each(|t| table(&mut out, t));
         match id {
             "moves" if report.entries.iter().any(|e| !e.moves.points.is_empty()) => out.push_str(MOVES),
@@ -92,8 +92,15 @@ fn count(n: usize, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
-fn figure(out: &mut String, drawing: &Drawing) {
-    let _ = write!(out, "<figure id=\"{}\">\n{}</figure>\n", escaped(&drawing.id), drawing.svg);
+fn figures(out: &mut String, drawings: &[&Drawing]) {
+    if drawings.is_empty() {
+        return;
+    }
+    out.push_str("<div class=\"figures\">\n");
+    for drawing in drawings {
+        let _ = write!(out, "<figure id=\"{}\">\n{}</figure>\n", escaped(&drawing.id), drawing.svg);
+    }
+    out.push_str("</div>\n");
 }
 
 fn table(out: &mut String, table: &Table) {

@@ -71,7 +71,7 @@
       canvas.height = Math.round(box.height * dots);
       context.setTransform(dots, 0, 0, dots, 0, 0);
       context.clearRect(0, 0, box.width, box.height);
-      const scale = Math.min(box.width / 3.4, box.height / 2.9) * zoom;
+      const scale = Math.min(box.width / (box.width < 600 ? 4.4 : 3.4), box.height / 2.9) * zoom;
       const screen = (x, y, z) => {
         const [a, b, c] = turned(x, y, z);
         const near = 1 / (1 - c * 0.14);
