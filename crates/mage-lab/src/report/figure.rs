@@ -136,9 +136,11 @@ const COLOURS: [&str; 8] = ["#d1495b", "#2f7fc1", "#2a9d6f", "#b07aa1", "#c98a12
 struct Series {
     name: String,
     kind: Kind,
-    /// Where, how much, and its interval.
-    points: Vec<(f64, f64, Option<(f64, f64)>)>,
+    points: Vec<PlotPoint>,
 }
+
+/// Where, how much, and its interval.
+type PlotPoint = (f64, f64, Option<(f64, f64)>);
 
 #[derive(Clone, Copy)]
 enum Kind {
@@ -171,7 +173,6 @@ const RIGHT: f64 = 16.0;
 const TOP: f64 = 46.0;
 const PLOT: f64 = 290.0;
 
-#[expect(clippy::too_many_arguments, reason = "a chart is this many plain texts")]
 fn lines(
     id: &str,
     part: &'static str,
@@ -186,7 +187,7 @@ fn lines(
         values.filter(|v| v.is_finite()).fold((f64::MAX, f64::MIN), |(lo, hi), v| (lo.min(v), hi.max(v)))
     };
     let (x_low, x_high) = bounds(&mut all().map(|p| p.0));
-    let ends = |p: &(f64, f64, Option<(f64, f64)>)| p.2.map_or([p.1, p.1, p.1], |(low, high)| [low, p.1, high]);
+    let ends = |p: &PlotPoint| p.2.map_or([p.1, p.1, p.1], |(low, high)| [low, p.1, high]);
     let (y_low, y_high) = if percent { (0.0, 1.0) } else { bounds(&mut all().flat_map(ends)) };
     let (x_low, x_high) = if x_low < x_high { (x_low, x_high) } else { (x_low - 0.5, x_low + 0.5) };
     let step = tick_step(y_high - y_low);

@@ -346,14 +346,12 @@ fn read_store(
         let key = known.as_ref().map_or_else(|| unnamed(&record), |k| k.key.clone());
         let of = key.ablation.as_ref().map_or_else(|| key.method.clone(), |a| format!("{}, {a}", key.method));
         let group = groups.entry(key).or_insert_with(|| Group::new(limits));
-        if let Some(known) = known {
-            if !known.recorded {
-                known.recorded = true;
-                group.unit.clone_from(&known.unit);
-                group.early_stop |= known.early_stop;
-                group.episodes = group.episodes.max(known.episodes);
-                group.ceiling.clone_from(&known.ceiling);
-            }
+        if let Some(known) = known.filter(|k| !k.recorded) {
+            known.recorded = true;
+            group.unit.clone_from(&known.unit);
+            group.early_stop |= known.early_stop;
+            group.episodes = group.episodes.max(known.episodes);
+            group.ceiling.clone_from(&known.ceiling);
         }
         group.add(&record, &of, limits);
     }
