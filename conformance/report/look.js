@@ -62,7 +62,7 @@ const look = async (browser, scheme, width, height) => {
   await page.fill("#t-text", "");
   assert.equal(await count(), all);
   await page.locator("details.meta > summary").first().click();
-  assert.ok((await page.locator(".episode .step").count()) > 0, "turns are shown");
+  await page.locator(".episode .step").first().waitFor({ timeout: 10000 }); // a turn is shown
   await shot("transcript-open");
   assert.deepEqual(trouble, []);
   await context.close();
