@@ -416,7 +416,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(out)
 }
 
-fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
+pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     let text = serde_json::to_string_pretty(value).map_err(|e| Error::Stopped(e.to_string()))?;
     write_atomic(path, format!("{text}\n").as_bytes())
 }

@@ -39,7 +39,7 @@ pub struct RecordStore {
 }
 
 /// How every record's line begins. What does not is somebody else's text, and is never touched.
-const OPENING: &[u8] = b"{\"key\":";
+pub(crate) const OPENING: &[u8] = b"{\"key\":";
 
 impl RecordStore {
     /// Opens or makes the file, reads its keys, and drops half a line left by a crash.

@@ -35,6 +35,10 @@ pub(crate) enum Command {
     Play(Play),
     /// Measure an agent on a fixed panel of tasks, next to the exact ceilings
     Eval(Box<Eval>),
+    /// Train and evaluate a whole grid: what a table or a figure takes
+    Sweep(Sweep),
+    /// Turn runs and records into one page, tables and figures
+    Report(Report),
     /// List environments, or show one with its ceilings
     Env(Env),
     /// Make models, look at them, score tokens and write text with them
@@ -612,6 +616,60 @@ pub(crate) struct Input {
     /// Answer this message
     #[arg(long, value_name = "TEXT")]
     pub(crate) chat: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  mage sweep list                          presets, with what they are for\
+    \n  mage sweep table1 --dry-run               its cells, and about how long it takes\
+    \n  mage sweep table1 && mage report sweeps/table1\
+    \n  mage sweep paper/table1 --endpoint http://127.0.0.1:8000 --model Qwen3-4B\
+    \n  mage sweep mine.toml --out sweeps/mine\n\n\
+    A sweep is a TOML file; `mage sweep show table1` prints one to start from. Every cell is a training run or an \
+    evaluation, in a folder of its own; finished cells are never repeated. Ctrl-C stops after the current step, twice at once; \
+    the same command goes on. Methods that prompt a model wait for --endpoint.")]
+pub(crate) struct Sweep {
+    /// A TOML file or a preset (`tiny/` may be left out); `list` lists presets, `show` prints one
+    #[arg(value_name = "FILE|PRESET")]
+    pub(crate) sweep: String,
+    /// With `show`: which
+    #[arg(value_name = "PRESET", hide = true)]
+    pub(crate) shown: Option<String>,
+    /// The folder of the sweep; sweeps/NAME when left out
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// List the cells and estimate the time; writes nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Ask prompting methods of the model behind this endpoint
+    #[arg(long, value_name = "URL", requires = "model")]
+    pub(crate) endpoint: Option<String>,
+    /// The name the endpoint knows the model by
+    #[arg(long, value_name = "NAME", requires = "endpoint")]
+    pub(crate) model: Option<String>,
+    /// The environment variable that holds the endpoint's key, where one is needed
+    #[arg(long, value_name = "VARIABLE", default_value = "MAGE_API_KEY")]
+    pub(crate) key_env: String,
+    /// Threads, 0 for all. Results do not depend on it
+    #[arg(long, default_value_t = 0)]
+    pub(crate) threads: usize,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  mage report runs                      everything under a folder\
+    \n  mage report runs/kuhn-1 eval.jsonl eval.json --out kuhn-report\
+    \n  mage sweep table1 && mage report sweeps/table1\n\n\
+    Paths are training runs, files of records (mage eval --records), summaries beside them (--summary), and folders of these. \
+    Numbers are worked out from the records. report.html needs no network; what did not fit into it is said there.")]
+pub(crate) struct Report {
+    /// Runs, records, summaries, or folders of them
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// The folder that report.html, report.md, report.csv and figures/ are written to
+    #[arg(long, value_name = "DIR", default_value = "report")]
+    pub(crate) out: PathBuf,
+    /// How many transcripts of each method on each panel are on the page
+    #[arg(long, value_name = "COUNT", default_value_t = 24)]
+    pub(crate) transcripts: usize,
 }
 
 #[derive(Debug, Args)]

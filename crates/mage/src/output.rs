@@ -29,15 +29,25 @@ pub(crate) fn styled(style: Style, text: impl Display) -> String {
 pub(crate) struct Output {
     pub(crate) json: bool,
     pub(crate) quiet: bool,
+    /// Says nothing at all but warnings: for a command that is a step of another.
+    silent: bool,
 }
 
 impl Output {
     pub(crate) fn new(json: bool, quiet: bool) -> Self {
-        Output { json, quiet }
+        Output { json, quiet, silent: false }
+    }
+
+    /// For a command that is a step of another: warnings alone get through.
+    pub(crate) fn silent() -> Self {
+        Output { json: false, quiet: true, silent: true }
     }
 
     /// A line of a result. A reader that has gone away is reported as an error, which ends the command quietly.
     pub(crate) fn line(&self, text: impl Display) -> anyhow::Result<()> {
+        if self.silent {
+            return Ok(());
+        }
         let mut stdout = anstream::stdout().lock();
         writeln!(stdout, "{text}")?;
         Ok(())

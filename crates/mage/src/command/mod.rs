@@ -9,6 +9,8 @@ pub(crate) mod eval;
 pub(crate) mod model;
 pub(crate) mod play;
 pub(crate) mod recipe;
+pub(crate) mod report;
+pub(crate) mod sweep;
 pub(crate) mod train;
 pub(crate) mod warmstart;
 mod world_ceilings;

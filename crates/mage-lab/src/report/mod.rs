@@ -1,0 +1,92 @@
+//! What came out of it all?
+//!
+//! Reads training runs and records of evaluations, measures them again from the records themselves, and sets them in tables,
+//! figures and transcripts: for the eye (one page that needs no network), for papers (Markdown, SVG) and for programs (CSV).
+//!
+//! Nothing is invented: a cell without a record is a dash.
+
+mod csv;
+mod entry;
+mod figure;
+mod files;
+mod html;
+mod learning;
+mod markdown;
+mod measured;
+mod moves;
+mod paper;
+mod read;
+mod tables;
+mod transcript;
+
+pub use csv::csv;
+pub use entry::{Entry, OpponentAt, Point};
+pub use figure::{Drawing, drawings};
+pub use html::html;
+pub use learning::{Judged, Run};
+pub use markdown::markdown;
+pub use measured::Measured;
+pub use moves::Moves;
+pub use read::read;
+pub use tables::{Table, tables};
+pub use transcript::{Episode, Step, Transcript};
+
+use serde::{Deserialize, Serialize};
+
+/// How much of it is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Transcripts kept of each method on each panel.
+    pub transcripts: usize,
+    /// Characters kept of any one text in a transcript.
+    pub text: usize,
+    /// Bytes of all transcripts together, about.
+    pub bytes: usize,
+    /// Spheres in each picture of states and actions.
+    pub spheres: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { transcripts: 24, text: 6000, bytes: 6 << 20, spheres: 2000 }
+    }
+}
+
+/// Everything that is reported.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// Who played what, measured; by environment, panel and method.
+    pub entries: Vec<Entry>,
+    /// Training runs.
+    pub runs: Vec<Run>,
+    /// Some of the play behind the numbers.
+    #[serde(skip)]
+    pub transcripts: Vec<Transcript>,
+    /// What was left out, and what else a reader should know.
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    /// Whether there is nothing to report.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.runs.is_empty()
+    }
+}
+
+/// What a sweep says about one of its cells, in `cell.json` beside what came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct About {
+    /// The environment's name in the sweep.
+    pub env: String,
+    /// The method, as tables call it.
+    pub method: String,
+    /// What was changed, in ablations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ablation: Option<String>,
+    /// Who answers: a tiny policy, a model by name, a rule.
+    pub player: String,
+    /// The seed.
+    pub seed: u64,
+    /// What is to be done: the cell's command line.
+    pub command: Vec<String>,
+}

@@ -1,0 +1,53 @@
+//! `mage report`: what came out of it all?
+
+use crate::{
+    cli::Report,
+    output::{BOLD, Output, styled},
+    usage,
+};
+use anyhow::Context;
+use mage_lab::report::{Limits, csv, drawings, html, markdown, read, tables};
+use serde_json::json;
+use std::{fs, path::Path};
+
+pub(crate) fn run(args: &Report, out: &Output) -> anyhow::Result<()> {
+    if let Some(missing) = args.paths.iter().find(|p| !p.exists()) {
+        return Err(usage(format!("{} does not exist", missing.display())));
+    }
+    let limits = Limits { transcripts: args.transcripts, ..Limits::default() };
+    let report = out.waiting("reading", || read(&args.paths, limits))?;
+    if report.is_empty() {
+        let what = report.notes.join("\n");
+        return Err(usage(format!("there is nothing to report here: no training run, no records, no summary\n{what}")));
+    }
+    let (tables, drawings) = (tables(&report), drawings(&report));
+    let figures = args.out.join("figures");
+    fs::create_dir_all(&figures).with_context(|| format!("cannot make {}", figures.display()))?;
+    let mut files = Vec::new();
+    let mut put = |name: &str, text: &str| {
+        files.push(name.to_owned());
+        write(&args.out.join(name), text)
+    };
+    put("report.html", &html(&report, &tables, &drawings))?;
+    put("report.md", &markdown(&report, &tables, &drawings))?;
+    put("report.csv", &csv(&report))?;
+    for drawing in &drawings {
+        put(&format!("figures/{}.svg", drawing.id), &drawing.svg)?;
+    }
+    if out.json {
+        return out.object(&json!({ "out": args.out, "files": files, "report": report }));
+    }
+    out.line(format!(
+        "{} results, {} runs, {} figures: open {}",
+        report.entries.len(),
+        report.runs.len(),
+        drawings.len(),
+        styled(BOLD, args.out.join("report.html").display())
+    ))?;
+    report.notes.iter().for_each(|note| out.hint(note));
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}

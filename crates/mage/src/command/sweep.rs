@@ -1,0 +1,301 @@
+//! `mage sweep`: everything a table or a figure takes, cell by cell.
+
+use super::train::{setting, stop_on_ctrl_c};
+use crate::{
+    App,
+    cli::{Cli, Command, Sweep as Args},
+    command::{eval, recipe::compose},
+    output::{BOLD, Output, styled},
+    table::{columns, span},
+    usage,
+};
+use anyhow::{Context, anyhow};
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use mage_core::prompt::Size;
+use mage_lab::{
+    Plan,
+    run_dir::RunDir,
+    sweep::{Cell, RUN, Sweep, Work, preset_names, preset_text},
+    train::{Event, Training},
+};
+use serde_json::json;
+use std::{
+    collections::HashMap,
+    fs::{self, File, TryLockError},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::Instant,
+};
+
+pub(crate) fn run(app: &App, args: &Args, out: &Output) -> anyhow::Result<()> {
+    match (args.sweep.as_str(), &args.shown) {
+        ("list", _) => return list(out),
+        ("show", Some(name)) => {
+            let unknown = || usage(format!("there is no preset {name} (presets: {})", preset_names().join(", ")));
+            return out.line(preset_text(name).ok_or_else(unknown)?.trim_end());
+        }
+        ("show", None) => return Err(usage("show which? mage sweep show table1")),
+        (_, Some(more)) => return Err(usage(format!("one sweep at a time: what is {more}?"))),
+        _ => {}
+    }
+    let sweep = Sweep::find(&args.sweep).map_err(usage)?;
+    let dir = args.out.clone().unwrap_or_else(|| folder(&args.sweep));
+    let mut cells = sweep.cells();
+    for cell in cells.iter_mut().filter(|c| c.work == Work::Prompt) {
+        if let Some(model) = &args.model {
+            cell.about.player.clone_from(model);
+            cell.about.command.extend(["--model".to_owned(), model.clone()]);
+        }
+    }
+    if args.dry_run {
+        return dry_run(app, &sweep, &cells, &dir, args, out);
+    }
+    let stop = stop_on_ctrl_c("stopping after this step; press Ctrl-C again to stop at once")?;
+    fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let _lock = lock(&dir)?;
+    Runner { app, args, out, dir, sweep, stop }.run(&cells)
+}
+
+/// sweeps/table1 for `table1`, sweeps/paper-table1 for `paper/table1`, sweeps/mine for `here/mine.toml`.
+fn folder(name: &str) -> PathBuf {
+    let path = Path::new(name);
+    let own = match path.extension() {
+        Some(_) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+        None => name.replace('/', "-"),
+    };
+    Path::new("sweeps").join(own)
+}
+
+fn lock(dir: &Path) -> anyhow::Result<File> {
+    let path = dir.join("lock");
+    let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(anyhow!("{} is being worked on by another process", dir.display())),
+        Err(TryLockError::Error(e)) => Err(e).with_context(|| format!("cannot lock {}", path.display())),
+    }
+}
+
+fn list(out: &Output) -> anyhow::Result<()> {
+    let about = |name: &String| Sweep::find(name).map(|s| s.about).unwrap_or_default();
+    let rows: Vec<Vec<String>> = preset_names().into_iter().map(|name| vec![name.clone(), about(&name)]).collect();
+    if out.json {
+        return out.object(&json!({ "presets": rows }));
+    }
+    out.line(columns(&["preset", "what it is for"], rows))
+}
+
+/// How many episodes a training cell plays; none of its business where the recipe makes no sense.
+fn train_episodes(cell: &Cell) -> u64 {
+    let Work::Train { recipes, set } = &cell.work else { return 0 };
+    compose(recipes, set)
+        .map_or(0, |r| r.optim.updates * (r.rollout.groups * r.rollout.members) as u64 * u64::from(r.play.episodes))
+}
+
+fn state(cell: &Cell, dir: &Path, args: &Args) -> &'static str {
+    match (cell.finished(dir), &cell.work) {
+        (true, _) => "finished",
+        (false, Work::Prompt) if args.endpoint.is_none() => "waits for --endpoint",
+        _ => "to do",
+    }
+}
+
+fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &Args, out: &Output) -> anyhow::Result<()> {
+    let mut tried: HashMap<(String, String, Option<String>), Option<f64>> = HashMap::new();
+    let (mut seconds, mut untried) = (0.0, 0);
+    for cell in cells.iter().filter(|c| state(c, dir, args) == "to do") {
+        let Work::Train { recipes, set } = &cell.work else { continue };
+        let about = &cell.about;
+        let key = (about.env.clone(), about.method.clone(), about.ablation.clone());
+        let known = tried.get(&key).copied();
+        let each = match known {
+            Some(each) => each,
+            None => {
+                let recipe = compose(recipes, set)?;
+                // A checkpoint that is to be had elsewhere is not fetched for an estimate.
+                let each = match recipe.play.form {
+                    Size::Compact => {
+                        let setting = setting(app, &recipe)?;
+                        out.waiting("trying one small update of each recipe", || Plan::new(&recipe, &setting))?.seconds
+                    }
+                    Size::Full => None,
+                };
+                tried.insert(key, each);
+                each
+            }
+        };
+        match each {
+            Some(each) => seconds += each,
+            None => untried += 1,
+        }
+    }
+    if out.json {
+        let list = cells.iter().map(|c| json!({ "id": c.id, "state": state(c, dir, args), "about": c.about }));
+        return out.object(&json!({
+            "out": dir, "cells": list.collect::<Vec<_>>(), "training_seconds": seconds, "untried": untried,
+        }));
+    }
+    out.line(format!("{}: {}", styled(BOLD, dir.display()), sweep.about))?;
+    let rows = cells.iter().map(|c| vec![c.id.clone(), state(c, dir, args).to_owned(), c.about.command.join(" ")]);
+    out.line(columns(&["cell", "state", "mage"], rows))?;
+    let left = cells.iter().filter(|c| state(c, dir, args) == "to do").count();
+    out.line(format!(
+        "\n{left} of {} cells to do; about {} of training, play not counted",
+        cells.len(),
+        span(seconds)
+    ))?;
+    if untried > 0 {
+        out.line(format!("{untried} training cells were not tried: their model is large, or elsewhere"))?;
+    }
+    out.hint("nothing was written; leave out --dry-run to begin");
+    Ok(())
+}
+
+struct Runner<'a> {
+    app: &'a App,
+    args: &'a Args,
+    out: &'a Output,
+    dir: PathBuf,
+    sweep: Sweep,
+    stop: Arc<AtomicU8>,
+}
+
+impl Runner<'_> {
+    fn run(&self, cells: &[Cell]) -> anyhow::Result<()> {
+        let todo: Vec<&Cell> = cells.iter().filter(|c| state(c, &self.dir, self.args) == "to do").collect();
+        let waiting = cells.iter().filter(|c| state(c, &self.dir, self.args) == "waits for --endpoint").count();
+        let finished = cells.len() - todo.len() - waiting;
+        self.say(format!(
+            "{finished} of {} cells are finished, {} to do, {waiting} wait for --endpoint",
+            cells.len(),
+            todo.len()
+        ));
+        let weights: Vec<f64> = todo.iter().map(|c| self.sweep.weight(c, train_episodes(c))).collect();
+        let total: f64 = weights.iter().sum();
+        let bar = self.bar(total);
+        let (started, mut done, mut failed) = (Instant::now(), 0.0, Vec::new());
+        for (n, (cell, weight)) in todo.iter().zip(&weights).enumerate() {
+            if self.stopped() {
+                break;
+            }
+            let of_cell = Instant::now();
+            bar.set_message(format!("{}/{} {}", n + 1, todo.len(), cell.id));
+            let outcome = self.cell(cell, &mut |share| bar.set_position((done + share * weight) as u64));
+            done += weight;
+            bar.set_position(done as u64);
+            let took = of_cell.elapsed().as_secs_f64();
+            let state = match &outcome {
+                Ok(true) => "finished",
+                Ok(false) => "stopped",
+                Err(_) => "failed",
+            };
+            if self.out.json {
+                let problem = outcome.as_ref().err().map(|e| format!("{e:#}"));
+                self.out.object(&json!({
+                    "event": "cell", "id": cell.id, "state": state, "seconds": took, "problem": problem,
+                }))?;
+            }
+            if let Err(e) = outcome {
+                bar.suspend(|| self.out.warn(format!("{}: {e:#}", cell.id)));
+                failed.push(cell.id.clone());
+            }
+            let left = started.elapsed().as_secs_f64() * (total - done) / done.max(1e-9);
+            let line =
+                format!("[{}/{}] {} {state} in {}; about {} left", n + 1, todo.len(), cell.id, span(took), span(left));
+            bar.suspend(|| self.say(line));
+        }
+        bar.finish_and_clear();
+        if self.stopped() {
+            let again = format!("mage sweep {} --out {}", self.args.sweep, self.dir.display());
+            return self.out.line(format!("stopped; go on with {}", styled(BOLD, again)));
+        }
+        if !failed.is_empty() {
+            return Err(anyhow!("{} of {} cells failed: {}", failed.len(), cells.len(), failed.join(", ")));
+        }
+        if !self.out.json {
+            let next = format!("mage report {}", self.dir.display());
+            self.out.line(format!("all cells that can be are finished; look at them with {}", styled(BOLD, next)))?;
+        }
+        Ok(())
+    }
+
+    fn bar(&self, total: f64) -> ProgressBar {
+        let style = ProgressStyle::with_template("[{bar:30}] {percent} %, {eta} left  {msg}")
+            .expect("the template is fixed")
+            .progress_chars("=> ");
+        self.out.progress(total.max(1.0) as u64, "").with_style(style)
+    }
+
+    fn say(&self, text: String) {
+        self.out.hint(text);
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) > 0
+    }
+
+    /// Does one cell; `false` when it was stopped on the way. `progress` hears the share that is done.
+    fn cell(&self, cell: &Cell, progress: &mut dyn FnMut(f64)) -> anyhow::Result<bool> {
+        cell.claim(&self.dir)?;
+        match &cell.work {
+            Work::Train { recipes, set } => self.train(recipes, set, &cell.folder(&self.dir).join(RUN), progress),
+            Work::Policy { of } => {
+                let policy = self.dir.join(of).join(RUN);
+                if !policy.join("result.json").exists() {
+                    return Err(anyhow!("its policy is not trained: {of} is not finished"));
+                }
+                self.evaluate(cell, Some(&policy))
+            }
+            Work::Rule | Work::Prompt => self.evaluate(cell, None),
+        }
+    }
+
+    fn train(
+        &self,
+        recipes: &[String],
+        set: &[String],
+        dir: &Path,
+        progress: &mut dyn FnMut(f64),
+    ) -> anyhow::Result<bool> {
+        let threads = format!("engine.threads={}", self.args.threads);
+        let recipe = compose(recipes, &[set, &[threads]].concat())?;
+        let setting = setting(self.app, &recipe)?;
+        let (updates, stop, out) = (recipe.optim.updates, Arc::clone(&self.stop), self.out);
+        let mut each = |event: Event| match event {
+            Event::Updated { update, .. } => progress(update as f64 / updates.max(1) as f64),
+            Event::Warning { text } => out.warn(text),
+            _ => {}
+        };
+        let mut training = match RunDir::is_run(dir) {
+            true => Training::resume(recipe, setting, dir, false, stop, &mut each)?,
+            false => Training::create(recipe, setting, dir, stop)?,
+        };
+        Ok(training.run(&mut each)?.after.is_some())
+    }
+
+    /// Plays a panel, or the rest of it. The summary takes its place when it is whole.
+    fn evaluate(&self, cell: &Cell, policy: Option<&Path>) -> anyhow::Result<bool> {
+        let folder = cell.folder(&self.dir);
+        let unfinished = folder.join("summary.unfinished");
+        let mut command: Vec<String> = cell.about.command.clone();
+        if let (Some(policy), Some(place)) = (policy, command.iter().position(|a| a == "--policy")) {
+            command[place + 1] = policy.display().to_string();
+        }
+        if let (Work::Prompt, Some(url)) = (&cell.work, &self.args.endpoint) {
+            command.extend(["--endpoint".to_owned(), url.clone(), "--key-env".to_owned(), self.args.key_env.clone()]);
+        }
+        let paths = [("--records", folder.join("records.jsonl")), ("--summary", unfinished.clone())];
+        command.extend(paths.into_iter().flat_map(|(option, path)| [option.to_owned(), path.display().to_string()]));
+        command.extend(["--threads".to_owned(), self.args.threads.to_string()]);
+        let cli = Cli::try_parse_from(std::iter::once("mage".to_owned()).chain(command)).map_err(usage)?;
+        let Command::Eval(args) = &cli.command else { return Err(anyhow!("a cell that plays must be an evaluation")) };
+        eval::run(self.app, args, &Output::silent())?;
+        let place = cell.result(&self.dir);
+        fs::rename(&unfinished, &place).with_context(|| format!("cannot write {}", place.display()))?;
+        Ok(true)
+    }
+}

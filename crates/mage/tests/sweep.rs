@@ -1,0 +1,96 @@
+//! Sweeps and reports from the command line: cells, stopping and going on, the page at the end.
+
+mod common;
+
+use common::{command, mage, stdout};
+use std::{fs, path::Path};
+
+const GRID: &str = r#"
+    about = "a test"
+    player = "tiny policy"
+    tasks = 12
+    episodes = 3
+    seeds = [0]
+    set = ["optim.updates=2", "rollout.groups=2", "warmstart.steps=2", "warmstart.meta_episodes=4", "eval.tasks=6",
+           "eval.final_tasks=6", "eval.every=1", "records.every=1"]
+    [[env]]
+    name = "kuhn"
+    panels = ["kuhn"]
+    recipe = ["kuhn"]
+    agents = ["bayes"]
+    [[method]]
+    name = "MAGE"
+    train = ["mage"]
+    [[method]]
+    name = "ReAct"
+    prompt = "react"
+    [[ablation]]
+    name = "cumulative"
+    set = ["method.credit.assignment=cumulative"]
+"#;
+
+fn text(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).expect("it was written")
+}
+
+#[test]
+fn a_sweep_goes_on_where_it_stopped_and_makes_a_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let grid = dir.path().join("grid.toml");
+    fs::write(&grid, GRID).unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (grid, out) = (grid.display().to_string(), at("out"));
+    let sweep = |more: &[&str]| mage(&[&["sweep", grid.as_str(), "--out", out.as_str(), "--json"], more].concat());
+
+    let plan = sweep(&["--dry-run"]);
+    let plan: serde_json::Value = serde_json::from_str(&stdout(&plan)).unwrap();
+    let states: Vec<&str> = plan["cells"].as_array().unwrap().iter().map(|c| c["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["to do", "to do", "to do", "to do", "to do", "waits for --endpoint"]);
+    assert!(!Path::new(&out).exists(), "a plan writes nothing");
+
+    let first = sweep(&[]);
+    assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
+    let events = stdout(&first);
+    assert_eq!(events.matches("\"state\":\"finished\"").count(), 5, "{events}");
+    let records = Path::new(&out).join("kuhn/bayes-on-kuhn/records.jsonl");
+    let before = text(&records);
+    assert_eq!(before.lines().count(), 12);
+
+    // One cell lost its result, and half of its records: only that is done again, and to the same bytes.
+    let half: String = before.split_inclusive('\n').take(6).collect();
+    fs::write(&records, half).unwrap();
+    fs::remove_file(records.with_file_name("summary.json")).unwrap();
+    let again = stdout(&sweep(&[]));
+    assert_eq!(again.lines().count(), 1, "{again}");
+    assert!(again.contains("kuhn/bayes-on-kuhn"), "{again}");
+    assert_eq!(text(&records), before);
+    assert_eq!(stdout(&sweep(&[])), "", "nothing left to do");
+
+    let page = at("page");
+    let report = mage(&["report", &out, "--out", &page]);
+    assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
+    let csv = text(format!("{page}/report.csv"));
+    assert!(csv.contains("kuhn,kuhn,MAGE,cumulative,tiny policy,,3,score,"), "{csv}");
+    assert!(csv.contains("kuhn,kuhn,bayes,,rule,,3,pass_at_k,"), "{csv}");
+    assert!(csv.contains("panel_by_update"), "{csv}");
+    assert!(!csv.contains("ReAct,,endpoint"), "nobody played it");
+    let html = text(format!("{page}/report.html"));
+    assert!(html.contains("id=\"ablations\"") && html.contains("learning-kuhn"));
+    assert!(Path::new(&page).join("figures/learning-kuhn.svg").exists());
+    assert!(text(format!("{page}/report.md")).contains("| MAGE | tiny policy |"));
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let empty = dir.path().display().to_string();
+    let nothing = mage(&["report", &empty]);
+    assert_eq!(nothing.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&nothing.stderr).contains("nothing to report"));
+    assert_eq!(mage(&["report", "/nowhere/at/all"]).status.code(), Some(2));
+    assert_eq!(mage(&["sweep", "tabel1"]).status.code(), Some(2));
+    assert!(stdout(&mage(&["sweep", "list"])).contains("paper/table1"));
+    assert!(stdout(&mage(&["sweep", "show", "fig5"])).contains("[[ablation]]"));
+    let run = command().args(["sweep", "show"]).output().unwrap();
+    assert_eq!(run.status.code(), Some(2));
+}
