@@ -141,6 +141,16 @@ impl MetaEpisode {
         &*self.memory
     }
 
+    /// The environment as it stands.
+    pub fn env(&self) -> &dyn Env {
+        &*self.env
+    }
+
+    /// The episode that is being played, or was played last.
+    pub fn episode(&self) -> Option<&Episode> {
+        self.episodes.last()
+    }
+
     /// Goes on until an answer is needed or everything is over. Asking again changes nothing; after an error it is
     /// over, with the error in its record.
     pub fn advance(&mut self) -> Result<Next> {

@@ -217,6 +217,8 @@ pub struct PlayView<'a> {
 pub struct PromptSet {
     templates: Environment<'static>,
     windows: Windows,
+    /// Whether the compact templates name nothing but [`CompactContext`]: then nothing else is made ready for them.
+    lean: bool,
 }
 
 impl PromptSet {
@@ -250,7 +252,8 @@ impl PromptSet {
         for (name, text) in shared.into_iter().chain(own.map(|(name, text)| (name, text.clone()))) {
             templates.add_template_owned(name, text).map_err(|e| Error::template(env, name, &e))?;
         }
-        Ok(PromptSet { templates, windows: source.windows })
+        let lean = ["play.compact", "reflect.compact"].into_iter().all(|name| names_little(&templates, name));
+        Ok(PromptSet { templates, windows: source.windows, lean })
     }
 
     /// How much of an episode is shown.
@@ -302,6 +305,9 @@ impl PromptSet {
         memory: &Block,
         window: Window,
     ) -> Result<String> {
+        if size == Size::Compact && self.lean {
+            return self.render("play.compact", &CompactContext { slots, compact: &view.episode.now().compact });
+        }
         let turns = self.shown(window, view.episode);
         let context = PlayContext {
             rules: RulesContext { seat: view.seat, drawn: false },
@@ -326,6 +332,9 @@ impl PromptSet {
     }
 
     fn reflect_with(&self, size: Size, seat: u8, episode: &Episode, window: Window) -> Result<String> {
+        if size == Size::Compact && self.lean {
+            return self.render("reflect.compact", &CompactContext { slots: &[], compact: &episode.now().compact });
+        }
         let turns = self.shown(window, episode);
         let context = ReflectContext {
             rules: RulesContext { seat, drawn: false },
@@ -362,6 +371,14 @@ impl PromptSet {
     }
 }
 
+/// Whether a template names nothing but what a [`CompactContext`] has. What it includes cannot be looked into.
+fn names_little(templates: &Environment<'_>, name: &str) -> bool {
+    templates.get_template(name).is_ok_and(|template| {
+        let elsewhere = ["include", "import", "extends"].iter().any(|word| template.source().contains(word));
+        !elsewhere && template.undeclared_variables(false).iter().all(|n| ["slots", "compact"].contains(&n.as_str()))
+    })
+}
+
 /// What is shown of an episode when everything else would be too long.
 const LAST_TURN: Window = Window { turns: 1, observed: 1 };
 
@@ -371,6 +388,13 @@ struct RulesContext {
     seat: u8,
     /// Whether the reader sees pictures in place of observations.
     drawn: bool,
+}
+
+/// All that most compact templates name. There are thousands of such prompts in an update.
+#[derive(Serialize)]
+struct CompactContext<'a> {
+    slots: &'a [String],
+    compact: &'a str,
 }
 
 /// What templates that ask for an action can name.

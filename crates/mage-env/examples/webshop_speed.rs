@@ -2,15 +2,16 @@
 //!
 //! `webshop_speed replay RECORDINGS DATA [REPEAT]` carries out the actions of recorded episodes (JSON lines, gzipped or not) on
 //! the official files in DATA. `webshop_speed generated [EPISODES]` plays random episodes in a generated shop.
-//! `webshop_speed catalogue PRODUCTS` writes a generated catalogue of so many products to temporary files of the official
-//! format, and times reading and indexing it. Each prints one JSON object.
+//! `webshop_speed write PRODUCTS FOLDER` writes a catalogue of so many products in the official format, with texts as long as
+//! those of the official set and as many different words; `webshop_speed read FOLDER` reads and indexes it, in a process that
+//! has done nothing else. Each prints one JSON object.
 
 use flate2::read::MultiGzDecoder;
 use mage_env::{
-    EnvFactory, EnvId, Options, Seed, Task,
-    webshop::{Catalogue, OfficialFiles, ReadOptions, Shop, WebshopFactory, generate},
+    EnvFactory, EnvId, Options, Rng, Seed, Task,
+    webshop::{OfficialFiles, Product, ReadOptions, Shop, WebshopFactory, generate},
 };
-use rand::seq::IndexedRandom;
+use rand::{RngExt, seq::IndexedRandom};
 use serde_json::{Value, json};
 use std::{
     error::Error,
@@ -29,12 +30,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let printed = match args.first().map(String::as_str) {
         Some("replay") if args.len() >= 3 => replay(Path::new(&args[1]), &args[2], number(3, 20)?)?,
         Some("generated") => generated(number(1, 5000)?)?,
-        Some("catalogue") if args.len() >= 2 => catalogue(number(1, 0)?)?,
+        Some("write") if args.len() == 3 => write(number(1, 0)?, Path::new(&args[2]))?,
+        Some("read") if args.len() == 2 => read(Path::new(&args[1]))?,
         _ => {
-            return Err(
-                "usage: webshop_speed replay RECORDINGS DATA [REPEAT] | generated [EPISODES] | catalogue PRODUCTS"
-                    .into(),
-            );
+            return Err("usage: webshop_speed replay RECORDINGS DATA [REPEAT] | generated [EPISODES] | \
+                        write PRODUCTS FOLDER | read FOLDER"
+                .into());
         }
     };
     let mut out = std::io::stdout();
@@ -103,49 +104,88 @@ fn generated(episodes: usize) -> Outcome {
     Ok(json!({ "episodes": episodes, "steps": steps, "seconds": seconds, "steps_per_s": steps as f64 / seconds }))
 }
 
-fn catalogue(products: usize) -> Outcome {
-    let folder = std::env::temp_dir().join(format!("webshop-speed-{}", std::process::id()));
-    std::fs::create_dir_all(&folder)?;
+fn write(products: usize, folder: &Path) -> Outcome {
+    std::fs::create_dir_all(folder)?;
     let (list, attributes) = (folder.join("items_shuffle.json"), folder.join("items_ins_v2.json"));
-    write_official(&generate(Seed::new(0), products), &list, &attributes)?;
-    let megabytes = std::fs::metadata(&list)?.len() as f64 / 1e6;
-    let before = resident();
+    let mut rng = Seed::new(0).child("words").rng();
+    let mut wordy = |p: &Product| Product {
+        title: format!("{} {}", p.title, sentence(11, &mut rng)).into(),
+        description: format!("{} {}", p.description, sentence(40, &mut rng)).into(),
+        bullets: p.bullets.iter().map(|b| format!("{b} {}", sentence(21, &mut rng)).into()).collect(),
+        ..p.clone()
+    };
+    let products: Vec<Product> = generate(Seed::new(0), products).products().iter().map(&mut wordy).collect();
+    write_official(&products, &list, &attributes)?;
+    Ok(json!({ "products": products.len(), "file_mb": std::fs::metadata(&list)?.len() as f64 / 1e6 }))
+}
+
+/// How many different words there may be.
+const VOCABULARY: f64 = 200_000.0;
+
+/// So many words, each as frequent as its rank in a language: the n-th most frequent one n times rarer than the first.
+fn sentence(words: usize, rng: &mut Rng) -> String {
+    let rank = |rng: &mut Rng| VOCABULARY.powf(rng.random::<f64>()) as u64;
+    (0..words).map(|_| word(rank(rng))).collect::<Vec<_>>().join(" ")
+}
+
+/// A word for a number: syllables, the frequent ones short. One in nine is a measure, as product texts have them.
+fn word(rank: u64) -> String {
+    const OPENINGS: [&str; 20] =
+        ["b", "c", "d", "f", "g", "h", "j", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "z", "ch", "st"];
+    const VOWELS: [&str; 6] = ["a", "e", "i", "o", "u", "ou"];
+    if rank % 9 == 8 {
+        return format!("{}cm", rank / 9);
+    }
+    let mut rest = rank;
+    let mut word = String::new();
+    loop {
+        word.push_str(OPENINGS[(rest % 20) as usize]);
+        word.push_str(VOWELS[(rest / 20 % 6) as usize]);
+        rest /= 120;
+        if rest == 0 {
+            return word + ["n", "r", "l", "x"][(rank % 4) as usize];
+        }
+    }
+}
+
+fn read(folder: &Path) -> Outcome {
+    let files = OfficialFiles::in_folder(folder)?;
+    let megabytes = std::fs::metadata(&files.products)?.len() as f64 / 1e6;
+    let before = memory("VmRSS:");
     let clock = Instant::now();
-    let read = OfficialFiles { products: list, attributes, human: None }
-        .read(ReadOptions { limit: None, skip_duplicates: false })?;
+    let catalogue = files.read(ReadOptions { limit: None, skip_duplicates: false })?;
     let read_s = clock.elapsed().as_secs_f64();
-    let after_reading = resident();
+    let (after_reading, read_peak) = (memory("VmRSS:"), memory("VmHWM:"));
     let clock = Instant::now();
-    let shop = Shop::new(read)?;
+    let shop = Shop::new(catalogue)?;
     let index_s = clock.elapsed().as_secs_f64();
-    let after_indexing = resident();
+    let (after_indexing, peak) = (memory("VmRSS:"), memory("VmHWM:"));
     let clock = Instant::now();
     const SEARCHES: usize = 200;
     for product in shop.catalogue().products().iter().take(SEARCHES) {
         black_box(shop.search(&product.title.to_lowercase()));
     }
     let search_ms = clock.elapsed().as_secs_f64() * 1000.0 / SEARCHES as f64;
-    std::fs::remove_dir_all(&folder)?;
     Ok(json!({
-        "products": products,
+        "products": shop.catalogue().products().len(),
         "file_mb": megabytes,
         "read_s": read_s,
         "read_mb_per_s": megabytes / read_s,
-        "catalogue_mb": (after_reading - before) / 1e6,
         "index_s": index_s,
-        "index_mb": (after_indexing - after_reading) / 1e6,
-        "peak_mb": memory("VmHWM:") / 1e6,
         "terms": shop.index().terms(),
         "tokens": shop.index().tokens(),
         "search_ms": search_ms,
+        "index_bytes_mb": shop.index().bytes() as f64 / 1e6,
+        "resident_mb": { "before": before / 1e6, "read": after_reading / 1e6, "indexed": after_indexing / 1e6 },
+        "peak_mb": { "read": read_peak / 1e6, "indexed": peak / 1e6 },
     }))
 }
 
 /// Writes a catalogue as the official files have it.
-fn write_official(catalogue: &Catalogue, list: &Path, attributes: &Path) -> Result<(), Box<dyn Error>> {
+fn write_official(products: &[Product], list: &Path, attributes: &Path) -> Result<(), Box<dyn Error>> {
     let mut out = BufWriter::new(File::create(list)?);
     let mut notes = serde_json::Map::new();
-    for (i, p) in catalogue.products().iter().enumerate() {
+    for (i, p) in products.iter().enumerate() {
         let options: serde_json::Map<String, Value> = p
             .options
             .iter()
@@ -167,11 +207,6 @@ fn write_official(catalogue: &Catalogue, list: &Path, attributes: &Path) -> Resu
     writeln!(out, "]")?;
     serde_json::to_writer(BufWriter::new(File::create(attributes)?), &notes)?;
     Ok(())
-}
-
-/// Bytes of memory in use.
-fn resident() -> f64 {
-    memory("VmRSS:")
 }
 
 /// A line of what the system says about this process, in bytes; not a number where it says nothing.

@@ -53,7 +53,7 @@ impl Error {
         let known: Vec<String> = known.into_iter().map(Into::into).collect();
         let nearest = known
             .iter()
-            .map(|k| (strsim::damerau_levenshtein(k, name), k))
+            .map(|k| (strsim::damerau_levenshtein(&k.to_lowercase(), &name.to_lowercase()), k))
             .filter(|(distance, k)| *distance <= 1 + k.chars().count() / 3)
             .min()
             .map(|(_, k)| k.clone());
@@ -82,6 +82,8 @@ mod tests {
     fn unknown_names_point_at_the_nearest() {
         let e = Error::unknown("opponent", "agressive", ["aggressive", "conservative"]);
         assert_eq!(e.to_string(), "unknown opponent `agressive`: did you mean `aggressive`?");
+        let e = Error::unknown("opponent", "AGGRESSIVE", ["aggressive", "conservative"]);
+        assert_eq!(e.to_string(), "unknown opponent `AGGRESSIVE`: did you mean `aggressive`?");
         let e = Error::unknown("opponent", "zzz", ["aggressive", "conservative"]);
         assert_eq!(e.to_string(), "unknown opponent `zzz`; known: aggressive, conservative");
     }

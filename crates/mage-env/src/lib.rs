@@ -31,6 +31,7 @@ pub mod kuhn;
 pub mod mcts;
 pub mod mt19937;
 pub mod oracle;
+mod plain;
 mod population;
 mod reference;
 mod registry;

@@ -23,7 +23,7 @@
 //! assert_eq!(population.in_split("train").unwrap().len(), 1);
 //! ```
 
-use crate::{EnvId, Error, OpponentSpec, Options, Result, Seed, Task, seed::weighted_index};
+use crate::{EnvId, Error, OpponentSpec, Options, Result, Seed, Task, plain, seed::weighted_index};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
@@ -126,7 +126,7 @@ impl Population {
     /// Reads a population; `place` is the file's name, for errors.
     pub fn from_toml(text: &str, place: &str) -> Result<Self> {
         let population: Population =
-            toml::from_str(text).map_err(|e| Error::invalid(place, e.to_string().trim_end().to_owned()))?;
+            toml::from_str(text).map_err(|e| Error::invalid(place, plain::in_plain_words(e.to_string().trim_end())))?;
         population.validate(place)?;
         let settings = population.overrides.values().chain([&population.options]).map(|o| (place.to_owned(), o));
         let members = population.opponents.iter();

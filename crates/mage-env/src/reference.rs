@@ -9,7 +9,7 @@ use serde::Serialize;
 
 /// An agent that plays by rule.
 pub trait Reference: Send {
-    /// Chooses an action, named as in `legal` where that is not empty.
+    /// Chooses an action: any text that the environment reads will do, and is put into the form that the prompt asks for.
     fn act(&mut self, seen: &Seen<'_>) -> String;
 
     /// Writes a compact reflection on a finished episode, from the compact words of its last observation.
@@ -25,8 +25,11 @@ pub struct Seen<'a> {
     pub memory: &'a [String],
     /// The current observation in compact words.
     pub observation: &'a str,
-    /// The legal actions, where they are listed.
+    /// The legal actions in compact words, where they are listed.
     pub legal: &'a [String],
+    /// What was done in this episode, somebody else's doing included. It stands in no compact prompt: only an agent that
+    /// is told the task may look.
+    pub done: &'a [String],
 }
 
 /// Makes references of one sort for many tasks.

@@ -175,7 +175,8 @@ impl<G: Game + 'static> OpponentKinds<G> {
         let strategy = strategy.map_err(|e| match e {
             // The place of a mistake is the opponent the user named.
             Error::Invalid { problem, .. } => Error::invalid(format!("opponent `{}`", spec.name), problem),
-            other => other,
+            other if spec.name == spec.kind => other,
+            other => Error::invalid(format!("opponent `{}`", spec.name), other.to_string()),
         })?;
         Ok(Rival::stationary(&spec.name, strategy))
     }
@@ -188,18 +189,25 @@ impl<G: Game + 'static> OpponentKinds<G> {
             return make(params);
         }
         match self.numbered_kind(kind) {
-            Some((make, number)) => make(number, params),
-            None => Err(Error::unknown("kind of opponent", kind, self.docs().into_iter().map(|(known, _)| known))),
+            Some((make, digits)) => {
+                let too_large = |_| Error::invalid("kind", format!("the number in `{kind}` is far too large"));
+                make(digits.parse().map_err(too_large)?, params)
+            }
+            None => {
+                let in_lower_case = Some(kind.to_lowercase()).filter(|k| self.numbered_kind(k).is_some());
+                let known = self.docs().into_iter().map(|(known, _)| known).chain(in_lower_case);
+                Err(Error::unknown("kind of opponent", kind, known))
+            }
         }
     }
 
-    /// What makes a kind named by a number, and that number.
-    fn numbered_kind(&self, kind: &str) -> Option<(&MakeNumbered<G>, u64)> {
+    /// What makes a kind named by a number, and the digits of that number.
+    fn numbered_kind<'k>(&self, kind: &'k str) -> Option<(&MakeNumbered<G>, &'k str)> {
         let (stem, digits) = kind.rsplit_once('-')?;
         let (_, make) = self.numbered.get(stem)?;
         // A sign or a blank is no part of a name.
-        let number = digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok()).flatten()?;
-        Some((make, number))
+        let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+        is_number.then_some((make, digits))
     }
 
     fn build_switching(&self, spec: &OpponentSpec) -> Result<Rival<G>> {
@@ -218,7 +226,7 @@ impl<G: Game + 'static> OpponentKinds<G> {
                 Phase::Kind(kind) => (kind, &Options::default()),
                 Phase::Full { kind, params } => (kind, params),
             };
-            phases.push(self.strategy(kind, params)?);
+            phases.push(self.strategy(kind, params).map_err(|e| Error::invalid(&place, format!("between: {e}")))?);
             names.push(kind.clone());
         }
         Ok(Rival { chain: Chain::staying(phases.len(), p.stay), phases, names })
@@ -238,7 +246,7 @@ struct SwitchingParams {
 
 /// `"aggressive"` or `{ kind = "table", bet = { … } }`.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "each is the name of a kind, or a table with a `kind` and its parameters")]
 enum Phase {
     Kind(String),
     Full {

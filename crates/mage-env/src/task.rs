@@ -2,7 +2,7 @@
 //!
 //! A [`Task`] names everything that decides what an agent faces, so that panels, records and hashes can be made of it.
 
-use crate::{Error, Result, Seed};
+use crate::{Error, Result, Seed, plain};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
@@ -44,7 +44,7 @@ impl Options {
     /// Reads the settings into a struct. `place` says whose settings they are, for the error.
     pub fn read<T: DeserializeOwned>(&self, place: &str) -> Result<T> {
         let map = self.0.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
-        serde_json::from_value(serde_json::Value::Object(map)).map_err(|e| Error::invalid(place, e.to_string()))
+        plain::read(map).map_err(|problem| Error::invalid(place, problem))
     }
 
     /// The name of the first number that is none, in settings read from a file whose format has `nan` and `inf` but no

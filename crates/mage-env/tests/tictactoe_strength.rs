@@ -1,8 +1,8 @@
 //! Is our tree search as strong as the one it is modelled on?
 //!
 //! Recorded results of OpenSpiel's C++ `MCTSBot` (600 games a row; "perfect" is minimax, uniform among best moves) next
-//! to ours. Two shares agree when they differ by at most three standard errors, theirs and ours combined. With `--features long`
-//! every row is 20,000 games of ours; `-- --nocapture` prints the rows.
+//! to ours. Two shares agree when they differ by at most three standard errors, theirs and ours combined. Rows are 5,000 games
+//! of ours, with `--features long` 20,000; `-- --nocapture` prints them.
 
 use mage_env::{
     Game, Opponent, Seed, Turn, UniformOpponent,
@@ -40,8 +40,26 @@ fn play(players: [&dyn Opponent<TicTacToe>; 2], seat: usize, games: u64, seed: S
     Record { games: games as f64, shares: counts.map(|c| f64::from(c) / games as f64) }
 }
 
-fn assert_agree(what: &str, ours: Record, recorded: [f64; 3]) {
-    let theirs = Record { games: 600.0, shares: recorded };
+/// A row as it was recorded, with what rounding it may have lost.
+#[derive(Clone, Copy)]
+struct Recorded {
+    record: Record,
+    rounding: f64,
+}
+
+/// Games of 600, found again from rounded percents: 99.7 % can only have been 598.
+fn of_600(counts: [u32; 3]) -> Recorded {
+    assert_eq!(counts.iter().sum::<u32>(), 600);
+    Recorded { record: Record { games: 600.0, shares: counts.map(|c| f64::from(c) / 600.0) }, rounding: 0.0 }
+}
+
+/// Whole percents of a number of games that was not recorded; taken for 600.
+fn percents(percents: [f64; 3]) -> Recorded {
+    Recorded { record: Record { games: 600.0, shares: percents.map(|p| p / 100.0) }, rounding: 0.005 }
+}
+
+fn assert_agree(what: &str, ours: Record, recorded: Recorded) {
+    let theirs = recorded.record;
     let percent = |r: Record| {
         let share = |i: usize| format!("{:.3} ± {:.3}", 100.0 * r.shares[i], 100.0 * r.standard_error(i));
         [0, 1, 2].map(share).join(" / ")
@@ -55,17 +73,16 @@ fn assert_agree(what: &str, ours: Record, recorded: [f64; 3]) {
     for (i, ending) in ["won", "drew", "lost"].into_iter().enumerate() {
         let (p, q) = (ours.shares[i], theirs.shares[i]);
         let error = (ours.standard_error(i).powi(2) + theirs.standard_error(i).powi(2)).sqrt();
-        // The recorded shares are rounded to a tenth of a percent (or to whole percents).
-        let rounding = if q * 1000.0 % 10.0 == 0.0 { 0.005 } else { 0.0005 };
         assert!(
-            (p - q).abs() <= 3.0 * error + rounding,
+            (p - q).abs() <= 3.0 * error + recorded.rounding,
             "{what}: {ending} {p:.4} of {} games, recorded {q:.4} of 600 (standard error {error:.4})",
             ours.games
         );
     }
 }
 
-fn compare(simulations: u32, games: u64, second_random: [f64; 3], second_perfect: [f64; 3], first_perfect: [f64; 3]) {
+fn compare(simulations: u32, second_random: Recorded, second_perfect: Recorded, first_perfect: Recorded) {
+    let games = if cfg!(feature = "long") { 20_000 } else { 5_000 };
     let bot = MctsOpponent::new(search(simulations));
     let perfect = Perfect::default();
     let seed = Seed::new(u64::from(simulations));
@@ -78,31 +95,23 @@ fn compare(simulations: u32, games: u64, second_random: [f64; 3], second_perfect
     assert_agree(&name("first against perfect"), r, first_perfect);
 }
 
-/// How many games a row has: few enough for every day, unless asked for all.
-fn games(everyday: u64) -> u64 {
-    if cfg!(feature = "long") { 20_000 } else { everyday }
-}
-
 #[test]
 fn a_hundred_simulations_are_as_strong_as_recorded() {
-    compare(100, games(5_000), [0.835, 0.15, 0.015], [0.0, 0.535, 0.465], [0.0, 0.997, 0.003]);
+    compare(100, of_600([501, 90, 9]), of_600([0, 321, 279]), of_600([0, 598, 2]));
 }
 
+/// Against random 78 % and 22 %, which with one game lost leave 465 to 470 won: near the middle.
 #[test]
 fn a_thousand_simulations_are_as_strong_as_recorded() {
-    compare(1_000, games(1_000), [0.78, 0.22, 0.002], [0.0, 0.988, 0.012], [0.0, 1.0, 0.0]);
+    compare(1_000, of_600([468, 131, 1]), of_600([0, 593, 7]), of_600([0, 600, 0]));
 }
 
 /// Rows recorded to whole percents: a coarser comparison, but at strengths where a small difference in the search shows
 /// most.
 #[test]
 fn few_simulations_are_as_weak_as_recorded() {
-    for (simulations, second_random, second_perfect, first_perfect) in [
-        (10, [0.67, 0.14, 0.19], [0.0, 0.16, 0.84], [0.0, 0.61, 0.39]),
-        (25, [0.81, 0.14, 0.05], [0.0, 0.34, 0.66], [0.0, 0.96, 0.04]),
-    ] {
-        compare(simulations, games(5_000), second_random, second_perfect, first_perfect);
-    }
+    compare(10, percents([67.0, 14.0, 19.0]), percents([0.0, 16.0, 84.0]), percents([0.0, 61.0, 39.0]));
+    compare(25, percents([81.0, 14.0, 5.0]), percents([0.0, 34.0, 66.0]), percents([0.0, 96.0, 4.0]));
 }
 
 #[test]

@@ -209,7 +209,7 @@ fn settings_that_make_no_sense_are_named() {
 }
 
 /// Plays a reference through the environment alone; the compact memory is what it wrote itself.
-fn played(name: &str, tasks: u64, episodes: u32) -> Vec<u32> {
+fn played(name: &str, tasks: u64, episodes: u32, meddled_in: &[u32]) -> Vec<u32> {
     let factory = WebshopFactory;
     let population = factory.default_population();
     let query = ReferenceQuery { name, population: &population, split: "in-domain", episodes };
@@ -222,11 +222,24 @@ fn played(name: &str, tasks: u64, episodes: u32) -> Vec<u32> {
         for episode in 0..episodes {
             let mut now = env.begin(episode);
             let mut end = None;
-            for _ in 0..factory.schema().max_turns {
+            let mut done: Vec<String> = Vec::new();
+            for turn in 0..factory.schema().max_turns {
                 let legal = env.compact_legal().unwrap();
-                let seen = Seen { episode, memory: &memory, observation: &now.compact, legal: &legal };
-                let step = env.step(&env.parse(&agent.act(&seen)));
+                let seen = Seen { episode, memory: &memory, observation: &now.compact, legal: &legal, done: &done };
+                let mut action = agent.act(&seen);
+                // Now and then somebody else has a hand in it.
+                if meddled_in.contains(&turn) {
+                    action = legal[(i as usize + turn as usize) % legal.len()].clone();
+                    if action == "BUY" {
+                        action = "HOME".to_owned();
+                    }
+                }
+                let action = env.parse(&action);
+                let step = env.step(&action);
                 assert!(step.valid, "{name} does what is possible");
+                if let ParsedAction::Act(action) = action {
+                    done.push(action);
+                }
                 now = step.observation;
                 end = step.end;
                 if end.is_some() {
@@ -242,10 +255,16 @@ fn played(name: &str, tasks: u64, episodes: u32) -> Vec<u32> {
 
 #[test]
 fn the_told_buyer_always_succeeds_and_the_reader_learns_from_failing() {
-    assert_eq!(played("told", 150, 1), [150]);
+    assert_eq!(played("told", 150, 1, &[]), [150]);
     // It goes back to what was perfect and tries something else where nothing was.
-    let reader = played("reader", 150, 4);
+    let reader = played("reader", 150, 4, &[]);
     assert!(reader[0] > 30 && reader[3] < 150 && reader.is_sorted() && reader[3] > reader[0], "{reader:?}");
+}
+
+#[test]
+fn the_told_buyer_finds_its_way_back() {
+    let bought = played("told", 150, 1, &[1, 3])[0];
+    assert!(bought >= 140, "{bought}: what is chosen for it cannot always be mended in twelve turns");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::{
 use mage_core::prompt::{CONTROL_WORDS, vocabulary};
 use mage_engine::{Renderer, Sampler, Trainer};
 use mage_env::{Schema, Seed};
-use mage_native::{Config, Control, Lora, NativeModel, Options, word_tokenizer};
+use mage_native::{Config, Control, Description, Lora, Machine, NativeAdapter, NativeModel, Options, word_tokenizer};
 use std::sync::Arc;
 
 /// A trainer, the sampler that sees what it publishes, and the words they share.
@@ -22,6 +22,8 @@ pub struct Engines {
     pub parameters: usize,
     /// Tokens a sequence may have.
     pub context: usize,
+    /// On what they compute.
+    pub device: String,
 }
 
 /// Starts the engine a recipe names.
@@ -30,18 +32,14 @@ pub fn start(recipe: &Recipe, schema: &Schema) -> Result<Engines> {
         EngineKind::Native => {
             let mut model = model(recipe, schema)?;
             let e = &recipe.engine;
-            if e.lora_rank > 0 {
-                let refuse = |problem: &str| {
-                    Err(Error::Recipe { place: "engine.lora_rank".to_owned(), problem: problem.to_owned() })
-                };
-                if recipe.model.path.is_empty() {
-                    return refuse("an adapter stands beside a model that knows something; set model.path");
-                }
+            if let Some(lora) = new_adapter(recipe)? {
                 if model.adapter().is_some() {
-                    return refuse("model.path has an adapter already; leave the rank 0 and that one goes on learning");
+                    return Err(Error::Recipe {
+                        place: "engine.lora_rank".to_owned(),
+                        problem: "model.path has an adapter already; leave the rank 0 and that one goes on learning"
+                            .to_owned(),
+                    });
                 }
-                let alpha = if e.lora_alpha > 0.0 { e.lora_alpha } else { 2.0 * e.lora_rank as f32 };
-                let lora = Lora { rank: e.lora_rank, alpha, targets: e.lora_targets.clone() };
                 model = model.with_new_adapter(&lora, Seed::new(recipe.seed).child("adapter"))?;
             }
             let renderer = model.renderer().cloned().ok_or_else(|| Error::Recipe {
@@ -51,7 +49,14 @@ pub fn start(recipe: &Recipe, schema: &Schema) -> Result<Engines> {
             let (parameters, context) = (model.parameters(), model.config().max_position_embeddings);
             let options = Options { threads: e.threads, recompute: e.recompute, ..Options::default() };
             let (trainer, sampler) = model.train(options)?;
-            Ok(Engines { trainer: Box::new(trainer), sampler: Arc::new(sampler), renderer, parameters, context })
+            Ok(Engines {
+                trainer: Box::new(trainer),
+                sampler: Arc::new(sampler),
+                renderer,
+                parameters,
+                context,
+                device: Machine::device(),
+            })
         }
     }
 }
@@ -67,10 +72,60 @@ pub fn sampler(name: &str, threads: usize) -> Result<(Arc<dyn Sampler>, Arc<Rend
     Ok((Arc::new(sampler), renderer))
 }
 
+/// What an engine would take, before anything is loaded.
+pub struct Needs {
+    /// What the files or the recipe say of the model.
+    pub model: Description,
+    /// How many of its numbers, or of those beside them, learn.
+    pub learning: usize,
+    /// Bytes of weights, gradients and optimiser, and what samplers hold (the policy and the reference).
+    pub state_bytes: u64,
+}
+
+/// Works out what a recipe's engine would take.
+pub fn needs(recipe: &Recipe, schema: &Schema) -> Result<Needs> {
+    let model = match recipe.model.path.as_str() {
+        "" => {
+            let (config, renderer) = new_shape(recipe, schema)?;
+            config.check()?;
+            Description { renderer: Some(Arc::new(renderer)), ..Description::of_shape(config) }
+        }
+        path => Hub::from_env(true).describe(path)?,
+    };
+    let adapter =
+        new_adapter(recipe)?.map(|lora| NativeAdapter::new(&model.config, &lora, Seed::new(0))).transpose()?;
+    let learning = adapter.map_or(model.parameters, |a| a.parameters());
+    // A gradient and two moments of what learns; the published policy and the reference are each a copy of it.
+    let rest = if learning == model.parameters { model.training_bytes() } else { model.sampling_bytes() };
+    Ok(Needs { learning, state_bytes: rest + 20 * learning as u64, model })
+}
+
+fn new_adapter(recipe: &Recipe) -> Result<Option<Lora>> {
+    let e = &recipe.engine;
+    if e.lora_rank == 0 {
+        return Ok(None);
+    }
+    if recipe.model.path.is_empty() {
+        return Err(Error::Recipe {
+            place: "engine.lora_rank".to_owned(),
+            problem: "an adapter stands beside a model that knows something; set model.path".to_owned(),
+        });
+    }
+    let alpha = if e.lora_alpha > 0.0 { e.lora_alpha } else { 2.0 * e.lora_rank as f32 };
+    Ok(Some(Lora { rank: e.lora_rank, alpha, targets: e.lora_targets.clone() }))
+}
+
 fn model(recipe: &Recipe, schema: &Schema) -> Result<NativeModel> {
     if !recipe.model.path.is_empty() {
         return Hub::from_env(true).open(&recipe.model.path);
     }
+    let (config, renderer) = new_shape(recipe, schema)?;
+    let seed = Seed::new(recipe.seed).child("model");
+    Ok(NativeModel::new(config, recipe.model.spread, seed, Some(Arc::new(renderer)))?)
+}
+
+/// The shape and the words of a new model.
+fn new_shape(recipe: &Recipe, schema: &Schema) -> Result<(Config, Renderer)> {
     let control = Control { bos: "BOS".into(), go: "GO".into(), end: "END".into(), unknown: "?".into() };
     let ours = [&control.bos, &control.go, &control.end, &control.unknown];
     let words: Vec<String> = vocabulary(schema).into_iter().filter(|w| !ours.contains(&w)).collect();
@@ -92,6 +147,5 @@ fn model(recipe: &Recipe, schema: &Schema) -> Result<NativeModel> {
         bos_token_id: renderer.control().bos,
         eos_token_ids: renderer.control().end_of_turn.into_iter().collect(),
     };
-    let seed = Seed::new(recipe.seed).child("model");
-    Ok(NativeModel::new(config, m.spread, seed, Some(Arc::new(renderer)))?)
+    Ok((config, renderer))
 }

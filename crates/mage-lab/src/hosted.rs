@@ -7,7 +7,7 @@ use crate::{
     Error, Result, engine, recipe::Recipe, rollout::Rollout, run_dir::last_model, speech::Speech, train::Setting,
 };
 use mage_core::EpisodeRecord;
-use mage_engine::{AdapterName, SamplingParams};
+use mage_engine::AdapterName;
 use mage_env::{Guest, Hash, Seed};
 use std::{path::Path, sync::Arc};
 
@@ -31,7 +31,6 @@ impl Hosted {
         }
         settings.episodes = episodes;
         let (sampler, renderer) = engine::sampler(&last_model(run)?.to_string_lossy(), recipe.engine.threads)?;
-        let temperature = if recipe.eval.greedy { 0.0 } else { recipe.rollout.temperature };
         let rollout = Rollout {
             factory: Arc::clone(&setting.factory),
             prompts: Arc::clone(&setting.prompts),
@@ -39,7 +38,7 @@ impl Hosted {
             settings: Arc::new(settings),
             speech: Arc::new(Speech::new(renderer, recipe.play.form, recipe.play.thinking)?),
             sampler,
-            params: SamplingParams { temperature, ..SamplingParams::default() },
+            params: recipe.eval_sampling(),
             weights: AdapterName::default(),
             label: "policy".to_owned(),
             refills: 0,

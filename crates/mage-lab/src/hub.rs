@@ -2,21 +2,29 @@
 //!
 //! In a folder of that name, where there is one; else on the Hugging Face Hub, by way of the cache that its other clients
 //! use too. `HF_HOME` and `HF_HUB_CACHE` say where that is, `HF_TOKEN` opens private models, `HF_HUB_OFFLINE` keeps to
-//! what is in the cache, `HF_ENDPOINT` names another hub.
+//! what is in the cache, `HF_ENDPOINT` names another hub, `HF_HUB_ETAG_TIMEOUT` says how many seconds that may take to
+//! answer before the cache has to do.
 
 use crate::Result;
 use hf_hub::{
     Repo, RepoType,
-    api::sync::{Api, ApiBuilder, ApiError},
+    api::{
+        RepoInfo,
+        sync::{Api, ApiBuilder, ApiError},
+    },
 };
-use mage_engine::Error;
-use mage_native::{NativeAdapter, NativeModel};
+use mage_engine::{Error, Renderer};
+use mage_native::{Config, Description, NativeAdapter, NativeModel};
 use std::{
     env, fmt, fs,
     path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
 };
 
 const ENDPOINT: &str = "https://huggingface.co";
+/// The patience of the Hub's other clients.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The Hub and its cache, as the environment describes them.
 #[derive(Clone)]
@@ -29,6 +37,8 @@ pub struct Hub {
     pub token: Option<String>,
     /// Whether to keep to the cache.
     pub offline: bool,
+    /// How long the hub may take to say what a model consists of.
+    pub patience: Duration,
     /// Whether to draw a bar for each file that is fetched.
     pub progress: bool,
 }
@@ -36,13 +46,14 @@ pub struct Hub {
 impl fmt::Debug for Hub {
     /// The token is nobody's business.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Hub { cache, endpoint, token, offline, progress } = self;
+        let Hub { cache, endpoint, token, offline, patience, progress } = self;
         let token = token.as_ref().map(|_| "***");
         f.debug_struct("Hub")
             .field("cache", cache)
             .field("endpoint", endpoint)
             .field("token", &token)
             .field("offline", offline)
+            .field("patience", patience)
             .field("progress", progress)
             .finish()
     }
@@ -64,6 +75,7 @@ impl Hub {
             cache: var("HF_HUB_CACHE").map(PathBuf::from).unwrap_or_else(|| home.join("hub")),
             endpoint: var("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned()),
             offline: var("HF_HUB_OFFLINE").is_some_and(truth),
+            patience: var("HF_HUB_ETAG_TIMEOUT").and_then(|v| v.parse().ok()).map_or(PATIENCE, Duration::from_secs),
             progress,
         }
     }
@@ -87,8 +99,29 @@ impl Hub {
         Ok(model.with_adapter(adapter)?)
     }
 
+    /// What a model's files say of it, without fetching or reading its numbers; of an adapter, what its model's say.
+    pub fn describe(&self, text: &str) -> Result<Description> {
+        let dir = self.find(text, false)?;
+        if NativeAdapter::is_in(&dir) && !dir.join("config.json").exists() {
+            let base = NativeAdapter::base_of(&dir)?.unwrap_or_default();
+            let beside = dir.join(&base);
+            return if beside.is_dir() { Ok(Description::of(&beside)?) } else { self.describe(&base) };
+        }
+        if dir.is_file() || has_numbers(&dir) || Path::new(text).exists() {
+            return Ok(Description::of(&dir)?);
+        }
+        let tokenizer = dir.join("tokenizer.json").exists().then(|| Renderer::from_dir(&dir)).transpose()?;
+        let shape = Description::of_shape(Config::read(&dir.join("config.json"))?);
+        Ok(Description { renderer: tokenizer.map(Arc::new), ..shape })
+    }
+
     /// The folder of a model or adapter: the one of that name, or what `org/name` or `org/name@revision` is on the Hub.
     pub fn folder(&self, text: &str) -> Result<PathBuf> {
+        self.find(text, true)
+    }
+
+    /// The folder, with the numbers in it or perhaps without.
+    fn find(&self, text: &str, numbers: bool) -> Result<PathBuf> {
         let path = Path::new(text);
         if path.exists() {
             return Ok(path.to_owned());
@@ -97,7 +130,7 @@ impl Hub {
             return Err(Error::invalid(text, "there is no such folder, and it is no name of the form org/name").into());
         };
         if self.offline {
-            return self.cached(&name).ok_or_else(|| {
+            return self.cached(&name, numbers).ok_or_else(|| {
                 let problem = format!(
                     "there is no such folder, and it is not in {}; HF_HUB_OFFLINE keeps us from fetching it",
                     self.cache.display()
@@ -105,10 +138,10 @@ impl Hub {
                 Error::invalid(text, problem).into()
             });
         }
-        match self.fetch(&name) {
+        match self.fetch(&name, numbers) {
             Ok(dir) => Ok(dir),
             // Without a connection, what was fetched before will do.
-            Err(e) => match self.cached(&name).filter(|_| unreachable(&e)) {
+            Err(e) => match self.cached(&name, numbers).filter(|_| unreachable(&e)) {
                 Some(dir) => Ok(dir),
                 None => Err(Error::invalid(text, self.explained(&e)).into()),
             },
@@ -116,29 +149,31 @@ impl Hub {
     }
 
     /// The complete snapshot of a revision in the cache.
-    fn cached(&self, name: &HubName) -> Option<PathBuf> {
+    fn cached(&self, name: &HubName, numbers: bool) -> Option<PathBuf> {
         let repo = self.cache.join(name.repo(&name.revision).folder_name());
         let commit = fs::read_to_string(repo.join("refs").join(&name.revision));
         let commit = commit.map_or_else(|_| name.revision.clone(), |c| c.trim().to_owned());
         let dir = repo.join("snapshots").join(commit);
         let has = |file: &str| dir.join(file).exists();
-        let weights =
-            fs::read_dir(&dir).ok()?.flatten().any(|f| f.file_name().to_string_lossy().ends_with(".safetensors"));
-        ((has("config.json") || has("adapter_config.json")) && weights).then_some(dir)
+        let whole_model = || has("config.json") && (!numbers || NativeModel::is_whole_in(&dir));
+        (whole_model() || (has("adapter_config.json") && has("adapter_model.safetensors"))).then_some(dir)
     }
 
     /// Fetches what is missing of a revision: all of it from one commit, even if the revision moves on meanwhile.
-    fn fetch(&self, name: &HubName) -> std::result::Result<PathBuf, ApiError> {
+    fn fetch(&self, name: &HubName, numbers: bool) -> std::result::Result<PathBuf, ApiError> {
         let builder = ApiBuilder::from_cache(hf_hub::Cache::new(self.cache.clone()));
         let builder = builder.with_endpoint(self.endpoint.trim_end_matches('/').to_owned());
         let api: Api = builder.with_token(self.token.clone()).with_progress(self.progress).with_retries(3).build()?;
-        let info = api.repo(name.repo(&name.revision)).info()?;
+        // The client sets no limits of its own; the first question shows whether anybody is there at all.
+        let asked = api.repo(name.repo(&name.revision)).info_request();
+        let asked = asked.config().timeout_global(Some(self.patience)).build().call();
+        let info: RepoInfo = asked.and_then(|mut said| said.body_mut().read_json()).map_err(Box::new)?;
         if !info.sha.bytes().all(|b| b.is_ascii_hexdigit()) || info.sha.is_empty() {
             return Err(ApiError::InvalidHeader("sha"));
         }
         let repo = api.repo(name.repo(&info.sha));
         let mut dir = None;
-        for file in info.siblings.iter().map(|s| s.rfilename.as_str()).filter(|f| wanted(f)) {
+        for file in info.siblings.iter().map(|s| s.rfilename.as_str()).filter(|f| wanted(f, numbers)) {
             dir = repo.get(file)?.parent().map(Path::to_owned);
         }
         let cache = hf_hub::Cache::new(self.cache.clone());
@@ -166,10 +201,15 @@ fn known_as(model: NativeModel, text: &str) -> NativeModel {
 }
 
 /// The files that make a model or an adapter; nothing that can run code, and nothing in folders.
-fn wanted(file: &str) -> bool {
+fn wanted(file: &str, numbers: bool) -> bool {
     let plain = Path::new(file).file_name().is_some_and(|n| n == file);
     let weights = file.ends_with(".safetensors") && (file.starts_with("model") || file.starts_with("adapter_model"));
-    plain && (weights || file.ends_with(".json") || file == "chat_template.jinja")
+    plain && ((weights && numbers) || file.ends_with(".json") || file == "chat_template.jinja")
+}
+
+fn has_numbers(dir: &Path) -> bool {
+    let files = fs::read_dir(dir).into_iter().flatten().flatten();
+    files.into_iter().any(|f| f.file_name().to_string_lossy().ends_with(".safetensors"))
 }
 
 fn status(e: &ApiError) -> Option<u16> {

@@ -123,7 +123,14 @@ fn answer(mut stream: TcpStream, repos: &HashMap<String, HashMap<String, Vec<u8>
 }
 
 fn hub(cache: &Path, endpoint: &str) -> Hub {
-    Hub { cache: cache.to_owned(), endpoint: endpoint.to_owned(), token: None, offline: false, progress: false }
+    Hub {
+        cache: cache.to_owned(),
+        endpoint: endpoint.to_owned(),
+        token: None,
+        offline: false,
+        patience: PATIENCE,
+        progress: false,
+    }
 }
 
 #[test]
@@ -207,6 +214,34 @@ fn a_cache_of_other_clients_is_read() {
     assert!(offline.folder("org/tiny@v2").is_err());
     fs::remove_file(snapshot.join("model.safetensors")).unwrap();
     assert!(offline.folder("org/tiny").is_err(), "half a snapshot is none");
+    // In several files, all that the index names must be there.
+    let index = serde_json::json!({ "weight_map": { "a": "model-1.safetensors", "b": "model-2.safetensors" } });
+    fs::write(snapshot.join("model.safetensors.index.json"), index.to_string()).unwrap();
+    fs::write(snapshot.join("model-1.safetensors"), "").unwrap();
+    assert!(offline.folder("org/tiny").is_err(), "one of two files is missing");
+    fs::write(snapshot.join("model-2.safetensors"), "").unwrap();
+    assert_eq!(offline.folder("org/tiny").unwrap(), snapshot);
+    // An adapter's numbers are no model's.
+    fs::remove_file(snapshot.join("model.safetensors.index.json")).unwrap();
+    fs::write(snapshot.join("adapter_model.safetensors"), "").unwrap();
+    assert!(offline.folder("org/tiny").is_err());
+    fs::write(snapshot.join("adapter_config.json"), "{}").unwrap();
+    assert_eq!(offline.folder("org/tiny").unwrap(), snapshot);
+}
+
+#[test]
+fn a_hub_that_does_not_answer_is_out_of_reach() {
+    let cache = tempfile::tempdir().unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap(); // connections are made, and that is all
+    let address = format!("http://{}", silent.local_addr().unwrap());
+    let hub = Hub { patience: Duration::from_millis(50), ..hub(cache.path(), &address) };
+    let said = hub.folder("org/tiny").unwrap_err().to_string();
+    assert!(said.contains("could not be fetched") && said.contains("timeout"), "{said}");
+    let repo = cache.path().join("models--org--tiny");
+    model().save(&repo.join("snapshots").join(COMMIT), NumberFormat::F32).unwrap();
+    fs::create_dir_all(repo.join("refs")).unwrap();
+    fs::write(repo.join("refs/main"), COMMIT).unwrap();
+    assert!(hub.open("org/tiny").is_ok(), "what was fetched before will do");
 }
 
 #[test]

@@ -4,10 +4,7 @@
 //! deals, all that the opponent may do and all that the policy may do, given what the policy remembers at its start. Luck
 //! then enters through memories alone, and not at all in the first episode.
 
-use crate::{
-    Panel, Result,
-    rollout::{Rollout, RolloutTiming},
-};
+use crate::{Panel, Result, rollout::Rollout};
 use mage_core::{
     EpisodeRecord, Purpose,
     history::{Episode, Turn},
@@ -18,7 +15,6 @@ use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex},
-    time::Instant,
 };
 use tokio::{runtime::Runtime, task::JoinSet};
 
@@ -92,9 +88,8 @@ struct Questions {
 }
 
 impl Judge {
-    /// Plays the panel and sums up; `each` is called after every task.
-    pub fn run(&self, runtime: &Runtime, mut each: impl FnMut()) -> Result<(Judgement, RolloutTiming)> {
-        let started = Instant::now();
+    /// Plays the panel and sums up; `each` is called after every task. `None` when `stop` says so before the end.
+    pub fn run(&self, runtime: &Runtime, stop: &dyn Fn() -> bool, mut each: impl FnMut()) -> Result<Option<Judgement>> {
         let questions = Arc::new(Mutex::new(Questions::default()));
         let mut played: Vec<Option<Played>> = (0..self.panel.tasks().len()).map(|_| None).collect();
         runtime.block_on(async {
@@ -124,18 +119,23 @@ impl Judge {
                 let (i, one) = joined?;
                 played[i] = Some(one);
                 each();
+                if stop() {
+                    break;
+                }
             }
             Ok::<(), crate::Error>(())
         })?;
+        if stop() {
+            return Ok(None);
+        }
         let played: Vec<Played> = played.into_iter().flatten().collect();
         let questions = std::mem::take(&mut *questions.lock().expect("no holder panics"));
-        let answers = runtime.block_on(self.answers(&questions))?;
-        let judgement = self.sum_up(&played, &answers);
-        Ok((judgement, RolloutTiming { wall: started.elapsed(), ..RolloutTiming::default() }))
+        let answers = runtime.block_on(self.answers(&questions, stop))?;
+        Ok(answers.map(|answers| self.sum_up(&played, &answers)))
     }
 
-    /// The probability of each answer to each question.
-    async fn answers(&self, questions: &Questions) -> Result<Vec<Vec<f64>>> {
+    /// The probability of each answer to each question; `None` when `stop` says so before the end.
+    async fn answers(&self, questions: &Questions, stop: &dyn Fn() -> bool) -> Result<Option<Vec<Vec<f64>>>> {
         let mut all = JoinSet::new();
         for (i, ((prompt, answers), request)) in questions.list.iter().enumerate() {
             let rollout = self.rollout.clone();
@@ -146,8 +146,11 @@ impl Judge {
         while let Some(joined) = all.join_next().await {
             let (i, p) = joined.map_err(|e| crate::Error::Stopped(format!("a question was lost: {e}")))??;
             out[i] = p;
+            if stop() {
+                return Ok(None);
+            }
         }
-        Ok(out)
+        Ok(Some(out))
     }
 
     fn sum_up(&self, played: &[Played], answers: &[Vec<f64>]) -> Judgement {

@@ -21,6 +21,7 @@ pub mod run_dir;
 pub mod speech;
 pub mod store;
 pub mod sweep;
+mod talk;
 pub mod tensorboard;
 pub mod train;
 pub mod transcripts;

@@ -2,32 +2,50 @@
 
 use crate::{
     Result,
+    engine::{self, Needs},
     recipe::Recipe,
     rollout::Job,
+    speech::Speech,
+    talk::Talk,
     train::{Parts, Setting},
 };
-use mage_engine::{AdapterName, Loss, Objective, SamplingParams};
-use mage_env::Seed;
+use mage_core::prompt::Size;
+use mage_engine::{AdapterName, Loss, Objective, SamplingParams, TokenForest};
+use mage_env::{Schema, Seed};
+use mage_native::Machine;
 use serde::Serialize;
 use std::{sync::Arc, time::Instant};
 
 /// Models above this are described without a trial: it would take longer than anybody waits for an estimate.
 const TRIAL_PARAMETERS: usize = 50_000_000;
 
-/// What a run would take, from a trial on a part of one update.
+/// Meta-episodes that are tried.
+const SAMPLE: usize = 32;
+
+/// What a run would take: worked out from the model's shape and from play, and for a small model from a trial on a part of
+/// one update.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
-    /// Who would compute.
-    pub engine: String,
     /// Numbers in the model.
     pub parameters: usize,
+    /// How many of them, or of an adapter's beside them, learn.
+    pub learning: usize,
     /// Episodes per update.
     pub episodes: usize,
-    /// Tokens read and written per update, shared prompts counted for every row.
-    pub tokens: u64,
+    /// Tokens of prompts per update, counted for every call, as a player meets them that does anything legal; `None` where the
+    /// environment lists no legal actions or the model has no tokenizer.
+    pub prompt_tokens: Option<u64>,
+    /// Tokens of answers per update, at most.
+    pub answer_tokens: Option<u64>,
     /// Bytes of weights, gradients, optimiser and what samplers hold (the policy and the reference).
     pub state_bytes: u64,
-    /// Bytes this process holds now, after the trial.
+    /// Bytes a sampler's cache keeps of one token.
+    pub cached_bytes_per_token: u64,
+    /// Bytes a training pass keeps of one token.
+    pub remembered_bytes_per_token: u64,
+    /// Bytes of memory that are free.
+    pub free_bytes: Option<u64>,
+    /// Bytes this process holds now; after the trial, if there was one.
     pub resident_bytes: Option<u64>,
     /// Seconds one update takes; `None` where no trial was made.
     pub seconds_per_update: Option<f64>,
@@ -36,32 +54,44 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Checks the recipe against the engine and tries a part of an update. Nothing is written.
+    /// Checks the recipe against the engine and tries a part of an update, where the model is small. Nothing is written.
     pub fn new(recipe: &Recipe, setting: &Setting) -> Result<Self> {
         recipe.check()?;
+        setting.factory.check(&setting.population)?;
         let schema = setting.factory.schema();
-        let mut parts = Parts::new(recipe, setting, &schema)?;
+        let Needs { model, learning, state_bytes } = engine::needs(recipe, &schema)?;
         let jobs = recipe.rollout.groups * recipe.rollout.members;
-        let sample = jobs.min(32);
-        let parameters = parts.engines.parameters;
         let mut plan = Plan {
-            engine: parts.engines.trainer.caps().engine.clone(),
-            parameters,
+            parameters: model.parameters,
+            learning,
             episodes: jobs * recipe.play.episodes as usize,
-            tokens: 0,
-            // Weights, gradients and two moments, and two published sets of weights.
-            state_bytes: 6 * 4 * parameters as u64,
+            prompt_tokens: None,
+            answer_tokens: None,
+            state_bytes,
+            cached_bytes_per_token: model.cached_bytes_per_token(),
+            remembered_bytes_per_token: model.remembered_bytes_per_token(recipe.engine.recompute),
+            free_bytes: Machine::free_memory(),
             resident_bytes: None,
             seconds_per_update: None,
             seconds: None,
         };
-        if recipe.play.form == mage_core::prompt::Size::Compact {
-            let imitation = parts.school.batch(sample, Seed::new(recipe.seed).child("plan"), &parts.speech)?;
-            let rows = (0..imitation.segments.len()).filter(|s| imitation.segments[*s].train.is_some());
-            let per_row =
-                |s: usize| imitation.path(s).iter().map(|p| imitation.segments[*p].tokens.len()).sum::<usize>();
-            plan.tokens = (rows.map(per_row).sum::<usize>() * jobs / sample) as u64;
-            if parameters <= TRIAL_PARAMETERS {
+        let turns = setting.factory.max_turns(&setting.population, &recipe.env.split)?;
+        let settings = recipe.settings(&Schema { max_turns: turns, ..schema.clone() });
+        settings.check()?;
+        if let Some(renderer) = &model.renderer {
+            let speech = Speech::new(Arc::clone(renderer), recipe.play.form, recipe.play.thinking)?;
+            if let Some(talk) = Talk::survey(recipe, setting, settings, &speech, SAMPLE)? {
+                talk.fits(recipe, model.config.max_position_embeddings)?;
+                let all = |tokens: u64| tokens * jobs as u64 / SAMPLE as u64;
+                (plan.prompt_tokens, plan.answer_tokens) = (Some(all(talk.prompts)), Some(all(talk.answers)));
+            }
+        }
+        if model.parameters <= TRIAL_PARAMETERS {
+            let mut parts = Parts::new(recipe, setting, &schema)?;
+            // Full prompts are for models that think at length: no trial of a few seconds tells how long.
+            if recipe.play.form == Size::Compact {
+                let sample = jobs.min(SAMPLE);
+                let imitation = parts.school.batch(sample, Seed::new(recipe.seed).child("plan"), &parts.speech)?;
                 let scale = jobs as f64 / sample as f64;
                 let seconds = scale * trial(recipe, setting, &mut parts, &imitation, sample)?;
                 plan.seconds_per_update = Some(seconds);
@@ -71,16 +101,15 @@ impl Plan {
         plan.resident_bytes = resident();
         Ok(plan)
     }
+
+    /// Whether the state alone is more than there is memory.
+    pub fn too_large(&self) -> bool {
+        self.free_bytes.is_some_and(|free| free < self.state_bytes)
+    }
 }
 
 /// Seconds for the rollout of `sample` meta-episodes and one pass over as many.
-fn trial(
-    recipe: &Recipe,
-    setting: &Setting,
-    parts: &mut Parts,
-    imitation: &mage_engine::TokenForest,
-    sample: usize,
-) -> Result<f64> {
+fn trial(recipe: &Recipe, setting: &Setting, parts: &mut Parts, imitation: &TokenForest, sample: usize) -> Result<f64> {
     let runtime = crate::train::runtime(recipe.engine.threads)?;
     let seed = Seed::new(recipe.seed).child("plan");
     let seats = setting.factory.schema().seats;
@@ -95,8 +124,9 @@ fn trial(
     let mut once = || -> Result<f64> {
         let started = Instant::now();
         rollout.run(&runtime, &jobs, std::time::Duration::MAX, |_| ())?;
+        let rolled = started.elapsed().as_secs_f64();
         parts.engines.trainer.forward_backward(imitation, &Loss::of(Objective::CrossEntropy))?;
-        Ok(started.elapsed().as_secs_f64() * f64::from(recipe.optim.epochs))
+        Ok(rolled + (started.elapsed().as_secs_f64() - rolled) * f64::from(recipe.optim.epochs))
     };
     once()?; // the first one warms caches
     once()

@@ -4,8 +4,8 @@
 //! it can read there. Take the memory out of the prompts, and it has none.
 
 use crate::{Error, Result};
-use mage_core::{Answer, Call, MemoryMode, Purpose, Settings, prompt::Size};
-use mage_env::{Reference, Rng, Seed, Seen};
+use mage_core::{Answer, Call, MemoryMode, MetaEpisode, Purpose, Settings, prompt::Size};
+use mage_env::{Env, ParsedAction, Reference, Rng, Seed, Seen};
 use rand::{RngExt, seq::IndexedRandom};
 use std::sync::Arc;
 
@@ -13,13 +13,15 @@ use std::sync::Arc;
 pub struct Player {
     rule: Rule,
     settings: Arc<Settings>,
+    /// What it wrote itself: its memory where prompts are not made of words it reads.
+    notes: Vec<String>,
 }
 
 enum Rule {
     Random(Rng),
     Reference(Box<dyn Reference>),
-    /// A reference that now and then does anything legal.
-    Mixed {
+    /// A reference that shows others how it is done, and now and then does anything legal.
+    Teacher {
         reference: Box<dyn Reference>,
         stray: f64,
         rng: Rng,
@@ -27,9 +29,13 @@ enum Rule {
 }
 
 impl Player {
+    fn new(rule: Rule, settings: Arc<Settings>) -> Self {
+        Player { rule, settings, notes: Vec::new() }
+    }
+
     /// Plays any legal action.
     pub fn random(settings: Arc<Settings>, seed: Seed) -> Self {
-        Player { rule: Rule::Random(seed.child("random").rng()), settings }
+        Self::new(Rule::Random(seed.child("random").rng()), settings)
     }
 
     /// Plays as an environment's own agent does. It reads compact prompts only.
@@ -37,47 +43,21 @@ impl Player {
         if settings.size != Size::Compact {
             return Err(Error::Player { problem: "agents that play by rule read compact prompts only" });
         }
-        Ok(Player { rule: Rule::Reference(reference), settings })
+        Ok(Self::new(Rule::Reference(reference), settings))
     }
 
-    /// Plays as an environment's own agent does, but for a share of its actions, which are any legal ones.
-    pub fn mixed(settings: Arc<Settings>, reference: Box<dyn Reference>, stray: f64, seed: Seed) -> Result<Self> {
-        let Player { rule, settings } = Player::reference(settings, reference)?;
-        let rule = match rule {
-            Rule::Reference(reference) => Rule::Mixed { reference, stray, rng: seed.rng() },
-            other => other,
-        };
-        Ok(Player { rule, settings })
+    /// Plays as an environment's own agent does, but for a share of its actions, which are any legal ones. Its answers are
+    /// there to be imitated: they are written as prompts of either size ask for, and what cannot be written so gives way to
+    /// a legal action too. Full prompts it does not read: it is shown what a compact one would say.
+    pub fn teacher(settings: Arc<Settings>, reference: Box<dyn Reference>, stray: f64, seed: Seed) -> Self {
+        Self::new(Rule::Teacher { reference, stray, rng: seed.rng() }, settings)
     }
 
-    /// Answers a call, from what stands in its prompt and the list of allowed answers.
-    pub fn answer(&mut self, call: &Call) -> Result<Answer> {
-        let legal = call.request.allowed.as_deref().unwrap_or_default();
-        let strays = match &mut self.rule {
-            Rule::Mixed { stray, rng, .. } if call.request.purpose == Purpose::Play && !legal.is_empty() => {
-                rng.random_bool(*stray)
-            }
-            _ => false,
-        };
-        let text = match (&mut self.rule, call.request.purpose) {
-            (Rule::Random(rng), Purpose::Play) => legal.choose(rng).cloned().ok_or(Error::Player {
-                problem: "a random player needs the legal actions; set mask_actions where the environment lists them",
-            })?,
-            (Rule::Random(_), _) => "_".to_owned(),
-            (Rule::Mixed { rng, .. }, _) if strays => legal.choose(rng).cloned().unwrap_or_default(),
-            (Rule::Reference(agent) | Rule::Mixed { reference: agent, .. }, Purpose::Play) => {
-                let prompt = CompactPrompt::read(call, &self.settings)?;
-                agent.act(&Seen {
-                    episode: call.episode,
-                    memory: &prompt.memory,
-                    observation: &prompt.observation,
-                    legal,
-                })
-            }
-            (Rule::Reference(agent) | Rule::Mixed { reference: agent, .. }, _) => {
-                let words = inside(call, "BOS BACK ")?;
-                agent.reflect(words)
-            }
+    /// Answers the open call of a meta-episode.
+    pub fn answer(&mut self, call: &Call, meta: &MetaEpisode) -> Result<Answer> {
+        let text = match call.request.purpose {
+            Purpose::Play => self.act(call, meta)?,
+            _ => self.note(call, meta)?,
         };
         Ok(Answer::text(match (self.settings.size, call.request.purpose) {
             (Size::Compact, _) => text,
@@ -85,9 +65,95 @@ impl Player {
             (Size::Full, _) => format!("<remark>{text}</remark>"),
         }))
     }
+
+    fn act(&mut self, call: &Call, meta: &MetaEpisode) -> Result<String> {
+        let allowed = call.request.allowed.as_deref().unwrap_or_default();
+        let prompt = match (&self.rule, self.settings.size) {
+            (Rule::Random(_), _) => CompactPrompt::default(),
+            (_, Size::Compact) => CompactPrompt::read(call, &self.settings)?,
+            (_, Size::Full) => CompactPrompt {
+                memory: self.remembered(),
+                observation: meta.episode().map_or_else(String::new, |e| e.now().compact.clone()),
+            },
+        };
+        let (agent, mut luck) = match &mut self.rule {
+            Rule::Random(rng) => {
+                return allowed.choose(rng).cloned().ok_or(Error::Player {
+                    problem: "a random player needs the legal actions; set mask_actions where the environment lists \
+                              them",
+                });
+            }
+            Rule::Reference(agent) => (agent, None),
+            Rule::Teacher { reference, stray, rng } => (reference, Some((rng, *stray))),
+        };
+        if let Some((rng, stray)) = luck.as_mut().filter(|_| !allowed.is_empty())
+            && rng.random_bool(*stray)
+        {
+            return Ok(allowed.choose(rng).cloned().unwrap_or_default());
+        }
+        let turns = meta.episode().map_or(&[][..], |e| &e.turns);
+        let done: Vec<String> = turns.iter().filter(|t| t.valid).filter_map(|t| act_of(&t.action)).collect();
+        let legal = meta.env().compact_legal().unwrap_or_default();
+        let meant = agent.act(&Seen {
+            episode: call.episode,
+            memory: &prompt.memory,
+            observation: &prompt.observation,
+            legal: &legal,
+            done: &done,
+        });
+        let written = written(meta.env(), self.settings.size, &legal, &meant);
+        Ok(match (luck, written) {
+            (Some((rng, _)), Some(text)) if !allowed.is_empty() && !allowed.contains(&text) => {
+                allowed.choose(rng).cloned().unwrap_or(text)
+            }
+            (Some((rng, _)), None) if !allowed.is_empty() => allowed.choose(rng).cloned().unwrap_or(meant),
+            (_, written) => written.unwrap_or(meant),
+        })
+    }
+
+    /// Its notes, as many as prompts would recall.
+    fn remembered(&self) -> Vec<String> {
+        let kept = match self.settings.memory {
+            MemoryMode::None => 0,
+            _ => self.settings.recall_limit.unwrap_or(usize::MAX),
+        };
+        self.notes[self.notes.len().saturating_sub(kept)..].to_vec()
+    }
+
+    fn note(&mut self, call: &Call, meta: &MetaEpisode) -> Result<String> {
+        let text = match (&mut self.rule, self.settings.size) {
+            (Rule::Random(_), _) => "_".to_owned(),
+            (Rule::Reference(agent) | Rule::Teacher { reference: agent, .. }, Size::Compact) => {
+                agent.reflect(inside(call, "BOS BACK ")?)
+            }
+            (Rule::Reference(agent) | Rule::Teacher { reference: agent, .. }, Size::Full) => {
+                agent.reflect(meta.episode().map_or("", |e| &e.now().compact))
+            }
+        };
+        self.notes.push(text.clone());
+        Ok(text)
+    }
+}
+
+fn act_of(action: &ParsedAction) -> Option<String> {
+    match action {
+        ParsedAction::Act(text) => Some(text.clone()),
+        ParsedAction::Invalid { .. } => None,
+    }
+}
+
+/// An action as prompts of this size name it; `None` where they have no name for it. `legal` are the compact names.
+fn written(env: &dyn Env, size: Size, legal: &[String], meant: &str) -> Option<String> {
+    let action = env.parse(meant);
+    match size {
+        Size::Full => act_of(&action),
+        Size::Compact if legal.iter().any(|word| word == meant) => Some(meant.to_owned()),
+        Size::Compact => legal.iter().find(|word| env.parse(word) == action).cloned(),
+    }
 }
 
 /// A compact play prompt, taken apart.
+#[derive(Default)]
 struct CompactPrompt {
     memory: Vec<String>,
     observation: String,
@@ -117,4 +183,75 @@ fn inside<'c>(call: &'c Call, opening: &str) -> Result<&'c str> {
     text.strip_prefix(opening)
         .and_then(|t| t.strip_suffix(" GO"))
         .ok_or(Error::Player { problem: "the prompt is not a compact one" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mage_core::{EpisodeRecord, Next, prompt::PromptLibrary};
+    use mage_env::{ReferenceQuery, Registry};
+
+    /// What a teacher shows in a few tasks.
+    fn lessons(env: &str, teacher: &str, size: Size, stray: f64) -> Vec<EpisodeRecord> {
+        let factory = Registry::builtin().get(env).unwrap().clone();
+        let schema = factory.schema();
+        let settings = Arc::new(match size {
+            Size::Compact => Settings::compact(&schema, 2),
+            Size::Full => {
+                Settings { episodes: 2, max_turns: schema.max_turns, mask_actions: true, ..Settings::default() }
+            }
+        });
+        let (population, prompts) = (factory.default_population(), PromptLibrary::builtin().get(env).unwrap());
+        let query = ReferenceQuery { name: teacher, population: &population, split: "train", episodes: 2 };
+        let maker = factory.reference(&query).unwrap();
+        let play = |i: u64| {
+            let task = population.draw("train", schema.seats, Seed::new(i)).unwrap();
+            let agent = maker.make(&task, Seed::new(i));
+            let mut player = Player::teacher(Arc::clone(&settings), agent, stray, Seed::new(i).child("stray"));
+            let built = factory.build(&task).unwrap();
+            let mut meta =
+                MetaEpisode::new(task, built, Arc::clone(&prompts), Arc::clone(&settings), Seed::new(i)).unwrap();
+            loop {
+                match meta.advance().unwrap() {
+                    Next::Done(record) => return *record,
+                    Next::Call(call) => {
+                        let answer = player.answer(&call, &meta).unwrap();
+                        meta.answer(call.id, Ok(answer)).unwrap();
+                    }
+                }
+            }
+        };
+        (0..25).map(play).collect()
+    }
+
+    #[test]
+    fn teachers_write_what_the_prompt_asks_for_whatever_happened() {
+        for (env, teacher) in [("webshop", "told"), ("alfworld", "expert"), ("tictactoe", "bayes"), ("kuhn", "bayes")] {
+            for (size, stray) in [(Size::Compact, 0.0), (Size::Compact, 0.3), (Size::Full, 0.0), (Size::Full, 0.3)] {
+                for call in lessons(env, teacher, size, stray).iter().flat_map(|r| &r.calls) {
+                    assert_eq!(call.invalid, None, "{env}, {size:?}: {}", call.answer.text);
+                    let Some(allowed) = &call.allowed else { continue };
+                    let said = match size {
+                        Size::Compact => call.answer.text.as_str(),
+                        Size::Full => mage_core::parse::tagged(&call.answer.text, "action").unwrap(),
+                    };
+                    assert!(allowed.iter().any(|a| a == said), "{env}, {size:?}: {said} is none of {allowed:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn teachers_who_are_told_succeed_in_either_form() {
+        for (env, teacher) in [("webshop", "told"), ("alfworld", "expert")] {
+            for size in [Size::Compact, Size::Full] {
+                let won = |stray| {
+                    let records = lessons(env, teacher, size, stray);
+                    records.iter().flat_map(|r| &r.episodes).filter(|e| e.won()).count()
+                };
+                assert!(won(0.0) >= 48, "{env}, {size:?}: {} of 50", won(0.0));
+                assert!(won(0.1) >= 30, "{env}, {size:?}: {} of 50 although others meddle", won(0.1));
+            }
+        }
+    }
 }

@@ -196,7 +196,7 @@ impl Rollout {
 }
 
 /// An environment that panics has failed; it does not take the run with it.
-fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
         Err(Error::Stopped(format!("the environment panicked: {}", text.unwrap_or("without a word"))))
@@ -262,7 +262,7 @@ mod tests {
         composer.set("warmstart.teacher=random").unwrap();
         let recipe = composer.finish().unwrap();
         let prompts = mage_core::prompt::PromptLibrary::builtin().get("kuhn").unwrap();
-        let setting = Setting { population: factory.default_population(), prompts, factory };
+        let setting = Setting { population: factory.default_population(), prompts, factory, commit: None };
         let schema = setting.factory.schema();
         let parts = Parts::new(&recipe, &setting, &schema).unwrap();
         let settings = Arc::clone(&parts.settings);

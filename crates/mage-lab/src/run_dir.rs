@@ -56,8 +56,10 @@ pub struct About {
     pub commit: Option<String>,
     /// Where all random numbers start.
     pub seed: u64,
-    /// Who computes, and on what.
+    /// Who computes.
     pub engine: String,
+    /// On what.
+    pub device: String,
     /// Threads.
     pub threads: usize,
     /// The operating system and processor family.
@@ -276,12 +278,18 @@ impl RunDir {
         File::open(&folder).and_then(|f| f.sync_all()).map_err(Error::io(&folder))
     }
 
+    /// Writes down which weights did best on the panel.
+    pub fn best(&self, update: u64, score: f64) -> Result<()> {
+        let best = serde_json::json!({ "update": update, "score": score, "model": model(update) });
+        write_json(&self.path.join("best.json"), &best)
+    }
+
     /// Removes all but the last `keep` checkpoints and the best.
     pub fn prune(&self, keep: usize, best: Option<u64>) -> Result<()> {
         let all = checkpoints(&self.path)?;
         let spare = all.len().saturating_sub(keep);
         for update in all[..spare].iter().filter(|u| Some(**u) != best) {
-            let path = self.path.join("checkpoints").join(name(*update));
+            let path = self.path.join(model(*update));
             fs::remove_dir_all(&path).map_err(Error::io(&path))?;
         }
         Ok(())
@@ -291,12 +299,20 @@ impl RunDir {
     /// metrics back to it; without any, to nothing.
     pub fn rewind(&mut self, mut damaged: impl FnMut(String)) -> Result<Option<(PathBuf, Progress)>> {
         let mut found = None;
-        for update in checkpoints(&self.path)?.into_iter().rev() {
-            let path = self.path.join("checkpoints").join(name(update));
+        let all = checkpoints(&self.path)?;
+        for update in all.iter().rev() {
+            let path = self.path.join(model(*update));
             match verify(&path) {
                 Ok(progress) => {
                     found = Some((path, progress));
                     break;
+                }
+                // What was learned is gone then: not something to begin anew over without a word.
+                Err(e) if all.first() == Some(update) => {
+                    let problem = format!(
+                        "none of its checkpoints is whole, so there is nothing to go on from ({e}); start a new run"
+                    );
+                    return Err(Error::Run { path: self.path.clone(), problem });
                 }
                 Err(e) => damaged(format!("{e}; going back to an earlier checkpoint")),
             }
@@ -318,6 +334,11 @@ fn name(update: u64) -> String {
     format!("{update:06}")
 }
 
+/// Where the model after an update lies in its run.
+pub fn model(update: u64) -> PathBuf {
+    Path::new("checkpoints").join(name(update))
+}
+
 /// The checkpoints of a run, by update.
 pub fn checkpoints(run: &Path) -> Result<Vec<u64>> {
     let folder = run.join("checkpoints");
@@ -333,7 +354,7 @@ pub fn checkpoints(run: &Path) -> Result<Vec<u64>> {
 pub fn last_model(run: &Path) -> Result<PathBuf> {
     let none = || Error::Run { path: run.to_owned(), problem: "it has no checkpoint yet".to_owned() };
     let last = *checkpoints(run)?.last().ok_or_else(none)?;
-    Ok(run.join("checkpoints").join(name(last)))
+    Ok(run.join(model(last)))
 }
 
 /// Compares every file with the manifest.

@@ -10,7 +10,10 @@ use crate::{
     speech::Speech,
     transcripts::Transcripts,
 };
-use mage_core::{EpisodeRecord, MetaEpisode, Next, Purpose, Settings, prompt::PromptSet};
+use mage_core::{
+    EpisodeRecord, MetaEpisode, Next, Purpose, Settings, parse,
+    prompt::{PromptSet, Size},
+};
 use mage_engine::{Loss, Objective, PerToken, TokenForest, Trainer};
 use mage_env::{EnvFactory, Population, ReferenceMaker, ReferenceQuery, Seed};
 use rayon::prelude::*;
@@ -65,18 +68,19 @@ impl School {
         let settings = Arc::clone(&self.settings);
         let mut player = match &self.teacher {
             None => Player::random(Arc::clone(&settings), seed),
-            Some(maker) => Player::mixed(
-                Arc::clone(&settings),
-                maker.make(&task, seed.child("teacher")),
-                self.uniform,
-                seed.child("stray"),
-            )?,
+            Some(maker) => {
+                let teacher = maker.make(&task, seed.child("teacher"));
+                Player::teacher(Arc::clone(&settings), teacher, self.uniform, seed.child("stray"))
+            }
         };
         let env = self.factory.build(&task)?;
         let mut meta = MetaEpisode::new(task, env, Arc::clone(&self.prompts), settings, seed)?;
         loop {
             match meta.advance()? {
-                Next::Call(call) => meta.answer(call.id, Ok(player.answer(&call)?))?,
+                Next::Call(call) => {
+                    let answer = player.answer(&call, &meta)?;
+                    meta.answer(call.id, Ok(answer))?;
+                }
                 Next::Done(record) => return Ok(*record),
             }
         }
@@ -90,7 +94,11 @@ impl School {
         let counted = reflections.map(|call| {
             let finished = &record.episodes[call.episode as usize - 1];
             let facts = teacher.reflect(&finished.now().compact);
-            u32::from(call.answer.text.split_whitespace().eq(facts.split_whitespace()))
+            let said = match self.settings.size {
+                Size::Compact => call.answer.text.as_str(),
+                Size::Full => parse::tagged(&call.answer.text, "remark").unwrap_or_default(),
+            };
+            u32::from(said.split_whitespace().eq(facts.split_whitespace()))
         });
         Some(counted.fold((0, 0), |(right, all), one| (right + one, all + 1)))
     }

@@ -12,8 +12,10 @@ pub struct Signs {
     pub done: f64,
     /// Mean entropy of actions, in nats.
     pub entropy: f64,
+    /// Divergence of actions from the reference.
+    pub kl_play: f64,
     /// Divergence of reflections from the reference.
-    pub kl: f64,
+    pub kl_reflect: f64,
     /// Share of invalid actions.
     pub invalid: f64,
     /// Share of reflections that state the facts.
@@ -44,12 +46,21 @@ impl Watchdog {
                 ),
             ),
             (
-                "kl",
-                signs.kl > limits.kl,
+                "kl_play",
+                signs.kl_play > limits.kl,
+                format!(
+                    "actions drift away from the reference (divergence {:.2} nats a token); raise loss.kl_play or lower \
+                     optim.learning_rate",
+                    signs.kl_play
+                ),
+            ),
+            (
+                "kl_reflect",
+                signs.kl_reflect > limits.kl,
                 format!(
                     "reflections drift away from the reference (divergence {:.2} nats a token); raise loss.kl_reflect or lower \
                      optim.learning_rate",
-                    signs.kl
+                    signs.kl_reflect
                 ),
             ),
             (
@@ -104,7 +115,7 @@ mod tests {
         let late = Signs { done: 0.9, ..bad };
         assert!(Watchdog::default().look(&Watch::default(), &late).is_empty(), "certainty is fine at the end");
         let signs =
-            Signs { kl: 2.0, invalid: 0.5, factual: Some(0.1), skipped: true, errors: 3, done: 0.9, entropy: 1.0 };
-        assert_eq!(Watchdog::default().look(&Watch::default(), &signs).len(), 5);
+            Signs { kl_play: 2.0, kl_reflect: 2.0, invalid: 0.5, factual: Some(0.1), skipped: true, errors: 3, ..late };
+        assert_eq!(Watchdog::default().look(&Watch::default(), &signs).len(), 6);
     }
 }

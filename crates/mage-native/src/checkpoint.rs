@@ -167,7 +167,7 @@ pub(crate) fn read_folder(dir: &Path, tensors: &[Tensor], optional: &[&str]) -> 
 }
 
 /// The files a model folder keeps its numbers in.
-fn folder_paths(dir: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn folder_paths(dir: &Path) -> Result<Vec<PathBuf>> {
     let index = dir.join("model.safetensors.index.json");
     let single = dir.join("model.safetensors");
     if single.exists() {
@@ -255,13 +255,19 @@ impl Opened {
     }
 }
 
-/// Reads tensors from files into one flat buffer, after everything was found to be there and of the right shape. `says`
-/// is what the shapes come from, for messages.
+/// Reads tensors from files into one flat buffer, after everything was found to be there and of the right shape. Numbers
+/// that are none are refused: all that is computed with them would be none. `says` is what the shapes come from, for
+/// messages.
 pub(crate) fn read_tensors(paths: &[PathBuf], tensors: &[Tensor], optional: &[&str], says: &str) -> Result<Vec<f32>> {
     let Opened { mut shards, home } = Opened::new(paths, tensors, optional, says)?;
     let mut flat = vec![0.0; tensors.iter().map(|t| t.range.end).max().unwrap_or(0)];
     for t in tensors {
-        shards[home[&t.name]].read(&t.name, &mut flat[t.range.clone()])?;
+        let (shard, numbers) = (&mut shards[home[&t.name]], &mut flat[t.range.clone()]);
+        shard.read(&t.name, numbers)?;
+        if let Some(x) = numbers.iter().find(|x| !x.is_finite()) {
+            let problem = format!("tensor `{}` holds {x}, which is no number; go back to an earlier one", t.name);
+            return Err(Error::invalid(shard.path.display().to_string(), problem));
+        }
     }
     Ok(flat)
 }
@@ -430,6 +436,17 @@ mod tests {
             "{e}"
         );
         assert!(refusal(&layout.tensors[..5]).contains("no part of this"));
+
+        for (bad, format) in
+            [(f32::NAN, NumberFormat::F32), (f32::NEG_INFINITY, NumberFormat::F32), (1e9, NumberFormat::F16)]
+        {
+            let (dir, layout, mut flat) = written(format);
+            let at = &layout.tensors[4];
+            flat[at.range.start + 1] = bad;
+            write_tensors(&dir.path().join("model.safetensors"), &[("", &flat)], &layout.tensors, format).unwrap();
+            let e = read_folder(dir.path(), &layout.tensors, &[]).unwrap_err().to_string();
+            assert!(e.contains("model.safetensors") && e.contains(&format!("`{}` holds", at.name)), "{e}");
+        }
 
         let path = dir.path().join("model.safetensors");
         let whole = std::fs::read(&path).unwrap();

@@ -49,6 +49,21 @@ impl Description {
         8 * self.parameters as u64
     }
 
+    /// What a sampler's cache keeps of one token: its keys and values in every layer.
+    pub fn cached_bytes_per_token(&self) -> u64 {
+        let c = &self.config;
+        (8 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim) as u64
+    }
+
+    /// What a training pass keeps of one token: all layers' intermediate results, or, where they are computed again in the
+    /// backward pass, every layer's input and one layer's results.
+    pub fn remembered_bytes_per_token(&self, recompute: bool) -> u64 {
+        let (c, heads) = (&self.config, self.config.heads());
+        let layer = 3 * c.hidden_size + heads.qkv() + heads.qk() + heads.out() + 3 * c.intermediate_size;
+        let layers = if recompute { 1 } else { c.num_hidden_layers };
+        (4 * (layers * layer + (c.num_hidden_layers + 1) * c.hidden_size)) as u64
+    }
+
     /// Memory for training, without what a pass remembers of its tokens: a sampler's, the trainer's own weights in both
     /// orders, a gradient and two moments.
     pub fn training_bytes(&self) -> u64 {
@@ -76,5 +91,8 @@ mod tests {
         let d = Description::of_shape(config);
         assert_eq!(d.parameters, 4_022_468_096, "as Qwen3-4B has");
         assert_eq!(d.training_bytes(), 28 * d.parameters as u64);
+        // 36 layers, 8 heads of 128 numbers, keys and values of 4 bytes.
+        assert_eq!(d.cached_bytes_per_token(), 294_912);
+        assert!(d.remembered_bytes_per_token(true) * 10 < d.remembered_bytes_per_token(false));
     }
 }

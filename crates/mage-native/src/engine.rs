@@ -24,7 +24,7 @@ const WEIGHTS: &str = "model.safetensors";
 /// How the engine works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Threads; 0 takes as many as the machine has. Results do not depend on it.
+    /// Threads, at most [`MOST_THREADS`](Self::MOST_THREADS); 0 takes as many as the machine has. Results do not depend on it.
     pub threads: usize,
     /// Tokens trained on, or read by the sampler, at a time; 0 chooses by the model's shape. What is trained depends on it to
     /// rounding, what is sampled does not.
@@ -33,10 +33,34 @@ pub struct Options {
     /// do not depend on it.
     pub recompute: bool,
     /// Memory for keys and values of requests being sampled, in MiB; 0 takes 256, or what four whole contexts need, but at
-    /// most a quarter of what is free. Results do not depend on it.
+    /// most a quarter of what is free. More than is free is refused. Results do not depend on it.
     pub cache_mib: usize,
+    /// Requests the sampler takes in at once; 0 takes 16,384. Those beyond wait with whoever asked until one is answered, so
+    /// that the sampler's memory is bounded. Results do not depend on it.
+    pub queue: usize,
     /// Compute every prompt anew instead of sharing what prompts have in common. Results do not depend on it.
     pub no_sharing: bool,
+}
+
+impl Options {
+    /// The most threads that can be asked for.
+    pub const MOST_THREADS: usize = 1024;
+
+    /// Refuses what this machine cannot do, naming the field.
+    fn check(&self) -> Result<()> {
+        if self.threads > Self::MOST_THREADS {
+            let problem =
+                format!("{} are more than {}; 0 takes as many as there are cores", self.threads, Self::MOST_THREADS);
+            return Err(Error::invalid("threads", problem));
+        }
+        match Machine::free_memory().map(|bytes| bytes as usize >> 20) {
+            Some(free) if self.cache_mib > free => {
+                let problem = format!("{} MiB are more than the {free} that are free; 0 chooses", self.cache_mib);
+                Err(Error::invalid("cache_mib", problem))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A model: shape, numbers, and the words that go with it.
@@ -71,6 +95,11 @@ impl NativeModel {
         write_words(dir, config, renderer, format)?;
         let make = |t: &Tensor| init::new_tensor(t, spread, seed);
         checkpoint::write_made(&dir.join(WEIGHTS), &Layout::new(config).tensors, format, make)
+    }
+
+    /// Whether all files of numbers that a folder should have are there. What is in them is not looked at.
+    pub fn is_whole_in(dir: &Path) -> bool {
+        checkpoint::folder_paths(dir).is_ok_and(|files| files.iter().all(|f| f.exists()))
     }
 
     /// Reads a model folder as Hugging Face lays it out. The tokenizer may be absent. A model for which memory does not
@@ -200,6 +229,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     fn new(model: &NativeModel, options: Options) -> Result<Arc<Self>> {
+        options.check()?;
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(options.threads)
             .thread_name(|i| format!("native-{i}"))

@@ -26,6 +26,14 @@ impl Machine {
         Some(kib << 10)
     }
 
+    /// What computes, in a few words: the processor and the instructions used of it.
+    pub fn device() -> String {
+        let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let name = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
+        let name = name.map_or(std::env::consts::ARCH, |(_, name)| name.trim());
+        format!("cpu: {name}, {}", Cpu::new().instructions())
+    }
+
     /// Looks, and measures for about half a second.
     pub fn measure() -> Self {
         let cpu = Cpu::new();

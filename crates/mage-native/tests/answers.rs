@@ -4,7 +4,8 @@ use mage_engine::{
     ActionSet, FinishReason, SampleRequest, Sampler, SamplingParams, ScoreRequest, block_on, for_each_in_flight,
 };
 use mage_env::Seed;
-use mage_native::{Config, NativeModel, NativeSampler, Options};
+use mage_native::{Config, NativeModel, NativeSampler, NumberFormat, Options};
+use std::task::{Context, Waker};
 
 fn config() -> Config {
     Config {
@@ -64,6 +65,44 @@ fn odd_requests_are_refused_with_reasons() {
 }
 
 #[test]
+fn weights_that_give_no_numbers_are_an_error_everywhere() {
+    // Each number is one; the logits they make are not.
+    let dir = tempfile::tempdir().unwrap();
+    NativeModel::new(config(), 100.0, Seed::new(2), None).unwrap().save(dir.path(), NumberFormat::F32).unwrap();
+    let path = dir.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let data = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..data]).unwrap();
+    let place = |i: usize| data + header["model.norm.weight"]["data_offsets"][i].as_u64().unwrap() as usize;
+    bytes[place(0)..place(1)].chunks_exact_mut(4).for_each(|x| x.copy_from_slice(&1e38_f32.to_le_bytes()));
+    std::fs::write(&path, bytes).unwrap();
+    let sampler = NativeModel::open(dir.path()).unwrap().sampler(Options::default()).unwrap();
+    let said = refusal(&sampler, request(5, 3, 1));
+    assert!(said.contains("policy") && said.contains("earlier checkpoint"), "{said}");
+    assert_eq!(sampler.generate(&request(5, 3, 1), |_| ()).unwrap_err().to_string(), said);
+    let score = ScoreRequest { tokens: vec![1, 2, 3], from: 1, ..Default::default() };
+    assert_eq!(block_on(sampler.score(score.clone())).unwrap_err().to_string(), said);
+    assert_eq!(sampler.score_all(&[score]).unwrap_err().to_string(), said);
+    let mut stream = sampler.stream(request(5, 3, 1)).unwrap();
+    assert_eq!(block_on(stream.next()), None);
+    assert_eq!(block_on(stream.finish()).unwrap_err().to_string(), said);
+}
+
+#[test]
+fn what_the_machine_cannot_do_is_refused() {
+    let refusal = |options: Options| {
+        let model = NativeModel::new(config(), 0.3, Seed::new(2), None).unwrap();
+        model.sampler(options).err().unwrap().to_string()
+    };
+    let said = refusal(Options { threads: 100_000, ..Default::default() });
+    assert!(said.starts_with("threads") && said.contains("1024"), "{said}");
+    for cache_mib in [1 << 40, usize::MAX] {
+        let said = refusal(Options { cache_mib, ..Default::default() });
+        assert!(said.starts_with("cache_mib") && said.contains("free"), "{said}");
+    }
+}
+
+#[test]
 fn a_full_cache_delays_but_loses_nothing() {
     let sampler = sampler();
     // Forty times 400 tokens and more do not fit into 8192.
@@ -77,6 +116,55 @@ fn a_full_cache_delays_but_loses_nothing() {
     let stats = sampler.stats();
     assert!(stats.set_back > 0 && stats.evicted_pages > 0, "{stats:?}");
     assert_eq!((stats.finished, stats.pages), (40, 512));
+}
+
+fn sampler_for(queue: usize) -> NativeSampler {
+    let model = NativeModel::new(config(), 0.3, Seed::new(2), None).unwrap();
+    model.sampler(Options { threads: 2, queue, ..Default::default() }).unwrap()
+}
+
+#[test]
+fn beyond_the_queue_requests_wait_with_whoever_asked() {
+    let sampler = sampler_for(4);
+    let requests: Vec<SampleRequest> = (0..50).map(|i| request(10, 20, i)).collect();
+    let mut futures: Vec<_> = requests.iter().map(|r| sampler.sample(r.clone())).collect();
+    // Nobody looks at the others: four are inside, and this one comes in when there is room.
+    let last = block_on(futures.pop().unwrap()).unwrap();
+    assert!(last == sampler.generate(&requests[49], |_| ()).unwrap());
+    assert!(sampler.stats().finished <= 5, "{:?}", sampler.stats());
+    drop(futures.drain(..10)); // four that were inside, and some that never were
+    for (r, future) in requests[10..49].iter().zip(futures).rev() {
+        assert!(block_on(future).unwrap() == sampler.generate(r, |_| ()).unwrap());
+    }
+    // All at once, and streams and scores like the rest.
+    let mut answers = 0;
+    let futures = requests.iter().map(|r| sampler.sample(r.clone()));
+    for_each_in_flight(futures, 50, |_, s| answers += usize::from(s.is_ok()));
+    assert_eq!(answers, 50);
+    let mut streams: Vec<_> = requests[..9].iter().map(|r| sampler.stream(r.clone()).unwrap()).collect();
+    let score = ScoreRequest { tokens: vec![1, 2, 3], from: 1, ..Default::default() };
+    assert_eq!(block_on(sampler.score(score)).unwrap().logprobs.len(), 2);
+    let mut seen = Vec::new();
+    while let Some(token) = block_on(streams[8].next()) {
+        seen.push(token);
+    }
+    assert_eq!(seen, sampler.generate(&requests[8], |_| ()).unwrap().tokens);
+}
+
+#[test]
+fn one_who_is_called_and_does_not_come_holds_nobody_up() {
+    let sampler = sampler_for(1);
+    let mut context = Context::from_waker(Waker::noop());
+    let inside = sampler.sample(request(10, 200, 1));
+    let mut outside: Vec<_> = (0..5).map(|i| sampler.sample(request(10, 5, i))).collect();
+    for future in &mut outside {
+        // Some may come in, if the first is that fast; nobody looks at any of them again.
+        let _ = future.as_mut().poll(&mut context);
+    }
+    assert!(block_on(sampler.sample(request(10, 5, 9))).is_ok());
+    assert!(block_on(inside).is_ok());
+    drop(outside);
+    assert!(block_on(sampler.sample(request(10, 5, 10))).is_ok());
 }
 
 #[test]
@@ -157,5 +245,6 @@ fn memory_stays_flat_over_a_million_requests() {
     let before = resident_kib();
     go(50_000, 1_000_000);
     let after = resident_kib();
+    eprintln!("{before} KiB before a million requests, {after} after");
     assert!(after < before + 4096, "{before} KiB before, {after} after");
 }

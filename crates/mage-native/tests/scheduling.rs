@@ -1,27 +1,34 @@
 //! Whatever else runs, each request gets the bits that plain one-by-one decoding gives.
 
 use mage_engine::{
-    ActionSet, AdapterName, BoxFuture, Loss, Objective, OptimStep, PerToken, Result, Sample, SampleRequest, Sampler,
-    SamplingParams, ScoreRequest, Scores, TokenForest, Trainer, block_on,
+    ActionSet, AdapterName, Allowed, BoxFuture, FinishReason, Loss, Objective, OptimStep, PerToken, Result, Sample,
+    SampleRequest, Sampler, SamplingParams, ScoreRequest, Scores, TokenForest, Trainer, block_on,
 };
 use mage_env::{Rng, Seed};
 use mage_native::{
-    Config, Lora, NativeAdapter, NativeModel, NativeSampler, NativeTrainer, NumberFormat, Options, Projection,
+    Config, Control, Lora, NativeAdapter, NativeModel, NativeSampler, NativeTrainer, NumberFormat, Options, Projection,
+    SamplerStats, TokenStream, word_tokenizer,
 };
 use rand::RngExt;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
 
+/// Four control words and w0 to w18.
+const VOCABULARY: usize = 23;
+
+/// Some shapes have so much to remember of a token that a cache of one MiB holds little more than one sequence.
 fn config(rng: &mut Rng) -> Config {
-    let kv = rng.random_range(1..3);
+    let wide = rng.random_range(0..2) == 0;
+    let kv = if wide { 4 } else { rng.random_range(1..3) };
     Config {
-        vocab_size: 23,
+        vocab_size: VOCABULARY,
         hidden_size: 16,
         intermediate_size: 24,
-        num_hidden_layers: rng.random_range(1..4),
-        num_attention_heads: kv * rng.random_range(1..4_usize),
+        num_hidden_layers: if wide { 3 } else { rng.random_range(1..4) },
+        num_attention_heads: kv * rng.random_range(1..if wide { 2 } else { 4_usize }),
         num_key_value_heads: kv,
-        head_dim: [4, 8, 10][rng.random_range(0..3_usize)],
+        head_dim: if wide { 32 } else { [4, 8, 10][rng.random_range(0..3_usize)] },
         rms_norm_eps: 1e-6,
         rope_theta: 10_000.0,
         tie_word_embeddings: rng.random(),
@@ -32,7 +39,7 @@ fn config(rng: &mut Rng) -> Config {
 }
 
 fn learn(trainer: &mut NativeTrainer, rng: &mut Rng) {
-    let tokens: Vec<u32> = (0..10).map(|_| rng.random_range(0..23)).collect();
+    let tokens: Vec<u32> = (0..10).map(|_| rng.random_range(0..VOCABULARY as u32)).collect();
     let row = (tokens, PerToken { weights: [0.0].into_iter().chain([1.0; 9]).collect(), ..Default::default() });
     trainer.forward_backward(&TokenForest::of_rows([row]), &Loss::of(Objective::CrossEntropy)).unwrap();
     trainer.optim_step(&OptimStep { learning_rate: 0.05, ..Default::default() }).unwrap();
@@ -81,7 +88,10 @@ fn stranger(config: &Config, rng: &mut Rng) -> NativeAdapter {
 fn tokens(rng: &mut Rng) -> Vec<u32> {
     let (root, shared) = (rng.random_range(0..3_u32), rng.random_range(0..70_usize));
     let own = rng.random_range(1..20_usize);
-    (0..shared as u32).map(|i| (i * 5 + root) % 23).chain((0..own).map(|_| rng.random_range(0..23))).collect()
+    (0..shared as u32)
+        .map(|i| (i * 5 + root) % 23)
+        .chain((0..own).map(|_| rng.random_range(0..VOCABULARY as u32)))
+        .collect()
 }
 
 fn request(rng: &mut Rng, names: &[AdapterName]) -> SampleRequest {
@@ -92,8 +102,9 @@ fn request(rng: &mut Rng, names: &[AdapterName]) -> SampleRequest {
         min_p: [0.0, 0.0, 0.05][rng.random_range(0..3_usize)],
         max_tokens: rng.random_range(1..40),
         stop_ids: if rng.random() { vec![7] } else { vec![] },
+        // A word, or the end of one and the start of another.
+        stop_texts: if rng.random_range(0..3) == 0 { vec!["w9".to_owned(), "1 w1".to_owned()] } else { vec![] },
         seed: rng.random(),
-        ..Default::default()
     };
     let thinking = if rng.random() { Some(2) } else { None };
     let set = || ActionSet::new([vec![3, 4], vec![3, 5, 6], vec![9]], Some(22), thinking).unwrap();
@@ -105,6 +116,18 @@ fn request(rng: &mut Rng, names: &[AdapterName]) -> SampleRequest {
     }
 }
 
+fn score_request(rng: &mut Rng, names: &[AdapterName]) -> ScoreRequest {
+    let tokens = tokens(rng);
+    let from = rng.random_range(1..=tokens.len());
+    let mask = |token: u32, rng: &mut Rng| -> Option<Allowed> {
+        let allowed = (0..VOCABULARY as u32).filter(|t| *t == token || rng.random_range(0..3) == 0).collect::<Vec<_>>();
+        (rng.random_range(0..3) > 0).then(|| allowed.into())
+    };
+    let masked = rng.random_range(0..2) == 0;
+    let allowed = if masked { tokens[from..].iter().map(|t| mask(*t, rng)).collect() } else { vec![] };
+    ScoreRequest { weights: names[rng.random_range(0..names.len())].clone(), tokens, from, allowed }
+}
+
 enum Asked<'a> {
     Sample(SampleRequest, BoxFuture<'a, Result<Sample>>),
     Score(ScoreRequest, BoxFuture<'a, Result<Scores>>),
@@ -113,6 +136,31 @@ enum Asked<'a> {
 enum Answered {
     Sample(SampleRequest, Sample),
     Score(ScoreRequest, Scores),
+}
+
+/// The answer of a stream, read as it comes.
+async fn read(mut stream: TokenStream) -> Result<Sample> {
+    let mut seen = Vec::new();
+    while let Some(token) = stream.next().await {
+        seen.push(token);
+    }
+    let whole = stream.finish().await?;
+    assert_eq!(seen, whole.tokens, "a stream shows what its sample holds");
+    Ok(whole)
+}
+
+fn ask<'a>(rng: &mut Rng, names: &[AdapterName], sampler: &'a NativeSampler, happened: &mut Happened) -> Asked<'a> {
+    if rng.random_range(0..4) == 0 {
+        let r = score_request(rng, names);
+        happened.masked_scores += u64::from(r.allowed.iter().any(Option::is_some));
+        return Asked::Score(r.clone(), sampler.score(r));
+    }
+    let r = request(rng, names);
+    if rng.random_range(0..3) == 0 {
+        happened.streams += 1;
+        return Asked::Sample(r.clone(), Box::pin(read(sampler.stream(r).unwrap())));
+    }
+    Asked::Sample(r.clone(), sampler.sample(r))
 }
 
 /// Waits until at least one of the requests is answered and takes all that are.
@@ -154,10 +202,55 @@ fn check(sampler: &NativeSampler, answered: Answered) {
     }
 }
 
-fn random_schedule(seed: Seed) -> (u64, u64) {
+/// What happened in schedules, so that none is tame unnoticed.
+#[derive(Debug, Default)]
+struct Happened {
+    stats: SamplerStats,
+    /// While requests were under way.
+    publishes: u64,
+    adapter_changes: u64,
+    streams: u64,
+    masked_scores: u64,
+    /// Answers that ended with a stop text.
+    stopped_at_text: u64,
+    actions: u64,
+    with_adapter: u64,
+}
+
+impl Happened {
+    fn answered(&mut self, answered: &Answered) {
+        let Answered::Sample(r, s) = answered else { return };
+        let by_id = s.tokens.last().is_some_and(|t| r.params.stop_ids.contains(t));
+        let by_text = !r.params.stop_texts.is_empty() && r.allowed.is_none() && !by_id;
+        self.stopped_at_text += u64::from(by_text && s.finish == FinishReason::Stop);
+        self.actions += u64::from(r.allowed.is_some());
+        self.with_adapter += u64::from(r.weights.as_str() == "stranger");
+    }
+
+    fn all(&self) -> [(&'static str, u64); 12] {
+        [
+            ("shared tokens", self.stats.shared_tokens),
+            ("cancelled", self.stats.cancelled),
+            ("evicted pages", self.stats.evicted_pages),
+            ("set back", self.stats.set_back),
+            ("finished", self.stats.finished),
+            ("publishes", self.publishes),
+            ("adapter changes", self.adapter_changes),
+            ("answers with another's adapter", self.with_adapter),
+            ("streams", self.streams),
+            ("masked scores", self.masked_scores),
+            ("stop texts", self.stopped_at_text),
+            ("action sets", self.actions),
+        ]
+    }
+}
+
+fn random_schedule(seed: Seed) -> Happened {
     let mut rng = seed.rng();
     let config = config(&mut rng);
-    let mut model = NativeModel::new(config.clone(), 0.3, seed, None).unwrap();
+    let words: Vec<String> = (0..VOCABULARY - 4).map(|i| format!("w{i}")).collect();
+    let renderer = Arc::new(word_tokenizer(&words, &Control::default()).unwrap());
+    let mut model = NativeModel::new(config.clone(), 0.3, seed, Some(renderer)).unwrap();
     // Either the model itself learns, or an adapter beside it, with strangers' adapters and the bare model in one batch.
     let adapted: bool = rng.random();
     if adapted {
@@ -165,11 +258,12 @@ fn random_schedule(seed: Seed) -> (u64, u64) {
     }
     let options = Options {
         threads: rng.random_range(1..4),
-        // A page is some kilobytes: the smallest caches are hard up for room.
         cache_mib: [0, 1, 1][rng.random_range(0..3_usize)],
         no_sharing: rng.random_range(0..6) == 0,
         // Prompts are read whole, or in pieces beside answers that are being written.
         chunk_tokens: [0, 7, 40][rng.random_range(0..3_usize)],
+        // All are taken in, or most wait at the door.
+        queue: [0, 0, 5][rng.random_range(0..3_usize)],
         ..Default::default()
     };
     let (mut trainer, sampler) = model.train(options).unwrap();
@@ -182,21 +276,13 @@ fn random_schedule(seed: Seed) -> (u64, u64) {
         names.extend(["stranger", "base"].map(AdapterName::new));
         welcome(&sampler, &names[3], &stranger(&config, &mut rng));
     }
+    let mut happened = Happened::default();
     let mut pending: Vec<Asked<'_>> = Vec::new();
     let mut to_come = rng.random_range(10..80_usize);
     while to_come > 0 || !pending.is_empty() {
         for _ in 0..rng.random_range(0..30_usize).min(to_come) {
             to_come -= 1;
-            if rng.random_range(0..4) == 0 {
-                let tokens = tokens(&mut rng);
-                let from = rng.random_range(1..=tokens.len());
-                let weights = names[rng.random_range(0..names.len())].clone();
-                let r = ScoreRequest { weights, tokens, from, allowed: vec![] };
-                pending.push(Asked::Score(r.clone(), sampler.score(r)));
-            } else {
-                let r = request(&mut rng, &names);
-                pending.push(Asked::Sample(r.clone(), sampler.sample(r)));
-            }
+            pending.push(ask(&mut rng, &names, &sampler, &mut happened));
         }
         if rng.random_range(0..4) == 0 && !pending.is_empty() {
             pending.swap_remove(rng.random_range(0..pending.len())); // nobody waits for this one any more
@@ -204,26 +290,32 @@ fn random_schedule(seed: Seed) -> (u64, u64) {
         if rng.random_range(0..6) == 0 {
             learn(&mut trainer, &mut rng);
             publish(&mut trainer, &names[rng.random_range(0..2_usize)]);
+            happened.publishes += u64::from(!pending.is_empty());
         }
         if adapted && rng.random_range(0..12) == 0 {
             welcome(&sampler, &names[3], &stranger(&config, &mut rng));
+            happened.adapter_changes += u64::from(!pending.is_empty());
         }
         for a in some_answers(&mut pending) {
+            happened.answered(&a);
             check(&sampler, a);
         }
     }
-    let stats = sampler.stats();
-    (stats.shared_tokens, stats.cancelled)
+    Happened { stats: sampler.stats(), ..happened }
 }
 
 #[test]
 fn random_schedules_change_no_bit() {
     let count = if cfg!(feature = "long") { 1000 } else { 40 };
-    let (mut shared, mut cancelled) = (0, 0);
+    let mut total = Happened::default().all();
     for i in 0..count {
-        let (s, c) = random_schedule(Seed::new(3).at(i));
-        shared += s;
-        cancelled += c;
+        let happened = random_schedule(Seed::new(3).at(i));
+        for (sum, (_, more)) in total.iter_mut().zip(happened.all()) {
+            sum.1 += more;
+        }
     }
-    assert!(shared > 0 && cancelled > 0, "the schedules were too tame: {shared} shared, {cancelled} cancelled");
+    eprintln!("{count} schedules: {total:?}");
+    for (what, times) in total {
+        assert!(times > 0, "the schedules were too tame: no {what} among {total:?}");
+    }
 }

@@ -1,6 +1,7 @@
 //! Which commands and options are there?
 
 use clap::{Args, Parser, Subcommand};
+use mage_native::Options;
 use std::path::PathBuf;
 
 /// Train language-model agents that adapt within a context window.
@@ -61,7 +62,7 @@ pub(crate) struct Changes {
     #[arg(long)]
     pub(crate) seed: Option<u64>,
     /// Threads, 0 for all; short for --set engine.threads=N. Results do not depend on it
-    #[arg(long)]
+    #[arg(long, value_parser = threads)]
     pub(crate) threads: Option<usize>,
 }
 
@@ -201,7 +202,7 @@ pub(crate) struct Play {
     #[arg(long)]
     pub(crate) reveal: bool,
     /// Sit down opposite the policy of this training run instead; it gets to know you from episode to episode
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["population", "opponent", "seat", "split", "options", "skip_bad", "turns"])]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["env", "population", "opponent", "seat", "split", "options", "skip_bad", "turns"])]
     pub(crate) against: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) whom: Whom,
@@ -548,7 +549,7 @@ pub(crate) struct ModelScore {
     #[arg(long, value_name = "ADAPTER")]
     pub(crate) adapter: Option<String>,
     /// Threads; 0 takes all
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = threads)]
     pub(crate) threads: usize,
 }
 
@@ -559,7 +560,8 @@ pub(crate) struct ModelGenerate {
     #[command(flatten)]
     pub(crate) input: Input,
     /// Put this adapter beside the model: a PEFT folder, or org/name[@revision], with a name of your own before it where
-    /// there are several; all of them answer, in one batch. `base` is the model without any
+    /// there are several (a folder whose own name has a `=` in it is taken as it is); all of them answer, in one batch.
+    /// `base` is the model without any
     #[arg(long, value_name = "[NAME=]ADAPTER")]
     pub(crate) adapter: Vec<String>,
     /// Let it think first (with --chat)
@@ -587,7 +589,7 @@ pub(crate) struct ModelGenerate {
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
     /// Threads; 0 takes all
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = threads)]
     pub(crate) threads: usize,
 }
 
@@ -702,14 +704,14 @@ pub(crate) struct BenchSampler {
     /// Tokens of each answer
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) answer: u32,
-    /// Memory for keys and values in MiB; 0 chooses
+    /// Memory for keys and values in MiB, at most what is free; 0 chooses
     #[arg(long, default_value_t = 0)]
     pub(crate) cache_mib: usize,
     /// Compute every prompt anew
     #[arg(long)]
     pub(crate) no_sharing: bool,
     /// Threads; 0 takes all
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = threads)]
     pub(crate) threads: usize,
     /// Decides prompts and answers
     #[arg(long, default_value_t = 0)]
@@ -720,6 +722,16 @@ fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(x) if x > 0.0 && x <= 1e9 => Ok(x),
         _ => Err("a number of seconds above 0 and at most 1e9 is needed".to_owned()),
+    }
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if n > Options::MOST_THREADS => {
+            Err(format!("at most {} are possible; 0 takes all", Options::MOST_THREADS))
+        }
+        Ok(n) => Ok(n),
+        Err(e) => Err(format!("{e}")),
     }
 }
 

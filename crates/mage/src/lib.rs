@@ -17,6 +17,7 @@ mod keys;
 mod output;
 mod pick;
 mod plot;
+mod screen;
 mod table;
 
 use clap::Parser;
@@ -106,6 +107,11 @@ fn is_users(e: &anyhow::Error) -> bool {
         wrapped.or_else(|| cause.downcast_ref()).is_some_and(|e| !matches!(e, Write { .. }))
     };
     e.is::<Usage>() || e.chain().any(environments)
+}
+
+/// An engine's error: the user's where it is about what the engine was given, such as a model with broken numbers.
+fn refused(e: mage_engine::Error) -> anyhow::Error {
+    if matches!(e, mage_engine::Error::Invalid { .. }) { usage(e) } else { e.into() }
 }
 
 /// Turns any error into the user's.

@@ -106,11 +106,19 @@ impl Output {
 
     /// A bar with rate and time left, on a terminal and unless told to be quiet.
     pub(crate) fn progress(&self, total: u64, what: &'static str) -> ProgressBar {
+        let bar = self.bar(total, "{msg} [{bar:30}] {human_pos}/{human_len} {per_sec}, {eta} left");
+        bar.with_message(what)
+    }
+
+    /// A bar whose rate and time left are its prefix, with its message under it, cut to the terminal's width.
+    pub(crate) fn progress_with_words(&self, total: u64) -> ProgressBar {
+        self.bar(total, "training [{bar:30}] {human_pos}/{human_len} {prefix}\n{wide_msg}")
+    }
+
+    fn bar(&self, total: u64, template: &str) -> ProgressBar {
         let target = if self.quiet || self.json { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        let style = ProgressStyle::with_template("{msg} [{bar:30}] {human_pos}/{human_len} {per_sec}, {eta} left")
-            .expect("the template is fixed")
-            .progress_chars("=> ");
-        ProgressBar::with_draw_target(Some(total), target).with_style(style).with_message(what)
+        let style = ProgressStyle::with_template(template).expect("the template is fixed").progress_chars("=> ");
+        ProgressBar::with_draw_target(Some(total), target).with_style(style)
     }
 }
 

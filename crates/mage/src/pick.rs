@@ -45,13 +45,23 @@ pub(crate) fn pick(app: &App, env: &str, whom: &Whom) -> anyhow::Result<(Arc<dyn
         }
         population.set("skip_bad", true.into());
     }
-    population.validate(&format!("population of {env}")).map_err(usage)?;
+    // Mistakes stand in the file, where there is one and nothing was put over it.
+    let written = whom.population.as_deref().filter(|_| whom.opponent.is_empty() && whom.options.is_empty());
+    let place = written.map_or_else(|| format!("population of {env}"), str::to_owned);
+    let usage_in_file = |e| usage_in(written.unwrap_or_default(), &e);
+    population.validate(&place).map_err(usage)?;
     if population.opponents.is_empty() && !factory.schema().opponents.is_empty() {
-        return Err(usage(format!("population of {env}: it has no opponents; add an [[opponent]]")));
+        return Err(usage(format!("{place}: it has no opponents; add an [[opponent]]")));
     }
-    factory.check(&population).map_err(usage)?;
-    population.in_split(whom.split()).map_err(usage)?;
+    factory.check(&population).map_err(usage_in_file)?;
+    population.in_split(whom.split()).map_err(usage_in_file)?;
     Ok((factory, population))
+}
+
+/// A mistake of the user's, with the file it stands in, where there is one.
+pub(crate) fn usage_in(file: &str, e: &mage_env::Error) -> anyhow::Error {
+    let said = e.to_string();
+    if file.is_empty() || said.contains(file) { usage(said) } else { usage(format!("{file}: {said}")) }
 }
 
 /// Says what the user should know before anything is played. Reads the data of a split, where it has any.

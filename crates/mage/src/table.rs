@@ -59,3 +59,12 @@ pub(crate) fn trimmed(x: f64) -> String {
     let text = score(x);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
+
+/// A stretch of time for people.
+pub(crate) fn span(seconds: f64) -> String {
+    match seconds {
+        s if s < 100.0 => format!("{s:.0} s"),
+        s if s < 6000.0 => format!("{:.1} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}

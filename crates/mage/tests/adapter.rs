@@ -123,6 +123,11 @@ fn adapters_are_scored_asked_and_merged() {
         let alone = said(&["--json", "model", "generate", folder, "--chat", "PASS or BET?", "--max-tokens", "12"]);
         let alone: serde_json::Value = serde_json::from_str(alone.trim()).expect("JSON");
         assert_eq!((&answer["tokens"], &answer["logprobs"]), (&alone["tokens"], &alone["logprobs"]), "{folder}");
+        let numbers = |field: &str| -> Vec<f64> {
+            answer[field].as_array().expect("a list").iter().map(|l| l.as_f64().expect("a number")).collect()
+        };
+        assert!(apart(&numbers("drawn_logprobs"), &numbers("logprobs")) < 1e-5, "nothing is filtered: {answer}");
+        assert_eq!(answer["version"], 0);
     }
     let shown = said(&[&["model", "generate", &model], &ask[..]].concat());
     assert!(shown.contains("first\n") && shown.contains("second\n") && shown.contains("base\n"), "{shown}");
@@ -133,6 +138,21 @@ fn adapters_are_scored_asked_and_merged() {
     assert!(refusal(&["model", "merge", &model, &model, &elsewhere]).contains("adapter_config.json"));
     let twice = ["model", "generate", &model, "--prompt", "x", "--adapter", &first, "--adapter", &first];
     assert!(refusal(&twice).contains("two adapters are called `first`"));
+    for (odd, hint) in
+        [("=x", "no name before"), ("x=", "no adapter after"), ("a/b=c", "a/b=c"), ("base=x", "another name")]
+    {
+        assert!(refusal(&["model", "generate", &model, "--prompt", "x", "--adapter", odd]).contains(hint), "{odd}");
+    }
+    let equals = dir.path().join("x=y").display().to_string();
+    fs::create_dir(&equals).expect("made");
+    for file in ["adapter_config.json", "adapter_model.safetensors"] {
+        fs::copy(Path::new(&a).join(file), Path::new(&equals).join(file)).expect("copied");
+    }
+    let ask = ["--prompt", "x", "--max-tokens", "2", "--temperature", "0.5", "--adapter", &equals];
+    let one = said(&[&["--json", "model", "generate", &model], &ask[..]].concat());
+    let one: serde_json::Value = serde_json::from_str(one.trim()).expect("JSON");
+    assert_eq!(one["weights"], equals.as_str(), "a folder is a folder, whatever its name");
+    assert_ne!(one["drawn_logprobs"], one["logprobs"], "colder than the policy");
     fs::remove_dir_all(&model).expect("removed");
     assert!(refusal(&["model", "generate", &a, "--prompt", "x"]).contains("no such folder"));
 }
@@ -182,8 +202,15 @@ fn a_bench_says_what_it_measured() {
     let none = said(&[&["--json"], &bench[..], &["--no-sharing"]].concat());
     let none: serde_json::Value = serde_json::from_str(none.trim()).expect("JSON");
     assert_eq!(none["cache_hit_share"], 0.0);
-    assert!(refusal(&["bench", "sampler", &model, "--prompt", "4", "--common", "5"]).contains("more than the prompt"));
-    assert!(refusal(&["bench", "sampler", &model, "--prompt", "100000"]).contains("context"));
+    assert!(refusal(&["bench", "sampler", &model, "--prompt", "4", "--common", "5"]).contains("--common 5"));
+    assert!(refusal(&["bench", "sampler", &model, "--prompt", "100000"]).contains("--prompt 100000"));
+    let text = refusal(&["bench", "sampler", &model, "--cache-mib", "9999999999"]);
+    assert!(text.contains("--cache-mib") && text.contains("free"), "{text}");
+    // Nothing in common: what is read again because the cache is small is not counted as shared.
+    let small = ["--json", "bench", "sampler", &model, "--requests", "600", "--in-flight", "600", "--prompt", "40"];
+    let small = said(&[&small[..], &["--answer", "80", "--cache-mib", "1", "--threads", "1"]].concat());
+    let small: serde_json::Value = serde_json::from_str(small.trim()).expect("JSON");
+    assert!(small["set_back"].as_u64() > Some(0) && small["cache_hit_share"].as_f64() < Some(0.02), "{small}");
     assert!(refusal(&["bench", "sampler", &model, "--requests", "0"]).contains("at least 1"));
 }
 

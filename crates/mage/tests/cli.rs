@@ -257,4 +257,68 @@ fn a_ceiling_that_is_a_lower_bound_says_so() {
     assert!(hidden.contains("best learner, at least"), "{hidden}");
     let known = play("preferred_1,preferred_2");
     assert!(known.contains("best learner") && !known.contains("at least"), "{known}");
+    // What was played comes first: what was possible takes longer to say.
+    assert!(known.find("total ").unwrap() < known.find("best learner").unwrap(), "{known}");
+    let shown =
+        stdout(&mage(&["env", "show", "tictactoe", "--oracles", "--opponent", "mcts-3,blind-row-1,blind-row-2"]));
+    assert!(shown.contains("best learner, sum, at least") && shown.contains("best learner, last, at least"), "{shown}");
+    assert!(
+        shown.contains(
+            "note: an opponent here cannot state its probabilities: what is said of it rests on at least 500"
+        ),
+        "{shown}"
+    );
+    let eval = ["eval", "--env", "tictactoe", "--policy", "perfect", "--tasks", "20"];
+    let measured = stdout(&mage(&[&eval[..], &["--opponent", "mcts-3,blind-row-1,blind-row-2"]].concat()));
+    assert!(measured.contains("best learner, at least") && measured.contains("of the way, at most"), "{measured}");
+    let measured = stdout(&mage(&[&eval[..], &["--opponent", "blind-row-1,blind-row-2"]].concat()));
+    assert!(!measured.contains("at least") && !measured.contains("at most"), "{measured}");
+}
+
+#[cfg(feature = "long")]
+#[test]
+fn ceilings_that_cannot_be_had_leave_the_rest() {
+    // Seven who mix, over many episodes: more beliefs than anybody can look at.
+    let whom = "random,biased_random,perfect,blind-row-1,blind-row-2,blind-column-1,blind-column-2";
+    let said = "hidden types over 30 episodes lead to too many beliefs";
+    let args = ["eval", "--env", "tictactoe", "--policy", "perfect", "--tasks", "5", "-n", "30", "--opponent", whom];
+    let output = mage(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).contains("won by then") && stderr(&output).contains(said), "{}", stderr(&output));
+}
+
+#[test]
+fn mistakes_in_a_population_file_name_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mine.toml");
+    let opponent = "env = \"tictactoe\"\n[[opponent]]\nname = \"fox\"\nkind = ";
+    for (text, expected) in [
+        (
+            format!("{opponent}\"MCTS-100\""),
+            "opponent `fox`: unknown kind of opponent `MCTS-100`: did you mean `mcts-100`?",
+        ),
+        (
+            format!("{opponent}\"mcts\"\nsimulations = \"many\""),
+            "`simulations`: it is the text \"many\", expected a whole number",
+        ),
+        (format!("{opponent}\"mcts\"\nsimulations = 99999999999999999999"), "which is too large"),
+        (format!("{opponent}\"preferred\"\norder = [[1, 9]]"), "[1, 9] is not on the board"),
+        (format!("{opponent}\"random\"\nweight = \"big\""), "expected a number"),
+        (format!("{opponent}\"random\"\nsplits = [\"out-of-domain\"]"), "no opponent in split `in-domain`"),
+        (
+            "env = \"tictactoe\"\nseats = [1]\n[[opponent]]\nname = \"a\"\nkind = \"random\"".to_owned(),
+            "`seats` lists 1 weights",
+        ),
+        ("env = \"tictactoe\"".to_owned(), "it has no opponents"),
+        ("env = ".to_owned(), ""),
+    ] {
+        std::fs::write(&path, &text).unwrap();
+        let output = mage(&["env", "show", "tictactoe", "--population", path.to_str().unwrap()]);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}: {said}");
+        assert!(said.contains("mine.toml") && said.contains(expected), "{text}: {said}");
+        for word in ["u64", "i64", "i128", "u8", "f64", "usize", "sequence"] {
+            assert!(!said.contains(word), "{said}");
+        }
+    }
 }

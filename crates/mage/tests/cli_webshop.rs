@@ -2,16 +2,17 @@
 
 mod common;
 
-use common::{data, json, mage, mage_with_input, text};
+use common::{command, data, json, mage, mage_with_input, text};
 use std::io::Write;
 
 #[test]
 fn a_person_can_shop() {
-    let input = "click[buy now]\nsearch[running shoes]\nnext\nI1\ndesc\n< p\nBuy\n";
+    let input = "click[buy now]\nsearch[running shoes]\nnext\nI1\nb\ndesc\n< p\nBuy\n";
     let output = mage_with_input(&["play", "webshop", "--episodes", "1", "--seed", "7"], input);
     let shown = text(&output);
     assert!(output.status.success(), "{shown}");
     assert!(shown.contains("Wanted: Look for ") && shown.contains("click[buy now] is not possible here"), "{shown}");
+    assert!(shown.contains("b may be click[back to search], click[buy now]; type more of it"), "{shown}");
     assert!(shown.contains("Page 2 (Total results: ") && shown.contains("[Buy Now]"), "{shown}");
     assert!(shown.contains("Thank you for shopping") && shown.contains("Your score: 0."), "{shown}");
 }
@@ -97,7 +98,7 @@ fn catalogues_that_make_no_sense_are_named_by_file_and_field() {
     let output = mage_with_input(&skipped, "search[cup]\nB01\nbuy\n");
     assert!(text(&output).contains("You won."), "{}", text(&output));
     let said = text(&output);
-    assert!(said.contains("note: 1 entry of the product list left out: their id had occurred"), "{said}");
+    assert!(said.contains("note: 1 entry of the product list left out because of an id that had occurred"), "{said}");
 
     // What the original does without a word is said.
     write(&format!("[{}]", good.replace("\"pricing\": \"$5\", ", "")));
@@ -130,4 +131,32 @@ fn a_replay_says_what_it_passed_over() {
     assert!(output.status.success(), "{}", text(&output));
     let said = "2 left out: entries of the product list whose id had occurred";
     assert!(text(&output).contains(said), "{}", text(&output));
+}
+
+#[test]
+fn recordings_that_make_no_sense_are_named_by_line_and_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let golden = dir.path().join("searches.jsonl");
+    std::fs::write(&golden, "{\"query\": \"shoe\", \"hits\": [], \"seeed\": 1}\n").unwrap();
+    let conform = |args: &[&str]| {
+        let base = ["env", "conform", "webshop", "--golden"];
+        let output =
+            command().args([&base[..], args].concat()).env_remove("MAGE_DATA").current_dir(dir.path()).output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        text(&output)
+    };
+    // Nothing beside the recording: where it was looked for, and what to say.
+    let said = conform(&["searches.jsonl"]);
+    assert!(said.contains(".: there is no items_shuffle.json") && said.contains("with --data"), "{said}");
+    let said = conform(&["no.jsonl"]);
+    assert!(said.contains("cannot read no.jsonl"), "{said}");
+    // The folder that git ignores is found without a word.
+    let cup = r#"[{"asin": "B01", "name": "Red Cup", "full_description": "", "small_description": [], "pricing": "$5",
+        "customization_options": {}, "category": "garden", "query": "cups", "product_category": "A"}]"#;
+    std::fs::create_dir_all(dir.path().join("data/webshop")).unwrap();
+    std::fs::write(dir.path().join("data/webshop/items_shuffle.json"), cup).unwrap();
+    std::fs::write(dir.path().join("data/webshop/items_ins_v2.json"), "{}").unwrap();
+    let said = conform(&["searches.jsonl"]);
+    assert!(said.contains("searches.jsonl, line 1: unknown key `seeed`"), "{said}");
 }

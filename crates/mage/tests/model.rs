@@ -75,14 +75,35 @@ fn what_makes_no_sense_is_refused() {
     let tokens = tokens.display().to_string();
     assert!(refusal(&["model", "score", &model, "--tokens", &tokens]).contains("line 2"));
     fs::write(&tokens, "[1, 999999]\n").expect("written");
-    assert!(refusal(&["model", "score", &model, "--tokens", &tokens]).contains("999999"));
+    let said = refusal(&["model", "score", &model, "--tokens", &tokens]);
+    assert!(said.contains("tokens.jsonl, line 1") && said.contains("999999"), "{said}");
     assert!(refusal(&["model", "generate", &model]).contains("--prompt"));
-    assert!(refusal(&["model", "generate", &model, "--prompt", "x", "--temperature", "-1"]).contains("temperature"));
+    assert!(refusal(&["model", "generate", &model, "--prompt", "x", "--temperature", "-1"]).contains("--temperature"));
+    assert!(refusal(&["model", "generate", &model, "--prompt", "x", "--stop", ""]).contains("--stop"));
+    for command in [["model", "generate"], ["bench", "sampler"]] {
+        let said = refusal(&[&command[..], &[&model, "--threads", "100000"]].concat());
+        assert!(said.contains("--threads") && said.contains("1024"), "{said}");
+    }
     assert!(refusal(&["model", "info", &dir.path().display().to_string()]).contains("config.json"));
     let weights = dir.path().join("model/model.safetensors");
     let bytes = fs::read(&weights).expect("weights");
     fs::write(&weights, &bytes[..bytes.len() - 10]).expect("written");
     assert!(refusal(&["model", "info", &model]).contains("cut short"));
+
+    let mut broken = bytes;
+    let len = broken.len();
+    broken[len - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(&weights, broken).expect("written");
+    fs::write(&tokens, "[1, 2]\n").expect("written");
+    for ask in [
+        &["model", "score", &model, "--tokens", &tokens][..],
+        &["--json", "model", "score", &model, "--tokens", &tokens],
+        &["model", "generate", &model, "--prompt", "x"],
+        &["bench", "sampler", &model],
+    ] {
+        let said = refusal(ask);
+        assert!(said.contains("model.safetensors") && said.contains(".weight` holds NaN"), "{said}");
+    }
 }
 
 #[test]

@@ -7,7 +7,6 @@ use super::{
     generate::{Made, Rooms, generate},
     options::{AlfworldOptions, Games, docs},
     source::{Data, Split, dealt, find_data},
-    state::State,
     world::World,
 };
 use crate::{
@@ -210,32 +209,22 @@ struct ExpertMaker(AlfworldFactory);
 impl ReferenceMaker for ExpertMaker {
     fn make(&self, task: &Task, _seed: Seed) -> Box<dyn Reference> {
         // A task whose game cannot be had fails when its environment is built; here there is nobody to tell.
-        let world = self.0.world(task).ok();
-        Box::new(Expert { state: world.as_ref().map(|w| w.start().clone()), world, episode: 0 })
+        Box::new(Expert { world: self.0.world(task).ok() })
     }
 }
 
-/// Follows the solution, and keeps track of the game by what it does itself.
+/// Follows the solution from wherever the episode has got to.
 struct Expert {
     world: Option<Arc<World>>,
-    state: Option<State>,
-    episode: u32,
 }
 
 impl Reference for Expert {
     fn act(&mut self, seen: &Seen<'_>) -> String {
-        let (Some(world), Some(state)) = (&self.world, &mut self.state) else { return "look".to_owned() };
-        if seen.episode != self.episode {
-            self.episode = seen.episode;
-            state.clone_from(world.start());
-        }
-        match expert::solve(world, state).and_then(|way| way.first().copied()) {
-            Some(command) => {
-                world.apply(state, command);
-                world.write(command)
-            }
-            None => "look".to_owned(),
-        }
+        let Some(world) = &self.world else { return "look".to_owned() };
+        let mut state = world.start().clone();
+        seen.done.iter().for_each(|command| drop(world.step(&mut state, command)));
+        let next = expert::solve(world, &state).and_then(|way| way.first().copied());
+        next.map_or_else(|| "look".to_owned(), |command| world.write(command))
     }
 
     fn reflect(&mut self, finished: &str) -> String {

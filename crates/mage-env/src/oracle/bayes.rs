@@ -54,6 +54,8 @@ pub struct Bayes {
     model: Model,
     seat: u8,
     episodes: u32,
+    /// How many of them were solved: from the last of these on, all episodes are alike.
+    solved: u32,
     grid: Grid,
     curves: [Curve; 2],
     errors: [f64; 2],
@@ -98,21 +100,27 @@ impl Bayes {
 
     /// Solves on the finest grid that `limit` allows.
     fn within(model: Model, seat: u8, episodes: u32, limit: u64) -> Result<Self> {
+        let coarsest = Grid::STEPS.last().copied().map(Grid::Snap);
         let merged = Grid::STEPS.into_iter().map(Grid::Snap);
         for grid in [Grid::Exact].into_iter().chain(merged) {
-            if let Ok((curves, values)) = solve(&model, grid, episodes, limit) {
+            if let Ok(Solution { curves, memos: values, episodes: solved }) = solve(&model, grid, episodes, limit) {
                 let memos = Mutex::new(Memos { values, answers: HashMap::new() });
-                let mut solved = Bayes { model, seat, episodes, grid, curves, errors: [0.0; 2], memos };
-                solved.errors = solved.bound_errors(limit);
-                return Ok(solved);
+                let mut bayes = Bayes { model, seat, episodes, solved, grid, curves, errors: [0.0; 2], memos };
+                bayes.errors = bayes.bound_errors(limit);
+                return Ok(bayes);
+            }
+            // What is too much on the coarsest grid is too much on all: this is soon known.
+            if grid == Grid::Exact && coarsest.is_some_and(|coarse| solve(&model, coarse, episodes, limit).is_err()) {
+                break;
             }
         }
+        let counted = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         Err(Error::invalid(
             "oracle",
             format!(
-                "{} hidden types over {episodes} episodes lead to too many beliefs; take fewer episodes, or fewer or \
-                 less random opponents",
-                model.hidden.types.len()
+                "{} over {} lead to too many beliefs; take fewer episodes, or fewer or less random opponents",
+                counted(model.hidden.types.len(), "hidden type"),
+                counted(episodes as usize, "episode"),
             ),
         ))
     }
@@ -240,7 +248,7 @@ impl Bayes {
         }
         let Some(mut group) = self.track(belief, seen, false)? else { return Ok(None) };
         normalise(&mut group);
-        let choice = self.choose(&group, left, objective);
+        let choice = self.choose(&group, left.min(self.solved), objective);
         let sight = self.model.view.spots[group[0].spot as usize].sight;
         Ok(Some(self.model.view.sights[sight as usize].actions[choice]))
     }
@@ -259,7 +267,7 @@ impl Bayes {
             let above = objective.of(&told.by_episode);
             let above = from_above
                 .as_ref()
-                .map_or(above, |(curves, _)| objective.of(&curves[objective as usize].by_episode).min(above));
+                .map_or(above, |s| objective.of(&s.curves[objective as usize].by_episode).min(above));
             (above - reached).max(0.0)
         })
     }
@@ -374,14 +382,52 @@ fn work_limit(model: &Model) -> u64 {
 }
 
 /// Both objectives on one grid.
-fn solve(model: &Model, grid: Grid, episodes: u32, limit: u64) -> Solved<([Curve; 2], [Memo; 2])> {
+struct Solution {
+    curves: [Curve; 2],
+    memos: [Memo; 2],
+    /// How many episodes had to be looked at.
+    episodes: u32,
+}
+
+fn solve(model: &Model, grid: Grid, episodes: u32, limit: u64) -> Solved<Solution> {
     let mut memos = [Memo::default(), Memo::default()];
     let mut curves = [Curve::default(), Curve::default()];
+    let enough = match grid {
+        Grid::Exact => learned_after(model, &mut memos[Objective::Sum as usize], episodes, limit)?,
+        Grid::Snap(_) | Grid::Mix(_) => episodes,
+    };
     for objective in OBJECTIVES {
         let at = objective as usize;
-        curves[at] = optimum(model, objective, grid, &mut memos[at], episodes, limit)?;
+        let mut curve = optimum(model, objective, grid, &mut memos[at], enough, limit)?;
+        curve.by_episode.resize(episodes as usize, curve.last());
+        curves[at] = curve;
     }
-    Ok((curves, memos))
+    Ok(Solution { curves, memos, episodes: enough })
+}
+
+/// In which episode the best learner first earns what one who is told earns; the last one where it never does.
+///
+/// All that follow are then like it, in the optimum of any larger number of episodes: whoever reached the most that can
+/// be had, and so plays the best response to everybody still possible, can go on doing so; what came before was the most
+/// for so many episodes; and nobody earns more later. It holds for both objectives, since no other way is better in
+/// either. Opponents must stay what they are.
+fn learned_after(model: &Model, memo: &mut Memo, episodes: u32, limit: u64) -> Solved<u32> {
+    if !model.hidden.stays() {
+        return Ok(episodes);
+    }
+    let prior = &model.hidden.prior;
+    let mut told = 0.0;
+    for (t, share) in prior.iter().enumerate().filter(|(_, share)| **share > 0.0) {
+        let only: Vec<f64> = (0..prior.len()).map(|i| f64::from(u8::from(i == t))).collect();
+        let mut search = Search { model, objective: Objective::Sum, grid: Grid::Exact, memo, work_limit: limit };
+        told += share * search.best_of(&only, 1)?.iter().sum::<f64>();
+    }
+    for n in 1..episodes {
+        if optimum(model, Objective::Sum, Grid::Exact, memo, n, limit)?.last() >= told - Grid::Exact.tie() {
+            return Ok(n);
+        }
+    }
+    Ok(episodes)
 }
 
 fn optimum(
@@ -403,7 +449,7 @@ mod tests {
     use super::*;
     use crate::{
         OpponentSpec, Options, Rival,
-        kuhn::{Kuhn, opponent_kinds},
+        kuhn::{Kuhn, StrategyTable, opponent_kinds},
     };
 
     /// Three archetypes that switch now and then.
@@ -422,6 +468,50 @@ mod tests {
     fn what_would_explode_is_refused() {
         let error = Bayes::within(turncoat(), 0, 6, 100).err().expect("refused").to_string();
         assert!(error.contains("3 hidden types over 6 episodes lead to too many beliefs"), "{error}");
+    }
+
+    /// One who always bets and one who never does: their first move tells them apart.
+    fn opposites() -> Model {
+        let candidates = [("always", 1.0), ("never", 0.0)].map(|(name, p)| Candidate {
+            name: name.to_owned(),
+            share: 0.5,
+            rival: Rival::stationary(name, std::sync::Arc::new(StrategyTable::by_role([p; 3], [p; 3]))),
+        });
+        let strategies: Vec<_> = candidates.iter().flat_map(|c| c.rival.phases().iter().cloned()).collect();
+        let view = SeatView::new(&Kuhn, 0, &strategies, false).unwrap();
+        let hidden = Hidden::new(&candidates, &view);
+        Model { view, hidden }
+    }
+
+    /// Somebody known is the same in every episode, however many there are and however much he mixes.
+    #[test]
+    fn with_nothing_to_learn_one_episode_tells_all() {
+        let rival = Rival::stationary("only", std::sync::Arc::new(crate::UniformOpponent));
+        let only = Candidate { name: "only".to_owned(), share: 1.0, rival };
+        let bayes = Bayes::new(&Kuhn, 1, Deal::Fresh, &[only], 5_000).unwrap();
+        let told = bayes.best_responses()[0];
+        for objective in OBJECTIVES {
+            let curve = &bayes.curve(objective).by_episode;
+            assert_eq!(curve.len(), 5_000);
+            assert!(curve.iter().all(|v| (v - told).abs() < 1e-12) && bayes.error_bound(objective) < 1e-3);
+        }
+        assert!(bayes.best_action(&[1.0], 5_000, Objective::Sum, &["Kp"]).unwrap().is_some());
+    }
+
+    /// Cutting the search short where everything is learned changes no value.
+    #[test]
+    fn what_is_learned_early_is_learned_for_good() {
+        let model = opposites();
+        assert_eq!(learned_after(&model, &mut Memo::default(), 12, u64::MAX).unwrap(), 2);
+        for (objective, n) in OBJECTIVES.into_iter().flat_map(|o| [3, 7].map(|n| (o, n))) {
+            let whole = optimum(&model, objective, Grid::Exact, &mut Memo::default(), n, u64::MAX).unwrap();
+            let cut = &solve(&model, Grid::Exact, n, u64::MAX).unwrap().curves[objective as usize];
+            assert!(whole.by_episode[0] < whole.last() - 0.01, "there is something to learn");
+            for (a, b) in whole.by_episode.iter().zip(&cut.by_episode) {
+                assert!((a - b).abs() < 1e-9, "{objective:?}, {n} episodes: {a} and {b}");
+            }
+        }
+        assert_eq!(learned_after(&turncoat(), &mut Memo::default(), 4, u64::MAX).unwrap(), 4, "it may always change");
     }
 
     /// The same case solved exactly and with merged beliefs: the truth lies where the bounds say.

@@ -92,6 +92,11 @@ impl Hidden {
         out
     }
 
+    /// Whether every type stays what it is.
+    pub(super) fn stays(&self) -> bool {
+        self.next.iter().enumerate().all(|(of, row)| matches!(row[..], [(to, _)] if to == of))
+    }
+
     /// What is believed of each episode when nothing is ever seen.
     pub(super) fn marginals(&self, episodes: u32) -> Vec<Vec<f64>> {
         let step = |b: &Vec<f64>| Some(self.forward(b));

@@ -35,8 +35,13 @@ impl OracleReport {
 
     /// Whether the best learner's curves are lower bounds, by more than three decimals would show.
     pub fn learner_may_be_better(&self) -> bool {
-        self.error() > 5e-4
+        is_lower_bound(self.error())
     }
+}
+
+/// Whether a value that may be this much too low is to be called a lower bound: three decimals would show it.
+pub fn is_lower_bound(error: f64) -> bool {
+    error > 5e-4
 }
 
 /// An opponent that states no probabilities, met from one seat. All else in the report takes the moves it was seen to make

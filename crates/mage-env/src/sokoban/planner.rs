@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn act(planner: &mut Planner, observation: &str) -> String {
-        planner.act(&Seen { episode: 0, memory: &[], observation, legal: &[] })
+        planner.act(&Seen { episode: 0, memory: &[], observation, legal: &[], done: &[] })
     }
 
     #[test]

@@ -37,12 +37,13 @@ impl Preferred {
     }
 
     /// A list of (row, column) pairs, both from 1; `place` is where it stands, for errors.
-    pub fn from_pairs(pairs: &[(u8, u8)], place: &str) -> Result<Self> {
+    pub fn from_pairs(pairs: &[(i64, i64)], place: &str) -> Result<Self> {
         let mut order = Vec::with_capacity(pairs.len());
         for &(row, column) in pairs {
             let problem = |what| Error::invalid(place, format!("[{row}, {column}] {what}"));
-            let cell = Cell::new(row, column)
-                .ok_or_else(|| problem("is not on the board; rows and columns go from 1 to 3"))?;
+            let within = |n: i64| u8::try_from(n).ok();
+            let cell = within(row).zip(within(column)).and_then(|(r, c)| Cell::new(r, c));
+            let cell = cell.ok_or_else(|| problem("is not on the board; rows and columns go from 1 to 3"))?;
             if order.contains(&cell) {
                 return Err(problem("is listed twice"));
             }
@@ -226,7 +227,7 @@ const SEARCHING: &str = "opponent of kind `mcts`";
 
 /// The most playouts a move: the paper's strongest. A thousand draw 99 of 100 games against a perfect player, and a report
 /// on how to answer them asks for some hundred thousand moves.
-const MOST_SIMULATIONS: u64 = 1_000;
+const MOST_SIMULATIONS: i64 = 1_000;
 
 fn searching(p: MctsParams) -> Result<Strategy<TicTacToe>> {
     if !(1..=MOST_SIMULATIONS).contains(&p.simulations) {
@@ -265,7 +266,7 @@ impl Default for BiasedParams {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PreferredParams {
-    order: Vec<(u8, u8)>,
+    order: Vec<(i64, i64)>,
 }
 
 #[derive(Deserialize, Default)]
@@ -284,14 +285,14 @@ struct BlindParams {
 #[serde(deny_unknown_fields)]
 struct MctsParams {
     #[serde(default = "hundred")]
-    simulations: u64,
+    simulations: i64,
     #[serde(default = "uct_c")]
     uct_c: f64,
     #[serde(default = "yes")]
     solve: bool,
 }
 
-fn hundred() -> u64 {
+fn hundred() -> i64 {
     100
 }
 
@@ -308,6 +309,7 @@ mod tests {
     use super::*;
     use crate::Options;
     use proptest::{prop_assert, prop_assert_eq, proptest, strategy::Just, strategy::Strategy as _};
+    use serde_json::json;
 
     #[test]
     fn fondness_has_a_range() {
@@ -353,6 +355,16 @@ mod tests {
             ("mcts", Options::default().with("simulations", 4_000_000_000_u64), "there may be 1 to 1000"),
             ("mcts-5", Options::default().with("simulations", 5), "the number in the kind's name"),
             ("mcts-+5", Options::default(), "unknown kind of opponent `mcts-+5`"),
+            ("mcts-", Options::default(), "unknown kind of opponent `mcts-`"),
+            ("MCTS-100", Options::default(), "unknown kind of opponent `MCTS-100`: did you mean `mcts-100`?"),
+            ("mcts-99999999999999999999999", Options::default(), "`mcts-99999999999999999999999` is far too large"),
+            ("mcts", Options::default().with("simulations", -5), "-5 simulations a move; there may be 1 to 1000"),
+            (
+                "mcts",
+                Options::default().with("simulations", "ten"),
+                "`simulations`: it is the text \"ten\", expected a whole",
+            ),
+            ("preferred", Options::default().with("order", json!([[1, 300]])), "[1, 300] is not on the board"),
             ("ghost", Options::default(), "known: biased_random, blind_line, mcts, mcts-N, perfect, "),
         ] {
             let e = build(kind, params).unwrap_err();

@@ -83,11 +83,14 @@ impl TicTacToeFactory {
         }
         if !asked.is_empty() {
             stretch(&mut report, episodes);
-            report.notes.push(
-                "with an opponent that searches, the best learner is known to lie between the best without memory, which \
-                 stands in its place, and the opponent known"
-                    .to_owned(),
-            );
+            report.notes.push(said_of_samples(&report.sampled));
+            if report.learner_may_be_better() {
+                report.notes.push(
+                    "with an opponent that searches, the best learner is known to lie between the best without memory, \
+                     which stands in its place, and the opponent known"
+                        .to_owned(),
+                );
+            }
         }
         if options.opening == Deal::Fixed {
             report.notes.push(
@@ -160,6 +163,18 @@ fn stretch(report: &mut OracleReport, episodes: u32) {
         seat.last_error = seat.last_error.max(by_learning * later.min(1.0));
         seat.sum_error = seat.sum_error.max(by_learning * later);
     }
+}
+
+/// How far values that rest on counted moves can be trusted.
+fn said_of_samples(sampled: &[Sampled]) -> String {
+    let samples = sampled.iter().map(|s| s.samples).min().unwrap_or(0);
+    let luckiest = sampled.iter().map(|s| s.fitted - s.valued).fold(0.0, f64::max);
+    // No names: who sits opposite may be hidden from whoever reads this.
+    format!(
+        "an opponent here cannot state its probabilities: what is said of it rests on at least {samples} moves counted in \
+         each position, and the best response to them won up to {luckiest:.3} less in {} fresh games than it says",
+        sampled.first().map_or(0, |s| s.games),
+    )
 }
 
 /// What the best answer to a table is worth in games that had no part in it.
@@ -303,7 +318,19 @@ mod tests {
             assert!((s.last_error - (s.informed[2] - s.last.by_episode[2])).abs() < 1e-9);
             assert!((s.sum_error - 2.0 * s.last_error).abs() < 1e-9);
         }
-        assert_eq!(r.notes.len(), 1);
+        assert!(r.notes[0].contains("cannot state its probabilities") && r.notes[0].contains("at least 500 moves"));
+        assert_eq!(r.notes.len(), 1, "memory is worth nothing here, so that the best learner is known");
+    }
+
+    /// What is found out in the first episodes is not worked out again for each that follows.
+    #[test]
+    fn there_may_be_many_episodes() {
+        let r = report(&factory().default_population(), 100);
+        let curve = &r.seats[0].sum.by_episode;
+        assert!(curve.len() == 100 && (curve[0] - 4.0 / 6.0).abs() < 1e-9, "{curve:?}");
+        assert!(curve[1..].iter().all(|v| (v - 1.0).abs() < 1e-9) && r.error() < 1e-6, "{curve:?}");
+        let r = report(&pool(vec![Member::seen("random", 1.0)], [0.5, 0.5]), 1_000);
+        assert!(r.seats[1].last.by_episode.iter().all(|v| (v - r.seats[1].memoryless[0]).abs() < 1e-9));
     }
 
     #[cfg(feature = "long")]
@@ -319,6 +346,6 @@ mod tests {
         }
         let first = &r.sampled[0];
         assert!((first.valued - 0.58).abs() < 0.02 && (first.fitted - first.valued).abs() < 0.03, "{first:?}");
-        assert_eq!(r.notes.len(), 2);
+        assert_eq!(r.notes.len(), 3);
     }
 }

@@ -291,7 +291,7 @@ mod tests {
                 let mut observation = env.begin(episode).compact;
                 let end = loop {
                     let legal = env.legal().unwrap();
-                    let seen = Seen { episode, memory: &notes, observation: &observation, legal: &legal };
+                    let seen = Seen { episode, memory: &notes, observation: &observation, legal: &legal, done: &[] };
                     let step = env.step(&ParsedAction::Act(agent.act(&seen)));
                     assert!(step.valid);
                     observation = step.observation.compact;
@@ -332,7 +332,8 @@ mod tests {
             &TicTacToeFactory::default().default_population().draw("train", 2, Seed::new(1)).unwrap(),
             Seed::new(1),
         );
-        let mut choice = |observation: &str| agent.act(&Seen { episode: 0, memory: &[], observation, legal: &[] });
+        let mut choice =
+            |observation: &str| agent.act(&Seen { episode: 0, memory: &[], observation, legal: &[], done: &[] });
         assert_eq!(choice("X X . O O . . . ."), "(1,3)", "a win comes first");
         assert_eq!(choice("X . . O O . . . X"), "(2,3)", "then a block");
     }

@@ -6,27 +6,33 @@
 //! was: in later episodes it goes back to what was perfect, and passes over what was not.
 
 use super::{
+    action,
     catalogue::Product,
     compact::search_for,
     goals::{Goal, GoalOptions},
     page::PRODUCTS_PER_PAGE,
     score::meets,
-    shop::Shop,
+    session::{Place, Session},
+    shop::{Seeded, Shop},
 };
 use crate::{Reference, Seen};
+use std::{cmp::Ordering, sync::Arc};
 
-/// Knows the goal, and carries out a plan made from it.
+/// Knows the goal, and goes there from wherever the visit has got to.
 pub(super) struct Told {
-    plan: Vec<String>,
-    at: usize,
+    shop: Arc<Shop>,
+    seeded: Arc<Seeded>,
+    start: Session,
+    /// Searches that find the product, with the results page it is on; the one that has a word of its own first.
+    searches: Vec<(usize, String)>,
 }
 
 impl Told {
-    /// The shortest way to the goal's product that the shop offers.
-    pub(super) fn new(shop: &Shop, goal: &Goal) -> Self {
+    /// A buyer for one goal.
+    pub(super) fn new(shop: Arc<Shop>, seeded: Arc<Seeded>, goal: Arc<Goal>, show_attributes: bool) -> Self {
         let product = shop.catalogue().product(goal.product);
         let searches = [
-            search_for(goal),
+            search_for(&goal),
             // Brackets end an action.
             format!("search[{}]", product.title.replace(['\n', '[', ']'], " ").to_lowercase()),
             format!("search[<q> {}]", product.query),
@@ -35,18 +41,44 @@ impl Told {
             let words = search.trim_start_matches("search[").strip_suffix(']').unwrap_or("");
             shop.search(words).iter().position(|p| *p == goal.product)
         };
-        // Of equal ways the plainest: what the instruction says comes first, the shop's own category last.
-        let found = searches.into_iter().filter_map(|s| Some((rank(&s)? / PRODUCTS_PER_PAGE, s)));
-        let best = found.min_by_key(|(page, _)| *page);
-        let mut plan = Vec::new();
-        if let Some((page, search)) = best {
-            plan.push(search);
-            plan.extend(std::iter::repeat_n("click[next >]".to_owned(), page));
-            plan.push(format!("click[{}]", product.asin.to_lowercase()));
-            plan.extend(values_to_choose(product, &goal.options).map(|v| format!("click[{v}]")));
-            plan.push("click[buy now]".to_owned());
+        let searches = searches.into_iter().filter_map(|s| Some((rank(&s)? / PRODUCTS_PER_PAGE, s))).collect();
+        Told { shop, seeded, start: Session::new(goal, show_attributes), searches }
+    }
+
+    /// The plainest search where one word is an action; else the shortest way, and of equal ones the plainest: what the
+    /// instruction says comes first, the shop's own category last.
+    fn search(&self, seen: &Seen<'_>) -> Option<&str> {
+        let own = search_for(&self.start.goal);
+        let by_word = self.searches.first().filter(|(_, s)| *s == own && seen.legal.iter().any(|a| a == "SEARCH"));
+        by_word.or_else(|| self.searches.iter().min_by_key(|(page, _)| *page)).map(|(_, search)| search.as_str())
+    }
+
+    /// What leads from a page towards the purchase.
+    fn next(&self, visit: &Session, seen: &Seen<'_>) -> Option<String> {
+        let goal = &visit.goal;
+        let click = |name: &str| Some(format!("click[{name}]"));
+        match visit.place() {
+            Place::Done => None,
+            Place::Index => self.search(seen).map(str::to_owned),
+            Place::Sub(_) => click("< prev"),
+            Place::Item if visit.product() != Some(goal.product) => click("< prev"),
+            Place::Item => {
+                let product = self.shop.catalogue().product(goal.product);
+                let chosen = |value: &str| visit.chosen.iter().any(|(_, v)| **v == *value);
+                let missing = values_to_choose(product, &goal.options).find(|v| !chosen(v));
+                missing.map_or_else(|| click("buy now"), click)
+            }
+            Place::Results => {
+                let found = visit.results.iter().position(|p| *p == goal.product);
+                let page = found.map(|at| (at / PRODUCTS_PER_PAGE) as i64 + 1);
+                match page.map(|page| page.cmp(&visit.page_number)) {
+                    None => click("back to search"),
+                    Some(Ordering::Less) => click("< prev"),
+                    Some(Ordering::Greater) => click("next >"),
+                    Some(Ordering::Equal) => click(&self.shop.catalogue().product(goal.product).asin.to_lowercase()),
+                }
+            }
         }
-        Told { plan, at: 0 }
     }
 }
 
@@ -65,12 +97,11 @@ fn values_to_choose<'a>(product: &'a Product, wanted: &'a GoalOptions) -> impl I
 
 impl Reference for Told {
     fn act(&mut self, seen: &Seen<'_>) -> String {
-        if seen.observation.starts_with("index") {
-            self.at = 0;
+        let mut visit = self.start.clone();
+        for action in seen.done.iter().filter_map(|a| action::read(a).ok()) {
+            visit.act(&self.shop, &self.seeded.draws, &action);
         }
-        let action = self.plan.get(self.at).cloned();
-        self.at += 1;
-        action.unwrap_or_else(|| seen.legal.first().cloned().unwrap_or_default())
+        self.next(&visit, seen).or_else(|| seen.legal.first().cloned()).unwrap_or_default()
     }
 
     fn reflect(&mut self, _finished: &str) -> String {

@@ -106,8 +106,8 @@ impl Findings {
     pub fn sentences(&self) -> Vec<String> {
         let all = [
             (self.without_price, "without a price: each costs $100, as in the original"),
-            (self.duplicates, "left out: their id had occurred"),
-            (self.unusable_ids, "left out: their id is \"nan\" or has more than ten characters"),
+            (self.duplicates, "left out because of an id that had occurred"),
+            (self.unusable_ids, "left out because of an id that is \"nan\" or has more than ten characters"),
         ];
         let said = |(count, what): &(u64, &str)| {
             format!("{count} {} of the product list {what}", if *count == 1 { "entry" } else { "entries" })

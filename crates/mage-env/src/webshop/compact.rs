@@ -5,9 +5,9 @@
 //! page has a word by position, so that one word is an action.
 
 use super::{
-    catalogue::Product,
+    catalogue::{Choice, Product},
     goals::Goal,
-    session::{Place, Session},
+    session::{Place, Session, Wanted},
     shop::Shop,
 };
 use std::collections::HashSet;
@@ -51,7 +51,7 @@ pub(super) fn observation(shop: &Shop, session: &Session) -> String {
         Place::Results => {
             let judged = session.shown_results().iter().flat_map(|p| {
                 let product = shop.catalogue().product(*p);
-                [grade(session.wanted(), shop.title_terms(*p)), affordable(goal, product)]
+                [grade(session.wanted(shop), shop.title_terms(*p)), affordable(goal, product)]
             });
             ["results".to_owned(), page_word(session.page_number)].into_iter().chain(judged).collect()
         }
@@ -61,7 +61,7 @@ pub(super) fn observation(shop: &Shop, session: &Session) -> String {
             };
             let values = values(session, product);
             let words = values.iter().map(|(_, standing)| standing.word().to_owned());
-            ["item".to_owned(), grade(session.wanted(), shop.title_terms(number)), affordable(goal, product)]
+            ["item".to_owned(), grade(session.wanted(shop), shop.title_terms(number)), affordable(goal, product)]
                 .into_iter()
                 .chain(words)
                 .collect()
@@ -140,17 +140,17 @@ impl Standing {
 
 /// The option values that have a word, in the words' order.
 fn values<'a>(session: &Session, product: &'a Product) -> Vec<(&'a str, Standing)> {
-    let goal = session.goal.text.to_lowercase();
+    let named = session.named(|| named_values(&session.goal, product));
+    let mut named = named.iter().copied();
     let mut values: Vec<(bool, &str, Standing)> = Vec::new();
     let mut seen = HashSet::new();
     for option in &product.options {
-        let label = format!("{}: ", option.name);
         let chosen = session.chosen.iter().find(|(n, _)| *n == option.name).map(|(_, v)| &**v);
         for value in &option.values {
+            let named = named.next().unwrap_or(false);
             if !seen.insert(&**value) {
                 continue;
             }
-            let named = names_value(&goal, &label, value);
             let standing = match chosen {
                 Some(chosen) if chosen == &**value => Standing::Have,
                 None if named => Standing::Want,
@@ -161,6 +161,16 @@ fn values<'a>(session: &Session, product: &'a Product) -> Vec<(&'a str, Standing
     }
     values.sort_by_key(|(named, ..)| !named);
     values.into_iter().take(VALUES).map(|(_, value, standing)| (value, standing)).collect()
+}
+
+/// Whether the goal names each value of each option.
+fn named_values(goal: &Goal, product: &Product) -> Vec<bool> {
+    let goal = goal.text.to_lowercase();
+    let of_option = |option: &Choice| {
+        let label = format!("{}: ", option.name);
+        option.values.iter().map(|value| names_value(&goal, &label, value)).collect::<Vec<_>>()
+    };
+    product.options.iter().flat_map(of_option).collect()
 }
 
 /// Whether the goal names this value: after the option's label (`name: `) where that occurs at all, else as words of their own.
@@ -178,9 +188,9 @@ fn names_value(goal: &str, label: &str, value: &str) -> bool {
 }
 
 /// How many ninths of the goal's words stand in the title.
-fn grade(wanted: &HashSet<String>, title: &[String]) -> String {
-    let shared = title.iter().filter(|term| wanted.contains(*term)).count();
-    format!("m{}", 9 * shared / wanted.len().max(1))
+fn grade(wanted: &Wanted, title: &[u32]) -> String {
+    let shared = title.iter().filter(|term| wanted.terms.binary_search(term).is_ok()).count();
+    format!("m{}", 9 * shared / wanted.count.max(1))
 }
 
 fn affordable(goal: &Goal, product: &Product) -> String {

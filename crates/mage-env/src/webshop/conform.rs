@@ -17,7 +17,7 @@ use super::{
     session::{Place, Session},
     shop::{MOST_RESULTS, Seeded, Shop},
 };
-use crate::{Conformance, Error, Result};
+use crate::{Conformance, Error, Result, plain};
 use flate2::read::MultiGzDecoder;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -29,10 +29,9 @@ use std::{
 };
 
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "a search (`query`, `hits`) or an episode (`goal_index`, `goal`, `price`, `steps`)")]
-enum Recording {
-    Search { query: String, hits: Vec<(String, f64)> },
-    Episode(Box<Episode>),
+struct Search {
+    query: String,
+    hits: Vec<(String, f64)>,
 }
 
 #[derive(Deserialize)]
@@ -70,25 +69,104 @@ struct Clickables {
     clickables: Vec<String>,
 }
 
-/// Replays a recording on the official files in `data`, else `$MAGE_DATA/webshop`, else the recording's own folder.
+/// What a recording may say, by the part it stands in. A key that is none of these is an error: it may be one of them
+/// misspelt, and what it was meant to say would go unread.
+const SEARCH_KEYS: [&str; 2] = ["query", "hits"];
+const EPISODE_KEYS: [&str; 5] = ["goal_index", "goal", "price", "steps", "seed"];
+const GOAL_KEYS: [&str; 10] = [
+    "asin",
+    "category",
+    "query",
+    "name",
+    "product_category",
+    "instruction_text",
+    "attributes",
+    "price_upper",
+    "goal_options",
+    "weight",
+];
+const STEP_KEYS: [&str; 6] = ["action", "obs", "reward", "done", "actions", "verbose"];
+const CLICKABLE_KEYS: [&str; 2] = ["has_search_bar", "clickables"];
+const SCORE_KEYS: [&str; 10] = [
+    "r_type",
+    "r_att",
+    "w_att",
+    "query_match",
+    "category_match",
+    "title_score",
+    "r_option",
+    "w_option",
+    "r_price",
+    "w_price",
+];
+
+enum Recording {
+    Search(Search),
+    Episode(Box<Episode>),
+}
+
+impl Recording {
+    fn read(line: &str, place: &str) -> Result<Self> {
+        let wrong = |problem: String| Error::invalid(place, problem);
+        let record = match serde_json::from_str(line).map_err(|e| wrong(e.to_string()))? {
+            Value::Object(record) => record,
+            _ => return Err(wrong("it is not an object".to_owned())),
+        };
+        if record.contains_key("query") {
+            check_keys(&record, &SEARCH_KEYS, place)?;
+            return plain::read(record).map(Recording::Search).map_err(wrong);
+        }
+        if !record.contains_key("steps") {
+            let expected = "neither a search (`query`, `hits`) nor an episode (`goal_index`, `goal`, `price`, `steps`)";
+            return Err(wrong(format!("it is {expected}")));
+        }
+        check_keys(&record, &EPISODE_KEYS, place)?;
+        check_part(record.get("goal"), &GOAL_KEYS, &format!("{place}: goal"))?;
+        for (number, step) in record["steps"].as_array().into_iter().flatten().enumerate() {
+            let at = format!("{place}, step {number}");
+            check_part(Some(step), &STEP_KEYS, &at)?;
+            check_part(step.get("actions"), &CLICKABLE_KEYS, &format!("{at}: actions"))?;
+            check_part(step.get("verbose"), &SCORE_KEYS, &format!("{at}: verbose"))?;
+        }
+        plain::read(record).map(|e| Recording::Episode(Box::new(e))).map_err(wrong)
+    }
+}
+
+fn check_part(part: Option<&Value>, known: &[&str], place: &str) -> Result<()> {
+    part.and_then(Value::as_object).map_or(Ok(()), |part| check_keys(part, known, place))
+}
+
+fn check_keys(part: &Map<String, Value>, known: &[&str], place: &str) -> Result<()> {
+    match part.keys().find(|key| !known.contains(&key.as_str())) {
+        Some(key) => Err(Error::invalid(place, Error::unknown("key", key, known.iter().copied()).to_string())),
+        None => Ok(()),
+    }
+}
+
+/// Replays a recording on the official files in `data`, else where they are looked for by themselves, else in the recording's
+/// own folder.
 pub(super) fn conform(golden: &Path, data: Option<&Path>) -> Result<Conformance> {
-    let beside = golden.parent().map(Path::to_owned);
-    let folder = data_folder(data).or(beside).unwrap_or_default();
-    let read = ReadOptions { limit: None, skip_duplicates: true };
-    let shop = Shop::new(OfficialFiles::in_folder(&folder)?.read(read)?)?;
+    // Before the catalogue, which takes longer to read.
+    let lines = lines(golden)?;
+    let beside = golden.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = data_folder(data).unwrap_or_else(|| beside.to_owned());
+    let files = OfficialFiles::in_folder(&folder).map_err(|e| {
+        let hint = if data.is_some() { "" } else { "; name the folder of WebShop's files with --data" };
+        Error::invalid("data of webshop", format!("{e}{hint}"))
+    })?;
+    let shop = Shop::new(files.read(ReadOptions { limit: None, skip_duplicates: true })?)?;
     let mut replay = Replay { shop, report: Conformance::default() };
     let findings = replay.shop.catalogue().findings();
     replay.report.skip_many("entries of the product list whose id had occurred", findings.duplicates);
     replay.report.skip_many("entries of the product list whose id is \"nan\" or too long", findings.unusable_ids);
-    for (number, line) in lines(golden)?.enumerate() {
+    for (number, line) in lines.enumerate() {
         let line = line.map_err(|source| Error::Read { path: golden.to_owned(), source })?;
         if line.trim().is_empty() {
             continue;
         }
         let place = format!("{}, line {}", golden.display(), number + 1);
-        let recording = serde_json::from_str(&line).map_err(|e| Error::invalid(&place, e.to_string()))?;
-        match recording {
-            Recording::Search { query, hits } => replay.search(&place, &query, &hits),
+        match Recording::read(&line, &place)? {
+            Recording::Search(Search { query, hits }) => replay.search(&place, &query, &hits),
             Recording::Episode(episode) => replay.episode(&place, &episode)?,
         }
     }
@@ -256,5 +334,139 @@ impl RecordedGoal {
             price_limit: self.price_upper,
         };
         Ok((goal, kind))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Seed, webshop::generate};
+    use serde_json::json;
+
+    fn replay() -> Replay {
+        Replay { shop: Shop::new(generate(Seed::new(0), 60)).unwrap(), report: Conformance::default() }
+    }
+
+    /// A purchase as the shop itself would have recorded it.
+    fn purchase(replay: &Replay) -> Value {
+        let table = replay.shop.goals(GoalKind::Synthetic);
+        let seeded = table.seeded(replay.shop.catalogue(), 0);
+        let goal = table.goal(replay.shop.catalogue(), &seeded.draws, seeded.order[0]);
+        let GoalOptions::Pairs(pairs) = &goal.options else { panic!("synthetic goals have pairs") };
+        let options: Map<String, Value> = pairs.iter().map(|(n, v)| (n.to_string(), v.to_string().into())).collect();
+        let said = json!({
+            "asin": replay.shop.catalogue().product(goal.product).asin, "instruction_text": goal.text,
+            "attributes": goal.attributes, "price_upper": goal.price_limit, "goal_options": options,
+        });
+        let price = seeded.draws.price(goal.product);
+        let mut session = Session::new(Arc::new(goal), false);
+        let mut steps = Vec::new();
+        let words = replay.shop.catalogue().product(0).title.to_lowercase();
+        let first = replay.shop.catalogue().product(replay.shop.search(&words)[0]).asin.to_lowercase();
+        for action in
+            [None, Some(format!("search[{words}]")), Some(format!("click[{first}]")), Some("click[buy now]".into())]
+        {
+            if let Some(text) = &action {
+                assert!(session.act(&replay.shop, &seeded.draws, &action::read(text).unwrap()), "{text}");
+            }
+            let bar = session.place() == Place::Index;
+            let offered = json!({"has_search_bar": bar, "clickables": page::clickables(&replay.shop, &session)});
+            let mut step = json!({"obs": page::text(&fields(&replay.shop, &session)), "actions": offered});
+            step["reward"] = session.bought().map_or(0.0, |s| s.total).into();
+            step["done"] = session.bought().is_some().into();
+            if let Some(text) = action {
+                step["action"] = text.into();
+            }
+            if let Some(s) = session.bought() {
+                step["verbose"] = json!({
+                    "r_type": s.kind, "r_att": s.attributes, "r_option": s.options, "r_price": s.price,
+                    "query_match": s.same_query, "category_match": s.same_shelf,
+                });
+            }
+            steps.push(step);
+        }
+        json!({"goal_index": 0, "goal": said, "price": price, "steps": steps})
+    }
+
+    fn report(change: impl FnOnce(&mut Value)) -> Result<Conformance> {
+        let mut replay = replay();
+        let mut recording = purchase(&replay);
+        change(&mut recording);
+        let Recording::Episode(episode) = Recording::read(&recording.to_string(), "here, line 1")? else {
+            panic!("an episode")
+        };
+        replay.episode("here, line 1", &episode)?;
+        Ok(replay.report)
+    }
+
+    /// The last step's page, with the score replaced by another.
+    fn another_score(recording: &mut Value) {
+        let last = &mut recording["steps"][3];
+        let page = last["obs"].as_str().unwrap().to_owned();
+        let score = python_float(last["reward"].as_f64().unwrap());
+        let at = page.rfind(&score).unwrap();
+        last["obs"] = format!("{}0.123{}", &page[..at], &page[at + score.len()..]).into();
+    }
+
+    fn python_float(x: f64) -> String {
+        super::super::python::float(x)
+    }
+
+    #[test]
+    fn the_score_on_the_last_page_counts_where_the_kind_of_product_is_recorded() {
+        let same = report(|_| ()).unwrap();
+        assert!(same.passed() && same.compared["pages"] == 4 && same.compared["rewards"] == 4, "{same:#?}");
+        let other = report(another_score).unwrap();
+        assert_eq!(other.different, 1, "{other:#?}");
+    }
+
+    #[test]
+    fn without_the_kind_everything_but_the_score_is_compared() {
+        let without = |recording: &mut Value| drop(recording["steps"][3].as_object_mut().unwrap().remove("verbose"));
+        for change in [&|_: &mut Value| () as _, &another_score as &dyn Fn(&mut Value)] {
+            let r = report(|recording| {
+                without(recording);
+                change(recording);
+            });
+            let r = r.unwrap();
+            assert!(r.passed() && r.compared["pages but for the score"] == 1 && r.compared["pages"] == 3, "{r:#?}");
+            assert_eq!(r.skipped["partial scores of purchases without `verbose`"], 1);
+            assert_eq!(r.skipped["scores without the recorded kind of product (`r_type`)"], 1);
+        }
+        let r = report(|recording| {
+            without(recording);
+            let page = recording["steps"][3]["obs"].as_str().unwrap().replace("Thank you", "Thanks");
+            recording["steps"][3]["obs"] = page.into();
+        });
+        assert_eq!(r.unwrap().different, 1, "another word is another page");
+        let r = report(|recording| drop(recording["steps"][3].as_object_mut().unwrap().remove("reward"))).unwrap();
+        assert!(r.passed() && r.skipped["rewards of steps without `reward`"] == 1, "{r:#?}");
+    }
+
+    #[test]
+    fn only_the_score_is_blanked_out() {
+        let page = "Your score (min 0.0, max 1.0) [SEP] 0.6666666666666666 [SEP] Reward Details [SEP] None";
+        assert_eq!(without_score(page), page.replace("0.6666666666666666", "SCORE"));
+    }
+
+    #[test]
+    fn keys_nobody_knows_are_refused() {
+        let said = |change: &dyn Fn(&mut Value)| report(change).unwrap_err().to_string();
+        for (e, expected) in [
+            (said(&|r| r["sead"] = 3.into()), "here, line 1: unknown key `sead`: did you mean `seed`?"),
+            (said(&|r| r["goal"]["asni"] = 3.into()), "here, line 1: goal: unknown key `asni`: did you mean `asin`?"),
+            (said(&|r| r["steps"][1]["rewrad"] = 3.into()), "here, line 1, step 1: unknown key `rewrad`"),
+            (said(&|r| r["steps"][1]["actions"]["clickable"] = 3.into()), "step 1: actions: unknown key `clickable`"),
+            (said(&|r| r["steps"][3]["verbose"]["r_tpye"] = 3.into()), "step 3: verbose: unknown key `r_tpye`"),
+            (
+                said(&|r| r["price"] = "dear".into()),
+                "here, line 1: `price`: it is the text \"dear\", expected a number",
+            ),
+        ] {
+            assert!(e.contains(expected), "{e}");
+        }
+        let e = Recording::read("{\"hits\": []}", "here").err().unwrap().to_string();
+        assert!(e.contains("neither a search (`query`, `hits`) nor an episode"), "{e}");
+        assert!(Recording::read("[1]", "here").is_err() && Recording::read("{\"query\": 1}", "here").is_err());
     }
 }

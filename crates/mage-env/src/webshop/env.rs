@@ -58,11 +58,14 @@ impl Env for WebshopEnv {
             (true, _) => Arc::clone(&self.session.goal),
         };
         self.episode = episode;
-        let shows = self.session.show_attributes;
+        let visit = |last: &Session, goal: Arc<Goal>| match Arc::ptr_eq(&last.goal, &goal) {
+            true => last.afresh(),
+            false => Session::new(goal, last.show_attributes),
+        };
         // What is shown first is always the task's goal, even where the released code has changed it behind the page.
-        self.session = Session::new(Arc::clone(&self.goal), shows);
+        self.session = visit(&self.session, Arc::clone(&self.goal));
         let first = self.observe();
-        self.session = Session::new(goal, shows);
+        self.session = visit(&self.session, goal);
         first
     }
 

@@ -24,8 +24,11 @@ use std::{
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WebshopFactory;
 
-/// The shops opened last: everybody in the process who shops in one shares its catalogue and index.
-static OPEN: Mutex<Vec<(ShopKey, Arc<Shop>)>> = Mutex::new(Vec::new());
+/// The shops opened last.
+struct OpenShops(Mutex<Vec<(ShopKey, Arc<Shop>)>>);
+
+/// Everybody in the process who shops in one shares its catalogue and index.
+static OPEN: OpenShops = OpenShops(Mutex::new(Vec::new()));
 
 /// How many shops stay open at a time; one that is in use lives on without standing in the list.
 const MOST_OPEN: usize = 4;
@@ -41,20 +44,22 @@ struct Errand {
     options: WebshopOptions,
 }
 
-/// The shop of these settings.
-fn shop(options: &WebshopOptions) -> Result<Arc<Shop>> {
-    let key = options.shop_key()?;
-    // Held while opening, so that many who ask at once wait for one shop instead of opening many.
-    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, shop)) = open.iter().find(|(k, _)| *k == key) {
-        return Ok(Arc::clone(shop));
+impl OpenShops {
+    /// The shop of these settings.
+    fn enter(&self, options: &WebshopOptions) -> Result<Arc<Shop>> {
+        let key = options.shop_key()?;
+        // Held while opening, so that many who ask at once wait for one shop instead of opening many.
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, shop)) = open.iter().find(|(k, _)| *k == key) {
+            return Ok(Arc::clone(shop));
+        }
+        let shop = Arc::new(key.open()?);
+        if open.len() == MOST_OPEN {
+            open.remove(0);
+        }
+        open.push((key, Arc::clone(&shop)));
+        Ok(shop)
     }
-    let shop = Arc::new(key.open()?);
-    if open.len() == MOST_OPEN {
-        open.remove(0);
-    }
-    open.push((key, Arc::clone(&shop)));
-    Ok(shop)
 }
 
 /// Why a catalogue has no goals.
@@ -90,7 +95,7 @@ fn no_goals(shop: &Shop, options: &WebshopOptions) -> Error {
 impl Errand {
     fn of(task: &Task) -> Result<Self> {
         let options: WebshopOptions = task.options.read(PLACE)?;
-        let shop = shop(&options)?;
+        let shop = OPEN.enter(&options)?;
         let table = shop.goals(options.goals);
         if table.len() == 0 {
             return Err(no_goals(&shop, &options));
@@ -224,7 +229,7 @@ impl EnvFactory for WebshopFactory {
         let options: WebshopOptions = population.options_in(split).read(PLACE)?;
         match options.catalogue {
             Source::Generated => Ok(Vec::new()),
-            Source::Official => Ok(shop(&options)?.catalogue().findings().sentences()),
+            Source::Official => Ok(OPEN.enter(&options)?.catalogue().findings().sentences()),
         }
     }
 
@@ -248,8 +253,64 @@ impl ReferenceMaker for Buyers {
     fn make(&self, task: &Task, _seed: Seed) -> Box<dyn Reference> {
         // A task without a shop has no environment either; whoever builds that hears why.
         match Errand::of(task) {
-            Ok(errand) if self.told => Box::new(Told::new(&errand.shop, &errand.goal)),
+            Ok(Errand { shop, seeded, goal, options }) if self.told => {
+                Box::new(Told::new(shop, seeded, goal, options.show_attributes))
+            }
             _ => Box::new(Reader),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{action, shop::MOST_SEEDS};
+    use super::*;
+
+    fn settings(options: &Options) -> WebshopOptions {
+        options.read(PLACE).unwrap()
+    }
+
+    fn small(seed: u64) -> Options {
+        Options::default().with("products", 30).with("catalogue_seed", seed)
+    }
+
+    /// One catalogue and one index, however many shop there, when they come and what they are sent for.
+    #[test]
+    fn buyers_of_one_shop_share_it() {
+        let open = OpenShops(Mutex::default());
+        let first = open.enter(&settings(&small(1))).unwrap();
+        let other = small(1).with("split", "out-of-domain").with("observation", "text_rich").with("worker", 7);
+        assert!(Arc::ptr_eq(&open.enter(&settings(&other)).unwrap(), &first));
+        let second = std::thread::scope(|s| {
+            let threads = [(); 4].map(|()| s.spawn(|| open.enter(&settings(&small(2))).unwrap()));
+            threads.map(|t| t.join().unwrap())
+        });
+        assert!(second.iter().all(|shop| Arc::ptr_eq(shop, &second[0])), "also where many come at once");
+        assert!(!Arc::ptr_eq(&second[0], &first));
+    }
+
+    /// Nothing grows with the number of shops opened, seeds asked for or pages looked at.
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let open = OpenShops(Mutex::default());
+        for seed in 0..2 * MOST_OPEN as u64 {
+            open.enter(&settings(&small(seed))).unwrap();
+            assert!(open.0.lock().unwrap().len() <= MOST_OPEN);
+        }
+        let shop = open.enter(&settings(&small(0))).unwrap();
+        let table = shop.goals(GoalKind::Synthetic);
+        for seed in 0..3 * MOST_SEEDS as u32 {
+            table.seeded(shop.catalogue(), seed);
+            assert!(table.seeds_kept() <= MOST_SEEDS);
+        }
+        let seeded = table.seeded(shop.catalogue(), 0);
+        let mut visit = Session::new(Arc::new(table.goal(shop.catalogue(), &seeded.draws, 0)), false);
+        let product = shop.catalogue().product(0);
+        let (search, value) = (format!("search[<q> {}]", product.query), &product.options[0].values[0]);
+        for text in [search.as_str(), &format!("click[{}]", product.asin), &format!("click[{value}]")].repeat(500) {
+            assert!(visit.act(&shop, &seeded.draws, &action::read(text).unwrap()), "{text}");
+        }
+        assert_eq!((visit.visited.len(), visit.chosen.len()), (1, 1), "each once, however often it was clicked");
+        assert!(visit.results.len() <= super::super::MOST_RESULTS);
     }
 }

@@ -109,6 +109,23 @@ impl Index {
         self.tokens
     }
 
+    /// The different terms of a text: the numbers of those that occur in a document, in order, and how many there are in
+    /// all.
+    pub(super) fn distinct_terms(&self, text: &str) -> (Vec<u32>, usize) {
+        let terms = counted_terms(text);
+        let mut known: Vec<u32> = terms.iter().filter_map(|(term, _)| self.terms.get(term.as_str()).copied()).collect();
+        known.sort_unstable();
+        (known, terms.len())
+    }
+
+    /// How many bytes it takes; what the map of terms leaves free for growth is not counted.
+    pub fn bytes(&self) -> usize {
+        let entry = size_of::<(Box<str>, u32)>() + 1;
+        let terms: usize = self.terms.keys().map(|term| term.len() + entry).sum();
+        let numbers = self.starts.len() + self.documents.len() + self.id_ranks.len();
+        terms + numbers * size_of::<u32>() + self.frequencies.len() * size_of::<u16>() + self.lengths.len()
+    }
+
     /// The best `k` documents for a bag of words, best first.
     pub fn search(&self, query: &str, k: usize) -> Vec<Hit> {
         let mut scores = vec![0.0_f64; self.len()];
@@ -228,6 +245,8 @@ mod tests {
         assert_eq!(found("the", 10), [0; 0]);
         assert_eq!(found("", 10), [0; 0]);
         assert_eq!((index.tokens(), index.terms(), index.len()), (14, 9, 5));
+        // 13 postings, 10 starts, 5 ranks, 5 lengths and 9 terms of 36 letters.
+        assert_eq!(index.bytes(), 13 * 6 + 10 * 4 + 5 * 4 + 5 + 9 * 25 + 36);
     }
 
     #[test]

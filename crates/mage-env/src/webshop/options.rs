@@ -103,7 +103,7 @@ impl WebshopOptions {
             Error::invalid(
                 "option data",
                 "the official catalogue needs the folder of its files: set data=DIR, or MAGE_DATA to the folder above \
-                 `webshop`; catalogue=generated needs no files",
+                 `webshop`, or put them into data/webshop; catalogue=generated needs no files",
             )
         })?;
         let read = ReadOptions { limit: self.products, skip_duplicates: self.duplicates == Duplicates::Skip };
@@ -121,10 +121,11 @@ impl ShopKey {
     }
 }
 
-/// The folder of the official files: the one named, else `$MAGE_DATA/webshop`.
+/// The folder of the official files: the one named, else `$MAGE_DATA/webshop`, else `data/webshop` where that exists.
 pub(super) fn data_folder(named: Option<&Path>) -> Option<PathBuf> {
     let from_environment = || std::env::var_os("MAGE_DATA").map(|d| Path::new(&d).join("webshop"));
-    named.map(Path::to_owned).or_else(from_environment)
+    let here = || Some(Path::new("data/webshop").to_owned()).filter(|folder| folder.is_dir());
+    named.map(Path::to_owned).or_else(from_environment).or_else(here)
 }
 
 /// What tools print about the settings.
@@ -136,7 +137,7 @@ pub(super) fn docs() -> Vec<OptionDoc> {
             "generated (default) | official",
             "products made up from a seed, or read from WebShop's files",
         ),
-        doc("data", "a folder ($MAGE_DATA/webshop)", "where WebShop's files are"),
+        doc("data", "a folder ($MAGE_DATA/webshop, data/webshop)", "where WebShop's files are"),
         doc("products", "a number (1000, or all)", "how many products"),
         doc("catalogue_seed", "a number (0)", "decides a generated catalogue"),
         doc("duplicates", "refuse (default) | skip", "what to do with a product whose id has occurred"),

@@ -110,12 +110,12 @@ impl<'a> Page<'a> {
         let Some(product) = session.product_on_page(shop) else { return };
         self.head(goal);
         self.button("< Prev");
-        let address = session.item_address();
+        // The original looks for the quoted value anywhere in the page's address, where quotes are rare.
+        let address = Some(session.item_address()).filter(|address| address.contains('"'));
         for option in &product.options {
             self.plain(&*option.name);
             for value in &option.values {
-                // The original looks for the quoted value anywhere in the page's address.
-                let chosen = address.contains(&format!("\"{value}\""));
+                let chosen = address.as_ref().is_some_and(|address| address.contains(&format!("\"{value}\"")));
                 self.add(&**value, Kind::Value { chosen });
             }
         }
@@ -242,7 +242,9 @@ pub(super) fn clickables(shop: &Shop, session: &Session) -> Vec<String> {
         let options = session.product_on_page(shop).map_or(&[][..], |p| &p.options);
         names.extend(options.iter().flat_map(|o| &o.values).map(ToString::to_string));
     }
-    let mut seen = std::collections::HashSet::new();
-    names.retain(|n| seen.insert(n.clone()));
+    let mut seen = std::collections::HashSet::with_capacity(names.len());
+    let first: Vec<bool> = names.iter().map(|name| seen.insert(name.as_str())).collect();
+    let mut first = first.into_iter();
+    names.retain(|_| first.next().unwrap_or(true));
     names
 }

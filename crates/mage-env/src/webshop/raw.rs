@@ -176,7 +176,8 @@ fn read_price(text: Option<&str>) -> Result<Price, String> {
     let Some(text) = text.filter(|t| !t.is_empty()) else { return Ok(Price { low: 100.0, high: None }) };
     let mut amounts = text.split('$').skip(1).map(|amount| {
         let digits: String = amount.chars().filter(|c| c.is_ascii_digit() || *c == '.').collect();
-        digits.parse::<f64>().map_err(|_| format!("`{text}` holds no amount after a `$`"))
+        let amount = digits.parse().ok().filter(|amount: &f64| amount.is_finite());
+        amount.ok_or_else(|| format!("`{text}` holds no amount after a `$`"))
     });
     let low = amounts.next().ok_or_else(|| format!("`{text}` has no `$`"))??;
     let high = amounts.next().transpose()?;
@@ -246,6 +247,10 @@ mod tests {
         assert_eq!(tag("").unwrap(), "$100.0");
         assert_eq!(tag("$5").unwrap(), "$5.0");
         assert_eq!(tag("$1.99$2.50$3").unwrap(), "$1.99 to $2.5");
+        assert_eq!(tag("$1,299.99").unwrap(), "$1299.99");
+        assert_eq!(tag("$9.99 to $1,024.00").unwrap(), "$9.99 to $1024.0");
+        assert_eq!(read_price(None).unwrap().tag(), "$100.0");
+        assert!(tag(&format!("${}", "9".repeat(400))).unwrap_err().contains("no amount"));
         assert!(tag("5 dollars").unwrap_err().contains("no `$`"));
         assert!(tag("$abc").unwrap_err().contains("no amount"));
         assert!(tag("$1.2.3").unwrap_err().contains("no amount"));

@@ -101,10 +101,8 @@ fn catalogue_of(products: Vec<Product>, findings: Findings, place: &str) -> Resu
         };
         return Err(Error::invalid(place, problem));
     }
-    // Ids that differ in case only: clicks could not tell them apart.
-    Catalogue::new(products)
-        .map(|catalogue| catalogue.with_findings(findings))
-        .map_err(|(a, b)| Error::invalid(place, format!("products {a} and {b} have the same id but for upper case")))
+    let same = |(a, b)| Error::invalid(place, format!("products {a} and {b} have the same id"));
+    Ok(Catalogue::new(products).map_err(same)?.with_findings(findings))
 }
 
 fn open(path: &Path) -> Result<BufReader<File>> {
@@ -204,19 +202,22 @@ impl<F: FnMut(&mut Product)> ProductList<F> {
         if raw.asin.is_empty() {
             return Err("field `asin`: it is empty".to_owned());
         }
-        if let Some(first) = self.seen.get(&raw.asin) {
+        // Clicks arrive in lower case, so they could not tell two ids apart that differ in case only.
+        let id = raw.asin.to_lowercase().into_boxed_str();
+        if let Some(first) = self.seen.get(&id) {
             return match self.options.skip_duplicates {
                 true => {
                     self.findings.duplicates += 1;
                     Ok(())
                 }
                 false => Err(format!(
-                    "field `asin`: {} is the id of product {first} already; set duplicates=skip to keep the first of them",
+                    "field `asin`: {} is the id of product {first} already, upper and lower case being the same; set \
+                     duplicates=skip to keep the first of them",
                     raw.asin
                 )),
             };
         }
-        self.seen.insert(raw.asin.clone(), at);
+        self.seen.insert(id, at);
         self.findings.without_price += u64::from(!raw.has_price());
         let mut product = raw.into_product()?;
         (self.finish)(&mut product);
@@ -326,6 +327,11 @@ mod tests {
         assert!(price.contains("product 1: field `pricing`: `cheap` has no `$`"), "{price}");
         let twice = problem(&format!("[{GOOD}, {GOOD}]"));
         assert!(twice.contains("product 1: field `asin`: B01 is the id of product 0 already"), "{twice}");
+        let twice = problem(&format!("[{GOOD}, {}]", GOOD.replace("B01", "b01")));
+        assert!(
+            twice.contains("product 1: field `asin`: b01 is the id of product 0 already, upper and lower case"),
+            "{twice}"
+        );
         assert!(problem("[]").contains("the catalogue is empty"));
         assert!(problem(&format!("[{GOOD}, ")).contains("products: product 1"));
         assert!(problem(&format!("[{GOOD}")).contains("product 1"));
@@ -345,7 +351,8 @@ mod tests {
         let said = catalogue.findings().sentences();
         assert_eq!(said[0], "2 entries of the product list without a price: each costs $100, as in the original");
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join(PRODUCTS[0]), format!("[{GOOD}, {GOOD}, {GOOD}]")).unwrap();
+        std::fs::write(dir.path().join(PRODUCTS[0]), format!("[{GOOD}, {GOOD}, {}]", GOOD.replace("B01", "b01")))
+            .unwrap();
         std::fs::write(dir.path().join(ATTRIBUTES[0]), "{}").unwrap();
         let files = OfficialFiles::in_folder(dir.path()).unwrap();
         let read = files.read(ReadOptions { limit: None, skip_duplicates: true }).unwrap();

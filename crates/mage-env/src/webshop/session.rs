@@ -2,7 +2,6 @@
 
 use super::{
     action::Action,
-    analysis::counted_terms,
     catalogue::Product,
     goals::{Draws, Goal},
     page::PRODUCTS_PER_PAGE,
@@ -10,10 +9,7 @@ use super::{
     score::{Score, score},
     shop::Shop,
 };
-use std::{
-    collections::HashSet,
-    sync::{Arc, OnceLock},
-};
+use std::sync::{Arc, OnceLock};
 
 /// The pages of the shop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +53,19 @@ pub(super) struct Session {
     pub(super) chosen: Vec<(Box<str>, Box<str>)>,
     pub(super) bought: Option<Score>,
     pub(super) show_attributes: bool,
-    /// The terms of the goal, found when first asked for.
-    wanted: OnceLock<HashSet<String>>,
+    /// The terms of the goal, found when first asked for, once for all visits with it.
+    wanted: Arc<OnceLock<Wanted>>,
+    /// Which option values of the product looked at the goal names, found when first asked for.
+    named: OnceLock<Vec<bool>>,
+}
+
+/// The different terms of a goal.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    /// Those that the shop's index knows, in order.
+    pub(super) terms: Vec<u32>,
+    /// How many there are in all.
+    pub(super) count: usize,
 }
 
 impl Session {
@@ -75,17 +82,34 @@ impl Session {
             chosen: Vec::new(),
             bought: None,
             show_attributes,
-            wanted: OnceLock::new(),
+            wanted: Arc::default(),
+            named: OnceLock::new(),
         }
     }
 
+    /// Another visit with the same goal.
+    pub(super) fn afresh(&self) -> Self {
+        Session { wanted: Arc::clone(&self.wanted), ..Session::new(Arc::clone(&self.goal), self.show_attributes) }
+    }
+
     /// The different terms of the goal, without its price limit.
-    pub(super) fn wanted(&self) -> &HashSet<String> {
+    pub(super) fn wanted(&self, shop: &Shop) -> &Wanted {
         self.wanted.get_or_init(|| {
             let text = &self.goal.text;
             let price = text.rfind(", and price lower than ").unwrap_or(text.len());
-            counted_terms(&text[..price]).into_iter().map(|(term, _)| term).collect()
+            let (terms, count) = shop.index().distinct_terms(&text[..price]);
+            Wanted { terms, count }
         })
+    }
+
+    /// Whether the goal names each option value of the product looked at, option by option; `find` finds out, once.
+    pub(super) fn named(&self, find: impl FnOnce() -> Vec<bool>) -> &[bool] {
+        self.named.get_or_init(find)
+    }
+
+    fn look_at(&mut self, product: Option<u32>) {
+        self.product = product;
+        self.named = OnceLock::new();
     }
 
     /// Where the buyer is.
@@ -125,7 +149,7 @@ impl Session {
         }
         match name {
             "buy now" => self.buy(shop, draws),
-            "back to search" => *self = Session::new(Arc::clone(&self.goal), self.show_attributes),
+            "back to search" => *self = self.afresh(),
             "next >" if self.seems_on() == Place::Results => self.open_results(self.page_number + 1),
             "< prev" => match self.seems_on() {
                 Place::Results => self.open_results(self.page_number - 1),
@@ -163,7 +187,7 @@ impl Session {
     fn open_or_choose(&mut self, shop: &Shop, name: &str) {
         if self.place == Place::Results {
             if let Some(product) = self.linked(shop, name) {
-                self.product = Some(product);
+                self.look_at(Some(product));
                 if !self.visited.contains(&product) {
                     self.visited.push(product);
                 }
@@ -181,7 +205,7 @@ impl Session {
     fn open_results(&mut self, page: i64) {
         self.place = Place::Results;
         self.page_number = page;
-        self.product = None;
+        self.look_at(None);
         self.chosen.clear();
     }
 

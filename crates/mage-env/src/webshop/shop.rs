@@ -3,7 +3,6 @@
 //! The catalogue, its search index and its goals: made once, then only read, by any number of visits at a time.
 
 use super::{
-    analysis::counted_terms,
     catalogue::{Catalogue, Product},
     goals::{Draws, Goal, GoalId, GoalKind, goal, goal_ids, shuffled, weights},
     index::Index,
@@ -24,8 +23,8 @@ pub struct Shop {
     index: Index,
     synthetic: GoalTable,
     human: GoalTable,
-    /// The terms of each product's title, found when first asked for.
-    titles: Vec<OnceLock<Vec<String>>>,
+    /// The terms of each product's title, by the index's numbers; found when first asked for.
+    titles: Vec<OnceLock<Vec<u32>>>,
 }
 
 impl Shop {
@@ -48,9 +47,9 @@ impl Shop {
         &self.index
     }
 
-    /// The different terms of a product's title.
-    pub(super) fn title_terms(&self, product: u32) -> &[String] {
-        let find = || counted_terms(&self.catalogue.product(product).title).into_iter().map(|(term, _)| term).collect();
+    /// The different terms of a product's title, by the index's numbers, in order.
+    pub(super) fn title_terms(&self, product: u32) -> &[u32] {
+        let find = || self.index.distinct_terms(&self.catalogue.product(product).title).0;
         self.titles[product as usize].get_or_init(find)
     }
 
@@ -100,7 +99,7 @@ pub(super) struct GoalTable {
 }
 
 /// So many seeds are remembered: more than the released code has workers.
-const MOST_SEEDS: usize = 256;
+pub(super) const MOST_SEEDS: usize = 256;
 
 /// What one seed of the original decides.
 pub(super) struct Seeded {
@@ -129,6 +128,12 @@ impl GoalTable {
             let draws = Draws::new(catalogue, &self.ids, self.kind, seed);
             Arc::new(Seeded { draws, order: shuffled(self.ids.len(), seed) })
         }))
+    }
+
+    /// For how many seeds prices, limits and order are at hand.
+    #[cfg(test)]
+    pub(super) fn seeds_kept(&self) -> usize {
+        self.seeds.lock().unwrap().len()
     }
 
     /// One goal, by its number in the catalogue's order.

@@ -26,17 +26,24 @@ impl Evaluation {
         agent.runtime.block_on(async {
             let mut todo = missing.iter().copied();
             let mut all = JoinSet::new();
-            loop {
+            let mut fill = |all: &mut JoinSet<_>| {
                 while all.len() < in_flight
                     && let Some(index) = todo.next()
                 {
                     let (evaluation, agent) = (Arc::clone(self), agent.clone());
                     all.spawn(async move { evaluation.play_with(&agent, index).await });
                 }
+            };
+            loop {
+                fill(&mut all);
                 let Some(first) = all.join_next().await else { return Ok(()) };
-                let mut finished = Vec::new();
+                let mut finished: Vec<EpisodeRecord> = Vec::new();
                 for joined in std::iter::once(first).chain(std::iter::from_fn(|| all.try_join_next())) {
                     finished.push(joined.map_err(|e| Error::Stopped(format!("a meta-episode was lost: {e}")))??);
+                }
+                // No seat stays empty while the disk is waited for, unless there may be reason to stop.
+                if finished.iter().all(|r| r.error.is_none()) {
+                    fill(&mut all);
                 }
                 keep(&finished)?;
                 for record in &finished {

@@ -189,7 +189,10 @@ impl Evaluation {
         let mut meta = self.meta_episode(index)?;
         loop {
             match meta.advance()? {
-                Next::Call(call) => meta.answer(call.id, Ok(player.answer(&call)?))?,
+                Next::Call(call) => {
+                    let answer = player.answer(&call, &meta)?;
+                    meta.answer(call.id, Ok(answer))?;
+                }
                 Next::Done(record) => return Ok(EpisodeRecord { key, ..*record }),
             }
         }

@@ -99,8 +99,7 @@ fn replaces(under: &Table, over: &Table) -> bool {
 pub fn differences(one: &Recipe, other: &Recipe) -> Vec<(String, String, String)> {
     let flat = |recipe: &Recipe| {
         let mut out = std::collections::BTreeMap::new();
-        let value = Value::try_from(recipe).expect("recipes are plain data");
-        flatten("", &value, &mut out);
+        flatten("", &explain::values(recipe), &mut out);
         out
     };
     let (one, other) = (flat(one), flat(other));
@@ -193,6 +192,8 @@ mod tests {
         assert!(err("optim.minibatches=1000").contains("1000 parts"));
         assert!(err("play.form=full").contains("model.path"));
         assert!(err("warmstart.uniform=1.5").contains("warmstart.uniform"));
+        let e = err("engine.threads=100000");
+        assert!(e.contains("engine.threads") && e.contains("more than 1024"), "{e}");
         assert!(err("optim.learning_rate=nan").contains("learning_rate"));
         assert!(err("method.credit.gamma_traj=2").contains("gamma_traj"));
     }

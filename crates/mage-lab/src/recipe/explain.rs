@@ -101,7 +101,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
 
 /// Every key that begins with `prefix` (all with an empty one), or what is near if there is none.
 pub fn explain(prefix: &str) -> Result<Vec<Field>> {
-    let defaults = Value::try_from(Recipe::default()).expect("recipes are plain data");
+    let defaults = values(&Recipe::default());
     let inside =
         |key: &str| prefix.is_empty() || key == prefix || key.strip_prefix(prefix).is_some_and(|r| r.starts_with('.'));
     let found: Vec<Field> = fields()
@@ -122,6 +122,22 @@ fn one_line(value: &Value) -> String {
             format!("{{ {} }}", inner.join(", "))
         }
         other => other.to_string(),
+    }
+}
+
+/// A recipe's values as people write them: 0.2, and not the nearest 32-bit number's nearest 64-bit one.
+pub(super) fn values(recipe: &Recipe) -> Value {
+    let mut value = Value::try_from(recipe).expect("recipes are plain data");
+    shorten(&mut value);
+    value
+}
+
+fn shorten(value: &mut Value) {
+    match value {
+        Value::Float(x) if f64::from(*x as f32) == *x => *x = (*x as f32).to_string().parse().unwrap_or(*x),
+        Value::Table(table) => table.iter_mut().for_each(|(_, v)| shorten(v)),
+        Value::Array(list) => list.iter_mut().for_each(shorten),
+        _ => {}
     }
 }
 

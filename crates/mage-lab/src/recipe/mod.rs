@@ -5,6 +5,7 @@
 //! does.
 
 mod builtin;
+mod check;
 mod compose;
 mod explain;
 mod section;
@@ -18,9 +19,8 @@ pub use sections::{
     Watch, World,
 };
 
-use crate::{Error, Result};
 use mage_core::{Method, Penalty, Rewards, Settings, prompt::Size};
-use mage_engine::{Decay, EntropyTerm, KlTerm, Loss, Objective, OptimStep, Schedule, TokenClass};
+use mage_engine::{Decay, EntropyTerm, KlTerm, Loss, Objective, OptimStep, SamplingParams, Schedule, TokenClass};
 use mage_env::Schema;
 use serde::{Deserialize, Serialize};
 
@@ -73,57 +73,6 @@ impl Recipe {
         toml::to_string(self).expect("recipes are plain data")
     }
 
-    /// Refuses what cannot work, naming the key.
-    pub fn check(&self) -> Result<()> {
-        let wrong = |key: &str, problem: String| Err(Error::Recipe { place: key.to_owned(), problem });
-        let at_least_one = [
-            ("play.episodes", u64::from(self.play.episodes)),
-            ("rollout.groups", self.rollout.groups as u64),
-            ("rollout.members", self.rollout.members as u64),
-            ("optim.minibatches", self.optim.minibatches as u64),
-            ("optim.epochs", u64::from(self.optim.epochs)),
-            ("eval.episodes", u64::from(self.eval.episodes)),
-            ("eval.tasks", self.eval.tasks as u64),
-            ("eval.final_tasks", self.eval.final_tasks as u64),
-            ("checkpoint.every", self.checkpoint.every),
-            ("checkpoint.keep", self.checkpoint.keep as u64),
-        ];
-        if let Some((key, _)) = at_least_one.into_iter().find(|(_, v)| *v == 0) {
-            return wrong(key, "0 would be none; give at least 1".to_owned());
-        }
-        let shares = [
-            ("warmstart.uniform", self.warmstart.uniform),
-            ("warmstart.floor", f64::from(self.warmstart.floor)),
-            ("optim.floor", f64::from(self.optim.floor)),
-            ("records.share", self.records.share),
-        ];
-        if let Some((key, v)) = shares.into_iter().find(|(_, v)| !(0.0..=1.0).contains(v)) {
-            return wrong(key, format!("{v} is not a share: give a number from 0 to 1"));
-        }
-        if self.optim.minibatches > self.rollout.groups * self.rollout.members {
-            return wrong(
-                "optim.minibatches",
-                format!(
-                    "{} parts of {} meta-episodes",
-                    self.optim.minibatches,
-                    self.rollout.groups * self.rollout.members
-                ),
-            );
-        }
-        if self.warmstart.steps > 0 && self.warmstart.meta_episodes == 0 {
-            return wrong("warmstart.meta_episodes", "0 would be none; give at least 1, or no steps".to_owned());
-        }
-        if self.play.form == Size::Full && self.model.path.is_empty() {
-            return wrong("model.path", "full prompts need a model that reads; give a checkpoint's folder".to_owned());
-        }
-        self.method.validate()?;
-        self.penalty.validate()?;
-        self.reward.rule(&self.env.name)?;
-        self.loss(0).check()?;
-        self.optim_step(0).check()?;
-        Ok(())
-    }
-
     /// How meta-episodes are played in training.
     pub fn settings(&self, schema: &Schema) -> Settings {
         self.settings_for(schema, self.play.episodes)
@@ -132,6 +81,35 @@ impl Recipe {
     /// How meta-episodes are played on the panel.
     pub fn eval_settings(&self, schema: &Schema) -> Settings {
         self.settings_for(schema, self.eval.episodes)
+    }
+
+    /// How answers are drawn in training.
+    pub fn sampling(&self) -> SamplingParams {
+        let r = &self.rollout;
+        SamplingParams { temperature: r.temperature, top_p: r.top_p, top_k: r.top_k, ..SamplingParams::default() }
+    }
+
+    /// How answers are drawn on the panel.
+    pub fn eval_sampling(&self) -> SamplingParams {
+        let e = &self.eval;
+        match e.greedy {
+            true => SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+            false => SamplingParams {
+                temperature: e.temperature,
+                top_p: e.top_p,
+                top_k: e.top_k,
+                ..SamplingParams::default()
+            },
+        }
+    }
+
+    /// How many places of a game the panel sums over instead of playing once. Answers that filters or a temperature between
+    /// the policy's own and none change token by token are played.
+    pub fn exact_places(&self) -> usize {
+        let drawn = self.eval_sampling();
+        let unfiltered = drawn.top_p == 1.0 && drawn.top_k == 0;
+        let enumerable = drawn.temperature == 0.0 || (drawn.temperature == 1.0 && unfiltered);
+        if enumerable { self.eval.exact_places } else { 0 }
     }
 
     fn settings_for(&self, schema: &Schema, episodes: u32) -> Settings {

@@ -181,8 +181,14 @@ section! {
         episodes: u32 = 3,
         /// The part of the population on the panel.
         split: String = "in-domain".to_owned(),
-        /// Take the most likely answer instead of sampling.
+        /// Take the most likely answer instead of sampling; the three keys below then count for nothing.
         greedy: bool = false,
+        /// Divides the logits; 1 samples from the policy itself, 0 is greedy.
+        temperature: f32 = 1.0,
+        /// Keep the most likely tokens that together have this much probability; 1 keeps all.
+        top_p: f32 = 1.0,
+        /// Keep only this many most likely tokens; 0 keeps all.
+        top_k: u32 = 0,
         /// Sum over all that can happen in an episode instead of playing it once, where the game has at most so many
         /// places; 0 never.
         exact_places: usize = 400,
@@ -233,7 +239,7 @@ section! {
     Watch {
         /// Warn when the mean entropy of actions falls below this before half time.
         entropy: f64 = 0.03,
-        /// Warn when the divergence of reflections from the reference is above this.
+        /// Warn when the divergence of actions or of reflections from the reference is above this.
         kl: f64 = 0.5,
         /// Warn when more than this share of actions is invalid.
         invalid: f64 = 0.2,

@@ -19,6 +19,10 @@ pub enum Event {
         from: u64,
         /// Updates in all.
         updates: u64,
+        /// The best score without memory, by episode, where it can be worked out.
+        memoryless: Option<Vec<f64>>,
+        /// The best learner's.
+        best_learner: Option<Vec<f64>>,
     },
     /// A step of the warm start.
     Warmstart {
@@ -40,6 +44,8 @@ pub enum Event {
     Judged {
         /// After this many updates.
         update: u64,
+        /// Whether the policy had its memory.
+        memory: bool,
         /// What came of it.
         judgement: Judgement,
     },
@@ -81,6 +87,8 @@ pub struct Outcome {
     pub blanked: Option<Judgement>,
     /// The exact ceilings, where they can be computed.
     pub ceilings: Option<OracleReport>,
+    /// After which update the weights did best on the panel, and how well.
+    pub best: Option<(u64, f64)>,
     /// Seconds this process took.
     pub seconds: f64,
 }

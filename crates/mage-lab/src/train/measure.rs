@@ -1,9 +1,13 @@
 //! What is written down about an update?
 
 use super::Training;
-use crate::{judge::Judgement, recipe::REFLECT, watch::Signs};
+use crate::{
+    judge::Judgement,
+    recipe::{PLAY, REFLECT},
+    watch::Signs,
+};
 use mage_core::{EpisodeRecord, Purpose};
-use mage_engine::{LossReport, StepReport};
+use mage_engine::{LossReport, StepReport, TokenClass};
 use std::collections::BTreeMap;
 
 /// What an update's optimiser steps reported.
@@ -21,7 +25,8 @@ impl Learned {
         self.learning_rate = learning_rate;
     }
 
-    fn put(&self, put: &mut impl FnMut(String, f64)) {
+    /// `charged` are the kinds of tokens that have a reference: of others no divergence is known.
+    fn put(&self, charged: &[(&str, TokenClass)], put: &mut impl FnMut(String, f64)) {
         let n = self.reports.len().max(1) as f64;
         let mean = |of: &dyn Fn(&LossReport) -> f64| self.reports.iter().map(of).sum::<f64>() / n;
         put("loss".into(), mean(&|r| r.loss));
@@ -29,8 +34,11 @@ impl Learned {
         put("ratio/max".into(), self.reports.iter().map(|r| r.max_ratio).fold(0.0, f64::max));
         put("mismatch_kl/mean".into(), mean(&|r| r.mismatch_kl));
         put("tokens/trained".into(), self.reports.iter().map(|r| r.tokens as f64).sum());
-        if self.reports.iter().any(|r| r.kl.contains_key(&REFLECT)) {
-            put("kl/reflect".into(), mean(&|r| r.kl.get(&REFLECT).copied().unwrap_or(0.0)));
+        for (name, class) in charged {
+            let known: Vec<f64> = self.reports.iter().filter_map(|r| r.kl.get(class).copied()).collect();
+            if !known.is_empty() {
+                put(format!("kl/{name}"), known.iter().sum::<f64>() / known.len() as f64);
+            }
         }
         let steps = self.steps.len().max(1) as f64;
         put("optim/grad_norm".into(), self.steps.iter().map(|s| s.grad_norm).sum::<f64>() / steps);
@@ -55,6 +63,7 @@ impl Training {
         let good: Vec<&EpisodeRecord> = records.iter().filter(|r| r.error.is_none()).collect();
         put("update".into(), self.progress.update as f64);
         put("episodes".into(), self.progress.episodes as f64);
+        put("played".into(), records.iter().map(|r| r.episodes.len()).sum::<usize>() as f64);
         put("errors".into(), (records.len() - good.len()) as f64);
         for n in 0..self.parts.settings.episodes as usize {
             let episodes: Vec<_> = good.iter().filter_map(|r| r.episodes.get(n)).collect();
@@ -84,7 +93,10 @@ impl Training {
             let (right, all) = counted.into_iter().fold((0, 0), |(r, a), (x, y)| (r + x, a + y));
             put("factual".into(), f64::from(right) / f64::from(all.max(1)));
         }
-        learned.put(&mut put);
+        let loss = &self.recipe.loss;
+        let classes = [("play", PLAY, loss.kl_play), ("reflect", REFLECT, loss.kl_reflect)];
+        let charged: Vec<_> = classes.iter().filter(|(_, _, cost)| *cost > 0.0).map(|(n, c, _)| (*n, *c)).collect();
+        learned.put(&charged, &mut put);
         m
     }
 
@@ -93,7 +105,8 @@ impl Training {
         Signs {
             done: self.progress.update as f64 / self.recipe.optim.updates.max(1) as f64,
             entropy: at("entropy").unwrap_or(1.0),
-            kl: at("kl/reflect").unwrap_or(0.0),
+            kl_play: at("kl/play").unwrap_or(0.0),
+            kl_reflect: at("kl/reflect").unwrap_or(0.0),
             invalid: at("invalid_action").unwrap_or(0.0),
             factual: at("factual"),
             skipped: at("optim/skipped").unwrap_or(0.0) > 0.0,

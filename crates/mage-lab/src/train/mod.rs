@@ -50,6 +50,8 @@ pub struct Setting {
     pub prompts: Arc<PromptSet>,
     /// Whom they meet.
     pub population: Population,
+    /// The commit this program was built from, where known; a run keeps it.
+    pub commit: Option<String>,
 }
 
 /// A training run.
@@ -69,6 +71,17 @@ pub struct Training {
     ahead: Option<Gathered>,
 }
 
+/// What was wrong, where not one meta-episode could be played: then there is nothing to learn from, and nothing will be.
+fn nothing_played(records: &[EpisodeRecord]) -> Option<&str> {
+    let first = records.first()?.error.as_deref()?;
+    records.iter().all(|r| r.error.is_some()).then_some(first)
+}
+
+/// What the best could reach on the panel, where that can be worked out.
+fn ceilings(recipe: &Recipe, setting: &Setting) -> Result<Option<OracleReport>> {
+    Ok(setting.factory.oracles(&setting.population, &recipe.eval.split, recipe.eval.episodes)?)
+}
+
 /// A batch of meta-episodes and what it took.
 type Gathered = (Vec<EpisodeRecord>, RolloutTiming);
 
@@ -79,8 +92,9 @@ impl Training {
         let schema = setting.factory.schema();
         // Whatever is wrong with the recipe shows before anything is written.
         let parts = Parts::new(&recipe, &setting, &schema)?;
+        let ceilings = ceilings(&recipe, &setting)?;
         let run = RunDir::create(dir, &recipe, &setting.population)?;
-        Self::assemble(recipe, setting, schema, parts, run, Progress::default(), stop)
+        Self::assemble(recipe, setting, parts, ceilings, run, Progress::default(), stop)
     }
 
     /// Continues a run where its newest whole checkpoint is. A recipe that differs from the run's is refused unless
@@ -115,6 +129,7 @@ impl Training {
         }
         let schema = setting.factory.schema();
         let mut parts = Parts::new(&recipe, &setting, &schema)?;
+        let ceilings = ceilings(&recipe, &setting)?;
         let found = run.rewind(|text| each(Event::Warning { text }))?;
         let progress = match found {
             None => Progress::default(),
@@ -127,14 +142,14 @@ impl Training {
         if !changed.is_empty() {
             run.replace_recipe(&recipe, &setting.population)?;
         }
-        Self::assemble(recipe, setting, schema, parts, run, progress, stop)
+        Self::assemble(recipe, setting, parts, ceilings, run, progress, stop)
     }
 
     fn assemble(
         recipe: Recipe,
         setting: Setting,
-        schema: Schema,
         parts: Parts,
+        ceilings: Option<OracleReport>,
         run: RunDir,
         progress: Progress,
         stop: Arc<AtomicU8>,
@@ -143,18 +158,18 @@ impl Training {
         let threads = runtime.metrics().num_workers();
         run.about(&About {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            commit: option_env!("MAGE_COMMIT").map(str::to_owned),
+            commit: setting.commit.clone(),
             seed: recipe.seed,
             engine: parts.engines.trainer.caps().engine.clone(),
+            device: parts.engines.device.clone(),
             threads,
             platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             parameters: parts.engines.parameters,
         })?;
-        let ceilings = setting.factory.oracles(&setting.population, &recipe.eval.split, recipe.eval.episodes)?;
         Ok(Training {
             recipe,
+            schema: setting.factory.schema(),
             setting,
-            schema,
             run,
             parts,
             runtime,
@@ -185,6 +200,8 @@ impl Training {
                 parameters: self.parts.engines.parameters,
                 from: self.progress.update,
                 updates: self.recipe.optim.updates,
+                memoryless: self.ceilings.as_ref().map(|c| c.mean.memoryless.clone()),
+                best_learner: self.ceilings.as_ref().map(|c| c.mean.sum.by_episode.clone()),
             },
             each,
         );
@@ -192,7 +209,9 @@ impl Training {
             if !self.warm_up(each)? {
                 return Ok(self.outcome(started, None, None));
             }
-            let before = self.judge(self.recipe.eval.final_tasks, true, each)?;
+            let Some(before) = self.judge_unless_stopped(true, each)? else {
+                return Ok(self.outcome(started, None, None));
+            };
             self.note_best(&before);
             self.progress.before = Some(before);
             self.save(each)?;
@@ -207,8 +226,15 @@ impl Training {
             }
             self.update(each)?;
         }
-        let after = self.judge(self.recipe.eval.final_tasks, true, each)?;
-        let blanked = self.judge(self.recipe.eval.final_tasks, false, each)?;
+        // Everything is saved: whoever resumes comes here at once.
+        let Some(after) = self.judge_unless_stopped(true, each)? else {
+            return Ok(self.outcome(started, None, None));
+        };
+        let Some(blanked) = self.judge_unless_stopped(false, each)? else {
+            return Ok(self.outcome(started, None, None));
+        };
+        self.note_best(&after);
+        self.write_best()?;
         let outcome = self.outcome(started, Some(after), Some(blanked));
         self.run.result(&outcome)?;
         Ok(outcome)
@@ -223,6 +249,7 @@ impl Training {
             after,
             blanked,
             ceilings: self.ceilings.clone(),
+            best: self.progress.best,
             seconds: started.elapsed().as_secs_f64(),
         }
     }
@@ -251,33 +278,46 @@ impl Training {
         self.parts.rollout(&self.setting, Arc::clone(settings), params, label, self.recipe.rollout.refills)
     }
 
-    /// Plays the panel, with or without memory.
-    fn judge(&mut self, tasks: usize, memory: bool, each: &mut dyn FnMut(Event)) -> Result<Judgement> {
+    /// Plays the large panel, with or without memory; `None` when somebody asked to stop.
+    fn judge_unless_stopped(&mut self, memory: bool, each: &mut dyn FnMut(Event)) -> Result<Option<Judgement>> {
+        let stop = Arc::clone(&self.stop);
+        self.judge(self.recipe.eval.final_tasks, memory, &|| stop.load(Ordering::Relaxed) > 0, each)
+    }
+
+    /// Plays a panel, with or without memory; `None` when `stop` says so before the end.
+    fn judge(
+        &mut self,
+        tasks: usize,
+        memory: bool,
+        stop: &dyn Fn() -> bool,
+        each: &mut dyn FnMut(Event),
+    ) -> Result<Option<Judgement>> {
         let turns = self.setting.factory.max_turns(&self.setting.population, &self.recipe.eval.split)?;
         let mut settings = self.recipe.eval_settings(&Schema { max_turns: turns, ..self.schema.clone() });
         if !memory {
             settings.memory = MemoryMode::None;
         }
-        let temperature = if self.recipe.eval.greedy { 0.0 } else { self.recipe.rollout.temperature };
         let seed = Seed::new(self.recipe.seed).child("evaluation");
         let panel = Panel::new(&self.setting.population, &self.recipe.eval.split, self.schema.seats, tasks, seed)?;
         let judge = Judge {
-            rollout: self.rollout(&Arc::new(settings), SamplingParams { temperature, ..SamplingParams::default() }),
+            rollout: self.rollout(&Arc::new(settings), self.recipe.eval_sampling()),
             panel,
-            exact_places: self.recipe.eval.exact_places,
+            exact_places: self.recipe.exact_places(),
             seed,
         };
         let (mut done, mut told) = (0, Instant::now());
-        let (judgement, _) = judge.run(&self.runtime, || {
+        let judged = judge.run(&self.runtime, stop, || {
             done += 1;
             if told.elapsed() > Duration::from_millis(200) {
                 told = Instant::now();
                 each(Event::Judging { done, of: tasks });
             }
         })?;
-        let update = self.progress.update;
-        self.tell(Event::Judged { update, judgement: judgement.clone() }, each);
-        Ok(judgement)
+        if let Some(judgement) = &judged {
+            let update = self.progress.update;
+            self.tell(Event::Judged { update, memory, judgement: judgement.clone() }, each);
+        }
+        Ok(judged)
     }
 
     /// Whether this is the best so far.
@@ -290,10 +330,15 @@ impl Training {
         better
     }
 
+    fn write_best(&self) -> Result<()> {
+        self.progress.best.map_or(Ok(()), |(update, score)| self.run.best(update, score))
+    }
+
     fn save(&mut self, each: &mut dyn FnMut(Event)) -> Result<()> {
         let trainer = &self.parts.engines.trainer;
         self.run.checkpoint(&self.progress, |dir| Ok(trainer.save(dir)?))?;
         self.run.prune(self.recipe.checkpoint.keep, self.progress.best.map(|(update, _)| update))?;
+        self.write_best()?;
         let update = self.progress.update;
         self.tell(Event::Saved { update }, each);
         Ok(())
@@ -321,10 +366,7 @@ impl Training {
 
     /// The batch of an update, ready to be gathered on any thread.
     fn gathering(&self, update: u64) -> Result<impl FnOnce(&mut dyn FnMut(String)) -> Result<Gathered> + Send + use<>> {
-        let r = &self.recipe.rollout;
-        let params =
-            SamplingParams { temperature: r.temperature, top_p: r.top_p, top_k: r.top_k, ..SamplingParams::default() };
-        let (rollout, jobs) = (self.rollout(&self.parts.settings, params), self.jobs(update)?);
+        let (rollout, jobs) = (self.rollout(&self.parts.settings, self.recipe.sampling()), self.jobs(update)?);
         let runtime = Arc::clone(&self.runtime);
         let patience = Duration::try_from_secs_f64(self.recipe.watch.patience).unwrap_or(Duration::MAX);
         Ok(move |waiting: &mut dyn FnMut(String)| rollout.run(&runtime, &jobs, patience, waiting))
@@ -337,6 +379,9 @@ impl Training {
             Some(batch) => batch,
             None => self.gathering(update)?(&mut |text| self.tell(Event::Warning { text }, each))?,
         };
+        if let Some(problem) = nothing_played(&records) {
+            return Err(Error::Stopped(format!("no meta-episode of update {} could be played: {problem}", update + 1)));
+        }
         let members = self.recipe.rollout.members;
         let lessons = lessons(&records, members, &self.recipe)?;
         let loss = self.recipe.loss(update);
@@ -370,8 +415,7 @@ impl Training {
         let due = |every: u64| every > 0 && self.progress.update.is_multiple_of(every);
         let evaluate = due(self.recipe.eval.every) && !last;
         let mut checkpoint = due(self.recipe.checkpoint.every) || last;
-        if evaluate {
-            let judgement = self.judge(self.recipe.eval.tasks, true, each)?;
+        if evaluate && let Some(judgement) = self.judge(self.recipe.eval.tasks, true, &|| false, each)? {
             // The best is kept, so it must be there; a batch gathered ahead forbids a checkpoint here.
             if checkpoint || self.ahead.is_none() {
                 checkpoint |= self.note_best(&judgement);

@@ -7,6 +7,7 @@ use crate::{
     recipe::Recipe,
     rollout::Rollout,
     speech::Speech,
+    talk::Talk,
     warmstart::School,
 };
 use mage_core::Settings;
@@ -28,6 +29,9 @@ pub fn runtime(threads: usize) -> Result<Runtime> {
     let started = builder.worker_threads(threads).thread_name("rollout").enable_all().build();
     started.map_err(|e| Error::Stopped(format!("starting threads: {e}")))
 }
+
+/// Meta-episodes that are played to see whether the model can take them in.
+const SURVEYED: usize = 4;
 
 /// What is made before a run directory is touched.
 pub(crate) struct Parts {
@@ -86,6 +90,9 @@ impl Parts {
         let engines = engine::start(recipe, schema)?;
         engines.trainer.caps().check(&recipe.loss(0))?;
         let speech = Arc::new(Speech::new(Arc::clone(&engines.renderer), recipe.play.form, recipe.play.thinking)?);
+        if let Some(talk) = Talk::survey(recipe, setting, (*settings).clone(), &speech, SURVEYED)? {
+            talk.fits(recipe, engines.context)?;
+        }
         let school = School::new(
             recipe,
             Arc::clone(&setting.factory),

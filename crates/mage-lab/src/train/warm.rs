@@ -17,14 +17,18 @@ pub fn warm_start(
         let problem = "it is there already; give a folder that is not".to_owned();
         return Err(Error::Run { path: out.to_owned(), problem });
     }
+    recipe.check()?;
     let mut parts = Parts::new(recipe, setting, &setting.factory.schema())?;
-    if !parts.warm_up(recipe, recipe.warmstart.steps, stop, each)? {
-        return Ok(false);
-    }
     let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
     let name = out.file_name().unwrap_or_default().to_string_lossy();
     let unfinished = folder.join(format!(".{name}.{}", std::process::id()));
+    // A place that cannot be written to is found out before the work, not after it.
+    std::fs::create_dir_all(&unfinished).map_err(Error::io(&unfinished))?;
+    let taught = parts.warm_up(recipe, recipe.warmstart.steps, stop, each);
+    if !matches!(taught, Ok(true)) {
+        let _ = std::fs::remove_dir_all(&unfinished);
+        return taught;
+    }
     let saved = parts.engines.trainer.save(&unfinished).map_err(Error::from);
     let placed = saved.and_then(|()| std::fs::rename(&unfinished, out).map_err(Error::io(out)));
     if placed.is_err() {

@@ -44,13 +44,8 @@ impl NativeAdapter {
         let lora = Self::shape_of(dir)?;
         let layout = AdapterLayout::new(config, &lora);
         let says = "adapter_config.json and the model say";
+        check_safe(dir)?;
         let flat = checkpoint::read_tensors(&[dir.join(WEIGHTS)], &layout.tensors, &[], says)?;
-        for t in &layout.tensors {
-            if let Some(x) = flat[t.range.clone()].iter().find(|x| !x.is_finite()) {
-                let problem = format!("tensor `{}` holds {x}; go back to an earlier adapter", t.name);
-                return Err(Error::invalid(dir.display().to_string(), problem));
-            }
-        }
         Ok(NativeAdapter::from_parts(config, Arc::new(layout), flat, base))
     }
 
@@ -101,8 +96,22 @@ fn read_config(dir: &Path) -> Result<Value> {
     serde_json::from_str(&text).map_err(|e| Error::invalid(path.display().to_string(), e.to_string()))
 }
 
+/// Says what to do about a folder whose numbers are in a file that can run code.
+fn check_safe(dir: &Path) -> Result<()> {
+    let pickled = dir.join("adapter_model.bin");
+    if !dir.join(WEIGHTS).exists() && pickled.exists() {
+        let problem = format!(
+            "a .bin file can run code and is not read; load the adapter with PEFT and save it again, which writes \
+             {WEIGHTS}"
+        );
+        return Err(Error::invalid(pickled.display().to_string(), problem));
+    }
+    Ok(())
+}
+
 /// The projections a folder has tensors of; some writers leave `target_modules` empty.
 fn found_targets(dir: &Path) -> Result<Vec<Projection>> {
+    check_safe(dir)?;
     let names = checkpoint::tensor_names(&dir.join(WEIGHTS))?;
     let has = |p: &Projection| names.iter().any(|n| n.contains(&format!(".{}.{p}.lora_", p.block())));
     Ok(Projection::ALL.into_iter().filter(has).collect())
@@ -272,6 +281,9 @@ mod tests {
         assert!(refusal(dir).contains(WEIGHTS));
         std::fs::remove_file(dir.join(WEIGHTS)).unwrap();
         assert!(refusal(dir).contains(WEIGHTS));
+        std::fs::write(dir.join("adapter_model.bin"), "").unwrap();
+        let e = refusal(dir);
+        assert!(e.contains("adapter_model.bin") && e.contains("can run code") && e.contains("PEFT"), "{e}");
         std::fs::write(dir.join(CONFIG), "{").unwrap();
         assert!(refusal(dir).contains(CONFIG));
     }

@@ -33,6 +33,12 @@ pub(crate) struct Active {
     pub(crate) tail: u32,
     /// How often it let a step pass for the sake of a start that was being computed.
     pub(crate) waited: u32,
+    /// How many of the tokens it came with are known to be shared or not.
+    counted: usize,
+    /// How many tokens it may read in this step, where it is being read.
+    pub(crate) quota: usize,
+    /// The last step in which it was read.
+    pub(crate) read_at: u64,
     /// Which weights, as the scheduler numbers them.
     pub(crate) weights: u32,
     pub(crate) ticket: Arc<Ticket>,
@@ -54,6 +60,12 @@ pub(crate) struct Answer {
     pub(crate) logprob: f32,
     /// Drawn: the log-probability in the distribution drawn from. Scored: the entropy.
     pub(crate) second: f32,
+}
+
+impl Answer {
+    pub(crate) fn is_finite(&self) -> bool {
+        self.logprob.is_finite() && self.second.is_finite()
+    }
 }
 
 impl Active {
@@ -103,6 +115,9 @@ impl Active {
             node: NONE,
             tail: NONE,
             waited: 0,
+            counted: 0,
+            quota: 0,
+            read_at: 0,
             weights,
             ticket,
         }
@@ -114,6 +129,23 @@ impl Active {
             Task::Sample { .. } => self.tokens.len(),
             Task::Score { .. } => self.tokens.len() - 1, // nothing follows the last
         }
+    }
+
+    /// How many of the tokens it came with are to be read.
+    pub(crate) fn asked_to_read(&self) -> usize {
+        match self.task {
+            Task::Sample { .. } => self.prompt,
+            Task::Score { .. } => self.prompt - 1,
+        }
+    }
+
+    /// How many tokens turn out to be shared now that `count` tokens from `position` on are computed for it: those before
+    /// that it came with and were never computed for it.
+    pub(crate) fn count_shared(&mut self, position: usize, count: usize) -> usize {
+        let most = self.asked_to_read();
+        let shared = position.min(most).saturating_sub(self.counted);
+        self.counted = self.counted.max((position + count).min(most));
+        shared
     }
 
     /// The first position that must be computed here, since it is asked about.
@@ -160,10 +192,18 @@ impl Active {
 pub(crate) struct Requests {
     all: Vec<Option<Active>>,
     free: Vec<u32>,
+    /// Tokens that all of them came with.
+    tokens: usize,
 }
 
 impl Requests {
+    /// How many there are, and the tokens they came with.
+    pub(crate) fn inside(&self) -> (usize, usize) {
+        (self.all.len() - self.free.len(), self.tokens)
+    }
+
     pub(crate) fn insert(&mut self, request: Active) -> u32 {
+        self.tokens += request.prompt;
         match self.free.pop() {
             Some(key) => {
                 self.all[key as usize] = Some(request);
@@ -192,12 +232,15 @@ impl Requests {
 
     pub(crate) fn remove(&mut self, key: u32) -> Active {
         self.free.push(key);
-        self.all[key as usize].take().expect("a scheduled request is there")
+        let request = self.all[key as usize].take().expect("a scheduled request is there");
+        self.tokens -= request.prompt;
+        request
     }
 
     /// All of them, taken out.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Active> {
         self.free.clear();
+        self.tokens = 0;
         std::mem::take(&mut self.all).into_iter().flatten()
     }
 }

@@ -1,9 +1,11 @@
 //! Who turns the wheel?
 //!
 //! A job on the sampler's own threads takes steps while there is work and ends when there is none; the next request starts
-//! it again. Requests and cancellations reach it through an inbox that it empties once a step.
+//! it again. Requests and cancellations reach it through an inbox that it empties once a step. What is under way needs
+//! nobody to get on, so room for those who wait at the door always comes.
 
 use super::active::Active;
+use super::door::Door;
 use super::execute::CpuDevice;
 use super::schedule::{self, Limits, SamplerStats, Scheduler};
 use super::ticket::{Outcome, Pending, Ticket};
@@ -15,6 +17,7 @@ use crate::model::WeightSet;
 use mage_engine::{Error, Result, SampleRequest, ScoreRequest, WeightsId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Waker;
 
 /// Multiply-adds of reading per step: some milliseconds, so that writing is not held up for longer.
 const READING_WORK: usize = 1 << 28;
@@ -23,8 +26,12 @@ const READING_WORK: usize = 1 << 28;
 const USUAL_CACHE: usize = 256 << 20;
 const MOST_PAGES: usize = 1 << 28;
 
+/// Requests taken in at once, where nobody says otherwise: as many as ever run at once.
+const USUAL_QUEUE: usize = MOST_RUNNING;
+const MOST_RUNNING: usize = 1 << 14;
+
 /// A request on its way to the scheduler.
-struct Submission {
+pub(crate) struct Submission {
     what: Request,
     id: WeightsId,
     weights: Arc<WeightSet<Cpu>>,
@@ -36,8 +43,18 @@ pub(crate) enum Request {
     Score(ScoreRequest),
 }
 
-#[derive(Default)]
+impl Submission {
+    /// The tokens it comes with.
+    fn tokens(&self) -> usize {
+        match &self.what {
+            Request::Sample(r) => r.prompt.len(),
+            Request::Score(r) => r.tokens.len(),
+        }
+    }
+}
+
 struct Inbox {
+    door: Door,
     new: Vec<Submission>,
     cancelled: Vec<Arc<Ticket>>,
     /// Whether a job is at work, or about to be.
@@ -92,16 +109,17 @@ impl Core {
                 let free = Machine::free_memory().map_or(usize::MAX, |bytes| bytes as usize / 4);
                 (USUAL_CACHE / page_bytes).max(4 * context.div_ceil(PAGE)).min(free / page_bytes)
             }
-            mib => (mib << 20) / page_bytes,
+            mib => mib.saturating_mul(1 << 20) / page_bytes,
         };
         let pages = pages.clamp(1, MOST_PAGES) as u32;
         let reading = match options.chunk_tokens {
             0 => (READING_WORK / model.layout.len).clamp(64, 8192),
             n => n,
         };
-        let limits = Limits { pages, reading, running: 1 << 14 };
+        let limits = Limits { pages, reading, running: MOST_RUNNING };
+        let queue = if options.queue == 0 { USUAL_QUEUE } else { options.queue };
         Ok(Arc::new(Core {
-            inbox: Mutex::default(),
+            inbox: Mutex::new(Inbox { door: Door::new(queue), new: Vec::new(), cancelled: Vec::new(), driving: false }),
             engine: Mutex::new(Engine {
                 scheduler: Scheduler::new(limits, !options.no_sharing, shared.renderer.clone()),
                 device: CpuDevice::new(Arc::clone(shared), pages),
@@ -117,7 +135,7 @@ impl Core {
         }))
     }
 
-    /// Hands a checked request to the scheduler.
+    /// Hands a checked request to the scheduler, or keeps it at the door until there is room.
     pub(crate) fn submit(
         self: &Arc<Self>,
         what: Request,
@@ -127,10 +145,31 @@ impl Core {
     ) -> Pending {
         let ticket = Ticket::new(streams);
         let submission = Submission { what, id, weights, ticket: Arc::clone(&ticket) };
+        let outside = self.enter(submission, &mut None, None);
+        Pending::new(Arc::clone(self), ticket, outside)
+    }
+
+    /// Takes a request in if there is room, else gives it back, and calls the waker when there may be. `place` is where it
+    /// stands at the door, from the first time that it is left there with a waker.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        submission: Submission,
+        place: &mut Option<u64>,
+        waker: Option<&Waker>,
+    ) -> Option<Submission> {
         let mut inbox = locked(&self.inbox);
-        inbox.new.push(submission);
-        self.wake(inbox);
-        Pending::new(Arc::clone(self), ticket)
+        if inbox.door.enter(submission.tokens(), place, waker) {
+            inbox.new.push(submission);
+            self.wake(inbox);
+            None
+        } else {
+            Some(submission)
+        }
+    }
+
+    /// Gives up a place at the door.
+    pub(crate) fn leave(&self, place: u64) {
+        locked(&self.inbox).door.leave(place);
     }
 
     pub(crate) fn cancel(self: &Arc<Self>, ticket: &Arc<Ticket>) {
@@ -158,11 +197,16 @@ impl Core {
             let mut inbox = locked(&self.inbox);
             std::mem::swap(&mut inbox.new, &mut engine.new);
             std::mem::swap(&mut inbox.cancelled, &mut engine.cancelled);
-            if engine.new.is_empty() && engine.cancelled.is_empty() && engine.scheduler.idle() {
-                inbox.driving = false;
+            let idle = engine.new.is_empty() && engine.cancelled.is_empty() && engine.scheduler.idle();
+            let new = engine.new.iter().map(Submission::tokens);
+            let inside = new.fold(engine.scheduler.requests.inside(), |(n, tokens), t| (n + 1, tokens + t));
+            let called = inbox.door.make_room(inside);
+            inbox.driving = !idle;
+            drop(inbox);
+            called.into_iter().for_each(Waker::wake);
+            if idle {
                 return;
             }
-            drop(inbox);
             let step = catch_unwind(AssertUnwindSafe(|| engine.turn(self.context)));
             let failure = match step {
                 Ok(Ok(())) => None,

@@ -4,12 +4,13 @@
 //! log-probabilities it would get alone: every kernel gives a row the same bits in any company.
 //!
 //! `schedule` decides who goes next and `prefix` what need not be computed again; both know pages and tokens as numbers.
-//! `device` is what they ask of a device, `execute` how the CPU does it, `drive` who calls whom and when, `ticket` how
-//! answers get back, `active` where each request stands. `plain` does one request at a time without any of this, and is
+//! `device` is what they ask of a device, `execute` how the CPU does it, `drive` who calls whom and when, `door` how many
+//! are taken in, `ticket` how answers get back, `active` where each request stands. `plain` does one request at a time without any of this, and is
 //! what all of it is tested against.
 
 mod active;
 mod device;
+mod door;
 mod drive;
 mod execute;
 mod pages;
@@ -22,6 +23,7 @@ pub use schedule::SamplerStats;
 pub use ticket::TokenStream;
 
 use crate::engine::Shared;
+use crate::kernels::PAGE;
 use crate::lora::NativeAdapter;
 use crate::model::WeightSet;
 use drive::{Core, Request};
@@ -64,7 +66,13 @@ impl NativeSampler {
         self.core.stats()
     }
 
-    /// Continues a prompt and shows each token as it comes. Work starts at once, with the weights published now.
+    /// How many tokens, prompt and answer together, the longest request may have for which the cache has room.
+    pub fn cache_tokens(&self) -> usize {
+        self.core.stats().pages as usize * PAGE
+    }
+
+    /// Continues a prompt and shows each token as it comes. Work starts at once, or when there is room (see
+    /// [`Options::queue`](crate::Options::queue)), with the weights published now.
     pub fn stream(&self, request: SampleRequest) -> Result<TokenStream> {
         self.check(&request)?;
         let (id, weights) = self.shared.published.get(&request.weights)?;
@@ -104,7 +112,9 @@ impl Sampler for NativeSampler {
         &self.caps
     }
 
-    /// Work starts when this is called, with the weights published then; dropping the future gives the request up.
+    /// Work starts when this is called, with the weights published then; dropping the future gives the request up. Where
+    /// as many requests as [`Options::queue`](crate::Options::queue) are under way, the future keeps the request and hands
+    /// it in when there is room, first come, first served.
     fn sample(&self, request: SampleRequest) -> BoxFuture<'_, Result<Sample>> {
         let begun = self.check(&request).and_then(|()| self.shared.published.get(&request.weights));
         match begun {
@@ -116,7 +126,7 @@ impl Sampler for NativeSampler {
         }
     }
 
-    /// Work starts when this is called, with the weights published then; dropping the future gives the request up.
+    /// As for [`sample`](Sampler::sample).
     fn score(&self, request: ScoreRequest) -> BoxFuture<'_, Result<Scores>> {
         let vocabulary = self.shared.model.config.vocab_size;
         let begun =

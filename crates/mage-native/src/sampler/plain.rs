@@ -41,7 +41,7 @@ impl NativeSampler {
                 let allowed = cursor.as_ref().and_then(|c| c.allowed().cloned());
                 let ask = Ask::Draw { params, allowed: allowed.as_ref(), index };
                 let drawn = answer(&model.kernels, ask, &logits, &mut draws);
-                if drawn.logprob.is_nan() {
+                if !drawn.is_finite() {
                     return Err(not_finite(&sample.weights.to_string()));
                 }
                 sample.tokens.push(drawn.token);
@@ -135,6 +135,9 @@ impl NativeSampler {
             for i in range.clone() {
                 let (mine, rest) = choices.split_at(requests[i].tokens.len() - requests[i].from);
                 choices = rest;
+                if mine.iter().any(|c| !(c.logprob.is_finite() && c.entropy.is_finite())) {
+                    return Err(not_finite(&held[i].0.to_string()));
+                }
                 out.push(Scores {
                     logprobs: mine.iter().map(|c| c.logprob).collect(),
                     entropies: mine.iter().map(|c| c.entropy).collect(),

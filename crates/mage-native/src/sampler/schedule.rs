@@ -46,7 +46,8 @@ pub struct SamplerStats {
     pub computed_tokens: u64,
     /// Tokens of prompts and scored sequences that requests came with.
     pub prompt_tokens: u64,
-    /// Of these, how many had been computed before.
+    /// Of these, how many had been computed for another request; a token counts once, however often its request steps
+    /// back and is read again.
     pub shared_tokens: u64,
     /// Pages of the cache given up for others.
     pub evicted_pages: u64,
@@ -70,6 +71,8 @@ pub(crate) struct Scheduler {
     running: Vec<u32>,
     waiting: VecDeque<u32>,
     passed: Vec<u32>,
+    /// Those that are being read, in the order in which they may go on.
+    readers: Vec<u32>,
     step: Step,
     answers: Vec<Answer>,
     now: u64,
@@ -99,6 +102,7 @@ impl Scheduler {
             running: Vec::new(),
             waiting: VecDeque::new(),
             passed: Vec::new(),
+            readers: Vec::new(),
             step: Step::default(),
             answers: Vec::new(),
             now: 0,
@@ -147,7 +151,7 @@ impl Scheduler {
             return Err(Error::invalid("request", problem));
         }
         request.pages = self.spare_lists.pop().unwrap_or_default();
-        self.stats.prompt_tokens += request.goal() as u64;
+        self.stats.prompt_tokens += request.asked_to_read() as u64;
         let key = self.requests.insert(request);
         self.waiting.push_back(key);
         Ok(key)
@@ -190,19 +194,23 @@ impl Scheduler {
         self.step.clear();
         let crowded = !self.waiting.is_empty();
         let budget = if crowded { self.limits.reading.div_ceil(2) } else { self.limits.reading };
-        let reading = self.running.iter().filter(|k| unread(self.requests.at(**k)) > 1).count();
-        let share = (budget / reading.max(1)).max(PAGE);
-        let mut left = budget;
+        let mut left = budget - self.deal_reading(budget);
         let mut i = 0;
         while i < self.running.len() {
             let key = self.running[i];
-            let most = if unread(self.requests.at(key)) == 1 { 1 } else { share.min(left) };
+            let a = self.requests.at_mut(key);
+            let writing = unread(a) == 1;
+            let most = if writing { 1 } else { std::mem::take(&mut a.quota) };
             if most > 0 {
                 let before = self.step.tokens.len();
                 match self.plan_one(key, most) {
-                    Plan::Planned if most > 1 => left -= (self.step.tokens.len() - before).min(left),
-                    Plan::Planned | Plan::Wait => {}
+                    Plan::Planned => {
+                        let planned = self.step.tokens.len() - before;
+                        left += if writing { 0 } else { most - planned };
+                    }
+                    Plan::Wait => left += if writing { 0 } else { most },
                     Plan::NoRoom => {
+                        self.requests.at_mut(key).quota = if writing { 0 } else { most };
                         self.set_back_youngest();
                         continue; // the same one again, unless it was the youngest itself
                     }
@@ -214,6 +222,29 @@ impl Scheduler {
             left += self.limits.reading - budget;
         }
         self.admit(left);
+    }
+
+    /// Says how many tokens each request that is being read may read in this step, and gives their sum. Whoever has
+    /// waited longest goes first: where there is not enough for all, they take turns, so that a short prompt is not held
+    /// up by long ones before it.
+    fn deal_reading(&mut self, budget: usize) -> usize {
+        let Scheduler { requests, running, readers, now, .. } = self;
+        readers.clear();
+        readers.extend(running.iter().copied().filter(|k| unread(requests.at(*k)) > 1));
+        let share = (budget / readers.len().max(1)).max(PAGE);
+        if readers.len() * share > budget {
+            readers.sort_by_key(|k| requests.at(*k).read_at); // stable: among equals the oldest first
+        }
+        let mut dealt = 0;
+        for key in readers.iter() {
+            let a = requests.at_mut(*key);
+            a.quota = share.min(unread(a)).min(budget - dealt);
+            dealt += a.quota;
+            if a.quota > 0 {
+                a.read_at = *now;
+            }
+        }
+        dealt
     }
 
     /// Takes up waiting requests while budget and room last, first come, first served.
@@ -231,6 +262,7 @@ impl Scheduler {
             let before = self.step.tokens.len();
             match self.plan_one(key, left) {
                 Plan::Planned => {
+                    self.requests.at_mut(key).read_at = self.now;
                     left -= (self.step.tokens.len() - before).min(left);
                     self.running.push(key);
                 }
@@ -313,7 +345,6 @@ impl Scheduler {
                     a.pages.push(self.tree.page(child));
                     a.full += 1;
                     a.computed += PAGE;
-                    self.stats.shared_tokens += PAGE as u64;
                 }
                 Some(_) => return Some(Plan::Wait),
                 None => break,
@@ -332,7 +363,6 @@ impl Scheduler {
                 let a = self.requests.at_mut(key);
                 a.pages.push(page);
                 a.computed += start.len;
-                self.stats.shared_tokens += start.len as u64;
             }
             self.tree.release(start.node);
         }
@@ -397,6 +427,7 @@ impl Scheduler {
         let mut any = false;
         for part in &parts {
             let a = self.requests.at_mut(part.request);
+            self.stats.shared_tokens += a.count_shared(part.position, part.count) as u64;
             a.computed += part.count;
             let computed = a.computed;
             register(&mut self.tree, &mut self.pool, a, computed, self.now, self.sharing, true);
@@ -464,7 +495,7 @@ fn take_answers(a: &mut Active, answers: &[Answer], renderer: Option<&Renderer>)
     match &mut a.task {
         Task::Sample { params, cursor, sample } => {
             let answer = answers.first()?;
-            if answer.logprob.is_nan() {
+            if !answer.is_finite() {
                 return Some(Some(not_finite(&sample.weights.to_string())));
             }
             let token = answer.token;
@@ -493,6 +524,9 @@ fn take_answers(a: &mut Active, answers: &[Answer], renderer: Option<&Renderer>)
         }
         Task::Score { scores, .. } => {
             for answer in answers {
+                if !answer.is_finite() {
+                    return Some(Some(not_finite(&scores.weights.to_string())));
+                }
                 scores.logprobs.push(answer.logprob);
                 scores.entropies.push(answer.second);
             }
@@ -504,7 +538,7 @@ fn take_answers(a: &mut Active, answers: &[Answer], renderer: Option<&Renderer>)
 pub(crate) fn not_finite(weights: &str) -> Error {
     Error::invalid(
         format!("weights {weights}"),
-        "their logits are not finite numbers; go back to an earlier checkpoint",
+        "their numbers are so large that logits are none (NaN or infinite); go back to an earlier checkpoint",
     )
 }
 

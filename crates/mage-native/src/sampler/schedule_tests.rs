@@ -9,6 +9,9 @@ use mage_env::{Rng, Seed};
 use rand::RngExt;
 use std::collections::HashMap;
 
+#[path = "fairness_tests.rs"]
+mod fairness;
+
 /// Pages hold (weights, token) per slot.
 struct Memory {
     pages: Vec<[Option<(u32, u32)>; PAGE]>,
@@ -183,6 +186,8 @@ fn random_schedule(seed: Seed) -> SamplerStats {
             .unwrap();
     }
     assert!(wanted.is_empty());
+    assert!(scheduler.stats.shared_tokens <= scheduler.stats.prompt_tokens, "{:?}", scheduler.stats);
+    assert_eq!(scheduler.requests.inside(), (0, 0));
     // Every page is free or in the tree, and all in the tree can be given up.
     assert_eq!(scheduler.tree.spare(), scheduler.tree.pages());
     assert_eq!(scheduler.pool.free() + scheduler.tree.pages(), limits.pages as usize);

@@ -1,15 +1,16 @@
 //! How does an answer get back to whoever asked?
 //!
 //! Asker and scheduler share a ticket: one lock when the answer is ready, none per token unless the asker wants to see
-//! them as they come. Dropping the asker's end gives the request up.
+//! them as they come. Dropping the asker's end gives the request up. Where the sampler has no room, the asker's end keeps
+//! the request and hands it in when it is called.
 
-use super::drive::Core;
+use super::drive::{Core, Submission};
 use mage_engine::{Error, Result, Sample, Scores};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 /// A finished answer.
 pub(crate) enum Outcome {
@@ -79,16 +80,29 @@ impl Ticket {
 pub(crate) struct Pending {
     core: Arc<Core>,
     ticket: Arc<Ticket>,
+    /// The request, until there is room for it.
+    outside: Option<Submission>,
+    /// Where it stands at the door.
+    place: Option<u64>,
     done: bool,
 }
 
 impl Pending {
-    pub(crate) fn new(core: Arc<Core>, ticket: Arc<Ticket>) -> Self {
-        Pending { core, ticket, done: false }
+    pub(crate) fn new(core: Arc<Core>, ticket: Arc<Ticket>, outside: Option<Submission>) -> Self {
+        Pending { core, ticket, outside, place: None, done: false }
+    }
+
+    /// Hands the request in, if that has not been done.
+    fn poll_enter(&mut self, context: &Context<'_>) -> Poll<()> {
+        if let Some(request) = self.outside.take() {
+            self.outside = self.core.enter(request, &mut self.place, Some(context.waker()));
+        }
+        if self.outside.is_some() { Poll::Pending } else { Poll::Ready(()) }
     }
 
     /// The next token, or `None` when the answer is complete.
-    fn poll_token(&self, context: &mut Context<'_>) -> Poll<Option<u32>> {
+    fn poll_token(&mut self, context: &mut Context<'_>) -> Poll<Option<u32>> {
+        ready!(self.poll_enter(context));
         let mut state = self.ticket.state();
         match state.fresh.pop_front() {
             Some(token) => Poll::Ready(Some(token)),
@@ -112,6 +126,7 @@ impl Future for Pending {
     type Output = Result<Outcome>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        ready!(self.poll_enter(context));
         let mut state = self.ticket.state();
         match state.outcome.take() {
             Some(outcome) => {
@@ -129,7 +144,10 @@ impl Future for Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if !self.done {
+        if let (Some(_), Some(place)) = (&self.outside, self.place) {
+            self.core.leave(place);
+        }
+        if !self.done && self.outside.is_none() {
             self.core.cancel(&self.ticket);
         }
     }

@@ -142,10 +142,12 @@ fn ask(view: &GuestView, rules: &dyn Fn(u8) -> String, out: &Output) -> anyhow::
             let few = view.legal.join("/");
             out.ask(if few.len() <= 60 { format!("your move ({few})> ") } else { "your move> ".to_owned() })?;
         }
-        let mut line = String::new();
-        if stdin().lock().read_line(&mut line)? == 0 {
+        let mut line = Vec::new();
+        if stdin().lock().read_until(b'\n', &mut line)? == 0 {
             return Ok(None);
         }
+        // Whatever is typed is read; what is no text is no move either, and the game says so.
+        let line = String::from_utf8_lossy(&line).into_owned();
         match line.trim() {
             "q" | "quit" | "exit" => return Ok(None),
             "?" | "help" => {

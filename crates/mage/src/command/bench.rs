@@ -4,10 +4,11 @@ use crate::{
     cli::{Bench, BenchCommand, BenchSampler},
     command::model::hub,
     output::Output,
+    refused,
     table::table,
     usage,
 };
-use mage_engine::{BoxFuture, Result, Sample, SampleRequest, Sampler, SamplingParams, for_each_in_flight};
+use mage_engine::{BoxFuture, Error, Result, Sample, SampleRequest, Sampler, SamplingParams, for_each_in_flight};
 use mage_env::Seed;
 use mage_native::{NativeSampler, Options};
 use serde::Serialize;
@@ -94,19 +95,26 @@ fn timed(sampler: &NativeSampler, request: SampleRequest, watched: bool) -> BoxF
 
 fn sampler(args: &BenchSampler, out: &Output) -> anyhow::Result<()> {
     if args.common > args.prompt {
-        return Err(usage(format!("{} common tokens are more than the prompt's {}", args.common, args.prompt)));
+        return Err(usage(format!("--common {} is more than the --prompt {} it is part of", args.common, args.prompt)));
     }
     let model = hub(out).open(&args.model).map_err(usage)?;
     let (vocabulary, context) = (model.config().vocab_size, model.config().max_position_embeddings);
-    if args.prompt + args.answer as usize > context {
-        return Err(usage(format!(
-            "{} tokens of prompt and {} of answer are more than the context of {context}",
-            args.prompt, args.answer
-        )));
+    let tokens = args.prompt.saturating_add(args.answer as usize);
+    let too_long = |room: usize, what: &str| {
+        usage(format!("--prompt {} and --answer {} are more than {what} of {room} tokens", args.prompt, args.answer))
+    };
+    if tokens > context {
+        return Err(too_long(context, "the model's context"));
     }
     let options =
         Options { threads: args.threads, cache_mib: args.cache_mib, no_sharing: args.no_sharing, ..Default::default() };
-    let sampler = model.sampler(options)?;
+    let sampler = model.sampler(options).map_err(|e| match e {
+        Error::Invalid { place, problem } => usage(format!("--{}: {problem}", place.replace('_', "-"))),
+        other => other.into(),
+    })?;
+    if tokens > sampler.cache_tokens() {
+        return Err(too_long(sampler.cache_tokens(), "the cache (see --cache-mib)"));
+    }
     let token = |seed: Seed, i: usize| (seed.at(i as u64).value() % vocabulary as u64) as u32;
     let seed = Seed::new(args.seed);
     let request = |round: &str, i: usize| {
@@ -116,7 +124,7 @@ fn sampler(args: &BenchSampler, out: &Output) -> anyhow::Result<()> {
         SampleRequest { prompt, params, ..Default::default() }
     };
     let go = |round: &'static str, count: usize| {
-        let (mut tokens, mut firsts, mut all, mut failure) = (0, Vec::new(), Vec::with_capacity(count), None);
+        let (mut tokens, mut firsts, mut all, mut failure) = (0, Vec::new(), Vec::new(), None);
         let bar = out.progress(count as u64, "requests");
         let requests = (0..count).map(|i| timed(&sampler, request(round, i), i % WATCHED == 0));
         let start = Instant::now();
@@ -135,9 +143,9 @@ fn sampler(args: &BenchSampler, out: &Output) -> anyhow::Result<()> {
         bar.finish_and_clear();
         failure.map_or(Ok((seconds, tokens, firsts, all)), Err)
     };
-    go("warming up", args.requests.min(2 * args.in_flight))?;
+    go("warming up", args.requests.min(args.in_flight.saturating_mul(2))).map_err(refused)?;
     let before = sampler.stats();
-    let (seconds, tokens, firsts, all) = go("measuring", args.requests)?;
+    let (seconds, tokens, firsts, all) = go("measuring", args.requests).map_err(refused)?;
     let after = sampler.stats();
     let prompts = (after.prompt_tokens - before.prompt_tokens).max(1);
     let m = Measured {

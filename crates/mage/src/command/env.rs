@@ -9,7 +9,10 @@ use crate::{
     table::{columns, score, table},
     usage,
 };
-use mage_env::{EnvFactory, Options, Population, ReferenceDoc, Schema, Seed, oracle::OracleReport, oracle::SeatOracle};
+use mage_env::{
+    EnvFactory, Options, Population, ReferenceDoc, Schema, Seed, oracle::OracleReport, oracle::SeatOracle,
+    oracle::is_lower_bound,
+};
 use serde::Serialize;
 
 pub(crate) fn run(app: &App, args: &Env, out: &Output) -> anyhow::Result<()> {
@@ -201,10 +204,13 @@ fn print_oracles(report: &OracleReport, out: &Output) -> anyhow::Result<()> {
             let cells = values.iter().copied().chain([sum]).map(score);
             [name.to_owned()].into_iter().chain(cells).collect::<Vec<_>>()
         };
+        let learner = |what: &str, error: f64| {
+            format!("best learner, {what}{}", if is_lower_bound(error) { ", at least" } else { "" })
+        };
         let rows = [
             row("best without memory", &seat.memoryless),
-            row("best learner, sum", &seat.sum.by_episode),
-            row("best learner, last", &seat.last.by_episode),
+            row(&learner("sum", seat.sum_error), &seat.sum.by_episode),
+            row(&learner("last", seat.last_error), &seat.last.by_episode),
             row("opponent known", &seat.informed),
         ];
         let header: Vec<&str> = header.iter().map(String::as_str).collect();
@@ -214,7 +220,7 @@ fn print_oracles(report: &OracleReport, out: &Output) -> anyhow::Result<()> {
                 seat.best_response.iter().map(|v| format!("{} {}", v.name, score(v.value))).collect();
             out.line(styled(DIM, format!("best responses: {}", known.join(", "))))?;
         }
-        if seat.last_error.max(seat.sum_error) > 1e-6 {
+        if is_lower_bound(seat.last_error.max(seat.sum_error)) {
             let (last, sum) = (score(seat.last_error), score(seat.sum_error));
             out.line(styled(
                 DIM,

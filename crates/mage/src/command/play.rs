@@ -49,13 +49,23 @@ pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
             }
         }
     }
-    let ceilings = match table.scores.len() {
-        0 => None,
-        _ => out
-            .waiting("working out what was possible", || factory.oracles(&population, split, args.episodes))
-            .unwrap_or(None),
-    };
-    table.close(args.reveal, &schema.unit, ceilings.as_ref())
+    let ceilings = || factory.oracles(&population, split, args.episodes);
+    if out.json {
+        let ceilings = if table.scores.is_empty() { Ok(None) } else { ceilings() };
+        return table.close_for_programs(args.reveal, &ceilings);
+    }
+    // What was possible may take half a minute to work out; what was played is known now.
+    if !table.close(args.reveal, &schema.unit)? {
+        return Ok(());
+    }
+    match out.waiting("working out what was possible (Ctrl-C leaves)", ceilings) {
+        Ok(Some(ceilings)) => table.compare(&ceilings),
+        Ok(None) => Ok(()),
+        Err(e) => {
+            out.warn(format!("what was possible could not be worked out: {e}"));
+            Ok(())
+        }
+    }
 }
 
 /// A seed nobody chose.
@@ -85,12 +95,36 @@ struct Played {
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Event<'a> {
-    Start { env: &'a str, seat: u8, episodes: u32 },
-    Episode { episode: u32, observation: &'a str, legal: Option<Vec<String>> },
-    Observation { observation: &'a str, legal: Option<Vec<String>> },
-    Refused { reason: &'a str },
-    End { episode: u32, score: f32, outcome: Option<Outcome> },
-    Close { scores: &'a [Played], opponent: Option<&'a str>, ceilings: Option<&'a OracleReport> },
+    Start {
+        env: &'a str,
+        seat: u8,
+        episodes: u32,
+    },
+    Episode {
+        episode: u32,
+        observation: &'a str,
+        legal: Option<Vec<String>>,
+    },
+    Observation {
+        observation: &'a str,
+        legal: Option<Vec<String>>,
+    },
+    Refused {
+        reason: &'a str,
+    },
+    End {
+        episode: u32,
+        score: f32,
+        outcome: Option<Outcome>,
+    },
+    Close {
+        scores: &'a [Played],
+        opponent: Option<&'a str>,
+        ceilings: Option<&'a OracleReport>,
+        /// Why there are no ceilings, where there should be.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        problem: Option<String>,
+    },
 }
 
 impl Sitting<'_> {
@@ -207,47 +241,57 @@ impl Sitting<'_> {
         })
     }
 
-    fn close(&self, reveal: bool, unit: &str, ceilings: Option<&OracleReport>) -> anyhow::Result<()> {
-        let opponent = self.task.opponent.as_ref().filter(|_| reveal).map(|o| o.name.as_str());
-        if self.out.json {
-            return self.out.object(&Event::Close { scores: &self.scores, opponent, ceilings });
-        }
+    fn opponent(&self, reveal: bool) -> Option<&str> {
+        self.task.opponent.as_ref().filter(|_| reveal).map(|o| o.name.as_str())
+    }
+
+    fn close_for_programs(
+        &self,
+        reveal: bool,
+        ceilings: &mage_env::Result<Option<OracleReport>>,
+    ) -> anyhow::Result<()> {
+        let (ceilings, problem) = match ceilings {
+            Ok(ceilings) => (ceilings.as_ref(), None),
+            Err(e) => (None, Some(e.to_string())),
+        };
+        self.out.object(&Event::Close { scores: &self.scores, opponent: self.opponent(reveal), ceilings, problem })
+    }
+
+    /// What came out of it; `false` if nothing did.
+    fn close(&self, reveal: bool, unit: &str) -> anyhow::Result<bool> {
         if self.scores.is_empty() {
-            return self.out.line("Nothing was played to the end.");
+            self.out.line("Nothing was played to the end.")?;
+            return Ok(false);
         }
-        let seat = ceilings.and_then(|r| r.seats.iter().find(|s| s.seat == Some(self.task.seat)));
-        let at_least = ceilings.is_some_and(OracleReport::learner_may_be_better);
-        let mut header = vec!["episode", "you"];
-        if seat.is_some() {
-            header.extend(["best without memory", if at_least { "best learner, at least" } else { "best learner" }]);
-        }
-        let rows = self.scores.iter().enumerate().map(|(i, p)| {
-            let mut row = vec![(i + 1).to_string(), points(p.score)];
-            row.extend(seat.map(|s| score(s.memoryless[i])));
-            row.extend(seat.map(|s| score(s.sum.by_episode[i])));
-            row
-        });
-        self.out.line(format!("\n{}", table(&header, rows)))?;
+        let rows = self.scores.iter().enumerate().map(|(i, p)| vec![(i + 1).to_string(), points(p.score)]);
+        self.out.line(format!("\n{}", table(&["episode", "you"], rows)))?;
         let total: f32 = self.scores.iter().map(|p| p.score).sum();
         let mean = total / self.scores.len() as f32;
         let closing = format!("total {}, mean {mean:+.2} {unit}", points(total));
         self.out.line(if total > 0.0 { styled(GOOD, closing) } else { closing })?;
-        if seat.is_some() {
-            let estimated = at_least || ceilings.is_some_and(|r| !r.sampled.is_empty());
-            let exact = if estimated { "estimated" } else { "exact" };
-            self.out.hint(format!(
-                "The last two columns are {exact} averages over opponents and luck; a few episodes are mostly luck."
-            ));
-            ceilings.iter().flat_map(|r| &r.notes).for_each(|note| self.out.hint(format!("Note: {note}.")));
+        match (self.opponent(reveal), &self.task.opponent) {
+            (Some(name), _) => self.out.line(format!("Your opponent was: {name}."))?,
+            (None, Some(_)) => self.out.hint("Your opponent stays hidden; --reveal tells."),
+            (None, None) => {}
         }
-        match (opponent, &self.task.opponent) {
-            (Some(name), _) => self.out.line(format!("Your opponent was: {name}.")),
-            (None, Some(_)) => {
-                self.out.hint("Your opponent stays hidden; --reveal tells.");
-                Ok(())
-            }
-            (None, None) => Ok(()),
-        }
+        Ok(true)
+    }
+
+    /// What was played next to what was possible.
+    fn compare(&self, ceilings: &OracleReport) -> anyhow::Result<()> {
+        let Some(seat) = ceilings.seats.iter().find(|s| s.seat == Some(self.task.seat)) else { return Ok(()) };
+        let at_least = ceilings.learner_may_be_better();
+        let learner = if at_least { "best learner, at least" } else { "best learner" };
+        let rows = self.scores.iter().enumerate().map(|(i, p)| {
+            vec![(i + 1).to_string(), points(p.score), score(seat.memoryless[i]), score(seat.sum.by_episode[i])]
+        });
+        self.out.line(format!("\n{}", table(&["episode", "you", "best without memory", learner], rows)))?;
+        let exact = if at_least || !ceilings.sampled.is_empty() { "estimated" } else { "exact" };
+        self.out.hint(format!(
+            "The last two columns are {exact} averages over opponents and luck; a few episodes are mostly luck."
+        ));
+        ceilings.notes.iter().for_each(|note| self.out.hint(format!("Note: {note}.")));
+        Ok(())
     }
 }
 
@@ -293,8 +337,26 @@ fn read_typed(env: &dyn Env, typed: &str, legal: &[String], phrase: Option<Phras
         Some(p) if text.split_whitespace().count() > p.most && text.split(' ').all(|w| p.words.contains(&w)) => {
             ParsedAction::invalid(format!("that is too much for one turn: {}", up_to(p, ", ")))
         }
-        _ => env.parse(&text),
+        Some(_) => env.parse(&text),
+        None => match env.parse(&text) {
+            ParsedAction::Act(action) if env.allows(&action) => ParsedAction::Act(action),
+            refused => several(typed, legal).map_or(refused, ParsedAction::invalid),
+        },
     }
+}
+
+/// What to say to the beginning of several actions.
+fn several(typed: &str, legal: &[String]) -> Option<String> {
+    let typed = typed.to_lowercase();
+    let begins = |name: &str| !typed.is_empty() && name.to_lowercase().starts_with(&typed);
+    let meant: Vec<String> =
+        legal.iter().filter(|a| begins(a) || in_brackets(a).is_some_and(begins)).cloned().collect();
+    (meant.len() > 1).then(|| format!("{typed} may be {}; type more of it", listed(&meant)))
+}
+
+/// The name within an action such as `click[next >]`.
+fn in_brackets(action: &str) -> Option<&str> {
+    action.split_once('[')?.1.strip_suffix(']')
 }
 
 /// What the typed text stands for: the one legal action it begins; the one whose name in brackets it begins, as in
@@ -306,8 +368,8 @@ pub(super) fn completed(typed: &str, legal: &[String], phrase: Option<Phrase>) -
         return words.map_or_else(|| typed.to_owned(), |words| words.join(" "));
     }
     let actions = legal.iter().map(|a| (a.as_str(), a.as_str()));
-    let in_brackets = legal.iter().filter_map(|a| Some((a.split_once('[')?.1.strip_suffix(']')?, a.as_str())));
-    begun(typed, actions).or_else(|| begun(typed, in_brackets)).unwrap_or(typed).to_owned()
+    let within = legal.iter().filter_map(|a| Some((in_brackets(a)?, a.as_str())));
+    begun(typed, actions).or_else(|| begun(typed, within)).unwrap_or(typed).to_owned()
 }
 
 /// The action whose name begins with the typed text: the only one, or the one that all others begin with in turn.

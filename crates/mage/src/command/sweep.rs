@@ -1,12 +1,12 @@
 //! `mage sweep`: everything a table or a figure takes, cell by cell.
 
-use super::train::{minutes, setting, stop_on_ctrl_c};
+use super::train::{setting, stop_on_ctrl_c};
 use crate::{
     App,
     cli::{Cli, Command, Sweep as Args},
     command::{eval, recipe::compose},
     output::{BOLD, Output, styled},
-    table::columns,
+    table::{columns, span},
     usage,
 };
 use anyhow::{Context, anyhow};
@@ -146,7 +146,7 @@ fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &Args, ou
     out.line(format!(
         "\n{left} of {} cells to do; about {} of training, play not counted",
         cells.len(),
-        minutes(seconds)
+        span(seconds)
     ))?;
     if untried > 0 {
         out.line(format!("{untried} training cells were not tried: their model is large, or elsewhere"))?;
@@ -204,14 +204,8 @@ impl Runner<'_> {
                 failed.push(cell.id.clone());
             }
             let left = started.elapsed().as_secs_f64() * (total - done) / done.max(1e-9);
-            let line = format!(
-                "[{}/{}] {} {state} in {}; about {} left",
-                n + 1,
-                todo.len(),
-                cell.id,
-                minutes(took),
-                minutes(left)
-            );
+            let line =
+                format!("[{}/{}] {} {state} in {}; about {} left", n + 1, todo.len(), cell.id, span(took), span(left));
             bar.suspend(|| self.say(line));
         }
         bar.finish_and_clear();

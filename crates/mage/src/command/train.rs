@@ -4,28 +4,27 @@ use crate::{
     App,
     cli::Train,
     command::recipe::compose,
+    interrupt::Interrupted,
     output::{BOLD, DIM, GOOD, Output, styled},
-    pick::{read_population, warn},
-    table::{score, table},
+    pick::{read_population, usage_in, warn},
+    screen::{Screen, estimate},
+    table::{score, span, table},
     usage,
 };
 use anyhow::Context;
-use indicatif::ProgressBar;
 use mage_lab::{
     Plan,
     judge::{Estimate, Judgement},
     recipe::Recipe,
-    run_dir::{RunDir, last_model},
-    train::{Event, Outcome, Setting, Training},
+    run_dir::{RunDir, last_model, model},
+    train::{Outcome, Setting, Training},
 };
 use std::{
-    io::IsTerminal,
     path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU8, Ordering},
     },
-    time::Instant,
 };
 
 pub(crate) fn run(app: &App, args: &Train, out: &Output) -> anyhow::Result<()> {
@@ -48,19 +47,25 @@ pub(crate) fn run(app: &App, args: &Train, out: &Output) -> anyhow::Result<()> {
     screen.clear();
     let outcome = outcome?;
     let dir = training.path().to_owned();
+    let finished = outcome.after.is_some();
     if out.json {
-        return out.object(&serde_json::json!({ "event": "finished", "outcome": outcome }));
-    }
-    if outcome.after.is_none() {
+        let event = if finished { "finished" } else { "stopped" };
+        out.object(&serde_json::json!({ "event": event, "outcome": outcome }))?;
+    } else if !finished {
         let (done, of) = (outcome.updates, outcome.of);
         let where_to = match outcome.before {
-            None => "stopped in the warm start, which will begin again".to_owned(),
+            None => "stopped before the first update; the warm start will begin again".to_owned(),
+            Some(_) if done == of => format!("stopped after all {of} updates, saved; the closing table is missing"),
             Some(_) => format!("stopped after {done} of {of} updates, saved"),
         };
-        return out.line(format!(
-            "{where_to}; go on with {}",
-            styled(BOLD, format!("mage train --resume {}", dir.display()))
-        ));
+        let resume = styled(BOLD, format!("mage train --resume {}", shell_word(&dir)));
+        out.line(format!("{where_to}; go on with {resume}"))?;
+    }
+    if !finished {
+        return Err(Interrupted.into());
+    }
+    if out.json {
+        return Ok(());
     }
     report(&outcome, &dir, training.hosts(), out)
 }
@@ -99,10 +104,16 @@ pub(super) fn setting(app: &App, recipe: &Recipe) -> anyhow::Result<Setting> {
     if population.env != factory.id() {
         return Err(usage(format!("population {} is for {}", recipe.env.population, population.env)));
     }
-    factory.check(&population).map_err(usage)?;
-    population.in_split(&recipe.env.split).map_err(usage)?;
-    population.in_split(&recipe.eval.split).map_err(usage)?;
-    Ok(Setting { prompts: app.prompts.get(&recipe.env.name)?, population, factory })
+    let wrong = |e| usage_in(&recipe.env.population, &e);
+    factory.check(&population).map_err(wrong)?;
+    population.in_split(&recipe.env.split).map_err(wrong)?;
+    population.in_split(&recipe.eval.split).map_err(wrong)?;
+    Ok(Setting {
+        prompts: app.prompts.get(&recipe.env.name)?,
+        population,
+        factory,
+        commit: option_env!("MAGE_COMMIT").map(str::to_owned),
+    })
 }
 
 /// The first of runs/kuhn-1, runs/kuhn-2, … that is free.
@@ -117,140 +128,65 @@ fn free_directory(recipes: &[String]) -> PathBuf {
 }
 
 fn dry_run(args: &Train, recipe: &Recipe, setting: &Setting, out: &Output) -> anyhow::Result<()> {
+    if let Some(file) = args.out.as_ref().filter(|f| f.exists()) {
+        return Err(usage(format!("{}: it is there already; give --out a file that is not", file.display())));
+    }
     let plan = out.waiting("trying one small update", || Plan::new(recipe, setting))?;
     if let Some(file) = &args.out {
         std::fs::write(file, recipe.to_toml()).with_context(|| format!("cannot write {}", file.display()))?;
-        out.hint(format!("the resolved recipe is in {}", file.display()));
     }
     if out.json {
         return out.object(&plan);
     }
-    let mega = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
     let unknown = || "not tried".to_owned();
-    let rows = [
-        ("engine", plan.engine.clone()),
-        ("parameters", plan.parameters.to_string()),
+    let about = |tokens: Option<u64>| tokens.map_or_else(unknown, |n| format!("about {n}"));
+    let mut rows = vec![("parameters", plan.parameters.to_string())];
+    if plan.learning != plan.parameters {
+        rows.push(("  of which an adapter's learn", plan.learning.to_string()));
+    }
+    rows.extend([
         ("episodes per update", plan.episodes.to_string()),
-        ("tokens per update", format!("about {}", plan.tokens)),
-        ("weights, gradients, optimiser", mega(plan.state_bytes)),
-        ("memory in use now", plan.resident_bytes.map_or_else(unknown, mega)),
+        ("tokens of prompts per update", about(plan.prompt_tokens)),
+        ("tokens of answers, at most", about(plan.answer_tokens)),
+        ("weights, gradients, optimiser", bytes(plan.state_bytes)),
+        ("cache per token in flight", bytes(plan.cached_bytes_per_token)),
+        ("kept per token in training", bytes(plan.remembered_bytes_per_token)),
+        ("memory in use now", plan.resident_bytes.map_or_else(unknown, bytes)),
+        ("memory free", plan.free_bytes.map_or_else(unknown, bytes)),
         ("time per update", plan.seconds_per_update.map_or_else(unknown, |s| format!("about {s:.2} s"))),
-        ("time in all", plan.seconds.map_or_else(unknown, |s| format!("about {}", minutes(s)))),
-    ];
+        ("time in all", plan.seconds.map_or_else(unknown, |s| format!("about {}", span(s)))),
+    ]);
     out.line(table(&["", ""], rows.into_iter().map(|(k, v)| vec![k.to_owned(), v])))?;
-    out.hint("nothing was written; leave out --dry-run to train");
+    if plan.too_large() {
+        out.warn(
+            "this machine has not the memory for it; engine.lora_rank trains an adapter in place of the whole model",
+        );
+    }
+    match &args.out {
+        Some(file) => out.hint(format!("the resolved recipe is in {}, and nothing else was written", file.display())),
+        None => out.hint("nothing was written; leave out --dry-run to train"),
+    }
     Ok(())
 }
 
-pub(super) fn minutes(seconds: f64) -> String {
-    if seconds < 100.0 { format!("{seconds:.0} s") } else { format!("{:.1} min", seconds / 60.0) }
-}
-
-/// Shows a run as it goes: a bar on a terminal, lines elsewhere, events for programs.
-pub(super) struct Screen {
-    out: Output,
-    bar: Option<ProgressBar>,
-    /// What the bar counts.
-    counting: &'static str,
-    terminal: bool,
-    told: Instant,
-    updates: u64,
-}
-
-impl Screen {
-    pub(super) fn new(out: Output) -> Self {
-        let terminal = std::io::stderr().is_terminal();
-        Screen { out, bar: None, counting: "", terminal, told: Instant::now(), updates: 0 }
-    }
-
-    pub(super) fn clear(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
-    }
-
-    fn bar(&mut self, counting: &'static str, of: u64, from: u64) -> &ProgressBar {
-        if self.counting != counting {
-            self.clear();
-            self.counting = counting;
-        }
-        self.bar.get_or_insert_with(|| {
-            let bar = self.out.progress(of, counting);
-            bar.set_position(from);
-            bar.reset_eta();
-            bar
-        })
-    }
-
-    fn line(&mut self, text: &str) {
-        match &self.bar {
-            Some(bar) if self.terminal => bar.suspend(|| self.out.hint(text)),
-            _ => self.out.hint(text),
-        }
-    }
-
-    pub(super) fn show(&mut self, event: Event) {
-        if self.out.json {
-            if !matches!(event, Event::Judging { .. }) {
-                let _ = self.out.object(&event);
-            }
-            return;
-        }
-        match event {
-            Event::Started { run, parameters, from, updates } => {
-                self.updates = updates;
-                let go = if from == 0 { String::new() } else { format!(", {from} done") };
-                self.line(&format!("{run}: {parameters} parameters, {updates} updates{go}"));
-            }
-            Event::Warmstart { step, steps, loss } => {
-                let bar = self.bar("warm start", steps, 0);
-                bar.set_position(step);
-                if step == steps {
-                    self.clear();
-                    self.line(&format!("warm start: {steps} steps, loss {loss:.3}"));
-                }
-            }
-            Event::Judging { done, of } => self.bar("playing the panel", of as u64, 0).set_position(done as u64),
-            Event::Judged { update, judgement } => {
-                if self.counting == "playing the panel" {
-                    self.clear();
-                }
-                let how = if judgement.exact { "expected" } else { "as played" };
-                self.line(&format!("after {update} updates: {} by episode, {how}", curve(&judgement.score)));
-            }
-            Event::Updated { update, metrics, timing } => {
-                let at = |key: &str| metrics.get(key).copied().unwrap_or(f64::NAN);
-                let episodes: Vec<f64> =
-                    (1..).map_while(|n| metrics.get(&format!("episode_{n}/score")).copied()).collect();
-                let scores: Vec<String> = episodes.iter().map(|s| format!("{s:+.2}")).collect();
-                let rate = |n: f64| n / timing.get("total").copied().unwrap_or(f64::NAN);
-                let tokens = rate(at("tokens/trained"));
-                let text = format!("score {}  entropy {:.2}  {tokens:.0} tokens/s", scores.join(" "), at("entropy"));
-                let plain = !self.terminal && self.told.elapsed().as_secs() >= 5;
-                let updates = self.updates;
-                let bar = self.bar("training", updates, update - 1);
-                bar.set_position(update);
-                bar.set_message(text.clone());
-                if plain {
-                    self.told = Instant::now();
-                    self.line(&format!("update {update}: {text}"));
-                }
-            }
-            Event::Saved { .. } => {}
-            Event::Warning { text } => match &self.bar {
-                Some(bar) => bar.suspend(|| self.out.warn(text)),
-                None => self.out.warn(text),
-            },
-        }
+/// A number of bytes in the unit that suits it.
+fn bytes(n: u64) -> String {
+    match n as f64 {
+        n if n < 1024.0 => format!("{n:.0} B"),
+        n if n < 1_048_576.0 => format!("{:.1} KiB", n / 1024.0),
+        n if n < 1_073_741_824.0 => format!("{:.1} MiB", n / 1_048_576.0),
+        n => format!("{:.1} GiB", n / 1_073_741_824.0),
     }
 }
 
-fn curve(estimates: &[Estimate]) -> String {
-    estimates.iter().map(estimate).collect::<Vec<_>>().join("  ")
-}
-
-fn estimate(e: &Estimate) -> String {
-    if e.se == 0.0 { score(e.mean) } else { format!("{} ± {:.3}", score(e.mean), e.se) }
+/// A path as a shell takes it.
+pub(super) fn shell_word(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%".contains(c);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
 }
 
 fn report(outcome: &Outcome, dir: &Path, hosts: bool, out: &Output) -> anyhow::Result<()> {
@@ -311,8 +247,10 @@ fn report(outcome: &Outcome, dir: &Path, hosts: bool, out: &Output) -> anyhow::R
     }
     if let (Some(c), Some(e)) = (&outcome.ceilings, after.score.get(last)) {
         let (low, high) = (c.mean.memoryless[last], c.mean.sum.by_episode[last]);
-        if high - low > 1e-9 {
-            let share = 100.0 * (e.mean - low) / (high - low);
+        let share = 100.0 * (e.mean - low) / (high - low);
+        if high - low > 1e-9 && share < 0.0 {
+            out.line(format!("\nworse in episode {} than the best memoryless policy ({})", last + 1, score(low)))?;
+        } else if high - low > 1e-9 {
             out.line(format!(
                 "\n{} of the way from the best memoryless policy to the best learner in episode {}",
                 styled(GOOD, format!("{share:.0} %")),
@@ -320,18 +258,20 @@ fn report(outcome: &Outcome, dir: &Path, hosts: bool, out: &Output) -> anyhow::R
             ))?;
         }
     }
-    out.line(styled(
-        DIM,
-        format!(
-            "\n{} updates in {}; metrics, episodes and checkpoints are in {}\nmodel: {}",
-            outcome.updates,
-            minutes(outcome.seconds),
-            dir.display(),
-            last_model(dir)?.display()
-        ),
-    ))?;
+    let mut closing = format!(
+        "\n{} updates in {}; metrics, episodes and checkpoints are in {}\nmodel: {}",
+        outcome.updates,
+        span(outcome.seconds),
+        dir.display(),
+        last_model(dir)?.display()
+    );
+    if let Some((update, best)) = outcome.best.filter(|(update, _)| *update != outcome.updates) {
+        let better = dir.join(model(update));
+        closing += &format!("\nbest on the panel: {}, {} after {update} updates", better.display(), score(best));
+    }
+    out.line(styled(DIM, closing))?;
     if hosts {
-        out.line(format!("play against it: {}", styled(BOLD, format!("mage play --against {}", dir.display()))))?;
+        out.line(format!("play against it: {}", styled(BOLD, format!("mage play --against {}", shell_word(dir)))))?;
     }
     Ok(())
 }

@@ -5,9 +5,11 @@ use crate::{
     cli::Warmstart,
     command::{
         recipe::compose,
-        train::{Screen, setting, stop_on_ctrl_c},
+        train::{setting, shell_word, stop_on_ctrl_c},
     },
+    interrupt::Interrupted,
     output::{BOLD, Output, styled},
+    screen::Screen,
     usage,
 };
 use mage_lab::train::warm_start;
@@ -30,7 +32,7 @@ pub(crate) fn run(app: &App, args: &Warmstart, out: &Output) -> anyhow::Result<(
     screen.clear();
     if !finished.map_err(usage)? {
         out.hint("stopped; nothing was written");
-        std::process::exit(130);
+        return Err(Interrupted.into());
     }
     let model = args.out.display().to_string();
     if out.json {
@@ -39,5 +41,6 @@ pub(crate) fn run(app: &App, args: &Warmstart, out: &Output) -> anyhow::Result<(
     }
     out.line(format!("model: {model}"))?;
     let recipes = args.recipes.join(" ");
+    let model = shell_word(&args.out);
     out.line(format!("train it: {}", styled(BOLD, format!("mage train {recipes} --set model.path={model}"))))
 }

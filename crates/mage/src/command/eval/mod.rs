@@ -77,7 +77,12 @@ pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
         None
     } else {
         let (factory, population) = (&ground.factory, &ground.population);
-        out.waiting("working out the ceilings", || factory.oracles(population, split, args.episodes))?
+        let ceilings = out.waiting("working out the ceilings", || factory.oracles(population, split, args.episodes));
+        // What was played is worth telling without them.
+        ceilings.unwrap_or_else(|e| {
+            out.warn(format!("no ceilings to compare with: {e}"));
+            None
+        })
     };
     let reports: Vec<Report<'_>> = all
         .iter()

@@ -117,7 +117,7 @@ impl<'a> Report<'a> {
         let lines = self.ceilings.iter().flat_map(|c| {
             [
                 line("opponent known", "#8d99ae", "2 4", &c.mean.informed),
-                line("best learner", "#1d3557", "none", &c.mean.sum.by_episode),
+                line(best_learner(c), "#1d3557", "none", &c.mean.sum.by_episode),
                 line("best without memory", "#2a9d8f", "6 4", &c.mean.memoryless),
             ]
         });
@@ -159,6 +159,9 @@ impl<'a> Report<'a> {
             let error = score(ceilings.error());
             out.line(styled(DIM, format!("\nthe best learner may be up to {error} better than shown")))?;
         }
+        for note in self.ceilings.iter().flat_map(|c| &c.notes) {
+            out.line(styled(DIM, format!("note: {note}")))?;
+        }
         let invalid = &self.summary.overall.invalid;
         out.line(styled(
             DIM,
@@ -193,8 +196,10 @@ impl<'a> Report<'a> {
     fn print_curve(&self, out: &Output) -> anyhow::Result<()> {
         let curve = &self.summary.overall.by_episode;
         let mut header = vec!["episode", "n", "score"];
-        if self.ceilings.is_some() {
-            header.extend(["without memory", "best learner", "of the way"]);
+        if let Some(ceilings) = self.ceilings {
+            // Next to too low a best, one has come further than one has.
+            let way = if ceilings.learner_may_be_better() { "of the way, at most" } else { "of the way" };
+            header.extend(["without memory", best_learner(ceilings), way]);
         }
         let rows = curve.iter().map(|at| {
             let i = at.k as usize - 1;
@@ -283,6 +288,11 @@ fn percent_mean(m: &Mean) -> String {
         (Some(x), None) => format!("{} %", percent(x)),
         (None, _) => "-".to_owned(),
     }
+}
+
+/// What a column of the best learner's scores is called.
+fn best_learner(ceilings: &OracleReport) -> &'static str {
+    if ceilings.learner_may_be_better() { "best learner, at least" } else { "best learner" }
 }
 
 pub(super) fn mean(m: &Mean) -> String {

@@ -5,12 +5,16 @@ use crate::{
     cli::ModelGenerate,
     interrupt::{Interrupt, Interrupted},
     output::{BOLD, Output, styled},
-    usage,
+    refused, usage,
 };
 use anyhow::Context;
-use mage_engine::{AdapterName, FinishReason, Message, Renderer, SampleRequest, SamplingParams, Thinking, block_on};
+use mage_engine::{
+    AdapterName, Error, FinishReason, Message, Renderer, Sample, SampleRequest, SamplingParams, Thinking,
+    WeightVersion, block_on,
+};
 use mage_native::{NativeModel, NativeSampler, Options, TokenStream};
 use serde::Serialize;
+use std::path::Path;
 
 /// A text and how it came about.
 #[derive(Serialize)]
@@ -18,17 +22,38 @@ struct Generated {
     weights: String,
     text: String,
     tokens: Vec<u32>,
-    /// Of whole answers only.
+    #[serde(flatten)]
+    whole: Whole,
+}
+
+/// What is known of whole answers only: nothing where Ctrl-C came first.
+#[derive(Serialize, Default)]
+struct Whole {
+    /// Which version of the weights.
+    version: Option<WeightVersion>,
+    /// Of the policy.
     logprobs: Option<Vec<f32>>,
-    /// Nothing where Ctrl-C came first.
+    /// Of the distribution that was drawn from, after temperature and filters.
+    drawn_logprobs: Option<Vec<f32>>,
     finish: Option<FinishReason>,
+}
+
+impl From<Sample> for Whole {
+    fn from(s: Sample) -> Self {
+        Whole {
+            version: Some(s.weights.version),
+            logprobs: Some(s.logprobs),
+            drawn_logprobs: Some(s.drawn_logprobs),
+            finish: Some(s.finish),
+        }
+    }
 }
 
 pub(super) fn run(args: &ModelGenerate, out: &Output) -> anyhow::Result<()> {
     let model = hub(out).open(&args.model).map_err(usage)?;
     let renderer = model.renderer().cloned().ok_or_else(|| usage("this model has no tokenizer.json"))?;
     let request = request(args, &model, &renderer)?;
-    request.check(model.config().vocab_size, model.config().max_position_embeddings).map_err(usage)?;
+    request.check(model.config().vocab_size, model.config().max_position_embeddings).map_err(by_flag)?;
     let (sampler, names) = speakers(args, model, out)?;
     let interrupt = Interrupt::listen()?;
     // All of them are at work from here on, in one batch.
@@ -36,7 +61,7 @@ pub(super) fn run(args: &ModelGenerate, out: &Output) -> anyhow::Result<()> {
         .into_iter()
         .map(|weights| {
             let request = SampleRequest { weights: weights.clone(), ..request.clone() };
-            Ok((weights, sampler.stream(request)?))
+            Ok((weights, sampler.stream(request).map_err(refused)?))
         })
         .collect::<anyhow::Result<Vec<(AdapterName, TokenStream)>>>()?;
     let several = streams.len() > 1;
@@ -75,6 +100,34 @@ fn request(args: &ModelGenerate, model: &NativeModel, renderer: &Renderer) -> an
     Ok(SampleRequest { prompt, params, ..Default::default() })
 }
 
+/// A refusal that names the option, not the field it became.
+fn by_flag(e: Error) -> anyhow::Error {
+    match e {
+        Error::Invalid { place, problem } => match place.strip_prefix("sampling.") {
+            Some("stop_texts") => usage(format!("--stop: {problem}")),
+            Some(field) => usage(format!("--{}: {problem}", field.replace('_', "-"))),
+            None => usage(format!("{place}: {problem}")),
+        },
+        other => usage(other),
+    }
+}
+
+/// An adapter's name and place. A text that is a folder as it stands has no name of its own in it.
+fn name_and_place(text: &str) -> anyhow::Result<(&str, &str)> {
+    match text.split_once('=') {
+        None if text == AdapterName::BASE => Ok((text, "")),
+        Some((name, place)) if !name.contains('/') && !Path::new(text).exists() => match (name, place) {
+            ("", _) => Err(usage(format!("--adapter {text}: there is no name before the `=`"))),
+            (_, "") => Err(usage(format!("--adapter {text}: there is no adapter after the `=`"))),
+            (AdapterName::BASE, _) => {
+                Err(usage(format!("--adapter {text}: `base` is the model without an adapter; choose another name")))
+            }
+            _ => Ok((name, place)),
+        },
+        _ => Ok((text, text)),
+    }
+}
+
 /// The sampler, and the weights that shall speak.
 fn speakers(
     args: &ModelGenerate,
@@ -83,17 +136,11 @@ fn speakers(
 ) -> anyhow::Result<(NativeSampler, Vec<AdapterName>)> {
     let mut adapters = Vec::new();
     for text in &args.adapter {
-        let (name, place) = match text.split_once('=') {
-            Some((name, place)) if !name.is_empty() => (name, place),
-            Some(_) => return Err(usage(format!("--adapter {text}: there is no name before the `=`"))),
-            None if text == AdapterName::BASE => (AdapterName::BASE, ""),
-            None => (text.as_str(), text.as_str()),
-        };
+        let (name, place) = name_and_place(text)?;
         if adapters.iter().any(|(other, _)| other == name) {
             return Err(usage(format!("two adapters are called `{name}`; write NAME=ADAPTER")));
         }
-        let adapter =
-            if name == AdapterName::BASE && place.is_empty() { None } else { Some(open_adapter(place, &model, out)?) };
+        let adapter = if place.is_empty() { None } else { Some(open_adapter(place, &model, out)?) };
         adapters.push((name.to_owned(), adapter));
     }
     let sampler = model.sampler(Options { threads: args.threads, ..Default::default() })?;
@@ -140,13 +187,13 @@ fn show(
     };
     // Whoever was interrupted gives the rest up.
     let whole = match ended {
-        Ok(()) => Some(block_on(stream.finish())?),
+        Ok(()) => Some(block_on(stream.finish()).map_err(refused)?),
         Err(_) => None,
     };
     if out.json {
-        let (logprobs, finish) = whole.map(|s| (s.logprobs, s.finish)).unzip();
+        let whole = whole.map(Whole::from).unwrap_or_default();
         let text = renderer.decode(&tokens)?;
-        out.object(&Generated { weights: weights.to_string(), text, tokens, logprobs, finish })?;
+        out.object(&Generated { weights: weights.to_string(), text, tokens, whole })?;
     } else {
         out.line("")?;
     }

@@ -5,9 +5,9 @@ mod generate;
 use crate::{
     cli::{Format, Model, ModelCommand, ModelInfo, ModelMerge, ModelNew, ModelScore},
     output::{BOLD, Output, styled},
-    usage,
+    refused, usage,
 };
-use mage_engine::{Error, Renderer, ScoreRequest};
+use mage_engine::{Renderer, ScoreRequest};
 use mage_env::Seed;
 use mage_lab::Hub;
 use mage_native::{
@@ -69,7 +69,7 @@ fn new(args: &ModelNew, out: &Output) -> anyhow::Result<()> {
         let seed = Seed::new(args.seed);
         NativeModel::create(&args.out, &config, args.spread, seed, Some(&renderer), format(args.format))
     })
-    .map_err(|e| if matches!(e, Error::Invalid { .. }) { usage(e) } else { e.into() })?;
+    .map_err(refused)?;
     let made = Description::of(&args.out)?;
     if out.json {
         return out.object(&Shown::of(&made));
@@ -214,21 +214,26 @@ struct Scored {
 
 fn score(args: &ModelScore, out: &Output) -> anyhow::Result<()> {
     let place = |i: usize| format!("{}, line {}", args.tokens.display(), i + 1);
-    let mut requests = Vec::new();
+    let (mut requests, mut lines) = (Vec::new(), Vec::new());
     for (i, line) in read(&args.tokens)?.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
         let tokens: Vec<u32> = serde_json::from_str(line).map_err(|e| usage(format!("{}: {e}", place(i))))?;
         if tokens.len() < 2 {
             return Err(usage(format!("{}: give at least two tokens; the first is not scored", place(i))));
         }
         requests.push(ScoreRequest { tokens, from: 1, ..Default::default() });
+        lines.push(i);
     }
     let mut model = hub(out).open(&args.model).map_err(usage)?;
+    let (vocabulary, context) = (model.config().vocab_size, model.config().max_position_embeddings);
+    for (request, line) in requests.iter().zip(lines) {
+        request.check(vocabulary, context).map_err(|e| usage(format!("{}: {e}", place(line))))?;
+    }
     if let Some(adapter) = &args.adapter {
         let adapter = open_adapter(adapter, &model, out)?;
         model = model.with_adapter(adapter).map_err(usage)?;
     }
     let sampler = model.sampler(Options { threads: args.threads, ..Default::default() })?;
-    for s in sampler.score_all(&requests).map_err(usage)? {
+    for s in sampler.score_all(&requests).map_err(refused)? {
         if out.json {
             out.object(&Scored { logprobs: s.logprobs, entropies: s.entropies })?;
         } else {

@@ -1,0 +1,27 @@
+//! Does it learn to adapt? The default recipe, as it stands.
+
+mod common;
+
+use serde_json::Value;
+
+#[test]
+#[cfg_attr(not(feature = "long"), ignore = "trains for minutes; run with --features long --release")]
+fn the_default_recipe_learns_to_know_its_opponents() {
+    let dir = tempfile::tempdir().unwrap();
+    for seed in ["0", "1"] {
+        let run = dir.path().join(seed);
+        let mut command = common::command();
+        command.args(["train", "--quiet", "--seed", seed, "--out"]).arg(&run);
+        assert!(command.status().unwrap().success());
+        let result: Value = serde_json::from_slice(&std::fs::read(run.join("result.json")).unwrap()).unwrap();
+        let at = |which: &str, episode: usize, what: &str| result[which]["score"][episode][what].as_f64().unwrap();
+        // What the best policy without memory earns; 0.238 is the best learner's last episode.
+        let memoryless = 0.125;
+        assert!(at("after", 2, "mean") >= 0.19, "{}", result["after"]);
+        assert!(at("after", 2, "se") <= 0.005);
+        for (which, episode) in [("after", 0), ("blanked", 0), ("blanked", 1), ("blanked", 2)] {
+            let limit = memoryless + 3.0 * at(which, episode, "se") + 1e-9;
+            assert!(at(which, episode, "mean") <= limit, "{which}, episode {}: {}", episode + 1, result[which]);
+        }
+    }
+}
