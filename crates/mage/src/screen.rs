@@ -107,7 +107,7 @@ impl Screen {
                 }
             }
             Event::Judging { done, of } => {
-                self.bar("playing the panel", of as u64, done as u64).set_position(done as u64)
+                self.bar("playing the panel", of as u64, done as u64).set_position(done as u64);
             }
             Event::Judged { update, memory, judgement } => {
                 if self.counting == "playing the panel" {
