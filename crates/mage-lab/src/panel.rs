@@ -56,11 +56,6 @@ impl Panel {
         &self.tasks
     }
 
-    /// How many of its tasks are different: a small stock of starts is dealt more than once.
-    pub fn different(&self) -> usize {
-        self.tasks.iter().map(Task::hash).collect::<std::collections::HashSet<_>>().len()
-    }
-
     /// What the panel is known by.
     pub fn hash(&self) -> Hash {
         self.hash

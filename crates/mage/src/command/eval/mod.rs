@@ -58,12 +58,6 @@ pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
     let seed = Seed::new(args.seed);
     let panel = Panel::new(&population, split, schema.seats, usize::try_from(args.tasks)?, seed)?;
     let panel = panel.dealt(&*factory, seed)?;
-    let (different, all) = (panel.different(), panel.tasks().len());
-    if different < all {
-        out.warn(format!(
-            "{different} different tasks among {all}: intervals take repeats for new ones, and are too narrow"
-        ));
-    }
     let ground = Ground { factory, population, prompts: app.prompts.get(&args.env)?, panel, max_turns };
     let runtime = runtime(0)?;
     let all = entrants(args, &ground, runtime.handle())?;
