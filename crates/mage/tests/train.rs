@@ -272,6 +272,11 @@ fn a_run_without_a_whole_checkpoint_is_not_begun_anew_unasked() {
     let text = refused(&mut resume(&run, &[]));
     assert!(text.contains("none of its checkpoints is whole") && text.contains("model.safetensors"), "{text}");
     assert_eq!(fs::read(run.join("metrics.jsonl")).unwrap(), kept);
+    fs::remove_dir_all(run.join("checkpoints")).unwrap();
+    fs::create_dir(run.join("checkpoints")).unwrap();
+    let text = refused(&mut resume(&run, &[]));
+    assert!(text.contains("no checkpoint to go on from"), "{text}");
+    assert_eq!(fs::read(run.join("metrics.jsonl")).unwrap(), kept);
 }
 
 #[test]
@@ -294,6 +299,15 @@ fn recipes_can_be_listed_shown_and_explained() {
     assert!(text(&["recipe", "list"]).contains("tictactoe-blind"));
     assert!(text(&["recipe", "show", "kuhn", "lamer"]).contains("assignment = \"cumulative\""));
     assert!(text(&["recipe", "explain", "loss.entropy"]).contains("collapses"));
+    assert_eq!(
+        text(&["recipe", "show", "lamer"]),
+        text(&["recipe", "show", "kuhn", "lamer"]),
+        "a method alone is for kuhn"
+    );
+    let estimator = text(&["recipe", "show", "--set", "method.estimator.scope=opponent"]);
+    assert!(estimator.contains("scope = \"opponent\""), "what is not said of the estimator stays: {estimator}");
+    let output = mage(&["recipe", "show", "--set", "optm=3"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("did you mean `optim`"));
     let output = mage(&["recipe", "show", "--set", "optim.updatse=3"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("did you mean `optim.updates`"));
