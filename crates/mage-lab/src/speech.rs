@@ -54,20 +54,7 @@ impl Speech {
         match self.size {
             // Compact prompts are made of our own words alone: what an agent wrote was made harmless before it came here.
             Size::Compact => Ok(messages.iter().flat_map(|m| self.compact_words(&m.content)).collect()),
-            Size::Full => {
-                let said: Vec<Said> = messages
-                    .iter()
-                    .map(|m| Said {
-                        role: match m.role {
-                            Role::System => Speaker::System,
-                            Role::User => Speaker::User,
-                            Role::Assistant => Speaker::Assistant,
-                        },
-                        content: m.content.clone(),
-                    })
-                    .collect();
-                Ok(self.renderer.chat(&said, self.thinking, true)?)
-            }
+            Size::Full => Ok(self.renderer.chat(&as_engines_say(messages), self.thinking, true)?),
         }
     }
 
@@ -159,10 +146,7 @@ impl Speech {
                 Size::Full => self.renderer.decode(&sample.tokens)?,
                 Size::Compact => self.spell(&sample.tokens),
             },
-            finish: match sample.finish {
-                FinishReason::Stop => Finish::Stop,
-                FinishReason::Length => Finish::Length,
-            },
+            finish: finish(sample.finish),
             tokens: Some(Tokens { prompt, response: sample.tokens, logprobs: sample.logprobs }),
             weights: Some(weights.to_owned()),
             usage: None,
@@ -172,6 +156,24 @@ impl Speech {
     fn spell(&self, tokens: &[u32]) -> String {
         let words = tokens.iter().filter(|t| **t != self.end).filter_map(|t| self.renderer.token_text(*t));
         words.collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// A conversation in the engines' words.
+pub(crate) fn as_engines_say(messages: &[Message]) -> Vec<Said> {
+    let role = |role: Role| match role {
+        Role::System => Speaker::System,
+        Role::User => Speaker::User,
+        Role::Assistant => Speaker::Assistant,
+    };
+    messages.iter().map(|m| Said { role: role(m.role), content: m.content.clone() }).collect()
+}
+
+/// Why an answer ended, in the core's words.
+pub(crate) fn finish(reason: FinishReason) -> Finish {
+    match reason {
+        FinishReason::Stop => Finish::Stop,
+        FinishReason::Length => Finish::Length,
     }
 }
 

@@ -2,12 +2,14 @@
 //!
 //! One behind an endpoint, one in a folder, or the policy of a training run: all of them answer calls.
 
-use crate::{Error, Hub, Result, engine, recipe::Recipe, run_dir::last_model, speech::Speech, speech::call_seed};
-use mage_core::{Answer, Call, Finish, Role, Settings, Usage, prompt::Size};
-use mage_engine::{
-    AdapterName, BoxFuture, ChatPolicy, ChatRequest, FinishReason, Message, Role as Speaker, Sampler, SamplingParams,
-    Thinking,
+use crate::{
+    Error, Hub, Result, engine,
+    recipe::Recipe,
+    run_dir::last_model,
+    speech::{Speech, as_engines_say, call_seed, finish},
 };
+use mage_core::{Answer, Call, Settings, Usage, prompt::Size};
+use mage_engine::{AdapterName, BoxFuture, ChatPolicy, ChatRequest, Sampler, SamplingParams, Thinking};
 use mage_env::{Hash, Schema};
 use std::{
     fs::{self, File},
@@ -150,29 +152,19 @@ struct Chat {
 impl Answerer for Chat {
     fn answer<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<Answer>> {
         Box::pin(async move {
-            let messages = call.request.messages.iter().map(|m| Message {
-                role: match m.role {
-                    Role::System => Speaker::System,
-                    Role::User => Speaker::User,
-                    Role::Assistant => Speaker::Assistant,
-                },
-                content: m.content.clone(),
-            });
+            let messages = as_engines_say(&call.request.messages);
             let params = SamplingParams {
                 max_tokens: call.request.max_tokens,
                 seed: call_seed(call),
                 ..self.drawn.params.clone()
             };
             let answers = call.request.allowed.clone();
-            let request = ChatRequest { messages: messages.collect(), thinking: self.drawn.thinking, params, answers };
+            let request = ChatRequest { messages, thinking: self.drawn.thinking, params, answers };
             let said = self.policy.complete(request).await?;
             Ok(Answer {
                 text: said.text,
                 tokens: None,
-                finish: match said.finish {
-                    FinishReason::Stop => Finish::Stop,
-                    FinishReason::Length => Finish::Length,
-                },
+                finish: finish(said.finish),
                 weights: Some(self.label.clone()),
                 usage: Some(Usage { prompt: said.usage.prompt, answer: said.usage.answer }),
             })

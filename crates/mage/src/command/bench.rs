@@ -178,6 +178,9 @@ fn sampler(args: &BenchSampler, out: &Output) -> anyhow::Result<()> {
         m.evicted_pages,
         m.set_back
     ))?;
-    let rows = [m.first_token_ms.row("to the first token, 1 request in 16"), m.latency_ms.row("to the whole answer")];
+    let rows = [
+        m.first_token_ms.row(&format!("to the first token, 1 request in {WATCHED}")),
+        m.latency_ms.row("to the whole answer"),
+    ];
     out.line(table(&["milliseconds", "median", "90 %", "99 %", "longest"], rows))
 }
