@@ -107,6 +107,7 @@ impl Training {
             entropy: at("entropy").unwrap_or(1.0),
             kl_play: at("kl/play").unwrap_or(0.0),
             kl_reflect: at("kl/reflect").unwrap_or(0.0),
+            mismatch: at("mismatch_kl/mean").unwrap_or(0.0),
             invalid: at("invalid_action").unwrap_or(0.0),
             factual: at("factual"),
             skipped: at("optim/skipped").unwrap_or(0.0) > 0.0,
