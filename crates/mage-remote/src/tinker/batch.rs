@@ -304,7 +304,7 @@ mod tests {
         assert!(refused(|t| t.advantages[1] = f32::NAN).contains("segment 2, token 1: advantages: NaN"));
         assert!(refused(|t| _ = t.old_logprobs.pop()).contains("2 values for 3 tokens"));
         assert!(refused(|t| t.weights[0] = -1.0).contains("negative"));
-        assert!(refused(|t| t.advantages[0] = 3e38).contains("once scaled"));
+        assert!(refused(|t| t.advantages[1] = 3e38).contains("once scaled"));
         assert!(refused(|t| t.allowed = vec![None, Some([7, 8].into()), None]).contains("mask_actions"));
     }
 

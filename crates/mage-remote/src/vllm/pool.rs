@@ -312,10 +312,9 @@ impl Sampler for VllmPool {
             request.check(self.settings.vocabulary, self.caps.max_context)?;
             check_score(&request)?;
             let (weights, served) = self.resolve(&request.weights)?;
-            // One token is written besides, which needs room.
-            let (tokens, served) = (&request.tokens, &served);
-            let all = self.ask("scoring", |server| async move { server.score(served, tokens).await }).await?;
-            Ok(Scores { logprobs: all[request.from..].to_vec(), entropies: Vec::new(), weights })
+            let (tokens, from, served) = (&request.tokens, request.from, &served);
+            let ask = |server: Arc<Server>| async move { server.score(served, tokens, from).await };
+            Ok(Scores { logprobs: self.ask("scoring", ask).await?, entropies: Vec::new(), weights })
         })
     }
 }

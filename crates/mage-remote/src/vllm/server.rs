@@ -11,7 +11,6 @@ use reqwest::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::{
-    collections::HashMap,
     path::Path,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
 };
@@ -48,19 +47,12 @@ struct Choice {
     #[serde(default)]
     logprobs: Option<TokenLogprobs>,
     #[serde(default)]
-    prompt_logprobs: Option<Vec<Option<HashMap<String, Logprob>>>>,
-    #[serde(default)]
     finish_reason: Option<String>,
 }
 
 #[derive(Deserialize)]
 struct TokenLogprobs {
     token_logprobs: Vec<Option<f32>>,
-}
-
-#[derive(Deserialize)]
-struct Logprob {
-    logprob: Option<f32>,
 }
 
 impl Server {
@@ -92,9 +84,23 @@ impl Server {
         self.complete(&sample_body(model, request), move |choice| read_written(choice, most)).await
     }
 
-    pub(super) async fn score(&self, model: &str, tokens: &[u32]) -> std::result::Result<Vec<f32>, Trouble> {
-        let body = json!({"model": model, "prompt": tokens, "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0});
-        self.complete(&body, |choice| read_scores(choice, tokens)).await
+    /// The log-probability of each token from `from` on, given all before it.
+    ///
+    /// Each is asked for by itself, as the one token that may be drawn: its log-probability is told from before that choice.
+    /// vLLM scores whole prompts too (`prompt_logprobs`), but its CPU build falls over when a batch holds such a request
+    /// beside others with adapters (measured, 0.32.0). What a prompt has in common with the next is in the server's cache.
+    pub(super) async fn score(
+        &self,
+        model: &str,
+        tokens: &[u32],
+        from: usize,
+    ) -> std::result::Result<Vec<f32>, Trouble> {
+        let one = async |at: usize| self.complete(&score_body(model, tokens, at), |c| read_score(c, tokens[at])).await;
+        let mut scores = Vec::with_capacity(tokens.len() - from);
+        for at in from..tokens.len() {
+            scores.push(one(at).await?);
+        }
+        Ok(scores)
     }
 
     /// How likely it finds the fixed sequence.
@@ -104,7 +110,7 @@ impl Server {
         vocabulary: usize,
     ) -> std::result::Result<Fingerprint, Trouble> {
         let tokens = Fingerprint::tokens(vocabulary);
-        self.score(model, &tokens).await.map(|all| Fingerprint(all[1..].to_vec()))
+        self.score(model, &tokens, 1).await.map(Fingerprint)
     }
 
     /// Whether it answers at all.
@@ -195,21 +201,18 @@ fn read_written(choice: Choice, most: usize) -> std::result::Result<Written, Str
     Ok(Written { tokens, logprobs, finish })
 }
 
-/// The log-probability of every token; 0 for the first, which nothing precedes.
-fn read_scores(choice: Choice, tokens: &[u32]) -> std::result::Result<Vec<f32>, String> {
-    let all = choice.prompt_logprobs.ok_or("it has no `prompt_logprobs`")?;
-    if all.len() != tokens.len() {
-        return Err(format!("{} scores for {} tokens", all.len(), tokens.len()));
+/// A request for the log-probability of one token.
+fn score_body(model: &str, tokens: &[u32], at: usize) -> Value {
+    json!({"model": model, "prompt": tokens[..at], "max_tokens": 1, "temperature": 1.0, "logprobs": 0,
+        "return_token_ids": true, "ignore_eos": true, "allowed_token_ids": [tokens[at]]})
+}
+
+fn read_score(choice: Choice, token: u32) -> std::result::Result<f32, String> {
+    let Written { tokens, logprobs, .. } = read_written(choice, 1)?;
+    match tokens[0] == token {
+        true => Ok(logprobs[0]),
+        false => Err(format!("token {} where only {token} was allowed", tokens[0])),
     }
-    let one = |(i, token): (usize, &u32)| match (&all[i], i) {
-        (_, 0) => Ok(0.0),
-        (None, i) => Err(format!("token {i} has no score")),
-        (Some(map), i) => {
-            let found = map.get(&token.to_string()).ok_or_else(|| format!("token {i} has the score of another"))?;
-            likely(found.logprob)
-        }
-    };
-    tokens.iter().enumerate().map(one).collect()
 }
 
 /// A log-probability, or what is wrong with it.
@@ -275,10 +278,11 @@ mod tests {
     }
 
     #[test]
-    fn scores_are_those_of_the_tokens() {
-        let said = json!({"prompt_logprobs": [null, {"7": {"logprob": -2.0}, "3": {"logprob": -0.1}}]});
-        assert_eq!(read_scores(choice(said.clone()), &[5, 7]).unwrap(), [0.0, -2.0]);
-        assert!(read_scores(choice(said.clone()), &[5, 8]).unwrap_err().contains("another"));
-        assert!(read_scores(choice(said), &[5]).unwrap_err().contains("2 scores for 1"));
+    fn a_score_is_that_of_the_one_token_that_may_be_drawn() {
+        let body = score_body("policy@3", &[5, 7, 9], 2);
+        assert_eq!((&body["prompt"], &body["allowed_token_ids"]), (&json!([5, 7]), &json!([9])));
+        let said = json!({"token_ids": [9], "logprobs": {"token_logprobs": [-0.5]}, "finish_reason": "length"});
+        assert_eq!(read_score(choice(said.clone()), 9), Ok(-0.5));
+        assert!(read_score(choice(said), 7).unwrap_err().contains("only 7 was allowed"));
     }
 }

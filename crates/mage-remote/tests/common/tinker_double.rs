@@ -108,15 +108,20 @@ fn hash(content: &impl Hash) -> u64 {
 fn split(body: &[u8]) -> (String, u64, Vec<u8>) {
     assert_eq!(body[0], 0x0a, "the model's name comes first");
     let name = String::from_utf8(body[2..2 + body[1] as usize].to_vec()).unwrap();
-    let mut at = 2 + body[1] as usize;
+    let at = 2 + body[1] as usize;
     assert_eq!(body[at], 0x10, "then the sequence number");
-    at += 1;
-    let (mut seq, mut shift) = (0, 0);
+    let (seq, rest) = varint(body, at + 1);
+    (name, seq, body[rest..].to_vec())
+}
+
+/// A number of variable length at a place, and the place after it.
+fn varint(bytes: &[u8], mut at: usize) -> (u64, usize) {
+    let (mut value, mut shift) = (0, 0);
     loop {
-        seq |= u64::from(body[at] & 0x7f) << shift;
+        value |= u64::from(bytes[at] & 0x7f) << shift;
         at += 1;
-        if body[at - 1] & 0x80 == 0 {
-            return (name, seq, body[at..].to_vec());
+        if bytes[at - 1] & 0x80 == 0 {
+            return (value, at);
         }
         shift += 7;
     }
@@ -285,7 +290,6 @@ impl World {
         let weights = self.models[model].weights.clone();
         let (status, mut answer) = self.known((kind, weights, content.clone()));
         if self.oddity == Some(Oddity::NotANumber) && kind == "gradient" && !pure {
-            // Every number of the answer: 32-bit floats among other bytes would be hard to find.
             answer = poison(&answer);
         }
         let entry = self.models.get_mut(model).unwrap();
@@ -307,14 +311,17 @@ impl World {
     }
 }
 
-/// The answer with its first log-probability replaced by one that is no number. Log-probabilities are the longest run of
-/// bytes; their field is `data`, which is found by its neighbour's name.
+/// The answer with log-probabilities that are no numbers: after the field's name comes the tensor (a tag and a length), and
+/// first in it its data (again a tag and a length).
 fn poison(answer: &[u8]) -> Vec<u8> {
     let mut out = answer.to_vec();
-    let at = answer.windows(8).position(|w| w == b"logprobs").expect("an answer has log-probabilities");
-    // After the key comes the tensor: tag and length, then `data`: tag and length, then numbers.
-    let start = at + 8 + 2 + 2;
-    for number in out[start..start + 20].chunks_mut(4) {
+    let mut at = answer.windows(8).position(|w| w == b"logprobs").expect("an answer has log-probabilities") + 8;
+    let mut length = 0;
+    for _ in 0..2 {
+        at += 1;
+        (length, at) = varint(answer, at);
+    }
+    for number in out[at..at + length as usize].chunks_mut(4) {
         number.copy_from_slice(&f32::NAN.to_le_bytes());
     }
     out

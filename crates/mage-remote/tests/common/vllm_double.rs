@@ -125,16 +125,12 @@ async fn complete(State(s): State<Shared>, Json(body): Json<Value>) -> (StatusCo
     s.seen.now.fetch_sub(1, Ordering::SeqCst);
     let prompt: Vec<u32> = serde_json::from_value(body["prompt"].clone()).unwrap();
     let off = *s.seen.stale.lock().unwrap();
-    let scores = body.get("prompt_logprobs").map(|_| {
-        let score = |(i, t): (usize, &u32)| json!({t.to_string(): {"logprob": rule(i, *t) + off, "rank": 1}});
-        let all = prompt.iter().enumerate().map(|(i, t)| if i == 0 { Value::Null } else { score((i, t)) });
-        all.collect::<Vec<_>>()
-    });
     let most = body["max_tokens"].as_u64().unwrap() as usize;
     let seed = body["seed"].as_u64().unwrap_or(0) as u32;
-    let tokens: Vec<u32> = (0..most.min(1)).map(|i| (seed + i as u32) % 16).collect();
+    let only = body["allowed_token_ids"][0].as_u64().map(|t| t as u32);
+    let tokens: Vec<u32> = (0..most.min(1)).map(|i| only.unwrap_or((seed + i as u32) % 16)).collect();
     let logprobs: Vec<f32> = tokens.iter().enumerate().map(|(i, t)| rule(prompt.len() + i, *t) + off).collect();
-    let choice = json!({"token_ids": tokens, "logprobs": {"token_logprobs": logprobs}, "prompt_logprobs": scores,
+    let choice = json!({"token_ids": tokens, "logprobs": {"token_logprobs": logprobs}, 
         "finish_reason": "length"});
     (StatusCode::OK, Json(json!({"choices": [choice]})))
 }
