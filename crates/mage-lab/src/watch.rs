@@ -16,7 +16,7 @@ pub struct Signs {
     pub kl_play: f64,
     /// Divergence of reflections from the reference.
     pub kl_reflect: f64,
-    /// Divergence of what is sampled from what is trained.
+    /// Divergence of what was sampled from what is trained, before the first step.
     pub mismatch: f64,
     /// Share of invalid actions.
     pub invalid: f64,
@@ -69,8 +69,8 @@ impl Watchdog {
                 "mismatch",
                 signs.mismatch > limits.mismatch,
                 format!(
-                    "what is sampled is not what is trained (divergence {:.3} nats a token): fewer optim.epochs and \
-                     optim.minibatches, a lower optim.learning_rate, or a look at the engines (`mage doctor --engine`)",
+                    "what was sampled is not what is trained (divergence {:.4} nats a token before any step): the engines \
+                     disagree; see `mage doctor --engine`",
                     signs.mismatch
                 ),
             ),

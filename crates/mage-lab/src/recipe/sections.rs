@@ -287,8 +287,9 @@ section! {
         invalid: f64 = 0.2,
         /// Warn when less than this share of reflections states the facts, in environments that have a teacher to say them.
         factual: f64 = 0.5,
-        /// Warn when what is sampled diverges from what is trained by more than this, in nats a token.
-        mismatch: f64 = 0.05,
+        /// Warn when what was sampled diverges from what is trained by more than this before the first step of an update,
+        /// in nats a token: engines that disagree.
+        mismatch: f64 = 0.01,
         /// Say what is waited for when no meta-episode ends for so many seconds.
         patience: f64 = 30.0,
     }

@@ -76,6 +76,7 @@ pub struct VllmPool {
     /// By name, oldest first.
     pub(super) releases: Mutex<BTreeMap<AdapterName, Vec<Release>>>,
     turn: AtomicUsize,
+    reviving: tokio::sync::Mutex<()>,
 }
 
 /// How a server of a pool is.
@@ -132,7 +133,15 @@ impl VllmPool {
         let base = Release { version: WeightVersion(0), served: settings.model.clone(), dir: None, fingerprint: None };
         let places = Semaphore::new((settings.in_flight * servers.len()).min(Semaphore::MAX_PERMITS));
         let releases = [(AdapterName::new(AdapterName::BASE), vec![base])].into();
-        Ok(VllmPool { settings, servers, caps, places, releases: Mutex::new(releases), turn: AtomicUsize::new(0) })
+        Ok(VllmPool {
+            settings,
+            servers,
+            caps,
+            places,
+            releases: Mutex::new(releases),
+            turn: AtomicUsize::new(0),
+            reviving: tokio::sync::Mutex::default(),
+        })
     }
 
     /// How its servers are.
@@ -204,17 +213,18 @@ impl VllmPool {
 
     /// Looks at the servers that failed. Those that answer again get the adapters they lack, and requests.
     async fn revive(&self) {
-        for server in self.servers.iter().filter(|s| !s.up.load(Ordering::SeqCst)) {
-            if server.alive().await.is_err() {
+        // One at a time: a server counts only once whoever feeds it has seen that it took everything.
+        let _alone = self.reviving.lock().await;
+        for server in &self.servers {
+            if server.up.load(Ordering::SeqCst) || server.alive().await.is_err() {
                 continue;
             }
             match self.feed(server).await {
                 Ok(fed) => {
                     let again =
                         if fed > 0 { format!(", {fed} adapters were given to it again") } else { String::new() };
-                    if !server.up.swap(true, Ordering::SeqCst) {
-                        self.settings.notices.say(format!("{} is back{again}", server.wire.address()));
-                    }
+                    server.up.store(true, Ordering::SeqCst);
+                    self.settings.notices.say(format!("{} is back{again}", server.wire.address()));
                 }
                 Err(e) => self.settings.notices.say(format!("{} is back, but: {e}", server.wire.address())),
             }

@@ -16,7 +16,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::{net::TcpListener, runtime::Runtime};
 
 /// What a server remembers and what it saw.
 #[derive(Default)]
@@ -40,12 +40,15 @@ struct Shared {
 pub(crate) struct Vllm {
     pub(crate) address: SocketAddr,
     pub(crate) seen: Arc<Seen>,
-    task: JoinHandle<()>,
+    /// Its own, since a server that dies takes its connections along.
+    runtime: Option<Runtime>,
 }
 
 impl Drop for Vllm {
     fn drop(&mut self) {
-        self.task.abort();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
@@ -68,16 +71,20 @@ impl Vllm {
             .route("/reset_prefix_cache", post(|| async { Json(json!({})) }))
             .route("/collective_rpc", post(|| async { Json(json!({"results": [null]})) }))
             .with_state(shared);
-        let listener = loop {
-            match TcpListener::bind(address).await {
-                Ok(listener) => break listener,
-                // The one before may not have let go yet.
-                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let listening = runtime.spawn(async move {
+            loop {
+                match TcpListener::bind(address).await {
+                    Ok(listener) => return listener,
+                    // The one before may not have let go yet.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
             }
-        };
+        });
+        let listener = listening.await.unwrap();
         let address = listener.local_addr().unwrap();
-        let task = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-        Vllm { address, seen, task }
+        runtime.spawn(async move { axum::serve(listener, app).await.unwrap() });
+        Vllm { address, seen, runtime: Some(runtime) }
     }
 
     pub(crate) fn url(&self) -> String {
