@@ -31,8 +31,12 @@ impl<T: Plain> Buffer<T> {
         let at = unsafe { result::malloc_sync(bytes) };
         let at = at.doing("taking memory on the card").map_err(|e| {
             let mib = |b: usize| b as f64 / f64::from(1 << 20);
-            let free = card.free_memory().map_or_else(|_| "an unknown number".to_owned(), |b| format!("{:.0} MiB", mib(b)));
-            CudaError { reason: format!("{} when {:.0} MiB were asked for, {free} being free", e.reason, mib(bytes)), ..e }
+            let free =
+                card.free_memory().map_or_else(|_| "an unknown number".to_owned(), |b| format!("{:.0} MiB", mib(b)));
+            CudaError {
+                reason: format!("{} when {:.0} MiB were asked for, {free} being free", e.reason, mib(bytes)),
+                ..e
+            }
         })?;
         Ok(Buffer { card: Arc::clone(card), at, len, kind: PhantomData })
     }

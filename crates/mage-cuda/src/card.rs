@@ -40,8 +40,9 @@ impl Card {
     pub fn open(index: usize) -> Result<Arc<Self>> {
         let doing = format!("opening CUDA device {index}");
         if let Some(missing) = find::search().missing() {
-            return Err(CudaError::new(doing, format!("the library `{missing}` was not found"))
-                .hint("`mage doctor` lists where it was looked for; install the NVIDIA driver and the CUDA libraries"));
+            return Err(CudaError::new(doing, format!("the library `{missing}` was not found")).hint(
+                "`mage doctor` lists where it was looked for; install the NVIDIA driver and the CUDA libraries",
+            ));
         }
         result::init().doing(&doing)?;
         let count = result::device::get_count().doing(&doing)? as usize;
@@ -51,7 +52,10 @@ impl Card {
         let device = result::device::get(index as i32).doing(&doing)?;
         // SAFETY: the device was just given by the driver.
         let (attribute, memory) = unsafe {
-            (|a| result::device::get_attribute(device, a).doing(&doing), result::device::total_mem(device).doing(&doing)?)
+            (
+                |a| result::device::get_attribute(device, a).doing(&doing),
+                result::device::total_mem(device).doing(&doing)?,
+            )
         };
         use sys::CUdevice_attribute as A;
         let capability = (

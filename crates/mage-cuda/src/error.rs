@@ -39,7 +39,9 @@ impl<T> Doing<T> for std::result::Result<T, DriverError> {
             let text = e.error_string().map(|s| format!("{name} ({})", s.to_string_lossy())).unwrap_or(name);
             let error = CudaError::new(what, text);
             match e.0 {
-                CUresult::CUDA_ERROR_OUT_OF_MEMORY => error.hint("other programs may hold the card's memory: see nvidia-smi"),
+                CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                    error.hint("other programs may hold the card's memory: see nvidia-smi")
+                }
                 CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU | CUresult::CUDA_ERROR_INVALID_PTX => {
                     error.hint("the kernel cache may be of another card: delete it and start again")
                 }

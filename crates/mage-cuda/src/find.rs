@@ -64,9 +64,8 @@ fn load(name: &str, folders: &[PathBuf]) -> Option<String> {
 fn files(folder: &Path, name: &str) -> Vec<PathBuf> {
     let start = format!("lib{name}.so");
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
-    let mut all: Vec<PathBuf> = entries
-        .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&start)))
-        .collect();
+    let mut all: Vec<PathBuf> =
+        entries.filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&start))).collect();
     all.sort();
     all
 }

@@ -24,6 +24,12 @@ pub struct Weights {
 }
 
 impl Weights {
+    /// All of them, widened.
+    pub fn to_vec(&self) -> Result<Vec<f32>> {
+        let bits = self.half.to_vec()?;
+        Ok(bits.into_iter().map(|x| f32::from_bits(u32::from(x) << 16)).collect())
+    }
+
     /// Where parameter `i` is.
     pub(crate) fn at(&self, i: usize) -> u64 {
         self.half.at(i)

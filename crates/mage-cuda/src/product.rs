@@ -161,10 +161,8 @@ impl Products {
         {
             let value = i32::from(turn);
             // SAFETY: the attribute is a 32-bit number.
-            unsafe {
-                result::set_matmul_desc_attribute(description, attribute, std::ptr::from_ref(&value).cast(), 4)
-            }
-            .doing(doing)?;
+            unsafe { result::set_matmul_desc_attribute(description, attribute, std::ptr::from_ref(&value).cast(), 4) }
+                .doing(doing)?;
         }
         let bytes = WORKSPACE as u64;
         // SAFETY: workspace is a 64-bit number, alignments are 32-bit ones; the results are counted by the library.

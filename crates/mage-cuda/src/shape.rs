@@ -28,9 +28,8 @@ pub struct Shape {
 impl Shape {
     /// Refuses what the kernels are not written for.
     pub fn check(&self) -> Result<()> {
-        let wrong = |problem: String| {
-            Err(CudaError::new("using a model on the card", problem).hint("use --device cpu"))
-        };
+        let wrong =
+            |problem: String| Err(CudaError::new("using a model on the card", problem).hint("use --device cpu"));
         if !HEAD_SIZES.contains(&self.head_dim) {
             return wrong(format!("heads of {} numbers; the kernels are written for {HEAD_SIZES:?}", self.head_dim));
         }

@@ -166,11 +166,6 @@ impl Stepper {
         s.wait()
     }
 
-    /// Forgets what was recorded with weights that are about to go.
-    pub fn forget(&mut self, weights: &Weights) {
-        self.graphs.forget(weights.at(0));
-    }
-
     /// Does all of a step; answers come in the order of the asks.
     pub fn step(&mut self, w: &Weights, step: &Step<'_>, answers: &mut [Answer]) -> Result<()> {
         self.model.card.bind()?;

@@ -264,7 +264,8 @@ impl Trainer {
         let Trainer { model, stream: s, products, weights: w, space, words, places, .. } = self;
         let (shape, at) = (&model.shape, &model.places.layers[layer]);
         let d = shape.hidden;
-        let (x, y, a): (u64, u64, &Acts) = (space.states[layer].at(0), space.states[layer + 1].at(0), &space.acts[acts]);
+        let (x, y, a): (u64, u64, &Acts) =
+            (space.states[layer].at(0), space.states[layer + 1].at(0), &space.acts[acts]);
         let normed = space.normed.at(0);
         model.norm(s, x, w.at(at.norm1.start), n, normed, a.inverse1.at(0))?;
         let (from, to) = (Matrix::new(normed, d), Matrix::new(a.qkv.at(0), shape.qkv()));

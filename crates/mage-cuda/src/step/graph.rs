@@ -7,7 +7,8 @@ use crate::packet::{Answer, Ask};
 use cudarc::driver::{result, sys};
 use std::collections::HashMap;
 
-/// What was recorded, by weights and number of rows.
+/// What was recorded, by where the weights are and the number of rows. Weights that come to lie where others lay are read by
+/// what was recorded with those.
 #[derive(Default)]
 pub(super) struct Graphs(HashMap<(u64, usize), Graph>);
 
@@ -27,11 +28,10 @@ impl Graphs {
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
-
-    pub(super) fn forget(&mut self, weights: u64) {
-        self.0.retain(|key, _| key.0 != weights);
-    }
 }
+
+/// More than this many are not kept: most are of weights that are gone.
+const MOST: usize = 128;
 
 /// Numbers of rows that are recorded: a step is padded to the next.
 fn bucket(rows: usize) -> usize {
@@ -81,10 +81,13 @@ impl Stepper {
             self.run(w, rows, &at)?;
             self.stream.wait()?;
             let graph = self.record(w, rows, &at)?;
+            if self.graphs.0.len() >= MOST {
+                self.graphs.clear();
+            }
             self.graphs.0.insert(key, graph);
         }
         let graph = &self.graphs.0[&key];
-        // SAFETY: everything it refers to is there: buffers that move clear the graphs, weights that go are forgotten.
+        // SAFETY: everything it refers to is there: buffers that move clear the graphs, and the weights are those given.
         unsafe { result::graph::launch(graph.0, self.stream.raw) }.doing("replaying a step")?;
         self.space.answers.take(&self.stream, &mut answers[..count])
     }

@@ -32,8 +32,7 @@ impl Trainer {
         )?;
         to_input(space.dgate_up.at(0), 2 * inner, d, at.gate_up.start, dnormed)?;
         let mut to_weight = |dy: u64, x: u64, outputs: usize, inputs: usize, first: usize| {
-            let (dy, x, dw) =
-                (Matrix::new(dy, outputs), Matrix::new(x, inputs), Matrix::new(grads.at(first), inputs));
+            let (dy, x, dw) = (Matrix::new(dy, outputs), Matrix::new(x, inputs), Matrix::new(grads.at(first), inputs));
             products.run(s, Kind::Weight, (n, outputs, inputs), dy, x, Some(dw), dw, true)
         };
         to_weight(dstate, space.gated.at(0), d, inner, at.down.start)?;
@@ -77,19 +76,7 @@ impl Trainer {
             (count, kv, 1),
             128,
             6 * tile + 1024,
-            args![
-                qk,
-                qkv,
-                dout,
-                log_sums,
-                delta,
-                words.at(items),
-                heads,
-                kv,
-                scale,
-                space.dqk.at(0),
-                space.dqkv.at(0)
-            ],
+            args![qk, qkv, dout, log_sums, delta, words.at(items), heads, kv, scale, space.dqk.at(0), space.dqkv.at(0)],
         )?;
         let (items, count) = places.queries;
         s.launch(
