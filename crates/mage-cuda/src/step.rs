@@ -257,7 +257,7 @@ impl Stepper {
             s.launch(
                 model.program.functions.decode_attention,
                 (single.0, shape.kv, splits),
-                256,
+                128,
                 0,
                 args![
                     qk,

@@ -1,15 +1,16 @@
 // One new token of each of many sequences, over keys and values in pages.
 //
-// A key's HD numbers are shared by HD / 8 lanes, a team. Each team goes over its own keys, four at a time, with its own
-// running softmax, for all query heads of the group; teams are merged at the end. With few sequences, several blocks share
+// A key's HD numbers are shared by HD / 8 lanes, a team. Each team goes over its own keys, two at a time, with its own
+// running softmax, for all query heads of the group, the next two being on their way; teams are merged at the end. With few sequences, several blocks share
 // one, and the last to finish merges them.
 
 #define LANES (HD / 8)
-#define TEAMS (256 / LANES)
-#define AT_ONCE 4
+#define THREADS 128
+#define TEAMS (THREADS / LANES)
+#define AT_ONCE 2
 #define SHARE (GROUP * (HD + 2))
 
-extern "C" __global__ void __launch_bounds__(256) decode_attention(const bf16* qk, const bf16* pages, const u32* packet, int tables_at, int lists_at, int positions_at, int heads, int kv, float scale, bf16* out, float* parts, u32* done) {
+extern "C" __global__ void __launch_bounds__(THREADS) decode_attention(const bf16* qk, const bf16* pages, const u32* packet, int tables_at, int lists_at, int positions_at, int heads, int kv, float scale, bf16* out, float* parts, u32* done) {
     int row = blockIdx.x, head = blockIdx.y, splits = gridDim.z, split = blockIdx.z;
     int lane = threadIdx.x % LANES, team = threadIdx.x / LANES;
     int keys = packet[positions_at + row] + 1;
@@ -25,19 +26,25 @@ extern "C" __global__ void __launch_bounds__(256) decode_attention(const bf16* q
 #pragma unroll
         for (int i = 0; i < 8; i++) q[g][i] *= scale * LOG2E;
     }
-    // All lanes of a warp go round equally often, as they speak with each other.
-    for (int start = first; start < end; start += TEAMS * AT_ONCE) {
-        uint4 k[AT_ONCE], v[AT_ONCE];
+    uint4 k[AT_ONCE], v[AT_ONCE], next_k[AT_ONCE], next_v[AT_ONCE];
+    auto prepare = [&](int start) {
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
             int key = start + u * TEAMS + team;
-            k[u] = v[u] = make_uint4(0, 0, 0, 0);
+            next_k[u] = next_v[u] = make_uint4(0, 0, 0, 0);
             if (key < end) {
                 const bf16* at = from + table[key >> 4] * page_stride + (key & 15) * HD;
-                k[u] = *(const uint4*)at;
-                v[u] = *(const uint4*)(at + (size_t)kv * 16 * HD);
+                next_k[u] = __ldcs((const uint4*)at);
+                next_v[u] = __ldcs((const uint4*)(at + (size_t)kv * 16 * HD));
             }
         }
+    };
+    prepare(first);
+    // All lanes of a warp go round equally often, as they speak with each other.
+    for (int start = first; start < end; start += TEAMS * AT_ONCE) {
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) k[u] = next_k[u], v[u] = next_v[u];
+        prepare(start + TEAMS * AT_ONCE);
         float s[AT_ONCE][GROUP];
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
@@ -85,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(256) decode_attention(const bf16* q
 #pragma unroll
             for (int i = 0; i < 8; i++) o[g][i] *= f, o[g][i] += __shfl_xor_sync(FULL, o[g][i], offset);
         }
-    __shared__ float all[8][GROUP][HD + 2];
+    __shared__ float all[THREADS / 32][GROUP][HD + 2];
     __shared__ bool last;
     int warp = threadIdx.x >> 5;
     if ((threadIdx.x & 31) < LANES)
@@ -97,11 +104,11 @@ extern "C" __global__ void __launch_bounds__(256) decode_attention(const bf16* q
         }
     __syncthreads();
     size_t mine = (size_t)row * kv + head;
-    for (int i = threadIdx.x; i < GROUP * HD; i += 256) {
+    for (int i = threadIdx.x; i < GROUP * HD; i += THREADS) {
         int g = i / HD, d = i % HD;
         float most = NEVER, sum = 0.f, total = 0.f;
-        for (int w = 0; w < 8; w++) most = fmaxf(most, all[w][g][HD]);
-        for (int w = 0; w < 8; w++) {
+        for (int w = 0; w < THREADS / 32; w++) most = fmaxf(most, all[w][g][HD]);
+        for (int w = 0; w < THREADS / 32; w++) {
             float f = all[w][g][HD] == NEVER ? 0.f : exp2f(all[w][g][HD] - most);
             sum += f * all[w][g][d], total += f * all[w][g][HD + 1];
         }
@@ -122,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(256) decode_attention(const bf16* q
     __syncthreads();
     if (!last) return;
     __threadfence();
-    for (int i = threadIdx.x; i < GROUP * HD; i += 256) {
+    for (int i = threadIdx.x; i < GROUP * HD; i += THREADS) {
         int g = i / HD, d = i % HD;
         const volatile float* at = parts + mine * splits * SHARE + g * (HD + 2);
         float most = NEVER, sum = 0.f, total = 0.f;

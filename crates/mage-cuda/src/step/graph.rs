@@ -78,9 +78,11 @@ impl Stepper {
         let key = (w.at(0), rows);
         if !self.graphs.0.contains_key(&key) {
             // Once as it is: what the products need to plan they plan now.
-            self.run(w, rows, &at)?;
-            self.stream.wait()?;
-            let graph = self.record(w, rows, &at)?;
+            self.products.tuning = true;
+            let graph =
+                self.run(w, rows, &at).and_then(|()| self.stream.wait()).and_then(|()| self.record(w, rows, &at));
+            self.products.tuning = false;
+            let graph = graph?;
             if self.graphs.0.len() >= MOST {
                 self.graphs.clear();
             }
