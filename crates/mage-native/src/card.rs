@@ -5,15 +5,17 @@ use crate::layout::Layout;
 use crate::model::turn_table;
 use mage_cuda::{Card, LayerPlaces, Model, Places, Shape, Stepper, Trainer, Weights};
 use mage_engine::{Error, Result};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Where a model is computed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Device {
-    /// On the first card, where there is one, else on the CPU.
+    /// On the first card, where there is one that can do what is asked, else on the CPU.
     #[default]
     Auto,
     /// On the CPU.
@@ -24,12 +26,33 @@ pub enum Device {
 
 impl Device {
     /// The card's number; nothing is the CPU.
-    pub fn resolve(self) -> Result<Option<usize>> {
+    pub fn card(self) -> Option<usize> {
         match self {
-            Device::Cpu => Ok(None),
-            Device::Auto => Ok((Card::count() > 0).then_some(0)),
-            Device::Cuda(n) => Ok(Some(n)),
+            Device::Cpu => None,
+            Device::Auto => (Card::count() > 0 && Card::open(0).is_ok()).then_some(0),
+            Device::Cuda(n) => Some(n),
         }
+    }
+
+    /// The same for a model, with an adapter beside it or not: what cards cannot do is done on the CPU, unless a card was
+    /// asked for by name.
+    pub(crate) fn card_for(self, config: &Config, adapter: bool) -> Option<usize> {
+        let can = !adapter && shape(config).check().is_ok();
+        if self == Device::Auto && !can { None } else { self.card() }
+    }
+}
+
+impl TryFrom<String> for Device {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<Device> for String {
+    fn from(device: Device) -> Self {
+        device.to_string()
     }
 }
 
@@ -180,6 +203,14 @@ fn places(l: &Layout) -> Places {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cards_cannot_do_is_done_on_the_cpu() {
+        let odd = crate::config::tests::tiny();
+        assert_eq!(Device::Auto.card_for(&odd, true), None);
+        assert_eq!(Device::Cpu.card_for(&odd, false), None);
+        assert_eq!(Device::Cuda(2).card_for(&odd, true), Some(2), "asked for by name, refused by name");
+    }
 
     #[test]
     fn devices_are_read_as_they_are_written() {
