@@ -251,16 +251,17 @@ impl Stepper {
             let (from, to) = (Matrix::new(normed, d), Matrix::new(qkv, shape.qkv()));
             let matrix = Matrix::new(w.at(places.qkv.start), d);
             products.run(s, Kind::Forward, (rows, shape.qkv(), d), from, matrix, None, to, false)?;
-            let (positions, cells) = (words.at(at.positions), words.at(at.cells));
             let norms = w.at(places.head_norms.start);
-            model.head_norm_rope(s, qkv, norms, positions, rows, qk, 0, (cells, pages))?;
             s.launch(
                 model.program.functions.decode_attention,
                 (single.0, shape.kv, splits),
                 128,
                 0,
                 args![
-                    qk,
+                    qkv,
+                    norms,
+                    shape.epsilon,
+                    model.turns.at(0),
                     pages,
                     words.at(0),
                     at.tables,
@@ -274,6 +275,12 @@ impl Stepper {
                     space.done.at(0)
                 ],
             )?;
+            // Longer pieces: all their keys must be in the pages before any query looks.
+            let longer = rows - single.0;
+            let (positions, cells) = (words.at(at.positions + single.0), words.at(at.cells + single.0));
+            let raw = space.qkv.at(single.0 * shape.qkv());
+            let turned = space.qk.at(single.0 * shape.qk());
+            model.head_norm_rope(s, raw, norms, positions, longer, turned, 0, (cells, pages))?;
             s.launch(
                 model.program.functions.paged_attention,
                 (items.1, shape.heads, 1),
