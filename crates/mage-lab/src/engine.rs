@@ -8,7 +8,7 @@ use crate::{
 use mage_core::prompt::{CONTROL_WORDS, vocabulary};
 use mage_engine::{Renderer, Sampler, Trainer};
 use mage_env::{Schema, Seed};
-use mage_native::{Config, Control, Description, Lora, Machine, NativeAdapter, NativeModel, Options, word_tokenizer};
+use mage_native::{Config, Control, Description, Lora, NativeAdapter, NativeModel, Options, word_tokenizer};
 use mage_remote::Notices;
 use std::sync::Arc;
 
@@ -51,15 +51,8 @@ pub fn start(recipe: &Recipe, schema: &Schema, notices: &Notices) -> Result<Engi
             })?;
             let (parameters, context) = (model.parameters(), model.config().max_position_embeddings);
             let options = Options { threads: e.threads, recompute: e.recompute, ..Options::default() };
-            let (trainer, sampler) = model.train(options)?;
-            Ok(Engines {
-                trainer: Box::new(trainer),
-                sampler: Arc::new(sampler),
-                renderer,
-                parameters,
-                context,
-                device: Machine::device(),
-            })
+            let (trainer, sampler, device) = model.engines(e.device, options)?;
+            Ok(Engines { trainer, sampler: Arc::new(sampler), renderer, parameters, context, device })
         }
     }
 }

@@ -174,7 +174,7 @@ impl VllmPool {
         Ok(())
     }
 
-    fn find(&self, address: &str) -> Result<&Arc<Server>> {
+    pub(super) fn find(&self, address: &str) -> Result<&Arc<Server>> {
         let address = address.trim_end_matches('/').trim_end_matches("/v1");
         let found = self.servers.iter().find(|s| s.wire.address() == address);
         found.ok_or_else(|| Error::invalid("vllm", format!("there is no server {address} in this pool")))

@@ -115,6 +115,13 @@ impl VllmPool {
         out
     }
 
+    /// The tokens a server makes of a text.
+    pub async fn tokenize(&self, address: &str, text: &str) -> Result<Vec<u32>> {
+        let server = self.find(address)?;
+        let found = server.tokenize(&self.settings.model, text).await;
+        found.map_err(|t| self.error(format!("{address}: {}", t.text())))
+    }
+
     /// Gives a server that comes back every adapter it lacks; how many those were.
     pub(super) async fn feed(&self, server: &Arc<Server>) -> Result<usize> {
         let has = server.models().await.map_err(|t| self.error(format!("{}: {}", server.wire.address(), t.text())))?;

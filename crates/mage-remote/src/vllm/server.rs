@@ -125,6 +125,13 @@ impl Server {
         Ok(all.iter().filter_map(|m| m["id"].as_str().map(str::to_owned)).collect())
     }
 
+    /// The tokens it makes of a text.
+    pub(super) async fn tokenize(&self, model: &str, text: &str) -> std::result::Result<Vec<u32>, Trouble> {
+        let body = json!({"model": model, "prompt": text, "add_special_tokens": false});
+        let said: Value = self.wire.json(&Ask::post("tokenize", &body)).await?;
+        serde_json::from_value(said["tokens"].clone()).map_err(|e| Trouble::Failing(format!("unusable answer: {e}")))
+    }
+
     /// Has it load an adapter from a folder that it sees too.
     pub(super) async fn load_adapter(&self, name: &str, dir: &Path) -> std::result::Result<(), Trouble> {
         let body = json!({"lora_name": name, "lora_path": dir});

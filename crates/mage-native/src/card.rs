@@ -1,0 +1,274 @@
+//! Which device computes, and what does a model look like on a card?
+
+use crate::config::Config;
+use crate::layout::Layout;
+use crate::model::turn_table;
+use mage_cuda::{Card, LayerPlaces, Model, Places, Shape, Stepper, Trainer, Weights};
+use mage_engine::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Where a model is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Device {
+    /// On the first card, where there is one that can do what is asked, else on the CPU.
+    #[default]
+    Auto,
+    /// On the CPU.
+    Cpu,
+    /// On the card of this number.
+    Cuda(usize),
+}
+
+impl Device {
+    /// The card's number; nothing is the CPU.
+    pub fn card(self) -> Option<usize> {
+        match self {
+            Device::Cpu => None,
+            Device::Auto => (Card::count() > 0 && Card::open(0).is_ok()).then_some(0),
+            Device::Cuda(n) => Some(n),
+        }
+    }
+
+    /// The same for a model, with an adapter beside it or not: what cards cannot do is done on the CPU, unless a card was
+    /// asked for by name.
+    pub fn card_for(self, config: &Config, adapter: bool) -> Option<usize> {
+        let can = !adapter && shape(config).check().is_ok();
+        if self == Device::Auto && !can { None } else { self.card() }
+    }
+}
+
+impl TryFrom<String> for Device {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<Device> for String {
+    fn from(device: Device) -> Self {
+        device.to_string()
+    }
+}
+
+impl FromStr for Device {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "auto" => Ok(Device::Auto),
+            "cpu" => Ok(Device::Cpu),
+            "cuda" => Ok(Device::Cuda(0)),
+            _ => text
+                .strip_prefix("cuda:")
+                .and_then(|n| n.parse().ok())
+                .map(Device::Cuda)
+                .ok_or_else(|| Error::invalid("device", format!("`{text}` is not auto, cpu, cuda or cuda:N"))),
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Auto => f.write_str("auto"),
+            Device::Cpu => f.write_str("cpu"),
+            Device::Cuda(n) => write!(f, "cuda:{n}"),
+        }
+    }
+}
+
+/// What was found of cards on this machine.
+#[derive(Clone, Debug)]
+pub struct CardReport {
+    /// What was looked for and where.
+    pub search: &'static mage_cuda::Search,
+    /// Each card, with its free memory and its rates, or why it cannot be used.
+    pub cards: Vec<std::result::Result<(mage_cuda::CardInfo, usize, mage_cuda::Rates), String>>,
+}
+
+impl CardReport {
+    /// Looks, and measures each card for a moment.
+    pub fn measure() -> Self {
+        let one = |i: usize| {
+            let card = Card::open(i)?;
+            Ok((card.info().clone(), card.free_memory()?, mage_cuda::measure(&card)?))
+        };
+        let cards = (0..Card::count()).map(|i| one(i).map_err(|e: mage_cuda::CudaError| e.to_string())).collect();
+        CardReport { search: mage_cuda::search(), cards }
+    }
+}
+
+/// Steps need room besides pages, and other programs a little.
+const MARGIN: usize = 3 << 30;
+
+/// Tokens of a training pass, and bytes to be kept for passes and for what is published, when so much is free.
+fn training(shape: &Shape, parameters: usize, free: usize, wanted: usize, recompute: bool) -> (usize, usize) {
+    const USEFUL: usize = 16_384;
+    let per_token = Trainer::bytes_per_token(shape, recompute);
+    let logits = 6 * (1 << 28);
+    let tokens = match wanted {
+        0 => ((free / 2).saturating_sub(logits) / per_token).clamp(256, USEFUL),
+        n => n,
+    };
+    // The policy and a reference are published besides.
+    (tokens, tokens * per_token + logits + 4 * parameters)
+}
+
+/// How a card's memory would be used in training.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CardPlan {
+    /// The card's number and name.
+    pub device: String,
+    /// Bytes free now.
+    pub free_bytes: u64,
+    /// Bytes of weights, gradients, moments, and what is published (the policy and a reference).
+    pub state_bytes: u64,
+    /// Bytes a pass keeps of one token.
+    pub remembered_bytes_per_token: u64,
+    /// Tokens of a pass.
+    pub pass_tokens: usize,
+    /// Bytes a sampler's cache keeps of one token.
+    pub cached_bytes_per_token: u64,
+    /// Bytes left for keys and values; 0 where the rest does not fit.
+    pub cache_bytes: u64,
+}
+
+impl CardPlan {
+    /// For training a model with so many parameters, whole, on a card. Nothing is allocated.
+    pub fn new(config: &Config, index: usize, recompute: bool) -> Result<Self> {
+        let card = Card::open(index).map_err(failed)?;
+        let (shape, parameters) = (shape(config), Layout::new(config).len);
+        shape.check().map_err(failed)?;
+        let free = card.free_memory().map_err(failed)?;
+        let state = Trainer::state_bytes(parameters);
+        let (tokens, reserved) = training(&shape, parameters, free.saturating_sub(state), 0, recompute);
+        Ok(CardPlan {
+            device: format!("cuda:{index} ({})", card.info().name),
+            free_bytes: free as u64,
+            state_bytes: (state + 4 * parameters) as u64,
+            remembered_bytes_per_token: Trainer::bytes_per_token(&shape, recompute) as u64,
+            pass_tokens: tokens,
+            cached_bytes_per_token: (Stepper::page_bytes(&shape) / mage_cuda::PAGE) as u64,
+            cache_bytes: free.saturating_sub(state + reserved + MARGIN) as u64,
+        })
+    }
+}
+
+/// A model's shape on a card.
+pub(crate) struct NativeCard {
+    pub(crate) model: Arc<Model>,
+    shape: Shape,
+    parameters: usize,
+    /// Bytes that a trainer will yet ask for.
+    reserved: AtomicUsize,
+}
+
+pub(crate) fn failed(e: mage_cuda::CudaError) -> Error {
+    Error::Engine { engine: "native on CUDA".to_owned(), reason: e.to_string() }
+}
+
+impl NativeCard {
+    pub(crate) fn open(config: &Config, index: usize) -> Result<Self> {
+        let card = Card::open(index).map_err(failed)?;
+        let (shape, layout) = (shape(config), Layout::new(config));
+        let turns = turn_table(config.rope_theta, config.head_dim, config.max_position_embeddings);
+        let model = Model::new(&card, shape, places(&layout), &turns).map_err(failed)?;
+        Ok(NativeCard { model, shape, parameters: layout.len, reserved: AtomicUsize::new(0) })
+    }
+
+    pub(crate) fn weights(&self, flat: &[f32]) -> Result<Weights> {
+        self.model.weights(flat).map_err(failed)
+    }
+
+    /// The card in words.
+    pub(crate) fn words(&self) -> String {
+        let info = self.model.card().info();
+        let (major, minor) = info.capability;
+        format!("cuda:{}: {}, generation {major}.{minor}, bf16", info.index, info.name)
+    }
+
+    /// How many tokens a trainer goes over at once, and sets the memory aside for it. Half of what is free goes to that at
+    /// most, and no more than is of use.
+    pub(crate) fn plan_training(&self, wanted: usize, recompute: bool) -> Result<usize> {
+        let free = self.model.card().free_memory().map_err(failed)?;
+        let (tokens, reserved) = training(&self.shape, self.parameters, free, wanted, recompute);
+        self.reserved.store(reserved, Ordering::Relaxed);
+        Ok(tokens)
+    }
+
+    /// Bytes that pages of keys and values may take.
+    pub(crate) fn room_for_pages(&self) -> Result<usize> {
+        let free = self.model.card().free_memory().map_err(failed)?;
+        let left = free.saturating_sub(self.reserved.load(Ordering::Relaxed) + MARGIN);
+        let least = Stepper::page_bytes(&self.shape) * 64;
+        if left < least {
+            let reason = format!("{} MiB are left for keys and values, too few for 64 pages", left >> 20);
+            return Err(Error::Engine { engine: "native on CUDA".to_owned(), reason });
+        }
+        Ok(left)
+    }
+}
+
+fn shape(c: &Config) -> Shape {
+    Shape {
+        vocabulary: c.vocab_size,
+        hidden: c.hidden_size,
+        inner: c.intermediate_size,
+        layers: c.num_hidden_layers,
+        heads: c.num_attention_heads,
+        kv: c.num_key_value_heads,
+        head_dim: c.head_dim,
+        epsilon: c.rms_norm_eps,
+    }
+}
+
+fn places(l: &Layout) -> Places {
+    let layers = l.layers.iter().map(|at| LayerPlaces {
+        norm1: at.norm1.clone(),
+        qkv: at.qkv.clone(),
+        head_norms: at.head_norms.clone(),
+        out: at.out.clone(),
+        norm2: at.norm2.clone(),
+        gate_up: at.gate_up.clone(),
+        down: at.down.clone(),
+    });
+    Places {
+        embedding: l.embedding.clone(),
+        layers: layers.collect(),
+        norm: l.norm.clone(),
+        head: l.head.clone(),
+        len: l.len,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cards_cannot_do_is_done_on_the_cpu() {
+        let odd = crate::config::tests::tiny();
+        assert_eq!(Device::Auto.card_for(&odd, true), None);
+        assert_eq!(Device::Cpu.card_for(&odd, false), None);
+        assert_eq!(Device::Cuda(2).card_for(&odd, true), Some(2), "asked for by name, refused by name");
+    }
+
+    #[test]
+    fn devices_are_read_as_they_are_written() {
+        for (text, device) in
+            [("auto", Device::Auto), ("cpu", Device::Cpu), ("cuda:0", Device::Cuda(0)), ("cuda:3", Device::Cuda(3))]
+        {
+            assert_eq!((text.parse::<Device>().unwrap(), device.to_string().as_str()), (device, text));
+        }
+        assert_eq!("cuda".parse::<Device>().unwrap(), Device::Cuda(0));
+        for wrong in ["", "gpu", "cuda:", "cuda:x", "cuda:-1"] {
+            assert!(wrong.parse::<Device>().unwrap_err().to_string().contains("cuda:N"), "{wrong}");
+        }
+    }
+}
