@@ -112,7 +112,7 @@ pub(crate) struct Launch {
 }
 
 /// Where engines run.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum Place {
     /// One machine, by `uv`
     Uv,
@@ -125,7 +125,7 @@ pub(crate) enum Place {
 }
 
 /// What trains behind the protocol.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum TrainerBackend {
     /// One process, also without a GPU
     Jax,

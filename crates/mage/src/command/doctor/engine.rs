@@ -9,7 +9,7 @@ use crate::{
     usage,
 };
 use anyhow::bail;
-use mage_engine::{AdapterName, Renderer, Sampler, ScoreRequest, Trainer, block_on};
+use mage_engine::{AdapterName, Renderer, ScoreRequest, Trainer, block_on};
 use mage_lab::{
     recipe::{EngineKind, Recipe},
     remote_engine::{describe, missing, pool_settings, tinker_settings},
@@ -125,7 +125,7 @@ fn look(recipe: &Recipe, findings: &mut Findings<'_>) -> anyhow::Result<()> {
             let words = sample_words(renderer);
             let ours = text(renderer.encode(&words));
             let agree = ours.and_then(|ours| {
-                let theirs = text(block_on_pool(pool.tokenize(&address, &words)).map_err(|e| e.to_string()))??;
+                let theirs = text(text(block_on_pool(pool.tokenize(&address, &words)))?)?;
                 match theirs == ours {
                     true => Ok(format!("{} tokens", ours.len())),
                     false => Err(format!("{theirs:?} there, {ours:?} here, of `{words}`")),
