@@ -144,9 +144,12 @@ fn block_on_pool<T>(work: impl Future<Output = T>) -> anyhow::Result<T> {
     Ok(mage_lab::train::runtime(1)?.block_on(work))
 }
 
-/// A text that every vocabulary has words for.
+/// Some words of the vocabulary, none of which steers: those are never read out of a text here.
 fn sample_words(renderer: &Renderer) -> String {
-    let plain = |id: u32| renderer.token_text(id).filter(|t| t.chars().all(|c| c.is_ascii_alphanumeric()));
+    let plain = |id: u32| {
+        let word = renderer.token_text(id).filter(|t| t.chars().all(|c| c.is_ascii_alphanumeric()))?;
+        renderer.encode(&word).is_ok_and(|tokens| tokens == [id]).then_some(word)
+    };
     let words: Vec<String> = (0..renderer.vocabulary() as u32).filter_map(plain).take(8).collect();
     words.join(" ")
 }
