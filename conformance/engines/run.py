@@ -47,6 +47,7 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--mage", help="the program; built in release mode when left out")
     p.add_argument("--engines", type=Path, default=HERE / ".engines", help="where the environments are or go")
+    p.add_argument("--model", type=Path, help="a model that an earlier run made, instead of a new one")
     p.add_argument("--only", default=",".join(STEPS), help="some of " + ", ".join(STEPS))
     return p.parse_args()
 
@@ -169,14 +170,18 @@ def main():
         mage = ROOT / "target" / "release" / "mage"
     mage = Path(mage).resolve()
     with tempfile.TemporaryDirectory(prefix="mage-engines-") as scratch:
-        run_all(Path(scratch), args.engines, str(mage), steps)
+        run_all(Path(scratch), args.engines, str(mage), steps, args.model)
     print("all as it should be")
 
 
-def run_all(scratch, engines, mage, steps):
+def run_all(scratch, engines, mage, steps, made):
     model = scratch / "tiny"
     shape = ["model.head_dim=32", "model.hidden_size=64", "model.intermediate_size=128", "play.mask_actions=false"]
-    subprocess.run([mage, "warmstart", "kuhn", "-q", "--out", model] + [x for s in shape for x in ("--set", s)], check=True)
+    if made:
+        model.symlink_to(made.resolve())
+    else:
+        settings = [x for s in shape for x in ("--set", s)]
+        subprocess.run([mage, "warmstart", "kuhn", "-q", "--out", model, *settings], check=True)
     # SkyRL knows the model by the name it is started with: a place beside its project.
     (scratch / "pyproject.toml").write_text(PROJECT)
     tinker, vllm = (f"http://127.0.0.1:{free_port()}" for _ in range(2))

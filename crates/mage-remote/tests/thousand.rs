@@ -5,9 +5,12 @@
 mod common;
 
 use common::vllm_double::Vllm;
-use mage_core::{Answer, Finish, MetaEpisode, Next, Settings, prompt::PromptLibrary};
+use mage_core::{
+    Answer, Finish, MetaEpisode, Next, Settings,
+    prompt::{PromptLibrary, PromptSet},
+};
 use mage_engine::{SampleRequest, Sampler, SamplingParams};
-use mage_env::{Registry, Seed};
+use mage_env::{EnvFactory, Population, Registry, Seed};
 use mage_remote::{Notices, PoolSettings, VllmPool, Waiting};
 use std::{
     sync::{
@@ -18,7 +21,7 @@ use std::{
 };
 
 const AT_ONCE: u64 = 1000;
-const ALL: u64 = 6000;
+const ALL: u64 = 20_000;
 const LATENCY: Duration = Duration::from_millis(300);
 
 /// Megabytes this process holds.
@@ -28,13 +31,20 @@ fn resident() -> f64 {
     line.and_then(|k| k.parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
 }
 
+/// What all meta-episodes share.
+struct Game {
+    factory: Arc<dyn EnvFactory>,
+    population: Population,
+    prompts: Arc<PromptSet>,
+    settings: Arc<Settings>,
+}
+
 /// Plays one meta-episode of Kuhn poker; how many answers it took.
-async fn play(pool: &VllmPool, registry: &Registry, settings: &Arc<Settings>, seed: Seed) -> u64 {
-    let factory = registry.get("kuhn").unwrap();
-    let task = factory.default_population().draw("train", 2, seed).unwrap();
-    let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
-    let env = factory.build(&task).unwrap();
-    let mut meta = MetaEpisode::new(task, env, prompts, Arc::clone(settings), seed).unwrap();
+async fn play(pool: &VllmPool, game: &Game, seed: Seed) -> u64 {
+    let task = game.population.draw("train", 2, seed).unwrap();
+    let env = game.factory.build(&task).unwrap();
+    let (prompts, settings) = (Arc::clone(&game.prompts), Arc::clone(&game.settings));
+    let mut meta = MetaEpisode::new(task, env, prompts, settings, seed).unwrap();
     let mut calls = 0;
     loop {
         let call = match meta.advance().unwrap() {
@@ -78,13 +88,18 @@ fn a_thousand_meta_episodes_at_once() {
             })
             .unwrap(),
         );
-        let registry = Arc::new(Registry::builtin());
-        let settings = Arc::new(Settings { episodes: 3, ..Settings::default() });
+        let factory = Arc::clone(Registry::builtin().get("kuhn").unwrap());
+        let game = Arc::new(Game {
+            population: factory.default_population(),
+            prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
+            settings: Arc::new(Settings { episodes: 3, ..Settings::default() }),
+            factory,
+        });
         let (next, calls) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let started = Instant::now();
         let workers: Vec<_> = (0..AT_ONCE)
             .map(|_| {
-                let (pool, registry, settings) = (Arc::clone(&pool), Arc::clone(&registry), Arc::clone(&settings));
+                let (pool, game) = (Arc::clone(&pool), Arc::clone(&game));
                 let (next, calls) = (Arc::clone(&next), Arc::clone(&calls));
                 tokio::spawn(async move {
                     loop {
@@ -92,13 +107,13 @@ fn a_thousand_meta_episodes_at_once() {
                         if i >= ALL {
                             return;
                         }
-                        calls.fetch_add(play(&pool, &registry, &settings, Seed::new(i)).await, Ordering::Relaxed);
+                        calls.fetch_add(play(&pool, &game, Seed::new(i)).await, Ordering::Relaxed);
                     }
                 })
             })
             .collect();
-        // Connections open and caches fill during the first round.
-        while next.load(Ordering::Relaxed) < 2 * AT_ONCE {
+        // Connections open and caches fill during the first rounds.
+        while next.load(Ordering::Relaxed) < 4 * AT_ONCE {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let (warm, begun, memory) = (calls.load(Ordering::Relaxed), Instant::now(), resident());
