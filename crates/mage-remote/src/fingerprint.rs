@@ -73,7 +73,7 @@ mod tests {
         let ours = Fingerprint(vec![-6.619_074, -5.704_937]);
         assert!(ours.check(&Fingerprint(vec![-6.619_1, -5.704_9]), 1e-3, "x", "policy@1").is_ok());
         // A stale head, as measured.
-        let e = ours.check(&Fingerprint(vec![-6.428_356, -6.251_100]), 1e-3, "x", "policy@1").unwrap_err().to_string();
+        let e = ours.check(&Fingerprint(vec![-6.428_356, -6.251_1]), 1e-3, "x", "policy@1").unwrap_err().to_string();
         assert!(e.contains("x failed: it does not have policy@1") && e.contains("5.462e-1"), "{e}");
         assert!(ours.check(&Fingerprint(vec![f32::NAN, -5.7]), 1e3, "x", "w").is_err());
         assert!(ours.check(&Fingerprint(vec![-6.6]), 1e3, "x", "w").is_err());

@@ -2,9 +2,11 @@
 
 use std::{fmt, sync::Arc};
 
+type Listener = dyn Fn(&str) + Send + Sync;
+
 /// Somebody to tell, in plain words, what a connection waits for and what it did about it. Nobody unless told otherwise.
 #[derive(Clone, Default)]
-pub struct Notices(Option<Arc<dyn Fn(&str) + Send + Sync>>);
+pub struct Notices(Option<Arc<Listener>>);
 
 impl Notices {
     /// Tells `who`.

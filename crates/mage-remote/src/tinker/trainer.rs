@@ -482,13 +482,13 @@ impl Trainer for TinkerTrainer {
         let mut published = Vec::new();
         for (name, version) in &state.versions {
             let (place, fingerprint) = match &self.pool {
-                Some(pool) => match pool.newest(name) {
-                    Some((_, Some(from), Some(fingerprint))) => {
+                Some(pool) => match pool.newest_adapter(name) {
+                    Some((from, fingerprint)) => {
                         let place = format!("published-{}", published.len());
                         copy_adapter(&from, &folder.join(&place))?;
                         (Some(place), fingerprint)
                     }
-                    _ => continue,
+                    None => continue,
                 },
                 None => (None, Fingerprint(Vec::new())),
             };

@@ -6,7 +6,7 @@
 use super::pool::{Release, VllmPool};
 use super::server::Server;
 use crate::{Fingerprint, wire::Trouble};
-use mage_engine::{AdapterName, Result, WeightVersion, WeightsId};
+use mage_engine::{AdapterName, Result, WeightsId};
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, PoisonError, atomic::Ordering},
@@ -77,10 +77,11 @@ impl VllmPool {
         Ok(())
     }
 
-    /// What a name means now: version and folder.
-    pub fn newest(&self, name: &AdapterName) -> Option<(WeightVersion, Option<PathBuf>, Option<Fingerprint>)> {
+    /// The folder and the fingerprint of the newest adapter under a name.
+    pub fn newest_adapter(&self, name: &AdapterName) -> Option<(PathBuf, Fingerprint)> {
         let releases = self.releases.lock().unwrap_or_else(PoisonError::into_inner);
-        releases.get(name)?.last().map(|r| (r.version, r.dir.clone(), r.fingerprint.clone()))
+        let newest = releases.get(name)?.last()?;
+        newest.dir.clone().zip(newest.fingerprint.clone())
     }
 
     /// The folders of all adapters that servers may read.
