@@ -87,10 +87,27 @@ __device__ __forceinline__ u64 by_columns(u32 at) { return (u64)((at & 0x3ffff) 
 // Where rows from `row` on start, from number `k` on.
 __device__ __forceinline__ u32 corner(u32 base, int row, int k) { return base + (k >> 6) * PANEL_BYTES + row * 128 + (k & 63) * 2; }
 
-__device__ __forceinline__ void begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void finish() {
+// Registers must be written before the fence and read after the wait: the compiler may not move either across.
+template <int N>
+__device__ __forceinline__ void settle(float (&c)[N][4]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])::"memory");
+}
+template <int N>
+__device__ __forceinline__ void settle(u32 (&a)[N][4]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3])::"memory");
+}
+template <typename... T>
+__device__ __forceinline__ void begin(T&... operands) {
+    (settle(operands), ...);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+template <typename... T>
+__device__ __forceinline__ void finish(T&... operands) {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    (settle(operands), ...);
 }
 
 // c += a · b for 64 rows and so many columns; `_turned` where b is told by columns.
