@@ -229,12 +229,8 @@ impl Bayes {
         if let Some(known) = memos.answers.get(&key) {
             return *known;
         }
-        let mut search = Search {
-            model: &self.model,
-            objective,
-            way: self.way,
-            memo: &mut memos.values[objective as usize],
-        };
+        let mut search =
+            Search { model: &self.model, objective, way: self.way, memo: &mut memos.values[objective as usize] };
         let choice = search.decide(group, left).expect("work is not limited here");
         if memos.answers.len() >= KEPT_ANSWERS {
             memos.answers.clear();

@@ -148,7 +148,7 @@ impl Model {
     /// What the best policy for one episode earns, by type and weighted by a belief.
     pub(super) fn one_episode(&self, belief: &[f64]) -> Table {
         let (mut memo, way) = (Memo::default(), Way::Exact { work_limit: u64::MAX });
-        let search = Search { model: self, objective: Objective::Sum, way, memo: &mut memo }.best_of(belief, 1, 1.0);
+        let search = Search { model: self, objective: Objective::Sum, way, memo: &mut memo }.best_of(belief, 1);
         search.expect("work is not limited here").joint
     }
 
@@ -258,7 +258,7 @@ impl Memo {
 /// Adding up so many numbers takes about as long as moving a particle.
 const NUMBERS_PER_PARTICLE: usize = 8;
 
-/// What is reached with this probability may be uncertain by everything that is at stake.
+/// An end this unlikely may leave a value a thousand times as uncertain.
 const SELDOM: f64 = 1e-3;
 
 /// Too many beliefs for the work allowed.
@@ -316,9 +316,9 @@ pub(super) struct Search<'m> {
 type Episode = HashMap<Cell, Value>;
 
 impl Search<'_> {
-    /// The best policy from a belief with `left` episodes left; `reach` is how likely it is that one comes to hold it.
-    pub(super) fn best_of(&mut self, belief: &[f64], left: u32, reach: f64) -> Result<Value, TooMuch> {
-        self.over_groups(self.model.start(belief), left, reach, &mut Episode::new())
+    /// The best policy from a belief with `left` episodes left.
+    pub(super) fn best_of(&mut self, belief: &[f64], left: u32) -> Result<Value, TooMuch> {
+        self.over_groups(self.model.start(belief), left, 1.0, &mut Episode::new())
     }
 
     /// The best action for a group of particles that look the same and whose weights add up to 1.
@@ -326,7 +326,8 @@ impl Search<'_> {
         Ok(self.best(group, left, 1.0, &mut Episode::new())?.0)
     }
 
-    /// Expected scores given each type, in the next episode and later, and what nobody exceeds.
+    /// Expected scores given each type, in the next episode and later, and what nobody exceeds. `reach` is how likely an
+    /// episode is to end so.
     fn later(&mut self, belief: &[f64], left: u32, reach: f64) -> Result<(Table, f64), TooMuch> {
         match self.way {
             Way::Exact { .. } => Ok((self.solved(belief, left)?, 0.0)),
@@ -343,7 +344,7 @@ impl Search<'_> {
                     return Ok((given, most));
                 }
                 // What is begun when work runs out is left, and what was known before stands.
-                let Ok(found) = self.best_of(belief, left, reach) else { return Ok((given, most)) };
+                let Ok(found) = self.best_of(belief, left) else { return Ok((given, most)) };
                 let least = self.model.view.least_score;
                 let given = given_each(found.joint, belief, left, least);
                 let most = found.most.min(most);
@@ -367,7 +368,7 @@ impl Search<'_> {
         if let Some(known) = self.memo.solved[level].get(&cell) {
             return Ok(known.clone());
         }
-        let found = self.best_of(belief, left, 1.0)?;
+        let found = self.best_of(belief, left)?;
         let given = given_each(found.joint, belief, left, 0.0);
         self.memo.solved[level].insert(cell, given.clone());
         Ok(given)
@@ -398,13 +399,7 @@ impl Search<'_> {
         Ok(total)
     }
 
-    fn of_group(
-        &mut self,
-        group: &[Particle],
-        left: u32,
-        reach: f64,
-        episode: &mut Episode,
-    ) -> Result<Value, TooMuch> {
+    fn of_group(&mut self, group: &[Particle], left: u32, reach: f64, episode: &mut Episode) -> Result<Value, TooMuch> {
         let model = self.model;
         if model.view.sights[model.sight(&group[0]) as usize].over {
             return self.at_end(group, left, reach);

@@ -97,7 +97,7 @@ fn optimum(
     work_limit: u64,
 ) -> Result<Curve, TooMuch> {
     let way = Way::Exact { work_limit };
-    let found = Search { model, objective, way, memo }.best_of(&model.hidden.prior, episodes, 1.0)?;
+    let found = Search { model, objective, way, memo }.best_of(&model.hidden.prior, episodes)?;
     Ok(Curve { by_episode: by_episode(&found.joint, episodes) })
 }
 
@@ -114,7 +114,8 @@ fn solve_between(model: &Model, episodes: u32, work_limit: u64) -> Solution {
     let (mut curves, mut errors) = ([last.curve, sum.curve], [last.error, sum.error]);
     for (objective, (curve, error)) in OBJECTIVES.into_iter().zip(curves.iter_mut().zip(&mut errors)) {
         let told = model.informed(episodes).by_episode;
-        let on = if model.hidden.stays() { vec![curve.last(); episodes as usize] } else { model.earned(&steady, episodes) };
+        let on =
+            if model.hidden.stays() { vec![curve.last(); episodes as usize] } else { model.earned(&steady, episodes) };
         let most = objective.of(&curve.by_episode) + *error;
         curve.by_episode.extend_from_slice(&on[ahead as usize..]);
         if episodes > ahead {
@@ -138,7 +139,7 @@ fn fence_in(model: &Model, objective: Objective, steady: &[f64], episodes: u32, 
     let mut memo = Memo::fenced(model, objective, steady, episodes);
     let mut pass = |allowance, work_limit| {
         let way = Way::Fenced { allowance, work_limit };
-        let found = Search { model, objective, way, memo: &mut memo }.best_of(&model.hidden.prior, episodes, 1.0)?;
+        let found = Search { model, objective, way, memo: &mut memo }.best_of(&model.hidden.prior, episodes)?;
         let curve = Curve { by_episode: by_episode(&found.joint, episodes) };
         let gap = found.most - objective.of(&curve.by_episode);
         Ok((curve, gap))

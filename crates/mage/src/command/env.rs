@@ -256,7 +256,9 @@ fn how_sure(report: &OracleReport) -> &'static str {
             "all values are exact but those of the best learner: these opponents lead to more beliefs than could be solved, so \
              that its rows are what a policy earns that was found, and the optimum lies at most so far above"
         }
-        (false, false) => "all values are exact for the moves that were counted, and so estimates for the opponents themselves",
+        (false, false) => {
+            "all values are exact for the moves that were counted, and so estimates for the opponents themselves"
+        }
         (false, true) => {
             "all values are exact for the moves that were counted, and so estimates for the opponents themselves; but the best \
              learner's rows are what a policy earns that was found (there are more beliefs than could be solved), and the \
