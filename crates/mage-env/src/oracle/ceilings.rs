@@ -108,3 +108,14 @@ fn mean(seats: &[SeatOracle]) -> SeatOracle {
         sum_error: number(|s| s.sum_error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn noise_never_lifts_a_value_above_what_nobody_exceeds() {
+        let told = [0.8125, 0.8125, 0.8125];
+        assert_eq!(settled(&[0.8125 + 1e-15, 0.8125 - 1e-12, 0.81], &told), [0.8125, 0.8125, 0.81]);
+    }
+}

@@ -49,7 +49,7 @@ impl Fences {
     pub(super) fn new(objective: Objective, told: &Told, left: u32, given: Table) -> Self {
         let types = given.len() / left as usize;
         let corner = |t| {
-            let hope = told.from_start(t, left);
+            let hope = told.at_start(t, left);
             match objective {
                 Objective::Last => hope.last,
                 Objective::Sum => hope.sum,

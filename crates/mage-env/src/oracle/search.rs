@@ -157,7 +157,7 @@ impl Model {
         let mut hope = Hope::default();
         for p in particles {
             let strategy = self.hidden.types[p.hidden as usize].strategy;
-            hope.add(p.weight, self.told.from_spot(strategy, p.spot, p.hidden as usize, left));
+            hope.add(p.weight, self.told.at_spot(strategy, p.spot, p.hidden as usize, left));
         }
         hope
     }

@@ -51,7 +51,7 @@ impl Told {
         for left in 1..episodes {
             let of_type = |t: usize| {
                 let mut hope = Hope::default();
-                hidden.next_of(t).for_each(|(to, p)| hope.add(p, self.from_start(to, left)));
+                hidden.next_of(t).for_each(|(to, p)| hope.add(p, self.at_start(to, left)));
                 hope
             };
             let row = (0..hidden.types.len()).map(of_type).collect();
@@ -65,12 +65,12 @@ impl Told {
     }
 
     /// With `left` episodes left, this one included, and none of it played.
-    pub(super) fn from_start(&self, of: usize, left: u32) -> Hope {
+    pub(super) fn at_start(&self, of: usize, left: u32) -> Hope {
         self.with(self.best[of], of, left)
     }
 
     /// With `left` episodes left, and this one come to a spot.
-    pub(super) fn from_spot(&self, strategy: usize, spot: SpotId, of: usize, left: u32) -> Hope {
+    pub(super) fn at_spot(&self, strategy: usize, spot: SpotId, of: usize, left: u32) -> Hope {
         self.with(self.here[strategy][spot as usize], of, left)
     }
 
