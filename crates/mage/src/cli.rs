@@ -234,6 +234,9 @@ An endpoint's key is read from an environment variable (--key-env) and written n
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EVAL_HELP)]
 pub(crate) struct Eval {
+    /// The environment; --env NAME says the same
+    #[arg(value_name = "NAME", conflicts_with_all = ["env", "preset"])]
+    pub(crate) named: Option<String>,
     /// The environment
     #[arg(long, default_value = "kuhn")]
     pub(crate) env: String,
