@@ -120,7 +120,7 @@ __device__ __forceinline__ void attend(const Item item, int head, int heads, con
 #if TENSOR_READS
         begin(o, p);
 #pragma unroll
-        for (int k = 0; k < TILE / 16; k++) multiply_out(o, p[k], by_columns(corner(values, k * 16, 0)));
+        for (int k = 0; k < TILE / 16; k++) multiply_128_turned(o, p[k], by_columns(corner(values, k * 16, 0)));
         finish(o, p);
 #else
 #pragma unroll
@@ -259,8 +259,8 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_keys(const b
             begin(dv, dk, a, e);
 #pragma unroll
             for (int k = 0; k < 2; k++) {
-                multiply_out(dv, a[k], by_columns(corner(slopes, half + k * 16, 0)));
-                multiply_out(dk, e[k], by_columns(corner(queries, half + k * 16, 0)));
+                multiply_128_turned(dv, a[k], by_columns(corner(slopes, half + k * 16, 0)));
+                multiply_128_turned(dk, e[k], by_columns(corner(queries, half + k * 16, 0)));
             }
             finish(dv, dk, a, e);
 #else
@@ -365,7 +365,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_queries(cons
 #if TENSOR_READS
             begin(dq, e);
 #pragma unroll
-            for (int k = 0; k < 2; k++) multiply_out(dq, e[k], by_columns(corner(keys, half + k * 16, 0)));
+            for (int k = 0; k < 2; k++) multiply_128_turned(dq, e[k], by_columns(corner(keys, half + k * 16, 0)));
             finish(dq, e);
 #else
 #pragma unroll
