@@ -28,6 +28,7 @@ use super::{
     Curve,
     grid::{Cell, Grid},
     hidden::{Candidate, Hidden, HiddenType},
+    pass::pass_at,
     search::{Memo, Model, Objective, Particle, Search, TooMuch, by_episode, group_key, normalise},
     view::SeatView,
 };
@@ -173,6 +174,12 @@ impl Bayes {
     /// the exact score of a policy one could follow.
     pub fn error_bound(&self, objective: Objective) -> f64 {
         self.errors[objective as usize]
+    }
+
+    /// The best chance of having won at least once (a score above 0) within 1, 2, … episodes, each the optimum of its own;
+    /// `None` where there are too many beliefs, or more than 100 episodes.
+    pub fn pass_at(&self) -> Option<Vec<f64>> {
+        pass_at(&self.model, self.episodes, work_limit(&self.model))
     }
 
     /// How many (belief, episodes left) pairs have been valued so far, for both objectives together.

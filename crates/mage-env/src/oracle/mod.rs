@@ -14,6 +14,7 @@ mod ceilings;
 mod cfr;
 mod grid;
 mod hidden;
+mod pass;
 mod report;
 mod search;
 mod tabular;

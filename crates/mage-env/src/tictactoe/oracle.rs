@@ -82,7 +82,8 @@ impl TicTacToeFactory {
             }
         }
         if !asked.is_empty() {
-            stretch(&mut report, episodes);
+            let known = matches!(&candidates[..], [only] if only.rival.phases().len() == 1);
+            stretch(&mut report, episodes, known);
             report.notes.push(said_of_samples(&report.sampled));
             if report.learner_may_be_better() {
                 report.notes.push(
@@ -150,10 +151,17 @@ impl TicTacToeFactory {
     }
 }
 
-/// From one episode to several, with nothing learned: what a learner may add is left to the error.
-fn stretch(report: &mut OracleReport, episodes: u32) {
+/// From one episode to several, with nothing learned: what a learner may add is left to the error. Somebody `known` has nothing
+/// to teach, so that episodes are tries of one kind.
+fn stretch(report: &mut OracleReport, episodes: u32, known: bool) {
     let n = episodes as usize;
     report.episodes = episodes;
+    for seat in &mut report.seats {
+        let once = seat.pass_at.first().filter(|_| known);
+        seat.pass_at = once.map_or_else(Vec::new, |p| (1..=n as i32).map(|k| 1.0 - (1.0 - p).powi(k)).collect());
+    }
+    let of_k = |k: usize| report.seats.iter().map(|s| s.share * s.pass_at[k]).sum();
+    report.mean.pass_at = if known { (0..n).map(of_k).collect() } else { Vec::new() };
     for seat in report.seats.iter_mut().chain([&mut report.mean]) {
         for row in [&mut seat.memoryless, &mut seat.informed, &mut seat.last.by_episode, &mut seat.sum.by_episode] {
             row.resize(n, row[0]);
@@ -232,6 +240,7 @@ mod tests {
         assert!(close(&first.sum.by_episode, &[4.0 / 6.0, 1.0, 1.0]), "{:?}", first.sum);
         assert!(close(&first.last.by_episode, &[4.0 / 6.0, 1.0, 1.0]), "{:?}", first.last);
         assert!(close(&first.informed, &[1.0; 3]));
+        assert!(close(&r.mean.pass_at, &[4.0 / 6.0, 1.0, 1.0]), "{:?}", r.mean.pass_at);
         assert!(close(&r.mean.memoryless, &first.memoryless), "the agent always moves first");
         assert!(r.sampled.is_empty() && r.notes.is_empty());
     }
@@ -313,6 +322,7 @@ mod tests {
             assert!(s.games >= 20_000 && s.samples >= 500 && s.positions > 100);
             assert!((s.fitted - s.valued).abs() < 0.03, "{s:?}");
         }
+        assert!(r.mean.pass_at.is_empty(), "who is worth trying cannot be worked out");
         for s in &r.seats {
             assert_eq!((s.memoryless.len(), s.informed.len(), s.sum.by_episode.len()), (3, 3, 3));
             assert!((s.last_error - (s.informed[2] - s.last.by_episode[2])).abs() < 1e-9);

@@ -6,9 +6,9 @@ use crate::{
     usage,
 };
 use anyhow::Context;
-use mage_lab::report::{Limits, csv, drawings, html, markdown, read, tables};
+use mage_lab::report::{Limits, Painter, csv, drawings, html, markdown, read, tables};
 use serde_json::json;
-use std::{fs, path::Path};
+use std::fs;
 
 pub(crate) fn run(args: &Report, out: &Output) -> anyhow::Result<()> {
     if let Some(missing) = args.paths.iter().find(|p| !p.exists()) {
@@ -24,15 +24,19 @@ pub(crate) fn run(args: &Report, out: &Output) -> anyhow::Result<()> {
     let figures = args.out.join("figures");
     fs::create_dir_all(&figures).with_context(|| format!("cannot make {}", figures.display()))?;
     let mut files = Vec::new();
-    let mut put = |name: &str, text: &str| {
+    let mut put = |name: &str, bytes: &[u8]| {
         files.push(name.to_owned());
-        write(&args.out.join(name), text)
+        let path = args.out.join(name);
+        fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
     };
-    put("report.html", &html(&report, &tables, &drawings))?;
-    put("report.md", &markdown(&report, &tables, &drawings))?;
-    put("report.csv", &csv(&report))?;
+    put("report.html", html(&report, &tables, &drawings).as_bytes())?;
+    put("report.md", markdown(&report, &tables, &drawings).as_bytes())?;
+    put("report.csv", csv(&report).as_bytes())?;
+    let painter = Painter::default();
     for drawing in &drawings {
-        put(&format!("figures/{}.svg", drawing.id), &drawing.svg)?;
+        put(&format!("figures/{}.svg", drawing.id), drawing.svg.as_bytes())?;
+        let picture = out.waiting("painting", || painter.png(&drawing.svg))?;
+        put(&format!("figures/{}.png", drawing.id), &picture)?;
     }
     if out.json {
         return out.object(&json!({ "out": args.out, "files": files, "report": report }));
@@ -46,8 +50,4 @@ pub(crate) fn run(args: &Report, out: &Output) -> anyhow::Result<()> {
     ))?;
     report.notes.iter().for_each(|note| out.hint(note));
     Ok(())
-}
-
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }

@@ -5,6 +5,7 @@ use crate::{
     App,
     cli::{Cli, Command, Sweep as Args},
     command::{eval, recipe::compose},
+    interrupt::Interrupted,
     output::{BOLD, Output, styled},
     table::{columns, span},
     usage,
@@ -46,9 +47,13 @@ pub(crate) fn run(app: &App, args: &Args, out: &Output) -> anyhow::Result<()> {
     let dir = args.out.clone().unwrap_or_else(|| folder(&args.sweep));
     let mut cells = sweep.cells();
     for cell in cells.iter_mut().filter(|c| c.work == Work::Prompt) {
-        if let Some(model) = &args.model {
+        if let Some(model) = &args.remote.model {
             cell.about.player.clone_from(model);
-            cell.about.command.extend(["--model".to_owned(), model.clone()]);
+            // What the results depend on: another answer to any of these is another cell.
+            let retrieved_by = args.remote.embedding_model.iter().map(|name| ("--embedding-model", name));
+            let requests = args.remote.requests.iter().map(|field| ("--request", field));
+            let all = std::iter::once(("--model", model)).chain(retrieved_by).chain(requests);
+            cell.about.command.extend(all.flat_map(|(option, value)| [option.to_owned(), value.clone()]));
         }
     }
     if args.dry_run {
@@ -99,7 +104,7 @@ fn train_episodes(cell: &Cell) -> u64 {
 fn state(cell: &Cell, dir: &Path, args: &Args) -> &'static str {
     match (cell.finished(dir), &cell.work) {
         (true, _) => "finished",
-        (false, Work::Prompt) if args.endpoint.is_none() => "waits for --endpoint",
+        (false, Work::Prompt) if args.remote.endpoint.is_none() => "waits for --endpoint",
         _ => "to do",
     }
 }
@@ -210,8 +215,8 @@ impl Runner<'_> {
         }
         bar.finish_and_clear();
         if self.stopped() {
-            let again = format!("mage sweep {} --out {}", self.args.sweep, self.dir.display());
-            return self.out.line(format!("stopped; go on with {}", styled(BOLD, again)));
+            self.say("stopped; the same command goes on from here".to_owned());
+            return Err(Interrupted.into());
         }
         if !failed.is_empty() {
             return Err(anyhow!("{} of {} cells failed: {}", failed.len(), cells.len(), failed.join(", ")));
@@ -285,15 +290,26 @@ impl Runner<'_> {
         if let (Some(policy), Some(place)) = (policy, command.iter().position(|a| a == "--policy")) {
             command[place + 1] = policy.display().to_string();
         }
-        if let (Work::Prompt, Some(url)) = (&cell.work, &self.args.endpoint) {
-            command.extend(["--endpoint".to_owned(), url.clone(), "--key-env".to_owned(), self.args.key_env.clone()]);
+        if cell.work == Work::Prompt {
+            let remote = &self.args.remote;
+            let urls = [("--endpoint", &remote.endpoint), ("--embeddings", &remote.embeddings)];
+            let given = urls.into_iter().filter_map(|(option, url)| Some([option.to_owned(), url.clone()?]));
+            command.extend(given.flatten());
         }
         let paths = [("--records", folder.join("records.jsonl")), ("--summary", unfinished.clone())];
         command.extend(paths.into_iter().flat_map(|(option, path)| [option.to_owned(), path.display().to_string()]));
         command.extend(["--threads".to_owned(), self.args.threads.to_string()]);
         let cli = Cli::try_parse_from(std::iter::once("mage".to_owned()).chain(command)).map_err(usage)?;
-        let Command::Eval(args) = &cli.command else { return Err(anyhow!("a cell that plays must be an evaluation")) };
-        eval::run(self.app, args, &Output::silent())?;
+        let Command::Eval(mut args) = cli.command else {
+            return Err(anyhow!("a cell that plays must be an evaluation"));
+        };
+        if cell.work == Work::Prompt {
+            args.remote = self.args.remote.clone();
+        }
+        match eval::run_until(self.app, &args, &Output::silent(), &self.stop) {
+            Err(e) if e.is::<Interrupted>() => return Ok(false),
+            outcome => outcome?,
+        }
         let place = cell.result(&self.dir);
         fs::rename(&unfinished, &place).with_context(|| format!("cannot write {}", place.display()))?;
         Ok(true)
