@@ -467,14 +467,14 @@ pub(crate) struct Sweep {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  mage report runs                      everything under a folder\
+#[command(after_help = "Examples:\n  mage report                           everything under runs and sweeps\
     \n  mage report runs/kuhn-1 eval.jsonl eval.json --out kuhn-report\
     \n  mage sweep table1 && mage report sweeps/table1\n\n\
     Paths are training runs, files of records (mage eval --records), summaries beside them (--summary), and folders of these. \
     Numbers are worked out from the records. report.html needs no network; what did not fit into it is said there.")]
 pub(crate) struct Report {
-    /// Runs, records, summaries, or folders of them
-    #[arg(required = true, value_name = "PATH")]
+    /// Runs, records, summaries, or folders of them; the folders runs and sweeps when left out
+    #[arg(value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
     /// The folder that report.html, report.md, report.csv and figures/ (.svg and .png) are written to
     #[arg(long, value_name = "DIR", default_value = "report")]

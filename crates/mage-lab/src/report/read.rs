@@ -187,10 +187,31 @@ pub fn read(paths: &[PathBuf], limits: Limits) -> Result<Report> {
     for run in report.runs.iter().filter(|r| !r.finished) {
         notes.push(format!("{}: in progress, {} of {} updates", run.path, run.updates, run.of));
     }
+    notes.extend(unplayed(&report));
     report.transcripts = bounded(transcripts, limits.bytes, &mut left);
     notes.extend(left.notes());
     report.notes = notes;
     Ok(report)
+}
+
+/// Trained policies that Table 1 lacks: a run keeps no games on the paper's panels, so somebody has to play them.
+fn unplayed(report: &Report) -> Option<String> {
+    let played = |run: &&super::Run| {
+        let same = |e: &&Entry| (&e.env, &e.method, &e.ablation) == (&run.env, &run.method, &run.ablation);
+        report.entries.iter().filter(same).any(|e| e.panel == run.env)
+    };
+    let in_table = |run: &&super::Run| paper::ENVS.iter().any(|(env, _)| *env == run.env);
+    let missing: Vec<_> = report.runs.iter().filter(|r| r.finished).filter(in_table).filter(|r| !played(r)).collect();
+    let first = missing.first()?;
+    let whose = if missing.len() == 1 { "a run" } else { "runs" };
+    Some(format!(
+        "Table 1 lacks {} {whose} that nobody measured on the paper's panel. For {}: mage eval --preset {} --policy {} --tasks 128 \
+         --episodes 10 --early-stop --seeds 3 --records {2}.jsonl --summary {2}.json, then report these files too",
+        missing.len(),
+        first.name(),
+        first.env,
+        first.path,
+    ))
 }
 
 fn entry(key: Key, about: (String, u32, bool, Option<Lines>), curves: Curves, errors: u64) -> Entry {

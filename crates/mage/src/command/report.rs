@@ -8,14 +8,22 @@ use crate::{
 use anyhow::Context;
 use mage_lab::report::{Limits, Painter, csv, drawings, html, markdown, read, tables};
 use serde_json::json;
-use std::fs;
+use std::{fs, path::PathBuf};
 
 pub(crate) fn run(args: &Report, out: &Output) -> anyhow::Result<()> {
     if let Some(missing) = args.paths.iter().find(|p| !p.exists()) {
         return Err(usage(format!("{} does not exist", missing.display())));
     }
+    let mut paths = args.paths.clone();
+    if paths.is_empty() {
+        // Where `mage train` and `mage sweep` put things.
+        paths = ["runs", "sweeps"].map(PathBuf::from).into_iter().filter(|p| p.exists()).collect();
+        if paths.is_empty() {
+            return Err(usage("there is neither a folder runs nor one called sweeps here; name what is to be reported"));
+        }
+    }
     let limits = Limits { transcripts: args.transcripts, ..Limits::default() };
-    let report = out.waiting("reading", || read(&args.paths, limits))?;
+    let report = out.waiting("reading", || read(&paths, limits))?;
     if report.is_empty() {
         let what = report.notes.join("\n");
         return Err(usage(format!("there is nothing to report here: no training run, no records, no summary\n{what}")));

@@ -112,15 +112,21 @@ fn state(cell: &Cell, dir: &Path, args: &Args) -> &'static str {
 fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &Args, out: &Output) -> anyhow::Result<()> {
     let mut tried: HashMap<(String, String, Option<String>), Option<f64>> = HashMap::new();
     let (mut seconds, mut untried) = (0.0, 0);
+    // What was tried, and what else there is of known weight: one second of the former is as much as of the latter.
+    let (mut trained, mut played) = (0.0, 0.0);
     for cell in cells.iter().filter(|c| state(c, dir, args) == "to do") {
-        let Work::Train { recipes, set } = &cell.work else { continue };
+        let Work::Train { recipes, set } = &cell.work else {
+            played += if cell.work == Work::Prompt { 0.0 } else { sweep.weight(cell, 0) };
+            continue;
+        };
         let about = &cell.about;
         let key = (about.env.clone(), about.method.clone(), about.ablation.clone());
         let known = tried.get(&key).copied();
         let each = match known {
             Some(each) => each,
             None => {
-                let recipe = compose(recipes, set)?;
+                let threads = format!("engine.threads={}", args.threads);
+                let recipe = compose(recipes, &[&set[..], &[threads]].concat())?;
                 // A checkpoint that is to be had elsewhere is not fetched for an estimate.
                 let each = match recipe.play.form {
                     Size::Compact => {
@@ -134,14 +140,19 @@ fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &Args, ou
             }
         };
         match each {
-            Some(each) => seconds += each,
+            Some(each) => {
+                seconds += each;
+                trained += sweep.weight(cell, train_episodes(cell));
+            }
             None => untried += 1,
         }
     }
+    let play_seconds = if trained > 0.0 { seconds * played / trained } else { 0.0 };
     if out.json {
         let list = cells.iter().map(|c| json!({ "id": c.id, "state": state(c, dir, args), "about": c.about }));
         return out.object(&json!({
-            "out": dir, "cells": list.collect::<Vec<_>>(), "training_seconds": seconds, "untried": untried,
+            "out": dir, "cells": list.collect::<Vec<_>>(), "training_seconds": seconds, "play_seconds": play_seconds,
+            "untried": untried,
         }));
     }
     out.line(format!("{}: {}", styled(BOLD, dir.display()), sweep.about))?;
@@ -149,9 +160,10 @@ fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &Args, ou
     out.line(columns(&["cell", "state", "mage"], rows))?;
     let left = cells.iter().filter(|c| state(c, dir, args) == "to do").count();
     out.line(format!(
-        "\n{left} of {} cells to do; about {} of training, play not counted",
+        "\n{left} of {} cells to do; on this machine, as busy as it is now, about {} of training and {} of play",
         cells.len(),
-        span(seconds)
+        span(seconds),
+        span(play_seconds)
     ))?;
     if untried > 0 {
         out.line(format!("{untried} training cells were not tried: their model is large, or elsewhere"))?;
