@@ -1,5 +1,6 @@
 //! What is a loaded model, and who works with it?
 
+use crate::card::{Device, NativeCard};
 use crate::checkpoint::{self, NumberFormat};
 use crate::config::Config;
 use crate::describe::Description;
@@ -9,11 +10,11 @@ use crate::layout::{Layout, Tensor};
 use crate::lora::{Lora, NativeAdapter};
 use crate::machine::Machine;
 use crate::model::{Model, WeightSet, Weights};
-use crate::published::Published;
+use crate::published::{Loaded, Published};
 use crate::replace::replace_text;
 use crate::sampler::NativeSampler;
-use crate::trainer::{Learner, NativeTrainer};
-use mage_engine::{AdapterName, Error, Renderer, Result};
+use crate::trainer::{CudaTrainer, Learner, NativeTrainer};
+use mage_engine::{AdapterName, Error, Renderer, Result, Trainer};
 use mage_env::Seed;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -204,12 +205,61 @@ impl NativeModel {
         Ok((trainer, NativeSampler::new(shared)?))
     }
 
+    /// The same on a card. Adapters are trained on the CPU alone so far.
+    pub fn train_on_card(self, card: usize, options: Options) -> Result<(CudaTrainer, NativeSampler)> {
+        if self.adapter.is_some() {
+            let hint = "take --device cpu, or merge the adapter and train the whole model";
+            return Err(Error::unsupported("train an adapter on a card", hint));
+        }
+        let shared = Shared::on_card(&self, options, card)?;
+        let trainer = CudaTrainer::new(Arc::clone(&shared), &self.flat)?;
+        drop(self.flat);
+        Ok((trainer, NativeSampler::new(shared)?))
+    }
+
+    /// A trainer and its sampler on whichever device is asked for, and that device in words.
+    pub fn engines(self, device: Device, options: Options) -> Result<(Box<dyn Trainer>, NativeSampler, String)> {
+        match device.resolve()? {
+            None => {
+                let (trainer, sampler) = self.train(options)?;
+                Ok((Box::new(trainer), sampler, Machine::device()))
+            }
+            Some(card) => {
+                let (trainer, sampler) = self.train_on_card(card, options)?;
+                let words = sampler.device();
+                Ok((Box::new(trainer), sampler, words))
+            }
+        }
+    }
+
+    /// A sampler alone on whichever device is asked for.
+    pub fn sampler_on(self, device: Device, options: Options) -> Result<NativeSampler> {
+        match device.resolve()? {
+            None => self.sampler(options),
+            Some(card) => {
+                let merged = self.merged();
+                let shared = Shared::on_card(&merged, options, card)?;
+                let native = shared.card.as_ref().ok_or_else(|| Error::unsupported("use a card", "there is none"))?;
+                for name in [AdapterName::new(AdapterName::BASE), AdapterName::default()] {
+                    // One set of weights under both names.
+                    let weights = match shared.published.get(&AdapterName::new(AdapterName::BASE)) {
+                        Ok((_, same)) => same,
+                        Err(_) => Arc::new(Loaded::Cuda(native.weights(&merged.flat)?)),
+                    };
+                    shared.published.put(&name, weights);
+                }
+                drop(merged);
+                NativeSampler::new(shared)
+            }
+        }
+    }
+
     /// A sampler alone. The model without its adapter is published as [`BASE`](AdapterName::BASE) too.
     pub fn sampler(self, options: Options) -> Result<NativeSampler> {
         let shared = Shared::new(&self, options)?;
         let base = shared.publish_base(self.flat);
         let adapter = self.adapter.map(|a| Arc::new(shared.model.adapter(a.layout, a.flat)));
-        shared.published.put(&AdapterName::default(), Arc::new(WeightSet { base, adapter }));
+        shared.published.put(&AdapterName::default(), Arc::new(Loaded::Cpu(WeightSet { base, adapter })));
         NativeSampler::new(shared)
     }
 }
@@ -225,10 +275,20 @@ pub(crate) struct Shared {
     pub(crate) base: OnceLock<Arc<Weights<Cpu>>>,
     /// How adapters' folders name it.
     pub(crate) source: Option<String>,
+    /// The card that computes, where one does.
+    pub(crate) card: Option<NativeCard>,
 }
 
 impl Shared {
     fn new(model: &NativeModel, options: Options) -> Result<Arc<Self>> {
+        Self::with(model, options, None)
+    }
+
+    fn on_card(model: &NativeModel, options: Options, card: usize) -> Result<Arc<Self>> {
+        Self::with(model, options, Some(NativeCard::open(&model.config, card)?))
+    }
+
+    fn with(model: &NativeModel, options: Options, card: Option<NativeCard>) -> Result<Arc<Self>> {
         options.check()?;
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(options.threads)
@@ -243,6 +303,7 @@ impl Shared {
             options,
             base: OnceLock::new(),
             source: model.source.clone(),
+            card,
         }))
     }
 
@@ -250,7 +311,7 @@ impl Shared {
     fn publish_base(&self, flat: Vec<f32>) -> Arc<Weights<Cpu>> {
         let base = Arc::clone(self.base.get_or_init(|| Arc::new(self.pool.install(|| self.model.weights(flat)))));
         let alone = WeightSet { base: Arc::clone(&base), adapter: None };
-        self.published.put(&AdapterName::new(AdapterName::BASE), Arc::new(alone));
+        self.published.put(&AdapterName::new(AdapterName::BASE), Arc::new(Loaded::Cpu(alone)));
         base
     }
 

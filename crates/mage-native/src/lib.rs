@@ -31,6 +31,7 @@
 //! write disjoint rows and columns of one buffer).
 
 mod batch;
+mod card;
 mod checkpoint;
 mod config;
 mod describe;
@@ -51,6 +52,7 @@ mod simd;
 mod tokenizer;
 mod trainer;
 
+pub use card::{CardReport, Device};
 pub use checkpoint::{Entry, NumberFormat, Stored, parse_header};
 pub use config::Config;
 pub use describe::Description;
@@ -60,4 +62,4 @@ pub use lora::{Lora, NativeAdapter, Projection};
 pub use machine::Machine;
 pub use sampler::{NativeSampler, SamplerStats, TokenStream};
 pub use tokenizer::{Control, chat_tokenizer, word_tokenizer};
-pub use trainer::NativeTrainer;
+pub use trainer::{CudaTrainer, NativeTrainer};

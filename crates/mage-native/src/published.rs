@@ -8,11 +8,35 @@ use mage_engine::{AdapterName, Error, Result, WeightVersion, WeightsId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+/// Weights where they are used.
+pub(crate) enum Loaded {
+    Cpu(WeightSet<Cpu>),
+    Cuda(mage_cuda::Weights),
+}
+
+impl Loaded {
+    /// Weights in this machine's own memory: what is published for a card never reaches the CPU's kernels.
+    pub(crate) fn cpu(&self) -> &WeightSet<Cpu> {
+        match self {
+            Loaded::Cpu(set) => set,
+            Loaded::Cuda(_) => unreachable!("weights on a card were handed to the CPU"),
+        }
+    }
+
+    /// The same the other way round.
+    pub(crate) fn cuda(&self) -> &mage_cuda::Weights {
+        match self {
+            Loaded::Cuda(weights) => weights,
+            Loaded::Cpu(_) => unreachable!("weights in memory were handed to a card"),
+        }
+    }
+}
+
 /// One published set of weights.
 #[derive(Clone)]
 pub(crate) struct Release {
     pub(crate) version: WeightVersion,
-    pub(crate) weights: Arc<WeightSet<Cpu>>,
+    pub(crate) weights: Arc<Loaded>,
 }
 
 /// Everything published, by name.
@@ -20,14 +44,14 @@ pub(crate) struct Release {
 pub(crate) struct Published(RwLock<BTreeMap<AdapterName, Release>>);
 
 impl Published {
-    pub(crate) fn put(&self, name: &AdapterName, weights: Arc<WeightSet<Cpu>>) -> WeightVersion {
+    pub(crate) fn put(&self, name: &AdapterName, weights: Arc<Loaded>) -> WeightVersion {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let version = WeightVersion(all.get(name).map_or(0, |r| r.version.0 + 1));
         all.insert(name.clone(), Release { version, weights });
         version
     }
 
-    pub(crate) fn get(&self, name: &AdapterName) -> Result<(WeightsId, Arc<WeightSet<Cpu>>)> {
+    pub(crate) fn get(&self, name: &AdapterName) -> Result<(WeightsId, Arc<Loaded>)> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         match all.get(name) {
             Some(r) => Ok((WeightsId { name: name.clone(), version: r.version }, Arc::clone(&r.weights))),

@@ -249,7 +249,7 @@ impl<K: Kernels> Model<K> {
 
 /// Cosines and sines per position, with the roundings `transformers` makes: at far positions a different rounding of the
 /// frequency is a different angle.
-fn turn_table(theta: f64, dim: usize, positions: usize) -> Vec<f32> {
+pub(crate) fn turn_table(theta: f64, dim: usize, positions: usize) -> Vec<f32> {
     let half = dim / 2;
     let frequencies: Vec<f32> = (0..half)
         .map(|i| {

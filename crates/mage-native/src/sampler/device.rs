@@ -4,7 +4,9 @@
 //! as numbers only; a device knows nothing of requests' lives.
 
 use super::active::{Answer, Requests};
+use crate::published::Loaded;
 use mage_engine::Result;
+use std::sync::Arc;
 
 /// One sequence's part of a step.
 #[derive(Clone, Copy, Debug)]
@@ -50,4 +52,12 @@ pub(crate) trait Device {
     /// Does all of a step and puts the answers into their places. Within a step, no part reads a page that another
     /// writes.
     fn execute(&mut self, step: &Step, requests: &Requests, answers: &mut [Answer]) -> Result<()>;
+}
+
+/// A device that has weights.
+pub(crate) trait LoadedDevice: Device + Send {
+    /// Weights by the scheduler's number: there while requests use them.
+    fn hold(&mut self, number: u32, weights: Option<Arc<Loaded>>);
+    /// Lets go of all weights.
+    fn hold_nothing(&mut self);
 }

@@ -5,15 +5,16 @@
 //! nobody to get on, so room for those who wait at the door always comes.
 
 use super::active::Active;
+use super::cuda::CudaDevice;
+use super::device::LoadedDevice;
 use super::door::Door;
 use super::execute::CpuDevice;
 use super::schedule::{self, Limits, SamplerStats, Scheduler};
 use super::ticket::{Outcome, Pending, Ticket};
 use crate::engine::Shared;
 use crate::kernels::PAGE;
-use crate::kernels::cpu::Cpu;
 use crate::machine::Machine;
-use crate::model::WeightSet;
+use crate::published::Loaded;
 use mage_engine::{Error, Result, SampleRequest, ScoreRequest, WeightsId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -26,6 +27,11 @@ const READING_WORK: usize = 1 << 28;
 const USUAL_CACHE: usize = 256 << 20;
 const MOST_PAGES: usize = 1 << 28;
 
+/// Tokens read per step on a card, which wants many rows at once.
+const READING_ON_A_CARD: usize = 8192;
+/// A cache on a card holds no more than this many whole contexts, however much memory there is.
+const MOST_CONTEXTS: usize = 2048;
+
 /// Requests taken in at once, where nobody says otherwise: as many as ever run at once.
 const USUAL_QUEUE: usize = MOST_RUNNING;
 const MOST_RUNNING: usize = 1 << 14;
@@ -34,7 +40,7 @@ const MOST_RUNNING: usize = 1 << 14;
 pub(crate) struct Submission {
     what: Request,
     id: WeightsId,
-    weights: Arc<WeightSet<Cpu>>,
+    weights: Arc<Loaded>,
     ticket: Arc<Ticket>,
 }
 
@@ -72,7 +78,7 @@ pub(crate) struct Core {
 
 struct Engine {
     scheduler: Scheduler,
-    device: CpuDevice,
+    device: Box<dyn LoadedDevice>,
     /// By the scheduler's number.
     held: Vec<Held>,
     new: Vec<Submission>,
@@ -85,7 +91,7 @@ struct Engine {
 
 /// Weights that requests use, or used: what was computed with them is good as long as they are published.
 struct Held {
-    weights: Weak<WeightSet<Cpu>>,
+    weights: Weak<Loaded>,
     requests: usize,
 }
 
@@ -102,17 +108,24 @@ impl Core {
             .build()
             .map_err(|e| failed(format!("starting threads: {e}")))?;
         let heads = model.config.heads();
-        let page_bytes = 4 * model.config.num_hidden_layers * 2 * heads.kv * heads.dim * PAGE;
+        let number_bytes = if shared.card.is_some() { 2 } else { 4 };
+        let page_bytes = number_bytes * model.config.num_hidden_layers * 2 * heads.kv * heads.dim * PAGE;
         let context = model.config.max_position_embeddings;
-        let pages = match options.cache_mib {
-            0 => {
+        let pages = match (options.cache_mib, &shared.card) {
+            // On a card the cache takes what is left, as far as it can be of use.
+            (0, Some(card)) => {
+                let of_use = MOST_CONTEXTS * context.div_ceil(PAGE);
+                (card.room_for_pages()? / page_bytes).min(of_use)
+            }
+            (0, None) => {
                 let free = Machine::free_memory().map_or(usize::MAX, |bytes| bytes as usize / 4);
                 (USUAL_CACHE / page_bytes).max(4 * context.div_ceil(PAGE)).min(free / page_bytes)
             }
-            mib => mib.saturating_mul(1 << 20) / page_bytes,
+            (mib, _) => mib.saturating_mul(1 << 20) / page_bytes,
         };
         let pages = pages.clamp(1, MOST_PAGES) as u32;
         let reading = match options.chunk_tokens {
+            0 if shared.card.is_some() => READING_ON_A_CARD,
             0 => (READING_WORK / model.layout.len).clamp(64, 8192),
             n => n,
         };
@@ -122,7 +135,10 @@ impl Core {
             inbox: Mutex::new(Inbox { door: Door::new(queue), new: Vec::new(), cancelled: Vec::new(), driving: false }),
             engine: Mutex::new(Engine {
                 scheduler: Scheduler::new(limits, !options.no_sharing, shared.renderer.clone()),
-                device: CpuDevice::new(Arc::clone(shared), pages),
+                device: match &shared.card {
+                    Some(card) => Box::new(CudaDevice::new(card, pages)?),
+                    None => Box::new(CpuDevice::new(Arc::clone(shared), pages)),
+                },
                 held: Vec::new(),
                 new: Vec::new(),
                 cancelled: Vec::new(),
@@ -140,7 +156,7 @@ impl Core {
         self: &Arc<Self>,
         what: Request,
         id: WeightsId,
-        weights: Arc<WeightSet<Cpu>>,
+        weights: Arc<Loaded>,
         streams: bool,
     ) -> Pending {
         let ticket = Ticket::new(streams);
@@ -242,19 +258,19 @@ impl Engine {
             if let Some(key) = key {
                 let weights = self.scheduler.requests.at(key).weights;
                 self.scheduler.cancel(key);
-                release(&mut self.held, &mut self.device, weights);
+                release(&mut self.held, &mut *self.device, weights);
             }
         }
         if self.scheduler.idle() {
             return Ok(());
         }
         let Engine { scheduler, device, held, ended, freed, .. } = self;
-        let result = scheduler.step(device, |active, error| {
+        let result = scheduler.step(&mut **device, |active, error| {
             freed.push(active.weights);
             ended.push(schedule::outcome(active, error));
         });
         for weights in freed.drain(..) {
-            release(held, device, weights);
+            release(held, &mut **device, weights);
         }
         result
     }
@@ -270,14 +286,14 @@ impl Engine {
             Ok(key) => {
                 ticket.set_key(key);
                 self.held[number as usize].requests += 1;
-                self.device.weights[number as usize] = Some(weights);
+                self.device.hold(number, Some(weights));
             }
             Err(error) => ticket.finish(Err(error)),
         }
     }
 
     /// The scheduler's number for a set of weights.
-    fn number(&mut self, weights: &Arc<WeightSet<Cpu>>) -> u32 {
+    fn number(&mut self, weights: &Arc<Loaded>) -> u32 {
         let same = |h: &Held| std::ptr::eq(h.weights.as_ptr(), Arc::as_ptr(weights));
         if let Some(i) = self.held.iter().position(same) {
             return i as u32;
@@ -286,10 +302,7 @@ impl Engine {
         let held = Held { weights: Arc::downgrade(weights), requests: 0 };
         match self.held.get_mut(number as usize) {
             Some(place) => *place = held,
-            None => {
-                self.held.push(held);
-                self.device.weights.push(None);
-            }
+            None => self.held.push(held),
         }
         number
     }
@@ -312,18 +325,18 @@ impl Engine {
         let all: Vec<Active> = self.scheduler.abandon().collect();
         self.held.clear();
         self.freed.clear();
-        self.device.weights.clear();
+        self.device.hold_nothing();
         for active in all {
             active.ticket.finish(Err(failed(reason.to_owned())));
         }
     }
 }
 
-fn release(held: &mut [Held], device: &mut CpuDevice, weights: u32) {
+fn release(held: &mut [Held], device: &mut dyn LoadedDevice, weights: u32) {
     let h = &mut held[weights as usize];
     h.requests -= 1;
     if h.requests == 0 {
-        device.weights[weights as usize] = None;
+        device.hold(weights, None);
     }
 }
 

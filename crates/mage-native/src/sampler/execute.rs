@@ -5,12 +5,13 @@
 //! only, the cores share each product instead. Neither changes a bit.
 
 use super::active::{Answer, Ask, Requests};
-use super::device::{Device, Part, Step};
+use super::device::{Device, LoadedDevice, Part, Step};
 use crate::draw::{self, DrawSpace};
 use crate::engine::Shared;
 use crate::kernels::cpu::Cpu;
 use crate::kernels::{Choice, Kernels, PAGE, Target};
 use crate::model::{Rows, StepSpace, WeightSet, Worn};
+use crate::published::Loaded;
 use mage_engine::Result;
 use mage_env::Seed;
 use rayon::prelude::*;
@@ -29,7 +30,7 @@ pub(crate) struct CpuDevice {
     shared: Arc<Shared>,
     pages: <Cpu as Kernels>::Pages,
     /// By the scheduler's number; there while requests use them.
-    pub(crate) weights: Vec<Option<Arc<WeightSet<Cpu>>>>,
+    weights: Vec<Option<Arc<Loaded>>>,
     /// Which part writes a page in this step: (step, part).
     writers: Vec<(u64, u32)>,
     steps: u64,
@@ -176,8 +177,8 @@ impl CpuDevice {
     }
 }
 
-fn set(sets: &[Option<Arc<WeightSet<Cpu>>>], number: u32) -> &WeightSet<Cpu> {
-    sets[number as usize].as_ref().expect("weights stay while requests use them")
+fn set(sets: &[Option<Arc<Loaded>>], number: u32) -> &WeightSet<Cpu> {
+    sets[number as usize].as_ref().expect("weights stay while requests use them").cpu()
 }
 
 /// What a row of logits answers. What is not finite gives a log-probability that is not a number.
@@ -227,4 +228,23 @@ impl Device for CpuDevice {
         }
         Ok(())
     }
+}
+
+impl LoadedDevice for CpuDevice {
+    fn hold(&mut self, number: u32, weights: Option<Arc<Loaded>>) {
+        put(&mut self.weights, number, weights);
+    }
+
+    fn hold_nothing(&mut self) {
+        self.weights.clear();
+    }
+}
+
+/// Puts weights at their number, making room for it.
+pub(super) fn put<T>(all: &mut Vec<Option<T>>, number: u32, one: Option<T>) {
+    let number = number as usize;
+    if all.len() <= number {
+        all.resize_with(number + 1, || None);
+    }
+    all[number] = one;
 }

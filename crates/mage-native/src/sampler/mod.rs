@@ -4,11 +4,12 @@
 //! log-probabilities it would get alone: every kernel gives a row the same bits in any company.
 //!
 //! `schedule` decides who goes next and `prefix` what need not be computed again; both know pages and tokens as numbers.
-//! `device` is what they ask of a device, `execute` how the CPU does it, `drive` who calls whom and when, `door` how many
+//! `device` is what they ask of a device, `execute` how the CPU does it, `cuda` how a card does, `drive` who calls whom and when, `door` how many
 //! are taken in, `ticket` how answers get back, `active` where each request stands. `plain` does one request at a time without any of this, and is
 //! what all of it is tested against.
 
 mod active;
+mod cuda;
 mod device;
 mod door;
 mod drive;
@@ -22,10 +23,13 @@ mod ticket;
 pub use schedule::SamplerStats;
 pub use ticket::TokenStream;
 
+use crate::card::NativeCard;
 use crate::engine::Shared;
 use crate::kernels::PAGE;
 use crate::lora::NativeAdapter;
+use crate::machine::Machine;
 use crate::model::WeightSet;
+use crate::published::Loaded;
 use drive::{Core, Request};
 use mage_engine::{
     AdapterName, BoxFuture, Error, LogProbs, Renderer, Result, Sample, SampleRequest, Sampler, SamplerCaps,
@@ -49,7 +53,7 @@ impl NativeSampler {
             logprobs: LogProbs::Both,
             masks: true,
             stop_texts: shared.renderer.is_some(),
-            batch_invariant: true,
+            batch_invariant: shared.card.is_none(),
             max_context: shared.model.config.max_position_embeddings,
         };
         let core = Core::new(&shared)?;
@@ -59,6 +63,11 @@ impl NativeSampler {
     /// The model's tokenizer and template, where it has them.
     pub fn renderer(&self) -> Option<&Arc<Renderer>> {
         self.shared.renderer.as_ref()
+    }
+
+    /// What computes, in words.
+    pub fn device(&self) -> String {
+        self.shared.card.as_ref().map_or_else(Machine::device, NativeCard::words)
     }
 
     /// What has happened so far.
@@ -95,7 +104,7 @@ impl NativeSampler {
         }
         let on_device = self.shared.model.adapter(Arc::clone(&adapter.layout), adapter.flat.clone());
         let set = WeightSet { base: Arc::clone(base), adapter: Some(Arc::new(on_device)) };
-        Ok(self.shared.published.put(name, Arc::new(set)))
+        Ok(self.shared.published.put(name, Arc::new(Loaded::Cpu(set))))
     }
 
     fn check(&self, request: &SampleRequest) -> Result<()> {

@@ -19,8 +19,10 @@ impl NativeSampler {
     /// Samples on the calling thread, telling `each` of every token as it comes.
     pub fn generate(&self, request: &SampleRequest, mut each: impl FnMut(u32) + Send) -> Result<Sample> {
         self.check(request)?;
+        self.on_cpu()?;
         let Shared { model, renderer, published, pool, .. } = &*self.shared;
         let (id, weights) = published.get(&request.weights)?;
+        let weights = weights.cpu();
         let params = &request.params;
         let most = (params.max_tokens as usize).min(self.caps.max_context - request.prompt.len());
         let mut sample = Sample {
@@ -36,7 +38,7 @@ impl NativeSampler {
             let mut logits = Vec::new();
             let mut draws = DrawSpace::default();
             let mut cursor = request.allowed.as_ref().map(ActionSet::start);
-            model.extend(&weights, &request.prompt, &mut cache, &mut workspace, &mut logits);
+            model.extend(weights, &request.prompt, &mut cache, &mut workspace, &mut logits);
             for index in 0..most {
                 let allowed = cursor.as_ref().and_then(|c| c.allowed().cloned());
                 let ask = Ask::Draw { params, allowed: allowed.as_ref(), index };
@@ -60,29 +62,42 @@ impl NativeSampler {
                     break;
                 }
                 if index + 1 < most {
-                    model.extend(&weights, &[drawn.token], &mut cache, &mut workspace, &mut logits);
+                    model.extend(weights, &[drawn.token], &mut cache, &mut workspace, &mut logits);
                 }
             }
             Ok(sample)
         })
     }
 
+    /// Plain decoding is what the scheduler is compared with, and has no kernels on a card.
+    fn on_cpu(&self) -> Result<()> {
+        match self.shared.card {
+            None => Ok(()),
+            Some(_) => {
+                Err(Error::unsupported("decode plainly on a card", "open the model on the CPU, or use `sample`"))
+            }
+        }
+    }
+
     /// The logits after a prompt, before any mask.
     pub fn logits(&self, request: &SampleRequest) -> Result<Vec<f32>> {
         let Shared { model, published, pool, .. } = &*self.shared;
         request.check(model.config.vocab_size, self.caps.max_context)?;
+        self.on_cpu()?;
         let (_, weights) = published.get(&request.weights)?;
+        let weights = weights.cpu();
         let mut logits = Vec::new();
         pool.install(|| {
             let mut cache = model.cache(request.prompt.len());
             let mut workspace = Workspace::new(&model.kernels);
-            model.extend(&weights, &request.prompt, &mut cache, &mut workspace, &mut logits);
+            model.extend(weights, &request.prompt, &mut cache, &mut workspace, &mut logits);
         });
         Ok(logits)
     }
 
     /// Scores many requests at once, in chunks side by side. Each gets the bits it would get alone.
     pub fn score_all(&self, requests: &[ScoreRequest]) -> Result<Vec<Scores>> {
+        self.on_cpu()?;
         let Shared { model, published, pool, .. } = &*self.shared;
         let mut held = Vec::with_capacity(requests.len());
         for (i, r) in requests.iter().enumerate() {
@@ -123,7 +138,7 @@ impl NativeSampler {
                     || Workspace::new(&kernels),
                     |workspace, (range, chunk)| {
                         let mut choices = Vec::with_capacity(chunk.predictions.len());
-                        model.score(&kernels, &held[range.start].1, chunk, workspace, &mut choices);
+                        model.score(&kernels, held[range.start].1.cpu(), chunk, workspace, &mut choices);
                         choices
                     },
                 )

@@ -177,7 +177,11 @@ impl Scheduler {
     }
 
     /// One step: plans, executes, and gives finished requests to `done`, tokens of streams to their tickets.
-    pub(crate) fn step(&mut self, device: &mut impl Device, mut done: impl FnMut(Active, Option<Error>)) -> Result<()> {
+    pub(crate) fn step(
+        &mut self,
+        device: &mut (impl Device + ?Sized),
+        mut done: impl FnMut(Active, Option<Error>),
+    ) -> Result<()> {
         self.plan();
         self.answers.clear();
         self.answers.resize(self.step.answers, Answer::default());

@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 mod adapter_tests;
+mod cuda;
 mod learner;
 mod state;
 mod tally;
@@ -20,10 +21,12 @@ use crate::kernels::{AdamW, Kernels};
 use crate::layout::Tensor;
 use crate::lora;
 use crate::model::Workspace;
+use crate::published::Loaded;
+pub use cuda::CudaTrainer;
 pub(crate) use learner::Learner;
 use mage_engine::{
-    AdapterName, Error, KlForm, Loss, LossReport, OptimStep, Reduction, Result, StepReport, TokenForest, Trainer,
-    TrainerCaps, WeightVersion,
+    AdapterName, KlForm, Loss, LossReport, OptimStep, Reduction, Result, StepReport, TokenForest, Trainer, TrainerCaps,
+    WeightVersion,
 };
 use rayon::prelude::*;
 use state::State;
@@ -61,20 +64,7 @@ impl NativeTrainer {
     pub(crate) fn new(shared: Arc<Shared>, learner: Learner) -> Self {
         let len = learner.flat().len();
         let lanes = vec![Vec::new(); lane_count(shared.model.layout.len, len)];
-        let caps = TrainerCaps {
-            engine: "native".to_owned(),
-            cross_entropy: true,
-            importance_sampling: true,
-            ppo: true,
-            dual_clip: true,
-            entropy: true,
-            kl: vec![KlForm::K1, KlForm::K2, KlForm::K3],
-            masks: true,
-            clip_norm: true,
-            reduction: Reduction::TokenSum,
-            reproducible: true,
-            max_context: shared.model.config.max_position_embeddings,
-        };
+        let caps = caps("native", &shared);
         let mut trainer = NativeTrainer {
             caps,
             learner,
@@ -94,7 +84,7 @@ impl NativeTrainer {
 
     fn put(&mut self, name: &AdapterName) -> WeightVersion {
         let copy = self.shared.pool.install(|| self.learner.snapshot(&self.shared.model));
-        self.shared.published.put(name, Arc::new(copy))
+        self.shared.published.put(name, Arc::new(Loaded::Cpu(copy)))
     }
 
     /// The gradient that has been added up since the last step, of all that learns: name, shape, numbers.
@@ -121,6 +111,24 @@ impl NativeTrainer {
 
     fn tensors(&self) -> &[Tensor] {
         self.learner.tensors(&self.shared.model)
+    }
+}
+
+/// What a trainer of ours can do, on whatever device.
+fn caps(engine: &str, shared: &Shared) -> TrainerCaps {
+    TrainerCaps {
+        engine: engine.to_owned(),
+        cross_entropy: true,
+        importance_sampling: true,
+        ppo: true,
+        dual_clip: true,
+        entropy: true,
+        kl: vec![KlForm::K1, KlForm::K2, KlForm::K3],
+        masks: true,
+        clip_norm: true,
+        reduction: Reduction::TokenSum,
+        reproducible: true,
+        max_context: shared.model.config.max_position_embeddings,
     }
 }
 
@@ -226,38 +234,9 @@ impl Trainer for NativeTrainer {
             let value = self.grads[tensor.range.clone()].iter().copied().find(|g| !g.is_finite()).unwrap_or(f32::NAN);
             self.grads.fill(0.0);
             self.pending = false;
-            self.state.skipped += 1;
-            self.state.skipped_in_a_row += 1;
-            let place = format!("the gradient of `{}`", tensor.name);
-            if self.state.skipped_in_a_row >= step.give_up_after.max(1) {
-                return Err(Error::NotFinite {
-                    place,
-                    value,
-                    times: self.state.skipped_in_a_row,
-                    hint: "lower the learning rate, or look for extreme advantages or log-probabilities".to_owned(),
-                });
-            }
-            return Ok(StepReport {
-                grad_norm: norm,
-                skipped: Some(tensor.name.clone()),
-                skipped_steps: self.state.skipped,
-                steps: self.state.steps,
-            });
+            return self.state.skip(step, tensor, value, norm);
         }
-        self.state.skipped_in_a_row = 0;
-        self.state.steps += 1;
-        let t = self.state.steps as f64;
-        let clip = f64::from(step.clip_norm);
-        let set = AdamW {
-            learning_rate: step.learning_rate,
-            beta1: step.beta1,
-            beta2: step.beta2,
-            epsilon: step.epsilon,
-            weight_decay: 0.0,
-            grad_scale: if clip > 0.0 { (clip / (norm + 1e-6)).min(1.0) as f32 } else { 1.0 },
-            correction1: (1.0 - f64::from(step.beta1).powf(t)) as f32,
-            correction2: (1.0 - f64::from(step.beta2).powf(t)) as f32,
-        };
+        let set = self.state.advance(step, norm);
         shared.pool.install(|| {
             for tensor in tensors {
                 let weight_decay = if tensor.shape.len() > 1 { step.weight_decay } else { 0.0 };

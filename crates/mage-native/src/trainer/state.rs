@@ -4,16 +4,17 @@ use super::{Learner, NativeTrainer};
 use crate::checkpoint::{self, MODEL_SAYS, NumberFormat};
 use crate::config::Config;
 use crate::engine::Shared;
+use crate::kernels::AdamW;
 use crate::kernels::cpu::Cpu;
 use crate::layout::Tensor;
 use crate::lora::{self, NativeAdapter};
 use crate::model::WeightSet;
-use crate::published::Release;
+use crate::published::{Loaded, Release};
 use crate::replace::replace_text;
-use mage_engine::{AdapterName, Error, Result, WeightVersion};
+use mage_engine::{AdapterName, Error, OptimStep, Result, StepReport, WeightVersion};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What is saved besides weights and moments.
@@ -25,18 +26,88 @@ pub(super) struct State {
     pub(super) skipped_in_a_row: u32,
     /// A digest of the numbers that an adapter in training stands beside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    base: Option<String>,
-    published: Vec<PublishedState>,
+    pub(super) base: Option<String>,
+    pub(super) published: Vec<PublishedState>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PublishedState {
-    name: AdapterName,
-    version: WeightVersion,
+pub(super) struct PublishedState {
+    pub(super) name: AdapterName,
+    pub(super) version: WeightVersion,
     /// The file, or an adapter's folder; nothing where it is the model that no adapter changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    file: Option<String>,
+    pub(super) file: Option<String>,
+}
+
+impl State {
+    /// Counts a step that is not taken because a gradient is not finite; too many in a row are an error.
+    pub(super) fn skip(&mut self, step: &OptimStep, tensor: &Tensor, value: f32, norm: f64) -> Result<StepReport> {
+        self.skipped += 1;
+        self.skipped_in_a_row += 1;
+        if self.skipped_in_a_row >= step.give_up_after.max(1) {
+            return Err(Error::NotFinite {
+                place: format!("the gradient of `{}`", tensor.name),
+                value,
+                times: self.skipped_in_a_row,
+                hint: "lower the learning rate, or look for extreme advantages or log-probabilities".to_owned(),
+            });
+        }
+        let skipped = Some(tensor.name.clone());
+        Ok(StepReport { grad_norm: norm, skipped, skipped_steps: self.skipped, steps: self.steps })
+    }
+
+    /// Counts a step and says how it is taken, but for the decay, which is each tensor's own.
+    pub(super) fn advance(&mut self, step: &OptimStep, norm: f64) -> AdamW {
+        self.skipped_in_a_row = 0;
+        self.steps += 1;
+        let t = self.steps as f64;
+        let clip = f64::from(step.clip_norm);
+        AdamW {
+            learning_rate: step.learning_rate,
+            beta1: step.beta1,
+            beta2: step.beta2,
+            epsilon: step.epsilon,
+            weight_decay: 0.0,
+            grad_scale: if clip > 0.0 { (clip / (norm + 1e-6)).min(1.0) as f32 } else { 1.0 },
+            correction1: (1.0 - f64::from(step.beta1).powf(t)) as f32,
+            correction2: (1.0 - f64::from(step.beta2).powf(t)) as f32,
+        }
+    }
+
+    /// Reads what was saved.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(Error::read(path))?;
+        serde_json::from_str(&text).map_err(|e| Error::invalid(path.display().to_string(), e.to_string()))
+    }
+
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(self).map_err(|e| Error::invalid("state", e.to_string()))?;
+        replace_text(path, &(text + "\n"))
+    }
+}
+
+/// First and second moments of tensors, read back as they were written.
+pub(super) fn read_moments(folder: &Path, tensors: &[Tensor], len: usize) -> Result<(Vec<f32>, Vec<f32>)> {
+    let shifted = |prefix: &str, by: usize| {
+        tensors
+            .iter()
+            .map(move |t| Tensor {
+                name: format!("{prefix}{}", t.name),
+                shape: t.shape.clone(),
+                range: t.range.start + by..t.range.end + by,
+            })
+            .collect::<Vec<_>>()
+    };
+    let both = [shifted("first.", 0), shifted("second.", len)].concat();
+    let mut first = checkpoint::read_tensors(&[folder.join("optimizer.safetensors")], &both, &[], MODEL_SAYS)?;
+    let second = first.split_off(len);
+    Ok((first, second))
+}
+
+pub(super) fn write_moments(folder: &Path, tensors: &[Tensor], first: &[f32], second: &[f32]) -> Result<()> {
+    let moments = [("first.", first), ("second.", second)];
+    checkpoint::write_tensors(&folder.join("optimizer.safetensors"), &moments, tensors, NumberFormat::F32)
 }
 
 impl NativeTrainer {
@@ -49,11 +120,10 @@ impl NativeTrainer {
         self.save_model(dir, NumberFormat::F32)?;
         let folder = dir.join("training_state");
         std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
-        let moments = [("first.", &self.first[..]), ("second.", &self.second[..])];
-        checkpoint::write_tensors(&folder.join("optimizer.safetensors"), &moments, self.tensors(), NumberFormat::F32)?;
+        write_moments(&folder, self.tensors(), &self.first, &self.second)?;
         let mut state = State { base: self.base_digest(), published: Vec::new(), ..self.state.clone() };
         for (i, (name, release)) in self.shared.published.all().into_iter().enumerate() {
-            let WeightSet { base, adapter } = &*release.weights;
+            let WeightSet { base, adapter } = release.weights.cpu();
             let file = match (&self.learner, adapter) {
                 (_, Some(adapter)) => {
                     let file = format!("published-{i}");
@@ -71,17 +141,13 @@ impl NativeTrainer {
             };
             state.published.push(PublishedState { name, version: release.version, file });
         }
-        let text = serde_json::to_string_pretty(&state).map_err(|e| Error::invalid("state", e.to_string()))?;
-        replace_text(&folder.join("state.json"), &(text + "\n"))
+        state.write(&folder.join("state.json"))
     }
 
     pub(super) fn read_state(&mut self, dir: &Path) -> Result<()> {
         let place = || dir.display().to_string();
         let folder = dir.join("training_state");
-        let path = folder.join("state.json");
-        let text = std::fs::read_to_string(&path).map_err(Error::read(&path))?;
-        let state: State =
-            serde_json::from_str(&text).map_err(|e| Error::invalid(path.display().to_string(), e.to_string()))?;
+        let state = State::read(&folder.join("state.json"))?;
         // Everything is read before anything is changed.
         let model = &self.shared.model;
         let flat = match (&self.learner, NativeAdapter::is_in(dir)) {
@@ -108,25 +174,14 @@ impl NativeTrainer {
             }
         };
         let len = flat.len();
-        let shifted = |prefix: &str, by: usize| {
-            self.tensors()
-                .iter()
-                .map(move |t| Tensor {
-                    name: format!("{prefix}{}", t.name),
-                    shape: t.shape.clone(),
-                    range: t.range.start + by..t.range.end + by,
-                })
-                .collect::<Vec<_>>()
-        };
-        let both = [shifted("first.", 0), shifted("second.", len)].concat();
-        let mut moments = checkpoint::read_tensors(&[folder.join("optimizer.safetensors")], &both, &[], MODEL_SAYS)?;
+        let (first, second) = read_moments(&folder, self.tensors(), len)?;
         let mut published = BTreeMap::new();
         for p in &state.published {
             let weights = read_published(&self.shared, &folder, p)?;
-            published.insert(p.name.clone(), Release { version: p.version, weights: Arc::new(weights) });
+            published.insert(p.name.clone(), Release { version: p.version, weights: Arc::new(Loaded::Cpu(weights)) });
         }
-        self.second = moments.split_off(len);
-        self.first = moments;
+        self.first = first;
+        self.second = second;
         let shared = Arc::clone(&self.shared);
         *self.learner.numbers_mut(&shared.model).1 = flat;
         shared.pool.install(|| self.learner.refresh(&shared.model));
@@ -151,6 +206,14 @@ impl NativeTrainer {
     }
 }
 
+/// A file in the folder itself, never elsewhere.
+pub(super) fn plain_file(folder: &Path, file: &str) -> Result<PathBuf> {
+    if Path::new(file).file_name().is_none_or(|n| n != file) {
+        return Err(Error::invalid(folder.display().to_string(), format!("`{file}` is not a plain file name")));
+    }
+    Ok(folder.join(file))
+}
+
 fn read_published(shared: &Shared, folder: &Path, p: &PublishedState) -> Result<WeightSet<Cpu>> {
     let model = &shared.model;
     let Some(file) = &p.file else {
@@ -159,10 +222,7 @@ fn read_published(shared: &Shared, folder: &Path, p: &PublishedState) -> Result<
         })?;
         return Ok(WeightSet { base: Arc::clone(base), adapter: None });
     };
-    if Path::new(file).file_name().is_none_or(|n| n != file.as_str()) {
-        return Err(Error::invalid(folder.display().to_string(), format!("`{file}` is not a plain file name")));
-    }
-    let path = folder.join(file);
+    let path = plain_file(folder, file)?;
     match shared.base.get() {
         Some(base) => {
             let saved = NativeAdapter::open(&path, &model.config)?;

@@ -216,7 +216,7 @@ fn a_saved_trainer_continues_exactly() {
     b.load(dir.path()).unwrap();
     for (name, release) in a.shared.published.all() {
         let other = &b.shared.published.all()[&name];
-        assert!(other.version == release.version && other.weights.base.flat == release.weights.base.flat);
+        assert!(other.version == release.version && other.weights.cpu().base.flat == release.weights.cpu().base.flat);
     }
     for _ in 0..3 {
         assert_eq!(go(&mut a).to_bits(), go(&mut b).to_bits());

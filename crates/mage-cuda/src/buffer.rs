@@ -1,0 +1,160 @@
+//! Memory on the card.
+
+use crate::card::{Card, Stream};
+use crate::error::{CudaError, Doing, Result};
+use cudarc::driver::{result, sys};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// Numbers that can lie on the card: plain bits, all of them meaningful.
+pub trait Plain: Copy + Default + 'static {}
+impl Plain for u16 {}
+impl Plain for u32 {}
+impl Plain for f32 {}
+impl Plain for f64 {}
+impl<T: Plain, const N: usize> Plain for [T; N] where [T; N]: Default {}
+
+/// A piece of the card's memory.
+pub struct Buffer<T: Plain> {
+    card: Arc<Card>,
+    at: sys::CUdeviceptr,
+    len: usize,
+    kind: PhantomData<T>,
+}
+
+impl<T: Plain> Buffer<T> {
+    /// Room for so many; what is in it is not defined.
+    pub fn new(card: &Arc<Card>, len: usize) -> Result<Self> {
+        let bytes = (len * size_of::<T>()).max(16);
+        card.bind()?;
+        // SAFETY: freed when dropped.
+        let at = unsafe { result::malloc_sync(bytes) };
+        let at = at.doing("taking memory on the card").map_err(|e| {
+            let mib = |b: usize| b as f64 / f64::from(1 << 20);
+            let free =
+                card.free_memory().map_or_else(|_| "an unknown number".to_owned(), |b| format!("{:.0} MiB", mib(b)));
+            CudaError {
+                reason: format!("{} when {:.0} MiB were asked for, {free} being free", e.reason, mib(bytes)),
+                ..e
+            }
+        })?;
+        Ok(Buffer { card: Arc::clone(card), at, len, kind: PhantomData })
+    }
+
+    /// The same, all bits 0.
+    pub fn zeros(card: &Arc<Card>, len: usize) -> Result<Self> {
+        let buffer = Self::new(card, len)?;
+        // SAFETY: the range was just allocated.
+        unsafe { result::memset_d8_sync(buffer.at, 0, len * size_of::<T>()) }.doing("clearing memory on the card")?;
+        // Streams do not wait for this by themselves.
+        result::ctx::synchronize().doing("clearing memory on the card")?;
+        Ok(buffer)
+    }
+
+    /// Copied from memory here.
+    pub fn of(card: &Arc<Card>, from: &[T]) -> Result<Self> {
+        let mut buffer = Self::new(card, from.len())?;
+        buffer.write(from)?;
+        Ok(buffer)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Writes its beginning and waits until that is done.
+    pub fn write(&mut self, from: &[T]) -> Result<()> {
+        assert!(from.len() <= self.len, "{} do not fit into {}", from.len(), self.len);
+        self.card.bind()?;
+        // SAFETY: the range is inside the allocation.
+        unsafe { result::memcpy_htod_sync(self.at, from) }.doing("copying to the card")?;
+        // Streams do not wait for this by themselves.
+        result::ctx::synchronize().doing("copying to the card")
+    }
+
+    /// Reads its beginning, when all that was started before is done.
+    pub fn read(&self, to: &mut [T]) -> Result<()> {
+        assert!(to.len() <= self.len, "{} are more than {}", to.len(), self.len);
+        self.card.bind()?;
+        result::ctx::synchronize().doing("waiting for the card")?;
+        // SAFETY: the range is inside the allocation.
+        unsafe { result::memcpy_dtoh_sync(to, self.at) }.doing("copying from the card")
+    }
+
+    /// All of it.
+    pub fn to_vec(&self) -> Result<Vec<T>> {
+        let mut all = vec![T::default(); self.len];
+        self.read(&mut all)?;
+        Ok(all)
+    }
+
+    /// Where element `i` is.
+    pub(crate) fn at(&self, i: usize) -> u64 {
+        debug_assert!(i <= self.len);
+        self.at + (i * size_of::<T>()) as u64
+    }
+
+    /// Makes it at least so long; what was in it is lost.
+    pub(crate) fn reserve(&mut self, len: usize) -> Result<()> {
+        if self.len < len {
+            // Freed first, so that both need not fit.
+            let card = Arc::clone(&self.card);
+            *self = Buffer::new(&card, 0)?;
+            *self = Buffer::new(&card, len)?;
+        }
+        Ok(())
+    }
+
+    /// Copies `from` over its beginning, in the order of the stream.
+    pub(crate) fn put(&self, stream: &Stream, from: &[T]) -> Result<()> {
+        assert!(from.len() <= self.len, "{} do not fit into {}", from.len(), self.len);
+        // SAFETY: the range is inside the allocation; pageable memory is staged by the driver before it returns.
+        unsafe { result::memcpy_htod_async(self.at, from, stream.raw) }.doing("copying to the card")
+    }
+
+    /// Copies its beginning to `to` and waits for all that is in the stream.
+    pub(crate) fn take(&self, stream: &Stream, to: &mut [T]) -> Result<()> {
+        assert!(to.len() <= self.len, "{} are more than {}", to.len(), self.len);
+        // SAFETY: the range is inside the allocation, and `to` is there until the stream was waited for.
+        unsafe { result::memcpy_dtoh_async(to, self.at, stream.raw) }.doing("copying from the card")?;
+        stream.wait()
+    }
+
+    /// Clears `count` elements from `first` on, in the order of the stream.
+    pub(crate) fn clear(&self, stream: &Stream, first: usize, count: usize) -> Result<()> {
+        assert!(first + count <= self.len);
+        // SAFETY: the range is inside the allocation.
+        unsafe { result::memset_d8_async(self.at(first), 0, count * size_of::<T>(), stream.raw) }
+            .doing("clearing memory on the card")
+    }
+
+    /// A copy of all of it, in the order of the stream.
+    pub(crate) fn copied(&self, stream: &Stream) -> Result<Self> {
+        let copy = Buffer::new(&self.card, self.len)?;
+        self.copy_to(stream, &copy)?;
+        Ok(copy)
+    }
+
+    /// Copies all of it to another of its length, in the order of the stream.
+    pub(crate) fn copy_to(&self, stream: &Stream, to: &Self) -> Result<()> {
+        assert_eq!(self.len, to.len);
+        // SAFETY: both are that long.
+        unsafe { result::memcpy_dtod_async(to.at, self.at, self.len * size_of::<T>(), stream.raw) }
+            .doing("copying on the card")
+    }
+}
+
+impl<T: Plain> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        if self.card.bind().is_ok() {
+            // SAFETY: allocated in `new`; the driver waits for what is under way.
+            let _ = unsafe { result::free_sync(self.at) };
+        }
+    }
+}

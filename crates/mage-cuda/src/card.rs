@@ -1,0 +1,205 @@
+//! Which card is it, and how is it reached?
+
+use crate::error::{CudaError, Doing, Result};
+use crate::find;
+use cudarc::driver::{result, sys};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// What a card says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CardInfo {
+    /// Its number.
+    pub index: usize,
+    /// Its name.
+    pub name: String,
+    /// Its generation: 9.0 is Hopper.
+    pub capability: (i32, i32),
+    /// Its multiprocessors.
+    pub processors: usize,
+    /// All its memory in bytes.
+    pub memory: usize,
+    /// The newest CUDA that the driver knows: 13000 is 13.0.
+    pub driver: i32,
+}
+
+/// An open card. It is closed when nothing uses it any more.
+pub struct Card {
+    info: CardInfo,
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+}
+
+// SAFETY: a context may be made current on any thread, which every operation does first.
+unsafe impl Send for Card {}
+// SAFETY: as above; the driver's calls are thread safe.
+unsafe impl Sync for Card {}
+
+impl Card {
+    /// Opens a card by its number. Says what is missing where that cannot be.
+    pub fn open(index: usize) -> Result<Arc<Self>> {
+        let doing = format!("opening CUDA device {index}");
+        if let Some(missing) = find::search().missing() {
+            return Err(CudaError::new(doing, format!("the library `{missing}` was not found")).hint(
+                "`mage doctor` lists where it was looked for; install the NVIDIA driver and the CUDA libraries",
+            ));
+        }
+        result::init().doing(&doing)?;
+        let count = result::device::get_count().doing(&doing)? as usize;
+        if index >= count {
+            return Err(CudaError::new(doing, format!("this machine has {count}, numbered from 0")));
+        }
+        let device = result::device::get(index as i32).doing(&doing)?;
+        // SAFETY: the device was just given by the driver.
+        let (attribute, memory) = unsafe {
+            (
+                |a| result::device::get_attribute(device, a).doing(&doing),
+                result::device::total_mem(device).doing(&doing)?,
+            )
+        };
+        use sys::CUdevice_attribute as A;
+        let capability = (
+            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        );
+        let mut driver = 0;
+        // SAFETY: the driver writes one number.
+        unsafe { sys::cuDriverGetVersion(&mut driver) }.result().doing(&doing)?;
+        let info = CardInfo {
+            index,
+            name: result::device::get_name(device).doing(&doing)?,
+            capability,
+            processors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
+            memory,
+            driver,
+        };
+        if capability.0 < 8 {
+            let (major, minor) = capability;
+            return Err(CudaError::new(doing, format!("{} is of generation {major}.{minor}", info.name))
+                .hint("bf16 on tensor cores needs 8.0 (Ampere) or newer; use --device cpu"));
+        }
+        // SAFETY: retained here, released when dropped.
+        let context = unsafe { result::primary_ctx::retain(device) }.doing(&doing)?;
+        let card = Card { info, device, context };
+        card.bind()?;
+        Ok(Arc::new(card))
+    }
+
+    /// How many cards there are; 0 where there is no driver.
+    pub fn count() -> usize {
+        match find::search().missing() {
+            Some(_) => 0,
+            None => result::init().and_then(|()| result::device::get_count()).map_or(0, |n| n as usize),
+        }
+    }
+
+    /// What the card says of itself.
+    pub fn info(&self) -> &CardInfo {
+        &self.info
+    }
+
+    /// Makes it this thread's card.
+    pub(crate) fn bind(&self) -> Result<()> {
+        // SAFETY: the context lives as long as self.
+        unsafe { result::ctx::set_current(self.context) }.doing("reaching the card")
+    }
+
+    /// Bytes of memory that are free.
+    pub fn free_memory(&self) -> Result<usize> {
+        self.bind()?;
+        Ok(result::mem_get_info().doing("asking for free memory")?.0)
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        // SAFETY: retained in `open`. Nothing can be done about a failure here.
+        let _ = unsafe { result::primary_ctx::release(self.device) };
+    }
+}
+
+/// An order of work on a card.
+pub(crate) struct Stream {
+    pub(crate) card: Arc<Card>,
+    pub(crate) raw: sys::CUstream,
+}
+
+// SAFETY: as for the card; a stream is used by one thread at a time, through `&mut` of its owner.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    pub(crate) fn new(card: &Arc<Card>) -> Result<Self> {
+        card.bind()?;
+        let raw = result::stream::create(result::stream::StreamKind::NonBlocking).doing("making a stream")?;
+        Ok(Stream { card: Arc::clone(card), raw })
+    }
+
+    /// Waits until all is done. What failed on the way is told here.
+    pub(crate) fn wait(&self) -> Result<()> {
+        // SAFETY: the stream lives as long as self.
+        unsafe { result::stream::synchronize(self.raw) }.doing("waiting for the card")
+    }
+
+    /// Starts a kernel.
+    pub(crate) fn launch(
+        &self,
+        f: sys::CUfunction,
+        (x, y, z): (usize, usize, usize),
+        threads: usize,
+        shared: usize,
+        args: &[Arg],
+    ) -> Result<()> {
+        if x * y * z == 0 {
+            return Ok(());
+        }
+        let mut pointers = [std::ptr::null_mut::<c_void>(); 16];
+        for (p, a) in pointers.iter_mut().zip(args) {
+            *p = std::ptr::from_ref(&a.0).cast_mut().cast();
+        }
+        let grid = (x as u32, y as u32, z as u32);
+        // SAFETY: the arguments are what the kernel takes, in order; the driver copies them before it returns.
+        let done = unsafe {
+            result::launch_kernel(f, grid, (threads as u32, 1, 1), shared as u32, self.raw, &mut pointers[..args.len()])
+        };
+        done.doing("starting a kernel")
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.card.bind().is_ok() {
+            // SAFETY: made in `new`; nothing uses it any more.
+            let _ = unsafe { result::stream::destroy(self.raw) };
+        }
+    }
+}
+
+/// An argument of a kernel: eight bytes, of which it reads as many as it takes.
+#[derive(Clone, Copy)]
+pub(crate) struct Arg(u64);
+
+impl From<u64> for Arg {
+    fn from(x: u64) -> Self {
+        Arg(x)
+    }
+}
+
+impl From<usize> for Arg {
+    /// For 32-bit counts: on little-endian machines the low half comes first.
+    fn from(x: usize) -> Self {
+        Arg(x as u64)
+    }
+}
+
+impl From<f32> for Arg {
+    fn from(x: f32) -> Self {
+        Arg(u64::from(x.to_bits()))
+    }
+}
+
+macro_rules! args {
+    ($($x:expr),* $(,)?) => { &[$($crate::card::Arg::from($x)),*] };
+}
+pub(crate) use args;

@@ -1,0 +1,199 @@
+//! How do kernels become code for this card?
+//!
+//! They are compiled when a model is first used on a card, for its head size alone, and kept on disk by everything that
+//! the result depends on: source, options, card, compiler and driver.
+
+use crate::card::{Card, CardInfo};
+use crate::error::{CudaError, Doing, Result};
+use cudarc::driver::{result as driver, sys as driver_sys};
+use cudarc::nvrtc::{result, sys};
+use std::ffi::CString;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// All kernels, in the order in which they build on each other.
+const SOURCES: [(&str, &str); 7] = [
+    ("common", include_str!("cuda/common.cu")),
+    ("elementwise", include_str!("cuda/elementwise.cu")),
+    ("rope", include_str!("cuda/rope.cu")),
+    ("tiles", include_str!("cuda/tiles.cu")),
+    ("attention", include_str!("cuda/attention.cu")),
+    ("decode", include_str!("cuda/decode.cu")),
+    ("answer", include_str!("cuda/answer.cu")),
+];
+
+/// Head sizes that kernels are written for.
+pub const HEAD_SIZES: [usize; 4] = [16, 32, 64, 128];
+
+/// The most query heads that may share keys.
+pub const MOST_SHARING: usize = 16;
+
+macro_rules! functions {
+    ($($name:ident),* $(,)?) => {
+        /// The kernels by name.
+        #[derive(Clone, Copy)]
+        pub(crate) struct Functions {
+            $(pub(crate) $name: driver_sys::CUfunction,)*
+        }
+
+        impl Functions {
+            fn of(module: driver_sys::CUmodule) -> Result<Self> {
+                let find = |name: &str| {
+                    let name = CString::new(name).unwrap_or_default();
+                    // SAFETY: the module was just loaded and stays.
+                    unsafe { driver::module::get_function(module, name) }.doing("finding a kernel")
+                };
+                Ok(Functions { $($name: find(stringify!($name))?,)* })
+            }
+        }
+    };
+}
+
+functions!(
+    gather,
+    scatter,
+    embedding_grad,
+    rms_norm,
+    rms_norm_again,
+    rms_norm_grad,
+    add_partials,
+    swiglu,
+    swiglu_grad,
+    narrow_all,
+    squares,
+    adamw,
+    head_norm_rope,
+    head_norm_rope_grad,
+    attention,
+    paged_attention,
+    attention_delta,
+    attention_grad_keys,
+    attention_grad_queries,
+    decode_attention,
+    copy_pages,
+    answer,
+    distribution,
+    distribution_grad,
+);
+
+/// Kernels for one head size and sharing, loaded on a card.
+pub(crate) struct Program {
+    pub(crate) functions: Functions,
+    module: driver_sys::CUmodule,
+    card: Arc<Card>,
+}
+
+// SAFETY: a loaded module may be used from any thread.
+unsafe impl Send for Program {}
+// SAFETY: as above.
+unsafe impl Sync for Program {}
+
+impl Program {
+    /// From the cache, or compiled: some seconds.
+    pub(crate) fn new(card: &Arc<Card>, head_dim: usize, sharing: usize) -> Result<Self> {
+        let info = card.info();
+        let (major, minor) = info.capability;
+        let options = [
+            format!("--gpu-architecture=sm_{major}{minor}"),
+            "--std=c++17".to_owned(),
+            format!("-DHD={head_dim}"),
+            format!("-DGROUP={sharing}"),
+        ];
+        let file = cached(info, &options)?;
+        let known = file.as_ref().and_then(|f| std::fs::read(f).ok());
+        let binary = match known {
+            Some(binary) => binary,
+            None => {
+                let binary = compile(&options)?;
+                if let Some(file) = &file {
+                    keep(file, &binary);
+                }
+                binary
+            }
+        };
+        card.bind()?;
+        // SAFETY: a whole binary as the compiler gave it; unloaded when dropped.
+        let module = unsafe { driver::module::load_data(binary.as_ptr().cast()) }.doing("loading the kernels")?;
+        let functions = Functions::of(module)?;
+        let program = Program { functions, module, card: Arc::clone(card) };
+        let tile = 64 * head_dim * 2;
+        let f = functions;
+        for (f, shared) in [
+            (f.attention, 4 * tile),
+            (f.paged_attention, 4 * tile),
+            (f.attention_grad_queries, 4 * tile),
+            (f.attention_grad_keys, 6 * tile + 1024),
+        ] {
+            use driver_sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as SHARED;
+            // SAFETY: a kernel of the module.
+            unsafe { driver::function::set_function_attribute(f, SHARED, shared as i32) }
+                .doing("asking for shared memory")?;
+        }
+        Ok(program)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if self.card.bind().is_ok() {
+            // SAFETY: loaded in `new`; nothing uses it any more.
+            let _ = unsafe { driver::module::unload(self.module) };
+        }
+    }
+}
+
+/// Where the result of compiling would be kept; nowhere where there is no place for caches.
+fn cached(info: &CardInfo, options: &[String]) -> Result<Option<PathBuf>> {
+    let Some(folder) = cache_folder() else { return Ok(None) };
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: the compiler writes two numbers.
+    unsafe { sys::nvrtcVersion(&mut major, &mut minor) }.result().doing("asking the CUDA compiler for its version")?;
+    let mut hasher = blake3::Hasher::new();
+    for (name, text) in SOURCES {
+        hasher.update(name.as_bytes()).update(text.as_bytes());
+    }
+    hasher.update(format!("{options:?} {} {} {major}.{minor}", info.name, info.driver).as_bytes());
+    Ok(Some(folder.join(format!("{}.cubin", &hasher.finalize().to_hex()[..32]))))
+}
+
+/// Where compiled kernels are kept.
+pub fn cache_folder() -> Option<PathBuf> {
+    let home = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = home.or_else(|| std::env::var_os("HOME").map(|h| PathBuf::from(h).join(".cache")))?;
+    Some(home.join("mage/kernels"))
+}
+
+/// Nobody depends on the cache: where it cannot be written, the next start compiles again.
+fn keep(file: &std::path::Path, binary: &[u8]) {
+    let beside = file.with_extension(format!("{}.new", std::process::id()));
+    let written = file.parent().map(std::fs::create_dir_all).transpose().and_then(|_| std::fs::write(&beside, binary));
+    if written.and_then(|()| std::fs::rename(&beside, file)).is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+}
+
+fn compile(options: &[String]) -> Result<Vec<u8>> {
+    let doing = "compiling the kernels";
+    let text: String = SOURCES.iter().map(|(name, text)| format!("#line 1 \"{name}.cu\"\n{text}\n")).collect();
+    let text = CString::new(text).map_err(|e| CudaError::new(doing, e.to_string()))?;
+    let program = result::create_program(&text, None).doing(doing)?;
+    // SAFETY: the program was just made, and is destroyed below; sizes are asked for first.
+    unsafe {
+        let compiled = result::compile_program(program, options);
+        let log = result::get_program_log(program).unwrap_or_default();
+        let binary = compiled.doing(doing).and_then(|()| {
+            let mut size = 0;
+            sys::nvrtcGetCUBINSize(program, &mut size).result().doing(doing)?;
+            let mut binary = vec![0_u8; size];
+            sys::nvrtcGetCUBIN(program, binary.as_mut_ptr().cast()).result().doing(doing)?;
+            Ok(binary)
+        });
+        let _ = result::destroy_program(program);
+        binary.map_err(|e| {
+            let log: Vec<u8> = log.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
+            let log = String::from_utf8_lossy(&log);
+            CudaError { reason: format!("{}: {}", e.reason, log.trim()), ..e }
+                .hint("the CUDA compiler library may be too old for this card")
+        })
+    }
+}

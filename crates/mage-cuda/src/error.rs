@@ -1,0 +1,70 @@
+//! What went wrong on the card?
+
+use cudarc::driver::{result::DriverError, sys::CUresult};
+
+/// What was asked of the card, why it could not be, and what may help.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{doing}: {reason}{}", hint.as_ref().map(|h| format!("; {h}")).unwrap_or_default())]
+pub struct CudaError {
+    /// What was being done.
+    pub doing: String,
+    /// Why it failed.
+    pub reason: String,
+    /// What may help.
+    pub hint: Option<String>,
+}
+
+/// What may have failed on the card.
+pub type Result<T> = std::result::Result<T, CudaError>;
+
+impl CudaError {
+    pub(crate) fn new(doing: impl Into<String>, reason: impl Into<String>) -> Self {
+        CudaError { doing: doing.into(), reason: reason.into(), hint: None }
+    }
+
+    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
+        CudaError { hint: Some(hint.into()), ..self }
+    }
+}
+
+/// Says what was being done when the driver refused.
+pub(crate) trait Doing<T> {
+    fn doing(self, what: &str) -> Result<T>;
+}
+
+impl<T> Doing<T> for std::result::Result<T, DriverError> {
+    fn doing(self, what: &str) -> Result<T> {
+        self.map_err(|e| {
+            let name = e.error_name().map_or_else(|_| format!("{:?}", e.0), |n| n.to_string_lossy().into_owned());
+            let text = e.error_string().map(|s| format!("{name} ({})", s.to_string_lossy())).unwrap_or(name);
+            let error = CudaError::new(what, text);
+            match e.0 {
+                CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                    error.hint("other programs may hold the card's memory: see nvidia-smi")
+                }
+                CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU | CUresult::CUDA_ERROR_INVALID_PTX => {
+                    error.hint("the kernel cache may be of another card: delete it and start again")
+                }
+                CUresult::CUDA_ERROR_ECC_UNCORRECTABLE | CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => {
+                    error.hint("the card needs its keeper: see nvidia-smi and the system's log")
+                }
+                CUresult::CUDA_ERROR_ILLEGAL_ADDRESS | CUresult::CUDA_ERROR_LAUNCH_FAILED => {
+                    error.hint("the card's state is lost; start again, training goes on from its last checkpoint")
+                }
+                _ => error,
+            }
+        })
+    }
+}
+
+impl<T> Doing<T> for std::result::Result<T, cudarc::cublaslt::result::CublasError> {
+    fn doing(self, what: &str) -> Result<T> {
+        self.map_err(|e| CudaError::new(what, format!("{:?}", e.0)))
+    }
+}
+
+impl<T> Doing<T> for std::result::Result<T, cudarc::nvrtc::result::NvrtcError> {
+    fn doing(self, what: &str) -> Result<T> {
+        self.map_err(|e| CudaError::new(what, format!("{e:?}")))
+    }
+}

@@ -1,0 +1,149 @@
+//! A model's shape and kernels on a card, and sets of weights for it.
+
+use crate::buffer::Buffer;
+use crate::card::{Card, Stream, args};
+use crate::compile::Program;
+use crate::error::Result;
+use crate::product::{Kind, Matrix, Products};
+use crate::shape::{LayerPlaces, Places, Shape};
+use std::sync::Arc;
+
+/// A model's shape on a card: what all that work with it share.
+pub struct Model {
+    pub(crate) card: Arc<Card>,
+    pub(crate) shape: Shape,
+    pub(crate) places: Places,
+    pub(crate) program: Program,
+    /// Per position, half a head of cosines and as many sines.
+    pub(crate) turns: Buffer<f32>,
+}
+
+/// One set of weights as products read them: bf16, in the order of the places.
+pub struct Weights {
+    pub(crate) half: Buffer<u16>,
+}
+
+impl Weights {
+    /// All of them, widened.
+    pub fn to_vec(&self) -> Result<Vec<f32>> {
+        let bits = self.half.to_vec()?;
+        Ok(bits.into_iter().map(|x| f32::from_bits(u32::from(x) << 16)).collect())
+    }
+
+    /// Where parameter `i` is.
+    pub(crate) fn at(&self, i: usize) -> u64 {
+        self.half.at(i)
+    }
+}
+
+impl Model {
+    /// Compiles the kernels, or finds them compiled. `turns` holds, per position, `head_dim / 2` cosines and as many sines.
+    pub fn new(card: &Arc<Card>, shape: Shape, places: Places, turns: &[f32]) -> Result<Arc<Self>> {
+        shape.check()?;
+        let program = Program::new(card, shape.head_dim, shape.sharing())?;
+        Ok(Arc::new(Model { card: Arc::clone(card), shape, places, program, turns: Buffer::of(card, turns)? }))
+    }
+
+    /// The card it is on.
+    pub fn card(&self) -> &Arc<Card> {
+        &self.card
+    }
+
+    /// Weights from a flat buffer.
+    pub fn weights(&self, flat: &[f32]) -> Result<Weights> {
+        // A piece at a time: the fp32 form need not fit on the card.
+        const PIECE: usize = 1 << 26;
+        let stream = Stream::new(&self.card)?;
+        let half = Buffer::new(&self.card, flat.len())?;
+        let wide = Buffer::<f32>::new(&self.card, flat.len().min(PIECE))?;
+        for (i, piece) in flat.chunks(PIECE).enumerate() {
+            wide.put(&stream, piece)?;
+            self.narrow(&stream, wide.at(0), piece.len(), half.at(i * PIECE))?;
+            stream.wait()?;
+        }
+        Ok(Weights { half })
+    }
+
+    /// bf16 numbers from fp32 ones.
+    pub(crate) fn narrow(&self, stream: &Stream, from: u64, count: usize, to: u64) -> Result<()> {
+        let blocks = count.div_ceil(256).min(65_536);
+        stream.launch(self.program.functions.narrow_all, (blocks, 1, 1), 256, 0, args![from, count as u64, to])
+    }
+
+    /// Threads that a row of the hidden size takes, eight numbers each.
+    pub(crate) fn row_threads(&self) -> usize {
+        (self.shape.hidden / 8).next_multiple_of(32)
+    }
+
+    pub(crate) fn gather(&self, s: &Stream, from: u64, rows: u64, n: usize, width: usize, to: u64) -> Result<()> {
+        let threads = (width / 8).clamp(32, 256);
+        s.launch(self.program.functions.gather, (n, 1, 1), threads, 0, args![from, rows, width / 8, to])
+    }
+
+    pub(crate) fn norm(&self, s: &Stream, x: u64, w: u64, n: usize, y: u64, inverse: u64) -> Result<()> {
+        let (d8, epsilon) = (self.shape.hidden / 8, self.shape.epsilon);
+        s.launch(
+            self.program.functions.rms_norm,
+            (n, 1, 1),
+            self.row_threads(),
+            0,
+            args![x, w, epsilon, d8, y, inverse],
+        )
+    }
+
+    pub(crate) fn swiglu(&self, s: &Stream, x: u64, n: usize, y: u64) -> Result<()> {
+        let f8 = self.shape.inner / 8;
+        s.launch(self.program.functions.swiglu, (n, f8.div_ceil(128), 1), 128, 0, args![x, f8, y])
+    }
+
+    /// Norms and turns queries and keys. Where pages are given (else 0), keys and values go to their cells.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn head_norm_rope(
+        &self,
+        s: &Stream,
+        qkv: u64,
+        w: u64,
+        positions: u64,
+        n: usize,
+        qk: u64,
+        inverse: u64,
+        (cells, pages): (u64, u64),
+    ) -> Result<()> {
+        let Shape { heads, kv, epsilon, .. } = self.shape;
+        let units = if pages == 0 { heads + kv } else { heads + 2 * kv };
+        s.launch(
+            self.program.functions.head_norm_rope,
+            (n, units.div_ceil(8), 1),
+            256,
+            0,
+            args![qkv, w, epsilon, self.turns.at(0), positions, heads, kv, qk, inverse, cells, pages],
+        )
+    }
+
+    /// Everything of a layer after attention, from `x` and what attention yields to `y`, which may be `x`.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn finish(
+        &self,
+        s: &Stream,
+        products: &mut Products,
+        w: &Weights,
+        at: &LayerPlaces,
+        n: usize,
+        x: u64,
+        attended: u64,
+        (middle, inverse, normed, gate_up, gated): (u64, u64, u64, u64, u64),
+        y: u64,
+    ) -> Result<()> {
+        let Shape { hidden: d, inner: f, .. } = self.shape;
+        let out = self.shape.out();
+        let row = |at: u64| Matrix::new(at, d);
+        let (a, wo) = (Matrix::new(attended, out), Matrix::new(w.at(at.out.start), out));
+        products.run(s, Kind::Forward, (n, d, out), a, wo, Some(row(x)), row(middle), false)?;
+        self.norm(s, middle, w.at(at.norm2.start), n, normed, inverse)?;
+        let wide = Matrix::new(gate_up, 2 * f);
+        products.run(s, Kind::Forward, (n, 2 * f, d), row(normed), row(w.at(at.gate_up.start)), None, wide, false)?;
+        self.swiglu(s, gate_up, n, gated)?;
+        let (g, wd) = (Matrix::new(gated, f), Matrix::new(w.at(at.down.start), f));
+        products.run(s, Kind::Forward, (n, d, f), g, wd, Some(row(middle)), row(y), false)
+    }
+}

@@ -1,0 +1,91 @@
+//! What does the host tell the kernels, and what do they answer?
+//!
+//! Everything small that changes from one step to the next goes to the card as one packet of 32-bit words.
+
+/// What is asked about a row of logits. Candidates are all tokens, or those of a list.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ask<'a> {
+    /// The token asked about; nothing draws one.
+    pub token: Option<u32>,
+    /// The candidates, where there are fewer than all.
+    pub allowed: Option<&'a [u32]>,
+    /// How many of the likeliest stay; 0 is all.
+    pub top_k: u32,
+    /// 0 takes the likeliest.
+    pub temperature: f32,
+    /// The share of the mass that stays.
+    pub top_p: f32,
+    /// The least weight that stays, relative to the likeliest.
+    pub min_p: f32,
+    /// Where on the line from 0 to 1 the drawn token lies.
+    pub point: f32,
+}
+
+impl<'a> Ask<'a> {
+    /// How likely a token is.
+    pub fn score(token: u32, allowed: Option<&'a [u32]>) -> Self {
+        Ask { token: Some(token), allowed, top_k: 0, temperature: 1.0, top_p: 1.0, min_p: 0.0, point: 0.0 }
+    }
+}
+
+/// What a row answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
+pub struct Answer {
+    /// The token asked about, or drawn.
+    pub token: u32,
+    /// Its log-probability among the candidates; not a number where logits are not finite.
+    pub logprob: f32,
+    /// Drawn: its log-probability in the distribution drawn from. Scored: the entropy.
+    pub second: f32,
+}
+
+/// Words of an ask on the card.
+pub(crate) const ASK: usize = 8;
+const DRAW: u32 = u32::MAX;
+const ALL: u32 = u32::MAX;
+
+/// Words on their way to the card.
+#[derive(Default)]
+pub(crate) struct Packet {
+    pub(crate) words: Vec<u32>,
+}
+
+impl Packet {
+    pub(crate) fn clear(&mut self) {
+        self.words.clear();
+    }
+
+    /// Adds words and says where they start.
+    pub(crate) fn put(&mut self, words: impl IntoIterator<Item = u32>) -> usize {
+        let at = self.words.len();
+        self.words.extend(words);
+        at
+    }
+
+    /// Leaves room for words to be written later and says where it starts.
+    pub(crate) fn leave(&mut self, count: usize) -> usize {
+        let at = self.words.len().next_multiple_of(4);
+        self.words.resize(at + count, 0);
+        at
+    }
+
+    /// Writes ask number `i` of those that start at `asks`; its list goes to the end.
+    pub(crate) fn ask(&mut self, asks: usize, i: usize, ask: &Ask<'_>) {
+        let (list, count) = match ask.allowed {
+            Some(tokens) => (self.put(tokens.iter().copied()) as u32, tokens.len() as u32),
+            None => (0, ALL),
+        };
+        let at = asks + i * ASK;
+        self.words[at..at + ASK].copy_from_slice(&[
+            ask.token.unwrap_or(DRAW),
+            list,
+            count,
+            ask.top_k,
+            ask.temperature.to_bits(),
+            ask.top_p.to_bits(),
+            ask.min_p.to_bits(),
+            ask.point.to_bits(),
+        ]);
+    }
+}

@@ -1,0 +1,216 @@
+//! Matrix products, by cuBLASLt.
+//!
+//! Matrices are row-major here and column-major there, so each is its own transpose and factors change places. Operands
+//! are bf16, sums fp32; results bf16 or fp32. What suits a shape is asked for once and kept.
+
+use crate::buffer::Buffer;
+use crate::card::Stream;
+use crate::error::{CudaError, Doing, Result};
+use cudarc::cublaslt::{result, sys};
+use std::collections::HashMap;
+use std::ffi::c_void;
+
+/// Scratch memory for products, in bytes.
+const WORKSPACE: usize = 64 << 20;
+
+/// A matrix: where its first number is, and how many numbers a row takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Matrix {
+    pub(crate) at: u64,
+    pub(crate) stride: usize,
+}
+
+impl Matrix {
+    pub(crate) fn new(at: u64, stride: usize) -> Self {
+        Matrix { at, stride }
+    }
+}
+
+/// Which of the three products of a linear layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    /// `y = x · Wᵀ`.
+    Forward,
+    /// `dx = dy · W`.
+    Input,
+    /// `dW = dyᵀ · x`, fp32.
+    Weight,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    kind: Kind,
+    shape: (usize, usize, usize),
+    strides: [usize; 4],
+    wide: bool,
+    add: bool,
+    alignment: u32,
+}
+
+struct Plan {
+    description: sys::cublasLtMatmulDesc_t,
+    layouts: [sys::cublasLtMatrixLayout_t; 4],
+    algorithm: sys::cublasLtMatmulAlgo_t,
+}
+
+/// Products in the order of one stream.
+pub(crate) struct Products {
+    handle: sys::cublasLtHandle_t,
+    workspace: Buffer<u16>,
+    plans: HashMap<Key, Plan>,
+}
+
+// SAFETY: used by one thread at a time, through `&mut`.
+unsafe impl Send for Products {}
+
+impl Products {
+    pub(crate) fn new(stream: &Stream) -> Result<Self> {
+        stream.card.bind()?;
+        let handle = result::create_handle().doing("starting cuBLASLt")?;
+        Ok(Products { handle, workspace: Buffer::new(&stream.card, WORKSPACE / 2)?, plans: HashMap::new() })
+    }
+
+    /// `shape` is (rows, outputs, inputs) of the linear layer. For [`Forward`](Kind::Forward) `a` is x and `b` is W; for
+    /// [`Input`](Kind::Input) dy and W; for [`Weight`](Kind::Weight) dy and x. `base`, where there is one, is added; it may
+    /// be the result itself. `wide` results are fp32.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn run(
+        &mut self,
+        stream: &Stream,
+        kind: Kind,
+        shape: (usize, usize, usize),
+        a: Matrix,
+        b: Matrix,
+        base: Option<Matrix>,
+        to: Matrix,
+        wide: bool,
+    ) -> Result<()> {
+        if shape.0 == 0 {
+            return Ok(());
+        }
+        let c = base.unwrap_or(to);
+        // Column-major there: the right factor comes first.
+        let (first, second) = (b, a);
+        let bits = [first.at, second.at, c.at, to.at].iter().fold(256, |all, at| all | at);
+        let key = Key {
+            kind,
+            shape,
+            strides: [first.stride, second.stride, c.stride, to.stride],
+            wide,
+            add: base.is_some(),
+            alignment: 1 << bits.trailing_zeros(),
+        };
+        if !self.plans.contains_key(&key) {
+            let plan = self.plan(&key)?;
+            self.plans.insert(key, plan);
+        }
+        let plan = &self.plans[&key];
+        let (one, beta) = (1.0_f32, if base.is_some() { 1.0_f32 } else { 0.0 });
+        let pointer = |at: u64| at as *const c_void;
+        // SAFETY: the operands are as large as the shape says, by whoever calls; the plan was made for the shape.
+        let done = unsafe {
+            result::matmul(
+                self.handle,
+                plan.description,
+                std::ptr::from_ref(&one).cast(),
+                std::ptr::from_ref(&beta).cast(),
+                pointer(first.at),
+                plan.layouts[0],
+                pointer(second.at),
+                plan.layouts[1],
+                pointer(c.at),
+                plan.layouts[2],
+                to.at as *mut c_void,
+                plan.layouts[3],
+                &plan.algorithm,
+                self.workspace.at(0) as *mut c_void,
+                WORKSPACE,
+                stream.raw.cast(),
+            )
+        };
+        done.doing("a matrix product")
+    }
+
+    fn plan(&self, key: &Key) -> Result<Plan> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
+        use sys::cudaDataType_t::{CUDA_R_16BF as HALF, CUDA_R_32F as WIDE};
+        let doing = "planning a matrix product";
+        let (rows, outputs, inputs) = key.shape;
+        // As (rows, columns) of the column-major first and second factors and the result, and which are turned.
+        let ((m1, n1, turn1), (m2, n2, turn2), (m, n)) = match key.kind {
+            Kind::Forward => ((inputs, outputs, true), (inputs, rows, false), (outputs, rows)),
+            Kind::Input => ((inputs, outputs, false), (outputs, rows, false), (inputs, rows)),
+            Kind::Weight => ((inputs, rows, false), (outputs, rows, true), (inputs, outputs)),
+        };
+        let out = if key.wide { WIDE } else { HALF };
+        let layout = |kind, m: usize, n: usize, stride: usize| {
+            result::create_matrix_layout(kind, m as u64, n as u64, stride as i64).doing(doing)
+        };
+        let layouts = [
+            layout(HALF, m1, n1, key.strides[0])?,
+            layout(HALF, m2, n2, key.strides[1])?,
+            layout(out, m, n, key.strides[2])?,
+            layout(out, m, n, key.strides[3])?,
+        ];
+        let description =
+            result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, WIDE).doing(doing)?;
+        let preference = result::create_matmul_pref().doing(doing)?;
+        for (attribute, turn) in
+            [(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, turn1), (Attribute::CUBLASLT_MATMUL_DESC_TRANSB, turn2)]
+        {
+            let value = i32::from(turn);
+            // SAFETY: the attribute is a 32-bit number.
+            unsafe { result::set_matmul_desc_attribute(description, attribute, std::ptr::from_ref(&value).cast(), 4) }
+                .doing(doing)?;
+        }
+        let bytes = WORKSPACE as u64;
+        // SAFETY: workspace is a 64-bit number, alignments are 32-bit ones; the results are counted by the library.
+        let algorithm = unsafe {
+            let set = |attribute, value: *const c_void, size| {
+                result::set_matmul_pref_attribute(preference, attribute, value, size).doing(doing)
+            };
+            set(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::ptr::from_ref(&bytes).cast(), 8)?;
+            for attribute in [
+                Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+                Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+                Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+            ] {
+                set(attribute, std::ptr::from_ref(&key.alignment).cast(), 4)?;
+            }
+            let found = result::get_matmul_algo_heuristic(
+                self.handle,
+                description,
+                layouts[0],
+                layouts[1],
+                layouts[2],
+                layouts[3],
+                preference,
+            );
+            let _ = result::destroy_matmul_pref(preference);
+            found.map_err(|e| CudaError::new(doing, format!("{:?} for {key:?}", e.0)))?.algo
+        };
+        Ok(Plan { description, layouts, algorithm })
+    }
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        // SAFETY: made in `plan`, destroyed once.
+        unsafe {
+            let _ = result::destroy_matmul_desc(self.description);
+            for layout in self.layouts {
+                let _ = result::destroy_matrix_layout(layout);
+            }
+        }
+    }
+}
+
+impl Drop for Products {
+    fn drop(&mut self) {
+        self.plans.clear();
+        // SAFETY: made in `new`.
+        let _ = unsafe { result::destroy_handle(self.handle) };
+    }
+}

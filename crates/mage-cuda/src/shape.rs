@@ -1,0 +1,118 @@
+//! What shape is the model, and where is each parameter?
+
+use crate::compile::{HEAD_SIZES, MOST_SHARING};
+use crate::error::{CudaError, Result};
+use std::ops::Range;
+
+/// The shape of a Qwen3 model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// Tokens.
+    pub vocabulary: usize,
+    /// Numbers per token between layers.
+    pub hidden: usize,
+    /// Numbers per token inside a feed-forward layer.
+    pub inner: usize,
+    /// Layers.
+    pub layers: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv: usize,
+    /// Numbers per head.
+    pub head_dim: usize,
+    /// Keeps norms from dividing by 0.
+    pub epsilon: f32,
+}
+
+impl Shape {
+    /// Refuses what the kernels are not written for.
+    pub fn check(&self) -> Result<()> {
+        let wrong =
+            |problem: String| Err(CudaError::new("using a model on the card", problem).hint("use --device cpu"));
+        if !HEAD_SIZES.contains(&self.head_dim) {
+            return wrong(format!("heads of {} numbers; the kernels are written for {HEAD_SIZES:?}", self.head_dim));
+        }
+        for (what, n) in [("hidden_size", self.hidden), ("intermediate_size", self.inner)] {
+            if n % 8 != 0 {
+                return wrong(format!("{what} {n} is not a multiple of 8"));
+            }
+        }
+        if self.hidden > 8192 {
+            return wrong(format!("hidden_size {} is more than 8192", self.hidden));
+        }
+        if self.sharing() > MOST_SHARING {
+            return wrong(format!("{} query heads share keys, more than {MOST_SHARING}", self.sharing()));
+        }
+        Ok(())
+    }
+
+    /// Query heads that share keys.
+    pub(crate) fn sharing(&self) -> usize {
+        self.heads / self.kv
+    }
+
+    /// Numbers per token of queries, keys and values.
+    pub(crate) fn qkv(&self) -> usize {
+        (self.heads + 2 * self.kv) * self.head_dim
+    }
+
+    /// Of queries and keys.
+    pub(crate) fn qk(&self) -> usize {
+        (self.heads + self.kv) * self.head_dim
+    }
+
+    /// Of what attention yields.
+    pub(crate) fn out(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Numbers that a row of logits takes: rows start at multiples of 16 bytes in either format.
+    pub(crate) fn logits(&self) -> usize {
+        self.vocabulary.next_multiple_of(8)
+    }
+
+    /// What scores are multiplied by.
+    pub(crate) fn scale(&self) -> f32 {
+        1.0 / (self.head_dim as f32).sqrt()
+    }
+
+    /// Numbers of keys and values in one layer's part of a page.
+    pub(crate) fn page(&self) -> usize {
+        2 * self.kv * crate::PAGE * self.head_dim
+    }
+}
+
+/// Where a layer's parameters are in the flat buffer.
+#[derive(Clone, Debug)]
+pub struct LayerPlaces {
+    /// The norm before attention.
+    pub norm1: Range<usize>,
+    /// Queries, keys, values.
+    pub qkv: Range<usize>,
+    /// Queries' and keys' norms.
+    pub head_norms: Range<usize>,
+    /// The way out of attention.
+    pub out: Range<usize>,
+    /// The norm before the feed-forward layer.
+    pub norm2: Range<usize>,
+    /// Gates, then ups.
+    pub gate_up: Range<usize>,
+    /// The way out.
+    pub down: Range<usize>,
+}
+
+/// Where all parameters are.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// The embedding.
+    pub embedding: Range<usize>,
+    /// By layer.
+    pub layers: Vec<LayerPlaces>,
+    /// The last norm.
+    pub norm: Range<usize>,
+    /// The last matrix; the embedding's place where the two are tied.
+    pub head: Range<usize>,
+    /// How many there are.
+    pub len: usize,
+}

@@ -1,0 +1,397 @@
+//! How are the next tokens of many sequences taken in at once?
+//!
+//! Keys and values lie in pages. Sequences with one new token go through a kernel that reads each key once; longer pieces
+//! through tiles on tensor cores. A step of single tokens alone is recorded once for its number of rows, rounded up, and
+//! then replayed: one copy to the card, one start, one copy back.
+
+mod graph;
+
+use crate::buffer::Buffer;
+use crate::card::{Stream, args};
+use crate::error::Result;
+use crate::model::{Model, Weights};
+use crate::packet::{ASK, Answer, Ask, Packet};
+use crate::product::{Kind, Matrix, Products};
+use crate::{PAGE, Plain};
+use graph::Graphs;
+use std::sync::Arc;
+
+/// One sequence's part of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// Its new tokens: where they start in [`Step::tokens`], how many, and the position of the first.
+    pub first: usize,
+    /// How many.
+    pub count: usize,
+    /// The position of the first.
+    pub position: usize,
+    /// Where its pages start in [`Step::tables`].
+    pub table: usize,
+    /// How many of its last tokens are asked about.
+    pub asked: usize,
+}
+
+/// What is done at once, under one set of weights.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Step<'a> {
+    /// All new tokens.
+    pub tokens: &'a [u32],
+    /// Numbers of pages.
+    pub tables: &'a [u32],
+    /// The sequences.
+    pub parts: &'a [Part],
+    /// One for each row asked about, in the order of the parts.
+    pub asks: &'a [Ask<'a>],
+}
+
+impl Plain for Answer {}
+
+/// Takes steps.
+pub struct Stepper {
+    model: Arc<Model>,
+    stream: Stream,
+    products: Products,
+    /// Keys and values by layer and page; one page more than can be used, for rows that stand for nothing.
+    pages: Buffer<u16>,
+    count: usize,
+    space: Space,
+    packet: Packet,
+    words: Buffer<u32>,
+    graphs: Graphs,
+}
+
+/// Numbers on their way through the layers.
+struct Space {
+    rows: usize,
+    state: Buffer<u16>,
+    normed: Buffer<u16>,
+    qkv: Buffer<u16>,
+    qk: Buffer<u16>,
+    attended: Buffer<u16>,
+    gate_up: Buffer<u16>,
+    gated: Buffer<u16>,
+    asked: Buffer<u16>,
+    logits: Buffer<f32>,
+    answers: Buffer<Answer>,
+    parts: Buffer<f32>,
+    done: Buffer<u32>,
+}
+
+/// Words that a packet may have.
+const WORDS: usize = 8 << 20;
+/// Logits that exist at a time, in numbers.
+const LOGITS: usize = 1 << 27;
+/// The most rows that are recorded.
+const MOST_ROWS: usize = 1024;
+/// Rows of a tile of attention.
+const TILE: usize = 64;
+
+/// Where things are in a packet of single tokens, by its number of rows: tokens, positions, cells, lists of pages, asks.
+pub(super) struct Single {
+    pub(super) tokens: usize,
+    pub(super) positions: usize,
+    pub(super) cells: usize,
+    pub(super) lists: usize,
+    pub(super) asks: usize,
+    pub(super) tables: usize,
+}
+
+impl Single {
+    pub(super) fn of(rows: usize) -> Self {
+        let rows = rows.next_multiple_of(4);
+        let asks = 4 * rows;
+        Single { tokens: 0, positions: rows, cells: 2 * rows, lists: 3 * rows, asks, tables: asks + rows * ASK }
+    }
+}
+
+impl Stepper {
+    /// With room for so many pages.
+    pub fn new(model: &Arc<Model>, pages: usize) -> Result<Self> {
+        let (card, shape) = (&model.card, &model.shape);
+        let stream = Stream::new(card)?;
+        let products = Products::new(&stream)?;
+        let half = || Buffer::<u16>::new(card, 0);
+        let space = Space {
+            rows: 0,
+            state: half()?,
+            normed: half()?,
+            qkv: half()?,
+            qk: half()?,
+            attended: half()?,
+            gate_up: half()?,
+            gated: half()?,
+            asked: half()?,
+            logits: Buffer::new(card, 0)?,
+            answers: Buffer::new(card, 0)?,
+            parts: Buffer::new(card, 0)?,
+            done: Buffer::new(card, 0)?,
+        };
+        Ok(Stepper {
+            pages: Buffer::zeros(card, shape.layers * (pages + 1) * shape.page())?,
+            count: pages,
+            space,
+            packet: Packet::default(),
+            words: Buffer::new(card, WORDS)?,
+            graphs: Graphs::default(),
+            model: Arc::clone(model),
+            stream,
+            products,
+        })
+    }
+
+    /// Bytes that a page takes in all layers.
+    pub fn page_bytes(shape: &crate::Shape) -> usize {
+        2 * shape.layers * shape.page()
+    }
+
+    /// Copies whole pages, one after the other: (from, to).
+    pub fn copy_pages(&mut self, copies: &[(u32, u32)]) -> Result<()> {
+        if copies.is_empty() {
+            return Ok(());
+        }
+        let Stepper { model, stream: s, pages, count, packet, words, .. } = self;
+        model.card.bind()?;
+        packet.clear();
+        packet.put(copies.iter().flat_map(|&(from, to)| [from, to]));
+        words.put(s, &packet.words)?;
+        let page16 = model.shape.page() / 8;
+        let layer16 = ((*count + 1) * page16) as u64;
+        s.launch(
+            model.program.functions.copy_pages,
+            (page16.div_ceil(256), model.shape.layers, 1),
+            256,
+            0,
+            args![pages.at(0), words.at(0), copies.len(), page16, layer16],
+        )?;
+        s.wait()
+    }
+
+    /// Does all of a step; answers come in the order of the asks.
+    pub fn step(&mut self, w: &Weights, step: &Step<'_>, answers: &mut [Answer]) -> Result<()> {
+        self.model.card.bind()?;
+        let single = step.parts.iter().all(|p| p.count == 1 && p.asked == 1);
+        if single && step.parts.len() <= MOST_ROWS && self.fits(step) {
+            return self.recorded(w, step, answers);
+        }
+        self.mixed(w, step, answers)
+    }
+
+    /// Whether a packet of single tokens has room for the step's tables and lists.
+    fn fits(&self, step: &Step<'_>) -> bool {
+        let lists: usize = step.asks.iter().filter_map(|a| a.allowed).map(<[u32]>::len).sum();
+        Single::of(MOST_ROWS).tables + step.tables.len() + lists + 64 <= WORDS
+    }
+
+    /// One layer's part of the pages.
+    fn layer_pages(&self, layer: usize) -> u64 {
+        self.pages.at(layer * (self.count + 1) * self.model.shape.page())
+    }
+
+    fn reserve(&mut self, rows: usize, asked: usize) -> Result<()> {
+        let (c, space) = (&self.model.shape, &mut self.space);
+        if rows > space.rows {
+            // What is recorded knows where things were.
+            self.graphs.clear();
+            let rows = rows.max(256).next_power_of_two();
+            for (buffer, width) in [
+                (&mut space.state, c.hidden),
+                (&mut space.normed, c.hidden),
+                (&mut space.qkv, c.qkv()),
+                (&mut space.qk, c.qk()),
+                (&mut space.attended, c.out()),
+                (&mut space.gate_up, 2 * c.inner),
+                (&mut space.gated, c.inner),
+            ] {
+                buffer.reserve(rows * width)?;
+            }
+            space.rows = rows;
+        }
+        let asked = asked.max(1).next_power_of_two();
+        if asked > space.answers.len() {
+            self.graphs.clear();
+            space.asked.reserve(asked * c.hidden)?;
+            space.answers.reserve(asked)?;
+        }
+        let logits = asked.min(logit_rows(c)) * c.logits();
+        if logits > space.logits.len() {
+            self.graphs.clear();
+            space.logits.reserve(logits)?;
+        }
+        // Sequences are shared among blocks only while these are fewer than twice the processors.
+        let parts = 4 * self.model.card.info().processors * c.sharing() * (c.head_dim + 2);
+        if parts > space.parts.len() || rows * c.kv > space.done.len() {
+            self.graphs.clear();
+            space.parts.reserve(parts)?;
+            space.done = Buffer::zeros(&self.model.card, (rows * c.kv).next_power_of_two())?;
+        }
+        Ok(())
+    }
+
+    /// How many blocks share one sequence's keys, so that the card is busy.
+    fn splits(&self, rows: usize) -> usize {
+        let blocks = rows.max(1) * self.model.shape.kv;
+        (2 * self.model.card.info().processors).div_ceil(blocks).clamp(1, 32)
+    }
+
+    /// All layers over `rows` rows, of which the first `single` are single tokens. The items of the others' attention
+    /// start at `items`.
+    fn layers(&mut self, w: &Weights, rows: usize, single: (usize, &Single), items: (usize, usize)) -> Result<()> {
+        let splits = self.splits(single.0);
+        let model = Arc::clone(&self.model);
+        let shape = &model.shape;
+        let (d, at) = (shape.hidden, single.1);
+        let table = w.at(model.places.embedding.start);
+        let state = self.space.state.at(0);
+        model.gather(&self.stream, table, self.words.at(at.tokens), rows, d, state)?;
+        for (layer, places) in model.places.layers.iter().enumerate() {
+            let pages = self.layer_pages(layer);
+            let Stepper { stream: s, products, space, words, .. } = self;
+            let (normed, qkv, qk) = (space.normed.at(0), space.qkv.at(0), space.qk.at(0));
+            model.norm(s, state, w.at(places.norm1.start), rows, normed, 0)?;
+            let (from, to) = (Matrix::new(normed, d), Matrix::new(qkv, shape.qkv()));
+            let matrix = Matrix::new(w.at(places.qkv.start), d);
+            products.run(s, Kind::Forward, (rows, shape.qkv(), d), from, matrix, None, to, false)?;
+            let (positions, cells) = (words.at(at.positions), words.at(at.cells));
+            let norms = w.at(places.head_norms.start);
+            model.head_norm_rope(s, qkv, norms, positions, rows, qk, 0, (cells, pages))?;
+            s.launch(
+                model.program.functions.decode_attention,
+                (single.0, shape.kv, splits),
+                256,
+                0,
+                args![
+                    qk,
+                    pages,
+                    words.at(0),
+                    at.tables,
+                    at.lists,
+                    at.positions,
+                    shape.heads,
+                    shape.kv,
+                    shape.scale(),
+                    space.attended.at(0),
+                    space.parts.at(0),
+                    space.done.at(0)
+                ],
+            )?;
+            s.launch(
+                model.program.functions.paged_attention,
+                (items.1, shape.heads, 1),
+                128,
+                4 * TILE * shape.head_dim * 2,
+                args![
+                    qk,
+                    pages,
+                    words.at(at.tables),
+                    words.at(items.0),
+                    shape.heads,
+                    shape.kv,
+                    shape.scale(),
+                    space.attended.at(0)
+                ],
+            )?;
+            let kept = (state, 0, normed, space.gate_up.at(0), space.gated.at(0));
+            model.finish(s, products, w, places, rows, state, space.attended.at(0), kept, state)?;
+        }
+        Ok(())
+    }
+
+    /// What `count` rows of states from `from` on answer.
+    fn tell(&mut self, w: &Weights, from: u64, count: usize, asks: usize, first: usize) -> Result<()> {
+        let Stepper { model, stream: s, products, space, words, .. } = self;
+        let (shape, d) = (&model.shape, model.shape.hidden);
+        let normed = space.normed.at(0);
+        model.norm(s, from, w.at(model.places.norm.start), count, normed, 0)?;
+        let head = Matrix::new(w.at(model.places.head.start), d);
+        let logits = Matrix::new(space.logits.at(0), shape.logits());
+        let shape_of = (count, shape.vocabulary, d);
+        products.run(s, Kind::Forward, shape_of, Matrix::new(normed, d), head, None, logits, true)?;
+        let answers = space.answers.at(first);
+        s.launch(
+            model.program.functions.answer,
+            (count, 1, 1),
+            1024,
+            0,
+            args![space.logits.at(0), shape.logits() as u64, shape.vocabulary, words.at(0), asks, answers],
+        )
+    }
+
+    /// A step in which some sequences have several new tokens.
+    fn mixed(&mut self, w: &Weights, step: &Step<'_>, answers: &mut [Answer]) -> Result<()> {
+        // Single tokens first.
+        let mut order: Vec<usize> = (0..step.parts.len()).collect();
+        order.sort_by_key(|i| step.parts[*i].count != 1);
+        let single = step.parts.iter().filter(|p| p.count == 1).count();
+        let rows = step.tokens.len();
+        let p = &mut self.packet;
+        p.clear();
+        let asks_of: Vec<usize> = step
+            .parts
+            .iter()
+            .scan(0, |at, part| {
+                let first = *at;
+                *at += part.asked;
+                Some(first)
+            })
+            .collect();
+        let mut asked_rows = vec![0_u32; step.asks.len()];
+        let tokens = p.leave(rows);
+        let positions = p.leave(rows);
+        let cells = p.leave(rows);
+        let lists = p.leave(rows);
+        let (mut row, mut items): (usize, Vec<[u32; 5]>) = (0, Vec::new());
+        for &i in &order {
+            let part = &step.parts[i];
+            for j in 0..part.count {
+                let position = part.position + j;
+                p.words[tokens + row + j] = step.tokens[part.first + j];
+                p.words[positions + row + j] = position as u32;
+                let page = step.tables[part.table + position / PAGE];
+                p.words[cells + row + j] = page * PAGE as u32 + (position % PAGE) as u32;
+            }
+            p.words[lists + row] = part.table as u32;
+            if part.count > 1 {
+                let keys = part.position + part.count;
+                let item = |tile: usize| [row, part.count, part.table, keys, tile].map(|x| x as u32);
+                items.extend((0..part.count.div_ceil(TILE)).map(item));
+            }
+            for j in 0..part.asked {
+                asked_rows[asks_of[i] + j] = (row + part.count - part.asked + j) as u32;
+            }
+            row += part.count;
+        }
+        items.sort_by_key(|i| std::cmp::Reverse(i[3]));
+        let items = (p.put(items.iter().flatten().copied()), items.len());
+        let tables = p.put(step.tables.iter().copied());
+        let asked = p.put(asked_rows);
+        let asks = p.leave(step.asks.len() * ASK);
+        for (i, ask) in step.asks.iter().enumerate() {
+            p.ask(asks, i, ask);
+        }
+        let at = Single { tokens, positions, cells, lists, asks, tables };
+        if self.words.len() < self.packet.words.len() {
+            self.graphs.clear();
+            self.words.reserve(self.packet.words.len().next_power_of_two())?;
+        }
+        self.words.put(&self.stream, &self.packet.words)?;
+        let count = step.asks.len();
+        self.reserve(rows, count)?;
+        self.layers(w, rows, (single, &at), items)?;
+        if count == 0 {
+            return self.stream.wait();
+        }
+        let (d, state) = (self.model.shape.hidden, self.space.state.at(0));
+        let picked = self.space.asked.at(0);
+        self.model.gather(&self.stream, state, self.words.at(asked), count, d, picked)?;
+        let at_once = logit_rows(&self.model.shape);
+        for from in (0..count).step_by(at_once) {
+            let n = at_once.min(count - from);
+            self.tell(w, self.space.asked.at(from * d), n, asks + from * ASK, from)?;
+        }
+        self.space.answers.take(&self.stream, &mut answers[..count])
+    }
+}
+
+fn logit_rows(shape: &crate::Shape) -> usize {
+    (LOGITS / shape.logits()).clamp(64, 4096)
+}

@@ -1,0 +1,116 @@
+//! Steps of single tokens, recorded once and replayed.
+
+use super::{PAGE, Single, Step, Stepper};
+use crate::error::{Doing, Result};
+use crate::model::Weights;
+use crate::packet::{Answer, Ask};
+use cudarc::driver::{result, sys};
+use std::collections::HashMap;
+
+/// What was recorded, by where the weights are and the number of rows. Weights that come to lie where others lay are read by
+/// what was recorded with those.
+#[derive(Default)]
+pub(super) struct Graphs(HashMap<(u64, usize), Graph>);
+
+struct Graph(sys::CUgraphExec);
+
+// SAFETY: used by one thread at a time, through `&mut`.
+unsafe impl Send for Graph {}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: instantiated below, destroyed once.
+        let _ = unsafe { result::graph::exec_destroy(self.0) };
+    }
+}
+
+impl Graphs {
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// More than this many are not kept: most are of weights that are gone.
+const MOST: usize = 128;
+
+/// Numbers of rows that are recorded: a step is padded to the next.
+fn bucket(rows: usize) -> usize {
+    match rows {
+        0..=16 => rows.next_power_of_two(),
+        17..=64 => rows.next_multiple_of(16),
+        65..=256 => rows.next_multiple_of(32),
+        _ => rows.next_multiple_of(128),
+    }
+}
+
+impl Stepper {
+    /// A step of single tokens, all of them asked about.
+    pub(super) fn recorded(&mut self, w: &Weights, step: &Step<'_>, answers: &mut [Answer]) -> Result<()> {
+        let count = step.parts.len();
+        if count == 0 {
+            return Ok(());
+        }
+        let rows = bucket(count);
+        self.reserve(rows, rows)?;
+        let at = Single::of(rows);
+        let p = &mut self.packet;
+        p.clear();
+        p.leave(at.tables);
+        p.put(step.tables.iter().copied());
+        // Rows that stand for nothing write to a page that nobody uses.
+        let spare = p.put([self.count as u32]) - at.tables;
+        for row in 0..rows {
+            let (token, position, page, list) = match step.parts.get(row) {
+                Some(part) => {
+                    let page = step.tables[part.table + part.position / PAGE];
+                    (step.tokens[part.first], part.position, page, part.table)
+                }
+                None => (0, 0, self.count as u32, spare),
+            };
+            p.words[at.tokens + row] = token;
+            p.words[at.positions + row] = position as u32;
+            p.words[at.cells + row] = page * PAGE as u32 + (position % PAGE) as u32;
+            p.words[at.lists + row] = list as u32;
+            let ask = step.asks.get(row).copied().unwrap_or(Ask::score(0, Some(&[0])));
+            p.ask(at.asks, row, &ask);
+        }
+        self.words.put(&self.stream, &self.packet.words)?;
+        let key = (w.at(0), rows);
+        if !self.graphs.0.contains_key(&key) {
+            // Once as it is: what the products need to plan they plan now.
+            self.run(w, rows, &at)?;
+            self.stream.wait()?;
+            let graph = self.record(w, rows, &at)?;
+            if self.graphs.0.len() >= MOST {
+                self.graphs.clear();
+            }
+            self.graphs.0.insert(key, graph);
+        }
+        let graph = &self.graphs.0[&key];
+        // SAFETY: everything it refers to is there: buffers that move clear the graphs, and the weights are those given.
+        unsafe { result::graph::launch(graph.0, self.stream.raw) }.doing("replaying a step")?;
+        self.space.answers.take(&self.stream, &mut answers[..count])
+    }
+
+    fn run(&mut self, w: &Weights, rows: usize, at: &Single) -> Result<()> {
+        self.layers(w, rows, (rows, at), (0, 0))?;
+        self.tell(w, self.space.state.at(0), rows, at.asks, 0)
+    }
+
+    fn record(&mut self, w: &Weights, rows: usize, at: &Single) -> Result<Graph> {
+        use sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as MODE;
+        let doing = "recording a step";
+        let stream = self.stream.raw;
+        // SAFETY: the stream is ours; capture ends whatever happens in between.
+        unsafe {
+            result::stream::begin_capture(stream, MODE).doing(doing)?;
+            let ran = self.run(w, rows, at);
+            let graph = result::stream::end_capture(stream).doing(doing);
+            ran?;
+            let graph = graph?;
+            let made = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)).doing(doing);
+            let _ = result::graph::destroy(graph);
+            Ok(Graph(made?))
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! How do weights change on the card?
+//!
+//! One pass over packed sequences at a time, forward and backward; gradients add up in fp32 until a step. What the host
+//! has to say about the loss it says per prediction, between the two. All sums have an order of their own, so the same
+//! batch gives the same bits on the same card.
+
+mod backward;
+mod head;
+mod optimise;
+mod space;
+
+pub use optimise::AdamW;
+
+use crate::buffer::Buffer;
+use crate::card::{Stream, args};
+use crate::error::Result;
+use crate::model::{Model, Weights};
+use crate::packet::Packet;
+use crate::product::{Kind, Matrix, Products};
+use crate::shape::Shape;
+use space::{Acts, Space};
+use std::sync::Arc;
+
+/// What the last layer says about one prediction.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Choice {
+    /// The token's log-probability.
+    pub logprob: f32,
+    /// The entropy.
+    pub entropy: f32,
+    /// The logarithm of the sum of exponentials.
+    pub log_sum: f32,
+}
+
+/// A token to be predicted.
+#[derive(Clone, Copy, Debug)]
+pub struct Prediction<'a> {
+    /// The row that predicts it.
+    pub row: u32,
+    /// Which it is.
+    pub token: u32,
+    /// What was possible, where that was not everything.
+    pub allowed: Option<&'a [u32]>,
+}
+
+/// Sequences packed end to end. No row predicts twice.
+#[derive(Clone, Debug, Default)]
+pub struct Sequences<'a> {
+    /// All tokens.
+    pub tokens: &'a [u32],
+    /// Where each sequence starts, and how long it is.
+    pub spans: Vec<(usize, usize)>,
+    /// What is to be predicted.
+    pub predictions: Vec<Prediction<'a>>,
+}
+
+/// Trains one set of weights.
+pub struct Trainer {
+    model: Arc<Model>,
+    stream: Stream,
+    products: Products,
+    weights: Weights,
+    master: Buffer<f32>,
+    grads: Buffer<f32>,
+    first: Buffer<f32>,
+    second: Buffer<f32>,
+    space: Space,
+    packet: Packet,
+    words: Buffer<u32>,
+    places: PacketPlaces,
+}
+
+/// Where things are in the packet.
+#[derive(Default)]
+struct PacketPlaces {
+    tokens: usize,
+    positions: usize,
+    rows: usize,
+    queries: (usize, usize),
+    keys: (usize, usize),
+    order: usize,
+    starts: usize,
+    distinct: (usize, usize),
+    asks: usize,
+}
+
+/// Words of an item of attention.
+const ITEM: usize = 5;
+/// Rows of a tile of attention.
+const TILE: usize = 64;
+/// Blocks that share the rows of a sum over rows.
+const PARTIALS: usize = 264;
+
+impl Trainer {
+    /// Starts from these numbers.
+    pub fn new(model: &Arc<Model>, flat: &[f32]) -> Result<Self> {
+        let card = &model.card;
+        let stream = Stream::new(card)?;
+        let products = Products::new(&stream)?;
+        let len = flat.len();
+        let mut trainer = Trainer {
+            weights: Weights { half: Buffer::new(card, len)? },
+            master: Buffer::of(card, flat)?,
+            grads: Buffer::zeros(card, len)?,
+            first: Buffer::zeros(card, len)?,
+            second: Buffer::zeros(card, len)?,
+            space: Space::new(card)?,
+            packet: Packet::default(),
+            words: Buffer::new(card, 0)?,
+            places: PacketPlaces::default(),
+            model: Arc::clone(model),
+            stream,
+            products,
+        };
+        trainer.refresh()?;
+        Ok(trainer)
+    }
+
+    /// Bytes on the card for so many parameters, without what a pass remembers.
+    pub fn state_bytes(parameters: usize) -> usize {
+        18 * parameters
+    }
+
+    /// What a pass remembers of a token, in bytes.
+    pub fn bytes_per_token(shape: &Shape, recompute: bool) -> usize {
+        let layer = 2 * (shape.qkv() + shape.qk() + shape.out() + shape.hidden + 2 * shape.inner)
+            + 4 * (2 + 2 * shape.heads + shape.kv);
+        let layers = if recompute { 1 } else { shape.layers };
+        let scratch = 2 * (7 * shape.hidden + 4 * shape.inner + shape.qkv() + shape.qk() + shape.out());
+        layers * layer + 2 * (shape.layers + 1) * shape.hidden + scratch
+    }
+
+    /// Brings the bf16 form up to date with the numbers themselves.
+    fn refresh(&mut self) -> Result<()> {
+        self.model.narrow(&self.stream, self.master.at(0), self.master.len(), self.weights.at(0))?;
+        self.stream.wait()
+    }
+
+    /// A copy of the weights as they are now.
+    pub fn snapshot(&self) -> Result<Weights> {
+        self.model.card.bind()?;
+        let half = self.weights.half.copied(&self.stream)?;
+        self.stream.wait()?;
+        Ok(Weights { half })
+    }
+
+    /// The numbers that learn.
+    pub fn master(&self) -> &Buffer<f32> {
+        &self.master
+    }
+
+    /// The gradient so far.
+    pub fn grads(&self) -> &Buffer<f32> {
+        &self.grads
+    }
+
+    /// The first and second moments.
+    pub fn moments(&self) -> (&Buffer<f32>, &Buffer<f32>) {
+        (&self.first, &self.second)
+    }
+
+    /// Goes on from other numbers and moments; the gradient is 0.
+    pub fn restore(&mut self, flat: &[f32], first: &[f32], second: &[f32]) -> Result<()> {
+        self.master.write(flat)?;
+        self.first.write(first)?;
+        self.second.write(second)?;
+        self.clear_grads()?;
+        self.refresh()
+    }
+
+    /// Forgets the gradient.
+    pub fn clear_grads(&mut self) -> Result<()> {
+        self.model.card.bind()?;
+        self.grads.clear(&self.stream, 0, self.grads.len())?;
+        self.stream.wait()
+    }
+
+    /// Adds the gradient of a loss over sequences. `cost` is told what the model says about each prediction and answers
+    /// with the loss's slopes by log-probability and entropy. With `recompute`, layers are computed again on the way back
+    /// instead of being remembered.
+    pub fn forward_backward(
+        &mut self,
+        sequences: &Sequences<'_>,
+        recompute: bool,
+        mut cost: impl FnMut(usize, Choice) -> (f32, f32),
+    ) -> Result<()> {
+        self.model.card.bind()?;
+        let n = sequences.tokens.len();
+        if n == 0 || sequences.predictions.is_empty() {
+            return Ok(());
+        }
+        self.send(sequences)?;
+        self.space.reserve(&self.model.shape, n, sequences.predictions.len(), recompute)?;
+        self.forward(n, !recompute)?;
+        self.head(sequences, &mut cost)?;
+        for layer in (0..self.model.shape.layers).rev() {
+            if recompute {
+                self.layer(layer, n, 0)?;
+            }
+            self.layer_grad(layer, n, if recompute { 0 } else { layer })?;
+        }
+        self.embedding_grad()?;
+        self.stream.wait()
+    }
+
+    /// Puts everything small about the sequences on the card.
+    fn send(&mut self, s: &Sequences<'_>) -> Result<()> {
+        let (p, n) = (&mut self.packet, s.tokens.len());
+        p.clear();
+        let tokens = p.put(s.tokens.iter().copied());
+        let positions = p.leave(n);
+        let mut queries: Vec<[u32; ITEM]> = Vec::new();
+        for &(first, len) in &s.spans {
+            for i in 0..len {
+                p.words[positions + first + i] = i as u32;
+            }
+            let item = |tile: usize| [first, len, first, len, tile].map(|x| x as u32);
+            queries.extend((0..len.div_ceil(TILE)).map(item));
+        }
+        // Later queries see more keys, earlier keys are seen by more queries: the longest work first.
+        let mut keys = queries.clone();
+        queries.sort_by_key(|i| std::cmp::Reverse(i[4]));
+        keys.sort_by_key(|i| i[4] as i64 * TILE as i64 - i64::from(i[1]));
+        let queries = (p.put(queries.iter().flatten().copied()), queries.len());
+        let keys = (p.put(keys.iter().flatten().copied()), keys.len());
+        let rows = p.put(s.predictions.iter().map(|p| p.row));
+        let mut order: Vec<u32> = (0..n as u32).collect();
+        order.sort_by_key(|i| s.tokens[*i as usize]);
+        let mut starts: Vec<u32> = Vec::new();
+        let mut distinct: Vec<u32> = Vec::new();
+        for (i, row) in order.iter().enumerate() {
+            let token = s.tokens[*row as usize];
+            if distinct.last() != Some(&token) {
+                distinct.push(token);
+                starts.push(i as u32);
+            }
+        }
+        starts.push(n as u32);
+        let order = p.put(order);
+        let starts = p.put(starts);
+        let distinct = (p.put(distinct.iter().copied()), distinct.len());
+        let asks = p.leave(s.predictions.len() * crate::packet::ASK);
+        for (i, prediction) in s.predictions.iter().enumerate() {
+            p.ask(asks, i, &crate::packet::Ask::score(prediction.token, prediction.allowed));
+        }
+        self.places = PacketPlaces { tokens, positions, rows, queries, keys, order, starts, distinct, asks };
+        self.words.reserve(self.packet.words.len())?;
+        self.words.put(&self.stream, &self.packet.words)
+    }
+
+    fn forward(&mut self, n: usize, keep: bool) -> Result<()> {
+        let (model, d) = (Arc::clone(&self.model), self.model.shape.hidden);
+        let table = self.weights.at(model.places.embedding.start);
+        let tokens = self.words.at(self.places.tokens);
+        model.gather(&self.stream, table, tokens, n, d, self.space.states[0].at(0))?;
+        for layer in 0..model.shape.layers {
+            self.layer(layer, n, if keep { layer } else { 0 })?;
+        }
+        Ok(())
+    }
+
+    /// One layer, from its input to the next one's, remembering in `acts` what the way back needs.
+    fn layer(&mut self, layer: usize, n: usize, acts: usize) -> Result<()> {
+        let Trainer { model, stream: s, products, weights: w, space, words, places, .. } = self;
+        let (shape, at) = (&model.shape, &model.places.layers[layer]);
+        let d = shape.hidden;
+        let (x, y, a): (u64, u64, &Acts) =
+            (space.states[layer].at(0), space.states[layer + 1].at(0), &space.acts[acts]);
+        let normed = space.normed.at(0);
+        model.norm(s, x, w.at(at.norm1.start), n, normed, a.inverse1.at(0))?;
+        let (from, to) = (Matrix::new(normed, d), Matrix::new(a.qkv.at(0), shape.qkv()));
+        let matrix = Matrix::new(w.at(at.qkv.start), d);
+        products.run(s, Kind::Forward, (n, shape.qkv(), d), from, matrix, None, to, false)?;
+        let positions = words.at(places.positions);
+        let inverse = a.head_inverse.at(0);
+        model.head_norm_rope(s, a.qkv.at(0), w.at(at.head_norms.start), positions, n, a.qk.at(0), inverse, (0, 0))?;
+        let (items, count) = places.queries;
+        s.launch(
+            model.program.functions.attention,
+            (count, shape.heads, 1),
+            128,
+            4 * TILE * shape.head_dim * 2,
+            args![
+                a.qk.at(0),
+                a.qkv.at(0),
+                words.at(items),
+                shape.heads,
+                shape.kv,
+                shape.scale(),
+                a.attended.at(0),
+                a.log_sums.at(0)
+            ],
+        )?;
+        let kept = (a.middle.at(0), a.inverse2.at(0), normed, a.gate_up.at(0), space.gated.at(0));
+        model.finish(s, products, w, at, n, x, a.attended.at(0), kept, y)
+    }
+}

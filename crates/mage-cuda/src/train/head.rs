@@ -1,0 +1,98 @@
+//! From the last state to what the model says, and back, without ever holding all logits.
+
+use super::space::logit_rows;
+use super::{Choice, PARTIALS, Sequences, Trainer};
+use crate::card::args;
+use crate::error::Result;
+use crate::packet::ASK;
+use crate::product::{Kind, Matrix};
+
+impl Trainer {
+    /// Leaves the gradient by the last state in `dstate`, and adds to those of the last norm and matrix.
+    pub(super) fn head(
+        &mut self,
+        sequences: &Sequences<'_>,
+        cost: &mut impl FnMut(usize, Choice) -> (f32, f32),
+    ) -> Result<()> {
+        let Trainer { model, stream: s, products, weights: w, grads, space, words, places, .. } = self;
+        let (shape, f) = (&model.shape, &model.program.functions);
+        let (n, d, v, count) = (sequences.tokens.len(), shape.hidden, shape.vocabulary, sequences.predictions.len());
+        let (stride, last) = (shape.logits(), &space.states[shape.layers]);
+        let rows = words.at(places.rows);
+        let norm = w.at(model.places.norm.start);
+        model.gather(s, last.at(0), rows, count, d, space.picked.at(0))?;
+        model.norm(s, space.picked.at(0), norm, count, space.picked_normed.at(0), space.picked_inverse.at(0))?;
+        let head = Matrix::new(w.at(model.places.head.start), d);
+        let logits = Matrix::new(space.logits.at(0), stride);
+        let dlogits = Matrix::new(space.dlogits.at(0), stride);
+        let step = logit_rows(shape).min(count);
+        let mut said = vec![[0.0_f32; 4]; step];
+        for from in (0..count).step_by(step) {
+            let m = step.min(count - from);
+            let normed = Matrix::new(space.picked_normed.at(from * d), d);
+            products.run(s, Kind::Forward, (m, v, d), normed, head, None, logits, true)?;
+            let asks = places.asks + from * ASK;
+            let common = (space.logits.at(0), stride as u64, v, words.at(0), asks);
+            s.launch(
+                f.distribution,
+                (m, 1, 1),
+                1024,
+                0,
+                args![common.0, common.1, common.2, common.3, common.4, space.choices.at(0)],
+            )?;
+            space.choices.take(s, &mut said[..m])?;
+            let slopes: Vec<[f32; 2]> = said[..m]
+                .iter()
+                .enumerate()
+                .map(|(i, &[logprob, entropy, log_sum, _])| {
+                    let (by_logprob, by_entropy) = cost(from + i, Choice { logprob, entropy, log_sum });
+                    [by_logprob, by_entropy]
+                })
+                .collect();
+            space.slopes.put(s, &slopes)?;
+            s.launch(
+                f.distribution_grad,
+                (m, 1, 1),
+                1024,
+                0,
+                args![
+                    common.0,
+                    common.1,
+                    common.2,
+                    common.3,
+                    common.4,
+                    space.choices.at(0),
+                    space.slopes.at(0),
+                    space.dlogits.at(0)
+                ],
+            )?;
+            let dnormed = Matrix::new(space.dpicked_normed.at(from * d), d);
+            products.run(s, Kind::Input, (m, v, d), dlogits, head, None, dnormed, false)?;
+            let dhead = Matrix::new(grads.at(model.places.head.start), d);
+            products.run(s, Kind::Weight, (m, v, d), dlogits, normed, Some(dhead), dhead, true)?;
+        }
+        space.dpicked.clear(s, 0, count * d)?;
+        let blocks = PARTIALS.min(count);
+        s.launch(
+            f.rms_norm_grad,
+            (blocks, 1, 1),
+            model.row_threads(),
+            0,
+            args![
+                space.dpicked_normed.at(0),
+                space.picked.at(0),
+                norm,
+                space.picked_inverse.at(0),
+                count,
+                d / 8,
+                space.dpicked.at(0),
+                space.partials.at(0)
+            ],
+        )?;
+        let to = grads.at(model.places.norm.start);
+        s.launch(f.add_partials, (d.div_ceil(32), 1, 1), 256, 0, args![space.partials.at(0), blocks, d, to])?;
+        space.dstate.clear(s, 0, n * d)?;
+        let threads = (d / 8).clamp(32, 256);
+        s.launch(f.scatter, (count, 1, 1), threads, 0, args![space.dpicked.at(0), rows, d / 8, space.dstate.at(0)])
+    }
+}

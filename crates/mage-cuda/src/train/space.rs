@@ -1,0 +1,150 @@
+//! What does a pass keep on the card?
+
+use crate::buffer::Buffer;
+use crate::card::Card;
+use crate::error::Result;
+use crate::shape::Shape;
+use std::sync::Arc;
+
+/// What a layer remembers for its way back. Norms and gated numbers are cheaper to compute again than to keep.
+pub(super) struct Acts {
+    pub(super) inverse1: Buffer<f32>,
+    pub(super) qkv: Buffer<u16>,
+    pub(super) head_inverse: Buffer<f32>,
+    pub(super) qk: Buffer<u16>,
+    pub(super) attended: Buffer<u16>,
+    pub(super) log_sums: Buffer<f32>,
+    pub(super) middle: Buffer<u16>,
+    pub(super) inverse2: Buffer<f32>,
+    pub(super) gate_up: Buffer<u16>,
+}
+
+impl Acts {
+    fn new(card: &Arc<Card>, c: &Shape, n: usize) -> Result<Self> {
+        let half = |width: usize| Buffer::<u16>::new(card, n * width);
+        let wide = |width: usize| Buffer::<f32>::new(card, n * width);
+        Ok(Acts {
+            inverse1: wide(1)?,
+            qkv: half(c.qkv())?,
+            head_inverse: wide(c.heads + c.kv)?,
+            qk: half(c.qk())?,
+            attended: half(c.out())?,
+            log_sums: wide(c.heads)?,
+            middle: half(c.hidden)?,
+            inverse2: wide(1)?,
+            gate_up: half(2 * c.inner)?,
+        })
+    }
+}
+
+/// Everything a pass needs besides weights, kept from one to the next.
+pub(super) struct Space {
+    card: Arc<Card>,
+    /// Tokens there is room for.
+    rows: usize,
+    /// The input of each layer, and the output of the last.
+    pub(super) states: Vec<Buffer<u16>>,
+    /// One per layer, or a single one where layers are computed again.
+    pub(super) acts: Vec<Acts>,
+    pub(super) normed: Buffer<u16>,
+    pub(super) gated: Buffer<u16>,
+    pub(super) dstate: Buffer<u16>,
+    pub(super) dnormed: Buffer<u16>,
+    pub(super) dgate_up: Buffer<u16>,
+    pub(super) dgated: Buffer<u16>,
+    pub(super) dqkv: Buffer<u16>,
+    pub(super) dqk: Buffer<u16>,
+    pub(super) dattended: Buffer<u16>,
+    pub(super) delta: Buffer<f32>,
+    pub(super) partials: Buffer<f32>,
+    pub(super) picked: Buffer<u16>,
+    pub(super) picked_normed: Buffer<u16>,
+    pub(super) picked_inverse: Buffer<f32>,
+    pub(super) dpicked: Buffer<u16>,
+    pub(super) dpicked_normed: Buffer<u16>,
+    pub(super) logits: Buffer<f32>,
+    pub(super) dlogits: Buffer<u16>,
+    pub(super) choices: Buffer<[f32; 4]>,
+    pub(super) slopes: Buffer<[f32; 2]>,
+}
+
+/// Logits that exist at a time, in numbers.
+const LOGITS: usize = 1 << 28;
+
+/// Rows of logits that exist at a time.
+pub(super) fn logit_rows(shape: &Shape) -> usize {
+    (LOGITS / shape.logits()).clamp(64, 4096) / 64 * 64
+}
+
+impl Space {
+    pub(super) fn new(card: &Arc<Card>) -> Result<Self> {
+        let half = || Buffer::<u16>::new(card, 0);
+        let wide = || Buffer::<f32>::new(card, 0);
+        Ok(Space {
+            card: Arc::clone(card),
+            rows: 0,
+            states: Vec::new(),
+            acts: Vec::new(),
+            normed: half()?,
+            gated: half()?,
+            dstate: half()?,
+            dnormed: half()?,
+            dgate_up: half()?,
+            dgated: half()?,
+            dqkv: half()?,
+            dqk: half()?,
+            dattended: half()?,
+            delta: wide()?,
+            partials: wide()?,
+            picked: half()?,
+            picked_normed: half()?,
+            picked_inverse: wide()?,
+            dpicked: half()?,
+            dpicked_normed: half()?,
+            logits: wide()?,
+            dlogits: half()?,
+            choices: Buffer::new(card, 0)?,
+            slopes: Buffer::new(card, 0)?,
+        })
+    }
+
+    /// Makes room for a pass over `n` tokens with so many predictions.
+    pub(super) fn reserve(&mut self, c: &Shape, n: usize, predictions: usize, recompute: bool) -> Result<()> {
+        let kept = if recompute { 1 } else { c.layers };
+        if self.rows < n || self.acts.len() < kept {
+            self.rows = self.rows.max(n.next_multiple_of(256));
+            self.states.clear();
+            self.acts.clear();
+            for _ in 0..=c.layers {
+                self.states.push(Buffer::new(&self.card, self.rows * c.hidden)?);
+            }
+            for _ in 0..kept {
+                self.acts.push(Acts::new(&self.card, c, self.rows)?);
+            }
+        }
+        for (buffer, width) in [
+            (&mut self.normed, c.hidden),
+            (&mut self.gated, c.inner),
+            (&mut self.dstate, c.hidden),
+            (&mut self.dnormed, c.hidden),
+            (&mut self.dgate_up, 2 * c.inner),
+            (&mut self.dgated, c.inner),
+            (&mut self.dqkv, c.qkv()),
+            (&mut self.dqk, c.qk()),
+            (&mut self.dattended, c.out()),
+        ] {
+            buffer.reserve(self.rows * width)?;
+        }
+        self.delta.reserve(self.rows * c.heads)?;
+        self.partials.reserve(super::PARTIALS * c.hidden.max(2 * c.head_dim))?;
+        for buffer in [&mut self.picked, &mut self.picked_normed, &mut self.dpicked, &mut self.dpicked_normed] {
+            buffer.reserve(predictions * c.hidden)?;
+        }
+        self.picked_inverse.reserve(predictions)?;
+        let rows = logit_rows(c).min(predictions);
+        self.logits.reserve(rows * c.logits())?;
+        self.dlogits.reserve(rows * c.logits())?;
+        self.choices.reserve(rows)?;
+        self.slopes.reserve(rows)
+    }
+}

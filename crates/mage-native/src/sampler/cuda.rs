@@ -1,0 +1,114 @@
+//! How does a card execute a step?
+//!
+//! Sequences under the same weights go together. The point at which a token is drawn comes from the same stream of chance
+//! as on the CPU, so the two differ only where rounding moves a boundary across it.
+
+use super::active::{Answer, Ask, Requests};
+use super::device::{Device, LoadedDevice, Step};
+use super::execute::put;
+use crate::card::{NativeCard, failed};
+use crate::published::Loaded;
+use mage_cuda::Stepper;
+use mage_engine::Result;
+use mage_env::Seed;
+use rand::RngExt;
+use std::sync::Arc;
+
+/// A card, its pages, and the weights in use.
+pub(crate) struct CudaDevice {
+    stepper: Stepper,
+    /// By the scheduler's number; there while requests use them.
+    weights: Vec<Option<Arc<Loaded>>>,
+    /// Numbers of parts, those under the same weights together.
+    order: Vec<u32>,
+    tokens: Vec<u32>,
+    parts: Vec<mage_cuda::Part>,
+    answers: Vec<mage_cuda::Answer>,
+}
+
+impl CudaDevice {
+    pub(crate) fn new(card: &NativeCard, pages: u32) -> Result<Self> {
+        Ok(CudaDevice {
+            stepper: Stepper::new(&card.model, pages as usize).map_err(failed)?,
+            weights: Vec::new(),
+            order: Vec::new(),
+            tokens: Vec::new(),
+            parts: Vec::new(),
+            answers: Vec::new(),
+        })
+    }
+}
+
+/// What a row is asked, as the card wants it.
+fn ask(ask: Ask<'_>) -> mage_cuda::Ask<'_> {
+    match ask {
+        Ask::Score { token, allowed } => mage_cuda::Ask::score(token, allowed.map(|a| &a[..])),
+        Ask::Draw { params, allowed, index } => {
+            let mut rng = Seed::new(params.seed).child("sample").at(index as u64).rng();
+            // The largest number below 1: a point must lie on the line.
+            let point = (rng.random::<f64>() as f32).min(1.0 - f32::EPSILON / 2.0);
+            mage_cuda::Ask {
+                token: None,
+                allowed: allowed.map(|a| &a[..]),
+                top_k: params.top_k,
+                temperature: params.temperature,
+                top_p: params.top_p,
+                min_p: params.min_p,
+                point,
+            }
+        }
+    }
+}
+
+impl Device for CudaDevice {
+    fn execute(&mut self, step: &Step, requests: &Requests, answers: &mut [Answer]) -> Result<()> {
+        let CudaDevice { stepper, weights, order, tokens, parts, answers: said } = self;
+        stepper.copy_pages(&step.copies).map_err(failed)?;
+        order.clear();
+        order.extend(0..step.parts.len() as u32);
+        order.sort_by_key(|i| step.parts[*i as usize].weights);
+        for group in order.chunk_by(|a, b| step.parts[*a as usize].weights == step.parts[*b as usize].weights) {
+            tokens.clear();
+            parts.clear();
+            let mut asks = Vec::with_capacity(group.len());
+            let mut places = Vec::with_capacity(group.len());
+            for part in group.iter().map(|i| &step.parts[*i as usize]) {
+                let first = tokens.len();
+                tokens.extend_from_slice(&step.tokens[part.first..part.first + part.count]);
+                parts.push(mage_cuda::Part {
+                    first,
+                    count: part.count,
+                    position: part.position,
+                    table: part.table,
+                    asked: part.asked,
+                });
+                let request = requests.at(part.request);
+                let asked_from = part.position + part.count - part.asked;
+                for i in 0..part.asked {
+                    asks.push(ask(request.ask(asked_from + i)));
+                    places.push(part.answer + i);
+                }
+            }
+            let number = step.parts[group[0] as usize].weights as usize;
+            let held = weights[number].as_ref().expect("weights stay while requests use them");
+            said.clear();
+            said.resize(asks.len(), mage_cuda::Answer::default());
+            let now = mage_cuda::Step { tokens, tables: &step.tables, parts, asks: &asks };
+            stepper.step(held.cuda(), &now, said).map_err(failed)?;
+            for (place, a) in places.into_iter().zip(said.iter()) {
+                answers[place] = Answer { token: a.token, logprob: a.logprob, second: a.second };
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LoadedDevice for CudaDevice {
+    fn hold(&mut self, number: u32, weights: Option<Arc<Loaded>>) {
+        put(&mut self.weights, number, weights);
+    }
+
+    fn hold_nothing(&mut self) {
+        self.weights.clear();
+    }
+}

@@ -1,0 +1,208 @@
+//! Training on a card: the same batches, losses, reports and files; the numbers lie elsewhere.
+
+use super::state::{PublishedState, State, plain_file, read_moments, write_moments};
+use super::tally::Tally;
+use crate::batch::{self, Chunk};
+use crate::card::{NativeCard, failed};
+use crate::checkpoint::{self, MODEL_SAYS, NumberFormat};
+use crate::config::Config;
+use crate::engine::{Shared, write_folder};
+use crate::kernels::Choice;
+use crate::layout::Tensor;
+use crate::lora::NativeAdapter;
+use crate::published::{Loaded, Release};
+use mage_cuda::{Prediction, Sequences};
+use mage_engine::{
+    AdapterName, Error, Loss, LossReport, OptimStep, Result, StepReport, TokenForest, Trainer, TrainerCaps,
+    WeightVersion,
+};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The embedded trainer on a card.
+pub struct CudaTrainer {
+    shared: Arc<Shared>,
+    caps: TrainerCaps,
+    card: mage_cuda::Trainer,
+    /// Tokens of a pass.
+    budget: usize,
+    state: State,
+    /// Whether a gradient waits for its step.
+    pending: bool,
+}
+
+fn native(shared: &Shared) -> Result<&NativeCard> {
+    shared.card.as_ref().ok_or_else(|| Error::unsupported("train on a card", "the engine was opened on the CPU"))
+}
+
+impl CudaTrainer {
+    pub(crate) fn new(shared: Arc<Shared>, flat: &[f32]) -> Result<Self> {
+        let native = native(&shared)?;
+        let card = mage_cuda::Trainer::new(&native.model, flat).map_err(failed)?;
+        let budget = native.plan_training(shared.options.chunk_tokens, shared.options.recompute)?;
+        let caps = super::caps("native on CUDA", &shared);
+        let mut trainer = CudaTrainer { caps, card, budget, state: State::default(), pending: false, shared };
+        trainer.put(&AdapterName::default())?;
+        Ok(trainer)
+    }
+
+    fn put(&mut self, name: &AdapterName) -> Result<WeightVersion> {
+        let copy = self.card.snapshot().map_err(failed)?;
+        Ok(self.shared.published.put(name, Arc::new(Loaded::Cuda(copy))))
+    }
+
+    fn tensors(&self) -> &[Tensor] {
+        &self.shared.model.layout.tensors
+    }
+
+    /// The gradient that has been added up since the last step: each tensor's name and numbers.
+    pub fn gradients(&self) -> Result<Vec<(String, Vec<f32>)>> {
+        let all = self.card.grads().to_vec().map_err(failed)?;
+        Ok(self.tensors().iter().map(|t| (t.name.clone(), all[t.range.clone()].to_vec())).collect())
+    }
+
+    /// Writes what learns, as it is now, as a model folder that `transformers` loads unchanged.
+    pub fn save_model(&self, dir: &Path, format: NumberFormat) -> Result<()> {
+        let flat = self.card.master().to_vec().map_err(failed)?;
+        write_folder(dir, &self.shared.model.config, &flat, self.shared.renderer.as_deref(), format)
+    }
+}
+
+/// A chunk as the card wants it.
+fn sequences(chunk: &Chunk) -> Sequences<'_> {
+    Sequences {
+        tokens: &chunk.tokens,
+        spans: chunk.spans.iter().map(|s| (s.query, s.query_len)).collect(),
+        predictions: chunk
+            .predictions
+            .iter()
+            .map(|p| Prediction { row: p.row, token: p.token, allowed: p.allowed.as_ref().map(|a| &a[..]) })
+            .collect(),
+    }
+}
+
+/// Neighbours that are treated alike go together: what decays and what does not.
+fn runs(tensors: &[Tensor]) -> Vec<(Range<usize>, bool)> {
+    let mut all: Vec<(Range<usize>, bool)> = Vec::new();
+    for t in tensors {
+        let decays = t.shape.len() > 1;
+        match all.last_mut() {
+            Some((range, same)) if *same == decays && range.end == t.range.start => range.end = t.range.end,
+            _ => all.push((t.range.clone(), decays)),
+        }
+    }
+    all
+}
+
+impl Trainer for CudaTrainer {
+    fn caps(&self) -> &TrainerCaps {
+        &self.caps
+    }
+
+    fn forward_backward(&mut self, batch: &TokenForest, loss: &Loss) -> Result<LossReport> {
+        batch.check(loss, self.shared.model.config.vocab_size, self.caps.max_context)?;
+        let (chunks, count) = batch::chunks(batch, self.budget);
+        let mut total = Tally::default();
+        self.pending = true;
+        for chunk in &chunks {
+            let mut tally = Tally::default();
+            let note = |p: usize, c: mage_cuda::Choice| {
+                let choice = Choice { logprob: c.logprob, entropy: c.entropy, log_sum: c.log_sum };
+                tally.note(&chunk.predictions[p], choice, loss)
+            };
+            self.card.forward_backward(&sequences(chunk), self.shared.options.recompute, note).map_err(failed)?;
+            total.add(tally);
+        }
+        Ok(total.report(count))
+    }
+
+    fn optim_step(&mut self, step: &OptimStep) -> Result<StepReport> {
+        step.check()?;
+        let shared = Arc::clone(&self.shared);
+        let tensors = &shared.model.layout.tensors;
+        let norm = self.card.squares(0..shared.model.layout.len).map_err(failed)?.sqrt();
+        self.pending = false;
+        if !norm.is_finite() {
+            // Only now is it asked which one it was.
+            let all = self.card.grads().to_vec().map_err(failed)?;
+            self.card.clear_grads().map_err(failed)?;
+            let bad = all.iter().position(|g| !g.is_finite());
+            // Squares of large finite numbers may overflow too.
+            let at = bad.or_else(|| (0..all.len()).max_by(|a, b| all[*a].abs().total_cmp(&all[*b].abs()))).unwrap_or(0);
+            let tensor = tensors.iter().find(|t| t.range.contains(&at)).unwrap_or(&tensors[0]);
+            return self.state.skip(step, tensor, all[at], norm);
+        }
+        let set = self.state.advance(step, norm);
+        for (range, decays) in runs(tensors) {
+            let set = mage_cuda::AdamW {
+                learning_rate: set.learning_rate,
+                beta1: set.beta1,
+                beta2: set.beta2,
+                epsilon: set.epsilon,
+                weight_decay: if decays { step.weight_decay } else { 0.0 },
+                grad_scale: set.grad_scale,
+                correction1: set.correction1,
+                correction2: set.correction2,
+            };
+            self.card.adamw(range, &set).map_err(failed)?;
+        }
+        Ok(StepReport { grad_norm: norm, skipped: None, skipped_steps: self.state.skipped, steps: self.state.steps })
+    }
+
+    fn publish(&mut self, name: &AdapterName) -> Result<WeightVersion> {
+        self.put(name)
+    }
+
+    fn save(&self, dir: &Path) -> Result<()> {
+        if self.pending {
+            return Err(Error::invalid("save", "a gradient waits for its step; call optim_step first"));
+        }
+        self.save_model(dir, NumberFormat::F32)?;
+        let folder = dir.join("training_state");
+        std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
+        let (first, second) = self.card.moments();
+        let (first, second) = (first.to_vec().map_err(failed)?, second.to_vec().map_err(failed)?);
+        write_moments(&folder, self.tensors(), &first, &second)?;
+        let mut state = State { published: Vec::new(), ..self.state.clone() };
+        for (i, (name, release)) in self.shared.published.all().into_iter().enumerate() {
+            let file = format!("published-{i}.safetensors");
+            let flat = release.weights.cuda().to_vec().map_err(failed)?;
+            checkpoint::write_tensors(&folder.join(&file), &[("", &flat[..])], self.tensors(), NumberFormat::F32)?;
+            state.published.push(PublishedState { name, version: release.version, file: Some(file) });
+        }
+        state.write(&folder.join("state.json"))
+    }
+
+    fn load(&mut self, dir: &Path) -> Result<()> {
+        let place = || dir.display().to_string();
+        let folder = dir.join("training_state");
+        let state = State::read(&folder.join("state.json"))?;
+        // Everything is read before anything is changed.
+        let model = &self.shared.model;
+        if NativeAdapter::is_in(dir) {
+            return Err(Error::invalid(place(), "an adapter learnt here, not a model"));
+        }
+        if Config::read(&dir.join("config.json"))? != model.config {
+            return Err(Error::invalid(place(), "its config.json is of another model than this one"));
+        }
+        let flat = checkpoint::read_folder(dir, self.tensors(), &[])?;
+        let (first, second) = read_moments(&folder, self.tensors(), flat.len())?;
+        let mut published = BTreeMap::new();
+        for p in &state.published {
+            let Some(file) = &p.file else {
+                return Err(Error::invalid(format!("weights `{}`", p.name), "they are the model below an adapter"));
+            };
+            let path = plain_file(&folder, file)?;
+            let numbers = checkpoint::read_tensors(&[path], &model.layout.tensors, &[], MODEL_SAYS)?;
+            let weights = Arc::new(Loaded::Cuda(native(&self.shared)?.weights(&numbers)?));
+            published.insert(p.name.clone(), Release { version: p.version, weights });
+        }
+        self.card.restore(&flat, &first, &second).map_err(failed)?;
+        self.pending = false;
+        self.state = State { published: Vec::new(), ..state };
+        self.shared.published.replace(published);
+        Ok(())
+    }
+}
