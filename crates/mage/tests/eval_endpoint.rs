@@ -246,6 +246,31 @@ fn a_sweep_asks_an_endpoint_and_its_report_has_the_cells() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn ctrl_c_is_heard_within_a_cell_of_a_sweep() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    fs::write(at("grid.toml"), GRID).unwrap();
+    let machine = Machine::slow(None, Duration::from_secs(3600));
+    let url = format!("http://{}", machine.server.address);
+    let sweep = || {
+        let mut sweep = command();
+        sweep.args(["sweep", &at("grid.toml"), "--out", &at("out"), "--json", "--endpoint", &url, "--model", "tiny"]);
+        sweep
+    };
+    let stopped = interrupted(sweep(), &machine, 1);
+    assert_eq!(stopped.status.code(), Some(130), "{}", text(&stopped));
+    let events = String::from_utf8_lossy(&stopped.stdout).into_owned();
+    let states: Vec<bool> = events.lines().map(|l| l.contains("\"state\":\"finished\"")).collect();
+    assert_eq!(states, [true, false], "the rule was played, the model was not, and the rest not begun:\n{events}");
+    let address = machine.kill();
+    let machine = Machine::start(Some(address));
+    let rest = sweep().output().unwrap();
+    assert!(rest.status.success(), "{}", text(&rest));
+    assert!(machine.server.seen.requests() > 0 && Path::new(&at("out/kuhn/Memento-on-kuhn/summary.json")).exists());
+}
+
 #[test]
 fn methods_are_compared_on_one_panel_and_everything_is_in_the_summary() {
     let machine = Machine::start(None);

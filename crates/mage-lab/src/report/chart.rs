@@ -119,7 +119,7 @@ pub fn svg(chart: &Chart<'_>) -> String {
         let label = if percent { format!("{:.0} %", 100.0 * value) } else { trimmed(value, step) };
         text(&mut svg, LEFT - 8.0, y + 4.5, "end", "faint", &label);
     }
-    let x_step = tick_step(x_high - x_low).max(1.0);
+    let x_step = if x_high - x_low <= 12.0 { 1.0 } else { tick_step(x_high - x_low) };
     let mut tick = (x_low / x_step).ceil() * x_step;
     while tick <= x_high + 1e-9 {
         text(&mut svg, at_x(tick), TOP + PLOT + 20.0, "middle", "faint", &trimmed(tick, x_step));

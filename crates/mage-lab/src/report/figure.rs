@@ -28,28 +28,64 @@ pub struct Drawing {
 /// All pictures of a report.
 pub fn drawings(report: &Report) -> Vec<Drawing> {
     let mut all = Vec::new();
+    let colours = Colours::new(report);
     let panels: BTreeSet<(&str, &str)> =
         report.entries.iter().map(|e| (e.panel.as_str(), e.panel_hash.as_str())).collect();
     for (panel, hash) in panels {
         let of: Vec<&Entry> = report.entries.iter().filter(|e| e.panel == panel && e.panel_hash == hash).collect();
-        all.extend(panel_drawings(panel, hash, &of));
+        all.extend(panel_drawings(panel, hash, &of, &colours));
     }
     let envs: BTreeSet<&str> = report.runs.iter().map(|r| r.env.as_str()).collect();
     for env in envs {
         let of: Vec<&Run> = report.runs.iter().filter(|r| r.env == env).collect();
-        all.extend(learning(env, &of));
+        all.extend(learning(env, &of, &colours));
     }
     all
 }
 
-fn panel_drawings(panel: &str, hash: &str, of: &[&Entry]) -> Vec<Drawing> {
+/// Whose each colour is: the same in every picture of a report.
+struct Colours(Vec<(String, String)>);
+
+impl Colours {
+    /// Methods with their players in order of appearance; runs share the colour of their evaluations.
+    fn new(report: &Report) -> Self {
+        let mut all = Colours(Vec::new());
+        for entry in &report.entries {
+            if !all.0.iter().any(|(name, player)| (name, player) == (&entry.name(), &entry.player)) {
+                all.0.push((entry.name(), entry.player.clone()));
+            }
+        }
+        for run in &report.runs {
+            if !all.0.iter().any(|(name, _)| *name == run.name()) {
+                all.0.push((run.name(), String::new()));
+            }
+        }
+        all
+    }
+
+    fn of(&self, entry: &Entry) -> usize {
+        let same = |(name, player): &(String, String)| (name, player) == (&entry.name(), &entry.player);
+        self.0.iter().position(same).unwrap_or(0)
+    }
+
+    fn of_run(&self, name: &str) -> usize {
+        self.0.iter().position(|(of, _)| of == name).unwrap_or(0)
+    }
+}
+
+fn panel_drawings(panel: &str, hash: &str, of: &[&Entry], colours: &Colours) -> Vec<Drawing> {
     let mut all = Vec::new();
     let series = |which: &dyn Fn(&super::Point) -> Measured, among: &[&Entry]| -> Vec<Series> {
-        let colour = |e: &Entry| of.iter().position(|o| std::ptr::eq(*o, e)).unwrap_or(0);
+        // Who played is said where two played by the same method.
+        let called = |e: &Entry| match of.iter().filter(|o| o.name() == e.name()).count() {
+            1 => e.name(),
+            _ => format!("{} ({})", e.name(), e.player),
+        };
         let points = |e: &Entry| {
             e.curve.iter().filter_map(|p| which(p).value.map(|y| (f64::from(p.k), y, which(p).interval))).collect()
         };
-        among.iter().map(|e| Series { name: e.name(), kind: Kind::Measured(colour(e)), points: points(e) }).collect()
+        let one = |e: &&Entry| Series { name: called(e), kind: Kind::Measured(colours.of(e)), points: points(e) };
+        among.iter().map(one).collect()
     };
     let mut pass = series(&|p| p.pass, of);
     if let Some(best) = of.iter().map(|e| &e.pass_ceiling).find(|c| !c.is_empty()) {
@@ -86,17 +122,19 @@ fn lines(id: &str, part: &'static str, chart: &Chart<'_>) -> Drawing {
 }
 
 /// Last-episode score by update; runs that differ in their seed alone are one line.
-fn learning(env: &str, of: &[&Run]) -> Option<Drawing> {
+fn learning(env: &str, of: &[&Run], colours: &Colours) -> Option<Drawing> {
     let names: BTreeSet<String> = of.iter().map(|r| r.name()).collect();
     let mut series = Vec::new();
-    for (colour, name) in names.into_iter().enumerate() {
+    for name in names {
         let mine: Vec<&&Run> = of.iter().filter(|r| r.name() == name).collect();
         let mut by_update: BTreeMap<u64, Vec<(f64, f64)>> = BTreeMap::new();
+        // Training's own scores are of other opponents: they stand in only where no run has seen its panel yet.
+        let judged = mine.iter().any(|run| !run.panel.is_empty());
         for run in &mine {
             for j in &run.panel {
                 by_update.entry(j.update).or_default().push((j.score, j.se));
             }
-            if run.panel.is_empty() {
+            if !judged {
                 run.training.iter().for_each(|(u, score)| by_update.entry(*u).or_default().push((*score, 0.0)));
             }
         }
@@ -110,7 +148,7 @@ fn learning(env: &str, of: &[&Run]) -> Option<Drawing> {
         });
         let seeds = if mine.len() > 1 { format!(" ({} seeds)", mine.len()) } else { String::new() };
         let points = points.collect();
-        series.push(Series { name: format!("{name}{seeds}"), kind: Kind::Measured(colour), points });
+        series.push(Series { name: format!("{name}{seeds}"), kind: Kind::Measured(colours.of_run(&name)), points });
     }
     series.retain(|s| !s.points.is_empty());
     let last = series.iter().flat_map(|s| &s.points).map(|p| p.0).fold(f64::NAN, f64::max);

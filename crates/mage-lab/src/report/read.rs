@@ -203,7 +203,7 @@ fn unplayed(report: &Report) -> Option<String> {
     let in_table = |run: &&super::Run| paper::ENVS.iter().any(|(env, _)| *env == run.env);
     let missing: Vec<_> = report.runs.iter().filter(|r| r.finished).filter(in_table).filter(|r| !played(r)).collect();
     let first = missing.first()?;
-    let whose = if missing.len() == 1 { "a run" } else { "runs" };
+    let whose = if missing.len() == 1 { "run" } else { "runs" };
     Some(format!(
         "Table 1 lacks {} {whose} that nobody measured on the paper's panel. For {}: mage eval --preset {} --policy {} --tasks 128 \
          --episodes 10 --early-stop --seeds 3 --records {2}.jsonl --summary {2}.json, then report these files too",

@@ -19,7 +19,9 @@ pub(crate) fn run(args: &Report, out: &Output) -> anyhow::Result<()> {
         // Where `mage train` and `mage sweep` put things.
         paths = ["runs", "sweeps"].map(PathBuf::from).into_iter().filter(|p| p.exists()).collect();
         if paths.is_empty() {
-            return Err(usage("there is neither a folder runs nor one called sweeps here; name what is to be reported"));
+            return Err(usage(
+                "there is neither a folder runs nor one called sweeps here; name what is to be reported",
+            ));
         }
     }
     let limits = Limits { transcripts: args.transcripts, ..Limits::default() };
@@ -49,11 +51,12 @@ pub(crate) fn run(args: &Report, out: &Output) -> anyhow::Result<()> {
     if out.json {
         return out.object(&json!({ "out": args.out, "files": files, "report": report }));
     }
+    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     out.line(format!(
-        "{} results, {} runs, {} figures: open {}",
-        report.entries.len(),
-        report.runs.len(),
-        drawings.len(),
+        "{}, {}, {}: open {}",
+        count(report.entries.len(), "result"),
+        count(report.runs.len(), "run"),
+        count(drawings.len(), "figure"),
         styled(BOLD, args.out.join("report.html").display())
     ))?;
     report.notes.iter().for_each(|note| out.hint(note));

@@ -220,9 +220,11 @@ impl Runner<'_> {
                 bar.suspend(|| self.out.warn(format!("{}: {e:#}", cell.id)));
                 failed.push(cell.id.clone());
             }
-            let left = started.elapsed().as_secs_f64() * (total - done) / done.max(1e-9);
-            let line =
-                format!("[{}/{}] {} {state} in {}; about {} left", n + 1, todo.len(), cell.id, span(took), span(left));
+            let mut line = format!("[{}/{}] {} {state} after {}", n + 1, todo.len(), cell.id, span(took));
+            if !self.stopped() {
+                let left = started.elapsed().as_secs_f64() * (total - done) / done.max(1e-9);
+                line += &format!("; about {} left", span(left));
+            }
             bar.suspend(|| self.say(line));
         }
         bar.finish_and_clear();
@@ -282,9 +284,13 @@ impl Runner<'_> {
         let recipe = compose(recipes, &[set, &[threads]].concat())?;
         let setting = setting(self.app, &recipe)?;
         let (updates, stop, out) = (recipe.optim.updates, Arc::clone(&self.stop), self.out);
+        // One warning says where to look; a run's own files have them all.
+        let mut warned = false;
         let mut each = |event: Event| match event {
             Event::Updated { update, .. } => progress(update as f64 / updates.max(1) as f64),
-            Event::Warning { text } => out.warn(text),
+            Event::Warning { text } if !std::mem::replace(&mut warned, true) => {
+                out.warn(format!("{}: {text}", dir.display()));
+            }
             _ => {}
         };
         let mut training = match RunDir::is_run(dir) {
