@@ -26,6 +26,7 @@ use std::{
     sync::{Arc, atomic::AtomicU8},
 };
 use tally::Tally;
+use tokio::runtime::{Handle, Runtime};
 use versus::Versus;
 
 /// What one meta-episode of an entrant came to.
@@ -72,8 +73,8 @@ pub(crate) fn run_until(app: &App, args: &Eval, out: &Output, stop: &Arc<AtomicU
     let panel = panel.dealt(&*factory, seed)?;
     let ground =
         Ground { factory, population, prompts: app.prompts.get(&args.env)?, panel, max_turns, stop: Arc::clone(stop) };
-    let runtime = runtime(0)?;
-    let all = entrants(args, &ground, runtime.handle())?;
+    let runtime = Unwaited(Some(runtime(0)?));
+    let all = entrants(args, &ground, &runtime.handle())?;
     if args.plot.is_some() && all.len() > 1 {
         return Err(usage("--plot draws one agent: name one policy and one method"));
     }
@@ -152,6 +153,22 @@ pub(crate) fn run_until(app: &App, args: &Eval, out: &Output, stop: &Arc<AtomicU
             Err(anyhow!("{n} meta-episodes could not be finished; run the command again to try them again"))
         }
         (n, None) => Err(anyhow!("{n} meta-episodes could not be finished; with --records only these are tried again")),
+    }
+}
+
+/// A runtime that ends without waiting for those who wait for a network: a thread that asks for embeddings would wait for answers that
+/// nobody fetches any more.
+struct Unwaited(Option<Runtime>);
+
+impl Unwaited {
+    fn handle(&self) -> Handle {
+        self.0.as_ref().expect("it is there until it is dropped").handle().clone()
+    }
+}
+
+impl Drop for Unwaited {
+    fn drop(&mut self) {
+        self.0.take().expect("it is dropped once").shutdown_background();
     }
 }
 
