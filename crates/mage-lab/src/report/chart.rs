@@ -7,7 +7,7 @@ use super::measured::score;
 use std::fmt::Write;
 
 /// Colours that people with any colour vision can tell apart, readable on white and on black.
-const COLOURS: [&str; 8] = ["#d1495b", "#2f7fc1", "#2a9d6f", "#b07aa1", "#c98a12", "#5c6f82", "#8c564b", "#17a2b8"];
+const COLOURS: [&str; 8] = ["#d1495b", "#2f7fc1", "#2a9d6f", "#b07aa1", "#c98a12", "#6f4cc2", "#8c564b", "#17a2b8"];
 
 /// One line of a chart.
 #[derive(Clone, Debug, PartialEq)]

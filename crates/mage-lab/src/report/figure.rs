@@ -5,6 +5,7 @@
 use super::{
     Entry, Measured, Report, Run,
     chart::{self, Chart, Kind, Series, WIDTH, opening, text},
+    paper,
 };
 use mage_core::Bootstrap;
 use std::{
@@ -47,10 +48,14 @@ pub fn drawings(report: &Report) -> Vec<Drawing> {
 struct Colours(Vec<(String, String)>);
 
 impl Colours {
-    /// Methods with their players in order of appearance; runs share the colour of their evaluations.
+    /// Methods with their players, the paper's first and its own before them; runs share the colour of their evaluations.
     fn new(report: &Report) -> Self {
         let mut all = Colours(Vec::new());
-        for entry in &report.entries {
+        let place =
+            |e: &&Entry| paper::TABLE.iter().rev().position(|(name, _)| *name == e.method).unwrap_or(usize::MAX);
+        let mut entries: Vec<&Entry> = report.entries.iter().collect();
+        entries.sort_by_key(place);
+        for entry in entries {
             if !all.0.iter().any(|(name, player)| (name, player) == (&entry.name(), &entry.player)) {
                 all.0.push((entry.name(), entry.player.clone()));
             }
