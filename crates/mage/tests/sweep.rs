@@ -83,8 +83,9 @@ fn a_sweep_goes_on_where_it_stopped_and_makes_a_page() {
 
     // Runs alone: what is missing, and how to get it.
     let run = format!("{out}/kuhn/MAGE-0/run");
-    assert!(mage(&["report", &run, "--out", &page]).status.success());
-    let said = text(format!("{page}/report.md"));
+    let alone = at("alone");
+    assert!(mage(&["report", &run, "--out", &alone]).status.success());
+    let said = text(format!("{alone}/report.md"));
     assert!(said.contains("Table 1 lacks 1 run") && said.contains(&format!("--preset kuhn --policy {run}")), "{said}");
     assert!(text(format!("{page}/report.md")).contains("| MAGE | tiny policy |"));
 }
