@@ -568,7 +568,7 @@ fn showdown(seat: u8, own: &StrategyTable, other: &StrategyTable, deal: (Card, C
             Turn::Chance => {
                 let (to, card) = cards.next().expect("two cards are dealt");
                 let named = |a: &mage_env::ActionId| {
-                    let mut after = hand.clone();
+                    let mut after = hand;
                     Kuhn.apply(&mut after, *a);
                     after.card(to) == Some(card)
                 };
