@@ -155,6 +155,7 @@ impl Stream {
             return Ok(());
         }
         let mut pointers = [std::ptr::null_mut::<c_void>(); 16];
+        assert!(args.len() <= pointers.len());
         for (p, a) in pointers.iter_mut().zip(args) {
             *p = std::ptr::from_ref(&a.0).cast_mut().cast();
         }

@@ -93,8 +93,11 @@ impl Program {
     pub(crate) fn new(card: &Arc<Card>, head_dim: usize, sharing: usize) -> Result<Self> {
         let info = card.info();
         let (major, minor) = info.capability;
+        // Hopper's own instructions are compiled for it alone.
+        let hopper = major == 9;
         let options = [
-            format!("--gpu-architecture=sm_{major}{minor}"),
+            format!("--gpu-architecture=sm_{major}{minor}{}", if hopper { "a" } else { "" }),
+            format!("-DHOPPER={}", u8::from(hopper)),
             "--std=c++17".to_owned(),
             format!("-DHD={head_dim}"),
             format!("-DGROUP={sharing}"),

@@ -7,11 +7,16 @@ use crate::buffer::Buffer;
 use crate::card::Stream;
 use crate::error::{CudaError, Doing, Result};
 use cudarc::cublaslt::{result, sys};
+use cudarc::driver::{result as driver, sys::CUevent_flags};
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 
 /// Scratch memory for products, in bytes.
 const WORKSPACE: usize = 64 << 20;
+
+/// How many ways to do a product are tried out.
+const OFFERS: usize = 16;
 
 /// A matrix: where its first number is, and how many numbers a row takes.
 #[derive(Clone, Copy, Debug)]
@@ -45,12 +50,14 @@ struct Key {
     wide: bool,
     add: bool,
     alignment: u32,
+    tuned: bool,
 }
 
 struct Plan {
     description: sys::cublasLtMatmulDesc_t,
     layouts: [sys::cublasLtMatrixLayout_t; 4],
-    algorithm: sys::cublasLtMatmulAlgo_t,
+    /// Ways to do it, the best first.
+    offers: Vec<sys::cublasLtMatmulAlgo_t>,
 }
 
 /// Products in the order of one stream.
@@ -58,6 +65,8 @@ pub(crate) struct Products {
     handle: sys::cublasLtHandle_t,
     workspace: Buffer<u16>,
     plans: HashMap<Key, Plan>,
+    /// Whether shapes that come again and again are being met: for these, what is offered is tried out.
+    pub(crate) tuning: bool,
 }
 
 // SAFETY: used by one thread at a time, through `&mut`.
@@ -67,7 +76,12 @@ impl Products {
     pub(crate) fn new(stream: &Stream) -> Result<Self> {
         stream.card.bind()?;
         let handle = result::create_handle().doing("starting cuBLASLt")?;
-        Ok(Products { handle, workspace: Buffer::new(&stream.card, WORKSPACE / 2)?, plans: HashMap::new() })
+        Ok(Products {
+            handle,
+            workspace: Buffer::new(&stream.card, WORKSPACE / 2)?,
+            plans: HashMap::new(),
+            tuning: false,
+        })
     }
 
     /// `shape` is (rows, outputs, inputs) of the linear layer. For [`Forward`](Kind::Forward) `a` is x and `b` is W; for
@@ -99,13 +113,28 @@ impl Products {
             wide,
             add: base.is_some(),
             alignment: 1 << bits.trailing_zeros(),
+            tuned: self.tuning,
         };
         if !self.plans.contains_key(&key) {
-            let plan = self.plan(&key)?;
+            let mut plan = self.plan(&key)?;
+            if key.tuned {
+                self.tune(stream, &mut plan, &key, first, second)?;
+            }
             self.plans.insert(key, plan);
         }
         let plan = &self.plans[&key];
-        let (one, beta) = (1.0_f32, if base.is_some() { 1.0_f32 } else { 0.0 });
+        self.multiply(stream, plan, &plan.offers[0], [first, second, c, to], base.is_some())
+    }
+
+    fn multiply(
+        &self,
+        stream: &Stream,
+        plan: &Plan,
+        algorithm: &sys::cublasLtMatmulAlgo_t,
+        [first, second, c, to]: [Matrix; 4],
+        add: bool,
+    ) -> Result<()> {
+        let (one, beta) = (1.0_f32, if add { 1.0_f32 } else { 0.0 });
         let pointer = |at: u64| at as *const c_void;
         // SAFETY: the operands are as large as the shape says, by whoever calls; the plan was made for the shape.
         let done = unsafe {
@@ -122,7 +151,7 @@ impl Products {
                 plan.layouts[2],
                 to.at as *mut c_void,
                 plan.layouts[3],
-                &plan.algorithm,
+                algorithm,
                 self.workspace.at(0) as *mut c_void,
                 WORKSPACE,
                 stream.raw.cast(),
@@ -166,7 +195,7 @@ impl Products {
         }
         let bytes = WORKSPACE as u64;
         // SAFETY: workspace is a 64-bit number, alignments are 32-bit ones; the results are counted by the library.
-        let algorithm = unsafe {
+        let offers = unsafe {
             let set = |attribute, value: *const c_void, size| {
                 result::set_matmul_pref_attribute(preference, attribute, value, size).doing(doing)
             };
@@ -179,7 +208,9 @@ impl Products {
             ] {
                 set(attribute, std::ptr::from_ref(&key.alignment).cast(), 4)?;
             }
-            let found = result::get_matmul_algo_heuristic(
+            let mut found = [MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed(); OFFERS];
+            let mut count = 0;
+            let asked = sys::cublasLtMatmulAlgoGetHeuristic(
                 self.handle,
                 description,
                 layouts[0],
@@ -187,11 +218,57 @@ impl Products {
                 layouts[2],
                 layouts[3],
                 preference,
+                if key.tuned { OFFERS as i32 } else { 1 },
+                found[0].as_mut_ptr(),
+                &mut count,
             );
             let _ = result::destroy_matmul_pref(preference);
-            found.map_err(|e| CudaError::new(doing, format!("{:?} for {key:?}", e.0)))?.algo
+            asked.result().map_err(|e| CudaError::new(doing, format!("{:?} for {key:?}", e.0)))?;
+            found[..count as usize].iter().map(|f| f.assume_init_ref().algo).collect::<Vec<_>>()
         };
-        Ok(Plan { description, layouts, algorithm })
+        if offers.is_empty() {
+            return Err(CudaError::new(doing, format!("cuBLASLt has nothing for {key:?}")));
+        }
+        Ok(Plan { description, layouts, offers })
+    }
+
+    /// Puts the fastest of what was offered first. Weights are read afresh each time, as between steps they are.
+    fn tune(&mut self, stream: &Stream, plan: &mut Plan, key: &Key, first: Matrix, second: Matrix) -> Result<()> {
+        const REPEATS: usize = 5;
+        let (rows, outputs, _) = key.shape;
+        let doing = "timing a matrix product";
+        let scratch = Buffer::<f32>::zeros(&stream.card, rows * outputs.max(key.strides[3]))?;
+        let sweep = Buffer::<u32>::new(&stream.card, 24 << 20)?;
+        let to = Matrix::new(scratch.at(0), key.strides[3]);
+        let events = [0; 2].map(|_| driver::event::create(CUevent_flags::CU_EVENT_DEFAULT).doing(doing));
+        let [Ok(before), Ok(after)] = events else { return Ok(()) };
+        let mut times = Vec::with_capacity(plan.offers.len());
+        for offer in &plan.offers {
+            let mut best = f32::INFINITY;
+            for _ in 0..REPEATS {
+                sweep.clear(stream, 0, sweep.len())?;
+                // SAFETY: events and stream are ours.
+                unsafe { driver::event::record(before, stream.raw) }.doing(doing)?;
+                let ran = self.multiply(stream, plan, offer, [first, second, to, to], key.add);
+                // SAFETY: as above.
+                unsafe { driver::event::record(after, stream.raw) }.doing(doing)?;
+                stream.wait()?;
+                if ran.is_err() {
+                    break;
+                }
+                // SAFETY: both were recorded and waited for.
+                best = best.min(unsafe { driver::event::elapsed(before, after) }.doing(doing)?);
+            }
+            times.push(best);
+        }
+        let fastest = (0..times.len()).min_by(|a, b| times[*a].total_cmp(&times[*b])).unwrap_or(0);
+        plan.offers.swap(0, fastest);
+        plan.offers.truncate(1);
+        for event in [before, after] {
+            // SAFETY: made above, not used any more.
+            unsafe { driver::event::destroy(event) }.doing(doing)?;
+        }
+        Ok(())
     }
 }
 

@@ -11,6 +11,7 @@ use crate::card::{Stream, args};
 use crate::error::Result;
 use crate::model::{Model, Weights};
 use crate::packet::{ASK, Answer, Ask, Packet};
+use crate::pinned::Pinned;
 use crate::product::{Kind, Matrix, Products};
 use crate::{PAGE, Plain};
 use graph::Graphs;
@@ -57,6 +58,9 @@ pub struct Stepper {
     space: Space,
     packet: Packet,
     words: Buffer<u32>,
+    /// What a recorded step sends and brings back.
+    sent: Pinned<u32>,
+    brought: Pinned<Answer>,
     graphs: Graphs,
 }
 
@@ -79,6 +83,8 @@ struct Space {
 
 /// Words that a packet may have.
 const WORDS: usize = 8 << 20;
+/// Words that are sent without being staged.
+const SENT: usize = 1 << 20;
 /// Logits that exist at a time, in numbers.
 const LOGITS: usize = 1 << 27;
 /// The most rows that are recorded.
@@ -132,6 +138,8 @@ impl Stepper {
             space,
             packet: Packet::default(),
             words: Buffer::new(card, WORDS)?,
+            sent: Pinned::new(card, SENT)?,
+            brought: Pinned::new(card, MOST_ROWS)?,
             graphs: Graphs::default(),
             model: Arc::clone(model),
             stream,
@@ -251,16 +259,17 @@ impl Stepper {
             let (from, to) = (Matrix::new(normed, d), Matrix::new(qkv, shape.qkv()));
             let matrix = Matrix::new(w.at(places.qkv.start), d);
             products.run(s, Kind::Forward, (rows, shape.qkv(), d), from, matrix, None, to, false)?;
-            let (positions, cells) = (words.at(at.positions), words.at(at.cells));
             let norms = w.at(places.head_norms.start);
-            model.head_norm_rope(s, qkv, norms, positions, rows, qk, 0, (cells, pages))?;
             s.launch(
                 model.program.functions.decode_attention,
                 (single.0, shape.kv, splits),
-                256,
+                128,
                 0,
                 args![
-                    qk,
+                    qkv,
+                    norms,
+                    shape.epsilon,
+                    model.turns.at(0),
                     pages,
                     words.at(0),
                     at.tables,
@@ -274,6 +283,12 @@ impl Stepper {
                     space.done.at(0)
                 ],
             )?;
+            // Longer pieces: all their keys must be in the pages before any query looks.
+            let longer = rows - single.0;
+            let (positions, cells) = (words.at(at.positions + single.0), words.at(at.cells + single.0));
+            let raw = space.qkv.at(single.0 * shape.qkv());
+            let turned = space.qk.at(single.0 * shape.qk());
+            model.head_norm_rope(s, raw, norms, positions, longer, turned, 0, (cells, pages))?;
             s.launch(
                 model.program.functions.paged_attention,
                 (items.1, shape.heads, 1),

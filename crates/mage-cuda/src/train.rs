@@ -89,7 +89,7 @@ const ITEM: usize = 5;
 /// Rows of a tile of attention.
 const TILE: usize = 64;
 /// Blocks that share the rows of a sum over rows.
-const PARTIALS: usize = 264;
+const PARTIALS: usize = 1056;
 
 impl Trainer {
     /// Starts from these numbers.

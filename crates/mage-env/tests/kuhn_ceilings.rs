@@ -326,13 +326,13 @@ fn memory_is_useless_when_every_episode_draws_anew() {
     }
 }
 
-/// Ten episodes of switching lead to more beliefs than can be listed. What merging costs is bounded, and the bound holds:
+/// Ten episodes of switching lead to more beliefs than can be solved. What that costs is bounded, and the bound holds:
 /// episodes that both can solve agree.
 #[test]
-fn merged_beliefs_stay_within_their_bound() {
+fn where_not_all_beliefs_are_solved_the_bound_holds() {
     let long = report(&population_of(vec![switching(0.8)]), "train", 10);
     for seat in &long.seats {
-        assert!(seat.last_error > 1e-9, "this case is meant to need merging");
+        assert!(seat.last_error > 1e-9, "this case is meant to need fences");
         assert!(seat.last_error < 2e-3 && seat.sum_error < 1e-2, "{} {}", seat.last_error, seat.sum_error);
         assert!(seat.last.last() >= seat.sum.last() - seat.last_error);
         assert!(seat.sum.total() >= seat.last.total() - seat.sum_error);

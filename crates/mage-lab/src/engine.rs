@@ -7,7 +7,7 @@ use crate::{
 use mage_core::prompt::{CONTROL_WORDS, vocabulary};
 use mage_engine::{Renderer, Sampler, Trainer};
 use mage_env::{Schema, Seed};
-use mage_native::{Config, Control, Description, Lora, Machine, NativeAdapter, NativeModel, Options, word_tokenizer};
+use mage_native::{Config, Control, Description, Lora, NativeAdapter, NativeModel, Options, word_tokenizer};
 use std::sync::Arc;
 
 /// A trainer, the sampler that sees what it publishes, and the words they share.
@@ -48,15 +48,8 @@ pub fn start(recipe: &Recipe, schema: &Schema) -> Result<Engines> {
             })?;
             let (parameters, context) = (model.parameters(), model.config().max_position_embeddings);
             let options = Options { threads: e.threads, recompute: e.recompute, ..Options::default() };
-            let (trainer, sampler) = model.train(options)?;
-            Ok(Engines {
-                trainer: Box::new(trainer),
-                sampler: Arc::new(sampler),
-                renderer,
-                parameters,
-                context,
-                device: Machine::device(),
-            })
+            let (trainer, sampler, device) = model.engines(e.device, options)?;
+            Ok(Engines { trainer, sampler: Arc::new(sampler), renderer, parameters, context, device })
         }
     }
 }

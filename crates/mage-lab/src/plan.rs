@@ -12,7 +12,7 @@ use crate::{
 use mage_core::prompt::Size;
 use mage_engine::{AdapterName, Loss, Objective, SamplingParams, TokenForest};
 use mage_env::{Schema, Seed};
-use mage_native::Machine;
+use mage_native::{CardPlan, Machine};
 use serde::Serialize;
 use std::{sync::Arc, time::Instant};
 
@@ -28,6 +28,12 @@ const SAMPLE: usize = 32;
 pub struct Plan {
     /// Whether the model's numbers are there, or it is new.
     pub whole: bool,
+    /// The card that computes; `None` is the CPU.
+    pub card: Option<String>,
+    /// Tokens of a training pass on the card.
+    pub pass_tokens: Option<usize>,
+    /// Bytes left on the card for keys and values.
+    pub cache_bytes: Option<u64>,
     /// Numbers in the model.
     pub parameters: usize,
     /// How many of them, or of an adapter's beside them, learn.
@@ -63,17 +69,25 @@ impl Plan {
         let schema = setting.factory.schema();
         let Needs { model, learning, state_bytes } = engine::needs(recipe, &schema)?;
         let jobs = recipe.rollout.groups * recipe.rollout.members;
+        let card = recipe.engine.device.card_for(&model.config, learning != model.parameters);
+        let card = card.map(|index| CardPlan::new(&model.config, index, recipe.engine.recompute)).transpose()?;
         let mut plan = Plan {
+            card: card.as_ref().map(|c| c.device.clone()),
+            pass_tokens: card.as_ref().map(|c| c.pass_tokens),
+            cache_bytes: card.as_ref().map(|c| c.cache_bytes),
             whole: model.stored.is_some() || recipe.model.path.is_empty(),
             parameters: model.parameters,
             learning,
             episodes: jobs * recipe.play.episodes as usize,
             prompt_tokens: None,
             answer_tokens: None,
-            state_bytes,
-            cached_bytes_per_token: model.cached_bytes_per_token(),
-            remembered_bytes_per_token: model.remembered_bytes_per_token(recipe.engine.recompute),
-            free_bytes: Machine::free_memory(),
+            state_bytes: card.as_ref().map_or(state_bytes, |c| c.state_bytes),
+            cached_bytes_per_token: card.as_ref().map_or(model.cached_bytes_per_token(), |c| c.cached_bytes_per_token),
+            remembered_bytes_per_token: match &card {
+                Some(card) => card.remembered_bytes_per_token,
+                None => model.remembered_bytes_per_token(recipe.engine.recompute),
+            },
+            free_bytes: card.as_ref().map_or_else(Machine::free_memory, |c| Some(c.free_bytes)),
             resident_bytes: None,
             seconds_per_update: None,
             seconds: None,

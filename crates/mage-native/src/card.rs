@@ -5,15 +5,17 @@ use crate::layout::Layout;
 use crate::model::turn_table;
 use mage_cuda::{Card, LayerPlaces, Model, Places, Shape, Stepper, Trainer, Weights};
 use mage_engine::{Error, Result};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Where a model is computed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Device {
-    /// On the first card, where there is one, else on the CPU.
+    /// On the first card, where there is one that can do what is asked, else on the CPU.
     #[default]
     Auto,
     /// On the CPU.
@@ -24,12 +26,33 @@ pub enum Device {
 
 impl Device {
     /// The card's number; nothing is the CPU.
-    pub fn resolve(self) -> Result<Option<usize>> {
+    pub fn card(self) -> Option<usize> {
         match self {
-            Device::Cpu => Ok(None),
-            Device::Auto => Ok((Card::count() > 0).then_some(0)),
-            Device::Cuda(n) => Ok(Some(n)),
+            Device::Cpu => None,
+            Device::Auto => (Card::count() > 0 && Card::open(0).is_ok()).then_some(0),
+            Device::Cuda(n) => Some(n),
         }
+    }
+
+    /// The same for a model, with an adapter beside it or not: what cards cannot do is done on the CPU, unless a card was
+    /// asked for by name.
+    pub fn card_for(self, config: &Config, adapter: bool) -> Option<usize> {
+        let can = !adapter && shape(config).check().is_ok();
+        if self == Device::Auto && !can { None } else { self.card() }
+    }
+}
+
+impl TryFrom<String> for Device {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<Device> for String {
+    fn from(device: Device) -> Self {
+        device.to_string()
     }
 }
 
@@ -81,6 +104,62 @@ impl CardReport {
     }
 }
 
+/// Steps need room besides pages, and other programs a little.
+const MARGIN: usize = 3 << 30;
+
+/// Tokens of a training pass, and bytes to be kept for passes and for what is published, when so much is free.
+fn training(shape: &Shape, parameters: usize, free: usize, wanted: usize, recompute: bool) -> (usize, usize) {
+    const USEFUL: usize = 16_384;
+    let per_token = Trainer::bytes_per_token(shape, recompute);
+    let logits = 6 * (1 << 28);
+    let tokens = match wanted {
+        0 => ((free / 2).saturating_sub(logits) / per_token).clamp(256, USEFUL),
+        n => n,
+    };
+    // The policy and a reference are published besides.
+    (tokens, tokens * per_token + logits + 4 * parameters)
+}
+
+/// How a card's memory would be used in training.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CardPlan {
+    /// The card's number and name.
+    pub device: String,
+    /// Bytes free now.
+    pub free_bytes: u64,
+    /// Bytes of weights, gradients, moments, and what is published (the policy and a reference).
+    pub state_bytes: u64,
+    /// Bytes a pass keeps of one token.
+    pub remembered_bytes_per_token: u64,
+    /// Tokens of a pass.
+    pub pass_tokens: usize,
+    /// Bytes a sampler's cache keeps of one token.
+    pub cached_bytes_per_token: u64,
+    /// Bytes left for keys and values; 0 where the rest does not fit.
+    pub cache_bytes: u64,
+}
+
+impl CardPlan {
+    /// For training a model with so many parameters, whole, on a card. Nothing is allocated.
+    pub fn new(config: &Config, index: usize, recompute: bool) -> Result<Self> {
+        let card = Card::open(index).map_err(failed)?;
+        let (shape, parameters) = (shape(config), Layout::new(config).len);
+        shape.check().map_err(failed)?;
+        let free = card.free_memory().map_err(failed)?;
+        let state = Trainer::state_bytes(parameters);
+        let (tokens, reserved) = training(&shape, parameters, free.saturating_sub(state), 0, recompute);
+        Ok(CardPlan {
+            device: format!("cuda:{index} ({})", card.info().name),
+            free_bytes: free as u64,
+            state_bytes: (state + 4 * parameters) as u64,
+            remembered_bytes_per_token: Trainer::bytes_per_token(&shape, recompute) as u64,
+            pass_tokens: tokens,
+            cached_bytes_per_token: (Stepper::page_bytes(&shape) / mage_cuda::PAGE) as u64,
+            cache_bytes: free.saturating_sub(state + reserved + MARGIN) as u64,
+        })
+    }
+}
+
 /// A model's shape on a card.
 pub(crate) struct NativeCard {
     pub(crate) model: Arc<Model>,
@@ -117,23 +196,14 @@ impl NativeCard {
     /// How many tokens a trainer goes over at once, and sets the memory aside for it. Half of what is free goes to that at
     /// most, and no more than is of use.
     pub(crate) fn plan_training(&self, wanted: usize, recompute: bool) -> Result<usize> {
-        const USEFUL: usize = 16_384;
-        let per_token = Trainer::bytes_per_token(&self.shape, recompute);
         let free = self.model.card().free_memory().map_err(failed)?;
-        let logits = 6 * (1 << 28);
-        let tokens = match wanted {
-            0 => ((free / 2).saturating_sub(logits) / per_token).clamp(256, USEFUL),
-            n => n,
-        };
-        // The policy and a reference are published besides.
-        self.reserved.store(tokens * per_token + logits + 4 * self.parameters, Ordering::Relaxed);
+        let (tokens, reserved) = training(&self.shape, self.parameters, free, wanted, recompute);
+        self.reserved.store(reserved, Ordering::Relaxed);
         Ok(tokens)
     }
 
     /// Bytes that pages of keys and values may take.
     pub(crate) fn room_for_pages(&self) -> Result<usize> {
-        // Steps need room too, and other programs a little.
-        const MARGIN: usize = 3 << 30;
         let free = self.model.card().free_memory().map_err(failed)?;
         let left = free.saturating_sub(self.reserved.load(Ordering::Relaxed) + MARGIN);
         let least = Stepper::page_bytes(&self.shape) * 64;
@@ -180,6 +250,14 @@ fn places(l: &Layout) -> Places {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cards_cannot_do_is_done_on_the_cpu() {
+        let odd = crate::config::tests::tiny();
+        assert_eq!(Device::Auto.card_for(&odd, true), None);
+        assert_eq!(Device::Cpu.card_for(&odd, false), None);
+        assert_eq!(Device::Cuda(2).card_for(&odd, true), Some(2), "asked for by name, refused by name");
+    }
 
     #[test]
     fn devices_are_read_as_they_are_written() {

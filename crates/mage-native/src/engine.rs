@@ -219,7 +219,7 @@ impl NativeModel {
 
     /// A trainer and its sampler on whichever device is asked for, and that device in words.
     pub fn engines(self, device: Device, options: Options) -> Result<(Box<dyn Trainer>, NativeSampler, String)> {
-        match device.resolve()? {
+        match device.card_for(&self.config, self.adapter.is_some()) {
             None => {
                 let (trainer, sampler) = self.train(options)?;
                 Ok((Box::new(trainer), sampler, Machine::device()))
@@ -234,7 +234,7 @@ impl NativeModel {
 
     /// A sampler alone on whichever device is asked for.
     pub fn sampler_on(self, device: Device, options: Options) -> Result<NativeSampler> {
-        match device.resolve()? {
+        match device.card_for(&self.config, self.adapter.is_some()) {
             None => self.sampler(options),
             Some(card) => {
                 let merged = self.merged();

@@ -52,7 +52,7 @@ mod simd;
 mod tokenizer;
 mod trainer;
 
-pub use card::{CardReport, Device};
+pub use card::{CardPlan, CardReport, Device};
 pub use checkpoint::{Entry, NumberFormat, Stored, parse_header};
 pub use config::Config;
 pub use describe::Description;
@@ -60,6 +60,7 @@ pub use engine::{NativeModel, Options};
 pub use init::DEFAULT_SPREAD;
 pub use lora::{Lora, NativeAdapter, Projection};
 pub use machine::Machine;
+pub use mage_cuda::{CardInfo, Rates};
 pub use sampler::{NativeSampler, SamplerStats, TokenStream};
 pub use tokenizer::{Control, chat_tokenizer, word_tokenizer};
 pub use trainer::{CudaTrainer, NativeTrainer};

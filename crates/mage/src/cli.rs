@@ -5,7 +5,7 @@ mod model;
 pub(crate) use model::*;
 
 use clap::{Args, Parser, Subcommand};
-use mage_native::Options;
+use mage_native::{Device, Options};
 use std::path::PathBuf;
 
 /// Train language-model agents that adapt within a context window.
@@ -68,6 +68,9 @@ pub(crate) struct Changes {
     /// Threads, 0 for all; short for --set engine.threads=N. Results do not depend on it
     #[arg(long, value_parser = threads)]
     pub(crate) threads: Option<usize>,
+    /// Where it computes: auto, cpu, cuda or cuda:N; short for --set engine.device=DEVICE
+    #[arg(long)]
+    pub(crate) device: Option<Device>,
 }
 
 impl Changes {
@@ -75,7 +78,8 @@ impl Changes {
     pub(crate) fn settings(&self) -> Vec<String> {
         let seed = self.seed.map(|s| format!("seed={s}"));
         let threads = self.threads.map(|t| format!("engine.threads={t}"));
-        self.set.iter().cloned().chain(seed).chain(threads).collect()
+        let device = self.device.map(|d| format!("engine.device=\"{d}\""));
+        self.set.iter().cloned().chain(seed).chain(threads).chain(device).collect()
     }
 }
 
@@ -230,6 +234,9 @@ An endpoint's key is read from an environment variable (--key-env) and written n
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EVAL_HELP)]
 pub(crate) struct Eval {
+    /// The environment; --env NAME says the same
+    #[arg(value_name = "NAME", conflicts_with_all = ["env", "preset"])]
+    pub(crate) named: Option<String>,
     /// The environment
     #[arg(long, default_value = "kuhn")]
     pub(crate) env: String,
@@ -525,6 +532,9 @@ pub(crate) struct BenchSampler {
     /// Threads; 0 takes all
     #[arg(long, default_value_t = 0, value_parser = threads)]
     pub(crate) threads: usize,
+    /// Where it computes: auto (a card where there is one), cpu, cuda or cuda:N
+    #[arg(long, default_value_t)]
+    pub(crate) device: Device,
     /// Decides prompts and answers
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,

@@ -1,7 +1,7 @@
 // What rows of logits say: about a given token, or which token is drawn.
 //
-// A row's candidates are all tokens, or those of a list. A block of 1024 threads goes over them in tiles of 1024, in an
-// order that never changes, so that equal logits give equal answers. Filters cut the candidates, ordered by falling weight
+// A row's candidates are all tokens, or those of a list. A block of 32 warps goes over them once, each warp over a stretch of
+// its own, in an order that never changes, so that equal logits give equal answers. Filters cut the candidates, ordered by falling weight
 // and then rising number, to a beginning; its last weight is found digit by digit, masses being added as whole numbers.
 
 struct Ask {
@@ -27,19 +27,6 @@ struct Row {
     __device__ __forceinline__ float at(int i) const { return logits[token(i)]; }
 };
 
-__device__ __forceinline__ float block_max(float x) {
-    __shared__ float parts[32];
-#pragma unroll
-    for (int o = 16; o; o >>= 1) x = fmaxf(x, __shfl_xor_sync(FULL, x, o));
-    __syncthreads();
-    if ((threadIdx.x & 31) == 0) parts[threadIdx.x >> 5] = x;
-    __syncthreads();
-    x = (threadIdx.x & 31) < (blockDim.x >> 5) ? parts[threadIdx.x & 31] : NEVER;
-#pragma unroll
-    for (int o = 16; o; o >>= 1) x = fmaxf(x, __shfl_xor_sync(FULL, x, o));
-    return x;
-}
-
 // The sum before each thread and, in `total`, over the block.
 template <typename T>
 __device__ __forceinline__ T block_scan(T x, T* total) {
@@ -63,31 +50,85 @@ __device__ __forceinline__ T block_scan(T x, T* total) {
     return before + sum - x;
 }
 
-// The largest logit, the sum of exponentials relative to it, and their mean logit's numerator, in one pass.
+// What a part of the candidates adds up to, relative to its largest logit: exponentials, the same at the temperature drawn
+// at, and exponentials times logits.
 struct Stats {
-    float most, sum, weighted;
+    float most, sum, hot, weighted;
 };
 
-__device__ Stats stats(const Row& row, bool entropy) {
-    float most = NEVER;
-    bool broken = false;
-    for (int i = threadIdx.x; i < row.count; i += blockDim.x) {
-        float x = row.at(i);
-        broken |= !(x < -NEVER); // not a number, or too large
-        most = fmaxf(most, x);
+// The same relative to a larger logit.
+__device__ __forceinline__ Stats raised(Stats a, float most, float heat) {
+    float f = exp2f((a.most - most) * LOG2E);
+    if (a.most == NEVER) return {most, 0.f, 0.f, 0.f};
+    return {most, a.sum * f, a.hot * exp2f((a.most - most) * heat), f * (a.weighted + a.sum * (a.most - most))};
+}
+
+__device__ __forceinline__ Stats joined(Stats a, Stats b, float heat) {
+    float most = fmaxf(a.most, b.most);
+    if (most == NEVER) return a;
+    a = raised(a, most, heat), b = raised(b, most, heat);
+    return {most, a.sum + b.sum, a.hot + b.hot, a.weighted + b.weighted};
+}
+
+// Candidates per warp: whole groups of four for every lane.
+__device__ __forceinline__ int share(const Row& row) { return (row.count + 32 * 128 - 1) / (32 * 128) * 128; }
+
+// Four neighbouring candidates; those that are not there weigh nothing.
+__device__ __forceinline__ float4 four(const Row& row, int i, int end) {
+    if (!row.list && i + 4 <= end) return *(const float4*)(row.logits + i);
+    float4 x;
+    x.x = i < end ? row.at(i) : NEVER, x.y = i + 1 < end ? row.at(i + 1) : NEVER;
+    x.z = i + 2 < end ? row.at(i + 2) : NEVER, x.w = i + 3 < end ? row.at(i + 3) : NEVER;
+    return x;
+}
+
+// One pass of 32 warps, each over its own stretch; `parts` keeps what each found. Where a logit is not finite, the sum is not
+// a number.
+template <bool ENTROPY>
+__device__ Stats stats(const Row& row, float heat, Stats* parts) {
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    int first = warp * share(row), end = min(row.count, first + share(row));
+    bool tempered = heat != LOG2E, broken = false;
+    Stats s = {NEVER, 0.f, 0.f, 0.f};
+    // Four groups at a time: their loads are on their way together.
+    for (int i = first + lane * 4; i < end; i += 4 * 128) {
+        float4 x[4];
+#pragma unroll
+        for (int u = 0; u < 4; u++) x[u] = four(row, i + u * 128, end);
+        float most = NEVER;
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            most = fmaxf(most, fmaxf(fmaxf(x[u].x, x[u].y), fmaxf(x[u].z, x[u].w)));
+            broken |= (x[u].x != x[u].x) | (x[u].y != x[u].y) | (x[u].z != x[u].z) | (x[u].w != x[u].w);
+        }
+        broken |= !(most < -NEVER);
+        if (most > s.most) s = raised(s, most, heat);
+        if (s.most == NEVER) continue;
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            float v[4] = {x[u].x, x[u].y, x[u].z, x[u].w};
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                float d = v[j] - s.most, e = exp2f(d * LOG2E);
+                s.sum += e;
+                if (tempered) s.hot += exp2f(d * heat);
+                if (ENTROPY && e > 0.f) s.weighted += e * d;
+            }
+        }
     }
-    most = block_max(most);
+    if (!tempered) s.hot = s.sum;
+#pragma unroll
+    for (int o = 16; o; o >>= 1) {
+        Stats other = {__shfl_xor_sync(FULL, s.most, o), __shfl_xor_sync(FULL, s.sum, o), __shfl_xor_sync(FULL, s.hot, o), __shfl_xor_sync(FULL, s.weighted, o)};
+        // The same order in every lane: a warp agrees on its sum.
+        s = (lane & o) ? joined(other, s, heat) : joined(s, other, heat);
+    }
+    if (lane == 0) parts[warp] = s;
     broken = __syncthreads_or(broken);
-    float sum = 0.f, weighted = 0.f;
-    for (int i = threadIdx.x; i < row.count; i += blockDim.x) {
-        float x = row.at(i) - most, e = exp2f(x * LOG2E);
-        sum += e;
-        if (entropy && e > 0.f) weighted += e * x;
-    }
-    sum = block_sum(sum);
-    if (entropy) weighted = block_sum(weighted);
-    if (broken) sum = __int_as_float(0x7fc00000);
-    return {most, sum, weighted};
+    s = parts[0];
+    for (int w = 1; w < 32; w++) s = joined(s, parts[w], heat);
+    if (broken) s.sum = __int_as_float(0x7fc00000);
+    return s;
 }
 
 __device__ Row row_of(const float* logits, size_t stride, int vocabulary, const Ask& ask, const u32* packet, int row) {
@@ -156,66 +197,98 @@ __device__ u64 mass_of(const Row& row, float most, float heat, Cut cut) {
     return total + kept * mass(__uint_as_float(cut.bits));
 }
 
-// Draws from a row. Writes the answer's token and its log-probability in the distribution drawn from.
-__device__ void draw(const Row& row, const Ask& ask, const Stats& s, u32* token, float* logprob) {
+// Draws from all candidates: the stretch first, then the place in it, which one warp looks for. Greedily, the first of the
+// largest.
+__device__ void draw(const Row& row, const Ask& ask, const Stats& s, const Stats* parts, float heat, u32* token, float* logprob) {
     __shared__ int found;
     bool greedy = ask.temperature == 0.f;
-    if (greedy) {
-        // The first of equals.
-        if (threadIdx.x == 0) found = 0x7fffffff;
-        __syncthreads();
-        for (int i = threadIdx.x; i < row.count; i += blockDim.x)
-            if (row.at(i) == s.most) atomicMin(&found, i);
-        __syncthreads();
-        *token = row.token(found < row.count ? found : 0);
-        *logprob = 0.f;
-        return;
+    if (threadIdx.x < 32) {
+        int warp = 0, lane = threadIdx.x;
+        float before = 0.f, goal = ask.point * s.hot;
+        if (greedy) {
+            while (warp < 31 && parts[warp].most != s.most) warp++;
+        } else {
+            // The last stretch with any weight that starts at or before the goal.
+            float start = 0.f;
+            for (int w = 0; w < 32; w++) {
+                float mass = raised(parts[w], s.most, heat).hot;
+                if (mass > 0.f && start <= goal) warp = w, before = start;
+                start += mass;
+            }
+        }
+        int first = warp * share(row), end = min(row.count, first + share(row)), best = -1;
+        for (int i = first + lane * 4; __any_sync(FULL, i < end); i += 128) {
+            float4 x = four(row, i, end);
+            float v[4] = {x.x, x.y, x.z, x.w};
+            if (greedy) {
+                int mine = 0x7fffffff;
+                for (int j = 3; j >= 0; j--)
+                    if (v[j] == s.most) mine = i + j;
+                for (int o = 16; o; o >>= 1) mine = min(mine, __shfl_xor_sync(FULL, mine, o));
+                if (mine != 0x7fffffff) {
+                    best = mine;
+                    break;
+                }
+                continue;
+            }
+            float sum = 0.f;
+#pragma unroll
+            for (int j = 0; j < 4; j++) v[j] = exp2f((v[j] - s.most) * heat), sum += v[j];
+            float upto = sum;
+#pragma unroll
+            for (int o = 1; o < 32; o <<= 1) {
+                float y = __shfl_up_sync(FULL, upto, o);
+                if (lane >= o) upto += y;
+            }
+            float start = before + upto - sum;
+            int mine = -1;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                if (v[j] > 0.f && start <= goal) mine = i + j;
+                start += v[j];
+            }
+            for (int o = 16; o; o >>= 1) mine = max(mine, __shfl_xor_sync(FULL, mine, o));
+            best = max(best, mine);
+            before += __shfl_sync(FULL, upto, 31);
+            if (before > goal && best >= 0) break;
+        }
+        if (lane == 0) found = best < 0 ? 0 : best;
     }
-    float heat = LOG2E / ask.temperature;
-    bool filtered = (ask.top_k && ask.top_k < row.count) || ask.top_p < 1.f || ask.min_p > 0.f;
+    __syncthreads();
+    *token = row.token(found);
+    *logprob = greedy ? 0.f : logf(weight(row, found, s.most, heat) / s.hot);
+}
+
+// Draws from a beginning of the candidates.
+__device__ void draw_filtered(const Row& row, const Ask& ask, const Stats& s, float heat, u32* token, float* logprob) {
+    __shared__ int found;
     Cut cut = {0, 0xffffffffu};
-    if (filtered) {
-        if (ask.top_k && ask.top_k < row.count) cut = select(row, s.most, heat, ask.top_k, false);
-        if (ask.top_p < 1.f) {
-            u64 total = mass_of(row, s.most, heat, cut);
-            u64 enough = (u64)((double)ask.top_p * (double)total);
-            cut = shorter(cut, select(row, s.most, heat, enough ? enough : 1, true));
-        }
-        if (ask.min_p > 0.f) {
-            // Everything of at least this weight: equal ones all stay.
-            Cut floor = {__float_as_uint(ask.min_p), 0xffffffffu};
-            cut = shorter(cut, floor);
-        }
+    if (ask.top_k && ask.top_k < row.count) cut = select(row, s.most, heat, ask.top_k, false);
+    if (ask.top_p < 1.f) {
+        u64 total = mass_of(row, s.most, heat, cut);
+        u64 enough = (u64)((double)ask.top_p * (double)total);
+        cut = shorter(cut, select(row, s.most, heat, enough ? enough : 1, true));
     }
+    // Everything of at least this weight: equal ones all stay.
+    if (ask.min_p > 0.f) cut = shorter(cut, Cut{__float_as_uint(ask.min_p), 0xffffffffu});
     float total = 0.f;
-    u32 equals = 0;
-    // Twice over the same tiles: the first time for the total, the second for the place.
     if (threadIdx.x == 0) found = -1;
+    // Twice over the same tiles: the first time for the total, the second for the place.
     for (int pass = 0; pass < 2; pass++) {
         float goal = ask.point * total, before = 0.f;
-        equals = 0;
+        u32 equals = 0;
         for (int start = 0; start < row.count; start += blockDim.x) {
             int i = start + threadIdx.x;
-            float w = i < row.count ? weight(row, i, s.most, heat) : 0.f;
-            if (filtered) {
-                u32 bits = __float_as_uint(w), same;
-                u32 rank = block_scan<u32>(i < row.count && bits == cut.bits, &same) + equals;
-                equals += same;
-                if (bits < cut.bits || (bits == cut.bits && rank >= cut.equals)) w = 0.f;
-            }
-            float here;
-            if (pass == 0) {
-                here = block_sum(w);
-            } else {
-                float mine = block_scan<float>(w, &here);
-                // The last one with any weight that starts at or before the goal.
-                if (w > 0.f && before + mine <= goal) atomicMax(&found, i);
-            }
+            float w = i < row.count ? weight(row, i, s.most, heat) : 0.f, here;
+            u32 bits = __float_as_uint(w), same;
+            u32 rank = block_scan<u32>(i < row.count && bits == cut.bits, &same) + equals;
+            equals += same;
+            if (bits < cut.bits || (bits == cut.bits && rank >= cut.equals)) w = 0.f;
+            float mine = block_scan<float>(w, &here);
+            if (pass && w > 0.f && before + mine <= goal) atomicMax(&found, i);
             before += here;
-            if (pass == 1) {
-                __syncthreads();
-                if (before > goal && found >= 0) break;
-            }
+            __syncthreads();
+            if (pass && before > goal && found >= 0) break;
         }
         if (pass == 0) total = before;
     }
@@ -227,17 +300,21 @@ __device__ void draw(const Row& row, const Ask& ask, const Stats& s, u32* token,
 
 // A block per row of logits.
 extern "C" __global__ void __launch_bounds__(1024) answer(const float* logits, u64 stride, int vocabulary, const u32* packet, int asks_at, Answer* answers) {
+    __shared__ Stats parts[32];
     Ask ask = ((const Ask*)(packet + asks_at))[blockIdx.x];
     Row row = row_of(logits, stride, vocabulary, ask, packet, blockIdx.x);
-    bool score = ask.token != DRAW;
-    Stats s = stats(row, score);
     Answer a = {ask.token, 0.f, 0.f};
-    if (score) {
+    Stats s;
+    if (ask.token != DRAW) {
+        s = stats<true>(row, LOG2E, parts);
         a.second = logf(s.sum) - s.weighted / s.sum;
-    } else if (s.sum > 0.f) {
-        draw(row, ask, s, &a.token, &a.second);
     } else {
-        a.token = 0, a.second = s.sum;
+        float heat = ask.temperature > 0.f ? LOG2E / ask.temperature : LOG2E;
+        s = stats<false>(row, heat, parts);
+        bool filtered = ask.temperature > 0.f && ((ask.top_k && ask.top_k < row.count) || ask.top_p < 1.f || ask.min_p > 0.f);
+        if (!(s.sum > 0.f)) a.token = 0, a.second = s.sum;
+        else if (filtered) draw_filtered(row, ask, s, heat, &a.token, &a.second);
+        else draw(row, ask, s, parts, heat, &a.token, &a.second);
     }
     a.logprob = row.logits[a.token] - s.most - logf(s.sum);
     if (threadIdx.x == 0) answers[blockIdx.x] = a;
@@ -245,11 +322,18 @@ extern "C" __global__ void __launch_bounds__(1024) answer(const float* logits, u
 
 // What rows say about their targets: log-probability, entropy, and the logarithm of the sum.
 extern "C" __global__ void __launch_bounds__(1024) distribution(const float* logits, u64 stride, int vocabulary, const u32* packet, int asks_at, float4* out) {
+    __shared__ Stats parts[32];
     Ask ask = ((const Ask*)(packet + asks_at))[blockIdx.x];
     Row row = row_of(logits, stride, vocabulary, ask, packet, blockIdx.x);
-    Stats s = stats(row, true);
+    Stats s = stats<true>(row, LOG2E, parts);
     float logarithm = logf(s.sum);
     if (threadIdx.x == 0) out[blockIdx.x] = make_float4(row.logits[ask.token] - s.most - logarithm, logarithm - s.weighted / s.sum, logarithm + s.most, 0.f);
+}
+
+__device__ __forceinline__ float slope_at(float logit, bool chosen, float4 choice, float2 slope) {
+    float l = logit - choice.z, p = exp2f(l * LOG2E);
+    float d = slope.x * ((chosen ? 1.f : 0.f) - p);
+    return p > 0.f && slope.y != 0.f ? d - slope.y * p * (l + choice.y) : d;
 }
 
 // From logits to the gradient by them, given per row the slopes by log-probability and entropy.
@@ -260,16 +344,20 @@ extern "C" __global__ void __launch_bounds__(1024) distribution_grad(const float
     float2 slope = slopes[blockIdx.x];
     bf16* out = to + blockIdx.x * stride;
     if (row.list) {
-        for (int i = threadIdx.x; i < (int)stride; i += blockDim.x) out[i] = 0;
+        for (int i = threadIdx.x * 8; i < (int)stride; i += blockDim.x * 8) *(uint4*)(out + i) = make_uint4(0, 0, 0, 0);
         __syncthreads();
+        for (int i = threadIdx.x; i < row.count; i += blockDim.x) {
+            u32 token = row.token(i);
+            out[token] = narrow(slope_at(row.logits[token], token == ask.token, choice, slope));
+        }
+        return;
     }
-    for (int i = threadIdx.x; i < row.count; i += blockDim.x) {
-        u32 token = row.token(i);
-        float l = row.logits[token] - choice.z, p = exp2f(l * LOG2E);
-        float d = slope.x * ((token == ask.token ? 1.f : 0.f) - p);
-        if (p > 0.f) d -= slope.y * p * (l + choice.y);
-        out[token] = narrow(d);
+    // Rows are padded to groups of eight; the padding's gradient is 0.
+    for (int i = threadIdx.x * 4; i < (int)stride; i += blockDim.x * 4) {
+        float4 x = *(const float4*)(row.logits + i);
+        float v[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int j = 0; j < 4; j++) v[j] = i + j < vocabulary ? slope_at(v[j], i + j == ask.token, choice, slope) : 0.f;
+        *(uint2*)(out + i) = make_uint2(pair(v[0], v[1]), pair(v[2], v[3]));
     }
-    if (!row.list)
-        for (int i = vocabulary + threadIdx.x; i < (int)stride; i += blockDim.x) out[i] = 0;
 }

@@ -1,11 +1,9 @@
 // Causal attention of many sequences without padding, scores never leaving the registers. A block of four warps has 64
 // queries (or keys) of one head; a warp has 16.
 
-#define TILE 64
-#define TILE_BYTES (TILE * HD * 2)
 #define STEPS (HD / 16)
 
-extern __shared__ __align__(128) unsigned char shared[];
+extern __shared__ __align__(1024) unsigned char shared[];
 
 // One block's work: `tile` of a sequence whose queries start at row `query` and number `queries`; its keys start at row
 // `key`, or its pages are listed from there, and number `keys`. Query i sees the first keys - queries + i + 1 keys.
@@ -76,6 +74,12 @@ __device__ __forceinline__ void attend(const Item item, int head, int heads, con
             fetch_both(next, next + TILE_BYTES, source, (j + 1) * TILE, most);
         }
         float s[TILE / 8][4] = {};
+#if TENSOR_READS
+        begin(s, a);
+#pragma unroll
+        for (int k = 0; k < STEPS; k++) multiply_64(s, a[k], by_rows(corner(keys, 0, k * 16)));
+        finish(s, a);
+#else
 #pragma unroll
         for (int k = 0; k < STEPS; k++)
 #pragma unroll
@@ -84,6 +88,7 @@ __device__ __forceinline__ void attend(const Item item, int head, int heads, con
                 right(b, keys, n * 16, k * 16);
                 multiply(s[2 * n], a[k], b), multiply(s[2 * n + 1], a[k], b + 2);
             }
+#endif
         if ((j + 1) * TILE > first + warp * 16 + ahead + 1) {
 #pragma unroll
             for (int n = 0; n < TILE / 8; n++) {
@@ -109,17 +114,24 @@ __device__ __forceinline__ void attend(const Item item, int head, int heads, con
             s[n][2] = exp2f((s[n][2] - m1) * c), s[n][3] = exp2f((s[n][3] - m1) * c);
             l0 += s[n][0] + s[n][1], l1 += s[n][2] + s[n][3];
         }
+        u32 p[TILE / 16][4];
 #pragma unroll
-        for (int k = 0; k < TILE / 16; k++) {
-            u32 p[4];
-            as_left(p, s[2 * k], s[2 * k + 1]);
+        for (int k = 0; k < TILE / 16; k++) as_left(p[k], s[2 * k], s[2 * k + 1]);
+#if TENSOR_READS
+        begin(o, p);
+#pragma unroll
+        for (int k = 0; k < TILE / 16; k++) multiply_128_turned(o, p[k], by_columns(corner(values, k * 16, 0)));
+        finish(o, p);
+#else
+#pragma unroll
+        for (int k = 0; k < TILE / 16; k++)
 #pragma unroll
             for (int n = 0; n < STEPS; n++) {
                 u32 b[4];
                 right_turned(b, values, k * 16, n * 16);
-                multiply(o[2 * n], p, b), multiply(o[2 * n + 1], p, b + 2);
+                multiply(o[2 * n], p[k], b), multiply(o[2 * n + 1], p[k], b + 2);
             }
-        }
+#endif
     }
     l0 = quad_sum(l0), l1 = quad_sum(l1);
     int row = first + warp * 16 + (lane >> 2);
@@ -204,6 +216,15 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_keys(const b
 #pragma unroll 1
         for (int half = 0; half < TILE; half += 32) {
             float p[4][4] = {}, s[4][4] = {};
+#if TENSOR_READS
+            begin(p, s);
+#pragma unroll
+            for (int k = 0; k < STEPS; k++) {
+                multiply_32(p, by_rows(corner(keys, 0, k * 16)), by_rows(corner(queries, half, k * 16)));
+                multiply_32(s, by_rows(corner(values, 0, k * 16)), by_rows(corner(slopes, half, k * 16)));
+            }
+            finish(p, s);
+#else
 #pragma unroll
             for (int k = 0; k < STEPS; k++) {
                 u32 a[4], b[4];
@@ -220,6 +241,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_keys(const b
                     multiply(s[2 * n], a, b), multiply(s[2 * n + 1], a, b + 2);
                 }
             }
+#endif
 #pragma unroll
             for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -230,19 +252,29 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_keys(const b
                     p[n][e] = x;
                     s[n][e] = x * (s[n][e] - now[TILE + column]);
                 }
+            u32 a[2][4], e[2][4];
+#pragma unroll
+            for (int k = 0; k < 2; k++) as_left(a[k], p[2 * k], p[2 * k + 1]), as_left(e[k], s[2 * k], s[2 * k + 1]);
+#if TENSOR_READS
+            begin(dv, dk, a, e);
 #pragma unroll
             for (int k = 0; k < 2; k++) {
-                u32 a[4], b[4], e[4];
-                as_left(a, p[2 * k], p[2 * k + 1]);
-                as_left(e, s[2 * k], s[2 * k + 1]);
+                multiply_128_turned(dv, a[k], by_columns(corner(slopes, half + k * 16, 0)));
+                multiply_128_turned(dk, e[k], by_columns(corner(queries, half + k * 16, 0)));
+            }
+            finish(dv, dk, a, e);
+#else
+#pragma unroll
+            for (int k = 0; k < 2; k++)
 #pragma unroll
                 for (int n = 0; n < STEPS; n++) {
+                    u32 b[4];
                     right_turned(b, slopes, half + k * 16, n * 16);
-                    multiply(dv[2 * n], a, b), multiply(dv[2 * n + 1], a, b + 2);
+                    multiply(dv[2 * n], a[k], b), multiply(dv[2 * n + 1], a[k], b + 2);
                     right_turned(b, queries, half + k * 16, n * 16);
-                    multiply(dk[2 * n], e, b), multiply(dk[2 * n + 1], e, b + 2);
+                    multiply(dk[2 * n], e[k], b), multiply(dk[2 * n + 1], e[k], b + 2);
                 }
-            }
+#endif
         }
     }
 #pragma unroll
@@ -299,6 +331,15 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_queries(cons
 #pragma unroll 1
         for (int half = 0; half < TILE; half += 32) {
             float s[4][4] = {}, p[4][4] = {};
+#if TENSOR_READS
+            begin(p, s, a, d);
+#pragma unroll
+            for (int k = 0; k < STEPS; k++) {
+                multiply_32(p, a[k], by_rows(corner(keys, half, k * 16)));
+                multiply_32(s, d[k], by_rows(corner(values, half, k * 16)));
+            }
+            finish(p, s, a, d);
+#else
 #pragma unroll
             for (int k = 0; k < STEPS; k++)
 #pragma unroll
@@ -309,6 +350,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_queries(cons
                     right(b, values, half + n * 16, k * 16);
                     multiply(s[2 * n], d[k], b), multiply(s[2 * n + 1], d[k], b + 2);
                 }
+#endif
 #pragma unroll
             for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -317,16 +359,24 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_queries(cons
                     float x = key <= row && row < item.queries ? exp2f(p[n][e] * c - sums[e >> 1]) : 0.f;
                     s[n][e] = x * (s[n][e] - deltas[e >> 1]);
                 }
+            u32 e[2][4];
 #pragma unroll
-            for (int k = 0; k < 2; k++) {
-                u32 e[4], b[4];
-                as_left(e, s[2 * k], s[2 * k + 1]);
+            for (int k = 0; k < 2; k++) as_left(e[k], s[2 * k], s[2 * k + 1]);
+#if TENSOR_READS
+            begin(dq, e);
+#pragma unroll
+            for (int k = 0; k < 2; k++) multiply_128_turned(dq, e[k], by_columns(corner(keys, half + k * 16, 0)));
+            finish(dq, e);
+#else
+#pragma unroll
+            for (int k = 0; k < 2; k++)
 #pragma unroll
                 for (int n = 0; n < STEPS; n++) {
+                    u32 b[4];
                     right_turned(b, keys, half + k * 16, n * 16);
-                    multiply(dq[2 * n], e, b), multiply(dq[2 * n + 1], e, b + 2);
+                    multiply(dq[2 * n], e[k], b), multiply(dq[2 * n + 1], e[k], b + 2);
                 }
-            }
+#endif
         }
     }
 #pragma unroll

@@ -1,77 +1,133 @@
 // One new token of each of many sequences, over keys and values in pages.
 //
 // A key's HD numbers are shared by HD / 8 lanes, a team. Each team goes over its own keys, four at a time, with its own
-// running softmax, for all query heads of the group; teams are merged at the end. With few sequences, several blocks share
+// running softmax, for all query heads of the group, the next four being on their way; teams are merged at the end. With few sequences, several blocks share
 // one, and the last to finish merges them.
 
 #define LANES (HD / 8)
-#define TEAMS (256 / LANES)
+#define THREADS 128
+#define TEAMS (THREADS / LANES)
 #define AT_ONCE 4
 #define SHARE (GROUP * (HD + 2))
 
-extern "C" __global__ void __launch_bounds__(256) decode_attention(const bf16* qk, const bf16* pages, const u32* packet, int tables_at, int lists_at, int positions_at, int heads, int kv, float scale, bf16* out, float* parts, u32* done) {
+// One new key for all query heads of the group: their running softmaxes take it in.
+__device__ __forceinline__ void take(const float (*s)[GROUP], const uint4* v, float* m, float* l, float (*o)[8], int count) {
+#pragma unroll
+    for (int g = 0; g < GROUP; g++) {
+        float most = m[g];
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++)
+            if (u < count) most = fmaxf(most, s[u][g]);
+        if (most == NEVER) continue; // nothing yet
+        float f = exp2f(m[g] - most);
+        m[g] = most, l[g] *= f;
+#pragma unroll
+        for (int i = 0; i < 8; i++) o[g][i] *= f;
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) {
+            if (u >= count) continue;
+            float p = exp2f(s[u][g] - most), x[8];
+            spread(v[u], x);
+            l[g] += p;
+#pragma unroll
+            for (int i = 0; i < 8; i++) o[g][i] += p * x[i];
+        }
+    }
+}
+
+// From raw queries, keys and values of the new tokens: norms and turns them, puts the key and the value into their cell, and
+// attends.
+extern "C" __global__ void __launch_bounds__(THREADS) decode_attention(const bf16* qkv, const bf16* w, float epsilon, const float* turns, bf16* pages, const u32* packet, int tables_at, int lists_at, int positions_at, int heads, int kv, float scale, bf16* out, float* parts, u32* done) {
+    __shared__ float queries[GROUP][HD];
+    __shared__ __align__(16) bf16 new_key[HD];
     int row = blockIdx.x, head = blockIdx.y, splits = gridDim.z, split = blockIdx.z;
-    int lane = threadIdx.x % LANES, team = threadIdx.x / LANES;
-    int keys = packet[positions_at + row] + 1;
+    int lane = threadIdx.x % LANES, team = threadIdx.x / LANES, warp = threadIdx.x >> 5;
+    int position = packet[positions_at + row]; // as many keys are in the pages already
     const u32* table = packet + tables_at + packet[lists_at + row];
-    int per_split = ((keys + splits - 1) / splits + 15) & ~15, first = split * per_split, end = min(keys, first + per_split);
+    int per_split = ((position + splits) / splits + 15) & ~15, first = split * per_split, end = min(position, first + per_split);
+    bool newest = position >= first && position < first + per_split;
     size_t page_stride = (size_t)2 * kv * 16 * HD;
     const bf16* from = pages + (size_t)head * 16 * HD + lane * 8;
+    const bf16* raw = qkv + (size_t)row * (heads + 2 * kv) * HD;
+    const bf16* value = raw + (size_t)(heads + kv + head) * HD;
+    uint4 k[AT_ONCE], v[AT_ONCE], next_k[AT_ONCE], next_v[AT_ONCE];
+    auto prepare = [&](int start) {
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) {
+            int key = start + u * TEAMS + team;
+            next_k[u] = next_v[u] = make_uint4(0, 0, 0, 0);
+            if (key < end) {
+                const bf16* at = from + table[key >> 4] * page_stride + (key & 15) * HD;
+                next_k[u] = __ldcs((const uint4*)at);
+                next_v[u] = __ldcs((const uint4*)(at + (size_t)kv * 16 * HD));
+            }
+        }
+    };
+    prepare(first);
+    // Queries to shared memory, a warp each; the new key and value to their cell.
+    const float* turn = turns + (size_t)position * HD;
+    bf16* cell = pages + table[position >> 4] * page_stride + ((size_t)head * 16 + (position & 15)) * HD;
+    for (int unit = warp; unit < GROUP + newest; unit += THREADS / 32) {
+        bool key = unit == GROUP;
+        float x[PAIRS][4];
+        turned(raw + (size_t)(key ? heads + head : head * GROUP + unit) * HD, key ? w + HD : w, epsilon, turn, x);
+#pragma unroll
+        for (int p = 0; p < PAIRS; p++) {
+            int i = p * 64 + (threadIdx.x & 31) * 2;
+            if (i >= HALF) continue;
+            if (key) {
+                u32 one = pair(x[p][0], x[p][1]), two = pair(x[p][2], x[p][3]);
+                *(u32*)(new_key + i) = *(u32*)(cell + i) = one;
+                *(u32*)(new_key + HALF + i) = *(u32*)(cell + HALF + i) = two;
+                *(u32*)(cell + (size_t)kv * 16 * HD + i) = *(const u32*)(value + i);
+                *(u32*)(cell + (size_t)kv * 16 * HD + HALF + i) = *(const u32*)(value + HALF + i);
+            } else {
+                queries[unit][i] = x[p][0] * scale * LOG2E, queries[unit][i + 1] = x[p][1] * scale * LOG2E;
+                queries[unit][HALF + i] = x[p][2] * scale * LOG2E, queries[unit][HALF + i + 1] = x[p][3] * scale * LOG2E;
+            }
+        }
+    }
+    __syncthreads();
     float q[GROUP][8], o[GROUP][8] = {}, m[GROUP], l[GROUP];
 #pragma unroll
     for (int g = 0; g < GROUP; g++) {
         m[g] = NEVER, l[g] = 0.f;
-        spread(*(const uint4*)(qk + ((size_t)row * (heads + kv) + head * GROUP + g) * HD + lane * 8), q[g]);
 #pragma unroll
-        for (int i = 0; i < 8; i++) q[g][i] *= scale * LOG2E;
+        for (int i = 0; i < 8; i++) q[g][i] = queries[g][lane * 8 + i];
     }
+    auto score = [&](uint4 key, int g) {
+        float x[8], sum = 0.f;
+        spread(key, x);
+#pragma unroll
+        for (int i = 0; i < 8; i++) sum += q[g][i] * x[i];
+#pragma unroll
+        for (int offset = LANES / 2; offset; offset >>= 1) sum += __shfl_xor_sync(FULL, sum, offset);
+        return sum;
+    };
     // All lanes of a warp go round equally often, as they speak with each other.
     for (int start = first; start < end; start += TEAMS * AT_ONCE) {
-        uint4 k[AT_ONCE], v[AT_ONCE];
 #pragma unroll
-        for (int u = 0; u < AT_ONCE; u++) {
-            int key = start + u * TEAMS + team;
-            k[u] = v[u] = make_uint4(0, 0, 0, 0);
-            if (key < end) {
-                const bf16* at = from + table[key >> 4] * page_stride + (key & 15) * HD;
-                k[u] = *(const uint4*)at;
-                v[u] = *(const uint4*)(at + (size_t)kv * 16 * HD);
-            }
-        }
+        for (int u = 0; u < AT_ONCE; u++) k[u] = next_k[u], v[u] = next_v[u];
+        prepare(start + TEAMS * AT_ONCE);
         float s[AT_ONCE][GROUP];
 #pragma unroll
-        for (int u = 0; u < AT_ONCE; u++) {
-            float x[8];
-            spread(k[u], x);
+        for (int u = 0; u < AT_ONCE; u++)
 #pragma unroll
             for (int g = 0; g < GROUP; g++) {
-                float sum = 0.f;
-#pragma unroll
-                for (int i = 0; i < 8; i++) sum += q[g][i] * x[i];
-#pragma unroll
-                for (int offset = LANES / 2; offset; offset >>= 1) sum += __shfl_xor_sync(FULL, sum, offset);
-                s[u][g] = start + u * TEAMS + team < end ? sum : NEVER;
+                float x = score(k[u], g);
+                s[u][g] = start + u * TEAMS + team < end ? x : NEVER;
             }
-        }
+        take(s, v, m, l, o, AT_ONCE);
+    }
+    if (newest && warp == 0) {
+        float s[AT_ONCE][GROUP];
+        k[0] = *(const uint4*)(new_key + lane * 8), v[0] = *(const uint4*)(value + lane * 8);
 #pragma unroll
         for (int g = 0; g < GROUP; g++) {
-            float most = m[g];
-#pragma unroll
-            for (int u = 0; u < AT_ONCE; u++) most = fmaxf(most, s[u][g]);
-            if (most == NEVER) continue; // nothing yet
-            float f = exp2f(m[g] - most);
-            m[g] = most, l[g] *= f;
-#pragma unroll
-            for (int i = 0; i < 8; i++) o[g][i] *= f;
-#pragma unroll
-            for (int u = 0; u < AT_ONCE; u++) {
-                float p = exp2f(s[u][g] - most), x[8];
-                spread(v[u], x);
-                l[g] += p;
-#pragma unroll
-                for (int i = 0; i < 8; i++) o[g][i] += p * x[i];
-            }
+            float x = score(k[0], g);
+            s[0][g] = team == 0 ? x : NEVER;
         }
+        take(s, v, m, l, o, 1);
     }
     // Teams of a warp by exchange, then warps through shared memory.
 #pragma unroll
@@ -85,9 +141,8 @@ extern "C" __global__ void __launch_bounds__(256) decode_attention(const bf16* q
 #pragma unroll
             for (int i = 0; i < 8; i++) o[g][i] *= f, o[g][i] += __shfl_xor_sync(FULL, o[g][i], offset);
         }
-    __shared__ float all[8][GROUP][HD + 2];
+    __shared__ float all[THREADS / 32][GROUP][HD + 2];
     __shared__ bool last;
-    int warp = threadIdx.x >> 5;
     if ((threadIdx.x & 31) < LANES)
 #pragma unroll
         for (int g = 0; g < GROUP; g++) {
@@ -97,11 +152,11 @@ extern "C" __global__ void __launch_bounds__(256) decode_attention(const bf16* q
         }
     __syncthreads();
     size_t mine = (size_t)row * kv + head;
-    for (int i = threadIdx.x; i < GROUP * HD; i += 256) {
+    for (int i = threadIdx.x; i < GROUP * HD; i += THREADS) {
         int g = i / HD, d = i % HD;
         float most = NEVER, sum = 0.f, total = 0.f;
-        for (int w = 0; w < 8; w++) most = fmaxf(most, all[w][g][HD]);
-        for (int w = 0; w < 8; w++) {
+        for (int w = 0; w < THREADS / 32; w++) most = fmaxf(most, all[w][g][HD]);
+        for (int w = 0; w < THREADS / 32; w++) {
             float f = all[w][g][HD] == NEVER ? 0.f : exp2f(all[w][g][HD] - most);
             sum += f * all[w][g][d], total += f * all[w][g][HD + 1];
         }
@@ -122,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(256) decode_attention(const bf16* q
     __syncthreads();
     if (!last) return;
     __threadfence();
-    for (int i = threadIdx.x; i < GROUP * HD; i += 256) {
+    for (int i = threadIdx.x; i < GROUP * HD; i += THREADS) {
         int g = i / HD, d = i % HD;
         const volatile float* at = parts + mine * splits * SHARE + g * (HD + 2);
         float most = NEVER, sum = 0.f, total = 0.f;

@@ -5,6 +5,35 @@
 // Pairs per lane, and how many lanes have any.
 #define PAIRS ((HALF + 63) / 64)
 
+// A head's numbers, normed and turned, as a lane has them: neighbours i and i + 1 of the first half, then of the second.
+// Says what 1 / rms was.
+__device__ __forceinline__ float turned(const bf16* x, const bf16* g, float epsilon, const float* turn, float to[PAIRS][4]) {
+    int lane = threadIdx.x & 31;
+    float s = 0.f;
+#pragma unroll
+    for (int p = 0; p < PAIRS; p++) {
+        int i = p * 64 + lane * 2;
+        if (i >= HALF) continue;
+        u32 one = *(const u32*)(x + i), two = *(const u32*)(x + HALF + i);
+        to[p][0] = low(one), to[p][1] = high(one), to[p][2] = low(two), to[p][3] = high(two);
+#pragma unroll
+        for (int j = 0; j < 4; j++) s += to[p][j] * to[p][j];
+    }
+    float inv = rsqrtf(warp_sum(s) / HD + epsilon);
+#pragma unroll
+    for (int p = 0; p < PAIRS; p++) {
+        int i = p * 64 + lane * 2;
+        if (i >= HALF) continue;
+        u32 g1 = *(const u32*)(g + i), g2 = *(const u32*)(g + HALF + i);
+        float x0 = to[p][0] * inv * low(g1), x1 = to[p][1] * inv * high(g1);
+        float y0 = to[p][2] * inv * low(g2), y1 = to[p][3] * inv * high(g2);
+        float c0 = turn[i], c1 = turn[i + 1], s0 = turn[HALF + i], s1 = turn[HALF + i + 1];
+        to[p][0] = x0 * c0 - y0 * s0, to[p][1] = x1 * c1 - y1 * s1;
+        to[p][2] = y0 * c0 + x0 * s0, to[p][3] = y1 * c1 + x1 * s1;
+    }
+    return inv;
+}
+
 // Queries and keys from raw ones. With pages, keys and values go to each row's cell there; else keys go beside queries.
 extern "C" __global__ void head_norm_rope(const bf16* qkv, const bf16* w, float epsilon, const float* turns, const u32* positions, int heads, int kv, bf16* qk, float* inverse, const u32* cells, bf16* pages) {
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, row = blockIdx.x;
@@ -23,28 +52,15 @@ extern "C" __global__ void head_norm_rope(const bf16* qkv, const bf16* w, float 
         }
     }
     const bf16* g = head < heads ? w : w + HD;
-    float a[PAIRS][2], b[PAIRS][2], s = 0.f;
-#pragma unroll
-    for (int p = 0; p < PAIRS; p++) {
-        int i = p * 64 + lane * 2;
-        if (i >= HALF) continue;
-        u32 one = *(const u32*)(x + i), two = *(const u32*)(x + HALF + i);
-        a[p][0] = low(one), a[p][1] = high(one), b[p][0] = low(two), b[p][1] = high(two);
-        s += a[p][0] * a[p][0] + a[p][1] * a[p][1] + b[p][0] * b[p][0] + b[p][1] * b[p][1];
-    }
-    float inv = rsqrtf(warp_sum(s) / HD + epsilon);
+    float v[PAIRS][4];
+    float inv = turned(x, g, epsilon, turns + (size_t)positions[row] * HD, v);
     if (lane == 0 && inverse) inverse[(size_t)row * (heads + kv) + head] = inv;
-    const float* turn = turns + (size_t)positions[row] * HD;
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) {
         int i = p * 64 + lane * 2;
         if (i >= HALF) continue;
-        u32 g1 = *(const u32*)(g + i), g2 = *(const u32*)(g + HALF + i);
-        float x0 = a[p][0] * inv * low(g1), x1 = a[p][1] * inv * high(g1);
-        float y0 = b[p][0] * inv * low(g2), y1 = b[p][1] * inv * high(g2);
-        float c0 = turn[i], c1 = turn[i + 1], s0 = turn[HALF + i], s1 = turn[HALF + i + 1];
-        *(u32*)(y + i) = pair(x0 * c0 - y0 * s0, x1 * c1 - y1 * s1);
-        *(u32*)(y + HALF + i) = pair(y0 * c0 + x0 * s0, y1 * c1 + x1 * s1);
+        *(u32*)(y + i) = pair(v[p][0], v[p][1]);
+        *(u32*)(y + HALF + i) = pair(v[p][2], v[p][3]);
     }
 }
 

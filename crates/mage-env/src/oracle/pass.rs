@@ -6,7 +6,7 @@
 //! itself a thing the agent learns.
 
 use super::{
-    grid::{Cell, noise_free},
+    cell::{Cell, noise_free},
     search::{Model, Particle, TooMuch, group_key, normalise},
 };
 use std::collections::HashMap;

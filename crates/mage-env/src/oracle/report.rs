@@ -26,7 +26,7 @@ pub struct OracleReport {
 }
 
 impl OracleReport {
-    /// How far the best learner's curves may be below the optimum, because beliefs were merged: the worse of the last
+    /// How far the best learner's curves may be below the optimum, because not all beliefs were solved: the worse of the last
     /// episode and the mean over episodes.
     pub fn error(&self) -> f64 {
         let worst = |s: &SeatOracle| s.last_error.max(s.sum_error / f64::from(self.episodes.max(1)));

@@ -4,7 +4,7 @@ use super::section::section;
 use mage_core::{MemoryMode, prompt::Size};
 use mage_engine::{KlForm, Thinking};
 use mage_env::Grouping;
-use mage_native::Projection;
+use mage_native::{Device, Projection};
 use serde::{Deserialize, Serialize};
 
 section! {
@@ -220,6 +220,8 @@ section! {
     Engine {
         /// `native`, the embedded engine.
         kind: EngineKind = EngineKind::Native,
+        /// Where it computes: `cpu`, `cuda` or `cuda:N` for a card, `auto` for a card where there is one.
+        device: Device = Device::Auto,
         /// Threads; 0 takes all. Results do not depend on it.
         threads: usize = 0,
         /// Compute layers again in the backward pass instead of remembering them: less memory, a third more work.
@@ -265,7 +267,7 @@ pub enum Average {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EngineKind {
-    /// The embedded engine, on the CPU.
+    /// The embedded engine, on the CPU or a card.
     #[default]
     Native,
 }

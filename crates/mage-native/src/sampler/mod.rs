@@ -92,6 +92,10 @@ impl NativeSampler {
     /// one batch with all others. Where the model's own numbers are being trained, there is nothing that stays below an
     /// adapter, and it is refused.
     pub fn publish(&self, name: &AdapterName, adapter: &NativeAdapter) -> Result<WeightVersion> {
+        if self.shared.card.is_some() {
+            let hint = "merge it into the model first (`mage model merge`), or take --device cpu";
+            return Err(Error::unsupported("put an adapter beside a model on a card", hint));
+        }
         let Some(base) = self.shared.base.get() else {
             let hint = "its own numbers are in training; train an adapter, or open the model a second time";
             return Err(Error::unsupported("put an adapter on this model", hint));

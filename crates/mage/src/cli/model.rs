@@ -160,6 +160,9 @@ pub(crate) struct ModelGenerate {
     /// Threads; 0 takes all
     #[arg(long, default_value_t = 0, value_parser = threads)]
     pub(crate) threads: usize,
+    /// Where it computes: auto (a card where there is one), cpu, cuda or cuda:N
+    #[arg(long, default_value_t)]
+    pub(crate) device: Device,
 }
 
 #[derive(Debug, Args)]

@@ -108,7 +108,7 @@ fn sampler(args: &BenchSampler, out: &Output) -> anyhow::Result<()> {
     }
     let options =
         Options { threads: args.threads, cache_mib: args.cache_mib, no_sharing: args.no_sharing, ..Default::default() };
-    let sampler = model.sampler(options).map_err(|e| match e {
+    let sampler = model.sampler_on(args.device, options).map_err(|e| match e {
         Error::Invalid { place, problem } => usage(format!("--{}: {problem}", place.replace('_', "-"))),
         other => other.into(),
     })?;

@@ -141,7 +141,8 @@ fn dry_run(args: &Train, recipe: &Recipe, setting: &Setting, out: &Output) -> an
     let unknown = || "not tried".to_owned();
     let uncounted = || "unknown without a tokenizer and a list of legal actions".to_owned();
     let about = |tokens: Option<u64>| tokens.map_or_else(uncounted, |n| format!("about {n}"));
-    let mut rows = vec![("parameters", plan.parameters.to_string())];
+    let device = plan.card.clone().unwrap_or_else(|| "cpu".to_owned());
+    let mut rows = vec![("device", device), ("parameters", plan.parameters.to_string())];
     if plan.learning != plan.parameters {
         rows.push(("  of which an adapter's learn", plan.learning.to_string()));
     }
@@ -152,6 +153,12 @@ fn dry_run(args: &Train, recipe: &Recipe, setting: &Setting, out: &Output) -> an
         ("weights in training and sampling, gradients, optimiser", bytes(plan.state_bytes)),
         ("cache per token in flight", bytes(plan.cached_bytes_per_token)),
         ("kept per token in training", bytes(plan.remembered_bytes_per_token)),
+    ]);
+    if let (Some(tokens), Some(cache)) = (plan.pass_tokens, plan.cache_bytes) {
+        rows.push(("tokens per training pass", tokens.to_string()));
+        rows.push(("left for the cache", bytes(cache)));
+    }
+    rows.extend([
         ("memory in use now", plan.resident_bytes.map_or_else(unknown, bytes)),
         ("memory free", plan.free_bytes.map_or_else(unknown, bytes)),
         ("time per update", plan.seconds_per_update.map_or_else(unknown, |s| format!("about {s:.2} s"))),
@@ -159,9 +166,7 @@ fn dry_run(args: &Train, recipe: &Recipe, setting: &Setting, out: &Output) -> an
     ]);
     out.line(table(&["", ""], rows.into_iter().map(|(k, v)| vec![k.to_owned(), v])))?;
     if plan.too_large() {
-        out.warn(
-            "this machine has not the memory for it; engine.lora_rank trains an adapter in place of the whole model",
-        );
+        out.warn("there is not the memory for it; engine.lora_rank trains an adapter in place of the whole model");
     }
     if !plan.whole {
         out.warn("the model's numbers are not there yet: this is from its shape alone");

@@ -58,6 +58,9 @@ pub(crate) fn run_until(app: &App, args: &Eval, out: &Output, stop: &Arc<AtomicU
         return out.line(preset::list());
     }
     let mut args = args.clone();
+    if let Some(name) = args.named.take() {
+        args.env = name;
+    }
     preset::apply(&mut args)?;
     let args = &args;
     let (factory, population) = pick(app, &args.env, &args.whom)?;

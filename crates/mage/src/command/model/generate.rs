@@ -12,7 +12,7 @@ use mage_engine::{
     AdapterName, Error, FinishReason, Message, Renderer, Sample, SampleRequest, SamplingParams, Thinking,
     WeightVersion, block_on,
 };
-use mage_native::{NativeModel, NativeSampler, Options, TokenStream};
+use mage_native::{Device, NativeModel, NativeSampler, Options, TokenStream};
 use serde::Serialize;
 use std::path::Path;
 
@@ -143,7 +143,9 @@ fn speakers(
         let adapter = if place.is_empty() { None } else { Some(open_adapter(place, &model, out)?) };
         adapters.push((name.to_owned(), adapter));
     }
-    let sampler = model.sampler(Options { threads: args.threads, ..Default::default() })?;
+    // Adapters are put beside models on the CPU alone.
+    let device = if adapters.is_empty() || args.device != Device::Auto { args.device } else { Device::Cpu };
+    let sampler = model.sampler_on(device, Options { threads: args.threads, ..Default::default() })?;
     let mut names = Vec::new();
     for (name, adapter) in adapters {
         let name = AdapterName::new(&name);

@@ -1,6 +1,9 @@
 //! `mage doctor`: what can this machine do?
 
+mod card;
+
 use crate::output::{BOLD, Output, styled};
+use card::Cards;
 use mage_native::Machine;
 use serde::Serialize;
 
@@ -13,11 +16,14 @@ struct Found {
     product_gflops: f64,
     copy_gbytes_per_second: f64,
     memory_gib: Option<f64>,
+    /// What `--device auto` takes.
     device: &'static str,
+    cuda: Cards,
 }
 
 pub(crate) fn run(out: &Output) -> anyhow::Result<()> {
     let machine = Machine::measure();
+    let cuda = Cards::look();
     let found = Found {
         version: env!("CARGO_PKG_VERSION"),
         threads: machine.threads,
@@ -25,7 +31,8 @@ pub(crate) fn run(out: &Output) -> anyhow::Result<()> {
         product_gflops: machine.product_gflops,
         copy_gbytes_per_second: machine.copy_gbytes,
         memory_gib: Machine::free_memory().map(|bytes| bytes as f64 / f64::from(1 << 30)),
-        device: "cpu",
+        device: cuda.device(),
+        cuda,
     };
     if out.json {
         return out.object(&found);
@@ -39,7 +46,9 @@ pub(crate) fn run(out: &Output) -> anyhow::Result<()> {
         Some(gib) => out.line(format!("memory free   {gib:.1} GiB"))?,
         None => out.line("memory free   unknown on this system")?,
     }
-    out.line("device        cpu: models are trained and sampled on the processor")?;
+    found.cuda.show(out)?;
+    let words = if found.device == "cpu" { "the processor" } else { "the card" };
+    out.line(format!("device        {}: models are trained and sampled on {words}", found.device))?;
     out.hint("\nRates were measured just now: other work on the machine lowers them.");
     Ok(())
 }

@@ -1,0 +1,207 @@
+//! How fast are passes and steps on this card?
+//!
+//! ```text
+//! cargo run --release -p mage-cuda --example speed -- t,0.6B,8,1024 d,0.6B,64,128,128 a,4B,8192
+//! ```
+//! `t,SHAPE,SEQUENCES,LENGTH[,recompute]` times forward and backward; `d,SHAPE,SEQUENCES,PROMPT,NEW` decoding; `a,SHAPE,TOKENS`
+//! a pass with recomputation and a step of AdamW. Weights and tokens are random; every row is predicted.
+
+use mage_cuda::{
+    AdamW, Answer, Ask, Card, LayerPlaces, Model, PAGE, Part, Places, Prediction, Sequences, Shape, Step, Stepper,
+    Trainer,
+};
+use std::ops::Range;
+use std::time::Instant;
+
+type Any = Box<dyn std::error::Error>;
+
+fn shape(name: &str) -> Result<Shape, Any> {
+    let (hidden, layers, heads, inner) = match name {
+        "0.6B" => (1024, 28, 16, 3072),
+        "1.7B" => (2048, 28, 16, 6144),
+        "4B" => (2560, 36, 32, 9728),
+        "4B6" => (2560, 6, 32, 9728),
+        _ => return Err(format!("{name}: 0.6B, 1.7B, 4B or 4B6 (six layers of it)").into()),
+    };
+    Ok(Shape { vocabulary: 151_936, hidden, inner, layers, heads, kv: 8, head_dim: 128, epsilon: 1e-6 })
+}
+
+fn places(c: &Shape) -> Places {
+    let mut len = 0;
+    let mut put = |n: usize| -> Range<usize> {
+        len += n;
+        len - n..len
+    };
+    let (d, q, kv) = (c.hidden, c.heads * c.head_dim, c.kv * c.head_dim);
+    let embedding = put(c.vocabulary * d);
+    let layers = (0..c.layers).map(|_| LayerPlaces {
+        norm1: put(d),
+        qkv: put((q + 2 * kv) * d),
+        head_norms: put(2 * c.head_dim),
+        out: put(d * q),
+        norm2: put(d),
+        gate_up: put(2 * c.inner * d),
+        down: put(d * c.inner),
+    });
+    let layers = layers.collect();
+    let norm = put(d);
+    Places { head: embedding.clone(), embedding, layers, norm, len }
+}
+
+/// Numbers with a spread of 0.02, and 1 where a norm's weights are.
+fn numbers(p: &Places) -> Vec<f32> {
+    let mut all = vec![0.0_f32; p.len];
+    let piece = p.len.div_ceil(std::thread::available_parallelism().map_or(1, Into::into));
+    std::thread::scope(|s| {
+        for (i, part) in all.chunks_mut(piece).enumerate() {
+            s.spawn(move || {
+                let mut state = i as u64 * 0x9e37_79b9_7f4a_7c15 + 1;
+                for x in part {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    *x = ((state >> 40) as f32 / (1 << 24) as f32 - 0.5) * 0.0693;
+                }
+            });
+        }
+    });
+    for l in &p.layers {
+        for norm in [&l.norm1, &l.norm2, &l.head_norms] {
+            all[norm.clone()].fill(1.0);
+        }
+    }
+    all[p.norm.clone()].fill(1.0);
+    all
+}
+
+fn middle(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+fn tokens(n: usize) -> Vec<u32> {
+    (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % 151_936).collect()
+}
+
+fn main() -> Result<(), Any> {
+    let card = Card::open(0)?;
+    let used = |card: &Card| -> Result<f64, Any> {
+        Ok((card.info().memory - card.free_memory()?) as f64 / f64::from(1 << 30))
+    };
+    println!("{} of generation {:?}, {} processors", card.info().name, card.info().capability, card.info().processors);
+    println!("{:?}", mage_cuda::measure(&card)?);
+    for job in std::env::args().skip(1) {
+        let parts: Vec<&str> = job.split(',').collect();
+        let number = |i: usize| -> Result<usize, Any> { Ok(parts.get(i).ok_or(format!("{job}: too short"))?.parse()?) };
+        let shape = shape(parts.get(1).copied().unwrap_or_default())?;
+        let places = places(&shape);
+        let flat = numbers(&places);
+        let start = Instant::now();
+        let turns: Vec<f32> = (0..8192 * shape.head_dim).map(|i| ((i * 37 % 101) as f32 / 101.0).cos()).collect();
+        let model = Model::new(&card, shape, places, &turns)?;
+        println!("{job}: kernels {:.2} s", start.elapsed().as_secs_f64());
+        match parts[0] {
+            "t" | "a" => {
+                let (sequences, length) =
+                    if parts[0] == "t" { (number(2)?, number(3)?) } else { (number(2)?.div_ceil(1024), 1024) };
+                let recompute = parts[0] == "a" || parts.len() > 4;
+                let mut trainer = Trainer::new(&model, &flat)?;
+                drop(flat);
+                let n = sequences * length;
+                let tokens = tokens(n);
+                let predictions =
+                    (0..n as u32).map(|row| Prediction { row, token: tokens[(row as usize + 1) % n], allowed: None });
+                let batch = Sequences {
+                    tokens: &tokens,
+                    spans: (0..sequences).map(|i| (i * length, length)).collect(),
+                    predictions: predictions.collect(),
+                };
+                let mut times = Vec::new();
+                let mut loss = 0.0;
+                for i in 0..9 {
+                    let start = Instant::now();
+                    let mut sum = 0.0;
+                    trainer.forward_backward(&batch, recompute, |_, c| {
+                        sum -= f64::from(c.logprob);
+                        (-1.0 / n as f32, 0.0)
+                    })?;
+                    if parts[0] == "a" {
+                        let norm = trainer.squares(0..trainer.grads().len())?.sqrt();
+                        let set = AdamW {
+                            learning_rate: 1e-6,
+                            beta1: 0.9,
+                            beta2: 0.95,
+                            epsilon: 1e-8,
+                            weight_decay: 0.01,
+                            grad_scale: (1.0 / norm).min(1.0) as f32,
+                            correction1: 1.0 - 0.9_f32.powi(i + 1),
+                            correction2: 1.0 - 0.95_f32.powi(i + 1),
+                        };
+                        trainer.adamw(0..trainer.grads().len(), &set)?;
+                        trainer.snapshot().map(drop)?;
+                    }
+                    times.push(start.elapsed().as_secs_f64());
+                    loss = sum / n as f64;
+                }
+                let seconds = middle(times.split_off(3));
+                println!(
+                    "{job}: {:.1} ms, {:.0} tokens/s, loss {loss:.4}, {:.1} GiB on the card",
+                    seconds * 1e3,
+                    n as f64 / seconds,
+                    used(&card)?
+                );
+            }
+            "d" => {
+                let (batch, prompt, new) = (number(2)?, number(3)?, number(4)?);
+                let weights = model.weights(&flat)?;
+                drop(flat);
+                let per = (prompt + new).div_ceil(PAGE);
+                let mut stepper = Stepper::new(&model, batch * per)?;
+                let tables: Vec<u32> = (0..(batch * per) as u32).collect();
+                let mut answers = vec![Answer::default(); batch];
+                let ask = Ask { token: None, point: 0.5, ..Ask::score(0, None) };
+                let asks = vec![ask; batch];
+                // Prompts, a few at a time.
+                let start = Instant::now();
+                let all = tokens(batch * prompt);
+                let at_once = (8192 / prompt).max(1);
+                for first in (0..batch).step_by(at_once) {
+                    let count = at_once.min(batch - first);
+                    let parts: Vec<Part> = (0..count)
+                        .map(|i| Part {
+                            first: i * prompt,
+                            count: prompt,
+                            position: 0,
+                            table: (first + i) * per,
+                            asked: 1,
+                        })
+                        .collect();
+                    let tokens = &all[first * prompt..(first + count) * prompt];
+                    let step = Step { tokens, tables: &tables, parts: &parts, asks: &asks[..count] };
+                    stepper.step(&weights, &step, &mut answers[first..first + count])?;
+                }
+                println!("{job}: prompts {:.1} ms", start.elapsed().as_secs_f64() * 1e3);
+                let mut next: Vec<u32> = answers.iter().map(|a| a.token).collect();
+                let mut times = Vec::new();
+                for i in 0..new {
+                    let parts: Vec<Part> = (0..batch)
+                        .map(|b| Part { first: b, count: 1, position: prompt + i, table: b * per, asked: 1 })
+                        .collect();
+                    let start = Instant::now();
+                    let step = Step { tokens: &next, tables: &tables, parts: &parts, asks: &asks };
+                    stepper.step(&weights, &step, &mut answers)?;
+                    times.push(start.elapsed().as_secs_f64());
+                    next.iter_mut().zip(&answers).for_each(|(n, a)| *n = a.token);
+                }
+                let mean = times[2..].iter().sum::<f64>() / (times.len() - 2) as f64;
+                println!(
+                    "{job}: {:.3} ms a step, {:.0} tokens/s, first {:.1} ms, {:.1} GiB on the card",
+                    mean * 1e3,
+                    batch as f64 / mean,
+                    times[0] * 1e3,
+                    used(&card)?
+                );
+            }
+            other => return Err(format!("{other}: t, d or a").into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! Which cards are there, and if none is used, why not?
+
+use crate::output::Output;
+use mage_native::CardReport;
+use serde::Serialize;
+
+/// What was found, for programs.
+#[derive(Serialize)]
+pub(super) struct Cards {
+    /// Each library that is needed, and under what it was found.
+    libraries: Vec<(&'static str, Option<String>)>,
+    /// Folders searched besides the loader's own.
+    searched: Vec<String>,
+    cards: Vec<One>,
+}
+
+/// One card: what it is, or why it cannot be used.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum One {
+    Usable {
+        name: String,
+        generation: String,
+        driver_cuda: String,
+        memory_gib: f64,
+        free_gib: f64,
+        product_gflops: f64,
+        copy_gbytes_per_second: f64,
+    },
+    Refused {
+        reason: String,
+    },
+}
+
+impl Cards {
+    pub(super) fn look() -> Self {
+        let report = CardReport::measure();
+        let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
+        let one = |card: Result<_, String>| match card {
+            Err(reason) => One::Refused { reason },
+            Ok((info, free, rates)) => {
+                let info: mage_native::CardInfo = info;
+                let rates: mage_native::Rates = rates;
+                One::Usable {
+                    generation: format!("{}.{}", info.capability.0, info.capability.1),
+                    driver_cuda: format!("{}.{}", info.driver / 1000, info.driver % 1000 / 10),
+                    name: info.name,
+                    memory_gib: gib(info.memory),
+                    free_gib: gib(free),
+                    product_gflops: rates.product_gflops,
+                    copy_gbytes_per_second: rates.copy_gbytes,
+                }
+            }
+        };
+        Cards {
+            libraries: report.search.libraries.iter().map(|l| (l.name, l.at.clone())).collect(),
+            searched: report.search.folders.iter().map(|f| f.display().to_string()).collect(),
+            cards: report.cards.into_iter().map(one).collect(),
+        }
+    }
+
+    /// What `--device auto` takes.
+    pub(super) fn device(&self) -> &'static str {
+        if matches!(self.cards.first(), Some(One::Usable { .. })) { "cuda:0" } else { "cpu" }
+    }
+
+    pub(super) fn show(&self, out: &Output) -> anyhow::Result<()> {
+        for (i, card) in self.cards.iter().enumerate() {
+            match card {
+                One::Refused { reason } => out.line(format!("cuda:{i}        not used: {reason}"))?,
+                One::Usable {
+                    name,
+                    generation,
+                    driver_cuda,
+                    memory_gib,
+                    free_gib,
+                    product_gflops,
+                    copy_gbytes_per_second,
+                } => {
+                    out.line(format!(
+                        "cuda:{i}        {name}, generation {generation}, driver for CUDA {driver_cuda}"
+                    ))?;
+                    out.line(format!("  memory      {free_gib:.1} of {memory_gib:.1} GiB free"))?;
+                    out.line(format!("  products    {:.0} TFLOP/s, bf16", product_gflops / 1e3))?;
+                    out.line(format!("  copying     {copy_gbytes_per_second:.0} GB/s, read and written"))?;
+                }
+            }
+        }
+        for (name, at) in &self.libraries {
+            match at {
+                Some(at) => out.line(format!("{:<13} {at}", format!("lib{name}")))?,
+                None => out.line(format!("{:<13} not found", format!("lib{name}")))?,
+            }
+        }
+        let Some((missing, _)) = self.libraries.iter().find(|(_, at)| at.is_none()) else {
+            if self.cards.is_empty() {
+                out.hint("No CUDA device: the driver is there, but knows of no card.");
+            }
+            return Ok(());
+        };
+        let folders = if self.searched.is_empty() { "no other folder".to_owned() } else { self.searched.join(", ") };
+        let what = match *missing {
+            "cuda" => "the NVIDIA driver",
+            "nvrtc" => "the CUDA run-time compiler (NVRTC)",
+            _ => "the CUDA matrix products (cuBLASLt)",
+        };
+        out.hint(format!(
+            "No card is used: {what} was not found by the loader (LD_LIBRARY_PATH) nor in {folders}.\nFor a card, install \
+             it, or set CUDA_HOME to where it is."
+        ));
+        Ok(())
+    }
+}
