@@ -158,11 +158,28 @@ fn evaluation_goes_on_from_its_records() {
 }
 
 #[test]
-fn with_early_stop_there_are_no_ceilings_to_compare_with() {
-    let args = ["eval", "--policy", "bayes", "--tasks", "100", "--early-stop", "--json"];
-    let report = json(&mage(&args));
-    assert!(report["ceilings"].is_null() && report["against"].is_null());
+fn with_early_stop_there_is_the_ceiling_of_winning_once() {
+    let args = ["eval", "--policy", "bayes", "--tasks", "100", "--early-stop"];
+    let report = json(&mage(&[&args[..], &["--json"]].concat()));
+    assert!(report["against"].is_null(), "later scores are of those who have not won");
     assert!(report["summary"]["overall"]["by_episode"][2]["score"]["count"].as_u64().unwrap() < 100);
+    let best: Vec<f64> = serde_json::from_value(report["ceilings"]["mean"]["pass_at"].clone()).unwrap();
+    assert!(best.len() == 3 && best[0] < best[1] && best[1] < best[2], "{best:?}");
+    let shown = stdout(&mage(&args));
+    assert!(shown.contains("at best") && !shown.contains("without memory"), "{shown}");
+    assert!(shown.contains(&format!("{:.1} %", 100.0 * best[2])), "{shown}");
+}
+
+#[test]
+fn draws_are_counted_where_there_are_any() {
+    let args = ["eval", "--env", "tictactoe", "--policy", "perfect", "--tasks", "24", "--episodes", "2"];
+    let drawn = |more: &[&str]| stdout(&mage(&[&args[..], more].concat()));
+    for shown in [drawn(&[]), drawn(&["--seeds", "2"])] {
+        assert!(shown.contains("drew") && shown.contains("won or drew by then"), "{shown}");
+        assert!(shown.contains("100.0 %"), "a perfect player never loses:\n{shown}");
+    }
+    let kuhn = stdout(&mage(&["eval", "--policy", "nash", "--tasks", "24"]));
+    assert!(!kuhn.contains("drew"), "nobody draws at poker:\n{kuhn}");
 }
 
 #[test]

@@ -28,6 +28,7 @@ use super::{
     Curve,
     cell::Cell,
     hidden::{Candidate, Hidden, HiddenType},
+    pass::pass_at,
     search::{Memo, Model, Objective, Particle, Search, Way, group_key, normalise},
     solve::{Limits, Solution, solve},
     view::SeatView,
@@ -151,6 +152,12 @@ impl Bayes {
     /// of a policy one could follow.
     pub fn error_bound(&self, objective: Objective) -> f64 {
         self.errors[objective as usize]
+    }
+
+    /// The best chance of having won at least once (a score above 0) within 1, 2, … episodes, each the optimum of its own;
+    /// `None` where there are too many beliefs, or more than 100 episodes.
+    pub fn pass_at(&self) -> Option<Vec<f64>> {
+        pass_at(&self.model, self.episodes, Limits::default().exact)
     }
 
     /// How many (belief, episodes left) pairs have been valued so far, for both objectives together.

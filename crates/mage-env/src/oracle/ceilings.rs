@@ -58,6 +58,7 @@ fn of_seat(bayes: &Bayes, share: f64) -> SeatOracle {
         last: curve(bayes.curve(Objective::Last)),
         sum: curve(bayes.curve(Objective::Sum)),
         informed,
+        pass_at: bayes.pass_at().unwrap_or_default(),
         last_error: bayes.error_bound(Objective::Last),
         sum_error: bayes.error_bound(Objective::Sum),
     }
@@ -88,8 +89,9 @@ fn best_responses(bayes: &Bayes) -> Vec<NamedValue> {
 fn mean(seats: &[SeatOracle]) -> SeatOracle {
     let number = |of: fn(&SeatOracle) -> f64| seats.iter().map(|s| s.share * of(s)).sum::<f64>();
     let row = |of: fn(&SeatOracle) -> &[f64]| {
-        let n = seats.first().map_or(0, |s| of(s).len());
-        (0..n).map(|i| seats.iter().map(|s| s.share * of(s)[i]).sum()).collect::<Vec<f64>>()
+        let n = seats.iter().filter(|s| s.share > 0.0).map(|s| of(s).len()).min().unwrap_or(0);
+        let taken = || seats.iter().filter(|s| s.share > 0.0);
+        (0..n).map(|i| taken().map(|s| s.share * of(s)[i]).sum()).collect::<Vec<f64>>()
     };
     let names = seats.first().map_or(&[][..], |s| &s.best_response);
     let best_response = names.iter().enumerate().map(|(i, n)| NamedValue {
@@ -104,6 +106,7 @@ fn mean(seats: &[SeatOracle]) -> SeatOracle {
         informed: row(|s| &s.informed),
         last: Curve { by_episode: row(|s| &s.last.by_episode) },
         sum: Curve { by_episode: row(|s| &s.sum.by_episode) },
+        pass_at: row(|s| &s.pass_at),
         last_error: number(|s| s.last_error),
         sum_error: number(|s| s.sum_error),
     }

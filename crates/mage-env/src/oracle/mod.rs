@@ -15,6 +15,7 @@ mod cell;
 mod cfr;
 mod fences;
 mod hidden;
+mod pass;
 mod report;
 mod search;
 mod solve;

@@ -208,6 +208,7 @@ mod tests {
         assert!(close(&first.sum.by_episode, &[4.0 / 6.0, 1.0, 1.0]), "{:?}", first.sum);
         assert!(close(&first.last.by_episode, &[4.0 / 6.0, 1.0, 1.0]), "{:?}", first.last);
         assert!(close(&first.informed, &[1.0; 3]));
+        assert!(close(&r.mean.pass_at, &[4.0 / 6.0, 1.0, 1.0]), "{:?}", r.mean.pass_at);
         assert!(close(&r.mean.memoryless, &first.memoryless), "the agent always moves first");
         assert!(r.sampled.is_empty() && r.notes.is_empty());
     }
@@ -296,6 +297,16 @@ mod tests {
         }
         assert!(r.notes[0].contains("estimated") && r.notes[0].contains("at least 300 moves"));
         assert_eq!(r.notes.len(), 1);
+    }
+
+    /// Somebody known has nothing to teach: episodes are tries of one kind.
+    #[test]
+    fn winning_once_against_one_known_opponent_is_a_matter_of_tries() {
+        let mut quick = Member::seen("mcts", 1.0);
+        quick.spec.params = quick.spec.params.with("simulations", 4);
+        let seat = &report(&pool(vec![quick], [1.0, 0.0]), 4).seats[0];
+        let tries: Vec<f64> = (1..=4).map(|k| 1.0 - (1.0 - seat.memoryless[0]).powi(k)).collect();
+        assert!(close(&seat.pass_at, &tries), "{:?} {tries:?}", seat.pass_at);
     }
 
     /// Beside one who searches, blind lines are still found out and used.
