@@ -144,7 +144,7 @@ fn numbers_are_those_worked_out_by_hand() {
     assert_eq!(react[1..4], ["runs/x", "50.0 [15.0, 85.0] n 4 @2", "64.8"]);
     let memento = one.rows.iter().find(|r| r[0] == "Memento").unwrap();
     assert_eq!(memento[1..4], ["—", "—", "64.1"], "nobody played it");
-    assert_eq!(one.rows.last().unwrap()[..3], ["the most that is possible", "exact", "84.0"]);
+    assert_eq!(one.rows.last().unwrap()[..3], ["the most that is possible", "oracle", "84.0"]);
     let text = markdown(&report, &all, &drawings(&report));
     assert!(text.contains("50.0 \\[15.0, 85.0\\] n 4 @2"), "{text}");
     assert!(page(&report).contains("50.0 <small>[15.0, 85.0] n 4 @2</small>"));
