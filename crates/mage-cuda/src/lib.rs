@@ -21,6 +21,7 @@ mod find;
 mod measure;
 mod model;
 mod packet;
+mod pinned;
 mod product;
 mod shape;
 mod step;

@@ -11,6 +11,7 @@ use crate::card::{Stream, args};
 use crate::error::Result;
 use crate::model::{Model, Weights};
 use crate::packet::{ASK, Answer, Ask, Packet};
+use crate::pinned::Pinned;
 use crate::product::{Kind, Matrix, Products};
 use crate::{PAGE, Plain};
 use graph::Graphs;
@@ -57,6 +58,9 @@ pub struct Stepper {
     space: Space,
     packet: Packet,
     words: Buffer<u32>,
+    /// What a recorded step sends and brings back.
+    sent: Pinned<u32>,
+    brought: Pinned<Answer>,
     graphs: Graphs,
 }
 
@@ -79,6 +83,8 @@ struct Space {
 
 /// Words that a packet may have.
 const WORDS: usize = 8 << 20;
+/// Words that are sent without being staged.
+const SENT: usize = 1 << 20;
 /// Logits that exist at a time, in numbers.
 const LOGITS: usize = 1 << 27;
 /// The most rows that are recorded.
@@ -132,6 +138,8 @@ impl Stepper {
             space,
             packet: Packet::default(),
             words: Buffer::new(card, WORDS)?,
+            sent: Pinned::new(card, SENT)?,
+            brought: Pinned::new(card, MOST_ROWS)?,
             graphs: Graphs::default(),
             model: Arc::clone(model),
             stream,

@@ -55,6 +55,9 @@ pub enum Error {
     /// Training that had to stop.
     #[error("{0}")]
     Stopped(String),
+    /// Somebody asked to stop; what was finished is kept.
+    #[error("stopped as asked")]
+    Interrupted,
     /// From an engine.
     #[error(transparent)]
     Engine(#[from] mage_engine::Error),

@@ -27,6 +27,7 @@ fn results(policy: &str, memory: MemoryMode, population: &Population, episodes: 
         panel: Panel::new(population, "train", 2, tasks, Seed::new(1)).unwrap(),
         agent: Agent::find(&**factory, policy, population, "train", episodes).unwrap(),
         seed: Seed::new(2),
+        stop: Arc::default(),
     });
     let mut results = Vec::new();
     evaluation.run(|record| results.extend(record.result())).unwrap();

@@ -81,7 +81,7 @@ fn summary(records: &[EpisodeRecord], policy: &str, approach: Option<&str>, mode
     json!({
         "format": 1, "env": "kuhn", "preset": "kuhn", "split": "in-domain", "unit": "chips per hand", "episodes": episodes,
         "early_stop": false, "tasks": results.len(), "seed": 0, "seeds": 1, "panel": panel(), "population": panel(),
-        "ceilings": { "mean": { "memoryless": [0.125, 0.125], "sum": { "by_episode": [0.125, 0.5] } } },
+        "ceilings": { "mean": { "memoryless": [0.125, 0.125], "sum": { "by_episode": [0.125, 0.5] }, "pass_at": [0.6, 0.84] } },
         "entrants": [{
             "name": policy, "policy": policy, "approach": approach, "method": Hash::of("method"), "weights": "weights",
             "drawn": model.then(|| json!({})), "errors": 0,
@@ -144,6 +144,7 @@ fn numbers_are_those_worked_out_by_hand() {
     assert_eq!(react[1..4], ["runs/x", "50.0 [15.0, 85.0] n 4 @2", "64.8"]);
     let memento = one.rows.iter().find(|r| r[0] == "Memento").unwrap();
     assert_eq!(memento[1..4], ["—", "—", "64.1"], "nobody played it");
+    assert_eq!(one.rows.last().unwrap()[..3], ["the most that is possible", "oracle", "84.0"]);
     let text = markdown(&report, &all, &drawings(&report));
     assert!(text.contains("50.0 \\[15.0, 85.0\\] n 4 @2"), "{text}");
     assert!(page(&report).contains("50.0 <small>[15.0, 85.0] n 4 @2</small>"));
@@ -151,7 +152,8 @@ fn numbers_are_those_worked_out_by_hand() {
     let ids: Vec<&str> = drawn.iter().map(|d| d.id.split('-').next().unwrap()).collect();
     assert_eq!(ids, ["pass", "score", "opponents"]);
     assert!(drawn[0].svg.contains("ReAct, episodes k 2: 50.0 % [15.0 %, 85.0 %]"), "{}", drawn[0].svg);
-    assert!(drawn[1].svg.contains("best learner (exact)"));
+    assert!(drawn[..2].iter().all(|d| d.svg.contains("best learner (exact)")));
+    assert!(line("kuhn,kuhn,ReAct,,runs/x,,2,best_pass_at_k,").contains("best_pass_at_k,0.84,"));
     let page = page(&report);
     let mut names: Vec<&str> = page.split(" id=\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
     let all = names.len();
@@ -159,6 +161,29 @@ fn numbers_are_those_worked_out_by_hand() {
     names.dedup();
     assert_eq!(names.len(), all, "every element has a name of its own");
     assert!(drawn.iter().all(|d| d.svg.starts_with("<svg") && d.svg.ends_with("</svg>\n") && !d.svg.contains("NaN")));
+}
+
+/// Where play stops at a win, later scores are of those who have not won; winning within k is still everybody's.
+#[test]
+fn with_an_early_stop_only_pass_at_k_has_a_ceiling() {
+    let records = four();
+    let mut of = summary(&records, "runs/x", Some("react"), true);
+    of["early_stop"] = true.into();
+    let drawn = drawings(&report_of(&records, Some(of)));
+    let exact: Vec<bool> = drawn[..2].iter().map(|d| d.svg.contains("(exact)")).collect();
+    assert_eq!(exact, [true, false]);
+}
+
+/// Table 1 is of the paper's panels: what was played on another does not stand beside its numbers.
+#[test]
+fn a_panel_of_ones_own_is_not_in_table_1() {
+    let records = four();
+    let mut of = summary(&records, "runs/x", Some("react"), true);
+    of["preset"] = serde_json::Value::Null;
+    let report = report_of(&records, Some(of));
+    assert_eq!(report.entries[0].panel, "kuhn in-domain");
+    let react = tables(&report)[0].rows.iter().find(|r| r[0] == "ReAct").unwrap().clone();
+    assert_eq!(react[1..4], ["—", "—", "64.8"]);
 }
 
 #[test]
@@ -190,7 +215,8 @@ fn an_agent_that_plays_by_rule_stands_in_for_no_method() {
     assert_eq!((report.entries[0].method.as_str(), report.entries[0].player.as_str()), ("bayes", "rule"));
     let one = &tables(&report)[0];
     assert_eq!(one.rows.iter().find(|r| r[0] == "Reflexion").unwrap()[2], "—");
-    assert_eq!(one.rows.last().unwrap()[..2], ["bayes", "rule"]);
+    let rule = one.rows.iter().find(|r| r[0] == "bayes").unwrap();
+    assert_eq!(rule[1], "rule");
 }
 
 #[test]

@@ -71,6 +71,7 @@ fn evaluation(approach: Approach, scope: MemoryScope, answers: usize, runtime: &
         panel: Panel::new(&factory.default_population(), "train", 2, 12, Seed::new(3)).unwrap(),
         agent: Agent::Model(ModelAgent::chat("fickle", "fickle", policy, drawn, runtime.clone(), 4)),
         seed: Seed::new(4),
+        stop: Arc::default(),
     })
 }
 

@@ -21,6 +21,7 @@ fn evaluation(count: usize) -> Arc<Evaluation> {
         panel,
         agent: Agent::Random,
         seed: Seed::new(4),
+        stop: Arc::default(),
     })
 }
 

@@ -50,6 +50,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         panel: Panel::new(&factory.default_population(), "in-domain", 2, TASKS, Seed::new(1))?,
         agent: Agent::Model(ModelAgent::chat("tiny", "tiny", policy, drawn, runtime.handle().clone(), IN_FLIGHT)),
         seed: Seed::new(1),
+        stop: Arc::default(),
     });
     let dir = std::env::temp_dir().join(format!("mage-endpoint-throughput-{}", std::process::id()));
     let mut calls = 0;

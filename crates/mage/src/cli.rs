@@ -313,6 +313,9 @@ An endpoint's key is read from an environment variable (--key-env) and written n
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EVAL_HELP)]
 pub(crate) struct Eval {
+    /// The environment; --env NAME says the same
+    #[arg(value_name = "NAME", conflicts_with_all = ["env", "preset"])]
+    pub(crate) named: Option<String>,
     /// The environment
     #[arg(long, default_value = "kuhn")]
     pub(crate) env: String,
@@ -365,8 +368,8 @@ pub(crate) struct Eval {
     /// Write everything measured into this file, with the hashes of panel, method and weights
     #[arg(long, value_name = "FILE.json")]
     pub(crate) summary: Option<PathBuf>,
-    /// Draw scores by episode next to the ceilings into this file
-    #[arg(long, value_name = "FILE.svg")]
+    /// Draw scores by episode next to the ceilings into this file, .svg or .png
+    #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
     /// Threads of a model on this machine; 0 takes all
     #[arg(long, default_value_t = 0)]
@@ -542,31 +545,24 @@ pub(crate) struct Sweep {
     /// List the cells and estimate the time; writes nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Ask prompting methods of the model behind this endpoint
-    #[arg(long, value_name = "URL", requires = "model")]
-    pub(crate) endpoint: Option<String>,
-    /// The name the endpoint knows the model by
-    #[arg(long, value_name = "NAME", requires = "endpoint")]
-    pub(crate) model: Option<String>,
-    /// The environment variable that holds the endpoint's key, where one is needed
-    #[arg(long, value_name = "VARIABLE", default_value = "MAGE_API_KEY")]
-    pub(crate) key_env: String,
     /// Threads, 0 for all. Results do not depend on it
     #[arg(long, default_value_t = 0)]
     pub(crate) threads: usize,
+    #[command(flatten)]
+    pub(crate) remote: Remote,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  mage report runs                      everything under a folder\
+#[command(after_help = "Examples:\n  mage report                           everything under runs and sweeps\
     \n  mage report runs/kuhn-1 eval.jsonl eval.json --out kuhn-report\
     \n  mage sweep table1 && mage report sweeps/table1\n\n\
     Paths are training runs, files of records (mage eval --records), summaries beside them (--summary), and folders of these. \
     Numbers are worked out from the records. report.html needs no network; what did not fit into it is said there.")]
 pub(crate) struct Report {
-    /// Runs, records, summaries, or folders of them
-    #[arg(required = true, value_name = "PATH")]
+    /// Runs, records, summaries, or folders of them; the folders runs and sweeps when left out
+    #[arg(value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
-    /// The folder that report.html, report.md, report.csv and figures/ are written to
+    /// The folder that report.html, report.md, report.csv and figures/ (.svg and .png) are written to
     #[arg(long, value_name = "DIR", default_value = "report")]
     pub(crate) out: PathBuf,
     /// How many transcripts of each method on each panel are on the page

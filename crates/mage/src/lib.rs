@@ -16,7 +16,6 @@ mod interrupt;
 mod keys;
 mod output;
 mod pick;
-mod plot;
 mod screen;
 mod table;
 

@@ -54,12 +54,6 @@ where
     layout(header, rows, CellAlignment::Left)
 }
 
-/// A number without trailing zeros, for axes.
-pub(crate) fn trimmed(x: f64) -> String {
-    let text = score(x);
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
 /// A stretch of time for people.
 pub(crate) fn span(seconds: f64) -> String {
     match seconds {

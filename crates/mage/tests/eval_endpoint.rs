@@ -27,9 +27,14 @@ struct Machine {
 
 impl Machine {
     fn start(address: Option<SocketAddr>) -> Self {
+        Self::slow(address, Duration::from_millis(5))
+    }
+
+    /// One that takes this long for every answer.
+    fn slow(address: Option<SocketAddr>, latency: Duration) -> Self {
         let runtime = mage_lab::evaluate::runtime(2).unwrap();
         let address = address.unwrap_or_else(|| "127.0.0.1:0".parse().unwrap());
-        let server = runtime.block_on(Server::start_at(address, Duration::from_millis(5), model));
+        let server = runtime.block_on(Server::start_at(address, latency, model));
         Machine { server, runtime }
     }
 
@@ -113,6 +118,157 @@ fn a_server_that_dies_costs_no_finished_task_and_repeats_none() {
     let third = run(address, &args);
     assert_eq!(third.stdout, second.stdout);
     assert_eq!(machine.server.seen.requests(), asked);
+}
+
+/// Starts a command, presses Ctrl-C once the server has seen so many requests, and waits.
+#[cfg(unix)]
+fn interrupted(mut command: Command, machine: &Machine, requests: usize) -> Output {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while machine.server.seen.requests() < requests {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill runs").success());
+    child.wait_with_output().unwrap()
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_is_heard_at_once_and_what_is_finished_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("records.jsonl");
+    let args = ["--tasks", "60", "--episodes", "2", "--in-flight", "4", "--records", file.to_str().unwrap()];
+    let machine = Machine::start(None);
+    let first = interrupted(eval(machine.server.address, &args), &machine, 60);
+    assert_eq!(first.status.code(), Some(130), "{}", text(&first));
+    let finished: HashSet<_> = records(&file).into_iter().map(|r| r.key).collect();
+    assert!(!finished.is_empty() && finished.len() < 60, "{} were finished", finished.len());
+    assert!(records(&file).iter().all(|r| r.error.is_none()), "what was given up is no failure");
+
+    // Nothing comes back from this one: waiting for it is given up as well.
+    let address = machine.kill();
+    let before = fs::read(&file).unwrap();
+    let machine = Machine::slow(Some(address), Duration::from_secs(3600));
+    assert_eq!(interrupted(eval(address, &args), &machine, 1).status.code(), Some(130));
+    assert_eq!(fs::read(&file).unwrap(), before);
+
+    machine.kill();
+    let machine = Machine::start(Some(address));
+    let last = run(address, &args);
+    assert!(last.status.success(), "{}", stderr(&last));
+    let all = records(&file);
+    let new_calls: usize = all.iter().filter(|r| !finished.contains(&r.key)).map(|r| r.calls.len()).sum();
+    assert_eq!((all.len(), machine.server.seen.requests()), (60, new_calls), "nothing is repeated");
+}
+
+#[test]
+fn memories_are_retrieved_by_an_embedding_endpoint() {
+    let machine = Machine::start(None);
+    let dir = tempfile::tempdir().unwrap();
+    let (file, summary) = (dir.path().join("records.jsonl"), dir.path().join("summary.json"));
+    let url = format!("http://{}", machine.server.address);
+    let args = ["--tasks", "4", "--episodes", "3", "--method", "a-mem,memento", "--embedding-model", "letters"];
+    let places = ["--embeddings", &url, "--records", file.to_str().unwrap(), "--summary", summary.to_str().unwrap()];
+    let output = eval(machine.server.address, &[&args[..], &places].concat()).env("MAGE_API_KEY", "sk-1").output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let bodies = machine.server.seen.bodies.lock().unwrap().clone();
+    let embedded: Vec<&Value> = bodies.iter().filter(|b| b["input"].is_array()).collect();
+    assert!(!embedded.is_empty() && embedded.iter().all(|b| b["model"] == "letters"), "{embedded:?}");
+    let calls: usize = records(&file).iter().map(|r| r.calls.len()).sum();
+    assert_eq!(bodies.len() - embedded.len(), calls, "every other request is a call on record");
+    let written: Value = serde_json::from_slice(&fs::read(&summary).unwrap()).unwrap();
+    for entrant in written["entrants"].as_array().unwrap() {
+        let by = entrant["embeddings"].as_str().unwrap();
+        assert!(by.contains("letters"), "{by}");
+        assert_eq!(entrant["errors"], 0);
+    }
+    // Retrieved by words, it is another method: its records are others.
+    let words = run(machine.server.address, &["--tasks", "4", "--episodes", "3", "--method", "a-mem"]);
+    let words: Value = serde_json::from_slice(&words.stdout).unwrap();
+    assert_ne!(words["method"], written["entrants"][0]["method"]);
+}
+
+#[test]
+fn an_embedding_endpoint_that_is_not_there_is_said() {
+    let machine = Machine::start(None);
+    let args = ["--tasks", "12", "--episodes", "3", "--method", "a-mem", "--embedding-model", "letters"];
+    let nowhere = format!("http://{}/v9", machine.server.address);
+    let output = run(machine.server.address, &[&args[..], &["--embeddings", &nowhere, "--in-flight", "4"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(stderr(&output).contains("404"), "{}", text(&output));
+}
+
+const GRID: &str = r#"
+    about = "a test"
+    player = "tiny policy"
+    tasks = 6
+    episodes = 2
+    seeds = [0]
+    [[env]]
+    name = "kuhn"
+    panels = ["kuhn"]
+    agents = ["random"]
+    [[method]]
+    name = "ReAct"
+    prompt = "react"
+    [[method]]
+    name = "Memento"
+    prompt = "memento"
+"#;
+
+#[test]
+fn a_sweep_asks_an_endpoint_and_its_report_has_the_cells() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    fs::write(at("grid.toml"), GRID).unwrap();
+    let machine = Machine::start(None);
+    let url = format!("http://{}", machine.server.address);
+    let sweep = |more: &[&str]| {
+        let own = ["sweep", &at("grid.toml"), "--out", &at("out"), "--json"];
+        command().args(own).args(more).env_remove("MAGE_API_KEY").output().unwrap()
+    };
+    let by_rule = sweep(&[]);
+    assert!(by_rule.status.success() && machine.server.seen.requests() == 0, "{}", text(&by_rule));
+    let with = ["--endpoint", &url, "--model", "tiny", "--embeddings", &url, "--embedding-model", "letters"];
+    let asked = sweep(&with);
+    assert!(asked.status.success(), "{}", text(&asked));
+    assert_eq!(String::from_utf8_lossy(&asked.stdout).lines().count(), 2, "the rule is not played again");
+    assert!(machine.server.seen.bodies.lock().unwrap().iter().any(|b| b["input"].is_array()), "memento retrieves");
+    let requests = machine.server.seen.requests();
+    assert!(sweep(&with).status.success());
+    assert_eq!(machine.server.seen.requests(), requests, "nothing is asked twice");
+
+    let report = command().args(["report", &at("out"), "--out", &at("page")]).output().unwrap();
+    assert!(report.status.success(), "{}", text(&report));
+    let page = fs::read_to_string(at("page/report.md")).unwrap();
+    for row in ["| ReAct | tiny |", "| Memento | tiny |", "| random | rule |", "| A-MEM | — |"] {
+        assert!(page.contains(row), "{row} is missing:\n{page}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_is_heard_within_a_cell_of_a_sweep() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    fs::write(at("grid.toml"), GRID).unwrap();
+    let machine = Machine::slow(None, Duration::from_secs(3600));
+    let url = format!("http://{}", machine.server.address);
+    let sweep = || {
+        let mut sweep = command();
+        sweep.args(["sweep", &at("grid.toml"), "--out", &at("out"), "--json", "--endpoint", &url, "--model", "tiny"]);
+        sweep
+    };
+    let stopped = interrupted(sweep(), &machine, 1);
+    assert_eq!(stopped.status.code(), Some(130), "{}", text(&stopped));
+    let events = String::from_utf8_lossy(&stopped.stdout).into_owned();
+    let states: Vec<bool> = events.lines().map(|l| l.contains("\"state\":\"finished\"")).collect();
+    assert_eq!(states, [true, false], "the rule was played, the model was not, and the rest not begun:\n{events}");
+    let address = machine.kill();
+    let machine = Machine::start(Some(address));
+    let rest = sweep().output().unwrap();
+    assert!(rest.status.success(), "{}", text(&rest));
+    assert!(machine.server.seen.requests() > 0 && Path::new(&at("out/kuhn/Memento-on-kuhn/summary.json")).exists());
 }
 
 #[test]

@@ -38,6 +38,7 @@ fn play(runtime: &Runtime, p: f64, nonsense: f64, tasks: usize, early_stop: bool
         panel,
         agent: coin::agent(p, nonsense, runtime.handle()),
         seed: Seed::new(seed),
+        stop: Arc::default(),
     });
     let numbers: HashMap<_, usize> = evaluation.panel.tasks().iter().enumerate().map(|(i, t)| (t.hash(), i)).collect();
     let mut all = Vec::new();

@@ -77,6 +77,16 @@ fn a_sweep_goes_on_where_it_stopped_and_makes_a_page() {
     let html = text(format!("{page}/report.html"));
     assert!(html.contains("id=\"ablations\"") && html.contains("learning-kuhn"));
     assert!(Path::new(&page).join("figures/learning-kuhn.svg").exists());
+    assert!(fs::read(format!("{page}/figures/learning-kuhn.png")).unwrap().starts_with(b"\x89PNG"));
+    assert!(csv.contains("kuhn,kuhn,bayes,,rule,,3,best_pass_at_k,"), "{csv}");
+    assert!(!html.contains("Table 1 lacks"), "every run was measured");
+
+    // Runs alone: what is missing, and how to get it.
+    let run = format!("{out}/kuhn/MAGE-0/run");
+    let alone = at("alone");
+    assert!(mage(&["report", &run, "--out", &alone]).status.success());
+    let said = text(format!("{alone}/report.md"));
+    assert!(said.contains("Table 1 lacks 1 run") && said.contains(&format!("--preset kuhn --policy {run}")), "{said}");
     assert!(text(format!("{page}/report.md")).contains("| MAGE | tiny policy |"));
 }
 
@@ -89,6 +99,10 @@ fn what_cannot_be_done_is_said() {
     assert!(String::from_utf8_lossy(&nothing.stderr).contains("nothing to report"));
     assert_eq!(mage(&["report", "/nowhere/at/all"]).status.code(), Some(2));
     assert_eq!(mage(&["sweep", "tabel1"]).status.code(), Some(2));
+    let nowhere = command().arg("report").current_dir(dir.path()).output().unwrap();
+    assert_eq!(nowhere.status.code(), Some(2), "neither runs nor sweeps");
+    let shown = stdout(&mage(&["sweep", "recipes/tiny/table1.toml", "--dry-run", "--json", "--out", &empty]));
+    assert!(shown.contains("tictactoe/MAGE-0"), "presets are found by the path of a recipe too");
     assert!(stdout(&mage(&["sweep", "list"])).contains("paper/table1"));
     assert!(stdout(&mage(&["sweep", "show", "fig5"])).contains("[[ablation]]"));
     let run = command().args(["sweep", "show"]).output().unwrap();

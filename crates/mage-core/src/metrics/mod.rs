@@ -238,8 +238,12 @@ pub struct PooledAt {
     pub k: u32,
     /// Cumulative: won at least one of the first k.
     pub pass_at_k: Mean,
+    /// Cumulative: won or drew at least one of the first k.
+    pub draw_or_win_at_k: Mean,
     /// Won the k-th.
     pub won: Mean,
+    /// Drew the k-th.
+    pub drew: Mean,
     /// Score of the k-th, in the environment's own unit.
     pub score: Mean,
 }
@@ -251,7 +255,7 @@ pub fn pooled(
     unplayed: Unplayed,
     bootstrap: Bootstrap,
 ) -> Vec<PooledAt> {
-    let win = |e| e == Ending::Won;
+    let (win, draw) = (|e| e == Ending::Won, |e| e == Ending::Draw);
     let share = |hit: bool| f64::from(u8::from(hit));
     let at = |k: usize| {
         let bootstrap = bootstrap.child("pooled").at(k as u64);
@@ -262,7 +266,9 @@ pub fn pooled(
         PooledAt {
             k: k as u32,
             pass_at_k: mean("pass", &|r| r.within(k, win).map(share)),
+            draw_or_win_at_k: mean("draw or win", &|r| r.within(k, |e| win(e) || draw(e)).map(share)),
             won: mean("won", &|r| r.at(k, unplayed, win).map(share)),
+            drew: mean("drew", &|r| r.at(k, unplayed, draw).map(share)),
             score: mean("score", &|r| r.episodes.get(k - 1).map(|e| e.score)),
         }
     };

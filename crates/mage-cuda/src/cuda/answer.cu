@@ -90,18 +90,30 @@ __device__ Stats stats(const Row& row, float heat, Stats* parts) {
     int first = warp * share(row), end = min(row.count, first + share(row));
     bool tempered = heat != LOG2E, broken = false;
     Stats s = {NEVER, 0.f, 0.f, 0.f};
-    for (int i = first + lane * 4; i < end; i += 128) {
-        float4 x = four(row, i, end);
-        float v[4] = {x.x, x.y, x.z, x.w};
-        float most = fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w));
-        broken |= !(most < -NEVER) | (x.x != x.x) | (x.y != x.y) | (x.z != x.z) | (x.w != x.w);
-        if (most > s.most) s = raised(s, most, heat);
+    // Four groups at a time: their loads are on their way together.
+    for (int i = first + lane * 4; i < end; i += 4 * 128) {
+        float4 x[4];
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            float d = v[j] - s.most, e = s.most == NEVER ? 0.f : exp2f(d * LOG2E);
-            s.sum += e;
-            if (tempered) s.hot += exp2f(d * heat);
-            if (ENTROPY && e > 0.f) s.weighted += e * d;
+        for (int u = 0; u < 4; u++) x[u] = four(row, i + u * 128, end);
+        float most = NEVER;
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            most = fmaxf(most, fmaxf(fmaxf(x[u].x, x[u].y), fmaxf(x[u].z, x[u].w)));
+            broken |= (x[u].x != x[u].x) | (x[u].y != x[u].y) | (x[u].z != x[u].z) | (x[u].w != x[u].w);
+        }
+        broken |= !(most < -NEVER);
+        if (most > s.most) s = raised(s, most, heat);
+        if (s.most == NEVER) continue;
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            float v[4] = {x[u].x, x[u].y, x[u].z, x[u].w};
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                float d = v[j] - s.most, e = exp2f(d * LOG2E);
+                s.sum += e;
+                if (tempered) s.hot += exp2f(d * heat);
+                if (ENTROPY && e > 0.f) s.weighted += e * d;
+            }
         }
     }
     if (!tempered) s.hot = s.sum;

@@ -75,10 +75,10 @@ __device__ __forceinline__ void attend(const Item item, int head, int heads, con
         }
         float s[TILE / 8][4] = {};
 #if TENSOR_READS
-        begin();
+        begin(s, a);
 #pragma unroll
         for (int k = 0; k < STEPS; k++) multiply_64(s, a[k], by_rows(corner(keys, 0, k * 16)));
-        finish();
+        finish(s, a);
 #else
 #pragma unroll
         for (int k = 0; k < STEPS; k++)
@@ -118,10 +118,10 @@ __device__ __forceinline__ void attend(const Item item, int head, int heads, con
 #pragma unroll
         for (int k = 0; k < TILE / 16; k++) as_left(p[k], s[2 * k], s[2 * k + 1]);
 #if TENSOR_READS
-        begin();
+        begin(o, p);
 #pragma unroll
-        for (int k = 0; k < TILE / 16; k++) multiply_out(o, p[k], by_columns(corner(values, k * 16, 0)));
-        finish();
+        for (int k = 0; k < TILE / 16; k++) multiply_128_turned(o, p[k], by_columns(corner(values, k * 16, 0)));
+        finish(o, p);
 #else
 #pragma unroll
         for (int k = 0; k < TILE / 16; k++)
@@ -217,13 +217,13 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_keys(const b
         for (int half = 0; half < TILE; half += 32) {
             float p[4][4] = {}, s[4][4] = {};
 #if TENSOR_READS
-            begin();
+            begin(p, s);
 #pragma unroll
             for (int k = 0; k < STEPS; k++) {
                 multiply_32(p, by_rows(corner(keys, 0, k * 16)), by_rows(corner(queries, half, k * 16)));
                 multiply_32(s, by_rows(corner(values, 0, k * 16)), by_rows(corner(slopes, half, k * 16)));
             }
-            finish();
+            finish(p, s);
 #else
 #pragma unroll
             for (int k = 0; k < STEPS; k++) {
@@ -256,13 +256,13 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_keys(const b
 #pragma unroll
             for (int k = 0; k < 2; k++) as_left(a[k], p[2 * k], p[2 * k + 1]), as_left(e[k], s[2 * k], s[2 * k + 1]);
 #if TENSOR_READS
-            begin();
+            begin(dv, dk, a, e);
 #pragma unroll
             for (int k = 0; k < 2; k++) {
-                multiply_out(dv, a[k], by_columns(corner(slopes, half + k * 16, 0)));
-                multiply_out(dk, e[k], by_columns(corner(queries, half + k * 16, 0)));
+                multiply_128_turned(dv, a[k], by_columns(corner(slopes, half + k * 16, 0)));
+                multiply_128_turned(dk, e[k], by_columns(corner(queries, half + k * 16, 0)));
             }
-            finish();
+            finish(dv, dk, a, e);
 #else
 #pragma unroll
             for (int k = 0; k < 2; k++)
@@ -332,13 +332,13 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_queries(cons
         for (int half = 0; half < TILE; half += 32) {
             float s[4][4] = {}, p[4][4] = {};
 #if TENSOR_READS
-            begin();
+            begin(p, s, a, d);
 #pragma unroll
             for (int k = 0; k < STEPS; k++) {
                 multiply_32(p, a[k], by_rows(corner(keys, half, k * 16)));
                 multiply_32(s, d[k], by_rows(corner(values, half, k * 16)));
             }
-            finish();
+            finish(p, s, a, d);
 #else
 #pragma unroll
             for (int k = 0; k < STEPS; k++)
@@ -363,10 +363,10 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_queries(cons
 #pragma unroll
             for (int k = 0; k < 2; k++) as_left(e[k], s[2 * k], s[2 * k + 1]);
 #if TENSOR_READS
-            begin();
+            begin(dq, e);
 #pragma unroll
-            for (int k = 0; k < 2; k++) multiply_out(dq, e[k], by_columns(corner(keys, half + k * 16, 0)));
-            finish();
+            for (int k = 0; k < 2; k++) multiply_128_turned(dq, e[k], by_columns(corner(keys, half + k * 16, 0)));
+            finish(dq, e);
 #else
 #pragma unroll
             for (int k = 0; k < 2; k++)

@@ -1,13 +1,13 @@
 // One new token of each of many sequences, over keys and values in pages.
 //
-// A key's HD numbers are shared by HD / 8 lanes, a team. Each team goes over its own keys, two at a time, with its own
-// running softmax, for all query heads of the group, the next two being on their way; teams are merged at the end. With few sequences, several blocks share
+// A key's HD numbers are shared by HD / 8 lanes, a team. Each team goes over its own keys, four at a time, with its own
+// running softmax, for all query heads of the group, the next four being on their way; teams are merged at the end. With few sequences, several blocks share
 // one, and the last to finish merges them.
 
 #define LANES (HD / 8)
 #define THREADS 128
 #define TEAMS (THREADS / LANES)
-#define AT_ONCE 2
+#define AT_ONCE 4
 #define SHARE (GROUP * (HD + 2))
 
 // One new key for all query heads of the group: their running softmaxes take it in.

@@ -74,7 +74,11 @@ impl Stepper {
             let ask = step.asks.get(row).copied().unwrap_or(Ask::score(0, Some(&[0])));
             p.ask(at.asks, row, &ask);
         }
-        self.words.put(&self.stream, &self.packet.words)?;
+        if self.packet.words.len() <= self.sent.len() {
+            self.sent.send(&self.stream, &self.packet.words, &self.words)?;
+        } else {
+            self.words.put(&self.stream, &self.packet.words)?;
+        }
         let key = (w.at(0), rows);
         if !self.graphs.0.contains_key(&key) {
             // Once as it is: what the products need to plan they plan now.
@@ -91,7 +95,7 @@ impl Stepper {
         let graph = &self.graphs.0[&key];
         // SAFETY: everything it refers to is there: buffers that move clear the graphs, and the weights are those given.
         unsafe { result::graph::launch(graph.0, self.stream.raw) }.doing("replaying a step")?;
-        self.space.answers.take(&self.stream, &mut answers[..count])
+        self.brought.fetch(&self.stream, &self.space.answers, &mut answers[..count])
     }
 
     fn run(&mut self, w: &Weights, rows: usize, at: &Single) -> Result<()> {

@@ -48,24 +48,32 @@ where
 }
 
 fn of_seat(bayes: &Bayes, share: f64) -> SeatOracle {
+    let informed = bayes.informed().by_episode;
+    let curve = |of: &Curve| Curve { by_episode: settled(&of.by_episode, &informed) };
     SeatOracle {
         seat: Some(bayes.seat()),
         share,
-        memoryless: bayes.memoryless().by_episode,
+        memoryless: settled(&bayes.memoryless().by_episode, &informed),
         best_response: best_responses(bayes),
-        informed: bayes.informed().by_episode,
-        last: bayes.curve(Objective::Last).clone(),
-        sum: bayes.curve(Objective::Sum).clone(),
+        last: curve(bayes.curve(Objective::Last)),
+        sum: curve(bayes.curve(Objective::Sum)),
+        informed,
+        pass_at: bayes.pass_at().unwrap_or_default(),
         last_error: bayes.error_bound(Objective::Last),
         sum_error: bayes.error_bound(Objective::Sum),
     }
 }
 
+/// Values that differ from what one who is told earns by rounding noise alone are that: printed, noise could make them look
+/// larger than what nobody exceeds.
+fn settled(values: &[f64], told: &[f64]) -> Vec<f64> {
+    values.iter().zip(told).map(|(v, most)| if *v > most - 1e-9 { *most } else { *v }).collect()
+}
+
 /// By opponent and phase, the mean over deals.
 fn best_responses(bayes: &Bayes) -> Vec<NamedValue> {
-    let values = bayes.best_responses();
     let mut out: Vec<(f64, NamedValue)> = Vec::new();
-    for (t, value) in bayes.types().iter().zip(values) {
+    for (t, value) in bayes.types().iter().zip(bayes.best_responses()) {
         let weight = bayes.deal_probability(t.deal);
         match out.last_mut() {
             Some((total, named)) if named.name == t.name => {
@@ -81,8 +89,9 @@ fn best_responses(bayes: &Bayes) -> Vec<NamedValue> {
 fn mean(seats: &[SeatOracle]) -> SeatOracle {
     let number = |of: fn(&SeatOracle) -> f64| seats.iter().map(|s| s.share * of(s)).sum::<f64>();
     let row = |of: fn(&SeatOracle) -> &[f64]| {
-        let n = seats.first().map_or(0, |s| of(s).len());
-        (0..n).map(|i| seats.iter().map(|s| s.share * of(s)[i]).sum()).collect::<Vec<f64>>()
+        let n = seats.iter().filter(|s| s.share > 0.0).map(|s| of(s).len()).min().unwrap_or(0);
+        let taken = || seats.iter().filter(|s| s.share > 0.0);
+        (0..n).map(|i| taken().map(|s| s.share * of(s)[i]).sum()).collect::<Vec<f64>>()
     };
     let names = seats.first().map_or(&[][..], |s| &s.best_response);
     let best_response = names.iter().enumerate().map(|(i, n)| NamedValue {
@@ -97,7 +106,19 @@ fn mean(seats: &[SeatOracle]) -> SeatOracle {
         informed: row(|s| &s.informed),
         last: Curve { by_episode: row(|s| &s.last.by_episode) },
         sum: Curve { by_episode: row(|s| &s.sum.by_episode) },
+        pass_at: row(|s| &s.pass_at),
         last_error: number(|s| s.last_error),
         sum_error: number(|s| s.sum_error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn noise_never_lifts_a_value_above_what_nobody_exceeds() {
+        let told = [0.8125, 0.8125, 0.8125];
+        assert_eq!(settled(&[0.8125 + 1e-15, 0.8125 - 1e-12, 0.81], &told), [0.8125, 0.8125, 0.81]);
     }
 }

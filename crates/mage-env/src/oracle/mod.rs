@@ -11,12 +11,16 @@
 mod bayes;
 mod best_response;
 mod ceilings;
+mod cell;
 mod cfr;
-mod grid;
+mod fences;
 mod hidden;
+mod pass;
 mod report;
 mod search;
+mod solve;
 mod tabular;
+mod told;
 mod tree;
 mod view;
 

@@ -26,7 +26,7 @@ pub struct OracleReport {
 }
 
 impl OracleReport {
-    /// How far the best learner's curves may be below the optimum, because beliefs were merged: the worse of the last
+    /// How far the best learner's curves may be below the optimum, because not all beliefs were solved: the worse of the last
     /// episode and the mean over episodes.
     pub fn error(&self) -> f64 {
         let worst = |s: &SeatOracle| s.last_error.max(s.sum_error / f64::from(self.episodes.max(1)));
@@ -84,6 +84,10 @@ pub struct SeatOracle {
     pub last: Curve,
     /// The best possible learner when all episodes count alike (ties: the better last episode).
     pub sum: Curve,
+    /// The best chance of having won at least once within 1, 2, … episodes, each the optimum of its own: what Pass@k is
+    /// measured against. Empty where it is not known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pass_at: Vec<f64>,
     /// How far the true optimum of the last episode may lie above `last`: rounding noise unless opponents switch or mix.
     pub last_error: f64,
     /// How far the true optimum of the sum may lie above that of `sum`.

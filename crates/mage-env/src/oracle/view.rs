@@ -38,6 +38,8 @@ pub(super) struct SeatView {
     pub(super) transposes: bool,
     /// The largest absolute score of any end.
     pub(super) largest_score: f64,
+    /// The least score of any end.
+    pub(super) least_score: f64,
 }
 
 /// One place.
@@ -80,6 +82,7 @@ impl SeatView {
             deals: Vec::new(),
             transposes: false,
             largest_score: 0.0,
+            least_score: f64::INFINITY,
         };
         let mut spot_of = vec![None; positions.states.len()];
         let mut slots = Vec::new(); // the position each (spot, action) leads to
@@ -95,6 +98,9 @@ impl SeatView {
             spot_of[p] = Some(view.spots.len() as SpotId);
             view.spots.push(Spot { sight, score, first_slot: slots.len() });
             view.largest_score = view.largest_score.max(score.abs());
+            if over {
+                view.least_score = view.least_score.min(score);
+            }
             slots.extend(positions.children[p].iter().map(|(_, child)| *child));
         }
 

@@ -45,9 +45,10 @@ const ID: EnvId = EnvId::new("tictactoe");
 const PLACE: &str = "options of tictactoe";
 
 /// The populations that come with the game; the first is the default.
-const POPULATIONS: [(&str, &str); 4] = [
+const POPULATIONS: [(&str, &str); 5] = [
     ("blind-line", include_str!("../../populations/tictactoe/blind-line.toml")),
     ("paper", include_str!("../../populations/tictactoe/paper.toml")),
+    ("paper-first", include_str!("../../populations/tictactoe/paper-first.toml")),
     ("skewed", include_str!("../../populations/tictactoe/skewed.toml")),
     ("mcts-100", include_str!("../../populations/tictactoe/mcts-100.toml")),
 ];

@@ -9,6 +9,7 @@ use super::{
     symmetry::{self, Turned},
 };
 use crate::{ActionProbs, Opponent, Seed, UniformOpponent};
+use rayon::prelude::*;
 use std::collections::{HashMap, HashSet};
 
 /// Whether a player treats boards that differ by turning or mirroring alike.
@@ -49,18 +50,25 @@ impl MoveTable {
         for seat in seats {
             let mut seen = HashSet::new();
             let mut open = vec![Board::default()];
-            while let Some(board) = open.pop() {
-                let (board, _) = table.look_up(&board);
-                if board.over() || !seen.insert(board.index()) {
-                    continue;
-                }
-                if board.mover() == seat {
-                    let counts = table.count(player, &board, seed.at(board.index() as u64));
-                    open.extend(board.empty_cells().filter(|c| counts[c.number()] > 0.0).map(|c| board.with(c)));
-                    table.chosen.insert(board.index(), Row { seat, counts });
-                } else {
-                    open.extend(board.empty_cells().map(|c| board.with(c)));
-                }
+            // Marks are made in turn, so that all boards open at a time have the same mover.
+            while !open.is_empty() {
+                open = open.iter().map(|board| table.look_up(board).0).collect();
+                open.retain(|board| !board.over() && seen.insert(board.index()));
+                let asked: Vec<Board> = open.iter().copied().filter(|board| board.mover() == seat).collect();
+                let row = |board: &Board| {
+                    let counts = table.count(player, board, seed.at(board.index() as u64));
+                    (board.index(), Row { seat, counts })
+                };
+                let rows: Vec<(usize, Row)> = asked.par_iter().map(row).collect();
+                table.chosen.extend(rows);
+                let leads_on = |board: &Board, cell: Cell| {
+                    board.mover() != seat || table.chosen[&board.index()].counts[cell.number()] > 0.0
+                };
+                let next = |board: &Board| {
+                    let cells = board.empty_cells().filter(|cell| leads_on(board, *cell));
+                    cells.map(|cell| board.with(cell)).collect::<Vec<_>>()
+                };
+                open = open.iter().flat_map(next).collect();
             }
         }
         table

@@ -4,9 +4,8 @@
 //! ([`MoveTable`]), and what is said about it then rests on a stated number of samples: the answer fitted to them is
 //! valued in fresh games, and both numbers stand in the report.
 //!
-//! A searching opponent may do almost anything, so every game leaves a different belief behind and the best learner over
-//! several episodes is out of reach. It lies between the best without memory and one who is told the opponent: the report
-//! gives the former and how far above it the latter is.
+//! A searching opponent may do almost anything, so nearly every game leaves a different belief behind, and the best learner
+//! is fenced in rather than found: the report gives what a learner earns, and how far the best may be above it.
 
 use super::{
     answer::BestAnswer,
@@ -20,13 +19,14 @@ use crate::{
     Deal, EnvFactory, Hash, Opponent, OpponentSpec, Population, Result, Rival, Seed, Strategy,
     oracle::{Bayes, Candidate, OracleReport, Sampled, Setting, ceilings},
 };
+use rayon::prelude::*;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
 };
 
 /// How many moves are asked for in each position, at least.
-const SAMPLES: u32 = 500;
+const SAMPLES: u32 = 300;
 
 /// How many fresh games the fitted answer is valued in.
 const FRESH_GAMES: u32 = 20_000;
@@ -56,10 +56,9 @@ struct Asked {
 
 impl TicTacToeFactory {
     /// The best possible learner from one seat against a split of a population, for agents that play by rule. Where an
-    /// opponent searches, it is solved for one episode only: it learns, but does not play to learn.
+    /// opponent searches, it takes the moves counted for its probabilities.
     pub fn bayes(&self, population: &Population, split: &str, seat: u8, episodes: u32) -> Result<Bayes> {
-        let (candidates, asked) = self.candidates(population, split)?;
-        let episodes = if asked.is_empty() { episodes } else { 1 };
+        let (candidates, _) = self.candidates(population, split)?;
         Bayes::new(&Wins, seat, Deal::Fresh, &candidates, episodes)
     }
 
@@ -71,7 +70,7 @@ impl TicTacToeFactory {
             env: population.env.as_str(),
             split,
             unit: &unit,
-            episodes: if asked.is_empty() { episodes } else { 1 },
+            episodes,
             deal: Deal::Fresh,
             seat_shares: &population.seat_shares(2)?,
         };
@@ -82,15 +81,7 @@ impl TicTacToeFactory {
             }
         }
         if !asked.is_empty() {
-            stretch(&mut report, episodes);
             report.notes.push(said_of_samples(&report.sampled));
-            if report.learner_may_be_better() {
-                report.notes.push(
-                    "with an opponent that searches, the best learner is known to lie between the best without memory, \
-                     which stands in its place, and the opponent known"
-                        .to_owned(),
-                );
-            }
         }
         if options.opening == Deal::Fixed {
             report.notes.push(
@@ -150,29 +141,14 @@ impl TicTacToeFactory {
     }
 }
 
-/// From one episode to several, with nothing learned: what a learner may add is left to the error.
-fn stretch(report: &mut OracleReport, episodes: u32) {
-    let n = episodes as usize;
-    report.episodes = episodes;
-    for seat in report.seats.iter_mut().chain([&mut report.mean]) {
-        for row in [&mut seat.memoryless, &mut seat.informed, &mut seat.last.by_episode, &mut seat.sum.by_episode] {
-            row.resize(n, row[0]);
-        }
-        let by_learning = (seat.informed[0] - seat.memoryless[0]).max(0.0);
-        let later = f64::from(episodes - 1);
-        seat.last_error = seat.last_error.max(by_learning * later.min(1.0));
-        seat.sum_error = seat.sum_error.max(by_learning * later);
-    }
-}
-
 /// How far values that rest on counted moves can be trusted.
 fn said_of_samples(sampled: &[Sampled]) -> String {
     let samples = sampled.iter().map(|s| s.samples).min().unwrap_or(0);
     let luckiest = sampled.iter().map(|s| s.fitted - s.valued).fold(0.0, f64::max);
     // No names: who sits opposite may be hidden from whoever reads this.
     format!(
-        "an opponent here cannot state its probabilities: what is said of it rests on at least {samples} moves counted in \
-         each position, and the best response to them won up to {luckiest:.3} less in {} fresh games than it says",
+        "estimated: an opponent here cannot state its probabilities, so that all values take at least {samples} moves counted \
+         in each position for them; the best response to these won up to {luckiest:.3} less in {} fresh games than it says",
         sampled.first().map_or(0, |s| s.games),
     )
 }
@@ -198,7 +174,7 @@ fn value(opponent: &Asked, seat: u8) -> Result<Sampled> {
 /// How often an answer wins against a player from a position, in `games` games.
 fn share_won(answer: &BestAnswer, player: &dyn Opponent<TicTacToe>, from: Board, games: u32, seed: Seed) -> f64 {
     let won = |i: &u32| answer.play(player, from, &mut seed.at(u64::from(*i)).rng()).winner() == Some(answer.seat());
-    (0..games).filter(won).count() as f64 / f64::from(games)
+    (0..games).into_par_iter().filter(won).count() as f64 / f64::from(games)
 }
 
 #[cfg(test)]
@@ -232,6 +208,7 @@ mod tests {
         assert!(close(&first.sum.by_episode, &[4.0 / 6.0, 1.0, 1.0]), "{:?}", first.sum);
         assert!(close(&first.last.by_episode, &[4.0 / 6.0, 1.0, 1.0]), "{:?}", first.last);
         assert!(close(&first.informed, &[1.0; 3]));
+        assert!(close(&r.mean.pass_at, &[4.0 / 6.0, 1.0, 1.0]), "{:?}", r.mean.pass_at);
         assert!(close(&r.mean.memoryless, &first.memoryless), "the agent always moves first");
         assert!(r.sampled.is_empty() && r.notes.is_empty());
     }
@@ -297,7 +274,7 @@ mod tests {
     /// answer may win a little more often.
     #[test]
     fn the_answer_to_search_wins_as_often_as_recorded() {
-        let (samples, games) = if cfg!(feature = "long") { (2_000, 20_000) } else { (100, 2_000) };
+        let (samples, games) = (if cfg!(feature = "long") { 2_000 } else { 200 }, 20_000);
         for (ours, recorded) in answer_to_search(samples, games).into_iter().zip([0.57, 0.40, 0.29]) {
             assert!((ours - recorded).abs() < 0.035, "{ours} where {recorded} is recorded");
         }
@@ -310,16 +287,40 @@ mod tests {
         let r = report(&pool(vec![quick, Member::seen("preferred_1", 1.0)], [0.5, 0.5]), 3);
         assert_eq!(r.sampled.iter().map(|s| (s.name.as_str(), s.seat)).collect::<Vec<_>>(), [("mcts", 0), ("mcts", 1)]);
         for s in &r.sampled {
-            assert!(s.games >= 20_000 && s.samples >= 500 && s.positions > 100);
+            assert!(s.games >= 20_000 && s.samples >= 300 && s.positions > 100);
             assert!((s.fitted - s.valued).abs() < 0.03, "{s:?}");
         }
         for s in &r.seats {
             assert_eq!((s.memoryless.len(), s.informed.len(), s.sum.by_episode.len()), (3, 3, 3));
-            assert!((s.last_error - (s.informed[2] - s.last.by_episode[2])).abs() < 1e-9);
-            assert!((s.sum_error - 2.0 * s.last_error).abs() < 1e-9);
+            let reached: f64 = s.sum.by_episode.iter().sum();
+            assert!(reached + s.sum_error <= s.informed.iter().sum::<f64>() + 1e-9);
         }
-        assert!(r.notes[0].contains("cannot state its probabilities") && r.notes[0].contains("at least 500 moves"));
-        assert_eq!(r.notes.len(), 1, "memory is worth nothing here, so that the best learner is known");
+        assert!(r.notes[0].contains("estimated") && r.notes[0].contains("at least 300 moves"));
+        assert_eq!(r.notes.len(), 1);
+    }
+
+    /// Somebody known has nothing to teach: episodes are tries of one kind.
+    #[test]
+    fn winning_once_against_one_known_opponent_is_a_matter_of_tries() {
+        let mut quick = Member::seen("mcts", 1.0);
+        quick.spec.params = quick.spec.params.with("simulations", 4);
+        let seat = &report(&pool(vec![quick], [1.0, 0.0]), 4).seats[0];
+        let tries: Vec<f64> = (1..=4).map(|k| 1.0 - (1.0 - seat.memoryless[0]).powi(k)).collect();
+        assert!(close(&seat.pass_at, &tries), "{:?} {tries:?}", seat.pass_at);
+    }
+
+    /// Beside one who searches, blind lines are still found out and used.
+    #[test]
+    fn a_searcher_among_the_blind_hides_none_of_them() {
+        let mut population = factory().default_population();
+        let mut quick = Member::seen("mcts", 1.0);
+        quick.spec.params = quick.spec.params.with("simulations", 25);
+        population.opponents.push(quick);
+        let r = report(&population, 3);
+        let first = &r.seats[0];
+        assert!(first.sum.by_episode[1] > first.memoryless[1] + 0.15, "{:?} {:?}", first.sum, first.memoryless);
+        assert!(first.sum.by_episode[2] > first.informed[2] - 0.05, "{:?} {:?}", first.sum, first.informed);
+        assert!(first.sum_error < 0.1 && first.last_error < 0.05, "{} {}", first.sum_error, first.last_error);
     }
 
     /// What is found out in the first episodes is not worked out again for each that follows.
@@ -346,6 +347,6 @@ mod tests {
         }
         let first = &r.sampled[0];
         assert!((first.valued - 0.58).abs() < 0.02 && (first.fitted - first.valued).abs() < 0.03, "{first:?}");
-        assert_eq!(r.notes.len(), 3);
+        assert_eq!(r.notes.len(), 2);
     }
 }

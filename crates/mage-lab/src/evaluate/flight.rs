@@ -7,8 +7,11 @@
 use super::{Evaluation, model::ModelAgent};
 use crate::{Error, Result};
 use mage_core::{EpisodeRecord, MemoryScope, MetaEpisode, Next};
-use std::sync::Arc;
-use tokio::task::JoinSet;
+use std::{sync::Arc, time::Duration};
+use tokio::{task::JoinSet, time::timeout};
+
+/// How long nobody looks whether there is a wish to stop.
+const LOOK_UP: Duration = Duration::from_millis(100);
 
 /// So many failures in a row, and more than are under way, end an evaluation: the model is not there.
 const HOPELESS: usize = 8;
@@ -22,7 +25,7 @@ impl Evaluation {
         mut keep: impl FnMut(&[EpisodeRecord]) -> Result<()>,
     ) -> Result<()> {
         let in_flight = if self.shares_memory() { 1 } else { agent.in_flight.max(1) };
-        let mut failures = 0;
+        let (mut failures, mut kept) = (0, 0);
         agent.runtime.block_on(async {
             let mut todo = missing.iter().copied();
             let mut all = JoinSet::new();
@@ -36,16 +39,26 @@ impl Evaluation {
             };
             loop {
                 fill(&mut all);
-                let Some(first) = all.join_next().await else { return Ok(()) };
+                // Now and then one looks up, to see whether somebody asks to stop.
+                let first = match timeout(LOOK_UP, all.join_next()).await {
+                    Ok(None) => return Ok(()),
+                    Ok(Some(first)) => Some(first),
+                    Err(_) if self.stopped() => None,
+                    Err(_) => continue,
+                };
                 let mut finished: Vec<EpisodeRecord> = Vec::new();
-                for joined in std::iter::once(first).chain(std::iter::from_fn(|| all.try_join_next())) {
+                for joined in first.into_iter().chain(std::iter::from_fn(|| all.try_join_next())) {
                     finished.push(joined.map_err(|e| Error::Stopped(format!("a meta-episode was lost: {e}")))??);
                 }
                 // No seat stays empty while the disk is waited for, unless there may be reason to stop.
-                if finished.iter().all(|r| r.error.is_none()) {
+                if finished.iter().all(|r| r.error.is_none()) && !self.stopped() {
                     fill(&mut all);
                 }
                 keep(&finished)?;
+                kept += finished.len();
+                if self.stopped() && kept < missing.len() {
+                    return Err(Error::Interrupted);
+                }
                 for record in &finished {
                     let Some(problem) = &record.error else {
                         failures = 0;

@@ -10,13 +10,19 @@ pub use crate::train::runtime;
 pub use model::{Answerer, Drawn, ModelAgent, run_settings};
 
 use crate::{
-    Panel, Player, Result,
+    Error, Panel, Player, Result,
     store::{RecordStore, read_records},
 };
 use mage_core::{EpisodeRecord, MemoryMaker, MetaEpisode, Next, RecordKey, Settings, prompt::PromptSet};
 use mage_env::{EnvFactory, Hash, Population, ReferenceMaker, ReferenceQuery, Seed, Task};
 use rayon::prelude::*;
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+};
 
 /// An agent on a panel.
 pub struct Evaluation {
@@ -34,6 +40,9 @@ pub struct Evaluation {
     pub agent: Agent,
     /// The agent's luck.
     pub seed: Seed,
+    /// Anything but 0 asks to stop: tasks that are finished are kept, those under way are given up, and the evaluation ends with
+    /// [`Error::Interrupted`].
+    pub stop: Arc<AtomicU8>,
 }
 
 /// Who plays.
@@ -157,10 +166,19 @@ impl Evaluation {
             return self.fly(agent, missing, keep);
         }
         for chunk in missing.chunks(CHUNK) {
-            let records: Result<Vec<EpisodeRecord>> = chunk.par_iter().map(|i| self.play(*i)).collect();
-            keep(&records?)?;
+            let one = |i: &usize| (!self.stopped()).then(|| self.play(*i)).transpose();
+            let records: Vec<Option<EpisodeRecord>> = chunk.par_iter().map(one).collect::<Result<_>>()?;
+            let finished: Vec<EpisodeRecord> = records.into_iter().flatten().collect();
+            keep(&finished)?;
+            if finished.len() < chunk.len() {
+                return Err(Error::Interrupted);
+            }
         }
         Ok(())
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) > 0
     }
 
     /// The `index`-th task, ready to be played.

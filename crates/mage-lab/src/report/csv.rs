@@ -19,6 +19,9 @@ pub fn csv(report: &Report) -> String {
                 line(&mut out, &place, "", k, &format!("best_{name}"), &exact(*value, 0));
             }
         }
+        for (k, value) in (1..).zip(&e.pass_ceiling) {
+            line(&mut out, &place, "", k, "best_pass_at_k", &exact(*value, 0));
+        }
         let last = e.curve.last().map_or(1, |p| p.k);
         for o in &e.opponents {
             line(&mut out, &place, &o.name, 1, "score", &o.first);

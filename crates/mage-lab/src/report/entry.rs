@@ -1,7 +1,7 @@
 //! How well did one method do on one panel?
 
 use super::{Measured, Moves};
-use mage_core::{Bootstrap, Ending, MetaResult, Summary, Unplayed, pooled, summarise};
+use mage_core::{Bootstrap, MetaResult, Summary, Unplayed, pooled, summarise};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -36,8 +36,10 @@ pub struct Entry {
     pub curve: Vec<Point>,
     /// By opponent.
     pub opponents: Vec<OpponentAt>,
-    /// What is possible, by episode, where it is known and every episode was played.
+    /// The scores that are possible, by episode, where they are known and every episode was played.
     pub ceiling: Option<Lines>,
+    /// The best chance of having won within 1, 2, … episodes; empty where it is not known.
+    pub pass_ceiling: Vec<f64>,
     /// What was done, where.
     #[serde(skip)]
     pub moves: Moves,
@@ -96,13 +98,11 @@ pub(super) fn measure(results: &[(usize, MetaResult)], episodes: u32) -> Curves 
     if tasks < results.len() {
         // Several seeds: tasks are what is independent, so intervals are over tasks.
         let by_task = pooled(results, episodes, Unplayed::NotCounted, bootstrap);
-        let draws_won: Vec<(usize, MetaResult)> = results.iter().map(|(t, r)| (*t, draws_as_wins(r))).collect();
-        let or_draw = pooled(&draws_won, episodes, Unplayed::NotCounted, bootstrap);
-        for ((point, at), draw) in curves.curve.iter_mut().zip(&by_task).zip(&or_draw) {
+        for (point, at) in curves.curve.iter_mut().zip(&by_task) {
             point.pass = (&at.pass_at_k).into();
             point.won = (&at.won).into();
             point.score = (&at.score).into();
-            point.draw_or_win = (&draw.pass_at_k).into();
+            point.draw_or_win = (&at.draw_or_win_at_k).into();
         }
         let mut apart: BTreeMap<&str, Vec<(usize, MetaResult)>> = BTreeMap::new();
         for (task, r) in results {
@@ -139,14 +139,6 @@ pub(super) fn from_summary(summary: &Summary, tasks: u64) -> Curves {
         meta_episodes: summary.overall.meta_episodes,
         tasks,
     }
-}
-
-fn draws_as_wins(result: &MetaResult) -> MetaResult {
-    let mut out = result.clone();
-    for episode in out.episodes.iter_mut().filter(|e| e.ending == Ending::Draw) {
-        episode.ending = Ending::Won;
-    }
-    out
 }
 
 impl Entry {

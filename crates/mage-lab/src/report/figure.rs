@@ -1,9 +1,12 @@
 //! What do the numbers look like?
 //!
-//! SVG by hand: lines with bands, and a heat map. Colours are attributes, so that a file stands by itself; the page
-//! overrides them by class, in the light and in the dark.
+//! Charts of everything in a report, and a heat map of opponents.
 
-use super::{Entry, Measured, Report, Run};
+use super::{
+    Entry, Measured, Report, Run,
+    chart::{self, Chart, Kind, Series, WIDTH, opening, text},
+    paper,
+};
 use mage_core::Bootstrap;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,70 +29,117 @@ pub struct Drawing {
 /// All pictures of a report.
 pub fn drawings(report: &Report) -> Vec<Drawing> {
     let mut all = Vec::new();
+    let colours = Colours::new(report);
     let panels: BTreeSet<(&str, &str)> =
         report.entries.iter().map(|e| (e.panel.as_str(), e.panel_hash.as_str())).collect();
     for (panel, hash) in panels {
         let of: Vec<&Entry> = report.entries.iter().filter(|e| e.panel == panel && e.panel_hash == hash).collect();
-        all.extend(panel_drawings(panel, hash, &of));
+        all.extend(panel_drawings(panel, hash, &of, &colours));
     }
     let envs: BTreeSet<&str> = report.runs.iter().map(|r| r.env.as_str()).collect();
     for env in envs {
         let of: Vec<&Run> = report.runs.iter().filter(|r| r.env == env).collect();
-        all.extend(learning(env, &of));
+        all.extend(learning(env, &of, &colours));
     }
     all
 }
 
-fn panel_drawings(panel: &str, hash: &str, of: &[&Entry]) -> Vec<Drawing> {
+/// Whose each colour is: the same in every picture of a report.
+struct Colours(Vec<(String, String)>);
+
+impl Colours {
+    /// Methods with their players, the paper's first and its own before them; runs share the colour of their evaluations.
+    fn new(report: &Report) -> Self {
+        let mut all = Colours(Vec::new());
+        let place =
+            |e: &&Entry| paper::TABLE.iter().rev().position(|(name, _)| *name == e.method).unwrap_or(usize::MAX);
+        let mut entries: Vec<&Entry> = report.entries.iter().collect();
+        entries.sort_by_key(place);
+        for entry in entries {
+            if !all.0.iter().any(|(name, player)| (name, player) == (&entry.name(), &entry.player)) {
+                all.0.push((entry.name(), entry.player.clone()));
+            }
+        }
+        for run in &report.runs {
+            if !all.0.iter().any(|(name, _)| *name == run.name()) {
+                all.0.push((run.name(), String::new()));
+            }
+        }
+        all
+    }
+
+    fn of(&self, entry: &Entry) -> usize {
+        let same = |(name, player): &(String, String)| (name, player) == (&entry.name(), &entry.player);
+        self.0.iter().position(same).unwrap_or(0)
+    }
+
+    fn of_run(&self, name: &str) -> usize {
+        self.0.iter().position(|(of, _)| of == name).unwrap_or(0)
+    }
+}
+
+fn panel_drawings(panel: &str, hash: &str, of: &[&Entry], colours: &Colours) -> Vec<Drawing> {
     let mut all = Vec::new();
     let series = |which: &dyn Fn(&super::Point) -> Measured, among: &[&Entry]| -> Vec<Series> {
-        let colour = |e: &Entry| of.iter().position(|o| std::ptr::eq(*o, e)).unwrap_or(0);
+        // Who played is said where two played by the same method.
+        let called = |e: &Entry| match of.iter().filter(|o| o.name() == e.name()).count() {
+            1 => e.name(),
+            _ => format!("{} ({})", e.name(), e.player),
+        };
         let points = |e: &Entry| {
             e.curve.iter().filter_map(|p| which(p).value.map(|y| (f64::from(p.k), y, which(p).interval))).collect()
         };
-        among.iter().map(|e| Series { name: e.name(), kind: Kind::Measured(colour(e)), points: points(e) }).collect()
+        let one = |e: &&Entry| Series { name: called(e), kind: Kind::Measured(colours.of(e)), points: points(e) };
+        among.iter().map(one).collect()
     };
-    let pass = series(&|p| p.pass, of);
+    let mut pass = series(&|p| p.pass, of);
+    if let Some(best) = of.iter().map(|e| &e.pass_ceiling).find(|c| !c.is_empty()) {
+        pass.push(Series::exact("best learner (exact)", best, "none"));
+    }
     if pass.iter().any(|s| !s.points.is_empty()) {
         let title = format!("{panel}: won within k episodes (Pass@k)");
-        all.push(lines(&format!("pass-{hash}"), "curves", title, "episodes k", "share of tasks", true, &pass));
+        let chart =
+            Chart { title: &title, x_label: "episodes k", y_label: "share of tasks", percent: true, series: &pass };
+        all.push(lines(&format!("pass-{hash}"), "curves", &chart));
     }
     let unit = of.first().map_or("score", |e| e.unit.as_str());
     let mut score = series(&|p| p.score, of);
     if let Some(ceiling) = of.iter().find_map(|e| e.ceiling.as_ref()) {
-        let line = |name: &str, values: &[f64], dashes| Series {
-            name: name.to_owned(),
-            kind: Kind::Exact(dashes),
-            points: (1..).zip(values).map(|(k, y)| (f64::from(k), *y, None)).collect(),
-        };
-        score.push(line("best learner (exact)", &ceiling.learner, "none"));
-        score.push(line("best without memory (exact)", &ceiling.memoryless, "6 4"));
+        score.push(Series::exact("best learner (exact)", &ceiling.learner, "none"));
+        score.push(Series::exact("best without memory (exact)", &ceiling.memoryless, "6 4"));
     }
     let title = format!("{panel}: score by episode");
-    all.push(lines(&format!("score-{hash}"), "curves", title, "episode", unit, false, &score));
+    let by_episode = |title, series| Chart { title, x_label: "episode", y_label: unit, percent: false, series };
+    all.push(lines(&format!("score-{hash}"), "curves", &by_episode(&title, &score)));
     if of.iter().any(|e| e.ablation.is_some()) {
         let changed: BTreeSet<&str> = of.iter().filter(|e| e.ablation.is_some()).map(|e| e.method.as_str()).collect();
         let near: Vec<&Entry> = of.iter().copied().filter(|e| changed.contains(e.method.as_str())).collect();
         let title = format!("{panel}: what changes made of it");
         let id = format!("ablation-{hash}");
-        all.push(lines(&id, "ablations", title, "episode", unit, false, &series(&|p| p.score, &near)));
+        all.push(lines(&id, "ablations", &by_episode(&title, &series(&|p| p.score, &near))));
     }
     all.extend(heat_map(panel, hash, of));
     all
 }
 
+fn lines(id: &str, part: &'static str, chart: &Chart<'_>) -> Drawing {
+    Drawing { id: id.to_owned(), part, title: chart.title.to_owned(), svg: chart::svg(chart) }
+}
+
 /// Last-episode score by update; runs that differ in their seed alone are one line.
-fn learning(env: &str, of: &[&Run]) -> Option<Drawing> {
+fn learning(env: &str, of: &[&Run], colours: &Colours) -> Option<Drawing> {
     let names: BTreeSet<String> = of.iter().map(|r| r.name()).collect();
     let mut series = Vec::new();
-    for (colour, name) in names.into_iter().enumerate() {
+    for name in names {
         let mine: Vec<&&Run> = of.iter().filter(|r| r.name() == name).collect();
         let mut by_update: BTreeMap<u64, Vec<(f64, f64)>> = BTreeMap::new();
+        // Training's own scores are of other opponents: they stand in only where no run has seen its panel yet.
+        let judged = mine.iter().any(|run| !run.panel.is_empty());
         for run in &mine {
             for j in &run.panel {
                 by_update.entry(j.update).or_default().push((j.score, j.se));
             }
-            if run.panel.is_empty() {
+            if !judged {
                 run.training.iter().for_each(|(u, score)| by_update.entry(*u).or_default().push((*score, 0.0)));
             }
         }
@@ -103,7 +153,7 @@ fn learning(env: &str, of: &[&Run]) -> Option<Drawing> {
         });
         let seeds = if mine.len() > 1 { format!(" ({} seeds)", mine.len()) } else { String::new() };
         let points = points.collect();
-        series.push(Series { name: format!("{name}{seeds}"), kind: Kind::Measured(colour), points });
+        series.push(Series { name: format!("{name}{seeds}"), kind: Kind::Measured(colours.of_run(&name)), points });
     }
     series.retain(|s| !s.points.is_empty());
     let last = series.iter().flat_map(|s| &s.points).map(|p| p.0).fold(f64::NAN, f64::max);
@@ -122,167 +172,13 @@ fn learning(env: &str, of: &[&Run]) -> Option<Drawing> {
     let unit = of.first().map_or("score", |r| r.unit.as_str());
     let title = format!("{env}: score of the last episode while learning");
     let id = format!("learning-{}", file_name(env));
-    Some(lines(&id, "learning", title, "updates", unit, false, &series))
+    let chart = Chart { title: &title, x_label: "updates", y_label: unit, percent: false, series: &series };
+    Some(lines(&id, "learning", &chart))
 }
 
 /// A name that files can have.
 fn file_name(text: &str) -> String {
     text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
-}
-
-/// Colours that people with any colour vision can tell apart, readable on white and on black.
-const COLOURS: [&str; 8] = ["#d1495b", "#2f7fc1", "#2a9d6f", "#b07aa1", "#c98a12", "#5c6f82", "#8c564b", "#17a2b8"];
-
-struct Series {
-    name: String,
-    kind: Kind,
-    points: Vec<PlotPoint>,
-}
-
-/// Where, how much, and its interval.
-type PlotPoint = (f64, f64, Option<(f64, f64)>);
-
-#[derive(Clone, Copy)]
-enum Kind {
-    /// Measured, in the colour of this number.
-    Measured(usize),
-    /// Known exactly, with these dashes.
-    Exact(&'static str),
-}
-
-impl Kind {
-    fn colour(self) -> &'static str {
-        match self {
-            Kind::Measured(n) => COLOURS[n % COLOURS.len()],
-            Kind::Exact(_) => "#777777",
-        }
-    }
-
-    /// The ninth line and later ones are dashed, to tell them from the first.
-    fn dashes(self) -> &'static str {
-        match self {
-            Kind::Exact(dashes) => dashes,
-            Kind::Measured(n) => ["none", "2 3", "8 3 2 3"][(n / COLOURS.len()).min(2)],
-        }
-    }
-}
-
-const WIDTH: f64 = 680.0;
-const LEFT: f64 = 62.0;
-const RIGHT: f64 = 16.0;
-const TOP: f64 = 46.0;
-const PLOT: f64 = 290.0;
-
-fn lines(
-    id: &str,
-    part: &'static str,
-    title: String,
-    x_label: &str,
-    y_label: &str,
-    percent: bool,
-    series: &[Series],
-) -> Drawing {
-    let all = || series.iter().flat_map(|s| &s.points);
-    let bounds = |values: &mut dyn Iterator<Item = f64>| {
-        values.filter(|v| v.is_finite()).fold((f64::MAX, f64::MIN), |(lo, hi), v| (lo.min(v), hi.max(v)))
-    };
-    let (x_low, x_high) = bounds(&mut all().map(|p| p.0));
-    let ends = |p: &PlotPoint| p.2.map_or([p.1, p.1, p.1], |(low, high)| [low, p.1, high]);
-    let (y_low, y_high) = if percent { (0.0, 1.0) } else { bounds(&mut all().flat_map(ends)) };
-    let (x_low, x_high) = if x_low < x_high { (x_low, x_high) } else { (x_low - 0.5, x_low + 0.5) };
-    let step = tick_step(y_high - y_low);
-    let (low, high) = ((y_low / step).floor() * step, (y_high / step).ceil() * step);
-    let high = if high > low { high } else { low + step };
-    let at_x = |x: f64| LEFT + 14.0 + (WIDTH - LEFT - RIGHT - 28.0) * (x - x_low) / (x_high - x_low);
-    let at_y = |y: f64| TOP + PLOT * (high - y) / (high - low);
-
-    // The legend flows below, as many to a line as fit.
-    let mut places = Vec::new();
-    let (mut x, mut y) = (LEFT, TOP + PLOT + 70.0);
-    for s in series {
-        let width = 38.0 + 7.2 * s.name.chars().count() as f64;
-        if x + width > WIDTH && x > LEFT {
-            (x, y) = (LEFT, y + 22.0);
-        }
-        places.push((x, y));
-        x += width + 10.0;
-    }
-    let mut svg = opening(WIDTH, y + 18.0, &title);
-    let ticks = ((high - low) / step).round() as usize;
-    for i in 0..=ticks {
-        let value = low + step * i as f64;
-        let y = at_y(value);
-        let _ = writeln!(
-            svg,
-            "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"#e3e3e3\"/>",
-            WIDTH - RIGHT
-        );
-        let label = if percent { format!("{:.0} %", 100.0 * value) } else { trimmed(value, step) };
-        text(&mut svg, LEFT - 8.0, y + 4.5, "end", "faint", &label);
-    }
-    let x_step = tick_step(x_high - x_low).max(1.0);
-    let mut tick = (x_low / x_step).ceil() * x_step;
-    while tick <= x_high + 1e-9 {
-        text(&mut svg, at_x(tick), TOP + PLOT + 20.0, "middle", "faint", &trimmed(tick, x_step));
-        tick += x_step;
-    }
-    text(&mut svg, (LEFT + WIDTH - RIGHT) / 2.0, TOP + PLOT + 42.0, "middle", "ink", x_label);
-    let _ = writeln!(
-        svg,
-        "<text class=\"ink\" transform=\"translate(15 {:.1}) rotate(-90)\" text-anchor=\"middle\" fill=\"#222222\">{}</text>",
-        TOP + PLOT / 2.0,
-        escaped(y_label)
-    );
-    // Many bands on top of each other must not hide the lines.
-    let opacity = (0.5 / series.len().max(1) as f64).clamp(0.05, 0.14);
-    for s in series {
-        let band: Vec<_> = s.points.iter().filter_map(|p| p.2.map(|i| (p.0, i))).collect();
-        if band.len() > 1 {
-            let up = band.iter().map(|(x, (low, _))| (x, low));
-            let down = band.iter().rev().map(|(x, (_, high))| (x, high));
-            let corners: Vec<String> =
-                up.chain(down).map(|(x, y)| format!("{:.1},{:.1}", at_x(*x), at_y(*y))).collect();
-            let _ = writeln!(
-                svg,
-                "<polygon points=\"{}\" fill=\"{}\" fill-opacity=\"{opacity:.2}\"/>",
-                corners.join(" "),
-                s.kind.colour()
-            );
-        }
-    }
-    for s in series {
-        let path: Vec<String> = s.points.iter().map(|p| format!("{:.1},{:.1}", at_x(p.0), at_y(p.1))).collect();
-        stroke(&mut svg, &format!("<polyline points=\"{}\" fill=\"none\"", path.join(" ")), s.kind);
-        let few = s.points.len() <= 30 && matches!(s.kind, Kind::Measured(_));
-        for (x, y, interval) in s.points.iter().filter(|_| few) {
-            let about =
-                interval.map_or_else(String::new, |(a, b)| format!(" [{}, {}]", shown(a, percent), shown(b, percent)));
-            let _ = writeln!(
-                svg,
-                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.5\" fill=\"{}\"><title>{}</title></circle>",
-                at_x(*x),
-                at_y(*y),
-                s.kind.colour(),
-                escaped(&format!("{}, {x_label} {x}: {}{about}", s.name, shown(*y, percent)))
-            );
-        }
-    }
-    for (s, (x, y)) in series.iter().zip(places) {
-        stroke(&mut svg, &format!("<line x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"", x + 24.0), s.kind);
-        text(&mut svg, x + 30.0, y + 4.5, "start", "ink", &s.name);
-    }
-    svg.push_str("</svg>\n");
-    Drawing { id: id.to_owned(), part, title, svg }
-}
-
-fn stroke(svg: &mut String, shape: &str, kind: Kind) {
-    let class = if matches!(kind, Kind::Exact(_)) { "exact" } else { "line" };
-    let _ = writeln!(
-        svg,
-        "{shape} class=\"{class}\" stroke=\"{}\" stroke-width=\"2\" stroke-dasharray=\"{}\"/>",
-        kind.colour(),
-        kind.dashes()
-    );
 }
 
 /// Last-episode score, methods down and opponents across.
@@ -335,64 +231,4 @@ fn heat_map(panel: &str, hash: &str, of: &[&Entry]) -> Option<Drawing> {
 fn blend(share: f64) -> String {
     let mix = |from: f64, to: f64| (from + (to - from) * share).round() as u8;
     format!("#{:02x}{:02x}{:02x}", mix(246.0, 23.0), mix(236.0, 78.0), mix(214.0, 132.0))
-}
-
-fn opening(width: f64, height: f64, title: &str) -> String {
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" \
-         aria-label=\"{}\" font-family=\"system-ui, sans-serif\" font-size=\"13\">\n\
-         <rect class=\"paper\" width=\"{width:.0}\" height=\"{height:.0}\" fill=\"#ffffff\"/>\n",
-        escaped(title)
-    );
-    let _ = writeln!(
-        svg,
-        "<text class=\"ink\" x=\"16\" y=\"26\" font-size=\"15\" font-weight=\"600\" fill=\"#222222\">{}</text>",
-        escaped(title)
-    );
-    svg
-}
-
-fn text(svg: &mut String, x: f64, y: f64, anchor: &str, class: &str, content: &str) {
-    let fill = if class == "faint" { "#666666" } else { "#222222" };
-    let _ = writeln!(
-        svg,
-        "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"{fill}\">{}</text>",
-        escaped(content)
-    );
-}
-
-fn shown(x: f64, percent: bool) -> String {
-    if percent { format!("{:.1} %", 100.0 * x) } else { super::measured::score(x) }
-}
-
-/// A number with as many decimals as its neighbours need.
-fn trimmed(x: f64, step: f64) -> String {
-    let decimals = (-step.log10()).ceil().clamp(0.0, 6.0) as usize;
-    let x = if x.abs() < step / 1000.0 { 0.0 } else { x };
-    format!("{x:.decimals$}")
-}
-
-/// A round distance between grid lines: 1, 2 or 5 times a power of ten, about six of them.
-fn tick_step(range: f64) -> f64 {
-    let rough = (range / 6.0).max(1e-6);
-    let power = 10_f64.powf(rough.log10().floor());
-    [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * power).find(|s| *s >= rough * 0.999).unwrap_or(10.0 * power)
-}
-
-/// Text that markup takes for nothing but text, in attributes too.
-pub(super) fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            // XML has no room for these, however they are written.
-            c if c.is_control() && !matches!(c, '\n' | '\t') => out.push('\u{fffd}'),
-            c => out.push(c),
-        }
-    }
-    out
 }

@@ -3,7 +3,7 @@
 //! One file that asks nothing of any network. What a model wrote travels as data and is shown as text: it can neither close
 //! a tag nor open one.
 
-use super::{Drawing, Report, Table, figure::escaped, measured::NONE};
+use super::{Drawing, Report, Table, chart::escaped, measured::NONE};
 use serde_json::json;
 use std::fmt::Write;
 

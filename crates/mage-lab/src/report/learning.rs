@@ -85,6 +85,8 @@ pub(super) struct Ceilings {
 struct Mean {
     memoryless: Vec<f64>,
     sum: Sum,
+    #[serde(default)]
+    pass_at: Vec<f64>,
 }
 
 #[derive(Deserialize)]
@@ -93,6 +95,11 @@ struct Sum {
 }
 
 impl Ceilings {
+    /// The best chances of having won within 1, 2, … episodes; empty where they are not known.
+    pub(super) fn pass_at(&self) -> Vec<f64> {
+        self.mean.pass_at.clone()
+    }
+
     pub(super) fn lines(self) -> Lines {
         Lines { memoryless: self.mean.memoryless, learner: self.mean.sum.by_episode }
     }

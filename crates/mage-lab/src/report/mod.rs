@@ -5,6 +5,7 @@
 //!
 //! Nothing is invented: a cell without a record is a dash.
 
+pub mod chart;
 mod csv;
 mod entry;
 mod figure;
@@ -15,6 +16,7 @@ mod markdown;
 mod measured;
 mod moves;
 mod paper;
+mod png;
 mod read;
 mod tables;
 mod transcript;
@@ -27,6 +29,7 @@ pub use learning::{Judged, Run};
 pub use markdown::markdown;
 pub use measured::Measured;
 pub use moves::Moves;
+pub use png::Painter;
 pub use read::read;
 pub use tables::{Table, tables};
 pub use transcript::{Episode, Step, Transcript};

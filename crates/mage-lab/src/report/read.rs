@@ -64,6 +64,7 @@ struct Known {
     episodes: u32,
     early_stop: bool,
     ceiling: Option<Lines>,
+    pass_ceiling: Vec<f64>,
     tasks: u64,
     errors: u64,
     summary: Summary,
@@ -76,6 +77,7 @@ struct Group {
     episodes: u32,
     early_stop: bool,
     ceiling: Option<Lines>,
+    pass_ceiling: Vec<f64>,
     results: Vec<(usize, MetaResult)>,
     tasks: HashMap<Hash, usize>,
     failed: HashSet<Hash>,
@@ -91,6 +93,7 @@ impl Group {
             episodes: 0,
             early_stop: false,
             ceiling: None,
+            pass_ceiling: Vec::new(),
             results: Vec::new(),
             tasks: HashMap::new(),
             failed: HashSet::new(),
@@ -151,14 +154,16 @@ pub fn read(paths: &[PathBuf], limits: Limits) -> Result<Report> {
         let moves = group.moves.finish(limits.spheres);
         left.turns += moves.left_out;
         let about = (group.unit, group.episodes, group.early_stop, ceiling);
-        report.entries.push(Entry { moves, ..entry(key, about, curves, errors) });
+        let pass_ceiling = group.pass_ceiling;
+        report.entries.push(Entry { moves, pass_ceiling, ..entry(key, about, curves, errors) });
     }
     let unrecorded: Vec<Known> = known.into_values().filter(|k| !k.recorded).collect();
     for k in unrecorded {
         notes.push(format!("{} on {}: from its summary; its records are not here", k.key.method, k.key.panel));
         let curves = from_summary(&k.summary, k.tasks);
         let ceiling = k.ceiling.filter(|_| !k.early_stop);
-        report.entries.push(entry(k.key, (k.unit, k.episodes, k.early_stop, ceiling), curves, k.errors));
+        let about = (k.unit, k.episodes, k.early_stop, ceiling);
+        report.entries.push(Entry { pass_ceiling: k.pass_ceiling, ..entry(k.key, about, curves, k.errors) });
     }
     for path in &found.runs {
         match learning::read_run(path, &mut |note| notes.push(note)) {
@@ -182,10 +187,31 @@ pub fn read(paths: &[PathBuf], limits: Limits) -> Result<Report> {
     for run in report.runs.iter().filter(|r| !r.finished) {
         notes.push(format!("{}: in progress, {} of {} updates", run.path, run.updates, run.of));
     }
+    notes.extend(unplayed(&report));
     report.transcripts = bounded(transcripts, limits.bytes, &mut left);
     notes.extend(left.notes());
     report.notes = notes;
     Ok(report)
+}
+
+/// Trained policies that Table 1 lacks: a run keeps no games on the paper's panels, so somebody has to play them.
+fn unplayed(report: &Report) -> Option<String> {
+    let played = |run: &&super::Run| {
+        let same = |e: &&Entry| (&e.env, &e.method, &e.ablation) == (&run.env, &run.method, &run.ablation);
+        report.entries.iter().filter(same).any(|e| e.panel == run.env)
+    };
+    let in_table = |run: &&super::Run| paper::ENVS.iter().any(|(env, _)| *env == run.env);
+    let missing: Vec<_> = report.runs.iter().filter(|r| r.finished).filter(in_table).filter(|r| !played(r)).collect();
+    let first = missing.first()?;
+    let whose = if missing.len() == 1 { "run" } else { "runs" };
+    Some(format!(
+        "Table 1 lacks {} {whose} that nobody measured on the paper's panel. For {}: mage eval --preset {} --policy {} --tasks 128 \
+         --episodes 10 --early-stop --seeds 3 --records {2}.jsonl --summary {2}.json, then report these files too",
+        missing.len(),
+        first.name(),
+        first.env,
+        first.path,
+    ))
 }
 
 fn entry(key: Key, about: (String, u32, bool, Option<Lines>), curves: Curves, errors: u64) -> Entry {
@@ -206,6 +232,7 @@ fn entry(key: Key, about: (String, u32, bool, Option<Lines>), curves: Curves, er
         curve: curves.curve,
         opponents: curves.opponents,
         ceiling,
+        pass_ceiling: Vec::new(),
         moves: super::Moves::default(),
     }
 }
@@ -270,10 +297,9 @@ fn summaries(files: &[PathBuf], notes: &mut Vec<String>) -> BTreeMap<Identity, K
             }
         };
         let about = learning::about(path);
-        let panel = file.preset.clone().unwrap_or_else(|| match file.split.as_str() {
-            "in-domain" => file.env.clone(),
-            split => format!("{} {split}", file.env),
-        });
+        // A preset is a panel of the paper's, and goes by its name alone.
+        let panel = file.preset.clone().unwrap_or_else(|| format!("{} {}", file.env, file.split));
+        let pass_ceiling = file.ceilings.as_ref().map(learning::Ceilings::pass_at).unwrap_or_default();
         let ceiling = file.ceilings.map(learning::Ceilings::lines);
         for entrant in file.entrants {
             let (method, player) = match &about {
@@ -295,6 +321,7 @@ fn summaries(files: &[PathBuf], notes: &mut Vec<String>) -> BTreeMap<Identity, K
                 episodes: file.episodes,
                 early_stop: file.early_stop,
                 ceiling: ceiling.clone(),
+                pass_ceiling: pass_ceiling.clone(),
                 tasks: file.tasks,
                 errors: entrant.errors,
                 summary: entrant.summary,
@@ -352,6 +379,7 @@ fn read_store(
             group.early_stop |= known.early_stop;
             group.episodes = group.episodes.max(known.episodes);
             group.ceiling.clone_from(&known.ceiling);
+            group.pass_ceiling.clone_from(&known.pass_ceiling);
         }
         group.add(&record, &of, limits);
     }

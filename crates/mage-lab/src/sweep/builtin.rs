@@ -34,8 +34,10 @@ pub fn preset_names() -> Vec<String> {
     all
 }
 
-/// A preset's TOML; `tiny/` may be left out.
+/// A preset's TOML; `tiny/` may be left out, and `recipes/tiny/NAME.toml` will do as well.
 pub fn preset_text(name: &str) -> Option<&'static str> {
+    let name = name.strip_prefix("recipes/").unwrap_or(name);
+    let name = name.strip_suffix(".toml").unwrap_or(name);
     let (scale, own) = name.split_once('/').unwrap_or(("tiny", name));
     let own = ALSO.iter().find(|(also, _)| *also == own).map_or(own, |(_, real)| real);
     let full = format!("{scale}/{own}");

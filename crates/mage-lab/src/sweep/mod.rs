@@ -118,12 +118,13 @@ pub enum Work {
 }
 
 impl Sweep {
-    /// An embedded preset, or a file.
+    /// An embedded preset, or a file, which comes first where its name ends in `.toml`.
     pub fn find(name: &str) -> Result<Self> {
-        if let Some(text) = preset_text(name) {
+        let path = Path::new(name);
+        let meant = !(name.ends_with(".toml") && path.exists());
+        if let Some(text) = preset_text(name).filter(|_| meant) {
             return Self::from_toml(text, name);
         }
-        let path = Path::new(name);
         if !path.exists() {
             let problem = format!("neither a file nor a preset (presets: {})", preset_names().join(", "));
             return Err(Error::Recipe { place: name.to_owned(), problem });

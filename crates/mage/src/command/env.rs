@@ -101,7 +101,11 @@ fn show(app: &App, args: &Show, out: &Output) -> anyhow::Result<()> {
         return out.object(&shown);
     }
     match &shown.oracles {
-        Some(Ceilings::Games(report)) => print_oracles(report, out),
+        Some(Ceilings::Games(report)) => {
+            print_oracles(report, out)?;
+            hint_at_splits(&population, args, out);
+            Ok(())
+        }
         Some(Ceilings::World(report)) => report.print(out),
         None => {
             print_schema(&shown, out)?;
@@ -112,6 +116,18 @@ fn show(app: &App, args: &Show, out: &Output) -> anyhow::Result<()> {
             }
             Ok(())
         }
+    }
+}
+
+/// That there is more than was shown: whom one meets depends on the split.
+fn hint_at_splits(population: &Population, args: &Show, out: &Output) {
+    let shown = args.whom.split();
+    let met = |split: &str| population.in_split(split).unwrap_or_default();
+    let others = population.splits().filter(|split| !met(split).is_empty() && met(split) != met(shown));
+    let others: Vec<String> = others.map(|split| format!("--split {split}")).collect();
+    // Opponents named on the command line are in the split asked for alone.
+    if !others.is_empty() && args.whom.opponent.is_empty() {
+        out.hint(format!("\nThese are the {shown} opponents; {} shows others.", others.join(" or ")));
     }
 }
 
@@ -228,7 +244,27 @@ fn print_oracles(report: &OracleReport, out: &Output) -> anyhow::Result<()> {
             ))?;
         }
     }
+    out.line(format!("\n{}", styled(DIM, how_sure(report))))?;
     print_samples(report, out)
+}
+
+/// What is exact, what is a bound, and why.
+fn how_sure(report: &OracleReport) -> &'static str {
+    match (report.sampled.is_empty(), report.learner_may_be_better()) {
+        (true, false) => "all values are exact to the decimals shown",
+        (true, true) => {
+            "all values are exact but those of the best learner: these opponents lead to more beliefs than could be solved, so \
+             that its rows are what a policy earns that was found, and the optimum lies at most so far above"
+        }
+        (false, false) => {
+            "all values are exact for the moves that were counted, and so estimates for the opponents themselves"
+        }
+        (false, true) => {
+            "all values are exact for the moves that were counted, and so estimates for the opponents themselves; but the best \
+             learner's rows are what a policy earns that was found (there are more beliefs than could be solved), and the \
+             optimum lies at most so far above"
+        }
+    }
 }
 
 /// Where numbers rest on samples, how many, and what else there is to know.

@@ -6,16 +6,26 @@ use crate::{
     usage,
 };
 use anyhow::Context;
-use mage_lab::report::{Limits, csv, drawings, html, markdown, read, tables};
+use mage_lab::report::{Limits, Painter, csv, drawings, html, markdown, read, tables};
 use serde_json::json;
-use std::{fs, path::Path};
+use std::{fs, path::PathBuf};
 
 pub(crate) fn run(args: &Report, out: &Output) -> anyhow::Result<()> {
     if let Some(missing) = args.paths.iter().find(|p| !p.exists()) {
         return Err(usage(format!("{} does not exist", missing.display())));
     }
+    let mut paths = args.paths.clone();
+    if paths.is_empty() {
+        // Where `mage train` and `mage sweep` put things.
+        paths = ["runs", "sweeps"].map(PathBuf::from).into_iter().filter(|p| p.exists()).collect();
+        if paths.is_empty() {
+            return Err(usage(
+                "there is neither a folder runs nor one called sweeps here; name what is to be reported",
+            ));
+        }
+    }
     let limits = Limits { transcripts: args.transcripts, ..Limits::default() };
-    let report = out.waiting("reading", || read(&args.paths, limits))?;
+    let report = out.waiting("reading", || read(&paths, limits))?;
     if report.is_empty() {
         let what = report.notes.join("\n");
         return Err(usage(format!("there is nothing to report here: no training run, no records, no summary\n{what}")));
@@ -24,30 +34,31 @@ pub(crate) fn run(args: &Report, out: &Output) -> anyhow::Result<()> {
     let figures = args.out.join("figures");
     fs::create_dir_all(&figures).with_context(|| format!("cannot make {}", figures.display()))?;
     let mut files = Vec::new();
-    let mut put = |name: &str, text: &str| {
+    let mut put = |name: &str, bytes: &[u8]| {
         files.push(name.to_owned());
-        write(&args.out.join(name), text)
+        let path = args.out.join(name);
+        fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
     };
-    put("report.html", &html(&report, &tables, &drawings))?;
-    put("report.md", &markdown(&report, &tables, &drawings))?;
-    put("report.csv", &csv(&report))?;
+    put("report.html", html(&report, &tables, &drawings).as_bytes())?;
+    put("report.md", markdown(&report, &tables, &drawings).as_bytes())?;
+    put("report.csv", csv(&report).as_bytes())?;
+    let painter = Painter::default();
     for drawing in &drawings {
-        put(&format!("figures/{}.svg", drawing.id), &drawing.svg)?;
+        put(&format!("figures/{}.svg", drawing.id), drawing.svg.as_bytes())?;
+        let picture = out.waiting("painting", || painter.png(&drawing.svg))?;
+        put(&format!("figures/{}.png", drawing.id), &picture)?;
     }
     if out.json {
         return out.object(&json!({ "out": args.out, "files": files, "report": report }));
     }
+    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     out.line(format!(
-        "{} results, {} runs, {} figures: open {}",
-        report.entries.len(),
-        report.runs.len(),
-        drawings.len(),
+        "{}, {}, {}: open {}",
+        count(report.entries.len(), "result"),
+        count(report.runs.len(), "run"),
+        count(drawings.len(), "figure"),
         styled(BOLD, args.out.join("report.html").display())
     ))?;
     report.notes.iter().for_each(|note| out.hint(note));
     Ok(())
-}
-
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }

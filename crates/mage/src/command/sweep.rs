@@ -5,6 +5,7 @@ use crate::{
     App,
     cli::{Cli, Command, Sweep as Args},
     command::{eval, recipe::compose},
+    interrupt::Interrupted,
     output::{BOLD, Output, styled},
     table::{columns, span},
     usage,
@@ -46,9 +47,13 @@ pub(crate) fn run(app: &App, args: &Args, out: &Output) -> anyhow::Result<()> {
     let dir = args.out.clone().unwrap_or_else(|| folder(&args.sweep));
     let mut cells = sweep.cells();
     for cell in cells.iter_mut().filter(|c| c.work == Work::Prompt) {
-        if let Some(model) = &args.model {
+        if let Some(model) = &args.remote.model {
             cell.about.player.clone_from(model);
-            cell.about.command.extend(["--model".to_owned(), model.clone()]);
+            // What the results depend on: another answer to any of these is another cell.
+            let retrieved_by = args.remote.embedding_model.iter().map(|name| ("--embedding-model", name));
+            let requests = args.remote.requests.iter().map(|field| ("--request", field));
+            let all = std::iter::once(("--model", model)).chain(retrieved_by).chain(requests);
+            cell.about.command.extend(all.flat_map(|(option, value)| [option.to_owned(), value.clone()]));
         }
     }
     if args.dry_run {
@@ -99,7 +104,7 @@ fn train_episodes(cell: &Cell) -> u64 {
 fn state(cell: &Cell, dir: &Path, args: &Args) -> &'static str {
     match (cell.finished(dir), &cell.work) {
         (true, _) => "finished",
-        (false, Work::Prompt) if args.endpoint.is_none() => "waits for --endpoint",
+        (false, Work::Prompt) if args.remote.endpoint.is_none() => "waits for --endpoint",
         _ => "to do",
     }
 }
@@ -107,15 +112,21 @@ fn state(cell: &Cell, dir: &Path, args: &Args) -> &'static str {
 fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &Args, out: &Output) -> anyhow::Result<()> {
     let mut tried: HashMap<(String, String, Option<String>), Option<f64>> = HashMap::new();
     let (mut seconds, mut untried) = (0.0, 0);
+    // What was tried, and what else there is of known weight: one second of the former is as much as of the latter.
+    let (mut trained, mut played) = (0.0, 0.0);
     for cell in cells.iter().filter(|c| state(c, dir, args) == "to do") {
-        let Work::Train { recipes, set } = &cell.work else { continue };
+        let Work::Train { recipes, set } = &cell.work else {
+            played += if cell.work == Work::Prompt { 0.0 } else { sweep.weight(cell, 0) };
+            continue;
+        };
         let about = &cell.about;
         let key = (about.env.clone(), about.method.clone(), about.ablation.clone());
         let known = tried.get(&key).copied();
         let each = match known {
             Some(each) => each,
             None => {
-                let recipe = compose(recipes, set)?;
+                let threads = format!("engine.threads={}", args.threads);
+                let recipe = compose(recipes, &[&set[..], &[threads]].concat())?;
                 // A checkpoint that is to be had elsewhere is not fetched for an estimate.
                 let each = match recipe.play.form {
                     Size::Compact => {
@@ -129,14 +140,19 @@ fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &Args, ou
             }
         };
         match each {
-            Some(each) => seconds += each,
+            Some(each) => {
+                seconds += each;
+                trained += sweep.weight(cell, train_episodes(cell));
+            }
             None => untried += 1,
         }
     }
+    let play_seconds = if trained > 0.0 { seconds * played / trained } else { 0.0 };
     if out.json {
         let list = cells.iter().map(|c| json!({ "id": c.id, "state": state(c, dir, args), "about": c.about }));
         return out.object(&json!({
-            "out": dir, "cells": list.collect::<Vec<_>>(), "training_seconds": seconds, "untried": untried,
+            "out": dir, "cells": list.collect::<Vec<_>>(), "training_seconds": seconds, "play_seconds": play_seconds,
+            "untried": untried,
         }));
     }
     out.line(format!("{}: {}", styled(BOLD, dir.display()), sweep.about))?;
@@ -144,9 +160,10 @@ fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &Args, ou
     out.line(columns(&["cell", "state", "mage"], rows))?;
     let left = cells.iter().filter(|c| state(c, dir, args) == "to do").count();
     out.line(format!(
-        "\n{left} of {} cells to do; about {} of training, play not counted",
+        "\n{left} of {} cells to do; on this machine, as busy as it is now, about {} of training and {} of play",
         cells.len(),
-        span(seconds)
+        span(seconds),
+        span(play_seconds)
     ))?;
     if untried > 0 {
         out.line(format!("{untried} training cells were not tried: their model is large, or elsewhere"))?;
@@ -203,15 +220,17 @@ impl Runner<'_> {
                 bar.suspend(|| self.out.warn(format!("{}: {e:#}", cell.id)));
                 failed.push(cell.id.clone());
             }
-            let left = started.elapsed().as_secs_f64() * (total - done) / done.max(1e-9);
-            let line =
-                format!("[{}/{}] {} {state} in {}; about {} left", n + 1, todo.len(), cell.id, span(took), span(left));
+            let mut line = format!("[{}/{}] {} {state} after {}", n + 1, todo.len(), cell.id, span(took));
+            if !self.stopped() {
+                let left = started.elapsed().as_secs_f64() * (total - done) / done.max(1e-9);
+                line += &format!("; about {} left", span(left));
+            }
             bar.suspend(|| self.say(line));
         }
         bar.finish_and_clear();
         if self.stopped() {
-            let again = format!("mage sweep {} --out {}", self.args.sweep, self.dir.display());
-            return self.out.line(format!("stopped; go on with {}", styled(BOLD, again)));
+            self.say("stopped; the same command goes on from here".to_owned());
+            return Err(Interrupted.into());
         }
         if !failed.is_empty() {
             return Err(anyhow!("{} of {} cells failed: {}", failed.len(), cells.len(), failed.join(", ")));
@@ -265,9 +284,13 @@ impl Runner<'_> {
         let recipe = compose(recipes, &[set, &[threads]].concat())?;
         let setting = setting(self.app, &recipe)?;
         let (updates, stop, out) = (recipe.optim.updates, Arc::clone(&self.stop), self.out);
+        // One warning says where to look; a run's own files have them all.
+        let mut warned = false;
         let mut each = |event: Event| match event {
             Event::Updated { update, .. } => progress(update as f64 / updates.max(1) as f64),
-            Event::Warning { text } => out.warn(text),
+            Event::Warning { text } if !std::mem::replace(&mut warned, true) => {
+                out.warn(format!("{}: {text}", dir.display()));
+            }
             _ => {}
         };
         let mut training = match RunDir::is_run(dir) {
@@ -285,15 +308,26 @@ impl Runner<'_> {
         if let (Some(policy), Some(place)) = (policy, command.iter().position(|a| a == "--policy")) {
             command[place + 1] = policy.display().to_string();
         }
-        if let (Work::Prompt, Some(url)) = (&cell.work, &self.args.endpoint) {
-            command.extend(["--endpoint".to_owned(), url.clone(), "--key-env".to_owned(), self.args.key_env.clone()]);
+        if cell.work == Work::Prompt {
+            let remote = &self.args.remote;
+            let urls = [("--endpoint", &remote.endpoint), ("--embeddings", &remote.embeddings)];
+            let given = urls.into_iter().filter_map(|(option, url)| Some([option.to_owned(), url.clone()?]));
+            command.extend(given.flatten());
         }
         let paths = [("--records", folder.join("records.jsonl")), ("--summary", unfinished.clone())];
         command.extend(paths.into_iter().flat_map(|(option, path)| [option.to_owned(), path.display().to_string()]));
         command.extend(["--threads".to_owned(), self.args.threads.to_string()]);
         let cli = Cli::try_parse_from(std::iter::once("mage".to_owned()).chain(command)).map_err(usage)?;
-        let Command::Eval(args) = &cli.command else { return Err(anyhow!("a cell that plays must be an evaluation")) };
-        eval::run(self.app, args, &Output::silent())?;
+        let Command::Eval(mut args) = cli.command else {
+            return Err(anyhow!("a cell that plays must be an evaluation"));
+        };
+        if cell.work == Work::Prompt {
+            args.remote = self.args.remote.clone();
+        }
+        match eval::run_until(self.app, &args, &Output::silent(), &self.stop) {
+            Err(e) if e.is::<Interrupted>() => return Ok(false),
+            outcome => outcome?,
+        }
         let place = cell.result(&self.dir);
         fs::rename(&unfinished, &place).with_context(|| format!("cannot write {}", place.display()))?;
         Ok(true)

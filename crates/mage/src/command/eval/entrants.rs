@@ -17,7 +17,11 @@ use mage_lab::{
     run_dir::RunDir,
 };
 use mage_remote::{ApiKey, Client, Endpoint, Patience, Prices, RemoteChat, RemoteEmbeddings};
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::{Arc, atomic::AtomicU8},
+    time::Duration,
+};
 use tokio::runtime::Handle;
 
 /// How many meta-episodes are under way at once with a model on this machine.
@@ -43,6 +47,8 @@ pub(super) struct Ground {
     pub(super) prompts: Arc<PromptSet>,
     pub(super) panel: Panel,
     pub(super) max_turns: u32,
+    /// Anything but 0 asks to stop.
+    pub(super) stop: Arc<AtomicU8>,
 }
 
 /// A policy before a method is chosen.
@@ -127,6 +133,7 @@ fn entrant(
             panel: ground.panel.clone(),
             agent: source.agent.clone(),
             seed: Seed::new(args.seed.wrapping_add(i)),
+            stop: Arc::clone(&ground.stop),
         }))
     });
     let evaluations = evaluations.collect::<anyhow::Result<_>>()?;

@@ -6,7 +6,8 @@ mod report;
 mod tally;
 mod versus;
 
-use crate::{App, cli::Eval, output::Output, pick::pick, pick::warn, usage};
+use super::train::stop_on_ctrl_c;
+use crate::{App, cli::Eval, interrupt::Interrupted, output::Output, pick::pick, pick::warn, usage};
 use anyhow::{Context, anyhow};
 use entrants::{Entrant, Ground, entrants, prices};
 use mage_core::{Bootstrap, EpisodeRecord, MetaResult};
@@ -18,8 +19,14 @@ use mage_lab::{
 };
 use report::Report;
 use serde::Serialize;
-use std::{collections::HashMap, fs, path::Path};
+use std::{
+    collections::HashMap,
+    fs,
+    path::Path,
+    sync::{Arc, atomic::AtomicU8},
+};
 use tally::Tally;
+use tokio::runtime::{Handle, Runtime};
 use versus::Versus;
 
 /// What one meta-episode of an entrant came to.
@@ -41,10 +48,19 @@ pub(super) struct Results {
 }
 
 pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
+    let stop = stop_on_ctrl_c("stopping; press Ctrl-C again to stop without cleaning up")?;
+    run_until(app, args, out, &stop)
+}
+
+/// The same, until somebody else says stop.
+pub(crate) fn run_until(app: &App, args: &Eval, out: &Output, stop: &Arc<AtomicU8>) -> anyhow::Result<()> {
     if args.preset.as_deref() == Some("list") {
         return out.line(preset::list());
     }
     let mut args = args.clone();
+    if let Some(name) = args.named.take() {
+        args.env = name;
+    }
     preset::apply(&mut args)?;
     let args = &args;
     let (factory, population) = pick(app, &args.env, &args.whom)?;
@@ -58,9 +74,10 @@ pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
     let seed = Seed::new(args.seed);
     let panel = Panel::new(&population, split, schema.seats, usize::try_from(args.tasks)?, seed)?;
     let panel = panel.dealt(&*factory, seed)?;
-    let ground = Ground { factory, population, prompts: app.prompts.get(&args.env)?, panel, max_turns };
-    let runtime = runtime(0)?;
-    let all = entrants(args, &ground, runtime.handle())?;
+    let ground =
+        Ground { factory, population, prompts: app.prompts.get(&args.env)?, panel, max_turns, stop: Arc::clone(stop) };
+    let runtime = Unwaited(Some(runtime(0)?));
+    let all = entrants(args, &ground, &runtime.handle())?;
     if args.plot.is_some() && all.len() > 1 {
         return Err(usage("--plot draws one agent: name one policy and one method"));
     }
@@ -72,10 +89,7 @@ pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
     for entrant in &all {
         results.push(play(entrant, args.records.as_deref(), out)?);
     }
-    let ceilings = if args.early_stop {
-        out.hint("No ceilings with --early-stop: they are for all tasks, its later episodes for those not yet won.");
-        None
-    } else {
+    let ceilings = {
         let (factory, population) = (&ground.factory, &ground.population);
         let ceilings = out.waiting("working out the ceilings", || factory.oracles(population, split, args.episodes));
         // What was played is worth telling without them.
@@ -84,6 +98,9 @@ pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
             None
         })
     };
+    if args.early_stop && ceilings.is_some() {
+        out.hint("With --early-stop no ceilings of scores: they are for all tasks, its later episodes for those not yet won.");
+    }
     let reports: Vec<Report<'_>> = all
         .iter()
         .zip(&results)
@@ -96,8 +113,12 @@ pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
         })
         .collect();
     if let Some(path) = &args.plot {
-        let drawing = reports[0].chart().svg();
-        fs::write(path, drawing).with_context(|| format!("cannot write {}", path.display()))?;
+        let drawing = reports[0].drawing();
+        let bytes = match path.extension().and_then(|e| e.to_str()) {
+            Some("png") => mage_lab::report::Painter::default().png(&drawing)?,
+            _ => drawing.into_bytes(),
+        };
+        fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
         out.hint(format!("drawn into {}", path.display()));
     }
     if let Some(path) = &args.summary {
@@ -135,6 +156,22 @@ pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
             Err(anyhow!("{n} meta-episodes could not be finished; run the command again to try them again"))
         }
         (n, None) => Err(anyhow!("{n} meta-episodes could not be finished; with --records only these are tried again")),
+    }
+}
+
+/// A runtime that ends without waiting for those who wait for a network: a thread that asks for embeddings would wait for answers that
+/// nobody fetches any more.
+struct Unwaited(Option<Runtime>);
+
+impl Unwaited {
+    fn handle(&self) -> Handle {
+        self.0.as_ref().expect("it is there until it is dropped").handle().clone()
+    }
+}
+
+impl Drop for Unwaited {
+    fn drop(&mut self) {
+        self.0.take().expect("it is dropped once").shutdown_background();
     }
 }
 
@@ -192,10 +229,15 @@ fn play(entrant: &Entrant, records: Option<&Path>, out: &Output) -> anyhow::Resu
             }
         };
         if let Err(e) = outcome {
+            bar.finish_and_clear();
             let kept = records.map_or_else(
                 || "nothing was kept; give --records FILE to go on from there".to_owned(),
                 |path| format!("what was finished is in {}; run the command again to go on", path.display()),
             );
+            if matches!(e, mage_lab::Error::Interrupted) {
+                out.hint(kept);
+                return Err(Interrupted.into());
+            }
             return Err(anyhow::Error::new(e).context(kept));
         }
         all.errors += numbers.len() as u64;

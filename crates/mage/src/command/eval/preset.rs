@@ -21,9 +21,14 @@ const fn of(name: &'static str, about: &'static str, env: &'static str, split: &
 const IN: &str = "in-domain";
 const OUT: &str = "out-of-domain";
 
-const PRESETS: [Preset; 12] = [
-    of("kuhn", "the opponents of training, both seats", "kuhn", IN),
+const PRESETS: [Preset; 13] = [
     Preset {
+        population: Some("paper"),
+        ..of("kuhn", "the opponents of training, both seats, the same cards in every episode of a task", "kuhn", IN)
+    },
+    of("kuhn-fresh", "the same with fresh cards in every episode", "kuhn", IN),
+    Preset {
+        population: Some("paper"),
         opponent: Some("cfr_argmax"),
         seat: Some(1),
         ..of("kuhn-cfr", "the most likely action of the CFR policy, from the second seat", "kuhn", OUT)

@@ -4,15 +4,17 @@ use super::{Entrant, Results, tally::Tally};
 use crate::{
     cli::Eval,
     output::{BOLD, DIM, Output, styled},
-    plot::{Chart, Line, Points},
     table::{score, table},
 };
 use mage_core::{
-    Against, Bootstrap, Ceiling, Mean, MemoryMode, MemoryScope, MetaResult, PooledAt, Rate, Settings, Slice, Summary,
-    Unplayed, against, pooled, summarise,
+    Against, AtEpisode, Bootstrap, Ceiling, Mean, MemoryMode, MemoryScope, MetaResult, PooledAt, Rate, Settings, Slice,
+    Summary, Unplayed, against, pooled, summarise,
 };
 use mage_env::{Hash, oracle::OracleReport};
-use mage_lab::evaluate::{Agent, Drawn};
+use mage_lab::{
+    evaluate::{Agent, Drawn},
+    report::chart::{Chart, Kind, Series, svg},
+};
 use mage_remote::Prices;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -49,6 +51,9 @@ pub(super) struct Report<'a> {
     by_seed: Option<Vec<Slice>>,
     against: Option<Against>,
     ceilings: Option<&'a OracleReport>,
+    /// The same where every episode was played.
+    #[serde(skip)]
+    score_ceilings: Option<&'a OracleReport>,
     tally: &'a Tally,
     cost: Option<f64>,
     errors: u64,
@@ -74,7 +79,9 @@ impl<'a> Report<'a> {
             results.played.iter().filter(|p| p.seed == seed).map(|p| p.result.clone()).collect()
         };
         let measure = |results: &[MetaResult]| summarise(results, args.episodes, Unplayed::NotCounted, bootstrap);
-        let against = ceilings.map(|c| {
+        // Later episodes of an early stop are those of tasks not yet won: ceilings of scores are for all of them.
+        let score_ceilings = ceilings.filter(|_| !args.early_stop);
+        let against = score_ceilings.map(|c| {
             let lines = Ceiling { memoryless: c.mean.memoryless.clone(), adaptive: c.mean.sum.by_episode.clone() };
             against(&if several { averaged(&numbered) } else { all.clone() }, &lines, bootstrap)
         });
@@ -105,6 +112,7 @@ impl<'a> Report<'a> {
             by_seed: several.then(|| (0..args.seeds as usize).map(|s| measure(&of_seed(s)).overall).collect()),
             against,
             ceilings,
+            score_ceilings,
             tally: &results.tally,
             cost: prices.map(|p| results.tally.cost(p)),
             errors: results.errors,
@@ -112,23 +120,24 @@ impl<'a> Report<'a> {
         }
     }
 
-    pub(super) fn chart(&self) -> Chart<'_> {
-        let line = |name, colour, dashes, values: &[f64]| Line { name, colour, dashes, values: values.to_vec() };
-        let lines = self.ceilings.iter().flat_map(|c| {
+    /// Scores by episode next to the ceilings, as SVG.
+    pub(super) fn drawing(&self) -> String {
+        let curve = self.summary.overall.by_episode.iter();
+        let points = curve.filter_map(|at| {
+            let interval = at.score.interval.map(|i| (i.low, i.high));
+            Some((f64::from(at.k), at.score.mean?, interval))
+        });
+        let measured = Series { name: self.policy.to_owned(), kind: Kind::Measured(0), points: points.collect() };
+        let exact = self.score_ceilings.iter().flat_map(|c| {
             [
-                line("opponent known", "#8d99ae", "2 4", &c.mean.informed),
-                line(best_learner(c), "#1d3557", "none", &c.mean.sum.by_episode),
-                line("best without memory", "#2a9d8f", "6 4", &c.mean.memoryless),
+                Series::exact("opponent known", &c.mean.informed, "2 4"),
+                Series::exact(best_learner(c), &c.mean.sum.by_episode, "none"),
+                Series::exact("best without memory", &c.mean.memoryless, "6 4"),
             ]
         });
-        let curve = &self.summary.overall.by_episode;
-        let values = curve.iter().filter_map(|at| Some((at.score.mean?, at.score.interval.map(|i| (i.low, i.high)))));
-        Chart {
-            title: &self.title,
-            unit: self.unit,
-            lines: lines.collect(),
-            points: Points { name: self.policy, values: values.collect() },
-        }
+        let series: Vec<Series> = std::iter::once(measured).chain(exact).collect();
+        let (title, x_label, y_label) = (self.title.as_str(), "episode", self.unit);
+        svg(&Chart { title, x_label, y_label, percent: false, series: &series })
     }
 
     pub(super) fn print(&self, out: &Output) -> anyhow::Result<()> {
@@ -155,7 +164,7 @@ impl<'a> Report<'a> {
         if !self.summary.by_opponent.is_empty() {
             self.print_opponents(out)?;
         }
-        if let Some(ceilings) = self.ceilings.filter(|c| c.learner_may_be_better()) {
+        if let Some(ceilings) = self.score_ceilings.filter(|c| c.learner_may_be_better()) {
             let error = score(ceilings.error());
             out.line(styled(DIM, format!("\nthe best learner may be up to {error} better than shown")))?;
         }
@@ -196,7 +205,7 @@ impl<'a> Report<'a> {
     fn print_curve(&self, out: &Output) -> anyhow::Result<()> {
         let curve = &self.summary.overall.by_episode;
         let mut header = vec!["episode", "n", "score"];
-        if let Some(ceilings) = self.ceilings {
+        if let Some(ceilings) = self.score_ceilings {
             // Next to too low a best, one has come further than one has.
             let way = if ceilings.learner_may_be_better() { "of the way, at most" } else { "of the way" };
             header.extend(["without memory", best_learner(ceilings), way]);
@@ -205,7 +214,7 @@ impl<'a> Report<'a> {
             let i = at.k as usize - 1;
             let shown = self.pooled.as_ref().map_or(&at.score, |p| &p[i].score);
             let mut row = vec![at.k.to_string(), shown.count.to_string(), mean(shown)];
-            if let (Some(ceilings), Some(against)) = (self.ceilings, &self.against) {
+            if let (Some(ceilings), Some(against)) = (self.score_ceilings, &self.against) {
                 row.push(score(ceilings.mean.memoryless[i]));
                 row.push(score(ceilings.mean.sum.by_episode[i]));
                 let share = against.by_episode.get(i).and_then(|a| a.share).and_then(|s| s.mean);
@@ -214,21 +223,36 @@ impl<'a> Report<'a> {
             row
         });
         out.line(format!("\n{}", table(&header, rows)))?;
+        let cells = |at: &AtEpisode, of: &Rate, means: &dyn Fn(&PooledAt) -> Mean| match &self.pooled {
+            None => [of.of.to_string(), rate(of)],
+            Some(pooled) => {
+                let m = means(&pooled[at.k as usize - 1]);
+                [m.count.to_string(), percent_mean(&m)]
+            }
+        };
+        let best = self.ceilings.map_or(&[][..], |c| &c.mean.pass_at);
         let rows = curve.iter().map(|at| {
             let i = at.k as usize - 1;
-            let cells = |of: &Rate, means: &dyn Fn(&PooledAt) -> Mean| match &self.pooled {
-                None => [of.of.to_string(), rate(of)],
-                Some(pooled) => {
-                    let m = means(&pooled[i]);
-                    [m.count.to_string(), percent_mean(&m)]
-                }
-            };
             let mut row = vec![at.k.to_string()];
-            row.extend(cells(&at.won, &|p| p.won));
-            row.extend(cells(&at.pass_at_k, &|p| p.pass_at_k));
+            row.extend(cells(at, &at.won, &|p| p.won));
+            row.extend(cells(at, &at.pass_at_k, &|p| p.pass_at_k));
+            row.extend(best.get(i).map(|p| format!("{} %", percent(*p))));
             row
         });
-        out.line(format!("\n{}", table(&["episode", "n", "won", "n", "won by then (Pass@k)"], rows)))
+        let mut header = vec!["episode", "n", "won", "n", "won by then (Pass@k)"];
+        header.extend((!best.is_empty()).then_some("at best"));
+        out.line(format!("\n{}", table(&header, rows)))?;
+        let drawn = |at: &AtEpisode| at.draw_or_win.hits - at.won.hits;
+        if curve.iter().all(|at| drawn(at) == 0) {
+            return Ok(());
+        }
+        let rows = curve.iter().map(|at| {
+            let mut row = vec![at.k.to_string()];
+            row.extend(cells(at, &Rate::new(drawn(at), at.won.of), &|p| p.drew));
+            row.extend(cells(at, &at.draw_or_win_at_k, &|p| p.draw_or_win_at_k));
+            row
+        });
+        out.line(format!("\n{}", table(&["episode", "n", "drew", "n", "won or drew by then"], rows)))
     }
 
     /// First and last episode by opponent and by seat, each opponent next to the best response to it.
@@ -238,20 +262,20 @@ impl<'a> Report<'a> {
         if self.episodes > 1 {
             header.push(&last);
         }
-        if self.ceilings.is_some() {
+        if self.score_ceilings.is_some() {
             header.push("best response");
         }
         let row = |name: String, slice: &Slice, best: Option<f64>| {
             let mut row = vec![name, slice.meta_episodes.to_string()];
             row.extend(slice.by_episode.first().map(|at| mean(&at.score)));
             row.extend(slice.by_episode.last().filter(|_| self.episodes > 1).map(|at| mean(&at.score)));
-            if self.ceilings.is_some() {
+            if self.score_ceilings.is_some() {
                 row.push(best.map_or_else(|| "-".to_owned(), score));
             }
             row
         };
         let best = |name: &str| {
-            let values = &self.ceilings?.mean.best_response;
+            let values = &self.score_ceilings?.mean.best_response;
             values.iter().find(|v| v.name == name).map(|v| v.value)
         };
         let opponents = self.summary.by_opponent.iter().map(|(name, s)| row(name.clone(), s, best(name)));

@@ -1,0 +1,185 @@
+"""PyTorch beside `cargo run --release -p mage-cuda --example speed`: the same shapes, the same jobs.
+
+    python benches/peers/card_torch.py t,0.6B,8,1024 t,0.6B,8,1024,compile d,0.6B,64,128,128 d,0.6B,64,128,128,compile a,4B,8192
+
+`t` times forward and backward, `d` decoding under a CUDA graph, `a` a pass with recomputation and a fused AdamW step over
+fp32 masters. Weights and tokens are random, numbers bf16, attention torch's own.
+"""
+
+import statistics
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+SHAPES = {"0.6B": (1024, 28, 16, 3072), "1.7B": (2048, 28, 16, 6144), "4B": (2560, 36, 32, 9728), "4B6": (2560, 6, 32, 9728)}
+KV, HEAD, VOCABULARY = 8, 128, 151_936
+torch.set_float32_matmul_precision("high")
+
+
+def matrix(rows, columns):
+    return nn.Parameter(torch.empty(rows, columns, device="cuda", dtype=torch.bfloat16).normal_(0, 0.02))
+
+
+def ones(count):
+    return nn.Parameter(torch.ones(count, device="cuda", dtype=torch.bfloat16))
+
+
+def norm(x, w):
+    return F.rms_norm(x, w.shape, w, 1e-6)
+
+
+def turned(x, cosine, sine):
+    first, second = x.chunk(2, -1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
+
+
+class Block(nn.Module):
+    def __init__(self, d, heads, inner):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2, self.q_norm, self.k_norm = ones(d), ones(d), ones(HEAD), ones(HEAD)
+        self.qkv, self.out = matrix((heads + 2 * KV) * HEAD, d), matrix(d, heads * HEAD)
+        self.gate_up, self.down = matrix(2 * inner, d), matrix(d, inner)
+
+    def forward(self, x, cosine, sine, cache=None):
+        b, t, _ = x.shape
+        rows = F.linear(norm(x, self.norm1), self.qkv).view(b, t, -1, HEAD).transpose(1, 2)
+        q, k, v = rows.split([self.heads, KV, KV], 1)
+        q, k = turned(norm(q, self.q_norm), cosine, sine), turned(norm(k, self.k_norm), cosine, sine)
+        if cache is None:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        else:
+            keys, values, position, seen = cache
+            keys.index_copy_(2, position, k)
+            values.index_copy_(2, position, v)
+            y = F.scaled_dot_product_attention(q, keys, values, attn_mask=seen, enable_gqa=True)
+        x = x + F.linear(y.transpose(1, 2).reshape(b, t, -1), self.out)
+        gate, up = F.linear(norm(x, self.norm2), self.gate_up).chunk(2, -1)
+        return x + F.linear(F.silu(gate) * up, self.down)
+
+
+class Model(nn.Module):
+    def __init__(self, name):
+        super().__init__()
+        d, layers, heads, inner = SHAPES[name]
+        self.embedding, self.norm = matrix(VOCABULARY, d), ones(d)
+        self.blocks = nn.ModuleList(Block(d, heads, inner) for _ in range(layers))
+
+    def forward(self, tokens, cosine, sine, recompute=False):
+        x = F.embedding(tokens, self.embedding)
+        for block in self.blocks:
+            x = checkpoint(block, x, cosine, sine, use_reentrant=False) if recompute else block(x, cosine, sine)
+        return F.linear(norm(x, self.norm), self.embedding)
+
+
+def turns(count):
+    frequencies = 1e6 ** (-torch.arange(HEAD // 2, device="cuda").float() / (HEAD // 2))
+    angles = torch.arange(count, device="cuda").float()[:, None] * frequencies
+    return angles.cos().bfloat16(), angles.sin().bfloat16()
+
+
+def timed(work, repeats=6, warm=3):
+    times = []
+    for _ in range(repeats + warm):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[warm:])
+
+
+def train(job, name, sequences, length, compiled):
+    model, tokens = Model(name), torch.randint(VOCABULARY, (sequences, length), device="cuda")
+    targets, (cosine, sine) = torch.randint(VOCABULARY, (sequences * length,), device="cuda"), turns(length)
+
+    def loss(tokens):
+        return F.cross_entropy(model(tokens, cosine, sine).view(-1, VOCABULARY).float(), targets)
+
+    loss = torch.compile(loss) if compiled else loss
+
+    def work():
+        model.zero_grad(set_to_none=True)
+        loss(tokens).backward()
+
+    seconds = timed(work)
+    report(job, f"{seconds * 1e3:.1f} ms, {sequences * length / seconds:.0f} tokens/s")
+
+
+def step(job, name, tokens):
+    model, sequences = Model(name), tokens // 1024
+    ids, (cosine, sine) = torch.randint(VOCABULARY, (sequences, 1024), device="cuda"), turns(1024)
+    targets = torch.randint(VOCABULARY, (tokens,), device="cuda")
+    parameters = list(model.parameters())
+    masters = [nn.Parameter(p.detach().float()) for p in parameters]
+    optimiser = torch.optim.AdamW(masters, lr=1e-6, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
+
+    def work():
+        F.cross_entropy(model(ids, cosine, sine, recompute=True).view(-1, VOCABULARY).float(), targets).backward()
+        for master, p in zip(masters, parameters):
+            master.grad, p.grad = p.grad.float(), None
+        nn.utils.clip_grad_norm_(masters, 1.0, foreach=True)
+        optimiser.step()
+        for master, p in zip(masters, parameters):
+            master.grad = None
+            p.data.copy_(master.data)
+
+    seconds = timed(work, repeats=4, warm=2)
+    report(job, f"{seconds * 1e3:.1f} ms, {tokens / seconds:.0f} tokens/s")
+
+
+@torch.no_grad()
+def decode(job, name, batch, prompt, new, compiled):
+    model, most = Model(name), prompt + new
+    cosines, sines = turns(most)
+    kept = [[torch.randn(batch, KV, most, HEAD, device="cuda").bfloat16() for _ in range(2)] for _ in model.blocks]
+    token = torch.randint(VOCABULARY, (batch, 1), device="cuda")
+    position, places = torch.tensor([prompt], device="cuda"), torch.arange(most, device="cuda")
+
+    def once(token, position):
+        seen, x = (places <= position)[None, None, None], F.embedding(token, model.embedding)
+        cosine, sine = cosines.index_select(0, position), sines.index_select(0, position)
+        for block, (keys, values) in zip(model.blocks, kept):
+            x = block(x, cosine, sine, (keys, values, position, seen))
+        return F.linear(norm(x, model.norm), model.embedding).argmax(-1)
+
+    once = torch.compile(once, mode="max-autotune-no-cudagraphs") if compiled else once
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            once(token, position)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        token.copy_(once(token, position))
+        position.add_(1).clamp_(max=most - 1)
+
+    def work():
+        position.fill_(prompt)
+        for _ in range(new):
+            graph.replay()
+
+    seconds = timed(work, repeats=3, warm=1) / new
+    report(job, f"{seconds * 1e3:.3f} ms a step, {batch / seconds:.0f} tokens/s")
+
+
+def report(job, text):
+    print(f"{job}: {text}, peak {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB", flush=True)
+
+
+for job in sys.argv[1:]:
+    kind, name, *rest = job.split(",")
+    compiled = rest[-1] == "compile"
+    numbers = [int(x) for x in rest if x != "compile"]
+    torch._dynamo.reset()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    try:
+        {"t": train, "d": decode}[kind](job, name, *numbers, compiled) if kind != "a" else step(job, name, *numbers)
+    except torch.cuda.OutOfMemoryError as e:
+        print(f"{job}: {e}", flush=True)

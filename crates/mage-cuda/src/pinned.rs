@@ -1,0 +1,62 @@
+//! Memory here that the card reaches by itself.
+
+use crate::buffer::{Buffer, Plain};
+use crate::card::{Card, Stream};
+use crate::error::{Doing, Result};
+use cudarc::driver::result;
+use std::sync::Arc;
+
+/// Numbers that are copied without being staged: small ones that go to and fro every step.
+pub(crate) struct Pinned<T: Plain> {
+    card: Arc<Card>,
+    at: *mut T,
+    len: usize,
+}
+
+// SAFETY: it owns its memory, which any thread may use.
+unsafe impl<T: Plain> Send for Pinned<T> {}
+
+impl<T: Plain> Pinned<T> {
+    pub(crate) fn new(card: &Arc<Card>, len: usize) -> Result<Self> {
+        card.bind()?;
+        // SAFETY: freed when dropped.
+        let at = unsafe { result::malloc_host(len * size_of::<T>(), 0) }.doing("pinning memory")?.cast::<T>();
+        for i in 0..len {
+            // SAFETY: inside the allocation.
+            unsafe { at.add(i).write(T::default()) };
+        }
+        Ok(Pinned { card: Arc::clone(card), at, len })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Copies `from` here and from here to the card, in the order of the stream; what was sent before must have arrived.
+    pub(crate) fn send(&mut self, stream: &Stream, from: &[T], to: &Buffer<T>) -> Result<()> {
+        assert!(from.len() <= self.len);
+        // SAFETY: that much is ours and initialised.
+        let here = unsafe { std::slice::from_raw_parts_mut(self.at, from.len()) };
+        here.copy_from_slice(from);
+        to.put(stream, here)
+    }
+
+    /// Brings the beginning of `from` here, waits for all that is in the stream, and copies it to `to`.
+    pub(crate) fn fetch(&mut self, stream: &Stream, from: &Buffer<T>, to: &mut [T]) -> Result<()> {
+        assert!(to.len() <= self.len);
+        // SAFETY: that much is ours and initialised.
+        let here = unsafe { std::slice::from_raw_parts_mut(self.at, to.len()) };
+        from.take(stream, here)?;
+        to.copy_from_slice(here);
+        Ok(())
+    }
+}
+
+impl<T: Plain> Drop for Pinned<T> {
+    fn drop(&mut self) {
+        if self.card.bind().is_ok() {
+            // SAFETY: allocated in `new`.
+            let _ = unsafe { result::free_host(self.at.cast()) };
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! How does a curve look?
+//!
+//! Lines with bands, in SVG by hand: what was measured in colours, what is known exactly in grey. Colours are attributes, so
+//! that a file stands by itself; the report's page overrides them by class, in the light and in the dark.
+
+use super::measured::score;
+use std::fmt::Write;
+
+/// Colours that people with any colour vision can tell apart, readable on white and on black.
+const COLOURS: [&str; 8] = ["#d1495b", "#2f7fc1", "#2a9d6f", "#b07aa1", "#c98a12", "#6f4cc2", "#8c564b", "#17a2b8"];
+
+/// One line of a chart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// What the legend calls it.
+    pub name: String,
+    /// How it is drawn.
+    pub kind: Kind,
+    /// Its points, from left to right.
+    pub points: Vec<PlotPoint>,
+}
+
+impl Series {
+    /// What is known exactly, by episode.
+    pub fn exact(name: &str, values: &[f64], dashes: &'static str) -> Self {
+        let points = (1..).zip(values).map(|(k, y)| (f64::from(k), *y, None)).collect();
+        Series { name: name.to_owned(), kind: Kind::Exact(dashes), points }
+    }
+}
+
+/// Where, how much, and its interval.
+pub type PlotPoint = (f64, f64, Option<(f64, f64)>);
+
+/// How a line is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Measured, in the colour of this number.
+    Measured(usize),
+    /// Known exactly, with these dashes (`none`, or lengths as SVG has them).
+    Exact(&'static str),
+}
+
+impl Kind {
+    fn colour(self) -> &'static str {
+        match self {
+            Kind::Measured(n) => COLOURS[n % COLOURS.len()],
+            Kind::Exact(_) => "#777777",
+        }
+    }
+
+    /// The ninth line and later ones are dashed, to tell them from the first.
+    fn dashes(self) -> &'static str {
+        match self {
+            Kind::Exact(dashes) => dashes,
+            Kind::Measured(n) => ["none", "2 3", "8 3 2 3"][(n / COLOURS.len()).min(2)],
+        }
+    }
+}
+
+pub(super) const WIDTH: f64 = 680.0;
+const LEFT: f64 = 62.0;
+const RIGHT: f64 = 16.0;
+const TOP: f64 = 46.0;
+const PLOT: f64 = 290.0;
+
+/// A chart: its title, what its axes are, and its lines.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chart<'a> {
+    /// What stands above it.
+    pub title: &'a str,
+    /// What is counted to the right.
+    pub x_label: &'a str,
+    /// What is counted upwards.
+    pub y_label: &'a str,
+    /// Whether that is a share, shown in percent from 0 to 100.
+    pub percent: bool,
+    /// The lines; the legend has them in this order.
+    pub series: &'a [Series],
+}
+
+/// The chart as an SVG document.
+pub fn svg(chart: &Chart<'_>) -> String {
+    let Chart { title, x_label, y_label, percent, series } = *chart;
+    let all = || series.iter().flat_map(|s| &s.points);
+    let bounds = |values: &mut dyn Iterator<Item = f64>| {
+        values.filter(|v| v.is_finite()).fold((f64::MAX, f64::MIN), |(lo, hi), v| (lo.min(v), hi.max(v)))
+    };
+    let (x_low, x_high) = bounds(&mut all().map(|p| p.0));
+    let ends = |p: &PlotPoint| p.2.map_or([p.1, p.1, p.1], |(low, high)| [low, p.1, high]);
+    let (y_low, y_high) = if percent { (0.0, 1.0) } else { bounds(&mut all().flat_map(ends)) };
+    let (x_low, x_high) = if x_low < x_high { (x_low, x_high) } else { (x_low - 0.5, x_low + 0.5) };
+    let step = tick_step(y_high - y_low);
+    let (low, high) = ((y_low / step).floor() * step, (y_high / step).ceil() * step);
+    let high = if high > low { high } else { low + step };
+    let at_x = |x: f64| LEFT + 14.0 + (WIDTH - LEFT - RIGHT - 28.0) * (x - x_low) / (x_high - x_low);
+    let at_y = |y: f64| TOP + PLOT * (high - y) / (high - low);
+
+    // The legend flows below, as many to a line as fit.
+    let mut places = Vec::new();
+    let (mut x, mut y) = (LEFT, TOP + PLOT + 70.0);
+    for s in series {
+        let width = 38.0 + 7.2 * s.name.chars().count() as f64;
+        if x + width > WIDTH && x > LEFT {
+            (x, y) = (LEFT, y + 22.0);
+        }
+        places.push((x, y));
+        x += width + 10.0;
+    }
+    let mut svg = opening(WIDTH, y + 18.0, title);
+    let ticks = ((high - low) / step).round() as usize;
+    for i in 0..=ticks {
+        let value = low + step * i as f64;
+        let y = at_y(value);
+        let _ = writeln!(
+            svg,
+            "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"#e3e3e3\"/>",
+            WIDTH - RIGHT
+        );
+        let label = if percent { format!("{:.0} %", 100.0 * value) } else { trimmed(value, step) };
+        text(&mut svg, LEFT - 8.0, y + 4.5, "end", "faint", &label);
+    }
+    let x_step = if x_high - x_low <= 12.0 { 1.0 } else { tick_step(x_high - x_low) };
+    let mut tick = (x_low / x_step).ceil() * x_step;
+    while tick <= x_high + 1e-9 {
+        text(&mut svg, at_x(tick), TOP + PLOT + 20.0, "middle", "faint", &trimmed(tick, x_step));
+        tick += x_step;
+    }
+    text(&mut svg, (LEFT + WIDTH - RIGHT) / 2.0, TOP + PLOT + 42.0, "middle", "ink", x_label);
+    let _ = writeln!(
+        svg,
+        "<text class=\"ink\" transform=\"translate(15 {:.1}) rotate(-90)\" text-anchor=\"middle\" fill=\"#222222\">{}</text>",
+        TOP + PLOT / 2.0,
+        escaped(y_label)
+    );
+    // Many bands on top of each other must not hide the lines.
+    let opacity = (0.5 / series.len().max(1) as f64).clamp(0.05, 0.14);
+    for s in series {
+        let band: Vec<_> = s.points.iter().filter_map(|p| p.2.map(|i| (p.0, i))).collect();
+        if band.len() > 1 {
+            let up = band.iter().map(|(x, (low, _))| (x, low));
+            let down = band.iter().rev().map(|(x, (_, high))| (x, high));
+            let corners: Vec<String> =
+                up.chain(down).map(|(x, y)| format!("{:.1},{:.1}", at_x(*x), at_y(*y))).collect();
+            let _ = writeln!(
+                svg,
+                "<polygon points=\"{}\" fill=\"{}\" fill-opacity=\"{opacity:.2}\"/>",
+                corners.join(" "),
+                s.kind.colour()
+            );
+        }
+    }
+    for s in series {
+        let path: Vec<String> = s.points.iter().map(|p| format!("{:.1},{:.1}", at_x(p.0), at_y(p.1))).collect();
+        stroke(&mut svg, &format!("<polyline points=\"{}\" fill=\"none\"", path.join(" ")), s.kind);
+        let few = s.points.len() <= 30 && matches!(s.kind, Kind::Measured(_));
+        for (x, y, interval) in s.points.iter().filter(|_| few) {
+            let about =
+                interval.map_or_else(String::new, |(a, b)| format!(" [{}, {}]", shown(a, percent), shown(b, percent)));
+            let _ = writeln!(
+                svg,
+                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.5\" fill=\"{}\"><title>{}</title></circle>",
+                at_x(*x),
+                at_y(*y),
+                s.kind.colour(),
+                escaped(&format!("{}, {x_label} {x}: {}{about}", s.name, shown(*y, percent)))
+            );
+        }
+    }
+    for (s, (x, y)) in series.iter().zip(places) {
+        stroke(&mut svg, &format!("<line x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"", x + 24.0), s.kind);
+        text(&mut svg, x + 30.0, y + 4.5, "start", "ink", &s.name);
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+fn stroke(svg: &mut String, shape: &str, kind: Kind) {
+    let class = if matches!(kind, Kind::Exact(_)) { "exact" } else { "line" };
+    let _ = writeln!(
+        svg,
+        "{shape} class=\"{class}\" stroke=\"{}\" stroke-width=\"2\" stroke-dasharray=\"{}\"/>",
+        kind.colour(),
+        kind.dashes()
+    );
+}
+
+pub(super) fn opening(width: f64, height: f64, title: &str) -> String {
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" \
+         aria-label=\"{}\" font-family=\"system-ui, sans-serif\" font-size=\"13\">\n\
+         <rect class=\"paper\" width=\"{width:.0}\" height=\"{height:.0}\" fill=\"#ffffff\"/>\n",
+        escaped(title)
+    );
+    let _ = writeln!(
+        svg,
+        "<text class=\"ink\" x=\"16\" y=\"26\" font-size=\"15\" font-weight=\"600\" fill=\"#222222\">{}</text>",
+        escaped(title)
+    );
+    svg
+}
+
+pub(super) fn text(svg: &mut String, x: f64, y: f64, anchor: &str, class: &str, content: &str) {
+    let fill = if class == "faint" { "#666666" } else { "#222222" };
+    let _ = writeln!(
+        svg,
+        "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"{fill}\">{}</text>",
+        escaped(content)
+    );
+}
+
+fn shown(x: f64, percent: bool) -> String {
+    if percent { format!("{:.1} %", 100.0 * x) } else { score(x) }
+}
+
+/// A number with as many decimals as its neighbours need.
+fn trimmed(x: f64, step: f64) -> String {
+    let decimals = (-step.log10()).ceil().clamp(0.0, 6.0) as usize;
+    let x = if x.abs() < step / 1000.0 { 0.0 } else { x };
+    format!("{x:.decimals$}")
+}
+
+/// A round distance between grid lines: 1, 2 or 5 times a power of ten, about six of them.
+fn tick_step(range: f64) -> f64 {
+    let rough = (range / 6.0).max(1e-6);
+    let power = 10_f64.powf(rough.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * power).find(|s| *s >= rough * 0.999).unwrap_or(10.0 * power)
+}
+
+/// Text that markup takes for nothing but text, in attributes too.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            // XML has no room for these, however they are written.
+            c if c.is_control() && !matches!(c, '\n' | '\t') => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
