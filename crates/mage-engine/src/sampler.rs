@@ -168,7 +168,7 @@ pub struct ScoreRequest {
 pub struct Scores {
     /// Log-probability of each token from [`ScoreRequest::from`] on.
     pub logprobs: Vec<f32>,
-    /// Entropy of the distribution each was drawn from, in nats.
+    /// Entropy of the distribution each was drawn from, in nats; empty where the engine does not tell.
     pub entropies: Vec<f32>,
     /// The weights that were used.
     pub weights: WeightsId,

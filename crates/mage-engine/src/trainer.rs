@@ -204,7 +204,7 @@ pub struct LossReport {
     pub tokens: u64,
     /// The sum of the sizes of their weights.
     pub weight: f64,
-    /// Mean entropy in nats.
+    /// Mean entropy in nats; not a number where the engine does not tell.
     pub entropy: f64,
     /// Mean of new over old probability.
     pub ratio: f64,

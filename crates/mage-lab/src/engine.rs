@@ -3,11 +3,13 @@
 use crate::{
     Error, Hub, Result,
     recipe::{EngineKind, Recipe},
+    remote_engine,
 };
 use mage_core::prompt::{CONTROL_WORDS, vocabulary};
 use mage_engine::{Renderer, Sampler, Trainer};
 use mage_env::{Schema, Seed};
 use mage_native::{Config, Control, Description, Lora, NativeAdapter, NativeModel, Options, word_tokenizer};
+use mage_remote::Notices;
 use std::sync::Arc;
 
 /// A trainer, the sampler that sees what it publishes, and the words they share.
@@ -27,8 +29,9 @@ pub struct Engines {
 }
 
 /// Starts the engine a recipe names.
-pub fn start(recipe: &Recipe, schema: &Schema) -> Result<Engines> {
+pub fn start(recipe: &Recipe, schema: &Schema, notices: &Notices) -> Result<Engines> {
     match recipe.engine.kind {
+        EngineKind::Tinker => remote_engine::start(recipe, notices),
         EngineKind::Native => {
             let mut model = model(recipe, schema)?;
             let e = &recipe.engine;
@@ -88,6 +91,10 @@ pub fn needs(recipe: &Recipe, schema: &Schema) -> Result<Needs> {
     let adapter =
         new_adapter(recipe)?.map(|lora| NativeAdapter::new(&model.config, &lora, Seed::new(0))).transpose()?;
     let learning = adapter.map_or(model.parameters, |a| a.parameters());
+    if recipe.engine.kind == EngineKind::Tinker {
+        // Servers hold them.
+        return Ok(Needs { learning, state_bytes: 0, model });
+    }
     // A gradient and two moments of what learns; the published policy and the reference are each a copy of it.
     let rest = if learning == model.parameters { model.training_bytes() } else { model.sampling_bytes() };
     Ok(Needs { learning, state_bytes: rest + 20 * learning as u64, model })

@@ -15,6 +15,7 @@ mod panel;
 mod plan;
 mod player;
 pub mod recipe;
+pub mod remote_engine;
 pub mod report;
 pub mod rollout;
 pub mod run_dir;

@@ -3,7 +3,7 @@
 use crate::{
     Result,
     engine::{self, Needs},
-    recipe::Recipe,
+    recipe::{EngineKind, Recipe},
     rollout::Job,
     speech::Speech,
     talk::Talk,
@@ -103,7 +103,9 @@ impl Plan {
                 (plan.prompt_tokens, plan.answer_tokens) = (Some(all(talk.prompts)), Some(all(talk.answers)));
             }
         }
-        if plan.whole && model.parameters <= TRIAL_PARAMETERS {
+        // What servers take is not tried: nobody is asked before there is work.
+        let here = recipe.engine.kind == EngineKind::Native;
+        if here && plan.whole && model.parameters <= TRIAL_PARAMETERS {
             let mut parts = Parts::new(recipe, setting, &schema)?;
             // Full prompts are for models that think at length: no trial of a few seconds tells how long.
             if recipe.play.form == Size::Compact {

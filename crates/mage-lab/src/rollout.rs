@@ -262,7 +262,13 @@ mod tests {
         composer.set("warmstart.teacher=random").unwrap();
         let recipe = composer.finish().unwrap();
         let prompts = mage_core::prompt::PromptLibrary::builtin().get("kuhn").unwrap();
-        let setting = Setting { population: factory.default_population(), prompts, factory, commit: None };
+        let setting = Setting {
+            population: factory.default_population(),
+            prompts,
+            factory,
+            commit: None,
+            notices: Default::default(),
+        };
         let schema = setting.factory.schema();
         let parts = Parts::new(&recipe, &setting, &schema).unwrap();
         let settings = Arc::clone(&parts.settings);

@@ -16,6 +16,8 @@ pub struct Signs {
     pub kl_play: f64,
     /// Divergence of reflections from the reference.
     pub kl_reflect: f64,
+    /// Divergence of what was sampled from what is trained, before the first step.
+    pub mismatch: f64,
     /// Share of invalid actions.
     pub invalid: f64,
     /// Share of reflections that state the facts.
@@ -61,6 +63,15 @@ impl Watchdog {
                     "reflections drift away from the reference (divergence {:.2} nats a token); raise loss.kl_reflect or lower \
                      optim.learning_rate",
                     signs.kl_reflect
+                ),
+            ),
+            (
+                "mismatch",
+                signs.mismatch > limits.mismatch,
+                format!(
+                    "what was sampled is not what is trained (divergence {:.4} nats a token before any step): the engines \
+                     disagree; see `mage doctor --engine`",
+                    signs.mismatch
                 ),
             ),
             (

@@ -131,6 +131,7 @@ fn train(house: &Arc<House>, recipe: Recipe, dir: &Path) -> (Result<(), String>,
         prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
         factory: Arc::clone(house) as Arc<dyn EnvFactory>,
         commit: None,
+        notices: Default::default(),
     };
     let mut heard = Vec::new();
     let ended = Training::create(recipe, setting, dir, Arc::new(AtomicU8::new(0)))

@@ -170,7 +170,7 @@ impl Client {
 }
 
 /// An error with what led to it: the outermost says only that something failed.
-fn causes(e: &reqwest::Error) -> String {
+pub(crate) fn causes(e: &reqwest::Error) -> String {
     let mut text = e.to_string();
     let mut cause = std::error::Error::source(e);
     while let Some(e) = cause {

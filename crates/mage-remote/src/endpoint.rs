@@ -79,11 +79,7 @@ impl Endpoint {
 
     /// Whether it is on this machine.
     pub(crate) fn is_here(&self) -> bool {
-        match self.base.host_str() {
-            Some("localhost") => true,
-            Some(host) => host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|a| a.is_loopback()),
-            None => false,
-        }
+        crate::wire::is_here(&self.base)
     }
 
     pub(crate) fn at(&self, path: &str) -> Url {

@@ -41,6 +41,16 @@ impl ApiKey {
         format!("Bearer {}", self.0)
     }
 
+    /// The key itself, for a header of its own.
+    pub(crate) fn plain(&self) -> &str {
+        &self.0
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_test(text: &str) -> Self {
+        ApiKey(text.to_owned())
+    }
+
     /// The text without the key.
     pub(crate) fn hide_in(&self, text: &str) -> String {
         text.replace(&self.0, HIDDEN)

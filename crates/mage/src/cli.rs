@@ -49,11 +49,90 @@ pub(crate) enum Command {
     Model(Model),
     /// Measure how fast things are on this machine
     Bench(Bench),
-    /// Say what this machine can do
-    Doctor,
+    /// Say what this machine can do, or whether engines elsewhere are what a recipe needs
+    Doctor(Doctor),
+    /// Write what starts engines on other machines: scripts for one machine, Ray, Slurm or Kubernetes
+    Launch(Launch),
     /// Print a completion script for your shell
     #[command(after_help = "For example: mage completions bash > ~/.local/share/bash-completion/completions/mage")]
     Completions(Completions),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example: mage doctor --engine kuhn.toml skyrl.toml --set model.path=models/kuhn")]
+pub(crate) struct Doctor {
+    /// Ask the servers that these recipes name: are they there, do they speak the dialect, have they the same words and
+    /// weights, and do weights arrive? Trains nothing
+    #[arg(long, value_name = "RECIPE", num_args = 1..)]
+    pub(crate) engine: Vec<String>,
+    /// Change one key of the recipe
+    #[arg(long, value_name = "KEY=VALUE", requires = "engine")]
+    pub(crate) set: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Nothing is started: read what was written, and run it. See docs/scale.md.\n\nExample: mage launch slurm \
+                        --model Qwen/Qwen3-4B --backend fsdp --gpus 8 --samplers 4 --dry-run"
+)]
+pub(crate) struct Launch {
+    /// Where the engines will run
+    #[arg(value_enum)]
+    pub(crate) place: Place,
+    /// The model: a folder all machines see, or a name on the Hub
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: String,
+    /// What trains behind the Tinker protocol
+    #[arg(long, value_enum, default_value_t = TrainerBackend::Fsdp)]
+    pub(crate) backend: TrainerBackend,
+    /// GPUs that train, on each training node
+    #[arg(long, default_value_t = 8, value_parser = at_least_one)]
+    pub(crate) gpus: usize,
+    /// Training nodes
+    #[arg(long, default_value_t = 1, value_parser = at_least_one)]
+    pub(crate) nodes: usize,
+    /// vLLM servers that sample, one GPU each
+    #[arg(long, default_value_t = 4, value_parser = at_least_one)]
+    pub(crate) samplers: usize,
+    /// The adapter's rank
+    #[arg(long, default_value_t = 32, value_parser = at_least_one)]
+    pub(crate) rank: usize,
+    /// Tokens a sequence may have
+    #[arg(long, default_value_t = 16384, value_parser = at_least_one)]
+    pub(crate) context: usize,
+    /// A folder that all machines see, for adapters and checkpoints
+    #[arg(long, value_name = "DIR", default_value = "/shared/mage")]
+    pub(crate) shared: String,
+    /// Where the files are written
+    #[arg(long, value_name = "DIR", default_value = "launch")]
+    pub(crate) out: PathBuf,
+    /// Print the files instead of writing them
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Where engines run.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Place {
+    /// One machine, by `uv`
+    Uv,
+    /// A Ray cluster that is there already
+    Ray,
+    /// A Slurm allocation
+    Slurm,
+    /// Kubernetes
+    Kubernetes,
+}
+
+/// What trains behind the protocol.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum TrainerBackend {
+    /// One process, also without a GPU
+    Jax,
+    /// PyTorch FSDP over Ray
+    Fsdp,
+    /// Megatron over Ray
+    Megatron,
 }
 
 /// What is changed in a recipe.

@@ -62,7 +62,7 @@ impl Recipe {
         self.reward.rule(&self.env.name)?;
         self.loss(0).check()?;
         self.optim_step(0).check()?;
-        Ok(())
+        crate::remote_engine::check(self)
     }
 
     fn check_counts(&self) -> Result<()> {
@@ -77,6 +77,8 @@ impl Recipe {
             ("eval.final_tasks", self.eval.final_tasks as u64),
             ("checkpoint.every", self.checkpoint.every),
             ("checkpoint.keep", self.checkpoint.keep as u64),
+            ("vllm.in_flight", self.vllm.in_flight as u64),
+            ("vllm.keep", self.vllm.keep as u64),
         ];
         if let Some((key, _)) = at_least_one.into_iter().find(|(_, v)| *v == 0) {
             return wrong(key, "0 would be none; give at least 1");
@@ -146,7 +148,10 @@ impl Recipe {
             ("watch.kl", watch.kl, NotNegative),
             ("watch.invalid", watch.invalid, Share),
             ("watch.factual", watch.factual, Share),
+            ("watch.mismatch", watch.mismatch, NotNegative),
             ("watch.patience", watch.patience, Positive),
+            ("tinker.patience", self.tinker.patience, Positive),
+            ("vllm.tolerance", f64::from(self.vllm.tolerance), Positive),
         ];
         match numbers.into_iter().find(|(_, v, range)| !range.has(*v)) {
             Some((key, v, range)) => wrong(key, format!("{} will not do: {}", v as f32, range.words())),

@@ -76,6 +76,8 @@ const SECTIONS: &[(&str, Fields)] = &[
     ("checkpoint", s::Checkpoint::FIELDS),
     ("records", s::Records::FIELDS),
     ("engine", s::Engine::FIELDS),
+    ("tinker", s::Tinker::FIELDS),
+    ("vllm", s::Vllm::FIELDS),
     ("watch", s::Watch::FIELDS),
 ];
 

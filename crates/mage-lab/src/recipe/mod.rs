@@ -15,8 +15,8 @@ pub use builtin::{builtin_names, paper_names};
 pub use compose::{Composer, differences};
 pub use explain::{Field, explain};
 pub use sections::{
-    Average, Checkpoint, Engine, EngineKind, Evaluate, LossTerms, Model, Optim, Play, Records, Rollout, Warmstart,
-    Watch, World,
+    Average, Checkpoint, Engine, EngineKind, Evaluate, LossTerms, Model, Optim, Play, Records, Rollout, Tinker, Vllm,
+    Warmstart, Watch, World,
 };
 
 use mage_core::{Method, Penalty, Rewards, Settings, prompt::Size};
@@ -63,6 +63,10 @@ pub struct Recipe {
     pub records: Records,
     /// See [`Engine`].
     pub engine: Engine,
+    /// See [`Tinker`].
+    pub tinker: Tinker,
+    /// See [`Vllm`].
+    pub vllm: Vllm,
     /// See [`Watch`].
     pub watch: Watch,
 }

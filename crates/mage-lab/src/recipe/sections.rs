@@ -5,6 +5,7 @@ use mage_core::{MemoryMode, prompt::Size};
 use mage_engine::{KlForm, Thinking};
 use mage_env::Grouping;
 use mage_native::{Device, Projection};
+use mage_remote::tinker::{Backend, Dialect};
 use serde::{Deserialize, Serialize};
 
 section! {
@@ -218,7 +219,7 @@ section! {
 section! {
     /// Who computes.
     Engine {
-        /// `native`, the embedded engine.
+        /// `native`, the embedded engine, or `tinker`, a server that trains (see `tinker` and `vllm`).
         kind: EngineKind = EngineKind::Native,
         /// Where it computes: `cpu`, `cuda` or `cuda:N` for a card, `auto` for a card where there is one.
         device: Device = Device::Auto,
@@ -229,10 +230,51 @@ section! {
         /// Train low-rank adapters of this rank beside the frozen numbers of `model.path`; 0 trains the model itself, or the
         /// adapter that `model.path` is.
         lora_rank: usize = 0,
-        /// What adapters add is multiplied by this over the rank; 0 takes twice the rank.
+        /// What adapters add is multiplied by this over the rank; 0 takes twice the rank, or 32 where a server trains.
         lora_alpha: f32 = 0.0,
         /// The matrices that have an adapter.
         lora_targets: Vec<Projection> = Projection::ALL.to_vec(),
+    }
+}
+
+section! {
+    /// The server that trains, where `engine.kind` is `tinker`.
+    Tinker {
+        /// Its address, without `/api/v1`.
+        url: String = "http://127.0.0.1:8000".to_owned(),
+        /// The dialect of the protocol, by the version of its SDK: `0.25`.
+        dialect: Dialect = Dialect::V0_25,
+        /// What runs behind it: `jax`, `fsdp`, `megatron` (SkyRL) or `hosted`. Measured at the start.
+        backend: Backend = Backend::Jax,
+        /// The name it knows the model by; empty takes `model.path`.
+        base_model: String = String::new(),
+        /// The environment variable that holds its key, where it needs one.
+        key_env: String = "TINKER_API_KEY".to_owned(),
+        /// Measure what it divides a loss by before training, and refuse surprises.
+        calibrate: bool = true,
+        /// Seconds to wait for it when it does not answer.
+        patience: f64 = 900.0,
+    }
+}
+
+section! {
+    /// The servers that sample, where `engine.kind` is `tinker`; without any, the one that trains does.
+    Vllm {
+        /// Their addresses.
+        servers: Vec<String> = Vec::new(),
+        /// The name they serve the model under; empty takes `model.path`.
+        model: String = String::new(),
+        /// A folder for adapters that this machine and the servers see under the same path; empty takes one for temporary
+        /// files.
+        adapters: String = String::new(),
+        /// The environment variable that holds their key, where they need one.
+        key_env: String = "VLLM_API_KEY".to_owned(),
+        /// Requests under way at once on each server.
+        in_flight: usize = 256,
+        /// Versions of the policy that stay on the servers.
+        keep: usize = 4,
+        /// How far log-probabilities of a fixed sequence may be off after a push of weights. Half precision needs 0.05.
+        tolerance: f32 = 1e-3,
     }
 }
 
@@ -247,6 +289,9 @@ section! {
         invalid: f64 = 0.2,
         /// Warn when less than this share of reflections states the facts, in environments that have a teacher to say them.
         factual: f64 = 0.5,
+        /// Warn when what was sampled diverges from what is trained by more than this before the first step of an update,
+        /// in nats a token: engines that disagree.
+        mismatch: f64 = 0.01,
         /// Say what is waited for when no meta-episode ends for so many seconds.
         patience: f64 = 30.0,
     }
@@ -270,4 +315,6 @@ pub enum EngineKind {
     /// The embedded engine, on the CPU or a card.
     #[default]
     Native,
+    /// A server that speaks the Tinker protocol.
+    Tinker,
 }

@@ -33,6 +33,8 @@ impl Learned {
         put("ratio/clip_frac".into(), mean(&|r| r.clip_fraction));
         put("ratio/max".into(), self.reports.iter().map(|r| r.max_ratio).fold(0.0, f64::max));
         put("mismatch_kl/mean".into(), mean(&|r| r.mismatch_kl));
+        // Before the first step sampler and trainer have the same weights: what is left is the engines' own disagreement.
+        put("mismatch_kl/first".into(), self.reports.first().map_or(0.0, |r| r.mismatch_kl));
         put("tokens/trained".into(), self.reports.iter().map(|r| r.tokens as f64).sum());
         for (name, class) in charged {
             let known: Vec<f64> = self.reports.iter().filter_map(|r| r.kl.get(class).copied()).collect();
@@ -107,6 +109,7 @@ impl Training {
             entropy: at("entropy").unwrap_or(1.0),
             kl_play: at("kl/play").unwrap_or(0.0),
             kl_reflect: at("kl/reflect").unwrap_or(0.0),
+            mismatch: if self.recipe.rollout.overlap { 0.0 } else { at("mismatch_kl/first").unwrap_or(0.0) },
             invalid: at("invalid_action").unwrap_or(0.0),
             factual: at("factual"),
             skipped: at("optim/skipped").unwrap_or(0.0) > 0.0,

@@ -26,6 +26,7 @@ use crate::{
 use mage_core::{EpisodeRecord, MemoryMode, Settings, prompt::PromptSet};
 use mage_engine::{AdapterName, Loss, SamplingParams, ScoreRequest};
 use mage_env::{EnvFactory, Population, Schema, Seed, oracle::OracleReport};
+use mage_remote::Notices;
 use measure::{Learned, add_judgement};
 use rand::seq::SliceRandom;
 use std::{
@@ -42,6 +43,18 @@ use tokio::{runtime::Runtime, task::JoinSet};
 /// The name the reference is published under.
 const REFERENCE: &str = "reference";
 
+/// Nothing depends on these: a run goes on with other threads, and with servers that have moved.
+const INDIFFERENT: [&str; 8] = [
+    "engine.threads",
+    "tinker.url",
+    "tinker.key_env",
+    "tinker.patience",
+    "vllm.servers",
+    "vllm.adapters",
+    "vllm.key_env",
+    "vllm.in_flight",
+];
+
 /// What a run is about, beside its recipe.
 pub struct Setting {
     /// Makes the environments.
@@ -52,6 +65,8 @@ pub struct Setting {
     pub population: Population,
     /// The commit this program was built from, where known; a run keeps it.
     pub commit: Option<String>,
+    /// Who hears what engines elsewhere are waited for.
+    pub notices: Notices,
 }
 
 /// A training run.
@@ -110,7 +125,7 @@ impl Training {
         let written = RunDir::recipe(dir)?;
         let mut run = RunDir::open(dir)?;
         let mut changed = differences(&written, &recipe);
-        changed.retain(|(key, ..)| key != "engine.threads"); // nothing depends on it
+        changed.retain(|(key, ..)| !INDIFFERENT.contains(&key.as_str()));
         if !run.has_population(&setting.population)? {
             changed.push((
                 "the population's file".to_owned(),

@@ -87,7 +87,7 @@ impl Parts {
         let turns = setting.factory.max_turns(&setting.population, &recipe.env.split)?;
         let settings = Arc::new(recipe.settings(&Schema { max_turns: turns, ..schema.clone() }));
         settings.check()?;
-        let engines = engine::start(recipe, schema)?;
+        let engines = engine::start(recipe, schema, &setting.notices)?;
         engines.trainer.caps().check(&recipe.loss(0))?;
         let speech = Arc::new(Speech::new(Arc::clone(&engines.renderer), recipe.play.form, recipe.play.thinking)?);
         if let Some(talk) = Talk::survey(recipe, setting, (*settings).clone(), &speech, SURVEYED)? {

@@ -3,7 +3,11 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod proxy;
+pub(crate) mod recorder;
 pub(crate) mod server;
+pub(crate) mod tinker_double;
+pub(crate) mod tinker_script;
+pub(crate) mod vllm_double;
 
 use mage_engine::{ChatRequest, Message, SamplingParams};
 use mage_remote::{Client, Endpoint, Patience, RemoteChat};

@@ -114,7 +114,7 @@ async fn serve(
 }
 
 /// Reads head and body of a request.
-async fn read_request(client: &mut TcpStream) -> std::io::Result<Option<Vec<u8>>> {
+pub(crate) async fn read_request(client: &mut TcpStream) -> std::io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     loop {
         let head_end = bytes.windows(4).position(|w| w == b"\r\n\r\n").map(|at| at + 4);
@@ -132,7 +132,7 @@ async fn read_request(client: &mut TcpStream) -> std::io::Result<Option<Vec<u8>>
 }
 
 /// The server's whole answer, which it ends by closing.
-async fn forward(request: &[u8], server: SocketAddr) -> std::io::Result<Vec<u8>> {
+pub(crate) async fn forward(request: &[u8], server: SocketAddr) -> std::io::Result<Vec<u8>> {
     let mut upstream = TcpStream::connect(server).await?;
     let line_end = request.windows(2).position(|w| w == b"\r\n").expect("a request line") + 2;
     upstream.write_all(&request[..line_end]).await?;

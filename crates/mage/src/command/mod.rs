@@ -6,6 +6,7 @@ pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod env;
 pub(crate) mod eval;
+pub(crate) mod launch;
 pub(crate) mod model;
 pub(crate) mod play;
 pub(crate) mod recipe;

@@ -19,6 +19,7 @@ use mage_lab::{
     run_dir::{RunDir, last_model, model},
     train::{Outcome, Setting, Training},
 };
+use mage_remote::Notices;
 use std::{
     path::{Path, PathBuf},
     sync::{
@@ -113,6 +114,8 @@ pub(super) fn setting(app: &App, recipe: &Recipe) -> anyhow::Result<Setting> {
         population,
         factory,
         commit: option_env!("MAGE_COMMIT").map(str::to_owned),
+        // At once and beside any picture of progress: whoever waits wants to know for what.
+        notices: Notices::to(|line| eprintln!("{line}")),
     })
 }
 

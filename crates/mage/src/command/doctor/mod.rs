@@ -1,8 +1,12 @@
-//! `mage doctor`: what can this machine do?
+//! `mage doctor`: what can this machine, or an engine elsewhere, do?
 
 mod card;
+mod engine;
 
-use crate::output::{BOLD, Output, styled};
+use crate::{
+    cli::Doctor,
+    output::{BOLD, Output, styled},
+};
 use card::Cards;
 use mage_native::Machine;
 use serde::Serialize;
@@ -21,7 +25,10 @@ struct Found {
     cuda: Cards,
 }
 
-pub(crate) fn run(out: &Output) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Doctor, out: &Output) -> anyhow::Result<()> {
+    if !args.engine.is_empty() {
+        return engine::run(args, out);
+    }
     let machine = Machine::measure();
     let cuda = Cards::look();
     let found = Found {

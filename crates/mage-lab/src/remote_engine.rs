@@ -1,0 +1,208 @@
+//! Who computes elsewhere, and is a recipe something they can do?
+//!
+//! A server trains over the Tinker protocol; a pool of vLLM servers samples, or the same server does. What the two offer is
+//! less than the embedded engine, and a recipe that asks for more is refused before anything is sent, with all it asks for.
+
+use crate::{
+    Error, Hub, Result,
+    engine::Engines,
+    recipe::{EngineKind, Recipe},
+};
+use mage_engine::{LogProbs, Sampler};
+use mage_env::Seed;
+use mage_native::{Description, Projection};
+use mage_remote::{ApiKey, Notices, PoolSettings, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, Waiting};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+/// What a recipe asks for that its remote engine does not offer, each with the key to change.
+pub fn missing(recipe: &Recipe) -> Vec<String> {
+    let backend = recipe.tinker.backend;
+    let caps = backend.trainer_caps(recipe.model.context);
+    let (loss, optim, engine, rollout) = (&recipe.loss, &recipe.optim, &recipe.engine, &recipe.rollout);
+    let alone = recipe.vllm.servers.is_empty();
+    let sampled = if alone { backend.sampler_caps(0).logprobs } else { LogProbs::Raw };
+    let filtered = rollout.temperature != 1.0 || rollout.top_p != 1.0 || rollout.top_k != 0;
+    let entropy = loss.entropy != 0.0 || loss.entropy_end != 0.0 || loss.entropy_reflect != 0.0;
+    let kl = [loss.kl_play, loss.kl_reflect].iter().any(|c| *c != 0.0);
+    let alpha = engine.lora_alpha != 0.0 && engine.lora_alpha != backend.alpha();
+    let all = [
+        (recipe.model.path.is_empty(), "a new model: set model.path to one that the servers have"),
+        (engine.lora_rank == 0, "training of the whole model: set engine.lora_rank"),
+        (alpha, "an alpha of its own: set engine.lora_alpha = 32"),
+        (
+            engine.lora_targets.len() != Projection::ALL.len(),
+            "adapters for some matrices: leave engine.lora_targets out",
+        ),
+        (recipe.play.mask_actions && !caps.masks, "masks: set play.mask_actions = false"),
+        (
+            entropy && !caps.entropy,
+            "an entropy bonus: set loss.entropy = 0, loss.entropy_end = 0 and loss.entropy_reflect = 0",
+        ),
+        (kl && !caps.kl.contains(&loss.kl_form), "a divergence penalty: set loss.kl_play = 0 and loss.kl_reflect = 0"),
+        (loss.dual_clip != 0.0 && !caps.dual_clip, "a dual clip: set loss.dual_clip = 0"),
+        (optim.clip_norm != 0.0 && !caps.clip_norm, "clipping of gradients: set optim.clip_norm = 0"),
+        (
+            filtered && sampled != LogProbs::Raw,
+            "sampling that is not the policy's own: set rollout.temperature = 1, top_p = 1 and top_k = 0, or use vllm.servers",
+        ),
+        (
+            rollout.overlap && alone,
+            "gathering while training, on one server: set rollout.overlap = false, or use vllm.servers",
+        ),
+    ];
+    all.into_iter().filter(|(lacks, _)| *lacks).map(|(_, what)| what.to_owned()).collect()
+}
+
+/// Refuses a recipe that asks its remote engine for more than it offers.
+pub(crate) fn check(recipe: &Recipe) -> Result<()> {
+    if recipe.engine.kind != EngineKind::Tinker {
+        return Ok(());
+    }
+    let missing = missing(recipe);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let name = recipe.tinker.backend.trainer_caps(0).engine;
+    let problem = format!("{name} does not offer what this recipe asks for:\n  {}", missing.join("\n  "));
+    Err(Error::Recipe { place: "engine.kind".to_owned(), problem })
+}
+
+/// What is known here of the model that servers hold.
+pub fn describe(recipe: &Recipe) -> Result<Description> {
+    Hub::from_env(true).describe(&recipe.model.path)
+}
+
+/// How the training server is reached.
+pub fn tinker_settings(recipe: &Recipe, model: &Description, notices: &Notices) -> Result<TinkerSettings> {
+    let (t, path) = (&recipe.tinker, &recipe.model.path);
+    let folder = std::fs::canonicalize(path).map_or_else(|_| path.clone(), |p| p.display().to_string());
+    Ok(TinkerSettings {
+        server: TinkerServer {
+            url: t.url.clone(),
+            dialect: t.dialect,
+            key: ApiKey::from_env(&t.key_env)?,
+            waiting: waiting(t.patience),
+            notices: notices.clone(),
+        },
+        backend: t.backend,
+        base_model: if t.base_model.is_empty() { path.clone() } else { t.base_model.clone() },
+        base_folder: folder,
+        rank: recipe.engine.lora_rank,
+        seed: (Seed::new(recipe.seed).child("adapter").value() >> 33) as u32,
+        vocabulary: model.config.vocab_size,
+        max_context: model.config.max_position_embeddings,
+        adapters: adapters(recipe),
+        tolerance: recipe.vllm.tolerance,
+        calibrate: t.calibrate,
+    })
+}
+
+/// How the sampling servers are reached; `None` where there are none.
+pub fn pool_settings(recipe: &Recipe, model: &Description, notices: &Notices) -> Result<Option<PoolSettings>> {
+    let v = &recipe.vllm;
+    if v.servers.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(PoolSettings {
+        servers: v.servers.clone(),
+        model: if v.model.is_empty() { recipe.model.path.clone() } else { v.model.clone() },
+        key: ApiKey::from_env(&v.key_env)?,
+        in_flight: v.in_flight,
+        vocabulary: model.config.vocab_size,
+        max_context: model.config.max_position_embeddings,
+        tolerance: v.tolerance,
+        keep: v.keep,
+        waiting: waiting(recipe.tinker.patience),
+        notices: notices.clone(),
+    }))
+}
+
+fn waiting(patience: f64) -> Waiting {
+    Waiting { away: Duration::try_from_secs_f64(patience).unwrap_or(Duration::MAX), ..Waiting::default() }
+}
+
+/// Where adapters are put for the pool.
+fn adapters(recipe: &Recipe) -> PathBuf {
+    match recipe.vllm.adapters.as_str() {
+        "" => std::env::temp_dir().join("mage-adapters"),
+        folder => std::path::absolute(Path::new(folder)).unwrap_or_else(|_| folder.into()),
+    }
+}
+
+/// Connects to the servers a recipe names.
+pub(crate) fn start(recipe: &Recipe, notices: &Notices) -> Result<Engines> {
+    let model = describe(recipe)?;
+    let renderer = model.renderer.clone().ok_or_else(|| Error::Recipe {
+        place: "model.path".to_owned(),
+        problem: format!("{} has no tokenizer.json", recipe.model.path),
+    })?;
+    let pool = pool_settings(recipe, &model, notices)?.map(VllmPool::new).transpose()?.map(Arc::new);
+    let trainer = TinkerTrainer::connect(tinker_settings(recipe, &model, notices)?, pool.clone())?;
+    let sampler: Arc<dyn Sampler> = match pool {
+        Some(pool) => pool,
+        None => Arc::new(trainer.sampler()?),
+    };
+    let servers = recipe.vllm.servers.len();
+    let device = match servers {
+        0 => format!("{} at {}", recipe.tinker.backend.trainer_caps(0).engine, recipe.tinker.url),
+        n => format!("{} at {}, {n} vLLM", recipe.tinker.backend.trainer_caps(0).engine, recipe.tinker.url),
+    };
+    Ok(Engines {
+        trainer: Box::new(trainer),
+        sampler,
+        renderer,
+        parameters: model.parameters,
+        context: model.config.max_position_embeddings,
+        device,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::Composer;
+
+    fn recipe(sets: &[&str]) -> Recipe {
+        let mut composer = Composer::new();
+        composer.add("kuhn").unwrap();
+        for set in sets {
+            composer.set(set).unwrap();
+        }
+        composer.finish().unwrap()
+    }
+
+    #[test]
+    fn a_recipe_that_asks_for_more_is_refused_with_the_list() {
+        let e = recipe(&["engine.kind=tinker"]).check().unwrap_err().to_string();
+        for key in ["model.path", "lora_rank", "mask_actions", "loss.entropy", "kl_reflect", "dual_clip", "clip_norm"] {
+            assert!(e.contains(key), "{key}: {e}");
+        }
+        assert!(e.starts_with("engine.kind: tinker (jax) does not offer"), "{e}");
+        let summing = missing(&recipe(&["engine.kind=tinker", "tinker.backend=fsdp"]));
+        assert!(summing.iter().all(|m| !m.contains("clip_norm")), "{summing:?}");
+    }
+
+    #[test]
+    fn a_recipe_that_fits_passes() {
+        let fits = [
+            "engine.kind=tinker",
+            "engine.lora_rank=8",
+            "model.path=somewhere",
+            "play.mask_actions=false",
+            "loss.entropy=0",
+            "loss.entropy_end=0",
+            "loss.kl_reflect=0",
+            "loss.dual_clip=0",
+            "optim.clip_norm=0",
+        ];
+        recipe(&fits).check().unwrap();
+        let filtered: Vec<&str> = fits.iter().copied().chain(["rollout.top_p=0.9"]).collect();
+        assert!(missing(&recipe(&filtered))[0].contains("vllm.servers"));
+        let pooled: Vec<&str> = filtered.into_iter().chain(["vllm.servers=[\"http://127.0.0.1:1\"]"]).collect();
+        assert!(missing(&recipe(&pooled)).is_empty(), "vLLM tells the policy's own log-probabilities");
+    }
+}

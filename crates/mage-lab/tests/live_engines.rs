@@ -1,0 +1,158 @@
+//! The embedded engine beside engines that run: SkyRL at `MAGE_TINKER_URL` and vLLM at `MAGE_VLLM_URL`, both with the model
+//! in `MAGE_ENGINE_MODEL`, as `conformance/engines/run.py` starts them. Skipped, loudly, where they are not named.
+
+use mage_engine::{Loss, Objective, OptimStep, PerToken, Sampler, ScoreRequest, TokenForest, Trainer, block_on};
+use mage_native::{NativeAdapter, NativeModel, Options};
+use mage_remote::{
+    Fingerprint, Notices, PoolSettings, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, Waiting,
+    tinker::{Backend, Dialect},
+};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+fn named(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|v| !v.is_empty())
+}
+
+fn engines() -> Option<(String, String, PathBuf)> {
+    let found = (named("MAGE_TINKER_URL"), named("MAGE_VLLM_URL"), named("MAGE_ENGINE_MODEL"));
+    let (Some(tinker), Some(vllm), Some(model)) = found else {
+        eprintln!(
+            "SKIPPED: MAGE_TINKER_URL, MAGE_VLLM_URL, MAGE_ENGINE_MODEL name no engines; see conformance/engines/"
+        );
+        return None;
+    };
+    Some((tinker, vllm, model.into()))
+}
+
+fn trainer(url: &str, model: &Path, vocabulary: usize, adapters: &Path) -> TinkerTrainer {
+    let settings = TinkerSettings {
+        server: TinkerServer {
+            url: url.to_owned(),
+            dialect: Dialect::default(),
+            key: None,
+            waiting: Waiting::default(),
+            notices: Notices::to(|line| eprintln!("{line}")),
+        },
+        backend: Backend::Jax,
+        base_model: model.file_name().unwrap().to_string_lossy().into_owned(),
+        base_folder: model.display().to_string(),
+        rank: 8,
+        seed: 7,
+        vocabulary,
+        max_context: 256,
+        adapters: adapters.to_owned(),
+        tolerance: 1e-4,
+        calibrate: false,
+    };
+    TinkerTrainer::connect(settings, None).unwrap()
+}
+
+#[test]
+fn all_engines_find_the_same_tokens_as_likely() {
+    let Some((tinker, vllm, model)) = engines() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let native = NativeModel::open(&model).unwrap();
+    let vocabulary = native.config().vocab_size;
+    let tokens = Fingerprint::tokens(vocabulary);
+    let native = native.sampler(Options::default()).unwrap();
+    let request = ScoreRequest { tokens, from: 1, ..ScoreRequest::default() };
+    let ours = Fingerprint(block_on(native.score(request)).unwrap().logprobs);
+    let skyrl = trainer(&tinker, &model, vocabulary, dir.path()).fingerprint().unwrap();
+    let pool = VllmPool::new(PoolSettings {
+        servers: vec![vllm],
+        model: "tiny".to_owned(),
+        key: None,
+        in_flight: 8,
+        vocabulary,
+        max_context: 256,
+        tolerance: 1e-4,
+        keep: 2,
+        waiting: Waiting::default(),
+        notices: Notices::default(),
+    })
+    .unwrap();
+    let runtime = mage_lab::train::runtime(1).unwrap();
+    let vllm = runtime.block_on(pool.base_fingerprints()).remove(0).1.unwrap();
+    eprintln!("SkyRL {:.1e}, vLLM {:.1e} from native", ours.distance(&skyrl), ours.distance(&vllm));
+    assert!(ours.distance(&skyrl) < 1e-5 && ours.distance(&vllm) < 1e-5, "{ours:?}\n{skyrl:?}\n{vllm:?}");
+    // For whoever asks a fourth.
+    if let Some(file) = named("MAGE_FINGERPRINT_OUT") {
+        std::fs::write(file, serde_json::to_string(&ours).unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn one_update_changes_the_adapter_as_the_embedded_engine_does() {
+    let Some((tinker, _, model)) = engines() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let base = NativeModel::open(&model).unwrap();
+    let (config, vocabulary) = (base.config().clone(), base.config().vocab_size);
+    let mut there = trainer(&tinker, &model, vocabulary, dir.path());
+    // A step first, so that both matrices of the adapter have gradients.
+    let step = OptimStep { learning_rate: 1e-2, clip_norm: 0.0, epsilon: 1e-3, ..Default::default() };
+    let rows = |advantage: f32| {
+        TokenForest::of_rows([vec![0_u32, 3, 5, 7, 2, 4], vec![1, 6, 2, 9, 3]].into_iter().enumerate().map(
+            move |(r, tokens)| {
+                let n = tokens.len();
+                let mut train = PerToken {
+                    weights: vec![0.1 * (r + 1) as f32; n],
+                    advantages: vec![advantage * (1.0 - 1.5 * r as f32); n],
+                    old_logprobs: vec![-2.0; n],
+                    ..Default::default()
+                };
+                train.weights[..2].fill(0.0);
+                (tokens, train)
+            },
+        ))
+    };
+    let loss = Loss::of(Objective::ImportanceSampling);
+    there.forward_backward(&rows(1.0), &Loss::of(Objective::CrossEntropy)).unwrap();
+    there.optim_step(&step).unwrap();
+    let (before, after) = (dir.path().join("before"), dir.path().join("after"));
+    there.save(&before).unwrap();
+    // A fresh optimiser on both sides.
+    let start = NativeAdapter::open(&before, &config).unwrap();
+    let (mut here, _) = base.with_adapter(start.clone()).unwrap().train(Options::default()).unwrap();
+    let ours = here.forward_backward(&rows(1.0), &loss).unwrap();
+    let theirs = there.forward_backward(&rows(1.0), &loss).unwrap();
+    assert!((ours.loss - theirs.loss).abs() < 1e-5 * ours.loss.abs().max(1.0), "{} {}", ours.loss, theirs.loss);
+    // SkyRL's JAX backend has one first matrix for q, k and v, and one for gate and up, and writes it out for each: its
+    // gradient is the sum of ours (found here; second matrices and all others are each their own).
+    let gradients: BTreeMap<String, Vec<f32>> = here.gradients().map(|(n, _, g)| (n.to_owned(), g.to_vec())).collect();
+    let shared = |name: &str| -> Vec<String> {
+        let family = [&["q_proj", "k_proj", "v_proj"][..], &["gate_proj", "up_proj"]];
+        let found = family.iter().find_map(|f| f.iter().find(|m| name.contains(**m)).map(|m| (f, m)));
+        match found.filter(|_| name.ends_with("lora_A.weight")) {
+            Some((family, mine)) => family.iter().map(|m| name.replace(mine, m)).collect(),
+            None => vec![name.to_owned()],
+        }
+    };
+    let sum = |name: &str| -> Vec<f32> {
+        let parts: Vec<&Vec<f32>> = shared(name).iter().map(|n| &gradients[n]).collect();
+        (0..parts[0].len()).map(|i| parts.iter().map(|p| p[i]).sum()).collect()
+    };
+    // Moments that forget everything: the step is the gradient over its own size.
+    let plain = OptimStep { beta1: 0.0, beta2: 0.0, ..step };
+    let norm = there.optim_step(&plain).unwrap().grad_norm;
+    let squares = gradients.keys().map(|n| {
+        let square: f64 = sum(n).iter().map(|g| f64::from(*g).powi(2)).sum();
+        square / shared(n).len() as f64
+    });
+    let expected = squares.sum::<f64>().sqrt();
+    assert!((norm / expected - 1.0).abs() < 1e-5, "{norm} {expected}");
+    there.save(&after).unwrap();
+    let changed = NativeAdapter::open(&after, &config).unwrap();
+    let (mut largest, mut apart) = (0.0_f32, 0.0_f32);
+    for ((name, _, first), (_, _, last)) in start.tensors().zip(changed.tensors()) {
+        for ((g, first), last) in sum(name).iter().zip(first).zip(last) {
+            let ours = -plain.learning_rate * g / (g.abs() + plain.epsilon);
+            largest = largest.max((last - first).abs());
+            apart = apart.max((last - first - ours).abs());
+        }
+    }
+    eprintln!("norms {norm} {expected}; largest change {largest:.2e}, apart by {apart:.2e}");
+    assert!(largest > 1e-3 && apart < 5e-3 * largest, "{largest} {apart}");
+}

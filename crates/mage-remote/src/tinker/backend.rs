@@ -1,0 +1,107 @@
+//! What can the engine behind the protocol do?
+//!
+//! The protocol has no words for it, so a recipe names the backend and this file says what that one offers, from reading and
+//! probing SkyRL 0.4.0. A calibration at the start measures the part that would corrupt training without a word.
+
+use mage_engine::{LogProbs, Reduction, SamplerCaps, TrainerCaps};
+use serde::{Deserialize, Serialize};
+
+/// The dialect spoken: the SDK version whose messages these are. Other dialects differ on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Dialect {
+    /// SDK 0.25, which SkyRL 0.4.0 speaks.
+    #[default]
+    #[serde(rename = "0.25")]
+    V0_25,
+}
+
+impl Dialect {
+    /// The version as the handshake sends it.
+    pub fn version(self) -> &'static str {
+        match self {
+            Dialect::V0_25 => "0.25.0",
+        }
+    }
+}
+
+/// Who computes behind the protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backend {
+    /// SkyRL's JAX backend: one machine, also without a GPU.
+    #[default]
+    Jax,
+    /// SkyRL on PyTorch FSDP, over Ray.
+    Fsdp,
+    /// SkyRL on Megatron, over Ray.
+    Megatron,
+    /// A hosted service that keeps to the protocol's contract: losses are sums.
+    Hosted,
+}
+
+impl Backend {
+    /// How token costs become one number.
+    pub fn reduction(self) -> Reduction {
+        match self {
+            // Each row's cost over the sum of its weights, over the number of rows since the last step.
+            Backend::Jax => Reduction::RowMean,
+            Backend::Fsdp | Backend::Megatron | Backend::Hosted => Reduction::TokenSum,
+        }
+    }
+
+    /// What adapters add is multiplied by this over the rank; no request changes it.
+    pub fn alpha(self) -> f32 {
+        32.0
+    }
+
+    /// Whether sampling an older version of a model puts that version in place of the one in training.
+    pub(crate) fn samples_in_place(self) -> bool {
+        self == Backend::Jax
+    }
+
+    /// Whether a gradient stays in the place of a model that was let go of.
+    pub(crate) fn adds_up_by_place(self) -> bool {
+        self == Backend::Jax
+    }
+
+    /// What a trainer over it offers.
+    pub fn trainer_caps(self, max_context: usize) -> TrainerCaps {
+        TrainerCaps {
+            engine: self.name(),
+            cross_entropy: true,
+            importance_sampling: true,
+            ppo: true,
+            dual_clip: false,
+            entropy: false,
+            kl: Vec::new(),
+            masks: false,
+            clip_norm: self != Backend::Jax,
+            reduction: self.reduction(),
+            reproducible: self == Backend::Jax,
+            max_context,
+        }
+    }
+
+    /// What sampling over it offers.
+    pub fn sampler_caps(self, max_context: usize) -> SamplerCaps {
+        SamplerCaps {
+            engine: self.name(),
+            token_ids: true,
+            logprobs: LogProbs::Processed,
+            masks: false,
+            stop_texts: false,
+            batch_invariant: false,
+            max_context,
+        }
+    }
+
+    fn name(self) -> String {
+        let backend = match self {
+            Backend::Jax => "jax",
+            Backend::Fsdp => "fsdp",
+            Backend::Megatron => "megatron",
+            Backend::Hosted => "hosted",
+        };
+        format!("tinker ({backend})")
+    }
+}

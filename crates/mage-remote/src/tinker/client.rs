@@ -1,0 +1,432 @@
+//! How does one talk to a Tinker server so that nothing is lost and nothing is done twice?
+//!
+//! Everything slow is a future: a request is handed in, and its result is asked for until it is there. Gradients and steps
+//! carry a sequence number, so that handing one in again gives the same future. What carries none is made safe otherwise:
+//! a model whose creation was not confirmed is left to a session that nobody keeps alive, a checkpoint has a name used once,
+//! and a load that was not confirmed is done over with a fresh model.
+
+use super::{
+    Dialect,
+    codec::{self, ForwardBackwardOutput, ForwardBackwardRequest, PROTOBUF, SampleResponse},
+};
+use crate::{
+    ApiKey, Notices,
+    wire::{Ask, Trouble, Waiting, Wire},
+};
+use mage_engine::{Error, OptimStep, Result};
+use prost::Message;
+use reqwest::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+use tokio::{task::JoinHandle, time::Instant};
+
+/// How often a session says that it is alive; servers drop models of sessions that are silent for minutes.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+/// How long between two looks at something that is not there yet.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// A server that forgets a model it has just made is believed after so many times.
+const FORGETFUL: u32 = 5;
+
+/// Where a Tinker server is and how it is spoken to.
+#[derive(Clone, Debug)]
+pub struct TinkerServer {
+    /// Its address, without `/api/v1`.
+    pub url: String,
+    /// The dialect.
+    pub dialect: Dialect,
+    /// What opens the door, where it is locked.
+    pub key: Option<ApiKey>,
+    /// How long it is waited for.
+    pub waiting: Waiting,
+    /// Who hears of waiting.
+    pub notices: Notices,
+}
+
+/// Why an operation did not come to its end.
+#[derive(Debug)]
+pub(super) enum Lost {
+    /// The server no longer has the model: it was started anew, or let go of it.
+    Model(String),
+    /// Anything else.
+    Error(Error),
+}
+
+impl From<Error> for Lost {
+    fn from(e: Error) -> Self {
+        Lost::Error(e)
+    }
+}
+
+/// What an operation comes to.
+pub(super) type Done<T> = std::result::Result<T, Lost>;
+
+/// A connection to a server.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    pub(super) wire: Wire,
+    dialect: Dialect,
+}
+
+/// A model in training on a server. Its session lives as long as it does.
+#[derive(Debug)]
+pub(super) struct Model {
+    pub(super) id: String,
+    session: String,
+    seq: AtomicU64,
+    beat: JoinHandle<()>,
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        self.beat.abort();
+    }
+}
+
+impl Model {
+    /// The next sequence number; 0 means none on the wire.
+    pub(super) fn next(&self) -> u64 {
+        self.seq.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+#[derive(Deserialize)]
+struct Submitted {
+    request_id: String,
+}
+
+#[derive(Deserialize)]
+struct Created {
+    model_id: String,
+    request_id: String,
+}
+
+#[derive(Deserialize)]
+struct Stepped {
+    #[serde(default)]
+    metrics: std::collections::BTreeMap<String, Option<f64>>,
+}
+
+/// A future's result.
+enum Answer {
+    Json,
+    Protobuf,
+}
+
+impl Client {
+    pub(super) fn new(server: &TinkerServer) -> Result<Self> {
+        let base = format!("{}/api/v1/", server.url.trim_end_matches('/'));
+        let key = server.key.clone().map(|key| ("x-api-key", key));
+        let wire = Wire::new(&base, key, server.waiting, server.notices.clone())?;
+        Ok(Client { wire, dialect: server.dialect })
+    }
+
+    fn failed(&self, what: &str, trouble: &Trouble) -> Error {
+        self.wire.error(format!("{what}: {}", trouble.text()))
+    }
+
+    /// Introduces itself and returns the models the server knows.
+    pub(super) async fn greet(&self) -> Result<Vec<String>> {
+        let hello = Ask::post("client/config", &json!({"sdk_version": self.dialect.version()}));
+        let config: Value = self.wire.json(&hello).await.map_err(|t| self.failed("the handshake", &t))?;
+        if config["pjwt_auth_enabled"] == true {
+            return Err(self.wire.error("it wants logins by signed tokens, which this dialect does not speak"));
+        }
+        let caps: Value = self
+            .wire
+            .json(&Ask::get("get_server_capabilities"))
+            .await
+            .map_err(|t| self.failed("asking what it can do", &t))?;
+        let models = caps["supported_models"].as_array().cloned().unwrap_or_default();
+        Ok(models.iter().filter_map(|m| m["model_name"].as_str().map(str::to_owned)).collect())
+    }
+
+    /// A new model with an adapter that changes nothing yet.
+    pub(super) async fn create_model(&self, base_model: &str, rank: usize, seed: u32) -> Result<Model> {
+        let session =
+            json!({"tags": [], "user_metadata": {}, "sdk_version": self.dialect.version(), "type": "create_session"});
+        let started = Instant::now();
+        loop {
+            let opened: Value = self
+                .wire
+                .json(&Ask::post("create_session", &session))
+                .await
+                .map_err(|t| self.failed("opening a session", &t))?;
+            let id =
+                opened["session_id"].as_str().ok_or_else(|| self.wire.error("a session without an id"))?.to_owned();
+            if let Some(problem) = opened["error_message"].as_str() {
+                return Err(self.wire.error(format!("opening a session: {problem}")));
+            }
+            let lora =
+                json!({"rank": rank, "seed": seed, "train_unembed": false, "train_mlp": true, "train_attn": true});
+            let body = json!({"session_id": id, "model_seq_id": 0, "base_model": base_model, "lora_config": lora});
+            // Once only: a second time would make a second model. An unconfirmed one goes with its session.
+            let answer = self.wire.once(&Ask::post("create_model", &body)).await;
+            let created: Created = match answer {
+                Ok(bytes) => match serde_json::from_slice(&bytes) {
+                    Ok(created) => created,
+                    Err(e) => return Err(self.wire.error(format!("creating a model: unusable answer: {e}"))),
+                },
+                Err(refused @ Trouble::Refused(..)) => return Err(self.failed("creating a model", &refused)),
+                Err(trouble) if started.elapsed() > self.wire.waiting.away => {
+                    return Err(self.failed("creating a model", &trouble));
+                }
+                Err(_) => {
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                    continue;
+                }
+            };
+            let beat = tokio::spawn(beat(self.wire.clone(), id.clone()));
+            let model = Model { id: created.model_id, session: id, seq: AtomicU64::new(0), beat };
+            match self.result(&created.request_id, Answer::Json).await {
+                Ok(_) => return Ok(model),
+                // The server went away in between; whatever it made is gone or will go.
+                Err(Lost::Model(_)) if started.elapsed() <= self.wire.waiting.away => {}
+                Err(Lost::Model(problem)) => return Err(self.wire.error(format!("creating a model: {problem}"))),
+                Err(Lost::Error(e)) => return Err(e),
+            }
+        }
+    }
+
+    /// Lets go of a model, and waits until its place is free. Whether the server hears it does not matter in the end:
+    /// silence does the same, only later.
+    pub(super) async fn unload(&self, model: Model) {
+        let asked = self.wire.once(&Ask::post("unload_model", &json!({"model_id": model.id}))).await;
+        let submitted = asked.ok().and_then(|bytes| serde_json::from_slice::<Submitted>(&bytes).ok());
+        if let Some(submitted) = submitted {
+            let _ = tokio::time::timeout(HEARTBEAT, self.result(&submitted.request_id, Answer::Json)).await;
+        }
+    }
+
+    /// A new model in a place that nobody left a gradient in. SkyRL's JAX backend adds up gradients by place, not by model,
+    /// and does not clear them when a model goes: one that was let go of between a gradient and its step would leave that
+    /// gradient to its successor (measured). So a model that is good for nothing else takes a step of length 0 there first.
+    pub(super) async fn create_model_in_clean_place(&self, base_model: &str, rank: usize, seed: u32) -> Result<Model> {
+        let still = OptimStep { learning_rate: 0.0, clip_norm: 0.0, ..OptimStep::default() };
+        for _ in 0..FORGETFUL {
+            let cleaner = self.create_model(base_model, rank, seed).await?;
+            let cleaned = self.optim_step(&cleaner, cleaner.next(), &still).await;
+            self.unload(cleaner).await;
+            match cleaned {
+                Ok(_) => return self.create_model(base_model, rank, seed).await,
+                Err(Lost::Error(e)) => return Err(e),
+                Err(Lost::Model(_)) => {}
+            }
+        }
+        Err(self.wire.error(format!("it forgot a model {FORGETFUL} times in a row")))
+    }
+
+    /// Waits for a future's result.
+    async fn result(&self, request: &str, kind: Answer) -> Done<Vec<u8>> {
+        let mut ask = Ask::post("retrieve_future", &json!({"request_id": request}));
+        if let Answer::Protobuf = kind {
+            ask.accept = PROTOBUF;
+        }
+        let (started, mut failed) = (Instant::now(), 0);
+        loop {
+            match self.wire.once(&ask).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => {
+                    return Err(Lost::Model(format!("it does not know of the request: {text}")));
+                }
+                // An engine that was started anew does not have the model; the words are SkyRL's.
+                Err(Trouble::Refused(_, text)) if text.contains("not loaded") || text.contains("not found") => {
+                    return Err(Lost::Model(text));
+                }
+                Err(Trouble::Refused(_, text)) => return Err(self.wire.error(text).into()),
+                Err(Trouble::NotYet(text)) => {
+                    if started.elapsed() > self.wire.waiting.operation {
+                        let limit = self.wire.waiting.operation.as_secs_f64();
+                        return Err(self.wire.error(format!("no result within {limit:.0} s ({text})")).into());
+                    }
+                    tokio::time::sleep(LOOK_AGAIN / 10).await;
+                }
+                Err(Trouble::Failing(text)) => {
+                    failed += 1;
+                    if failed >= 6 {
+                        return Err(self.wire.error(format!("no result after {failed} attempts: {text}")).into());
+                    }
+                    tokio::time::sleep(LOOK_AGAIN * failed).await;
+                }
+                // Waited for with patience and a line; the question stays.
+                Err(Trouble::Away(text)) => {
+                    if started.elapsed() > self.wire.waiting.operation {
+                        return Err(self.wire.error(text).into());
+                    }
+                    let back = self.wire.ask(&Ask::get("healthz")).await;
+                    back.map_err(|trouble| self.failed("waiting for a result", &trouble))?;
+                    tokio::time::sleep(LOOK_AGAIN / 10).await;
+                }
+            }
+        }
+    }
+
+    /// Hands a request in and waits for its result.
+    async fn run(&self, what: &str, ask: &Ask, kind: Answer) -> Done<Vec<u8>> {
+        let submitted: Submitted = match self.wire.json(ask).await {
+            Ok(submitted) => submitted,
+            Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => return Err(Lost::Model(format!("{what}: {text}"))),
+            Err(Trouble::Refused(StatusCode::CONFLICT, text)) => {
+                let text = format!("{what}: {text}: somebody else trains this model, or two of us do");
+                return Err(self.wire.error(text).into());
+            }
+            Err(trouble) => return Err(self.failed(what, &trouble).into()),
+        };
+        self.result(&submitted.request_id, kind).await.map_err(|lost| match lost {
+            Lost::Error(Error::Engine { engine, reason }) => {
+                Lost::Error(Error::Engine { engine, reason: format!("{what}: {reason}") })
+            }
+            other => other,
+        })
+    }
+
+    /// A gradient, or log-probabilities alone.
+    pub(super) async fn forward_backward(&self, request: &ForwardBackwardRequest) -> Done<ForwardBackwardOutput> {
+        let what = if request.forward_only { "forward" } else { "forward_backward" };
+        let body = Some((PROTOBUF, request.encode_to_vec()));
+        let ask = Ask { method: Method::POST, path: "forward_backward".into(), body, accept: "application/json" };
+        let bytes = self.run(what, &ask, Answer::Protobuf).await?;
+        let output = ForwardBackwardOutput::decode(&bytes[..]);
+        output.map_err(|e| self.wire.error(format!("{what}: unusable answer: {e}")).into())
+    }
+
+    /// A step of the optimiser; the norm of the gradient, where the server says it.
+    pub(super) async fn optim_step(&self, model: &Model, seq: u64, step: &OptimStep) -> Done<Option<f64>> {
+        let number = |x: f32| x.to_string().parse::<f64>().unwrap_or(f64::from(x));
+        let adam = json!({
+            "learning_rate": number(step.learning_rate), "beta1": number(step.beta1), "beta2": number(step.beta2),
+            "eps": number(step.epsilon), "weight_decay": number(step.weight_decay),
+            "grad_clip_norm": number(step.clip_norm),
+        });
+        let body = json!({"model_id": model.id, "seq_id": seq, "adam_params": adam});
+        let bytes = self.run("optim_step", &Ask::post("optim_step", &body), Answer::Json).await?;
+        let stepped: Stepped =
+            serde_json::from_slice(&bytes).map_err(|e| self.wire.error(format!("optim_step: unusable answer: {e}")))?;
+        // A gradient that is no number comes back as null.
+        let norm = stepped.metrics.iter().find(|(name, _)| name.ends_with("grad_norm"));
+        Ok(norm.map(|(_, norm)| norm.unwrap_or(f64::NAN)))
+    }
+
+    /// Keeps the state of training under a name that was never used before; returns its path.
+    pub(super) async fn save_state(&self, model: &Model, name: &str) -> Done<String> {
+        let body = json!({"model_id": model.id, "path": name, "type": "save_weights"});
+        self.save("save_weights", &body, model, name, "weights").await?;
+        Ok(format!("tinker://{}/weights/{name}", model.id))
+    }
+
+    /// Keeps the weights for samplers under a name that was never used before; returns their path.
+    pub(super) async fn save_for_sampler(&self, model: &Model, name: &str) -> Done<String> {
+        let body = json!({"model_id": model.id, "path": name, "type": "save_weights_for_sampler"});
+        self.save("save_weights_for_sampler", &body, model, name, "sampler_weights").await?;
+        Ok(format!("tinker://{}/sampler_weights/{name}", model.id))
+    }
+
+    async fn save(&self, path: &str, body: &Value, model: &Model, name: &str, kind: &str) -> Done<()> {
+        let submitted: std::result::Result<Submitted, Trouble> = self.wire.json(&Ask::post(path, body)).await;
+        match submitted {
+            Ok(submitted) => self.result(&submitted.request_id, Answer::Json).await.map(|_| ()),
+            // The name is ours alone: it heard us before, and only its answer was lost.
+            Err(Trouble::Refused(StatusCode::CONFLICT, _)) => self.until_saved(model, name, kind).await,
+            Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => Err(Lost::Model(format!("{path}: {text}"))),
+            Err(trouble) => Err(self.failed(path, &trouble).into()),
+        }
+    }
+
+    async fn until_saved(&self, model: &Model, name: &str, kind: &str) -> Done<()> {
+        let (ask, started) = (Ask::get(format!("training_runs/{}/checkpoints", model.id)), Instant::now());
+        let wanted = format!("/{kind}/{name}");
+        loop {
+            let list: Value = self.wire.json(&ask).await.map_err(|t| self.failed("listing checkpoints", &t))?;
+            let there = list["checkpoints"].as_array().into_iter().flatten();
+            if there.filter_map(|c| c["tinker_path"].as_str()).any(|p| p.ends_with(&wanted)) {
+                return Ok(());
+            }
+            if started.elapsed() > self.wire.waiting.operation {
+                return Err(self.wire.error(format!("checkpoint `{name}` was begun and never finished")).into());
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// Puts a saved state into a fresh model. Not to be tried again on the same one.
+    pub(super) async fn load_state(&self, model: &Model, path: &str) -> Done<()> {
+        let body = json!({"model_id": model.id, "path": path, "optimizer": true, "type": "load_weights"});
+        let mut ask = Ask::post("load_weights", &body);
+        ask.accept = "application/json";
+        let bytes = match self.wire.once(&ask).await {
+            Ok(bytes) => bytes,
+            // 404 is the checkpoint's: the model was confirmed a moment ago.
+            Err(refused @ Trouble::Refused(..)) => {
+                return Err(self.failed(&format!("loading {path}"), &refused).into());
+            }
+            Err(trouble) => return Err(Lost::Model(trouble.text())),
+        };
+        let submitted: Submitted = serde_json::from_slice(&bytes).map_err(|e| Lost::Model(e.to_string()))?;
+        self.result(&submitted.request_id, Answer::Json).await.map(|_| ())
+    }
+
+    /// Removes a checkpoint; one that is gone already is fine, and one that will not go costs only space.
+    pub(super) async fn forget(&self, path: &str) {
+        if let Some((model, rest)) = path.strip_prefix("tinker://").and_then(|p| p.split_once('/')) {
+            let path = format!("training_runs/{model}/checkpoints/{rest}");
+            let ask = Ask { method: Method::DELETE, path, body: None, accept: "*/*" };
+            let _ = self.wire.once(&ask).await;
+        }
+    }
+
+    /// The adapter of saved sampler weights, as a packed archive.
+    pub(super) async fn archive(&self, model: &str, name: &str) -> Result<Vec<u8>> {
+        let ask = Ask::get(format!("training_runs/{model}/checkpoints/{name}/download"));
+        self.wire.ask(&ask).await.map_err(|t| self.failed("fetching an adapter", &t))
+    }
+
+    /// Continues or scores tokens.
+    pub(super) async fn sample(&self, body: &Value) -> Done<SampleResponse> {
+        let bytes = self.run("asample", &Ask::post("asample", body), Answer::Protobuf).await?;
+        let response = SampleResponse::decode(&bytes[..]);
+        response.map_err(|e| self.wire.error(format!("asample: unusable answer: {e}")).into())
+    }
+
+    /// Opens a way to sample from saved weights.
+    pub(super) async fn sampling_session(&self, session: &str, seq: u64, path: &str) -> Result<String> {
+        let body = json!({"session_id": session, "sampling_session_seq_id": seq, "model_path": path, "type": "create_sampling_session"});
+        let opened: Value = self
+            .wire
+            .json(&Ask::post("create_sampling_session", &body))
+            .await
+            .map_err(|t| self.failed("opening a sampling session", &t))?;
+        let id = opened["sampling_session_id"].as_str();
+        id.map(str::to_owned).ok_or_else(|| self.wire.error("a sampling session without an id"))
+    }
+
+    /// The session a model lives in.
+    pub(super) fn session_of(model: &Model) -> &str {
+        &model.session
+    }
+}
+
+/// Says again and again that a session is alive.
+async fn beat(wire: Wire, session: String) {
+    let ask = Ask::post("session_heartbeat", &json!({"session_id": session}));
+    loop {
+        tokio::time::sleep(HEARTBEAT).await;
+        let _ = wire.once(&ask).await;
+    }
+}
+
+/// Tokens and log-probabilities of an answer.
+pub(super) fn read_sample(response: &SampleResponse) -> std::result::Result<(Vec<u32>, Vec<f32>, bool), String> {
+    let sequence = response.sequences.first().ok_or("it has no sequences")?;
+    let (tokens, logprobs) = (codec::tokens(&sequence.tokens)?, codec::floats(&sequence.logprobs)?);
+    if tokens.is_empty() || tokens.len() != logprobs.len() {
+        return Err(format!("it has {} tokens and {} log-probabilities", tokens.len(), logprobs.len()));
+    }
+    match logprobs.iter().find(|l| !l.is_finite() || **l > 1e-3) {
+        Some(bad) => Err(format!("it has a log-probability of {bad}")),
+        None => Ok((tokens, logprobs, sequence.stop_reason == 0)),
+    }
+}

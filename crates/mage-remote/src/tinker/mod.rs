@@ -1,0 +1,21 @@
+//! *How do weights change on a server that speaks the Tinker protocol?*
+//!
+//! [`TinkerTrainer`] is a [`Trainer`](mage_engine::Trainer), [`TinkerSampler`] a [`Sampler`](mage_engine::Sampler), over a
+//! server such as SkyRL's. The server validates little (it takes advantages that are no numbers and ruins the adapter with
+//! them), divides by what it likes, and forgets its models when it is started anew; all three are met here.
+
+mod archive;
+mod backend;
+mod batch;
+mod calibrate;
+mod client;
+mod codec;
+mod journal;
+mod sampler;
+mod trainer;
+
+pub use backend::{Backend, Dialect};
+pub use calibrate::Calibration;
+pub use client::TinkerServer;
+pub use sampler::TinkerSampler;
+pub use trainer::{TinkerSettings, TinkerTrainer};

@@ -1,0 +1,10 @@
+//! *Which tokens come next, from a pool of vLLM servers?*
+//!
+//! A [`VllmPool`] is a [`Sampler`](mage_engine::Sampler) over any number of servers of the same model. Whoever trains pushes
+//! adapters into it by name and version; every push is checked on every server by a [`Fingerprint`](crate::Fingerprint).
+
+mod pool;
+mod push;
+mod server;
+
+pub use pool::{PoolSettings, ServerState, VllmPool};

@@ -1,0 +1,295 @@
+//! How is one vLLM server asked?
+//!
+//! `POST /v1/completions` with token ids in and out: texts never matter, since fragments of letters have none.
+
+use crate::{
+    ApiKey, Fingerprint, Notices,
+    wire::{Ask, Trouble, Waiting, Wire},
+};
+use mage_engine::{FinishReason, Result, SampleRequest, ScoreRequest};
+use reqwest::StatusCode;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::{
+    path::Path,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+/// One server of a pool.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) wire: Wire,
+    /// Requests under way.
+    pub(super) load: AtomicUsize,
+    /// Whether it answered last.
+    pub(super) up: AtomicBool,
+    /// Whether it gets no new requests.
+    pub(super) draining: AtomicBool,
+}
+
+/// Tokens that a server wrote.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) tokens: Vec<u32>,
+    pub(super) logprobs: Vec<f32>,
+    pub(super) finish: FinishReason,
+}
+
+#[derive(Deserialize)]
+struct Completion {
+    choices: Vec<Choice>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    #[serde(default)]
+    token_ids: Option<Vec<u32>>,
+    #[serde(default)]
+    logprobs: Option<TokenLogprobs>,
+    #[serde(default)]
+    finish_reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct TokenLogprobs {
+    token_logprobs: Vec<Option<f32>>,
+}
+
+impl Server {
+    pub(super) fn new(address: &str, key: Option<ApiKey>, waiting: Waiting, notices: Notices) -> Result<Self> {
+        let wire = Wire::new(address, key.map(|k| ("authorization", k)), waiting, notices)?;
+        Ok(Server { wire, load: AtomicUsize::new(0), up: AtomicBool::new(true), draining: AtomicBool::new(false) })
+    }
+
+    /// Whether it may get requests now.
+    pub(super) fn ready(&self) -> bool {
+        self.up.load(Ordering::SeqCst) && !self.draining.load(Ordering::SeqCst)
+    }
+
+    /// Asks once and reads the answer; an answer that makes no sense may pass.
+    async fn complete<T>(
+        &self,
+        body: &Value,
+        read: impl Fn(Choice) -> std::result::Result<T, String>,
+    ) -> std::result::Result<T, Trouble> {
+        let bytes = self.wire.once(&Ask::post("v1/completions", body)).await?;
+        let unusable = |e: String| Trouble::Failing(format!("unusable answer: {e}"));
+        let completion: Completion = serde_json::from_slice(&bytes).map_err(|e| unusable(e.to_string()))?;
+        let choice = completion.choices.into_iter().next().ok_or_else(|| unusable("it has no choices".to_owned()))?;
+        read(choice).map_err(unusable)
+    }
+
+    pub(super) async fn sample(&self, model: &str, request: &SampleRequest) -> std::result::Result<Written, Trouble> {
+        let most = request.params.max_tokens as usize;
+        self.complete(&sample_body(model, request), move |choice| read_written(choice, most)).await
+    }
+
+    /// The log-probability of each token from `from` on, given all before it.
+    ///
+    /// Each is asked for by itself, as the one token that may be drawn: its log-probability is told from before that choice.
+    /// vLLM scores whole prompts too (`prompt_logprobs`), but its CPU build falls over when a batch holds such a request
+    /// beside others with adapters (measured, 0.32.0). What a prompt has in common with the next is in the server's cache.
+    pub(super) async fn score(
+        &self,
+        model: &str,
+        tokens: &[u32],
+        from: usize,
+    ) -> std::result::Result<Vec<f32>, Trouble> {
+        let one = async |at: usize| self.complete(&score_body(model, tokens, at), |c| read_score(c, tokens[at])).await;
+        let mut scores = Vec::with_capacity(tokens.len() - from);
+        for at in from..tokens.len() {
+            scores.push(one(at).await?);
+        }
+        Ok(scores)
+    }
+
+    /// How likely it finds the fixed sequence.
+    pub(super) async fn fingerprint(
+        &self,
+        model: &str,
+        vocabulary: usize,
+    ) -> std::result::Result<Fingerprint, Trouble> {
+        let tokens = Fingerprint::tokens(vocabulary);
+        self.score(model, &tokens, 1).await.map(Fingerprint)
+    }
+
+    /// Whether it answers at all.
+    pub(super) async fn alive(&self) -> std::result::Result<(), Trouble> {
+        self.wire.once(&Ask::get("health")).await.map(|_| ())
+    }
+
+    /// The names it serves.
+    pub(super) async fn models(&self) -> std::result::Result<Vec<String>, Trouble> {
+        let list: Value = self.wire.json(&Ask::get("v1/models")).await?;
+        let all = list["data"].as_array().cloned().unwrap_or_default();
+        Ok(all.iter().filter_map(|m| m["id"].as_str().map(str::to_owned)).collect())
+    }
+
+    /// The tokens it makes of a text.
+    pub(super) async fn tokenize(&self, model: &str, text: &str) -> std::result::Result<Vec<u32>, Trouble> {
+        let body = json!({"model": model, "prompt": text, "add_special_tokens": false});
+        let said: Value = self.wire.json(&Ask::post("tokenize", &body)).await?;
+        serde_json::from_value(said["tokens"].clone()).map_err(|e| Trouble::Failing(format!("unusable answer: {e}")))
+    }
+
+    /// Has it load an adapter from a folder that it sees too.
+    pub(super) async fn load_adapter(&self, name: &str, dir: &Path) -> std::result::Result<(), Trouble> {
+        let body = json!({"lora_name": name, "lora_path": dir});
+        match self.wire.ask(&Ask::post("v1/load_lora_adapter", &body)).await {
+            Ok(_) => Ok(()),
+            // It heard us before, and only its answer was lost: names are used once.
+            Err(Trouble::Refused(_, text)) if text.contains("already been loaded") => Ok(()),
+            Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) if !text.contains("lora") => Err(Trouble::Refused(
+                StatusCode::NOT_FOUND,
+                format!("{text}: start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),
+            )),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    /// Has it forget an adapter; one it does not have is fine.
+    pub(super) async fn unload_adapter(&self, name: &str) {
+        let _ = self.wire.once(&Ask::post("v1/unload_lora_adapter", &json!({"lora_name": name}))).await;
+    }
+
+    /// Has it read all its weights anew from a model folder that it sees too.
+    pub(super) async fn reload_weights(&self, dir: &Path) -> std::result::Result<(), Trouble> {
+        let reload = json!({"method": "reload_weights", "kwargs": {"weights_path": dir}});
+        self.wire.ask(&Ask::post("pause?mode=keep", &json!({}))).await?;
+        let reloaded = self.wire.ask(&Ask::post("collective_rpc", &reload)).await;
+        let emptied = self.wire.ask(&Ask::post("reset_prefix_cache", &json!({}))).await;
+        // Whatever happened: others wait behind the pause.
+        let resumed = self.wire.ask(&Ask::post("resume", &json!({}))).await;
+        reloaded.and(emptied).and(resumed).map(|_| ())
+    }
+}
+
+/// A request for tokens.
+fn sample_body(model: &str, request: &SampleRequest) -> Value {
+    let params = &request.params;
+    // 0.7 as 0.7, not as the nearest double to the nearest float.
+    let number = |x: f32| json!(x.to_string().parse::<f64>().unwrap_or(f64::from(x)));
+    let mut body = Map::new();
+    let mut put = |key: &str, value: Value| _ = body.insert(key.to_owned(), value);
+    put("model", json!(model));
+    put("prompt", json!(request.prompt));
+    put("max_tokens", json!(params.max_tokens));
+    put("temperature", number(params.temperature));
+    put("top_p", number(params.top_p));
+    put("seed", json!(params.seed >> 33));
+    put("logprobs", json!(0));
+    put("return_token_ids", json!(true));
+    // The ends are ours to name: the model's own file may know others.
+    put("ignore_eos", json!(true));
+    put("stop_token_ids", json!(params.stop_ids));
+    if params.top_k > 0 {
+        put("top_k", json!(params.top_k));
+    }
+    if params.min_p > 0.0 {
+        put("min_p", number(params.min_p));
+    }
+    Value::Object(body)
+}
+
+fn read_written(choice: Choice, most: usize) -> std::result::Result<Written, String> {
+    let tokens = choice.token_ids.ok_or("it has no token ids; the server must know `return_token_ids`")?;
+    let logprobs = choice.logprobs.ok_or("it has no log-probabilities")?.token_logprobs;
+    if tokens.len() != logprobs.len() {
+        return Err(format!("{} tokens have {} log-probabilities", tokens.len(), logprobs.len()));
+    }
+    if tokens.is_empty() || tokens.len() > most {
+        return Err(format!("{} tokens where between 1 and {most} were asked for", tokens.len()));
+    }
+    let logprobs = logprobs.into_iter().map(likely).collect::<std::result::Result<Vec<f32>, String>>()?;
+    let finish = match choice.finish_reason.as_deref() {
+        Some("length") => FinishReason::Length,
+        _ => FinishReason::Stop,
+    };
+    Ok(Written { tokens, logprobs, finish })
+}
+
+/// A request for the log-probability of one token.
+fn score_body(model: &str, tokens: &[u32], at: usize) -> Value {
+    json!({"model": model, "prompt": tokens[..at], "max_tokens": 1, "temperature": 1.0, "logprobs": 0,
+        "return_token_ids": true, "ignore_eos": true, "allowed_token_ids": [tokens[at]]})
+}
+
+fn read_score(choice: Choice, token: u32) -> std::result::Result<f32, String> {
+    let Written { tokens, logprobs, .. } = read_written(choice, 1)?;
+    match tokens[0] == token {
+        true => Ok(logprobs[0]),
+        false => Err(format!("token {} where only {token} was allowed", tokens[0])),
+    }
+}
+
+/// A log-probability, or what is wrong with it.
+fn likely(logprob: Option<f32>) -> std::result::Result<f32, String> {
+    match logprob {
+        Some(l) if l.is_finite() && l <= 1e-3 => Ok(l),
+        other => Err(format!("a log-probability is {other:?}")),
+    }
+}
+
+/// Whether a score request asks for what cannot be had.
+pub(super) fn check_score(request: &ScoreRequest) -> Result<()> {
+    match request.allowed.iter().any(Option::is_some) {
+        true => {
+            Err(mage_engine::Error::unsupported("score with masks", "play without them: play.mask_actions = false"))
+        }
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mage_engine::SamplingParams;
+
+    fn choice(json: Value) -> Choice {
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn requests_speak_in_token_ids() {
+        let request = SampleRequest {
+            prompt: vec![3, 1],
+            params: SamplingParams {
+                temperature: 0.7,
+                max_tokens: 4,
+                stop_ids: vec![2],
+                seed: u64::MAX,
+                ..Default::default()
+            },
+            ..Default::default()
+        };
+        let expected = json!({"model": "policy@3", "prompt": [3, 1], "max_tokens": 4, "temperature": 0.7, "top_p": 1.0,
+            "seed": 0x7fff_ffff_u32, "logprobs": 0, "return_token_ids": true, "ignore_eos": true, "stop_token_ids": [2]});
+        assert_eq!(sample_body("policy@3", &request), expected);
+    }
+
+    #[test]
+    fn answers_that_make_no_sense_are_refused() {
+        let said = json!({"token_ids": [4, 2], "logprobs": {"token_logprobs": [-0.5, -0.1]}, "finish_reason": "stop"});
+        let written = read_written(choice(said.clone()), 4).unwrap();
+        assert_eq!((written.tokens, written.finish), (vec![4, 2], FinishReason::Stop));
+        let with = |field: &str, value: Value| {
+            let mut said = said.clone();
+            said[field] = value;
+            read_written(choice(said), 4).unwrap_err()
+        };
+        assert!(with("token_ids", Value::Null).contains("return_token_ids"));
+        assert!(with("token_ids", json!([4])).contains("1 tokens have 2"));
+        assert!(with("logprobs", json!({"token_logprobs": [null, -0.1]})).contains("None"));
+        assert!(with("logprobs", json!({"token_logprobs": [0.7, -0.1]})).contains("0.7"));
+        assert!(read_written(choice(said), 1).unwrap_err().contains("between 1 and 1"));
+    }
+
+    #[test]
+    fn a_score_is_that_of_the_one_token_that_may_be_drawn() {
+        let body = score_body("policy@3", &[5, 7, 9], 2);
+        assert_eq!((&body["prompt"], &body["allowed_token_ids"]), (&json!([5, 7]), &json!([9])));
+        let said = json!({"token_ids": [9], "logprobs": {"token_logprobs": [-0.5]}, "finish_reason": "length"});
+        assert_eq!(read_score(choice(said.clone()), 9), Ok(-0.5));
+        assert!(read_score(choice(said), 7).unwrap_err().contains("only 7 was allowed"));
+    }
+}

@@ -1,0 +1,327 @@
+//! How does a request reach an engine that may go away and come back?
+//!
+//! Unlike a chat endpoint, an engine holds a run's state: giving up on it gives up the run. So whoever is away is waited for,
+//! with a line that says so; what the server refuses comes back at once; and an error names what went wrong first, since the
+//! last failure of many is often only an echo.
+
+use crate::{ApiKey, Notices, backoff::pause};
+use mage_engine::{Error, Result};
+use mage_env::Seed;
+use reqwest::{Method, StatusCode, Url, header};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How much of a server's complaint is repeated.
+const COMPLAINT: usize = 400;
+/// A server that answers, but with failures, is asked this often before it is believed.
+const FAILED_ANSWERS: u32 = 6;
+/// Somebody is told that a server is away after so long.
+const WORTH_A_LINE: Duration = Duration::from_secs(2);
+
+/// How long an engine is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// How long one attempt may take; a long poll is cut into such pieces.
+    pub attempt: Duration,
+    /// How long a server that does not answer is waited for.
+    pub away: Duration,
+    /// How long one operation may take on a server that is there.
+    pub operation: Duration,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Waiting {
+            attempt: Duration::from_secs(45),
+            away: Duration::from_secs(900),
+            operation: Duration::from_secs(3600),
+        }
+    }
+}
+
+/// What an engine is sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    pub(crate) body: Option<(&'static str, Vec<u8>)>,
+    pub(crate) accept: &'static str,
+}
+
+impl Ask {
+    pub(crate) fn get(path: impl Into<String>) -> Self {
+        Ask { method: Method::GET, path: path.into(), body: None, accept: "*/*" }
+    }
+
+    pub(crate) fn post(path: impl Into<String>, body: &Value) -> Self {
+        let body = Some(("application/json", body.to_string().into_bytes()));
+        Ask { method: Method::POST, path: path.into(), body, accept: "application/json" }
+    }
+}
+
+/// What an attempt came to, if not to an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Trouble {
+    /// It says no: the status and its reason.
+    Refused(StatusCode, String),
+    /// It has not got it yet (`408`, `425`): ask again.
+    NotYet(String),
+    /// It answered with a failure that may pass.
+    Failing(String),
+    /// It does not answer.
+    Away(String),
+}
+
+impl Trouble {
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Trouble::Refused(status, text) => format!("{status}: {text}"),
+            Trouble::NotYet(text) | Trouble::Failing(text) | Trouble::Away(text) => text.clone(),
+        }
+    }
+}
+
+/// The way to one server.
+#[derive(Clone, Debug)]
+pub(crate) struct Wire {
+    base: Url,
+    /// The header a key goes into, and the key.
+    key: Option<(&'static str, ApiKey)>,
+    http: reqwest::Client,
+    pub(crate) waiting: Waiting,
+    pub(crate) notices: Notices,
+}
+
+impl Wire {
+    /// The way to `base`. A key goes into `header`.
+    pub(crate) fn new(
+        base: &str,
+        key: Option<(&'static str, ApiKey)>,
+        waiting: Waiting,
+        notices: Notices,
+    ) -> Result<Self> {
+        let wrong = |problem: String| Error::invalid("engine address", problem);
+        let mut base = Url::parse(base).map_err(|e| wrong(format!("`{base}` is no address: {e}")))?;
+        if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
+            return Err(wrong("an address looks like http://127.0.0.1:8000".to_owned()));
+        }
+        if !base.username().is_empty() || base.password().is_some() || base.query().is_some() {
+            return Err(wrong("leave logins and `?` out; a key belongs into an environment variable".to_owned()));
+        }
+        if !base.path().ends_with('/') {
+            base.set_path(&format!("{}/", base.path()));
+        }
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut http = reqwest::Client::builder()
+            // A server that sends us elsewhere would get our key sent there too.
+            .redirect(reqwest::redirect::Policy::none())
+            .user_agent(concat!("mage/", env!("CARGO_PKG_VERSION")));
+        if is_here(&base) {
+            http = http.no_proxy();
+        }
+        let http = http.build().map_err(|e| wrong(e.to_string()))?;
+        Ok(Wire { base, key, http, waiting, notices })
+    }
+
+    /// The address, as it may be written down.
+    pub(crate) fn address(&self) -> &str {
+        self.base.as_str().trim_end_matches('/')
+    }
+
+    /// What deserves a warning about how this server is reached.
+    pub(crate) fn risk(&self) -> Option<String> {
+        let address = self.address();
+        if is_here(&self.base) {
+            return None;
+        }
+        match (self.base.scheme(), self.key.is_some()) {
+            ("https", true) => None,
+            (_, false) => Some(format!(
+                "{address} is reached over a network without a key: whoever reaches it can use it; keep it to a private \
+                 network or put a proxy with a key before it"
+            )),
+            _ => Some(format!("{address} gets its key over http, readable on the way; use https")),
+        }
+    }
+
+    /// Asks once.
+    pub(crate) async fn once(&self, ask: &Ask) -> std::result::Result<Vec<u8>, Trouble> {
+        let work = async {
+            let url = self.base.join(&ask.path).map_err(|e| Trouble::Away(e.to_string()))?;
+            let mut request = self.http.request(ask.method.clone(), url).header(header::ACCEPT, ask.accept);
+            if let Some((kind, body)) = &ask.body {
+                request = request.header(header::CONTENT_TYPE, *kind).body(body.clone());
+            }
+            if let Some((name, key)) = &self.key {
+                let value = if *name == "authorization" { key.bearer() } else { key.plain().to_owned() };
+                if let Ok(mut value) = header::HeaderValue::from_str(&value) {
+                    value.set_sensitive(true);
+                    request = request.header(*name, value);
+                }
+            }
+            let lost = |e: reqwest::Error| Trouble::Away(crate::client::causes(&e));
+            let response = request.send().await.map_err(lost)?;
+            let status = response.status();
+            if status.is_success() {
+                return Ok(response.bytes().await.map_err(lost)?.to_vec());
+            }
+            // The complaint is worth reading, but not worth another failure.
+            let complaint = response.text().await.unwrap_or_default();
+            Err(trouble(status, &complaint))
+        };
+        let outcome = tokio::time::timeout(self.waiting.attempt, work).await;
+        let late = || Trouble::NotYet(format!("no answer within {:.0} s", self.waiting.attempt.as_secs_f64()));
+        outcome.unwrap_or_else(|_| Err(late())).map_err(|t| self.hidden(t))
+    }
+
+    /// Asks until there is an answer or a refusal. `Failing` comes back when it did not pass, `Away` when nobody came back.
+    pub(crate) async fn ask(&self, ask: &Ask) -> std::result::Result<Vec<u8>, Trouble> {
+        let started = Instant::now();
+        let luck = Seed::new(0).child(&ask.path);
+        let (mut first, mut failures, mut failed_answers) = (None::<String>, 0, 0);
+        let mut since: Option<Instant> = None;
+        let mut told = false;
+        loop {
+            let trouble = match self.once(ask).await {
+                Ok(answer) => {
+                    if let Some(since) = since.filter(|_| told) {
+                        let seconds = since.elapsed().as_secs_f64();
+                        self.notices.say(format!("{} is back after {seconds:.0} s", self.address()));
+                    }
+                    return Ok(answer);
+                }
+                Err(refused @ Trouble::Refused(..)) => return Err(refused),
+                Err(trouble) => trouble,
+            };
+            // Not yet is an answer, but one to the wrong question here: whoever can wait for it asks `once`.
+            let first = first.get_or_insert_with(|| trouble.text()).clone();
+            let said = |last: &str| if last == first { first.clone() } else { format!("{first}; at last: {last}") };
+            match &trouble {
+                Trouble::Failing(text) => {
+                    failed_answers += 1;
+                    if failed_answers >= FAILED_ANSWERS {
+                        let text = format!("{} (after {failed_answers} attempts)", said(text));
+                        return Err(Trouble::Failing(text));
+                    }
+                }
+                Trouble::NotYet(text) | Trouble::Away(text) => {
+                    let since = *since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= self.waiting.away {
+                        let limit = self.waiting.away.as_secs_f64();
+                        return Err(Trouble::Away(format!("{} (waited {limit:.0} s)", said(text))));
+                    }
+                    if !told && started.elapsed() >= WORTH_A_LINE.min(self.waiting.away / 4) {
+                        told = true;
+                        let limit = self.waiting.away.as_secs_f64();
+                        let address = self.address();
+                        self.notices
+                            .say(format!("{address} does not answer ({text}); waiting for it, up to {limit:.0} s"));
+                    }
+                }
+                Trouble::Refused(..) => {}
+            }
+            tokio::time::sleep(pause(failures, None, luck)).await;
+            failures += 1;
+        }
+    }
+
+    /// The same, for an answer in JSON.
+    pub(crate) async fn json<A: DeserializeOwned>(&self, ask: &Ask) -> std::result::Result<A, Trouble> {
+        let bytes = self.ask(ask).await?;
+        serde_json::from_slice(&bytes).map_err(|e| {
+            let text = mage_core::parse::cut(&String::from_utf8_lossy(&bytes), COMPLAINT).to_string();
+            self.hidden(Trouble::Failing(format!("unusable answer to {}: {e} in `{text}`", ask.path)))
+        })
+    }
+
+    /// An error about this server.
+    pub(crate) fn error(&self, reason: impl Into<String>) -> Error {
+        Error::Engine { engine: self.address().to_owned(), reason: reason.into() }
+    }
+
+    /// The same text without the key, on one line.
+    fn hidden(&self, trouble: Trouble) -> Trouble {
+        let hide = |text: String| {
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            self.key.as_ref().map_or_else(|| text.clone(), |(_, key)| key.hide_in(&text))
+        };
+        match trouble {
+            Trouble::Refused(status, text) => Trouble::Refused(status, hide(text)),
+            Trouble::NotYet(text) => Trouble::NotYet(hide(text)),
+            Trouble::Failing(text) => Trouble::Failing(hide(text)),
+            Trouble::Away(text) => Trouble::Away(hide(text)),
+        }
+    }
+}
+
+/// What a status means for whoever asked.
+fn trouble(status: StatusCode, complaint: &str) -> Trouble {
+    // FastAPI puts the reason into a field.
+    let detail = serde_json::from_str::<Value>(complaint).ok().map(|v| match &v["detail"] {
+        Value::String(text) => text.clone(),
+        Value::Null => v["error"]["message"].as_str().unwrap_or(complaint.trim()).to_owned(),
+        other => other.to_string(),
+    });
+    let text = detail.unwrap_or_else(|| complaint.trim().to_owned());
+    let text = mage_core::parse::cut(&text, COMPLAINT).to_string();
+    match status {
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY => Trouble::NotYet(format!("{status}: {text}")),
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+            // A proxy says so while the engine behind it is not there.
+            Trouble::Away(format!("{status}: {text}"))
+        }
+        StatusCode::TOO_MANY_REQUESTS => Trouble::Failing(format!("{status}: {text}")),
+        s if s.is_server_error() => Trouble::Failing(format!("{status}: {text}")),
+        s if s.is_redirection() => Trouble::Refused(s, "it sends us elsewhere; give the address it sends us to".into()),
+        s => Trouble::Refused(s, text),
+    }
+}
+
+/// Whether an address is on this machine.
+pub(crate) fn is_here(base: &Url) -> bool {
+    match base.host_str() {
+        Some("localhost") => true,
+        Some(host) => host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|a| a.is_loopback()),
+        None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wire(url: &str, key: bool) -> Wire {
+        let key = key.then(|| ("x-api-key", ApiKey::for_test("sk-secret")));
+        Wire::new(url, key, Waiting::default(), Notices::default()).unwrap()
+    }
+
+    #[test]
+    fn engines_without_a_lock_are_warned_about_beyond_this_machine() {
+        assert_eq!(wire("http://127.0.0.1:8000", false).risk(), None);
+        assert_eq!(wire("https://engine.example", true).risk(), None);
+        assert!(wire("http://10.0.0.7:8000", false).risk().unwrap().contains("without a key"));
+        assert!(wire("http://10.0.0.7:8000", true).risk().unwrap().contains("use https"));
+    }
+
+    #[test]
+    fn statuses_say_what_to_do() {
+        let of = |code: u16, text: &str| trouble(StatusCode::from_u16(code).unwrap(), text);
+        assert!(matches!(of(408, ""), Trouble::NotYet(_)) && matches!(of(425, ""), Trouble::NotYet(_)));
+        assert!(matches!(of(500, ""), Trouble::Failing(_)) && matches!(of(503, ""), Trouble::Away(_)));
+        assert_eq!(of(409, r#"{"detail": "reused"}"#), Trouble::Refused(StatusCode::CONFLICT, "reused".into()));
+        assert_eq!(
+            of(404, r#"{"error": {"message": "no such model"}}"#),
+            Trouble::Refused(StatusCode::NOT_FOUND, "no such model".into())
+        );
+        let list = of(422, r#"{"detail": [{"msg": "bad"}]}"#);
+        assert!(list.text().contains("bad"), "{list:?}");
+    }
+
+    #[test]
+    fn keys_are_taken_out_of_what_servers_say() {
+        let said = wire("http://127.0.0.1:1", true).hidden(Trouble::Away("no: sk-secret\nis wrong".into()));
+        assert_eq!(said.text(), "no: [key] is wrong");
+    }
+}

@@ -1,0 +1,405 @@
+//! A double of a Tinker server: it answers as SkyRL 0.4.0 did when it was recorded.
+//!
+//! Numbers (log-probabilities, norms, samples, adapters) are the recorded ones, found by what was asked of which weights:
+//! weights are known by everything that was ever done to them. Rules (sequence numbers, names used once, futures, loads into
+//! fresh models only) are the real server's. What was never recorded is refused.
+
+use axum::{
+    Router,
+    body::Bytes,
+    extract::State,
+    http::{Method, StatusCode, Uri},
+    response::{IntoResponse, Response},
+};
+use serde_json::{Value, json};
+use std::{
+    collections::{HashMap, HashSet},
+    hash::{DefaultHasher, Hash, Hasher},
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+use tokio::{net::TcpListener, task::JoinHandle};
+
+/// What is known of weights: all that was done to them.
+type Weights = Vec<u64>;
+
+/// Something that computes, and the weights it was asked of.
+type Question = (&'static str, Weights, Vec<u8>);
+
+/// What the double does beyond what was recorded.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Oddity {
+    /// Forgets all its models, once, when so many gradients and steps have been computed; saved states stay.
+    ForgetsAfter(usize),
+    /// Puts a number that is none into the answer to a gradient.
+    NotANumber,
+    /// Samples from other weights than were saved.
+    StaleSampler,
+    /// Reports a gradient's norm of null at this step, and ruins the model.
+    NullNorm(usize),
+}
+
+#[derive(Clone, Default)]
+struct Model {
+    weights: Weights,
+    asked: bool,
+}
+
+/// The server's memory.
+#[derive(Default)]
+pub(crate) struct World {
+    answers: HashMap<Question, Vec<u8>>,
+    models: HashMap<String, Model>,
+    saved: HashMap<String, Weights>,
+    sessions: HashMap<String, Weights>,
+    futures: HashMap<String, (u16, Vec<u8>)>,
+    numbered: HashMap<(String, u64), (Vec<u8>, String)>,
+    ids: usize,
+    /// Gradients and steps that were computed.
+    pub(crate) computed: usize,
+    steps: usize,
+    oddity: Option<Oddity>,
+    forgotten: HashSet<String>,
+    /// What was done to the model that was asked last.
+    pub(crate) last_history: Weights,
+}
+
+/// A running double. It ends when it is dropped.
+pub(crate) struct Double {
+    pub(crate) address: SocketAddr,
+    pub(crate) world: Arc<Mutex<World>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Double {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Double {
+    pub(crate) async fn start(oddity: Option<Oddity>) -> Self {
+        let answers = learn(include_str!("../recorded/tinker.jsonl"));
+        let world = Arc::new(Mutex::new(World { answers, oddity, ..Default::default() }));
+        let app = Router::new().fallback(serve).with_state(Arc::clone(&world));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let task = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+        Double { address, world, task }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+async fn serve(State(world): State<Arc<Mutex<World>>>, method: Method, uri: Uri, body: Bytes) -> Response {
+    let (status, bytes) = world.lock().unwrap().answer(method.as_str(), uri.path(), &body);
+    (StatusCode::from_u16(status).unwrap(), bytes).into_response()
+}
+
+fn hash(content: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    content.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Model, sequence number and the rest of a gradient's request: its first two fields, then all others.
+fn split(body: &[u8]) -> (String, u64, Vec<u8>) {
+    assert_eq!(body[0], 0x0a, "the model's name comes first");
+    let name = String::from_utf8(body[2..2 + body[1] as usize].to_vec()).unwrap();
+    let at = 2 + body[1] as usize;
+    assert_eq!(body[at], 0x10, "then the sequence number");
+    let (seq, rest) = varint(body, at + 1);
+    (name, seq, body[rest..].to_vec())
+}
+
+/// A number of variable length at a place, and the place after it.
+fn varint(bytes: &[u8], mut at: usize) -> (u64, usize) {
+    let (mut value, mut shift) = (0, 0);
+    loop {
+        value |= u64::from(bytes[at] & 0x7f) << shift;
+        at += 1;
+        if bytes[at - 1] & 0x80 == 0 {
+            return (value, at);
+        }
+        shift += 7;
+    }
+}
+
+fn detail(status: u16, text: &str) -> (u16, Vec<u8>) {
+    (status, json!({"detail": text}).to_string().into_bytes())
+}
+
+fn fine(value: &Value) -> (u16, Vec<u8>) {
+    (200, value.to_string().into_bytes())
+}
+
+impl World {
+    fn fresh(&mut self, what: &str) -> String {
+        self.ids += 1;
+        format!("{what}_{}", self.ids)
+    }
+
+    /// Puts a result where it can be asked for.
+    fn future(&mut self, status: u16, result: Vec<u8>) -> String {
+        self.ids += 1;
+        let id = self.ids.to_string();
+        self.futures.insert(id.clone(), (status, result));
+        id
+    }
+
+    fn submitted(id: &str) -> (u16, Vec<u8>) {
+        fine(&json!({"future_id": id, "status": "pending", "request_id": id}))
+    }
+
+    fn known(&self, question: Question) -> (u16, Vec<u8>) {
+        match self.answers.get(&question) {
+            Some(answer) => (200, answer.clone()),
+            None => (400, json!({"detail": format!("nobody ever asked for this {}", question.0)}).to_string().into()),
+        }
+    }
+
+    fn answer(&mut self, method: &str, path: &str, body: &[u8]) -> (u16, Vec<u8>) {
+        let path = path.strip_prefix("/api/v1/").unwrap_or(path);
+        let parsed: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
+        let text = |field: &str| parsed[field].as_str().unwrap_or_default().to_owned();
+        match (method, path) {
+            (_, "healthz" | "session_heartbeat") => fine(&json!({"status": "ok"})),
+            (_, "client/config") => fine(&json!({"pjwt_auth_enabled": false})),
+            (_, "get_server_capabilities") => fine(&json!({"supported_models": [{"model_name": "tiny"}]})),
+            (_, "create_session") => fine(&json!({"session_id": self.fresh("session"), "error_message": null})),
+            (_, "create_model") => {
+                let id = self.fresh("model");
+                let weights = vec![hash(&parsed["lora_config"].to_string())];
+                self.models.insert(id.clone(), Model { weights, asked: false });
+                let request = self.future(200, json!({"model_id": id}).to_string().into());
+                fine(&json!({"model_id": id, "base_model": "tiny", "status": "created", "request_id": request}))
+            }
+            (_, "unload_model") => {
+                self.models.remove(&text("model_id"));
+                fine(&json!({"model_id": text("model_id"), "request_id": self.future(200, b"{}".to_vec())}))
+            }
+            (_, "forward_backward") => {
+                let (model, seq, content) = split(body);
+                self.compute(&model, seq, content.ends_with(&[0x30, 1]), "gradient", content)
+            }
+            (_, "optim_step") => {
+                let (model, content) = (text("model_id"), parsed["adam_params"].to_string().into_bytes());
+                self.compute(&model, parsed["seq_id"].as_u64().unwrap(), false, "step", content)
+            }
+            (_, "save_weights" | "save_weights_for_sampler") => {
+                let kind = if path == "save_weights" { "weights" } else { "sampler_weights" };
+                let place = format!("{}/{kind}/{}", text("model_id"), text("path"));
+                if self.saved.contains_key(&place) {
+                    return detail(409, "Checkpoint already exists");
+                }
+                let Some(model) = self.models.get_mut(&text("model_id")) else {
+                    return Self::submitted(&self.stale(&text("model_id")));
+                };
+                model.asked = true;
+                let weights = model.weights.clone();
+                self.saved.insert(place, weights);
+                Self::submitted(&self.future(200, b"{}".to_vec()))
+            }
+            (_, "load_weights") => {
+                let place = text("path").replace("tinker://", "");
+                let Some(weights) = self.saved.get(&place).cloned() else { return detail(404, "Checkpoint not found") };
+                let Some(model) = self.models.get_mut(&text("model_id")) else { return detail(404, "Model not found") };
+                if model.asked {
+                    return detail(400, "LoadWeights is not permitted with seq_id 2");
+                }
+                *model = Model { weights, asked: true };
+                Self::submitted(&self.future(200, b"{}".to_vec()))
+            }
+            (_, "create_sampling_session") => {
+                let place = text("model_path").replace("tinker://", "");
+                let Some(weights) = self.saved.get(&place).cloned() else { return detail(404, "Checkpoint not found") };
+                let id = self.fresh("sampling");
+                self.sessions.insert(id.clone(), weights);
+                fine(&json!({"sampling_session_id": id}))
+            }
+            (_, "asample") => {
+                let mut asked = parsed.clone();
+                let session = text("sampling_session_id");
+                for field in ["sampling_session_id", "seq_id"] {
+                    asked.as_object_mut().unwrap().remove(field);
+                }
+                let Some(mut weights) = self.sessions.get(&session).cloned() else { return detail(404, "no session") };
+                if self.oddity == Some(Oddity::StaleSampler) && asked["prompt_logprobs"] == true {
+                    let any = self.answers.keys().find(|(kind, w, c)| {
+                        *kind == "sample" && *w != weights && *c == asked.to_string().into_bytes()
+                    });
+                    weights = any.expect("another version was sampled in the recording").1.clone();
+                }
+                let (status, answer) = self.known(("sample", weights, asked.to_string().into_bytes()));
+                Self::submitted(&self.future(status, answer))
+            }
+            (_, "retrieve_future") => {
+                let found = self.futures.get(&text("request_id")).cloned();
+                found.unwrap_or_else(|| detail(404, "Future not found"))
+            }
+            ("GET", path) if path.ends_with("/download") => {
+                let parts: Vec<&str> = path.split('/').collect();
+                let place = format!("{}/sampler_weights/{}", parts[1], parts[3]);
+                match self.saved.get(&place).cloned() {
+                    Some(weights) => self.known(("archive", weights, Vec::new())),
+                    None => detail(404, "Checkpoint not found"),
+                }
+            }
+            ("GET", path) if path.ends_with("/checkpoints") => {
+                let model = path.split('/').nth(1).unwrap();
+                let mine = self.saved.keys().filter(|p| p.starts_with(model));
+                let list: Vec<Value> = mine.map(|p| json!({"tinker_path": format!("tinker://{p}")})).collect();
+                fine(&json!({"checkpoints": list}))
+            }
+            ("DELETE", path) => {
+                let rest = path.strip_prefix("training_runs/").unwrap().replace("/checkpoints/", "/");
+                self.saved.remove(&rest);
+                (204, Vec::new())
+            }
+            (method, path) => detail(404, &format!("{method} {path} was never recorded")),
+        }
+    }
+
+    /// What the real engine says about a model it does not have.
+    fn stale(&mut self, model: &str) -> String {
+        let text = format!("Model {model} not loaded (likely stale request from previous server)");
+        self.future(400, json!({"detail": text}).to_string().into())
+    }
+
+    /// A gradient or a step: once for each sequence number.
+    fn compute(&mut self, model: &str, seq: u64, pure: bool, kind: &'static str, content: Vec<u8>) -> (u16, Vec<u8>) {
+        let number = (model.to_owned(), seq);
+        if let Some((before, id)) = self.numbered.get(&number) {
+            return match *before == content {
+                true => Self::submitted(&id.clone()),
+                false => detail(409, "Training request sequence number was reused"),
+            };
+        }
+        if self.oddity.is_some_and(|o| matches!(o, Oddity::ForgetsAfter(n) if n <= self.computed)) {
+            self.oddity = None;
+            self.forgotten.extend(self.models.drain().map(|(id, _)| id));
+        }
+        if !self.models.contains_key(model) {
+            return match self.forgotten.contains(model) {
+                true => Self::submitted(&self.stale(model)),
+                false => detail(404, "Model not found"),
+            };
+        }
+        let weights = self.models[model].weights.clone();
+        let (status, mut answer) = self.known((kind, weights, content.clone()));
+        if self.oddity == Some(Oddity::NotANumber) && kind == "gradient" && !pure {
+            answer = poison(&answer);
+        }
+        let entry = self.models.get_mut(model).unwrap();
+        entry.asked = true;
+        if !pure {
+            entry.weights.push(hash(&(kind, &content)));
+            self.last_history = entry.weights.clone();
+            self.computed += 1;
+            self.steps += usize::from(kind == "step");
+            if kind == "step" && self.oddity == Some(Oddity::NullNorm(self.steps)) {
+                self.oddity = None;
+                answer = json!({"metrics": {"skyrl.ai/grad_norm": null}}).to_string().into();
+                self.models.get_mut(model).unwrap().weights = vec![0];
+            }
+        }
+        let id = self.future(status, answer);
+        self.numbered.insert(number, (content, id.clone()));
+        Self::submitted(&id)
+    }
+}
+
+/// The answer with log-probabilities that are no numbers: after the field's name comes the tensor (a tag and a length), and
+/// first in it its data (again a tag and a length).
+fn poison(answer: &[u8]) -> Vec<u8> {
+    let mut out = answer.to_vec();
+    let mut at = answer.windows(8).position(|w| w == b"logprobs").expect("an answer has log-probabilities") + 8;
+    let mut length = 0;
+    for _ in 0..2 {
+        at += 1;
+        (length, at) = varint(answer, at);
+    }
+    for number in out[at..at + length as usize].chunks_mut(4) {
+        number.copy_from_slice(&f32::NAN.to_le_bytes());
+    }
+    out
+}
+
+/// Reads the recording: what was asked of which weights, and what came back.
+fn learn(recorded: &str) -> HashMap<Question, Vec<u8>> {
+    let lines: Vec<Value> = recorded.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let bytes = |v: &Value| -> Vec<u8> {
+        let text = v.as_str().unwrap();
+        match text.strip_prefix("hex:") {
+            Some(hex) => (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect(),
+            None => text.as_bytes().to_vec(),
+        }
+    };
+    // Results by the future they were asked for with.
+    let mut results: HashMap<String, Vec<u8>> = HashMap::new();
+    for line in lines.iter().filter(|l| l["path"] == "/api/v1/retrieve_future" && l["status"] == 200) {
+        let asked: Value = serde_json::from_slice(&bytes(&line["body"])).unwrap();
+        results.insert(asked["request_id"].as_str().unwrap().to_owned(), bytes(&line["answer"]));
+    }
+    let mut answers = HashMap::new();
+    let mut models: HashMap<String, Weights> = HashMap::new();
+    let mut saved: HashMap<String, Weights> = HashMap::new();
+    let mut sessions: HashMap<String, Weights> = HashMap::new();
+    for line in lines.iter().filter(|l| l["status"] == 200) {
+        let (body, answer) = (bytes(&line["body"]), bytes(&line["answer"]));
+        let asked: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        let said: Value = serde_json::from_slice(&answer).unwrap_or(Value::Null);
+        let text = |v: &Value, field: &str| v[field].as_str().unwrap_or_default().to_owned();
+        let result = || results.get(&text(&said, "request_id")).cloned().unwrap_or_default();
+        let path = line["path"].as_str().unwrap().strip_prefix("/api/v1/").unwrap();
+        match path {
+            "create_model" => {
+                models.insert(text(&said, "model_id"), vec![hash(&asked["lora_config"].to_string())]);
+            }
+            "forward_backward" => {
+                let (model, _, content) = split(&body);
+                let weights = models.get_mut(&model).unwrap();
+                answers.insert(("gradient", weights.clone(), content.clone()), result());
+                if !content.ends_with(&[0x30, 1]) {
+                    weights.push(hash(&("gradient", &content)));
+                }
+            }
+            "optim_step" => {
+                let content = asked["adam_params"].to_string().into_bytes();
+                let weights = models.get_mut(&text(&asked, "model_id")).unwrap();
+                answers.insert(("step", weights.clone(), content.clone()), result());
+                weights.push(hash(&("step", &content)));
+            }
+            "save_weights" | "save_weights_for_sampler" => {
+                let kind = if path == "save_weights" { "weights" } else { "sampler_weights" };
+                let model = text(&asked, "model_id");
+                saved.insert(format!("{model}/{kind}/{}", text(&asked, "path")), models[&model].clone());
+            }
+            "load_weights" => {
+                let from = saved[&text(&asked, "path").replace("tinker://", "")].clone();
+                models.insert(text(&asked, "model_id"), from);
+            }
+            "create_sampling_session" => {
+                let from = saved[&text(&asked, "model_path").replace("tinker://", "")].clone();
+                sessions.insert(text(&said, "sampling_session_id"), from);
+            }
+            "asample" => {
+                let weights = sessions[&text(&asked, "sampling_session_id")].clone();
+                let mut asked = asked.clone();
+                for field in ["sampling_session_id", "seq_id"] {
+                    asked.as_object_mut().unwrap().remove(field);
+                }
+                answers.insert(("sample", weights, asked.to_string().into_bytes()), result());
+            }
+            path if path.ends_with("/download") => {
+                let parts: Vec<&str> = path.split('/').collect();
+                let weights = saved[&format!("{}/sampler_weights/{}", parts[1], parts[3])].clone();
+                answers.insert(("archive", weights, Vec::new()), answer);
+            }
+            _ => {}
+        }
+    }
+    answers
+}

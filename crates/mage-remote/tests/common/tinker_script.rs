@@ -1,0 +1,106 @@
+//! What is done to the real server when it is recorded, and to its double ever after.
+
+use mage_engine::{
+    AdapterName, Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, TokenForest, Trainer,
+};
+use mage_remote::{
+    Notices, TinkerServer, TinkerSettings, TinkerTrainer, Waiting,
+    tinker::{Backend, Dialect},
+};
+use std::{path::Path, time::Duration};
+
+/// Everything that came out: the numbers that must not depend on what the network did.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Came {
+    pub(crate) losses: Vec<f64>,
+    pub(crate) norms: Vec<f64>,
+    pub(crate) sampled: Vec<u32>,
+    pub(crate) steps: u64,
+}
+
+/// The model the recording was made with had this many words.
+pub(crate) const VOCABULARY: usize = 16;
+/// And this name.
+pub(crate) const MODEL: &str = "tiny";
+
+pub(crate) fn settings(url: &str, adapters: &Path, notices: Notices) -> TinkerSettings {
+    TinkerSettings {
+        server: TinkerServer {
+            url: url.to_owned(),
+            dialect: Dialect::default(),
+            key: None,
+            waiting: Waiting {
+                attempt: Duration::from_millis(800),
+                away: Duration::from_secs(20),
+                operation: Duration::from_secs(30),
+            },
+            notices,
+        },
+        backend: Backend::Jax,
+        base_model: MODEL.to_owned(),
+        base_folder: MODEL.to_owned(),
+        rank: 8,
+        seed: 7,
+        vocabulary: VOCABULARY,
+        max_context: 256,
+        adapters: adapters.to_owned(),
+        tolerance: 1e-4,
+        calibrate: true,
+    }
+}
+
+pub(crate) fn rows(advantage: f32) -> TokenForest {
+    let rows = [vec![0_u32, 3, 5, 7, 2, 4], vec![1, 6, 2, 9, 3]];
+    TokenForest::of_rows(rows.into_iter().enumerate().map(|(r, tokens)| {
+        let n = tokens.len();
+        let mut train = PerToken {
+            weights: vec![0.1 * (r + 1) as f32; n],
+            advantages: vec![advantage; n],
+            old_logprobs: vec![-2.0; n],
+            ..Default::default()
+        };
+        train.weights[..2].fill(0.0);
+        (tokens, train)
+    }))
+}
+
+pub(crate) fn step() -> OptimStep {
+    OptimStep { learning_rate: 1e-2, clip_norm: 0.0, ..Default::default() }
+}
+
+/// A short life: calibration, three steps, a publication, a sample, a checkpoint, another step, and the step once more from
+/// the checkpoint.
+pub(crate) fn live(settings: &TinkerSettings, dir: &Path) -> mage_engine::Result<Came> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let mut came = Came { losses: Vec::new(), norms: Vec::new(), sampled: Vec::new(), steps: 0 };
+    let mut trainer = TinkerTrainer::connect(settings.clone(), None)?;
+    let sampler = trainer.sampler()?;
+    let ppo = Loss::of(Objective::ppo(0.2, 0.3));
+    let imitate = Loss::of(Objective::CrossEntropy);
+    let learn = |trainer: &mut TinkerTrainer, came: &mut Came, batch: &TokenForest, loss: &Loss| {
+        came.losses.push(trainer.forward_backward(batch, loss)?.loss);
+        let stepped = trainer.optim_step(&step())?;
+        came.norms.push(stepped.grad_norm);
+        came.steps = stepped.steps;
+        mage_engine::Result::Ok(())
+    };
+    learn(&mut trainer, &mut came, &rows(1.0), &imitate)?;
+    learn(&mut trainer, &mut came, &rows(1.0), &ppo)?;
+    trainer.publish(&AdapterName::default())?;
+    let request = SampleRequest {
+        prompt: vec![0, 3, 5],
+        params: SamplingParams { max_tokens: 6, stop_ids: vec![2], seed: 77 << 33, ..Default::default() },
+        ..Default::default()
+    };
+    came.sampled = runtime.block_on(sampler.sample(request))?.tokens;
+    learn(&mut trainer, &mut came, &rows(-1.0), &ppo)?;
+    trainer.publish(&AdapterName::default())?;
+    let checkpoint = dir.join("checkpoint");
+    trainer.save(&checkpoint)?;
+    learn(&mut trainer, &mut came, &rows(0.5), &ppo)?;
+    drop(trainer);
+    let mut resumed = TinkerTrainer::connect(TinkerSettings { calibrate: false, ..settings.clone() }, None)?;
+    resumed.load(&checkpoint)?;
+    learn(&mut resumed, &mut came, &rows(0.5), &ppo)?;
+    Ok(came)
+}

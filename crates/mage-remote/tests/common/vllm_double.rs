@@ -1,0 +1,143 @@
+//! A double of a vLLM server: answers in the real one's form, after a while, from a rule.
+
+use axum::{
+    Json, Router,
+    extract::State,
+    http::StatusCode,
+    routing::{get, post},
+};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{net::TcpListener, runtime::Runtime};
+
+/// What a server remembers and what it saw.
+#[derive(Default)]
+pub(crate) struct Seen {
+    /// Adapters by name, with their folders.
+    pub(crate) adapters: Mutex<BTreeMap<String, String>>,
+    pub(crate) requests: AtomicUsize,
+    pub(crate) now: AtomicUsize,
+    pub(crate) peak: AtomicUsize,
+    /// What is added to every log-probability: wrong weights.
+    pub(crate) stale: Mutex<f32>,
+}
+
+#[derive(Clone)]
+struct Shared {
+    seen: Arc<Seen>,
+    latency: Duration,
+}
+
+/// A running server. It ends when it is dropped, with every connection.
+pub(crate) struct Vllm {
+    pub(crate) address: SocketAddr,
+    pub(crate) seen: Arc<Seen>,
+    /// Its own, since a server that dies takes its connections along.
+    runtime: Option<Runtime>,
+}
+
+impl Drop for Vllm {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Vllm {
+    pub(crate) async fn start(latency: Duration) -> Self {
+        Self::start_at("127.0.0.1:0".parse().unwrap(), latency).await
+    }
+
+    pub(crate) async fn start_at(address: SocketAddr, latency: Duration) -> Self {
+        let seen = Arc::<Seen>::default();
+        let shared = Shared { seen: Arc::clone(&seen), latency };
+        let app = Router::new()
+            .route("/health", get(|| async { "" }))
+            .route("/v1/models", get(models))
+            .route("/v1/completions", post(complete))
+            .route("/v1/load_lora_adapter", post(load))
+            .route("/v1/unload_lora_adapter", post(unload))
+            .route("/pause", post(|| async { Json(json!({})) }))
+            .route("/resume", post(|| async { Json(json!({})) }))
+            .route("/reset_prefix_cache", post(|| async { Json(json!({})) }))
+            .route("/collective_rpc", post(|| async { Json(json!({"results": [null]})) }))
+            .with_state(shared);
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let listening = runtime.spawn(async move {
+            loop {
+                match TcpListener::bind(address).await {
+                    Ok(listener) => return listener,
+                    // The one before may not have let go yet.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+            }
+        });
+        let listener = listening.await.unwrap();
+        let address = listener.local_addr().unwrap();
+        runtime.spawn(async move { axum::serve(listener, app).await.unwrap() });
+        Vllm { address, seen, runtime: Some(runtime) }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+/// How likely token `t` is at place `i`: the same on every server.
+pub(crate) fn rule(i: usize, t: u32) -> f32 {
+    -0.5 - ((i as u32 * 7 + t * 3) % 11) as f32 / 10.0
+}
+
+async fn models(State(s): State<Shared>) -> Json<Value> {
+    let adapters = s.seen.adapters.lock().unwrap();
+    let names = std::iter::once("tiny").chain(adapters.keys().map(String::as_str));
+    Json(json!({"data": names.map(|n| json!({"id": n})).collect::<Vec<_>>()}))
+}
+
+async fn load(State(s): State<Shared>, Json(body): Json<Value>) -> (StatusCode, String) {
+    let mut adapters = s.seen.adapters.lock().unwrap();
+    let name = body["lora_name"].as_str().unwrap().to_owned();
+    if adapters.contains_key(&name) {
+        let text = format!("The lora adapter '{name}' has already been loaded.");
+        return (StatusCode::BAD_REQUEST, json!({"error": {"message": text}}).to_string());
+    }
+    adapters.insert(name, body["lora_path"].as_str().unwrap().to_owned());
+    (StatusCode::OK, "Success".to_owned())
+}
+
+async fn unload(State(s): State<Shared>, Json(body): Json<Value>) -> String {
+    s.seen.adapters.lock().unwrap().remove(body["lora_name"].as_str().unwrap());
+    "Success".to_owned()
+}
+
+async fn complete(State(s): State<Shared>, Json(body): Json<Value>) -> (StatusCode, Json<Value>) {
+    let name = body["model"].as_str().unwrap();
+    if name != "tiny" && !s.seen.adapters.lock().unwrap().contains_key(name) {
+        let text = format!("The model `{name}` does not exist.");
+        return (StatusCode::NOT_FOUND, Json(json!({"error": {"message": text}})));
+    }
+    s.seen.requests.fetch_add(1, Ordering::SeqCst);
+    let now = s.seen.now.fetch_add(1, Ordering::SeqCst) + 1;
+    s.seen.peak.fetch_max(now, Ordering::SeqCst);
+    tokio::time::sleep(s.latency).await;
+    s.seen.now.fetch_sub(1, Ordering::SeqCst);
+    let prompt: Vec<u32> = serde_json::from_value(body["prompt"].clone()).unwrap();
+    let off = *s.seen.stale.lock().unwrap();
+    let most = body["max_tokens"].as_u64().unwrap() as usize;
+    let seed = body["seed"].as_u64().unwrap_or(0) as u32;
+    let only = body["allowed_token_ids"][0].as_u64().map(|t| t as u32);
+    let tokens: Vec<u32> = (0..most.min(1)).map(|i| only.unwrap_or((seed + i as u32) % 16)).collect();
+    let logprobs: Vec<f32> = tokens.iter().enumerate().map(|(i, t)| rule(prompt.len() + i, *t) + off).collect();
+    let choice = json!({"token_ids": tokens, "logprobs": {"token_logprobs": logprobs}, 
+        "finish_reason": "length"});
+    (StatusCode::OK, Json(json!({"choices": [choice]})))
+}

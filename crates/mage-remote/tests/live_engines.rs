@@ -1,0 +1,211 @@
+//! Against engines that run: SkyRL at `MAGE_TINKER_URL` and vLLM at `MAGE_VLLM_URL`, both with the model in
+//! `MAGE_ENGINE_MODEL`, as `conformance/engines/run.sh` starts them. Skipped, loudly, where they are not named.
+
+use mage_engine::{
+    AdapterName, Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, ScoreRequest,
+    TokenForest, Trainer,
+};
+use mage_remote::{
+    Notices, PoolSettings, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, Waiting,
+    tinker::{Backend, Dialect},
+};
+use std::{path::PathBuf, sync::Arc};
+
+struct Engines {
+    tinker: String,
+    vllm: Option<String>,
+    model: PathBuf,
+    vocabulary: usize,
+    context: usize,
+}
+
+fn engines() -> Option<Engines> {
+    let named = |name| std::env::var(name).ok().filter(|v| !v.is_empty());
+    let (Some(tinker), Some(model)) = (named("MAGE_TINKER_URL"), named("MAGE_ENGINE_MODEL")) else {
+        eprintln!("SKIPPED: MAGE_TINKER_URL and MAGE_ENGINE_MODEL name no engine; see conformance/engines/");
+        return None;
+    };
+    let model = PathBuf::from(model);
+    let config: serde_json::Value = serde_json::from_slice(&std::fs::read(model.join("config.json")).unwrap()).unwrap();
+    let number = |key: &str| config[key].as_u64().unwrap() as usize;
+    Some(Engines {
+        tinker,
+        vllm: named("MAGE_VLLM_URL"),
+        model,
+        vocabulary: number("vocab_size"),
+        context: number("max_position_embeddings"),
+    })
+}
+
+impl Engines {
+    fn settings(&self, adapters: &std::path::Path) -> TinkerSettings {
+        TinkerSettings {
+            server: TinkerServer {
+                url: self.tinker.clone(),
+                dialect: Dialect::default(),
+                key: None,
+                waiting: Waiting::default(),
+                notices: Notices::to(|line| eprintln!("{line}")),
+            },
+            backend: Backend::Jax,
+            base_model: self.model.file_name().unwrap().to_string_lossy().into_owned(),
+            base_folder: self.model.display().to_string(),
+            rank: 8,
+            seed: 7,
+            vocabulary: self.vocabulary,
+            max_context: self.context,
+            adapters: adapters.to_owned(),
+            tolerance: 1e-4,
+            calibrate: false,
+        }
+    }
+
+    fn pool(&self) -> Option<Arc<VllmPool>> {
+        let pool = VllmPool::new(PoolSettings {
+            servers: vec![self.vllm.clone()?],
+            model: "tiny".to_owned(),
+            key: None,
+            in_flight: 64,
+            vocabulary: self.vocabulary,
+            max_context: self.context,
+            tolerance: 1e-4,
+            keep: 4,
+            waiting: Waiting::default(),
+            notices: Notices::to(|line| eprintln!("{line}")),
+        });
+        Some(Arc::new(pool.unwrap()))
+    }
+}
+
+/// A few rows to learn from, on policy: each token's log-probability of now is its old one.
+fn rows(logprobs: Option<&[f32]>) -> TokenForest {
+    let tokens: Vec<Vec<u32>> = vec![vec![0, 3, 5, 7, 2, 4], vec![1, 6, 2, 9, 3]];
+    let mut at = 0;
+    TokenForest::of_rows(tokens.into_iter().enumerate().map(|(r, tokens)| {
+        let n = tokens.len();
+        let mut train = PerToken {
+            weights: vec![0.0; n],
+            advantages: vec![if r == 0 { 1.0 } else { -0.5 }; n],
+            old_logprobs: vec![0.0; n],
+            ..Default::default()
+        };
+        for i in 2..n {
+            train.weights[i] = 0.1 * (r + 1) as f32;
+            if let Some(known) = logprobs {
+                train.old_logprobs[i] = known[at];
+                at += 1;
+            }
+        }
+        (tokens, train)
+    }))
+}
+
+#[test]
+fn the_server_is_what_its_backend_is_known_to_be() {
+    let Some(engines) = engines() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = engines.settings(dir.path());
+    settings.calibrate = true;
+    let trainer = TinkerTrainer::connect(settings.clone(), None).unwrap();
+    let found = trainer.calibration().unwrap();
+    eprintln!("{found:?}");
+    assert!((found.scaled - 1.0).abs() < 1e-3, "{found:?}");
+    settings.backend = Backend::Fsdp;
+    let e = TinkerTrainer::connect(settings, None).err().unwrap().to_string();
+    assert!(e.contains("takes means over rows") && e.contains("tinker.backend"), "{e}");
+}
+
+#[test]
+fn a_policy_learns_is_sampled_and_goes_on_from_a_checkpoint() {
+    let Some(engines) = engines() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let mut trainer = TinkerTrainer::connect(engines.settings(&dir.path().join("adapters")), None).unwrap();
+    let sampler = trainer.sampler().unwrap();
+    let step = OptimStep { learning_rate: 1e-2, clip_norm: 0.0, ..Default::default() };
+    let ce = Loss::of(Objective::CrossEntropy);
+    let before = trainer.forward_backward(&rows(None), &ce).unwrap();
+    trainer.optim_step(&step).unwrap();
+    let after = trainer.forward_backward(&rows(None), &ce).unwrap();
+    trainer.optim_step(&step).unwrap();
+    assert!(after.loss < before.loss, "{} {}", before.loss, after.loss);
+    let ppo = Loss::of(Objective::ppo(0.2, 0.2));
+    let on_policy = rows(Some(&after.logprobs));
+    let report = trainer.forward_backward(&on_policy, &ppo).unwrap();
+    assert!(report.mismatch_kl > 0.0 && report.ratio != 1.0, "a step was taken in between: {report:?}");
+    let stepped = trainer.optim_step(&step).unwrap();
+    assert!(stepped.grad_norm > 0.0 && stepped.steps == 3);
+
+    let policy = AdapterName::default();
+    assert_eq!(trainer.publish(&policy).unwrap().0, 0);
+    let request = SampleRequest {
+        prompt: vec![0, 3, 5],
+        params: SamplingParams { max_tokens: 6, stop_ids: vec![2], seed: 77 << 33, ..Default::default() },
+        ..Default::default()
+    };
+    let sample = runtime.block_on(sampler.sample(request.clone())).unwrap();
+    let tokens = [&request.prompt[..], &sample.tokens].concat();
+    let scores = runtime.block_on(sampler.score(ScoreRequest { tokens, from: 3, ..Default::default() })).unwrap();
+    for (a, b) in sample.logprobs.iter().zip(&scores.logprobs) {
+        assert!((a - b).abs() < 1e-4, "{sample:?} {scores:?}");
+    }
+    assert!(sample.tokens.len() <= 6 && sample.weights.to_string() == "policy@0");
+
+    let checkpoint = dir.path().join("checkpoint");
+    trainer.save(&checkpoint).unwrap();
+    let next = trainer.forward_backward(&rows(None), &ce).unwrap();
+    trainer.optim_step(&step).unwrap();
+    let e = runtime.block_on(sampler.sample(request.clone())).unwrap_err().to_string();
+    assert!(e.contains("in place of the ones in training"), "{e}");
+    let later = trainer.forward_backward(&rows(None), &ce).unwrap();
+    drop(trainer);
+    let mut resumed = TinkerTrainer::connect(engines.settings(&dir.path().join("adapters")), None).unwrap();
+    resumed.load(&checkpoint).unwrap();
+    assert_eq!(resumed.forward_backward(&rows(None), &ce).unwrap().logprobs, next.logprobs, "the very same");
+    resumed.optim_step(&step).unwrap();
+    assert_eq!(resumed.forward_backward(&rows(None), &ce).unwrap().logprobs, later.logprobs, "the optimiser too");
+}
+
+#[test]
+fn what_is_learned_reaches_vllm() {
+    let Some(engines) = engines() else { return };
+    let Some(pool) = engines.pool() else {
+        eprintln!("SKIPPED: MAGE_VLLM_URL names no server");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let mut trainer =
+        TinkerTrainer::connect(engines.settings(&dir.path().join("adapters")), Some(Arc::clone(&pool))).unwrap();
+    let step = OptimStep { learning_rate: 1e-2, clip_norm: 0.0, ..Default::default() };
+    let policy = AdapterName::default();
+    let mut scored = Vec::new();
+    for version in 0..3 {
+        assert_eq!(trainer.publish(&policy).unwrap().0, version);
+        let tokens = vec![0, 3, 5, 7, 2, 4];
+        let score =
+            |name: &str| ScoreRequest { weights: name.into(), tokens: tokens.clone(), from: 2, ..Default::default() };
+        scored.push(runtime.block_on(pool.score(score("policy"))).unwrap().logprobs);
+        let own = trainer.forward_backward(&rows(None), &Loss::of(Objective::CrossEntropy)).unwrap();
+        for (a, b) in scored[version as usize].iter().zip(&own.logprobs) {
+            assert!((a - b).abs() < 1e-5, "{scored:?} {:?}", own.logprobs);
+        }
+        trainer.optim_step(&step).unwrap();
+        // Past versions stay.
+        let first = runtime.block_on(pool.score(score("policy@0"))).unwrap();
+        assert_eq!((first.weights.to_string().as_str(), &first.logprobs), ("policy@0", &scored[0]));
+    }
+    assert_ne!(scored[0], scored[2]);
+    let request = SampleRequest {
+        prompt: vec![0, 3, 5],
+        params: SamplingParams { max_tokens: 6, stop_ids: vec![2], seed: 77 << 33, ..Default::default() },
+        ..Default::default()
+    };
+    let sample = runtime.block_on(pool.sample(request.clone())).unwrap();
+    let tokens = [&request.prompt[..], &sample.tokens].concat();
+    let scores = runtime.block_on(pool.score(ScoreRequest { tokens, from: 3, ..Default::default() })).unwrap();
+    for (a, b) in sample.logprobs.iter().zip(&scores.logprobs) {
+        assert!((a - b).abs() < 1e-5, "{sample:?} {scores:?}");
+    }
+    assert_eq!(sample, runtime.block_on(pool.sample(request)).unwrap(), "the seed decides");
+}

@@ -1,0 +1,139 @@
+//! How near to ideal are a thousand meta-episodes at once, when every answer takes 300 ms?
+//!
+//! `cargo test --release -p mage-remote --test thousand -- --ignored --nocapture`
+
+mod common;
+
+use common::vllm_double::Vllm;
+use mage_core::{
+    Answer, Finish, MetaEpisode, Next, Settings,
+    prompt::{PromptLibrary, PromptSet},
+};
+use mage_engine::{SampleRequest, Sampler, SamplingParams};
+use mage_env::{EnvFactory, Population, Registry, Seed};
+use mage_remote::{Notices, PoolSettings, VllmPool, Waiting};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+const AT_ONCE: u64 = 1000;
+const ALL: u64 = 20_000;
+const LATENCY: Duration = Duration::from_millis(300);
+
+/// Megabytes this process holds.
+fn resident() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|l| l.starts_with("VmRSS:")).and_then(|l| l.split_whitespace().nth(1));
+    line.and_then(|k| k.parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
+}
+
+/// What all meta-episodes share.
+struct Game {
+    factory: Arc<dyn EnvFactory>,
+    population: Population,
+    prompts: Arc<PromptSet>,
+    settings: Arc<Settings>,
+}
+
+/// Plays one meta-episode of Kuhn poker; how many answers it took.
+async fn play(pool: &VllmPool, game: &Game, seed: Seed) -> u64 {
+    let task = game.population.draw("train", 2, seed).unwrap();
+    let env = game.factory.build(&task).unwrap();
+    let (prompts, settings) = (Arc::clone(&game.prompts), Arc::clone(&game.settings));
+    let mut meta = MetaEpisode::new(task, env, prompts, settings, seed).unwrap();
+    let mut calls = 0;
+    loop {
+        let call = match meta.advance().unwrap() {
+            Next::Done(record) => {
+                assert!(record.error.is_none());
+                return calls;
+            }
+            Next::Call(call) => call,
+        };
+        // Words as any numbers: nobody reads them here.
+        let words = call.request.messages.iter().flat_map(|m| m.content.split_whitespace());
+        let prompt: Vec<u32> = words.map(|w| w.bytes().map(u32::from).sum::<u32>() % 16).take(200).collect();
+        let params = SamplingParams { max_tokens: 1, seed: call.seed.value(), ..Default::default() };
+        let sample = pool.sample(SampleRequest { weights: "base".into(), prompt, params, ..Default::default() }).await;
+        calls += 1;
+        let word = if sample.unwrap().tokens[0].is_multiple_of(2) { "PASS" } else { "BET" };
+        let text = format!("<action>{word}</action>");
+        let answer = Answer { text, finish: Finish::Stop, tokens: None, weights: None, usage: None };
+        meta.answer(call.id, Ok(answer)).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "a measurement; see BENCHMARKS.md"]
+fn a_thousand_meta_episodes_at_once() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let server = Vllm::start(LATENCY).await;
+        let pool = Arc::new(
+            VllmPool::new(PoolSettings {
+                servers: vec![server.url()],
+                model: "tiny".to_owned(),
+                key: None,
+                in_flight: AT_ONCE as usize,
+                vocabulary: 16,
+                max_context: 256,
+                tolerance: 1e-4,
+                keep: 2,
+                waiting: Waiting::default(),
+                notices: Notices::default(),
+            })
+            .unwrap(),
+        );
+        let factory = Arc::clone(Registry::builtin().get("kuhn").unwrap());
+        let game = Arc::new(Game {
+            population: factory.default_population(),
+            prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
+            settings: Arc::new(Settings { episodes: 3, ..Settings::default() }),
+            factory,
+        });
+        let (next, calls) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let started = Instant::now();
+        let workers: Vec<_> = (0..AT_ONCE)
+            .map(|_| {
+                let (pool, game) = (Arc::clone(&pool), Arc::clone(&game));
+                let (next, calls) = (Arc::clone(&next), Arc::clone(&calls));
+                tokio::spawn(async move {
+                    loop {
+                        let i = next.fetch_add(1, Ordering::Relaxed);
+                        if i >= ALL {
+                            return;
+                        }
+                        calls.fetch_add(play(&pool, &game, Seed::new(i)).await, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        // Connections open and caches fill during the first rounds.
+        while next.load(Ordering::Relaxed) < 4 * AT_ONCE {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let (warm, begun, memory) = (calls.load(Ordering::Relaxed), Instant::now(), resident());
+        // The end, where fewer and fewer are left, says nothing of throughput.
+        while next.load(Ordering::Relaxed) < ALL {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let (rate, later) = (
+            (calls.load(Ordering::Relaxed) - warm) as f64 / begun.elapsed().as_secs_f64(),
+            resident(),
+        );
+        for worker in workers {
+            worker.await.unwrap();
+        }
+        let ideal = AT_ONCE as f64 / LATENCY.as_secs_f64();
+        eprintln!(
+            "{rate:.0} answers a second, {:.3} of the ideal {ideal:.0}; {memory:.0} MB, then {later:.0} MB; {ALL} in {:.1} s",
+            rate / ideal,
+            started.elapsed().as_secs_f64()
+        );
+        assert!(rate >= 0.9 * ideal && later < 1.1 * memory + 16.0);
+    });
+}

@@ -1,0 +1,161 @@
+//! Training through a network that breaks, against a double of the protocol that was recorded from a real server.
+
+mod common;
+
+use common::{
+    proxy::{Fault, Proxy},
+    tinker_double::{Double, Oddity},
+    tinker_script::{self as script, Came},
+};
+use mage_engine::{Loss, Objective, Trainer};
+use mage_remote::{Notices, TinkerTrainer};
+use std::{
+    sync::{Arc, Mutex, atomic::Ordering},
+    time::Duration,
+};
+use tokio::runtime::Runtime;
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// The script with the faults before the double; what came, how many requests there were, and what was done to the weights.
+fn through(
+    runtime: &Runtime,
+    oddity: Option<Oddity>,
+    faults: Vec<Fault>,
+) -> (mage_engine::Result<Came>, usize, Vec<u64>, Vec<String>) {
+    let double = runtime.block_on(Double::start(oddity));
+    let proxy = runtime.block_on(Proxy::start(double.address, faults));
+    let said = Arc::<Mutex<Vec<String>>>::default();
+    let hear = Arc::clone(&said);
+    let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
+    let dir = tempfile::tempdir().unwrap();
+    let settings = script::settings(&format!("http://{}", proxy.address), dir.path(), notices);
+    let came = script::live(&settings, dir.path());
+    let history = double.world.lock().unwrap().last_history.clone();
+    let said = said.lock().unwrap().clone();
+    (came, proxy.requests.load(Ordering::SeqCst), history, said)
+}
+
+#[test]
+fn nothing_is_lost_and_nothing_is_doubled_wherever_the_network_breaks() {
+    let runtime = runtime();
+    let (whole, requests, history, said) = through(&runtime, None, Vec::new());
+    let whole = whole.unwrap();
+    assert!(whole.steps == 4 && said.is_empty(), "{whole:?} {said:?}");
+    // Each request meets each fault in some run; runs are mostly pauses, so that many go at once.
+    let faults = [
+        Fault::Reset,
+        Fault::reply(500, "oops"),
+        Fault::reply(503, "<html>busy</html>"),
+        Fault::reply(408, "{\"detail\": \"Timeout waiting for result\"}"),
+        Fault::reply(425, "{\"detail\": \"Checkpoint is still being created\"}"),
+        Fault::HalfBody,
+        Fault::Hang,
+    ];
+    let runs: Vec<Vec<Fault>> = (0..requests)
+        .flat_map(|at| faults.iter().map(move |fault| (at, fault.clone())))
+        .map(|(at, fault)| (0..at).map(|_| Fault::Pass).chain([fault]).collect())
+        .collect();
+    let (next, wrong) = (Mutex::new(runs.into_iter()), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..24 {
+            scope.spawn(|| {
+                loop {
+                    let Some(faults) = next.lock().unwrap().next() else { return };
+                    let (at, fault) = (faults.len() - 1, faults.last().cloned());
+                    let (came, _, done, _) = through(&runtime, None, faults);
+                    match came {
+                        Ok(came) if came == whole && done == history => {}
+                        Ok(came) => wrong.lock().unwrap().push(format!("{fault:?} at {at}: {came:?}")),
+                        Err(e) => wrong.lock().unwrap().push(format!("{fault:?} at {at}: {e}")),
+                    }
+                }
+            });
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
+    assert!(wrong.is_empty(), "{} of {} runs:\n{}", wrong.len(), requests * faults.len(), wrong.join("\n"));
+}
+
+#[test]
+fn a_server_that_forgets_is_fed_and_nothing_is_trained_twice() {
+    let runtime = runtime();
+    let (whole, _, history, _) = through(&runtime, None, Vec::new());
+    let whole = whole.unwrap();
+    // Calibration computes ten things, on a model of its own; then come gradients and steps by turns.
+    for after in 0..=19 {
+        let (came, _, done, said) = through(&runtime, Some(Oddity::ForgetsAfter(after)), Vec::new());
+        let came = came.unwrap_or_else(|e| panic!("forgets after {after}: {e}"));
+        assert_eq!((&came, &done), (&whole, &history), "forgets after {after}: {said:?}");
+    }
+    let (_, _, _, said) = through(&runtime, Some(Oddity::ForgetsAfter(15)), Vec::new());
+    assert!(said.iter().any(|l| l.contains("no longer has the model") && l.contains("requests again")), "{said:?}");
+}
+
+#[test]
+fn a_step_that_ruined_the_weights_is_taken_back() {
+    let runtime = runtime();
+    // Steps 1 to 5 and the cleaners' are of length 0; the first of the training's own is told by its null.
+    let (whole, ..) = through(&runtime, None, Vec::new());
+    let whole = whole.unwrap();
+    let nulls: Vec<_> = (1..=12)
+        .filter_map(|n| through(&runtime, Some(Oddity::NullNorm(n)), Vec::new()).0.ok())
+        .filter(|came| came.norms.iter().any(|n| n.is_nan()))
+        .collect();
+    assert!(!nulls.is_empty(), "some step was the training's own");
+    for came in nulls {
+        let at = came.norms.iter().position(|n| n.is_nan()).unwrap();
+        assert_eq!(came.losses[..=at], whole.losses[..=at], "all before is as it was");
+    }
+}
+
+#[test]
+fn numbers_that_are_none_and_other_weights_are_refused() {
+    let runtime = runtime();
+    let error = |oddity| through(&runtime, Some(oddity), Vec::new()).0.unwrap_err().to_string();
+    let e = error(Oddity::NotANumber);
+    assert!(e.contains("log-probability of NaN"), "{e}");
+    let e = error(Oddity::StaleSampler);
+    assert!(e.contains("it does not have policy@") && e.contains("log-probabilities of a fixed sequence"), "{e}");
+}
+
+#[test]
+fn a_sequence_number_used_by_somebody_else_is_final() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    let conflict = Fault::reply(409, "{\"detail\": \"Training request sequence number was reused\"}");
+    let dir = tempfile::tempdir().unwrap();
+    let connect = |faults: Vec<Fault>| {
+        let proxy = runtime.block_on(Proxy::start(double.address, faults));
+        let mut settings = script::settings(&format!("http://{}", proxy.address), dir.path(), Notices::default());
+        settings.calibrate = false;
+        let trainer = TinkerTrainer::connect(settings, None).unwrap();
+        (proxy, trainer)
+    };
+    let (proxy, _trainer) = connect(Vec::new());
+    let before = proxy.requests.load(Ordering::SeqCst);
+    let (_proxy, mut trainer) = connect((0..before).map(|_| Fault::Pass).chain([conflict]).collect());
+    let e = trainer.forward_backward(&script::rows(1.0), &Loss::of(Objective::ppo(0.2, 0.3))).unwrap_err().to_string();
+    assert!(e.contains("forward_backward: ") && e.contains("reused") && e.contains("somebody else trains"), "{e}");
+}
+
+#[test]
+fn what_happened_first_is_said_and_waiting_has_an_end() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    let first = Fault::reply(503, "{\"detail\": \"the engine fell over\"}");
+    let faults = [first].into_iter().chain((0..500).map(|_| Fault::Reset));
+    let proxy = runtime.block_on(Proxy::start(double.address, faults));
+    let said = Arc::<Mutex<Vec<String>>>::default();
+    let hear = Arc::clone(&said);
+    let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = script::settings(&format!("http://{}", proxy.address), dir.path(), notices);
+    settings.server.waiting.away = Duration::from_millis(1500);
+    let e = TinkerTrainer::connect(settings, None).err().unwrap().to_string();
+    assert!(e.contains("the engine fell over; at last: ") && e.contains("waited 2 s"), "{e}");
+    let said = said.lock().unwrap();
+    assert!(said.len() == 1 && said[0].contains("does not answer") && said[0].contains("waiting for it"), "{said:?}");
+}

@@ -1,0 +1,34 @@
+//! Records what `tests/common/tinker_double.rs` answers from: the script against a real SkyRL at `MAGE_TINKER_URL` whose
+//! model is called `tiny` and has 16 words (`conformance/engines/run.sh` starts one).
+//!
+//! `cargo test -p mage-remote --test tinker_recording -- --ignored`
+
+mod common;
+
+use common::{recorder::record, tinker_script as script};
+use mage_remote::Notices;
+
+#[test]
+#[ignore = "needs a running SkyRL, and writes into the repository"]
+fn record_the_script() {
+    let at = |name| std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"));
+    let url = at("MAGE_TINKER_URL");
+    let server = url.strip_prefix("http://").unwrap().parse().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (address, kept) = runtime.block_on(record(server));
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = script::settings(&format!("http://{address}"), dir.path(), Notices::default());
+    settings.server.waiting.attempt = std::time::Duration::from_secs(60);
+    settings.server.waiting.operation = std::time::Duration::from_secs(300);
+    let came = script::live(&settings, dir.path()).unwrap();
+    eprintln!("{came:?}");
+    let lines: Vec<String> = kept
+        .lock()
+        .unwrap()
+        .iter()
+        .filter(|l| l["path"] != "/api/v1/session_heartbeat")
+        .map(ToString::to_string)
+        .collect();
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/recorded/tinker.jsonl");
+    std::fs::write(file, lines.join("\n") + "\n").unwrap();
+}

@@ -1,0 +1,183 @@
+//! A pool of servers that fall over, come back empty, and tell lies.
+
+mod common;
+
+use common::vllm_double::{Vllm, rule};
+use mage_engine::{AdapterName, SampleRequest, Sampler, SamplingParams, ScoreRequest, WeightVersion, WeightsId};
+use mage_remote::{Fingerprint, Notices, PoolSettings, VllmPool, Waiting};
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, atomic::Ordering},
+    time::Duration,
+};
+
+type Said = Arc<Mutex<Vec<String>>>;
+
+fn pool(servers: &[&Vllm]) -> (Arc<VllmPool>, Said) {
+    let said = Said::default();
+    let hear = Arc::clone(&said);
+    let settings = PoolSettings {
+        servers: servers.iter().map(|s| s.url()).collect(),
+        model: "tiny".to_owned(),
+        key: None,
+        in_flight: 64,
+        vocabulary: 16,
+        max_context: 256,
+        tolerance: 1e-4,
+        keep: 2,
+        waiting: Waiting {
+            attempt: Duration::from_secs(5),
+            away: Duration::from_secs(20),
+            operation: Duration::from_secs(30),
+        },
+        notices: Notices::to(move |line| hear.lock().unwrap().push(line.to_owned())),
+    };
+    (Arc::new(VllmPool::new(settings).unwrap()), said)
+}
+
+/// What the doubles find of the fixed sequence.
+fn fingerprint() -> Fingerprint {
+    Fingerprint(Fingerprint::tokens(16).iter().enumerate().skip(1).map(|(i, t)| rule(i, *t)).collect())
+}
+
+fn policy(version: u64) -> WeightsId {
+    WeightsId { name: AdapterName::default(), version: WeightVersion(version) }
+}
+
+fn request(seed: u64, weights: &str) -> SampleRequest {
+    let params = SamplingParams { max_tokens: 1, seed: seed << 33, ..Default::default() };
+    SampleRequest { weights: weights.into(), prompt: vec![1, 2, 3], params, ..Default::default() }
+}
+
+async fn ask_many(pool: &Arc<VllmPool>, n: u64) -> Vec<u32> {
+    let all: Vec<_> = (0..n)
+        .map(|i| {
+            let pool = Arc::clone(pool);
+            tokio::spawn(async move { pool.sample(request(i, "policy")).await.unwrap().tokens[0] })
+        })
+        .collect();
+    let mut out = Vec::new();
+    for one in all {
+        out.push(one.await.unwrap());
+    }
+    out
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_share_the_work_and_the_least_busy_gets_more() {
+    let (quick, slow) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::from_secs(1)).await);
+    let (pool, _) = pool(&[&quick, &slow]);
+    let workers: Vec<_> = (0..4)
+        .map(|w| {
+            let pool = Arc::clone(&pool);
+            tokio::spawn(async move {
+                for i in 0..50 {
+                    let said = pool.sample(request(50 * w + i, "base")).await.unwrap();
+                    assert_eq!(u64::from(said.tokens[0]), (50 * w + i) % 16);
+                }
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.await.unwrap();
+    }
+    let slowly = slow.seen.requests.load(Ordering::SeqCst);
+    // Taking turns would give it a hundred.
+    assert!((1..60).contains(&slowly), "{slowly}");
+    assert!(pool.servers().iter().all(|s| s.load == 0 && s.up));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn versions_are_names_and_old_ones_stay_for_opponents() {
+    let server = Vllm::start(Duration::ZERO).await;
+    let (pool, _) = pool(&[&server]);
+    for version in 0..4 {
+        pool.push_adapter(&policy(version), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    }
+    let names: Vec<String> = server.seen.adapters.lock().unwrap().keys().cloned().collect();
+    assert_eq!(names, ["policy@2", "policy@3"], "as many as are kept");
+    assert_eq!(pool.sample(request(0, "policy")).await.unwrap().weights, policy(3));
+    assert_eq!(pool.sample(request(0, "policy@2")).await.unwrap().weights, policy(2));
+    let e = pool.sample(request(0, "policy@1")).await.unwrap_err().to_string();
+    assert!(e.contains("there is base@0, policy@2, policy@3"), "{e}");
+    // Going on from a checkpoint: the same version again, under a name that no cache knows.
+    pool.push_adapter(&policy(3), Path::new("/elsewhere"), &fingerprint()).await.unwrap();
+    let there = server.seen.adapters.lock().unwrap().clone();
+    assert_eq!(there.get("policy@3.2").map(String::as_str), Some("/elsewhere"), "{there:?}");
+    assert!(!there.contains_key("policy@3"), "{there:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_lies_about_a_push_is_refused() {
+    let (good, bad) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    let (pool, _) = pool(&[&good, &bad]);
+    pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    *bad.seen.stale.lock().unwrap() = 0.01;
+    let e = pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await.unwrap_err().to_string();
+    assert!(e.contains(&bad.url()) && e.contains("it does not have policy@1") && e.contains("1.000e-2"), "{e}");
+    assert_eq!(pool.sample(request(0, "policy")).await.unwrap().weights, policy(0), "nobody sees it");
+    // Whole models too: the reload says all is well.
+    let e = pool.push_weights(Path::new("/model"), &fingerprint()).await.unwrap_err().to_string();
+    assert!(e.contains(&bad.url()) && e.contains("the weights of /model"), "{e}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_dies_is_done_without_and_fed_when_it_is_back() {
+    let (one, two) = (Vllm::start(Duration::from_millis(20)).await, Vllm::start(Duration::from_millis(20)).await);
+    let (pool, said) = pool(&[&one, &two]);
+    pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    let (address, work) = (
+        two.address,
+        tokio::spawn({
+            let pool = Arc::clone(&pool);
+            async move { ask_many(&pool, 400).await }
+        }),
+    );
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    drop(two);
+    assert_eq!(work.await.unwrap().len(), 400, "all were answered by the other");
+    assert!(said.lock().unwrap().iter().any(|l| l.contains("does not answer")), "{:?}", said.lock().unwrap());
+    // Now the other goes too, and the first comes back with nothing.
+    let again = Vllm::start_at(address, Duration::ZERO).await;
+    drop(one);
+    assert_eq!(ask_many(&pool, 10).await.len(), 10);
+    let said = said.lock().unwrap().clone();
+    assert!(said.iter().any(|l| l.contains("is back, 1 adapters were given to it again")), "{said:?}");
+    assert_eq!(again.seen.adapters.lock().unwrap().len(), 1, "it was fed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drained_server_gets_nothing_new() {
+    let (one, two) = (Vllm::start(Duration::from_millis(50)).await, Vllm::start(Duration::from_millis(50)).await);
+    let (pool, _) = pool(&[&one, &two]);
+    pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    let work = tokio::spawn({
+        let pool = Arc::clone(&pool);
+        async move { ask_many(&pool, 40).await }
+    });
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    pool.drain(&two.url()).await.unwrap();
+    let before = two.seen.requests.load(Ordering::SeqCst);
+    assert_eq!((work.await.unwrap().len(), two.seen.now.load(Ordering::SeqCst)), (40, 0));
+    ask_many(&pool, 10).await;
+    assert_eq!(two.seen.requests.load(Ordering::SeqCst), before);
+    pool.undrain(&two.url()).unwrap();
+    ask_many(&pool, 60).await;
+    // It is looked at when somebody needs it: while the first is drained.
+    pool.drain(&one.url()).await.unwrap();
+    ask_many(&pool, 10).await;
+    assert!(two.seen.requests.load(Ordering::SeqCst) > before);
+    assert!(pool.drain("http://127.0.0.1:1").await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_server_can_do_is_refused_by_name() {
+    let server = Vllm::start(Duration::ZERO).await;
+    let (pool, _) = pool(&[&server]);
+    let masked = mage_engine::ActionSet::new([[3]], None, None).unwrap();
+    let e = pool.sample(SampleRequest { allowed: Some(masked), ..request(0, "base") }).await.unwrap_err();
+    assert!(e.to_string().contains("mask_actions"), "{e}");
+    let masked = ScoreRequest { weights: "base".into(), tokens: vec![1, 2], from: 1, allowed: vec![Some([2].into())] };
+    assert!(pool.score(masked).await.is_err());
+    assert_eq!(server.seen.requests.load(Ordering::SeqCst), 0);
+}
