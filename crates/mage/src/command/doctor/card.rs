@@ -98,14 +98,14 @@ impl Cards {
             }
             return Ok(());
         };
-        let folders = if self.searched.is_empty() { "no other folder".to_owned() } else { self.searched.join(", ") };
+        let folders = self.searched.iter().fold(String::new(), |all, folder| format!("{all}, nor in {folder}"));
         let what = match *missing {
             "cuda" => "the NVIDIA driver",
             "nvrtc" => "the CUDA run-time compiler (NVRTC)",
             _ => "the CUDA matrix products (cuBLASLt)",
         };
         out.hint(format!(
-            "No card is used: {what} was not found by the loader (LD_LIBRARY_PATH) nor in {folders}.\nFor a card, install \
+            "No card is used: {what} was not found by the loader (LD_LIBRARY_PATH){folders}.\nFor a card, install \
              it, or set CUDA_HOME to where it is."
         ));
         Ok(())
