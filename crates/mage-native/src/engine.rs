@@ -240,13 +240,10 @@ impl NativeModel {
                 let merged = self.merged();
                 let shared = Shared::on_card(&merged, options, card)?;
                 let native = shared.card.as_ref().ok_or_else(|| Error::unsupported("use a card", "there is none"))?;
+                // One set of weights under both names.
+                let weights = Arc::new(Loaded::Cuda(native.weights(&merged.flat)?));
                 for name in [AdapterName::new(AdapterName::BASE), AdapterName::default()] {
-                    // One set of weights under both names.
-                    let weights = match shared.published.get(&AdapterName::new(AdapterName::BASE)) {
-                        Ok((_, same)) => same,
-                        Err(_) => Arc::new(Loaded::Cuda(native.weights(&merged.flat)?)),
-                    };
-                    shared.published.put(&name, weights);
+                    shared.published.put(&name, Arc::clone(&weights));
                 }
                 drop(merged);
                 NativeSampler::new(shared)

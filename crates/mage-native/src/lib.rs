@@ -1,8 +1,8 @@
 //! *The embedded engine.*
 //!
 //! Qwen3 in Rust: forward, backward, optimiser, sampler and files. A folder that `transformers` wrote can be trained, and
-//! one written here loads in `transformers` unchanged. Results do not depend on the number of threads, nor a row's on
-//! what else is in the batch.
+//! one written here loads in `transformers` unchanged. On the processor, results do not depend on the number of threads, nor a
+//! row's on what else is in the batch; on a card (`mage-cuda`, [`Device`]) the latter may.
 //!
 //! ```
 //! use mage_engine::{Loss, Objective, OptimStep, PerToken, TokenForest, Trainer};

@@ -1,5 +1,5 @@
 //! Records what `tests/common/tinker_double.rs` answers from: the script against a real SkyRL at `MAGE_TINKER_URL` whose
-//! model is called `tiny` and has 16 words (`conformance/engines/run.sh` starts one).
+//! model is called `tiny` and has 16 words (`conformance/engines/run.py` starts one).
 //!
 //! `cargo test -p mage-remote --test tinker_recording -- --ignored`
 

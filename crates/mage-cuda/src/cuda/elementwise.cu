@@ -150,10 +150,6 @@ extern "C" __global__ void narrow_all(const float* from, u64 count, bf16* to) {
     for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x) to[i] = narrow(from[i]);
 }
 
-extern "C" __global__ void scale_all(bf16* x, u64 count, float by) {
-    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x) x[i] = narrow(wide(x[i]) * by);
-}
-
 // The sum of squares of 65,536 numbers per block.
 extern "C" __global__ void squares(const float* x, u64 count, double* sums) {
     __shared__ double parts[256];

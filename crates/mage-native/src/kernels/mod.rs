@@ -1,7 +1,7 @@
-//! What must a device be able to do?
+//! What must the processor be able to do?
 //!
-//! [`Kernels`] is the whole line between model and device: the model is written once above it, and each device implements
-//! what is below. Everything is `f32` as far as the model can see. Shapes are row-major; "rows" are tokens.
+//! [`Kernels`] is the whole line between the model and what computes it: `model` is written above it. Cards stand apart: what
+//! pays there is divided differently, and `mage-cuda` has its own passes and steps. Everything is `f32` as far as the model can see. Shapes are row-major; "rows" are tokens.
 
 pub(crate) mod cpu;
 

@@ -100,17 +100,7 @@ async fn measure(client: &Client, model: &Model, vocabulary: usize) -> Done<Cali
     // A mean over the counted tokens, of two rows, by importance sampling against its own log-probabilities.
     let own = {
         let batch = batch(1, 1.0, None, &ce)?;
-        let request = ForwardBackwardRequest {
-            model_id: model.id.clone(),
-            seq_id: model.next() as i32,
-            data: batch.scored(),
-            loss_fn: "cross_entropy".to_owned(),
-            forward_only: true,
-            ..Default::default()
-        };
-        let rows = client.forward_backward(&request).await?.rows("logprobs");
-        let rows = rows.and_then(|rows| batch.segments(rows));
-        rows.map_err(|e| client.wire.error(format!("calibration: unusable answer: {e}")))?.remove(0)
+        client.score(model, &batch, "calibration").await?.remove(0)
     };
     let is = Loss::of(Objective::ImportanceSampling);
     let scaled = batch(2, 1.0 / (2 * COUNTED) as f32, Some(&own), &is)?.trained(reduction, None)?;

@@ -7,6 +7,7 @@
 
 use super::{
     Dialect,
+    batch::Batch,
     codec::{self, ForwardBackwardOutput, ForwardBackwardRequest, PROTOBUF, SampleResponse},
 };
 use crate::{
@@ -292,6 +293,20 @@ impl Client {
         let bytes = self.run(what, &ask, Answer::Protobuf).await?;
         let output = ForwardBackwardOutput::decode(&bytes[..]);
         output.map_err(|e| self.wire.error(format!("{what}: unusable answer: {e}")).into())
+    }
+
+    /// Log-probabilities of a batch, by segment.
+    pub(super) async fn score(&self, model: &Model, batch: &Batch, what: &str) -> Done<Vec<Vec<f32>>> {
+        let request = ForwardBackwardRequest {
+            model_id: model.id.clone(),
+            seq_id: model.next() as i32,
+            data: batch.scored(),
+            loss_fn: "cross_entropy".to_owned(),
+            forward_only: true,
+            ..Default::default()
+        };
+        let rows = self.forward_backward(&request).await?.rows("logprobs").and_then(|rows| batch.segments(rows));
+        rows.map_err(|e| self.wire.error(format!("{what}: unusable answer: {e}")).into())
     }
 
     /// A step of the optimiser; the norm of the gradient, where the server says it.

@@ -9,7 +9,6 @@ use super::{
     batch::Batch,
     calibrate::calibrate,
     client::{Client, Done, Lost, Model},
-    codec::ForwardBackwardRequest,
     journal::{Entry, Gradient, SAME, apart},
     sampler::{Published, Release, read_scores},
 };
@@ -196,7 +195,7 @@ impl TinkerTrainer {
         let forest = TokenForest::of_rows([(tokens, train)]);
         let loss = Loss::of(Objective::CrossEntropy);
         let batch = Batch::new(&forest, &loss, self.settings.vocabulary, self.settings.max_context.max(n))?;
-        let rows = self.again(&mut state, async |model| self.score(model, &batch).await)?;
+        let rows = self.again(&mut state, async |model| self.client.score(model, &batch, "forward").await)?;
         Ok(Fingerprint(rows[0][1..].to_vec()))
     }
 
@@ -276,21 +275,6 @@ impl TinkerTrainer {
             }
         }
         Ok(model)
-    }
-
-    /// Log-probabilities of a batch.
-    async fn score(&self, model: &Model, batch: &Batch) -> Done<Vec<Vec<f32>>> {
-        let request = ForwardBackwardRequest {
-            model_id: model.id.clone(),
-            seq_id: model.next() as i32,
-            data: batch.scored(),
-            loss_fn: "cross_entropy".to_owned(),
-            forward_only: true,
-            ..Default::default()
-        };
-        let output = self.client.forward_backward(&request).await?;
-        let rows = output.rows("logprobs").and_then(|rows| batch.segments(rows));
-        rows.map_err(|e| self.client.wire.error(format!("forward: unusable answer: {e}")).into())
     }
 
     /// Has the server keep its state, if anything happened since it last did.
@@ -403,7 +387,7 @@ impl Trainer for TinkerTrainer {
             ));
         }
         let own = match batch.needs_own_logprobs(reduction) {
-            true => Some(self.again(&mut state, async |model| self.score(model, &batch).await)?),
+            true => Some(self.again(&mut state, async |model| self.client.score(model, &batch, "forward").await)?),
             false => None,
         };
         let data = batch.trained(reduction, own.as_deref())?;

@@ -1,7 +1,8 @@
 //! How near to ideal are a thousand meta-episodes at once, when every answer takes 300 ms?
 //!
-//! `cargo test --release -p mage-remote --test thousand -- --ignored --nocapture`
+//! `cargo bench -p mage-remote --bench thousand`
 
+#[path = "../tests/common/mod.rs"]
 mod common;
 
 use common::vllm_double::Vllm;
@@ -67,9 +68,7 @@ async fn play(pool: &VllmPool, game: &Game, seed: Seed) -> u64 {
     }
 }
 
-#[test]
-#[ignore = "a measurement; see BENCHMARKS.md"]
-fn a_thousand_meta_episodes_at_once() {
+fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let server = Vllm::start(LATENCY).await;
