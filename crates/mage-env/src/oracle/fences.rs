@@ -139,7 +139,11 @@ fn least_mixture(belief: &[f64], corners: &[f64], points: &[Point]) -> f64 {
     let rows: Vec<usize> = (0..belief.len()).filter(|t| belief[*t] > 0.0).collect();
     let n = rows.len();
     let usable = |p: &&Point| p.belief.iter().zip(belief).all(|(p, b)| *p <= 0.0 || *b > 0.0);
-    let usable: Vec<&Point> = points.iter().filter(usable).collect();
+    // A corner that has left may be wanted again, so corners are looked at like points.
+    let corner =
+        |j: usize| (rows.iter().map(|t| f64::from(u8::from(*t == rows[j]))).collect::<Vec<f64>>(), corners[rows[j]]);
+    let of = |p: &Point| (rows.iter().map(|t| p.belief[*t]).collect::<Vec<f64>>(), p.most);
+    let usable: Vec<(Vec<f64>, f64)> = points.iter().filter(usable).map(of).chain((0..n).map(corner)).collect();
     let mut shares: Vec<f64> = rows.iter().map(|t| belief[*t]).collect();
     let mut costs: Vec<f64> = rows.iter().map(|t| corners[*t]).collect();
     let mut inverse = vec![0.0; n * n];
@@ -147,12 +151,11 @@ fn least_mixture(belief: &[f64], corners: &[f64], points: &[Point]) -> f64 {
     for _ in 0..4 * n {
         // What each type is worth by the present mixture; a point worth less than its types is cheaper.
         let worth: Vec<f64> = (0..n).map(|j| (0..n).map(|i| costs[i] * inverse[i * n + j]).sum()).collect();
-        let saving = |p: &Point| rows.iter().zip(&worth).map(|(t, w)| w * p.belief[*t]).sum::<f64>() - p.most;
-        let best = usable.iter().map(|p| (saving(p), *p)).max_by(|a, b| a.0.total_cmp(&b.0));
-        let Some((_, enters)) = best.filter(|(saving, _)| *saving > EPSILON) else { break };
-        let change: Vec<f64> = (0..n)
-            .map(|i| rows.iter().enumerate().map(|(j, t)| inverse[i * n + j] * enters.belief[*t]).sum())
-            .collect();
+        let saving = |at: &[f64], most: f64| at.iter().zip(&worth).map(|(b, w)| w * b).sum::<f64>() - most;
+        let best = usable.iter().map(|p| (saving(&p.0, p.1), p)).max_by(|a, b| a.0.total_cmp(&b.0));
+        let Some((_, (enters, most))) = best.filter(|(saving, _)| *saving > EPSILON) else { break };
+        let change: Vec<f64> =
+            (0..n).map(|i| enters.iter().enumerate().map(|(j, b)| inverse[i * n + j] * b).sum()).collect();
         let shrinking = (0..n).filter(|i| change[*i] > EPSILON);
         let Some(leaves) = shrinking.min_by(|a, b| (shares[*a] / change[*a]).total_cmp(&(shares[*b] / change[*b])))
         else {
@@ -165,7 +168,7 @@ fn least_mixture(belief: &[f64], corners: &[f64], points: &[Point]) -> f64 {
             inverse[i * n..(i + 1) * n].iter_mut().zip(&pivot).for_each(|(x, p)| *x -= change[i] * p);
         }
         inverse[leaves * n..(leaves + 1) * n].copy_from_slice(&pivot);
-        (shares[leaves], costs[leaves]) = (share, enters.most);
+        (shares[leaves], costs[leaves]) = (share, *most);
     }
     shares.iter().zip(&costs).map(|(s, c)| s * c).sum()
 }
@@ -195,6 +198,16 @@ mod tests {
         assert!((above - 0.375).abs() < 1e-9, "{above}");
         assert!((least_mixture(&[0.125, 0.875], &[1.0, 1.0], &points) - 0.75).abs() < 1e-9);
         assert_eq!(least_mixture(&[0.0, 1.0], &[1.0, 0.8], &points), 0.8);
+    }
+
+    #[test]
+    fn a_corner_that_left_comes_back_where_it_is_cheaper() {
+        let point = |belief: [f64; 4], most| Point { belief: belief.to_vec(), most, allowance: 0.0 };
+        let points = [point([0.46, 0.54, 0.0, 0.0], -0.53), point([0.32, 0.0, 0.36, 0.32], 0.22)];
+        let (corners, belief) = ([0.0, -0.93, 0.0, 0.76], [0.23, 0.27, 0.3, 0.2]);
+        // As much as possible of the second point, and corners for the rest.
+        let (part, rest) = (0.2 / 0.32, [0.03, 0.27, 0.3 - 0.36 * 0.2 / 0.32, 0.0]);
+        assert!(least_mixture(&belief, &corners, &points) <= part * 0.22 + dot(&corners, &rest) + 1e-9);
     }
 
     proptest! {
