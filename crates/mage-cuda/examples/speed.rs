@@ -3,14 +3,17 @@
 //! ```text
 //! cargo run --release -p mage-cuda --example speed -- t,0.6B,8,1024 d,0.6B,64,128,128 a,4B,8192
 //! ```
-//! `t,SHAPE,SEQUENCES,LENGTH[,recompute]` times forward and backward; `d,SHAPE,SEQUENCES,PROMPT,NEW` decoding; `a,SHAPE,TOKENS`
-//! a pass with recomputation and a step of AdamW. Weights and tokens are random; every row is predicted.
+//! `t,SHAPE,SEQUENCES,LENGTH` times forward and backward; `d,SHAPE,SEQUENCES,PROMPT,NEW` decoding; `a,SHAPE,TOKENS`
+//! a pass with recomputation and a step of AdamW. Words after these: `recompute`; `adapter` puts one of rank 16 beside every
+//! matrix, which learns or speaks in the model's place; `invariant` gives each sequence the same bits whatever the batch.
+//! Weights and tokens are random; every row is predicted.
 
 use mage_cuda::{
-    AdamW, Answer, Ask, Card, LayerPlaces, Model, PAGE, Part, Places, Prediction, Sequences, Shape, Step, Stepper,
-    Trainer,
+    AdamW, AdapterPlaces, Answer, Ask, Card, GroupPlaces, Held, LayerPlaces, Model, PAGE, Part, PartPlaces, Places,
+    Prediction, Sequences, Shape, Step, Stepper, Trainer,
 };
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 type Any = Box<dyn std::error::Error>;
@@ -21,7 +24,8 @@ fn shape(name: &str) -> Result<Shape, Any> {
         "1.7B" => (2048, 28, 16, 6144),
         "4B" => (2560, 36, 32, 9728),
         "4B6" => (2560, 6, 32, 9728),
-        _ => return Err(format!("{name}: 0.6B, 1.7B, 4B or 4B6 (six layers of it)").into()),
+        "8B" => (4096, 36, 32, 12_288),
+        _ => return Err(format!("{name}: 0.6B, 1.7B, 4B, 4B6 (six layers of it) or 8B").into()),
     };
     Ok(Shape { vocabulary: 151_936, hidden, inner, layers, heads, kv: 8, head_dim: 128, epsilon: 1e-6 })
 }
@@ -45,7 +49,38 @@ fn places(c: &Shape) -> Places {
     });
     let layers = layers.collect();
     let norm = put(d);
-    Places { head: embedding.clone(), embedding, layers, norm, len }
+    // Larger models have a last matrix of their own.
+    let head = if d > 2560 { put(c.vocabulary * d) } else { embedding.clone() };
+    Places { head, embedding, layers, norm, len }
+}
+
+/// Of rank 16, beside every matrix.
+fn adapter(c: &Shape) -> AdapterPlaces {
+    const RANK: usize = 16;
+    let mut len = 0;
+    let mut put = |n: usize| -> Range<usize> {
+        len += n;
+        len - n..len
+    };
+    let (d, q, kv) = (c.hidden, c.heads * c.head_dim, c.kv * c.head_dim);
+    let mut group = |inputs: usize, outputs: &[usize]| {
+        let ranks = outputs.len() * RANK;
+        let (a, mut first_output) = (put(ranks * inputs), 0);
+        let parts = outputs.iter().enumerate().map(|(i, &outputs)| {
+            first_output += outputs;
+            PartPlaces { b: put(outputs * RANK), outputs, first_output: first_output - outputs, first_rank: i * RANK }
+        });
+        Some(GroupPlaces { parts: parts.collect(), a, ranks })
+    };
+    let layers = (0..c.layers)
+        .map(|_| [group(d, &[q, kv, kv]), group(q, &[d]), group(d, &[c.inner, c.inner]), group(c.inner, &[d])])
+        .collect();
+    AdapterPlaces { rank: RANK, scale: 2.0, layers, len }
+}
+
+/// Numbers with a spread of 0.02.
+fn small(len: usize) -> Vec<f32> {
+    (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5) * 0.0693).collect()
 }
 
 /// Numbers with a spread of 0.02, and 1 where a norm's weights are.
@@ -94,6 +129,8 @@ fn main() -> Result<(), Any> {
         let shape = shape(parts.get(1).copied().unwrap_or_default())?;
         let places = places(&shape);
         let flat = numbers(&places);
+        let said = |word: &str| parts.contains(&word);
+        let thin = said("adapter").then(|| Arc::new(adapter(&shape)));
         let start = Instant::now();
         let turns: Vec<f32> = (0..8192 * shape.head_dim).map(|i| ((i * 37 % 101) as f32 / 101.0).cos()).collect();
         let model = Model::new(&card, shape, places, &turns)?;
@@ -102,8 +139,14 @@ fn main() -> Result<(), Any> {
             "t" | "a" => {
                 let (sequences, length) =
                     if parts[0] == "t" { (number(2)?, number(3)?) } else { (number(2)?.div_ceil(1024), 1024) };
-                let recompute = parts[0] == "a" || parts.len() > 4;
-                let mut trainer = Trainer::new(&model, &flat)?;
+                let recompute = parts[0] == "a" || said("recompute");
+                let mut trainer = match &thin {
+                    None => Trainer::new(&model, &flat)?,
+                    Some(thin) => {
+                        let weights = Arc::new(model.weights(&flat)?);
+                        Trainer::beside(&model, &weights, thin, &small(thin.len))?
+                    }
+                };
                 drop(flat);
                 let n = sequences * length;
                 let tokens = tokens(n);
@@ -154,7 +197,9 @@ fn main() -> Result<(), Any> {
                 let weights = model.weights(&flat)?;
                 drop(flat);
                 let per = (prompt + new).div_ceil(PAGE);
-                let mut stepper = Stepper::new(&model, batch * per)?;
+                let beside = thin.as_ref().map(|thin| model.adapter(thin, &small(thin.len))).transpose()?;
+                let held = Held { base: &weights, adapter: beside.as_ref() };
+                let mut stepper = Stepper::new(&model, batch * per, said("invariant"))?;
                 let tables: Vec<u32> = (0..(batch * per) as u32).collect();
                 let mut answers = vec![Answer::default(); batch];
                 let ask = Ask { token: None, point: 0.5, ..Ask::score(0, None) };
@@ -176,7 +221,7 @@ fn main() -> Result<(), Any> {
                         .collect();
                     let tokens = &all[first * prompt..(first + count) * prompt];
                     let step = Step { tokens, tables: &tables, parts: &parts, asks: &asks[..count] };
-                    stepper.step(&weights, &step, &mut answers[first..first + count])?;
+                    stepper.step(held, &step, &mut answers[first..first + count])?;
                 }
                 println!("{job}: prompts {:.1} ms", start.elapsed().as_secs_f64() * 1e3);
                 let mut next: Vec<u32> = answers.iter().map(|a| a.token).collect();
@@ -187,7 +232,7 @@ fn main() -> Result<(), Any> {
                         .collect();
                     let start = Instant::now();
                     let step = Step { tokens: &next, tables: &tables, parts: &parts, asks: &asks };
-                    stepper.step(&weights, &step, &mut answers)?;
+                    stepper.step(held, &step, &mut answers)?;
                     times.push(start.elapsed().as_secs_f64());
                     next.iter_mut().zip(&answers).for_each(|(n, a)| *n = a.token);
                 }

@@ -5,6 +5,7 @@
 
 use crate::card::{Card, CardInfo};
 use crate::error::{CudaError, Doing, Result};
+use crate::shape::Shape;
 use cudarc::driver::{result as driver, sys as driver_sys};
 use cudarc::nvrtc::{result, sys};
 use std::ffi::CString;
@@ -22,8 +23,8 @@ const SOURCES: [(&str, &str); 7] = [
     ("answer", include_str!("cuda/answer.cu")),
 ];
 
-/// Head sizes that kernels are written for.
-pub const HEAD_SIZES: [usize; 4] = [16, 32, 64, 128];
+/// The largest head that kernels are written for.
+pub const LARGEST_HEAD: usize = 128;
 
 /// The most query heads that may share keys.
 pub const MOST_SHARING: usize = 16;
@@ -90,7 +91,8 @@ unsafe impl Sync for Program {}
 
 impl Program {
     /// From the cache, or compiled: some seconds.
-    pub(crate) fn new(card: &Arc<Card>, head_dim: usize, sharing: usize) -> Result<Self> {
+    pub(crate) fn new(card: &Arc<Card>, shape: &Shape) -> Result<Self> {
+        let (head_dim, sharing) = (shape.head_dim, shape.sharing());
         let info = card.info();
         let (major, minor) = info.capability;
         // Hopper's own instructions are compiled for it alone.
@@ -119,8 +121,7 @@ impl Program {
         let module = unsafe { driver::module::load_data(binary.as_ptr().cast()) }.doing("loading the kernels")?;
         let functions = Functions::of(module)?;
         let program = Program { functions, module, card: Arc::clone(card) };
-        let tile = 64 * head_dim * 2;
-        let f = functions;
+        let (tile, f) = (shape.tile_bytes(), functions);
         for (f, shared) in [
             (f.attention, 4 * tile),
             (f.paged_attention, 4 * tile),

@@ -13,6 +13,7 @@
 //! Every call of the driver is unsafe. Sizes are kept with buffers and compared with shapes where numbers come from
 //! outside; kernels get their sizes from the same shapes.
 
+mod adapter;
 mod buffer;
 mod card;
 mod compile;
@@ -27,9 +28,10 @@ mod shape;
 mod step;
 mod train;
 
+pub use adapter::{Adapter, AdapterPlaces, GROUPS, GroupPlaces, Held, PartPlaces};
 pub use buffer::{Buffer, Plain};
 pub use card::{Card, CardInfo};
-pub use compile::{HEAD_SIZES, MOST_SHARING, cache_folder};
+pub use compile::{LARGEST_HEAD, MOST_SHARING, cache_folder};
 pub use error::{CudaError, Result};
 pub use find::{Found, Search, search};
 pub use measure::{Rates, measure};
@@ -41,3 +43,5 @@ pub use train::{AdamW, Choice, Prediction, Sequences, Trainer};
 
 /// Tokens in a page of keys and values.
 pub const PAGE: usize = 16;
+/// Rows of a tile of attention.
+const TILE: usize = 64;

@@ -1,11 +1,12 @@
 //! A model's shape and kernels on a card, and sets of weights for it.
 
+use crate::adapter::{Group, Worn};
 use crate::buffer::Buffer;
 use crate::card::{Card, Stream, args};
 use crate::compile::Program;
 use crate::error::Result;
 use crate::product::{Kind, Matrix, Products};
-use crate::shape::{LayerPlaces, Places, Shape};
+use crate::shape::{Places, Shape};
 use std::sync::Arc;
 
 /// A model's shape on a card: what all that work with it share.
@@ -40,7 +41,7 @@ impl Model {
     /// Compiles the kernels, or finds them compiled. `turns` holds, per position, `head_dim / 2` cosines and as many sines.
     pub fn new(card: &Arc<Card>, shape: Shape, places: Places, turns: &[f32]) -> Result<Arc<Self>> {
         shape.check()?;
-        let program = Program::new(card, shape.head_dim, shape.sharing())?;
+        let program = Program::new(card, &shape)?;
         Ok(Arc::new(Model { card: Arc::clone(card), shape, places, program, turns: Buffer::of(card, turns)? }))
     }
 
@@ -68,6 +69,17 @@ impl Model {
     pub(crate) fn narrow(&self, stream: &Stream, from: u64, count: usize, to: u64) -> Result<()> {
         let blocks = count.div_ceil(256).min(65_536);
         stream.launch(self.program.functions.narrow_all, (blocks, 1, 1), 256, 0, args![from, count as u64, to])
+    }
+
+    /// Where a group's matrix is, its outputs and its inputs.
+    pub(crate) fn matrix(&self, layer: usize, group: Group) -> (usize, usize, usize) {
+        let (c, at) = (&self.shape, &self.places.layers[layer]);
+        match group {
+            Group::Qkv => (at.qkv.start, c.qkv(), c.hidden),
+            Group::Out => (at.out.start, c.hidden, c.out()),
+            Group::GateUp => (at.gate_up.start, 2 * c.inner, c.hidden),
+            Group::Down => (at.down.start, c.hidden, c.inner),
+        }
     }
 
     /// Threads that a row of the hidden size takes, eight numbers each.
@@ -120,30 +132,46 @@ impl Model {
         )
     }
 
+    /// One group's product of rows that lie end to end, with what an adapter adds to it. `base`, where there is one, is
+    /// added too.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn linear(
+        &self,
+        s: &Stream,
+        products: &mut Products,
+        (w, worn): (&Weights, Option<Worn<'_>>),
+        (layer, group): (usize, Group),
+        n: usize,
+        x: u64,
+        base: Option<u64>,
+        y: u64,
+    ) -> Result<()> {
+        let (first, outputs, inputs) = self.matrix(layer, group);
+        let (x, y, matrix) = (Matrix::new(x, inputs), Matrix::new(y, outputs), Matrix::new(w.at(first), inputs));
+        let base = base.map(|at| Matrix::new(at, outputs));
+        products.run(s, Kind::Forward, (n, outputs, inputs), x, matrix, base, y, false)?;
+        worn.map_or(Ok(()), |worn| worn.add(s, products, (layer, group), n, x, y))
+    }
+
     /// Everything of a layer after attention, from `x` and what attention yields to `y`, which may be `x`.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn finish(
         &self,
         s: &Stream,
         products: &mut Products,
-        w: &Weights,
-        at: &LayerPlaces,
+        held: (&Weights, Option<Worn<'_>>),
+        layer: usize,
         n: usize,
         x: u64,
         attended: u64,
         (middle, inverse, normed, gate_up, gated): (u64, u64, u64, u64, u64),
         y: u64,
     ) -> Result<()> {
-        let Shape { hidden: d, inner: f, .. } = self.shape;
-        let out = self.shape.out();
-        let row = |at: u64| Matrix::new(at, d);
-        let (a, wo) = (Matrix::new(attended, out), Matrix::new(w.at(at.out.start), out));
-        products.run(s, Kind::Forward, (n, d, out), a, wo, Some(row(x)), row(middle), false)?;
-        self.norm(s, middle, w.at(at.norm2.start), n, normed, inverse)?;
-        let wide = Matrix::new(gate_up, 2 * f);
-        products.run(s, Kind::Forward, (n, 2 * f, d), row(normed), row(w.at(at.gate_up.start)), None, wide, false)?;
+        let norm = held.0.at(self.places.layers[layer].norm2.start);
+        self.linear(s, products, held, (layer, Group::Out), n, attended, Some(x), middle)?;
+        self.norm(s, middle, norm, n, normed, inverse)?;
+        self.linear(s, products, held, (layer, Group::GateUp), n, normed, None, gate_up)?;
         self.swiglu(s, gate_up, n, gated)?;
-        let (g, wd) = (Matrix::new(gated, f), Matrix::new(w.at(at.down.start), f));
-        products.run(s, Kind::Forward, (n, d, f), g, wd, Some(row(middle)), row(y), false)
+        self.linear(s, products, held, (layer, Group::Down), n, gated, Some(middle), y)
     }
 }

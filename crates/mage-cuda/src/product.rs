@@ -18,6 +18,9 @@ const WORKSPACE: usize = 64 << 20;
 /// How many ways to do a product are tried out.
 const OFFERS: usize = 16;
 
+/// For how many rows the way is chosen that all numbers of rows take where bits may not depend on it.
+const USUAL_ROWS: usize = 64;
+
 /// A matrix: where its first number is, and how many numbers a row takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix {
@@ -28,6 +31,11 @@ pub(crate) struct Matrix {
 impl Matrix {
     pub(crate) fn new(at: u64, stride: usize) -> Self {
         Matrix { at, stride }
+    }
+
+    /// The same without the first columns, of a matrix of bf16 numbers.
+    pub(crate) fn after(self, columns: usize) -> Self {
+        Matrix { at: self.at + 2 * columns as u64, ..self }
     }
 }
 
@@ -67,6 +75,8 @@ pub(crate) struct Products {
     plans: HashMap<Key, Plan>,
     /// Whether shapes that come again and again are being met: for these, what is offered is tried out.
     pub(crate) tuning: bool,
+    /// Whether each row's product is the same bits whatever the number of rows.
+    invariant: bool,
 }
 
 // SAFETY: used by one thread at a time, through `&mut`.
@@ -81,7 +91,16 @@ impl Products {
             workspace: Buffer::new(&stream.card, WORKSPACE / 2)?,
             plans: HashMap::new(),
             tuning: false,
+            invariant: false,
         })
+    }
+
+    /// Products in which a row's result does not depend on how many rows there are: one way for all numbers of rows, and
+    /// no sum shared among blocks.
+    pub(crate) fn invariant(stream: &Stream) -> Result<Self> {
+        let mut products = Self::new(stream)?;
+        products.invariant = true;
+        Ok(products)
     }
 
     /// `shape` is (rows, outputs, inputs) of the linear layer. For [`Forward`](Kind::Forward) `a` is x and `b` is W; for
@@ -99,6 +118,23 @@ impl Products {
         to: Matrix,
         wide: bool,
     ) -> Result<()> {
+        self.scaled(stream, kind, shape, a, b, base, to, wide, 1.0)
+    }
+
+    /// The same, the product being multiplied by a number.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn scaled(
+        &mut self,
+        stream: &Stream,
+        kind: Kind,
+        shape: (usize, usize, usize),
+        a: Matrix,
+        b: Matrix,
+        base: Option<Matrix>,
+        to: Matrix,
+        wide: bool,
+        scale: f32,
+    ) -> Result<()> {
         if shape.0 == 0 {
             return Ok(());
         }
@@ -112,18 +148,23 @@ impl Products {
             strides: [first.stride, second.stride, c.stride, to.stride],
             wide,
             add: base.is_some(),
-            alignment: 1 << bits.trailing_zeros(),
+            alignment: if self.invariant { 16 } else { 1 << bits.trailing_zeros() },
             tuned: self.tuning,
         };
         if !self.plans.contains_key(&key) {
             let mut plan = self.plan(&key)?;
+            if self.invariant {
+                let (_, outputs, inputs) = shape;
+                plan.offers =
+                    std::mem::take(&mut self.plan(&Key { shape: (USUAL_ROWS, outputs, inputs), ..key })?.offers);
+            }
             if key.tuned {
                 self.tune(stream, &mut plan, &key, first, second)?;
             }
             self.plans.insert(key, plan);
         }
         let plan = &self.plans[&key];
-        self.multiply(stream, plan, &plan.offers[0], [first, second, c, to], base.is_some())
+        self.multiply(stream, plan, &plan.offers[0], [first, second, c, to], (scale, base.is_some()))
     }
 
     fn multiply(
@@ -132,16 +173,16 @@ impl Products {
         plan: &Plan,
         algorithm: &sys::cublasLtMatmulAlgo_t,
         [first, second, c, to]: [Matrix; 4],
-        add: bool,
+        (scale, add): (f32, bool),
     ) -> Result<()> {
-        let (one, beta) = (1.0_f32, if add { 1.0_f32 } else { 0.0 });
+        let beta = if add { 1.0_f32 } else { 0.0 };
         let pointer = |at: u64| at as *const c_void;
         // SAFETY: the operands are as large as the shape says, by whoever calls; the plan was made for the shape.
         let done = unsafe {
             result::matmul(
                 self.handle,
                 plan.description,
-                std::ptr::from_ref(&one).cast(),
+                std::ptr::from_ref(&scale).cast(),
                 std::ptr::from_ref(&beta).cast(),
                 pointer(first.at),
                 plan.layouts[0],
@@ -200,6 +241,11 @@ impl Products {
                 result::set_matmul_pref_attribute(preference, attribute, value, size).doing(doing)
             };
             set(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::ptr::from_ref(&bytes).cast(), 8)?;
+            if self.invariant {
+                // No scheme for sums that several blocks share.
+                let none = 0_u32;
+                set(Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::ptr::from_ref(&none).cast(), 4)?;
+            }
             for attribute in [
                 Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
                 Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -232,12 +278,14 @@ impl Products {
         Ok(Plan { description, layouts, offers })
     }
 
-    /// Puts the fastest of what was offered first. Weights are read afresh each time, as between steps they are.
+    /// Puts the fastest of what was offered first. Weights that the card's cache cannot hold are read afresh each time, as
+    /// between steps they are; others are brought there beforehand.
     fn tune(&mut self, stream: &Stream, plan: &mut Plan, key: &Key, first: Matrix, second: Matrix) -> Result<()> {
         const REPEATS: usize = 5;
-        let (rows, outputs, _) = key.shape;
+        let (rows, outputs, inputs) = key.shape;
         let doing = "timing a matrix product";
         let scratch = Buffer::<f32>::zeros(&stream.card, rows * outputs.max(key.strides[3]))?;
+        let afresh = 2 * outputs * inputs > stream.card.info().cache / 2;
         let sweep = Buffer::<u32>::new(&stream.card, 24 << 20)?;
         let to = Matrix::new(scratch.at(0), key.strides[3]);
         let events = [0; 2].map(|_| driver::event::create(CUevent_flags::CU_EVENT_DEFAULT).doing(doing));
@@ -246,10 +294,12 @@ impl Products {
         for offer in &plan.offers {
             let mut best = f32::INFINITY;
             for _ in 0..REPEATS {
-                sweep.clear(stream, 0, sweep.len())?;
+                if afresh {
+                    sweep.clear(stream, 0, sweep.len())?;
+                }
                 // SAFETY: events and stream are ours.
                 unsafe { driver::event::record(before, stream.raw) }.doing(doing)?;
-                let ran = self.multiply(stream, plan, offer, [first, second, to, to], key.add);
+                let ran = self.multiply(stream, plan, offer, [first, second, to, to], (1.0, key.add));
                 // SAFETY: as above.
                 unsafe { driver::event::record(after, stream.raw) }.doing(doing)?;
                 stream.wait()?;

@@ -1,6 +1,6 @@
 //! What shape is the model, and where is each parameter?
 
-use crate::compile::{HEAD_SIZES, MOST_SHARING};
+use crate::compile::{LARGEST_HEAD, MOST_SHARING};
 use crate::error::{CudaError, Result};
 use std::ops::Range;
 
@@ -30,8 +30,9 @@ impl Shape {
     pub fn check(&self) -> Result<()> {
         let wrong =
             |problem: String| Err(CudaError::new("using a model on the card", problem).hint("use --device cpu"));
-        if !HEAD_SIZES.contains(&self.head_dim) {
-            return wrong(format!("heads of {} numbers; the kernels are written for {HEAD_SIZES:?}", self.head_dim));
+        if self.head_dim == 0 || !self.head_dim.is_multiple_of(8) || self.head_dim > LARGEST_HEAD {
+            let known = format!("multiples of 8 to {LARGEST_HEAD}");
+            return wrong(format!("heads of {} numbers; the kernels are written for {known}", self.head_dim));
         }
         for (what, n) in [("hidden_size", self.hidden), ("intermediate_size", self.inner)] {
             if n % 8 != 0 {
@@ -70,6 +71,11 @@ impl Shape {
     /// Numbers that a row of logits takes: rows start at multiples of 16 bytes in either format.
     pub(crate) fn logits(&self) -> usize {
         self.vocabulary.next_multiple_of(8)
+    }
+
+    /// Bytes of a tile of attention in shared memory: its rows are filled up with zeros.
+    pub(crate) fn tile_bytes(&self) -> usize {
+        crate::TILE * self.head_dim.next_power_of_two().max(16) * 2
     }
 
     /// What scores are multiplied by.

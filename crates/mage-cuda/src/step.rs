@@ -6,14 +6,15 @@
 
 mod graph;
 
+use crate::adapter::{Group, Held, Worn};
 use crate::buffer::Buffer;
 use crate::card::{Stream, args};
 use crate::error::Result;
-use crate::model::{Model, Weights};
+use crate::model::Model;
 use crate::packet::{ASK, Answer, Ask, Packet};
 use crate::pinned::Pinned;
 use crate::product::{Kind, Matrix, Products};
-use crate::{PAGE, Plain};
+use crate::{PAGE, Plain, TILE};
 use graph::Graphs;
 use std::sync::Arc;
 
@@ -62,6 +63,8 @@ pub struct Stepper {
     sent: Pinned<u32>,
     brought: Pinned<Answer>,
     graphs: Graphs,
+    /// Whether a sequence's numbers are the same bits whatever else is in its step.
+    invariant: bool,
 }
 
 /// Numbers on their way through the layers.
@@ -79,6 +82,8 @@ struct Space {
     answers: Buffer<Answer>,
     parts: Buffer<f32>,
     done: Buffer<u32>,
+    /// An adapter's thin rows.
+    low: Buffer<u16>,
 }
 
 /// Words that a packet may have.
@@ -89,16 +94,19 @@ const SENT: usize = 1 << 20;
 const LOGITS: usize = 1 << 27;
 /// The most rows that are recorded.
 const MOST_ROWS: usize = 1024;
-/// Rows of a tile of attention.
-const TILE: usize = 64;
 
-/// Where things are in a packet of single tokens, by its number of rows: tokens, positions, cells, lists of pages, asks.
+/// Words of an item of attention.
+pub(super) const ITEM: usize = 5;
+
+/// Where things are in a packet of single tokens, by its number of rows: tokens, positions, cells, lists of pages, asks,
+/// items of attention.
 pub(super) struct Single {
     pub(super) tokens: usize,
     pub(super) positions: usize,
     pub(super) cells: usize,
     pub(super) lists: usize,
     pub(super) asks: usize,
+    pub(super) items: usize,
     pub(super) tables: usize,
 }
 
@@ -106,16 +114,19 @@ impl Single {
     pub(super) fn of(rows: usize) -> Self {
         let rows = rows.next_multiple_of(4);
         let asks = 4 * rows;
-        Single { tokens: 0, positions: rows, cells: 2 * rows, lists: 3 * rows, asks, tables: asks + rows * ASK }
+        let items = asks + rows * ASK;
+        let tables = items + rows * ITEM;
+        Single { tokens: 0, positions: rows, cells: 2 * rows, lists: 3 * rows, asks, items, tables }
     }
 }
 
 impl Stepper {
-    /// With room for so many pages.
-    pub fn new(model: &Arc<Model>, pages: usize) -> Result<Self> {
+    /// With room for so many pages. `invariant` steps give a sequence the same bits whatever else is in them, and however
+    /// its tokens are cut into steps; that takes longer.
+    pub fn new(model: &Arc<Model>, pages: usize, invariant: bool) -> Result<Self> {
         let (card, shape) = (&model.card, &model.shape);
         let stream = Stream::new(card)?;
-        let products = Products::new(&stream)?;
+        let products = if invariant { Products::invariant(&stream)? } else { Products::new(&stream)? };
         let half = || Buffer::<u16>::new(card, 0);
         let space = Space {
             rows: 0,
@@ -131,6 +142,7 @@ impl Stepper {
             answers: Buffer::new(card, 0)?,
             parts: Buffer::new(card, 0)?,
             done: Buffer::new(card, 0)?,
+            low: half()?,
         };
         Ok(Stepper {
             pages: Buffer::zeros(card, shape.layers * (pages + 1) * shape.page())?,
@@ -141,6 +153,7 @@ impl Stepper {
             sent: Pinned::new(card, SENT)?,
             brought: Pinned::new(card, MOST_ROWS)?,
             graphs: Graphs::default(),
+            invariant,
             model: Arc::clone(model),
             stream,
             products,
@@ -175,7 +188,7 @@ impl Stepper {
     }
 
     /// Does all of a step; answers come in the order of the asks.
-    pub fn step(&mut self, w: &Weights, step: &Step<'_>, answers: &mut [Answer]) -> Result<()> {
+    pub fn step(&mut self, w: Held<'_>, step: &Step<'_>, answers: &mut [Answer]) -> Result<()> {
         self.model.card.bind()?;
         let single = step.parts.iter().all(|p| p.count == 1 && p.asked == 1);
         if single && step.parts.len() <= MOST_ROWS && self.fits(step) {
@@ -195,8 +208,13 @@ impl Stepper {
         self.pages.at(layer * (self.count + 1) * self.model.shape.page())
     }
 
-    fn reserve(&mut self, rows: usize, asked: usize) -> Result<()> {
+    fn reserve(&mut self, held: Held<'_>, rows: usize, asked: usize) -> Result<()> {
         let (c, space) = (&self.model.shape, &mut self.space);
+        let thin = held.adapter.map_or(0, |a| rows * a.places.widest());
+        if thin > space.low.len() {
+            self.graphs.clear();
+            space.low.reserve(thin.next_power_of_two())?;
+        }
         if rows > space.rows {
             // What is recorded knows where things were.
             self.graphs.clear();
@@ -241,24 +259,33 @@ impl Stepper {
         (2 * self.model.card.info().processors).div_ceil(blocks).clamp(1, 32)
     }
 
+    /// What the kernels after a layer's attention read next: its own matrices from there on and the next layer's first, as
+    /// far as the card's cache goes.
+    fn ahead(&self, held: Held<'_>, layer: usize) -> (u64, usize) {
+        let (layers, first) = (&self.model.places.layers, self.model.places.layers[layer].out.start);
+        let end = layers.get(layer + 1).map_or(layers[layer].down.end, |next| next.qkv.end);
+        let bytes = (2 * end.saturating_sub(first)).min(self.model.card.info().cache / 2);
+        (held.base.at(first), bytes >> 10)
+    }
+
     /// All layers over `rows` rows, of which the first `single` are single tokens. The items of the others' attention
     /// start at `items`.
-    fn layers(&mut self, w: &Weights, rows: usize, single: (usize, &Single), items: (usize, usize)) -> Result<()> {
+    fn layers(&mut self, held: Held<'_>, rows: usize, single: (usize, &Single), items: (usize, usize)) -> Result<()> {
         let splits = self.splits(single.0);
         let model = Arc::clone(&self.model);
-        let shape = &model.shape;
+        let (w, shape) = (held.base, &model.shape);
         let (d, at) = (shape.hidden, single.1);
         let table = w.at(model.places.embedding.start);
         let state = self.space.state.at(0);
         model.gather(&self.stream, table, self.words.at(at.tokens), rows, d, state)?;
         for (layer, places) in model.places.layers.iter().enumerate() {
             let pages = self.layer_pages(layer);
+            let ahead = self.ahead(held, layer);
             let Stepper { stream: s, products, space, words, .. } = self;
             let (normed, qkv, qk) = (space.normed.at(0), space.qkv.at(0), space.qk.at(0));
             model.norm(s, state, w.at(places.norm1.start), rows, normed, 0)?;
-            let (from, to) = (Matrix::new(normed, d), Matrix::new(qkv, shape.qkv()));
-            let matrix = Matrix::new(w.at(places.qkv.start), d);
-            products.run(s, Kind::Forward, (rows, shape.qkv(), d), from, matrix, None, to, false)?;
+            let worn = Worn::new(held.adapter, &space.low);
+            model.linear(s, products, (w, worn), (layer, Group::Qkv), rows, normed, None, qkv)?;
             let norms = w.at(places.head_norms.start);
             s.launch(
                 model.program.functions.decode_attention,
@@ -280,7 +307,9 @@ impl Stepper {
                     shape.scale(),
                     space.attended.at(0),
                     space.parts.at(0),
-                    space.done.at(0)
+                    space.done.at(0),
+                    ahead.0,
+                    ahead.1
                 ],
             )?;
             // Longer pieces: all their keys must be in the pages before any query looks.
@@ -293,7 +322,7 @@ impl Stepper {
                 model.program.functions.paged_attention,
                 (items.1, shape.heads, 1),
                 128,
-                4 * TILE * shape.head_dim * 2,
+                4 * shape.tile_bytes(),
                 args![
                     qk,
                     pages,
@@ -306,15 +335,15 @@ impl Stepper {
                 ],
             )?;
             let kept = (state, 0, normed, space.gate_up.at(0), space.gated.at(0));
-            model.finish(s, products, w, places, rows, state, space.attended.at(0), kept, state)?;
+            model.finish(s, products, (w, worn), layer, rows, state, space.attended.at(0), kept, state)?;
         }
         Ok(())
     }
 
     /// What `count` rows of states from `from` on answer.
-    fn tell(&mut self, w: &Weights, from: u64, count: usize, asks: usize, first: usize) -> Result<()> {
+    fn tell(&mut self, held: Held<'_>, from: u64, count: usize, asks: usize, first: usize) -> Result<()> {
         let Stepper { model, stream: s, products, space, words, .. } = self;
-        let (shape, d) = (&model.shape, model.shape.hidden);
+        let (w, shape, d) = (held.base, &model.shape, model.shape.hidden);
         let normed = space.normed.at(0);
         model.norm(s, from, w.at(model.places.norm.start), count, normed, 0)?;
         let head = Matrix::new(w.at(model.places.head.start), d);
@@ -332,11 +361,13 @@ impl Stepper {
     }
 
     /// A step in which some sequences have several new tokens.
-    fn mixed(&mut self, w: &Weights, step: &Step<'_>, answers: &mut [Answer]) -> Result<()> {
-        // Single tokens first.
+    fn mixed(&mut self, w: Held<'_>, step: &Step<'_>, answers: &mut [Answer]) -> Result<()> {
+        // Single tokens first, unless all are to be treated alike.
+        let together = self.invariant;
+        let alone = |part: &Part| part.count == 1 && !together;
         let mut order: Vec<usize> = (0..step.parts.len()).collect();
-        order.sort_by_key(|i| step.parts[*i].count != 1);
-        let single = step.parts.iter().filter(|p| p.count == 1).count();
+        order.sort_by_key(|i| !alone(&step.parts[*i]));
+        let single = step.parts.iter().filter(|p| alone(p)).count();
         let rows = step.tokens.len();
         let p = &mut self.packet;
         p.clear();
@@ -354,7 +385,7 @@ impl Stepper {
         let positions = p.leave(rows);
         let cells = p.leave(rows);
         let lists = p.leave(rows);
-        let (mut row, mut items): (usize, Vec<[u32; 5]>) = (0, Vec::new());
+        let (mut row, mut items): (usize, Vec<[u32; ITEM]>) = (0, Vec::new());
         for &i in &order {
             let part = &step.parts[i];
             for j in 0..part.count {
@@ -365,7 +396,7 @@ impl Stepper {
                 p.words[cells + row + j] = page * PAGE as u32 + (position % PAGE) as u32;
             }
             p.words[lists + row] = part.table as u32;
-            if part.count > 1 {
+            if !alone(part) {
                 let keys = part.position + part.count;
                 let item = |tile: usize| [row, part.count, part.table, keys, tile].map(|x| x as u32);
                 items.extend((0..part.count.div_ceil(TILE)).map(item));
@@ -383,14 +414,14 @@ impl Stepper {
         for (i, ask) in step.asks.iter().enumerate() {
             p.ask(asks, i, ask);
         }
-        let at = Single { tokens, positions, cells, lists, asks, tables };
+        let at = Single { tokens, positions, cells, lists, asks, items: items.0, tables };
         if self.words.len() < self.packet.words.len() {
             self.graphs.clear();
             self.words.reserve(self.packet.words.len().next_power_of_two())?;
         }
         self.words.put(&self.stream, &self.packet.words)?;
         let count = step.asks.len();
-        self.reserve(rows, count)?;
+        self.reserve(w, rows, count)?;
         self.layers(w, rows, (single, &at), items)?;
         if count == 0 {
             return self.stream.wait();

@@ -11,12 +11,14 @@ mod space;
 
 pub use optimise::AdamW;
 
+use crate::TILE;
+use crate::adapter::{Adapter, AdapterPlaces, Group, Worn};
 use crate::buffer::Buffer;
 use crate::card::{Stream, args};
 use crate::error::Result;
 use crate::model::{Model, Weights};
 use crate::packet::Packet;
-use crate::product::{Kind, Matrix, Products};
+use crate::product::Products;
 use crate::shape::Shape;
 use space::{Acts, Space};
 use std::sync::Arc;
@@ -54,12 +56,15 @@ pub struct Sequences<'a> {
     pub predictions: Vec<Prediction<'a>>,
 }
 
-/// Trains one set of weights.
+/// Trains one set of weights, or an adapter beside weights that stay as they are.
 pub struct Trainer {
     model: Arc<Model>,
     stream: Stream,
     products: Products,
-    weights: Weights,
+    weights: Arc<Weights>,
+    /// What learns in the weights' place.
+    adapter: Option<Adapter>,
+    // What learns, in fp32.
     master: Buffer<f32>,
     grads: Buffer<f32>,
     first: Buffer<f32>,
@@ -86,20 +91,35 @@ struct PacketPlaces {
 
 /// Words of an item of attention.
 const ITEM: usize = 5;
-/// Rows of a tile of attention.
-const TILE: usize = 64;
 /// Blocks that share the rows of a sum over rows.
 const PARTIALS: usize = 1056;
 
 impl Trainer {
-    /// Starts from these numbers.
+    /// Starts from these numbers, which all learn.
     pub fn new(model: &Arc<Model>, flat: &[f32]) -> Result<Self> {
+        let weights = Arc::new(Weights { half: Buffer::new(&model.card, flat.len())? });
+        Self::start(model, weights, None, flat)
+    }
+
+    /// Starts from an adapter's numbers, which learn, beside a model's, which do not.
+    pub fn beside(
+        model: &Arc<Model>,
+        weights: &Arc<Weights>,
+        places: &Arc<AdapterPlaces>,
+        flat: &[f32],
+    ) -> Result<Self> {
+        let adapter = model.adapter(places, flat)?;
+        Self::start(model, Arc::clone(weights), Some(adapter), flat)
+    }
+
+    fn start(model: &Arc<Model>, weights: Arc<Weights>, adapter: Option<Adapter>, flat: &[f32]) -> Result<Self> {
         let card = &model.card;
         let stream = Stream::new(card)?;
         let products = Products::new(&stream)?;
         let len = flat.len();
         let mut trainer = Trainer {
-            weights: Weights { half: Buffer::new(card, len)? },
+            weights,
+            adapter,
             master: Buffer::of(card, flat)?,
             grads: Buffer::zeros(card, len)?,
             first: Buffer::zeros(card, len)?,
@@ -116,9 +136,9 @@ impl Trainer {
         Ok(trainer)
     }
 
-    /// Bytes on the card for so many parameters, without what a pass remembers.
-    pub fn state_bytes(parameters: usize) -> usize {
-        18 * parameters
+    /// Bytes on the card for so many parameters, without what a pass remembers. Those that do not learn are there once.
+    pub fn state_bytes(parameters: usize, learning: usize) -> usize {
+        2 * parameters + 16 * learning + if learning == parameters { 0 } else { 2 * learning }
     }
 
     /// What a pass remembers of a token, in bytes.
@@ -130,18 +150,34 @@ impl Trainer {
         layers * layer + 2 * (shape.layers + 1) * shape.hidden + scratch
     }
 
+    /// The bf16 form of what learns.
+    fn learning(&self) -> &Weights {
+        self.adapter.as_ref().map_or(&self.weights, |a| &a.numbers)
+    }
+
     /// Brings the bf16 form up to date with the numbers themselves.
     fn refresh(&mut self) -> Result<()> {
-        self.model.narrow(&self.stream, self.master.at(0), self.master.len(), self.weights.at(0))?;
+        self.model.narrow(&self.stream, self.master.at(0), self.master.len(), self.learning().at(0))?;
         self.stream.wait()
     }
 
-    /// A copy of the weights as they are now.
+    /// A copy of what learns as it is now.
     pub fn snapshot(&self) -> Result<Weights> {
         self.model.card.bind()?;
-        let half = self.weights.half.copied(&self.stream)?;
+        let half = self.learning().half.copied(&self.stream)?;
         self.stream.wait()?;
         Ok(Weights { half })
+    }
+
+    /// The same where an adapter learns.
+    pub fn adapter_snapshot(&self) -> Result<Option<Adapter>> {
+        let Some(adapter) = &self.adapter else { return Ok(None) };
+        Ok(Some(Adapter { places: Arc::clone(&adapter.places), numbers: self.snapshot()? }))
+    }
+
+    /// The model's own weights.
+    pub fn weights(&self) -> &Arc<Weights> {
+        &self.weights
     }
 
     /// The numbers that learn.
@@ -191,6 +227,9 @@ impl Trainer {
         }
         self.send(sequences)?;
         self.space.reserve(&self.model.shape, n, sequences.predictions.len(), recompute)?;
+        if let Some(adapter) = &self.adapter {
+            self.space.reserve_thin(n * adapter.places.widest())?;
+        }
         self.forward(n, !recompute)?;
         self.head(sequences, &mut cost)?;
         for layer in (0..self.model.shape.layers).rev() {
@@ -199,7 +238,9 @@ impl Trainer {
             }
             self.layer_grad(layer, n, if recompute { 0 } else { layer })?;
         }
-        self.embedding_grad()?;
+        if self.adapter.is_none() {
+            self.embedding_grad()?;
+        }
         self.stream.wait()
     }
 
@@ -261,16 +302,14 @@ impl Trainer {
 
     /// One layer, from its input to the next one's, remembering in `acts` what the way back needs.
     fn layer(&mut self, layer: usize, n: usize, acts: usize) -> Result<()> {
-        let Trainer { model, stream: s, products, weights: w, space, words, places, .. } = self;
+        let Trainer { model, stream: s, products, weights: w, adapter, space, words, places, .. } = self;
         let (shape, at) = (&model.shape, &model.places.layers[layer]);
-        let d = shape.hidden;
+        let worn = Worn::new(adapter.as_ref(), &space.low);
         let (x, y, a): (u64, u64, &Acts) =
             (space.states[layer].at(0), space.states[layer + 1].at(0), &space.acts[acts]);
         let normed = space.normed.at(0);
         model.norm(s, x, w.at(at.norm1.start), n, normed, a.inverse1.at(0))?;
-        let (from, to) = (Matrix::new(normed, d), Matrix::new(a.qkv.at(0), shape.qkv()));
-        let matrix = Matrix::new(w.at(at.qkv.start), d);
-        products.run(s, Kind::Forward, (n, shape.qkv(), d), from, matrix, None, to, false)?;
+        model.linear(s, products, (w, worn), (layer, Group::Qkv), n, normed, None, a.qkv.at(0))?;
         let positions = words.at(places.positions);
         let inverse = a.head_inverse.at(0);
         model.head_norm_rope(s, a.qkv.at(0), w.at(at.head_norms.start), positions, n, a.qk.at(0), inverse, (0, 0))?;
@@ -279,7 +318,7 @@ impl Trainer {
             model.program.functions.attention,
             (count, shape.heads, 1),
             128,
-            4 * TILE * shape.head_dim * 2,
+            4 * shape.tile_bytes(),
             args![
                 a.qk.at(0),
                 a.qkv.at(0),
@@ -292,6 +331,6 @@ impl Trainer {
             ],
         )?;
         let kept = (a.middle.at(0), a.inverse2.at(0), normed, a.gate_up.at(0), space.gated.at(0));
-        model.finish(s, products, w, at, n, x, a.attended.at(0), kept, y)
+        model.finish(s, products, (w, worn), layer, n, x, a.attended.at(0), kept, y)
     }
 }

@@ -50,7 +50,12 @@ pub fn start(recipe: &Recipe, schema: &Schema, notices: &Notices) -> Result<Engi
                 problem: format!("{} has no tokenizer.json", recipe.model.path),
             })?;
             let (parameters, context) = (model.parameters(), model.config().max_position_embeddings);
-            let options = Options { threads: e.threads, recompute: e.recompute, ..Options::default() };
+            let options = Options {
+                threads: e.threads,
+                recompute: e.recompute,
+                batch_invariant: e.batch_invariant,
+                ..Options::default()
+            };
             let (trainer, sampler, device) = model.engines(e.device, options)?;
             Ok(Engines { trainer, sampler: Arc::new(sampler), renderer, parameters, context, device })
         }
@@ -74,6 +79,8 @@ pub struct Needs {
     pub model: Description,
     /// How many of its numbers, or of those beside them, learn.
     pub learning: usize,
+    /// The rank of an adapter, where that is what learns.
+    pub rank: Option<usize>,
     /// Bytes of weights, gradients and optimiser, and what samplers hold (the policy and the reference).
     pub state_bytes: u64,
 }
@@ -90,14 +97,15 @@ pub fn needs(recipe: &Recipe, schema: &Schema) -> Result<Needs> {
     };
     let adapter =
         new_adapter(recipe)?.map(|lora| NativeAdapter::new(&model.config, &lora, Seed::new(0))).transpose()?;
+    let rank = adapter.as_ref().map(|a| a.lora().rank);
     let learning = adapter.map_or(model.parameters, |a| a.parameters());
     if recipe.engine.kind == EngineKind::Tinker {
         // Servers hold them.
-        return Ok(Needs { learning, state_bytes: 0, model });
+        return Ok(Needs { learning, rank, state_bytes: 0, model });
     }
     // A gradient and two moments of what learns; the published policy and the reference are each a copy of it.
     let rest = if learning == model.parameters { model.training_bytes() } else { model.sampling_bytes() };
-    Ok(Needs { learning, state_bytes: rest + 20 * learning as u64, model })
+    Ok(Needs { learning, rank, state_bytes: rest + 20 * learning as u64, model })
 }
 
 fn new_adapter(recipe: &Recipe) -> Result<Option<Lora>> {

@@ -67,10 +67,10 @@ impl Plan {
         recipe.check()?;
         setting.factory.check(&setting.population)?;
         let schema = setting.factory.schema();
-        let Needs { model, learning, state_bytes } = engine::needs(recipe, &schema)?;
+        let Needs { model, learning, rank, state_bytes } = engine::needs(recipe, &schema)?;
         let jobs = recipe.rollout.groups * recipe.rollout.members;
-        let card = recipe.engine.device.card_for(&model.config, learning != model.parameters);
-        let card = card.map(|index| CardPlan::new(&model.config, index, recipe.engine.recompute)).transpose()?;
+        let card = recipe.engine.device.card_for(&model.config, rank);
+        let card = card.map(|i| CardPlan::new(&model.config, i, learning, recipe.engine.recompute)).transpose()?;
         let mut plan = Plan {
             card: card.as_ref().map(|c| c.device.clone()),
             pass_tokens: card.as_ref().map(|c| c.pass_tokens),

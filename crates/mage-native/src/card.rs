@@ -2,14 +2,18 @@
 
 use crate::config::Config;
 use crate::layout::Layout;
+use crate::lora::AdapterLayout;
 use crate::model::turn_table;
-use mage_cuda::{Card, LayerPlaces, Model, Places, Shape, Stepper, Trainer, Weights};
+use crate::published::{CardSet, Loaded};
+use mage_cuda::{
+    AdapterPlaces, Card, GroupPlaces, LayerPlaces, Model, PartPlaces, Places, Shape, Stepper, Trainer, Weights,
+};
 use mage_engine::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Where a model is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,10 +38,10 @@ impl Device {
         }
     }
 
-    /// The same for a model, with an adapter beside it or not: what cards cannot do is done on the CPU, unless a card was
-    /// asked for by name.
-    pub fn card_for(self, config: &Config, adapter: bool) -> Option<usize> {
-        let can = !adapter && shape(config).check().is_ok();
+    /// The same for a model, with an adapter of some rank beside it or not: what cards cannot do is done on the CPU, unless
+    /// a card was asked for by name.
+    pub fn card_for(self, config: &Config, rank: Option<usize>) -> Option<usize> {
+        let can = rank.is_none_or(|rank| rank.is_multiple_of(8)) && shape(config).check().is_ok();
         if self == Device::Auto && !can { None } else { self.card() }
     }
 }
@@ -108,7 +112,7 @@ impl CardReport {
 const MARGIN: usize = 3 << 30;
 
 /// Tokens of a training pass, and bytes to be kept for passes and for what is published, when so much is free.
-fn training(shape: &Shape, parameters: usize, free: usize, wanted: usize, recompute: bool) -> (usize, usize) {
+fn training(shape: &Shape, learning: usize, free: usize, wanted: usize, recompute: bool) -> (usize, usize) {
     const USEFUL: usize = 16_384;
     let per_token = Trainer::bytes_per_token(shape, recompute);
     let logits = 6 * (1 << 28);
@@ -117,7 +121,7 @@ fn training(shape: &Shape, parameters: usize, free: usize, wanted: usize, recomp
         n => n,
     };
     // The policy and a reference are published besides.
-    (tokens, tokens * per_token + logits + 4 * parameters)
+    (tokens, tokens * per_token + logits + 4 * learning)
 }
 
 /// How a card's memory would be used in training.
@@ -140,18 +144,18 @@ pub struct CardPlan {
 }
 
 impl CardPlan {
-    /// For training a model with so many parameters, whole, on a card. Nothing is allocated.
-    pub fn new(config: &Config, index: usize, recompute: bool) -> Result<Self> {
+    /// For training a model on a card, `learning` of whose numbers, or of those beside them, learn. Nothing is allocated.
+    pub fn new(config: &Config, index: usize, learning: usize, recompute: bool) -> Result<Self> {
         let card = Card::open(index).map_err(failed)?;
         let (shape, parameters) = (shape(config), Layout::new(config).len);
         shape.check().map_err(failed)?;
         let free = card.free_memory().map_err(failed)?;
-        let state = Trainer::state_bytes(parameters);
-        let (tokens, reserved) = training(&shape, parameters, free.saturating_sub(state), 0, recompute);
+        let state = Trainer::state_bytes(parameters, learning);
+        let (tokens, reserved) = training(&shape, learning, free.saturating_sub(state), 0, recompute);
         Ok(CardPlan {
             device: format!("cuda:{index} ({})", card.info().name),
             free_bytes: free as u64,
-            state_bytes: (state + 4 * parameters) as u64,
+            state_bytes: (state + 4 * learning) as u64,
             remembered_bytes_per_token: Trainer::bytes_per_token(&shape, recompute) as u64,
             pass_tokens: tokens,
             cached_bytes_per_token: (Stepper::page_bytes(&shape) / mage_cuda::PAGE) as u64,
@@ -163,8 +167,9 @@ impl CardPlan {
 /// A model's shape on a card.
 pub(crate) struct NativeCard {
     pub(crate) model: Arc<Model>,
+    /// What adapters stand beside; nothing where the model's own numbers learn.
+    pub(crate) base: OnceLock<Arc<Weights>>,
     shape: Shape,
-    parameters: usize,
     /// Bytes that a trainer will yet ask for.
     reserved: AtomicUsize,
 }
@@ -179,11 +184,25 @@ impl NativeCard {
         let (shape, layout) = (shape(config), Layout::new(config));
         let turns = turn_table(config.rope_theta, config.head_dim, config.max_position_embeddings);
         let model = Model::new(&card, shape, places(&layout), &turns).map_err(failed)?;
-        Ok(NativeCard { model, shape, parameters: layout.len, reserved: AtomicUsize::new(0) })
+        Ok(NativeCard { model, base: OnceLock::new(), shape, reserved: AtomicUsize::new(0) })
     }
 
-    pub(crate) fn weights(&self, flat: &[f32]) -> Result<Weights> {
-        self.model.weights(flat).map_err(failed)
+    /// Weights without anything beside them.
+    pub(crate) fn alone(&self, flat: &[f32]) -> Result<Loaded> {
+        let base = Arc::new(self.model.weights(flat).map_err(failed)?);
+        Ok(Loaded::Cuda(CardSet { base, adapter: None }))
+    }
+
+    /// Puts the numbers that adapters stand beside on the card, for good.
+    pub(crate) fn set_base(&self, flat: &[f32]) -> Result<Arc<Weights>> {
+        let base = Arc::new(self.model.weights(flat).map_err(failed)?);
+        Ok(Arc::clone(self.base.get_or_init(|| base)))
+    }
+
+    /// The model below with an adapter beside it.
+    pub(crate) fn beside(&self, base: &Arc<Weights>, layout: &AdapterLayout, flat: &[f32]) -> Result<Loaded> {
+        let adapter = self.model.adapter(&adapter_places(layout), flat).map_err(failed)?;
+        Ok(Loaded::Cuda(CardSet { base: Arc::clone(base), adapter: Some(adapter) }))
     }
 
     /// The card in words.
@@ -195,9 +214,9 @@ impl NativeCard {
 
     /// How many tokens a trainer goes over at once, and sets the memory aside for it. Half of what is free goes to that at
     /// most, and no more than is of use.
-    pub(crate) fn plan_training(&self, wanted: usize, recompute: bool) -> Result<usize> {
+    pub(crate) fn plan_training(&self, learning: usize, wanted: usize, recompute: bool) -> Result<usize> {
         let free = self.model.card().free_memory().map_err(failed)?;
-        let (tokens, reserved) = training(&self.shape, self.parameters, free, wanted, recompute);
+        let (tokens, reserved) = training(&self.shape, learning, free, wanted, recompute);
         self.reserved.store(reserved, Ordering::Relaxed);
         Ok(tokens)
     }
@@ -208,7 +227,14 @@ impl NativeCard {
         let left = free.saturating_sub(self.reserved.load(Ordering::Relaxed) + MARGIN);
         let least = Stepper::page_bytes(&self.shape) * 64;
         if left < least {
-            let reason = format!("{} MiB are left for keys and values, too few for 64 pages", left >> 20);
+            let mib = |bytes: usize| bytes >> 20;
+            let reason = format!(
+                "out of memory: {} MiB of the card are free, {} of them set aside, and keys and values need {}; end other \
+                 programs on the card (nvidia-smi lists them), train an adapter (engine.lora_rank), or use --device cpu",
+                mib(free),
+                mib(free - left),
+                mib(least).max(1),
+            );
             return Err(Error::Engine { engine: "native on CUDA".to_owned(), reason });
         }
         Ok(left)
@@ -247,6 +273,26 @@ fn places(l: &Layout) -> Places {
     }
 }
 
+/// The same for an adapter.
+pub(crate) fn adapter_places(l: &AdapterLayout) -> Arc<AdapterPlaces> {
+    let group = |at: &crate::lora::GroupAt| GroupPlaces {
+        a: at.a.clone(),
+        ranks: at.ranks,
+        parts: at
+            .parts
+            .iter()
+            .map(|p| PartPlaces {
+                b: p.b.clone(),
+                outputs: p.outputs,
+                first_output: p.first_output,
+                first_rank: p.first_rank,
+            })
+            .collect(),
+    };
+    let layers = l.layers.iter().map(|groups| std::array::from_fn(|g| groups[g].as_ref().map(group))).collect();
+    Arc::new(AdapterPlaces { rank: l.lora.rank, scale: l.lora.scale(), layers, len: l.len })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,9 +300,9 @@ mod tests {
     #[test]
     fn what_cards_cannot_do_is_done_on_the_cpu() {
         let odd = crate::config::tests::tiny();
-        assert_eq!(Device::Auto.card_for(&odd, true), None);
-        assert_eq!(Device::Cpu.card_for(&odd, false), None);
-        assert_eq!(Device::Cuda(2).card_for(&odd, true), Some(2), "asked for by name, refused by name");
+        assert_eq!(Device::Auto.card_for(&odd, Some(12)), None);
+        assert_eq!(Device::Cpu.card_for(&odd, None), None);
+        assert_eq!(Device::Cuda(2).card_for(&odd, Some(12)), Some(2), "asked for by name, refused by name");
     }
 
     #[test]

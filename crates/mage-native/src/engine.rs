@@ -7,10 +7,10 @@ use crate::describe::Description;
 use crate::init;
 use crate::kernels::cpu::Cpu;
 use crate::layout::{Layout, Tensor};
-use crate::lora::{Lora, NativeAdapter};
+use crate::lora::{AdapterLayout, Lora, NativeAdapter};
 use crate::machine::Machine;
 use crate::model::{Model, WeightSet, Weights};
-use crate::published::{Loaded, Published};
+use crate::published::{CardSet, Loaded, Published};
 use crate::replace::replace_text;
 use crate::sampler::NativeSampler;
 use crate::trainer::{CudaTrainer, Learner, NativeTrainer};
@@ -39,6 +39,9 @@ pub struct Options {
     /// Requests the sampler takes in at once; 0 takes 16,384. Those beyond wait with whoever asked until one is answered, so
     /// that the sampler's memory is bounded. Results do not depend on it.
     pub queue: usize,
+    /// On a card: give a request the same bits whatever else is in its batch and however it is cut into steps, as the CPU
+    /// always does. Slower; without it results differ by rounding.
+    pub batch_invariant: bool,
     /// Compute every prompt anew instead of sharing what prompts have in common. Results do not depend on it.
     pub no_sharing: bool,
 }
@@ -205,21 +208,21 @@ impl NativeModel {
         Ok((trainer, NativeSampler::new(shared)?))
     }
 
-    /// The same on a card. Adapters are trained on the CPU alone so far.
+    /// The same on a card.
     pub fn train_on_card(self, card: usize, options: Options) -> Result<(CudaTrainer, NativeSampler)> {
-        if self.adapter.is_some() {
-            let hint = "take --device cpu, or merge the adapter and train the whole model";
-            return Err(Error::unsupported("train an adapter on a card", hint));
-        }
         let shared = Shared::on_card(&self, options, card)?;
-        let trainer = CudaTrainer::new(Arc::clone(&shared), &self.flat)?;
-        drop(self.flat);
+        let trainer = CudaTrainer::new(Arc::clone(&shared), self.flat, self.adapter)?;
         Ok((trainer, NativeSampler::new(shared)?))
+    }
+
+    /// The rank of its adapter, where there is one.
+    fn rank(&self) -> Option<usize> {
+        self.adapter.as_ref().map(|a| a.lora().rank)
     }
 
     /// A trainer and its sampler on whichever device is asked for, and that device in words.
     pub fn engines(self, device: Device, options: Options) -> Result<(Box<dyn Trainer>, NativeSampler, String)> {
-        match device.card_for(&self.config, self.adapter.is_some()) {
+        match device.card_for(&self.config, self.rank()) {
             None => {
                 let (trainer, sampler) = self.train(options)?;
                 Ok((Box::new(trainer), sampler, Machine::device()))
@@ -234,18 +237,17 @@ impl NativeModel {
 
     /// A sampler alone on whichever device is asked for.
     pub fn sampler_on(self, device: Device, options: Options) -> Result<NativeSampler> {
-        match device.card_for(&self.config, self.adapter.is_some()) {
+        match device.card_for(&self.config, self.rank()) {
             None => self.sampler(options),
             Some(card) => {
-                let merged = self.merged();
-                let shared = Shared::on_card(&merged, options, card)?;
-                let native = shared.card.as_ref().ok_or_else(|| Error::unsupported("use a card", "there is none"))?;
-                // One set of weights under both names.
-                let weights = Arc::new(Loaded::Cuda(native.weights(&merged.flat)?));
-                for name in [AdapterName::new(AdapterName::BASE), AdapterName::default()] {
-                    shared.published.put(&name, Arc::clone(&weights));
-                }
-                drop(merged);
+                let shared = Shared::on_card(&self, options, card)?;
+                let alone = shared.publish_card_base(&self.flat)?;
+                let policy = match &self.adapter {
+                    Some(a) => shared.beside_base(&a.layout, &a.flat)?.map_or(alone, Arc::new),
+                    None => alone,
+                };
+                shared.published.put(&AdapterName::default(), policy);
+                drop(self.flat);
                 NativeSampler::new(shared)
             }
         }
@@ -310,6 +312,29 @@ impl Shared {
         let alone = WeightSet { base: Arc::clone(&base), adapter: None };
         self.published.put(&AdapterName::new(AdapterName::BASE), Arc::new(Loaded::Cpu(alone)));
         base
+    }
+
+    /// The same on a card. What was published, for other names.
+    pub(crate) fn publish_card_base(&self, flat: &[f32]) -> Result<Arc<Loaded>> {
+        let base = self.native_card()?.set_base(flat)?;
+        let alone = Arc::new(Loaded::Cuda(CardSet { base, adapter: None }));
+        self.published.put(&AdapterName::new(AdapterName::BASE), Arc::clone(&alone));
+        Ok(alone)
+    }
+
+    /// An adapter beside the model that no adapter changes, where there is one.
+    pub(crate) fn beside_base(&self, layout: &Arc<AdapterLayout>, flat: &[f32]) -> Result<Option<Loaded>> {
+        if let Some(card) = &self.card {
+            return card.base.get().map(|base| card.beside(base, layout, flat)).transpose();
+        }
+        let Some(base) = self.base.get() else { return Ok(None) };
+        let adapter = self.pool.install(|| self.model.adapter(Arc::clone(layout), flat.to_vec()));
+        Ok(Some(Loaded::Cpu(WeightSet { base: Arc::clone(base), adapter: Some(Arc::new(adapter)) })))
+    }
+
+    /// The card, where one computes.
+    pub(crate) fn native_card(&self) -> Result<&NativeCard> {
+        self.card.as_ref().ok_or_else(|| Error::unsupported("use a card", "the engine was opened on the CPU"))
     }
 
     /// Tokens per chunk: a small model's whole chunk stays in a core's own cache, a larger one's chunk is still long

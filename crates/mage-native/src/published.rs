@@ -11,7 +11,19 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// Weights where they are used.
 pub(crate) enum Loaded {
     Cpu(WeightSet<Cpu>),
-    Cuda(mage_cuda::Weights),
+    Cuda(CardSet),
+}
+
+/// Weights on a card, with an adapter beside them or without.
+pub(crate) struct CardSet {
+    pub(crate) base: Arc<mage_cuda::Weights>,
+    pub(crate) adapter: Option<mage_cuda::Adapter>,
+}
+
+impl CardSet {
+    pub(crate) fn held(&self) -> mage_cuda::Held<'_> {
+        mage_cuda::Held { base: &self.base, adapter: self.adapter.as_ref() }
+    }
 }
 
 impl Loaded {
@@ -24,9 +36,9 @@ impl Loaded {
     }
 
     /// The same the other way round.
-    pub(crate) fn cuda(&self) -> &mage_cuda::Weights {
+    pub(crate) fn cuda(&self) -> &CardSet {
         match self {
-            Loaded::Cuda(weights) => weights,
+            Loaded::Cuda(set) => set,
             Loaded::Cpu(_) => unreachable!("weights in memory were handed to a card"),
         }
     }

@@ -1,7 +1,7 @@
 // Causal attention of many sequences without padding, scores never leaving the registers. A block of four warps has 64
 // queries (or keys) of one head; a warp has 16.
 
-#define STEPS (HD / 16)
+#define STEPS (WIDTH / 16)
 
 extern __shared__ __align__(1024) unsigned char shared[];
 
@@ -15,7 +15,7 @@ struct Item {
 __device__ __forceinline__ void fetch_rows(u32 to, const bf16* from, size_t stride, int first, int count) {
     for (int i = threadIdx.x; i < TILE * PIECES; i += 128) {
         int row = i / PIECES, piece = i % PIECES, at = first + row;
-        bool there = at < count;
+        bool there = at < count && piece * 8 < HD;
         fetch(place(to, row, piece), from + (there ? at * stride : 0) + piece * 8, there);
     }
 }
@@ -24,7 +24,7 @@ __device__ __forceinline__ void fetch_rows(u32 to, const bf16* from, size_t stri
 __device__ __forceinline__ void fetch_paged(u32 to, const bf16* pages, size_t page_stride, const u32* table, int first, int count) {
     for (int i = threadIdx.x; i < TILE * PIECES; i += 128) {
         int row = i / PIECES, piece = i % PIECES, at = first + row;
-        bool there = at < count;
+        bool there = at < count && piece * 8 < HD;
         const bf16* from = pages + (there ? table[at >> 4] * page_stride + (at & 15) * HD : 0) + piece * 8;
         fetch(place(to, row, piece), from, there);
     }
@@ -61,7 +61,7 @@ __device__ __forceinline__ void attend(const Item item, int head, int heads, con
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < STEPS; k++) left(a[k], base + 2 * TILE_BYTES, warp * 16, k * 16);
-    float o[HD / 8][4] = {}, m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;
+    float o[WIDTH / 8][4] = {}, m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;
     float c = scale * LOG2E;
     int limit = first + warp * 16 + (lane >> 2) + ahead; // the last key that the first of this thread's two rows sees
     int tiles = (most + TILE - 1) / TILE;
@@ -107,7 +107,7 @@ __device__ __forceinline__ void attend(const Item item, int head, int heads, con
         m0 = n0, m1 = n1;
         l0 *= f0, l1 *= f1;
 #pragma unroll
-        for (int n = 0; n < HD / 8; n++) o[n][0] *= f0, o[n][1] *= f0, o[n][2] *= f1, o[n][3] *= f1;
+        for (int n = 0; n < WIDTH / 8; n++) o[n][0] *= f0, o[n][1] *= f0, o[n][2] *= f1, o[n][3] *= f1;
 #pragma unroll
         for (int n = 0; n < TILE / 8; n++) {
             s[n][0] = exp2f((s[n][0] - m0) * c), s[n][1] = exp2f((s[n][1] - m0) * c);
@@ -203,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_keys(const b
         sums[(j & 1) * 2 * TILE + threadIdx.x] = row < item.queries ? from[(size_t)(item.query + row) * heads + head] * unit : 0.f;
     };
     prepare(0);
-    float dk[HD / 8][4] = {}, dv[HD / 8][4] = {};
+    float dk[WIDTH / 8][4] = {}, dv[WIDTH / 8][4] = {};
     float c = scale * LOG2E;
     int key = item.tile * TILE + warp * 16 + (lane >> 2);
     for (int j = 0; j < all; j++) {
@@ -310,7 +310,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_queries(cons
         left(a[k], base + 2 * TILE_BYTES, warp * 16, k * 16);
         left(d[k], base + 3 * TILE_BYTES, warp * 16, k * 16);
     }
-    float dq[HD / 8][4] = {}, c = scale * LOG2E, sums[2], deltas[2];
+    float dq[WIDTH / 8][4] = {}, c = scale * LOG2E, sums[2], deltas[2];
     int query = first + warp * 16 + (lane >> 2);
 #pragma unroll
     for (int half = 0; half < 2; half++) {

@@ -9,6 +9,17 @@ typedef unsigned long long u64;
 #define LN2 0.6931471805599453f
 #define NEVER (-__int_as_float(0x7f800000))
 
+// Numbers of a head as tiles and teams of lanes hold it: a power of two, zeros where the head has none.
+#if HD <= 16
+#define WIDTH 16
+#elif HD <= 32
+#define WIDTH 32
+#elif HD <= 64
+#define WIDTH 64
+#else
+#define WIDTH 128
+#endif
+
 __device__ __forceinline__ float low(u32 x) { return __uint_as_float(x << 16); }
 __device__ __forceinline__ float high(u32 x) { return __uint_as_float(x & 0xffff0000u); }
 __device__ __forceinline__ float wide(bf16 x) { return __uint_as_float((u32)x << 16); }

@@ -1,10 +1,10 @@
 // One new token of each of many sequences, over keys and values in pages.
 //
-// A key's HD numbers are shared by HD / 8 lanes, a team. Each team goes over its own keys, four at a time, with its own
+// A key's numbers are shared by WIDTH / 8 lanes, a team. Each team goes over its own keys, four at a time, with its own
 // running softmax, for all query heads of the group, the next four being on their way; teams are merged at the end. With few sequences, several blocks share
 // one, and the last to finish merges them.
 
-#define LANES (HD / 8)
+#define LANES (WIDTH / 8)
 #define THREADS 128
 #define TEAMS (THREADS / LANES)
 #define AT_ONCE 4
@@ -35,13 +35,26 @@ __device__ __forceinline__ void take(const float (*s)[GROUP], const uint4* v, fl
     }
 }
 
+// What the kernels after this one read goes to the card's cache meanwhile, each block bringing its share: few rows make
+// products wait for their matrices more than for anything else.
+__device__ __forceinline__ void bring(const char* from, size_t bytes) {
+#if __CUDA_ARCH__ >= 900
+    const size_t piece = 4096;
+    size_t blocks = (size_t)gridDim.x * gridDim.y * gridDim.z, block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+    for (size_t i = block + threadIdx.x * blocks; i * piece < bytes; i += THREADS * blocks)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + i * piece), "r"((u32)min(piece, bytes - i * piece)));
+#endif
+}
+
 // From raw queries, keys and values of the new tokens: norms and turns them, puts the key and the value into their cell, and
 // attends.
-extern "C" __global__ void __launch_bounds__(THREADS) decode_attention(const bf16* qkv, const bf16* w, float epsilon, const float* turns, bf16* pages, const u32* packet, int tables_at, int lists_at, int positions_at, int heads, int kv, float scale, bf16* out, float* parts, u32* done) {
-    __shared__ float queries[GROUP][HD];
-    __shared__ __align__(16) bf16 new_key[HD];
+extern "C" __global__ void __launch_bounds__(THREADS) decode_attention(const bf16* qkv, const bf16* w, float epsilon, const float* turns, bf16* pages, const u32* packet, int tables_at, int lists_at, int positions_at, int heads, int kv, float scale, bf16* out, float* parts, u32* done, const char* ahead, int ahead_kib) {
+    bring(ahead, (size_t)ahead_kib << 10);
+    __shared__ float queries[GROUP][WIDTH];
+    __shared__ __align__(16) bf16 new_key[WIDTH];
     int row = blockIdx.x, head = blockIdx.y, splits = gridDim.z, split = blockIdx.z;
     int lane = threadIdx.x % LANES, team = threadIdx.x / LANES, warp = threadIdx.x >> 5;
+    bool some = lane * 8 < HD; // whether this lane has any of a head's numbers
     int position = packet[positions_at + row]; // as many keys are in the pages already
     const u32* table = packet + tables_at + packet[lists_at + row];
     int per_split = ((position + splits) / splits + 15) & ~15, first = split * per_split, end = min(position, first + per_split);
@@ -56,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) decode_attention(const bf1
         for (int u = 0; u < AT_ONCE; u++) {
             int key = start + u * TEAMS + team;
             next_k[u] = next_v[u] = make_uint4(0, 0, 0, 0);
-            if (key < end) {
+            if (some && key < end) {
                 const bf16* at = from + table[key >> 4] * page_stride + (key & 15) * HD;
                 next_k[u] = __ldcs((const uint4*)at);
                 next_v[u] = __ldcs((const uint4*)(at + (size_t)kv * 16 * HD));
@@ -93,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) decode_attention(const bf1
     for (int g = 0; g < GROUP; g++) {
         m[g] = NEVER, l[g] = 0.f;
 #pragma unroll
-        for (int i = 0; i < 8; i++) q[g][i] = queries[g][lane * 8 + i];
+        for (int i = 0; i < 8; i++) q[g][i] = some ? queries[g][lane * 8 + i] : 0.f;
     }
     auto score = [&](uint4 key, int g) {
         float x[8], sum = 0.f;
@@ -121,7 +134,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) decode_attention(const bf1
     }
     if (newest && warp == 0) {
         float s[AT_ONCE][GROUP];
-        k[0] = *(const uint4*)(new_key + lane * 8), v[0] = *(const uint4*)(value + lane * 8);
+        k[0] = v[0] = make_uint4(0, 0, 0, 0);
+        if (some) k[0] = *(const uint4*)(new_key + lane * 8), v[0] = *(const uint4*)(value + lane * 8);
 #pragma unroll
         for (int g = 0; g < GROUP; g++) {
             float x = score(k[0], g);
@@ -143,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) decode_attention(const bf1
         }
     __shared__ float all[THREADS / 32][GROUP][HD + 2];
     __shared__ bool last;
-    if ((threadIdx.x & 31) < LANES)
+    if (some && (threadIdx.x & 31) < LANES)
 #pragma unroll
         for (int g = 0; g < GROUP; g++) {
 #pragma unroll

@@ -1,12 +1,12 @@
 // Tiles of rows in shared memory, and products of them on tensor cores (mma m16n8k16).
 //
-// A row has HD numbers in pieces of 16 bytes. Pieces are permuted within a row by the row's number, so that eight rows'
+// A row has HD numbers, filled up with zeros to WIDTH, in pieces of 16 bytes. Pieces are permuted within a row by the row's number, so that eight rows'
 // pieces of one column lie in different banks. Rows of more than eight pieces are cut into panels of eight, one after the
 // other: that is how Hopper's tensor cores read tiles by themselves (wgmma, swizzled by 128 bytes).
 
-#define PIECES (HD / 8)
+#define PIECES (WIDTH / 8)
 #define TILE 64
-#define TILE_BYTES (TILE * HD * 2)
+#define TILE_BYTES (TILE * WIDTH * 2)
 #define PANEL_BYTES (TILE * 128)
 
 __device__ __forceinline__ u32 place(u32 base, int row, int piece) {
@@ -78,7 +78,7 @@ __device__ __forceinline__ float quad_sum(float x) {
 }
 
 // Only for the head size that large models have.
-#if HOPPER && HD == 128
+#if HOPPER && WIDTH == 128
 #define TENSOR_READS 1
 
 // Four warps together multiply 64 rows, 16 numbers deep. Tiles are told by where they are: one whose rows are rows (or

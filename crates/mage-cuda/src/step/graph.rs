@@ -1,16 +1,16 @@
 //! Steps of single tokens, recorded once and replayed.
 
-use super::{PAGE, Single, Step, Stepper};
+use super::{ITEM, PAGE, Single, Step, Stepper};
+use crate::adapter::Held;
 use crate::error::{Doing, Result};
-use crate::model::Weights;
 use crate::packet::{Answer, Ask};
 use cudarc::driver::{result, sys};
 use std::collections::HashMap;
 
-/// What was recorded, by where the weights are and the number of rows. Weights that come to lie where others lay are read by
+/// What was recorded, by where the weights and the adapter are and the number of rows. Weights that come to lie where others lay are read by
 /// what was recorded with those.
 #[derive(Default)]
-pub(super) struct Graphs(HashMap<(u64, usize), Graph>);
+pub(super) struct Graphs(HashMap<(u64, u64, usize), Graph>);
 
 struct Graph(sys::CUgraphExec);
 
@@ -45,13 +45,13 @@ fn bucket(rows: usize) -> usize {
 
 impl Stepper {
     /// A step of single tokens, all of them asked about.
-    pub(super) fn recorded(&mut self, w: &Weights, step: &Step<'_>, answers: &mut [Answer]) -> Result<()> {
+    pub(super) fn recorded(&mut self, w: Held<'_>, step: &Step<'_>, answers: &mut [Answer]) -> Result<()> {
         let count = step.parts.len();
         if count == 0 {
             return Ok(());
         }
         let rows = bucket(count);
-        self.reserve(rows, rows)?;
+        self.reserve(w, rows, rows)?;
         let at = Single::of(rows);
         let p = &mut self.packet;
         p.clear();
@@ -71,6 +71,8 @@ impl Stepper {
             p.words[at.positions + row] = position as u32;
             p.words[at.cells + row] = page * PAGE as u32 + (position % PAGE) as u32;
             p.words[at.lists + row] = list as u32;
+            let item = [row, 1, list, position + 1, 0].map(|x| x as u32);
+            p.words[at.items + row * ITEM..][..ITEM].copy_from_slice(&item);
             let ask = step.asks.get(row).copied().unwrap_or(Ask::score(0, Some(&[0])));
             p.ask(at.asks, row, &ask);
         }
@@ -79,10 +81,10 @@ impl Stepper {
         } else {
             self.words.put(&self.stream, &self.packet.words)?;
         }
-        let key = (w.at(0), rows);
+        let key = (w.base.at(0), w.adapter.map_or(0, |a| a.numbers.at(0)), rows);
         if !self.graphs.0.contains_key(&key) {
             // Once as it is: what the products need to plan they plan now.
-            self.products.tuning = true;
+            self.products.tuning = !self.invariant;
             let graph =
                 self.run(w, rows, &at).and_then(|()| self.stream.wait()).and_then(|()| self.record(w, rows, &at));
             self.products.tuning = false;
@@ -98,12 +100,13 @@ impl Stepper {
         self.brought.fetch(&self.stream, &self.space.answers, &mut answers[..count])
     }
 
-    fn run(&mut self, w: &Weights, rows: usize, at: &Single) -> Result<()> {
-        self.layers(w, rows, (rows, at), (0, 0))?;
+    fn run(&mut self, w: Held<'_>, rows: usize, at: &Single) -> Result<()> {
+        let (single, items) = if self.invariant { (0, rows) } else { (rows, 0) };
+        self.layers(w, rows, (single, at), (at.items, items))?;
         self.tell(w, self.space.state.at(0), rows, at.asks, 0)
     }
 
-    fn record(&mut self, w: &Weights, rows: usize, at: &Single) -> Result<Graph> {
+    fn record(&mut self, w: Held<'_>, rows: usize, at: &Single) -> Result<Graph> {
         use sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as MODE;
         let doing = "recording a step";
         let stream = self.stream.raw;

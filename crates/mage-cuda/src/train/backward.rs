@@ -1,63 +1,120 @@
 //! How does each parameter bear on the loss?
 
 use super::space::Acts;
-use super::{PARTIALS, TILE, Trainer};
+use super::{PARTIALS, Trainer};
+use crate::adapter::{Group, Worn};
 use crate::card::args;
 use crate::error::Result;
 use crate::product::{Kind, Matrix};
 
 impl Trainer {
-    /// Takes the gradient by a layer's output in `dstate` to that by its input, and adds to the parameters' gradients.
+    /// One product on its way back, from `dy` to `dx`.
+    fn input_grad(&mut self, layer: usize, group: Group, n: usize, dy: u64, dx: u64) -> Result<()> {
+        let (first, outputs, inputs) = self.model.matrix(layer, group);
+        let Trainer { stream: s, products, weights: w, adapter, space, .. } = self;
+        let (dy, m, dx) = (Matrix::new(dy, outputs), Matrix::new(w.at(first), inputs), Matrix::new(dx, inputs));
+        products.run(s, Kind::Input, (n, outputs, inputs), dy, m, None, dx, false)?;
+        let worn = Worn::new(adapter.as_ref(), &space.low);
+        worn.map_or(Ok(()), |worn| worn.pass_back(s, products, (layer, group), n, dy, dx, space.dlow.at(0)))
+    }
+
+    /// From `dy` and the product's input to the gradient of what learns; follows [`input_grad`](Self::input_grad) of the same
+    /// product.
+    fn weight_grad(&mut self, layer: usize, group: Group, n: usize, dy: u64, x: u64) -> Result<()> {
+        let (first, outputs, inputs) = self.model.matrix(layer, group);
+        let Trainer { stream: s, products, adapter, grads, space, .. } = self;
+        let (dy, x) = (Matrix::new(dy, outputs), Matrix::new(x, inputs));
+        if let Some(worn) = Worn::new(adapter.as_ref(), &space.low) {
+            return worn.learn(s, products, (layer, group), n, dy, x, space.dlow.at(0), grads);
+        }
+        let dw = Matrix::new(grads.at(first), inputs);
+        products.run(s, Kind::Weight, (n, outputs, inputs), dy, x, Some(dw), dw, true)
+    }
+
+    /// Makes a norm's output again, for the product that read it.
+    fn norm_again(&mut self, x: u64, first: usize, inverse: u64, n: usize) -> Result<()> {
+        let Trainer { model, stream: s, weights: w, space, .. } = self;
+        let d8 = model.shape.hidden / 8;
+        let to = space.normed.at(0);
+        s.launch(
+            model.program.functions.rms_norm_again,
+            (n, 1, 1),
+            d8.clamp(32, 256),
+            0,
+            args![x, w.at(first), inverse, d8, to],
+        )
+    }
+
+    /// Adds to `dstate` what comes through a norm from `dnormed`, and to the gradient of its weights.
+    fn norm_grad(&mut self, x: u64, first: usize, inverse: u64, n: usize) -> Result<()> {
+        let Trainer { model, stream: s, weights: w, adapter, grads, space, .. } = self;
+        let (f, d, blocks) = (&model.program.functions, model.shape.hidden, PARTIALS.min(n));
+        let (dnormed, dstate, partials) = (space.dnormed.at(0), space.dstate.at(0), space.partials.at(0));
+        s.launch(
+            f.rms_norm_grad,
+            (blocks, 1, 1),
+            model.row_threads(),
+            0,
+            args![dnormed, x, w.at(first), inverse, n, d / 8, dstate, partials],
+        )?;
+        if adapter.is_some() {
+            return Ok(());
+        }
+        s.launch(f.add_partials, (d.div_ceil(32), 1, 1), 256, 0, args![partials, blocks, d, grads.at(first)])
+    }
+
+    /// Takes the gradient by a layer's output in `dstate` to that by its input, and adds to the gradient of what learns.
     pub(super) fn layer_grad(&mut self, layer: usize, n: usize, acts: usize) -> Result<()> {
-        let Trainer { model, stream: s, products, weights: w, grads, space, words, places, .. } = self;
-        let (shape, f, at) = (&model.shape, &model.program.functions, &model.places.layers[layer]);
-        let (d, inner, out) = (shape.hidden, shape.inner, shape.out());
+        let (norm1, norm2) = {
+            let at = &self.model.places.layers[layer];
+            (at.norm1.start, at.norm2.start)
+        };
+        let space = &self.space;
         let a: &Acts = &space.acts[acts];
         let (x, dstate, normed, dnormed) =
             (space.states[layer].at(0), space.dstate.at(0), space.normed.at(0), space.dnormed.at(0));
-        let blocks = PARTIALS.min(n);
-        // One product on its way back: from `dy` to `dx`, and to the matrix's gradient. `x` is made in between.
-        let mut to_input = |dy: u64, outputs: usize, inputs: usize, first: usize, dx: u64| {
-            let (dy, m) = (Matrix::new(dy, outputs), Matrix::new(w.at(first), inputs));
-            products.run(s, Kind::Input, (n, outputs, inputs), dy, m, None, Matrix::new(dx, inputs), false)
-        };
-        to_input(dstate, d, inner, at.down.start, space.dgated.at(0))?;
-        let f8 = inner / 8;
+        let (middle, inverse1, inverse2, attended) =
+            (a.middle.at(0), a.inverse1.at(0), a.inverse2.at(0), a.attended.at(0));
+        let (gated, dgated, dgate_up) = (space.gated.at(0), space.dgated.at(0), space.dgate_up.at(0));
+        let (dattended, dqkv) = (space.dattended.at(0), space.dqkv.at(0));
+
+        self.input_grad(layer, Group::Down, n, dstate, dgated)?;
+        self.swiglu_grad(n, acts)?;
+        self.weight_grad(layer, Group::Down, n, dstate, gated)?;
+        self.input_grad(layer, Group::GateUp, n, dgate_up, dnormed)?;
+        self.norm_again(middle, norm2, inverse2, n)?;
+        self.weight_grad(layer, Group::GateUp, n, dgate_up, normed)?;
+        self.norm_grad(middle, norm2, inverse2, n)?;
+
+        self.input_grad(layer, Group::Out, n, dstate, dattended)?;
+        self.weight_grad(layer, Group::Out, n, dstate, attended)?;
+        self.attention_grad(layer, n, acts)?;
+
+        self.input_grad(layer, Group::Qkv, n, dqkv, dnormed)?;
+        self.norm_again(x, norm1, inverse1, n)?;
+        self.weight_grad(layer, Group::Qkv, n, dqkv, normed)?;
+        self.norm_grad(x, norm1, inverse1, n)
+    }
+
+    /// From the gradient by gated numbers to that by gates and ups, making the gated numbers again.
+    fn swiglu_grad(&mut self, n: usize, acts: usize) -> Result<()> {
+        let Trainer { model, stream: s, space, .. } = self;
+        let f8 = model.shape.inner / 8;
+        let gate_up = space.acts[acts].gate_up.at(0);
         s.launch(
-            f.swiglu_grad,
+            model.program.functions.swiglu_grad,
             (n, f8.div_ceil(128), 1),
             128,
             0,
-            args![space.dgated.at(0), a.gate_up.at(0), f8, space.dgate_up.at(0), space.gated.at(0)],
-        )?;
-        to_input(space.dgate_up.at(0), 2 * inner, d, at.gate_up.start, dnormed)?;
-        let mut to_weight = |dy: u64, x: u64, outputs: usize, inputs: usize, first: usize| {
-            let (dy, x, dw) = (Matrix::new(dy, outputs), Matrix::new(x, inputs), Matrix::new(grads.at(first), inputs));
-            products.run(s, Kind::Weight, (n, outputs, inputs), dy, x, Some(dw), dw, true)
-        };
-        to_weight(dstate, space.gated.at(0), d, inner, at.down.start)?;
-        let norm_again = |x: u64, first: usize, inverse: u64| {
-            let threads = (d / 8).clamp(32, 256);
-            s.launch(f.rms_norm_again, (n, 1, 1), threads, 0, args![x, w.at(first), inverse, d / 8, normed])
-        };
-        let norm_grad = |x: u64, first: usize, inverse: u64| {
-            let partials = space.partials.at(0);
-            s.launch(
-                f.rms_norm_grad,
-                (blocks, 1, 1),
-                model.row_threads(),
-                0,
-                args![dnormed, x, w.at(first), inverse, n, d / 8, dstate, partials],
-            )?;
-            s.launch(f.add_partials, (d.div_ceil(32), 1, 1), 256, 0, args![partials, blocks, d, grads.at(first)])
-        };
-        norm_again(a.middle.at(0), at.norm2.start, a.inverse2.at(0))?;
-        to_weight(space.dgate_up.at(0), normed, 2 * inner, d, at.gate_up.start)?;
-        norm_grad(a.middle.at(0), at.norm2.start, a.inverse2.at(0))?;
+            args![space.dgated.at(0), gate_up, f8, space.dgate_up.at(0), space.gated.at(0)],
+        )
+    }
 
-        to_weight(dstate, a.attended.at(0), d, out, at.out.start)?;
-        let (dy, m) = (Matrix::new(dstate, d), Matrix::new(w.at(at.out.start), out));
-        products.run(s, Kind::Input, (n, d, out), dy, m, None, Matrix::new(space.dattended.at(0), out), false)?;
+    /// From the gradient by what attention yields to that by raw queries, keys and values, and by the heads' norms.
+    fn attention_grad(&mut self, layer: usize, n: usize, acts: usize) -> Result<()> {
+        let Trainer { model, stream: s, weights: w, adapter, grads, space, words, places, .. } = self;
+        let (shape, f, at) = (&model.shape, &model.program.functions, &model.places.layers[layer]);
+        let a: &Acts = &space.acts[acts];
         let units = n * shape.heads;
         s.launch(
             f.attention_delta,
@@ -66,7 +123,7 @@ impl Trainer {
             0,
             args![a.attended.at(0), space.dattended.at(0), units, space.delta.at(0)],
         )?;
-        let tile = TILE * shape.head_dim * 2;
+        let tile = shape.tile_bytes();
         let common = [a.qk.at(0), a.qkv.at(0), space.dattended.at(0), a.log_sums.at(0), space.delta.at(0)];
         let [qk, qkv, dout, log_sums, delta] = common;
         let (heads, kv, scale) = (shape.heads, shape.kv, shape.scale());
@@ -108,16 +165,12 @@ impl Trainer {
                 partials
             ],
         )?;
+        if adapter.is_some() {
+            return Ok(());
+        }
         let width = 2 * shape.head_dim;
         let to = grads.at(at.head_norms.start);
-        s.launch(f.add_partials, (width.div_ceil(32), 1, 1), 256, 0, args![partials, head_blocks, width, to])?;
-
-        let (dy, m) = (Matrix::new(space.dqkv.at(0), shape.qkv()), Matrix::new(w.at(at.qkv.start), d));
-        products.run(s, Kind::Input, (n, shape.qkv(), d), dy, m, None, Matrix::new(dnormed, d), false)?;
-        norm_again(x, at.norm1.start, a.inverse1.at(0))?;
-        let (from, dw) = (Matrix::new(normed, d), Matrix::new(grads.at(at.qkv.start), d));
-        products.run(s, Kind::Weight, (n, shape.qkv(), d), dy, from, Some(dw), dw, true)?;
-        norm_grad(x, at.norm1.start, a.inverse1.at(0))
+        s.launch(f.add_partials, (width.div_ceil(32), 1, 1), 256, 0, args![partials, head_blocks, width, to])
     }
 
     /// Adds each row's gradient to its token's, in the order of the rows.

@@ -14,7 +14,8 @@ impl Trainer {
         sequences: &Sequences<'_>,
         cost: &mut impl FnMut(usize, Choice) -> (f32, f32),
     ) -> Result<()> {
-        let Trainer { model, stream: s, products, weights: w, grads, space, words, places, .. } = self;
+        let Trainer { model, stream: s, products, weights: w, adapter, grads, space, words, places, .. } = self;
+        let whole = adapter.is_none();
         let (shape, f) = (&model.shape, &model.program.functions);
         let (n, d, v, count) = (sequences.tokens.len(), shape.hidden, shape.vocabulary, sequences.predictions.len());
         let (stride, last) = (shape.logits(), &space.states[shape.layers]);
@@ -68,8 +69,10 @@ impl Trainer {
             )?;
             let dnormed = Matrix::new(space.dpicked_normed.at(from * d), d);
             products.run(s, Kind::Input, (m, v, d), dlogits, head, None, dnormed, false)?;
-            let dhead = Matrix::new(grads.at(model.places.head.start), d);
-            products.run(s, Kind::Weight, (m, v, d), dlogits, normed, Some(dhead), dhead, true)?;
+            if whole {
+                let dhead = Matrix::new(grads.at(model.places.head.start), d);
+                products.run(s, Kind::Weight, (m, v, d), dlogits, normed, Some(dhead), dhead, true)?;
+            }
         }
         space.dpicked.clear(s, 0, count * d)?;
         let blocks = PARTIALS.min(count);
@@ -89,8 +92,10 @@ impl Trainer {
                 space.partials.at(0)
             ],
         )?;
-        let to = grads.at(model.places.norm.start);
-        s.launch(f.add_partials, (d.div_ceil(32), 1, 1), 256, 0, args![space.partials.at(0), blocks, d, to])?;
+        if whole {
+            let to = grads.at(model.places.norm.start);
+            s.launch(f.add_partials, (d.div_ceil(32), 1, 1), 256, 0, args![space.partials.at(0), blocks, d, to])?;
+        }
         space.dstate.clear(s, 0, n * d)?;
         let threads = (d / 8).clamp(32, 256);
         s.launch(f.scatter, (count, 1, 1), threads, 0, args![space.dpicked.at(0), rows, d / 8, space.dstate.at(0)])

@@ -56,7 +56,7 @@ impl Trainer {
                 self.grads.at(i),
                 self.first.at(i),
                 self.second.at(i),
-                self.weights.at(i),
+                self.learning().at(i),
                 len as u64,
                 set.learning_rate,
                 set.beta1,

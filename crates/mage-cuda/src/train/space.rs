@@ -66,6 +66,9 @@ pub(super) struct Space {
     pub(super) dlogits: Buffer<u16>,
     pub(super) choices: Buffer<[f32; 4]>,
     pub(super) slopes: Buffer<[f32; 2]>,
+    /// An adapter's thin rows, and the gradient by them.
+    pub(super) low: Buffer<u16>,
+    pub(super) dlow: Buffer<u16>,
 }
 
 /// Logits that exist at a time, in numbers.
@@ -105,6 +108,8 @@ impl Space {
             dlogits: half()?,
             choices: Buffer::new(card, 0)?,
             slopes: Buffer::new(card, 0)?,
+            low: half()?,
+            dlow: half()?,
         })
     }
 
@@ -146,5 +151,11 @@ impl Space {
         self.dlogits.reserve(rows * c.logits())?;
         self.choices.reserve(rows)?;
         self.slopes.reserve(rows)
+    }
+
+    /// Makes room for thin rows with so many numbers in all.
+    pub(super) fn reserve_thin(&mut self, len: usize) -> Result<()> {
+        self.low.reserve(len)?;
+        self.dlow.reserve(len)
     }
 }

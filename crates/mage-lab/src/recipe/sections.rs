@@ -225,6 +225,8 @@ section! {
         device: Device = Device::Auto,
         /// Threads; 0 takes all. Results do not depend on it.
         threads: usize = 0,
+        /// On a card: the same bits for a request whatever else is sampled beside it, as on the CPU always; slower.
+        batch_invariant: bool = false,
         /// Compute layers again in the backward pass instead of remembering them: less memory, a third more work.
         recompute: bool = false,
         /// Train low-rank adapters of this rank beside the frozen numbers of `model.path`; 0 trains the model itself, or the

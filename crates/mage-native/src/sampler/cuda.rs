@@ -27,9 +27,9 @@ pub(crate) struct CudaDevice {
 }
 
 impl CudaDevice {
-    pub(crate) fn new(card: &NativeCard, pages: u32) -> Result<Self> {
+    pub(crate) fn new(card: &NativeCard, pages: u32, batch_invariant: bool) -> Result<Self> {
         Ok(CudaDevice {
-            stepper: Stepper::new(&card.model, pages as usize).map_err(failed)?,
+            stepper: Stepper::new(&card.model, pages as usize, batch_invariant).map_err(failed)?,
             weights: Vec::new(),
             order: Vec::new(),
             tokens: Vec::new(),
@@ -94,7 +94,7 @@ impl Device for CudaDevice {
             said.clear();
             said.resize(asks.len(), mage_cuda::Answer::default());
             let now = mage_cuda::Step { tokens, tables: &step.tables, parts, asks: &asks };
-            stepper.step(held.cuda(), &now, said).map_err(failed)?;
+            stepper.step(held.cuda().held(), &now, said).map_err(failed)?;
             for (place, a) in places.into_iter().zip(said.iter()) {
                 answers[place] = Answer { token: a.token, logprob: a.logprob, second: a.second };
             }

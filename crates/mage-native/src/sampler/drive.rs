@@ -136,7 +136,7 @@ impl Core {
             engine: Mutex::new(Engine {
                 scheduler: Scheduler::new(limits, !options.no_sharing, shared.renderer.clone()),
                 device: match &shared.card {
-                    Some(card) => Box::new(CudaDevice::new(card, pages)?),
+                    Some(card) => Box::new(CudaDevice::new(card, pages, shared.options.batch_invariant)?),
                     None => Box::new(CpuDevice::new(Arc::clone(shared), pages)),
                 },
                 held: Vec::new(),

@@ -28,8 +28,6 @@ use crate::engine::Shared;
 use crate::kernels::PAGE;
 use crate::lora::NativeAdapter;
 use crate::machine::Machine;
-use crate::model::WeightSet;
-use crate::published::Loaded;
 use drive::{Core, Request};
 use mage_engine::{
     AdapterName, BoxFuture, Error, LogProbs, Renderer, Result, Sample, SampleRequest, Sampler, SamplerCaps,
@@ -53,7 +51,7 @@ impl NativeSampler {
             logprobs: LogProbs::Both,
             masks: true,
             stop_texts: shared.renderer.is_some(),
-            batch_invariant: shared.card.is_none(),
+            batch_invariant: shared.card.is_none() || shared.options.batch_invariant,
             max_context: shared.model.config.max_position_embeddings,
         };
         let core = Core::new(&shared)?;
@@ -92,23 +90,17 @@ impl NativeSampler {
     /// one batch with all others. Where the model's own numbers are being trained, there is nothing that stays below an
     /// adapter, and it is refused.
     pub fn publish(&self, name: &AdapterName, adapter: &NativeAdapter) -> Result<WeightVersion> {
-        if self.shared.card.is_some() {
-            let hint = "merge it into the model first (`mage model merge`), or take --device cpu";
-            return Err(Error::unsupported("put an adapter beside a model on a card", hint));
-        }
-        let Some(base) = self.shared.base.get() else {
-            let hint = "its own numbers are in training; train an adapter, or open the model a second time";
-            return Err(Error::unsupported("put an adapter on this model", hint));
-        };
         if name.as_str() == AdapterName::BASE {
             return Err(Error::invalid("weights `base`", "that is the model without an adapter; choose another name"));
         }
         if !adapter.fits(&self.shared.model.config) {
             return Err(Error::invalid(format!("adapter `{name}`"), "it was made for a model of another shape"));
         }
-        let on_device = self.shared.model.adapter(Arc::clone(&adapter.layout), adapter.flat.clone());
-        let set = WeightSet { base: Arc::clone(base), adapter: Some(Arc::new(on_device)) };
-        Ok(self.shared.published.put(name, Arc::new(Loaded::Cpu(set))))
+        let loaded = self.shared.beside_base(&adapter.layout, &adapter.flat)?.ok_or_else(|| {
+            let hint = "its own numbers are in training; train an adapter, or open the model a second time";
+            Error::unsupported("put an adapter on this model", hint)
+        })?;
+        Ok(self.shared.published.put(name, Arc::new(loaded)))
     }
 
     fn check(&self, request: &SampleRequest) -> Result<()> {

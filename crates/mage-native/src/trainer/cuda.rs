@@ -1,16 +1,15 @@
 //! Training on a card: the same batches, losses, reports and files; the numbers lie elsewhere.
 
-use super::state::{PublishedState, State, plain_file, read_moments, write_moments};
+use super::state::{PublishedState, Saved, State, digest, plain_file, read_moments, write_moments};
 use super::tally::Tally;
 use crate::batch::{self, Chunk};
-use crate::card::{NativeCard, failed};
+use crate::card::{adapter_places, failed};
 use crate::checkpoint::{self, MODEL_SAYS, NumberFormat};
-use crate::config::Config;
 use crate::engine::{Shared, write_folder};
 use crate::kernels::Choice;
 use crate::layout::Tensor;
-use crate::lora::NativeAdapter;
-use crate::published::{Loaded, Release};
+use crate::lora::{self, AdapterLayout, NativeAdapter};
+use crate::published::{CardSet, Loaded, Release};
 use mage_cuda::{Prediction, Sequences};
 use mage_engine::{
     AdapterName, Error, Loss, LossReport, OptimStep, Result, StepReport, TokenForest, Trainer, TrainerCaps,
@@ -29,32 +28,53 @@ pub struct CudaTrainer {
     /// Tokens of a pass.
     budget: usize,
     state: State,
+    /// What learns instead of the model's own numbers, and the digest of those.
+    adapter: Option<(Arc<AdapterLayout>, String)>,
     /// Whether a gradient waits for its step.
     pending: bool,
 }
 
-fn native(shared: &Shared) -> Result<&NativeCard> {
-    shared.card.as_ref().ok_or_else(|| Error::unsupported("train on a card", "the engine was opened on the CPU"))
-}
-
 impl CudaTrainer {
-    pub(crate) fn new(shared: Arc<Shared>, flat: &[f32]) -> Result<Self> {
-        let native = native(&shared)?;
-        let card = mage_cuda::Trainer::new(&native.model, flat).map_err(failed)?;
-        let budget = native.plan_training(shared.options.chunk_tokens, shared.options.recompute)?;
+    pub(crate) fn new(shared: Arc<Shared>, flat: Vec<f32>, adapter: Option<NativeAdapter>) -> Result<Self> {
+        let model = &shared.native_card()?.model;
+        let (card, adapter) = match adapter {
+            None => (mage_cuda::Trainer::new(model, &flat).map_err(failed)?, None),
+            Some(adapter) => {
+                let below = shared.publish_card_base(&flat)?;
+                let base = &below.cuda().base;
+                let places = adapter_places(&adapter.layout);
+                let card = mage_cuda::Trainer::beside(model, base, &places, &adapter.flat).map_err(failed)?;
+                (card, Some((adapter.layout, digest(&flat))))
+            }
+        };
+        drop(flat);
+        let options = &shared.options;
+        let budget =
+            shared.native_card()?.plan_training(card.master().len(), options.chunk_tokens, options.recompute)?;
         let caps = super::caps("native on CUDA", &shared);
-        let mut trainer = CudaTrainer { caps, card, budget, state: State::default(), pending: false, shared };
+        let mut trainer = CudaTrainer { caps, card, budget, state: State::default(), adapter, pending: false, shared };
         trainer.put(&AdapterName::default())?;
         Ok(trainer)
     }
 
     fn put(&mut self, name: &AdapterName) -> Result<WeightVersion> {
-        let copy = self.card.snapshot().map_err(failed)?;
-        Ok(self.shared.published.put(name, Arc::new(Loaded::Cuda(copy))))
+        let set = match self.card.adapter_snapshot().map_err(failed)? {
+            adapter @ Some(_) => CardSet { base: Arc::clone(self.card.weights()), adapter },
+            None => CardSet { base: Arc::new(self.card.snapshot().map_err(failed)?), adapter: None },
+        };
+        Ok(self.shared.published.put(name, Arc::new(Loaded::Cuda(set))))
     }
 
     fn tensors(&self) -> &[Tensor] {
-        &self.shared.model.layout.tensors
+        self.adapter.as_ref().map_or(&self.shared.model.layout.tensors, |(layout, _)| &layout.tensors)
+    }
+
+    /// What learns, as far as files tell.
+    fn saved(&self) -> Saved<'_> {
+        match &self.adapter {
+            None => Saved::Whole,
+            Some((layout, base)) => Saved::Adapter { layout, base: base.clone() },
+        }
     }
 
     /// The gradient that has been added up since the last step: each tensor's name and numbers.
@@ -63,10 +83,37 @@ impl CudaTrainer {
         Ok(self.tensors().iter().map(|t| (t.name.clone(), all[t.range.clone()].to_vec())).collect())
     }
 
-    /// Writes what learns, as it is now, as a model folder that `transformers` loads unchanged.
+    /// Writes what learns, as it is now: a model folder that `transformers` loads unchanged, or an adapter's folder for
+    /// PEFT.
     pub fn save_model(&self, dir: &Path, format: NumberFormat) -> Result<()> {
         let flat = self.card.master().to_vec().map_err(failed)?;
-        write_folder(dir, &self.shared.model.config, &flat, self.shared.renderer.as_deref(), format)
+        let Shared { model, renderer, source, .. } = &*self.shared;
+        match &self.adapter {
+            None => write_folder(dir, &model.config, &flat, renderer.as_deref(), format),
+            Some((layout, _)) => lora::files::write(dir, layout, &flat, source.as_deref(), format),
+        }
+    }
+}
+
+impl CudaTrainer {
+    /// Weights that were published when the state was written.
+    fn read_published(&self, folder: &Path, p: &PublishedState) -> Result<Loaded> {
+        let (card, model) = (self.shared.native_card()?, &self.shared.model);
+        match (&p.file, &self.adapter) {
+            (None, None) => Err(Error::invalid(
+                format!("weights `{}`", p.name),
+                "they are the model below an adapter, and there is none",
+            )),
+            (None, Some(_)) => Ok(Loaded::Cuda(CardSet { base: Arc::clone(self.card.weights()), adapter: None })),
+            (Some(file), Some(_)) => {
+                let saved = NativeAdapter::open(&plain_file(folder, file)?, &model.config)?;
+                card.beside(self.card.weights(), &saved.layout, &saved.flat)
+            }
+            (Some(file), None) => {
+                let path = plain_file(folder, file)?;
+                card.alone(&checkpoint::read_tensors(&[path], &model.layout.tensors, &[], MODEL_SAYS)?)
+            }
+        }
     }
 }
 
@@ -120,9 +167,7 @@ impl Trainer for CudaTrainer {
 
     fn optim_step(&mut self, step: &OptimStep) -> Result<StepReport> {
         step.check()?;
-        let shared = Arc::clone(&self.shared);
-        let tensors = &shared.model.layout.tensors;
-        let norm = self.card.squares(0..shared.model.layout.len).map_err(failed)?.sqrt();
+        let norm = self.card.squares(0..self.card.master().len()).map_err(failed)?.sqrt();
         self.pending = false;
         if !norm.is_finite() {
             // Only now is it asked which one it was.
@@ -131,11 +176,12 @@ impl Trainer for CudaTrainer {
             let bad = all.iter().position(|g| !g.is_finite());
             // Squares of large finite numbers may overflow too.
             let at = bad.or_else(|| (0..all.len()).max_by(|a, b| all[*a].abs().total_cmp(&all[*b].abs()))).unwrap_or(0);
-            let tensor = tensors.iter().find(|t| t.range.contains(&at)).unwrap_or(&tensors[0]);
-            return self.state.skip(step, tensor, all[at], norm);
+            let tensors = self.tensors();
+            let tensor = tensors.iter().find(|t| t.range.contains(&at)).unwrap_or(&tensors[0]).clone();
+            return self.state.skip(step, &tensor, all[at], norm);
         }
         let set = self.state.advance(step, norm);
-        for (range, decays) in runs(tensors) {
+        for (range, decays) in runs(self.tensors()) {
             let set = mage_cuda::AdamW {
                 learning_rate: set.learning_rate,
                 beta1: set.beta1,
@@ -165,43 +211,35 @@ impl Trainer for CudaTrainer {
         let (first, second) = self.card.moments();
         let (first, second) = (first.to_vec().map_err(failed)?, second.to_vec().map_err(failed)?);
         write_moments(&folder, self.tensors(), &first, &second)?;
-        let mut state = State { published: Vec::new(), ..self.state.clone() };
+        let saved = self.saved();
+        let mut state = State { base: saved.base(), published: Vec::new(), ..self.state.clone() };
         for (i, (name, release)) in self.shared.published.all().into_iter().enumerate() {
-            let file = format!("published-{i}.safetensors");
-            let flat = release.weights.cuda().to_vec().map_err(failed)?;
-            checkpoint::write_tensors(&folder.join(&file), &[("", &flat[..])], self.tensors(), NumberFormat::F32)?;
-            state.published.push(PublishedState { name, version: release.version, file: Some(file) });
+            let CardSet { base, adapter } = release.weights.cuda();
+            let flat = match (&saved, adapter) {
+                (_, Some(adapter)) => Some(adapter.to_vec().map_err(failed)?),
+                (Saved::Adapter { .. }, None) => None,
+                (Saved::Whole, None) => Some(base.to_vec().map_err(failed)?),
+            };
+            let file = flat.map(|flat| saved.write_published(&folder, i, &self.shared, &flat)).transpose()?;
+            state.published.push(PublishedState { name, version: release.version, file });
         }
         state.write(&folder.join("state.json"))
     }
 
     fn load(&mut self, dir: &Path) -> Result<()> {
-        let place = || dir.display().to_string();
         let folder = dir.join("training_state");
         let state = State::read(&folder.join("state.json"))?;
         // Everything is read before anything is changed.
-        let model = &self.shared.model;
-        if NativeAdapter::is_in(dir) {
-            return Err(Error::invalid(place(), "an adapter learnt here, not a model"));
-        }
-        if Config::read(&dir.join("config.json"))? != model.config {
-            return Err(Error::invalid(place(), "its config.json is of another model than this one"));
-        }
-        let flat = checkpoint::read_folder(dir, self.tensors(), &[])?;
+        let flat = self.saved().read(dir, &state, &self.shared.model)?;
         let (first, second) = read_moments(&folder, self.tensors(), flat.len())?;
         let mut published = BTreeMap::new();
         for p in &state.published {
-            let Some(file) = &p.file else {
-                return Err(Error::invalid(format!("weights `{}`", p.name), "they are the model below an adapter"));
-            };
-            let path = plain_file(&folder, file)?;
-            let numbers = checkpoint::read_tensors(&[path], &model.layout.tensors, &[], MODEL_SAYS)?;
-            let weights = Arc::new(Loaded::Cuda(native(&self.shared)?.weights(&numbers)?));
+            let weights = Arc::new(self.read_published(&folder, p)?);
             published.insert(p.name.clone(), Release { version: p.version, weights });
         }
         self.card.restore(&flat, &first, &second).map_err(failed)?;
         self.pending = false;
-        self.state = State { published: Vec::new(), ..state };
+        self.state = State { published: Vec::new(), base: None, ..state };
         self.shared.published.replace(published);
         Ok(())
     }

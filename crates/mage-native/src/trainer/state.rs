@@ -7,8 +7,8 @@ use crate::engine::Shared;
 use crate::kernels::AdamW;
 use crate::kernels::cpu::Cpu;
 use crate::layout::Tensor;
-use crate::lora::{self, NativeAdapter};
-use crate::model::WeightSet;
+use crate::lora::{self, AdapterLayout, NativeAdapter};
+use crate::model::{Model, WeightSet};
 use crate::published::{Loaded, Release};
 use crate::replace::replace_text;
 use mage_engine::{AdapterName, Error, OptimStep, Result, StepReport, WeightVersion};
@@ -110,6 +110,77 @@ pub(super) fn write_moments(folder: &Path, tensors: &[Tensor], first: &[f32], se
     checkpoint::write_tensors(&folder.join("optimizer.safetensors"), &moments, tensors, NumberFormat::F32)
 }
 
+/// What learns, as far as files tell: all of a model, or an adapter beside numbers with this digest.
+pub(super) enum Saved<'a> {
+    Whole,
+    Adapter { layout: &'a AdapterLayout, base: String },
+}
+
+impl Saved<'_> {
+    pub(super) fn base(&self) -> Option<String> {
+        match self {
+            Saved::Whole => None,
+            Saved::Adapter { base, .. } => Some(base.clone()),
+        }
+    }
+
+    /// Reads the numbers that learnt here, refusing those of anything else.
+    pub(super) fn read(&self, dir: &Path, state: &State, model: &Model<Cpu>) -> Result<Vec<f32>> {
+        let wrong = |problem: String| Err(Error::invalid(dir.display().to_string(), problem));
+        match (self, NativeAdapter::is_in(dir)) {
+            (Saved::Whole, false) => {
+                if Config::read(&dir.join("config.json"))? != model.config {
+                    return wrong("its config.json is of another model than this one".to_owned());
+                }
+                checkpoint::read_folder(dir, &model.layout.tensors, &[])
+            }
+            (Saved::Adapter { layout, base }, true) => {
+                if state.base.as_ref() != Some(base) {
+                    return wrong("its adapter stood beside another model than this one".to_owned());
+                }
+                let saved = NativeAdapter::open(dir, &model.config)?;
+                if *saved.lora() != layout.lora {
+                    return wrong(format!("its adapter is {:?}, this one {:?}", saved.lora(), layout.lora));
+                }
+                Ok(saved.flat)
+            }
+            (Saved::Whole, true) => wrong("an adapter learnt here, not a model".to_owned()),
+            (Saved::Adapter { .. }, false) => wrong("a whole model learnt here, not an adapter".to_owned()),
+        }
+    }
+
+    /// Writes published numbers, number `i` of them; says how its file is called.
+    pub(super) fn write_published(&self, folder: &Path, i: usize, shared: &Shared, flat: &[f32]) -> Result<String> {
+        let format = NumberFormat::F32;
+        match self {
+            Saved::Adapter { layout, .. } => {
+                let file = format!("published-{i}");
+                lora::files::write(&folder.join(&file), layout, flat, shared.source.as_deref(), format)?;
+                Ok(file)
+            }
+            Saved::Whole => {
+                let file = format!("published-{i}.safetensors");
+                let tensors = &shared.model.layout.tensors;
+                checkpoint::write_tensors(&folder.join(&file), &[("", flat)], tensors, format)?;
+                Ok(file)
+            }
+        }
+    }
+}
+
+/// What tells a model below adapters from all others.
+pub(super) fn digest(flat: &[f32]) -> String {
+    const PIECE: usize = 1 << 16;
+    let (mut hasher, mut bytes) = (blake3::Hasher::new(), vec![0; 4 * PIECE]);
+    for part in flat.chunks(PIECE) {
+        for (to, x) in bytes.chunks_exact_mut(4).zip(part) {
+            to.copy_from_slice(&x.to_le_bytes());
+        }
+        hasher.update(&bytes[..4 * part.len()]);
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
 impl NativeTrainer {
     /// Writes what learns as a folder that `transformers` or PEFT loads, and beside it `training_state/`: moments, counters
     /// and every published set of weights.
@@ -121,60 +192,27 @@ impl NativeTrainer {
         let folder = dir.join("training_state");
         std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
         write_moments(&folder, self.tensors(), &self.first, &self.second)?;
-        let mut state = State { base: self.base_digest(), published: Vec::new(), ..self.state.clone() };
+        let saved = self.saved();
+        let mut state = State { base: saved.base(), published: Vec::new(), ..self.state.clone() };
         for (i, (name, release)) in self.shared.published.all().into_iter().enumerate() {
             let WeightSet { base, adapter } = release.weights.cpu();
-            let file = match (&self.learner, adapter) {
-                (_, Some(adapter)) => {
-                    let file = format!("published-{i}");
-                    let (to, source) = (folder.join(&file), self.shared.source.as_deref());
-                    lora::files::write(&to, &adapter.layout, &adapter.flat, source, NumberFormat::F32)?;
-                    Some(file)
-                }
-                (Learner::Adapter { .. }, None) => None,
-                (Learner::Whole(_), None) => {
-                    let file = format!("published-{i}.safetensors");
-                    let flat = [("", &base.flat[..])];
-                    checkpoint::write_tensors(&folder.join(&file), &flat, self.tensors(), NumberFormat::F32)?;
-                    Some(file)
-                }
+            let flat = match (&saved, adapter) {
+                (_, Some(adapter)) => Some(&adapter.flat),
+                (Saved::Adapter { .. }, None) => None,
+                (Saved::Whole, None) => Some(&base.flat),
             };
+            let file = flat.map(|flat| saved.write_published(&folder, i, &self.shared, flat)).transpose()?;
             state.published.push(PublishedState { name, version: release.version, file });
         }
         state.write(&folder.join("state.json"))
     }
 
     pub(super) fn read_state(&mut self, dir: &Path) -> Result<()> {
-        let place = || dir.display().to_string();
         let folder = dir.join("training_state");
         let state = State::read(&folder.join("state.json"))?;
         // Everything is read before anything is changed.
-        let model = &self.shared.model;
-        let flat = match (&self.learner, NativeAdapter::is_in(dir)) {
-            (Learner::Whole(_), false) => {
-                if Config::read(&dir.join("config.json"))? != model.config {
-                    return Err(Error::invalid(place(), "its config.json is of another model than this one"));
-                }
-                checkpoint::read_folder(dir, self.tensors(), &[])?
-            }
-            (Learner::Adapter { adapter, .. }, true) => {
-                if state.base != self.base_digest() {
-                    return Err(Error::invalid(place(), "its adapter stood beside another model than this one"));
-                }
-                let saved = NativeAdapter::open(dir, &model.config)?;
-                if *saved.lora() != adapter.layout.lora {
-                    let problem = format!("its adapter is {:?}, this one {:?}", saved.lora(), adapter.layout.lora);
-                    return Err(Error::invalid(place(), problem));
-                }
-                saved.flat
-            }
-            (Learner::Whole(_), true) => return Err(Error::invalid(place(), "an adapter learnt here, not a model")),
-            (Learner::Adapter { .. }, false) => {
-                return Err(Error::invalid(place(), "a whole model learnt here, not an adapter"));
-            }
-        };
-        let len = flat.len();
-        let (first, second) = read_moments(&folder, self.tensors(), len)?;
+        let flat = self.saved().read(dir, &state, &self.shared.model)?;
+        let (first, second) = read_moments(&folder, self.tensors(), flat.len())?;
         let mut published = BTreeMap::new();
         for p in &state.published {
             let weights = read_published(&self.shared, &folder, p)?;
@@ -192,17 +230,15 @@ impl NativeTrainer {
         Ok(())
     }
 
-    /// What tells the model below an adapter from all others.
-    fn base_digest(&self) -> Option<String> {
-        let Learner::Adapter { base, .. } = &self.learner else { return None };
-        let digest = self.base_digest.get_or_init(|| {
-            let mut hasher = blake3::Hasher::new();
-            for part in base.flat.chunks(1 << 16) {
-                hasher.update(&part.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>());
+    /// What learns, as far as files tell.
+    fn saved(&self) -> Saved<'_> {
+        match &self.learner {
+            Learner::Whole(_) => Saved::Whole,
+            Learner::Adapter { base, adapter } => {
+                let base = self.base_digest.get_or_init(|| digest(&base.flat)).clone();
+                Saved::Adapter { layout: &adapter.layout, base }
             }
-            hasher.finalize().to_hex().to_string()
-        });
-        Some(digest.clone())
+        }
     }
 }
 

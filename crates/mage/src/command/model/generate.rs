@@ -12,7 +12,7 @@ use mage_engine::{
     AdapterName, Error, FinishReason, Message, Renderer, Sample, SampleRequest, SamplingParams, Thinking,
     WeightVersion, block_on,
 };
-use mage_native::{Device, NativeModel, NativeSampler, Options, TokenStream};
+use mage_native::{Device, NativeAdapter, NativeModel, NativeSampler, Options, TokenStream};
 use serde::Serialize;
 use std::path::Path;
 
@@ -143,8 +143,10 @@ fn speakers(
         let adapter = if place.is_empty() { None } else { Some(open_adapter(place, &model, out)?) };
         adapters.push((name.to_owned(), adapter));
     }
-    // Adapters are put beside models on the CPU alone.
-    let device = if adapters.is_empty() || args.device != Device::Auto { args.device } else { Device::Cpu };
+    // One batch for all: where a card cannot carry one of them, none is put there.
+    let carried = |a: &NativeAdapter| a.lora().rank.is_multiple_of(8);
+    let all = adapters.iter().filter_map(|(_, a)| a.as_ref()).all(carried);
+    let device = if all || args.device != Device::Auto { args.device } else { Device::Cpu };
     let sampler = model.sampler_on(device, Options { threads: args.threads, ..Default::default() })?;
     let mut names = Vec::new();
     for (name, adapter) in adapters {

@@ -1,0 +1,226 @@
+//! What does an adapter add to a product on the card, and how does it learn?
+//!
+//! `y += scale·B·(A·x)`: the model's own matrices stay as they are, the thin ones beside them are read as bf16 like them.
+//! First matrices of projections that read the same input lie on top of each other, so that one product does them all.
+
+use crate::buffer::Buffer;
+use crate::card::Stream;
+use crate::error::{CudaError, Result};
+use crate::model::{Model, Weights};
+use crate::product::{Kind, Matrix, Products};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Projections of a layer that read the same input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Group {
+    Qkv,
+    Out,
+    GateUp,
+    Down,
+}
+
+/// How many there are.
+pub const GROUPS: usize = 4;
+
+/// One projection's second matrix: it reads the thin numbers from `first_rank` on and adds to the outputs from
+/// `first_output` on.
+#[derive(Clone, Debug)]
+pub struct PartPlaces {
+    /// Where it is, `outputs` rows of as many numbers as the rank.
+    pub b: Range<usize>,
+    /// Its rows.
+    pub outputs: usize,
+    /// The first output it adds to.
+    pub first_output: usize,
+    /// The first thin number it reads.
+    pub first_rank: usize,
+}
+
+/// The pairs beside one group of projections.
+#[derive(Clone, Debug)]
+pub struct GroupPlaces {
+    /// All first matrices, on top of each other.
+    pub a: Range<usize>,
+    /// Their rows.
+    pub ranks: usize,
+    /// The second ones.
+    pub parts: Vec<PartPlaces>,
+}
+
+/// Where an adapter's parameters are.
+#[derive(Clone, Debug)]
+pub struct AdapterPlaces {
+    /// Numbers that pass between the two matrices of a pair.
+    pub rank: usize,
+    /// What is added is multiplied by this.
+    pub scale: f32,
+    /// By layer; beside queries, keys and values; the way out of attention; gates and ups; the way out.
+    pub layers: Vec<[Option<GroupPlaces>; GROUPS]>,
+    /// How many parameters there are.
+    pub len: usize,
+}
+
+impl AdapterPlaces {
+    /// Refuses what products cannot read.
+    pub fn check(&self) -> Result<()> {
+        if self.rank.is_multiple_of(8) {
+            return Ok(());
+        }
+        let problem = format!("its rank, {}, is not a multiple of 8", self.rank);
+        Err(CudaError::new("using an adapter on the card", problem)
+            .hint("use --device cpu, or merge it into the model"))
+    }
+
+    /// The most thin numbers of a row at a time.
+    pub(crate) fn widest(&self) -> usize {
+        self.layers.iter().flatten().flatten().map(|g| g.ranks).max().unwrap_or(0)
+    }
+}
+
+/// An adapter as products read it.
+pub struct Adapter {
+    pub(crate) places: Arc<AdapterPlaces>,
+    pub(crate) numbers: Weights,
+}
+
+impl Adapter {
+    /// All its numbers, widened.
+    pub fn to_vec(&self) -> Result<Vec<f32>> {
+        self.numbers.to_vec()
+    }
+}
+
+/// The weights of a step: a model's own, with an adapter beside them or without.
+#[derive(Clone, Copy)]
+pub struct Held<'a> {
+    /// The model's own.
+    pub base: &'a Weights,
+    /// What is beside them.
+    pub adapter: Option<&'a Adapter>,
+}
+
+impl<'a> From<&'a Weights> for Held<'a> {
+    fn from(base: &'a Weights) -> Self {
+        Held { base, adapter: None }
+    }
+}
+
+impl Model {
+    /// An adapter from a flat buffer.
+    pub fn adapter(&self, places: &Arc<AdapterPlaces>, flat: &[f32]) -> Result<Adapter> {
+        places.check()?;
+        Ok(Adapter { places: Arc::clone(places), numbers: self.weights(flat)? })
+    }
+}
+
+/// An adapter at work, with room for its thin rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Worn<'a> {
+    pub(crate) adapter: &'a Adapter,
+    /// What its first matrices yield.
+    pub(crate) low: u64,
+}
+
+impl<'a> Worn<'a> {
+    /// With room in `low` for the thin rows.
+    pub(crate) fn new(adapter: Option<&'a Adapter>, low: &Buffer<u16>) -> Option<Self> {
+        adapter.map(|adapter| Worn { adapter, low: low.at(0) })
+    }
+
+    fn group(&self, layer: usize, group: Group) -> Option<&'a GroupPlaces> {
+        self.adapter.places.layers[layer][group as usize].as_ref()
+    }
+
+    fn matrix(&self, at: &Range<usize>, stride: usize) -> Matrix {
+        Matrix::new(self.adapter.numbers.at(at.start), stride)
+    }
+
+    /// `low = scale·x·Aᵀ`.
+    fn lower(&self, s: &Stream, products: &mut Products, at: &GroupPlaces, n: usize, x: Matrix) -> Result<Matrix> {
+        let low = Matrix::new(self.low, at.ranks);
+        let (shape, a) = ((n, at.ranks, x.stride), self.matrix(&at.a, x.stride));
+        products.scaled(s, Kind::Forward, shape, x, a, None, low, false, self.adapter.places.scale)?;
+        Ok(low)
+    }
+
+    /// Adds to a group's outputs `y` of the input `x`, whose rows lie end to end.
+    pub(crate) fn add(
+        &self,
+        s: &Stream,
+        products: &mut Products,
+        (layer, group): (usize, Group),
+        n: usize,
+        x: Matrix,
+        y: Matrix,
+    ) -> Result<()> {
+        let Some(at) = self.group(layer, group) else { return Ok(()) };
+        let (rank, low) = (self.adapter.places.rank, self.lower(s, products, at, n, x)?);
+        for part in &at.parts {
+            let (thin, to) = (low.after(part.first_rank), y.after(part.first_output));
+            let b = self.matrix(&part.b, rank);
+            products.run(s, Kind::Forward, (n, part.outputs, rank), thin, b, Some(to), to, false)?;
+        }
+        Ok(())
+    }
+
+    /// Adds to `dx` what passes through the adapter. `dlow` is kept for [`learn`](Self::learn).
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn pass_back(
+        &self,
+        s: &Stream,
+        products: &mut Products,
+        (layer, group): (usize, Group),
+        n: usize,
+        dy: Matrix,
+        dx: Matrix,
+        dlow: u64,
+    ) -> Result<()> {
+        let Some(at) = self.group(layer, group) else { return Ok(()) };
+        let (rank, dlow) = (self.adapter.places.rank, Matrix::new(dlow, at.ranks));
+        for part in &at.parts {
+            let (from, to) = (dy.after(part.first_output), dlow.after(part.first_rank));
+            let (b, scale) = (self.matrix(&part.b, rank), self.adapter.places.scale);
+            products.scaled(s, Kind::Input, (n, part.outputs, rank), from, b, None, to, false, scale)?;
+        }
+        let a = self.matrix(&at.a, dx.stride);
+        products.run(s, Kind::Input, (n, at.ranks, dx.stride), dlow, a, Some(dx), dx, false)
+    }
+
+    /// Adds to the gradient of the adapter's own matrices.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn learn(
+        &self,
+        s: &Stream,
+        products: &mut Products,
+        (layer, group): (usize, Group),
+        n: usize,
+        dy: Matrix,
+        x: Matrix,
+        dlow: u64,
+        grads: &Buffer<f32>,
+    ) -> Result<()> {
+        let Some(at) = self.group(layer, group) else { return Ok(()) };
+        let (rank, low) = (self.adapter.places.rank, self.lower(s, products, at, n, x)?);
+        for part in &at.parts {
+            let (dy, thin) = (dy.after(part.first_output), low.after(part.first_rank));
+            let db = Matrix::new(grads.at(part.b.start), rank);
+            products.run(s, Kind::Weight, (n, part.outputs, rank), dy, thin, Some(db), db, true)?;
+        }
+        let (dlow, da) = (Matrix::new(dlow, at.ranks), Matrix::new(grads.at(at.a.start), x.stride));
+        products.run(s, Kind::Weight, (n, at.ranks, x.stride), dlow, x, Some(da), da, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_that_products_cannot_read_are_refused() {
+        let places = |rank| AdapterPlaces { rank, scale: 2.0, layers: Vec::new(), len: 0 };
+        assert!(places(16).check().is_ok());
+        let error = places(12).check().unwrap_err().to_string();
+        assert!(error.contains("12") && error.contains("multiple of 8"), "{error}");
+    }
+}
