@@ -19,8 +19,6 @@ pub struct CardInfo {
     pub processors: usize,
     /// All its memory in bytes.
     pub memory: usize,
-    /// Its cache in bytes.
-    pub cache: usize,
     /// The newest CUDA that the driver knows: 13000 is 13.0.
     pub driver: i32,
 }
@@ -73,7 +71,6 @@ impl Card {
             capability,
             processors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
             memory,
-            cache: attribute(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
             driver,
         };
         if capability.0 < 8 {
@@ -157,7 +154,7 @@ impl Stream {
         if x * y * z == 0 {
             return Ok(());
         }
-        let mut pointers = [std::ptr::null_mut::<c_void>(); 20];
+        let mut pointers = [std::ptr::null_mut::<c_void>(); 16];
         assert!(args.len() <= pointers.len());
         for (p, a) in pointers.iter_mut().zip(args) {
             *p = std::ptr::from_ref(&a.0).cast_mut().cast();

@@ -278,14 +278,12 @@ impl Products {
         Ok(Plan { description, layouts, offers })
     }
 
-    /// Puts the fastest of what was offered first. Weights that the card's cache cannot hold are read afresh each time, as
-    /// between steps they are; others are brought there beforehand.
+    /// Puts the fastest of what was offered first. Weights are read afresh each time, as between steps they are.
     fn tune(&mut self, stream: &Stream, plan: &mut Plan, key: &Key, first: Matrix, second: Matrix) -> Result<()> {
         const REPEATS: usize = 5;
-        let (rows, outputs, inputs) = key.shape;
+        let (rows, outputs, _) = key.shape;
         let doing = "timing a matrix product";
         let scratch = Buffer::<f32>::zeros(&stream.card, rows * outputs.max(key.strides[3]))?;
-        let afresh = 2 * outputs * inputs > stream.card.info().cache / 2;
         let sweep = Buffer::<u32>::new(&stream.card, 24 << 20)?;
         let to = Matrix::new(scratch.at(0), key.strides[3]);
         let events = [0; 2].map(|_| driver::event::create(CUevent_flags::CU_EVENT_DEFAULT).doing(doing));
@@ -294,9 +292,7 @@ impl Products {
         for offer in &plan.offers {
             let mut best = f32::INFINITY;
             for _ in 0..REPEATS {
-                if afresh {
-                    sweep.clear(stream, 0, sweep.len())?;
-                }
+                sweep.clear(stream, 0, sweep.len())?;
                 // SAFETY: events and stream are ours.
                 unsafe { driver::event::record(before, stream.raw) }.doing(doing)?;
                 let ran = self.multiply(stream, plan, offer, [first, second, to, to], (1.0, key.add));

@@ -259,15 +259,6 @@ impl Stepper {
         (2 * self.model.card.info().processors).div_ceil(blocks).clamp(1, 32)
     }
 
-    /// What the kernels after a layer's attention read next: its own matrices from there on and the next layer's first, as
-    /// far as the card's cache goes.
-    fn ahead(&self, held: Held<'_>, layer: usize) -> (u64, usize) {
-        let (layers, first) = (&self.model.places.layers, self.model.places.layers[layer].out.start);
-        let end = layers.get(layer + 1).map_or(layers[layer].down.end, |next| next.qkv.end);
-        let bytes = (2 * end.saturating_sub(first)).min(self.model.card.info().cache / 2);
-        (held.base.at(first), bytes >> 10)
-    }
-
     /// All layers over `rows` rows, of which the first `single` are single tokens. The items of the others' attention
     /// start at `items`.
     fn layers(&mut self, held: Held<'_>, rows: usize, single: (usize, &Single), items: (usize, usize)) -> Result<()> {
@@ -280,7 +271,6 @@ impl Stepper {
         model.gather(&self.stream, table, self.words.at(at.tokens), rows, d, state)?;
         for (layer, places) in model.places.layers.iter().enumerate() {
             let pages = self.layer_pages(layer);
-            let ahead = self.ahead(held, layer);
             let Stepper { stream: s, products, space, words, .. } = self;
             let (normed, qkv, qk) = (space.normed.at(0), space.qkv.at(0), space.qk.at(0));
             model.norm(s, state, w.at(places.norm1.start), rows, normed, 0)?;
@@ -307,9 +297,7 @@ impl Stepper {
                     shape.scale(),
                     space.attended.at(0),
                     space.parts.at(0),
-                    space.done.at(0),
-                    ahead.0,
-                    ahead.1
+                    space.done.at(0)
                 ],
             )?;
             // Longer pieces: all their keys must be in the pages before any query looks.

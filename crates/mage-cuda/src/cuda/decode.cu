@@ -35,21 +35,9 @@ __device__ __forceinline__ void take(const float (*s)[GROUP], const uint4* v, fl
     }
 }
 
-// What the kernels after this one read goes to the card's cache meanwhile, each block bringing its share: few rows make
-// products wait for their matrices more than for anything else.
-__device__ __forceinline__ void bring(const char* from, size_t bytes) {
-#if __CUDA_ARCH__ >= 900
-    const size_t piece = 4096;
-    size_t blocks = (size_t)gridDim.x * gridDim.y * gridDim.z, block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
-    for (size_t i = block + threadIdx.x * blocks; i * piece < bytes; i += THREADS * blocks)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + i * piece), "r"((u32)min(piece, bytes - i * piece)));
-#endif
-}
-
 // From raw queries, keys and values of the new tokens: norms and turns them, puts the key and the value into their cell, and
 // attends.
-extern "C" __global__ void __launch_bounds__(THREADS) decode_attention(const bf16* qkv, const bf16* w, float epsilon, const float* turns, bf16* pages, const u32* packet, int tables_at, int lists_at, int positions_at, int heads, int kv, float scale, bf16* out, float* parts, u32* done, const char* ahead, int ahead_kib) {
-    bring(ahead, (size_t)ahead_kib << 10);
+extern "C" __global__ void __launch_bounds__(THREADS) decode_attention(const bf16* qkv, const bf16* w, float epsilon, const float* turns, bf16* pages, const u32* packet, int tables_at, int lists_at, int positions_at, int heads, int kv, float scale, bf16* out, float* parts, u32* done) {
     __shared__ float queries[GROUP][WIDTH];
     __shared__ __align__(16) bf16 new_key[WIDTH];
     int row = blockIdx.x, head = blockIdx.y, splits = gridDim.z, split = blockIdx.z;
