@@ -3,7 +3,9 @@
     python benches/peers/card_torch.py t,0.6B,8,1024 t,0.6B,8,1024,compile d,0.6B,64,128,128 d,0.6B,64,128,128,compile a,4B,8192
 
 `t` times forward and backward, `d` decoding under a CUDA graph, `a` a pass with recomputation and a fused AdamW step over
-fp32 masters. Weights and tokens are random, numbers bf16, attention torch's own.
+fp32 masters. Words after these: `compile`; `eager` decodes without a graph; `hf` is transformers' Qwen3 and its `generate`, of
+which what a single token takes is taken off, as that is mostly the prompt. Weights and tokens are random, numbers bf16, attention
+torch's own.
 """
 
 import statistics
@@ -133,7 +135,7 @@ def step(job, name, tokens):
 
 
 @torch.no_grad()
-def decode(job, name, batch, prompt, new, compiled):
+def decode(job, name, batch, prompt, new, how):
     model, most = Model(name), prompt + new
     cosines, sines = turns(most)
     kept = [[torch.randn(batch, KV, most, HEAD, device="cuda").bfloat16() for _ in range(2)] for _ in model.blocks]
@@ -147,7 +149,16 @@ def decode(job, name, batch, prompt, new, compiled):
             x = block(x, cosine, sine, (keys, values, position, seen))
         return F.linear(norm(x, model.norm), model.embedding).argmax(-1)
 
-    once = torch.compile(once, mode="max-autotune-no-cudagraphs") if compiled else once
+    def eager():
+        position.fill_(prompt)
+        for _ in range(new):
+            token.copy_(once(token, position))
+            position.add_(1).clamp_(max=most - 1)
+
+    if how == "eager":
+        seconds = timed(eager, repeats=2, warm=1) / new
+        return report(job, f"{seconds * 1e3:.3f} ms a step, {batch / seconds:.0f} tokens/s")
+    once = torch.compile(once, mode="max-autotune-no-cudagraphs") if how == "compile" else once
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -168,18 +179,59 @@ def decode(job, name, batch, prompt, new, compiled):
     report(job, f"{seconds * 1e3:.3f} ms a step, {batch / seconds:.0f} tokens/s")
 
 
+def transformers_model(name):
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    d, layers, heads, inner = SHAPES[name]
+    config = Qwen3Config(
+        vocab_size=VOCABULARY, hidden_size=d, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads,
+        num_key_value_heads=KV, head_dim=HEAD, tie_word_embeddings=True, bos_token_id=None, eos_token_id=None, pad_token_id=0)
+    return Qwen3ForCausalLM(config).to("cuda", torch.bfloat16)
+
+
+def transformers_train(job, name, sequences, length):
+    model, tokens = transformers_model(name), torch.randint(VOCABULARY, (sequences, length), device="cuda")
+
+    def work():
+        model.zero_grad(set_to_none=True)
+        model(input_ids=tokens, labels=tokens).loss.backward()
+
+    seconds = timed(work)
+    report(job, f"{seconds * 1e3:.1f} ms, {sequences * length / seconds:.0f} tokens/s")
+
+
+@torch.no_grad()
+def transformers_decode(job, name, batch, prompt, new):
+    model, tokens = transformers_model(name).eval(), torch.randint(VOCABULARY, (batch, prompt), device="cuda")
+
+    def generate(count):
+        mask = torch.ones_like(tokens)
+        model.generate(input_ids=tokens, attention_mask=mask, max_new_tokens=count, min_new_tokens=count, do_sample=False)
+
+    first = timed(lambda: generate(1), repeats=2, warm=1)
+    seconds = (timed(lambda: generate(new), repeats=2, warm=1) - first) / (new - 1)
+    report(job, f"{seconds * 1e3:.3f} ms a step, {batch / seconds:.0f} tokens/s")
+
+
 def report(job, text):
     print(f"{job}: {text}, peak {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB", flush=True)
 
 
 for job in sys.argv[1:]:
     kind, name, *rest = job.split(",")
-    compiled = rest[-1] == "compile"
-    numbers = [int(x) for x in rest if x != "compile"]
+    how = "" if rest[-1].isdigit() else rest.pop()
+    numbers = [int(x) for x in rest]
     torch._dynamo.reset()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     try:
-        {"t": train, "d": decode}[kind](job, name, *numbers, compiled) if kind != "a" else step(job, name, *numbers)
+        if how == "hf":
+            {"t": transformers_train, "d": transformers_decode}[kind](job, name, *numbers)
+        elif kind == "t":
+            train(job, name, *numbers, how == "compile")
+        elif kind == "d":
+            decode(job, name, *numbers, how)
+        else:
+            step(job, name, *numbers)
     except torch.cuda.OutOfMemoryError as e:
         print(f"{job}: {e}", flush=True)

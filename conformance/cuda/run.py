@@ -45,6 +45,7 @@ failed = False
 for name, shape in {
     "heads of 128": dict(hidden_size=512, intermediate_size=1536, num_attention_heads=8, num_key_value_heads=2, head_dim=128),
     "heads of 64": dict(hidden_size=256, intermediate_size=512, num_attention_heads=4, num_key_value_heads=4, head_dim=64),
+    "heads of 24": dict(hidden_size=192, intermediate_size=512, num_attention_heads=4, num_key_value_heads=2, head_dim=24),
     "heads of 16": dict(hidden_size=128, intermediate_size=256, num_attention_heads=8, num_key_value_heads=4, head_dim=16),
 }.items():
     torch.manual_seed(0)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""How patient should credit be against opponents who are each blind to one line?
+"""How patient should credit be against opponents who are each blind to one line, and which method gets there?
 
 Trains `tictactoe-blind` with every seed and arm and prints greedy wins out of six by episode, opponents enumerated:
 
     cargo build --release && python3 docs/results/tictactoe_blind.py --jobs 1 --threads 2
+    python3 docs/results/tictactoe_blind.py --arms 0,2,3,4,5 --device cuda --threads 1 --jobs 25 --results docs/results/tictactoe_blind_card.jsonl
 
 Every finished run is one line of the result file; run it again to go on where it stopped.
 """
@@ -15,14 +16,16 @@ ARMS = {
     "mage, gamma_traj 0.3 (the recipe)": [],
     "mage, gamma_traj 0.6": ["--set", "method.credit.gamma_traj=0.6"],
     "own-episode": ["own-episode"],
+    "lamer": ["lamer"],
+    "gigpo": ["gigpo"],
+    "grpo": ["grpo"],
 }
 
 
-def run(mage, arm, seed, updates, threads, work):
+def run(mage, arm, seed, updates, threads, device, work):
     out = Path(work) / f"{list(ARMS).index(arm)}-{seed}"
-    pieces = [a for a in ARMS[arm] if a == "own-episode"]
-    command = [mage, "train", "tictactoe-blind", *pieces, *(a for a in ARMS[arm] if a not in pieces), "--seed", str(seed),
-               "--threads", str(threads), "--out", str(out), "--json", "--quiet", "--set", f"optim.updates={updates}",
+    command = [mage, "train", "tictactoe-blind", *ARMS[arm], "--seed", str(seed), "--threads", str(threads),
+               "--device", device, "--out", str(out), "--json", "--quiet", "--set", f"optim.updates={updates}",
                "--set", "records.every=0"]
     started = time.time()
     done = subprocess.run(command, capture_output=True, text=True)
@@ -31,7 +34,7 @@ def run(mage, arm, seed, updates, threads, work):
     after = json.loads(done.stdout.strip().splitlines()[-1])["outcome"]["after"]["won"]
     metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     sixths = lambda m: [round(6 * m[f"eval/episode_{n}/won"]) for n in (1, 2, 3)]
-    return {"arm": arm, "seed": seed, "updates": updates, "threads": threads, "seconds": round(time.time() - started, 1),
+    return {"arm": arm, "seed": seed, "updates": updates, "threads": threads, "device": device, "seconds": round(time.time() - started, 1),
             "wins": [round(6 * e["mean"]) for e in after],
             "curve": {str(int(m["update"])): sixths(m) for m in metrics if "eval/episode_1/won" in m}}
 
@@ -55,6 +58,7 @@ def main():
     parser.add_argument("--updates", type=int, default=400)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu", help="where models are trained and sampled: cpu, cuda, cuda:N")
     parser.add_argument("--results", default="docs/results/tictactoe_blind.jsonl")
     options = parser.parse_args()
     arms = [list(ARMS)[int(i)] for i in options.arms.split(",")]
@@ -64,7 +68,7 @@ def main():
     jobs = [(arm, seed) for seed in range(options.seeds) for arm in arms if (arm, seed, options.updates) not in known]
     with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(options.jobs) as pool:
         mage = os.path.abspath(options.mage)
-        waiting = [pool.submit(run, mage, arm, seed, options.updates, options.threads, work) for arm, seed in jobs]
+        waiting = [pool.submit(run, mage, arm, seed, options.updates, options.threads, options.device, work) for arm, seed in jobs]
         for result in (done.result() for done in as_completed(waiting)):
             results.append(result)
             with path.open("a") as file:

@@ -158,3 +158,23 @@ impl<T: Plain> Drop for Buffer<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_much_memory_is_refused_with_what_was_asked_and_what_is_free() {
+        if Card::count() == 0 {
+            eprintln!("\n*** SKIPPED: no CUDA card here, so none could run out of memory ***\n");
+            return;
+        }
+        let card = Card::open(0).unwrap();
+        let error = Buffer::<f32>::new(&card, 1 << 42).err().unwrap().to_string();
+        for part in ["16777216 MiB were asked for", "being free", "nvidia-smi"] {
+            assert!(error.contains(part), "{error}");
+        }
+        // Nothing is lost by that.
+        assert_eq!(Buffer::of(&card, &[1_f32, 2.0]).unwrap().to_vec().unwrap(), [1.0, 2.0]);
+    }
+}

@@ -19,6 +19,8 @@ mod card;
 mod compile;
 mod error;
 mod find;
+#[cfg(test)]
+mod kernel_tests;
 mod measure;
 mod model;
 mod packet;

@@ -20,6 +20,8 @@ const OFFERS: usize = 16;
 
 /// For how many rows the way is chosen that all numbers of rows take where bits may not depend on it.
 const USUAL_ROWS: usize = 64;
+/// How many rows go at once there: that way needs scratch memory for each.
+const MOST_ROWS: usize = 256;
 
 /// A matrix: where its first number is, and how many numbers a row takes.
 #[derive(Clone, Copy, Debug)]
@@ -95,8 +97,8 @@ impl Products {
         })
     }
 
-    /// Products in which a row's result does not depend on how many rows there are: one way for all numbers of rows, and
-    /// no sum shared among blocks.
+    /// Products in which a row's result does not depend on how many rows there are: one way for all numbers of rows, a few
+    /// of them at a time.
     pub(crate) fn invariant(stream: &Stream) -> Result<Self> {
         let mut products = Self::new(stream)?;
         products.invariant = true;
@@ -136,6 +138,16 @@ impl Products {
         scale: f32,
     ) -> Result<()> {
         if shape.0 == 0 {
+            return Ok(());
+        }
+        if self.invariant && shape.0 > MOST_ROWS {
+            let size = if wide { 4 } else { 2 };
+            for first in (0..shape.0).step_by(MOST_ROWS) {
+                let after = |m: Matrix, size: usize| Matrix::new(m.at + (first * m.stride * size) as u64, m.stride);
+                let part = (MOST_ROWS.min(shape.0 - first), shape.1, shape.2);
+                let base = base.map(|m| after(m, size));
+                self.scaled(stream, kind, part, after(a, 2), b, base, after(to, size), wide, scale)?;
+            }
             return Ok(());
         }
         let c = base.unwrap_or(to);
@@ -198,7 +210,8 @@ impl Products {
                 stream.raw.cast(),
             )
         };
-        done.doing("a matrix product")
+        // What failed may have failed earlier; then the driver knows more than cuBLAS says.
+        done.doing("a matrix product").map_err(|e| stream.wait().err().unwrap_or(e))
     }
 
     fn plan(&self, key: &Key) -> Result<Plan> {
@@ -242,9 +255,10 @@ impl Products {
             };
             set(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::ptr::from_ref(&bytes).cast(), 8)?;
             if self.invariant {
-                // No scheme for sums that several blocks share.
-                let none = 0_u32;
-                set(Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::ptr::from_ref(&none).cast(), 4)?;
+                // Sums that several blocks share are added in one order only where each leaves its part, in fp32, to be
+                // added afterwards.
+                let parts = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+                set(Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::ptr::from_ref(&parts).cast(), 4)?;
             }
             for attribute in [
                 Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,

@@ -308,7 +308,7 @@ impl Stepper {
             model.head_norm_rope(s, raw, norms, positions, longer, turned, 0, (cells, pages))?;
             s.launch(
                 model.program.functions.paged_attention,
-                (items.1, shape.heads, 1),
+                (shape.heads, items.1, 1),
                 128,
                 4 * shape.tile_bytes(),
                 args![

@@ -157,8 +157,9 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention(const bf16* qk, c
 
 // Reading: keys and values lie in pages.
 extern "C" __global__ void __launch_bounds__(128, 3) paged_attention(const bf16* qk, const bf16* pages, const u32* tables, const Item* items, int heads, int kv, float scale, bf16* out) {
-    Item item = items[blockIdx.x];
-    int head = blockIdx.y, group = head / (heads / kv);
+    // Heads that share keys are neighbours in time, so that the second finds them in the cache.
+    Item item = items[blockIdx.y];
+    int head = blockIdx.x, group = head / (heads / kv);
     size_t page_stride = (size_t)2 * kv * 16 * HD;
     const bf16* keys = pages + (size_t)group * 16 * HD;
     Source source = {keys, keys + (size_t)kv * 16 * HD, page_stride, page_stride, tables + item.key};

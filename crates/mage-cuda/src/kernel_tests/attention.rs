@@ -1,0 +1,321 @@
+//! Heads' norms and turns, and attention: whole sequences forward and backward, pieces and single tokens over pages.
+
+use super::{Bench, near, numbers};
+use crate::PAGE;
+use crate::buffer::Buffer;
+use crate::card::args;
+
+/// Shorter and longer than a tile, and one that fills it.
+const LENGTHS: [usize; 6] = [1, 5, 64, 65, 130, 17];
+
+fn shapes() -> [(usize, usize, usize); 6] {
+    [(16, 4, 2), (24, 2, 1), (32, 4, 1), (64, 3, 3), (80, 4, 2), (128, 4, 2)]
+}
+
+/// Norms and turns one head's numbers.
+fn turned(b: &Bench, x: &[f64], w: &[f64], position: usize) -> Vec<f64> {
+    let (d, half) = (x.len(), x.len() / 2);
+    let inverse = 1.0 / (x.iter().map(|x| x * x).sum::<f64>() / d as f64 + f64::from(b.shape.epsilon)).sqrt();
+    let y: Vec<f64> = x.iter().zip(w).map(|(x, w)| x * inverse * w).collect();
+    let turn = |i: usize| f64::from(b.turns[position * d + i]);
+    (0..d)
+        .map(|i| match i < half {
+            true => y[i] * turn(i) - y[i + half] * turn(half + i),
+            false => y[i] * turn(i - half) + y[i - half] * turn(i),
+        })
+        .collect()
+}
+
+/// One query over keys and values, each with its stride: what it yields, its weights, and the logarithm of their sum.
+fn attend(q: &[f64], keys: &[&[f64]], values: &[&[f64]]) -> (Vec<f64>, Vec<f64>, f64) {
+    let scale = 1.0 / (q.len() as f64).sqrt();
+    let scores: Vec<f64> = keys.iter().map(|k| scale * q.iter().zip(*k).map(|(a, b)| a * b).sum::<f64>()).collect();
+    let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sum = scores.iter().map(|s| (s - most).exp()).sum::<f64>().ln() + most;
+    let weights: Vec<f64> = scores.iter().map(|s| (s - sum).exp()).collect();
+    let out = (0..q.len()).map(|i| weights.iter().zip(values).map(|(w, v)| w * v[i]).sum()).collect();
+    (out, weights, sum)
+}
+
+fn spans() -> Vec<(usize, usize)> {
+    LENGTHS
+        .iter()
+        .scan(0, |at, len| {
+            *at += len;
+            Some((*at - len, *len))
+        })
+        .collect()
+}
+
+fn items(spans: &[(usize, usize)]) -> Vec<u32> {
+    let tiles = |&(first, len): &(usize, usize)| {
+        (0..len.div_ceil(crate::TILE)).flat_map(move |t| [first, len, first, len, t].map(|x| x as u32))
+    };
+    spans.iter().flat_map(tiles).collect()
+}
+
+#[test]
+fn whole_sequences_forward_and_backward() {
+    for (d, heads, kv) in shapes() {
+        let Some(b) = Bench::new(d, heads, kv) else { return };
+        let (n, spans, f, s) = (LENGTHS.iter().sum::<usize>(), spans(), &b.model.program.functions, &b.stream);
+        let (qk, qkv) = (numbers(n * (heads + kv) * d, 1), numbers(n * (heads + 2 * kv) * d, 2));
+        let dout = numbers(n * heads * d, 3);
+        let (bqk, bqkv, bdout) = (b.half(&qk), b.half(&qkv), b.half(&dout));
+        let list = items(&spans);
+        let (count, list) = (list.len() / 5, b.put(&list));
+        let (out, log_sums) = (b.room(n * heads * d), b.put(&vec![f32::NAN; n * heads]));
+        let (tile, scale) = (b.shape.tile_bytes(), b.shape.scale());
+        let common = (bqk.at(0), bqkv.at(0));
+        s.launch(
+            f.attention,
+            (count, heads, 1),
+            128,
+            4 * tile,
+            args![common.0, common.1, list.at(0), heads, kv, scale, out.at(0), log_sums.at(0)],
+        )
+        .unwrap();
+        let delta = b.put(&vec![f32::NAN; n * heads]);
+        let units = n * heads;
+        s.launch(
+            f.attention_delta,
+            (units.div_ceil(8), 1, 1),
+            256,
+            0,
+            args![out.at(0), bdout.at(0), units, delta.at(0)],
+        )
+        .unwrap();
+        let (dqk, dqkv) = (b.room(n * (heads + kv) * d), b.room(n * (heads + 2 * kv) * d));
+        let (sums, deltas) = (log_sums.at(0), delta.at(0));
+        s.launch(
+            f.attention_grad_keys,
+            (count, kv, 1),
+            128,
+            6 * tile + 1024,
+            args![common.0, common.1, bdout.at(0), sums, deltas, list.at(0), heads, kv, scale, dqk.at(0), dqkv.at(0)],
+        )
+        .unwrap();
+        s.launch(
+            f.attention_grad_queries,
+            (count, heads, 1),
+            128,
+            4 * tile,
+            args![common.0, common.1, bdout.at(0), sums, deltas, list.at(0), heads, kv, scale, dqk.at(0)],
+        )
+        .unwrap();
+        // The same in plain loops.
+        let at = |x: &[f64], width: usize, row: usize, head: usize| x[(row * width + head) * d..][..d].to_vec();
+        let mut want = vec![0.0; n * heads * d];
+        let (mut want_dqk, mut want_dv) = (vec![0.0; qk.len()], vec![0.0; n * kv * d]);
+        for &(first, len) in &spans {
+            for head in 0..heads {
+                let group = head / (heads / kv);
+                let keys: Vec<_> = (first..first + len).map(|r| at(&qk, heads + kv, r, heads + group)).collect();
+                let values: Vec<_> =
+                    (first..first + len).map(|r| at(&qkv, heads + 2 * kv, r, heads + kv + group)).collect();
+                let (keys, values): (Vec<&[f64]>, Vec<&[f64]>) =
+                    (keys.iter().map(|k| &k[..]).collect(), values.iter().map(|v| &v[..]).collect());
+                for i in 0..len {
+                    let (row, q) = (first + i, at(&qk, heads + kv, first + i, head));
+                    let (o, weights, _) = attend(&q, &keys[..=i], &values[..=i]);
+                    want[(row * heads + head) * d..][..d].copy_from_slice(&o);
+                    let g = at(&dout, heads, row, head);
+                    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+                    let mean = dot(&g, &o);
+                    for j in 0..=i {
+                        let slope = weights[j] * (dot(&g, values[j]) - mean) * f64::from(scale);
+                        for c in 0..d {
+                            want_dqk[(row * (heads + kv) + head) * d + c] += slope * keys[j][c];
+                            want_dqk[((first + j) * (heads + kv) + heads + group) * d + c] += slope * q[c];
+                            want_dv[((first + j) * kv + group) * d + c] += weights[j] * g[c];
+                        }
+                    }
+                }
+            }
+        }
+        near("yield", &b.read(&out), &want, 0.01);
+        near("by queries and keys", &b.read(&dqk), &want_dqk, 0.02);
+        let dqkv = b.read(&dqkv);
+        let values = |row: usize| dqkv[(row * (heads + 2 * kv) + heads + kv) * d..][..kv * d].to_vec();
+        near("by values", &(0..n).flat_map(values).collect::<Vec<_>>(), &want_dv, 0.02);
+    }
+}
+
+#[test]
+fn pieces_and_single_tokens_over_pages() {
+    for (d, heads, kv) in shapes() {
+        let Some(b) = Bench::new(d, heads, kv) else { return };
+        let (f, s, width) = (&b.model.program.functions, &b.stream, heads + 2 * kv);
+        let w = numbers(2 * d, 7);
+        let bw = b.half(&w);
+        // Each sequence is read as one piece but for its last token, which comes alone.
+        let lengths = [2_usize, 17, 65, 200];
+        let n: usize = lengths.iter().sum();
+        let raw = numbers(n * width * d, 8);
+        let (page, per) = (2 * kv * PAGE * d, 200_usize.div_ceil(PAGE));
+        // Pages in no order, and none of them clean.
+        let count = lengths.len() * per;
+        let table: Vec<u32> = (0..count as u32).map(|i| (i * 7 + 3) % count as u32).collect();
+        let pages = b.half(&numbers(count * page, 9));
+        let (mut first, mut pieces, mut singles) = (0, Vec::new(), Vec::new());
+        for (i, len) in lengths.into_iter().enumerate() {
+            pieces.push((first, len - 1, i * per));
+            singles.push((first + len - 1, len - 1, i * per));
+            first += len;
+        }
+        let cell =
+            |list: usize, position: usize| table[list + position / PAGE] * PAGE as u32 + (position % PAGE) as u32;
+        let rows: Vec<(usize, usize, usize)> =
+            pieces.iter().flat_map(|&(first, len, list)| (0..len).map(move |i| (first + i, i, list))).collect();
+        let long: Vec<f64> = rows.iter().flat_map(|(r, ..)| raw[r * width * d..][..width * d].to_vec()).collect();
+        let (positions, cells): (Vec<u32>, Vec<u32>) =
+            rows.iter().map(|&(_, p, list)| (p as u32, cell(list, p))).unzip();
+        let (qkv, positions, cells) = (b.half(&long), b.put(&positions), b.put(&cells));
+        let (qk, out) = (b.room(rows.len() * (heads + kv) * d), b.room(rows.len() * heads * d));
+        let to_pages = (cells.at(0), pages.at(0));
+        b.model.head_norm_rope(s, qkv.at(0), bw.at(0), positions.at(0), rows.len(), qk.at(0), 0, to_pages).unwrap();
+        let mut row = 0;
+        let list: Vec<u32> = pieces
+            .iter()
+            .flat_map(|&(_, len, list)| {
+                let first = row;
+                row += len;
+                (0..len.div_ceil(crate::TILE)).flat_map(move |t| [first, len, list, len, t].map(|x| x as u32))
+            })
+            .collect();
+        let (tables, list_on, scale) = (b.put(&table), b.put(&list), b.shape.scale());
+        s.launch(
+            f.paged_attention,
+            (heads, list.len() / 5, 1),
+            128,
+            4 * b.shape.tile_bytes(),
+            args![qk.at(0), pages.at(0), tables.at(0), list_on.at(0), heads, kv, scale, out.at(0)],
+        )
+        .unwrap();
+        // What a row sees, in plain loops.
+        let head = |row: usize, head: usize| &raw[(row * width + head) * d..][..d];
+        let want = |&(row, position, _): &(usize, usize, usize)| {
+            let first = row - position;
+            (0..heads)
+                .flat_map(|h| {
+                    let group = h / (heads / kv);
+                    let q = turned(&b, head(row, h), &w[..d], position);
+                    let keys: Vec<_> =
+                        (0..=position).map(|p| turned(&b, head(first + p, heads + group), &w[d..], p)).collect();
+                    let keys: Vec<&[f64]> = keys.iter().map(|k| &k[..]).collect();
+                    let values: Vec<&[f64]> = (0..=position).map(|p| head(first + p, heads + kv + group)).collect();
+                    attend(&q, &keys, &values).0
+                })
+                .collect::<Vec<_>>()
+        };
+        near("pieces", &b.read(&out), &rows.iter().flat_map(want).collect::<Vec<_>>(), 0.015);
+        // Single tokens, alone and shared among blocks.
+        for splits in [1, 3] {
+            let last: Vec<f64> =
+                singles.iter().flat_map(|(r, ..)| raw[r * width * d..][..width * d].to_vec()).collect();
+            let mut words: Vec<u32> = singles.iter().map(|(_, p, _)| *p as u32).collect();
+            words.extend(singles.iter().map(|(.., list)| *list as u32));
+            words.extend(&table);
+            let (qkv, words, count) = (b.half(&last), b.put(&words), singles.len());
+            let out = b.room(count * heads * d);
+            let parts = b.put(&vec![f32::NAN; count * splits * heads * (d + 2)]);
+            let done = Buffer::<u32>::zeros(b.model.card(), count * kv).unwrap();
+            s.launch(
+                f.decode_attention,
+                (count, kv, splits),
+                128,
+                0,
+                args![
+                    qkv.at(0),
+                    bw.at(0),
+                    b.shape.epsilon,
+                    b.model.turns.at(0),
+                    pages.at(0),
+                    words.at(0),
+                    2 * count,
+                    count,
+                    0_usize,
+                    heads,
+                    kv,
+                    scale,
+                    out.at(0),
+                    parts.at(0),
+                    done.at(0)
+                ],
+            )
+            .unwrap();
+            near("single tokens", &b.read(&out), &singles.iter().flat_map(want).collect::<Vec<_>>(), 0.015);
+            assert!(done.to_vec().unwrap().iter().all(|d| *d == 0), "counters are left as they were found");
+        }
+        // A copied page holds what the first one held.
+        let copies = b.put(&[table[0], table[1]]);
+        let before = b.read(&pages);
+        s.launch(
+            f.copy_pages,
+            ((page / 8).div_ceil(256), 1, 1),
+            256,
+            0,
+            args![pages.at(0), copies.at(0), 1_usize, page / 8, (count * page / 8) as u64],
+        )
+        .unwrap();
+        let (after, from, to) = (b.read(&pages), table[0] as usize * page, table[1] as usize * page);
+        assert_eq!(after[to..to + page], before[from..from + page]);
+    }
+}
+
+#[test]
+fn norms_and_turns_of_heads_backward() {
+    for (d, heads, kv) in shapes() {
+        let Some(b) = Bench::new(d, heads, kv) else { return };
+        let (n, f, s, width) = (5, &b.model.program.functions, &b.stream, heads + 2 * kv);
+        let (raw, w, dqk) = (numbers(n * width * d, 1), numbers(2 * d, 2), numbers(n * (heads + kv) * d, 3));
+        let (qkv, bw, bd) = (b.half(&raw), b.half(&w), b.half(&dqk));
+        let positions: Vec<u32> = (0..n as u32).map(|i| i * 37).collect();
+        let bp = b.put(&positions);
+        let (qk, inverse) = (b.room(n * (heads + kv) * d), b.put(&vec![f32::NAN; n * (heads + kv)]));
+        b.model.head_norm_rope(s, qkv.at(0), bw.at(0), bp.at(0), n, qk.at(0), inverse.at(0), (0, 0)).unwrap();
+        let blocks = 2;
+        let (dqkv, partials, dw) =
+            (b.room(n * width * d), b.put(&vec![f32::NAN; blocks * 2 * d]), b.put(&vec![0_f32; 2 * d]));
+        s.launch(
+            f.head_norm_rope_grad,
+            (blocks, 1, 1),
+            256,
+            0,
+            args![
+                bd.at(0),
+                qkv.at(0),
+                bw.at(0),
+                b.model.turns.at(0),
+                bp.at(0),
+                inverse.at(0),
+                n,
+                heads,
+                kv,
+                dqkv.at(0),
+                partials.at(0)
+            ],
+        )
+        .unwrap();
+        s.launch(f.add_partials, ((2 * d).div_ceil(32), 1, 1), 256, 0, args![partials.at(0), blocks, 2 * d, dw.at(0)])
+            .unwrap();
+        let (got, got_qk) = (b.read(&dqkv), b.read(&qk));
+        let mut want_dw = vec![0.0; 2 * d];
+        for (row, position) in positions.iter().enumerate() {
+            for head in 0..heads + kv {
+                let side = if head < heads { 0 } else { d };
+                let x = &raw[(row * width + head) * d..][..d];
+                let at = (row * (heads + kv) + head) * d;
+                let weights = &w[side..side + d];
+                let turn = |x: &[f64], w: &[f64]| turned(&b, x, w, *position as usize);
+                let sum = |y: Vec<f64>| y.iter().zip(&dqk[at..]).map(|(y, d)| y * d).sum::<f64>();
+                near("turned", &got_qk[at..at + d], &turn(x, weights), 0.005);
+                let want = super::slopes(x, |x| sum(turn(x, weights)));
+                near("by raw numbers", &got[(row * width + head) * d..][..d], &want, 0.01);
+                let slopes = super::slopes(weights, |w| sum(turn(x, w)));
+                want_dw[side..side + d].iter_mut().zip(slopes).for_each(|(w, s)| *w += s);
+            }
+        }
+        near("by weights", &b.read_wide(&dw), &want_dw, 0.005);
+    }
+}
