@@ -42,6 +42,16 @@ impl<T> Doing<T> for std::result::Result<T, DriverError> {
                 CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
                     error.hint("other programs may hold the card's memory: see nvidia-smi")
                 }
+                CUresult::CUDA_ERROR_NO_DEVICE => error
+                    .hint("is there a card (nvidia-smi), and does CUDA_VISIBLE_DEVICES hide it? Else use --device cpu"),
+                CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
+                | CUresult::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE
+                | CUresult::CUDA_ERROR_STUB_LIBRARY => error.hint(
+                    "libcuda.so is not of the driver that runs: start the machine again after an update, or take stubs \
+                     and older copies off LD_LIBRARY_PATH",
+                ),
+                CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => error
+                    .hint("the CUDA libraries are newer than the driver: update it, or install those of its version"),
                 CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU | CUresult::CUDA_ERROR_INVALID_PTX => {
                     error.hint("the kernel cache may be of another card: delete it and start again")
                 }

@@ -406,6 +406,9 @@ pub(crate) struct BenchSampler {
     /// Compute every prompt anew
     #[arg(long)]
     pub(crate) no_sharing: bool,
+    /// On a card: the same bits for a request whatever else is sampled beside it; slower
+    #[arg(long)]
+    pub(crate) batch_invariant: bool,
     /// Threads; 0 takes all
     #[arg(long, default_value_t = 0, value_parser = threads)]
     pub(crate) threads: usize,

@@ -104,6 +104,11 @@ impl Output {
         result
     }
 
+    /// Starts an engine. On a card, the first start compiles the kernels, which takes some seconds.
+    pub(crate) fn starting<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.waiting("starting the engine", work)
+    }
+
     /// A bar with rate and time left, on a terminal and unless told to be quiet.
     pub(crate) fn progress(&self, total: u64, what: &'static str) -> ProgressBar {
         let bar = self.bar(total, "{msg} [{bar:30}] {human_pos}/{human_len} {per_sec}, {eta} left");

@@ -106,9 +106,14 @@ fn sampler(args: &BenchSampler, out: &Output) -> anyhow::Result<()> {
     if tokens > context {
         return Err(too_long(context, "the model's context"));
     }
-    let options =
-        Options { threads: args.threads, cache_mib: args.cache_mib, no_sharing: args.no_sharing, ..Default::default() };
-    let sampler = model.sampler_on(args.device, options).map_err(|e| match e {
+    let options = Options {
+        threads: args.threads,
+        cache_mib: args.cache_mib,
+        no_sharing: args.no_sharing,
+        batch_invariant: args.batch_invariant,
+        ..Default::default()
+    };
+    let sampler = out.starting(|| model.sampler_on(args.device, options)).map_err(|e| match e {
         Error::Invalid { place, problem } => usage(format!("--{}: {problem}", place.replace('_', "-"))),
         other => other.into(),
     })?;

@@ -41,7 +41,7 @@ pub(crate) fn run(app: &App, args: &Train, out: &Output) -> anyhow::Result<()> {
         Some(dir) => Training::resume(recipe, setting, dir, args.force, Arc::clone(&stop), &mut |e| screen.show(e))?,
         None => {
             let dir = args.out.clone().unwrap_or_else(|| free_directory(&args.recipes));
-            Training::create(recipe, setting, &dir, Arc::clone(&stop))?
+            out.starting(|| Training::create(recipe, setting, &dir, Arc::clone(&stop)))?
         }
     };
     let outcome = training.run(&mut |e| screen.show(e));

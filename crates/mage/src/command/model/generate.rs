@@ -147,7 +147,8 @@ fn speakers(
     let carried = |a: &NativeAdapter| a.lora().rank.is_multiple_of(8);
     let all = adapters.iter().filter_map(|(_, a)| a.as_ref()).all(carried);
     let device = if all || args.device != Device::Auto { args.device } else { Device::Cpu };
-    let sampler = model.sampler_on(device, Options { threads: args.threads, ..Default::default() })?;
+    let options = Options { threads: args.threads, ..Default::default() };
+    let sampler = out.starting(|| model.sampler_on(device, options))?;
     let mut names = Vec::new();
     for (name, adapter) in adapters {
         let name = AdapterName::new(&name);
