@@ -8,7 +8,7 @@ use crate::{
 use mage_core::prompt::{CONTROL_WORDS, vocabulary};
 use mage_engine::{Renderer, Sampler, Trainer};
 use mage_env::{Schema, Seed};
-use mage_native::{Config, Control, Description, Lora, NativeAdapter, NativeModel, Options, word_tokenizer};
+use mage_native::{Config, Control, Description, Device, Lora, NativeAdapter, NativeModel, Options, word_tokenizer};
 use mage_remote::Notices;
 use std::sync::Arc;
 
@@ -62,14 +62,25 @@ pub fn start(recipe: &Recipe, schema: &Schema, notices: &Notices) -> Result<Engi
     }
 }
 
-/// A sampler alone, for a model: a folder, or a name on the Hub; an adapter's brings its model along.
-pub fn sampler(name: &str, threads: usize) -> Result<(Arc<dyn Sampler>, Arc<Renderer>)> {
+/// Where a model on this machine computes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place {
+    /// The processor or a card.
+    pub device: Device,
+    /// Threads of the processor; 0 takes all.
+    pub threads: usize,
+}
+
+/// A sampler alone, for a model: a folder, or a name on the Hub; an adapter's brings its model along. What it answers does
+/// not depend on what else it is asked, on a card either.
+pub fn sampler(name: &str, place: Place) -> Result<(Arc<dyn Sampler>, Arc<Renderer>)> {
     let model = Hub::from_env(false).open(name)?;
     let renderer = model
         .renderer()
         .cloned()
         .ok_or_else(|| Error::Recipe { place: name.to_owned(), problem: "it has no tokenizer.json".to_owned() })?;
-    let sampler = model.sampler(Options { threads, ..Options::default() })?;
+    let options = Options { threads: place.threads, batch_invariant: true, ..Options::default() };
+    let sampler = model.sampler_on(place.device, options)?;
     Ok((Arc::new(sampler), renderer))
 }
 

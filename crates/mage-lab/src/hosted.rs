@@ -4,7 +4,13 @@
 //! episodes, with its own notes in between.
 
 use crate::{
-    Error, Result, engine, recipe::Recipe, rollout::Rollout, run_dir::last_model, speech::Speech, train::Setting,
+    Error, Result,
+    engine::{self, Place},
+    recipe::Recipe,
+    rollout::Rollout,
+    run_dir::last_model,
+    speech::Speech,
+    train::Setting,
 };
 use mage_core::EpisodeRecord;
 use mage_engine::AdapterName;
@@ -30,7 +36,8 @@ impl Hosted {
             return Err(Error::Run { path: run.to_owned(), problem });
         }
         settings.episodes = episodes;
-        let (sampler, renderer) = engine::sampler(&last_model(run)?.to_string_lossy(), recipe.engine.threads)?;
+        let place = Place { device: recipe.engine.device, threads: recipe.engine.threads };
+        let (sampler, renderer) = engine::sampler(&last_model(run)?.to_string_lossy(), place)?;
         let rollout = Rollout {
             factory: Arc::clone(&setting.factory),
             prompts: Arc::clone(&setting.prompts),

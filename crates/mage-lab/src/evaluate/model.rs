@@ -3,7 +3,8 @@
 //! One behind an endpoint, one in a folder, or the policy of a training run: all of them answer calls.
 
 use crate::{
-    Error, Hub, Result, engine,
+    Error, Hub, Result,
+    engine::{self, Place},
     recipe::Recipe,
     run_dir::last_model,
     speech::{Speech, as_engines_say, call_seed, finish},
@@ -66,9 +67,9 @@ impl ModelAgent {
     }
 
     /// A model in a folder or on the Hub, in full prompts.
-    pub fn folder(name: &str, drawn: Drawn, threads: usize, runtime: Handle, in_flight: usize) -> Result<Self> {
+    pub fn folder(name: &str, drawn: Drawn, place: Place, runtime: Handle, in_flight: usize) -> Result<Self> {
         let dir = Hub::from_env(true).folder(name)?;
-        Self::native(name, &dir, Size::Full, drawn, threads, runtime, in_flight)
+        Self::native(name, &dir, Size::Full, drawn, place, runtime, in_flight)
     }
 
     /// The newest policy of a training run, in the prompts it was trained on.
@@ -76,13 +77,13 @@ impl ModelAgent {
         run: &Path,
         recipe: &Recipe,
         params: SamplingParams,
-        threads: usize,
+        place: Place,
         runtime: Handle,
         in_flight: usize,
     ) -> Result<Self> {
         let drawn = Drawn { params, thinking: recipe.play.thinking };
         let dir = last_model(run)?;
-        Self::native(&run.to_string_lossy(), &dir, recipe.play.form, drawn, threads, runtime, in_flight)
+        Self::native(&run.to_string_lossy(), &dir, recipe.play.form, drawn, place, runtime, in_flight)
     }
 
     fn native(
@@ -90,13 +91,13 @@ impl ModelAgent {
         dir: &Path,
         size: Size,
         drawn: Drawn,
-        threads: usize,
+        place: Place,
         runtime: Handle,
         in_flight: usize,
     ) -> Result<Self> {
         drawn.params.check()?;
         let id = format!("weights@{}", &weights_hash(dir)?[..32]);
-        let (sampler, renderer) = engine::sampler(&dir.to_string_lossy(), threads)?;
+        let (sampler, renderer) = engine::sampler(&dir.to_string_lossy(), place)?;
         let speech = Speech::new(renderer, size, drawn.thinking)?;
         let answerer = Arc::new(Native { speech, sampler, params: drawn.params.clone(), label: id.clone() });
         Ok(ModelAgent { name: name.to_owned(), id, answerer, drawn, runtime, in_flight })

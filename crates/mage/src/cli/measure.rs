@@ -2,6 +2,8 @@
 
 use super::{Whom, at_least_one, seconds};
 use clap::Args;
+use mage_lab::engine::Place;
+use mage_native::Device;
 use std::path::PathBuf;
 
 /// What can be measured, by example.
@@ -83,8 +85,19 @@ pub(crate) struct Eval {
     /// Threads of a model on this machine; 0 takes all
     #[arg(long, default_value_t = 0)]
     pub(crate) threads: usize,
+    /// Where a model on this machine computes: auto, cpu, cuda or cuda:N. On a card, too, answers do not depend on what else
+    /// is being asked
+    #[arg(long, default_value = "auto")]
+    pub(crate) device: Device,
     #[command(flatten)]
     pub(crate) whom: Whom,
+}
+
+impl Eval {
+    /// Where a model on this machine computes.
+    pub(crate) fn place(&self) -> Place {
+        Place { device: self.device, threads: self.threads }
+    }
 }
 
 /// Models that are somewhere else.
@@ -186,6 +199,9 @@ pub(crate) struct Sweep {
     /// Threads, 0 for all. Results do not depend on it
     #[arg(long, default_value_t = 0)]
     pub(crate) threads: usize,
+    /// Where models on this machine train and play: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
+    pub(crate) device: Device,
     #[command(flatten)]
     pub(crate) remote: Remote,
 }

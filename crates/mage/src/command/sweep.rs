@@ -125,8 +125,7 @@ fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &Args, ou
         let each = match known {
             Some(each) => each,
             None => {
-                let threads = format!("engine.threads={}", args.threads);
-                let recipe = compose(recipes, &[&set[..], &[threads]].concat())?;
+                let recipe = compose(recipes, &[&set[..], &here(args)].concat())?;
                 // A checkpoint that is to be had elsewhere is not fetched for an estimate.
                 let each = match recipe.play.form {
                     Size::Compact => {
@@ -280,8 +279,7 @@ impl Runner<'_> {
         dir: &Path,
         progress: &mut dyn FnMut(f64),
     ) -> anyhow::Result<bool> {
-        let threads = format!("engine.threads={}", self.args.threads);
-        let recipe = compose(recipes, &[set, &[threads]].concat())?;
+        let recipe = compose(recipes, &[set, &here(self.args)].concat())?;
         let setting = setting(self.app, &recipe)?;
         let (updates, stop, out) = (recipe.optim.updates, Arc::clone(&self.stop), self.out);
         // One warning says where to look; a run's own files have them all.
@@ -316,7 +314,8 @@ impl Runner<'_> {
         }
         let paths = [("--records", folder.join("records.jsonl")), ("--summary", unfinished.clone())];
         command.extend(paths.into_iter().flat_map(|(option, path)| [option.to_owned(), path.display().to_string()]));
-        command.extend(["--threads".to_owned(), self.args.threads.to_string()]);
+        let place = [("--threads", self.args.threads.to_string()), ("--device", self.args.device.to_string())];
+        command.extend(place.into_iter().flat_map(|(option, value)| [option.to_owned(), value]));
         let cli = Cli::try_parse_from(std::iter::once("mage".to_owned()).chain(command)).map_err(usage)?;
         let Command::Eval(mut args) = cli.command else {
             return Err(anyhow!("a cell that plays must be an evaluation"));
@@ -332,4 +331,9 @@ impl Runner<'_> {
         fs::rename(&unfinished, &place).with_context(|| format!("cannot write {}", place.display()))?;
         Ok(true)
     }
+}
+
+/// Where training computes, as settings of a recipe.
+fn here(args: &Args) -> [String; 2] {
+    [format!("engine.threads={}", args.threads), format!("engine.device=\"{}\"", args.device)]
 }

@@ -11,10 +11,11 @@ use crate::{
 use anyhow::bail;
 use mage_engine::{AdapterName, Renderer, ScoreRequest, Trainer, block_on};
 use mage_lab::{
+    engine::Place,
     recipe::{EngineKind, Recipe},
     remote_engine::{describe, missing, pool_settings, tinker_settings},
 };
-use mage_native::Description;
+use mage_native::{Description, Device};
 use mage_remote::{Fingerprint, Notices, TinkerTrainer, VllmPool};
 use serde::Serialize;
 use std::sync::Arc;
@@ -162,7 +163,9 @@ fn near(ours: &Fingerprint, theirs: &Fingerprint, tolerance: f32) -> Result<Stri
 
 /// How likely the embedded engine finds the fixed sequence.
 fn native_fingerprint(recipe: &Recipe, model: &Description) -> anyhow::Result<Fingerprint> {
-    let (sampler, _) = mage_lab::engine::sampler(&recipe.model.path, recipe.engine.threads)?;
+    // In fp32: what servers say is held against the truth.
+    let place = Place { device: Device::Cpu, threads: recipe.engine.threads };
+    let (sampler, _) = mage_lab::engine::sampler(&recipe.model.path, place)?;
     let tokens = Fingerprint::tokens(model.config.vocab_size);
     let request = ScoreRequest { tokens, from: 1, ..ScoreRequest::default() };
     Ok(Fingerprint(block_on(sampler.score(request))?.logprobs))

@@ -154,7 +154,7 @@ fn source(args: &Eval, ground: &Ground, name: &str, runtime: &Handle) -> anyhow:
         let params = SamplingParams { temperature, ..SamplingParams::default() };
         let params = drawn(&args.draws, params, Thinking::Off).params;
         params.check().map_err(usage)?;
-        let agent = ModelAgent::of_run(path, &recipe, params, args.threads, runtime.clone(), HERE)?;
+        let agent = ModelAgent::of_run(path, &recipe, params, args.place(), runtime.clone(), HERE)?;
         let trained = run_settings(&recipe, &schema, args.episodes);
         let turns =
             if recipe.play.max_turns > 0 && args.turns.is_none() { recipe.play.max_turns } else { ground.max_turns };
@@ -165,7 +165,7 @@ fn source(args: &Eval, ground: &Ground, name: &str, runtime: &Handle) -> anyhow:
     if path.is_dir() || name.contains('/') {
         let drawn = drawn(&args.draws, paper_draws(), Thinking::Off);
         drawn.params.check().map_err(usage)?;
-        let agent = ModelAgent::folder(name, drawn, args.threads, runtime.clone(), HERE)?;
+        let agent = ModelAgent::folder(name, drawn, args.place(), runtime.clone(), HERE)?;
         return Ok(Source { agent: Agent::Model(agent), settings: full(args, ground), trained: false });
     }
     let split = args.whom.split();
