@@ -108,7 +108,7 @@ fn table(out: &mut String, table: &Table) {
     let _ = write!(
         out,
         "<h3 id=\"numbers-{id}\">{}</h3>\n<p class=\"note\">{}</p>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" \
-         aria-label=\"{}\">\n<table id=\"{id}\">\n<thead><tr>",
+         aria-label=\"{}\">\n<table class=\"of-{id}\">\n<thead><tr>",
         escaped(&table.title),
         escaped(&table.note),
         escaped(&table.title)

@@ -6,10 +6,10 @@ use super::{Drawing, Entry, chart};
 use std::{collections::HashMap, fmt::Write};
 
 const WIDE: f64 = 760.0;
-const TALL: f64 = 600.0;
+const TALL: f64 = 630.0;
 /// Pixels for half the box, and where its middle is.
-const SCALE: f64 = 205.0;
-const MIDDLE: (f64, f64) = (WIDE / 2.0 + 16.0, 320.0);
+const SCALE: f64 = 170.0;
+const MIDDLE: (f64, f64) = (WIDE / 2.0 + 16.0, 295.0);
 /// The side it is looked at from: the page's own when it is opened.
 const YAW: f64 = -0.65;
 const PITCH: f64 = 0.38;

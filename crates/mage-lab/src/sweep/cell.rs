@@ -197,7 +197,7 @@ mod tests {
     fn without_an_endpoint_whoever_answered_will_do() {
         let dir = tempfile::tempdir().unwrap();
         let asked = cell(Work::Prompt, &["eval", "--tasks", "8"]);
-        let mut by = |model: &str| {
+        let by = |model: &str| {
             let mut cell = cell(Work::Prompt, &["eval", "--tasks", "8", "--model", model]);
             model.clone_into(&mut cell.about.player);
             cell
