@@ -239,25 +239,26 @@ pub(crate) enum RecipeCommand {
     },
 }
 
-/// What a population's file looks like.
+/// What a population's file looks like; lines short enough that no terminal breaks them.
 const POPULATION_HELP: &str = "Opponents, seats and settings: the name of a built-in population, or a TOML file such as
 
   env = \"kuhn\"
-  options = { deal = \"fresh\" }   # settings of the environment; may be left out
-  seats = [0.5, 0.5]             # how often the agent sits where; all alike when left out
+  options = { deal = \"fresh\" } # settings of the environment
+  seats = [0.5, 0.5]           # how often the agent sits where
 
   [[opponent]]
-  name = \"rock\"                  # what tables call it
-  kind = \"conservative\"          # what it is; `mage env show kuhn` lists kinds and their fields
-  weight = 0.5                   # how often it is met, in proportion; 1 when left out
+  name = \"rock\"                # what tables call it
+  kind = \"conservative\"        # `mage env show kuhn` lists kinds
+  weight = 0.5                 # how often it is met
 
   [[opponent]]
   name = \"stranger\"
   kind = \"table\"
-  bet = { J = 0.3, Qb = 0.5, Qpb = 0.5, K = 1.0, Kb = 1.0, Kpb = 1.0 }
-  splits = [\"out-of-domain\"]     # met with --split out-of-domain; train and in-domain when left out
+  bet = { J = 0.3, Qb = 0.5, K = 1.0, Kb = 1.0 }
+  splits = [\"out-of-domain\"]   # met with --split out-of-domain
 
-`mage env show NAME --population FILE` checks one and shows what it makes of it.";
+Left out: no options, all seats alike, weight 1, and the splits train and in-domain. `mage env show NAME --population FILE` checks \
+a file and shows what it makes of it.";
 
 /// Whom one meets: shared by all commands that choose opponents.
 #[derive(Clone, Debug, Args)]

@@ -83,7 +83,20 @@ fn a_server_that_dies_costs_no_finished_task_and_repeats_none() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("records.jsonl");
     let tasks = 60;
-    let args = ["--tasks", "60", "--episodes", "2", "--method", "reflexion", "--in-flight", "8", "--attempt", "1"];
+    let args = [
+        "--tasks",
+        "60",
+        "--seeds",
+        "1",
+        "--episodes",
+        "2",
+        "--method",
+        "reflexion",
+        "--in-flight",
+        "8",
+        "--attempt",
+        "1",
+    ];
     let args = [&args[..], &["--deadline", "1", "--records", file.to_str().unwrap()]].concat();
 
     let machine = Machine::start(None);
@@ -136,7 +149,8 @@ fn interrupted(mut command: Command, machine: &Machine, requests: usize) -> Outp
 fn ctrl_c_is_heard_at_once_and_what_is_finished_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("records.jsonl");
-    let args = ["--tasks", "60", "--episodes", "2", "--in-flight", "4", "--records", file.to_str().unwrap()];
+    let args =
+        ["--tasks", "60", "--seeds", "1", "--episodes", "2", "--in-flight", "4", "--records", file.to_str().unwrap()];
     let machine = Machine::start(None);
     let first = interrupted(eval(machine.server.address, &args), &machine, 60);
     assert_eq!(first.status.code(), Some(130), "{}", text(&first));
@@ -232,8 +246,7 @@ fn a_sweep_asks_an_endpoint_and_its_report_has_the_cells() {
     let with = ["--endpoint", &url, "--model", "tiny", "--embeddings", &url, "--embedding-model", "letters"];
     let asked = sweep(&with);
     assert!(asked.status.success(), "{}", text(&asked));
-    let cells =
-        |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).matches("\"event\":\"cell\"").count();
+    let cells = |output: &Output| String::from_utf8_lossy(&output.stdout).matches("\"event\":\"cell\"").count();
     assert_eq!(cells(&asked), 2, "the rule is not played again");
     assert!(machine.server.seen.bodies.lock().unwrap().iter().any(|b| b["input"].is_array()), "memento retrieves");
     let requests = machine.server.seen.requests();
