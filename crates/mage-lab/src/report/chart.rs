@@ -76,7 +76,7 @@ impl Kind {
 const ASIDE: f64 = 4.0;
 
 pub(super) const WIDTH: f64 = 680.0;
-const LEFT: f64 = 62.0;
+const LEFT: f64 = 74.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 46.0;
 const PLOT: f64 = 290.0;

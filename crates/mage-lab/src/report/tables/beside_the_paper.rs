@@ -80,7 +80,7 @@ pub(super) fn table_1(report: &Report) -> Table {
                error about 4); they stand beside ours of k = 10 alone. A dash is a cell nobody played: methods that need a model \
                that follows instructions have no stand-in. The most that is possible is what the best learner wins on average \
                against our opponents, over all their deals (≈: estimated from their moves). A panel's luck may lie above it, and so \
-               may the paper's numbers: its 128 tasks are other draws, whose own ceiling it does not say."
+               may the paper's numbers: its 128 tasks are other deals, with a ceiling of their own."
             .to_owned(),
         header,
         rows,
