@@ -135,8 +135,9 @@ fn evaluation_repeats_exactly_and_counts_what_it_says() {
     assert_eq!(curve.len(), 3);
     // Three seeds unless it says otherwise; a task with all of them is one observation, against whom and from where it may be.
     assert_eq!(report["seeds"], 3);
-    let counted =
-        |at: &serde_json::Value| [&at["score"]["count"], &at["won"]["tasks"], &at["won"]["of"]].map(|n| n.as_u64());
+    let counted = |at: &serde_json::Value| {
+        [&at["score"]["count"], &at["won"]["tasks"], &at["won"]["of"]].map(serde_json::Value::as_u64)
+    };
     assert!(curve.iter().all(|at| counted(at) == [Some(500), Some(500), Some(1500)]));
     let seats = report["summary"]["by_seat"].as_object().unwrap().values();
     assert_eq!(seats.map(|s| s["by_episode"][0]["score"]["count"].as_u64().unwrap()).sum::<u64>(), 500);

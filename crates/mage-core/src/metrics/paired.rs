@@ -270,7 +270,10 @@ mod tests {
     #[test]
     fn unequal_numbers_of_seeds_and_many_tasks_are_compared_too() {
         let uneven = |n: usize| -> Vec<Both> {
-            let one = |i: usize| Both { sums: [f64::from(u8::from(i % 3 > 0)), 1.0], counts: [1, 2 + (i % 2) as u32] };
+            let one = |i: usize| Both {
+                sums: [f64::from(u8::from(!i.is_multiple_of(3))), 1.0],
+                counts: [1, 2 + (i % 2) as u32],
+            };
             (0..n).map(one).collect()
         };
         let few = flipped(&uneven(60));

@@ -6,7 +6,7 @@ use super::{Drawing, Entry, chart};
 use std::{collections::HashMap, fmt::Write};
 
 const WIDE: f64 = 760.0;
-const TALL: f64 = 630.0;
+const TALL: f64 = 670.0;
 /// Pixels for half the box, and where its middle is.
 const SCALE: f64 = 170.0;
 const MIDDLE: (f64, f64) = (WIDE / 2.0 + 16.0, 295.0);
@@ -74,9 +74,11 @@ fn picture(number: usize, entry: &Entry) -> Drawing {
             "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r:.1}\" fill=\"url(#sphere-{number}-{a})\" fill-opacity=\"0.9\"/>"
         );
     }
-    let stop = if entry.early_stop { "; later episodes are of tasks not yet won" } else { "" };
-    let about = format!("size: how often within its episode; {states} states from the most frequent, nearest{stop}");
-    chart::text(&mut svg, 16.0, TALL - 14.0, "start", "faint", &about);
+    let about = "a sphere's size says how often within its episode; state 1 is the most frequent";
+    chart::text(&mut svg, 16.0, TALL - 34.0, "start", "faint", about);
+    if entry.early_stop {
+        chart::text(&mut svg, 16.0, TALL - 14.0, "start", "faint", "later episodes are of tasks not yet won");
+    }
     svg.push_str("</svg>\n");
     Drawing { id: format!("moves-{number}"), part: "moves-still", title, svg }
 }
@@ -153,7 +155,7 @@ mod tests {
         for corner in 0..8 {
             let [x, y, z] = [0, 1, 2].map(|i| if corner >> i & 1 == 1 { 1.0 } else { -1.0 });
             let (across, down, _) = place(x, y, z);
-            assert!((30.0..WIDE - 30.0).contains(&across) && (50.0..TALL - 40.0).contains(&down), "{across} {down}");
+            assert!((30.0..WIDE - 30.0).contains(&across) && (50.0..TALL - 80.0).contains(&down), "{across} {down}");
         }
     }
 }

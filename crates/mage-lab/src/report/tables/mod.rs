@@ -93,7 +93,9 @@ fn curves(report: &Report) -> Vec<Table> {
     };
     let table = |(panel, hash): (&str, &str)| {
         let of: Vec<&Entry> = report.entries.iter().filter(|e| e.panel == panel && e.panel_hash == hash).collect();
-        let unit = of.first().map_or("score", |e| e.unit.as_str());
+        // Records that no summary speaks of have no unit.
+        let unit = of.iter().map(|e| e.unit.as_str()).find(|unit| *unit != "score");
+        let unit = unit.map_or_else(String::new, |unit| format!("; score: {unit}"));
         let stops = of.iter().any(|e| e.early_stop);
         let stop = match stops {
             true => {
@@ -108,7 +110,7 @@ fn curves(report: &Report) -> Vec<Table> {
             id: format!("panel-{hash}"),
             part: "curves",
             title: format!("{panel}, panel {hash}"),
-            note: format!("Rates in percent; score: {unit}; 95 % intervals over tasks.{known}{stop}"),
+            note: format!("Rates in percent{unit}; 95 % intervals over tasks.{known}{stop}"),
             header: header.clone(),
             rows: of.into_iter().map(row).collect(),
         }
