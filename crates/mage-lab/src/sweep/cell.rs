@@ -87,8 +87,11 @@ impl Cell {
         if known != *asked {
             return Some("it is called something else now".to_owned());
         }
-        let weights = self.weights(sweep);
-        (weights.is_some() && weights != there.weights).then(|| "the policy was trained again".to_owned())
+        match (self.weights(sweep), there.weights) {
+            (Some(_), None) => Some("nobody wrote down which weights played".to_owned()),
+            (Some(now), Some(then)) if now != then => Some("the policy was trained again".to_owned()),
+            _ => None,
+        }
     }
 
     /// The weights that play, where they are there.

@@ -176,7 +176,10 @@ fn other_recipe(app: &App, recipes: &[String], set: &[String], run: &Path) -> an
         return Ok(None);
     }
     let recipe = compose(recipes, set)?;
-    let changed = changed_since(run, &recipe, &setting(app, &recipe)?.population)?;
+    let changed = match changed_since(run, &recipe, &setting(app, &recipe)?.population) {
+        Ok(changed) => changed,
+        Err(e) => return Ok(Some(format!("what it was started with cannot be read: {e}"))),
+    };
     Ok(changed.first().map(|(key, then, now)| {
         let more = if changed.len() > 1 { format!(" and {} more", changed.len() - 1) } else { String::new() };
         format!("{key} was {then}, is {now}{more}")
@@ -388,6 +391,10 @@ impl Runner<'_> {
     fn cell(&self, cell: &Cell, progress: &mut dyn FnMut(f64)) -> anyhow::Result<bool> {
         let other = match &cell.work {
             Work::Train { recipes, set } => other_recipe(self.app, recipes, set, &cell.folder(&self.dir).join(RUN))?,
+            // Before the folder is claimed for weights that will not be the last.
+            Work::Policy { of } if !self.dir.join(of).join(RUN).join("result.json").exists() => {
+                return Err(anyhow!("its policy is not trained: {of} is not finished"));
+            }
             _ => None,
         };
         if cell.changed(&self.dir).or(other).is_some() {
@@ -397,13 +404,7 @@ impl Runner<'_> {
         cell.claim(&self.dir)?;
         match &cell.work {
             Work::Train { recipes, set } => self.train(recipes, set, &cell.folder(&self.dir).join(RUN), progress),
-            Work::Policy { of } => {
-                let policy = self.dir.join(of).join(RUN);
-                if !policy.join("result.json").exists() {
-                    return Err(anyhow!("its policy is not trained: {of} is not finished"));
-                }
-                self.evaluate(cell, Some(&policy))
-            }
+            Work::Policy { of } => self.evaluate(cell, Some(&self.dir.join(of).join(RUN))),
             Work::Rule | Work::Prompt => self.evaluate(cell, None),
         }
     }

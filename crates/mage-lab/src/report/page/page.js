@@ -90,6 +90,7 @@
         context.stroke();
       };
       const { moves, episodes } = scene;
+      let cut = 0;
       const faint = colour("--line"), ink = colour("--faint"), strong = colour("--ink");
       context.lineWidth = 1;
       // Sheets at the bottom, at the back and at the side; one line an episode.
@@ -108,7 +109,9 @@
       line([1, -1, -1], [1, -1, 1], ink);
       line([-1, -1, 1], [-1, 1, 1], ink);
       const label = (text, x, y, z, style, align) => {
-        const [a, b] = screen(x, y, z);
+        const [a, b] = screen(x, y, z), wide = context.measureText(text).width;
+        const left = a - (align === "right" ? wide : wide / 2);
+        if (left < 0 || left + wide > box.width || b < 12 || b > box.height) cut += 1;
         context.fillStyle = style;
         context.textAlign = align || "center";
         context.fillText(text, a, b);
@@ -150,6 +153,7 @@
       untilText.textContent = `${until.value} of ${episodes}`;
       canvas.dataset.view = `${yaw.toFixed(3)} ${pitch.toFixed(3)} ${zoom.toFixed(3)}`;
       canvas.dataset.spheres = drawn.length;
+      canvas.dataset.cut = cut;
     };
     const tell = (x, y) => {
       const hit = drawn.findLast((p) => Math.hypot(p.x - x, p.y - y) <= Math.max(p.r, 5));
