@@ -177,7 +177,11 @@ pub fn svg(chart: &Chart<'_>) -> String {
             );
         }
     }
-    for (i, s) in series.iter().enumerate() {
+    // What is known lies beneath what was measured: who reaches it is seen.
+    let exact = |s: &Series| matches!(s.kind, Kind::Exact(_));
+    let order =
+        [true, false].into_iter().flat_map(|first| series.iter().enumerate().filter(move |(_, s)| exact(s) == first));
+    for (i, s) in order {
         let at_x = |x: f64| at_x(x) + shift(i, s);
         let path: Vec<String> = s.points.iter().map(|p| format!("{:.1},{:.1}", at_x(p.0), at_y(p.1))).collect();
         stroke(&mut svg, &format!("<polyline points=\"{}\" fill=\"none\"", path.join(" ")), s.kind);

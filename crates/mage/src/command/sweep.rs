@@ -4,7 +4,10 @@ use super::train::{setting, stop_on_ctrl_c};
 use crate::{
     App,
     cli::{Cli, Command, Sweep as Args},
-    command::{eval, recipe::compose},
+    command::{
+        eval::{self, Ceilings},
+        recipe::compose,
+    },
     interrupt::Interrupted,
     output::{BOLD, Output, styled},
     table::{columns, span},
@@ -77,7 +80,7 @@ pub(crate) fn run(app: &App, args: &Args, out: &Output) -> anyhow::Result<()> {
     let stop = stop_on_ctrl_c("stopping after this step; press Ctrl-C again to stop at once")?;
     fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let _lock = lock(&dir)?;
-    Runner { app, args, out, dir, sweep, stop }.run(&cells)
+    Runner { app, args, out, dir, sweep, stop, ceilings: Ceilings::default() }.run(&cells)
 }
 
 /// sweeps/table1 for `table1`, sweeps/paper-table1 for `paper/table1`, sweeps/mine for `here/mine.toml`.
@@ -294,6 +297,7 @@ struct Runner<'a> {
     dir: PathBuf,
     sweep: Sweep,
     stop: Arc<AtomicU8>,
+    ceilings: Ceilings,
 }
 
 impl Runner<'_> {
@@ -454,7 +458,7 @@ impl Runner<'_> {
         if cell.work == Work::Prompt {
             args.remote = self.args.remote.clone();
         }
-        match eval::run_until(self.app, &args, &Output::silent(), &self.stop) {
+        match eval::run_until(self.app, &args, &Output::silent(), &self.stop, &self.ceilings) {
             Err(e) if e.is::<Interrupted>() => return Ok(false),
             outcome => outcome?,
         }

@@ -162,7 +162,7 @@
       const stop = m.early_stop ? "; tasks stop at their first win, so later episodes are of those not yet won" : "";
       about.textContent = hit
         ? `Episode ${hit.e + 1}, state ${hit.s + 1}, action ${m.moves.actions[hit.a]}: ${hit.n} times — ${m.moves.states[hit.s].replace(/\s+/g, " ")}`
-        : `${drawn.length} spheres, ${m.moves.states.length} states, ${m.moves.actions.length} actions${rest}${stop}.`;
+        : `${m.moves.points.filter((p) => p[0] < until.value).length} spheres, ${m.moves.states.length} states, ${m.moves.actions.length} actions${rest}${stop}.`;
     };
     const turn = (right, up) => {
       yaw += right;

@@ -1,10 +1,13 @@
 //! `mage eval`: how good is an agent?
 
+mod ceilings;
 mod entrants;
 mod preset;
 mod report;
 mod tally;
 mod versus;
+
+pub(crate) use ceilings::Ceilings;
 
 use super::train::stop_on_ctrl_c;
 use crate::{App, cli::Eval, interrupt::Interrupted, output::Output, pick::pick, pick::warn, usage};
@@ -56,11 +59,17 @@ impl Results {
 
 pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
     let stop = stop_on_ctrl_c("stopping; press Ctrl-C again to stop without cleaning up")?;
-    run_until(app, args, out, &stop)
+    run_until(app, args, out, &stop, &Ceilings::default())
 }
 
 /// The same, until somebody else says stop.
-pub(crate) fn run_until(app: &App, args: &Eval, out: &Output, stop: &Arc<AtomicU8>) -> anyhow::Result<()> {
+pub(crate) fn run_until(
+    app: &App,
+    args: &Eval,
+    out: &Output,
+    stop: &Arc<AtomicU8>,
+    known: &Ceilings,
+) -> anyhow::Result<()> {
     if args.preset.as_deref() == Some("list") {
         return out.line(preset::list());
     }
@@ -97,7 +106,8 @@ pub(crate) fn run_until(app: &App, args: &Eval, out: &Output, stop: &Arc<AtomicU
     }
     let ceilings = {
         let (factory, population) = (&ground.factory, &ground.population);
-        let ceilings = out.waiting("working out the ceilings", || factory.oracles(population, split, args.episodes));
+        let work = || known.of(&**factory, population, split, args.episodes);
+        let ceilings = out.waiting("working out the ceilings", work);
         // What was played is worth telling without them.
         ceilings.unwrap_or_else(|e| {
             out.warn(format!("no ceilings to compare with: {e}"));
