@@ -178,7 +178,7 @@ fn with_early_stop_there_is_the_ceiling_of_winning_once() {
     let shown = stdout(&mage(&args));
     assert!(shown.contains("at best") && !shown.contains("without memory"), "{shown}");
     assert!(shown.contains(&format!("{:.1} %", 100.0 * best[2])), "{shown}");
-    assert!(shown.contains("are of the tasks not yet won"), "{shown}");
+    assert!(shown.contains("are of the tasks not yet won") && shown.contains("won within 3"), "{shown}");
 }
 
 /// Several are drawn in one picture; how far one has come is said with how sure that is.

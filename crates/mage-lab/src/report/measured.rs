@@ -55,3 +55,8 @@ pub(super) fn score(x: f64) -> String {
     let x = if x.abs() < 0.0005 { 0.0 } else { x };
     format!("{x:.3}")
 }
+
+/// How likely, with three decimals; nothing is certain.
+pub fn p_value(p: f64) -> String {
+    if p < 0.0005 { "< 0.001".to_owned() } else { format!("{p:.3}") }
+}

@@ -31,7 +31,7 @@ pub use figure::{Drawing, drawings};
 pub use html::html;
 pub use learning::{Judged, Run};
 pub use markdown::markdown;
-pub use measured::Measured;
+pub use measured::{Measured, p_value};
 pub use moves::Moves;
 pub use png::Painter;
 pub use read::read;

@@ -257,14 +257,12 @@ fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &Args, ou
         _ => String::new(),
     };
     out.line(format!("\n{left} of {} cells to do{time}", cells.len()))?;
+    let top = if training.is_some() { ", and come on top" } else { "" };
     if !untried.is_empty() {
-        out.line(format!(
-            "{} training cells were not tried and come on top: their model is large, or elsewhere",
-            untried.len()
-        ))?;
+        out.line(format!("{} training cells were not tried{top}: their model is large, or elsewhere", untried.len()))?;
     }
     if unknown > 0 {
-        out.line(format!("{unknown} cells are played by models that were not tried, and come on top"))?;
+        out.line(format!("{unknown} cells are played by models that were not tried{top}"))?;
     }
     tell_changes(cells, &stands, out);
     out.hint("nothing was written; leave out --dry-run to begin");

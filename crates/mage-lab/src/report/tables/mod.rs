@@ -4,7 +4,7 @@ mod beside_the_paper;
 
 use super::{
     Entry, Part, Report,
-    measured::{Measured, NONE, score},
+    measured::{Measured, NONE, p_value, score},
 };
 use beside_the_paper::{beside, table_1};
 use mage_core::{Mean, PairedRate};
@@ -237,7 +237,7 @@ fn paired(report: &Report) -> Option<Table> {
                 last.k.to_string(),
                 number(&last.pass_at_k.difference, &points),
                 ahead(&last.pass_at_k),
-                format!("{:.3}", last.pass_at_k.p_value),
+                p_value(last.pass_at_k.p_value),
                 number(&last.score, &score),
             ])
         })

@@ -7,8 +7,8 @@ use crate::{
     table::{score, table},
 };
 use mage_core::{
-    Against, Bootstrap, Ceiling, Mean, MemoryMode, MemoryScope, MetaResult, Rate, Settings, Slice, Summary, Unplayed,
-    against, summarise,
+    Against, AtEpisode, Bootstrap, Ceiling, Mean, MemoryMode, MemoryScope, MetaResult, Rate, Settings, Slice, Summary,
+    Unplayed, against, summarise,
 };
 use mage_env::{
     Hash,
@@ -208,7 +208,6 @@ impl<'a> Report<'a> {
             let way = if ceilings.learner_may_be_better() { "of the way, at most" } else { "of the way" };
             header.extend(["without memory", best_learner(ceilings), way]);
         }
-        let stopped = curve.iter().any(|at| at.won.of < at.pass_at_k.of);
         let rows = curve.iter().map(|at| {
             let i = at.k as usize - 1;
             let mut row = vec![at.k.to_string(), at.score.count.to_string(), mean(&at.score)];
@@ -233,7 +232,7 @@ impl<'a> Report<'a> {
         let mut header = vec!["episode", "n", "won", "n", "won by then (Pass@k)"];
         header.extend((!best.is_empty()).then_some("at best"));
         out.line(format!("\n{}", table(&header, rows)))?;
-        if stopped {
+        if self.stopped() {
             let why = "tasks stop at their first win: scores and wins of an episode are of the tasks not yet won (n)";
             out.line(styled(DIM, format!("\n{why}")))?;
         }
@@ -249,9 +248,16 @@ impl<'a> Report<'a> {
         out.line(format!("\n{}", table(&["episode", "n", "drew", "n", "won or drew by then"], rows)))
     }
 
+    /// Whether some tasks stopped at a win.
+    fn stopped(&self) -> bool {
+        self.summary.overall.by_episode.iter().any(|at| at.won.of < at.pass_at_k.of)
+    }
+
     /// First and last episode by opponent and by seat, each opponent next to the best response to it.
     fn print_opponents(&self, out: &Output) -> anyhow::Result<()> {
-        let last = format!("episode {}", self.episodes);
+        // The last episode of tasks that stop at a win is of few of them; whether they were won is known of all.
+        let stopped = self.stopped();
+        let last = if stopped { format!("won within {}", self.episodes) } else { format!("episode {}", self.episodes) };
         let mut header = vec!["against", "n", "episode 1"];
         if self.episodes > 1 {
             header.push(&last);
@@ -262,7 +268,8 @@ impl<'a> Report<'a> {
         let row = |name: String, slice: &Slice, best: Option<f64>| {
             let mut row = vec![name, slice.tasks.to_string()];
             row.extend(slice.by_episode.first().map(|at| mean(&at.score)));
-            row.extend(slice.by_episode.last().filter(|_| self.episodes > 1).map(|at| mean(&at.score)));
+            let at_last = |at: &AtEpisode| if stopped { rate(&at.pass_at_k) } else { mean(&at.score) };
+            row.extend(slice.by_episode.last().filter(|_| self.episodes > 1).map(at_last));
             if self.score_ceilings.is_some() {
                 row.push(best.map_or_else(|| "-".to_owned(), score));
             }

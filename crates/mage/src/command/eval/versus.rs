@@ -9,6 +9,7 @@ use crate::{
     table::{score, table},
 };
 use mage_core::{Bootstrap, Mean, PairedAt, PairedRate, compare};
+use mage_lab::report::p_value;
 use serde::Serialize;
 
 /// Two entrants, task by task.
@@ -41,7 +42,7 @@ impl<'a> Versus<'a> {
         out.line(format!("\n{first} against {second}, task by task: {} tasks{seeds}; first minus second", self.tasks))?;
         let rate = |r: &PairedRate| {
             let difference = difference(&r.difference);
-            vec![difference, format!("{}:{}", r.first_ahead, r.second_ahead), format!("{:.3}", r.p_value)]
+            vec![difference, format!("{}:{}", r.first_ahead, r.second_ahead), p_value(r.p_value)]
         };
         let rows = self.by_episode.iter().map(|at| {
             let mut row = vec![at.k.to_string(), mean(&at.score)];
