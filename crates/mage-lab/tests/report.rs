@@ -253,6 +253,19 @@ fn transcripts_say_which_seed_they_are_of() {
     assert!(seeds.contains(&"seed 0") && seeds.contains(&"seed 1"), "{seeds:?}");
 }
 
+/// A curve that never moves has a scale to be read by, and a long title is not cut.
+#[test]
+fn flat_curves_and_long_titles_can_be_read() {
+    use mage_lab::report::chart::{Chart, Kind, Series, svg};
+    let flat =
+        [Series { name: "m".to_owned(), kind: Kind::Measured(0), points: vec![(1.0, 0.0, None), (2.0, 0.0, None)] }];
+    let title = "a title of which there is much more than would fit into the width of one such picture of ours at its usual size";
+    let drawn = svg(&Chart { title, x_label: "x", y_label: "y", percent: false, series: &flat });
+    assert!(drawn.contains(">0.4</text>") && !drawn.contains("0.00000"), "{drawn}");
+    let size: f64 = drawn.split("font-size=\"").nth(2).unwrap().split('"').next().unwrap().parse().unwrap();
+    assert!(size < 12.0 && 0.62 * size * title.len() as f64 <= 680.0, "{size}");
+}
+
 /// Equal curves do not hide each other.
 #[test]
 fn equal_curves_are_both_seen() {

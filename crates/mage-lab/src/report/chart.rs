@@ -106,6 +106,8 @@ pub fn svg(chart: &Chart<'_>) -> String {
     let (x_low, x_high) = bounds(&mut all().map(|p| p.0));
     let ends = |p: &PlotPoint| p.2.map_or([p.1, p.1, p.1], |(low, high)| [low, p.1, high]);
     let (y_low, y_high) = if percent { (0.0, 1.0) } else { bounds(&mut all().flat_map(ends)) };
+    // Values that are all the same lie in the middle, not on a scale of millionths.
+    let (y_low, y_high) = if y_high - y_low < 1e-6 { (y_low - 0.5, y_low + 0.5) } else { (y_low, y_high) };
     let (x_low, x_high) = if x_low < x_high { (x_low, x_high) } else { (x_low - 0.5, x_low + 0.5) };
     let step = tick_step(y_high - y_low);
     let (low, high) = ((y_low / step).floor() * step, (y_high / step).ceil() * step);
@@ -228,9 +230,11 @@ pub(super) fn opening(width: f64, height: f64, title: &str) -> String {
          <rect class=\"paper\" width=\"{width:.0}\" height=\"{height:.0}\" fill=\"#ffffff\"/>\n",
         escaped(title)
     );
+    // A long title is set smaller rather than cut.
+    let size = (1.62 * (width - 32.0) / title.chars().count().max(1) as f64).clamp(9.0, 15.0);
     let _ = writeln!(
         svg,
-        "<text class=\"ink\" x=\"16\" y=\"26\" font-size=\"15\" font-weight=\"600\" fill=\"#222222\">{}</text>",
+        "<text class=\"ink\" x=\"16\" y=\"26\" font-size=\"{size:.1}\" font-weight=\"600\" fill=\"#222222\">{}</text>",
         escaped(title)
     );
     svg

@@ -115,14 +115,18 @@ fn panel_drawings(panel: &str, hash: &str, of: &[&Entry], colours: &Colours) -> 
         let memoryless = format!("best without memory ({})", ceiling.rest_known());
         score.push(Series::exact(&memoryless, &ceiling.memoryless, "6 4"));
     }
-    let whose = if of.iter().any(|e| e.early_stop) { ", of tasks not yet won" } else { "" };
+    let whose = match (of.iter().any(|e| e.early_stop), of.iter().all(|e| e.early_stop)) {
+        (_, true) => ", of tasks not yet won",
+        (true, false) => ", where counted: of tasks not yet won",
+        _ => "",
+    };
     let title = format!("{panel}: score by episode{whose}");
     let by_episode = |title, series| Chart { title, x_label: "episode", y_label: unit, percent: false, series };
     all.push(drawn(&format!("score-{hash}"), "curves", &by_episode(&title, &score)));
     if of.iter().any(|e| e.ablation.is_some()) {
         let changed: BTreeSet<&str> = of.iter().filter(|e| e.ablation.is_some()).map(|e| e.method.as_str()).collect();
         let near: Vec<&Entry> = of.iter().copied().filter(|e| changed.contains(e.method.as_str())).collect();
-        let title = format!("{panel}: what changes made of it, score by episode{whose}");
+        let title = format!("{panel}: what changes made of it, by episode{whose}");
         let id = format!("ablation-{hash}");
         all.push(drawn(&id, "ablations", &by_episode(&title, &series(&|p| p.score, &near))));
     }
