@@ -213,6 +213,28 @@ fn with_an_early_stop_counts_are_in_sight() {
     );
 }
 
+/// So does the picture of changes: of winning, which is known of all tasks.
+#[test]
+fn with_an_early_stop_changes_are_shown_by_what_was_won() {
+    let picture = |early_stop: bool| {
+        let dir = tempfile::tempdir().unwrap();
+        let records = four();
+        write(&dir.path().join("r.jsonl"), &records);
+        let mut of = summary(&records, "runs/x", None, true);
+        of["early_stop"] = early_stop.into();
+        fs::write(dir.path().join("s.json"), of.to_string()).unwrap();
+        let about =
+            json!({ "env": "kuhn", "method": "MAGE", "ablation": "no notes", "player": "p", "seed": 0, "command": [] });
+        fs::write(dir.path().join("cell.json"), about.to_string()).unwrap();
+        let report = read(&[dir.path().to_owned()], Limits::default()).unwrap();
+        drawings(&report).into_iter().find(|d| d.part == "ablations").unwrap()
+    };
+    assert!(picture(false).svg.contains(">chips per hand</text>"));
+    assert!(
+        picture(true).svg.contains(">share of tasks</text>") && picture(true).title.ends_with("won within k episodes")
+    );
+}
+
 /// Colours of maps in one unit mean the same, and a legend says what.
 #[test]
 fn maps_of_opponents_share_their_colours() {

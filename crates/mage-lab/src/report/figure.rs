@@ -126,9 +126,18 @@ fn panel_drawings(panel: &str, hash: &str, of: &[&Entry], colours: &Colours) -> 
     if of.iter().any(|e| e.ablation.is_some()) {
         let changed: BTreeSet<&str> = of.iter().filter(|e| e.ablation.is_some()).map(|e| e.method.as_str()).collect();
         let near: Vec<&Entry> = of.iter().copied().filter(|e| changed.contains(e.method.as_str())).collect();
-        let title = format!("{panel}: what changes made of it, by episode{whose}");
         let id = format!("ablation-{hash}");
-        all.push(drawn(&id, "ablations", &by_episode(&title, &series(&|p| p.score, &near))));
+        // Where play stops at a win, winning is what is known of all tasks.
+        if near.iter().any(|e| e.early_stop) {
+            let title = format!("{panel}: what changes made of it, won within k episodes");
+            let series = series(&|p| p.pass, &near);
+            let (x_label, y_label) = ("episodes k", "share of tasks");
+            let chart = Chart { title: &title, x_label, y_label, percent: true, series: &series };
+            all.push(drawn(&id, "ablations", &chart));
+        } else {
+            let title = format!("{panel}: what changes made of it, score by episode");
+            all.push(drawn(&id, "ablations", &by_episode(&title, &series(&|p| p.score, &near))));
+        }
     }
     all
 }

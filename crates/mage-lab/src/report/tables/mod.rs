@@ -186,7 +186,7 @@ fn ablations(report: &Report) -> Option<Table> {
                 first.pass.percent(),
                 last.pass.percent(),
                 first.score.score(),
-                last.score.score(),
+                with_count(last.score.score(), &last.score, e.tasks),
             ])
         })
         .collect();
@@ -194,7 +194,9 @@ fn ablations(report: &Report) -> Option<Table> {
         id: "ablations".to_owned(),
         part: "ablations",
         title: "Ablations".to_owned(),
-        note: "Each change beside the method as it is, on the same tasks.".to_owned(),
+        note: "Each change beside the method as it is, on the same tasks; 95 % intervals over tasks. Where tasks stop at their first \
+               win, the last score is of those not yet won, n of them."
+            .to_owned(),
         header: texts(&[
             "panel",
             "method",
@@ -248,7 +250,8 @@ fn paired(report: &Report) -> Option<Table> {
         title: "Task by task".to_owned(),
         note: "First minus second on the tasks that both played, 95 % intervals over tasks. Ahead: tasks in which one won more \
                often. p: McNemar's test in which a task with all its seeds counts once; not corrected for the number of rows. \
-               Trained policies are compared as they are: the luck of training is in no interval. Score: of episode k."
+               Trained policies are compared as they are: the luck of training is in no interval. Score: of episode k, where \
+               tasks stop at a win of those that neither has won."
             .to_owned(),
         header: texts(&[
             "panel", "first", "second", "tasks", "k", "Pass@k, points", "ahead", "p", "score",
