@@ -96,7 +96,7 @@ def wait_for(port, process, model):
 def evaluate(mage, where, folder, who, *rest):
     """The records of an evaluation by several methods, and what was summed up."""
     records, summary = folder / f"{where}.jsonl", folder / f"{where}.json"
-    command = [mage, "eval", "--env", "kuhn", "--episodes", "2", "--temperature", "0", "--max-tokens", "12", "--quiet", "--json",
+    command = [mage, "eval", "--env", "kuhn", "--episodes", "2", "--seeds", "1", "--temperature", "0", "--max-tokens", "12", "--quiet", "--json",
                "--records", records, "--summary", summary, *who, *rest]
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
     if done.returncode != 0:

@@ -23,7 +23,22 @@ const look = async (browser, scheme, width, height) => {
     assert.ok(wide <= 0, `${part} runs ${wide} pixels out of the window`);
     await page.waitForTimeout(150);
     await shot(part);
+    if (part === "table" && width >= 1280) {
+      const beyond = await page.locator(".of-table-1").evaluate((t) => t.scrollWidth - t.parentElement.clientWidth);
+      assert.ok(beyond <= 0, `Table 1 is ${beyond} pixels wider than its frame`);
+    }
+    if (part === "moves") {
+      const cut = await page.locator("#moves-canvas").getAttribute("data-cut");
+      assert.equal(cut, "0", "every label of the picture is within it");
+    }
   }
+  // A part that is opened from far down begins below the bar of tabs, not behind it.
+  await page.click("#tab-curves");
+  await page.evaluate(() => scrollTo(0, document.body.scrollHeight));
+  await page.click("#tab-transcripts");
+  const below = await page.evaluate(() =>
+    document.querySelector("#transcripts label").getBoundingClientRect().top - document.querySelector("nav").getBoundingClientRect().bottom);
+  assert.ok(below >= 0, `the filters begin ${-below} pixels behind the tabs`);
 
   await page.locator("#tab-transcripts").press("ArrowLeft");
   assert.ok(await page.locator("#moves").isVisible(), "arrow keys change tabs");
@@ -57,6 +72,11 @@ const look = async (browser, scheme, width, height) => {
   await page.selectOption("#t-won", "not");
   assert.equal(won + (await count()), all, "won and not won are all");
   await page.selectOption("#t-won", "");
+  const seeds = await page.locator("#t-seed option").allTextContents();
+  assert.ok(seeds.length > 2, "seeds can be told apart");
+  await page.selectOption("#t-seed", seeds[1]);
+  assert.ok((await count()) < all, "and chosen");
+  await page.selectOption("#t-seed", "");
   await page.fill("#t-text", "no transcript says this");
   assert.equal(await count(), 0);
   await page.fill("#t-text", "");

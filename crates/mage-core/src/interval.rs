@@ -1,14 +1,16 @@
 //! How sure is a measured number?
 //!
 //! Every rate and every mean carries how many observations it rests on and a 95 % interval: Wilson's for rates, a
-//! percentile bootstrap for means. Both take the observations to be independent: count tasks, not turns of one task.
+//! percentile bootstrap for means. Both rest on what is independent: a task that was played with several seeds is one
+//! observation of a mean, and a rate's observations shrink to what they are worth.
 
 use mage_env::Seed;
 use rand::Rng as _;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The normal distribution's 97.5 % point: intervals here are two-sided at 95 %.
-const Z: f64 = 1.959_963_984_540_054;
+pub(crate) const Z: f64 = 1.959_963_984_540_054;
 
 /// Where the true value lies, with 95 % confidence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,30 +50,24 @@ pub struct Rate {
     pub hits: u64,
     /// How often it could have.
     pub of: u64,
-    /// `hits / of`; absent when nothing was observed.
+    /// How many tasks that was in: only these are independent.
+    pub tasks: u64,
+    /// The mean over tasks of each task's own rate, which is `hits / of` where all tasks were played equally often; absent when
+    /// nothing was observed.
     pub rate: Option<f64>,
     /// Wilson's score interval; everything from 0 to 1 when nothing was observed.
     pub interval: Interval,
 }
 
 impl Rate {
-    /// The rate of `hits` among `of`. Hits beyond `of` are not counted.
+    /// The rate of `hits` among `of`, all independent. Hits beyond `of` are not counted.
     pub fn new(hits: u64, of: u64) -> Self {
         let hits = hits.min(of);
-        if of == 0 {
-            return Rate { hits, of, rate: None, interval: Interval { low: 0.0, high: 1.0 } };
-        }
-        let (n, p) = (of as f64, hits as f64 / of as f64);
-        let z2n = Z * Z / n;
-        let centre = (p + z2n / 2.0) / (1.0 + z2n);
-        let reach = Z / (1.0 + z2n) * (p * (1.0 - p) / n + z2n / (4.0 * n)).sqrt();
-        // At the ends the formula gives 0 and 1 but for rounding: say so exactly.
-        let low = if hits == 0 { 0.0 } else { centre - reach };
-        let high = if hits == of { 1.0 } else { centre + reach };
-        Rate { hits, of, rate: Some(p), interval: Interval { low, high } }
+        let rate = (of > 0).then(|| hits as f64 / of as f64);
+        Rate { hits, of, tasks: of, rate, interval: wilson(rate, of as f64) }
     }
 
-    /// Counts the `true`s among observations.
+    /// Counts the `true`s among independent observations.
     pub fn of(observations: impl IntoIterator<Item = bool>) -> Self {
         let (mut hits, mut of) = (0, 0);
         for happened in observations {
@@ -80,6 +76,51 @@ impl Rate {
         }
         Rate::new(hits, of)
     }
+
+    /// The rate among observations of tasks, each with its task's number.
+    ///
+    /// Seeds of one task are alike, so the interval is Wilson's for as many independent observations as these are worth: as
+    /// many as make the spread between tasks what it is (Kish's effective sample size; Franco and others, 2019, find Wilson's
+    /// interval with it sound), at least one a task and at most all of them. The spread is taken with one task more that always
+    /// and one that never succeeds: near 0 and 1 a handful of hits says little about how alike seeds are.
+    ///
+    /// ```
+    /// use mage_core::Rate;
+    ///
+    /// let always = Rate::by_task((0..20).flat_map(|task| [(task, true); 3]));
+    /// assert_eq!((always.of, always.tasks), (60, 20));
+    /// assert_eq!(always.interval, Rate::new(20, 20).interval);
+    /// ```
+    pub fn by_task(observations: impl IntoIterator<Item = (usize, bool)>) -> Self {
+        let mut tasks: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
+        for (task, happened) in observations {
+            let (hits, of) = tasks.entry(task).or_default();
+            *hits += u64::from(happened);
+            *of += 1;
+        }
+        let (hits, of) = tasks.values().fold((0, 0), |(h, n), (hits, of)| (h + hits, n + of));
+        if tasks.len() as u64 == of {
+            return Rate::new(hits, of);
+        }
+        let (m, shares) = (tasks.len() as f64, tasks.values().map(|(hits, of)| *hits as f64 / *of as f64));
+        let rate = shares.clone().sum::<f64>() / m;
+        let centre = (m * rate + 1.0) / (m + 2.0);
+        let squares: f64 = shares.chain([0.0, 1.0]).map(|share| (share - centre).powi(2)).sum();
+        let worth = (centre * (1.0 - centre) * m * (m + 1.0) / squares).clamp(m, of as f64);
+        Rate { hits, of, tasks: tasks.len() as u64, rate: Some(rate), interval: wilson(Some(rate), worth) }
+    }
+}
+
+/// Wilson's score interval of a rate seen in `n` independent observations.
+fn wilson(rate: Option<f64>, n: f64) -> Interval {
+    let Some(p) = rate else { return Interval { low: 0.0, high: 1.0 } };
+    let z2n = Z * Z / n;
+    let centre = (p + z2n / 2.0) / (1.0 + z2n);
+    let reach = Z / (1.0 + z2n) * (p * (1.0 - p) / n + z2n / (4.0 * n)).sqrt();
+    // At the ends the formula gives 0 and 1 but for rounding: say so exactly.
+    let low = if p <= 0.0 { 0.0 } else { centre - reach };
+    let high = if p >= 1.0 { 1.0 } else { centre + reach };
+    Interval { low, high }
 }
 
 /// An average.
@@ -89,7 +130,7 @@ pub struct Mean {
     pub count: u64,
     /// The average; absent when nothing was observed.
     pub mean: Option<f64>,
-    /// Percentile bootstrap; absent for fewer than two observations, which say nothing of their spread.
+    /// Percentile bootstrap; absent where observations say nothing of their spread: one alone, or all the same.
     pub interval: Option<Interval>,
 }
 
@@ -151,8 +192,20 @@ impl Bootstrap {
             return Mean { count: 0, mean: None, interval: None };
         }
         let mean = values.iter().sum::<f64>() / n as f64;
-        let interval = (n > 1 && self.resamples > 0).then(|| self.interval(&values));
+        // Sorted: all are the same where the ends are.
+        let interval = (values[0] < values[n - 1] && self.resamples > 0).then(|| self.interval(&values));
         Mean { count: n as u64, mean: Some(mean), interval }
+    }
+
+    /// The mean of values of tasks, each with its task's number: a task, with all its seeds, is one observation.
+    pub fn mean_by_task(&self, values: impl IntoIterator<Item = (usize, f64)>) -> Mean {
+        let mut tasks: BTreeMap<usize, (f64, f64)> = BTreeMap::new();
+        for (task, value) in values {
+            let (sum, count) = tasks.entry(task).or_default();
+            *sum += value;
+            *count += 1.0;
+        }
+        self.mean(tasks.into_values().map(|(sum, count)| sum / count))
     }
 
     fn interval(&self, values: &[f64]) -> Interval {

@@ -38,8 +38,8 @@ pub use memory::{Asking, EpisodicMemory, Finished, Memory, MemoryMode, Query, Re
 pub use meta::{MetaEpisode, Next};
 pub use method::Method;
 pub use metrics::{
-    Against, AgainstAt, AtEpisode, Ceiling, Ending, EpisodeResult, MetaResult, Pair, PairedAt, PairedRate, PooledAt,
-    Slice, Summary, Unplayed, against, compare, pass_at_k, pooled, share_of_gap, summarise,
+    Against, AgainstAt, AtEpisode, Ceiling, Ending, EpisodeResult, MetaResult, PairedAt, PairedRate, Slice, Summary,
+    Unplayed, against, compare, pass_at_k, share_of_gap, summarise,
 };
 pub use penalty::{LengthPenalty, Penalty, PenaltyMode};
 pub use record::{CallRecord, EpisodeRecord, RecordKey};

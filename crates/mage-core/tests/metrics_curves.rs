@@ -32,8 +32,13 @@ fn counts(r: Rate) -> (u64, u64) {
     (r.hits, r.of)
 }
 
+/// Each a task of its own.
+fn numbered(results: &[MetaResult]) -> Vec<(usize, MetaResult)> {
+    results.iter().cloned().enumerate().collect()
+}
+
 fn summary(results: &[MetaResult], unplayed: Unplayed) -> Summary {
-    summarise(results, 3, unplayed, Bootstrap::default())
+    summarise(&numbered(results), 3, unplayed, Bootstrap::default())
 }
 
 #[test]
@@ -95,7 +100,7 @@ fn unfinished_meta_episodes_are_left_out() {
 fn slices_by_opponent_and_seat() {
     let mut results = vec![result("a", 0, "ww"), result("a", 1, "ll"), result("b", 1, "lw")];
     results.push(MetaResult { opponent: None, ..result("", 2, "d") });
-    let s = summarise(&results, 2, Unplayed::NotCounted, Bootstrap::default());
+    let s = summarise(&numbered(&results), 2, Unplayed::NotCounted, Bootstrap::default());
     assert_eq!(s.by_opponent.keys().collect::<Vec<_>>(), ["a", "b"]);
     assert_eq!(counts(s.by_opponent["a"].by_episode[0].won), (1, 2));
     assert_eq!(s.by_opponent["b"].score.mean, Some(0.0));
@@ -107,6 +112,27 @@ fn slices_by_opponent_and_seat() {
     assert_eq!(json["by_opponent"]["b"]["by_episode"][0]["score"]["count"], 1);
     assert!(json["by_opponent"]["b"]["by_episode"][0]["score"]["interval"].is_null());
     assert_eq!(serde_json::from_value::<Summary>(json).unwrap(), s);
+}
+
+/// Seeds of a task are no further tasks, overall and in every part: intervals are those of the tasks.
+#[test]
+fn seeds_of_a_task_make_no_interval_narrower() {
+    let once: Vec<MetaResult> = (0..40).map(|i| result("a", 0, if i % 4 == 0 { "w" } else { "l" })).collect();
+    let thrice: Vec<(usize, MetaResult)> =
+        numbered(&once).into_iter().flat_map(|r| [r.clone(), r.clone(), r]).collect();
+    let of = |results: &[(usize, MetaResult)]| summarise(results, 1, Unplayed::NotCounted, Bootstrap::default());
+    let (one, three) = (of(&numbered(&once)), of(&thrice));
+    for (one, three) in [
+        (&one.overall, &three.overall),
+        (&one.by_opponent["a"], &three.by_opponent["a"]),
+        (&one.by_seat[&0], &three.by_seat[&0]),
+    ] {
+        assert_eq!((three.meta_episodes, three.tasks), (120, 40));
+        let (one, three) = (&one.by_episode[0], &three.by_episode[0]);
+        assert_eq!((one.score, three.won.tasks, three.won.of), (three.score, 40, 120));
+        assert!((one.won.interval.low - three.won.interval.low).abs() < 0.01, "{:?} {:?}", one.won, three.won);
+        assert!((one.won.interval.high - three.won.interval.high).abs() < 0.01);
+    }
 }
 
 #[test]
@@ -127,7 +153,7 @@ fn share_of_the_way_and_regret() {
     let ceiling = Ceiling { memoryless: vec![0.0, 0.0, 0.0], adaptive: vec![0.0, 0.5, 1.0] };
     // Mean scores by episode: −1/3, 0, 2/3; the last result broke off and counts in no total.
     let results = [result("a", 0, "lww"), result("a", 0, "dlw"), result("a", 0, "ddd"), result("a", 0, "ld")];
-    let seen = against(&results, &ceiling, Bootstrap::default());
+    let seen = against(&numbered(&results), &ceiling, Bootstrap::default());
     assert!(seen.by_episode[0].share.is_none());
     assert_eq!(seen.by_episode[1].share.unwrap().mean, Some(0.0));
     let last = &seen.by_episode[2];
@@ -157,7 +183,9 @@ fn retrying_without_learning_follows_the_formula() {
             result("a", 0, &stopped)
         })
         .collect();
-    let s = summarise(&results, 10, Unplayed::NotCounted, Bootstrap { resamples: 0, ..Bootstrap::default() }).overall;
+    let s =
+        summarise(&numbered(&results), 10, Unplayed::NotCounted, Bootstrap { resamples: 0, ..Bootstrap::default() })
+            .overall;
     for point in &s.by_episode {
         let want = pass_at_k(p, point.k);
         assert!((point.pass_at_k.rate.unwrap() - want).abs() < 0.03, "k = {}", point.k);
@@ -178,10 +206,10 @@ proptest! {
     fn what_must_hold_of_any_summary(results in any_results(), not_won in any::<bool>()) {
         let unplayed = if not_won { Unplayed::NotWon } else { Unplayed::NotCounted };
         let bootstrap = Bootstrap { resamples: 50, ..Bootstrap::default() };
-        let s = summarise(&results, 4, unplayed, bootstrap);
+        let s = summarise(&numbered(&results), 4, unplayed, bootstrap);
         let mut reversed = results.clone();
         reversed.reverse();
-        prop_assert_eq!(&s, &summarise(&reversed, 4, unplayed, bootstrap));
+        prop_assert_eq!(&s, &summarise(&numbered(&reversed), 4, unplayed, bootstrap));
         for slice in s.by_opponent.values().chain(s.by_seat.values()).chain([&s.overall]) {
             for e in &slice.by_episode {
                 prop_assert!(e.pass_at_k.hits <= e.draw_or_win_at_k.hits);

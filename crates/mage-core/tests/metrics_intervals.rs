@@ -36,6 +36,44 @@ fn wilson_covers() {
     assert!((coverage - 0.95).abs() < 0.01, "{coverage}");
 }
 
+/// Tasks of three seeds, from seeds that know nothing of each other to seeds that all say the same, and rates up to the ends.
+#[test]
+fn rates_over_seeds_cover() {
+    let (mut all, mut worst) = ((0, 0), 1.0_f64);
+    for p in [0.02, 0.3, 0.5, 0.95] {
+        for alike in [0.0, 0.5, 1.0] {
+            for tasks in [24, 128] {
+                let covered = (0..1000)
+                    .filter(|&trial| {
+                        let mut rng = Seed::new(13).child("seeds").at(trial).rng();
+                        let of_task = |task: usize| {
+                            let shared = (rng.random::<f64>() < alike).then(|| rng.random::<f64>() < p);
+                            [(); 3].map(|()| (task, shared.unwrap_or_else(|| rng.random::<f64>() < p)))
+                        };
+                        Rate::by_task((0..tasks).flat_map(of_task)).interval.contains(p)
+                    })
+                    .count();
+                worst = worst.min(covered as f64 / 1000.0);
+                assert!(covered >= 905, "p = {p}, alike {alike}, {tasks} tasks: {covered} of 1000");
+                all = (all.0 + covered, all.1 + 1000);
+            }
+        }
+    }
+    let coverage = all.0 as f64 / all.1 as f64;
+    assert!((0.94..=0.98).contains(&coverage), "{coverage}, worst {worst}");
+}
+
+/// A rate that was never or always seen may be a little more or less: how much, the number of tasks says.
+#[test]
+fn no_interval_of_a_rate_is_a_point() {
+    for seeds in [1, 2, 5] {
+        let of = |hit: bool| Rate::by_task((0..30).flat_map(|task| vec![(task, hit); seeds]));
+        assert_eq!(of(true).interval, Rate::new(30, 30).interval);
+        assert_eq!(of(false).interval, Rate::new(0, 30).interval);
+        assert!(of(true).interval.low < 0.9 && of(false).interval.high > 0.1);
+    }
+}
+
 #[test]
 fn bootstrap_covers() {
     // Hands of poker: chips won against a weak player, and a skewed score on top.
@@ -89,7 +127,7 @@ fn too_few_to_say() {
     let b = Bootstrap::default();
     assert_eq!((b.mean([]).mean, b.mean([]).interval), (None, None));
     assert_eq!((b.mean([3.0]).mean, b.mean([3.0]).interval), (Some(3.0), None));
-    assert_eq!(b.mean([3.0, 3.0]).interval.map(|i| (i.low, i.high)), Some((3.0, 3.0)));
+    assert_eq!((b.mean([3.0, 3.0]).mean, b.mean([3.0, 3.0]).interval), (Some(3.0), None), "no spread, no interval");
     assert_eq!(Bootstrap { resamples: 0, ..b }.mean([1.0, 2.0]).interval, None);
     assert_eq!(Rate::new(3, 2).hits, 2);
     assert_eq!(Rate::new(0, 0).rate, None);

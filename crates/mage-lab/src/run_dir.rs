@@ -149,9 +149,9 @@ impl RunDir {
         composer.finish()
     }
 
-    /// Whether a run was started with this population.
-    pub fn has_population(&self, population: &Population) -> Result<bool> {
-        Ok(Population::from_file(&self.path.join(POPULATION))? == *population)
+    /// The population a run was started with.
+    pub fn population(path: &Path) -> Result<Population> {
+        Ok(Population::from_file(&path.join(POPULATION))?)
     }
 
     /// Replaces the recipe and the population of a run; for whoever insists.
@@ -361,6 +361,18 @@ pub fn last_model(run: &Path) -> Result<PathBuf> {
     let none = || Error::Run { path: run.to_owned(), problem: "it has no checkpoint yet".to_owned() };
     let last = *checkpoints(run)?.last().ok_or_else(none)?;
     Ok(run.join(model(last)))
+}
+
+/// What the weights of a run's last checkpoint are known by: a hash of the hashes that were written down with them.
+pub fn weights(run: &Path) -> Result<String> {
+    let manifest = last_model(run)?.join(MANIFEST);
+    let text = fs::read(&manifest).map_err(Error::io(&manifest))?;
+    let hashes: BTreeMap<String, String> = serde_json::from_slice(&text)
+        .map_err(|e| Error::Run { path: manifest, problem: format!("it cannot be read ({e})") })?;
+    let of = |numbers: bool| hashes.iter().filter(move |(file, _)| !numbers || file.ends_with(".safetensors"));
+    // Where weights are kept elsewhere, all there is to go by is what was written here.
+    let all: Vec<_> = if of(true).next().is_some() { of(true).collect() } else { of(false).collect() };
+    Ok(mage_env::Hash::of(&all).to_string())
 }
 
 /// Compares every file with the manifest.

@@ -118,7 +118,8 @@ fn best_response_nash_and_random_earn_what_the_tree_says() {
 fn reported_intervals_hold_the_exact_values() {
     let population = pool();
     let results = results("bayes", MemoryMode::ReflectionOnly, &population, 3, 12_000);
-    let summary: Summary = summarise(&results, 3, Unplayed::NotCounted, Bootstrap::default());
+    let summary: Summary =
+        summarise(&results.into_iter().enumerate().collect::<Vec<_>>(), 3, Unplayed::NotCounted, Bootstrap::default());
     let report = KuhnFactory::default().oracles(&population, "train", 3).unwrap().unwrap();
     for (at, exact) in summary.overall.by_episode.iter().zip(&report.mean.sum.by_episode) {
         assert!(at.score.interval.unwrap().contains(*exact), "{at:?} {exact}");

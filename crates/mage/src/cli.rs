@@ -239,11 +239,32 @@ pub(crate) enum RecipeCommand {
     },
 }
 
+/// What a population's file looks like; lines short enough that no terminal breaks them.
+const POPULATION_HELP: &str = "Opponents, seats and settings: the name of a built-in population, or a TOML file such as
+
+  env = \"kuhn\"
+  options = { deal = \"fresh\" } # settings of the environment
+  seats = [0.5, 0.5]           # how often the agent sits where
+
+  [[opponent]]
+  name = \"rock\"                # what tables call it
+  kind = \"conservative\"        # `mage env show kuhn` lists kinds
+  weight = 0.5                 # how often it is met
+
+  [[opponent]]
+  name = \"stranger\"
+  kind = \"table\"
+  bet = { J = 0.3, Qb = 0.5, K = 1.0, Kb = 1.0 }
+  splits = [\"out-of-domain\"]   # met with --split out-of-domain
+
+Left out: no options, all seats alike, weight 1, and the splits train and in-domain. `mage env show NAME --population FILE` checks \
+a file and shows what it makes of it.";
+
 /// Whom one meets: shared by all commands that choose opponents.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Whom {
-    /// Opponents, seats and settings: a TOML file, or the name of a built-in population
-    #[arg(long, value_name = "FILE|NAME")]
+    /// Opponents, seats and settings: a TOML file (--help shows one), or the name of a built-in population
+    #[arg(long, value_name = "FILE|NAME", long_help = POPULATION_HELP)]
     pub(crate) population: Option<String>,
     /// Only these opponents: names in the population or in a built-in one, or kinds the environment knows
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', alias = "opponents")]

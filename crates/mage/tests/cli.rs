@@ -24,6 +24,9 @@ fn mistakes_on_the_command_line_exit_with_2_and_say_what_to_do() {
         (&["env", "show", "webshop", "--oracles"], "mage eval --env webshop --policy told measures what is possible"),
         (&["eval", "--policy", "clever"], "unknown policy `clever`"),
         (&["eval"], "--policy"),
+        (&["eval", "--method", "react"], "--endpoint URL and --model NAME"),
+        (&["eval", "--policy", "nash", "--temperature", "-1"], "temperature"),
+        (&["eval", "--policy", "nash", "--plot", "curve.pdf"], ".svg or .png"),
         (&["eval", "tictactoe", "--env", "kuhn", "--policy", "random"], "cannot be used with"),
         (&["eval", "--policy", "random", "--episodes", "0"], "0 is not in 1..=1000"),
         (&["env", "show", "go"], "unknown environment `go`"),
@@ -130,7 +133,14 @@ fn evaluation_repeats_exactly_and_counts_what_it_says() {
     assert_eq!(report["tasks"], 500);
     let curve = report["summary"]["overall"]["by_episode"].as_array().unwrap();
     assert_eq!(curve.len(), 3);
-    assert!(curve.iter().all(|at| at["score"]["count"] == 500 && at["won"]["of"] == 500));
+    // Three seeds unless it says otherwise; a task with all of them is one observation, against whom and from where it may be.
+    assert_eq!(report["seeds"], 3);
+    let counted = |at: &serde_json::Value| {
+        [&at["score"]["count"], &at["won"]["tasks"], &at["won"]["of"]].map(serde_json::Value::as_u64)
+    };
+    assert!(curve.iter().all(|at| counted(at) == [Some(500), Some(500), Some(1500)]));
+    let seats = report["summary"]["by_seat"].as_object().unwrap().values();
+    assert_eq!(seats.map(|s| s["by_episode"][0]["score"]["count"].as_u64().unwrap()).sum::<u64>(), 500);
     assert_ne!(first.stdout, mage(&["eval", "--policy", "random", "--tasks", "500", "--json", "--seed", "8"]).stdout);
 }
 
@@ -168,13 +178,45 @@ fn with_early_stop_there_is_the_ceiling_of_winning_once() {
     let shown = stdout(&mage(&args));
     assert!(shown.contains("at best") && !shown.contains("without memory"), "{shown}");
     assert!(shown.contains(&format!("{:.1} %", 100.0 * best[2])), "{shown}");
+    assert!(shown.contains("are of the tasks not yet won") && shown.contains("won within 3"), "{shown}");
+}
+
+/// Several are drawn in one picture; how far one has come is said with how sure that is.
+#[test]
+fn everybody_is_drawn_and_the_way_has_an_interval() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("both.svg");
+    let args = ["eval", "--policy", "bayes,nash", "--tasks", "60", "--plot", path.to_str().unwrap()];
+    let output = mage(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let drawn = std::fs::read_to_string(&path).unwrap();
+    assert!(drawn.contains(">bayes</text>") && drawn.contains(">nash</text>"), "{drawn}");
+    assert!(drawn.contains("best learner (exact)"), "{drawn}");
+    let shown = stdout(&output);
+    let row = shown.lines().skip_while(|l| !l.contains("of the way")).nth(3).unwrap();
+    assert!(row.trim_end().ends_with(']') && row.contains(" % ["), "{row}");
+    assert!(shown.contains("60 tasks with 3 seeds each") && shown.contains("counts once"), "{shown}");
+}
+
+/// The help of `--population` is a file that works.
+#[test]
+fn the_help_teaches_what_a_population_file_is() {
+    let help = stdout(&mage(&["eval", "--help"]));
+    let lines = help.lines().skip_while(|l| !l.contains("env = \"kuhn\"")).take_while(|l| !l.contains("Left out:"));
+    let file: String = lines.map(|l| format!("{}\n", l.trim())).collect();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("taught.toml");
+    std::fs::write(&path, &file).unwrap();
+    let args = ["eval", "--policy", "nash", "--tasks", "8", "--split", "out-of-domain", "--json", "--population"];
+    let report = json(&mage(&[&args[..], &[path.to_str().unwrap()]].concat()));
+    assert!(report["summary"]["by_opponent"]["stranger"].is_object(), "{file}");
 }
 
 #[test]
 fn draws_are_counted_where_there_are_any() {
     let args = ["eval", "--env", "tictactoe", "--policy", "perfect", "--tasks", "24", "--episodes", "2"];
     let drawn = |more: &[&str]| stdout(&mage(&[&args[..], more].concat()));
-    for shown in [drawn(&[]), drawn(&["--seeds", "2"])] {
+    for shown in [drawn(&["--seeds", "1"]), drawn(&["--seeds", "2"])] {
         assert!(shown.contains("drew") && shown.contains("won or drew by then"), "{shown}");
         assert!(shown.contains("100.0 %"), "a perfect player never loses:\n{shown}");
     }

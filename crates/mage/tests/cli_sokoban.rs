@@ -117,7 +117,20 @@ fn boxoban_levels_can_be_won_in_their_own_turns() {
         return;
     }
     let won = |extra: &[&str]| {
-        let base = ["eval", "--env", "sokoban", "--policy", "optimal", "--episodes", "1", "--tasks", "10", "--json"];
+        let base = [
+            "eval",
+            "--env",
+            "sokoban",
+            "--policy",
+            "optimal",
+            "--episodes",
+            "1",
+            "--tasks",
+            "10",
+            "--seeds",
+            "1",
+            "--json",
+        ];
         let report = json(&mage(&[&base[..], extra].concat()));
         report["summary"]["overall"]["by_episode"][0]["won"]["rate"].as_f64().unwrap()
     };
@@ -165,7 +178,7 @@ fn levels_that_make_no_sense_are_named() {
 #[test]
 fn sokoban_is_evaluated_by_rule_in_every_split() {
     let report = |extra: &[&str]| {
-        let base = ["eval", "--env", "sokoban", "--tasks", "60", "--episodes", "2", "--json"];
+        let base = ["eval", "--env", "sokoban", "--tasks", "60", "--seeds", "1", "--episodes", "2", "--json"];
         json(&mage(&[&base[..], extra].concat()))
     };
     let won = |report: &Value| report["summary"]["overall"]["by_episode"][1]["won"]["rate"].as_f64().unwrap();

@@ -83,7 +83,20 @@ fn a_server_that_dies_costs_no_finished_task_and_repeats_none() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("records.jsonl");
     let tasks = 60;
-    let args = ["--tasks", "60", "--episodes", "2", "--method", "reflexion", "--in-flight", "8", "--attempt", "1"];
+    let args = [
+        "--tasks",
+        "60",
+        "--seeds",
+        "1",
+        "--episodes",
+        "2",
+        "--method",
+        "reflexion",
+        "--in-flight",
+        "8",
+        "--attempt",
+        "1",
+    ];
     let args = [&args[..], &["--deadline", "1", "--records", file.to_str().unwrap()]].concat();
 
     let machine = Machine::start(None);
@@ -136,7 +149,8 @@ fn interrupted(mut command: Command, machine: &Machine, requests: usize) -> Outp
 fn ctrl_c_is_heard_at_once_and_what_is_finished_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("records.jsonl");
-    let args = ["--tasks", "60", "--episodes", "2", "--in-flight", "4", "--records", file.to_str().unwrap()];
+    let args =
+        ["--tasks", "60", "--seeds", "1", "--episodes", "2", "--in-flight", "4", "--records", file.to_str().unwrap()];
     let machine = Machine::start(None);
     let first = interrupted(eval(machine.server.address, &args), &machine, 60);
     assert_eq!(first.status.code(), Some(130), "{}", text(&first));
@@ -232,18 +246,33 @@ fn a_sweep_asks_an_endpoint_and_its_report_has_the_cells() {
     let with = ["--endpoint", &url, "--model", "tiny", "--embeddings", &url, "--embedding-model", "letters"];
     let asked = sweep(&with);
     assert!(asked.status.success(), "{}", text(&asked));
-    assert_eq!(String::from_utf8_lossy(&asked.stdout).lines().count(), 2, "the rule is not played again");
+    let cells = |output: &Output| String::from_utf8_lossy(&output.stdout).matches("\"event\":\"cell\"").count();
+    assert_eq!(cells(&asked), 2, "the rule is not played again");
     assert!(machine.server.seen.bodies.lock().unwrap().iter().any(|b| b["input"].is_array()), "memento retrieves");
     let requests = machine.server.seen.requests();
     assert!(sweep(&with).status.success());
     assert_eq!(machine.server.seen.requests(), requests, "nothing is asked twice");
+    assert_eq!(cells(&sweep(&[])), 0, "and nothing where nobody is named");
 
     let report = command().args(["report", &at("out"), "--out", &at("page")]).output().unwrap();
     assert!(report.status.success(), "{}", text(&report));
     let page = fs::read_to_string(at("page/report.md")).unwrap();
-    for row in ["| ReAct | tiny |", "| Memento | tiny |", "| random | rule |", "| A-MEM | — |"] {
+    for row in ["| ReAct | tiny | 2 |", "| Memento | tiny | 2 |", "| random | rule | 2 |", "| A-MEM | — | 10 |"] {
         assert!(page.contains(row), "{row} is missing:\n{page}");
     }
+
+    // Another model is another question: it is asked, and the old answers are kept.
+    let other = sweep(&["--endpoint", &url, "--model", "other"]);
+    assert!(other.status.success(), "{}", text(&other));
+    assert_eq!(cells(&other), 2, "{}", text(&other));
+    assert!(
+        stderr(&other).contains("--model tiny") && stderr(&other).contains("--model other now"),
+        "{}",
+        text(&other)
+    );
+    assert!(Path::new(&at("out/replaced/kuhn/ReAct-on-kuhn.1/summary.json")).exists());
+    let players = fs::read_to_string(at("out/kuhn/ReAct-on-kuhn/cell.json")).unwrap();
+    assert!(players.contains("\"other\"") && !players.contains("tiny"), "{players}");
 }
 
 #[cfg(unix)]
@@ -262,7 +291,8 @@ fn ctrl_c_is_heard_within_a_cell_of_a_sweep() {
     let stopped = interrupted(sweep(), &machine, 1);
     assert_eq!(stopped.status.code(), Some(130), "{}", text(&stopped));
     let events = String::from_utf8_lossy(&stopped.stdout).into_owned();
-    let states: Vec<bool> = events.lines().map(|l| l.contains("\"state\":\"finished\"")).collect();
+    let of_cells = events.lines().filter(|l| l.contains("\"event\":\"cell\""));
+    let states: Vec<bool> = of_cells.map(|l| l.contains("\"state\":\"finished\"")).collect();
     assert_eq!(states, [true, false], "the rule was played, the model was not, and the rest not begun:\n{events}");
     let address = machine.kill();
     let machine = Machine::start(Some(address));
@@ -292,7 +322,7 @@ fn methods_are_compared_on_one_panel_and_everything_is_in_the_summary() {
     for entrant in [react, memento, a_mem] {
         assert_eq!(entrant["panel"], written["panel"]);
         assert_eq!(entrant["summary"]["overall"]["meta_episodes"], 20);
-        assert_eq!(entrant["pooled"][2]["won"]["count"], 10, "a task is one observation");
+        assert_eq!(entrant["summary"]["overall"]["by_episode"][2]["won"]["tasks"], 10, "a task is one observation");
         assert_eq!(entrant["by_seed"].as_array().unwrap().len(), 2);
         assert!(entrant["ceilings"].is_object() && entrant["against"].is_object());
         let tally = &entrant["tally"];
@@ -307,7 +337,7 @@ fn methods_are_compared_on_one_panel_and_everything_is_in_the_summary() {
     assert_eq!(a_mem["tally"]["calls"]["evolve"]["asked"], 20, "from the second note on");
     let versus = written["versus"].as_array().unwrap();
     assert_eq!(versus.len(), 2);
-    assert_eq!(versus[0]["pairs"], 20);
+    assert_eq!((&versus[0]["tasks"], &versus[0]["seeds"]), (&Value::from(10), &Value::from(2)));
     // The model plays the same way whatever it remembers.
     assert_eq!(versus[0]["by_episode"][0]["won"]["p_value"], 1.0);
     assert_eq!(versus[0]["by_episode"][0]["score"]["mean"], 0.0);

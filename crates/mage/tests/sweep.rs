@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{command, mage, stdout};
+use common::{command, mage, stderr, stdout};
 use std::{fs, path::Path};
 
 const GRID: &str = r#"
@@ -48,6 +48,15 @@ fn a_sweep_goes_on_where_it_stopped_and_makes_a_page() {
     assert_eq!(states, ["to do", "to do", "to do", "to do", "to do", "waits for --endpoint"]);
     assert!(!Path::new(&out).exists(), "a plan writes nothing");
 
+    /// What was said about cells: the first and the last line are about the whole.
+    fn cells(said: &str) -> Vec<&str> {
+        let lines: Vec<&str> = said.lines().collect();
+        assert!(
+            lines[0].contains("\"event\":\"begin\"") && lines[lines.len() - 1].contains("\"event\":\"end\""),
+            "{said}"
+        );
+        lines[1..lines.len() - 1].to_vec()
+    }
     let first = sweep(&[]);
     assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
     let events = stdout(&first);
@@ -61,24 +70,28 @@ fn a_sweep_goes_on_where_it_stopped_and_makes_a_page() {
     fs::write(&records, half).unwrap();
     fs::remove_file(records.with_file_name("summary.json")).unwrap();
     let again = stdout(&sweep(&[]));
-    assert_eq!(again.lines().count(), 1, "{again}");
+    assert_eq!(cells(&again).len(), 1, "{again}");
     assert!(again.contains("kuhn/bayes-on-kuhn"), "{again}");
     assert_eq!(text(&records), before);
-    assert_eq!(stdout(&sweep(&[])), "", "nothing left to do");
+    let nothing = stdout(&sweep(&[]));
+    assert!(
+        cells(&nothing).is_empty() && nothing.contains("\"finished\":5"),
+        "nothing left to do, and it says so: {nothing}"
+    );
 
     let page = at("page");
     let report = mage(&["report", &out, "--out", &page]);
     assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
     let csv = text(format!("{page}/report.csv"));
-    assert!(csv.contains("kuhn,kuhn,MAGE,cumulative,tiny policy,,3,score,"), "{csv}");
-    assert!(csv.contains("kuhn,kuhn,bayes,,rule,,3,pass_at_k,"), "{csv}");
+    assert!(csv.contains("kuhn,kuhn,MAGE,cumulative,tiny policy,,,,3,score,"), "{csv}");
+    assert!(csv.contains("kuhn,kuhn,bayes,,rule,,,,3,pass_at_k,"), "{csv}");
     assert!(csv.contains("panel_by_update"), "{csv}");
     assert!(!csv.contains("ReAct,,endpoint"), "nobody played it");
     let html = text(format!("{page}/report.html"));
     assert!(html.contains("id=\"ablations\"") && html.contains("learning-kuhn"));
     assert!(Path::new(&page).join("figures/learning-kuhn.svg").exists());
     assert!(fs::read(format!("{page}/figures/learning-kuhn.png")).unwrap().starts_with(b"\x89PNG"));
-    assert!(csv.contains("kuhn,kuhn,bayes,,rule,,3,best_pass_at_k,"), "{csv}");
+    assert!(csv.contains("kuhn,kuhn,bayes,,rule,,,,3,best_pass_at_k,"), "{csv}");
     assert!(!html.contains("Table 1 lacks"), "every run was measured");
 
     // Runs alone: what is missing, and how to get it.
@@ -87,7 +100,73 @@ fn a_sweep_goes_on_where_it_stopped_and_makes_a_page() {
     assert!(mage(&["report", &run, "--out", &alone]).status.success());
     let said = text(format!("{alone}/report.md"));
     assert!(said.contains("Table 1 lacks 1 run") && said.contains(&format!("--preset kuhn --policy {run}")), "{said}");
-    assert!(text(format!("{page}/report.md")).contains("| MAGE | tiny policy |"));
+    assert!(text(format!("{page}/report.md")).contains("| MAGE | tiny policy | 3 |"));
+    // Task by task, by seat, and the picture that the page lets one turn.
+    assert!(csv.contains("kuhn,kuhn,MAGE,,tiny policy,,,bayes (rule),3,pass_at_k_p_value,"), "{csv}");
+    assert!(csv.contains("kuhn,kuhn,bayes,,rule,,1,,3,score,") && csv.contains(",best_response,"), "{csv}");
+    assert!(text(format!("{page}/report.md")).contains("## Task by task"));
+    assert!(fs::read(format!("{page}/figures/moves-1.png")).unwrap().starts_with(b"\x89PNG"));
+}
+
+/// Results of what was asked for before are no results of what is asked for now; nor are they thrown away.
+#[test]
+fn a_changed_sweep_does_again_what_changed_and_keeps_what_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (grid, out) = (at("grid.toml"), at("out"));
+    let small = GRID.replace("optim.updates=2", "optim.updates=1").split("[[ablation]]").next().unwrap().to_owned();
+    fs::write(&grid, &small).unwrap();
+    let sweep = |more: &[&str]| mage(&[&["sweep", grid.as_str(), "--out", out.as_str(), "--json"], more].concat());
+    let states = || -> Vec<String> {
+        let plan: serde_json::Value = serde_json::from_str(&stdout(&sweep(&["--dry-run"]))).unwrap();
+        plan["cells"].as_array().unwrap().iter().map(|c| c["state"].as_str().unwrap().to_owned()).collect()
+    };
+    assert!(sweep(&[]).status.success());
+    assert_eq!(states(), ["finished", "finished", "finished", "waits for --endpoint"]);
+    let summary = Path::new(&out).join("kuhn/bayes-on-kuhn/summary.json");
+    let before = text(&summary);
+
+    // Another number of tasks: what is played is played again, what is trained is not.
+    fs::write(&grid, small.replace("tasks = 12\n", "tasks = 14\n")).unwrap();
+    let again = "changed: to do again";
+    assert_eq!(states(), [again, "finished", again, "waits for --endpoint"]);
+    assert_eq!(text(&summary), before, "a plan changes nothing");
+    let said = sweep(&[]);
+    assert!(said.status.success());
+    assert!(stderr(&said).contains("--tasks 12 then, --tasks 14 now"), "{}", stderr(&said));
+    assert!(stdout(&said).contains("\"changed\":2"), "{}", stdout(&said));
+    assert_ne!(text(&summary), before);
+    assert_eq!(text(Path::new(&out).join("replaced/kuhn/bayes-on-kuhn.1/summary.json")), before, "nothing is lost");
+    assert_eq!(states()[..3], ["finished"; 3]);
+    let page = at("page");
+    assert!(mage(&["report", &out, "--out", &page]).status.success());
+    let md = text(format!("{page}/report.md"));
+    assert!(md.contains("n 14") && !md.contains("n 12") && md.contains("2 results that sweeps have replaced"), "{md}");
+
+    // Another recipe under the same name, and with it other weights: trained again, and measured again.
+    fs::write(at("mine.toml"), "[loss]\nentropy = 0.01\n").unwrap();
+    let own = small.replace("recipe = [\"kuhn\"]", &format!("recipe = [\"kuhn\", \"{}\"]", at("mine.toml")));
+    fs::write(&grid, &own).unwrap();
+    assert!(sweep(&[]).status.success());
+    assert_eq!(states()[..3], ["finished"; 3]);
+    fs::write(at("mine.toml"), "[loss]\nentropy = 0.02\n").unwrap();
+    assert_eq!(states()[..3], ["finished", again, again]);
+    assert!(sweep(&[]).status.success());
+    assert_eq!(states()[..3], ["finished"; 3]);
+}
+
+/// What was not tried is not said to take no time.
+#[test]
+fn a_plan_without_a_trial_names_no_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out").display().to_string();
+    let plan = mage(&["sweep", "paper/table1", "--dry-run", "--out", &out]);
+    let said = stdout(&plan);
+    assert!(said.contains("how long they take is not known") && !said.contains(" 0 s"), "{said}");
+    assert!(said.contains("60 training cells were not tried"), "{said}");
+    let plan = stdout(&mage(&["sweep", "paper/table1", "--dry-run", "--out", &out, "--json"]));
+    let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
+    assert!(plan["training_seconds"].is_null() && plan["play_seconds"].is_null());
 }
 
 #[test]

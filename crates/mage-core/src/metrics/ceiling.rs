@@ -40,7 +40,7 @@ pub struct AgainstAt {
     pub regret: Mean,
 }
 
-/// Compares the scores of meta-episodes with what was possible.
+/// Compares the scores of meta-episodes, each with its task's number, with what was possible.
 ///
 /// ```
 /// use mage_core::{Bootstrap, Ceiling, Ending, EpisodeResult, MetaResult, against};
@@ -50,19 +50,19 @@ pub struct AgainstAt {
 ///     opponent: None, seat: 0, episodes: vec![episode(0.25), episode(0.5)], stopped_after_win: false,
 /// };
 /// let ceiling = Ceiling { memoryless: vec![0.25, 0.25], adaptive: vec![0.25, 0.75] };
-/// let seen = against(&[result], &ceiling, Bootstrap::default());
+/// let seen = against(&[(0, result)], &ceiling, Bootstrap::default());
 /// assert!(seen.by_episode[0].share.is_none()); // no room in the first episode
 /// assert_eq!(seen.by_episode[1].share.unwrap().mean, Some(0.5));
 /// assert_eq!(seen.total_regret.mean, Some(0.25));
 /// ```
-pub fn against(results: &[MetaResult], ceiling: &Ceiling, bootstrap: Bootstrap) -> Against {
-    let played = results.iter().map(|r| r.episodes.len()).max().unwrap_or(0);
+pub fn against(results: &[(usize, MetaResult)], ceiling: &Ceiling, bootstrap: Bootstrap) -> Against {
+    let played = results.iter().map(|(_, r)| r.episodes.len()).max().unwrap_or(0);
     let episodes = played.min(ceiling.adaptive.len()).min(ceiling.memoryless.len());
     let by_episode = (0..episodes)
         .map(|i| {
             let (low, high) = (ceiling.memoryless[i], ceiling.adaptive[i]);
-            let scores = results.iter().filter_map(|r| r.episodes.get(i)).map(|e| e.score);
-            let score = bootstrap.child("ceiling").at(i as u64).mean(scores);
+            let scores = results.iter().filter_map(|(task, r)| Some((*task, r.episodes.get(i)?.score)));
+            let score = bootstrap.child("ceiling").at(i as u64).mean_by_task(scores);
             // The share is a straight line through the score, so its interval is the score's under the same line.
             let share = share_of_gap(low, low, high).map(|_| score.map(|x| (x - low) / (high - low)));
             AgainstAt { k: i as u32 + 1, share, regret: score.map(|x| high - x) }
@@ -72,8 +72,8 @@ pub fn against(results: &[MetaResult], ceiling: &Ceiling, bootstrap: Bootstrap) 
         let pairs = || r.episodes.iter().zip(&ceiling.adaptive).take(episodes);
         (pairs().count() == episodes).then(|| pairs().map(|(e, best)| best - e.score).sum())
     };
-    let finished = results.iter().filter(|_| episodes > 0).filter_map(regret);
-    Against { by_episode, total_regret: bootstrap.child("total regret").mean(finished) }
+    let finished = results.iter().filter(|_| episodes > 0).filter_map(|(task, r)| Some((*task, regret(r)?)));
+    Against { by_episode, total_regret: bootstrap.child("total regret").mean_by_task(finished) }
 }
 
 /// How far `score` is on the way from `memoryless` (0) to `adaptive` (1); `None` unless the way leads up by more than

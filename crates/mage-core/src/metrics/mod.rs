@@ -6,12 +6,12 @@ mod ceiling;
 mod paired;
 
 pub use ceiling::{Against, AgainstAt, Ceiling, against, share_of_gap};
-pub use paired::{Pair, PairedAt, PairedRate, compare};
+pub use paired::{PairedAt, PairedRate, compare};
 
 use crate::{Bootstrap, Mean, Rate};
 use mage_env::{End, Outcome};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How one episode ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -127,10 +127,12 @@ pub struct Summary {
 pub struct Slice {
     /// How many there were.
     pub meta_episodes: u64,
+    /// How many tasks they were of.
+    pub tasks: u64,
     /// One entry per episode index.
     pub by_episode: Vec<AtEpisode>,
-    /// The score per episode, averaged over the episodes of each meta-episode and then over these. Each meta-episode is
-    /// one observation, because its episodes are not independent.
+    /// The score per episode, averaged over the episodes of each meta-episode, then over those of a task, then over tasks. A task
+    /// is one observation, because its episodes are not independent.
     pub score: Mean,
     /// Answers that were no valid action, of all answers. The interval takes answers to be independent, which answers of
     /// one episode are not quite: read it as a lower bound on the uncertainty.
@@ -148,6 +150,8 @@ pub struct AtEpisode {
     pub draw_or_win_at_k: Rate,
     /// Won the k-th.
     pub won: Rate,
+    /// Drew the k-th.
+    pub drew: Rate,
     /// Won or drew the k-th.
     pub draw_or_win: Rate,
     /// Lost the k-th.
@@ -160,8 +164,12 @@ pub struct AtEpisode {
     pub invalid: Rate,
 }
 
-/// Measures meta-episodes of up to `episodes` episodes: the curves have so many points, also where all stopped before.
-/// The result does not depend on the order of the meta-episodes.
+/// A meta-episode with the number of its task.
+type Numbered<'a> = (usize, &'a MetaResult);
+
+/// Measures meta-episodes of up to `episodes` episodes, each with the number of its task: the curves have so many points, also
+/// where all stopped before. Seeds of one task are one observation, overall as in every part. The result does not depend on
+/// the order of the meta-episodes.
 ///
 /// ```
 /// use mage_core::{Bootstrap, Ending, EpisodeResult, MetaResult, Unplayed, summarise};
@@ -171,8 +179,8 @@ pub struct AtEpisode {
 ///     opponent: Some("aggressive".into()), seat, episodes, stopped_after_win,
 /// };
 /// let results = [
-///     result(0, vec![episode(Ending::Won, 1.0)], true), // stopped at once
-///     result(1, vec![episode(Ending::Lost, -1.0), episode(Ending::Won, 2.0)], true),
+///     (0, result(0, vec![episode(Ending::Won, 1.0)], true)), // stopped at once
+///     (1, result(1, vec![episode(Ending::Lost, -1.0), episode(Ending::Won, 2.0)], true)),
 /// ];
 /// let summary = summarise(&results, 2, Unplayed::NotCounted, Bootstrap::default());
 /// let second = &summary.overall.by_episode[1];
@@ -180,99 +188,60 @@ pub struct AtEpisode {
 /// assert_eq!((second.won.hits, second.won.of), (1, 1)); // one of them played it
 /// assert_eq!(summary.by_seat[&1].score.mean, Some(0.5));
 /// ```
-pub fn summarise(results: &[MetaResult], episodes: u32, unplayed: Unplayed, bootstrap: Bootstrap) -> Summary {
-    let slice = |of: &[&MetaResult], name: &str| measure(of, episodes, unplayed, bootstrap.child(name));
-    let mut by_opponent: BTreeMap<&str, Vec<&MetaResult>> = BTreeMap::new();
-    let mut by_seat: BTreeMap<u8, Vec<&MetaResult>> = BTreeMap::new();
-    for r in results {
+pub fn summarise(results: &[(usize, MetaResult)], episodes: u32, unplayed: Unplayed, bootstrap: Bootstrap) -> Summary {
+    let slice = |of: &[Numbered<'_>], name: &str| measure(of, episodes, unplayed, bootstrap.child(name));
+    let mut by_opponent: BTreeMap<&str, Vec<Numbered<'_>>> = BTreeMap::new();
+    let mut by_seat: BTreeMap<u8, Vec<Numbered<'_>>> = BTreeMap::new();
+    for (task, r) in results {
         if let Some(opponent) = &r.opponent {
-            by_opponent.entry(opponent).or_default().push(r);
+            by_opponent.entry(opponent).or_default().push((*task, r));
         }
-        by_seat.entry(r.seat).or_default().push(r);
+        by_seat.entry(r.seat).or_default().push((*task, r));
     }
     Summary {
-        overall: slice(&results.iter().collect::<Vec<_>>(), "overall"),
+        overall: slice(&results.iter().map(|(task, r)| (*task, r)).collect::<Vec<_>>(), "overall"),
         by_opponent: by_opponent.iter().map(|(o, of)| ((*o).to_owned(), slice(of, &format!("opponent {o}")))).collect(),
         by_seat: by_seat.iter().map(|(s, of)| (*s, slice(of, &format!("seat {s}")))).collect(),
     }
 }
 
-fn measure(results: &[&MetaResult], episodes: u32, unplayed: Unplayed, bootstrap: Bootstrap) -> Slice {
+fn measure(results: &[Numbered<'_>], episodes: u32, unplayed: Unplayed, bootstrap: Bootstrap) -> Slice {
     let by_episode =
         (1..=episodes as usize).map(|k| measure_at(results, k, unplayed, bootstrap.child("score"))).collect();
-    let average = |r: &&MetaResult| {
-        (!r.episodes.is_empty()).then(|| r.episodes.iter().map(|e| e.score).sum::<f64>() / r.episodes.len() as f64)
+    let average = |(task, r): &Numbered<'_>| {
+        let total = r.episodes.iter().map(|e| e.score).sum::<f64>();
+        (!r.episodes.is_empty()).then(|| (*task, total / r.episodes.len() as f64))
     };
     Slice {
         meta_episodes: results.len() as u64,
+        tasks: results.iter().map(|(task, _)| task).collect::<BTreeSet<_>>().len() as u64,
         by_episode,
-        score: bootstrap.child("overall score").mean(results.iter().filter_map(average)),
-        invalid: invalid_rate(results.iter().flat_map(|r| &r.episodes)),
+        score: bootstrap.child("overall score").mean_by_task(results.iter().filter_map(average)),
+        invalid: invalid_rate(results.iter().flat_map(|(_, r)| &r.episodes)),
     }
 }
 
-fn measure_at(results: &[&MetaResult], k: usize, unplayed: Unplayed, bootstrap: Bootstrap) -> AtEpisode {
+fn measure_at(results: &[Numbered<'_>], k: usize, unplayed: Unplayed, bootstrap: Bootstrap) -> AtEpisode {
     let win = |e| e == Ending::Won;
-    let draw_or_win = |e| e == Ending::Won || e == Ending::Draw;
-    let cumulative = |asked: &dyn Fn(Ending) -> bool| Rate::of(results.iter().filter_map(|r| r.within(k, asked)));
-    let single = |asked: &dyn Fn(Ending) -> bool| Rate::of(results.iter().filter_map(|r| r.at(k, unplayed, asked)));
-    let played = || results.iter().filter_map(|r| r.episodes.get(k - 1));
+    let draw = |e| e == Ending::Draw;
+    let draw_or_win = |e| win(e) || draw(e);
+    let rate = |of: &dyn Fn(&MetaResult) -> Option<bool>| {
+        Rate::by_task(results.iter().filter_map(|(task, r)| Some((*task, of(r)?))))
+    };
+    let single = |asked: &dyn Fn(Ending) -> bool| rate(&|r| r.at(k, unplayed, asked));
+    let played = || results.iter().filter_map(|(task, r)| Some((*task, r.episodes.get(k - 1)?)));
     AtEpisode {
         k: k as u32,
-        pass_at_k: cumulative(&win),
-        draw_or_win_at_k: cumulative(&draw_or_win),
+        pass_at_k: rate(&|r| r.within(k, win)),
+        draw_or_win_at_k: rate(&|r| r.within(k, draw_or_win)),
         won: single(&win),
+        drew: single(&draw),
         draw_or_win: single(&draw_or_win),
         lost: single(&|e| e == Ending::Lost),
         truncated: single(&|e| e == Ending::Truncated),
-        score: bootstrap.at(k as u64).mean(played().map(|e| e.score)),
-        invalid: invalid_rate(played()),
+        score: bootstrap.at(k as u64).mean_by_task(played().map(|(task, e)| (task, e.score))),
+        invalid: invalid_rate(played().map(|(_, e)| e)),
     }
-}
-
-/// One point of the curves over several seeds: means over tasks, each task the mean of its seeds, so that intervals are as
-/// wide as the number of tasks says and not as the number of meta-episodes would.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PooledAt {
-    /// The episode, from 1.
-    pub k: u32,
-    /// Cumulative: won at least one of the first k.
-    pub pass_at_k: Mean,
-    /// Cumulative: won or drew at least one of the first k.
-    pub draw_or_win_at_k: Mean,
-    /// Won the k-th.
-    pub won: Mean,
-    /// Drew the k-th.
-    pub drew: Mean,
-    /// Score of the k-th, in the environment's own unit.
-    pub score: Mean,
-}
-
-/// Measures tasks that were played with several seeds; each result comes with its task's number.
-pub fn pooled(
-    results: &[(usize, MetaResult)],
-    episodes: u32,
-    unplayed: Unplayed,
-    bootstrap: Bootstrap,
-) -> Vec<PooledAt> {
-    let (win, draw) = (|e| e == Ending::Won, |e| e == Ending::Draw);
-    let share = |hit: bool| f64::from(u8::from(hit));
-    let at = |k: usize| {
-        let bootstrap = bootstrap.child("pooled").at(k as u64);
-        let mean = |name: &str, of: &dyn Fn(&MetaResult) -> Option<f64>| {
-            let values = results.iter().filter_map(|(task, r)| Some((*task, of(r)?)));
-            bootstrap.child(name).mean(paired::by_task(values))
-        };
-        PooledAt {
-            k: k as u32,
-            pass_at_k: mean("pass", &|r| r.within(k, win).map(share)),
-            draw_or_win_at_k: mean("draw or win", &|r| r.within(k, |e| win(e) || draw(e)).map(share)),
-            won: mean("won", &|r| r.at(k, unplayed, win).map(share)),
-            drew: mean("drew", &|r| r.at(k, unplayed, draw).map(share)),
-            score: mean("score", &|r| r.episodes.get(k - 1).map(|e| e.score)),
-        }
-    };
-    (1..=episodes as usize).map(at).collect()
 }
 
 fn invalid_rate<'a>(episodes: impl Iterator<Item = &'a EpisodeResult>) -> Rate {

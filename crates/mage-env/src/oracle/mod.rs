@@ -29,7 +29,7 @@ pub use best_response::{BestResponse, best_response, expected_returns, exploitab
 pub use ceilings::{Setting, ceilings};
 pub use cfr::Cfr;
 pub use hidden::{Candidate, HiddenType};
-pub use report::{Curve, NamedValue, OracleReport, Sampled, SeatOracle, is_lower_bound};
+pub use report::{Curve, NamedValue, OracleReport, Sampled, SeatOracle, how_known, is_lower_bound};
 pub use search::Objective;
 pub use tabular::{Profile, TabularPolicy};
 pub use tree::{Edge, InfoSet, MAX_HISTORIES, Node, Tree};

@@ -39,6 +39,17 @@ impl OracleReport {
     }
 }
 
+/// How a line that says what is possible is known: `exact` or `estimated` from an opponent's moves, and `at least` where the best
+/// learner may be better than shown.
+pub fn how_known(estimated: bool, lower_bound: bool) -> &'static str {
+    match (estimated, lower_bound) {
+        (false, false) => "exact",
+        (false, true) => "at least",
+        (true, false) => "estimated",
+        (true, true) => "estimated, at least",
+    }
+}
+
 /// Whether a value that may be this much too low is to be called a lower bound: three decimals would show it.
 pub fn is_lower_bound(error: f64) -> bool {
     error > 5e-4

@@ -22,6 +22,7 @@ use std::{
         Arc,
         atomic::{AtomicU8, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 /// An agent on a panel.
@@ -99,8 +100,13 @@ impl Agent {
     }
 }
 
-/// How many meta-episodes are played between two visits to the disk.
-const CHUNK: usize = 512;
+/// What is played by rule goes to the disk about as often as this: who kills it loses so much play, or one task a core.
+const VISIT: Duration = Duration::from_millis(250);
+
+/// The agent's luck in the `index`-th task of a panel.
+pub(crate) fn agent_seed(seed: Seed, index: usize) -> Seed {
+    seed.child("agent").at(index as u64)
+}
 
 impl Evaluation {
     /// Plays the whole panel and hands each record to `each`: in the panel's order where no model is asked, as they come
@@ -153,7 +159,7 @@ impl Evaluation {
             task: task.hash(),
             method: self.method(),
             weights: self.agent.id().to_owned(),
-            seed: self.seed.child("agent").at(index as u64),
+            seed: agent_seed(self.seed, index),
         }
     }
 
@@ -165,14 +171,34 @@ impl Evaluation {
         if let Agent::Model(agent) = &self.agent {
             return self.fly(agent, missing, keep);
         }
-        for chunk in missing.chunks(CHUNK) {
+        // How many are played between two visits is found out on the way; their order is the panel's all the same.
+        let (mut rest, mut count) = (missing, rayon::current_num_threads());
+        while !rest.is_empty() {
+            let (chunk, later) = rest.split_at(count.min(rest.len()));
+            let begun = Instant::now();
             let one = |i: &usize| (!self.stopped()).then(|| self.play(*i)).transpose();
-            let records: Vec<Option<EpisodeRecord>> = chunk.par_iter().map(one).collect::<Result<_>>()?;
-            let finished: Vec<EpisodeRecord> = records.into_iter().flatten().collect();
+            let records: Vec<Result<Option<EpisodeRecord>>> = chunk.par_iter().map(one).collect();
+            let (mut finished, mut problem) = (Vec::with_capacity(chunk.len()), None);
+            for record in records {
+                match record {
+                    Ok(record) => finished.extend(record),
+                    Err(e) => problem = problem.or(Some(e)),
+                }
+            }
+            // What was played beside a task that failed is as good as ever.
             keep(&finished)?;
+            if let Some(problem) = problem {
+                return Err(problem);
+            }
             if finished.len() < chunk.len() {
                 return Err(Error::Interrupted);
             }
+            count = match begun.elapsed() {
+                quick if quick < VISIT / 2 => count * 2,
+                slow if slow > VISIT => (count / 2).max(rayon::current_num_threads()),
+                _ => count,
+            };
+            rest = later;
         }
         Ok(())
     }
@@ -186,7 +212,7 @@ impl Evaluation {
         let task = self.panel.tasks()[index].clone();
         let env = self.factory.build(&task)?;
         let (prompts, settings) = (Arc::clone(&self.prompts), Arc::clone(&self.settings));
-        let seed = self.seed.child("agent").at(index as u64);
+        let seed = agent_seed(self.seed, index);
         Ok(match &self.memories {
             None => MetaEpisode::new(task, env, prompts, settings, seed)?,
             Some(maker) => MetaEpisode::with_memory(task, env, prompts, settings, maker.make(), seed)?,

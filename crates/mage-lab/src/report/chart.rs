@@ -48,17 +48,35 @@ impl Kind {
         }
     }
 
-    /// The ninth line and later ones are dashed, to tell them from the first.
+    /// Lines that lie on each other show through each other's gaps; lines of one colour differ in theirs.
     fn dashes(self) -> &'static str {
         match self {
             Kind::Exact(dashes) => dashes,
-            Kind::Measured(n) => ["none", "2 3", "8 3 2 3"][(n / COLOURS.len()).min(2)],
+            Kind::Measured(n) => ["none", "9 4", "3 3", "10 3 2 3"][(n + n / COLOURS.len()) % 4],
+        }
+    }
+
+    /// The shape of its points, as a path about (0, 0).
+    fn mark(self) -> Option<&'static str> {
+        const MARKS: [&str; 5] = [
+            "M-3.6,0a3.6,3.6 0 1,0 7.2,0a3.6,3.6 0 1,0 -7.2,0z",
+            "M-3.3,-3.3h6.6v6.6h-6.6z",
+            "M0,-4.4L4.2,3.2H-4.2z",
+            "M0,-4.8L4.6,0L0,4.8L-4.6,0z",
+            "M0,4.4L4.2,-3.2H-4.2z",
+        ];
+        match self {
+            Kind::Exact(_) => None,
+            Kind::Measured(n) => Some(MARKS[n % MARKS.len()]),
         }
     }
 }
 
+/// How far lines are moved aside, in pixels, so that points of equal lines stand beside each other.
+const ASIDE: f64 = 4.0;
+
 pub(super) const WIDTH: f64 = 680.0;
-const LEFT: f64 = 62.0;
+const LEFT: f64 = 74.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 46.0;
 const PLOT: f64 = 290.0;
@@ -88,12 +106,23 @@ pub fn svg(chart: &Chart<'_>) -> String {
     let (x_low, x_high) = bounds(&mut all().map(|p| p.0));
     let ends = |p: &PlotPoint| p.2.map_or([p.1, p.1, p.1], |(low, high)| [low, p.1, high]);
     let (y_low, y_high) = if percent { (0.0, 1.0) } else { bounds(&mut all().flat_map(ends)) };
+    // Values that are all the same lie in the middle, not on a scale of millionths.
+    let (y_low, y_high) = if y_high - y_low < 1e-6 { (y_low - 0.5, y_low + 0.5) } else { (y_low, y_high) };
     let (x_low, x_high) = if x_low < x_high { (x_low, x_high) } else { (x_low - 0.5, x_low + 0.5) };
     let step = tick_step(y_high - y_low);
     let (low, high) = ((y_low / step).floor() * step, (y_high / step).ceil() * step);
     let high = if high > low { high } else { low + step };
     let at_x = |x: f64| LEFT + 14.0 + (WIDTH - LEFT - RIGHT - 28.0) * (x - x_low) / (x_high - x_low);
     let at_y = |y: f64| TOP + PLOT * (high - y) / (high - low);
+
+    // Only where points are few and far between.
+    let measured = series.iter().filter(|s| matches!(s.kind, Kind::Measured(_))).count();
+    let roomy = series.iter().all(|s| s.points.len() <= 30);
+    let aside = |i: usize| match measured {
+        2.. if roomy => ASIDE.min(26.0 / measured as f64) * (i as f64 - (measured - 1) as f64 / 2.0),
+        _ => 0.0,
+    };
+    let shift = |i: usize, s: &Series| if matches!(s.kind, Kind::Measured(_)) { aside(i) } else { 0.0 };
 
     // The legend flows below, as many to a line as fit.
     let mut places = Vec::new();
@@ -134,7 +163,8 @@ pub fn svg(chart: &Chart<'_>) -> String {
     );
     // Many bands on top of each other must not hide the lines.
     let opacity = (0.5 / series.len().max(1) as f64).clamp(0.05, 0.14);
-    for s in series {
+    for (i, s) in series.iter().enumerate() {
+        let at_x = |x: f64| at_x(x) + shift(i, s);
         let band: Vec<_> = s.points.iter().filter_map(|p| p.2.map(|i| (p.0, i))).collect();
         if band.len() > 1 {
             let up = band.iter().map(|(x, (low, _))| (x, low));
@@ -149,16 +179,21 @@ pub fn svg(chart: &Chart<'_>) -> String {
             );
         }
     }
-    for s in series {
+    // What is known lies beneath what was measured: who reaches it is seen.
+    let exact = |s: &Series| matches!(s.kind, Kind::Exact(_));
+    let order =
+        [true, false].into_iter().flat_map(|first| series.iter().enumerate().filter(move |(_, s)| exact(s) == first));
+    for (i, s) in order {
+        let at_x = |x: f64| at_x(x) + shift(i, s);
         let path: Vec<String> = s.points.iter().map(|p| format!("{:.1},{:.1}", at_x(p.0), at_y(p.1))).collect();
         stroke(&mut svg, &format!("<polyline points=\"{}\" fill=\"none\"", path.join(" ")), s.kind);
-        let few = s.points.len() <= 30 && matches!(s.kind, Kind::Measured(_));
-        for (x, y, interval) in s.points.iter().filter(|_| few) {
+        let mark = s.kind.mark().filter(|_| s.points.len() <= 30);
+        for ((x, y, interval), mark) in s.points.iter().filter_map(|p| Some((p, mark?))) {
             let about =
                 interval.map_or_else(String::new, |(a, b)| format!(" [{}, {}]", shown(a, percent), shown(b, percent)));
             let _ = writeln!(
                 svg,
-                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.5\" fill=\"{}\"><title>{}</title></circle>",
+                "<path transform=\"translate({:.1} {:.1})\" d=\"{mark}\" fill=\"{}\"><title>{}</title></path>",
                 at_x(*x),
                 at_y(*y),
                 s.kind.colour(),
@@ -168,6 +203,10 @@ pub fn svg(chart: &Chart<'_>) -> String {
     }
     for (s, (x, y)) in series.iter().zip(places) {
         stroke(&mut svg, &format!("<line x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"", x + 24.0), s.kind);
+        if let Some(mark) = s.kind.mark() {
+            let (x, colour) = (x + 12.0, s.kind.colour());
+            let _ = writeln!(svg, "<path transform=\"translate({x:.1} {y:.1})\" d=\"{mark}\" fill=\"{colour}\"/>");
+        }
         text(&mut svg, x + 30.0, y + 4.5, "start", "ink", &s.name);
     }
     svg.push_str("</svg>\n");
@@ -191,9 +230,11 @@ pub(super) fn opening(width: f64, height: f64, title: &str) -> String {
          <rect class=\"paper\" width=\"{width:.0}\" height=\"{height:.0}\" fill=\"#ffffff\"/>\n",
         escaped(title)
     );
+    // A long title is set smaller rather than cut.
+    let size = (1.62 * (width - 32.0) / title.chars().count().max(1) as f64).clamp(9.0, 15.0);
     let _ = writeln!(
         svg,
-        "<text class=\"ink\" x=\"16\" y=\"26\" font-size=\"15\" font-weight=\"600\" fill=\"#222222\">{}</text>",
+        "<text class=\"ink\" x=\"16\" y=\"26\" font-size=\"{size:.1}\" font-weight=\"600\" fill=\"#222222\">{}</text>",
         escaped(title)
     );
     svg

@@ -1,9 +1,9 @@
 //! How well did one method do on one panel?
 
 use super::{Measured, Moves};
-use mage_core::{Bootstrap, MetaResult, Summary, Unplayed, pooled, summarise};
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use mage_core::{Bootstrap, MetaResult, Slice, Summary, Unplayed, summarise};
+use mage_env::oracle::{how_known, is_lower_bound};
+use serde::Serialize;
 
 /// One method on one panel, over all its seeds.
 #[derive(Clone, Debug, Serialize)]
@@ -35,11 +35,11 @@ pub struct Entry {
     /// By episode.
     pub curve: Vec<Point>,
     /// By opponent.
-    pub opponents: Vec<OpponentAt>,
-    /// The scores that are possible, by episode, where they are known and every episode was played.
+    pub opponents: Vec<Part>,
+    /// By seat.
+    pub seats: Vec<Part>,
+    /// What is possible, where that is known.
     pub ceiling: Option<Lines>,
-    /// The best chance of having won within 1, 2, … episodes; empty where it is not known.
-    pub pass_ceiling: Vec<f64>,
     /// What was done, where.
     #[serde(skip)]
     pub moves: Moves,
@@ -60,67 +60,76 @@ pub struct Point {
     pub score: Measured,
 }
 
-/// One opponent.
+/// The tasks against one opponent, or from one seat.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct OpponentAt {
-    /// Its name.
+pub struct Part {
+    /// The opponent's name, or the seat's number.
     pub name: String,
     /// Score of the first episode.
     pub first: Measured,
-    /// Score of the last.
+    /// Score of the last; with an early stop, of the tasks not yet won.
     pub last: Measured,
+    /// Won at least one episode.
+    pub pass: Measured,
 }
 
-/// Exact lines by episode.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+impl Part {
+    fn new(name: String, slice: &Slice) -> Self {
+        let none = Measured::default();
+        Part {
+            name,
+            first: slice.by_episode.first().map_or(none, |at| (&at.score).into()),
+            last: slice.by_episode.last().map_or(none, |at| (&at.score).into()),
+            pass: slice.by_episode.last().map_or(none, |at| (&at.pass_at_k).into()),
+        }
+    }
+}
+
+/// What is possible, by episode.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Lines {
     /// The best policy without memory.
     pub memoryless: Vec<f64>,
     /// The best possible learner.
     pub learner: Vec<f64>,
+    /// The best chance of having won within 1, 2, … episodes; empty where it is not known.
+    pub pass_at: Vec<f64>,
+    /// The best answer to each opponent, known from the start.
+    pub best_response: Vec<(String, f64)>,
+    /// How far the best learner may lie above its line.
+    pub error: f64,
+    /// Whether opponents could only be asked for their moves, so that everything rests on samples.
+    pub estimated: bool,
+}
+
+impl Lines {
+    /// How the best learner's scores are known.
+    pub(super) fn known(&self) -> &'static str {
+        how_known(self.estimated, is_lower_bound(self.error))
+    }
+
+    /// How all else is.
+    pub(super) fn rest_known(&self) -> &'static str {
+        how_known(self.estimated, false)
+    }
 }
 
 /// What is measured, whatever it came from.
 pub(super) struct Curves {
     pub(super) curve: Vec<Point>,
-    pub(super) opponents: Vec<OpponentAt>,
+    pub(super) opponents: Vec<Part>,
+    pub(super) seats: Vec<Part>,
     pub(super) meta_episodes: u64,
     pub(super) tasks: u64,
 }
 
 /// From results, each with the number of its task.
 pub(super) fn measure(results: &[(usize, MetaResult)], episodes: u32) -> Curves {
-    let bootstrap = Bootstrap::default();
-    let plain: Vec<MetaResult> = results.iter().map(|(_, r)| r.clone()).collect();
-    let summary = summarise(&plain, episodes, Unplayed::NotCounted, bootstrap);
-    let tasks = results.iter().map(|(task, _)| *task).collect::<std::collections::BTreeSet<_>>().len();
-    let mut curves = from_summary(&summary, tasks as u64);
-    if tasks < results.len() {
-        // Several seeds: tasks are what is independent, so intervals are over tasks.
-        let by_task = pooled(results, episodes, Unplayed::NotCounted, bootstrap);
-        for (point, at) in curves.curve.iter_mut().zip(&by_task) {
-            point.pass = (&at.pass_at_k).into();
-            point.won = (&at.won).into();
-            point.score = (&at.score).into();
-            point.draw_or_win = (&at.draw_or_win_at_k).into();
-        }
-        let mut apart: BTreeMap<&str, Vec<(usize, MetaResult)>> = BTreeMap::new();
-        for (task, r) in results {
-            if let Some(name) = &r.opponent {
-                apart.entry(name).or_default().push((*task, r.clone()));
-            }
-        }
-        for at in &mut curves.opponents {
-            let of = pooled(&apart[at.name.as_str()], episodes, Unplayed::NotCounted, bootstrap);
-            at.first = of.first().map_or_else(Measured::default, |p| (&p.score).into());
-            at.last = of.last().map_or_else(Measured::default, |p| (&p.score).into());
-        }
-    }
-    curves
+    from_summary(&summarise(results, episodes, Unplayed::NotCounted, Bootstrap::default()))
 }
 
-/// From a summary whose records are not at hand.
-pub(super) fn from_summary(summary: &Summary, tasks: u64) -> Curves {
+/// From a summary, which may be all that is at hand.
+pub(super) fn from_summary(summary: &Summary) -> Curves {
     let curve = summary.overall.by_episode.iter().map(|at| Point {
         k: at.k,
         pass: (&at.pass_at_k).into(),
@@ -128,16 +137,12 @@ pub(super) fn from_summary(summary: &Summary, tasks: u64) -> Curves {
         won: (&at.won).into(),
         score: (&at.score).into(),
     });
-    let opponents = summary.by_opponent.iter().map(|(name, slice)| OpponentAt {
-        name: name.clone(),
-        first: slice.by_episode.first().map_or_else(Measured::default, |at| (&at.score).into()),
-        last: slice.by_episode.last().map_or_else(Measured::default, |at| (&at.score).into()),
-    });
     Curves {
         curve: curve.collect(),
-        opponents: opponents.collect(),
+        opponents: summary.by_opponent.iter().map(|(name, slice)| Part::new(name.clone(), slice)).collect(),
+        seats: summary.by_seat.iter().map(|(seat, slice)| Part::new(seat.to_string(), slice)).collect(),
         meta_episodes: summary.overall.meta_episodes,
-        tasks,
+        tasks: summary.overall.tasks,
     }
 }
 
@@ -150,8 +155,14 @@ impl Entry {
         }
     }
 
-    /// The last point.
-    pub fn last(&self) -> Option<&Point> {
-        self.curve.last()
+    /// The ceilings of scores, where every episode was played: with an early stop the later ones are of tasks not yet won, and
+    /// ceilings are for all.
+    pub fn score_ceiling(&self) -> Option<&Lines> {
+        self.ceiling.as_ref().filter(|_| !self.early_stop)
+    }
+
+    /// The best chance of having won within k episodes, where it is known.
+    pub fn best_pass(&self, k: u32) -> Option<f64> {
+        self.ceiling.as_ref()?.pass_at.get(k as usize - 1).copied()
     }
 }

@@ -1,17 +1,14 @@
 //! What do the numbers look like?
 //!
-//! Charts of everything in a report, and a heat map of opponents.
+//! Charts of everything in a report; maps of opponents and pictures of states and actions are their own.
 
 use super::{
     Entry, Measured, Report, Run,
-    chart::{self, Chart, Kind, Series, WIDTH, opening, text},
-    paper,
+    chart::{self, Chart, Kind, Series},
+    heat, paper, still,
 };
 use mage_core::Bootstrap;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Write,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,12 +32,14 @@ pub fn drawings(report: &Report) -> Vec<Drawing> {
     for (panel, hash) in panels {
         let of: Vec<&Entry> = report.entries.iter().filter(|e| e.panel == panel && e.panel_hash == hash).collect();
         all.extend(panel_drawings(panel, hash, &of, &colours));
+        all.extend(heat::map(panel, hash, &of, &report.entries));
     }
     let envs: BTreeSet<&str> = report.runs.iter().map(|r| r.env.as_str()).collect();
     for env in envs {
         let of: Vec<&Run> = report.runs.iter().filter(|r| r.env == env).collect();
         all.extend(learning(env, &of, &colours));
     }
+    all.extend(still::pictures(&report.entries));
     all
 }
 
@@ -81,10 +80,17 @@ impl Colours {
 fn panel_drawings(panel: &str, hash: &str, of: &[&Entry], colours: &Colours) -> Vec<Drawing> {
     let mut all = Vec::new();
     let series = |which: &dyn Fn(&super::Point) -> Measured, among: &[&Entry]| -> Vec<Series> {
-        // Who played is said where two played by the same method.
-        let called = |e: &Entry| match of.iter().filter(|o| o.name() == e.name()).count() {
-            1 => e.name(),
-            _ => format!("{} ({})", e.name(), e.player),
+        // Who played is said where two played by the same method; how many tasks where they are not always the same.
+        let called = |e: &Entry| {
+            let name = match of.iter().filter(|o| o.name() == e.name()).count() {
+                1 => e.name(),
+                _ => format!("{} ({})", e.name(), e.player),
+            };
+            let tasks = |p: Option<&super::Point>| p.map_or(0, |p| which(p).n);
+            match (tasks(e.curve.first()), tasks(e.curve.last())) {
+                (first, last) if first == last => name,
+                (first, last) => format!("{name} ({first} tasks, {last} at the end)"),
+            }
         };
         let points = |e: &Entry| {
             e.curve.iter().filter_map(|p| which(p).value.map(|y| (f64::from(p.k), y, which(p).interval))).collect()
@@ -93,36 +99,50 @@ fn panel_drawings(panel: &str, hash: &str, of: &[&Entry], colours: &Colours) -> 
         among.iter().map(one).collect()
     };
     let mut pass = series(&|p| p.pass, of);
-    if let Some(best) = of.iter().map(|e| &e.pass_ceiling).find(|c| !c.is_empty()) {
-        pass.push(Series::exact("best learner (exact)", best, "none"));
+    if let Some(best) = of.iter().filter_map(|e| e.ceiling.as_ref()).find(|c| !c.pass_at.is_empty()) {
+        pass.push(Series::exact(&format!("best learner ({})", best.rest_known()), &best.pass_at, "none"));
     }
     if pass.iter().any(|s| !s.points.is_empty()) {
         let title = format!("{panel}: won within k episodes (Pass@k)");
         let chart =
             Chart { title: &title, x_label: "episodes k", y_label: "share of tasks", percent: true, series: &pass };
-        all.push(lines(&format!("pass-{hash}"), "curves", &chart));
+        all.push(drawn(&format!("pass-{hash}"), "curves", &chart));
     }
     let unit = of.first().map_or("score", |e| e.unit.as_str());
     let mut score = series(&|p| p.score, of);
-    if let Some(ceiling) = of.iter().find_map(|e| e.ceiling.as_ref()) {
-        score.push(Series::exact("best learner (exact)", &ceiling.learner, "none"));
-        score.push(Series::exact("best without memory (exact)", &ceiling.memoryless, "6 4"));
+    if let Some(ceiling) = of.iter().find_map(|e| e.score_ceiling()) {
+        score.push(Series::exact(&format!("best learner ({})", ceiling.known()), &ceiling.learner, "none"));
+        let memoryless = format!("best without memory ({})", ceiling.rest_known());
+        score.push(Series::exact(&memoryless, &ceiling.memoryless, "6 4"));
     }
-    let title = format!("{panel}: score by episode");
+    let whose = match (of.iter().any(|e| e.early_stop), of.iter().all(|e| e.early_stop)) {
+        (_, true) => ", of tasks not yet won",
+        (true, false) => ", where counted: of tasks not yet won",
+        _ => "",
+    };
+    let title = format!("{panel}: score by episode{whose}");
     let by_episode = |title, series| Chart { title, x_label: "episode", y_label: unit, percent: false, series };
-    all.push(lines(&format!("score-{hash}"), "curves", &by_episode(&title, &score)));
+    all.push(drawn(&format!("score-{hash}"), "curves", &by_episode(&title, &score)));
     if of.iter().any(|e| e.ablation.is_some()) {
         let changed: BTreeSet<&str> = of.iter().filter(|e| e.ablation.is_some()).map(|e| e.method.as_str()).collect();
         let near: Vec<&Entry> = of.iter().copied().filter(|e| changed.contains(e.method.as_str())).collect();
-        let title = format!("{panel}: what changes made of it");
         let id = format!("ablation-{hash}");
-        all.push(lines(&id, "ablations", &by_episode(&title, &series(&|p| p.score, &near))));
+        // Where play stops at a win, winning is what is known of all tasks.
+        if near.iter().any(|e| e.early_stop) {
+            let title = format!("{panel}: what changes made of it, won within k episodes");
+            let series = series(&|p| p.pass, &near);
+            let (x_label, y_label) = ("episodes k", "share of tasks");
+            let chart = Chart { title: &title, x_label, y_label, percent: true, series: &series };
+            all.push(drawn(&id, "ablations", &chart));
+        } else {
+            let title = format!("{panel}: what changes made of it, score by episode");
+            all.push(drawn(&id, "ablations", &by_episode(&title, &series(&|p| p.score, &near))));
+        }
     }
-    all.extend(heat_map(panel, hash, of));
     all
 }
 
-fn lines(id: &str, part: &'static str, chart: &Chart<'_>) -> Drawing {
+fn drawn(id: &str, part: &'static str, chart: &Chart<'_>) -> Drawing {
     Drawing { id: id.to_owned(), part, title: chart.title.to_owned(), svg: chart::svg(chart) }
 }
 
@@ -160,75 +180,24 @@ fn learning(env: &str, of: &[&Run], colours: &Colours) -> Option<Drawing> {
     if !last.is_finite() {
         return None;
     }
-    if let Some((memoryless, learner)) = of.iter().find_map(|r| r.ceiling) {
+    let lines = of.iter().find_map(|r| r.lines.as_ref());
+    if let (Some((memoryless, learner)), Some(known)) = (of.iter().find_map(|r| r.ceiling), lines) {
         let line = |name: &str, y, dashes| Series {
             name: name.to_owned(),
             kind: Kind::Exact(dashes),
             points: vec![(0.0, y, None), (last, y, None)],
         };
-        series.push(line("best learner (exact)", learner, "none"));
-        series.push(line("best without memory (exact)", memoryless, "6 4"));
+        series.push(line(&format!("best learner ({})", known.known()), learner, "none"));
+        series.push(line(&format!("best without memory ({})", known.rest_known()), memoryless, "6 4"));
     }
     let unit = of.first().map_or("score", |r| r.unit.as_str());
     let title = format!("{env}: score of the last episode while learning");
     let id = format!("learning-{}", file_name(env));
     let chart = Chart { title: &title, x_label: "updates", y_label: unit, percent: false, series: &series };
-    Some(lines(&id, "learning", &chart))
+    Some(drawn(&id, "learning", &chart))
 }
 
 /// A name that files can have.
 fn file_name(text: &str) -> String {
     text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
-}
-
-/// Last-episode score, methods down and opponents across.
-fn heat_map(panel: &str, hash: &str, of: &[&Entry]) -> Option<Drawing> {
-    let names: BTreeSet<&str> = of.iter().flat_map(|e| e.opponents.iter().map(|o| o.name.as_str())).collect();
-    let values = of.iter().flat_map(|e| e.opponents.iter().filter_map(|o| o.last.value));
-    let (low, high) = values.fold((f64::MAX, f64::MIN), |(lo, hi), v| (lo.min(v), hi.max(v)));
-    if low > high {
-        return None;
-    }
-    let label = |n: usize| 24.0 + 7.2 * n as f64;
-    let left = label(of.iter().map(|e| e.name().chars().count()).max().unwrap_or(0));
-    let longest = names.iter().map(|n| n.chars().count()).max().unwrap_or(0);
-    let (wide, tall) = (label(longest).max(74.0), 34.0);
-    let title = format!("{panel}: score in the last episode, by opponent");
-    let width = (left + wide * names.len() as f64 + 16.0).max(32.0 + 9.2 * title.chars().count() as f64).max(WIDTH);
-    let mut svg = opening(width, 76.0 + tall * of.len() as f64 + 12.0, &title);
-    for (i, name) in names.iter().enumerate() {
-        text(&mut svg, left + wide * (i as f64 + 0.5), 66.0, "middle", "ink", name);
-    }
-    for (row, e) in of.iter().enumerate() {
-        let y = 76.0 + tall * row as f64;
-        text(&mut svg, left - 10.0, y + tall / 2.0 + 4.5, "end", "ink", &e.name());
-        for (i, name) in names.iter().enumerate() {
-            let found = e.opponents.iter().find(|o| o.name == *name).and_then(|o| o.last.value);
-            let x = left + wide * i as f64;
-            let (fill, ink, label) = match found {
-                None => ("#eeeeee".to_owned(), "#555555", super::measured::NONE.to_owned()),
-                Some(v) => {
-                    let share = if high > low { (v - low) / (high - low) } else { 0.5 };
-                    (blend(share), if share > 0.55 { "#ffffff" } else { "#222222" }, format!("{v:.2}"))
-                }
-            };
-            let _ = writeln!(
-                svg,
-                "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"3\" fill=\"{fill}\"/>\n\
-                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"{ink}\">{label}</text>",
-                wide - 3.0,
-                tall - 3.0,
-                x + wide / 2.0 - 1.5,
-                y + tall / 2.0 + 3.0
-            );
-        }
-    }
-    svg.push_str("</svg>\n");
-    Some(Drawing { id: format!("opponents-{hash}"), part: "opponents", title, svg })
-}
-
-/// From pale sand to deep blue.
-fn blend(share: f64) -> String {
-    let mix = |from: f64, to: f64| (from + (to - from) * share).round() as u8;
-    format!("#{:02x}{:02x}{:02x}", mix(246.0, 23.0), mix(236.0, 78.0), mix(214.0, 132.0))
 }

@@ -18,6 +18,8 @@ pub(super) struct Found {
     pub(super) summaries: Vec<PathBuf>,
     /// Files that are none of these though they look like it.
     pub(super) unknown: Vec<PathBuf>,
+    /// Folders of results that a sweep has put aside, which are not looked into.
+    pub(super) replaced: usize,
 }
 
 /// Folders within folders, at most so many.
@@ -48,7 +50,9 @@ fn look(path: &Path, depth: usize, named: bool, found: &mut Found) -> Result<()>
             let entry = entry.map_err(Error::io(path))?;
             // Links are not followed: they may lead round in circles.
             let kind = entry.file_type().map_err(Error::io(path))?;
-            if kind.is_file() || (kind.is_dir() && depth > 0) {
+            if kind.is_dir() && entry.file_name() == crate::sweep::REPLACED {
+                found.replaced += crate::sweep::replaced(&entry.path());
+            } else if kind.is_file() || (kind.is_dir() && depth > 0) {
                 look(&entry.path(), depth.saturating_sub(1), false, found)?;
             }
         }

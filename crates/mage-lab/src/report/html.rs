@@ -108,7 +108,7 @@ fn table(out: &mut String, table: &Table) {
     let _ = write!(
         out,
         "<h3 id=\"numbers-{id}\">{}</h3>\n<p class=\"note\">{}</p>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" \
-         aria-label=\"{}\">\n<table>\n<thead><tr>",
+         aria-label=\"{}\">\n<table class=\"of-{id}\">\n<thead><tr>",
         escaped(&table.title),
         escaped(&table.note),
         escaped(&table.title)
@@ -126,11 +126,12 @@ fn table(out: &mut String, table: &Table) {
                 (true, _) => " class=\"paper\"",
                 _ => "",
             };
-            // The number first, what qualifies it smaller.
-            let shown = match cell.split_once(" [") {
+            // The number first, what qualifies it smaller; of several in one cell, each by itself.
+            let one = |cell: &str| match cell.split_once(" [") {
                 Some((number, rest)) => format!("{} <small>[{}</small>", escaped(number), escaped(rest)),
                 None => escaped(cell),
             };
+            let shown = cell.split("; ").map(one).collect::<Vec<_>>().join("<br>");
             let _ = match i {
                 0 => write!(out, "<th scope=\"row\">{shown}</th>"),
                 _ => write!(out, "<td{class}>{shown}</td>"),
@@ -162,12 +163,14 @@ A policy that settles leaves few and large spheres in later episodes.</p>
 </div>
 <canvas id="moves-canvas" tabindex="0" role="img" aria-label="States and actions by episode; arrow keys turn the picture"></canvas>
 <p id="moves-about" class="note" aria-live="polite"></p>
+<p class="note">The same pictures, from this side, are in figures/moves-….svg and .png.</p>
 "#;
 
 const TRANSCRIPTS: &str = r#"<div class="controls">
 <label>Panel <select id="t-panel"></select></label>
 <label>Method <select id="t-method"></select></label>
 <label>Opponent <select id="t-opponent"></select></label>
+<label>Seed <select id="t-seed"></select></label>
 <label>Ended <select id="t-won"><option value="">any way</option><option value="won">won at least once</option><option value="not">never won</option></select></label>
 <label>Says <input id="t-text" type="search" placeholder="any text"></label>
 </div>

@@ -79,6 +79,12 @@ struct Outcome {
 #[derive(Deserialize)]
 pub(super) struct Ceilings {
     mean: Mean,
+    #[serde(default)]
+    episodes: u32,
+    #[serde(default)]
+    seats: Vec<Errors>,
+    #[serde(default)]
+    sampled: Vec<serde::de::IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -87,6 +93,8 @@ struct Mean {
     sum: Sum,
     #[serde(default)]
     pass_at: Vec<f64>,
+    #[serde(default)]
+    best_response: Vec<Named>,
 }
 
 #[derive(Deserialize)]
@@ -94,14 +102,29 @@ struct Sum {
     by_episode: Vec<f64>,
 }
 
-impl Ceilings {
-    /// The best chances of having won within 1, 2, … episodes; empty where they are not known.
-    pub(super) fn pass_at(&self) -> Vec<f64> {
-        self.mean.pass_at.clone()
-    }
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+    value: f64,
+}
 
+#[derive(Deserialize)]
+struct Errors {
+    last_error: f64,
+    sum_error: f64,
+}
+
+impl Ceilings {
     pub(super) fn lines(self) -> Lines {
-        Lines { memoryless: self.mean.memoryless, learner: self.mean.sum.by_episode }
+        let worst = |s: &Errors| s.last_error.max(s.sum_error / f64::from(self.episodes.max(1)));
+        Lines {
+            error: self.seats.iter().map(worst).fold(0.0, f64::max),
+            estimated: !self.sampled.is_empty(),
+            memoryless: self.mean.memoryless,
+            learner: self.mean.sum.by_episode,
+            pass_at: self.mean.pass_at,
+            best_response: self.mean.best_response.into_iter().map(|n| (n.name, n.value)).collect(),
+        }
     }
 }
 

@@ -3,21 +3,21 @@
 use mage_core::{Mean, Rate};
 use serde::Serialize;
 
-/// A number with its 95 % interval and how many observations it rests on.
+/// A number with its 95 % interval and how many tasks it rests on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Measured {
     /// The number; absent when nothing was observed.
     pub value: Option<f64>,
     /// The interval, where there is one.
     pub interval: Option<(f64, f64)>,
-    /// Observations.
+    /// Tasks.
     pub n: u64,
 }
 
 impl From<&Rate> for Measured {
     fn from(r: &Rate) -> Self {
         let interval = r.rate.map(|_| (r.interval.low, r.interval.high));
-        Measured { value: r.rate, interval, n: r.of }
+        Measured { value: r.rate, interval, n: r.tasks }
     }
 }
 
@@ -54,4 +54,9 @@ impl Measured {
 pub(super) fn score(x: f64) -> String {
     let x = if x.abs() < 0.0005 { 0.0 } else { x };
     format!("{x:.3}")
+}
+
+/// How likely, with three decimals; nothing is certain.
+pub fn p_value(p: f64) -> String {
+    if p < 0.0005 { "< 0.001".to_owned() } else { format!("{p:.3}") }
 }

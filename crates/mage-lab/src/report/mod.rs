@@ -6,10 +6,12 @@
 //! Nothing is invented: a cell without a record is a dash.
 
 pub mod chart;
+mod compared;
 mod csv;
 mod entry;
 mod figure;
 mod files;
+mod heat;
 mod html;
 mod learning;
 mod markdown;
@@ -18,16 +20,18 @@ mod moves;
 mod paper;
 mod png;
 mod read;
+mod still;
 mod tables;
 mod transcript;
 
+pub use compared::Comparison;
 pub use csv::csv;
-pub use entry::{Entry, OpponentAt, Point};
+pub use entry::{Entry, Lines, Part, Point};
 pub use figure::{Drawing, drawings};
 pub use html::html;
 pub use learning::{Judged, Run};
 pub use markdown::markdown;
-pub use measured::Measured;
+pub use measured::{Measured, p_value};
 pub use moves::Moves;
 pub use png::Painter;
 pub use read::read;
@@ -60,6 +64,8 @@ impl Default for Limits {
 pub struct Report {
     /// Who played what, measured; by environment, panel and method.
     pub entries: Vec<Entry>,
+    /// One method beside another on the same tasks.
+    pub comparisons: Vec<Comparison>,
     /// Training runs.
     pub runs: Vec<Run>,
     /// Some of the play behind the numbers.

@@ -2,15 +2,16 @@
 
 use super::{
     Limits, Report, Transcript,
+    compared::{Side, comparisons},
     entry::{Curves, Entry, Lines, from_summary, measure},
     files, learning,
     moves::Counter,
     paper,
     transcript::Choice,
 };
-use crate::{Result, run_dir::RunDir, store::read_records};
+use crate::{Result, evaluate::agent_seed, run_dir::RunDir, store::read_records};
 use mage_core::{EpisodeRecord, MetaResult, Summary};
-use mage_env::Hash;
+use mage_env::{Hash, Seed};
 use serde::Deserialize;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -29,6 +30,8 @@ struct SummaryFile {
     early_stop: bool,
     tasks: u64,
     panel: Hash,
+    seed: u64,
+    seeds: u64,
     ceilings: Option<learning::Ceilings>,
     entrants: Vec<Entrant>,
 }
@@ -42,7 +45,8 @@ struct Entrant {
     weights: String,
     /// Absent for agents that play by rule.
     drawn: Option<serde_json::Value>,
-    summary: Summary,
+    /// Needed, and understood, only where there are no records.
+    summary: serde_json::Value,
     errors: u64,
 }
 
@@ -64,12 +68,46 @@ struct Known {
     episodes: u32,
     early_stop: bool,
     ceiling: Option<Lines>,
-    pass_ceiling: Vec<f64>,
-    tasks: u64,
     errors: u64,
-    summary: Summary,
+    summary: serde_json::Value,
+    seeds: Seeds,
     /// Whether records were found.
     recorded: bool,
+}
+
+/// Which seed a record's own luck came from.
+#[derive(Default)]
+struct Seeds {
+    /// The seed a policy was trained with.
+    trained: Option<u64>,
+    of: HashMap<Seed, u64>,
+}
+
+/// Of panels so large, seeds are not looked for.
+const MOST_SEEDS: u64 = 1 << 18;
+
+impl Seeds {
+    fn new(trained: Option<u64>, first: u64, seeds: u64, tasks: u64) -> Self {
+        let mut of = HashMap::new();
+        if seeds.saturating_mul(tasks) <= MOST_SEEDS {
+            for seed in (0..seeds).map(|i| first.wrapping_add(i)) {
+                of.extend((0..tasks).map(|task| (agent_seed(Seed::new(seed), task as usize), seed)));
+            }
+        }
+        Seeds { trained, of }
+    }
+
+    /// For people; a record that no summary speaks of has its luck's own number.
+    fn label(&self, seed: Seed) -> String {
+        let own = self
+            .of
+            .get(&seed)
+            .map_or_else(|| format!("luck {}", &Hash::of(&seed).to_string()[..6]), |s| format!("seed {s}"));
+        match self.trained {
+            Some(trained) => format!("trained with seed {trained}, {own}"),
+            None => own,
+        }
+    }
 }
 
 struct Group {
@@ -77,9 +115,7 @@ struct Group {
     episodes: u32,
     early_stop: bool,
     ceiling: Option<Lines>,
-    pass_ceiling: Vec<f64>,
     results: Vec<(usize, MetaResult)>,
-    tasks: HashMap<Hash, usize>,
     failed: HashSet<Hash>,
     finished: HashSet<Hash>,
     moves: Counter,
@@ -93,9 +129,7 @@ impl Group {
             episodes: 0,
             early_stop: false,
             ceiling: None,
-            pass_ceiling: Vec::new(),
             results: Vec::new(),
-            tasks: HashMap::new(),
             failed: HashSet::new(),
             finished: HashSet::new(),
             moves: Counter::default(),
@@ -103,7 +137,7 @@ impl Group {
         }
     }
 
-    fn add(&mut self, record: &EpisodeRecord, of: &str, limits: Limits) {
+    fn add(&mut self, record: &EpisodeRecord, task: usize, whose: (&str, &Seeds), limits: Limits) {
         let id = Hash::of(&record.key);
         let Some(result) = record.result() else {
             self.failed.insert(id);
@@ -112,13 +146,12 @@ impl Group {
         if !self.finished.insert(id) {
             return;
         }
-        let next = self.tasks.len();
-        let task = *self.tasks.entry(record.key.task).or_insert(next);
         self.episodes = self.episodes.max(result.episodes.len() as u32);
         self.early_stop |= result.stopped_after_win;
         self.moves.add(record);
         let won = result.episodes.iter().any(|e| e.ending == mage_core::Ending::Won);
-        self.choice.offer(id, won, || Transcript::new(record, of, limits.text));
+        let (of, seeds) = whose;
+        self.choice.offer(id, won, || Transcript::new(record, of, seeds.label(record.key.seed), limits.text));
         self.results.push((task, result));
     }
 }
@@ -133,11 +166,16 @@ pub fn read(paths: &[PathBuf], limits: Limits) -> Result<Report> {
     }
     let mut known = summaries(&found.summaries, &mut notes);
     let mut groups: BTreeMap<Key, Group> = BTreeMap::new();
+    let mut tasks = HashMap::new();
     for path in &found.records {
-        read_store(path, &mut known, &mut groups, limits, &mut notes)?;
+        read_store(path, &mut known, &mut groups, &mut tasks, limits, &mut notes)?;
+    }
+    if found.replaced > 0 {
+        notes.push(format!("{} results that sweeps have replaced since are left out", found.replaced));
     }
     let mut transcripts = Vec::new();
     let mut left = Left::default();
+    let mut sides = Vec::new();
     for (key, group) in groups {
         let errors = group.failed.difference(&group.finished).count() as u64;
         let (kept, seen) = group.choice.finish();
@@ -149,21 +187,28 @@ pub fn read(paths: &[PathBuf], limits: Limits) -> Result<Report> {
         let place = report.entries.len();
         transcripts.push(kept.into_iter().map(|t| Transcript { entry: Some(place), ..t }).collect::<Vec<_>>());
         let curves = measure(&group.results, group.episodes);
-        // With an early stop the later episodes are of those not yet won: ceilings are for all.
-        let ceiling = group.ceiling.filter(|_| !group.early_stop);
         let moves = group.moves.finish(limits.spheres);
         left.turns += moves.left_out;
-        let about = (group.unit, group.episodes, group.early_stop, ceiling);
-        let pass_ceiling = group.pass_ceiling;
-        report.entries.push(Entry { moves, pass_ceiling, ..entry(key, about, curves, errors) });
+        sides.push(Side { entry: place, panel: key.hash, results: group.results });
+        let about = (group.unit, group.episodes, group.early_stop, group.ceiling);
+        report.entries.push(Entry { moves, ..entry(key, about, curves, errors) });
     }
+    report.comparisons = comparisons(&report.entries, &sides);
     let unrecorded: Vec<Known> = known.into_values().filter(|k| !k.recorded).collect();
     for k in unrecorded {
+        let summary: Summary = match serde_json::from_value(k.summary) {
+            Ok(summary) => summary,
+            Err(e) => {
+                let (method, panel) = (k.key.method, k.key.panel);
+                notes
+                    .push(format!("{method} on {panel}: no records, and a summary of another version ({e}); left out"));
+                continue;
+            }
+        };
         notes.push(format!("{} on {}: from its summary; its records are not here", k.key.method, k.key.panel));
-        let curves = from_summary(&k.summary, k.tasks);
-        let ceiling = k.ceiling.filter(|_| !k.early_stop);
-        let about = (k.unit, k.episodes, k.early_stop, ceiling);
-        report.entries.push(Entry { pass_ceiling: k.pass_ceiling, ..entry(k.key, about, curves, k.errors) });
+        let curves = from_summary(&summary);
+        let about = (k.unit, k.episodes, k.early_stop, k.ceiling);
+        report.entries.push(entry(k.key, about, curves, k.errors));
     }
     for path in &found.runs {
         match learning::read_run(path, &mut |note| notes.push(note)) {
@@ -171,7 +216,8 @@ pub fn read(paths: &[PathBuf], limits: Limits) -> Result<Report> {
                 let mut choice = Choice::new(limits.transcripts);
                 let of = format!("{}, training, seed {}", run.name(), run.seed);
                 for record in learning::newest_episodes(path, &mut |note| notes.push(note)) {
-                    let transcript = || Transcript::new(&record, &of, limits.text);
+                    let seed = Seeds::default().label(record.key.seed);
+                    let transcript = || Transcript::new(&record, &of, seed, limits.text);
                     let won = record.episodes.iter().any(mage_core::history::Episode::won);
                     choice.offer(Hash::of(&record.key), won, transcript);
                 }
@@ -206,7 +252,7 @@ fn unplayed(report: &Report) -> Option<String> {
     let whose = if missing.len() == 1 { "run" } else { "runs" };
     Some(format!(
         "Table 1 lacks {} {whose} that nobody measured on the paper's panel. For {}: mage eval --preset {} --policy {} --tasks 128 \
-         --episodes 10 --early-stop --seeds 3 --records {2}.jsonl --summary {2}.json, then report these files too",
+         --episodes 10 --early-stop --records {2}.jsonl --summary {2}.json, then report these files too",
         missing.len(),
         first.name(),
         first.env,
@@ -231,8 +277,8 @@ fn entry(key: Key, about: (String, u32, bool, Option<Lines>), curves: Curves, er
         errors,
         curve: curves.curve,
         opponents: curves.opponents,
+        seats: curves.seats,
         ceiling,
-        pass_ceiling: Vec::new(),
         moves: super::Moves::default(),
     }
 }
@@ -299,7 +345,6 @@ fn summaries(files: &[PathBuf], notes: &mut Vec<String>) -> BTreeMap<Identity, K
         let about = learning::about(path);
         // A preset is a panel of the paper's, and goes by its name alone.
         let panel = file.preset.clone().unwrap_or_else(|| format!("{} {}", file.env, file.split));
-        let pass_ceiling = file.ceilings.as_ref().map(learning::Ceilings::pass_at).unwrap_or_default();
         let ceiling = file.ceilings.map(learning::Ceilings::lines);
         for entrant in file.entrants {
             let (method, player) = match &about {
@@ -315,16 +360,17 @@ fn summaries(files: &[PathBuf], notes: &mut Vec<String>) -> BTreeMap<Identity, K
                 hash: file.panel,
             };
             let identity = (file.panel, entrant.method, entrant.weights);
+            let is_run = entrant.approach.is_none() && entrant.drawn.is_some();
+            let trained = about.as_ref().map(|a| a.seed).filter(|_| is_run);
             let known_as = Known {
                 key,
                 unit: file.unit.clone(),
                 episodes: file.episodes,
                 early_stop: file.early_stop,
                 ceiling: ceiling.clone(),
-                pass_ceiling: pass_ceiling.clone(),
-                tasks: file.tasks,
                 errors: entrant.errors,
                 summary: entrant.summary,
+                seeds: Seeds::new(trained, file.seed, file.seeds, file.tasks),
                 recorded: false,
             };
             known.insert(identity, known_as);
@@ -352,10 +398,12 @@ fn read_store(
     path: &Path,
     known: &mut BTreeMap<Identity, Known>,
     groups: &mut BTreeMap<Key, Group>,
+    tasks: &mut HashMap<Hash, usize>,
     limits: Limits,
     notes: &mut Vec<String>,
 ) -> Result<()> {
     let mut damaged = 0;
+    let no_seeds = Seeds::default();
     for record in read_records(path)? {
         let record = match record {
             Ok(record) => record,
@@ -369,19 +417,20 @@ fn read_store(
             Err(e) => return Err(e),
         };
         let identity = (record.key.panel, record.key.method, record.key.weights.clone());
-        let known = known.get_mut(&identity);
+        let mut known = known.get_mut(&identity);
         let key = known.as_ref().map_or_else(|| unnamed(&record), |k| k.key.clone());
         let of = key.ablation.as_ref().map_or_else(|| key.method.clone(), |a| format!("{}, {a}", key.method));
         let group = groups.entry(key).or_insert_with(|| Group::new(limits));
-        if let Some(known) = known.filter(|k| !k.recorded) {
+        if let Some(known) = known.as_mut().filter(|k| !k.recorded) {
             known.recorded = true;
             group.unit.clone_from(&known.unit);
             group.early_stop |= known.early_stop;
             group.episodes = group.episodes.max(known.episodes);
             group.ceiling.clone_from(&known.ceiling);
-            group.pass_ceiling.clone_from(&known.pass_ceiling);
         }
-        group.add(&record, &of, limits);
+        let next = tasks.len();
+        let task = *tasks.entry(record.key.task).or_insert(next);
+        group.add(&record, task, (&of, known.map_or(&no_seeds, |k| &k.seeds)), limits);
     }
     if damaged > 1 {
         notes.push(format!("{}: {} more damaged lines left out", path.display(), damaged - 1));

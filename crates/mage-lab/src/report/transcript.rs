@@ -15,6 +15,8 @@ pub struct Transcript {
     pub env: String,
     /// The task's hash, shortened.
     pub task: String,
+    /// Which of the task's plays it is: its seed.
+    pub seed: String,
     /// Who sat opposite.
     pub opponent: Option<String>,
     /// The agent's seat.
@@ -56,7 +58,7 @@ pub struct Step {
 }
 
 impl Transcript {
-    pub(super) fn new(record: &EpisodeRecord, of: &str, limit: usize) -> Self {
+    pub(super) fn new(record: &EpisodeRecord, of: &str, seed: String, limit: usize) -> Self {
         let episodes = record.episodes.iter().enumerate().map(|(n, episode)| {
             let mut steps: Vec<Step> = Vec::new();
             for call in record.calls.iter().filter(|c| c.episode as usize == n) {
@@ -74,6 +76,7 @@ impl Transcript {
             of: of.to_owned(),
             env: record.task.env.to_string(),
             task: record.key.task.to_string()[..8].to_owned(),
+            seed,
             opponent: record.task.opponent.as_ref().map(|o| o.name.clone()),
             seat: record.task.seat,
             episodes: episodes.collect(),

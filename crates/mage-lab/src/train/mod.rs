@@ -55,6 +55,18 @@ const INDIFFERENT: [&str; 8] = [
     "vllm.in_flight",
 ];
 
+/// What sets a recipe and a population apart from those a run was started with: key, there, now. What nothing depends on is left
+/// out.
+pub fn changed_since(run: &Path, recipe: &Recipe, population: &Population) -> Result<Vec<(String, String, String)>> {
+    let mut changed = differences(&RunDir::recipe(run)?, recipe);
+    changed.retain(|(key, ..)| !INDIFFERENT.contains(&key.as_str()));
+    if RunDir::population(run)? != *population {
+        let [key, there, now] = ["the population's file", "population.toml", "something else"].map(str::to_owned);
+        changed.push((key, there, now));
+    }
+    Ok(changed)
+}
+
 /// What a run is about, beside its recipe.
 pub struct Setting {
     /// Makes the environments.
@@ -122,17 +134,8 @@ impl Training {
         stop: Arc<AtomicU8>,
         each: &mut dyn FnMut(Event),
     ) -> Result<Self> {
-        let written = RunDir::recipe(dir)?;
+        let changed = changed_since(dir, &recipe, &setting.population)?;
         let mut run = RunDir::open(dir)?;
-        let mut changed = differences(&written, &recipe);
-        changed.retain(|(key, ..)| !INDIFFERENT.contains(&key.as_str()));
-        if !run.has_population(&setting.population)? {
-            changed.push((
-                "the population's file".to_owned(),
-                "population.toml".to_owned(),
-                "something else".to_owned(),
-            ));
-        }
         if !changed.is_empty() && !force {
             let list: Vec<String> =
                 changed.iter().map(|(k, old, new)| format!("  {k}: {old} there, {new} now")).collect();

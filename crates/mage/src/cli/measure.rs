@@ -11,9 +11,10 @@ const EVAL_HELP: &str = "Examples:
   mage eval --policy bayes --tasks 20000            an agent that plays by rule
   mage eval --policy bayes --memory none --tasks 20000
   mage eval --policy runs/kuhn-1 --episodes 10      a trained policy
-  mage eval --preset sokoban-3 --tasks 128 --episodes 10 --early-stop --seeds 3 \\
+  mage eval --preset sokoban-3 --tasks 128 --episodes 10 --early-stop \\
             --endpoint http://127.0.0.1:8000 --model Qwen3-4B --method react,reflexion,a-mem,memento \\
             --records sokoban.jsonl --summary sokoban.json
+  mage eval --population strangers.toml --policy runs/kuhn-1 --split out-of-domain
 
 Methods: react (each episode a clean slate), cot (reason step by step), reflexion (notes to itself), a-mem (notes that
 describe, link and change each other), memento (a plan from the nearest cases). Several policies or methods play the same
@@ -36,7 +37,7 @@ pub(crate) struct Eval {
     pub(crate) preset: Option<String>,
     /// Who plays: random, an agent that `mage env show` lists, the folder of a training run, or a model (a folder, or
     /// org/name[@revision] on the Hub)
-    #[arg(long, value_name = "NAME|RUN|MODEL,…", value_delimiter = ',', required_unless_present_any = ["endpoint", "preset"])]
+    #[arg(long, value_name = "NAME|RUN|MODEL,…", value_delimiter = ',')]
     pub(crate) policy: Vec<String>,
     #[command(flatten)]
     pub(crate) remote: Remote,
@@ -68,8 +69,8 @@ pub(crate) struct Eval {
     /// Decides the panel and the agent's luck
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Play the same panel with so many seeds of luck: SEED, SEED + 1, …
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    /// Play the same panel with so many seeds of luck: SEED, SEED + 1, … Intervals are over tasks, however many there are
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub(crate) seeds: u64,
     #[command(flatten)]
     pub(crate) draws: Draws,
@@ -79,7 +80,7 @@ pub(crate) struct Eval {
     /// Write everything measured into this file, with the hashes of panel, method and weights
     #[arg(long, value_name = "FILE.json")]
     pub(crate) summary: Option<PathBuf>,
-    /// Draw scores by episode next to the ceilings into this file, .svg or .png
+    /// Draw everybody's scores by episode next to the ceilings into this file, .svg or .png
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
     /// Threads of a model on this machine; 0 takes all

@@ -4,7 +4,10 @@ use super::train::{setting, stop_on_ctrl_c};
 use crate::{
     App,
     cli::{Cli, Command, Sweep as Args},
-    command::{eval, recipe::compose},
+    command::{
+        eval::{self, Ceilings},
+        recipe::compose,
+    },
     interrupt::Interrupted,
     output::{BOLD, Output, styled},
     table::{columns, span},
@@ -18,11 +21,12 @@ use mage_lab::{
     Plan,
     run_dir::RunDir,
     sweep::{Cell, RUN, Sweep, Work, preset_names, preset_text},
-    train::{Event, Training},
+    train::{Event, Training, changed_since},
 };
+use mage_remote::Endpoint;
 use serde_json::json;
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs::{self, File, TryLockError},
     path::{Path, PathBuf},
     sync::{
@@ -50,10 +54,24 @@ pub(crate) fn run(app: &App, args: &Args, out: &Output) -> anyhow::Result<()> {
         if let Some(model) = &args.remote.model {
             cell.about.player.clone_from(model);
             // What the results depend on: another answer to any of these is another cell.
-            let retrieved_by = args.remote.embedding_model.iter().map(|name| ("--embedding-model", name));
-            let requests = args.remote.requests.iter().map(|field| ("--request", field));
-            let all = std::iter::once(("--model", model)).chain(retrieved_by).chain(requests);
-            cell.about.command.extend(all.flat_map(|(option, value)| [option.to_owned(), value.clone()]));
+            let remote = &args.remote;
+            let address = |url: &Option<String>, of: &Option<String>| match (url, of) {
+                (Some(url), Some(model)) => {
+                    Endpoint::new(url, model).map(|e| Some(e.address().to_owned())).map_err(usage)
+                }
+                _ => Ok(None),
+            };
+            let answers = address(&remote.endpoint, &remote.model)?;
+            let retrieves = address(&remote.embeddings, &remote.embedding_model)?;
+            let said = [
+                ("--endpoint", answers),
+                ("--model", Some(model.clone())),
+                ("--embeddings", retrieves),
+                ("--embedding-model", remote.embedding_model.clone()),
+            ];
+            let requests = remote.requests.iter().map(|field| ("--request", Some(field.clone())));
+            let all = said.into_iter().chain(requests).filter_map(|(option, value)| Some([option.to_owned(), value?]));
+            cell.about.command.extend(all.flatten());
         }
     }
     if args.dry_run {
@@ -62,7 +80,7 @@ pub(crate) fn run(app: &App, args: &Args, out: &Output) -> anyhow::Result<()> {
     let stop = stop_on_ctrl_c("stopping after this step; press Ctrl-C again to stop at once")?;
     fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let _lock = lock(&dir)?;
-    Runner { app, args, out, dir, sweep, stop }.run(&cells)
+    Runner { app, args, out, dir, sweep, stop, ceilings: Ceilings::default() }.run(&cells)
 }
 
 /// sweeps/table1 for `table1`, sweeps/paper-table1 for `paper/table1`, sweeps/mine for `here/mine.toml`.
@@ -101,22 +119,91 @@ fn train_episodes(cell: &Cell) -> u64 {
         .map_or(0, |r| r.optim.updates * (r.rollout.groups * r.rollout.members) as u64 * u64::from(r.play.episodes))
 }
 
-fn state(cell: &Cell, dir: &Path, args: &Args) -> &'static str {
-    match (cell.finished(dir), &cell.work) {
-        (true, _) => "finished",
-        (false, Work::Prompt) if args.remote.endpoint.is_none() => "waits for --endpoint",
-        _ => "to do",
+/// Where a cell stands.
+#[derive(Clone, Debug, PartialEq)]
+enum Stand {
+    Finished,
+    ToDo,
+    /// What is there was made with something else.
+    Changed(String),
+    /// For --endpoint; what is there may have been made with something else.
+    Waits(Option<String>),
+}
+
+impl Stand {
+    /// For tables and programs.
+    fn name(&self) -> &'static str {
+        match self {
+            Stand::Finished => "finished",
+            Stand::ToDo => "to do",
+            Stand::Changed(_) => "changed: to do again",
+            Stand::Waits(None) => "waits for --endpoint",
+            Stand::Waits(Some(_)) => "changed: waits for --endpoint",
+        }
+    }
+
+    fn is_work(&self) -> bool {
+        matches!(self, Stand::ToDo | Stand::Changed(_))
     }
 }
 
+/// Where all cells stand. A policy that is to be trained is to be measured as well.
+fn stands(app: &App, cells: &[Cell], dir: &Path, args: &Args) -> anyhow::Result<Vec<Stand>> {
+    let mut untrained: HashSet<&str> = HashSet::new();
+    let mut all = Vec::new();
+    for cell in cells {
+        let mut changed = cell.changed(dir);
+        if let (Work::Train { recipes, set }, None) = (&cell.work, &changed) {
+            changed = other_recipe(app, recipes, set, &cell.folder(dir).join(RUN))?;
+        }
+        if let (Work::Policy { of }, None, true) = (&cell.work, &changed, cell.result(dir).exists()) {
+            changed = untrained.contains(of.as_str()).then(|| "its policy is trained again".to_owned());
+        }
+        let stand = match (changed, cell.result(dir).exists()) {
+            (None, true) => Stand::Finished,
+            (changed, _) if cell.work == Work::Prompt && args.remote.endpoint.is_none() => Stand::Waits(changed),
+            (None, false) => Stand::ToDo,
+            (Some(what), _) => Stand::Changed(what),
+        };
+        if stand.is_work() {
+            untrained.insert(&cell.id);
+        }
+        all.push(stand);
+    }
+    Ok(all)
+}
+
+/// What a run was started with that is something else now: a recipe's or a population's file may have changed under its name.
+fn other_recipe(app: &App, recipes: &[String], set: &[String], run: &Path) -> anyhow::Result<Option<String>> {
+    if !RunDir::is_run(run) {
+        return Ok(None);
+    }
+    let recipe = compose(recipes, set)?;
+    let mut changed = match changed_since(run, &recipe, &setting(app, &recipe)?.population) {
+        Ok(changed) => changed,
+        Err(e) => return Ok(Some(format!("what it was started with cannot be read: {e}"))),
+    };
+    // Where it is computed is not what is computed.
+    changed.retain(|(key, ..)| key != "engine.device");
+    Ok(changed.first().map(|(key, then, now)| {
+        let more = if changed.len() > 1 { format!(" and {} more", changed.len() - 1) } else { String::new() };
+        format!("{key} was {then}, is {now}{more}")
+    }))
+}
+
 fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &Args, out: &Output) -> anyhow::Result<()> {
+    let stands = stands(app, cells, dir, args)?;
     let mut tried: HashMap<(String, String, Option<String>), Option<f64>> = HashMap::new();
-    let (mut seconds, mut untried) = (0.0, 0);
+    let (mut seconds, mut untried) = (0.0, Vec::new());
     // What was tried, and what else there is of known weight: one second of the former is as much as of the latter.
-    let (mut trained, mut played) = (0.0, 0.0);
-    for cell in cells.iter().filter(|c| state(c, dir, args) == "to do") {
+    let (mut trained, mut played, mut unknown) = (0.0, 0.0, 0);
+    for (cell, _) in cells.iter().zip(&stands).filter(|(_, stand)| stand.is_work()) {
         let Work::Train { recipes, set } = &cell.work else {
-            played += if cell.work == Work::Prompt { 0.0 } else { sweep.weight(cell, 0) };
+            match &cell.work {
+                Work::Policy { of } if untried.contains(of) => unknown += 1,
+                Work::Prompt => unknown += 1,
+                _ => played += sweep.weight(cell, 0),
+            }
             continue;
         };
         let about = &cell.about;
@@ -143,32 +230,63 @@ fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &Args, ou
                 seconds += each;
                 trained += sweep.weight(cell, train_episodes(cell));
             }
-            None => untried += 1,
+            None => untried.push(cell.id.clone()),
         }
     }
-    let play_seconds = if trained > 0.0 { seconds * played / trained } else { 0.0 };
+    // Nothing tried is nothing known.
+    let training = (trained > 0.0).then_some(seconds);
+    let play = training.map(|seconds| seconds * played / trained);
     if out.json {
-        let list = cells.iter().map(|c| json!({ "id": c.id, "state": state(c, dir, args), "about": c.about }));
+        let list =
+            cells.iter().zip(&stands).map(|(c, stand)| json!({ "id": c.id, "state": stand.name(), "about": c.about }));
         return out.object(&json!({
-            "out": dir, "cells": list.collect::<Vec<_>>(), "training_seconds": seconds, "play_seconds": play_seconds,
-            "untried": untried,
+            "out": dir, "cells": list.collect::<Vec<_>>(), "training_seconds": training, "play_seconds": play,
+            "untried": untried.len(), "unknown": unknown,
         }));
     }
     out.line(format!("{}: {}", styled(BOLD, dir.display()), sweep.about))?;
-    let rows = cells.iter().map(|c| vec![c.id.clone(), state(c, dir, args).to_owned(), c.about.command.join(" ")]);
-    out.line(columns(&["cell", "state", "mage"], rows))?;
-    let left = cells.iter().filter(|c| state(c, dir, args) == "to do").count();
-    out.line(format!(
-        "\n{left} of {} cells to do; on this machine, as busy as it is now, about {} of training and {} of play",
-        cells.len(),
-        span(seconds),
-        span(play_seconds)
-    ))?;
-    if untried > 0 {
-        out.line(format!("{untried} training cells were not tried: their model is large, or elsewhere"))?;
+    let row = |(c, stand): (&Cell, &Stand)| vec![c.id.clone(), stand.name().to_owned(), c.about.command.join(" ")];
+    out.line(columns(&["cell", "state", "mage"], cells.iter().zip(&stands).map(row)))?;
+    let left = stands.iter().filter(|stand| stand.is_work()).count();
+    let time = match (training, play) {
+        (Some(training), Some(play)) if left > 0 => format!(
+            "; on this machine, as busy as it is now, about {} of training and {} of play",
+            span(training),
+            span(play)
+        ),
+        _ if left > 0 => "; how long they take is not known".to_owned(),
+        _ => String::new(),
+    };
+    out.line(format!("\n{left} of {} cells to do{time}", cells.len()))?;
+    let top = if training.is_some() { ", and come on top" } else { "" };
+    if !untried.is_empty() {
+        out.line(format!("{} training cells were not tried{top}: their model is large, or elsewhere", untried.len()))?;
     }
+    if unknown > 0 {
+        out.line(format!("{unknown} cells are played by models that were not tried{top}"))?;
+    }
+    tell_changes(cells, &stands, out);
     out.hint("nothing was written; leave out --dry-run to begin");
     Ok(())
+}
+
+/// So many changes are told one by one.
+const TOLD: usize = 6;
+
+/// What the sweep asks for now is not what was done: said before anything is done again.
+fn tell_changes(cells: &[Cell], stands: &[Stand], out: &Output) {
+    let changes = cells.iter().zip(stands).filter_map(|(cell, stand)| match stand {
+        Stand::Changed(what) => {
+            Some(format!("{}: changed since ({what}): is done again, what was there is kept", cell.id))
+        }
+        Stand::Waits(Some(what)) => Some(format!("{}: changed since ({what}); waits for --endpoint", cell.id)),
+        _ => None,
+    });
+    let changes: Vec<String> = changes.collect();
+    changes.iter().take(TOLD).for_each(|change| out.warn(change));
+    if changes.len() > TOLD {
+        out.warn(format!("and {} more cells changed since", changes.len() - TOLD));
+    }
 }
 
 struct Runner<'a> {
@@ -178,13 +296,23 @@ struct Runner<'a> {
     dir: PathBuf,
     sweep: Sweep,
     stop: Arc<AtomicU8>,
+    ceilings: Ceilings,
 }
 
 impl Runner<'_> {
     fn run(&self, cells: &[Cell]) -> anyhow::Result<()> {
-        let todo: Vec<&Cell> = cells.iter().filter(|c| state(c, &self.dir, self.args) == "to do").collect();
-        let waiting = cells.iter().filter(|c| state(c, &self.dir, self.args) == "waits for --endpoint").count();
+        let stands = stands(self.app, cells, &self.dir, self.args)?;
+        tell_changes(cells, &stands, self.out);
+        let todo: Vec<&Cell> = cells.iter().zip(&stands).filter(|(_, s)| s.is_work()).map(|(c, _)| c).collect();
+        let waiting = stands.iter().filter(|s| matches!(s, Stand::Waits(_))).count();
+        let changed = stands.iter().filter(|s| matches!(s, Stand::Changed(_))).count();
         let finished = cells.len() - todo.len() - waiting;
+        if self.out.json {
+            self.out.object(&json!({
+                "event": "begin", "out": self.dir, "cells": cells.len(), "finished": finished, "to_do": todo.len(),
+                "changed": changed, "waiting": waiting,
+            }))?;
+        }
         self.say(format!(
             "{finished} of {} cells are finished, {} to do, {waiting} wait for --endpoint",
             cells.len(),
@@ -227,6 +355,12 @@ impl Runner<'_> {
             bar.suspend(|| self.say(line));
         }
         bar.finish_and_clear();
+        if self.out.json {
+            self.out.object(&json!({
+                "event": "end", "stopped": self.stopped(), "failed": failed, "waiting": waiting,
+                "seconds": started.elapsed().as_secs_f64(),
+            }))?;
+        }
         if self.stopped() {
             self.say("stopped; the same command goes on from here".to_owned());
             return Err(Interrupted.into());
@@ -258,16 +392,22 @@ impl Runner<'_> {
 
     /// Does one cell; `false` when it was stopped on the way. `progress` hears the share that is done.
     fn cell(&self, cell: &Cell, progress: &mut dyn FnMut(f64)) -> anyhow::Result<bool> {
+        let other = match &cell.work {
+            Work::Train { recipes, set } => other_recipe(self.app, recipes, set, &cell.folder(&self.dir).join(RUN))?,
+            // Before the folder is claimed for weights that will not be the last.
+            Work::Policy { of } if !self.dir.join(of).join(RUN).join("result.json").exists() => {
+                return Err(anyhow!("its policy is not trained: {of} is not finished"));
+            }
+            _ => None,
+        };
+        if cell.changed(&self.dir).or(other).is_some() {
+            let place = cell.put_aside(&self.dir)?;
+            self.say(format!("{}: what was there is kept in {}", cell.id, place.display()));
+        }
         cell.claim(&self.dir)?;
         match &cell.work {
             Work::Train { recipes, set } => self.train(recipes, set, &cell.folder(&self.dir).join(RUN), progress),
-            Work::Policy { of } => {
-                let policy = self.dir.join(of).join(RUN);
-                if !policy.join("result.json").exists() {
-                    return Err(anyhow!("its policy is not trained: {of} is not finished"));
-                }
-                self.evaluate(cell, Some(&policy))
-            }
+            Work::Policy { of } => self.evaluate(cell, Some(&self.dir.join(of).join(RUN))),
             Work::Rule | Work::Prompt => self.evaluate(cell, None),
         }
     }
@@ -306,12 +446,6 @@ impl Runner<'_> {
         if let (Some(policy), Some(place)) = (policy, command.iter().position(|a| a == "--policy")) {
             command[place + 1] = policy.display().to_string();
         }
-        if cell.work == Work::Prompt {
-            let remote = &self.args.remote;
-            let urls = [("--endpoint", &remote.endpoint), ("--embeddings", &remote.embeddings)];
-            let given = urls.into_iter().filter_map(|(option, url)| Some([option.to_owned(), url.clone()?]));
-            command.extend(given.flatten());
-        }
         let paths = [("--records", folder.join("records.jsonl")), ("--summary", unfinished.clone())];
         command.extend(paths.into_iter().flat_map(|(option, path)| [option.to_owned(), path.display().to_string()]));
         let place = [("--threads", self.args.threads.to_string()), ("--device", self.args.device.to_string())];
@@ -323,7 +457,7 @@ impl Runner<'_> {
         if cell.work == Work::Prompt {
             args.remote = self.args.remote.clone();
         }
-        match eval::run_until(self.app, &args, &Output::silent(), &self.stop) {
+        match eval::run_until(self.app, &args, &Output::silent(), &self.stop, &self.ceilings) {
             Err(e) if e.is::<Interrupted>() => return Ok(false),
             outcome => outcome?,
         }

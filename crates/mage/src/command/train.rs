@@ -263,8 +263,11 @@ fn report(outcome: &Outcome, dir: &Path, hosts: bool, out: &Output) -> anyhow::R
         if high - low > 1e-9 && share < 0.0 {
             out.line(format!("\nworse in episode {} than the best memoryless policy ({})", last + 1, score(low)))?;
         } else if high - low > 1e-9 {
+            let reach = 196.0 * e.se / (high - low);
+            let sure =
+                if reach > 0.0 { format!(" [{:.0}, {:.0}]", share - reach, share + reach) } else { String::new() };
             out.line(format!(
-                "\n{} of the way from the best memoryless policy to the best learner in episode {}",
+                "\n{}{sure} of the way from the best memoryless policy to the best learner in episode {}",
                 styled(GOOD, format!("{share:.0} %")),
                 last + 1
             ))?;

@@ -19,6 +19,9 @@
       by(t.getAttribute("aria-controls")).hidden = !chosen;
     }
     if (focus) tab.focus();
+    // The bar of tabs stays in view: a part that was scrolled into begins below it again, not behind it.
+    const bar = document.querySelector("nav"), top = document.querySelector("main").offsetTop - bar.offsetHeight;
+    if (window.scrollY > top) window.scrollTo({ top });
     // Not while the page loads: it would be scrolled to the part, past its own heading.
     if (document.readyState === "complete") try { history.replaceState(null, "", "#" + tab.getAttribute("aria-controls")); } catch { /* some viewers forbid it */ }
     if (tab.id === "tab-moves") window.dispatchEvent(new Event("resize"));
@@ -71,7 +74,8 @@
       canvas.height = Math.round(box.height * dots);
       context.setTransform(dots, 0, 0, dots, 0, 0);
       context.clearRect(0, 0, box.width, box.height);
-      const scale = Math.min(box.width / (box.width < 600 ? 4.4 : 3.4), box.height / 2.9) * zoom;
+      // The box turned any way, with its labels, stays within the window.
+      const scale = Math.min(box.width / (box.width < 600 ? 4.8 : 4.2), box.height / 3.7) * zoom;
       const screen = (x, y, z) => {
         const [a, b, c] = turned(x, y, z);
         const near = 1 / (1 - c * 0.14);
@@ -86,6 +90,7 @@
         context.stroke();
       };
       const { moves, episodes } = scene;
+      let cut = 0;
       const faint = colour("--line"), ink = colour("--faint"), strong = colour("--ink");
       context.lineWidth = 1;
       // Sheets at the bottom, at the back and at the side; one line an episode.
@@ -104,7 +109,9 @@
       line([1, -1, -1], [1, -1, 1], ink);
       line([-1, -1, 1], [-1, 1, 1], ink);
       const label = (text, x, y, z, style, align) => {
-        const [a, b] = screen(x, y, z);
+        const [a, b] = screen(x, y, z), wide = context.measureText(text).width;
+        const left = a - (align === "right" ? wide : wide / 2);
+        if (left < 0 || left + wide > box.width || b < 12 || b > box.height) cut += 1;
         context.fillStyle = style;
         context.textAlign = align || "center";
         context.fillText(text, a, b);
@@ -114,9 +121,13 @@
       for (let e = 0; e < episodes; e += every) label(e + 1, place(e, episodes), -1.12, 1.08, ink);
       label("episode", 0, -1.3, 1.2, strong);
       label("state", 1.2, -1.2, 0, strong);
-      const few = moves.actions.length <= 12;
+      label(1, 1.12, -1.1, 1, ink);
+      label(moves.states.length, 1.12, -1.1, -1, ink);
+      // As many names as there is room for: every one, or every second, third, …
+      const room = Math.max(1, Math.floor((2 * scale) / 16)), step = Math.ceil(moves.actions.length / room);
       moves.actions.forEach((name, a) => {
-        if (few) label(name.slice(0, 18), -1.08, place(a, moves.actions.length), 1.1, ink, "right");
+        const short = name.length > 20 ? name.slice(0, 19) + "…" : name;
+        if (a % step === 0) label(short, -1.08, place(a, moves.actions.length), 1.1, ink, "right");
       });
       label("action", -1.15, 1.22, 1.1, strong);
       drawn = [];
@@ -142,6 +153,7 @@
       untilText.textContent = `${until.value} of ${episodes}`;
       canvas.dataset.view = `${yaw.toFixed(3)} ${pitch.toFixed(3)} ${zoom.toFixed(3)}`;
       canvas.dataset.spheres = drawn.length;
+      canvas.dataset.cut = cut;
     };
     const tell = (x, y) => {
       const hit = drawn.findLast((p) => Math.hypot(p.x - x, p.y - y) <= Math.max(p.r, 5));
@@ -150,7 +162,7 @@
       const stop = m.early_stop ? "; tasks stop at their first win, so later episodes are of those not yet won" : "";
       about.textContent = hit
         ? `Episode ${hit.e + 1}, state ${hit.s + 1}, action ${m.moves.actions[hit.a]}: ${hit.n} times — ${m.moves.states[hit.s].replace(/\s+/g, " ")}`
-        : `${drawn.length} spheres, ${m.moves.states.length} states, ${m.moves.actions.length} actions${rest}${stop}.`;
+        : `${m.moves.points.filter((p) => p[0] < until.value).length} spheres, ${m.moves.states.length} states, ${m.moves.actions.length} actions${rest}${stop}.`;
     };
     const turn = (right, up) => {
       yaw += right;
@@ -197,7 +209,7 @@
   const list = by("t-list");
   if (list) {
     const PAGE = 20;
-    const [panel, method, opponent, won, text] = ["t-panel", "t-method", "t-opponent", "t-won", "t-text"].map(by);
+    const [panel, method, opponent, seed, won, text] = ["t-panel", "t-method", "t-opponent", "t-seed", "t-won", "t-text"].map(by);
     const fill = (select, every, values) => {
       select.append(new Option(every, ""));
       [...new Set(values)].sort().forEach((v) => select.append(new Option(v, v)));
@@ -205,12 +217,14 @@
     fill(panel, "all", data.transcripts.map((t) => t.panel));
     fill(method, "all", data.transcripts.map((t) => t.transcript.of));
     fill(opponent, "all", data.transcripts.map((t) => t.transcript.opponent).filter((o) => o !== null));
+    fill(seed, "all", data.transcripts.map((t) => t.transcript.seed).filter((s) => !s.includes("luck")));
     const words = data.transcripts.map((t) => JSON.stringify(t.transcript).toLowerCase());
     let shown = PAGE;
     const fits = (t, i) =>
       (!panel.value || t.panel === panel.value) &&
       (!method.value || t.transcript.of === method.value) &&
       (!opponent.value || t.transcript.opponent === opponent.value) &&
+      (!seed.value || t.transcript.seed === seed.value) &&
       (!won.value || t.won === (won.value === "won")) &&
       (!text.value || words[i].includes(JSON.stringify(text.value.toLowerCase()).slice(1, -1)));
     const said = (parent, label, content, className) => {
@@ -247,9 +261,9 @@
       by("t-count").textContent = `${found.length} of ${data.transcripts.length} transcripts`;
       list.replaceChildren(...found.slice(0, shown).map((t) => {
         const one = element("details", "meta"), head = element("summary");
-        const { of, task, opponent, seat, episodes } = t.transcript;
+        const { of, task, seed, opponent, seat, episodes } = t.transcript;
         head.append(element("b", "", of));
-        head.append(element("span", "who", `${t.panel} · task ${task}` + (opponent === null ? "" : ` · against ${opponent}, seat ${seat}`)));
+        head.append(element("span", "who", `${t.panel} · task ${task} · ${seed}` + (opponent === null ? "" : ` · against ${opponent}, seat ${seat}`)));
         episodes.forEach((e) => head.append(element("span", "badge " + e.ending, e.ending)));
         one.append(head);
         one.addEventListener("toggle", () => { if (one.open && one.children.length === 1) one.append(body(t.transcript)); });
@@ -257,7 +271,7 @@
       }));
       by("t-more").hidden = found.length <= shown;
     };
-    for (const filter of [panel, method, opponent, won, text]) {
+    for (const filter of [panel, method, opponent, seed, won, text]) {
       filter.addEventListener("input", () => { shown = PAGE; refresh(); });
     }
     by("t-more").addEventListener("click", () => { shown += PAGE; refresh(); });

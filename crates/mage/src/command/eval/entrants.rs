@@ -68,15 +68,14 @@ pub(super) fn entrants(args: &Eval, ground: &Ground, runtime: &Handle) -> anyhow
     };
     let scope = if args.shared_memory { MemoryScope::Shared } else { MemoryScope::MetaEpisode };
     let embeddings = embeddings(&args.remote, runtime)?;
+    // What makes no sense is refused, also where nobody draws anything.
+    drawn(&args.draws, paper_draws(), Thinking::Off).params.check().map_err(usage)?;
     let mut sources = Vec::new();
     for policy in &args.policy {
         sources.push(source(args, ground, policy, runtime)?);
     }
     if let (Some(url), Some(model)) = (&args.remote.endpoint, &args.remote.model) {
         sources.push(remote(args, ground, url, model, runtime)?);
-    }
-    if sources.is_empty() {
-        return Err(usage("say who plays: --policy, or --endpoint and --model"));
     }
     let several = methods.len() > 1;
     let mut all = Vec::new();

@@ -1,10 +1,13 @@
 //! `mage eval`: how good is an agent?
 
+mod ceilings;
 mod entrants;
 mod preset;
 mod report;
 mod tally;
 mod versus;
+
+pub(crate) use ceilings::Ceilings;
 
 use super::train::stop_on_ctrl_c;
 use crate::{App, cli::Eval, interrupt::Interrupted, output::Output, pick::pick, pick::warn, usage};
@@ -47,13 +50,26 @@ pub(super) struct Results {
     errors: u64,
 }
 
+impl Results {
+    /// The results of some meta-episodes, with the numbers of their tasks.
+    fn numbered(&self, which: impl Fn(&Played) -> bool) -> Vec<(usize, MetaResult)> {
+        self.played.iter().filter(|p| which(p)).map(|p| (p.task, p.result.clone())).collect()
+    }
+}
+
 pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
     let stop = stop_on_ctrl_c("stopping; press Ctrl-C again to stop without cleaning up")?;
-    run_until(app, args, out, &stop)
+    run_until(app, args, out, &stop, &Ceilings::default())
 }
 
 /// The same, until somebody else says stop.
-pub(crate) fn run_until(app: &App, args: &Eval, out: &Output, stop: &Arc<AtomicU8>) -> anyhow::Result<()> {
+pub(crate) fn run_until(
+    app: &App,
+    args: &Eval,
+    out: &Output,
+    stop: &Arc<AtomicU8>,
+    known: &Ceilings,
+) -> anyhow::Result<()> {
     if args.preset.as_deref() == Some("list") {
         return out.line(preset::list());
     }
@@ -63,6 +79,8 @@ pub(crate) fn run_until(app: &App, args: &Eval, out: &Output, stop: &Arc<AtomicU
     }
     preset::apply(&mut args)?;
     let args = &args;
+    let draw = args.plot.as_deref().map(Draw::into).transpose()?;
+    someone_plays(args)?;
     let (factory, population) = pick(app, &args.env, &args.whom)?;
     let (schema, split) = (factory.schema(), args.whom.split());
     warn(&*factory, &population, split, out)?;
@@ -78,9 +96,6 @@ pub(crate) fn run_until(app: &App, args: &Eval, out: &Output, stop: &Arc<AtomicU
         Ground { factory, population, prompts: app.prompts.get(&args.env)?, panel, max_turns, stop: Arc::clone(stop) };
     let runtime = Unwaited(Some(runtime(0)?));
     let all = entrants(args, &ground, &runtime.handle())?;
-    if args.plot.is_some() && all.len() > 1 {
-        return Err(usage("--plot draws one agent: name one policy and one method"));
-    }
     // Files that the options name are read here for the first time: better now than within the panel.
     if let Some(task) = ground.panel.tasks().first() {
         ground.factory.build(task)?;
@@ -91,7 +106,8 @@ pub(crate) fn run_until(app: &App, args: &Eval, out: &Output, stop: &Arc<AtomicU
     }
     let ceilings = {
         let (factory, population) = (&ground.factory, &ground.population);
-        let ceilings = out.waiting("working out the ceilings", || factory.oracles(population, split, args.episodes));
+        let work = || known.of(&**factory, population, split, args.episodes);
+        let ceilings = out.waiting("working out the ceilings", work);
         // What was played is worth telling without them.
         ceilings.unwrap_or_else(|e| {
             out.warn(format!("no ceilings to compare with: {e}"));
@@ -109,21 +125,18 @@ pub(crate) fn run_until(app: &App, args: &Eval, out: &Output, stop: &Arc<AtomicU
     let bootstrap = Bootstrap { seed: seed.child("versus"), ..Bootstrap::default() };
     let versus: Vec<Versus<'_>> = (1..all.len())
         .map(|i| {
-            Versus::new(&all[0].name, &results[0].played, &all[i].name, &results[i].played, args.episodes, bootstrap)
+            let [first, second] = [0, i].map(|i| (all[i].name.as_str(), &results[i]));
+            Versus::new(first, second, args.episodes, args.seeds, bootstrap)
         })
         .collect();
-    if let Some(path) = &args.plot {
-        let drawing = reports[0].drawing();
-        let bytes = match path.extension().and_then(|e| e.to_str()) {
-            Some("png") => mage_lab::report::Painter::default().png(&drawing)?,
-            _ => drawing.into_bytes(),
-        };
+    if let (Some(path), Some(draw)) = (&args.plot, draw) {
+        let bytes = draw.bytes(report::drawing(&reports, args.early_stop))?;
         fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
         out.hint(format!("drawn into {}", path.display()));
     }
     if let Some(path) = &args.summary {
         let summary = Summary {
-            format: 1,
+            format: 2,
             env: &args.env,
             preset: args.preset.as_deref(),
             split,
@@ -156,6 +169,45 @@ pub(crate) fn run_until(app: &App, args: &Eval, out: &Output, stop: &Arc<AtomicU
             Err(anyhow!("{n} meta-episodes could not be finished; run the command again to try them again"))
         }
         (n, None) => Err(anyhow!("{n} meta-episodes could not be finished; with --records only these are tried again")),
+    }
+}
+
+/// Nobody plays by default, and a method alone plays nothing.
+fn someone_plays(args: &Eval) -> anyhow::Result<()> {
+    if !args.policy.is_empty() || args.remote.endpoint.is_some() {
+        return Ok(());
+    }
+    let asked = match args.method.as_slice() {
+        [] => String::new(),
+        methods => format!("{} asks a model: ", methods.join(", ")),
+    };
+    Err(usage(format!(
+        "{asked}say who plays: --policy NAME, RUN or MODEL, or --endpoint URL and --model NAME for a model behind an endpoint"
+    )))
+}
+
+/// What a picture is written as.
+#[derive(Clone, Copy)]
+enum Draw {
+    Svg,
+    Png,
+}
+
+impl Draw {
+    /// As the file's name says.
+    fn into(path: &Path) -> anyhow::Result<Self> {
+        match path.extension().and_then(|e| e.to_str()).map(str::to_lowercase).as_deref() {
+            Some("svg") => Ok(Draw::Svg),
+            Some("png") => Ok(Draw::Png),
+            _ => Err(usage(format!("--plot {}: pictures are written as .svg or .png", path.display()))),
+        }
+    }
+
+    fn bytes(self, drawing: String) -> anyhow::Result<Vec<u8>> {
+        Ok(match self {
+            Draw::Svg => drawing.into_bytes(),
+            Draw::Png => mage_lab::report::Painter::default().png(&drawing)?,
+        })
     }
 }
 

@@ -7,17 +7,19 @@ use crate::{
     table::{score, table},
 };
 use mage_core::{
-    Against, AtEpisode, Bootstrap, Ceiling, Mean, MemoryMode, MemoryScope, MetaResult, PooledAt, Rate, Settings, Slice,
-    Summary, Unplayed, against, pooled, summarise,
+    Against, AtEpisode, Bootstrap, Ceiling, Mean, MemoryMode, MemoryScope, MetaResult, Rate, Settings, Slice, Summary,
+    Unplayed, against, summarise,
 };
-use mage_env::{Hash, oracle::OracleReport};
+use mage_env::{
+    Hash,
+    oracle::{OracleReport, how_known},
+};
 use mage_lab::{
     evaluate::{Agent, Drawn},
     report::chart::{Chart, Kind, Series, svg},
 };
 use mage_remote::Prices;
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// Everything an evaluation has to say about one entrant.
 #[derive(Serialize)]
@@ -43,10 +45,8 @@ pub(super) struct Report<'a> {
     weights: &'a str,
     settings: &'a Settings,
     drawn: Option<&'a Drawn>,
-    /// All meta-episodes. With several seeds its intervals, which take them to be independent, are too narrow: see `pooled`.
+    /// All meta-episodes; a task with all its seeds is one observation.
     summary: Summary,
-    /// With several seeds: means over tasks, each the mean of its seeds.
-    pooled: Option<Vec<PooledAt>>,
     /// With several seeds: each by itself.
     by_seed: Option<Vec<Slice>>,
     against: Option<Against>,
@@ -57,8 +57,29 @@ pub(super) struct Report<'a> {
     tally: &'a Tally,
     cost: Option<f64>,
     errors: u64,
-    #[serde(skip)]
-    title: String,
+}
+
+/// Everybody's scores by episode next to the ceilings, as SVG.
+pub(super) fn drawing(reports: &[Report<'_>], early_stop: bool) -> String {
+    let measured = reports.iter().enumerate().map(|(n, report)| {
+        let curve = report.summary.overall.by_episode.iter();
+        let points = curve.filter_map(|at| {
+            let interval = at.score.interval.map(|i| (i.low, i.high));
+            Some((f64::from(at.k), at.score.mean?, interval))
+        });
+        Series { name: report.name.to_owned(), kind: Kind::Measured(n), points: points.collect() }
+    });
+    let exact = reports.iter().find_map(|r| r.score_ceilings).into_iter().flat_map(|c| {
+        [
+            Series::exact("opponent known", &c.mean.informed, "2 4"),
+            Series::exact(&format!("best learner ({})", known(c)), &c.mean.sum.by_episode, "none"),
+            Series::exact("best without memory", &c.mean.memoryless, "6 4"),
+        ]
+    });
+    let series: Vec<Series> = measured.chain(exact).collect();
+    let (first, whose) = (&reports[0], if early_stop { ", of tasks not yet won" } else { "" });
+    let title = format!("{}: {} tasks of {} episodes, 95 % intervals{whose}", first.env, first.tasks, first.episodes);
+    svg(&Chart { title: &title, x_label: "episode", y_label: first.unit, percent: false, series: &series })
 }
 
 impl<'a> Report<'a> {
@@ -73,17 +94,14 @@ impl<'a> Report<'a> {
         let evaluation = &entrant.evaluations[0];
         let bootstrap = Bootstrap { seed: evaluation.seed.child("bootstrap"), ..Bootstrap::default() };
         let several = args.seeds > 1;
-        let all: Vec<MetaResult> = results.played.iter().map(|p| p.result.clone()).collect();
-        let numbered: Vec<(usize, MetaResult)> = results.played.iter().map(|p| (p.task, p.result.clone())).collect();
-        let of_seed = |seed: usize| -> Vec<MetaResult> {
-            results.played.iter().filter(|p| p.seed == seed).map(|p| p.result.clone()).collect()
-        };
-        let measure = |results: &[MetaResult]| summarise(results, args.episodes, Unplayed::NotCounted, bootstrap);
+        let all = results.numbered(|_| true);
+        let measure =
+            |results: &[(usize, MetaResult)]| summarise(results, args.episodes, Unplayed::NotCounted, bootstrap);
         // Later episodes of an early stop are those of tasks not yet won: ceilings of scores are for all of them.
         let score_ceilings = ceilings.filter(|_| !args.early_stop);
         let against = score_ceilings.map(|c| {
             let lines = Ceiling { memoryless: c.mean.memoryless.clone(), adaptive: c.mean.sum.by_episode.clone() };
-            against(&if several { averaged(&numbered) } else { all.clone() }, &lines, bootstrap)
+            against(&all, &lines, bootstrap)
         });
         Report {
             name: &entrant.name,
@@ -108,36 +126,16 @@ impl<'a> Report<'a> {
                 _ => None,
             },
             summary: measure(&all),
-            pooled: several.then(|| pooled(&numbered, args.episodes, Unplayed::NotCounted, bootstrap)),
-            by_seed: several.then(|| (0..args.seeds as usize).map(|s| measure(&of_seed(s)).overall).collect()),
+            by_seed: several.then(|| {
+                (0..args.seeds as usize).map(|s| measure(&results.numbered(|p| p.seed == s)).overall).collect()
+            }),
             against,
             ceilings,
             score_ceilings,
             tally: &results.tally,
             cost: prices.map(|p| results.tally.cost(p)),
             errors: results.errors,
-            title: format!("{}: {} tasks of {} episodes, 95 % intervals", args.env, args.tasks, args.episodes),
         }
-    }
-
-    /// Scores by episode next to the ceilings, as SVG.
-    pub(super) fn drawing(&self) -> String {
-        let curve = self.summary.overall.by_episode.iter();
-        let points = curve.filter_map(|at| {
-            let interval = at.score.interval.map(|i| (i.low, i.high));
-            Some((f64::from(at.k), at.score.mean?, interval))
-        });
-        let measured = Series { name: self.policy.to_owned(), kind: Kind::Measured(0), points: points.collect() };
-        let exact = self.score_ceilings.iter().flat_map(|c| {
-            [
-                Series::exact("opponent known", &c.mean.informed, "2 4"),
-                Series::exact(best_learner(c), &c.mean.sum.by_episode, "none"),
-                Series::exact("best without memory", &c.mean.memoryless, "6 4"),
-            ]
-        });
-        let series: Vec<Series> = std::iter::once(measured).chain(exact).collect();
-        let (title, x_label, y_label) = (self.title.as_str(), "episode", self.unit);
-        svg(&Chart { title, x_label, y_label, percent: false, series: &series })
     }
 
     pub(super) fn print(&self, out: &Output) -> anyhow::Result<()> {
@@ -212,52 +210,54 @@ impl<'a> Report<'a> {
         }
         let rows = curve.iter().map(|at| {
             let i = at.k as usize - 1;
-            let shown = self.pooled.as_ref().map_or(&at.score, |p| &p[i].score);
-            let mut row = vec![at.k.to_string(), shown.count.to_string(), mean(shown)];
+            let mut row = vec![at.k.to_string(), at.score.count.to_string(), mean(&at.score)];
             if let (Some(ceilings), Some(against)) = (self.score_ceilings, &self.against) {
                 row.push(score(ceilings.mean.memoryless[i]));
                 row.push(score(ceilings.mean.sum.by_episode[i]));
-                let share = against.by_episode.get(i).and_then(|a| a.share).and_then(|s| s.mean);
-                row.push(share.map_or_else(|| "-".to_owned(), |s| format!("{:.0} %", 100.0 * s)));
+                row.push(against.by_episode.get(i).and_then(|a| a.share).map_or_else(|| "-".to_owned(), way));
             }
             row
         });
         out.line(format!("\n{}", table(&header, rows)))?;
-        let cells = |at: &AtEpisode, of: &Rate, means: &dyn Fn(&PooledAt) -> Mean| match &self.pooled {
-            None => [of.of.to_string(), rate(of)],
-            Some(pooled) => {
-                let m = means(&pooled[at.k as usize - 1]);
-                [m.count.to_string(), percent_mean(&m)]
-            }
-        };
+        let cells = |of: &Rate| [of.tasks.to_string(), rate(of)];
         let best = self.ceilings.map_or(&[][..], |c| &c.mean.pass_at);
         let rows = curve.iter().map(|at| {
             let i = at.k as usize - 1;
             let mut row = vec![at.k.to_string()];
-            row.extend(cells(at, &at.won, &|p| p.won));
-            row.extend(cells(at, &at.pass_at_k, &|p| p.pass_at_k));
+            row.extend(cells(&at.won));
+            row.extend(cells(&at.pass_at_k));
             row.extend(best.get(i).map(|p| format!("{} %", percent(*p))));
             row
         });
         let mut header = vec!["episode", "n", "won", "n", "won by then (Pass@k)"];
         header.extend((!best.is_empty()).then_some("at best"));
         out.line(format!("\n{}", table(&header, rows)))?;
-        let drawn = |at: &AtEpisode| at.draw_or_win.hits - at.won.hits;
-        if curve.iter().all(|at| drawn(at) == 0) {
+        if self.stopped() {
+            let why = "tasks stop at their first win: scores and wins of an episode are of the tasks not yet won (n)";
+            out.line(styled(DIM, format!("\n{why}")))?;
+        }
+        if curve.iter().all(|at| at.drew.hits == 0) {
             return Ok(());
         }
         let rows = curve.iter().map(|at| {
             let mut row = vec![at.k.to_string()];
-            row.extend(cells(at, &Rate::new(drawn(at), at.won.of), &|p| p.drew));
-            row.extend(cells(at, &at.draw_or_win_at_k, &|p| p.draw_or_win_at_k));
+            row.extend(cells(&at.drew));
+            row.extend(cells(&at.draw_or_win_at_k));
             row
         });
         out.line(format!("\n{}", table(&["episode", "n", "drew", "n", "won or drew by then"], rows)))
     }
 
+    /// Whether some tasks stopped at a win.
+    fn stopped(&self) -> bool {
+        self.summary.overall.by_episode.iter().any(|at| at.won.of < at.pass_at_k.of)
+    }
+
     /// First and last episode by opponent and by seat, each opponent next to the best response to it.
     fn print_opponents(&self, out: &Output) -> anyhow::Result<()> {
-        let last = format!("episode {}", self.episodes);
+        // The last episode of tasks that stop at a win is of few of them; whether they were won is known of all.
+        let stopped = self.stopped();
+        let last = if stopped { format!("won within {}", self.episodes) } else { format!("episode {}", self.episodes) };
         let mut header = vec!["against", "n", "episode 1"];
         if self.episodes > 1 {
             header.push(&last);
@@ -266,9 +266,10 @@ impl<'a> Report<'a> {
             header.push("best response");
         }
         let row = |name: String, slice: &Slice, best: Option<f64>| {
-            let mut row = vec![name, slice.meta_episodes.to_string()];
+            let mut row = vec![name, slice.tasks.to_string()];
             row.extend(slice.by_episode.first().map(|at| mean(&at.score)));
-            row.extend(slice.by_episode.last().filter(|_| self.episodes > 1).map(|at| mean(&at.score)));
+            let at_last = |at: &AtEpisode| if stopped { rate(&at.pass_at_k) } else { mean(&at.score) };
+            row.extend(slice.by_episode.last().filter(|_| self.episodes > 1).map(at_last));
             if self.score_ceilings.is_some() {
                 row.push(best.map_or_else(|| "-".to_owned(), score));
             }
@@ -284,39 +285,34 @@ impl<'a> Report<'a> {
     }
 }
 
-/// One result a task: scores averaged over its seeds. Endings are the first seed's, and are not to be used.
-fn averaged(results: &[(usize, MetaResult)]) -> Vec<MetaResult> {
-    let mut tasks: BTreeMap<usize, Vec<&MetaResult>> = BTreeMap::new();
-    for (task, result) in results {
-        tasks.entry(*task).or_default().push(result);
-    }
-    let average = |of: Vec<&MetaResult>| {
-        let mut one = of[0].clone();
-        for (n, episode) in one.episodes.iter_mut().enumerate() {
-            let scores: Vec<f64> = of.iter().filter_map(|r| r.episodes.get(n)).map(|e| e.score).collect();
-            episode.score = scores.iter().sum::<f64>() / scores.len() as f64;
-        }
-        one
-    };
-    tasks.into_values().map(average).collect()
-}
-
 /// A share in percent with one decimal.
 pub(super) fn percent(x: f64) -> String {
     format!("{:.1}", 100.0 * x)
 }
 
-fn percent_mean(m: &Mean) -> String {
-    match (m.mean, m.interval) {
-        (Some(x), Some(i)) => format!("{} % [{}, {}]", percent(x), percent(i.low), percent(i.high)),
-        (Some(x), None) => format!("{} %", percent(x)),
-        (None, _) => "-".to_owned(),
+/// How far it has come from the best without memory to the best learner: `72 % [61, 84]`. Nothing where there is no telling how
+/// sure that is.
+fn way(share: Mean) -> String {
+    let whole = |x: f64| format!("{:.0}", 100.0 * x);
+    match (share.mean, share.interval) {
+        (Some(x), Some(i)) => format!("{} % [{}, {}]", whole(x), whole(i.low), whole(i.high)),
+        _ => "-".to_owned(),
     }
+}
+
+/// How the best learner's line is known.
+fn known(ceilings: &OracleReport) -> &'static str {
+    how_known(!ceilings.sampled.is_empty(), ceilings.learner_may_be_better())
 }
 
 /// What a column of the best learner's scores is called.
 fn best_learner(ceilings: &OracleReport) -> &'static str {
-    if ceilings.learner_may_be_better() { "best learner, at least" } else { "best learner" }
+    match known(ceilings) {
+        "exact" => "best learner",
+        "at least" => "best learner, at least",
+        "estimated" => "best learner, estimated",
+        _ => "best learner, estimated, at least",
+    }
 }
 
 pub(super) fn mean(m: &Mean) -> String {

@@ -1,52 +1,48 @@
 //! Which of two is better on the same tasks?
 
 use super::{
-    Played,
+    Results,
     report::{mean, percent},
 };
 use crate::{
     output::{BOLD, DIM, Output, styled},
     table::{score, table},
 };
-use mage_core::{Bootstrap, Mean, Pair, PairedAt, PairedRate, compare};
+use mage_core::{Bootstrap, Mean, PairedAt, PairedRate, compare};
+use mage_lab::report::p_value;
 use serde::Serialize;
-use std::collections::HashMap;
 
 /// Two entrants, task by task.
 #[derive(Serialize)]
 pub(super) struct Versus<'a> {
     first: &'a str,
     second: &'a str,
-    pairs: usize,
+    /// Tasks that both finished.
+    tasks: u64,
+    seeds: u64,
     by_episode: Vec<PairedAt>,
 }
 
 impl<'a> Versus<'a> {
     pub(super) fn new(
-        first: &'a str,
-        ours: &[Played],
-        second: &'a str,
-        theirs: &[Played],
+        (first, ours): (&'a str, &Results),
+        (second, theirs): (&'a str, &Results),
         episodes: u32,
+        seeds: u64,
         bootstrap: Bootstrap,
     ) -> Self {
-        let theirs: HashMap<_, _> = theirs.iter().map(|p| ((p.task, p.seed), &p.result)).collect();
-        let pairs: Vec<Pair<'_>> = ours
-            .iter()
-            .filter_map(|p| {
-                let second = *theirs.get(&(p.task, p.seed))?;
-                Some(Pair { task: p.task, first: &p.result, second })
-            })
-            .collect();
-        Versus { first, second, pairs: pairs.len(), by_episode: compare(&pairs, episodes, bootstrap) }
+        let by_episode = compare(&ours.numbered(|_| true), &theirs.numbered(|_| true), episodes, bootstrap);
+        let tasks = by_episode.first().map_or(0, |at| at.pass_at_k.tasks);
+        Versus { first, second, tasks, seeds, by_episode }
     }
 
     pub(super) fn print(&self, out: &Output) -> anyhow::Result<()> {
         let (first, second) = (styled(BOLD, self.first), styled(BOLD, self.second));
-        out.line(format!("\n{first} against {second}, task by task: {} pairs; first minus second", self.pairs))?;
+        let seeds = if self.seeds > 1 { format!(" with {} seeds each", self.seeds) } else { String::new() };
+        out.line(format!("\n{first} against {second}, task by task: {} tasks{seeds}; first minus second", self.tasks))?;
         let rate = |r: &PairedRate| {
             let difference = difference(&r.difference);
-            vec![difference, format!("{}:{}", r.only_first, r.only_second), format!("{:.3}", r.p_value)]
+            vec![difference, format!("{}:{}", r.first_ahead, r.second_ahead), p_value(r.p_value)]
         };
         let rows = self.by_episode.iter().map(|at| {
             let mut row = vec![at.k.to_string(), mean(&at.score)];
@@ -54,9 +50,10 @@ impl<'a> Versus<'a> {
             row.extend(rate(&at.pass_at_k));
             row
         });
-        let header = ["episode", "score", "won", "only one", "p", "won by then (Pass@k)", "only one", "p"];
+        let header = ["episode", "score", "won", "ahead", "p", "won by then (Pass@k)", "ahead", "p"];
         out.line(format!("\n{}", table(&header, rows)))?;
-        out.line(styled(DIM, "p is McNemar's exact test on the tasks that only one of them won"))
+        let seeds = if self.seeds > 1 { ", in which a task with all its seeds counts once" } else { "" };
+        out.line(styled(DIM, format!("ahead: tasks in which one won more often; p: McNemar's test{seeds}")))
     }
 }
 

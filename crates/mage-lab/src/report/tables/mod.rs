@@ -1,10 +1,13 @@
 //! Which numbers stand side by side?
 
+mod beside_the_paper;
+
 use super::{
-    Entry, Report,
-    measured::{NONE, score},
-    paper,
+    Entry, Part, Report,
+    measured::{Measured, NONE, p_value, score},
 };
+use beside_the_paper::{beside, table_1};
+use mage_core::{Mean, PairedRate};
 use std::collections::BTreeSet;
 
 /// A table of texts.
@@ -28,80 +31,17 @@ pub struct Table {
 pub fn tables(report: &Report) -> Vec<Table> {
     let mut all = vec![table_1(report)];
     all.extend(curves(report));
+    all.extend(paired(report));
     all.extend(runs(report));
     all.extend(ablations(report));
-    all.extend(opponents(report));
-    all.push(beside());
+    all.extend(parts(report, "opponents", "By opponent", "opponent", |e| &e.opponents));
+    all.extend(parts(report, "seats", "By seat", "seat", |e| if e.seats.len() > 1 { &e.seats } else { &[] }));
+    all.push(beside(report));
     all
 }
 
 fn texts(of: &[&str]) -> Vec<String> {
     of.iter().map(|t| (*t).to_owned()).collect()
-}
-
-/// Table 1: Pass@k at the last episode, beside the paper's.
-fn table_1(report: &Report) -> Table {
-    let in_table = |e: &&Entry| e.ablation.is_none() && paper::ENVS.iter().any(|(env, _)| e.panel == *env);
-    let ours: Vec<&Entry> = report.entries.iter().filter(in_table).collect();
-    let players = |method: &str| -> BTreeSet<&str> {
-        ours.iter().filter(|e| e.method == method).map(|e| e.player.as_str()).collect()
-    };
-    let mut header = texts(&["method", "played by"]);
-    for (_, env) in paper::ENVS {
-        header.push(env.to_owned());
-        header.push("paper".to_owned());
-    }
-    let row = |method: &str, player: Option<&str>| {
-        let mut row = vec![method.to_owned(), player.unwrap_or(NONE).to_owned()];
-        for (env, _) in paper::ENVS {
-            let of = |e: &&&Entry| e.method == method && Some(e.player.as_str()) == player && e.panel == env;
-            let cells: Vec<String> = ours.iter().filter(of).filter_map(|e| pass(e)).collect();
-            row.push(if cells.is_empty() { NONE.to_owned() } else { cells.join("; ") });
-            let share = paper::share(method, env).map(|s| format!("{:.1}", 100.0 * s));
-            row.push(share.unwrap_or_else(|| NONE.to_owned()));
-        }
-        row
-    };
-    let mut rows = Vec::new();
-    for (method, _) in paper::TABLE {
-        let players = players(method);
-        if players.is_empty() {
-            rows.push(row(method, None));
-        }
-        rows.extend(players.into_iter().map(|p| row(method, Some(p))));
-    }
-    let others: BTreeSet<&str> =
-        ours.iter().map(|e| e.method.as_str()).filter(|m| paper::spelling(m) != Some(*m)).collect();
-    for method in others {
-        rows.extend(players(method).into_iter().map(|p| row(method, Some(p))));
-    }
-    let most = |env: &str| {
-        let known = ours.iter().filter(|e| e.panel == env);
-        known.filter_map(|e| e.pass_ceiling.get(e.last()?.k as usize - 1)).next().map(|p| format!("{:.1}", 100.0 * p))
-    };
-    if paper::ENVS.iter().any(|(env, _)| most(env).is_some()) {
-        let cells =
-            paper::ENVS.iter().flat_map(|(env, _)| [most(env).unwrap_or_else(|| NONE.to_owned()), NONE.to_owned()]);
-        rows.push(texts(&["the most that is possible", "oracle"]).into_iter().chain(cells).collect());
-    }
-    Table {
-        id: "table-1".to_owned(),
-        part: "table",
-        title: "Table 1: tasks won within k episodes, in percent".to_owned(),
-        note: "Ours with 95 % intervals and the number of tasks; k is 10 unless it says otherwise. The paper's: Qwen3-4B, \
-               k = 10, 128 tasks, one run (standard error about 4). A dash is a cell nobody played: methods that need a model \
-               that follows instructions have no stand-in."
-            .to_owned(),
-        header,
-        rows,
-    }
-}
-
-/// Pass@k at the last episode: `65.6 [57.1, 73.3] n 128`.
-fn pass(e: &Entry) -> Option<String> {
-    let last = e.last().filter(|p| p.pass.value.is_some())?;
-    let k = if last.k == 10 { String::new() } else { format!(" @{}", last.k) };
-    Some(format!("{} n {}{k}", last.pass.percent(), last.pass.n))
 }
 
 /// Every panel by itself.
@@ -129,7 +69,7 @@ fn curves(report: &Report) -> Vec<Table> {
     let row = |e: &Entry| {
         let (Some(first), Some(last)) = (e.curve.first(), e.curve.last()) else { return Vec::new() };
         let line = |of: fn(&super::entry::Lines) -> &Vec<f64>| {
-            let value = e.ceiling.as_ref().and_then(|c| of(c).get(last.k as usize - 1).copied());
+            let value = e.score_ceiling().and_then(|c| of(c).get(last.k as usize - 1).copied());
             value.map_or_else(|| NONE.to_owned(), score)
         };
         vec![
@@ -140,12 +80,12 @@ fn curves(report: &Report) -> Vec<Table> {
             last.k.to_string(),
             first.pass.percent(),
             last.pass.percent(),
-            e.pass_ceiling.get(last.k as usize - 1).map_or_else(|| NONE.to_owned(), |p| format!("{:.1}", 100.0 * p)),
+            e.best_pass(last.k).map_or_else(|| NONE.to_owned(), |p| format!("{:.1}", 100.0 * p)),
             last.draw_or_win.percent(),
             first.won.percent(),
-            last.won.percent(),
+            with_count(last.won.percent(), &last.won, e.tasks),
             first.score.score(),
-            last.score.score(),
+            with_count(last.score.score(), &last.score, e.tasks),
             line(|c| &c.memoryless),
             line(|c| &c.learner),
             e.errors.to_string(),
@@ -153,14 +93,24 @@ fn curves(report: &Report) -> Vec<Table> {
     };
     let table = |(panel, hash): (&str, &str)| {
         let of: Vec<&Entry> = report.entries.iter().filter(|e| e.panel == panel && e.panel_hash == hash).collect();
-        let unit = of.first().map_or("score", |e| e.unit.as_str());
+        // Records that no summary speaks of have no unit.
+        let unit = of.iter().map(|e| e.unit.as_str()).find(|unit| *unit != "score");
+        let unit = unit.map_or_else(String::new, |unit| format!("; score: {unit}"));
         let stops = of.iter().any(|e| e.early_stop);
-        let stop = if stops { " Tasks stop at their first win: later episodes are of those not yet won." } else { "" };
+        let stop = match stops {
+            true => {
+                " Tasks stop at their first win: scores and wins of later episodes are of those not yet won, n at the end."
+            }
+            false => "",
+        };
+        let known = of.iter().find_map(|e| e.ceiling.as_ref());
+        let known =
+            known.map_or_else(String::new, |c| format!(" What is best is {}, over the whole population.", c.known()));
         Table {
             id: format!("panel-{hash}"),
             part: "curves",
             title: format!("{panel}, panel {hash}"),
-            note: format!("Rates in percent, scores in {unit}, 95 % intervals.{stop}"),
+            note: format!("Rates in percent{unit}; 95 % intervals over tasks.{known}{stop}"),
             header: header.clone(),
             rows: of.into_iter().map(row).collect(),
         }
@@ -236,7 +186,7 @@ fn ablations(report: &Report) -> Option<Table> {
                 first.pass.percent(),
                 last.pass.percent(),
                 first.score.score(),
-                last.score.score(),
+                with_count(last.score.score(), &last.score, e.tasks),
             ])
         })
         .collect();
@@ -244,7 +194,9 @@ fn ablations(report: &Report) -> Option<Table> {
         id: "ablations".to_owned(),
         part: "ablations",
         title: "Ablations".to_owned(),
-        note: "Each change beside the method as it is, on the same tasks.".to_owned(),
+        note: "Each change beside the method as it is, on the same tasks; 95 % intervals over tasks. Where tasks stop at their first \
+               win, the last score is of those not yet won, n of them."
+            .to_owned(),
         header: texts(&[
             "panel",
             "method",
@@ -259,42 +211,79 @@ fn ablations(report: &Report) -> Option<Table> {
     })
 }
 
-/// Scores by opponent.
-fn opponents(report: &Report) -> Option<Table> {
+/// A number of the last episode, with how many tasks played it where these are not all.
+fn with_count(shown: String, m: &Measured, tasks: u64) -> String {
+    if m.n < tasks { format!("{shown} n {}", m.n) } else { shown }
+}
+
+/// One method beside another, task by task.
+fn paired(report: &Report) -> Option<Table> {
+    let number = |m: &Mean, form: &dyn Fn(f64) -> String| match (m.mean, m.interval) {
+        (Some(x), Some(i)) => format!("{} [{}, {}]", form(x), form(i.low), form(i.high)),
+        (Some(x), None) => form(x),
+        (None, _) => NONE.to_owned(),
+    };
+    let points = |x: f64| format!("{:.1}", if x.abs() < 0.0005 { 0.0 } else { 100.0 * x });
+    let ahead = |r: &PairedRate| format!("{}:{}", r.first_ahead, r.second_ahead);
     let rows: Vec<Vec<String>> = report
-        .entries
+        .comparisons
         .iter()
-        .flat_map(|e| {
-            e.opponents.iter().map(|o| {
-                vec![
-                    e.panel.clone(),
-                    e.name(),
-                    e.player.clone(),
-                    o.name.clone(),
-                    o.first.n.to_string(),
-                    o.first.score(),
-                    o.last.score(),
-                ]
-            })
+        .filter_map(|c| {
+            let (first, second, last) = (&report.entries[c.first], &report.entries[c.second], c.by_episode.last()?);
+            let whom = |e: &Entry| format!("{} ({})", e.name(), e.player);
+            Some(vec![
+                first.panel.clone(),
+                whom(first),
+                whom(second),
+                last.pass_at_k.tasks.to_string(),
+                last.k.to_string(),
+                number(&last.pass_at_k.difference, &points),
+                ahead(&last.pass_at_k),
+                p_value(last.pass_at_k.p_value),
+                number(&last.score, &score),
+            ])
         })
         .collect();
     (!rows.is_empty()).then(|| Table {
-        id: "opponents".to_owned(),
-        part: "opponents",
-        title: "By opponent".to_owned(),
-        note: "Mean score in the first and in the last episode, 95 % intervals.".to_owned(),
-        header: texts(&["panel", "method", "played by", "opponent", "tasks", "first episode", "last episode"]),
+        id: "paired".to_owned(),
+        part: "curves",
+        title: "Task by task".to_owned(),
+        note: "First minus second on the tasks that both played, 95 % intervals over tasks. Ahead: tasks in which one won more \
+               often. p: McNemar's test in which a task with all its seeds counts once; not corrected for the number of rows. \
+               Trained policies are compared as they are: the luck of training is in no interval. Score: of episode k, where \
+               tasks stop at a win of those that neither has won."
+            .to_owned(),
+        header: texts(&[
+            "panel", "first", "second", "tasks", "k", "Pass@k, points", "ahead", "p", "score",
+        ]),
         rows,
     })
 }
 
-fn beside() -> Table {
-    Table {
-        id: "paper".to_owned(),
-        part: "table",
-        title: "The paper's numbers beside Table 1".to_owned(),
-        note: "All the paper's, of MAGE with Qwen3-4B, in percent; cumulative over episodes.".to_owned(),
-        header: texts(&["panel", "counted", "paper"]),
-        rows: paper::BESIDE.iter().map(|(panel, what, value)| texts(&[panel, what, value])).collect(),
-    }
+/// Scores by opponent, or by seat.
+fn parts(report: &Report, id: &str, title: &str, what: &str, of: fn(&Entry) -> &[Part]) -> Option<Table> {
+    let row = |e: &Entry, part: &Part| {
+        vec![
+            e.panel.clone(),
+            e.name(),
+            e.player.clone(),
+            part.name.clone(),
+            part.pass.n.to_string(),
+            part.pass.percent(),
+            part.first.score(),
+            with_count(part.last.score(), &part.last, part.pass.n),
+        ]
+    };
+    let rows: Vec<Vec<String>> =
+        report.entries.iter().flat_map(|e| of(e).iter().map(move |part| row(e, part))).collect();
+    (!rows.is_empty()).then(|| Table {
+        id: id.to_owned(),
+        part: "opponents",
+        title: title.to_owned(),
+        note: "Pass@k in percent and mean score in the first and in the last episode, 95 % intervals over tasks. Where tasks stop \
+               at their first win, the last episode is of those not yet won, n of them."
+            .to_owned(),
+        header: texts(&["panel", "method", "played by", what, "tasks", "Pass@k", "first episode", "last episode"]),
+        rows,
+    })
 }
