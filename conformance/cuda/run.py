@@ -2,8 +2,8 @@
 
     python conformance/cuda/run.py target/release/examples/card_case
 
-torch in fp32 is the truth; torch in bf16 says how far bf16 strays. Ours, also bf16, must stray no farther: in the
-log-probabilities, and in the gradient of every tensor. Needs a card, torch and transformers (requirements.txt).
+torch in fp32 is the truth; torch in bf16 says how far bf16 strays. Ours, also bf16, must stray no farther in the
+log-probabilities and, on average, in the gradients; in no tensor's gradient more than half as far again, which is luck. Needs a card, torch and transformers (requirements.txt).
 """
 
 import json
@@ -71,15 +71,15 @@ for name, shape in {
     mine = torch.tensor(ours["logprobs"], device="cuda")
     error = lambda x: float((x - truth).double().pow(2).mean().sqrt())
     print(f"{name}: log-probabilities stray {error(mine):.5f}, torch's in bf16 {error(half):.5f}")
-    failed |= error(mine) > error(half)
+    failed |= not error(mine) <= error(half)
     worst, mean = (0.0, "", 0.0), []
     for n, g in true_gradients.items():
         a, b = apart(gradients[n], g), apart(half_gradients[n], g)
         mean.append((a, b))
-        if a / b > worst[0]:
+        if not a / b <= worst[0]:
             worst = (a / b, n, a)
     ours_mean, torch_mean = (sum(m[i] for m in mean) / len(mean) for i in (0, 1))
     print(f"  gradients of {len(mean)} tensors: {ours_mean:.5f} on average, torch's {torch_mean:.5f}; "
           f"the worst for us, {worst[1]}, {worst[2]:.5f}, is {worst[0]:.2f} of torch's")
-    failed |= ours_mean > torch_mean or worst[0] > 1.5
+    failed |= not (ours_mean <= torch_mean and worst[0] <= 1.5)
 sys.exit(failed)

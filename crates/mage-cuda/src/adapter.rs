@@ -6,7 +6,7 @@
 use crate::buffer::Buffer;
 use crate::card::Stream;
 use crate::error::{CudaError, Result};
-use crate::model::{Model, Weights};
+use crate::model::{Model, Weights, same_length};
 use crate::product::{Kind, Matrix, Products};
 use std::ops::Range;
 use std::sync::Arc;
@@ -110,7 +110,8 @@ impl Model {
     /// An adapter from a flat buffer.
     pub fn adapter(&self, places: &Arc<AdapterPlaces>, flat: &[f32]) -> Result<Adapter> {
         places.check()?;
-        Ok(Adapter { places: Arc::clone(places), numbers: self.weights(flat)? })
+        same_length(flat.len(), places.len)?;
+        Ok(Adapter { places: Arc::clone(places), numbers: self.narrowed(flat)? })
     }
 }
 

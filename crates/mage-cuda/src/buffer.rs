@@ -43,11 +43,9 @@ impl<T: Plain> Buffer<T> {
 
     /// The same, all bits 0.
     pub fn zeros(card: &Arc<Card>, len: usize) -> Result<Self> {
-        let buffer = Self::new(card, len)?;
-        // SAFETY: the range was just allocated.
-        unsafe { result::memset_d8_sync(buffer.at, 0, len * size_of::<T>()) }.doing("clearing memory on the card")?;
-        // Streams do not wait for this by themselves.
-        result::ctx::synchronize().doing("clearing memory on the card")?;
+        let (buffer, stream) = (Self::new(card, len)?, Stream::new(card)?);
+        buffer.clear(&stream, 0, len)?;
+        stream.wait()?;
         Ok(buffer)
     }
 
@@ -70,21 +68,15 @@ impl<T: Plain> Buffer<T> {
 
     /// Writes its beginning and waits until that is done.
     pub fn write(&mut self, from: &[T]) -> Result<()> {
-        assert!(from.len() <= self.len, "{} do not fit into {}", from.len(), self.len);
-        self.card.bind()?;
-        // SAFETY: the range is inside the allocation.
-        unsafe { result::memcpy_htod_sync(self.at, from) }.doing("copying to the card")?;
-        // Streams do not wait for this by themselves.
-        result::ctx::synchronize().doing("copying to the card")
+        // A stream of its own: to wait for the whole card is forbidden while another thread records a step.
+        let stream = Stream::new(&self.card)?;
+        self.put(&stream, from)?;
+        stream.wait()
     }
 
-    /// Reads its beginning, when all that was started before is done.
+    /// Reads its beginning. What writes it must have been waited for.
     pub fn read(&self, to: &mut [T]) -> Result<()> {
-        assert!(to.len() <= self.len, "{} are more than {}", to.len(), self.len);
-        self.card.bind()?;
-        result::ctx::synchronize().doing("waiting for the card")?;
-        // SAFETY: the range is inside the allocation.
-        unsafe { result::memcpy_dtoh_sync(to, self.at) }.doing("copying from the card")
+        self.take(&Stream::new(&self.card)?, to)
     }
 
     /// All of it.
@@ -165,11 +157,7 @@ mod tests {
 
     #[test]
     fn too_much_memory_is_refused_with_what_was_asked_and_what_is_free() {
-        if Card::count() == 0 {
-            eprintln!("\n*** SKIPPED: no CUDA card here, so none could run out of memory ***\n");
-            return;
-        }
-        let card = Card::open(0).unwrap();
+        let Some(card) = crate::card::tests::card_or_skip("none could run out of memory") else { return };
         let error = Buffer::<f32>::new(&card, 1 << 42).err().unwrap().to_string();
         for part in ["16777216 MiB were asked for", "being free", "nvidia-smi"] {
             assert!(error.contains(part), "{error}");

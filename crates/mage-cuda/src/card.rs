@@ -85,12 +85,21 @@ impl Card {
         Ok(Arc::new(card))
     }
 
-    /// How many cards there are; 0 where there is no driver.
-    pub fn count() -> usize {
-        match find::search().missing() {
-            Some(_) => 0,
-            None => result::init().and_then(|()| result::device::get_count()).map_or(0, |n| n as usize),
+    /// How many cards there are; 0 where there is no driver. A driver that does not work says why.
+    pub fn count() -> Result<usize> {
+        if find::search().missing().is_some() {
+            return Ok(0);
         }
+        match result::init().and_then(|()| result::device::get_count()) {
+            Ok(n) => Ok(n as usize),
+            Err(e) if e.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => Ok(0),
+            Err(e) => Err(e).doing("asking the driver for cards"),
+        }
+    }
+
+    /// Whether there is one that can be used.
+    pub fn any() -> bool {
+        Self::count().is_ok_and(|n| n > 0) && Self::open(0).is_ok()
     }
 
     /// What the card says of itself.
@@ -204,3 +213,56 @@ macro_rules! args {
     ($($x:expr),* $(,)?) => { &[$($crate::card::Arg::from($x)),*] };
 }
 pub(crate) use args;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::buffer::Buffer;
+    use crate::compile::Program;
+    use crate::shape::Shape;
+    use std::io::Write;
+
+    /// The first card; where there is none, says so past the test runner, which would keep it to itself.
+    pub(crate) fn card_or_skip(so: &str) -> Option<Arc<Card>> {
+        if !Card::any() {
+            let _ = writeln!(std::io::stderr(), "\n*** SKIPPED: no CUDA card here, so {so} ***");
+            return None;
+        }
+        Some(Card::open(0).unwrap())
+    }
+
+    #[test]
+    fn a_lost_card_is_told_with_what_to_do() {
+        if card_or_skip("none could be lost").is_none() {
+            return;
+        }
+        // In a process of its own: after this nothing works on the card any more.
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--ignored", "--exact", "card::tests::loses_the_card", "--nocapture"]);
+        let done = child.output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    #[test]
+    #[ignore = "loses the card; another test runs it in a process of its own"]
+    fn loses_the_card() {
+        let Some(card) = card_or_skip("none could be lost") else { return };
+        let shape =
+            Shape { vocabulary: 8, hidden: 16, inner: 16, layers: 1, heads: 1, kv: 1, head_dim: 16, epsilon: 1e-6 };
+        let (program, stream) = (Program::new(&card, &shape).unwrap(), Stream::new(&card).unwrap());
+        // A row far outside all memory: what a fault of the card would look like.
+        let (rows, table) = (Buffer::of(&card, &[u32::MAX]).unwrap(), Buffer::<u16>::zeros(&card, 32).unwrap());
+        let started = stream.launch(
+            program.functions.gather,
+            (1, 1, 1),
+            32,
+            0,
+            args![table.at(0), rows.at(0), 2_usize, table.at(16)],
+        );
+        let error = started.and_then(|()| stream.wait()).unwrap_err().to_string();
+        assert!(error.contains("ILLEGAL_ADDRESS") && error.contains("goes on from its last checkpoint"), "{error}");
+        // Everything after it says so too, and nothing hangs or panics.
+        let again = table.to_vec().unwrap_err().to_string();
+        assert!(again.contains("its last checkpoint"), "{again}");
+    }
+}

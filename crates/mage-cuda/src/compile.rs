@@ -105,20 +105,20 @@ impl Program {
             format!("-DGROUP={sharing}"),
         ];
         let file = cached(info, &options)?;
-        let known = file.as_ref().and_then(|f| std::fs::read(f).ok());
-        let binary = match known {
-            Some(binary) => binary,
+        card.bind()?;
+        // SAFETY: a whole binary as the compiler gave it; unloaded when dropped.
+        let load = |binary: &[u8]| unsafe { driver::module::load_data(binary.as_ptr().cast()) };
+        let known = file.as_ref().and_then(|f| opened(&std::fs::read(f).ok()?).and_then(|b| load(b).ok()));
+        let module = match known {
+            Some(module) => module,
             None => {
                 let binary = compile(&options)?;
                 if let Some(file) = &file {
                     keep(file, &binary);
                 }
-                binary
+                load(&binary).doing("loading the kernels")?
             }
         };
-        card.bind()?;
-        // SAFETY: a whole binary as the compiler gave it; unloaded when dropped.
-        let module = unsafe { driver::module::load_data(binary.as_ptr().cast()) }.doing("loading the kernels")?;
         let functions = Functions::of(module)?;
         let program = Program { functions, module, card: Arc::clone(card) };
         let (tile, f) = (shape.tile_bytes(), functions);
@@ -167,10 +167,22 @@ pub fn cache_folder() -> Option<PathBuf> {
     Some(home.join("mage/kernels"))
 }
 
-/// Nobody depends on the cache: where it cannot be written, the next start compiles again.
+/// A binary with its hash before it: what is cut short or spoilt on disk must not be loaded, as the driver asks for no length.
+fn sealed(binary: &[u8]) -> Vec<u8> {
+    [blake3::hash(binary).as_bytes(), binary].concat()
+}
+
+/// The binary, if it is whole.
+fn opened(file: &[u8]) -> Option<&[u8]> {
+    let (hash, binary) = file.split_first_chunk::<32>()?;
+    (blake3::hash(binary) == *hash && !binary.is_empty()).then_some(binary)
+}
+
+/// Nobody depends on the cache: where it cannot be written or read, the next start compiles again.
 fn keep(file: &std::path::Path, binary: &[u8]) {
     let beside = file.with_extension(format!("{}.new", std::process::id()));
-    let written = file.parent().map(std::fs::create_dir_all).transpose().and_then(|_| std::fs::write(&beside, binary));
+    let folder = file.parent().map(std::fs::create_dir_all).transpose();
+    let written = folder.and_then(|_| std::fs::write(&beside, sealed(binary)));
     if written.and_then(|()| std::fs::rename(&beside, file)).is_err() {
         let _ = std::fs::remove_file(&beside);
     }
@@ -199,5 +211,25 @@ fn compile(options: &[String]) -> Result<Vec<u8>> {
             CudaError { reason: format!("{}: {}", e.reason, log.trim()), ..e }
                 .hint("the CUDA compiler library may be too old for this card")
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_binary_that_is_not_whole_is_compiled_again() {
+        let file = sealed(b"kernels");
+        assert_eq!(opened(&file), Some(&b"kernels"[..]));
+        for len in 0..file.len() {
+            assert_eq!(opened(&file[..len]), None, "{len} bytes");
+        }
+        for i in 0..file.len() {
+            let mut spoilt = file.clone();
+            spoilt[i] ^= 1;
+            assert_eq!(opened(&spoilt), None, "byte {i}");
+        }
+        assert_eq!(opened(&sealed(b"")), None);
     }
 }

@@ -10,8 +10,9 @@
 //!
 //! # Unsafe code
 //!
-//! Every call of the driver is unsafe. Sizes are kept with buffers and compared with shapes where numbers come from
-//! outside; kernels get their sizes from the same shapes.
+//! Every call of the driver is unsafe. Sizes are kept with buffers; tokens, rows, positions, pages and lengths that come from
+//! outside are compared with them before anything is started, and kernels get their sizes from the same shapes. Where
+//! parameters lie ([`Places`], [`AdapterPlaces`]) is taken on trust.
 
 mod adapter;
 mod buffer;

@@ -4,7 +4,7 @@ use crate::adapter::{Group, Worn};
 use crate::buffer::Buffer;
 use crate::card::{Card, Stream, args};
 use crate::compile::Program;
-use crate::error::Result;
+use crate::error::{CudaError, Result};
 use crate::product::{Kind, Matrix, Products};
 use crate::shape::{Places, Shape};
 use std::sync::Arc;
@@ -37,10 +37,22 @@ impl Weights {
     }
 }
 
+/// Refuses numbers that are more or fewer than their places.
+pub(crate) fn same_length(numbers: usize, places: usize) -> Result<()> {
+    if numbers == places {
+        return Ok(());
+    }
+    Err(CudaError::new("putting weights on the card", format!("{numbers} numbers for {places} places")))
+}
+
 impl Model {
     /// Compiles the kernels, or finds them compiled. `turns` holds, per position, `head_dim / 2` cosines and as many sines.
     pub fn new(card: &Arc<Card>, shape: Shape, places: Places, turns: &[f32]) -> Result<Arc<Self>> {
         shape.check()?;
+        if turns.is_empty() || !turns.len().is_multiple_of(shape.head_dim) {
+            let problem = format!("{} turns for heads of {}", turns.len(), shape.head_dim);
+            return Err(CudaError::new("using a model on the card", problem));
+        }
         let program = Program::new(card, &shape)?;
         Ok(Arc::new(Model { card: Arc::clone(card), shape, places, program, turns: Buffer::of(card, turns)? }))
     }
@@ -50,8 +62,27 @@ impl Model {
         &self.card
     }
 
-    /// Weights from a flat buffer.
+    /// Weights from a flat buffer, as long as the places say.
     pub fn weights(&self, flat: &[f32]) -> Result<Weights> {
+        same_length(flat.len(), self.places.len)?;
+        self.narrowed(flat)
+    }
+
+    /// Positions that tokens can have.
+    pub(crate) fn positions(&self) -> usize {
+        self.turns.len() / self.shape.head_dim
+    }
+
+    /// Refuses tokens that have no row in the embedding.
+    pub(crate) fn check_tokens<'a>(&self, mut tokens: impl Iterator<Item = &'a u32>) -> Result<()> {
+        match tokens.find(|t| **t as usize >= self.shape.vocabulary) {
+            None => Ok(()),
+            Some(t) => Err(CudaError::new("reading tokens", format!("token {t} of {}", self.shape.vocabulary))),
+        }
+    }
+
+    /// Numbers as products read them.
+    pub(crate) fn narrowed(&self, flat: &[f32]) -> Result<Weights> {
         // A piece at a time: the fp32 form need not fit on the card.
         const PIECE: usize = 1 << 26;
         let stream = Stream::new(&self.card)?;

@@ -9,7 +9,7 @@ mod graph;
 use crate::adapter::{Group, Held, Worn};
 use crate::buffer::Buffer;
 use crate::card::{Stream, args};
-use crate::error::Result;
+use crate::error::{CudaError, Result};
 use crate::model::Model;
 use crate::packet::{ASK, Answer, Ask, Packet};
 use crate::pinned::Pinned;
@@ -50,6 +50,8 @@ impl Plain for Answer {}
 
 /// Takes steps.
 pub struct Stepper {
+    /// Goes before the card that it is on.
+    graphs: Graphs,
     model: Arc<Model>,
     stream: Stream,
     products: Products,
@@ -62,7 +64,6 @@ pub struct Stepper {
     /// What a recorded step sends and brings back.
     sent: Pinned<u32>,
     brought: Pinned<Answer>,
-    graphs: Graphs,
     /// Whether a sequence's numbers are the same bits whatever else is in its step.
     invariant: bool,
 }
@@ -171,6 +172,9 @@ impl Stepper {
             return Ok(());
         }
         let Stepper { model, stream: s, pages, count, packet, words, .. } = self;
+        if let Some(page) = copies.iter().flat_map(|&(from, to)| [from, to]).find(|p| *p as usize >= *count) {
+            return Err(CudaError::new("copying pages", format!("page {page} of {count}")));
+        }
         model.card.bind()?;
         packet.clear();
         packet.put(copies.iter().flat_map(|&(from, to)| [from, to]));
@@ -189,12 +193,43 @@ impl Stepper {
 
     /// Does all of a step; answers come in the order of the asks.
     pub fn step(&mut self, w: Held<'_>, step: &Step<'_>, answers: &mut [Answer]) -> Result<()> {
+        self.check(step, answers.len())?;
         self.model.card.bind()?;
         let single = step.parts.iter().all(|p| p.count == 1 && p.asked == 1);
-        if single && step.parts.len() <= MOST_ROWS && self.fits(step) {
+        // What is recorded has its logits all at once.
+        let most = MOST_ROWS.min(logit_rows(&self.model.shape));
+        if single && graph::bucket(step.parts.len()) <= most && self.fits(step) {
             return self.recorded(w, step, answers);
         }
         self.mixed(w, step, answers)
+    }
+
+    /// Refuses what would reach beyond the card's memory.
+    fn check(&self, step: &Step<'_>, answers: usize) -> Result<()> {
+        let wrong = |problem: String| Err(CudaError::new("taking a step", problem));
+        self.model.check_tokens(step.tokens.iter().chain(step.asks.iter().filter_map(|a| a.allowed).flatten()))?;
+        self.model.check_tokens(step.asks.iter().filter_map(|a| a.token.as_ref()))?;
+        for part in step.parts {
+            let (end, positions) = (part.position + part.count, self.model.positions());
+            if part.first + part.count > step.tokens.len() || part.asked > part.count || part.count == 0 {
+                return wrong(format!("{part:?} is not among {} tokens", step.tokens.len()));
+            }
+            if end > positions {
+                return wrong(format!("position {end} of {positions}"));
+            }
+            let pages = step.tables.get(part.table..part.table + end.div_ceil(PAGE)).unwrap_or_default();
+            if pages.is_empty() || pages.iter().any(|p| *p as usize >= self.count) {
+                return wrong(format!("{part:?} has no pages, or one of more than {}", self.count));
+            }
+        }
+        let asked: usize = step.parts.iter().map(|p| p.asked).sum();
+        if asked != step.asks.len() || asked > answers {
+            return wrong(format!(
+                "{asked} rows are asked about, with {} questions, {answers} answers",
+                step.asks.len()
+            ));
+        }
+        Ok(())
     }
 
     /// Whether a packet of single tokens has room for the step's tables and lists.

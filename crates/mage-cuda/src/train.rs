@@ -15,8 +15,8 @@ use crate::TILE;
 use crate::adapter::{Adapter, AdapterPlaces, Group, Worn};
 use crate::buffer::Buffer;
 use crate::card::{Stream, args};
-use crate::error::Result;
-use crate::model::{Model, Weights};
+use crate::error::{CudaError, Result};
+use crate::model::{Model, Weights, same_length};
 use crate::packet::Packet;
 use crate::product::Products;
 use crate::shape::Shape;
@@ -97,6 +97,7 @@ const PARTIALS: usize = 1056;
 impl Trainer {
     /// Starts from these numbers, which all learn.
     pub fn new(model: &Arc<Model>, flat: &[f32]) -> Result<Self> {
+        same_length(flat.len(), model.places.len)?;
         let weights = Arc::new(Weights { half: Buffer::new(&model.card, flat.len())? });
         Self::start(model, weights, None, flat)
     }
@@ -197,6 +198,9 @@ impl Trainer {
 
     /// Goes on from other numbers and moments; the gradient is 0.
     pub fn restore(&mut self, flat: &[f32], first: &[f32], second: &[f32]) -> Result<()> {
+        for numbers in [flat, first, second] {
+            same_length(numbers.len(), self.master.len())?;
+        }
         self.master.write(flat)?;
         self.first.write(first)?;
         self.second.write(second)?;
@@ -225,6 +229,7 @@ impl Trainer {
         if n == 0 || sequences.predictions.is_empty() {
             return Ok(());
         }
+        self.check(sequences)?;
         self.send(sequences)?;
         self.space.reserve(&self.model.shape, n, sequences.predictions.len(), recompute)?;
         if let Some(adapter) = &self.adapter {
@@ -241,6 +246,27 @@ impl Trainer {
         if self.adapter.is_none() {
             self.embedding_grad()?;
         }
+        self.stream.wait()
+    }
+
+    /// Refuses what would reach beyond the card's memory.
+    fn check(&self, s: &Sequences<'_>) -> Result<()> {
+        let wrong = |problem: String| Err(CudaError::new("a pass over sequences", problem));
+        let (n, positions) = (s.tokens.len(), self.model.positions());
+        self.model.check_tokens(s.tokens.iter().chain(s.predictions.iter().filter_map(|p| p.allowed).flatten()))?;
+        self.model.check_tokens(s.predictions.iter().map(|p| &p.token))?;
+        if let Some((first, len)) = s.spans.iter().find(|(first, len)| first + len > n || *len > positions) {
+            return wrong(format!("{len} tokens from {first} on of {n}, and {positions} positions"));
+        }
+        if let Some(p) = s.predictions.iter().find(|p| p.row as usize >= n) {
+            return wrong(format!("a prediction by row {} of {n}", p.row));
+        }
+        Ok(())
+    }
+
+    /// Waits until all is done that was started: then numbers can be read.
+    pub fn settle(&self) -> Result<()> {
+        self.model.card.bind()?;
         self.stream.wait()
     }
 

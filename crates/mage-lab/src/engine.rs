@@ -106,8 +106,10 @@ pub fn needs(recipe: &Recipe, schema: &Schema) -> Result<Needs> {
         }
         path => Hub::from_env(true).describe(path)?,
     };
-    let adapter =
-        new_adapter(recipe)?.map(|lora| NativeAdapter::new(&model.config, &lora, Seed::new(0))).transpose()?;
+    let adapter = match new_adapter(recipe)? {
+        Some(lora) => Some(NativeAdapter::new(&model.config, &lora, Seed::new(0))?),
+        None => Hub::from_env(true).adapter(&recipe.model.path, &model.config)?,
+    };
     let rank = adapter.as_ref().map(|a| a.lora().rank);
     let learning = adapter.map_or(model.parameters, |a| a.parameters());
     if recipe.engine.kind == EngineKind::Tinker {

@@ -115,6 +115,16 @@ impl Hub {
         Ok(Description { renderer: tokenizer.map(Arc::new), ..shape })
     }
 
+    /// The adapter that is there, of a model of this shape; nothing where a model is.
+    pub fn adapter(&self, text: &str, config: &Config) -> Result<Option<NativeAdapter>> {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let dir = self.find(text, false)?;
+        let alone = NativeAdapter::is_in(&dir) && !dir.join("config.json").exists();
+        Ok(alone.then(|| NativeAdapter::open(&dir, config)).transpose()?)
+    }
+
     /// The folder of a model or adapter: the one of that name, or what `org/name` or `org/name@revision` is on the Hub.
     pub fn folder(&self, text: &str) -> Result<PathBuf> {
         self.find(text, true)

@@ -69,7 +69,9 @@ impl Plan {
         let schema = setting.factory.schema();
         let Needs { model, learning, rank, state_bytes } = engine::needs(recipe, &schema)?;
         let jobs = recipe.rollout.groups * recipe.rollout.members;
-        let card = recipe.engine.device.card_for(&model.config, rank);
+        // What servers hold is not on a card of ours.
+        let here = recipe.engine.kind == EngineKind::Native;
+        let card = recipe.engine.device.card_for(&model.config, rank).filter(|_| here);
         let card = card.map(|i| CardPlan::new(&model.config, i, learning, recipe.engine.recompute)).transpose()?;
         let mut plan = Plan {
             card: card.as_ref().map(|c| c.device.clone()),
@@ -104,7 +106,6 @@ impl Plan {
             }
         }
         // What servers take is not tried: nobody is asked before there is work.
-        let here = recipe.engine.kind == EngineKind::Native;
         if here && plan.whole && model.parameters <= TRIAL_PARAMETERS {
             let mut parts = Parts::new(recipe, setting, &schema)?;
             // Full prompts are for models that think at length: no trial of a few seconds tells how long.
@@ -121,9 +122,9 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Whether the state alone is more than there is memory.
+    /// Whether the state alone is more than there is memory, or a card has no room left for keys and values.
     pub fn too_large(&self) -> bool {
-        self.free_bytes.is_some_and(|free| free < self.state_bytes)
+        self.free_bytes.is_some_and(|free| free < self.state_bytes) || self.cache_bytes == Some(0)
     }
 }
 

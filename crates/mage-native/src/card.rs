@@ -33,7 +33,7 @@ impl Device {
     pub fn card(self) -> Option<usize> {
         match self {
             Device::Cpu => None,
-            Device::Auto => (Card::count() > 0 && Card::open(0).is_ok()).then_some(0),
+            Device::Auto => Card::any().then_some(0),
             Device::Cuda(n) => Some(n),
         }
     }
@@ -92,6 +92,8 @@ impl fmt::Display for Device {
 pub struct CardReport {
     /// What was looked for and where.
     pub search: &'static mage_cuda::Search,
+    /// Why the driver does not work, where there is one that does not.
+    pub trouble: Option<String>,
     /// Each card, with its free memory and its rates, or why it cannot be used.
     pub cards: Vec<std::result::Result<(mage_cuda::CardInfo, usize, mage_cuda::Rates), String>>,
 }
@@ -103,8 +105,12 @@ impl CardReport {
             let card = Card::open(i)?;
             Ok((card.info().clone(), card.free_memory()?, mage_cuda::measure(&card)?))
         };
-        let cards = (0..Card::count()).map(|i| one(i).map_err(|e: mage_cuda::CudaError| e.to_string())).collect();
-        CardReport { search: mage_cuda::search(), cards }
+        let (count, trouble) = match Card::count() {
+            Ok(n) => (n, None),
+            Err(e) => (0, Some(e.to_string())),
+        };
+        let cards = (0..count).map(|i| one(i).map_err(|e: mage_cuda::CudaError| e.to_string())).collect();
+        CardReport { search: mage_cuda::search(), trouble, cards }
     }
 }
 
@@ -215,16 +221,24 @@ impl NativeCard {
     /// How many tokens a trainer goes over at once, and sets the memory aside for it. Half of what is free goes to that at
     /// most, and no more than is of use.
     pub(crate) fn plan_training(&self, learning: usize, wanted: usize, recompute: bool) -> Result<usize> {
-        let free = self.model.card().free_memory().map_err(failed)?;
+        let free = self.free_memory()?;
         let (tokens, reserved) = training(&self.shape, learning, free, wanted, recompute);
         self.reserved.store(reserved, Ordering::Relaxed);
         Ok(tokens)
     }
 
+    /// Bytes that are free.
+    pub(crate) fn free_memory(&self) -> Result<usize> {
+        self.model.card().free_memory().map_err(failed)
+    }
+
     /// Bytes that pages of keys and values may take.
     pub(crate) fn room_for_pages(&self) -> Result<usize> {
-        let free = self.model.card().free_memory().map_err(failed)?;
-        let left = free.saturating_sub(self.reserved.load(Ordering::Relaxed) + MARGIN);
+        let free = self.free_memory()?;
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        let left = free.saturating_sub(reserved + MARGIN);
+        // A sampler by itself leaves room for others: two models may play side by side.
+        let left = if reserved == 0 { left / 2 } else { left };
         let least = Stepper::page_bytes(&self.shape) * 64;
         if left < least {
             let mib = |bytes: usize| bytes >> 20;

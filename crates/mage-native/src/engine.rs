@@ -22,7 +22,8 @@ use std::sync::{Arc, OnceLock};
 /// The file new weights are written to.
 const WEIGHTS: &str = "model.safetensors";
 
-/// How the engine works.
+/// How the engine works. On a card, what is sampled is independent of these as said below only where `batch_invariant` is
+/// set; else it depends on them to rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Threads, at most [`MOST_THREADS`](Self::MOST_THREADS); 0 takes as many as the machine has. Results do not depend on it.
@@ -34,7 +35,8 @@ pub struct Options {
     /// do not depend on it.
     pub recompute: bool,
     /// Memory for keys and values of requests being sampled, in MiB; 0 takes 256, or what four whole contexts need, but at
-    /// most a quarter of what is free. More than is free is refused. Results do not depend on it.
+    /// most a quarter of what is free; on a card it takes what is left. More than is free is refused. Results do not depend
+    /// on it.
     pub cache_mib: usize,
     /// Requests the sampler takes in at once; 0 takes 16,384. Those beyond wait with whoever asked until one is answered, so
     /// that the sampler's memory is bounded. Results do not depend on it.
@@ -51,13 +53,17 @@ impl Options {
     pub const MOST_THREADS: usize = 1024;
 
     /// Refuses what this machine cannot do, naming the field.
-    fn check(&self) -> Result<()> {
+    fn check(&self, card: Option<&NativeCard>) -> Result<()> {
         if self.threads > Self::MOST_THREADS {
             let problem =
                 format!("{} are more than {}; 0 takes as many as there are cores", self.threads, Self::MOST_THREADS);
             return Err(Error::invalid("threads", problem));
         }
-        match Machine::free_memory().map(|bytes| bytes as usize >> 20) {
+        let free = match card {
+            Some(card) => Some(card.free_memory()?),
+            None => Machine::free_memory().map(|bytes| bytes as usize),
+        };
+        match free.map(|bytes| bytes >> 20) {
             Some(free) if self.cache_mib > free => {
                 let problem = format!("{} MiB are more than the {free} that are free; 0 chooses", self.cache_mib);
                 Err(Error::invalid("cache_mib", problem))
@@ -288,7 +294,7 @@ impl Shared {
     }
 
     fn with(model: &NativeModel, options: Options, card: Option<NativeCard>) -> Result<Arc<Self>> {
-        options.check()?;
+        options.check(card.as_ref())?;
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(options.threads)
             .thread_name(|i| format!("native-{i}"))

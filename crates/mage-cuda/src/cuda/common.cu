@@ -6,7 +6,6 @@ typedef unsigned long long u64;
 
 #define FULL 0xffffffffu
 #define LOG2E 1.4426950408889634f
-#define LN2 0.6931471805599453f
 #define NEVER (-__int_as_float(0x7f800000))
 
 // Numbers of a head as tiles and teams of lanes hold it: a power of two, zeros where the head has none.

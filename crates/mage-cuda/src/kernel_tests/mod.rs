@@ -10,7 +10,7 @@ mod attention;
 mod rows;
 
 use crate::buffer::{Buffer, Plain};
-use crate::card::{Card, Stream};
+use crate::card::{Stream, tests::card_or_skip};
 use crate::model::Model;
 use crate::shape::{Places, Shape};
 use std::sync::Arc;
@@ -30,11 +30,7 @@ const POSITIONS: usize = 512;
 impl Bench {
     /// For heads of some size, so many of them sharing keys; nothing where there is no card.
     pub(super) fn new(head_dim: usize, heads: usize, kv: usize) -> Option<Self> {
-        if Card::count() == 0 {
-            eprintln!("\n*** SKIPPED: no CUDA card here, so no kernel was tried ***\n");
-            return None;
-        }
-        let card = Card::open(0).unwrap();
+        let card = card_or_skip("no kernel was tried")?;
         let shape = Shape { vocabulary: 301, hidden: 72, inner: 136, layers: 1, heads, kv, head_dim, epsilon: 1e-3 };
         let turns: Vec<f32> = (0..POSITIONS)
             .flat_map(|p| {

@@ -1,16 +1,21 @@
 //! Steps of single tokens, recorded once and replayed.
 
 use super::{ITEM, PAGE, Single, Step, Stepper};
-use crate::adapter::Held;
+use crate::adapter::{AdapterPlaces, Held};
 use crate::error::{Doing, Result};
 use crate::packet::{Answer, Ask};
 use cudarc::driver::{result, sys};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// What was recorded, by where the weights and the adapter are and the number of rows. Weights that come to lie where others lay are read by
 /// what was recorded with those.
 #[derive(Default)]
-pub(super) struct Graphs(HashMap<(u64, u64, usize), Graph>);
+pub(super) struct Graphs(HashMap<Key, (Graph, Option<Arc<AdapterPlaces>>)>);
+
+/// Addresses of weights, of an adapter and of what says where its parts are (kept, so that nothing else comes to lie there),
+/// and the number of rows.
+type Key = (u64, u64, usize, usize);
 
 struct Graph(sys::CUgraphExec);
 
@@ -34,7 +39,7 @@ impl Graphs {
 const MOST: usize = 128;
 
 /// Numbers of rows that are recorded: a step is padded to the next.
-fn bucket(rows: usize) -> usize {
+pub(super) fn bucket(rows: usize) -> usize {
     match rows {
         0..=16 => rows.next_power_of_two(),
         17..=64 => rows.next_multiple_of(16),
@@ -81,7 +86,13 @@ impl Stepper {
         } else {
             self.words.put(&self.stream, &self.packet.words)?;
         }
-        let key = (w.base.at(0), w.adapter.map_or(0, |a| a.numbers.at(0)), rows);
+        let places = w.adapter.map(|a| &a.places);
+        let key = (
+            w.base.at(0),
+            w.adapter.map_or(0, |a| a.numbers.at(0)),
+            places.map_or(0, |p| Arc::as_ptr(p) as usize),
+            rows,
+        );
         if !self.graphs.0.contains_key(&key) {
             // Once as it is: what the products need to plan they plan now.
             self.products.tuning = !self.invariant;
@@ -92,9 +103,9 @@ impl Stepper {
             if self.graphs.0.len() >= MOST {
                 self.graphs.clear();
             }
-            self.graphs.0.insert(key, graph);
+            self.graphs.0.insert(key, (graph, places.map(Arc::clone)));
         }
-        let graph = &self.graphs.0[&key];
+        let (graph, _) = &self.graphs.0[&key];
         // SAFETY: everything it refers to is there: buffers that move clear the graphs, and the weights are those given.
         unsafe { result::graph::launch(graph.0, self.stream.raw) }.doing("replaying a step")?;
         self.brought.fetch(&self.stream, &self.space.answers, &mut answers[..count])

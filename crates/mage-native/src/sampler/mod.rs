@@ -1,7 +1,8 @@
 //! Which tokens come next?
 //!
 //! All requests are worked on at once, sharing what their beginnings have in common, and each gets exactly the tokens and
-//! log-probabilities it would get alone: every kernel gives a row the same bits in any company.
+//! log-probabilities it would get alone: every kernel gives a row the same bits in any company (on a card where that is asked
+//! for, else to rounding).
 //!
 //! `schedule` decides who goes next and `prefix` what need not be computed again; both know pages and tokens as numbers.
 //! `device` is what they ask of a device, `execute` how the CPU does it, `cuda` how a card does, `drive` who calls whom and when, `door` how many

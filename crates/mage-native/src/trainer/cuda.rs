@@ -159,7 +159,9 @@ impl Trainer for CudaTrainer {
                 let choice = Choice { logprob: c.logprob, entropy: c.entropy, log_sum: c.log_sum };
                 tally.note(&chunk.predictions[p], choice, loss)
             };
-            self.card.forward_backward(&sequences(chunk), self.shared.options.recompute, note).map_err(failed)?;
+            // A row longer than was planned for is still one pass; it remembers less. The bits are the same.
+            let recompute = self.shared.options.recompute || chunk.tokens.len() > self.budget;
+            self.card.forward_backward(&sequences(chunk), recompute, note).map_err(failed)?;
             total.add(tally);
         }
         Ok(total.report(count))
@@ -194,6 +196,7 @@ impl Trainer for CudaTrainer {
             };
             self.card.adamw(range, &set).map_err(failed)?;
         }
+        self.card.settle().map_err(failed)?;
         Ok(StepReport { grad_norm: norm, skipped: None, skipped_steps: self.state.skipped, steps: self.state.steps })
     }
 

@@ -12,6 +12,8 @@ pub(super) struct Cards {
     /// Folders searched besides the loader's own.
     searched: Vec<String>,
     cards: Vec<One>,
+    /// Why `--device auto` takes none, where it takes none.
+    unused_because: Option<String>,
 }
 
 /// One card: what it is, or why it cannot be used.
@@ -52,10 +54,37 @@ impl Cards {
                 }
             }
         };
-        Cards {
+        let mut cards = Cards {
             libraries: report.search.libraries.iter().map(|l| (l.name, l.at.clone())).collect(),
             searched: report.search.folders.iter().map(|f| f.display().to_string()).collect(),
             cards: report.cards.into_iter().map(one).collect(),
+            unused_because: None,
+        };
+        cards.unused_because = cards.reason(report.trouble);
+        cards
+    }
+
+    /// Why no card is used: a library is missing, the driver does not work, it knows of no card, or the first cannot do it.
+    fn reason(&self, trouble: Option<String>) -> Option<String> {
+        if let Some((missing, _)) = self.libraries.iter().find(|(_, at)| at.is_none()) {
+            let folders = self.searched.iter().fold(String::new(), |all, folder| format!("{all}, nor in {folder}"));
+            let what = match *missing {
+                "cuda" => "the NVIDIA driver (libcuda)",
+                "nvrtc" => "the CUDA run-time compiler (libnvrtc)",
+                _ => "the CUDA matrix products (libcublasLt)",
+            };
+            return Some(format!(
+                "{what} was not found by the loader (LD_LIBRARY_PATH){folders}.\nFor a card, install it, or set CUDA_HOME \
+                 to where it is"
+            ));
+        }
+        if trouble.is_some() {
+            return trouble;
+        }
+        match self.cards.first() {
+            None => Some("the driver is there, but knows of no card (does CUDA_VISIBLE_DEVICES hide it?)".to_owned()),
+            Some(One::Refused { reason }) => Some(reason.clone()),
+            Some(One::Usable { .. }) => None,
         }
     }
 
@@ -92,22 +121,9 @@ impl Cards {
                 None => out.line(format!("{:<13} not found", format!("lib{name}")))?,
             }
         }
-        let Some((missing, _)) = self.libraries.iter().find(|(_, at)| at.is_none()) else {
-            if self.cards.is_empty() {
-                out.hint("No CUDA device: the driver is there, but knows of no card.");
-            }
-            return Ok(());
-        };
-        let folders = self.searched.iter().fold(String::new(), |all, folder| format!("{all}, nor in {folder}"));
-        let what = match *missing {
-            "cuda" => "the NVIDIA driver",
-            "nvrtc" => "the CUDA run-time compiler (NVRTC)",
-            _ => "the CUDA matrix products (cuBLASLt)",
-        };
-        out.hint(format!(
-            "No card is used: {what} was not found by the loader (LD_LIBRARY_PATH){folders}.\nFor a card, install \
-             it, or set CUDA_HOME to where it is."
-        ));
+        if let Some(reason) = &self.unused_because {
+            out.hint(format!("No card is used: {reason}."));
+        }
         Ok(())
     }
 }

@@ -147,7 +147,8 @@ fn speakers(
     let carried = |a: &NativeAdapter| a.lora().rank.is_multiple_of(8);
     let all = adapters.iter().filter_map(|(_, a)| a.as_ref()).all(carried);
     let device = if all || args.device != Device::Auto { args.device } else { Device::Cpu };
-    let options = Options { threads: args.threads, ..Default::default() };
+    // The same seed gives the same text, on a card too.
+    let options = Options { threads: args.threads, batch_invariant: true, ..Default::default() };
     let sampler = out.starting(|| model.sampler_on(device, options))?;
     let mut names = Vec::new();
     for (name, adapter) in adapters {
