@@ -6,7 +6,7 @@
 use crate::{
     Error, Hub, Result,
     engine::Engines,
-    recipe::{EngineKind, Recipe},
+    recipe::{EngineKind, PolicyLoss, Recipe},
 };
 use mage_engine::{LogProbs, Sampler};
 use mage_env::Seed;
@@ -28,6 +28,8 @@ pub fn missing(recipe: &Recipe) -> Vec<String> {
     let filtered = rollout.temperature != 1.0 || rollout.top_p != 1.0 || rollout.top_k != 0;
     let entropy = loss.entropy != 0.0 || loss.entropy_end != 0.0 || loss.entropy_reflect != 0.0;
     let kl = [loss.kl_play, loss.kl_reflect].iter().any(|c| *c != 0.0);
+    let dual = loss.objective == PolicyLoss::Ppo && loss.dual_clip != 0.0;
+    let cispo = loss.objective == PolicyLoss::Cispo;
     let alpha = engine.lora_alpha != 0.0 && engine.lora_alpha != backend.alpha();
     let all = [
         (recipe.model.path.is_empty(), "a new model: set model.path to one that the servers have"),
@@ -43,7 +45,11 @@ pub fn missing(recipe: &Recipe) -> Vec<String> {
             "an entropy bonus: set loss.entropy = 0, loss.entropy_end = 0 and loss.entropy_reflect = 0",
         ),
         (kl && !caps.kl.contains(&loss.kl_form), "a divergence penalty: set loss.kl_play = 0 and loss.kl_reflect = 0"),
-        (loss.dual_clip != 0.0 && !caps.dual_clip, "a dual clip: set loss.dual_clip = 0"),
+        (dual && !caps.dual_clip, "a dual clip: set loss.dual_clip = 0"),
+        (
+            cispo && !caps.cispo,
+            "CISPO with the recipe's bounds: set loss.objective = \"ppo\" or \"importance_sampling\"",
+        ),
         (optim.clip_norm != 0.0 && !caps.clip_norm, "clipping of gradients: set optim.clip_norm = 0"),
         (
             filtered && sampled != LogProbs::Raw,
@@ -206,5 +212,13 @@ mod tests {
         assert!(missing(&recipe(&filtered))[0].contains("vllm.servers"));
         let pooled: Vec<&str> = filtered.into_iter().chain(["vllm.servers=[\"http://127.0.0.1:1\"]"]).collect();
         assert!(missing(&recipe(&pooled)).is_empty(), "vLLM tells the policy's own log-probabilities");
+        // A dual clip is PPO's: others do not ask for it.
+        for objective in ["cispo", "importance_sampling"] {
+            let set = format!("loss.objective={objective}");
+            let named: Vec<&str> = fits.iter().copied().filter(|s| !s.contains("dual")).chain([set.as_str()]).collect();
+            recipe(&named).check().unwrap();
+            let on_gpus: Vec<&str> = named.into_iter().chain(["tinker.backend=fsdp", "optim.clip_norm=1"]).collect();
+            assert_eq!(missing(&recipe(&on_gpus)).iter().any(|m| m.contains("CISPO")), objective == "cispo");
+        }
     }
 }

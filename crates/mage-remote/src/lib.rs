@@ -20,6 +20,7 @@ mod key;
 mod ledger;
 mod notices;
 pub mod tinker;
+mod together;
 pub mod vllm;
 mod wire;
 

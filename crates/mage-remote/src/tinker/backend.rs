@@ -72,6 +72,8 @@ impl Backend {
             importance_sampling: true,
             ppo: true,
             dual_clip: false,
+            // The GPU backends of SkyRL 0.4.0 take CISPO's name and not its bounds, which stay those of their start.
+            cispo: matches!(self, Backend::Jax | Backend::Hosted),
             entropy: false,
             kl: Vec::new(),
             masks: false,

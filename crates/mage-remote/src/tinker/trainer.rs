@@ -336,7 +336,7 @@ impl TinkerTrainer {
         let name = state.name("sampler");
         let seq = state.names;
         let tokens = Fingerprint::tokens(self.settings.vocabulary);
-        let session = self.again(state, async |model| {
+        let (path, session) = self.again(state, async |model| {
             let path = self.client.save_for_sampler(model, &name).await?;
             let session = self.client.sampling_session(Client::session_of(model), seq, &path).await?;
             let body = json!({
@@ -353,11 +353,18 @@ impl TinkerTrainer {
             let all = read_scores(&response, tokens.len()).map_err(|e| self.client.wire.error(e))?;
             let theirs = Fingerprint(all[1..].to_vec());
             fingerprint.check(&theirs, self.settings.tolerance, self.client.wire.address(), &weights.to_string())?;
-            Ok(session)
+            Ok((path, session))
         })?;
-        let release = Release { version: weights.version, session, steps: self.published.steps.load(Ordering::SeqCst) };
-        let mut releases = self.published.releases.lock().unwrap_or_else(PoisonError::into_inner);
-        releases.insert(weights.name.clone(), release);
+        let steps = self.published.steps.load(Ordering::SeqCst);
+        let release = Release { version: weights.version, path, session, steps };
+        let old = {
+            let mut releases = self.published.releases.lock().unwrap_or_else(PoisonError::into_inner);
+            releases.insert(weights.name.clone(), release)
+        };
+        // A name means its newest weights here: nobody can ask for those before.
+        if let Some(old) = old {
+            self.runtime.block_on(self.client.forget(&old.path));
+        }
         Ok(())
     }
 }
@@ -487,9 +494,7 @@ impl Trainer for TinkerTrainer {
     fn load(&mut self, dir: &Path) -> Result<()> {
         let folder = dir.join("training_state");
         let file = folder.join("tinker.json");
-        let text = std::fs::read_to_string(&file).map_err(Error::read(&file))?;
-        let saved: Saved =
-            serde_json::from_str(&text).map_err(|e| Error::invalid(file.display().to_string(), e.to_string()))?;
+        let saved = Saved::read(dir)?;
         let mut state = self.state();
         state.journal.clear();
         state.kept = Some((saved.state, true));
@@ -522,16 +527,58 @@ impl Trainer for TinkerTrainer {
         }
         Ok(())
     }
+
+    fn forget(&self, dir: &Path) {
+        let Ok(saved) = Saved::read(dir) else { return };
+        let beside = dir.parent().and_then(|p| std::fs::read_dir(p).ok()).into_iter().flatten().flatten();
+        let others = beside.map(|e| e.path()).filter(|p| p != dir).filter_map(|p| Saved::read(&p).ok());
+        // Checkpoints without a step in between stand for the same state.
+        if others.into_iter().any(|other| other.state == saved.state) {
+            return;
+        }
+        match &mut self.state().kept {
+            Some((path, relied_on)) if *path == saved.state => *relied_on = false,
+            _ => self.runtime.block_on(self.client.forget(&saved.state)),
+        }
+    }
+}
+
+impl Saved {
+    /// What the checkpoint in a folder says.
+    fn read(dir: &Path) -> Result<Self> {
+        let file = dir.join("training_state").join("tinker.json");
+        let text = std::fs::read_to_string(&file).map_err(Error::read(&file))?;
+        serde_json::from_str(&text).map_err(|e| Error::invalid(file.display().to_string(), e.to_string()))
+    }
 }
 
 impl Drop for TinkerTrainer {
+    /// Puts away what nobody can ask for any more. Servers that are gone need no telling.
     fn drop(&mut self) {
-        if let Some(model) = self.state().model.take() {
-            // Its place is free for others at once; a server that is gone needs no telling.
-            self.runtime.block_on(async {
-                let patience = std::time::Duration::from_secs(2);
+        let patience = std::time::Duration::from_secs(2);
+        let (model, kept, tag) = {
+            let mut state = self.state();
+            (state.model.take(), state.kept.take(), state.tag.clone())
+        };
+        let sampled: Vec<String> = {
+            let releases = self.published.releases.lock().unwrap_or_else(PoisonError::into_inner);
+            releases.values().map(|r| r.path.clone()).collect()
+        };
+        self.runtime.block_on(async {
+            let states = kept.filter(|(_, relied_on)| !relied_on).map(|(path, _)| path);
+            for path in states.into_iter().chain(sampled) {
+                let _ = tokio::time::timeout(patience, self.client.forget(&path)).await;
+            }
+            if let Some(model) = model {
+                // Its place is free for others at once.
                 let _ = tokio::time::timeout(patience, self.client.unload(model)).await;
-            });
+            }
+            if let Some(pool) = &self.pool {
+                let _ = tokio::time::timeout(patience, pool.withdraw()).await;
+            }
+        });
+        if let Some(pool) = &self.pool {
+            self.sweep(pool, &tag);
         }
     }
 }

@@ -28,6 +28,8 @@ pub(crate) struct Seen {
     pub(crate) peak: AtomicUsize,
     /// What is added to every log-probability: wrong weights.
     pub(crate) stale: Mutex<f32>,
+    /// Where a load waits for others.
+    pub(crate) together: Mutex<Option<Arc<tokio::sync::Barrier>>>,
 }
 
 #[derive(Clone)]
@@ -104,6 +106,10 @@ async fn models(State(s): State<Shared>) -> Json<Value> {
 }
 
 async fn load(State(s): State<Shared>, Json(body): Json<Value>) -> (StatusCode, String) {
+    let together = s.seen.together.lock().unwrap().clone();
+    if let Some(together) = together {
+        together.wait().await;
+    }
     let mut adapters = s.seen.adapters.lock().unwrap();
     let name = body["lora_name"].as_str().unwrap().to_owned();
     if adapters.contains_key(&name) {
