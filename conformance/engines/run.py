@@ -13,6 +13,7 @@ Makes environments for SkyRL and vLLM's CPU build in DIR (once; 12 GB), a tiny 3
   losses   CISPO and importance sampling by name, through SkyRL + vLLM
   engine   SkyRL, and later vLLM, is killed in the middle of a run and started again: the run waits, feeds it, and ends
   client   mage is killed in the middle of a run and resumed
+  launch   what `mage launch` writes runs, and is understood by SkyRL's and vLLM's parsers
   reload   whole models pushed to vLLM arrive; where a tied head is left behind, as this version does, the push is refused
 
 Everything that was started is ended, also after a failure or Ctrl-C. Exits with 0 and says SKIPPED where the engines cannot be
@@ -29,11 +30,12 @@ import tempfile
 import time
 from pathlib import Path
 
+import launch
 from engines import PATIENCE, Process, install, skyrl, vllm
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-STEPS = ["agree", "doctor", "kuhn", "losses", "engine", "client", "reload"]
+STEPS = ["agree", "doctor", "kuhn", "losses", "engine", "client", "launch", "reload"]
 # vLLM for CPUs takes heads of 32 numbers and more.
 SHAPE = ["model.head_dim=32", "model.hidden_size=64", "model.intermediate_size=128", "play.mask_actions=false"]
 
@@ -182,6 +184,9 @@ print(json.dumps([scores(torch.float32), scores(torch.float64)]))
             raise SystemExit("FAILED: a resumed run does not have every update once")
         left = [p.name for p in (self.scratch / "checkpoints").glob("*/*") if "state" in p.name]
         print(f"SkyRL keeps {len(left)} states of all runs")
+
+    def launch(self):
+        launch.check(self.mage, self.engines, self.scratch)
 
     def reload(self):
         other = self.made("other", "warmstart.steps=3")

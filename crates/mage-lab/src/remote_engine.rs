@@ -55,6 +55,7 @@ pub fn missing(recipe: &Recipe) -> Vec<String> {
             filtered && sampled != LogProbs::Raw,
             "sampling that is not the policy's own: set rollout.temperature = 1, top_p = 1 and top_k = 0, or use vllm.servers",
         ),
+        (!alone && !backend.gives_adapters(), "a pool of its own to sample from: leave vllm.servers out"),
         (
             rollout.overlap && alone,
             "gathering while training, on one server: set rollout.overlap = false, or use vllm.servers",
@@ -210,8 +211,11 @@ mod tests {
         recipe(&fits).check().unwrap();
         let filtered: Vec<&str> = fits.iter().copied().chain(["rollout.top_p=0.9"]).collect();
         assert!(missing(&recipe(&filtered))[0].contains("vllm.servers"));
-        let pooled: Vec<&str> = filtered.into_iter().chain(["vllm.servers=[\"http://127.0.0.1:1\"]"]).collect();
-        assert!(missing(&recipe(&pooled)).is_empty(), "vLLM tells the policy's own log-probabilities");
+        let pooled_sets: Vec<&str> = filtered.into_iter().chain(["vllm.servers=[\"http://127.0.0.1:1\"]"]).collect();
+        assert!(missing(&recipe(&pooled_sets)).is_empty(), "vLLM tells the policy's own log-probabilities");
+        // Where sampler weights are whole models, no pool is given any.
+        let whole: Vec<&str> = pooled_sets.iter().copied().chain(["tinker.backend=fsdp"]).collect();
+        assert!(missing(&recipe(&whole)).iter().any(|m| m.contains("leave vllm.servers out")));
         // A dual clip is PPO's: others do not ask for it.
         for objective in ["cispo", "importance_sampling"] {
             let set = format!("loss.objective={objective}");

@@ -65,7 +65,7 @@ async fn ask_many(pool: &Arc<VllmPool>, n: u64) -> Vec<u32> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_share_the_work_and_the_least_busy_gets_more() {
-    let (quick, slow) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::from_secs(1)).await);
+    let (quick, slow) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::from_millis(200)).await);
     let (pool, _) = pool(&[&quick, &slow]);
     let workers: Vec<_> = (0..4)
         .map(|w| {

@@ -54,6 +54,17 @@ impl Backend {
         32.0
     }
 
+    /// Whether what it keeps for samplers is an adapter; otherwise it is the whole model with the adapter in it, which no pool is
+    /// given. Megatron's is one when SkyRL is started with `merge_lora` off, as `mage launch` does.
+    pub fn gives_adapters(self) -> bool {
+        self != Backend::Fsdp
+    }
+
+    /// Whether a request's learning rate alone counts, and the rest of the optimiser's settings are those of the server's start.
+    pub(crate) fn has_own_optimiser(self) -> bool {
+        matches!(self, Backend::Fsdp | Backend::Megatron)
+    }
+
     /// Whether sampling an older version of a model puts that version in place of the one in training.
     pub(crate) fn samples_in_place(self) -> bool {
         self == Backend::Jax

@@ -117,6 +117,11 @@ impl TinkerTrainer {
     /// Connects, measures, and makes a new adapter on the server. With a pool, published weights are pushed there.
     pub fn connect(settings: TinkerSettings, pool: Option<Arc<VllmPool>>) -> Result<Self> {
         let client = Client::new(&settings.server)?;
+        if pool.is_some() && !settings.backend.gives_adapters() {
+            let hint =
+                "its sampler weights are whole models; leave vllm.servers out and it samples by engines of its own";
+            return Err(Error::unsupported("push adapters to a pool from this backend", hint));
+        }
         if let Some(risk) = client.wire.risk() {
             client.wire.notices.say(risk);
         }
@@ -417,6 +422,13 @@ impl Trainer for TinkerTrainer {
             return Err(Error::unsupported("clip gradients", "set optim.clip_norm = 0"));
         }
         let mut state = self.state();
+        if self.settings.backend.has_own_optimiser() && state.steps == 0 {
+            self.client.wire.notices.say(format!(
+                "{} takes the learning rate from us and nothing else: it must have been started with betas {} and {}, weight decay {} \
+                 and a clip norm of {}, as `mage launch` writes them",
+                self.client.wire.address(), step.beta1, step.beta2, step.weight_decay, step.clip_norm
+            ));
+        }
         let norm = self.again(&mut state, async |model| self.client.optim_step(model, model.next(), step).await)?;
         state.pending = false;
         if let Some(bad) = norm.filter(|n| !n.is_finite()) {
@@ -467,7 +479,9 @@ impl Trainer for TinkerTrainer {
         if let Some((_, relied_on)) = &mut state.kept {
             *relied_on = true;
         }
-        self.fetch(&mut state, dir)?;
+        if self.settings.backend.gives_adapters() {
+            self.fetch(&mut state, dir)?;
+        }
         let folder = dir.join("training_state");
         std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
         let mut published = Vec::new();
