@@ -69,6 +69,7 @@ pub(crate) fn check(recipe: &Recipe) -> Result<()> {
     if recipe.engine.kind != EngineKind::Tinker {
         return Ok(());
     }
+    check_addresses(recipe)?;
     let missing = missing(recipe);
     if missing.is_empty() {
         return Ok(());
@@ -76,6 +77,24 @@ pub(crate) fn check(recipe: &Recipe) -> Result<()> {
     let name = recipe.tinker.backend.trainer_caps(0).engine;
     let problem = format!("{name} does not offer what this recipe asks for:\n  {}", missing.join("\n  "));
     Err(Error::Recipe { place: "engine.kind".to_owned(), problem })
+}
+
+/// Refuses addresses that are none, before anything is written down that may hold a password.
+pub fn check_addresses(recipe: &Recipe) -> Result<()> {
+    let servers = recipe.vllm.servers.iter().map(|address| ("vllm.servers", address));
+    for (key, address) in std::iter::once(("tinker.url", &recipe.tinker.url)).chain(servers) {
+        mage_remote::check_address(address).map_err(|problem| Error::Recipe { place: key.to_owned(), problem })?;
+    }
+    let mut all = recipe.vllm.servers.clone();
+    all.sort();
+    all.dedup();
+    match all.len() == recipe.vllm.servers.len() {
+        true => Ok(()),
+        false => {
+            let problem = "a server is named twice".to_owned();
+            Err(Error::Recipe { place: "vllm.servers".to_owned(), problem })
+        }
+    }
 }
 
 /// What is known here of the model that servers hold.
@@ -194,6 +213,19 @@ mod tests {
         assert!(e.starts_with("engine.kind: tinker (jax) does not offer"), "{e}");
         let summing = missing(&recipe(&["tinker.backend=fsdp"]));
         assert!(summing.iter().all(|m| !m.contains("clip_norm")), "{summing:?}");
+    }
+
+    #[test]
+    fn addresses_are_looked_at_before_anybody_is_asked() {
+        for (set, key) in [
+            ("tinker.url=localhost:8000", "tinker.url"),
+            ("vllm.servers=[\"http://a:1\", \"nonsense\"]", "vllm.servers"),
+            ("vllm.servers=[\"http://a:1\", \"http://a:1\"]", "vllm.servers: a server is named twice"),
+            ("tinker.url=http://me:hush@a:1", "tinker.url: leave logins"),
+        ] {
+            let e = recipe(&[set]).check().unwrap_err().to_string();
+            assert!(e.starts_with(key) && !e.contains("hush"), "{set}: {e}");
+        }
     }
 
     #[test]

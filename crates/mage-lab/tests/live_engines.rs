@@ -83,7 +83,7 @@ fn all_engines_find_the_same_tokens_as_likely() {
     let (ours, vocabulary) = native(&model);
     let skyrl = trainer(&tinker, &model, vocabulary, dir.path()).fingerprint().unwrap();
     let runtime = mage_lab::train::runtime(1).unwrap();
-    let vllm = runtime.block_on(pool(vllm, vocabulary).base_fingerprints()).remove(0).1.unwrap();
+    let vllm = runtime.block_on(pool(vllm.clone(), vocabulary).base_fingerprint(&vllm)).unwrap();
     eprintln!("SkyRL {:.1e}, vLLM {:.1e} from native", ours.distance(&skyrl), ours.distance(&vllm));
     // Each is within 1e-5 of what 64 bits give, which whoever asks a fourth and in 64 bits checks; so no two are further apart.
     assert!(ours.distance(&skyrl) < 2e-5 && ours.distance(&vllm) < 2e-5, "{ours:?}\n{skyrl:?}\n{vllm:?}");
@@ -102,11 +102,11 @@ fn whole_models_arrive() {
     let runtime = mage_lab::train::runtime(1).unwrap();
     let (first, vocabulary) = native(&model);
     let (second, _) = native(Path::new(&other));
-    let pool = pool(vllm, vocabulary);
+    let pool = pool(vllm.clone(), vocabulary);
     assert!(first.distance(&second) > 0.1, "two models");
     for (folder, numbers) in [(Path::new(&other), &second), (&model, &first)] {
         runtime.block_on(pool.push_weights(folder, numbers)).unwrap();
-        let there = runtime.block_on(pool.base_fingerprints()).remove(0).1.unwrap();
+        let there = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();
         eprintln!("{} arrived, {:.1e} from native", folder.display(), numbers.distance(&there));
         assert!(numbers.distance(&there) < 2e-5);
     }
@@ -122,8 +122,8 @@ fn a_head_that_was_left_behind_is_found() {
     let runtime = mage_lab::train::runtime(1).unwrap();
     let (first, vocabulary) = native(&model);
     let (second, _) = native(Path::new(&other));
-    let pool = pool(vllm, vocabulary);
-    let there = runtime.block_on(pool.base_fingerprints()).remove(0).1.unwrap();
+    let pool = pool(vllm.clone(), vocabulary);
+    let there = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();
     assert!(first.distance(&there) < 2e-5, "before the push it has the first");
     let e = runtime.block_on(pool.push_weights(Path::new(&other), &second)).unwrap_err().to_string();
     eprintln!("{e}");
@@ -131,7 +131,7 @@ fn a_head_that_was_left_behind_is_found() {
         e.contains("it does not have the weights of") && e.contains("log-probabilities of a fixed sequence"),
         "{e}"
     );
-    let there = runtime.block_on(pool.base_fingerprints()).remove(0).1.unwrap();
+    let there = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();
     assert!(there.distance(&first) > 0.1 && there.distance(&second) > 0.1, "neither the one nor the other");
     assert!(pool.servers()[0].draining, "and nobody is sent there");
 }

@@ -34,4 +34,4 @@ pub use ledger::{Ledger, Prices, Spent};
 pub use notices::Notices;
 pub use tinker::{TinkerSampler, TinkerServer, TinkerSettings, TinkerTrainer};
 pub use vllm::{PoolSettings, VllmPool};
-pub use wire::Waiting;
+pub use wire::{Waiting, check_address};

@@ -8,11 +8,35 @@ use serde::{Deserialize, Serialize};
 
 /// The dialect spoken: the SDK version whose messages these are. Other dialects differ on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Named")]
 pub enum Dialect {
     /// SDK 0.25, which SkyRL 0.4.0 speaks.
     #[default]
     #[serde(rename = "0.25")]
     V0_25,
+}
+
+/// A dialect as people write it: with quotes or without.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Named {
+    Text(String),
+    Number(f64),
+}
+
+impl TryFrom<Named> for Dialect {
+    type Error = String;
+
+    fn try_from(named: Named) -> Result<Self, String> {
+        let name = match named {
+            Named::Text(text) => text,
+            Named::Number(number) => number.to_string(),
+        };
+        match name.as_str() {
+            "0.25" => Ok(Dialect::V0_25),
+            other => Err(format!("the dialect {other} is not spoken here; `0.25` is")),
+        }
+    }
 }
 
 impl Dialect {
@@ -116,5 +140,19 @@ impl Backend {
             Backend::Hosted => "hosted",
         };
         format!("tinker ({backend})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_dialect_is_named_with_quotes_or_without() {
+        let read = |v: Value| serde_json::from_value::<Dialect>(v).map_err(|e| e.to_string());
+        assert_eq!((read(json!("0.25")), read(json!(0.25))), (Ok(Dialect::V0_25), Ok(Dialect::V0_25)));
+        assert!(read(json!(0.36)).unwrap_err().contains("the dialect 0.36 is not spoken here"));
+        assert_eq!(serde_json::to_value(Dialect::V0_25).unwrap(), "0.25");
     }
 }

@@ -46,7 +46,7 @@ impl VllmPool {
             return Err(e);
         }
         if reached == 0 {
-            return Err(self.error(format!("no server took {weights}")));
+            return Err(self.error(format!("no server took {weights}: none of them answers")));
         }
         let old = {
             let mut releases = self.releases.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,16 +114,10 @@ impl VllmPool {
         releases.values().flatten().filter_map(|r| r.dir.clone()).collect()
     }
 
-    /// The base model's fingerprint on each server.
-    pub async fn base_fingerprints(&self) -> Vec<(String, Result<Fingerprint>)> {
-        let mut out = Vec::new();
-        for server in &self.servers {
-            let found = server.fingerprint(&self.settings.model, self.settings.vocabulary).await;
-            let address = server.wire.address().to_owned();
-            let found = found.map_err(|t| self.error(format!("{address}: {}", t.text())));
-            out.push((address, found));
-        }
-        out
+    /// The base model's fingerprint on a server.
+    pub async fn base_fingerprint(&self, address: &str) -> Result<Fingerprint> {
+        let found = self.find(address)?.fingerprint(&self.settings.model, self.settings.vocabulary).await;
+        found.map_err(|t| self.error(format!("{address}: {}", t.text())))
     }
 
     /// The names each server serves.
@@ -131,9 +125,10 @@ impl VllmPool {
         let mut out = Vec::new();
         for server in &self.servers {
             let address = server.wire.address().to_owned();
+            // Not every front end has `/health`: whoever is not there at all is not waited for.
             let found = match server.alive().await {
-                Ok(()) => server.models().await,
-                Err(trouble) => Err(trouble),
+                Err(trouble @ Trouble::Away(_)) => Err(trouble),
+                _ => server.models().await,
             };
             out.push((address.clone(), found.map_err(|t| self.error(format!("{address}: {}", t.text())))));
         }
