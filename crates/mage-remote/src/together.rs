@@ -8,11 +8,11 @@ use std::{
 
 /// Waits for all of them at once; what they came to, in their order. For a handful: each is looked at whenever one stirs.
 pub(crate) async fn together<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let mut under_way: Vec<(Pin<Box<F>>, Option<F::Output>)> =
-        futures.into_iter().map(|f| (Box::pin(f), None)).collect();
+    let mut under_way: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
+    let mut done: Vec<Option<F::Output>> = under_way.iter().map(|_| None).collect();
     poll_fn(|context| {
         let mut waiting = false;
-        for (future, done) in under_way.iter_mut().filter(|(_, done)| done.is_none()) {
+        for (future, done) in under_way.iter_mut().zip(&mut done).filter(|(_, done)| done.is_none()) {
             match future.as_mut().poll(context) {
                 Poll::Ready(output) => *done = Some(output),
                 Poll::Pending => waiting = true,
@@ -21,7 +21,7 @@ pub(crate) async fn together<F: Future>(futures: impl IntoIterator<Item = F>) ->
         if waiting { Poll::Pending } else { Poll::Ready(()) }
     })
     .await;
-    under_way.into_iter().filter_map(|(_, done)| done).collect()
+    done.into_iter().flatten().collect()
 }
 
 #[cfg(test)]

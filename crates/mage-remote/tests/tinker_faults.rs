@@ -173,7 +173,7 @@ fn the_server_keeps_what_somebody_may_ask_for_and_no_more() {
     };
     let mut trainer = TinkerTrainer::connect(settings.clone(), None).unwrap();
     let policy = AdapterName::default();
-    let mut learn = |trainer: &mut TinkerTrainer, advantage: f32, loss: &Loss| {
+    let learn = |trainer: &mut TinkerTrainer, advantage: f32, loss: &Loss| {
         trainer.forward_backward(&script::rows(advantage), loss).unwrap();
         trainer.optim_step(&script::step()).unwrap();
     };
