@@ -11,13 +11,13 @@ use super::{
     client::{Client, Done, Lost, Model},
     journal::{Entry, Gradient, SAME, apart},
     sampler::{Published, Release, read_scores},
+    saved::{Saved, SavedRelease, copy_adapter},
 };
 use crate::{Fingerprint, VllmPool};
 use mage_engine::{
     AdapterName, Error, Loss, LossReport, Objective, OptimStep, Reduction, Result, StepReport, TokenForest, Trainer,
     TrainerCaps, WeightVersion, WeightsId,
 };
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::{
     collections::BTreeMap,
@@ -90,27 +90,6 @@ struct State {
     /// Names on the server are used once.
     names: u64,
     tag: String,
-}
-
-/// What a checkpoint says besides the adapter.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Saved {
-    /// Where the server keeps the state.
-    state: String,
-    steps: u64,
-    skipped: u64,
-    published: Vec<SavedRelease>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SavedRelease {
-    name: AdapterName,
-    version: WeightVersion,
-    /// Its adapter's folder beside this file; the adapter of the checkpoint itself where there is none.
-    folder: Option<String>,
-    fingerprint: Fingerprint,
 }
 
 impl TinkerTrainer {
@@ -500,9 +479,7 @@ impl Trainer for TinkerTrainer {
             published.push(SavedRelease { name: name.clone(), version: *version, folder: place, fingerprint });
         }
         let saved = Saved { state: path, steps: state.steps, skipped: state.skipped, published };
-        let text = serde_json::to_string_pretty(&saved).map_err(|e| Error::invalid("state", e.to_string()))?;
-        let file = folder.join("tinker.json");
-        std::fs::write(&file, text + "\n").map_err(Error::write(&file))
+        saved.write(dir)
     }
 
     fn load(&mut self, dir: &Path) -> Result<()> {
@@ -557,15 +534,6 @@ impl Trainer for TinkerTrainer {
     }
 }
 
-impl Saved {
-    /// What the checkpoint in a folder says.
-    fn read(dir: &Path) -> Result<Self> {
-        let file = dir.join("training_state").join("tinker.json");
-        let text = std::fs::read_to_string(&file).map_err(Error::read(&file))?;
-        serde_json::from_str(&text).map_err(|e| Error::invalid(file.display().to_string(), e.to_string()))
-    }
-}
-
 impl Drop for TinkerTrainer {
     /// Puts away what nobody can ask for any more. Servers that are gone need no telling.
     fn drop(&mut self) {
@@ -603,13 +571,4 @@ async fn fresh(client: &Client, s: &TinkerSettings) -> Result<Model> {
         true => client.create_model_in_clean_place(&s.base_model, s.rank, s.seed).await,
         false => client.create_model(&s.base_model, s.rank, s.seed).await,
     }
-}
-
-/// Copies the two files of an adapter.
-fn copy_adapter(from: &Path, to: &Path) -> Result<()> {
-    std::fs::create_dir_all(to).map_err(Error::write(to))?;
-    for name in ["adapter_config.json", "adapter_model.safetensors"] {
-        std::fs::copy(from.join(name), to.join(name)).map_err(Error::write(&to.join(name)))?;
-    }
-    Ok(())
 }
