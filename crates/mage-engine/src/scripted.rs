@@ -47,6 +47,7 @@ impl ScriptedEngine {
                 importance_sampling: true,
                 ppo: true,
                 dual_clip: true,
+                cispo: true,
                 entropy: true,
                 kl: vec![KlForm::K1, KlForm::K2, KlForm::K3],
                 masks: true,

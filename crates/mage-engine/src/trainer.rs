@@ -25,6 +25,10 @@ pub trait Trainer: Send {
 
     /// Continues exactly where [`save`](Trainer::save) was called.
     fn load(&mut self, dir: &Path) -> Result<()>;
+
+    /// Hears that what [`save`](Trainer::save) wrote to `dir` is about to be removed, and lets go of what it stands for
+    /// elsewhere.
+    fn forget(&self, _dir: &Path) {}
 }
 
 /// What a trainer can do. A recipe that needs more is refused before it runs.
@@ -40,6 +44,8 @@ pub struct TrainerCaps {
     pub ppo: bool,
     /// PPO's dual clip.
     pub dual_clip: bool,
+    /// CISPO.
+    pub cispo: bool,
     /// Rewards for entropy.
     pub entropy: bool,
     /// Estimators of the divergence from the reference.
@@ -65,6 +71,7 @@ impl TrainerCaps {
             Objective::ImportanceSampling => (self.importance_sampling, "importance sampling"),
             Objective::PpoClip { dual: Some(_), .. } => (self.ppo && self.dual_clip, "PPO with a dual clip"),
             Objective::PpoClip { .. } => (self.ppo, "PPO's clip"),
+            Objective::Cispo { .. } => (self.cispo, "CISPO"),
         };
         let lacks = |what: &str| Err(Error::unsupported(format!("train with {what}"), "choose another loss or engine"));
         if !have {
@@ -259,6 +266,7 @@ mod tests {
             importance_sampling: false,
             ppo: true,
             dual_clip: false,
+            cispo: false,
             entropy: false,
             kl: vec![KlForm::K3],
             masks: false,
@@ -270,6 +278,7 @@ mod tests {
         assert!(caps.check(&Loss::of(Objective::CrossEntropy)).is_ok());
         assert!(caps.check(&Loss::of(Objective::CrossEntropy).with_entropy(0.1)).is_err());
         assert!(caps.check(&Loss::of(Objective::ImportanceSampling)).is_err());
+        assert!(caps.check(&Loss::of(Objective::Cispo { low: 0.2, high: 0.2 })).is_err());
         assert!(caps.check(&Loss::of(Objective::PpoClip { low: 0.2, high: 0.2, dual: Some(3.0) })).is_err());
         let e = caps.check(&Loss::of(Objective::ppo(0.2, 0.2)).with_kl(None, KlForm::K1, 0.1)).unwrap_err();
         assert!(e.to_string().contains("K1"), "{e}");

@@ -6,7 +6,7 @@
 use crate::{
     Error, Hub, Result,
     engine::Engines,
-    recipe::{EngineKind, Recipe},
+    recipe::{EngineKind, PolicyLoss, Recipe},
 };
 use mage_engine::{LogProbs, Sampler};
 use mage_env::Seed;
@@ -28,6 +28,8 @@ pub fn missing(recipe: &Recipe) -> Vec<String> {
     let filtered = rollout.temperature != 1.0 || rollout.top_p != 1.0 || rollout.top_k != 0;
     let entropy = loss.entropy != 0.0 || loss.entropy_end != 0.0 || loss.entropy_reflect != 0.0;
     let kl = [loss.kl_play, loss.kl_reflect].iter().any(|c| *c != 0.0);
+    let dual = loss.objective == PolicyLoss::Ppo && loss.dual_clip != 0.0;
+    let cispo = loss.objective == PolicyLoss::Cispo;
     let alpha = engine.lora_alpha != 0.0 && engine.lora_alpha != backend.alpha();
     let all = [
         (recipe.model.path.is_empty(), "a new model: set model.path to one that the servers have"),
@@ -43,12 +45,17 @@ pub fn missing(recipe: &Recipe) -> Vec<String> {
             "an entropy bonus: set loss.entropy = 0, loss.entropy_end = 0 and loss.entropy_reflect = 0",
         ),
         (kl && !caps.kl.contains(&loss.kl_form), "a divergence penalty: set loss.kl_play = 0 and loss.kl_reflect = 0"),
-        (loss.dual_clip != 0.0 && !caps.dual_clip, "a dual clip: set loss.dual_clip = 0"),
+        (dual && !caps.dual_clip, "a dual clip: set loss.dual_clip = 0"),
+        (
+            cispo && !caps.cispo,
+            "CISPO with the recipe's bounds: set loss.objective = \"ppo\" or \"importance_sampling\"",
+        ),
         (optim.clip_norm != 0.0 && !caps.clip_norm, "clipping of gradients: set optim.clip_norm = 0"),
         (
             filtered && sampled != LogProbs::Raw,
             "sampling that is not the policy's own: set rollout.temperature = 1, top_p = 1 and top_k = 0, or use vllm.servers",
         ),
+        (!alone && !backend.gives_adapters(), "a pool of its own to sample from: leave vllm.servers out"),
         (
             rollout.overlap && alone,
             "gathering while training, on one server: set rollout.overlap = false, or use vllm.servers",
@@ -62,6 +69,7 @@ pub(crate) fn check(recipe: &Recipe) -> Result<()> {
     if recipe.engine.kind != EngineKind::Tinker {
         return Ok(());
     }
+    check_addresses(recipe)?;
     let missing = missing(recipe);
     if missing.is_empty() {
         return Ok(());
@@ -69,6 +77,24 @@ pub(crate) fn check(recipe: &Recipe) -> Result<()> {
     let name = recipe.tinker.backend.trainer_caps(0).engine;
     let problem = format!("{name} does not offer what this recipe asks for:\n  {}", missing.join("\n  "));
     Err(Error::Recipe { place: "engine.kind".to_owned(), problem })
+}
+
+/// Refuses addresses that are none, before anything is written down that may hold a password.
+pub fn check_addresses(recipe: &Recipe) -> Result<()> {
+    let servers = recipe.vllm.servers.iter().map(|address| ("vllm.servers", address));
+    for (key, address) in std::iter::once(("tinker.url", &recipe.tinker.url)).chain(servers) {
+        mage_remote::check_address(address).map_err(|problem| Error::Recipe { place: key.to_owned(), problem })?;
+    }
+    let mut all = recipe.vllm.servers.clone();
+    all.sort();
+    all.dedup();
+    match all.len() == recipe.vllm.servers.len() {
+        true => Ok(()),
+        false => {
+            let problem = "a server is named twice".to_owned();
+            Err(Error::Recipe { place: "vllm.servers".to_owned(), problem })
+        }
+    }
 }
 
 /// What is known here of the model that servers hold.
@@ -190,6 +216,19 @@ mod tests {
     }
 
     #[test]
+    fn addresses_are_looked_at_before_anybody_is_asked() {
+        for (set, key) in [
+            ("tinker.url=localhost:8000", "tinker.url"),
+            ("vllm.servers=[\"http://a:1\", \"nonsense\"]", "vllm.servers"),
+            ("vllm.servers=[\"http://a:1\", \"http://a:1\"]", "vllm.servers: a server is named twice"),
+            ("tinker.url=http://me:hush@a:1", "tinker.url: leave logins"),
+        ] {
+            let e = recipe(&[set]).check().unwrap_err().to_string();
+            assert!(e.starts_with(key) && !e.contains("hush"), "{set}: {e}");
+        }
+    }
+
+    #[test]
     fn a_recipe_that_fits_passes() {
         let fits = [
             "engine.lora_rank=8",
@@ -204,7 +243,18 @@ mod tests {
         recipe(&fits).check().unwrap();
         let filtered: Vec<&str> = fits.iter().copied().chain(["rollout.top_p=0.9"]).collect();
         assert!(missing(&recipe(&filtered))[0].contains("vllm.servers"));
-        let pooled: Vec<&str> = filtered.into_iter().chain(["vllm.servers=[\"http://127.0.0.1:1\"]"]).collect();
-        assert!(missing(&recipe(&pooled)).is_empty(), "vLLM tells the policy's own log-probabilities");
+        let pooled_sets: Vec<&str> = filtered.into_iter().chain(["vllm.servers=[\"http://127.0.0.1:1\"]"]).collect();
+        assert!(missing(&recipe(&pooled_sets)).is_empty(), "vLLM tells the policy's own log-probabilities");
+        // Where sampler weights are whole models, no pool is given any.
+        let whole: Vec<&str> = pooled_sets.iter().copied().chain(["tinker.backend=fsdp"]).collect();
+        assert!(missing(&recipe(&whole)).iter().any(|m| m.contains("leave vllm.servers out")));
+        // A dual clip is PPO's: others do not ask for it.
+        for objective in ["cispo", "importance_sampling"] {
+            let set = format!("loss.objective={objective}");
+            let named: Vec<&str> = fits.iter().copied().filter(|s| !s.contains("dual")).chain([set.as_str()]).collect();
+            recipe(&named).check().unwrap();
+            let on_gpus: Vec<&str> = named.into_iter().chain(["tinker.backend=fsdp", "optim.clip_norm=1"]).collect();
+            assert_eq!(missing(&recipe(&on_gpus)).iter().any(|m| m.contains("CISPO")), objective == "cispo");
+        }
     }
 }

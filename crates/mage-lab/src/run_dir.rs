@@ -284,12 +284,13 @@ impl RunDir {
         write_json(&self.path.join("best.json"), &best)
     }
 
-    /// Removes all but the last `keep` checkpoints and the best.
-    pub fn prune(&self, keep: usize, best: Option<u64>) -> Result<()> {
+    /// Removes all but the last `keep` checkpoints and the best; `each` hears of one before it goes.
+    pub fn prune(&self, keep: usize, best: Option<u64>, each: impl Fn(&Path)) -> Result<()> {
         let all = checkpoints(&self.path)?;
         let spare = all.len().saturating_sub(keep);
         for update in all[..spare].iter().filter(|u| Some(**u) != best) {
             let path = self.path.join(model(*update));
+            each(&path);
             fs::remove_dir_all(&path).map_err(Error::io(&path))?;
         }
         Ok(())

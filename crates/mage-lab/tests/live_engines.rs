@@ -50,19 +50,10 @@ fn trainer(url: &str, model: &Path, vocabulary: usize, adapters: &Path) -> Tinke
     TinkerTrainer::connect(settings, None).unwrap()
 }
 
-#[test]
-fn all_engines_find_the_same_tokens_as_likely() {
-    let Some((tinker, vllm, model)) = engines() else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let native = NativeModel::open(&model).unwrap();
-    let vocabulary = native.config().vocab_size;
-    let tokens = Fingerprint::tokens(vocabulary);
-    let native = native.sampler(Options::default()).unwrap();
-    let request = ScoreRequest { tokens, from: 1, ..ScoreRequest::default() };
-    let ours = Fingerprint(block_on(native.score(request)).unwrap().logprobs);
-    let skyrl = trainer(&tinker, &model, vocabulary, dir.path()).fingerprint().unwrap();
-    let pool = VllmPool::new(PoolSettings {
-        servers: vec![vllm],
+/// A pool of one server.
+fn pool(url: String, vocabulary: usize) -> VllmPool {
+    VllmPool::new(PoolSettings {
+        servers: vec![url],
         model: "tiny".to_owned(),
         key: None,
         in_flight: 8,
@@ -73,24 +64,91 @@ fn all_engines_find_the_same_tokens_as_likely() {
         waiting: Waiting::default(),
         notices: Notices::default(),
     })
-    .unwrap();
+    .unwrap()
+}
+
+/// How likely the embedded engine finds the fixed sequence, and how many words the model has.
+fn native(model: &Path) -> (Fingerprint, usize) {
+    let model = NativeModel::open(model).unwrap();
+    let vocabulary = model.config().vocab_size;
+    let sampler = model.sampler(Options::default()).unwrap();
+    let request = ScoreRequest { tokens: Fingerprint::tokens(vocabulary), from: 1, ..ScoreRequest::default() };
+    (Fingerprint(block_on(sampler.score(request)).unwrap().logprobs), vocabulary)
+}
+
+#[test]
+fn all_engines_find_the_same_tokens_as_likely() {
+    let Some((tinker, vllm, model)) = engines() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (ours, vocabulary) = native(&model);
+    let skyrl = trainer(&tinker, &model, vocabulary, dir.path()).fingerprint().unwrap();
     let runtime = mage_lab::train::runtime(1).unwrap();
-    let vllm = runtime.block_on(pool.base_fingerprints()).remove(0).1.unwrap();
+    let vllm = runtime.block_on(pool(vllm.clone(), vocabulary).base_fingerprint(&vllm)).unwrap();
     eprintln!("SkyRL {:.1e}, vLLM {:.1e} from native", ours.distance(&skyrl), ours.distance(&vllm));
-    assert!(ours.distance(&skyrl) < 1e-5 && ours.distance(&vllm) < 1e-5, "{ours:?}\n{skyrl:?}\n{vllm:?}");
-    // For whoever asks a fourth.
-    if let Some(file) = named("MAGE_FINGERPRINT_OUT") {
-        std::fs::write(file, serde_json::to_string(&ours).unwrap()).unwrap();
+    // Each is within 1e-5 of what 64 bits give, which whoever asks a fourth and in 64 bits checks; so no two are further apart.
+    assert!(ours.distance(&skyrl) < 2e-5 && ours.distance(&vllm) < 2e-5, "{ours:?}\n{skyrl:?}\n{vllm:?}");
+    if let Some(file) = named("MAGE_FINGERPRINTS_OUT") {
+        let all = BTreeMap::from([("native", ours), ("SkyRL", skyrl), ("vLLM", vllm)]);
+        std::fs::write(file, serde_json::to_string(&all).unwrap()).unwrap();
     }
+}
+
+#[test]
+fn whole_models_arrive() {
+    let (Some((_, vllm, model)), Some(other)) = (engines(), named("MAGE_OTHER_MODEL")) else {
+        eprintln!("SKIPPED: MAGE_OTHER_MODEL names no second model; see conformance/engines/");
+        return;
+    };
+    let runtime = mage_lab::train::runtime(1).unwrap();
+    let (first, vocabulary) = native(&model);
+    let (second, _) = native(Path::new(&other));
+    let pool = pool(vllm.clone(), vocabulary);
+    assert!(first.distance(&second) > 0.1, "two models");
+    for (folder, numbers) in [(Path::new(&other), &second), (&model, &first)] {
+        runtime.block_on(pool.push_weights(folder, numbers)).unwrap();
+        let there = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();
+        eprintln!("{} arrived, {:.1e} from native", folder.display(), numbers.distance(&there));
+        assert!(numbers.distance(&there) < 2e-5);
+    }
+}
+
+/// vLLM 0.32.0 answers that a model whose head is its embedding was loaded, and keeps the head from before.
+#[test]
+fn a_head_that_was_left_behind_is_found() {
+    let (Some((_, vllm, model)), Some(other)) = (engines(), named("MAGE_TIED_MODEL")) else {
+        eprintln!("SKIPPED: MAGE_TIED_MODEL names no second model with a tied head; see conformance/engines/");
+        return;
+    };
+    let runtime = mage_lab::train::runtime(1).unwrap();
+    let (first, vocabulary) = native(&model);
+    let (second, _) = native(Path::new(&other));
+    let pool = pool(vllm.clone(), vocabulary);
+    let there = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();
+    assert!(first.distance(&there) < 2e-5, "before the push it has the first");
+    let e = runtime.block_on(pool.push_weights(Path::new(&other), &second)).unwrap_err().to_string();
+    eprintln!("{e}");
+    assert!(
+        e.contains("it does not have the weights of") && e.contains("log-probabilities of a fixed sequence"),
+        "{e}"
+    );
+    let there = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();
+    assert!(there.distance(&first) > 0.1 && there.distance(&second) > 0.1, "neither the one nor the other");
+    assert!(pool.servers()[0].draining, "and nobody is sent there");
 }
 
 #[test]
 fn one_update_changes_the_adapter_as_the_embedded_engine_does() {
     let Some((tinker, _, model)) = engines() else { return };
+    for objective in [Objective::ImportanceSampling, Objective::Cispo { low: 0.2, high: 0.3 }] {
+        one_update(&tinker, &model, objective);
+    }
+}
+
+fn one_update(tinker: &str, model: &Path, objective: Objective) {
     let dir = tempfile::tempdir().unwrap();
-    let base = NativeModel::open(&model).unwrap();
+    let base = NativeModel::open(model).unwrap();
     let (config, vocabulary) = (base.config().clone(), base.config().vocab_size);
-    let mut there = trainer(&tinker, &model, vocabulary, dir.path());
+    let mut there = trainer(tinker, model, vocabulary, dir.path());
     // A step first, so that both matrices of the adapter have gradients.
     let step = OptimStep { learning_rate: 1e-2, clip_norm: 0.0, epsilon: 1e-3, ..Default::default() };
     let rows = |advantage: f32| {
@@ -108,7 +166,7 @@ fn one_update_changes_the_adapter_as_the_embedded_engine_does() {
             },
         ))
     };
-    let loss = Loss::of(Objective::ImportanceSampling);
+    let loss = Loss::of(objective);
     there.forward_backward(&rows(1.0), &Loss::of(Objective::CrossEntropy)).unwrap();
     there.optim_step(&step).unwrap();
     let (before, after) = (dir.path().join("before"), dir.path().join("after"));
@@ -153,6 +211,6 @@ fn one_update_changes_the_adapter_as_the_embedded_engine_does() {
             apart = apart.max((last - first - ours).abs());
         }
     }
-    eprintln!("norms {norm} {expected}; largest change {largest:.2e}, apart by {apart:.2e}");
-    assert!(largest > 1e-3 && apart < 5e-3 * largest, "{largest} {apart}");
+    eprintln!("{objective:?}: norms {norm} {expected}; largest change {largest:.2e}, apart by {apart:.2e}");
+    assert!(largest > 5e-3 && apart < 1e-3 * largest, "{largest} {apart}");
 }

@@ -21,6 +21,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const AT_ONCE: u64 = 1000;
 const ALL: u64 = 20_000;
 const LATENCY: Duration = Duration::from_millis(300);
@@ -30,6 +34,13 @@ fn resident() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|l| l.starts_with("VmRSS:")).and_then(|l| l.split_whitespace().nth(1));
     line.and_then(|k| k.parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
+}
+
+/// Seconds of the processors that this process has used, its server's among them.
+fn worked() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    fields.skip(11).take(2).filter_map(|t| t.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
 /// What all meta-episodes share.
@@ -115,21 +126,21 @@ fn main() {
         while next.load(Ordering::Relaxed) < 4 * AT_ONCE {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let (warm, begun, memory) = (calls.load(Ordering::Relaxed), Instant::now(), resident());
+        let (warm, begun, memory, before) = (calls.load(Ordering::Relaxed), Instant::now(), resident(), worked());
         // The end, where fewer and fewer are left, says nothing of throughput.
         while next.load(Ordering::Relaxed) < ALL {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let (rate, later) = (
-            (calls.load(Ordering::Relaxed) - warm) as f64 / begun.elapsed().as_secs_f64(),
-            resident(),
-        );
+        let answers = (calls.load(Ordering::Relaxed) - warm) as f64;
+        let (rate, later) = (answers / begun.elapsed().as_secs_f64(), resident());
+        let each = 1e6 * (worked() - before) / answers;
         for worker in workers {
             worker.await.unwrap();
         }
         let ideal = AT_ONCE as f64 / LATENCY.as_secs_f64();
         eprintln!(
-            "{rate:.0} answers a second, {:.3} of the ideal {ideal:.0}; {memory:.0} MB, then {later:.0} MB; {ALL} in {:.1} s",
+            "{rate:.0} answers a second, {:.3} of the ideal {ideal:.0}; {memory:.0} MB, then {later:.0} MB; {ALL} in {:.1} s; \
+             {each:.0} µs of work for each, on both sides",
             rate / ideal,
             started.elapsed().as_secs_f64()
         );

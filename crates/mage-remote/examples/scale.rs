@@ -23,7 +23,7 @@ struct World {
     first: f64,
     /// Seconds of gradients and steps for one meta-episode.
     train: f64,
-    /// Seconds a push of weights takes to one server; servers are told one after the other.
+    /// Seconds a push of weights takes: to all servers at once, each of which reads the adapter and scores a sequence.
     push: f64,
 }
 
@@ -80,7 +80,7 @@ fn main() {
         for servers in [1, 2, 4, 8, 16, 32] {
             let runs: Vec<(f64, f64)> = (0..20).map(|i| rollout(&w, servers, Seed::new(i))).collect();
             let mean = |of: fn(&(f64, f64)) -> f64| runs.iter().map(of).sum::<f64>() / runs.len() as f64;
-            let (rolled, tail, push) = (mean(|r| r.0), mean(|r| r.1), w.push * servers as f64);
+            let (rolled, tail, push) = (mean(|r| r.0), mean(|r| r.1), w.push);
             let train = w.train * meta_episodes as f64;
             println!(
                 "{servers:7}  {rolled:9.0}  {:9.0}%  {train:7.0}  {push:6.1}  {:9.1}  {:12.1}",

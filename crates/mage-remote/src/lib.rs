@@ -20,6 +20,7 @@ mod key;
 mod ledger;
 mod notices;
 pub mod tinker;
+mod together;
 pub mod vllm;
 mod wire;
 
@@ -33,4 +34,4 @@ pub use ledger::{Ledger, Prices, Spent};
 pub use notices::Notices;
 pub use tinker::{TinkerSampler, TinkerServer, TinkerSettings, TinkerTrainer};
 pub use vllm::{PoolSettings, VllmPool};
-pub use wire::Waiting;
+pub use wire::{Waiting, check_address};

@@ -8,11 +8,13 @@ use crate::{ApiKey, Notices, backoff::pause};
 use mage_engine::{Error, Result};
 use mage_env::Seed;
 use reqwest::{Method, StatusCode, Url, header};
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// How long a connection that nobody uses is kept.
+const IDLE: Duration = Duration::from_secs(3);
 /// How much of a server's complaint is repeated.
 const COMPLAINT: usize = 400;
 /// A server that answers, but with failures, is asked this often before it is believed.
@@ -55,8 +57,9 @@ impl Ask {
         Ask { method: Method::GET, path: path.into(), body: None, accept: "*/*" }
     }
 
-    pub(crate) fn post(path: impl Into<String>, body: &Value) -> Self {
-        let body = Some(("application/json", body.to_string().into_bytes()));
+    pub(crate) fn post(path: impl Into<String>, body: &impl Serialize) -> Self {
+        // Plain data: there is nothing in it that has no JSON.
+        let body = Some(("application/json", serde_json::to_vec(body).unwrap_or_default()));
         Ask { method: Method::POST, path: path.into(), body, accept: "application/json" }
     }
 }
@@ -103,13 +106,7 @@ impl Wire {
         notices: Notices,
     ) -> Result<Self> {
         let wrong = |problem: String| Error::invalid("engine address", problem);
-        let mut base = Url::parse(base).map_err(|e| wrong(format!("`{base}` is no address: {e}")))?;
-        if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
-            return Err(wrong("an address looks like http://127.0.0.1:8000".to_owned()));
-        }
-        if !base.username().is_empty() || base.password().is_some() || base.query().is_some() {
-            return Err(wrong("leave logins and `?` out; a key belongs into an environment variable".to_owned()));
-        }
+        let mut base = parse_address(base).map_err(wrong)?;
         if !base.path().ends_with('/') {
             base.set_path(&format!("{}/", base.path()));
         }
@@ -117,6 +114,9 @@ impl Wire {
         let mut http = reqwest::Client::builder()
             // A server that sends us elsewhere would get our key sent there too.
             .redirect(reqwest::redirect::Policy::none())
+            // uvicorn, which both engines answer by, hangs up on whoever is silent for 5 s: a request that meets that would look
+            // like a server that went away (seen).
+            .pool_idle_timeout(IDLE)
             .user_agent(concat!("mage/", env!("CARGO_PKG_VERSION")));
         if is_here(&base) {
             http = http.no_proxy();
@@ -169,7 +169,7 @@ impl Wire {
             }
             // The complaint is worth reading, but not worth another failure.
             let complaint = response.text().await.unwrap_or_default();
-            Err(trouble(status, &complaint))
+            Err(self.about_keys(trouble(status, &complaint)))
         };
         let outcome = tokio::time::timeout(self.waiting.attempt, work).await;
         let late = || Trouble::NotYet(format!("no answer within {:.0} s", self.waiting.attempt.as_secs_f64()));
@@ -236,6 +236,20 @@ impl Wire {
         })
     }
 
+    /// What a locked door means for whoever has a key, or none.
+    fn about_keys(&self, trouble: Trouble) -> Trouble {
+        match trouble {
+            Trouble::Refused(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN), text) => {
+                let hint = match self.key {
+                    Some(_) => "the key it was sent is not the one it wants",
+                    None => "it wants a key: put it into the environment variable that key_env names",
+                };
+                Trouble::Refused(status, format!("{text} ({hint})"))
+            }
+            other => other,
+        }
+    }
+
     /// An error about this server.
     pub(crate) fn error(&self, reason: impl Into<String>) -> Error {
         Error::Engine { engine: self.address().to_owned(), reason: reason.into() }
@@ -254,6 +268,23 @@ impl Wire {
             Trouble::Away(text) => Trouble::Away(hide(text)),
         }
     }
+}
+
+/// Refuses what is no address of an engine. What is refused is not repeated: it may hold a password.
+pub fn check_address(address: &str) -> std::result::Result<(), String> {
+    parse_address(address).map(|_| ())
+}
+
+fn parse_address(address: &str) -> std::result::Result<Url, String> {
+    let url =
+        Url::parse(address).map_err(|e| format!("this is no address ({e}); one looks like http://127.0.0.1:8000"))?;
+    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+        return Err("an address looks like http://127.0.0.1:8000".to_owned());
+    }
+    if !url.username().is_empty() || url.password().is_some() || url.query().is_some() {
+        return Err("leave logins and `?` out; a key belongs into an environment variable".to_owned());
+    }
+    Ok(url)
 }
 
 /// What a status means for whoever asked.
@@ -303,6 +334,26 @@ mod tests {
         assert_eq!(wire("https://engine.example", true).risk(), None);
         assert!(wire("http://10.0.0.7:8000", false).risk().unwrap().contains("without a key"));
         assert!(wire("http://10.0.0.7:8000", true).risk().unwrap().contains("use https"));
+    }
+
+    #[test]
+    fn addresses_that_are_none_are_refused_and_not_repeated() {
+        for bad in
+            ["localhost:8000", "ftp://x", "127.0.0.1", "", "http://", "http://me:hush@127.0.0.1:1", "http://x?key=hush"]
+        {
+            let e = check_address(bad).unwrap_err();
+            assert!(!e.contains("hush"), "{bad}: {e}");
+        }
+        for good in ["http://127.0.0.1:8000", "https://engine.example/tinker/", "http://[::1]:8000"] {
+            check_address(good).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_locked_door_says_whether_a_key_was_sent() {
+        let refused = || trouble(StatusCode::UNAUTHORIZED, r#"{"error": "Unauthorized"}"#);
+        assert!(wire("http://127.0.0.1:1", false).about_keys(refused()).text().contains("key_env"));
+        assert!(wire("http://127.0.0.1:1", true).about_keys(refused()).text().contains("not the one it wants"));
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Against engines that run: SkyRL at `MAGE_TINKER_URL` and vLLM at `MAGE_VLLM_URL`, both with the model in
-//! `MAGE_ENGINE_MODEL`, as `conformance/engines/run.sh` starts them. Skipped, loudly, where they are not named.
+//! `MAGE_ENGINE_MODEL`, as `conformance/engines/run.py` starts them. Skipped, loudly, where they are not named.
 
 use mage_engine::{
     AdapterName, Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, ScoreRequest,

@@ -7,7 +7,7 @@ use common::{
     tinker_double::{Double, Oddity},
     tinker_script::{self as script, Came},
 };
-use mage_engine::{Loss, Objective, Trainer};
+use mage_engine::{AdapterName, Loss, Objective, Trainer};
 use mage_remote::{Notices, TinkerTrainer};
 use std::{
     sync::{Arc, Mutex, atomic::Ordering},
@@ -158,4 +158,46 @@ fn what_happened_first_is_said_and_waiting_has_an_end() {
     assert!(e.contains("the engine fell over; at last: ") && e.contains("waited 2 s"), "{e}");
     let said = said.lock().unwrap();
     assert!(said.len() == 1 && said[0].contains("does not answer") && said[0].contains("waiting for it"), "{said:?}");
+}
+
+#[test]
+fn the_server_keeps_what_somebody_may_ask_for_and_no_more() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = script::settings(&double.url(), dir.path(), Notices::default());
+    settings.calibrate = false;
+    let kept = |kind: &str| {
+        let world = double.world.lock().unwrap();
+        world.saved.keys().filter(|place| place.contains(&format!("/{kind}/"))).count()
+    };
+    let mut trainer = TinkerTrainer::connect(settings.clone(), None).unwrap();
+    let policy = AdapterName::default();
+    let learn = |trainer: &mut TinkerTrainer, advantage: f32, loss: &Loss| {
+        trainer.forward_backward(&script::rows(advantage), loss).unwrap();
+        trainer.optim_step(&script::step()).unwrap();
+    };
+    let (imitate, ppo) = (Loss::of(Objective::CrossEntropy), Loss::of(Objective::ppo(0.2, 0.3)));
+    learn(&mut trainer, 1.0, &imitate);
+    learn(&mut trainer, 1.0, &ppo);
+    trainer.publish(&policy).unwrap();
+    learn(&mut trainer, -1.0, &ppo);
+    trainer.publish(&policy).unwrap();
+    assert_eq!((kept("weights"), kept("sampler_weights")), (1, 1), "the newest of each");
+    let (first, second) = (dir.path().join("run/first"), dir.path().join("run/second"));
+    trainer.save(&first).unwrap();
+    // Nothing happened in between: both stand for one state, which goes with the last of them.
+    trainer.save(&second).unwrap();
+    assert_eq!(kept("weights"), 1);
+    learn(&mut trainer, 0.5, &ppo);
+    trainer.forget(&first);
+    std::fs::remove_dir_all(&first).unwrap();
+    assert_eq!(kept("weights"), 1);
+    drop(trainer);
+    assert_eq!((kept("weights"), kept("sampler_weights")), (1, 0), "a checkpoint relies on the one");
+    let mut resumed = TinkerTrainer::connect(settings.clone(), None).unwrap();
+    resumed.load(&second).unwrap();
+    resumed.forget(&second);
+    drop(resumed);
+    assert_eq!((kept("weights"), kept("sampler_weights")), (0, 0));
 }

@@ -65,7 +65,7 @@ async fn ask_many(pool: &Arc<VllmPool>, n: u64) -> Vec<u32> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_share_the_work_and_the_least_busy_gets_more() {
-    let (quick, slow) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::from_secs(1)).await);
+    let (quick, slow) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::from_millis(200)).await);
     let (pool, _) = pool(&[&quick, &slow]);
     let workers: Vec<_> = (0..4)
         .map(|w| {
@@ -116,6 +116,10 @@ async fn a_server_that_lies_about_a_push_is_refused() {
     let e = pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await.unwrap_err().to_string();
     assert!(e.contains(&bad.url()) && e.contains("it does not have policy@1") && e.contains("1.000e-2"), "{e}");
     assert_eq!(pool.sample(request(0, "policy")).await.unwrap().weights, policy(0), "nobody sees it");
+    for server in [&good, &bad] {
+        let names: Vec<String> = server.seen.adapters.lock().unwrap().keys().cloned().collect();
+        assert_eq!(names, ["policy@0"], "it is taken back everywhere");
+    }
     // Whole models too: the reload says all is well.
     let e = pool.push_weights(Path::new("/model"), &fingerprint()).await.unwrap_err().to_string();
     assert!(e.contains(&bad.url()) && e.contains("the weights of /model"), "{e}");
@@ -144,6 +148,42 @@ async fn a_server_that_dies_is_done_without_and_fed_when_it_is_back() {
     let said = said.lock().unwrap().clone();
     assert!(said.iter().any(|l| l.contains("is back, 1 adapters were given to it again")), "{said:?}");
     assert_eq!(again.seen.adapters.lock().unwrap().len(), 1, "it was fed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_push_goes_to_all_servers_at_once() {
+    let servers =
+        [Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await];
+    // Each holds its answer to a load until all have been asked to.
+    let together = Arc::new(tokio::sync::Barrier::new(servers.len()));
+    for server in &servers {
+        *server.seen.together.lock().unwrap() = Some(Arc::clone(&together));
+    }
+    let (pool, said) = pool(&servers.iter().collect::<Vec<_>>());
+    pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    assert!(said.lock().unwrap().is_empty(), "{said:?}");
+    pool.withdraw().await;
+    assert!(servers.iter().all(|s| s.seen.adapters.lock().unwrap().is_empty()), "a run that ends leaves nothing");
+    assert!(pool.sample(request(0, "policy")).await.is_err() && pool.sample(request(0, "base")).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_back_works_again_beside_the_others() {
+    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    let (pool, said) = pool(&[&one, &two]);
+    pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    let address = two.address;
+    drop(two);
+    ask_many(&pool, 20).await;
+    assert_eq!(pool.servers().iter().filter(|s| s.up).count(), 1);
+    let two = Vllm::start_at(address, Duration::ZERO).await;
+    // The next push finds it, and gives it what it missed.
+    pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    assert_eq!(pool.servers().iter().filter(|s| s.up).count(), 2, "{said:?}");
+    let names: Vec<String> = two.seen.adapters.lock().unwrap().keys().cloned().collect();
+    assert_eq!(names, ["policy@0", "policy@1"]);
+    ask_many(&pool, 20).await;
+    assert!(two.seen.requests.load(Ordering::SeqCst) > 2 * 23, "more than fingerprints");
 }
 
 #[tokio::test(flavor = "multi_thread")]

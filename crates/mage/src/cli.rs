@@ -93,7 +93,7 @@ pub(crate) struct Launch {
     /// Training nodes
     #[arg(long, default_value_t = 1, value_parser = at_least_one)]
     pub(crate) nodes: usize,
-    /// vLLM servers that sample, one GPU each
+    /// vLLM servers, or SkyRL's own vLLM engines, that sample: one GPU each
     #[arg(long, default_value_t = 4, value_parser = at_least_one)]
     pub(crate) samplers: usize,
     /// The adapter's rank

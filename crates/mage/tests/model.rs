@@ -159,3 +159,37 @@ fn doctor_tells_what_it_found() {
     assert!(found["product_gflops"].as_f64().expect("a rate") > 0.0 && found["threads"].as_u64().expect("a count") > 0);
     assert!(stdout(&mage(&["doctor"])).contains("instructions"));
 }
+
+#[test]
+fn doctor_asks_every_engine_though_the_first_is_away() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let model = format!("model.path={}", made(dir.path()));
+    // Nobody listens on port 1.
+    let sets = [
+        model.as_str(),
+        "engine.kind=tinker",
+        "engine.lora_rank=8",
+        "tinker.url=http://127.0.0.1:1",
+        "tinker.patience=0.2",
+        "vllm.servers=[\"http://127.0.0.1:1\"]",
+        "play.mask_actions=false",
+        "loss.entropy=0",
+        "loss.entropy_end=0",
+        "loss.kl_reflect=0",
+        "loss.dual_clip=0",
+        "optim.clip_norm=0",
+    ];
+    let args: Vec<&str> =
+        ["doctor", "--engine", "kuhn"].into_iter().chain(sets.iter().flat_map(|s| ["--set", s])).collect();
+    let out = mage(&args);
+    assert!(!out.status.success());
+    let said = String::from_utf8(out.stdout).expect("text");
+    let no: Vec<&str> = said.lines().filter(|l| l.starts_with("no ")).collect();
+    assert!(no.len() == 2 && no[0].contains("trains as") && no[1].contains("serves the model"), "{said}");
+    // An address with a password is refused, and not shown.
+    let login: Vec<&str> =
+        args.iter().map(|a| if a.starts_with("tinker.url") { "tinker.url=http://me:hush@h:1" } else { a }).collect();
+    let out = mage(&login);
+    let said = String::from_utf8([out.stdout, out.stderr].concat()).expect("text");
+    assert!(said.contains("tinker.url: leave logins") && !said.contains("hush"), "{said}");
+}

@@ -15,8 +15,8 @@ pub use builtin::{builtin_names, paper_names};
 pub use compose::{Composer, differences};
 pub use explain::{Field, explain};
 pub use sections::{
-    Average, Checkpoint, Engine, EngineKind, Evaluate, LossTerms, Model, Optim, Play, Records, Rollout, Tinker, Vllm,
-    Warmstart, Watch, World,
+    Average, Checkpoint, Engine, EngineKind, Evaluate, LossTerms, Model, Optim, Play, PolicyLoss, Records, Rollout,
+    Tinker, Vllm, Warmstart, Watch, World,
 };
 
 use mage_core::{Method, Penalty, Rewards, Settings, prompt::Size};
@@ -147,7 +147,11 @@ impl Recipe {
         let term = |class, coefficient| EntropyTerm { class: Some(class), coefficient };
         let kl = |class, coefficient| KlTerm { class: Some(class), form: l.kl_form, coefficient };
         Loss {
-            objective: Objective::PpoClip { low: l.clip_low, high: l.clip_high, dual },
+            objective: match l.objective {
+                PolicyLoss::Ppo => Objective::PpoClip { low: l.clip_low, high: l.clip_high, dual },
+                PolicyLoss::Cispo => Objective::Cispo { low: l.clip_low, high: l.clip_high },
+                PolicyLoss::ImportanceSampling => Objective::ImportanceSampling,
+            },
             entropy: [term(PLAY, entropy), term(REFLECT, l.entropy_reflect)]
                 .into_iter()
                 .filter(|t| t.coefficient != 0.0)

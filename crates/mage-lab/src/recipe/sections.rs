@@ -117,11 +117,14 @@ section! {
 section! {
     /// The loss.
     LossTerms {
+        /// The main part: `ppo` (a token past the clip counts for nothing), `cispo` (it counts as if at the clip) or
+        /// `importance_sampling` (no clip).
+        objective: PolicyLoss = PolicyLoss::Ppo,
         /// How far the ratio of new to old probability may fall.
         clip_low: f32 = 0.2,
         /// How far it may rise.
         clip_high: f32 = 0.2,
-        /// Bound on the cost of a token with a negative advantage, in advantages; 0 for none.
+        /// Bound on the cost of a token with a negative advantage, in advantages; 0 for none. Of `ppo` alone.
         dual_clip: f32 = 3.0,
         /// What counts once: each `row` (an answer) or each `token`.
         average: Average = Average::Row,
@@ -297,6 +300,19 @@ section! {
         /// Say what is waited for when no meta-episode ends for so many seconds.
         patience: f64 = 30.0,
     }
+}
+
+/// Policy losses a recipe can name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PolicyLoss {
+    /// PPO's clip.
+    #[default]
+    Ppo,
+    /// CISPO.
+    Cispo,
+    /// Importance sampling.
+    ImportanceSampling,
 }
 
 /// What counts once in a loss.

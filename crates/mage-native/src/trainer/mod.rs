@@ -122,6 +122,7 @@ fn caps(engine: &str, shared: &Shared) -> TrainerCaps {
         importance_sampling: true,
         ppo: true,
         dual_clip: true,
+        cispo: true,
         entropy: true,
         kl: vec![KlForm::K1, KlForm::K2, KlForm::K3],
         masks: true,

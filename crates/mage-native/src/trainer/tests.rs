@@ -108,6 +108,34 @@ fn the_gradient_of_every_loss_is_its_slope() {
     }
 }
 
+/// CISPO's value has no slope to compare with, since it holds its ratios fixed: with those as numbers, it is imitation that
+/// counts each token by clipped ratio times advantage.
+#[test]
+fn the_gradient_of_cispo_is_that_of_imitation_by_clipped_ratios() {
+    let mut t = trainer(tiny(), Options { threads: 1, ..Default::default() });
+    let mut batch = rows(&mut t, 6, 1);
+    let loss = Loss::of(Objective::Cispo { low: 0.2, high: 0.3 });
+    let report = t.forward_backward(&batch, &loss).unwrap();
+    assert!(report.clip_fraction > 0.1 && report.clip_fraction < 0.9, "{report:?}");
+    let gradient = std::mem::take(&mut t.grads);
+    t.grads = vec![0.0; gradient.len()];
+    let mut now = report.logprobs.into_iter();
+    for s in &mut batch.segments {
+        let train = s.train.as_mut().unwrap();
+        let given = train.old_logprobs.iter().zip(&train.advantages);
+        for (weight, (old, advantage)) in train.weights.iter_mut().zip(given).filter(|(w, _)| **w != 0.0) {
+            let ratio = (now.next().unwrap() - old).exp();
+            *weight *= ratio.clamp(0.8, 1.3) * advantage;
+        }
+    }
+    t.forward_backward(&batch, &Loss::of(Objective::CrossEntropy)).unwrap();
+    let size = gradient.iter().fold(0.0_f32, |m, g| m.max(g.abs()));
+    assert!(size > 0.1);
+    for (a, b) in gradient.iter().zip(&t.grads) {
+        assert!((a - b).abs() < 1e-5 * size, "{a} {b}");
+    }
+}
+
 #[test]
 fn threads_and_recomputation_change_no_bit() {
     for chunk_tokens in [20, 0] {

@@ -14,6 +14,8 @@ use std::{
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
+/// How a tight archive begins.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// No header of names is longer.
 const LONGEST_HEADER: u64 = 64 << 20;
 
@@ -21,7 +23,12 @@ const LONGEST_HEADER: u64 = 64 << 20;
 pub(super) fn unpack(packed: &[u8], dir: &Path, base: &str) -> Result<()> {
     let wrong = |problem: String| Error::invalid("adapter archive", problem);
     std::fs::create_dir_all(dir).map_err(Error::write(dir))?;
-    let mut archive = tar::Archive::new(GzDecoder::new(packed));
+    // The JAX backend packs tightly, the GPU backends do not.
+    let reader: Box<dyn Read> = match packed.starts_with(&GZIP) {
+        true => Box::new(GzDecoder::new(packed)),
+        false => Box::new(packed),
+    };
+    let mut archive = tar::Archive::new(reader);
     let mut found = [false; 2];
     for entry in archive.entries().map_err(|e| wrong(e.to_string()))? {
         let mut entry = entry.map_err(|e| wrong(e.to_string()))?;
@@ -129,6 +136,12 @@ mod tests {
         let all: Vec<_> = std::fs::read_dir(dir.path().join("a")).unwrap().collect();
         assert_eq!(all.len(), 1, "nothing beside the folder");
         assert_eq!(std::fs::read_dir(&inside).unwrap().count(), 2);
+        // Packed loosely, as the GPU backends do.
+        let mut loose = Vec::new();
+        GzDecoder::new(&pack(&files)[..]).read_to_end(&mut loose).unwrap();
+        let other = dir.path().join("other");
+        unpack(&loose, &other, "some/base").unwrap();
+        assert_eq!(std::fs::read(other.join(WEIGHTS)).unwrap(), weights);
     }
 
     #[test]

@@ -8,11 +8,35 @@ use serde::{Deserialize, Serialize};
 
 /// The dialect spoken: the SDK version whose messages these are. Other dialects differ on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Named")]
 pub enum Dialect {
     /// SDK 0.25, which SkyRL 0.4.0 speaks.
     #[default]
     #[serde(rename = "0.25")]
     V0_25,
+}
+
+/// A dialect as people write it: with quotes or without.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Named {
+    Text(String),
+    Number(f64),
+}
+
+impl TryFrom<Named> for Dialect {
+    type Error = String;
+
+    fn try_from(named: Named) -> Result<Self, String> {
+        let name = match named {
+            Named::Text(text) => text,
+            Named::Number(number) => number.to_string(),
+        };
+        match name.as_str() {
+            "0.25" => Ok(Dialect::V0_25),
+            other => Err(format!("the dialect {other} is not spoken here; `0.25` is")),
+        }
+    }
 }
 
 impl Dialect {
@@ -54,6 +78,17 @@ impl Backend {
         32.0
     }
 
+    /// Whether what it keeps for samplers is an adapter; otherwise it is the whole model with the adapter in it, which no pool is
+    /// given. Megatron's is one when SkyRL is started with `merge_lora` off, as `mage launch` does.
+    pub fn gives_adapters(self) -> bool {
+        self != Backend::Fsdp
+    }
+
+    /// Whether a request's learning rate alone counts, and the rest of the optimiser's settings are those of the server's start.
+    pub(crate) fn has_own_optimiser(self) -> bool {
+        matches!(self, Backend::Fsdp | Backend::Megatron)
+    }
+
     /// Whether sampling an older version of a model puts that version in place of the one in training.
     pub(crate) fn samples_in_place(self) -> bool {
         self == Backend::Jax
@@ -72,6 +107,8 @@ impl Backend {
             importance_sampling: true,
             ppo: true,
             dual_clip: false,
+            // The GPU backends of SkyRL 0.4.0 take CISPO's name and not its bounds, which stay those of their start.
+            cispo: matches!(self, Backend::Jax | Backend::Hosted),
             entropy: false,
             kl: Vec::new(),
             masks: false,
@@ -103,5 +140,19 @@ impl Backend {
             Backend::Hosted => "hosted",
         };
         format!("tinker ({backend})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_dialect_is_named_with_quotes_or_without() {
+        let read = |v: Value| serde_json::from_value::<Dialect>(v).map_err(|e| e.to_string());
+        assert_eq!((read(json!("0.25")), read(json!(0.25))), (Ok(Dialect::V0_25), Ok(Dialect::V0_25)));
+        assert!(read(json!(0.36)).unwrap_err().contains("the dialect 0.36 is not spoken here"));
+        assert_eq!(serde_json::to_value(Dialect::V0_25).unwrap(), "0.25");
     }
 }

@@ -84,15 +84,8 @@ impl Batch {
             }
             Objective::CrossEntropy => Named { loss_fn: "cross_entropy", config: BTreeMap::new() },
             Objective::ImportanceSampling => Named { loss_fn: "importance_sampling", config: BTreeMap::new() },
-            Objective::PpoClip { low, high, .. } => Named {
-                loss_fn: "ppo",
-                // Bounds of the ratio, not distances from 1.
-                config: [
-                    ("clip_low_threshold".to_owned(), 1.0 - short(low)),
-                    ("clip_high_threshold".to_owned(), 1.0 + short(high)),
-                ]
-                .into(),
-            },
+            Objective::PpoClip { low, high, .. } => Named { loss_fn: "ppo", config: bounds(low, high) },
+            Objective::Cispo { low, high } => Named { loss_fn: "cispo", config: bounds(low, high) },
         }
     }
 
@@ -184,6 +177,11 @@ impl Batch {
     }
 }
 
+/// Bounds of the ratio, not distances from 1.
+fn bounds(low: f32, high: f32) -> BTreeMap<String, f64> {
+    [("clip_low_threshold".to_owned(), 1.0 - short(low)), ("clip_high_threshold".to_owned(), 1.0 + short(high))].into()
+}
+
 /// 0.2 as 0.2, not as the nearest double to the nearest float.
 fn short(x: f32) -> f64 {
     x.to_string().parse().unwrap_or(f64::from(x))
@@ -264,6 +262,10 @@ mod tests {
         let named = batch.named(false);
         assert_eq!((named.loss_fn, named.config["clip_low_threshold"]), ("ppo", 0.8));
         assert_eq!(named.config["clip_high_threshold"], 1.2);
+        let cispo = Loss::of(Objective::Cispo { low: 1.0, high: 4.0 });
+        let named = Batch::new(&forest(), &cispo, 10, 16).unwrap().named(false);
+        assert_eq!(named.loss_fn, "cispo");
+        assert_eq!((named.config["clip_low_threshold"], named.config["clip_high_threshold"]), (0.0, 5.0));
     }
 
     #[test]

@@ -133,7 +133,12 @@ impl Client {
     /// Introduces itself and returns the models the server knows.
     pub(super) async fn greet(&self) -> Result<Vec<String>> {
         let hello = Ask::post("client/config", &json!({"sdk_version": self.dialect.version()}));
-        let config: Value = self.wire.json(&hello).await.map_err(|t| self.failed("the handshake", &t))?;
+        let config: Value = self.wire.json(&hello).await.map_err(|t| match t {
+            Trouble::Refused(StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED, text) => self
+                .wire
+                .error(format!("nothing here speaks the Tinker protocol ({text}): is it another server's address?")),
+            other => self.failed("the handshake", &other),
+        })?;
         if config["pjwt_auth_enabled"] == true {
             return Err(self.wire.error("it wants logins by signed tokens, which this dialect does not speak"));
         }

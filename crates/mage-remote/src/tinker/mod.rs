@@ -12,6 +12,7 @@ mod client;
 mod codec;
 mod journal;
 mod sampler;
+mod saved;
 mod trainer;
 
 pub use backend::{Backend, Dialect};

@@ -25,6 +25,8 @@ use std::{
 #[derive(Clone, Debug)]
 pub(super) struct Release {
     pub(super) version: WeightVersion,
+    /// Where the server keeps it.
+    pub(super) path: String,
     /// The sampling session on the server.
     pub(super) session: String,
     /// Steps taken when it was saved.

@@ -11,13 +11,13 @@ use super::{
     client::{Client, Done, Lost, Model},
     journal::{Entry, Gradient, SAME, apart},
     sampler::{Published, Release, read_scores},
+    saved::{Saved, SavedRelease, copy_adapter},
 };
 use crate::{Fingerprint, VllmPool};
 use mage_engine::{
     AdapterName, Error, Loss, LossReport, Objective, OptimStep, Reduction, Result, StepReport, TokenForest, Trainer,
     TrainerCaps, WeightVersion, WeightsId,
 };
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::{
     collections::BTreeMap,
@@ -92,31 +92,15 @@ struct State {
     tag: String,
 }
 
-/// What a checkpoint says besides the adapter.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Saved {
-    /// Where the server keeps the state.
-    state: String,
-    steps: u64,
-    skipped: u64,
-    published: Vec<SavedRelease>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SavedRelease {
-    name: AdapterName,
-    version: WeightVersion,
-    /// Its adapter's folder beside this file; the adapter of the checkpoint itself where there is none.
-    folder: Option<String>,
-    fingerprint: Fingerprint,
-}
-
 impl TinkerTrainer {
     /// Connects, measures, and makes a new adapter on the server. With a pool, published weights are pushed there.
     pub fn connect(settings: TinkerSettings, pool: Option<Arc<VllmPool>>) -> Result<Self> {
         let client = Client::new(&settings.server)?;
+        if pool.is_some() && !settings.backend.gives_adapters() {
+            let hint =
+                "its sampler weights are whole models; leave vllm.servers out and it samples by engines of its own";
+            return Err(Error::unsupported("push adapters to a pool from this backend", hint));
+        }
         if let Some(risk) = client.wire.risk() {
             client.wire.notices.say(risk);
         }
@@ -336,7 +320,7 @@ impl TinkerTrainer {
         let name = state.name("sampler");
         let seq = state.names;
         let tokens = Fingerprint::tokens(self.settings.vocabulary);
-        let session = self.again(state, async |model| {
+        let (path, session) = self.again(state, async |model| {
             let path = self.client.save_for_sampler(model, &name).await?;
             let session = self.client.sampling_session(Client::session_of(model), seq, &path).await?;
             let body = json!({
@@ -353,11 +337,18 @@ impl TinkerTrainer {
             let all = read_scores(&response, tokens.len()).map_err(|e| self.client.wire.error(e))?;
             let theirs = Fingerprint(all[1..].to_vec());
             fingerprint.check(&theirs, self.settings.tolerance, self.client.wire.address(), &weights.to_string())?;
-            Ok(session)
+            Ok((path, session))
         })?;
-        let release = Release { version: weights.version, session, steps: self.published.steps.load(Ordering::SeqCst) };
-        let mut releases = self.published.releases.lock().unwrap_or_else(PoisonError::into_inner);
-        releases.insert(weights.name.clone(), release);
+        let steps = self.published.steps.load(Ordering::SeqCst);
+        let release = Release { version: weights.version, path, session, steps };
+        let old = {
+            let mut releases = self.published.releases.lock().unwrap_or_else(PoisonError::into_inner);
+            releases.insert(weights.name.clone(), release)
+        };
+        // A name means its newest weights here: nobody can ask for those before.
+        if let Some(old) = old {
+            self.runtime.block_on(self.client.forget(&old.path));
+        }
         Ok(())
     }
 }
@@ -410,6 +401,13 @@ impl Trainer for TinkerTrainer {
             return Err(Error::unsupported("clip gradients", "set optim.clip_norm = 0"));
         }
         let mut state = self.state();
+        if self.settings.backend.has_own_optimiser() && state.steps == 0 {
+            self.client.wire.notices.say(format!(
+                "{} takes the learning rate from us and nothing else: it must have been started with betas {} and {}, weight decay {} \
+                 and a clip norm of {}, as `mage launch` writes them",
+                self.client.wire.address(), step.beta1, step.beta2, step.weight_decay, step.clip_norm
+            ));
+        }
         let norm = self.again(&mut state, async |model| self.client.optim_step(model, model.next(), step).await)?;
         state.pending = false;
         if let Some(bad) = norm.filter(|n| !n.is_finite()) {
@@ -460,7 +458,9 @@ impl Trainer for TinkerTrainer {
         if let Some((_, relied_on)) = &mut state.kept {
             *relied_on = true;
         }
-        self.fetch(&mut state, dir)?;
+        if self.settings.backend.gives_adapters() {
+            self.fetch(&mut state, dir)?;
+        }
         let folder = dir.join("training_state");
         std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
         let mut published = Vec::new();
@@ -479,17 +479,13 @@ impl Trainer for TinkerTrainer {
             published.push(SavedRelease { name: name.clone(), version: *version, folder: place, fingerprint });
         }
         let saved = Saved { state: path, steps: state.steps, skipped: state.skipped, published };
-        let text = serde_json::to_string_pretty(&saved).map_err(|e| Error::invalid("state", e.to_string()))?;
-        let file = folder.join("tinker.json");
-        std::fs::write(&file, text + "\n").map_err(Error::write(&file))
+        saved.write(dir)
     }
 
     fn load(&mut self, dir: &Path) -> Result<()> {
         let folder = dir.join("training_state");
         let file = folder.join("tinker.json");
-        let text = std::fs::read_to_string(&file).map_err(Error::read(&file))?;
-        let saved: Saved =
-            serde_json::from_str(&text).map_err(|e| Error::invalid(file.display().to_string(), e.to_string()))?;
+        let saved = Saved::read(dir)?;
         let mut state = self.state();
         state.journal.clear();
         state.kept = Some((saved.state, true));
@@ -522,16 +518,49 @@ impl Trainer for TinkerTrainer {
         }
         Ok(())
     }
+
+    fn forget(&self, dir: &Path) {
+        let Ok(saved) = Saved::read(dir) else { return };
+        let beside = dir.parent().and_then(|p| std::fs::read_dir(p).ok()).into_iter().flatten().flatten();
+        let others = beside.map(|e| e.path()).filter(|p| p != dir).filter_map(|p| Saved::read(&p).ok());
+        // Checkpoints without a step in between stand for the same state.
+        if others.into_iter().any(|other| other.state == saved.state) {
+            return;
+        }
+        match &mut self.state().kept {
+            Some((path, relied_on)) if *path == saved.state => *relied_on = false,
+            _ => self.runtime.block_on(self.client.forget(&saved.state)),
+        }
+    }
 }
 
 impl Drop for TinkerTrainer {
+    /// Puts away what nobody can ask for any more. Servers that are gone need no telling.
     fn drop(&mut self) {
-        if let Some(model) = self.state().model.take() {
-            // Its place is free for others at once; a server that is gone needs no telling.
-            self.runtime.block_on(async {
-                let patience = std::time::Duration::from_secs(2);
+        let patience = std::time::Duration::from_secs(2);
+        let (model, kept, tag) = {
+            let mut state = self.state();
+            (state.model.take(), state.kept.take(), state.tag.clone())
+        };
+        let sampled: Vec<String> = {
+            let releases = self.published.releases.lock().unwrap_or_else(PoisonError::into_inner);
+            releases.values().map(|r| r.path.clone()).collect()
+        };
+        self.runtime.block_on(async {
+            let states = kept.filter(|(_, relied_on)| !relied_on).map(|(path, _)| path);
+            for path in states.into_iter().chain(sampled) {
+                let _ = tokio::time::timeout(patience, self.client.forget(&path)).await;
+            }
+            if let Some(model) = model {
+                // Its place is free for others at once.
                 let _ = tokio::time::timeout(patience, self.client.unload(model)).await;
-            });
+            }
+            if let Some(pool) = &self.pool {
+                let _ = tokio::time::timeout(patience, pool.withdraw()).await;
+            }
+        });
+        if let Some(pool) = &self.pool {
+            self.sweep(pool, &tag);
         }
     }
 }
@@ -542,13 +571,4 @@ async fn fresh(client: &Client, s: &TinkerSettings) -> Result<Model> {
         true => client.create_model_in_clean_place(&s.base_model, s.rank, s.seed).await,
         false => client.create_model(&s.base_model, s.rank, s.seed).await,
     }
-}
-
-/// Copies the two files of an adapter.
-fn copy_adapter(from: &Path, to: &Path) -> Result<()> {
-    std::fs::create_dir_all(to).map_err(Error::write(to))?;
-    for name in ["adapter_config.json", "adapter_model.safetensors"] {
-        std::fs::copy(from.join(name), to.join(name)).map_err(Error::write(&to.join(name)))?;
-    }
-    Ok(())
 }

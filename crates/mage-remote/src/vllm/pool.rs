@@ -27,6 +27,10 @@ use tokio::{sync::Semaphore, time::Instant};
 
 /// How long between two looks at servers none of which can be asked.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// How long between two looks at one that is away while others work.
+const LOOK_AROUND: Duration = Duration::from_secs(5);
+/// One that is back says so within this time.
+const ALIVE: Duration = Duration::from_secs(2);
 /// A request is given to so many failing servers before it is given up.
 const FAILED_ANSWERS: u32 = 6;
 
@@ -76,7 +80,8 @@ pub struct VllmPool {
     /// By name, oldest first.
     pub(super) releases: Mutex<BTreeMap<AdapterName, Vec<Release>>>,
     turn: AtomicUsize,
-    reviving: tokio::sync::Mutex<()>,
+    /// When servers that were away were last looked at.
+    reviving: tokio::sync::Mutex<Instant>,
 }
 
 /// How a server of a pool is.
@@ -140,7 +145,7 @@ impl VllmPool {
             places,
             releases: Mutex::new(releases),
             turn: AtomicUsize::new(0),
-            reviving: tokio::sync::Mutex::default(),
+            reviving: tokio::sync::Mutex::new(Instant::now()),
         })
     }
 
@@ -212,11 +217,25 @@ impl VllmPool {
     }
 
     /// Looks at the servers that failed. Those that answer again get the adapters they lack, and requests.
-    async fn revive(&self) {
+    pub(super) async fn revive(&self) {
         // One at a time: a server counts only once whoever feeds it has seen that it took everything.
-        let _alone = self.reviving.lock().await;
-        for server in &self.servers {
-            if server.up.load(Ordering::SeqCst) || server.alive().await.is_err() {
+        self.look(self.reviving.lock().await).await;
+    }
+
+    /// The same, where others work meanwhile: now and then, and by one request alone.
+    async fn look_around(&self) {
+        let away = |s: &Arc<Server>| !s.up.load(Ordering::SeqCst) && !s.draining.load(Ordering::SeqCst);
+        if self.servers.iter().any(away)
+            && let Ok(last) = self.reviving.try_lock()
+            && last.elapsed() >= LOOK_AROUND
+        {
+            self.look(last).await;
+        }
+    }
+
+    async fn look(&self, mut last: tokio::sync::MutexGuard<'_, Instant>) {
+        for server in self.servers.iter().filter(|s| !s.up.load(Ordering::SeqCst)) {
+            if !matches!(tokio::time::timeout(ALIVE, server.alive()).await, Ok(Ok(()))) {
                 continue;
             }
             match self.feed(server).await {
@@ -229,6 +248,7 @@ impl VllmPool {
                 Err(e) => self.settings.notices.say(format!("{} is back, but: {e}", server.wire.address())),
             }
         }
+        *last = Instant::now();
     }
 
     /// Asks until there is an answer.
@@ -237,6 +257,7 @@ impl VllmPool {
         F: Future<Output = std::result::Result<T, Trouble>>,
     {
         let _place = self.places.acquire().await;
+        self.look_around().await;
         let (mut first, mut failed, mut away_since) = (None::<String>, 0, None::<Instant>);
         loop {
             let Some(seat) = self.seat() else {

@@ -1,11 +1,12 @@
 //! How do new weights get to the servers, and how is it known that they did?
 //!
 //! Every push has a name of its own on the servers (`policy@17`), so that requests under way keep theirs and past versions
-//! stay there for opponents. A push counts once every server scores a fixed sequence as the trainer does.
+//! stay there for opponents. A push goes to all servers at once, and counts once every one of them scores a fixed sequence as
+//! the trainer does.
 
 use super::pool::{Release, VllmPool};
 use super::server::Server;
-use crate::{Fingerprint, wire::Trouble};
+use crate::{Fingerprint, together::together, wire::Trouble};
 use mage_engine::{AdapterName, Result, WeightsId};
 use std::{
     path::{Path, PathBuf},
@@ -16,6 +17,8 @@ impl VllmPool {
     /// Shows an adapter to all who sample under `weights`' name: on all servers that answer, or not at all. `dir` must be
     /// a folder that they see too, and stay; `fingerprint` is the trainer's.
     pub async fn push_adapter(&self, weights: &WeightsId, dir: &Path, fingerprint: &Fingerprint) -> Result<()> {
+        // One that was away may be back, and is fed what it missed.
+        self.revive().await;
         let served = self.free_name(weights).await?;
         let release = Release {
             version: weights.version,
@@ -23,23 +26,27 @@ impl VllmPool {
             dir: Some(dir.to_owned()),
             fingerprint: Some(fingerprint.clone()),
         };
-        let mut reached = 0;
-        for server in &self.servers {
-            if !server.up.load(Ordering::SeqCst) && server.alive().await.is_err() {
-                continue; // it gets everything when it comes back
-            }
-            match self.give(server, &release, weights).await {
+        // One that is away gets everything when it comes back.
+        let there: Vec<&Arc<Server>> = self.servers.iter().filter(|s| s.up.load(Ordering::SeqCst)).collect();
+        let given = together(there.iter().map(|server| self.give(server, &release, weights))).await;
+        let (mut reached, mut wrong) = (0, None);
+        for (server, given) in there.into_iter().zip(given) {
+            match given {
                 Ok(()) => reached += 1,
                 Err(Given::Away(problem)) => {
                     server.up.store(false, Ordering::SeqCst);
                     let address = server.wire.address();
                     self.settings.notices.say(format!("{address} did not take {weights} ({problem}); it is left out"));
                 }
-                Err(Given::Wrong(e)) => return Err(e),
+                Err(Given::Wrong(e)) => wrong = wrong.or(Some(e)),
             }
         }
+        if let Some(e) = wrong {
+            self.unload(std::slice::from_ref(&release)).await;
+            return Err(e);
+        }
         if reached == 0 {
-            return Err(self.error(format!("no server took {weights}")));
+            return Err(self.error(format!("no server took {weights}: none of them answers")));
         }
         let old = {
             let mut releases = self.releases.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,10 +58,27 @@ impl VllmPool {
             old.extend(all.drain(..spare));
             old
         };
-        for (server, release) in self.servers.iter().flat_map(|s| old.iter().map(move |r| (s, r))) {
-            server.unload_adapter(&release.served).await;
-        }
+        self.unload(&old).await;
         Ok(())
+    }
+
+    /// Takes every adapter off the servers. What samples by them has ended.
+    pub async fn withdraw(&self) {
+        let all: Vec<Release> = {
+            let mut releases = self.releases.lock().unwrap_or_else(PoisonError::into_inner);
+            releases.values_mut().flat_map(|all| all.extract_if(.., |r| r.dir.is_some())).collect()
+        };
+        self.unload(&all).await;
+    }
+
+    async fn unload(&self, old: &[Release]) {
+        let everywhere = self.servers.iter().filter(|s| s.up.load(Ordering::SeqCst));
+        together(everywhere.map(async |server| {
+            for release in old {
+                server.unload_adapter(&release.served).await;
+            }
+        }))
+        .await;
     }
 
     /// Puts the weights of a model folder, which all servers see too, in place of the served model's. Adapters stay. Each
@@ -90,16 +114,10 @@ impl VllmPool {
         releases.values().flatten().filter_map(|r| r.dir.clone()).collect()
     }
 
-    /// The base model's fingerprint on each server.
-    pub async fn base_fingerprints(&self) -> Vec<(String, Result<Fingerprint>)> {
-        let mut out = Vec::new();
-        for server in &self.servers {
-            let found = server.fingerprint(&self.settings.model, self.settings.vocabulary).await;
-            let address = server.wire.address().to_owned();
-            let found = found.map_err(|t| self.error(format!("{address}: {}", t.text())));
-            out.push((address, found));
-        }
-        out
+    /// The base model's fingerprint on a server.
+    pub async fn base_fingerprint(&self, address: &str) -> Result<Fingerprint> {
+        let found = self.find(address)?.fingerprint(&self.settings.model, self.settings.vocabulary).await;
+        found.map_err(|t| self.error(format!("{address}: {}", t.text())))
     }
 
     /// The names each server serves.
@@ -107,9 +125,10 @@ impl VllmPool {
         let mut out = Vec::new();
         for server in &self.servers {
             let address = server.wire.address().to_owned();
+            // Not every front end has `/health`: whoever is not there at all is not waited for.
             let found = match server.alive().await {
-                Ok(()) => server.models().await,
-                Err(trouble) => Err(trouble),
+                Err(trouble @ Trouble::Away(_)) => Err(trouble),
+                _ => server.models().await,
             };
             out.push((address.clone(), found.map_err(|t| self.error(format!("{address}: {}", t.text())))));
         }
@@ -161,8 +180,10 @@ impl VllmPool {
     /// name stays in caches.
     async fn free_name(&self, weights: &WeightsId) -> Result<String> {
         let mut taken = Vec::new();
-        for server in self.servers.iter().filter(|s| s.up.load(Ordering::SeqCst)) {
-            match server.models().await {
+        let there: Vec<&Arc<Server>> = self.servers.iter().filter(|s| s.up.load(Ordering::SeqCst)).collect();
+        let said = together(there.iter().map(|server| server.models())).await;
+        for (server, said) in there.into_iter().zip(said) {
+            match said {
                 Ok(names) => taken.extend(names),
                 Err(Trouble::Away(_)) => server.up.store(false, Ordering::SeqCst),
                 Err(t) => return Err(self.error(format!("{}: {}", server.wire.address(), t.text()))),

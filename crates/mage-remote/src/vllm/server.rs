@@ -8,8 +8,8 @@ use crate::{
 };
 use mage_engine::{FinishReason, Result, SampleRequest, ScoreRequest};
 use reqwest::StatusCode;
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::{
     path::Path,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -69,7 +69,7 @@ impl Server {
     /// Asks once and reads the answer; an answer that makes no sense may pass.
     async fn complete<T>(
         &self,
-        body: &Value,
+        body: &Completions<'_>,
         read: impl Fn(Choice) -> std::result::Result<T, String>,
     ) -> std::result::Result<T, Trouble> {
         let bytes = self.wire.once(&Ask::post("v1/completions", body)).await?;
@@ -81,7 +81,7 @@ impl Server {
 
     pub(super) async fn sample(&self, model: &str, request: &SampleRequest) -> std::result::Result<Written, Trouble> {
         let most = request.params.max_tokens as usize;
-        self.complete(&sample_body(model, request), move |choice| read_written(choice, most)).await
+        self.complete(&Completions::sampled(model, request), move |choice| read_written(choice, most)).await
     }
 
     /// The log-probability of each token from `from` on, given all before it.
@@ -95,7 +95,9 @@ impl Server {
         tokens: &[u32],
         from: usize,
     ) -> std::result::Result<Vec<f32>, Trouble> {
-        let one = async |at: usize| self.complete(&score_body(model, tokens, at), |c| read_score(c, tokens[at])).await;
+        let one = async |at: usize| {
+            self.complete(&Completions::scored(model, tokens, at), |c| read_score(c, tokens[at])).await
+        };
         let mut scores = Vec::with_capacity(tokens.len() - from);
         for at in from..tokens.len() {
             scores.push(one(at).await?);
@@ -120,7 +122,13 @@ impl Server {
 
     /// The names it serves.
     pub(super) async fn models(&self) -> std::result::Result<Vec<String>, Trouble> {
-        let list: Value = self.wire.json(&Ask::get("v1/models")).await?;
+        let list: Value = self.wire.json(&Ask::get("v1/models")).await.map_err(|t| match t {
+            Trouble::Refused(StatusCode::NOT_FOUND, text) => {
+                let text = format!("nothing here answers as vLLM does ({text}): is it another server's address?");
+                Trouble::Refused(StatusCode::NOT_FOUND, text)
+            }
+            other => other,
+        })?;
         let all = list["data"].as_array().cloned().unwrap_or_default();
         Ok(all.iter().filter_map(|m| m["id"].as_str().map(str::to_owned)).collect())
     }
@@ -164,31 +172,67 @@ impl Server {
     }
 }
 
-/// A request for tokens.
-fn sample_body(model: &str, request: &SampleRequest) -> Value {
-    let params = &request.params;
-    // 0.7 as 0.7, not as the nearest double to the nearest float.
-    let number = |x: f32| json!(x.to_string().parse::<f64>().unwrap_or(f64::from(x)));
-    let mut body = Map::new();
-    let mut put = |key: &str, value: Value| _ = body.insert(key.to_owned(), value);
-    put("model", json!(model));
-    put("prompt", json!(request.prompt));
-    put("max_tokens", json!(params.max_tokens));
-    put("temperature", number(params.temperature));
-    put("top_p", number(params.top_p));
-    put("seed", json!(params.seed >> 33));
-    put("logprobs", json!(0));
-    put("return_token_ids", json!(true));
-    // The ends are ours to name: the model's own file may know others.
-    put("ignore_eos", json!(true));
-    put("stop_token_ids", json!(params.stop_ids));
-    if params.top_k > 0 {
-        put("top_k", json!(params.top_k));
+/// A request for tokens. Thousands are under way at once: it is written out as it stands, without a tree of values between.
+#[derive(Serialize)]
+struct Completions<'r> {
+    model: &'r str,
+    prompt: &'r [u32],
+    max_tokens: u32,
+    temperature: f32,
+    logprobs: u32,
+    return_token_ids: bool,
+    /// The ends are ours to name: the model's own file may know others.
+    ignore_eos: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_p: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_token_ids: Option<&'r [u32]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_k: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    min_p: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allowed_token_ids: Option<[u32; 1]>,
+}
+
+impl<'r> Completions<'r> {
+    fn new(model: &'r str, prompt: &'r [u32], max_tokens: u32) -> Self {
+        Completions {
+            model,
+            prompt,
+            max_tokens,
+            temperature: 1.0,
+            logprobs: 0,
+            return_token_ids: true,
+            ignore_eos: true,
+            top_p: None,
+            seed: None,
+            stop_token_ids: None,
+            top_k: None,
+            min_p: None,
+            allowed_token_ids: None,
+        }
     }
-    if params.min_p > 0.0 {
-        put("min_p", number(params.min_p));
+
+    fn sampled(model: &'r str, request: &'r SampleRequest) -> Self {
+        let params = &request.params;
+        Completions {
+            temperature: params.temperature,
+            top_p: Some(params.top_p),
+            seed: Some(params.seed >> 33),
+            stop_token_ids: Some(&params.stop_ids),
+            top_k: (params.top_k > 0).then_some(params.top_k),
+            min_p: (params.min_p > 0.0).then_some(params.min_p),
+            ..Completions::new(model, &request.prompt, params.max_tokens)
+        }
     }
-    Value::Object(body)
+
+    /// For the log-probability of one token.
+    fn scored(model: &'r str, tokens: &'r [u32], at: usize) -> Self {
+        Completions { allowed_token_ids: Some([tokens[at]]), ..Completions::new(model, &tokens[..at], 1) }
+    }
 }
 
 fn read_written(choice: Choice, most: usize) -> std::result::Result<Written, String> {
@@ -206,12 +250,6 @@ fn read_written(choice: Choice, most: usize) -> std::result::Result<Written, Str
         _ => FinishReason::Stop,
     };
     Ok(Written { tokens, logprobs, finish })
-}
-
-/// A request for the log-probability of one token.
-fn score_body(model: &str, tokens: &[u32], at: usize) -> Value {
-    json!({"model": model, "prompt": tokens[..at], "max_tokens": 1, "temperature": 1.0, "logprobs": 0,
-        "return_token_ids": true, "ignore_eos": true, "allowed_token_ids": [tokens[at]]})
 }
 
 fn read_score(choice: Choice, token: u32) -> std::result::Result<f32, String> {
@@ -264,7 +302,9 @@ mod tests {
         };
         let expected = json!({"model": "policy@3", "prompt": [3, 1], "max_tokens": 4, "temperature": 0.7, "top_p": 1.0,
             "seed": 0x7fff_ffff_u32, "logprobs": 0, "return_token_ids": true, "ignore_eos": true, "stop_token_ids": [2]});
-        assert_eq!(sample_body("policy@3", &request), expected);
+        // As text: 0.7 stays 0.7, and is not the nearest double to the nearest float.
+        let text = serde_json::to_string(&Completions::sampled("policy@3", &request)).unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
     }
 
     #[test]
@@ -286,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_score_is_that_of_the_one_token_that_may_be_drawn() {
-        let body = score_body("policy@3", &[5, 7, 9], 2);
+        let body = serde_json::to_value(Completions::scored("policy@3", &[5, 7, 9], 2)).unwrap();
         assert_eq!((&body["prompt"], &body["allowed_token_ids"]), (&json!([5, 7]), &json!([9])));
         let said = json!({"token_ids": [9], "logprobs": {"token_logprobs": [-0.5]}, "finish_reason": "length"});
         assert_eq!(read_score(choice(said.clone()), 9), Ok(-0.5));

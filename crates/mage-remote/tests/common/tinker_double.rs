@@ -50,7 +50,7 @@ struct Model {
 pub(crate) struct World {
     answers: HashMap<Question, Vec<u8>>,
     models: HashMap<String, Model>,
-    saved: HashMap<String, Weights>,
+    pub(crate) saved: HashMap<String, Weights>,
     sessions: HashMap<String, Weights>,
     futures: HashMap<String, (u16, Vec<u8>)>,
     numbered: HashMap<(String, u64), (Vec<u8>, String)>,

@@ -13,7 +13,7 @@ use mage_engine::{AdapterName, Renderer, ScoreRequest, Trainer, block_on};
 use mage_lab::{
     engine::Place,
     recipe::{EngineKind, Recipe},
-    remote_engine::{describe, missing, pool_settings, tinker_settings},
+    remote_engine::{check_addresses, describe, missing, pool_settings, tinker_settings},
 };
 use mage_native::{Description, Device};
 use mage_remote::{Fingerprint, Notices, TinkerTrainer, VllmPool};
@@ -55,6 +55,7 @@ pub(super) fn run(args: &Doctor, out: &Output) -> anyhow::Result<()> {
     if recipe.engine.kind != EngineKind::Tinker {
         return Err(usage("engine.kind is `native`: there is no server to ask; `mage doctor` looks at this machine"));
     }
+    check_addresses(&recipe)?;
     let mut findings = Findings { out, all: Vec::new() };
     look(&recipe, &mut findings)?;
     let bad = findings.all.iter().filter(|f| !f.good).count();
@@ -95,49 +96,69 @@ fn look(recipe: &Recipe, findings: &mut Findings<'_>) -> anyhow::Result<()> {
         None => format!("speaks {dialect}; not calibrated (tinker.calibrate = false)"),
     });
     findings.note(format!("{} trains as its backend is known to", recipe.tinker.url), met.map_err(Clone::clone))?;
-    let Ok(mut trainer) = trainer else { return Ok(()) };
-    let theirs = text(trainer.fingerprint());
-    if let (Ok(theirs), true) = (&theirs, model.parameters <= COMPARED) {
+    let mut trainer = trainer.ok();
+    let theirs = trainer.as_ref().and_then(|t| t.fingerprint().ok());
+    if let (Some(theirs), true) = (&theirs, model.parameters <= COMPARED) {
         let ours = text(native_fingerprint(recipe, &model));
         let agree = ours.and_then(|ours| near(&ours, theirs, recipe.vllm.tolerance));
         findings.note("its model is the one here", agree)?;
     }
     let Some(pool) = pool else {
-        let published = text(trainer.publish(&AdapterName::default()));
-        let seen = published.map(|v| format!("policy@{} scores as in training", v.0));
-        findings.note("it samples what it trains", seen)?;
+        if let Some(trainer) = &mut trainer {
+            let published = text(trainer.publish(&AdapterName::default()));
+            let seen = published.map(|v| format!("policy@{} scores as in training", v.0));
+            findings.note("it samples what it trains", seen)?;
+        }
         return Ok(());
     };
-    let served = block_on_pool(async { (pool.served().await, pool.base_fingerprints().await) })?;
-    let name = if recipe.vllm.model.is_empty() { &recipe.model.path } else { &recipe.vllm.model };
-    for ((address, names), (_, base)) in served.0.into_iter().zip(served.1) {
-        let serves = text(names).and_then(|names| match names.contains(name) {
-            true => Ok(format!("{} names", names.len())),
-            false => Err(format!("it serves {}, not `{name}`: set vllm.model", names.join(", "))),
-        });
-        if !findings.note(format!("{address} serves the model"), serves)? {
-            continue;
-        }
-        if let Ok(theirs) = &theirs {
-            let agree = text(base).and_then(|base| near(theirs, &base, recipe.vllm.tolerance));
-            findings.note(format!("{address} has the weights that are trained"), agree)?;
-        }
-        if let Some(renderer) = &model.renderer {
-            let words = sample_words(renderer);
-            let ours = text(renderer.encode(&words));
-            let agree = ours.and_then(|ours| {
-                let theirs = text(text(block_on_pool(pool.tokenize(&address, &words)))?)?;
-                match theirs == ours {
-                    true => Ok(format!("{} tokens", ours.len())),
-                    false => Err(format!("{theirs:?} there, {ours:?} here, of `{words}`")),
-                }
-            });
-            findings.note(format!("{address} has the tokenizer that is here"), agree)?;
-        }
+    let mut serving = 0;
+    for (address, names) in block_on_pool(pool.served())? {
+        serving +=
+            usize::from(look_at_sampler(recipe, &model, &pool, &address, text(names), theirs.as_ref(), findings)?);
     }
-    let pushed = text(trainer.publish(&AdapterName::new("doctor")));
-    findings.note("a pushed adapter arrives", pushed.map(|v| format!("doctor@{} scores as in training", v.0)))?;
+    if let (Some(trainer), true) = (&mut trainer, serving > 0) {
+        let pushed = text(trainer.publish(&AdapterName::new("doctor")));
+        findings.note("a pushed adapter arrives", pushed.map(|v| format!("doctor@{} scores as in training", v.0)))?;
+    }
     Ok(())
+}
+
+/// Looks at one of the servers that sample; whether it serves the model. `trained` is the trainer's fingerprint.
+fn look_at_sampler(
+    recipe: &Recipe,
+    model: &Description,
+    pool: &VllmPool,
+    address: &str,
+    names: Result<Vec<String>, String>,
+    trained: Option<&Fingerprint>,
+    findings: &mut Findings<'_>,
+) -> anyhow::Result<bool> {
+    let name = if recipe.vllm.model.is_empty() { &recipe.model.path } else { &recipe.vllm.model };
+    let serves = names.and_then(|names| match names.contains(name) {
+        true => Ok(format!("{} names", names.len())),
+        false => Err(format!("it serves {}, not `{name}`: set vllm.model", names.join(", "))),
+    });
+    if !findings.note(format!("{address} serves the model"), serves)? {
+        return Ok(false);
+    }
+    if let Some(trained) = trained {
+        let base = text(block_on_pool(pool.base_fingerprint(address))?);
+        let agree = base.and_then(|base| near(trained, &base, recipe.vllm.tolerance));
+        findings.note(format!("{address} has the weights that are trained"), agree)?;
+    }
+    if let Some(renderer) = &model.renderer {
+        let words = sample_words(renderer);
+        let ours = text(renderer.encode(&words));
+        let agree = ours.and_then(|ours| {
+            let theirs = text(text(block_on_pool(pool.tokenize(address, &words)))?)?;
+            match theirs == ours {
+                true => Ok(format!("{} tokens", ours.len())),
+                false => Err(format!("{theirs:?} there, {ours:?} here, of `{words}`")),
+            }
+        });
+        findings.note(format!("{address} has the tokenizer that is here"), agree)?;
+    }
+    Ok(true)
 }
 
 /// Waits on a runtime of its own.

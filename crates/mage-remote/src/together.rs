@@ -1,0 +1,47 @@
+//! How does one ask several servers at the same time?
+
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    task::Poll,
+};
+
+/// Waits for all of them at once; what they came to, in their order. For a handful: each is looked at whenever one stirs.
+pub(crate) async fn together<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut under_way: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
+    let mut done: Vec<Option<F::Output>> = under_way.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        let mut waiting = false;
+        for (future, done) in under_way.iter_mut().zip(&mut done).filter(|(_, done)| done.is_none()) {
+            match future.as_mut().poll(context) {
+                Poll::Ready(output) => *done = Some(output),
+                Poll::Pending => waiting = true,
+            }
+        }
+        if waiting { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    done.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::Barrier;
+
+    #[tokio::test]
+    async fn all_are_under_way_at_once_and_keep_their_order() {
+        // Nobody passes before all are there: one after the other would wait forever.
+        let barrier = Barrier::new(3);
+        let met = together((0..3).map(|i| {
+            let barrier = &barrier;
+            async move {
+                barrier.wait().await;
+                i
+            }
+        }))
+        .await;
+        assert_eq!(met, [0, 1, 2]);
+        assert!(together(Vec::<std::future::Ready<u8>>::new()).await.is_empty());
+    }
+}
