@@ -152,7 +152,7 @@ fn numbers_are_those_worked_out_by_hand() {
     assert_eq!(react[1..5], ["runs/x", "2", "50.0 [15.0, 85.0] n 4", "—"], "two episodes are not ten");
     let memento = one.rows.iter().find(|r| r[0] == "Memento").unwrap();
     assert_eq!(memento[1..5], ["—", "10", "—", "64.1"], "nobody played it");
-    assert_eq!(one.rows.last().unwrap()[..4], ["the most that is possible here", "oracle", "2", "84.0"]);
+    assert_eq!(one.rows.last().unwrap()[..4], ["the best learner, on average over all deals", "oracle", "2", "84.0"]);
     assert!(one.note.contains("may the paper's numbers"), "a ceiling below the paper's numbers is explained");
     let text = markdown(&report, &all, &drawings(&report));
     assert!(text.contains("50.0 \\[15.0, 85.0\\] n 4"), "{text}");

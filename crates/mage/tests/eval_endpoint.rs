@@ -357,6 +357,25 @@ fn methods_are_compared_on_one_panel_and_everything_is_in_the_summary() {
 }
 
 #[test]
+fn records_of_other_requests_are_not_taken_for_these() {
+    let machine = Machine::start(None);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("records.jsonl");
+    let common = ["--tasks", "3", "--episodes", "2", "--seeds", "1", "--records", file.to_str().unwrap()];
+    for (besides, records_then) in [
+        (&[][..], 3),
+        (&["--thinking", "on"][..], 6),
+        (&["--request", "top_k=5"][..], 9),
+        (&["--request", "top_k=5"][..], 9),
+        (&[][..], 9),
+    ] {
+        let output = run(machine.server.address, &[&common[..], besides].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert_eq!(records(&file).len(), records_then, "{besides:?}");
+    }
+}
+
+#[test]
 fn what_cannot_work_is_said_before_anything_is_asked() {
     let machine = Machine::start(None);
     let cases: [(&[&str], i32, &str); 6] = [

@@ -102,13 +102,7 @@ impl Cell {
 
     /// Moves what is in its folder out of the way, under the sweep's folder `replaced`, and says where to.
     pub fn put_aside(&self, sweep: &Path) -> Result<PathBuf> {
-        let place = |n: u32| sweep.join(REPLACED).join(format!("{}.{n}", self.id));
-        let free = (1..).map(place).find(|p| !p.exists()).expect("numbers do not end");
-        let above = free.parent().unwrap_or(sweep);
-        fs::create_dir_all(above).map_err(Error::io(above))?;
-        let folder = self.folder(sweep);
-        fs::rename(&folder, &free).map_err(Error::io(&folder))?;
-        Ok(free)
+        put_aside(&self.id, sweep)
     }
 
     /// Claims its folder, or finds that it is this cell's already. What was begun with something else is refused.
@@ -121,6 +115,32 @@ impl Cell {
         fs::create_dir_all(&folder).map_err(Error::io(&folder))?;
         run_dir::write_json(&folder.join(CLAIM), &Claim { about: self.about.clone(), weights: self.weights(sweep) })
     }
+}
+
+/// Moves the cell of this id out of the way, under the sweep's folder `replaced`, and says where to.
+pub fn put_aside(id: &str, sweep: &Path) -> Result<PathBuf> {
+    let place = |n: u32| sweep.join(REPLACED).join(format!("{id}.{n}"));
+    let free = (1..).map(place).find(|p| !p.exists()).expect("numbers do not end");
+    let above = free.parent().unwrap_or(sweep);
+    fs::create_dir_all(above).map_err(Error::io(above))?;
+    let folder = sweep.join(id);
+    fs::rename(&folder, &free).map_err(Error::io(&folder))?;
+    Ok(free)
+}
+
+/// Ids of cells in a sweep's folder that it has no longer: a report must not count them among the others.
+pub fn forgotten(sweep: &Path, cells: &[Cell]) -> Vec<String> {
+    let folders = |dir: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(dir).into_iter().flatten().filter_map(|e| Some(e.ok()?.path()));
+        entries.filter(|p| p.is_dir()).collect()
+    };
+    // A cell's folder is that of its world and itself.
+    let worlds = folders(sweep).into_iter().filter(|w| w.file_name().is_some_and(|n| n != REPLACED));
+    let claimed = worlds.flat_map(|w| folders(&w)).filter(|cell| cell.join(CLAIM).exists());
+    let ids = claimed.filter_map(|cell| Some(cell.strip_prefix(sweep).ok()?.to_str()?.replace('\\', "/")));
+    let mut gone: Vec<String> = ids.filter(|id| cells.iter().all(|c| c.id != *id)).collect();
+    gone.sort();
+    gone
 }
 
 /// How many results were put aside in such a folder.
@@ -170,6 +190,22 @@ mod tests {
     fn finish(cell: &Cell, sweep: &Path) {
         cell.claim(sweep).unwrap();
         fs::write(cell.result(sweep), "{}").unwrap();
+    }
+
+    #[test]
+    fn a_cell_that_the_sweep_has_no_longer_is_known_and_put_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let (kept, gone) =
+            (cell(Work::Rule, &["eval"]), Cell { id: "kuhn/n-1".to_owned(), ..cell(Work::Rule, &["eval"]) });
+        for one in [&kept, &gone] {
+            finish(one, dir.path());
+        }
+        fs::create_dir_all(dir.path().join("kuhn/no cell")).unwrap();
+        assert_eq!(forgotten(dir.path(), &[kept.clone(), gone.clone()]), Vec::<String>::new());
+        assert_eq!(forgotten(dir.path(), std::slice::from_ref(&kept)), ["kuhn/n-1"]);
+        let aside = put_aside("kuhn/n-1", dir.path()).unwrap();
+        assert!(aside.join(CLAIM).exists() && !gone.folder(dir.path()).exists());
+        assert!(forgotten(dir.path(), &[kept]).is_empty());
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod cell;
 
 pub use builtin::{preset_names, preset_text};
 pub(crate) use cell::replaced;
-pub use cell::{Cell, REPLACED, RUN};
+pub use cell::{Cell, REPLACED, RUN, forgotten, put_aside};
 
 use crate::{Error, Result, report::About};
 use serde::{Deserialize, Serialize};

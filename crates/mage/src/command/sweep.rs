@@ -20,7 +20,7 @@ use mage_core::prompt::Size;
 use mage_lab::{
     Plan,
     run_dir::RunDir,
-    sweep::{Cell, RUN, Sweep, Work, preset_names, preset_text},
+    sweep::{Cell, RUN, Sweep, Work, forgotten, preset_names, preset_text, put_aside},
     train::{Event, Training, changed_since},
 };
 use mage_remote::Endpoint;
@@ -192,6 +192,10 @@ fn other_recipe(app: &App, recipes: &[String], set: &[String], run: &Path) -> an
 }
 
 fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &Args, out: &Output) -> anyhow::Result<()> {
+    let gone = forgotten(dir, cells);
+    if !gone.is_empty() {
+        out.warn(format!("no longer in the sweep, to be put aside: {}", gone.join(", ")));
+    }
     let stands = stands(app, cells, dir, args)?;
     let mut tried: HashMap<(String, String, Option<String>), Option<f64>> = HashMap::new();
     let (mut seconds, mut untried) = (0.0, Vec::new());
@@ -301,6 +305,10 @@ struct Runner<'a> {
 
 impl Runner<'_> {
     fn run(&self, cells: &[Cell]) -> anyhow::Result<()> {
+        for id in forgotten(&self.dir, cells) {
+            let place = put_aside(&id, &self.dir)?;
+            self.out.warn(format!("{id} is no longer in the sweep; what was there is kept in {}", place.display()));
+        }
         let stands = stands(self.app, cells, &self.dir, self.args)?;
         tell_changes(cells, &stands, self.out);
         let todo: Vec<&Cell> = cells.iter().zip(&stands).filter(|(_, s)| s.is_work()).map(|(c, _)| c).collect();

@@ -181,7 +181,10 @@ fn remote(args: &Eval, ground: &Ground, url: &str, model: &str, runtime: &Handle
     prices(&args.remote)?;
     let drawn = drawn(&args.draws, paper_draws(), Thinking::On);
     drawn.params.check().map_err(usage)?;
-    let id = format!("{model} at {}", endpoint.address());
+    // What is asked for besides is part of who answers: records with something else are not taken for these.
+    let thinking = args.draws.thinking.map(|t| format!("thinking {}", if t == Switch::On { "on" } else { "off" }));
+    let besides = thinking.into_iter().chain(args.remote.requests.iter().cloned());
+    let id = besides.fold(format!("{model} at {}", endpoint.address()), |id, field| format!("{id}, {field}"));
     let policy = Arc::new(RemoteChat::new(Client::new(endpoint).map_err(usage)?));
     let agent = ModelAgent::chat(model, &id, policy, drawn, runtime.clone(), args.remote.in_flight);
     Ok(Source { agent: Agent::Model(agent), settings: full(args, ground), trained: false })

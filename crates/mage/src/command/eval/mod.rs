@@ -80,6 +80,13 @@ pub(crate) fn run_until(
     preset::apply(&mut args)?;
     let args = &args;
     let draw = args.plot.as_deref().map(Draw::into).transpose()?;
+    // Better now than when all has been played.
+    for path in [&args.plot, &args.summary].into_iter().flatten() {
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|p| !p.is_dir()) {
+            return Err(usage(format!("{}: there is no folder {}", path.display(), folder.display())));
+        }
+    }
     someone_plays(args)?;
     let (factory, population) = pick(app, &args.env, &args.whom)?;
     let (schema, split) = (factory.schema(), args.whom.split());
@@ -122,7 +129,8 @@ pub(crate) fn run_until(
         .zip(&results)
         .map(|(entrant, results)| Report::new(args, entrant, &schema.unit, results, ceilings.as_ref(), prices))
         .collect();
-    let bootstrap = Bootstrap { seed: seed.child("versus"), ..Bootstrap::default() };
+    // As reports do, so that both say the same of the same records.
+    let bootstrap = Bootstrap::default();
     let versus: Vec<Versus<'_>> = (1..all.len())
         .map(|i| {
             let [first, second] = [0, i].map(|i| (all[i].name.as_str(), &results[i]));

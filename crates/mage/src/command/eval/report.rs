@@ -92,7 +92,7 @@ impl<'a> Report<'a> {
         prices: Option<Prices>,
     ) -> Self {
         let evaluation = &entrant.evaluations[0];
-        let bootstrap = Bootstrap { seed: evaluation.seed.child("bootstrap"), ..Bootstrap::default() };
+        let bootstrap = Bootstrap::default();
         let several = args.seeds > 1;
         let all = results.numbered(|_| true);
         let measure =
