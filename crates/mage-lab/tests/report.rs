@@ -138,7 +138,7 @@ fn numbers_are_those_worked_out_by_hand() {
     );
     assert!(line("kuhn,kuhn,ReAct,,runs/x,,,,2,best_learner,").contains(",0.5,,,"));
     assert!(line("kuhn,kuhn,ReAct,,runs/x,conservative,,,2,score,").contains("score,-1.5,"));
-    assert!(line("webshop,webshop,MAGE,,").ends_with(",10,pass_at_k,1,,,128"));
+    assert!(line("webshop,webshop,MAGE,,").ends_with(",10,pass_at_k,1,,,128,"));
 
     let all = tables(&report);
     let one = &all[0];

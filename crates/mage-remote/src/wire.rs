@@ -50,17 +50,23 @@ pub(crate) struct Ask {
     pub(crate) path: String,
     pub(crate) body: Option<(&'static str, Vec<u8>)>,
     pub(crate) accept: &'static str,
+    /// Whether the answer may take as long as an operation: it comes when all is done, and asking again would start anew.
+    pub(crate) long: bool,
 }
 
 impl Ask {
     pub(crate) fn get(path: impl Into<String>) -> Self {
-        Ask { method: Method::GET, path: path.into(), body: None, accept: "*/*" }
+        Ask { method: Method::GET, path: path.into(), body: None, accept: "*/*", long: false }
     }
 
     pub(crate) fn post(path: impl Into<String>, body: &impl Serialize) -> Self {
         // Plain data: there is nothing in it that has no JSON.
         let body = Some(("application/json", serde_json::to_vec(body).unwrap_or_default()));
-        Ask { method: Method::POST, path: path.into(), body, accept: "application/json" }
+        Ask { method: Method::POST, path: path.into(), body, accept: "application/json", long: false }
+    }
+
+    pub(crate) fn long(self) -> Self {
+        Ask { long: true, ..self }
     }
 }
 
@@ -171,8 +177,9 @@ impl Wire {
             let complaint = response.text().await.unwrap_or_default();
             Err(self.about_keys(trouble(status, &complaint)))
         };
-        let outcome = tokio::time::timeout(self.waiting.attempt, work).await;
-        let late = || Trouble::NotYet(format!("no answer within {:.0} s", self.waiting.attempt.as_secs_f64()));
+        let limit = if ask.long { self.waiting.operation } else { self.waiting.attempt };
+        let outcome = tokio::time::timeout(limit, work).await;
+        let late = || Trouble::NotYet(format!("no answer within {:.0} s", limit.as_secs_f64()));
         outcome.unwrap_or_else(|_| Err(late())).map_err(|t| self.hidden(t))
     }
 

@@ -14,6 +14,11 @@ use std::{
 type Said = Arc<Mutex<Vec<String>>>;
 
 fn pool(servers: &[&Vllm]) -> (Arc<VllmPool>, Said) {
+    pool_with(servers, Duration::from_secs(5))
+}
+
+/// With other patience for one attempt.
+fn pool_with(servers: &[&Vllm], attempt: Duration) -> (Arc<VllmPool>, Said) {
     let said = Said::default();
     let hear = Arc::clone(&said);
     let settings = PoolSettings {
@@ -25,11 +30,7 @@ fn pool(servers: &[&Vllm]) -> (Arc<VllmPool>, Said) {
         max_context: 256,
         tolerance: 1e-4,
         keep: 2,
-        waiting: Waiting {
-            attempt: Duration::from_secs(5),
-            away: Duration::from_secs(20),
-            operation: Duration::from_secs(30),
-        },
+        waiting: Waiting { attempt, away: Duration::from_secs(20), operation: Duration::from_secs(30) },
         notices: Notices::to(move |line| hear.lock().unwrap().push(line.to_owned())),
     };
     (Arc::new(VllmPool::new(settings).unwrap()), said)
@@ -85,6 +86,14 @@ async fn servers_share_the_work_and_the_least_busy_gets_more() {
     // Taking turns would give it a hundred.
     assert!((1..60).contains(&slowly), "{slowly}");
     assert!(pool.servers().iter().all(|s| s.load == 0 && s.up));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_answer_is_waited_for_and_not_asked_for_again() {
+    let slow = Vllm::start(Duration::from_millis(600)).await;
+    let (pool, _) = pool_with(&[&slow], Duration::from_millis(200));
+    assert_eq!(pool.sample(request(3, "base")).await.unwrap().tokens, [3]);
+    assert_eq!(slow.seen.requests.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -321,6 +321,9 @@ fn methods_are_compared_on_one_panel_and_everything_is_in_the_summary() {
     let [react, memento, a_mem] = written["entrants"].as_array().unwrap().as_slice() else { panic!("three entrants") };
     for entrant in [react, memento, a_mem] {
         assert_eq!(entrant["panel"], written["panel"]);
+        let drawn = &entrant["drawn"];
+        assert!(drawn["thinking"].is_null() && drawn["params"].get("max_tokens").is_none(), "as it was sent: {drawn}");
+        assert_eq!(drawn["params"]["play_tokens"], entrant["settings"]["play_tokens"]);
         assert_eq!(entrant["summary"]["overall"]["meta_episodes"], 20);
         assert_eq!(entrant["summary"]["overall"]["by_episode"][2]["won"]["tasks"], 10, "a task is one observation");
         assert_eq!(entrant["by_seed"].as_array().unwrap().len(), 2);

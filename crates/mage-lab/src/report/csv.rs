@@ -5,7 +5,8 @@ use std::fmt::Write;
 
 /// One number a line, everything that is in the report's tables and figures.
 pub fn csv(report: &Report) -> String {
-    let columns = "env,panel,method,ablation,played_by,opponent,seat,against,episode,measure,value,low,high,n";
+    let columns =
+        "env,panel,method,ablation,played_by,opponent,seat,against,episode,measure,value,low,high,n,panel_hash";
     let mut out = format!("{columns}\n");
     for e in &report.entries {
         let at = of(e);
@@ -67,6 +68,8 @@ pub fn csv(report: &Report) -> String {
 struct Place<'a> {
     /// Environment, panel, method, ablation, who played.
     entry: [&'a str; 5],
+    /// The panel's hash.
+    panel: &'a str,
     opponent: &'a str,
     seat: &'a str,
     against: &'a str,
@@ -74,7 +77,7 @@ struct Place<'a> {
 
 fn of(e: &Entry) -> Place<'_> {
     let entry = [&e.env, &e.panel, &e.method, e.ablation.as_deref().unwrap_or(""), &e.player];
-    Place { entry, ..Place::default() }
+    Place { entry, panel: &e.panel_hash, ..Place::default() }
 }
 
 /// What is possible. A best learner that may be better than shown has that as its interval.
@@ -102,7 +105,8 @@ fn line(out: &mut String, at: &Place<'_>, episode: u32, measure: &str, m: &Measu
     let number = |x: Option<f64>| x.map_or_else(String::new, |x| x.to_string());
     let texts: Vec<String> = at.entry.into_iter().chain([at.opponent, at.seat, at.against]).map(quoted).collect();
     let (low, high) = (number(m.interval.map(|i| i.0)), number(m.interval.map(|i| i.1)));
-    let _ = writeln!(out, "{},{episode},{measure},{},{low},{high},{}", texts.join(","), number(m.value), m.n);
+    let (texts, value, panel) = (texts.join(","), number(m.value), at.panel);
+    let _ = writeln!(out, "{texts},{episode},{measure},{value},{low},{high},{},{panel}", m.n);
 }
 
 /// A field as RFC 4180 has it. A text that a spreadsheet would take for a formula gets a quote in front of it.

@@ -31,8 +31,9 @@ pub fn drawings(report: &Report) -> Vec<Drawing> {
         report.entries.iter().map(|e| (e.panel.as_str(), e.panel_hash.as_str())).collect();
     for (panel, hash) in panels {
         let of: Vec<&Entry> = report.entries.iter().filter(|e| e.panel == panel && e.panel_hash == hash).collect();
-        all.extend(panel_drawings(panel, hash, &of, &colours));
-        all.extend(heat::map(panel, hash, &of, &report.entries));
+        let panel = report.panel_name(panel, hash);
+        all.extend(panel_drawings(&panel, hash, &of, &colours));
+        all.extend(heat::map(&panel, hash, &of, &report.entries));
     }
     let envs: BTreeSet<&str> = report.runs.iter().map(|r| r.env.as_str()).collect();
     for env in envs {

@@ -80,6 +80,12 @@ impl Report {
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.runs.is_empty()
     }
+
+    /// A panel's name, with its hash where another panel is called the same.
+    pub(crate) fn panel_name(&self, panel: &str, hash: &str) -> String {
+        let other = self.entries.iter().any(|e| e.panel == panel && e.panel_hash != hash);
+        if other { format!("{panel} [{hash}]") } else { panel.to_owned() }
+    }
 }
 
 /// What a sweep says about one of its cells, in `cell.json` beside what came of it.

@@ -294,7 +294,13 @@ impl Client {
     pub(super) async fn forward_backward(&self, request: &ForwardBackwardRequest) -> Done<ForwardBackwardOutput> {
         let what = if request.forward_only { "forward" } else { "forward_backward" };
         let body = Some((PROTOBUF, request.encode_to_vec()));
-        let ask = Ask { method: Method::POST, path: "forward_backward".into(), body, accept: "application/json" };
+        let ask = Ask {
+            method: Method::POST,
+            path: "forward_backward".into(),
+            body,
+            accept: "application/json",
+            long: false,
+        };
         let bytes = self.run(what, &ask, Answer::Protobuf).await?;
         let output = ForwardBackwardOutput::decode(&bytes[..]);
         output.map_err(|e| self.wire.error(format!("{what}: unusable answer: {e}")).into())
@@ -393,7 +399,7 @@ impl Client {
     pub(super) async fn forget(&self, path: &str) {
         if let Some((model, rest)) = path.strip_prefix("tinker://").and_then(|p| p.split_once('/')) {
             let path = format!("training_runs/{model}/checkpoints/{rest}");
-            let ask = Ask { method: Method::DELETE, path, body: None, accept: "*/*" };
+            let ask = Ask { method: Method::DELETE, path, body: None, accept: "*/*", long: false };
             let _ = self.wire.once(&ask).await;
         }
     }

@@ -72,7 +72,7 @@ impl Server {
         body: &Completions<'_>,
         read: impl Fn(Choice) -> std::result::Result<T, String>,
     ) -> std::result::Result<T, Trouble> {
-        let bytes = self.wire.once(&Ask::post("v1/completions", body)).await?;
+        let bytes = self.wire.once(&Ask::post("v1/completions", body).long()).await?;
         let unusable = |e: String| Trouble::Failing(format!("unusable answer: {e}"));
         let completion: Completion = serde_json::from_slice(&bytes).map_err(|e| unusable(e.to_string()))?;
         let choice = completion.choices.into_iter().next().ok_or_else(|| unusable("it has no choices".to_owned()))?;
@@ -143,7 +143,7 @@ impl Server {
     /// Has it load an adapter from a folder that it sees too.
     pub(super) async fn load_adapter(&self, name: &str, dir: &Path) -> std::result::Result<(), Trouble> {
         let body = json!({"lora_name": name, "lora_path": dir});
-        match self.wire.ask(&Ask::post("v1/load_lora_adapter", &body)).await {
+        match self.wire.ask(&Ask::post("v1/load_lora_adapter", &body).long()).await {
             Ok(_) => Ok(()),
             // It heard us before, and only its answer was lost: names are used once.
             Err(Trouble::Refused(_, text)) if text.contains("already been loaded") => Ok(()),
@@ -164,7 +164,7 @@ impl Server {
     pub(super) async fn reload_weights(&self, dir: &Path) -> std::result::Result<(), Trouble> {
         let reload = json!({"method": "reload_weights", "kwargs": {"weights_path": dir}});
         self.wire.ask(&Ask::post("pause?mode=keep", &json!({}))).await?;
-        let reloaded = self.wire.ask(&Ask::post("collective_rpc", &reload)).await;
+        let reloaded = self.wire.ask(&Ask::post("collective_rpc", &reload).long()).await;
         let emptied = self.wire.ask(&Ask::post("reset_prefix_cache", &json!({}))).await;
         // Whatever happened: others wait behind the pause.
         let resumed = self.wire.ask(&Ask::post("resume", &json!({}))).await;

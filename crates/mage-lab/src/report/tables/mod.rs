@@ -179,7 +179,7 @@ fn ablations(report: &Report) -> Option<Table> {
         .filter_map(|e| {
             let (first, last) = (e.curve.first()?, e.curve.last()?);
             Some(vec![
-                e.panel.clone(),
+                report.panel_name(&e.panel, &e.panel_hash),
                 e.method.clone(),
                 e.ablation.clone().unwrap_or_else(|| "unchanged".to_owned()),
                 last.pass.n.to_string(),
@@ -232,7 +232,7 @@ fn paired(report: &Report) -> Option<Table> {
             let (first, second, last) = (&report.entries[c.first], &report.entries[c.second], c.by_episode.last()?);
             let whom = |e: &Entry| format!("{} ({})", e.name(), e.player);
             Some(vec![
-                first.panel.clone(),
+                report.panel_name(&first.panel, &first.panel_hash),
                 whom(first),
                 whom(second),
                 last.pass_at_k.tasks.to_string(),
@@ -264,7 +264,7 @@ fn paired(report: &Report) -> Option<Table> {
 fn parts(report: &Report, id: &str, title: &str, what: &str, of: fn(&Entry) -> &[Part]) -> Option<Table> {
     let row = |e: &Entry, part: &Part| {
         vec![
-            e.panel.clone(),
+            report.panel_name(&e.panel, &e.panel_hash),
             e.name(),
             e.player.clone(),
             part.name.clone(),

@@ -15,11 +15,12 @@ use mage_env::{
     oracle::{OracleReport, how_known},
 };
 use mage_lab::{
-    evaluate::{Agent, Drawn},
+    evaluate::{Agent, ModelAgent},
     report::chart::{Chart, Kind, Series, svg},
 };
 use mage_remote::Prices;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 /// Everything an evaluation has to say about one entrant.
 #[derive(Serialize)]
@@ -44,7 +45,7 @@ pub(super) struct Report<'a> {
     /// What records call the weights.
     weights: &'a str,
     settings: &'a Settings,
-    drawn: Option<&'a Drawn>,
+    drawn: Option<Value>,
     /// All meta-episodes; a task with all its seeds is one observation.
     summary: Summary,
     /// With several seeds: each by itself.
@@ -122,7 +123,7 @@ impl<'a> Report<'a> {
             weights: evaluation.agent.id(),
             settings: &evaluation.settings,
             drawn: match &evaluation.agent {
-                Agent::Model(model) => Some(&model.drawn),
+                Agent::Model(model) => Some(asked_for(args, model, &evaluation.settings)),
                 _ => None,
             },
             summary: measure(&all),
@@ -332,4 +333,24 @@ fn rate(r: &Rate) -> String {
 
 fn short(hash: &Hash) -> String {
     hash.to_string()[..8].to_owned()
+}
+
+/// How answers were asked for, as it was sent: each call has its own length and seed, and what an endpoint was not told is its own
+/// affair.
+fn asked_for(args: &Eval, model: &ModelAgent, settings: &Settings) -> Value {
+    let remote = args.remote.model.as_deref() == Some(&model.name);
+    let mut asked = json!(model.drawn);
+    if let Some(params) = asked["params"].as_object_mut() {
+        params.remove("seed");
+        params.remove("max_tokens");
+        params.insert("play_tokens".to_owned(), json!(settings.play_tokens));
+        params.insert("reflect_tokens".to_owned(), json!(settings.reflect_tokens));
+    }
+    if remote {
+        if args.draws.thinking.is_none() {
+            asked["thinking"] = Value::Null;
+        }
+        asked["request"] = json!(args.remote.requests);
+    }
+    asked
 }
