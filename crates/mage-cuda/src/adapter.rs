@@ -100,12 +100,6 @@ pub struct Held<'a> {
     pub adapter: Option<&'a Adapter>,
 }
 
-impl<'a> From<&'a Weights> for Held<'a> {
-    fn from(base: &'a Weights) -> Self {
-        Held { base, adapter: None }
-    }
-}
-
 impl Model {
     /// An adapter from a flat buffer.
     pub fn adapter(&self, places: &Arc<AdapterPlaces>, flat: &[f32]) -> Result<Adapter> {

@@ -161,7 +161,7 @@ fn cached(info: &CardInfo, options: &[String]) -> Result<Option<PathBuf>> {
 }
 
 /// Where compiled kernels are kept.
-pub fn cache_folder() -> Option<PathBuf> {
+fn cache_folder() -> Option<PathBuf> {
     let home = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::var_os("HOME").map(|h| PathBuf::from(h).join(".cache")))?;
     Some(home.join("mage/kernels"))

@@ -53,7 +53,7 @@ impl<T> Doing<T> for std::result::Result<T, DriverError> {
                 CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => error
                     .hint("the CUDA libraries are newer than the driver: update it, or install those of its version"),
                 CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU | CUresult::CUDA_ERROR_INVALID_PTX => {
-                    error.hint("the kernel cache may be of another card: delete it and start again")
+                    error.hint("the CUDA compiler's library may not know this card: `mage doctor` names the one in use")
                 }
                 CUresult::CUDA_ERROR_ECC_UNCORRECTABLE | CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => {
                     error.hint("the card needs its keeper: see nvidia-smi and the system's log")

@@ -34,7 +34,7 @@ mod train;
 pub use adapter::{Adapter, AdapterPlaces, GROUPS, GroupPlaces, Held, PartPlaces};
 pub use buffer::{Buffer, Plain};
 pub use card::{Card, CardInfo};
-pub use compile::{LARGEST_HEAD, MOST_SHARING, cache_folder};
+pub use compile::{LARGEST_HEAD, MOST_SHARING};
 pub use error::{CudaError, Result};
 pub use find::{Found, Search, search};
 pub use measure::{Rates, measure};

@@ -3,34 +3,17 @@
 //! Expected figures are given to the digits they were published with. Some of those were rounded twice (a mean of rounded
 //! values, a row shortened again), so a little more than half a unit of the last digit must be allowed.
 
+mod kuhn_reports;
+
+use kuhn_reports::{close, paper_mix, report, row};
 use mage_env::{
-    Deal, Env, EnvFactory, Game, GameEnv, Member, Opponent, OpponentSpec, Options, ParsedAction, Population, Registry,
-    Rival, Seed, TextGame, Turn, UniformOpponent,
+    Deal, Env, EnvFactory, Game, GameEnv, Member, Opponent, OpponentSpec, Options, ParsedAction, Population, Rival,
+    Seed, TextGame, Turn, UniformOpponent,
     kuhn::{self, BET, Card, Hand, Kuhn, KuhnFactory, PASS, StrategyTable},
-    oracle::{Bayes, Candidate, Objective, OracleReport, Profile, SeatOracle, Tree, best_response, expected_returns},
+    oracle::{Bayes, Candidate, Objective, Profile, SeatOracle, Tree, best_response, expected_returns},
 };
 use proptest::prelude::*;
 use std::{collections::BTreeMap, sync::Arc};
-
-fn paper_mix() -> Population {
-    KuhnFactory::default().default_population()
-}
-
-fn report(population: &Population, split: &str, episodes: u32) -> OracleReport {
-    let registry = Registry::builtin();
-    registry.get("kuhn").unwrap().oracles(population, split, episodes).unwrap().expect("exact opponents")
-}
-
-#[track_caller]
-fn close(actual: f64, expected: f64, digits: i32) {
-    assert!((actual - expected).abs() <= 0.7 * 10_f64.powi(-digits), "{actual} is not {expected}");
-}
-
-#[track_caller]
-fn row(actual: &[f64], expected: &[f64], digits: i32) {
-    assert_eq!(actual.len(), expected.len());
-    actual.iter().zip(expected).for_each(|(a, e)| close(*a, *e, digits));
-}
 
 fn response(seat: &SeatOracle, name: &str) -> f64 {
     seat.best_response.iter().find(|n| n.name == name).unwrap_or_else(|| panic!("{name} is listed")).value
@@ -537,87 +520,4 @@ fn no_ceilings_without_probabilities() {
     kuhn.opponents.add_plain("secretive", "tells nothing", Secretive);
     let population = population_of(vec![Member::seen("secretive", 1.0), Member::seen("aggressive", 1.0)]);
     assert_eq!(kuhn.oracles(&population, "train", 2).unwrap(), None);
-}
-
-/// With the deal restored, whether a hand can be won is settled when it is dealt, and always betting wins whatever can be won:
-/// the recorded shares of the paper's pool, from the first episode on.
-#[test]
-fn what_can_be_won_of_restored_deals_is_won_at_once() {
-    let population = Population { options: Options::default().with("deal", "fixed"), ..paper_mix() };
-    let r = report(&population, "in-domain", 10);
-    row(&r.seats[0].pass_at, &[0.617; 10], 3);
-    row(&r.seats[1].pass_at, &[0.55; 10], 3);
-    row(&r.mean.pass_at, &[(0.617 + 0.55) / 2.0; 10], 3);
-}
-
-/// Every plain policy as bets by card when first and when bet into, for one seat.
-fn plain_policies() -> impl Iterator<Item = StrategyTable> {
-    (0..64_u32).map(|bits| {
-        let bet = |i: u32| f64::from(bits >> i & 1);
-        StrategyTable::by_role([bet(0), bet(1), bet(2)], [bet(3), bet(4), bet(5)])
-    })
-}
-
-/// A hand between two plain players: whether `seat` won, and what it saw at the end.
-fn showdown(seat: u8, own: &StrategyTable, other: &StrategyTable, deal: (Card, Card)) -> (bool, String) {
-    let mut hand = Kuhn.initial(&mut Seed::new(0).rng());
-    let mut cards = [(0, deal.0), (1, deal.1)].into_iter();
-    loop {
-        let action = match Kuhn.turn(&hand) {
-            Turn::Over => break,
-            Turn::Chance => {
-                let (to, card) = cards.next().expect("two cards are dealt");
-                let named = |a: &mage_env::ActionId| {
-                    let mut after = hand;
-                    Kuhn.apply(&mut after, *a);
-                    after.card(to) == Some(card)
-                };
-                Kuhn.legal(&hand).into_iter().find(named).expect("every card can be dealt once")
-            }
-            Turn::Player(mover) => {
-                let player = if mover == seat { own } else { other };
-                let policy = player.policy(&Kuhn, &hand, mover).expect("tables state their probabilities");
-                policy.iter().max_by(|a, b| a.1.total_cmp(&b.1)).expect("there are actions").0
-            }
-        };
-        Kuhn.apply(&mut hand, action);
-    }
-    (Kuhn.returns(&hand)[usize::from(seat)] > 0.0, Kuhn.observe(&hand, seat))
-}
-
-/// Two fresh hands by brute force: every plain policy in the first, and in the second the best one for what was seen.
-#[test]
-fn winning_once_in_two_hands_is_as_likely_as_trying_everything_says() {
-    let pool = [(0.3, kuhn::CONSERVATIVE), (0.3, kuhn::AGGRESSIVE), (0.4, kuhn::INTERMEDIATE)];
-    let pairs = || Card::ALL.into_iter().flat_map(|a| Card::ALL.map(|b| (a, b)));
-    let deals: Vec<(Card, Card)> = pairs().filter(|(a, b)| a != b).collect();
-    let r = report(&paper_mix(), "in-domain", 2);
-    for seat in [0, 1] {
-        let chance = |own: &StrategyTable, other: &StrategyTable| {
-            deals.iter().filter(|d| showdown(seat, own, other, **d).0).count() as f64 / deals.len() as f64
-        };
-        let chances: Vec<[f64; 3]> =
-            plain_policies().map(|own| pool.each_ref().map(|(_, other)| chance(&own, other))).collect();
-        let best_for = |belief: &[f64; 3]| {
-            let of = |c: &[f64; 3]| c.iter().zip(belief).map(|(c, b)| c * b).sum::<f64>();
-            chances.iter().map(of).fold(0.0, f64::max)
-        };
-        let of_first = |own: StrategyTable| {
-            let (mut won, mut missed) = (0.0, BTreeMap::<String, [f64; 3]>::new());
-            for (i, (share, other)) in pool.iter().enumerate() {
-                for deal in &deals {
-                    let weight = share / deals.len() as f64;
-                    match showdown(seat, &own, other, *deal) {
-                        (true, _) => won += weight,
-                        (false, seen) => missed.entry(seen).or_default()[i] += weight,
-                    }
-                }
-            }
-            won + missed.values().map(best_for).sum::<f64>()
-        };
-        let twice = plain_policies().map(of_first).fold(0.0, f64::max);
-        let found = &r.seats[usize::from(seat)].pass_at;
-        assert!((found[0] - best_for(&[0.3, 0.3, 0.4])).abs() < 1e-9, "{found:?}");
-        assert!((found[1] - twice).abs() < 1e-9, "{found:?}, by brute force {twice}");
-    }
 }

@@ -1,0 +1,23 @@
+//! What the oracles say of Kuhn poker, and how near it is to figures that were published with so many digits.
+
+use mage_env::{EnvFactory, Population, Registry, kuhn::KuhnFactory, oracle::OracleReport};
+
+pub(crate) fn paper_mix() -> Population {
+    KuhnFactory::default().default_population()
+}
+
+pub(crate) fn report(population: &Population, split: &str, episodes: u32) -> OracleReport {
+    let registry = Registry::builtin();
+    registry.get("kuhn").unwrap().oracles(population, split, episodes).unwrap().expect("exact opponents")
+}
+
+#[track_caller]
+pub(crate) fn close(actual: f64, expected: f64, digits: i32) {
+    assert!((actual - expected).abs() <= 0.7 * 10_f64.powi(-digits), "{actual} is not {expected}");
+}
+
+#[track_caller]
+pub(crate) fn row(actual: &[f64], expected: &[f64], digits: i32) {
+    assert_eq!(actual.len(), expected.len());
+    actual.iter().zip(expected).for_each(|(a, e)| close(*a, *e, digits));
+}
