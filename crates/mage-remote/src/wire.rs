@@ -10,7 +10,10 @@ use mage_env::Seed;
 use reqwest::{Method, StatusCode, Url, header};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 use tokio::time::Instant;
 
 /// How long a connection that nobody uses is kept.
@@ -101,6 +104,8 @@ pub(crate) struct Wire {
     http: reqwest::Client,
     pub(crate) waiting: Waiting,
     pub(crate) notices: Notices,
+    /// Since when it is away, where somebody was told: whoever shares this says it once between them.
+    pub(crate) outage: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Wire {
@@ -128,7 +133,7 @@ impl Wire {
             http = http.no_proxy();
         }
         let http = http.build().map_err(|e| wrong(e.to_string()))?;
-        Ok(Wire { base, key, http, waiting, notices })
+        Ok(Wire { base, key, http, waiting, notices, outage: Arc::default() })
     }
 
     /// The address, as it may be written down.
@@ -189,11 +194,10 @@ impl Wire {
         let luck = Seed::new(0).child(&ask.path);
         let (mut first, mut failures, mut failed_answers) = (None::<String>, 0, 0);
         let mut since: Option<Instant> = None;
-        let mut told = false;
         loop {
             let trouble = match self.once(ask).await {
                 Ok(answer) => {
-                    if let Some(since) = since.filter(|_| told) {
+                    if let Some(since) = since.and_then(|_| self.outage().take()) {
                         let seconds = since.elapsed().as_secs_f64();
                         self.notices.say(format!("{} is back after {seconds:.0} s", self.address()));
                     }
@@ -217,10 +221,12 @@ impl Wire {
                     let since = *since.get_or_insert_with(Instant::now);
                     if since.elapsed() >= self.waiting.away {
                         let limit = self.waiting.away.as_secs_f64();
+                        // Nobody waits any more, and the next to wait is worth a line again.
+                        self.outage().take();
                         return Err(Trouble::Away(format!("{} (waited {limit:.0} s)", said(text))));
                     }
-                    if !told && started.elapsed() >= WORTH_A_LINE.min(self.waiting.away / 4) {
-                        told = true;
+                    let worth_a_line = started.elapsed() >= WORTH_A_LINE.min(self.waiting.away / 4);
+                    if worth_a_line && self.is_first_to_tell(since) {
                         let limit = self.waiting.away.as_secs_f64();
                         let address = self.address();
                         self.notices
@@ -232,6 +238,18 @@ impl Wire {
             tokio::time::sleep(pause(failures, None, luck)).await;
             failures += 1;
         }
+    }
+
+    /// Whether nobody was told yet that it is away.
+    fn is_first_to_tell(&self, since: Instant) -> bool {
+        let mut told = self.outage();
+        let first = told.is_none();
+        told.get_or_insert(since);
+        first
+    }
+
+    fn outage(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same, for an answer in JSON.
@@ -333,6 +351,21 @@ mod tests {
     fn wire(url: &str, key: bool) -> Wire {
         let key = key.then(|| ("x-api-key", ApiKey::for_test("sk-secret")));
         Wire::new(url, key, Waiting::default(), Notices::default()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn that_a_server_is_away_is_said_once_by_all_who_wait() {
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let said = Arc::<Mutex<Vec<String>>>::default();
+        let hear = Arc::clone(&said);
+        let waiting = Waiting { away: Duration::from_millis(400), ..Waiting::default() };
+        let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
+        let wire = Wire::new(&format!("http://{nobody}"), None, waiting, notices).unwrap();
+        let ask = Ask::get("health");
+        let all = crate::together::together((0..8).map(|_| wire.ask(&ask))).await;
+        assert!(all.iter().all(|one| matches!(one, Err(Trouble::Away(_)))));
+        let said = said.lock().unwrap();
+        assert!(said.len() == 1 && said[0].contains("waiting for it"), "{said:?}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use common::{
     tinker_double::{Double, Oddity},
     tinker_script::{self as script, Came},
 };
-use mage_engine::{AdapterName, Loss, Objective, Trainer};
+use mage_engine::{AdapterName, Loss, Objective, Sampler, Trainer, WeightVersion};
 use mage_remote::{Notices, TinkerTrainer};
 use std::{
     sync::{Arc, Mutex, atomic::Ordering},
@@ -95,19 +95,126 @@ fn a_server_that_forgets_is_fed_and_nothing_is_trained_twice() {
 }
 
 #[test]
+fn a_server_lost_at_any_sample_is_fed() {
+    let runtime = runtime();
+    let (whole, _, history, _) = through(&runtime, None, Vec::new());
+    let whole = whole.unwrap();
+    // Two publications and a resumption are each looked at by a sample, and one is asked for.
+    for at in 0..4 {
+        let (came, _, done, said) = through(&runtime, Some(Oddity::ForgetsAtSample(at)), Vec::new());
+        let came = came.unwrap_or_else(|e| panic!("forgets at sample {at}: {e}"));
+        assert_eq!((&came, &done), (&whole, &history), "forgets at sample {at}: {said:?}");
+        assert!(said.len() == 1 && said[0].contains("no longer has the model"), "{said:?}");
+    }
+}
+
+/// A trainer of two steps whose weights are published, without the calibration.
+fn published(double: &Double, dir: &std::path::Path, notices: Notices) -> TinkerTrainer {
+    let mut settings = script::settings(&double.url(), dir, notices);
+    settings.calibrate = false;
+    let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
+    for loss in [Loss::of(Objective::CrossEntropy), Loss::of(Objective::ppo(0.2, 0.3))] {
+        trainer.forward_backward(&script::rows(1.0), &loss).unwrap();
+        trainer.optim_step(&script::step()).unwrap();
+    }
+    trainer.publish(&AdapterName::default()).unwrap();
+    trainer
+}
+
+#[test]
+fn many_who_sample_from_a_lost_server_have_it_fed_once() {
+    let runtime = runtime();
+    let whole = through(&runtime, None, Vec::new()).0.unwrap();
+    let double = runtime.block_on(Double::start(None));
+    let said = Arc::<Mutex<Vec<String>>>::default();
+    let hear = Arc::clone(&said);
+    let dir = tempfile::tempdir().unwrap();
+    let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
+    let mut trainer = published(&double, dir.path(), notices);
+    let sampler = Arc::new(trainer.sampler().unwrap());
+    let ask_many = || {
+        runtime.block_on(async {
+            let all: Vec<_> = (0..24)
+                .map(|_| {
+                    let sampler = Arc::clone(&sampler);
+                    tokio::spawn(async move { sampler.sample(script::request()).await.unwrap() })
+                })
+                .collect();
+            for one in all {
+                let sample = one.await.unwrap();
+                assert_eq!((sample.tokens, sample.weights.version), (whole.sampled.clone(), WeightVersion(0)));
+            }
+        });
+    };
+    let computed = || double.world.lock().unwrap().computed;
+    ask_many();
+    let before = computed();
+    double.world.lock().unwrap().forget_models();
+    ask_many();
+    let lines = std::mem::take(&mut *said.lock().unwrap());
+    assert!(lines.len() == 1 && lines[0].contains("no longer has the model"), "{lines:?}");
+    assert_eq!(computed(), before + 1, "one feeding: the step of length 0 that cleans the new model's place");
+    // The model is still there, and only the way to sample from it is lost.
+    double.world.lock().unwrap().forget_sessions();
+    ask_many();
+    let lines = std::mem::take(&mut *said.lock().unwrap());
+    assert!(lines.len() == 1 && lines[0].contains("no longer had policy@0 for sampling"), "{lines:?}");
+    assert_eq!(computed(), before + 1, "nothing is trained again");
+    // Training goes on as if nothing had been.
+    let report = trainer.forward_backward(&script::rows(-1.0), &Loss::of(Objective::ppo(0.2, 0.3))).unwrap();
+    let stepped = trainer.optim_step(&script::step()).unwrap();
+    assert_eq!((report.loss, stepped.grad_norm, stepped.steps), (whole.losses[2], whole.norms[2], 3));
+}
+
+#[test]
+fn a_sampler_that_outlives_its_trainer_says_so() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    let dir = tempfile::tempdir().unwrap();
+    let trainer = published(&double, dir.path(), Notices::default());
+    let sampler = trainer.sampler().unwrap();
+    drop(trainer);
+    let e = runtime.block_on(sampler.sample(script::request())).unwrap_err().to_string();
+    assert!(e.contains("not loaded") && e.contains("whoever trained it has ended"), "{e}");
+}
+
+#[test]
 fn a_step_that_ruined_the_weights_is_taken_back() {
     let runtime = runtime();
-    // Steps 1 to 5 and the cleaners' are of length 0; the first of the training's own is told by its null.
-    let (whole, ..) = through(&runtime, None, Vec::new());
-    let whole = whole.unwrap();
-    let nulls: Vec<_> = (1..=12)
-        .filter_map(|n| through(&runtime, Some(Oddity::NullNorm(n)), Vec::new()).0.ok())
-        .filter(|came| came.norms.iter().any(|n| n.is_nan()))
-        .collect();
-    assert!(!nulls.is_empty(), "some step was the training's own");
-    for came in nulls {
-        let at = came.norms.iter().position(|n| n.is_nan()).unwrap();
-        assert_eq!(came.losses[..=at], whole.losses[..=at], "all before is as it was");
+    let whole = through(&runtime, None, Vec::new()).0.unwrap();
+    let (imitate, ppo) = (Loss::of(Objective::CrossEntropy), Loss::of(Objective::ppo(0.2, 0.3)));
+    // What the weights are in the end, by what the server did to them; a step that came to nothing is taken once more.
+    let learn = |oddity| {
+        let double = runtime.block_on(Double::start(oddity));
+        let dir = tempfile::tempdir().unwrap();
+        let mut settings = script::settings(&double.url(), dir.path(), Notices::default());
+        settings.calibrate = false;
+        let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
+        let mut taken_back = Vec::new();
+        for (at, (advantage, loss)) in [(1.0, &imitate), (1.0, &ppo), (-1.0, &ppo)].into_iter().enumerate() {
+            loop {
+                let report = trainer.forward_backward(&script::rows(advantage), loss).unwrap();
+                assert_eq!(report.loss, whole.losses[at], "{oddity:?}: the weights are those before the step");
+                let stepped = trainer.optim_step(&script::step()).unwrap();
+                if stepped.skipped.is_none() {
+                    assert_eq!((stepped.grad_norm, stepped.steps), (whole.norms[at], at as u64 + 1), "{oddity:?}");
+                    break;
+                }
+                assert!(stepped.grad_norm.is_nan() && stepped.skipped_steps == 1, "{stepped:?}");
+                taken_back.push(at);
+            }
+            if at == 1 {
+                trainer.publish(&AdapterName::default()).unwrap();
+            }
+        }
+        let history = double.world.lock().unwrap().last_history.clone();
+        (history, taken_back)
+    };
+    let (history, none) = learn(None);
+    assert!(none.is_empty());
+    // The first step the server takes cleans the model's place; the third of ours follows a kept state.
+    for at in 0..3 {
+        assert_eq!(learn(Some(Oddity::NullNorm(at + 2))), (history.clone(), vec![at]));
     }
 }
 

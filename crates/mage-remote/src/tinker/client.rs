@@ -20,7 +20,10 @@ use reqwest::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 use tokio::{task::JoinHandle, time::Instant};
@@ -124,6 +127,13 @@ impl Client {
         let key = server.key.clone().map(|key| ("x-api-key", key));
         let wire = Wire::new(&base, key, server.waiting, server.notices.clone())?;
         Ok(Client { wire, dialect: server.dialect })
+    }
+
+    /// Another way to the same server, with connections of its own; what one says about its absence the other does not repeat.
+    pub(super) fn beside(&self, server: &TinkerServer) -> Result<Self> {
+        let mut other = Client::new(server)?;
+        other.wire.outage = Arc::clone(&self.wire.outage);
+        Ok(other)
     }
 
     fn failed(&self, what: &str, trouble: &Trouble) -> Error {

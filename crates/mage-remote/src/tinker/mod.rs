@@ -13,6 +13,8 @@ mod codec;
 mod journal;
 mod sampler;
 mod saved;
+mod shared;
+mod show;
 mod trainer;
 
 pub use backend::{Backend, Dialect};

@@ -1,60 +1,67 @@
 //! Which tokens come next, from the server that trains?
 //!
 //! SkyRL's JAX backend samples a model's saved weights by putting them in place of those in training. What was learned since
-//! they were saved would be gone without a word, so that a request for them is refused once a step has been taken.
+//! they were saved would be gone without a word, so that a request for them is refused once a step has been taken. A server
+//! that lost the weights gets them from whoever trains, and is asked again.
 
 use super::{
     Backend,
     client::{Client, Lost, read_sample},
     codec,
+    shared::{FEEDINGS, Shared},
+    show::{Published, Release, read_scores},
 };
 use mage_engine::{
     AdapterName, BoxFuture, Error, FinishReason, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest,
-    Scores, WeightVersion, WeightsId,
+    Scores, WeightsId,
 };
 use serde_json::{Value, json};
 use std::{
-    collections::BTreeMap,
+    fmt,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-/// One published set of weights.
-#[derive(Clone, Debug)]
-pub(super) struct Release {
-    pub(super) version: WeightVersion,
-    /// Where the server keeps it.
-    pub(super) path: String,
-    /// The sampling session on the server.
-    pub(super) session: String,
-    /// Steps taken when it was saved.
-    pub(super) steps: u64,
-}
-
-/// What trainer and sampler share.
-#[derive(Debug, Default)]
-pub(super) struct Published {
-    pub(super) releases: Mutex<BTreeMap<AdapterName, Release>>,
-    /// Steps taken so far, counting those undone: it only has to change.
-    pub(super) steps: AtomicU64,
-}
-
 /// Samples through the training server.
-#[derive(Debug)]
 pub struct TinkerSampler {
-    pub(super) client: Client,
-    pub(super) published: Arc<Published>,
-    pub(super) backend: Backend,
-    pub(super) caps: SamplerCaps,
-    pub(super) vocabulary: usize,
-    pub(super) seq: AtomicU64,
+    client: Client,
+    published: Arc<Published>,
+    /// Whoever trains; it may be gone before us. Not kept alive here: its runtime must not end on one of ours.
+    trainer: Weak<Shared>,
+    /// Held by the one who has the server fed; others wait for that without a thread each.
+    reviving: tokio::sync::Mutex<()>,
+    backend: Backend,
+    caps: SamplerCaps,
+    vocabulary: usize,
+    seq: AtomicU64,
+}
+
+impl fmt::Debug for TinkerSampler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TinkerSampler").field("client", &self.client).finish_non_exhaustive()
+    }
 }
 
 impl TinkerSampler {
+    pub(super) fn new(shared: &Arc<Shared>) -> Result<Self> {
+        let settings = &shared.settings;
+        Ok(TinkerSampler {
+            // Connections of its own: samples are asked for from another runtime.
+            client: shared.client.beside(&settings.server)?,
+            published: Arc::clone(&shared.published),
+            trainer: Arc::downgrade(shared),
+            reviving: tokio::sync::Mutex::default(),
+            backend: settings.backend,
+            caps: settings.backend.sampler_caps(settings.max_context),
+            vocabulary: settings.vocabulary,
+            seq: AtomicU64::new(0),
+        })
+    }
+
     fn resolve(&self, name: &AdapterName) -> Result<(WeightsId, Release)> {
-        let releases = self.published.releases.lock().unwrap_or_else(PoisonError::into_inner);
+        let releases = self.published.releases();
         let release = releases.get(name).cloned().ok_or_else(|| {
             let known: Vec<&str> = releases.keys().map(AdapterName::as_str).collect();
             let problem = format!("nothing was published under that name; there is {}", known.join(", "));
@@ -69,40 +76,49 @@ impl TinkerSampler {
         Ok((WeightsId { name: name.clone(), version: release.version }, release))
     }
 
-    async fn ask(&self, session: &str, tokens: &[u32], params: Value, scores: bool) -> Result<codec::SampleResponse> {
-        let seq = self.seq.fetch_add(1, Ordering::Relaxed) + 1;
-        let body = json!({
-            "num_samples": 1,
-            "prompt": {"chunks": [{"type": "encoded_text", "tokens": tokens}]},
-            "sampling_params": params,
-            "sampling_session_id": session,
-            "seq_id": seq,
-            "prompt_logprobs": scores,
-            "topk_prompt_logprobs": 0,
-            "type": "sample",
-        });
-        self.client.sample(&body).await.map_err(|lost| match lost {
-            Lost::Error(e) => e,
-            Lost::Model(problem) => self.client.wire.error(format!("asample: {problem}")),
-        })
+    /// Asks what follows tokens, or how likely they are, under the weights a name means.
+    async fn ask(
+        &self,
+        name: &AdapterName,
+        tokens: &[u32],
+        params: Value,
+        scores: bool,
+    ) -> Result<(WeightsId, codec::SampleResponse)> {
+        for _ in 0..FEEDINGS {
+            let (weights, release) = self.resolve(name)?;
+            let body = json!({
+                "num_samples": 1,
+                "prompt": {"chunks": [{"type": "encoded_text", "tokens": tokens}]},
+                "sampling_params": params,
+                "sampling_session_id": release.session,
+                "seq_id": self.seq.fetch_add(1, Ordering::Relaxed) + 1,
+                "prompt_logprobs": scores,
+                "topk_prompt_logprobs": 0,
+                "type": "sample",
+            });
+            match self.client.sample(&body).await {
+                Ok(response) => return Ok((weights, response)),
+                Err(Lost::Error(e)) => return Err(e),
+                Err(Lost::Model(problem)) => self.revive(weights, release, problem).await?,
+            }
+        }
+        Err(self.client.wire.error(format!("asample: it lost the weights {FEEDINGS} times in a row")))
     }
-}
 
-/// The scores of a sequence out of an answer; 0 for the first token.
-pub(super) fn read_scores(response: &codec::SampleResponse, n: usize) -> std::result::Result<Vec<f32>, String> {
-    let bytes = response.prompt_logprobs.as_ref().ok_or("it has no prompt log-probabilities")?;
-    let mut all = codec::floats(bytes)?;
-    // Some count the first token, which has none, and some do not.
-    if all.len() + 1 == n {
-        all.insert(0, 0.0);
-    }
-    if all.len() != n {
-        return Err(format!("{} scores for {n} tokens", all.len()));
-    }
-    all[0] = 0.0;
-    match all.iter().find(|l| !l.is_finite() || **l > 1e-3) {
-        Some(bad) => Err(format!("a log-probability is {bad}")),
-        None => Ok(all),
+    /// Has whoever trains give the server the weights again.
+    async fn revive(&self, weights: WeightsId, lost: Release, problem: String) -> Result<()> {
+        let _one_at_a_time = self.reviving.lock().await;
+        let (trainer, error) =
+            (Weak::clone(&self.trainer), |e: String| self.client.wire.error(format!("asample: {e}")));
+        // Feeding waits, and on a runtime of its own: not on a thread that others' requests need.
+        let revived = tokio::task::spawn_blocking(move || {
+            trainer.upgrade().map(|trainer| trainer.revive(&weights, &lost, &problem)).ok_or(problem)
+        });
+        match revived.await {
+            Ok(Ok(revived)) => revived,
+            Ok(Err(problem)) => Err(error(format!("{problem}, and whoever trained it has ended"))),
+            Err(e) => Err(error(e.to_string())),
+        }
     }
 }
 
@@ -122,7 +138,6 @@ impl Sampler for TinkerSampler {
             if !p.stop_texts.is_empty() || p.min_p > 0.0 {
                 return Err(Error::unsupported("stop at texts or filter by min_p", "give token ids to stop at"));
             }
-            let (weights, release) = self.resolve(&request.weights)?;
             let number = |x: f32| x.to_string().parse::<f64>().unwrap_or(f64::from(x));
             let room = (self.caps.max_context - request.prompt.len()) as u32;
             let params = json!({
@@ -133,7 +148,7 @@ impl Sampler for TinkerSampler {
                 "top_k": if p.top_k == 0 { -1 } else { i64::from(p.top_k) },
                 "top_p": number(p.top_p),
             });
-            let response = self.ask(&release.session, &request.prompt, params, false).await?;
+            let (weights, response) = self.ask(&request.weights, &request.prompt, params, false).await?;
             let read = read_sample(&response);
             let (tokens, logprobs, stopped) =
                 read.map_err(|e| self.client.wire.error(format!("asample: unusable answer: {e}")))?;
@@ -149,9 +164,8 @@ impl Sampler for TinkerSampler {
                 let hint = "play without them: play.mask_actions = false";
                 return Err(Error::unsupported("score with masks", hint));
             }
-            let (weights, release) = self.resolve(&request.weights)?;
             let params = json!({"max_tokens": 1, "seed": 0, "temperature": 1.0, "top_k": -1, "top_p": 1.0});
-            let response = self.ask(&release.session, &request.tokens, params, true).await?;
+            let (weights, response) = self.ask(&request.weights, &request.tokens, params, true).await?;
             let all = read_scores(&response, request.tokens.len());
             let all = all.map_err(|e| self.client.wire.error(format!("asample: unusable answer: {e}")))?;
             Ok(Scores { logprobs: all[request.from..].to_vec(), entropies: Vec::new(), weights })

@@ -31,6 +31,8 @@ type Question = (&'static str, Weights, Vec<u8>);
 pub(crate) enum Oddity {
     /// Forgets all its models, once, when so many gradients and steps have been computed; saved states stay.
     ForgetsAfter(usize),
+    /// Forgets all its models, once, when it was asked to sample so many times.
+    ForgetsAtSample(usize),
     /// Puts a number that is none into the answer to a gradient.
     NotANumber,
     /// Samples from other weights than were saved.
@@ -51,7 +53,9 @@ pub(crate) struct World {
     answers: HashMap<Question, Vec<u8>>,
     models: HashMap<String, Model>,
     pub(crate) saved: HashMap<String, Weights>,
-    sessions: HashMap<String, Weights>,
+    /// Sampling sessions: the model they belong to, and its weights when they were saved.
+    sessions: HashMap<String, (String, Weights)>,
+    sampled: usize,
     futures: HashMap<String, (u16, Vec<u8>)>,
     numbered: HashMap<(String, u64), (Vec<u8>, String)>,
     ids: usize,
@@ -216,7 +220,8 @@ impl World {
                 let place = text("model_path").replace("tinker://", "");
                 let Some(weights) = self.saved.get(&place).cloned() else { return detail(404, "Checkpoint not found") };
                 let id = self.fresh("sampling");
-                self.sessions.insert(id.clone(), weights);
+                let model = place.split('/').next().unwrap().to_owned();
+                self.sessions.insert(id.clone(), (model, weights));
                 fine(&json!({"sampling_session_id": id}))
             }
             (_, "asample") => {
@@ -225,7 +230,18 @@ impl World {
                 for field in ["sampling_session_id", "seq_id"] {
                     asked.as_object_mut().unwrap().remove(field);
                 }
-                let Some(mut weights) = self.sessions.get(&session).cloned() else { return detail(404, "no session") };
+                let Some((model, mut weights)) = self.sessions.get(&session).cloned() else {
+                    return detail(404, "no session");
+                };
+                if self.oddity == Some(Oddity::ForgetsAtSample(self.sampled)) {
+                    self.oddity = None;
+                    self.forget_models();
+                }
+                self.sampled += 1;
+                // Saved weights are sampled by the model they were saved of, in the engine's own memory.
+                if !self.models.contains_key(&model) {
+                    return Self::submitted(&self.stale(&model));
+                }
                 if self.oddity == Some(Oddity::StaleSampler) && asked["prompt_logprobs"] == true {
                     let any = self.answers.keys().find(|(kind, w, c)| {
                         *kind == "sample" && *w != weights && *c == asked.to_string().into_bytes()
@@ -262,6 +278,16 @@ impl World {
         }
     }
 
+    /// Is started anew: what was saved stays.
+    pub(crate) fn forget_models(&mut self) {
+        self.forgotten.extend(self.models.drain().map(|(id, _)| id));
+    }
+
+    /// Forgets the ways to sample, and nothing else.
+    pub(crate) fn forget_sessions(&mut self) {
+        self.sessions.clear();
+    }
+
     /// What the real engine says about a model it does not have.
     fn stale(&mut self, model: &str) -> String {
         let text = format!("Model {model} not loaded (likely stale request from previous server)");
@@ -279,7 +305,7 @@ impl World {
         }
         if self.oddity.is_some_and(|o| matches!(o, Oddity::ForgetsAfter(n) if n <= self.computed)) {
             self.oddity = None;
-            self.forgotten.extend(self.models.drain().map(|(id, _)| id));
+            self.forget_models();
         }
         if !self.models.contains_key(model) {
             return match self.forgotten.contains(model) {

@@ -68,6 +68,15 @@ pub(crate) fn step() -> OptimStep {
     OptimStep { learning_rate: 1e-2, clip_norm: 0.0, ..Default::default() }
 }
 
+/// What the policy is asked to go on from.
+pub(crate) fn request() -> SampleRequest {
+    SampleRequest {
+        prompt: vec![0, 3, 5],
+        params: SamplingParams { max_tokens: 6, stop_ids: vec![2], seed: 77 << 33, ..Default::default() },
+        ..Default::default()
+    }
+}
+
 /// A short life: calibration, three steps, a publication, a sample, a checkpoint, another step, and the step once more from
 /// the checkpoint.
 pub(crate) fn live(settings: &TinkerSettings, dir: &Path) -> mage_engine::Result<Came> {
@@ -87,12 +96,7 @@ pub(crate) fn live(settings: &TinkerSettings, dir: &Path) -> mage_engine::Result
     learn(&mut trainer, &mut came, &rows(1.0), &imitate)?;
     learn(&mut trainer, &mut came, &rows(1.0), &ppo)?;
     trainer.publish(&AdapterName::default())?;
-    let request = SampleRequest {
-        prompt: vec![0, 3, 5],
-        params: SamplingParams { max_tokens: 6, stop_ids: vec![2], seed: 77 << 33, ..Default::default() },
-        ..Default::default()
-    };
-    came.sampled = runtime.block_on(sampler.sample(request))?.tokens;
+    came.sampled = runtime.block_on(sampler.sample(request()))?.tokens;
     learn(&mut trainer, &mut came, &rows(-1.0), &ppo)?;
     trainer.publish(&AdapterName::default())?;
     let checkpoint = dir.join("checkpoint");

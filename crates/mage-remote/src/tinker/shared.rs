@@ -1,0 +1,193 @@
+//! What do whoever trains and whoever samples have in common, and how does a server that forgot get it back?
+//!
+//! The server's state is kept whenever weights are published; what follows is remembered here, and done again on a server that
+//! comes back without it. Either of the two may be the one who notices.
+
+use super::{
+    TinkerSettings,
+    client::{Client, Done, Lost, Model},
+    journal::{Entry, SAME, apart},
+    show::Published,
+};
+use crate::VllmPool;
+use mage_engine::{AdapterName, Error, Result, WeightVersion};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{SystemTime, UNIX_EPOCH},
+};
+use tokio::runtime::Runtime;
+
+/// A server that forgets again while it is being fed is fed this often.
+pub(super) const FEEDINGS: u32 = 5;
+
+/// What they share.
+pub(super) struct Shared {
+    pub(super) settings: TinkerSettings,
+    pub(super) client: Client,
+    /// Where samples come from; the server itself without one.
+    pub(super) pool: Option<Arc<VllmPool>>,
+    pub(super) published: Arc<Published>,
+    state: Mutex<State>,
+    /// Last: what runs on it must be gone before.
+    pub(super) runtime: Runtime,
+}
+
+/// What changes in the course of training.
+pub(super) struct State {
+    /// `None` only while the server is being fed.
+    pub(super) model: Option<Model>,
+    /// Where the server keeps the state before `journal`, and whether a checkpoint of ours relies on it.
+    pub(super) kept: Option<(String, bool)>,
+    pub(super) journal: Vec<Entry>,
+    /// Whether a gradient waits for its step.
+    pub(super) pending: bool,
+    pub(super) steps: u64,
+    pub(super) skipped: u64,
+    pub(super) skipped_in_a_row: u32,
+    pub(super) versions: BTreeMap<AdapterName, WeightVersion>,
+    /// Names on the server are used once.
+    pub(super) names: u64,
+    pub(super) tag: String,
+}
+
+impl State {
+    fn new(model: Model) -> Self {
+        let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
+        State {
+            model: Some(model),
+            kept: None,
+            journal: Vec::new(),
+            pending: false,
+            steps: 0,
+            skipped: 0,
+            skipped_in_a_row: 0,
+            versions: BTreeMap::new(),
+            names: 0,
+            tag: format!("{:x}", nanos as u64 ^ u64::from(std::process::id()) << 40),
+        }
+    }
+
+    /// A name that the server has never heard.
+    pub(super) fn name(&mut self, what: &str) -> String {
+        self.names += 1;
+        format!("{what}-{}-{}", self.tag, self.names)
+    }
+}
+
+impl Shared {
+    /// A new adapter on the server, and all that goes with it.
+    pub(super) fn new(
+        settings: TinkerSettings,
+        client: Client,
+        pool: Option<Arc<VllmPool>>,
+        runtime: Runtime,
+    ) -> Result<Self> {
+        let model = runtime.block_on(fresh(&client, &settings))?;
+        let state = Mutex::new(State::new(model));
+        Ok(Shared { settings, client, pool, published: Arc::default(), state, runtime })
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does `work`; on a server that has forgotten, feeds it and does it again.
+    pub(super) fn again<T>(&self, state: &mut State, work: impl AsyncFn(&Model) -> Done<T>) -> Result<T> {
+        for _ in 0..FEEDINGS {
+            let model = state.model.as_ref().ok_or_else(|| self.client.wire.error("its model is lost"))?;
+            match self.runtime.block_on(work(model)) {
+                Ok(done) => return Ok(done),
+                Err(Lost::Error(e)) => return Err(e),
+                Err(Lost::Model(problem)) => self.feed(state, Some(&problem))?,
+            }
+        }
+        Err(self.client.wire.error(format!("it forgot the model {FEEDINGS} times in a row")))
+    }
+
+    /// Gives the server a model in the state this trainer is in, and says so where there was a problem.
+    pub(super) fn feed(&self, state: &mut State, problem: Option<&str>) -> Result<()> {
+        if let Some(problem) = problem {
+            let from = if state.kept.is_some() { "its last kept state" } else { "the beginning" };
+            let (address, todo) = (self.client.wire.address(), state.journal.len());
+            self.client.wire.notices.say(format!(
+                "{address} no longer has the model ({problem}); going on from {from} and doing {todo} requests again"
+            ));
+        }
+        let old = state.model.take();
+        let fed = self.runtime.block_on(async {
+            if let Some(old) = old {
+                self.client.unload(old).await;
+            }
+            let mut last = String::new();
+            for _ in 0..FEEDINGS {
+                match self.feed_once(state).await {
+                    Ok(model) => return Ok(model),
+                    Err(Lost::Error(e)) => return Err(e),
+                    Err(Lost::Model(problem)) => last = problem,
+                }
+            }
+            Err(self.client.wire.error(format!("it forgets the model while it is being fed: {last}")))
+        })?;
+        state.model = Some(fed);
+        Ok(())
+    }
+
+    async fn feed_once(&self, state: &State) -> Done<Model> {
+        let model = fresh(&self.client, &self.settings).await?;
+        if let Some((path, _)) = &state.kept {
+            self.client.load_state(&model, path).await?;
+        }
+        let differs = |what: &str, by: f64| -> Lost {
+            let text = format!("{what} done again came out otherwise, by {by:.2e}; it does not have the state it kept");
+            self.client.wire.error(text).into()
+        };
+        for entry in &state.journal {
+            match entry {
+                Entry::Gradient(gradient, before) => {
+                    let output = self.client.forward_backward(&gradient.request(&model.id, model.next())).await?;
+                    let rows = output.rows("logprobs").map_err(|e| self.client.wire.error(e))?;
+                    let by = apart(&rows, before);
+                    if by > SAME {
+                        return Err(differs("a gradient", by));
+                    }
+                }
+                Entry::Step(step, before) => {
+                    let norm = self.client.optim_step(&model, model.next(), step).await?;
+                    if let (Some(norm), Some(before)) = (norm, before) {
+                        let by = (norm - before).abs() / before.abs().max(1e-12);
+                        if by.is_nan() || by > SAME {
+                            return Err(differs("a step", by));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(model)
+    }
+
+    /// Has the server keep its state, if anything happened since it last did.
+    pub(super) fn keep(&self, state: &mut State) -> Result<String> {
+        if let (Some((path, _)), true) = (&state.kept, state.journal.is_empty()) {
+            return Ok(path.clone());
+        }
+        if state.pending {
+            return Err(Error::invalid("save", "a gradient waits for its step; call optim_step first"));
+        }
+        let name = state.name("state");
+        let path = self.again(state, async |model| self.client.save_state(model, &name).await)?;
+        if let Some((old, false)) = state.kept.replace((path.clone(), false)) {
+            self.runtime.block_on(self.client.forget(&old));
+        }
+        state.journal.clear();
+        Ok(path)
+    }
+}
+
+/// A new model on the server.
+async fn fresh(client: &Client, s: &TinkerSettings) -> Result<Model> {
+    match s.backend.adds_up_by_place() {
+        true => client.create_model_in_clean_place(&s.base_model, s.rank, s.seed).await,
+        false => client.create_model(&s.base_model, s.rank, s.seed).await,
+    }
+}
