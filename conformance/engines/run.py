@@ -12,6 +12,7 @@ Makes environments for SkyRL and vLLM's CPU build in DIR (once; 12 GB), a tiny 3
   kuhn     kuhn.toml trained for 30 updates natively and through SkyRL + vLLM: the last episode's expected score rises in both
   losses   CISPO and importance sampling by name, through SkyRL + vLLM
   engine   SkyRL, and later vLLM, is killed in the middle of a run and started again: the run waits, feeds it, and ends
+  alone    SkyRL, which samples too where there is no vLLM, is killed while it samples and started again: the same
   client   mage is killed in the middle of a run and resumed
   launch   what `mage launch` writes runs, and is understood by SkyRL's and vLLM's parsers
   reload   whole models pushed to vLLM arrive; where a tied head is left behind, as this version does, the push is refused
@@ -35,7 +36,7 @@ from engines import PATIENCE, Process, install, skyrl, vllm
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-STEPS = ["agree", "doctor", "kuhn", "losses", "engine", "client", "launch", "reload"]
+STEPS = ["agree", "doctor", "kuhn", "losses", "engine", "alone", "client", "launch", "reload"]
 # vLLM for CPUs takes heads of 32 numbers and more.
 SHAPE = ["model.head_dim=32", "model.hidden_size=64", "model.intermediate_size=128", "play.mask_actions=false"]
 
@@ -175,6 +176,29 @@ print(json.dumps([scores(torch.float32), scores(torch.float64)]))
             if words not in lines:
                 raise SystemExit(f"FAILED: nobody said: {words}")
 
+    def alone(self):
+        remote = [r if not r.startswith("vllm.servers=") else "vllm.servers=[]" for r in self.remote]
+        few = ["--set", "rollout.groups=4", "--set", "optim.updates=6", "--set", "checkpoint.every=4", "--set",
+               "eval.final_tasks=24"]
+        run = self.scratch / "alone"
+        with open(self.scratch / "alone.log", "w+") as said:
+            process = self.train("alone", remote + few, stderr=said)
+            # An update's line is followed by the next one's rollout; nothing is saved there but after the fourth.
+            for at in (2, 5):
+                until(process, run, at)
+                time.sleep(0.5)
+                self.tinker.kill()
+                time.sleep(3)
+                self.tinker.start()
+            if process.popen.wait() or [u["update"] for u in updates(run)] != list(range(1, 7)):
+                raise SystemExit("FAILED: a run whose only server was killed did not end with every update once")
+            said.seek(0)
+            lines = said.read()
+        print(lines)
+        fed, errors = lines.count("no longer has the model"), sum(u["errors"] for u in updates(run))
+        if fed != 2 or lines.count("does not answer") > 2 or errors:
+            raise SystemExit(f"FAILED: fed {fed} times, {errors} meta-episodes lost; two kills, two lines of each kind")
+
     def client(self):
         process = self.train("client", self.remote + self.short)
         until(process, self.scratch / "client", 3)
@@ -216,7 +240,8 @@ def main():
             try:
                 suite = Suite(Path(scratch), engines, mage)
                 suite.tinker.start()
-                suite.vllm.start()
+                if steps != ["alone"]:
+                    suite.vllm.start()
                 for step in steps:
                     started = time.time()
                     print(f"== {step}", flush=True)

@@ -18,6 +18,7 @@ mod endpoint;
 mod fingerprint;
 mod key;
 mod ledger;
+mod mark;
 mod notices;
 pub mod tinker;
 mod together;

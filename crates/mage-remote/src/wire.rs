@@ -18,6 +18,8 @@ use tokio::time::Instant;
 
 /// How long a connection that nobody uses is kept.
 const IDLE: Duration = Duration::from_secs(3);
+/// How long a machine may take to pick up; one that is gone never does.
+const CONNECT: Duration = Duration::from_secs(10);
 /// How much of a server's complaint is repeated.
 const COMPLAINT: usize = 400;
 /// A server that answers, but with failures, is asked this often before it is believed.
@@ -128,6 +130,7 @@ impl Wire {
             // uvicorn, which both engines answer by, hangs up on whoever is silent for 5 s: a request that meets that would look
             // like a server that went away (seen).
             .pool_idle_timeout(IDLE)
+            .connect_timeout(CONNECT)
             .user_agent(concat!("mage/", env!("CARGO_PKG_VERSION")));
         if is_here(&base) {
             http = http.no_proxy();

@@ -19,6 +19,10 @@ fn pool(servers: &[&Vllm]) -> (Arc<VllmPool>, Said) {
 
 /// With other patience for one attempt.
 fn pool_with(servers: &[&Vllm], attempt: Duration) -> (Arc<VllmPool>, Said) {
+    pool_waiting(servers, Waiting { attempt, away: Duration::from_secs(20), operation: Duration::from_secs(30) })
+}
+
+fn pool_waiting(servers: &[&Vllm], waiting: Waiting) -> (Arc<VllmPool>, Said) {
     let said = Said::default();
     let hear = Arc::clone(&said);
     let settings = PoolSettings {
@@ -30,7 +34,7 @@ fn pool_with(servers: &[&Vllm], attempt: Duration) -> (Arc<VllmPool>, Said) {
         max_context: 256,
         tolerance: 1e-4,
         keep: 2,
-        waiting: Waiting { attempt, away: Duration::from_secs(20), operation: Duration::from_secs(30) },
+        waiting,
         notices: Notices::to(move |line| hear.lock().unwrap().push(line.to_owned())),
     };
     (Arc::new(VllmPool::new(settings).unwrap()), said)
@@ -48,6 +52,12 @@ fn policy(version: u64) -> WeightsId {
 fn request(seed: u64, weights: &str) -> SampleRequest {
     let params = SamplingParams { max_tokens: 1, seed: seed << 33, ..Default::default() };
     SampleRequest { weights: weights.into(), prompt: vec![1, 2, 3], params, ..Default::default() }
+}
+
+/// What a server calls the adapters it has, without what marks the run.
+fn names(server: &Vllm) -> Vec<String> {
+    let adapters = server.seen.adapters.lock().unwrap();
+    adapters.keys().map(|name| name.split_once('.').expect("a mark").0.to_owned()).collect()
 }
 
 async fn ask_many(pool: &Arc<VllmPool>, n: u64) -> Vec<u32> {
@@ -103,17 +113,22 @@ async fn versions_are_names_and_old_ones_stay_for_opponents() {
     for version in 0..4 {
         pool.push_adapter(&policy(version), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     }
-    let names: Vec<String> = server.seen.adapters.lock().unwrap().keys().cloned().collect();
-    assert_eq!(names, ["policy@2", "policy@3"], "as many as are kept");
+    assert_eq!(names(&server), ["policy@2", "policy@3"], "as many as are kept");
     assert_eq!(pool.sample(request(0, "policy")).await.unwrap().weights, policy(3));
     assert_eq!(pool.sample(request(0, "policy@2")).await.unwrap().weights, policy(2));
     let e = pool.sample(request(0, "policy@1")).await.unwrap_err().to_string();
     assert!(e.contains("there is base@0, policy@2, policy@3"), "{e}");
     // Going on from a checkpoint: the same version again, under a name that no cache knows.
+    let before = server.seen.adapters.lock().unwrap().clone();
     pool.push_adapter(&policy(3), Path::new("/elsewhere"), &fingerprint()).await.unwrap();
     let there = server.seen.adapters.lock().unwrap().clone();
-    assert_eq!(there.get("policy@3.2").map(String::as_str), Some("/elsewhere"), "{there:?}");
-    assert!(!there.contains_key("policy@3"), "{there:?}");
+    let new: Vec<_> = there.iter().filter(|(name, _)| !before.contains_key(*name)).collect();
+    assert!(new.len() == 1 && new[0].0.starts_with("policy@3.") && new[0].1 == "/elsewhere", "{there:?}");
+    assert_eq!(names(&server), ["policy@2", "policy@3"], "the other is gone");
+    // A pool of somebody else's has names of its own.
+    let (other, _) = self::pool(&[&server]);
+    other.push_adapter(&policy(3), Path::new("/theirs"), &fingerprint()).await.unwrap();
+    assert_eq!(server.seen.adapters.lock().unwrap().len(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,8 +141,7 @@ async fn a_server_that_lies_about_a_push_is_refused() {
     assert!(e.contains(&bad.url()) && e.contains("it does not have policy@1") && e.contains("1.000e-2"), "{e}");
     assert_eq!(pool.sample(request(0, "policy")).await.unwrap().weights, policy(0), "nobody sees it");
     for server in [&good, &bad] {
-        let names: Vec<String> = server.seen.adapters.lock().unwrap().keys().cloned().collect();
-        assert_eq!(names, ["policy@0"], "it is taken back everywhere");
+        assert_eq!(names(server), ["policy@0"], "it is taken back everywhere");
     }
     // Whole models too: the reload says all is well.
     let e = pool.push_weights(Path::new("/model"), &fingerprint()).await.unwrap_err().to_string();
@@ -189,10 +203,70 @@ async fn a_server_that_is_back_works_again_beside_the_others() {
     // The next push finds it, and gives it what it missed.
     pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     assert_eq!(pool.servers().iter().filter(|s| s.up).count(), 2, "{said:?}");
-    let names: Vec<String> = two.seen.adapters.lock().unwrap().keys().cloned().collect();
-    assert_eq!(names, ["policy@0", "policy@1"]);
+    assert_eq!(names(&two), ["policy@0", "policy@1"]);
     ask_many(&pool, 20).await;
     assert!(two.seen.requests.load(Ordering::SeqCst) > 2 * 23, "more than fingerprints");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_back_with_other_numbers_under_our_name_gets_no_requests() {
+    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    let (pool, said) = pool(&[&one, &two]);
+    pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    let (address, adapters) = (two.address, two.seen.adapters.lock().unwrap().clone());
+    drop(two);
+    ask_many(&pool, 20).await;
+    // It lists the name, as one whose network broke would, but not with these numbers.
+    let two = Vllm::start_at(address, Duration::ZERO).await;
+    *two.seen.adapters.lock().unwrap() = adapters;
+    *two.seen.stale.lock().unwrap() = 0.01;
+    pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    assert_eq!(names(&two), ["policy@0"], "it is left out");
+    pool.push_adapter(&policy(2), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    let lines = said.lock().unwrap().clone();
+    let about: Vec<&String> = lines.iter().filter(|l| l.contains("gets no requests")).collect();
+    assert!(about.len() == 1 && about[0].contains(&two.url()) && about[0].contains("policy@0"), "{lines:?}");
+    // Where nobody else is left there is no going on.
+    drop(one);
+    let e = pool.sample(request(0, "policy")).await.unwrap_err().to_string();
+    assert!(e.contains(&two.url()) && e.contains("it does not have policy@1"), "{e}");
+    // With the right numbers it is what it was, and lacks one of the two that are kept.
+    *two.seen.stale.lock().unwrap() = 0.0;
+    assert_eq!(ask_many(&pool, 3).await.len(), 3);
+    assert!(names(&two).contains(&"policy@2".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_server_holds_up_no_push() {
+    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    // Patience that outlasts the test: whoever is waited for ends it.
+    let hour = Duration::from_secs(3600);
+    let (pool, said) = pool_waiting(&[&one, &two], Waiting { attempt: hour, away: hour, operation: hour });
+    let address = two.address;
+    drop(two);
+    let pushes = async {
+        for version in 0..3 {
+            pool.push_adapter(&policy(version), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), pushes).await.expect("nobody waits for the dead one");
+    assert_eq!(names(&one), ["policy@1", "policy@2"]);
+    let lines = said.lock().unwrap().clone();
+    let dead = format!("http://{address}");
+    assert!(lines.len() == 1 && lines[0].starts_with(&dead) && lines[0].contains("when it is back"), "{lines:?}");
+    // With nobody there, somebody is waited for.
+    drop(one);
+    let push = tokio::spawn({
+        let pool = Arc::clone(&pool);
+        async move { pool.push_adapter(&policy(3), Path::new("/somewhere"), &fingerprint()).await }
+    });
+    while !said.lock().unwrap().iter().any(|l| l.contains("waiting, up to 3600 s")) {
+        assert!(!push.is_finished());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let two = Vllm::start_at(address, Duration::ZERO).await;
+    push.await.unwrap().unwrap();
+    assert_eq!(names(&two), ["policy@2", "policy@3"], "{said:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

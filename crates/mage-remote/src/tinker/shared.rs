@@ -9,12 +9,11 @@ use super::{
     journal::{Entry, SAME, apart},
     show::Published,
 };
-use crate::VllmPool;
+use crate::{VllmPool, mark::mark};
 use mage_engine::{AdapterName, Error, Result, WeightVersion};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{SystemTime, UNIX_EPOCH},
 };
 use tokio::runtime::Runtime;
 
@@ -53,7 +52,6 @@ pub(super) struct State {
 
 impl State {
     fn new(model: Model) -> Self {
-        let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
         State {
             model: Some(model),
             kept: None,
@@ -64,7 +62,7 @@ impl State {
             skipped_in_a_row: 0,
             versions: BTreeMap::new(),
             names: 0,
-            tag: format!("{:x}", nanos as u64 ^ u64::from(std::process::id()) << 40),
+            tag: mark(),
         }
     }
 

@@ -4,9 +4,13 @@
 //! asked is asked elsewhere, or waits. A server that comes back may have been started anew: then it is given the adapters
 //! again before it is asked.
 
-use super::server::{Server, Written, check_score};
+use super::{
+    push::Given,
+    server::{ALIVE, Server, Written, check_score},
+};
 use crate::{
     ApiKey, Fingerprint, Notices,
+    mark::mark,
     wire::{Trouble, Waiting},
 };
 use mage_engine::{
@@ -26,11 +30,9 @@ use std::{
 use tokio::{sync::Semaphore, time::Instant};
 
 /// How long between two looks at servers none of which can be asked.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// How long between two looks at one that is away while others work.
 const LOOK_AROUND: Duration = Duration::from_secs(5);
-/// One that is back says so within this time.
-const ALIVE: Duration = Duration::from_secs(2);
 /// A request is given to so many failing servers before it is given up.
 const FAILED_ANSWERS: u32 = 6;
 
@@ -80,6 +82,10 @@ pub struct VllmPool {
     /// By name, oldest first.
     pub(super) releases: Mutex<BTreeMap<AdapterName, Vec<Release>>>,
     turn: AtomicUsize,
+    /// Marks this pool's names on the servers.
+    pub(super) tag: String,
+    /// How many names there were.
+    pub(super) pushes: AtomicUsize,
     /// When servers that were away were last looked at.
     reviving: tokio::sync::Mutex<Instant>,
 }
@@ -145,6 +151,8 @@ impl VllmPool {
             places,
             releases: Mutex::new(releases),
             turn: AtomicUsize::new(0),
+            tag: mark()[..8].to_owned(),
+            pushes: AtomicUsize::new(0),
             reviving: tokio::sync::Mutex::new(Instant::now()),
         })
     }
@@ -216,10 +224,11 @@ impl VllmPool {
         Some(Seat(Arc::clone(server)))
     }
 
-    /// Looks at the servers that failed. Those that answer again get the adapters they lack, and requests.
-    pub(super) async fn revive(&self) {
+    /// Looks at the servers that failed. Those that answer again get the adapters they lack, and requests. What is wrong with
+    /// one that is there, where that leaves none.
+    pub(super) async fn revive(&self) -> Option<Error> {
         // One at a time: a server counts only once whoever feeds it has seen that it took everything.
-        self.look(self.reviving.lock().await).await;
+        self.look(self.reviving.lock().await).await
     }
 
     /// The same, where others work meanwhile: now and then, and by one request alone.
@@ -233,22 +242,36 @@ impl VllmPool {
         }
     }
 
-    async fn look(&self, mut last: tokio::sync::MutexGuard<'_, Instant>) {
+    async fn look(&self, mut last: tokio::sync::MutexGuard<'_, Instant>) -> Option<Error> {
+        let mut wrong = None;
         for server in self.servers.iter().filter(|s| !s.up.load(Ordering::SeqCst)) {
-            if !matches!(tokio::time::timeout(ALIVE, server.alive()).await, Ok(Ok(()))) {
+            if server.alive(ALIVE).await.is_err() {
                 continue;
             }
-            match self.feed(server).await {
+            let problem = match self.feed(server).await {
                 Ok(fed) => {
                     let again =
                         if fed > 0 { format!(", {fed} adapters were given to it again") } else { String::new() };
                     server.up.store(true, Ordering::SeqCst);
+                    server.is_news("");
                     self.settings.notices.say(format!("{} is back{again}", server.wire.address()));
+                    continue;
                 }
-                Err(e) => self.settings.notices.say(format!("{} is back, but: {e}", server.wire.address())),
+                Err(Given::Away(problem)) => problem,
+                Err(Given::Wrong(e)) => {
+                    let problem = e.to_string();
+                    wrong = wrong.or(Some(e));
+                    problem
+                }
+            };
+            // It is looked at again and again, and told about once.
+            if server.is_news(&problem) {
+                let line = format!("{} is back, but gets no requests: {problem}", server.wire.address());
+                self.settings.notices.say(line);
             }
         }
         *last = Instant::now();
+        wrong.filter(|_| self.servers.iter().all(|s| !s.up.load(Ordering::SeqCst)))
     }
 
     /// Asks until there is an answer.
@@ -268,7 +291,9 @@ impl VllmPool {
                     return Err(self.error(format!("{what}: no server for {limit:.0} s: {problem}")));
                 }
                 tokio::time::sleep(LOOK_AGAIN).await;
-                self.revive().await;
+                if let Some(wrong) = self.revive().await {
+                    return Err(wrong);
+                }
                 continue;
             };
             let server = Arc::clone(&seat.0);

@@ -1,52 +1,55 @@
 //! How do new weights get to the servers, and how is it known that they did?
 //!
-//! Every push has a name of its own on the servers (`policy@17`), so that requests under way keep theirs and past versions
-//! stay there for opponents. A push goes to all servers at once, and counts once every one of them scores a fixed sequence as
-//! the trainer does.
+//! Every push has a name of its own on the servers (`policy@17` and what marks the run), so that requests under way keep
+//! theirs, past versions stay there for opponents, and nobody else's adapter is taken for ours. A push goes to all servers that
+//! are there at once, and counts once every one of them scores a fixed sequence as the trainer does.
 
-use super::pool::{Release, VllmPool};
+use super::pool::{LOOK_AGAIN, Release, VllmPool};
 use super::server::Server;
 use crate::{Fingerprint, together::together, wire::Trouble};
 use mage_engine::{AdapterName, Result, WeightsId};
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, PoisonError, atomic::Ordering},
+    time::Duration,
 };
+use tokio::time::Instant;
+
+/// One with much to do says that it is there within this time.
+const BUSY: Duration = Duration::from_secs(10);
 
 impl VllmPool {
-    /// Shows an adapter to all who sample under `weights`' name: on all servers that answer, or not at all. `dir` must be
-    /// a folder that they see too, and stay; `fingerprint` is the trainer's.
+    /// Shows an adapter to all who sample under `weights`' name: on all servers that answer, or not at all. Those that do not
+    /// get it when they are back; only where none does, one is waited for. `dir` must be a folder that they see too, and stay;
+    /// `fingerprint` is the trainer's.
     pub async fn push_adapter(&self, weights: &WeightsId, dir: &Path, fingerprint: &Fingerprint) -> Result<()> {
-        // One that was away may be back, and is fed what it missed.
-        self.revive().await;
-        let served = self.free_name(weights).await?;
         let release = Release {
             version: weights.version,
-            served,
+            served: self.new_name(weights),
             dir: Some(dir.to_owned()),
             fingerprint: Some(fingerprint.clone()),
         };
-        // One that is away gets everything when it comes back.
-        let there: Vec<&Arc<Server>> = self.servers.iter().filter(|s| s.up.load(Ordering::SeqCst)).collect();
-        let given = together(there.iter().map(|server| self.give(server, &release, weights))).await;
-        let (mut reached, mut wrong) = (0, None);
-        for (server, given) in there.into_iter().zip(given) {
-            match given {
-                Ok(()) => reached += 1,
-                Err(Given::Away(problem)) => {
-                    server.up.store(false, Ordering::SeqCst);
-                    let address = server.wire.address();
-                    self.settings.notices.say(format!("{address} did not take {weights} ({problem}); it is left out"));
-                }
-                Err(Given::Wrong(e)) => wrong = wrong.or(Some(e)),
+        let started = Instant::now();
+        let mut told = false;
+        loop {
+            // One that was away may be back, and is fed what it missed.
+            let wrong = self.revive().await;
+            if self.give_all(&release, weights).await? > 0 {
+                break;
             }
-        }
-        if let Some(e) = wrong {
-            self.unload(std::slice::from_ref(&release)).await;
-            return Err(e);
-        }
-        if reached == 0 {
-            return Err(self.error(format!("no server took {weights}: none of them answers")));
+            if let Some(wrong) = wrong {
+                return Err(wrong);
+            }
+            let limit = self.settings.waiting.away;
+            if started.elapsed() > limit {
+                let problem = format!("no server took {weights}: none of them answered for {} s", limit.as_secs());
+                return Err(self.error(problem));
+            }
+            if !std::mem::replace(&mut told, true) {
+                let line = format!("no vLLM server is there to take {weights}; waiting, up to {} s", limit.as_secs());
+                self.settings.notices.say(line);
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
         let old = {
             let mut releases = self.releases.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,6 +63,34 @@ impl VllmPool {
         };
         self.unload(&old).await;
         Ok(())
+    }
+
+    /// Gives a release to all servers that are there; how many those were. One with other numbers than the trainer's is an
+    /// error, and then nobody keeps it.
+    async fn give_all(&self, release: &Release, weights: &WeightsId) -> Result<usize> {
+        let up: Vec<&Arc<Server>> = self.servers.iter().filter(|s| s.up.load(Ordering::SeqCst)).collect();
+        let given = together(up.iter().map(async |server| {
+            server.alive(BUSY).await.map_err(|t| Given::Away(t.text()))?;
+            self.give(server, release, weights).await
+        }))
+        .await;
+        let (mut reached, mut wrong) = (0, None);
+        for (server, given) in up.into_iter().zip(given) {
+            match given {
+                Ok(()) => reached += 1,
+                Err(Given::Away(problem)) => {
+                    server.up.store(false, Ordering::SeqCst);
+                    let address = server.wire.address();
+                    self.settings.notices.say(format!(
+                        "{address} did not take {weights} ({problem}); it gets everything when it is back"
+                    ));
+                }
+                Err(Given::Wrong(e)) => wrong = wrong.or(Some(e)),
+            }
+        }
+        let Some(wrong) = wrong else { return Ok(reached) };
+        self.unload(std::slice::from_ref(release)).await;
+        Err(wrong)
     }
 
     /// Takes every adapter off the servers. What samples by them has ended.
@@ -125,11 +156,7 @@ impl VllmPool {
         let mut out = Vec::new();
         for server in &self.servers {
             let address = server.wire.address().to_owned();
-            // Not every front end has `/health`: whoever is not there at all is not waited for.
-            let found = match server.alive().await {
-                Err(trouble @ Trouble::Away(_)) => Err(trouble),
-                _ => server.models().await,
-            };
+            let found = server.models().await;
             out.push((address.clone(), found.map_err(|t| self.error(format!("{address}: {}", t.text())))));
         }
         out
@@ -142,61 +169,61 @@ impl VllmPool {
         found.map_err(|t| self.error(format!("{address}: {}", t.text())))
     }
 
-    /// Gives a server that comes back every adapter it lacks; how many those were.
-    pub(super) async fn feed(&self, server: &Arc<Server>) -> Result<usize> {
-        let has = server.models().await.map_err(|t| self.error(format!("{}: {}", server.wire.address(), t.text())))?;
+    /// Gives a server that comes back every adapter it lacks, and looks at those it says it has; how many it lacked.
+    pub(super) async fn feed(&self, server: &Arc<Server>) -> std::result::Result<usize, Given> {
+        let address = server.wire.address();
+        let has = server.models().await.map_err(|t| self.not_taken(t, format!("{address}: listing its models")))?;
         let wanted: Vec<(AdapterName, Release)> = {
             let releases = self.releases.lock().unwrap_or_else(PoisonError::into_inner);
             let all = releases.iter().flat_map(|(name, all)| all.iter().map(move |r| (name.clone(), r.clone())));
-            all.filter(|(_, r)| r.dir.is_some() && !has.contains(&r.served)).collect()
+            all.filter(|(_, r)| r.dir.is_some()).collect()
         };
+        let mut lacked = 0;
         for (name, release) in &wanted {
             let weights = WeightsId { name: name.clone(), version: release.version };
-            match self.give(server, release, &weights).await {
-                Ok(()) => {}
-                Err(Given::Away(problem)) => return Err(self.error(problem)),
-                Err(Given::Wrong(e)) => return Err(e),
+            if has.contains(&release.served) {
+                self.look_at(server, release, &weights).await?;
+            } else {
+                self.give(server, release, &weights).await?;
+                lacked += 1;
             }
         }
-        Ok(wanted.len())
+        Ok(lacked)
     }
 
     async fn give(&self, server: &Server, release: &Release, weights: &WeightsId) -> std::result::Result<(), Given> {
         let Some(dir) = &release.dir else { return Ok(()) };
-        let address = server.wire.address();
-        let failed = |t: Trouble| match t {
-            Trouble::Away(problem) => Given::Away(problem),
-            other => Given::Wrong(self.error(format!("{address} did not take {weights}: {}", other.text()))),
-        };
-        server.load_adapter(&release.served, dir).await.map_err(failed)?;
-        if let Some(expected) = &release.fingerprint {
-            let theirs = server.fingerprint(&release.served, self.settings.vocabulary).await.map_err(failed)?;
-            expected.check(&theirs, self.settings.tolerance, address, &weights.to_string()).map_err(Given::Wrong)?;
-        }
-        Ok(())
+        let loaded = server.load_adapter(&release.served, dir).await;
+        loaded.map_err(|t| self.not_taken(t, format!("{} did not take {weights}", server.wire.address())))?;
+        self.look_at(server, release, weights).await
     }
 
-    /// `policy@17`, or, where a server has one of that name from another life, a name beside it: what is loaded under a
-    /// name stays in caches.
-    async fn free_name(&self, weights: &WeightsId) -> Result<String> {
-        let mut taken = Vec::new();
-        let there: Vec<&Arc<Server>> = self.servers.iter().filter(|s| s.up.load(Ordering::SeqCst)).collect();
-        let said = together(there.iter().map(|server| server.models())).await;
-        for (server, said) in there.into_iter().zip(said) {
-            match said {
-                Ok(names) => taken.extend(names),
-                Err(Trouble::Away(_)) => server.up.store(false, Ordering::SeqCst),
-                Err(t) => return Err(self.error(format!("{}: {}", server.wire.address(), t.text()))),
-            }
+    /// Refuses a server whose numbers under a release's name are not the trainer's.
+    async fn look_at(&self, server: &Server, release: &Release, weights: &WeightsId) -> std::result::Result<(), Given> {
+        let Some(expected) = &release.fingerprint else { return Ok(()) };
+        let address = server.wire.address();
+        let theirs = server.fingerprint(&release.served, self.settings.vocabulary).await;
+        let theirs = theirs.map_err(|t| self.not_taken(t, format!("{address} does not score {weights}")))?;
+        expected.check(&theirs, self.settings.tolerance, address, &weights.to_string()).map_err(Given::Wrong)
+    }
+
+    fn not_taken(&self, trouble: Trouble, what: String) -> Given {
+        match trouble {
+            Trouble::Away(problem) => Given::Away(problem),
+            other => Given::Wrong(self.error(format!("{what}: {}", other.text()))),
         }
-        let plain = weights.to_string();
-        let names = std::iter::once(plain.clone()).chain((2..).map(|n| format!("{plain}.{n}")));
-        Ok(names.into_iter().find(|n| !taken.contains(n)).unwrap_or(plain))
+    }
+
+    /// A name that no server has heard: what is loaded under a name stays in caches, and a server that others use too may
+    /// have a `policy@17` of theirs.
+    fn new_name(&self, weights: &WeightsId) -> String {
+        let n = self.pushes.fetch_add(1, Ordering::SeqCst) + 1;
+        format!("{weights}.{}-{n}", self.tag)
     }
 }
 
 /// Why a server did not take an adapter.
-enum Given {
+pub(super) enum Given {
     /// It is not there.
     Away(String),
     /// It is there, and it is wrong.

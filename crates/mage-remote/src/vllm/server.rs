@@ -12,8 +12,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::{
     path::Path,
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
+
+/// One that is back says so within this time.
+pub(super) const ALIVE: Duration = Duration::from_secs(2);
+/// One that is there and fails is asked this often.
+const ATTEMPTS: u32 = 4;
+/// The first pause between two of these.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// One server of a pool.
 #[derive(Debug)]
@@ -25,6 +36,8 @@ pub(super) struct Server {
     pub(super) up: AtomicBool,
     /// Whether it gets no new requests.
     pub(super) draining: AtomicBool,
+    /// What was last said to be wrong with it.
+    said: Mutex<String>,
 }
 
 /// Tokens that a server wrote.
@@ -58,12 +71,48 @@ struct TokenLogprobs {
 impl Server {
     pub(super) fn new(address: &str, key: Option<ApiKey>, waiting: Waiting, notices: Notices) -> Result<Self> {
         let wire = Wire::new(address, key.map(|k| ("authorization", k)), waiting, notices)?;
-        Ok(Server { wire, load: AtomicUsize::new(0), up: AtomicBool::new(true), draining: AtomicBool::new(false) })
+        Ok(Server {
+            wire,
+            load: AtomicUsize::new(0),
+            up: AtomicBool::new(true),
+            draining: AtomicBool::new(false),
+            said: Mutex::default(),
+        })
     }
 
     /// Whether it may get requests now.
     pub(super) fn ready(&self) -> bool {
         self.up.load(Ordering::SeqCst) && !self.draining.load(Ordering::SeqCst)
+    }
+
+    /// Whether this was not the last thing said to be wrong with it.
+    pub(super) fn is_news(&self, problem: &str) -> bool {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *said, problem.to_owned()) != problem
+    }
+
+    /// Asks a server that is there; one that is not is not waited for. A connection that broke is tried again.
+    async fn ask(&self, ask: &Ask) -> std::result::Result<Vec<u8>, Trouble> {
+        let mut failed = 0;
+        loop {
+            let trouble = match self.wire.once(ask).await {
+                Ok(answer) => return Ok(answer),
+                Err(trouble @ (Trouble::Refused(..) | Trouble::NotYet(_))) => return Err(trouble),
+                Err(trouble) => trouble,
+            };
+            failed += 1;
+            let gone = matches!(trouble, Trouble::Away(_)) && self.alive(ALIVE).await.is_err();
+            if gone || failed >= ATTEMPTS {
+                return Err(trouble);
+            }
+            tokio::time::sleep(PAUSE * failed).await;
+        }
+    }
+
+    /// The same, for an answer in JSON.
+    async fn json(&self, ask: &Ask) -> std::result::Result<Value, Trouble> {
+        let bytes = self.ask(ask).await?;
+        serde_json::from_slice(&bytes).map_err(|e| Trouble::Failing(format!("unusable answer to {}: {e}", ask.path)))
     }
 
     /// Asks once and reads the answer; an answer that makes no sense may pass.
@@ -115,14 +164,18 @@ impl Server {
         self.score(model, &tokens, 1).await.map(Fingerprint)
     }
 
-    /// Whether it answers at all.
-    pub(super) async fn alive(&self) -> std::result::Result<(), Trouble> {
-        self.wire.once(&Ask::get("health")).await.map(|_| ())
+    /// Whether it answers, asked once and for no longer than `within`. A front end without such a page is there too.
+    pub(super) async fn alive(&self, within: Duration) -> std::result::Result<(), Trouble> {
+        match tokio::time::timeout(within, self.wire.once(&Ask::get("health"))).await {
+            Ok(Ok(_) | Err(Trouble::Refused(..))) => Ok(()),
+            Ok(Err(trouble)) => Err(trouble),
+            Err(_) => Err(Trouble::Away(format!("no answer within {} s", within.as_secs()))),
+        }
     }
 
     /// The names it serves.
     pub(super) async fn models(&self) -> std::result::Result<Vec<String>, Trouble> {
-        let list: Value = self.wire.json(&Ask::get("v1/models")).await.map_err(|t| match t {
+        let list = self.json(&Ask::get("v1/models")).await.map_err(|t| match t {
             Trouble::Refused(StatusCode::NOT_FOUND, text) => {
                 let text = format!("nothing here answers as vLLM does ({text}): is it another server's address?");
                 Trouble::Refused(StatusCode::NOT_FOUND, text)
@@ -136,14 +189,14 @@ impl Server {
     /// The tokens it makes of a text.
     pub(super) async fn tokenize(&self, model: &str, text: &str) -> std::result::Result<Vec<u32>, Trouble> {
         let body = json!({"model": model, "prompt": text, "add_special_tokens": false});
-        let said: Value = self.wire.json(&Ask::post("tokenize", &body)).await?;
+        let said = self.json(&Ask::post("tokenize", &body)).await?;
         serde_json::from_value(said["tokens"].clone()).map_err(|e| Trouble::Failing(format!("unusable answer: {e}")))
     }
 
     /// Has it load an adapter from a folder that it sees too.
     pub(super) async fn load_adapter(&self, name: &str, dir: &Path) -> std::result::Result<(), Trouble> {
         let body = json!({"lora_name": name, "lora_path": dir});
-        match self.wire.ask(&Ask::post("v1/load_lora_adapter", &body).long()).await {
+        match self.ask(&Ask::post("v1/load_lora_adapter", &body).long()).await {
             Ok(_) => Ok(()),
             // It heard us before, and only its answer was lost: names are used once.
             Err(Trouble::Refused(_, text)) if text.contains("already been loaded") => Ok(()),
