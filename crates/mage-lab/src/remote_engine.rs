@@ -11,7 +11,10 @@ use crate::{
 use mage_engine::{LogProbs, Sampler};
 use mage_env::Seed;
 use mage_native::{Description, Projection};
-use mage_remote::{ApiKey, Notices, PoolSettings, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, Waiting};
+use mage_remote::{
+    ApiKey, Notices, PoolSettings, Service, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, Waiting,
+    check_variable,
+};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -66,6 +69,7 @@ pub fn missing(recipe: &Recipe) -> Vec<String> {
 
 /// Refuses a recipe that asks its remote engine for more than it offers.
 pub(crate) fn check(recipe: &Recipe) -> Result<()> {
+    check_keys(recipe)?;
     if recipe.engine.kind != EngineKind::Tinker {
         return Ok(());
     }
@@ -81,20 +85,26 @@ pub(crate) fn check(recipe: &Recipe) -> Result<()> {
 
 /// Refuses addresses that are none, before anything is written down that may hold a password.
 pub fn check_addresses(recipe: &Recipe) -> Result<()> {
-    let servers = recipe.vllm.servers.iter().map(|address| ("vllm.servers", address));
-    for (key, address) in std::iter::once(("tinker.url", &recipe.tinker.url)).chain(servers) {
-        mage_remote::check_address(address).map_err(|problem| Error::Recipe { place: key.to_owned(), problem })?;
-    }
-    let mut all = recipe.vllm.servers.clone();
-    all.sort();
-    all.dedup();
-    match all.len() == recipe.vllm.servers.len() {
-        true => Ok(()),
-        false => {
-            let problem = "a server is named twice".to_owned();
-            Err(Error::Recipe { place: "vllm.servers".to_owned(), problem })
+    let wrong = |key: &str, problem: String| Error::Recipe { place: key.to_owned(), problem };
+    Service::Tinker.address(&recipe.tinker.url).map_err(|problem| wrong("tinker.url", problem))?;
+    let mut all = Vec::new();
+    for server in &recipe.vllm.servers {
+        let address = Service::Vllm.address(server).map_err(|problem| wrong("vllm.servers", problem))?;
+        if all.contains(&address) {
+            return Err(wrong("vllm.servers", format!("a server is named twice: {address}")));
         }
+        all.push(address);
     }
+    Ok(())
+}
+
+/// Refuses keys where names of environment variables belong, whatever computes: recipes are written down.
+fn check_keys(recipe: &Recipe) -> Result<()> {
+    for (key, variable) in [("tinker.key_env", &recipe.tinker.key_env), ("vllm.key_env", &recipe.vllm.key_env)] {
+        let checked = check_variable(variable);
+        checked.map_err(|problem| Error::Recipe { place: key.to_owned(), problem })?;
+    }
+    Ok(())
 }
 
 /// What is known here of the model that servers hold.
@@ -221,10 +231,25 @@ mod tests {
             ("tinker.url=localhost:8000", "tinker.url"),
             ("vllm.servers=[\"http://a:1\", \"nonsense\"]", "vllm.servers"),
             ("vllm.servers=[\"http://a:1\", \"http://a:1\"]", "vllm.servers: a server is named twice"),
+            ("vllm.servers=[\"http://a:80/v1\", \"http://A/\"]", "vllm.servers: a server is named twice: http://a"),
+            ("vllm.servers=[\"http://a:1/api/v1\"]", "vllm.servers: this ends as a Tinker server's does"),
             ("tinker.url=http://me:hush@a:1", "tinker.url: leave logins"),
+            ("tinker.url=http://a:1#hush", "tinker.url: leave out what follows"),
         ] {
             let e = recipe(&[set]).check().unwrap_err().to_string();
             assert!(e.starts_with(key) && !e.contains("hush"), "{set}: {e}");
+        }
+    }
+
+    #[test]
+    fn a_key_in_a_recipe_is_refused_and_not_repeated_whoever_computes() {
+        for key in ["tinker.key_env", "vllm.key_env"] {
+            let mut composer = Composer::new();
+            composer.add("kuhn").unwrap();
+            composer.set(&format!("{key}=sk-hush")).unwrap();
+            let e = composer.finish().unwrap_err().to_string();
+            assert!(e.starts_with(&format!("{key}: this is no environment variable's name")), "{e}");
+            assert!(!e.contains("hush"), "{e}");
         }
     }
 

@@ -79,7 +79,7 @@ impl Endpoint {
 
     /// Whether it is on this machine.
     pub(crate) fn is_here(&self) -> bool {
-        crate::wire::is_here(&self.base)
+        crate::address::is_here(&self.base)
     }
 
     pub(crate) fn at(&self, path: &str) -> Url {

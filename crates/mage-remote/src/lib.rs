@@ -10,6 +10,7 @@
 //!
 //! A key is read from an environment variable, sent in one header, and shown nowhere.
 
+mod address;
 mod backoff;
 mod chat;
 mod client;
@@ -25,14 +26,15 @@ mod together;
 pub mod vllm;
 mod wire;
 
+pub use address::{Service, is_loopback};
 pub use chat::RemoteChat;
 pub use client::Client;
 pub use embeddings::RemoteEmbeddings;
 pub use endpoint::{Endpoint, Patience};
 pub use fingerprint::Fingerprint;
-pub use key::ApiKey;
+pub use key::{ApiKey, check_variable};
 pub use ledger::{Ledger, Prices, Spent};
 pub use notices::Notices;
 pub use tinker::{TinkerSampler, TinkerServer, TinkerSettings, TinkerTrainer};
 pub use vllm::{PoolSettings, VllmPool};
-pub use wire::{Waiting, check_address};
+pub use wire::Waiting;

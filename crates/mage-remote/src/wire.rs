@@ -4,7 +4,11 @@
 //! with a line that says so; what the server refuses comes back at once; and an error names what went wrong first, since the
 //! last failure of many is often only an echo.
 
-use crate::{ApiKey, Notices, backoff::pause};
+use crate::{
+    ApiKey, Notices,
+    address::{is_here, parse_address},
+    backoff::pause,
+};
 use mage_engine::{Error, Result};
 use mage_env::Seed;
 use reqwest::{Method, StatusCode, Url, header};
@@ -298,23 +302,6 @@ impl Wire {
     }
 }
 
-/// Refuses what is no address of an engine. What is refused is not repeated: it may hold a password.
-pub fn check_address(address: &str) -> std::result::Result<(), String> {
-    parse_address(address).map(|_| ())
-}
-
-fn parse_address(address: &str) -> std::result::Result<Url, String> {
-    let url =
-        Url::parse(address).map_err(|e| format!("this is no address ({e}); one looks like http://127.0.0.1:8000"))?;
-    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
-        return Err("an address looks like http://127.0.0.1:8000".to_owned());
-    }
-    if !url.username().is_empty() || url.password().is_some() || url.query().is_some() {
-        return Err("leave logins and `?` out; a key belongs into an environment variable".to_owned());
-    }
-    Ok(url)
-}
-
 /// What a status means for whoever asked.
 fn trouble(status: StatusCode, complaint: &str) -> Trouble {
     // FastAPI puts the reason into a field.
@@ -335,15 +322,6 @@ fn trouble(status: StatusCode, complaint: &str) -> Trouble {
         s if s.is_server_error() => Trouble::Failing(format!("{status}: {text}")),
         s if s.is_redirection() => Trouble::Refused(s, "it sends us elsewhere; give the address it sends us to".into()),
         s => Trouble::Refused(s, text),
-    }
-}
-
-/// Whether an address is on this machine.
-pub(crate) fn is_here(base: &Url) -> bool {
-    match base.host_str() {
-        Some("localhost") => true,
-        Some(host) => host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|a| a.is_loopback()),
-        None => false,
     }
 }
 
@@ -377,19 +355,6 @@ mod tests {
         assert_eq!(wire("https://engine.example", true).risk(), None);
         assert!(wire("http://10.0.0.7:8000", false).risk().unwrap().contains("without a key"));
         assert!(wire("http://10.0.0.7:8000", true).risk().unwrap().contains("use https"));
-    }
-
-    #[test]
-    fn addresses_that_are_none_are_refused_and_not_repeated() {
-        for bad in
-            ["localhost:8000", "ftp://x", "127.0.0.1", "", "http://", "http://me:hush@127.0.0.1:1", "http://x?key=hush"]
-        {
-            let e = check_address(bad).unwrap_err();
-            assert!(!e.contains("hush"), "{bad}: {e}");
-        }
-        for good in ["http://127.0.0.1:8000", "https://engine.example/tinker/", "http://[::1]:8000"] {
-            check_address(good).unwrap();
-        }
     }
 
     #[test]

@@ -164,13 +164,12 @@ fn doctor_tells_what_it_found() {
 fn doctor_asks_every_engine_though_the_first_is_away() {
     let dir = tempfile::tempdir().expect("a folder");
     let model = format!("model.path={}", made(dir.path()));
-    // Nobody listens on port 1.
+    // Nobody listens on port 1; the patience of a run, a quarter of an hour, is not doctor's.
     let sets = [
         model.as_str(),
         "engine.kind=tinker",
         "engine.lora_rank=8",
         "tinker.url=http://127.0.0.1:1",
-        "tinker.patience=0.2",
         "vllm.servers=[\"http://127.0.0.1:1\"]",
         "play.mask_actions=false",
         "loss.entropy=0",
@@ -186,6 +185,7 @@ fn doctor_asks_every_engine_though_the_first_is_away() {
     let said = String::from_utf8(out.stdout).expect("text");
     let no: Vec<&str> = said.lines().filter(|l| l.starts_with("no ")).collect();
     assert!(no.len() == 2 && no[0].contains("trains as") && no[1].contains("serves the model"), "{said}");
+    assert!(no[0].contains("is it started, and is tinker.url its address?"), "{said}");
     // An address with a password is refused, and not shown.
     let login: Vec<&str> =
         args.iter().map(|a| if a.starts_with("tinker.url") { "tinker.url=http://me:hush@h:1" } else { a }).collect();

@@ -11,7 +11,7 @@ use super::{
     codec::{self, ForwardBackwardOutput, ForwardBackwardRequest, PROTOBUF, SampleResponse},
 };
 use crate::{
-    ApiKey, Notices,
+    ApiKey, Notices, Service,
     wire::{Ask, Trouble, Waiting, Wire},
 };
 use mage_engine::{Error, OptimStep, Result};
@@ -39,7 +39,7 @@ const FORGETFUL: u32 = 5;
 /// Where a Tinker server is and how it is spoken to.
 #[derive(Clone, Debug)]
 pub struct TinkerServer {
-    /// Its address, without `/api/v1`.
+    /// Its address, with or without `/api/v1`.
     pub url: String,
     /// The dialect.
     pub dialect: Dialect,
@@ -49,6 +49,14 @@ pub struct TinkerServer {
     pub waiting: Waiting,
     /// Who hears of waiting.
     pub notices: Notices,
+}
+
+impl TinkerServer {
+    /// The models it offers, if it answers within a while: nobody is waited for longer, and nobody hears of it.
+    pub async fn reach(&self, within: Duration) -> Result<Vec<String>> {
+        let waiting = Waiting { attempt: within, away: within, ..self.waiting };
+        Client::new(&TinkerServer { waiting, notices: Notices::default(), ..self.clone() })?.greet().await
+    }
 }
 
 /// Why an operation did not come to its end.
@@ -123,7 +131,8 @@ enum Answer {
 
 impl Client {
     pub(super) fn new(server: &TinkerServer) -> Result<Self> {
-        let base = format!("{}/api/v1/", server.url.trim_end_matches('/'));
+        let address = Service::Tinker.address(&server.url).map_err(|e| Error::invalid("tinker", e))?;
+        let base = format!("{address}/api/v1/");
         let key = server.key.clone().map(|key| ("x-api-key", key));
         let wire = Wire::new(&base, key, server.waiting, server.notices.clone())?;
         Ok(Client { wire, dialect: server.dialect })
@@ -143,12 +152,14 @@ impl Client {
     /// Introduces itself and returns the models the server knows.
     pub(super) async fn greet(&self) -> Result<Vec<String>> {
         let hello = Ask::post("client/config", &json!({"sdk_version": self.dialect.version()}));
-        let config: Value = self.wire.json(&hello).await.map_err(|t| match t {
-            Trouble::Refused(StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED, text) => self
-                .wire
-                .error(format!("nothing here speaks the Tinker protocol ({text}): is it another server's address?")),
-            other => self.failed("the handshake", &other),
-        })?;
+        let config: Value = match self.wire.json(&hello).await {
+            Ok(config) => config,
+            Err(Trouble::Refused(StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED, text)) => {
+                let who = Service::Tinker.missing(&self.wire).await;
+                return Err(self.wire.error(format!("{who} ({text})")));
+            }
+            Err(other) => return Err(self.failed("the handshake", &other)),
+        };
         if config["pjwt_auth_enabled"] == true {
             return Err(self.wire.error("it wants logins by signed tokens, which this dialect does not speak"));
         }

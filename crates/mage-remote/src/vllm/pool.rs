@@ -9,7 +9,7 @@ use super::{
     server::{ALIVE, Server, Written, check_score},
 };
 use crate::{
-    ApiKey, Fingerprint, Notices,
+    ApiKey, Fingerprint, Notices, Service,
     mark::mark,
     wire::{Trouble, Waiting},
 };
@@ -124,8 +124,11 @@ impl VllmPool {
         }
         let mut servers = Vec::new();
         for address in &settings.servers {
-            let address = address.trim_end_matches('/').trim_end_matches("/v1");
-            let server = Server::new(address, settings.key.clone(), settings.waiting, settings.notices.clone())?;
+            let address = Service::Vllm.address(address).map_err(|e| Error::invalid("vllm", e))?;
+            if servers.iter().any(|s: &Arc<Server>| s.wire.address() == address) {
+                return wrong(&format!("{address} is named twice"));
+            }
+            let server = Server::new(&address, settings.key.clone(), settings.waiting, settings.notices.clone())?;
             if let Some(risk) = server.wire.risk() {
                 settings.notices.say(risk);
             }
@@ -188,7 +191,7 @@ impl VllmPool {
     }
 
     pub(super) fn find(&self, address: &str) -> Result<&Arc<Server>> {
-        let address = address.trim_end_matches('/').trim_end_matches("/v1");
+        let address = Service::Vllm.address(address).map_err(|e| Error::invalid("vllm", e))?;
         let found = self.servers.iter().find(|s| s.wire.address() == address);
         found.ok_or_else(|| Error::invalid("vllm", format!("there is no server {address} in this pool")))
     }

@@ -156,7 +156,11 @@ impl VllmPool {
         let mut out = Vec::new();
         for server in &self.servers {
             let address = server.wire.address().to_owned();
-            let found = server.models().await;
+            // Whoever is not there is not waited for.
+            let found = match server.alive(BUSY).await {
+                Ok(()) => server.models().await,
+                Err(trouble) => Err(trouble),
+            };
             out.push((address.clone(), found.map_err(|t| self.error(format!("{address}: {}", t.text())))));
         }
         out

@@ -3,7 +3,7 @@
 //! `POST /v1/completions` with token ids in and out: texts never matter, since fragments of letters have none.
 
 use crate::{
-    ApiKey, Fingerprint, Notices,
+    ApiKey, Fingerprint, Notices, Service,
     wire::{Ask, Trouble, Waiting, Wire},
 };
 use mage_engine::{FinishReason, Result, SampleRequest, ScoreRequest};
@@ -175,13 +175,13 @@ impl Server {
 
     /// The names it serves.
     pub(super) async fn models(&self) -> std::result::Result<Vec<String>, Trouble> {
-        let list = self.json(&Ask::get("v1/models")).await.map_err(|t| match t {
-            Trouble::Refused(StatusCode::NOT_FOUND, text) => {
-                let text = format!("nothing here answers as vLLM does ({text}): is it another server's address?");
-                Trouble::Refused(StatusCode::NOT_FOUND, text)
+        let list = match self.json(&Ask::get("v1/models")).await {
+            Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => {
+                let who = Service::Vllm.missing(&self.wire).await;
+                return Err(Trouble::Refused(StatusCode::NOT_FOUND, format!("{who} ({text})")));
             }
-            other => other,
-        })?;
+            answer => answer?,
+        };
         let all = list["data"].as_array().cloned().unwrap_or_default();
         Ok(all.iter().filter_map(|m| m["id"].as_str().map(str::to_owned)).collect())
     }
@@ -200,10 +200,16 @@ impl Server {
             Ok(_) => Ok(()),
             // It heard us before, and only its answer was lost: names are used once.
             Err(Trouble::Refused(_, text)) if text.contains("already been loaded") => Ok(()),
-            Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) if !text.contains("lora") => Err(Trouble::Refused(
-                StatusCode::NOT_FOUND,
-                format!("{text}: start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),
-            )),
+            Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => {
+                // Asked for its names, a server of another kind is found out.
+                self.models().await?;
+                // One that knows of adapters says what it did not find.
+                let hint = match text.contains("lora") {
+                    true => "",
+                    false => ": start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
+                };
+                Err(Trouble::Refused(StatusCode::NOT_FOUND, format!("{text}{hint}")))
+            }
             Err(trouble) => Err(trouble),
         }
     }

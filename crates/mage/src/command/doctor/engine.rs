@@ -18,10 +18,13 @@ use mage_lab::{
 use mage_native::{Description, Device};
 use mage_remote::{Fingerprint, Notices, TinkerTrainer, VllmPool};
 use serde::Serialize;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// Models above this are not loaded here to compare with.
 const COMPARED: usize = 100_000_000;
+
+/// Whoever asks wants to know now: a server that does not answer within this time is not there.
+const FIRST_CONTACT: Duration = Duration::from_secs(5);
 
 /// One thing that was looked at.
 #[derive(Serialize)]
@@ -88,7 +91,11 @@ fn look(recipe: &Recipe, findings: &mut Findings<'_>) -> anyhow::Result<()> {
     let pool = pool_settings(recipe, &model, &notices)?.map(VllmPool::new).transpose()?.map(Arc::new);
     let settings = tinker_settings(recipe, &model, &notices)?;
     let dialect = settings.server.dialect.version();
-    let trainer = text(TinkerTrainer::connect(settings, pool.clone()));
+    let there = text(block_on_pool(settings.server.reach(FIRST_CONTACT.min(settings.server.waiting.away)))?);
+    let trainer = there.map_err(|e| format!("{e}; is it started, and is tinker.url its address?")).and_then(|_| {
+        // From here on it is waited for as in training.
+        text(TinkerTrainer::connect(settings, pool.clone()))
+    });
     let met = trainer.as_ref().map(|t| match t.calibration() {
         Some(c) => {
             format!("speaks {dialect}; {:?}, scaled batches come to {:.6} of what they should", c.reduction, c.scaled)

@@ -1,0 +1,65 @@
+//! Servers of the wrong kind, and addresses where nobody is: who is there is said, and nobody is waited for.
+
+mod common;
+
+use common::{tinker_double::Double, tinker_script as script, vllm_double::Vllm};
+use mage_engine::{AdapterName, WeightVersion, WeightsId};
+use mage_remote::{Fingerprint, Notices, PoolSettings, TinkerTrainer, VllmPool, Waiting};
+use std::{path::Path, time::Duration};
+
+fn pool(servers: Vec<String>) -> mage_engine::Result<VllmPool> {
+    VllmPool::new(PoolSettings {
+        servers,
+        model: "tiny".to_owned(),
+        key: None,
+        in_flight: 4,
+        vocabulary: 16,
+        max_context: 256,
+        tolerance: 1e-4,
+        keep: 2,
+        waiting: Waiting::default(),
+        notices: Notices::default(),
+    })
+}
+
+#[test]
+fn a_vllm_server_in_a_tinker_servers_place_is_named() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let vllm = runtime.block_on(Vllm::start(Duration::ZERO));
+    let dir = tempfile::tempdir().unwrap();
+    let settings = script::settings(&vllm.url(), dir.path(), Notices::default());
+    let e = TinkerTrainer::connect(settings, None).err().unwrap().to_string();
+    assert!(e.contains("it looks like a vLLM server") && e.contains("vllm.servers"), "{e}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tinker_server_in_a_vllm_servers_place_is_named() {
+    let tinker = Double::start(None).await;
+    let pool = pool(vec![tinker.url()]).unwrap();
+    let served = pool.served().await.remove(0).1.unwrap_err().to_string();
+    let weights = WeightsId { name: AdapterName::default(), version: WeightVersion(0) };
+    let fingerprint = Fingerprint(vec![-1.0; 23]);
+    let pushed = pool.push_adapter(&weights, Path::new("/x"), &fingerprint).await.unwrap_err().to_string();
+    for e in [served, pushed] {
+        assert!(e.contains("it looks like a Tinker server") && e.contains("tinker.url"), "{e}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_waited_for_by_whoever_only_looks() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = script::settings(&format!("http://{nobody}"), dir.path(), Notices::default()).server;
+    // Patience that outlasts the test.
+    server.waiting.away = Duration::from_secs(3600);
+    let e = server.reach(Duration::from_secs(1)).await.unwrap_err().to_string();
+    assert!(e.contains("refused") && e.contains("waited 1 s"), "{e}");
+    let served = pool(vec![server.url]).unwrap().served().await.remove(0).1;
+    assert!(served.unwrap_err().to_string().contains("refused"));
+}
+
+#[test]
+fn a_server_named_twice_in_two_ways_is_one() {
+    let e = pool(vec!["http://Host:80/v1".into(), "http://host/".into()]).unwrap_err().to_string();
+    assert!(e.contains("http://host is named twice"), "{e}");
+}
