@@ -4,6 +4,7 @@ use crate::{
     Result,
     engine::{self, Needs},
     recipe::{EngineKind, Recipe},
+    remote_engine,
     rollout::Job,
     speech::Speech,
     talk::Talk,
@@ -28,6 +29,10 @@ const SAMPLE: usize = 32;
 pub struct Plan {
     /// Whether the model's numbers are there, or it is new.
     pub whole: bool,
+    /// The servers that compute; `None` is this machine.
+    pub servers: Option<String>,
+    /// What people should know before they begin.
+    pub warnings: Vec<String>,
     /// The card that computes; `None` is the CPU.
     pub card: Option<String>,
     /// Tokens of a training pass on the card.
@@ -74,6 +79,8 @@ impl Plan {
         let card = recipe.engine.device.card_for(&model.config, rank).filter(|_| here);
         let card = card.map(|i| CardPlan::new(&model.config, i, learning, recipe.engine.recompute)).transpose()?;
         let mut plan = Plan {
+            servers: (!here).then(|| remote_engine::place(recipe)),
+            warnings: if here { Vec::new() } else { remote_engine::without_keys(recipe)? },
             card: card.as_ref().map(|c| c.device.clone()),
             pass_tokens: card.as_ref().map(|c| c.pass_tokens),
             cache_bytes: card.as_ref().map(|c| c.cache_bytes),

@@ -6,14 +6,14 @@
 use crate::{
     Error, Hub, Result,
     engine::Engines,
-    recipe::{EngineKind, PolicyLoss, Recipe},
+    recipe::{EngineKind, PolicyLoss, Recipe, Tinker, Vllm},
 };
 use mage_engine::{LogProbs, Sampler};
 use mage_env::Seed;
 use mage_native::{Description, Projection};
 use mage_remote::{
     ApiKey, Notices, PoolSettings, Service, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, Waiting,
-    check_variable,
+    check_variable, is_loopback,
 };
 use std::{
     path::{Path, PathBuf},
@@ -182,19 +182,40 @@ pub(crate) fn start(recipe: &Recipe, notices: &Notices) -> Result<Engines> {
         Some(pool) => pool,
         None => Arc::new(trainer.sampler()?),
     };
-    let servers = recipe.vllm.servers.len();
-    let device = match servers {
-        0 => format!("{} at {}", recipe.tinker.backend.trainer_caps(0).engine, recipe.tinker.url),
-        n => format!("{} at {}, {n} vLLM", recipe.tinker.backend.trainer_caps(0).engine, recipe.tinker.url),
-    };
     Ok(Engines {
         trainer: Box::new(trainer),
         sampler,
         renderer,
         parameters: model.parameters,
         context: model.config.max_position_embeddings,
-        device,
+        device: place(recipe),
     })
+}
+
+/// Who computes, and where.
+pub(crate) fn place(recipe: &Recipe) -> String {
+    let trains = format!("{} at {}", recipe.tinker.backend.trainer_caps(0).engine, recipe.tinker.url);
+    match recipe.vllm.servers.len() {
+        0 => trains,
+        n => format!("{trains}, {n} vLLM"),
+    }
+}
+
+/// Which servers would be asked without a key that they may want: those on other machines, and those for which a variable was
+/// named that is not set.
+pub(crate) fn without_keys(recipe: &Recipe) -> Result<Vec<String>> {
+    let (t, v) = (&recipe.tinker, &recipe.vllm);
+    let usual = (Tinker::default().key_env, Vllm::default().key_env);
+    let trains = std::iter::once((&t.url, &t.key_env, t.key_env != usual.0));
+    let samples = v.servers.iter().map(|url| (url, &v.key_env, v.key_env != usual.1));
+    let mut out = Vec::new();
+    for (url, variable, named) in trains.chain(samples) {
+        let wanted = named || !is_loopback(url);
+        if wanted && !variable.is_empty() && ApiKey::from_env(variable)?.is_none() {
+            out.push(format!("{variable} is not set: {url} is asked without a key"));
+        }
+    }
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -251,6 +272,18 @@ mod tests {
             assert!(e.starts_with(&format!("{key}: this is no environment variable's name")), "{e}");
             assert!(!e.contains("hush"), "{e}");
         }
+    }
+
+    #[test]
+    fn servers_that_may_want_a_key_are_named_where_there_is_none() {
+        let said = |sets: &[&str]| without_keys(&recipe(sets)).unwrap();
+        assert!(said(&["vllm.servers=[\"http://127.0.0.1:1\"]"]).is_empty(), "on this machine nobody locks doors");
+        // No variable of this name is set wherever tests run.
+        let (there, variable) = ("tinker.url=https://engine.example", "tinker.key_env=MAGE_TEST_NO_SUCH_KEY");
+        let expected = ["MAGE_TEST_NO_SUCH_KEY is not set: https://engine.example is asked without a key"];
+        assert_eq!(said(&[there, variable]), expected);
+        assert_eq!(said(&[variable]).len(), 1, "who names one has one");
+        assert!(said(&[there, "tinker.key_env="]).is_empty(), "who names none wants none");
     }
 
     #[test]

@@ -296,6 +296,12 @@ impl RunDir {
         Ok(())
     }
 
+    /// Whether the newest checkpoint is that of an update, and whole, and the metrics are those of then.
+    pub fn is_at(&self, update: u64) -> bool {
+        let newest = checkpoints(&self.path).is_ok_and(|all| all.last() == Some(&update));
+        newest && verify(&self.path.join(model(update))).is_ok_and(|p| p.metrics_bytes == self.metrics.length)
+    }
+
     /// The newest checkpoint that is whole, with what was known then; `damaged` hears what is wrong with newer ones. Cuts
     /// metrics back to it; without any, to nothing.
     pub fn rewind(&mut self, mut damaged: impl FnMut(String)) -> Result<Option<(PathBuf, Progress)>> {

@@ -3,6 +3,7 @@
 //! Says so in plain words, once for each sort of trouble until it is over.
 
 use crate::recipe::Watch;
+use mage_engine::TrainerCaps;
 use std::collections::BTreeSet;
 
 /// What is looked at after an update.
@@ -29,12 +30,20 @@ pub struct Signs {
 }
 
 /// Remembers what was said.
-#[derive(Default)]
 pub struct Watchdog {
     said: BTreeSet<&'static str>,
+    /// Whether the engine takes an entropy bonus.
+    bonus: bool,
+    /// Whether it takes a penalty on divergence.
+    penalty: bool,
 }
 
 impl Watchdog {
+    /// One that advises nothing the engine would refuse.
+    pub fn new(engine: &TrainerCaps) -> Self {
+        Watchdog { said: BTreeSet::new(), bonus: engine.entropy, penalty: !engine.kl.is_empty() }
+    }
+
     /// New trouble, in plain words.
     pub fn look(&mut self, limits: &Watch, signs: &Signs) -> Vec<String> {
         let lost = signs.factual.is_some_and(|f| f < limits.factual);
@@ -43,8 +52,12 @@ impl Watchdog {
                 "entropy",
                 signs.done < 0.5 && signs.entropy < limits.entropy,
                 format!(
-                    "actions have become certain early (entropy {:.3} nats): nothing new is tried any more; raise loss.entropy",
-                    signs.entropy
+                    "actions have become certain early (entropy {:.3} nats): nothing new is tried any more; {}",
+                    signs.entropy,
+                    match self.bonus {
+                        true => "raise loss.entropy",
+                        false => "lower optim.learning_rate (this engine has no entropy bonus)",
+                    }
                 ),
             ),
             (
@@ -83,8 +96,13 @@ impl Watchdog {
                 "factual",
                 lost,
                 format!(
-                    "only {:.0} % of reflections state the facts; raise loss.kl_reflect if there were more, else warmstart.steps",
-                    100.0 * signs.factual.unwrap_or(0.0)
+                    "only {:.0} % of reflections state the facts; {}",
+                    100.0 * signs.factual.unwrap_or(0.0),
+                    match self.penalty {
+                        true => "raise loss.kl_reflect if there were more, else warmstart.steps",
+                        false =>
+                            "lower optim.learning_rate if there were more, else teach it before (`mage warmstart`)",
+                    }
                 ),
             ),
             (
@@ -115,18 +133,31 @@ impl Watchdog {
 mod tests {
     use super::*;
 
+    fn new() -> Watchdog {
+        Watchdog { said: BTreeSet::new(), bonus: true, penalty: true }
+    }
+
+    #[test]
+    fn nothing_is_advised_that_the_engine_refuses() {
+        let mut dog = Watchdog::new(&mage_remote::tinker::Backend::Jax.trainer_caps(256));
+        let signs = Signs { entropy: 0.0, factual: Some(0.1), ..Signs::default() };
+        let said = dog.look(&Watch::default(), &signs);
+        assert!(said.len() == 2 && said.iter().all(|text| text.contains("optim.learning_rate")), "{said:?}");
+        assert!(said.iter().all(|text| !text.contains("raise")), "{said:?}");
+    }
+
     #[test]
     fn trouble_is_named_once_until_it_is_over() {
-        let mut dog = Watchdog::default();
+        let mut dog = new();
         let bad = Signs { entropy: 0.01, done: 0.2, ..Signs::default() };
         assert!(dog.look(&Watch::default(), &bad)[0].contains("loss.entropy"));
         assert!(dog.look(&Watch::default(), &bad).is_empty());
         assert!(dog.look(&Watch::default(), &Signs { entropy: 0.5, ..bad }).is_empty());
         assert_eq!(dog.look(&Watch::default(), &bad).len(), 1);
         let late = Signs { done: 0.9, ..bad };
-        assert!(Watchdog::default().look(&Watch::default(), &late).is_empty(), "certainty is fine at the end");
+        assert!(new().look(&Watch::default(), &late).is_empty(), "certainty is fine at the end");
         let signs =
             Signs { kl_play: 2.0, kl_reflect: 2.0, invalid: 0.5, factual: Some(0.1), skipped: true, errors: 3, ..late };
-        assert_eq!(Watchdog::default().look(&Watch::default(), &signs).len(), 6);
+        assert_eq!(new().look(&Watch::default(), &signs).len(), 6);
     }
 }

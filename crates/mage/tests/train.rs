@@ -165,6 +165,84 @@ fn a_damaged_checkpoint_is_passed_over_aloud() {
     assert!(result(&run) == expected);
 }
 
+/// What a server offers, on a model that is there.
+const OFFERED: &[&str] = &[
+    "engine.lora_rank=4",
+    "engine.lora_alpha=32",
+    "play.mask_actions=false",
+    "loss.entropy=0",
+    "loss.entropy_end=0",
+    "loss.kl_reflect=0",
+    "loss.dual_clip=0",
+    "optim.clip_norm=0",
+    "optim.minibatches=1",
+];
+
+/// A small model, and the settings by which a server could train it.
+fn offered(dir: &Path) -> Vec<String> {
+    let model = dir.join("model");
+    let mut made = mage(&["warmstart", "kuhn", "-q", "--out", model.to_str().unwrap()]);
+    for set in ["model.hidden_size=16", "model.intermediate_size=32", "model.head_dim=8", "warmstart.steps=2"] {
+        made.args(["--set", set]);
+    }
+    ok(&mut made);
+    let path = format!("model.path={}", model.display());
+    let all = OFFERED.iter().copied().chain([path.as_str()]);
+    all.flat_map(|set| ["--set".to_owned(), set.to_owned()]).collect()
+}
+
+#[test]
+fn a_finished_run_is_told_about_without_its_engine() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let settings = offered(dir.path());
+    let settings: Vec<&str> = settings.iter().map(String::as_str).chain(["--set", "optim.updates=2"]).collect();
+    let first = ok(&mut train(&run, &settings));
+    // As if a server had trained it that is there no longer; nobody listens on port 1.
+    let recipe = run.join("recipe.resolved.toml");
+    let text = fs::read_to_string(&recipe).unwrap();
+    let moved =
+        text.replace("kind = \"native\"", "kind = \"tinker\"").replace("http://127.0.0.1:8000", "http://127.0.0.1:1");
+    assert_ne!(text, moved);
+    fs::write(&recipe, moved).unwrap();
+    let before = fs::read(run.join("result.json")).unwrap();
+    let again = ok(&mut resume(&run, &[]));
+    assert_eq!(again.stdout, first.stdout, "the same report");
+    let said = String::from_utf8(again.stderr).unwrap();
+    assert!(said.contains("is finished, with all 2 updates") && !said.contains("waiting"), "{said}");
+    assert!(before == fs::read(run.join("result.json")).unwrap());
+}
+
+#[test]
+fn a_dry_run_of_a_remote_recipe_speaks_of_servers() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = offered(dir.path());
+    let mut planned = mage(&["train", "kuhn", "--dry-run", "--set", "engine.kind=tinker"]);
+    planned.args(&settings).args(["--set", "tinker.url=https://engine.example"]);
+    planned.args(["--set", "tinker.key_env=MAGE_TEST_NO_SUCH_KEY"]);
+    let planned = ok(&mut planned);
+    let (said, warned) = (String::from_utf8(planned.stdout).unwrap(), String::from_utf8(planned.stderr).unwrap());
+    assert!(said.contains("tinker (jax) at https://engine.example"), "{said}");
+    assert!(!said.contains("cpu") && !said.contains("memory"), "{said}");
+    assert!(warned.contains("MAGE_TEST_NO_SUCH_KEY is not set"), "{warned}");
+}
+
+#[test]
+fn weights_from_before_a_batch_gathered_ahead_are_no_disagreement_of_engines() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let more = ["--set", "rollout.overlap=true", "--set", "watch.mismatch=1e-6", "--set", "checkpoint.every=4"];
+    let said = String::from_utf8(ok(&mut train(&run, &more)).stderr).unwrap();
+    assert!(!said.contains("the engines disagree"), "{said}");
+    // Batches of the same weights were among them: the first, and the one after the checkpoint.
+    let metrics = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    let apart = metrics.lines().map(|line| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        line["mismatch_kl/first"].as_f64().unwrap() > 1e-6
+    });
+    assert_eq!(apart.collect::<Vec<_>>(), [false, true, true, true, false, true]);
+}
+
 #[test]
 fn two_processes_cannot_write_one_run() {
     let dir = tempfile::tempdir().unwrap();

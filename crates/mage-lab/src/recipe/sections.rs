@@ -245,7 +245,7 @@ section! {
 section! {
     /// The server that trains, where `engine.kind` is `tinker`.
     Tinker {
-        /// Its address, without `/api/v1`.
+        /// Its address, with or without `/api/v1`.
         url: String = "http://127.0.0.1:8000".to_owned(),
         /// The dialect of the protocol, by the version of its SDK: `0.25`.
         dialect: Dialect = Dialect::V0_25,
@@ -295,7 +295,8 @@ section! {
         /// Warn when less than this share of reflections states the facts, in environments that have a teacher to say them.
         factual: f64 = 0.5,
         /// Warn when what was sampled diverges from what is trained by more than this before the first step of an update,
-        /// in nats a token: engines that disagree.
+        /// in nats a token: engines that disagree. With `rollout.overlap`, looked at where nothing was gathered ahead: at the
+        /// first update and after every checkpoint.
         mismatch: f64 = 0.01,
         /// Say what is waited for when no meta-episode ends for so many seconds.
         patience: f64 = 30.0,

@@ -102,18 +102,41 @@ impl Training {
         m
     }
 
-    pub(super) fn signs(&self, metrics: &BTreeMap<String, f64>, records: &[EpisodeRecord]) -> Signs {
+    /// What there is to look out for.
+    pub(super) fn signs(
+        &self,
+        metrics: &BTreeMap<String, f64>,
+        records: &[EpisodeRecord],
+        gathered_ahead: bool,
+    ) -> Signs {
         let at = |key: &str| metrics.get(key).copied();
         Signs {
             done: self.progress.update as f64 / self.recipe.optim.updates.max(1) as f64,
             entropy: at("entropy").unwrap_or(1.0),
             kl_play: at("kl/play").unwrap_or(0.0),
             kl_reflect: at("kl/reflect").unwrap_or(0.0),
-            mismatch: if self.recipe.rollout.overlap { 0.0 } else { at("mismatch_kl/first").unwrap_or(0.0) },
+            mismatch: engines_apart(metrics, gathered_ahead),
             invalid: at("invalid_action").unwrap_or(0.0),
             factual: at("factual"),
             skipped: at("optim/skipped").unwrap_or(0.0) > 0.0,
             errors: records.iter().filter(|r| r.error.is_some()).count(),
         }
+    }
+}
+
+/// How far engines are apart that have the same weights. A batch that was gathered ahead was played by the weights before
+/// these, and says nothing of it.
+fn engines_apart(metrics: &BTreeMap<String, f64>, gathered_ahead: bool) -> f64 {
+    if gathered_ahead { 0.0 } else { metrics.get("mismatch_kl/first").copied().unwrap_or(0.0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engines_are_held_against_each_other_by_batches_of_the_same_weights() {
+        let metrics = BTreeMap::from([("mismatch_kl/first".to_owned(), 0.3)]);
+        assert_eq!((engines_apart(&metrics, false), engines_apart(&metrics, true)), (0.3, 0.0));
     }
 }

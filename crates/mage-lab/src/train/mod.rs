@@ -5,11 +5,13 @@
 //! moment and [`Training::resume`] ends with the same bytes.
 
 mod event;
+mod finished;
 mod measure;
 mod parts;
 mod warm;
 
 pub use event::{Event, Outcome};
+pub use finished::Resumed;
 pub(crate) use parts::Parts;
 pub use parts::runtime;
 pub use warm::warm_start;
@@ -124,7 +126,7 @@ impl Training {
         Self::assemble(recipe, setting, parts, ceilings, run, Progress::default(), stop)
     }
 
-    /// Continues a run where its newest whole checkpoint is. A recipe that differs from the run's is refused unless
+    /// Continues a run where its newest whole checkpoint is, unless it is finished. A recipe that differs from the run's is refused unless
     /// `force`d; `each` hears what was wrong with newer checkpoints.
     pub fn resume(
         recipe: Recipe,
@@ -133,7 +135,7 @@ impl Training {
         force: bool,
         stop: Arc<AtomicU8>,
         each: &mut dyn FnMut(Event),
-    ) -> Result<Self> {
+    ) -> Result<Resumed> {
         let changed = changed_since(dir, &recipe, &setting.population)?;
         let mut run = RunDir::open(dir)?;
         if !changed.is_empty() && !force {
@@ -144,6 +146,11 @@ impl Training {
                 list.join("\n")
             );
             return Err(Error::Run { path: dir.to_owned(), problem });
+        }
+        if changed.is_empty()
+            && let Some(outcome) = finished::finished(&recipe, &setting, &run)?
+        {
+            return Ok(Resumed::Finished(Box::new(outcome)));
         }
         let schema = setting.factory.schema();
         let mut parts = Parts::new(&recipe, &setting, &schema)?;
@@ -160,7 +167,8 @@ impl Training {
         if !changed.is_empty() {
             run.replace_recipe(&recipe, &setting.population)?;
         }
-        Self::assemble(recipe, setting, parts, ceilings, run, progress, stop)
+        let training = Self::assemble(recipe, setting, parts, ceilings, run, progress, stop)?;
+        Ok(Resumed::Going(Box::new(training)))
     }
 
     fn assemble(
@@ -184,6 +192,7 @@ impl Training {
             platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             parameters: parts.engines.parameters,
         })?;
+        let watchdog = Watchdog::new(parts.engines.trainer.caps());
         Ok(Training {
             recipe,
             schema: setting.factory.schema(),
@@ -192,7 +201,7 @@ impl Training {
             parts,
             runtime,
             progress,
-            watchdog: Watchdog::default(),
+            watchdog,
             ceilings,
             stop,
             ahead: None,
@@ -394,7 +403,9 @@ impl Training {
     fn update(&mut self, each: &mut dyn FnMut(Event)) -> Result<()> {
         let update = self.progress.update;
         let started = Instant::now();
-        let (records, rolled) = match self.ahead.take() {
+        let ahead = self.ahead.take();
+        let gathered_ahead = ahead.is_some();
+        let (records, rolled) = match ahead {
             Some(batch) => batch,
             None => self.gathering(update)?(&mut |text| self.tell(Event::Warning { text }, each))?,
         };
@@ -467,7 +478,7 @@ impl Training {
             ("other".to_owned(), seconds(other)),
         ]);
         self.run.timing(&timing)?;
-        let texts = self.watchdog.look(&self.recipe.watch, &self.signs(&metrics, &records));
+        let texts = self.watchdog.look(&self.recipe.watch, &self.signs(&metrics, &records, gathered_ahead));
         let update = self.progress.update;
         self.tell(Event::Updated { update, metrics, timing }, each);
         for text in texts {

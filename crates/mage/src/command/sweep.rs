@@ -21,7 +21,7 @@ use mage_lab::{
     Plan,
     run_dir::RunDir,
     sweep::{Cell, RUN, Sweep, Work, forgotten, preset_names, preset_text, put_aside},
-    train::{Event, Training, changed_since},
+    train::{Event, Resumed, Training, changed_since},
 };
 use mage_remote::Endpoint;
 use serde_json::json;
@@ -440,8 +440,11 @@ impl Runner<'_> {
             _ => {}
         };
         let mut training = match RunDir::is_run(dir) {
-            true => Training::resume(recipe, setting, dir, false, stop, &mut each)?,
-            false => Training::create(recipe, setting, dir, stop)?,
+            true => match Training::resume(recipe, setting, dir, false, stop, &mut each)? {
+                Resumed::Finished(_) => return Ok(true),
+                Resumed::Going(training) => training,
+            },
+            false => Box::new(Training::create(recipe, setting, dir, stop)?),
         };
         Ok(training.run(&mut each)?.after.is_some())
     }

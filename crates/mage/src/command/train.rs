@@ -17,7 +17,7 @@ use mage_lab::{
     judge::{Estimate, Judgement},
     recipe::Recipe,
     run_dir::{RunDir, last_model, model},
-    train::{Outcome, Setting, Training},
+    train::{Outcome, Resumed, Setting, Training},
 };
 use mage_remote::Notices;
 use std::{
@@ -38,10 +38,16 @@ pub(crate) fn run(app: &App, args: &Train, out: &Output) -> anyhow::Result<()> {
     let stop = stop_on_ctrl_c("stopping after the current step; press Ctrl-C again to stop at once")?;
     let mut screen = Screen::new(*out);
     let mut training = match &args.resume {
-        Some(dir) => Training::resume(recipe, setting, dir, args.force, Arc::clone(&stop), &mut |e| screen.show(e))?,
+        Some(dir) => {
+            let hosts = setting.factory.schema().seats > 1;
+            match Training::resume(recipe, setting, dir, args.force, Arc::clone(&stop), &mut |e| screen.show(e))? {
+                Resumed::Finished(outcome) => return already_finished(&outcome, dir, hosts, out),
+                Resumed::Going(training) => training,
+            }
+        }
         None => {
             let dir = args.out.clone().unwrap_or_else(|| free_directory(&args.recipes));
-            out.starting(|| Training::create(recipe, setting, &dir, Arc::clone(&stop)))?
+            Box::new(out.starting(|| Training::create(recipe, setting, &dir, Arc::clone(&stop)))?)
         }
     };
     let outcome = training.run(&mut |e| screen.show(e));
@@ -69,6 +75,15 @@ pub(crate) fn run(app: &App, args: &Train, out: &Output) -> anyhow::Result<()> {
         return Ok(());
     }
     report(&outcome, &dir, training.hosts(), out)
+}
+
+/// Says what came of a run that somebody wants to go on though nothing is left to do.
+fn already_finished(outcome: &Outcome, dir: &Path, hosts: bool, out: &Output) -> anyhow::Result<()> {
+    if out.json {
+        return out.object(&serde_json::json!({ "event": "finished", "outcome": outcome }));
+    }
+    out.hint(format!("{} is finished, with all {} updates; nothing was done", dir.display(), outcome.of));
+    report(outcome, dir, hosts, out)
 }
 
 /// Counts Ctrl-C: the first asks to stop and says so, the second stops at once.
@@ -141,10 +156,9 @@ fn dry_run(args: &Train, recipe: &Recipe, setting: &Setting, out: &Output) -> an
     if out.json {
         return out.object(&plan);
     }
-    let unknown = || "not tried".to_owned();
     let uncounted = || "unknown without a tokenizer and a list of legal actions".to_owned();
     let about = |tokens: Option<u64>| tokens.map_or_else(uncounted, |n| format!("about {n}"));
-    let device = plan.card.clone().unwrap_or_else(|| "cpu".to_owned());
+    let device = plan.servers.clone().or_else(|| plan.card.clone()).unwrap_or_else(|| "cpu".to_owned());
     let mut rows = vec![("device", device), ("parameters", plan.parameters.to_string())];
     if plan.learning != plan.parameters {
         rows.push(("  of which an adapter's learn", plan.learning.to_string()));
@@ -153,21 +167,15 @@ fn dry_run(args: &Train, recipe: &Recipe, setting: &Setting, out: &Output) -> an
         ("episodes per update", plan.episodes.to_string()),
         ("tokens of prompts per update", about(plan.prompt_tokens)),
         ("tokens of answers, at most", about(plan.answer_tokens)),
-        ("weights in training and sampling, gradients, optimiser", bytes(plan.state_bytes)),
-        ("cache per token in flight", bytes(plan.cached_bytes_per_token)),
-        ("kept per token in training", bytes(plan.remembered_bytes_per_token)),
     ]);
-    if let (Some(tokens), Some(cache)) = (plan.pass_tokens, plan.cache_bytes) {
-        rows.push(("tokens per training pass", tokens.to_string()));
-        rows.push(("left for the cache", bytes(cache)));
+    // What servers have room for, and how long they take, is not known here.
+    if plan.servers.is_none() {
+        rows.extend(room(&plan));
     }
-    rows.extend([
-        ("memory in use now", plan.resident_bytes.map_or_else(unknown, bytes)),
-        ("memory free", plan.free_bytes.map_or_else(unknown, bytes)),
-        ("time per update", plan.seconds_per_update.map_or_else(unknown, |s| format!("about {s:.2} s"))),
-        ("time for all updates", plan.seconds.map_or_else(unknown, |s| format!("about {}", span(s)))),
-    ]);
     out.line(table(&["", ""], rows.into_iter().map(|(k, v)| vec![k.to_owned(), v])))?;
+    for warning in &plan.warnings {
+        out.warn(warning);
+    }
     if plan.too_large() {
         out.warn("there is not the memory for it; engine.lora_rank trains an adapter in place of the whole model");
     }
@@ -179,6 +187,27 @@ fn dry_run(args: &Train, recipe: &Recipe, setting: &Setting, out: &Output) -> an
         None => out.hint("nothing was written; leave out --dry-run to train"),
     }
     Ok(())
+}
+
+/// The rows about this machine: memory and time.
+fn room(plan: &Plan) -> Vec<(&'static str, String)> {
+    let unknown = || "not tried".to_owned();
+    let mut rows = vec![
+        ("weights in training and sampling, gradients, optimiser", bytes(plan.state_bytes)),
+        ("cache per token in flight", bytes(plan.cached_bytes_per_token)),
+        ("kept per token in training", bytes(plan.remembered_bytes_per_token)),
+    ];
+    if let (Some(tokens), Some(cache)) = (plan.pass_tokens, plan.cache_bytes) {
+        rows.push(("tokens per training pass", tokens.to_string()));
+        rows.push(("left for the cache", bytes(cache)));
+    }
+    rows.extend([
+        ("memory in use now", plan.resident_bytes.map_or_else(unknown, bytes)),
+        ("memory free", plan.free_bytes.map_or_else(unknown, bytes)),
+        ("time per update", plan.seconds_per_update.map_or_else(unknown, |s| format!("about {s:.2} s"))),
+        ("time for all updates", plan.seconds.map_or_else(unknown, |s| format!("about {}", span(s)))),
+    ]);
+    rows
 }
 
 /// A number of bytes in the unit that suits it.
