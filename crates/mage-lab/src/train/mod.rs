@@ -5,22 +5,22 @@
 //! moment and [`Training::resume`] ends with the same bytes.
 
 mod event;
-mod finished;
 mod measure;
 mod parts;
+mod resume;
 mod warm;
 
 pub use event::{Event, Outcome};
-pub use finished::Resumed;
 pub(crate) use parts::Parts;
 pub use parts::runtime;
+pub use resume::{Resumed, changed_since};
 pub use warm::warm_start;
 
 use crate::{
     Error, Panel, Result,
     judge::{Judge, Judgement},
     learn::{Lesson, batch, class, lessons},
-    recipe::{Recipe, differences},
+    recipe::Recipe,
     rollout::{Job, Rollout, RolloutTiming},
     run_dir::{About, Progress, RunDir},
     watch::Watchdog,
@@ -44,30 +44,6 @@ use tokio::{runtime::Runtime, task::JoinSet};
 
 /// The name the reference is published under.
 const REFERENCE: &str = "reference";
-
-/// Nothing depends on these: a run goes on with other threads, and with servers that have moved.
-const INDIFFERENT: [&str; 8] = [
-    "engine.threads",
-    "tinker.url",
-    "tinker.key_env",
-    "tinker.patience",
-    "vllm.servers",
-    "vllm.adapters",
-    "vllm.key_env",
-    "vllm.in_flight",
-];
-
-/// What sets a recipe and a population apart from those a run was started with: key, there, now. What nothing depends on is left
-/// out.
-pub fn changed_since(run: &Path, recipe: &Recipe, population: &Population) -> Result<Vec<(String, String, String)>> {
-    let mut changed = differences(&RunDir::recipe(run)?, recipe);
-    changed.retain(|(key, ..)| !INDIFFERENT.contains(&key.as_str()));
-    if RunDir::population(run)? != *population {
-        let [key, there, now] = ["the population's file", "population.toml", "something else"].map(str::to_owned);
-        changed.push((key, there, now));
-    }
-    Ok(changed)
-}
 
 /// What a run is about, beside its recipe.
 pub struct Setting {
@@ -124,51 +100,6 @@ impl Training {
         let ceilings = ceilings(&recipe, &setting)?;
         let run = RunDir::create(dir, &recipe, &setting.population)?;
         Self::assemble(recipe, setting, parts, ceilings, run, Progress::default(), stop)
-    }
-
-    /// Continues a run where its newest whole checkpoint is, unless it is finished. A recipe that differs from the run's is refused unless
-    /// `force`d; `each` hears what was wrong with newer checkpoints.
-    pub fn resume(
-        recipe: Recipe,
-        setting: Setting,
-        dir: &Path,
-        force: bool,
-        stop: Arc<AtomicU8>,
-        each: &mut dyn FnMut(Event),
-    ) -> Result<Resumed> {
-        let changed = changed_since(dir, &recipe, &setting.population)?;
-        let mut run = RunDir::open(dir)?;
-        if !changed.is_empty() && !force {
-            let list: Vec<String> =
-                changed.iter().map(|(k, old, new)| format!("  {k}: {old} there, {new} now")).collect();
-            let problem = format!(
-                "the recipe is not the one the run was started with:\n{}\nstart a new run, or insist with --force",
-                list.join("\n")
-            );
-            return Err(Error::Run { path: dir.to_owned(), problem });
-        }
-        if changed.is_empty()
-            && let Some(outcome) = finished::finished(&recipe, &setting, &run)?
-        {
-            return Ok(Resumed::Finished(Box::new(outcome)));
-        }
-        let schema = setting.factory.schema();
-        let mut parts = Parts::new(&recipe, &setting, &schema)?;
-        let ceilings = ceilings(&recipe, &setting)?;
-        let found = run.rewind(|text| each(Event::Warning { text }))?;
-        let progress = match found {
-            None => Progress::default(),
-            Some((path, progress)) => {
-                parts.engines.trainer.load(&path)?;
-                progress
-            }
-        };
-        // Only now: a recipe that cannot go on from here must not take the place of the one that can.
-        if !changed.is_empty() {
-            run.replace_recipe(&recipe, &setting.population)?;
-        }
-        let training = Self::assemble(recipe, setting, parts, ceilings, run, progress, stop)?;
-        Ok(Resumed::Going(Box::new(training)))
     }
 
     fn assemble(

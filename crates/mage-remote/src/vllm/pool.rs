@@ -11,6 +11,7 @@ use super::{
 use crate::{
     ApiKey, Fingerprint, Notices, Service,
     mark::mark,
+    together::together,
     wire::{Trouble, Waiting},
 };
 use mage_engine::{
@@ -247,10 +248,9 @@ impl VllmPool {
 
     async fn look(&self, mut last: tokio::sync::MutexGuard<'_, Instant>) -> Option<Error> {
         let mut wrong = None;
-        for server in self.servers.iter().filter(|s| !s.up.load(Ordering::SeqCst)) {
-            if server.alive(ALIVE).await.is_err() {
-                continue;
-            }
+        let away: Vec<&Arc<Server>> = self.servers.iter().filter(|s| !s.up.load(Ordering::SeqCst)).collect();
+        let back = together(away.iter().map(|server| server.alive(ALIVE))).await;
+        for (server, _) in away.into_iter().zip(back).filter(|(_, back)| back.is_ok()) {
             let problem = match self.feed(server).await {
                 Ok(fed) => {
                     let again =

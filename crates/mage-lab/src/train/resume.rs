@@ -1,0 +1,120 @@
+//! How does a run go on, and is there anything left to do?
+
+use super::{Event, Outcome, Parts, Progress, Setting, Training, ceilings};
+use crate::{
+    Error, Result,
+    judge::Judgement,
+    recipe::{Recipe, differences},
+    run_dir::RunDir,
+};
+use mage_env::Population;
+use serde::Deserialize;
+use std::{
+    path::Path,
+    sync::{Arc, atomic::AtomicU8},
+};
+
+/// Nothing depends on these: a run goes on with other threads, and with servers that have moved.
+const INDIFFERENT: [&str; 8] = [
+    "engine.threads",
+    "tinker.url",
+    "tinker.key_env",
+    "tinker.patience",
+    "vllm.servers",
+    "vllm.adapters",
+    "vllm.key_env",
+    "vllm.in_flight",
+];
+
+/// What sets a recipe and a population apart from those a run was started with: key, there, now. What nothing depends on is left
+/// out.
+pub fn changed_since(run: &Path, recipe: &Recipe, population: &Population) -> Result<Vec<(String, String, String)>> {
+    let mut changed = differences(&RunDir::recipe(run)?, recipe);
+    changed.retain(|(key, ..)| !INDIFFERENT.contains(&key.as_str()));
+    if RunDir::population(run)? != *population {
+        let [key, there, now] = ["the population's file", "population.toml", "something else"].map(str::to_owned);
+        changed.push((key, there, now));
+    }
+    Ok(changed)
+}
+
+/// What a run comes to when somebody asks for it to go on.
+pub enum Resumed {
+    /// Nothing is left to do: what came of it. No engine was started, and no server asked.
+    Finished(Box<Outcome>),
+    /// It goes on.
+    Going(Box<Training>),
+}
+
+/// A run's result, as it was written; what can be worked out again is.
+#[derive(Deserialize)]
+struct Written {
+    updates: u64,
+    of: u64,
+    unit: String,
+    before: Option<Judgement>,
+    after: Option<Judgement>,
+    blanked: Option<Judgement>,
+    best: Option<(u64, f64)>,
+    seconds: f64,
+}
+
+impl Training {
+    /// Continues a run where its newest whole checkpoint is, unless it is finished. A recipe that differs from the run's is refused unless
+    /// `force`d; `each` hears what was wrong with newer checkpoints.
+    pub fn resume(
+        recipe: Recipe,
+        setting: Setting,
+        dir: &Path,
+        force: bool,
+        stop: Arc<AtomicU8>,
+        each: &mut dyn FnMut(Event),
+    ) -> Result<Resumed> {
+        let changed = changed_since(dir, &recipe, &setting.population)?;
+        let mut run = RunDir::open(dir)?;
+        if !changed.is_empty() && !force {
+            let list: Vec<String> =
+                changed.iter().map(|(k, old, new)| format!("  {k}: {old} there, {new} now")).collect();
+            let problem = format!(
+                "the recipe is not the one the run was started with:\n{}\nstart a new run, or insist with --force",
+                list.join("\n")
+            );
+            return Err(Error::Run { path: dir.to_owned(), problem });
+        }
+        if changed.is_empty()
+            && let Some(outcome) = finished(&recipe, &setting, &run)?
+        {
+            return Ok(Resumed::Finished(Box::new(outcome)));
+        }
+        let schema = setting.factory.schema();
+        let mut parts = Parts::new(&recipe, &setting, &schema)?;
+        let ceilings = ceilings(&recipe, &setting)?;
+        let found = run.rewind(|text| each(Event::Warning { text }))?;
+        let progress = match found {
+            None => Progress::default(),
+            Some((path, progress)) => {
+                parts.engines.trainer.load(&path)?;
+                progress
+            }
+        };
+        // Only now: a recipe that cannot go on from here must not take the place of the one that can.
+        if !changed.is_empty() {
+            run.replace_recipe(&recipe, &setting.population)?;
+        }
+        let training = Self::assemble(recipe, setting, parts, ceilings, run, progress, stop)?;
+        Ok(Resumed::Going(Box::new(training)))
+    }
+}
+
+/// What came of a run of this recipe, where all of it is done and the last weights are whole.
+pub(super) fn finished(recipe: &Recipe, setting: &Setting, run: &RunDir) -> Result<Option<Outcome>> {
+    let text = std::fs::read(run.path().join("result.json")).unwrap_or_default();
+    let Ok(written) = serde_json::from_slice::<Written>(&text) else { return Ok(None) };
+    let Written { updates, of, unit, before, after, blanked, best, seconds } = written;
+    let whole = updates == of && of == recipe.optim.updates && after.is_some() && blanked.is_some();
+    if !whole || !run.is_at(updates) {
+        return Ok(None);
+    }
+    let ceilings = ceilings(recipe, setting)?;
+    Ok(Some(Outcome { updates, of, unit, before, after, blanked, ceilings, best, seconds }))
+}
