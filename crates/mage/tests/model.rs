@@ -186,6 +186,7 @@ fn doctor_asks_every_engine_though_the_first_is_away() {
     let no: Vec<&str> = said.lines().filter(|l| l.starts_with("no ")).collect();
     assert!(no.len() == 2 && no[0].contains("trains as") && no[1].contains("serves the model"), "{said}");
     assert!(no[0].contains("is it started, and is tinker.url its address?"), "{said}");
+    assert!(no[1].contains("is it started, and is this its address?"), "{said}");
     // An address with a password is refused, and not shown.
     let login: Vec<&str> =
         args.iter().map(|a| if a.starts_with("tinker.url") { "tinker.url=http://me:hush@h:1" } else { a }).collect();

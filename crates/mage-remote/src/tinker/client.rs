@@ -158,6 +158,9 @@ impl Client {
                 let who = Service::Tinker.missing(&self.wire).await;
                 return Err(self.wire.error(format!("{who} ({text})")));
             }
+            Err(Trouble::Away(text)) => {
+                return Err(self.wire.error(format!("{text}: is it started, and is tinker.url its address?")));
+            }
             Err(other) => return Err(self.failed("the handshake", &other)),
         };
         if config["pjwt_auth_enabled"] == true {

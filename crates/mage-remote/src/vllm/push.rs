@@ -159,7 +159,9 @@ impl VllmPool {
             // Whoever is not there is not waited for.
             let found = match server.alive(BUSY).await {
                 Ok(()) => server.models().await,
-                Err(trouble) => Err(trouble),
+                Err(trouble) => {
+                    Err(Trouble::Away(format!("{}: is it started, and is this its address?", trouble.text())))
+                }
             };
             out.push((address.clone(), found.map_err(|t| self.error(format!("{address}: {}", t.text())))));
         }

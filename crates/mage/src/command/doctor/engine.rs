@@ -92,10 +92,8 @@ fn look(recipe: &Recipe, findings: &mut Findings<'_>) -> anyhow::Result<()> {
     let settings = tinker_settings(recipe, &model, &notices)?;
     let dialect = settings.server.dialect.version();
     let there = text(block_on_pool(settings.server.reach(FIRST_CONTACT.min(settings.server.waiting.away)))?);
-    let trainer = there.map_err(|e| format!("{e}; is it started, and is tinker.url its address?")).and_then(|_| {
-        // From here on it is waited for as in training.
-        text(TinkerTrainer::connect(settings, pool.clone()))
-    });
+    // From here on it is waited for as in training.
+    let trainer = there.and_then(|_| text(TinkerTrainer::connect(settings, pool.clone())));
     let met = trainer.as_ref().map(|t| match t.calibration() {
         Some(c) => {
             format!("speaks {dialect}; {:?}, scaled batches come to {:.6} of what they should", c.reduction, c.scaled)
