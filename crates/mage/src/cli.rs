@@ -87,9 +87,9 @@ pub(crate) struct Launch {
     /// What trains behind the Tinker protocol
     #[arg(long, value_enum, default_value_t = TrainerBackend::Fsdp)]
     pub(crate) backend: TrainerBackend,
-    /// GPUs that train, on each training node
-    #[arg(long, default_value_t = 8, value_parser = at_least_one)]
-    pub(crate) gpus: usize,
+    /// GPUs that train, on each training node; 4, or 1 with jax, where it is not given
+    #[arg(long, value_parser = at_least_one)]
+    pub(crate) gpus: Option<usize>,
     /// Training nodes
     #[arg(long, default_value_t = 1, value_parser = at_least_one)]
     pub(crate) nodes: usize,
