@@ -81,7 +81,7 @@ pub(crate) struct Launch {
     /// Where the engines will run
     #[arg(value_enum)]
     pub(crate) place: Place,
-    /// The model: a folder all machines see, or a name on the Hub
+    /// The model: a folder all machines see, from / on, or a name on the Hub
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: String,
     /// What trains behind the Tinker protocol
@@ -102,7 +102,7 @@ pub(crate) struct Launch {
     /// Tokens a sequence may have
     #[arg(long, default_value_t = 16384, value_parser = at_least_one)]
     pub(crate) context: usize,
-    /// A folder that all machines see, for adapters and checkpoints
+    /// A folder that all machines see under this path, for the engines themselves, adapters and checkpoints
     #[arg(long, value_name = "DIR", default_value = "/shared/mage")]
     pub(crate) shared: String,
     /// Where the files are written

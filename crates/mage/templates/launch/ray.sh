@@ -6,9 +6,9 @@
 {{/pool}}
 {{#gpu}}
 # A Ray cluster that is there already, of the Ray and Python that install.sh installs: SkyRL is a job on its head node, and asks Ray
-# for {{nodes}} x {{gpus}} GPUs to train and {{samplers}} to sample. It listens on the head's loopback: run mage there, or bring the port over
-# by `ssh -L 8000:127.0.0.1:8000 HEAD`. Its vLLM engines and their router listen on ALL addresses of their nodes, without a key: the
-# cluster's network must be private.
+# for {{nodes}} x {{gpus}} GPUs to train and {{samplers}} to sample. It listens on the head's loopback: run mage there, or bring the
+# port over by `ssh -L 8000:127.0.0.1:8000 HEAD`. Its vLLM engines and their router listen on ALL addresses of their nodes, without a
+# key: the cluster's network must be private.
 {{/gpu}}
 set -euo pipefail
 : "${RAY_ADDRESS:=http://127.0.0.1:8265}"

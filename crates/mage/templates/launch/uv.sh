@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 {{#pool}}
-# One machine with {{machine_gpus}} GPUs: SkyRL trains on {{gpus}}, {{samplers}} vLLM servers sample on one each. All listen on loopback
+# One machine with {{machine_gpus}} GPUs: SkyRL trains with {{gpus}}, {{samplers}} vLLM servers sample with one each. All listen on loopback
 # alone. SkyRL asks nobody for a key; vLLM does when VLLM_API_KEY is set, here and where mage runs.
 {{/pool}}
 {{#gpu}}
@@ -19,6 +19,9 @@ fi
 some() { (IFS=,; echo "${cards[*]:$1:$2}"); }
 
 cd {{project}}
+{{#gpu}}
+unset VLLM_API_KEY # SkyRL asks its own engines without a key
+{{/gpu}}
 part SkyRL env {{skyrl_env}}CUDA_VISIBLE_DEVICES="$(some 0 {{tinker_gpus}})" \
   uv run {{skyrl_flags}} -m skyrl.tinker.api --host 127.0.0.1 --port 8000 \
   --base-model {{model}} --backend {{backend}} --backend-config '{{backend_config}}' \

@@ -31,6 +31,12 @@ fn check(args: &Launch) -> anyhow::Result<()> {
             args.model
         )));
     }
+    if args.model.contains('@') && !args.model.starts_with('/') {
+        return Err(usage(format!(
+            "--model {}: SkyRL and vLLM take no revision with a name; give a folder that holds it",
+            args.model
+        )));
+    }
     if !args.shared.starts_with('/') || args.shared.trim_end_matches('/').is_empty() {
         return Err(usage(format!(
             "--shared {}: every machine must see it under one path; start it with /, and name a folder",
@@ -133,6 +139,7 @@ mod tests {
             ("uv --model=", "only letters"),
             ("uv --model=--host", "starts with a letter"),
             ("uv --model ../m", "starts with a letter"),
+            ("uv --model org/name@main", "no revision"),
             ("uv --model m --shared here", "start it with /"),
             ("uv --model m --shared /", "name a folder"),
             ("uv --model m --nodes 2", "one training machine"),
@@ -167,7 +174,7 @@ mod tests {
             "slurm --model m --gpus 2 --samplers 8 --backend jax",
             "ray --model m --gpus 8 --samplers 32",
             "kubernetes --model m --gpus 1 --samplers 32 --backend jax",
-            "uv --model 01-ai/Yi@main --shared /shared/",
+            "uv --model 01-ai/Yi --shared /shared/",
         ] {
             check(&args(&line.split(' ').collect::<Vec<_>>())).unwrap_or_else(|e| panic!("{line}: {e}"));
         }
