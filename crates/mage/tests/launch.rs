@@ -8,7 +8,10 @@ mod common;
 use common::{command, json, mage, stderr, stdout, text};
 use std::{
     fs,
-    os::unix::{fs::PermissionsExt, process::ExitStatusExt},
+    os::unix::{
+        fs::PermissionsExt,
+        process::{CommandExt, ExitStatusExt},
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
 };
@@ -53,6 +56,8 @@ impl Stage {
         let mut command = Command::new("bash");
         let path = format!("{}:{}", self.path("bin").display(), std::env::var("PATH").expect("a path"));
         command.arg(self.path(name)).current_dir(self.dir.path()).env("PATH", path).stdin(Stdio::null());
+        // One that ended its whole group would end the tests.
+        command.process_group(0);
         command.env_remove("VLLM_API_KEY").env("CUDA_VISIBLE_DEVICES", "3,5,6,7,8,9,10,11").env("STOP_SECONDS", "1");
         command
     }
@@ -124,7 +129,7 @@ fn a_server_that_ends_ends_the_rest_with_its_status_and_nobody_else() {
             None => caller.env_remove(name),
         };
     }
-    let out = caller.current_dir(stage.dir.path()).output().expect("it runs");
+    let out = caller.current_dir(stage.dir.path()).process_group(0).output().expect("it runs");
     assert_eq!(out.status.code(), Some(7), "{}", text(&out));
     assert!(stderr(&out).contains("vLLM 1 ended with status 7"), "{}", text(&out));
     assert!(stdout(&out).contains("caller lives"), "{}", text(&out));
