@@ -53,6 +53,12 @@ def install(where):
         if not done.exists():
             commands += [[uv, "venv", "-q", "--clear", "-p", python(), name],
                          [uv, "pip", "install", "-q", "--exclude-newer", AS_OF, "-p", name, *packages], ["touch", done]]
+    # What SkyRL's configuration for GPUs imports: to read it, not to run it.
+    if not (where / "settings" / "installed").exists():
+        settings = ["omegaconf==2.3.0", "antlr4-python3-runtime==4.9.3", "skyrl-gym==0.4.0", "loguru", "pybase64"]
+        commands += [[uv, "pip", "install", "-q", "--exclude-newer", AS_OF, "-p", "skyrl", "--no-deps", "--target", "settings",
+                      *settings],
+                     ["touch", where / "settings" / "installed"]]
     for command in commands:
         command = [str(c) for c in command]
         try:

@@ -81,15 +81,15 @@ pub(crate) struct Launch {
     /// Where the engines will run
     #[arg(value_enum)]
     pub(crate) place: Place,
-    /// The model: a folder all machines see, or a name on the Hub
+    /// The model: a folder all machines see, from / on, or a name on the Hub
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: String,
     /// What trains behind the Tinker protocol
     #[arg(long, value_enum, default_value_t = TrainerBackend::Fsdp)]
     pub(crate) backend: TrainerBackend,
-    /// GPUs that train, on each training node
-    #[arg(long, default_value_t = 8, value_parser = at_least_one)]
-    pub(crate) gpus: usize,
+    /// GPUs that train, on each training node; 4, or 1 with jax, where it is not given
+    #[arg(long, value_parser = at_least_one)]
+    pub(crate) gpus: Option<usize>,
     /// Training nodes
     #[arg(long, default_value_t = 1, value_parser = at_least_one)]
     pub(crate) nodes: usize,
@@ -102,7 +102,7 @@ pub(crate) struct Launch {
     /// Tokens a sequence may have
     #[arg(long, default_value_t = 16384, value_parser = at_least_one)]
     pub(crate) context: usize,
-    /// A folder that all machines see, for adapters and checkpoints
+    /// A folder that all machines see under this path, for the engines themselves, adapters and checkpoints
     #[arg(long, value_name = "DIR", default_value = "/shared/mage")]
     pub(crate) shared: String,
     /// Where the files are written
