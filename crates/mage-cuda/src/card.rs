@@ -113,6 +113,14 @@ impl Card {
         unsafe { result::ctx::set_current(self.context) }.doing("reaching the card")
     }
 
+    /// Bytes of shared memory that a block may have.
+    pub(crate) fn shared_memory(&self) -> Result<usize> {
+        use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN as SHARED;
+        // SAFETY: the device is open.
+        let bytes = unsafe { result::device::get_attribute(self.device, SHARED) };
+        Ok(bytes.doing("asking the card for its shared memory")? as usize)
+    }
+
     /// Bytes of memory that are free.
     pub fn free_memory(&self) -> Result<usize> {
         self.bind()?;
@@ -163,7 +171,7 @@ impl Stream {
         if x * y * z == 0 {
             return Ok(());
         }
-        let mut pointers = [std::ptr::null_mut::<c_void>(); 16];
+        let mut pointers = [std::ptr::null_mut::<c_void>(); 18];
         assert!(args.len() <= pointers.len());
         for (p, a) in pointers.iter_mut().zip(args) {
             *p = std::ptr::from_ref(&a.0).cast_mut().cast();

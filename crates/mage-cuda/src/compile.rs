@@ -77,9 +77,33 @@ functions!(
     distribution_grad,
 );
 
+/// How `decode_attention` uses a multiprocessor: one block has all of its shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Decode {
+    /// Warps of a block.
+    pub(crate) warps: usize,
+    /// Bytes of shared memory.
+    pub(crate) shared: usize,
+}
+
+impl Decode {
+    /// The most warps that a block has anything to do for.
+    const MOST_WARPS: usize = 8;
+
+    /// Where a block may have so many bytes of shared memory.
+    fn new(shape: &Shape, most: usize) -> Self {
+        let width = 2 * shape.head_dim.next_power_of_two().max(16);
+        // Two pages' keys and values, twice; queries, the new key and value; four numbers. As the kernel's source says, which checks it.
+        let warp = 2 * 2 * 2 * crate::PAGE * width + (shape.sharing() + 2) * width + 16;
+        let warps = (most / warp).clamp(1, Self::MOST_WARPS);
+        Decode { warps, shared: warps * warp }
+    }
+}
+
 /// Kernels for one head size and sharing, loaded on a card.
 pub(crate) struct Program {
     pub(crate) functions: Functions,
+    pub(crate) decode: Decode,
     module: driver_sys::CUmodule,
     card: Arc<Card>,
 }
@@ -97,12 +121,15 @@ impl Program {
         let (major, minor) = info.capability;
         // Hopper's own instructions are compiled for it alone.
         let hopper = major == 9;
+        let decode = Decode::new(shape, card.shared_memory()?);
         let options = [
             format!("--gpu-architecture=sm_{major}{minor}{}", if hopper { "a" } else { "" }),
             format!("-DHOPPER={}", u8::from(hopper)),
             "--std=c++17".to_owned(),
             format!("-DHD={head_dim}"),
             format!("-DGROUP={sharing}"),
+            format!("-DDECODE_WARPS={}", decode.warps),
+            format!("-DDECODE_SHARED={}", decode.shared),
         ];
         let file = cached(info, &options)?;
         card.bind()?;
@@ -120,13 +147,14 @@ impl Program {
             }
         };
         let functions = Functions::of(module)?;
-        let program = Program { functions, module, card: Arc::clone(card) };
+        let program = Program { functions, decode, module, card: Arc::clone(card) };
         let (tile, f) = (shape.tile_bytes(), functions);
         for (f, shared) in [
             (f.attention, 4 * tile),
             (f.paged_attention, 4 * tile),
             (f.attention_grad_queries, 4 * tile),
             (f.attention_grad_keys, 6 * tile + 1024),
+            (f.decode_attention, decode.shared),
         ] {
             use driver_sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as SHARED;
             // SAFETY: a kernel of the module.

@@ -73,6 +73,11 @@ impl Model {
         self.turns.len() / self.shape.head_dim
     }
 
+    /// Warps of the card that single tokens' attention can have.
+    pub(crate) fn decode_warps(&self) -> usize {
+        self.card.info().processors * self.program.decode.warps
+    }
+
     /// Refuses tokens that have no row in the embedding.
     pub(crate) fn check_tokens<'a>(&self, mut tokens: impl Iterator<Item = &'a u32>) -> Result<()> {
         match tokens.find(|t| **t as usize >= self.shape.vocabulary) {

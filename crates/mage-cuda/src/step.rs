@@ -5,6 +5,8 @@
 //! then replayed: one copy to the card, one start, one copy back.
 
 mod graph;
+#[cfg(test)]
+mod tests;
 
 use crate::adapter::{Group, Held, Worn};
 use crate::buffer::Buffer;
@@ -61,6 +63,8 @@ pub struct Stepper {
     space: Space,
     packet: Packet,
     words: Buffer<u32>,
+    /// Where single tokens' attention counts.
+    line: Buffer<u32>,
     /// What a recorded step sends and brings back.
     sent: Pinned<u32>,
     brought: Pinned<Answer>,
@@ -151,6 +155,7 @@ impl Stepper {
             space,
             packet: Packet::default(),
             words: Buffer::new(card, WORDS)?,
+            line: Buffer::zeros(card, 2)?,
             sent: Pinned::new(card, SENT)?,
             brought: Pinned::new(card, MOST_ROWS)?,
             graphs: Graphs::default(),
@@ -278,8 +283,8 @@ impl Stepper {
             self.graphs.clear();
             space.logits.reserve(logits)?;
         }
-        // Sequences are shared among blocks only while these are fewer than twice the processors.
-        let parts = 4 * self.model.card.info().processors * c.sharing() * (c.head_dim + 2);
+        // Keys are cut into parts only while these are no more than the warps.
+        let parts = self.model.decode_warps() * c.sharing() * (c.head_dim + 2);
         if parts > space.parts.len() || rows * c.kv > space.done.len() {
             self.graphs.clear();
             space.parts.reserve(parts)?;
@@ -288,10 +293,9 @@ impl Stepper {
         Ok(())
     }
 
-    /// How many blocks share one sequence's keys, so that the card is busy.
+    /// Into how many parts the keys of each row and head are cut, so that every warp of the card has some.
     fn splits(&self, rows: usize) -> usize {
-        let blocks = rows.max(1) * self.model.shape.kv;
-        (2 * self.model.card.info().processors).div_ceil(blocks).clamp(1, 32)
+        (self.model.decode_warps() / (rows.max(1) * self.model.shape.kv)).clamp(1, 32)
     }
 
     /// All layers over `rows` rows, of which the first `single` are single tokens. The items of the others' attention
@@ -306,7 +310,7 @@ impl Stepper {
         model.gather(&self.stream, table, self.words.at(at.tokens), rows, d, state)?;
         for (layer, places) in model.places.layers.iter().enumerate() {
             let pages = self.layer_pages(layer);
-            let Stepper { stream: s, products, space, words, .. } = self;
+            let Stepper { stream: s, products, space, words, line, .. } = self;
             let (normed, qkv, qk) = (space.normed.at(0), space.qkv.at(0), space.qk.at(0));
             model.norm(s, state, w.at(places.norm1.start), rows, normed, 0)?;
             let worn = Worn::new(held.adapter, &space.low);
@@ -314,9 +318,9 @@ impl Stepper {
             let norms = w.at(places.head_norms.start);
             s.launch(
                 model.program.functions.decode_attention,
-                (single.0, shape.kv, splits),
-                128,
-                0,
+                (model.card.info().processors.min(single.0 * shape.kv * splits), 1, 1),
+                32 * model.program.decode.warps,
+                model.program.decode.shared,
                 args![
                     qkv,
                     norms,
@@ -332,7 +336,10 @@ impl Stepper {
                     shape.scale(),
                     space.attended.at(0),
                     space.parts.at(0),
-                    space.done.at(0)
+                    space.done.at(0),
+                    single.0,
+                    splits,
+                    line.at(0)
                 ],
             )?;
             // Longer pieces: all their keys must be in the pages before any query looks.

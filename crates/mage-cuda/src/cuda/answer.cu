@@ -217,40 +217,56 @@ __device__ void draw(const Row& row, const Ask& ask, const Stats& s, const Stats
             }
         }
         int first = warp * share(row), end = min(row.count, first + share(row)), best = -1;
-        for (int i = first + lane * 4; __any_sync(FULL, i < end); i += 128) {
-            float4 x = four(row, i, end);
-            float v[4] = {x.x, x.y, x.z, x.w};
-            if (greedy) {
-                int mine = 0x7fffffff;
-                for (int j = 3; j >= 0; j--)
-                    if (v[j] == s.most) mine = i + j;
-                for (int o = 16; o; o >>= 1) mine = min(mine, __shfl_xor_sync(FULL, mine, o));
-                if (mine != 0x7fffffff) {
-                    best = mine;
-                    break;
+        // Four groups at a time: their loads are on their way together, and most need not be looked at one by one.
+        bool done = false;
+        for (int i = first + lane * 4; !done && __any_sync(FULL, i < end); i += 4 * 128) {
+            float v[4][4], all = 0.f;
+            int last = -1, largest = 0x7fffffff;
+#pragma unroll
+            for (int u = 0; u < 4; u++) {
+                float4 x = four(row, i + u * 128, end);
+                v[u][0] = x.x, v[u][1] = x.y, v[u][2] = x.z, v[u][3] = x.w;
+            }
+#pragma unroll
+            for (int u = 0; u < 4; u++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    if (v[u][j] == s.most) largest = min(largest, i + u * 128 + j);
+                    v[u][j] = exp2f((v[u][j] - s.most) * heat), all += v[u][j];
+                    if (v[u][j] > 0.f) last = i + u * 128 + j;
                 }
+            if (greedy) {
+                for (int o = 16; o; o >>= 1) largest = min(largest, __shfl_xor_sync(FULL, largest, o));
+                if (largest != 0x7fffffff) best = largest, done = true;
                 continue;
             }
-            float sum = 0.f;
-#pragma unroll
-            for (int j = 0; j < 4; j++) v[j] = exp2f((v[j] - s.most) * heat), sum += v[j];
-            float upto = sum;
-#pragma unroll
-            for (int o = 1; o < 32; o <<= 1) {
-                float y = __shfl_up_sync(FULL, upto, o);
-                if (lane >= o) upto += y;
+            all = warp_sum(all);
+            if (before + all <= goal) {
+                for (int o = 16; o; o >>= 1) last = max(last, __shfl_xor_sync(FULL, last, o));
+                best = max(best, last), before += all;
+                continue;
             }
-            float start = before + upto - sum;
-            int mine = -1;
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                if (v[j] > 0.f && start <= goal) mine = i + j;
-                start += v[j];
+            for (int u = 0; u < 4; u++) {
+                if (done) continue;
+                float sum = v[u][0] + v[u][1] + v[u][2] + v[u][3], upto = sum;
+#pragma unroll
+                for (int o = 1; o < 32; o <<= 1) {
+                    float y = __shfl_up_sync(FULL, upto, o);
+                    if (lane >= o) upto += y;
+                }
+                float start = before + upto - sum;
+                int mine = -1;
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    if (v[u][j] > 0.f && start <= goal) mine = i + u * 128 + j;
+                    start += v[u][j];
+                }
+                for (int o = 16; o; o >>= 1) mine = max(mine, __shfl_xor_sync(FULL, mine, o));
+                best = max(best, mine);
+                before += __shfl_sync(FULL, upto, 31);
+                done = before > goal && best >= 0;
             }
-            for (int o = 16; o; o >>= 1) mine = max(mine, __shfl_xor_sync(FULL, mine, o));
-            best = max(best, mine);
-            before += __shfl_sync(FULL, upto, 31);
-            if (before > goal && best >= 0) break;
         }
         if (lane == 0) found = best < 0 ? 0 : best;
     }

@@ -71,3 +71,69 @@ fn scores_draws_and_gradients_of_logits() {
         near("drawn", &[f64::from(answers[i].logprob)], &[said(row, candidates[i], answers[i].token).0], 1e-5);
     }
 }
+
+/// Weights of candidates at a temperature, after the filters: a beginning of them by falling weight and rising number.
+fn kept(row: &[f64], candidates: &[u32], ask: &Ask<'_>) -> Vec<(u32, f64)> {
+    let most = candidates.iter().map(|c| row[*c as usize]).fold(f64::NEG_INFINITY, f64::max);
+    let weight = |c: u32| ((row[c as usize] - most) / f64::from(ask.temperature)).exp();
+    let mut order: Vec<(u32, f64)> = candidates.iter().map(|c| (*c, weight(*c))).collect();
+    order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    if ask.top_k > 0 {
+        order.truncate(ask.top_k as usize);
+    }
+    let enough = f64::from(ask.top_p) * order.iter().map(|(_, w)| w).sum::<f64>();
+    let mut sum = 0.0;
+    order.retain(|(_, w)| {
+        let stays = ask.top_p >= 1.0 || sum < enough;
+        sum += w;
+        stays && *w >= f64::from(ask.min_p)
+    });
+    order.sort_by_key(|(c, _)| *c);
+    order
+}
+
+#[test]
+fn draws_from_many_candidates_lie_where_the_point_says() {
+    let Some(b) = Bench::new(16, 2, 1) else { return };
+    let (v, stride) = (20_011, 20_016);
+    let odd: Vec<u32> = (0..v as u32).filter(|t| t % 2 == 1).collect();
+    let plain = Ask { token: None, ..Ask::score(0, None) };
+    let mut asks = Vec::new();
+    for allowed in [None, Some(&odd[..])] {
+        for point in [0.0, 0.01, 0.3, 0.5, 0.77, 0.999_9] {
+            asks.push(Ask { point, allowed, ..plain });
+            asks.push(Ask { point, allowed, temperature: 0.3, ..plain });
+            asks.push(Ask { point, allowed, top_k: 300, ..plain });
+            asks.push(Ask { point, allowed, top_p: 0.7, temperature: 2.0, ..plain });
+            asks.push(Ask { point, allowed, min_p: 0.2, ..plain });
+            asks.push(Ask { point, allowed, top_k: 9000, top_p: 0.5, min_p: 0.1, temperature: 0.8, ..plain });
+        }
+    }
+    let rows = asks.len();
+    // Far from even: most of the mass is with few.
+    let logits: Vec<f64> = numbers(rows * stride, 9).iter().map(|x| f64::from((8.0 * x * x * x) as f32)).collect();
+    let (mut packet, f, s) = (Packet::default(), &b.model.program.functions, &b.stream);
+    let at = packet.leave(rows * ASK);
+    asks.iter().enumerate().for_each(|(i, ask)| packet.ask(at, i, ask));
+    let (words, bl) = (b.put(&packet.words), b.put(&logits.iter().map(|x| *x as f32).collect::<Vec<_>>()));
+    let answers = b.put(&vec![Answer::default(); rows]);
+    let given = args![bl.at(0), stride as u64, v, words.at(0), at, answers.at(0)];
+    s.launch(f.answer, (rows, 1, 1), 1024, 0, given).unwrap();
+    s.wait().unwrap();
+    let all: Vec<u32> = (0..v as u32).collect();
+    for (i, (answer, ask)) in answers.to_vec().unwrap().iter().zip(&asks).enumerate() {
+        let row = &logits[i * stride..][..v];
+        let candidates = ask.allowed.unwrap_or(&all);
+        let order = kept(row, candidates, ask);
+        let total: f64 = order.iter().map(|(_, w)| w).sum();
+        let place = order.iter().position(|(c, _)| *c == answer.token);
+        let place = place.unwrap_or_else(|| panic!("{ask:?} drew {}, which was cut", answer.token));
+        let before: f64 = order[..place].iter().map(|(_, w)| w).sum();
+        let (goal, near_enough) = (f64::from(ask.point) * total, 1e-4 * total);
+        let its = before - near_enough..=before + order[place].1 + near_enough;
+        assert!(its.contains(&goal), "row {i}, {ask:?}: {goal} is not in {its:?} of {}", answer.token);
+        let (logprob, _) = said(row, candidates, answer.token);
+        let second = (order[place].1 / total).ln();
+        near("drawn", &[f64::from(answer.logprob), f64::from(answer.second)], &[logprob, second], 1e-3);
+    }
+}

@@ -209,8 +209,8 @@ fn pieces_and_single_tokens_over_pages() {
                 .collect::<Vec<_>>()
         };
         near("pieces", &b.read(&out), &rows.iter().flat_map(want).collect::<Vec<_>>(), 0.015);
-        // Single tokens, alone and shared among blocks.
-        for splits in [1, 3] {
+        // Single tokens, whole and in parts, by many blocks or one: there, each warp has several, one after the other.
+        for (splits, blocks) in [(1, 132), (1, 1), (3, 132), (3, 1), (32, 2)] {
             let last: Vec<f64> =
                 singles.iter().flat_map(|(r, ..)| raw[r * width * d..][..width * d].to_vec()).collect();
             let mut words: Vec<u32> = singles.iter().map(|(_, p, _)| *p as u32).collect();
@@ -219,12 +219,12 @@ fn pieces_and_single_tokens_over_pages() {
             let (qkv, words, count) = (b.half(&last), b.put(&words), singles.len());
             let out = b.room(count * heads * d);
             let parts = b.put(&vec![f32::NAN; count * splits * heads * (d + 2)]);
-            let done = Buffer::<u32>::zeros(b.model.card(), count * kv).unwrap();
+            let done = Buffer::<u32>::zeros(b.model.card(), count * kv + 2).unwrap();
             s.launch(
                 f.decode_attention,
-                (count, kv, splits),
-                128,
-                0,
+                (blocks, 1, 1),
+                32 * b.model.program.decode.warps,
+                b.model.program.decode.shared,
                 args![
                     qkv.at(0),
                     bw.at(0),
@@ -240,7 +240,10 @@ fn pieces_and_single_tokens_over_pages() {
                     scale,
                     out.at(0),
                     parts.at(0),
-                    done.at(0)
+                    done.at(0),
+                    count,
+                    splits,
+                    done.at(count * kv)
                 ],
             )
             .unwrap();
