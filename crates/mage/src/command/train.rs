@@ -40,7 +40,8 @@ pub(crate) fn run(app: &App, args: &Train, out: &Output) -> anyhow::Result<()> {
     let mut training = match &args.resume {
         Some(dir) => {
             let hosts = setting.factory.schema().seats > 1;
-            match Training::resume(recipe, setting, dir, args.force, Arc::clone(&stop), &mut |e| screen.show(e))? {
+            let mut said = |e| screen.show(e);
+            match out.starting(|| Training::resume(recipe, setting, dir, args.force, Arc::clone(&stop), &mut said))? {
                 Resumed::Finished(outcome) => return already_finished(&outcome, dir, hosts, out),
                 Resumed::Going(training) => training,
             }

@@ -102,7 +102,7 @@ pub(crate) fn run_until(
     let ground =
         Ground { factory, population, prompts: app.prompts.get(&args.env)?, panel, max_turns, stop: Arc::clone(stop) };
     let runtime = Unwaited(Some(runtime(0)?));
-    let all = entrants(args, &ground, &runtime.handle())?;
+    let all = out.starting(|| entrants(args, &ground, &runtime.handle()))?;
     // Files that the options name are read here for the first time: better now than within the panel.
     if let Some(task) = ground.panel.tasks().first() {
         ground.factory.build(task)?;
