@@ -164,7 +164,11 @@ fn waiting(patience: f64) -> Waiting {
 /// Where adapters are put for the pool.
 fn adapters(recipe: &Recipe) -> PathBuf {
     match recipe.vllm.adapters.as_str() {
-        "" => std::env::temp_dir().join("mage-adapters"),
+        // Of each user, since nobody can write into another's.
+        "" => {
+            let whose = std::env::var("USER").map(|user| format!("-{user}")).unwrap_or_default();
+            std::env::temp_dir().join(format!("mage-adapters{}", whose.replace(['/', '\\'], "_")))
+        }
         folder => std::path::absolute(Path::new(folder)).unwrap_or_else(|_| folder.into()),
     }
 }

@@ -45,7 +45,8 @@ impl Stage {
     /// Writes what `mage launch` says for this folder.
     fn render(&self, place: &str, backend: &str, more: &[&str]) {
         let shared = self.dir.path().display().to_string();
-        let launch = ["--json", "launch", place, "--model", "m", "--backend", backend, "--shared", &shared];
+        let launch =
+            ["--json", "launch", "--dry-run", place, "--model", "m", "--backend", backend, "--shared", &shared];
         for (name, text) in json(&mage(&[&launch, more].concat())).as_object().expect("files") {
             fs::write(self.path(name), text.as_str().expect("text")).expect("written");
         }
@@ -138,6 +139,23 @@ fn a_server_that_ends_ends_the_rest_with_its_status_and_nobody_else() {
     // The trainer has the first GPU of those offered, the samplers one each of the next.
     let asked = stage.read("asked");
     assert!(asked.contains("uv cards=3 ") && asked.contains("vllm cards=5 "), "{asked}");
+}
+
+#[test]
+fn a_second_skyrl_in_the_same_folder_is_refused() {
+    let stage = one_machine(SERVES);
+    fs::write(stage.path("pids"), "").expect("written");
+    // Somebody else's, which would take this one's requests for its own.
+    let mut other = Command::new("flock");
+    other.args(["-nF"]).arg(stage.path("tinker.lock")).args(["sleep", "120"]);
+    let mut other = other.spawn().expect("it runs");
+    wait_for(|| stage.path("tinker.lock").exists());
+    let out = stage.script("start.sh").output().expect("it runs");
+    other.kill().and_then(|()| other.wait()).expect("it ends");
+    assert_eq!(out.status.code(), Some(75), "{}", text(&out));
+    assert!(stderr(&out).contains("another SkyRL works in the shared folder"), "{}", text(&out));
+    assert!(!stage.read("asked").contains("uv "), "{}", stage.read("asked"));
+    wait_for(|| stage.alive("pids").is_empty());
 }
 
 #[test]

@@ -35,6 +35,7 @@ watch_over() {
       if ! kill -0 "${pids[i]}" 2>/dev/null; then
         wait "${pids[i]}" && status=0 || status=$?
         echo "${names[i]} ended with status $status: ending the rest" >&2
+        [ "$status" != 75 ] || echo "75 says that another SkyRL works in the shared folder: give each its own (--shared)" >&2
         exit "$status"
       fi
     done

@@ -24,7 +24,7 @@ submit "mage-tinker-$RUN" \
   --entrypoint-num-gpus {{gpus}} --entrypoint-resources "$head" \
 {{/pool}}
   --runtime-env-json '{"env_vars": {{job_env}}}' -- \
-  uv run --directory {{project}} {{skyrl_flags}} -m skyrl.tinker.api --host 127.0.0.1 --port 8000 \
+  flock -nF -E 75 {{shared}}/tinker.lock uv run --directory {{project}} {{skyrl_flags}} -m skyrl.tinker.api --host 127.0.0.1 --port 8000 \
   --base-model {{model}} --backend {{backend}} --backend-config '{{backend_config}}' \
   --checkpoints-base {{shared}}/checkpoints --database-url sqlite:///{{shared}}/tinker.db
 {{#pool}}

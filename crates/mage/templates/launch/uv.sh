@@ -23,7 +23,7 @@ cd {{project}}
 unset VLLM_API_KEY # SkyRL asks its own engines without a key
 {{/gpu}}
 part SkyRL env {{skyrl_env}}CUDA_VISIBLE_DEVICES="$(some 0 {{tinker_gpus}})" \
-  uv run {{skyrl_flags}} -m skyrl.tinker.api --host 127.0.0.1 --port 8000 \
+  flock -nF -E 75 {{shared}}/tinker.lock uv run {{skyrl_flags}} -m skyrl.tinker.api --host 127.0.0.1 --port 8000 \
   --base-model {{model}} --backend {{backend}} --backend-config '{{backend_config}}' \
   --checkpoints-base {{shared}}/checkpoints --database-url sqlite:///{{shared}}/tinker.db
 {{#pool}}

@@ -89,7 +89,7 @@ impl Launch {
 pub(crate) fn run(args: &Launch, out: &Output) -> anyhow::Result<()> {
     check(args)?;
     let files = files(args);
-    if out.json {
+    if args.dry_run && out.json {
         let all: serde_json::Map<String, serde_json::Value> =
             files.into_iter().map(|(name, text)| (name.to_owned(), text.into())).collect();
         return out.object(&all);
@@ -107,9 +107,15 @@ pub(crate) fn run(args: &Launch, out: &Output) -> anyhow::Result<()> {
     std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
     for (path, (_, text)) in paths().zip(&files) {
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        out.line(path.display())?;
+        if !out.json {
+            out.line(path.display())?;
+        }
     }
     let (needed, whose) = args.one_machine();
+    if out.json {
+        let written: Vec<_> = paths().collect();
+        return out.object(&serde_json::json!({ "written": written, "gpus": needed, "where": whose }));
+    }
     out.hint(format!("{needed} GPUs are needed {whose}"));
     out.hint(
         "nothing was started: read the scripts, run them, then ask `mage doctor --engine RECIPE` with engine.toml",
