@@ -149,8 +149,9 @@ impl Client {
         let wish = response.headers().get(header::RETRY_AFTER).and_then(|h| h.to_str().ok());
         let wish = wish.and_then(|h| retry_after(h, SystemTime::now()));
         // The complaint is worth reading, but not worth another failure.
-        let complaint = response.text().await.unwrap_or_default();
-        let complaint = mage_core::parse::cut(complaint.trim(), COMPLAINT);
+        // Hidden before it is cut: half a key is too much.
+        let complaint = self.hidden(&response.text().await.unwrap_or_default());
+        let complaint = mage_core::parse::cut(&complaint, COMPLAINT);
         let problem = format!("{status}: {complaint}");
         match status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => Err(Failure::Passing { problem, wish }),

@@ -11,7 +11,7 @@ use crate::{
 };
 use mage_engine::{Error, Result};
 use mage_env::Seed;
-use reqwest::{Method, StatusCode, Url, header};
+use reqwest::{Method, Response, StatusCode, Url, header};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use std::{
@@ -27,7 +27,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// How much of a server's complaint is repeated.
 const COMPLAINT: usize = 400;
 /// A server that answers, but with failures, is asked this often before it is believed.
-const FAILED_ANSWERS: u32 = 6;
+pub(crate) const FAILED_ANSWERS: u32 = 6;
 /// Somebody is told that a server is away after so long.
 const WORTH_A_LINE: Duration = Duration::from_secs(2);
 
@@ -109,6 +109,7 @@ pub(crate) struct Wire {
     key: Option<(&'static str, ApiKey)>,
     http: reqwest::Client,
     pub(crate) waiting: Waiting,
+    /// Who hears of it; no line has the key in it.
     pub(crate) notices: Notices,
     /// Since when it is away, where somebody was told: whoever shares this says it once between them.
     pub(crate) outage: Arc<Mutex<Option<Instant>>>,
@@ -140,6 +141,7 @@ impl Wire {
             http = http.no_proxy();
         }
         let http = http.build().map_err(|e| wrong(e.to_string()))?;
+        let notices = notices.hiding(key.as_ref().map(|(_, key)| key));
         Ok(Wire { base, key, http, waiting, notices, outage: Arc::default() })
     }
 
@@ -183,16 +185,38 @@ impl Wire {
             let response = request.send().await.map_err(lost)?;
             let status = response.status();
             if status.is_success() {
-                return Ok(response.bytes().await.map_err(lost)?.to_vec());
+                let answer = self.body(response).await?;
+                return Ok(match &self.key {
+                    Some((_, key)) => key.hide_in_answer(answer),
+                    None => answer,
+                });
             }
-            // The complaint is worth reading, but not worth another failure.
-            let complaint = response.text().await.unwrap_or_default();
+            // The complaint is worth reading, but not worth another failure. Hidden before it is cut: half a key is too much.
+            let complaint = self.hide(&response.text().await.unwrap_or_default());
             Err(self.about_keys(trouble(status, &complaint)))
         };
         let limit = if ask.long { self.waiting.operation } else { self.waiting.attempt };
         let outcome = tokio::time::timeout(limit, work).await;
-        let late = || Trouble::NotYet(format!("no answer within {:.0} s", limit.as_secs_f64()));
+        let late = || Trouble::NotYet(format!("no whole answer within {:.0} s", limit.as_secs_f64()));
         outcome.unwrap_or_else(|_| Err(late())).map_err(|t| self.hidden(t))
+    }
+
+    /// The whole answer. A long one may take its time as long as some of it keeps coming.
+    async fn body(&self, mut response: Response) -> std::result::Result<Vec<u8>, Trouble> {
+        let whole = response.content_length().map_or_else(String::new, |n| format!(" of {n}"));
+        let (mut body, silence) = (Vec::new(), self.waiting.attempt);
+        loop {
+            let problem = match tokio::time::timeout(silence, response.chunk()).await {
+                Ok(Ok(Some(chunk))) => {
+                    body.extend_from_slice(&chunk);
+                    continue;
+                }
+                Ok(Ok(None)) => return Ok(body),
+                Ok(Err(e)) => crate::client::causes(&e),
+                Err(_) => format!("nothing more for {:.0} s", silence.as_secs_f64()),
+            };
+            return Err(Trouble::Away(format!("its answer broke off after {}{whole} bytes: {problem}", body.len())));
+        }
     }
 
     /// Asks until there is an answer or a refusal. `Failing` comes back when it did not pass, `Away` when nobody came back.
@@ -263,7 +287,8 @@ impl Wire {
     pub(crate) async fn json<A: DeserializeOwned>(&self, ask: &Ask) -> std::result::Result<A, Trouble> {
         let bytes = self.ask(ask).await?;
         serde_json::from_slice(&bytes).map_err(|e| {
-            let text = mage_core::parse::cut(&String::from_utf8_lossy(&bytes), COMPLAINT).to_string();
+            let text = self.hide(&String::from_utf8_lossy(&bytes));
+            let text = mage_core::parse::cut(&text, COMPLAINT);
             self.hidden(Trouble::Failing(format!("unusable answer to {}: {e} in `{text}`", ask.path)))
         })
     }
@@ -283,16 +308,19 @@ impl Wire {
     }
 
     /// An error about this server.
-    pub(crate) fn error(&self, reason: impl Into<String>) -> Error {
-        Error::Engine { engine: self.address().to_owned(), reason: reason.into() }
+    pub(crate) fn error(&self, reason: impl AsRef<str>) -> Error {
+        Error::Engine { engine: self.address().to_owned(), reason: self.hide(reason.as_ref()) }
     }
 
-    /// The same text without the key, on one line.
+    /// A text without the key. Whatever a server has said comes by here before it is an error or, as `notices` does the same, a
+    /// line; answers that are texts come without the key in the first place.
+    pub(crate) fn hide(&self, text: &str) -> String {
+        self.key.as_ref().map_or_else(|| text.to_owned(), |(_, key)| key.hide_in(text))
+    }
+
+    /// The same trouble without the key, on one line.
     fn hidden(&self, trouble: Trouble) -> Trouble {
-        let hide = |text: String| {
-            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-            self.key.as_ref().map_or_else(|| text.clone(), |(_, key)| key.hide_in(&text))
-        };
+        let hide = |text: String| self.hide(&text.split_whitespace().collect::<Vec<_>>().join(" "));
         match trouble {
             Trouble::Refused(status, text) => Trouble::Refused(status, hide(text)),
             Trouble::NotYet(text) => Trouble::NotYet(hide(text)),
