@@ -9,12 +9,15 @@ use super::{
     Dialect,
     batch::Batch,
     codec::{self, ForwardBackwardOutput, ForwardBackwardRequest, PROTOBUF, SampleResponse},
+    wait::{Slow, Wait},
 };
 use crate::{
     ApiKey, Notices, Service,
-    wire::{Ask, Trouble, Waiting, Wire},
+    backoff::pause,
+    wire::{Ask, FAILED_ANSWERS, Trouble, Waiting, Wire},
 };
 use mage_engine::{Error, OptimStep, Result};
+use mage_env::Seed;
 use prost::Message;
 use reqwest::{Method, StatusCode};
 use serde::Deserialize;
@@ -30,10 +33,7 @@ use tokio::{task::JoinHandle, time::Instant};
 
 /// How often a session says that it is alive; servers drop models of sessions that are silent for minutes.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// How long between two looks at something that is not there yet.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
-
-/// A server that forgets a model it has just made is believed after so many times.
+/// A server that forgets a model it has just made, or loses what it saves, is believed after so many times.
 const FORGETFUL: u32 = 5;
 
 /// Where a Tinker server is and how it is spoken to.
@@ -82,6 +82,7 @@ pub(super) type Done<T> = std::result::Result<T, Lost>;
 pub(super) struct Client {
     pub(super) wire: Wire,
     dialect: Dialect,
+    slow: Slow,
 }
 
 /// A model in training on a server. Its session lives as long as it does.
@@ -135,13 +136,14 @@ impl Client {
         let base = format!("{address}/api/v1/");
         let key = server.key.clone().map(|key| ("x-api-key", key));
         let wire = Wire::new(&base, key, server.waiting, server.notices.clone())?;
-        Ok(Client { wire, dialect: server.dialect })
+        Ok(Client { wire, dialect: server.dialect, slow: Slow::default() })
     }
 
     /// Another way to the same server, with connections of its own; what one says about its absence the other does not repeat.
     pub(super) fn beside(&self, server: &TinkerServer) -> Result<Self> {
         let mut other = Client::new(server)?;
         other.wire.outage = Arc::clone(&self.wire.outage);
+        other.slow = self.slow.clone();
         Ok(other)
     }
 
@@ -179,7 +181,8 @@ impl Client {
     pub(super) async fn create_model(&self, base_model: &str, rank: usize, seed: u32) -> Result<Model> {
         let session =
             json!({"tags": [], "user_metadata": {}, "sdk_version": self.dialect.version(), "type": "create_session"});
-        let started = Instant::now();
+        let what = "creating a model";
+        let (mut wait, mut failed) = (Wait::new(&self.wire, &self.slow, what, self.wire.waiting.away), 0);
         loop {
             let opened: Value = self
                 .wire
@@ -195,28 +198,28 @@ impl Client {
                 json!({"rank": rank, "seed": seed, "train_unembed": false, "train_mlp": true, "train_attn": true});
             let body = json!({"session_id": id, "model_seq_id": 0, "base_model": base_model, "lora_config": lora});
             // Once only: a second time would make a second model. An unconfirmed one goes with its session.
-            let answer = self.wire.once(&Ask::post("create_model", &body)).await;
+            let answer = wait.watch(self.wire.once(&Ask::post("create_model", &body))).await;
             let created: Created = match answer {
                 Ok(bytes) => match serde_json::from_slice(&bytes) {
                     Ok(created) => created,
-                    Err(e) => return Err(self.wire.error(format!("creating a model: unusable answer: {e}"))),
+                    Err(e) => return Err(self.wire.error(format!("{what}: unusable answer: {e}"))),
                 },
-                Err(refused @ Trouble::Refused(..)) => return Err(self.failed("creating a model", &refused)),
-                Err(trouble) if started.elapsed() > self.wire.waiting.away => {
-                    return Err(self.failed("creating a model", &trouble));
-                }
-                Err(_) => {
-                    tokio::time::sleep(LOOK_AGAIN).await;
+                Err(refused @ Trouble::Refused(..)) => return Err(self.failed(what, &refused)),
+                Err(trouble) => {
+                    failed += u32::from(matches!(trouble, Trouble::Failing(_)));
+                    if failed >= FAILED_ANSWERS {
+                        return Err(wait.error(&trouble.text(), &format!("after {failed} attempts")));
+                    }
+                    wait.again(&trouble.text()).await?;
                     continue;
                 }
             };
             let beat = tokio::spawn(beat(self.wire.clone(), id.clone()));
             let model = Model { id: created.model_id, session: id, seq: AtomicU64::new(0), beat };
-            match self.result(&created.request_id, Answer::Json).await {
+            match self.result(what, &created.request_id, Answer::Json).await {
                 Ok(_) => return Ok(model),
                 // The server went away in between; whatever it made is gone or will go.
-                Err(Lost::Model(_)) if started.elapsed() <= self.wire.waiting.away => {}
-                Err(Lost::Model(problem)) => return Err(self.wire.error(format!("creating a model: {problem}"))),
+                Err(Lost::Model(problem)) => wait.again(&problem).await?,
                 Err(Lost::Error(e)) => return Err(e),
             }
         }
@@ -228,7 +231,8 @@ impl Client {
         let asked = self.wire.once(&Ask::post("unload_model", &json!({"model_id": model.id}))).await;
         let submitted = asked.ok().and_then(|bytes| serde_json::from_slice::<Submitted>(&bytes).ok());
         if let Some(submitted) = submitted {
-            let _ = tokio::time::timeout(HEARTBEAT, self.result(&submitted.request_id, Answer::Json)).await;
+            let _ =
+                tokio::time::timeout(HEARTBEAT, self.result("unload_model", &submitted.request_id, Answer::Json)).await;
         }
     }
 
@@ -251,14 +255,15 @@ impl Client {
     }
 
     /// Waits for a future's result.
-    async fn result(&self, request: &str, kind: Answer) -> Done<Vec<u8>> {
+    async fn result(&self, what: &str, request: &str, kind: Answer) -> Done<Vec<u8>> {
         let mut ask = Ask::post("retrieve_future", &json!({"request_id": request}));
         if let Answer::Protobuf = kind {
             ask.accept = PROTOBUF;
         }
-        let (started, mut failed) = (Instant::now(), 0);
+        let (mut wait, mut failed) = (Wait::new(&self.wire, &self.slow, what, self.wire.waiting.operation), 0);
         loop {
-            match self.wire.once(&ask).await {
+            let asked = Instant::now();
+            match wait.watch(self.wire.once(&ask)).await {
                 Ok(bytes) => return Ok(bytes),
                 Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => {
                     return Err(Lost::Model(format!("it does not know of the request: {text}")));
@@ -267,29 +272,20 @@ impl Client {
                 Err(Trouble::Refused(_, text)) if text.contains("not loaded") || text.contains("not found") => {
                     return Err(Lost::Model(text));
                 }
-                Err(Trouble::Refused(_, text)) => return Err(self.wire.error(text).into()),
-                Err(Trouble::NotYet(text)) => {
-                    if started.elapsed() > self.wire.waiting.operation {
-                        let limit = self.wire.waiting.operation.as_secs_f64();
-                        return Err(self.wire.error(format!("no result within {limit:.0} s ({text})")).into());
-                    }
-                    tokio::time::sleep(LOOK_AGAIN / 10).await;
-                }
+                Err(Trouble::Refused(_, text)) => return Err(self.wire.error(format!("{what}: {text}")).into()),
+                Err(Trouble::NotYet(text)) => wait.poll_again(&text, asked.elapsed()).await?,
                 Err(Trouble::Failing(text)) => {
                     failed += 1;
-                    if failed >= 6 {
-                        return Err(self.wire.error(format!("no result after {failed} attempts: {text}")).into());
+                    if failed >= FAILED_ANSWERS {
+                        return Err(wait.error(&text, &format!("after {failed} attempts")).into());
                     }
-                    tokio::time::sleep(LOOK_AGAIN * failed).await;
+                    wait.again(&text).await?;
                 }
                 // Waited for with patience and a line; the question stays.
                 Err(Trouble::Away(text)) => {
-                    if started.elapsed() > self.wire.waiting.operation {
-                        return Err(self.wire.error(text).into());
-                    }
+                    wait.poll_again(&text, Duration::ZERO).await?;
                     let back = self.wire.ask(&Ask::get("healthz")).await;
-                    back.map_err(|trouble| self.failed("waiting for a result", &trouble))?;
-                    tokio::time::sleep(LOOK_AGAIN / 10).await;
+                    back.map_err(|trouble| wait.error(&trouble.text(), "asked whether it is there"))?;
                 }
             }
         }
@@ -306,12 +302,7 @@ impl Client {
             }
             Err(trouble) => return Err(self.failed(what, &trouble).into()),
         };
-        self.result(&submitted.request_id, kind).await.map_err(|lost| match lost {
-            Lost::Error(Error::Engine { engine, reason }) => {
-                Lost::Error(Error::Engine { engine, reason: format!("{what}: {reason}") })
-            }
-            other => other,
-        })
+        self.result(what, &submitted.request_id, kind).await
     }
 
     /// A gradient, or log-probabilities alone.
@@ -363,43 +354,73 @@ impl Client {
 
     /// Keeps the state of training under a name that was never used before; returns its path.
     pub(super) async fn save_state(&self, model: &Model, name: &str) -> Done<String> {
-        let body = json!({"model_id": model.id, "path": name, "type": "save_weights"});
-        self.save("save_weights", &body, model, name, "weights").await?;
+        let name = self.save("save_weights", model, name, "weights").await?;
         Ok(format!("tinker://{}/weights/{name}", model.id))
     }
 
-    /// Keeps the weights for samplers under a name that was never used before; returns their path.
+    /// Keeps the weights for samplers under a name that was never used before; returns the name they got.
     pub(super) async fn save_for_sampler(&self, model: &Model, name: &str) -> Done<String> {
-        let body = json!({"model_id": model.id, "path": name, "type": "save_weights_for_sampler"});
-        self.save("save_weights_for_sampler", &body, model, name, "sampler_weights").await?;
-        Ok(format!("tinker://{}/sampler_weights/{name}", model.id))
+        self.save("save_weights_for_sampler", model, name, "sampler_weights").await
     }
 
-    async fn save(&self, path: &str, body: &Value, model: &Model, name: &str, kind: &str) -> Done<()> {
-        let submitted: std::result::Result<Submitted, Trouble> = self.wire.json(&Ask::post(path, body)).await;
-        match submitted {
-            Ok(submitted) => self.result(&submitted.request_id, Answer::Json).await.map(|_| ()),
-            // The name is ours alone: it heard us before, and only its answer was lost.
-            Err(Trouble::Refused(StatusCode::CONFLICT, _)) => self.until_saved(model, name, kind).await,
-            Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => Err(Lost::Model(format!("{path}: {text}"))),
-            Err(trouble) => Err(self.failed(path, &trouble).into()),
+    /// Where weights for samplers are kept.
+    pub(super) fn sampler_path(model: &str, name: &str) -> String {
+        format!("tinker://{model}/sampler_weights/{name}")
+    }
+
+    /// Saves under a name, or under one made from it where that one was begun and is never finished: a server that was started
+    /// anew in the middle remembers the name, and nobody is there to finish it. Asked again it says whether it has the model.
+    async fn save(&self, path: &str, model: &Model, name: &str, kind: &str) -> Done<String> {
+        for attempt in 0..FORGETFUL {
+            let name = if attempt == 0 { name.to_owned() } else { format!("{name}-{attempt}") };
+            let body = json!({"model_id": model.id, "path": name, "type": path});
+            match self.wire.json::<Submitted>(&Ask::post(path, &body)).await {
+                Ok(submitted) => {
+                    self.result(path, &submitted.request_id, Answer::Json).await?;
+                    return Ok(name);
+                }
+                // The name is ours alone: it heard us before, and only its answer was lost.
+                Err(Trouble::Refused(StatusCode::CONFLICT, _)) => {}
+                Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => {
+                    return Err(Lost::Model(format!("{path}: {text}")));
+                }
+                Err(trouble) => return Err(self.failed(path, &trouble).into()),
+            }
+            let (what, limit) = (format!("{path} of `{name}`"), self.wire.waiting.attempt);
+            let mut wait = Wait::new(&self.wire, &self.slow, &what, limit);
+            if wait.watch(self.comes_to_be(model, &name, kind)).await? {
+                return Ok(name);
+            }
+            let limit = limit.as_secs_f64();
+            self.wire.notices.say(format!(
+                "{} has begun checkpoint `{name}` and not finished it within {limit:.0} s; saving under another name",
+                self.wire.address()
+            ));
+            self.forget(&format!("tinker://{}/{kind}/{name}", model.id)).await;
         }
+        let text = format!("{path}: it says that `{name}` and {} names after it exist, and lists none", FORGETFUL - 1);
+        Err(self.wire.error(text).into())
     }
 
-    async fn until_saved(&self, model: &Model, name: &str, kind: &str) -> Done<()> {
+    /// Whether a checkpoint that was begun is there after a while.
+    async fn comes_to_be(&self, model: &Model, name: &str, kind: &str) -> Done<bool> {
         let (ask, started) = (Ask::get(format!("training_runs/{}/checkpoints", model.id)), Instant::now());
-        let wanted = format!("/{kind}/{name}");
-        loop {
-            let list: Value = self.wire.json(&ask).await.map_err(|t| self.failed("listing checkpoints", &t))?;
+        let (wanted, luck) = (format!("/{kind}/{name}"), Seed::new(0).child(name));
+        for looks in 0.. {
+            let list: Value = self.wire.json(&ask).await.map_err(|t| match t {
+                Trouble::Refused(StatusCode::NOT_FOUND, text) => Lost::Model(format!("listing checkpoints: {text}")),
+                t => self.failed("listing checkpoints", &t).into(),
+            })?;
             let there = list["checkpoints"].as_array().into_iter().flatten();
             if there.filter_map(|c| c["tinker_path"].as_str()).any(|p| p.ends_with(&wanted)) {
-                return Ok(());
+                return Ok(true);
             }
-            if started.elapsed() > self.wire.waiting.operation {
-                return Err(self.wire.error(format!("checkpoint `{name}` was begun and never finished")).into());
+            if started.elapsed() >= self.wire.waiting.attempt {
+                break;
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(pause(looks, None, luck)).await;
         }
+        Ok(false)
     }
 
     /// Puts a saved state into a fresh model. Not to be tried again on the same one.
@@ -409,14 +430,30 @@ impl Client {
         ask.accept = "application/json";
         let bytes = match self.wire.once(&ask).await {
             Ok(bytes) => bytes,
-            // 404 is the checkpoint's: the model was confirmed a moment ago.
+            Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => return Err(self.not_loaded(path, text)),
             Err(refused @ Trouble::Refused(..)) => {
                 return Err(self.failed(&format!("loading {path}"), &refused).into());
             }
             Err(trouble) => return Err(Lost::Model(trouble.text())),
         };
         let submitted: Submitted = serde_json::from_slice(&bytes).map_err(|e| Lost::Model(e.to_string()))?;
-        self.result(&submitted.request_id, Answer::Json).await.map(|_| ())
+        match self.result("load_weights", &submitted.request_id, Answer::Json).await {
+            Ok(_) => Ok(()),
+            Err(Lost::Model(text)) => Err(self.not_loaded(path, text)),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// What is not found when a state is loaded: the state, which no feeding brings back, or the model. SkyRL says "Training
+    /// checkpoint not found in …" of the one and "Model … not loaded" of the other.
+    fn not_loaded(&self, path: &str, text: String) -> Lost {
+        match text.to_lowercase().contains("checkpoint") {
+            true => Lost::Error(self.wire.error(format!(
+                "the state it kept at {path} is gone ({text}): was its folder of checkpoints emptied, or is this another \
+                 server? Put the folder back, resume a run whose checkpoint it still has, or start anew"
+            ))),
+            false => Lost::Model(text),
+        }
     }
 
     /// Removes a checkpoint; one that is gone already is fine, and one that will not go costs only space.
@@ -430,8 +467,10 @@ impl Client {
 
     /// The adapter of saved sampler weights, as a packed archive.
     pub(super) async fn archive(&self, model: &str, name: &str) -> Result<Vec<u8>> {
-        let ask = Ask::get(format!("training_runs/{model}/checkpoints/{name}/download"));
-        self.wire.ask(&ask).await.map_err(|t| self.failed("fetching an adapter", &t))
+        let ask = Ask::get(format!("training_runs/{model}/checkpoints/{name}/download")).long();
+        let (what, limit) = ("fetching an adapter", self.wire.waiting.operation);
+        let mut wait = Wait::new(&self.wire, &self.slow, what, limit);
+        wait.watch(self.wire.ask(&ask)).await.map_err(|t| self.failed(what, &t))
     }
 
     /// Continues or scores tokens.

@@ -16,6 +16,7 @@ mod saved;
 mod shared;
 mod show;
 mod trainer;
+mod wait;
 
 pub use backend::{Backend, Dialect};
 pub use calibrate::Calibration;
