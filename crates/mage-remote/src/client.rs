@@ -7,6 +7,7 @@
 use crate::{
     Endpoint, Ledger,
     backoff::{pause, retry_after},
+    tls::for_good,
 };
 use mage_engine::{Error, Result, Usage};
 use mage_env::Seed;
@@ -140,7 +141,10 @@ impl Client {
             value.set_sensitive(true);
             request = request.header(header::AUTHORIZATION, value);
         }
-        let lost = |e: reqwest::Error| Failure::Passing { problem: causes(&e), wish: None };
+        let lost = |e: reqwest::Error| match for_good(&e) {
+            Some(problem) => Failure::Final(problem),
+            None => Failure::Passing { problem: causes(&e), wish: None },
+        };
         let response = request.send().await.map_err(lost)?;
         let status = response.status();
         if status.is_success() {

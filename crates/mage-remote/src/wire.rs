@@ -8,6 +8,7 @@ use crate::{
     ApiKey, Notices,
     address::{is_here, parse_address},
     backoff::pause,
+    tls::for_good,
 };
 use mage_engine::{Error, Result};
 use mage_env::Seed;
@@ -90,13 +91,15 @@ pub(crate) enum Trouble {
     Failing(String),
     /// It does not answer.
     Away(String),
+    /// It cannot be reached, and waiting does not change that.
+    Never(String),
 }
 
 impl Trouble {
     pub(crate) fn text(&self) -> String {
         match self {
             Trouble::Refused(status, text) => format!("{status}: {text}"),
-            Trouble::NotYet(text) | Trouble::Failing(text) | Trouble::Away(text) => text.clone(),
+            Trouble::NotYet(text) | Trouble::Failing(text) | Trouble::Away(text) | Trouble::Never(text) => text.clone(),
         }
     }
 }
@@ -169,7 +172,7 @@ impl Wire {
     /// Asks once.
     pub(crate) async fn once(&self, ask: &Ask) -> std::result::Result<Vec<u8>, Trouble> {
         let work = async {
-            let url = self.base.join(&ask.path).map_err(|e| Trouble::Away(e.to_string()))?;
+            let url = self.base.join(&ask.path).map_err(|e| Trouble::Never(e.to_string()))?;
             let mut request = self.http.request(ask.method.clone(), url).header(header::ACCEPT, ask.accept);
             if let Some((kind, body)) = &ask.body {
                 request = request.header(header::CONTENT_TYPE, *kind).body(body.clone());
@@ -181,7 +184,10 @@ impl Wire {
                     request = request.header(*name, value);
                 }
             }
-            let lost = |e: reqwest::Error| Trouble::Away(crate::client::causes(&e));
+            let lost = |e: reqwest::Error| match for_good(&e) {
+                Some(problem) => Trouble::Never(problem),
+                None => Trouble::Away(crate::client::causes(&e)),
+            };
             let response = request.send().await.map_err(lost)?;
             let status = response.status();
             if status.is_success() {
@@ -234,7 +240,7 @@ impl Wire {
                     }
                     return Ok(answer);
                 }
-                Err(refused @ Trouble::Refused(..)) => return Err(refused),
+                Err(last @ (Trouble::Refused(..) | Trouble::Never(_))) => return Err(last),
                 Err(trouble) => trouble,
             };
             // Not yet is an answer, but one to the wrong question here: whoever can wait for it asks `once`.
@@ -264,7 +270,7 @@ impl Wire {
                             .say(format!("{address} does not answer ({text}); waiting for it, up to {limit:.0} s"));
                     }
                 }
-                Trouble::Refused(..) => {}
+                Trouble::Refused(..) | Trouble::Never(_) => {}
             }
             tokio::time::sleep(pause(failures, None, luck)).await;
             failures += 1;
@@ -326,6 +332,7 @@ impl Wire {
             Trouble::NotYet(text) => Trouble::NotYet(hide(text)),
             Trouble::Failing(text) => Trouble::Failing(hide(text)),
             Trouble::Away(text) => Trouble::Away(hide(text)),
+            Trouble::Never(text) => Trouble::Never(hide(text)),
         }
     }
 }

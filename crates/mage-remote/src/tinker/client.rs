@@ -204,7 +204,7 @@ impl Client {
                     Ok(created) => created,
                     Err(e) => return Err(self.wire.error(format!("{what}: unusable answer: {e}"))),
                 },
-                Err(refused @ Trouble::Refused(..)) => return Err(self.failed(what, &refused)),
+                Err(last @ (Trouble::Refused(..) | Trouble::Never(_))) => return Err(self.failed(what, &last)),
                 Err(trouble) => {
                     failed += u32::from(matches!(trouble, Trouble::Failing(_)));
                     if failed >= FAILED_ANSWERS {
@@ -272,7 +272,9 @@ impl Client {
                 Err(Trouble::Refused(_, text)) if text.contains("not loaded") || text.contains("not found") => {
                     return Err(Lost::Model(text));
                 }
-                Err(Trouble::Refused(_, text)) => return Err(self.wire.error(format!("{what}: {text}")).into()),
+                Err(Trouble::Refused(_, text) | Trouble::Never(text)) => {
+                    return Err(self.wire.error(format!("{what}: {text}")).into());
+                }
                 Err(Trouble::NotYet(text)) => wait.poll_again(&text, asked.elapsed()).await?,
                 Err(Trouble::Failing(text)) => {
                     failed += 1;
@@ -431,8 +433,8 @@ impl Client {
         let bytes = match self.wire.once(&ask).await {
             Ok(bytes) => bytes,
             Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => return Err(self.not_loaded(path, text)),
-            Err(refused @ Trouble::Refused(..)) => {
-                return Err(self.failed(&format!("loading {path}"), &refused).into());
+            Err(last @ (Trouble::Refused(..) | Trouble::Never(_))) => {
+                return Err(self.failed(&format!("loading {path}"), &last).into());
             }
             Err(trouble) => return Err(Lost::Model(trouble.text())),
         };
