@@ -7,7 +7,10 @@ use mage_engine::Trainer;
 use mage_remote::{ApiKey, Notices, TinkerTrainer};
 use serde_json::json;
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -108,4 +111,27 @@ fn a_line_about_a_lost_model_is_without_the_key() {
     trainer.forward_backward(&script::rows(1.0), &loss).unwrap();
     let lines = lines.lock().unwrap();
     assert!(lines.len() == 1 && lines[0].contains("no longer has the model (Model [key] not loaded)"), "{lines:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn that_a_key_can_be_read_on_the_way_is_said_before_it_is_sent() {
+    let double = Double::start(None).await;
+    let requests = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&requests);
+    double.meddled(move |_, _| {
+        count.fetch_add(1, Ordering::SeqCst);
+        None
+    });
+    let said = Arc::<Mutex<Vec<(String, usize)>>>::default();
+    let (hear, count) = (Arc::clone(&said), Arc::clone(&requests));
+    let notices = Notices::to(move |line| hear.lock().unwrap().push((line.to_owned(), count.load(Ordering::SeqCst))));
+    let dir = tempfile::tempdir().unwrap();
+    // Leads here, and does not look like it.
+    let url = format!("http://0.0.0.0:{}", double.address.port());
+    let mut server = script::settings(&url, dir.path(), notices).server;
+    server.key = ApiKey::from_env(VARIABLE).unwrap();
+    server.reach(Duration::from_secs(5)).await.unwrap();
+    let said = said.lock().unwrap();
+    assert!(said.len() == 1 && said[0].0.contains("gets its key over http") && said[0].1 == 0, "{said:?}");
+    assert!(requests.load(Ordering::SeqCst) > 0);
 }

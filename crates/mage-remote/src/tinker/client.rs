@@ -52,10 +52,15 @@ pub struct TinkerServer {
 }
 
 impl TinkerServer {
-    /// The models it offers, if it answers within a while: nobody is waited for longer, and nobody hears of it.
+    /// The models it offers, if it answers within a while: nobody is waited for longer, and nobody hears of waiting. What is
+    /// risky about the way there is said before anything is sent.
     pub async fn reach(&self, within: Duration) -> Result<Vec<String>> {
         let waiting = Waiting { attempt: within, away: within, ..self.waiting };
-        Client::new(&TinkerServer { waiting, notices: Notices::default(), ..self.clone() })?.greet().await
+        let client = Client::new(&TinkerServer { waiting, notices: Notices::default(), ..self.clone() })?;
+        if let Some(risk) = client.wire.risk() {
+            self.notices.say(risk);
+        }
+        client.greet().await
     }
 }
 
