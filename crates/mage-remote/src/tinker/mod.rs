@@ -8,6 +8,7 @@ mod archive;
 mod backend;
 mod batch;
 mod calibrate;
+mod checkpoint;
 mod client;
 mod codec;
 mod journal;
