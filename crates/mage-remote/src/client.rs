@@ -7,6 +7,7 @@
 use crate::{
     Endpoint, Ledger,
     backoff::{pause, retry_after},
+    tls::for_good,
 };
 use mage_engine::{Error, Result, Usage};
 use mage_env::Seed;
@@ -140,7 +141,10 @@ impl Client {
             value.set_sensitive(true);
             request = request.header(header::AUTHORIZATION, value);
         }
-        let lost = |e: reqwest::Error| Failure::Passing { problem: causes(&e), wish: None };
+        let lost = |e: reqwest::Error| match for_good(&e) {
+            Some(problem) => Failure::Final(problem),
+            None => Failure::Passing { problem: causes(&e), wish: None },
+        };
         let response = request.send().await.map_err(lost)?;
         let status = response.status();
         if status.is_success() {
@@ -149,8 +153,9 @@ impl Client {
         let wish = response.headers().get(header::RETRY_AFTER).and_then(|h| h.to_str().ok());
         let wish = wish.and_then(|h| retry_after(h, SystemTime::now()));
         // The complaint is worth reading, but not worth another failure.
-        let complaint = response.text().await.unwrap_or_default();
-        let complaint = mage_core::parse::cut(complaint.trim(), COMPLAINT);
+        // Hidden before it is cut: half a key is too much.
+        let complaint = self.hidden(&response.text().await.unwrap_or_default());
+        let complaint = mage_core::parse::cut(&complaint, COMPLAINT);
         let problem = format!("{status}: {complaint}");
         match status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => Err(Failure::Passing { problem, wish }),

@@ -12,6 +12,8 @@ pub struct ApiKey(String);
 
 /// What stands where a key was.
 const HIDDEN: &str = "[key]";
+/// A key of fewer letters is not looked for in answers: they would no longer say what they say.
+const SHORT: usize = 8;
 
 impl ApiKey {
     /// The key in an environment variable; `None` where the variable is not set or empty.
@@ -52,9 +54,22 @@ impl ApiKey {
         ApiKey(text.to_owned())
     }
 
-    /// The text without the key.
+    /// The text without the key, as it is or as JSON writes it between quotes.
     pub(crate) fn hide_in(&self, text: &str) -> String {
-        text.replace(&self.0, HIDDEN)
+        let quoted = serde_json::Value::from(self.0.as_str()).to_string();
+        text.replace(quoted.trim_matches('"'), HIDDEN).replace(&self.0, HIDDEN)
+    }
+
+    /// An answer without the key, where it is a text. What is no text is data, and stays as it is; so does everything where the
+    /// key is so short that any word may hold it.
+    pub(crate) fn hide_in_answer(&self, answer: Vec<u8>) -> Vec<u8> {
+        if self.0.len() < SHORT {
+            return answer;
+        }
+        match String::from_utf8(answer) {
+            Ok(text) => self.hide_in(&text).into_bytes(),
+            Err(data) => data.into_bytes(),
+        }
     }
 }
 
@@ -113,6 +128,11 @@ mod tests {
         assert_eq!(format!("{key:?} {key} {:?}", Some(&key)), "[key] [key] Some([key])");
         assert_eq!(key.hide_in("bad key: sk-secret!"), "bad key: [key]!");
         assert_eq!(key.bearer(), "Bearer sk-secret");
+        let odd = ApiKey::for_test(r#"sk"se\cret"#);
+        assert_eq!(odd.hide_in(r#"sk"se\cret, written "sk\"se\\cret""#), r#"[key], written "[key]""#);
+        assert_eq!(key.hide_in_answer(b"{\"id\": \"sk-secret\"}".to_vec()), b"{\"id\": \"[key]\"}");
+        assert_eq!(key.hide_in_answer(b"sk-secret\xff".to_vec()), b"sk-secret\xff", "no text");
+        assert_eq!(ApiKey::for_test("model").hide_in_answer(b"model_id".to_vec()), b"model_id");
         assert_eq!(ApiKey::new("  "), Ok(None));
         assert!(ApiKey::new("two words").is_err() && ApiKey::new("sk-schlüssel").is_err());
     }

@@ -22,6 +22,7 @@ mod ledger;
 mod mark;
 mod notices;
 pub mod tinker;
+mod tls;
 mod together;
 pub mod vllm;
 mod wire;

@@ -1,5 +1,6 @@
 //! Who hears that something is being waited for?
 
+use crate::ApiKey;
 use std::{fmt, sync::Arc};
 
 type Listener = dyn Fn(&str) + Send + Sync;
@@ -12,6 +13,14 @@ impl Notices {
     /// Tells `who`.
     pub fn to(who: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Notices(Some(Arc::new(who)))
+    }
+
+    /// The same without a key in any line.
+    pub(crate) fn hiding(self, key: Option<&ApiKey>) -> Self {
+        match (self.0, key.cloned()) {
+            (Some(who), Some(key)) => Notices::to(move |line| who(&key.hide_in(line))),
+            (who, _) => Notices(who),
+        }
     }
 
     /// Says a line.

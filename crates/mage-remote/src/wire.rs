@@ -8,10 +8,11 @@ use crate::{
     ApiKey, Notices,
     address::{is_here, parse_address},
     backoff::pause,
+    tls::for_good,
 };
 use mage_engine::{Error, Result};
 use mage_env::Seed;
-use reqwest::{Method, StatusCode, Url, header};
+use reqwest::{Method, Response, StatusCode, Url, header};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use std::{
@@ -27,7 +28,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// How much of a server's complaint is repeated.
 const COMPLAINT: usize = 400;
 /// A server that answers, but with failures, is asked this often before it is believed.
-const FAILED_ANSWERS: u32 = 6;
+pub(crate) const FAILED_ANSWERS: u32 = 6;
 /// Somebody is told that a server is away after so long.
 const WORTH_A_LINE: Duration = Duration::from_secs(2);
 
@@ -90,13 +91,15 @@ pub(crate) enum Trouble {
     Failing(String),
     /// It does not answer.
     Away(String),
+    /// It cannot be reached, and waiting does not change that.
+    Never(String),
 }
 
 impl Trouble {
     pub(crate) fn text(&self) -> String {
         match self {
             Trouble::Refused(status, text) => format!("{status}: {text}"),
-            Trouble::NotYet(text) | Trouble::Failing(text) | Trouble::Away(text) => text.clone(),
+            Trouble::NotYet(text) | Trouble::Failing(text) | Trouble::Away(text) | Trouble::Never(text) => text.clone(),
         }
     }
 }
@@ -109,6 +112,7 @@ pub(crate) struct Wire {
     key: Option<(&'static str, ApiKey)>,
     http: reqwest::Client,
     pub(crate) waiting: Waiting,
+    /// Who hears of it; no line has the key in it.
     pub(crate) notices: Notices,
     /// Since when it is away, where somebody was told: whoever shares this says it once between them.
     pub(crate) outage: Arc<Mutex<Option<Instant>>>,
@@ -140,6 +144,7 @@ impl Wire {
             http = http.no_proxy();
         }
         let http = http.build().map_err(|e| wrong(e.to_string()))?;
+        let notices = notices.hiding(key.as_ref().map(|(_, key)| key));
         Ok(Wire { base, key, http, waiting, notices, outage: Arc::default() })
     }
 
@@ -167,7 +172,7 @@ impl Wire {
     /// Asks once.
     pub(crate) async fn once(&self, ask: &Ask) -> std::result::Result<Vec<u8>, Trouble> {
         let work = async {
-            let url = self.base.join(&ask.path).map_err(|e| Trouble::Away(e.to_string()))?;
+            let url = self.base.join(&ask.path).map_err(|e| Trouble::Never(e.to_string()))?;
             let mut request = self.http.request(ask.method.clone(), url).header(header::ACCEPT, ask.accept);
             if let Some((kind, body)) = &ask.body {
                 request = request.header(header::CONTENT_TYPE, *kind).body(body.clone());
@@ -179,20 +184,45 @@ impl Wire {
                     request = request.header(*name, value);
                 }
             }
-            let lost = |e: reqwest::Error| Trouble::Away(crate::client::causes(&e));
+            let lost = |e: reqwest::Error| match for_good(&e) {
+                Some(problem) => Trouble::Never(problem),
+                None => Trouble::Away(crate::client::causes(&e)),
+            };
             let response = request.send().await.map_err(lost)?;
             let status = response.status();
             if status.is_success() {
-                return Ok(response.bytes().await.map_err(lost)?.to_vec());
+                let answer = self.body(response).await?;
+                return Ok(match &self.key {
+                    Some((_, key)) => key.hide_in_answer(answer),
+                    None => answer,
+                });
             }
-            // The complaint is worth reading, but not worth another failure.
-            let complaint = response.text().await.unwrap_or_default();
+            // The complaint is worth reading, but not worth another failure. Hidden before it is cut: half a key is too much.
+            let complaint = self.hide(&response.text().await.unwrap_or_default());
             Err(self.about_keys(trouble(status, &complaint)))
         };
         let limit = if ask.long { self.waiting.operation } else { self.waiting.attempt };
         let outcome = tokio::time::timeout(limit, work).await;
-        let late = || Trouble::NotYet(format!("no answer within {:.0} s", limit.as_secs_f64()));
+        let late = || Trouble::NotYet(format!("no whole answer within {:.0} s", limit.as_secs_f64()));
         outcome.unwrap_or_else(|_| Err(late())).map_err(|t| self.hidden(t))
+    }
+
+    /// The whole answer. A long one may take its time as long as some of it keeps coming.
+    async fn body(&self, mut response: Response) -> std::result::Result<Vec<u8>, Trouble> {
+        let whole = response.content_length().map_or_else(String::new, |n| format!(" of {n}"));
+        let (mut body, silence) = (Vec::new(), self.waiting.attempt);
+        loop {
+            let problem = match tokio::time::timeout(silence, response.chunk()).await {
+                Ok(Ok(Some(chunk))) => {
+                    body.extend_from_slice(&chunk);
+                    continue;
+                }
+                Ok(Ok(None)) => return Ok(body),
+                Ok(Err(e)) => crate::client::causes(&e),
+                Err(_) => format!("nothing more for {:.0} s", silence.as_secs_f64()),
+            };
+            return Err(Trouble::Away(format!("its answer broke off after {}{whole} bytes: {problem}", body.len())));
+        }
     }
 
     /// Asks until there is an answer or a refusal. `Failing` comes back when it did not pass, `Away` when nobody came back.
@@ -210,7 +240,7 @@ impl Wire {
                     }
                     return Ok(answer);
                 }
-                Err(refused @ Trouble::Refused(..)) => return Err(refused),
+                Err(last @ (Trouble::Refused(..) | Trouble::Never(_))) => return Err(last),
                 Err(trouble) => trouble,
             };
             // Not yet is an answer, but one to the wrong question here: whoever can wait for it asks `once`.
@@ -240,7 +270,7 @@ impl Wire {
                             .say(format!("{address} does not answer ({text}); waiting for it, up to {limit:.0} s"));
                     }
                 }
-                Trouble::Refused(..) => {}
+                Trouble::Refused(..) | Trouble::Never(_) => {}
             }
             tokio::time::sleep(pause(failures, None, luck)).await;
             failures += 1;
@@ -263,7 +293,8 @@ impl Wire {
     pub(crate) async fn json<A: DeserializeOwned>(&self, ask: &Ask) -> std::result::Result<A, Trouble> {
         let bytes = self.ask(ask).await?;
         serde_json::from_slice(&bytes).map_err(|e| {
-            let text = mage_core::parse::cut(&String::from_utf8_lossy(&bytes), COMPLAINT).to_string();
+            let text = self.hide(&String::from_utf8_lossy(&bytes));
+            let text = mage_core::parse::cut(&text, COMPLAINT);
             self.hidden(Trouble::Failing(format!("unusable answer to {}: {e} in `{text}`", ask.path)))
         })
     }
@@ -283,21 +314,25 @@ impl Wire {
     }
 
     /// An error about this server.
-    pub(crate) fn error(&self, reason: impl Into<String>) -> Error {
-        Error::Engine { engine: self.address().to_owned(), reason: reason.into() }
+    pub(crate) fn error(&self, reason: impl AsRef<str>) -> Error {
+        Error::Engine { engine: self.address().to_owned(), reason: self.hide(reason.as_ref()) }
     }
 
-    /// The same text without the key, on one line.
+    /// A text without the key. Whatever a server has said comes by here before it is an error or, as `notices` does the same, a
+    /// line; answers that are texts come without the key in the first place.
+    pub(crate) fn hide(&self, text: &str) -> String {
+        self.key.as_ref().map_or_else(|| text.to_owned(), |(_, key)| key.hide_in(text))
+    }
+
+    /// The same trouble without the key, on one line.
     fn hidden(&self, trouble: Trouble) -> Trouble {
-        let hide = |text: String| {
-            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-            self.key.as_ref().map_or_else(|| text.clone(), |(_, key)| key.hide_in(&text))
-        };
+        let hide = |text: String| self.hide(&text.split_whitespace().collect::<Vec<_>>().join(" "));
         match trouble {
             Trouble::Refused(status, text) => Trouble::Refused(status, hide(text)),
             Trouble::NotYet(text) => Trouble::NotYet(hide(text)),
             Trouble::Failing(text) => Trouble::Failing(hide(text)),
             Trouble::Away(text) => Trouble::Away(hide(text)),
+            Trouble::Never(text) => Trouble::Never(hide(text)),
         }
     }
 }

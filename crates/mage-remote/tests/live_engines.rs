@@ -9,7 +9,7 @@ use mage_remote::{
     Notices, PoolSettings, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, Waiting,
     tinker::{Backend, Dialect},
 };
-use std::{path::PathBuf, sync::Arc};
+use std::{io::Write, path::PathBuf, sync::Arc};
 
 struct Engines {
     tinker: String,
@@ -19,10 +19,15 @@ struct Engines {
     context: usize,
 }
 
+/// Says so where everybody sees it: what a test prints in the usual way is kept back when it passes.
+fn skip(why: &str) {
+    let _ = writeln!(std::io::stderr(), "\n*** SKIPPED: {why}; see conformance/engines/ ***");
+}
+
 fn engines() -> Option<Engines> {
     let named = |name| std::env::var(name).ok().filter(|v| !v.is_empty());
     let (Some(tinker), Some(model)) = (named("MAGE_TINKER_URL"), named("MAGE_ENGINE_MODEL")) else {
-        eprintln!("SKIPPED: MAGE_TINKER_URL and MAGE_ENGINE_MODEL name no engine; see conformance/engines/");
+        skip("MAGE_TINKER_URL and MAGE_ENGINE_MODEL name no engine");
         return None;
     };
     let model = PathBuf::from(model);
@@ -170,7 +175,7 @@ fn a_policy_learns_is_sampled_and_goes_on_from_a_checkpoint() {
 fn what_is_learned_reaches_vllm() {
     let Some(engines) = engines() else { return };
     let Some(pool) = engines.pool() else {
-        eprintln!("SKIPPED: MAGE_VLLM_URL names no server");
+        skip("MAGE_VLLM_URL names no server");
         return;
     };
     let dir = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ mod common;
 use common::{tinker_double::Double, tinker_script as script, vllm_double::Vllm};
 use mage_engine::{AdapterName, WeightVersion, WeightsId};
 use mage_remote::{Fingerprint, Notices, PoolSettings, TinkerTrainer, VllmPool, Waiting};
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 fn pool(servers: Vec<String>) -> mage_engine::Result<VllmPool> {
     VllmPool::new(PoolSettings {
@@ -56,6 +56,45 @@ async fn nobody_is_waited_for_by_whoever_only_looks() {
     assert!(e.contains("refused") && e.contains("waited 1 s"), "{e}");
     let served = pool(vec![server.url]).unwrap().served().await.remove(0).1;
     assert!(served.unwrap_err().to_string().contains("refused"));
+}
+
+/// A server on loopback whose certificate nobody signed; it shakes hands with one caller after the other.
+fn unsigned() -> std::net::SocketAddr {
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+    let pem = include_bytes!("common/unsigned.pem");
+    let (certificate, key) =
+        (CertificateDer::from_pem_slice(pem).unwrap(), PrivateKeyDer::from_pem_slice(pem).unwrap());
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let config =
+        rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(vec![certificate], key).unwrap();
+    let (config, listener) = (Arc::new(config), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let address = listener.local_addr().unwrap();
+    // Ends with the test's process.
+    std::thread::spawn(move || {
+        for mut caller in listener.incoming().flatten() {
+            let mut tls = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
+            while tls.is_handshaking() && tls.complete_io(&mut caller).is_ok() {}
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_is_not_trusted_is_not_waited_for() {
+    let plain = Double::start(None).await;
+    let dir = tempfile::tempdir().unwrap();
+    for (address, words) in [
+        (unsigned(), ["its certificate is not accepted", "SSL_CERT_FILE"]),
+        (plain.address, ["it does not speak TLS", "http://"]),
+    ] {
+        let mut server = script::settings(&format!("https://{address}"), dir.path(), Notices::default()).server;
+        // Patience that outlasts the test.
+        server.waiting.away = Duration::from_secs(3600);
+        let e = server.reach(Duration::from_secs(3600)).await.unwrap_err().to_string();
+        assert!(words.iter().all(|w| e.contains(w)), "{e}");
+        let served = pool(vec![server.url]).unwrap().served().await.remove(0).1.unwrap_err().to_string();
+        assert!(words.iter().all(|w| served.contains(w)), "{served}");
+    }
 }
 
 #[test]

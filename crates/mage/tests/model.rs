@@ -160,13 +160,10 @@ fn doctor_tells_what_it_found() {
     assert!(stdout(&mage(&["doctor"])).contains("instructions"));
 }
 
-#[test]
-fn doctor_asks_every_engine_though_the_first_is_away() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let model = format!("model.path={}", made(dir.path()));
-    // Nobody listens on port 1; the patience of a run, a quarter of an hour, is not doctor's.
+/// What has a recipe compute on engines that are not there: nobody listens on port 1.
+fn elsewhere(model: &str) -> Vec<String> {
     let sets = [
-        model.as_str(),
+        &format!("model.path={model}"),
         "engine.kind=tinker",
         "engine.lora_rank=8",
         "tinker.url=http://127.0.0.1:1",
@@ -178,8 +175,41 @@ fn doctor_asks_every_engine_though_the_first_is_away() {
         "loss.dual_clip=0",
         "optim.clip_norm=0",
     ];
-    let args: Vec<&str> =
-        ["doctor", "--engine", "kuhn"].into_iter().chain(sets.iter().flat_map(|s| ["--set", s])).collect();
+    sets.iter().flat_map(|s| ["--set".to_owned(), (*s).to_owned()]).collect()
+}
+
+/// The patience of a run is a quarter of an hour; who has enough of it before anything has begun loses nothing.
+#[cfg(unix)]
+#[test]
+fn a_run_that_waits_for_its_engine_is_ended_by_the_first_ctrl_c() {
+    use std::{
+        io::{BufRead, BufReader},
+        process::{Command, Stdio},
+    };
+    let dir = tempfile::tempdir().expect("a folder");
+    let run = dir.path().join("run");
+    let mut child = common::command()
+        .args(["train", "kuhn", "--out"])
+        .arg(&run)
+        .args(elsewhere(&made(dir.path())))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
+    let waits: Vec<String> = lines.by_ref().take_while(|l| !l.contains("waiting for it")).collect();
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("sent");
+    assert!(sent.success(), "{waits:?}");
+    assert_eq!(child.wait().expect("ended").code(), Some(130), "{waits:?}");
+    assert!(!run.exists(), "nothing was written");
+}
+
+#[test]
+fn doctor_asks_every_engine_though_the_first_is_away() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let sets = elsewhere(&made(dir.path()));
+    // The patience of a run, a quarter of an hour, is not doctor's.
+    let args: Vec<&str> = ["doctor", "--engine", "kuhn"].into_iter().chain(sets.iter().map(String::as_str)).collect();
     let out = mage(&args);
     assert!(!out.status.success());
     let said = String::from_utf8(out.stdout).expect("text");

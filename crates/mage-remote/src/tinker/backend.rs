@@ -99,6 +99,11 @@ impl Backend {
         self == Backend::Jax
     }
 
+    /// Whether the same work on the same numbers gives the same.
+    pub(crate) fn is_reproducible(self) -> bool {
+        self == Backend::Jax
+    }
+
     /// What a trainer over it offers.
     pub fn trainer_caps(self, max_context: usize) -> TrainerCaps {
         TrainerCaps {
@@ -114,7 +119,7 @@ impl Backend {
             masks: false,
             clip_norm: self != Backend::Jax,
             reduction: self.reduction(),
-            reproducible: self == Backend::Jax,
+            reproducible: self.is_reproducible(),
             max_context,
         }
     }

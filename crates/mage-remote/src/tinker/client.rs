@@ -2,17 +2,17 @@
 //!
 //! Everything slow is a future: a request is handed in, and its result is asked for until it is there. Gradients and steps
 //! carry a sequence number, so that handing one in again gives the same future. What carries none is made safe otherwise:
-//! a model whose creation was not confirmed is left to a session that nobody keeps alive, a checkpoint has a name used once,
-//! and a load that was not confirmed is done over with a fresh model.
+//! a model whose creation was not confirmed is left to a session that nobody keeps alive; for checkpoints see `checkpoint`.
 
 use super::{
     Dialect,
     batch::Batch,
     codec::{self, ForwardBackwardOutput, ForwardBackwardRequest, PROTOBUF, SampleResponse},
+    wait::{Slow, Wait},
 };
 use crate::{
     ApiKey, Notices, Service,
-    wire::{Ask, Trouble, Waiting, Wire},
+    wire::{Ask, FAILED_ANSWERS, Trouble, Waiting, Wire},
 };
 use mage_engine::{Error, OptimStep, Result};
 use prost::Message;
@@ -30,11 +30,8 @@ use tokio::{task::JoinHandle, time::Instant};
 
 /// How often a session says that it is alive; servers drop models of sessions that are silent for minutes.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// How long between two looks at something that is not there yet.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
-
-/// A server that forgets a model it has just made is believed after so many times.
-const FORGETFUL: u32 = 5;
+/// A server that forgets a model it has just made, or loses what it saves, is believed after so many times.
+pub(super) const FORGETFUL: u32 = 5;
 
 /// Where a Tinker server is and how it is spoken to.
 #[derive(Clone, Debug)]
@@ -52,10 +49,15 @@ pub struct TinkerServer {
 }
 
 impl TinkerServer {
-    /// The models it offers, if it answers within a while: nobody is waited for longer, and nobody hears of it.
+    /// The models it offers, if it answers within a while: nobody is waited for longer, and nobody hears of waiting. What is
+    /// risky about the way there is said before anything is sent.
     pub async fn reach(&self, within: Duration) -> Result<Vec<String>> {
         let waiting = Waiting { attempt: within, away: within, ..self.waiting };
-        Client::new(&TinkerServer { waiting, notices: Notices::default(), ..self.clone() })?.greet().await
+        let client = Client::new(&TinkerServer { waiting, notices: Notices::default(), ..self.clone() })?;
+        if let Some(risk) = client.wire.risk() {
+            self.notices.say(risk);
+        }
+        client.greet().await
     }
 }
 
@@ -82,6 +84,7 @@ pub(super) type Done<T> = std::result::Result<T, Lost>;
 pub(super) struct Client {
     pub(super) wire: Wire,
     dialect: Dialect,
+    pub(super) slow: Slow,
 }
 
 /// A model in training on a server. Its session lives as long as it does.
@@ -107,8 +110,8 @@ impl Model {
 }
 
 #[derive(Deserialize)]
-struct Submitted {
-    request_id: String,
+pub(super) struct Submitted {
+    pub(super) request_id: String,
 }
 
 #[derive(Deserialize)]
@@ -124,7 +127,7 @@ struct Stepped {
 }
 
 /// A future's result.
-enum Answer {
+pub(super) enum Answer {
     Json,
     Protobuf,
 }
@@ -135,17 +138,18 @@ impl Client {
         let base = format!("{address}/api/v1/");
         let key = server.key.clone().map(|key| ("x-api-key", key));
         let wire = Wire::new(&base, key, server.waiting, server.notices.clone())?;
-        Ok(Client { wire, dialect: server.dialect })
+        Ok(Client { wire, dialect: server.dialect, slow: Slow::default() })
     }
 
     /// Another way to the same server, with connections of its own; what one says about its absence the other does not repeat.
     pub(super) fn beside(&self, server: &TinkerServer) -> Result<Self> {
         let mut other = Client::new(server)?;
         other.wire.outage = Arc::clone(&self.wire.outage);
+        other.slow = self.slow.clone();
         Ok(other)
     }
 
-    fn failed(&self, what: &str, trouble: &Trouble) -> Error {
+    pub(super) fn failed(&self, what: &str, trouble: &Trouble) -> Error {
         self.wire.error(format!("{what}: {}", trouble.text()))
     }
 
@@ -179,7 +183,8 @@ impl Client {
     pub(super) async fn create_model(&self, base_model: &str, rank: usize, seed: u32) -> Result<Model> {
         let session =
             json!({"tags": [], "user_metadata": {}, "sdk_version": self.dialect.version(), "type": "create_session"});
-        let started = Instant::now();
+        let what = "creating a model";
+        let (mut wait, mut failed) = (Wait::new(&self.wire, &self.slow, what, self.wire.waiting.away), 0);
         loop {
             let opened: Value = self
                 .wire
@@ -195,28 +200,28 @@ impl Client {
                 json!({"rank": rank, "seed": seed, "train_unembed": false, "train_mlp": true, "train_attn": true});
             let body = json!({"session_id": id, "model_seq_id": 0, "base_model": base_model, "lora_config": lora});
             // Once only: a second time would make a second model. An unconfirmed one goes with its session.
-            let answer = self.wire.once(&Ask::post("create_model", &body)).await;
+            let answer = wait.watch(self.wire.once(&Ask::post("create_model", &body))).await;
             let created: Created = match answer {
                 Ok(bytes) => match serde_json::from_slice(&bytes) {
                     Ok(created) => created,
-                    Err(e) => return Err(self.wire.error(format!("creating a model: unusable answer: {e}"))),
+                    Err(e) => return Err(self.wire.error(format!("{what}: unusable answer: {e}"))),
                 },
-                Err(refused @ Trouble::Refused(..)) => return Err(self.failed("creating a model", &refused)),
-                Err(trouble) if started.elapsed() > self.wire.waiting.away => {
-                    return Err(self.failed("creating a model", &trouble));
-                }
-                Err(_) => {
-                    tokio::time::sleep(LOOK_AGAIN).await;
+                Err(last @ (Trouble::Refused(..) | Trouble::Never(_))) => return Err(self.failed(what, &last)),
+                Err(trouble) => {
+                    failed += u32::from(matches!(trouble, Trouble::Failing(_)));
+                    if failed >= FAILED_ANSWERS {
+                        return Err(wait.error(&trouble.text(), &format!("after {failed} attempts")));
+                    }
+                    wait.again(&trouble.text()).await?;
                     continue;
                 }
             };
             let beat = tokio::spawn(beat(self.wire.clone(), id.clone()));
             let model = Model { id: created.model_id, session: id, seq: AtomicU64::new(0), beat };
-            match self.result(&created.request_id, Answer::Json).await {
+            match self.result(what, &created.request_id, Answer::Json).await {
                 Ok(_) => return Ok(model),
                 // The server went away in between; whatever it made is gone or will go.
-                Err(Lost::Model(_)) if started.elapsed() <= self.wire.waiting.away => {}
-                Err(Lost::Model(problem)) => return Err(self.wire.error(format!("creating a model: {problem}"))),
+                Err(Lost::Model(problem)) => wait.again(&problem).await?,
                 Err(Lost::Error(e)) => return Err(e),
             }
         }
@@ -228,7 +233,8 @@ impl Client {
         let asked = self.wire.once(&Ask::post("unload_model", &json!({"model_id": model.id}))).await;
         let submitted = asked.ok().and_then(|bytes| serde_json::from_slice::<Submitted>(&bytes).ok());
         if let Some(submitted) = submitted {
-            let _ = tokio::time::timeout(HEARTBEAT, self.result(&submitted.request_id, Answer::Json)).await;
+            let _ =
+                tokio::time::timeout(HEARTBEAT, self.result("unload_model", &submitted.request_id, Answer::Json)).await;
         }
     }
 
@@ -251,14 +257,15 @@ impl Client {
     }
 
     /// Waits for a future's result.
-    async fn result(&self, request: &str, kind: Answer) -> Done<Vec<u8>> {
+    pub(super) async fn result(&self, what: &str, request: &str, kind: Answer) -> Done<Vec<u8>> {
         let mut ask = Ask::post("retrieve_future", &json!({"request_id": request}));
         if let Answer::Protobuf = kind {
             ask.accept = PROTOBUF;
         }
-        let (started, mut failed) = (Instant::now(), 0);
+        let (mut wait, mut failed) = (Wait::new(&self.wire, &self.slow, what, self.wire.waiting.operation), 0);
         loop {
-            match self.wire.once(&ask).await {
+            let asked = Instant::now();
+            match wait.watch(self.wire.once(&ask)).await {
                 Ok(bytes) => return Ok(bytes),
                 Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => {
                     return Err(Lost::Model(format!("it does not know of the request: {text}")));
@@ -267,29 +274,22 @@ impl Client {
                 Err(Trouble::Refused(_, text)) if text.contains("not loaded") || text.contains("not found") => {
                     return Err(Lost::Model(text));
                 }
-                Err(Trouble::Refused(_, text)) => return Err(self.wire.error(text).into()),
-                Err(Trouble::NotYet(text)) => {
-                    if started.elapsed() > self.wire.waiting.operation {
-                        let limit = self.wire.waiting.operation.as_secs_f64();
-                        return Err(self.wire.error(format!("no result within {limit:.0} s ({text})")).into());
-                    }
-                    tokio::time::sleep(LOOK_AGAIN / 10).await;
+                Err(Trouble::Refused(_, text) | Trouble::Never(text)) => {
+                    return Err(self.wire.error(format!("{what}: {text}")).into());
                 }
+                Err(Trouble::NotYet(text)) => wait.poll_again(&text, asked.elapsed()).await?,
                 Err(Trouble::Failing(text)) => {
                     failed += 1;
-                    if failed >= 6 {
-                        return Err(self.wire.error(format!("no result after {failed} attempts: {text}")).into());
+                    if failed >= FAILED_ANSWERS {
+                        return Err(wait.error(&text, &format!("after {failed} attempts")).into());
                     }
-                    tokio::time::sleep(LOOK_AGAIN * failed).await;
+                    wait.again(&text).await?;
                 }
                 // Waited for with patience and a line; the question stays.
                 Err(Trouble::Away(text)) => {
-                    if started.elapsed() > self.wire.waiting.operation {
-                        return Err(self.wire.error(text).into());
-                    }
+                    wait.poll_again(&text, Duration::ZERO).await?;
                     let back = self.wire.ask(&Ask::get("healthz")).await;
-                    back.map_err(|trouble| self.failed("waiting for a result", &trouble))?;
-                    tokio::time::sleep(LOOK_AGAIN / 10).await;
+                    back.map_err(|trouble| wait.error(&trouble.text(), "asked whether it is there"))?;
                 }
             }
         }
@@ -306,12 +306,7 @@ impl Client {
             }
             Err(trouble) => return Err(self.failed(what, &trouble).into()),
         };
-        self.result(&submitted.request_id, kind).await.map_err(|lost| match lost {
-            Lost::Error(Error::Engine { engine, reason }) => {
-                Lost::Error(Error::Engine { engine, reason: format!("{what}: {reason}") })
-            }
-            other => other,
-        })
+        self.result(what, &submitted.request_id, kind).await
     }
 
     /// A gradient, or log-probabilities alone.
@@ -359,79 +354,6 @@ impl Client {
         // A gradient that is no number comes back as null.
         let norm = stepped.metrics.iter().find(|(name, _)| name.ends_with("grad_norm"));
         Ok(norm.map(|(_, norm)| norm.unwrap_or(f64::NAN)))
-    }
-
-    /// Keeps the state of training under a name that was never used before; returns its path.
-    pub(super) async fn save_state(&self, model: &Model, name: &str) -> Done<String> {
-        let body = json!({"model_id": model.id, "path": name, "type": "save_weights"});
-        self.save("save_weights", &body, model, name, "weights").await?;
-        Ok(format!("tinker://{}/weights/{name}", model.id))
-    }
-
-    /// Keeps the weights for samplers under a name that was never used before; returns their path.
-    pub(super) async fn save_for_sampler(&self, model: &Model, name: &str) -> Done<String> {
-        let body = json!({"model_id": model.id, "path": name, "type": "save_weights_for_sampler"});
-        self.save("save_weights_for_sampler", &body, model, name, "sampler_weights").await?;
-        Ok(format!("tinker://{}/sampler_weights/{name}", model.id))
-    }
-
-    async fn save(&self, path: &str, body: &Value, model: &Model, name: &str, kind: &str) -> Done<()> {
-        let submitted: std::result::Result<Submitted, Trouble> = self.wire.json(&Ask::post(path, body)).await;
-        match submitted {
-            Ok(submitted) => self.result(&submitted.request_id, Answer::Json).await.map(|_| ()),
-            // The name is ours alone: it heard us before, and only its answer was lost.
-            Err(Trouble::Refused(StatusCode::CONFLICT, _)) => self.until_saved(model, name, kind).await,
-            Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => Err(Lost::Model(format!("{path}: {text}"))),
-            Err(trouble) => Err(self.failed(path, &trouble).into()),
-        }
-    }
-
-    async fn until_saved(&self, model: &Model, name: &str, kind: &str) -> Done<()> {
-        let (ask, started) = (Ask::get(format!("training_runs/{}/checkpoints", model.id)), Instant::now());
-        let wanted = format!("/{kind}/{name}");
-        loop {
-            let list: Value = self.wire.json(&ask).await.map_err(|t| self.failed("listing checkpoints", &t))?;
-            let there = list["checkpoints"].as_array().into_iter().flatten();
-            if there.filter_map(|c| c["tinker_path"].as_str()).any(|p| p.ends_with(&wanted)) {
-                return Ok(());
-            }
-            if started.elapsed() > self.wire.waiting.operation {
-                return Err(self.wire.error(format!("checkpoint `{name}` was begun and never finished")).into());
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
-        }
-    }
-
-    /// Puts a saved state into a fresh model. Not to be tried again on the same one.
-    pub(super) async fn load_state(&self, model: &Model, path: &str) -> Done<()> {
-        let body = json!({"model_id": model.id, "path": path, "optimizer": true, "type": "load_weights"});
-        let mut ask = Ask::post("load_weights", &body);
-        ask.accept = "application/json";
-        let bytes = match self.wire.once(&ask).await {
-            Ok(bytes) => bytes,
-            // 404 is the checkpoint's: the model was confirmed a moment ago.
-            Err(refused @ Trouble::Refused(..)) => {
-                return Err(self.failed(&format!("loading {path}"), &refused).into());
-            }
-            Err(trouble) => return Err(Lost::Model(trouble.text())),
-        };
-        let submitted: Submitted = serde_json::from_slice(&bytes).map_err(|e| Lost::Model(e.to_string()))?;
-        self.result(&submitted.request_id, Answer::Json).await.map(|_| ())
-    }
-
-    /// Removes a checkpoint; one that is gone already is fine, and one that will not go costs only space.
-    pub(super) async fn forget(&self, path: &str) {
-        if let Some((model, rest)) = path.strip_prefix("tinker://").and_then(|p| p.split_once('/')) {
-            let path = format!("training_runs/{model}/checkpoints/{rest}");
-            let ask = Ask { method: Method::DELETE, path, body: None, accept: "*/*", long: false };
-            let _ = self.wire.once(&ask).await;
-        }
-    }
-
-    /// The adapter of saved sampler weights, as a packed archive.
-    pub(super) async fn archive(&self, model: &str, name: &str) -> Result<Vec<u8>> {
-        let ask = Ask::get(format!("training_runs/{model}/checkpoints/{name}/download"));
-        self.wire.ask(&ask).await.map_err(|t| self.failed("fetching an adapter", &t))
     }
 
     /// Continues or scores tokens.

@@ -8,6 +8,7 @@ mod archive;
 mod backend;
 mod batch;
 mod calibrate;
+mod checkpoint;
 mod client;
 mod codec;
 mod journal;
@@ -16,6 +17,7 @@ mod saved;
 mod shared;
 mod show;
 mod trainer;
+mod wait;
 
 pub use backend::{Backend, Dialect};
 pub use calibrate::Calibration;

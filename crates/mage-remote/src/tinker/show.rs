@@ -50,13 +50,13 @@ impl Shared {
     /// Has the server pack the adapter of now, and unpacks it here.
     pub(super) fn fetch(&self, state: &mut State, dir: &Path) -> Result<()> {
         let name = state.name("adapter");
-        let (id, path) = self.again(state, async |model| {
-            let path = self.client.save_for_sampler(model, &name).await?;
-            Ok((model.id.clone(), path))
+        let (id, name) = self.again(state, async |model| {
+            let name = self.client.save_for_sampler(model, &name).await?;
+            Ok((model.id.clone(), name))
         })?;
         let packed = self.runtime.block_on(self.client.archive(&id, &name))?;
         unpack(&packed, dir, &self.settings.base_folder)?;
-        self.runtime.block_on(self.client.forget(&path));
+        self.runtime.block_on(self.client.forget(&Client::sampler_path(&id, &name)));
         Ok(())
     }
 
@@ -91,7 +91,7 @@ impl Shared {
         let seq = state.names;
         let tokens = Fingerprint::tokens(self.settings.vocabulary);
         let (path, session) = self.again(state, async |model| {
-            let path = self.client.save_for_sampler(model, &name).await?;
+            let path = Client::sampler_path(&model.id, &self.client.save_for_sampler(model, &name).await?);
             let session = self.client.sampling_session(Client::session_of(model), seq, &path).await?;
             let body = json!({
                 "num_samples": 1,

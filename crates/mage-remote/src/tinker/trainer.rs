@@ -180,7 +180,8 @@ impl Trainer for TinkerTrainer {
             while matches!(state.journal.last(), Some(Entry::Gradient(..))) {
                 state.journal.pop();
             }
-            self.shared.feed(&mut state, Some(&format!("a gradient's norm was {bad}, and it took the step")))?;
+            let did = format!("took a step although the gradient's norm was {bad}, which has ruined the adapter");
+            self.shared.feed(&mut state, Some(&did))?;
             state.skipped += 1;
             state.skipped_in_a_row += 1;
             if state.skipped_in_a_row >= step.give_up_after.max(1) {

@@ -314,7 +314,7 @@ impl VllmPool {
                     server.up.store(false, Ordering::SeqCst);
                     self.revive().await;
                 }
-                Trouble::Refused(..) => return Err(self.error(format!("{what}: {first}"))),
+                Trouble::Refused(..) | Trouble::Never(_) => return Err(self.error(format!("{what}: {first}"))),
                 Trouble::NotYet(_) | Trouble::Failing(_) => {
                     failed += 1;
                     if failed >= FAILED_ANSWERS {

@@ -30,6 +30,8 @@ pub(crate) enum Fault {
     HalfBody,
     /// The answer comes in drops, this long apart.
     Drip(Duration),
+    /// The answer comes in so many parts, this long apart.
+    Parts(usize, Duration),
 }
 
 impl Fault {
@@ -102,13 +104,20 @@ async fn serve(
             let answer = forward(&request, server).await?;
             client.write_all(&answer[..answer.len() - 20]).await?;
         }
-        Fault::Drip(pause) => {
-            for drop in forward(&request, server).await?.chunks(16) {
-                client.write_all(drop).await?;
-                client.flush().await?;
-                tokio::time::sleep(pause).await;
-            }
+        Fault::Drip(pause) => drip(&mut client, &forward(&request, server).await?, 16, pause).await?,
+        Fault::Parts(parts, pause) => {
+            let answer = forward(&request, server).await?;
+            drip(&mut client, &answer, answer.len().div_ceil(parts), pause).await?;
         }
+    }
+    Ok(())
+}
+
+async fn drip(client: &mut TcpStream, answer: &[u8], size: usize, pause: Duration) -> std::io::Result<()> {
+    for drop in answer.chunks(size) {
+        client.write_all(drop).await?;
+        client.flush().await?;
+        tokio::time::sleep(pause).await;
     }
     Ok(())
 }

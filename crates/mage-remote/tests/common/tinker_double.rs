@@ -26,6 +26,9 @@ type Weights = Vec<u64>;
 /// Something that computes, and the weights it was asked of.
 type Question = (&'static str, Weights, Vec<u8>);
 
+/// Answers in the server's place where it has something to say, given a path and a body.
+pub(crate) type Meddler = Box<dyn FnMut(&str, &Value) -> Option<(u16, String)> + Send>;
+
 /// What the double does beyond what was recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Oddity {
@@ -63,6 +66,7 @@ pub(crate) struct World {
     pub(crate) computed: usize,
     steps: usize,
     oddity: Option<Oddity>,
+    pub(crate) meddler: Option<Meddler>,
     forgotten: HashSet<String>,
     /// What was done to the model that was asked last.
     pub(crate) last_history: Weights,
@@ -90,6 +94,11 @@ impl Double {
         let address = listener.local_addr().unwrap();
         let task = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         Double { address, world, task }
+    }
+
+    /// Has somebody answer in its place from now on.
+    pub(crate) fn meddled(&self, meddler: impl FnMut(&str, &Value) -> Option<(u16, String)> + Send + 'static) {
+        self.world.lock().unwrap().meddler = Some(Box::new(meddler));
     }
 
     pub(crate) fn url(&self) -> String {
@@ -167,6 +176,9 @@ impl World {
     fn answer(&mut self, method: &str, path: &str, body: &[u8]) -> (u16, Vec<u8>) {
         let path = path.strip_prefix("/api/v1/").unwrap_or(path);
         let parsed: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
+        if let Some((status, said)) = self.meddler.as_mut().and_then(|meddle| meddle(path, &parsed)) {
+            return (status, said.into_bytes());
+        }
         let text = |field: &str| parsed[field].as_str().unwrap_or_default().to_owned();
         match (method, path) {
             (_, "healthz" | "session_heartbeat") => fine(&json!({"status": "ok"})),

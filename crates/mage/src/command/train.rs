@@ -24,7 +24,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
 };
 
@@ -35,7 +35,8 @@ pub(crate) fn run(app: &App, args: &Train, out: &Output) -> anyhow::Result<()> {
     if args.dry_run {
         return dry_run(args, &recipe, &setting, out);
     }
-    let stop = stop_on_ctrl_c("stopping after the current step; press Ctrl-C again to stop at once")?;
+    let begun = Arc::new(AtomicBool::new(false));
+    let stop = listen("stopping after the current step; press Ctrl-C again to stop at once", Arc::clone(&begun))?;
     let mut screen = Screen::new(*out);
     let mut training = match &args.resume {
         Some(dir) => {
@@ -51,6 +52,7 @@ pub(crate) fn run(app: &App, args: &Train, out: &Output) -> anyhow::Result<()> {
             Box::new(out.starting(|| Training::create(recipe, setting, &dir, Arc::clone(&stop)))?)
         }
     };
+    begun.store(true, Ordering::Relaxed);
     let outcome = training.run(&mut |e| screen.show(e));
     screen.clear();
     let outcome = outcome?;
@@ -89,10 +91,15 @@ fn already_finished(outcome: &Outcome, dir: &Path, hosts: bool, out: &Output) ->
 
 /// Counts Ctrl-C: the first asks to stop and says so, the second stops at once.
 pub(super) fn stop_on_ctrl_c(says: &'static str) -> anyhow::Result<Arc<AtomicU8>> {
+    listen(says, Arc::new(AtomicBool::new(true)))
+}
+
+/// The same, but the first stops at once as long as nothing has begun: who waits for an engine has nothing to save.
+fn listen(says: &'static str, begun: Arc<AtomicBool>) -> anyhow::Result<Arc<AtomicU8>> {
     let stop = Arc::new(AtomicU8::new(0));
     let handler = Arc::clone(&stop);
-    ctrlc::set_handler(move || match handler.fetch_add(1, Ordering::Relaxed) {
-        0 => eprintln!("\n{says}"),
+    ctrlc::set_handler(move || match (handler.fetch_add(1, Ordering::Relaxed), begun.load(Ordering::Relaxed)) {
+        (0, true) => eprintln!("\n{says}"),
         _ => std::process::exit(130),
     })
     .context("cannot listen for Ctrl-C")?;

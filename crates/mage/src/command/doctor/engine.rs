@@ -18,7 +18,11 @@ use mage_lab::{
 use mage_native::{Description, Device};
 use mage_remote::{Fingerprint, Notices, TinkerTrainer, VllmPool};
 use serde::Serialize;
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 /// Models above this are not loaded here to compare with.
 const COMPARED: usize = 100_000_000;
@@ -86,8 +90,13 @@ fn look(recipe: &Recipe, findings: &mut Findings<'_>) -> anyhow::Result<()> {
     };
     findings.note("the model is known here", described.as_ref().map(about).map_err(Clone::clone))?;
     let Ok(model) = described else { return Ok(()) };
-    // Risks are findings too; lines about waiting go where they always go.
-    let notices = Notices::to(|line| eprintln!("{line}"));
+    // Who looks first and who trains then say the same of a way there: once is enough.
+    let said = Mutex::new(BTreeSet::new());
+    let notices = Notices::to(move |line| {
+        if said.lock().unwrap_or_else(PoisonError::into_inner).insert(line.to_owned()) {
+            eprintln!("{line}");
+        }
+    });
     let pool = pool_settings(recipe, &model, &notices)?.map(VllmPool::new).transpose()?.map(Arc::new);
     let settings = tinker_settings(recipe, &model, &notices)?;
     let dialect = settings.server.dialect.version();

@@ -1,0 +1,137 @@
+//! A server that repeats the key in each kind of answer: no error and no line has it.
+
+mod common;
+
+use common::{tinker_double::Double, tinker_script as script};
+use mage_engine::Trainer;
+use mage_remote::{ApiKey, Notices, TinkerTrainer};
+use serde_json::json;
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+/// Something long that every test is given, and that nobody would write into an error.
+const VARIABLE: &str = "CARGO_MANIFEST_DIR";
+
+#[test]
+fn no_answer_brings_the_key_to_light() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (key, secret) = (ApiKey::from_env(VARIABLE).unwrap().unwrap(), std::env::var(VARIABLE).unwrap());
+    let long = format!("{}{secret}", "x".repeat(400 - secret.len() / 2));
+    let escaped: String = secret.chars().map(|c| format!("\\u{:04x}", c as u32)).collect();
+    let said = |v: serde_json::Value| v.to_string();
+    // Where it is said, with which status, what, and what the error is about all the same.
+    let all = [
+        ("client/config", 403, secret.clone(), "403"),
+        ("client/config", 403, long, "403"),
+        ("client/config", 200, secret.clone(), "unusable answer"),
+        ("get_server_capabilities", 500, secret.clone(), "500"),
+        (
+            "get_server_capabilities",
+            200,
+            said(json!({"supported_models": [{"model_name": secret}]})),
+            "it has [key], not",
+        ),
+        (
+            "get_server_capabilities",
+            200,
+            format!(r#"{{"supported_models": [{{"model_name": "{escaped}"}}]}}"#),
+            "it has [key], not",
+        ),
+        (
+            "create_session",
+            200,
+            said(json!({"session_id": "s", "error_message": format!("no: {secret}")})),
+            "no: [key]",
+        ),
+        ("create_session", 200, said(json!({"session_id": {"is": secret}})), "a session without an id"),
+        ("create_model", 200, said(json!({"model_id": "m", "request_id": {secret.clone(): 1}})), "creating a model"),
+        ("create_model", 200, format!("\"{secret}\""), "invalid type: string \"[key]\""),
+        ("create_model", 200, format!("\"{escaped}\""), "invalid type: string \"[key]\""),
+        ("create_model", 400, said(json!({"detail": secret})), "[key]"),
+        ("create_model", 422, said(json!({"detail": [{"msg": secret}]})), "[key]"),
+        ("retrieve_future", 400, said(json!({"detail": secret})), "[key]"),
+        ("retrieve_future", 408, said(json!({"detail": secret})), "[key]"),
+        ("optim_step", 409, said(json!({"detail": secret})), "[key]"),
+        ("optim_step", 200, format!("\"{secret}\""), "invalid type: string \"[key]\""),
+    ];
+    std::thread::scope(|scope| {
+        for (path, status, body, about) in &all {
+            let (runtime, key, secret) = (&runtime, key.clone(), &secret);
+            scope.spawn(move || {
+                let double = runtime.block_on(Double::start(None));
+                let (on, body) = (*path, body.clone());
+                let again = body.clone();
+                let status = *status;
+                double.meddled(move |path, _| (path == on).then(|| (status, body.clone())));
+                let lines = Arc::<Mutex<Vec<String>>>::default();
+                let hear = Arc::clone(&lines);
+                let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
+                let dir = tempfile::tempdir().unwrap();
+                let mut settings = script::settings(&double.url(), dir.path(), notices);
+                settings.server.key = Some(key);
+                settings.server.waiting.away = Duration::from_millis(1200);
+                settings.server.waiting.operation = Duration::from_millis(1200);
+                let e = TinkerTrainer::connect(settings, None).err().unwrap().to_string();
+                assert!(e.contains(about), "{path} {status} {again}: {e}");
+                let lines = lines.lock().unwrap().join("\n");
+                for start in (0..secret.len() - 12).step_by(4) {
+                    let part = &secret[start..start + 12];
+                    assert!(!e.contains(part) && !lines.contains(part), "{path} {status}: {e}\n{lines}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_line_about_a_lost_model_is_without_the_key() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (key, secret) = (ApiKey::from_env(VARIABLE).unwrap().unwrap(), std::env::var(VARIABLE).unwrap());
+    let double = runtime.block_on(Double::start(None));
+    let lines = Arc::<Mutex<Vec<String>>>::default();
+    let hear = Arc::clone(&lines);
+    let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = script::settings(&double.url(), dir.path(), notices);
+    settings.server.key = Some(key);
+    settings.calibrate = false;
+    let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
+    let mut left = 1;
+    double.meddled(move |path, _| {
+        let mine = path == "retrieve_future" && left > 0;
+        left -= i32::from(mine);
+        mine.then(|| (400, format!("Model {secret} not loaded")))
+    });
+    let loss = mage_engine::Loss::of(mage_engine::Objective::CrossEntropy);
+    trainer.forward_backward(&script::rows(1.0), &loss).unwrap();
+    let lines = lines.lock().unwrap();
+    assert!(lines.len() == 1 && lines[0].contains("no longer has the model (Model [key] not loaded)"), "{lines:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn that_a_key_can_be_read_on_the_way_is_said_before_it_is_sent() {
+    let double = Double::start(None).await;
+    let requests = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&requests);
+    double.meddled(move |_, _| {
+        count.fetch_add(1, Ordering::SeqCst);
+        None
+    });
+    let said = Arc::<Mutex<Vec<(String, usize)>>>::default();
+    let (hear, count) = (Arc::clone(&said), Arc::clone(&requests));
+    let notices = Notices::to(move |line| hear.lock().unwrap().push((line.to_owned(), count.load(Ordering::SeqCst))));
+    let dir = tempfile::tempdir().unwrap();
+    // Leads here, and does not look like it.
+    let url = format!("http://0.0.0.0:{}", double.address.port());
+    let mut server = script::settings(&url, dir.path(), notices).server;
+    server.key = ApiKey::from_env(VARIABLE).unwrap();
+    server.reach(Duration::from_secs(5)).await.unwrap();
+    let said = said.lock().unwrap();
+    assert!(said.len() == 1 && said[0].0.contains("gets its key over http") && said[0].1 == 0, "{said:?}");
+    assert!(requests.load(Ordering::SeqCst) > 0);
+}

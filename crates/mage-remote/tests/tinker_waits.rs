@@ -1,0 +1,267 @@
+//! Servers that take their time, or never come to an end: what is waited for is said, and every wait has an end.
+
+mod common;
+
+use common::{
+    proxy::{Fault, Proxy},
+    tinker_double::{Double, Oddity},
+    tinker_script as script,
+};
+use mage_engine::{AdapterName, Loss, Objective, Trainer};
+use mage_remote::{Notices, TinkerSettings, TinkerTrainer};
+use serde_json::json;
+use std::{
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tokio::runtime::Runtime;
+
+type Lines = Arc<Mutex<Vec<String>>>;
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// Settings without a calibration, and what is said.
+fn heard(url: &str, dir: &Path) -> (TinkerSettings, Lines) {
+    let lines = Lines::default();
+    let hear = Arc::clone(&lines);
+    let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
+    let mut settings = script::settings(url, dir, notices);
+    settings.calibrate = false;
+    (settings, lines)
+}
+
+fn learn(trainer: &mut TinkerTrainer) {
+    let (imitate, ppo) = (Loss::of(Objective::CrossEntropy), Loss::of(Objective::ppo(0.2, 0.3)));
+    for (advantage, loss) in [(1.0, &imitate), (1.0, &ppo), (-1.0, &ppo)] {
+        trainer.forward_backward(&script::rows(advantage), loss).unwrap();
+        trainer.optim_step(&script::step()).unwrap();
+    }
+}
+
+#[test]
+fn a_model_that_cannot_be_made_is_asked_for_a_few_times_and_said() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    let asked = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&asked);
+    double.meddled(move |path, _| {
+        let first = path == "create_model" && count.fetch_add(1, Ordering::SeqCst) == 0;
+        let text = if first { "CUDA out of memory" } else { "worker is dead" };
+        (path == "create_model").then(|| (500, json!({"detail": text}).to_string()))
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let (mut settings, lines) = heard(&double.url(), dir.path());
+    settings.server.waiting.away = Duration::from_secs(4);
+    let e = TinkerTrainer::connect(settings, None).err().unwrap().to_string();
+    assert!(e.contains("creating a model: ") && e.contains("CUDA out of memory; at last: "), "{e}");
+    let (asked, lines) = (asked.load(Ordering::SeqCst), lines.lock().unwrap());
+    assert!((3..=6).contains(&asked), "{asked} times");
+    assert!(lines.len() <= 2 && lines[0].contains("creating a model") && lines[0].contains("up to 4 s"), "{lines:?}");
+    assert!(lines[0].contains("CUDA out of memory"), "{lines:?}");
+}
+
+#[test]
+fn a_result_that_never_comes_is_told_of_and_has_an_end() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    let dir = tempfile::tempdir().unwrap();
+    let (mut settings, lines) = heard(&double.url(), dir.path());
+    settings.server.waiting.operation = Duration::from_secs(2);
+    let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
+    let asked = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&asked);
+    double.meddled(move |path, _| {
+        (path == "retrieve_future").then(|| {
+            count.fetch_add(1, Ordering::SeqCst);
+            (408, json!({"detail": "Timeout waiting for result"}).to_string())
+        })
+    });
+    let e = trainer.forward_backward(&script::rows(1.0), &Loss::of(Objective::CrossEntropy)).unwrap_err().to_string();
+    assert!(e.contains("forward: 408") && e.contains("waited 2 s"), "{e}");
+    let asked = asked.load(Ordering::SeqCst);
+    assert!(asked < 12, "asked {asked} times");
+    let lines = lines.lock().unwrap();
+    assert!((1..=3).contains(&lines.len()), "{lines:?}");
+    assert!(lines[0].contains(&double.url()) && lines[0].contains("has not finished forward after"), "{lines:?}");
+    assert!(lines[0].contains("waiting, up to 2 s"), "{lines:?}");
+    drop(lines);
+    double.meddled(|_, _| None);
+}
+
+#[test]
+fn a_result_that_fails_tells_what_failed_first() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    let dir = tempfile::tempdir().unwrap();
+    let (mut settings, _) = heard(&double.url(), dir.path());
+    settings.server.waiting.operation = Duration::from_secs(2);
+    let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
+    let mut times = 0;
+    double.meddled(move |path, _| {
+        (path == "retrieve_future").then(|| {
+            times += 1;
+            (500, if times == 1 { "the first" } else { "an echo" }.to_owned())
+        })
+    });
+    let e = trainer.forward_backward(&script::rows(1.0), &Loss::of(Objective::CrossEntropy)).unwrap_err().to_string();
+    assert!(e.contains("the first; at last: ") && e.contains("an echo"), "{e}");
+    double.meddled(|_, _| None);
+}
+
+#[test]
+fn a_checkpoint_that_is_begun_and_never_finished_is_saved_under_another_name() {
+    let runtime = runtime();
+    // With a model that is there, and with one that went with the server which had begun.
+    for lost in [false, true] {
+        let double = runtime.block_on(Double::start(None));
+        let dir = tempfile::tempdir().unwrap();
+        let (settings, lines) = heard(&double.url(), dir.path());
+        let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
+        learn(&mut trainer);
+        let mut left = 1;
+        double.meddled(move |path, _| {
+            let mine = path == "save_weights" && left > 0;
+            left -= i32::from(mine);
+            mine.then(|| (409, json!({"detail": "Checkpoint already exists"}).to_string()))
+        });
+        if lost {
+            double.world.lock().unwrap().forget_models();
+        }
+        trainer.publish(&AdapterName::default()).unwrap();
+        let lines = std::mem::take(&mut *lines.lock().unwrap());
+        let said = |words: &str| lines.iter().filter(|l| l.contains(words)).count();
+        assert_eq!(said("saving under another name"), 1, "{lines:?}");
+        assert_eq!(said("no longer has the model"), usize::from(lost), "{lines:?}");
+        assert_eq!(double.world.lock().unwrap().saved.keys().filter(|p| p.contains("/weights/")).count(), 1);
+    }
+}
+
+#[test]
+fn a_server_that_says_of_every_name_that_it_exists_is_not_asked_for_ever() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    let dir = tempfile::tempdir().unwrap();
+    let (mut settings, _) = heard(&double.url(), dir.path());
+    settings.server.waiting.attempt = Duration::from_millis(200);
+    let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
+    learn(&mut trainer);
+    let names = Arc::<Mutex<Vec<String>>>::default();
+    let note = Arc::clone(&names);
+    double.meddled(move |path, body| {
+        (path == "save_weights").then(|| {
+            note.lock().unwrap().push(body["path"].as_str().unwrap().to_owned());
+            (409, json!({"detail": "Checkpoint already exists"}).to_string())
+        })
+    });
+    let e = trainer.publish(&AdapterName::default()).unwrap_err().to_string();
+    let names = names.lock().unwrap();
+    assert!(e.contains("save_weights: it says that") && e.contains("lists none"), "{e}");
+    let different: std::collections::BTreeSet<&String> = names.iter().collect();
+    assert_eq!((names.len(), different.len()), (5, 5), "{names:?}");
+}
+
+#[test]
+fn an_adapter_that_comes_slowly_is_fetched_once() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    let dir = tempfile::tempdir().unwrap();
+    let counted = |faults: Vec<Fault>| {
+        let proxy = runtime.block_on(Proxy::start(double.address, faults));
+        let (mut settings, lines) = heard(&format!("http://{}", proxy.address), dir.path());
+        settings.server.waiting.attempt = Duration::from_millis(500);
+        let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
+        learn(&mut trainer);
+        trainer.publish(&AdapterName::default()).unwrap();
+        trainer.save(&dir.path().join("checkpoint")).unwrap();
+        let requests = proxy.requests.load(Ordering::SeqCst);
+        (requests, lines)
+    };
+    let (requests, _) = counted(Vec::new());
+    // The download is the last but one, before its weights are removed.
+    let slow = |fault: Fault| (0..requests - 2).map(|_| Fault::Pass).chain([fault]).collect::<Vec<_>>();
+    let (again, _) = counted(slow(Fault::Parts(8, Duration::from_millis(100))));
+    assert_eq!(again, requests, "each part comes in time; the whole takes longer than one attempt");
+    // One that breaks off is asked for again.
+    let (again, _) = counted(slow(Fault::HalfBody));
+    assert_eq!(again, requests + 1);
+}
+
+#[test]
+fn a_download_that_comes_to_nothing_says_what_happened() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    let dir = tempfile::tempdir().unwrap();
+    let count = |faults: Vec<Fault>| {
+        let proxy = runtime.block_on(Proxy::start(double.address, faults));
+        let (mut settings, _) = heard(&format!("http://{}", proxy.address), dir.path());
+        settings.server.waiting.away = Duration::from_millis(300);
+        let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
+        learn(&mut trainer);
+        trainer.publish(&AdapterName::default()).unwrap();
+        let before = proxy.requests.load(Ordering::SeqCst);
+        (before, trainer.save(&dir.path().join("checkpoint")).err().map(|e| e.to_string()))
+    };
+    let (before, fine) = count(Vec::new());
+    assert_eq!(fine, None);
+    // Weights are saved and waited for, then they are fetched.
+    let broken = (0..before + 2).map(|_| Fault::Pass).chain((0..20).map(|_| Fault::HalfBody));
+    let e = count(broken.collect()).1.unwrap();
+    assert!(e.contains("fetching an adapter: its answer broke off after ") && e.contains(" bytes: "), "{e}");
+}
+
+#[test]
+fn a_kept_state_that_is_gone_is_not_taken_for_a_server_that_forgets() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    let dir = tempfile::tempdir().unwrap();
+    let (settings, lines) = heard(&double.url(), dir.path());
+    let checkpoint = dir.path().join("checkpoint");
+    let mut trainer = TinkerTrainer::connect(settings.clone(), None).unwrap();
+    learn(&mut trainer);
+    trainer.publish(&AdapterName::default()).unwrap();
+    trainer.save(&checkpoint).unwrap();
+    drop(trainer);
+    // As an answer to the request, and as the result it comes to, in SkyRL's words.
+    double.world.lock().unwrap().saved.clear();
+    let made = Arc::<AtomicUsize>::default();
+    for late in [false, true] {
+        let mut trainer = TinkerTrainer::connect(settings.clone(), None).unwrap();
+        let count = Arc::clone(&made);
+        double.meddled(move |path, body| {
+            count.fetch_add(usize::from(path == "create_model"), Ordering::SeqCst);
+            match path {
+                "load_weights" if late => Some((200, json!({"request_id": "gone"}).to_string())),
+                "retrieve_future" if body["request_id"] == "gone" => {
+                    Some((400, json!({"detail": "Training checkpoint not found in /ckpt/m/weights/s"}).to_string()))
+                }
+                _ => None,
+            }
+        });
+        let e = trainer.load(&checkpoint).unwrap_err().to_string();
+        assert!(e.contains("the state it kept at tinker://") && e.contains("is gone"), "{e}");
+        assert!(e.contains("heckpoint not found") && e.contains("or start anew"), "{e}");
+        double.meddled(|_, _| None);
+    }
+    assert_eq!(made.load(Ordering::SeqCst), 4, "one model each, in a place cleaned by another: not tried again");
+    assert!(lines.lock().unwrap().is_empty(), "{lines:?}");
+}
+
+#[test]
+fn a_step_that_was_taken_back_is_not_said_to_be_a_lost_model() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(Some(Oddity::NullNorm(2))));
+    let dir = tempfile::tempdir().unwrap();
+    let (settings, lines) = heard(&double.url(), dir.path());
+    let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
+    trainer.forward_backward(&script::rows(1.0), &Loss::of(Objective::CrossEntropy)).unwrap();
+    assert!(trainer.optim_step(&script::step()).unwrap().skipped.is_some());
+    let lines = lines.lock().unwrap();
+    assert!(lines.len() == 1 && lines[0].contains("took a step although the gradient's norm was NaN"), "{lines:?}");
+    assert!(!lines[0].contains("no longer has"), "{lines:?}");
+}
