@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::vllm_double::{Vllm, rule};
+use common::{
+    proxy::{Fault, Proxy},
+    vllm_double::{Vllm, rule},
+};
 use mage_engine::{AdapterName, SampleRequest, Sampler, SamplingParams, ScoreRequest, WeightVersion, WeightsId};
 use mage_remote::{Fingerprint, Notices, PoolSettings, VllmPool, Waiting};
 use std::{
@@ -23,13 +26,23 @@ fn pool_with(servers: &[&Vllm], attempt: Duration) -> (Arc<VllmPool>, Said) {
 }
 
 fn pool_waiting(servers: &[&Vllm], waiting: Waiting) -> (Arc<VllmPool>, Said) {
+    pool_at(servers.iter().map(|s| s.url()).collect(), waiting, 64)
+}
+
+/// Little patience for an attempt, and enough for all else.
+fn hasty() -> Waiting {
+    let (attempt, patience) = (Duration::from_millis(400), Duration::from_secs(30));
+    Waiting { attempt, away: patience, operation: patience }
+}
+
+fn pool_at(servers: Vec<String>, waiting: Waiting, in_flight: usize) -> (Arc<VllmPool>, Said) {
     let said = Said::default();
     let hear = Arc::clone(&said);
     let settings = PoolSettings {
-        servers: servers.iter().map(|s| s.url()).collect(),
+        servers,
         model: "tiny".to_owned(),
         key: None,
-        in_flight: 64,
+        in_flight,
         vocabulary: 16,
         max_context: 256,
         tolerance: 1e-4,
@@ -58,6 +71,16 @@ fn request(seed: u64, weights: &str) -> SampleRequest {
 fn names(server: &Vllm) -> Vec<String> {
     let adapters = server.seen.adapters.lock().unwrap();
     adapters.keys().map(|name| name.split_once('.').expect("a mark").0.to_owned()).collect()
+}
+
+/// Looks until it is so; a test that waits in vain ends here.
+async fn wait_until(so: impl Fn() -> bool) {
+    let waiting = async {
+        while !so() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("it never came to that");
 }
 
 async fn ask_many(pool: &Arc<VllmPool>, n: u64) -> Vec<u32> {
@@ -303,4 +326,77 @@ async fn what_no_server_can_do_is_refused_by_name() {
     let masked = ScoreRequest { weights: "base".into(), tokens: vec![1, 2], from: 1, allowed: vec![Some([2].into())] };
     assert!(pool.score(masked).await.is_err());
     assert_eq!(server.seen.requests.load(Ordering::SeqCst), 0);
+}
+
+const NOT_A_NUMBER: &str =
+    r#"{"choices":[{"token_ids":[4],"logprobs":{"token_logprobs":[NaN]},"finish_reason":"length"}]}"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trouble_that_passes_during_a_push_is_no_reason_to_stop() {
+    let mut faults = Vec::new();
+    for path in ["/v1/completions", "/v1/load_lora_adapter"] {
+        let statuses = [500, 502, 429, 408, 425].map(|status| Fault::reply(status, "not now"));
+        faults.extend(statuses.into_iter().chain([Fault::Reset, Fault::Hang]).map(|fault| (path, fault)));
+    }
+    faults.push(("/v1/completions", Fault::reply(200, NOT_A_NUMBER)));
+    faults.push(("/v1/completions", Fault::reply(200, "<html>")));
+    // It loaded the adapter, and only the answer was lost.
+    faults.push(("/v1/load_lora_adapter", Fault::HalfBody));
+    let cases = faults.into_iter().map(|(path, fault)| {
+        tokio::spawn(async move {
+            let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+            let proxy = Proxy::start_before(two.address, path, [fault.clone()]).await;
+            let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
+            pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+            assert!(pool.servers().iter().all(|s| s.up), "{path} {fault:?}: {said:?}");
+            assert_eq!((names(&one), names(&two)), (vec!["policy@0".to_owned()], vec!["policy@0".to_owned()]));
+            assert!(said.lock().unwrap().is_empty(), "{path} {fault:?}: {said:?}");
+        })
+    });
+    for case in cases.collect::<Vec<_>>() {
+        case.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trouble_that_stays_during_a_push_puts_one_server_away_until_it_passes() {
+    let cases = [
+        ("/v1/completions", Fault::reply(500, "broken")),
+        ("/v1/completions", Fault::reply(200, NOT_A_NUMBER)),
+        ("/v1/load_lora_adapter", Fault::reply(429, "too many")),
+        ("/v1/load_lora_adapter", Fault::Reset),
+        ("/v1/load_lora_adapter", Fault::Hang),
+    ]
+    .map(|(path, fault)| {
+        tokio::spawn(async move {
+            let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+            let proxy = Proxy::start_before(two.address, path, vec![fault.clone(); 4]).await;
+            let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
+            pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+            let up: Vec<bool> = pool.servers().iter().map(|s| s.up).collect();
+            assert_eq!(up, [true, false], "{path} {fault:?}: {said:?}");
+            assert_eq!(ask_many(&pool, 8).await, (0..8).collect::<Vec<u32>>());
+            let lines = said.lock().unwrap().clone();
+            assert!(lines.len() == 1 && lines[0].starts_with(&proxy.url()) && lines[0].contains("when it is back"));
+            // It has passed: the server is given both.
+            pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+            wait_until(|| pool.servers().iter().all(|s| s.up)).await;
+            for server in [&one, &two] {
+                assert_eq!(names(server), ["policy@0", "policy@1"], "{path} {fault:?}: {said:?}");
+            }
+        })
+    });
+    for case in cases {
+        case.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_server_will_never_take_is_refused_at_once() {
+    let server = Vllm::start(Duration::ZERO).await;
+    let proxy =
+        Proxy::start_before(server.address, "/v1/load_lora_adapter", [Fault::reply(400, "rank too large")]).await;
+    let (pool, _) = pool_at(vec![proxy.url()], hasty(), 64);
+    let e = pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap_err().to_string();
+    assert!(e.contains(&proxy.url()) && e.contains("rank too large"), "{e}");
 }

@@ -129,7 +129,7 @@ impl VllmPool {
             if servers.iter().any(|s: &Arc<Server>| s.wire.address() == address) {
                 return wrong(&format!("{address} is named twice"));
             }
-            let server = Server::new(&address, settings.key.clone(), settings.waiting, settings.notices.clone())?;
+            let server = Server::new(&address, &settings)?;
             if let Some(risk) = server.wire.risk() {
                 settings.notices.say(risk);
             }

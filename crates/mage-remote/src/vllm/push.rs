@@ -8,6 +8,7 @@ use super::pool::{LOOK_AGAIN, Release, VllmPool};
 use super::server::Server;
 use crate::{Fingerprint, together::together, wire::Trouble};
 use mage_engine::{AdapterName, Result, WeightsId};
+use reqwest::StatusCode;
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, PoisonError, atomic::Ordering},
@@ -120,7 +121,7 @@ impl VllmPool {
             self.drain(&address).await?;
             let failed = |t: Trouble| self.error(format!("{address}: pushing weights: {}", t.text()));
             server.reload_weights(dir).await.map_err(failed)?;
-            let theirs = server.fingerprint(&self.settings.model, self.settings.vocabulary).await.map_err(failed)?;
+            let theirs = server.fingerprint(&self.settings.model).await.map_err(failed)?;
             fingerprint.check(
                 &theirs,
                 self.settings.tolerance,
@@ -147,7 +148,7 @@ impl VllmPool {
 
     /// The base model's fingerprint on a server.
     pub async fn base_fingerprint(&self, address: &str) -> Result<Fingerprint> {
-        let found = self.find(address)?.fingerprint(&self.settings.model, self.settings.vocabulary).await;
+        let found = self.find(address)?.fingerprint(&self.settings.model).await;
         found.map_err(|t| self.error(format!("{address}: {}", t.text())))
     }
 
@@ -208,15 +209,19 @@ impl VllmPool {
     async fn look_at(&self, server: &Server, release: &Release, weights: &WeightsId) -> std::result::Result<(), Given> {
         let Some(expected) = &release.fingerprint else { return Ok(()) };
         let address = server.wire.address();
-        let theirs = server.fingerprint(&release.served, self.settings.vocabulary).await;
+        let theirs = match server.fingerprint(&release.served).await {
+            // It was started anew since it took the adapter.
+            Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => Err(Trouble::Away(text)),
+            other => other,
+        };
         let theirs = theirs.map_err(|t| self.not_taken(t, format!("{address} does not score {weights}")))?;
         expected.check(&theirs, self.settings.tolerance, address, &weights.to_string()).map_err(Given::Wrong)
     }
 
     fn not_taken(&self, trouble: Trouble, what: String) -> Given {
         match trouble {
-            Trouble::Away(problem) => Given::Away(problem),
-            other => Given::Wrong(self.error(format!("{what}: {}", other.text()))),
+            Trouble::Refused(..) => Given::Wrong(self.error(format!("{what}: {}", trouble.text()))),
+            passing => Given::Away(passing.text()),
         }
     }
 
