@@ -31,7 +31,7 @@ fn pool_waiting(servers: &[&Vllm], waiting: Waiting) -> (Arc<VllmPool>, Said) {
 
 /// Little patience for an attempt, and enough for all else.
 fn hasty() -> Waiting {
-    let (attempt, patience) = (Duration::from_millis(400), Duration::from_secs(30));
+    let (attempt, patience) = (Duration::from_secs(1), Duration::from_secs(30));
     Waiting { attempt, away: patience, operation: patience }
 }
 
@@ -399,4 +399,123 @@ async fn what_a_server_will_never_take_is_refused_at_once() {
     let (pool, _) = pool_at(vec![proxy.url()], hasty(), 64);
     let e = pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap_err().to_string();
     assert!(e.contains(&proxy.url()) && e.contains("rank too large"), "{e}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_returned_server_that_hangs_while_it_is_fed_holds_up_nobody() {
+    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    let (pool, said) = pool_waiting(&[&one, &two], hasty());
+    pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    let address = two.address;
+    drop(two);
+    ask_many(&pool, 20).await;
+    let two = Vllm::start_at(address, Duration::ZERO).await;
+    // Its loads wait for somebody who never comes.
+    *two.seen.together.lock().unwrap() = Some(Arc::new(tokio::sync::Barrier::new(2)));
+    let work = async {
+        for version in 1..4 {
+            pool.push_adapter(&policy(version), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+            assert_eq!(ask_many(&pool, 8).await, (0..8).collect::<Vec<u32>>());
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), work).await.expect("the other does the work");
+    assert_eq!(names(&one), ["policy@2", "policy@3"]);
+    let fed = format!("{} is back, and is still being given", two.url());
+    wait_until(|| said.lock().unwrap().iter().any(|l| l.starts_with(&fed))).await;
+    // Once it does what it is asked, it has all that is wanted by now, and nothing else.
+    *two.seen.together.lock().unwrap() = None;
+    let back = async {
+        while !pool.servers().iter().all(|s| s.up) {
+            ask_many(&pool, 1).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), back).await.expect("it is looked at again");
+    assert_eq!(names(&two), ["policy@2", "policy@3"], "{said:?}");
+    let lines = said.lock().unwrap().clone();
+    assert_eq!(lines.iter().filter(|l| l.starts_with(&fed)).count(), 1, "{lines:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_stopped_with_open_connections_is_done_without() {
+    let (one, two) = (Vllm::start(Duration::from_millis(50)).await, Vllm::start(Duration::from_millis(50)).await);
+    let (pool, said) = pool_waiting(&[&one, &two], hasty());
+    pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    two.seen.stopped.store(true, Ordering::SeqCst);
+    // More than the other has seats for: some of them meet the one that is stopped.
+    let answers = tokio::time::timeout(Duration::from_secs(30), ask_many(&pool, 40)).await.expect("they go elsewhere");
+    assert_eq!(answers, (0..40).map(|i| i % 16).collect::<Vec<u32>>(), "each once");
+    let lines = said.lock().unwrap().clone();
+    assert!(lines.len() == 1 && lines[0].starts_with(&two.url()) && lines[0].contains("/health"), "{lines:?}");
+    assert!(pool.servers().iter().all(|s| s.load == 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_server_gets_as_many_requests_at_once_as_it_may() {
+    let (one, two) = (Vllm::start(Duration::from_millis(20)).await, Vllm::start(Duration::from_millis(20)).await);
+    let (pool, _) = pool_at(vec![one.url(), two.url()], hasty(), 3);
+    pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    ask_many(&pool, 60).await;
+    drop(two);
+    ask_many(&pool, 60).await;
+    assert_eq!(one.seen.peak.load(Ordering::SeqCst), 3, "the dead one's are not its");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_with_tokens_that_do_not_exist_is_asked_for_elsewhere() {
+    let nonsense = r#"{"choices":[{"token_ids":[16],"logprobs":{"token_logprobs":[-1.0]},"finish_reason":"length"}]}"#;
+    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    let always = || vec![Fault::reply(200, nonsense); 100];
+    let proxy = Proxy::start_before(two.address, "/v1/completions", always()).await;
+    let (pool, _) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
+    for i in 0..8 {
+        assert_eq!(pool.sample(request(i, "base")).await.unwrap().tokens, [i as u32]);
+    }
+    assert!(proxy.requests.load(Ordering::SeqCst) > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_well_until_it_is_asked_is_told_about_once() {
+    let server = Vllm::start(Duration::ZERO).await;
+    let proxy = Proxy::start_before(server.address, "/v1/completions", vec![Fault::Reset; 1000]).await;
+    let (pool, said) = pool_at(vec![proxy.url()], Waiting { away: Duration::from_secs(6), ..hasty() }, 64);
+    let e = pool.sample(request(0, "base")).await.unwrap_err().to_string();
+    assert!(e.contains(&proxy.url()) && e.contains("no server for 6 s"), "{e}");
+    let lines = said.lock().unwrap().clone();
+    assert_eq!(lines.len(), 3, "away, back, and again: {lines:?}");
+    assert!(lines[2].contains("less and less often"), "{lines:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_started_anew_after_whole_weights_were_pushed_gets_them_again() {
+    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    let (pool, said) = pool_waiting(&[&one, &two], hasty());
+    pool.push_weights(Path::new("/model"), &fingerprint()).await.unwrap();
+    let address = two.address;
+    drop(two);
+    for i in 0..4 {
+        pool.sample(request(i, "base")).await.unwrap();
+    }
+    drop(one);
+    // It has what it started with.
+    let two = Vllm::start_at(address, Duration::ZERO).await;
+    *two.seen.stale.lock().unwrap() = 0.01;
+    let e = pool.sample(request(0, "base")).await.unwrap_err().to_string();
+    assert!(e.contains(&two.url()) && e.contains("it does not have the weights of /model"), "{e} {said:?}");
+    // This time a reload does what it says.
+    two.seen.reloads.store(true, Ordering::SeqCst);
+    assert_eq!(pool.sample(request(5, "base")).await.unwrap().tokens, [5]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trouble_that_passes_while_whole_weights_are_pushed_leaves_nobody_drained() {
+    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    let proxy = Proxy::start_before(two.address, "/collective_rpc", vec![Fault::reply(500, "broken"); 4]).await;
+    let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
+    pool.push_weights(Path::new("/model"), &fingerprint()).await.unwrap();
+    let states = pool.servers();
+    assert!(states.iter().all(|s| !s.draining) && states[0].up && !states[1].up, "{states:?}");
+    assert_eq!(said.lock().unwrap().len(), 1, "{said:?}");
+    drop(one);
+    assert_eq!(pool.sample(request(5, "base")).await.unwrap().tokens, [5], "{said:?}");
 }

@@ -2,30 +2,39 @@
 //!
 //! `POST /v1/completions` with token ids in and out: texts never matter, since fragments of letters have none.
 
-use super::pool::PoolSettings;
+use super::{away::Record, pool::PoolSettings};
 use crate::{
     Fingerprint, Service,
     backoff::pause,
+    together::first,
     wire::{Ask, Trouble, Wire},
 };
 use mage_engine::{FinishReason, Result, SampleRequest, ScoreRequest};
 use mage_env::Seed;
+use rand::RngExt;
 use reqwest::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::{
     path::Path,
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
+use tokio::time::Instant;
 
 /// One that is back says so within this time.
 pub(super) const ALIVE: Duration = Duration::from_secs(2);
 /// One that is there and fails is asked this often.
 const ATTEMPTS: u32 = 4;
+/// Whoever waits longer than this asks whether the server is still there.
+const WATCH: Duration = Duration::from_secs(25);
+/// How long it may take to say so,
+const HEALTH: Duration = Duration::from_secs(8);
+/// and how often it is asked.
+const HEALTH_CHECKS: u32 = 3;
 
 /// One server of a pool.
 #[derive(Debug)]
@@ -39,8 +48,9 @@ pub(super) struct Server {
     pub(super) up: AtomicBool,
     /// Whether it gets no new requests.
     pub(super) draining: AtomicBool,
-    /// What was last said to be wrong with it.
-    said: Mutex<String>,
+    record: Mutex<Record>,
+    /// When it was last asked whether it is still there, and what was wrong.
+    checked: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
 }
 
 /// Tokens that a server wrote.
@@ -81,7 +91,8 @@ impl Server {
             load: AtomicUsize::new(0),
             up: AtomicBool::new(true),
             draining: AtomicBool::new(false),
-            said: Mutex::default(),
+            record: Mutex::new(Record::new()),
+            checked: tokio::sync::Mutex::default(),
         })
     }
 
@@ -90,10 +101,9 @@ impl Server {
         self.up.load(Ordering::SeqCst) && !self.draining.load(Ordering::SeqCst)
     }
 
-    /// Whether this was not the last thing said to be wrong with it.
-    pub(super) fn is_news(&self, problem: &str) -> bool {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut *said, problem.to_owned()) != problem
+    /// What is known of its failures.
+    pub(super) fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tries again what may pass, so many times. One that is not there is not waited for.
@@ -119,8 +129,51 @@ impl Server {
         }
     }
 
+    /// Asks once. A long answer is waited for as long as the server says that it is there: one that was stopped keeps its
+    /// connections, and would be waited for in vain.
+    async fn once(&self, ask: &Ask) -> std::result::Result<Vec<u8>, Trouble> {
+        match ask.long {
+            true => first(self.wire.once(ask), async { Err(self.silence().await) }).await,
+            false => self.wire.once(ask).await,
+        }
+    }
+
+    /// Ends when it no longer says that it is there.
+    async fn silence(&self) -> Trouble {
+        let every = WATCH.min(self.wire.waiting.attempt);
+        // Many wait at once: not all of them ask at the same moment.
+        let mut luck = Seed::new(self.load.load(Ordering::SeqCst) as u64).child("watch").rng();
+        loop {
+            tokio::time::sleep(every.mul_f64(luck.random_range(0.8..1.2))).await;
+            if let Some(problem) = self.is_silent(every / 2).await {
+                return Trouble::Away(format!("it keeps its connections but says nothing: {problem}"));
+            }
+        }
+    }
+
+    /// Why it seems not to be there. One asks for all who want to know within `fresh`.
+    async fn is_silent(&self, fresh: Duration) -> Option<String> {
+        let mut checked = self.checked.lock().await;
+        if let Some((_, found)) = checked.as_ref().filter(|(at, _)| at.elapsed() < fresh) {
+            return found.clone();
+        }
+        let mut found = None;
+        for _ in 0..HEALTH_CHECKS {
+            found = match self.alive(HEALTH.min(self.wire.waiting.attempt)).await {
+                // An answer, whatever it says.
+                Ok(()) | Err(Trouble::Failing(_)) => None,
+                Err(trouble) => Some(format!("/health: {}", trouble.text())),
+            };
+            if found.is_none() {
+                break;
+            }
+        }
+        *checked = Some((Instant::now(), found.clone()));
+        found
+    }
+
     async fn ask(&self, ask: &Ask) -> std::result::Result<Vec<u8>, Trouble> {
-        self.patiently(|| self.wire.once(ask)).await
+        self.patiently(|| self.once(ask)).await
     }
 
     /// The same, for an answer in JSON.
@@ -135,7 +188,7 @@ impl Server {
         ask: &Ask,
         read: impl Fn(Choice) -> std::result::Result<T, String>,
     ) -> std::result::Result<T, Trouble> {
-        let bytes = self.wire.once(ask).await?;
+        let bytes = self.once(ask).await?;
         let unusable = |e: String| Trouble::Failing(format!("unusable answer: {e}"));
         let completion: Completion = serde_json::from_slice(&bytes).map_err(|e| unusable(e.to_string()))?;
         let choice = completion.choices.into_iter().next().ok_or_else(|| unusable("it has no choices".to_owned()))?;
@@ -237,11 +290,11 @@ impl Server {
     /// Has it read all its weights anew from a model folder that it sees too.
     pub(super) async fn reload_weights(&self, dir: &Path) -> std::result::Result<(), Trouble> {
         let reload = json!({"method": "reload_weights", "kwargs": {"weights_path": dir}});
-        self.wire.ask(&Ask::post("pause?mode=keep", &json!({}))).await?;
-        let reloaded = self.wire.ask(&Ask::post("collective_rpc", &reload).long()).await;
-        let emptied = self.wire.ask(&Ask::post("reset_prefix_cache", &json!({}))).await;
+        self.ask(&Ask::post("pause?mode=keep", &json!({}))).await?;
+        let reloaded = self.ask(&Ask::post("collective_rpc", &reload).long()).await;
+        let emptied = self.ask(&Ask::post("reset_prefix_cache", &json!({}))).await;
         // Whatever happened: others wait behind the pause.
-        let resumed = self.wire.ask(&Ask::post("resume", &json!({}))).await;
+        let resumed = self.ask(&Ask::post("resume", &json!({}))).await;
         reloaded.and(emptied).and(resumed).map(|_| ())
     }
 }
