@@ -505,6 +505,16 @@ async fn a_server_started_anew_after_whole_weights_were_pushed_gets_them_again()
     // This time a reload does what it says.
     two.seen.reloads.store(true, Ordering::SeqCst);
     assert_eq!(pool.sample(request(5, "base")).await.unwrap().tokens, [5]);
+    // Nobody asks while it is started anew once more.
+    drop(two);
+    let two = Vllm::start_at(address, Duration::ZERO).await;
+    *two.seen.stale.lock().unwrap() = 0.01;
+    two.seen.reloads.store(true, Ordering::SeqCst);
+    tokio::time::sleep(hasty().attempt * 2).await;
+    let sample = pool.sample(request(5, "base")).await.unwrap();
+    assert_eq!((sample.tokens, sample.logprobs), (vec![5], vec![rule(3, 5)]), "{said:?}");
+    let again = |l: &&String| l.contains("no longer has the weights of /model");
+    assert_eq!(said.lock().unwrap().iter().filter(again).count(), 2, "once for each time: {said:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

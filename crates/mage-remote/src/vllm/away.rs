@@ -27,6 +27,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 const WELCOME: Duration = Duration::from_secs(3);
 /// Feeding that takes longer is worth a line.
 const WORTH_A_LINE: Duration = Duration::from_secs(5);
+/// Nobody starts anew within this time: a model has to be read.
+const UNHEARD: Duration = Duration::from_secs(10);
 /// What fails again within this time has not recovered.
 const CALM: Duration = Duration::from_secs(30);
 
@@ -40,16 +42,39 @@ pub(super) struct Record {
     /// How often it failed since it last worked for a while.
     strikes: u32,
     /// Why it is refused.
-    wrong: Option<Error>,
+    pub(super) wrong: Option<Error>,
     /// What was last said of it.
     said: String,
     /// Whether it was said that feeding it takes long.
     slow: bool,
+    /// When it last did what it was asked.
+    heard: Instant,
+    /// Whether it is looked at only because nothing was heard of it.
+    unheard: bool,
+    /// Since when it is not away.
+    back: Instant,
 }
 
 impl Record {
     pub(super) fn new() -> Self {
-        Record { looking: false, last: Instant::now(), strikes: 0, wrong: None, said: String::new(), slow: false }
+        let now = Instant::now();
+        let said = String::new();
+        Record {
+            looking: false,
+            last: now,
+            strikes: 0,
+            wrong: None,
+            said,
+            slow: false,
+            heard: now,
+            unheard: false,
+            back: now,
+        }
+    }
+
+    /// Whether it came back after `then`: what failed before says nothing of it now.
+    pub(super) fn is_back_since(&self, then: Instant) -> bool {
+        self.back > then
     }
 
     /// How long it is left alone where others are for `gap`.
@@ -100,6 +125,7 @@ impl Shelf {
     /// A server did what it was asked to.
     pub(super) fn worked(&self, server: &Server) {
         let mut record = server.record();
+        record.heard = Instant::now();
         if record.strikes > 0 && record.last.elapsed() >= CALM.min(self.settings.waiting.attempt) {
             let recovered = std::mem::take(&mut record.strikes) > 1;
             drop(record);
@@ -116,6 +142,7 @@ impl Shelf {
             return;
         }
         let address = server.wire.address();
+        let told = !std::mem::take(&mut server.record().unheard);
         let slow = async {
             tokio::time::sleep(WORTH_A_LINE.min(self.settings.waiting.attempt)).await;
             if !std::mem::replace(&mut server.record().slow, true) {
@@ -127,9 +154,10 @@ impl Shelf {
             Ok(fed) => {
                 let again = if fed > 0 { format!(", {fed} adapters were given to it again") } else { String::new() };
                 let mut record = server.record();
-                (record.wrong, record.slow) = (None, false);
+                (record.wrong, record.slow, record.back) = (None, false, Instant::now());
+                // Nobody was told that one is away which is only looked at before it is asked again.
+                let worth_a_line = record.strikes < 2 && (told || fed > 0);
                 record.said.clear();
-                let worth_a_line = record.strikes < 2;
                 drop(record);
                 if worth_a_line {
                     self.settings.notices.say(format!("{address} is back{again}"));
@@ -172,7 +200,23 @@ impl VllmPool {
 
     /// The same now and then, where others work meanwhile.
     pub(super) fn look_around(&self) {
+        if self.shelf.replaced.load(Ordering::SeqCst) {
+            self.doubt_the_unheard();
+        }
         self.look_after(LOOK_AROUND);
+    }
+
+    /// Has servers looked at before they are asked that nobody has asked for a while. One that was started anew meanwhile
+    /// does not know our adapters, and says so; but that it has the weights it started with shows nowhere else.
+    fn doubt_the_unheard(&self) {
+        let limit = UNHEARD.min(self.shelf.settings.waiting.attempt);
+        for server in self.servers.iter().filter(|s| s.ready() && s.load.load(Ordering::SeqCst) == 0) {
+            let mut record = server.record();
+            if record.heard.max(record.back).elapsed() > limit {
+                record.unheard = true;
+                server.up.store(false, Ordering::SeqCst);
+            }
+        }
     }
 
     /// Looks at all servers that are away, until one can be asked or there is nobody left to look at. What is wrong with

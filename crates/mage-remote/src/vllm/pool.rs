@@ -249,7 +249,7 @@ impl VllmPool {
                 }
                 continue;
             };
-            let server = Arc::clone(&seat.1);
+            let (server, asked) = (Arc::clone(&seat.1), Instant::now());
             let trouble = match work(Arc::clone(&server)).await {
                 Ok(answer) => {
                     self.shelf.worked(&server);
@@ -260,11 +260,14 @@ impl VllmPool {
             drop(seat);
             let text = format!("{}: {}", server.wire.address(), trouble.text());
             let first = first.get_or_insert_with(|| text.clone());
+            let is_news = !server.record().is_back_since(asked);
             match trouble {
                 // It was started anew and does not have the adapter.
                 Trouble::Refused(StatusCode::NOT_FOUND, _) if failed < FAILED_ANSWERS => {
                     failed += 1;
-                    server.up.store(false, Ordering::SeqCst);
+                    if is_news {
+                        server.up.store(false, Ordering::SeqCst);
+                    }
                     self.revive().await;
                 }
                 Trouble::Refused(..) => return Err(self.shelf.error(format!("{what}: {first}"))),
@@ -275,10 +278,11 @@ impl VllmPool {
                     }
                     tokio::time::sleep(pause(failed - 1, None, luck)).await;
                 }
-                Trouble::Away(problem) => self.shelf.put_away(&server, &problem, |address| {
+                Trouble::Away(problem) if is_news => self.shelf.put_away(&server, &problem, |address| {
                     let limit = patience.as_secs_f64();
                     format!("{address} does not answer ({problem}); waiting for it, up to {limit:.0} s")
                 }),
+                Trouble::Away(_) => {}
             }
             last = Some(server);
         }

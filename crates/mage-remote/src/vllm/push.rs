@@ -169,6 +169,7 @@ impl VllmPool {
             }
             releases.insert(AdapterName::new(AdapterName::BASE), vec![release.clone()]);
         });
+        self.shelf.replaced.store(true, Ordering::SeqCst);
         let (mut took, mut wrong) = (0, None);
         for server in all {
             let was_draining = server.draining.load(Ordering::SeqCst);
@@ -177,7 +178,10 @@ impl VllmPool {
                 Err(late) => Err(Given::Away(late.to_string())),
             };
             match given {
-                Ok(()) => took += 1,
+                Ok(()) => {
+                    self.shelf.worked(server);
+                    took += 1;
+                }
                 Err(Given::Away(problem)) => self.shelf.put_away(server, &problem, |address| {
                     format!("{address} did not take {} ({problem}); it gets them when it is back", release.what)
                 }),

@@ -11,7 +11,10 @@ use reqwest::StatusCode;
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 use tokio::sync::Notify;
 
@@ -53,6 +56,8 @@ pub(super) struct Shelf {
     pub(super) settings: PoolSettings,
     /// By name, oldest first.
     releases: Mutex<Releases>,
+    /// Whether whole weights were put in place of those that servers start with.
+    pub(super) replaced: AtomicBool,
     /// Rings whenever a seat is free, or a server came, went or was looked at.
     pub(super) stirred: Notify,
 }
@@ -69,7 +74,7 @@ impl Shelf {
             whole: true,
         };
         let releases = [(AdapterName::new(AdapterName::BASE), vec![base])].into();
-        Shelf { settings, releases: Mutex::new(releases), stirred: Notify::new() }
+        Shelf { settings, releases: Mutex::new(releases), replaced: AtomicBool::new(false), stirred: Notify::new() }
     }
 
     pub(super) fn releases(&self) -> MutexGuard<'_, Releases> {
@@ -114,7 +119,13 @@ impl Shelf {
             let given = match there {
                 true => match self.look_at(server, &release).await {
                     // It was started anew, with the weights it started with.
-                    Err(Given::Wrong(_)) if release.whole => self.give(server, &release).await,
+                    Err(Given::Wrong(_)) if release.whole => {
+                        if server.record().wrong.is_none() {
+                            let line = format!("{address} no longer has {}, and is given them again", release.what);
+                            self.settings.notices.say(line);
+                        }
+                        self.give(server, &release).await
+                    }
                     other => other,
                 },
                 false => self.give(server, &release).await,
