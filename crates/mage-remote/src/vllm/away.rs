@@ -27,6 +27,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 const WELCOME: Duration = Duration::from_secs(3);
 /// Feeding that takes longer is worth a line.
 const WORTH_A_LINE: Duration = Duration::from_secs(5);
+/// One that fails so often in a row is done without where there are others.
+const FAILURES: u32 = 8;
 /// Nobody starts anew within this time: a model has to be read.
 const UNHEARD: Duration = Duration::from_secs(10);
 /// What fails again within this time has not recovered.
@@ -41,6 +43,8 @@ pub(super) struct Record {
     last: Instant,
     /// How often it failed since it last worked for a while.
     strikes: u32,
+    /// How many of its answers in a row were failures.
+    failures: u32,
     /// Why it is refused.
     pub(super) wrong: Option<Error>,
     /// What was last said of it.
@@ -63,6 +67,7 @@ impl Record {
             looking: false,
             last: now,
             strikes: 0,
+            failures: 0,
             wrong: None,
             said,
             slow: false,
@@ -122,10 +127,21 @@ impl Shelf {
         self.stirred.notify_waiters();
     }
 
+    /// A server answered with a failure; whether it does little else.
+    pub(super) fn failed(&self, server: &Server) -> bool {
+        let mut record = server.record();
+        record.failures += 1;
+        let often = record.failures >= FAILURES;
+        if often {
+            record.failures = 0;
+        }
+        often
+    }
+
     /// A server did what it was asked to.
     pub(super) fn worked(&self, server: &Server) {
         let mut record = server.record();
-        record.heard = Instant::now();
+        (record.heard, record.failures) = (Instant::now(), 0);
         if record.strikes > 0 && record.last.elapsed() >= CALM.min(self.settings.waiting.attempt) {
             let recovered = std::mem::take(&mut record.strikes) > 1;
             drop(record);

@@ -271,8 +271,16 @@ impl VllmPool {
                     self.revive().await;
                 }
                 Trouble::Refused(..) => return Err(self.shelf.error(format!("{what}: {first}"))),
-                Trouble::NotYet(_) | Trouble::Failing(_) => {
+                Trouble::NotYet(problem) | Trouble::Failing(problem) => {
                     failed += 1;
+                    let others = self.servers.iter().any(|s| s.ready() && !Arc::ptr_eq(s, &server));
+                    if self.shelf.failed(&server) && others && is_news {
+                        self.shelf.put_away(&server, &problem, |address| {
+                            format!(
+                                "{address} fails whatever it is asked ({problem}); others are asked until it is better"
+                            )
+                        });
+                    }
                     if failed >= FAILED_ANSWERS {
                         return Err(self.shelf.error(format!("{what}: {first} (after {failed} attempts)")));
                     }
