@@ -2,7 +2,7 @@
 
 use std::{
     future::{Future, poll_fn},
-    pin::Pin,
+    pin::{Pin, pin},
     task::Poll,
 };
 
@@ -24,6 +24,16 @@ pub(crate) async fn together<F: Future>(futures: impl IntoIterator<Item = F>) ->
     done.into_iter().flatten().collect()
 }
 
+/// Waits for whichever comes to an end first; the other is given up.
+pub(crate) async fn first<T>(one: impl Future<Output = T>, other: impl Future<Output = T>) -> T {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    poll_fn(|context| match one.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(output),
+        Poll::Pending => other.as_mut().poll(context),
+    })
+    .await
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -43,5 +53,11 @@ mod tests {
         .await;
         assert_eq!(met, [0, 1, 2]);
         assert!(together(Vec::<std::future::Ready<u8>>::new()).await.is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_first_to_end_is_not_held_up_by_the_other() {
+        assert_eq!(first(std::future::ready(1), std::future::pending()).await, 1);
+        assert_eq!(first(std::future::pending(), std::future::ready(2)).await, 2);
     }
 }

@@ -2,77 +2,17 @@
 
 mod common;
 
-use common::vllm_double::{Vllm, rule};
-use mage_engine::{AdapterName, SampleRequest, Sampler, SamplingParams, ScoreRequest, WeightVersion, WeightsId};
-use mage_remote::{Fingerprint, Notices, PoolSettings, VllmPool, Waiting};
+use common::{
+    vllm_double::Vllm,
+    vllm_script::{ask_many, fingerprint, names, policy, pool, pool_waiting, pool_with, request},
+};
+use mage_engine::{SampleRequest, Sampler, ScoreRequest};
+use mage_remote::Waiting;
 use std::{
     path::Path,
-    sync::{Arc, Mutex, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
-
-type Said = Arc<Mutex<Vec<String>>>;
-
-fn pool(servers: &[&Vllm]) -> (Arc<VllmPool>, Said) {
-    pool_with(servers, Duration::from_secs(5))
-}
-
-/// With other patience for one attempt.
-fn pool_with(servers: &[&Vllm], attempt: Duration) -> (Arc<VllmPool>, Said) {
-    pool_waiting(servers, Waiting { attempt, away: Duration::from_secs(20), operation: Duration::from_secs(30) })
-}
-
-fn pool_waiting(servers: &[&Vllm], waiting: Waiting) -> (Arc<VllmPool>, Said) {
-    let said = Said::default();
-    let hear = Arc::clone(&said);
-    let settings = PoolSettings {
-        servers: servers.iter().map(|s| s.url()).collect(),
-        model: "tiny".to_owned(),
-        key: None,
-        in_flight: 64,
-        vocabulary: 16,
-        max_context: 256,
-        tolerance: 1e-4,
-        keep: 2,
-        waiting,
-        notices: Notices::to(move |line| hear.lock().unwrap().push(line.to_owned())),
-    };
-    (Arc::new(VllmPool::new(settings).unwrap()), said)
-}
-
-/// What the doubles find of the fixed sequence.
-fn fingerprint() -> Fingerprint {
-    Fingerprint(Fingerprint::tokens(16).iter().enumerate().skip(1).map(|(i, t)| rule(i, *t)).collect())
-}
-
-fn policy(version: u64) -> WeightsId {
-    WeightsId { name: AdapterName::default(), version: WeightVersion(version) }
-}
-
-fn request(seed: u64, weights: &str) -> SampleRequest {
-    let params = SamplingParams { max_tokens: 1, seed: seed << 33, ..Default::default() };
-    SampleRequest { weights: weights.into(), prompt: vec![1, 2, 3], params, ..Default::default() }
-}
-
-/// What a server calls the adapters it has, without what marks the run.
-fn names(server: &Vllm) -> Vec<String> {
-    let adapters = server.seen.adapters.lock().unwrap();
-    adapters.keys().map(|name| name.split_once('.').expect("a mark").0.to_owned()).collect()
-}
-
-async fn ask_many(pool: &Arc<VllmPool>, n: u64) -> Vec<u32> {
-    let all: Vec<_> = (0..n)
-        .map(|i| {
-            let pool = Arc::clone(pool);
-            tokio::spawn(async move { pool.sample(request(i, "policy")).await.unwrap().tokens[0] })
-        })
-        .collect();
-    let mut out = Vec::new();
-    for one in all {
-        out.push(one.await.unwrap());
-    }
-    out
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_share_the_work_and_the_least_busy_gets_more() {
@@ -126,7 +66,7 @@ async fn versions_are_names_and_old_ones_stay_for_opponents() {
     assert!(new.len() == 1 && new[0].0.starts_with("policy@3.") && new[0].1 == "/elsewhere", "{there:?}");
     assert_eq!(names(&server), ["policy@2", "policy@3"], "the other is gone");
     // A pool of somebody else's has names of its own.
-    let (other, _) = self::pool(&[&server]);
+    let (other, _) = common::vllm_script::pool(&[&server]);
     other.push_adapter(&policy(3), Path::new("/theirs"), &fingerprint()).await.unwrap();
     assert_eq!(server.seen.adapters.lock().unwrap().len(), 3);
 }

@@ -78,10 +78,11 @@ impl Backend {
         32.0
     }
 
-    /// Whether what it keeps for samplers is an adapter; otherwise it is the whole model with the adapter in it, which no pool is
-    /// given. Megatron's is one when SkyRL is started with `merge_lora` off, as `mage launch` does.
+    /// Whether adapters can be fetched from it. What FSDP keeps for samplers is the whole model with the adapter in it. Megatron's is
+    /// an adapter when SkyRL is started with `merge_lora` off, as `mage launch` does. Hosted services send whoever asks to
+    /// another host, which nobody here has tried.
     pub fn gives_adapters(self) -> bool {
-        self != Backend::Fsdp
+        matches!(self, Backend::Jax | Backend::Megatron)
     }
 
     /// Whether a request's learning rate alone counts, and the rest of the optimiser's settings are those of the server's start.

@@ -60,8 +60,7 @@ impl TinkerTrainer {
     pub fn connect(settings: TinkerSettings, pool: Option<Arc<VllmPool>>) -> Result<Self> {
         let client = Client::new(&settings.server)?;
         if pool.is_some() && !settings.backend.gives_adapters() {
-            let hint =
-                "its sampler weights are whole models; leave vllm.servers out and it samples by engines of its own";
+            let hint = "no adapters can be fetched from it; leave vllm.servers out, and it samples by itself";
             return Err(Error::unsupported("push adapters to a pool from this backend", hint));
         }
         if let Some(risk) = client.wire.risk() {

@@ -3,8 +3,10 @@
 //! A [`VllmPool`] is a [`Sampler`](mage_engine::Sampler) over any number of servers of the same model. Whoever trains pushes
 //! adapters into it by name and version; every push is checked on every server by a [`Fingerprint`](crate::Fingerprint).
 
+mod away;
 mod pool;
 mod push;
 mod server;
+mod shelf;
 
 pub use pool::{PoolSettings, ServerState, VllmPool};

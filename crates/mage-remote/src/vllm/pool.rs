@@ -1,41 +1,36 @@
-//! Which server is asked, and what happens when it goes away?
+//! Which server is asked, and what happens to a request when it goes away?
 //!
-//! Each request goes to the server with the fewest under way. One that fails gets none until it answers again; what it was
-//! asked is asked elsewhere, or waits. A server that comes back may have been started anew: then it is given the adapters
-//! again before it is asked.
+//! Each request goes to the server with the fewest under way, and waits where all have as many as they may. One that goes
+//! away gets none until it answers again; what it was asked is asked elsewhere, or waits.
 
 use super::{
-    push::Given,
-    server::{ALIVE, Server, Written, check_score},
+    away::LOOK_AGAIN,
+    server::{Server, Written, check_score},
+    shelf::Shelf,
 };
 use crate::{
-    ApiKey, Fingerprint, Notices, Service,
+    ApiKey, Notices, Service,
+    backoff::pause,
     mark::mark,
-    together::together,
     wire::{Trouble, Waiting},
 };
 use mage_engine::{
     AdapterName, BoxFuture, Error, LogProbs, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest, Scores,
     WeightVersion, WeightsId,
 };
+use mage_env::Seed;
 use reqwest::StatusCode;
 use std::{
-    collections::BTreeMap,
-    path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::time::Instant;
 
-/// How long between two looks at servers none of which can be asked.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// How long between two looks at one that is away while others work.
-const LOOK_AROUND: Duration = Duration::from_secs(5);
 /// A request is given to so many failing servers before it is given up.
-const FAILED_ANSWERS: u32 = 6;
+const FAILED_ANSWERS: u32 = 8;
 
 /// What a pool is made of.
 #[derive(Clone, Debug)]
@@ -62,33 +57,19 @@ pub struct PoolSettings {
     pub notices: Notices,
 }
 
-/// One pushed set of weights.
-#[derive(Clone, Debug)]
-pub(super) struct Release {
-    pub(super) version: WeightVersion,
-    /// What servers call it; the served model itself without an adapter.
-    pub(super) served: String,
-    /// The adapter's folder.
-    pub(super) dir: Option<PathBuf>,
-    pub(super) fingerprint: Option<Fingerprint>,
-}
-
 /// A pool of vLLM servers.
 #[derive(Debug)]
 pub struct VllmPool {
-    pub(super) settings: PoolSettings,
+    pub(super) shelf: Arc<Shelf>,
     pub(super) servers: Vec<Arc<Server>>,
     caps: SamplerCaps,
-    places: Semaphore,
-    /// By name, oldest first.
-    pub(super) releases: Mutex<BTreeMap<AdapterName, Vec<Release>>>,
+    /// Whoever holds it gets the next seat.
+    queue: tokio::sync::Mutex<()>,
     turn: AtomicUsize,
     /// Marks this pool's names on the servers.
     pub(super) tag: String,
     /// How many names there were.
     pub(super) pushes: AtomicUsize,
-    /// When servers that were away were last looked at.
-    reviving: tokio::sync::Mutex<Instant>,
 }
 
 /// How a server of a pool is.
@@ -105,11 +86,12 @@ pub struct ServerState {
 }
 
 /// A request under way on a server; it is counted off however it ends.
-struct Seat(Arc<Server>);
+struct Seat(Arc<Shelf>, Arc<Server>);
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.0.load.fetch_sub(1, Ordering::SeqCst);
+        self.1.load.fetch_sub(1, Ordering::SeqCst);
+        self.0.stirred.notify_waiters();
     }
 }
 
@@ -129,7 +111,7 @@ impl VllmPool {
             if servers.iter().any(|s: &Arc<Server>| s.wire.address() == address) {
                 return wrong(&format!("{address} is named twice"));
             }
-            let server = Server::new(&address, settings.key.clone(), settings.waiting, settings.notices.clone())?;
+            let server = Server::new(&address, &settings)?;
             if let Some(risk) = server.wire.risk() {
                 settings.notices.say(risk);
             }
@@ -145,19 +127,14 @@ impl VllmPool {
             batch_invariant: false,
             max_context: settings.max_context,
         };
-        let base = Release { version: WeightVersion(0), served: settings.model.clone(), dir: None, fingerprint: None };
-        let places = Semaphore::new((settings.in_flight * servers.len()).min(Semaphore::MAX_PERMITS));
-        let releases = [(AdapterName::new(AdapterName::BASE), vec![base])].into();
         Ok(VllmPool {
-            settings,
+            shelf: Arc::new(Shelf::new(settings)),
             servers,
             caps,
-            places,
-            releases: Mutex::new(releases),
+            queue: tokio::sync::Mutex::default(),
             turn: AtomicUsize::new(0),
             tag: mark()[..8].to_owned(),
             pushes: AtomicUsize::new(0),
-            reviving: tokio::sync::Mutex::new(Instant::now()),
         })
     }
 
@@ -172,11 +149,18 @@ impl VllmPool {
         self.servers.iter().map(state).collect()
     }
 
-    /// Gives a server no new requests, and returns when those under way are done. It may then be stopped.
+    /// Gives a server no new requests, and returns when those under way are done. It may then be stopped. They are given as
+    /// long as one operation may take.
     pub async fn drain(&self, address: &str) -> Result<()> {
         let server = self.find(address)?;
         server.draining.store(true, Ordering::SeqCst);
+        let (since, limit) = (Instant::now(), self.shelf.settings.waiting.operation);
         while server.load.load(Ordering::SeqCst) > 0 {
+            if since.elapsed() > limit {
+                let left = server.load.load(Ordering::SeqCst);
+                let problem = format!("{left} requests are still under way after {:.0} s", limit.as_secs_f64());
+                return Err(self.shelf.error(format!("{address}: draining: {problem}")));
+            }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Ok(())
@@ -199,7 +183,7 @@ impl VllmPool {
 
     /// The weights a name means: the newest under it, or the one version that `name@version` says.
     fn resolve(&self, name: &AdapterName) -> Result<(WeightsId, String)> {
-        let releases = self.releases.lock().unwrap_or_else(PoisonError::into_inner);
+        let releases = self.shelf.releases();
         if let Some(newest) = releases.get(name).and_then(|all| all.last()) {
             return Ok((WeightsId { name: name.clone(), version: newest.version }, newest.served.clone()));
         }
@@ -217,64 +201,28 @@ impl VllmPool {
         })
     }
 
-    /// The server that is least busy, with a seat on it; `None` where none can be asked.
-    fn seat(&self) -> Option<Seat> {
+    /// A seat on the server that is least busy, as soon as one has room; rather not on one that just failed. `None` where
+    /// none can be asked.
+    async fn seat(&self, failed: Option<&Arc<Server>>) -> Option<Seat> {
+        let _turn = self.queue.lock().await;
         let n = self.servers.len();
-        // Equally busy servers take turns.
-        let first = self.turn.fetch_add(1, Ordering::Relaxed);
-        let order = (0..n).map(|i| &self.servers[(first + i) % n]);
-        let server = order.filter(|s| s.ready()).min_by_key(|s| s.load.load(Ordering::SeqCst))?;
-        server.load.fetch_add(1, Ordering::SeqCst);
-        Some(Seat(Arc::clone(server)))
-    }
-
-    /// Looks at the servers that failed. Those that answer again get the adapters they lack, and requests. What is wrong with
-    /// one that is there, where that leaves none.
-    pub(super) async fn revive(&self) -> Option<Error> {
-        // One at a time: a server counts only once whoever feeds it has seen that it took everything.
-        self.look(self.reviving.lock().await).await
-    }
-
-    /// The same, where others work meanwhile: now and then, and by one request alone.
-    async fn look_around(&self) {
-        let away = |s: &Arc<Server>| !s.up.load(Ordering::SeqCst) && !s.draining.load(Ordering::SeqCst);
-        if self.servers.iter().any(away)
-            && let Ok(last) = self.reviving.try_lock()
-            && last.elapsed() >= LOOK_AROUND
-        {
-            self.look(last).await;
-        }
-    }
-
-    async fn look(&self, mut last: tokio::sync::MutexGuard<'_, Instant>) -> Option<Error> {
-        let mut wrong = None;
-        let away: Vec<&Arc<Server>> = self.servers.iter().filter(|s| !s.up.load(Ordering::SeqCst)).collect();
-        let back = together(away.iter().map(|server| server.alive(ALIVE))).await;
-        for (server, _) in away.into_iter().zip(back).filter(|(_, back)| back.is_ok()) {
-            let problem = match self.feed(server).await {
-                Ok(fed) => {
-                    let again =
-                        if fed > 0 { format!(", {fed} adapters were given to it again") } else { String::new() };
-                    server.up.store(true, Ordering::SeqCst);
-                    server.is_news("");
-                    self.settings.notices.say(format!("{} is back{again}", server.wire.address()));
-                    continue;
-                }
-                Err(Given::Away(problem)) => problem,
-                Err(Given::Wrong(e)) => {
-                    let problem = e.to_string();
-                    wrong = wrong.or(Some(e));
-                    problem
-                }
-            };
-            // It is looked at again and again, and told about once.
-            if server.is_news(&problem) {
-                let line = format!("{} is back, but gets no requests: {problem}", server.wire.address());
-                self.settings.notices.say(line);
+        loop {
+            let stirred = self.shelf.stirred.notified();
+            // Equally busy servers take turns.
+            let first = self.turn.fetch_add(1, Ordering::Relaxed);
+            let order = (0..n).map(|i| &self.servers[(first + i) % n]);
+            let ready: Vec<_> = order.filter(|s| s.ready()).map(|s| (s, s.load.load(Ordering::SeqCst))).collect();
+            if ready.is_empty() {
+                return None;
             }
+            let room = ready.into_iter().filter(|(_, load)| *load < self.shelf.settings.in_flight);
+            let best = room.min_by_key(|(s, load)| (failed.is_some_and(|f| Arc::ptr_eq(f, s)), *load));
+            if let Some((server, _)) = best {
+                server.load.fetch_add(1, Ordering::SeqCst);
+                return Some(Seat(Arc::clone(&self.shelf), Arc::clone(server)));
+            }
+            stirred.await;
         }
-        *last = Instant::now();
-        wrong.filter(|_| self.servers.iter().all(|s| !s.up.load(Ordering::SeqCst)))
     }
 
     /// Asks until there is an answer.
@@ -282,16 +230,18 @@ impl VllmPool {
     where
         F: Future<Output = std::result::Result<T, Trouble>>,
     {
-        let _place = self.places.acquire().await;
-        self.look_around().await;
+        self.look_around();
+        let patience = self.shelf.settings.waiting.away;
+        let luck = Seed::new(self.turn.load(Ordering::Relaxed) as u64).child(what);
         let (mut first, mut failed, mut away_since) = (None::<String>, 0, None::<Instant>);
+        let mut last = None::<Arc<Server>>;
         loop {
-            let Some(seat) = self.seat() else {
+            let Some(seat) = self.seat(last.as_ref()).await else {
                 let since = *away_since.get_or_insert_with(Instant::now);
-                if since.elapsed() > self.settings.waiting.away {
-                    let limit = self.settings.waiting.away.as_secs_f64();
+                if since.elapsed() > patience {
+                    let limit = patience.as_secs_f64();
                     let problem = first.unwrap_or_else(|| "none of them answers".to_owned());
-                    return Err(self.error(format!("{what}: no server for {limit:.0} s: {problem}")));
+                    return Err(self.shelf.error(format!("{what}: no server for {limit:.0} s: {problem}")));
                 }
                 tokio::time::sleep(LOOK_AGAIN).await;
                 if let Some(wrong) = self.revive().await {
@@ -299,43 +249,53 @@ impl VllmPool {
                 }
                 continue;
             };
-            let server = Arc::clone(&seat.0);
+            let (server, asked) = (Arc::clone(&seat.1), Instant::now());
             let trouble = match work(Arc::clone(&server)).await {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => {
+                    self.shelf.worked(&server);
+                    return Ok(answer);
+                }
                 Err(trouble) => trouble,
             };
             drop(seat);
             let text = format!("{}: {}", server.wire.address(), trouble.text());
             let first = first.get_or_insert_with(|| text.clone());
+            let is_news = !server.record().is_back_since(asked);
             match trouble {
                 // It was started anew and does not have the adapter.
                 Trouble::Refused(StatusCode::NOT_FOUND, _) if failed < FAILED_ANSWERS => {
                     failed += 1;
-                    server.up.store(false, Ordering::SeqCst);
+                    if is_news {
+                        server.up.store(false, Ordering::SeqCst);
+                    }
                     self.revive().await;
                 }
-                Trouble::Refused(..) | Trouble::Never(_) => return Err(self.error(format!("{what}: {first}"))),
-                Trouble::NotYet(_) | Trouble::Failing(_) => {
+                Trouble::Refused(..) | Trouble::Never(_) => {
+                    return Err(self.shelf.error(format!("{what}: {first}")));
+                }
+                Trouble::NotYet(problem) | Trouble::Failing(problem) => {
                     failed += 1;
+                    let others = self.servers.iter().any(|s| s.ready() && !Arc::ptr_eq(s, &server));
+                    if self.shelf.failed(&server) && others && is_news {
+                        self.shelf.put_away(&server, &problem, |address| {
+                            format!(
+                                "{address} fails whatever it is asked ({problem}); others are asked until it is better"
+                            )
+                        });
+                    }
                     if failed >= FAILED_ANSWERS {
-                        return Err(self.error(format!("{what}: {first} (after {failed} attempts)")));
+                        return Err(self.shelf.error(format!("{what}: {first} (after {failed} attempts)")));
                     }
-                    tokio::time::sleep(LOOK_AGAIN / 2 * failed).await;
+                    tokio::time::sleep(pause(failed - 1, None, luck)).await;
                 }
-                Trouble::Away(problem) => {
-                    if server.up.swap(false, Ordering::SeqCst) {
-                        let limit = self.settings.waiting.away.as_secs_f64();
-                        let address = server.wire.address();
-                        let line = format!("{address} does not answer ({problem}); waiting for it, up to {limit:.0} s");
-                        self.settings.notices.say(line);
-                    }
-                }
+                Trouble::Away(problem) if is_news => self.shelf.put_away(&server, &problem, |address| {
+                    let limit = patience.as_secs_f64();
+                    format!("{address} does not answer ({problem}); waiting for it, up to {limit:.0} s")
+                }),
+                Trouble::Away(_) => {}
             }
+            last = Some(server);
         }
-    }
-
-    pub(super) fn error(&self, reason: String) -> Error {
-        Error::Engine { engine: "vllm".to_owned(), reason }
     }
 }
 
@@ -346,7 +306,7 @@ impl Sampler for VllmPool {
 
     fn sample(&self, request: SampleRequest) -> BoxFuture<'_, Result<Sample>> {
         Box::pin(async move {
-            request.check(self.settings.vocabulary, self.caps.max_context)?;
+            request.check(self.shelf.settings.vocabulary, self.caps.max_context)?;
             if request.allowed.is_some() {
                 let hint = "play without them: play.mask_actions = false";
                 return Err(Error::unsupported("sample with masks", hint));
@@ -368,7 +328,7 @@ impl Sampler for VllmPool {
 
     fn score(&self, request: ScoreRequest) -> BoxFuture<'_, Result<Scores>> {
         Box::pin(async move {
-            request.check(self.settings.vocabulary, self.caps.max_context)?;
+            request.check(self.shelf.settings.vocabulary, self.caps.max_context)?;
             check_score(&request)?;
             let (weights, served) = self.resolve(&request.weights)?;
             let (tokens, from, served) = (&request.tokens, request.from, &served);

@@ -4,13 +4,21 @@
 //! theirs, past versions stay there for opponents, and nobody else's adapter is taken for ours. A push goes to all servers that
 //! are there at once, and counts once every one of them scores a fixed sequence as the trainer does.
 
-use super::pool::{LOOK_AGAIN, Release, VllmPool};
-use super::server::Server;
-use crate::{Fingerprint, together::together, wire::Trouble};
-use mage_engine::{AdapterName, Result, WeightsId};
+use super::{
+    away::LOOK_AGAIN,
+    pool::VllmPool,
+    server::Server,
+    shelf::{Given, Release},
+};
+use crate::{
+    Fingerprint,
+    together::{first, together},
+    wire::Trouble,
+};
+use mage_engine::{AdapterName, Result, WeightVersion, WeightsId};
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::Duration,
 };
 use tokio::time::Instant;
@@ -26,129 +34,188 @@ impl VllmPool {
         let release = Release {
             version: weights.version,
             served: self.new_name(weights),
+            what: weights.to_string(),
             dir: Some(dir.to_owned()),
             fingerprint: Some(fingerprint.clone()),
+            whole: false,
         };
         let started = Instant::now();
         let mut told = false;
-        loop {
+        let took = loop {
             // One that was away may be back, and is fed what it missed.
-            let wrong = self.revive().await;
-            if self.give_all(&release, weights).await? > 0 {
-                break;
+            self.welcome().await;
+            let took = self.give_all(&release).await?;
+            if !took.is_empty() {
+                break took;
             }
-            if let Some(wrong) = wrong {
+            if let Some(wrong) = self.wrong() {
                 return Err(wrong);
             }
-            let limit = self.settings.waiting.away;
+            let limit = self.shelf.settings.waiting.away;
             if started.elapsed() > limit {
-                let problem = format!("no server took {weights}: none of them answered for {} s", limit.as_secs());
-                return Err(self.error(problem));
+                let problem = format!("no server took {weights} within {} s{}", limit.as_secs(), self.troubles());
+                return Err(self.shelf.error(problem));
             }
             if !std::mem::replace(&mut told, true) {
                 let line = format!("no vLLM server is there to take {weights}; waiting, up to {} s", limit.as_secs());
-                self.settings.notices.say(line);
+                self.shelf.settings.notices.say(line);
             }
             tokio::time::sleep(LOOK_AGAIN).await;
-        }
-        let old = {
-            let mut releases = self.releases.lock().unwrap_or_else(PoisonError::into_inner);
+        };
+        let keep = self.shelf.settings.keep;
+        let old = self.shelf.change(&self.servers, &took, |releases| {
             let all = releases.entry(weights.name.clone()).or_default();
             // Going on from a checkpoint takes later versions back.
             let mut old: Vec<Release> = all.extract_if(.., |r| r.version >= weights.version).collect();
             all.push(release);
-            let spare = all.len().saturating_sub(self.settings.keep);
+            let spare = all.len().saturating_sub(keep);
             old.extend(all.drain(..spare));
             old
-        };
+        });
         self.unload(&old).await;
         Ok(())
     }
 
-    /// Gives a release to all servers that are there; how many those were. One with other numbers than the trainer's is an
-    /// error, and then nobody keeps it.
-    async fn give_all(&self, release: &Release, weights: &WeightsId) -> Result<usize> {
+    /// Gives a release to all servers that are there; which took it. One with other numbers than the trainer's is an error,
+    /// and then nobody keeps it.
+    async fn give_all(&self, release: &Release) -> Result<Vec<&Arc<Server>>> {
         let up: Vec<&Arc<Server>> = self.servers.iter().filter(|s| s.up.load(Ordering::SeqCst)).collect();
+        let (started, quickest) = (Instant::now(), OnceLock::<Duration>::new());
         let given = together(up.iter().map(async |server| {
-            server.alive(BUSY).await.map_err(|t| Given::Away(t.text()))?;
-            self.give(server, release, weights).await
+            let give = async {
+                server.alive(BUSY).await.map_err(|t| Given::Away(t.text()))?;
+                self.shelf.give(server, release).await?;
+                quickest.get_or_init(|| started.elapsed());
+                Ok(())
+            };
+            first(give, self.lateness(started, &quickest)).await
         }))
         .await;
-        let (mut reached, mut wrong) = (0, None);
+        let (mut took, mut wrong) = (Vec::new(), None);
         for (server, given) in up.into_iter().zip(given) {
             match given {
-                Ok(()) => reached += 1,
-                Err(Given::Away(problem)) => {
-                    server.up.store(false, Ordering::SeqCst);
-                    let address = server.wire.address();
-                    self.settings.notices.say(format!(
-                        "{address} did not take {weights} ({problem}); it gets everything when it is back"
-                    ));
+                Ok(()) => {
+                    self.shelf.worked(server);
+                    took.push(server);
                 }
+                Err(Given::Away(problem)) => self.shelf.put_away(server, &problem, |address| {
+                    format!("{address} did not take {} ({problem}); it gets everything when it is back", release.what)
+                }),
                 Err(Given::Wrong(e)) => wrong = wrong.or(Some(e)),
             }
         }
-        let Some(wrong) = wrong else { return Ok(reached) };
+        let Some(wrong) = wrong else { return Ok(took) };
         self.unload(std::slice::from_ref(release)).await;
         Err(wrong)
+    }
+
+    /// Ends when a server takes so much longer than the quickest that the others should not wait for it.
+    async fn lateness(&self, started: Instant, quickest: &OnceLock<Duration>) -> std::result::Result<(), Given> {
+        loop {
+            tokio::time::sleep(LOOK_AGAIN / 5).await;
+            let Some(quickest) = quickest.get() else { continue };
+            // Time for an attempt that was lost and for another.
+            let limit = *quickest * 4 + self.shelf.settings.waiting.attempt.saturating_mul(2);
+            if started.elapsed() > limit {
+                let problem = format!(
+                    "not done after {:.0} s, another was after {:.1} s",
+                    limit.as_secs_f64(),
+                    quickest.as_secs_f64()
+                );
+                return Err(Given::Away(problem));
+            }
+        }
     }
 
     /// Takes every adapter off the servers. What samples by them has ended.
     pub async fn withdraw(&self) {
         let all: Vec<Release> = {
-            let mut releases = self.releases.lock().unwrap_or_else(PoisonError::into_inner);
-            releases.values_mut().flat_map(|all| all.extract_if(.., |r| r.dir.is_some())).collect()
+            let mut releases = self.shelf.releases();
+            releases.values_mut().flat_map(|all| all.extract_if(.., |r| r.is_adapter())).collect()
         };
         self.unload(&all).await;
     }
 
     async fn unload(&self, old: &[Release]) {
         let everywhere = self.servers.iter().filter(|s| s.up.load(Ordering::SeqCst));
-        together(everywhere.map(async |server| {
-            for release in old {
-                server.unload_adapter(&release.served).await;
-            }
+        together(everywhere.map(|server| {
+            // What a server keeps for nobody is no reason to wait for it.
+            tokio::time::timeout(BUSY, async {
+                for release in old {
+                    server.unload_adapter(&release.served).await;
+                }
+            })
         }))
         .await;
     }
 
     /// Puts the weights of a model folder, which all servers see too, in place of the served model's. Adapters stay. Each
-    /// server is drained before.
+    /// server is drained before. From now on a server is asked only with these weights: one in trouble that may pass, or
+    /// started anew, gets them when it is back.
     pub async fn push_weights(&self, dir: &Path, fingerprint: &Fingerprint) -> Result<()> {
-        for server in &self.servers {
-            let address = server.wire.address().to_owned();
-            self.drain(&address).await?;
-            let failed = |t: Trouble| self.error(format!("{address}: pushing weights: {}", t.text()));
-            server.reload_weights(dir).await.map_err(failed)?;
-            let theirs = server.fingerprint(&self.settings.model, self.settings.vocabulary).await.map_err(failed)?;
-            fingerprint.check(
-                &theirs,
-                self.settings.tolerance,
-                &address,
-                &format!("the weights of {}", dir.display()),
-            )?;
-            server.draining.store(false, Ordering::SeqCst);
+        let release = Release {
+            version: WeightVersion(0),
+            served: self.shelf.settings.model.clone(),
+            what: format!("the weights of {}", dir.display()),
+            dir: Some(dir.to_owned()),
+            fingerprint: Some(fingerprint.clone()),
+            whole: true,
+        };
+        let all: Vec<&Arc<Server>> = self.servers.iter().filter(|s| s.up.load(Ordering::SeqCst)).collect();
+        self.shelf.change(&self.servers, &all, |releases| {
+            for other in releases.values_mut().flatten() {
+                // What adapters come to on these weights nobody has said.
+                other.fingerprint = None;
+            }
+            releases.insert(AdapterName::new(AdapterName::BASE), vec![release.clone()]);
+        });
+        self.shelf.replaced.store(true, Ordering::SeqCst);
+        let (mut took, mut wrong) = (0, None);
+        for server in all {
+            let was_draining = server.draining.load(Ordering::SeqCst);
+            let given = match self.drain(server.wire.address()).await {
+                Ok(()) => self.shelf.give(server, &release).await,
+                Err(late) => Err(Given::Away(late.to_string())),
+            };
+            match given {
+                Ok(()) => {
+                    self.shelf.worked(server);
+                    took += 1;
+                }
+                Err(Given::Away(problem)) => self.shelf.put_away(server, &problem, |address| {
+                    format!("{address} did not take {} ({problem}); it gets them when it is back", release.what)
+                }),
+                Err(Given::Wrong(e)) => {
+                    server.up.store(false, Ordering::SeqCst);
+                    wrong = wrong.or(Some(e));
+                }
+            }
+            server.draining.store(was_draining, Ordering::SeqCst);
         }
-        Ok(())
+        match wrong {
+            Some(wrong) => Err(wrong),
+            None if took == 0 => Err(self.shelf.error(format!("no server took {}{}", release.what, self.troubles()))),
+            None => Ok(()),
+        }
     }
 
     /// The folder and the fingerprint of the newest adapter under a name.
     pub fn newest_adapter(&self, name: &AdapterName) -> Option<(PathBuf, Fingerprint)> {
-        let releases = self.releases.lock().unwrap_or_else(PoisonError::into_inner);
-        let newest = releases.get(name)?.last()?;
+        let releases = self.shelf.releases();
+        let newest = releases.get(name)?.last().filter(|r| r.is_adapter())?;
         newest.dir.clone().zip(newest.fingerprint.clone())
     }
 
     /// The folders of all adapters that servers may read.
     pub fn folders(&self) -> Vec<PathBuf> {
-        let releases = self.releases.lock().unwrap_or_else(PoisonError::into_inner);
-        releases.values().flatten().filter_map(|r| r.dir.clone()).collect()
+        let releases = self.shelf.releases();
+        releases.values().flatten().filter(|r| r.is_adapter()).filter_map(|r| r.dir.clone()).collect()
     }
 
     /// The base model's fingerprint on a server.
     pub async fn base_fingerprint(&self, address: &str) -> Result<Fingerprint> {
-        let found = self.find(address)?.fingerprint(&self.settings.model, self.settings.vocabulary).await;
-        found.map_err(|t| self.error(format!("{address}: {}", t.text())))
+        let found = self.find(address)?.fingerprint(&self.shelf.settings.model).await;
+        found.map_err(|t| self.shelf.error(format!("{address}: {}", t.text())))
     }
 
     /// The names each server serves.
@@ -163,7 +230,7 @@ impl VllmPool {
                     Err(Trouble::Away(format!("{}: is it started, and is this its address?", trouble.text())))
                 }
             };
-            out.push((address.clone(), found.map_err(|t| self.error(format!("{address}: {}", t.text())))));
+            out.push((address.clone(), found.map_err(|t| self.shelf.error(format!("{address}: {}", t.text())))));
         }
         out
     }
@@ -171,53 +238,8 @@ impl VllmPool {
     /// The tokens a server makes of a text.
     pub async fn tokenize(&self, address: &str, text: &str) -> Result<Vec<u32>> {
         let server = self.find(address)?;
-        let found = server.tokenize(&self.settings.model, text).await;
-        found.map_err(|t| self.error(format!("{address}: {}", t.text())))
-    }
-
-    /// Gives a server that comes back every adapter it lacks, and looks at those it says it has; how many it lacked.
-    pub(super) async fn feed(&self, server: &Arc<Server>) -> std::result::Result<usize, Given> {
-        let address = server.wire.address();
-        let has = server.models().await.map_err(|t| self.not_taken(t, format!("{address}: listing its models")))?;
-        let wanted: Vec<(AdapterName, Release)> = {
-            let releases = self.releases.lock().unwrap_or_else(PoisonError::into_inner);
-            let all = releases.iter().flat_map(|(name, all)| all.iter().map(move |r| (name.clone(), r.clone())));
-            all.filter(|(_, r)| r.dir.is_some()).collect()
-        };
-        let mut lacked = 0;
-        for (name, release) in &wanted {
-            let weights = WeightsId { name: name.clone(), version: release.version };
-            if has.contains(&release.served) {
-                self.look_at(server, release, &weights).await?;
-            } else {
-                self.give(server, release, &weights).await?;
-                lacked += 1;
-            }
-        }
-        Ok(lacked)
-    }
-
-    async fn give(&self, server: &Server, release: &Release, weights: &WeightsId) -> std::result::Result<(), Given> {
-        let Some(dir) = &release.dir else { return Ok(()) };
-        let loaded = server.load_adapter(&release.served, dir).await;
-        loaded.map_err(|t| self.not_taken(t, format!("{} did not take {weights}", server.wire.address())))?;
-        self.look_at(server, release, weights).await
-    }
-
-    /// Refuses a server whose numbers under a release's name are not the trainer's.
-    async fn look_at(&self, server: &Server, release: &Release, weights: &WeightsId) -> std::result::Result<(), Given> {
-        let Some(expected) = &release.fingerprint else { return Ok(()) };
-        let address = server.wire.address();
-        let theirs = server.fingerprint(&release.served, self.settings.vocabulary).await;
-        let theirs = theirs.map_err(|t| self.not_taken(t, format!("{address} does not score {weights}")))?;
-        expected.check(&theirs, self.settings.tolerance, address, &weights.to_string()).map_err(Given::Wrong)
-    }
-
-    fn not_taken(&self, trouble: Trouble, what: String) -> Given {
-        match trouble {
-            Trouble::Away(problem) => Given::Away(problem),
-            other => Given::Wrong(self.error(format!("{what}: {}", other.text()))),
-        }
+        let found = server.tokenize(&self.shelf.settings.model, text).await;
+        found.map_err(|t| self.shelf.error(format!("{address}: {}", t.text())))
     }
 
     /// A name that no server has heard: what is loaded under a name stays in caches, and a server that others use too may
@@ -226,12 +248,4 @@ impl VllmPool {
         let n = self.pushes.fetch_add(1, Ordering::SeqCst) + 1;
         format!("{weights}.{}-{n}", self.tag)
     }
-}
-
-/// Why a server did not take an adapter.
-pub(super) enum Given {
-    /// It is not there.
-    Away(String),
-    /// It is there, and it is wrong.
-    Wrong(mage_engine::Error),
 }

@@ -2,42 +2,55 @@
 //!
 //! `POST /v1/completions` with token ids in and out: texts never matter, since fragments of letters have none.
 
+use super::{away::Record, pool::PoolSettings};
 use crate::{
-    ApiKey, Fingerprint, Notices, Service,
-    wire::{Ask, Trouble, Waiting, Wire},
+    Fingerprint, Service,
+    backoff::pause,
+    together::first,
+    wire::{Ask, Trouble, Wire},
 };
 use mage_engine::{FinishReason, Result, SampleRequest, ScoreRequest};
+use mage_env::Seed;
+use rand::RngExt;
 use reqwest::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::{
     path::Path,
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
+use tokio::time::Instant;
 
 /// One that is back says so within this time.
 pub(super) const ALIVE: Duration = Duration::from_secs(2);
 /// One that is there and fails is asked this often.
 const ATTEMPTS: u32 = 4;
-/// The first pause between two of these.
-const PAUSE: Duration = Duration::from_millis(200);
+/// Whoever waits longer than this asks whether the server is still there.
+const WATCH: Duration = Duration::from_secs(25);
+/// How long it may take to say so,
+const HEALTH: Duration = Duration::from_secs(8);
+/// and how often it is asked.
+const HEALTH_CHECKS: u32 = 3;
 
 /// One server of a pool.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) wire: Wire,
+    /// Tokens in the vocabulary.
+    vocabulary: usize,
     /// Requests under way.
     pub(super) load: AtomicUsize,
     /// Whether it answered last.
     pub(super) up: AtomicBool,
     /// Whether it gets no new requests.
     pub(super) draining: AtomicBool,
-    /// What was last said to be wrong with it.
-    said: Mutex<String>,
+    record: Mutex<Record>,
+    /// When it was last asked whether it is still there, and what was wrong.
+    checked: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
 }
 
 /// Tokens that a server wrote.
@@ -69,14 +82,17 @@ struct TokenLogprobs {
 }
 
 impl Server {
-    pub(super) fn new(address: &str, key: Option<ApiKey>, waiting: Waiting, notices: Notices) -> Result<Self> {
-        let wire = Wire::new(address, key.map(|k| ("authorization", k)), waiting, notices)?;
+    pub(super) fn new(address: &str, settings: &PoolSettings) -> Result<Self> {
+        let key = settings.key.clone().map(|key| ("authorization", key));
+        let wire = Wire::new(address, key, settings.waiting, settings.notices.clone())?;
         Ok(Server {
             wire,
+            vocabulary: settings.vocabulary,
             load: AtomicUsize::new(0),
             up: AtomicBool::new(true),
             draining: AtomicBool::new(false),
-            said: Mutex::default(),
+            record: Mutex::new(Record::new()),
+            checked: tokio::sync::Mutex::default(),
         })
     }
 
@@ -85,28 +101,79 @@ impl Server {
         self.up.load(Ordering::SeqCst) && !self.draining.load(Ordering::SeqCst)
     }
 
-    /// Whether this was not the last thing said to be wrong with it.
-    pub(super) fn is_news(&self, problem: &str) -> bool {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut *said, problem.to_owned()) != problem
+    /// What is known of its failures.
+    pub(super) fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks a server that is there; one that is not is not waited for. A connection that broke is tried again.
-    async fn ask(&self, ask: &Ask) -> std::result::Result<Vec<u8>, Trouble> {
+    /// Tries again what may pass, so many times. One that is not there is not waited for.
+    async fn patiently<T, F>(&self, work: impl Fn() -> F) -> std::result::Result<T, Trouble>
+    where
+        F: Future<Output = std::result::Result<T, Trouble>>,
+    {
+        let luck = Seed::new(0).child(self.wire.address());
         let mut failed = 0;
         loop {
-            let trouble = match self.wire.once(ask).await {
+            let trouble = match work().await {
                 Ok(answer) => return Ok(answer),
-                Err(trouble @ (Trouble::Refused(..) | Trouble::NotYet(_))) => return Err(trouble),
+                Err(refused @ (Trouble::Refused(..) | Trouble::Never(_))) => return Err(refused),
                 Err(trouble) => trouble,
             };
             failed += 1;
-            let gone = matches!(trouble, Trouble::Away(_)) && self.alive(ALIVE).await.is_err();
+            // One that answers, whatever it says, is there.
+            let gone = !matches!(trouble, Trouble::Failing(_)) && self.alive(ALIVE).await.is_err();
             if gone || failed >= ATTEMPTS {
                 return Err(trouble);
             }
-            tokio::time::sleep(PAUSE * failed).await;
+            tokio::time::sleep(pause(failed - 1, None, luck)).await;
         }
+    }
+
+    /// Asks once. A long answer is waited for as long as the server says that it is there: one that was stopped keeps its
+    /// connections, and would be waited for in vain.
+    async fn once(&self, ask: &Ask) -> std::result::Result<Vec<u8>, Trouble> {
+        match ask.long {
+            true => first(self.wire.once(ask), async { Err(self.silence().await) }).await,
+            false => self.wire.once(ask).await,
+        }
+    }
+
+    /// Ends when it no longer says that it is there.
+    async fn silence(&self) -> Trouble {
+        let every = WATCH.min(self.wire.waiting.attempt);
+        // Many wait at once: not all of them ask at the same moment.
+        let mut luck = Seed::new(self.load.load(Ordering::SeqCst) as u64).child("watch").rng();
+        loop {
+            tokio::time::sleep(every.mul_f64(luck.random_range(0.8..1.2))).await;
+            if let Some(problem) = self.is_silent(every / 2).await {
+                return Trouble::Away(format!("it keeps its connections but says nothing: {problem}"));
+            }
+        }
+    }
+
+    /// Why it seems not to be there. One asks for all who want to know within `fresh`.
+    async fn is_silent(&self, fresh: Duration) -> Option<String> {
+        let mut checked = self.checked.lock().await;
+        if let Some((_, found)) = checked.as_ref().filter(|(at, _)| at.elapsed() < fresh) {
+            return found.clone();
+        }
+        let mut found = None;
+        for _ in 0..HEALTH_CHECKS {
+            found = match self.alive(HEALTH.min(self.wire.waiting.attempt)).await {
+                // An answer, whatever it says.
+                Ok(()) | Err(Trouble::Failing(_)) => None,
+                Err(trouble) => Some(format!("/health: {}", trouble.text())),
+            };
+            if found.is_none() {
+                break;
+            }
+        }
+        *checked = Some((Instant::now(), found.clone()));
+        found
+    }
+
+    async fn ask(&self, ask: &Ask) -> std::result::Result<Vec<u8>, Trouble> {
+        self.patiently(|| self.once(ask)).await
     }
 
     /// The same, for an answer in JSON.
@@ -118,10 +185,10 @@ impl Server {
     /// Asks once and reads the answer; an answer that makes no sense may pass.
     async fn complete<T>(
         &self,
-        body: &Completions<'_>,
+        ask: &Ask,
         read: impl Fn(Choice) -> std::result::Result<T, String>,
     ) -> std::result::Result<T, Trouble> {
-        let bytes = self.wire.once(&Ask::post("v1/completions", body).long()).await?;
+        let bytes = self.once(ask).await?;
         let unusable = |e: String| Trouble::Failing(format!("unusable answer: {e}"));
         let completion: Completion = serde_json::from_slice(&bytes).map_err(|e| unusable(e.to_string()))?;
         let choice = completion.choices.into_iter().next().ok_or_else(|| unusable("it has no choices".to_owned()))?;
@@ -130,7 +197,8 @@ impl Server {
 
     pub(super) async fn sample(&self, model: &str, request: &SampleRequest) -> std::result::Result<Written, Trouble> {
         let most = request.params.max_tokens as usize;
-        self.complete(&Completions::sampled(model, request), move |choice| read_written(choice, most)).await
+        let ask = Completions::sampled(model, request).ask().long();
+        self.complete(&ask, |choice| read_written(choice, most, self.vocabulary)).await
     }
 
     /// The log-probability of each token from `from` on, given all before it.
@@ -144,24 +212,23 @@ impl Server {
         tokens: &[u32],
         from: usize,
     ) -> std::result::Result<Vec<f32>, Trouble> {
-        let one = async |at: usize| {
-            self.complete(&Completions::scored(model, tokens, at), |c| read_score(c, tokens[at])).await
-        };
         let mut scores = Vec::with_capacity(tokens.len() - from);
         for at in from..tokens.len() {
-            scores.push(one(at).await?);
+            let ask = Completions::scored(model, tokens, at).ask().long();
+            scores.push(self.complete(&ask, |choice| read_score(choice, tokens[at])).await?);
         }
         Ok(scores)
     }
 
-    /// How likely it finds the fixed sequence.
-    pub(super) async fn fingerprint(
-        &self,
-        model: &str,
-        vocabulary: usize,
-    ) -> std::result::Result<Fingerprint, Trouble> {
-        let tokens = Fingerprint::tokens(vocabulary);
-        self.score(model, &tokens, 1).await.map(Fingerprint)
+    /// How likely it finds the fixed sequence. Nobody else can answer for it: what may pass is tried again.
+    pub(super) async fn fingerprint(&self, model: &str) -> std::result::Result<Fingerprint, Trouble> {
+        let tokens = &Fingerprint::tokens(self.vocabulary);
+        let mut found = Vec::with_capacity(tokens.len());
+        for at in 1..tokens.len() {
+            let ask = &Completions::scored(model, tokens, at).ask();
+            found.push(self.patiently(|| self.complete(ask, |choice| read_score(choice, tokens[at]))).await?);
+        }
+        Ok(Fingerprint(found))
     }
 
     /// Whether it answers, asked once and for no longer than `within`. A front end without such a page is there too.
@@ -196,7 +263,8 @@ impl Server {
     /// Has it load an adapter from a folder that it sees too.
     pub(super) async fn load_adapter(&self, name: &str, dir: &Path) -> std::result::Result<(), Trouble> {
         let body = json!({"lora_name": name, "lora_path": dir});
-        match self.ask(&Ask::post("v1/load_lora_adapter", &body).long()).await {
+        // Asked twice it loads once: a load that takes longer than an attempt is found done by the next.
+        match self.ask(&Ask::post("v1/load_lora_adapter", &body)).await {
             Ok(_) => Ok(()),
             // It heard us before, and only its answer was lost: names are used once.
             Err(Trouble::Refused(_, text)) if text.contains("already been loaded") => Ok(()),
@@ -222,11 +290,11 @@ impl Server {
     /// Has it read all its weights anew from a model folder that it sees too.
     pub(super) async fn reload_weights(&self, dir: &Path) -> std::result::Result<(), Trouble> {
         let reload = json!({"method": "reload_weights", "kwargs": {"weights_path": dir}});
-        self.wire.ask(&Ask::post("pause?mode=keep", &json!({}))).await?;
-        let reloaded = self.wire.ask(&Ask::post("collective_rpc", &reload).long()).await;
-        let emptied = self.wire.ask(&Ask::post("reset_prefix_cache", &json!({}))).await;
+        self.ask(&Ask::post("pause?mode=keep", &json!({}))).await?;
+        let reloaded = self.ask(&Ask::post("collective_rpc", &reload).long()).await;
+        let emptied = self.ask(&Ask::post("reset_prefix_cache", &json!({}))).await;
         // Whatever happened: others wait behind the pause.
-        let resumed = self.wire.ask(&Ask::post("resume", &json!({}))).await;
+        let resumed = self.ask(&Ask::post("resume", &json!({}))).await;
         reloaded.and(emptied).and(resumed).map(|_| ())
     }
 }
@@ -288,13 +356,17 @@ impl<'r> Completions<'r> {
         }
     }
 
+    fn ask(&self) -> Ask {
+        Ask::post("v1/completions", self)
+    }
+
     /// For the log-probability of one token.
     fn scored(model: &'r str, tokens: &'r [u32], at: usize) -> Self {
         Completions { allowed_token_ids: Some([tokens[at]]), ..Completions::new(model, &tokens[..at], 1) }
     }
 }
 
-fn read_written(choice: Choice, most: usize) -> std::result::Result<Written, String> {
+fn read_written(choice: Choice, most: usize, vocabulary: usize) -> std::result::Result<Written, String> {
     let tokens = choice.token_ids.ok_or("it has no token ids; the server must know `return_token_ids`")?;
     let logprobs = choice.logprobs.ok_or("it has no log-probabilities")?.token_logprobs;
     if tokens.len() != logprobs.len() {
@@ -302,6 +374,9 @@ fn read_written(choice: Choice, most: usize) -> std::result::Result<Written, Str
     }
     if tokens.is_empty() || tokens.len() > most {
         return Err(format!("{} tokens where between 1 and {most} were asked for", tokens.len()));
+    }
+    if let Some(token) = tokens.iter().find(|token| **token as usize >= vocabulary) {
+        return Err(format!("token {token} is none of the {vocabulary} in the vocabulary"));
     }
     let logprobs = logprobs.into_iter().map(likely).collect::<std::result::Result<Vec<f32>, String>>()?;
     let finish = match choice.finish_reason.as_deref() {
@@ -312,7 +387,7 @@ fn read_written(choice: Choice, most: usize) -> std::result::Result<Written, Str
 }
 
 fn read_score(choice: Choice, token: u32) -> std::result::Result<f32, String> {
-    let Written { tokens, logprobs, .. } = read_written(choice, 1)?;
+    let Written { tokens, logprobs, .. } = read_written(choice, 1, usize::MAX)?;
     match tokens[0] == token {
         true => Ok(logprobs[0]),
         false => Err(format!("token {} where only {token} was allowed", tokens[0])),
@@ -369,18 +444,19 @@ mod tests {
     #[test]
     fn answers_that_make_no_sense_are_refused() {
         let said = json!({"token_ids": [4, 2], "logprobs": {"token_logprobs": [-0.5, -0.1]}, "finish_reason": "stop"});
-        let written = read_written(choice(said.clone()), 4).unwrap();
+        let written = read_written(choice(said.clone()), 4, 16).unwrap();
         assert_eq!((written.tokens, written.finish), (vec![4, 2], FinishReason::Stop));
         let with = |field: &str, value: Value| {
             let mut said = said.clone();
             said[field] = value;
-            read_written(choice(said), 4).unwrap_err()
+            read_written(choice(said), 4, 16).unwrap_err()
         };
         assert!(with("token_ids", Value::Null).contains("return_token_ids"));
         assert!(with("token_ids", json!([4])).contains("1 tokens have 2"));
+        assert!(with("token_ids", json!([4, 16])).contains("token 16 is none of the 16"));
         assert!(with("logprobs", json!({"token_logprobs": [null, -0.1]})).contains("None"));
         assert!(with("logprobs", json!({"token_logprobs": [0.7, -0.1]})).contains("0.7"));
-        assert!(read_written(choice(said), 1).unwrap_err().contains("between 1 and 1"));
+        assert!(read_written(choice(said), 1, 16).unwrap_err().contains("between 1 and 1"));
     }
 
     #[test]

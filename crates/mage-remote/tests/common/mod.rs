@@ -8,6 +8,7 @@ pub(crate) mod server;
 pub(crate) mod tinker_double;
 pub(crate) mod tinker_script;
 pub(crate) mod vllm_double;
+pub(crate) mod vllm_script;
 
 use mage_engine::{ChatRequest, Message, SamplingParams};
 use mage_remote::{Client, Endpoint, Patience, RemoteChat};

@@ -57,6 +57,15 @@ impl Drop for Proxy {
 impl Proxy {
     /// Does the faults to the first requests, one each; all later ones pass.
     pub(crate) async fn start(server: SocketAddr, faults: impl IntoIterator<Item = Fault>) -> Self {
+        Self::start_before(server, "", faults).await
+    }
+
+    /// Does them to the first requests whose first line has `path` in it; all others pass.
+    pub(crate) async fn start_before(
+        server: SocketAddr,
+        path: &'static str,
+        faults: impl IntoIterator<Item = Fault>,
+    ) -> Self {
         let faults: Arc<Mutex<VecDeque<Fault>>> = Arc::new(Mutex::new(faults.into_iter().collect()));
         let requests = Arc::<AtomicUsize>::default();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -68,11 +77,15 @@ impl Proxy {
                 let (faults, counter) = (Arc::clone(&faults), Arc::clone(&counter));
                 // A client that goes away ends its own connection and nothing else.
                 tokio::spawn(async move {
-                    let _ = serve(client, server, &faults, &counter).await;
+                    let _ = serve(client, server, path, &faults, &counter).await;
                 });
             }
         });
         Proxy { address, requests, task }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
     }
 }
 
@@ -80,12 +93,17 @@ impl Proxy {
 async fn serve(
     mut client: TcpStream,
     server: SocketAddr,
+    path: &str,
     faults: &Mutex<VecDeque<Fault>>,
     counter: &AtomicUsize,
 ) -> std::io::Result<()> {
     let Some(request) = read_request(&mut client).await? else { return Ok(()) };
     counter.fetch_add(1, Ordering::SeqCst);
-    let fault = faults.lock().unwrap().pop_front().unwrap_or(Fault::Pass);
+    let line = request.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let fault = match String::from_utf8_lossy(line).contains(path) {
+        true => faults.lock().unwrap().pop_front().unwrap_or(Fault::Pass),
+        false => Fault::Pass,
+    };
     match fault {
         Fault::Reset => {
             client.set_zero_linger()?;

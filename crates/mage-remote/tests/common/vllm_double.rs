@@ -3,8 +3,10 @@
 use axum::{
     Json, Router,
     body::Bytes,
-    extract::State,
+    extract::{Request, State},
     http::StatusCode,
+    middleware::{self, Next},
+    response::Response,
     routing::{get, post},
 };
 use serde::Deserialize;
@@ -14,7 +16,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -30,6 +32,10 @@ pub(crate) struct Seen {
     pub(crate) peak: AtomicUsize,
     /// What is added to every log-probability: wrong weights.
     pub(crate) stale: Mutex<f32>,
+    /// Whether a reload brings the right weights.
+    pub(crate) reloads: AtomicBool,
+    /// Whether it is stopped: connections stay, and nobody answers.
+    pub(crate) stopped: AtomicBool,
     /// Where a load waits for others.
     pub(crate) together: Mutex<Option<Arc<tokio::sync::Barrier>>>,
 }
@@ -73,7 +79,8 @@ impl Vllm {
             .route("/pause", post(|| async { Json(json!({})) }))
             .route("/resume", post(|| async { Json(json!({})) }))
             .route("/reset_prefix_cache", post(|| async { Json(json!({})) }))
-            .route("/collective_rpc", post(|| async { Json(json!({"results": [null]})) }))
+            .route("/collective_rpc", post(reload))
+            .layer(middleware::from_fn_with_state(shared.clone(), unless_stopped))
             .with_state(shared);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listening = runtime.spawn(async move {
@@ -99,6 +106,20 @@ impl Vllm {
 /// How likely token `t` is at place `i`: the same on every server.
 pub(crate) fn rule(i: usize, t: u32) -> f32 {
     -0.5 - ((i as u32 * 7 + t * 3) % 11) as f32 / 10.0
+}
+
+async fn unless_stopped(State(s): State<Shared>, request: Request, next: Next) -> Response {
+    while s.seen.stopped.load(Ordering::SeqCst) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    next.run(request).await
+}
+
+async fn reload(State(s): State<Shared>) -> Json<Value> {
+    if s.seen.reloads.load(Ordering::SeqCst) {
+        *s.seen.stale.lock().unwrap() = 0.0;
+    }
+    Json(json!({"results": [null]}))
 }
 
 async fn models(State(s): State<Shared>) -> Json<Value> {

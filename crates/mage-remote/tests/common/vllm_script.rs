@@ -1,0 +1,92 @@
+//! A pool with little patience for servers that are doubles, and what it is asked.
+
+use super::vllm_double::{Vllm, rule};
+use mage_engine::{AdapterName, SampleRequest, Sampler, SamplingParams, WeightVersion, WeightsId};
+use mage_remote::{Fingerprint, Notices, PoolSettings, VllmPool, Waiting};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+pub(crate) type Said = Arc<Mutex<Vec<String>>>;
+
+pub(crate) fn pool(servers: &[&Vllm]) -> (Arc<VllmPool>, Said) {
+    pool_with(servers, Duration::from_secs(5))
+}
+
+/// With other patience for one attempt.
+pub(crate) fn pool_with(servers: &[&Vllm], attempt: Duration) -> (Arc<VllmPool>, Said) {
+    pool_waiting(servers, Waiting { attempt, away: Duration::from_secs(20), operation: Duration::from_secs(30) })
+}
+
+pub(crate) fn pool_waiting(servers: &[&Vllm], waiting: Waiting) -> (Arc<VllmPool>, Said) {
+    pool_at(servers.iter().map(|s| s.url()).collect(), waiting, 64)
+}
+
+/// Little patience for an attempt, and enough for all else.
+pub(crate) fn hasty() -> Waiting {
+    let (attempt, patience) = (Duration::from_secs(1), Duration::from_secs(30));
+    Waiting { attempt, away: patience, operation: patience }
+}
+
+pub(crate) fn pool_at(servers: Vec<String>, waiting: Waiting, in_flight: usize) -> (Arc<VllmPool>, Said) {
+    let said = Said::default();
+    let hear = Arc::clone(&said);
+    let settings = PoolSettings {
+        servers,
+        model: "tiny".to_owned(),
+        key: None,
+        in_flight,
+        vocabulary: 16,
+        max_context: 256,
+        tolerance: 1e-4,
+        keep: 2,
+        waiting,
+        notices: Notices::to(move |line| hear.lock().unwrap().push(line.to_owned())),
+    };
+    (Arc::new(VllmPool::new(settings).unwrap()), said)
+}
+
+/// What the doubles find of the fixed sequence.
+pub(crate) fn fingerprint() -> Fingerprint {
+    Fingerprint(Fingerprint::tokens(16).iter().enumerate().skip(1).map(|(i, t)| rule(i, *t)).collect())
+}
+
+pub(crate) fn policy(version: u64) -> WeightsId {
+    WeightsId { name: AdapterName::default(), version: WeightVersion(version) }
+}
+
+pub(crate) fn request(seed: u64, weights: &str) -> SampleRequest {
+    let params = SamplingParams { max_tokens: 1, seed: seed << 33, ..Default::default() };
+    SampleRequest { weights: weights.into(), prompt: vec![1, 2, 3], params, ..Default::default() }
+}
+
+/// What a server calls the adapters it has, without what marks the run.
+pub(crate) fn names(server: &Vllm) -> Vec<String> {
+    let adapters = server.seen.adapters.lock().unwrap();
+    adapters.keys().map(|name| name.split_once('.').expect("a mark").0.to_owned()).collect()
+}
+
+/// Looks until it is so; a test that waits in vain ends here.
+pub(crate) async fn wait_until(so: impl Fn() -> bool) {
+    let waiting = async {
+        while !so() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("it never came to that");
+}
+
+pub(crate) async fn ask_many(pool: &Arc<VllmPool>, n: u64) -> Vec<u32> {
+    let all: Vec<_> = (0..n)
+        .map(|i| {
+            let pool = Arc::clone(pool);
+            tokio::spawn(async move { pool.sample(request(i, "policy")).await.unwrap().tokens[0] })
+        })
+        .collect();
+    let mut out = Vec::new();
+    for one in all {
+        out.push(one.await.unwrap());
+    }
+    out
+}

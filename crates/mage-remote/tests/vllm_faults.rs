@@ -1,0 +1,246 @@
+//! A pool of servers in trouble that passes, stays, or hangs: the run goes on, and nothing is lost or doubled.
+
+mod common;
+
+use common::{
+    proxy::{Fault, Proxy},
+    vllm_double::{Vllm, rule},
+    vllm_script::{ask_many, fingerprint, hasty, names, policy, pool_at, pool_waiting, request, wait_until},
+};
+use mage_engine::Sampler;
+use mage_remote::Waiting;
+use std::{
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+const NOT_A_NUMBER: &str =
+    r#"{"choices":[{"token_ids":[4],"logprobs":{"token_logprobs":[NaN]},"finish_reason":"length"}]}"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trouble_that_passes_during_a_push_is_no_reason_to_stop() {
+    let mut faults = Vec::new();
+    for path in ["/v1/completions", "/v1/load_lora_adapter"] {
+        let statuses = [500, 502, 429, 408, 425].map(|status| Fault::reply(status, "not now"));
+        faults.extend(statuses.into_iter().chain([Fault::Reset, Fault::Hang]).map(|fault| (path, fault)));
+    }
+    faults.push(("/v1/completions", Fault::reply(200, NOT_A_NUMBER)));
+    faults.push(("/v1/completions", Fault::reply(200, "<html>")));
+    // It loaded the adapter, and only the answer was lost.
+    faults.push(("/v1/load_lora_adapter", Fault::HalfBody));
+    let cases = faults.into_iter().map(|(path, fault)| {
+        tokio::spawn(async move {
+            let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+            let proxy = Proxy::start_before(two.address, path, [fault.clone()]).await;
+            let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
+            pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+            assert!(pool.servers().iter().all(|s| s.up), "{path} {fault:?}: {said:?}");
+            assert_eq!((names(&one), names(&two)), (vec!["policy@0".to_owned()], vec!["policy@0".to_owned()]));
+            assert!(said.lock().unwrap().is_empty(), "{path} {fault:?}: {said:?}");
+        })
+    });
+    for case in cases.collect::<Vec<_>>() {
+        case.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trouble_that_stays_during_a_push_puts_one_server_away_until_it_passes() {
+    let cases = [
+        ("/v1/completions", Fault::reply(500, "broken")),
+        ("/v1/completions", Fault::reply(200, NOT_A_NUMBER)),
+        ("/v1/load_lora_adapter", Fault::reply(429, "too many")),
+        ("/v1/load_lora_adapter", Fault::Reset),
+        ("/v1/load_lora_adapter", Fault::Hang),
+    ]
+    .map(|(path, fault)| {
+        tokio::spawn(async move {
+            let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+            let proxy = Proxy::start_before(two.address, path, vec![fault.clone(); 4]).await;
+            let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
+            pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+            let up: Vec<bool> = pool.servers().iter().map(|s| s.up).collect();
+            assert_eq!(up, [true, false], "{path} {fault:?}: {said:?}");
+            assert_eq!(ask_many(&pool, 8).await, (0..8).collect::<Vec<u32>>());
+            let lines = said.lock().unwrap().clone();
+            assert!(lines.len() == 1 && lines[0].starts_with(&proxy.url()) && lines[0].contains("when it is back"));
+            // It has passed: the server is given both.
+            pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+            wait_until(|| pool.servers().iter().all(|s| s.up)).await;
+            for server in [&one, &two] {
+                assert_eq!(names(server), ["policy@0", "policy@1"], "{path} {fault:?}: {said:?}");
+            }
+        })
+    });
+    for case in cases {
+        case.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_server_will_never_take_is_refused_at_once() {
+    let server = Vllm::start(Duration::ZERO).await;
+    let proxy =
+        Proxy::start_before(server.address, "/v1/load_lora_adapter", [Fault::reply(400, "rank too large")]).await;
+    let (pool, _) = pool_at(vec![proxy.url()], hasty(), 64);
+    let e = pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap_err().to_string();
+    assert!(e.contains(&proxy.url()) && e.contains("rank too large"), "{e}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_returned_server_that_hangs_while_it_is_fed_holds_up_nobody() {
+    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    let (pool, said) = pool_waiting(&[&one, &two], hasty());
+    pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    let address = two.address;
+    drop(two);
+    ask_many(&pool, 20).await;
+    let two = Vllm::start_at(address, Duration::ZERO).await;
+    // Its loads wait for somebody who never comes.
+    *two.seen.together.lock().unwrap() = Some(Arc::new(tokio::sync::Barrier::new(2)));
+    let work = async {
+        for version in 1..4 {
+            pool.push_adapter(&policy(version), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+            assert_eq!(ask_many(&pool, 8).await, (0..8).collect::<Vec<u32>>());
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), work).await.expect("the other does the work");
+    assert_eq!(names(&one), ["policy@2", "policy@3"]);
+    let fed = format!("{} is back, and is still being given", two.url());
+    wait_until(|| said.lock().unwrap().iter().any(|l| l.starts_with(&fed))).await;
+    // Once it does what it is asked, it has all that is wanted by now, and nothing else.
+    *two.seen.together.lock().unwrap() = None;
+    let back = async {
+        while !pool.servers().iter().all(|s| s.up) {
+            ask_many(&pool, 1).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), back).await.expect("it is looked at again");
+    assert_eq!(names(&two), ["policy@2", "policy@3"], "{said:?}");
+    let lines = said.lock().unwrap().clone();
+    assert_eq!(lines.iter().filter(|l| l.starts_with(&fed)).count(), 1, "{lines:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_stopped_with_open_connections_is_done_without() {
+    let (one, two) = (Vllm::start(Duration::from_millis(50)).await, Vllm::start(Duration::from_millis(50)).await);
+    let (pool, said) = pool_waiting(&[&one, &two], hasty());
+    pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    two.seen.stopped.store(true, Ordering::SeqCst);
+    // Half of them go to it.
+    let answers = tokio::time::timeout(Duration::from_secs(30), ask_many(&pool, 40)).await.expect("they go elsewhere");
+    assert_eq!(answers, (0..40).map(|i| i % 16).collect::<Vec<u32>>(), "each once");
+    let lines = said.lock().unwrap().clone();
+    assert!(lines.len() == 1 && lines[0].starts_with(&two.url()) && lines[0].contains("/health"), "{lines:?}");
+    assert!(pool.servers().iter().all(|s| s.load == 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_server_gets_as_many_requests_at_once_as_it_may() {
+    let (one, two) = (Vllm::start(Duration::from_millis(20)).await, Vllm::start(Duration::from_millis(20)).await);
+    let (pool, _) = pool_at(vec![one.url(), two.url()], hasty(), 3);
+    pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    ask_many(&pool, 60).await;
+    drop(two);
+    ask_many(&pool, 60).await;
+    assert_eq!(one.seen.peak.load(Ordering::SeqCst), 3, "the dead one's are not its");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_with_tokens_that_do_not_exist_is_asked_for_elsewhere() {
+    let nonsense = r#"{"choices":[{"token_ids":[16],"logprobs":{"token_logprobs":[-1.0]},"finish_reason":"length"}]}"#;
+    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    let always = || vec![Fault::reply(200, nonsense); 100];
+    let proxy = Proxy::start_before(two.address, "/v1/completions", always()).await;
+    let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
+    for i in 0..30 {
+        assert_eq!(pool.sample(request(i, "base")).await.unwrap().tokens, [i as u32 % 16]);
+    }
+    // It had its chances, and somebody hears who it is.
+    let lines = said.lock().unwrap().clone();
+    assert!(lines[0].starts_with(&proxy.url()) && lines[0].contains("token 16"), "{lines:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_well_until_it_is_asked_is_told_about_once() {
+    let server = Vllm::start(Duration::ZERO).await;
+    let proxy = Proxy::start_before(server.address, "/v1/completions", vec![Fault::Reset; 1000]).await;
+    let (pool, said) = pool_at(vec![proxy.url()], Waiting { away: Duration::from_secs(6), ..hasty() }, 64);
+    let e = pool.sample(request(0, "base")).await.unwrap_err().to_string();
+    assert!(e.contains(&proxy.url()) && e.contains("no server for 6 s"), "{e}");
+    let lines = said.lock().unwrap().clone();
+    assert_eq!(lines.len(), 3, "away, back, and again: {lines:?}");
+    assert!(lines[2].contains("less and less often"), "{lines:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_started_anew_after_whole_weights_were_pushed_gets_them_again() {
+    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    let (pool, said) = pool_waiting(&[&one, &two], hasty());
+    pool.push_weights(Path::new("/model"), &fingerprint()).await.unwrap();
+    let address = two.address;
+    drop(two);
+    for i in 0..4 {
+        pool.sample(request(i, "base")).await.unwrap();
+    }
+    drop(one);
+    // It has what it started with.
+    let two = Vllm::start_at(address, Duration::ZERO).await;
+    *two.seen.stale.lock().unwrap() = 0.01;
+    let e = pool.sample(request(0, "base")).await.unwrap_err().to_string();
+    assert!(e.contains(&two.url()) && e.contains("it does not have the weights of /model"), "{e} {said:?}");
+    // This time a reload does what it says.
+    two.seen.reloads.store(true, Ordering::SeqCst);
+    assert_eq!(pool.sample(request(5, "base")).await.unwrap().tokens, [5]);
+    // Nobody asks while it is started anew once more.
+    drop(two);
+    let two = Vllm::start_at(address, Duration::ZERO).await;
+    *two.seen.stale.lock().unwrap() = 0.01;
+    two.seen.reloads.store(true, Ordering::SeqCst);
+    tokio::time::sleep(hasty().attempt * 2).await;
+    let sample = pool.sample(request(5, "base")).await.unwrap();
+    assert_eq!((sample.tokens, sample.logprobs), (vec![5], vec![rule(3, 5)]), "{said:?}");
+    let again = |l: &&String| l.contains("no longer has the weights of /model");
+    assert_eq!(said.lock().unwrap().iter().filter(again).count(), 2, "once for each time: {said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trouble_that_passes_while_whole_weights_are_pushed_leaves_nobody_drained() {
+    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    let proxy = Proxy::start_before(two.address, "/collective_rpc", vec![Fault::reply(500, "broken"); 4]).await;
+    let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
+    pool.push_weights(Path::new("/model"), &fingerprint()).await.unwrap();
+    let states = pool.servers();
+    assert!(states.iter().all(|s| !s.draining) && states[0].up && !states[1].up, "{states:?}");
+    assert_eq!(said.lock().unwrap().len(), 1, "{said:?}");
+    drop(one);
+    assert_eq!(pool.sample(request(5, "base")).await.unwrap().tokens, [5], "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_are_back_are_fed_side_by_side() {
+    let start = || Vllm::start(Duration::ZERO);
+    let (one, two, three) = (start().await, start().await, start().await);
+    let (pool, said) = pool_waiting(&[&one, &two, &three], hasty());
+    pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    let addresses = [two.address, three.address];
+    drop((two, three));
+    while pool.servers().iter().filter(|s| s.up).count() > 1 {
+        ask_many(&pool, 20).await;
+    }
+    // Neither takes anything before both are asked to.
+    let together = Arc::new(tokio::sync::Barrier::new(2));
+    let mut back = Vec::new();
+    for address in addresses {
+        let server = Vllm::start_at(address, Duration::ZERO).await;
+        *server.seen.together.lock().unwrap() = Some(Arc::clone(&together));
+        back.push(server);
+    }
+    pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    wait_until(|| pool.servers().iter().all(|s| s.up)).await;
+    for server in &back {
+        assert_eq!(names(server), ["policy@0", "policy@1"], "{said:?}");
+    }
+}
