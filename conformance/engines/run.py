@@ -6,7 +6,7 @@
 Makes environments for SkyRL and vLLM's CPU build in DIR (once; 12 GB), a tiny 32-bit model, and starts both on loopback. Then:
 
   agree    log-probabilities of a fixed sequence on native, SkyRL, vLLM and transformers, each at most 1e-5 from the same model
-           computed in 64 bits; one importance-sampling update and one of CISPO equal on native and SkyRL; calibration,
+           computed in 64 bits, and of a model that has learned nothing yet also from each other; one importance-sampling update and one of CISPO equal on native and SkyRL; calibration,
            sampling, resumption to the last bit (cargo tests `live_engines`)
   doctor   `mage doctor --engine` says yes to everything
   kuhn     kuhn.toml trained for 30 updates natively and through SkyRL + vLLM: the last episode's expected score rises in both
@@ -111,12 +111,30 @@ class Suite:
         found = self.scratch / "fingerprints.json"
         self.live_tests("mage-remote")
         self.live_tests("mage-lab", may_skip=2, MAGE_FINGERPRINTS_OUT=found)  # whole models are for `reload`
-        # The fourth opinion, and one in 64 bits, from SkyRL's environment, which has PyTorch and transformers.
+        self.compare(self.model, found)
+        # The same of a model that has learned nothing yet, whose log-probabilities lie together: any two engines agree there.
+        place = self.scratch / "plain"
+        place.mkdir()
+        model = self.made("plain/tiny", "warmstart.steps=0")
+        servers = [skyrl(self.engines, place, model), vllm(self.engines, place, model)]
+        for _, server in servers:
+            server.start()
+        (tinker_url, tinker), (vllm_url, sampler) = servers
+        self.live_tests("mage-lab", "all_engines_find", MAGE_FINGERPRINTS_OUT=found, MAGE_TINKER_URL=tinker_url,
+                        MAGE_VLLM_URL=vllm_url, MAGE_ENGINE_MODEL=model)
+        tinker.kill()
+        sampler.kill()
+        if self.compare(model, found) > 1e-5:
+            raise SystemExit("FAILED: two engines do not agree to 1e-5")
+
+    def compare(self, model, found):
+        """What the engines said, and what transformers and the same model in 64 bits say; how far any two engines are apart."""
+        # From SkyRL's environment, which has PyTorch and transformers.
         code = f"""
 import json, torch
 from transformers import AutoModelForCausalLM
 def scores(dtype):
-    model = AutoModelForCausalLM.from_pretrained({str(self.model)!r}, dtype=torch.float32).to(dtype)
+    model = AutoModelForCausalLM.from_pretrained({str(model)!r}, dtype=torch.float32).to(dtype)
     tokens = [(i * i * 7 + i * 3 + 1) % model.config.vocab_size for i in range(24)]
     with torch.no_grad():
         logs = torch.log_softmax(model(torch.tensor([tokens])).logits[0], -1)
@@ -134,11 +152,13 @@ print(json.dumps([scores(torch.float32), scores(torch.float64)]))
             return max(abs(x - y) for x, y in zip(a, b, strict=True))
 
         print(f"log-probabilities from {max(exact):.2f} to {min(exact):.2f}, in 32 bits against 64:")
+        others = {}
         for name, numbers in all_of_them.items():
-            others = max(apart(numbers, other) for other in all_of_them.values())
-            print(f"  {name:13} {apart(numbers, exact):.1e} from the exact ones, {others:.1e} from the furthest of the others")
+            others[name] = max(apart(numbers, other) for other in all_of_them.values())
+            print(f"  {name:13} {apart(numbers, exact):.1e} from the exact ones, {others[name]:.1e} from the furthest of the others")
         if max(apart(numbers, exact) for numbers in all_of_them.values()) > 1e-5:
-            raise SystemExit("FAILED: engines do not agree to 1e-5")
+            raise SystemExit("FAILED: an engine is not within 1e-5 of the exact numbers")
+        return max(others.values())
 
     def doctor(self):
         must("doctor", [self.mage, "doctor", "--engine", *self.remote], cwd=HERE)

@@ -5,7 +5,7 @@ mod common;
 use common::{
     proxy::{Fault, Proxy},
     vllm_double::{Vllm, rule},
-    vllm_script::{ask_many, fingerprint, hasty, names, policy, pool_at, pool_waiting, request, wait_until},
+    vllm_script::{ask_many, fingerprint, hasty, names, policy, pool, pool_at, pool_waiting, request, wait_until},
 };
 use mage_engine::Sampler;
 use mage_remote::Waiting;
@@ -121,6 +121,36 @@ async fn a_returned_server_that_hangs_while_it_is_fed_holds_up_nobody() {
     assert_eq!(names(&two), ["policy@2", "policy@3"], "{said:?}");
     let lines = said.lock().unwrap().clone();
     assert_eq!(lines.iter().filter(|l| l.starts_with(&fed)).count(), 1, "{lines:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_comes_back_during_a_push_takes_it_too_and_stays() {
+    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    let (pool, said) = pool(&[&one, &two]);
+    pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    let address = two.address;
+    drop(two);
+    ask_many(&pool, 20).await;
+    // The push stands still at the first until the second is back and fed.
+    let still = Arc::new(tokio::sync::Barrier::new(2));
+    *one.seen.together.lock().unwrap() = Some(Arc::clone(&still));
+    let push = tokio::spawn({
+        let pool = Arc::clone(&pool);
+        async move { pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await }
+    });
+    let two = Vllm::start_at(address, Duration::ZERO).await;
+    let back = async {
+        while !pool.servers().iter().all(|s| s.up) {
+            ask_many(&pool, 1).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), back).await.expect("it is looked at again");
+    *one.seen.together.lock().unwrap() = None;
+    tokio::time::timeout(Duration::from_secs(30), still.wait()).await.expect("the push stands there");
+    push.await.unwrap().unwrap();
+    assert!(pool.servers().iter().all(|s| s.up), "{said:?}");
+    assert_eq!(names(&two), ["policy@0", "policy@1"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -44,7 +44,15 @@ impl VllmPool {
         let took = loop {
             // One that was away may be back, and is fed what it missed.
             self.welcome().await;
-            let took = self.give_all(&release).await?;
+            let mut took = self.give_all(&release, &[]).await?;
+            // Whoever came back meanwhile takes it too, and need not be fed anew.
+            while !took.is_empty() {
+                let late = self.give_all(&release, &took).await?;
+                if late.is_empty() {
+                    break;
+                }
+                took.extend(late);
+            }
             if !took.is_empty() {
                 break took;
             }
@@ -76,10 +84,11 @@ impl VllmPool {
         Ok(())
     }
 
-    /// Gives a release to all servers that are there; which took it. One with other numbers than the trainer's is an error,
-    /// and then nobody keeps it.
-    async fn give_all(&self, release: &Release) -> Result<Vec<&Arc<Server>>> {
-        let up: Vec<&Arc<Server>> = self.servers.iter().filter(|s| s.up.load(Ordering::SeqCst)).collect();
+    /// Gives a release to all servers that are there, but for those that have it; which took it. One with other numbers than
+    /// the trainer's is an error, and then nobody keeps it.
+    async fn give_all(&self, release: &Release, have: &[&Arc<Server>]) -> Result<Vec<&Arc<Server>>> {
+        let lacks = |s: &&Arc<Server>| s.up.load(Ordering::SeqCst) && !have.iter().any(|h| Arc::ptr_eq(s, h));
+        let up: Vec<&Arc<Server>> = self.servers.iter().filter(lacks).collect();
         let (started, quickest) = (Instant::now(), OnceLock::<Duration>::new());
         let given = together(up.iter().map(async |server| {
             let give = async {

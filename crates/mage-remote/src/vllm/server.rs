@@ -26,7 +26,7 @@ use std::{
 use tokio::time::Instant;
 
 /// One that is back says so within this time.
-pub(super) const ALIVE: Duration = Duration::from_secs(2);
+pub(super) const ALIVE: Duration = Duration::from_secs(8);
 /// One that is there and fails is asked this often.
 const ATTEMPTS: u32 = 4;
 /// Whoever waits longer than this asks whether the server is still there.
