@@ -3,7 +3,9 @@
 mod common;
 
 use common::{
+    listening,
     proxy::{Fault, Proxy},
+    runtime,
     tinker_double::{Double, Oddity},
     tinker_script::{self as script, Came},
 };
@@ -15,10 +17,6 @@ use std::{
 };
 use tokio::runtime::Runtime;
 
-fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
-}
-
 /// The script with the faults before the double; what came, how many requests there were, and what was done to the weights.
 fn through(
     runtime: &Runtime,
@@ -27,9 +25,7 @@ fn through(
 ) -> (mage_engine::Result<Came>, usize, Vec<u64>, Vec<String>) {
     let double = runtime.block_on(Double::start(oddity));
     let proxy = runtime.block_on(Proxy::start(double.address, faults));
-    let said = Arc::<Mutex<Vec<String>>>::default();
-    let hear = Arc::clone(&said);
-    let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
+    let (notices, said) = listening();
     let dir = tempfile::tempdir().unwrap();
     let settings = script::settings(&format!("http://{}", proxy.address), dir.path(), notices);
     let came = script::live(&settings, dir.path());
@@ -126,10 +122,8 @@ fn many_who_sample_from_a_lost_server_have_it_fed_once() {
     let runtime = runtime();
     let whole = through(&runtime, None, Vec::new()).0.unwrap();
     let double = runtime.block_on(Double::start(None));
-    let said = Arc::<Mutex<Vec<String>>>::default();
-    let hear = Arc::clone(&said);
+    let (notices, said) = listening();
     let dir = tempfile::tempdir().unwrap();
-    let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
     let mut trainer = published(&double, dir.path(), notices);
     let sampler = Arc::new(trainer.sampler().unwrap());
     let ask_many = || {
@@ -255,9 +249,7 @@ fn what_happened_first_is_said_and_waiting_has_an_end() {
     let first = Fault::reply(503, "{\"detail\": \"the engine fell over\"}");
     let faults = [first].into_iter().chain((0..500).map(|_| Fault::Reset));
     let proxy = runtime.block_on(Proxy::start(double.address, faults));
-    let said = Arc::<Mutex<Vec<String>>>::default();
-    let hear = Arc::clone(&said);
-    let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
+    let (notices, said) = listening();
     let dir = tempfile::tempdir().unwrap();
     let mut settings = script::settings(&format!("http://{}", proxy.address), dir.path(), notices);
     settings.server.waiting.away = Duration::from_millis(1500);

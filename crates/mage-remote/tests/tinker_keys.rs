@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{tinker_double::Double, tinker_script as script};
+use common::{listening, runtime, tinker_double::Double, tinker_script as script};
 use mage_engine::Trainer;
 use mage_remote::{ApiKey, Notices, TinkerTrainer};
 use serde_json::json;
@@ -19,7 +19,7 @@ const VARIABLE: &str = "CARGO_MANIFEST_DIR";
 
 #[test]
 fn no_answer_brings_the_key_to_light() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = runtime();
     let (key, secret) = (ApiKey::from_env(VARIABLE).unwrap().unwrap(), std::env::var(VARIABLE).unwrap());
     let long = format!("{}{secret}", "x".repeat(400 - secret.len() / 2));
     let escaped: String = secret.chars().map(|c| format!("\\u{:04x}", c as u32)).collect();
@@ -68,9 +68,7 @@ fn no_answer_brings_the_key_to_light() {
                 let again = body.clone();
                 let status = *status;
                 double.meddled(move |path, _| (path == on).then(|| (status, body.clone())));
-                let lines = Arc::<Mutex<Vec<String>>>::default();
-                let hear = Arc::clone(&lines);
-                let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
+                let (notices, lines) = listening();
                 let dir = tempfile::tempdir().unwrap();
                 let mut settings = script::settings(&double.url(), dir.path(), notices);
                 settings.server.key = Some(key);
@@ -90,12 +88,10 @@ fn no_answer_brings_the_key_to_light() {
 
 #[test]
 fn a_line_about_a_lost_model_is_without_the_key() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = runtime();
     let (key, secret) = (ApiKey::from_env(VARIABLE).unwrap().unwrap(), std::env::var(VARIABLE).unwrap());
     let double = runtime.block_on(Double::start(None));
-    let lines = Arc::<Mutex<Vec<String>>>::default();
-    let hear = Arc::clone(&lines);
-    let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
+    let (notices, lines) = listening();
     let dir = tempfile::tempdir().unwrap();
     let mut settings = script::settings(&double.url(), dir.path(), notices);
     settings.server.key = Some(key);

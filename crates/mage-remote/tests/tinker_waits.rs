@@ -3,12 +3,14 @@
 mod common;
 
 use common::{
+    Said, listening,
     proxy::{Fault, Proxy},
+    runtime,
     tinker_double::{Double, Oddity},
     tinker_script as script,
 };
 use mage_engine::{AdapterName, Loss, Objective, Trainer};
-use mage_remote::{Notices, TinkerSettings, TinkerTrainer};
+use mage_remote::{TinkerSettings, TinkerTrainer};
 use serde_json::json;
 use std::{
     path::Path,
@@ -18,19 +20,10 @@ use std::{
     },
     time::Duration,
 };
-use tokio::runtime::Runtime;
-
-type Lines = Arc<Mutex<Vec<String>>>;
-
-fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
-}
 
 /// Settings without a calibration, and what is said.
-fn heard(url: &str, dir: &Path) -> (TinkerSettings, Lines) {
-    let lines = Lines::default();
-    let hear = Arc::clone(&lines);
-    let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
+fn heard(url: &str, dir: &Path) -> (TinkerSettings, Said) {
+    let (notices, lines) = listening();
     let mut settings = script::settings(url, dir, notices);
     settings.calibrate = false;
     (settings, lines)

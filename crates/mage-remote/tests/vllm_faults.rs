@@ -5,7 +5,9 @@ mod common;
 use common::{
     proxy::{Fault, Proxy},
     vllm_double::{Vllm, rule},
-    vllm_script::{ask_many, fingerprint, hasty, names, policy, pool, pool_at, pool_waiting, request, wait_until},
+    vllm_script::{
+        all_are_back, ask_many, fingerprint, hasty, names, policy, pool, pool_at, pool_waiting, request, wait_until,
+    },
 };
 use mage_engine::Sampler;
 use mage_remote::Waiting;
@@ -111,13 +113,7 @@ async fn a_returned_server_that_hangs_while_it_is_fed_holds_up_nobody() {
     wait_until(|| said.lock().unwrap().iter().any(|l| l.starts_with(&fed))).await;
     // Once it does what it is asked, it has all that is wanted by now, and nothing else.
     *two.seen.together.lock().unwrap() = None;
-    let back = async {
-        while !pool.servers().iter().all(|s| s.up) {
-            ask_many(&pool, 1).await;
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), back).await.expect("it is looked at again");
+    all_are_back(&pool).await;
     assert_eq!(names(&two), ["policy@2", "policy@3"], "{said:?}");
     let lines = said.lock().unwrap().clone();
     assert_eq!(lines.iter().filter(|l| l.starts_with(&fed)).count(), 1, "{lines:?}");
@@ -139,13 +135,7 @@ async fn a_server_that_comes_back_during_a_push_takes_it_too_and_stays() {
         async move { pool.push_adapter(&policy(1), Path::new("/somewhere"), &fingerprint()).await }
     });
     let two = Vllm::start_at(address, Duration::ZERO).await;
-    let back = async {
-        while !pool.servers().iter().all(|s| s.up) {
-            ask_many(&pool, 1).await;
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), back).await.expect("it is looked at again");
+    all_are_back(&pool).await;
     *one.seen.together.lock().unwrap() = None;
     tokio::time::timeout(Duration::from_secs(30), still.wait()).await.expect("the push stands there");
     push.await.unwrap().unwrap();

@@ -11,8 +11,28 @@ pub(crate) mod vllm_double;
 pub(crate) mod vllm_script;
 
 use mage_engine::{ChatRequest, Message, SamplingParams};
-use mage_remote::{Client, Endpoint, Patience, RemoteChat};
-use std::{net::SocketAddr, time::Duration};
+use mage_remote::{Client, Endpoint, Notices, Patience, RemoteChat};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::runtime::Runtime;
+
+/// What users were told.
+pub(crate) type Said = Arc<Mutex<Vec<String>>>;
+
+/// Notices, and where they are kept.
+pub(crate) fn listening() -> (Notices, Said) {
+    let said = Said::default();
+    let hear = Arc::clone(&said);
+    (Notices::to(move |line| hear.lock().unwrap().push(line.to_owned())), said)
+}
+
+/// For tests that are not asynchronous themselves.
+pub(crate) fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
 
 /// A client with little patience.
 pub(crate) fn client(at: SocketAddr, change: impl FnOnce(&mut Endpoint)) -> Client {

@@ -1,14 +1,12 @@
 //! A pool with little patience for servers that are doubles, and what it is asked.
 
-use super::vllm_double::{Vllm, rule};
-use mage_engine::{AdapterName, SampleRequest, Sampler, SamplingParams, WeightVersion, WeightsId};
-use mage_remote::{Fingerprint, Notices, PoolSettings, VllmPool, Waiting};
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
+use super::{
+    Said, listening,
+    vllm_double::{Vllm, rule},
 };
-
-pub(crate) type Said = Arc<Mutex<Vec<String>>>;
+use mage_engine::{AdapterName, SampleRequest, Sampler, SamplingParams, WeightVersion, WeightsId};
+use mage_remote::{Fingerprint, PoolSettings, VllmPool, Waiting};
+use std::{sync::Arc, time::Duration};
 
 pub(crate) fn pool(servers: &[&Vllm]) -> (Arc<VllmPool>, Said) {
     pool_with(servers, Duration::from_secs(5))
@@ -30,8 +28,7 @@ pub(crate) fn hasty() -> Waiting {
 }
 
 pub(crate) fn pool_at(servers: Vec<String>, waiting: Waiting, in_flight: usize) -> (Arc<VllmPool>, Said) {
-    let said = Said::default();
-    let hear = Arc::clone(&said);
+    let (notices, said) = listening();
     let settings = PoolSettings {
         servers,
         model: "tiny".to_owned(),
@@ -42,7 +39,7 @@ pub(crate) fn pool_at(servers: Vec<String>, waiting: Waiting, in_flight: usize) 
         tolerance: 1e-4,
         keep: 2,
         waiting,
-        notices: Notices::to(move |line| hear.lock().unwrap().push(line.to_owned())),
+        notices,
     };
     (Arc::new(VllmPool::new(settings).unwrap()), said)
 }
@@ -75,6 +72,17 @@ pub(crate) async fn wait_until(so: impl Fn() -> bool) {
         }
     };
     tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("it never came to that");
+}
+
+/// Asks until every server is up again.
+pub(crate) async fn all_are_back(pool: &Arc<VllmPool>) {
+    let back = async {
+        while !pool.servers().iter().all(|s| s.up) {
+            ask_many(pool, 1).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), back).await.expect("it is looked at again");
 }
 
 pub(crate) async fn ask_many(pool: &Arc<VllmPool>, n: u64) -> Vec<u32> {
