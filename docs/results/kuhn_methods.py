@@ -5,6 +5,7 @@ Trains every arm with every seed at equal episodes per update and puts last-epis
 seeds and paired tests. Needs only Python and a release build:
 
     cargo build --release && python3 docs/results/kuhn_methods.py --jobs 2
+    python3 docs/results/kuhn_methods.py --arms mage --seeds 5 --jobs 5 --device cuda --results docs/results/kuhn_methods_card.jsonl
 
 Every finished run is one line of the result file; run it again to go on where it stopped.
 """
@@ -33,9 +34,9 @@ PITFALLS = {
 LONGER = {"mage, ten episodes at test time": ["mage", "--set", "eval.episodes=10"]}
 
 
-def run(mage, arm, args, seed, work):
+def run(mage, arm, args, seed, device, work):
     out = Path(work) / f"{arm}-{seed}".replace(" ", "_")
-    command = [mage, "train", "kuhn", args[0], "--seed", str(seed), "--threads", "1", "--out", str(out), "--json", "--quiet",
+    command = [mage, "train", "kuhn", args[0], "--seed", str(seed), "--threads", "1", "--device", device, "--out", str(out), "--json", "--quiet",
                "--set", "eval.every=0", "--set", "records.every=0", *args[1:]]
     started = time.time()
     done = subprocess.run(command, capture_output=True, text=True)
@@ -45,7 +46,7 @@ def run(mage, arm, args, seed, work):
     metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     ceilings = outcome["ceilings"]["mean"]
     return {
-        "arm": arm, "seed": seed, "seconds": round(time.time() - started, 1),
+        "arm": arm, "seed": seed, "device": device, "seconds": round(time.time() - started, 1),
         "score": [e["mean"] for e in outcome["after"]["score"]], "se": [e["se"] for e in outcome["after"]["score"]],
         "blanked": [e["mean"] for e in outcome["blanked"]["score"]],
         "entropy": metrics[-1]["entropy"], "factual": metrics[-1].get("factual"),
@@ -105,19 +106,20 @@ def main():
     parser.add_argument("--mage", default="target/release/mage")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--arms", default="methods,pitfalls,longer", help="which arms: methods, pitfalls, longer")
+    parser.add_argument("--arms", default="methods,pitfalls,longer", help="which arms: mage alone, methods, pitfalls, longer")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--results", default="docs/results/kuhn_methods.jsonl")
     options = parser.parse_args()
     arms = {}
     for group in options.arms.split(","):
-        arms |= {"methods": METHODS, "pitfalls": PITFALLS, "longer": LONGER}[group]
+        arms |= {"mage": {"mage": METHODS["mage"]}, "methods": METHODS, "pitfalls": PITFALLS, "longer": LONGER}[group]
     path = Path(options.results)
     results = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     known = {(r["arm"], r["seed"]) for r in results}
     jobs = [(arm, seed) for seed in range(options.seeds) for arm in arms if (arm, seed) not in known]
     with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(options.jobs) as pool:
         mage = os.path.abspath(options.mage)
-        waiting = [pool.submit(run, mage, arm, arms[arm], seed, work) for arm, seed in jobs]
+        waiting = [pool.submit(run, mage, arm, arms[arm], seed, options.device, work) for arm, seed in jobs]
         for result in (done.result() for done in as_completed(waiting)):
             results.append(result)
             with path.open("a") as file:

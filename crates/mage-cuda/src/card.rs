@@ -171,16 +171,51 @@ impl Stream {
         if x * y * z == 0 {
             return Ok(());
         }
-        let mut pointers = [std::ptr::null_mut::<c_void>(); 18];
-        assert!(args.len() <= pointers.len());
-        for (p, a) in pointers.iter_mut().zip(args) {
-            *p = std::ptr::from_ref(&a.0).cast_mut().cast();
-        }
+        let mut pointers = pointers(args);
         let grid = (x as u32, y as u32, z as u32);
         // SAFETY: the arguments are what the kernel takes, in order; the driver copies them before it returns.
         let done = unsafe {
             result::launch_kernel(f, grid, (threads as u32, 1, 1), shared as u32, self.raw, &mut pointers[..args.len()])
         };
+        done.doing("starting a kernel")
+    }
+
+    /// Starts a kernel while the one before it still runs: it waits by itself where it must. So many blocks, that differ in z
+    /// alone, reach each other's shared memory.
+    pub(crate) fn launch_early(
+        &self,
+        f: sys::CUfunction,
+        [x, y, z]: [usize; 3],
+        cluster: usize,
+        threads: usize,
+        shared: usize,
+        args: &[Arg],
+    ) -> Result<()> {
+        use sys::CUlaunchAttributeID::{
+            CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION as CLUSTER,
+            CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION as EARLY,
+        };
+        let attribute = |id, value| sys::CUlaunchAttribute { id, pad: [0; 4], value };
+        let cluster = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: 1, y: 1, z: cluster as u32 };
+        let mut attributes = [
+            attribute(CLUSTER, sys::CUlaunchAttributeValue { clusterDim: cluster }),
+            attribute(EARLY, sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 }),
+        ];
+        let config = sys::CUlaunchConfig {
+            gridDimX: x as u32,
+            gridDimY: y as u32,
+            gridDimZ: z as u32,
+            blockDimX: threads as u32,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shared as u32,
+            hStream: self.raw,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
+        };
+        // SAFETY: as in `launch`.
+        let done =
+            unsafe { sys::cuLaunchKernelEx(&config, f, pointers(args).as_mut_ptr(), std::ptr::null_mut()).result() };
         done.doing("starting a kernel")
     }
 }
@@ -194,26 +229,48 @@ impl Drop for Stream {
     }
 }
 
-/// An argument of a kernel: eight bytes, of which it reads as many as it takes.
+/// The most arguments of a kernel.
+const ARGS: usize = 18;
+
+fn pointers(args: &[Arg]) -> [*mut c_void; ARGS] {
+    let mut pointers = [std::ptr::null_mut::<c_void>(); ARGS];
+    assert!(args.len() <= ARGS);
+    for (p, a) in pointers.iter_mut().zip(args) {
+        *p = std::ptr::from_ref(a).cast_mut().cast();
+    }
+    pointers
+}
+
+/// An argument of a kernel, which reads as many of its bytes as it takes.
 #[derive(Clone, Copy)]
-pub(crate) struct Arg(u64);
+#[repr(C)]
+pub(crate) union Arg {
+    number: u64,
+    map: sys::CUtensorMap,
+}
 
 impl From<u64> for Arg {
-    fn from(x: u64) -> Self {
-        Arg(x)
+    fn from(number: u64) -> Self {
+        Arg { number }
+    }
+}
+
+impl From<sys::CUtensorMap> for Arg {
+    fn from(map: sys::CUtensorMap) -> Self {
+        Arg { map }
     }
 }
 
 impl From<usize> for Arg {
     /// For 32-bit counts: on little-endian machines the low half comes first.
     fn from(x: usize) -> Self {
-        Arg(x as u64)
+        Arg { number: x as u64 }
     }
 }
 
 impl From<f32> for Arg {
     fn from(x: f32) -> Self {
-        Arg(u64::from(x.to_bits()))
+        Arg { number: u64::from(x.to_bits()) }
     }
 }
 

@@ -4,6 +4,7 @@
 //! the result depends on: source, options, card, compiler and driver.
 
 use crate::card::{Card, CardInfo};
+use crate::dense;
 use crate::error::{CudaError, Doing, Result};
 use crate::shape::Shape;
 use cudarc::driver::{result as driver, sys as driver_sys};
@@ -13,13 +14,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// All kernels, in the order in which they build on each other.
-const SOURCES: [(&str, &str); 7] = [
+const SOURCES: [(&str, &str); 8] = [
     ("common", include_str!("cuda/common.cu")),
     ("elementwise", include_str!("cuda/elementwise.cu")),
     ("rope", include_str!("cuda/rope.cu")),
     ("tiles", include_str!("cuda/tiles.cu")),
     ("attention", include_str!("cuda/attention.cu")),
     ("decode", include_str!("cuda/decode.cu")),
+    ("product", include_str!("cuda/product.cu")),
     ("answer", include_str!("cuda/answer.cu")),
 ];
 
@@ -30,27 +32,34 @@ pub const LARGEST_HEAD: usize = 128;
 pub const MOST_SHARING: usize = 16;
 
 macro_rules! functions {
-    ($($name:ident),* $(,)?) => {
-        /// The kernels by name.
+    ($(#[$doc:meta])* $these:ident: $($name:ident),* $(,)?) => {
+        $(#[$doc])*
         #[derive(Clone, Copy)]
-        pub(crate) struct Functions {
+        pub(crate) struct $these {
             $(pub(crate) $name: driver_sys::CUfunction,)*
         }
 
-        impl Functions {
+        impl $these {
             fn of(module: driver_sys::CUmodule) -> Result<Self> {
                 let find = |name: &str| {
                     let name = CString::new(name).unwrap_or_default();
                     // SAFETY: the module was just loaded and stays.
                     unsafe { driver::module::get_function(module, name) }.doing("finding a kernel")
                 };
-                Ok(Functions { $($name: find(stringify!($name))?,)* })
+                Ok($these { $($name: find(stringify!($name))?,)* })
             }
         }
     };
 }
 
 functions!(
+    /// Products of many single tokens.
+    Dense: product, shared_product, gated_product,
+);
+
+functions!(
+    /// The kernels by name.
+    Functions:
     gather,
     scatter,
     embedding_grad,
@@ -103,6 +112,8 @@ impl Decode {
 /// Kernels for one head size and sharing, loaded on a card.
 pub(crate) struct Program {
     pub(crate) functions: Functions,
+    /// Where the card and the heads are such that they can be had.
+    pub(crate) dense: Option<Dense>,
     pub(crate) decode: Decode,
     module: driver_sys::CUmodule,
     card: Arc<Card>,
@@ -130,6 +141,8 @@ impl Program {
             format!("-DGROUP={sharing}"),
             format!("-DDECODE_WARPS={}", decode.warps),
             format!("-DDECODE_SHARED={}", decode.shared),
+            format!("-DPRODUCT_SHARED={}", dense::SHARED),
+            format!("-DMOST_PARTS={}", dense::MOST_PARTS),
         ];
         let file = cached(info, &options)?;
         card.bind()?;
@@ -147,7 +160,9 @@ impl Program {
             }
         };
         let functions = Functions::of(module)?;
-        let program = Program { functions, decode, module, card: Arc::clone(card) };
+        let dense = if hopper && shape.head_dim > 64 { Some(Dense::of(module)?) } else { None };
+        let products = dense.iter().flat_map(|d| [d.product, d.shared_product, d.gated_product]);
+        let program = Program { functions, dense, decode, module, card: Arc::clone(card) };
         let (tile, f) = (shape.tile_bytes(), functions);
         for (f, shared) in [
             (f.attention, 4 * tile),
@@ -155,7 +170,10 @@ impl Program {
             (f.attention_grad_queries, 4 * tile),
             (f.attention_grad_keys, 6 * tile + 1024),
             (f.decode_attention, decode.shared),
-        ] {
+        ]
+        .into_iter()
+        .chain(products.map(|f| (f, dense::SHARED)))
+        {
             use driver_sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as SHARED;
             // SAFETY: a kernel of the module.
             unsafe { driver::function::set_function_attribute(f, SHARED, shared as i32) }

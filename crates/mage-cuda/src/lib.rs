@@ -18,6 +18,7 @@ mod adapter;
 mod buffer;
 mod card;
 mod compile;
+mod dense;
 mod error;
 mod find;
 #[cfg(test)]

@@ -5,10 +5,11 @@
 //! then replayed: one copy to the card, one start, one copy back.
 
 mod graph;
+mod layers;
 #[cfg(test)]
 mod tests;
 
-use crate::adapter::{Group, Held, Worn};
+use crate::adapter::Held;
 use crate::buffer::Buffer;
 use crate::card::{Stream, args};
 use crate::error::{CudaError, Result};
@@ -87,6 +88,8 @@ struct Space {
     answers: Buffer<Answer>,
     parts: Buffer<f32>,
     done: Buffer<u32>,
+    /// Sums of squares of rows, in parts.
+    squares: Buffer<f32>,
     /// An adapter's thin rows.
     low: Buffer<u16>,
 }
@@ -147,6 +150,7 @@ impl Stepper {
             answers: Buffer::new(card, 0)?,
             parts: Buffer::new(card, 0)?,
             done: Buffer::new(card, 0)?,
+            squares: Buffer::new(card, 0)?,
             low: half()?,
         };
         Ok(Stepper {
@@ -270,6 +274,7 @@ impl Stepper {
             ] {
                 buffer.reserve(rows * width)?;
             }
+            space.squares.reserve(rows * crate::dense::parts(c.hidden))?;
             space.rows = rows;
         }
         let asked = asked.max(1).next_power_of_two();
@@ -289,83 +294,6 @@ impl Stepper {
             self.graphs.clear();
             space.parts.reserve(parts)?;
             space.done = Buffer::zeros(&self.model.card, (rows * c.kv).next_power_of_two())?;
-        }
-        Ok(())
-    }
-
-    /// Into how many parts the keys of each row and head are cut, so that every warp of the card has some.
-    fn splits(&self, rows: usize) -> usize {
-        (self.model.decode_warps() / (rows.max(1) * self.model.shape.kv)).clamp(1, 32)
-    }
-
-    /// All layers over `rows` rows, of which the first `single` are single tokens. The items of the others' attention
-    /// start at `items`.
-    fn layers(&mut self, held: Held<'_>, rows: usize, single: (usize, &Single), items: (usize, usize)) -> Result<()> {
-        let splits = self.splits(single.0);
-        let model = Arc::clone(&self.model);
-        let (w, shape) = (held.base, &model.shape);
-        let (d, at) = (shape.hidden, single.1);
-        let table = w.at(model.places.embedding.start);
-        let state = self.space.state.at(0);
-        model.gather(&self.stream, table, self.words.at(at.tokens), rows, d, state)?;
-        for (layer, places) in model.places.layers.iter().enumerate() {
-            let pages = self.layer_pages(layer);
-            let Stepper { stream: s, products, space, words, line, .. } = self;
-            let (normed, qkv, qk) = (space.normed.at(0), space.qkv.at(0), space.qk.at(0));
-            model.norm(s, state, w.at(places.norm1.start), rows, normed, 0)?;
-            let worn = Worn::new(held.adapter, &space.low);
-            model.linear(s, products, (w, worn), (layer, Group::Qkv), rows, normed, None, qkv)?;
-            let norms = w.at(places.head_norms.start);
-            s.launch(
-                model.program.functions.decode_attention,
-                (model.card.info().processors.min(single.0 * shape.kv * splits), 1, 1),
-                32 * model.program.decode.warps,
-                model.program.decode.shared,
-                args![
-                    qkv,
-                    norms,
-                    shape.epsilon,
-                    model.turns.at(0),
-                    pages,
-                    words.at(0),
-                    at.tables,
-                    at.lists,
-                    at.positions,
-                    shape.heads,
-                    shape.kv,
-                    shape.scale(),
-                    space.attended.at(0),
-                    space.parts.at(0),
-                    space.done.at(0),
-                    single.0,
-                    splits,
-                    line.at(0)
-                ],
-            )?;
-            // Longer pieces: all their keys must be in the pages before any query looks.
-            let longer = rows - single.0;
-            let (positions, cells) = (words.at(at.positions + single.0), words.at(at.cells + single.0));
-            let raw = space.qkv.at(single.0 * shape.qkv());
-            let turned = space.qk.at(single.0 * shape.qk());
-            model.head_norm_rope(s, raw, norms, positions, longer, turned, 0, (cells, pages))?;
-            s.launch(
-                model.program.functions.paged_attention,
-                (shape.heads, items.1, 1),
-                128,
-                4 * shape.tile_bytes(),
-                args![
-                    qk,
-                    pages,
-                    words.at(at.tables),
-                    words.at(items.0),
-                    shape.heads,
-                    shape.kv,
-                    shape.scale(),
-                    space.attended.at(0)
-                ],
-            )?;
-            let kept = (state, 0, normed, space.gate_up.at(0), space.gated.at(0));
-            model.finish(s, products, (w, worn), layer, rows, state, space.attended.at(0), kept, state)?;
         }
         Ok(())
     }

@@ -61,3 +61,16 @@ __device__ __forceinline__ float block_sum(float x) {
     x = (threadIdx.x & 31) < warps ? parts[threadIdx.x & 31] : 0.f;
     return warp_sum(x);
 }
+
+// Between kernels that are started early: others may take their place from here on; those before this one have ended. Without
+// others, nothing.
+__device__ __forceinline__ void others_may_come() {
+#if HOPPER
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void after_others() {
+#if HOPPER
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}

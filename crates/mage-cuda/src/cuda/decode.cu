@@ -50,6 +50,7 @@ struct Piece {
 // From raw queries, keys and values of the new tokens: norms and turns them, puts the key and the value into their cell, and
 // attends. `line` counts pieces that were drawn, and blocks that are done.
 extern "C" __global__ void __launch_bounds__(WARPS * 32) decode_attention(const bf16* qkv, const bf16* w, float epsilon, const float* turns, bf16* pages, const u32* packet, int tables_at, int lists_at, int positions_at, int heads, int kv, float scale, bf16* out, float* parts, u32* done, int rows, int splits, u32* line) {
+    others_may_come();
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     Desk& desk = ((Desk*)(shared + WARPS * STAGES * STAGE_BYTES))[warp];
     u32 base = (u32)__cvta_generic_to_shared(shared) + warp * STAGES * STAGE_BYTES;
@@ -106,6 +107,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) decode_attention(const 
     u32 key_spot = spot(0, lane & 15, lane >> 4), value_spot = spot(0, (lane & 7) + (lane >> 4 << 3), (lane >> 3) & 1);
     open(warp * gridDim.x + blockIdx.x); // spread over the blocks where there are few
     for (int i = 1; i < STAGES; i++) bring();
+    after_others(); // who may still be at `qkv`: what is in the pages is older
     float factor = scale * LOG2E;
     for (;;) {
         __syncwarp();

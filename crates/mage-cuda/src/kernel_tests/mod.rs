@@ -7,6 +7,7 @@
 
 mod answer;
 mod attention;
+mod dense;
 mod rows;
 
 use crate::buffer::{Buffer, Plain};

@@ -113,7 +113,11 @@ impl Stepper {
 
     fn run(&mut self, w: Held<'_>, rows: usize, at: &Single) -> Result<()> {
         let (single, items) = if self.invariant { (0, rows) } else { (rows, 0) };
-        self.layers(w, rows, (single, at), (at.items, items))?;
+        if self.is_dense(w, rows) {
+            self.layers_dense(w, rows, at)?;
+        } else {
+            self.layers(w, rows, (single, at), (at.items, items))?;
+        }
         self.tell(w, self.space.state.at(0), rows, at.asks, 0)
     }
 

@@ -14,7 +14,7 @@ fn places(c: &Shape) -> Places {
     };
     let d = c.hidden;
     let embedding = put(c.vocabulary * d);
-    let layer = LayerPlaces {
+    let layers = (0..c.layers).map(|_| LayerPlaces {
         norm1: put(d),
         qkv: put(c.qkv() * d),
         head_norms: put(2 * c.head_dim),
@@ -22,9 +22,58 @@ fn places(c: &Shape) -> Places {
         norm2: put(d),
         gate_up: put(2 * c.inner * d),
         down: put(d * c.inner),
-    };
+    });
+    let layers = layers.collect();
     let norm = put(d);
-    Places { head: embedding.clone(), embedding, layers: vec![layer], norm, len }
+    Places { head: embedding.clone(), embedding, layers, norm, len }
+}
+
+/// How far the answers to the same asks are from each other, and how far one row's are from another's.
+fn apart(some: &[Answer], others: &[Answer]) -> (f32, f32) {
+    let most = some.iter().zip(others).map(|(a, b)| {
+        assert_eq!(a.token, b.token);
+        (a.logprob - b.logprob).abs().max((a.second - b.second).abs())
+    });
+    let spread = |pick: fn(f32, f32) -> f32, from: f32| some.iter().map(|a| a.logprob).fold(from, pick);
+    (most.fold(0.0, f32::max), spread(f32::max, f32::NEG_INFINITY) - spread(f32::min, f32::INFINITY))
+}
+
+#[test]
+fn many_single_tokens_answer_as_in_small_steps() {
+    let Some(card) = card_or_skip("no step was taken") else { return };
+    let shape =
+        Shape { vocabulary: 512, hidden: 128, inner: 192, layers: 3, heads: 4, kv: 2, head_dim: 128, epsilon: 1e-6 };
+    let (rows, length) = (200, 40);
+    let (places, turns) = (places(&shape), vec![0.5_f32; 64 * shape.head_dim]);
+    let flat: Vec<f32> =
+        (0..places.len as u32).map(|i| (i.wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5) * 0.3).collect();
+    let model = Model::new(&card, shape, places, &turns).unwrap();
+    let weights = model.weights(&flat).unwrap();
+    let held = Held { base: &weights, adapter: None };
+    let pages = (length as usize).div_ceil(crate::PAGE);
+    let tables: Vec<u32> = (0..(rows * pages) as u32).collect();
+    // A token after the other, so that later ones read what earlier ones left.
+    let answers = |at_once: usize| {
+        let mut stepper = Stepper::new(&model, rows * pages, false).unwrap();
+        assert_eq!(stepper.is_dense(held, super::graph::bucket(at_once)), at_once == rows && model.has_dense());
+        let mut all = Vec::new();
+        for position in 0..length {
+            let tokens: Vec<u32> = (0..rows as u32).map(|i| (i * 37 + position * 11) % 512).collect();
+            let asks: Vec<Ask<'_>> = tokens.iter().map(|t| Ask::score(511 - t, None)).collect();
+            let part = |i| Part { first: i, count: 1, position: position as usize, table: i * pages, asked: 1 };
+            let parts: Vec<Part> = (0..rows).map(part).collect();
+            for (parts, asks) in parts.chunks(at_once).zip(asks.chunks(at_once)) {
+                let mut answers = vec![Answer::default(); asks.len()];
+                stepper.step(held, &Step { tokens: &tokens, tables: &tables, parts, asks }, &mut answers).unwrap();
+                all.append(&mut answers);
+            }
+        }
+        all
+    };
+    let many = answers(rows);
+    let (apart, spread) = apart(&answers(50), &many);
+    assert!(apart < 0.05 && spread > 1.0, "{apart} apart, of {spread}");
+    assert_eq!(many, answers(rows), "the same bits every time");
 }
 
 #[test]
@@ -54,13 +103,8 @@ fn more_rows_than_logits_fit_at_once_answer_as_in_small_steps() {
         answers
     };
     let (few, many) = (answers(250), answers(rows));
-    for (i, (a, b)) in few.iter().zip(&many).enumerate() {
-        assert_eq!(a.token, b.token);
-        let apart = (a.logprob - b.logprob).abs().max((a.second - b.second).abs());
-        assert!(apart < 0.03, "row {i}: {a:?} in a small step, {b:?} in a large one");
-    }
+    let (apart, spread) = apart(&few, &many);
+    assert!(apart < 0.03, "{apart} apart in small steps and in large ones");
     // The rows are told apart by more than that.
-    let spread = few.iter().map(|a| a.logprob).fold(f32::NEG_INFINITY, f32::max)
-        - few.iter().map(|a| a.logprob).fold(f32::INFINITY, f32::min);
     assert!(spread > 1.0, "all answers lie within {spread}");
 }

@@ -1,0 +1,183 @@
+//! Products of many single tokens by kernels of our own: norms, gates and what is added to are part of them.
+//!
+//! A few hundred rows are too few to fill a card with products: each is bound by its start, and by the norm or gate that
+//! waits for its end. These have nothing between them, and each starts while the one before it ends.
+
+use crate::card::{Stream, args};
+use crate::compile::Dense;
+use crate::error::{CudaError, Doing, Result};
+use crate::model::Model;
+use cudarc::driver::sys;
+use std::ffi::c_void;
+use std::ops::RangeInclusive;
+
+/// Numbers of rows for which they are the faster way: two rows of tiles.
+pub(crate) const ROWS: RangeInclusive<usize> = 129..=256;
+/// Bytes of shared memory that a block has: all kernels' rings are about as large.
+pub(crate) const SHARED: usize = 201 << 10;
+/// Parts in which a row's sum of squares is left, at most.
+pub(crate) const MOST_PARTS: usize = 32;
+/// Inputs that are taken at a time.
+const DEPTH: usize = 64;
+
+/// One of the kernels: rows and outputs of its tiles, blocks that share one, and rows of weights that are asked for at a time.
+struct Kernel {
+    f: sys::CUfunction,
+    down: usize,
+    across: usize,
+    sharing: usize,
+    right: usize,
+}
+
+/// As in the kernels' source.
+impl Dense {
+    fn plain(&self) -> Kernel {
+        Kernel { f: self.product, down: 128, across: 64, sharing: 1, right: 64 }
+    }
+
+    fn shared(&self) -> Kernel {
+        Kernel { f: self.shared_product, down: 64, across: 64, sharing: 2, right: 64 }
+    }
+
+    fn gated(&self) -> Kernel {
+        Kernel { f: self.gated_product, down: 128, across: 96, sharing: 1, right: 48 }
+    }
+}
+
+/// A product's shape: how many rows, and from how many inputs to how many outputs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dims {
+    pub(crate) rows: usize,
+    pub(crate) outputs: usize,
+    pub(crate) inputs: usize,
+}
+
+/// Rows that a product takes. Where `squares` is not 0, they are still to be divided by their norm, of which these are the
+/// parts.
+#[derive(Clone, Copy)]
+pub(crate) struct Left {
+    pub(crate) rows: u64,
+    pub(crate) squares: u64,
+}
+
+/// Weights that a product takes, and those that the next one will, in bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Right {
+    pub(crate) weights: u64,
+    pub(crate) next: (u64, usize),
+}
+
+/// What a product leaves for the norm after it, where one comes: its rows times the norm's weights, and the parts of their
+/// sums of squares.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ForNorm {
+    pub(crate) weights: u64,
+    pub(crate) rows: u64,
+    pub(crate) squares: u64,
+}
+
+/// In how many parts the sum of squares of a row of so many numbers is left.
+pub(crate) fn parts(width: usize) -> usize {
+    width / 64 * 2
+}
+
+/// `rows` rows of `width` numbers at `at`, from which so many rows are taken at a time.
+fn map(at: u64, rows: usize, width: usize, taken: usize) -> Result<sys::CUtensorMap> {
+    let (size, stride) = ([width as u64, rows as u64], [2 * width as u64]);
+    let (part, every) = ([DEPTH as u32, taken as u32], [1, 1]);
+    let mut map = sys::CUtensorMap { opaque: [0; 16] };
+    // SAFETY: all numbers are there while it reads them; it only writes the map.
+    let made = unsafe {
+        sys::cuTensorMapEncodeTiled(
+            &raw mut map,
+            sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            2,
+            at as *mut c_void,
+            size.as_ptr(),
+            stride.as_ptr(),
+            part.as_ptr(),
+            every.as_ptr(),
+            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+            sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    };
+    made.result().doing("describing a matrix")?;
+    Ok(map)
+}
+
+impl Model {
+    /// Whether such kernels are there, for whole tiles, and all blocks of a product fit onto the card at once: larger
+    /// products fill it anyway.
+    pub(crate) fn has_dense(&self) -> bool {
+        let Some(kernels) = &self.program.dense else { return false };
+        let (c, most) = (&self.shape, self.card.info().processors);
+        let whole = |kernel: Kernel, outputs: usize| {
+            let tiles = outputs / kernel.across * ROWS.end().div_ceil(kernel.down) * kernel.sharing;
+            outputs.is_multiple_of(kernel.across) && tiles <= most
+        };
+        whole(kernels.plain(), c.qkv())
+            && whole(kernels.gated(), 2 * c.inner)
+            && whole(kernels.shared(), c.hidden)
+            && [c.hidden, c.out(), c.inner].iter().all(|n| n.is_multiple_of(DEPTH))
+            && parts(c.hidden) <= MOST_PARTS
+    }
+
+    /// `y = x · wᵀ`.
+    pub(crate) fn dense(&self, s: &Stream, dims: Dims, x: Left, w: Right, y: u64) -> Result<()> {
+        self.start_dense(s, Dense::plain, dims, dims.outputs, (x, w), (0, y), ForNorm::default())
+    }
+
+    /// `y += x · wᵀ`, where there are few outputs.
+    pub(crate) fn dense_added(&self, s: &Stream, dims: Dims, x: u64, w: Right, y: u64, after: ForNorm) -> Result<()> {
+        let x = Left { rows: x, squares: 0 };
+        self.start_dense(s, Dense::shared, dims, dims.outputs, (x, w), (y, y), after)
+    }
+
+    /// `y = silu(x · gateᵀ) · (x · upᵀ)`, where the weights are `outputs` gates and then as many rows that they gate.
+    pub(crate) fn dense_gated(&self, s: &Stream, dims: Dims, x: Left, w: Right, y: u64) -> Result<()> {
+        self.start_dense(s, Dense::gated, dims, 2 * dims.outputs, (x, w), (0, y), ForNorm::default())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn start_dense(
+        &self,
+        s: &Stream,
+        kernel: fn(&Dense) -> Kernel,
+        Dims { rows, outputs, inputs }: Dims,
+        rights: usize,
+        (x, w): (Left, Right),
+        (base, y): (u64, u64),
+        after: ForNorm,
+    ) -> Result<()> {
+        let Some(kernels) = &self.program.dense else {
+            return Err(CudaError::new("multiplying", "this card has no such kernels".to_owned()));
+        };
+        let Kernel { f, down, across, sharing, right } = kernel(kernels);
+        s.launch_early(
+            f,
+            [rights / across, rows.div_ceil(down), sharing],
+            sharing,
+            2 * down + 32,
+            SHARED,
+            args![
+                map(x.rows, rows, inputs, down)?,
+                map(w.weights, rights, inputs, right)?,
+                rows,
+                outputs,
+                inputs,
+                x.squares,
+                parts(inputs),
+                self.shape.epsilon,
+                base,
+                y,
+                after.weights,
+                after.rows,
+                after.squares,
+                w.next.0,
+                w.next.1
+            ],
+        )
+    }
+}

@@ -1,0 +1,144 @@
+//! All layers over the rows of a step.
+
+use super::{Single, Stepper};
+use crate::adapter::{Group, Held, Worn};
+use crate::card::args;
+use crate::dense::{self, Dims, ForNorm, Left, Right};
+use crate::error::Result;
+use std::ops::Range;
+use std::sync::Arc;
+
+impl Stepper {
+    /// All layers over `rows` rows, of which the first `single` are single tokens. The items of the others' attention
+    /// start at `items`.
+    pub(super) fn layers(
+        &mut self,
+        held: Held<'_>,
+        rows: usize,
+        (single, at): (usize, &Single),
+        items: (usize, usize),
+    ) -> Result<()> {
+        let model = Arc::clone(&self.model);
+        let (w, shape) = (held.base, &model.shape);
+        let state = self.space.state.at(0);
+        self.embed(held, rows, at)?;
+        for (layer, places) in model.places.layers.iter().enumerate() {
+            let pages = self.layer_pages(layer);
+            let norms = w.at(places.head_norms.start);
+            let Stepper { stream: s, products, space, .. } = self;
+            let (normed, qkv, qk) = (space.normed.at(0), space.qkv.at(0), space.qk.at(0));
+            model.norm(s, state, w.at(places.norm1.start), rows, normed, 0)?;
+            let worn = Worn::new(held.adapter, &space.low);
+            model.linear(s, products, (w, worn), (layer, Group::Qkv), rows, normed, None, qkv)?;
+            self.attend(single, at, norms, pages, false)?;
+            // Longer pieces: all their keys must be in the pages before any query looks.
+            let Stepper { stream: s, products, space, words, .. } = self;
+            let longer = rows - single;
+            let (positions, cells) = (words.at(at.positions + single), words.at(at.cells + single));
+            let raw = space.qkv.at(single * shape.qkv());
+            let turned = space.qk.at(single * shape.qk());
+            model.head_norm_rope(s, raw, norms, positions, longer, turned, 0, (cells, pages))?;
+            s.launch(
+                model.program.functions.paged_attention,
+                (shape.heads, items.1, 1),
+                128,
+                4 * shape.tile_bytes(),
+                args![
+                    qk,
+                    pages,
+                    words.at(at.tables),
+                    words.at(items.0),
+                    shape.heads,
+                    shape.kv,
+                    shape.scale(),
+                    space.attended.at(0)
+                ],
+            )?;
+            let kept = (state, 0, normed, space.gate_up.at(0), space.gated.at(0));
+            let worn = Worn::new(held.adapter, &space.low);
+            model.finish(s, products, (w, worn), layer, rows, state, space.attended.at(0), kept, state)?;
+        }
+        Ok(())
+    }
+
+    /// Whether so many single tokens are better taken through the layers by `layers_dense`.
+    pub(super) fn is_dense(&self, held: Held<'_>, rows: usize) -> bool {
+        !self.invariant && held.adapter.is_none() && dense::ROWS.contains(&rows) && self.model.has_dense()
+    }
+
+    /// All layers over rows of single tokens, in four products and attention each.
+    pub(super) fn layers_dense(&mut self, held: Held<'_>, rows: usize, at: &Single) -> Result<()> {
+        let model = Arc::clone(&self.model);
+        let (w, shape, layers) = (held.base, &model.shape, &model.places.layers);
+        let d = shape.hidden;
+        self.embed(held, rows, at)?;
+        let (s, space) = (&self.stream, &self.space);
+        let (state, normed, squares) = (space.state.at(0), space.normed.at(0), space.squares.at(0));
+        let (qkv, attended, gated) = (space.qkv.at(0), space.attended.at(0), space.gated.at(0));
+        if let Some(first) = layers.first() {
+            model.norm(s, state, w.at(first.norm1.start), rows, normed, 0)?;
+        }
+        let dims = |outputs, inputs| Dims { rows, outputs, inputs };
+        let unnormed = Left { rows: normed, squares };
+        let right = |places: &Range<usize>, next: Option<&Range<usize>>| Right {
+            weights: w.at(places.start),
+            next: next.map_or((0, 0), |next| (w.at(next.start), 2 * next.len())),
+        };
+        let for_norm = |norm: &Range<usize>| ForNorm { weights: w.at(norm.start), rows: normed, squares };
+        for (layer, places) in layers.iter().enumerate() {
+            let next = layers.get(layer + 1);
+            let x = if layer == 0 { Left { rows: normed, squares: 0 } } else { unnormed };
+            // Attention leaves nothing in the cache.
+            model.dense(s, dims(shape.qkv(), d), x, right(&places.qkv, None), qkv)?;
+            self.attend(rows, at, w.at(places.head_norms.start), self.layer_pages(layer), true)?;
+            let (out, gate_up) =
+                (right(&places.out, Some(&places.gate_up)), right(&places.gate_up, Some(&places.down)));
+            model.dense_added(s, dims(d, shape.out()), attended, out, state, for_norm(&places.norm2))?;
+            model.dense_gated(s, dims(shape.inner, d), unnormed, gate_up, gated)?;
+            let down = right(&places.down, next.map(|next| &next.qkv));
+            let after = next.map_or(ForNorm::default(), |next| for_norm(&next.norm1));
+            model.dense_added(s, dims(d, shape.inner), gated, down, state, after)?;
+        }
+        Ok(())
+    }
+
+    fn embed(&mut self, held: Held<'_>, rows: usize, at: &Single) -> Result<()> {
+        let (model, d) = (&self.model, self.model.shape.hidden);
+        let table = held.base.at(model.places.embedding.start);
+        model.gather(&self.stream, table, self.words.at(at.tokens), rows, d, self.space.state.at(0))
+    }
+
+    /// Attention of the first `rows` rows, single tokens; `early` where the kernel before it lets others come.
+    fn attend(&self, rows: usize, at: &Single, norms: u64, pages: u64, early: bool) -> Result<()> {
+        let Stepper { model, stream: s, space, words, line, .. } = self;
+        let (shape, decode) = (&model.shape, model.program.decode);
+        // Into how many parts keys are cut, so that every warp of the card has some.
+        let splits = (model.decode_warps() / (rows.max(1) * shape.kv)).clamp(1, 32);
+        let blocks = model.card.info().processors.min(rows * shape.kv * splits);
+        let f = model.program.functions.decode_attention;
+        let args = args![
+            space.qkv.at(0),
+            norms,
+            shape.epsilon,
+            model.turns.at(0),
+            pages,
+            words.at(0),
+            at.tables,
+            at.lists,
+            at.positions,
+            shape.heads,
+            shape.kv,
+            shape.scale(),
+            space.attended.at(0),
+            space.parts.at(0),
+            space.done.at(0),
+            rows,
+            splits,
+            line.at(0)
+        ];
+        if early {
+            return s.launch_early(f, [blocks, 1, 1], 1, 32 * decode.warps, decode.shared, args);
+        }
+        s.launch(f, (blocks, 1, 1), 32 * decode.warps, decode.shared, args)
+    }
+}
