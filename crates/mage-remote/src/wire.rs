@@ -7,7 +7,7 @@
 use crate::{
     ApiKey, Notices,
     address::{is_here, parse_address},
-    backoff::pause,
+    backoff::{pause, retry_after},
     tls::for_good,
 };
 use mage_engine::{Error, Result};
@@ -17,7 +17,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 use tokio::time::Instant;
 
@@ -87,6 +87,8 @@ pub(crate) enum Trouble {
     Refused(StatusCode, String),
     /// It has not got it yet (`408`, `425`): ask again.
     NotYet(String),
+    /// It has too much to do (`429`): ask again, later.
+    Busy(String),
     /// It answered with a failure that may pass.
     Failing(String),
     /// It does not answer.
@@ -99,7 +101,20 @@ impl Trouble {
     pub(crate) fn text(&self) -> String {
         match self {
             Trouble::Refused(status, text) => format!("{status}: {text}"),
-            Trouble::NotYet(text) | Trouble::Failing(text) | Trouble::Away(text) | Trouble::Never(text) => text.clone(),
+            Trouble::NotYet(text)
+            | Trouble::Busy(text)
+            | Trouble::Failing(text)
+            | Trouble::Away(text)
+            | Trouble::Never(text) => text.clone(),
+        }
+    }
+
+    /// What whoever waits is told that the server does.
+    pub(crate) fn is(&self) -> &'static str {
+        match self {
+            Trouble::Busy(_) => "has too much to do",
+            Trouble::Failing(_) => "fails whatever it is asked",
+            _ => "does not answer",
         }
     }
 }
@@ -116,6 +131,8 @@ pub(crate) struct Wire {
     pub(crate) notices: Notices,
     /// Since when it is away, where somebody was told: whoever shares this says it once between them.
     pub(crate) outage: Arc<Mutex<Option<Instant>>>,
+    /// Until when it asked to be left alone (`Retry-After`), for all who share this.
+    later: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Wire {
@@ -145,7 +162,7 @@ impl Wire {
         }
         let http = http.build().map_err(|e| wrong(e.to_string()))?;
         let notices = notices.hiding(key.as_ref().map(|(_, key)| key));
-        Ok(Wire { base, key, http, waiting, notices, outage: Arc::default() })
+        Ok(Wire { base, key, http, waiting, notices, outage: Arc::default(), later: Arc::default() })
     }
 
     /// The address, as it may be written down.
@@ -196,6 +213,11 @@ impl Wire {
                     Some((_, key)) => key.hide_in_answer(answer),
                     None => answer,
                 });
+            }
+            let wish = response.headers().get(header::RETRY_AFTER).and_then(|h| h.to_str().ok());
+            if let Some(wish) = wish.and_then(|h| retry_after(h, SystemTime::now())) {
+                // Nobody is left alone for longer than anybody waits.
+                *self.later() = Some(Instant::now() + wish.min(self.waiting.away));
             }
             // The complaint is worth reading, but not worth another failure. Hidden before it is cut: half a key is too much.
             let complaint = self.hide(&response.text().await.unwrap_or_default());
@@ -254,7 +276,7 @@ impl Wire {
                         return Err(Trouble::Failing(text));
                     }
                 }
-                Trouble::NotYet(text) | Trouble::Away(text) => {
+                Trouble::NotYet(text) | Trouble::Busy(text) | Trouble::Away(text) => {
                     let since = *since.get_or_insert_with(Instant::now);
                     if since.elapsed() >= self.waiting.away {
                         let limit = self.waiting.away.as_secs_f64();
@@ -265,16 +287,25 @@ impl Wire {
                     let worth_a_line = started.elapsed() >= WORTH_A_LINE.min(self.waiting.away / 4);
                     if worth_a_line && self.is_first_to_tell(since) {
                         let limit = self.waiting.away.as_secs_f64();
-                        let address = self.address();
-                        self.notices
-                            .say(format!("{address} does not answer ({text}); waiting for it, up to {limit:.0} s"));
+                        let (address, is) = (self.address(), trouble.is());
+                        self.notices.say(format!("{address} {is} ({text}); waiting for it, up to {limit:.0} s"));
                     }
                 }
                 Trouble::Refused(..) | Trouble::Never(_) => {}
             }
-            tokio::time::sleep(pause(failures, None, luck)).await;
+            let left = since.map_or(self.waiting.away, |since| self.waiting.away.saturating_sub(since.elapsed()));
+            tokio::time::sleep(pause(failures, self.wish(), luck).min(left)).await;
             failures += 1;
         }
+    }
+
+    /// How long it still wants to be left alone.
+    pub(crate) fn wish(&self) -> Option<Duration> {
+        self.later().map(|until| until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
+    }
+
+    fn later(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.later.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether nobody was told yet that it is away.
@@ -330,6 +361,7 @@ impl Wire {
         match trouble {
             Trouble::Refused(status, text) => Trouble::Refused(status, hide(text)),
             Trouble::NotYet(text) => Trouble::NotYet(hide(text)),
+            Trouble::Busy(text) => Trouble::Busy(hide(text)),
             Trouble::Failing(text) => Trouble::Failing(hide(text)),
             Trouble::Away(text) => Trouble::Away(hide(text)),
             Trouble::Never(text) => Trouble::Never(hide(text)),
@@ -353,7 +385,7 @@ fn trouble(status: StatusCode, complaint: &str) -> Trouble {
             // A proxy says so while the engine behind it is not there.
             Trouble::Away(format!("{status}: {text}"))
         }
-        StatusCode::TOO_MANY_REQUESTS => Trouble::Failing(format!("{status}: {text}")),
+        StatusCode::TOO_MANY_REQUESTS => Trouble::Busy(format!("{status}: {text}")),
         s if s.is_server_error() => Trouble::Failing(format!("{status}: {text}")),
         s if s.is_redirection() => Trouble::Refused(s, "it sends us elsewhere; give the address it sends us to".into()),
         s => Trouble::Refused(s, text),
@@ -404,6 +436,7 @@ mod tests {
         let of = |code: u16, text: &str| trouble(StatusCode::from_u16(code).unwrap(), text);
         assert!(matches!(of(408, ""), Trouble::NotYet(_)) && matches!(of(425, ""), Trouble::NotYet(_)));
         assert!(matches!(of(500, ""), Trouble::Failing(_)) && matches!(of(503, ""), Trouble::Away(_)));
+        assert!(matches!(of(429, ""), Trouble::Busy(_)));
         assert_eq!(of(409, r#"{"detail": "reused"}"#), Trouble::Refused(StatusCode::CONFLICT, "reused".into()));
         assert_eq!(
             of(404, r#"{"error": {"message": "no such model"}}"#),

@@ -18,6 +18,7 @@ fn pool(servers: Vec<String>) -> mage_engine::Result<VllmPool> {
         tolerance: 1e-4,
         keep: 2,
         waiting: Waiting::default(),
+        answer_within: Duration::from_secs(60),
         notices: Notices::default(),
     })
 }

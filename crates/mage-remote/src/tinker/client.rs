@@ -277,7 +277,7 @@ impl Client {
                 Err(Trouble::Refused(_, text) | Trouble::Never(text)) => {
                     return Err(self.wire.error(format!("{what}: {text}")).into());
                 }
-                Err(Trouble::NotYet(text)) => wait.poll_again(&text, asked.elapsed()).await?,
+                Err(Trouble::NotYet(text) | Trouble::Busy(text)) => wait.poll_again(&text, asked.elapsed()).await?,
                 Err(Trouble::Failing(text)) => {
                     failed += 1;
                     if failed >= FAILED_ANSWERS {

@@ -6,6 +6,7 @@
 mod away;
 mod pool;
 mod push;
+mod request;
 mod server;
 mod shelf;
 

@@ -98,7 +98,7 @@ impl Server {
 
     /// Whether it may get requests now.
     pub(super) fn ready(&self) -> bool {
-        self.up.load(Ordering::SeqCst) && !self.draining.load(Ordering::SeqCst)
+        self.up.load(Ordering::SeqCst) && !self.draining.load(Ordering::SeqCst) && self.wire.wish().is_none()
     }
 
     /// What is known of its failures.
@@ -106,26 +106,38 @@ impl Server {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tries again what may pass, so many times. One that is not there is not waited for.
+    /// Tries again what may pass: failures so many times, and one that is there and silent for as long as patience lasts. One
+    /// that is not there is not waited for.
     async fn patiently<T, F>(&self, work: impl Fn() -> F) -> std::result::Result<T, Trouble>
     where
         F: Future<Output = std::result::Result<T, Trouble>>,
     {
-        let luck = Seed::new(0).child(self.wire.address());
-        let mut failed = 0;
+        let (luck, patience) = (Seed::new(0).child(self.wire.address()), self.wire.waiting.away);
+        let (started, mut times, mut failed) = (Instant::now(), 0, 0);
         loop {
+            let asked = Instant::now();
             let trouble = match work().await {
                 Ok(answer) => return Ok(answer),
                 Err(refused @ (Trouble::Refused(..) | Trouble::Never(_))) => return Err(refused),
                 Err(trouble) => trouble,
             };
-            failed += 1;
             // One that answers, whatever it says, is there.
-            let gone = !matches!(trouble, Trouble::Failing(_)) && self.alive(ALIVE).await.is_err();
-            if gone || failed >= ATTEMPTS {
+            let answers = matches!(trouble, Trouble::Failing(_) | Trouble::Busy(_));
+            if !answers && self.alive(ALIVE).await.is_err() {
                 return Err(trouble);
             }
-            tokio::time::sleep(pause(failed - 1, None, luck)).await;
+            failed += u32::from(!matches!(trouble, Trouble::NotYet(_)));
+            let left = patience.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                return Err(Trouble::Away(format!("{} (waited {:.0} s)", trouble.text(), patience.as_secs_f64())));
+            }
+            if failed >= ATTEMPTS {
+                return Err(trouble);
+            }
+            // One that made us wait needs hardly more of a pause.
+            times = if asked.elapsed() >= self.wire.waiting.attempt { 0 } else { times };
+            tokio::time::sleep(pause(times, self.wire.wish(), luck).min(left)).await;
+            times += 1;
         }
     }
 
@@ -195,13 +207,20 @@ impl Server {
         read(choice).map_err(unusable)
     }
 
-    pub(super) async fn sample(&self, model: &str, request: &SampleRequest) -> std::result::Result<Written, Trouble> {
+    /// What it writes, if it does `within` so long.
+    pub(super) async fn sample(
+        &self,
+        model: &str,
+        request: &SampleRequest,
+        within: Duration,
+    ) -> std::result::Result<Written, Trouble> {
         let most = request.params.max_tokens as usize;
         let ask = Completions::sampled(model, request).ask().long();
-        self.complete(&ask, |choice| read_written(choice, most, self.vocabulary)).await
+        let read = |choice| read_written(choice, most, self.vocabulary);
+        unless_late(within, self.complete(&ask, read)).await
     }
 
-    /// The log-probability of each token from `from` on, given all before it.
+    /// The log-probability of each token from `from` on, given all before it, if each comes `within` so long.
     ///
     /// Each is asked for by itself, as the one token that may be drawn: its log-probability is told from before that choice.
     /// vLLM scores whole prompts too (`prompt_logprobs`), but its CPU build falls over when a batch holds such a request
@@ -211,11 +230,13 @@ impl Server {
         model: &str,
         tokens: &[u32],
         from: usize,
+        within: Duration,
     ) -> std::result::Result<Vec<f32>, Trouble> {
         let mut scores = Vec::with_capacity(tokens.len() - from);
         for at in from..tokens.len() {
             let ask = Completions::scored(model, tokens, at).ask().long();
-            scores.push(self.complete(&ask, |choice| read_score(choice, tokens[at])).await?);
+            let score = self.complete(&ask, |choice| read_score(choice, tokens[at]));
+            scores.push(unless_late(within, score).await?);
         }
         Ok(scores)
     }
@@ -234,7 +255,7 @@ impl Server {
     /// Whether it answers, asked once and for no longer than `within`. A front end without such a page is there too.
     pub(super) async fn alive(&self, within: Duration) -> std::result::Result<(), Trouble> {
         match tokio::time::timeout(within, self.wire.once(&Ask::get("health"))).await {
-            Ok(Ok(_) | Err(Trouble::Refused(..))) => Ok(()),
+            Ok(Ok(_) | Err(Trouble::Refused(..) | Trouble::Busy(_))) => Ok(()),
             Ok(Err(trouble)) => Err(trouble),
             Err(_) => Err(Trouble::Away(format!("no answer within {} s", within.as_secs()))),
         }
@@ -364,6 +385,15 @@ impl<'r> Completions<'r> {
     fn scored(model: &'r str, tokens: &'r [u32], at: usize) -> Self {
         Completions { allowed_token_ids: Some([tokens[at]]), ..Completions::new(model, &tokens[..at], 1) }
     }
+}
+
+/// Gives up an answer that does not come in time. A server that says it is there may have lost the one question.
+async fn unless_late<T>(
+    within: Duration,
+    answer: impl Future<Output = std::result::Result<T, Trouble>>,
+) -> std::result::Result<T, Trouble> {
+    let late = || Err(Trouble::NotYet(format!("no answer within {:.0} s", within.as_secs_f64())));
+    tokio::time::timeout(within, answer).await.unwrap_or_else(|_| late())
 }
 
 fn read_written(choice: Choice, most: usize, vocabulary: usize) -> std::result::Result<Written, String> {
