@@ -37,5 +37,5 @@ pub use key::{ApiKey, check_variable};
 pub use ledger::{Ledger, Prices, Spent};
 pub use notices::Notices;
 pub use tinker::{TinkerSampler, TinkerServer, TinkerSettings, TinkerTrainer};
-pub use vllm::{PoolSettings, VllmPool};
+pub use vllm::{PoolSettings, Served, VllmPool};
 pub use wire::Waiting;

@@ -11,3 +11,4 @@ mod server;
 mod shelf;
 
 pub use pool::{PoolSettings, ServerState, VllmPool};
+pub use server::Served;

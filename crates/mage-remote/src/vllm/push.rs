@@ -7,7 +7,7 @@
 use super::{
     away::LOOK_AGAIN,
     pool::VllmPool,
-    server::Server,
+    server::{Served, Server},
     shelf::{Given, Release},
 };
 use crate::{
@@ -256,8 +256,8 @@ impl VllmPool {
         found.map_err(|t| self.shelf.error(format!("{address}: {}", t.text())))
     }
 
-    /// The names each server serves.
-    pub async fn served(&self) -> Vec<(String, Result<Vec<String>>)> {
+    /// What each server serves.
+    pub async fn served(&self) -> Vec<(String, Result<Vec<Served>>)> {
         let mut out = Vec::new();
         for server in &self.servers {
             let address = server.wire.address().to_owned();

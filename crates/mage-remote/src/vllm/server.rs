@@ -53,6 +53,15 @@ pub(super) struct Server {
     checked: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
 }
 
+/// A model or an adapter that a server has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// What it is called there.
+    pub name: String,
+    /// Tokens a sequence may have, where the server says so.
+    pub max_context: Option<usize>,
+}
+
 /// Tokens that a server wrote.
 #[derive(Debug)]
 pub(super) struct Written {
@@ -261,8 +270,8 @@ impl Server {
         }
     }
 
-    /// The names it serves.
-    pub(super) async fn models(&self) -> std::result::Result<Vec<String>, Trouble> {
+    /// What it serves.
+    pub(super) async fn models(&self) -> std::result::Result<Vec<Served>, Trouble> {
         let list = match self.json(&Ask::get("v1/models")).await {
             Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => {
                 let who = Service::Vllm.missing(&self.wire).await;
@@ -271,7 +280,11 @@ impl Server {
             answer => answer?,
         };
         let all = list["data"].as_array().cloned().unwrap_or_default();
-        Ok(all.iter().filter_map(|m| m["id"].as_str().map(str::to_owned)).collect())
+        let served = |m: &Value| {
+            let max_context = m["max_model_len"].as_u64().map(|n| n as usize);
+            Some(Served { name: m["id"].as_str()?.to_owned(), max_context })
+        };
+        Ok(all.iter().filter_map(served).collect())
     }
 
     /// The tokens it makes of a text.

@@ -117,7 +117,7 @@ impl Shelf {
                 next
             };
             let Some(release) = next else { break };
-            let there = has.contains(&release.served);
+            let there = has.iter().any(|served| served.name == release.served);
             let given = match there {
                 true => match self.look_at(server, &release).await {
                     // It was started anew, with the weights it started with.
