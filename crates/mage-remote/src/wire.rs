@@ -416,6 +416,30 @@ mod tests {
         assert!(said.len() == 1 && said[0].contains("waiting for it"), "{said:?}");
     }
 
+    #[tokio::test]
+    async fn a_server_with_too_much_to_do_is_left_alone_as_long_as_it_asks() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        // More often than a server that fails is asked.
+        let busy = FAILED_ANSWERS + 2;
+        let serving = tokio::spawn(async move {
+            for n in 0..=busy {
+                let (mut caller, _) = listener.accept().await.unwrap();
+                let _ = caller.read(&mut [0; 1024]).await.unwrap();
+                let status = if n < busy { "429 Busy\r\nretry-after: 0.1" } else { "200 Fine" };
+                let answer = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+                caller.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        let waiting = Waiting { away: Duration::from_secs(60), ..Waiting::default() };
+        let wire = Wire::new(&format!("http://{address}"), None, waiting, Notices::default()).unwrap();
+        let started = Instant::now();
+        wire.ask(&Ask::get("health")).await.unwrap();
+        assert!(started.elapsed() >= Duration::from_millis(100) * busy);
+        serving.await.unwrap();
+    }
+
     #[test]
     fn engines_without_a_lock_are_warned_about_beyond_this_machine() {
         assert_eq!(wire("http://127.0.0.1:8000", false).risk(), None);

@@ -209,3 +209,23 @@ async fn a_load_that_never_ends_is_not_waited_for_beyond_patience() {
     let e = tokio::time::timeout(Duration::from_secs(30), push).await.expect("it ends").unwrap_err().to_string();
     assert!(e.contains("no server took policy@0 within 2 s") && e.contains(&server.url()), "{e}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_with_nobody_behind_it_is_waited_for() {
+    let server = Vllm::start(Duration::ZERO).await;
+    let nobody = || vec![Fault::reply(503, "no backend"); 8];
+    // Whatever it is asked, and first of all to take an adapter.
+    let proxy = Proxy::start(server.address, nobody()).await;
+    let (pool, said) = pool_at(vec![proxy.url()], hasty(), 64);
+    pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    let lines = said.lock().unwrap().clone();
+    assert!(lines.iter().any(|l| l.contains("waiting, up to 30 s")), "{lines:?}");
+    assert!(lines.last().unwrap().starts_with(&format!("{} is back", proxy.url())), "{lines:?}");
+    // And then to sample.
+    let proxy = Proxy::start(server.address, nobody()).await;
+    let (pool, said) = pool_at(vec![proxy.url()], hasty(), 64);
+    assert_eq!(pool.sample(request(3, "base")).await.unwrap().tokens, [3]);
+    let lines = said.lock().unwrap().clone();
+    assert!(lines.len() == 2 && lines[0].contains("waiting for it, up to 30 s"), "{lines:?}");
+    assert!(lines[1].ends_with("is back"), "{lines:?}");
+}

@@ -4,6 +4,7 @@
 //! adapters into it by name and version; every push is checked on every server by a [`Fingerprint`](crate::Fingerprint).
 
 mod away;
+mod completion;
 mod pool;
 mod push;
 mod request;

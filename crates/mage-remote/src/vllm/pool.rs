@@ -3,7 +3,8 @@
 //! Each request goes to the server with the fewest under way, and waits where all have as many as they may.
 
 use super::{
-    server::{Server, Written, check_score},
+    completion::{Written, check_score},
+    server::Server,
     shelf::Shelf,
 };
 use crate::{ApiKey, Notices, Service, mark::mark, wire::Waiting};
