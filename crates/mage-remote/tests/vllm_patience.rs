@@ -181,6 +181,18 @@ async fn a_server_that_refuses_what_others_take_is_done_without() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_no_server_takes_is_wrong() {
+    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    let no = || vec![Fault::reply(400, "rank too large"); 10];
+    let one = Proxy::start_before(one.address, LOADING, no()).await;
+    let two = Proxy::start_before(two.address, LOADING, no()).await;
+    let (pool, said) = pool_at(vec![one.url(), two.url()], hasty(), 64);
+    let e = pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap_err().to_string();
+    assert!(e.contains("did not take policy@0") && e.contains("rank too large"), "{e}");
+    assert!(said.lock().unwrap().is_empty(), "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_load_that_takes_longer_than_many_attempts_is_waited_for_and_told_of() {
     let server = Vllm::start(Duration::ZERO).await;
     let attempt = Duration::from_millis(200);

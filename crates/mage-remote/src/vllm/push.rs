@@ -120,13 +120,15 @@ impl VllmPool {
         if took.is_empty() && have.is_empty() {
             wrong = wrong.or_else(|| refused.pop().map(|(_, e)| e));
         }
-        for (server, e) in refused {
-            let problem = e.to_string();
-            self.shelf.put_away(server, &problem, |address| {
-                format!("{address} gets no requests until it takes what others took ({problem})")
-            });
-        }
-        let Some(wrong) = wrong else { return Ok(took) };
+        let Some(wrong) = wrong else {
+            for (server, e) in refused {
+                let problem = e.to_string();
+                self.shelf.put_away(server, &problem, |address| {
+                    format!("{address} gets no requests until it takes what others took ({problem})")
+                });
+            }
+            return Ok(took);
+        };
         self.unload(std::slice::from_ref(release)).await;
         Err(wrong)
     }
