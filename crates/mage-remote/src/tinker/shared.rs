@@ -103,6 +103,32 @@ impl Shared {
         Err(self.client.wire.error(format!("it forgot the model {FEEDINGS} times in a row")))
     }
 
+    /// Does `work`, whose numbers `unsound` looks at. Where they are none, neither the weights nor a gradient made from them can be
+    /// trusted: the server goes back to what it kept, and does the work once more. A second time ends it, before any step.
+    pub(super) fn sound<T>(
+        &self,
+        state: &mut State,
+        what: &str,
+        work: impl AsyncFn(&Model) -> Done<T>,
+        unsound: impl Fn(&T) -> Option<String>,
+    ) -> Result<T> {
+        let done = self.again(state, &work)?;
+        let Some(first) = unsound(&done) else { return Ok(done) };
+        self.feed(state, Some(&format!("answered {what} with {first}, and no step was taken with it")))?;
+        let done = self.again(state, &work)?;
+        let Some(last) = unsound(&done) else { return Ok(done) };
+        // Nobody takes a step with what it holds now.
+        if let Some(model) = state.model.take() {
+            self.runtime.block_on(self.client.unload(model));
+        }
+        let again = if first == last { "the same".to_owned() } else { last };
+        Err(self.client.wire.error(format!(
+            "{what}: {first}, and {again} after going back to its last kept state and doing it once more. No step was taken \
+             with it, and checkpoints are as they were: go on from the last one (`mage train --resume RUN`). If it comes \
+             again, lower optim.learning_rate, or look for extreme advantages and log-probabilities in that row"
+        )))
+    }
+
     /// Gives the server a model in the state this trainer is in, and says so where the server did something.
     pub(super) fn feed(&self, state: &mut State, what_it_did: Option<&str>) -> Result<()> {
         if let Some(did) = what_it_did {
