@@ -8,6 +8,7 @@ use crate::{
     ApiKey, Notices,
     address::{is_here, parse_address},
     backoff::pause,
+    outage::{Outage, Waiter},
     tls::for_good,
 };
 use mage_engine::{Error, Result};
@@ -15,10 +16,7 @@ use mage_env::Seed;
 use reqwest::{Method, Response, StatusCode, Url, header};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// How long a connection that nobody uses is kept.
@@ -114,8 +112,8 @@ pub(crate) struct Wire {
     pub(crate) waiting: Waiting,
     /// Who hears of it; no line has the key in it.
     pub(crate) notices: Notices,
-    /// Since when it is away, where somebody was told: whoever shares this says it once between them.
-    pub(crate) outage: Arc<Mutex<Option<Instant>>>,
+    /// Whether it is away: whoever shares this says it once between them.
+    pub(crate) outage: Arc<Outage>,
 }
 
 impl Wire {
@@ -231,11 +229,13 @@ impl Wire {
         let luck = Seed::new(0).child(&ask.path);
         let (mut first, mut failures, mut failed_answers) = (None::<String>, 0, 0);
         let mut since: Option<Instant> = None;
+        let mut waiter: Option<Waiter<'_>> = None;
         loop {
+            let asked = Instant::now();
             let trouble = match self.once(ask).await {
                 Ok(answer) => {
-                    if let Some(since) = since.and_then(|_| self.outage().take()) {
-                        let seconds = since.elapsed().as_secs_f64();
+                    if let Some(away) = waiter.and_then(|w| w.is_over()) {
+                        let seconds = away.as_secs_f64();
                         self.notices.say(format!("{} is back after {seconds:.0} s", self.address()));
                     }
                     return Ok(answer);
@@ -258,12 +258,11 @@ impl Wire {
                     let since = *since.get_or_insert_with(Instant::now);
                     if since.elapsed() >= self.waiting.away {
                         let limit = self.waiting.away.as_secs_f64();
-                        // Nobody waits any more, and the next to wait is worth a line again.
-                        self.outage().take();
                         return Err(Trouble::Away(format!("{} (waited {limit:.0} s)", said(text))));
                     }
-                    let worth_a_line = started.elapsed() >= WORTH_A_LINE.min(self.waiting.away / 4);
-                    if worth_a_line && self.is_first_to_tell(since) {
+                    let worth_a_line = WORTH_A_LINE.min(self.waiting.away / 4);
+                    let waiter = waiter.get_or_insert_with(|| self.outage.wait());
+                    if waiter.is_news(started, since, asked, worth_a_line) {
                         let limit = self.waiting.away.as_secs_f64();
                         let address = self.address();
                         self.notices
@@ -275,18 +274,6 @@ impl Wire {
             tokio::time::sleep(pause(failures, None, luck)).await;
             failures += 1;
         }
-    }
-
-    /// Whether nobody was told yet that it is away.
-    fn is_first_to_tell(&self, since: Instant) -> bool {
-        let mut told = self.outage();
-        let first = told.is_none();
-        told.get_or_insert(since);
-        first
-    }
-
-    fn outage(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same, for an answer in JSON.
@@ -363,6 +350,7 @@ fn trouble(status: StatusCode, complaint: &str) -> Trouble {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
 
     fn wire(url: &str, key: bool) -> Wire {
         let key = key.then(|| ("x-api-key", ApiKey::for_test("sk-secret")));
@@ -382,6 +370,47 @@ mod tests {
         assert!(all.iter().all(|one| matches!(one, Err(Trouble::Away(_)))));
         let said = said.lock().unwrap();
         assert!(said.len() == 1 && said[0].contains("waiting for it"), "{said:?}");
+    }
+
+    /// Answers as a server of the engines does.
+    async fn answer(mut stream: tokio::net::TcpStream) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let _ = stream.read(&mut [0; 1024]).await;
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}").await;
+    }
+
+    #[tokio::test]
+    async fn that_a_server_is_back_is_said_once_though_some_still_hang_on_it() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let said = Arc::<Mutex<Vec<String>>>::default();
+        let hear = Arc::clone(&said);
+        // Whoever comes before it was said to be away hangs for good; whoever comes later is answered.
+        let server = tokio::spawn(async move {
+            let mut hanging = Vec::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                if hear.lock().unwrap().is_empty() {
+                    hanging.push(stream);
+                } else {
+                    tokio::spawn(answer(stream));
+                }
+            }
+        });
+        let hear = Arc::clone(&said);
+        let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
+        let waiting =
+            Waiting { attempt: Duration::from_millis(300), away: Duration::from_secs(1), ..Waiting::default() };
+        let wire = Wire::new(&format!("http://{address}"), None, waiting, notices).unwrap();
+        let ask = Ask::get("health");
+        // One after the other, so that most hang on what they asked before the first sees it back.
+        let all = crate::together::together((0..12).map(async |i| {
+            tokio::time::sleep(Duration::from_millis(25) * i).await;
+            wire.ask(&ask).await
+        }));
+        assert!(all.await.iter().all(std::result::Result::is_ok));
+        server.abort();
+        let said = said.lock().unwrap();
+        assert!(said.len() == 2 && said[0].contains("waiting for it") && said[1].contains("is back after"), "{said:?}");
     }
 
     #[test]
