@@ -30,8 +30,8 @@ use tokio::{task::JoinHandle, time::Instant};
 
 /// How often a session says that it is alive; servers drop models of sessions that are silent for minutes.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// A server that forgets a model it has just made, or loses what it saves, is believed after so many times.
-pub(super) const FORGETFUL: u32 = 5;
+/// A server that forgets a model it has just made is believed after so many times.
+const FORGETFUL: u32 = 5;
 
 /// Where a Tinker server is and how it is spoken to.
 #[derive(Clone, Debug)]
