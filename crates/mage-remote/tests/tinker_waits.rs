@@ -30,14 +30,6 @@ fn heard(url: &str, dir: &Path) -> (TinkerSettings, Said) {
     (settings, lines)
 }
 
-fn learn(trainer: &mut TinkerTrainer) {
-    let (imitate, ppo) = (Loss::of(Objective::CrossEntropy), Loss::of(Objective::ppo(0.2, 0.3)));
-    for (advantage, loss) in [(1.0, &imitate), (1.0, &ppo), (-1.0, &ppo)] {
-        trainer.forward_backward(&script::rows(advantage), loss).unwrap();
-        trainer.optim_step(&script::step()).unwrap();
-    }
-}
-
 #[test]
 fn a_model_that_cannot_be_made_is_asked_for_a_few_times_and_said() {
     let runtime = runtime();
@@ -117,7 +109,7 @@ fn a_checkpoint_that_is_begun_and_never_finished_is_saved_under_another_name() {
         let dir = tempfile::tempdir().unwrap();
         let (settings, lines) = heard(&double.url(), dir.path());
         let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
-        learn(&mut trainer);
+        script::learn_three(&mut trainer);
         let mut left = 1;
         double.meddled(move |path, _| {
             let mine = path == "save_weights" && left > 0;
@@ -146,7 +138,7 @@ fn a_checkpoint_that_takes_longer_than_an_attempt_is_waited_for_as_long_as_a_ser
     let (mut settings, lines) = heard(&proxy.url(), dir.path());
     settings.server.waiting.attempt = Duration::from_millis(100);
     let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
-    learn(&mut trainer);
+    script::learn_three(&mut trainer);
     let names = Arc::<Mutex<BTreeSet<String>>>::default();
     let note = Arc::clone(&names);
     double.meddled(move |path, body| match path {
@@ -178,7 +170,7 @@ fn a_server_that_says_of_every_name_that_it_exists_is_not_asked_for_ever() {
     settings.server.waiting.attempt = Duration::from_millis(100);
     settings.server.waiting.away = Duration::from_secs(2);
     let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
-    learn(&mut trainer);
+    script::learn_three(&mut trainer);
     let names = Arc::<Mutex<Vec<String>>>::default();
     let note = Arc::clone(&names);
     double.meddled(move |path, body| {
@@ -205,7 +197,7 @@ fn an_adapter_that_comes_slowly_is_fetched_once() {
         let (mut settings, lines) = heard(&format!("http://{}", proxy.address), dir.path());
         settings.server.waiting.attempt = Duration::from_millis(500);
         let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
-        learn(&mut trainer);
+        script::learn_three(&mut trainer);
         trainer.publish(&AdapterName::default()).unwrap();
         trainer.save(&dir.path().join("checkpoint")).unwrap();
         let requests = proxy.requests.load(Ordering::SeqCst);
@@ -231,7 +223,7 @@ fn a_download_that_comes_to_nothing_says_what_happened() {
         let (mut settings, _) = heard(&format!("http://{}", proxy.address), dir.path());
         settings.server.waiting.away = Duration::from_millis(300);
         let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
-        learn(&mut trainer);
+        script::learn_three(&mut trainer);
         trainer.publish(&AdapterName::default()).unwrap();
         let before = proxy.requests.load(Ordering::SeqCst);
         (before, trainer.save(&dir.path().join("checkpoint")).err().map(|e| e.to_string()))
@@ -252,7 +244,7 @@ fn a_kept_state_that_is_gone_is_not_taken_for_a_server_that_forgets() {
     let (settings, lines) = heard(&double.url(), dir.path());
     let checkpoint = dir.path().join("checkpoint");
     let mut trainer = TinkerTrainer::connect(settings.clone(), None).unwrap();
-    learn(&mut trainer);
+    script::learn_three(&mut trainer);
     trainer.publish(&AdapterName::default()).unwrap();
     trainer.save(&checkpoint).unwrap();
     drop(trainer);

@@ -13,6 +13,7 @@ use crate::{VllmPool, mark::mark};
 use mage_engine::{AdapterName, Error, Result, WeightVersion};
 use std::{
     collections::BTreeMap,
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::runtime::Runtime;
@@ -32,12 +33,22 @@ pub(super) struct Shared {
     pub(super) runtime: Runtime,
 }
 
+/// A state that the server keeps.
+pub(super) struct Kept {
+    /// Where it keeps it.
+    pub(super) path: String,
+    /// Whether a checkpoint of ours relies on it.
+    pub(super) relied_on: bool,
+    /// Where its adapter lies on this machine, if it was fetched for a pool.
+    pub(super) adapter: Option<PathBuf>,
+}
+
 /// What changes in the course of training.
 pub(super) struct State {
     /// `None` only while the server is being fed.
     pub(super) model: Option<Model>,
-    /// Where the server keeps the state before `journal`, and whether a checkpoint of ours relies on it.
-    pub(super) kept: Option<(String, bool)>,
+    /// The state before `journal`.
+    pub(super) kept: Option<Kept>,
     pub(super) journal: Vec<Entry>,
     /// Whether a gradient waits for its step.
     pub(super) pending: bool,
@@ -160,8 +171,8 @@ impl Shared {
 
     async fn feed_once(&self, state: &State) -> Done<Model> {
         let model = fresh(&self.client, &self.settings).await?;
-        if let Some((path, _)) = &state.kept {
-            self.client.load_state(&model, path).await?;
+        if let Some(kept) = &state.kept {
+            self.client.load_state(&model, &kept.path).await?;
         }
         let reproducible = self.settings.backend.is_reproducible();
         let mut near = None;
@@ -203,16 +214,17 @@ impl Shared {
 
     /// Has the server keep its state, if anything happened since it last did.
     pub(super) fn keep(&self, state: &mut State) -> Result<String> {
-        if let (Some((path, _)), true) = (&state.kept, state.journal.is_empty()) {
-            return Ok(path.clone());
+        if let (Some(kept), true) = (&state.kept, state.journal.is_empty()) {
+            return Ok(kept.path.clone());
         }
         if state.pending {
             return Err(Error::invalid("save", "a gradient waits for its step; call optim_step first"));
         }
         let name = state.name("state");
         let path = self.again(state, async |model| self.client.save_state(model, &name).await)?;
-        if let Some((old, false)) = state.kept.replace((path.clone(), false)) {
-            self.runtime.block_on(self.client.forget(&old));
+        let kept = Kept { path: path.clone(), relied_on: false, adapter: None };
+        if let Some(old) = state.kept.replace(kept).filter(|old| !old.relied_on) {
+            self.runtime.block_on(self.client.forget(&old.path));
         }
         state.journal.clear();
         Ok(path)

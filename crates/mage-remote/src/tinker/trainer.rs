@@ -9,7 +9,7 @@ use super::{
     client::{Client, Model},
     journal::{Entry, Gradient},
     saved::{Saved, SavedRelease, copy_adapter},
-    shared::{Shared, State},
+    shared::{Kept, Shared, State},
 };
 use crate::{Fingerprint, VllmPool};
 use mage_engine::{
@@ -223,8 +223,8 @@ impl Trainer for TinkerTrainer {
     fn save(&self, dir: &Path) -> Result<()> {
         let mut state = self.shared.state();
         let path = self.shared.keep(&mut state)?;
-        if let Some((_, relied_on)) = &mut state.kept {
-            *relied_on = true;
+        if let Some(kept) = &mut state.kept {
+            kept.relied_on = true;
         }
         if self.shared.settings.backend.gives_adapters() {
             self.shared.fetch(&mut state, dir)?;
@@ -256,7 +256,7 @@ impl Trainer for TinkerTrainer {
         let saved = Saved::read(dir)?;
         let mut state = self.shared.state();
         state.journal.clear();
-        state.kept = Some((saved.state, true));
+        state.kept = Some(Kept { path: saved.state, relied_on: true, adapter: None });
         state.pending = false;
         (state.steps, state.skipped, state.skipped_in_a_row) = (saved.steps, saved.skipped, 0);
         self.shared.published.steps.fetch_add(1, Ordering::SeqCst);
@@ -296,7 +296,7 @@ impl Trainer for TinkerTrainer {
             return;
         }
         match &mut self.shared.state().kept {
-            Some((path, relied_on)) if *path == saved.state => *relied_on = false,
+            Some(kept) if kept.path == saved.state => kept.relied_on = false,
             _ => self.shared.runtime.block_on(self.shared.client.forget(&saved.state)),
         }
     }
@@ -312,7 +312,7 @@ impl Drop for TinkerTrainer {
         };
         let sampled: Vec<String> = self.shared.published.releases().values().map(|r| r.path.clone()).collect();
         self.shared.runtime.block_on(async {
-            let states = kept.filter(|(_, relied_on)| !relied_on).map(|(path, _)| path);
+            let states = kept.filter(|kept| !kept.relied_on).map(|kept| kept.path);
             for path in states.into_iter().chain(sampled) {
                 let _ = tokio::time::timeout(patience, self.shared.client.forget(&path)).await;
             }
