@@ -53,6 +53,58 @@ fn a_model_that_cannot_be_made_is_asked_for_a_few_times_and_said() {
 }
 
 #[test]
+fn a_server_without_a_free_place_is_waited_for() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    let dir = tempfile::tempdir().unwrap();
+    let (mut settings, lines) = heard(&double.url(), dir.path());
+    settings.server.waiting.away = Duration::from_secs(2);
+    // As SkyRL says it, until the session of one that was killed has expired; and for ever.
+    for times in [2, usize::MAX] {
+        let mut left = times;
+        double.meddled(move |path, body| match path {
+            "create_model" if left > 0 => {
+                left -= 1;
+                Some((200, json!({"model_id": "none", "request_id": "full"}).to_string()))
+            }
+            "retrieve_future" if body["request_id"] == "full" => {
+                Some((400, json!({"detail": "Maximum number of LoRA adapters (8) reached"}).to_string()))
+            }
+            _ => None,
+        });
+        let connected = TinkerTrainer::connect(settings.clone(), None);
+        let e = connected.err().map_or_else(String::new, |e| e.to_string());
+        assert_eq!(times == 2, e.is_empty(), "{e}");
+        assert!(
+            times == 2 || e.contains("creating a model: Maximum number of LoRA adapters (8) reached (waited 2 s)"),
+            "{e}"
+        );
+    }
+    let lines = lines.lock().unwrap();
+    assert!(lines[0].contains("has not finished creating a model") && lines[0].contains("Maximum number"), "{lines:?}");
+}
+
+#[test]
+fn a_server_that_is_fed_in_vain_is_left_no_models() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    let dir = tempfile::tempdir().unwrap();
+    let (settings, _) = heard(&double.url(), dir.path());
+    let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
+    script::learn_three(&mut trainer);
+    trainer.publish(&AdapterName::default()).unwrap();
+    double.world.lock().unwrap().forget_models();
+    let mut left = 3;
+    double.meddled(move |path, _| {
+        let mine = path == "load_weights" && left > 0;
+        left -= i32::from(mine);
+        mine.then(|| (503, "busy".to_owned()))
+    });
+    trainer.fingerprint().unwrap();
+    assert_eq!(double.world.lock().unwrap().models(), 1, "the one in training");
+}
+
+#[test]
 fn a_result_that_never_comes_is_told_of_and_has_an_end() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));

@@ -171,8 +171,20 @@ impl Shared {
 
     async fn feed_once(&self, state: &State) -> Done<Model> {
         let model = fresh(&self.client, &self.settings).await?;
+        match self.do_again(&model, state).await {
+            Ok(()) => Ok(model),
+            Err(lost) => {
+                // Places are few, and the next attempt needs one.
+                self.client.unload(model).await;
+                Err(lost)
+            }
+        }
+    }
+
+    /// Puts the kept state into a new model, and does what came after once more.
+    async fn do_again(&self, model: &Model, state: &State) -> Done<()> {
         if let Some(kept) = &state.kept {
-            self.client.load_state(&model, &kept.path).await?;
+            self.client.load_state(model, &kept.path).await?;
         }
         let reproducible = self.settings.backend.is_reproducible();
         let mut near = None;
@@ -196,7 +208,7 @@ impl Shared {
                     compare("a gradient", Again::of_rows(&rows, before, reproducible))?;
                 }
                 Entry::Step(step, before) => {
-                    let norm = self.client.optim_step(&model, model.next(), step).await?;
+                    let norm = self.client.optim_step(model, model.next(), step).await?;
                     if let (Some(norm), Some(before)) = (norm, before) {
                         compare("a step", Again::of_norms(norm, *before, reproducible))?;
                     }
@@ -209,7 +221,7 @@ impl Shared {
                 self.client.wire.address()
             ));
         }
-        Ok(model)
+        Ok(())
     }
 
     /// Has the server keep its state, if anything happened since it last did.
