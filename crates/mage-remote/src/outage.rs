@@ -74,6 +74,11 @@ impl Drop for Waiter<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        Notices, Waiting,
+        wire::{Ask, Wire},
+    };
+    use std::sync::Arc;
 
     const LONG: Duration = Duration::from_secs(5);
 
@@ -108,5 +113,46 @@ mod tests {
         drop(second);
         // Nobody is left who could say that it is back: the next to wait says that it is away.
         assert!(outage.wait().is_news(then, then, then, LONG));
+    }
+
+    /// Answers as a server of the engines does.
+    async fn answer(mut stream: tokio::net::TcpStream) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let _ = stream.read(&mut [0; 1024]).await;
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}").await;
+    }
+
+    #[tokio::test]
+    async fn that_a_server_is_back_is_said_once_though_some_still_hang_on_it() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let said = Arc::<Mutex<Vec<String>>>::default();
+        let hear = Arc::clone(&said);
+        // Whoever comes before it was said to be away hangs for good; whoever comes later is answered.
+        let server = tokio::spawn(async move {
+            let mut hanging = Vec::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                if hear.lock().unwrap().is_empty() {
+                    hanging.push(stream);
+                } else {
+                    tokio::spawn(answer(stream));
+                }
+            }
+        });
+        let hear = Arc::clone(&said);
+        let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
+        let waiting =
+            Waiting { attempt: Duration::from_millis(300), away: Duration::from_secs(1), ..Waiting::default() };
+        let wire = Wire::new(&format!("http://{address}"), None, waiting, notices).unwrap();
+        let ask = Ask::get("health");
+        // One after the other, so that most hang on what they asked before the first sees it back.
+        let all = crate::together::together((0..12).map(async |i| {
+            tokio::time::sleep(Duration::from_millis(25) * i).await;
+            wire.ask(&ask).await
+        }));
+        assert!(all.await.iter().all(Result::is_ok));
+        server.abort();
+        let said = said.lock().unwrap();
+        assert!(said.len() == 2 && said[0].contains("waiting for it") && said[1].contains("is back after"), "{said:?}");
     }
 }

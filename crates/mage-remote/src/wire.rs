@@ -372,47 +372,6 @@ mod tests {
         assert!(said.len() == 1 && said[0].contains("waiting for it"), "{said:?}");
     }
 
-    /// Answers as a server of the engines does.
-    async fn answer(mut stream: tokio::net::TcpStream) {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let _ = stream.read(&mut [0; 1024]).await;
-        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}").await;
-    }
-
-    #[tokio::test]
-    async fn that_a_server_is_back_is_said_once_though_some_still_hang_on_it() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let said = Arc::<Mutex<Vec<String>>>::default();
-        let hear = Arc::clone(&said);
-        // Whoever comes before it was said to be away hangs for good; whoever comes later is answered.
-        let server = tokio::spawn(async move {
-            let mut hanging = Vec::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                if hear.lock().unwrap().is_empty() {
-                    hanging.push(stream);
-                } else {
-                    tokio::spawn(answer(stream));
-                }
-            }
-        });
-        let hear = Arc::clone(&said);
-        let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
-        let waiting =
-            Waiting { attempt: Duration::from_millis(300), away: Duration::from_secs(1), ..Waiting::default() };
-        let wire = Wire::new(&format!("http://{address}"), None, waiting, notices).unwrap();
-        let ask = Ask::get("health");
-        // One after the other, so that most hang on what they asked before the first sees it back.
-        let all = crate::together::together((0..12).map(async |i| {
-            tokio::time::sleep(Duration::from_millis(25) * i).await;
-            wire.ask(&ask).await
-        }));
-        assert!(all.await.iter().all(std::result::Result::is_ok));
-        server.abort();
-        let said = said.lock().unwrap();
-        assert!(said.len() == 2 && said[0].contains("waiting for it") && said[1].contains("is back after"), "{said:?}");
-    }
-
     #[test]
     fn engines_without_a_lock_are_warned_about_beyond_this_machine() {
         assert_eq!(wire("http://127.0.0.1:8000", false).risk(), None);

@@ -7,10 +7,10 @@ use common::{
     tinker_double::Double,
     tinker_script as script,
     vllm_double::Vllm,
-    vllm_script::{names, pool_trusting},
+    vllm_script::{hasty, names, settings as pool_settings},
 };
 use mage_engine::{AdapterName, Trainer};
-use mage_remote::{Notices, TinkerTrainer};
+use mage_remote::{Notices, PoolSettings, TinkerTrainer, VllmPool};
 use std::{
     sync::{
         Arc,
@@ -28,7 +28,10 @@ fn an_adapter_is_fetched_once_however_many_want_it() {
     let (adapters, checkpoint) = (dir.path().join("adapters"), dir.path().join("checkpoint"));
     let mut settings = script::settings(&double.url(), &adapters, Notices::default());
     settings.calibrate = false;
-    let mut trainer = TinkerTrainer::connect(settings, Some(pool_trusting(&vllm))).unwrap();
+    // It takes any numbers for the trainer's: doubles of engines know nothing of each other.
+    let trusting = PoolSettings { tolerance: 1e3, ..pool_settings(vec![vllm.url()], hasty(), 64).0 };
+    let pool = Arc::new(VllmPool::new(trusting).unwrap());
+    let mut trainer = TinkerTrainer::connect(settings, Some(pool)).unwrap();
     script::learn_three(&mut trainer);
     let fetched = Arc::<AtomicUsize>::default();
     let count = Arc::clone(&fetched);

@@ -15,6 +15,7 @@ use mage_engine::Result;
 use mage_env::Seed;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use std::time::Duration;
 use tokio::time::Instant;
 
 impl Client {
@@ -39,8 +40,9 @@ impl Client {
     /// model. Whichever comes to be is taken, for as long as a server is waited for.
     async fn save(&self, path: &str, model: &Model, name: &str, kind: &str) -> Done<String> {
         let (what, limit) = (format!("{path} of `{name}`"), self.wire.waiting.away);
-        let mut wait = Wait::new(&self.wire, &self.slow, &what, limit);
-        let mut begun: Vec<String> = Vec::new();
+        // Another name must have its chance, too.
+        let soon = self.wire.waiting.attempt.min(limit / 2);
+        let (mut begun, mut wait) = (Vec::<String>::new(), None);
         let saved = loop {
             let next = if begun.is_empty() { name.to_owned() } else { format!("{name}-{}", begun.len()) };
             let body = json!({"model_id": model.id, "path": next, "type": path});
@@ -57,12 +59,14 @@ impl Client {
                 Err(trouble) => return Err(self.failed(path, &trouble).into()),
             };
             begun.push(next);
-            if let Some(there) = wait.watch(self.comes_to_be(model, &begun, kind)).await? {
+            // From here on: that the server was away has a limit of its own.
+            let wait = wait.get_or_insert_with(|| Wait::new(&self.wire, &self.slow, &what, limit));
+            if let Some(there) = wait.watch(self.comes_to_be(model, &begun, kind, soon)).await? {
                 break there;
             }
             wait.again(&format!("{text}, and it is not listed")).await?;
             if begun.len() == 1 {
-                let (address, seconds) = (self.wire.address(), self.wire.waiting.attempt.as_secs_f64());
+                let (address, seconds) = (self.wire.address(), soon.as_secs_f64());
                 self.wire.notices.say(format!(
                     "{address} has begun checkpoint `{name}` and not finished it within {seconds:.0} s; saving under another name"
                 ));
@@ -75,8 +79,8 @@ impl Client {
         Ok(saved)
     }
 
-    /// Which of some checkpoints that were begun is there after a while.
-    async fn comes_to_be(&self, model: &Model, names: &[String], kind: &str) -> Done<Option<String>> {
+    /// Which of some checkpoints that were begun is there `soon`.
+    async fn comes_to_be(&self, model: &Model, names: &[String], kind: &str, soon: Duration) -> Done<Option<String>> {
         let (ask, started) = (Ask::get(format!("training_runs/{}/checkpoints", model.id)), Instant::now());
         let luck = Seed::new(0).child(&names[0]);
         for looks in 0.. {
@@ -90,7 +94,7 @@ impl Client {
             if let Some(name) = names.iter().find(there) {
                 return Ok(Some(name.clone()));
             }
-            if started.elapsed() >= self.wire.waiting.attempt {
+            if started.elapsed() >= soon {
                 break;
             }
             tokio::time::sleep(pause(looks, None, luck)).await;

@@ -5,7 +5,7 @@ use super::{
     vllm_double::{Vllm, rule},
 };
 use mage_engine::{AdapterName, SampleRequest, Sampler, SamplingParams, WeightVersion, WeightsId};
-use mage_remote::{Fingerprint, Notices, PoolSettings, VllmPool, Waiting};
+use mage_remote::{Fingerprint, PoolSettings, VllmPool, Waiting};
 use std::{sync::Arc, time::Duration};
 
 pub(crate) fn pool(servers: &[&Vllm]) -> (Arc<VllmPool>, Said) {
@@ -28,13 +28,13 @@ pub(crate) fn hasty() -> Waiting {
 }
 
 pub(crate) fn pool_at(servers: Vec<String>, waiting: Waiting, in_flight: usize) -> (Arc<VllmPool>, Said) {
-    let (notices, said) = listening();
-    let settings = PoolSettings { notices, ..settings(servers, waiting, in_flight) };
+    let (settings, said) = settings(servers, waiting, in_flight);
     (Arc::new(VllmPool::new(settings).unwrap()), said)
 }
 
-fn settings(servers: Vec<String>, waiting: Waiting, in_flight: usize) -> PoolSettings {
-    PoolSettings {
+pub(crate) fn settings(servers: Vec<String>, waiting: Waiting, in_flight: usize) -> (PoolSettings, Said) {
+    let (notices, said) = listening();
+    let settings = PoolSettings {
         servers,
         model: "tiny".to_owned(),
         key: None,
@@ -44,13 +44,9 @@ fn settings(servers: Vec<String>, waiting: Waiting, in_flight: usize) -> PoolSet
         tolerance: 1e-4,
         keep: 2,
         waiting,
-        notices: Notices::default(),
-    }
-}
-
-/// A pool of one that takes any numbers for the trainer's: doubles of engines know nothing of each other.
-pub(crate) fn pool_trusting(server: &Vllm) -> Arc<VllmPool> {
-    Arc::new(VllmPool::new(PoolSettings { tolerance: 1e3, ..settings(vec![server.url()], hasty(), 64) }).unwrap())
+        notices,
+    };
+    (settings, said)
 }
 
 /// What the doubles find of the fixed sequence.
