@@ -21,6 +21,7 @@ mod key;
 mod ledger;
 mod mark;
 mod notices;
+mod outage;
 pub mod tinker;
 mod tls;
 mod together;

@@ -8,6 +8,7 @@ use crate::{
     ApiKey, Notices,
     address::{is_here, parse_address},
     backoff::{pause, retry_after},
+    outage::{Outage, Waiter},
     tls::for_good,
 };
 use mage_engine::{Error, Result};
@@ -129,8 +130,8 @@ pub(crate) struct Wire {
     pub(crate) waiting: Waiting,
     /// Who hears of it; no line has the key in it.
     pub(crate) notices: Notices,
-    /// Since when it is away, where somebody was told: whoever shares this says it once between them.
-    pub(crate) outage: Arc<Mutex<Option<Instant>>>,
+    /// Whether it is away: whoever shares this says it once between them.
+    pub(crate) outage: Arc<Outage>,
     /// Until when it asked to be left alone (`Retry-After`), for all who share this.
     later: Arc<Mutex<Option<Instant>>>,
 }
@@ -253,11 +254,13 @@ impl Wire {
         let luck = Seed::new(0).child(&ask.path);
         let (mut first, mut failures, mut failed_answers) = (None::<String>, 0, 0);
         let mut since: Option<Instant> = None;
+        let mut waiter: Option<Waiter<'_>> = None;
         loop {
+            let asked = Instant::now();
             let trouble = match self.once(ask).await {
                 Ok(answer) => {
-                    if let Some(since) = since.and_then(|_| self.outage().take()) {
-                        let seconds = since.elapsed().as_secs_f64();
+                    if let Some(away) = waiter.and_then(|w| w.is_over()) {
+                        let seconds = away.as_secs_f64();
                         self.notices.say(format!("{} is back after {seconds:.0} s", self.address()));
                     }
                     return Ok(answer);
@@ -280,12 +283,11 @@ impl Wire {
                     let since = *since.get_or_insert_with(Instant::now);
                     if since.elapsed() >= self.waiting.away {
                         let limit = self.waiting.away.as_secs_f64();
-                        // Nobody waits any more, and the next to wait is worth a line again.
-                        self.outage().take();
                         return Err(Trouble::Away(format!("{} (waited {limit:.0} s)", said(text))));
                     }
-                    let worth_a_line = started.elapsed() >= WORTH_A_LINE.min(self.waiting.away / 4);
-                    if worth_a_line && self.is_first_to_tell(since) {
+                    let worth_a_line = WORTH_A_LINE.min(self.waiting.away / 4);
+                    let waiter = waiter.get_or_insert_with(|| self.outage.wait());
+                    if waiter.is_news(started, since, asked, worth_a_line) {
                         let limit = self.waiting.away.as_secs_f64();
                         let (address, is) = (self.address(), trouble.is());
                         self.notices.say(format!("{address} {is} ({text}); waiting for it, up to {limit:.0} s"));
@@ -306,18 +308,6 @@ impl Wire {
 
     fn later(&self) -> MutexGuard<'_, Option<Instant>> {
         self.later.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether nobody was told yet that it is away.
-    fn is_first_to_tell(&self, since: Instant) -> bool {
-        let mut told = self.outage();
-        let first = told.is_none();
-        told.get_or_insert(since);
-        first
-    }
-
-    fn outage(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same, for an answer in JSON.
@@ -395,6 +385,7 @@ fn trouble(status: StatusCode, complaint: &str) -> Trouble {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
 
     fn wire(url: &str, key: bool) -> Wire {
         let key = key.then(|| ("x-api-key", ApiKey::for_test("sk-secret")));
