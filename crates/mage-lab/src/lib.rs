@@ -33,5 +33,5 @@ pub use error::{Error, Result};
 pub use hosted::Hosted;
 pub use hub::Hub;
 pub use panel::Panel;
-pub use plan::Plan;
+pub use plan::{Plan, longest_sequence};
 pub use player::Player;

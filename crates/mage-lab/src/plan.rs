@@ -11,7 +11,7 @@ use crate::{
     train::{Parts, Setting},
 };
 use mage_core::prompt::Size;
-use mage_engine::{AdapterName, Loss, Objective, SamplingParams, TokenForest};
+use mage_engine::{AdapterName, Loss, Objective, Renderer, SamplingParams, TokenForest};
 use mage_env::{Schema, Seed};
 use mage_native::{CardPlan, Machine};
 use serde::Serialize;
@@ -101,16 +101,10 @@ impl Plan {
             seconds_per_update: None,
             seconds: None,
         };
-        let turns = setting.factory.max_turns(&setting.population, &recipe.env.split)?;
-        let settings = recipe.settings(&Schema { max_turns: turns, ..schema.clone() });
-        settings.check()?;
-        if let Some(renderer) = &model.renderer {
-            let speech = Speech::new(Arc::clone(renderer), recipe.play.form, recipe.play.thinking)?;
-            if let Some(talk) = Talk::survey(recipe, setting, settings, &speech, SAMPLE)? {
-                talk.fits(recipe, model.config.max_position_embeddings)?;
-                let all = |tokens: u64| tokens * jobs as u64 / SAMPLE as u64;
-                (plan.prompt_tokens, plan.answer_tokens) = (Some(all(talk.prompts)), Some(all(talk.answers)));
-            }
+        if let Some(talk) = survey(recipe, setting, model.renderer.as_ref())? {
+            talk.fits(recipe, model.config.max_position_embeddings)?;
+            let all = |tokens: u64| tokens * jobs as u64 / SAMPLE as u64;
+            (plan.prompt_tokens, plan.answer_tokens) = (Some(all(talk.prompts)), Some(all(talk.answers)));
         }
         // What servers take is not tried: nobody is asked before there is work.
         if here && plan.whole && model.parameters <= TRIAL_PARAMETERS {
@@ -133,6 +127,21 @@ impl Plan {
     pub fn too_large(&self) -> bool {
         self.free_bytes.is_some_and(|free| free < self.state_bytes) || self.cache_bytes == Some(0)
     }
+}
+
+/// The most tokens that a prompt and its answer take together, in some meta-episodes in which anything legal is done; `None`
+/// where the environment lists no legal actions.
+pub fn longest_sequence(recipe: &Recipe, setting: &Setting, renderer: &Arc<Renderer>) -> Result<Option<usize>> {
+    Ok(survey(recipe, setting, Some(renderer))?.map(|talk| talk.longest))
+}
+
+fn survey(recipe: &Recipe, setting: &Setting, renderer: Option<&Arc<Renderer>>) -> Result<Option<Talk>> {
+    let turns = setting.factory.max_turns(&setting.population, &recipe.env.split)?;
+    let settings = recipe.settings(&Schema { max_turns: turns, ..setting.factory.schema() });
+    settings.check()?;
+    let Some(renderer) = renderer else { return Ok(None) };
+    let speech = Speech::new(Arc::clone(renderer), recipe.play.form, recipe.play.thinking)?;
+    Talk::survey(recipe, setting, settings, &speech, SAMPLE)
 }
 
 /// Seconds for the rollout of `sample` meta-episodes and one pass over as many.

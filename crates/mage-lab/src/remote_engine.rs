@@ -153,12 +153,17 @@ pub fn pool_settings(recipe: &Recipe, model: &Description, notices: &Notices) ->
         tolerance: v.tolerance,
         keep: v.keep,
         waiting: waiting(recipe.tinker.patience),
+        answer_within: seconds(v.answer_within),
         notices: notices.clone(),
     }))
 }
 
 fn waiting(patience: f64) -> Waiting {
-    Waiting { away: Duration::try_from_secs_f64(patience).unwrap_or(Duration::MAX), ..Waiting::default() }
+    Waiting { away: seconds(patience), ..Waiting::default() }
+}
+
+fn seconds(some: f64) -> Duration {
+    Duration::try_from_secs_f64(some).unwrap_or(Duration::MAX)
 }
 
 /// Where adapters are put for the pool.

@@ -251,8 +251,12 @@ impl RunDir {
         write_atomic(&path, &packed)
     }
 
-    /// Makes a checkpoint: `save` fills the folder.
+    /// Makes a checkpoint: `save` fills the folder. One of just this moment that is there and whole stays as it is: to put another in
+    /// its place would leave none for a moment.
     pub fn checkpoint(&self, progress: &Progress, save: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        if self.is_at(progress.update) {
+            return Ok(());
+        }
         let folder = self.path.join("checkpoints");
         let (staging, place) = (folder.join(".unfinished"), folder.join(name(progress.update)));
         if staging.exists() {

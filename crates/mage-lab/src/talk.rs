@@ -13,7 +13,7 @@ pub(crate) struct Talk {
     /// Tokens of all answers, at most.
     pub(crate) answers: u64,
     /// Tokens of the longest prompt with its answer, at most.
-    longest: usize,
+    pub(crate) longest: usize,
 }
 
 impl Talk {

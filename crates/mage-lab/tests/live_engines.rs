@@ -66,6 +66,7 @@ fn pool(url: String, vocabulary: usize) -> VllmPool {
         tolerance: 1e-4,
         keep: 2,
         waiting: Waiting::default(),
+        answer_within: std::time::Duration::from_secs(600),
         notices: Notices::default(),
     })
     .unwrap()

@@ -94,6 +94,7 @@ fn main() {
                 tolerance: 1e-4,
                 keep: 2,
                 waiting: Waiting::default(),
+                answer_within: Duration::from_secs(600),
                 notices: Notices::default(),
             })
             .unwrap(),

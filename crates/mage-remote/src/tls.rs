@@ -6,9 +6,17 @@
 use rustls::{CertificateError, Error as Tls};
 use std::{error::Error, io};
 
+/// What the verifier calls a certificate that may sign others, shown by a server as its own; it has no type of its own.
+const AUTHORITY: &str = "CaUsedAsEndEntity";
+
 /// What to do about a connection that fails for good; `None` where it may pass.
 pub(crate) fn for_good(e: &(dyn Error + 'static)) -> Option<String> {
     match tls(e)? {
+        Tls::InvalidCertificate(CertificateError::Other(why)) if why.to_string() == AUTHORITY => Some(format!(
+            "its certificate is that of an authority, which signs others' and is not for a server to show ({why}): make one \
+             for the server (CA:FALSE, with its name or address) and sign it with the authority's key, have the server show \
+             that one, and have SSL_CERT_FILE name a file with the authority's"
+        )),
         Tls::InvalidCertificate(problem) => {
             Some(format!("its certificate is not accepted ({problem}): {}", mend(problem)))
         }

@@ -7,7 +7,8 @@
 use crate::{
     ApiKey, Notices,
     address::{is_here, parse_address},
-    backoff::pause,
+    backoff::{pause, retry_after},
+    outage::{Outage, Waiter},
     tls::for_good,
 };
 use mage_engine::{Error, Result};
@@ -17,7 +18,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 use tokio::time::Instant;
 
@@ -87,6 +88,8 @@ pub(crate) enum Trouble {
     Refused(StatusCode, String),
     /// It has not got it yet (`408`, `425`): ask again.
     NotYet(String),
+    /// It has too much to do (`429`): ask again, later.
+    Busy(String),
     /// It answered with a failure that may pass.
     Failing(String),
     /// It does not answer.
@@ -99,7 +102,20 @@ impl Trouble {
     pub(crate) fn text(&self) -> String {
         match self {
             Trouble::Refused(status, text) => format!("{status}: {text}"),
-            Trouble::NotYet(text) | Trouble::Failing(text) | Trouble::Away(text) | Trouble::Never(text) => text.clone(),
+            Trouble::NotYet(text)
+            | Trouble::Busy(text)
+            | Trouble::Failing(text)
+            | Trouble::Away(text)
+            | Trouble::Never(text) => text.clone(),
+        }
+    }
+
+    /// What whoever waits is told that the server does.
+    pub(crate) fn is(&self) -> &'static str {
+        match self {
+            Trouble::Busy(_) => "has too much to do",
+            Trouble::Failing(_) => "fails whatever it is asked",
+            _ => "does not answer",
         }
     }
 }
@@ -114,8 +130,10 @@ pub(crate) struct Wire {
     pub(crate) waiting: Waiting,
     /// Who hears of it; no line has the key in it.
     pub(crate) notices: Notices,
-    /// Since when it is away, where somebody was told: whoever shares this says it once between them.
-    pub(crate) outage: Arc<Mutex<Option<Instant>>>,
+    /// Whether it is away: whoever shares this says it once between them.
+    pub(crate) outage: Arc<Outage>,
+    /// Until when it asked to be left alone (`Retry-After`), for all who share this.
+    later: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Wire {
@@ -145,7 +163,7 @@ impl Wire {
         }
         let http = http.build().map_err(|e| wrong(e.to_string()))?;
         let notices = notices.hiding(key.as_ref().map(|(_, key)| key));
-        Ok(Wire { base, key, http, waiting, notices, outage: Arc::default() })
+        Ok(Wire { base, key, http, waiting, notices, outage: Arc::default(), later: Arc::default() })
     }
 
     /// The address, as it may be written down.
@@ -197,6 +215,11 @@ impl Wire {
                     None => answer,
                 });
             }
+            let wish = response.headers().get(header::RETRY_AFTER).and_then(|h| h.to_str().ok());
+            if let Some(wish) = wish.and_then(|h| retry_after(h, SystemTime::now())) {
+                // Nobody is left alone for longer than anybody waits.
+                *self.later() = Some(Instant::now() + wish.min(self.waiting.away));
+            }
             // The complaint is worth reading, but not worth another failure. Hidden before it is cut: half a key is too much.
             let complaint = self.hide(&response.text().await.unwrap_or_default());
             Err(self.about_keys(trouble(status, &complaint)))
@@ -231,11 +254,13 @@ impl Wire {
         let luck = Seed::new(0).child(&ask.path);
         let (mut first, mut failures, mut failed_answers) = (None::<String>, 0, 0);
         let mut since: Option<Instant> = None;
+        let mut waiter: Option<Waiter<'_>> = None;
         loop {
+            let asked = Instant::now();
             let trouble = match self.once(ask).await {
                 Ok(answer) => {
-                    if let Some(since) = since.and_then(|_| self.outage().take()) {
-                        let seconds = since.elapsed().as_secs_f64();
+                    if let Some(away) = waiter.and_then(|w| w.is_over()) {
+                        let seconds = away.as_secs_f64();
                         self.notices.say(format!("{} is back after {seconds:.0} s", self.address()));
                     }
                     return Ok(answer);
@@ -254,39 +279,35 @@ impl Wire {
                         return Err(Trouble::Failing(text));
                     }
                 }
-                Trouble::NotYet(text) | Trouble::Away(text) => {
+                Trouble::NotYet(text) | Trouble::Busy(text) | Trouble::Away(text) => {
                     let since = *since.get_or_insert_with(Instant::now);
                     if since.elapsed() >= self.waiting.away {
                         let limit = self.waiting.away.as_secs_f64();
-                        // Nobody waits any more, and the next to wait is worth a line again.
-                        self.outage().take();
                         return Err(Trouble::Away(format!("{} (waited {limit:.0} s)", said(text))));
                     }
-                    let worth_a_line = started.elapsed() >= WORTH_A_LINE.min(self.waiting.away / 4);
-                    if worth_a_line && self.is_first_to_tell(since) {
+                    let worth_a_line = WORTH_A_LINE.min(self.waiting.away / 4);
+                    let waiter = waiter.get_or_insert_with(|| self.outage.wait());
+                    if waiter.is_news(started, since, asked, worth_a_line) {
                         let limit = self.waiting.away.as_secs_f64();
-                        let address = self.address();
-                        self.notices
-                            .say(format!("{address} does not answer ({text}); waiting for it, up to {limit:.0} s"));
+                        let (address, is) = (self.address(), trouble.is());
+                        self.notices.say(format!("{address} {is} ({text}); waiting for it, up to {limit:.0} s"));
                     }
                 }
                 Trouble::Refused(..) | Trouble::Never(_) => {}
             }
-            tokio::time::sleep(pause(failures, None, luck)).await;
+            let left = since.map_or(self.waiting.away, |since| self.waiting.away.saturating_sub(since.elapsed()));
+            tokio::time::sleep(pause(failures, self.wish(), luck).min(left)).await;
             failures += 1;
         }
     }
 
-    /// Whether nobody was told yet that it is away.
-    fn is_first_to_tell(&self, since: Instant) -> bool {
-        let mut told = self.outage();
-        let first = told.is_none();
-        told.get_or_insert(since);
-        first
+    /// How long it still wants to be left alone.
+    pub(crate) fn wish(&self) -> Option<Duration> {
+        self.later().map(|until| until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
     }
 
-    fn outage(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
+    fn later(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.later.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same, for an answer in JSON.
@@ -330,6 +351,7 @@ impl Wire {
         match trouble {
             Trouble::Refused(status, text) => Trouble::Refused(status, hide(text)),
             Trouble::NotYet(text) => Trouble::NotYet(hide(text)),
+            Trouble::Busy(text) => Trouble::Busy(hide(text)),
             Trouble::Failing(text) => Trouble::Failing(hide(text)),
             Trouble::Away(text) => Trouble::Away(hide(text)),
             Trouble::Never(text) => Trouble::Never(hide(text)),
@@ -353,7 +375,7 @@ fn trouble(status: StatusCode, complaint: &str) -> Trouble {
             // A proxy says so while the engine behind it is not there.
             Trouble::Away(format!("{status}: {text}"))
         }
-        StatusCode::TOO_MANY_REQUESTS => Trouble::Failing(format!("{status}: {text}")),
+        StatusCode::TOO_MANY_REQUESTS => Trouble::Busy(format!("{status}: {text}")),
         s if s.is_server_error() => Trouble::Failing(format!("{status}: {text}")),
         s if s.is_redirection() => Trouble::Refused(s, "it sends us elsewhere; give the address it sends us to".into()),
         s => Trouble::Refused(s, text),
@@ -363,6 +385,7 @@ fn trouble(status: StatusCode, complaint: &str) -> Trouble {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
 
     fn wire(url: &str, key: bool) -> Wire {
         let key = key.then(|| ("x-api-key", ApiKey::for_test("sk-secret")));
@@ -382,6 +405,30 @@ mod tests {
         assert!(all.iter().all(|one| matches!(one, Err(Trouble::Away(_)))));
         let said = said.lock().unwrap();
         assert!(said.len() == 1 && said[0].contains("waiting for it"), "{said:?}");
+    }
+
+    #[tokio::test]
+    async fn a_server_with_too_much_to_do_is_left_alone_as_long_as_it_asks() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        // More often than a server that fails is asked.
+        let busy = FAILED_ANSWERS + 2;
+        let serving = tokio::spawn(async move {
+            for n in 0..=busy {
+                let (mut caller, _) = listener.accept().await.unwrap();
+                let _ = caller.read(&mut [0; 1024]).await.unwrap();
+                let status = if n < busy { "429 Busy\r\nretry-after: 0.1" } else { "200 Fine" };
+                let answer = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+                caller.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        let waiting = Waiting { away: Duration::from_secs(60), ..Waiting::default() };
+        let wire = Wire::new(&format!("http://{address}"), None, waiting, Notices::default()).unwrap();
+        let started = Instant::now();
+        wire.ask(&Ask::get("health")).await.unwrap();
+        assert!(started.elapsed() >= Duration::from_millis(100) * busy);
+        serving.await.unwrap();
     }
 
     #[test]
@@ -404,6 +451,7 @@ mod tests {
         let of = |code: u16, text: &str| trouble(StatusCode::from_u16(code).unwrap(), text);
         assert!(matches!(of(408, ""), Trouble::NotYet(_)) && matches!(of(425, ""), Trouble::NotYet(_)));
         assert!(matches!(of(500, ""), Trouble::Failing(_)) && matches!(of(503, ""), Trouble::Away(_)));
+        assert!(matches!(of(429, ""), Trouble::Busy(_)));
         assert_eq!(of(409, r#"{"detail": "reused"}"#), Trouble::Refused(StatusCode::CONFLICT, "reused".into()));
         assert_eq!(
             of(404, r#"{"error": {"message": "no such model"}}"#),

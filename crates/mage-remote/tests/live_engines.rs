@@ -76,6 +76,7 @@ impl Engines {
             tolerance: 1e-4,
             keep: 4,
             waiting: Waiting::default(),
+            answer_within: std::time::Duration::from_secs(600),
             notices: Notices::to(|line| eprintln!("{line}")),
         });
         Some(Arc::new(pool.unwrap()))

@@ -13,6 +13,7 @@ use mage_engine::{AdapterName, Loss, Objective, Trainer};
 use mage_remote::{TinkerSettings, TinkerTrainer};
 use serde_json::json;
 use std::{
+    collections::BTreeSet,
     path::Path,
     sync::{
         Arc, Mutex,
@@ -27,14 +28,6 @@ fn heard(url: &str, dir: &Path) -> (TinkerSettings, Said) {
     let mut settings = script::settings(url, dir, notices);
     settings.calibrate = false;
     (settings, lines)
-}
-
-fn learn(trainer: &mut TinkerTrainer) {
-    let (imitate, ppo) = (Loss::of(Objective::CrossEntropy), Loss::of(Objective::ppo(0.2, 0.3)));
-    for (advantage, loss) in [(1.0, &imitate), (1.0, &ppo), (-1.0, &ppo)] {
-        trainer.forward_backward(&script::rows(advantage), loss).unwrap();
-        trainer.optim_step(&script::step()).unwrap();
-    }
 }
 
 #[test]
@@ -57,6 +50,58 @@ fn a_model_that_cannot_be_made_is_asked_for_a_few_times_and_said() {
     assert!((3..=6).contains(&asked), "{asked} times");
     assert!(lines.len() <= 2 && lines[0].contains("creating a model") && lines[0].contains("up to 4 s"), "{lines:?}");
     assert!(lines[0].contains("CUDA out of memory"), "{lines:?}");
+}
+
+#[test]
+fn a_server_without_a_free_place_is_waited_for() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    let dir = tempfile::tempdir().unwrap();
+    let (mut settings, lines) = heard(&double.url(), dir.path());
+    settings.server.waiting.away = Duration::from_secs(2);
+    // As SkyRL says it, until the session of one that was killed has expired; and for ever.
+    for times in [2, usize::MAX] {
+        let mut left = times;
+        double.meddled(move |path, body| match path {
+            "create_model" if left > 0 => {
+                left -= 1;
+                Some((200, json!({"model_id": "none", "request_id": "full"}).to_string()))
+            }
+            "retrieve_future" if body["request_id"] == "full" => {
+                Some((400, json!({"detail": "Maximum number of LoRA adapters (8) reached"}).to_string()))
+            }
+            _ => None,
+        });
+        let connected = TinkerTrainer::connect(settings.clone(), None);
+        let e = connected.err().map_or_else(String::new, |e| e.to_string());
+        assert_eq!(times == 2, e.is_empty(), "{e}");
+        assert!(
+            times == 2 || e.contains("creating a model: Maximum number of LoRA adapters (8) reached (waited 2 s)"),
+            "{e}"
+        );
+    }
+    let lines = lines.lock().unwrap();
+    assert!(lines[0].contains("has not finished creating a model") && lines[0].contains("Maximum number"), "{lines:?}");
+}
+
+#[test]
+fn a_server_that_is_fed_in_vain_is_left_no_models() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    let dir = tempfile::tempdir().unwrap();
+    let (settings, _) = heard(&double.url(), dir.path());
+    let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
+    script::learn_three(&mut trainer);
+    trainer.publish(&AdapterName::default()).unwrap();
+    double.world.lock().unwrap().forget_models();
+    let mut left = 3;
+    double.meddled(move |path, _| {
+        let mine = path == "load_weights" && left > 0;
+        left -= i32::from(mine);
+        mine.then(|| (503, "busy".to_owned()))
+    });
+    trainer.fingerprint().unwrap();
+    assert_eq!(double.world.lock().unwrap().models(), 1, "the one in training");
 }
 
 #[test]
@@ -116,7 +161,7 @@ fn a_checkpoint_that_is_begun_and_never_finished_is_saved_under_another_name() {
         let dir = tempfile::tempdir().unwrap();
         let (settings, lines) = heard(&double.url(), dir.path());
         let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
-        learn(&mut trainer);
+        script::learn_three(&mut trainer);
         let mut left = 1;
         double.meddled(move |path, _| {
             let mine = path == "save_weights" && left > 0;
@@ -136,14 +181,48 @@ fn a_checkpoint_that_is_begun_and_never_finished_is_saved_under_another_name() {
 }
 
 #[test]
+fn a_checkpoint_that_takes_longer_than_an_attempt_is_waited_for_as_long_as_a_server_is() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    // Its answer is lost, and it is listed long after that; no other name is taken meanwhile.
+    let proxy = runtime.block_on(Proxy::start_before(double.address, "save_weights ", [Fault::HalfBody]));
+    let dir = tempfile::tempdir().unwrap();
+    let (mut settings, lines) = heard(&proxy.url(), dir.path());
+    settings.server.waiting.attempt = Duration::from_millis(100);
+    let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
+    script::learn_three(&mut trainer);
+    let names = Arc::<Mutex<BTreeSet<String>>>::default();
+    let note = Arc::clone(&names);
+    double.meddled(move |path, body| match path {
+        "save_weights" => {
+            let mut names = note.lock().unwrap();
+            names.insert(body["path"].as_str().unwrap().to_owned());
+            (names.len() > 1).then(|| (409, json!({"detail": "Checkpoint already exists"}).to_string()))
+        }
+        path if path.ends_with("/checkpoints") && note.lock().unwrap().len() < 4 => {
+            Some((200, json!({"checkpoints": []}).to_string()))
+        }
+        _ => None,
+    });
+    trainer.publish(&AdapterName::default()).unwrap();
+    let saved = double.world.lock().unwrap().saved.clone();
+    let kept: Vec<&String> = saved.keys().filter(|place| place.contains("/weights/")).collect();
+    let first = names.lock().unwrap().first().cloned().unwrap();
+    assert!(kept.len() == 1 && kept[0].ends_with(&format!("/weights/{first}")), "{kept:?}, and {first} was first");
+    let lines = lines.lock().unwrap();
+    assert_eq!(lines.iter().filter(|l| l.contains("saving under another name")).count(), 1, "{lines:?}");
+}
+
+#[test]
 fn a_server_that_says_of_every_name_that_it_exists_is_not_asked_for_ever() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
     let (mut settings, _) = heard(&double.url(), dir.path());
-    settings.server.waiting.attempt = Duration::from_millis(200);
+    settings.server.waiting.attempt = Duration::from_millis(100);
+    settings.server.waiting.away = Duration::from_secs(2);
     let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
-    learn(&mut trainer);
+    script::learn_three(&mut trainer);
     let names = Arc::<Mutex<Vec<String>>>::default();
     let note = Arc::clone(&names);
     double.meddled(move |path, body| {
@@ -153,10 +232,11 @@ fn a_server_that_says_of_every_name_that_it_exists_is_not_asked_for_ever() {
         })
     });
     let e = trainer.publish(&AdapterName::default()).unwrap_err().to_string();
+    assert!(e.contains("save_weights of `state-") && e.contains("already exists, and it is not listed"), "{e}");
+    assert!(e.contains("waited 2 s"), "{e}");
     let names = names.lock().unwrap();
-    assert!(e.contains("save_weights: it says that") && e.contains("lists none"), "{e}");
-    let different: std::collections::BTreeSet<&String> = names.iter().collect();
-    assert_eq!((names.len(), different.len()), (5, 5), "{names:?}");
+    let different: BTreeSet<&String> = names.iter().collect();
+    assert!(names.len() > 1 && names.len() == different.len(), "{names:?}");
 }
 
 #[test]
@@ -169,7 +249,7 @@ fn an_adapter_that_comes_slowly_is_fetched_once() {
         let (mut settings, lines) = heard(&format!("http://{}", proxy.address), dir.path());
         settings.server.waiting.attempt = Duration::from_millis(500);
         let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
-        learn(&mut trainer);
+        script::learn_three(&mut trainer);
         trainer.publish(&AdapterName::default()).unwrap();
         trainer.save(&dir.path().join("checkpoint")).unwrap();
         let requests = proxy.requests.load(Ordering::SeqCst);
@@ -195,7 +275,7 @@ fn a_download_that_comes_to_nothing_says_what_happened() {
         let (mut settings, _) = heard(&format!("http://{}", proxy.address), dir.path());
         settings.server.waiting.away = Duration::from_millis(300);
         let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
-        learn(&mut trainer);
+        script::learn_three(&mut trainer);
         trainer.publish(&AdapterName::default()).unwrap();
         let before = proxy.requests.load(Ordering::SeqCst);
         (before, trainer.save(&dir.path().join("checkpoint")).err().map(|e| e.to_string()))
@@ -216,7 +296,7 @@ fn a_kept_state_that_is_gone_is_not_taken_for_a_server_that_forgets() {
     let (settings, lines) = heard(&double.url(), dir.path());
     let checkpoint = dir.path().join("checkpoint");
     let mut trainer = TinkerTrainer::connect(settings.clone(), None).unwrap();
-    learn(&mut trainer);
+    script::learn_three(&mut trainer);
     trainer.publish(&AdapterName::default()).unwrap();
     trainer.save(&checkpoint).unwrap();
     drop(trainer);

@@ -18,6 +18,7 @@ fn pool(servers: Vec<String>) -> mage_engine::Result<VllmPool> {
         tolerance: 1e-4,
         keep: 2,
         waiting: Waiting::default(),
+        answer_within: Duration::from_secs(60),
         notices: Notices::default(),
     })
 }
@@ -58,10 +59,9 @@ async fn nobody_is_waited_for_by_whoever_only_looks() {
     assert!(served.unwrap_err().to_string().contains("refused"));
 }
 
-/// A server on loopback whose certificate nobody signed; it shakes hands with one caller after the other.
-fn unsigned() -> std::net::SocketAddr {
+/// A server on loopback with a certificate; it shakes hands with one caller after the other.
+fn showing(pem: &[u8]) -> std::net::SocketAddr {
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
-    let pem = include_bytes!("common/unsigned.pem");
     let (certificate, key) =
         (CertificateDer::from_pem_slice(pem).unwrap(), PrivateKeyDer::from_pem_slice(pem).unwrap());
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -84,7 +84,12 @@ async fn a_certificate_that_is_not_trusted_is_not_waited_for() {
     let plain = Double::start(None).await;
     let dir = tempfile::tempdir().unwrap();
     for (address, words) in [
-        (unsigned(), ["its certificate is not accepted", "SSL_CERT_FILE"]),
+        // One that nobody signed, and one that is made to sign others, as `openssl req -x509` makes them.
+        (showing(include_bytes!("common/unsigned.pem")), ["its certificate is not accepted", "SSL_CERT_FILE"]),
+        (
+            showing(include_bytes!("common/authority.pem")),
+            ["its certificate is that of an authority", "sign it with the authority's key"],
+        ),
         (plain.address, ["it does not speak TLS", "http://"]),
     ] {
         let mut server = script::settings(&format!("https://{address}"), dir.path(), Notices::default()).server;

@@ -68,7 +68,7 @@ pub fn run(app: &App, args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Env(args) => command::env::run(app, args, &out),
         Command::Model(args) => command::model::run(args, &out),
         Command::Bench(args) => command::bench::run(args, &out),
-        Command::Doctor(args) => command::doctor::run(args, &out),
+        Command::Doctor(args) => command::doctor::run(app, args, &out),
         Command::Launch(args) => command::launch::run(args, &out),
         Command::Completions(args) => command::completions::run(args, &out),
     };

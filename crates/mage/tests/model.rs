@@ -1,8 +1,8 @@
-//! `mage model` and `mage doctor`, as a user runs them.
+//! `mage model`, as a user runs it, and who waits for it.
 
 mod common;
 
-use common::mage;
+use common::{elsewhere, mage};
 use std::{fs, path::Path, process::Output};
 
 fn stdout(out: &Output) -> String {
@@ -16,21 +16,10 @@ fn refusal(args: &[&str]) -> String {
     String::from_utf8(out.stderr).expect("text")
 }
 
-const SHAPE: &str = r#"{"model_type": "qwen3", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
-    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "tie_word_embeddings": true,
-    "max_position_embeddings": 64}"#;
-
-/// A new model in `dir/model`.
+/// A new model in `dir/model`, which is made only once.
 fn made(dir: &Path) -> String {
-    let config = dir.join("config.json");
-    fs::write(&config, SHAPE).expect("written");
-    let text = dir.join("text.txt");
-    fs::write(&text, "PASS or BET? The King bets.\n".repeat(20)).expect("written");
-    let model = dir.join("model").display().to_string();
-    let (config, text) = (config.display().to_string(), text.display().to_string());
-    let said =
-        stdout(&mage(&["model", "new", "--config", &config, "--tokenizer-from", &text, "--tokens", "300", &model]));
-    assert!(said.contains("parameters"), "{said}");
+    let model = common::made(dir);
+    let [config, text] = ["config.json", "text.txt"].map(|file| dir.join(file).display().to_string());
     let again = refusal(&["model", "new", "--config", &config, "--tokenizer-from", &text, &model]);
     assert!(again.contains("not empty"), "{again}");
     model
@@ -153,31 +142,6 @@ fn a_shape_larger_than_memory_is_described() {
     assert!(stdout(&mage(&["model", "info", &config])).contains("this is a shape"));
 }
 
-#[test]
-fn doctor_tells_what_it_found() {
-    let found: serde_json::Value = serde_json::from_str(&stdout(&mage(&["--json", "doctor"]))).expect("JSON");
-    assert!(found["product_gflops"].as_f64().expect("a rate") > 0.0 && found["threads"].as_u64().expect("a count") > 0);
-    assert!(stdout(&mage(&["doctor"])).contains("instructions"));
-}
-
-/// What has a recipe compute on engines that are not there: nobody listens on port 1.
-fn elsewhere(model: &str) -> Vec<String> {
-    let sets = [
-        &format!("model.path={model}"),
-        "engine.kind=tinker",
-        "engine.lora_rank=8",
-        "tinker.url=http://127.0.0.1:1",
-        "vllm.servers=[\"http://127.0.0.1:1\"]",
-        "play.mask_actions=false",
-        "loss.entropy=0",
-        "loss.entropy_end=0",
-        "loss.kl_reflect=0",
-        "loss.dual_clip=0",
-        "optim.clip_norm=0",
-    ];
-    sets.iter().flat_map(|s| ["--set".to_owned(), (*s).to_owned()]).collect()
-}
-
 /// The patience of a run is a quarter of an hour; who has enough of it before anything has begun loses nothing.
 #[cfg(unix)]
 #[test]
@@ -202,25 +166,4 @@ fn a_run_that_waits_for_its_engine_is_ended_by_the_first_ctrl_c() {
     assert!(sent.success(), "{waits:?}");
     assert_eq!(child.wait().expect("ended").code(), Some(130), "{waits:?}");
     assert!(!run.exists(), "nothing was written");
-}
-
-#[test]
-fn doctor_asks_every_engine_though_the_first_is_away() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let sets = elsewhere(&made(dir.path()));
-    // The patience of a run, a quarter of an hour, is not doctor's.
-    let args: Vec<&str> = ["doctor", "--engine", "kuhn"].into_iter().chain(sets.iter().map(String::as_str)).collect();
-    let out = mage(&args);
-    assert!(!out.status.success());
-    let said = String::from_utf8(out.stdout).expect("text");
-    let no: Vec<&str> = said.lines().filter(|l| l.starts_with("no ")).collect();
-    assert!(no.len() == 2 && no[0].contains("trains as") && no[1].contains("serves the model"), "{said}");
-    assert!(no[0].contains("is it started, and is tinker.url its address?"), "{said}");
-    assert!(no[1].contains("is it started, and is this its address?"), "{said}");
-    // An address with a password is refused, and not shown.
-    let login: Vec<&str> =
-        args.iter().map(|a| if a.starts_with("tinker.url") { "tinker.url=http://me:hush@h:1" } else { a }).collect();
-    let out = mage(&login);
-    let said = String::from_utf8([out.stdout, out.stderr].concat()).expect("text");
-    assert!(said.contains("tinker.url: leave logins") && !said.contains("hush"), "{said}");
 }

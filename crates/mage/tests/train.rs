@@ -244,6 +244,16 @@ fn weights_from_before_a_batch_gathered_ahead_are_no_disagreement_of_engines() {
 }
 
 #[test]
+fn a_run_that_fails_says_how_to_go_on_from_its_last_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let said = refused(&mut train(&run, &["--set", "optim.learning_rate=1e30", "kuhn"]));
+    assert!(said.contains("NaN"), "{said}");
+    assert!(said.contains(&format!("go on from it with mage train --resume {}", run.display())), "{said}");
+    assert!(run.join("checkpoints/000000/manifest.json").exists());
+}
+
+#[test]
 fn two_processes_cannot_write_one_run() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");

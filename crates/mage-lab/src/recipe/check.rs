@@ -151,6 +151,7 @@ impl Recipe {
             ("watch.mismatch", watch.mismatch, NotNegative),
             ("watch.patience", watch.patience, Positive),
             ("tinker.patience", self.tinker.patience, Positive),
+            ("vllm.answer_within", self.vllm.answer_within, Positive),
             ("vllm.tolerance", f64::from(self.vllm.tolerance), Positive),
         ];
         match numbers.into_iter().find(|(_, v, range)| !range.has(*v)) {

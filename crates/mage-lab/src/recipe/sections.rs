@@ -257,7 +257,7 @@ section! {
         key_env: String = "TINKER_API_KEY".to_owned(),
         /// Measure what it divides a loss by before training, and refuse surprises.
         calibrate: bool = true,
-        /// Seconds to wait for it when it does not answer.
+        /// Seconds to wait for it when it does not answer, and for servers that sample when none of them does what it is asked.
         patience: f64 = 900.0,
     }
 }
@@ -276,6 +276,9 @@ section! {
         key_env: String = "VLLM_API_KEY".to_owned(),
         /// Requests under way at once on each server.
         in_flight: usize = 256,
+        /// Seconds an answer may take before it is asked for again, elsewhere where there is another server; twice as long each
+        /// time.
+        answer_within: f64 = 600.0,
         /// Versions of the policy that stay on the servers.
         keep: usize = 4,
         /// How far log-probabilities of a fixed sequence may be off after a push of weights. Half precision needs 0.05.

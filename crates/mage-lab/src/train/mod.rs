@@ -295,9 +295,10 @@ impl Training {
     fn save(&mut self, each: &mut dyn FnMut(Event)) -> Result<()> {
         let trainer = &self.parts.engines.trainer;
         self.run.checkpoint(&self.progress, |dir| Ok(trainer.save(dir)?))?;
+        // Before the one that was best goes.
+        self.write_best()?;
         let best = self.progress.best.map(|(update, _)| update);
         self.run.prune(self.recipe.checkpoint.keep, best, |gone| trainer.forget(gone))?;
-        self.write_best()?;
         let update = self.progress.update;
         self.tell(Event::Saved { update }, each);
         Ok(())

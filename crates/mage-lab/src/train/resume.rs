@@ -15,7 +15,7 @@ use std::{
 };
 
 /// Nothing depends on these: a run goes on with other threads, and with servers that have moved.
-const INDIFFERENT: [&str; 8] = [
+const INDIFFERENT: [&str; 9] = [
     "engine.threads",
     "tinker.url",
     "tinker.key_env",
@@ -24,6 +24,7 @@ const INDIFFERENT: [&str; 8] = [
     "vllm.adapters",
     "vllm.key_env",
     "vllm.in_flight",
+    "vllm.answer_within",
 ];
 
 /// What sets a recipe and a population apart from those a run was started with: key, there, now. What nothing depends on is left

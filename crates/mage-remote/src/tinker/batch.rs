@@ -144,13 +144,24 @@ impl Batch {
             // A row that starts with its own first token has nothing to say about that one.
             let mut own = if row.from == 0 { vec![0.0] } else { Vec::new() };
             own.extend(&all[row.from.max(1) - 1..]);
-            let counted = row.inputs.iter().zip(&own).filter(|(t, _)| t.weight != 0.0);
-            if let Some((_, bad)) = counted.into_iter().find(|(_, l)| !l.is_finite() || **l > 1e-3) {
-                return Err(format!("its row {r} has a log-probability of {bad}"));
-            }
             out.push(own);
         }
         Ok(out)
+    }
+
+    /// What is no log-probability where it counts, out of [`segments`](Self::segments): the first, and where it is.
+    pub(super) fn unsound(&self, rows: &[Vec<f32>]) -> Option<String> {
+        let all = self.rows.iter().zip(rows).enumerate();
+        all.into_iter().find_map(|(r, (row, logprobs))| {
+            let counted = row.inputs.iter().zip(logprobs).enumerate().filter(|(_, (t, _))| t.weight != 0.0);
+            let (i, (t, bad)) = counted.into_iter().find(|(_, (_, l))| !l.is_finite() || **l > 1e-3)?;
+            let place = format!("row {r} of {}, token {} of {}", self.rows.len(), row.from + i, row.tokens.len());
+            let about = match self.loss.objective {
+                Objective::CrossEntropy => String::new(),
+                _ => format!("; its advantage is {}, and it was sampled with {}", t.advantage, t.old_logprob),
+            };
+            Some(format!("a log-probability of {bad} ({place}{about})"))
+        })
     }
 
     /// What is told about a gradient, from the log-probabilities of [`segments`](Self::segments). Entropies are not known.
@@ -313,9 +324,15 @@ mod tests {
     #[test]
     fn answers_that_are_no_log_probabilities_are_refused() {
         let batch = Batch::new(&forest(), &Loss::of(Objective::ImportanceSampling), 10, 16).unwrap();
-        let with = |x: f32| batch.segments(vec![vec![-1.0, -1.0, x, -1.0], vec![-1.0; 5]]).unwrap_err();
-        assert!(with(f32::NAN).contains("row 0 has a log-probability of NaN"), "{}", with(f32::NAN));
-        assert!(with(0.5).contains("0.5"));
+        let with = |place: usize, x: f32| {
+            let mut first = vec![-1.0; 4];
+            first[place] = x;
+            batch.unsound(&batch.segments(vec![first, vec![-1.0; 5]]).unwrap())
+        };
+        let about = "(row 0 of 2, token 3 of 5; its advantage is 2, and it was sampled with -1)";
+        assert_eq!(with(2, f32::NAN).unwrap(), format!("a log-probability of NaN {about}"));
+        assert_eq!(with(2, 0.5).unwrap(), format!("a log-probability of 0.5 {about}"));
+        assert_eq!((with(2, -0.5), with(3, f32::NAN)), (None, None), "what does not count is not looked at");
         assert!(batch.segments(vec![vec![-1.0; 4]]).unwrap_err().contains("1 rows for 2"));
         assert!(batch.segments(vec![vec![-1.0; 4], vec![-1.0; 4]]).unwrap_err().contains("4 numbers for 5"));
     }

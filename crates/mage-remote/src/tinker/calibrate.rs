@@ -100,7 +100,11 @@ async fn measure(client: &Client, model: &Model, vocabulary: usize) -> Done<Cali
     // A mean over the counted tokens, of two rows, by importance sampling against its own log-probabilities.
     let own = {
         let batch = batch(1, 1.0, None, &ce)?;
-        client.score(model, &batch, "calibration").await?.remove(0)
+        let mut own = client.score(model, &batch, "calibration").await?;
+        if let Some(problem) = batch.unsound(&own) {
+            return Err(client.wire.error(format!("calibration: {problem}")).into());
+        }
+        own.remove(0)
     };
     let is = Loss::of(Objective::ImportanceSampling);
     let scaled = batch(2, 1.0 / (2 * COUNTED) as f32, Some(&own), &is)?.trained(reduction, None)?;

@@ -4,7 +4,7 @@
 //! over with a fresh model.
 
 use super::{
-    client::{Answer, Client, Done, FORGETFUL, Lost, Model, Submitted},
+    client::{Answer, Client, Done, Lost, Model, Submitted},
     wait::Wait,
 };
 use crate::{
@@ -15,6 +15,7 @@ use mage_engine::Result;
 use mage_env::Seed;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use std::time::Duration;
 use tokio::time::Instant;
 
 impl Client {
@@ -34,59 +35,71 @@ impl Client {
         format!("tinker://{model}/sampler_weights/{name}")
     }
 
-    /// Saves under a name, or under one made from it where that one was begun and is never finished: a server that was started
-    /// anew in the middle remembers the name, and nobody is there to finish it. Asked again it says whether it has the model.
+    /// Saves under a name, or under one made from it where that one was begun and is not there after a while: a server that was
+    /// started anew in the middle remembers the name, and nobody is there to finish it. Asked again it says whether it has the
+    /// model. Whichever comes to be is taken, for as long as a server is waited for.
     async fn save(&self, path: &str, model: &Model, name: &str, kind: &str) -> Done<String> {
-        for attempt in 0..FORGETFUL {
-            let name = if attempt == 0 { name.to_owned() } else { format!("{name}-{attempt}") };
-            let body = json!({"model_id": model.id, "path": name, "type": path});
-            match self.wire.json::<Submitted>(&Ask::post(path, &body)).await {
+        let (what, limit) = (format!("{path} of `{name}`"), self.wire.waiting.away);
+        // Another name must have its chance, too.
+        let soon = self.wire.waiting.attempt.min(limit / 2);
+        let (mut begun, mut wait) = (Vec::<String>::new(), None);
+        let saved = loop {
+            let next = if begun.is_empty() { name.to_owned() } else { format!("{name}-{}", begun.len()) };
+            let body = json!({"model_id": model.id, "path": next, "type": path});
+            let text = match self.wire.json::<Submitted>(&Ask::post(path, &body)).await {
                 Ok(submitted) => {
                     self.result(path, &submitted.request_id, Answer::Json).await?;
-                    return Ok(name);
+                    break next;
                 }
                 // The name is ours alone: it heard us before, and only its answer was lost.
-                Err(Trouble::Refused(StatusCode::CONFLICT, _)) => {}
+                Err(Trouble::Refused(StatusCode::CONFLICT, text)) => text,
                 Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => {
                     return Err(Lost::Model(format!("{path}: {text}")));
                 }
                 Err(trouble) => return Err(self.failed(path, &trouble).into()),
+            };
+            begun.push(next);
+            // From here on: that the server was away has a limit of its own.
+            let wait = wait.get_or_insert_with(|| Wait::new(&self.wire, &self.slow, &what, limit));
+            if let Some(there) = wait.watch(self.comes_to_be(model, &begun, kind, soon)).await? {
+                break there;
             }
-            let (what, limit) = (format!("{path} of `{name}`"), self.wire.waiting.attempt);
-            let mut wait = Wait::new(&self.wire, &self.slow, &what, limit);
-            if wait.watch(self.comes_to_be(model, &name, kind)).await? {
-                return Ok(name);
+            wait.again(&format!("{text}, and it is not listed")).await?;
+            if begun.len() == 1 {
+                let (address, seconds) = (self.wire.address(), soon.as_secs_f64());
+                self.wire.notices.say(format!(
+                    "{address} has begun checkpoint `{name}` and not finished it within {seconds:.0} s; saving under another name"
+                ));
             }
-            let limit = limit.as_secs_f64();
-            self.wire.notices.say(format!(
-                "{} has begun checkpoint `{name}` and not finished it within {limit:.0} s; saving under another name",
-                self.wire.address()
-            ));
-            self.forget(&format!("tinker://{}/{kind}/{name}", model.id)).await;
+        };
+        // By now they are finished, or never will be.
+        for spare in begun.iter().filter(|name| **name != saved) {
+            self.forget(&format!("tinker://{}/{kind}/{spare}", model.id)).await;
         }
-        let text = format!("{path}: it says that `{name}` and {} names after it exist, and lists none", FORGETFUL - 1);
-        Err(self.wire.error(text).into())
+        Ok(saved)
     }
 
-    /// Whether a checkpoint that was begun is there after a while.
-    async fn comes_to_be(&self, model: &Model, name: &str, kind: &str) -> Done<bool> {
+    /// Which of some checkpoints that were begun is there `soon`.
+    async fn comes_to_be(&self, model: &Model, names: &[String], kind: &str, soon: Duration) -> Done<Option<String>> {
         let (ask, started) = (Ask::get(format!("training_runs/{}/checkpoints", model.id)), Instant::now());
-        let (wanted, luck) = (format!("/{kind}/{name}"), Seed::new(0).child(name));
+        let luck = Seed::new(0).child(&names[0]);
         for looks in 0.. {
             let list: Value = self.wire.json(&ask).await.map_err(|t| match t {
                 Trouble::Refused(StatusCode::NOT_FOUND, text) => Lost::Model(format!("listing checkpoints: {text}")),
                 t => self.failed("listing checkpoints", &t).into(),
             })?;
-            let there = list["checkpoints"].as_array().into_iter().flatten();
-            if there.filter_map(|c| c["tinker_path"].as_str()).any(|p| p.ends_with(&wanted)) {
-                return Ok(true);
+            let listed = list["checkpoints"].as_array().into_iter().flatten();
+            let paths: Vec<&str> = listed.filter_map(|c| c["tinker_path"].as_str()).collect();
+            let there = |name: &&String| paths.iter().any(|p| p.ends_with(&format!("/{kind}/{name}")));
+            if let Some(name) = names.iter().find(there) {
+                return Ok(Some(name.clone()));
             }
-            if started.elapsed() >= self.wire.waiting.attempt {
+            if started.elapsed() >= soon {
                 break;
             }
             tokio::time::sleep(pause(looks, None, luck)).await;
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// Puts a saved state into a fresh model. Not to be tried again on the same one.

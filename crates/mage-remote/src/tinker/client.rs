@@ -30,8 +30,10 @@ use tokio::{task::JoinHandle, time::Instant};
 
 /// How often a session says that it is alive; servers drop models of sessions that are silent for minutes.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// A server that forgets a model it has just made, or loses what it saves, is believed after so many times.
-pub(super) const FORGETFUL: u32 = 5;
+/// What SkyRL says where there is no place for another model. Those of sessions that fell silent come free in time.
+const FULL: &str = "Maximum number of LoRA adapters";
+/// A server that forgets a model it has just made is believed after so many times.
+const FORGETFUL: u32 = 5;
 
 /// Where a Tinker server is and how it is spoken to.
 #[derive(Clone, Debug)]
@@ -222,6 +224,10 @@ impl Client {
                 Ok(_) => return Ok(model),
                 // The server went away in between; whatever it made is gone or will go.
                 Err(Lost::Model(problem)) => wait.again(&problem).await?,
+                // One that was killed has left its model behind, for as long as its session is taken for alive.
+                Err(Lost::Error(Error::Engine { reason, .. })) if reason.contains(FULL) => {
+                    wait.again(reason.trim_start_matches(&format!("{what}: "))).await?;
+                }
                 Err(Lost::Error(e)) => return Err(e),
             }
         }
@@ -277,7 +283,7 @@ impl Client {
                 Err(Trouble::Refused(_, text) | Trouble::Never(text)) => {
                     return Err(self.wire.error(format!("{what}: {text}")).into());
                 }
-                Err(Trouble::NotYet(text)) => wait.poll_again(&text, asked.elapsed()).await?,
+                Err(Trouble::NotYet(text) | Trouble::Busy(text)) => wait.poll_again(&text, asked.elapsed()).await?,
                 Err(Trouble::Failing(text)) => {
                     failed += 1;
                     if failed >= FAILED_ANSWERS {

@@ -69,7 +69,10 @@ impl Again {
         if now.len() != before.len() || now.iter().zip(before).any(|(x, y)| x.len() != y.len()) {
             return Again::Other(f64::INFINITY);
         }
-        let apart = || now.iter().flatten().zip(before.iter().flatten()).map(|(x, y)| f64::from((x - y).abs()));
+        // Where a token does not count a server may say what it likes: no number, too, as it did before.
+        let same = |x: f32, y: f32| x == y || (x.is_nan() && y.is_nan());
+        let far = |(x, y): (&f32, &f32)| if same(*x, *y) { 0.0 } else { f64::from((x - y).abs()) };
+        let apart = || now.iter().flatten().zip(before.iter().flatten()).map(far);
         let most = apart().fold(0.0, |most: f64, d| if d.is_nan() { f64::INFINITY } else { most.max(d) });
         let average = apart().sum::<f64>() / apart().count().max(1) as f64;
         Again::judge(most, average, NEAR_LOGPROBS, reproducible)
@@ -98,7 +101,9 @@ mod tests {
         let mut one = before.clone();
         one[1][0] += 0.1;
         assert!(matches!(Again::of_rows(&one, &before, false), Again::Near(by) if by < 0.04));
+        let odd = vec![vec![f32::NAN, f32::NEG_INFINITY, -2.0]];
         for reproducible in [true, false] {
+            assert_eq!(Again::of_rows(&odd, &odd, reproducible), Again::Same);
             assert!(matches!(rows(f32::NAN, reproducible), Again::Other(_)));
             assert_eq!(Again::of_rows(&before[..1], &before, reproducible), Again::Other(f64::INFINITY));
             assert!(matches!(Again::of_norms(f64::NAN, 1.0, reproducible), Again::Other(_)));

@@ -13,6 +13,7 @@ use crate::{VllmPool, mark::mark};
 use mage_engine::{AdapterName, Error, Result, WeightVersion};
 use std::{
     collections::BTreeMap,
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::runtime::Runtime;
@@ -32,12 +33,22 @@ pub(super) struct Shared {
     pub(super) runtime: Runtime,
 }
 
+/// A state that the server keeps.
+pub(super) struct Kept {
+    /// Where it keeps it.
+    pub(super) path: String,
+    /// Whether a checkpoint of ours relies on it.
+    pub(super) relied_on: bool,
+    /// Where its adapter lies on this machine, if it was fetched for a pool.
+    pub(super) adapter: Option<PathBuf>,
+}
+
 /// What changes in the course of training.
 pub(super) struct State {
     /// `None` only while the server is being fed.
     pub(super) model: Option<Model>,
-    /// Where the server keeps the state before `journal`, and whether a checkpoint of ours relies on it.
-    pub(super) kept: Option<(String, bool)>,
+    /// The state before `journal`.
+    pub(super) kept: Option<Kept>,
     pub(super) journal: Vec<Entry>,
     /// Whether a gradient waits for its step.
     pub(super) pending: bool,
@@ -103,6 +114,32 @@ impl Shared {
         Err(self.client.wire.error(format!("it forgot the model {FEEDINGS} times in a row")))
     }
 
+    /// Does `work`, whose numbers `unsound` looks at. Where they are none, neither the weights nor a gradient made from them can be
+    /// trusted: the server goes back to what it kept, and does the work once more. A second time ends it, before any step.
+    pub(super) fn sound<T>(
+        &self,
+        state: &mut State,
+        what: &str,
+        work: impl AsyncFn(&Model) -> Done<T>,
+        unsound: impl Fn(&T) -> Option<String>,
+    ) -> Result<T> {
+        let done = self.again(state, &work)?;
+        let Some(first) = unsound(&done) else { return Ok(done) };
+        self.feed(state, Some(&format!("answered {what} with {first}, and no step was taken with it")))?;
+        let done = self.again(state, &work)?;
+        let Some(last) = unsound(&done) else { return Ok(done) };
+        // Nobody takes a step with what it holds now.
+        if let Some(model) = state.model.take() {
+            self.runtime.block_on(self.client.unload(model));
+        }
+        let again = if first == last { "the same".to_owned() } else { last };
+        Err(self.client.wire.error(format!(
+            "{what}: {first}, and {again} after going back to its last kept state and doing it once more. No step was taken \
+             with it, and checkpoints are as they were: go on from the last one (`mage train --resume RUN`). If it comes \
+             again, lower optim.learning_rate, or look for extreme advantages and log-probabilities in that row"
+        )))
+    }
+
     /// Gives the server a model in the state this trainer is in, and says so where the server did something.
     pub(super) fn feed(&self, state: &mut State, what_it_did: Option<&str>) -> Result<()> {
         if let Some(did) = what_it_did {
@@ -134,8 +171,20 @@ impl Shared {
 
     async fn feed_once(&self, state: &State) -> Done<Model> {
         let model = fresh(&self.client, &self.settings).await?;
-        if let Some((path, _)) = &state.kept {
-            self.client.load_state(&model, path).await?;
+        match self.do_again(&model, state).await {
+            Ok(()) => Ok(model),
+            Err(lost) => {
+                // Places are few, and the next attempt needs one.
+                self.client.unload(model).await;
+                Err(lost)
+            }
+        }
+    }
+
+    /// Puts the kept state into a new model, and does what came after once more.
+    async fn do_again(&self, model: &Model, state: &State) -> Done<()> {
+        if let Some(kept) = &state.kept {
+            self.client.load_state(model, &kept.path).await?;
         }
         let reproducible = self.settings.backend.is_reproducible();
         let mut near = None;
@@ -159,7 +208,7 @@ impl Shared {
                     compare("a gradient", Again::of_rows(&rows, before, reproducible))?;
                 }
                 Entry::Step(step, before) => {
-                    let norm = self.client.optim_step(&model, model.next(), step).await?;
+                    let norm = self.client.optim_step(model, model.next(), step).await?;
                     if let (Some(norm), Some(before)) = (norm, before) {
                         compare("a step", Again::of_norms(norm, *before, reproducible))?;
                     }
@@ -172,21 +221,22 @@ impl Shared {
                 self.client.wire.address()
             ));
         }
-        Ok(model)
+        Ok(())
     }
 
     /// Has the server keep its state, if anything happened since it last did.
     pub(super) fn keep(&self, state: &mut State) -> Result<String> {
-        if let (Some((path, _)), true) = (&state.kept, state.journal.is_empty()) {
-            return Ok(path.clone());
+        if let (Some(kept), true) = (&state.kept, state.journal.is_empty()) {
+            return Ok(kept.path.clone());
         }
         if state.pending {
             return Err(Error::invalid("save", "a gradient waits for its step; call optim_step first"));
         }
         let name = state.name("state");
         let path = self.again(state, async |model| self.client.save_state(model, &name).await)?;
-        if let Some((old, false)) = state.kept.replace((path.clone(), false)) {
-            self.runtime.block_on(self.client.forget(&old));
+        let kept = Kept { path: path.clone(), relied_on: false, adapter: None };
+        if let Some(old) = state.kept.replace(kept).filter(|old| !old.relied_on) {
+            self.runtime.block_on(self.client.forget(&old.path));
         }
         state.journal.clear();
         Ok(path)

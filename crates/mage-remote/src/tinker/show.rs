@@ -4,6 +4,7 @@ use super::{
     archive::unpack,
     client::Client,
     codec,
+    saved::copy_adapter,
     shared::{Shared, State},
 };
 use crate::{Fingerprint, VllmPool};
@@ -47,8 +48,17 @@ impl Published {
 }
 
 impl Shared {
-    /// Has the server pack the adapter of now, and unpacks it here.
+    /// Puts the adapter of the kept state, which is that of now, into a folder: whoever wants it next copies it.
     pub(super) fn fetch(&self, state: &mut State, dir: &Path) -> Result<()> {
+        match state.kept.as_ref().and_then(|kept| kept.adapter.as_ref()) {
+            // A folder that the pool has let go of is gone.
+            Some(here) if copy_adapter(here, dir).is_ok() => Ok(()),
+            _ => self.download(state, dir),
+        }
+    }
+
+    /// Has the server pack the adapter of now, and unpacks it here.
+    fn download(&self, state: &mut State, dir: &Path) -> Result<()> {
         let name = state.name("adapter");
         let (id, name) = self.again(state, async |model| {
             let name = self.client.save_for_sampler(model, &name).await?;
@@ -68,6 +78,9 @@ impl Shared {
                 let dir = self.settings.adapters.join(place);
                 self.fetch(state, &dir)?;
                 self.runtime.block_on(pool.push_adapter(weights, &dir, fingerprint))?;
+                if let Some(kept) = &mut state.kept {
+                    kept.adapter = Some(dir);
+                }
                 self.sweep(pool, &state.tag);
                 Ok(())
             }

@@ -6,10 +6,10 @@ use super::{
     Backend, Calibration, TinkerSampler, TinkerServer,
     batch::Batch,
     calibrate::calibrate,
-    client::Client,
+    client::{Client, Model},
     journal::{Entry, Gradient},
     saved::{Saved, SavedRelease, copy_adapter},
-    shared::Shared,
+    shared::{Kept, Shared, State},
 };
 use crate::{Fingerprint, VllmPool};
 use mage_engine::{
@@ -113,9 +113,14 @@ impl TinkerTrainer {
         let loss = Loss::of(Objective::CrossEntropy);
         let batch =
             Batch::new(&forest, &loss, self.shared.settings.vocabulary, self.shared.settings.max_context.max(n))?;
-        let rows =
-            self.shared.again(&mut state, async |model| self.shared.client.score(model, &batch, "forward").await)?;
+        let rows = self.score(&mut state, &batch)?;
         Ok(Fingerprint(rows[0][1..].to_vec()))
+    }
+
+    /// How likely the weights of now find a batch, by segment.
+    fn score(&self, state: &mut State, batch: &Batch) -> Result<Vec<Vec<f32>>> {
+        let (what, client) = ("forward", &self.shared.client);
+        self.shared.sound(state, what, async |model| client.score(model, batch, what).await, |rows| batch.unsound(rows))
     }
 }
 
@@ -136,25 +141,23 @@ impl Trainer for TinkerTrainer {
             ));
         }
         let own = match batch.needs_own_logprobs(reduction) {
-            true => Some(
-                self.shared
-                    .again(&mut state, async |model| self.shared.client.score(model, &batch, "forward").await)?,
-            ),
+            true => Some(self.score(&mut state, &batch)?),
             false => None,
         };
         let data = batch.trained(reduction, own.as_deref())?;
         let named = batch.named(own.is_some());
         let gradient = Gradient { data, loss_fn: named.loss_fn, config: named.config };
-        // A server that forgot is fed the journal, which this is not yet part of.
-        let rows = self.shared.again(&mut state, async |model| {
-            let output = self.shared.client.forward_backward(&gradient.request(&model.id, model.next())).await?;
-            output.rows("logprobs").map_err(|e| self.shared.client.wire.error(format!("forward_backward: {e}")).into())
-        })?;
+        let (what, client) = ("forward_backward", &self.shared.client);
+        // A server that forgot, or whose numbers are none, is fed the journal, which this is not yet part of.
+        let ask = async |model: &Model| {
+            let output = client.forward_backward(&gradient.request(&model.id, model.next())).await?;
+            let rows = output.rows("logprobs").and_then(|rows| Ok((batch.segments(rows.clone())?, rows)));
+            rows.map_err(|e| client.wire.error(format!("{what}: {e}")).into())
+        };
+        let (own, rows) = self.shared.sound(&mut state, what, ask, |(own, _)| batch.unsound(own))?;
         state.pending = true;
-        let own =
-            batch.segments(rows.clone()).map_err(|e| self.shared.client.wire.error(format!("forward_backward: {e}")));
         state.journal.push(Entry::Gradient(gradient, rows));
-        Ok(batch.report(&own?))
+        Ok(batch.report(&own))
     }
 
     fn optim_step(&mut self, step: &OptimStep) -> Result<StepReport> {
@@ -220,8 +223,8 @@ impl Trainer for TinkerTrainer {
     fn save(&self, dir: &Path) -> Result<()> {
         let mut state = self.shared.state();
         let path = self.shared.keep(&mut state)?;
-        if let Some((_, relied_on)) = &mut state.kept {
-            *relied_on = true;
+        if let Some(kept) = &mut state.kept {
+            kept.relied_on = true;
         }
         if self.shared.settings.backend.gives_adapters() {
             self.shared.fetch(&mut state, dir)?;
@@ -253,7 +256,7 @@ impl Trainer for TinkerTrainer {
         let saved = Saved::read(dir)?;
         let mut state = self.shared.state();
         state.journal.clear();
-        state.kept = Some((saved.state, true));
+        state.kept = Some(Kept { path: saved.state, relied_on: true, adapter: None });
         state.pending = false;
         (state.steps, state.skipped, state.skipped_in_a_row) = (saved.steps, saved.skipped, 0);
         self.shared.published.steps.fetch_add(1, Ordering::SeqCst);
@@ -293,7 +296,7 @@ impl Trainer for TinkerTrainer {
             return;
         }
         match &mut self.shared.state().kept {
-            Some((path, relied_on)) if *path == saved.state => *relied_on = false,
+            Some(kept) if kept.path == saved.state => kept.relied_on = false,
             _ => self.shared.runtime.block_on(self.shared.client.forget(&saved.state)),
         }
     }
@@ -309,7 +312,7 @@ impl Drop for TinkerTrainer {
         };
         let sampled: Vec<String> = self.shared.published.releases().values().map(|r| r.path.clone()).collect();
         self.shared.runtime.block_on(async {
-            let states = kept.filter(|(_, relied_on)| !relied_on).map(|(path, _)| path);
+            let states = kept.filter(|kept| !kept.relied_on).map(|kept| kept.path);
             for path in states.into_iter().chain(sampled) {
                 let _ = tokio::time::timeout(patience, self.shared.client.forget(&path)).await;
             }

@@ -9,7 +9,7 @@ use super::{
     server::{ALIVE, Server},
     shelf::{Given, Shelf},
 };
-use crate::together::first;
+use crate::{together::first, wire::Trouble};
 use mage_engine::Error;
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -27,6 +27,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 const WELCOME: Duration = Duration::from_secs(3);
 /// Feeding that takes longer is worth a line.
 const WORTH_A_LINE: Duration = Duration::from_secs(5);
+/// Failing for longer is worth a line.
+const FAILING: Duration = Duration::from_secs(2);
 /// One that fails so often in a row is done without where there are others.
 const FAILURES: u32 = 8;
 /// Nobody starts anew within this time: a model has to be read.
@@ -45,6 +47,12 @@ pub(super) struct Record {
     strikes: u32,
     /// How many of its answers in a row were failures.
     failures: u32,
+    /// Since when it does nothing but fail.
+    failing: Option<Instant>,
+    /// Whether that was said.
+    told: bool,
+    /// When it was last said that it is late.
+    late: Option<Instant>,
     /// Why it is refused.
     pub(super) wrong: Option<Error>,
     /// What was last said of it.
@@ -68,6 +76,9 @@ impl Record {
             last: now,
             strikes: 0,
             failures: 0,
+            failing: None,
+            told: false,
+            late: None,
             wrong: None,
             said,
             slow: false,
@@ -80,6 +91,11 @@ impl Record {
     /// Whether it came back after `then`: what failed before says nothing of it now.
     pub(super) fn is_back_since(&self, then: Instant) -> bool {
         self.back > then
+    }
+
+    /// Whether it did what it was asked after `then`.
+    pub(super) fn worked_since(&self, then: Instant) -> bool {
+        self.heard > then
     }
 
     /// How long it is left alone where others are for `gap`.
@@ -115,6 +131,7 @@ impl Shelf {
             record.last = Instant::now();
             record.strikes += 1;
             record.said = problem.to_owned();
+            record.told = false;
             record.strikes
         };
         match strikes {
@@ -131,6 +148,7 @@ impl Shelf {
     pub(super) fn failed(&self, server: &Server) -> bool {
         let mut record = server.record();
         record.failures += 1;
+        record.failing.get_or_insert_with(Instant::now);
         let often = record.failures >= FAILURES;
         if often {
             record.failures = 0;
@@ -138,10 +156,46 @@ impl Shelf {
         often
     }
 
+    /// Says, once, that a server which does nothing but fail is waited for.
+    pub(super) fn tell(&self, server: &Server, trouble: &Trouble) {
+        let (waiting, wish) = (&self.settings.waiting, server.wire.wish().unwrap_or_default());
+        let mut record = server.record();
+        let lasts = record.failing.map_or(Duration::ZERO, |since| since.elapsed()) + wish;
+        if record.told || lasts < FAILING.min(waiting.away / 4) {
+            return;
+        }
+        record.told = true;
+        drop(record);
+        let (address, is, problem) = (server.wire.address(), trouble.is(), trouble.text());
+        let limit = waiting.away.as_secs_f64();
+        self.settings.notices.say(format!("{address} {is} ({problem}); waiting for it, up to {limit:.0} s"));
+    }
+
+    /// A server has not answered a question for so long that it is asked again. Many may be late at once: that is said now and
+    /// then.
+    pub(super) fn late(&self, server: &Server, within: Duration) {
+        let mut record = server.record();
+        if record.late.is_some_and(|said| said.elapsed() < LONGEST) {
+            return;
+        }
+        record.late = Some(Instant::now());
+        drop(record);
+        let (address, within) = (server.wire.address(), within.as_secs_f64());
+        self.settings.notices.say(format!(
+            "{address} has not answered a request for {within:.0} s, though it is there; it is asked for again, with twice the \
+             time (answers that take so long need a larger vllm.answer_within)"
+        ));
+    }
+
     /// A server did what it was asked to.
     pub(super) fn worked(&self, server: &Server) {
         let mut record = server.record();
         (record.heard, record.failures) = (Instant::now(), 0);
+        let failing = record.failing.take();
+        if let (true, Some(since)) = (std::mem::take(&mut record.told), failing) {
+            let line = format!("{} works again after {:.0} s", server.wire.address(), since.elapsed().as_secs_f64());
+            self.settings.notices.say(line);
+        }
         if record.strikes > 0 && record.last.elapsed() >= CALM.min(self.settings.waiting.attempt) {
             let recovered = std::mem::take(&mut record.strikes) > 1;
             drop(record);
@@ -181,7 +235,7 @@ impl Shelf {
                 return;
             }
             Err(Given::Away(problem)) => (problem, None),
-            Err(Given::Wrong(e)) => (e.to_string(), Some(e)),
+            Err(Given::Refused(e) | Given::Wrong(e)) => (e.to_string(), Some(e)),
         };
         let mut record = server.record();
         record.wrong = wrong;
@@ -196,13 +250,14 @@ impl Shelf {
 
 impl VllmPool {
     /// Begins to look at all servers that are away and were left alone for `gap`; at which.
-    fn look_after(&self, gap: Duration) -> Vec<&Arc<Server>> {
+    pub(super) fn look_after(&self, gap: Duration) -> Vec<&Arc<Server>> {
         let due = |server: &&Arc<Server>| {
             if server.up.load(Ordering::SeqCst) || server.draining.load(Ordering::SeqCst) {
                 return false;
             }
             let mut record = server.record();
-            let due = !record.looking && record.last.elapsed() >= record.gap(gap);
+            let left_alone = record.last.elapsed() >= record.gap(gap) && server.wire.wish().is_none();
+            let due = !record.looking && left_alone;
             record.looking |= due;
             due
         };

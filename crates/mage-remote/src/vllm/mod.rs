@@ -4,9 +4,12 @@
 //! adapters into it by name and version; every push is checked on every server by a [`Fingerprint`](crate::Fingerprint).
 
 mod away;
+mod completion;
 mod pool;
 mod push;
+mod request;
 mod server;
 mod shelf;
 
 pub use pool::{PoolSettings, ServerState, VllmPool};
+pub use server::Served;

@@ -1,25 +1,17 @@
-//! Which server is asked, and what happens to a request when it goes away?
+//! Which server is asked?
 //!
-//! Each request goes to the server with the fewest under way, and waits where all have as many as they may. One that goes
-//! away gets none until it answers again; what it was asked is asked elsewhere, or waits.
+//! Each request goes to the server with the fewest under way, and waits where all have as many as they may.
 
 use super::{
-    away::LOOK_AGAIN,
-    server::{Server, Written, check_score},
+    completion::{Written, check_score},
+    server::Server,
     shelf::Shelf,
 };
-use crate::{
-    ApiKey, Notices, Service,
-    backoff::pause,
-    mark::mark,
-    wire::{Trouble, Waiting},
-};
+use crate::{ApiKey, Notices, Service, mark::mark, wire::Waiting};
 use mage_engine::{
     AdapterName, BoxFuture, Error, LogProbs, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest, Scores,
     WeightVersion, WeightsId,
 };
-use mage_env::Seed;
-use reqwest::StatusCode;
 use std::{
     sync::{
         Arc,
@@ -28,9 +20,6 @@ use std::{
     time::Duration,
 };
 use tokio::time::Instant;
-
-/// A request is given to so many failing servers before it is given up.
-const FAILED_ANSWERS: u32 = 8;
 
 /// What a pool is made of.
 #[derive(Clone, Debug)]
@@ -53,6 +42,8 @@ pub struct PoolSettings {
     pub keep: usize,
     /// How long servers are waited for.
     pub waiting: Waiting,
+    /// How long an answer may take before it is asked for again; twice as long each time.
+    pub answer_within: Duration,
     /// Who hears of waiting.
     pub notices: Notices,
 }
@@ -65,7 +56,7 @@ pub struct VllmPool {
     caps: SamplerCaps,
     /// Whoever holds it gets the next seat.
     queue: tokio::sync::Mutex<()>,
-    turn: AtomicUsize,
+    pub(super) turn: AtomicUsize,
     /// Marks this pool's names on the servers.
     pub(super) tag: String,
     /// How many names there were.
@@ -86,7 +77,7 @@ pub struct ServerState {
 }
 
 /// A request under way on a server; it is counted off however it ends.
-struct Seat(Arc<Shelf>, Arc<Server>);
+pub(super) struct Seat(Arc<Shelf>, pub(super) Arc<Server>);
 
 impl Drop for Seat {
     fn drop(&mut self) {
@@ -102,8 +93,8 @@ impl VllmPool {
         if settings.servers.is_empty() {
             return wrong("a pool needs at least one server");
         }
-        if settings.in_flight == 0 || settings.keep == 0 {
-            return wrong("requests in flight and versions to keep must be above 0");
+        if settings.in_flight == 0 || settings.keep == 0 || settings.answer_within.is_zero() {
+            return wrong("requests in flight, versions to keep and the time for an answer must be above 0");
         }
         let mut servers = Vec::new();
         for address in &settings.servers {
@@ -152,9 +143,14 @@ impl VllmPool {
     /// Gives a server no new requests, and returns when those under way are done. It may then be stopped. They are given as
     /// long as one operation may take.
     pub async fn drain(&self, address: &str) -> Result<()> {
+        self.drain_within(address, self.shelf.settings.waiting.operation).await
+    }
+
+    /// The same, given so long.
+    pub(super) async fn drain_within(&self, address: &str, limit: Duration) -> Result<()> {
         let server = self.find(address)?;
         server.draining.store(true, Ordering::SeqCst);
-        let (since, limit) = (Instant::now(), self.shelf.settings.waiting.operation);
+        let since = Instant::now();
         while server.load.load(Ordering::SeqCst) > 0 {
             if since.elapsed() > limit {
                 let left = server.load.load(Ordering::SeqCst);
@@ -201,9 +197,13 @@ impl VllmPool {
         })
     }
 
-    /// A seat on the server that is least busy, as soon as one has room; rather not on one that just failed. `None` where
-    /// none can be asked.
-    async fn seat(&self, failed: Option<&Arc<Server>>) -> Option<Seat> {
+    /// A seat on the server that is least busy, as soon as one has room; rather not on one that just failed, and not on one
+    /// that `will_not`. `None` where none can be asked.
+    pub(super) async fn seat(
+        &self,
+        failed: Option<&Arc<Server>>,
+        will_not: impl Fn(&Arc<Server>) -> bool,
+    ) -> Option<Seat> {
         let _turn = self.queue.lock().await;
         let n = self.servers.len();
         loop {
@@ -211,7 +211,8 @@ impl VllmPool {
             // Equally busy servers take turns.
             let first = self.turn.fetch_add(1, Ordering::Relaxed);
             let order = (0..n).map(|i| &self.servers[(first + i) % n]);
-            let ready: Vec<_> = order.filter(|s| s.ready()).map(|s| (s, s.load.load(Ordering::SeqCst))).collect();
+            let ready: Vec<_> =
+                order.filter(|s| s.ready() && !will_not(s)).map(|s| (s, s.load.load(Ordering::SeqCst))).collect();
             if ready.is_empty() {
                 return None;
             }
@@ -222,79 +223,6 @@ impl VllmPool {
                 return Some(Seat(Arc::clone(&self.shelf), Arc::clone(server)));
             }
             stirred.await;
-        }
-    }
-
-    /// Asks until there is an answer.
-    async fn ask<T, F>(&self, what: &str, work: impl Fn(Arc<Server>) -> F) -> Result<T>
-    where
-        F: Future<Output = std::result::Result<T, Trouble>>,
-    {
-        self.look_around();
-        let patience = self.shelf.settings.waiting.away;
-        let luck = Seed::new(self.turn.load(Ordering::Relaxed) as u64).child(what);
-        let (mut first, mut failed, mut away_since) = (None::<String>, 0, None::<Instant>);
-        let mut last = None::<Arc<Server>>;
-        loop {
-            let Some(seat) = self.seat(last.as_ref()).await else {
-                let since = *away_since.get_or_insert_with(Instant::now);
-                if since.elapsed() > patience {
-                    let limit = patience.as_secs_f64();
-                    let problem = first.unwrap_or_else(|| "none of them answers".to_owned());
-                    return Err(self.shelf.error(format!("{what}: no server for {limit:.0} s: {problem}")));
-                }
-                tokio::time::sleep(LOOK_AGAIN).await;
-                if let Some(wrong) = self.revive().await {
-                    return Err(wrong);
-                }
-                continue;
-            };
-            let (server, asked) = (Arc::clone(&seat.1), Instant::now());
-            let trouble = match work(Arc::clone(&server)).await {
-                Ok(answer) => {
-                    self.shelf.worked(&server);
-                    return Ok(answer);
-                }
-                Err(trouble) => trouble,
-            };
-            drop(seat);
-            let text = format!("{}: {}", server.wire.address(), trouble.text());
-            let first = first.get_or_insert_with(|| text.clone());
-            let is_news = !server.record().is_back_since(asked);
-            match trouble {
-                // It was started anew and does not have the adapter.
-                Trouble::Refused(StatusCode::NOT_FOUND, _) if failed < FAILED_ANSWERS => {
-                    failed += 1;
-                    if is_news {
-                        server.up.store(false, Ordering::SeqCst);
-                    }
-                    self.revive().await;
-                }
-                Trouble::Refused(..) | Trouble::Never(_) => {
-                    return Err(self.shelf.error(format!("{what}: {first}")));
-                }
-                Trouble::NotYet(problem) | Trouble::Failing(problem) => {
-                    failed += 1;
-                    let others = self.servers.iter().any(|s| s.ready() && !Arc::ptr_eq(s, &server));
-                    if self.shelf.failed(&server) && others && is_news {
-                        self.shelf.put_away(&server, &problem, |address| {
-                            format!(
-                                "{address} fails whatever it is asked ({problem}); others are asked until it is better"
-                            )
-                        });
-                    }
-                    if failed >= FAILED_ANSWERS {
-                        return Err(self.shelf.error(format!("{what}: {first} (after {failed} attempts)")));
-                    }
-                    tokio::time::sleep(pause(failed - 1, None, luck)).await;
-                }
-                Trouble::Away(problem) if is_news => self.shelf.put_away(&server, &problem, |address| {
-                    let limit = patience.as_secs_f64();
-                    format!("{address} does not answer ({problem}); waiting for it, up to {limit:.0} s")
-                }),
-                Trouble::Away(_) => {}
-            }
-            last = Some(server);
         }
     }
 }
@@ -319,8 +247,9 @@ impl Sampler for VllmPool {
             let room = self.caps.max_context - request.prompt.len();
             request.params.max_tokens = request.params.max_tokens.min(room as u32);
             let (request, served) = (&request, &served);
-            let Written { tokens, logprobs, finish } =
-                self.ask("sampling", |server| async move { server.sample(served, request).await }).await?;
+            let Written { tokens, logprobs, finish } = self
+                .ask("sampling", |server, within| async move { server.sample(served, request, within).await })
+                .await?;
             // Where nothing is filtered, what was drawn from is the policy itself.
             Ok(Sample { drawn_logprobs: logprobs.clone(), tokens, logprobs, finish, weights })
         })
@@ -332,7 +261,7 @@ impl Sampler for VllmPool {
             check_score(&request)?;
             let (weights, served) = self.resolve(&request.weights)?;
             let (tokens, from, served) = (&request.tokens, request.from, &served);
-            let ask = |server: Arc<Server>| async move { server.score(served, tokens, from).await };
+            let ask = |server: Arc<Server>, within| async move { server.score(served, tokens, from, within).await };
             Ok(Scores { logprobs: self.ask("scoring", ask).await?, entropies: Vec::new(), weights })
         })
     }

@@ -7,7 +7,7 @@
 use super::{
     away::LOOK_AGAIN,
     pool::VllmPool,
-    server::Server,
+    server::{Served, Server},
     shelf::{Given, Release},
 };
 use crate::{
@@ -25,6 +25,8 @@ use tokio::time::Instant;
 
 /// One with much to do says that it is there within this time.
 const BUSY: Duration = Duration::from_secs(10);
+/// What takes longer is worth a line, and another when it has taken twice as long.
+const WORTH_A_LINE: Duration = Duration::from_secs(30);
 
 impl VllmPool {
     /// Shows an adapter to all who sample under `weights`' name: on all servers that answer, or not at all. Those that do not
@@ -84,8 +86,9 @@ impl VllmPool {
         Ok(())
     }
 
-    /// Gives a release to all servers that are there, but for those that have it; which took it. One with other numbers than
-    /// the trainer's is an error, and then nobody keeps it.
+    /// Gives a release to all servers that are there, but for those that have it; which took it. One that refuses what others
+    /// take is done without. One with other numbers than the trainer's is an error, as is a refusal by all; then nobody keeps
+    /// it.
     async fn give_all(&self, release: &Release, have: &[&Arc<Server>]) -> Result<Vec<&Arc<Server>>> {
         let lacks = |s: &&Arc<Server>| s.up.load(Ordering::SeqCst) && !have.iter().any(|h| Arc::ptr_eq(s, h));
         let up: Vec<&Arc<Server>> = self.servers.iter().filter(lacks).collect();
@@ -93,14 +96,14 @@ impl VllmPool {
         let given = together(up.iter().map(async |server| {
             let give = async {
                 server.alive(BUSY).await.map_err(|t| Given::Away(t.text()))?;
-                self.shelf.give(server, release).await?;
+                self.give(server, release).await?;
                 quickest.get_or_init(|| started.elapsed());
                 Ok(())
             };
             first(give, self.lateness(started, &quickest)).await
         }))
         .await;
-        let (mut took, mut wrong) = (Vec::new(), None);
+        let (mut took, mut refused, mut wrong) = (Vec::new(), Vec::new(), None);
         for (server, given) in up.into_iter().zip(given) {
             match given {
                 Ok(()) => {
@@ -110,12 +113,39 @@ impl VllmPool {
                 Err(Given::Away(problem)) => self.shelf.put_away(server, &problem, |address| {
                     format!("{address} did not take {} ({problem}); it gets everything when it is back", release.what)
                 }),
+                Err(Given::Refused(e)) => refused.push((server, e)),
                 Err(Given::Wrong(e)) => wrong = wrong.or(Some(e)),
             }
         }
-        let Some(wrong) = wrong else { return Ok(took) };
+        if took.is_empty() && have.is_empty() {
+            wrong = wrong.or_else(|| refused.pop().map(|(_, e)| e));
+        }
+        let Some(wrong) = wrong else {
+            for (server, e) in refused {
+                let problem = e.to_string();
+                self.shelf.put_away(server, &problem, |address| {
+                    format!("{address} gets no requests until it takes what others took ({problem})")
+                });
+            }
+            return Ok(took);
+        };
         self.unload(std::slice::from_ref(release)).await;
         Err(wrong)
+    }
+
+    /// Has a server take a release; whoever watches hears of one that takes its time.
+    async fn give(&self, server: &Server, release: &Release) -> std::result::Result<(), Given> {
+        let (started, notices) = (Instant::now(), &self.shelf.settings.notices);
+        let remind = async {
+            let mut next = WORTH_A_LINE.min(self.shelf.settings.waiting.attempt.saturating_mul(3));
+            loop {
+                tokio::time::sleep_until(started + next).await;
+                let (address, seconds) = (server.wire.address(), next.as_secs_f64());
+                notices.say(format!("still waiting for {address} to load {}, {seconds:.0} s", release.what));
+                next *= 2;
+            }
+        };
+        first(self.shelf.give(server, release), remind).await
     }
 
     /// Ends when a server takes so much longer than the quickest that the others should not wait for it.
@@ -124,7 +154,8 @@ impl VllmPool {
             tokio::time::sleep(LOOK_AGAIN / 5).await;
             let Some(quickest) = quickest.get() else { continue };
             // Time for an attempt that was lost and for another.
-            let limit = *quickest * 4 + self.shelf.settings.waiting.attempt.saturating_mul(2);
+            let waiting = &self.shelf.settings.waiting;
+            let limit = (*quickest * 4 + waiting.attempt.saturating_mul(2)).min(waiting.away);
             if started.elapsed() > limit {
                 let problem = format!(
                     "not done after {:.0} s, another was after {:.1} s",
@@ -182,8 +213,8 @@ impl VllmPool {
         let (mut took, mut wrong) = (0, None);
         for server in all {
             let was_draining = server.draining.load(Ordering::SeqCst);
-            let given = match self.drain(server.wire.address()).await {
-                Ok(()) => self.shelf.give(server, &release).await,
+            let given = match self.drain_within(server.wire.address(), self.shelf.settings.waiting.away).await {
+                Ok(()) => self.give(server, &release).await,
                 Err(late) => Err(Given::Away(late.to_string())),
             };
             match given {
@@ -194,7 +225,7 @@ impl VllmPool {
                 Err(Given::Away(problem)) => self.shelf.put_away(server, &problem, |address| {
                     format!("{address} did not take {} ({problem}); it gets them when it is back", release.what)
                 }),
-                Err(Given::Wrong(e)) => {
+                Err(Given::Refused(e) | Given::Wrong(e)) => {
                     server.up.store(false, Ordering::SeqCst);
                     wrong = wrong.or(Some(e));
                 }
@@ -227,8 +258,8 @@ impl VllmPool {
         found.map_err(|t| self.shelf.error(format!("{address}: {}", t.text())))
     }
 
-    /// The names each server serves.
-    pub async fn served(&self) -> Vec<(String, Result<Vec<String>>)> {
+    /// What each server serves.
+    pub async fn served(&self) -> Vec<(String, Result<Vec<Served>>)> {
         let mut out = Vec::new();
         for server in &self.servers {
             let address = server.wire.address().to_owned();

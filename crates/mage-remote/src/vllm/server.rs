@@ -1,19 +1,20 @@
-//! How is one vLLM server asked?
-//!
-//! `POST /v1/completions` with token ids in and out: texts never matter, since fragments of letters have none.
+//! How is one vLLM server asked, and for how long is it waited for?
 
-use super::{away::Record, pool::PoolSettings};
+use super::{
+    away::Record,
+    completion::{Choice, Completion, Completions, Written, read_score, read_written},
+    pool::PoolSettings,
+};
 use crate::{
     Fingerprint, Service,
     backoff::pause,
     together::first,
     wire::{Ask, Trouble, Wire},
 };
-use mage_engine::{FinishReason, Result, SampleRequest, ScoreRequest};
+use mage_engine::{Result, SampleRequest};
 use mage_env::Seed;
 use rand::RngExt;
 use reqwest::StatusCode;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::{
     path::Path,
@@ -53,32 +54,13 @@ pub(super) struct Server {
     checked: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
 }
 
-/// Tokens that a server wrote.
-#[derive(Debug)]
-pub(super) struct Written {
-    pub(super) tokens: Vec<u32>,
-    pub(super) logprobs: Vec<f32>,
-    pub(super) finish: FinishReason,
-}
-
-#[derive(Deserialize)]
-struct Completion {
-    choices: Vec<Choice>,
-}
-
-#[derive(Deserialize)]
-struct Choice {
-    #[serde(default)]
-    token_ids: Option<Vec<u32>>,
-    #[serde(default)]
-    logprobs: Option<TokenLogprobs>,
-    #[serde(default)]
-    finish_reason: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct TokenLogprobs {
-    token_logprobs: Vec<Option<f32>>,
+/// A model or an adapter that a server has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// What it is called there.
+    pub name: String,
+    /// Tokens a sequence may have, where the server says so.
+    pub max_context: Option<usize>,
 }
 
 impl Server {
@@ -98,7 +80,7 @@ impl Server {
 
     /// Whether it may get requests now.
     pub(super) fn ready(&self) -> bool {
-        self.up.load(Ordering::SeqCst) && !self.draining.load(Ordering::SeqCst)
+        self.up.load(Ordering::SeqCst) && !self.draining.load(Ordering::SeqCst) && self.wire.wish().is_none()
     }
 
     /// What is known of its failures.
@@ -106,26 +88,38 @@ impl Server {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tries again what may pass, so many times. One that is not there is not waited for.
+    /// Tries again what may pass: failures so many times, and one that is there and silent for as long as patience lasts. One
+    /// that is not there is not waited for.
     async fn patiently<T, F>(&self, work: impl Fn() -> F) -> std::result::Result<T, Trouble>
     where
         F: Future<Output = std::result::Result<T, Trouble>>,
     {
-        let luck = Seed::new(0).child(self.wire.address());
-        let mut failed = 0;
+        let (luck, patience) = (Seed::new(0).child(self.wire.address()), self.wire.waiting.away);
+        let (started, mut times, mut failed) = (Instant::now(), 0, 0);
         loop {
+            let asked = Instant::now();
             let trouble = match work().await {
                 Ok(answer) => return Ok(answer),
                 Err(refused @ (Trouble::Refused(..) | Trouble::Never(_))) => return Err(refused),
                 Err(trouble) => trouble,
             };
-            failed += 1;
             // One that answers, whatever it says, is there.
-            let gone = !matches!(trouble, Trouble::Failing(_)) && self.alive(ALIVE).await.is_err();
-            if gone || failed >= ATTEMPTS {
+            let answers = matches!(trouble, Trouble::Failing(_) | Trouble::Busy(_));
+            if !answers && self.alive(ALIVE).await.is_err() {
                 return Err(trouble);
             }
-            tokio::time::sleep(pause(failed - 1, None, luck)).await;
+            failed += u32::from(!matches!(trouble, Trouble::NotYet(_)));
+            let left = patience.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                return Err(Trouble::Away(format!("{} (waited {:.0} s)", trouble.text(), patience.as_secs_f64())));
+            }
+            if failed >= ATTEMPTS {
+                return Err(trouble);
+            }
+            // One that made us wait needs hardly more of a pause.
+            times = if asked.elapsed() >= self.wire.waiting.attempt { 0 } else { times };
+            tokio::time::sleep(pause(times, self.wire.wish(), luck).min(left)).await;
+            times += 1;
         }
     }
 
@@ -195,13 +189,20 @@ impl Server {
         read(choice).map_err(unusable)
     }
 
-    pub(super) async fn sample(&self, model: &str, request: &SampleRequest) -> std::result::Result<Written, Trouble> {
+    /// What it writes, if it does `within` so long.
+    pub(super) async fn sample(
+        &self,
+        model: &str,
+        request: &SampleRequest,
+        within: Duration,
+    ) -> std::result::Result<Written, Trouble> {
         let most = request.params.max_tokens as usize;
         let ask = Completions::sampled(model, request).ask().long();
-        self.complete(&ask, |choice| read_written(choice, most, self.vocabulary)).await
+        let read = |choice| read_written(choice, most, self.vocabulary);
+        unless_late(within, self.complete(&ask, read)).await
     }
 
-    /// The log-probability of each token from `from` on, given all before it.
+    /// The log-probability of each token from `from` on, given all before it, if each comes `within` so long.
     ///
     /// Each is asked for by itself, as the one token that may be drawn: its log-probability is told from before that choice.
     /// vLLM scores whole prompts too (`prompt_logprobs`), but its CPU build falls over when a batch holds such a request
@@ -211,11 +212,13 @@ impl Server {
         model: &str,
         tokens: &[u32],
         from: usize,
+        within: Duration,
     ) -> std::result::Result<Vec<f32>, Trouble> {
         let mut scores = Vec::with_capacity(tokens.len() - from);
         for at in from..tokens.len() {
             let ask = Completions::scored(model, tokens, at).ask().long();
-            scores.push(self.complete(&ask, |choice| read_score(choice, tokens[at])).await?);
+            let score = self.complete(&ask, |choice| read_score(choice, tokens[at]));
+            scores.push(unless_late(within, score).await?);
         }
         Ok(scores)
     }
@@ -234,14 +237,14 @@ impl Server {
     /// Whether it answers, asked once and for no longer than `within`. A front end without such a page is there too.
     pub(super) async fn alive(&self, within: Duration) -> std::result::Result<(), Trouble> {
         match tokio::time::timeout(within, self.wire.once(&Ask::get("health"))).await {
-            Ok(Ok(_) | Err(Trouble::Refused(..))) => Ok(()),
+            Ok(Ok(_) | Err(Trouble::Refused(..) | Trouble::Busy(_))) => Ok(()),
             Ok(Err(trouble)) => Err(trouble),
             Err(_) => Err(Trouble::Away(format!("no answer within {} s", within.as_secs()))),
         }
     }
 
-    /// The names it serves.
-    pub(super) async fn models(&self) -> std::result::Result<Vec<String>, Trouble> {
+    /// What it serves.
+    pub(super) async fn models(&self) -> std::result::Result<Vec<Served>, Trouble> {
         let list = match self.json(&Ask::get("v1/models")).await {
             Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => {
                 let who = Service::Vllm.missing(&self.wire).await;
@@ -250,7 +253,11 @@ impl Server {
             answer => answer?,
         };
         let all = list["data"].as_array().cloned().unwrap_or_default();
-        Ok(all.iter().filter_map(|m| m["id"].as_str().map(str::to_owned)).collect())
+        let served = |m: &Value| {
+            let max_context = m["max_model_len"].as_u64().map(|n| n as usize);
+            Some(Served { name: m["id"].as_str()?.to_owned(), max_context })
+        };
+        Ok(all.iter().filter_map(served).collect())
     }
 
     /// The tokens it makes of a text.
@@ -299,172 +306,11 @@ impl Server {
     }
 }
 
-/// A request for tokens. Thousands are under way at once: it is written out as it stands, without a tree of values between.
-#[derive(Serialize)]
-struct Completions<'r> {
-    model: &'r str,
-    prompt: &'r [u32],
-    max_tokens: u32,
-    temperature: f32,
-    logprobs: u32,
-    return_token_ids: bool,
-    /// The ends are ours to name: the model's own file may know others.
-    ignore_eos: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    top_p: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    seed: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stop_token_ids: Option<&'r [u32]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    top_k: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    min_p: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    allowed_token_ids: Option<[u32; 1]>,
-}
-
-impl<'r> Completions<'r> {
-    fn new(model: &'r str, prompt: &'r [u32], max_tokens: u32) -> Self {
-        Completions {
-            model,
-            prompt,
-            max_tokens,
-            temperature: 1.0,
-            logprobs: 0,
-            return_token_ids: true,
-            ignore_eos: true,
-            top_p: None,
-            seed: None,
-            stop_token_ids: None,
-            top_k: None,
-            min_p: None,
-            allowed_token_ids: None,
-        }
-    }
-
-    fn sampled(model: &'r str, request: &'r SampleRequest) -> Self {
-        let params = &request.params;
-        Completions {
-            temperature: params.temperature,
-            top_p: Some(params.top_p),
-            seed: Some(params.seed >> 33),
-            stop_token_ids: Some(&params.stop_ids),
-            top_k: (params.top_k > 0).then_some(params.top_k),
-            min_p: (params.min_p > 0.0).then_some(params.min_p),
-            ..Completions::new(model, &request.prompt, params.max_tokens)
-        }
-    }
-
-    fn ask(&self) -> Ask {
-        Ask::post("v1/completions", self)
-    }
-
-    /// For the log-probability of one token.
-    fn scored(model: &'r str, tokens: &'r [u32], at: usize) -> Self {
-        Completions { allowed_token_ids: Some([tokens[at]]), ..Completions::new(model, &tokens[..at], 1) }
-    }
-}
-
-fn read_written(choice: Choice, most: usize, vocabulary: usize) -> std::result::Result<Written, String> {
-    let tokens = choice.token_ids.ok_or("it has no token ids; the server must know `return_token_ids`")?;
-    let logprobs = choice.logprobs.ok_or("it has no log-probabilities")?.token_logprobs;
-    if tokens.len() != logprobs.len() {
-        return Err(format!("{} tokens have {} log-probabilities", tokens.len(), logprobs.len()));
-    }
-    if tokens.is_empty() || tokens.len() > most {
-        return Err(format!("{} tokens where between 1 and {most} were asked for", tokens.len()));
-    }
-    if let Some(token) = tokens.iter().find(|token| **token as usize >= vocabulary) {
-        return Err(format!("token {token} is none of the {vocabulary} in the vocabulary"));
-    }
-    let logprobs = logprobs.into_iter().map(likely).collect::<std::result::Result<Vec<f32>, String>>()?;
-    let finish = match choice.finish_reason.as_deref() {
-        Some("length") => FinishReason::Length,
-        _ => FinishReason::Stop,
-    };
-    Ok(Written { tokens, logprobs, finish })
-}
-
-fn read_score(choice: Choice, token: u32) -> std::result::Result<f32, String> {
-    let Written { tokens, logprobs, .. } = read_written(choice, 1, usize::MAX)?;
-    match tokens[0] == token {
-        true => Ok(logprobs[0]),
-        false => Err(format!("token {} where only {token} was allowed", tokens[0])),
-    }
-}
-
-/// A log-probability, or what is wrong with it.
-fn likely(logprob: Option<f32>) -> std::result::Result<f32, String> {
-    match logprob {
-        Some(l) if l.is_finite() && l <= 1e-3 => Ok(l),
-        other => Err(format!("a log-probability is {other:?}")),
-    }
-}
-
-/// Whether a score request asks for what cannot be had.
-pub(super) fn check_score(request: &ScoreRequest) -> Result<()> {
-    match request.allowed.iter().any(Option::is_some) {
-        true => {
-            Err(mage_engine::Error::unsupported("score with masks", "play without them: play.mask_actions = false"))
-        }
-        false => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use mage_engine::SamplingParams;
-
-    fn choice(json: Value) -> Choice {
-        serde_json::from_value(json).unwrap()
-    }
-
-    #[test]
-    fn requests_speak_in_token_ids() {
-        let request = SampleRequest {
-            prompt: vec![3, 1],
-            params: SamplingParams {
-                temperature: 0.7,
-                max_tokens: 4,
-                stop_ids: vec![2],
-                seed: u64::MAX,
-                ..Default::default()
-            },
-            ..Default::default()
-        };
-        let expected = json!({"model": "policy@3", "prompt": [3, 1], "max_tokens": 4, "temperature": 0.7, "top_p": 1.0,
-            "seed": 0x7fff_ffff_u32, "logprobs": 0, "return_token_ids": true, "ignore_eos": true, "stop_token_ids": [2]});
-        // As text: 0.7 stays 0.7, and is not the nearest double to the nearest float.
-        let text = serde_json::to_string(&Completions::sampled("policy@3", &request)).unwrap();
-        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
-    }
-
-    #[test]
-    fn answers_that_make_no_sense_are_refused() {
-        let said = json!({"token_ids": [4, 2], "logprobs": {"token_logprobs": [-0.5, -0.1]}, "finish_reason": "stop"});
-        let written = read_written(choice(said.clone()), 4, 16).unwrap();
-        assert_eq!((written.tokens, written.finish), (vec![4, 2], FinishReason::Stop));
-        let with = |field: &str, value: Value| {
-            let mut said = said.clone();
-            said[field] = value;
-            read_written(choice(said), 4, 16).unwrap_err()
-        };
-        assert!(with("token_ids", Value::Null).contains("return_token_ids"));
-        assert!(with("token_ids", json!([4])).contains("1 tokens have 2"));
-        assert!(with("token_ids", json!([4, 16])).contains("token 16 is none of the 16"));
-        assert!(with("logprobs", json!({"token_logprobs": [null, -0.1]})).contains("None"));
-        assert!(with("logprobs", json!({"token_logprobs": [0.7, -0.1]})).contains("0.7"));
-        assert!(read_written(choice(said), 1, 16).unwrap_err().contains("between 1 and 1"));
-    }
-
-    #[test]
-    fn a_score_is_that_of_the_one_token_that_may_be_drawn() {
-        let body = serde_json::to_value(Completions::scored("policy@3", &[5, 7, 9], 2)).unwrap();
-        assert_eq!((&body["prompt"], &body["allowed_token_ids"]), (&json!([5, 7]), &json!([9])));
-        let said = json!({"token_ids": [9], "logprobs": {"token_logprobs": [-0.5]}, "finish_reason": "length"});
-        assert_eq!(read_score(choice(said.clone()), 9), Ok(-0.5));
-        assert!(read_score(choice(said), 7).unwrap_err().contains("only 7 was allowed"));
-    }
+/// Gives up an answer that does not come in time. A server that says it is there may have lost the one question.
+async fn unless_late<T>(
+    within: Duration,
+    answer: impl Future<Output = std::result::Result<T, Trouble>>,
+) -> std::result::Result<T, Trouble> {
+    let late = || Err(Trouble::NotYet(format!("no answer within {:.0} s", within.as_secs_f64())));
+    tokio::time::timeout(within, answer).await.unwrap_or_else(|_| late())
 }

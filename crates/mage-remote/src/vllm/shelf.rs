@@ -46,7 +46,9 @@ impl Release {
 pub(super) enum Given {
     /// It is not there, or in trouble that may pass.
     Away(String),
-    /// It is there, and it is wrong.
+    /// It is there, and says no.
+    Refused(Error),
+    /// It took it, and has other numbers than the trainer.
     Wrong(Error),
 }
 
@@ -115,7 +117,7 @@ impl Shelf {
                 next
             };
             let Some(release) = next else { break };
-            let there = has.contains(&release.served);
+            let there = has.iter().any(|served| served.name == release.served);
             let given = match there {
                 true => match self.look_at(server, &release).await {
                     // It was started anew, with the weights it started with.
@@ -132,7 +134,8 @@ impl Shelf {
             };
             match given {
                 // Nobody wants it any more: its folder may be gone.
-                Err(Given::Wrong(_)) if !self.releases().values().flatten().any(|r| *r == release) => {}
+                Err(Given::Refused(_) | Given::Wrong(_))
+                    if !self.releases().values().flatten().any(|r| *r == release) => {}
                 other => other?,
             }
             lacked += usize::from(!there);
@@ -175,7 +178,9 @@ impl Shelf {
 
     fn not_taken(&self, trouble: Trouble, what: String) -> Given {
         match trouble {
-            Trouble::Refused(..) | Trouble::Never(_) => Given::Wrong(self.error(format!("{what}: {}", trouble.text()))),
+            Trouble::Refused(..) | Trouble::Never(_) => {
+                Given::Refused(self.error(format!("{what}: {}", trouble.text())))
+            }
             passing => Given::Away(passing.text()),
         }
     }

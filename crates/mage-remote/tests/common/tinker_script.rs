@@ -68,6 +68,15 @@ pub(crate) fn step() -> OptimStep {
     OptimStep { learning_rate: 1e-2, clip_norm: 0.0, ..Default::default() }
 }
 
+/// The first three steps of [`live`].
+pub(crate) fn learn_three(trainer: &mut TinkerTrainer) {
+    let (imitate, ppo) = (Loss::of(Objective::CrossEntropy), Loss::of(Objective::ppo(0.2, 0.3)));
+    for (advantage, loss) in [(1.0, &imitate), (1.0, &ppo), (-1.0, &ppo)] {
+        trainer.forward_backward(&rows(advantage), loss).unwrap();
+        trainer.optim_step(&step()).unwrap();
+    }
+}
+
 /// What the policy is asked to go on from.
 pub(crate) fn request() -> SampleRequest {
     SampleRequest {

@@ -36,6 +36,10 @@ pub(crate) struct Seen {
     pub(crate) reloads: AtomicBool,
     /// Whether it is stopped: connections stay, and nobody answers.
     pub(crate) stopped: AtomicBool,
+    /// Whether loads take their time,
+    pub(crate) loading: AtomicBool,
+    /// and how many were asked for.
+    pub(crate) loads: AtomicUsize,
     /// Where a load waits for others.
     pub(crate) together: Mutex<Option<Arc<tokio::sync::Barrier>>>,
 }
@@ -129,6 +133,10 @@ async fn models(State(s): State<Shared>) -> Json<Value> {
 }
 
 async fn load(State(s): State<Shared>, Json(body): Json<Value>) -> (StatusCode, String) {
+    s.seen.loads.fetch_add(1, Ordering::SeqCst);
+    while s.seen.loading.load(Ordering::SeqCst) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     let together = s.seen.together.lock().unwrap().clone();
     if let Some(together) = together {
         together.wait().await;

@@ -28,6 +28,11 @@ pub(crate) fn hasty() -> Waiting {
 }
 
 pub(crate) fn pool_at(servers: Vec<String>, waiting: Waiting, in_flight: usize) -> (Arc<VllmPool>, Said) {
+    let (settings, said) = settings(servers, waiting, in_flight);
+    (Arc::new(VllmPool::new(settings).unwrap()), said)
+}
+
+pub(crate) fn settings(servers: Vec<String>, waiting: Waiting, in_flight: usize) -> (PoolSettings, Said) {
     let (notices, said) = listening();
     let settings = PoolSettings {
         servers,
@@ -39,9 +44,10 @@ pub(crate) fn pool_at(servers: Vec<String>, waiting: Waiting, in_flight: usize) 
         tolerance: 1e-4,
         keep: 2,
         waiting,
+        answer_within: Duration::from_secs(60),
         notices,
     };
-    (Arc::new(VllmPool::new(settings).unwrap()), said)
+    (settings, said)
 }
 
 /// What the doubles find of the fixed sequence.

@@ -55,8 +55,12 @@ pub(crate) fn run(app: &App, args: &Train, out: &Output) -> anyhow::Result<()> {
     begun.store(true, Ordering::Relaxed);
     let outcome = training.run(&mut |e| screen.show(e));
     screen.clear();
-    let outcome = outcome?;
     let dir = training.path().to_owned();
+    let go_on = || styled(BOLD, format!("mage train --resume {}", shell_word(&dir)));
+    if outcome.is_err() && last_model(&dir).is_ok() {
+        out.hint(format!("what was learned up to the last checkpoint is kept; go on from it with {}", go_on()));
+    }
+    let outcome = outcome?;
     let finished = outcome.after.is_some();
     if out.json {
         let event = if finished { "finished" } else { "stopped" };
@@ -68,8 +72,7 @@ pub(crate) fn run(app: &App, args: &Train, out: &Output) -> anyhow::Result<()> {
             Some(_) if done == of => format!("stopped after all {of} updates, saved; the closing table is missing"),
             Some(_) => format!("stopped after {done} of {of} updates, saved"),
         };
-        let resume = styled(BOLD, format!("mage train --resume {}", shell_word(&dir)));
-        out.line(format!("{where_to}; go on with {resume}"))?;
+        out.line(format!("{where_to}; go on with {}", go_on()))?;
     }
     if !finished {
         return Err(Interrupted.into());

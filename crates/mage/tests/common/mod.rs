@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 use std::{
+    fs,
     io::Write,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
@@ -68,4 +69,40 @@ pub(crate) fn data(name: &str) -> Option<PathBuf> {
     // Straight to the handle: what `eprintln!` writes, a passing test swallows.
     let _ = writeln!(std::io::stderr(), "SKIPPED: no {}; set MAGE_DATA to the folder of test data", folder.display());
     None
+}
+
+const SHAPE: &str = r#"{"model_type": "qwen3", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "tie_word_embeddings": true,
+    "max_position_embeddings": 64}"#;
+
+/// A new model in `dir/model`.
+pub(crate) fn made(dir: &Path) -> String {
+    let config = dir.join("config.json");
+    fs::write(&config, SHAPE).expect("written");
+    let words = dir.join("text.txt");
+    fs::write(&words, "PASS or BET? The King bets.\n".repeat(20)).expect("written");
+    let model = dir.join("model").display().to_string();
+    let (config, words) = (config.display().to_string(), words.display().to_string());
+    let said =
+        text(&mage(&["model", "new", "--config", &config, "--tokenizer-from", &words, "--tokens", "300", &model]));
+    assert!(said.contains("parameters"), "{said}");
+    model
+}
+
+/// What has a recipe compute on engines that are not there: nobody listens on port 1.
+pub(crate) fn elsewhere(model: &str) -> Vec<String> {
+    let sets = [
+        &format!("model.path={model}"),
+        "engine.kind=tinker",
+        "engine.lora_rank=8",
+        "tinker.url=http://127.0.0.1:1",
+        "vllm.servers=[\"http://127.0.0.1:1\"]",
+        "play.mask_actions=false",
+        "loss.entropy=0",
+        "loss.entropy_end=0",
+        "loss.kl_reflect=0",
+        "loss.dual_clip=0",
+        "optim.clip_norm=0",
+    ];
+    sets.iter().flat_map(|s| ["--set".to_owned(), (*s).to_owned()]).collect()
 }

@@ -2,22 +2,21 @@
 //!
 //! Asked in the order in which training would find out, and to the end: one answer that is no does not hide the next.
 
-use crate::{
-    cli::Doctor,
-    command::recipe::compose,
-    output::{BAD, GOOD, Output, styled},
-    usage,
+use super::{
+    findings::{Findings, text},
+    sampler::Wanted,
 };
+use crate::{App, cli::Doctor, command::recipe::compose, command::train::setting, output::Output, usage};
 use anyhow::bail;
-use mage_engine::{AdapterName, Renderer, ScoreRequest, Trainer, block_on};
+use mage_engine::{AdapterName, ScoreRequest, Trainer, block_on};
 use mage_lab::{
     engine::Place,
+    longest_sequence,
     recipe::{EngineKind, Recipe},
     remote_engine::{check_addresses, describe, missing, pool_settings, tinker_settings},
 };
 use mage_native::{Description, Device};
-use mage_remote::{Fingerprint, Notices, TinkerTrainer, VllmPool};
-use serde::Serialize;
+use mage_remote::{Fingerprint, Notices, TinkerTrainer, VllmPool, Waiting};
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex, PoisonError},
@@ -27,59 +26,33 @@ use std::{
 /// Models above this are not loaded here to compare with.
 const COMPARED: usize = 100_000_000;
 
-/// Whoever asks wants to know now: a server that does not answer within this time is not there.
+/// A server that does not answer within this time is not there.
 const FIRST_CONTACT: Duration = Duration::from_secs(5);
+/// Whoever asks wants to know now: one that stops answering is waited for no longer than this, whatever a run would do,
+const PATIENCE: Duration = Duration::from_secs(10);
+/// and one that is at work (its first gradient is compiled) for no longer than this.
+const WORK: Duration = Duration::from_secs(300);
 
-/// One thing that was looked at.
-#[derive(Serialize)]
-struct Finding {
-    what: String,
-    good: bool,
-    found: String,
-}
-
-/// All that was found, told as it is found.
-struct Findings<'o> {
-    out: &'o Output,
-    all: Vec<Finding>,
-}
-
-impl Findings<'_> {
-    fn note(&mut self, what: impl Into<String>, found: Result<String, String>) -> anyhow::Result<bool> {
-        let (good, found) = found.map_or_else(|e| (false, e), |f| (true, f));
-        let finding = Finding { what: what.into(), good, found };
-        if !self.out.json {
-            let mark = if good { styled(GOOD, "yes") } else { styled(BAD, "no ") };
-            self.out.line(format!("{mark}  {}: {}", finding.what, finding.found))?;
-        }
-        self.all.push(finding);
-        Ok(good)
-    }
-}
-
-pub(super) fn run(args: &Doctor, out: &Output) -> anyhow::Result<()> {
+pub(super) fn run(app: &App, args: &Doctor, out: &Output) -> anyhow::Result<()> {
     let recipe = compose(&args.engine, &args.set)?;
     if recipe.engine.kind != EngineKind::Tinker {
         return Err(usage("engine.kind is `native`: there is no server to ask; `mage doctor` looks at this machine"));
     }
     check_addresses(&recipe)?;
-    let mut findings = Findings { out, all: Vec::new() };
-    look(&recipe, &mut findings)?;
-    let bad = findings.all.iter().filter(|f| !f.good).count();
-    if out.json {
-        out.object(&findings.all)?;
+    let mut findings = Findings::new(out);
+    look(app, &recipe, &mut findings)?;
+    match findings.end()? {
+        (0, _) => Ok(()),
+        (bad, all) => bail!("{bad} of {all} answers are no"),
     }
-    if bad > 0 {
-        bail!("{bad} of {} answers are no", findings.all.len());
-    }
-    Ok(())
 }
 
-fn text<T>(result: Result<T, impl ToString>) -> Result<T, String> {
-    result.map_err(|e| e.to_string())
+/// The patience of whoever only looks.
+fn hasty(run: Waiting) -> Waiting {
+    Waiting { attempt: run.attempt.min(PATIENCE), away: run.away.min(PATIENCE), operation: run.operation.min(WORK) }
 }
 
-fn look(recipe: &Recipe, findings: &mut Findings<'_>) -> anyhow::Result<()> {
+fn look(app: &App, recipe: &Recipe, findings: &mut Findings<'_>) -> anyhow::Result<()> {
     let lacks = missing(recipe);
     let fits = if lacks.is_empty() { Ok("everything".to_owned()) } else { Err(lacks.join("; ")) };
     findings.note("the backend offers what the recipe asks for", fits)?;
@@ -97,11 +70,15 @@ fn look(recipe: &Recipe, findings: &mut Findings<'_>) -> anyhow::Result<()> {
             eprintln!("{line}");
         }
     });
-    let pool = pool_settings(recipe, &model, &notices)?.map(VllmPool::new).transpose()?.map(Arc::new);
-    let settings = tinker_settings(recipe, &model, &notices)?;
+    let mut pool = pool_settings(recipe, &model, &notices)?;
+    if let Some(pool) = &mut pool {
+        pool.waiting = hasty(pool.waiting);
+    }
+    let pool = pool.map(VllmPool::new).transpose()?.map(Arc::new);
+    let mut settings = tinker_settings(recipe, &model, &notices)?;
+    settings.server.waiting = hasty(settings.server.waiting);
     let dialect = settings.server.dialect.version();
     let there = text(block_on_pool(settings.server.reach(FIRST_CONTACT.min(settings.server.waiting.away)))?);
-    // From here on it is waited for as in training.
     let trainer = there.and_then(|_| text(TinkerTrainer::connect(settings, pool.clone())));
     let met = trainer.as_ref().map(|t| match t.calibration() {
         Some(c) => {
@@ -112,11 +89,7 @@ fn look(recipe: &Recipe, findings: &mut Findings<'_>) -> anyhow::Result<()> {
     findings.note(format!("{} trains as its backend is known to", recipe.tinker.url), met.map_err(Clone::clone))?;
     let mut trainer = trainer.ok();
     let theirs = trainer.as_ref().and_then(|t| t.fingerprint().ok());
-    if let (Some(theirs), true) = (&theirs, model.parameters <= COMPARED) {
-        let ours = text(native_fingerprint(recipe, &model));
-        let agree = ours.and_then(|ours| near(&ours, theirs, recipe.vllm.tolerance));
-        findings.note("its model is the one here", agree)?;
-    }
+    compare(recipe, &model, theirs.as_ref(), findings)?;
     let Some(pool) = pool else {
         if let Some(trainer) = &mut trainer {
             let published = text(trainer.publish(&AdapterName::default()));
@@ -125,10 +98,14 @@ fn look(recipe: &Recipe, findings: &mut Findings<'_>) -> anyhow::Result<()> {
         }
         return Ok(());
     };
+    let longest = match &model.renderer {
+        Some(renderer) => text(setting(app, recipe).and_then(|s| Ok(longest_sequence(recipe, &s, renderer)?))),
+        None => Err(format!("{} has no tokenizer.json", recipe.model.path)),
+    };
+    let wanted = Wanted { recipe, model: &model, trained: theirs.as_ref(), longest };
     let mut serving = 0;
-    for (address, names) in block_on_pool(pool.served())? {
-        serving +=
-            usize::from(look_at_sampler(recipe, &model, &pool, &address, text(names), theirs.as_ref(), findings)?);
+    for (address, served) in block_on_pool(pool.served())? {
+        serving += usize::from(wanted.look_at(&pool, &address, text(served), findings)?);
     }
     if let (Some(trainer), true) = (&mut trainer, serving > 0) {
         let pushed = text(trainer.publish(&AdapterName::new("doctor")));
@@ -137,60 +114,37 @@ fn look(recipe: &Recipe, findings: &mut Findings<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Looks at one of the servers that sample; whether it serves the model. `trained` is the trainer's fingerprint.
-fn look_at_sampler(
+/// Whether the trainer's model is the one here, where that can be found out.
+fn compare(
     recipe: &Recipe,
     model: &Description,
-    pool: &VllmPool,
-    address: &str,
-    names: Result<Vec<String>, String>,
-    trained: Option<&Fingerprint>,
+    theirs: Option<&Fingerprint>,
     findings: &mut Findings<'_>,
-) -> anyhow::Result<bool> {
-    let name = if recipe.vllm.model.is_empty() { &recipe.model.path } else { &recipe.vllm.model };
-    let serves = names.and_then(|names| match names.contains(name) {
-        true => Ok(format!("{} names", names.len())),
-        false => Err(format!("it serves {}, not `{name}`: set vllm.model", names.join(", "))),
-    });
-    if !findings.note(format!("{address} serves the model"), serves)? {
-        return Ok(false);
+) -> anyhow::Result<()> {
+    const WHAT: &str = "its model is the one here";
+    if model.parameters > COMPARED {
+        return findings.skip(
+            WHAT,
+            format!(
+                "NOT COMPARED: a model of {} numbers is not loaded here, only those of up to {COMPARED}. That engines have the \
+                 same numbers is looked at; that they are those of {} is for you to know",
+                model.parameters, recipe.model.path
+            ),
+        );
     }
-    if let Some(trained) = trained {
-        let base = text(block_on_pool(pool.base_fingerprint(address))?);
-        let agree = base.and_then(|base| near(trained, &base, recipe.vllm.tolerance));
-        findings.note(format!("{address} has the weights that are trained"), agree)?;
+    if let Some(theirs) = theirs {
+        let ours = text(native_fingerprint(recipe, model));
+        findings.note(WHAT, ours.and_then(|ours| near(&ours, theirs, recipe.vllm.tolerance)))?;
     }
-    if let Some(renderer) = &model.renderer {
-        let words = sample_words(renderer);
-        let ours = text(renderer.encode(&words));
-        let agree = ours.and_then(|ours| {
-            let theirs = text(text(block_on_pool(pool.tokenize(address, &words)))?)?;
-            match theirs == ours {
-                true => Ok(format!("{} tokens", ours.len())),
-                false => Err(format!("{theirs:?} there, {ours:?} here, of `{words}`")),
-            }
-        });
-        findings.note(format!("{address} has the tokenizer that is here"), agree)?;
-    }
-    Ok(true)
+    Ok(())
 }
 
 /// Waits on a runtime of its own.
-fn block_on_pool<T>(work: impl Future<Output = T>) -> anyhow::Result<T> {
+pub(super) fn block_on_pool<T>(work: impl Future<Output = T>) -> anyhow::Result<T> {
     Ok(mage_lab::train::runtime(1)?.block_on(work))
 }
 
-/// Some words of the vocabulary, none of which steers: those are never read out of a text here.
-fn sample_words(renderer: &Renderer) -> String {
-    let plain = |id: u32| {
-        let word = renderer.token_text(id).filter(|t| t.chars().all(|c| c.is_ascii_alphanumeric()))?;
-        renderer.encode(&word).is_ok_and(|tokens| tokens == [id]).then_some(word)
-    };
-    let words: Vec<String> = (0..renderer.vocabulary() as u32).filter_map(plain).take(8).collect();
-    words.join(" ")
-}
-
-fn near(ours: &Fingerprint, theirs: &Fingerprint, tolerance: f32) -> Result<String, String> {
+pub(super) fn near(ours: &Fingerprint, theirs: &Fingerprint, tolerance: f32) -> Result<String, String> {
     let distance = ours.distance(theirs);
     let said = format!("log-probabilities of a fixed sequence differ by at most {distance:.1e}");
     if distance <= tolerance { Ok(said) } else { Err(format!("{said}, and {tolerance:.0e} is allowed")) }

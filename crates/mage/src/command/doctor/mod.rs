@@ -2,8 +2,11 @@
 
 mod card;
 mod engine;
+mod findings;
+mod sampler;
 
 use crate::{
+    App,
     cli::Doctor,
     output::{BOLD, Output, styled},
 };
@@ -25,9 +28,9 @@ struct Found {
     cuda: Cards,
 }
 
-pub(crate) fn run(args: &Doctor, out: &Output) -> anyhow::Result<()> {
+pub(crate) fn run(app: &App, args: &Doctor, out: &Output) -> anyhow::Result<()> {
     if !args.engine.is_empty() {
-        return engine::run(args, out);
+        return engine::run(app, args, out);
     }
     let machine = Machine::measure();
     let cuda = Cards::look();

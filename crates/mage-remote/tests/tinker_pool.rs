@@ -1,0 +1,57 @@
+//! A server that trains and a pool that samples: how adapters get from the one to the other.
+
+mod common;
+
+use common::{
+    runtime,
+    tinker_double::Double,
+    tinker_script as script,
+    vllm_double::Vllm,
+    vllm_script::{hasty, names, settings as pool_settings},
+};
+use mage_engine::{AdapterName, Trainer};
+use mage_remote::{Notices, PoolSettings, TinkerTrainer, VllmPool};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+#[test]
+fn an_adapter_is_fetched_once_however_many_want_it() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    let vllm = runtime.block_on(Vllm::start(Duration::ZERO));
+    let dir = tempfile::tempdir().unwrap();
+    let (adapters, checkpoint) = (dir.path().join("adapters"), dir.path().join("checkpoint"));
+    let mut settings = script::settings(&double.url(), &adapters, Notices::default());
+    settings.calibrate = false;
+    // It takes any numbers for the trainer's: doubles of engines know nothing of each other.
+    let trusting = PoolSettings { tolerance: 1e3, ..pool_settings(vec![vllm.url()], hasty(), 64).0 };
+    let pool = Arc::new(VllmPool::new(trusting).unwrap());
+    let mut trainer = TinkerTrainer::connect(settings, Some(pool)).unwrap();
+    script::learn_three(&mut trainer);
+    let fetched = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&fetched);
+    double.meddled(move |path, _| {
+        count.fetch_add(usize::from(path.ends_with("/download")), Ordering::SeqCst);
+        None
+    });
+    // As at the start of a run, and as after an update that ends with a checkpoint.
+    trainer.publish(&AdapterName::new("reference")).unwrap();
+    trainer.publish(&AdapterName::default()).unwrap();
+    trainer.save(&checkpoint).unwrap();
+    assert_eq!(fetched.load(Ordering::SeqCst), 1);
+    assert_eq!(names(&vllm), ["policy@0", "reference@0"]);
+    let read = |folder: &std::path::Path| std::fs::read(folder.join("adapter_model.safetensors")).unwrap();
+    for pushed in vllm.seen.adapters.lock().unwrap().values() {
+        assert_eq!(read(pushed.as_ref()), read(&checkpoint));
+    }
+    // Where the folder is gone it is fetched again; what was published out of it is missed.
+    std::fs::remove_dir_all(&adapters).unwrap();
+    trainer.save(&dir.path().join("another")).unwrap_err();
+    assert_eq!(fetched.load(Ordering::SeqCst), 2);
+    assert_eq!(read(&dir.path().join("another")), read(&checkpoint));
+}

@@ -1,0 +1,243 @@
+//! Servers that are busy, fail, lose questions or say no for longer than a moment: what may pass is waited for, and only a request
+//! that is wrong everywhere is given up.
+
+mod common;
+
+use common::{
+    proxy::{Fault, Proxy},
+    vllm_double::Vllm,
+    vllm_script::{ask_many, fingerprint, hasty, names, policy, pool_at, pool_waiting, request, settings, wait_until},
+};
+use mage_engine::Sampler;
+use mage_remote::{VllmPool, Waiting};
+use std::{
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+const SAMPLING: &str = "/v1/completions";
+const LOADING: &str = "/v1/load_lora_adapter";
+
+fn says(status: u16, retry_after: &str) -> Fault {
+    Fault::Reply(status, format!("retry-after: {retry_after}\r\n"), "not now".to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_fails_for_long_is_waited_for_with_a_line_at_each_end() {
+    let cases = [429, 500].map(|status| {
+        tokio::spawn(async move {
+            let server = Vllm::start(Duration::ZERO).await;
+            // More than any number of attempts that was ever thought enough.
+            let proxy = Proxy::start_before(server.address, SAMPLING, vec![says(status, "0.3"); 10]).await;
+            let (pool, said) = pool_at(vec![proxy.url()], hasty(), 64);
+            assert_eq!(pool.sample(request(5, "base")).await.unwrap().tokens, [5]);
+            let lines = said.lock().unwrap().clone();
+            assert!(lines.len() == 2 && lines.iter().all(|l| l.starts_with(&proxy.url())), "{lines:?}");
+            assert!(lines[0].contains(&format!("({status} ")), "{lines:?}");
+            assert!(lines[0].contains("waiting for it, up to 30 s"), "{lines:?}");
+            assert!(lines[1].contains("works again after"), "{lines:?}");
+        })
+    });
+    for case in cases {
+        case.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn patience_with_a_server_that_fails_has_an_end() {
+    let server = Vllm::start(Duration::ZERO).await;
+    let proxy = Proxy::start_before(server.address, SAMPLING, vec![Fault::reply(500, "broken"); 1000]).await;
+    let (pool, _) = pool_at(vec![proxy.url()], Waiting { away: Duration::from_secs(2), ..hasty() }, 64);
+    let e = pool.sample(request(0, "base")).await.unwrap_err().to_string();
+    assert!(e.contains(&proxy.url()) && e.contains("broken") && e.contains("no better for 2 s"), "{e}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_left_alone_for_as_long_as_it_asks() {
+    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    for status in [429, 503] {
+        let proxy = Proxy::start_before(two.address, SAMPLING, [says(status, "2")]).await;
+        let (pool, _) = pool_at(vec![proxy.url()], hasty(), 64);
+        let started = Instant::now();
+        pool.sample(request(0, "base")).await.unwrap();
+        assert!(started.elapsed() >= Duration::from_secs(2), "{status}");
+        // Where there is another, that one is asked meanwhile.
+        let proxy = Proxy::start_before(two.address, SAMPLING, [says(status, "25")]).await;
+        let (pool, _) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
+        for i in 0..20 {
+            assert_eq!(pool.sample(request(i, "base")).await.unwrap().tokens, [i as u32 % 16]);
+        }
+        assert_eq!(proxy.requests.load(Ordering::SeqCst), 1, "{status}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_that_a_server_lost_is_asked_again() {
+    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    for alone in [true, false] {
+        let proxy = Proxy::start_before(two.address, SAMPLING, [Fault::Hang, Fault::Hang]).await;
+        let servers = if alone { vec![proxy.url()] } else { vec![proxy.url(), one.url()] };
+        let (mut settings, said) = settings(servers, hasty(), 64);
+        settings.answer_within = Duration::from_secs(1);
+        settings.waiting.operation = Duration::from_secs(3600);
+        let pool = Arc::new(VllmPool::new(settings).unwrap());
+        let asked = async {
+            for i in 0..4 {
+                assert_eq!(pool.sample(request(i, "base")).await.unwrap().tokens, [i as u32]);
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), asked).await.expect("nobody waits for a lost answer");
+        let lines = said.lock().unwrap().clone();
+        assert!(lines.len() == 1 && lines[0].starts_with(&proxy.url()), "{lines:?}");
+        assert!(lines[0].contains("not answered a request for 1 s") && lines[0].contains("answer_within"), "{lines:?}");
+        assert!(pool.servers().iter().all(|s| s.up && s.load == 0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_always_late_is_not_asked_for_ever() {
+    let server = Vllm::start(Duration::ZERO).await;
+    let proxy = Proxy::start_before(server.address, SAMPLING, vec![Fault::Hang; 100]).await;
+    let (mut settings, _) = settings(vec![proxy.url()], hasty(), 64);
+    settings.answer_within = Duration::from_millis(200);
+    let e = VllmPool::new(settings).unwrap().sample(request(0, "base")).await.unwrap_err().to_string();
+    assert!(e.contains(&proxy.url()) && e.contains("late 4 times"), "{e}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_server_refuses_another_is_asked() {
+    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    for status in [400, 401, 404] {
+        let no = vec![Fault::reply(status, "the context is too long"); 1000];
+        let proxy = Proxy::start_before(two.address, SAMPLING, no).await;
+        let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
+        for i in 0..30 {
+            assert_eq!(pool.sample(request(i, "base")).await.unwrap().tokens, [i as u32 % 16], "{status}: {said:?}");
+        }
+        let lines = said.lock().unwrap().clone();
+        assert!(lines[0].starts_with(&proxy.url()) && lines[0].contains("the context is too long"), "{lines:?}");
+        assert!(lines.len() <= 3, "away, back, and again: {lines:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_two_servers_refuse_is_wrong() {
+    let server = Vllm::start(Duration::ZERO).await;
+    let no = || vec![Fault::reply(400, "the context is too long"); 1000];
+    let mut proxies = Vec::new();
+    for _ in 0..3 {
+        proxies.push(Proxy::start_before(server.address, SAMPLING, no()).await);
+    }
+    for servers in [1, 3] {
+        let before: usize = proxies.iter().map(|p| p.requests.load(Ordering::SeqCst)).sum();
+        let (pool, said) = pool_at(proxies[..servers].iter().map(Proxy::url).collect(), hasty(), 64);
+        let e = pool.sample(request(0, "base")).await.unwrap_err().to_string();
+        assert!(e.contains("400") && e.contains("the context is too long"), "{e}");
+        let after: usize = proxies.iter().map(|p| p.requests.load(Ordering::SeqCst)).sum();
+        assert_eq!(after - before, servers.min(2), "a second one is asked, and no third");
+        assert!(pool.servers().iter().all(|s| s.up) && said.lock().unwrap().is_empty(), "it is nobody's fault");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_lost_its_adapters_is_given_them_again() {
+    for others in [0, 1] {
+        let mut servers = vec![Vllm::start(Duration::ZERO).await];
+        for _ in 0..others {
+            servers.push(Vllm::start(Duration::ZERO).await);
+        }
+        let (pool, said) = pool_waiting(&servers.iter().collect::<Vec<_>>(), hasty());
+        pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+        servers[0].seen.adapters.lock().unwrap().clear();
+        assert_eq!(ask_many(&pool, 16).await, (0..16).collect::<Vec<u32>>());
+        // Whoever was asked by nobody yet is by now.
+        let fed = async {
+            while names(&servers[0]).is_empty() || !pool.servers()[0].up {
+                ask_many(&pool, 4).await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), fed).await.expect("it is given the adapter");
+        let lines = said.lock().unwrap().clone();
+        assert!(lines.len() == 2 && lines[0].contains("does not exist"), "{lines:?}");
+        assert!(lines[1].contains("1 adapters were given to it again"), "{lines:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_refuses_what_others_take_is_done_without() {
+    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    let proxy = Proxy::start_before(two.address, LOADING, vec![Fault::reply(400, "no such folder"); 2]).await;
+    let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
+    pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    assert_eq!(pool.servers().iter().map(|s| s.up).collect::<Vec<_>>(), [true, false]);
+    assert_eq!(ask_many(&pool, 8).await, (0..8).collect::<Vec<u32>>());
+    let lines = said.lock().unwrap().clone();
+    assert!(lines.len() == 1 && lines[0].contains(&proxy.url()) && lines[0].contains("no such folder"), "{lines:?}");
+    // It is looked at again, and takes it at the second look.
+    common::vllm_script::all_are_back(&pool).await;
+    assert_eq!(names(&two), ["policy@0"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_server_takes_is_wrong() {
+    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    let no = || vec![Fault::reply(400, "rank too large"); 10];
+    let one = Proxy::start_before(one.address, LOADING, no()).await;
+    let two = Proxy::start_before(two.address, LOADING, no()).await;
+    let (pool, said) = pool_at(vec![one.url(), two.url()], hasty(), 64);
+    let e = pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap_err().to_string();
+    assert!(e.contains("did not take policy@0") && e.contains("rank too large"), "{e}");
+    assert!(said.lock().unwrap().is_empty(), "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_load_that_takes_longer_than_many_attempts_is_waited_for_and_told_of() {
+    let server = Vllm::start(Duration::ZERO).await;
+    let attempt = Duration::from_millis(200);
+    let (pool, said) = pool_waiting(&[&server], Waiting { attempt, ..hasty() });
+    server.seen.loading.store(true, Ordering::SeqCst);
+    let push = tokio::spawn({
+        let pool = Arc::clone(&pool);
+        async move { pool.push_adapter(&policy(17), Path::new("/somewhere"), &fingerprint()).await }
+    });
+    wait_until(|| server.seen.loads.load(Ordering::SeqCst) > 8).await;
+    assert!(!push.is_finished());
+    server.seen.loading.store(false, Ordering::SeqCst);
+    push.await.unwrap().unwrap();
+    let lines = said.lock().unwrap().clone();
+    let waits = format!("still waiting for {} to load policy@17", server.url());
+    assert!(!lines.is_empty() && lines.iter().all(|l| l.starts_with(&waits)), "{lines:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_load_that_never_ends_is_not_waited_for_beyond_patience() {
+    let server = Vllm::start(Duration::ZERO).await;
+    let waiting = Waiting { attempt: Duration::from_millis(200), away: Duration::from_secs(2), ..hasty() };
+    let (pool, _) = pool_waiting(&[&server], waiting);
+    server.seen.loading.store(true, Ordering::SeqCst);
+    let push = async { pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await };
+    let e = tokio::time::timeout(Duration::from_secs(30), push).await.expect("it ends").unwrap_err().to_string();
+    assert!(e.contains("no server took policy@0 within 2 s") && e.contains(&server.url()), "{e}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_with_nobody_behind_it_is_waited_for() {
+    let server = Vllm::start(Duration::ZERO).await;
+    let nobody = || vec![Fault::reply(503, "no backend"); 8];
+    // Whatever it is asked, and first of all to take an adapter.
+    let proxy = Proxy::start(server.address, nobody()).await;
+    let (pool, said) = pool_at(vec![proxy.url()], hasty(), 64);
+    pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    let lines = said.lock().unwrap().clone();
+    assert!(lines.iter().any(|l| l.contains("waiting, up to 30 s")), "{lines:?}");
+    assert!(lines.last().unwrap().starts_with(&format!("{} is back", proxy.url())), "{lines:?}");
+    // And then to sample.
+    let proxy = Proxy::start(server.address, nobody()).await;
+    let (pool, said) = pool_at(vec![proxy.url()], hasty(), 64);
+    assert_eq!(pool.sample(request(3, "base")).await.unwrap().tokens, [3]);
+    let lines = said.lock().unwrap().clone();
+    assert!(lines.len() == 2 && lines[0].contains("waiting for it, up to 30 s"), "{lines:?}");
+    assert!(lines[1].ends_with("is back"), "{lines:?}");
+}
