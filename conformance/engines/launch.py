@@ -118,7 +118,9 @@ def starts(asked):
 def run(script, shared, env, asked, wanted):
     """Runs a script to its end; one that starts servers of its own, until they are there and it is interrupted."""
     serves = script.name in ("start.sh", "engines.sbatch")
-    process = subprocess.Popen(["bash", script], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=shared)
+    # A shell passes on that it ignores Ctrl-C to what it starts in the background, and a script that inherits this cannot trap it.
+    process = subprocess.Popen(["bash", script], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=shared,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     end = time.time() + PATIENCE
     while serves and process.poll() is None and time.time() < end and tuple(map(len, starts(asked))) != wanted:
         time.sleep(0.1)
