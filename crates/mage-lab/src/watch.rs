@@ -90,7 +90,10 @@ impl Watchdog {
             (
                 "invalid",
                 signs.invalid > limits.invalid,
-                format!("{:.0} % of actions are invalid; play.mask_actions rules them out", 100.0 * signs.invalid),
+                format!(
+                    "{:.0} % of actions are invalid; play.mask_actions rules them out, on engines that take masks",
+                    100.0 * signs.invalid
+                ),
             ),
             (
                 "factual",

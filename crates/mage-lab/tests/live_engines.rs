@@ -138,7 +138,7 @@ fn a_head_that_was_left_behind_is_found() {
     );
     let there = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();
     assert!(there.distance(&first) > 0.1 && there.distance(&second) > 0.1, "neither the one nor the other");
-    assert!(pool.servers()[0].draining, "and nobody is sent there");
+    assert!(!pool.servers()[0].up, "and nobody is sent there");
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod ledger;
 mod mark;
 mod notices;
 mod outage;
+mod patience;
 pub mod tinker;
 mod tls;
 mod together;

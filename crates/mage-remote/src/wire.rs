@@ -8,7 +8,8 @@ use crate::{
     ApiKey, Notices,
     address::{is_here, parse_address},
     backoff::{pause, retry_after},
-    outage::{Outage, Waiter},
+    outage::Outage,
+    patience::Patience,
     tls::for_good,
 };
 use mage_engine::{Error, Result};
@@ -28,17 +29,13 @@ const IDLE: Duration = Duration::from_secs(3);
 const CONNECT: Duration = Duration::from_secs(10);
 /// How much of a server's complaint is repeated.
 const COMPLAINT: usize = 400;
-/// A server that answers, but with failures, is asked this often before it is believed.
-pub(crate) const FAILED_ANSWERS: u32 = 6;
-/// Somebody is told that a server is away after so long.
-const WORTH_A_LINE: Duration = Duration::from_secs(2);
 
 /// How long an engine is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// How long one attempt may take; a long poll is cut into such pieces.
     pub attempt: Duration,
-    /// How long a server that does not answer is waited for.
+    /// How long a server that does not answer, has too much to do or fails is waited for.
     pub away: Duration,
     /// How long one operation may take on a server that is there.
     pub operation: Duration,
@@ -114,7 +111,7 @@ impl Trouble {
     pub(crate) fn is(&self) -> &'static str {
         match self {
             Trouble::Busy(_) => "has too much to do",
-            Trouble::Failing(_) => "fails whatever it is asked",
+            Trouble::Failing(_) => "answers with failures",
             _ => "does not answer",
         }
     }
@@ -149,6 +146,8 @@ impl Wire {
         if !base.path().ends_with('/') {
             base.set_path(&format!("{}/", base.path()));
         }
+        // Whoever waits no longer than that hangs on no attempt for longer either.
+        let waiting = Waiting { attempt: waiting.attempt.min(waiting.away), ..waiting };
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut http = reqwest::Client::builder()
             // A server that sends us elsewhere would get our key sent there too.
@@ -248,55 +247,22 @@ impl Wire {
         }
     }
 
-    /// Asks until there is an answer or a refusal. `Failing` comes back when it did not pass, `Away` when nobody came back.
+    /// Asks until there is an answer or a refusal, or patience with whatever trouble is at an end.
     pub(crate) async fn ask(&self, ask: &Ask) -> std::result::Result<Vec<u8>, Trouble> {
-        let started = Instant::now();
+        let (mut patience, mut failures) = (Patience::new(self), 0);
         let luck = Seed::new(0).child(&ask.path);
-        let (mut first, mut failures, mut failed_answers) = (None::<String>, 0, 0);
-        let mut since: Option<Instant> = None;
-        let mut waiter: Option<Waiter<'_>> = None;
         loop {
             let asked = Instant::now();
-            let trouble = match self.once(ask).await {
+            match self.once(ask).await {
                 Ok(answer) => {
-                    if let Some(away) = waiter.and_then(|w| w.is_over()) {
-                        let seconds = away.as_secs_f64();
-                        self.notices.say(format!("{} is back after {seconds:.0} s", self.address()));
-                    }
+                    patience.over();
                     return Ok(answer);
                 }
                 Err(last @ (Trouble::Refused(..) | Trouble::Never(_))) => return Err(last),
-                Err(trouble) => trouble,
-            };
-            // Not yet is an answer, but one to the wrong question here: whoever can wait for it asks `once`.
-            let first = first.get_or_insert_with(|| trouble.text()).clone();
-            let said = |last: &str| if last == first { first.clone() } else { format!("{first}; at last: {last}") };
-            match &trouble {
-                Trouble::Failing(text) => {
-                    failed_answers += 1;
-                    if failed_answers >= FAILED_ANSWERS {
-                        let text = format!("{} (after {failed_answers} attempts)", said(text));
-                        return Err(Trouble::Failing(text));
-                    }
-                }
-                Trouble::NotYet(text) | Trouble::Busy(text) | Trouble::Away(text) => {
-                    let since = *since.get_or_insert_with(Instant::now);
-                    if since.elapsed() >= self.waiting.away {
-                        let limit = self.waiting.away.as_secs_f64();
-                        return Err(Trouble::Away(format!("{} (waited {limit:.0} s)", said(text))));
-                    }
-                    let worth_a_line = WORTH_A_LINE.min(self.waiting.away / 4);
-                    let waiter = waiter.get_or_insert_with(|| self.outage.wait());
-                    if waiter.is_news(started, since, asked, worth_a_line) {
-                        let limit = self.waiting.away.as_secs_f64();
-                        let (address, is) = (self.address(), trouble.is());
-                        self.notices.say(format!("{address} {is} ({text}); waiting for it, up to {limit:.0} s"));
-                    }
-                }
-                Trouble::Refused(..) | Trouble::Never(_) => {}
+                // Not yet is an answer, but one to the wrong question here: whoever can wait for it asks `once`.
+                Err(trouble) => patience.bear(asked, &trouble)?,
             }
-            let left = since.map_or(self.waiting.away, |since| self.waiting.away.saturating_sub(since.elapsed()));
-            tokio::time::sleep(pause(failures, self.wish(), luck).min(left)).await;
+            tokio::time::sleep(pause(failures, self.wish(), luck).min(patience.left())).await;
             failures += 1;
         }
     }
@@ -412,8 +378,7 @@ mod tests {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        // More often than a server that fails is asked.
-        let busy = FAILED_ANSWERS + 2;
+        let busy = 8;
         let serving = tokio::spawn(async move {
             for n in 0..=busy {
                 let (mut caller, _) = listener.accept().await.unwrap();

@@ -161,6 +161,27 @@ fn many_who_sample_from_a_lost_server_have_it_fed_once() {
 }
 
 #[test]
+fn a_sample_that_cannot_be_read_is_asked_for_again() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    let dir = tempfile::tempdir().unwrap();
+    let trainer = published(&double, dir.path(), Notices::default());
+    let sampler = trainer.sampler().unwrap();
+    for times in [1, 99] {
+        let mut left = times;
+        double.meddled(move |path, _| {
+            let mine = path == "retrieve_future" && left > 0;
+            left -= i32::from(mine);
+            mine.then(|| (200, String::new()))
+        });
+        let sampled = runtime.block_on(sampler.sample(script::request()));
+        let e = sampled.err().map_or_else(String::new, |e| e.to_string());
+        assert_eq!(times == 1, e.is_empty(), "{e}");
+        assert!(times == 1 || e.contains("unusable answer, 3 times: it has no sequences"), "{e}");
+    }
+}
+
+#[test]
 fn a_sampler_that_outlives_its_trainer_says_so() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));

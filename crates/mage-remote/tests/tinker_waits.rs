@@ -10,7 +10,7 @@ use common::{
     tinker_script as script,
 };
 use mage_engine::{AdapterName, Loss, Objective, Trainer};
-use mage_remote::{TinkerSettings, TinkerTrainer};
+use mage_remote::{TinkerSettings, TinkerTrainer, Waiting};
 use serde_json::json;
 use std::{
     collections::BTreeSet,
@@ -102,6 +102,74 @@ fn a_server_that_is_fed_in_vain_is_left_no_models() {
     });
     trainer.fingerprint().unwrap();
     assert_eq!(double.world.lock().unwrap().models(), 1, "the one in training");
+}
+
+/// Learns from a server that fails so often, and then works.
+fn learn_from_one_that_fails(failing: &'static str, status: u16, times: usize) {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    let dir = tempfile::tempdir().unwrap();
+    let (mut settings, lines) = heard(&double.url(), dir.path());
+    settings.server.waiting.away = Duration::from_secs(40);
+    let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
+    let mut left = times;
+    double.meddled(move |path, _| {
+        let mine = path == failing && left > 0;
+        left -= usize::from(mine);
+        mine.then(|| (status, json!({"detail": "database is locked"}).to_string()))
+    });
+    script::learn_three(&mut trainer);
+    let lines = lines.lock().unwrap();
+    let waits: Vec<&String> = lines.iter().filter(|l| l.contains("waiting for it, up to 40 s")).collect();
+    assert!(waits.len() == 1 && waits[0].contains("database is locked"), "{failing}: {lines:?}");
+    assert!(lines.iter().any(|l| l.contains("is back after")), "{failing}: {lines:?}");
+}
+
+#[test]
+fn a_server_that_fails_for_long_is_waited_for_with_a_line_at_each_end() {
+    // More often than any number of attempts that was ever thought enough.
+    std::thread::scope(|s| {
+        for (failing, status) in [("optim_step", 500), ("retrieve_future", 500), ("retrieve_future", 429)] {
+            s.spawn(move || learn_from_one_that_fails(failing, status, 7));
+        }
+    });
+}
+
+#[test]
+fn a_server_that_fails_for_ever_is_waited_for_as_long_as_patience_lasts() {
+    let runtime = runtime();
+    for failing in ["optim_step", "retrieve_future"] {
+        let double = runtime.block_on(Double::start(None));
+        let dir = tempfile::tempdir().unwrap();
+        let (mut settings, _) = heard(&double.url(), dir.path());
+        settings.server.waiting.away = Duration::from_secs(2);
+        let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
+        double.meddled(move |path, _| (path == failing).then(|| (500, json!({"detail": "broken"}).to_string())));
+        let learned = trainer
+            .forward_backward(&script::rows(1.0), &Loss::of(Objective::CrossEntropy))
+            .and_then(|_| trainer.optim_step(&script::step()));
+        let e = learned.unwrap_err().to_string();
+        assert!(e.contains("broken") && e.contains("(waited 2 s)"), "{e}");
+    }
+}
+
+#[test]
+fn a_server_that_falls_silent_over_a_result_is_waited_for_as_long_as_patience_lasts() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    let dir = tempfile::tempdir().unwrap();
+    // From some request on, nobody says anything any more.
+    let proxy = runtime.block_on(Proxy::start_before(double.address, "retrieve_future", vec![Fault::Hang; 100]));
+    let (mut settings, lines) = heard(&proxy.url(), dir.path());
+    settings.server.waiting = Waiting {
+        attempt: Duration::from_millis(500),
+        away: Duration::from_secs(2),
+        operation: Duration::from_secs(3600),
+    };
+    double.meddled(|path, _| (path == "healthz").then(|| (503, "nobody".to_owned())));
+    let e = TinkerTrainer::connect(settings, None).err().unwrap().to_string();
+    assert!(e.contains("asked whether it is there") && e.contains("(waited 2 s)"), "{e}");
+    assert!(lines.lock().unwrap().iter().any(|l| l.contains("does not answer")), "{lines:?}");
 }
 
 #[test]

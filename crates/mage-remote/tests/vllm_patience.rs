@@ -181,6 +181,25 @@ async fn a_server_that_refuses_what_others_take_is_done_without() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_only_away_is_waited_for_though_another_is_refused() {
+    let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    let proxy = Proxy::start_before(two.address, LOADING, vec![Fault::reply(404, "no such path"); 1000]).await;
+    let (pool, said) = pool_at(vec![one.url(), proxy.url()], hasty(), 64);
+    pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    assert!(!pool.servers()[1].up, "it did not take it: {said:?}");
+    // The other is started anew.
+    let address = one.address;
+    drop(one);
+    let asked = tokio::spawn({
+        let pool = Arc::clone(&pool);
+        async move { pool.sample(request(5, "policy")).await }
+    });
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let _one = Vllm::start_at(address, Duration::ZERO).await;
+    assert_eq!(asked.await.unwrap().unwrap().tokens, [5], "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_no_server_takes_is_wrong() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let no = || vec![Fault::reply(400, "rank too large"); 10];

@@ -12,7 +12,8 @@ use super::{
 };
 use crate::{
     ApiKey, Notices, Service,
-    wire::{Ask, FAILED_ANSWERS, Trouble, Waiting, Wire},
+    patience::Patience,
+    wire::{Ask, Trouble, Waiting, Wire},
 };
 use mage_engine::{Error, OptimStep, Result};
 use prost::Message;
@@ -186,7 +187,7 @@ impl Client {
         let session =
             json!({"tags": [], "user_metadata": {}, "sdk_version": self.dialect.version(), "type": "create_session"});
         let what = "creating a model";
-        let (mut wait, mut failed) = (Wait::new(&self.wire, &self.slow, what, self.wire.waiting.away), 0);
+        let mut wait = Wait::new(&self.wire, &self.slow, what, self.wire.waiting.away);
         loop {
             let opened: Value = self
                 .wire
@@ -210,10 +211,6 @@ impl Client {
                 },
                 Err(last @ (Trouble::Refused(..) | Trouble::Never(_))) => return Err(self.failed(what, &last)),
                 Err(trouble) => {
-                    failed += u32::from(matches!(trouble, Trouble::Failing(_)));
-                    if failed >= FAILED_ANSWERS {
-                        return Err(wait.error(&trouble.text(), &format!("after {failed} attempts")));
-                    }
                     wait.again(&trouble.text()).await?;
                     continue;
                 }
@@ -268,11 +265,15 @@ impl Client {
         if let Answer::Protobuf = kind {
             ask.accept = PROTOBUF;
         }
-        let (mut wait, mut failed) = (Wait::new(&self.wire, &self.slow, what, self.wire.waiting.operation), 0);
+        let mut wait = Wait::new(&self.wire, &self.slow, what, self.wire.waiting.operation);
+        let mut patience = Patience::new(&self.wire);
         loop {
             let asked = Instant::now();
             match wait.watch(self.wire.once(&ask)).await {
-                Ok(bytes) => return Ok(bytes),
+                Ok(bytes) => {
+                    patience.over();
+                    return Ok(bytes);
+                }
                 Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => {
                     return Err(Lost::Model(format!("it does not know of the request: {text}")));
                 }
@@ -283,19 +284,21 @@ impl Client {
                 Err(Trouble::Refused(_, text) | Trouble::Never(text)) => {
                     return Err(self.wire.error(format!("{what}: {text}")).into());
                 }
-                Err(Trouble::NotYet(text) | Trouble::Busy(text)) => wait.poll_again(&text, asked.elapsed()).await?,
-                Err(Trouble::Failing(text)) => {
-                    failed += 1;
-                    if failed >= FAILED_ANSWERS {
-                        return Err(wait.error(&text, &format!("after {failed} attempts")).into());
-                    }
-                    wait.again(&text).await?;
+                // Somebody may hold the question for long. But one who says nothing at all may not be there.
+                Err(Trouble::NotYet(text)) if asked.elapsed() < self.wire.waiting.attempt => {
+                    patience.over();
+                    wait.poll_again(&text, asked.elapsed()).await?;
                 }
-                // Waited for with patience and a line; the question stays.
-                Err(Trouble::Away(text)) => {
-                    wait.poll_again(&text, Duration::ZERO).await?;
+                Err(Trouble::NotYet(text) | Trouble::Away(text)) => {
+                    wait.poll_again(&text, asked.elapsed()).await?;
+                    // Waited for with patience and a line; the question stays.
                     let back = self.wire.ask(&Ask::get("healthz")).await;
                     back.map_err(|trouble| wait.error(&trouble.text(), "asked whether it is there"))?;
+                }
+                Err(trouble @ (Trouble::Busy(_) | Trouble::Failing(_))) => {
+                    let borne = patience.bear(asked, &trouble);
+                    borne.map_err(|t| self.wire.error(format!("{what}: {}", t.text())))?;
+                    wait.poll_again(&trouble.text(), Duration::ZERO).await?;
                 }
             }
         }

@@ -24,6 +24,9 @@ use std::{
     },
 };
 
+/// An answer that cannot be read is asked for so often.
+const UNUSABLE: u32 = 3;
+
 /// Samples through the training server.
 pub struct TinkerSampler {
     client: Client,
@@ -74,6 +77,27 @@ impl TinkerSampler {
             ));
         }
         Ok((WeightsId { name: name.clone(), version: release.version }, release))
+    }
+
+    /// Asks until the answer can be read; asking again does no harm.
+    async fn usable<T>(
+        &self,
+        name: &AdapterName,
+        tokens: &[u32],
+        params: Value,
+        scores: bool,
+        read: impl Fn(&codec::SampleResponse) -> std::result::Result<T, String>,
+    ) -> Result<(WeightsId, T)> {
+        let mut first = None;
+        for _ in 0..UNUSABLE {
+            let (weights, response) = self.ask(name, tokens, params.clone(), scores).await?;
+            match read(&response) {
+                Ok(answer) => return Ok((weights, answer)),
+                Err(e) => first = first.or(Some(e)),
+            }
+        }
+        let first = first.unwrap_or_default();
+        Err(self.client.wire.error(format!("asample: unusable answer, {UNUSABLE} times: {first}")))
     }
 
     /// Asks what follows tokens, or how likely they are, under the weights a name means.
@@ -148,10 +172,8 @@ impl Sampler for TinkerSampler {
                 "top_k": if p.top_k == 0 { -1 } else { i64::from(p.top_k) },
                 "top_p": number(p.top_p),
             });
-            let (weights, response) = self.ask(&request.weights, &request.prompt, params, false).await?;
-            let read = read_sample(&response);
-            let (tokens, logprobs, stopped) =
-                read.map_err(|e| self.client.wire.error(format!("asample: unusable answer: {e}")))?;
+            let asked = self.usable(&request.weights, &request.prompt, params, false, read_sample).await?;
+            let (weights, (tokens, logprobs, stopped)) = asked;
             let finish = if stopped { FinishReason::Stop } else { FinishReason::Length };
             Ok(Sample { drawn_logprobs: logprobs.clone(), tokens, logprobs, finish, weights })
         })
@@ -165,9 +187,8 @@ impl Sampler for TinkerSampler {
                 return Err(Error::unsupported("score with masks", hint));
             }
             let params = json!({"max_tokens": 1, "seed": 0, "temperature": 1.0, "top_k": -1, "top_p": 1.0});
-            let (weights, response) = self.ask(&request.weights, &request.tokens, params, true).await?;
-            let all = read_scores(&response, request.tokens.len());
-            let all = all.map_err(|e| self.client.wire.error(format!("asample: unusable answer: {e}")))?;
+            let read = |response: &codec::SampleResponse| read_scores(response, request.tokens.len());
+            let (weights, all) = self.usable(&request.weights, &request.tokens, params, true, read).await?;
             Ok(Scores { logprobs: all[request.from..].to_vec(), entropies: Vec::new(), weights })
         })
     }

@@ -74,8 +74,9 @@ impl<'w> Wait<'w> {
 
     async fn pause(&self, longest: Duration) {
         let left = self.limit.saturating_sub(self.started.elapsed());
-        let next = pause(self.times - 1, None, Seed::new(0).child(self.what));
-        tokio::time::sleep(next.min(longest).min(left)).await;
+        let next = pause(self.times - 1, None, Seed::new(0).child(self.what)).min(longest);
+        // One that says when to come back is left alone until then.
+        tokio::time::sleep(next.max(self.wire.wish().unwrap_or_default()).min(left)).await;
     }
 
     fn note(&mut self, trouble: &str) -> Result<()> {

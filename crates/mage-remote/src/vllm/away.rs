@@ -53,8 +53,8 @@ pub(super) struct Record {
     told: bool,
     /// When it was last said that it is late.
     late: Option<Instant>,
-    /// Why it is refused.
-    pub(super) wrong: Option<Error>,
+    /// Why it is there and gets no requests.
+    pub(super) wrong: Option<Wrong>,
     /// What was last said of it.
     said: String,
     /// Whether it was said that feeding it takes long.
@@ -103,6 +103,24 @@ impl Record {
         match self.strikes {
             0 | 1 => gap,
             many => gap.max(LOOK_AGAIN).saturating_mul(1_u32.checked_shl(many - 1).unwrap_or(u32::MAX)).min(LONGEST),
+        }
+    }
+}
+
+/// What is wrong with a server that is there.
+#[derive(Clone, Debug)]
+pub(super) struct Wrong {
+    engine: String,
+    reason: String,
+    /// Whether it refuses what it is given; else it has other numbers than the trainer.
+    refuses: bool,
+}
+
+impl Wrong {
+    fn new(e: Error, server: &Server, refuses: bool) -> Self {
+        match e {
+            Error::Engine { engine, reason } => Wrong { engine, reason, refuses },
+            other => Wrong { engine: server.wire.address().to_owned(), reason: other.to_string(), refuses },
         }
     }
 }
@@ -235,7 +253,8 @@ impl Shelf {
                 return;
             }
             Err(Given::Away(problem)) => (problem, None),
-            Err(Given::Refused(e) | Given::Wrong(e)) => (e.to_string(), Some(e)),
+            Err(Given::Refused(e)) => (e.to_string(), Some(Wrong::new(e, server, true))),
+            Err(Given::Wrong(e)) => (e.to_string(), Some(Wrong::new(e, server, false))),
         };
         let mut record = server.record();
         record.wrong = wrong;
@@ -291,7 +310,7 @@ impl VllmPool {
     }
 
     /// Looks at all servers that are away, until one can be asked or there is nobody left to look at. What is wrong with
-    /// one that is there, where that leaves none.
+    /// them, where that is so of all.
     pub(super) async fn revive(&self) -> Option<Error> {
         self.look_after(LOOK_AGAIN);
         loop {
@@ -321,17 +340,16 @@ impl VllmPool {
         let _ = tokio::time::timeout(WELCOME, looked).await;
     }
 
-    /// What is wrong with a server that is there, where none can be asked.
+    /// What is wrong with servers that are there, where none can be asked: other numbers than the trainer's, or a refusal by all
+    /// of them. Where one refuses and another is only away, that one may come back.
     pub(super) fn wrong(&self) -> Option<Error> {
         if self.servers.iter().any(|s| s.up.load(Ordering::SeqCst)) {
             return None;
         }
-        self.servers.iter().find_map(|server| match &server.record().wrong {
-            Some(Error::Engine { engine, reason }) => {
-                Some(Error::Engine { engine: engine.clone(), reason: reason.clone() })
-            }
-            other => other.as_ref().map(|e| self.shelf.error(e.to_string())),
-        })
+        let found: Vec<Wrong> = self.servers.iter().filter_map(|s| s.record().wrong.clone()).collect();
+        let all_refuse = found.len() == self.servers.len();
+        let Wrong { engine, reason, .. } = found.into_iter().find(|wrong| all_refuse || !wrong.refuses)?;
+        Some(Error::Engine { engine, reason })
     }
 
     /// What was last said of the servers.

@@ -91,7 +91,8 @@ impl VllmPool {
             let Some(seat) = self.seat(course.last.as_ref(), will_not).await else {
                 if course.waited > patience {
                     let problem = course.first.unwrap_or_else(|| "none of them answers".to_owned());
-                    return Err(self.shelf.error(format!("{what}: no server for {limit:.0} s: {problem}")));
+                    let troubles = self.troubles();
+                    return Err(self.shelf.error(format!("{what}: no server for {limit:.0} s: {problem}{troubles}")));
                 }
                 let revived = async {
                     tokio::time::sleep(LOOK_AGAIN).await;

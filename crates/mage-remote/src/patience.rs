@@ -1,0 +1,67 @@
+//! How long is a server in trouble waited for, and what is said meanwhile?
+//!
+//! Whether it does not answer, has too much to do or fails: as long as patience lasts, since the trouble began, with one line
+//! between all who wait when that is worth one, and one when it is over. The error says what went wrong first.
+
+use crate::{
+    outage::Waiter,
+    wire::{Trouble, Wire},
+};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Somebody is told of trouble that lasts so long.
+const WORTH_A_LINE: Duration = Duration::from_secs(2);
+
+/// One request's patience with a server.
+pub(crate) struct Patience<'w> {
+    wire: &'w Wire,
+    started: Instant,
+    since: Option<Instant>,
+    first: Option<String>,
+    waiter: Option<Waiter<'w>>,
+}
+
+impl<'w> Patience<'w> {
+    pub(crate) fn new(wire: &'w Wire) -> Self {
+        Patience { wire, started: Instant::now(), since: None, first: None, waiter: None }
+    }
+
+    /// Bears with trouble that came of what was `asked` then; it comes back when patience is at an end.
+    pub(crate) fn bear(&mut self, asked: Instant, trouble: &Trouble) -> Result<(), Trouble> {
+        let (text, wire) = (trouble.text(), self.wire);
+        let since = *self.since.get_or_insert_with(Instant::now);
+        let first = self.first.get_or_insert_with(|| text.clone());
+        let limit = wire.waiting.away;
+        if since.elapsed() >= limit {
+            let said = if *first == text { text } else { format!("{first}; at last: {text}") };
+            let said = format!("{said} (waited {:.0} s)", limit.as_secs_f64());
+            return Err(match trouble {
+                Trouble::Failing(_) => Trouble::Failing(said),
+                Trouble::Busy(_) => Trouble::Busy(said),
+                _ => Trouble::Away(said),
+            });
+        }
+        let waiter = self.waiter.get_or_insert_with(|| wire.outage.wait());
+        if waiter.is_news(self.started, since, asked, WORTH_A_LINE.min(limit / 4)) {
+            let (address, is, limit) = (wire.address(), trouble.is(), limit.as_secs_f64());
+            wire.notices.say(format!("{address} {is} ({text}); waiting for it, up to {limit:.0} s"));
+        }
+        Ok(())
+    }
+
+    /// How much of it is left.
+    pub(crate) fn left(&self) -> Duration {
+        let limit = self.wire.waiting.away;
+        self.since.map_or(limit, |since| limit.saturating_sub(since.elapsed()))
+    }
+
+    /// It answers; whoever was told that it is in trouble hears of it.
+    pub(crate) fn over(&mut self) {
+        self.since = None;
+        if let Some(away) = self.waiter.take().and_then(|w| w.is_over()) {
+            let seconds = away.as_secs_f64();
+            self.wire.notices.say(format!("{} is back after {seconds:.0} s", self.wire.address()));
+        }
+    }
+}
