@@ -54,7 +54,10 @@ impl Stage {
 
     /// A script of these, to be run with the stand-ins.
     fn script(&self, name: &str) -> Command {
-        let mut command = Command::new("bash");
+        let mut command = Command::new(if ignores_interrupts() { "env" } else { "bash" });
+        if ignores_interrupts() {
+            command.args(["--default-signal=INT", "bash"]);
+        }
         let path = format!("{}:{}", self.path("bin").display(), std::env::var("PATH").expect("a path"));
         command.arg(self.path(name)).current_dir(self.dir.path()).env("PATH", path).stdin(Stdio::null());
         // One that ended its whole group would end the tests.
@@ -111,6 +114,15 @@ fn wait_for(what: impl Fn() -> bool) {
 
 fn ended(child: Child) -> Output {
     child.wait_with_output().expect("it ends")
+}
+
+/// Whether these tests were started in the background by a shell that has such jobs ignore Ctrl-C: scripts inherit that and
+/// cannot trap it.
+fn ignores_interrupts() -> bool {
+    const INTERRUPT: u64 = 1 << 1;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & INTERRUPT != 0)
 }
 
 #[test]
