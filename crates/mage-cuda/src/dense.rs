@@ -19,6 +19,9 @@ pub(crate) const SHARED: usize = 201 << 10;
 pub(crate) const MOST_PARTS: usize = 32;
 /// Inputs that are taken at a time.
 const DEPTH: usize = 64;
+/// Outputs of a tile that blocks share, and how many share it: each leaves its part of a row's sum of squares.
+const SHARED_ACROSS: usize = 64;
+const SHARING: usize = 2;
 
 /// One of the kernels: rows and outputs of its tiles, blocks that share one, and rows of weights that are asked for at a time.
 struct Kernel {
@@ -36,7 +39,7 @@ impl Dense {
     }
 
     fn shared(&self) -> Kernel {
-        Kernel { f: self.shared_product, down: 64, across: 64, sharing: 2, right: 64 }
+        Kernel { f: self.shared_product, down: 64, across: SHARED_ACROSS, sharing: SHARING, right: SHARED_ACROSS }
     }
 
     fn gated(&self) -> Kernel {
@@ -78,7 +81,7 @@ pub(crate) struct ForNorm {
 
 /// In how many parts the sum of squares of a row of so many numbers is left.
 pub(crate) fn parts(width: usize) -> usize {
-    width / 64 * 2
+    width / SHARED_ACROSS * SHARING
 }
 
 /// `rows` rows of `width` numbers at `at`, from which so many rows are taken at a time.
