@@ -86,26 +86,43 @@ functions!(
     distribution_grad,
 );
 
-/// How `decode_attention` uses a multiprocessor: one block has all of its shared memory.
+/// How `decode_attention` uses a multiprocessor: by one block of a few warps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decode {
-    /// Warps of a block.
-    pub(crate) warps: usize,
-    /// Bytes of shared memory.
-    pub(crate) shared: usize,
+    /// The most warps of a block.
+    pub(crate) most: usize,
+    /// Bytes of shared memory that a warp has.
+    pub(crate) warp: usize,
 }
 
 impl Decode {
-    /// The most warps that a block has anything to do for.
-    const MOST_WARPS: usize = 8;
+    /// As few warps as ask for keys as fast as memory brings them, and the most that the kernel is compiled for.
+    const LEAST: usize = 4;
+    const MOST: usize = 8;
+    /// Pages that a warp has room for.
+    const STAGES: usize = 4;
 
     /// Where a block may have so many bytes of shared memory.
     fn new(shape: &Shape, most: usize) -> Self {
         let width = 2 * shape.head_dim.next_power_of_two().max(16);
-        // Two pages' keys and values, twice; queries, the new key and value; four numbers. As the kernel's source says, which checks it.
-        let warp = 2 * 2 * 2 * crate::PAGE * width + (shape.sharing() + 2) * width + 16;
-        let warps = (most / warp).clamp(1, Self::MOST_WARPS);
-        Decode { warps, shared: warps * warp }
+        // For every page: its keys and values, and a token's queries, key, value, turns and place. Then some numbers. As the
+        // kernel's source says, which checks it.
+        let token = (shape.sharing() + 4) * width + 16;
+        let warp = Self::STAGES * (2 * crate::PAGE * width + token) + (8 * (Self::STAGES + 2)).next_multiple_of(16);
+        Decode { most: (most / warp).clamp(1, Self::MOST), warp }
+    }
+
+    /// For the keys of so many heads, on so many multiprocessors: how many warps a block has, and into how many parts keys are
+    /// cut, so that every warp has some.
+    pub(crate) fn plan(self, heads: usize, processors: usize) -> (usize, usize) {
+        let least = Self::LEAST.min(self.most);
+        let splits = (processors * least / heads.max(1)).clamp(1, 32);
+        if splits > 1 {
+            return (least, splits);
+        }
+        // Warps take one head's keys after the other: the fewer have none to take at the end, the better.
+        let turns = |warps: usize| heads.div_ceil(processors * warps) * warps;
+        ((least..=self.most).min_by_key(|&warps| turns(warps)).unwrap_or(least), 1)
     }
 }
 
@@ -139,8 +156,8 @@ impl Program {
             "--std=c++17".to_owned(),
             format!("-DHD={head_dim}"),
             format!("-DGROUP={sharing}"),
-            format!("-DDECODE_WARPS={}", decode.warps),
-            format!("-DDECODE_SHARED={}", decode.shared),
+            format!("-DDECODE_STAGES={}", Decode::STAGES),
+            format!("-DDECODE_SHARED={}", decode.warp),
             format!("-DPRODUCT_SHARED={}", dense::SHARED),
             format!("-DMOST_PARTS={}", dense::MOST_PARTS),
         ];
@@ -169,7 +186,7 @@ impl Program {
             (f.paged_attention, 4 * tile),
             (f.attention_grad_queries, 4 * tile),
             (f.attention_grad_keys, 6 * tile + 1024),
-            (f.decode_attention, decode.shared),
+            (f.decode_attention, decode.most * decode.warp),
         ]
         .into_iter()
         .chain(products.map(|f| (f, dense::SHARED)))
@@ -277,5 +294,20 @@ mod tests {
             assert_eq!(opened(&spoilt), None, "byte {i}");
         }
         assert_eq!(opened(&sealed(b"")), None);
+    }
+    #[test]
+    fn every_warp_has_keys_and_parts_are_no_more_than_the_warps() {
+        let decode = Decode { most: 5, warp: 40_000 };
+        for heads in 1..5000 {
+            let (warps, splits) = decode.plan(heads, 132);
+            assert!((4..=5).contains(&warps) && (1..=32).contains(&splits), "{heads}");
+            assert!(splits == 1 || heads * splits <= 132 * warps, "{heads} heads in {splits} parts");
+            assert!(heads * splits * 2 > 132 * warps || splits == 32, "{heads} heads leave most warps idle");
+        }
+        // 132 × 5 take these in two turns; 132 × 4 would need three, and have little to do in the last.
+        assert_eq!(decode.plan(1280, 132), (5, 1));
+        assert_eq!(decode.plan(2048, 132), (4, 1));
+        // A card with little shared memory.
+        assert_eq!(Decode { most: 2, warp: 40_000 }.plan(64, 132), (2, 4));
     }
 }

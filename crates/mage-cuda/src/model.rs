@@ -75,7 +75,7 @@ impl Model {
 
     /// Warps of the card that single tokens' attention can have.
     pub(crate) fn decode_warps(&self) -> usize {
-        self.card.info().processors * self.program.decode.warps
+        self.card.info().processors * self.program.decode.most
     }
 
     /// Refuses tokens that have no row in the embedding.

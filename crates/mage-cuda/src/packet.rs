@@ -40,6 +40,8 @@ pub struct Answer {
     pub second: f32,
 }
 
+/// Threads that read a row of logits together.
+pub(crate) const READERS: usize = 512;
 /// Words of an ask on the card.
 pub(crate) const ASK: usize = 8;
 const DRAW: u32 = u32::MAX;

@@ -312,7 +312,7 @@ impl Stepper {
         s.launch(
             model.program.functions.answer,
             (count, 1, 1),
-            1024,
+            crate::packet::READERS,
             0,
             args![space.logits.at(0), shape.logits() as u64, shape.vocabulary, words.at(0), asks, answers],
         )

@@ -1,7 +1,7 @@
 // What rows of logits say: about a given token, or which token is drawn.
 //
-// A row's candidates are all tokens, or those of a list. A block of 32 warps goes over them once, each warp over a stretch of
-// its own, in an order that never changes, so that equal logits give equal answers. Filters cut the candidates, ordered by falling weight
+// A row's candidates are all tokens, or those of a list. A block goes over them once, each warp over stretches of their 32, in
+// an order that never changes, so that equal logits give equal answers. Filters cut the candidates, ordered by falling weight
 // and then rising number, to a beginning; its last weight is found digit by digit, masses being added as whole numbers.
 
 struct Ask {
@@ -82,51 +82,54 @@ __device__ __forceinline__ float4 four(const Row& row, int i, int end) {
     return x;
 }
 
-// One pass of 32 warps, each over its own stretch; `parts` keeps what each found. Where a logit is not finite, the sum is not
-// a number.
+// One pass over the 32 stretches, each of which one warp goes over; `parts` keeps what was found in each. Where a logit is not
+// finite, the sum is not a number.
 template <bool ENTROPY>
 __device__ Stats stats(const Row& row, float heat, Stats* parts) {
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    int first = warp * share(row), end = min(row.count, first + share(row));
+    int lane = threadIdx.x & 31;
     bool tempered = heat != LOG2E, broken = false;
-    Stats s = {NEVER, 0.f, 0.f, 0.f};
-    // Four groups at a time: their loads are on their way together.
-    for (int i = first + lane * 4; i < end; i += 4 * 128) {
-        float4 x[4];
+    for (int part = threadIdx.x >> 5; part < 32; part += blockDim.x >> 5) {
+        int first = part * share(row), end = min(row.count, first + share(row));
+        Stats s = {NEVER, 0.f, 0.f, 0.f};
+        // Four groups at a time: their loads are on their way together.
+        for (int i = first + lane * 4; i < end; i += 4 * 128) {
+            float4 x[4];
 #pragma unroll
-        for (int u = 0; u < 4; u++) x[u] = four(row, i + u * 128, end);
-        float most = NEVER;
+            for (int u = 0; u < 4; u++) x[u] = four(row, i + u * 128, end);
+            float most = NEVER;
 #pragma unroll
-        for (int u = 0; u < 4; u++) {
-            most = fmaxf(most, fmaxf(fmaxf(x[u].x, x[u].y), fmaxf(x[u].z, x[u].w)));
-            broken |= (x[u].x != x[u].x) | (x[u].y != x[u].y) | (x[u].z != x[u].z) | (x[u].w != x[u].w);
-        }
-        broken |= !(most < -NEVER);
-        if (most > s.most) s = raised(s, most, heat);
-        if (s.most == NEVER) continue;
+            for (int u = 0; u < 4; u++) {
+                most = fmaxf(most, fmaxf(fmaxf(x[u].x, x[u].y), fmaxf(x[u].z, x[u].w)));
+                broken |= (x[u].x != x[u].x) | (x[u].y != x[u].y) | (x[u].z != x[u].z) | (x[u].w != x[u].w);
+            }
+            broken |= !(most < -NEVER);
+            if (most > s.most) s = raised(s, most, heat);
+            if (s.most == NEVER) continue;
 #pragma unroll
-        for (int u = 0; u < 4; u++) {
-            float v[4] = {x[u].x, x[u].y, x[u].z, x[u].w};
+            for (int u = 0; u < 4; u++) {
+                float v[4] = {x[u].x, x[u].y, x[u].z, x[u].w};
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                float d = v[j] - s.most, e = exp2f(d * LOG2E);
-                s.sum += e;
-                if (tempered) s.hot += exp2f(d * heat);
-                if (ENTROPY && e > 0.f) s.weighted += e * d;
+                for (int j = 0; j < 4; j++) {
+                    float d = v[j] - s.most, e = exp2f(d * LOG2E);
+                    s.sum += e;
+                    if (tempered) s.hot += exp2f(d * heat);
+                    if (ENTROPY && e > 0.f) s.weighted += e * d;
+                }
             }
         }
-    }
-    if (!tempered) s.hot = s.sum;
+        if (!tempered) s.hot = s.sum;
 #pragma unroll
-    for (int o = 16; o; o >>= 1) {
-        Stats other = {__shfl_xor_sync(FULL, s.most, o), __shfl_xor_sync(FULL, s.sum, o), __shfl_xor_sync(FULL, s.hot, o), __shfl_xor_sync(FULL, s.weighted, o)};
-        // The same order in every lane: a warp agrees on its sum.
-        s = (lane & o) ? joined(other, s, heat) : joined(s, other, heat);
+        for (int o = 16; o; o >>= 1) {
+            Stats other = {__shfl_xor_sync(FULL, s.most, o), __shfl_xor_sync(FULL, s.sum, o), __shfl_xor_sync(FULL, s.hot, o), __shfl_xor_sync(FULL, s.weighted, o)};
+            // The same order in every lane: a warp agrees on its sum.
+            s = (lane & o) ? joined(other, s, heat) : joined(s, other, heat);
+        }
+        if (lane == 0) parts[part] = s;
     }
-    if (lane == 0) parts[warp] = s;
     broken = __syncthreads_or(broken);
-    s = parts[0];
-    for (int w = 1; w < 32; w++) s = joined(s, parts[w], heat);
+    Stats s = parts[0];
+    for (int part = 1; part < 32; part++) s = joined(s, parts[part], heat);
+    __syncthreads(); // the compiler puts what comes later where `parts` was, and others may still be reading it
     if (broken) s.sum = __int_as_float(0x7fc00000);
     return s;
 }
@@ -197,78 +200,79 @@ __device__ u64 mass_of(const Row& row, float most, float heat, Cut cut) {
     return total + kept * mass(__uint_as_float(cut.bits));
 }
 
-// Draws from all candidates: the stretch first, then the place in it, which one warp looks for. Greedily, the first of the
-// largest.
+// The last part with any weight that starts at or before the goal, and where it starts.
+template <typename F>
+__device__ __forceinline__ int part_at(float goal, float* start, F mass) {
+    int found = 0;
+    float next = *start;
+    for (int part = 0; part < 32; part++) {
+        float m = mass(part);
+        if (m > 0.f && next <= goal) found = part, *start = next;
+        next += m;
+    }
+    return found;
+}
+
+// Draws from all candidates: the stretch first, then its part, then the place in it, which one warp looks for. Greedily, the
+// first of the largest.
 __device__ void draw(const Row& row, const Ask& ask, const Stats& s, const Stats* parts, float heat, u32* token, float* logprob) {
     __shared__ int found;
+    __shared__ float masses[32];
     bool greedy = ask.temperature == 0.f;
-    if (threadIdx.x < 32) {
-        int warp = 0, lane = threadIdx.x;
-        float before = 0.f, goal = ask.point * s.hot;
-        if (greedy) {
-            while (warp < 31 && parts[warp].most != s.most) warp++;
-        } else {
-            // The last stretch with any weight that starts at or before the goal.
-            float start = 0.f;
-            for (int w = 0; w < 32; w++) {
-                float mass = raised(parts[w], s.most, heat).hot;
-                if (mass > 0.f && start <= goal) warp = w, before = start;
-                start += mass;
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, stretch = 0;
+    float start = 0.f, goal = ask.point * s.hot;
+    if (threadIdx.x == 0) found = greedy ? row.count - 1 : 0;
+    if (greedy) {
+        while (stretch < 31 && parts[stretch].most != s.most) stretch++;
+    } else {
+        stretch = part_at(goal, &start, [&](int part) { return raised(parts[part], s.most, heat).hot; });
+    }
+    int first = stretch * share(row), end = min(row.count, first + share(row)), each = (share(row) / 128 + 31) / 32 * 128;
+    __syncthreads();
+    for (int part = warp; part < 32; part += blockDim.x >> 5) {
+        int upto = min(end, first + (part + 1) * each);
+        float mass = 0.f;
+        for (int i = first + part * each + lane * 4; i < upto; i += 128) {
+            float4 x = four(row, i, upto);
+            float v[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                if (greedy && v[j] == s.most) atomicMin(&found, i + j);
+                mass += exp2f((v[j] - s.most) * heat);
             }
         }
-        int first = warp * share(row), end = min(row.count, first + share(row)), best = -1;
-        // Four groups at a time: their loads are on their way together, and most need not be looked at one by one.
+        mass = warp_sum(mass);
+        if (lane == 0) masses[part] = mass;
+    }
+    __syncthreads();
+    if (!greedy && warp == 0) {
+        int part = part_at(goal, &start, [&](int part) { return masses[part]; }), best = -1;
+        int upto = min(end, first + (part + 1) * each);
         bool done = false;
-        for (int i = first + lane * 4; !done && __any_sync(FULL, i < end); i += 4 * 128) {
-            float v[4][4], all = 0.f;
-            int last = -1, largest = 0x7fffffff;
+        for (int i = first + part * each + lane * 4; !done && __any_sync(FULL, i < upto); i += 128) {
+            float4 x = four(row, i, upto);
+            float v[4] = {x.x, x.y, x.z, x.w}, sum = 0.f;
 #pragma unroll
-            for (int u = 0; u < 4; u++) {
-                float4 x = four(row, i + u * 128, end);
-                v[u][0] = x.x, v[u][1] = x.y, v[u][2] = x.z, v[u][3] = x.w;
+            for (int j = 0; j < 4; j++) v[j] = exp2f((v[j] - s.most) * heat), sum += v[j];
+            float through = sum;
+#pragma unroll
+            for (int o = 1; o < 32; o <<= 1) {
+                float y = __shfl_up_sync(FULL, through, o);
+                if (lane >= o) through += y;
             }
+            float at = start + through - sum;
+            int mine = -1;
 #pragma unroll
-            for (int u = 0; u < 4; u++)
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    if (v[u][j] == s.most) largest = min(largest, i + u * 128 + j);
-                    v[u][j] = exp2f((v[u][j] - s.most) * heat), all += v[u][j];
-                    if (v[u][j] > 0.f) last = i + u * 128 + j;
-                }
-            if (greedy) {
-                for (int o = 16; o; o >>= 1) largest = min(largest, __shfl_xor_sync(FULL, largest, o));
-                if (largest != 0x7fffffff) best = largest, done = true;
-                continue;
+            for (int j = 0; j < 4; j++) {
+                if (v[j] > 0.f && at <= goal) mine = i + j;
+                at += v[j];
             }
-            all = warp_sum(all);
-            if (before + all <= goal) {
-                for (int o = 16; o; o >>= 1) last = max(last, __shfl_xor_sync(FULL, last, o));
-                best = max(best, last), before += all;
-                continue;
-            }
-#pragma unroll
-            for (int u = 0; u < 4; u++) {
-                if (done) continue;
-                float sum = v[u][0] + v[u][1] + v[u][2] + v[u][3], upto = sum;
-#pragma unroll
-                for (int o = 1; o < 32; o <<= 1) {
-                    float y = __shfl_up_sync(FULL, upto, o);
-                    if (lane >= o) upto += y;
-                }
-                float start = before + upto - sum;
-                int mine = -1;
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    if (v[u][j] > 0.f && start <= goal) mine = i + u * 128 + j;
-                    start += v[u][j];
-                }
-                for (int o = 16; o; o >>= 1) mine = max(mine, __shfl_xor_sync(FULL, mine, o));
-                best = max(best, mine);
-                before += __shfl_sync(FULL, upto, 31);
-                done = before > goal && best >= 0;
-            }
+            for (int o = 16; o; o >>= 1) mine = max(mine, __shfl_xor_sync(FULL, mine, o));
+            best = max(best, mine);
+            start += __shfl_sync(FULL, through, 31);
+            done = start > goal && best >= 0;
         }
-        if (lane == 0) found = best < 0 ? 0 : best;
+        if (lane == 0 && best >= 0) found = best;
     }
     __syncthreads();
     *token = row.token(found);
@@ -314,8 +318,8 @@ __device__ void draw_filtered(const Row& row, const Ask& ask, const Stats& s, fl
     *logprob = logf(weight(row, at, s.most, heat) / total);
 }
 
-// A block per row of logits.
-extern "C" __global__ void __launch_bounds__(1024) answer(const float* logits, u64 stride, int vocabulary, const u32* packet, int asks_at, Answer* answers) {
+// A block per row of logits; two of them at once on a multiprocessor.
+extern "C" __global__ void __launch_bounds__(512, 2) answer(const float* logits, u64 stride, int vocabulary, const u32* packet, int asks_at, Answer* answers) {
     __shared__ Stats parts[32];
     Ask ask = ((const Ask*)(packet + asks_at))[blockIdx.x];
     Row row = row_of(logits, stride, vocabulary, ask, packet, blockIdx.x);
@@ -337,7 +341,7 @@ extern "C" __global__ void __launch_bounds__(1024) answer(const float* logits, u
 }
 
 // What rows say about their targets: log-probability, entropy, and the logarithm of the sum.
-extern "C" __global__ void __launch_bounds__(1024) distribution(const float* logits, u64 stride, int vocabulary, const u32* packet, int asks_at, float4* out) {
+extern "C" __global__ void __launch_bounds__(512, 2) distribution(const float* logits, u64 stride, int vocabulary, const u32* packet, int asks_at, float4* out) {
     __shared__ Stats parts[32];
     Ask ask = ((const Ask*)(packet + asks_at))[blockIdx.x];
     Row row = row_of(logits, stride, vocabulary, ask, packet, blockIdx.x);

@@ -5,9 +5,9 @@
 // Pairs per lane, and how many lanes have any.
 #define PAIRS ((HALF + 63) / 64)
 
-// A head's numbers, normed and turned, as a lane has them: neighbours i and i + 1 of the first half, then of the second.
-// Says what 1 / rms was.
-__device__ __forceinline__ float turned(const bf16* x, const bf16* g, float epsilon, const float* turn, float to[PAIRS][4]) {
+// A head's numbers as a lane has them: neighbours i and i + 1 of the first half, then of the second. Says what their squares
+// add up to.
+__device__ __forceinline__ float taken(const bf16* x, float to[PAIRS][4]) {
     int lane = threadIdx.x & 31;
     float s = 0.f;
 #pragma unroll
@@ -19,7 +19,13 @@ __device__ __forceinline__ float turned(const bf16* x, const bf16* g, float epsi
 #pragma unroll
         for (int j = 0; j < 4; j++) s += to[p][j] * to[p][j];
     }
-    float inv = rsqrtf(warp_sum(s) / HD + epsilon);
+    return s;
+}
+
+// The same, given the squares' sum over the warp, normed and turned. Says what 1 / rms was.
+__device__ __forceinline__ float normed_and_turned(float squares, const bf16* g, float epsilon, const float* turn, float to[PAIRS][4]) {
+    int lane = threadIdx.x & 31;
+    float inv = rsqrtf(squares / HD + epsilon);
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) {
         int i = p * 64 + lane * 2;
@@ -32,6 +38,11 @@ __device__ __forceinline__ float turned(const bf16* x, const bf16* g, float epsi
         to[p][2] = y0 * c0 + x0 * s0, to[p][3] = y1 * c1 + x1 * s1;
     }
     return inv;
+}
+
+__device__ __forceinline__ float turned(const bf16* x, const bf16* g, float epsilon, const float* turn, float to[PAIRS][4]) {
+    float squares = taken(x, to);
+    return normed_and_turned(warp_sum(squares), g, epsilon, turn, to);
 }
 
 // Queries and keys from raw ones. With pages, keys and values go to each row's cell there; else keys go beside queries.

@@ -2,7 +2,7 @@
 
 use super::{Bench, near, numbers, slopes};
 use crate::card::args;
-use crate::packet::{ASK, Answer, Ask, Packet};
+use crate::packet::{ASK, Answer, Ask, Packet, READERS};
 
 /// Log-probability and entropy of a token among candidates.
 fn said(logits: &[f64], candidates: &[u32], token: u32) -> (f64, f64) {
@@ -39,7 +39,7 @@ fn scores_draws_and_gradients_of_logits() {
     let (answers, gradient) = (b.put(&vec![Answer::default(); rows]), b.room(rows * stride));
     let common = (bl.at(0), stride as u64, v, words.at(0));
     let (l, st, vo, w) = common;
-    s.launch(f.distribution, (rows, 1, 1), 1024, 0, args![l, st, vo, w, scores, choices.at(0)]).unwrap();
+    s.launch(f.distribution, (rows, 1, 1), READERS, 0, args![l, st, vo, w, scores, choices.at(0)]).unwrap();
     s.launch(
         f.distribution_grad,
         (rows, 1, 1),
@@ -48,7 +48,7 @@ fn scores_draws_and_gradients_of_logits() {
         args![l, st, vo, w, scores, choices.at(0), slopes_on.at(0), gradient.at(0)],
     )
     .unwrap();
-    s.launch(f.answer, (rows, 1, 1), 1024, 0, args![l, st, vo, w, draws, answers.at(0)]).unwrap();
+    s.launch(f.answer, (rows, 1, 1), READERS, 0, args![l, st, vo, w, draws, answers.at(0)]).unwrap();
     s.wait().unwrap();
     let (got, gradient, answers) = (choices.to_vec().unwrap(), b.read(&gradient), answers.to_vec().unwrap());
     for i in 0..rows {
@@ -118,7 +118,7 @@ fn draws_from_many_candidates_lie_where_the_point_says() {
     let (words, bl) = (b.put(&packet.words), b.put(&logits.iter().map(|x| *x as f32).collect::<Vec<_>>()));
     let answers = b.put(&vec![Answer::default(); rows]);
     let given = args![bl.at(0), stride as u64, v, words.at(0), at, answers.at(0)];
-    s.launch(f.answer, (rows, 1, 1), 1024, 0, given).unwrap();
+    s.launch(f.answer, (rows, 1, 1), READERS, 0, given).unwrap();
     s.wait().unwrap();
     let all: Vec<u32> = (0..v as u32).collect();
     for (i, (answer, ask)) in answers.to_vec().unwrap().iter().zip(&asks).enumerate() {

@@ -4,6 +4,7 @@ use super::{Bench, near, numbers};
 use crate::PAGE;
 use crate::buffer::Buffer;
 use crate::card::args;
+use crate::compile::Decode;
 
 /// Shorter and longer than a tile, and one that fills it.
 const LENGTHS: [usize; 6] = [1, 5, 64, 65, 130, 17];
@@ -210,7 +211,11 @@ fn pieces_and_single_tokens_over_pages() {
         };
         near("pieces", &b.read(&out), &rows.iter().flat_map(want).collect::<Vec<_>>(), 0.015);
         // Single tokens, whole and in parts, by many blocks or one: there, each warp has several, one after the other.
-        for (splits, blocks) in [(1, 132), (1, 1), (3, 132), (3, 1), (32, 2)] {
+        let Decode { most, warp } = b.model.program.decode;
+        for (splits, blocks, warps) in
+            [(1, 132, most), (1, 1, most), (1, 1, 1), (3, 132, most), (3, 1, 2), (32, 2, most)]
+        {
+            let warps = warps.min(most);
             let last: Vec<f64> =
                 singles.iter().flat_map(|(r, ..)| raw[r * width * d..][..width * d].to_vec()).collect();
             let mut words: Vec<u32> = singles.iter().map(|(_, p, _)| *p as u32).collect();
@@ -223,8 +228,8 @@ fn pieces_and_single_tokens_over_pages() {
             s.launch(
                 f.decode_attention,
                 (blocks, 1, 1),
-                32 * b.model.program.decode.warps,
-                b.model.program.decode.shared,
+                32 * warps,
+                warps * warp,
                 args![
                     qkv.at(0),
                     bw.at(0),

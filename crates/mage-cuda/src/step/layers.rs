@@ -111,10 +111,9 @@ impl Stepper {
     /// Attention of the first `rows` rows, single tokens; `early` where the kernel before it lets others come.
     fn attend(&self, rows: usize, at: &Single, norms: u64, pages: u64, early: bool) -> Result<()> {
         let Stepper { model, stream: s, space, words, line, .. } = self;
-        let (shape, decode) = (&model.shape, model.program.decode);
-        // Into how many parts keys are cut, so that every warp of the card has some.
-        let splits = (model.decode_warps() / (rows.max(1) * shape.kv)).clamp(1, 32);
-        let blocks = model.card.info().processors.min(rows * shape.kv * splits);
+        let (shape, decode, processors) = (&model.shape, model.program.decode, model.card.info().processors);
+        let (warps, splits) = decode.plan(rows * shape.kv, processors);
+        let blocks = processors.min(rows * shape.kv * splits);
         let f = model.program.functions.decode_attention;
         let args = args![
             space.qkv.at(0),
@@ -137,8 +136,8 @@ impl Stepper {
             line.at(0)
         ];
         if early {
-            return s.launch_early(f, [blocks, 1, 1], 1, 32 * decode.warps, decode.shared, args);
+            return s.launch_early(f, [blocks, 1, 1], 1, 32 * warps, warps * decode.warp, args);
         }
-        s.launch(f, (blocks, 1, 1), 32 * decode.warps, decode.shared, args)
+        s.launch(f, (blocks, 1, 1), 32 * warps, warps * decode.warp, args)
     }
 }

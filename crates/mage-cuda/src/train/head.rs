@@ -4,7 +4,7 @@ use super::space::logit_rows;
 use super::{Choice, PARTIALS, Sequences, Trainer};
 use crate::card::args;
 use crate::error::Result;
-use crate::packet::ASK;
+use crate::packet::{ASK, READERS};
 use crate::product::{Kind, Matrix};
 
 impl Trainer {
@@ -37,7 +37,7 @@ impl Trainer {
             s.launch(
                 f.distribution,
                 (m, 1, 1),
-                1024,
+                READERS,
                 0,
                 args![common.0, common.1, common.2, common.3, common.4, space.choices.at(0)],
             )?;
