@@ -80,7 +80,7 @@ impl Plan {
         let card = card.map(|i| CardPlan::new(&model.config, i, learning, recipe.engine.recompute)).transpose()?;
         let mut plan = Plan {
             servers: (!here).then(|| remote_engine::place(recipe)),
-            warnings: if here { Vec::new() } else { remote_engine::without_keys(recipe)? },
+            warnings: if here { Vec::new() } else { remote_engine::warnings(recipe)? },
             card: card.as_ref().map(|c| c.device.clone()),
             pass_tokens: card.as_ref().map(|c| c.pass_tokens),
             cache_bytes: card.as_ref().map(|c| c.cache_bytes),

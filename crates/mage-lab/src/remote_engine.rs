@@ -210,9 +210,14 @@ pub(crate) fn place(recipe: &Recipe) -> String {
     }
 }
 
+/// What deserves a word before servers are asked for anything.
+pub(crate) fn warnings(recipe: &Recipe) -> Result<Vec<String>> {
+    Ok(without_keys(recipe)?.into_iter().chain(without_adapters(recipe)).collect())
+}
+
 /// Which servers would be asked without a key that they may want: those on other machines, and those for which a variable was
 /// named that is not set.
-pub(crate) fn without_keys(recipe: &Recipe) -> Result<Vec<String>> {
+fn without_keys(recipe: &Recipe) -> Result<Vec<String>> {
     let (t, v) = (&recipe.tinker, &recipe.vllm);
     let usual = (Tinker::default().key_env, Vllm::default().key_env);
     let trains = std::iter::once((&t.url, &t.key_env, t.key_env != usual.0));
@@ -225,6 +230,19 @@ pub(crate) fn without_keys(recipe: &Recipe) -> Result<Vec<String>> {
         }
     }
     Ok(out)
+}
+
+/// Which servers are beyond this machine where adapters are put into a folder for temporary files, which they do not see.
+fn without_adapters(recipe: &Recipe) -> Option<String> {
+    let beyond: Vec<&str> = recipe.vllm.servers.iter().map(String::as_str).filter(|url| !is_loopback(url)).collect();
+    (recipe.vllm.adapters.is_empty() && !beyond.is_empty()).then(|| {
+        format!(
+            "vllm.adapters is empty, and {} will not find adapters in {} of this machine: set it to a folder that all see under \
+             the same path",
+            beyond.join(", "),
+            adapters(recipe).display()
+        )
+    })
 }
 
 #[cfg(test)]
@@ -293,6 +311,18 @@ mod tests {
         assert_eq!(said(&[there, variable]), expected);
         assert_eq!(said(&[variable]).len(), 1, "who names one has one");
         assert!(said(&[there, "tinker.key_env="]).is_empty(), "who names none wants none");
+    }
+
+    #[test]
+    fn servers_that_do_not_see_the_adapters_are_named() {
+        let said = |sets: &[&str]| without_adapters(&recipe(sets));
+        let (here, there) = ("\"http://127.0.0.1:1\"", "\"http://sampler.example:8100\"");
+        assert_eq!(said(&[]), None);
+        assert_eq!(said(&[&format!("vllm.servers=[{here}]")]), None);
+        let both = format!("vllm.servers=[{here}, {there}]");
+        let line = said(&[&both]).unwrap();
+        assert!(line.contains("http://sampler.example:8100 will not find") && !line.contains("127.0.0.1"), "{line}");
+        assert_eq!(said(&[&both, "vllm.adapters=/shared/adapters"]), None);
     }
 
     #[test]

@@ -86,6 +86,8 @@ fn through(runtime: &Runtime, faults: Vec<Fault>) -> (Numbers, usize, Vec<u64>) 
     let died = live(&settings, &run, &mut numbers).is_err();
     let requests = proxy.requests.load(Ordering::SeqCst);
     if died {
+        // Its session has expired, and its place is the next one's, with whatever lies there.
+        double.world.lock().unwrap().expire_models();
         settings.server.url = double.url();
         settings.server.waiting = patience;
         live(&settings, &run, &mut numbers).unwrap_or_else(|e| panic!("killed at request {requests}: {e}"));

@@ -24,8 +24,8 @@ fn undisturbed(runtime: &Runtime) -> (Came, Vec<u64>) {
 fn a_gradient_of_numbers_that_are_none_is_taken_back_and_asked_for_again() {
     let runtime = runtime();
     let (whole, history) = undisturbed(&runtime);
-    // Before anything was kept, after it, and after a checkpoint was loaded.
-    for at in 1..=5 {
+    // Before anything was kept, after it, and after a checkpoint was loaded. What comes first is done by two models.
+    for at in 1..=7 {
         let double = runtime.block_on(Double::start(Some(Oddity::NotANumber(at, 1))));
         let (notices, said) = listening();
         let dir = tempfile::tempdir().unwrap();
@@ -37,7 +37,13 @@ fn a_gradient_of_numbers_that_are_none_is_taken_back_and_asked_for_again() {
         assert_eq!(said.len(), 1, "{said:?}");
         let seen = "answered forward_backward with a log-probability of NaN (row 0 of 2, token 2 of 6";
         let done = "), and no step was taken with it; going on from ";
-        assert!(said[0].contains(seen) && said[0].contains(done), "{said:?}");
+        match at {
+            2 | 7 => assert!(
+                said[0].contains("a gradient done again came out otherwise, by inf; asking once more"),
+                "{said:?}"
+            ),
+            _ => assert!(said[0].contains(seen) && said[0].contains(done), "{said:?}"),
+        }
     }
 }
 
@@ -45,8 +51,8 @@ fn a_gradient_of_numbers_that_are_none_is_taken_back_and_asked_for_again() {
 fn numbers_that_are_none_twice_end_it_before_a_step_and_the_checkpoint_goes_on() {
     let runtime = runtime();
     let (whole, history) = undisturbed(&runtime);
-    // The fourth gradient follows the checkpoint.
-    let double = runtime.block_on(Double::start(Some(Oddity::NotANumber(4, 2))));
+    // The fifth gradient, as the first is asked for twice, follows the checkpoint.
+    let double = runtime.block_on(Double::start(Some(Oddity::NotANumber(5, 2))));
     let dir = tempfile::tempdir().unwrap();
     let mut settings = script::settings(&double.url(), dir.path(), Notices::default());
     settings.calibrate = false;
@@ -116,8 +122,12 @@ fn a_step_that_ruined_the_weights_is_taken_back() {
     };
     let (history, none) = learn(None);
     assert!(none.is_empty());
-    // The first step the server takes cleans the model's place; the third of ours follows a kept state.
-    for at in 0..3 {
+    // The first step is taken twice, by a model each, and is none before two agree.
+    for taken in 1..=2 {
+        assert_eq!(learn(Some(Oddity::NullNorm(taken))), (history.clone(), vec![]));
+    }
+    // The third follows a kept state.
+    for at in 1..3 {
         assert_eq!(learn(Some(Oddity::NullNorm(at + 2))), (history.clone(), vec![at]));
     }
 }

@@ -91,6 +91,41 @@ async fn what_a_server_will_never_take_is_refused_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_finds_no_adapter_or_no_way_to_load_one_is_refused_with_what_to_do() {
+    let server = Vllm::start(Duration::ZERO).await;
+    let unseen = "Loading lora policy@0 failed: No adapter found for /somewhere";
+    let hints = [
+        (r#"{"detail":"Not Found"}"#, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"),
+        (unseen, "does it see /somewhere under the same path, and may it read it? Set vllm.adapters to a folder"),
+    ];
+    for (said, hint) in hints {
+        let proxy = Proxy::start_before(server.address, "/v1/load_lora_adapter", [Fault::reply(404, said)]).await;
+        let (pool, _) = pool_at(vec![proxy.url()], hasty(), 64);
+        let e = pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap_err().to_string();
+        assert!(e.contains(hint), "{e}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_back_is_rid_of_what_was_let_go_of_meanwhile() {
+    let (one, other) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
+    let (pool, _) = pool_at(vec![one.url(), other.url()], hasty(), 64);
+    pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
+    let ours = other.seen.adapters.lock().unwrap().keys().next().unwrap().clone();
+    // As after a push that failed while it was away; and somebody else's.
+    let (left, theirs) =
+        (format!("policy@1.{}-2", &ours[ours.find('.').unwrap() + 1..ours.len() - 2]), "policy@1.0123abcd-2");
+    other.seen.adapters.lock().unwrap().extend([left.as_str(), theirs].map(|n| (n.to_owned(), "/gone".to_owned())));
+    pool.undrain(&other.url()).unwrap();
+    all_are_back(&pool).await;
+    let mut there: Vec<String> = other.seen.adapters.lock().unwrap().keys().cloned().collect();
+    there.sort();
+    let mut kept = [ours, theirs.to_owned()];
+    kept.sort();
+    assert_eq!(there, kept);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_returned_server_that_hangs_while_it_is_fed_holds_up_nobody() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
     let (pool, said) = pool_waiting(&[&one, &two], hasty());

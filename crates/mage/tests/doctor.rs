@@ -5,6 +5,7 @@ mod common;
 use axum::{
     Json, Router,
     extract::State,
+    http::StatusCode,
     response::IntoResponse,
     routing::{get, post},
 };
@@ -29,18 +30,32 @@ fn doctor_tells_what_it_found() {
 /// How a server tokenizes.
 type Tokenize = dyn Fn(&Renderer, &str) -> Option<Vec<u32>> + Send + Sync;
 
-/// A vLLM server with a tokenizer; `None` is never an answer.
-struct Vllm {
+/// A server that ends when it is dropped.
+struct Served {
     url: String,
     _runtime: Runtime,
 }
+
+impl Served {
+    fn start(app: Router) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("started");
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        runtime.spawn(async move { axum::serve(listener, app).await.expect("serves") });
+        Served { url, _runtime: runtime }
+    }
+}
+
+/// A vLLM server with a tokenizer; `None` is never an answer.
+struct Vllm;
 
 impl Vllm {
     fn start(
         model: &str,
         max_model_len: usize,
         tokenize: impl Fn(&Renderer, &str) -> Option<Vec<u32>> + Send + Sync + 'static,
-    ) -> Self {
+    ) -> Served {
         let renderer = Arc::new(Renderer::from_dir(Path::new(model)).expect("a tokenizer"));
         let tokenize: Arc<Tokenize> = Arc::new(tokenize);
         let served = json!({"data": [{"id": model, "max_model_len": max_model_len}]});
@@ -49,12 +64,7 @@ impl Vllm {
             .route("/v1/models", get(move || std::future::ready(Json(served.clone()))))
             .route("/tokenize", post(tokens))
             .with_state((renderer, tokenize));
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("started");
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port");
-        let url = format!("http://{}", listener.local_addr().expect("an address"));
-        runtime.spawn(async move { axum::serve(listener, app).await.expect("serves") });
-        Vllm { url, _runtime: runtime }
+        Served::start(app)
     }
 }
 
@@ -69,7 +79,7 @@ async fn tokens(
 }
 
 /// What doctor says of that server, while nobody trains.
-fn doctor(model: &str, server: &Vllm, more: &[&str]) -> String {
+fn doctor(model: &str, server: &Served, more: &[&str]) -> String {
     let sets = elsewhere(model);
     let servers = format!("vllm.servers=[\"{}\"]", server.url);
     let sets = sets.iter().map(String::as_str).chain(["--set", &servers]);
@@ -80,6 +90,35 @@ fn doctor(model: &str, server: &Vllm, more: &[&str]) -> String {
 
 fn line<'s>(said: &'s str, what: &str) -> &'s str {
     said.lines().find(|l| l.contains(what)).unwrap_or_else(|| panic!("nothing about `{what}` in {said}"))
+}
+
+/// A Tinker server that makes models, and refuses to compute anything with them.
+fn start_trainer_that_computes_nothing(model: &str) -> Served {
+    let caps = json!({"supported_models": [{"model_name": model}]});
+    let answer = |value: Value| move || std::future::ready(Json(value.clone()));
+    let app = Router::new()
+        .route("/api/v1/client/config", post(answer(json!({"pjwt_auth_enabled": false}))))
+        .route("/api/v1/get_server_capabilities", get(answer(caps)))
+        .route("/api/v1/create_session", post(answer(json!({"session_id": "s"}))))
+        .route("/api/v1/create_model", post(answer(json!({"model_id": "m", "request_id": "1"}))))
+        .route("/api/v1/unload_model", post(answer(json!({"request_id": "1"}))))
+        .route("/api/v1/retrieve_future", post(answer(json!({}))))
+        .fallback(|| async { (StatusCode::UNPROCESSABLE_ENTITY, Json(json!({"detail": "no room to compute"}))) });
+    Served::start(app)
+}
+
+#[test]
+fn doctor_tells_why_a_trainer_could_not_be_compared() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let model = made(dir.path());
+    let trainer = start_trainer_that_computes_nothing(&model);
+    let right = |r: &Renderer, words: &str| r.encode_trusted(words).ok();
+    let sampler = Vllm::start(&model, 4096, right);
+    let said = doctor(&model, &sampler, &["tinker.calibrate=false", &format!("tinker.url={}", trainer.url)]);
+    let found = line(&said, "its model is the one here");
+    assert!(found.starts_with("no ") && found.contains("no room to compute"), "{said}");
+    let found = line(&said, "has the weights that are trained");
+    assert!(found.starts_with("???") && found.contains("NOT COMPARED"), "{said}");
 }
 
 const TOKENIZER: &str = "has the tokenizer that is here";

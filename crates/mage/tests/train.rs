@@ -220,11 +220,13 @@ fn a_dry_run_of_a_remote_recipe_speaks_of_servers() {
     let mut planned = mage(&["train", "kuhn", "--dry-run", "--set", "engine.kind=tinker"]);
     planned.args(&settings).args(["--set", "tinker.url=https://engine.example"]);
     planned.args(["--set", "tinker.key_env=MAGE_TEST_NO_SUCH_KEY"]);
+    planned.args(["--set", "vllm.servers=[\"http://sampler.example:8100\"]"]);
     let planned = ok(&mut planned);
     let (said, warned) = (String::from_utf8(planned.stdout).unwrap(), String::from_utf8(planned.stderr).unwrap());
     assert!(said.contains("tinker (jax) at https://engine.example"), "{said}");
     assert!(!said.contains("cpu") && !said.contains("memory"), "{said}");
     assert!(warned.contains("MAGE_TEST_NO_SUCH_KEY is not set"), "{warned}");
+    assert!(warned.contains("vllm.adapters is empty, and http://sampler.example:8100 will not find"), "{warned}");
 }
 
 #[test]

@@ -79,7 +79,7 @@ async fn measure(client: &Client, model: &Model, vocabulary: usize) -> Done<Cali
     // As a sum asks for it: weights as they are.
     let plain =
         |rows, weight| -> Result<Vec<Datum>> { batch(rows, weight, None, &ce)?.trained(Reduction::TokenSum, None) };
-    // The first may hold what somebody left in its place; see `create_model_in_clean_place`.
+    // The first may hold what somebody left in its place; see `place`.
     norm(client, model, "cross_entropy", plain(1, 1.0)?).await?;
     let one = norm(client, model, "cross_entropy", plain(1, 1.0)?).await?;
     let twice = norm(client, model, "cross_entropy", plain(1, 2.0)?).await?;
@@ -122,7 +122,7 @@ async fn norm(client: &Client, model: &Model, loss_fn: &str, data: Vec<Datum>) -
         loss_fn: loss_fn.to_owned(),
         ..Default::default()
     };
-    client.forward_backward(&request).await?;
+    client.forward_backward(model, &request).await?;
     let still = OptimStep { learning_rate: 0.0, clip_norm: 0.0, ..OptimStep::default() };
     match client.optim_step(model, model.next(), &still).await? {
         Some(norm) if norm.is_finite() && norm > 0.0 => Ok(norm),

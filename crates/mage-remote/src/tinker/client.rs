@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -33,8 +33,6 @@ use tokio::{task::JoinHandle, time::Instant};
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// What SkyRL says where there is no place for another model. Those of sessions that fell silent come free in time.
 const FULL: &str = "Maximum number of LoRA adapters";
-/// A server that forgets a model it has just made is believed after so many times.
-const FORGETFUL: u32 = 5;
 
 /// Where a Tinker server is and how it is spoken to.
 #[derive(Clone, Debug)]
@@ -96,6 +94,8 @@ pub(super) struct Model {
     pub(super) id: String,
     session: String,
     seq: AtomicU64,
+    /// Whether a gradient of its may wait for a step on the server.
+    holds: AtomicBool,
     beat: JoinHandle<()>,
 }
 
@@ -216,7 +216,13 @@ impl Client {
                 }
             };
             let beat = tokio::spawn(beat(self.wire.clone(), id.clone()));
-            let model = Model { id: created.model_id, session: id, seq: AtomicU64::new(0), beat };
+            let model = Model {
+                id: created.model_id,
+                session: id,
+                seq: AtomicU64::new(0),
+                holds: AtomicBool::new(false),
+                beat,
+            };
             match self.result(what, &created.request_id, Answer::Json).await {
                 Ok(_) => return Ok(model),
                 // The server went away in between; whatever it made is gone or will go.
@@ -231,32 +237,18 @@ impl Client {
     }
 
     /// Lets go of a model, and waits until its place is free. Whether the server hears it does not matter in the end:
-    /// silence does the same, only later.
+    /// silence does the same, only later. A gradient without a step is not left to whoever is given its place; see `place`.
     pub(super) async fn unload(&self, model: Model) {
+        if model.holds.load(Ordering::Relaxed) {
+            let still = OptimStep { learning_rate: 0.0, clip_norm: 0.0, ..OptimStep::default() };
+            let _ = tokio::time::timeout(HEARTBEAT, self.optim_step(&model, model.next(), &still)).await;
+        }
         let asked = self.wire.once(&Ask::post("unload_model", &json!({"model_id": model.id}))).await;
         let submitted = asked.ok().and_then(|bytes| serde_json::from_slice::<Submitted>(&bytes).ok());
         if let Some(submitted) = submitted {
             let _ =
                 tokio::time::timeout(HEARTBEAT, self.result("unload_model", &submitted.request_id, Answer::Json)).await;
         }
-    }
-
-    /// A new model in a place that nobody left a gradient in. SkyRL's JAX backend adds up gradients by place, not by model,
-    /// and does not clear them when a model goes: one that was let go of between a gradient and its step would leave that
-    /// gradient to its successor (measured). So a model that is good for nothing else takes a step of length 0 there first.
-    pub(super) async fn create_model_in_clean_place(&self, base_model: &str, rank: usize, seed: u32) -> Result<Model> {
-        let still = OptimStep { learning_rate: 0.0, clip_norm: 0.0, ..OptimStep::default() };
-        for _ in 0..FORGETFUL {
-            let cleaner = self.create_model(base_model, rank, seed).await?;
-            let cleaned = self.optim_step(&cleaner, cleaner.next(), &still).await;
-            self.unload(cleaner).await;
-            match cleaned {
-                Ok(_) => return self.create_model(base_model, rank, seed).await,
-                Err(Lost::Error(e)) => return Err(e),
-                Err(Lost::Model(_)) => {}
-            }
-        }
-        Err(self.wire.error(format!("it forgot a model {FORGETFUL} times in a row")))
     }
 
     /// Waits for a future's result.
@@ -319,7 +311,12 @@ impl Client {
     }
 
     /// A gradient, or log-probabilities alone.
-    pub(super) async fn forward_backward(&self, request: &ForwardBackwardRequest) -> Done<ForwardBackwardOutput> {
+    pub(super) async fn forward_backward(
+        &self,
+        model: &Model,
+        request: &ForwardBackwardRequest,
+    ) -> Done<ForwardBackwardOutput> {
+        model.holds.fetch_or(!request.forward_only, Ordering::Relaxed);
         let what = if request.forward_only { "forward" } else { "forward_backward" };
         let body = Some((PROTOBUF, request.encode_to_vec()));
         let ask = Ask {
@@ -344,7 +341,7 @@ impl Client {
             forward_only: true,
             ..Default::default()
         };
-        let rows = self.forward_backward(&request).await?.rows("logprobs").and_then(|rows| batch.segments(rows));
+        let rows = self.forward_backward(model, &request).await?.rows("logprobs").and_then(|rows| batch.segments(rows));
         rows.map_err(|e| self.wire.error(format!("{what}: unusable answer: {e}")).into())
     }
 
@@ -360,6 +357,7 @@ impl Client {
         let bytes = self.run("optim_step", &Ask::post("optim_step", &body), Answer::Json).await?;
         let stepped: Stepped =
             serde_json::from_slice(&bytes).map_err(|e| self.wire.error(format!("optim_step: unusable answer: {e}")))?;
+        model.holds.store(false, Ordering::Relaxed);
         // A gradient that is no number comes back as null.
         let norm = stepped.metrics.iter().find(|(name, _)| name.ends_with("grad_norm"));
         Ok(norm.map(|(_, norm)| norm.unwrap_or(f64::NAN)))

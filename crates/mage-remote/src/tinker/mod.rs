@@ -12,6 +12,7 @@ mod checkpoint;
 mod client;
 mod codec;
 mod journal;
+mod place;
 mod sampler;
 mod saved;
 mod shared;

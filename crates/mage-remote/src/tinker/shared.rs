@@ -7,6 +7,7 @@ use super::{
     TinkerSettings,
     client::{Client, Done, Lost, Model},
     journal::{Again, Entry},
+    place,
     show::Published,
 };
 use crate::{VllmPool, mark::mark};
@@ -52,6 +53,8 @@ pub(super) struct State {
     pub(super) journal: Vec<Entry>,
     /// Whether a gradient waits for its step.
     pub(super) pending: bool,
+    /// Whether the model's place is known to hold no gradient of somebody else; see `place`.
+    pub(super) alone: bool,
     pub(super) steps: u64,
     pub(super) skipped: u64,
     pub(super) skipped_in_a_row: u32,
@@ -68,6 +71,7 @@ impl State {
             kept: None,
             journal: Vec::new(),
             pending: false,
+            alone: false,
             steps: 0,
             skipped: 0,
             skipped_in_a_row: 0,
@@ -92,7 +96,7 @@ impl Shared {
         pool: Option<Arc<VllmPool>>,
         runtime: Runtime,
     ) -> Result<Self> {
-        let model = runtime.block_on(fresh(&client, &settings))?;
+        let model = runtime.block_on(client.create_model(&settings.base_model, settings.rank, settings.seed))?;
         let state = Mutex::new(State::new(model));
         Ok(Shared { settings, client, pool, published: Arc::default(), state, runtime })
     }
@@ -156,8 +160,8 @@ impl Shared {
                 self.client.unload(old).await;
             }
             let mut last = String::new();
-            for _ in 0..FEEDINGS {
-                match self.feed_once(state).await {
+            for left in (0..FEEDINGS).rev() {
+                match self.feed_once(state, left > 0).await {
                     Ok(model) => return Ok(model),
                     Err(Lost::Error(e)) => return Err(e),
                     Err(Lost::Model(problem)) => last = problem,
@@ -166,12 +170,15 @@ impl Shared {
             Err(self.client.wire.error(format!("it forgets the model while it is being fed: {last}")))
         })?;
         state.model = Some(fed);
+        // A step that came out as it did had no more in it than it did.
+        state.alone = state.journal.iter().any(|entry| matches!(entry, Entry::Step(..)));
         Ok(())
     }
 
-    async fn feed_once(&self, state: &State) -> Done<Model> {
-        let model = fresh(&self.client, &self.settings).await?;
-        match self.do_again(&model, state).await {
+    async fn feed_once(&self, state: &State, may_try_again: bool) -> Done<Model> {
+        let s = &self.settings;
+        let model = self.client.create_model(&s.base_model, s.rank, s.seed).await?;
+        match self.do_again(&model, state, may_try_again).await {
             Ok(()) => Ok(model),
             Err(lost) => {
                 // Places are few, and the next attempt needs one.
@@ -181,13 +188,15 @@ impl Shared {
         }
     }
 
-    /// Puts the kept state into a new model, and does what came after once more.
-    async fn do_again(&self, model: &Model, state: &State) -> Done<()> {
+    /// Puts the kept state into a new model, and does what came after once more. Where it may be tried again, a first step that
+    /// came out otherwise, as where somebody left a gradient in the model's place, is a reason to, and so is its gradient.
+    async fn do_again(&self, model: &Model, state: &State, may_try_again: bool) -> Done<()> {
         if let Some(kept) = &state.kept {
             self.client.load_state(model, &kept.path).await?;
         }
         let reproducible = self.settings.backend.is_reproducible();
-        let mut near = None;
+        let (mut near, address) = (None, self.client.wire.address());
+        let mut wary = may_try_again && self.settings.backend.adds_up_by_place();
         let mut compare = |what: &'static str, again: Again| match again {
             Again::Same => Ok(()),
             Again::Near(by) => {
@@ -203,12 +212,23 @@ impl Shared {
         for entry in &state.journal {
             match entry {
                 Entry::Gradient(gradient, before) => {
-                    let output = self.client.forward_backward(&gradient.request(&model.id, model.next())).await?;
+                    let request = gradient.request(&model.id, model.next());
+                    let output = self.client.forward_backward(model, &request).await?;
                     let rows = output.rows("logprobs").map_err(|e| self.client.wire.error(e))?;
-                    compare("a gradient", Again::of_rows(&rows, before, reproducible))?;
+                    let again = Again::of_rows(&rows, before, reproducible);
+                    if let (true, Again::Other(by)) = (wary, again) {
+                        let problem = format!("a gradient done again came out otherwise, by {by:.2e}");
+                        self.client.wire.notices.say(format!("{address}: {problem}; asking once more"));
+                        return Err(Lost::Model(problem));
+                    }
+                    compare("a gradient", again)?;
                 }
                 Entry::Step(step, before) => {
                     let norm = self.client.optim_step(model, model.next(), step).await?;
+                    if std::mem::take(&mut wary) && !place::agree(norm, *before) {
+                        self.client.wire.notices.say(place::suspicion(address, *before, norm));
+                        return Err(Lost::Model("its first step was not what it had been".to_owned()));
+                    }
                     if let (Some(norm), Some(before)) = (norm, before) {
                         compare("a step", Again::of_norms(norm, *before, reproducible))?;
                     }
@@ -240,13 +260,5 @@ impl Shared {
         }
         state.journal.clear();
         Ok(path)
-    }
-}
-
-/// A new model on the server.
-async fn fresh(client: &Client, s: &TinkerSettings) -> Result<Model> {
-    match s.backend.adds_up_by_place() {
-        true => client.create_model_in_clean_place(&s.base_model, s.rank, s.seed).await,
-        false => client.create_model(&s.base_model, s.rank, s.seed).await,
     }
 }

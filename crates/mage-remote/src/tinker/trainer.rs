@@ -150,7 +150,7 @@ impl Trainer for TinkerTrainer {
         let (what, client) = ("forward_backward", &self.shared.client);
         // A server that forgot, or whose numbers are none, is fed the journal, which this is not yet part of.
         let ask = async |model: &Model| {
-            let output = client.forward_backward(&gradient.request(&model.id, model.next())).await?;
+            let output = client.forward_backward(model, &gradient.request(&model.id, model.next())).await?;
             let rows = output.rows("logprobs").and_then(|rows| Ok((batch.segments(rows.clone())?, rows)));
             rows.map_err(|e| client.wire.error(format!("{what}: {e}")).into())
         };
@@ -176,6 +176,7 @@ impl Trainer for TinkerTrainer {
         let norm = self
             .shared
             .again(&mut state, async |model| self.shared.client.optim_step(model, model.next(), step).await)?;
+        let norm = self.shared.alone(&mut state, step, norm)?;
         state.pending = false;
         if let Some(bad) = norm.filter(|n| !n.is_finite()) {
             // The server has taken the step all the same: its numbers are ruined, and so it goes back to those before.

@@ -7,7 +7,7 @@ use super::{
     server::Server,
     shelf::Shelf,
 };
-use crate::{ApiKey, Notices, Service, mark::mark, wire::Waiting};
+use crate::{ApiKey, Notices, Service, wire::Waiting};
 use mage_engine::{
     AdapterName, BoxFuture, Error, LogProbs, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest, Scores,
     WeightVersion, WeightsId,
@@ -57,8 +57,6 @@ pub struct VllmPool {
     /// Whoever holds it gets the next seat.
     queue: tokio::sync::Mutex<()>,
     pub(super) turn: AtomicUsize,
-    /// Marks this pool's names on the servers.
-    pub(super) tag: String,
     /// How many names there were.
     pub(super) pushes: AtomicUsize,
 }
@@ -124,7 +122,6 @@ impl VllmPool {
             caps,
             queue: tokio::sync::Mutex::default(),
             turn: AtomicUsize::new(0),
-            tag: mark()[..8].to_owned(),
             pushes: AtomicUsize::new(0),
         })
     }

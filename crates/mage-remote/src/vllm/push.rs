@@ -286,6 +286,6 @@ impl VllmPool {
     /// have a `policy@17` of theirs.
     fn new_name(&self, weights: &WeightsId) -> String {
         let n = self.pushes.fetch_add(1, Ordering::SeqCst) + 1;
-        format!("{weights}.{}-{n}", self.tag)
+        format!("{weights}.{}-{n}", self.shelf.tag)
     }
 }

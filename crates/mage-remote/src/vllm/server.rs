@@ -278,10 +278,14 @@ impl Server {
             Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => {
                 // Asked for its names, a server of another kind is found out.
                 self.models().await?;
-                // One that knows of adapters says what it did not find.
-                let hint = match text.contains("lora") {
-                    true => "",
-                    false => ": start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
+                // One that knows of adapters says what it did not find: the folder.
+                let hint = match text.contains("lora") || text.contains("adapter") {
+                    true => format!(
+                        ": does it see {} under the same path, and may it read it? Set vllm.adapters to a folder that both \
+                         this machine and it see",
+                        dir.display()
+                    ),
+                    false => ": start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True".to_owned(),
                 };
                 Err(Trouble::Refused(StatusCode::NOT_FOUND, format!("{text}{hint}")))
             }

@@ -5,7 +5,7 @@
 //! numbers.
 
 use super::{pool::PoolSettings, server::Server};
-use crate::{Fingerprint, wire::Trouble};
+use crate::{Fingerprint, mark::mark, wire::Trouble};
 use mage_engine::{AdapterName, Error, WeightVersion};
 use reqwest::StatusCode;
 use std::{
@@ -56,6 +56,8 @@ pub(super) enum Given {
 #[derive(Debug)]
 pub(super) struct Shelf {
     pub(super) settings: PoolSettings,
+    /// Marks this pool's names on the servers.
+    pub(super) tag: String,
     /// By name, oldest first.
     releases: Mutex<Releases>,
     /// Whether whole weights were put in place of those that servers start with.
@@ -76,7 +78,13 @@ impl Shelf {
             whole: true,
         };
         let releases = [(AdapterName::new(AdapterName::BASE), vec![base])].into();
-        Shelf { settings, releases: Mutex::new(releases), replaced: AtomicBool::new(false), stirred: Notify::new() }
+        Shelf {
+            settings,
+            tag: mark()[..8].to_owned(),
+            releases: Mutex::new(releases),
+            replaced: AtomicBool::new(false),
+            stirred: Notify::new(),
+        }
     }
 
     pub(super) fn releases(&self) -> MutexGuard<'_, Releases> {
@@ -104,6 +112,15 @@ impl Shelf {
     pub(super) async fn feed(&self, server: &Server) -> Result<usize, Given> {
         let address = server.wire.address();
         let has = server.models().await.map_err(|t| self.not_taken(t, format!("{address}: listing its models")))?;
+        // What was let go of while it was away. It is not up, so that nobody gives it anything meanwhile.
+        let spare: Vec<&str> = {
+            let (releases, mine) = (self.releases(), format!(".{}-", self.tag));
+            let wanted = |name: &str| releases.values().flatten().any(|r| r.served == name);
+            has.iter().map(|s| s.name.as_str()).filter(|name| name.contains(&mine) && !wanted(name)).collect()
+        };
+        for name in spare {
+            server.unload_adapter(name).await;
+        }
         let (mut seen, mut lacked) = (Vec::<Release>::new(), 0);
         loop {
             let next = {

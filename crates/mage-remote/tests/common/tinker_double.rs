@@ -42,6 +42,8 @@ pub(crate) enum Oddity {
     StaleSampler,
     /// Reports a gradient's norm of null at this step, and ruins the model.
     NullNorm(usize),
+    /// Gives the model that is made as this one, counted from 1, a place whose model went between a gradient and its step just then.
+    LeavesGradient(usize),
 }
 
 impl Oddity {
@@ -54,6 +56,8 @@ impl Oddity {
 struct Model {
     weights: Weights,
     asked: bool,
+    /// The lowest that was free when it was made.
+    place: usize,
 }
 
 /// The server's memory.
@@ -72,6 +76,10 @@ pub(crate) struct World {
     pub(crate) computed: usize,
     steps: usize,
     gradients: usize,
+    /// Models that were made.
+    pub(crate) made: usize,
+    /// Whose gradients wait for a step, by place. They stay where a model goes.
+    waiting: HashMap<usize, HashSet<String>>,
     oddity: Option<Oddity>,
     pub(crate) meddler: Option<Meddler>,
     /// Packs the adapter that was recorded whichever it is asked for.
@@ -197,7 +205,8 @@ impl World {
             (_, "create_model") => {
                 let id = self.fresh("model");
                 let weights = vec![hash(&parsed["lora_config"].to_string())];
-                self.models.insert(id.clone(), Model { weights, asked: false });
+                let place = self.place();
+                self.models.insert(id.clone(), Model { weights, asked: false, place });
                 let request = self.future(200, json!({"model_id": id}).to_string().into());
                 fine(&json!({"model_id": id, "base_model": "tiny", "status": "created", "request_id": request}))
             }
@@ -234,7 +243,7 @@ impl World {
                 if model.asked {
                     return detail(400, "LoadWeights is not permitted with seq_id 2");
                 }
-                *model = Model { weights, asked: true };
+                *model = Model { weights, asked: true, place: model.place };
                 Self::submitted(&self.future(200, b"{}".to_vec()))
             }
             (_, "create_sampling_session") => {
@@ -303,6 +312,27 @@ impl World {
         }
     }
 
+    /// The place of the next model.
+    fn place(&mut self) -> usize {
+        self.made += 1;
+        let mut taken: HashSet<usize> = self.models.values().map(|m| m.place).collect();
+        match self.oddity {
+            Some(Oddity::LeavesGradient(at)) if self.made < at => {
+                taken.insert(1);
+            }
+            Some(Oddity::LeavesGradient(at)) if self.made == at => {
+                self.waiting.entry(1).or_default().insert("somebody else".to_owned());
+            }
+            _ => {}
+        }
+        (1..).find(|place| !taken.contains(place)).unwrap()
+    }
+
+    /// Lets go of all models, as where their sessions have expired.
+    pub(crate) fn expire_models(&mut self) {
+        self.models.clear();
+    }
+
     /// How many models it has.
     pub(crate) fn models(&self) -> usize {
         self.models.len()
@@ -311,6 +341,7 @@ impl World {
     /// Is started anew: what was saved stays.
     pub(crate) fn forget_models(&mut self) {
         self.forgotten.extend(self.models.drain().map(|(id, _)| id));
+        self.waiting.clear();
     }
 
     /// Forgets the ways to sample, and nothing else.
@@ -353,9 +384,26 @@ impl World {
         }
         let entry = self.models.get_mut(model).unwrap();
         entry.asked = true;
+        let waiting = self.waiting.entry(entry.place).or_default();
+        let mut foreign = false;
+        if gradient {
+            waiting.insert(model.to_owned());
+        } else if kind == "step" {
+            foreign = std::mem::take(waiting).iter().any(|whose| whose != model);
+        }
+        if foreign && status == 200 {
+            let mut said: Value = serde_json::from_slice(&answer).unwrap();
+            let norm = said["metrics"]["skyrl.ai/grad_norm"].as_f64().unwrap();
+            said["metrics"]["skyrl.ai/grad_norm"] = json!(norm * 0.75);
+            answer = said.to_string().into();
+        }
+        // A step of length 0 is none, whatever it was taken with.
+        let length =
+            serde_json::from_slice::<Value>(&content).map_or(1.0, |c| c["learning_rate"].as_f64().unwrap_or(1.0));
         if !pure {
-            // A step with a poisoned gradient leads to weights that nobody ever had.
-            entry.weights.push(if poisoned { 0 } else { hash(&(kind, &content)) });
+            // A step with a poisoned gradient, or with somebody else's, leads to weights that nobody ever had.
+            let ruined = poisoned || (foreign && length != 0.0);
+            entry.weights.push(if ruined { 0 } else { hash(&(kind, &content)) });
             self.last_history = entry.weights.clone();
             self.computed += 1;
             self.steps += usize::from(kind == "step");

@@ -18,6 +18,8 @@ fi
 # `some FIRST COUNT`: GPUs for one part.
 some() { (IFS=,; echo "${cards[*]:$1:$2}"); }
 
+# Models by name are kept beside the engines, unless there is a place for them already.
+export HF_HOME="${HF_HOME:-{{shared}}/hf}"
 cd {{project}}
 {{#gpu}}
 unset VLLM_API_KEY # SkyRL asks its own engines without a key

@@ -88,7 +88,7 @@ fn look(app: &App, recipe: &Recipe, findings: &mut Findings<'_>) -> anyhow::Resu
     });
     findings.note(format!("{} trains as its backend is known to", recipe.tinker.url), met.map_err(Clone::clone))?;
     let mut trainer = trainer.ok();
-    let theirs = trainer.as_ref().and_then(|t| t.fingerprint().ok());
+    let theirs = trainer.as_ref().map(|t| text(t.fingerprint()));
     compare(recipe, &model, theirs.as_ref(), findings)?;
     let Some(pool) = pool else {
         if let Some(trainer) = &mut trainer {
@@ -114,14 +114,19 @@ fn look(app: &App, recipe: &Recipe, findings: &mut Findings<'_>) -> anyhow::Resu
     Ok(())
 }
 
-/// Whether the trainer's model is the one here, where that can be found out.
+/// Whether the trainer's model is the one here, where that can be found out. One that was there and does not say what its model
+/// finds likely is as bad as one with another.
 fn compare(
     recipe: &Recipe,
     model: &Description,
-    theirs: Option<&Fingerprint>,
+    theirs: Option<&Result<Fingerprint, String>>,
     findings: &mut Findings<'_>,
 ) -> anyhow::Result<()> {
     const WHAT: &str = "its model is the one here";
+    if let Some(Err(e)) = theirs {
+        findings.note(WHAT, Err(format!("it does not score a fixed sequence: {e}")))?;
+        return Ok(());
+    }
     if model.parameters > COMPARED {
         return findings.skip(
             WHAT,
@@ -132,7 +137,7 @@ fn compare(
             ),
         );
     }
-    if let Some(theirs) = theirs {
+    if let Some(Ok(theirs)) = theirs {
         let ours = text(native_fingerprint(recipe, model));
         findings.note(WHAT, ours.and_then(|ours| near(&ours, theirs, recipe.vllm.tolerance)))?;
     }

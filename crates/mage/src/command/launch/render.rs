@@ -278,6 +278,19 @@ mod tests {
     }
 
     #[test]
+    fn models_by_name_are_kept_beside_the_engines_everywhere() {
+        all(&["--shared", "/s", "--samplers", "2"], |name, args| {
+            let start = files(args).swap_remove(1).1;
+            // Scripts hand theirs on; a job or a pod has an environment of its own.
+            let parts = match args.place {
+                Place::Uv | Place::Slurm => 1,
+                Place::Ray | Place::Kubernetes => 1 + usize::from(pooled(args)),
+            };
+            assert_eq!(start.lines().filter(|l| l.contains("HF_HOME") && l.contains("/s/hf")).count(), parts, "{name}");
+        });
+    }
+
+    #[test]
     fn who_listens_beyond_loopback_asks_for_a_key_that_no_file_holds() {
         for place in ["slurm", "kubernetes"] {
             let args = args(&[place, "--model", "m", "--backend", "jax"]);
