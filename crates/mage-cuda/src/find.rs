@@ -12,8 +12,10 @@ use std::sync::OnceLock;
 pub struct Found {
     /// Its name without prefix and suffix.
     pub name: &'static str,
-    /// Under what it was loaded; nothing where it was not found.
+    /// Under what it was loaded; nothing where none was found that can be used.
     pub at: Option<String>,
+    /// Which was found and cannot be used, and why.
+    pub unusable: Option<String>,
 }
 
 /// What was looked for and where.
@@ -25,13 +27,29 @@ pub struct Search {
     pub folders: Vec<PathBuf>,
 }
 
-/// The driver, the run-time compiler and the matrix products.
-const NEEDED: [&str; 3] = ["cuda", "nvrtc", "cublasLt"];
+/// The driver, the run-time compiler and the matrix products, and of what is called there the newest: the binding looks every
+/// function up when it is first called, and ends the program where there is none.
+const NEEDED: [(&str, &[&str]); 3] = [
+    ("cuda", &["cuInit", "cuGraphInstantiateWithFlags", "cuLaunchKernelEx", "cuTensorMapEncodeTiled"]),
+    ("nvrtc", &["nvrtcCompileProgram", "nvrtcGetCUBINSize", "nvrtcGetCUBIN"]),
+    ("cublasLt", &["cublasLtCreate", "cublasLtMatmul", "cublasLtMatmulAlgoGetHeuristic"]),
+];
 
 impl Search {
-    /// The first library that is missing.
-    pub fn missing(&self) -> Option<&'static str> {
-        self.libraries.iter().find(|l| l.at.is_none()).map(|l| l.name)
+    /// The first library that there is none of, or none that can be used.
+    pub fn missing(&self) -> Option<&Found> {
+        self.libraries.iter().find(|l| l.at.is_none())
+    }
+}
+
+impl std::fmt::Display for Found {
+    /// What became of the search.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (&self.at, &self.unusable) {
+            (Some(at), _) => f.write_str(at),
+            (None, Some(why)) => write!(f, "cannot be used: {why}"),
+            (None, None) => f.write_str("not found"),
+        }
     }
 }
 
@@ -40,24 +58,46 @@ pub fn search() -> &'static Search {
     static FOUND: OnceLock<Search> = OnceLock::new();
     FOUND.get_or_init(|| {
         let folders = folders();
-        let libraries = NEEDED.iter().map(|name| Found { name, at: load(name, &folders) }).collect();
+        let libraries = NEEDED.iter().map(|(name, functions)| find(name, functions, &folders)).collect();
         Search { libraries, folders }
     })
 }
 
-fn load(name: &str, folders: &[PathBuf]) -> Option<String> {
+fn find(name: &'static str, functions: &[&str], folders: &[PathBuf]) -> Found {
     let names = cudarc::get_lib_name_candidates(name);
-    let by_path = folders.iter().flat_map(|f| files(f, name)).map(|p| p.display().to_string());
-    names.into_iter().chain(by_path).find(|name| {
-        // SAFETY: NVIDIA's libraries may be loaded at any time; they are never unloaded.
-        match unsafe { Library::new(name) } {
-            Ok(library) => {
-                std::mem::forget(library);
-                true
-            }
-            Err(_) => false,
+    // What the loader knows by name is what the binding takes, whatever it is.
+    if let Some(known) = names.iter().find(|name| load(name).is_ok()) {
+        return match usable(known, functions) {
+            Ok(()) => Found { name, at: Some(known.clone()), unusable: None },
+            Err(why) => Found { name, at: None, unusable: Some(why) },
+        };
+    }
+    let mut unusable = None;
+    for path in folders.iter().flat_map(|f| files(f, name)).map(|p| p.display().to_string()) {
+        let by_name = |()| match names.iter().any(|name| load(name).is_ok()) {
+            true => Ok(()),
+            false => Err(format!("{path} calls itself otherwise than those of CUDA 12 and 13 do")),
+        };
+        match usable(&path, functions).and_then(by_name) {
+            Ok(()) => return Found { name, at: Some(path), unusable: None },
+            Err(why) => _ = unusable.get_or_insert(why),
         }
-    })
+    }
+    Found { name, at: None, unusable }
+}
+
+/// Loads a library, for good.
+fn load(at: &str) -> Result<&'static Library, libloading::Error> {
+    // SAFETY: NVIDIA's libraries may be loaded at any time; they are never unloaded.
+    unsafe { Library::new(at) }.map(|library| &*Box::leak(Box::new(library)))
+}
+
+/// Whether a library can be loaded and has these functions.
+fn usable(at: &str, functions: &[&str]) -> Result<(), String> {
+    let library = load(at).map_err(|e| format!("{at} cannot be loaded ({e})"))?;
+    // SAFETY: only whether it is there is looked at.
+    let lacks = functions.iter().find(|f| unsafe { library.get::<*const ()>(f.as_bytes()) }.is_err());
+    lacks.map_or(Ok(()), |f| Err(format!("{at} has no `{f}`, as those of CUDA 12 and newer have")))
 }
 
 /// The versions of a library in a folder.
@@ -84,8 +124,38 @@ fn folders() -> Vec<PathBuf> {
         let packages = python.path().join("site-packages/nvidia");
         all.extend(std::fs::read_dir(packages).into_iter().flatten().flatten().map(|p| p.path().join("lib")));
     }
-    all.retain(|f| f.is_dir());
+    // Those that somebody named are told of though they are not there.
+    let named = ["CUDA_HOME", "CUDA_PATH"].map(from);
+    all.retain(|f| f.is_dir() || named.iter().flatten().any(|root| f.starts_with(root)));
     all.sort();
     all.dedup();
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_library_or_an_old_one_is_told_and_not_used() {
+        let folder = std::env::temp_dir().join(format!("mage-find-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("libnowhere.so.1");
+        std::fs::write(&file, "garbage").unwrap();
+        let found = find("nowhere", &["nowhereInit"], std::slice::from_ref(&folder));
+        let nothing = find("nothing", &["nothingInit"], std::slice::from_ref(&folder));
+        std::fs::remove_dir_all(&folder).unwrap();
+        let said = found.to_string();
+        assert!(found.at.is_none() && said.contains("cannot be used") && said.contains("libnowhere.so.1"), "{said}");
+        assert_eq!(nothing, Found { name: "nothing", at: None, unusable: None });
+        assert_eq!(nothing.to_string(), "not found");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_library_without_what_is_called_there_is_not_used() {
+        assert_eq!(usable("libc.so.6", &["malloc"]), Ok(()));
+        let why = usable("libc.so.6", &["malloc", "cuTensorMapEncodeTiled"]).unwrap_err();
+        assert_eq!(why, "libc.so.6 has no `cuTensorMapEncodeTiled`, as those of CUDA 12 and newer have");
+    }
 }

@@ -56,6 +56,9 @@ pub fn start(recipe: &Recipe, schema: &Schema, notices: &Notices) -> Result<Engi
                 batch_invariant: e.batch_invariant,
                 ..Options::default()
             };
+            if let Some(why) = e.device.passed_over() {
+                notices.say(why);
+            }
             let (trainer, sampler, device) = model.engines(e.device, options)?;
             Ok(Engines { trainer, sampler: Arc::new(sampler), renderer, parameters, context, device })
         }

@@ -80,7 +80,10 @@ impl Plan {
         let card = card.map(|i| CardPlan::new(&model.config, i, learning, recipe.engine.recompute)).transpose()?;
         let mut plan = Plan {
             servers: (!here).then(|| remote_engine::place(recipe)),
-            warnings: if here { Vec::new() } else { remote_engine::warnings(recipe)? },
+            warnings: match here {
+                true => recipe.engine.device.passed_over().into_iter().collect(),
+                false => remote_engine::warnings(recipe)?,
+            },
             card: card.as_ref().map(|c| c.device.clone()),
             pass_tokens: card.as_ref().map(|c| c.pass_tokens),
             cache_bytes: card.as_ref().map(|c| c.cache_bytes),

@@ -38,7 +38,17 @@ impl Device {
         }
     }
 
-    /// The same for a model, with an adapter of some rank beside it or not: what cards cannot do is done on the CPU, unless
+    /// Why a card, or a driver, that is there is not used though one would be.
+    pub fn passed_over(self) -> Option<String> {
+        let why = match (self, Card::count()) {
+            (Device::Auto, Err(e)) => e.to_string(),
+            (Device::Auto, Ok(1..)) => Card::open(0).err()?.to_string(),
+            _ => return None,
+        };
+        Some(format!("the CPU is used though there may be a card: {why}"))
+    }
+
+    /// The card's number for a model, with an adapter of some rank beside it or not: what cards cannot do is done on the CPU, unless
     /// a card was asked for by name.
     pub fn card_for(self, config: &Config, rank: Option<usize>) -> Option<usize> {
         let can = rank.is_none_or(|rank| rank.is_multiple_of(8)) && shape(config).check().is_ok();

@@ -24,7 +24,7 @@ impl Notices {
     }
 
     /// Says a line.
-    pub(crate) fn say(&self, line: impl AsRef<str>) {
+    pub fn say(&self, line: impl AsRef<str>) {
         if let Some(who) = &self.0 {
             who(line.as_ref());
         }

@@ -12,7 +12,11 @@ use axum::{
 use common::{elsewhere, made, mage, text};
 use mage_engine::Renderer;
 use serde_json::{Value, json};
-use std::{path::Path, process::Output, sync::Arc};
+use std::{
+    path::Path,
+    process::{Command, Output},
+    sync::Arc,
+};
 use tokio::{net::TcpListener, runtime::Runtime};
 
 fn stdout(out: &Output) -> String {
@@ -25,6 +29,33 @@ fn doctor_tells_what_it_found() {
     let found: Value = serde_json::from_str(&stdout(&mage(&["--json", "doctor"]))).expect("JSON");
     assert!(found["product_gflops"].as_f64().expect("a rate") > 0.0 && found["threads"].as_u64().expect("a count") > 0);
     assert!(stdout(&mage(&["doctor"])).contains("instructions"));
+}
+
+#[test]
+fn a_library_that_cannot_be_used_is_told_and_not_passed_over_in_silence() {
+    let found: Value = serde_json::from_str(&stdout(&mage(&["--json", "doctor"]))).expect("JSON");
+    if !found["cuda"]["libraries"][0][1].is_null() {
+        eprintln!("*** SKIPPED: this machine has a driver, which is found before any other ***");
+        return;
+    }
+    let home = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(home.path().join("lib64")).expect("a folder");
+    std::fs::write(home.path().join("lib64/libcuda.so.1"), "garbage").expect("a file");
+    let run = |args: &[&str]| {
+        let mut mage = Command::new(env!("CARGO_BIN_EXE_mage"));
+        let out = mage.args(args).env("CUDA_HOME", home.path()).output().expect("runs");
+        let said = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+        (out.status.code(), said)
+    };
+    let (code, said) = run(&["doctor"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(line(&said, "libcuda").contains("cannot be used"), "{said}");
+    let (code, said) = run(&["train", "--dry-run"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("the CPU is used though there may be a card"), "{said}");
+    let (code, said) = run(&["train", "--dry-run", "--device", "cuda"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("libcuda.so.1 cannot be loaded") && said.contains("CUDA libraries (12 or newer)"), "{said}");
 }
 
 /// How a server tokenizes.

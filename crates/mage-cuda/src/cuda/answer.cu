@@ -260,7 +260,7 @@ __device__ void draw(const Row& row, const Ask& ask, const Stats& s, const Stats
                 float y = __shfl_up_sync(FULL, through, o);
                 if (lane >= o) through += y;
             }
-            float at = start + through - sum;
+            float at = start + (through - sum); // so that the first with any weight is exactly at the start, which the goal is not before
             int mine = -1;
 #pragma unroll
             for (int j = 0; j < 4; j++) {

@@ -150,7 +150,9 @@ extern "C" __global__ void __launch_bounds__(256, 1) decode_attention(const bf16
     Piece opened = from;
     const u32* its_table = table;
     bring(false);
-    after_others(); // who may still be at `qkv`: what is in the pages is older
+    // Others may still be at `qkv`; what is in the pages is older. The line may even still count for the layer before: whoever
+    // draws from it then draws nothing, but there is a block that starts only when that layer's last has ended and put it back.
+    after_others();
     if (any) ask_for_token(opened, its_table, desk.tokens[0]);
     fetched();
     for (int i = 2; i < STAGES; i++) bring(true);

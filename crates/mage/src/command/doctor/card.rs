@@ -9,6 +9,8 @@ use serde::Serialize;
 pub(super) struct Cards {
     /// Each library that is needed, and under what it was found.
     libraries: Vec<(&'static str, Option<String>)>,
+    /// What was found of them and cannot be used, and why.
+    unusable: Vec<(&'static str, String)>,
     /// Folders searched besides the loader's own.
     searched: Vec<String>,
     cards: Vec<One>,
@@ -56,6 +58,7 @@ impl Cards {
         };
         let mut cards = Cards {
             libraries: report.search.libraries.iter().map(|l| (l.name, l.at.clone())).collect(),
+            unusable: report.search.libraries.iter().filter_map(|l| Some((l.name, l.unusable.clone()?))).collect(),
             searched: report.search.folders.iter().map(|f| f.display().to_string()).collect(),
             cards: report.cards.into_iter().map(one).collect(),
             unused_because: None,
@@ -67,16 +70,26 @@ impl Cards {
     /// Why no card is used: a library is missing, the driver does not work, it knows of no card, or the first cannot do it.
     fn reason(&self, trouble: Option<String>) -> Option<String> {
         if let Some((missing, _)) = self.libraries.iter().find(|(_, at)| at.is_none()) {
-            let folders = self.searched.iter().fold(String::new(), |all, folder| format!("{all}, nor in {folder}"));
+            let folder = |f: &String| match std::path::Path::new(f).is_dir() {
+                true => format!(", nor in {f}"),
+                false => format!(", nor in {f}, which is not there"),
+            };
+            let folders: String = self.searched.iter().map(folder).collect();
             let what = match *missing {
                 "cuda" => "the NVIDIA driver (libcuda)",
                 "nvrtc" => "the CUDA run-time compiler (libnvrtc)",
                 _ => "the CUDA matrix products (libcublasLt)",
             };
-            return Some(format!(
-                "{what} was not found by the loader (LD_LIBRARY_PATH){folders}.\nFor a card, install it, or set CUDA_HOME \
-                 to where it is"
-            ));
+            let remedy = match *missing {
+                "cuda" => "install it, with the card's kernel module",
+                _ => "install it (CUDA 12 or newer), or set CUDA_HOME to where it is",
+            };
+            return Some(match self.unusable_as(missing) {
+                Some(why) => format!("{what} cannot be used: {why}.\nFor a card, {remedy}"),
+                None => {
+                    format!("{what} was not found by the loader (LD_LIBRARY_PATH){folders}.\nFor a card, {remedy}")
+                }
+            });
         }
         if trouble.is_some() {
             return trouble;
@@ -86,6 +99,11 @@ impl Cards {
             Some(One::Refused { reason }) => Some(reason.clone()),
             Some(One::Usable { .. }) => None,
         }
+    }
+
+    /// Why a library that was found cannot be used.
+    fn unusable_as(&self, library: &str) -> Option<&str> {
+        self.unusable.iter().find(|(name, _)| *name == library).map(|(_, why)| why.as_str())
     }
 
     /// What `--device auto` takes.
@@ -116,9 +134,11 @@ impl Cards {
             }
         }
         for (name, at) in &self.libraries {
-            match at {
-                Some(at) => out.line(format!("{:<13} {at}", format!("lib{name}")))?,
-                None => out.line(format!("{:<13} not found", format!("lib{name}")))?,
+            let library = format!("lib{name}");
+            match (at, self.unusable_as(name)) {
+                (Some(at), _) => out.line(format!("{library:<13} {at}"))?,
+                (None, Some(why)) => out.line(format!("{library:<13} cannot be used: {why}"))?,
+                (None, None) => out.line(format!("{library:<13} not found"))?,
             }
         }
         if let Some(reason) = &self.unused_because {
