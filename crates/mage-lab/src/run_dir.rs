@@ -178,7 +178,10 @@ impl RunDir {
             let file = path.join(name);
             OpenOptions::new().create(true).append(true).open(&file).map_err(Error::io(&file))
         };
-        let attempt = (1..).find(|n| !path.join(format!("logs/attempt-{n}.log")).exists()).unwrap_or(1);
+        // One that was refused before it said anything was none.
+        let silent =
+            |n: &u32| fs::metadata(path.join(format!("logs/attempt-{n}.log"))).map_or(true, |log| log.len() == 0);
+        let attempt = (1..).find(silent).unwrap_or(1);
         Ok(RunDir {
             metrics: Growing::open(path.join("metrics.jsonl"))?,
             board: Growing::open(path.join("tensorboard/events.out.tfevents.0000000000.mage"))?,

@@ -55,3 +55,17 @@ fn a_checkpoint_goes_only_once_a_newer_one_is_whole() {
     }
     assert_eq!(checkpoints(run.path()).unwrap(), [1, 3], "the best and the newest");
 }
+
+#[test]
+fn an_attempt_that_was_refused_before_it_said_anything_leaves_no_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run");
+    drop(begun(&path));
+    for said in ["first", "second"] {
+        drop(RunDir::open(&path).unwrap());
+        RunDir::open(&path).unwrap().log(said);
+    }
+    let logs = fs::read_dir(path.join("logs")).unwrap().count();
+    let log = |n: u32| fs::read_to_string(path.join(format!("logs/attempt-{n}.log"))).unwrap();
+    assert_eq!((logs, log(1), log(2)), (2, "first\n".to_owned(), "second\n".to_owned()));
+}
