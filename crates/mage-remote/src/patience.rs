@@ -43,8 +43,15 @@ impl<'w> Patience<'w> {
             });
         }
         let waiter = self.waiter.get_or_insert_with(|| wire.outage.wait());
-        if waiter.is_news(self.started, since, asked, WORTH_A_LINE.min(limit / 4)) {
-            let (address, is, limit) = (wire.address(), trouble.is(), limit.as_secs_f64());
+        // One that asks to be left alone is not asked before that is over: it is worth a line now.
+        let wish = wire.wish().unwrap_or_default().min(limit.saturating_sub(since.elapsed()));
+        if waiter.is_news(self.started, since, asked, WORTH_A_LINE.min(limit / 4).saturating_sub(wish)) {
+            let (address, limit) = (wire.address(), limit.as_secs_f64());
+            let is = match (wish.as_secs_f64(), trouble) {
+                (..1.0, _) => trouble.is().to_owned(),
+                (wish, Trouble::Away(_)) => format!("cannot answer now and asks to be left alone for {wish:.0} s"),
+                (wish, _) => format!("{} and asks to be left alone for {wish:.0} s", trouble.is()),
+            };
             wire.notices.say(format!("{address} {is} ({text}); waiting for it, up to {limit:.0} s"));
         }
         Ok(())

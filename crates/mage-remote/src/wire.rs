@@ -27,6 +27,8 @@ use tokio::time::Instant;
 const IDLE: Duration = Duration::from_secs(3);
 /// How long a machine may take to pick up; one that is gone never does.
 const CONNECT: Duration = Duration::from_secs(10);
+/// An answer that is none is asked for so often: something on the way may have put its own page in its place.
+const UNUSABLE: u32 = 3;
 /// How much of a server's complaint is repeated.
 const COMPLAINT: usize = 400;
 
@@ -278,12 +280,23 @@ impl Wire {
 
     /// The same, for an answer in JSON.
     pub(crate) async fn json<A: DeserializeOwned>(&self, ask: &Ask) -> std::result::Result<A, Trouble> {
-        let bytes = self.ask(ask).await?;
-        serde_json::from_slice(&bytes).map_err(|e| {
-            let text = self.hide(&String::from_utf8_lossy(&bytes));
-            let text = mage_core::parse::cut(&text, COMPLAINT);
-            self.hidden(Trouble::Failing(format!("unusable answer to {}: {e} in `{text}`", ask.path)))
-        })
+        let luck = Seed::new(0).child(&ask.path);
+        let mut times = 0;
+        loop {
+            let bytes = self.ask(ask).await?;
+            let e = match serde_json::from_slice(&bytes) {
+                Ok(answer) => return Ok(answer),
+                Err(e) => e,
+            };
+            times += 1;
+            if times == UNUSABLE {
+                let text = self.hide(&String::from_utf8_lossy(&bytes));
+                let text = mage_core::parse::cut(&text, COMPLAINT);
+                let said = format!("unusable answer to {}, {UNUSABLE} times: {e} in `{text}`", ask.path);
+                return Err(self.hidden(Trouble::Failing(said)));
+            }
+            tokio::time::sleep(pause(times - 1, None, luck)).await;
+        }
     }
 
     /// What a locked door means for whoever has a key, or none.

@@ -409,3 +409,43 @@ fn a_step_that_was_taken_back_is_not_said_to_be_a_lost_model() {
     assert!(lines.len() == 1 && lines[0].contains("took a step although the gradient's norm was NaN"), "{lines:?}");
     assert!(!lines[0].contains("no longer has"), "{lines:?}");
 }
+
+#[test]
+fn a_server_that_asks_to_be_left_alone_is_not_waited_for_in_silence() {
+    let runtime = runtime();
+    for (status, path, line) in [
+        (429, "client/config", "has too much to do and asks to be left alone for 2 s"),
+        (503, "optim_step", "cannot answer now and asks to be left alone for 2 s"),
+        (500, "retrieve_future", "answers with failures and asks to be left alone for 2 s"),
+        (408, "retrieve_future", "has not finished"),
+    ] {
+        let double = runtime.block_on(Double::start(None));
+        let dir = tempfile::tempdir().unwrap();
+        let later = Fault::Reply(status, "retry-after: 3600\r\n".to_owned(), "not now".to_owned());
+        let proxy = runtime.block_on(Proxy::start_before(double.address, path, vec![later; 100]));
+        let (mut settings, lines) = heard(&proxy.url(), dir.path());
+        settings.server.waiting =
+            Waiting { away: Duration::from_secs(2), operation: Duration::from_secs(4), ..settings.server.waiting };
+        let learned = TinkerTrainer::connect(settings, None).and_then(|mut trainer| {
+            trainer.forward_backward(&script::rows(1.0), &Loss::of(Objective::CrossEntropy))?;
+            trainer.optim_step(&script::step())
+        });
+        assert!(learned.is_err(), "{path}");
+        let lines = lines.lock().unwrap();
+        assert!(lines.iter().any(|l| l.contains(line)), "{status} {path}: {lines:?}");
+    }
+}
+
+#[test]
+fn an_answer_that_is_none_is_asked_for_again() {
+    let runtime = runtime();
+    let double = runtime.block_on(Double::start(None));
+    let dir = tempfile::tempdir().unwrap();
+    let page = Fault::reply(200, "<html>back in a moment</html>");
+    let proxy = runtime.block_on(Proxy::start_before(double.address, "optim_step", vec![page.clone(); 2]));
+    let mut trainer = TinkerTrainer::connect(heard(&proxy.url(), dir.path()).0, None).unwrap();
+    script::learn_three(&mut trainer);
+    let proxy = runtime.block_on(Proxy::start_before(double.address, "client/config", vec![page; 100]));
+    let e = TinkerTrainer::connect(heard(&proxy.url(), dir.path()).0, None).err().unwrap().to_string();
+    assert!(e.contains("unusable answer to client/config, 3 times") && e.contains("back in a moment"), "{e}");
+}

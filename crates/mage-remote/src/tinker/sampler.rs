@@ -108,6 +108,7 @@ impl TinkerSampler {
         params: Value,
         scores: bool,
     ) -> Result<(WeightsId, codec::SampleResponse)> {
+        let mut first = None;
         for _ in 0..FEEDINGS {
             let (weights, release) = self.resolve(name)?;
             let body = json!({
@@ -123,10 +124,14 @@ impl TinkerSampler {
             match self.client.sample(&body).await {
                 Ok(response) => return Ok((weights, response)),
                 Err(Lost::Error(e)) => return Err(e),
-                Err(Lost::Model(problem)) => self.revive(weights, release, problem).await?,
+                Err(Lost::Model(problem)) => {
+                    first.get_or_insert_with(|| problem.clone());
+                    self.revive(weights, release, problem).await?;
+                }
             }
         }
-        Err(self.client.wire.error(format!("asample: it lost the weights {FEEDINGS} times in a row")))
+        let first = first.unwrap_or_default();
+        Err(self.client.wire.error(format!("asample: it lost the weights {FEEDINGS} times in a row: {first}")))
     }
 
     /// Has whoever trains give the server the weights again.

@@ -107,15 +107,20 @@ impl Shared {
 
     /// Does `work`; on a server that has forgotten, feeds it and does it again.
     pub(super) fn again<T>(&self, state: &mut State, work: impl AsyncFn(&Model) -> Done<T>) -> Result<T> {
+        let mut first = None;
         for _ in 0..FEEDINGS {
             let model = state.model.as_ref().ok_or_else(|| self.client.wire.error("its model is lost"))?;
             match self.runtime.block_on(work(model)) {
                 Ok(done) => return Ok(done),
                 Err(Lost::Error(e)) => return Err(e),
-                Err(Lost::Model(problem)) => self.feed(state, Some(&format!("no longer has the model ({problem})")))?,
+                Err(Lost::Model(problem)) => {
+                    self.feed(state, Some(&format!("no longer has the model ({problem})")))?;
+                    first.get_or_insert(problem);
+                }
             }
         }
-        Err(self.client.wire.error(format!("it forgot the model {FEEDINGS} times in a row")))
+        let first = first.unwrap_or_default();
+        Err(self.client.wire.error(format!("it forgot the model {FEEDINGS} times in a row: {first}")))
     }
 
     /// Does `work`, whose numbers `unsound` looks at. Where they are none, neither the weights nor a gradient made from them can be

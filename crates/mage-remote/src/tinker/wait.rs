@@ -72,11 +72,12 @@ impl<'w> Wait<'w> {
         Ok(())
     }
 
-    async fn pause(&self, longest: Duration) {
+    async fn pause(&mut self, longest: Duration) {
         let left = self.limit.saturating_sub(self.started.elapsed());
         let next = pause(self.times - 1, None, Seed::new(0).child(self.what)).min(longest);
         // One that says when to come back is left alone until then.
-        tokio::time::sleep(next.max(self.wire.wish().unwrap_or_default()).min(left)).await;
+        let pause = next.max(self.wire.wish().unwrap_or_default()).min(left);
+        self.watch(tokio::time::sleep(pause)).await;
     }
 
     fn note(&mut self, trouble: &str) -> Result<()> {
