@@ -1,5 +1,6 @@
 //! What went wrong on the card?
 
+use cudarc::cublaslt::sys::cublasStatus_t;
 use cudarc::driver::{result::DriverError, sys::CUresult};
 
 /// What was asked of the card, why it could not be, and what may help.
@@ -26,6 +27,9 @@ impl CudaError {
         CudaError { hint: Some(hint.into()), ..self }
     }
 }
+
+/// What holds for whoever trains, whatever became of the card.
+const GOES_ON: &str = "Start again: training goes on from its last checkpoint";
 
 /// Says what was being done when the driver refused.
 pub(crate) trait Doing<T> {
@@ -55,11 +59,24 @@ impl<T> Doing<T> for std::result::Result<T, DriverError> {
                 CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU | CUresult::CUDA_ERROR_INVALID_PTX => {
                     error.hint("the CUDA compiler's library may not know this card: `mage doctor` names the one in use")
                 }
-                CUresult::CUDA_ERROR_ECC_UNCORRECTABLE | CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => {
-                    error.hint("the card needs its keeper: see nvidia-smi and the system's log")
-                }
-                CUresult::CUDA_ERROR_ILLEGAL_ADDRESS | CUresult::CUDA_ERROR_LAUNCH_FAILED => {
-                    error.hint("the card's state is lost; start again, training goes on from its last checkpoint")
+                CUresult::CUDA_ERROR_ECC_UNCORRECTABLE
+                | CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE
+                | CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE
+                | CUresult::CUDA_ERROR_SYSTEM_NOT_READY
+                | CUresult::CUDA_ERROR_EXTERNAL_DEVICE
+                | CUresult::CUDA_ERROR_UNKNOWN => error.hint(format!(
+                    "the card may be lost and need its keeper: see nvidia-smi and the system's log. {GOES_ON}"
+                )),
+                CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
+                | CUresult::CUDA_ERROR_LAUNCH_TIMEOUT
+                | CUresult::CUDA_ERROR_ASSERT
+                | CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR
+                | CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION
+                | CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
+                | CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE
+                | CUresult::CUDA_ERROR_INVALID_PC
+                | CUresult::CUDA_ERROR_LAUNCH_FAILED => {
+                    error.hint(format!("what was on the card is lost. {GOES_ON}"))
                 }
                 _ => error,
             }
@@ -69,7 +86,18 @@ impl<T> Doing<T> for std::result::Result<T, DriverError> {
 
 impl<T> Doing<T> for std::result::Result<T, cudarc::cublaslt::result::CublasError> {
     fn doing(self, what: &str) -> Result<T> {
-        self.map_err(|e| CudaError::new(what, format!("{:?}", e.0)))
+        self.map_err(|e| {
+            let error = CudaError::new(what, format!("{:?}", e.0));
+            match e.0 {
+                cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED | cublasStatus_t::CUBLAS_STATUS_NOT_INITIALIZED => {
+                    error.hint("other programs may hold the card's memory: see nvidia-smi")
+                }
+                cublasStatus_t::CUBLAS_STATUS_EXECUTION_FAILED | cublasStatus_t::CUBLAS_STATUS_INTERNAL_ERROR => {
+                    error.hint(format!("what was on the card may be lost. {GOES_ON}"))
+                }
+                _ => error,
+            }
+        })
     }
 }
 

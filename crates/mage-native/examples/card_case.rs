@@ -1,27 +1,76 @@
-//! Runs one training pass on a card and writes everything a reference can be compared with.
+//! Runs training passes and scores on a card and writes everything a reference can be compared with.
 //!
-//! `card_case DIR`: the folder holds a model and `rows.json` (lists of tokens); log-probabilities of every token but the first
-//! go to `out.json`, the gradient of their mean to `gradients.safetensors`. `conformance/cuda` compares them with torch.
+//! `card_case DIR`: the folder holds a model and `case.json`: `batches`, lists of rows of tokens, and `prefixes`, rows whose next
+//! token is asked for. Of batch I, log-probabilities of every token but the first of each row go to `out.json`, the gradient of
+//! their mean to `gradients-I.safetensors`. Of each prefix `out.json` gets every token's log-probability, which are the logits
+//! less one number, as the trainer sees them and as the sampler does. `conformance/cuda` compares all of it with torch.
 
-use mage_engine::{Loss, Objective, PerToken, TokenForest, Trainer};
-use mage_native::{NativeModel, Options};
+use mage_engine::{Loss, Objective, PerToken, Sampler, ScoreRequest, Segment, TokenForest, Trainer, block_on};
+use mage_native::{CudaTrainer, NativeModel, NativeSampler, Options};
+use serde::Deserialize;
 use std::error::Error;
 use std::path::Path;
+
+#[derive(Deserialize)]
+struct Case {
+    batches: Vec<Vec<Vec<u32>>>,
+    prefixes: Vec<Vec<u32>>,
+}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let dir = std::env::args().nth(1).ok_or("usage: card_case DIR")?;
     let dir = Path::new(&dir);
-    let rows: Vec<Vec<u32>> = serde_json::from_str(&std::fs::read_to_string(dir.join("rows.json"))?)?;
-    let count: usize = rows.iter().map(|r| r.len() - 1).sum();
-    let batch = TokenForest::of_rows(rows.into_iter().map(|tokens| {
-        let mut weights = vec![1.0 / count as f32; tokens.len()];
-        weights[0] = 0.0;
-        (tokens, PerToken { weights, ..Default::default() })
-    }));
-    let (mut trainer, _) = NativeModel::open(dir)?.train_on_card(0, Options::default())?;
-    let report = trainer.forward_backward(&batch, &Loss::of(Objective::CrossEntropy))?;
-    let said = serde_json::json!({ "loss": report.loss, "logprobs": report.logprobs });
+    let case: Case = serde_json::from_str(&std::fs::read_to_string(dir.join("case.json"))?)?;
+    let open = || NativeModel::open(dir);
+    let mut logprobs = Vec::new();
+    for (i, rows) in case.batches.into_iter().enumerate() {
+        let (mut trainer, _) = open()?.train_on_card(0, Options::default())?;
+        let count: usize = rows.iter().map(|r| r.len() - 1).sum();
+        let batch = TokenForest::of_rows(rows.into_iter().map(|tokens| {
+            let mut weights = vec![1.0 / count as f32; tokens.len()];
+            weights[0] = 0.0;
+            (tokens, PerToken { weights, ..Default::default() })
+        }));
+        logprobs.push(trainer.forward_backward(&batch, &Loss::of(Objective::CrossEntropy))?.logprobs);
+        save_gradients(&trainer, &dir.join(format!("gradients-{i}.safetensors")))?;
+    }
+    let vocabulary = open()?.config().vocab_size as u32;
+    let (mut trainer, sampler) = open()?.train_on_card(0, Options::default())?;
+    let mut by_trainer = Vec::new();
+    let mut by_sampler = Vec::new();
+    for prefix in &case.prefixes {
+        by_trainer.push(trained_next(&mut trainer, prefix, vocabulary)?);
+        by_sampler.push(scored_next(&sampler, prefix, vocabulary)?);
+    }
+    let said = serde_json::json!({ "logprobs": logprobs, "by_trainer": by_trainer, "by_sampler": by_sampler });
     std::fs::write(dir.join("out.json"), said.to_string())?;
+    Ok(())
+}
+
+/// How likely a training pass holds each token to be next: the prefix is one segment, each token one that continues it.
+fn trained_next(trainer: &mut CudaTrainer, prefix: &[u32], vocabulary: u32) -> mage_engine::Result<Vec<f32>> {
+    let mut batch = TokenForest::default();
+    batch.segments.push(Segment { tokens: prefix.to_vec(), ..Default::default() });
+    batch.segments.extend((0..vocabulary).map(|token| Segment {
+        parent: Some(0),
+        tokens: vec![token],
+        train: Some(PerToken { weights: vec![1.0], ..Default::default() }),
+    }));
+    Ok(trainer.forward_backward(&batch, &Loss::of(Objective::CrossEntropy))?.logprobs)
+}
+
+/// The same from the sampler, which keeps the prefix in its pages.
+fn scored_next(sampler: &NativeSampler, prefix: &[u32], vocabulary: u32) -> mage_engine::Result<Vec<f32>> {
+    let request = |token| ScoreRequest {
+        tokens: prefix.iter().copied().chain([token]).collect(),
+        from: prefix.len(),
+        ..Default::default()
+    };
+    let asked: Vec<_> = (0..vocabulary).map(|token| sampler.score(request(token))).collect();
+    asked.into_iter().map(|scores| Ok(block_on(scores)?.logprobs[0])).collect()
+}
+
+fn save_gradients(trainer: &CudaTrainer, path: &Path) -> Result<(), Box<dyn Error>> {
     let gradients: Vec<(String, Vec<u8>)> = trainer
         .gradients()?
         .into_iter()
@@ -31,6 +80,5 @@ fn main() -> Result<(), Box<dyn Error>> {
         .iter()
         .map(|(n, b)| Ok((n, safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![b.len() / 4], b)?)))
         .collect::<Result<Vec<_>, safetensors::SafeTensorError>>()?;
-    safetensors::serialize_to_file(views, None, &dir.join("gradients.safetensors"))?;
-    Ok(())
+    Ok(safetensors::serialize_to_file(views, None, path)?)
 }
