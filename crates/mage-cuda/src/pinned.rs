@@ -41,14 +41,16 @@ impl<T: Plain> Pinned<T> {
         to.put(stream, here)
     }
 
-    /// Brings the beginning of `from` here, waits for all that is in the stream, and copies it to `to`.
-    pub(crate) fn fetch(&mut self, stream: &Stream, from: &Buffer<T>, to: &mut [T]) -> Result<()> {
-        assert!(to.len() <= self.len);
-        // SAFETY: that much is ours and initialised.
-        let here = unsafe { std::slice::from_raw_parts_mut(self.at, to.len()) };
-        from.take(stream, here)?;
-        to.copy_from_slice(here);
-        Ok(())
+    /// Where kernels find it.
+    pub(crate) fn on_card(&self) -> u64 {
+        // Pinned memory has one address for both.
+        self.at as u64
+    }
+
+    /// What is in it; what kernels wrote, once they were waited for.
+    pub(crate) fn here(&self) -> &[T] {
+        // SAFETY: all of it is ours and initialised.
+        unsafe { std::slice::from_raw_parts(self.at, self.len) }
     }
 }
 

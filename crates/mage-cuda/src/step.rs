@@ -298,8 +298,8 @@ impl Stepper {
         Ok(())
     }
 
-    /// What `count` rows of states from `from` on answer.
-    fn tell(&mut self, held: Held<'_>, from: u64, count: usize, asks: usize, first: usize) -> Result<()> {
+    /// What `count` rows of states from `from` on answer, to `answers`.
+    fn tell(&mut self, held: Held<'_>, from: u64, count: usize, asks: usize, answers: u64) -> Result<()> {
         let Stepper { model, stream: s, products, space, words, .. } = self;
         let (w, shape, d) = (held.base, &model.shape, model.shape.hidden);
         let normed = space.normed.at(0);
@@ -308,7 +308,6 @@ impl Stepper {
         let logits = Matrix::new(space.logits.at(0), shape.logits());
         let shape_of = (count, shape.vocabulary, d);
         products.run(s, Kind::Forward, shape_of, Matrix::new(normed, d), head, None, logits, true)?;
-        let answers = space.answers.at(first);
         s.launch(
             model.program.functions.answer,
             (count, 1, 1),
@@ -390,7 +389,7 @@ impl Stepper {
         let at_once = logit_rows(&self.model.shape);
         for from in (0..count).step_by(at_once) {
             let n = at_once.min(count - from);
-            self.tell(w, self.space.asked.at(from * d), n, asks + from * ASK, from)?;
+            self.tell(w, self.space.asked.at(from * d), n, asks + from * ASK, self.space.answers.at(from))?;
         }
         self.space.answers.take(&self.stream, &mut answers[..count])
     }

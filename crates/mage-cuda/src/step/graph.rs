@@ -108,7 +108,9 @@ impl Stepper {
         let (graph, _) = &self.graphs.0[&key];
         // SAFETY: everything it refers to is there: buffers that move clear the graphs, and the weights are those given.
         unsafe { result::graph::launch(graph.0, self.stream.raw) }.doing("replaying a step")?;
-        self.brought.fetch(&self.stream, &self.space.answers, &mut answers[..count])
+        self.stream.wait()?;
+        answers[..count].copy_from_slice(&self.brought.here()[..count]);
+        Ok(())
     }
 
     fn run(&mut self, w: Held<'_>, rows: usize, at: &Single) -> Result<()> {
@@ -118,7 +120,8 @@ impl Stepper {
         } else {
             self.layers(w, rows, (single, at), (at.items, items))?;
         }
-        self.tell(w, self.space.state.at(0), rows, at.asks, 0)
+        // Straight to where they are read: a copy would only start once all are there.
+        self.tell(w, self.space.state.at(0), rows, at.asks, self.brought.on_card())
     }
 
     fn record(&mut self, w: Held<'_>, rows: usize, at: &Single) -> Result<Graph> {
