@@ -108,7 +108,8 @@ for name, (fault, *words) in lost.items():
     run = work / name.replace(" ", "-")
     refused(name, train(*RECIPE, "--out", str(run), fault=fault), *words)
     kept = held(run)
-    print(f"       left: {sum('metrics' not in k for k in kept)} files, {len((run / 'metrics.jsonl').read_text().splitlines())} updates")
+    metrics = run / "metrics.jsonl"
+    print(f"       left: {len(kept)} files, {len(metrics.read_text().splitlines()) if metrics.exists() else 0} updates")
     for name, fault, *words in [
         ("then no memory at the start", "cuMemAlloc_v2:3:2", "CUDA_ERROR_OUT_OF_MEMORY", "nvidia-smi"),
         ("then a driver of another version", "cuInit:1:803", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "libcuda.so"),

@@ -75,9 +75,7 @@ impl<T> Doing<T> for std::result::Result<T, DriverError> {
                 | CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
                 | CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE
                 | CUresult::CUDA_ERROR_INVALID_PC
-                | CUresult::CUDA_ERROR_LAUNCH_FAILED => {
-                    error.hint(format!("what was on the card is lost. {GOES_ON}"))
-                }
+                | CUresult::CUDA_ERROR_LAUNCH_FAILED => error.hint(format!("what was on the card is lost. {GOES_ON}")),
                 _ => error,
             }
         })

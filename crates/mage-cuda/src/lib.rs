@@ -28,6 +28,7 @@ mod model;
 mod packet;
 mod pinned;
 mod product;
+mod record;
 mod shape;
 mod step;
 mod train;

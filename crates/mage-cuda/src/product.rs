@@ -347,6 +347,7 @@ impl Drop for Plan {
 impl Drop for Products {
     fn drop(&mut self) {
         self.plans.clear();
+        let _nothing_is_recorded = crate::record::unrecorded();
         // SAFETY: made in `new`.
         let _ = unsafe { result::destroy_handle(self.handle) };
     }

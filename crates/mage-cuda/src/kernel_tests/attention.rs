@@ -11,17 +11,7 @@ const LENGTHS: [usize; 6] = [1, 5, 64, 65, 130, 17];
 
 /// Head sizes, and from one to sixteen queries per key: 8 as the largest of the family has, 5 which fills no power of two.
 fn shapes() -> [(usize, usize, usize); 9] {
-    [
-        (16, 4, 2),
-        (24, 2, 1),
-        (32, 4, 1),
-        (64, 3, 3),
-        (80, 4, 2),
-        (128, 4, 2),
-        (128, 16, 2),
-        (64, 10, 2),
-        (128, 16, 1),
-    ]
+    [(16, 4, 2), (24, 2, 1), (32, 4, 1), (64, 3, 3), (80, 4, 2), (128, 4, 2), (128, 16, 2), (64, 10, 2), (128, 16, 1)]
 }
 
 /// Norms and turns one head's numbers.
@@ -274,7 +264,12 @@ fn pieces_and_single_tokens_over_pages() {
             for &(row, position, list) in &singles {
                 for group in 0..kv {
                     let (key, value) = (at_cell(list, position, 0, group), at_cell(list, position, 1, group));
-                    near("key kept", &kept[key..][..d], &turned(&b, head(row, heads + group), &w[d..], position), 0.005);
+                    near(
+                        "key kept",
+                        &kept[key..][..d],
+                        &turned(&b, head(row, heads + group), &w[d..], position),
+                        0.005,
+                    );
                     assert_eq!(kept[value..][..d], *head(row, heads + kv + group), "value kept");
                     for cell in [key, value] {
                         kept[cell..cell + d].copy_from_slice(&before[cell..cell + d]);

@@ -2,9 +2,9 @@
 
 use super::{ITEM, PAGE, Single, Step, Stepper};
 use crate::adapter::{AdapterPlaces, Held};
-use crate::error::{Doing, Result};
+use crate::error::Result;
 use crate::packet::{Answer, Ask};
-use cudarc::driver::{result, sys};
+use crate::record::{Graph, Recording};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -16,18 +16,6 @@ pub(super) struct Graphs(HashMap<Key, (Graph, Option<Arc<AdapterPlaces>>)>);
 /// Addresses of weights, of an adapter and of what says where its parts are (kept, so that nothing else comes to lie there),
 /// and the number of rows.
 type Key = (u64, u64, usize, usize);
-
-struct Graph(sys::CUgraphExec);
-
-// SAFETY: used by one thread at a time, through `&mut`.
-unsafe impl Send for Graph {}
-
-impl Drop for Graph {
-    fn drop(&mut self) {
-        // SAFETY: instantiated below, destroyed once.
-        let _ = unsafe { result::graph::exec_destroy(self.0) };
-    }
-}
 
 impl Graphs {
     pub(super) fn clear(&mut self) {
@@ -107,7 +95,7 @@ impl Stepper {
         }
         let (graph, _) = &self.graphs.0[&key];
         // SAFETY: everything it refers to is there: buffers that move clear the graphs, and the weights are those given.
-        unsafe { result::graph::launch(graph.0, self.stream.raw) }.doing("replaying a step")?;
+        unsafe { graph.replay(&self.stream) }?;
         self.stream.wait()?;
         answers[..count].copy_from_slice(&self.brought.here()[..count]);
         Ok(())
@@ -125,19 +113,8 @@ impl Stepper {
     }
 
     fn record(&mut self, w: Held<'_>, rows: usize, at: &Single) -> Result<Graph> {
-        use sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as MODE;
-        let doing = "recording a step";
-        let stream = self.stream.raw;
-        // SAFETY: the stream is ours; capture ends whatever happens in between.
-        unsafe {
-            result::stream::begin_capture(stream, MODE).doing(doing)?;
-            let ran = self.run(w, rows, at);
-            let graph = result::stream::end_capture(stream).doing(doing);
-            ran?;
-            let graph = graph?;
-            let made = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)).doing(doing);
-            let _ = result::graph::destroy(graph);
-            Ok(Graph(made?))
-        }
+        let recording = Recording::new(&self.stream)?;
+        self.run(w, rows, at)?;
+        recording.graph()
     }
 }
