@@ -1,6 +1,6 @@
 //! How do kernels become code for this card?
 //!
-//! They are compiled when a model is first used on a card, for its head size alone, and kept on disk by everything that
+//! They are compiled when a model is first used on a card, for its head size and how many heads share keys, and kept on disk by everything that
 //! the result depends on: source, options, card, compiler and driver.
 
 use crate::card::{Card, CardInfo};
@@ -12,6 +12,7 @@ use cudarc::nvrtc::{result, sys};
 use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// All kernels, in the order in which they build on each other.
 const SOURCES: [(&str, &str); 8] = [
@@ -251,7 +252,32 @@ fn keep(file: &std::path::Path, binary: &[u8]) {
     }
 }
 
+/// Compilers at work.
+static COMPILING: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether kernels are being compiled now, which the first start of a shape of model on a card waits for.
+pub fn compiling() -> bool {
+    COMPILING.load(Ordering::Relaxed) > 0
+}
+
+/// Counts as a compiler at work while it is there.
+struct AtWork;
+
+impl AtWork {
+    fn new() -> Self {
+        COMPILING.fetch_add(1, Ordering::Relaxed);
+        AtWork
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        COMPILING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 fn compile(options: &[String]) -> Result<Vec<u8>> {
+    let _at_work = AtWork::new();
     let doing = "compiling the kernels";
     let text: String = SOURCES.iter().map(|(name, text)| format!("#line 1 \"{name}.cu\"\n{text}\n")).collect();
     let text = CString::new(text).map_err(|e| CudaError::new(doing, e.to_string()))?;

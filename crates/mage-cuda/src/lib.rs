@@ -36,7 +36,7 @@ mod train;
 pub use adapter::{Adapter, AdapterPlaces, GROUPS, GroupPlaces, Held, PartPlaces};
 pub use buffer::{Buffer, Plain};
 pub use card::{Card, CardInfo};
-pub use compile::{LARGEST_HEAD, MOST_SHARING};
+pub use compile::{LARGEST_HEAD, MOST_SHARING, compiling};
 pub use error::{CudaError, Result};
 pub use find::{Found, Search, search};
 pub use measure::{Rates, measure};

@@ -3,7 +3,7 @@
 //! Results go to stdout, everything else (progress, hints, errors) to stderr. With `--json`, stdout is JSON lines only.
 
 use anstyle::{AnsiColor, Style};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use serde::Serialize;
 use std::{
     fmt::Display,
@@ -96,15 +96,20 @@ impl Output {
     /// Does something that may take a while, with a sign of life.
     pub(crate) fn waiting<T>(&self, what: &'static str, work: impl FnOnce() -> T) -> T {
         let target = if self.quiet || self.json { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        let style = ProgressStyle::with_template("{spinner} {msg} … {elapsed}").expect("the template is fixed");
-        let spinner = ProgressBar::with_draw_target(None, target).with_style(style).with_message(what);
+        // On a card, the first start of a shape of model compiles the kernels, which takes some seconds.
+        let doing = move |_: &ProgressState, to: &mut dyn std::fmt::Write| {
+            let now = if mage_native::compiling() { "compiling kernels for the card, this once" } else { what };
+            let _ = to.write_str(now);
+        };
+        let style = ProgressStyle::with_template("{spinner} {doing} … {elapsed}").expect("the template is fixed");
+        let spinner = ProgressBar::with_draw_target(None, target).with_style(style.with_key("doing", doing));
         spinner.enable_steady_tick(std::time::Duration::from_millis(120));
         let result = work();
         spinner.finish_and_clear();
         result
     }
 
-    /// Starts an engine. On a card, the first start compiles the kernels, which takes some seconds.
+    /// Starts an engine.
     pub(crate) fn starting<T>(&self, work: impl FnOnce() -> T) -> T {
         self.waiting("starting the engine", work)
     }
