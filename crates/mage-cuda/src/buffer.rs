@@ -56,6 +56,11 @@ impl<T: Plain> Buffer<T> {
         Ok(buffer)
     }
 
+    /// The card that it is on.
+    pub(crate) fn card(&self) -> &Arc<Card> {
+        &self.card
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.len

@@ -164,6 +164,13 @@ impl Stream {
         unsafe { result::stream::synchronize(self.raw) }.doing("waiting for the card")
     }
 
+    /// Whether it records instead of working.
+    pub(crate) fn records(&self) -> bool {
+        use sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as NOT;
+        // SAFETY: the stream lives as long as self.
+        unsafe { result::stream::is_capturing(self.raw) }.is_ok_and(|status| status != NOT)
+    }
+
     /// Starts a kernel.
     pub(crate) fn launch(
         &self,
@@ -311,7 +318,8 @@ pub(crate) mod tests {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         child.args(["--ignored", "--exact", "card::tests::loses_the_card", "--nocapture"]);
         let done = child.output().unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let said = String::from_utf8_lossy(&done.stdout);
+        assert!(done.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&done.stderr));
     }
 
     #[test]

@@ -226,8 +226,9 @@ fn cached(info: &CardInfo, options: &[String]) -> Result<Option<PathBuf>> {
 
 /// Where compiled kernels are kept.
 fn cache_folder() -> Option<PathBuf> {
-    let home = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = home.or_else(|| std::env::var_os("HOME").map(|h| PathBuf::from(h).join(".cache")))?;
+    // Elsewhere than from the root it would be in whichever folder one happens to be.
+    let named = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let home = named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|h| h.join(".cache")))?;
     Some(home.join("mage/kernels"))
 }
 

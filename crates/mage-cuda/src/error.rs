@@ -29,7 +29,7 @@ impl CudaError {
 }
 
 /// What holds for whoever trains, whatever became of the card.
-const GOES_ON: &str = "Start again: training goes on from its last checkpoint";
+const GOES_ON: &str = "A training run goes on from its last checkpoint";
 
 /// Says what was being done when the driver refused.
 pub(crate) trait Doing<T> {
@@ -54,6 +54,13 @@ impl<T> Doing<T> for std::result::Result<T, DriverError> {
                     "libcuda.so is not of the driver that runs: start the machine again after an update, or take stubs \
                      and older copies off LD_LIBRARY_PATH",
                 ),
+                CUresult::CUDA_ERROR_MPS_CONNECTION_FAILED
+                | CUresult::CUDA_ERROR_MPS_RPC_FAILURE
+                | CUresult::CUDA_ERROR_MPS_SERVER_NOT_READY
+                | CUresult::CUDA_ERROR_MPS_MAX_CLIENTS_REACHED
+                | CUresult::CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED => {
+                    error.hint("NVIDIA's multi-process service refuses: is it there for this user, and not full?")
+                }
                 CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => error
                     .hint("the CUDA libraries are newer than the driver: update it, or install those of its version"),
                 CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU | CUresult::CUDA_ERROR_INVALID_PTX => {
@@ -65,7 +72,7 @@ impl<T> Doing<T> for std::result::Result<T, DriverError> {
                 | CUresult::CUDA_ERROR_SYSTEM_NOT_READY
                 | CUresult::CUDA_ERROR_EXTERNAL_DEVICE
                 | CUresult::CUDA_ERROR_UNKNOWN => error.hint(format!(
-                    "the card may be lost and need its keeper: see nvidia-smi and the system's log. {GOES_ON}"
+                    "the card may be lost, which only whoever looks after the machine can mend: see nvidia-smi and the system's log. {GOES_ON}"
                 )),
                 CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
                 | CUresult::CUDA_ERROR_LAUNCH_TIMEOUT

@@ -3,7 +3,9 @@
 //! The binding looks them up by name alone. Where the loader does not know them, they are loaded here by path first: a
 //! library that is loaded already is found by its name.
 
+use cudarc::driver::sys;
 use libloading::Library;
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -27,13 +29,97 @@ pub struct Search {
     pub folders: Vec<PathBuf>,
 }
 
-/// The driver, the run-time compiler and the matrix products, and of what is called there the newest: the binding looks every
-/// function up when it is first called, and ends the program where there is none.
+/// The driver, the run-time compiler and the matrix products, and all that is called there: the binding looks a function up
+/// when it is first called, and ends the program where there is none. [`event_elapsed`] looks for its own.
 const NEEDED: [(&str, &[&str]); 3] = [
-    ("cuda", &["cuInit", "cuGraphInstantiateWithFlags", "cuLaunchKernelEx", "cuTensorMapEncodeTiled"]),
-    ("nvrtc", &["nvrtcCompileProgram", "nvrtcGetCUBINSize", "nvrtcGetCUBIN"]),
-    ("cublasLt", &["cublasLtCreate", "cublasLtMatmul", "cublasLtMatmulAlgoGetHeuristic"]),
+    (
+        "cuda",
+        &[
+            "cuCtxSetCurrent",
+            "cuDeviceGet",
+            "cuDeviceGetAttribute",
+            "cuDeviceGetCount",
+            "cuDeviceGetName",
+            "cuDevicePrimaryCtxRelease_v2",
+            "cuDevicePrimaryCtxRetain",
+            "cuDeviceTotalMem_v2",
+            "cuDriverGetVersion",
+            "cuEventCreate",
+            "cuEventDestroy_v2",
+            "cuEventRecord",
+            "cuFuncSetAttribute",
+            "cuGetErrorName",
+            "cuGetErrorString",
+            "cuGraphDestroy",
+            "cuGraphExecDestroy",
+            "cuGraphInstantiateWithFlags",
+            "cuGraphLaunch",
+            "cuInit",
+            "cuLaunchKernel",
+            "cuLaunchKernelEx",
+            "cuMemAlloc_v2",
+            "cuMemFreeHost",
+            "cuMemFree_v2",
+            "cuMemGetInfo_v2",
+            "cuMemHostAlloc",
+            "cuMemcpyDtoDAsync_v2",
+            "cuMemcpyDtoHAsync_v2",
+            "cuMemcpyHtoDAsync_v2",
+            "cuMemsetD8Async",
+            "cuModuleGetFunction",
+            "cuModuleLoadData",
+            "cuModuleUnload",
+            "cuStreamBeginCapture_v2",
+            "cuStreamCreate",
+            "cuStreamDestroy_v2",
+            "cuStreamEndCapture",
+            "cuStreamIsCapturing",
+            "cuStreamSynchronize",
+            "cuTensorMapEncodeTiled",
+        ],
+    ),
+    (
+        "nvrtc",
+        &[
+            "nvrtcCompileProgram",
+            "nvrtcCreateProgram",
+            "nvrtcDestroyProgram",
+            "nvrtcGetCUBIN",
+            "nvrtcGetCUBINSize",
+            "nvrtcGetProgramLog",
+            "nvrtcGetProgramLogSize",
+            "nvrtcVersion",
+        ],
+    ),
+    (
+        "cublasLt",
+        &[
+            "cublasLtCreate",
+            "cublasLtDestroy",
+            "cublasLtMatmul",
+            "cublasLtMatmulAlgoGetHeuristic",
+            "cublasLtMatmulDescCreate",
+            "cublasLtMatmulDescDestroy",
+            "cublasLtMatmulDescSetAttribute",
+            "cublasLtMatmulPreferenceCreate",
+            "cublasLtMatmulPreferenceDestroy",
+            "cublasLtMatmulPreferenceSetAttribute",
+            "cublasLtMatrixLayoutCreate",
+            "cublasLtMatrixLayoutDestroy",
+        ],
+    ),
 ];
+
+/// Milliseconds from one event to another.
+pub(crate) type EventElapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
+
+/// Under whichever of its names the driver has it: the binding knows the one that came with CUDA 12.8 alone.
+pub(crate) fn event_elapsed() -> Option<EventElapsed> {
+    let driver = search().libraries.iter().find(|l| l.name == "cuda").and_then(|l| load(l.at.as_ref()?).ok())?;
+    // SAFETY: both take the same.
+    let named = |name: &[u8]| unsafe { driver.get::<EventElapsed>(name) }.ok().map(|f| *f);
+    named(b"cuEventElapsedTime_v2").or_else(|| named(b"cuEventElapsedTime"))
+}
 
 impl Search {
     /// The first library that there is none of, or none that can be used.
@@ -72,7 +158,13 @@ fn find(name: &'static str, functions: &[&str], folders: &[PathBuf]) -> Found {
             Err(why) => Found { name, at: None, unusable: Some(why) },
         };
     }
-    let mut unusable = None;
+    // One that is there and cannot be loaded is told of; that there is none under a name is not.
+    let spoilt = |name: &String| {
+        let why = told(&load(name).err()?);
+        (!why.starts_with(&format!("{name}: cannot open shared object file: No such file")))
+            .then(|| format!("{name} cannot be loaded ({why})"))
+    };
+    let mut unusable = names.iter().find_map(spoilt);
     for path in folders.iter().flat_map(|f| files(f, name)).map(|p| p.display().to_string()) {
         let by_name = |()| match names.iter().any(|name| load(name).is_ok()) {
             true => Ok(()),
@@ -92,9 +184,14 @@ fn load(at: &str) -> Result<&'static Library, libloading::Error> {
     unsafe { Library::new(at) }.map(|library| &*Box::leak(Box::new(library)))
 }
 
+/// What the loader says, which the error itself does not.
+fn told(e: &libloading::Error) -> String {
+    e.source().map_or_else(|| e.to_string(), ToString::to_string)
+}
+
 /// Whether a library can be loaded and has these functions.
 fn usable(at: &str, functions: &[&str]) -> Result<(), String> {
-    let library = load(at).map_err(|e| format!("{at} cannot be loaded ({e})"))?;
+    let library = load(at).map_err(|e| format!("{at} cannot be loaded ({})", told(&e)))?;
     // SAFETY: only whether it is there is looked at.
     let lacks = functions.iter().find(|f| unsafe { library.get::<*const ()>(f.as_bytes()) }.is_err());
     lacks.map_or(Ok(()), |f| Err(format!("{at} has no `{f}`, as those of CUDA 12 and newer have")))
@@ -124,9 +221,6 @@ fn folders() -> Vec<PathBuf> {
         let packages = python.path().join("site-packages/nvidia");
         all.extend(std::fs::read_dir(packages).into_iter().flatten().flatten().map(|p| p.path().join("lib")));
     }
-    // Those that somebody named are told of though they are not there.
-    let named = ["CUDA_HOME", "CUDA_PATH"].map(from);
-    all.retain(|f| f.is_dir() || named.iter().flatten().any(|root| f.starts_with(root)));
     all.sort();
     all.dedup();
     all

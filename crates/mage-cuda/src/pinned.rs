@@ -2,11 +2,11 @@
 
 use crate::buffer::{Buffer, Plain};
 use crate::card::{Card, Stream};
-use crate::error::{Doing, Result};
+use crate::error::{CudaError, Doing, Result};
 use cudarc::driver::result;
 use std::sync::Arc;
 
-/// Numbers that are copied without being staged: small ones that go to and fro every step.
+/// Small numbers that go to and fro every step: copied without being staged, or written here by kernels.
 pub(crate) struct Pinned<T: Plain> {
     card: Arc<Card>,
     at: *mut T,
@@ -20,7 +20,19 @@ impl<T: Plain> Pinned<T> {
     pub(crate) fn new(card: &Arc<Card>, len: usize) -> Result<Self> {
         card.bind()?;
         // SAFETY: freed when dropped.
-        let at = unsafe { result::malloc_host(len * size_of::<T>(), 0) }.doing("pinning memory")?.cast::<T>();
+        let at = unsafe { result::malloc_host(len * size_of::<T>(), 0) }.doing("pinning memory").map_err(|e| {
+            let reason = format!(
+                "{} when {} KiB of this machine's own memory were asked for",
+                e.reason,
+                (len * size_of::<T>()) >> 10
+            );
+            CudaError {
+                reason,
+                hint: Some("`ulimit -l` and other programs limit how much can be pinned".to_owned()),
+                ..e
+            }
+        });
+        let at = at?.cast::<T>();
         for i in 0..len {
             // SAFETY: inside the allocation.
             unsafe { at.add(i).write(T::default()) };

@@ -6,6 +6,7 @@
 use crate::buffer::Buffer;
 use crate::card::Stream;
 use crate::error::{CudaError, Doing, Result};
+use crate::find;
 use cudarc::cublaslt::{result, sys};
 use cudarc::driver::{result as driver, sys::CUevent_flags};
 use std::collections::HashMap;
@@ -86,11 +87,10 @@ unsafe impl Send for Products {}
 
 impl Products {
     pub(crate) fn new(stream: &Stream) -> Result<Self> {
-        stream.card.bind()?;
-        let handle = result::create_handle().doing("starting cuBLASLt")?;
+        let workspace = Buffer::new(&stream.card, WORKSPACE / 2)?;
         Ok(Products {
-            handle,
-            workspace: Buffer::new(&stream.card, WORKSPACE / 2)?,
+            handle: result::create_handle().doing("starting cuBLASLt")?,
+            workspace,
             plans: HashMap::new(),
             tuning: false,
             invariant: false,
@@ -210,8 +210,12 @@ impl Products {
                 stream.raw.cast(),
             )
         };
-        // What failed may have failed earlier; then the driver knows more than cuBLAS says.
-        done.doing("a matrix product").map_err(|e| stream.wait().err().unwrap_or(e))
+        // What failed may have failed earlier; then the driver knows more than cuBLAS says. While a stream records it cannot be
+        // asked.
+        done.doing("a matrix product").map_err(|e| match stream.records() {
+            true => e,
+            false => stream.wait().err().unwrap_or(e),
+        })
     }
 
     fn plan(&self, key: &Key) -> Result<Plan> {
@@ -301,7 +305,7 @@ impl Products {
         let sweep = Buffer::<u32>::new(&stream.card, 24 << 20)?;
         let to = Matrix::new(scratch.at(0), key.strides[3]);
         let events = [0; 2].map(|_| driver::event::create(CUevent_flags::CU_EVENT_DEFAULT).doing(doing));
-        let [Ok(before), Ok(after)] = events else { return Ok(()) };
+        let ([Ok(before), Ok(after)], Some(elapsed)) = (events, find::event_elapsed()) else { return Ok(()) };
         let mut times = Vec::with_capacity(plan.offers.len());
         for offer in &plan.offers {
             let mut best = f32::INFINITY;
@@ -316,8 +320,10 @@ impl Products {
                 if ran.is_err() {
                     break;
                 }
+                let mut took = 0.0;
                 // SAFETY: both were recorded and waited for.
-                best = best.min(unsafe { driver::event::elapsed(before, after) }.doing(doing)?);
+                unsafe { elapsed(&mut took, before, after) }.result().doing(doing)?;
+                best = best.min(took);
             }
             times.push(best);
         }
@@ -347,6 +353,9 @@ impl Drop for Plan {
 impl Drop for Products {
     fn drop(&mut self) {
         self.plans.clear();
+        if self.workspace.card().bind().is_err() {
+            return;
+        }
         let _nothing_is_recorded = crate::record::unrecorded();
         // SAFETY: made in `new`.
         let _ = unsafe { result::destroy_handle(self.handle) };

@@ -2,7 +2,7 @@
 //!
 //! Keys and values lie in pages. Sequences with one new token go through a kernel that reads each key once; longer pieces
 //! through tiles on tensor cores. A step of single tokens alone is recorded once for its number of rows, rounded up, and
-//! then replayed: one copy to the card, one start, one copy back.
+//! then replayed: one copy to the card, one start, and answers that kernels write where they are read.
 
 mod graph;
 mod layers;
@@ -173,6 +173,16 @@ impl Stepper {
     /// Bytes that a page takes in all layers.
     pub fn page_bytes(shape: &crate::Shape) -> usize {
         2 * shape.layers * shape.page()
+    }
+
+    /// Bytes that steps may take besides pages, and a little for other programs.
+    pub fn room(shape: &crate::Shape) -> usize {
+        const ROWS: usize = 32_768;
+        let row = 2 * (3 * shape.hidden + shape.qkv() + shape.qk() + shape.out() + 3 * shape.inner);
+        let logits = 4 * logit_rows(shape) * shape.logits();
+        // Products are tried out beside all that.
+        let tried = 4 * MOST_ROWS * shape.logits().max(2 * shape.inner);
+        (ROWS * row + logits + tried + (512 << 20)).min(3 << 30)
     }
 
     /// Copies whole pages, one after the other: (from, to).

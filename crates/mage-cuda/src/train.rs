@@ -142,6 +142,11 @@ impl Trainer {
         2 * parameters + 16 * learning + if learning == parameters { 0 } else { 2 * learning }
     }
 
+    /// Bytes of the logits that exist at a time, and of the gradient by them.
+    pub fn logit_bytes(shape: &Shape) -> usize {
+        6 * space::logit_rows(shape) * shape.logits()
+    }
+
     /// What a pass remembers of a token, in bytes.
     pub fn bytes_per_token(shape: &Shape, recompute: bool) -> usize {
         let layer = 2 * (shape.qkv() + shape.qk() + shape.out() + shape.hidden + 2 * shape.inner)

@@ -37,6 +37,8 @@ pub struct Plan {
     pub card: Option<String>,
     /// Tokens of a training pass on the card.
     pub pass_tokens: Option<usize>,
+    /// Bytes set aside on the card for logits, for what steps need besides keys and values, and for other programs.
+    pub aside_bytes: Option<u64>,
     /// Bytes left on the card for keys and values.
     pub cache_bytes: Option<u64>,
     /// Numbers in the model.
@@ -86,6 +88,7 @@ impl Plan {
             },
             card: card.as_ref().map(|c| c.device.clone()),
             pass_tokens: card.as_ref().map(|c| c.pass_tokens),
+            aside_bytes: card.as_ref().map(|c| c.aside_bytes),
             cache_bytes: card.as_ref().map(|c| c.cache_bytes),
             whole: model.stored.is_some() || recipe.model.path.is_empty(),
             parameters: model.parameters,

@@ -19,7 +19,8 @@ use std::sync::{Arc, OnceLock};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Device {
-    /// On the first card, where there is one that can do what is asked, else on the CPU.
+    /// On the first card, where there is one that works and knows the model's shape, else on the CPU. One that is full is an error:
+    /// nobody wants to find out after hours that the CPU did it.
     #[default]
     Auto,
     /// On the CPU.
@@ -104,8 +105,19 @@ pub struct CardReport {
     pub search: &'static mage_cuda::Search,
     /// Why the driver does not work, where there is one that does not.
     pub trouble: Option<String>,
-    /// Each card, with its free memory and its rates, or why it cannot be used.
-    pub cards: Vec<std::result::Result<(mage_cuda::CardInfo, usize, mage_cuda::Rates), String>>,
+    /// Each card, or why it cannot be used.
+    pub cards: Vec<std::result::Result<SeenCard, String>>,
+}
+
+/// A card that can be used.
+#[derive(Clone, Debug)]
+pub struct SeenCard {
+    /// What it says of itself.
+    pub info: mage_cuda::CardInfo,
+    /// Bytes that are free.
+    pub free_bytes: usize,
+    /// How fast it is, or why that could not be measured.
+    pub rates: std::result::Result<mage_cuda::Rates, String>,
 }
 
 impl CardReport {
@@ -113,7 +125,8 @@ impl CardReport {
     pub fn measure() -> Self {
         let one = |i: usize| {
             let card = Card::open(i)?;
-            Ok((card.info().clone(), card.free_memory()?, mage_cuda::measure(&card)?))
+            let (info, free_bytes) = (card.info().clone(), card.free_memory()?);
+            Ok(SeenCard { info, free_bytes, rates: mage_cuda::measure(&card).map_err(|e| e.to_string()) })
         };
         let (count, trouble) = match Card::count() {
             Ok(n) => (n, None),
@@ -124,14 +137,11 @@ impl CardReport {
     }
 }
 
-/// Steps need room besides pages, and other programs a little.
-const MARGIN: usize = 3 << 30;
-
 /// Tokens of a training pass, and bytes to be kept for passes and for what is published, when so much is free.
 fn training(shape: &Shape, learning: usize, free: usize, wanted: usize, recompute: bool) -> (usize, usize) {
     const USEFUL: usize = 16_384;
     let per_token = Trainer::bytes_per_token(shape, recompute);
-    let logits = 6 * (1 << 28);
+    let logits = Trainer::logit_bytes(shape);
     let tokens = match wanted {
         0 => ((free / 2).saturating_sub(logits) / per_token).clamp(256, USEFUL),
         n => n,
@@ -153,6 +163,8 @@ pub struct CardPlan {
     pub remembered_bytes_per_token: u64,
     /// Tokens of a pass.
     pub pass_tokens: usize,
+    /// Bytes set aside for logits, for what steps need besides keys and values, and for other programs.
+    pub aside_bytes: u64,
     /// Bytes a sampler's cache keeps of one token.
     pub cached_bytes_per_token: u64,
     /// Bytes left for keys and values; 0 where the rest does not fit.
@@ -174,8 +186,9 @@ impl CardPlan {
             state_bytes: (state + 4 * learning) as u64,
             remembered_bytes_per_token: Trainer::bytes_per_token(&shape, recompute) as u64,
             pass_tokens: tokens,
+            aside_bytes: (Trainer::logit_bytes(&shape) + Stepper::room(&shape)) as u64,
             cached_bytes_per_token: (Stepper::page_bytes(&shape) / mage_cuda::PAGE) as u64,
-            cache_bytes: free.saturating_sub(state + reserved + MARGIN) as u64,
+            cache_bytes: free.saturating_sub(state + reserved + Stepper::room(&shape)) as u64,
         })
     }
 }
@@ -246,18 +259,21 @@ impl NativeCard {
     pub(crate) fn room_for_pages(&self) -> Result<usize> {
         let free = self.free_memory()?;
         let reserved = self.reserved.load(Ordering::Relaxed);
-        let left = free.saturating_sub(reserved + MARGIN);
+        let steps = Stepper::room(&self.shape);
+        let left = free.saturating_sub(reserved + steps);
         // A sampler by itself leaves room for others: two models may play side by side.
         let left = if reserved == 0 { left / 2 } else { left };
         let least = Stepper::page_bytes(&self.shape) * 64;
         if left < least {
-            let mib = |bytes: usize| bytes >> 20;
+            let mib = |bytes: usize| bytes.div_ceil(1 << 20);
+            let passes = if reserved == 0 { String::new() } else { format!("{} for training passes, ", mib(reserved)) };
             let reason = format!(
-                "out of memory: {} MiB of the card are free, {} of them set aside, and keys and values need {}; end other \
-                 programs on the card (nvidia-smi lists them), train an adapter (engine.lora_rank), or use --device cpu",
+                "out of memory: {} MiB of the card are free, and more than {} are needed: {passes}{} for steps, {} for keys and \
+                 values; end other programs on the card (nvidia-smi lists them), or use --device cpu",
                 mib(free),
-                mib(free - left),
-                mib(least).max(1),
+                mib(reserved + steps + least),
+                mib(steps),
+                mib(least),
             );
             return Err(Error::Engine { engine: "native on CUDA".to_owned(), reason });
         }

@@ -52,7 +52,7 @@ mod simd;
 mod tokenizer;
 mod trainer;
 
-pub use card::{CardPlan, CardReport, Device};
+pub use card::{CardPlan, CardReport, Device, SeenCard};
 pub use checkpoint::{Entry, NumberFormat, Stored, parse_header};
 pub use config::Config;
 pub use describe::Description;

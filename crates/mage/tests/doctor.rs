@@ -28,7 +28,10 @@ fn stdout(out: &Output) -> String {
 fn doctor_tells_what_it_found() {
     let found: Value = serde_json::from_str(&stdout(&mage(&["--json", "doctor"]))).expect("JSON");
     assert!(found["product_gflops"].as_f64().expect("a rate") > 0.0 && found["threads"].as_u64().expect("a count") > 0);
-    assert!(stdout(&mage(&["doctor"])).contains("instructions"));
+    // Why no card is used is no hint but an answer, which quiet ones get too.
+    let said = stdout(&mage(&["doctor", "--quiet"]));
+    assert!(said.contains("instructions"), "{said}");
+    assert_eq!(said.contains("\nno card "), found["device"] == "cpu", "{said}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::{Bench, bits, near, numbers};
 use crate::buffer::Buffer;
 use crate::dense::{Dims, ForNorm, Left, Right, parts};
+use std::io::Write;
 
 /// `x · wᵀ`, in f64.
 fn product(x: &[f64], w: &[f64], outputs: usize, inputs: usize) -> Vec<f64> {
@@ -15,9 +16,17 @@ fn rounded(x: f64) -> f64 {
     f64::from(f32::from_bits(u32::from(bits(x)) << 16))
 }
 
-/// Nothing where the card has no such kernels.
+/// Nothing where the card has no such kernels, which is said.
 fn bench() -> Option<Bench> {
-    Bench::new(128, 4, 2).filter(|bench| bench.model.program.dense.is_some())
+    let bench = Bench::new(128, 4, 2)?;
+    let there = bench.model.program.dense.is_some();
+    if !there {
+        let _ = writeln!(
+            std::io::stderr(),
+            "\n*** SKIPPED: this card is no Hopper, so no product of our own was tried ***"
+        );
+    }
+    there.then_some(bench)
 }
 
 fn weights(count: usize, seed: u64) -> Vec<f64> {

@@ -208,8 +208,9 @@ fn room(plan: &Plan) -> Vec<(&'static str, String)> {
         ("cache per token in flight", bytes(plan.cached_bytes_per_token)),
         ("kept per token in training", bytes(plan.remembered_bytes_per_token)),
     ];
-    if let (Some(tokens), Some(cache)) = (plan.pass_tokens, plan.cache_bytes) {
+    if let (Some(tokens), Some(aside), Some(cache)) = (plan.pass_tokens, plan.aside_bytes, plan.cache_bytes) {
         rows.push(("tokens per training pass", tokens.to_string()));
+        rows.push(("set aside for logits, steps and other programs", bytes(aside)));
         rows.push(("left for the cache", bytes(cache)));
     }
     rows.extend([

@@ -1,7 +1,7 @@
 //! Which cards are there, and if none is used, why not?
 
 use crate::output::Output;
-use mage_native::CardReport;
+use mage_native::{CardReport, SeenCard};
 use serde::Serialize;
 
 /// What was found, for programs.
@@ -28,12 +28,20 @@ enum One {
         driver_cuda: String,
         memory_gib: f64,
         free_gib: f64,
-        product_gflops: f64,
-        copy_gbytes_per_second: f64,
+        #[serde(flatten)]
+        rates: Measured,
     },
     Refused {
         reason: String,
     },
+}
+
+/// How fast a card is, or why that could not be measured.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Measured {
+    Rates { product_gflops: f64, copy_gbytes_per_second: f64 },
+    Not { not_measured: String },
 }
 
 impl Cards {
@@ -42,17 +50,20 @@ impl Cards {
         let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
         let one = |card: Result<_, String>| match card {
             Err(reason) => One::Refused { reason },
-            Ok((info, free, rates)) => {
-                let info: mage_native::CardInfo = info;
-                let rates: mage_native::Rates = rates;
+            Ok(SeenCard { info, free_bytes, rates }) => {
+                let rates = match rates {
+                    Ok(mage_native::Rates { product_gflops, copy_gbytes }) => {
+                        Measured::Rates { product_gflops, copy_gbytes_per_second: copy_gbytes }
+                    }
+                    Err(not_measured) => Measured::Not { not_measured },
+                };
                 One::Usable {
                     generation: format!("{}.{}", info.capability.0, info.capability.1),
                     driver_cuda: format!("{}.{}", info.driver / 1000, info.driver % 1000 / 10),
                     name: info.name,
                     memory_gib: gib(info.memory),
-                    free_gib: gib(free),
-                    product_gflops: rates.product_gflops,
-                    copy_gbytes_per_second: rates.copy_gbytes,
+                    free_gib: gib(free_bytes),
+                    rates,
                 }
             }
         };
@@ -70,11 +81,12 @@ impl Cards {
     /// Why no card is used: a library is missing, the driver does not work, it knows of no card, or the first cannot do it.
     fn reason(&self, trouble: Option<String>) -> Option<String> {
         if let Some((missing, _)) = self.libraries.iter().find(|(_, at)| at.is_none()) {
-            let folder = |f: &String| match std::path::Path::new(f).is_dir() {
-                true => format!(", nor in {f}"),
-                false => format!(", nor in {f}, which is not there"),
+            let (there, absent): (Vec<&str>, Vec<&str>) =
+                self.searched.iter().map(String::as_str).partition(|f| std::path::Path::new(f).is_dir());
+            let told = |before: &str, f: Vec<&str>| {
+                if f.is_empty() { String::new() } else { before.to_owned() + &f.join(", ") }
             };
-            let folders: String = self.searched.iter().map(folder).collect();
+            let folders = told(", nor in ", there) + &told("; there is no ", absent);
             let what = match *missing {
                 "cuda" => "the NVIDIA driver (libcuda)",
                 "nvrtc" => "the CUDA run-time compiler (libnvrtc)",
@@ -115,21 +127,20 @@ impl Cards {
         for (i, card) in self.cards.iter().enumerate() {
             match card {
                 One::Refused { reason } => out.line(format!("cuda:{i}        not used: {reason}"))?,
-                One::Usable {
-                    name,
-                    generation,
-                    driver_cuda,
-                    memory_gib,
-                    free_gib,
-                    product_gflops,
-                    copy_gbytes_per_second,
-                } => {
+                One::Usable { name, generation, driver_cuda, memory_gib, free_gib, rates } => {
                     out.line(format!(
                         "cuda:{i}        {name}, generation {generation}, driver for CUDA {driver_cuda}"
                     ))?;
                     out.line(format!("  memory      {free_gib:.1} of {memory_gib:.1} GiB free"))?;
-                    out.line(format!("  products    {:.0} TFLOP/s, bf16", product_gflops / 1e3))?;
-                    out.line(format!("  copying     {copy_gbytes_per_second:.0} GB/s, read and written"))?;
+                    match rates {
+                        Measured::Rates { product_gflops, copy_gbytes_per_second } => {
+                            out.line(format!("  products    {:.0} TFLOP/s, bf16", product_gflops / 1e3))?;
+                            out.line(format!("  copying     {copy_gbytes_per_second:.0} GB/s, read and written"))?;
+                        }
+                        Measured::Not { not_measured } => {
+                            out.line(format!("  rates       could not be measured: {not_measured}"))?;
+                        }
+                    }
                 }
             }
         }
@@ -142,7 +153,7 @@ impl Cards {
             }
         }
         if let Some(reason) = &self.unused_because {
-            out.hint(format!("No card is used: {reason}."));
+            out.line(format!("no card       {}.", reason.replace('\n', "\n              ")))?;
         }
         Ok(())
     }
