@@ -1,7 +1,7 @@
 // A driver that fails on demand: what is not here is looked up in the real one, which this library is linked with.
 //
-// FAULT=function:call:code lets a function fail from that call on with that code. A card that is lost stays lost, for every
-// function here; memory (code 2) is only short for those who ask for it. FAULT_COUNTS=file gets, at the end, how often each was
+// FAULT=function:call:code lets a function fail from that call on with that code. A card that is lost stays lost, for the
+// functions here, one of which every piece of work needs; memory (code 2) is only short for those who ask for it. FAULT_COUNTS=file gets, at the end, how often each was
 // called.
 
 #include <dlfcn.h>
@@ -20,6 +20,7 @@ static int failing = -1, code;
 
 __attribute__((constructor)) static void begin(void) {
     void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!driver) fprintf(stderr, "%s\n", dlerror()), exit(2);
     for (int i = 0; i < COUNT; i++) real[i] = dlsym(driver, NAMES[i]);
     char name[64];
     const char* fault = getenv("FAULT");

@@ -10,24 +10,31 @@ and a C compiler (`cc`).
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+if len(sys.argv) != 2:
+    sys.exit(__doc__)
+HERE = Path(__file__).resolve().parent
+MAGE = str(Path(sys.argv[1]).resolve())
+if not os.access(MAGE, os.X_OK):
+    sys.exit(f"{MAGE} cannot be run: build it with `cargo build --release`")
+if not shutil.which("cc"):
+    sys.exit("there is no C compiler (cc), which makes the driver that fails")
 
 import torch
 
 if not torch.cuda.is_available():
     print("*** SKIPPED: no CUDA card here, so none could be lost ***")
     sys.exit(0)
-if len(sys.argv) != 2:
-    sys.exit(__doc__)
-HERE = Path(__file__).resolve().parent
-MAGE = str(Path(sys.argv[1]).resolve())
 # Few updates, and answers that do not depend on their company: so that runs can be compared to the bit.
 RECIPE = ["kuhn", "--set", "optim.updates=6", "--set", "checkpoint.every=2", "--set", "eval.every=0", "--set", "eval.tasks=60",
           "--set", "eval.final_tasks=60", "--set", "engine.batch_invariant=true"]
-work = Path(tempfile.mkdtemp(prefix="mage-faults-"))
+folder = tempfile.TemporaryDirectory(prefix="mage-faults-")
+work = Path(folder.name)
 failed = []
 
 
@@ -36,11 +43,11 @@ def failing_driver():
     torch.cuda.init()
     maps = Path("/proc/self/maps").read_text().split()
     driver = next(m for m in maps if "/libcuda.so" in m)
-    folder = work / "driver"
-    folder.mkdir()
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wl,--no-as-needed", "-Wl,-soname,libcuda.so", "-o", folder / "libcuda.so",
+    made = work / "driver"
+    made.mkdir()
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wl,--no-as-needed", "-Wl,-soname,libcuda.so", "-o", made / "libcuda.so",
                     HERE / "fault.c", driver, "-ldl"], check=True)
-    return folder
+    return made
 
 
 def train(*arguments, fault=None, counts=None):
@@ -79,13 +86,15 @@ def refused(name, result, *words):
     """Whether a run ended with an error that has these words, and did not fall over; shows it."""
     code, said = result
     last = said.strip().splitlines()[-1:]
-    check(f"{name}: {' '.join(last)}", code not in (0, 101) and "panicked" not in said and all(w in said for w in words), said)
+    check(f"{name}: {' '.join(last)}", code == 1 and "panicked" not in said and all(w in said for w in words), said)
 
 
 driver = failing_driver()
 peace = work / "peace"
 code, said = train(*RECIPE, "--out", str(peace), counts=work / "counts")
 check("a run in peace", code == 0, said)
+if failed:
+    sys.exit("without that run there is nothing to compare with")
 calls = {name: int(count) for name, count in (line.split() for line in (work / "counts").read_text().splitlines())}
 print("calls:", calls)
 want = outcome(peace)
@@ -102,7 +111,7 @@ lost = {
     "a graph fails": (at("cuGraphLaunch", 0.6, 719), "CUDA_ERROR_LAUNCH_FAILED", "goes on from its last checkpoint"),
     "a kernel finds no card": (at("cuLaunchKernel", 0.8, 46), "CUDA_ERROR_DEVICE_UNAVAILABLE", "nvidia-smi"),
     "the card is gone": (at("cuStreamSynchronize", 0.7, 999), "CUDA_ERROR_UNKNOWN", "nvidia-smi"),
-    "no memory later": (at("cuMemAlloc_v2", 1.0, 2), "CUDA_ERROR_OUT_OF_MEMORY", "nvidia-smi"),
+    "no memory later": (at("cuMemAlloc_v2", 0.9, 2), "CUDA_ERROR_OUT_OF_MEMORY", "nvidia-smi"),
 }
 for name, (fault, *words) in lost.items():
     run = work / name.replace(" ", "-")

@@ -5,7 +5,8 @@
 torch in fp32 is the truth; torch in bf16 says how far bf16 strays. Ours, also bf16, must stray no farther: in the
 log-probabilities of many tokens, in the logits of every token at some places (as a training pass and as the sampler see them),
 and in each tensor's gradient. How far is the root of the mean square over several batches, since in a single one luck decides
-between equals. Needs a card, torch and transformers (requirements.txt).
+between equals. Torch adds the rows' gradients up in bf16, as its own training does. Needs a card, torch and transformers
+(requirements.txt).
 """
 
 import json

@@ -3,7 +3,7 @@
 
 Trains recipes with every seed on both and prints each side's scores, as means and standard errors over seeds:
 
-    cargo build --release && python3 docs/results/recipes_card.py --recipes kuhn,kuhn-switching,tictactoe --seeds 3 --jobs 12
+    cargo build --release && python3 docs/results/recipes_card.py --recipes tictactoe --seeds 10 --jobs 12
 
 Every finished run is one line of the result file; run it again to go on where it stopped.
 """
@@ -20,7 +20,7 @@ def run(mage, recipe, seed, device, sets, work):
     started = time.time()
     done = subprocess.run(command + [word for s in sets for word in ("--set", s)], capture_output=True, text=True)
     if done.returncode != 0:
-        sys.exit(f"{recipe}, seed {seed} on {device}: {done.stderr}")
+        raise RuntimeError(f"{recipe}, seed {seed} on {device}: {done.stderr.strip()}")
     seconds = round(time.time() - started, 1)
     return {"recipe": recipe, "seed": seed, "device": device, "seconds": seconds, **figures(out)}
 
@@ -44,7 +44,7 @@ def table(results):
         runs = [r for r in results if (r["recipe"], r["device"]) == (recipe, device)]
         scores = [spread([r["after"][e] for r in runs]) for e in range(3)] + [spread([r["trained"] for r in runs])]
         seconds = [r["seconds"] for r in runs if r["seconds"]]
-        took = f"{min(seconds):.0f} to {max(seconds):.0f}" if seconds else "-"
+        took = " to ".join(sorted({f"{s:.0f}" for s in (min(seconds), max(seconds))}, key=int)) if seconds else "-"
         lines.append(f"| {recipe} | {device} | {len(runs)} | {' | '.join(scores)} | {took} |")
     return "\n".join(lines)
 
@@ -56,9 +56,11 @@ def main():
     parser.add_argument("--devices", default="cpu,cuda")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a key of every recipe")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a key of every recipe (then use a result file of its own)")
     parser.add_argument("--results", default="docs/results/recipes_card.jsonl")
     options = parser.parse_args()
+    if not os.access(options.mage, os.X_OK):
+        sys.exit(f"{options.mage} cannot be run: build it with `cargo build --release`")
     path = Path(options.results)
     results = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     known = {(r["recipe"], r["seed"], r["device"]) for r in results}
@@ -66,12 +68,20 @@ def main():
     with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(options.jobs) as pool:
         mage = os.path.abspath(options.mage)
         waiting = [pool.submit(run, mage, *job, options.set, work) for job in wanted if job not in known]
-        for result in (done.result() for done in as_completed(waiting)):
+        failed = []
+        for done in as_completed(waiting):
+            if done.exception():
+                failed.append(str(done.exception()))
+                print(failed[-1], file=sys.stderr, flush=True)
+                continue
+            result = done.result()
             results.append(result)
             with path.open("a") as file:
                 file.write(json.dumps(result) + "\n")
             print(f"{result['recipe']}, seed {result['seed']} on {result['device']}: {result['seconds']:.0f} s", file=sys.stderr, flush=True)
     print(table(results))
+    if failed:
+        sys.exit(f"{len(failed)} of {len(waiting)} runs failed; what is done is kept")
 
 
 if __name__ == "__main__":

@@ -53,6 +53,11 @@ fn a_library_that_cannot_be_used_is_told_and_not_passed_over_in_silence() {
     let (code, said) = run(&["doctor"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(line(&said, "libcuda").contains("cannot be used"), "{said}");
+    // On the loader's own path, too.
+    let mut mage = Command::new(env!("CARGO_BIN_EXE_mage"));
+    let out =
+        mage.args(["doctor", "--quiet"]).env("LD_LIBRARY_PATH", home.path().join("lib64")).output().expect("runs");
+    assert!(line(&stdout(&out), "libcuda").contains("libcuda.so.1 cannot be loaded"), "{out:?}");
     let (code, said) = run(&["train", "--dry-run"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("the CPU is used though there may be a card"), "{said}");
