@@ -127,7 +127,7 @@ for name, (fault, *words) in lost.items():
         check(f"  {name}: the directory is as it was", held(run) == kept)
     if run.name == "a-graph-fails":
         free, _ = torch.cuda.mem_get_info()
-        holder = torch.empty(free - (700 << 20), dtype=torch.uint8, device="cuda")
+        holder = torch.empty(free - (400 << 20), dtype=torch.uint8, device="cuda")
         refused("  then another program has the memory", train("--resume", str(run)), "memory")
         check("  then another program has the memory: the directory is as it was", held(run) == kept)
         del holder

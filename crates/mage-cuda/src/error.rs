@@ -59,7 +59,7 @@ impl<T> Doing<T> for std::result::Result<T, DriverError> {
                 | CUresult::CUDA_ERROR_MPS_SERVER_NOT_READY
                 | CUresult::CUDA_ERROR_MPS_MAX_CLIENTS_REACHED
                 | CUresult::CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED => {
-                    error.hint("NVIDIA's multi-process service refuses: is it there for this user, and not full?")
+                    error.hint("NVIDIA's multi-process service refuses or is gone: see whether it runs for this user and has room")
                 }
                 CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => error
                     .hint("the CUDA libraries are newer than the driver: update it, or install those of its version"),

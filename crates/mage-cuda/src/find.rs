@@ -115,10 +115,13 @@ pub(crate) type EventElapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys:
 
 /// Under whichever of its names the driver has it: the binding knows the one that came with CUDA 12.8 alone.
 pub(crate) fn event_elapsed() -> Option<EventElapsed> {
-    let driver = search().libraries.iter().find(|l| l.name == "cuda").and_then(|l| load(l.at.as_ref()?).ok())?;
-    // SAFETY: both take the same.
-    let named = |name: &[u8]| unsafe { driver.get::<EventElapsed>(name) }.ok().map(|f| *f);
-    named(b"cuEventElapsedTime_v2").or_else(|| named(b"cuEventElapsedTime"))
+    static FOUND: OnceLock<Option<EventElapsed>> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let driver = search().libraries.iter().find(|l| l.name == "cuda").and_then(|l| load(l.at.as_ref()?).ok())?;
+        // SAFETY: both take the same.
+        let named = |name: &[u8]| unsafe { driver.get::<EventElapsed>(name) }.ok().map(|f| *f);
+        named(b"cuEventElapsedTime_v2").or_else(|| named(b"cuEventElapsedTime"))
+    })
 }
 
 impl Search {
@@ -158,10 +161,10 @@ fn find(name: &'static str, functions: &[&str], folders: &[PathBuf]) -> Found {
             Err(why) => Found { name, at: None, unusable: Some(why) },
         };
     }
-    // One that is there and cannot be loaded is told of; that there is none under a name is not.
+    // One that is there and cannot be loaded is told of; that there is none under a name is not, which other loaders say otherwise.
     let spoilt = |name: &String| {
         let why = told(&load(name).err()?);
-        (!why.starts_with(&format!("{name}: cannot open shared object file: No such file")))
+        (cfg!(target_env = "gnu") && !why.starts_with(&format!("{name}: cannot open shared object file: No such file")))
             .then(|| format!("{name} cannot be loaded ({why})"))
     };
     let mut unusable = names.iter().find_map(spoilt);

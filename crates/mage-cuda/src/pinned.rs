@@ -2,8 +2,9 @@
 
 use crate::buffer::{Buffer, Plain};
 use crate::card::{Card, Stream};
-use crate::error::{CudaError, Doing, Result};
-use cudarc::driver::result;
+use crate::error::{Doing, Result};
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys::CUresult;
 use std::sync::Arc;
 
 /// Small numbers that go to and fro every step: copied without being staged, or written here by kernels.
@@ -19,19 +20,15 @@ unsafe impl<T: Plain> Send for Pinned<T> {}
 impl<T: Plain> Pinned<T> {
     pub(crate) fn new(card: &Arc<Card>, len: usize) -> Result<Self> {
         card.bind()?;
+        let bytes = len * size_of::<T>();
         // SAFETY: freed when dropped.
-        let at = unsafe { result::malloc_host(len * size_of::<T>(), 0) }.doing("pinning memory").map_err(|e| {
-            let reason = format!(
-                "{} when {} KiB of this machine's own memory were asked for",
-                e.reason,
-                (len * size_of::<T>()) >> 10
-            );
-            CudaError {
-                reason,
-                hint: Some("`ulimit -l` and other programs limit how much can be pinned".to_owned()),
-                ..e
-            }
-        });
+        let at = unsafe { result::malloc_host(bytes, 0) };
+        let short = at == Err(DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+        let at =
+            at.doing(&format!("pinning {} KiB of this machine's own memory", bytes >> 10)).map_err(|e| match short {
+                true => e.hint("the machine, or the container's share of it, has too little left"),
+                false => e,
+            });
         let at = at?.cast::<T>();
         for i in 0..len {
             // SAFETY: inside the allocation.

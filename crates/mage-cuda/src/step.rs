@@ -175,14 +175,14 @@ impl Stepper {
         2 * shape.layers * shape.page()
     }
 
-    /// Bytes that steps may take besides pages, and a little for other programs.
-    pub fn room(shape: &crate::Shape) -> usize {
-        const ROWS: usize = 32_768;
-        let row = 2 * (3 * shape.hidden + shape.qkv() + shape.qk() + shape.out() + 3 * shape.inner);
+    /// Bytes that steps of up to so many rows take besides pages, and a little for other programs.
+    pub fn room(shape: &crate::Shape, rows: usize) -> usize {
+        // And once more the states of those that are asked about.
+        let row = 2 * (widths(shape).iter().sum::<usize>() + shape.hidden);
         let logits = 4 * logit_rows(shape) * shape.logits();
         // Products are tried out beside all that.
         let tried = 4 * MOST_ROWS * shape.logits().max(2 * shape.inner);
-        (ROWS * row + logits + tried + (512 << 20)).min(3 << 30)
+        rows.next_power_of_two() * row + logits + tried + (512 << 20)
     }
 
     /// Copies whole pages, one after the other: (from, to).
@@ -273,15 +273,16 @@ impl Stepper {
             // What is recorded knows where things were.
             self.graphs.clear();
             let rows = rows.max(256).next_power_of_two();
-            for (buffer, width) in [
-                (&mut space.state, c.hidden),
-                (&mut space.normed, c.hidden),
-                (&mut space.qkv, c.qkv()),
-                (&mut space.qk, c.qk()),
-                (&mut space.attended, c.out()),
-                (&mut space.gate_up, 2 * c.inner),
-                (&mut space.gated, c.inner),
-            ] {
+            let buffers = [
+                &mut space.state,
+                &mut space.normed,
+                &mut space.qkv,
+                &mut space.qk,
+                &mut space.attended,
+                &mut space.gate_up,
+                &mut space.gated,
+            ];
+            for (buffer, width) in buffers.into_iter().zip(widths(c)) {
                 buffer.reserve(rows * width)?;
             }
             space.squares.reserve(rows * crate::dense::parts(c.hidden))?;
@@ -403,6 +404,12 @@ impl Stepper {
         }
         self.space.answers.take(&self.stream, &mut answers[..count])
     }
+}
+
+/// Numbers of a row: its state, the same normed, queries, keys and values, the first two turned, what attention yields, gates and ups,
+/// gated ones.
+fn widths(c: &crate::Shape) -> [usize; 7] {
+    [c.hidden, c.hidden, c.qkv(), c.qk(), c.out(), 2 * c.inner, c.inner]
 }
 
 fn logit_rows(shape: &crate::Shape) -> usize {

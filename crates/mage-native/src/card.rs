@@ -5,6 +5,7 @@ use crate::layout::Layout;
 use crate::lora::AdapterLayout;
 use crate::model::turn_table;
 use crate::published::{CardSet, Loaded};
+use crate::sampler::{MOST_RUNNING, READING_ON_A_CARD};
 use mage_cuda::{
     AdapterPlaces, Card, GroupPlaces, LayerPlaces, Model, PartPlaces, Places, Shape, Stepper, Trainer, Weights,
 };
@@ -137,17 +138,26 @@ impl CardReport {
     }
 }
 
-/// Tokens of a training pass, and bytes to be kept for passes and for what is published, when so much is free.
+/// Bytes for a sampler's steps, which read so many tokens of prompts at most, besides keys and values.
+fn steps(shape: &Shape, reading: usize) -> usize {
+    Stepper::room(shape, reading + MOST_RUNNING)
+}
+
+/// Tokens of a training pass, and bytes to be kept for passes and for what is published, when so much is free: half of what a
+/// sampler's steps leave.
 fn training(shape: &Shape, learning: usize, free: usize, wanted: usize, recompute: bool) -> (usize, usize) {
     const USEFUL: usize = 16_384;
+    // As rooms for passes are made.
+    const ROUNDED: usize = 256;
     let per_token = Trainer::bytes_per_token(shape, recompute);
     let logits = Trainer::logit_bytes(shape);
+    let half = free.saturating_sub(steps(shape, READING_ON_A_CARD)) / 2;
     let tokens = match wanted {
-        0 => ((free / 2).saturating_sub(logits) / per_token).clamp(256, USEFUL),
+        0 => (half.saturating_sub(logits) / per_token / ROUNDED * ROUNDED).clamp(ROUNDED, USEFUL),
         n => n,
     };
     // The policy and a reference are published besides.
-    (tokens, tokens * per_token + logits + 4 * learning)
+    (tokens, tokens.next_multiple_of(ROUNDED) * per_token + logits + 4 * learning)
 }
 
 /// How a card's memory would be used in training.
@@ -186,9 +196,9 @@ impl CardPlan {
             state_bytes: (state + 4 * learning) as u64,
             remembered_bytes_per_token: Trainer::bytes_per_token(&shape, recompute) as u64,
             pass_tokens: tokens,
-            aside_bytes: (Trainer::logit_bytes(&shape) + Stepper::room(&shape)) as u64,
+            aside_bytes: (Trainer::logit_bytes(&shape) + steps(&shape, READING_ON_A_CARD)) as u64,
             cached_bytes_per_token: (Stepper::page_bytes(&shape) / mage_cuda::PAGE) as u64,
-            cache_bytes: free.saturating_sub(state + reserved + Stepper::room(&shape)) as u64,
+            cache_bytes: free.saturating_sub(state + reserved + steps(&shape, READING_ON_A_CARD)) as u64,
         })
     }
 }
@@ -255,28 +265,32 @@ impl NativeCard {
         self.model.card().free_memory().map_err(failed)
     }
 
-    /// Bytes that pages of keys and values may take.
-    pub(crate) fn room_for_pages(&self) -> Result<usize> {
+    /// Bytes that pages of keys and values may take beside steps that read so many tokens of prompts.
+    pub(crate) fn room_for_pages(&self, reading: usize) -> Result<usize> {
         let free = self.free_memory()?;
         let reserved = self.reserved.load(Ordering::Relaxed);
-        let steps = Stepper::room(&self.shape);
+        let steps = steps(&self.shape, reading);
         let left = free.saturating_sub(reserved + steps);
         // A sampler by itself leaves room for others: two models may play side by side.
-        let left = if reserved == 0 { left / 2 } else { left };
+        let shares = if reserved == 0 { 2 } else { 1 };
         let least = Stepper::page_bytes(&self.shape) * 64;
-        if left < least {
+        if left / shares < least {
             let mib = |bytes: usize| bytes.div_ceil(1 << 20);
-            let passes = if reserved == 0 { String::new() } else { format!("{} for training passes, ", mib(reserved)) };
+            let parts = [mib(reserved), mib(steps), mib(shares * least)];
+            let [passes, steps, pages] = parts;
+            let (passes, adapter) = match reserved {
+                0 => (String::new(), ""),
+                _ => (format!("{passes} for training passes, "), "train an adapter (engine.lora_rank), "),
+            };
             let reason = format!(
-                "out of memory: {} MiB of the card are free, and more than {} are needed: {passes}{} for steps, {} for keys and \
-                 values; end other programs on the card (nvidia-smi lists them), or use --device cpu",
-                mib(free),
-                mib(reserved + steps + least),
-                mib(steps),
-                mib(least),
+                "out of memory: {} MiB of the card are free, and {} are needed: {passes}{steps} for steps, {pages} for keys and \
+                 values; end other programs on the card (nvidia-smi lists them), {adapter}or use --device cpu",
+                free >> 20,
+                parts.iter().sum::<usize>(),
             );
             return Err(Error::Engine { engine: "native on CUDA".to_owned(), reason });
         }
+        let left = left / shares;
         Ok(left)
     }
 }
@@ -343,6 +357,35 @@ mod tests {
         assert_eq!(Device::Auto.card_for(&odd, Some(12)), None);
         assert_eq!(Device::Cpu.card_for(&odd, None), None);
         assert_eq!(Device::Cuda(2).card_for(&odd, Some(12)), Some(2), "asked for by name, refused by name");
+    }
+
+    #[test]
+    fn passes_and_steps_share_what_is_free() {
+        let gib = 1_usize << 30;
+        let large = Shape {
+            vocabulary: 151_936,
+            hidden: 2560,
+            inner: 9728,
+            layers: 36,
+            heads: 32,
+            kv: 8,
+            head_dim: 128,
+            epsilon: 1e-6,
+        };
+        let small = shape(&crate::config::tests::tiny());
+        // A small model asks for little of a card, a large one for what its steps take.
+        assert!(steps(&small, READING_ON_A_CARD) < gib && steps(&large, READING_ON_A_CARD) > 4 * gib);
+        for (shape, recompute) in [(small, false), (large, false), (large, true)] {
+            let steps = steps(&shape, READING_ON_A_CARD);
+            for free in [0, gib, 5 * gib, 20 * gib, 70 * gib, 139 * gib] {
+                let (tokens, kept) = training(&shape, 0, free, 0, recompute);
+                assert!(tokens.is_multiple_of(256) && (256..=16_384).contains(&tokens), "{tokens}");
+                assert!(tokens == 256 || kept + steps <= free, "{tokens} tokens keep {kept}, beside {steps} of {free}");
+            }
+            // Rooms are made for a little more than was wanted.
+            let kept = |wanted| training(&shape, 0, 139 * gib, wanted, recompute).1;
+            assert_eq!((kept(257), kept(1)), (kept(512), kept(256)));
+        }
     }
 
     #[test]

@@ -28,13 +28,13 @@ const USUAL_CACHE: usize = 256 << 20;
 const MOST_PAGES: usize = 1 << 28;
 
 /// Tokens read per step on a card, which wants many rows at once.
-const READING_ON_A_CARD: usize = 8192;
+pub(crate) const READING_ON_A_CARD: usize = 8192;
 /// A cache on a card holds no more than this many whole contexts, however much memory there is.
 const MOST_CONTEXTS: usize = 2048;
 
 /// Requests taken in at once, where nobody says otherwise: as many as ever run at once.
 const USUAL_QUEUE: usize = MOST_RUNNING;
-const MOST_RUNNING: usize = 1 << 14;
+pub(crate) const MOST_RUNNING: usize = 1 << 14;
 
 /// A request on its way to the scheduler.
 pub(crate) struct Submission {
@@ -111,11 +111,16 @@ impl Core {
         let number_bytes = if shared.card.is_some() { 2 } else { 4 };
         let page_bytes = number_bytes * model.config.num_hidden_layers * 2 * heads.kv * heads.dim * PAGE;
         let context = model.config.max_position_embeddings;
+        let reading = match options.chunk_tokens {
+            0 if shared.card.is_some() => READING_ON_A_CARD,
+            0 => (READING_WORK / model.layout.len).clamp(64, 8192),
+            n => n,
+        };
         let pages = match (options.cache_mib, &shared.card) {
             // On a card the cache takes what is left, as far as it can be of use.
             (0, Some(card)) => {
                 let of_use = MOST_CONTEXTS * context.div_ceil(PAGE);
-                (card.room_for_pages()? / page_bytes).min(of_use)
+                (card.room_for_pages(reading)? / page_bytes).min(of_use)
             }
             (0, None) => {
                 let free = Machine::free_memory().map_or(usize::MAX, |bytes| bytes as usize / 4);
@@ -124,11 +129,6 @@ impl Core {
             (mib, _) => mib.saturating_mul(1 << 20) / page_bytes,
         };
         let pages = pages.clamp(1, MOST_PAGES) as u32;
-        let reading = match options.chunk_tokens {
-            0 if shared.card.is_some() => READING_ON_A_CARD,
-            0 => (READING_WORK / model.layout.len).clamp(64, 8192),
-            n => n,
-        };
         let limits = Limits { pages, reading, running: MOST_RUNNING };
         let queue = if options.queue == 0 { USUAL_QUEUE } else { options.queue };
         Ok(Arc::new(Core {

@@ -21,6 +21,7 @@ mod prefix;
 mod schedule;
 mod ticket;
 
+pub(crate) use drive::{MOST_RUNNING, READING_ON_A_CARD};
 pub use schedule::SamplerStats;
 pub use ticket::TokenStream;
 

@@ -97,7 +97,7 @@ impl Cards {
                 _ => "install it (CUDA 12 or newer), or set CUDA_HOME to where it is",
             };
             return Some(match self.unusable_as(missing) {
-                Some(why) => format!("{what} cannot be used: {why}.\nFor a card, {remedy}"),
+                Some(why) => format!("{what} cannot be used: {why}.\nFor a card, mend or replace it"),
                 None => {
                     format!("{what} was not found by the loader (LD_LIBRARY_PATH){folders}.\nFor a card, {remedy}")
                 }
