@@ -9,9 +9,9 @@ seeds and paired tests. Needs only Python and a release build:
 
 Every finished run is one line of the result file; run it again to go on where it stopped.
 """
-import argparse, itertools, json, math, os, random, statistics, subprocess, sys, tempfile, time
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from pathlib import Path
+import argparse, itertools, random, statistics
+
+import runs
 
 METHODS = {
     "mage": ["mage"],
@@ -34,19 +34,13 @@ PITFALLS = {
 LONGER = {"mage, ten episodes at test time": ["mage", "--set", "eval.episodes=10"]}
 
 
-def run(mage, arm, args, seed, device, work):
-    out = Path(work) / f"{arm}-{seed}".replace(" ", "_")
-    command = [mage, "train", "kuhn", args[0], "--seed", str(seed), "--threads", "1", "--device", device, "--out", str(out), "--json", "--quiet",
-               "--set", "eval.every=0", "--set", "records.every=0", *args[1:]]
-    started = time.time()
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{arm}, seed {seed}: {done.stderr}")
-    outcome = json.loads(done.stdout.strip().splitlines()[-1])["outcome"]
-    metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+def run(mage, arm, args, seed, device, out):
+    outcome, metrics, seconds = runs.train(
+        mage, out, "kuhn", args[0], "--seed", str(seed), "--threads", "1", "--device", device,
+        "--set", "eval.every=0", "--set", "records.every=0", *args[1:])
     ceilings = outcome["ceilings"]["mean"]
     return {
-        "arm": arm, "seed": seed, "device": device, "seconds": round(time.time() - started, 1),
+        "arm": arm, "seed": seed, "device": device, "seconds": seconds,
         "score": [e["mean"] for e in outcome["after"]["score"]], "se": [e["se"] for e in outcome["after"]["score"]],
         "blanked": [e["mean"] for e in outcome["blanked"]["score"]],
         "entropy": metrics[-1]["entropy"], "factual": metrics[-1].get("factual"),
@@ -75,26 +69,26 @@ def table(results):
         by_arm.setdefault(r["arm"], {})[r["seed"]] = r
     lines = ["| arm | seeds | episode 1 | episode 2 | last episode | 95 % interval over seeds | lowest | last, memory blanked |",
              "|---|---|---|---|---|---|---|---|"]
-    for arm, runs in by_arm.items():
-        mean = lambda n: statistics.fmean(r["score"][n] for r in runs.values())
-        last = [r["score"][-1] for r in runs.values()]
+    for arm, of_arm in by_arm.items():
+        mean = lambda n: statistics.fmean(r["score"][n] for r in of_arm.values())
+        last = [r["score"][-1] for r in of_arm.values()]
         low, high = interval(last)
-        blank = statistics.fmean(r["blanked"][-1] for r in runs.values())
-        lines.append(f"| {arm} | {len(runs)} | {mean(0):.3f} | {mean(1):.3f} | **{statistics.fmean(last):.3f}** "
+        blank = statistics.fmean(r["blanked"][-1] for r in of_arm.values())
+        lines.append(f"| {arm} | {len(of_arm)} | {mean(0):.3f} | {mean(1):.3f} | **{statistics.fmean(last):.3f}** "
                      f"| {low:.3f} to {high:.3f} | {min(last):.3f} | {blank:.3f} |")
     base = by_arm.get("mage")
     if base:
         lines += ["", "| `mage` minus | last episode, mean over paired seeds | 95 % interval | p (sign-flip, exact) |", "|---|---|---|---|"]
-        for arm, runs in by_arm.items():
-            pairs = [base[s]["score"][-1] - r["score"][-1] for s, r in runs.items() if s in base and len(r["score"]) == 3]
+        for arm, of_arm in by_arm.items():
+            pairs = [base[s]["score"][-1] - r["score"][-1] for s, r in of_arm.items() if s in base and len(r["score"]) == 3]
             if arm != "mage" and len(pairs) > 2:
                 low, high = interval(pairs)
                 lines.append(f"| {arm} | {statistics.fmean(pairs):+.3f} ({len(pairs)} pairs) | {low:+.3f} to {high:+.3f} | {sign_flip(pairs):.3f} |")
-    for arm, runs in by_arm.items():
-        curves = [r["score"] for r in runs.values()]
+    for arm, of_arm in by_arm.items():
+        curves = [r["score"] for r in of_arm.values()]
         if len(curves[0]) > 3:
-            one = next(iter(runs.values()))
-            lines += ["", f"{arm}, {len(runs)} seeds:", "", "| episode | " + " | ".join(str(n + 1) for n in range(len(curves[0]))) + " |",
+            one = next(iter(of_arm.values()))
+            lines += ["", f"{arm}, {len(of_arm)} seeds:", "", "| episode | " + " | ".join(str(n + 1) for n in range(len(curves[0]))) + " |",
                       "|---" * (len(curves[0]) + 1) + "|",
                       "| policy | " + " | ".join(f"{statistics.fmean(c[n] for c in curves):.3f}" for n in range(len(curves[0]))) + " |",
                       "| best learner | " + " | ".join(f"{v:.3f}" for v in one["adaptive"]) + " |"]
@@ -113,20 +107,14 @@ def main():
     arms = {}
     for group in options.arms.split(","):
         arms |= {"mage": {"mage": METHODS["mage"]}, "methods": METHODS, "pitfalls": PITFALLS, "longer": LONGER}[group]
-    path = Path(options.results)
-    results = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    known = {(r["arm"], r["seed"]) for r in results}
-    jobs = [(arm, seed) for seed in range(options.seeds) for arm in arms if (arm, seed) not in known]
-    with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(options.jobs) as pool:
-        mage = os.path.abspath(options.mage)
-        waiting = [pool.submit(run, mage, arm, arms[arm], seed, options.device, work) for arm, seed in jobs]
-        for result in (done.result() for done in as_completed(waiting)):
-            results.append(result)
-            with path.open("a") as file:
-                file.write(json.dumps(result) + "\n")
-            print(f"{result['arm']}, seed {result['seed']}: {result['score'][-1]:.3f} in {result['seconds']:.0f} s", file=sys.stderr, flush=True)
+    jobs = [(arm, seed) for seed in range(options.seeds) for arm in arms]
+    results, failed = runs.go_on(
+        options.mage, options.results, lambda r: (r["arm"], r["seed"]), jobs, options.jobs,
+        lambda mage, job, out: run(mage, job[0], arms[job[0]], job[1], options.device, out),
+        lambda r: f"{r['arm']}, seed {r['seed']}: {r['score'][-1]:.3f} in {r['seconds']:.0f} s")
     order = {arm: i for i, arm in enumerate(METHODS | PITFALLS | LONGER)}
     print(table(sorted(results, key=lambda r: (order.get(r["arm"], len(order)), r["seed"]))))
+    runs.leave(failed)
 
 
 if __name__ == "__main__":

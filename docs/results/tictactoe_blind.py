@@ -8,9 +8,9 @@ Trains `tictactoe-blind` with every seed and arm and prints greedy wins out of s
 
 Every finished run is one line of the result file; run it again to go on where it stopped.
 """
-import argparse, json, os, subprocess, sys, tempfile, time
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from pathlib import Path
+import argparse
+
+import runs
 
 ARMS = {
     "mage, gamma_traj 0.3 (the recipe)": [],
@@ -22,20 +22,13 @@ ARMS = {
 }
 
 
-def run(mage, arm, seed, updates, threads, device, work):
-    out = Path(work) / f"{list(ARMS).index(arm)}-{seed}"
-    command = [mage, "train", "tictactoe-blind", *ARMS[arm], "--seed", str(seed), "--threads", str(threads),
-               "--device", device, "--out", str(out), "--json", "--quiet", "--set", f"optim.updates={updates}",
-               "--set", "records.every=0"]
-    started = time.time()
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{arm}, seed {seed}: {done.stderr}")
-    after = json.loads(done.stdout.strip().splitlines()[-1])["outcome"]["after"]["won"]
-    metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+def run(mage, arm, seed, updates, threads, device, out):
+    outcome, metrics, seconds = runs.train(
+        mage, out, "tictactoe-blind", *ARMS[arm], "--seed", str(seed), "--threads", str(threads), "--device", device,
+        "--set", f"optim.updates={updates}", "--set", "records.every=0")
     sixths = lambda m: [round(6 * m[f"eval/episode_{n}/won"]) for n in (1, 2, 3)]
-    return {"arm": arm, "seed": seed, "updates": updates, "threads": threads, "device": device, "seconds": round(time.time() - started, 1),
-            "wins": [round(6 * e["mean"]) for e in after],
+    return {"arm": arm, "seed": seed, "updates": updates, "threads": threads, "device": device, "seconds": seconds,
+            "wins": [round(6 * e["mean"]) for e in outcome["after"]["won"]],
             "curve": {str(int(m["update"])): sixths(m) for m in metrics if "eval/episode_1/won" in m}}
 
 
@@ -62,19 +55,13 @@ def main():
     parser.add_argument("--results", default="docs/results/tictactoe_blind.jsonl")
     options = parser.parse_args()
     arms = [list(ARMS)[int(i)] for i in options.arms.split(",")]
-    path = Path(options.results)
-    results = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    known = {(r["arm"], r["seed"], r["updates"]) for r in results}
-    jobs = [(arm, seed) for seed in range(options.seeds) for arm in arms if (arm, seed, options.updates) not in known]
-    with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(options.jobs) as pool:
-        mage = os.path.abspath(options.mage)
-        waiting = [pool.submit(run, mage, arm, seed, options.updates, options.threads, options.device, work) for arm, seed in jobs]
-        for result in (done.result() for done in as_completed(waiting)):
-            results.append(result)
-            with path.open("a") as file:
-                file.write(json.dumps(result) + "\n")
-            print(f"{result['arm']}, seed {result['seed']}: {result['wins']} in {result['seconds']:.0f} s", file=sys.stderr, flush=True)
+    jobs = [(arm, seed, options.updates) for seed in range(options.seeds) for arm in arms]
+    results, failed = runs.go_on(
+        options.mage, options.results, lambda r: (r["arm"], r["seed"], r["updates"]), jobs, options.jobs,
+        lambda mage, job, out: run(mage, *job, options.threads, options.device, out),
+        lambda r: f"{r['arm']}, seed {r['seed']}: {r['wins']} in {r['seconds']:.0f} s")
     print(table(results))
+    runs.leave(failed)
 
 
 if __name__ == "__main__":
