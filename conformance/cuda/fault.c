@@ -1,8 +1,8 @@
 // A driver that fails on demand: what is not here is looked up in the real one, which this library is linked with.
 //
 // FAULT=function:call:code lets a function fail from that call on with that code. A card that is lost stays lost, for the
-// functions here, one of which every piece of work needs; memory (code 2) is only short for those who ask for it. FAULT_COUNTS=file gets, at the end, how often each was
-// called.
+// functions here, one of which every piece of work needs; memory (code 2) is only short for those who ask for it.
+// FAULT_COUNTS=file gets, at the end, how often each was called.
 
 #include <dlfcn.h>
 #include <stdatomic.h>

@@ -1,7 +1,7 @@
 //! How do kernels become code for this card?
 //!
-//! They are compiled when a model is first used on a card, for its head size and how many heads share keys, and kept on disk by everything that
-//! the result depends on: source, options, card, compiler and driver.
+//! They are compiled when a model is first used on a card, for its head size and how many heads share keys, and kept on disk
+//! by everything that the result depends on: source, options, card, compiler and driver.
 
 use crate::card::{Card, CardInfo};
 use crate::dense;

@@ -28,6 +28,9 @@ impl CudaError {
     }
 }
 
+/// Where memory may be.
+const HELD: &str = "other programs may hold the card's memory: see nvidia-smi";
+
 /// What holds for whoever trains, whatever became of the card.
 const GOES_ON: &str = "A training run goes on from its last checkpoint";
 
@@ -43,9 +46,7 @@ impl<T> Doing<T> for std::result::Result<T, DriverError> {
             let text = e.error_string().map(|s| format!("{name} ({})", s.to_string_lossy())).unwrap_or(name);
             let error = CudaError::new(what, text);
             match e.0 {
-                CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-                    error.hint("other programs may hold the card's memory: see nvidia-smi")
-                }
+                CUresult::CUDA_ERROR_OUT_OF_MEMORY => error.hint(HELD),
                 CUresult::CUDA_ERROR_NO_DEVICE => error
                     .hint("is there a card (nvidia-smi), and does CUDA_VISIBLE_DEVICES hide it? Else use --device cpu"),
                 CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
@@ -58,9 +59,10 @@ impl<T> Doing<T> for std::result::Result<T, DriverError> {
                 | CUresult::CUDA_ERROR_MPS_RPC_FAILURE
                 | CUresult::CUDA_ERROR_MPS_SERVER_NOT_READY
                 | CUresult::CUDA_ERROR_MPS_MAX_CLIENTS_REACHED
-                | CUresult::CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED => {
-                    error.hint("NVIDIA's multi-process service refuses or is gone: see whether it runs for this user and has room")
-                }
+                | CUresult::CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED => error.hint(
+                    "NVIDIA's multi-process service refuses or is gone: see whether it runs for this user and has \
+                         room",
+                ),
                 CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => error
                     .hint("the CUDA libraries are newer than the driver: update it, or install those of its version"),
                 CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU | CUresult::CUDA_ERROR_INVALID_PTX => {
@@ -72,7 +74,8 @@ impl<T> Doing<T> for std::result::Result<T, DriverError> {
                 | CUresult::CUDA_ERROR_SYSTEM_NOT_READY
                 | CUresult::CUDA_ERROR_EXTERNAL_DEVICE
                 | CUresult::CUDA_ERROR_UNKNOWN => error.hint(format!(
-                    "the card may be lost, which only whoever looks after the machine can mend: see nvidia-smi and the system's log. {GOES_ON}"
+                    "the card may be lost, which only whoever looks after the machine can mend: see nvidia-smi and the \
+                     system's log. {GOES_ON}"
                 )),
                 CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
                 | CUresult::CUDA_ERROR_LAUNCH_TIMEOUT
@@ -95,7 +98,7 @@ impl<T> Doing<T> for std::result::Result<T, cudarc::cublaslt::result::CublasErro
             let error = CudaError::new(what, format!("{:?}", e.0));
             match e.0 {
                 cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED | cublasStatus_t::CUBLAS_STATUS_NOT_INITIALIZED => {
-                    error.hint("other programs may hold the card's memory: see nvidia-smi")
+                    error.hint(HELD)
                 }
                 cublasStatus_t::CUBLAS_STATUS_EXECUTION_FAILED | cublasStatus_t::CUBLAS_STATUS_INTERNAL_ERROR => {
                     error.hint(format!("what was on the card may be lost. {GOES_ON}"))

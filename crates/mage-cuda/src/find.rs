@@ -161,7 +161,8 @@ fn find(name: &'static str, functions: &[&str], folders: &[PathBuf]) -> Found {
             Err(why) => Found { name, at: None, unusable: Some(why) },
         };
     }
-    // One that is there and cannot be loaded is told of; that there is none under a name is not, which other loaders say otherwise.
+    // One that is there and cannot be loaded is told of; that there is none under a name is not. Other loaders say that
+    // otherwise.
     let spoilt = |name: &String| {
         let why = told(&load(name).err()?);
         (cfg!(target_env = "gnu") && !why.starts_with(&format!("{name}: cannot open shared object file: No such file")))

@@ -1,8 +1,8 @@
 //! How is work recorded once and replayed?
 //!
-//! While a stream records, nobody may ask to wait for the whole card: that spoils every recording under way, in any thread. cuBLASLt
-//! does so when it is put away ([`unrecorded`]). Taking and freeing memory, loading and unloading kernels, and waiting for other
-//! streams do no harm from other threads: recordings are of a kind that minds its own thread alone.
+//! While a stream records, nobody may ask to wait for the whole card: that spoils every recording under way, in any thread.
+//! cuBLASLt does so when it is put away ([`unrecorded`]). Taking and freeing memory, loading and unloading kernels, and waiting
+//! for other streams do no harm from other threads: recordings are of a kind that minds its own thread alone.
 
 use crate::card::Stream;
 use crate::error::{Doing, Result};

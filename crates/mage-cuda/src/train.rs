@@ -95,6 +95,9 @@ const ITEM: usize = 5;
 const PARTIALS: usize = 1056;
 
 impl Trainer {
+    /// Rooms for passes are made for tokens in this number.
+    pub const PASS_STEP: usize = 256;
+
     /// Starts from these numbers, which all learn.
     pub fn new(model: &Arc<Model>, flat: &[f32]) -> Result<Self> {
         same_length(flat.len(), model.places.len)?;

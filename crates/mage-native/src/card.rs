@@ -20,8 +20,8 @@ use std::sync::{Arc, OnceLock};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Device {
-    /// On the first card, where there is one that works and knows the model's shape, else on the CPU. One that is full is an error:
-    /// nobody wants to find out after hours that the CPU did it.
+    /// On the first card, where there is one that works and knows the model's shape, else on the CPU. One that is full is an
+    /// error: nobody wants to find out after hours that the CPU did it.
     #[default]
     Auto,
     /// On the CPU.
@@ -147,17 +147,16 @@ fn steps(shape: &Shape, reading: usize) -> usize {
 /// sampler's steps leave.
 fn training(shape: &Shape, learning: usize, free: usize, wanted: usize, recompute: bool) -> (usize, usize) {
     const USEFUL: usize = 16_384;
-    // As rooms for passes are made.
-    const ROUNDED: usize = 256;
+    const STEP: usize = Trainer::PASS_STEP;
     let per_token = Trainer::bytes_per_token(shape, recompute);
     let logits = Trainer::logit_bytes(shape);
     let half = free.saturating_sub(steps(shape, READING_ON_A_CARD)) / 2;
     let tokens = match wanted {
-        0 => (half.saturating_sub(logits) / per_token / ROUNDED * ROUNDED).clamp(ROUNDED, USEFUL),
+        0 => (half.saturating_sub(logits) / per_token / STEP * STEP).clamp(STEP, USEFUL),
         n => n,
     };
     // The policy and a reference are published besides.
-    (tokens, tokens.next_multiple_of(ROUNDED) * per_token + logits + 4 * learning)
+    (tokens, tokens.next_multiple_of(STEP) * per_token + logits + 4 * learning)
 }
 
 /// How a card's memory would be used in training.
@@ -290,8 +289,7 @@ impl NativeCard {
             );
             return Err(Error::Engine { engine: "native on CUDA".to_owned(), reason });
         }
-        let left = left / shares;
-        Ok(left)
+        Ok(left / shares)
     }
 }
 

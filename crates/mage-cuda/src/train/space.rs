@@ -113,13 +113,13 @@ impl Space {
         })
     }
 
-    /// Makes room for a pass over `n` tokens, rounded up to 256, with so many predictions.
+    /// Makes room for a pass over `n` tokens, rounded up, with so many predictions.
     pub(super) fn reserve(&mut self, c: &Shape, n: usize, predictions: usize, recompute: bool) -> Result<()> {
         let kept = if recompute { 1 } else { c.layers };
         if self.rows < n || self.acts.len() < kept {
-            // A row that was longer than all others was computed again, a single layer being kept: now that all are, there is no room
-            // for as many rows.
-            self.rows = n.next_multiple_of(256);
+            // A row that was longer than all others was computed again, a single layer being kept: now that all are, there is
+            // no room for as many rows.
+            self.rows = n.next_multiple_of(super::Trainer::PASS_STEP);
             self.states.clear();
             self.acts.clear();
             for _ in 0..=c.layers {
