@@ -3,6 +3,7 @@
 //! They are compiled when a model is first used on a card, for its head size and how many heads share keys, and kept on disk
 //! by everything that the result depends on: source, options, card, compiler and driver.
 
+use crate::attention::TEAM_SHARED;
 use crate::card::{Card, CardInfo};
 use crate::dense;
 use crate::error::{CudaError, Doing, Result};
@@ -15,12 +16,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// All kernels, in the order in which they build on each other.
-const SOURCES: [(&str, &str); 8] = [
+const SOURCES: [(&str, &str); 10] = [
     ("common", include_str!("cuda/common.cu")),
     ("elementwise", include_str!("cuda/elementwise.cu")),
     ("rope", include_str!("cuda/rope.cu")),
     ("tiles", include_str!("cuda/tiles.cu")),
+    ("gates", include_str!("cuda/gates.cu")),
     ("attention", include_str!("cuda/attention.cu")),
+    ("teams", include_str!("cuda/teams.cu")),
     ("decode", include_str!("cuda/decode.cu")),
     ("product", include_str!("cuda/product.cu")),
     ("answer", include_str!("cuda/answer.cu")),
@@ -56,6 +59,11 @@ macro_rules! functions {
 functions!(
     /// Products of many single tokens.
     Dense: product, shared_product, gated_product,
+);
+
+functions!(
+    /// Attention of whole sequences by two teams a block.
+    Teams: team_attention, team_grad_keys, team_grad_queries,
 );
 
 functions!(
@@ -132,6 +140,8 @@ pub(crate) struct Program {
     pub(crate) functions: Functions,
     /// Where the card and the heads are such that they can be had.
     pub(crate) dense: Option<Dense>,
+    /// As above.
+    pub(crate) teams: Option<Teams>,
     pub(crate) decode: Decode,
     module: driver_sys::CUmodule,
     card: Arc<Card>,
@@ -161,6 +171,7 @@ impl Program {
             format!("-DDECODE_SHARED={}", decode.warp),
             format!("-DPRODUCT_SHARED={}", dense::SHARED),
             format!("-DMOST_PARTS={}", dense::MOST_PARTS),
+            format!("-DTEAM_SHARED={TEAM_SHARED}"),
         ];
         let file = cached(info, &options)?;
         card.bind()?;
@@ -178,9 +189,12 @@ impl Program {
             }
         };
         let functions = Functions::of(module)?;
-        let dense = if hopper && shape.head_dim > 64 { Some(Dense::of(module)?) } else { None };
+        let tensor_reads = hopper && shape.head_dim > 64;
+        let dense = if tensor_reads { Some(Dense::of(module)?) } else { None };
+        let teams = if tensor_reads { Some(Teams::of(module)?) } else { None };
         let products = dense.iter().flat_map(|d| [d.product, d.shared_product, d.gated_product]);
-        let program = Program { functions, dense, decode, module, card: Arc::clone(card) };
+        let by_teams = teams.iter().flat_map(|t| [t.team_attention, t.team_grad_keys, t.team_grad_queries]);
+        let program = Program { functions, dense, teams, decode, module, card: Arc::clone(card) };
         let (tile, f) = (shape.tile_bytes(), functions);
         for (f, shared) in [
             (f.attention, 4 * tile),
@@ -191,6 +205,7 @@ impl Program {
         ]
         .into_iter()
         .chain(products.map(|f| (f, dense::SHARED)))
+        .chain(by_teams.map(|f| (f, TEAM_SHARED)))
         {
             use driver_sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as SHARED;
             // SAFETY: a kernel of the module.

@@ -5,10 +5,10 @@
 
 use crate::card::{Stream, args};
 use crate::compile::Dense;
-use crate::error::{CudaError, Doing, Result};
+use crate::error::{CudaError, Result};
+use crate::map::{DEPTH, matrix};
 use crate::model::Model;
 use cudarc::driver::sys;
-use std::ffi::c_void;
 use std::ops::RangeInclusive;
 
 /// Numbers of rows for which they are the faster way: two rows of tiles.
@@ -17,8 +17,6 @@ pub(crate) const ROWS: RangeInclusive<usize> = 129..=256;
 pub(crate) const SHARED: usize = 201 << 10;
 /// Parts in which a row's sum of squares is left, at most.
 pub(crate) const MOST_PARTS: usize = 32;
-/// Inputs that are taken at a time.
-const DEPTH: usize = 64;
 /// Outputs of a tile that blocks share, and how many share it: each leaves its part of a row's sum of squares.
 const SHARED_ACROSS: usize = 64;
 const SHARING: usize = 2;
@@ -84,32 +82,6 @@ pub(crate) fn parts(width: usize) -> usize {
     width / SHARED_ACROSS * SHARING
 }
 
-/// `rows` rows of `width` numbers at `at`, from which so many rows are taken at a time.
-fn map(at: u64, rows: usize, width: usize, taken: usize) -> Result<sys::CUtensorMap> {
-    let (size, stride) = ([width as u64, rows as u64], [2 * width as u64]);
-    let (part, every) = ([DEPTH as u32, taken as u32], [1, 1]);
-    let mut map = sys::CUtensorMap { opaque: [0; 16] };
-    // SAFETY: all numbers are there while it reads them; it only writes the map.
-    let made = unsafe {
-        sys::cuTensorMapEncodeTiled(
-            &raw mut map,
-            sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-            2,
-            at as *mut c_void,
-            size.as_ptr(),
-            stride.as_ptr(),
-            part.as_ptr(),
-            every.as_ptr(),
-            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-            sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
-            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        )
-    };
-    made.result().doing("describing a matrix")?;
-    Ok(map)
-}
-
 impl Model {
     /// Whether such kernels are there, for whole tiles, and all blocks of a product fit onto the card at once: larger
     /// products fill it anyway.
@@ -165,8 +137,8 @@ impl Model {
             2 * down + 32,
             SHARED,
             args![
-                map(x.rows, rows, inputs, down)?,
-                map(w.weights, rights, inputs, right)?,
+                matrix(x.rows, rows, inputs, down)?,
+                matrix(w.weights, rights, inputs, right)?,
                 rows,
                 outputs,
                 inputs,

@@ -15,6 +15,7 @@
 //! parameters lie ([`Places`], [`AdapterPlaces`]) is taken on trust.
 
 mod adapter;
+mod attention;
 mod buffer;
 mod card;
 mod compile;
@@ -23,6 +24,7 @@ mod error;
 mod find;
 #[cfg(test)]
 mod kernel_tests;
+mod map;
 mod measure;
 mod model;
 mod packet;

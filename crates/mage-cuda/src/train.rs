@@ -11,10 +11,9 @@ mod space;
 
 pub use optimise::AdamW;
 
-use crate::TILE;
 use crate::adapter::{Adapter, AdapterPlaces, Group, Worn};
 use crate::buffer::Buffer;
-use crate::card::{Stream, args};
+use crate::card::Stream;
 use crate::error::{CudaError, Result};
 use crate::model::{Model, Weights, same_length};
 use crate::packet::Packet;
@@ -285,17 +284,18 @@ impl Trainer {
         let tokens = p.put(s.tokens.iter().copied());
         let positions = p.leave(n);
         let mut queries: Vec<[u32; ITEM]> = Vec::new();
+        let tile = self.model.attention_way().rows();
         for &(first, len) in &s.spans {
             for i in 0..len {
                 p.words[positions + first + i] = i as u32;
             }
             let item = |tile: usize| [first, len, first, len, tile].map(|x| x as u32);
-            queries.extend((0..len.div_ceil(TILE)).map(item));
+            queries.extend((0..len.div_ceil(tile)).map(item));
         }
         // Later queries see more keys, earlier keys are seen by more queries: the longest work first.
         let mut keys = queries.clone();
         queries.sort_by_key(|i| std::cmp::Reverse(i[4]));
-        keys.sort_by_key(|i| i[4] as i64 * TILE as i64 - i64::from(i[1]));
+        keys.sort_by_key(|i| i[4] as i64 * tile as i64 - i64::from(i[1]));
         let queries = (p.put(queries.iter().flatten().copied()), queries.len());
         let keys = (p.put(keys.iter().flatten().copied()), keys.len());
         let rows = p.put(s.predictions.iter().map(|p| p.row));
@@ -337,7 +337,7 @@ impl Trainer {
     /// One layer, from its input to the next one's, remembering in `acts` what the way back needs.
     fn layer(&mut self, layer: usize, n: usize, acts: usize) -> Result<()> {
         let Trainer { model, stream: s, products, weights: w, adapter, space, words, places, .. } = self;
-        let (shape, at) = (&model.shape, &model.places.layers[layer]);
+        let at = &model.places.layers[layer];
         let worn = Worn::new(adapter.as_ref(), &space.low);
         let (x, y, a): (u64, u64, &Acts) =
             (space.states[layer].at(0), space.states[layer + 1].at(0), &space.acts[acts]);
@@ -347,23 +347,8 @@ impl Trainer {
         let positions = words.at(places.positions);
         let inverse = a.head_inverse.at(0);
         model.head_norm_rope(s, a.qkv.at(0), w.at(at.head_norms.start), positions, n, a.qk.at(0), inverse, (0, 0))?;
-        let (items, count) = places.queries;
-        s.launch(
-            model.program.functions.attention,
-            (count, shape.heads, 1),
-            128,
-            4 * shape.tile_bytes(),
-            args![
-                a.qk.at(0),
-                a.qkv.at(0),
-                words.at(items),
-                shape.heads,
-                shape.kv,
-                shape.scale(),
-                a.attended.at(0),
-                a.log_sums.at(0)
-            ],
-        )?;
+        let queries = (words.at(places.queries.0), places.queries.1);
+        model.attend(s, model.attention_way(), a.sequence(n), queries)?;
         let kept = (a.middle.at(0), a.inverse2.at(0), normed, a.gate_up.at(0), space.gated.at(0));
         model.finish(s, products, (w, worn), layer, n, x, a.attended.at(0), kept, y)
     }

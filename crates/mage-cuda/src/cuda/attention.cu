@@ -77,7 +77,7 @@ __device__ __forceinline__ void attend(const Item item, int head, int heads, con
 #if TENSOR_READS
         begin(s, a);
 #pragma unroll
-        for (int k = 0; k < STEPS; k++) multiply_64(s, a[k], by_rows(corner(keys, 0, k * 16)));
+        for (int k = 0; k < STEPS; k++) multiply_64<true>(s, a[k], by_rows(corner(keys, 0, k * 16)));
         finish(s, a);
 #else
 #pragma unroll
@@ -217,15 +217,6 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_keys(const b
 #pragma unroll 1
         for (int half = 0; half < TILE; half += 32) {
             float p[4][4] = {}, s[4][4] = {};
-#if TENSOR_READS
-            begin(p, s);
-#pragma unroll
-            for (int k = 0; k < STEPS; k++) {
-                multiply_32(p, by_rows(corner(keys, 0, k * 16)), by_rows(corner(queries, half, k * 16)));
-                multiply_32(s, by_rows(corner(values, 0, k * 16)), by_rows(corner(slopes, half, k * 16)));
-            }
-            finish(p, s);
-#else
 #pragma unroll
             for (int k = 0; k < STEPS; k++) {
                 u32 a[4], b[4];
@@ -242,7 +233,6 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_keys(const b
                     multiply(s[2 * n], a, b), multiply(s[2 * n + 1], a, b + 2);
                 }
             }
-#endif
 #pragma unroll
             for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -256,15 +246,6 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_keys(const b
             u32 a[2][4], e[2][4];
 #pragma unroll
             for (int k = 0; k < 2; k++) as_left(a[k], p[2 * k], p[2 * k + 1]), as_left(e[k], s[2 * k], s[2 * k + 1]);
-#if TENSOR_READS
-            begin(dv, dk, a, e);
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                multiply_128_turned(dv, a[k], by_columns(corner(slopes, half + k * 16, 0)));
-                multiply_128_turned(dk, e[k], by_columns(corner(queries, half + k * 16, 0)));
-            }
-            finish(dv, dk, a, e);
-#else
 #pragma unroll
             for (int k = 0; k < 2; k++)
 #pragma unroll
@@ -275,7 +256,6 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_keys(const b
                     right_turned(b, queries, half + k * 16, n * 16);
                     multiply(dk[2 * n], e[k], b), multiply(dk[2 * n + 1], e[k], b + 2);
                 }
-#endif
         }
     }
 #pragma unroll
@@ -332,15 +312,6 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_queries(cons
 #pragma unroll 1
         for (int half = 0; half < TILE; half += 32) {
             float s[4][4] = {}, p[4][4] = {};
-#if TENSOR_READS
-            begin(p, s, a, d);
-#pragma unroll
-            for (int k = 0; k < STEPS; k++) {
-                multiply_32(p, a[k], by_rows(corner(keys, half, k * 16)));
-                multiply_32(s, d[k], by_rows(corner(values, half, k * 16)));
-            }
-            finish(p, s, a, d);
-#else
 #pragma unroll
             for (int k = 0; k < STEPS; k++)
 #pragma unroll
@@ -351,7 +322,6 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_queries(cons
                     right(b, values, half + n * 16, k * 16);
                     multiply(s[2 * n], d[k], b), multiply(s[2 * n + 1], d[k], b + 2);
                 }
-#endif
 #pragma unroll
             for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -363,12 +333,6 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_queries(cons
             u32 e[2][4];
 #pragma unroll
             for (int k = 0; k < 2; k++) as_left(e[k], s[2 * k], s[2 * k + 1]);
-#if TENSOR_READS
-            begin(dq, e);
-#pragma unroll
-            for (int k = 0; k < 2; k++) multiply_128_turned(dq, e[k], by_columns(corner(keys, half + k * 16, 0)));
-            finish(dq, e);
-#else
 #pragma unroll
             for (int k = 0; k < 2; k++)
 #pragma unroll
@@ -377,7 +341,6 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_queries(cons
                     right_turned(b, keys, half + k * 16, n * 16);
                     multiply(dq[2 * n], e[k], b), multiply(dq[2 * n + 1], e[k], b + 2);
                 }
-#endif
         }
     }
 #pragma unroll

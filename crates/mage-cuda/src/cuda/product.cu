@@ -10,19 +10,6 @@
 
 #if TENSOR_READS
 
-// How a matrix lies in memory, as the card reads it.
-struct __align__(128) Map {
-    u64 words[16];
-};
-
-// Threads pass a gate when all that was expected has come.
-__device__ __forceinline__ void set_gate(u32 gate, int arrivals) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(gate), "r"(arrivals)); }
-__device__ __forceinline__ void expect(u32 gate, int bytes) { asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(gate), "r"(bytes) : "memory"); }
-__device__ __forceinline__ void arrive(u32 gate) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(gate) : "memory"); }
-__device__ __forceinline__ void pass(u32 gate, int phase) {
-    asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra through; bra again; through: }" ::"r"(gate), "r"(phase) : "memory");
-}
-
 // A part of a matrix, from a column and a row on.
 __device__ __forceinline__ void bring_part(u32 to, const Map* map, int column, int row, u32 gate) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map), "r"(column), "r"(row), "r"(gate) : "memory");
@@ -49,12 +36,7 @@ __device__ __forceinline__ void cluster_comes() { asm volatile("barrier.cluster.
 __device__ __forceinline__ void cluster_goes() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
 
 // c += a · b for 64 rows and 64 or 96 outputs.
-__device__ __forceinline__ void multiply_rows(float (&c)[8][4], u64 a, u64 b) {
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, p, 1, 1, 0, 0; }"
-                 : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]), "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
-                 : "l"(a), "l"(b));
-}
+__device__ __forceinline__ void multiply_rows(float (&c)[8][4], u64 a, u64 b) { multiply_64<true>(c, a, b); }
 __device__ __forceinline__ void multiply_rows(float (&c)[12][4], u64 a, u64 b) {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
                  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47}, %48, %49, p, 1, 1, 0, 0; }"

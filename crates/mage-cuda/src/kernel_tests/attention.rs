@@ -2,12 +2,13 @@
 
 use super::{Bench, near, numbers};
 use crate::PAGE;
+use crate::attention::{Sequence, Slopes, Way};
 use crate::buffer::Buffer;
 use crate::card::args;
 use crate::compile::Decode;
 
-/// Shorter and longer than a tile, and one that fills it.
-const LENGTHS: [usize; 6] = [1, 5, 64, 65, 130, 17];
+/// Shorter and longer than a tile and than two, and some that fill them.
+const LENGTHS: [usize; 8] = [1, 5, 64, 65, 130, 17, 300, 128];
 
 /// Head sizes, and from one to sixteen queries per key: 8 as the largest of the family has, 5 which fills no power of two.
 fn shapes() -> [(usize, usize, usize); 9] {
@@ -49,9 +50,9 @@ fn spans() -> Vec<(usize, usize)> {
         .collect()
 }
 
-fn items(spans: &[(usize, usize)]) -> Vec<u32> {
+fn items(spans: &[(usize, usize)], rows: usize) -> Vec<u32> {
     let tiles = |&(first, len): &(usize, usize)| {
-        (0..len.div_ceil(crate::TILE)).flat_map(move |t| [first, len, first, len, t].map(|x| x as u32))
+        (0..len.div_ceil(rows)).flat_map(move |t| [first, len, first, len, t].map(|x| x as u32))
     };
     spans.iter().flat_map(tiles).collect()
 }
@@ -60,51 +61,9 @@ fn items(spans: &[(usize, usize)]) -> Vec<u32> {
 fn whole_sequences_forward_and_backward() {
     for (d, heads, kv) in shapes() {
         let Some(b) = Bench::new(d, heads, kv) else { return };
-        let (n, spans, f, s) = (LENGTHS.iter().sum::<usize>(), spans(), &b.model.program.functions, &b.stream);
+        let (n, spans, scale) = (LENGTHS.iter().sum::<usize>(), spans(), b.shape.scale());
         let (qk, qkv) = (numbers(n * (heads + kv) * d, 1), numbers(n * (heads + 2 * kv) * d, 2));
         let dout = numbers(n * heads * d, 3);
-        let (bqk, bqkv, bdout) = (b.half(&qk), b.half(&qkv), b.half(&dout));
-        let list = items(&spans);
-        let (count, list) = (list.len() / 5, b.put(&list));
-        let (out, log_sums) = (b.room(n * heads * d), b.put(&vec![f32::NAN; n * heads]));
-        let (tile, scale) = (b.shape.tile_bytes(), b.shape.scale());
-        let common = (bqk.at(0), bqkv.at(0));
-        s.launch(
-            f.attention,
-            (count, heads, 1),
-            128,
-            4 * tile,
-            args![common.0, common.1, list.at(0), heads, kv, scale, out.at(0), log_sums.at(0)],
-        )
-        .unwrap();
-        let delta = b.put(&vec![f32::NAN; n * heads]);
-        let units = n * heads;
-        s.launch(
-            f.attention_delta,
-            (units.div_ceil(8), 1, 1),
-            256,
-            0,
-            args![out.at(0), bdout.at(0), units, delta.at(0)],
-        )
-        .unwrap();
-        let (dqk, dqkv) = (b.room(n * (heads + kv) * d), b.room(n * (heads + 2 * kv) * d));
-        let (sums, deltas) = (log_sums.at(0), delta.at(0));
-        s.launch(
-            f.attention_grad_keys,
-            (count, kv, 1),
-            128,
-            6 * tile + 1024,
-            args![common.0, common.1, bdout.at(0), sums, deltas, list.at(0), heads, kv, scale, dqk.at(0), dqkv.at(0)],
-        )
-        .unwrap();
-        s.launch(
-            f.attention_grad_queries,
-            (count, heads, 1),
-            128,
-            4 * tile,
-            args![common.0, common.1, bdout.at(0), sums, deltas, list.at(0), heads, kv, scale, dqk.at(0)],
-        )
-        .unwrap();
         // The same in plain loops.
         let at = |x: &[f64], width: usize, row: usize, head: usize| x[(row * width + head) * d..][..d].to_vec();
         let mut want = vec![0.0; n * heads * d];
@@ -135,11 +94,27 @@ fn whole_sequences_forward_and_backward() {
                 }
             }
         }
-        near("yield", &b.read(&out), &want, 0.01);
-        near("by queries and keys", &b.read(&dqk), &want_dqk, 0.02);
-        let dqkv = b.read(&dqkv);
-        let values = |row: usize| dqkv[(row * (heads + 2 * kv) + heads + kv) * d..][..kv * d].to_vec();
-        near("by values", &(0..n).flat_map(values).collect::<Vec<_>>(), &want_dv, 0.02);
+        // Every way that the card has.
+        let best = b.model.attention_way();
+        for way in [Way::Tiles, Way::Teams].into_iter().filter(|w| *w == Way::Tiles || *w == best) {
+            let list = items(&spans, way.rows());
+            let list = (b.put(&list), list.len() / 5);
+            let list_on = (list.0.at(0), list.1);
+            let (bqk, bqkv, bdout) = (b.half(&qk), b.half(&qkv), b.half(&dout));
+            let (out, log_sums) = (b.room(n * heads * d), b.put(&vec![f32::NAN; n * heads]));
+            let delta = b.put(&vec![f32::NAN; n * heads]);
+            let (dqk, dqkv) = (b.room(qk.len()), b.room(qkv.len()));
+            let of = Sequence { rows: n, qk: bqk.at(0), qkv: bqkv.at(0), out: out.at(0), log_sums: log_sums.at(0) };
+            b.model.attend(&b.stream, way, of, list_on).unwrap();
+            let slopes = Slopes { out: bdout.at(0), delta: delta.at(0), qk: dqk.at(0), qkv: dqkv.at(0) };
+            b.model.attend_back(&b.stream, way, of, slopes, list_on, list_on).unwrap();
+            near(&format!("{way:?}: yield"), &b.read(&out), &want, 0.01);
+            near(&format!("{way:?}: by queries and keys"), &b.read(&dqk), &want_dqk, 0.02);
+            let dqkv = b.read(&dqkv);
+            let values = |row: usize| dqkv[(row * (heads + 2 * kv) + heads + kv) * d..][..kv * d].to_vec();
+            let values: Vec<f64> = (0..n).flat_map(values).collect();
+            near(&format!("{way:?}: by values"), &values, &want_dv, 0.02);
+        }
     }
 }
 

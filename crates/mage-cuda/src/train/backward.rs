@@ -3,6 +3,7 @@
 use super::space::Acts;
 use super::{PARTIALS, Trainer};
 use crate::adapter::{Group, Worn};
+use crate::attention::Slopes;
 use crate::card::args;
 use crate::error::Result;
 use crate::product::{Kind, Matrix};
@@ -115,34 +116,11 @@ impl Trainer {
         let Trainer { model, stream: s, weights: w, adapter, grads, space, words, places, .. } = self;
         let (shape, f, at) = (&model.shape, &model.program.functions, &model.places.layers[layer]);
         let a: &Acts = &space.acts[acts];
-        let units = n * shape.heads;
-        s.launch(
-            f.attention_delta,
-            (units.div_ceil(8), 1, 1),
-            256,
-            0,
-            args![a.attended.at(0), space.dattended.at(0), units, space.delta.at(0)],
-        )?;
-        let tile = shape.tile_bytes();
-        let common = [a.qk.at(0), a.qkv.at(0), space.dattended.at(0), a.log_sums.at(0), space.delta.at(0)];
-        let [qk, qkv, dout, log_sums, delta] = common;
-        let (heads, kv, scale) = (shape.heads, shape.kv, shape.scale());
-        let (items, count) = places.keys;
-        s.launch(
-            f.attention_grad_keys,
-            (count, kv, 1),
-            128,
-            6 * tile + 1024,
-            args![qk, qkv, dout, log_sums, delta, words.at(items), heads, kv, scale, space.dqk.at(0), space.dqkv.at(0)],
-        )?;
-        let (items, count) = places.queries;
-        s.launch(
-            f.attention_grad_queries,
-            (count, heads, 1),
-            128,
-            4 * tile,
-            args![qk, qkv, dout, log_sums, delta, words.at(items), heads, kv, scale, space.dqk.at(0)],
-        )?;
+        let (heads, kv, qkv) = (shape.heads, shape.kv, a.qkv.at(0));
+        let slopes =
+            Slopes { out: space.dattended.at(0), delta: space.delta.at(0), qk: space.dqk.at(0), qkv: space.dqkv.at(0) };
+        let [queries, keys] = [places.queries, places.keys].map(|(items, count)| (words.at(items), count));
+        model.attend_back(s, model.attention_way(), a.sequence(n), slopes, queries, keys)?;
         let head_blocks = PARTIALS.min((n * (heads + kv)).div_ceil(8));
         let positions = words.at(places.positions);
         let partials = space.partials.at(0);

@@ -1,5 +1,6 @@
 //! What does a pass keep on the card?
 
+use crate::attention::Sequence;
 use crate::buffer::Buffer;
 use crate::card::Card;
 use crate::error::Result;
@@ -20,6 +21,12 @@ pub(super) struct Acts {
 }
 
 impl Acts {
+    /// Of so many rows, what attention reads and writes.
+    pub(super) fn sequence(&self, rows: usize) -> Sequence {
+        let Acts { qk, qkv, attended, log_sums, .. } = self;
+        Sequence { rows, qk: qk.at(0), qkv: qkv.at(0), out: attended.at(0), log_sums: log_sums.at(0) }
+    }
+
     fn new(card: &Arc<Card>, c: &Shape, n: usize) -> Result<Self> {
         let half = |width: usize| Buffer::<u16>::new(card, n * width);
         let wide = |width: usize| Buffer::<f32>::new(card, n * width);

@@ -1,0 +1,457 @@
+// Causal attention of whole sequences and its gradient, where tensor cores read tiles by themselves.
+//
+// A block has two teams of four warps, each with 64 queries (or keys) of one head. Both go over the same tiles, which a third team
+// brings once for the two: while one team takes exponentials, tensor cores have the other's products. Blocks stay, and
+// take one work after the other; what the next one starts with is brought while this one is under way.
+
+#if TENSOR_READS
+
+constexpr int TEAMS = 2;
+constexpr int RING = 2; // pairs of tiles that are brought or gone over
+constexpr int OWN = 2;  // works whose own tiles are there
+constexpr int PAIR_BYTES = 2 * TILE_BYTES;
+
+// What a block's teams tell each other: of the ring's places and of works' own tiles whether they are full or empty; which works
+// these are.
+struct Gates {
+    u64 full[RING], empty[RING], own_full[OWN], own_empty[OWN];
+    Item item[OWN];
+    int head[OWN];
+};
+
+// Shared memory: the ring; for each work and team a pair of tiles of its own; per place of the ring two numbers for each row.
+constexpr int OWNS_AT = RING * PAIR_BYTES;
+constexpr int NUMBERS_AT = OWNS_AT + OWN * TEAMS * PAIR_BYTES;
+constexpr int GATES_AT = NUMBERS_AT + RING * 2 * TILE * 4;
+static_assert(GATES_AT + sizeof(Gates) <= TEAM_SHARED, "what is used is what is asked for");
+
+struct Team {
+    int number = threadIdx.x >> 7, thread = threadIdx.x & 127, warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31;
+};
+
+// A place in the ring, by the number of tiles before it, and the two gates of it.
+struct Place {
+    u32 at, full, empty;
+    int turn;
+    __device__ __forceinline__ Place(int tile) {
+        u32 base = (u32)__cvta_generic_to_shared(shared), gates = base + GATES_AT;
+        at = base + tile % RING * PAIR_BYTES, full = gates + tile % RING * 8, empty = full + RING * 8, turn = tile / RING;
+    }
+    __device__ __forceinline__ void wait_until_empty() const {
+        if (turn > 0) pass(empty, (turn - 1) & 1);
+    }
+    __device__ __forceinline__ void wait_until_full() const { pass(full, turn & 1); }
+};
+
+// The same of a work's own tiles.
+struct Own {
+    u32 at, full, empty;
+    int number, turn;
+    __device__ __forceinline__ Own(int work) {
+        u32 base = (u32)__cvta_generic_to_shared(shared), gates = base + GATES_AT + 2 * RING * 8;
+        number = work % OWN, turn = work / OWN;
+        at = base + OWNS_AT + number * TEAMS * PAIR_BYTES, full = gates + number * 8, empty = full + OWN * 8;
+    }
+    __device__ __forceinline__ void wait_until_empty() const {
+        if (turn > 0) pass(empty, (turn - 1) & 1);
+    }
+    __device__ __forceinline__ void wait_until_full() const { pass(full, turn & 1); }
+    // Said by every warp that has read what it needs.
+    __device__ __forceinline__ void leave() const {
+        __syncwarp();
+        if ((threadIdx.x & 31) == 0) arrive(empty);
+    }
+};
+
+// `bringers` say that a place of the ring is full.
+__device__ __forceinline__ Gates& open_gates(int bringers) {
+    Gates& gates = *(Gates*)(shared + GATES_AT);
+    if (threadIdx.x == 0) {
+        auto set = [](u64& gate, int arrivals) { set_gate((u32)__cvta_generic_to_shared(&gate), arrivals); };
+        for (int i = 0; i < RING; i++) set(gates.full[i], bringers), set(gates.empty[i], TEAMS);
+        for (int i = 0; i < OWN; i++) set(gates.own_full[i], 1), set(gates.own_empty[i], TEAMS * 4);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    return gates;
+}
+
+// The works of a block, the longest first: to and fro, so that all blocks have about as much to do.
+__device__ __forceinline__ int work_of(int turn) { return turn * gridDim.x + (turn & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x); }
+
+// The team that brings tiles leaves its registers to the others.
+__device__ __forceinline__ void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 24;"); }
+__device__ __forceinline__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 240;"); }
+
+// A tile of one head from a row on, in panels. Numbers that a head does not have come as zeros.
+__device__ __forceinline__ void bring_tile(u32 to, const Map* map, int head, int row, u32 gate) {
+#pragma unroll
+    for (int panel = 0; panel < WIDTH / 64; panel++)
+        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to + panel * PANEL_BYTES), "l"(map), "r"(panel * 64), "r"(head), "r"(row), "r"(gate) : "memory");
+}
+// A number in the background.
+__device__ __forceinline__ void bring_number(u32 to, const float* from, bool there) {
+    int bytes = there ? 4 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes));
+}
+
+// Products between `registers_ready` and `products_begun` are one group; of those begun, all but so many are done.
+__device__ __forceinline__ void registers_ready() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void products_begun() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int N>
+__device__ __forceinline__ void products_done_but() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+// Rows of a tile, or of registers, by rows of a tile.
+__device__ __forceinline__ void multiply_rows_by_rows(float (*c)[4], u32 a, u32 b) {
+    multiply_64<false>(c, by_rows(corner(a, 0, 0)), by_rows(corner(b, 0, 0)));
+#pragma unroll
+    for (int k = 1; k < STEPS; k++) multiply_64<true>(c, by_rows(corner(a, 0, k * 16)), by_rows(corner(b, 0, k * 16)));
+}
+__device__ __forceinline__ void multiply_rows_by_rows(float (*c)[4], const u32 (*a)[4], u32 b) {
+    multiply_64<false>(c, a[0], by_rows(corner(b, 0, 0)));
+#pragma unroll
+    for (int k = 1; k < STEPS; k++) multiply_64<true>(c, a[k], by_rows(corner(b, 0, k * 16)));
+}
+// c += a · b for a tile b.
+__device__ __forceinline__ void add_product(float (*c)[4], const u32 (*a)[4], u32 b) {
+#pragma unroll
+    for (int k = 0; k < TILE / 16; k++) multiply_128_turned(c, a[k], by_columns(corner(b, k * 16, 0)));
+}
+__device__ __forceinline__ void as_lefts(u32 (*a)[4], const float (*c)[4]) {
+#pragma unroll
+    for (int k = 0; k < TILE / 16; k++) as_left(a[k], c[2 * k], c[2 * k + 1]);
+}
+
+__device__ __forceinline__ float power_of_2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Tiles of keys that the queries of a work see.
+__device__ __forceinline__ int tiles_seen(int queries, int top) { return (min(queries, top + TEAMS * TILE) + TILE - 1) / TILE; }
+
+// Brings what works on queries take, by one thread: the queries (with `SLOPES`, and by their side what the loss makes of what they
+// yield), then keys and values. Rows after a sequence's end are another's: no query that counts sees them.
+template <bool SLOPES>
+__device__ __forceinline__ void bring_for_queries(Gates& gates, const Map* qk, const Map* qkv, const Map* dout, const Item* items, int works, int heads, int kv) {
+    int t = 0;
+    for (int turn = 0, work; (work = work_of(turn)) < works; turn++) {
+        Item item = items[work / heads];
+        Own own(turn);
+        int head = work % heads, group = head / (heads / kv), top = item.tile * TEAMS * TILE;
+        own.wait_until_empty();
+        gates.item[own.number] = item, gates.head[own.number] = head;
+        expect(own.full, TEAMS * (SLOPES ? PAIR_BYTES : TILE_BYTES));
+        for (int i = 0; i < TEAMS; i++) {
+            bring_tile(own.at + i * PAIR_BYTES, qk, head, item.query + top + i * TILE, own.full);
+            if (SLOPES) bring_tile(own.at + i * PAIR_BYTES + TILE_BYTES, dout, head, item.query + top + i * TILE, own.full);
+        }
+        int tiles = tiles_seen(item.queries, top);
+        for (int j = 0; j < tiles; j++, t++) {
+            Place place(t);
+            place.wait_until_empty();
+            expect(place.full, PAIR_BYTES);
+            bring_tile(place.at, qk, heads + group, item.key + j * TILE, place.full);
+            bring_tile(place.at + TILE_BYTES, qkv, heads + kv + group, item.key + j * TILE, place.full);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1) team_attention(const __grid_constant__ Map qk, const __grid_constant__ Map qkv, const Item* items, int works, int heads, int kv, float scale, bf16* out, float* log_sums) {
+    Gates& gates = open_gates(1);
+    Team team;
+    if (team.number == TEAMS) {
+        give_registers();
+        if (team.thread == 0) bring_for_queries<false>(gates, &qk, &qkv, 0, items, works, heads, kv);
+        return;
+    }
+    take_registers();
+    float c = scale * LOG2E;
+    int t = 0;
+    for (int turn = 0; work_of(turn) < works; turn++) {
+        Own own(turn);
+        own.wait_until_full();
+        Item& item = gates.item[own.number];
+        int query = item.query, queries = item.queries, top = item.tile * TEAMS * TILE, head = gates.head[own.number], first = top + team.number * TILE;
+        u32 a[STEPS][4], p[TILE / 16][4];
+#pragma unroll
+        for (int k = 0; k < STEPS; k++) left(a[k], own.at + team.number * PAIR_BYTES, team.warp * 16, k * 16);
+        own.leave();
+        float o[WIDTH / 8][4] = {}, m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;
+        int row = first + team.warp * 16 + (team.lane >> 2), tiles = tiles_seen(queries, top);
+        for (int j = 0; j < tiles; j++, t++) {
+            Place place(t);
+            u32 keys = place.at, values = keys + TILE_BYTES;
+            place.wait_until_full(); // also who has nothing to do: a place must not be said to be empty twice
+            if (j * TILE <= first && first < queries) {
+                float s[TILE / 8][4];
+                registers_ready();
+                multiply_rows_by_rows(s, a, keys);
+                products_begun();
+                products_done_but<0>();
+                settle(s);
+                if (j * TILE == first) {
+#pragma unroll
+                    for (int n = 0; n < TILE / 8; n++) {
+                        int column = j * TILE + n * 8 + 2 * (team.lane & 3);
+                        if (column > row) s[n][0] = NEVER;
+                        if (column + 1 > row) s[n][1] = NEVER;
+                        if (column > row + 8) s[n][2] = NEVER;
+                        if (column + 1 > row + 8) s[n][3] = NEVER;
+                    }
+                }
+                float n0 = m0, n1 = m1;
+#pragma unroll
+                for (int n = 0; n < TILE / 8; n++) n0 = fmaxf(n0, fmaxf(s[n][0], s[n][1])), n1 = fmaxf(n1, fmaxf(s[n][2], s[n][3]));
+                n0 = quad_max(n0), n1 = quad_max(n1);
+                float f0 = power_of_2((m0 - n0) * c), f1 = power_of_2((m1 - n1) * c), c0 = n0 * c, c1 = n1 * c;
+                m0 = n0, m1 = n1;
+                l0 *= f0, l1 *= f1;
+                // After the first tiles the largest score seldom changes.
+                if (__any_sync(FULL, f0 != 1.f || f1 != 1.f)) {
+#pragma unroll
+                    for (int n = 0; n < WIDTH / 8; n++) o[n][0] *= f0, o[n][1] *= f0, o[n][2] *= f1, o[n][3] *= f1;
+                }
+#pragma unroll
+                for (int n = 0; n < TILE / 8; n++) {
+                    s[n][0] = power_of_2(fmaf(s[n][0], c, -c0)), s[n][1] = power_of_2(fmaf(s[n][1], c, -c0));
+                    s[n][2] = power_of_2(fmaf(s[n][2], c, -c1)), s[n][3] = power_of_2(fmaf(s[n][3], c, -c1));
+                    l0 += s[n][0] + s[n][1], l1 += s[n][2] + s[n][3];
+                }
+                as_lefts(p, s);
+                begin(o, p);
+                add_product(o, p, values);
+                products_begun();
+                products_done_but<0>();
+                settle(o);
+            }
+            if (team.thread == 0) arrive(place.empty);
+        }
+        l0 = quad_sum(l0), l1 = quad_sum(l1);
+#pragma unroll
+        for (int half = 0; half < 2; half++, row += 8) {
+            if (row >= queries) continue;
+            float inverse = 1.f / (half ? l1 : l0);
+            size_t at = (size_t)(query + row) * heads + head;
+#pragma unroll
+            for (int n = 0; n < HD / 8; n++) *(u32*)(out + at * HD + n * 8 + 2 * (team.lane & 3)) = pair(o[n][2 * half] * inverse, o[n][2 * half + 1] * inverse);
+            if ((team.lane & 3) == 0) log_sums[at] = (half ? m1 : m0) * scale + logf(half ? l1 : l0);
+        }
+    }
+}
+
+// Brings what works on keys take, by one warp: the keys and values, then all queries that see them, of each head that shares them, by
+// their side what the loss makes of what they yield, and each query's log-sum and delta.
+__device__ __forceinline__ void bring_for_keys(Gates& gates, const Map* qk, const Map* qkv, const Map* dout, const float* log_sums, const float* delta, const Item* items, int works, int heads, int kv) {
+    int t = 0, share = heads / kv, lane = threadIdx.x & 31;
+    u32 numbers = (u32)__cvta_generic_to_shared(shared) + NUMBERS_AT + lane * 4;
+    for (int turn = 0, work; (work = work_of(turn)) < works; turn++) {
+        Item item = items[work / kv];
+        Own own(turn);
+        int group = work % kv, top = item.tile * TEAMS * TILE;
+        own.wait_until_empty();
+        if (lane == 0) {
+            gates.item[own.number] = item, gates.head[own.number] = group;
+            expect(own.full, TEAMS * PAIR_BYTES);
+            for (int i = 0; i < TEAMS; i++) {
+                bring_tile(own.at + i * PAIR_BYTES, qk, heads + group, item.key + top + i * TILE, own.full);
+                bring_tile(own.at + i * PAIR_BYTES + TILE_BYTES, qkv, heads + kv + group, item.key + top + i * TILE, own.full);
+            }
+        }
+        for (int head = group * share; head < (group + 1) * share; head++)
+            for (int start = top; start < item.queries; start += TILE, t++) {
+                Place place(t);
+                place.wait_until_empty();
+                if (lane == 0) {
+                    expect(place.full, PAIR_BYTES);
+                    bring_tile(place.at, qk, head, item.query + start, place.full);
+                    bring_tile(place.at + TILE_BYTES, dout, head, item.query + start, place.full);
+                }
+#pragma unroll
+                for (int i = 0; i < TILE; i += 32) {
+                    bool there = start + i + lane < item.queries;
+                    size_t at = there ? (size_t)(item.query + start + i + lane) * heads + head : 0;
+                    u32 to = numbers + (t % RING * 2 * TILE + i) * 4;
+                    bring_number(to, log_sums + at, there), bring_number(to + TILE * 4, delta + at, there);
+                }
+                asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(place.full) : "memory");
+            }
+    }
+}
+
+// Keys' and values' gradients. Scores have keys as rows, so that no result passes through shared memory.
+extern "C" __global__ void __launch_bounds__(384, 1) team_grad_keys(const __grid_constant__ Map qk, const __grid_constant__ Map qkv, const __grid_constant__ Map dout, const float* log_sums, const float* delta, const Item* items, int works, int heads, int kv, float scale, bf16* dqk, bf16* dqkv) {
+    Gates& gates = open_gates(1 + 32);
+    Team team;
+    if (team.number == TEAMS) {
+        give_registers();
+        if (team.warp == 0) bring_for_keys(gates, &qk, &qkv, &dout, log_sums, delta, items, works, heads, kv);
+        return;
+    }
+    take_registers();
+    float c = scale * LOG2E;
+    int t = 0, share = heads / kv;
+    for (int turn = 0; work_of(turn) < works; turn++) {
+        Own own(turn);
+        own.wait_until_full();
+        Item& item = gates.item[own.number];
+        int count = item.queries, top = item.tile * TEAMS * TILE, first = top + team.number * TILE, key = first + team.warp * 16 + (team.lane >> 2);
+        u32 keys = own.at + team.number * PAIR_BYTES, values = keys + TILE_BYTES, a[TILE / 16][4], e[TILE / 16][4];
+        float dk[WIDTH / 8][4] = {}, dv[WIDTH / 8][4] = {};
+        for (int head = 0; head < share; head++)
+            for (int start = top; start < count; start += TILE, t++) {
+                Place place(t);
+                u32 queries = place.at, slopes = queries + TILE_BYTES;
+                place.wait_until_full();
+                if (start >= first && first < count) {
+                    float p[TILE / 8][4], s[TILE / 8][4];
+                    registers_ready();
+                    multiply_rows_by_rows(p, keys, queries);
+                    products_begun();
+                    multiply_rows_by_rows(s, values, slopes);
+                    products_begun();
+                    const float2* sums = (const float2*)(shared + NUMBERS_AT + t % RING * 2 * TILE * 4) + (team.lane & 3);
+                    products_done_but<1>();
+                    settle(p);
+#pragma unroll
+                    for (int n = 0; n < TILE / 8; n++) {
+                        float2 sum = sums[n * 4];
+                        sum.x *= LOG2E, sum.y *= LOG2E;
+                        p[n][0] = power_of_2(fmaf(p[n][0], c, -sum.x)), p[n][1] = power_of_2(fmaf(p[n][1], c, -sum.y));
+                        p[n][2] = power_of_2(fmaf(p[n][2], c, -sum.x)), p[n][3] = power_of_2(fmaf(p[n][3], c, -sum.y));
+                    }
+                    // Queries after the sequence's end are another's.
+                    if (start == first || start + TILE > count) {
+#pragma unroll
+                        for (int n = 0; n < TILE / 8; n++) {
+                            int query = start + n * 8 + 2 * (team.lane & 3);
+                            if (key > query || query >= count) p[n][0] = 0.f;
+                            if (key > query + 1 || query + 1 >= count) p[n][1] = 0.f;
+                            if (key + 8 > query || query >= count) p[n][2] = 0.f;
+                            if (key + 8 > query + 1 || query + 1 >= count) p[n][3] = 0.f;
+                        }
+                    }
+                    as_lefts(a, p);
+                    begin(dv, a);
+                    add_product(dv, a, slopes);
+                    products_begun();
+                    products_done_but<1>();
+                    settle(s);
+#pragma unroll
+                    for (int n = 0; n < TILE / 8; n++) {
+                        float2 delta = sums[TILE / 2 + n * 4];
+                        s[n][0] = p[n][0] * (s[n][0] - delta.x), s[n][1] = p[n][1] * (s[n][1] - delta.y);
+                        s[n][2] = p[n][2] * (s[n][2] - delta.x), s[n][3] = p[n][3] * (s[n][3] - delta.y);
+                    }
+                    as_lefts(e, s);
+                    begin(dk, e);
+                    add_product(dk, e, queries);
+                    products_begun();
+                    products_done_but<0>();
+                    settle(dk), settle(dv);
+                }
+                if (team.thread == 0) arrive(place.empty);
+            }
+        int from = item.key, group = gates.head[own.number];
+        own.leave();
+        size_t qk_stride = (size_t)(heads + kv) * HD, qkv_stride = (size_t)(heads + 2 * kv) * HD;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int row = key + half * 8;
+            if (row >= count) continue;
+            bf16* to_k = dqk + (from + row) * qk_stride + (size_t)(heads + group) * HD + 2 * (team.lane & 3);
+            bf16* to_v = dqkv + (from + row) * qkv_stride + (size_t)(heads + kv + group) * HD + 2 * (team.lane & 3);
+#pragma unroll
+            for (int n = 0; n < HD / 8; n++) {
+                *(u32*)(to_k + n * 8) = pair(dk[n][2 * half] * scale, dk[n][2 * half + 1] * scale);
+                *(u32*)(to_v + n * 8) = pair(dv[n][2 * half], dv[n][2 * half + 1]);
+            }
+        }
+    }
+}
+
+// Queries' gradients.
+extern "C" __global__ void __launch_bounds__(384, 1) team_grad_queries(const __grid_constant__ Map qk, const __grid_constant__ Map qkv, const __grid_constant__ Map dout, const float* log_sums, const float* delta, const Item* items, int works, int heads, int kv, float scale, bf16* dqk) {
+    Gates& gates = open_gates(1);
+    Team team;
+    if (team.number == TEAMS) {
+        give_registers();
+        if (team.thread == 0) bring_for_queries<true>(gates, &qk, &qkv, &dout, items, works, heads, kv);
+        return;
+    }
+    take_registers();
+    float c = scale * LOG2E;
+    int t = 0;
+    for (int turn = 0; work_of(turn) < works; turn++) {
+        Own own(turn);
+        own.wait_until_full();
+        Item& item = gates.item[own.number];
+        int from = item.query, queries = item.queries, top = item.tile * TEAMS * TILE, head = gates.head[own.number], first = top + team.number * TILE;
+        float dq[WIDTH / 8][4] = {}, sums[2], deltas[2];
+        int query = first + team.warp * 16 + (team.lane >> 2), tiles = tiles_seen(queries, top);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int row = query + half * 8;
+            bool there = row < queries;
+            size_t at = (size_t)(from + row) * heads + head;
+            sums[half] = there ? log_sums[at] * LOG2E : 0.f;
+            deltas[half] = there ? delta[at] : 0.f;
+        }
+        u32 a[STEPS][4], d[STEPS][4], e[TILE / 16][4], mine = own.at + team.number * PAIR_BYTES;
+#pragma unroll
+        for (int k = 0; k < STEPS; k++) left(a[k], mine, team.warp * 16, k * 16), left(d[k], mine + TILE_BYTES, team.warp * 16, k * 16);
+        own.leave();
+        for (int j = 0; j < tiles; j++, t++) {
+            Place place(t);
+            u32 keys = place.at, values = keys + TILE_BYTES;
+            place.wait_until_full();
+            if (j * TILE <= first && first < queries) {
+                float p[TILE / 8][4], s[TILE / 8][4];
+                registers_ready();
+                multiply_rows_by_rows(p, a, keys);
+                products_begun();
+                multiply_rows_by_rows(s, d, values);
+                products_begun();
+                products_done_but<1>();
+                settle(p);
+#pragma unroll
+                for (int n = 0; n < TILE / 8; n++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) p[n][i] = power_of_2(fmaf(p[n][i], c, -sums[i >> 1]));
+                if (j * TILE == first) {
+#pragma unroll
+                    for (int n = 0; n < TILE / 8; n++)
+#pragma unroll
+                        for (int i = 0; i < 4; i++)
+                            if (j * TILE + n * 8 + 2 * (team.lane & 3) + (i & 1) > query + (i >> 1) * 8) p[n][i] = 0.f;
+                }
+                products_done_but<0>();
+                settle(s);
+#pragma unroll
+                for (int n = 0; n < TILE / 8; n++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) s[n][i] = p[n][i] * (s[n][i] - deltas[i >> 1]);
+                as_lefts(e, s);
+                begin(dq, e);
+                add_product(dq, e, keys);
+                products_begun();
+                products_done_but<0>();
+                settle(dq);
+            }
+            if (team.thread == 0) arrive(place.empty);
+        }
+        size_t qk_stride = (size_t)(heads + kv) * HD;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int row = query + half * 8;
+            if (row >= queries) continue;
+            bf16* to = dqk + (from + row) * qk_stride + (size_t)head * HD + 2 * (team.lane & 3);
+#pragma unroll
+            for (int n = 0; n < HD / 8; n++) *(u32*)(to + n * 8) = pair(dq[n][2 * half] * scale, dq[n][2 * half + 1] * scale);
+        }
+    }
+}
+#endif
