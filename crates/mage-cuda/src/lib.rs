@@ -32,6 +32,7 @@ mod record;
 mod shape;
 mod step;
 mod train;
+mod tries;
 
 pub use adapter::{Adapter, AdapterPlaces, GROUPS, GroupPlaces, Held, PartPlaces};
 pub use buffer::{Buffer, Plain};
@@ -41,10 +42,11 @@ pub use error::{CudaError, Result};
 pub use find::{Found, Search, search};
 pub use measure::{Rates, measure};
 pub use model::{Model, Weights};
-pub use packet::{Answer, Ask};
+pub use packet::{Among, Answer, Ask};
 pub use shape::{LayerPlaces, Places, Shape};
 pub use step::{Part, Step, Stepper};
 pub use train::{AdamW, Choice, Prediction, Sequences, Trainer};
+pub use tries::Trie;
 
 /// Tokens in a page of keys and values.
 pub const PAGE: usize = 16;
