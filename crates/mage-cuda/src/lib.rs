@@ -10,8 +10,8 @@
 //!
 //! # Unsafe code
 //!
-//! Every call of the driver is unsafe. Sizes are kept with buffers; tokens, rows, positions, pages and lengths that come from
-//! outside are compared with them before anything is started, and kernels get their sizes from the same shapes. Where
+//! Every call of the driver is unsafe. Sizes are kept with buffers; tokens, rows, positions, pages, lengths and tries that
+//! come from outside are compared with them before anything is started, and kernels get their sizes from the same shapes. Where
 //! parameters lie ([`Places`], [`AdapterPlaces`]) is taken on trust.
 
 mod adapter;

@@ -1,8 +1,9 @@
 // What rows of logits say: about a given token, or which token is drawn.
 //
-// A row's candidates are all tokens, those of a list, or those at a node of a trie. A block goes over them once, each warp over stretches of their 32, in
-// an order that never changes, so that equal logits give equal answers. Filters cut the candidates, ordered by falling weight
-// and then rising number, to a beginning; its last weight is found digit by digit, masses being added as whole numbers.
+// A row's candidates are all tokens, those of a list, or those at a node of a trie. A block goes over them once, each warp over
+// stretches of their 32, in an order that never changes, so that equal logits give equal answers. Filters cut the candidates,
+// ordered by falling weight and then rising number, to a beginning; its last weight is found digit by digit, masses being added
+// as whole numbers.
 
 struct Ask {
     u32 token;       // the one asked about, or DRAW

@@ -157,26 +157,18 @@ fn draws_at_a_node_are_those_from_its_list_and_lead_to_the_next() {
     let nodes = odd.len() as u32 + 4;
     let after = |tokens: &[u32], by: u32| tokens.iter().map(|t| (t * by + 1) % nodes).collect::<Vec<_>>();
     let following = [after(&odd, 7), after(&few, 11), after(&one, 3)];
-    let ends = 19_000;
-    let some = |i: usize, tokens| (tokens, &following[i][..]);
-    let [end, thinking]: [(&[u32], &[u32]); 2] = [(&[], &[]), (&[ends], &[0, nodes - 1])];
-    let mut all_nodes = vec![some(0, &odd[..]), some(1, &few), some(2, &one)];
-    all_nodes.resize(nodes as usize - 1, end);
-    all_nodes.push(thinking);
-    let trie = words(&all_nodes);
-    let trie = Trie { id: 5, words: &trie };
-    // Something else before it.
-    let other = words(&[some(1, &few[..1])]);
-    let mut tries = Tries::new(b.model.card(), 16).unwrap();
-    assert!(Trie { id: 4, words: &other }.check(v).is_err(), "its node follows nowhere");
-    let other = words(&[(&[8], &[0])]);
+    let (ends, thinking) = (19_000, nodes - 1);
+    let mut all: Vec<(&[u32], &[u32])> = vec![(&odd, &following[0]), (&few, &following[1]), (&one, &following[2])];
+    all.resize(thinking as usize, (&[], &[]));
+    let (ending, after_it) = ([ends], [0, thinking]);
+    all.push((&ending, &after_it));
+    let (first, second) = (words(&[(&[8], &[0])]), words(&all));
+    let (other, trie) = (Trie { id: 4, words: &first }, Trie { id: 5, words: &second });
     let plain = Ask { token: None, ..Ask::score(0, None) };
-    let (mut at_nodes, mut from_lists) = (
-        vec![Ask { among: Among::Node(Trie { id: 4, words: &other }, 0), ..plain }],
-        vec![Ask { among: Among::List(&[8]), ..plain }],
-    );
+    let mut at_nodes = vec![Ask { among: Among::Node(other, 0), ..plain }];
+    let mut from_lists = vec![Ask { among: Among::List(&[8]), ..plain }];
     let lists = [Among::List(&odd), Among::List(&few), Among::List(&one), Among::All];
-    for (list, node) in lists.into_iter().zip([0, 1, 2, nodes - 1]) {
+    for (list, node) in lists.into_iter().zip([0, 1, 2, thinking]) {
         for point in [0.0, 0.01, 0.3, 0.5, 0.77, 0.999_9] {
             let under = |among| {
                 let plain = Ask { point, among, ..plain };
@@ -191,6 +183,7 @@ fn draws_at_a_node_are_those_from_its_list_and_lead_to_the_next() {
     let mut logits: Vec<f32> = numbers(rows * stride, 13).iter().map(|x| (8.0 * x * x * x) as f32).collect();
     (0..rows).for_each(|row| logits[row * stride + ends as usize] = if row % 2 == 0 { 30.0 } else { -30.0 });
     let (bl, f, s) = (b.put(&logits), &b.model.program.functions, &b.stream);
+    let mut tries = Tries::new(b.model.card(), 16).unwrap();
     assert!(tries.find(s, &at_nodes, v).unwrap(), "there was room for so many");
     let answers = |asks: &[Ask<'_>]| {
         let mut packet = Packet::default();
@@ -213,15 +206,12 @@ fn draws_at_a_node_are_those_from_its_list_and_lead_to_the_next() {
             0 => following[0][place(&odd)],
             1 => following[1][place(&few)],
             2 => following[2][place(&one)],
-            _ if at_node.token == ends => {
-                ended += 1;
-                0
-            }
-            thinking => {
-                went_on += 1;
-                thinking
-            }
+            _ if at_node.token == ends => 0,
+            _ => thinking,
         };
+        if node == thinking {
+            *(if want == 0 { &mut ended } else { &mut went_on }) += 1;
+        }
         assert_eq!(at_node.following(), Some(want), "row {i}, token {}", at_node.token);
     }
     assert!(ended > 10 && went_on > 10, "thinking ended {ended} times and went on {went_on} times");

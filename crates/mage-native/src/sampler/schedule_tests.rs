@@ -4,7 +4,7 @@
 use super::super::active::Ask;
 use super::super::ticket::Ticket;
 use super::*;
-use mage_engine::{ActionSet, SampleRequest, SamplingParams, ScoreRequest, WeightsId};
+use mage_engine::{ActionCursor, ActionSet, SampleRequest, SamplingParams, ScoreRequest, WeightsId};
 use mage_env::{Rng, Seed};
 use rand::RngExt;
 use std::collections::HashMap;
@@ -268,7 +268,7 @@ fn constrained() -> Active {
 
 fn stands(a: &Active) -> Option<u32> {
     let Task::Sample { cursor, .. } = &a.task else { return None };
-    cursor.as_ref().map(|c| c.place())
+    cursor.as_ref().map(ActionCursor::place)
 }
 
 #[test]
