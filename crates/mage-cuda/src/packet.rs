@@ -67,7 +67,7 @@ pub struct Answer {
     pub logprob: f32,
     /// Drawn: its log-probability in the distribution drawn from. Scored: the entropy.
     pub second: f32,
-    /// One more than the number of the node that follows; 0 where none does.
+    /// One more than the number of the node that follows; 0 where nothing was drawn at a node.
     following: u32,
 }
 

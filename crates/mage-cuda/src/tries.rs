@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 /// A trie of answers. Its words are first, for each node, the word where that begins (so the first word is how many nodes
 /// there are). A node is how many candidates it has, these, and for each of them the number of the node that follows it.
-/// Where all tokens are candidates, it is [`Trie::ALL`], a token, the number of the node that follows this one, and that of the node
-/// that follows all others.
+/// Where all tokens are candidates, it is [`Trie::ALL`], a token, the number of the node that follows this one, and that of
+/// the node that follows all others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trie<'a> {
     /// Stands for the words: they are read, and checked, only where this was not met before.
@@ -168,7 +168,7 @@ impl Laid {
                     start
                 }
             };
-            // Of the words that were checked, which are not those given if somebody mixed up tries.
+            // From the words that were checked: those given now may be others.
             let count = words[start];
             if node >= count {
                 return Err(CudaError::new("reading a trie of answers", format!("node {node} of {count}")));
@@ -183,7 +183,8 @@ impl Laid {
 pub(crate) mod tests {
     use super::*;
 
-    /// Candidates and what follows them, node by node; no candidates are all, the token that ends that among them.
+    /// Candidates and what follows each, node by node. Where all tokens are candidates, it is one of them, what follows it,
+    /// and what follows all others.
     pub(crate) fn words(nodes: &[(&[u32], &[u32])]) -> Vec<u32> {
         let mut words = vec![0; nodes.len()];
         for (i, (tokens, following)) in nodes.iter().enumerate() {
