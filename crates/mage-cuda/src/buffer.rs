@@ -110,9 +110,14 @@ impl<T: Plain> Buffer<T> {
 
     /// Copies `from` over its beginning, in the order of the stream.
     pub(crate) fn put(&self, stream: &Stream, from: &[T]) -> Result<()> {
-        assert!(from.len() <= self.len, "{} do not fit into {}", from.len(), self.len);
+        self.put_at(stream, 0, from)
+    }
+
+    /// Copies `from` over what is there from element `first` on, in the order of the stream.
+    pub(crate) fn put_at(&self, stream: &Stream, first: usize, from: &[T]) -> Result<()> {
+        assert!(first + from.len() <= self.len, "{} do not fit into {} from {first} on", from.len(), self.len);
         // SAFETY: the range is inside the allocation; pageable memory is staged by the driver before it returns.
-        unsafe { result::memcpy_htod_async(self.at, from, stream.raw) }.doing("copying to the card")
+        unsafe { result::memcpy_htod_async(self.at(first), from, stream.raw) }.doing("copying to the card")
     }
 
     /// Copies its beginning to `to` and waits for all that is in the stream.

@@ -10,8 +10,8 @@
 //!
 //! # Unsafe code
 //!
-//! Every call of the driver is unsafe. Sizes are kept with buffers; tokens, rows, positions, pages and lengths that come from
-//! outside are compared with them before anything is started, and kernels get their sizes from the same shapes. Where
+//! Every call of the driver is unsafe. Sizes are kept with buffers; tokens, rows, positions, pages, lengths and tries that
+//! come from outside are compared with them before anything is started, and kernels get their sizes from the same shapes. Where
 //! parameters lie ([`Places`], [`AdapterPlaces`]) is taken on trust.
 
 mod adapter;
@@ -34,6 +34,7 @@ mod record;
 mod shape;
 mod step;
 mod train;
+mod tries;
 
 pub use adapter::{Adapter, AdapterPlaces, GROUPS, GroupPlaces, Held, PartPlaces};
 pub use buffer::{Buffer, Plain};
@@ -43,10 +44,11 @@ pub use error::{CudaError, Result};
 pub use find::{Found, Search, search};
 pub use measure::{Rates, measure};
 pub use model::{Model, Weights};
-pub use packet::{Answer, Ask};
+pub use packet::{Among, Answer, Ask};
 pub use shape::{LayerPlaces, Places, Shape};
 pub use step::{Part, Step, Stepper};
 pub use train::{AdamW, Choice, Prediction, Sequences, Trainer};
+pub use tries::Trie;
 
 /// Tokens in a page of keys and values.
 pub const PAGE: usize = 16;

@@ -2,13 +2,41 @@
 //!
 //! Everything small that changes from one step to the next goes to the card as one packet of 32-bit words.
 
-/// What is asked about a row of logits. Candidates are all tokens, or those of a list.
+use crate::tries::Trie;
+
+/// Which tokens are candidates.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Among<'a> {
+    /// All.
+    All,
+    /// Those of a list.
+    List(&'a [u32]),
+    /// Those at a node of a trie, by its number.
+    Node(Trie<'a>, u32),
+}
+
+impl<'a> Among<'a> {
+    /// Those of a list, where there is one, else all.
+    pub fn list(tokens: Option<&'a [u32]>) -> Self {
+        tokens.map_or(Among::All, Among::List)
+    }
+
+    /// What travels with the packet.
+    pub(crate) fn listed(&self) -> &'a [u32] {
+        match self {
+            Among::List(tokens) => tokens,
+            Among::All | Among::Node(..) => &[],
+        }
+    }
+}
+
+/// What is asked about a row of logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ask<'a> {
     /// The token asked about; nothing draws one.
     pub token: Option<u32>,
-    /// The candidates, where there are fewer than all.
-    pub allowed: Option<&'a [u32]>,
+    /// The candidates.
+    pub among: Among<'a>,
     /// How many of the likeliest stay; 0 is all.
     pub top_k: u32,
     /// 0 takes the likeliest.
@@ -24,7 +52,8 @@ pub struct Ask<'a> {
 impl<'a> Ask<'a> {
     /// How likely a token is.
     pub fn score(token: u32, allowed: Option<&'a [u32]>) -> Self {
-        Ask { token: Some(token), allowed, top_k: 0, temperature: 1.0, top_p: 1.0, min_p: 0.0, point: 0.0 }
+        let among = Among::list(allowed);
+        Ask { token: Some(token), among, top_k: 0, temperature: 1.0, top_p: 1.0, min_p: 0.0, point: 0.0 }
     }
 }
 
@@ -38,6 +67,15 @@ pub struct Answer {
     pub logprob: f32,
     /// Drawn: its log-probability in the distribution drawn from. Scored: the entropy.
     pub second: f32,
+    /// One more than the number of the node that follows; 0 where nothing was drawn at a node.
+    following: u32,
+}
+
+impl Answer {
+    /// Drawn at a node of a trie: the number of the node that follows it with the drawn token.
+    pub fn following(&self) -> Option<u32> {
+        self.following.checked_sub(1)
+    }
 }
 
 /// Threads that read a row of logits together.
@@ -45,7 +83,8 @@ pub(crate) const READERS: usize = 512;
 /// Words of an ask on the card.
 pub(crate) const ASK: usize = 8;
 const DRAW: u32 = u32::MAX;
-const ALL: u32 = u32::MAX;
+const ALL: u32 = Trie::ALL;
+const NODE: u32 = u32::MAX - 1;
 
 /// Words on their way to the card.
 #[derive(Default)]
@@ -72,11 +111,13 @@ impl Packet {
         at
     }
 
-    /// Writes ask number `i` of those that start at `asks`; its list goes to the end.
-    pub(crate) fn ask(&mut self, asks: usize, i: usize, ask: &Ask<'_>) {
-        let (list, count) = match ask.allowed {
-            Some(tokens) => (self.put(tokens.iter().copied()) as u32, tokens.len() as u32),
-            None => (0, ALL),
+    /// Writes ask number `i` of those that start at `asks`; its list goes to the end. Where it names a node, this is at the
+    /// word `node` of the tries on the card.
+    pub(crate) fn ask(&mut self, asks: usize, i: usize, ask: &Ask<'_>, node: u32) {
+        let (list, count) = match ask.among {
+            Among::All => (0, ALL),
+            Among::List(tokens) => (self.put(tokens.iter().copied()) as u32, tokens.len() as u32),
+            Among::Node(..) => (node, NODE),
         };
         let at = asks + i * ASK;
         self.words[at..at + ASK].copy_from_slice(&[

@@ -17,6 +17,7 @@ use crate::model::Model;
 use crate::packet::{ASK, Answer, Ask, Packet};
 use crate::pinned::Pinned;
 use crate::product::{Kind, Matrix, Products};
+use crate::tries::{self, Tries};
 use crate::{PAGE, Plain, TILE};
 use graph::Graphs;
 use std::sync::Arc;
@@ -64,6 +65,7 @@ pub struct Stepper {
     space: Space,
     packet: Packet,
     words: Buffer<u32>,
+    tries: Tries,
     /// Where single tokens' attention counts.
     line: Buffer<u32>,
     /// What a recorded step sends and brings back.
@@ -159,6 +161,7 @@ impl Stepper {
             space,
             packet: Packet::default(),
             words: Buffer::new(card, WORDS)?,
+            tries: Tries::new(card, tries::WORDS)?,
             line: Buffer::zeros(card, 2)?,
             sent: Pinned::new(card, SENT)?,
             brought: Pinned::new(card, MOST_ROWS)?,
@@ -182,7 +185,7 @@ impl Stepper {
         let logits = 4 * logit_rows(shape) * shape.logits();
         // Products are tried out beside all that.
         let tried = 4 * MOST_ROWS * shape.logits().max(2 * shape.inner);
-        rows.next_power_of_two() * row + logits + tried + (512 << 20)
+        rows.next_power_of_two() * row + logits + tried + 4 * tries::WORDS + (512 << 20)
     }
 
     /// Copies whole pages, one after the other: (from, to).
@@ -214,6 +217,10 @@ impl Stepper {
     pub fn step(&mut self, w: Held<'_>, step: &Step<'_>, answers: &mut [Answer]) -> Result<()> {
         self.check(step, answers.len())?;
         self.model.card.bind()?;
+        if self.tries.find(&self.stream, step.asks, self.model.shape.vocabulary)? {
+            // What is recorded knows where they were.
+            self.graphs.clear();
+        }
         let single = step.parts.iter().all(|p| p.count == 1 && p.asked == 1);
         // What is recorded has its logits all at once.
         let most = MOST_ROWS.min(logit_rows(&self.model.shape));
@@ -226,7 +233,7 @@ impl Stepper {
     /// Refuses what would reach beyond the card's memory.
     fn check(&self, step: &Step<'_>, answers: usize) -> Result<()> {
         let wrong = |problem: String| Err(CudaError::new("taking a step", problem));
-        self.model.check_tokens(step.tokens.iter().chain(step.asks.iter().filter_map(|a| a.allowed).flatten()))?;
+        self.model.check_tokens(step.tokens.iter().chain(step.asks.iter().flat_map(|a| a.among.listed())))?;
         self.model.check_tokens(step.asks.iter().filter_map(|a| a.token.as_ref()))?;
         for part in step.parts {
             let (end, positions) = (part.position + part.count, self.model.positions());
@@ -253,7 +260,7 @@ impl Stepper {
 
     /// Whether a packet of single tokens has room for the step's tables and lists.
     fn fits(&self, step: &Step<'_>) -> bool {
-        let lists: usize = step.asks.iter().filter_map(|a| a.allowed).map(<[u32]>::len).sum();
+        let lists: usize = step.asks.iter().map(|a| a.among.listed().len()).sum();
         Single::of(MOST_ROWS).tables + step.tables.len() + lists + 64 <= WORDS
     }
 
@@ -311,7 +318,7 @@ impl Stepper {
 
     /// What `count` rows of states from `from` on answer, to `answers`.
     fn tell(&mut self, held: Held<'_>, from: u64, count: usize, asks: usize, answers: u64) -> Result<()> {
-        let Stepper { model, stream: s, products, space, words, .. } = self;
+        let Stepper { model, stream: s, products, space, words, tries, .. } = self;
         let (w, shape, d) = (held.base, &model.shape, model.shape.hidden);
         let normed = space.normed.at(0);
         model.norm(s, from, w.at(model.places.norm.start), count, normed, 0)?;
@@ -319,12 +326,13 @@ impl Stepper {
         let logits = Matrix::new(space.logits.at(0), shape.logits());
         let shape_of = (count, shape.vocabulary, d);
         products.run(s, Kind::Forward, shape_of, Matrix::new(normed, d), head, None, logits, true)?;
+        let (logits, stride) = (space.logits.at(0), shape.logits() as u64);
         s.launch(
             model.program.functions.answer,
             (count, 1, 1),
             crate::packet::READERS,
             0,
-            args![space.logits.at(0), shape.logits() as u64, shape.vocabulary, words.at(0), asks, answers],
+            args![logits, stride, shape.vocabulary, words.at(0), tries.on_card(), asks, answers],
         )
     }
 
@@ -380,7 +388,7 @@ impl Stepper {
         let asked = p.put(asked_rows);
         let asks = p.leave(step.asks.len() * ASK);
         for (i, ask) in step.asks.iter().enumerate() {
-            p.ask(asks, i, ask);
+            p.ask(asks, i, ask, self.tries.node(i));
         }
         let at = Single { tokens, positions, cells, lists, asks, items: items.0, tables };
         if self.words.len() < self.packet.words.len() {

@@ -316,7 +316,7 @@ impl Trainer {
         let distinct = (p.put(distinct.iter().copied()), distinct.len());
         let asks = p.leave(s.predictions.len() * crate::packet::ASK);
         for (i, prediction) in s.predictions.iter().enumerate() {
-            p.ask(asks, i, &crate::packet::Ask::score(prediction.token, prediction.allowed));
+            p.ask(asks, i, &crate::packet::Ask::score(prediction.token, prediction.allowed), 0);
         }
         self.places = PacketPlaces { tokens, positions, rows, queries, keys, order, starts, distinct, asks };
         self.words.reserve(self.packet.words.len())?;

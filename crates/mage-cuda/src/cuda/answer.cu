@@ -1,22 +1,25 @@
 // What rows of logits say: about a given token, or which token is drawn.
 //
-// A row's candidates are all tokens, or those of a list. A block goes over them once, each warp over stretches of their 32, in
-// an order that never changes, so that equal logits give equal answers. Filters cut the candidates, ordered by falling weight
-// and then rising number, to a beginning; its last weight is found digit by digit, masses being added as whole numbers.
+// A row's candidates are all tokens, those of a list, or those at a node of a trie. A block goes over them once, each warp over
+// stretches of their 32, in an order that never changes, so that equal logits give equal answers. Filters cut the candidates,
+// ordered by falling weight and then rising number, to a beginning; its last weight is found digit by digit, masses being added
+// as whole numbers.
 
 struct Ask {
     u32 token;       // the one asked about, or DRAW
-    u32 list, count; // the candidates, where there are fewer than all
+    u32 list, count; // the candidates, where there are fewer than all; with NODE, where the node is among the tries
     u32 top_k;       // 0: no limit
     float temperature, top_p, min_p;
     float point; // where on the line from 0 to 1
 };
 #define DRAW 0xffffffffu
 #define ALL 0xffffffffu
+#define NODE 0xfffffffeu
 
 struct Answer {
     u32 token;
     float logprob, second;
+    u32 following; // drawn at a node: one more than the number of the next
 };
 
 struct Row {
@@ -134,9 +137,15 @@ __device__ Stats stats(const Row& row, float heat, Stats* parts) {
     return s;
 }
 
-__device__ Row row_of(const float* logits, size_t stride, int vocabulary, const Ask& ask, const u32* packet, int row) {
+__device__ Row row_of(const float* logits, size_t stride, int vocabulary, const u32* list, u32 count, int row) {
     const float* at = logits + row * stride;
-    return ask.count == ALL ? Row{at, 0, vocabulary} : Row{at, packet + ask.list, (int)ask.count};
+    return count == ALL ? Row{at, 0, vocabulary} : Row{at, list, (int)count};
+}
+
+// The number of the node that follows one at which candidate `at` was drawn. A node is how many candidates it has, these, and for
+// each the number of the next; where all tokens are candidates: ALL, a token, the number after it, and the number after all others.
+__device__ u32 following(const u32* node, int at, u32 token) {
+    return node[0] == ALL ? node[token == node[1] ? 2 : 3] : node[1 + node[0] + at];
 }
 
 // Weight of a candidate, the largest being 1.
@@ -213,9 +222,9 @@ __device__ __forceinline__ int part_at(float goal, float* start, F mass) {
     return found;
 }
 
-// Draws from all candidates: the stretch first, then its part, then the place in it, which one warp looks for. Greedily, the
-// first of the largest.
-__device__ void draw(const Row& row, const Ask& ask, const Stats& s, const Stats* parts, float heat, u32* token, float* logprob) {
+// Which of all candidates is drawn: the stretch first, then its part, then the place in it, which one warp looks for. Greedily,
+// the first of the largest.
+__device__ int draw(const Row& row, const Ask& ask, const Stats& s, const Stats* parts, float heat, float* logprob) {
     __shared__ int found;
     __shared__ float masses[32];
     bool greedy = ask.temperature == 0.f;
@@ -275,12 +284,13 @@ __device__ void draw(const Row& row, const Ask& ask, const Stats& s, const Stats
         if (lane == 0 && best >= 0) found = best;
     }
     __syncthreads();
-    *token = row.token(found);
-    *logprob = greedy ? 0.f : logf(weight(row, found, s.most, heat) / s.hot);
+    int at = found;
+    *logprob = greedy ? 0.f : logf(weight(row, at, s.most, heat) / s.hot);
+    return at;
 }
 
-// Draws from a beginning of the candidates.
-__device__ void draw_filtered(const Row& row, const Ask& ask, const Stats& s, float heat, u32* token, float* logprob) {
+// Which of a beginning of the candidates is drawn.
+__device__ int draw_filtered(const Row& row, const Ask& ask, const Stats& s, float heat, float* logprob) {
     __shared__ int found;
     Cut cut = {0, 0xffffffffu};
     if (ask.top_k && ask.top_k < row.count) cut = select(row, s.most, heat, ask.top_k, false);
@@ -314,16 +324,18 @@ __device__ void draw_filtered(const Row& row, const Ask& ask, const Stats& s, fl
     }
     __syncthreads();
     int at = found < 0 ? 0 : found;
-    *token = row.token(at);
     *logprob = logf(weight(row, at, s.most, heat) / total);
+    return at;
 }
 
 // A block per row of logits; two of them at once on a multiprocessor.
-extern "C" __global__ void __launch_bounds__(512, 2) answer(const float* logits, u64 stride, int vocabulary, const u32* packet, int asks_at, Answer* answers) {
+extern "C" __global__ void __launch_bounds__(512, 2) answer(const float* logits, u64 stride, int vocabulary, const u32* packet, const u32* tries, int asks_at, Answer* answers) {
     __shared__ Stats parts[32];
     Ask ask = ((const Ask*)(packet + asks_at))[blockIdx.x];
-    Row row = row_of(logits, stride, vocabulary, ask, packet, blockIdx.x);
-    Answer a = {ask.token, 0.f, 0.f};
+    const u32* node = ask.count == NODE ? tries + ask.list : 0;
+    Row row = node ? row_of(logits, stride, vocabulary, node + 1, node[0], blockIdx.x)
+                   : row_of(logits, stride, vocabulary, packet + ask.list, ask.count, blockIdx.x);
+    Answer a = {ask.token, 0.f, 0.f, 0};
     Stats s;
     if (ask.token != DRAW) {
         s = stats<true>(row, LOG2E, parts);
@@ -332,9 +344,13 @@ extern "C" __global__ void __launch_bounds__(512, 2) answer(const float* logits,
         float heat = ask.temperature > 0.f ? LOG2E / ask.temperature : LOG2E;
         s = stats<false>(row, heat, parts);
         bool filtered = ask.temperature > 0.f && ((ask.top_k && ask.top_k < row.count) || ask.top_p < 1.f || ask.min_p > 0.f);
-        if (!(s.sum > 0.f)) a.token = 0, a.second = s.sum;
-        else if (filtered) draw_filtered(row, ask, s, heat, &a.token, &a.second);
-        else draw(row, ask, s, parts, heat, &a.token, &a.second);
+        if (!(s.sum > 0.f)) {
+            a.token = 0, a.second = s.sum;
+        } else {
+            int at = filtered ? draw_filtered(row, ask, s, heat, &a.second) : draw(row, ask, s, parts, heat, &a.second);
+            a.token = row.token(at);
+            if (node && threadIdx.x == 0) a.following = 1 + following(node, at, a.token);
+        }
     }
     a.logprob = row.logits[a.token] - s.most - logf(s.sum);
     if (threadIdx.x == 0) answers[blockIdx.x] = a;
@@ -344,7 +360,7 @@ extern "C" __global__ void __launch_bounds__(512, 2) answer(const float* logits,
 extern "C" __global__ void __launch_bounds__(512, 2) distribution(const float* logits, u64 stride, int vocabulary, const u32* packet, int asks_at, float4* out) {
     __shared__ Stats parts[32];
     Ask ask = ((const Ask*)(packet + asks_at))[blockIdx.x];
-    Row row = row_of(logits, stride, vocabulary, ask, packet, blockIdx.x);
+    Row row = row_of(logits, stride, vocabulary, packet + ask.list, ask.count, blockIdx.x);
     Stats s = stats<true>(row, LOG2E, parts);
     float logarithm = logf(s.sum);
     if (threadIdx.x == 0) out[blockIdx.x] = make_float4(row.logits[ask.token] - s.most - logarithm, logarithm - s.weighted / s.sum, logarithm + s.most, 0.f);
@@ -359,7 +375,7 @@ __device__ __forceinline__ float slope_at(float logit, bool chosen, float4 choic
 // From logits to the gradient by them, given per row the slopes by log-probability and entropy.
 extern "C" __global__ void __launch_bounds__(1024) distribution_grad(const float* logits, u64 stride, int vocabulary, const u32* packet, int asks_at, const float4* choices, const float2* slopes, bf16* to) {
     Ask ask = ((const Ask*)(packet + asks_at))[blockIdx.x];
-    Row row = row_of(logits, stride, vocabulary, ask, packet, blockIdx.x);
+    Row row = row_of(logits, stride, vocabulary, packet + ask.list, ask.count, blockIdx.x);
     float4 choice = choices[blockIdx.x];
     float2 slope = slopes[blockIdx.x];
     bf16* out = to + blockIdx.x * stride;

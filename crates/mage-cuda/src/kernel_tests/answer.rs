@@ -2,7 +2,8 @@
 
 use super::{Bench, near, numbers, slopes};
 use crate::card::args;
-use crate::packet::{ASK, Answer, Ask, Packet, READERS};
+use crate::packet::{ASK, Among, Answer, Ask, Packet, READERS};
+use crate::tries::{Trie, Tries, tests::words};
 
 /// Log-probability and entropy of a token among candidates.
 fn said(logits: &[f64], candidates: &[u32], token: u32) -> (f64, f64) {
@@ -27,11 +28,12 @@ fn scores_draws_and_gradients_of_logits() {
     let draws = packet.leave(rows * ASK);
     for (i, token) in tokens.into_iter().enumerate() {
         let allowed = (i % 2 == 1).then_some(&some[..]);
-        packet.ask(scores, i, &Ask::score(token, allowed));
+        packet.ask(scores, i, &Ask::score(token, allowed), 0);
         // The likeliest, then draws under every filter at once.
         let greedy = Ask { token: None, temperature: 0.0, ..Ask::score(0, allowed) };
-        let drawn = Ask { token: None, top_k: 5, temperature: 1.5, top_p: 0.9, min_p: 0.01, point: 0.4, allowed };
-        packet.ask(draws, i, if i < 2 { &greedy } else { &drawn });
+        let among = Among::list(allowed);
+        let drawn = Ask { token: None, top_k: 5, temperature: 1.5, top_p: 0.9, min_p: 0.01, point: 0.4, among };
+        packet.ask(draws, i, if i < 2 { &greedy } else { &drawn }, 0);
     }
     let words = b.put(&packet.words);
     let bl = b.put(&logits.iter().map(|x| *x as f32).collect::<Vec<_>>());
@@ -48,7 +50,7 @@ fn scores_draws_and_gradients_of_logits() {
         args![l, st, vo, w, scores, choices.at(0), slopes_on.at(0), gradient.at(0)],
     )
     .unwrap();
-    s.launch(f.answer, (rows, 1, 1), READERS, 0, args![l, st, vo, w, draws, answers.at(0)]).unwrap();
+    s.launch(f.answer, (rows, 1, 1), READERS, 0, args![l, st, vo, w, 0_u64, draws, answers.at(0)]).unwrap();
     s.wait().unwrap();
     let (got, gradient, answers) = (choices.to_vec().unwrap(), b.read(&gradient), answers.to_vec().unwrap());
     for i in 0..rows {
@@ -92,6 +94,18 @@ fn kept(row: &[f64], candidates: &[u32], ask: &Ask<'_>) -> Vec<(u32, f64)> {
     order
 }
 
+/// A draw under each filter, and under several.
+fn filters(plain: Ask<'_>) -> [Ask<'_>; 6] {
+    [
+        plain,
+        Ask { temperature: 0.3, ..plain },
+        Ask { top_k: 300, ..plain },
+        Ask { top_p: 0.7, temperature: 2.0, ..plain },
+        Ask { min_p: 0.2, ..plain },
+        Ask { top_k: 9000, top_p: 0.5, min_p: 0.1, temperature: 0.8, ..plain },
+    ]
+}
+
 #[test]
 fn draws_from_many_candidates_lie_where_the_point_says() {
     let Some(b) = Bench::new(16, 2, 1) else { return };
@@ -99,14 +113,9 @@ fn draws_from_many_candidates_lie_where_the_point_says() {
     let odd: Vec<u32> = (0..v as u32).filter(|t| t % 2 == 1).collect();
     let plain = Ask { token: None, ..Ask::score(0, None) };
     let mut asks = Vec::new();
-    for allowed in [None, Some(&odd[..])] {
+    for among in [Among::All, Among::List(&odd)] {
         for point in [0.0, 0.01, 0.3, 0.5, 0.77, 0.999_9] {
-            asks.push(Ask { point, allowed, ..plain });
-            asks.push(Ask { point, allowed, temperature: 0.3, ..plain });
-            asks.push(Ask { point, allowed, top_k: 300, ..plain });
-            asks.push(Ask { point, allowed, top_p: 0.7, temperature: 2.0, ..plain });
-            asks.push(Ask { point, allowed, min_p: 0.2, ..plain });
-            asks.push(Ask { point, allowed, top_k: 9000, top_p: 0.5, min_p: 0.1, temperature: 0.8, ..plain });
+            asks.extend(filters(Ask { point, among, ..plain }));
         }
     }
     let rows = asks.len();
@@ -114,16 +123,16 @@ fn draws_from_many_candidates_lie_where_the_point_says() {
     let logits: Vec<f64> = numbers(rows * stride, 9).iter().map(|x| f64::from((8.0 * x * x * x) as f32)).collect();
     let (mut packet, f, s) = (Packet::default(), &b.model.program.functions, &b.stream);
     let at = packet.leave(rows * ASK);
-    asks.iter().enumerate().for_each(|(i, ask)| packet.ask(at, i, ask));
+    asks.iter().enumerate().for_each(|(i, ask)| packet.ask(at, i, ask, 0));
     let (words, bl) = (b.put(&packet.words), b.put(&logits.iter().map(|x| *x as f32).collect::<Vec<_>>()));
     let answers = b.put(&vec![Answer::default(); rows]);
-    let given = args![bl.at(0), stride as u64, v, words.at(0), at, answers.at(0)];
+    let given = args![bl.at(0), stride as u64, v, words.at(0), 0_u64, at, answers.at(0)];
     s.launch(f.answer, (rows, 1, 1), READERS, 0, given).unwrap();
     s.wait().unwrap();
     let all: Vec<u32> = (0..v as u32).collect();
     for (i, (answer, ask)) in answers.to_vec().unwrap().iter().zip(&asks).enumerate() {
         let row = &logits[i * stride..][..v];
-        let candidates = ask.allowed.unwrap_or(&all);
+        let candidates = if ask.among == Among::All { &all } else { &odd };
         let order = kept(row, candidates, ask);
         let total: f64 = order.iter().map(|(_, w)| w).sum();
         let place = order.iter().position(|(c, _)| *c == answer.token);
@@ -136,4 +145,74 @@ fn draws_from_many_candidates_lie_where_the_point_says() {
         let second = (order[place].1 / total).ln();
         near("drawn", &[f64::from(answer.logprob), f64::from(answer.second)], &[logprob, second], 1e-3);
     }
+}
+
+#[test]
+fn draws_at_a_node_are_those_from_its_list_and_lead_to_the_next() {
+    let Some(b) = Bench::new(16, 2, 1) else { return };
+    let (v, stride) = (20_011, 20_016);
+    let odd: Vec<u32> = (0..v as u32).filter(|t| t % 2 == 1).collect();
+    let (few, one) = ([3_u32, 17, 40, 41, 200, 300, 20_010], [12_u32]);
+    // Any node may follow any: what counts is that it is told apart from its neighbours'.
+    let nodes = odd.len() as u32 + 4;
+    let after = |tokens: &[u32], by: u32| tokens.iter().map(|t| (t * by + 1) % nodes).collect::<Vec<_>>();
+    let following = [after(&odd, 7), after(&few, 11), after(&one, 3)];
+    let (ends, thinking) = (19_000, nodes - 1);
+    let mut all: Vec<(&[u32], &[u32])> = vec![(&odd, &following[0]), (&few, &following[1]), (&one, &following[2])];
+    all.resize(thinking as usize, (&[], &[]));
+    let (ending, after_it) = ([ends], [0, thinking]);
+    all.push((&ending, &after_it));
+    let (first, second) = (words(&[(&[8], &[0])]), words(&all));
+    let (other, trie) = (Trie { id: 4, words: &first }, Trie { id: 5, words: &second });
+    let plain = Ask { token: None, ..Ask::score(0, None) };
+    let mut at_nodes = vec![Ask { among: Among::Node(other, 0), ..plain }];
+    let mut from_lists = vec![Ask { among: Among::List(&[8]), ..plain }];
+    let lists = [Among::List(&odd), Among::List(&few), Among::List(&one), Among::All];
+    for (list, node) in lists.into_iter().zip([0, 1, 2, thinking]) {
+        for point in [0.0, 0.01, 0.3, 0.5, 0.77, 0.999_9] {
+            let under = |among| {
+                let plain = Ask { point, among, ..plain };
+                filters(plain).into_iter().chain([Ask { temperature: 0.0, ..plain }, Ask { top_k: 3, ..plain }])
+            };
+            at_nodes.extend(under(Among::Node(trie, node)));
+            from_lists.extend(under(list));
+        }
+    }
+    let rows = at_nodes.len();
+    // In some rows the token that ends thinking is by far the likeliest, in some it is out of the question.
+    let mut logits: Vec<f32> = numbers(rows * stride, 13).iter().map(|x| (8.0 * x * x * x) as f32).collect();
+    (0..rows).for_each(|row| logits[row * stride + ends as usize] = if row % 2 == 0 { 30.0 } else { -30.0 });
+    let (bl, f, s) = (b.put(&logits), &b.model.program.functions, &b.stream);
+    let mut tries = Tries::new(b.model.card(), 16).unwrap();
+    assert!(tries.find(s, &at_nodes, v).unwrap(), "there was room for so many");
+    let answers = |asks: &[Ask<'_>]| {
+        let mut packet = Packet::default();
+        let at = packet.leave(rows * ASK);
+        asks.iter().enumerate().for_each(|(i, ask)| packet.ask(at, i, ask, tries.node(i)));
+        let (words, answers) = (b.put(&packet.words), b.put(&vec![Answer::default(); rows]));
+        let given = args![bl.at(0), stride as u64, v, words.at(0), tries.on_card(), at, answers.at(0)];
+        s.launch(f.answer, (rows, 1, 1), READERS, 0, given).unwrap();
+        s.wait().unwrap();
+        answers.to_vec().unwrap()
+    };
+    let bits = |a: &Answer| (a.token, a.logprob.to_bits(), a.second.to_bits());
+    let (mut ended, mut went_on) = (0, 0);
+    for (i, (at_node, from_list)) in answers(&at_nodes).iter().zip(answers(&from_lists)).enumerate() {
+        assert_eq!((bits(at_node), from_list.following()), (bits(&from_list), None), "row {i}, {:?}", from_lists[i]);
+        let Among::Node(_, node) = at_nodes[i].among else { panic!("row {i} names no node") };
+        let place = |tokens: &[u32]| tokens.binary_search(&at_node.token).unwrap();
+        let want = match node {
+            _ if i == 0 => 0,
+            0 => following[0][place(&odd)],
+            1 => following[1][place(&few)],
+            2 => following[2][place(&one)],
+            _ if at_node.token == ends => 0,
+            _ => thinking,
+        };
+        if node == thinking {
+            *(if want == 0 { &mut ended } else { &mut went_on }) += 1;
+        }
+        assert_eq!(at_node.following(), Some(want), "row {i}, token {}", at_node.token);
+    }
+    assert!(ended > 10 && went_on > 10, "thinking ended {ended} times and went on {went_on} times");
 }

@@ -67,7 +67,7 @@ impl Stepper {
             let item = [row, 1, list, position + 1, 0].map(|x| x as u32);
             p.words[at.items + row * ITEM..][..ITEM].copy_from_slice(&item);
             let ask = step.asks.get(row).copied().unwrap_or(Ask::score(0, Some(&[0])));
-            p.ask(at.asks, row, &ask);
+            p.ask(at.asks, row, &ask, self.tries.node(row));
         }
         if self.packet.words.len() <= self.sent.len() {
             self.sent.send(&self.stream, &self.packet.words, &self.words)?;

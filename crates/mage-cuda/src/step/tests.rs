@@ -1,9 +1,11 @@
 //! Do steps answer the same however their rows are brought together?
 
-use super::{Answer, Ask, Held, Part, Step, Stepper};
+use super::{Answer, Ask, Held, Part, Step, Stepper, Tries};
 use crate::card::tests::card_or_skip;
 use crate::model::Model;
+use crate::packet::Among;
 use crate::shape::{LayerPlaces, Places, Shape};
+use crate::tries::{Trie, tests::words};
 use std::ops::Range;
 
 fn places(c: &Shape) -> Places {
@@ -107,4 +109,63 @@ fn more_rows_than_logits_fit_at_once_answer_as_in_small_steps() {
     assert!(apart < 0.03, "{apart} apart in small steps and in large ones");
     // The rows are told apart by more than that.
     assert!(spread > 1.0, "all answers lie within {spread}");
+}
+
+#[test]
+fn draws_at_nodes_are_those_from_lists_though_tries_come_and_go() {
+    let Some(card) = card_or_skip("no step was taken") else { return };
+    let shape =
+        Shape { vocabulary: 512, hidden: 64, inner: 64, layers: 1, heads: 4, kv: 2, head_dim: 16, epsilon: 1e-6 };
+    let (rows, steps) = (20, 12);
+    let (places, turns) = (places(&shape), vec![0.5_f32; 64 * shape.head_dim]);
+    let flat: Vec<f32> =
+        (0..places.len as u32).map(|i| i.wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5).collect();
+    let model = Model::new(&card, shape, places, &turns).unwrap();
+    let weights = model.weights(&flat).unwrap();
+    let held = Held { base: &weights, adapter: None };
+    // In each step other tries, every row in the second node of its own.
+    let candidates = |step: usize, row: usize| -> Vec<u32> {
+        (0..512).filter(|t| (t * 7 + step as u32 * 13 + row as u32 * 5) % 31 < 3).collect()
+    };
+    let following = |tokens: &[u32]| tokens.iter().map(|t| t % 2).collect::<Vec<_>>();
+    let lists: Vec<Vec<Vec<u32>>> =
+        (0..steps).map(|step| (0..rows).map(|row| candidates(step, row)).collect()).collect();
+    let tries: Vec<Vec<Vec<u32>>> =
+        lists.iter().map(|lists| lists.iter().map(|l| words(&[(&[1], &[1]), (l, &following(l))])).collect()).collect();
+    let needed: usize = tries[0].iter().map(Vec::len).sum();
+    let answers = |at_nodes: bool, room: usize, count: usize| {
+        let mut stepper = Stepper::new(&model, rows, false).unwrap();
+        stepper.tries = Tries::new(&card, room).unwrap();
+        let mut all = Vec::new();
+        for step in 0..steps {
+            let ask = |row: usize| {
+                let trie = Trie { id: (step * rows + row) as u64, words: &tries[step][row] };
+                let among = if at_nodes { Among::Node(trie, 1) } else { Among::List(&lists[step][row]) };
+                let point = (step * rows + row) as f32 / (steps * rows) as f32;
+                Ask { token: None, among, point, ..Ask::score(0, None) }
+            };
+            let asks: Vec<Ask<'_>> = (0..rows).map(ask).collect();
+            let tokens: Vec<u32> = (0..(rows * count) as u32).map(|i| (i * 37 + step as u32) % 512).collect();
+            let tables: Vec<u32> = (0..rows as u32).collect();
+            let part = |i| Part { first: i * count, count, position: 0, table: i, asked: 1 };
+            let parts: Vec<Part> = (0..rows).map(part).collect();
+            let mut answers = vec![Answer::default(); rows];
+            let step = Step { tokens: &tokens, tables: &tables, parts: &parts, asks: &asks };
+            stepper.step(held, &step, &mut answers).unwrap();
+            all.append(&mut answers);
+        }
+        all
+    };
+    // Single tokens, which are recorded, and several.
+    for count in [1, 3] {
+        let from_lists = answers(false, 16, count);
+        // Too little room even for one step's, for that and little more, and for all.
+        for room in [16, 3 * needed, steps * 2 * needed] {
+            for (i, (a, b)) in answers(true, room, count).iter().zip(&from_lists).enumerate() {
+                let bits = |a: &Answer| (a.token, a.logprob.to_bits(), a.second.to_bits());
+                assert_eq!(bits(a), bits(b), "answer {i}, room for {room}");
+                assert_eq!((a.following(), b.following()), (Some(a.token % 2), None), "answer {i}");
+            }
+        }
+    }
 }

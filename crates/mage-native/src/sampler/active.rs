@@ -46,8 +46,8 @@ pub(crate) struct Active {
 
 /// What a row is asked.
 pub(crate) enum Ask<'a> {
-    /// To draw token number `index` of an answer.
-    Draw { params: &'a SamplingParams, allowed: Option<&'a Allowed>, index: usize },
+    /// To draw token number `index` of an answer, which stands here among those that are possible.
+    Draw { params: &'a SamplingParams, cursor: Option<&'a ActionCursor>, index: usize },
     /// How likely this token is.
     Score { token: u32, allowed: Option<&'a Allowed> },
 }
@@ -60,6 +60,8 @@ pub(crate) struct Answer {
     pub(crate) logprob: f32,
     /// Drawn: the log-probability in the distribution drawn from. Scored: the entropy.
     pub(crate) second: f32,
+    /// Drawn: the place that the answer has come to, where the device knows it.
+    pub(crate) place: Option<u32>,
 }
 
 impl Answer {
@@ -160,11 +162,9 @@ impl Active {
     /// What the row at a position is asked.
     pub(crate) fn ask(&self, position: usize) -> Ask<'_> {
         match &self.task {
-            Task::Sample { params, cursor, sample } => Ask::Draw {
-                params,
-                allowed: cursor.as_ref().and_then(ActionCursor::allowed),
-                index: sample.tokens.len(),
-            },
+            Task::Sample { params, cursor, sample } => {
+                Ask::Draw { params, cursor: cursor.as_ref(), index: sample.tokens.len() }
+            }
             Task::Score { from, allowed, .. } => Ask::Score {
                 token: self.tokens[position + 1],
                 allowed: allowed.get(position + 1 - from).and_then(Option::as_ref),

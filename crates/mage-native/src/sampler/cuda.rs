@@ -1,15 +1,16 @@
 //! How does a card execute a step?
 //!
 //! Sequences under the same weights go together. The point at which a token is drawn comes from the same stream of chance
-//! as on the CPU, so the two differ only where rounding moves a boundary across it.
+//! as on the CPU, so the two differ only where rounding moves a boundary across it. Sets of possible answers lie on the card,
+//! which is told where in them answers stand and says where the tokens that it draws lead.
 
 use super::active::{Answer, Ask, Requests};
 use super::device::{Device, LoadedDevice, Step};
 use super::execute::put;
 use crate::card::{NativeCard, failed};
 use crate::published::Loaded;
-use mage_cuda::Stepper;
-use mage_engine::Result;
+use mage_cuda::{Among, Stepper, Trie};
+use mage_engine::{ActionCursor, ActionSet, Result};
 use mage_env::Seed;
 use rand::RngExt;
 use std::sync::Arc;
@@ -39,17 +40,28 @@ impl CudaDevice {
     }
 }
 
+/// A set of possible answers, as the card wants it.
+fn trie(set: &ActionSet) -> Trie<'_> {
+    const { assert!(Trie::ALL == ActionSet::EVERYTHING) };
+    Trie { id: set.id(), words: set.words() }
+}
+
+/// What is possible at a place.
+fn node(cursor: &ActionCursor) -> Among<'_> {
+    Among::Node(trie(cursor.set()), cursor.place())
+}
+
 /// What a row is asked, as the card wants it.
 fn ask(ask: Ask<'_>) -> mage_cuda::Ask<'_> {
     match ask {
         Ask::Score { token, allowed } => mage_cuda::Ask::score(token, allowed.map(|a| &a[..])),
-        Ask::Draw { params, allowed, index } => {
+        Ask::Draw { params, cursor, index } => {
             let mut rng = Seed::new(params.seed).child("sample").at(index as u64).rng();
             // The largest number below 1: a point must lie on the line.
             let point = (rng.random::<f64>() as f32).min(1.0 - f32::EPSILON / 2.0);
             mage_cuda::Ask {
                 token: None,
-                allowed: allowed.map(|a| &a[..]),
+                among: cursor.map_or(Among::All, node),
                 top_k: params.top_k,
                 temperature: params.temperature,
                 top_p: params.top_p,
@@ -96,7 +108,8 @@ impl Device for CudaDevice {
             let now = mage_cuda::Step { tokens, tables: &step.tables, parts, asks: &asks };
             stepper.step(held.cuda().held(), &now, said).map_err(failed)?;
             for (place, a) in places.into_iter().zip(said.iter()) {
-                answers[place] = Answer { token: a.token, logprob: a.logprob, second: a.second };
+                let (token, logprob, second) = (a.token, a.logprob, a.second);
+                answers[place] = Answer { token, logprob, second, place: a.following() };
             }
         }
         Ok(())
@@ -110,5 +123,23 @@ impl LoadedDevice for CudaDevice {
 
     fn hold_nothing(&mut self) {
         self.weights.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cards_read_sets_as_they_are_written() {
+        let mut rng = Seed::new(8).rng();
+        for i in 0..200 {
+            let answer = |_| (0..rng.random_range(0..6)).map(|_| rng.random_range(0..9_u32)).collect::<Vec<_>>();
+            let answers: Vec<Vec<u32>> = (0..1 + i % 20).map(answer).collect();
+            // Whatever ends thinking is compared with, never looked up.
+            let set = ActionSet::new(answers, Some(9), (i % 2 == 0).then_some(1000)).unwrap();
+            trie(&set).check(10).unwrap();
+            assert!(trie(&set).check(9).unwrap_err().to_string().contains("token 9 of 9"));
+        }
     }
 }

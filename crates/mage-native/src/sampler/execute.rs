@@ -12,7 +12,7 @@ use crate::kernels::cpu::Cpu;
 use crate::kernels::{Choice, Kernels, PAGE, Target};
 use crate::model::{Rows, StepSpace, WeightSet, Worn};
 use crate::published::Loaded;
-use mage_engine::Result;
+use mage_engine::{ActionCursor, Result};
 use mage_env::Seed;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -185,21 +185,22 @@ fn set(sets: &[Option<Arc<Loaded>>], number: u32) -> &WeightSet<Cpu> {
 pub(super) fn answer(k: &Cpu, ask: Ask<'_>, logits: &[f32], draws: &mut DrawSpace) -> Answer {
     let mut choice = [Choice::default()];
     match ask {
-        Ask::Draw { params, allowed, index } => {
+        Ask::Draw { params, cursor, index } => {
             let mut rng = Seed::new(params.seed).child("sample").at(index as u64).rng();
+            let allowed = cursor.and_then(ActionCursor::allowed);
             let tokens = allowed.map(|a| &a[..]);
             match draw::draw(k.level(), logits, tokens, params, &mut rng, draws) {
                 Some(drawn) => {
                     let target = Target { token: drawn.token, allowed };
                     k.distribution(logits, logits.len(), &[target], &mut choice);
-                    Answer { token: drawn.token, logprob: choice[0].logprob, second: drawn.logprob }
+                    Answer { token: drawn.token, logprob: choice[0].logprob, second: drawn.logprob, place: None }
                 }
-                None => Answer { token: 0, logprob: f32::NAN, second: f32::NAN },
+                None => Answer { token: 0, logprob: f32::NAN, second: f32::NAN, place: None },
             }
         }
         Ask::Score { token, allowed } => {
             k.distribution(logits, logits.len(), &[Target { token, allowed }], &mut choice);
-            Answer { token, logprob: choice[0].logprob, second: choice[0].entropy }
+            Answer { token, logprob: choice[0].logprob, second: choice[0].entropy, place: None }
         }
     }
 }

@@ -40,8 +40,7 @@ impl NativeSampler {
             let mut cursor = request.allowed.as_ref().map(ActionSet::start);
             model.extend(weights, &request.prompt, &mut cache, &mut workspace, &mut logits);
             for index in 0..most {
-                let allowed = cursor.as_ref().and_then(|c| c.allowed().cloned());
-                let ask = Ask::Draw { params, allowed: allowed.as_ref(), index };
+                let ask = Ask::Draw { params, cursor: cursor.as_ref(), index };
                 let drawn = answer(&model.kernels, ask, &logits, &mut draws);
                 if !drawn.is_finite() {
                     return Err(not_finite(&sample.weights.to_string()));

@@ -508,10 +508,20 @@ fn take_answers(a: &mut Active, answers: &[Answer], renderer: Option<&Renderer>)
             sample.logprobs.push(answer.logprob);
             sample.drawn_logprobs.push(answer.second);
             a.ticket.tell(token);
-            let complete = cursor.as_mut().is_some_and(|c| {
-                c.advance(token);
-                c.complete()
-            });
+            let complete = match cursor {
+                Some(c) => {
+                    // Where the device has walked, nothing is looked for a second time.
+                    let possible = match answer.place {
+                        Some(place) => c.arrive(token, place),
+                        None => c.advance(token),
+                    };
+                    if !possible {
+                        return Some(Some(outside(token)));
+                    }
+                    c.complete()
+                }
+                None => false,
+            };
             let stopped = complete || params.stop_ids.contains(&token);
             let stopped = match stopped {
                 true => Ok(true),
@@ -544,6 +554,11 @@ pub(crate) fn not_finite(weights: &str) -> Error {
         format!("weights {weights}"),
         "their numbers are so large that logits are none (NaN or infinite); go back to an earlier checkpoint",
     )
+}
+
+fn outside(token: u32) -> Error {
+    let reason = format!("token {token} was drawn where its action set does not have it");
+    Error::Engine { engine: "native".to_owned(), reason }
 }
 
 /// Whether the newest token completes one of the texts.

@@ -4,7 +4,7 @@
 use super::super::active::Ask;
 use super::super::ticket::Ticket;
 use super::*;
-use mage_engine::{SampleRequest, SamplingParams, ScoreRequest, WeightsId};
+use mage_engine::{ActionCursor, ActionSet, SampleRequest, SamplingParams, ScoreRequest, WeightsId};
 use mage_env::{Rng, Seed};
 use rand::RngExt;
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ fn right_answer(weights: u32, tokens: &[u32], ask: &Ask<'_>) -> Answer {
         Ask::Draw { params, index, .. } => (Seed::new(d ^ params.seed).at(*index as u64).value() % 5) as u32,
         Ask::Score { token, .. } => *token,
     };
-    Answer { token, logprob: -((d % 1000) as f32), second: (d % 77) as f32 }
+    Answer { token, logprob: -((d % 1000) as f32), second: (d % 77) as f32, place: None }
 }
 
 impl Device for Memory {
@@ -91,7 +91,7 @@ fn check(wanted: &Wanted, outcome: Outcome) {
         (Wanted::Sample(prompt, params, weights), Outcome::Sample(s)) => {
             let mut tokens = prompt.clone();
             for index in 0..params.max_tokens as usize {
-                let ask = Ask::Draw { params, allowed: None, index };
+                let ask = Ask::Draw { params, cursor: None, index };
                 let a = right_answer(*weights, &tokens, &ask);
                 assert_eq!((s.tokens[index], s.logprobs[index]), (a.token, a.logprob));
                 tokens.push(a.token);
@@ -257,4 +257,42 @@ fn a_long_prompt_holds_nobody_up() {
     }
     assert_eq!(finished, [30], "the short one is through long before the long one is read");
     assert!(scheduler.requests.get(long).is_some());
+}
+
+/// A request for one of these answers, each ended by token 9, after thinking that ends with token 7.
+fn constrained() -> Active {
+    let set = ActionSet::new([[1, 2], [1, 3]], Some(9), Some(7)).unwrap();
+    let request = SampleRequest { prompt: vec![0], allowed: Some(set), ..Default::default() };
+    Active::sample(request, WeightsId::default(), 0, 1 << 20, Ticket::new(false))
+}
+
+fn stands(a: &Active) -> Option<u32> {
+    let Task::Sample { cursor, .. } = &a.task else { return None };
+    cursor.as_ref().map(ActionCursor::place)
+}
+
+#[test]
+fn an_answer_goes_where_a_device_that_walks_says_and_where_it_is_looked_up() {
+    let (mut looked_up, mut told) = (constrained(), constrained());
+    for (i, token) in [5, 2, 7, 1, 3, 9].into_iter().enumerate() {
+        let answer = Answer { token, ..Default::default() };
+        let end = take_answers(&mut looked_up, &[answer], None);
+        let place = stands(&looked_up);
+        assert!(place.is_some());
+        assert_eq!(end.is_some(), i == 5, "complete with its last token");
+        let end = take_answers(&mut told, &[Answer { place, ..answer }], None);
+        assert_eq!((end.is_some(), stands(&told)), (i == 5, place));
+    }
+    assert_eq!(looked_up.tokens, told.tokens);
+}
+
+#[test]
+fn a_token_that_the_set_does_not_have_fails_its_request() {
+    for (token, place) in [(3, None), (1, Some(1000))] {
+        let mut a = constrained();
+        assert!(take_answers(&mut a, &[Answer { token: 7, ..Default::default() }], None).is_none());
+        let end = take_answers(&mut a, &[Answer { token, place, ..Default::default() }], None);
+        let error = end.flatten().map(|e| e.to_string()).unwrap_or_default();
+        assert!(error.contains(&format!("token {token} was drawn")), "{error}");
+    }
 }
