@@ -72,6 +72,8 @@ pub struct Trainer {
     packet: Packet,
     words: Buffer<u32>,
     places: PacketPlaces,
+    /// Which rows are which token's.
+    order: Buffer<u32>,
 }
 
 /// Where things are in the packet.
@@ -82,9 +84,6 @@ struct PacketPlaces {
     rows: usize,
     queries: (usize, usize),
     keys: (usize, usize),
-    order: usize,
-    starts: usize,
-    distinct: (usize, usize),
     asks: usize,
 }
 
@@ -131,6 +130,7 @@ impl Trainer {
             packet: Packet::default(),
             words: Buffer::new(card, 0)?,
             places: PacketPlaces::default(),
+            order: Buffer::new(card, 0)?,
             model: Arc::clone(model),
             stream,
             products,
@@ -251,7 +251,7 @@ impl Trainer {
             self.layer_grad(layer, n, if recompute { 0 } else { layer })?;
         }
         if self.adapter.is_none() {
-            self.embedding_grad()?;
+            self.embedding_grad(sequences.tokens)?;
         }
         self.stream.wait()
     }
@@ -299,26 +299,11 @@ impl Trainer {
         let queries = (p.put(queries.iter().flatten().copied()), queries.len());
         let keys = (p.put(keys.iter().flatten().copied()), keys.len());
         let rows = p.put(s.predictions.iter().map(|p| p.row));
-        let mut order: Vec<u32> = (0..n as u32).collect();
-        order.sort_by_key(|i| s.tokens[*i as usize]);
-        let mut starts: Vec<u32> = Vec::new();
-        let mut distinct: Vec<u32> = Vec::new();
-        for (i, row) in order.iter().enumerate() {
-            let token = s.tokens[*row as usize];
-            if distinct.last() != Some(&token) {
-                distinct.push(token);
-                starts.push(i as u32);
-            }
-        }
-        starts.push(n as u32);
-        let order = p.put(order);
-        let starts = p.put(starts);
-        let distinct = (p.put(distinct.iter().copied()), distinct.len());
         let asks = p.leave(s.predictions.len() * crate::packet::ASK);
         for (i, prediction) in s.predictions.iter().enumerate() {
             p.ask(asks, i, &crate::packet::Ask::score(prediction.token, prediction.allowed), 0);
         }
-        self.places = PacketPlaces { tokens, positions, rows, queries, keys, order, starts, distinct, asks };
+        self.places = PacketPlaces { tokens, positions, rows, queries, keys, asks };
         self.words.reserve(self.packet.words.len())?;
         self.words.put(&self.stream, &self.packet.words)
     }

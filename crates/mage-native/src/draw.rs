@@ -1,6 +1,6 @@
 //! Which token is drawn?
 //!
-//! Mask, temperature, top-k, top-p, min-p, in that order; then a point on the line of what is left. Nothing is allocated
+//! Mask, temperature, top-k, top-p, min-p, in that order; then a point on the line of what is left, by rising number. Nothing is allocated
 //! once the scratch space has grown, and nothing is sorted that need not be.
 
 use crate::kernels::cpu::line::{point_at, weigh_at};
@@ -58,6 +58,8 @@ pub(crate) fn draw(
         return Some(Drawn { token: name(at), logprob: (f64::from(weight) / total).ln() as f32 });
     }
     filter(weights, count, params, kept);
+    // Along the line as where nothing is filtered, and as on a card: by rising number.
+    kept.sort_unstable_by_key(|k| k.0);
     let total: f64 = kept.iter().map(|k| f64::from(k.1)).sum();
     let mut left = rng.random::<f64>() * total;
     let mut chosen = kept[0];
@@ -182,6 +184,19 @@ mod tests {
         frequencies(SamplingParams { top_k: 2, ..all }, Some(&[0, 1, 3]), &softmax(&[0, 1], 0.5));
         frequencies(SamplingParams { temperature: 2.0, top_k: 3, ..p() }, None, &softmax(&[0, 2, 4], 2.0));
         frequencies(SamplingParams { temperature: 0.0, ..p() }, None, &[0.0, 0.0, 1.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn filters_leave_the_others_where_they_were_on_the_line() {
+        let logits = [1.0, 0.0, 2.0, -1.0, 0.5];
+        let p = SamplingParams::default;
+        for filtered in [SamplingParams { top_k: 3, ..p() }, SamplingParams { top_p: 0.8, ..p() }] {
+            for i in 0..200 {
+                let drawn =
+                    |allowed, params| one(&logits, allowed, params, &mut Seed::new(6).at(i).rng()).unwrap().token;
+                assert_eq!(drawn(None, &filtered), drawn(Some(&[0, 2, 4]), &p()), "{filtered:?}, draw {i}");
+            }
+        }
     }
 
     #[test]

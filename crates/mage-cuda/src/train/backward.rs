@@ -151,18 +151,32 @@ impl Trainer {
         s.launch(f.add_partials, (width.div_ceil(32), 1, 1), 256, 0, args![partials, head_blocks, width, to])
     }
 
-    /// Adds each row's gradient to its token's, in the order of the rows.
-    pub(super) fn embedding_grad(&mut self) -> Result<()> {
-        let Trainer { model, stream: s, grads, space, words, places, .. } = self;
+    /// Adds each row's gradient to its token's, in the order of the rows. All else has been started when it is looked up which
+    /// rows these are, so that the card need not wait for that.
+    pub(super) fn embedding_grad(&mut self, tokens: &[u32]) -> Result<()> {
+        let mut rows: Vec<u32> = (0..tokens.len() as u32).collect();
+        rows.sort_by_key(|row| tokens[*row as usize]);
+        let p = &mut self.packet;
+        p.clear();
+        p.put(rows.iter().copied());
+        let same = || rows.chunk_by(|a, b| tokens[*a as usize] == tokens[*b as usize]);
+        let distinct = p.put(same().map(|rows| tokens[rows[0] as usize]));
+        let starts = p.put([0]);
+        p.put(same().scan(0, |end, rows| {
+            *end += rows.len() as u32;
+            Some(*end)
+        }));
+        let Trainer { model, stream: s, grads, space, packet, order, .. } = self;
+        order.reserve(packet.words.len())?;
+        order.put(s, &packet.words)?;
         let d8 = model.shape.hidden / 8;
-        let (tokens, count) = places.distinct;
         let to = grads.at(model.places.embedding.start);
         s.launch(
             model.program.functions.embedding_grad,
-            (count, 1, 1),
+            (starts - distinct, 1, 1),
             d8.clamp(32, 256),
             0,
-            args![space.dstate.at(0), words.at(places.order), words.at(places.starts), words.at(tokens), d8, to],
+            args![space.dstate.at(0), order.at(0), order.at(starts), order.at(distinct), d8, to],
         )
     }
 }
