@@ -18,8 +18,10 @@ const TEAM_THREADS: usize = 3 * 128;
 /// Which kernels attend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
+    /// A block for each tile.
     Tiles,
-    Teams,
+    /// So many blocks of two teams, or as many as there are works.
+    Teams { blocks: usize },
 }
 
 impl Way {
@@ -27,7 +29,7 @@ impl Way {
     pub(crate) fn rows(self) -> usize {
         match self {
             Way::Tiles => TILE,
-            Way::Teams => 2 * TILE,
+            Way::Teams { .. } => 2 * TILE,
         }
     }
 }
@@ -58,7 +60,9 @@ pub(crate) struct Slopes {
 impl Model {
     /// The faster way that there is.
     pub(crate) fn attention_way(&self) -> Way {
-        if self.program.teams.is_some() { Way::Teams } else { Way::Tiles }
+        // One on every multiprocessor: no more fit there.
+        let blocks = self.card.info().processors;
+        if self.program.teams.is_some() { Way::Teams { blocks } } else { Way::Tiles }
     }
 
     /// What each query makes of the keys up to its own, and the logarithm of their sum.
@@ -73,12 +77,12 @@ impl Model {
                 4 * self.shape.tile_bytes(),
                 args![qk, qkv, items, heads, kv, scale, out, log_sums],
             ),
-            Way::Teams => {
+            Way::Teams { blocks } => {
                 let (works, [qk, qkv]) =
                     (count * heads, self.head_maps(rows, [(qk, heads + kv), (qkv, heads + 2 * kv)])?);
                 s.launch(
                     self.teams()?.team_attention,
-                    (self.team_blocks(works), 1, 1),
+                    (blocks.min(works), 1, 1),
                     TEAM_THREADS,
                     TEAM_SHARED,
                     args![qk, qkv, items, works, heads, kv, scale, out, log_sums],
@@ -120,12 +124,12 @@ impl Model {
                     args![qk, qkv, dout, log_sums, delta, queries, heads, kv, scale, dqk],
                 )
             }
-            Way::Teams => {
+            Way::Teams { blocks } => {
                 let maps = self.head_maps(rows, [(qk, heads + kv), (qkv, heads + 2 * kv), (dout, heads)])?;
                 let ([qk, qkv, dout], teams, works) = (maps, self.teams()?, key_count * kv);
                 s.launch(
                     teams.team_grad_keys,
-                    (self.team_blocks(works), 1, 1),
+                    (blocks.min(works), 1, 1),
                     TEAM_THREADS,
                     TEAM_SHARED,
                     args![qk, qkv, dout, log_sums, delta, keys, works, heads, kv, scale, dqk, dqkv],
@@ -133,7 +137,7 @@ impl Model {
                 let works = query_count * heads;
                 s.launch(
                     teams.team_grad_queries,
-                    (self.team_blocks(works), 1, 1),
+                    (blocks.min(works), 1, 1),
                     TEAM_THREADS,
                     TEAM_SHARED,
                     args![qk, qkv, dout, log_sums, delta, queries, works, heads, kv, scale, dqk],
@@ -145,11 +149,6 @@ impl Model {
     fn teams(&self) -> Result<&Teams> {
         let none = || CudaError::new("attending", "this card has no such kernels".to_owned());
         self.program.teams.as_ref().ok_or_else(none)
-    }
-
-    /// One on every multiprocessor, where there are as many works.
-    fn team_blocks(&self, works: usize) -> usize {
-        works.min(self.card.info().processors)
     }
 
     /// How the card reads rows of so many heads.

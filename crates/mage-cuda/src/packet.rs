@@ -1,6 +1,7 @@
 //! What does the host tell the kernels, and what do they answer?
 //!
-//! Everything small that changes from one step to the next goes to the card as one packet of 32-bit words.
+//! Everything small that changes from one step to the next goes to the card as one packet of 32-bit words. What stays, as tries of
+//! answers do, goes there on its own when it is first met.
 
 use crate::tries::Trie;
 

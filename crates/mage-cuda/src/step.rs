@@ -217,10 +217,12 @@ impl Stepper {
     pub fn step(&mut self, w: Held<'_>, step: &Step<'_>, answers: &mut [Answer]) -> Result<()> {
         self.check(step, answers.len())?;
         self.model.card.bind()?;
-        if self.tries.find(&self.stream, step.asks, self.model.shape.vocabulary)? {
+        let moved = self.tries.find(&self.stream, step.asks, self.model.shape.vocabulary);
+        if !matches!(moved, Ok(false)) {
             // What is recorded knows where they were.
             self.graphs.clear();
         }
+        moved?;
         let single = step.parts.iter().all(|p| p.count == 1 && p.asked == 1);
         // What is recorded has its logits all at once.
         let most = MOST_ROWS.min(logit_rows(&self.model.shape));

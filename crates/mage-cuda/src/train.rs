@@ -277,7 +277,7 @@ impl Trainer {
         self.stream.wait()
     }
 
-    /// Puts everything small about the sequences on the card.
+    /// Puts everything small about the sequences on the card that their way forward needs, and most of their way back.
     fn send(&mut self, s: &Sequences<'_>) -> Result<()> {
         let (p, n) = (&mut self.packet, s.tokens.len());
         p.clear();

@@ -1,7 +1,7 @@
 //! Which token is drawn?
 //!
-//! Mask, temperature, top-k, top-p, min-p, in that order; then a point on the line of what is left, by rising number. Nothing is allocated
-//! once the scratch space has grown, and nothing is sorted that need not be.
+//! Mask, temperature, top-k, top-p, min-p, in that order; then a point on the line of what is left, by rising number. Nothing
+//! is allocated once the scratch space has grown, and nothing is sorted that need not be.
 
 use crate::kernels::cpu::line::{point_at, weigh_at};
 use crate::simd::{LANES, Level};
@@ -78,7 +78,7 @@ fn by_weight(a: &(u32, f32), b: &(u32, f32)) -> std::cmp::Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }
 
-/// What top-k, top-p and min-p leave, largest first.
+/// What top-k, top-p and min-p leave, in any order.
 fn filter(weights: &[f32], count: usize, params: &SamplingParams, kept: &mut Vec<(u32, f32)>) {
     kept.clear();
     let all = || weights[..count].iter().enumerate().map(|(i, w)| (i as u32, *w));
@@ -87,8 +87,10 @@ fn filter(weights: &[f32], count: usize, params: &SamplingParams, kept: &mut Vec
         kept.extend(all());
         kept.select_nth_unstable_by(k - 1, by_weight);
         kept.truncate(k);
-        kept.sort_unstable_by(by_weight);
-        top_p(kept, params.top_p, None);
+        if params.top_p < 1.0 {
+            kept.sort_unstable_by(by_weight);
+            top_p(kept, params.top_p, None);
+        }
     } else if params.top_p < 1.0 {
         // Few tokens usually suffice: look at smaller ones only where the larger do not.
         let total: f64 = all().map(|c| f64::from(c.1)).sum();
@@ -111,9 +113,6 @@ fn filter(weights: &[f32], count: usize, params: &SamplingParams, kept: &mut Vec
 
 /// Cuts after the weights that reach the share `p` of the total; says whether they do.
 fn top_p(kept: &mut Vec<(u32, f32)>, p: f32, total: Option<f64>) -> bool {
-    if p >= 1.0 {
-        return true;
-    }
     let total = total.unwrap_or_else(|| kept.iter().map(|c| f64::from(c.1)).sum());
     let enough = f64::from(p) * total;
     let mut before = 0.0;

@@ -121,12 +121,11 @@ __device__ __forceinline__ void tile_of_product(const Map* x, const Map* w, int 
         for (int step = 0; step < count; step++) {
             pass(full + step % RING * 8, step / RING & 1);
             u32 stage = ring + step % RING * both_bytes;
-            settle(c);
-            asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+            begin(c);
 #pragma unroll
             for (int k = 0; k < 4; k++) multiply_rows(c, by_rows(stage + (warp >> 2) * 8192 + k * 32), by_rows(stage + left_bytes + k * 32));
-            asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-            asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+            products_begun();
+            products_done_but<1>();
             if (step > 0 && (threadIdx.x & 127) == 0) arrive(empty + (step - 1) % RING * 8);
         }
         if (squares) {
@@ -136,7 +135,7 @@ __device__ __forceinline__ void tile_of_product(const Map* x, const Map* w, int 
             sum += __shfl_xor_sync(FULL, sum, 1);
             if (own_part == 0) gates.scales[own_row] = rsqrtf(sum / inputs + epsilon);
         }
-        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        products_done_but<0>();
         settle(c);
     }
     float own[each][4];

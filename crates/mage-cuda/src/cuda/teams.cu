@@ -7,69 +7,62 @@
 #if TENSOR_READS
 
 constexpr int TEAMS = 2;
-constexpr int RING = 2; // pairs of tiles that are brought or gone over
-constexpr int OWN = 2;  // works whose own tiles are there
+constexpr int TEAM_RING = 2; // pairs of tiles that are brought or gone over
+constexpr int TEAM_OWN = 2;  // works whose own tiles are there
 constexpr int PAIR_BYTES = 2 * TILE_BYTES;
 
 // What a block's teams tell each other: of the ring's places and of works' own tiles whether they are full or empty; which works
 // these are.
-struct Gates {
-    u64 full[RING], empty[RING], own_full[OWN], own_empty[OWN];
-    Item item[OWN];
-    int head[OWN];
+struct TeamGates {
+    u64 full[TEAM_RING], empty[TEAM_RING], own_full[TEAM_OWN], own_empty[TEAM_OWN];
+    Item item[TEAM_OWN];
+    int head[TEAM_OWN];
 };
 
 // Shared memory: the ring; for each work and team a pair of tiles of its own; per place of the ring two numbers for each row.
-constexpr int OWNS_AT = RING * PAIR_BYTES;
-constexpr int NUMBERS_AT = OWNS_AT + OWN * TEAMS * PAIR_BYTES;
-constexpr int GATES_AT = NUMBERS_AT + RING * 2 * TILE * 4;
-static_assert(GATES_AT + sizeof(Gates) <= TEAM_SHARED, "what is used is what is asked for");
+constexpr int OWN_AT = TEAM_RING * PAIR_BYTES;
+constexpr int NUMBERS_AT = OWN_AT + TEAM_OWN * TEAMS * PAIR_BYTES;
+constexpr int GATES_AT = NUMBERS_AT + TEAM_RING * 2 * TILE * 4;
+static_assert(GATES_AT + sizeof(TeamGates) <= TEAM_SHARED, "what is used is what is asked for");
 
 struct Team {
     int number = threadIdx.x >> 7, thread = threadIdx.x & 127, warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31;
 };
 
-// A place in the ring, by the number of tiles before it, and the two gates of it.
-struct Place {
+// Room for tiles, its gates, and how often it was filled before.
+struct Spot {
     u32 at, full, empty;
     int turn;
-    __device__ __forceinline__ Place(int tile) {
-        u32 base = (u32)__cvta_generic_to_shared(shared), gates = base + GATES_AT;
-        at = base + tile % RING * PAIR_BYTES, full = gates + tile % RING * 8, empty = full + RING * 8, turn = tile / RING;
-    }
     __device__ __forceinline__ void wait_until_empty() const {
         if (turn > 0) pass(empty, (turn - 1) & 1);
     }
+    // Every warp waits for what is brought there, and says that it needs it no more, even if it has nothing to do with it: a gate tells
+    // one turn from the next only to those who are no more than one behind.
     __device__ __forceinline__ void wait_until_full() const { pass(full, turn & 1); }
-};
-
-// The same of a work's own tiles.
-struct Own {
-    u32 at, full, empty;
-    int number, turn;
-    __device__ __forceinline__ Own(int work) {
-        u32 base = (u32)__cvta_generic_to_shared(shared), gates = base + GATES_AT + 2 * RING * 8;
-        number = work % OWN, turn = work / OWN;
-        at = base + OWNS_AT + number * TEAMS * PAIR_BYTES, full = gates + number * 8, empty = full + OWN * 8;
-    }
-    __device__ __forceinline__ void wait_until_empty() const {
-        if (turn > 0) pass(empty, (turn - 1) & 1);
-    }
-    __device__ __forceinline__ void wait_until_full() const { pass(full, turn & 1); }
-    // Said by every warp that has read what it needs.
     __device__ __forceinline__ void leave() const {
         __syncwarp();
         if ((threadIdx.x & 31) == 0) arrive(empty);
     }
 };
 
+// The ring's, by the number of pairs before.
+__device__ __forceinline__ Spot ring_spot(int pair) {
+    u32 base = (u32)__cvta_generic_to_shared(shared), full = base + GATES_AT + pair % TEAM_RING * 8;
+    return {base + pair % TEAM_RING * PAIR_BYTES, full, full + TEAM_RING * 8, pair / TEAM_RING};
+}
+// A work's own, by the number of works before.
+__device__ __forceinline__ Spot own_spot(int work) {
+    u32 base = (u32)__cvta_generic_to_shared(shared), full = base + GATES_AT + (2 * TEAM_RING + work % TEAM_OWN) * 8;
+    return {base + OWN_AT + work % TEAM_OWN * TEAMS * PAIR_BYTES, full, full + TEAM_OWN * 8, work / TEAM_OWN};
+}
+
 // `bringers` say that a place of the ring is full.
-__device__ __forceinline__ Gates& open_gates(int bringers) {
-    Gates& gates = *(Gates*)(shared + GATES_AT);
+__device__ __forceinline__ TeamGates& open_gates(int bringers) {
+    TeamGates& gates = *(TeamGates*)(shared + GATES_AT);
     if (threadIdx.x == 0) {
         auto set = [](u64& gate, int arrivals) { set_gate((u32)__cvta_generic_to_shared(&gate), arrivals); };
-        for (int i = 0; i < RING; i++) set(gates.full[i], bringers), set(gates.empty[i], TEAMS);
-        for (int i = 0; i < OWN; i++) set(gates.own_full[i], 1), set(gates.own_empty[i], TEAMS * 4);
+        for (int i = 0; i < TEAM_RING; i++) set(gates.full[i], bringers), set(gates.empty[i], TEAMS * 4);
+        for (int i = 0; i < TEAM_OWN; i++) set(gates.own_full[i], 1), set(gates.own_empty[i], TEAMS * 4);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
@@ -93,14 +86,6 @@ __device__ __forceinline__ void bring_tile(u32 to, const Map* map, int head, int
 __device__ __forceinline__ void bring_number(u32 to, const float* from, bool there) {
     int bytes = there ? 4 : 0;
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes));
-}
-
-// Products between `registers_ready` and `products_begun` are one group; of those begun, all but so many are done.
-__device__ __forceinline__ void registers_ready() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void products_begun() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int N>
-__device__ __forceinline__ void products_done_but() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
 // Rows of a tile, or of registers, by rows of a tile.
@@ -134,16 +119,17 @@ __device__ __forceinline__ float power_of_2(float x) {
 __device__ __forceinline__ int tiles_seen(int queries, int top) { return (min(queries, top + TEAMS * TILE) + TILE - 1) / TILE; }
 
 // Brings what works on queries take, by one thread: the queries (with `SLOPES`, and by their side what the loss makes of what they
-// yield), then keys and values. Rows after a sequence's end are another's: no query that counts sees them.
+// yield), then keys and values. Rows after a sequence's end are another's, and weigh
+// nothing with queries that count.
 template <bool SLOPES>
-__device__ __forceinline__ void bring_for_queries(Gates& gates, const Map* qk, const Map* qkv, const Map* dout, const Item* items, int works, int heads, int kv) {
+__device__ __forceinline__ void bring_for_queries(TeamGates& gates, const Map* qk, const Map* qkv, const Map* dout, const Item* items, int works, int heads, int kv) {
     int t = 0;
     for (int turn = 0, work; (work = work_of(turn)) < works; turn++) {
         Item item = items[work / heads];
-        Own own(turn);
+        Spot own = own_spot(turn);
         int head = work % heads, group = head / (heads / kv), top = item.tile * TEAMS * TILE;
         own.wait_until_empty();
-        gates.item[own.number] = item, gates.head[own.number] = head;
+        gates.item[turn % TEAM_OWN] = item, gates.head[turn % TEAM_OWN] = head;
         expect(own.full, TEAMS * (SLOPES ? PAIR_BYTES : TILE_BYTES));
         for (int i = 0; i < TEAMS; i++) {
             bring_tile(own.at + i * PAIR_BYTES, qk, head, item.query + top + i * TILE, own.full);
@@ -151,17 +137,17 @@ __device__ __forceinline__ void bring_for_queries(Gates& gates, const Map* qk, c
         }
         int tiles = tiles_seen(item.queries, top);
         for (int j = 0; j < tiles; j++, t++) {
-            Place place(t);
-            place.wait_until_empty();
-            expect(place.full, PAIR_BYTES);
-            bring_tile(place.at, qk, heads + group, item.key + j * TILE, place.full);
-            bring_tile(place.at + TILE_BYTES, qkv, heads + kv + group, item.key + j * TILE, place.full);
+            Spot spot = ring_spot(t);
+            spot.wait_until_empty();
+            expect(spot.full, PAIR_BYTES);
+            bring_tile(spot.at, qk, heads + group, item.key + j * TILE, spot.full);
+            bring_tile(spot.at + TILE_BYTES, qkv, heads + kv + group, item.key + j * TILE, spot.full);
         }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1) team_attention(const __grid_constant__ Map qk, const __grid_constant__ Map qkv, const Item* items, int works, int heads, int kv, float scale, bf16* out, float* log_sums) {
-    Gates& gates = open_gates(1);
+    TeamGates& gates = open_gates(1);
     Team team;
     if (team.number == TEAMS) {
         give_registers();
@@ -172,10 +158,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) team_attention(const __grid
     float c = scale * LOG2E;
     int t = 0;
     for (int turn = 0; work_of(turn) < works; turn++) {
-        Own own(turn);
+        Spot own = own_spot(turn);
         own.wait_until_full();
-        Item& item = gates.item[own.number];
-        int query = item.query, queries = item.queries, top = item.tile * TEAMS * TILE, head = gates.head[own.number], first = top + team.number * TILE;
+        Item& item = gates.item[turn % TEAM_OWN];
+        int query = item.query, queries = item.queries, top = item.tile * TEAMS * TILE, head = gates.head[turn % TEAM_OWN], first = top + team.number * TILE;
         u32 a[STEPS][4], p[TILE / 16][4];
 #pragma unroll
         for (int k = 0; k < STEPS; k++) left(a[k], own.at + team.number * PAIR_BYTES, team.warp * 16, k * 16);
@@ -183,9 +169,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) team_attention(const __grid
         float o[WIDTH / 8][4] = {}, m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;
         int row = first + team.warp * 16 + (team.lane >> 2), tiles = tiles_seen(queries, top);
         for (int j = 0; j < tiles; j++, t++) {
-            Place place(t);
-            u32 keys = place.at, values = keys + TILE_BYTES;
-            place.wait_until_full(); // also who has nothing to do: a place must not be said to be empty twice
+            Spot spot = ring_spot(t);
+            u32 keys = spot.at, values = keys + TILE_BYTES;
+            spot.wait_until_full();
             if (j * TILE <= first && first < queries) {
                 float s[TILE / 8][4];
                 registers_ready();
@@ -228,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) team_attention(const __grid
                 products_done_but<0>();
                 settle(o);
             }
-            if (team.thread == 0) arrive(place.empty);
+            spot.leave();
         }
         l0 = quad_sum(l0), l1 = quad_sum(l1);
 #pragma unroll
@@ -245,16 +231,16 @@ extern "C" __global__ void __launch_bounds__(384, 1) team_attention(const __grid
 
 // Brings what works on keys take, by one warp: the keys and values, then all queries that see them, of each head that shares them, by
 // their side what the loss makes of what they yield, and each query's log-sum and delta.
-__device__ __forceinline__ void bring_for_keys(Gates& gates, const Map* qk, const Map* qkv, const Map* dout, const float* log_sums, const float* delta, const Item* items, int works, int heads, int kv) {
+__device__ __forceinline__ void bring_for_keys(TeamGates& gates, const Map* qk, const Map* qkv, const Map* dout, const float* log_sums, const float* delta, const Item* items, int works, int heads, int kv) {
     int t = 0, share = heads / kv, lane = threadIdx.x & 31;
     u32 numbers = (u32)__cvta_generic_to_shared(shared) + NUMBERS_AT + lane * 4;
     for (int turn = 0, work; (work = work_of(turn)) < works; turn++) {
         Item item = items[work / kv];
-        Own own(turn);
+        Spot own = own_spot(turn);
         int group = work % kv, top = item.tile * TEAMS * TILE;
         own.wait_until_empty();
         if (lane == 0) {
-            gates.item[own.number] = item, gates.head[own.number] = group;
+            gates.item[turn % TEAM_OWN] = item, gates.head[turn % TEAM_OWN] = group;
             expect(own.full, TEAMS * PAIR_BYTES);
             for (int i = 0; i < TEAMS; i++) {
                 bring_tile(own.at + i * PAIR_BYTES, qk, heads + group, item.key + top + i * TILE, own.full);
@@ -263,28 +249,28 @@ __device__ __forceinline__ void bring_for_keys(Gates& gates, const Map* qk, cons
         }
         for (int head = group * share; head < (group + 1) * share; head++)
             for (int start = top; start < item.queries; start += TILE, t++) {
-                Place place(t);
-                place.wait_until_empty();
+                Spot spot = ring_spot(t);
+                spot.wait_until_empty();
                 if (lane == 0) {
-                    expect(place.full, PAIR_BYTES);
-                    bring_tile(place.at, qk, head, item.query + start, place.full);
-                    bring_tile(place.at + TILE_BYTES, dout, head, item.query + start, place.full);
+                    expect(spot.full, PAIR_BYTES);
+                    bring_tile(spot.at, qk, head, item.query + start, spot.full);
+                    bring_tile(spot.at + TILE_BYTES, dout, head, item.query + start, spot.full);
                 }
 #pragma unroll
                 for (int i = 0; i < TILE; i += 32) {
                     bool there = start + i + lane < item.queries;
                     size_t at = there ? (size_t)(item.query + start + i + lane) * heads + head : 0;
-                    u32 to = numbers + (t % RING * 2 * TILE + i) * 4;
+                    u32 to = numbers + (t % TEAM_RING * 2 * TILE + i) * 4;
                     bring_number(to, log_sums + at, there), bring_number(to + TILE * 4, delta + at, there);
                 }
-                asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(place.full) : "memory");
+                asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(spot.full) : "memory");
             }
     }
 }
 
 // Keys' and values' gradients. Scores have keys as rows, so that no result passes through shared memory.
 extern "C" __global__ void __launch_bounds__(384, 1) team_grad_keys(const __grid_constant__ Map qk, const __grid_constant__ Map qkv, const __grid_constant__ Map dout, const float* log_sums, const float* delta, const Item* items, int works, int heads, int kv, float scale, bf16* dqk, bf16* dqkv) {
-    Gates& gates = open_gates(1 + 32);
+    TeamGates& gates = open_gates(1 + 32);
     Team team;
     if (team.number == TEAMS) {
         give_registers();
@@ -295,17 +281,17 @@ extern "C" __global__ void __launch_bounds__(384, 1) team_grad_keys(const __grid
     float c = scale * LOG2E;
     int t = 0, share = heads / kv;
     for (int turn = 0; work_of(turn) < works; turn++) {
-        Own own(turn);
+        Spot own = own_spot(turn);
         own.wait_until_full();
-        Item& item = gates.item[own.number];
+        Item& item = gates.item[turn % TEAM_OWN];
         int count = item.queries, top = item.tile * TEAMS * TILE, first = top + team.number * TILE, key = first + team.warp * 16 + (team.lane >> 2);
         u32 keys = own.at + team.number * PAIR_BYTES, values = keys + TILE_BYTES, a[TILE / 16][4], e[TILE / 16][4];
         float dk[WIDTH / 8][4] = {}, dv[WIDTH / 8][4] = {};
         for (int head = 0; head < share; head++)
             for (int start = top; start < count; start += TILE, t++) {
-                Place place(t);
-                u32 queries = place.at, slopes = queries + TILE_BYTES;
-                place.wait_until_full();
+                Spot spot = ring_spot(t);
+                u32 queries = spot.at, slopes = queries + TILE_BYTES;
+                spot.wait_until_full();
                 if (start >= first && first < count) {
                     float p[TILE / 8][4], s[TILE / 8][4];
                     registers_ready();
@@ -313,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) team_grad_keys(const __grid
                     products_begun();
                     multiply_rows_by_rows(s, values, slopes);
                     products_begun();
-                    const float2* sums = (const float2*)(shared + NUMBERS_AT + t % RING * 2 * TILE * 4) + (team.lane & 3);
+                    const float2* sums = (const float2*)(shared + NUMBERS_AT + t % TEAM_RING * 2 * TILE * 4) + (team.lane & 3);
                     products_done_but<1>();
                     settle(p);
 #pragma unroll
@@ -353,9 +339,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) team_grad_keys(const __grid
                     products_done_but<0>();
                     settle(dk), settle(dv);
                 }
-                if (team.thread == 0) arrive(place.empty);
+                spot.leave();
             }
-        int from = item.key, group = gates.head[own.number];
+        int from = item.key, group = gates.head[turn % TEAM_OWN];
         own.leave();
         size_t qk_stride = (size_t)(heads + kv) * HD, qkv_stride = (size_t)(heads + 2 * kv) * HD;
 #pragma unroll
@@ -375,7 +361,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) team_grad_keys(const __grid
 
 // Queries' gradients.
 extern "C" __global__ void __launch_bounds__(384, 1) team_grad_queries(const __grid_constant__ Map qk, const __grid_constant__ Map qkv, const __grid_constant__ Map dout, const float* log_sums, const float* delta, const Item* items, int works, int heads, int kv, float scale, bf16* dqk) {
-    Gates& gates = open_gates(1);
+    TeamGates& gates = open_gates(1);
     Team team;
     if (team.number == TEAMS) {
         give_registers();
@@ -386,10 +372,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) team_grad_queries(const __g
     float c = scale * LOG2E;
     int t = 0;
     for (int turn = 0; work_of(turn) < works; turn++) {
-        Own own(turn);
+        Spot own = own_spot(turn);
         own.wait_until_full();
-        Item& item = gates.item[own.number];
-        int from = item.query, queries = item.queries, top = item.tile * TEAMS * TILE, head = gates.head[own.number], first = top + team.number * TILE;
+        Item& item = gates.item[turn % TEAM_OWN];
+        int from = item.query, queries = item.queries, top = item.tile * TEAMS * TILE, head = gates.head[turn % TEAM_OWN], first = top + team.number * TILE;
         float dq[WIDTH / 8][4] = {}, sums[2], deltas[2];
         int query = first + team.warp * 16 + (team.lane >> 2), tiles = tiles_seen(queries, top);
 #pragma unroll
@@ -405,9 +391,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) team_grad_queries(const __g
         for (int k = 0; k < STEPS; k++) left(a[k], mine, team.warp * 16, k * 16), left(d[k], mine + TILE_BYTES, team.warp * 16, k * 16);
         own.leave();
         for (int j = 0; j < tiles; j++, t++) {
-            Place place(t);
-            u32 keys = place.at, values = keys + TILE_BYTES;
-            place.wait_until_full();
+            Spot spot = ring_spot(t);
+            u32 keys = spot.at, values = keys + TILE_BYTES;
+            spot.wait_until_full();
             if (j * TILE <= first && first < queries) {
                 float p[TILE / 8][4], s[TILE / 8][4];
                 registers_ready();
@@ -441,7 +427,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) team_grad_queries(const __g
                 products_done_but<0>();
                 settle(dq);
             }
-            if (team.thread == 0) arrive(place.empty);
+            spot.leave();
         }
         size_t qk_stride = (size_t)(heads + kv) * HD;
 #pragma unroll

@@ -99,15 +99,23 @@ __device__ __forceinline__ void settle(u32 (&a)[N][4]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3])::"memory");
 }
+// Products that begin after this see registers as they are.
+__device__ __forceinline__ void registers_ready() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+// Those since the last such word are one group; of the groups, all but the last so many are done.
+__device__ __forceinline__ void products_begun() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int N>
+__device__ __forceinline__ void products_done_but() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
 template <typename... T>
 __device__ __forceinline__ void begin(T&... operands) {
     (settle(operands), ...);
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    registers_ready();
 }
 template <typename... T>
 __device__ __forceinline__ void finish(T&... operands) {
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    products_begun();
+    products_done_but<0>();
     (settle(operands), ...);
 }
 

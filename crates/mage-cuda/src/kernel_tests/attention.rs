@@ -7,12 +7,24 @@ use crate::buffer::Buffer;
 use crate::card::args;
 use crate::compile::Decode;
 
-/// Shorter and longer than a tile and than two, and some that fill them.
-const LENGTHS: [usize; 8] = [1, 5, 64, 65, 130, 17, 300, 128];
+/// Shorter and longer than a tile and than two, and some that fill them; the last tile reaches beyond all rows.
+const LENGTHS: [usize; 10] = [1, 5, 64, 63, 130, 17, 193, 128, 127, 65];
 
 /// Head sizes, and from one to sixteen queries per key: 8 as the largest of the family has, 5 which fills no power of two.
-fn shapes() -> [(usize, usize, usize); 9] {
-    [(16, 4, 2), (24, 2, 1), (32, 4, 1), (64, 3, 3), (80, 4, 2), (128, 4, 2), (128, 16, 2), (64, 10, 2), (128, 16, 1)]
+fn shapes() -> [(usize, usize, usize); 11] {
+    [
+        (16, 4, 2),
+        (24, 2, 1),
+        (32, 4, 1),
+        (64, 3, 3),
+        (72, 2, 2),
+        (80, 4, 2),
+        (128, 3, 3),
+        (128, 4, 2),
+        (128, 16, 2),
+        (64, 10, 2),
+        (128, 16, 1),
+    ]
 }
 
 /// Norms and turns one head's numbers.
@@ -95,8 +107,12 @@ fn whole_sequences_forward_and_backward() {
             }
         }
         // Every way that the card has.
-        let best = b.model.attention_way();
-        for way in [Way::Tiles, Way::Teams].into_iter().filter(|w| *w == Way::Tiles || *w == best) {
+        let mut ways = vec![Way::Tiles];
+        if let teams @ Way::Teams { .. } = b.model.attention_way() {
+            // Few blocks have many works each.
+            ways.extend([teams, Way::Teams { blocks: 1 }, Way::Teams { blocks: 3 }]);
+        }
+        for way in ways {
             let list = items(&spans, way.rows());
             let list = (b.put(&list), list.len() / 5);
             let list_on = (list.0.at(0), list.1);

@@ -503,11 +503,6 @@ fn take_answers(a: &mut Active, answers: &[Answer], renderer: Option<&Renderer>)
                 return Some(Some(not_finite(&sample.weights.to_string())));
             }
             let token = answer.token;
-            a.tokens.push(token);
-            sample.tokens.push(token);
-            sample.logprobs.push(answer.logprob);
-            sample.drawn_logprobs.push(answer.second);
-            a.ticket.tell(token);
             let complete = match cursor {
                 Some(c) => {
                     // Where the device has walked, nothing is looked for a second time.
@@ -522,6 +517,11 @@ fn take_answers(a: &mut Active, answers: &[Answer], renderer: Option<&Renderer>)
                 }
                 None => false,
             };
+            a.tokens.push(token);
+            sample.tokens.push(token);
+            sample.logprobs.push(answer.logprob);
+            sample.drawn_logprobs.push(answer.second);
+            a.ticket.tell(token);
             let stopped = complete || params.stop_ids.contains(&token);
             let stopped = match stopped {
                 true => Ok(true),
