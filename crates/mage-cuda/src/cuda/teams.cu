@@ -11,7 +11,7 @@ constexpr int TEAM_RING = 2; // pairs of tiles that are brought or gone over
 constexpr int TEAM_OWN = 2;  // works whose own tiles are there
 constexpr int PAIR_BYTES = 2 * TILE_BYTES;
 
-// A number for each row of a tile. No less than four neighbouring heads' can be brought, of which the first is wanted.
+// A number for each row of a tile. Heads' numbers are brought by fours.
 constexpr int NUMBERS_BYTES = TILE * 4 * 4;
 
 // What a block's teams tell each other: whether the ring's places, and works' own tiles, are full or empty.
@@ -102,9 +102,9 @@ __device__ __forceinline__ void bring_tile(u32 to, const Map* map, int head, int
     for (int panel = 0; panel < WIDTH / 64; panel++)
         asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to + panel * PANEL_BYTES), "l"(map), "r"(panel * 64), "r"(head), "r"(row), "r"(gate) : "memory");
 }
-// A head's numbers, of as many rows.
+// Numbers of a head and its neighbours, of as many rows: what is brought must begin at a multiple of 16 bytes.
 __device__ __forceinline__ void bring_numbers(u32 to, const Map* map, int head, int row, u32 gate) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map), "r"(head), "r"(row), "r"(gate) : "memory");
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map), "r"(head & ~3), "r"(row), "r"(gate) : "memory");
 }
 
 // Rows of a tile, or of registers, by rows of a tile.
@@ -299,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) team_grad_keys(const __grid
         int queries_count = item.queries, top = item.tile * TEAMS * TILE, first = top + team.number * TILE, key = first + team.warp * 16 + (team.lane >> 2);
         u32 keys = own.at + team.number * PAIR_BYTES, values = keys + TILE_BYTES, a[TILE / 16][4], e[TILE / 16][4];
         float dk[WIDTH / 8][4] = {}, dv[WIDTH / 8][4] = {};
-        for (int head = 0; head < share; head++)
+        for (int head = group * share; head < (group + 1) * share; head++)
             for (int start = top; start < queries_count; start += TILE, t++) {
                 Spot spot = ring_spot(t);
                 u32 queries = spot.at, slopes = queries + TILE_BYTES;
@@ -311,8 +311,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) team_grad_keys(const __grid
                     products_begun();
                     multiply_rows_by_rows(s, values, slopes);
                     products_begun();
-                    // Of this thread's first column.
-                    const float* sums = (const float*)(shared + NUMBERS_AT + t % TEAM_RING * 2 * NUMBERS_BYTES) + 2 * (team.lane & 3) * 4;
+                    // Of this head and of this thread's first column.
+                    const float* sums = (const float*)(shared + NUMBERS_AT + t % TEAM_RING * 2 * NUMBERS_BYTES) + 2 * (team.lane & 3) * 4 + (head & 3);
                     const float* deltas = sums + NUMBERS_BYTES / 4;
                     products_done_but<1>();
                     settle(p);
