@@ -39,7 +39,7 @@ pub(crate) type Items = (u64, usize);
 
 /// Numbers of whole sequences, by where they lie: rows of turned queries and keys, rows that end with values, and what comes of them.
 #[derive(Clone, Copy)]
-pub(crate) struct Sequence {
+pub(crate) struct Attending {
     pub(crate) rows: usize,
     pub(crate) qk: u64,
     pub(crate) qkv: u64,
@@ -66,8 +66,8 @@ impl Model {
     }
 
     /// What each query makes of the keys up to its own, and the logarithm of their sum.
-    pub(crate) fn attend(&self, s: &Stream, way: Way, of: Sequence, (items, count): Items) -> Result<()> {
-        let Sequence { rows, qk, qkv, out, log_sums } = of;
+    pub(crate) fn attend(&self, s: &Stream, way: Way, of: Attending, (items, count): Items) -> Result<()> {
+        let Attending { rows, qk, qkv, out, log_sums } = of;
         let (heads, kv, scale) = (self.shape.heads, self.shape.kv, self.shape.scale());
         match way {
             Way::Tiles => s.launch(
@@ -96,12 +96,12 @@ impl Model {
         &self,
         s: &Stream,
         way: Way,
-        of: Sequence,
+        of: Attending,
         slopes: Slopes,
         (queries, query_count): Items,
         (keys, key_count): Items,
     ) -> Result<()> {
-        let Sequence { rows, qk, qkv, out, log_sums } = of;
+        let Attending { rows, qk, qkv, out, log_sums } = of;
         let Slopes { out: dout, delta, qk: dqk, qkv: dqkv } = slopes;
         let (heads, kv, scale) = (self.shape.heads, self.shape.kv, self.shape.scale());
         let (f, units) = (&self.program.functions, rows * heads);

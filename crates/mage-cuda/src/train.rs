@@ -333,7 +333,7 @@ impl Trainer {
         let inverse = a.head_inverse.at(0);
         model.head_norm_rope(s, a.qkv.at(0), w.at(at.head_norms.start), positions, n, a.qk.at(0), inverse, (0, 0))?;
         let queries = (words.at(places.queries.0), places.queries.1);
-        model.attend(s, model.attention_way(), a.sequence(n), queries)?;
+        model.attend(s, model.attention_way(), a.attending(n), queries)?;
         let kept = (a.middle.at(0), a.inverse2.at(0), normed, a.gate_up.at(0), space.gated.at(0));
         model.finish(s, products, (w, worn), layer, n, x, a.attended.at(0), kept, y)
     }

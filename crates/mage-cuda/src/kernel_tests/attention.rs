@@ -2,7 +2,7 @@
 
 use super::{Bench, near, numbers};
 use crate::PAGE;
-use crate::attention::{Sequence, Slopes, Way};
+use crate::attention::{Attending, Slopes, Way};
 use crate::buffer::Buffer;
 use crate::card::args;
 use crate::compile::Decode;
@@ -120,7 +120,7 @@ fn whole_sequences_forward_and_backward() {
             let (out, log_sums) = (b.room(n * heads * d), b.put(&vec![f32::NAN; n * heads]));
             let delta = b.put(&vec![f32::NAN; n * heads]);
             let (dqk, dqkv) = (b.room(qk.len()), b.room(qkv.len()));
-            let of = Sequence { rows: n, qk: bqk.at(0), qkv: bqkv.at(0), out: out.at(0), log_sums: log_sums.at(0) };
+            let of = Attending { rows: n, qk: bqk.at(0), qkv: bqkv.at(0), out: out.at(0), log_sums: log_sums.at(0) };
             b.model.attend(&b.stream, way, of, list_on).unwrap();
             let slopes = Slopes { out: bdout.at(0), delta: delta.at(0), qk: dqk.at(0), qkv: dqkv.at(0) };
             b.model.attend_back(&b.stream, way, of, slopes, list_on, list_on).unwrap();

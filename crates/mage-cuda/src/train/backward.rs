@@ -120,7 +120,7 @@ impl Trainer {
         let slopes =
             Slopes { out: space.dattended.at(0), delta: space.delta.at(0), qk: space.dqk.at(0), qkv: space.dqkv.at(0) };
         let [queries, keys] = [places.queries, places.keys].map(|(items, count)| (words.at(items), count));
-        model.attend_back(s, model.attention_way(), a.sequence(n), slopes, queries, keys)?;
+        model.attend_back(s, model.attention_way(), a.attending(n), slopes, queries, keys)?;
         let head_blocks = PARTIALS.min((n * (heads + kv)).div_ceil(8));
         let positions = words.at(places.positions);
         let partials = space.partials.at(0);

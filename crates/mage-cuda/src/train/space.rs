@@ -1,6 +1,6 @@
 //! What does a pass keep on the card?
 
-use crate::attention::Sequence;
+use crate::attention::Attending;
 use crate::buffer::Buffer;
 use crate::card::Card;
 use crate::error::Result;
@@ -22,9 +22,9 @@ pub(super) struct Acts {
 
 impl Acts {
     /// Of so many rows, what attention reads and writes.
-    pub(super) fn sequence(&self, rows: usize) -> Sequence {
+    pub(super) fn attending(&self, rows: usize) -> Attending {
         let Acts { qk, qkv, attended, log_sums, .. } = self;
-        Sequence { rows, qk: qk.at(0), qkv: qkv.at(0), out: attended.at(0), log_sums: log_sums.at(0) }
+        Attending { rows, qk: qk.at(0), qkv: qkv.at(0), out: attended.at(0), log_sums: log_sums.at(0) }
     }
 
     fn new(card: &Arc<Card>, c: &Shape, n: usize) -> Result<Self> {
