@@ -11,7 +11,7 @@ use crate::map;
 use crate::model::Model;
 
 /// Bytes of shared memory that a block of teams has.
-pub(crate) const TEAM_SHARED: usize = 194 << 10;
+pub(crate) const TEAM_SHARED: usize = 197 << 10;
 /// Two that reckon, and one that brings them their tiles.
 const TEAM_THREADS: usize = 3 * 128;
 
@@ -105,7 +105,7 @@ impl Model {
         let Slopes { out: dout, delta, qk: dqk, qkv: dqkv } = slopes;
         let (heads, kv, scale) = (self.shape.heads, self.shape.kv, self.shape.scale());
         let (f, units) = (&self.program.functions, rows * heads);
-        s.launch(f.attention_delta, (units.div_ceil(8), 1, 1), 256, 0, args![out, dout, units, delta])?;
+        s.launch(f.attention_delta, (units.div_ceil(8), 1, 1), 256, 0, args![out, dout, units, heads, delta])?;
         match way {
             Way::Tiles => {
                 let tile = self.shape.tile_bytes();
@@ -127,12 +127,13 @@ impl Model {
             Way::Teams { blocks } => {
                 let maps = self.head_maps(rows, [(qk, heads + kv), (qkv, heads + 2 * kv), (dout, heads)])?;
                 let ([qk, qkv, dout], teams, works) = (maps, self.teams()?, key_count * kv);
+                let [sums_on, deltas_on] = [log_sums, delta].map(|at| map::numbers(at, rows, self.shape.sums(), TILE));
                 s.launch(
                     teams.team_grad_keys,
                     (blocks.min(works), 1, 1),
                     TEAM_THREADS,
                     TEAM_SHARED,
-                    args![qk, qkv, dout, log_sums, delta, keys, works, heads, kv, scale, dqk, dqkv],
+                    args![qk, qkv, dout, sums_on?, deltas_on?, keys, works, heads, kv, scale, dqk, dqkv],
                 )?;
                 let works = query_count * heads;
                 s.launch(

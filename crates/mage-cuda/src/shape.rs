@@ -73,6 +73,11 @@ impl Shape {
         self.vocabulary.next_multiple_of(8)
     }
 
+    /// Numbers that a row has where each head has one: rows start at multiples of 16 bytes.
+    pub(crate) fn sums(&self) -> usize {
+        self.heads.next_multiple_of(4)
+    }
+
     /// Bytes of a tile of attention in shared memory: its rows are filled up with zeros.
     pub(crate) fn tile_bytes(&self) -> usize {
         crate::TILE * self.head_dim.next_power_of_two().max(16) * 2

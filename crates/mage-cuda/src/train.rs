@@ -152,7 +152,7 @@ impl Trainer {
     /// What a pass remembers of a token, in bytes.
     pub fn bytes_per_token(shape: &Shape, recompute: bool) -> usize {
         let layer = 2 * (shape.qkv() + shape.qk() + shape.out() + shape.hidden + 2 * shape.inner)
-            + 4 * (2 + 2 * shape.heads + shape.kv);
+            + 4 * (2 + shape.heads + shape.kv + shape.sums());
         let layers = if recompute { 1 } else { shape.layers };
         let scratch = 2 * (7 * shape.hidden + 4 * shape.inner + shape.qkv() + shape.qk() + shape.out());
         layers * layer + 2 * (shape.layers + 1) * shape.hidden + scratch

@@ -11,6 +11,9 @@ struct Item {
     int query, queries, key, keys, tile;
 };
 
+// Where a number of a row and head is, of log-sums and deltas: rows start at multiples of 16 bytes.
+__device__ __forceinline__ size_t number_at(int row, int head, int heads) { return (size_t)row * ((heads + 3) & ~3) + head; }
+
 // Rows `first..first + TILE` of one head to shared memory; those from `count` on are zeros.
 __device__ __forceinline__ void fetch_rows(u32 to, const bf16* from, size_t stride, int first, int count) {
     for (int i = threadIdx.x; i < TILE * PIECES; i += 128) {
@@ -142,7 +145,7 @@ __device__ __forceinline__ void attend(const Item item, int head, int heads, con
         size_t at = (size_t)(item.query + row) * heads + head;
 #pragma unroll
         for (int n = 0; n < HD / 8; n++) *(u32*)(out + at * HD + n * 8 + 2 * (lane & 3)) = pair(o[n][2 * half] * inverse, o[n][2 * half + 1] * inverse);
-        if (log_sums && (lane & 3) == 0) log_sums[at] = (half ? m1 : m0) * scale + logf(half ? l1 : l0);
+        if (log_sums && (lane & 3) == 0) log_sums[number_at(item.query + row, head, heads)] = (half ? m1 : m0) * scale + logf(half ? l1 : l0);
     }
 }
 
@@ -167,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) paged_attention(const bf16*
 }
 
 // Per row and head, how the output bears on its own gradient. A warp each.
-extern "C" __global__ void attention_delta(const bf16* out, const bf16* dout, int units, float* delta) {
+extern "C" __global__ void attention_delta(const bf16* out, const bf16* dout, int units, int heads, float* delta) {
     int unit = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
     if (unit >= units) return;
     float s = 0.f;
@@ -176,7 +179,7 @@ extern "C" __global__ void attention_delta(const bf16* out, const bf16* dout, in
         s += low(a) * low(b) + high(a) * high(b);
     }
     s = warp_sum(s);
-    if (lane == 0) delta[unit] = s;
+    if (lane == 0) delta[number_at(unit / heads, unit % heads, heads)] = s;
 }
 
 // Keys' and values' gradients: a block has 64 keys of one head and goes over all queries that see them, of all query heads
@@ -201,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_keys(const b
         int row = tile * TILE + (threadIdx.x & 63);
         const float* from = threadIdx.x < 64 ? log_sums : delta;
         float unit = threadIdx.x < 64 ? LOG2E : 1.f;
-        sums[(j & 1) * 2 * TILE + threadIdx.x] = row < item.queries ? from[(size_t)(item.query + row) * heads + head] * unit : 0.f;
+        sums[(j & 1) * 2 * TILE + threadIdx.x] = row < item.queries ? from[number_at(item.query + row, head, heads)] * unit : 0.f;
     };
     prepare(0);
     float dk[WIDTH / 8][4] = {}, dv[WIDTH / 8][4] = {};
@@ -297,7 +300,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) attention_grad_queries(cons
     for (int half = 0; half < 2; half++) {
         int row = query + half * 8;
         bool there = row < item.queries;
-        size_t at = (size_t)(item.query + row) * heads + head;
+        size_t at = number_at(item.query + row, head, heads);
         sums[half] = there ? log_sums[at] * LOG2E : 0.f;
         deltas[half] = there ? delta[at] : 0.f;
     }

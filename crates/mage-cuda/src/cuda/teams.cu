@@ -11,32 +11,34 @@ constexpr int TEAM_RING = 2; // pairs of tiles that are brought or gone over
 constexpr int TEAM_OWN = 2;  // works whose own tiles are there
 constexpr int PAIR_BYTES = 2 * TILE_BYTES;
 
-// What a block's teams tell each other: of the ring's places and of works' own tiles whether they are full or empty; which works
-// these are.
+// A number for each row of a tile. Heads' numbers are brought by fours.
+constexpr int NUMBERS_BYTES = TILE * 4 * 4;
+
+// What a block's teams tell each other: whether the ring's places, and works' own tiles, are full or empty.
 struct TeamGates {
     u64 full[TEAM_RING], empty[TEAM_RING], own_full[TEAM_OWN], own_empty[TEAM_OWN];
-    Item item[TEAM_OWN];
-    int head[TEAM_OWN];
 };
 
 // Shared memory: the ring; for each work and team a pair of tiles of its own; per place of the ring two numbers for each row.
 constexpr int OWN_AT = TEAM_RING * PAIR_BYTES;
 constexpr int NUMBERS_AT = OWN_AT + TEAM_OWN * TEAMS * PAIR_BYTES;
-constexpr int GATES_AT = NUMBERS_AT + TEAM_RING * 2 * TILE * 4;
+constexpr int GATES_AT = NUMBERS_AT + TEAM_RING * 2 * NUMBERS_BYTES;
 static_assert(GATES_AT + sizeof(TeamGates) <= TEAM_SHARED, "what is used is what is asked for");
 
 struct Team {
-    int number = threadIdx.x >> 7, thread = threadIdx.x & 127, warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31;
+    int number = threadIdx.x >> 7, warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31;
 };
 
 // Room for tiles, its gates, and how often it was filled before.
 struct Spot {
     u32 at, full, empty;
     int turn;
+    // By all lanes of the warp that brings, of which none runs ahead of another.
     __device__ __forceinline__ void wait_until_empty() const {
+        __syncwarp();
         if (turn > 0) pass(empty, (turn - 1) & 1);
     }
-    // Every warp waits for what is brought there, and says that it needs it no more, even if it has nothing to do with it: a gate tells
+    // Every other warp waits for what is brought there, and says that it needs it no more, even if it has nothing to do with it: a gate tells
     // one turn from the next only to those who are no more than one behind.
     __device__ __forceinline__ void wait_until_full() const { pass(full, turn & 1); }
     __device__ __forceinline__ void leave() const {
@@ -56,21 +58,39 @@ __device__ __forceinline__ Spot own_spot(int work) {
     return {base + OWN_AT + work % TEAM_OWN * TEAMS * PAIR_BYTES, full, full + TEAM_OWN * 8, work / TEAM_OWN};
 }
 
-// `bringers` say that a place of the ring is full.
-__device__ __forceinline__ TeamGates& open_gates(int bringers) {
+__device__ __forceinline__ void open_gates() {
     TeamGates& gates = *(TeamGates*)(shared + GATES_AT);
     if (threadIdx.x == 0) {
         auto set = [](u64& gate, int arrivals) { set_gate((u32)__cvta_generic_to_shared(&gate), arrivals); };
-        for (int i = 0; i < TEAM_RING; i++) set(gates.full[i], bringers), set(gates.empty[i], TEAMS * 4);
+        for (int i = 0; i < TEAM_RING; i++) set(gates.full[i], 1), set(gates.empty[i], TEAMS * 4);
         for (int i = 0; i < TEAM_OWN; i++) set(gates.own_full[i], 1), set(gates.own_empty[i], TEAMS * 4);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    return gates;
 }
 
-// The works of a block, the longest first: to and fro, so that all blocks have about as much to do.
-__device__ __forceinline__ int work_of(int turn) { return turn * gridDim.x + (turn & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x); }
+// The works of a block, an item and a head each, as every warp looks them up: one ahead, so that nobody waits for memory.
+struct Works {
+    const Item* items;
+    int count, heads, turn = -1;
+    u32 next; // lane i has word i of the next item
+
+    __device__ __forceinline__ Works(const Item* items, int count, int heads) : items(items), count(count), heads(heads) { look(); }
+    // The longest come first: to and fro, so that all blocks have about as much to do.
+    static __device__ __forceinline__ int number(int turn) { return turn * gridDim.x + (turn & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x); }
+    __device__ __forceinline__ void look() {
+        int work = number(turn + 1), lane = threadIdx.x & 31;
+        if (work < count && lane < (int)(sizeof(Item) / 4)) next = ((const u32*)(items + work / heads))[lane];
+    }
+    __device__ __forceinline__ bool go_on(Item& item, int& head) {
+        int work = number(++turn);
+        if (work >= count) return false;
+        auto word = [&](int i) { return (int)__shfl_sync(FULL, next, i); };
+        item = {word(0), word(1), word(2), word(3), word(4)}, head = work % heads;
+        look();
+        return true;
+    }
+};
 
 // The team that brings tiles leaves its registers to the others.
 __device__ __forceinline__ void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 24;"); }
@@ -82,10 +102,9 @@ __device__ __forceinline__ void bring_tile(u32 to, const Map* map, int head, int
     for (int panel = 0; panel < WIDTH / 64; panel++)
         asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to + panel * PANEL_BYTES), "l"(map), "r"(panel * 64), "r"(head), "r"(row), "r"(gate) : "memory");
 }
-// A number in the background.
-__device__ __forceinline__ void bring_number(u32 to, const float* from, bool there) {
-    int bytes = there ? 4 : 0;
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes));
+// Numbers of a head and its neighbours, of as many rows: what is brought must begin at a multiple of 16 bytes.
+__device__ __forceinline__ void bring_numbers(u32 to, const Map* map, int head, int row, u32 gate) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map), "r"(head & ~3), "r"(row), "r"(gate) : "memory");
 }
 
 // Rows of a tile, or of registers, by rows of a tile.
@@ -118,50 +137,50 @@ __device__ __forceinline__ float power_of_2(float x) {
 // Tiles of keys that the queries of a work see.
 __device__ __forceinline__ int tiles_seen(int queries, int top) { return (min(queries, top + TEAMS * TILE) + TILE - 1) / TILE; }
 
-// Brings what works on queries take, by one thread: the queries (with `SLOPES`, and by their side what the loss makes of what they
-// yield), then keys and values. Rows after a sequence's end are another's, and weigh
-// nothing with queries that count.
+// Brings what works on queries take, by one warp: the queries (with `SLOPES`, and by their side what the loss makes of what they
+// yield), then keys and values. Rows after a sequence's end are another's, and weigh nothing with queries that count.
 template <bool SLOPES>
-__device__ __forceinline__ void bring_for_queries(TeamGates& gates, const Map* qk, const Map* qkv, const Map* dout, const Item* items, int works, int heads, int kv) {
-    int t = 0;
-    for (int turn = 0, work; (work = work_of(turn)) < works; turn++) {
-        Item item = items[work / heads];
-        Spot own = own_spot(turn);
-        int head = work % heads, group = head / (heads / kv), top = item.tile * TEAMS * TILE;
+__device__ __forceinline__ void bring_for_queries(Works works, const Map* qk, const Map* qkv, const Map* dout, int kv) {
+    int t = 0, head, lane = threadIdx.x & 31, heads = works.heads;
+    for (Item item; works.go_on(item, head);) {
+        Spot own = own_spot(works.turn);
+        int group = head / (heads / kv), top = item.tile * TEAMS * TILE, tiles = tiles_seen(item.queries, top);
         own.wait_until_empty();
-        gates.item[turn % TEAM_OWN] = item, gates.head[turn % TEAM_OWN] = head;
-        expect(own.full, TEAMS * (SLOPES ? PAIR_BYTES : TILE_BYTES));
-        for (int i = 0; i < TEAMS; i++) {
-            bring_tile(own.at + i * PAIR_BYTES, qk, head, item.query + top + i * TILE, own.full);
-            if (SLOPES) bring_tile(own.at + i * PAIR_BYTES + TILE_BYTES, dout, head, item.query + top + i * TILE, own.full);
+        if (lane == 0) {
+            expect(own.full, TEAMS * (SLOPES ? PAIR_BYTES : TILE_BYTES));
+            for (int i = 0; i < TEAMS; i++) {
+                bring_tile(own.at + i * PAIR_BYTES, qk, head, item.query + top + i * TILE, own.full);
+                if (SLOPES) bring_tile(own.at + i * PAIR_BYTES + TILE_BYTES, dout, head, item.query + top + i * TILE, own.full);
+            }
         }
-        int tiles = tiles_seen(item.queries, top);
         for (int j = 0; j < tiles; j++, t++) {
             Spot spot = ring_spot(t);
             spot.wait_until_empty();
-            expect(spot.full, PAIR_BYTES);
-            bring_tile(spot.at, qk, heads + group, item.key + j * TILE, spot.full);
-            bring_tile(spot.at + TILE_BYTES, qkv, heads + kv + group, item.key + j * TILE, spot.full);
+            if (lane == 0) {
+                expect(spot.full, PAIR_BYTES);
+                bring_tile(spot.at, qk, heads + group, item.key + j * TILE, spot.full);
+                bring_tile(spot.at + TILE_BYTES, qkv, heads + kv + group, item.key + j * TILE, spot.full);
+            }
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(384, 1) team_attention(const __grid_constant__ Map qk, const __grid_constant__ Map qkv, const Item* items, int works, int heads, int kv, float scale, bf16* out, float* log_sums) {
-    TeamGates& gates = open_gates(1);
+extern "C" __global__ void __launch_bounds__(384, 1) team_attention(const __grid_constant__ Map qk, const __grid_constant__ Map qkv, const Item* items, int count, int heads, int kv, float scale, bf16* out, float* log_sums) {
+    open_gates();
     Team team;
+    Works works(items, count, heads);
     if (team.number == TEAMS) {
         give_registers();
-        if (team.thread == 0) bring_for_queries<false>(gates, &qk, &qkv, 0, items, works, heads, kv);
+        if (team.warp == 0) bring_for_queries<false>(works, &qk, &qkv, 0, kv);
         return;
     }
     take_registers();
     float c = scale * LOG2E;
-    int t = 0;
-    for (int turn = 0; work_of(turn) < works; turn++) {
-        Spot own = own_spot(turn);
+    int t = 0, head;
+    for (Item item; works.go_on(item, head);) {
+        Spot own = own_spot(works.turn);
         own.wait_until_full();
-        Item& item = gates.item[turn % TEAM_OWN];
-        int query = item.query, queries = item.queries, top = item.tile * TEAMS * TILE, head = gates.head[turn % TEAM_OWN], first = top + team.number * TILE;
+        int query = item.query, queries = item.queries, top = item.tile * TEAMS * TILE, first = top + team.number * TILE;
         u32 a[STEPS][4], p[TILE / 16][4];
 #pragma unroll
         for (int k = 0; k < STEPS; k++) left(a[k], own.at + team.number * PAIR_BYTES, team.warp * 16, k * 16);
@@ -224,23 +243,21 @@ extern "C" __global__ void __launch_bounds__(384, 1) team_attention(const __grid
             size_t at = (size_t)(query + row) * heads + head;
 #pragma unroll
             for (int n = 0; n < HD / 8; n++) *(u32*)(out + at * HD + n * 8 + 2 * (team.lane & 3)) = pair(o[n][2 * half] * inverse, o[n][2 * half + 1] * inverse);
-            if ((team.lane & 3) == 0) log_sums[at] = (half ? m1 : m0) * scale + logf(half ? l1 : l0);
+            if ((team.lane & 3) == 0) log_sums[number_at(query + row, head, heads)] = (half ? m1 : m0) * scale + logf(half ? l1 : l0);
         }
     }
 }
 
 // Brings what works on keys take, by one warp: the keys and values, then all queries that see them, of each head that shares them, by
 // their side what the loss makes of what they yield, and each query's log-sum and delta.
-__device__ __forceinline__ void bring_for_keys(TeamGates& gates, const Map* qk, const Map* qkv, const Map* dout, const float* log_sums, const float* delta, const Item* items, int works, int heads, int kv) {
-    int t = 0, share = heads / kv, lane = threadIdx.x & 31;
-    u32 numbers = (u32)__cvta_generic_to_shared(shared) + NUMBERS_AT + lane * 4;
-    for (int turn = 0, work; (work = work_of(turn)) < works; turn++) {
-        Item item = items[work / kv];
-        Spot own = own_spot(turn);
-        int group = work % kv, top = item.tile * TEAMS * TILE;
+__device__ __forceinline__ void bring_for_keys(Works works, const Map* qk, const Map* qkv, const Map* dout, const Map* log_sums, const Map* deltas, int heads) {
+    int t = 0, group, lane = threadIdx.x & 31, kv = works.heads, share = heads / kv;
+    u32 numbers = (u32)__cvta_generic_to_shared(shared) + NUMBERS_AT;
+    for (Item item; works.go_on(item, group);) {
+        Spot own = own_spot(works.turn);
+        int top = item.tile * TEAMS * TILE;
         own.wait_until_empty();
         if (lane == 0) {
-            gates.item[turn % TEAM_OWN] = item, gates.head[turn % TEAM_OWN] = group;
             expect(own.full, TEAMS * PAIR_BYTES);
             for (int i = 0; i < TEAMS; i++) {
                 bring_tile(own.at + i * PAIR_BYTES, qk, heads + group, item.key + top + i * TILE, own.full);
@@ -252,72 +269,68 @@ __device__ __forceinline__ void bring_for_keys(TeamGates& gates, const Map* qk, 
                 Spot spot = ring_spot(t);
                 spot.wait_until_empty();
                 if (lane == 0) {
-                    expect(spot.full, PAIR_BYTES);
+                    u32 to = numbers + t % TEAM_RING * 2 * NUMBERS_BYTES;
+                    expect(spot.full, PAIR_BYTES + 2 * NUMBERS_BYTES);
                     bring_tile(spot.at, qk, head, item.query + start, spot.full);
+                    bring_numbers(to, log_sums, head, item.query + start, spot.full);
                     bring_tile(spot.at + TILE_BYTES, dout, head, item.query + start, spot.full);
+                    bring_numbers(to + NUMBERS_BYTES, deltas, head, item.query + start, spot.full);
                 }
-#pragma unroll
-                for (int i = 0; i < TILE; i += 32) {
-                    bool there = start + i + lane < item.queries;
-                    size_t at = there ? (size_t)(item.query + start + i + lane) * heads + head : 0;
-                    u32 to = numbers + (t % TEAM_RING * 2 * TILE + i) * 4;
-                    bring_number(to, log_sums + at, there), bring_number(to + TILE * 4, delta + at, there);
-                }
-                asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(spot.full) : "memory");
             }
     }
 }
 
 // Keys' and values' gradients. Scores have keys as rows, so that no result passes through shared memory.
-extern "C" __global__ void __launch_bounds__(384, 1) team_grad_keys(const __grid_constant__ Map qk, const __grid_constant__ Map qkv, const __grid_constant__ Map dout, const float* log_sums, const float* delta, const Item* items, int works, int heads, int kv, float scale, bf16* dqk, bf16* dqkv) {
-    TeamGates& gates = open_gates(1 + 32);
+extern "C" __global__ void __launch_bounds__(384, 1) team_grad_keys(const __grid_constant__ Map qk, const __grid_constant__ Map qkv, const __grid_constant__ Map dout, const __grid_constant__ Map log_sums, const __grid_constant__ Map delta, const Item* items, int count, int heads, int kv, float scale, bf16* dqk, bf16* dqkv) {
+    open_gates();
     Team team;
+    Works works(items, count, kv);
     if (team.number == TEAMS) {
         give_registers();
-        if (team.warp == 0) bring_for_keys(gates, &qk, &qkv, &dout, log_sums, delta, items, works, heads, kv);
+        if (team.warp == 0) bring_for_keys(works, &qk, &qkv, &dout, &log_sums, &delta, heads);
         return;
     }
     take_registers();
     float c = scale * LOG2E;
-    int t = 0, share = heads / kv;
-    for (int turn = 0; work_of(turn) < works; turn++) {
-        Spot own = own_spot(turn);
+    int t = 0, share = heads / kv, group;
+    for (Item item; works.go_on(item, group);) {
+        Spot own = own_spot(works.turn);
         own.wait_until_full();
-        Item& item = gates.item[turn % TEAM_OWN];
-        int count = item.queries, top = item.tile * TEAMS * TILE, first = top + team.number * TILE, key = first + team.warp * 16 + (team.lane >> 2);
+        int queries_count = item.queries, top = item.tile * TEAMS * TILE, first = top + team.number * TILE, key = first + team.warp * 16 + (team.lane >> 2);
         u32 keys = own.at + team.number * PAIR_BYTES, values = keys + TILE_BYTES, a[TILE / 16][4], e[TILE / 16][4];
         float dk[WIDTH / 8][4] = {}, dv[WIDTH / 8][4] = {};
-        for (int head = 0; head < share; head++)
-            for (int start = top; start < count; start += TILE, t++) {
+        for (int head = group * share; head < (group + 1) * share; head++)
+            for (int start = top; start < queries_count; start += TILE, t++) {
                 Spot spot = ring_spot(t);
                 u32 queries = spot.at, slopes = queries + TILE_BYTES;
                 spot.wait_until_full();
-                if (start >= first && first < count) {
+                if (start >= first && first < queries_count) {
                     float p[TILE / 8][4], s[TILE / 8][4];
                     registers_ready();
                     multiply_rows_by_rows(p, keys, queries);
                     products_begun();
                     multiply_rows_by_rows(s, values, slopes);
                     products_begun();
-                    const float2* sums = (const float2*)(shared + NUMBERS_AT + t % TEAM_RING * 2 * TILE * 4) + (team.lane & 3);
+                    // Of this head and of this thread's first column.
+                    const float* sums = (const float*)(shared + NUMBERS_AT + t % TEAM_RING * 2 * NUMBERS_BYTES) + 2 * (team.lane & 3) * 4 + (head & 3);
+                    const float* deltas = sums + NUMBERS_BYTES / 4;
                     products_done_but<1>();
                     settle(p);
 #pragma unroll
                     for (int n = 0; n < TILE / 8; n++) {
-                        float2 sum = sums[n * 4];
-                        sum.x *= LOG2E, sum.y *= LOG2E;
-                        p[n][0] = power_of_2(fmaf(p[n][0], c, -sum.x)), p[n][1] = power_of_2(fmaf(p[n][1], c, -sum.y));
-                        p[n][2] = power_of_2(fmaf(p[n][2], c, -sum.x)), p[n][3] = power_of_2(fmaf(p[n][3], c, -sum.y));
+                        float s0 = sums[n * 8 * 4] * LOG2E, s1 = sums[(n * 8 + 1) * 4] * LOG2E;
+                        p[n][0] = power_of_2(fmaf(p[n][0], c, -s0)), p[n][1] = power_of_2(fmaf(p[n][1], c, -s1));
+                        p[n][2] = power_of_2(fmaf(p[n][2], c, -s0)), p[n][3] = power_of_2(fmaf(p[n][3], c, -s1));
                     }
                     // Queries after the sequence's end are another's.
-                    if (start == first || start + TILE > count) {
+                    if (start == first || start + TILE > queries_count) {
 #pragma unroll
                         for (int n = 0; n < TILE / 8; n++) {
                             int query = start + n * 8 + 2 * (team.lane & 3);
-                            if (key > query || query >= count) p[n][0] = 0.f;
-                            if (key > query + 1 || query + 1 >= count) p[n][1] = 0.f;
-                            if (key + 8 > query || query >= count) p[n][2] = 0.f;
-                            if (key + 8 > query + 1 || query + 1 >= count) p[n][3] = 0.f;
+                            if (key > query || query >= queries_count) p[n][0] = 0.f;
+                            if (key > query + 1 || query + 1 >= queries_count) p[n][1] = 0.f;
+                            if (key + 8 > query || query >= queries_count) p[n][2] = 0.f;
+                            if (key + 8 > query + 1 || query + 1 >= queries_count) p[n][3] = 0.f;
                         }
                     }
                     as_lefts(a, p);
@@ -328,9 +341,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) team_grad_keys(const __grid
                     settle(s);
 #pragma unroll
                     for (int n = 0; n < TILE / 8; n++) {
-                        float2 delta = sums[TILE / 2 + n * 4];
-                        s[n][0] = p[n][0] * (s[n][0] - delta.x), s[n][1] = p[n][1] * (s[n][1] - delta.y);
-                        s[n][2] = p[n][2] * (s[n][2] - delta.x), s[n][3] = p[n][3] * (s[n][3] - delta.y);
+                        float d0 = deltas[n * 8 * 4], d1 = deltas[(n * 8 + 1) * 4];
+                        s[n][0] = p[n][0] * (s[n][0] - d0), s[n][1] = p[n][1] * (s[n][1] - d1);
+                        s[n][2] = p[n][2] * (s[n][2] - d0), s[n][3] = p[n][3] * (s[n][3] - d1);
                     }
                     as_lefts(e, s);
                     begin(dk, e);
@@ -341,15 +354,14 @@ extern "C" __global__ void __launch_bounds__(384, 1) team_grad_keys(const __grid
                 }
                 spot.leave();
             }
-        int from = item.key, group = gates.head[turn % TEAM_OWN];
         own.leave();
         size_t qk_stride = (size_t)(heads + kv) * HD, qkv_stride = (size_t)(heads + 2 * kv) * HD;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             int row = key + half * 8;
-            if (row >= count) continue;
-            bf16* to_k = dqk + (from + row) * qk_stride + (size_t)(heads + group) * HD + 2 * (team.lane & 3);
-            bf16* to_v = dqkv + (from + row) * qkv_stride + (size_t)(heads + kv + group) * HD + 2 * (team.lane & 3);
+            if (row >= queries_count) continue;
+            bf16* to_k = dqk + (item.key + row) * qk_stride + (size_t)(heads + group) * HD + 2 * (team.lane & 3);
+            bf16* to_v = dqkv + (item.key + row) * qkv_stride + (size_t)(heads + kv + group) * HD + 2 * (team.lane & 3);
 #pragma unroll
             for (int n = 0; n < HD / 8; n++) {
                 *(u32*)(to_k + n * 8) = pair(dk[n][2 * half] * scale, dk[n][2 * half + 1] * scale);
@@ -360,29 +372,29 @@ extern "C" __global__ void __launch_bounds__(384, 1) team_grad_keys(const __grid
 }
 
 // Queries' gradients.
-extern "C" __global__ void __launch_bounds__(384, 1) team_grad_queries(const __grid_constant__ Map qk, const __grid_constant__ Map qkv, const __grid_constant__ Map dout, const float* log_sums, const float* delta, const Item* items, int works, int heads, int kv, float scale, bf16* dqk) {
-    TeamGates& gates = open_gates(1);
+extern "C" __global__ void __launch_bounds__(384, 1) team_grad_queries(const __grid_constant__ Map qk, const __grid_constant__ Map qkv, const __grid_constant__ Map dout, const float* log_sums, const float* delta, const Item* items, int count, int heads, int kv, float scale, bf16* dqk) {
+    open_gates();
     Team team;
+    Works works(items, count, heads);
     if (team.number == TEAMS) {
         give_registers();
-        if (team.thread == 0) bring_for_queries<true>(gates, &qk, &qkv, &dout, items, works, heads, kv);
+        if (team.warp == 0) bring_for_queries<true>(works, &qk, &qkv, &dout, kv);
         return;
     }
     take_registers();
     float c = scale * LOG2E;
-    int t = 0;
-    for (int turn = 0; work_of(turn) < works; turn++) {
-        Spot own = own_spot(turn);
+    int t = 0, head;
+    for (Item item; works.go_on(item, head);) {
+        Spot own = own_spot(works.turn);
         own.wait_until_full();
-        Item& item = gates.item[turn % TEAM_OWN];
-        int from = item.query, queries = item.queries, top = item.tile * TEAMS * TILE, head = gates.head[turn % TEAM_OWN], first = top + team.number * TILE;
+        int from = item.query, queries = item.queries, top = item.tile * TEAMS * TILE, first = top + team.number * TILE;
         float dq[WIDTH / 8][4] = {}, sums[2], deltas[2];
         int query = first + team.warp * 16 + (team.lane >> 2), tiles = tiles_seen(queries, top);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             int row = query + half * 8;
             bool there = row < queries;
-            size_t at = (size_t)(from + row) * heads + head;
+            size_t at = number_at(from + row, head, heads);
             sums[half] = there ? log_sums[at] * LOG2E : 0.f;
             deltas[half] = there ? delta[at] : 0.f;
         }

@@ -117,8 +117,8 @@ fn whole_sequences_forward_and_backward() {
             let list = (b.put(&list), list.len() / 5);
             let list_on = (list.0.at(0), list.1);
             let (bqk, bqkv, bdout) = (b.half(&qk), b.half(&qkv), b.half(&dout));
-            let (out, log_sums) = (b.room(n * heads * d), b.put(&vec![f32::NAN; n * heads]));
-            let delta = b.put(&vec![f32::NAN; n * heads]);
+            let (out, log_sums) = (b.room(n * heads * d), b.put(&vec![f32::NAN; n * b.shape.sums()]));
+            let delta = b.put(&vec![f32::NAN; n * b.shape.sums()]);
             let (dqk, dqkv) = (b.room(qk.len()), b.room(qkv.len()));
             let of = Attending { rows: n, qk: bqk.at(0), qkv: bqkv.at(0), out: out.at(0), log_sums: log_sums.at(0) };
             b.model.attend(&b.stream, way, of, list_on).unwrap();

@@ -36,7 +36,7 @@ impl Acts {
             head_inverse: wide(c.heads + c.kv)?,
             qk: half(c.qk())?,
             attended: half(c.out())?,
-            log_sums: wide(c.heads)?,
+            log_sums: wide(c.sums())?,
             middle: half(c.hidden)?,
             inverse2: wide(1)?,
             gate_up: half(2 * c.inner)?,
@@ -149,7 +149,7 @@ impl Space {
         ] {
             buffer.reserve(self.rows * width)?;
         }
-        self.delta.reserve(self.rows * c.heads)?;
+        self.delta.reserve(self.rows * c.sums())?;
         self.partials.reserve(super::PARTIALS * c.hidden.max(2 * c.head_dim))?;
         for buffer in [&mut self.picked, &mut self.picked_normed, &mut self.dpicked, &mut self.dpicked_normed] {
             buffer.reserve(predictions * c.hidden)?;
