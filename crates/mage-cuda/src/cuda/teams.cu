@@ -38,8 +38,8 @@ struct Spot {
         __syncwarp();
         if (turn > 0) pass(empty, (turn - 1) & 1);
     }
-    // Every other warp waits for what is brought there, and says that it needs it no more, even if it has nothing to do with it: a gate tells
-    // one turn from the next only to those who are no more than one behind.
+    // Every other warp waits for what is brought there, and says that it needs it no more, even if it has nothing to do with it:
+    // a gate tells one turn from the next only to those who are no more than one behind.
     __device__ __forceinline__ void wait_until_full() const { pass(full, turn & 1); }
     __device__ __forceinline__ void leave() const {
         __syncwarp();
@@ -296,15 +296,15 @@ extern "C" __global__ void __launch_bounds__(384, 1) team_grad_keys(const __grid
     for (Item item; works.go_on(item, group);) {
         Spot own = own_spot(works.turn);
         own.wait_until_full();
-        int queries_count = item.queries, top = item.tile * TEAMS * TILE, first = top + team.number * TILE, key = first + team.warp * 16 + (team.lane >> 2);
+        int end = item.queries, top = item.tile * TEAMS * TILE, first = top + team.number * TILE, key = first + team.warp * 16 + (team.lane >> 2);
         u32 keys = own.at + team.number * PAIR_BYTES, values = keys + TILE_BYTES, a[TILE / 16][4], e[TILE / 16][4];
         float dk[WIDTH / 8][4] = {}, dv[WIDTH / 8][4] = {};
         for (int head = group * share; head < (group + 1) * share; head++)
-            for (int start = top; start < queries_count; start += TILE, t++) {
+            for (int start = top; start < end; start += TILE, t++) {
                 Spot spot = ring_spot(t);
                 u32 queries = spot.at, slopes = queries + TILE_BYTES;
                 spot.wait_until_full();
-                if (start >= first && first < queries_count) {
+                if (start >= first && first < end) {
                     float p[TILE / 8][4], s[TILE / 8][4];
                     registers_ready();
                     multiply_rows_by_rows(p, keys, queries);
@@ -323,14 +323,14 @@ extern "C" __global__ void __launch_bounds__(384, 1) team_grad_keys(const __grid
                         p[n][2] = power_of_2(fmaf(p[n][2], c, -s0)), p[n][3] = power_of_2(fmaf(p[n][3], c, -s1));
                     }
                     // Queries after the sequence's end are another's.
-                    if (start == first || start + TILE > queries_count) {
+                    if (start == first || start + TILE > end) {
 #pragma unroll
                         for (int n = 0; n < TILE / 8; n++) {
                             int query = start + n * 8 + 2 * (team.lane & 3);
-                            if (key > query || query >= queries_count) p[n][0] = 0.f;
-                            if (key > query + 1 || query + 1 >= queries_count) p[n][1] = 0.f;
-                            if (key + 8 > query || query >= queries_count) p[n][2] = 0.f;
-                            if (key + 8 > query + 1 || query + 1 >= queries_count) p[n][3] = 0.f;
+                            if (key > query || query >= end) p[n][0] = 0.f;
+                            if (key > query + 1 || query + 1 >= end) p[n][1] = 0.f;
+                            if (key + 8 > query || query >= end) p[n][2] = 0.f;
+                            if (key + 8 > query + 1 || query + 1 >= end) p[n][3] = 0.f;
                         }
                     }
                     as_lefts(a, p);
@@ -359,7 +359,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) team_grad_keys(const __grid
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             int row = key + half * 8;
-            if (row >= queries_count) continue;
+            if (row >= end) continue;
             bf16* to_k = dqk + (item.key + row) * qk_stride + (size_t)(heads + group) * HD + 2 * (team.lane & 3);
             bf16* to_v = dqkv + (item.key + row) * qkv_stride + (size_t)(heads + kv + group) * HD + 2 * (team.lane & 3);
 #pragma unroll
