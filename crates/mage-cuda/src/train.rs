@@ -49,10 +49,18 @@ pub struct Prediction<'a> {
 pub struct Sequences<'a> {
     /// All tokens.
     pub tokens: &'a [u32],
-    /// Where each sequence starts, and how long it is.
+    /// Where each sequence starts, and how long it is: one after the other, and no token between them.
     pub spans: Vec<(usize, usize)>,
     /// What is to be predicted.
     pub predictions: Vec<Prediction<'a>>,
+}
+
+impl Sequences<'_> {
+    /// Whether every token is in one sequence, and in one only.
+    fn follow_one_another(&self) -> bool {
+        let end = self.spans.iter().try_fold(0, |at, (first, len)| (*first == at).then_some(at + len));
+        end == Some(self.tokens.len())
+    }
 }
 
 /// Trains one set of weights, or an adapter beside weights that stay as they are.
@@ -154,7 +162,8 @@ impl Trainer {
         let layer = 2 * (shape.qkv() + shape.qk() + shape.out() + shape.hidden + 2 * shape.inner)
             + 4 * (2 + shape.heads + shape.kv + shape.sums());
         let layers = if recompute { 1 } else { shape.layers };
-        let scratch = 2 * (7 * shape.hidden + 4 * shape.inner + shape.qkv() + shape.qk() + shape.out());
+        let scratch =
+            2 * (7 * shape.hidden + 4 * shape.inner + shape.qkv() + shape.qk() + shape.out()) + 4 * shape.sums();
         layers * layer + 2 * (shape.layers + 1) * shape.hidden + scratch
     }
 
@@ -265,6 +274,9 @@ impl Trainer {
         if let Some((first, len)) = s.spans.iter().find(|(first, len)| first + len > n || *len > positions) {
             return wrong(format!("{len} tokens from {first} on of {n}, and {positions} positions"));
         }
+        if !s.follow_one_another() {
+            return wrong(format!("sequences that do not follow one another over all of {n} tokens"));
+        }
         if let Some(p) = s.predictions.iter().find(|p| p.row as usize >= n) {
             return wrong(format!("a prediction by row {} of {n}", p.row));
         }
@@ -336,5 +348,21 @@ impl Trainer {
         model.attend(s, model.attention_way(), a.attending(n), queries)?;
         let kept = (a.middle.at(0), a.inverse2.at(0), normed, a.gate_up.at(0), space.gated.at(0));
         model.finish(s, products, (w, worn), layer, n, x, a.attended.at(0), kept, y)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Sequences;
+
+    #[test]
+    fn a_token_is_in_one_sequence_and_in_one_only() {
+        let follow = |spans: &[(usize, usize)]| {
+            Sequences { tokens: &[7; 5], spans: spans.to_vec(), predictions: Vec::new() }.follow_one_another()
+        };
+        assert!(follow(&[(0, 2), (2, 3)]));
+        for wrong in [&[(0, 2), (3, 2)][..], &[(0, 3), (2, 3)], &[(0, 4)], &[(1, 4)], &[(0, 6)], &[]] {
+            assert!(!follow(wrong), "{wrong:?}");
+        }
     }
 }

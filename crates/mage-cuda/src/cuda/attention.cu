@@ -5,7 +5,7 @@
 
 extern __shared__ __align__(1024) unsigned char shared[];
 
-// One block's work: `tile` of a sequence whose queries start at row `query` and number `queries`; its keys start at row
+// A block's work for each head: `tile` of a sequence whose queries start at row `query` and number `queries`; its keys start at row
 // `key`, or its pages are listed from there, and number `keys`. Query i sees the first keys - queries + i + 1 keys.
 struct Item {
     int query, queries, key, keys, tile;

@@ -11,7 +11,7 @@ constexpr int TEAM_RING = 2; // pairs of tiles that are brought or gone over
 constexpr int TEAM_OWN = 2;  // works whose own tiles are there
 constexpr int PAIR_BYTES = 2 * TILE_BYTES;
 
-// A number for each row of a tile. Heads' numbers are brought by fours.
+// A number for each row of a tile, and those of its neighbours: heads' numbers are brought by fours.
 constexpr int NUMBERS_BYTES = TILE * 4 * 4;
 
 // What a block's teams tell each other: whether the ring's places, and works' own tiles, are full or empty.
@@ -19,11 +19,11 @@ struct TeamGates {
     u64 full[TEAM_RING], empty[TEAM_RING], own_full[TEAM_OWN], own_empty[TEAM_OWN];
 };
 
-// Shared memory: the ring; for each work and team a pair of tiles of its own; per place of the ring two numbers for each row.
+// Shared memory: the ring; for each work and team a pair of tiles of its own; per place of the ring two kinds of numbers.
 constexpr int OWN_AT = TEAM_RING * PAIR_BYTES;
 constexpr int NUMBERS_AT = OWN_AT + TEAM_OWN * TEAMS * PAIR_BYTES;
 constexpr int GATES_AT = NUMBERS_AT + TEAM_RING * 2 * NUMBERS_BYTES;
-static_assert(GATES_AT + sizeof(TeamGates) <= TEAM_SHARED, "what is used is what is asked for");
+static_assert(GATES_AT + sizeof(TeamGates) <= TEAM_SHARED, "no more is used than is asked for");
 
 struct Team {
     int number = threadIdx.x >> 7, warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31;
@@ -38,8 +38,8 @@ struct Spot {
         __syncwarp();
         if (turn > 0) pass(empty, (turn - 1) & 1);
     }
-    // Every other warp waits for what is brought there, and says that it needs it no more, even if it has nothing to do with it:
-    // a gate tells one turn from the next only to those who are no more than one behind.
+    // Every warp of both teams waits for what is brought there, and says that it needs it no more, even if it has nothing to do
+    // with it: a gate tells one turn from the next only to those who are no more than one behind.
     __device__ __forceinline__ void wait_until_full() const { pass(full, turn & 1); }
     __device__ __forceinline__ void leave() const {
         __syncwarp();
@@ -138,7 +138,8 @@ __device__ __forceinline__ float power_of_2(float x) {
 __device__ __forceinline__ int tiles_seen(int queries, int top) { return (min(queries, top + TEAMS * TILE) + TILE - 1) / TILE; }
 
 // Brings what works on queries take, by one warp: the queries (with `SLOPES`, and by their side what the loss makes of what they
-// yield), then keys and values. Rows after a sequence's end are another's, and weigh nothing with queries that count.
+// yield), then keys and values. Rows after a sequence's end are another's or zeros, and weigh nothing with queries that count: numbers
+// are finite, or the whole batch's loss is not.
 template <bool SLOPES>
 __device__ __forceinline__ void bring_for_queries(Works works, const Map* qk, const Map* qkv, const Map* dout, int kv) {
     int t = 0, head, lane = threadIdx.x & 31, heads = works.heads;

@@ -77,7 +77,7 @@ __device__ __forceinline__ float quad_sum(float x) {
     return x + __shfl_xor_sync(FULL, x, 2);
 }
 
-// Only for the head size that large models have.
+// Only for heads as wide as those of large models.
 #if HOPPER && WIDTH == 128
 #define TENSOR_READS 1
 

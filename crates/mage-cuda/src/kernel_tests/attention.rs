@@ -6,11 +6,16 @@ use crate::attention::{Attending, Slopes, Way};
 use crate::buffer::Buffer;
 use crate::card::args;
 use crate::compile::Decode;
+use crate::shape::Shape;
 
 /// Shorter and longer than a tile and than two, and some that fill them; the last tile reaches beyond all rows.
 const LENGTHS: [usize; 10] = [1, 5, 64, 63, 130, 17, 193, 128, 127, 65];
+const SHORTER_THAN_A_TILE: [usize; 1] = [17];
+/// Of the last sequence's two tiles, the second lies wholly beyond all rows.
+const ONE_TEAM_BEYOND: [usize; 2] = [70, 40];
 
-/// Head sizes, and from one to sixteen queries per key: 8 as the largest of the family has, 5 which fills no power of two.
+/// Head sizes, and from one to sixteen queries per key: 8 as the largest of the family has, 5 which fills no power of two. Heads by
+/// fours and others, fewer and more.
 fn shapes() -> [(usize, usize, usize); 11] {
     [
         (16, 4, 2),
@@ -19,8 +24,8 @@ fn shapes() -> [(usize, usize, usize); 11] {
         (64, 3, 3),
         (72, 2, 2),
         (80, 4, 2),
-        (128, 3, 3),
-        (128, 4, 2),
+        (128, 5, 5),
+        (128, 6, 3),
         (128, 16, 2),
         (64, 10, 2),
         (128, 16, 1),
@@ -52,8 +57,8 @@ fn attend(q: &[f64], keys: &[&[f64]], values: &[&[f64]]) -> (Vec<f64>, Vec<f64>,
     (out, weights, sum)
 }
 
-fn spans() -> Vec<(usize, usize)> {
-    LENGTHS
+fn spans(lengths: &[usize]) -> Vec<(usize, usize)> {
+    lengths
         .iter()
         .scan(0, |at, len| {
             *at += len;
@@ -69,67 +74,88 @@ fn items(spans: &[(usize, usize)], rows: usize) -> Vec<u32> {
     spans.iter().flat_map(tiles).collect()
 }
 
-#[test]
-fn whole_sequences_forward_and_backward() {
-    for (d, heads, kv) in shapes() {
-        let Some(b) = Bench::new(d, heads, kv) else { return };
-        let (n, spans, scale) = (LENGTHS.iter().sum::<usize>(), spans(), b.shape.scale());
-        let (qk, qkv) = (numbers(n * (heads + kv) * d, 1), numbers(n * (heads + 2 * kv) * d, 2));
-        let dout = numbers(n * heads * d, 3);
-        // The same in plain loops.
+/// What whole sequences yield, the logarithms of their sums, and slopes by turned queries and keys and by values.
+struct Want {
+    out: Vec<f64>,
+    log_sums: Vec<f64>,
+    dqk: Vec<f64>,
+    dv: Vec<f64>,
+}
+
+impl Want {
+    /// In plain loops.
+    fn of(shape: &Shape, spans: &[(usize, usize)], qk: &[f64], qkv: &[f64], dout: &[f64]) -> Self {
+        let Shape { heads, kv, head_dim: d, .. } = *shape;
+        let (n, scale) = (dout.len() / (heads * d), f64::from(shape.scale()));
         let at = |x: &[f64], width: usize, row: usize, head: usize| x[(row * width + head) * d..][..d].to_vec();
-        let mut want = vec![0.0; n * heads * d];
-        let (mut want_dqk, mut want_dv) = (vec![0.0; qk.len()], vec![0.0; n * kv * d]);
-        for &(first, len) in &spans {
-            for head in 0..heads {
-                let group = head / (heads / kv);
-                let keys: Vec<_> = (first..first + len).map(|r| at(&qk, heads + kv, r, heads + group)).collect();
-                let values: Vec<_> =
-                    (first..first + len).map(|r| at(&qkv, heads + 2 * kv, r, heads + kv + group)).collect();
-                let (keys, values): (Vec<&[f64]>, Vec<&[f64]>) =
-                    (keys.iter().map(|k| &k[..]).collect(), values.iter().map(|v| &v[..]).collect());
-                for i in 0..len {
-                    let (row, q) = (first + i, at(&qk, heads + kv, first + i, head));
-                    let (o, weights, _) = attend(&q, &keys[..=i], &values[..=i]);
-                    want[(row * heads + head) * d..][..d].copy_from_slice(&o);
-                    let g = at(&dout, heads, row, head);
-                    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-                    let mean = dot(&g, &o);
-                    for j in 0..=i {
-                        let slope = weights[j] * (dot(&g, values[j]) - mean) * f64::from(scale);
-                        for c in 0..d {
-                            want_dqk[(row * (heads + kv) + head) * d + c] += slope * keys[j][c];
-                            want_dqk[((first + j) * (heads + kv) + heads + group) * d + c] += slope * q[c];
-                            want_dv[((first + j) * kv + group) * d + c] += weights[j] * g[c];
-                        }
+        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        let (out, log_sums) = (vec![0.0; n * heads * d], vec![0.0; n * heads]);
+        let mut want = Want { out, log_sums, dqk: vec![0.0; qk.len()], dv: vec![0.0; n * kv * d] };
+        for (&(first, len), head) in spans.iter().flat_map(|span| (0..heads).map(move |head| (span, head))) {
+            let group = head / (heads / kv);
+            let keys: Vec<_> = (first..first + len).map(|r| at(qk, heads + kv, r, heads + group)).collect();
+            let values: Vec<_> = (first..first + len).map(|r| at(qkv, heads + 2 * kv, r, heads + kv + group)).collect();
+            let (keys, values): (Vec<&[f64]>, Vec<&[f64]>) =
+                (keys.iter().map(|k| &k[..]).collect(), values.iter().map(|v| &v[..]).collect());
+            for i in 0..len {
+                let (row, q) = (first + i, at(qk, heads + kv, first + i, head));
+                let (o, weights, sum) = attend(&q, &keys[..=i], &values[..=i]);
+                want.out[(row * heads + head) * d..][..d].copy_from_slice(&o);
+                want.log_sums[row * heads + head] = sum;
+                let g = at(dout, heads, row, head);
+                let mean = dot(&g, &o);
+                for j in 0..=i {
+                    let slope = weights[j] * (dot(&g, values[j]) - mean) * scale;
+                    for c in 0..d {
+                        want.dqk[(row * (heads + kv) + head) * d + c] += slope * keys[j][c];
+                        want.dqk[((first + j) * (heads + kv) + heads + group) * d + c] += slope * q[c];
+                        want.dv[((first + j) * kv + group) * d + c] += weights[j] * g[c];
                     }
                 }
             }
         }
-        // Every way that the card has.
-        let mut ways = vec![Way::Tiles];
-        if let teams @ Way::Teams { .. } = b.model.attention_way() {
-            // Few blocks have many works each.
-            ways.extend([teams, Way::Teams { blocks: 1 }, Way::Teams { blocks: 3 }]);
-        }
-        for way in ways {
-            let list = items(&spans, way.rows());
-            let list = (b.put(&list), list.len() / 5);
-            let list_on = (list.0.at(0), list.1);
-            let (bqk, bqkv, bdout) = (b.half(&qk), b.half(&qkv), b.half(&dout));
-            let (out, log_sums) = (b.room(n * heads * d), b.put(&vec![f32::NAN; n * b.shape.sums()]));
-            let delta = b.put(&vec![f32::NAN; n * b.shape.sums()]);
-            let (dqk, dqkv) = (b.room(qk.len()), b.room(qkv.len()));
-            let of = Attending { rows: n, qk: bqk.at(0), qkv: bqkv.at(0), out: out.at(0), log_sums: log_sums.at(0) };
-            b.model.attend(&b.stream, way, of, list_on).unwrap();
-            let slopes = Slopes { out: bdout.at(0), delta: delta.at(0), qk: dqk.at(0), qkv: dqkv.at(0) };
-            b.model.attend_back(&b.stream, way, of, slopes, list_on, list_on).unwrap();
-            near(&format!("{way:?}: yield"), &b.read(&out), &want, 0.01);
-            near(&format!("{way:?}: by queries and keys"), &b.read(&dqk), &want_dqk, 0.02);
-            let dqkv = b.read(&dqkv);
-            let values = |row: usize| dqkv[(row * (heads + 2 * kv) + heads + kv) * d..][..kv * d].to_vec();
-            let values: Vec<f64> = (0..n).flat_map(values).collect();
-            near(&format!("{way:?}: by values"), &values, &want_dv, 0.02);
+        want
+    }
+}
+
+#[test]
+fn whole_sequences_forward_and_backward() {
+    for (d, heads, kv) in shapes() {
+        let Some(b) = Bench::new(d, heads, kv) else { return };
+        for lengths in [&LENGTHS[..], &SHORTER_THAN_A_TILE, &ONE_TEAM_BEYOND] {
+            let (n, spans, sums) = (lengths.iter().sum::<usize>(), spans(lengths), b.shape.sums());
+            let (qk, qkv) = (numbers(n * (heads + kv) * d, 1), numbers(n * (heads + 2 * kv) * d, 2));
+            let dout = numbers(n * heads * d, 3);
+            let want = Want::of(&b.shape, &spans, &qk, &qkv, &dout);
+            // Every way that the card has.
+            let mut ways = vec![Way::Tiles];
+            if let teams @ Way::Teams { .. } = b.model.attention_way() {
+                // Few blocks have many works each.
+                ways.extend([teams, Way::Teams { blocks: 1 }, Way::Teams { blocks: 3 }]);
+            }
+            for way in ways {
+                let list = items(&spans, way.rows());
+                let list = (b.put(&list), list.len() / 5);
+                let list_on = (list.0.at(0), list.1);
+                let (bqk, bqkv, bdout) = (b.half(&qk), b.half(&qkv), b.half(&dout));
+                let (out, log_sums) = (b.room(n * heads * d), b.put(&vec![f32::NAN; n * sums]));
+                let delta = b.put(&vec![f32::NAN; n * sums]);
+                let (dqk, dqkv) = (b.room(qk.len()), b.room(qkv.len()));
+                let of =
+                    Attending { rows: n, qk: bqk.at(0), qkv: bqkv.at(0), out: out.at(0), log_sums: log_sums.at(0) };
+                b.model.attend(&b.stream, way, of, list_on).unwrap();
+                let slopes = Slopes { out: bdout.at(0), delta: delta.at(0), qk: dqk.at(0), qkv: dqkv.at(0) };
+                b.model.attend_back(&b.stream, way, of, slopes, list_on, list_on).unwrap();
+                near(&format!("{way:?}: yield"), &b.read(&out), &want.out, 0.01);
+                let log_sums = b.read_wide(&log_sums);
+                let log_sums: Vec<f64> = log_sums.chunks(sums).flat_map(|row| row[..heads].to_vec()).collect();
+                near(&format!("{way:?}: log-sums"), &log_sums, &want.log_sums, 1e-4);
+                near(&format!("{way:?}: by queries and keys"), &b.read(&dqk), &want.dqk, 0.02);
+                let dqkv = b.read(&dqkv);
+                let values = |row: usize| dqkv[(row * (heads + 2 * kv) + heads + kv) * d..][..kv * d].to_vec();
+                let values: Vec<f64> = (0..n).flat_map(values).collect();
+                near(&format!("{way:?}: by values"), &values, &want.dv, 0.02);
+            }
         }
     }
 }
