@@ -134,6 +134,7 @@ fn whole_sequences_forward_and_backward() {
                 ways.extend([teams, Way::Teams { blocks: 1 }, Way::Teams { blocks: 3 }]);
             }
             for way in ways {
+                println!("{n} rows: {way:?}");
                 let list = items(&spans, way.rows());
                 let list = (b.put(&list), list.len() / 5);
                 let list_on = (list.0.at(0), list.1);
@@ -146,15 +147,15 @@ fn whole_sequences_forward_and_backward() {
                 b.model.attend(&b.stream, way, of, list_on).unwrap();
                 let slopes = Slopes { out: bdout.at(0), delta: delta.at(0), qk: dqk.at(0), qkv: dqkv.at(0) };
                 b.model.attend_back(&b.stream, way, of, slopes, list_on, list_on).unwrap();
-                near(&format!("{way:?}: yield"), &b.read(&out), &want.out, 0.01);
+                near("yield", &b.read(&out), &want.out, 0.01);
                 let log_sums = b.read_wide(&log_sums);
                 let log_sums: Vec<f64> = log_sums.chunks(sums).flat_map(|row| row[..heads].to_vec()).collect();
-                near(&format!("{way:?}: log-sums"), &log_sums, &want.log_sums, 1e-4);
-                near(&format!("{way:?}: by queries and keys"), &b.read(&dqk), &want.dqk, 0.02);
+                near("log-sums", &log_sums, &want.log_sums, 1e-4);
+                near("by queries and keys", &b.read(&dqk), &want.dqk, 0.02);
                 let dqkv = b.read(&dqkv);
                 let values = |row: usize| dqkv[(row * (heads + 2 * kv) + heads + kv) * d..][..kv * d].to_vec();
                 let values: Vec<f64> = (0..n).flat_map(values).collect();
-                near(&format!("{way:?}: by values"), &values, &want.dv, 0.02);
+                near("by values", &values, &want.dv, 0.02);
             }
         }
     }

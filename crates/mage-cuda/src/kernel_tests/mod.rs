@@ -32,6 +32,7 @@ impl Bench {
     /// For heads of some size, so many of them sharing keys; nothing where there is no card.
     pub(super) fn new(head_dim: usize, heads: usize, kv: usize) -> Option<Self> {
         let card = card_or_skip("no kernel was tried")?;
+        println!("heads of {head_dim}: {heads} of queries, {kv} of keys");
         let shape = Shape { vocabulary: 301, hidden: 72, inner: 136, layers: 1, heads, kv, head_dim, epsilon: 1e-3 };
         let turns: Vec<f32> = (0..POSITIONS)
             .flat_map(|p| {
