@@ -20,7 +20,7 @@ use std::{sync::Arc, time::Instant};
 /// Models above this are described without a trial: it would take longer than anybody waits for an estimate.
 const TRIAL_PARAMETERS: usize = 50_000_000;
 
-/// Meta-episodes that are tried.
+/// Meta-episodes that stand for all of an update's.
 const SAMPLE: usize = 32;
 
 /// What a run would take: worked out from the model's shape and from play, and for a small model from a trial on a part of
@@ -117,7 +117,8 @@ impl Plan {
             let mut parts = Parts::new(recipe, setting, &schema)?;
             // Full prompts are for models that think at length: no trial of a few seconds tells how long.
             if recipe.play.form == Size::Compact {
-                let sample = jobs.min(SAMPLE);
+                // A card is about as long over a few as over all of them.
+                let sample = if card.is_some() { jobs } else { jobs.min(SAMPLE) };
                 let imitation = parts.school.batch(sample, Seed::new(recipe.seed).child("plan"), &parts.speech)?;
                 let scale = jobs as f64 / sample as f64;
                 let seconds = scale * trial(recipe, setting, &mut parts, &imitation, sample)?;
