@@ -22,6 +22,15 @@ pub struct Buffer<T: Plain> {
     kind: PhantomData<T>,
 }
 
+/// Bytes as people read them, never none of a unit that is too large.
+fn size(bytes: usize) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} bytes"),
+        1024..1_048_576 => format!("{} KiB", bytes.div_ceil(1024)),
+        _ => format!("{} MiB", bytes.div_ceil(1 << 20)),
+    }
+}
+
 impl<T: Plain> Buffer<T> {
     /// Room for so many; what is in it is not defined.
     pub fn new(card: &Arc<Card>, len: usize) -> Result<Self> {
@@ -30,13 +39,8 @@ impl<T: Plain> Buffer<T> {
         // SAFETY: freed when dropped.
         let at = unsafe { result::malloc_sync(bytes) };
         let at = at.doing("taking memory on the card").map_err(|e| {
-            let mib = |b: usize| b as f64 / f64::from(1 << 20);
-            let free =
-                card.free_memory().map_or_else(|_| "an unknown number".to_owned(), |b| format!("{:.0} MiB", mib(b)));
-            CudaError {
-                reason: format!("{} when {:.0} MiB were asked for, {free} being free", e.reason, mib(bytes)),
-                ..e
-            }
+            let free = card.free_memory().map_or_else(|_| "an unknown number".to_owned(), size);
+            CudaError { reason: format!("{} when {} were asked for, {free} being free", e.reason, size(bytes)), ..e }
         })?;
         Ok(Buffer { card: Arc::clone(card), at, len, kind: PhantomData })
     }
@@ -164,6 +168,12 @@ impl<T: Plain> Drop for Buffer<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_told_in_a_unit_that_shows_them() {
+        let told = [16, 1023, 1024, 5000, 1 << 20, 64 << 20, 1 << 40].map(size);
+        assert_eq!(told, ["16 bytes", "1023 bytes", "1 KiB", "5 KiB", "1 MiB", "64 MiB", "1048576 MiB"]);
+    }
 
     #[test]
     fn too_much_memory_is_refused_with_what_was_asked_and_what_is_free() {

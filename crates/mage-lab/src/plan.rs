@@ -23,8 +23,8 @@ const TRIAL_PARAMETERS: usize = 50_000_000;
 /// Meta-episodes that stand for all of an update's.
 const SAMPLE: usize = 32;
 
-/// What a run would take: worked out from the model's shape and from play, and for a small model from a trial on a part of
-/// one update.
+/// What a run would take: worked out from the model's shape and from play, and for a small model from a trial: a part of one
+/// update, or on a card the whole of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
     /// Whether the model's numbers are there, or it is new.
@@ -69,7 +69,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Checks the recipe against the engine and tries a part of an update, where the model is small. Nothing is written.
+    /// Checks the recipe against the engine and tries an update or a part of it, where the model is small. Nothing is written.
     pub fn new(recipe: &Recipe, setting: &Setting) -> Result<Self> {
         recipe.check()?;
         setting.factory.check(&setting.population)?;

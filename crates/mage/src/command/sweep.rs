@@ -221,7 +221,7 @@ fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &Args, ou
                 let each = match recipe.play.form {
                     Size::Compact => {
                         let setting = setting(app, &recipe)?;
-                        out.waiting("trying one small update of each recipe", || Plan::new(&recipe, &setting))?.seconds
+                        out.waiting("trying an update of each recipe", || Plan::new(&recipe, &setting))?.seconds
                     }
                     Size::Full => None,
                 };

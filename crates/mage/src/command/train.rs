@@ -160,7 +160,7 @@ fn dry_run(args: &Train, recipe: &Recipe, setting: &Setting, out: &Output) -> an
     if let Some(file) = args.out.as_ref().filter(|f| f.exists()) {
         return Err(usage(format!("{}: it is there already; give --out a file that is not", file.display())));
     }
-    let plan = out.waiting("trying one small update", || Plan::new(recipe, setting))?;
+    let plan = out.waiting("trying an update", || Plan::new(recipe, setting))?;
     if let Some(file) = &args.out {
         std::fs::write(file, recipe.to_toml()).with_context(|| format!("cannot write {}", file.display()))?;
     }
@@ -213,9 +213,13 @@ fn room(plan: &Plan) -> Vec<(&'static str, String)> {
         rows.push(("set aside for logits, steps and other programs", bytes(aside)));
         rows.push(("left for the cache", bytes(cache)));
     }
+    let (used, free) = match plan.card {
+        Some(_) => ("memory in use now, besides the card's", "memory free on the card"),
+        None => ("memory in use now", "memory free"),
+    };
     rows.extend([
-        ("memory in use now", plan.resident_bytes.map_or_else(unknown, bytes)),
-        ("memory free", plan.free_bytes.map_or_else(unknown, bytes)),
+        (used, plan.resident_bytes.map_or_else(unknown, bytes)),
+        (free, plan.free_bytes.map_or_else(unknown, bytes)),
         ("time per update", plan.seconds_per_update.map_or_else(unknown, |s| format!("about {s:.2} s"))),
         ("time for all updates", plan.seconds.map_or_else(unknown, |s| format!("about {}", span(s)))),
     ]);
