@@ -4,7 +4,7 @@
 
 One run is left in peace. Others lose the card in the middle (the driver's calls fail from some call on: `fault.c`), or start on a
 card whose memory is taken or whose driver does not fit. Each must end with an error that says what was asked and what may help,
-leave its directory as it was, and once resumed end with the same bits as the run that was left in peace. Needs a card, torch,
+leave its directory as it was where it could not start, and once resumed end with the same bits as the run that was left in peace. Needs a card, torch,
 and a C compiler (`cc`).
 """
 

@@ -29,7 +29,8 @@ pub(crate) fn heads(at: u64, rows: usize, heads: usize, width: usize, taken: usi
     map(Kind::Operands, at, [width, heads, rows], [width, heads * width], [DEPTH, 1, taken])
 }
 
-/// `rows` rows of `width` fp32 numbers at `at`, from which four neighbours are taken at a time, the least that can be, of so many rows.
+/// `rows` rows of `width` fp32 numbers at `at`, from which four neighbours, the least that can be, of so many rows are taken at a
+/// time.
 pub(crate) fn numbers(at: u64, rows: usize, width: usize, taken: usize) -> Result<Map> {
     map(Kind::Numbers, at, [width, rows], [width], [4, taken])
 }
