@@ -80,16 +80,15 @@ fn through(runtime: &Runtime, faults: Vec<Fault>) -> (Numbers, usize, Vec<u64>) 
     fs::create_dir(&run).unwrap();
     let mut settings = script::settings(&proxy.url(), dir.path(), Notices::default());
     settings.calibrate = false;
-    let (mut numbers, patience) = (Numbers::new(), settings.server.waiting);
-    // It dies of the first thing that goes wrong.
-    settings.server.waiting.away = Duration::from_millis(1);
+    // However busy this machine is, it dies of the faults and of nothing else.
+    settings.server.waiting.attempt = Duration::from_secs(20);
+    let mut numbers = Numbers::new();
     let died = live(&settings, &run, &mut numbers).is_err();
     let requests = proxy.requests.load(Ordering::SeqCst);
     if died {
         // Its session has expired, and its place is the next one's, with whatever lies there.
         double.world.lock().unwrap().expire_models();
         settings.server.url = double.url();
-        settings.server.waiting = patience;
         live(&settings, &run, &mut numbers).unwrap_or_else(|e| panic!("killed at request {requests}: {e}"));
     }
     let world = double.world.lock().unwrap();
@@ -104,7 +103,8 @@ fn a_run_killed_at_any_request_goes_on_as_if_nothing_had_happened() {
     let runtime = runtime();
     let (whole, requests, history) = through(&runtime, Vec::new());
     assert_eq!(whole.len(), UPDATES);
-    // The server did not hear the last request, or did it and nobody heard its answer; nobody says anything after that.
+    // The server did not hear the last request, or did it and nobody heard its answer; after that it is asked in vain, and a
+    // refusal ends a run at once.
     let last = [Fault::Reset, Fault::HalfBody];
     let kills: Vec<(usize, Fault)> = (0..requests).flat_map(|at| last.clone().map(|fault| (at, fault))).collect();
     let next = Mutex::new(kills.into_iter());
@@ -115,7 +115,9 @@ fn a_run_killed_at_any_request_goes_on_as_if_nothing_had_happened() {
                     let Some((at, fault)) = next.lock().unwrap().next() else { return };
                     let words = format!("{fault:?} at {at}");
                     let alive = (0..at).map(|_| Fault::Pass).chain([fault]);
-                    let (numbers, _, done) = through(&runtime, alive.chain((0..100).map(|_| Fault::Reset)).collect());
+                    let dead = (0..100).map(|_| Fault::reply(400, "dead"));
+                    let (numbers, asked, done) = through(&runtime, alive.chain(dead).collect());
+                    assert!(asked > at, "{words} was never met: it came to {asked} requests");
                     assert_eq!((&numbers, &done), (&whole, &history), "{words}");
                 }
             });
