@@ -48,12 +48,14 @@ impl<'w> Wait<'w> {
     /// Does one attempt; whoever watches hears of it while it lasts.
     pub(super) async fn watch<T>(&mut self, attempt: impl Future<Output = T>) -> T {
         let mut attempt = pin!(attempt);
-        loop {
+        // What is over as soon as it is told is not worth a line.
+        while self.threshold() < self.limit {
             match timeout_at(self.started + self.threshold(), attempt.as_mut()).await {
                 Ok(done) => return done,
                 Err(_) => self.tell(),
             }
         }
+        attempt.await
     }
 
     /// Notes that it is not there yet, and pauses; the error when the time is over.
@@ -115,5 +117,24 @@ impl<'w> Wait<'w> {
         let line =
             format!("{address} has not finished {} after {waited:.0} s{why}; waiting, up to {limit:.0} s", self.what);
         self.wire.notices.say(line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Notices, wire::Waiting};
+
+    #[tokio::test]
+    async fn nobody_is_told_of_waiting_when_it_is_over() {
+        let said = Arc::<Mutex<Vec<String>>>::default();
+        let hear = Arc::clone(&said);
+        let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
+        let wire = Wire::new("http://127.0.0.1:1", None, Waiting::default(), notices).unwrap();
+        let (slow, limit) = (Slow::default(), Duration::from_millis(400));
+        // Told after a quarter and a half of it, and not at its end, which an attempt may outlast.
+        Wait::new(&wire, &slow, "a thing", limit).watch(tokio::time::sleep(limit * 3 / 2)).await;
+        let said = said.lock().unwrap();
+        assert!(matches!(said.len(), 1 | 2) && said[0].contains("has not finished a thing"), "{said:?}");
     }
 }
