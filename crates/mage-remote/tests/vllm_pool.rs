@@ -97,12 +97,15 @@ async fn a_server_that_dies_is_done_without_and_fed_when_it_is_back() {
         two.address,
         tokio::spawn({
             let pool = Arc::clone(&pool);
-            async move { ask_many(&pool, 400).await }
+            async move { ask_many(&pool, 1000).await }
         }),
     );
-    tokio::time::sleep(Duration::from_millis(30)).await;
+    // In the middle: it has done some, and many are left.
+    while two.seen.requests.load(Ordering::SeqCst) < 64 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     drop(two);
-    assert_eq!(work.await.unwrap().len(), 400, "all were answered by the other");
+    assert_eq!(work.await.unwrap().len(), 1000, "all were answered by the other");
     assert!(said.lock().unwrap().iter().any(|l| l.contains("does not answer")), "{:?}", said.lock().unwrap());
     // Now the other goes too, and the first comes back with nothing.
     let again = Vllm::start_at(address, Duration::ZERO).await;
