@@ -64,10 +64,15 @@ pub struct AdapterPlaces {
 impl AdapterPlaces {
     /// Refuses what products cannot read.
     pub fn check(&self) -> Result<()> {
-        if self.rank.is_multiple_of(8) {
+        Self::check_rank(self.rank)
+    }
+
+    /// The same, before there are any places.
+    pub fn check_rank(rank: usize) -> Result<()> {
+        if rank.is_multiple_of(8) {
             return Ok(());
         }
-        let problem = format!("its rank, {}, is not a multiple of 8", self.rank);
+        let problem = format!("its rank, {rank}, is not a multiple of 8");
         Err(CudaError::new("using an adapter on the card", problem)
             .hint("use --device cpu, or merge it into the model"))
     }

@@ -22,12 +22,16 @@ pub struct Buffer<T: Plain> {
     kind: PhantomData<T>,
 }
 
-/// Bytes as people read them, never none of a unit that is too large.
+/// Bytes as people read them, never none of a unit that is too large, and never more than there are.
 fn size(bytes: usize) -> String {
-    match bytes {
-        0..1024 => format!("{bytes} bytes"),
-        1024..1_048_576 => format!("{} KiB", bytes.div_ceil(1024)),
-        _ => format!("{} MiB", bytes.div_ceil(1 << 20)),
+    let (unit, name) = match bytes {
+        0..1024 => return format!("{bytes} bytes"),
+        1024..1_048_576 => (1024, "KiB"),
+        _ => (1 << 20, "MiB"),
+    };
+    match bytes / unit {
+        whole @ 100.. => format!("{whole} {name}"),
+        whole => format!("{whole}.{} {name}", bytes % unit * 10 / unit),
     }
 }
 
@@ -171,8 +175,10 @@ mod tests {
 
     #[test]
     fn sizes_are_told_in_a_unit_that_shows_them() {
-        let told = [16, 1023, 1024, 5000, 1 << 20, 64 << 20, 1 << 40].map(size);
-        assert_eq!(told, ["16 bytes", "1023 bytes", "1 KiB", "5 KiB", "1 MiB", "64 MiB", "1048576 MiB"]);
+        let told = [16, 1023, 1024, 5000, 1 << 20, 3 << 19, (64 << 20) + 1, 1 << 40].map(size);
+        let expected =
+            ["16 bytes", "1023 bytes", "1.0 KiB", "4.8 KiB", "1.0 MiB", "1.5 MiB", "64.0 MiB", "1048576 MiB"];
+        assert_eq!(told, expected);
     }
 
     #[test]

@@ -41,7 +41,7 @@ impl Card {
         let doing = format!("opening CUDA device {index}");
         if let Some(missing) = find::search().missing() {
             return Err(CudaError::new(doing, format!("the library `{}`: {missing}", missing.name)).hint(
-                "`mage doctor` lists where it was looked for; install the NVIDIA driver and the CUDA libraries (12 or newer)",
+                "`mage doctor` lists where it was looked for; install the NVIDIA driver and the CUDA libraries (12 or newer), or use --device cpu",
             ));
         }
         result::init().doing(&doing)?;

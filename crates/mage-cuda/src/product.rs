@@ -24,6 +24,9 @@ const USUAL_ROWS: usize = 64;
 /// How many rows go at once there: that way needs scratch memory for each.
 const MOST_ROWS: usize = 256;
 
+/// The most plans that are kept of shapes that may never come again: each number of tokens is one.
+const MOST_PLANS: usize = 8192;
+
 /// A matrix: where its first number is, and how many numbers a row takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix {
@@ -65,8 +68,8 @@ struct Key {
 }
 
 struct Plan {
-    description: sys::cublasLtMatmulDesc_t,
-    layouts: [sys::cublasLtMatrixLayout_t; 4],
+    description: Description,
+    layouts: [Layout; 4],
     /// Ways to do it, the best first.
     offers: Vec<sys::cublasLtMatmulAlgo_t>,
 }
@@ -173,6 +176,9 @@ impl Products {
             if key.tuned {
                 self.tune(stream, &mut plan, &key, first, second)?;
             }
+            if !key.tuned && self.plans.len() >= MOST_PLANS {
+                self.plans.retain(|key, _| key.tuned);
+            }
             self.plans.insert(key, plan);
         }
         let plan = &self.plans[&key];
@@ -193,17 +199,17 @@ impl Products {
         let done = unsafe {
             result::matmul(
                 self.handle,
-                plan.description,
+                plan.description.0,
                 std::ptr::from_ref(&scale).cast(),
                 std::ptr::from_ref(&beta).cast(),
                 pointer(first.at),
-                plan.layouts[0],
+                plan.layouts[0].0,
                 pointer(second.at),
-                plan.layouts[1],
+                plan.layouts[1].0,
                 pointer(c.at),
-                plan.layouts[2],
+                plan.layouts[2].0,
                 to.at as *mut c_void,
-                plan.layouts[3],
+                plan.layouts[3].0,
                 algorithm,
                 self.workspace.at(0) as *mut c_void,
                 WORKSPACE,
@@ -232,7 +238,7 @@ impl Products {
         };
         let out = if key.wide { WIDE } else { HALF };
         let layout = |kind, m: usize, n: usize, stride: usize| {
-            result::create_matrix_layout(kind, m as u64, n as u64, stride as i64).doing(doing)
+            result::create_matrix_layout(kind, m as u64, n as u64, stride as i64).map(Layout).doing(doing)
         };
         let layouts = [
             layout(HALF, m1, n1, key.strides[0])?,
@@ -240,22 +246,24 @@ impl Products {
             layout(out, m, n, key.strides[2])?,
             layout(out, m, n, key.strides[3])?,
         ];
-        let description =
-            result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, WIDE).doing(doing)?;
-        let preference = result::create_matmul_pref().doing(doing)?;
+        let description = result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, WIDE);
+        let description = description.map(Description).doing(doing)?;
+        let preference = result::create_matmul_pref().map(Preferences).doing(doing)?;
         for (attribute, turn) in
             [(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, turn1), (Attribute::CUBLASLT_MATMUL_DESC_TRANSB, turn2)]
         {
             let value = i32::from(turn);
             // SAFETY: the attribute is a 32-bit number.
-            unsafe { result::set_matmul_desc_attribute(description, attribute, std::ptr::from_ref(&value).cast(), 4) }
-                .doing(doing)?;
+            unsafe {
+                result::set_matmul_desc_attribute(description.0, attribute, std::ptr::from_ref(&value).cast(), 4)
+            }
+            .doing(doing)?;
         }
         let bytes = WORKSPACE as u64;
         // SAFETY: workspace is a 64-bit number, alignments are 32-bit ones; the results are counted by the library.
         let offers = unsafe {
             let set = |attribute, value: *const c_void, size| {
-                result::set_matmul_pref_attribute(preference, attribute, value, size).doing(doing)
+                result::set_matmul_pref_attribute(preference.0, attribute, value, size).doing(doing)
             };
             set(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::ptr::from_ref(&bytes).cast(), 8)?;
             if self.invariant {
@@ -276,17 +284,16 @@ impl Products {
             let mut count = 0;
             let asked = sys::cublasLtMatmulAlgoGetHeuristic(
                 self.handle,
-                description,
-                layouts[0],
-                layouts[1],
-                layouts[2],
-                layouts[3],
-                preference,
+                description.0,
+                layouts[0].0,
+                layouts[1].0,
+                layouts[2].0,
+                layouts[3].0,
+                preference.0,
                 if key.tuned { OFFERS as i32 } else { 1 },
                 found[0].as_mut_ptr(),
                 &mut count,
             );
-            let _ = result::destroy_matmul_pref(preference);
             asked.result().map_err(|e| CudaError::new(doing, format!("{:?} for {key:?}", e.0)))?;
             found[..count as usize].iter().map(|f| f.assume_init_ref().algo).collect::<Vec<_>>()
         };
@@ -305,7 +312,7 @@ impl Products {
         let scratch = Buffer::<f32>::zeros(&stream.card, rows * outputs.max(key.strides[3]))?;
         let sweep = Buffer::<u32>::new(&stream.card, 24 << 20)?;
         let to = Matrix::new(scratch.at(0), key.strides[3]);
-        let events = [0; 2].map(|_| driver::event::create(CUevent_flags::CU_EVENT_DEFAULT).doing(doing));
+        let events = [0; 2].map(|_| driver::event::create(CUevent_flags::CU_EVENT_DEFAULT).map(Event));
         let [Ok(before), Ok(after)] = events else { return Ok(()) };
         let mut times = Vec::with_capacity(plan.offers.len());
         for offer in &plan.offers {
@@ -313,17 +320,17 @@ impl Products {
             for _ in 0..REPEATS {
                 sweep.clear(stream, 0, sweep.len())?;
                 // SAFETY: events and stream are ours.
-                unsafe { driver::event::record(before, stream.raw) }.doing(doing)?;
+                unsafe { driver::event::record(before.0, stream.raw) }.doing(doing)?;
                 let ran = self.multiply(stream, plan, offer, [first, second, to, to], (1.0, key.add));
                 // SAFETY: as above.
-                unsafe { driver::event::record(after, stream.raw) }.doing(doing)?;
+                unsafe { driver::event::record(after.0, stream.raw) }.doing(doing)?;
                 stream.wait()?;
                 if ran.is_err() {
                     break;
                 }
                 let mut took = 0.0;
                 // SAFETY: both were recorded and waited for.
-                unsafe { elapsed(&mut took, before, after) }.result().doing(doing)?;
+                unsafe { elapsed(&mut took, before.0, after.0) }.result().doing(doing)?;
                 best = best.min(took);
             }
             times.push(best);
@@ -331,24 +338,29 @@ impl Products {
         let fastest = (0..times.len()).min_by(|a, b| times[*a].total_cmp(&times[*b])).unwrap_or(0);
         plan.offers.swap(0, fastest);
         plan.offers.truncate(1);
-        for event in [before, after] {
-            // SAFETY: made above, not used any more.
-            unsafe { driver::event::destroy(event) }.doing(doing)?;
-        }
         Ok(())
     }
 }
 
-impl Drop for Plan {
-    fn drop(&mut self) {
-        // SAFETY: made in `plan`, destroyed once.
-        unsafe {
-            let _ = result::destroy_matmul_desc(self.description);
-            for layout in self.layouts {
-                let _ = result::destroy_matrix_layout(layout);
+/// What a library made and takes back when it is dropped, whatever happened in between.
+macro_rules! given_back {
+    ($($name:ident($kind:ty) by $destroy:path;)*) => {$(
+        struct $name($kind);
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                // SAFETY: made by whoever wrapped it, destroyed once, and not used any more.
+                let _ = unsafe { $destroy(self.0) };
             }
         }
-    }
+    )*};
+}
+
+given_back! {
+    Layout(sys::cublasLtMatrixLayout_t) by result::destroy_matrix_layout;
+    Description(sys::cublasLtMatmulDesc_t) by result::destroy_matmul_desc;
+    Preferences(sys::cublasLtMatmulPreference_t) by result::destroy_matmul_pref;
+    Event(cudarc::driver::sys::CUevent) by driver::event::destroy;
 }
 
 impl Drop for Products {

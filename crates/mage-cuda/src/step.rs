@@ -235,6 +235,9 @@ impl Stepper {
     /// Refuses what would reach beyond the card's memory.
     fn check(&self, step: &Step<'_>, answers: usize) -> Result<()> {
         let wrong = |problem: String| Err(CudaError::new("taking a step", problem));
+        if !follow_one_another(step) {
+            return wrong(format!("parts that do not follow one another over all of {} tokens", step.tokens.len()));
+        }
         self.model.check_tokens(step.tokens.iter().chain(step.asks.iter().flat_map(|a| a.among.listed())))?;
         self.model.check_tokens(step.asks.iter().filter_map(|a| a.token.as_ref()))?;
         for part in step.parts {
@@ -279,8 +282,9 @@ impl Stepper {
             space.low.reserve(thin.next_power_of_two())?;
         }
         if rows > space.rows {
-            // What is recorded knows where things were.
+            // What is recorded knows where things were. Where one cannot grow there is room for none: it is smaller than it was.
             self.graphs.clear();
+            space.rows = 0;
             let rows = rows.max(256).next_power_of_two();
             let buffers = [
                 &mut space.state,
@@ -298,7 +302,7 @@ impl Stepper {
             space.rows = rows;
         }
         let asked = asked.max(1).next_power_of_two();
-        if asked > space.answers.len() {
+        if asked > space.answers.len() || asked * c.hidden > space.asked.len() {
             self.graphs.clear();
             space.asked.reserve(asked * c.hidden)?;
             space.answers.reserve(asked)?;
@@ -395,7 +399,8 @@ impl Stepper {
         let at = Single { tokens, positions, cells, lists, asks, items: items.0, tables };
         if self.words.len() < self.packet.words.len() {
             self.graphs.clear();
-            self.words.reserve(self.packet.words.len().next_power_of_two())?;
+            // What was there stays until this is: recorded steps count on it.
+            self.words = Buffer::new(&self.model.card, self.packet.words.len().next_power_of_two())?;
         }
         self.words.put(&self.stream, &self.packet.words)?;
         let count = step.asks.len();
@@ -414,6 +419,12 @@ impl Stepper {
         }
         self.space.answers.take(&self.stream, &mut answers[..count])
     }
+}
+
+/// Whether every token is in one part, and in one only.
+fn follow_one_another(step: &Step<'_>) -> bool {
+    let end = step.parts.iter().try_fold(0, |at, part| (part.first == at).then_some(at + part.count));
+    end == Some(step.tokens.len())
 }
 
 /// Numbers of a row: its state, the same normed, queries, keys and values, the first two turned, what attention yields, gates and ups,

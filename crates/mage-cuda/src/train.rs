@@ -61,6 +61,12 @@ impl Sequences<'_> {
         let end = self.spans.iter().try_fold(0, |at, (first, len)| (*first == at).then_some(at + len));
         end == Some(self.tokens.len())
     }
+
+    /// A row that more than one prediction names, if there is one. All of them must be rows.
+    fn predicts_twice(&self) -> Option<u32> {
+        let mut seen = vec![false; self.tokens.len()];
+        self.predictions.iter().map(|p| p.row).find(|row| std::mem::replace(&mut seen[*row as usize], true))
+    }
 }
 
 /// Trains one set of weights, or an adapter beside weights that stay as they are.
@@ -280,6 +286,9 @@ impl Trainer {
         if let Some(p) = s.predictions.iter().find(|p| p.row as usize >= n) {
             return wrong(format!("a prediction by row {} of {n}", p.row));
         }
+        if let Some(row) = s.predicts_twice() {
+            return wrong(format!("two predictions by row {row}"));
+        }
         Ok(())
     }
 
@@ -353,7 +362,7 @@ impl Trainer {
 
 #[cfg(test)]
 mod tests {
-    use super::Sequences;
+    use super::{Prediction, Sequences};
 
     #[test]
     fn a_token_is_in_one_sequence_and_in_one_only() {
@@ -364,5 +373,14 @@ mod tests {
         for wrong in [&[(0, 2), (3, 2)][..], &[(0, 3), (2, 3)], &[(0, 4)], &[(1, 4)], &[(0, 6)], &[]] {
             assert!(!follow(wrong), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_row_predicts_once() {
+        let twice = |rows: &[u32]| {
+            let predictions = rows.iter().map(|&row| Prediction { row, token: 1, allowed: None }).collect();
+            Sequences { tokens: &[7; 5], spans: vec![(0, 5)], predictions }.predicts_twice()
+        };
+        assert_eq!((twice(&[]), twice(&[3, 0, 4]), twice(&[3, 0, 4, 0])), (None, None, Some(0)));
     }
 }

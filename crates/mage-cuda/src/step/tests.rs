@@ -62,11 +62,12 @@ fn many_single_tokens_answer_as_in_small_steps() {
         for position in 0..length {
             let tokens: Vec<u32> = (0..rows as u32).map(|i| (i * 37 + position * 11) % 512).collect();
             let asks: Vec<Ask<'_>> = tokens.iter().map(|t| Ask::score(511 - t, None)).collect();
-            let part = |i| Part { first: i, count: 1, position: position as usize, table: i * pages, asked: 1 };
+            let position = position as usize;
+            let part = |i| Part { first: i % at_once, count: 1, position, table: i * pages, asked: 1 };
             let parts: Vec<Part> = (0..rows).map(part).collect();
-            for (parts, asks) in parts.chunks(at_once).zip(asks.chunks(at_once)) {
+            for (tokens, (parts, asks)) in tokens.chunks(at_once).zip(parts.chunks(at_once).zip(asks.chunks(at_once))) {
                 let mut answers = vec![Answer::default(); asks.len()];
-                stepper.step(held, &Step { tokens: &tokens, tables: &tables, parts, asks }, &mut answers).unwrap();
+                stepper.step(held, &Step { tokens, tables: &tables, parts, asks }, &mut answers).unwrap();
                 all.append(&mut answers);
             }
         }
@@ -94,13 +95,15 @@ fn more_rows_than_logits_fit_at_once_answer_as_in_small_steps() {
     let tokens: Vec<u32> = (0..rows as u32).map(|i| i * 151).collect();
     let tables: Vec<u32> = (0..rows as u32).collect();
     let asks: Vec<Ask<'_>> = tokens.iter().map(|t| Ask::score(151_935 - t, None)).collect();
-    let parts: Vec<Part> = (0..rows).map(|i| Part { first: i, count: 1, position: 0, table: i, asked: 1 }).collect();
     let answers = |at_once: usize| {
         let mut stepper = Stepper::new(&model, rows, false).unwrap();
         let mut answers = vec![Answer::default(); rows];
-        for (parts, (asks, answers)) in parts.chunks(at_once).zip(asks.chunks(at_once).zip(answers.chunks_mut(at_once)))
-        {
-            stepper.step(held, &Step { tokens: &tokens, tables: &tables, parts, asks }, answers).unwrap();
+        for (i, answers) in answers.chunks_mut(at_once).enumerate() {
+            let now = i * at_once..i * at_once + answers.len();
+            let part = |i| Part { first: i - now.start, count: 1, position: 0, table: i, asked: 1 };
+            let parts: Vec<Part> = now.clone().map(part).collect();
+            let step = Step { tokens: &tokens[now.clone()], tables: &tables, parts: &parts, asks: &asks[now.clone()] };
+            stepper.step(held, &step, answers).unwrap();
         }
         answers
     };

@@ -3,7 +3,7 @@
 use super::Trainer;
 use crate::buffer::Buffer;
 use crate::card::args;
-use crate::error::Result;
+use crate::error::{CudaError, Result};
 use std::ops::Range;
 
 /// Settings of one step.
@@ -28,8 +28,21 @@ pub struct AdamW {
 }
 
 impl Trainer {
+    /// Refuses a part that is not one of what learns.
+    fn check_part(&self, range: &Range<usize>) -> Result<()> {
+        let all = self.master.len();
+        match range.start <= range.end && range.end <= all {
+            true => Ok(()),
+            false => Err(CudaError::new("a step of the optimiser", format!("{range:?} of {all} numbers"))),
+        }
+    }
+
     /// The sum of squares of a part of the gradient.
     pub fn squares(&mut self, range: Range<usize>) -> Result<f64> {
+        self.check_part(&range)?;
+        if range.is_empty() {
+            return Ok(0.0);
+        }
         self.model.card.bind()?;
         let (len, s) = (range.len(), &self.stream);
         let blocks = len.div_ceil(1 << 16);
@@ -43,6 +56,10 @@ impl Trainer {
 
     /// One step over a part of the numbers; its gradient is 0 afterwards.
     pub fn adamw(&mut self, range: Range<usize>, set: &AdamW) -> Result<()> {
+        self.check_part(&range)?;
+        if range.is_empty() {
+            return Ok(());
+        }
         self.model.card.bind()?;
         let (i, len) = (range.start, range.len());
         let blocks = len.div_ceil(256).min(16 * self.model.card.info().processors);
