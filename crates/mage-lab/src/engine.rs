@@ -56,7 +56,7 @@ pub fn start(recipe: &Recipe, schema: &Schema, notices: &Notices) -> Result<Engi
                 batch_invariant: e.batch_invariant,
                 ..Options::default()
             };
-            if let Some(why) = e.device.passed_over() {
+            if let Some(why) = model.passed_over(e.device) {
                 notices.say(why);
             }
             let (trainer, sampler, device) = model.engines(e.device, options)?;
@@ -66,12 +66,14 @@ pub fn start(recipe: &Recipe, schema: &Schema, notices: &Notices) -> Result<Engi
 }
 
 /// Where a model on this machine computes.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Place {
     /// The processor or a card.
     pub device: Device,
     /// Threads of the processor; 0 takes all.
     pub threads: usize,
+    /// Who hears why a card is not used.
+    pub notices: Notices,
 }
 
 /// A sampler alone, for a model: a folder, or a name on the Hub; an adapter's brings its model along. What it answers does
@@ -83,6 +85,9 @@ pub fn sampler(name: &str, place: Place) -> Result<(Arc<dyn Sampler>, Arc<Render
         .cloned()
         .ok_or_else(|| Error::Recipe { place: name.to_owned(), problem: "it has no tokenizer.json".to_owned() })?;
     let options = Options { threads: place.threads, batch_invariant: true, ..Options::default() };
+    if let Some(why) = model.passed_over(place.device) {
+        place.notices.say(why);
+    }
     let sampler = model.sampler_on(place.device, options)?;
     Ok((Arc::new(sampler), renderer))
 }

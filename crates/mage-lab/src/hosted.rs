@@ -15,6 +15,7 @@ use crate::{
 use mage_core::EpisodeRecord;
 use mage_engine::AdapterName;
 use mage_env::{Guest, Hash, Seed};
+use mage_native::Device;
 use std::{path::Path, sync::Arc};
 
 /// A trained policy that waits for company.
@@ -26,8 +27,8 @@ pub struct Hosted {
 }
 
 impl Hosted {
-    /// The newest policy of a run, for meta-episodes of `episodes`.
-    pub fn open(run: &Path, recipe: &Recipe, setting: Setting, episodes: u32) -> Result<Self> {
+    /// The newest policy of a run, for meta-episodes of `episodes`, computed on `device`.
+    pub fn open(run: &Path, recipe: &Recipe, setting: Setting, episodes: u32, device: Device) -> Result<Self> {
         let schema = setting.factory.schema();
         let mut settings = recipe.eval_settings(&schema);
         let room = settings.slots as u32 + 1;
@@ -36,7 +37,7 @@ impl Hosted {
             return Err(Error::Run { path: run.to_owned(), problem });
         }
         settings.episodes = episodes;
-        let place = Place { device: recipe.engine.device, threads: recipe.engine.threads };
+        let place = Place { device, threads: recipe.engine.threads, notices: setting.notices.clone() };
         let (sampler, renderer) = engine::sampler(&last_model(run)?.to_string_lossy(), place)?;
         let rollout = Rollout {
             factory: Arc::clone(&setting.factory),

@@ -23,8 +23,9 @@ const TRIAL_PARAMETERS: usize = 50_000_000;
 /// Meta-episodes that stand for all of an update's.
 const SAMPLE: usize = 32;
 
-/// What a run would take: worked out from the model's shape and from play, and for a small model from a trial: a part of one
-/// update, or on a card the whole of it.
+/// What a run would take: worked out from the model's shape and from play, and for a small model from a trial: as much play,
+/// passes and steps as a part of one update has, or on a card all of it. What a teacher says stands for what the policy says, and
+/// a reference is not asked.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
     /// Whether the model's numbers are there, or it is new.
@@ -41,6 +42,8 @@ pub struct Plan {
     pub aside_bytes: Option<u64>,
     /// Bytes left on the card for keys and values.
     pub cache_bytes: Option<u64>,
+    /// Whether the card has room for all that.
+    pub card_fits: Option<bool>,
     /// Numbers in the model.
     pub parameters: usize,
     /// How many of them, or of an adapter's beside them, learn.
@@ -79,17 +82,19 @@ impl Plan {
         // What servers hold is not on a card of ours.
         let here = recipe.engine.kind == EngineKind::Native;
         let card = recipe.engine.device.card_for(&model.config, rank).filter(|_| here);
-        let card = card.map(|i| CardPlan::new(&model.config, i, learning, recipe.engine.recompute)).transpose()?;
+        let beside = rank.map(|rank| (rank, learning));
+        let card = card.map(|i| CardPlan::new(&model.config, i, beside, recipe.engine.recompute)).transpose()?;
         let mut plan = Plan {
             servers: (!here).then(|| remote_engine::place(recipe)),
             warnings: match here {
-                true => recipe.engine.device.passed_over().into_iter().collect(),
+                true => recipe.engine.device.passed_over(&model.config, rank).into_iter().collect(),
                 false => remote_engine::warnings(recipe)?,
             },
             card: card.as_ref().map(|c| c.device.clone()),
             pass_tokens: card.as_ref().map(|c| c.pass_tokens),
             aside_bytes: card.as_ref().map(|c| c.aside_bytes),
             cache_bytes: card.as_ref().map(|c| c.cache_bytes),
+            card_fits: card.as_ref().map(|c| c.fits),
             whole: model.stored.is_some() || recipe.model.path.is_empty(),
             parameters: model.parameters,
             learning,
@@ -117,11 +122,15 @@ impl Plan {
             let mut parts = Parts::new(recipe, setting, &schema)?;
             // Full prompts are for models that think at length: no trial of a few seconds tells how long.
             if recipe.play.form == Size::Compact {
-                // A card is about as long over a few as over all of them.
-                let sample = if card.is_some() { jobs } else { jobs.min(SAMPLE) };
-                let imitation = parts.school.batch(sample, Seed::new(recipe.seed).child("plan"), &parts.speech)?;
-                let scale = jobs as f64 / sample as f64;
-                let seconds = scale * trial(recipe, setting, &mut parts, &imitation, sample)?;
+                // A card is about as long over a few as over all of them, played or learned from.
+                let (sample, passes) = match card {
+                    Some(_) => (jobs, recipe.optim.minibatches),
+                    None => (jobs.min(SAMPLE), 1),
+                };
+                let trial = Trial::of(recipe, setting, &mut parts, sample, passes)?;
+                let steps = f64::from(recipe.optim.epochs) * recipe.optim.minibatches as f64;
+                let work = trial.playing + trial.passing * f64::from(recipe.optim.epochs);
+                let seconds = work * jobs as f64 / sample as f64 + steps * trial.step;
                 plan.seconds_per_update = Some(seconds);
                 plan.seconds = Some(seconds * recipe.optim.updates as f64);
             }
@@ -132,7 +141,7 @@ impl Plan {
 
     /// Whether the state alone is more than there is memory, or a card has no room left for keys and values.
     pub fn too_large(&self) -> bool {
-        self.free_bytes.is_some_and(|free| free < self.state_bytes) || self.cache_bytes == Some(0)
+        self.free_bytes.is_some_and(|free| free < self.state_bytes) || self.card_fits == Some(false)
     }
 }
 
@@ -151,28 +160,53 @@ fn survey(recipe: &Recipe, setting: &Setting, renderer: Option<&Arc<Renderer>>) 
     Talk::survey(recipe, setting, settings, &speech, SAMPLE)
 }
 
-/// Seconds for the rollout of `sample` meta-episodes and one pass over as many.
-fn trial(recipe: &Recipe, setting: &Setting, parts: &mut Parts, imitation: &TokenForest, sample: usize) -> Result<f64> {
-    let runtime = crate::train::runtime(recipe.engine.threads)?;
-    let seed = Seed::new(recipe.seed).child("plan");
-    let seats = setting.factory.schema().seats;
-    let jobs: Vec<Job> = (0..sample as u64)
-        .map(|i| {
-            let task = setting.population.draw(&recipe.env.split, seats, seed.at(i))?;
-            Ok(Job { task, seed: seed.child("agent").at(i) })
-        })
-        .collect::<Result<_>>()?;
-    parts.engines.trainer.publish(&AdapterName::default())?;
-    let rollout = parts.rollout(setting, Arc::clone(&parts.settings), SamplingParams::default(), "plan".to_owned(), 0);
-    let mut once = || -> Result<f64> {
-        let started = Instant::now();
-        rollout.run(&runtime, &jobs, std::time::Duration::MAX, |_| ())?;
-        let rolled = started.elapsed().as_secs_f64();
-        parts.engines.trainer.forward_backward(imitation, &Loss::of(Objective::CrossEntropy))?;
-        Ok(rolled + (started.elapsed().as_secs_f64() - rolled) * f64::from(recipe.optim.epochs))
-    };
-    once()?; // the first one warms caches
-    once()
+/// Seconds that something took which a part of an update is made of.
+#[derive(Default)]
+struct Trial {
+    /// The rollout of some meta-episodes.
+    playing: f64,
+    /// Passes over as many.
+    passing: f64,
+    /// One step of the optimiser.
+    step: f64,
+}
+
+impl Trial {
+    /// Plays `sample` meta-episodes and goes over as many in so many passes, twice: the first time warms caches.
+    fn of(recipe: &Recipe, setting: &Setting, parts: &mut Parts, sample: usize, passes: usize) -> Result<Self> {
+        let runtime = crate::train::runtime(recipe.engine.threads)?;
+        let seed = Seed::new(recipe.seed).child("plan");
+        let seats = setting.factory.schema().seats;
+        let jobs: Vec<Job> = (0..sample as u64)
+            .map(|i| {
+                let task = setting.population.draw(&recipe.env.split, seats, seed.at(i))?;
+                Ok(Job { task, seed: seed.child("agent").at(i) })
+            })
+            .collect::<Result<_>>()?;
+        let of_pass = |i: usize| (i + 1) * sample / passes - i * sample / passes;
+        let imitation: Vec<TokenForest> = (0..passes)
+            .map(|i| parts.school.batch(of_pass(i), seed.child("lesson").at(i as u64), &parts.speech))
+            .collect::<Result<_>>()?;
+        parts.engines.trainer.publish(&AdapterName::default())?;
+        let rollout =
+            parts.rollout(setting, Arc::clone(&parts.settings), SamplingParams::default(), "plan".to_owned(), 0);
+        let mut trial = Trial::default();
+        for _ in 0..2 {
+            trial = Trial::default();
+            let started = Instant::now();
+            rollout.run(&runtime, &jobs, std::time::Duration::MAX, |_| ())?;
+            trial.playing = started.elapsed().as_secs_f64();
+            for batch in &imitation {
+                let started = Instant::now();
+                parts.engines.trainer.forward_backward(batch, &Loss::of(Objective::CrossEntropy))?;
+                let passed = Instant::now();
+                parts.engines.trainer.optim_step(&recipe.optim_step(0))?;
+                trial.passing += (passed - started).as_secs_f64();
+                trial.step = passed.elapsed().as_secs_f64();
+            }
+        }
+        Ok(trial)
+    }
 }
 
 /// The process's resident memory, where the system tells.

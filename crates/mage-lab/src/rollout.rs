@@ -260,6 +260,7 @@ mod tests {
         let mut composer = Composer::new();
         composer.add("kuhn").unwrap();
         composer.set("warmstart.teacher=random").unwrap();
+        composer.set("engine.device=cpu").unwrap();
         let recipe = composer.finish().unwrap();
         let prompts = mage_core::prompt::PromptLibrary::builtin().get("kuhn").unwrap();
         let setting = Setting {

@@ -198,6 +198,12 @@ impl RunDir {
         &self.path
     }
 
+    /// What computed when the run was last begun, where that is known.
+    pub fn device(&self) -> Option<String> {
+        let text = fs::read(self.path.join("run.json")).ok()?;
+        serde_json::from_slice::<About>(&text).ok().map(|about| about.device)
+    }
+
     /// Writes what the run was started with.
     pub fn about(&self, about: &About) -> Result<()> {
         write_json(&self.path.join("run.json"), about)
@@ -309,9 +315,8 @@ impl RunDir {
         newest && verify(&self.path.join(model(update))).is_ok_and(|p| p.metrics_bytes == self.metrics.length)
     }
 
-    /// The newest checkpoint that is whole, with what was known then; `damaged` hears what is wrong with newer ones. Cuts
-    /// metrics back to it; without any, to nothing.
-    pub fn rewind(&mut self, mut damaged: impl FnMut(String)) -> Result<Option<(PathBuf, Progress)>> {
+    /// The newest checkpoint that is whole, with what was known then; `damaged` hears what is wrong with newer ones.
+    pub fn newest(&self, mut damaged: impl FnMut(String)) -> Result<Option<(PathBuf, Progress)>> {
         let mut found = None;
         let all = checkpoints(&self.path)?;
         for update in all.iter().rev() {
@@ -337,14 +342,17 @@ impl RunDir {
                 "it has metrics, but no checkpoint to go on from; put its checkpoints back, or start a new run";
             return Err(Error::Run { path: self.path.clone(), problem: problem.to_owned() });
         }
-        let (metrics, board) = found.as_ref().map_or((0, 0), |(_, p)| (p.metrics_bytes, p.board_bytes));
-        if self.metrics.length < metrics {
+        if found.as_ref().is_some_and(|(_, p)| self.metrics.length < p.metrics_bytes) {
             let problem = "it is shorter than it was at the checkpoint; put it back, or start anew".to_owned();
             return Err(Error::Run { path: self.metrics.path.clone(), problem });
         }
-        self.metrics.cut(metrics)?;
-        self.board.cut(board.min(self.board.length))?;
         Ok(found)
+    }
+
+    /// Cuts metrics back to what they were at a checkpoint.
+    pub fn rewind(&mut self, to: &Progress) -> Result<()> {
+        self.metrics.cut(to.metrics_bytes)?;
+        self.board.cut(to.board_bytes.min(self.board.length))
     }
 }
 

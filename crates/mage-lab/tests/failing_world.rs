@@ -111,6 +111,7 @@ fn recipe() -> Recipe {
         "rollout.members=4",
         // One after the other, so that a second try of a task is the second.
         "engine.threads=1",
+        "engine.device=cpu",
         "eval.every=0",
         "eval.final_tasks=8",
         "eval.exact_places=0",

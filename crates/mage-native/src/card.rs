@@ -40,11 +40,12 @@ impl Device {
         }
     }
 
-    /// Why a card, or a driver, that is there is not used though one would be.
-    pub fn passed_over(self) -> Option<String> {
+    /// Why a card, or a driver, that is there is not used for a model, with an adapter of some rank beside it or not, though one
+    /// would be.
+    pub fn passed_over(self, config: &Config, rank: Option<usize>) -> Option<String> {
         let why = match (self, Card::count()) {
-            (Device::Auto, Err(e)) => e.to_string(),
-            (Device::Auto, Ok(1..)) => Card::open(0).err()?.to_string(),
+            (Device::Auto, Err(e)) => e,
+            (Device::Auto, Ok(1..)) => Card::open(0).err().or_else(|| suits(config, rank).err())?,
             _ => return None,
         };
         Some(format!("the CPU is used though there may be a card: {why}"))
@@ -53,9 +54,14 @@ impl Device {
     /// The card's number for a model, with an adapter of some rank beside it or not: what cards cannot do is done on the CPU, unless
     /// a card was asked for by name.
     pub fn card_for(self, config: &Config, rank: Option<usize>) -> Option<usize> {
-        let can = rank.is_none_or(|rank| rank.is_multiple_of(8)) && shape(config).check().is_ok();
-        if self == Device::Auto && !can { None } else { self.card() }
+        if self == Device::Auto && suits(config, rank).is_err() { None } else { self.card() }
     }
+}
+
+/// Whether cards can do a model, with an adapter of some rank beside it or not.
+fn suits(config: &Config, rank: Option<usize>) -> std::result::Result<(), mage_cuda::CudaError> {
+    shape(config).check()?;
+    rank.map_or(Ok(()), AdapterPlaces::check_rank)
 }
 
 impl TryFrom<String> for Device {
@@ -143,20 +149,30 @@ fn steps(shape: &Shape, reading: usize) -> usize {
     Stepper::room(shape, reading + MOST_RUNNING)
 }
 
-/// Tokens of a training pass, and bytes to be kept for passes and for what is published, when so much is free: half of what a
-/// sampler's steps leave.
+/// Pages of keys and values without which nothing is begun.
+const LEAST_PAGES: usize = 64;
+
+/// Bytes of so many numbers as samplers read them.
+fn published(learning: usize) -> usize {
+    2 * learning
+}
+
+/// How often what learns is published at a time: the policy, its successor while requests still hold it, and a reference.
+const PUBLISHED: usize = 3;
+
+/// Tokens of a training pass, and bytes to be kept for passes, when so much is free before anything is published: half of what
+/// is left beside that and a sampler's steps.
 fn training(shape: &Shape, learning: usize, free: usize, wanted: usize, recompute: bool) -> (usize, usize) {
     const USEFUL: usize = 16_384;
     const STEP: usize = Trainer::PASS_STEP;
     let per_token = Trainer::bytes_per_token(shape, recompute);
     let logits = Trainer::logit_bytes(shape);
-    let half = free.saturating_sub(steps(shape, READING_ON_A_CARD)) / 2;
+    let half = free.saturating_sub(steps(shape, READING_ON_A_CARD) + PUBLISHED * published(learning)) / 2;
     let tokens = match wanted {
         0 => (half.saturating_sub(logits) / per_token / STEP * STEP).clamp(STEP, USEFUL),
         n => n,
     };
-    // The policy and a reference are published besides.
-    (tokens, tokens.next_multiple_of(STEP) * per_token + logits + 4 * learning)
+    (tokens, tokens.next_multiple_of(STEP) * per_token + logits)
 }
 
 /// How a card's memory would be used in training.
@@ -166,7 +182,7 @@ pub struct CardPlan {
     pub device: String,
     /// Bytes free now.
     pub free_bytes: u64,
-    /// Bytes of weights, gradients, moments, and what is published (the policy and a reference).
+    /// Bytes of weights, gradients, moments, and what is published (the policy, its successor and a reference).
     pub state_bytes: u64,
     /// Bytes a pass keeps of one token.
     pub remembered_bytes_per_token: u64,
@@ -178,27 +194,40 @@ pub struct CardPlan {
     pub cached_bytes_per_token: u64,
     /// Bytes left for keys and values; 0 where the rest does not fit.
     pub cache_bytes: u64,
+    /// Whether that is enough to begin.
+    pub fits: bool,
 }
 
 impl CardPlan {
-    /// For training a model on a card, `learning` of whose numbers, or of those beside them, learn. Nothing is allocated.
-    pub fn new(config: &Config, index: usize, learning: usize, recompute: bool) -> Result<Self> {
+    /// For training a model on a card: all its numbers, or `beside` them an adapter of some rank with so many. Nothing is
+    /// allocated.
+    pub fn new(config: &Config, index: usize, beside: Option<(usize, usize)>, recompute: bool) -> Result<Self> {
         let card = Card::open(index).map_err(failed)?;
-        let (shape, parameters) = (shape(config), Layout::new(config).len);
-        shape.check().map_err(failed)?;
+        suits(config, beside.map(|(rank, _)| rank)).map_err(failed)?;
         let free = card.free_memory().map_err(failed)?;
-        let state = Trainer::state_bytes(parameters, learning);
-        let (tokens, reserved) = training(&shape, learning, free.saturating_sub(state), 0, recompute);
-        Ok(CardPlan {
-            device: format!("cuda:{index} ({})", card.info().name),
+        let learning = beside.map(|(_, numbers)| numbers);
+        Ok(Self::of(format!("cuda:{index} ({})", card.info().name), config, learning, recompute, free))
+    }
+
+    /// The same for a card of which so much is free; `learning` are an adapter's numbers.
+    fn of(device: String, config: &Config, learning: Option<usize>, recompute: bool, free: usize) -> Self {
+        let (shape, parameters) = (shape(config), Layout::new(config).len);
+        let learning = learning.unwrap_or(parameters);
+        let (state, shown) = (Trainer::state_bytes(parameters, learning), PUBLISHED * published(learning));
+        let (tokens, passes) = training(&shape, learning, free.saturating_sub(state), 0, recompute);
+        let steps = steps(&shape, READING_ON_A_CARD);
+        let cache = free.saturating_sub(state + shown + passes + steps);
+        CardPlan {
+            device,
             free_bytes: free as u64,
-            state_bytes: (state + 4 * learning) as u64,
+            state_bytes: (state + shown) as u64,
             remembered_bytes_per_token: Trainer::bytes_per_token(&shape, recompute) as u64,
             pass_tokens: tokens,
-            aside_bytes: (Trainer::logit_bytes(&shape) + steps(&shape, READING_ON_A_CARD)) as u64,
+            aside_bytes: (Trainer::logit_bytes(&shape) + steps) as u64,
             cached_bytes_per_token: (Stepper::page_bytes(&shape) / mage_cuda::PAGE) as u64,
-            cache_bytes: free.saturating_sub(state + reserved + steps(&shape, READING_ON_A_CARD)) as u64,
-        })
+            cache_bytes: cache as u64,
+            fits: cache >= LEAST_PAGES * Stepper::page_bytes(&shape),
+        }
     }
 }
 
@@ -250,12 +279,12 @@ impl NativeCard {
         format!("cuda:{}: {}, generation {major}.{minor}, bf16", info.index, info.name)
     }
 
-    /// How many tokens a trainer goes over at once, and sets the memory aside for it. Half of what is free goes to that at
-    /// most, and no more than is of use.
+    /// How many tokens a trainer goes over at once, and sets the memory aside for it and for what is published after the first
+    /// policy, which is on the card before any pages are. Half of what is free goes to passes at most, and no more than is of
+    /// use.
     pub(crate) fn plan_training(&self, learning: usize, wanted: usize, recompute: bool) -> Result<usize> {
-        let free = self.free_memory()?;
-        let (tokens, reserved) = training(&self.shape, learning, free, wanted, recompute);
-        self.reserved.store(reserved, Ordering::Relaxed);
+        let (tokens, passes) = training(&self.shape, learning, self.free_memory()?, wanted, recompute);
+        self.reserved.store(passes + (PUBLISHED - 1) * published(learning), Ordering::Relaxed);
         Ok(tokens)
     }
 
@@ -272,14 +301,17 @@ impl NativeCard {
         let left = free.saturating_sub(reserved + steps);
         // A sampler by itself leaves room for others: two models may play side by side.
         let shares = if reserved == 0 { 2 } else { 1 };
-        let least = Stepper::page_bytes(&self.shape) * 64;
+        let least = Stepper::page_bytes(&self.shape) * LEAST_PAGES;
         if left / shares < least {
             let mib = |bytes: usize| bytes.div_ceil(1 << 20);
             let parts = [mib(reserved), mib(steps), mib(shares * least)];
             let [passes, steps, pages] = parts;
             let (passes, adapter) = match reserved {
                 0 => (String::new(), ""),
-                _ => (format!("{passes} for training passes, "), "train an adapter (engine.lora_rank), "),
+                _ => (
+                    format!("{passes} for training passes and what they publish, "),
+                    "train an adapter (engine.lora_rank), ",
+                ),
             };
             let reason = format!(
                 "out of memory: {} MiB of the card are free, and {} are needed: {passes}{steps} for steps, {pages} for keys and \
@@ -358,27 +390,42 @@ mod tests {
     }
 
     #[test]
-    fn passes_and_steps_share_what_is_free() {
+    fn passes_steps_and_what_is_published_share_what_is_free() {
         let gib = 1_usize << 30;
-        let large = Shape {
-            vocabulary: 151_936,
-            hidden: 2560,
-            inner: 9728,
-            layers: 36,
-            heads: 32,
-            kv: 8,
+        let small = crate::config::tests::tiny();
+        let large = Config {
+            vocab_size: 151_936,
+            hidden_size: 2560,
+            intermediate_size: 9728,
+            num_hidden_layers: 36,
+            num_attention_heads: 32,
+            num_key_value_heads: 8,
             head_dim: 128,
-            epsilon: 1e-6,
+            ..small.clone()
         };
-        let small = shape(&crate::config::tests::tiny());
         // A small model asks for little of a card, a large one for what its steps take.
-        assert!(steps(&small, READING_ON_A_CARD) < gib && steps(&large, READING_ON_A_CARD) > 4 * gib);
-        for (shape, recompute) in [(small, false), (large, false), (large, true)] {
-            let steps = steps(&shape, READING_ON_A_CARD);
-            for free in [0, gib, 5 * gib, 20 * gib, 70 * gib, 139 * gib] {
-                let (tokens, kept) = training(&shape, 0, free, 0, recompute);
-                assert!(tokens.is_multiple_of(256) && (256..=16_384).contains(&tokens), "{tokens}");
-                assert!(tokens == 256 || kept + steps <= free, "{tokens} tokens keep {kept}, beside {steps} of {free}");
+        let asks = |config: &Config| steps(&shape(config), READING_ON_A_CARD);
+        assert!(asks(&small) < gib && asks(&large) > 4 * gib);
+        for (config, recompute) in [(&small, false), (&large, false), (&large, true)] {
+            let (shape, parameters, steps) = (shape(config), Layout::new(config).len, asks(config));
+            for learning in [Some(8 << 20), None] {
+                let numbers = learning.unwrap_or(parameters);
+                let state = Trainer::state_bytes(parameters, numbers);
+                for free in [0, gib, 5 * gib, 20 * gib, 70 * gib, 95 * gib, 139 * gib] {
+                    let (tokens, passes) = training(&shape, numbers, free.saturating_sub(state), 0, recompute);
+                    assert!(tokens.is_multiple_of(256) && (256..=16_384).contains(&tokens), "{tokens}");
+                    let plan = CardPlan::of("a card".to_owned(), config, learning, recompute, free);
+                    assert_eq!(plan.pass_tokens, tokens);
+                    // What a run finds free once its first policy is published, without what it has set aside.
+                    let left = free.saturating_sub(state + published(numbers));
+                    let left = left.saturating_sub(passes + (PUBLISHED - 1) * published(numbers) + steps);
+                    assert_eq!(plan.cache_bytes as usize, left);
+                    assert!(
+                        tokens == 256 || left >= passes - Trainer::logit_bytes(&shape),
+                        "{tokens}: {left} of {free}"
+                    );
+                    assert_eq!(plan.fits, left >= 64 * Stepper::page_bytes(&shape));
+                }
             }
             // Rooms are made for a little more than was wanted.
             let kept = |wanted| training(&shape, 0, 139 * gib, wanted, recompute).1;

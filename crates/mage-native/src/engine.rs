@@ -226,6 +226,11 @@ impl NativeModel {
         self.adapter.as_ref().map(|a| a.lora().rank)
     }
 
+    /// Why a card, or a driver, that is there is not used for this model though one would be.
+    pub fn passed_over(&self, device: Device) -> Option<String> {
+        device.passed_over(&self.config, self.rank())
+    }
+
     /// A trainer and its sampler on whichever device is asked for, and that device in words.
     pub fn engines(self, device: Device, options: Options) -> Result<(Box<dyn Trainer>, NativeSampler, String)> {
         match device.card_for(&self.config, self.rank()) {

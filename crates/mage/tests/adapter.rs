@@ -17,8 +17,8 @@ const SHAPE: &str = r#"{"model_type": "qwen3", "hidden_size": 16, "intermediate_
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mage"));
     command.args(args).env_remove("HF_TOKEN").env_remove("HF_HUB_CACHE").env_remove("HF_ENDPOINT");
-    // Nothing here may reach beyond this machine.
-    command.env("HF_HOME", "/nonexistent").env("HF_HUB_OFFLINE", "1");
+    // Nothing here may reach beyond this machine, nor a card of its.
+    command.env("HF_HOME", "/nonexistent").env("HF_HUB_OFFLINE", "1").env("CUDA_VISIBLE_DEVICES", "");
     command
 }
 

@@ -370,6 +370,33 @@ fn a_run_without_a_whole_checkpoint_is_not_begun_anew_unasked() {
 }
 
 #[test]
+fn a_run_whose_card_is_gone_goes_on_without_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    ok(&mut train(&run, &[]));
+    let expected = result(&run);
+    // As if it had been begun on a card, and stopped.
+    fs::remove_file(run.join("result.json")).unwrap();
+    fs::remove_dir_all(run.join("checkpoints/000006")).unwrap();
+    let change = |file: &str, from: &str, to: &str| {
+        let text = fs::read_to_string(run.join(file)).unwrap();
+        assert!(text.contains(from), "{from} in {text}");
+        fs::write(run.join(file), text.replace(from, to)).unwrap();
+    };
+    change("recipe.resolved.toml", "device = \"auto\"", "device = \"cuda:0\"");
+    change("run.json", "\"device\": \"cpu: ", "\"device\": \"cuda:0: once a ");
+    let metrics = fs::read(run.join("metrics.jsonl")).unwrap();
+    let text = refused(&mut resume(&run, &[]));
+    assert!(text.contains("opening CUDA device 0") && text.contains("--device cpu"), "{text}");
+    assert!(metrics == fs::read(run.join("metrics.jsonl")).unwrap(), "nothing is cut before it is sure to go on");
+    let said = String::from_utf8(ok(&mut resume(&run, &["--device", "cpu"])).stderr).unwrap();
+    assert!(said.contains("it was begun on cuda:0: once a "), "{said}");
+    assert!(result(&run) == expected);
+    // And whoever has no card can play against it.
+    ok(mage(&["play", "--seed", "1", "--against"]).arg(&run));
+}
+
+#[test]
 fn a_run_says_what_it_was_made_with_and_which_weights_were_best() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");

@@ -15,7 +15,9 @@ use std::{
 };
 
 /// Nothing depends on these: a run goes on with other threads, and with servers that have moved.
-const INDIFFERENT: [&str; 9] = [
+const INDIFFERENT: [&str; 10] = [
+    // Said aloud, since last digits do: whoever has lost a card must be able to go on.
+    "engine.device",
     "engine.threads",
     "tinker.url",
     "tinker.key_env",
@@ -90,14 +92,18 @@ impl Training {
         let schema = setting.factory.schema();
         let mut parts = Parts::new(&recipe, &setting, &schema)?;
         let ceilings = ceilings(&recipe, &setting)?;
-        let found = run.rewind(|text| each(Event::Warning { text }))?;
-        let progress = match found {
+        let progress = match run.newest(|text| each(Event::Warning { text }))? {
             None => Progress::default(),
             Some((path, progress)) => {
                 parts.engines.trainer.load(&path)?;
                 progress
             }
         };
+        // Only now: where it cannot go on, all is as it was.
+        run.rewind(&progress)?;
+        if let Some(text) = moved(run.device().as_deref(), &parts.engines.device) {
+            each(Event::Warning { text });
+        }
         // Only now: a recipe that cannot go on from here must not take the place of the one that can.
         if !changed.is_empty() {
             run.replace_recipe(&recipe, &setting.population)?;
@@ -105,6 +111,20 @@ impl Training {
         let training = Self::assemble(recipe, setting, parts, ceilings, run, progress, stop)?;
         Ok(Resumed::Going(Box::new(training)))
     }
+}
+
+/// What is said of a run that goes on on a card though it was begun on a processor, or the other way round.
+fn moved(from: Option<&str>, to: &str) -> Option<String> {
+    let on_card = |device: &str| match device.split(':').next() {
+        Some("cuda") => Some(true),
+        Some("cpu") => Some(false),
+        // Servers, which may move.
+        _ => None,
+    };
+    let from = from.filter(|from| on_card(from).zip(on_card(to)).is_some_and(|(was, is)| was != is))?;
+    Some(format!(
+        "it was begun on {from} and goes on with {to}: last digits are others from here on than they would have been"
+    ))
 }
 
 /// What came of a run of this recipe, where all of it is done and the last weights are whole.
@@ -118,4 +138,24 @@ pub(super) fn finished(recipe: &Recipe, setting: &Setting, run: &RunDir) -> Resu
     }
     let ceilings = ceilings(recipe, setting)?;
     Ok(Some(Outcome { updates, of, unit, before, after, blanked, ceilings, best, seconds }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::moved;
+
+    #[test]
+    fn a_run_that_changes_between_card_and_processor_is_told_so() {
+        let (card, cpu) = ("cuda:0: NVIDIA H200, generation 9.0, bf16", "cpu: some, AVX2");
+        for (from, to) in [(card, cpu), (cpu, card)] {
+            let text = moved(Some(from), to).unwrap();
+            assert!(text.contains(from) && text.contains(to), "{text}");
+        }
+        for (from, to) in
+            [(cpu, "cpu: another"), (card, "cuda:1: another"), ("SkyRL at http://one", "SkyRL at http://two")]
+        {
+            assert_eq!(moved(Some(from), to), None);
+        }
+        assert_eq!(moved(None, cpu), None, "nobody knows");
+    }
 }

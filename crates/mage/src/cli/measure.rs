@@ -4,6 +4,7 @@ use super::{Whom, at_least_one, seconds};
 use clap::Args;
 use mage_lab::engine::Place;
 use mage_native::Device;
+use mage_remote::Notices;
 use std::path::PathBuf;
 
 /// What can be measured, by example.
@@ -97,7 +98,7 @@ pub(crate) struct Eval {
 impl Eval {
     /// Where a model on this machine computes.
     pub(crate) fn place(&self) -> Place {
-        Place { device: self.device, threads: self.threads }
+        Place { device: self.device, threads: self.threads, notices: Notices::to(|line| eprintln!("{line}")) }
     }
 }
 

@@ -75,7 +75,7 @@ pub(crate) fn run(app: &App, args: &Play, dir: &Path, out: &Output) -> anyhow::R
     let setting = setting(app, &recipe)?;
     let title = setting.factory.schema().title;
     let rules = |seat| app.prompts.get(&recipe.env.name).and_then(|p| p.rules_for_people(seat)).unwrap_or_default();
-    let hosted = Hosted::open(dir, &recipe, setting, args.episodes).map_err(usage)?;
+    let hosted = Hosted::open(dir, &recipe, setting, args.episodes, args.device).map_err(usage)?;
     let seed = Seed::new(args.seed.unwrap_or_else(from_clock));
     let ((say, said), (type_in, typed)) = (channel(), channel());
     let chair = Arc::new(Chair { said: say, typed: Mutex::new(typed) });

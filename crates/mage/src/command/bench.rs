@@ -26,6 +26,7 @@ pub(crate) fn run(args: &Bench, out: &Output) -> anyhow::Result<()> {
 /// What was measured, for programs.
 #[derive(Serialize)]
 struct Measured {
+    device: String,
     requests: usize,
     in_flight: usize,
     prompt_tokens: usize,
@@ -113,6 +114,9 @@ fn sampler(args: &BenchSampler, out: &Output) -> anyhow::Result<()> {
         batch_invariant: args.batch_invariant,
         ..Default::default()
     };
+    if let Some(why) = model.passed_over(args.device) {
+        out.warn(why);
+    }
     let sampler = out.starting(|| model.sampler_on(args.device, options)).map_err(|e| match e {
         Error::Invalid { place, problem } => usage(format!("--{}: {problem}", place.replace('_', "-"))),
         other => other.into(),
@@ -154,6 +158,7 @@ fn sampler(args: &BenchSampler, out: &Output) -> anyhow::Result<()> {
     let after = sampler.stats();
     let prompts = (after.prompt_tokens - before.prompt_tokens).max(1);
     let m = Measured {
+        device: sampler.device(),
         requests: args.requests,
         in_flight: args.in_flight,
         prompt_tokens: args.prompt,
@@ -176,6 +181,7 @@ fn sampler(args: &BenchSampler, out: &Output) -> anyhow::Result<()> {
         "{} requests, {} in flight: prompts of {} tokens ({} in common), answers of {}",
         m.requests, m.in_flight, m.prompt_tokens, m.common_tokens, m.answer_tokens
     ))?;
+    out.line(format!("device       {}", m.device))?;
     out.line(format!("throughput   {:.0} requests/s, {:.0} tokens/s", m.requests_per_second, m.tokens_per_second))?;
     out.line(format!(
         "cache        {:.1} % of prompt tokens shared, {} pages given up, {} requests set back",

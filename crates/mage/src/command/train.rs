@@ -188,7 +188,10 @@ fn dry_run(args: &Train, recipe: &Recipe, setting: &Setting, out: &Output) -> an
         out.warn(warning);
     }
     if plan.too_large() {
-        out.warn("there is not the memory for it; engine.lora_rank trains an adapter in place of the whole model");
+        out.warn(match plan.learning == plan.parameters {
+            true => "there is not the memory for it; engine.lora_rank trains an adapter in place of the whole model",
+            false => "there is not the memory for it; end other programs, or take a smaller model",
+        });
     }
     if !plan.whole {
         out.warn("the model's numbers are not there yet: this is from its shape alone");

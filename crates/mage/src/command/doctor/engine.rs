@@ -158,7 +158,7 @@ pub(super) fn near(ours: &Fingerprint, theirs: &Fingerprint, tolerance: f32) -> 
 /// How likely the embedded engine finds the fixed sequence.
 fn native_fingerprint(recipe: &Recipe, model: &Description) -> anyhow::Result<Fingerprint> {
     // In fp32: what servers say is held against the truth.
-    let place = Place { device: Device::Cpu, threads: recipe.engine.threads };
+    let place = Place { device: Device::Cpu, threads: recipe.engine.threads, ..Place::default() };
     let (sampler, _) = mage_lab::engine::sampler(&recipe.model.path, place)?;
     let tokens = Fingerprint::tokens(model.config.vocab_size);
     let request = ScoreRequest { tokens, from: 1, ..ScoreRequest::default() };
