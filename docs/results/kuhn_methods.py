@@ -108,6 +108,7 @@ def main():
     for group in options.arms.split(","):
         arms |= {"mage": {"mage": METHODS["mage"]}, "methods": METHODS, "pitfalls": PITFALLS, "longer": LONGER}[group]
     jobs = [(arm, seed) for seed in range(options.seeds) for arm in arms]
+    runs.of_one_device(options.results, options.device)
     results, failed = runs.go_on(
         options.mage, options.results, lambda r: (r["arm"], r["seed"]), jobs, options.jobs,
         lambda mage, job, out: run(mage, job[0], arms[job[0]], job[1], options.device, out),

@@ -37,6 +37,15 @@ def go_on(mage, path, key, wanted, side_by_side, run, tell):
     return results, failed
 
 
+def of_one_device(path, device):
+    """Refuses a result file whose runs were made on something else: a table of both would say nothing."""
+    kind = device.split(":")[0]
+    lines = Path(path).read_text().splitlines() if Path(path).exists() else []
+    others = {json.loads(line).get("device", "cpu").split(":")[0] for line in lines} - {kind}
+    if others:
+        sys.exit(f"{path} has runs made on {', '.join(sorted(others))}, and --device is {device}: give --results another file")
+
+
 def leave(failed):
     """Ends with an error where runs failed, after everything else was told."""
     if failed:

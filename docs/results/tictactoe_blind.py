@@ -56,6 +56,7 @@ def main():
     options = parser.parse_args()
     arms = [list(ARMS)[int(i)] for i in options.arms.split(",")]
     jobs = [(arm, seed, options.updates) for seed in range(options.seeds) for arm in arms]
+    runs.of_one_device(options.results, options.device)
     results, failed = runs.go_on(
         options.mage, options.results, lambda r: (r["arm"], r["seed"], r["updates"]), jobs, options.jobs,
         lambda mage, job, out: run(mage, *job, options.threads, options.device, out),

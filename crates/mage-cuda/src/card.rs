@@ -146,7 +146,7 @@ pub(crate) struct Stream {
     pub(crate) raw: sys::CUstream,
 }
 
-// SAFETY: as for the card; a stream is used by one thread at a time, through `&mut` of its owner.
+// SAFETY: as for the card; the driver takes calls on a stream from any thread. Whoever cares for their order has its owner by `&mut`.
 unsafe impl Send for Stream {}
 // SAFETY: as above.
 unsafe impl Sync for Stream {}

@@ -136,14 +136,17 @@ fn squares_and_a_step_of_adamw() {
         ],
     )
     .unwrap();
+    let w = |x: f32| f64::from(x);
+    let d = |i: usize| w(g[i] * scale);
+    let first: Vec<f64> = (0..n).map(|i| w(beta1) * w(m[i]) + (1.0 - w(beta1)) * d(i)).collect();
+    let second: Vec<f64> = (0..n).map(|i| w(beta2) * w(v[i]) + (1.0 - w(beta2)) * d(i) * d(i)).collect();
     let one = |i: usize| {
-        let (d, w) = (f64::from(g[i] * scale), |x: f32| f64::from(x));
-        let first = w(beta1) * w(m[i]) + (1.0 - w(beta1)) * d;
-        let second = w(beta2) * w(v[i]) + (1.0 - w(beta2)) * d * d;
-        let stepped = w(rate) * (first / w(c1)) / ((second / w(c2)).sqrt() + w(epsilon));
+        let stepped = w(rate) * (first[i] / w(c1)) / ((second[i] / w(c2)).sqrt() + w(epsilon));
         w(p[i]) * (1.0 - w(rate) * w(decay)) - stepped
     };
     let want: Vec<f64> = (0..n).map(one).collect();
+    near("first moments", &b.read_wide(&bm), &first, 1e-5);
+    near("second moments", &b.read_wide(&bv), &second, 1e-5);
     near("numbers", &b.read_wide(&bp), &want, 1e-5);
     near("their bf16 form", &b.read(&half), &want, 0.005);
     assert!(b.read_wide(&bg).iter().all(|g| *g == 0.0));
