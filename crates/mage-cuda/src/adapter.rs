@@ -74,7 +74,7 @@ impl AdapterPlaces {
         }
         let problem = format!("its rank, {rank}, is not a multiple of 8");
         Err(CudaError::new("using an adapter on the card", problem)
-            .hint("use --device cpu, or merge it into the model"))
+            .hint("take a multiple of 8, merge it into the model, or use --device cpu"))
     }
 
     /// The most thin numbers of a row at a time.

@@ -315,7 +315,7 @@ pub(crate) struct Play {
     #[arg(long, value_name = "RUN", conflicts_with_all = ["env", "population", "opponent", "seat", "split", "options", "skip_bad", "turns"])]
     pub(crate) against: Option<PathBuf>,
     /// Where that policy computes: auto, cpu, cuda or cuda:N
-    #[arg(long, default_value = "auto", requires = "against")]
+    #[arg(long, default_value = "auto", requires = "against", conflicts_with = "env")]
     pub(crate) device: Device,
     #[command(flatten)]
     pub(crate) whom: Whom,

@@ -67,6 +67,11 @@ fn a_person_can_sit_down_opposite_the_result() {
         *events.last().unwrap()
     );
 
+    let gone = mage(&["play", "--against", path, "--device", "cuda:99"], "");
+    assert!(!gone.status.success() && text(&gone.stderr).contains("CUDA device 99"), "{}", text(&gone.stderr));
+    let alone = mage(&["play", "kuhn", "--device", "cpu"], "");
+    assert_eq!(alone.status.code(), Some(2), "nothing is computed there");
+
     let long = mage(&["play", "--against", path, "-n", "9"], "");
     assert!(text(&long.stderr).contains("room for 3 episodes"), "{}", text(&long.stderr));
     let none = mage(&["play", "--against", dir.path().join("none").to_str().unwrap()], "");
