@@ -101,9 +101,12 @@ async fn a_server_that_dies_is_done_without_and_fed_when_it_is_back() {
         }),
     );
     // In the middle: it has done some, and many are left.
-    while two.seen.requests.load(Ordering::SeqCst) < 64 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    let middle = async {
+        while two.seen.requests.load(Ordering::SeqCst) < 64 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), middle).await.expect("it is given work");
     drop(two);
     assert_eq!(work.await.unwrap().len(), 1000, "all were answered by the other");
     assert!(said.lock().unwrap().iter().any(|l| l.contains("does not answer")), "{:?}", said.lock().unwrap());

@@ -179,12 +179,10 @@ fn other_recipe(app: &App, recipes: &[String], set: &[String], run: &Path) -> an
         return Ok(None);
     }
     let recipe = compose(recipes, set)?;
-    let mut changed = match changed_since(run, &recipe, &setting(app, &recipe)?.population) {
+    let changed = match changed_since(run, &recipe, &setting(app, &recipe)?.population) {
         Ok(changed) => changed,
         Err(e) => return Ok(Some(format!("what it was started with cannot be read: {e}"))),
     };
-    // Where it is computed is not what is computed.
-    changed.retain(|(key, ..)| key != "engine.device");
     Ok(changed.first().map(|(key, then, now)| {
         let more = if changed.len() > 1 { format!(" and {} more", changed.len() - 1) } else { String::new() };
         format!("{key} was {then}, is {now}{more}")
