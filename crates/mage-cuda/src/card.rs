@@ -48,7 +48,7 @@ impl Card {
         let count = result::device::get_count().doing(&doing)? as usize;
         if index >= count {
             return Err(CudaError::new(doing, format!("this machine has {count}, numbered from 0"))
-                .hint("`mage doctor` lists them; does CUDA_VISIBLE_DEVICES hide some?"));
+                .hint("`mage doctor` lists them; does CUDA_VISIBLE_DEVICES hide some? --device cpu needs none"));
         }
         let device = result::device::get(index as i32).doing(&doing)?;
         // SAFETY: the device was just given by the driver.

@@ -55,7 +55,7 @@ pub struct Plan {
     pub prompt_tokens: Option<u64>,
     /// Tokens of answers per update, at most.
     pub answer_tokens: Option<u64>,
-    /// Bytes of weights, gradients, optimiser and what samplers hold (the policy and the reference).
+    /// Bytes of weights, gradients, optimiser and what samplers hold (the policy, on a card its successor too, and the reference).
     pub state_bytes: u64,
     /// Bytes a sampler's cache keeps of one token.
     pub cached_bytes_per_token: u64,

@@ -314,9 +314,9 @@ pub(crate) struct Play {
     /// Sit down opposite the policy of this training run instead; it gets to know you from episode to episode
     #[arg(long, value_name = "RUN", conflicts_with_all = ["env", "population", "opponent", "seat", "split", "options", "skip_bad", "turns"])]
     pub(crate) against: Option<PathBuf>,
-    /// Where that policy computes: auto, cpu, cuda or cuda:N
-    #[arg(long, default_value = "auto", requires = "against", conflicts_with = "env")]
-    pub(crate) device: Device,
+    /// Where that policy computes: auto, cpu, cuda or cuda:N; auto when left out, or cpu where it was trained with that
+    #[arg(long, requires = "against", conflicts_with_all = ["env", "population", "opponent", "seat", "split", "options", "skip_bad", "turns"])]
+    pub(crate) device: Option<Device>,
     #[command(flatten)]
     pub(crate) whom: Whom,
 }

@@ -69,8 +69,10 @@ fn a_person_can_sit_down_opposite_the_result() {
 
     let gone = mage(&["play", "--against", path, "--device", "cuda:99"], "");
     assert!(!gone.status.success() && text(&gone.stderr).contains("CUDA device 99"), "{}", text(&gone.stderr));
-    let alone = mage(&["play", "kuhn", "--device", "cpu"], "");
-    assert_eq!(alone.status.code(), Some(2), "nothing is computed there");
+    for alone in [&["kuhn"][..], &["--turns", "5"], &[]] {
+        let alone = mage(&[&["play", "--device", "cpu"], alone].concat(), "");
+        assert_eq!(alone.status.code(), Some(2), "nothing is computed there");
+    }
 
     let long = mage(&["play", "--against", path, "-n", "9"], "");
     assert!(text(&long.stderr).contains("room for 3 episodes"), "{}", text(&long.stderr));

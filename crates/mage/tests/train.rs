@@ -392,6 +392,11 @@ fn a_run_whose_card_is_gone_goes_on_without_and_says_so() {
     let said = String::from_utf8(ok(&mut resume(&run, &["--device", "cpu"])).stderr).unwrap();
     assert!(said.contains("it was begun on cuda:0: once a "), "{said}");
     assert!(result(&run) == expected);
+    // From now on it is the processor's, without another word.
+    fs::remove_file(run.join("result.json")).unwrap();
+    let said = String::from_utf8(ok(&mut resume(&run, &[])).stderr).unwrap();
+    assert!(!said.contains("it was begun on"), "{said}");
+    change("recipe.resolved.toml", "device = \"cpu\"", "device = \"cuda:0\"");
     // And whoever has no card can play against it.
     ok(mage(&["play", "--seed", "1", "--against"]).arg(&run));
 }

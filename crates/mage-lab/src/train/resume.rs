@@ -104,8 +104,9 @@ impl Training {
         if let Some(text) = moved(run.device().as_deref(), &parts.engines.device) {
             each(Event::Warning { text });
         }
-        // Only now: a recipe that cannot go on from here must not take the place of the one that can.
-        if !changed.is_empty() {
+        // Only now: a recipe that cannot go on from here must not take the place of the one that can. Where it is computed from now
+        // on it is looked for next time.
+        if !changed.is_empty() || RunDir::recipe(dir)?.engine.device != recipe.engine.device {
             run.replace_recipe(&recipe, &setting.population)?;
         }
         let training = Self::assemble(recipe, setting, parts, ceilings, run, progress, stop)?;

@@ -135,6 +135,6 @@ mod tests {
         // Told after a quarter and a half of it, and not at its end, which an attempt may outlast.
         Wait::new(&wire, &slow, "a thing", limit).watch(tokio::time::sleep(limit * 3 / 2)).await;
         let said = said.lock().unwrap();
-        assert!(matches!(said.len(), 1 | 2) && said[0].contains("has not finished a thing"), "{said:?}");
+        assert!(said.len() <= 2 && said.iter().all(|line| line.contains("has not finished a thing")), "{said:?}");
     }
 }

@@ -17,6 +17,7 @@ use crate::{
 use mage_core::Purpose;
 use mage_env::{Guest, GuestView, Seed};
 use mage_lab::{Hosted, run_dir::RunDir};
+use mage_native::Device;
 use serde::Serialize;
 use std::{
     io::{BufRead, stdin},
@@ -75,7 +76,12 @@ pub(crate) fn run(app: &App, args: &Play, dir: &Path, out: &Output) -> anyhow::R
     let setting = setting(app, &recipe)?;
     let title = setting.factory.schema().title;
     let rules = |seat| app.prompts.get(&recipe.env.name).and_then(|p| p.rules_for_people(seat)).unwrap_or_default();
-    let hosted = Hosted::open(dir, &recipe, setting, args.episodes, args.device).map_err(usage)?;
+    // A card that it was trained on may be elsewhere.
+    let device = args.device.unwrap_or(match recipe.engine.device {
+        Device::Cpu => Device::Cpu,
+        Device::Auto | Device::Cuda(_) => Device::Auto,
+    });
+    let hosted = Hosted::open(dir, &recipe, setting, args.episodes, device).map_err(usage)?;
     let seed = Seed::new(args.seed.unwrap_or_else(from_clock));
     let ((say, said), (type_in, typed)) = (channel(), channel());
     let chair = Arc::new(Chair { said: say, typed: Mutex::new(typed) });
