@@ -392,17 +392,7 @@ mod tests {
     #[test]
     fn passes_steps_and_what_is_published_share_what_is_free() {
         let gib = 1_usize << 30;
-        let small = crate::config::tests::tiny();
-        let large = Config {
-            vocab_size: 151_936,
-            hidden_size: 2560,
-            intermediate_size: 9728,
-            num_hidden_layers: 36,
-            num_attention_heads: 32,
-            num_key_value_heads: 8,
-            head_dim: 128,
-            ..small.clone()
-        };
+        let (small, large) = (crate::config::tests::tiny(), crate::config::tests::large());
         // A small model asks for little of a card, a large one for what its steps take.
         let asks = |config: &Config| steps(&shape(config), READING_ON_A_CARD);
         assert!(asks(&small) < gib && asks(&large) > 4 * gib);

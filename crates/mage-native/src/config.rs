@@ -205,6 +205,20 @@ pub(crate) mod tests {
         }
     }
 
+    /// The sizes of Qwen3-4B.
+    pub(crate) fn large() -> Config {
+        Config {
+            vocab_size: 151_936,
+            hidden_size: 2560,
+            intermediate_size: 9728,
+            num_hidden_layers: 36,
+            num_attention_heads: 32,
+            num_key_value_heads: 8,
+            head_dim: 128,
+            ..tiny()
+        }
+    }
+
     #[test]
     fn what_is_written_is_read_back() {
         let config = tiny();

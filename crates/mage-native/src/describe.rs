@@ -74,21 +74,11 @@ impl Description {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::tiny;
+    use crate::config::tests::large;
 
     #[test]
     fn a_large_shape_is_described_without_being_made() {
-        let config = Config {
-            vocab_size: 151_936,
-            hidden_size: 2560,
-            intermediate_size: 9728,
-            num_hidden_layers: 36,
-            num_attention_heads: 32,
-            num_key_value_heads: 8,
-            head_dim: 128,
-            ..tiny()
-        };
-        let d = Description::of_shape(config);
+        let d = Description::of_shape(large());
         assert_eq!(d.parameters, 4_022_468_096, "as Qwen3-4B has");
         assert_eq!(d.training_bytes(), 28 * d.parameters as u64);
         // 36 layers, 8 heads of 128 numbers, keys and values of 4 bytes.
