@@ -376,7 +376,8 @@ mod tests {
         let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let said = Arc::<Mutex<Vec<String>>>::default();
         let hear = Arc::clone(&said);
-        let waiting = Waiting { away: Duration::from_millis(400), ..Waiting::default() };
+        // Worth a line after a quarter of it: somebody asks again in between, however busy this machine is.
+        let waiting = Waiting { away: Duration::from_secs(4), ..Waiting::default() };
         let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
         let wire = Wire::new(&format!("http://{nobody}"), None, waiting, notices).unwrap();
         let ask = Ask::get("health");
