@@ -157,8 +157,8 @@ fn published(learning: usize) -> usize {
     2 * learning
 }
 
-/// How often what learns is published at a time: the policy, its successor while requests still hold it, and a reference.
-const PUBLISHED: usize = 3;
+/// How many copies of what learns are published at a time: the policy, its successor while requests still hold it, and a reference.
+const COPIES: usize = 3;
 
 /// Tokens of a training pass, and bytes to be kept for passes, when so much is free before anything is published: half of what
 /// is left beside that and a sampler's steps.
@@ -167,7 +167,7 @@ fn training(shape: &Shape, learning: usize, free: usize, wanted: usize, recomput
     const STEP: usize = Trainer::PASS_STEP;
     let per_token = Trainer::bytes_per_token(shape, recompute);
     let logits = Trainer::logit_bytes(shape);
-    let half = free.saturating_sub(steps(shape, READING_ON_A_CARD) + PUBLISHED * published(learning)) / 2;
+    let half = free.saturating_sub(steps(shape, READING_ON_A_CARD) + COPIES * published(learning)) / 2;
     let tokens = match wanted {
         0 => (half.saturating_sub(logits) / per_token / STEP * STEP).clamp(STEP, USEFUL),
         n => n,
@@ -213,7 +213,7 @@ impl CardPlan {
     fn of(device: String, config: &Config, learning: Option<usize>, recompute: bool, free: usize) -> Self {
         let (shape, parameters) = (shape(config), Layout::new(config).len);
         let learning = learning.unwrap_or(parameters);
-        let (state, shown) = (Trainer::state_bytes(parameters, learning), PUBLISHED * published(learning));
+        let (state, shown) = (Trainer::state_bytes(parameters, learning), COPIES * published(learning));
         let (tokens, passes) = training(&shape, learning, free.saturating_sub(state), 0, recompute);
         let steps = steps(&shape, READING_ON_A_CARD);
         let cache = free.saturating_sub(state + shown + passes + steps);
@@ -284,7 +284,7 @@ impl NativeCard {
     /// use.
     pub(crate) fn plan_training(&self, learning: usize, wanted: usize, recompute: bool) -> Result<usize> {
         let (tokens, passes) = training(&self.shape, learning, self.free_memory()?, wanted, recompute);
-        self.reserved.store(passes + (PUBLISHED - 1) * published(learning), Ordering::Relaxed);
+        self.reserved.store(passes + (COPIES - 1) * published(learning), Ordering::Relaxed);
         Ok(tokens)
     }
 
@@ -408,7 +408,7 @@ mod tests {
                     assert_eq!(plan.pass_tokens, tokens);
                     // What a run finds free once its first policy is published, without what it has set aside.
                     let left = free.saturating_sub(state + published(numbers));
-                    let left = left.saturating_sub(passes + (PUBLISHED - 1) * published(numbers) + steps);
+                    let left = left.saturating_sub(passes + (COPIES - 1) * published(numbers) + steps);
                     assert_eq!(plan.cache_bytes as usize, left);
                     assert!(
                         tokens == 256 || left >= passes - Trainer::logit_bytes(&shape),
