@@ -282,9 +282,12 @@ async fn servers_that_are_back_are_fed_side_by_side() {
     pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await.unwrap();
     let addresses = [two.address, three.address];
     drop((two, three));
-    while pool.servers().iter().filter(|s| s.up).count() > 1 {
-        ask_many(&pool, 20).await;
-    }
+    let missed = async {
+        while pool.servers().iter().filter(|s| s.up).count() > 1 {
+            ask_many(&pool, 20).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), missed).await.expect("both are missed");
     // Neither takes anything before both are asked to.
     let together = Arc::new(tokio::sync::Barrier::new(2));
     let mut back = Vec::new();

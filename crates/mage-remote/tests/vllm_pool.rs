@@ -4,7 +4,7 @@ mod common;
 
 use common::{
     vllm_double::Vllm,
-    vllm_script::{ask_many, fingerprint, names, policy, pool, pool_waiting, pool_with, request},
+    vllm_script::{ask_many, fingerprint, names, policy, pool, pool_waiting, pool_with, request, wait_until},
 };
 use mage_engine::{SampleRequest, Sampler, ScoreRequest};
 use mage_remote::Waiting;
@@ -101,12 +101,7 @@ async fn a_server_that_dies_is_done_without_and_fed_when_it_is_back() {
         }),
     );
     // In the middle: it has done some, and many are left.
-    let middle = async {
-        while two.seen.requests.load(Ordering::SeqCst) < 64 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), middle).await.expect("it is given work");
+    wait_until(|| two.seen.requests.load(Ordering::SeqCst) >= 64).await;
     drop(two);
     assert_eq!(work.await.unwrap().len(), 1000, "all were answered by the other");
     assert!(said.lock().unwrap().iter().any(|l| l.contains("does not answer")), "{:?}", said.lock().unwrap());
@@ -206,10 +201,8 @@ async fn a_dead_server_holds_up_no_push() {
         let pool = Arc::clone(&pool);
         async move { pool.push_adapter(&policy(3), Path::new("/somewhere"), &fingerprint()).await }
     });
-    while !said.lock().unwrap().iter().any(|l| l.contains("waiting, up to 3600 s")) {
-        assert!(!push.is_finished());
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    wait_until(|| push.is_finished() || said.lock().unwrap().iter().any(|l| l.contains("waiting, up to 3600 s"))).await;
+    assert!(!push.is_finished());
     let two = Vllm::start_at(address, Duration::ZERO).await;
     push.await.unwrap().unwrap();
     assert_eq!(names(&two), ["policy@2", "policy@3"], "{said:?}");

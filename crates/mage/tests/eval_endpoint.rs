@@ -15,7 +15,7 @@ use std::{
     net::SocketAddr,
     path::Path,
     process::{Command, Output, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::runtime::Runtime;
 
@@ -36,6 +36,15 @@ impl Machine {
         let address = address.unwrap_or_else(|| "127.0.0.1:0".parse().unwrap());
         let server = runtime.block_on(Server::start_at(address, latency, model));
         Machine { server, runtime }
+    }
+
+    /// Waits until so many requests have come.
+    fn wait_for(&self, requests: usize) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while self.server.seen.requests() < requests {
+            assert!(Instant::now() < deadline, "{} of {requests} requests came", self.server.seen.requests());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Pulls the plug.
@@ -103,9 +112,7 @@ fn a_server_that_dies_costs_no_finished_task_and_repeats_none() {
 
     let machine = Machine::start(None);
     let child = eval(machine.server.address, &hasty).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    while machine.server.seen.requests() < 80 {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    machine.wait_for(80);
     let address = machine.kill();
     let first = child.wait_with_output().unwrap();
     assert_eq!(first.status.code(), Some(1), "{}", text(&first));
@@ -139,9 +146,7 @@ fn a_server_that_dies_costs_no_finished_task_and_repeats_none() {
 #[cfg(unix)]
 fn interrupted(mut command: Command, machine: &Machine, requests: usize) -> Output {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    while machine.server.seen.requests() < requests {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    machine.wait_for(requests);
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill runs").success());
     child.wait_with_output().unwrap()
 }

@@ -68,13 +68,16 @@ impl Server {
             .route("/v1/chat/completions", post(complete))
             .route("/v1/embeddings", post(embed))
             .with_state(shared);
-        let listener = loop {
-            match TcpListener::bind(address).await {
-                Ok(listener) => break listener,
-                // The one before may not have let go yet.
-                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        let listening = async {
+            loop {
+                match TcpListener::bind(address).await {
+                    Ok(listener) => return listener,
+                    // The one before may not have let go yet.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
             }
         };
+        let listener = tokio::time::timeout(Duration::from_secs(60), listening).await.expect("the address is free");
         let address = listener.local_addr().unwrap();
         let task = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         Server { address, seen, task }

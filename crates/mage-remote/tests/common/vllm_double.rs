@@ -96,7 +96,8 @@ impl Vllm {
                 }
             }
         });
-        let listener = listening.await.unwrap();
+        let listening = tokio::time::timeout(Duration::from_secs(60), listening).await;
+        let listener = listening.expect("the address is free").unwrap();
         let address = listener.local_addr().unwrap();
         runtime.spawn(async move { axum::serve(listener, app).await.unwrap() });
         Vllm { address, seen, runtime: Some(runtime) }

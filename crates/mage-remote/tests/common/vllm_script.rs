@@ -74,7 +74,7 @@ pub(crate) fn names(server: &Vllm) -> Vec<String> {
 pub(crate) async fn wait_until(so: impl Fn() -> bool) {
     let waiting = async {
         while !so() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("it never came to that");
