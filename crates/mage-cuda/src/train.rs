@@ -158,18 +158,20 @@ impl Trainer {
         2 * parameters + 16 * learning + if learning == parameters { 0 } else { 2 * learning }
     }
 
-    /// Bytes of the logits that exist at a time, and of the gradient by them.
-    pub fn logit_bytes(shape: &Shape) -> usize {
-        6 * space::logit_rows(shape) * shape.logits()
+    /// Bytes of a pass that do not grow with its tokens: of the logits that exist at a time, of the gradient by them, and of sums
+    /// over rows.
+    pub fn fixed_bytes(shape: &Shape) -> usize {
+        let answers = size_of::<[f32; 4]>() + size_of::<[f32; 2]>();
+        space::logit_rows(shape) * (6 * shape.logits() + answers) + 4 * space::partials(shape)
     }
 
-    /// What a pass remembers of a token, in bytes.
+    /// What a pass remembers of a token that predicts another, in bytes.
     pub fn bytes_per_token(shape: &Shape, recompute: bool) -> usize {
         let layer = 2 * (shape.qkv() + shape.qk() + shape.out() + shape.hidden + 2 * shape.inner)
             + 4 * (2 + shape.heads + shape.kv + shape.sums());
         let layers = if recompute { 1 } else { shape.layers };
         let scratch =
-            2 * (7 * shape.hidden + 4 * shape.inner + shape.qkv() + shape.qk() + shape.out()) + 4 * shape.sums();
+            2 * (7 * shape.hidden + 4 * shape.inner + shape.qkv() + shape.qk() + shape.out()) + 4 * (shape.sums() + 1);
         layers * layer + 2 * (shape.layers + 1) * shape.hidden + scratch
     }
 

@@ -166,13 +166,13 @@ fn training(shape: &Shape, learning: usize, free: usize, wanted: usize, recomput
     const USEFUL: usize = 16_384;
     const STEP: usize = Trainer::PASS_STEP;
     let per_token = Trainer::bytes_per_token(shape, recompute);
-    let logits = Trainer::logit_bytes(shape);
+    let fixed = Trainer::fixed_bytes(shape);
     let half = free.saturating_sub(steps(shape, READING_ON_A_CARD) + COPIES * published(learning)) / 2;
     let tokens = match wanted {
-        0 => (half.saturating_sub(logits) / per_token / STEP * STEP).clamp(STEP, USEFUL),
+        0 => (half.saturating_sub(fixed) / per_token / STEP * STEP).clamp(STEP, USEFUL),
         n => n,
     };
-    (tokens, tokens.next_multiple_of(STEP) * per_token + logits)
+    (tokens, tokens.next_multiple_of(STEP) * per_token + fixed)
 }
 
 /// How a card's memory would be used in training.
@@ -223,7 +223,7 @@ impl CardPlan {
             state_bytes: (state + shown) as u64,
             remembered_bytes_per_token: Trainer::bytes_per_token(&shape, recompute) as u64,
             pass_tokens: tokens,
-            aside_bytes: (Trainer::logit_bytes(&shape) + steps) as u64,
+            aside_bytes: (Trainer::fixed_bytes(&shape) + steps) as u64,
             cached_bytes_per_token: (Stepper::page_bytes(&shape) / mage_cuda::PAGE) as u64,
             cache_bytes: cache as u64,
             fits: cache >= LEAST_PAGES * Stepper::page_bytes(&shape),
@@ -411,7 +411,7 @@ mod tests {
                     let left = left.saturating_sub(passes + (COPIES - 1) * published(numbers) + steps);
                     assert_eq!(plan.cache_bytes as usize, left);
                     assert!(
-                        tokens == 256 || left >= passes - Trainer::logit_bytes(&shape),
+                        tokens == 256 || left >= passes - Trainer::fixed_bytes(&shape),
                         "{tokens}: {left} of {free}"
                     );
                     assert_eq!(plan.fits, left >= 64 * Stepper::page_bytes(&shape));

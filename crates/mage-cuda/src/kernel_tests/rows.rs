@@ -1,6 +1,6 @@
 //! Kernels that treat rows or numbers one by one.
 
-use super::{Bench, near, numbers, slopes};
+use super::{Bench, bits, near, numbers, slopes};
 use crate::buffer::Buffer;
 use crate::card::args;
 
@@ -150,4 +150,37 @@ fn squares_and_a_step_of_adamw() {
     near("numbers", &b.read_wide(&bp), &want, 1e-5);
     near("their bf16 form", &b.read(&half), &want, 0.005);
     assert!(b.read_wide(&bg).iter().all(|g| *g == 0.0));
+}
+
+#[test]
+fn numbers_become_the_nearest_that_bf16_has() {
+    let Some(b) = Bench::new(16, 2, 1) else { return };
+    // Halfway between two, to the even one, a bit above and below that; what has no neighbour; and the ends.
+    let mut wide: Vec<f32> = [0x3f80_8000, 0x3f81_8000, 0x3f80_8001, 0x3f80_7fff, 0xbf80_8000, 0xbf81_8000]
+        .map(f32::from_bits)
+        .into_iter()
+        .chain([0.0, -0.0, 1e-45, f32::MIN_POSITIVE, f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY])
+        .collect();
+    wide.extend((0..70_001_u32).map(|i| f32::from_bits(i.wrapping_mul(2_654_435_761))).filter(|x| !x.is_nan()));
+    let (from, n, s) = (b.put(&wide), wide.len(), &b.stream);
+    let want: Vec<u16> = wide.iter().map(|x| bits(f64::from(*x))).collect();
+    let untouched = [bits(f64::NAN); 8];
+    // With a block for each piece, and with fewer, each of which goes round.
+    for blocks in [None, Some(3)] {
+        let half = b.room(n + untouched.len());
+        match blocks {
+            None => b.model.narrow(s, from.at(0), n, half.at(0)).unwrap(),
+            Some(blocks) => {
+                let f = b.model.program.functions.narrow_all;
+                s.launch(f, (blocks, 1, 1), 256, 0, args![from.at(0), n as u64, half.at(0)]).unwrap();
+            }
+        }
+        s.wait().unwrap();
+        let got = half.to_vec().unwrap();
+        assert!(got[..n] == want[..] && got[n..] == untouched, "{blocks:?}");
+    }
+    // What is no number stays none.
+    let (from, half) = (b.put(&[f32::NAN]), b.put(&[0_u16]));
+    b.model.narrow(s, from.at(0), 1, half.at(0)).unwrap();
+    assert!(b.read(&half)[0].is_nan());
 }

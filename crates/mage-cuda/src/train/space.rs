@@ -86,6 +86,11 @@ pub(super) fn logit_rows(shape: &Shape) -> usize {
     (LOGITS / shape.logits()).clamp(64, 4096) / 64 * 64
 }
 
+/// Numbers that blocks leave when they sum over rows.
+pub(super) fn partials(shape: &Shape) -> usize {
+    super::PARTIALS * shape.hidden.max(2 * shape.head_dim)
+}
+
 impl Space {
     pub(super) fn new(card: &Arc<Card>) -> Result<Self> {
         let half = || Buffer::<u16>::new(card, 0);
@@ -150,7 +155,7 @@ impl Space {
             buffer.reserve(self.rows * width)?;
         }
         self.delta.reserve(self.rows * c.sums())?;
-        self.partials.reserve(super::PARTIALS * c.hidden.max(2 * c.head_dim))?;
+        self.partials.reserve(partials(c))?;
         for buffer in [&mut self.picked, &mut self.picked_normed, &mut self.dpicked, &mut self.dpicked_normed] {
             buffer.reserve(predictions * c.hidden)?;
         }
@@ -166,5 +171,81 @@ impl Space {
     pub(super) fn reserve_thin(&mut self, len: usize) -> Result<()> {
         self.low.reserve(len)?;
         self.dlow.reserve(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::Plain;
+    use crate::card::tests::card_or_skip;
+    use crate::train::Trainer;
+
+    fn bytes<T: Plain>(buffer: &Buffer<T>) -> usize {
+        buffer.len() * size_of::<T>()
+    }
+
+    impl Acts {
+        fn taken(&self) -> usize {
+            let Acts { inverse1, qkv, head_inverse, qk, attended, log_sums, middle, inverse2, gate_up } = self;
+            let wide = [inverse1, head_inverse, log_sums, inverse2].map(bytes);
+            let half = [qkv, qk, attended, middle, gate_up].map(bytes);
+            wide.iter().chain(&half).sum()
+        }
+    }
+
+    impl Space {
+        /// Every buffer by its name, so that none can be forgotten.
+        fn taken(&self) -> usize {
+            #[rustfmt::skip]
+            let Space {
+                card: _, rows: _, states, acts, normed, gated, dstate, dnormed, dgate_up, dgated, dqkv, dqk, dattended, delta,
+                partials, picked, picked_normed, picked_inverse, dpicked, dpicked_normed, logits, dlogits, choices, slopes,
+                low, dlow,
+            } = self;
+            let half = [
+                normed,
+                gated,
+                dstate,
+                dnormed,
+                dgate_up,
+                dgated,
+                dqkv,
+                dqk,
+                dattended,
+                picked,
+                picked_normed,
+                dpicked,
+                dpicked_normed,
+                dlogits,
+                low,
+                dlow,
+            ];
+            let wide = [delta, partials, picked_inverse, logits];
+            let kept = states.iter().map(bytes).chain(acts.iter().map(Acts::taken));
+            let parts = half.map(bytes).into_iter().chain(wide.map(bytes)).chain([bytes(choices), bytes(slopes)]);
+            kept.chain(parts).sum()
+        }
+    }
+
+    #[test]
+    fn a_pass_takes_what_was_foretold() {
+        let Some(card) = card_or_skip("no pass took memory") else { return };
+        for (head_dim, heads, kv, hidden) in [(128, 16, 8, 1024), (16, 4, 2, 64), (24, 2, 1, 48), (64, 3, 3, 136)] {
+            let shape =
+                Shape { vocabulary: 151_936, hidden, inner: 3 * hidden, layers: 3, heads, kv, head_dim, epsilon: 1e-6 };
+            for recompute in [false, true] {
+                let foretold =
+                    |rows: usize| rows * Trainer::bytes_per_token(&shape, recompute) + Trainer::fixed_bytes(&shape);
+                let mut space = Space::new(&card).unwrap();
+                space.reserve(&shape, 700, 30, recompute).unwrap();
+                assert!(space.taken() < foretold(768));
+                space.reserve(&shape, 2048, 2048, recompute).unwrap();
+                assert_eq!(space.taken(), foretold(2048), "{shape:?}, {recompute}");
+                // A smaller one takes no more.
+                space.reserve(&shape, 2000, 2000, recompute).unwrap();
+                assert_eq!(space.taken(), foretold(2048));
+            }
+        }
     }
 }
