@@ -1,6 +1,7 @@
 """Compares training and scoring on a card with torch, on the same weights.
 
-    python conformance/cuda/run.py target/release/examples/card_case
+    cargo build --release -p mage-native --example card_case
+    python3 conformance/cuda/run.py target/release/examples/card_case
 
 torch in fp32 is the truth; torch in bf16 says how far bf16 strays. Ours, also bf16, must stray no farther: in the
 log-probabilities of many tokens, in the logits of every token at some places (as a training pass and as the sampler see them),
@@ -11,6 +12,7 @@ between equals. Torch adds the rows' gradients up in bf16, as its own training d
 
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -27,6 +29,8 @@ if not torch.cuda.is_available():
     sys.exit(0)
 if len(sys.argv) != 2:
     sys.exit(__doc__)
+if not os.access(sys.argv[1], os.X_OK):
+    sys.exit(f"{sys.argv[1]} is not a program; cargo build --release -p mage-native --example card_case makes it")
 
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False

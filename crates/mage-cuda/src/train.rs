@@ -165,14 +165,15 @@ impl Trainer {
         space::logit_rows(shape) * (6 * shape.logits() + answers) + 4 * space::partials(shape)
     }
 
-    /// What a pass remembers of a token that predicts another, in bytes.
-    pub fn bytes_per_token(shape: &Shape, recompute: bool) -> usize {
+    /// What a pass remembers of a token that predicts another, in bytes. `thin` are the most thin numbers of
+    /// an adapter at a time, where one learns.
+    pub fn bytes_per_token(shape: &Shape, thin: usize, recompute: bool) -> usize {
         let layer = 2 * (shape.qkv() + shape.qk() + shape.out() + shape.hidden + 2 * shape.inner)
             + 4 * (2 + shape.heads + shape.kv + shape.sums());
         let layers = if recompute { 1 } else { shape.layers };
         let scratch =
             2 * (7 * shape.hidden + 4 * shape.inner + shape.qkv() + shape.qk() + shape.out()) + 4 * (shape.sums() + 1);
-        layers * layer + 2 * (shape.layers + 1) * shape.hidden + scratch
+        layers * layer + 2 * (shape.layers + 1) * shape.hidden + scratch + 2 * 2 * thin
     }
 
     /// The bf16 form of what learns.
@@ -255,10 +256,8 @@ impl Trainer {
         }
         self.check(sequences)?;
         self.send(sequences)?;
-        self.space.reserve(&self.model.shape, n, sequences.predictions.len(), recompute)?;
-        if let Some(adapter) = &self.adapter {
-            self.space.reserve_thin(n * adapter.places.widest())?;
-        }
+        let thin = self.adapter.as_ref().map_or(0, |a| a.places.widest());
+        self.space.reserve(&self.model.shape, n, sequences.predictions.len(), thin, recompute)?;
         self.forward(n, !recompute)?;
         self.head(sequences, &mut cost)?;
         for layer in (0..self.model.shape.layers).rev() {

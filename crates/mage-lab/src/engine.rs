@@ -8,7 +8,9 @@ use crate::{
 use mage_core::prompt::{CONTROL_WORDS, vocabulary};
 use mage_engine::{Renderer, Sampler, Trainer};
 use mage_env::{Schema, Seed};
-use mage_native::{Config, Control, Description, Device, Lora, NativeAdapter, NativeModel, Options, word_tokenizer};
+use mage_native::{
+    AdapterSize, Config, Control, Description, Device, Lora, NativeAdapter, NativeModel, Options, word_tokenizer,
+};
 use mage_remote::Notices;
 use std::sync::Arc;
 
@@ -98,8 +100,8 @@ pub struct Needs {
     pub model: Description,
     /// How many of its numbers, or of those beside them, learn.
     pub learning: usize,
-    /// The rank of an adapter, where that is what learns.
-    pub rank: Option<usize>,
+    /// The adapter, where that is what learns.
+    pub adapter: Option<AdapterSize>,
     /// Bytes of weights, gradients and optimiser, and what samplers hold (the policy and the reference).
     pub state_bytes: u64,
 }
@@ -118,15 +120,15 @@ pub fn needs(recipe: &Recipe, schema: &Schema) -> Result<Needs> {
         Some(lora) => Some(NativeAdapter::new(&model.config, &lora, Seed::new(0))?),
         None => Hub::from_env(true).adapter(&recipe.model.path, &model.config)?,
     };
-    let rank = adapter.as_ref().map(|a| a.lora().rank);
-    let learning = adapter.map_or(model.parameters, |a| a.parameters());
+    let adapter = adapter.map(|a| a.size());
+    let learning = adapter.map_or(model.parameters, |a| a.numbers);
     if recipe.engine.kind == EngineKind::Tinker {
         // Servers hold them.
-        return Ok(Needs { learning, rank, state_bytes: 0, model });
+        return Ok(Needs { learning, adapter, state_bytes: 0, model });
     }
     // A gradient and two moments of what learns; the published policy and the reference are each a copy of it.
     let rest = if learning == model.parameters { model.training_bytes() } else { model.sampling_bytes() };
-    Ok(Needs { learning, rank, state_bytes: rest + 20 * learning as u64, model })
+    Ok(Needs { learning, adapter, state_bytes: rest + 20 * learning as u64, model })
 }
 
 fn new_adapter(recipe: &Recipe) -> Result<Option<Lora>> {

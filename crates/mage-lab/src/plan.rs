@@ -38,7 +38,9 @@ pub struct Plan {
     pub card: Option<String>,
     /// Tokens of a training pass on the card.
     pub pass_tokens: Option<usize>,
-    /// Bytes set aside on the card for logits, for what steps need besides keys and values, and for other programs.
+    /// Bytes set aside on the card for training passes: of as many tokens, and of the longest row.
+    pub pass_bytes: Option<u64>,
+    /// Bytes set aside on the card for what a sampler's steps need besides keys and values, and for other programs.
     pub aside_bytes: Option<u64>,
     /// Bytes left on the card for keys and values.
     pub cache_bytes: Option<u64>,
@@ -77,13 +79,13 @@ impl Plan {
         recipe.check()?;
         setting.factory.check(&setting.population)?;
         let schema = setting.factory.schema();
-        let Needs { model, learning, rank, state_bytes } = engine::needs(recipe, &schema)?;
+        let Needs { model, learning, adapter, state_bytes } = engine::needs(recipe, &schema)?;
         let jobs = recipe.rollout.groups * recipe.rollout.members;
         // What servers hold is not on a card of ours.
         let here = recipe.engine.kind == EngineKind::Native;
+        let rank = adapter.map(|a| a.rank);
         let card = recipe.engine.device.card_for(&model.config, rank).filter(|_| here);
-        let beside = rank.map(|rank| (rank, learning));
-        let card = card.map(|i| CardPlan::new(&model.config, i, beside, recipe.engine.recompute)).transpose()?;
+        let card = card.map(|i| CardPlan::new(&model.config, i, adapter, recipe.engine.recompute)).transpose()?;
         let mut plan = Plan {
             servers: (!here).then(|| remote_engine::place(recipe)),
             warnings: match here {
@@ -92,6 +94,7 @@ impl Plan {
             },
             card: card.as_ref().map(|c| c.device.clone()),
             pass_tokens: card.as_ref().map(|c| c.pass_tokens),
+            pass_bytes: card.as_ref().map(|c| c.pass_bytes),
             aside_bytes: card.as_ref().map(|c| c.aside_bytes),
             cache_bytes: card.as_ref().map(|c| c.cache_bytes),
             card_fits: card.as_ref().map(|c| c.fits),
@@ -117,8 +120,8 @@ impl Plan {
             let all = |tokens: u64| tokens * jobs as u64 / SAMPLE as u64;
             (plan.prompt_tokens, plan.answer_tokens) = (Some(all(talk.prompts)), Some(all(talk.answers)));
         }
-        // What servers take is not tried: nobody is asked before there is work.
-        if here && plan.whole && model.parameters <= TRIAL_PARAMETERS {
+        // What servers take is not tried: nobody is asked before there is work. Nor is what has no room: the plan says so.
+        if here && plan.whole && !plan.too_large() && model.parameters <= TRIAL_PARAMETERS {
             let mut parts = Parts::new(recipe, setting, &schema)?;
             // Full prompts are for models that think at length: no trial of a few seconds tells how long.
             if recipe.play.form == Size::Compact {

@@ -1,8 +1,9 @@
 //! Which device computes, and what does a model look like on a card?
 
 use crate::config::Config;
+use crate::engine::Options;
 use crate::layout::Layout;
-use crate::lora::AdapterLayout;
+use crate::lora::{AdapterLayout, AdapterSize};
 use crate::model::turn_table;
 use crate::published::{CardSet, Loaded};
 use crate::sampler::{MOST_RUNNING, READING_ON_A_CARD};
@@ -88,6 +89,7 @@ impl FromStr for Device {
             "cuda" => Ok(Device::Cuda(0)),
             _ => text
                 .strip_prefix("cuda:")
+                .filter(|n| n.bytes().all(|b| b.is_ascii_digit()))
                 .and_then(|n| n.parse().ok())
                 .map(Device::Cuda)
                 .ok_or_else(|| Error::invalid("device", format!("`{text}` is not auto, cpu, cuda or cuda:N"))),
@@ -160,19 +162,39 @@ fn published(learning: usize) -> usize {
 /// How many copies of what learns are published at a time: the policy, its successor while requests still hold it, and a reference.
 const COPIES: usize = 3;
 
-/// Tokens of a training pass, and bytes to be kept for passes, when so much is free before anything is published: half of what
-/// is left beside that and a sampler's steps.
-fn training(shape: &Shape, learning: usize, free: usize, wanted: usize, recompute: bool) -> (usize, usize) {
-    const USEFUL: usize = 16_384;
-    const STEP: usize = Trainer::PASS_STEP;
-    let per_token = Trainer::bytes_per_token(shape, recompute);
-    let fixed = Trainer::fixed_bytes(shape);
-    let half = free.saturating_sub(steps(shape, READING_ON_A_CARD) + COPIES * published(learning)) / 2;
-    let tokens = match wanted {
-        0 => (half.saturating_sub(fixed) / per_token / STEP * STEP).clamp(STEP, USEFUL),
-        n => n,
-    };
-    (tokens, tokens.next_multiple_of(STEP) * per_token + fixed)
+/// What decides how much memory training passes need.
+struct Passes<'a> {
+    shape: &'a Shape,
+    /// Numbers that learn.
+    learning: usize,
+    /// An adapter's thin numbers of a token, where one learns.
+    thin: usize,
+    /// Tokens of the longest row there can be.
+    longest: usize,
+    recompute: bool,
+}
+
+impl Passes<'_> {
+    fn per_token(&self, recompute: bool) -> usize {
+        Trainer::bytes_per_token(self.shape, self.thin, recompute)
+    }
+
+    /// Tokens of a pass, and bytes to be kept for passes, when so much is free before anything is published: half of what is left
+    /// beside that and a sampler's steps. The longest row, of which only one layer is remembered, finds room there too, unless it
+    /// would take more than that half.
+    fn planned(&self, free: usize, wanted: usize) -> (usize, usize) {
+        const USEFUL: usize = 16_384;
+        const STEP: usize = Trainer::PASS_STEP;
+        let fixed = Trainer::fixed_bytes(self.shape);
+        let beside = steps(self.shape, READING_ON_A_CARD) + COPIES * published(self.learning);
+        let half = free.saturating_sub(beside) / 2;
+        let tokens = match wanted {
+            0 => (half.saturating_sub(fixed) / self.per_token(self.recompute) / STEP * STEP).clamp(STEP, USEFUL),
+            n => n,
+        };
+        let taken = |tokens: usize, recompute| tokens.next_multiple_of(STEP) * self.per_token(recompute) + fixed;
+        (tokens, taken(tokens, self.recompute).max(taken(self.longest, true).min(half)))
+    }
 }
 
 /// How a card's memory would be used in training.
@@ -188,7 +210,9 @@ pub struct CardPlan {
     pub remembered_bytes_per_token: u64,
     /// Tokens of a pass.
     pub pass_tokens: usize,
-    /// Bytes set aside for logits, for what steps need besides keys and values, and for other programs.
+    /// Bytes set aside for passes: of as many tokens, and of the longest row.
+    pub pass_bytes: u64,
+    /// Bytes set aside for what a sampler's steps need besides keys and values, and for other programs.
     pub aside_bytes: u64,
     /// Bytes a sampler's cache keeps of one token.
     pub cached_bytes_per_token: u64,
@@ -199,31 +223,31 @@ pub struct CardPlan {
 }
 
 impl CardPlan {
-    /// For training a model on a card: all its numbers, or `beside` them an adapter of some rank with so many. Nothing is
-    /// allocated.
-    pub fn new(config: &Config, index: usize, beside: Option<(usize, usize)>, recompute: bool) -> Result<Self> {
+    /// For training a model on a card: all its numbers, or an adapter beside them. Nothing is allocated.
+    pub fn new(config: &Config, index: usize, adapter: Option<AdapterSize>, recompute: bool) -> Result<Self> {
         let card = Card::open(index).map_err(failed)?;
-        suits(config, beside.map(|(rank, _)| rank)).map_err(failed)?;
+        suits(config, adapter.map(|a| a.rank)).map_err(failed)?;
         let free = card.free_memory().map_err(failed)?;
-        let learning = beside.map(|(_, numbers)| numbers);
-        Ok(Self::of(format!("cuda:{index} ({})", card.info().name), config, learning, recompute, free))
+        Ok(Self::of(format!("cuda:{index} ({})", card.info().name), config, adapter, recompute, free))
     }
 
-    /// The same for a card of which so much is free; `learning` are an adapter's numbers.
-    fn of(device: String, config: &Config, learning: Option<usize>, recompute: bool, free: usize) -> Self {
+    /// The same for a card of which so much is free.
+    fn of(device: String, config: &Config, adapter: Option<AdapterSize>, recompute: bool, free: usize) -> Self {
         let (shape, parameters) = (shape(config), Layout::new(config).len);
-        let learning = learning.unwrap_or(parameters);
+        let (learning, thin) = adapter.map_or((parameters, 0), |a| (a.numbers, a.thin));
         let (state, shown) = (Trainer::state_bytes(parameters, learning), COPIES * published(learning));
-        let (tokens, passes) = training(&shape, learning, free.saturating_sub(state), 0, recompute);
+        let all = Passes { shape: &shape, learning, thin, longest: config.max_position_embeddings, recompute };
+        let (tokens, passes) = all.planned(free.saturating_sub(state), 0);
         let steps = steps(&shape, READING_ON_A_CARD);
         let cache = free.saturating_sub(state + shown + passes + steps);
         CardPlan {
             device,
             free_bytes: free as u64,
             state_bytes: (state + shown) as u64,
-            remembered_bytes_per_token: Trainer::bytes_per_token(&shape, recompute) as u64,
+            remembered_bytes_per_token: all.per_token(recompute) as u64,
             pass_tokens: tokens,
-            aside_bytes: (Trainer::fixed_bytes(&shape) + steps) as u64,
+            pass_bytes: passes as u64,
+            aside_bytes: steps as u64,
             cached_bytes_per_token: (Stepper::page_bytes(&shape) / mage_cuda::PAGE) as u64,
             cache_bytes: cache as u64,
             fits: cache >= LEAST_PAGES * Stepper::page_bytes(&shape),
@@ -282,8 +306,15 @@ impl NativeCard {
     /// How many tokens a trainer goes over at once, and sets the memory aside for it and for what is published after the first
     /// policy, which is on the card before any pages are. Half of what is free goes to passes at most, and no more than is of
     /// use.
-    pub(crate) fn plan_training(&self, learning: usize, wanted: usize, recompute: bool) -> Result<usize> {
-        let (tokens, passes) = training(&self.shape, learning, self.free_memory()?, wanted, recompute);
+    pub(crate) fn plan_training(
+        &self,
+        learning: usize,
+        thin: usize,
+        longest: usize,
+        options: &Options,
+    ) -> Result<usize> {
+        let all = Passes { shape: &self.shape, learning, thin, longest, recompute: options.recompute };
+        let (tokens, passes) = all.planned(self.free_memory()?, options.chunk_tokens);
         self.reserved.store(passes + (COPIES - 1) * published(learning), Ordering::Relaxed);
         Ok(tokens)
     }
@@ -306,13 +337,12 @@ impl NativeCard {
             let mib = |bytes: usize| bytes.div_ceil(1 << 20);
             let parts = [mib(reserved), mib(steps), mib(shares * least)];
             let [passes, steps, pages] = parts;
-            let (passes, adapter) = match reserved {
-                0 => (String::new(), ""),
-                _ => (
-                    format!("{passes} for training passes and what they publish, "),
-                    "train an adapter (engine.lora_rank), ",
-                ),
+            let passes = match reserved {
+                0 => String::new(),
+                _ => format!("{passes} for training passes and what they publish, "),
             };
+            let whole_model_learns = reserved > 0 && self.base.get().is_none();
+            let adapter = if whole_model_learns { "train an adapter (engine.lora_rank), " } else { "" };
             let reason = format!(
                 "out of memory: {} MiB of the card are free, and {} are needed: {passes}{steps} for steps, {pages} for keys and \
                  values; end other programs on the card (nvidia-smi lists them), {adapter}or use --device cpu",
@@ -398,18 +428,25 @@ mod tests {
         assert!(asks(&small) < gib && asks(&large) > 4 * gib);
         for (config, recompute) in [(&small, false), (&large, false), (&large, true)] {
             let (shape, parameters, steps) = (shape(config), Layout::new(config).len, asks(config));
-            for learning in [Some(8 << 20), None] {
-                let numbers = learning.unwrap_or(parameters);
+            let longest = config.max_position_embeddings;
+            let small_adapter = AdapterSize { rank: 16, numbers: 8 << 20, thin: 48 };
+            for adapter in [Some(small_adapter), None] {
+                let (numbers, thin) = adapter.map_or((parameters, 0), |a| (a.numbers, a.thin));
+                let all = Passes { shape: &shape, learning: numbers, thin, longest, recompute };
                 let state = Trainer::state_bytes(parameters, numbers);
                 for free in [0, gib, 5 * gib, 20 * gib, 70 * gib, 95 * gib, 139 * gib] {
-                    let (tokens, passes) = training(&shape, numbers, free.saturating_sub(state), 0, recompute);
+                    let (tokens, passes) = all.planned(free.saturating_sub(state), 0);
                     assert!(tokens.is_multiple_of(256) && (256..=16_384).contains(&tokens), "{tokens}");
-                    let plan = CardPlan::of("a card".to_owned(), config, learning, recompute, free);
+                    let plan = CardPlan::of("a card".to_owned(), config, adapter, recompute, free);
                     assert_eq!(plan.pass_tokens, tokens);
                     // What a run finds free once its first policy is published, without what it has set aside.
                     let left = free.saturating_sub(state + published(numbers));
                     let left = left.saturating_sub(passes + (COPIES - 1) * published(numbers) + steps);
                     assert_eq!(plan.cache_bytes as usize, left);
+                    if plan.fits {
+                        let parts = plan.state_bytes + plan.pass_bytes + plan.aside_bytes + plan.cache_bytes;
+                        assert_eq!(parts, plan.free_bytes);
+                    }
                     assert!(
                         tokens == 256 || left >= passes - Trainer::fixed_bytes(&shape),
                         "{tokens}: {left} of {free}"
@@ -418,8 +455,16 @@ mod tests {
                 }
             }
             // Rooms are made for a little more than was wanted.
-            let kept = |wanted| training(&shape, 0, 139 * gib, wanted, recompute).1;
-            assert_eq!((kept(257), kept(1)), (kept(512), kept(256)));
+            let kept = |wanted, longest, free| {
+                Passes { shape: &shape, learning: 0, thin: 0, longest, recompute }.planned(free, wanted).1
+            };
+            let large = 139 * gib;
+            assert_eq!((kept(257, 1, large), kept(1, 1, large)), (kept(512, 1, large), kept(256, 1, large)));
+            // A row longer than a pass has room, and takes no more than half of what is free for that.
+            let row = |tokens: usize| tokens * Trainer::bytes_per_token(&shape, 0, true) + Trainer::fixed_bytes(&shape);
+            assert_eq!(kept(256, 40_960, large), row(40_960));
+            assert!(kept(256, 1 << 30, large) <= large / 2);
+            assert_eq!(kept(256, 1 << 30, 0), kept(256, 1, 0));
         }
     }
 
@@ -431,7 +476,7 @@ mod tests {
             assert_eq!((text.parse::<Device>().unwrap(), device.to_string().as_str()), (device, text));
         }
         assert_eq!("cuda".parse::<Device>().unwrap(), Device::Cuda(0));
-        for wrong in ["", "gpu", "cuda:", "cuda:x", "cuda:-1"] {
+        for wrong in ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:+1"] {
             assert!(wrong.parse::<Device>().unwrap_err().to_string().contains("cuda:N"), "{wrong}");
         }
     }

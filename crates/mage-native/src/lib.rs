@@ -58,7 +58,7 @@ pub use config::Config;
 pub use describe::Description;
 pub use engine::{NativeModel, Options};
 pub use init::DEFAULT_SPREAD;
-pub use lora::{Lora, NativeAdapter, Projection};
+pub use lora::{AdapterSize, Lora, NativeAdapter, Projection};
 pub use machine::Machine;
 pub use mage_cuda::{CardInfo, Rates, compiling};
 pub use sampler::{NativeSampler, SamplerStats, TokenStream};

@@ -125,15 +125,21 @@ impl Space {
         })
     }
 
-    /// Makes room for a pass over `n` tokens, rounded up, with so many predictions.
-    pub(super) fn reserve(&mut self, c: &Shape, n: usize, predictions: usize, recompute: bool) -> Result<()> {
+    /// Makes room for a pass over `n` tokens, rounded up, with so many predictions, and so many thin numbers of a token.
+    pub(super) fn reserve(
+        &mut self,
+        c: &Shape,
+        n: usize,
+        predictions: usize,
+        thin: usize,
+        recompute: bool,
+    ) -> Result<()> {
         let kept = if recompute { 1 } else { c.layers };
         if self.rows < n || self.acts.len() < kept {
             // A row that was longer than all others was computed again, a single layer being kept: now that all are, there is
-            // no room for as many rows.
+            // no room for as many rows, nor for anything else of that length.
+            *self = Space::new(&self.card)?;
             self.rows = n.next_multiple_of(super::Trainer::PASS_STEP);
-            self.states.clear();
-            self.acts.clear();
             for _ in 0..=c.layers {
                 self.states.push(Buffer::new(&self.card, self.rows * c.hidden)?);
             }
@@ -151,6 +157,8 @@ impl Space {
             (&mut self.dqkv, c.qkv()),
             (&mut self.dqk, c.qk()),
             (&mut self.dattended, c.out()),
+            (&mut self.low, thin),
+            (&mut self.dlow, thin),
         ] {
             buffer.reserve(self.rows * width)?;
         }
@@ -165,12 +173,6 @@ impl Space {
         self.dlogits.reserve(rows * c.logits())?;
         self.choices.reserve(rows)?;
         self.slopes.reserve(rows)
-    }
-
-    /// Makes room for thin rows with so many numbers in all.
-    pub(super) fn reserve_thin(&mut self, len: usize) -> Result<()> {
-        self.low.reserve(len)?;
-        self.dlow.reserve(len)
     }
 }
 
@@ -231,20 +233,28 @@ mod tests {
     #[test]
     fn a_pass_takes_what_was_foretold() {
         let Some(card) = card_or_skip("no pass took memory") else { return };
-        for (head_dim, heads, kv, hidden) in [(128, 16, 8, 1024), (16, 4, 2, 64), (24, 2, 1, 48), (64, 3, 3, 136)] {
-            let shape =
-                Shape { vocabulary: 151_936, hidden, inner: 3 * hidden, layers: 3, heads, kv, head_dim, epsilon: 1e-6 };
+        let shapes = [(128, 16, 8, 1024, 0), (16, 4, 2, 64, 24), (24, 2, 1, 48, 8), (64, 3, 3, 136, 0)];
+        for (head_dim, heads, kv, hidden, thin) in shapes {
+            let (vocabulary, inner, layers, epsilon) = (151_936, 3 * hidden, 3, 1e-6);
+            let shape = Shape { vocabulary, hidden, inner, layers, heads, kv, head_dim, epsilon };
+            let foretold = |rows: usize, recompute| {
+                rows * Trainer::bytes_per_token(&shape, thin, recompute) + Trainer::fixed_bytes(&shape)
+            };
             for recompute in [false, true] {
-                let foretold =
-                    |rows: usize| rows * Trainer::bytes_per_token(&shape, recompute) + Trainer::fixed_bytes(&shape);
                 let mut space = Space::new(&card).unwrap();
-                space.reserve(&shape, 700, 30, recompute).unwrap();
-                assert!(space.taken() < foretold(768));
-                space.reserve(&shape, 2048, 2048, recompute).unwrap();
-                assert_eq!(space.taken(), foretold(2048), "{shape:?}, {recompute}");
+                let mut pass = |tokens: usize, predictions: usize, recompute: bool| {
+                    space.reserve(&shape, tokens, predictions, thin, recompute).unwrap();
+                    space.taken()
+                };
+                assert!(pass(700, 30, recompute) < foretold(768, recompute));
+                assert_eq!(pass(2048, 2048, recompute), foretold(2048, recompute), "{shape:?}, {recompute}");
                 // A smaller one takes no more.
-                space.reserve(&shape, 2000, 2000, recompute).unwrap();
-                assert_eq!(space.taken(), foretold(2048));
+                assert_eq!(pass(2000, 2000, recompute), foretold(2048, recompute));
+                // A long row, of which less is remembered, leaves nothing of its length behind.
+                assert_eq!(pass(6144, 6144, true), foretold(6144, true));
+                if !recompute {
+                    assert_eq!(pass(2048, 2048, false), foretold(2048, false));
+                }
             }
         }
     }

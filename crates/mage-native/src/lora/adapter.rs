@@ -19,6 +19,17 @@ pub struct NativeAdapter {
     pub(super) base: Option<String>,
 }
 
+/// What an adapter takes of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdapterSize {
+    /// Numbers that pass between the two matrices of a pair.
+    pub rank: usize,
+    /// All its numbers.
+    pub numbers: usize,
+    /// The most that pass between pairs beside one group of projections.
+    pub thin: usize,
+}
+
 impl NativeAdapter {
     /// A new adapter for models of a shape, as PEFT starts one: the first matrices uniform within `1 / √inputs`
     /// (Kaiming's with a slope of √5), the second zero, so that it changes nothing yet.
@@ -54,6 +65,13 @@ impl NativeAdapter {
     /// How many numbers it has.
     pub fn parameters(&self) -> usize {
         self.flat.len()
+    }
+
+    /// What it takes of memory.
+    pub fn size(&self) -> AdapterSize {
+        let groups = self.layout.layers.iter().flatten().flatten();
+        let thin = groups.map(|g| g.ranks).max().unwrap_or(0);
+        AdapterSize { rank: self.lora().rank, numbers: self.parameters(), thin }
     }
 
     /// The model it was made for, as its folder names it.

@@ -8,7 +8,7 @@ mod adapter;
 pub(crate) mod files;
 mod layout;
 
-pub use adapter::NativeAdapter;
+pub use adapter::{AdapterSize, NativeAdapter};
 pub(crate) use layout::{AdapterLayout, GROUPS, Group, GroupAt};
 
 use mage_engine::{Error, Result};

@@ -37,6 +37,7 @@ pub struct CudaTrainer {
 impl CudaTrainer {
     pub(crate) fn new(shared: Arc<Shared>, flat: Vec<f32>, adapter: Option<NativeAdapter>) -> Result<Self> {
         let model = &shared.native_card()?.model;
+        let thin = adapter.as_ref().map_or(0, |a| a.size().thin);
         let (card, adapter) = match adapter {
             None => (mage_cuda::Trainer::new(model, &flat).map_err(failed)?, None),
             Some(adapter) => {
@@ -48,10 +49,9 @@ impl CudaTrainer {
             }
         };
         drop(flat);
-        let options = &shared.options;
-        let budget =
-            shared.native_card()?.plan_training(card.master().len(), options.chunk_tokens, options.recompute)?;
         let caps = super::caps("native on CUDA", &shared);
+        let learning = card.master().len();
+        let budget = shared.native_card()?.plan_training(learning, thin, caps.max_context, &shared.options)?;
         let mut trainer = CudaTrainer { caps, card, budget, state: State::default(), adapter, pending: false, shared };
         trainer.put(&AdapterName::default())?;
         Ok(trainer)
@@ -159,7 +159,7 @@ impl Trainer for CudaTrainer {
                 let choice = Choice { logprob: c.logprob, entropy: c.entropy, log_sum: c.log_sum };
                 tally.note(&chunk.predictions[p], choice, loss)
             };
-            // A row longer than was planned for is still one pass; it remembers less. The bits are the same.
+            // A row longer than a pass is one by itself; of it only one layer is remembered. The bits are the same.
             let recompute = self.shared.options.recompute || chunk.tokens.len() > self.budget;
             self.card.forward_backward(&sequences(chunk), recompute, note).map_err(failed)?;
             total.add(tally);

@@ -188,7 +188,8 @@ fn dry_run(args: &Train, recipe: &Recipe, setting: &Setting, out: &Output) -> an
         out.warn(warning);
     }
     if plan.too_large() {
-        out.warn(match plan.learning == plan.parameters {
+        let whole = plan.learning == plan.parameters;
+        out.warn(match whole && !recipe.model.path.is_empty() {
             true => "there is not the memory for it; engine.lora_rank trains an adapter in place of the whole model",
             false => "there is not the memory for it; end other programs, or take a smaller model",
         });
@@ -211,11 +212,13 @@ fn room(plan: &Plan) -> Vec<(&'static str, String)> {
         ("cache per token in flight", bytes(plan.cached_bytes_per_token)),
         ("kept per token in training", bytes(plan.remembered_bytes_per_token)),
     ];
-    if let (Some(tokens), Some(aside), Some(cache)) = (plan.pass_tokens, plan.aside_bytes, plan.cache_bytes) {
-        rows.push(("tokens per training pass", tokens.to_string()));
-        rows.push(("set aside for logits, steps and other programs", bytes(aside)));
-        rows.push(("left for the cache", bytes(cache)));
-    }
+    let on_a_card = [
+        ("set aside for training passes", plan.pass_bytes),
+        ("set aside for sampling steps and other programs", plan.aside_bytes),
+        ("left for the cache", plan.cache_bytes),
+    ];
+    rows.extend(plan.pass_tokens.map(|n| ("tokens per training pass", n.to_string())));
+    rows.extend(on_a_card.into_iter().filter_map(|(what, n)| Some((what, bytes(n?)))));
     let (used, free) = match plan.card {
         Some(_) => ("memory in use now, besides the card's", "memory free on the card"),
         None => ("memory in use now", "memory free"),
