@@ -336,8 +336,8 @@ fn a_large_model_is_planned_for_without_its_numbers() {
 fn advice_where_memory_is_short_is_for_the_model_that_was_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     // Some 10^13 numbers: no machine that runs this has the memory.
-    let config = r#"{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 1000, "hidden_size": 131072,
-        "intermediate_size": 262144, "num_hidden_layers": 60, "num_attention_heads": 1024, "num_key_value_heads": 8,
+    let config = r#"{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 1000, "hidden_size": 65536,
+        "intermediate_size": 262144, "num_hidden_layers": 200, "num_attention_heads": 512, "num_key_value_heads": 8,
         "head_dim": 128, "rms_norm_eps": 1e-6, "rope_theta": 1000000, "tie_word_embeddings": true,
         "max_position_embeddings": 40960, "hidden_act": "silu", "attention_bias": false}"#;
     let file = dir.path().join("config.json");
@@ -350,7 +350,7 @@ fn advice_where_memory_is_short_is_for_the_model_that_was_asked_for() {
     let stored = told("paper/kuhn", &[&path]);
     assert!(stored.contains("not the memory") && stored.contains("engine.lora_rank"), "{stored}");
     // Beside a model that does not exist yet nothing can stand.
-    let new = told("kuhn", &["model.hidden_size=131072", "model.intermediate_size=262144", "model.layers=60"]);
+    let new = told("kuhn", &["model.hidden_size=65536", "model.intermediate_size=262144", "model.layers=200"]);
     assert!(new.contains("not the memory") && !new.contains("lora_rank"), "{new}");
 }
 
