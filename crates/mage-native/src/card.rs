@@ -342,7 +342,11 @@ impl NativeCard {
                 _ => format!("{passes} for training passes and what they publish, "),
             };
             let whole_model_learns = reserved > 0 && self.base.get().is_none();
-            let adapter = if whole_model_learns { "train an adapter (engine.lora_rank), " } else { "" };
+            let adapter = if whole_model_learns {
+                "train an adapter beside a model that has a path (engine.lora_rank), "
+            } else {
+                ""
+            };
             let reason = format!(
                 "out of memory: {} MiB of the card are free, and {} are needed: {passes}{steps} for steps, {pages} for keys and \
                  values; end other programs on the card (nvidia-smi lists them), {adapter}or use --device cpu",
