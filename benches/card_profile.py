@@ -18,14 +18,16 @@ import tempfile
 
 NCU = "ncu --clock-control none --cache-control none --graph-profiling node --metrics gpu__time_duration.sum --print-units base --csv"
 PRODUCTS = ("nvjet", "gemm", "cublas", "cutlass", "splitK")
-# Enough for two passes of every shape, trying products out included.
+# Kernels enough for two passes of every shape, trying products out included.
 MOST = 6000
+# Tokens of an answer that are drawn: the first ones warm up.
+STEPS = 6
 
 
-def kernels(program, job):
+def kernels(program, job, *options):
     """Name and microseconds of each kernel of a job, in their order."""
     with tempfile.NamedTemporaryFile("r", suffix=".csv") as log:
-        command = [*NCU.split(), "-c", str(MOST), "--log-file", log.name, program, job]
+        command = [*NCU.split(), *options, "--log-file", log.name, program, job]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:
             sys.exit(f"{' '.join(command)} failed:\n{done.stdout}{log.read()}")
@@ -35,31 +37,28 @@ def kernels(program, job):
             yield "cuBLASLt" if product else name, float(row["Metric Value"].replace(",", "")) / 1e3
 
 
-def added(pairs):
+def between_ends(job, every, end):
+    """What each name took, and how often it came, after the last but one kernel called `end` and up to the last."""
+    ends = [i for i, (name, _) in enumerate(every) if name == end]
+    if len(ends) < 2:
+        sys.exit(f"{job}: {len(every)} kernels, and not twice `{end}` among them")
     took, times = collections.Counter(), collections.Counter()
-    for name, micros in pairs:
+    for name, micros in every[ends[-2] + 1 : ends[-1] + 1]:
         took[name] += micros
         times[name] += 1
     return took, times
 
 
-def step(program, job):
-    """What two more steps take, halved: prompts, and trying products out, are in both."""
-    kind, shape, sequences, prompt, new, *words = job.split(",")
-    middle = int(prompt) + int(new) // 2 - 2
-    runs = [",".join([kind, shape, sequences, str(middle), n, *words]) for n in ("4", "6")]
-    (less, fewer), (more, often) = (added(kernels(program, run)) for run in runs)
-    return {n: ((more[n] - less[n]) / 2, (often[n] - fewer[n]) // 2) for n in more if often[n] > fewer[n]}
-
-
-def one_pass(program, job):
-    """The last whole one: each ends with the gradient of the embedding."""
-    every = list(kernels(program, job))
-    ends = [i for i, (name, _) in enumerate(every) if name == "embedding_grad"]
-    if len(ends) < 2:
-        sys.exit(f"{job}: {len(every)} kernels, and not two passes among them (adapters leave the embedding alone)")
-    took, times = added(every[ends[-2] + 1 : ends[-1] + 1])
-    return {n: (took[n], times[n]) for n in took}
+def profiled(program, job):
+    kind, *rest = job.split(",")
+    if kind == "d":
+        # Steps end with the drawing of tokens.
+        shape, sequences, prompt, new, *words = rest
+        middle = str(int(prompt) + int(new) // 2 - STEPS // 2)
+        run = ",".join([kind, shape, sequences, middle, str(STEPS), *words])
+        return between_ends(job, list(kernels(program, run)), "answer")
+    # Passes end with the gradient of the embedding, which adapters leave alone; two or more are among so many kernels.
+    return between_ends(job, list(kernels(program, job, "-c", str(MOST))), "embedding_grad")
 
 
 if len(sys.argv) < 3 or not os.access(sys.argv[1], os.X_OK):
@@ -68,7 +67,7 @@ if shutil.which("ncu") is None:
     sys.exit("ncu was not found: it comes with the CUDA toolkit, as NVIDIA Nsight Compute; put it on PATH")
 program = os.path.abspath(sys.argv[1])
 for job in sys.argv[2:]:
-    found = (step if job.startswith("d,") else one_pass)(program, job)
-    print(f"{job}: {sum(micros for micros, _ in found.values()) / 1e3:.2f} ms in kernels")
-    for name, (micros, times) in sorted(found.items(), key=lambda x: -x[1][0]):
-        print(f"  {name:24} {micros / 1e3:9.3f} ms {times:6} times")
+    took, times = profiled(program, job)
+    print(f"{job}: {sum(took.values()) / 1e3:.2f} ms in kernels")
+    for name, micros in took.most_common():
+        print(f"  {name:24} {micros / 1e3:9.3f} ms {times[name]:6} times")

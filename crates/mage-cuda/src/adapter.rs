@@ -78,7 +78,7 @@ impl AdapterPlaces {
     }
 
     /// The most thin numbers of a row at a time.
-    pub(crate) fn widest(&self) -> usize {
+    pub fn widest(&self) -> usize {
         self.layers.iter().flatten().flatten().map(|g| g.ranks).max().unwrap_or(0)
     }
 }

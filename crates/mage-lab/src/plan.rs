@@ -38,7 +38,7 @@ pub struct Plan {
     pub card: Option<String>,
     /// Tokens of a training pass on the card.
     pub pass_tokens: Option<usize>,
-    /// Bytes set aside on the card for training passes: of as many tokens, and of the longest row.
+    /// Bytes set aside on the card for training passes.
     pub pass_bytes: Option<u64>,
     /// Bytes set aside on the card for what a sampler's steps need besides keys and values, and for other programs.
     pub aside_bytes: Option<u64>,
@@ -117,6 +117,11 @@ impl Plan {
         };
         if let Some(talk) = survey(recipe, setting, model.renderer.as_ref())? {
             talk.fits(recipe, model.config.max_position_embeddings)?;
+            if let Some(room) = card.as_ref().map(|c| c.longest_row).filter(|room| *room < talk.longest) {
+                let most = talk.longest;
+                plan.warnings
+                    .push(format!("a prompt with its answer may have {most} tokens, and training has room for {room}"));
+            }
             let all = |tokens: u64| tokens * jobs as u64 / SAMPLE as u64;
             (plan.prompt_tokens, plan.answer_tokens) = (Some(all(talk.prompts)), Some(all(talk.answers)));
         }
@@ -140,6 +145,12 @@ impl Plan {
         }
         plan.resident_bytes = resident();
         Ok(plan)
+    }
+
+    /// Whether the whole model learns, and there is the memory for it if an adapter did in its place.
+    pub fn adapter_may_fit(&self) -> bool {
+        let frozen = self.parameters as u64 * if self.card.is_some() { 2 } else { 4 };
+        self.learning == self.parameters && self.free_bytes.is_some_and(|free| frozen < free)
     }
 
     /// Whether the state alone is more than there is memory, or a card has no room left for keys and values.

@@ -195,6 +195,12 @@ impl Passes<'_> {
         let taken = |tokens: usize, recompute| tokens.next_multiple_of(STEP) * self.per_token(recompute) + fixed;
         (tokens, taken(tokens, self.recompute).max(taken(self.longest, true).min(half)))
     }
+
+    /// Tokens of the longest row for which there is room in what is kept for passes.
+    fn longest_row(&self, passes: usize) -> usize {
+        let rows = (passes - Trainer::fixed_bytes(self.shape)) / self.per_token(true);
+        (rows / Trainer::PASS_STEP * Trainer::PASS_STEP).min(self.longest)
+    }
 }
 
 /// How a card's memory would be used in training.
@@ -210,8 +216,10 @@ pub struct CardPlan {
     pub remembered_bytes_per_token: u64,
     /// Tokens of a pass.
     pub pass_tokens: usize,
-    /// Bytes set aside for passes: of as many tokens, and of the longest row.
+    /// Bytes set aside for passes: of as many tokens, and of [`CardPlan::longest_row`].
     pub pass_bytes: u64,
+    /// Tokens of the longest row that surely finds room: what the model can read, as far as half of what is free allows.
+    pub longest_row: usize,
     /// Bytes set aside for what a sampler's steps need besides keys and values, and for other programs.
     pub aside_bytes: u64,
     /// Bytes a sampler's cache keeps of one token.
@@ -247,6 +255,7 @@ impl CardPlan {
             remembered_bytes_per_token: all.per_token(recompute) as u64,
             pass_tokens: tokens,
             pass_bytes: passes as u64,
+            longest_row: all.longest_row(passes),
             aside_bytes: steps as u64,
             cached_bytes_per_token: (Stepper::page_bytes(&shape) / mage_cuda::PAGE) as u64,
             cache_bytes: cache as u64,
@@ -467,6 +476,9 @@ mod tests {
             // A row longer than a pass has room, and takes no more than half of what is free for that.
             let row = |tokens: usize| tokens * Trainer::bytes_per_token(&shape, 0, true) + Trainer::fixed_bytes(&shape);
             assert_eq!(kept(256, 40_960, large), row(40_960));
+            let all = Passes { shape: &shape, learning: 0, thin: 0, longest: 40_960, recompute };
+            let rows = [row(256), row(512) - 1, row(512), row(1 << 20)].map(|passes| all.longest_row(passes));
+            assert_eq!(rows, [256, 256, 512, 40_960]);
             assert!(kept(256, 1 << 30, large) <= large / 2);
             assert_eq!(kept(256, 1 << 30, 0), kept(256, 1, 0));
         }

@@ -204,7 +204,7 @@ async fn a_dead_server_holds_up_no_push() {
     wait_until(|| push.is_finished() || said.lock().unwrap().iter().any(|l| l.contains("waiting, up to 3600 s"))).await;
     assert!(!push.is_finished());
     let two = Vllm::start_at(address, Duration::ZERO).await;
-    push.await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(60), push).await.expect("it is pushed").unwrap().unwrap();
     assert_eq!(names(&two), ["policy@2", "policy@3"], "{said:?}");
 }
 

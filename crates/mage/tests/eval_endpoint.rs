@@ -14,7 +14,7 @@ use std::{
     fs,
     net::SocketAddr,
     path::Path,
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
 };
 use tokio::runtime::Runtime;
@@ -38,11 +38,14 @@ impl Machine {
         Machine { server, runtime }
     }
 
-    /// Waits until so many requests have come.
-    fn wait_for(&self, requests: usize) {
+    /// Waits until a program has made so many requests.
+    fn wait_for(&self, requests: usize, by: &mut Child) {
         let deadline = Instant::now() + Duration::from_secs(60);
         while self.server.seen.requests() < requests {
-            assert!(Instant::now() < deadline, "{} of {requests} requests came", self.server.seen.requests());
+            if Instant::now() >= deadline {
+                by.kill().unwrap();
+                panic!("{} of {requests} requests came", self.server.seen.requests());
+            }
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -111,8 +114,8 @@ fn a_server_that_dies_costs_no_finished_task_and_repeats_none() {
     let hasty = [&args[..], &["--attempt", "1", "--deadline", "1"]].concat();
 
     let machine = Machine::start(None);
-    let child = eval(machine.server.address, &hasty).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    machine.wait_for(80);
+    let mut child = eval(machine.server.address, &hasty).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    machine.wait_for(80, &mut child);
     let address = machine.kill();
     let first = child.wait_with_output().unwrap();
     assert_eq!(first.status.code(), Some(1), "{}", text(&first));
@@ -145,8 +148,8 @@ fn a_server_that_dies_costs_no_finished_task_and_repeats_none() {
 /// Starts a command, presses Ctrl-C once the server has seen so many requests, and waits.
 #[cfg(unix)]
 fn interrupted(mut command: Command, machine: &Machine, requests: usize) -> Output {
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    machine.wait_for(requests);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    machine.wait_for(requests, &mut child);
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill runs").success());
     child.wait_with_output().unwrap()
 }

@@ -335,22 +335,31 @@ fn a_large_model_is_planned_for_without_its_numbers() {
 #[test]
 fn advice_where_memory_is_short_is_for_the_model_that_was_asked_for() {
     let dir = tempfile::tempdir().unwrap();
-    // Some 10^13 numbers: no machine that runs this has the memory.
-    let config = r#"{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 1000, "hidden_size": 65536,
-        "intermediate_size": 262144, "num_hidden_layers": 200, "num_attention_heads": 512, "num_key_value_heads": 8,
-        "head_dim": 128, "rms_norm_eps": 1e-6, "rope_theta": 1000000, "tie_word_embeddings": true,
-        "max_position_embeddings": 40960, "hidden_act": "silu", "attention_bias": false}"#;
-    let file = dir.path().join("config.json");
-    fs::write(&file, config).unwrap();
-    let path = format!("model.path={}", serde_json::json!(file.to_str().unwrap()));
     let told = |recipe: &str, set: &[&str]| {
         let sets = set.iter().flat_map(|s| ["--set", s]);
         String::from_utf8(ok(mage(&["train", recipe, "--dry-run"]).args(sets)).stderr).unwrap()
     };
-    let stored = told("paper/kuhn", &[&path]);
-    assert!(stored.contains("not the memory") && stored.contains("engine.lora_rank"), "{stored}");
+    let stored = |hidden: usize, inner: usize, layers: u64| {
+        let config = serde_json::json!({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 1000,
+            "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-6, "rope_theta": 1000000,
+            "tie_word_embeddings": true, "max_position_embeddings": 40960, "hidden_act": "silu", "attention_bias": false});
+        let file = dir.path().join("config.json");
+        fs::write(&file, config.to_string()).unwrap();
+        told("paper/kuhn", &[&format!("model.path={}", serde_json::json!(file.to_str().unwrap()))])
+    };
+    // As many numbers as take half of what is free, and more than all of it with gradients and moments.
+    let plan = ok(&mut mage(&["train", "kuhn", "--dry-run", "--json"])).stdout;
+    let plan: serde_json::Value = serde_json::from_slice(&plan).unwrap();
+    let layers = (plan["free_bytes"].as_u64().unwrap() / 8 / 100_930_000).clamp(1, 1024);
+    let some = stored(2560, 9728, layers);
+    assert!(some.contains("not the memory") && some.contains("engine.lora_rank"), "{some}");
+    // Some 10^13: no machine that runs this has the memory, whatever learns.
+    let many = stored(65_536, 262_144, 200);
+    assert!(many.contains("not the memory") && !many.contains("lora_rank"), "{many}");
     // Beside a model that does not exist yet nothing can stand.
-    let new = told("kuhn", &["model.hidden_size=65536", "model.intermediate_size=262144", "model.layers=200"]);
+    let new =
+        told("kuhn", &["model.hidden_size=2560", "model.intermediate_size=9728", &format!("model.layers={layers}")]);
     assert!(new.contains("not the memory") && !new.contains("lora_rank"), "{new}");
 }
 

@@ -1,6 +1,7 @@
 //! What is an adapter by itself, apart from any device?
 
 use super::{AdapterLayout, GROUPS, Lora};
+use crate::card::adapter_places;
 use crate::config::Config;
 use crate::kernels::Kernels;
 use crate::kernels::cpu::Cpu;
@@ -69,8 +70,7 @@ impl NativeAdapter {
 
     /// What it takes of memory.
     pub fn size(&self) -> AdapterSize {
-        let groups = self.layout.layers.iter().flatten().flatten();
-        let thin = groups.map(|g| g.ranks).max().unwrap_or(0);
+        let thin = adapter_places(&self.layout).widest();
         AdapterSize { rank: self.lora().rank, numbers: self.parameters(), thin }
     }
 

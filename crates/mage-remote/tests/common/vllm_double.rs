@@ -96,8 +96,11 @@ impl Vllm {
                 }
             }
         });
-        let listening = tokio::time::timeout(Duration::from_secs(60), listening).await;
-        let listener = listening.expect("the address is free").unwrap();
+        let Ok(listener) = tokio::time::timeout(Duration::from_secs(60), listening).await else {
+            runtime.shutdown_background();
+            panic!("{address} is not free");
+        };
+        let listener = listener.unwrap();
         let address = listener.local_addr().unwrap();
         runtime.spawn(async move { axum::serve(listener, app).await.unwrap() });
         Vllm { address, seen, runtime: Some(runtime) }

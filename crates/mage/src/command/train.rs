@@ -188,9 +188,11 @@ fn dry_run(args: &Train, recipe: &Recipe, setting: &Setting, out: &Output) -> an
         out.warn(warning);
     }
     if plan.too_large() {
-        let whole = plan.learning == plan.parameters;
-        out.warn(match whole && !recipe.model.path.is_empty() {
-            true => "there is not the memory for it; engine.lora_rank trains an adapter in place of the whole model",
+        out.warn(match plan.adapter_may_fit() && !recipe.model.path.is_empty() {
+            true => {
+                "there is not the memory for it; end other programs, take a smaller model, or train an adapter in place of the \
+                 whole one (engine.lora_rank)"
+            }
             false => "there is not the memory for it; end other programs, or take a smaller model",
         });
     }
