@@ -118,9 +118,11 @@ impl Plan {
         if let Some(talk) = survey(recipe, setting, model.renderer.as_ref())? {
             talk.fits(recipe, model.config.max_position_embeddings)?;
             if let Some(room) = card.as_ref().map(|c| c.longest_row).filter(|room| *room < talk.longest) {
-                let most = talk.longest;
-                plan.warnings
-                    .push(format!("a prompt with its answer may have {most} tokens, and training has room for {room}"));
+                plan.warnings.push(format!(
+                    "a prompt with its answer may have {} tokens, and training on this card has room for {room}: end other \
+                     programs, or take fewer play.episodes",
+                    talk.longest
+                ));
             }
             let all = |tokens: u64| tokens * jobs as u64 / SAMPLE as u64;
             (plan.prompt_tokens, plan.answer_tokens) = (Some(all(talk.prompts)), Some(all(talk.answers)));
