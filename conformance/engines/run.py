@@ -110,7 +110,7 @@ class Suite:
     def agree(self):
         found = self.scratch / "fingerprints.json"
         self.live_tests("mage-remote")
-        self.live_tests("mage-lab", may_skip=2, MAGE_FINGERPRINTS_OUT=found)  # whole models are for `reload`
+        self.live_tests("mage-train", may_skip=2, MAGE_FINGERPRINTS_OUT=found)  # whole models are for `reload`
         self.compare(self.model, found)
         # The same of a model that has learned nothing yet, whose log-probabilities lie together: any two engines agree there.
         place = self.scratch / "plain"
@@ -120,7 +120,7 @@ class Suite:
         for _, server in servers:
             server.start()
         (tinker_url, tinker), (vllm_url, sampler) = servers
-        self.live_tests("mage-lab", "all_engines_find", MAGE_FINGERPRINTS_OUT=found, MAGE_TINKER_URL=tinker_url,
+        self.live_tests("mage-train", "all_engines_find", MAGE_FINGERPRINTS_OUT=found, MAGE_TINKER_URL=tinker_url,
                         MAGE_VLLM_URL=vllm_url, MAGE_ENGINE_MODEL=model)
         tinker.kill()
         sampler.kill()
@@ -244,12 +244,12 @@ print(json.dumps([scores(torch.float32), scores(torch.float64)]))
 
     def reload(self):
         other = self.made("other", "warmstart.steps=3")
-        self.live_tests("mage-lab", "whole_models_arrive", MAGE_OTHER_MODEL=other)
+        self.live_tests("mage-train", "whole_models_arrive", MAGE_OTHER_MODEL=other)
         self.vllm.kill()
         first, second = (self.made(f"tied{seed}", "warmstart.steps=3", "model.tied=true", f"seed={seed}") for seed in (1, 2))
         self.vllm_url, self.vllm = vllm(self.engines, self.scratch, first)
         self.vllm.start()
-        self.live_tests("mage-lab", "a_head_that_was_left_behind", MAGE_ENGINE_MODEL=first, MAGE_TIED_MODEL=second)
+        self.live_tests("mage-train", "a_head_that_was_left_behind", MAGE_ENGINE_MODEL=first, MAGE_TIED_MODEL=second)
 
 
 def main():

@@ -1,7 +1,7 @@
 //! Do 95 % intervals cover the truth in about 95 % of cases?
 
 use mage_core::{Bootstrap, Rate};
-use mage_env::{Seed, seed::weighted_index};
+use mage_rng::{Seed, weighted_index};
 use rand::RngExt;
 
 #[test]

@@ -78,3 +78,12 @@ impl Error {
         move |source| Error::File { action: "write", path: path.to_owned(), source }
     }
 }
+
+/// The first `max` characters of a text, without trailing white space. Error messages quote responses with it.
+///
+/// ```
+/// assert_eq!(mage_engine::truncate_chars("grüße", 3), "grü");
+/// ```
+pub fn truncate_chars(text: &str, max: usize) -> &str {
+    text.char_indices().nth(max).map_or(text, |(at, _)| text[..at].trim_end())
+}

@@ -20,7 +20,7 @@ mod weights;
 
 pub use action::{ActionCursor, ActionSet, Allowed};
 pub use chat::{ChatAnswer, ChatPolicy, ChatRequest, RenderedPolicy, Usage};
-pub use error::{Error, Result};
+pub use error::{Error, Result, truncate_chars};
 pub use forest::{PerToken, Segment, TokenClass, TokenForest, TokenInputs};
 pub use loss::{EntropyTerm, KlForm, KlTerm, Loss, Objective, Reduction, TokenCost};
 pub use message::{Message, Role};

@@ -3,7 +3,8 @@
 //! Self-play, scripted opponents, language-model opponents and exact oracles all build on [`Game`]; none of them knows
 //! which game it is.
 
-use crate::{Observation, Rng, seed::weighted_index};
+use crate::{Observation, Rng};
+use mage_rng::weighted_index;
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;

@@ -38,12 +38,13 @@ mod registry;
 mod rival;
 mod schema;
 mod seats;
-pub mod seed;
 pub mod sokoban;
 mod solved;
 mod task;
 pub mod tictactoe;
 pub mod webshop;
+
+pub use mage_rng::{Hash, Rng, Seed};
 
 pub use conform::{Conformance, Difference};
 pub use env::{Anchor, End, Env, Observation, Outcome, ParsedAction, Phrase, Step};
@@ -59,6 +60,5 @@ pub use registry::{EnvFactory, Registry};
 pub use rival::{Chain, OpponentKinds, Rival, SWITCHING, Strategy};
 pub use schema::{OptionDoc, Schema};
 pub use seats::{Deal, GameEnv};
-pub use seed::{Rng, Seed};
 pub use solved::{SolvedSplit, SolvedTask, WorldSolver};
-pub use task::{EnvId, Hash, OpponentSpec, Options, Task};
+pub use task::{EnvId, OpponentSpec, Options, Task};

@@ -23,7 +23,8 @@
 //! assert_eq!(population.in_split("train").unwrap().len(), 1);
 //! ```
 
-use crate::{EnvId, Error, OpponentSpec, Options, Result, Seed, Task, plain, seed::weighted_index};
+use crate::{EnvId, Error, OpponentSpec, Options, Result, Seed, Task, plain};
+use mage_rng::weighted_index;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 

@@ -4,7 +4,8 @@
 //! throughout. A *switching* one changes between strategies from episode to episode by a hidden Markov chain: the
 //! non-stationary case that a remembered habit alone cannot beat.
 
-use crate::{Error, Game, Opponent, OpponentSpec, Options, Result, Seed, seed::weighted_index};
+use crate::{Error, Game, Opponent, OpponentSpec, Options, Result, Seed};
+use mage_rng::weighted_index;
 use serde::Deserialize;
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -361,7 +361,7 @@ fn measured(
     let mut sums = vec![(0.0, 0.0); episodes as usize];
     for i in 0..n {
         let seed = Seed::new(17).child("measured").at(i);
-        let pick = mage_env::seed::weighted_index(members.iter().map(|(w, _)| *w), &mut seed.child("who").rng());
+        let pick = mage_rng::weighted_index(members.iter().map(|(w, _)| *w), &mut seed.child("who").rng());
         let mut env = GameEnv::new(Arc::new(Kuhn), members[pick].1.clone(), bayes.seat(), deal, seed.child("task"));
         let mut belief = bayes.prior();
         for episode in 0..episodes {

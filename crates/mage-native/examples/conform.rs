@@ -11,8 +11,8 @@ use mage_engine::{
     KlForm, Loss, Message, Objective, OptimStep, PerToken, SampleRequest, SamplingParams, Thinking, TokenClass,
     TokenForest, Trainer,
 };
-use mage_env::Seed;
 use mage_native::{Config, NativeAdapter, NativeModel, NumberFormat, Options, chat_tokenizer};
+use mage_rng::Seed;
 use serde::Deserialize;
 use std::error::Error;
 use std::path::Path;

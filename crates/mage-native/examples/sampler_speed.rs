@@ -6,8 +6,8 @@
 //! matrix.
 
 use mage_engine::{AdapterName, SampleRequest, Sampler, SamplingParams, for_each_in_flight};
-use mage_env::Seed;
 use mage_native::{Config, DEFAULT_SPREAD, Lora, NativeAdapter, NativeModel, Options};
+use mage_rng::Seed;
 use rand::RngExt;
 use std::collections::HashMap;
 use std::error::Error;

@@ -2,8 +2,8 @@
 //! Prints one line of JSON.
 
 use mage_engine::{Loss, Objective, OptimStep, PerToken, TokenForest, Trainer};
-use mage_env::Seed;
 use mage_native::{Config, DEFAULT_SPREAD, NativeModel, Options};
+use mage_rng::Seed;
 use rand::RngExt;
 use std::collections::HashMap;
 use std::error::Error;

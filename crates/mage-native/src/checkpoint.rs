@@ -381,7 +381,7 @@ mod tests {
     use crate::config::tests::tiny;
     use crate::init::new_weights;
     use crate::layout::Layout;
-    use mage_env::Seed;
+    use mage_rng::Seed;
 
     fn written(format: NumberFormat) -> (tempfile::TempDir, Layout, Vec<f32>) {
         let layout = Layout::new(&tiny());

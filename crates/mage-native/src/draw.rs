@@ -6,7 +6,7 @@
 use crate::kernels::cpu::line::{point_at, weigh_at};
 use crate::simd::{LANES, Level};
 use mage_engine::SamplingParams;
-use mage_env::Rng;
+use mage_rng::Rng;
 use rand::RngExt;
 
 /// A token and its log-probability in the distribution it was drawn from.
@@ -130,7 +130,7 @@ fn top_p(kept: &mut Vec<(u32, f32)>, p: f32, total: Option<f64>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mage_env::Seed;
+    use mage_rng::Seed;
 
     fn one(logits: &[f32], allowed: Option<&[u32]>, params: &SamplingParams, rng: &mut Rng) -> Option<Drawn> {
         draw(Level::best(), logits, allowed, params, rng, &mut DrawSpace::default())

@@ -15,7 +15,7 @@ use crate::replace::replace_text;
 use crate::sampler::NativeSampler;
 use crate::trainer::{CudaTrainer, Learner, NativeTrainer};
 use mage_engine::{AdapterName, Error, Renderer, Result, Trainer};
-use mage_env::Seed;
+use mage_rng::Seed;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 

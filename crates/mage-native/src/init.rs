@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::layout::{Layout, Tensor};
-use mage_env::Seed;
+use mage_rng::Seed;
 use rand::RngExt;
 
 /// The spread of a new model's weights that `transformers` uses.

@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use mage_engine::{Loss, Objective, OptimStep, PerToken, TokenForest, Trainer};
-//! use mage_env::Seed;
+//! use mage_rng::Seed;
 //! use mage_native::{Config, DEFAULT_SPREAD, NativeModel, Options};
 //!
 //! let config = Config {

@@ -4,8 +4,8 @@ use mage_engine::{
     AdapterName, Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, ScoreRequest,
     TokenForest, Trainer, block_on,
 };
-use mage_env::Seed;
 use mage_native::{Config, Lora, NativeAdapter, NativeModel, NativeSampler, NumberFormat, Options, Projection};
+use mage_rng::Seed;
 use std::path::Path;
 
 fn config() -> Config {

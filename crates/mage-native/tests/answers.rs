@@ -3,8 +3,8 @@
 use mage_engine::{
     ActionSet, FinishReason, SampleRequest, Sampler, SamplingParams, ScoreRequest, block_on, for_each_in_flight,
 };
-use mage_env::Seed;
 use mage_native::{Config, NativeModel, NativeSampler, NumberFormat, Options};
+use mage_rng::Seed;
 use std::task::{Context, Waker};
 
 fn config() -> Config {

@@ -1,7 +1,7 @@
 //! A model folder: written, read back, and refused where it does not fit together.
 
-use mage_env::Seed;
 use mage_native::{Config, Description, NativeModel, NumberFormat, chat_tokenizer};
+use mage_rng::Seed;
 use std::path::Path;
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Folders damaged at random: opened as something whole, or refused with the place, and never worse.
 
-use mage_env::{Rng, Seed};
 use mage_native::{Config, Lora, NativeAdapter, NativeModel, NumberFormat, Projection};
+use mage_rng::{Rng, Seed};
 use rand::RngExt;
 use std::fs;
 use std::path::Path;

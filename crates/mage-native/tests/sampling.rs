@@ -4,8 +4,8 @@ use mage_engine::{
     ActionSet, AdapterName, FinishReason, Loss, Objective, PerToken, SampleRequest, SamplingParams, ScoreRequest,
     TokenForest, Trainer,
 };
-use mage_env::Seed;
 use mage_native::{Config, NativeModel, NativeSampler, NativeTrainer, Options, chat_tokenizer};
+use mage_rng::Seed;
 use std::sync::Arc;
 
 fn config() -> Config {

@@ -4,11 +4,11 @@ use mage_engine::{
     ActionSet, AdapterName, Allowed, BoxFuture, FinishReason, Loss, Objective, OptimStep, PerToken, Result, Sample,
     SampleRequest, Sampler, SamplingParams, ScoreRequest, Scores, TokenForest, Trainer, block_on,
 };
-use mage_env::{Rng, Seed};
 use mage_native::{
     Config, Control, Lora, NativeAdapter, NativeModel, NativeSampler, NativeTrainer, NumberFormat, Options, Projection,
     SamplerStats, TokenStream, word_tokenizer,
 };
+use mage_rng::{Rng, Seed};
 use rand::RngExt;
 use std::collections::HashMap;
 use std::future::poll_fn;

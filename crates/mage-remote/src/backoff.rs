@@ -3,7 +3,7 @@
 //! Twice as long each time, up to a limit, and never exactly as long as everybody else: a server that fell over under many
 //! requests must not get them all back at the same moment.
 
-use mage_env::Seed;
+use mage_rng::Seed;
 use rand::RngExt;
 use std::time::{Duration, SystemTime};
 

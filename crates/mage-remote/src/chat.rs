@@ -6,7 +6,7 @@
 
 use crate::Client;
 use mage_engine::{BoxFuture, ChatAnswer, ChatPolicy, ChatRequest, Error, FinishReason, Result, Role, Thinking, Usage};
-use mage_env::Seed;
+use mage_rng::Seed;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 

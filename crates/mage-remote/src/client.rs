@@ -10,7 +10,7 @@ use crate::{
     tls::for_good,
 };
 use mage_engine::{Error, Result, Usage};
-use mage_env::Seed;
+use mage_rng::Seed;
 use reqwest::{StatusCode, header};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -155,7 +155,7 @@ impl Client {
         // The complaint is worth reading, but not worth another failure.
         // Hidden before it is cut: half a key is too much.
         let complaint = self.hidden(&response.text().await.unwrap_or_default());
-        let complaint = mage_core::parse::cut(&complaint, COMPLAINT);
+        let complaint = mage_engine::truncate_chars(&complaint, COMPLAINT);
         let problem = format!("{status}: {complaint}");
         match status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => Err(Failure::Passing { problem, wish }),

@@ -1,7 +1,7 @@
 //! *What does a model somewhere else say to this?*
 //!
 //! Endpoints that speak the OpenAI dialect (vLLM, SGLang, llama.cpp, Ollama, hosted models) as a
-//! [`ChatPolicy`](mage_engine::ChatPolicy) and as [`Embeddings`](mage_core::Embeddings). What a network does to a request
+//! [`ChatPolicy`](mage_engine::ChatPolicy) and as [`RemoteEmbeddings`]. What a network does to a request
 //! (it gets lost, it takes forever, it comes back as an error page) is met here and nowhere else: [`client`](Client) tries
 //! again where that can help, and says what happened where it cannot.
 //!

@@ -13,7 +13,7 @@ use crate::{
     tls::for_good,
 };
 use mage_engine::{Error, Result};
-use mage_env::Seed;
+use mage_rng::Seed;
 use reqwest::{Method, Response, StatusCode, Url, header};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -291,7 +291,7 @@ impl Wire {
             times += 1;
             if times == UNUSABLE {
                 let text = self.hide(&String::from_utf8_lossy(&bytes));
-                let text = mage_core::parse::cut(&text, COMPLAINT);
+                let text = mage_engine::truncate_chars(&text, COMPLAINT);
                 let said = format!("unusable answer to {}, {UNUSABLE} times: {e} in `{text}`", ask.path);
                 return Err(self.hidden(Trouble::Failing(said)));
             }
@@ -347,7 +347,7 @@ fn trouble(status: StatusCode, complaint: &str) -> Trouble {
         other => other.to_string(),
     });
     let text = detail.unwrap_or_else(|| complaint.trim().to_owned());
-    let text = mage_core::parse::cut(&text, COMPLAINT).to_string();
+    let text = mage_engine::truncate_chars(&text, COMPLAINT).to_string();
     match status {
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY => Trouble::NotYet(format!("{status}: {text}")),
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {

@@ -7,7 +7,6 @@ use common::{
     proxy::{Fault, Proxy},
     server::Server,
 };
-use mage_core::Embeddings;
 use mage_engine::{ChatPolicy, Error, Usage};
 use mage_remote::{ApiKey, Prices, RemoteChat, RemoteEmbeddings};
 use std::{
@@ -167,13 +166,14 @@ async fn embeddings_are_asked_for_once() {
     let server = echo().await;
     let proxy = Proxy::start(server.address, [Fault::Reset]).await;
     let embeddings = RemoteEmbeddings::new(client(proxy.address, |_| ()), tokio::runtime::Handle::current()).unwrap();
-    let near = embeddings.likeness("aab", &["ab", "cd", "aab"]).unwrap();
+    let vectors = embeddings.embed(&["aab", "ab", "cd", "aab"]).unwrap();
+    let near: Vec<f32> = vectors[1..].iter().map(|v| mage_core::cosine(&vectors[0], v)).collect();
     assert!((near[2] - 1.0).abs() < 1e-6 && near[1] == 0.0 && near[0] > 0.9, "{near:?}");
-    assert_eq!(embeddings.likeness("ab", &["aab", "cd"]).unwrap().len(), 2);
+    assert_eq!(embeddings.embed(&["ab", "aab", "cd"]).unwrap().len(), 3);
     assert_eq!(server.seen.requests(), 1, "everything was known");
     assert!(embeddings.id().starts_with("tiny at http://127.0.0.1:"));
     let many: Vec<String> = (0..150).map(|i| format!("a{i}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    assert_eq!(embeddings.likeness("ab", &many).unwrap().len(), 150);
+    assert_eq!(embeddings.embed(&many).unwrap().len(), 150);
     assert_eq!(server.seen.requests(), 4, "three batches of at most 64");
 }

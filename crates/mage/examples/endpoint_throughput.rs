@@ -10,12 +10,12 @@ mod server;
 use mage_core::{Approach, Lexical, MemoryMaker, MemoryScope, Settings, prompt::PromptLibrary};
 use mage_engine::{SamplingParams, Thinking};
 use mage_env::{Registry, Seed};
-use mage_lab::{
+use mage_remote::{Client, Endpoint, RemoteChat};
+use mage_train::{
     Panel,
     evaluate::{Agent, Drawn, Evaluation, ModelAgent, runtime},
     store::RecordStore,
 };
-use mage_remote::{Client, Endpoint, RemoteChat};
 use std::{
     sync::Arc,
     time::{Duration, Instant},

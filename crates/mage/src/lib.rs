@@ -100,8 +100,8 @@ impl std::error::Error for Usage {}
 fn is_users(e: &anyhow::Error) -> bool {
     use mage_env::Error::Write;
     let environments = |cause: &(dyn std::error::Error + 'static)| {
-        let wrapped = match cause.downcast_ref::<mage_lab::Error>() {
-            Some(mage_lab::Error::Env(e)) => Some(e),
+        let wrapped = match cause.downcast_ref::<mage_train::Error>() {
+            Some(mage_train::Error::Env(e)) => Some(e),
             _ => None,
         };
         wrapped.or_else(|| cause.downcast_ref()).is_some_and(|e| !matches!(e, Write { .. }))

@@ -7,7 +7,7 @@ use mage_core::{
     pass_at_k, summarise,
 };
 use mage_env::{EnvFactory, Seed};
-use mage_lab::{
+use mage_train::{
     Panel,
     evaluate::{Evaluation, runtime},
 };

@@ -10,7 +10,8 @@ use super::{
     session::{Place, Session},
     shop::{Seeded, Shop},
 };
-use crate::{Anchor, End, Env, Observation, Outcome, ParsedAction, Seed, Step, seed::weighted_index};
+use crate::{Anchor, End, Env, Observation, Outcome, ParsedAction, Seed, Step};
+use mage_rng::weighted_index;
 use std::sync::Arc;
 
 /// One goal in a shop, to be attempted again and again.

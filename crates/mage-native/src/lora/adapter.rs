@@ -7,7 +7,7 @@ use crate::kernels::Kernels;
 use crate::kernels::cpu::Cpu;
 use crate::layout::Layout;
 use mage_engine::Result;
-use mage_env::Seed;
+use mage_rng::Seed;
 use rand::RngExt;
 use std::sync::Arc;
 

@@ -197,7 +197,7 @@ fn parse(v: &Value, found: impl FnOnce() -> Result<Vec<Projection>>) -> Result<L
 mod tests {
     use super::*;
     use crate::config::tests::tiny;
-    use mage_env::Seed;
+    use mage_rng::Seed;
 
     fn written(lora: &Lora) -> (tempfile::TempDir, NativeAdapter) {
         let dir = tempfile::tempdir().unwrap();

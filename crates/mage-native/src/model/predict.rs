@@ -109,7 +109,7 @@ mod tests {
     use crate::init::new_weights;
     use crate::kernels::cpu::Cpu;
     use crate::model::WeightSet;
-    use mage_env::Seed;
+    use mage_rng::Seed;
     use std::sync::Arc;
 
     #[test]

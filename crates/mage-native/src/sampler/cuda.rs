@@ -11,7 +11,7 @@ use crate::card::{NativeCard, failed};
 use crate::published::Loaded;
 use mage_cuda::{Among, Stepper, Trie};
 use mage_engine::{ActionCursor, ActionSet, Result};
-use mage_env::Seed;
+use mage_rng::Seed;
 use rand::RngExt;
 use std::sync::Arc;
 

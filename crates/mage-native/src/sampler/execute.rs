@@ -13,7 +13,7 @@ use crate::kernels::{Choice, Kernels, PAGE, Target};
 use crate::model::{Rows, StepSpace, WeightSet, Worn};
 use crate::published::Loaded;
 use mage_engine::{ActionCursor, Result};
-use mage_env::Seed;
+use mage_rng::Seed;
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};

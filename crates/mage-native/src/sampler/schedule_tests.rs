@@ -5,7 +5,7 @@ use super::super::active::Ask;
 use super::super::ticket::Ticket;
 use super::*;
 use mage_engine::{ActionCursor, ActionSet, SampleRequest, SamplingParams, ScoreRequest, WeightsId};
-use mage_env::{Rng, Seed};
+use mage_rng::{Rng, Seed};
 use rand::RngExt;
 use std::collections::HashMap;
 

@@ -7,7 +7,7 @@ use crate::engine::{NativeModel, Options};
 use crate::kernels::cpu::testing::{self, check_some_slopes};
 use crate::lora::{Lora, Projection};
 use mage_engine::Objective;
-use mage_env::Seed;
+use mage_rng::Seed;
 
 fn shapes() -> [Lora; 3] {
     [

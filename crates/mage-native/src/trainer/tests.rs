@@ -3,7 +3,7 @@ use crate::config::{Config, tests::tiny};
 use crate::engine::{NativeModel, Options};
 use crate::kernels::cpu::testing::check_some_slopes;
 use mage_engine::{Objective, PerToken, Segment, TokenClass};
-use mage_env::Seed;
+use mage_rng::Seed;
 use rand::RngExt;
 
 fn trainer(config: Config, options: Options) -> NativeTrainer {

@@ -12,11 +12,11 @@ use mage_engine::{
     ActionSet, AdapterName, Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, ScoreRequest,
     Scores, Segment, TokenForest, Trainer, block_on,
 };
-use mage_env::Seed;
 use mage_native::{
     Config, CudaTrainer, Device, Lora, NativeAdapter, NativeModel, NativeSampler, NativeTrainer, NumberFormat, Options,
     Projection,
 };
+use mage_rng::Seed;
 use rand::RngExt;
 use std::io::Write;
 

@@ -12,7 +12,7 @@ use crate::{
     wire::{Ask, Trouble},
 };
 use mage_engine::Result;
-use mage_env::Seed;
+use mage_rng::Seed;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::time::Duration;

@@ -5,7 +5,7 @@
 
 use crate::{backoff::pause, wire::Wire};
 use mage_engine::{Error, Result};
-use mage_env::Seed;
+use mage_rng::Seed;
 use std::{
     pin::pin,
     sync::{Arc, Mutex, PoisonError},

@@ -8,7 +8,7 @@
 use super::{away::LOOK_AGAIN, pool::VllmPool, server::Server};
 use crate::{backoff::pause, wire::Trouble};
 use mage_engine::Result;
-use mage_env::Seed;
+use mage_rng::Seed;
 use reqwest::StatusCode;
 use std::{
     sync::{Arc, atomic::Ordering},

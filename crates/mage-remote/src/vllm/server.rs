@@ -12,7 +12,7 @@ use crate::{
     wire::{Ask, Trouble, Wire},
 };
 use mage_engine::{Result, SampleRequest};
-use mage_env::Seed;
+use mage_rng::Seed;
 use rand::RngExt;
 use reqwest::StatusCode;
 use serde_json::{Value, json};

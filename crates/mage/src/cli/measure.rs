@@ -2,9 +2,9 @@
 
 use super::{Whom, at_least_one, seconds};
 use clap::Args;
-use mage_lab::engine::Place;
 use mage_native::Device;
 use mage_remote::Notices;
+use mage_train::engine::Place;
 use std::path::PathBuf;
 
 /// What can be measured, by example.

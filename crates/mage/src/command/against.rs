@@ -16,8 +16,8 @@ use crate::{
 };
 use mage_core::Purpose;
 use mage_env::{Guest, GuestView, Seed};
-use mage_lab::{Hosted, run_dir::RunDir};
 use mage_native::Device;
+use mage_train::{Hosted, run_dir::RunDir};
 use serde::Serialize;
 use std::{
     io::{BufRead, stdin},

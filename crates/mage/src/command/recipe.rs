@@ -6,7 +6,7 @@ use crate::{
     usage,
 };
 use mage_core::Method;
-use mage_lab::recipe::{Composer, builtin_names, explain};
+use mage_train::recipe::{Composer, builtin_names, explain};
 
 pub(crate) fn run(args: &Recipe, out: &Output) -> anyhow::Result<()> {
     match &args.command {
@@ -17,7 +17,7 @@ pub(crate) fn run(args: &Recipe, out: &Output) -> anyhow::Result<()> {
 }
 
 /// Puts recipes and settings together.
-pub(crate) fn compose(recipes: &[String], set: &[String]) -> anyhow::Result<mage_lab::recipe::Recipe> {
+pub(crate) fn compose(recipes: &[String], set: &[String]) -> anyhow::Result<mage_train::recipe::Recipe> {
     let mut composer = Composer::new();
     // A method says nothing of a world: by itself it is meant for the default one.
     let method = |name: &String| Method::NAMES.contains(&name.replace('-', "_").as_str());

@@ -6,7 +6,7 @@ use crate::{
     usage,
 };
 use anyhow::Context;
-use mage_lab::report::{Limits, Painter, csv, drawings, html, markdown, read, tables};
+use mage_report::{Limits, Painter, csv, drawings, html, markdown, read, tables};
 use serde_json::json;
 use std::{fs, path::PathBuf};
 

@@ -17,13 +17,13 @@ use anyhow::{Context, anyhow};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use mage_core::prompt::Size;
-use mage_lab::{
+use mage_remote::Endpoint;
+use mage_train::{
     Plan,
     run_dir::RunDir,
     sweep::{Cell, RUN, Sweep, Work, forgotten, preset_names, preset_text, put_aside},
     train::{Event, Resumed, Training, changed_since},
 };
-use mage_remote::Endpoint;
 use serde_json::json;
 use std::{
     collections::{HashMap, HashSet},

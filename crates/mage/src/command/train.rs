@@ -12,14 +12,14 @@ use crate::{
     usage,
 };
 use anyhow::Context;
-use mage_lab::{
+use mage_remote::Notices;
+use mage_train::{
     Plan,
     judge::{Estimate, Judgement},
     recipe::Recipe,
     run_dir::{RunDir, last_model, model},
     train::{Outcome, Resumed, Setting, Training},
 };
-use mage_remote::Notices;
 use std::{
     path::{Path, PathBuf},
     sync::{
@@ -114,7 +114,7 @@ fn recipe(args: &Train) -> anyhow::Result<Recipe> {
     let set = args.changes.settings();
     let Some(dir) = &args.resume else { return compose(&args.recipes, &set) };
     let written = RunDir::recipe(dir).map_err(usage)?;
-    let mut composer = mage_lab::recipe::Composer::new();
+    let mut composer = mage_train::recipe::Composer::new();
     composer.add_text(&written.to_toml(), "the run's recipe").map_err(usage)?;
     for setting in &set {
         composer.set(setting).map_err(usage)?;

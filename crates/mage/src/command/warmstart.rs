@@ -12,7 +12,7 @@ use crate::{
     screen::Screen,
     usage,
 };
-use mage_lab::train::warm_start;
+use mage_train::train::warm_start;
 
 pub(crate) fn run(app: &App, args: &Warmstart, out: &Output) -> anyhow::Result<()> {
     let mut set = args.changes.settings();
@@ -24,7 +24,7 @@ pub(crate) fn run(app: &App, args: &Warmstart, out: &Output) -> anyhow::Result<(
     let mut screen = Screen::new(*out);
     let mut last = f64::NAN;
     let finished = warm_start(&recipe, &setting, &args.out, &stop, &mut |event| {
-        if let mage_lab::train::Event::Warmstart { loss, .. } = &event {
+        if let mage_train::train::Event::Warmstart { loss, .. } = &event {
             last = *loss;
         }
         screen.show(event);

@@ -6,7 +6,7 @@ use mage_env::{
     Anchor, End, Env, EnvFactory, EnvId, Observation, Outcome, ParsedAction, Population, Result, Schema, Seed, Step,
     Task,
 };
-use mage_lab::evaluate::{Agent, Drawn, ModelAgent};
+use mage_train::evaluate::{Agent, Drawn, ModelAgent};
 use rand::RngExt;
 use std::sync::Arc;
 use tokio::runtime::Handle;

@@ -1,6 +1,6 @@
 //! What the kernel tests share: repeatable numbers and slopes by finite differences.
 
-use mage_env::Seed;
+use mage_rng::Seed;
 use rand::RngExt;
 
 /// `len` numbers between −1 and 1.

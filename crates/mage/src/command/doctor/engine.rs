@@ -9,14 +9,14 @@ use super::{
 use crate::{App, cli::Doctor, command::recipe::compose, command::train::setting, output::Output, usage};
 use anyhow::bail;
 use mage_engine::{AdapterName, ScoreRequest, Trainer, block_on};
-use mage_lab::{
+use mage_native::{Description, Device};
+use mage_remote::{Fingerprint, Notices, TinkerTrainer, VllmPool, Waiting};
+use mage_train::{
     engine::Place,
     longest_sequence,
     recipe::{EngineKind, Recipe},
     remote_engine::{check_addresses, describe, missing, pool_settings, tinker_settings},
 };
-use mage_native::{Description, Device};
-use mage_remote::{Fingerprint, Notices, TinkerTrainer, VllmPool, Waiting};
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex, PoisonError},
@@ -146,7 +146,7 @@ fn compare(
 
 /// Waits on a runtime of its own.
 pub(super) fn block_on_pool<T>(work: impl Future<Output = T>) -> anyhow::Result<T> {
-    Ok(mage_lab::train::runtime(1)?.block_on(work))
+    Ok(mage_train::train::runtime(1)?.block_on(work))
 }
 
 pub(super) fn near(ours: &Fingerprint, theirs: &Fingerprint, tolerance: f32) -> Result<String, String> {
@@ -159,7 +159,7 @@ pub(super) fn near(ours: &Fingerprint, theirs: &Fingerprint, tolerance: f32) -> 
 fn native_fingerprint(recipe: &Recipe, model: &Description) -> anyhow::Result<Fingerprint> {
     // In fp32: what servers say is held against the truth.
     let place = Place { device: Device::Cpu, threads: recipe.engine.threads, ..Place::default() };
-    let (sampler, _) = mage_lab::engine::sampler(&recipe.model.path, place)?;
+    let (sampler, _) = mage_train::engine::sampler(&recipe.model.path, place)?;
     let tokens = Fingerprint::tokens(model.config.vocab_size);
     let request = ScoreRequest { tokens, from: 1, ..ScoreRequest::default() };
     Ok(Fingerprint(block_on(sampler.score(request))?.logprobs))

@@ -5,9 +5,9 @@ use super::{
     findings::{Findings, text},
 };
 use mage_engine::Renderer;
-use mage_lab::recipe::Recipe;
 use mage_native::Description;
 use mage_remote::{Fingerprint, Served, VllmPool};
+use mage_train::recipe::Recipe;
 
 /// What tokenizers disagree about: spaces, line breaks, numbers, signs, letters of many bytes.
 const TEXTS: [&str; 5] = [

@@ -10,13 +10,13 @@ use anyhow::Context;
 use mage_core::{Approach, Embeddings, Lexical, MemoryMaker, MemoryScope, Settings, prompt::PromptSet};
 use mage_engine::{SamplingParams, Thinking};
 use mage_env::{EnvFactory, Population, Seed};
-use mage_lab::{
+use mage_remote::{ApiKey, Client, Endpoint, Patience, Prices, RemoteChat, RemoteEmbeddings};
+use mage_train::{
     Panel,
     evaluate::{Agent, Drawn, Evaluation, ModelAgent, run_settings},
     recipe::Recipe,
     run_dir::RunDir,
 };
-use mage_remote::{ApiKey, Client, Endpoint, Patience, Prices, RemoteChat, RemoteEmbeddings};
 use std::{
     path::Path,
     sync::{Arc, atomic::AtomicU8},
@@ -223,7 +223,8 @@ fn embeddings(remote: &Remote, runtime: &Handle) -> anyhow::Result<Arc<dyn Embed
     let mut endpoint = endpoint(remote, url, model)?;
     endpoint.extra.clear();
     let client = Client::new(endpoint).map_err(usage)?;
-    Ok(Arc::new(RemoteEmbeddings::new(client, runtime.clone()).context("cannot ask for embeddings")?))
+    let model = RemoteEmbeddings::new(client, runtime.clone()).context("cannot use the embedding endpoint")?;
+    Ok(Arc::new(mage_train::EndpointEmbeddings(model)))
 }
 
 /// Settings of models that read sentences.

@@ -15,7 +15,7 @@ use anyhow::{Context, anyhow};
 use entrants::{Entrant, Ground, entrants, prices};
 use mage_core::{Bootstrap, EpisodeRecord, MetaResult};
 use mage_env::{Hash, Seed, oracle::OracleReport};
-use mage_lab::{
+use mage_train::{
     Panel,
     evaluate::runtime,
     store::{RecordStore, read_records},
@@ -214,7 +214,7 @@ impl Draw {
     fn bytes(self, drawing: String) -> anyhow::Result<Vec<u8>> {
         Ok(match self {
             Draw::Svg => drawing.into_bytes(),
-            Draw::Png => mage_lab::report::Painter::default().png(&drawing)?,
+            Draw::Png => mage_report::Painter::default().png(&drawing)?,
         })
     }
 }
@@ -294,7 +294,7 @@ fn play(entrant: &Entrant, records: Option<&Path>, out: &Output) -> anyhow::Resu
                 || "nothing was kept; give --records FILE to go on from there".to_owned(),
                 |path| format!("what was finished is in {}; run the command again to go on", path.display()),
             );
-            if matches!(e, mage_lab::Error::Interrupted) {
+            if matches!(e, mage_train::Error::Interrupted) {
                 out.hint(kept);
                 return Err(Interrupted.into());
             }

@@ -14,11 +14,9 @@ use mage_env::{
     Hash,
     oracle::{OracleReport, how_known},
 };
-use mage_lab::{
-    evaluate::{Agent, ModelAgent},
-    report::chart::{Chart, Kind, Series, svg},
-};
 use mage_remote::Prices;
+use mage_report::chart::{Chart, Kind, Series, svg};
+use mage_train::evaluate::{Agent, ModelAgent};
 use serde::Serialize;
 use serde_json::{Value, json};
 

@@ -9,7 +9,7 @@ use crate::{
     table::{score, table},
 };
 use mage_core::{Bootstrap, Mean, PairedAt, PairedRate, compare};
-use mage_lab::report::p_value;
+use mage_report::p_value;
 use serde::Serialize;
 
 /// Two entrants, task by task.

@@ -47,7 +47,7 @@ fn shared(args: &Launch) -> &str {
 
 /// What SkyRL's backend is told at its start.
 fn backend_config(args: &Launch) -> String {
-    let optim = mage_lab::recipe::Recipe::default().optim;
+    let optim = mage_train::recipe::Recipe::default().optim;
     // 0.98 as 0.98, not as the nearest double to the nearest float.
     let number = |x: f32| x.to_string().parse::<f64>().unwrap_or(f64::from(x));
     let mut config = match args.backend {
@@ -121,7 +121,7 @@ fn render(template: &str, args: &Launch) -> String {
         .chain([("HF_HOME".to_owned(), format!("{shared}/hf").into())])
         .collect();
     let own_engines = if pooled { 0 } else { args.samplers };
-    let optim = mage_lab::recipe::Recipe::default().optim;
+    let optim = mage_train::recipe::Recipe::default().optim;
     let config = backend_config(args);
     let values = [
         ("children", CHILDREN.trim_end().to_owned()),
@@ -204,8 +204,8 @@ mod tests {
     #[test]
     fn every_engine_block_is_taken_by_recipes() {
         all(&["--samplers", "3"], |name, args| {
-            for base in mage_lab::recipe::builtin_names() {
-                let mut composer = mage_lab::recipe::Composer::new();
+            for base in mage_train::recipe::builtin_names() {
+                let mut composer = mage_train::recipe::Composer::new();
                 // Methods stand on a recipe.
                 composer.add("kuhn").unwrap();
                 composer.add(&base).unwrap();

@@ -9,11 +9,11 @@ use crate::{
 };
 use mage_engine::{Renderer, ScoreRequest};
 use mage_env::Seed;
-use mage_lab::Hub;
 use mage_native::{
     Config, Control, Description, Machine, NativeAdapter, NativeModel, NumberFormat, Options, chat_tokenizer,
     word_tokenizer,
 };
+use mage_train::Hub;
 use serde::Serialize;
 use std::{fs, path::Path};
 

@@ -1,0 +1,221 @@
+//! The embedded engine beside engines that run: SkyRL at `MAGE_TINKER_URL` and vLLM at `MAGE_VLLM_URL`, both with the model
+//! in `MAGE_ENGINE_MODEL`, as `conformance/engines/run.py` starts them. Skipped, loudly, where they are not named.
+
+use mage_engine::{Loss, Objective, OptimStep, PerToken, Sampler, ScoreRequest, TokenForest, Trainer, block_on};
+use mage_native::{NativeAdapter, NativeModel, Options};
+use mage_remote::{
+    Fingerprint, Notices, PoolSettings, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, Waiting,
+    tinker::{Backend, Dialect},
+};
+use std::{
+    collections::BTreeMap,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+fn named(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|v| !v.is_empty())
+}
+
+/// Says so where everybody sees it: what a test prints in the usual way is kept back when it passes.
+fn skip(why: &str) {
+    let _ = writeln!(std::io::stderr(), "\n*** SKIPPED: {why}; see conformance/engines/ ***");
+}
+
+fn engines() -> Option<(String, String, PathBuf)> {
+    let found = (named("MAGE_TINKER_URL"), named("MAGE_VLLM_URL"), named("MAGE_ENGINE_MODEL"));
+    let (Some(tinker), Some(vllm), Some(model)) = found else {
+        skip("MAGE_TINKER_URL, MAGE_VLLM_URL, MAGE_ENGINE_MODEL name no engines");
+        return None;
+    };
+    Some((tinker, vllm, model.into()))
+}
+
+fn trainer(url: &str, model: &Path, vocabulary: usize, adapters: &Path) -> TinkerTrainer {
+    let settings = TinkerSettings {
+        server: TinkerServer {
+            url: url.to_owned(),
+            dialect: Dialect::default(),
+            key: None,
+            waiting: Waiting::default(),
+            notices: Notices::to(|line| eprintln!("{line}")),
+        },
+        backend: Backend::Jax,
+        base_model: model.file_name().unwrap().to_string_lossy().into_owned(),
+        base_folder: model.display().to_string(),
+        rank: 8,
+        seed: 7,
+        vocabulary,
+        max_context: 256,
+        adapters: adapters.to_owned(),
+        tolerance: 1e-4,
+        calibrate: false,
+    };
+    TinkerTrainer::connect(settings, None).unwrap()
+}
+
+/// A pool of one server.
+fn pool(url: String, vocabulary: usize) -> VllmPool {
+    VllmPool::new(PoolSettings {
+        servers: vec![url],
+        model: "tiny".to_owned(),
+        key: None,
+        in_flight: 8,
+        vocabulary,
+        max_context: 256,
+        tolerance: 1e-4,
+        keep: 2,
+        waiting: Waiting::default(),
+        answer_within: std::time::Duration::from_secs(600),
+        notices: Notices::default(),
+    })
+    .unwrap()
+}
+
+/// How likely the embedded engine finds the fixed sequence, and how many words the model has.
+fn native(model: &Path) -> (Fingerprint, usize) {
+    let model = NativeModel::open(model).unwrap();
+    let vocabulary = model.config().vocab_size;
+    let sampler = model.sampler(Options::default()).unwrap();
+    let request = ScoreRequest { tokens: Fingerprint::tokens(vocabulary), from: 1, ..ScoreRequest::default() };
+    (Fingerprint(block_on(sampler.score(request)).unwrap().logprobs), vocabulary)
+}
+
+#[test]
+fn all_engines_find_the_same_tokens_as_likely() {
+    let Some((tinker, vllm, model)) = engines() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (ours, vocabulary) = native(&model);
+    let skyrl = trainer(&tinker, &model, vocabulary, dir.path()).fingerprint().unwrap();
+    let runtime = mage_train::train::runtime(1).unwrap();
+    let vllm = runtime.block_on(pool(vllm.clone(), vocabulary).base_fingerprint(&vllm)).unwrap();
+    eprintln!("SkyRL {:.1e}, vLLM {:.1e} from native", ours.distance(&skyrl), ours.distance(&vllm));
+    // Each is within 1e-5 of what 64 bits give, which whoever asks a fourth and in 64 bits checks; so no two are further apart.
+    assert!(ours.distance(&skyrl) < 2e-5 && ours.distance(&vllm) < 2e-5, "{ours:?}\n{skyrl:?}\n{vllm:?}");
+    if let Some(file) = named("MAGE_FINGERPRINTS_OUT") {
+        let all = BTreeMap::from([("native", ours), ("SkyRL", skyrl), ("vLLM", vllm)]);
+        std::fs::write(file, serde_json::to_string(&all).unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn whole_models_arrive() {
+    let (Some((_, vllm, model)), Some(other)) = (engines(), named("MAGE_OTHER_MODEL")) else {
+        skip("MAGE_OTHER_MODEL names no second model");
+        return;
+    };
+    let runtime = mage_train::train::runtime(1).unwrap();
+    let (first, vocabulary) = native(&model);
+    let (second, _) = native(Path::new(&other));
+    let pool = pool(vllm.clone(), vocabulary);
+    assert!(first.distance(&second) > 0.1, "two models");
+    for (folder, numbers) in [(Path::new(&other), &second), (&model, &first)] {
+        runtime.block_on(pool.push_weights(folder, numbers)).unwrap();
+        let there = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();
+        eprintln!("{} arrived, {:.1e} from native", folder.display(), numbers.distance(&there));
+        assert!(numbers.distance(&there) < 2e-5);
+    }
+}
+
+/// vLLM 0.32.0 answers that a model whose head is its embedding was loaded, and keeps the head from before.
+#[test]
+fn a_head_that_was_left_behind_is_found() {
+    let (Some((_, vllm, model)), Some(other)) = (engines(), named("MAGE_TIED_MODEL")) else {
+        skip("MAGE_TIED_MODEL names no second model with a tied head");
+        return;
+    };
+    let runtime = mage_train::train::runtime(1).unwrap();
+    let (first, vocabulary) = native(&model);
+    let (second, _) = native(Path::new(&other));
+    let pool = pool(vllm.clone(), vocabulary);
+    let there = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();
+    assert!(first.distance(&there) < 2e-5, "before the push it has the first");
+    let e = runtime.block_on(pool.push_weights(Path::new(&other), &second)).unwrap_err().to_string();
+    eprintln!("{e}");
+    assert!(
+        e.contains("it does not have the weights of") && e.contains("log-probabilities of a fixed sequence"),
+        "{e}"
+    );
+    let there = runtime.block_on(pool.base_fingerprint(&vllm)).unwrap();
+    assert!(there.distance(&first) > 0.1 && there.distance(&second) > 0.1, "neither the one nor the other");
+    assert!(!pool.servers()[0].up, "and nobody is sent there");
+}
+
+#[test]
+fn one_update_changes_the_adapter_as_the_embedded_engine_does() {
+    let Some((tinker, _, model)) = engines() else { return };
+    for objective in [Objective::ImportanceSampling, Objective::Cispo { low: 0.2, high: 0.3 }] {
+        one_update(&tinker, &model, objective);
+    }
+}
+
+fn one_update(tinker: &str, model: &Path, objective: Objective) {
+    let dir = tempfile::tempdir().unwrap();
+    let base = NativeModel::open(model).unwrap();
+    let (config, vocabulary) = (base.config().clone(), base.config().vocab_size);
+    let mut there = trainer(tinker, model, vocabulary, dir.path());
+    // A step first, so that both matrices of the adapter have gradients.
+    let step = OptimStep { learning_rate: 1e-2, clip_norm: 0.0, epsilon: 1e-3, ..Default::default() };
+    let rows = |advantage: f32| {
+        TokenForest::of_rows([vec![0_u32, 3, 5, 7, 2, 4], vec![1, 6, 2, 9, 3]].into_iter().enumerate().map(
+            move |(r, tokens)| {
+                let n = tokens.len();
+                let mut train = PerToken {
+                    weights: vec![0.1 * (r + 1) as f32; n],
+                    advantages: vec![advantage * (1.0 - 1.5 * r as f32); n],
+                    old_logprobs: vec![-2.0; n],
+                    ..Default::default()
+                };
+                train.weights[..2].fill(0.0);
+                (tokens, train)
+            },
+        ))
+    };
+    let loss = Loss::of(objective);
+    there.forward_backward(&rows(1.0), &Loss::of(Objective::CrossEntropy)).unwrap();
+    there.optim_step(&step).unwrap();
+    let (before, after) = (dir.path().join("before"), dir.path().join("after"));
+    there.save(&before).unwrap();
+    // A fresh optimiser on both sides.
+    let start = NativeAdapter::open(&before, &config).unwrap();
+    let (mut here, _) = base.with_adapter(start.clone()).unwrap().train(Options::default()).unwrap();
+    let ours = here.forward_backward(&rows(1.0), &loss).unwrap();
+    let theirs = there.forward_backward(&rows(1.0), &loss).unwrap();
+    assert!((ours.loss - theirs.loss).abs() < 1e-5 * ours.loss.abs().max(1.0), "{} {}", ours.loss, theirs.loss);
+    // SkyRL's JAX backend has one first matrix for q, k and v, and one for gate and up, and writes it out for each: its
+    // gradient is the sum of ours (found here; second matrices and all others are each their own).
+    let gradients: BTreeMap<String, Vec<f32>> = here.gradients().map(|(n, _, g)| (n.to_owned(), g.to_vec())).collect();
+    let shared = |name: &str| -> Vec<String> {
+        let family = [&["q_proj", "k_proj", "v_proj"][..], &["gate_proj", "up_proj"]];
+        let found = family.iter().find_map(|f| f.iter().find(|m| name.contains(**m)).map(|m| (f, m)));
+        match found.filter(|_| name.ends_with("lora_A.weight")) {
+            Some((family, mine)) => family.iter().map(|m| name.replace(mine, m)).collect(),
+            None => vec![name.to_owned()],
+        }
+    };
+    let sum = |name: &str| -> Vec<f32> {
+        let parts: Vec<&Vec<f32>> = shared(name).iter().map(|n| &gradients[n]).collect();
+        (0..parts[0].len()).map(|i| parts.iter().map(|p| p[i]).sum()).collect()
+    };
+    // Moments that forget everything: the step is the gradient over its own size.
+    let plain = OptimStep { beta1: 0.0, beta2: 0.0, ..step };
+    let norm = there.optim_step(&plain).unwrap().grad_norm;
+    let squares = gradients.keys().map(|n| {
+        let square: f64 = sum(n).iter().map(|g| f64::from(*g).powi(2)).sum();
+        square / shared(n).len() as f64
+    });
+    let expected = squares.sum::<f64>().sqrt();
+    assert!((norm / expected - 1.0).abs() < 1e-5, "{norm} {expected}");
+    there.save(&after).unwrap();
+    let changed = NativeAdapter::open(&after, &config).unwrap();
+    let (mut largest, mut apart) = (0.0_f32, 0.0_f32);
+    for ((name, _, first), (_, _, last)) in start.tensors().zip(changed.tensors()) {
+        for ((g, first), last) in sum(name).iter().zip(first).zip(last) {
+            let ours = -plain.learning_rate * g / (g.abs() + plain.epsilon);
+            largest = largest.max((last - first).abs());
+            apart = apart.max((last - first - ours).abs());
+        }
+    }
+    eprintln!("{objective:?}: norms {norm} {expected}; largest change {largest:.2e}, apart by {apart:.2e}");
+    assert!(largest > 5e-3 && apart < 1e-3 * largest, "{largest} {apart}");
+}

@@ -1,0 +1,127 @@
+//! Agents of known strength through the whole machine: what is measured must agree with what is exact, with memory and
+//! with the memory blanked.
+
+use mage_core::{Bootstrap, MemoryMode, MetaResult, Settings, Summary, Unplayed, prompt::PromptLibrary, summarise};
+use mage_env::{
+    EnvFactory, Population, Registry, Seed,
+    kuhn::{Kuhn, KuhnFactory, equilibrium},
+    oracle::{Objective, Profile, Tree, expected_returns},
+};
+use mage_train::{
+    Panel,
+    evaluate::{Agent, Evaluation},
+};
+use std::sync::Arc;
+
+/// Four standard errors: one comparison in 16,000 would fail by chance, and the seeds are fixed.
+const SIGMAS: f64 = 4.0;
+
+fn results(policy: &str, memory: MemoryMode, population: &Population, episodes: u32, tasks: usize) -> Vec<MetaResult> {
+    let registry = Registry::builtin();
+    let factory = registry.get("kuhn").unwrap();
+    let evaluation = Arc::new(Evaluation {
+        factory: Arc::clone(factory),
+        prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
+        settings: Arc::new(Settings { memory, ..Settings::compact(&factory.schema(), episodes) }),
+        memories: None,
+        panel: Panel::new(population, "train", 2, tasks, Seed::new(1)).unwrap(),
+        agent: Agent::find(&**factory, policy, population, "train", episodes).unwrap(),
+        seed: Seed::new(2),
+        stop: Arc::default(),
+    });
+    let mut results = Vec::new();
+    evaluation.run(|record| results.extend(record.result())).unwrap();
+    assert_eq!(results.len(), tasks);
+    results
+}
+
+/// Compares the mean score of each episode and seat with the exact value.
+fn check(policy: &str, results: &[MetaResult], exact: impl Fn(u8, usize) -> f64) {
+    let episodes = results[0].episodes.len();
+    for seat in 0..2 {
+        for n in 0..episodes {
+            let scores = results.iter().filter(|r| r.seat == seat).map(|r| r.episodes[n].score);
+            let (count, sum, squares) = scores.fold((0.0, 0.0, 0.0), |(c, s, q), x| (c + 1.0, s + x, q + x * x));
+            let mean = sum / count;
+            let error = ((squares / count - mean * mean) / count).sqrt();
+            let expected = exact(seat, n);
+            assert!(
+                (mean - expected).abs() < SIGMAS * error,
+                "{policy}, seat {seat}, episode {}: measured {mean:.4} ± {error:.4}, exact {expected:.4}",
+                n + 1
+            );
+        }
+    }
+}
+
+fn pool() -> Population {
+    KuhnFactory::default().default_population()
+}
+
+#[test]
+fn bayes_earns_its_exact_curve_and_with_blanked_memory_its_first_episode() {
+    let population = pool();
+    let exact = [0, 1].map(|s| KuhnFactory::default().bayes(&population, "train", s, 3).unwrap());
+    for (policy, objective) in [("bayes", Objective::Sum), ("bayes-last", Objective::Last)] {
+        let curve = |seat: u8, n: usize| exact[usize::from(seat)].curve(objective).by_episode[n];
+        check(policy, &results(policy, MemoryMode::ReflectionOnly, &population, 3, 12_000), curve);
+        check(policy, &results(policy, MemoryMode::None, &population, 3, 6_000), |seat, _| curve(seat, 0));
+    }
+}
+
+#[test]
+fn bayes_follows_an_opponent_that_switches() {
+    let text = r#"
+        env = "kuhn"
+        [[opponent]]
+        name = "weathercock"
+        kind = "switching"
+        between = ["conservative", "aggressive"]
+        stay = 0.8
+    "#;
+    let population = Population::from_toml(text, "test").unwrap();
+    let exact = [0, 1].map(|s| KuhnFactory::default().bayes(&population, "train", s, 4).unwrap());
+    let curve = |seat: u8, n: usize| exact[usize::from(seat)].curve(Objective::Sum).by_episode[n];
+    assert!(curve(0, 3) > exact[0].memoryless().last() + 0.02, "there is something to learn");
+    check("bayes", &results("bayes", MemoryMode::ReflectionOnly, &population, 4, 12_000), curve);
+}
+
+#[test]
+fn best_response_nash_and_random_earn_what_the_tree_says() {
+    let population = pool();
+    let exact = [0, 1].map(|s| KuhnFactory::default().bayes(&population, "train", s, 2).unwrap());
+    let informed = |seat: u8, n: usize| exact[usize::from(seat)].informed().by_episode[n];
+    for memory in [MemoryMode::ReflectionOnly, MemoryMode::None] {
+        check("best-response", &results("best-response", memory, &population, 2, 8_000), informed);
+    }
+
+    let tree = Tree::new(&Kuhn).unwrap();
+    let kinds = mage_env::kuhn::opponent_kinds();
+    let opponents = population.in_split("train").unwrap();
+    let value = |agent: mage_env::Strategy<Kuhn>, seat: u8| {
+        let against = |spec| {
+            let other = Arc::clone(&kinds.build(spec).unwrap().phases()[0]);
+            let mut seats = vec![Arc::clone(&agent), Arc::clone(&agent)];
+            seats[usize::from(1 - seat)] = other;
+            expected_returns(&Kuhn, &tree, &Profile(seats)).unwrap()[usize::from(seat)]
+        };
+        opponents.iter().map(|(share, spec)| share * against(spec)).sum::<f64>()
+    };
+    let nash = [0, 1].map(|s| value(Arc::new(equilibrium(10_000)), s));
+    check("nash", &results("nash", MemoryMode::ReflectionOnly, &population, 2, 8_000), |s, _| nash[usize::from(s)]);
+    let random = [0, 1].map(|s| value(Arc::new(mage_env::UniformOpponent), s));
+    assert!((random[0] + random[1] + 0.5).abs() < 0.06, "uniform play costs about a quarter of a chip");
+    check("random", &results("random", MemoryMode::None, &population, 2, 8_000), |s, _| random[usize::from(s)]);
+}
+
+#[test]
+fn reported_intervals_hold_the_exact_values() {
+    let population = pool();
+    let results = results("bayes", MemoryMode::ReflectionOnly, &population, 3, 12_000);
+    let summary: Summary =
+        summarise(&results.into_iter().enumerate().collect::<Vec<_>>(), 3, Unplayed::NotCounted, Bootstrap::default());
+    let report = KuhnFactory::default().oracles(&population, "train", 3).unwrap().unwrap();
+    for (at, exact) in summary.overall.by_episode.iter().zip(&report.mean.sum.by_episode) {
+        assert!(at.score.interval.unwrap().contains(*exact), "{at:?} {exact}");
+    }
+}

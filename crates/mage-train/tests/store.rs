@@ -1,0 +1,161 @@
+//! The record store under crashes, damage and rivals.
+
+use mage_core::{EpisodeRecord, Settings, prompt::PromptLibrary};
+use mage_env::{Registry, Seed};
+use mage_train::{
+    Error, Panel,
+    evaluate::{Agent, Evaluation},
+    store::{RecordStore, read_records},
+};
+use std::{fs, io::Write, path::Path, sync::Arc};
+
+fn evaluation(count: usize) -> Arc<Evaluation> {
+    let registry = Registry::builtin();
+    let factory = registry.get("kuhn").unwrap();
+    let panel = Panel::new(&factory.default_population(), "train", 2, count, Seed::new(3)).unwrap();
+    Arc::new(Evaluation {
+        factory: Arc::clone(factory),
+        prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
+        settings: Arc::new(Settings::compact(&factory.schema(), 2)),
+        memories: None,
+        panel,
+        agent: Agent::Random,
+        seed: Seed::new(4),
+        stop: Arc::default(),
+    })
+}
+
+fn records(count: usize) -> Vec<EpisodeRecord> {
+    let mut all = Vec::new();
+    evaluation(count).run(|r| all.push(r.clone())).unwrap();
+    all
+}
+
+fn read(path: &Path) -> Vec<EpisodeRecord> {
+    read_records(path).unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+#[test]
+fn what_is_appended_is_read_back_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r.jsonl");
+    let all = records(20);
+    let mut store = RecordStore::open(&path).unwrap();
+    assert_eq!(store.append(&all[..12]).unwrap(), 12);
+    assert_eq!(store.append(&all).unwrap(), 8, "known keys are left out");
+    drop(store);
+    let store = RecordStore::open(&path).unwrap();
+    assert_eq!((store.len(), store.repaired_bytes()), (20, 0));
+    assert!(all.iter().all(|r| store.contains(&r.key)));
+    assert_eq!(read(&path), all);
+}
+
+#[test]
+fn a_write_cut_off_anywhere_loses_at_most_the_last_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r.jsonl");
+    let all = records(3);
+    RecordStore::open(&path).unwrap().append(&all).unwrap();
+    let bytes = fs::read(&path).unwrap();
+    let ends: Vec<usize> = bytes.iter().enumerate().filter(|(_, b)| **b == b'\n').map(|(i, _)| i + 1).collect();
+    for cut in (0..bytes.len()).step_by(37).chain(ends.iter().flat_map(|e| [e - 1, *e])) {
+        fs::write(&path, &bytes[..cut]).unwrap();
+        let whole = ends.iter().filter(|e| **e <= cut).count();
+        assert_eq!(read(&path), all[..whole], "the reader passes over half a line");
+        let mut store = RecordStore::open(&path).unwrap();
+        assert_eq!(store.len(), whole);
+        store.append(&all).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), bytes, "cut at {cut}");
+    }
+}
+
+#[test]
+fn damage_in_the_middle_is_named_and_nothing_is_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r.jsonl");
+    RecordStore::open(&path).unwrap().append(&records(3)).unwrap();
+    let mut lines: Vec<String> = fs::read_to_string(&path).unwrap().lines().map(str::to_owned).collect();
+    lines[1].truncate(40);
+    let damaged = lines.join("\n") + "\n";
+    fs::write(&path, &damaged).unwrap();
+    let error = RecordStore::open(&path).unwrap_err();
+    assert!(matches!(error, Error::Line { line: 2, .. }), "{error}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), damaged);
+    assert!(read_records(&path).unwrap().nth(1).unwrap().is_err());
+}
+
+#[test]
+fn two_writers_are_one_too_many() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r.jsonl");
+    let first = RecordStore::open(&path).unwrap();
+    assert!(matches!(RecordStore::open(&path), Err(Error::InUse { .. })));
+    drop(first);
+    assert!(RecordStore::open(&path).is_ok());
+}
+
+#[test]
+fn an_evaluation_stopped_halfway_goes_on_where_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let (whole, halves) = (dir.path().join("whole.jsonl"), dir.path().join("halves.jsonl"));
+    let evaluation = evaluation(700);
+    evaluation.run_into(&mut RecordStore::open(&whole).unwrap(), |_| ()).unwrap();
+    let half = fs::read(&whole).unwrap();
+    fs::File::create(&halves).unwrap().write_all(&half[..half.len() / 2]).unwrap();
+    let mut store = RecordStore::open(&halves).unwrap();
+    let had = store.len();
+    assert!(had > 0 && had < 700);
+    let mut played = 0;
+    evaluation.run_into(&mut store, |_| played += 1).unwrap();
+    assert_eq!(played + had, 700);
+    assert_eq!(fs::read(&halves).unwrap(), half, "byte for byte as if never stopped");
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    let play = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| records(300))
+    };
+    assert_eq!(play(1), play(3));
+}
+
+#[test]
+fn a_file_that_is_no_store_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notes.txt");
+    for text in ["my precious notes, no line break", "notes\nof two lines", "{\"other\": 1}", "{\"kez"] {
+        fs::write(&path, text).unwrap();
+        let error = RecordStore::open(&path).unwrap_err();
+        assert!(matches!(error, Error::Line { .. }), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    }
+}
+
+#[test]
+fn agents_with_other_beliefs_have_other_keys() {
+    let registry = Registry::builtin();
+    let factory = registry.get("kuhn").unwrap();
+    let mut population = factory.default_population();
+    let id = |p: &mage_env::Population| Agent::find(&**factory, "bayes", p, "train", 3).unwrap().id().to_owned();
+    let before = id(&population);
+    population.opponents[0].weight = 0.31;
+    assert_ne!(before, id(&population));
+    assert!(before.starts_with("bayes"));
+}
+
+#[test]
+fn a_failure_is_kept_and_tried_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r.jsonl");
+    let all = records(2);
+    let failed = EpisodeRecord { error: Some("the model is gone".to_owned()), ..all[0].clone() };
+    let mut store = RecordStore::open(&path).unwrap();
+    assert_eq!(store.append([&failed, &all[1]]).unwrap(), 2);
+    assert!(!store.contains(&all[0].key) && store.contains(&all[1].key));
+    drop(store);
+    let mut store = RecordStore::open(&path).unwrap();
+    assert_eq!((store.len(), store.append([&failed, &all[0]]).unwrap()), (1, 2));
+    assert_eq!(store.append([&failed, &all[0]]).unwrap(), 0, "what is finished stays finished");
+    assert_eq!(read(&path).len(), 4);
+}
