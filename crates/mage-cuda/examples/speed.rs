@@ -6,11 +6,11 @@
 //! `t,SHAPE,SEQUENCES,LENGTH` times forward and backward; `d,SHAPE,SEQUENCES,PROMPT,NEW` decoding; `a,SHAPE,TOKENS`
 //! a pass with recomputation and a step of AdamW. Words after these: `recompute`; `adapter` puts one of rank 16 beside every
 //! matrix, which learns or speaks in the model's place; `invariant` gives each sequence the same bits whatever the batch.
-//! Weights and tokens are random; every row is predicted.
+//! CudaWeights and tokens are random; every row is predicted.
 
 use mage_cuda::{
-    AdamW, AdapterPlaces, Answer, Ask, Card, GroupPlaces, Held, LayerPlaces, Model, PAGE, Part, PartPlaces, Places,
-    Prediction, Sequences, Shape, Step, Stepper, Trainer,
+    AdamWParams, LoraLayout, LogitResult, LogitQuery, CudaDevice, LoraGroupLayout, WeightsRef, LayerLayout, CudaModel, BLOCK_SIZE, SequenceSlice, LoraProjectionLayout, ParamLayout,
+    TargetToken, PackedSequences, ModelShape, StepBatch, ModelRunner, ModelTrainer,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use std::time::Instant;
 
 type Any = Box<dyn std::error::Error>;
 
-fn shape(name: &str) -> Result<Shape, Any> {
+fn shape(name: &str) -> Result<ModelShape, Any> {
     let (hidden, layers, heads, inner) = match name {
         "0.6B" => (1024, 28, 16, 3072),
         "1.7B" => (2048, 28, 16, 6144),
@@ -27,10 +27,10 @@ fn shape(name: &str) -> Result<Shape, Any> {
         "8B" => (4096, 36, 32, 12_288),
         _ => return Err(format!("{name}: 0.6B, 1.7B, 4B, 4B6 (six layers of it) or 8B").into()),
     };
-    Ok(Shape { vocabulary: 151_936, hidden, inner, layers, heads, kv: 8, head_dim: 128, epsilon: 1e-6 })
+    Ok(ModelShape { vocabulary: 151_936, hidden, inner, layers, heads, kv: 8, head_dim: 128, epsilon: 1e-6 })
 }
 
-fn places(c: &Shape) -> Places {
+fn places(c: &ModelShape) -> ParamLayout {
     let mut len = 0;
     let mut put = |n: usize| -> Range<usize> {
         len += n;
@@ -38,7 +38,7 @@ fn places(c: &Shape) -> Places {
     };
     let (d, q, kv) = (c.hidden, c.heads * c.head_dim, c.kv * c.head_dim);
     let embedding = put(c.vocabulary * d);
-    let layers = (0..c.layers).map(|_| LayerPlaces {
+    let layers = (0..c.layers).map(|_| LayerLayout {
         norm1: put(d),
         qkv: put((q + 2 * kv) * d),
         head_norms: put(2 * c.head_dim),
@@ -51,11 +51,11 @@ fn places(c: &Shape) -> Places {
     let norm = put(d);
     // Larger models have a last matrix of their own.
     let head = if d > 2560 { put(c.vocabulary * d) } else { embedding.clone() };
-    Places { head, embedding, layers, norm, len }
+    ParamLayout { head, embedding, layers, norm, len }
 }
 
 /// Of rank 16, beside every matrix.
-fn adapter(c: &Shape) -> AdapterPlaces {
+fn adapter(c: &ModelShape) -> LoraLayout {
     const RANK: usize = 16;
     let mut len = 0;
     let mut put = |n: usize| -> Range<usize> {
@@ -68,14 +68,14 @@ fn adapter(c: &Shape) -> AdapterPlaces {
         let (a, mut first_output) = (put(ranks * inputs), 0);
         let parts = outputs.iter().enumerate().map(|(i, &outputs)| {
             first_output += outputs;
-            PartPlaces { b: put(outputs * RANK), outputs, first_output: first_output - outputs, first_rank: i * RANK }
+            LoraProjectionLayout { b: put(outputs * RANK), outputs, first_output: first_output - outputs, first_rank: i * RANK }
         });
-        Some(GroupPlaces { parts: parts.collect(), a, ranks })
+        Some(LoraGroupLayout { parts: parts.collect(), a, ranks })
     };
     let layers = (0..c.layers)
         .map(|_| [group(d, &[q, kv, kv]), group(q, &[d]), group(d, &[c.inner, c.inner]), group(c.inner, &[d])])
         .collect();
-    AdapterPlaces { rank: RANK, scale: 2.0, layers, len }
+    LoraLayout { rank: RANK, scale: 2.0, layers, len }
 }
 
 /// Numbers with a spread of 0.02.
@@ -84,7 +84,7 @@ fn small(len: usize) -> Vec<f32> {
 }
 
 /// Numbers with a spread of 0.02, and 1 where a norm's weights are.
-fn numbers(p: &Places) -> Vec<f32> {
+fn numbers(p: &ParamLayout) -> Vec<f32> {
     let mut all = vec![0.0_f32; p.len];
     let piece = p.len.div_ceil(std::thread::available_parallelism().map_or(1, Into::into));
     std::thread::scope(|s| {
@@ -117,8 +117,8 @@ fn tokens(n: usize) -> Vec<u32> {
 }
 
 fn main() -> Result<(), Any> {
-    let card = Card::open(0)?;
-    let used = |card: &Card| -> Result<f64, Any> {
+    let card = CudaDevice::open(0)?;
+    let used = |card: &CudaDevice| -> Result<f64, Any> {
         Ok((card.info().memory - card.free_memory()?) as f64 / f64::from(1 << 30))
     };
     println!("{} of generation {:?}, {} processors", card.info().name, card.info().capability, card.info().processors);
@@ -133,7 +133,7 @@ fn main() -> Result<(), Any> {
         let thin = said("adapter").then(|| Arc::new(adapter(&shape)));
         let start = Instant::now();
         let turns: Vec<f32> = (0..8192 * shape.head_dim).map(|i| ((i * 37 % 101) as f32 / 101.0).cos()).collect();
-        let model = Model::new(&card, shape, places, &turns)?;
+        let model = CudaModel::new(&card, shape, places, &turns)?;
         println!("{job}: kernels {:.2} s", start.elapsed().as_secs_f64());
         match parts[0] {
             "t" | "a" => {
@@ -141,18 +141,18 @@ fn main() -> Result<(), Any> {
                     if parts[0] == "t" { (number(2)?, number(3)?) } else { (number(2)?.div_ceil(1024), 1024) };
                 let recompute = parts[0] == "a" || said("recompute");
                 let mut trainer = match &thin {
-                    None => Trainer::new(&model, &flat)?,
+                    None => ModelTrainer::new(&model, &flat)?,
                     Some(thin) => {
                         let weights = Arc::new(model.weights(&flat)?);
-                        Trainer::beside(&model, &weights, thin, &small(thin.len))?
+                        ModelTrainer::beside(&model, &weights, thin, &small(thin.len))?
                     }
                 };
                 drop(flat);
                 let n = sequences * length;
                 let tokens = tokens(n);
                 let predictions =
-                    (0..n as u32).map(|row| Prediction { row, token: tokens[(row as usize + 1) % n], allowed: None });
-                let batch = Sequences {
+                    (0..n as u32).map(|row| TargetToken { row, token: tokens[(row as usize + 1) % n], allowed: None });
+                let batch = PackedSequences {
                     tokens: &tokens,
                     spans: (0..sequences).map(|i| (i * length, length)).collect(),
                     predictions: predictions.collect(),
@@ -168,7 +168,7 @@ fn main() -> Result<(), Any> {
                     })?;
                     if parts[0] == "a" {
                         let norm = trainer.squares(0..trainer.grads().len())?.sqrt();
-                        let set = AdamW {
+                        let set = AdamWParams {
                             learning_rate: 1e-6,
                             beta1: 0.9,
                             beta2: 0.95,
@@ -196,13 +196,13 @@ fn main() -> Result<(), Any> {
                 let (batch, prompt, new) = (number(2)?, number(3)?, number(4)?);
                 let weights = model.weights(&flat)?;
                 drop(flat);
-                let per = (prompt + new).div_ceil(PAGE);
+                let per = (prompt + new).div_ceil(BLOCK_SIZE);
                 let beside = thin.as_ref().map(|thin| model.adapter(thin, &small(thin.len))).transpose()?;
-                let held = Held { base: &weights, adapter: beside.as_ref() };
-                let mut stepper = Stepper::new(&model, batch * per, said("invariant"))?;
+                let held = WeightsRef { base: &weights, adapter: beside.as_ref() };
+                let mut stepper = ModelRunner::new(&model, batch * per, said("invariant"))?;
                 let tables: Vec<u32> = (0..(batch * per) as u32).collect();
-                let mut answers = vec![Answer::default(); batch];
-                let ask = Ask { token: None, point: 0.5, ..Ask::score(0, None) };
+                let mut answers = vec![LogitResult::default(); batch];
+                let ask = LogitQuery { token: None, point: 0.5, ..LogitQuery::score(0, None) };
                 let asks = vec![ask; batch];
                 // Prompts, a few at a time.
                 let start = Instant::now();
@@ -210,8 +210,8 @@ fn main() -> Result<(), Any> {
                 let at_once = (8192 / prompt).max(1);
                 for first in (0..batch).step_by(at_once) {
                     let count = at_once.min(batch - first);
-                    let parts: Vec<Part> = (0..count)
-                        .map(|i| Part {
+                    let parts: Vec<SequenceSlice> = (0..count)
+                        .map(|i| SequenceSlice {
                             first: i * prompt,
                             count: prompt,
                             position: 0,
@@ -220,18 +220,18 @@ fn main() -> Result<(), Any> {
                         })
                         .collect();
                     let tokens = &all[first * prompt..(first + count) * prompt];
-                    let step = Step { tokens, tables: &tables, parts: &parts, asks: &asks[..count] };
+                    let step = StepBatch { tokens, tables: &tables, parts: &parts, asks: &asks[..count] };
                     stepper.step(held, &step, &mut answers[first..first + count])?;
                 }
                 println!("{job}: prompts {:.1} ms", start.elapsed().as_secs_f64() * 1e3);
                 let mut next: Vec<u32> = answers.iter().map(|a| a.token).collect();
                 let mut times = Vec::new();
                 for i in 0..new {
-                    let parts: Vec<Part> = (0..batch)
-                        .map(|b| Part { first: b, count: 1, position: prompt + i, table: b * per, asked: 1 })
+                    let parts: Vec<SequenceSlice> = (0..batch)
+                        .map(|b| SequenceSlice { first: b, count: 1, position: prompt + i, table: b * per, asked: 1 })
                         .collect();
                     let start = Instant::now();
-                    let step = Step { tokens: &next, tables: &tables, parts: &parts, asks: &asks };
+                    let step = StepBatch { tokens: &next, tables: &tables, parts: &parts, asks: &asks };
                     stepper.step(held, &step, &mut answers)?;
                     times.push(start.elapsed().as_secs_f64());
                     next.iter_mut().zip(&answers).for_each(|(n, a)| *n = a.token);

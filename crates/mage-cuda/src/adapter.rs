@@ -3,11 +3,11 @@
 //! `y += scale·B·(A·x)`: the model's own matrices stay as they are, the thin ones beside them are read as bf16 like them.
 //! First matrices of projections that read the same input lie on top of each other, so that one product does them all.
 
-use crate::buffer::Buffer;
+use crate::buffer::DeviceBuffer;
 use crate::card::Stream;
 use crate::error::{CudaError, Result};
-use crate::model::{Model, Weights, same_length};
-use crate::product::{Kind, Matrix, Products};
+use crate::model::{CudaModel, CudaWeights, same_length};
+use crate::product::{Kind, Matrix, CublasLt};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ pub(crate) enum Group {
 }
 
 /// How many there are.
-pub const GROUPS: usize = 4;
+pub const LORA_GROUPS: usize = 4;
 
 /// One projection's second matrix: it reads the thin numbers from `first_rank` on and adds to the outputs from
 /// `first_output` on.
 #[derive(Clone, Debug)]
-pub struct PartPlaces {
+pub struct LoraProjectionLayout {
     /// Where it is, `outputs` rows of as many numbers as the rank.
     pub b: Range<usize>,
     /// Its rows.
@@ -39,29 +39,29 @@ pub struct PartPlaces {
 
 /// The pairs beside one group of projections.
 #[derive(Clone, Debug)]
-pub struct GroupPlaces {
+pub struct LoraGroupLayout {
     /// All first matrices, on top of each other.
     pub a: Range<usize>,
     /// Their rows.
     pub ranks: usize,
     /// The second ones.
-    pub parts: Vec<PartPlaces>,
+    pub parts: Vec<LoraProjectionLayout>,
 }
 
 /// Where an adapter's parameters are.
 #[derive(Clone, Debug)]
-pub struct AdapterPlaces {
+pub struct LoraLayout {
     /// Numbers that pass between the two matrices of a pair.
     pub rank: usize,
     /// What is added is multiplied by this.
     pub scale: f32,
     /// By layer; beside queries, keys and values; the way out of attention; gates and ups; the way out.
-    pub layers: Vec<[Option<GroupPlaces>; GROUPS]>,
+    pub layers: Vec<[Option<LoraGroupLayout>; LORA_GROUPS]>,
     /// How many parameters there are.
     pub len: usize,
 }
 
-impl AdapterPlaces {
+impl LoraLayout {
     /// Refuses what products cannot read.
     pub fn check(&self) -> Result<()> {
         Self::check_rank(self.rank)
@@ -84,12 +84,12 @@ impl AdapterPlaces {
 }
 
 /// An adapter as products read it.
-pub struct Adapter {
-    pub(crate) places: Arc<AdapterPlaces>,
-    pub(crate) numbers: Weights,
+pub struct CudaAdapter {
+    pub(crate) places: Arc<LoraLayout>,
+    pub(crate) numbers: CudaWeights,
 }
 
-impl Adapter {
+impl CudaAdapter {
     /// All its numbers, widened.
     pub fn to_vec(&self) -> Result<Vec<f32>> {
         self.numbers.to_vec()
@@ -98,37 +98,37 @@ impl Adapter {
 
 /// The weights of a step: a model's own, with an adapter beside them or without.
 #[derive(Clone, Copy)]
-pub struct Held<'a> {
+pub struct WeightsRef<'a> {
     /// The model's own.
-    pub base: &'a Weights,
+    pub base: &'a CudaWeights,
     /// What is beside them.
-    pub adapter: Option<&'a Adapter>,
+    pub adapter: Option<&'a CudaAdapter>,
 }
 
-impl Model {
+impl CudaModel {
     /// An adapter from a flat buffer.
-    pub fn adapter(&self, places: &Arc<AdapterPlaces>, flat: &[f32]) -> Result<Adapter> {
+    pub fn adapter(&self, places: &Arc<LoraLayout>, flat: &[f32]) -> Result<CudaAdapter> {
         places.check()?;
         same_length(flat.len(), places.len)?;
-        Ok(Adapter { places: Arc::clone(places), numbers: self.narrowed(flat)? })
+        Ok(CudaAdapter { places: Arc::clone(places), numbers: self.narrowed(flat)? })
     }
 }
 
 /// An adapter at work, with room for its thin rows.
 #[derive(Clone, Copy)]
-pub(crate) struct Worn<'a> {
-    pub(crate) adapter: &'a Adapter,
+pub(crate) struct LoraSegment<'a> {
+    pub(crate) adapter: &'a CudaAdapter,
     /// What its first matrices yield.
     pub(crate) low: u64,
 }
 
-impl<'a> Worn<'a> {
+impl<'a> LoraSegment<'a> {
     /// With room in `low` for the thin rows.
-    pub(crate) fn new(adapter: Option<&'a Adapter>, low: &Buffer<u16>) -> Option<Self> {
-        adapter.map(|adapter| Worn { adapter, low: low.at(0) })
+    pub(crate) fn new(adapter: Option<&'a CudaAdapter>, low: &DeviceBuffer<u16>) -> Option<Self> {
+        adapter.map(|adapter| LoraSegment { adapter, low: low.at(0) })
     }
 
-    fn group(&self, layer: usize, group: Group) -> Option<&'a GroupPlaces> {
+    fn group(&self, layer: usize, group: Group) -> Option<&'a LoraGroupLayout> {
         self.adapter.places.layers[layer][group as usize].as_ref()
     }
 
@@ -137,7 +137,7 @@ impl<'a> Worn<'a> {
     }
 
     /// `low = scale·x·Aᵀ`.
-    fn lower(&self, s: &Stream, products: &mut Products, at: &GroupPlaces, n: usize, x: Matrix) -> Result<Matrix> {
+    fn lower(&self, s: &Stream, products: &mut CublasLt, at: &LoraGroupLayout, n: usize, x: Matrix) -> Result<Matrix> {
         let low = Matrix::new(self.low, at.ranks);
         let (shape, a) = ((n, at.ranks, x.stride), self.matrix(&at.a, x.stride));
         products.scaled(s, Kind::Forward, shape, x, a, None, low, false, self.adapter.places.scale)?;
@@ -148,7 +148,7 @@ impl<'a> Worn<'a> {
     pub(crate) fn add(
         &self,
         s: &Stream,
-        products: &mut Products,
+        products: &mut CublasLt,
         (layer, group): (usize, Group),
         n: usize,
         x: Matrix,
@@ -169,7 +169,7 @@ impl<'a> Worn<'a> {
     pub(crate) fn pass_back(
         &self,
         s: &Stream,
-        products: &mut Products,
+        products: &mut CublasLt,
         (layer, group): (usize, Group),
         n: usize,
         dy: Matrix,
@@ -192,13 +192,13 @@ impl<'a> Worn<'a> {
     pub(crate) fn learn(
         &self,
         s: &Stream,
-        products: &mut Products,
+        products: &mut CublasLt,
         (layer, group): (usize, Group),
         n: usize,
         dy: Matrix,
         x: Matrix,
         dlow: u64,
-        grads: &Buffer<f32>,
+        grads: &DeviceBuffer<f32>,
     ) -> Result<()> {
         let Some(at) = self.group(layer, group) else { return Ok(()) };
         let (rank, low) = (self.adapter.places.rank, self.lower(s, products, at, n, x)?);
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn ranks_that_products_cannot_read_are_refused() {
-        let places = |rank| AdapterPlaces { rank, scale: 2.0, layers: Vec::new(), len: 0 };
+        let places = |rank| LoraLayout { rank, scale: 2.0, layers: Vec::new(), len: 0 };
         assert!(places(16).check().is_ok());
         let error = places(12).check().unwrap_err().to_string();
         assert!(error.contains("12") && error.contains("multiple of 8"), "{error}");

@@ -8,7 +8,7 @@ use crate::card::{Stream, args};
 use crate::compile::Teams;
 use crate::error::{CudaError, Result};
 use crate::map;
-use crate::model::Model;
+use crate::model::CudaModel;
 
 /// Bytes of shared memory that a block of teams has.
 pub(crate) const TEAM_SHARED: usize = 197 << 10;
@@ -57,7 +57,7 @@ pub(crate) struct Slopes {
     pub(crate) qkv: u64,
 }
 
-impl Model {
+impl CudaModel {
     /// The faster way that there is.
     pub(crate) fn attention_way(&self) -> Way {
         // One on every multiprocessor: no more fit there.

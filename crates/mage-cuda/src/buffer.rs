@@ -1,22 +1,22 @@
 //! Memory on the card.
 
-use crate::card::{Card, Stream};
+use crate::card::{CudaDevice, Stream};
 use crate::error::{CudaError, Doing, Result};
 use cudarc::driver::{result, sys};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// Numbers that can lie on the card: plain bits, all of them meaningful.
-pub trait Plain: Copy + Default + 'static {}
-impl Plain for u16 {}
-impl Plain for u32 {}
-impl Plain for f32 {}
-impl Plain for f64 {}
-impl<T: Plain, const N: usize> Plain for [T; N] where [T; N]: Default {}
+pub trait Pod: Copy + Default + 'static {}
+impl Pod for u16 {}
+impl Pod for u32 {}
+impl Pod for f32 {}
+impl Pod for f64 {}
+impl<T: Pod, const N: usize> Pod for [T; N] where [T; N]: Default {}
 
 /// A piece of the card's memory.
-pub struct Buffer<T: Plain> {
-    card: Arc<Card>,
+pub struct DeviceBuffer<T: Pod> {
+    card: Arc<CudaDevice>,
     at: sys::CUdeviceptr,
     len: usize,
     kind: PhantomData<T>,
@@ -35,9 +35,9 @@ fn size(bytes: usize) -> String {
     }
 }
 
-impl<T: Plain> Buffer<T> {
+impl<T: Pod> DeviceBuffer<T> {
     /// Room for so many; what is in it is not defined.
-    pub fn new(card: &Arc<Card>, len: usize) -> Result<Self> {
+    pub fn new(card: &Arc<CudaDevice>, len: usize) -> Result<Self> {
         let bytes = (len * size_of::<T>()).max(16);
         card.bind()?;
         // SAFETY: freed when dropped.
@@ -46,11 +46,11 @@ impl<T: Plain> Buffer<T> {
             let free = card.free_memory().map_or_else(|_| "an unknown number".to_owned(), size);
             CudaError { reason: format!("{} when {} were asked for, {free} being free", e.reason, size(bytes)), ..e }
         })?;
-        Ok(Buffer { card: Arc::clone(card), at, len, kind: PhantomData })
+        Ok(DeviceBuffer { card: Arc::clone(card), at, len, kind: PhantomData })
     }
 
     /// The same, all bits 0.
-    pub fn zeros(card: &Arc<Card>, len: usize) -> Result<Self> {
+    pub fn zeros(card: &Arc<CudaDevice>, len: usize) -> Result<Self> {
         let (buffer, stream) = (Self::new(card, len)?, Stream::new(card)?);
         buffer.clear(&stream, 0, len)?;
         stream.wait()?;
@@ -58,14 +58,14 @@ impl<T: Plain> Buffer<T> {
     }
 
     /// Copied from memory here.
-    pub fn of(card: &Arc<Card>, from: &[T]) -> Result<Self> {
+    pub fn of(card: &Arc<CudaDevice>, from: &[T]) -> Result<Self> {
         let mut buffer = Self::new(card, from.len())?;
         buffer.write(from)?;
         Ok(buffer)
     }
 
     /// The card that it is on.
-    pub(crate) fn card(&self) -> &Arc<Card> {
+    pub(crate) fn card(&self) -> &Arc<CudaDevice> {
         &self.card
     }
 
@@ -110,8 +110,8 @@ impl<T: Plain> Buffer<T> {
         if self.len < len {
             // Freed first, so that both need not fit.
             let card = Arc::clone(&self.card);
-            *self = Buffer::new(&card, 0)?;
-            *self = Buffer::new(&card, len)?;
+            *self = DeviceBuffer::new(&card, 0)?;
+            *self = DeviceBuffer::new(&card, len)?;
         }
         Ok(())
     }
@@ -146,7 +146,7 @@ impl<T: Plain> Buffer<T> {
 
     /// A copy of all of it, in the order of the stream.
     pub(crate) fn copied(&self, stream: &Stream) -> Result<Self> {
-        let copy = Buffer::new(&self.card, self.len)?;
+        let copy = DeviceBuffer::new(&self.card, self.len)?;
         self.copy_to(stream, &copy)?;
         Ok(copy)
     }
@@ -160,7 +160,7 @@ impl<T: Plain> Buffer<T> {
     }
 }
 
-impl<T: Plain> Drop for Buffer<T> {
+impl<T: Pod> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
         if self.card.bind().is_ok() {
             // SAFETY: allocated in `new`; the driver waits for what is under way.
@@ -184,11 +184,11 @@ mod tests {
     #[test]
     fn too_much_memory_is_refused_with_what_was_asked_and_what_is_free() {
         let Some(card) = crate::card::tests::card_or_skip("none could run out of memory") else { return };
-        let error = Buffer::<f32>::new(&card, 1 << 42).err().unwrap().to_string();
+        let error = DeviceBuffer::<f32>::new(&card, 1 << 42).err().unwrap().to_string();
         for part in ["16777216 MiB were asked for", "being free", "nvidia-smi"] {
             assert!(error.contains(part), "{error}");
         }
         // Nothing is lost by that.
-        assert_eq!(Buffer::of(&card, &[1_f32, 2.0]).unwrap().to_vec().unwrap(), [1.0, 2.0]);
+        assert_eq!(DeviceBuffer::of(&card, &[1_f32, 2.0]).unwrap().to_vec().unwrap(), [1.0, 2.0]);
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// What a card says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CardInfo {
+pub struct DeviceInfo {
     /// Its number.
     pub index: usize,
     /// Its name.
@@ -24,18 +24,18 @@ pub struct CardInfo {
 }
 
 /// An open card. It is closed when nothing uses it any more.
-pub struct Card {
-    info: CardInfo,
+pub struct CudaDevice {
+    info: DeviceInfo,
     device: sys::CUdevice,
     context: sys::CUcontext,
 }
 
 // SAFETY: a context may be made current on any thread, which every operation does first.
-unsafe impl Send for Card {}
+unsafe impl Send for CudaDevice {}
 // SAFETY: as above; the driver's calls are thread safe.
-unsafe impl Sync for Card {}
+unsafe impl Sync for CudaDevice {}
 
-impl Card {
+impl CudaDevice {
     /// Opens a card by its number. Says what is missing where that cannot be.
     pub fn open(index: usize) -> Result<Arc<Self>> {
         let doing = format!("opening CUDA device {index}");
@@ -66,7 +66,7 @@ impl Card {
         let mut driver = 0;
         // SAFETY: the driver writes one number.
         unsafe { sys::cuDriverGetVersion(&mut driver) }.result().doing(&doing)?;
-        let info = CardInfo {
+        let info = DeviceInfo {
             index,
             name: result::device::get_name(device).doing(&doing)?,
             capability,
@@ -81,7 +81,7 @@ impl Card {
         }
         // SAFETY: retained here, released when dropped.
         let context = unsafe { result::primary_ctx::retain(device) }.doing(&doing)?;
-        let card = Card { info, device, context };
+        let card = CudaDevice { info, device, context };
         card.bind()?;
         Ok(Arc::new(card))
     }
@@ -108,7 +108,7 @@ impl Card {
     }
 
     /// What the card says of itself.
-    pub fn info(&self) -> &CardInfo {
+    pub fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
@@ -133,7 +133,7 @@ impl Card {
     }
 }
 
-impl Drop for Card {
+impl Drop for CudaDevice {
     fn drop(&mut self) {
         // SAFETY: retained in `open`. Nothing can be done about a failure here.
         let _ = unsafe { result::primary_ctx::release(self.device) };
@@ -142,7 +142,7 @@ impl Drop for Card {
 
 /// An order of work on a card.
 pub(crate) struct Stream {
-    pub(crate) card: Arc<Card>,
+    pub(crate) card: Arc<CudaDevice>,
     pub(crate) raw: sys::CUstream,
 }
 
@@ -152,7 +152,7 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    pub(crate) fn new(card: &Arc<Card>) -> Result<Self> {
+    pub(crate) fn new(card: &Arc<CudaDevice>) -> Result<Self> {
         card.bind()?;
         let raw = result::stream::create(result::stream::StreamKind::NonBlocking).doing("making a stream")?;
         Ok(Stream { card: Arc::clone(card), raw })
@@ -294,19 +294,19 @@ pub(crate) use args;
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::buffer::Buffer;
+    use crate::buffer::DeviceBuffer;
     use crate::compile::Program;
-    use crate::shape::Shape;
+    use crate::shape::ModelShape;
     use std::io::Write;
 
     /// The first card; where there is none, says so past the test runner, which would keep it to itself. One that is there and
     /// does not work is no reason to skip.
-    pub(crate) fn card_or_skip(so: &str) -> Option<Arc<Card>> {
-        if Card::count().unwrap() == 0 {
+    pub(crate) fn card_or_skip(so: &str) -> Option<Arc<CudaDevice>> {
+        if CudaDevice::count().unwrap() == 0 {
             let _ = writeln!(std::io::stderr(), "\n*** SKIPPED: no CUDA card here, so {so} ***");
             return None;
         }
-        Some(Card::open(0).unwrap())
+        Some(CudaDevice::open(0).unwrap())
     }
 
     #[test]
@@ -327,10 +327,10 @@ pub(crate) mod tests {
     fn loses_the_card() {
         let Some(card) = card_or_skip("none could be lost") else { return };
         let shape =
-            Shape { vocabulary: 8, hidden: 16, inner: 16, layers: 1, heads: 1, kv: 1, head_dim: 16, epsilon: 1e-6 };
+            ModelShape { vocabulary: 8, hidden: 16, inner: 16, layers: 1, heads: 1, kv: 1, head_dim: 16, epsilon: 1e-6 };
         let (program, stream) = (Program::new(&card, &shape).unwrap(), Stream::new(&card).unwrap());
         // A row far outside all memory: what a fault of the card would look like.
-        let (rows, table) = (Buffer::of(&card, &[u32::MAX]).unwrap(), Buffer::<u16>::zeros(&card, 32).unwrap());
+        let (rows, table) = (DeviceBuffer::of(&card, &[u32::MAX]).unwrap(), DeviceBuffer::<u16>::zeros(&card, 32).unwrap());
         let started = stream.launch(
             program.functions.gather,
             (1, 1, 1),

@@ -4,10 +4,10 @@
 //! by everything that the result depends on: source, options, card, compiler and driver.
 
 use crate::attention::TEAM_SHARED;
-use crate::card::{Card, CardInfo};
+use crate::card::{CudaDevice, DeviceInfo};
 use crate::dense;
 use crate::error::{CudaError, Doing, Result};
-use crate::shape::Shape;
+use crate::shape::ModelShape;
 use cudarc::driver::{result as driver, sys as driver_sys};
 use cudarc::nvrtc::{result, sys};
 use std::ffi::CString;
@@ -30,10 +30,10 @@ const SOURCES: [(&str, &str); 10] = [
 ];
 
 /// The largest head that kernels are written for.
-pub const LARGEST_HEAD: usize = 128;
+pub const MAX_HEAD_DIM: usize = 128;
 
 /// The most query heads that may share keys.
-pub const MOST_SHARING: usize = 16;
+pub const MAX_GROUP_SIZE: usize = 16;
 
 macro_rules! functions {
     ($(#[$doc:meta])* $these:ident: $($name:ident),* $(,)?) => {
@@ -57,7 +57,7 @@ macro_rules! functions {
 }
 
 functions!(
-    /// Products of many single tokens.
+    /// CublasLt of many single tokens.
     Dense: product, shared_product, gated_product,
 );
 
@@ -112,12 +112,12 @@ impl Decode {
     const STAGES: usize = 4;
 
     /// Where a block may have so many bytes of shared memory.
-    fn new(shape: &Shape, most: usize) -> Self {
+    fn new(shape: &ModelShape, most: usize) -> Self {
         let width = 2 * shape.head_dim.next_power_of_two().max(16);
         // For every page: its keys and values, and a token's queries, key, value, turns and place. Then some numbers. As the
         // kernel's source says, which checks it.
         let token = (shape.sharing() + 4) * width + 16;
-        let warp = Self::STAGES * (2 * crate::PAGE * width + token) + (8 * (Self::STAGES + 2)).next_multiple_of(16);
+        let warp = Self::STAGES * (2 * crate::BLOCK_SIZE * width + token) + (8 * (Self::STAGES + 2)).next_multiple_of(16);
         Decode { most: (most / warp).clamp(1, Self::MOST), warp }
     }
 
@@ -144,7 +144,7 @@ pub(crate) struct Program {
     pub(crate) teams: Option<Teams>,
     pub(crate) decode: Decode,
     module: driver_sys::CUmodule,
-    card: Arc<Card>,
+    card: Arc<CudaDevice>,
 }
 
 // SAFETY: a loaded module may be used from any thread.
@@ -154,7 +154,7 @@ unsafe impl Sync for Program {}
 
 impl Program {
     /// From the cache, or compiled: some seconds.
-    pub(crate) fn new(card: &Arc<Card>, shape: &Shape) -> Result<Self> {
+    pub(crate) fn new(card: &Arc<CudaDevice>, shape: &ModelShape) -> Result<Self> {
         let (head_dim, sharing) = (shape.head_dim, shape.sharing());
         let info = card.info();
         let (major, minor) = info.capability;
@@ -226,7 +226,7 @@ impl Drop for Program {
 }
 
 /// Where the result of compiling would be kept; nowhere where there is no place for caches.
-fn cached(info: &CardInfo, options: &[String]) -> Result<Option<PathBuf>> {
+fn cached(info: &DeviceInfo, options: &[String]) -> Result<Option<PathBuf>> {
     let Some(folder) = cache_folder() else { return Ok(None) };
     let (mut major, mut minor) = (0, 0);
     // SAFETY: the compiler writes two numbers.
@@ -272,7 +272,7 @@ fn keep(file: &std::path::Path, binary: &[u8]) {
 static COMPILING: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether kernels are being compiled now, which the first start of a shape of model on a card waits for.
-pub fn compiling() -> bool {
+pub fn is_compiling() -> bool {
     COMPILING.load(Ordering::Relaxed) > 0
 }
 

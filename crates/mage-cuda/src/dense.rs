@@ -1,4 +1,4 @@
-//! Products of many single tokens by kernels of our own: norms, gates and what is added to are part of them.
+//! CublasLt of many single tokens by kernels of our own: norms, gates and what is added to are part of them.
 //!
 //! A few hundred rows are too few to fill a card with products: each is bound by its start, and by the norm or gate that
 //! waits for its end. These have nothing between them, and each starts while the one before it ends.
@@ -7,7 +7,7 @@ use crate::card::{Stream, args};
 use crate::compile::Dense;
 use crate::error::{CudaError, Result};
 use crate::map::{DEPTH, matrix};
-use crate::model::Model;
+use crate::model::CudaModel;
 use cudarc::driver::sys;
 use std::ops::RangeInclusive;
 
@@ -61,7 +61,7 @@ pub(crate) struct Left {
     pub(crate) squares: u64,
 }
 
-/// Weights that a product takes, and those that the next one will, in bytes.
+/// CudaWeights that a product takes, and those that the next one will, in bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Right {
     pub(crate) weights: u64,
@@ -82,7 +82,7 @@ pub(crate) fn parts(width: usize) -> usize {
     width / SHARED_ACROSS * SHARING
 }
 
-impl Model {
+impl CudaModel {
     /// Whether such kernels are there, for whole tiles, and all blocks of a product fit onto the card at once: larger
     /// products fill it anyway.
     pub(crate) fn has_dense(&self) -> bool {

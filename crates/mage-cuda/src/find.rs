@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 /// One of the libraries that are needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct LibraryStatus {
     /// Its name without prefix and suffix.
     pub name: &'static str,
     /// Under what it was loaded; nothing where none was found that can be used.
@@ -22,9 +22,9 @@ pub struct Found {
 
 /// What was looked for and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Search {
+pub struct LibrarySearch {
     /// By library: the driver, the compiler, the products.
-    pub libraries: Vec<Found>,
+    pub libraries: Vec<LibraryStatus>,
     /// Folders that were searched besides the loader's own.
     pub folders: Vec<PathBuf>,
 }
@@ -124,14 +124,14 @@ pub(crate) fn event_elapsed() -> Option<EventElapsed> {
     })
 }
 
-impl Search {
+impl LibrarySearch {
     /// The first library that there is none of, or none that can be used.
-    pub fn missing(&self) -> Option<&Found> {
+    pub fn missing(&self) -> Option<&LibraryStatus> {
         self.libraries.iter().find(|l| l.at.is_none())
     }
 }
 
-impl std::fmt::Display for Found {
+impl std::fmt::Display for LibraryStatus {
     /// What became of the search.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (&self.at, &self.unusable) {
@@ -143,22 +143,22 @@ impl std::fmt::Display for Found {
 }
 
 /// Looks once; the answer does not change while the program runs.
-pub fn search() -> &'static Search {
-    static FOUND: OnceLock<Search> = OnceLock::new();
+pub fn search() -> &'static LibrarySearch {
+    static FOUND: OnceLock<LibrarySearch> = OnceLock::new();
     FOUND.get_or_init(|| {
         let folders = folders();
         let libraries = NEEDED.iter().map(|(name, functions)| find(name, functions, &folders)).collect();
-        Search { libraries, folders }
+        LibrarySearch { libraries, folders }
     })
 }
 
-fn find(name: &'static str, functions: &[&str], folders: &[PathBuf]) -> Found {
+fn find(name: &'static str, functions: &[&str], folders: &[PathBuf]) -> LibraryStatus {
     let names = cudarc::get_lib_name_candidates(name);
     // What the loader knows by name is what the binding takes, whatever it is.
     if let Some(known) = names.iter().find(|name| load(name).is_ok()) {
         return match usable(known, functions) {
-            Ok(()) => Found { name, at: Some(known.clone()), unusable: None },
-            Err(why) => Found { name, at: None, unusable: Some(why) },
+            Ok(()) => LibraryStatus { name, at: Some(known.clone()), unusable: None },
+            Err(why) => LibraryStatus { name, at: None, unusable: Some(why) },
         };
     }
     // One that is there and cannot be loaded is told of; that there is none under a name is not. Other loaders say that
@@ -175,11 +175,11 @@ fn find(name: &'static str, functions: &[&str], folders: &[PathBuf]) -> Found {
             false => Err(format!("{path} calls itself otherwise than those of CUDA 12 and 13 do")),
         };
         match usable(&path, functions).and_then(by_name) {
-            Ok(()) => return Found { name, at: Some(path), unusable: None },
+            Ok(()) => return LibraryStatus { name, at: Some(path), unusable: None },
             Err(why) => _ = unusable.get_or_insert(why),
         }
     }
-    Found { name, at: None, unusable }
+    LibraryStatus { name, at: None, unusable }
 }
 
 /// Loads a library, for good.
@@ -245,7 +245,7 @@ mod tests {
         std::fs::remove_dir_all(&folder).unwrap();
         let said = found.to_string();
         assert!(found.at.is_none() && said.contains("cannot be used") && said.contains("libnowhere.so.1"), "{said}");
-        assert_eq!(nothing, Found { name: "nothing", at: None, unusable: None });
+        assert_eq!(nothing, LibraryStatus { name: "nothing", at: None, unusable: None });
         assert_eq!(nothing.to_string(), "not found");
     }
 

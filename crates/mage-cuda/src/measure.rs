@@ -1,15 +1,15 @@
 //! How fast is the card?
 
-use crate::buffer::Buffer;
-use crate::card::{Card, Stream};
+use crate::buffer::DeviceBuffer;
+use crate::card::{CudaDevice, Stream};
 use crate::error::Result;
-use crate::product::{Kind, Matrix, Products};
+use crate::product::{Kind, Matrix, CublasLt};
 use std::sync::Arc;
 use std::time::Instant;
 
 /// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rates {
+pub struct Throughput {
     /// Billions of multiplications and additions per second in a bf16 product.
     pub product_gflops: f64,
     /// Gigabytes per second copied on the card, counting what is read and what is written.
@@ -17,9 +17,9 @@ pub struct Rates {
 }
 
 /// Measures for about a tenth of a second.
-pub fn measure(card: &Arc<Card>) -> Result<Rates> {
+pub fn measure(card: &Arc<CudaDevice>) -> Result<Throughput> {
     let stream = Stream::new(card)?;
-    let mut products = Products::new(&stream)?;
+    let mut products = CublasLt::new(&stream)?;
     const N: usize = 4096;
     // Not zeros: those are multiplied faster than numbers are. These bits are bf16 numbers between ±1 and ±4.
     let mut seed = 1_u32;
@@ -29,14 +29,14 @@ pub fn measure(card: &Arc<Card>) -> Result<Rates> {
             0x3f80 | (seed >> 16) as u16 & 0x80ff
         })
         .collect();
-    let (a, b) = (Buffer::of(card, &numbers)?, Buffer::of(card, &numbers)?);
-    let to = Buffer::<u16>::new(card, N * N)?;
-    let m = |b: &Buffer<u16>| Matrix::new(b.at(0), N);
+    let (a, b) = (DeviceBuffer::of(card, &numbers)?, DeviceBuffer::of(card, &numbers)?);
+    let to = DeviceBuffer::<u16>::new(card, N * N)?;
+    let m = |b: &DeviceBuffer<u16>| Matrix::new(b.at(0), N);
     let seconds = best(&stream, || products.run(&stream, Kind::Forward, (N, N, N), m(&a), m(&b), None, m(&to), false))?;
-    let from = Buffer::<f32>::zeros(card, 256 << 20)?;
-    let copy = Buffer::<f32>::new(card, from.len())?;
+    let from = DeviceBuffer::<f32>::zeros(card, 256 << 20)?;
+    let copy = DeviceBuffer::<f32>::new(card, from.len())?;
     let copying = best(&stream, || from.copy_to(&stream, &copy))?;
-    Ok(Rates {
+    Ok(Throughput {
         product_gflops: 2.0 * (N * N * N) as f64 / seconds / 1e9,
         copy_gbytes: 8.0 * from.len() as f64 / copying / 1e9,
     })

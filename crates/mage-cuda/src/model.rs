@@ -1,30 +1,30 @@
 //! A model's shape and kernels on a card, and sets of weights for it.
 
-use crate::adapter::{Group, Worn};
-use crate::buffer::Buffer;
-use crate::card::{Card, Stream, args};
+use crate::adapter::{Group, LoraSegment};
+use crate::buffer::DeviceBuffer;
+use crate::card::{CudaDevice, Stream, args};
 use crate::compile::Program;
 use crate::error::{CudaError, Result};
-use crate::product::{Kind, Matrix, Products};
-use crate::shape::{Places, Shape};
+use crate::product::{Kind, Matrix, CublasLt};
+use crate::shape::{ParamLayout, ModelShape};
 use std::sync::Arc;
 
 /// A model's shape on a card: what all that work with it share.
-pub struct Model {
-    pub(crate) card: Arc<Card>,
-    pub(crate) shape: Shape,
-    pub(crate) places: Places,
+pub struct CudaModel {
+    pub(crate) card: Arc<CudaDevice>,
+    pub(crate) shape: ModelShape,
+    pub(crate) places: ParamLayout,
     pub(crate) program: Program,
     /// Per position, half a head of cosines and as many sines.
-    pub(crate) turns: Buffer<f32>,
+    pub(crate) turns: DeviceBuffer<f32>,
 }
 
 /// One set of weights as products read them: bf16, in the order of the places.
-pub struct Weights {
-    pub(crate) half: Buffer<u16>,
+pub struct CudaWeights {
+    pub(crate) half: DeviceBuffer<u16>,
 }
 
-impl Weights {
+impl CudaWeights {
     /// All of them, widened.
     pub fn to_vec(&self) -> Result<Vec<f32>> {
         let bits = self.half.to_vec()?;
@@ -45,25 +45,25 @@ pub(crate) fn same_length(numbers: usize, places: usize) -> Result<()> {
     Err(CudaError::new("putting weights on the card", format!("{numbers} numbers for {places} places")))
 }
 
-impl Model {
+impl CudaModel {
     /// Compiles the kernels, or finds them compiled. `turns` holds, per position, `head_dim / 2` cosines and as many sines.
-    pub fn new(card: &Arc<Card>, shape: Shape, places: Places, turns: &[f32]) -> Result<Arc<Self>> {
+    pub fn new(card: &Arc<CudaDevice>, shape: ModelShape, places: ParamLayout, turns: &[f32]) -> Result<Arc<Self>> {
         shape.check()?;
         if turns.is_empty() || !turns.len().is_multiple_of(shape.head_dim) {
             let problem = format!("{} turns for heads of {}", turns.len(), shape.head_dim);
             return Err(CudaError::new("using a model on the card", problem));
         }
         let program = Program::new(card, &shape)?;
-        Ok(Arc::new(Model { card: Arc::clone(card), shape, places, program, turns: Buffer::of(card, turns)? }))
+        Ok(Arc::new(CudaModel { card: Arc::clone(card), shape, places, program, turns: DeviceBuffer::of(card, turns)? }))
     }
 
     /// The card it is on.
-    pub fn card(&self) -> &Arc<Card> {
+    pub fn card(&self) -> &Arc<CudaDevice> {
         &self.card
     }
 
-    /// Weights from a flat buffer, as long as the places say.
-    pub fn weights(&self, flat: &[f32]) -> Result<Weights> {
+    /// CudaWeights from a flat buffer, as long as the places say.
+    pub fn weights(&self, flat: &[f32]) -> Result<CudaWeights> {
         same_length(flat.len(), self.places.len)?;
         self.narrowed(flat)
     }
@@ -87,18 +87,18 @@ impl Model {
     }
 
     /// Numbers as products read them.
-    pub(crate) fn narrowed(&self, flat: &[f32]) -> Result<Weights> {
+    pub(crate) fn narrowed(&self, flat: &[f32]) -> Result<CudaWeights> {
         // A piece at a time: the fp32 form need not fit on the card.
         const PIECE: usize = 1 << 26;
         let stream = Stream::new(&self.card)?;
-        let half = Buffer::new(&self.card, flat.len())?;
-        let wide = Buffer::<f32>::new(&self.card, flat.len().min(PIECE))?;
+        let half = DeviceBuffer::new(&self.card, flat.len())?;
+        let wide = DeviceBuffer::<f32>::new(&self.card, flat.len().min(PIECE))?;
         for (i, piece) in flat.chunks(PIECE).enumerate() {
             wide.put(&stream, piece)?;
             self.narrow(&stream, wide.at(0), piece.len(), half.at(i * PIECE))?;
             stream.wait()?;
         }
-        Ok(Weights { half })
+        Ok(CudaWeights { half })
     }
 
     /// bf16 numbers from fp32 ones.
@@ -157,7 +157,7 @@ impl Model {
         inverse: u64,
         (cells, pages): (u64, u64),
     ) -> Result<()> {
-        let Shape { heads, kv, epsilon, .. } = self.shape;
+        let ModelShape { heads, kv, epsilon, .. } = self.shape;
         let units = if pages == 0 { heads + kv } else { heads + 2 * kv };
         s.launch(
             self.program.functions.head_norm_rope,
@@ -174,8 +174,8 @@ impl Model {
     pub(crate) fn linear(
         &self,
         s: &Stream,
-        products: &mut Products,
-        (w, worn): (&Weights, Option<Worn<'_>>),
+        products: &mut CublasLt,
+        (w, worn): (&CudaWeights, Option<LoraSegment<'_>>),
         (layer, group): (usize, Group),
         n: usize,
         x: u64,
@@ -194,8 +194,8 @@ impl Model {
     pub(crate) fn finish(
         &self,
         s: &Stream,
-        products: &mut Products,
-        held: (&Weights, Option<Worn<'_>>),
+        products: &mut CublasLt,
+        held: (&CudaWeights, Option<LoraSegment<'_>>),
         layer: usize,
         n: usize,
         x: u64,

@@ -3,41 +3,41 @@
 //! Everything small that changes from one step to the next goes to the card as one packet of 32-bit words. What stays, as tries of
 //! answers do, goes there on its own when it is first met.
 
-use crate::tries::Trie;
+use crate::tries::TokenTrie;
 
 /// Which tokens are candidates.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Among<'a> {
+pub enum Candidates<'a> {
     /// All.
     All,
     /// Those of a list.
     List(&'a [u32]),
     /// Those at a node of a trie, by its number.
-    Node(Trie<'a>, u32),
+    Node(TokenTrie<'a>, u32),
 }
 
-impl<'a> Among<'a> {
+impl<'a> Candidates<'a> {
     /// Those of a list, where there is one, else all.
     pub fn list(tokens: Option<&'a [u32]>) -> Self {
-        tokens.map_or(Among::All, Among::List)
+        tokens.map_or(Candidates::All, Candidates::List)
     }
 
     /// What travels with the packet.
     pub(crate) fn listed(&self) -> &'a [u32] {
         match self {
-            Among::List(tokens) => tokens,
-            Among::All | Among::Node(..) => &[],
+            Candidates::List(tokens) => tokens,
+            Candidates::All | Candidates::Node(..) => &[],
         }
     }
 }
 
 /// What is asked about a row of logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Ask<'a> {
+pub struct LogitQuery<'a> {
     /// The token asked about; nothing draws one.
     pub token: Option<u32>,
     /// The candidates.
-    pub among: Among<'a>,
+    pub among: Candidates<'a>,
     /// How many of the likeliest stay; 0 is all.
     pub top_k: u32,
     /// 0 takes the likeliest.
@@ -50,18 +50,18 @@ pub struct Ask<'a> {
     pub point: f32,
 }
 
-impl<'a> Ask<'a> {
+impl<'a> LogitQuery<'a> {
     /// How likely a token is.
     pub fn score(token: u32, allowed: Option<&'a [u32]>) -> Self {
-        let among = Among::list(allowed);
-        Ask { token: Some(token), among, top_k: 0, temperature: 1.0, top_p: 1.0, min_p: 0.0, point: 0.0 }
+        let among = Candidates::list(allowed);
+        LogitQuery { token: Some(token), among, top_k: 0, temperature: 1.0, top_p: 1.0, min_p: 0.0, point: 0.0 }
     }
 }
 
 /// What a row answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
-pub struct Answer {
+pub struct LogitResult {
     /// The token asked about, or drawn.
     pub token: u32,
     /// Its log-probability among the candidates; not a number where logits are not finite.
@@ -72,7 +72,7 @@ pub struct Answer {
     following: u32,
 }
 
-impl Answer {
+impl LogitResult {
     /// Drawn at a node of a trie: the number of the node that follows it with the drawn token.
     pub fn following(&self) -> Option<u32> {
         self.following.checked_sub(1)
@@ -84,16 +84,16 @@ pub(crate) const READERS: usize = 512;
 /// Words of an ask on the card.
 pub(crate) const ASK: usize = 8;
 const DRAW: u32 = u32::MAX;
-const ALL: u32 = Trie::ALL;
+const ALL: u32 = TokenTrie::ALL;
 const NODE: u32 = u32::MAX - 1;
 
 /// Words on their way to the card.
 #[derive(Default)]
-pub(crate) struct Packet {
+pub(crate) struct StepInputs {
     pub(crate) words: Vec<u32>,
 }
 
-impl Packet {
+impl StepInputs {
     pub(crate) fn clear(&mut self) {
         self.words.clear();
     }
@@ -114,11 +114,11 @@ impl Packet {
 
     /// Writes ask number `i` of those that start at `asks`; its list goes to the end. Where it names a node, this is at the
     /// word `node` of the tries on the card.
-    pub(crate) fn ask(&mut self, asks: usize, i: usize, ask: &Ask<'_>, node: u32) {
+    pub(crate) fn ask(&mut self, asks: usize, i: usize, ask: &LogitQuery<'_>, node: u32) {
         let (list, count) = match ask.among {
-            Among::All => (0, ALL),
-            Among::List(tokens) => (self.put(tokens.iter().copied()) as u32, tokens.len() as u32),
-            Among::Node(..) => (node, NODE),
+            Candidates::All => (0, ALL),
+            Candidates::List(tokens) => (self.put(tokens.iter().copied()) as u32, tokens.len() as u32),
+            Candidates::Node(..) => (node, NODE),
         };
         let at = asks + i * ASK;
         self.words[at..at + ASK].copy_from_slice(&[

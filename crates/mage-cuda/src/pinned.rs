@@ -1,24 +1,24 @@
 //! Memory here that the card reaches by itself.
 
-use crate::buffer::{Buffer, Plain};
-use crate::card::{Card, Stream};
+use crate::buffer::{DeviceBuffer, Pod};
+use crate::card::{CudaDevice, Stream};
 use crate::error::{Doing, Result};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::CUresult;
 use std::sync::Arc;
 
 /// Small numbers that go to and fro every step: copied without being staged, or written here by kernels.
-pub(crate) struct Pinned<T: Plain> {
-    card: Arc<Card>,
+pub(crate) struct PinnedBuffer<T: Pod> {
+    card: Arc<CudaDevice>,
     at: *mut T,
     len: usize,
 }
 
 // SAFETY: it owns its memory, which any thread may use.
-unsafe impl<T: Plain> Send for Pinned<T> {}
+unsafe impl<T: Pod> Send for PinnedBuffer<T> {}
 
-impl<T: Plain> Pinned<T> {
-    pub(crate) fn new(card: &Arc<Card>, len: usize) -> Result<Self> {
+impl<T: Pod> PinnedBuffer<T> {
+    pub(crate) fn new(card: &Arc<CudaDevice>, len: usize) -> Result<Self> {
         card.bind()?;
         let bytes = len * size_of::<T>();
         // SAFETY: freed when dropped.
@@ -34,7 +34,7 @@ impl<T: Plain> Pinned<T> {
             // SAFETY: inside the allocation.
             unsafe { at.add(i).write(T::default()) };
         }
-        Ok(Pinned { card: Arc::clone(card), at, len })
+        Ok(PinnedBuffer { card: Arc::clone(card), at, len })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -42,7 +42,7 @@ impl<T: Plain> Pinned<T> {
     }
 
     /// Copies `from` here and from here to the card, in the order of the stream; what was sent before must have arrived.
-    pub(crate) fn send(&mut self, stream: &Stream, from: &[T], to: &Buffer<T>) -> Result<()> {
+    pub(crate) fn send(&mut self, stream: &Stream, from: &[T], to: &DeviceBuffer<T>) -> Result<()> {
         assert!(from.len() <= self.len);
         // SAFETY: that much is ours and initialised.
         let here = unsafe { std::slice::from_raw_parts_mut(self.at, from.len()) };
@@ -52,7 +52,7 @@ impl<T: Plain> Pinned<T> {
 
     /// Where kernels find it.
     pub(crate) fn on_card(&self) -> u64 {
-        // Pinned memory has one address for both.
+        // PinnedBuffer memory has one address for both.
         self.at as u64
     }
 
@@ -63,7 +63,7 @@ impl<T: Plain> Pinned<T> {
     }
 }
 
-impl<T: Plain> Drop for Pinned<T> {
+impl<T: Pod> Drop for PinnedBuffer<T> {
     fn drop(&mut self) {
         if self.card.bind().is_ok() {
             // SAFETY: allocated in `new`.

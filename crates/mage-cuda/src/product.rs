@@ -3,7 +3,7 @@
 //! Matrices are row-major here and column-major there, so each is its own transpose and factors change places. Operands
 //! are bf16, sums fp32; results bf16 or fp32. What suits a shape is asked for once and kept.
 
-use crate::buffer::Buffer;
+use crate::buffer::DeviceBuffer;
 use crate::card::Stream;
 use crate::error::{CudaError, Doing, Result};
 use crate::find;
@@ -74,10 +74,10 @@ struct Plan {
     offers: Vec<sys::cublasLtMatmulAlgo_t>,
 }
 
-/// Products in the order of one stream.
-pub(crate) struct Products {
+/// CublasLt in the order of one stream.
+pub(crate) struct CublasLt {
     handle: sys::cublasLtHandle_t,
-    workspace: Buffer<u16>,
+    workspace: DeviceBuffer<u16>,
     plans: HashMap<Key, Plan>,
     /// Whether shapes that come again and again are being met: for these, what is offered is tried out.
     pub(crate) tuning: bool,
@@ -86,12 +86,12 @@ pub(crate) struct Products {
 }
 
 // SAFETY: used by one thread at a time, through `&mut`.
-unsafe impl Send for Products {}
+unsafe impl Send for CublasLt {}
 
-impl Products {
+impl CublasLt {
     pub(crate) fn new(stream: &Stream) -> Result<Self> {
-        let workspace = Buffer::new(&stream.card, WORKSPACE / 2)?;
-        Ok(Products {
+        let workspace = DeviceBuffer::new(&stream.card, WORKSPACE / 2)?;
+        Ok(CublasLt {
             handle: result::create_handle().doing("starting cuBLASLt")?,
             workspace,
             plans: HashMap::new(),
@@ -100,7 +100,7 @@ impl Products {
         })
     }
 
-    /// Products in which a row's result does not depend on how many rows there are: one way for all numbers of rows, a few
+    /// CublasLt in which a row's result does not depend on how many rows there are: one way for all numbers of rows, a few
     /// of them at a time.
     pub(crate) fn invariant(stream: &Stream) -> Result<Self> {
         let mut products = Self::new(stream)?;
@@ -303,14 +303,14 @@ impl Products {
         Ok(Plan { description, layouts, offers })
     }
 
-    /// Puts the fastest of what was offered first. Weights are read afresh each time, as between steps they are.
+    /// Puts the fastest of what was offered first. CudaWeights are read afresh each time, as between steps they are.
     fn tune(&mut self, stream: &Stream, plan: &mut Plan, key: &Key, first: Matrix, second: Matrix) -> Result<()> {
         const REPEATS: usize = 5;
         let Some(elapsed) = find::event_elapsed() else { return Ok(()) };
         let (rows, outputs, _) = key.shape;
         let doing = "timing a matrix product";
-        let scratch = Buffer::<f32>::zeros(&stream.card, rows * outputs.max(key.strides[3]))?;
-        let sweep = Buffer::<u32>::new(&stream.card, 24 << 20)?;
+        let scratch = DeviceBuffer::<f32>::zeros(&stream.card, rows * outputs.max(key.strides[3]))?;
+        let sweep = DeviceBuffer::<u32>::new(&stream.card, 24 << 20)?;
         let to = Matrix::new(scratch.at(0), key.strides[3]);
         let events = [0; 2].map(|_| driver::event::create(CUevent_flags::CU_EVENT_DEFAULT).map(Event));
         let [Ok(before), Ok(after)] = events else { return Ok(()) };
@@ -363,7 +363,7 @@ given_back! {
     Event(cudarc::driver::sys::CUevent) by driver::event::destroy;
 }
 
-impl Drop for Products {
+impl Drop for CublasLt {
     fn drop(&mut self) {
         self.plans.clear();
         if self.workspace.card().bind().is_err() {

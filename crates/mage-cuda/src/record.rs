@@ -11,7 +11,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 static RECORDINGS: RwLock<()> = RwLock::new(());
 
-/// Held by whoever may wait for the whole card: nothing is recorded meanwhile.
+/// WeightsRef by whoever may wait for the whole card: nothing is recorded meanwhile.
 pub(crate) fn unrecorded() -> RwLockWriteGuard<'static, ()> {
     RECORDINGS.write().unwrap_or_else(PoisonError::into_inner)
 }
@@ -42,7 +42,7 @@ impl Drop for Graph {
 }
 
 /// A stream that records instead of working.
-pub(crate) struct Recording {
+pub(crate) struct GraphCapture {
     stream: sys::CUstream,
     ended: bool,
     /// Nobody waits for the whole card meanwhile.
@@ -51,14 +51,14 @@ pub(crate) struct Recording {
 
 const DOING: &str = "recording a step";
 
-impl Recording {
+impl GraphCapture {
     /// Lets a stream record until this is dropped, which must be before the stream is.
     pub(crate) fn new(stream: &Stream) -> Result<Self> {
         use sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as MODE;
         let recording = RECORDINGS.read().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the stream is there; recording ends whatever happens in between.
         unsafe { result::stream::begin_capture(stream.raw, MODE) }.doing(DOING)?;
-        Ok(Recording { stream: stream.raw, ended: false, _alone: recording })
+        Ok(GraphCapture { stream: stream.raw, ended: false, _alone: recording })
     }
 
     /// What was recorded since, ready to be replayed.
@@ -79,7 +79,7 @@ impl Recording {
     }
 }
 
-impl Drop for Recording {
+impl Drop for GraphCapture {
     fn drop(&mut self) {
         if !self.ended
             && let Ok(graph) = self.end()
@@ -93,18 +93,18 @@ impl Drop for Recording {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffer::Buffer;
+    use crate::buffer::DeviceBuffer;
     use crate::card::tests::card_or_skip;
-    use crate::product::Products;
+    use crate::product::CublasLt;
     use std::time::Duration;
 
     #[test]
     fn products_that_are_put_away_leave_recordings_alone() {
         let Some(card) = card_or_skip("nothing was recorded") else { return };
         let stream = Stream::new(&card).unwrap();
-        let products = Products::new(&Stream::new(&card).unwrap()).unwrap();
-        let buffer = Buffer::of(&card, &[7_u32; 4]).unwrap();
-        let recording = Recording::new(&stream).unwrap();
+        let products = CublasLt::new(&Stream::new(&card).unwrap()).unwrap();
+        let buffer = DeviceBuffer::of(&card, &[7_u32; 4]).unwrap();
+        let recording = GraphCapture::new(&stream).unwrap();
         let going = std::thread::spawn(move || drop(products));
         // Time enough, were they not to wait.
         std::thread::sleep(Duration::from_millis(300));
@@ -122,8 +122,8 @@ mod tests {
     fn a_recording_that_is_given_up_leaves_the_stream_as_it_was() {
         let Some(card) = card_or_skip("nothing was recorded") else { return };
         let stream = Stream::new(&card).unwrap();
-        let buffer = Buffer::of(&card, &[7_u32; 4]).unwrap();
-        let recording = Recording::new(&stream).unwrap();
+        let buffer = DeviceBuffer::of(&card, &[7_u32; 4]).unwrap();
+        let recording = GraphCapture::new(&stream).unwrap();
         buffer.clear(&stream, 0, 2).unwrap();
         drop(recording);
         buffer.clear(&stream, 2, 2).unwrap();

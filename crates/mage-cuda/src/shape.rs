@@ -1,12 +1,12 @@
 //! What shape is the model, and where is each parameter?
 
-use crate::compile::{LARGEST_HEAD, MOST_SHARING};
+use crate::compile::{MAX_HEAD_DIM, MAX_GROUP_SIZE};
 use crate::error::{CudaError, Result};
 use std::ops::Range;
 
 /// The shape of a Qwen3 model.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Shape {
+pub struct ModelShape {
     /// Tokens.
     pub vocabulary: usize,
     /// Numbers per token between layers.
@@ -25,13 +25,13 @@ pub struct Shape {
     pub epsilon: f32,
 }
 
-impl Shape {
+impl ModelShape {
     /// Refuses what the kernels are not written for.
     pub fn check(&self) -> Result<()> {
         let wrong =
             |problem: String| Err(CudaError::new("using a model on the card", problem).hint("use --device cpu"));
-        if self.head_dim == 0 || !self.head_dim.is_multiple_of(8) || self.head_dim > LARGEST_HEAD {
-            let known = format!("multiples of 8 to {LARGEST_HEAD}");
+        if self.head_dim == 0 || !self.head_dim.is_multiple_of(8) || self.head_dim > MAX_HEAD_DIM {
+            let known = format!("multiples of 8 to {MAX_HEAD_DIM}");
             return wrong(format!("heads of {} numbers; the kernels are written for {known}", self.head_dim));
         }
         for (what, n) in [("hidden_size", self.hidden), ("intermediate_size", self.inner)] {
@@ -42,8 +42,8 @@ impl Shape {
         if self.hidden > 8192 {
             return wrong(format!("hidden_size {} is more than 8192", self.hidden));
         }
-        if self.sharing() > MOST_SHARING {
-            return wrong(format!("{} query heads share keys, more than {MOST_SHARING}", self.sharing()));
+        if self.sharing() > MAX_GROUP_SIZE {
+            return wrong(format!("{} query heads share keys, more than {MAX_GROUP_SIZE}", self.sharing()));
         }
         Ok(())
     }
@@ -90,13 +90,13 @@ impl Shape {
 
     /// Numbers of keys and values in one layer's part of a page.
     pub(crate) fn page(&self) -> usize {
-        2 * self.kv * crate::PAGE * self.head_dim
+        2 * self.kv * crate::BLOCK_SIZE * self.head_dim
     }
 }
 
 /// Where a layer's parameters are in the flat buffer.
 #[derive(Clone, Debug)]
-pub struct LayerPlaces {
+pub struct LayerLayout {
     /// The norm before attention.
     pub norm1: Range<usize>,
     /// Queries, keys, values.
@@ -115,11 +115,11 @@ pub struct LayerPlaces {
 
 /// Where all parameters are.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct ParamLayout {
     /// The embedding.
     pub embedding: Range<usize>,
     /// By layer.
-    pub layers: Vec<LayerPlaces>,
+    pub layers: Vec<LayerLayout>,
     /// The last norm.
     pub norm: Range<usize>,
     /// The last matrix; the embedding's place where the two are tied.

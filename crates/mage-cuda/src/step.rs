@@ -1,6 +1,6 @@
 //! How are the next tokens of many sequences taken in at once?
 //!
-//! Keys and values lie in pages. Sequences with one new token go through a kernel that reads each key once; longer pieces
+//! Keys and values lie in pages. PackedSequences with one new token go through a kernel that reads each key once; longer pieces
 //! through tiles on tensor cores. A step of single tokens alone is recorded once for its number of rows, rounded up, and
 //! then replayed: one copy to the card, one start, and answers that kernels write where they are read.
 
@@ -9,29 +9,29 @@ mod layers;
 #[cfg(test)]
 mod tests;
 
-use crate::adapter::Held;
-use crate::buffer::Buffer;
+use crate::adapter::WeightsRef;
+use crate::buffer::DeviceBuffer;
 use crate::card::{Stream, args};
 use crate::error::{CudaError, Result};
-use crate::model::Model;
-use crate::packet::{ASK, Answer, Ask, Packet};
-use crate::pinned::Pinned;
-use crate::product::{Kind, Matrix, Products};
-use crate::tries::{self, Tries};
-use crate::{PAGE, Plain, TILE};
+use crate::model::CudaModel;
+use crate::packet::{ASK, LogitResult, LogitQuery, StepInputs};
+use crate::pinned::PinnedBuffer;
+use crate::product::{Kind, Matrix, CublasLt};
+use crate::tries::{self, DeviceTries};
+use crate::{BLOCK_SIZE, Pod, TILE};
 use graph::Graphs;
 use std::sync::Arc;
 
 /// One sequence's part of a step.
 #[derive(Clone, Copy, Debug)]
-pub struct Part {
-    /// Its new tokens: where they start in [`Step::tokens`], how many, and the position of the first.
+pub struct SequenceSlice {
+    /// Its new tokens: where they start in [`StepBatch::tokens`], how many, and the position of the first.
     pub first: usize,
     /// How many.
     pub count: usize,
     /// The position of the first.
     pub position: usize,
-    /// Where its pages start in [`Step::tables`].
+    /// Where its pages start in [`StepBatch::tables`].
     pub table: usize,
     /// How many of its last tokens are asked about.
     pub asked: usize,
@@ -39,38 +39,38 @@ pub struct Part {
 
 /// What is done at once, under one set of weights.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Step<'a> {
+pub struct StepBatch<'a> {
     /// All new tokens.
     pub tokens: &'a [u32],
     /// Numbers of pages.
     pub tables: &'a [u32],
     /// The sequences.
-    pub parts: &'a [Part],
+    pub parts: &'a [SequenceSlice],
     /// One for each row asked about, in the order of the parts.
-    pub asks: &'a [Ask<'a>],
+    pub asks: &'a [LogitQuery<'a>],
 }
 
-impl Plain for Answer {}
+impl Pod for LogitResult {}
 
 /// Takes steps.
-pub struct Stepper {
+pub struct ModelRunner {
     /// Goes before the card that it is on.
     graphs: Graphs,
-    model: Arc<Model>,
+    model: Arc<CudaModel>,
     stream: Stream,
-    products: Products,
+    products: CublasLt,
     /// Keys and values by layer and page; one page more than can be used, for rows that stand for nothing.
-    pages: Buffer<u16>,
+    pages: DeviceBuffer<u16>,
     count: usize,
     space: Space,
-    packet: Packet,
-    words: Buffer<u32>,
-    tries: Tries,
+    packet: StepInputs,
+    words: DeviceBuffer<u32>,
+    tries: DeviceTries,
     /// Where single tokens' attention counts.
-    line: Buffer<u32>,
+    line: DeviceBuffer<u32>,
     /// What a recorded step sends and brings back.
-    sent: Pinned<u32>,
-    brought: Pinned<Answer>,
+    sent: PinnedBuffer<u32>,
+    brought: PinnedBuffer<LogitResult>,
     /// Whether a sequence's numbers are the same bits whatever else is in its step.
     invariant: bool,
 }
@@ -78,22 +78,22 @@ pub struct Stepper {
 /// Numbers on their way through the layers.
 struct Space {
     rows: usize,
-    state: Buffer<u16>,
-    normed: Buffer<u16>,
-    qkv: Buffer<u16>,
-    qk: Buffer<u16>,
-    attended: Buffer<u16>,
-    gate_up: Buffer<u16>,
-    gated: Buffer<u16>,
-    asked: Buffer<u16>,
-    logits: Buffer<f32>,
-    answers: Buffer<Answer>,
-    parts: Buffer<f32>,
-    done: Buffer<u32>,
+    state: DeviceBuffer<u16>,
+    normed: DeviceBuffer<u16>,
+    qkv: DeviceBuffer<u16>,
+    qk: DeviceBuffer<u16>,
+    attended: DeviceBuffer<u16>,
+    gate_up: DeviceBuffer<u16>,
+    gated: DeviceBuffer<u16>,
+    asked: DeviceBuffer<u16>,
+    logits: DeviceBuffer<f32>,
+    answers: DeviceBuffer<LogitResult>,
+    parts: DeviceBuffer<f32>,
+    done: DeviceBuffer<u32>,
     /// Sums of squares of rows, in parts.
-    squares: Buffer<f32>,
+    squares: DeviceBuffer<f32>,
     /// An adapter's thin rows.
-    low: Buffer<u16>,
+    low: DeviceBuffer<u16>,
 }
 
 /// Words that a packet may have.
@@ -130,14 +130,14 @@ impl Single {
     }
 }
 
-impl Stepper {
+impl ModelRunner {
     /// With room for so many pages. `invariant` steps give a sequence the same bits whatever else is in them, and however
     /// its tokens are cut into steps; that takes longer.
-    pub fn new(model: &Arc<Model>, pages: usize, invariant: bool) -> Result<Self> {
+    pub fn new(model: &Arc<CudaModel>, pages: usize, invariant: bool) -> Result<Self> {
         let (card, shape) = (&model.card, &model.shape);
         let stream = Stream::new(card)?;
-        let products = if invariant { Products::invariant(&stream)? } else { Products::new(&stream)? };
-        let half = || Buffer::<u16>::new(card, 0);
+        let products = if invariant { CublasLt::invariant(&stream)? } else { CublasLt::new(&stream)? };
+        let half = || DeviceBuffer::<u16>::new(card, 0);
         let space = Space {
             rows: 0,
             state: half()?,
@@ -148,23 +148,23 @@ impl Stepper {
             gate_up: half()?,
             gated: half()?,
             asked: half()?,
-            logits: Buffer::new(card, 0)?,
-            answers: Buffer::new(card, 0)?,
-            parts: Buffer::new(card, 0)?,
-            done: Buffer::new(card, 0)?,
-            squares: Buffer::new(card, 0)?,
+            logits: DeviceBuffer::new(card, 0)?,
+            answers: DeviceBuffer::new(card, 0)?,
+            parts: DeviceBuffer::new(card, 0)?,
+            done: DeviceBuffer::new(card, 0)?,
+            squares: DeviceBuffer::new(card, 0)?,
             low: half()?,
         };
-        Ok(Stepper {
-            pages: Buffer::zeros(card, shape.layers * (pages + 1) * shape.page())?,
+        Ok(ModelRunner {
+            pages: DeviceBuffer::zeros(card, shape.layers * (pages + 1) * shape.page())?,
             count: pages,
             space,
-            packet: Packet::default(),
-            words: Buffer::new(card, WORDS)?,
-            tries: Tries::new(card, tries::WORDS)?,
-            line: Buffer::zeros(card, 2)?,
-            sent: Pinned::new(card, SENT)?,
-            brought: Pinned::new(card, MOST_ROWS)?,
+            packet: StepInputs::default(),
+            words: DeviceBuffer::new(card, WORDS)?,
+            tries: DeviceTries::new(card, tries::WORDS)?,
+            line: DeviceBuffer::zeros(card, 2)?,
+            sent: PinnedBuffer::new(card, SENT)?,
+            brought: PinnedBuffer::new(card, MOST_ROWS)?,
             graphs: Graphs::default(),
             invariant,
             model: Arc::clone(model),
@@ -174,16 +174,16 @@ impl Stepper {
     }
 
     /// Bytes that a page takes in all layers.
-    pub fn page_bytes(shape: &crate::Shape) -> usize {
+    pub fn page_bytes(shape: &crate::ModelShape) -> usize {
         2 * shape.layers * shape.page()
     }
 
     /// Bytes that steps of up to so many rows take besides pages, and a little for other programs.
-    pub fn room(shape: &crate::Shape, rows: usize) -> usize {
+    pub fn room(shape: &crate::ModelShape, rows: usize) -> usize {
         // And once more the states of those that are asked about.
         let row = 2 * (widths(shape).iter().sum::<usize>() + shape.hidden);
         let logits = 4 * logit_rows(shape) * shape.logits();
-        // Products are tried out beside all that.
+        // CublasLt are tried out beside all that.
         let tried = 4 * MOST_ROWS * shape.logits().max(2 * shape.inner);
         rows.next_power_of_two() * row + logits + tried + 4 * tries::WORDS + (512 << 20)
     }
@@ -193,7 +193,7 @@ impl Stepper {
         if copies.is_empty() {
             return Ok(());
         }
-        let Stepper { model, stream: s, pages, count, packet, words, .. } = self;
+        let ModelRunner { model, stream: s, pages, count, packet, words, .. } = self;
         if let Some(page) = copies.iter().flat_map(|&(from, to)| [from, to]).find(|p| *p as usize >= *count) {
             return Err(CudaError::new("copying pages", format!("page {page} of {count}")));
         }
@@ -214,7 +214,7 @@ impl Stepper {
     }
 
     /// Does all of a step; answers come in the order of the asks.
-    pub fn step(&mut self, w: Held<'_>, step: &Step<'_>, answers: &mut [Answer]) -> Result<()> {
+    pub fn step(&mut self, w: WeightsRef<'_>, step: &StepBatch<'_>, answers: &mut [LogitResult]) -> Result<()> {
         self.check(step, answers.len())?;
         self.model.card.bind()?;
         let moved = self.tries.find(&self.stream, step.asks, self.model.shape.vocabulary);
@@ -233,7 +233,7 @@ impl Stepper {
     }
 
     /// Refuses what would reach beyond the card's memory.
-    fn check(&self, step: &Step<'_>, answers: usize) -> Result<()> {
+    fn check(&self, step: &StepBatch<'_>, answers: usize) -> Result<()> {
         let wrong = |problem: String| Err(CudaError::new("taking a step", problem));
         if !follow_one_another(step) {
             return wrong(format!("parts that do not follow one another over all of {} tokens", step.tokens.len()));
@@ -248,7 +248,7 @@ impl Stepper {
             if end > positions {
                 return wrong(format!("position {end} of {positions}"));
             }
-            let pages = step.tables.get(part.table..part.table + end.div_ceil(PAGE)).unwrap_or_default();
+            let pages = step.tables.get(part.table..part.table + end.div_ceil(BLOCK_SIZE)).unwrap_or_default();
             if pages.is_empty() || pages.iter().any(|p| *p as usize >= self.count) {
                 return wrong(format!("{part:?} has no pages, or one of more than {}", self.count));
             }
@@ -264,7 +264,7 @@ impl Stepper {
     }
 
     /// Whether a packet of single tokens has room for the step's tables and lists.
-    fn fits(&self, step: &Step<'_>) -> bool {
+    fn fits(&self, step: &StepBatch<'_>) -> bool {
         let lists: usize = step.asks.iter().map(|a| a.among.listed().len()).sum();
         Single::of(MOST_ROWS).tables + step.tables.len() + lists + 64 <= WORDS
     }
@@ -274,7 +274,7 @@ impl Stepper {
         self.pages.at(layer * (self.count + 1) * self.model.shape.page())
     }
 
-    fn reserve(&mut self, held: Held<'_>, rows: usize, asked: usize) -> Result<()> {
+    fn reserve(&mut self, held: WeightsRef<'_>, rows: usize, asked: usize) -> Result<()> {
         let (c, space) = (&self.model.shape, &mut self.space);
         let thin = held.adapter.map_or(0, |a| rows * a.places.widest());
         if thin > space.low.len() {
@@ -317,14 +317,14 @@ impl Stepper {
         if parts > space.parts.len() || rows * c.kv > space.done.len() {
             self.graphs.clear();
             space.parts.reserve(parts)?;
-            space.done = Buffer::zeros(&self.model.card, (rows * c.kv).next_power_of_two())?;
+            space.done = DeviceBuffer::zeros(&self.model.card, (rows * c.kv).next_power_of_two())?;
         }
         Ok(())
     }
 
     /// What `count` rows of states from `from` on answer, to `answers`.
-    fn tell(&mut self, held: Held<'_>, from: u64, count: usize, asks: usize, answers: u64) -> Result<()> {
-        let Stepper { model, stream: s, products, space, words, tries, .. } = self;
+    fn tell(&mut self, held: WeightsRef<'_>, from: u64, count: usize, asks: usize, answers: u64) -> Result<()> {
+        let ModelRunner { model, stream: s, products, space, words, tries, .. } = self;
         let (w, shape, d) = (held.base, &model.shape, model.shape.hidden);
         let normed = space.normed.at(0);
         model.norm(s, from, w.at(model.places.norm.start), count, normed, 0)?;
@@ -343,10 +343,10 @@ impl Stepper {
     }
 
     /// A step in which some sequences have several new tokens.
-    fn mixed(&mut self, w: Held<'_>, step: &Step<'_>, answers: &mut [Answer]) -> Result<()> {
+    fn mixed(&mut self, w: WeightsRef<'_>, step: &StepBatch<'_>, answers: &mut [LogitResult]) -> Result<()> {
         // Single tokens first, unless all are to be treated alike.
         let together = self.invariant;
-        let alone = |part: &Part| part.count == 1 && !together;
+        let alone = |part: &SequenceSlice| part.count == 1 && !together;
         let mut order: Vec<usize> = (0..step.parts.len()).collect();
         order.sort_by_key(|i| !alone(&step.parts[*i]));
         let single = step.parts.iter().filter(|p| alone(p)).count();
@@ -374,8 +374,8 @@ impl Stepper {
                 let position = part.position + j;
                 p.words[tokens + row + j] = step.tokens[part.first + j];
                 p.words[positions + row + j] = position as u32;
-                let page = step.tables[part.table + position / PAGE];
-                p.words[cells + row + j] = page * PAGE as u32 + (position % PAGE) as u32;
+                let page = step.tables[part.table + position / BLOCK_SIZE];
+                p.words[cells + row + j] = page * BLOCK_SIZE as u32 + (position % BLOCK_SIZE) as u32;
             }
             p.words[lists + row] = part.table as u32;
             if !alone(part) {
@@ -400,7 +400,7 @@ impl Stepper {
         if self.words.len() < self.packet.words.len() {
             self.graphs.clear();
             // What was there stays until this is: recorded steps count on it.
-            self.words = Buffer::new(&self.model.card, self.packet.words.len().next_power_of_two())?;
+            self.words = DeviceBuffer::new(&self.model.card, self.packet.words.len().next_power_of_two())?;
         }
         self.words.put(&self.stream, &self.packet.words)?;
         let count = step.asks.len();
@@ -422,17 +422,17 @@ impl Stepper {
 }
 
 /// Whether every token is in one part, and in one only.
-fn follow_one_another(step: &Step<'_>) -> bool {
+fn follow_one_another(step: &StepBatch<'_>) -> bool {
     let end = step.parts.iter().try_fold(0, |at, part| (part.first == at).then_some(at + part.count));
     end == Some(step.tokens.len())
 }
 
 /// Numbers of a row: its state, the same normed, queries, keys and values, the first two turned, what attention yields, gates and ups,
 /// gated ones.
-fn widths(c: &crate::Shape) -> [usize; 7] {
+fn widths(c: &crate::ModelShape) -> [usize; 7] {
     [c.hidden, c.hidden, c.qkv(), c.qk(), c.out(), 2 * c.inner, c.inner]
 }
 
-fn logit_rows(shape: &crate::Shape) -> usize {
+fn logit_rows(shape: &crate::ModelShape) -> usize {
     (LOGITS / shape.logits()).clamp(64, 4096)
 }

@@ -9,22 +9,22 @@ mod head;
 mod optimise;
 mod space;
 
-pub use optimise::AdamW;
+pub use optimise::AdamWParams;
 
-use crate::adapter::{Adapter, AdapterPlaces, Group, Worn};
-use crate::buffer::Buffer;
+use crate::adapter::{CudaAdapter, LoraLayout, Group, LoraSegment};
+use crate::buffer::DeviceBuffer;
 use crate::card::Stream;
 use crate::error::{CudaError, Result};
-use crate::model::{Model, Weights, same_length};
-use crate::packet::Packet;
-use crate::product::Products;
-use crate::shape::Shape;
+use crate::model::{CudaModel, CudaWeights, same_length};
+use crate::packet::StepInputs;
+use crate::product::CublasLt;
+use crate::shape::ModelShape;
 use space::{Acts, Space};
 use std::sync::Arc;
 
 /// What the last layer says about one prediction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Choice {
+pub struct TokenLogprob {
     /// The token's log-probability.
     pub logprob: f32,
     /// The entropy.
@@ -35,7 +35,7 @@ pub struct Choice {
 
 /// A token to be predicted.
 #[derive(Clone, Copy, Debug)]
-pub struct Prediction<'a> {
+pub struct TargetToken<'a> {
     /// The row that predicts it.
     pub row: u32,
     /// Which it is.
@@ -44,18 +44,18 @@ pub struct Prediction<'a> {
     pub allowed: Option<&'a [u32]>,
 }
 
-/// Sequences packed end to end. No row predicts twice.
+/// PackedSequences packed end to end. No row predicts twice.
 #[derive(Clone, Debug, Default)]
-pub struct Sequences<'a> {
+pub struct PackedSequences<'a> {
     /// All tokens.
     pub tokens: &'a [u32],
     /// Where each sequence starts, and how long it is: one after the other, and no token between them.
     pub spans: Vec<(usize, usize)>,
     /// What is to be predicted.
-    pub predictions: Vec<Prediction<'a>>,
+    pub predictions: Vec<TargetToken<'a>>,
 }
 
-impl Sequences<'_> {
+impl PackedSequences<'_> {
     /// Whether every token is in one sequence, and in one only.
     fn follow_one_another(&self) -> bool {
         let end = self.spans.iter().try_fold(0, |at, (first, len)| (*first == at).then_some(at + len));
@@ -70,29 +70,29 @@ impl Sequences<'_> {
 }
 
 /// Trains one set of weights, or an adapter beside weights that stay as they are.
-pub struct Trainer {
-    model: Arc<Model>,
+pub struct ModelTrainer {
+    model: Arc<CudaModel>,
     stream: Stream,
-    products: Products,
-    weights: Arc<Weights>,
+    products: CublasLt,
+    weights: Arc<CudaWeights>,
     /// What learns in the weights' place.
-    adapter: Option<Adapter>,
+    adapter: Option<CudaAdapter>,
     // What learns, in fp32.
-    master: Buffer<f32>,
-    grads: Buffer<f32>,
-    first: Buffer<f32>,
-    second: Buffer<f32>,
+    master: DeviceBuffer<f32>,
+    grads: DeviceBuffer<f32>,
+    first: DeviceBuffer<f32>,
+    second: DeviceBuffer<f32>,
     space: Space,
-    packet: Packet,
-    words: Buffer<u32>,
-    places: PacketPlaces,
+    packet: StepInputs,
+    words: DeviceBuffer<u32>,
+    places: InputLayout,
     /// Which rows are which token's.
-    order: Buffer<u32>,
+    order: DeviceBuffer<u32>,
 }
 
 /// Where things are in the packet.
 #[derive(Default)]
-struct PacketPlaces {
+struct InputLayout {
     tokens: usize,
     positions: usize,
     rows: usize,
@@ -106,45 +106,45 @@ const ITEM: usize = 5;
 /// Blocks that share the rows of a sum over rows.
 const PARTIALS: usize = 1056;
 
-impl Trainer {
+impl ModelTrainer {
     /// Rooms for passes are made for tokens in this number.
     pub const PASS_STEP: usize = 256;
 
     /// Starts from these numbers, which all learn.
-    pub fn new(model: &Arc<Model>, flat: &[f32]) -> Result<Self> {
+    pub fn new(model: &Arc<CudaModel>, flat: &[f32]) -> Result<Self> {
         same_length(flat.len(), model.places.len)?;
-        let weights = Arc::new(Weights { half: Buffer::new(&model.card, flat.len())? });
+        let weights = Arc::new(CudaWeights { half: DeviceBuffer::new(&model.card, flat.len())? });
         Self::start(model, weights, None, flat)
     }
 
     /// Starts from an adapter's numbers, which learn, beside a model's, which do not.
     pub fn beside(
-        model: &Arc<Model>,
-        weights: &Arc<Weights>,
-        places: &Arc<AdapterPlaces>,
+        model: &Arc<CudaModel>,
+        weights: &Arc<CudaWeights>,
+        places: &Arc<LoraLayout>,
         flat: &[f32],
     ) -> Result<Self> {
         let adapter = model.adapter(places, flat)?;
         Self::start(model, Arc::clone(weights), Some(adapter), flat)
     }
 
-    fn start(model: &Arc<Model>, weights: Arc<Weights>, adapter: Option<Adapter>, flat: &[f32]) -> Result<Self> {
+    fn start(model: &Arc<CudaModel>, weights: Arc<CudaWeights>, adapter: Option<CudaAdapter>, flat: &[f32]) -> Result<Self> {
         let card = &model.card;
         let stream = Stream::new(card)?;
-        let products = Products::new(&stream)?;
+        let products = CublasLt::new(&stream)?;
         let len = flat.len();
-        let mut trainer = Trainer {
+        let mut trainer = ModelTrainer {
             weights,
             adapter,
-            master: Buffer::of(card, flat)?,
-            grads: Buffer::zeros(card, len)?,
-            first: Buffer::zeros(card, len)?,
-            second: Buffer::zeros(card, len)?,
+            master: DeviceBuffer::of(card, flat)?,
+            grads: DeviceBuffer::zeros(card, len)?,
+            first: DeviceBuffer::zeros(card, len)?,
+            second: DeviceBuffer::zeros(card, len)?,
             space: Space::new(card)?,
-            packet: Packet::default(),
-            words: Buffer::new(card, 0)?,
-            places: PacketPlaces::default(),
-            order: Buffer::new(card, 0)?,
+            packet: StepInputs::default(),
+            words: DeviceBuffer::new(card, 0)?,
+            places: InputLayout::default(),
+            order: DeviceBuffer::new(card, 0)?,
             model: Arc::clone(model),
             stream,
             products,
@@ -160,14 +160,14 @@ impl Trainer {
 
     /// Bytes of a pass that do not grow with its tokens: of the logits that exist at a time, of the gradient by them, and of sums
     /// over rows.
-    pub fn fixed_bytes(shape: &Shape) -> usize {
+    pub fn fixed_bytes(shape: &ModelShape) -> usize {
         let answers = size_of::<[f32; 4]>() + size_of::<[f32; 2]>();
         space::logit_rows(shape) * (6 * shape.logits() + answers) + 4 * space::partials(shape)
     }
 
     /// What a pass remembers of a token that predicts another, in bytes. `thin` are the most thin numbers of
     /// an adapter at a time, where one learns.
-    pub fn bytes_per_token(shape: &Shape, thin: usize, recompute: bool) -> usize {
+    pub fn bytes_per_token(shape: &ModelShape, thin: usize, recompute: bool) -> usize {
         let layer = 2 * (shape.qkv() + shape.qk() + shape.out() + shape.hidden + 2 * shape.inner)
             + 4 * (2 + shape.heads + shape.kv + shape.sums());
         let layers = if recompute { 1 } else { shape.layers };
@@ -177,7 +177,7 @@ impl Trainer {
     }
 
     /// The bf16 form of what learns.
-    fn learning(&self) -> &Weights {
+    fn learning(&self) -> &CudaWeights {
         self.adapter.as_ref().map_or(&self.weights, |a| &a.numbers)
     }
 
@@ -188,36 +188,36 @@ impl Trainer {
     }
 
     /// A copy of what learns as it is now.
-    pub fn snapshot(&self) -> Result<Weights> {
+    pub fn snapshot(&self) -> Result<CudaWeights> {
         self.model.card.bind()?;
         let half = self.learning().half.copied(&self.stream)?;
         self.stream.wait()?;
-        Ok(Weights { half })
+        Ok(CudaWeights { half })
     }
 
     /// The same where an adapter learns.
-    pub fn adapter_snapshot(&self) -> Result<Option<Adapter>> {
+    pub fn adapter_snapshot(&self) -> Result<Option<CudaAdapter>> {
         let Some(adapter) = &self.adapter else { return Ok(None) };
-        Ok(Some(Adapter { places: Arc::clone(&adapter.places), numbers: self.snapshot()? }))
+        Ok(Some(CudaAdapter { places: Arc::clone(&adapter.places), numbers: self.snapshot()? }))
     }
 
     /// The model's own weights.
-    pub fn weights(&self) -> &Arc<Weights> {
+    pub fn weights(&self) -> &Arc<CudaWeights> {
         &self.weights
     }
 
     /// The numbers that learn.
-    pub fn master(&self) -> &Buffer<f32> {
+    pub fn master(&self) -> &DeviceBuffer<f32> {
         &self.master
     }
 
     /// The gradient so far.
-    pub fn grads(&self) -> &Buffer<f32> {
+    pub fn grads(&self) -> &DeviceBuffer<f32> {
         &self.grads
     }
 
     /// The first and second moments.
-    pub fn moments(&self) -> (&Buffer<f32>, &Buffer<f32>) {
+    pub fn moments(&self) -> (&DeviceBuffer<f32>, &DeviceBuffer<f32>) {
         (&self.first, &self.second)
     }
 
@@ -245,9 +245,9 @@ impl Trainer {
     /// instead of being remembered.
     pub fn forward_backward(
         &mut self,
-        sequences: &Sequences<'_>,
+        sequences: &PackedSequences<'_>,
         recompute: bool,
-        mut cost: impl FnMut(usize, Choice) -> (f32, f32),
+        mut cost: impl FnMut(usize, TokenLogprob) -> (f32, f32),
     ) -> Result<()> {
         self.model.card.bind()?;
         let n = sequences.tokens.len();
@@ -273,7 +273,7 @@ impl Trainer {
     }
 
     /// Refuses what would reach beyond the card's memory.
-    fn check(&self, s: &Sequences<'_>) -> Result<()> {
+    fn check(&self, s: &PackedSequences<'_>) -> Result<()> {
         let wrong = |problem: String| Err(CudaError::new("a pass over sequences", problem));
         let (n, positions) = (s.tokens.len(), self.model.positions());
         self.model.check_tokens(s.tokens.iter().chain(s.predictions.iter().filter_map(|p| p.allowed).flatten()))?;
@@ -300,7 +300,7 @@ impl Trainer {
     }
 
     /// Puts everything small about the sequences on the card that their way forward needs, and most of their way back.
-    fn send(&mut self, s: &Sequences<'_>) -> Result<()> {
+    fn send(&mut self, s: &PackedSequences<'_>) -> Result<()> {
         let (p, n) = (&mut self.packet, s.tokens.len());
         p.clear();
         let tokens = p.put(s.tokens.iter().copied());
@@ -323,9 +323,9 @@ impl Trainer {
         let rows = p.put(s.predictions.iter().map(|p| p.row));
         let asks = p.leave(s.predictions.len() * crate::packet::ASK);
         for (i, prediction) in s.predictions.iter().enumerate() {
-            p.ask(asks, i, &crate::packet::Ask::score(prediction.token, prediction.allowed), 0);
+            p.ask(asks, i, &crate::packet::LogitQuery::score(prediction.token, prediction.allowed), 0);
         }
-        self.places = PacketPlaces { tokens, positions, rows, queries, keys, asks };
+        self.places = InputLayout { tokens, positions, rows, queries, keys, asks };
         self.words.reserve(self.packet.words.len())?;
         self.words.put(&self.stream, &self.packet.words)
     }
@@ -343,9 +343,9 @@ impl Trainer {
 
     /// One layer, from its input to the next one's, remembering in `acts` what the way back needs.
     fn layer(&mut self, layer: usize, n: usize, acts: usize) -> Result<()> {
-        let Trainer { model, stream: s, products, weights: w, adapter, space, words, places, .. } = self;
+        let ModelTrainer { model, stream: s, products, weights: w, adapter, space, words, places, .. } = self;
         let at = &model.places.layers[layer];
-        let worn = Worn::new(adapter.as_ref(), &space.low);
+        let worn = LoraSegment::new(adapter.as_ref(), &space.low);
         let (x, y, a): (u64, u64, &Acts) =
             (space.states[layer].at(0), space.states[layer + 1].at(0), &space.acts[acts]);
         let normed = space.normed.at(0);
@@ -363,12 +363,12 @@ impl Trainer {
 
 #[cfg(test)]
 mod tests {
-    use super::{Prediction, Sequences};
+    use super::{TargetToken, PackedSequences};
 
     #[test]
     fn a_token_is_in_one_sequence_and_in_one_only() {
         let follow = |spans: &[(usize, usize)]| {
-            Sequences { tokens: &[7; 5], spans: spans.to_vec(), predictions: Vec::new() }.follow_one_another()
+            PackedSequences { tokens: &[7; 5], spans: spans.to_vec(), predictions: Vec::new() }.follow_one_another()
         };
         assert!(follow(&[(0, 2), (2, 3)]));
         for wrong in [&[(0, 2), (3, 2)][..], &[(0, 3), (2, 3)], &[(0, 4)], &[(1, 4)], &[(0, 6)], &[]] {
@@ -379,8 +379,8 @@ mod tests {
     #[test]
     fn a_row_predicts_once() {
         let twice = |rows: &[u32]| {
-            let predictions = rows.iter().map(|&row| Prediction { row, token: 1, allowed: None }).collect();
-            Sequences { tokens: &[7; 5], spans: vec![(0, 5)], predictions }.predicts_twice()
+            let predictions = rows.iter().map(|&row| TargetToken { row, token: 1, allowed: None }).collect();
+            PackedSequences { tokens: &[7; 5], spans: vec![(0, 5)], predictions }.predicts_twice()
         };
         assert_eq!((twice(&[]), twice(&[3, 0, 4]), twice(&[3, 0, 4, 0])), (None, None, Some(0)));
     }

@@ -1,30 +1,30 @@
 //! Which answers are possible, as the card reads it?
 //!
 //! A trie of answers is put into the card's memory when something is first drawn at one of its nodes. From then on, rows
-//! only name the node that they are at; the card reads there what may be drawn, and says which node follows. Tries lie one
+//! only name the node that they are at; the card reads there what may be drawn, and says which node follows. DeviceTries lie one
 //! after the other. Nothing on the card refers to them between steps, so when there is no room for another, all are
 //! forgotten, and those that the step at hand names are put there anew.
 
-use crate::buffer::Buffer;
-use crate::card::{Card, Stream};
+use crate::buffer::DeviceBuffer;
+use crate::card::{CudaDevice, Stream};
 use crate::error::{CudaError, Result};
-use crate::packet::{Among, Ask};
+use crate::packet::{Candidates, LogitQuery};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A trie of answers. Its words are first, for each node, the word where that begins (so the first word is how many nodes
 /// there are). A node is how many candidates it has, these, and for each of them the number of the node that follows it.
-/// Where all tokens are candidates, it is [`Trie::ALL`], a token, the number of the node that follows this one, and that of
+/// Where all tokens are candidates, it is [`TokenTrie::ALL`], a token, the number of the node that follows this one, and that of
 /// the node that follows all others.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Trie<'a> {
+pub struct TokenTrie<'a> {
     /// Stands for the words: they are read, and checked, only where this was not met before.
     pub id: u64,
     /// The nodes.
     pub words: &'a [u32],
 }
 
-impl Trie<'_> {
+impl TokenTrie<'_> {
     /// Says that all tokens are candidates.
     pub const ALL: u32 = u32::MAX;
 
@@ -65,20 +65,20 @@ pub(crate) const WORDS: usize = 1 << 20;
 const MOST_WORDS: usize = 1 << 31;
 
 /// The tries that lie on the card.
-pub(crate) struct Tries {
+pub(crate) struct DeviceTries {
     laid: Laid,
-    words: Buffer<u32>,
+    words: DeviceBuffer<u32>,
 }
 
-impl Tries {
+impl DeviceTries {
     /// With room for so many words.
-    pub(crate) fn new(card: &Arc<Card>, words: usize) -> Result<Self> {
-        Ok(Tries { laid: Laid::default(), words: Buffer::new(card, words)? })
+    pub(crate) fn new(card: &Arc<CudaDevice>, words: usize) -> Result<Self> {
+        Ok(DeviceTries { laid: Laid::default(), words: DeviceBuffer::new(card, words)? })
     }
 
-    /// Finds the nodes that asks name. Tries that are not on the card yet go there, in the order of the stream. Says whether
+    /// Finds the nodes that asks name. DeviceTries that are not on the card yet go there, in the order of the stream. Says whether
     /// kernels find all of them elsewhere now.
-    pub(crate) fn find(&mut self, stream: &Stream, asks: &[Ask<'_>], vocabulary: usize) -> Result<bool> {
+    pub(crate) fn find(&mut self, stream: &Stream, asks: &[LogitQuery<'_>], vocabulary: usize) -> Result<bool> {
         let moved = self.put(stream, asks, vocabulary);
         if moved.is_err() {
             // What is known here may not be there.
@@ -87,8 +87,8 @@ impl Tries {
         moved
     }
 
-    fn put(&mut self, stream: &Stream, asks: &[Ask<'_>], vocabulary: usize) -> Result<bool> {
-        let Tries { laid, words } = self;
+    fn put(&mut self, stream: &Stream, asks: &[LogitQuery<'_>], vocabulary: usize) -> Result<bool> {
+        let DeviceTries { laid, words } = self;
         let room = laid.find(asks, vocabulary, words.len())?;
         let moves = room > words.len();
         words.reserve(room)?;
@@ -135,7 +135,7 @@ impl Laid {
 
     /// Finds the nodes that asks name, where there is room for so many words. Says for how many there must be room: at
     /// least for as many again as these tries have, where all begin anew with them, so that this stays rare.
-    fn find(&mut self, asks: &[Ask<'_>], vocabulary: usize, room: usize) -> Result<usize> {
+    fn find(&mut self, asks: &[LogitQuery<'_>], vocabulary: usize, room: usize) -> Result<usize> {
         self.look_up(asks, vocabulary)?;
         if self.words.len() <= room {
             return Ok(room);
@@ -150,11 +150,11 @@ impl Laid {
     }
 
     /// The same without regard to room.
-    fn look_up(&mut self, asks: &[Ask<'_>], vocabulary: usize) -> Result<()> {
+    fn look_up(&mut self, asks: &[LogitQuery<'_>], vocabulary: usize) -> Result<()> {
         let Laid { words, starts, nodes, .. } = self;
         nodes.clear();
         for ask in asks {
-            let Among::Node(trie, node) = ask.among else {
+            let Candidates::Node(trie, node) = ask.among else {
                 nodes.push(0);
                 continue;
             };
@@ -189,7 +189,7 @@ pub(crate) mod tests {
         let mut words = vec![0; nodes.len()];
         for (i, (tokens, following)) in nodes.iter().enumerate() {
             words[i] = words.len() as u32;
-            words.push(if following.len() > tokens.len() { Trie::ALL } else { tokens.len() as u32 });
+            words.push(if following.len() > tokens.len() { TokenTrie::ALL } else { tokens.len() as u32 });
             words.extend(tokens.iter().chain(*following));
         }
         words
@@ -203,11 +203,11 @@ pub(crate) mod tests {
         words(&[&[root][..], &vec![leaf; tokens.len()]].concat())
     }
 
-    fn ask(id: u64, words: &[u32], node: u32) -> Ask<'_> {
-        Ask { token: None, among: Among::Node(Trie { id, words }, node), ..Ask::score(0, None) }
+    fn ask(id: u64, words: &[u32], node: u32) -> LogitQuery<'_> {
+        LogitQuery { token: None, among: Candidates::Node(TokenTrie { id, words }, node), ..LogitQuery::score(0, None) }
     }
 
-    /// What is on the card, copied there as `Tries` does.
+    /// What is on the card, copied there as `DeviceTries` does.
     fn send(laid: &mut Laid, card: &mut Vec<u32>, room: usize) {
         card.resize(room, 0);
         card[laid.sent..laid.words.len()].copy_from_slice(laid.unsent());
@@ -218,7 +218,7 @@ pub(crate) mod tests {
     fn a_trie_is_sent_once_and_found_again() {
         let (a, b) = (star(&[3, 5]), star(&[2, 4, 6]));
         let (mut laid, mut card) = (Laid::default(), Vec::new());
-        assert_eq!(laid.find(&[ask(7, &a, 0), Ask::score(1, Some(&[1])), ask(9, &b, 0)], 7, 64).unwrap(), 64);
+        assert_eq!(laid.find(&[ask(7, &a, 0), LogitQuery::score(1, Some(&[1])), ask(9, &b, 0)], 7, 64).unwrap(), 64);
         assert_eq!(laid.unsent().len(), a.len() + b.len());
         send(&mut laid, &mut card, 64);
         let node = |i: usize, laid: &Laid, card: &[u32]| card[laid.nodes[i] as usize..][..3].to_vec();
@@ -237,12 +237,12 @@ pub(crate) mod tests {
         let (mut laid, mut card, mut sent) = (Laid::default(), Vec::new(), 0);
         for (i, trie) in tries.iter().enumerate() {
             // Each is met in two steps.
-            let asks: Vec<Ask<'_>> = (i.saturating_sub(1)..=i).map(|j| ask(j as u64, &tries[j], 0)).collect();
+            let asks: Vec<LogitQuery<'_>> = (i.saturating_sub(1)..=i).map(|j| ask(j as u64, &tries[j], 0)).collect();
             assert_eq!(laid.find(&asks, 51, room).unwrap(), room, "there is room for those of a step");
             sent += laid.unsent().len();
             send(&mut laid, &mut card, room);
             for (ask, node) in asks.iter().zip(&laid.nodes) {
-                let Among::Node(trie, _) = ask.among else { panic!("{ask:?}") };
+                let Candidates::Node(trie, _) = ask.among else { panic!("{ask:?}") };
                 assert_eq!(card[*node as usize..][..5], trie.words[trie.words[0] as usize..][..5]);
             }
             assert_eq!(laid.words.len() % trie.len(), 0);
@@ -265,7 +265,7 @@ pub(crate) mod tests {
     fn what_leads_elsewhere_is_refused() {
         let good = words(&[(&[1, 4], &[1, 1]), (&[], &[]), (&[9], &[0, 2])]);
         let check = |words: &[u32], vocabulary: usize| {
-            Trie { id: 0, words }.check(vocabulary).map_err(|e| e.to_string()).err().unwrap_or_default()
+            TokenTrie { id: 0, words }.check(vocabulary).map_err(|e| e.to_string()).err().unwrap_or_default()
         };
         assert_eq!(check(&good, 5), "");
         assert!(check(&good, 4).contains("token 4 of 4, at node 0"));

@@ -10,7 +10,7 @@ use crate::layout::Layout;
 use crate::lora::AdapterLayout;
 use crate::model::turn_table;
 use crate::published::{CardSet, Loaded};
-use mage_cuda::{AdapterPlaces, Card, GroupPlaces, LayerPlaces, Model, PartPlaces, Places, Shape, Stepper, Weights};
+use mage_cuda::{LoraLayout, CudaDevice, LoraGroupLayout, LayerLayout, CudaModel, LoraProjectionLayout, ParamLayout, ModelShape, ModelRunner, CudaWeights};
 use mage_engine::{Error, Result};
 use plan::{COPIES, LEAST_PAGES, Passes, published, steps};
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ impl Device {
     pub fn card(self) -> Option<usize> {
         match self {
             Device::Cpu => None,
-            Device::Auto => Card::any().then_some(0),
+            Device::Auto => CudaDevice::any().then_some(0),
             Device::Cuda(n) => Some(n),
         }
     }
@@ -46,9 +46,9 @@ impl Device {
     /// Why a card, or a driver, that is there is not used for a model, with an adapter of some rank beside it or not, though one
     /// would be.
     pub fn passed_over(self, config: &Config, rank: Option<usize>) -> Option<String> {
-        let why = match (self, Card::count()) {
+        let why = match (self, CudaDevice::count()) {
             (Device::Auto, Err(e)) => e,
-            (Device::Auto, Ok(1..)) => Card::open(0).err().or_else(|| suits(config, rank).err())?,
+            (Device::Auto, Ok(1..)) => CudaDevice::open(0).err().or_else(|| suits(config, rank).err())?,
             _ => return None,
         };
         Some(format!("the CPU is used though there may be a card: {why}"))
@@ -64,7 +64,7 @@ impl Device {
 /// Whether cards can do a model, with an adapter of some rank beside it or not.
 fn suits(config: &Config, rank: Option<usize>) -> std::result::Result<(), mage_cuda::CudaError> {
     shape(config).check()?;
-    rank.map_or(Ok(()), AdapterPlaces::check_rank)
+    rank.map_or(Ok(()), LoraLayout::check_rank)
 }
 
 impl TryFrom<String> for Device {
@@ -113,7 +113,7 @@ impl fmt::Display for Device {
 #[derive(Clone, Debug)]
 pub struct CardReport {
     /// What was looked for and where.
-    pub search: &'static mage_cuda::Search,
+    pub search: &'static mage_cuda::LibrarySearch,
     /// Why the driver does not work, where there is one that does not.
     pub trouble: Option<String>,
     /// Each card, or why it cannot be used.
@@ -124,22 +124,22 @@ pub struct CardReport {
 #[derive(Clone, Debug)]
 pub struct SeenCard {
     /// What it says of itself.
-    pub info: mage_cuda::CardInfo,
+    pub info: mage_cuda::DeviceInfo,
     /// Bytes that are free.
     pub free_bytes: usize,
     /// How fast it is, or why that could not be measured.
-    pub rates: std::result::Result<mage_cuda::Rates, String>,
+    pub rates: std::result::Result<mage_cuda::Throughput, String>,
 }
 
 impl CardReport {
     /// Looks, and measures each card for a moment.
     pub fn measure() -> Self {
         let one = |i: usize| {
-            let card = Card::open(i)?;
+            let card = CudaDevice::open(i)?;
             let (info, free_bytes) = (card.info().clone(), card.free_memory()?);
             Ok(SeenCard { info, free_bytes, rates: mage_cuda::measure(&card).map_err(|e| e.to_string()) })
         };
-        let (count, trouble) = match Card::count() {
+        let (count, trouble) = match CudaDevice::count() {
             Ok(n) => (n, None),
             Err(e) => (0, Some(e.to_string())),
         };
@@ -150,10 +150,10 @@ impl CardReport {
 
 /// A model's shape on a card.
 pub(crate) struct NativeCard {
-    pub(crate) model: Arc<Model>,
+    pub(crate) model: Arc<CudaModel>,
     /// What adapters stand beside; nothing where the model's own numbers learn.
-    pub(crate) base: OnceLock<Arc<Weights>>,
-    shape: Shape,
+    pub(crate) base: OnceLock<Arc<CudaWeights>>,
+    shape: ModelShape,
     /// Bytes that a trainer will yet ask for.
     reserved: AtomicUsize,
 }
@@ -164,27 +164,27 @@ pub(crate) fn failed(e: mage_cuda::CudaError) -> Error {
 
 impl NativeCard {
     pub(crate) fn open(config: &Config, index: usize) -> Result<Self> {
-        let card = Card::open(index).map_err(failed)?;
+        let card = CudaDevice::open(index).map_err(failed)?;
         let (shape, layout) = (shape(config), Layout::new(config));
         let turns = turn_table(config.rope_theta, config.head_dim, config.max_position_embeddings);
-        let model = Model::new(&card, shape, places(&layout), &turns).map_err(failed)?;
+        let model = CudaModel::new(&card, shape, places(&layout), &turns).map_err(failed)?;
         Ok(NativeCard { model, base: OnceLock::new(), shape, reserved: AtomicUsize::new(0) })
     }
 
-    /// Weights without anything beside them.
+    /// CudaWeights without anything beside them.
     pub(crate) fn alone(&self, flat: &[f32]) -> Result<Loaded> {
         let base = Arc::new(self.model.weights(flat).map_err(failed)?);
         Ok(Loaded::Cuda(CardSet { base, adapter: None }))
     }
 
     /// Puts the numbers that adapters stand beside on the card, for good.
-    pub(crate) fn set_base(&self, flat: &[f32]) -> Result<Arc<Weights>> {
+    pub(crate) fn set_base(&self, flat: &[f32]) -> Result<Arc<CudaWeights>> {
         let base = Arc::new(self.model.weights(flat).map_err(failed)?);
         Ok(Arc::clone(self.base.get_or_init(|| base)))
     }
 
     /// The model below with an adapter beside it.
-    pub(crate) fn beside(&self, base: &Arc<Weights>, layout: &AdapterLayout, flat: &[f32]) -> Result<Loaded> {
+    pub(crate) fn beside(&self, base: &Arc<CudaWeights>, layout: &AdapterLayout, flat: &[f32]) -> Result<Loaded> {
         let adapter = self.model.adapter(&adapter_places(layout), flat).map_err(failed)?;
         Ok(Loaded::Cuda(CardSet { base: Arc::clone(base), adapter: Some(adapter) }))
     }
@@ -225,7 +225,7 @@ impl NativeCard {
         let left = free.saturating_sub(reserved + steps);
         // A sampler by itself leaves room for others: two models may play side by side.
         let shares = if reserved == 0 { 2 } else { 1 };
-        let least = Stepper::page_bytes(&self.shape) * LEAST_PAGES;
+        let least = ModelRunner::page_bytes(&self.shape) * LEAST_PAGES;
         if left / shares < least {
             let mib = |bytes: usize| bytes.div_ceil(1 << 20);
             let parts = [mib(reserved), mib(steps), mib(shares * least)];
@@ -252,8 +252,8 @@ impl NativeCard {
     }
 }
 
-fn shape(c: &Config) -> Shape {
-    Shape {
+fn shape(c: &Config) -> ModelShape {
+    ModelShape {
         vocabulary: c.vocab_size,
         hidden: c.hidden_size,
         inner: c.intermediate_size,
@@ -265,8 +265,8 @@ fn shape(c: &Config) -> Shape {
     }
 }
 
-fn places(l: &Layout) -> Places {
-    let layers = l.layers.iter().map(|at| LayerPlaces {
+fn places(l: &Layout) -> ParamLayout {
+    let layers = l.layers.iter().map(|at| LayerLayout {
         norm1: at.norm1.clone(),
         qkv: at.qkv.clone(),
         head_norms: at.head_norms.clone(),
@@ -275,7 +275,7 @@ fn places(l: &Layout) -> Places {
         gate_up: at.gate_up.clone(),
         down: at.down.clone(),
     });
-    Places {
+    ParamLayout {
         embedding: l.embedding.clone(),
         layers: layers.collect(),
         norm: l.norm.clone(),
@@ -285,14 +285,14 @@ fn places(l: &Layout) -> Places {
 }
 
 /// The same for an adapter.
-pub(crate) fn adapter_places(l: &AdapterLayout) -> Arc<AdapterPlaces> {
-    let group = |at: &crate::lora::GroupAt| GroupPlaces {
+pub(crate) fn adapter_places(l: &AdapterLayout) -> Arc<LoraLayout> {
+    let group = |at: &crate::lora::GroupAt| LoraGroupLayout {
         a: at.a.clone(),
         ranks: at.ranks,
         parts: at
             .parts
             .iter()
-            .map(|p| PartPlaces {
+            .map(|p| LoraProjectionLayout {
                 b: p.b.clone(),
                 outputs: p.outputs,
                 first_output: p.first_output,
@@ -301,7 +301,7 @@ pub(crate) fn adapter_places(l: &AdapterLayout) -> Arc<AdapterPlaces> {
             .collect(),
     };
     let layers = l.layers.iter().map(|groups| std::array::from_fn(|g| groups[g].as_ref().map(group))).collect();
-    Arc::new(AdapterPlaces { rank: l.lora.rank, scale: l.lora.scale(), layers, len: l.len })
+    Arc::new(LoraLayout { rank: l.lora.rank, scale: l.lora.scale(), layers, len: l.len })
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ pub use engine::{NativeModel, Options};
 pub use init::DEFAULT_SPREAD;
 pub use lora::{AdapterSize, Lora, NativeAdapter, Projection};
 pub use machine::Machine;
-pub use mage_cuda::{CardInfo, Rates, compiling};
+pub use mage_cuda::{DeviceInfo, Throughput, is_compiling};
 pub use sampler::{NativeSampler, SamplerStats, TokenStream};
 pub use tokenizer::{Control, chat_tokenizer, word_tokenizer};
 pub use trainer::{CudaTrainer, NativeTrainer};

@@ -16,13 +16,13 @@ pub(crate) enum Loaded {
 
 /// Weights on a card, with an adapter beside them or without.
 pub(crate) struct CardSet {
-    pub(crate) base: Arc<mage_cuda::Weights>,
-    pub(crate) adapter: Option<mage_cuda::Adapter>,
+    pub(crate) base: Arc<mage_cuda::CudaWeights>,
+    pub(crate) adapter: Option<mage_cuda::CudaAdapter>,
 }
 
 impl CardSet {
-    pub(crate) fn held(&self) -> mage_cuda::Held<'_> {
-        mage_cuda::Held { base: &self.base, adapter: self.adapter.as_ref() }
+    pub(crate) fn held(&self) -> mage_cuda::WeightsRef<'_> {
+        mage_cuda::WeightsRef { base: &self.base, adapter: self.adapter.as_ref() }
     }
 }
 

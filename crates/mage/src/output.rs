@@ -98,7 +98,7 @@ impl Output {
         let target = if self.quiet || self.json { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         // On a card, the first start of a shape of model compiles the kernels, which takes some seconds.
         let doing = move |_: &ProgressState, to: &mut dyn std::fmt::Write| {
-            let now = if mage_native::compiling() { "compiling kernels for the card, this once" } else { what };
+            let now = if mage_native::is_compiling() { "compiling kernels for the card, this once" } else { what };
             let _ = to.write_str(now);
         };
         let style = ProgressStyle::with_template("{spinner} {doing} … {elapsed}").expect("the template is fixed");

@@ -2,8 +2,8 @@
 
 use super::{Bench, near, numbers, slopes};
 use crate::card::args;
-use crate::packet::{ASK, Among, Answer, Ask, Packet, READERS};
-use crate::tries::{Trie, Tries, tests::words};
+use crate::packet::{ASK, Candidates, LogitResult, LogitQuery, StepInputs, READERS};
+use crate::tries::{TokenTrie, DeviceTries, tests::words};
 
 /// Log-probability and entropy of a token among candidates.
 fn said(logits: &[f64], candidates: &[u32], token: u32) -> (f64, f64) {
@@ -23,22 +23,22 @@ fn scores_draws_and_gradients_of_logits() {
     let some: Vec<u32> = vec![3, 17, 40, 41, 200, 300];
     let candidates = [&all, &some, &all, &some];
     let tokens = [7, 41, 300, 3];
-    let (mut packet, f, s) = (Packet::default(), &b.model.program.functions, &b.stream);
+    let (mut packet, f, s) = (StepInputs::default(), &b.model.program.functions, &b.stream);
     let scores = packet.leave(rows * ASK);
     let draws = packet.leave(rows * ASK);
     for (i, token) in tokens.into_iter().enumerate() {
         let allowed = (i % 2 == 1).then_some(&some[..]);
-        packet.ask(scores, i, &Ask::score(token, allowed), 0);
+        packet.ask(scores, i, &LogitQuery::score(token, allowed), 0);
         // The likeliest, then draws under every filter at once.
-        let greedy = Ask { token: None, temperature: 0.0, ..Ask::score(0, allowed) };
-        let among = Among::list(allowed);
-        let drawn = Ask { token: None, top_k: 5, temperature: 1.5, top_p: 0.9, min_p: 0.01, point: 0.4, among };
+        let greedy = LogitQuery { token: None, temperature: 0.0, ..LogitQuery::score(0, allowed) };
+        let among = Candidates::list(allowed);
+        let drawn = LogitQuery { token: None, top_k: 5, temperature: 1.5, top_p: 0.9, min_p: 0.01, point: 0.4, among };
         packet.ask(draws, i, if i < 2 { &greedy } else { &drawn }, 0);
     }
     let words = b.put(&packet.words);
     let bl = b.put(&logits.iter().map(|x| *x as f32).collect::<Vec<_>>());
     let (choices, slopes_on) = (b.put(&vec![[0_f32; 4]; rows]), b.put(&[[0.7_f32, -0.3]; 4]));
-    let (answers, gradient) = (b.put(&vec![Answer::default(); rows]), b.room(rows * stride));
+    let (answers, gradient) = (b.put(&vec![LogitResult::default(); rows]), b.room(rows * stride));
     let common = (bl.at(0), stride as u64, v, words.at(0));
     let (l, st, vo, w) = common;
     s.launch(f.distribution, (rows, 1, 1), READERS, 0, args![l, st, vo, w, scores, choices.at(0)]).unwrap();
@@ -74,8 +74,8 @@ fn scores_draws_and_gradients_of_logits() {
     }
 }
 
-/// Weights of candidates at a temperature, after the filters: a beginning of them by falling weight and rising number.
-fn kept(row: &[f64], candidates: &[u32], ask: &Ask<'_>) -> Vec<(u32, f64)> {
+/// CudaWeights of candidates at a temperature, after the filters: a beginning of them by falling weight and rising number.
+fn kept(row: &[f64], candidates: &[u32], ask: &LogitQuery<'_>) -> Vec<(u32, f64)> {
     let most = candidates.iter().map(|c| row[*c as usize]).fold(f64::NEG_INFINITY, f64::max);
     let weight = |c: u32| ((row[c as usize] - most) / f64::from(ask.temperature)).exp();
     let mut order: Vec<(u32, f64)> = candidates.iter().map(|c| (*c, weight(*c))).collect();
@@ -95,14 +95,14 @@ fn kept(row: &[f64], candidates: &[u32], ask: &Ask<'_>) -> Vec<(u32, f64)> {
 }
 
 /// A draw under each filter, and under several.
-fn filters(plain: Ask<'_>) -> [Ask<'_>; 6] {
+fn filters(plain: LogitQuery<'_>) -> [LogitQuery<'_>; 6] {
     [
         plain,
-        Ask { temperature: 0.3, ..plain },
-        Ask { top_k: 300, ..plain },
-        Ask { top_p: 0.7, temperature: 2.0, ..plain },
-        Ask { min_p: 0.2, ..plain },
-        Ask { top_k: 9000, top_p: 0.5, min_p: 0.1, temperature: 0.8, ..plain },
+        LogitQuery { temperature: 0.3, ..plain },
+        LogitQuery { top_k: 300, ..plain },
+        LogitQuery { top_p: 0.7, temperature: 2.0, ..plain },
+        LogitQuery { min_p: 0.2, ..plain },
+        LogitQuery { top_k: 9000, top_p: 0.5, min_p: 0.1, temperature: 0.8, ..plain },
     ]
 }
 
@@ -111,28 +111,28 @@ fn draws_from_many_candidates_lie_where_the_point_says() {
     let Some(b) = Bench::new(16, 2, 1) else { return };
     let (v, stride) = (20_011, 20_016);
     let odd: Vec<u32> = (0..v as u32).filter(|t| t % 2 == 1).collect();
-    let plain = Ask { token: None, ..Ask::score(0, None) };
+    let plain = LogitQuery { token: None, ..LogitQuery::score(0, None) };
     let mut asks = Vec::new();
-    for among in [Among::All, Among::List(&odd)] {
+    for among in [Candidates::All, Candidates::List(&odd)] {
         for point in [0.0, 0.01, 0.3, 0.5, 0.77, 0.999_9] {
-            asks.extend(filters(Ask { point, among, ..plain }));
+            asks.extend(filters(LogitQuery { point, among, ..plain }));
         }
     }
     let rows = asks.len();
     // Far from even: most of the mass is with few.
     let logits: Vec<f64> = numbers(rows * stride, 9).iter().map(|x| f64::from((8.0 * x * x * x) as f32)).collect();
-    let (mut packet, f, s) = (Packet::default(), &b.model.program.functions, &b.stream);
+    let (mut packet, f, s) = (StepInputs::default(), &b.model.program.functions, &b.stream);
     let at = packet.leave(rows * ASK);
     asks.iter().enumerate().for_each(|(i, ask)| packet.ask(at, i, ask, 0));
     let (words, bl) = (b.put(&packet.words), b.put(&logits.iter().map(|x| *x as f32).collect::<Vec<_>>()));
-    let answers = b.put(&vec![Answer::default(); rows]);
+    let answers = b.put(&vec![LogitResult::default(); rows]);
     let given = args![bl.at(0), stride as u64, v, words.at(0), 0_u64, at, answers.at(0)];
     s.launch(f.answer, (rows, 1, 1), READERS, 0, given).unwrap();
     s.wait().unwrap();
     let all: Vec<u32> = (0..v as u32).collect();
     for (i, (answer, ask)) in answers.to_vec().unwrap().iter().zip(&asks).enumerate() {
         let row = &logits[i * stride..][..v];
-        let candidates = if ask.among == Among::All { &all } else { &odd };
+        let candidates = if ask.among == Candidates::All { &all } else { &odd };
         let order = kept(row, candidates, ask);
         let total: f64 = order.iter().map(|(_, w)| w).sum();
         let place = order.iter().position(|(c, _)| *c == answer.token);
@@ -163,18 +163,18 @@ fn draws_at_a_node_are_those_from_its_list_and_lead_to_the_next() {
     let (ending, after_it) = ([ends], [0, thinking]);
     all.push((&ending, &after_it));
     let (first, second) = (words(&[(&[8], &[0])]), words(&all));
-    let (other, trie) = (Trie { id: 4, words: &first }, Trie { id: 5, words: &second });
-    let plain = Ask { token: None, ..Ask::score(0, None) };
-    let mut at_nodes = vec![Ask { among: Among::Node(other, 0), ..plain }];
-    let mut from_lists = vec![Ask { among: Among::List(&[8]), ..plain }];
-    let lists = [Among::List(&odd), Among::List(&few), Among::List(&one), Among::All];
+    let (other, trie) = (TokenTrie { id: 4, words: &first }, TokenTrie { id: 5, words: &second });
+    let plain = LogitQuery { token: None, ..LogitQuery::score(0, None) };
+    let mut at_nodes = vec![LogitQuery { among: Candidates::Node(other, 0), ..plain }];
+    let mut from_lists = vec![LogitQuery { among: Candidates::List(&[8]), ..plain }];
+    let lists = [Candidates::List(&odd), Candidates::List(&few), Candidates::List(&one), Candidates::All];
     for (list, node) in lists.into_iter().zip([0, 1, 2, thinking]) {
         for point in [0.0, 0.01, 0.3, 0.5, 0.77, 0.999_9] {
             let under = |among| {
-                let plain = Ask { point, among, ..plain };
-                filters(plain).into_iter().chain([Ask { temperature: 0.0, ..plain }, Ask { top_k: 3, ..plain }])
+                let plain = LogitQuery { point, among, ..plain };
+                filters(plain).into_iter().chain([LogitQuery { temperature: 0.0, ..plain }, LogitQuery { top_k: 3, ..plain }])
             };
-            at_nodes.extend(under(Among::Node(trie, node)));
+            at_nodes.extend(under(Candidates::Node(trie, node)));
             from_lists.extend(under(list));
         }
     }
@@ -183,23 +183,23 @@ fn draws_at_a_node_are_those_from_its_list_and_lead_to_the_next() {
     let mut logits: Vec<f32> = numbers(rows * stride, 13).iter().map(|x| (8.0 * x * x * x) as f32).collect();
     (0..rows).for_each(|row| logits[row * stride + ends as usize] = if row % 2 == 0 { 30.0 } else { -30.0 });
     let (bl, f, s) = (b.put(&logits), &b.model.program.functions, &b.stream);
-    let mut tries = Tries::new(b.model.card(), 16).unwrap();
+    let mut tries = DeviceTries::new(b.model.card(), 16).unwrap();
     assert!(tries.find(s, &at_nodes, v).unwrap(), "there was room for so many");
-    let answers = |asks: &[Ask<'_>]| {
-        let mut packet = Packet::default();
+    let answers = |asks: &[LogitQuery<'_>]| {
+        let mut packet = StepInputs::default();
         let at = packet.leave(rows * ASK);
         asks.iter().enumerate().for_each(|(i, ask)| packet.ask(at, i, ask, tries.node(i)));
-        let (words, answers) = (b.put(&packet.words), b.put(&vec![Answer::default(); rows]));
+        let (words, answers) = (b.put(&packet.words), b.put(&vec![LogitResult::default(); rows]));
         let given = args![bl.at(0), stride as u64, v, words.at(0), tries.on_card(), at, answers.at(0)];
         s.launch(f.answer, (rows, 1, 1), READERS, 0, given).unwrap();
         s.wait().unwrap();
         answers.to_vec().unwrap()
     };
-    let bits = |a: &Answer| (a.token, a.logprob.to_bits(), a.second.to_bits());
+    let bits = |a: &LogitResult| (a.token, a.logprob.to_bits(), a.second.to_bits());
     let (mut ended, mut went_on) = (0, 0);
     for (i, (at_node, from_list)) in answers(&at_nodes).iter().zip(answers(&from_lists)).enumerate() {
         assert_eq!((bits(at_node), from_list.following()), (bits(&from_list), None), "row {i}, {:?}", from_lists[i]);
-        let Among::Node(_, node) = at_nodes[i].among else { panic!("row {i} names no node") };
+        let Candidates::Node(_, node) = at_nodes[i].among else { panic!("row {i} names no node") };
         let place = |tokens: &[u32]| tokens.binary_search(&at_node.token).unwrap();
         let want = match node {
             _ if i == 0 => 0,

@@ -1,12 +1,12 @@
 //! Heads' norms and turns, and attention: whole sequences forward and backward, pieces and single tokens over pages.
 
 use super::{Bench, near, numbers};
-use crate::PAGE;
+use crate::BLOCK_SIZE;
 use crate::attention::{Attending, Slopes, Way};
-use crate::buffer::Buffer;
+use crate::buffer::DeviceBuffer;
 use crate::card::args;
 use crate::compile::Decode;
-use crate::shape::Shape;
+use crate::shape::ModelShape;
 
 /// Shorter and longer than a tile and than two, and some that fill them; the last tile reaches beyond all rows.
 const LENGTHS: [usize; 10] = [1, 5, 64, 63, 130, 17, 193, 128, 127, 65];
@@ -84,8 +84,8 @@ struct Want {
 
 impl Want {
     /// In plain loops.
-    fn of(shape: &Shape, spans: &[(usize, usize)], qk: &[f64], qkv: &[f64], dout: &[f64]) -> Self {
-        let Shape { heads, kv, head_dim: d, .. } = *shape;
+    fn of(shape: &ModelShape, spans: &[(usize, usize)], qk: &[f64], qkv: &[f64], dout: &[f64]) -> Self {
+        let ModelShape { heads, kv, head_dim: d, .. } = *shape;
         let (n, scale) = (dout.len() / (heads * d), f64::from(shape.scale()));
         let at = |x: &[f64], width: usize, row: usize, head: usize| x[(row * width + head) * d..][..d].to_vec();
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
@@ -172,7 +172,7 @@ fn pieces_and_single_tokens_over_pages() {
         let lengths = [2_usize, 17, 65, 200];
         let n: usize = lengths.iter().sum();
         let raw = numbers(n * width * d, 8);
-        let (page, per) = (2 * kv * PAGE * d, 200_usize.div_ceil(PAGE));
+        let (page, per) = (2 * kv * BLOCK_SIZE * d, 200_usize.div_ceil(BLOCK_SIZE));
         // Pages in no order, and none of them clean.
         let count = lengths.len() * per;
         let table: Vec<u32> = (0..count as u32).map(|i| (i * 7 + 3) % count as u32).collect();
@@ -184,7 +184,7 @@ fn pieces_and_single_tokens_over_pages() {
             first += len;
         }
         let cell =
-            |list: usize, position: usize| table[list + position / PAGE] * PAGE as u32 + (position % PAGE) as u32;
+            |list: usize, position: usize| table[list + position / BLOCK_SIZE] * BLOCK_SIZE as u32 + (position % BLOCK_SIZE) as u32;
         let rows: Vec<(usize, usize, usize)> =
             pieces.iter().flat_map(|&(first, len, list)| (0..len).map(move |i| (first + i, i, list))).collect();
         let long: Vec<f64> = rows.iter().flat_map(|(r, ..)| raw[r * width * d..][..width * d].to_vec()).collect();
@@ -231,7 +231,7 @@ fn pieces_and_single_tokens_over_pages() {
         near("pieces", &b.read(&out), &rows.iter().flat_map(want).collect::<Vec<_>>(), 0.015);
         // The key and value that a single token leaves at its place, and what was everywhere else.
         let at_cell = |list: usize, p: usize, kind: usize, group: usize| {
-            table[list + p / PAGE] as usize * page + ((kind * kv + group) * PAGE + p % PAGE) * d
+            table[list + p / BLOCK_SIZE] as usize * page + ((kind * kv + group) * BLOCK_SIZE + p % BLOCK_SIZE) * d
         };
         let before = b.read(&pages);
         // Single tokens, whole and in parts, by many blocks or one: there, each warp has several, one after the other.
@@ -249,7 +249,7 @@ fn pieces_and_single_tokens_over_pages() {
             let pages = b.half(&before);
             let out = b.room(count * heads * d);
             let parts = b.put(&vec![f32::NAN; count * splits * heads * (d + 2)]);
-            let done = Buffer::<u32>::zeros(b.model.card(), count * kv + 2).unwrap();
+            let done = DeviceBuffer::<u32>::zeros(b.model.card(), count * kv + 2).unwrap();
             s.launch(
                 f.decode_attention,
                 (blocks, 1, 1),

@@ -1,7 +1,7 @@
-//! Products of our own, of whole and half-filled tiles, cut into parts and not, with norms before and after.
+//! CublasLt of our own, of whole and half-filled tiles, cut into parts and not, with norms before and after.
 
 use super::{Bench, bits, near, numbers};
-use crate::buffer::Buffer;
+use crate::buffer::DeviceBuffer;
 use crate::dense::{Dims, ForNorm, Left, Right, parts};
 use std::io::Write;
 
@@ -33,8 +33,8 @@ fn weights(count: usize, seed: u64) -> Vec<f64> {
     numbers(count, seed).iter().map(|w| rounded(w * 0.2)).collect()
 }
 
-/// Weights with nothing after them.
-fn right(weights: &Buffer<u16>) -> Right {
+/// CudaWeights with nothing after them.
+fn right(weights: &DeviceBuffer<u16>) -> Right {
     Right { weights: weights.at(0), next: (0, 0) }
 }
 

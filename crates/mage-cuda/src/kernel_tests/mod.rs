@@ -10,17 +10,17 @@ mod attention;
 mod dense;
 mod rows;
 
-use crate::buffer::{Buffer, Plain};
+use crate::buffer::{DeviceBuffer, Pod};
 use crate::card::{Stream, tests::card_or_skip};
-use crate::model::Model;
-use crate::shape::{Places, Shape};
+use crate::model::CudaModel;
+use crate::shape::{ParamLayout, ModelShape};
 use std::sync::Arc;
 
 /// A model's kernels and a stream to start them in.
 pub(super) struct Bench {
-    pub(super) model: Arc<Model>,
+    pub(super) model: Arc<CudaModel>,
     pub(super) stream: Stream,
-    pub(super) shape: Shape,
+    pub(super) shape: ModelShape,
     /// Per position, cosines and sines.
     pub(super) turns: Vec<f32>,
 }
@@ -33,7 +33,7 @@ impl Bench {
     pub(super) fn new(head_dim: usize, heads: usize, kv: usize) -> Option<Self> {
         let card = card_or_skip("no kernel was tried")?;
         println!("heads of {head_dim}: {heads} of queries, {kv} of keys");
-        let shape = Shape { vocabulary: 301, hidden: 72, inner: 136, layers: 1, heads, kv, head_dim, epsilon: 1e-3 };
+        let shape = ModelShape { vocabulary: 301, hidden: 72, inner: 136, layers: 1, heads, kv, head_dim, epsilon: 1e-3 };
         let turns: Vec<f32> = (0..POSITIONS)
             .flat_map(|p| {
                 let angle = move |i: usize| p as f32 / 100_f32.powf(2.0 * i as f32 / head_dim as f32);
@@ -41,32 +41,32 @@ impl Bench {
                 half().map(move |i| angle(i).cos()).chain(half().map(move |i| angle(i).sin()))
             })
             .collect();
-        let places = Places { embedding: 0..0, layers: Vec::new(), norm: 0..0, head: 0..0, len: 0 };
-        let model = Model::new(&card, shape, places, &turns).unwrap();
+        let places = ParamLayout { embedding: 0..0, layers: Vec::new(), norm: 0..0, head: 0..0, len: 0 };
+        let model = CudaModel::new(&card, shape, places, &turns).unwrap();
         let stream = Stream::new(&card).unwrap();
         Some(Bench { model, stream, shape, turns })
     }
 
     /// Numbers on the card as bf16.
-    pub(super) fn half(&self, x: &[f64]) -> Buffer<u16> {
+    pub(super) fn half(&self, x: &[f64]) -> DeviceBuffer<u16> {
         self.put(&x.iter().map(|x| bits(*x)).collect::<Vec<_>>())
     }
 
-    pub(super) fn put<T: Plain>(&self, x: &[T]) -> Buffer<T> {
-        Buffer::of(self.model.card(), x).unwrap()
+    pub(super) fn put<T: Pod>(&self, x: &[T]) -> DeviceBuffer<T> {
+        DeviceBuffer::of(self.model.card(), x).unwrap()
     }
 
     /// Room for so many, all of it holding what no kernel may leave there.
-    pub(super) fn room(&self, len: usize) -> Buffer<u16> {
+    pub(super) fn room(&self, len: usize) -> DeviceBuffer<u16> {
         self.put(&vec![bits(f64::NAN); len])
     }
 
-    pub(super) fn read(&self, x: &Buffer<u16>) -> Vec<f64> {
+    pub(super) fn read(&self, x: &DeviceBuffer<u16>) -> Vec<f64> {
         self.stream.wait().unwrap();
         x.to_vec().unwrap().into_iter().map(|x| f64::from(f32::from_bits(u32::from(x) << 16))).collect()
     }
 
-    pub(super) fn read_wide(&self, x: &Buffer<f32>) -> Vec<f64> {
+    pub(super) fn read_wide(&self, x: &DeviceBuffer<f32>) -> Vec<f64> {
         self.stream.wait().unwrap();
         x.to_vec().unwrap().into_iter().map(f64::from).collect()
     }

@@ -1,7 +1,7 @@
 //! Kernels that treat rows or numbers one by one.
 
 use super::{Bench, bits, near, numbers, slopes};
-use crate::buffer::Buffer;
+use crate::buffer::DeviceBuffer;
 use crate::card::args;
 
 const EPSILON: f64 = 1e-3;
@@ -107,7 +107,7 @@ fn squares_and_a_step_of_adamw() {
     let wide = |seed| numbers(n, seed).iter().map(|x| *x as f32).collect::<Vec<_>>();
     let (p, g, m, v) = (wide(1), wide(2), wide(3), wide(4).iter().map(|x| x.abs()).collect::<Vec<_>>());
     let (bp, bg, bm, bv, half) = (b.put(&p), b.put(&g), b.put(&m), b.put(&v), b.room(n));
-    let sums = Buffer::<f64>::zeros(b.model.card(), 2).unwrap();
+    let sums = DeviceBuffer::<f64>::zeros(b.model.card(), 2).unwrap();
     s.launch(f.squares, (2, 1, 1), 256, 0, args![bg.at(0), n as u64, sums.at(0)]).unwrap();
     s.wait().unwrap();
     let want: f64 = g.iter().map(|g| f64::from(*g) * f64::from(*g)).sum();

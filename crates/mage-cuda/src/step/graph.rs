@@ -1,17 +1,17 @@
 //! Steps of single tokens, recorded once and replayed.
 
-use super::{ITEM, PAGE, Single, Step, Stepper};
-use crate::adapter::{AdapterPlaces, Held};
+use super::{ITEM, BLOCK_SIZE, Single, StepBatch, ModelRunner};
+use crate::adapter::{LoraLayout, WeightsRef};
 use crate::error::Result;
-use crate::packet::{Answer, Ask};
-use crate::record::{Graph, Recording};
+use crate::packet::{LogitResult, LogitQuery};
+use crate::record::{Graph, GraphCapture};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What was recorded, by where the weights and the adapter are and the number of rows. Weights that come to lie where others lay are read by
+/// What was recorded, by where the weights and the adapter are and the number of rows. CudaWeights that come to lie where others lay are read by
 /// what was recorded with those.
 #[derive(Default)]
-pub(super) struct Graphs(HashMap<Key, (Graph, Option<Arc<AdapterPlaces>>)>);
+pub(super) struct Graphs(HashMap<Key, (Graph, Option<Arc<LoraLayout>>)>);
 
 /// Addresses of weights, of an adapter and of what says where its parts are (kept, so that nothing else comes to lie there),
 /// and the number of rows.
@@ -36,9 +36,9 @@ pub(super) fn bucket(rows: usize) -> usize {
     }
 }
 
-impl Stepper {
+impl ModelRunner {
     /// A step of single tokens, all of them asked about.
-    pub(super) fn recorded(&mut self, w: Held<'_>, step: &Step<'_>, answers: &mut [Answer]) -> Result<()> {
+    pub(super) fn recorded(&mut self, w: WeightsRef<'_>, step: &StepBatch<'_>, answers: &mut [LogitResult]) -> Result<()> {
         let count = step.parts.len();
         if count == 0 {
             return Ok(());
@@ -55,18 +55,18 @@ impl Stepper {
         for row in 0..rows {
             let (token, position, page, list) = match step.parts.get(row) {
                 Some(part) => {
-                    let page = step.tables[part.table + part.position / PAGE];
+                    let page = step.tables[part.table + part.position / BLOCK_SIZE];
                     (step.tokens[part.first], part.position, page, part.table)
                 }
                 None => (0, 0, self.count as u32, spare),
             };
             p.words[at.tokens + row] = token;
             p.words[at.positions + row] = position as u32;
-            p.words[at.cells + row] = page * PAGE as u32 + (position % PAGE) as u32;
+            p.words[at.cells + row] = page * BLOCK_SIZE as u32 + (position % BLOCK_SIZE) as u32;
             p.words[at.lists + row] = list as u32;
             let item = [row, 1, list, position + 1, 0].map(|x| x as u32);
             p.words[at.items + row * ITEM..][..ITEM].copy_from_slice(&item);
-            let ask = step.asks.get(row).copied().unwrap_or(Ask::score(0, Some(&[0])));
+            let ask = step.asks.get(row).copied().unwrap_or(LogitQuery::score(0, Some(&[0])));
             p.ask(at.asks, row, &ask, self.tries.node(row));
         }
         if self.packet.words.len() <= self.sent.len() {
@@ -101,7 +101,7 @@ impl Stepper {
         Ok(())
     }
 
-    fn run(&mut self, w: Held<'_>, rows: usize, at: &Single) -> Result<()> {
+    fn run(&mut self, w: WeightsRef<'_>, rows: usize, at: &Single) -> Result<()> {
         let (single, items) = if self.invariant { (0, rows) } else { (rows, 0) };
         if self.is_dense(w, rows) {
             self.layers_dense(w, rows, at)?;
@@ -112,8 +112,8 @@ impl Stepper {
         self.tell(w, self.space.state.at(0), rows, at.asks, self.brought.on_card())
     }
 
-    fn record(&mut self, w: Held<'_>, rows: usize, at: &Single) -> Result<Graph> {
-        let recording = Recording::new(&self.stream)?;
+    fn record(&mut self, w: WeightsRef<'_>, rows: usize, at: &Single) -> Result<Graph> {
+        let recording = GraphCapture::new(&self.stream)?;
         self.run(w, rows, at)?;
         recording.graph()
     }

@@ -1,19 +1,19 @@
 //! All layers over the rows of a step.
 
-use super::{Single, Stepper};
-use crate::adapter::{Group, Held, Worn};
+use super::{Single, ModelRunner};
+use crate::adapter::{Group, WeightsRef, LoraSegment};
 use crate::card::args;
 use crate::dense::{self, Dims, ForNorm, Left, Right};
 use crate::error::Result;
 use std::ops::Range;
 use std::sync::Arc;
 
-impl Stepper {
+impl ModelRunner {
     /// All layers over `rows` rows, of which the first `single` are single tokens. The items of the others' attention
     /// start at `items`.
     pub(super) fn layers(
         &mut self,
-        held: Held<'_>,
+        held: WeightsRef<'_>,
         rows: usize,
         (single, at): (usize, &Single),
         items: (usize, usize),
@@ -25,14 +25,14 @@ impl Stepper {
         for (layer, places) in model.places.layers.iter().enumerate() {
             let pages = self.layer_pages(layer);
             let norms = w.at(places.head_norms.start);
-            let Stepper { stream: s, products, space, .. } = self;
+            let ModelRunner { stream: s, products, space, .. } = self;
             let (normed, qkv, qk) = (space.normed.at(0), space.qkv.at(0), space.qk.at(0));
             model.norm(s, state, w.at(places.norm1.start), rows, normed, 0)?;
-            let worn = Worn::new(held.adapter, &space.low);
+            let worn = LoraSegment::new(held.adapter, &space.low);
             model.linear(s, products, (w, worn), (layer, Group::Qkv), rows, normed, None, qkv)?;
             self.attend(single, at, norms, pages, false)?;
             // Longer pieces: all their keys must be in the pages before any query looks.
-            let Stepper { stream: s, products, space, words, .. } = self;
+            let ModelRunner { stream: s, products, space, words, .. } = self;
             let longer = rows - single;
             let (positions, cells) = (words.at(at.positions + single), words.at(at.cells + single));
             let raw = space.qkv.at(single * shape.qkv());
@@ -55,19 +55,19 @@ impl Stepper {
                 ],
             )?;
             let kept = (state, 0, normed, space.gate_up.at(0), space.gated.at(0));
-            let worn = Worn::new(held.adapter, &space.low);
+            let worn = LoraSegment::new(held.adapter, &space.low);
             model.finish(s, products, (w, worn), layer, rows, state, space.attended.at(0), kept, state)?;
         }
         Ok(())
     }
 
     /// Whether so many single tokens are better taken through the layers by `layers_dense`.
-    pub(super) fn is_dense(&self, held: Held<'_>, rows: usize) -> bool {
+    pub(super) fn is_dense(&self, held: WeightsRef<'_>, rows: usize) -> bool {
         !self.invariant && held.adapter.is_none() && dense::ROWS.contains(&rows) && self.model.has_dense()
     }
 
     /// All layers over rows of single tokens, in four products and attention each.
-    pub(super) fn layers_dense(&mut self, held: Held<'_>, rows: usize, at: &Single) -> Result<()> {
+    pub(super) fn layers_dense(&mut self, held: WeightsRef<'_>, rows: usize, at: &Single) -> Result<()> {
         let model = Arc::clone(&self.model);
         let (w, shape, layers) = (held.base, &model.shape, &model.places.layers);
         let d = shape.hidden;
@@ -102,7 +102,7 @@ impl Stepper {
         Ok(())
     }
 
-    fn embed(&mut self, held: Held<'_>, rows: usize, at: &Single) -> Result<()> {
+    fn embed(&mut self, held: WeightsRef<'_>, rows: usize, at: &Single) -> Result<()> {
         let (model, d) = (&self.model, self.model.shape.hidden);
         let table = held.base.at(model.places.embedding.start);
         model.gather(&self.stream, table, self.words.at(at.tokens), rows, d, self.space.state.at(0))
@@ -110,7 +110,7 @@ impl Stepper {
 
     /// Attention of the first `rows` rows, single tokens; `early` where the kernel before it lets others come.
     fn attend(&self, rows: usize, at: &Single, norms: u64, pages: u64, early: bool) -> Result<()> {
-        let Stepper { model, stream: s, space, words, line, .. } = self;
+        let ModelRunner { model, stream: s, space, words, line, .. } = self;
         let (shape, decode, processors) = (&model.shape, model.program.decode, model.card.info().processors);
         let (warps, splits) = decode.plan(rows * shape.kv, processors);
         let blocks = processors.min(rows * shape.kv * splits);

@@ -1,14 +1,14 @@
 //! Do steps answer the same however their rows are brought together?
 
-use super::{Answer, Ask, Held, Part, Step, Stepper, Tries};
+use super::{LogitResult, LogitQuery, WeightsRef, SequenceSlice, StepBatch, ModelRunner, DeviceTries};
 use crate::card::tests::card_or_skip;
-use crate::model::Model;
-use crate::packet::Among;
-use crate::shape::{LayerPlaces, Places, Shape};
-use crate::tries::{Trie, tests::words};
+use crate::model::CudaModel;
+use crate::packet::Candidates;
+use crate::shape::{LayerLayout, ParamLayout, ModelShape};
+use crate::tries::{TokenTrie, tests::words};
 use std::ops::Range;
 
-fn places(c: &Shape) -> Places {
+fn places(c: &ModelShape) -> ParamLayout {
     let mut len = 0;
     let mut put = |n: usize| -> Range<usize> {
         len += n;
@@ -16,7 +16,7 @@ fn places(c: &Shape) -> Places {
     };
     let d = c.hidden;
     let embedding = put(c.vocabulary * d);
-    let layers = (0..c.layers).map(|_| LayerPlaces {
+    let layers = (0..c.layers).map(|_| LayerLayout {
         norm1: put(d),
         qkv: put(c.qkv() * d),
         head_norms: put(2 * c.head_dim),
@@ -27,11 +27,11 @@ fn places(c: &Shape) -> Places {
     });
     let layers = layers.collect();
     let norm = put(d);
-    Places { head: embedding.clone(), embedding, layers, norm, len }
+    ParamLayout { head: embedding.clone(), embedding, layers, norm, len }
 }
 
 /// How far the answers to the same asks are from each other, and how far one row's are from another's.
-fn apart(some: &[Answer], others: &[Answer]) -> (f32, f32) {
+fn apart(some: &[LogitResult], others: &[LogitResult]) -> (f32, f32) {
     let most = some.iter().zip(others).map(|(a, b)| {
         assert_eq!(a.token, b.token);
         (a.logprob - b.logprob).abs().max((a.second - b.second).abs())
@@ -44,30 +44,30 @@ fn apart(some: &[Answer], others: &[Answer]) -> (f32, f32) {
 fn many_single_tokens_answer_as_in_small_steps() {
     let Some(card) = card_or_skip("no step was taken") else { return };
     let shape =
-        Shape { vocabulary: 512, hidden: 128, inner: 192, layers: 3, heads: 4, kv: 2, head_dim: 128, epsilon: 1e-6 };
+        ModelShape { vocabulary: 512, hidden: 128, inner: 192, layers: 3, heads: 4, kv: 2, head_dim: 128, epsilon: 1e-6 };
     let (rows, length) = (200, 40);
     let (places, turns) = (places(&shape), vec![0.5_f32; 64 * shape.head_dim]);
     let flat: Vec<f32> =
         (0..places.len as u32).map(|i| (i.wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5) * 0.3).collect();
-    let model = Model::new(&card, shape, places, &turns).unwrap();
+    let model = CudaModel::new(&card, shape, places, &turns).unwrap();
     let weights = model.weights(&flat).unwrap();
-    let held = Held { base: &weights, adapter: None };
-    let pages = (length as usize).div_ceil(crate::PAGE);
+    let held = WeightsRef { base: &weights, adapter: None };
+    let pages = (length as usize).div_ceil(crate::BLOCK_SIZE);
     let tables: Vec<u32> = (0..(rows * pages) as u32).collect();
     // A token after the other, so that later ones read what earlier ones left.
     let answers = |at_once: usize| {
-        let mut stepper = Stepper::new(&model, rows * pages, false).unwrap();
+        let mut stepper = ModelRunner::new(&model, rows * pages, false).unwrap();
         assert_eq!(stepper.is_dense(held, super::graph::bucket(at_once)), at_once == rows && model.has_dense());
         let mut all = Vec::new();
         for position in 0..length {
             let tokens: Vec<u32> = (0..rows as u32).map(|i| (i * 37 + position * 11) % 512).collect();
-            let asks: Vec<Ask<'_>> = tokens.iter().map(|t| Ask::score(511 - t, None)).collect();
+            let asks: Vec<LogitQuery<'_>> = tokens.iter().map(|t| LogitQuery::score(511 - t, None)).collect();
             let position = position as usize;
-            let part = |i| Part { first: i % at_once, count: 1, position, table: i * pages, asked: 1 };
-            let parts: Vec<Part> = (0..rows).map(part).collect();
+            let part = |i| SequenceSlice { first: i % at_once, count: 1, position, table: i * pages, asked: 1 };
+            let parts: Vec<SequenceSlice> = (0..rows).map(part).collect();
             for (tokens, (parts, asks)) in tokens.chunks(at_once).zip(parts.chunks(at_once).zip(asks.chunks(at_once))) {
-                let mut answers = vec![Answer::default(); asks.len()];
-                stepper.step(held, &Step { tokens, tables: &tables, parts, asks }, &mut answers).unwrap();
+                let mut answers = vec![LogitResult::default(); asks.len()];
+                stepper.step(held, &StepBatch { tokens, tables: &tables, parts, asks }, &mut answers).unwrap();
                 all.append(&mut answers);
             }
         }
@@ -83,26 +83,26 @@ fn many_single_tokens_answer_as_in_small_steps() {
 fn more_rows_than_logits_fit_at_once_answer_as_in_small_steps() {
     let Some(card) = card_or_skip("no step was taken") else { return };
     let shape =
-        Shape { vocabulary: 151_936, hidden: 64, inner: 64, layers: 1, heads: 4, kv: 2, head_dim: 16, epsilon: 1e-6 };
+        ModelShape { vocabulary: 151_936, hidden: 64, inner: 64, layers: 1, heads: 4, kv: 2, head_dim: 16, epsilon: 1e-6 };
     let rows = 1000;
     assert!(super::logit_rows(&shape) < rows, "all of them fit at once");
     let (places, turns) = (places(&shape), vec![0.5_f32; 64 * shape.head_dim]);
     let flat: Vec<f32> =
         (0..places.len as u32).map(|i| i.wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5).collect();
-    let model = Model::new(&card, shape, places, &turns).unwrap();
+    let model = CudaModel::new(&card, shape, places, &turns).unwrap();
     let weights = model.weights(&flat).unwrap();
-    let held = Held { base: &weights, adapter: None };
+    let held = WeightsRef { base: &weights, adapter: None };
     let tokens: Vec<u32> = (0..rows as u32).map(|i| i * 151).collect();
     let tables: Vec<u32> = (0..rows as u32).collect();
-    let asks: Vec<Ask<'_>> = tokens.iter().map(|t| Ask::score(151_935 - t, None)).collect();
+    let asks: Vec<LogitQuery<'_>> = tokens.iter().map(|t| LogitQuery::score(151_935 - t, None)).collect();
     let answers = |at_once: usize| {
-        let mut stepper = Stepper::new(&model, rows, false).unwrap();
-        let mut answers = vec![Answer::default(); rows];
+        let mut stepper = ModelRunner::new(&model, rows, false).unwrap();
+        let mut answers = vec![LogitResult::default(); rows];
         for (i, answers) in answers.chunks_mut(at_once).enumerate() {
             let now = i * at_once..i * at_once + answers.len();
-            let part = |i| Part { first: i - now.start, count: 1, position: 0, table: i, asked: 1 };
-            let parts: Vec<Part> = now.clone().map(part).collect();
-            let step = Step { tokens: &tokens[now.clone()], tables: &tables, parts: &parts, asks: &asks[now.clone()] };
+            let part = |i| SequenceSlice { first: i - now.start, count: 1, position: 0, table: i, asked: 1 };
+            let parts: Vec<SequenceSlice> = now.clone().map(part).collect();
+            let step = StepBatch { tokens: &tokens[now.clone()], tables: &tables, parts: &parts, asks: &asks[now.clone()] };
             stepper.step(held, &step, answers).unwrap();
         }
         answers
@@ -118,14 +118,14 @@ fn more_rows_than_logits_fit_at_once_answer_as_in_small_steps() {
 fn draws_at_nodes_are_those_from_lists_though_tries_come_and_go() {
     let Some(card) = card_or_skip("no step was taken") else { return };
     let shape =
-        Shape { vocabulary: 512, hidden: 64, inner: 64, layers: 1, heads: 4, kv: 2, head_dim: 16, epsilon: 1e-6 };
+        ModelShape { vocabulary: 512, hidden: 64, inner: 64, layers: 1, heads: 4, kv: 2, head_dim: 16, epsilon: 1e-6 };
     let (rows, steps) = (20, 12);
     let (places, turns) = (places(&shape), vec![0.5_f32; 64 * shape.head_dim]);
     let flat: Vec<f32> =
         (0..places.len as u32).map(|i| i.wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5).collect();
-    let model = Model::new(&card, shape, places, &turns).unwrap();
+    let model = CudaModel::new(&card, shape, places, &turns).unwrap();
     let weights = model.weights(&flat).unwrap();
-    let held = Held { base: &weights, adapter: None };
+    let held = WeightsRef { base: &weights, adapter: None };
     // In each step other tries, every row in the second node of its own.
     let candidates = |step: usize, row: usize| -> Vec<u32> {
         (0..512).filter(|t| (t * 7 + step as u32 * 13 + row as u32 * 5) % 31 < 3).collect()
@@ -137,23 +137,23 @@ fn draws_at_nodes_are_those_from_lists_though_tries_come_and_go() {
         lists.iter().map(|lists| lists.iter().map(|l| words(&[(&[1], &[1]), (l, &following(l))])).collect()).collect();
     let needed: usize = tries[0].iter().map(Vec::len).sum();
     let answers = |at_nodes: bool, room: usize, count: usize| {
-        let mut stepper = Stepper::new(&model, rows, false).unwrap();
-        stepper.tries = Tries::new(&card, room).unwrap();
+        let mut stepper = ModelRunner::new(&model, rows, false).unwrap();
+        stepper.tries = DeviceTries::new(&card, room).unwrap();
         let mut all = Vec::new();
         for step in 0..steps {
             let ask = |row: usize| {
-                let trie = Trie { id: (step * rows + row) as u64, words: &tries[step][row] };
-                let among = if at_nodes { Among::Node(trie, 1) } else { Among::List(&lists[step][row]) };
+                let trie = TokenTrie { id: (step * rows + row) as u64, words: &tries[step][row] };
+                let among = if at_nodes { Candidates::Node(trie, 1) } else { Candidates::List(&lists[step][row]) };
                 let point = (step * rows + row) as f32 / (steps * rows) as f32;
-                Ask { token: None, among, point, ..Ask::score(0, None) }
+                LogitQuery { token: None, among, point, ..LogitQuery::score(0, None) }
             };
-            let asks: Vec<Ask<'_>> = (0..rows).map(ask).collect();
+            let asks: Vec<LogitQuery<'_>> = (0..rows).map(ask).collect();
             let tokens: Vec<u32> = (0..(rows * count) as u32).map(|i| (i * 37 + step as u32) % 512).collect();
             let tables: Vec<u32> = (0..rows as u32).collect();
-            let part = |i| Part { first: i * count, count, position: 0, table: i, asked: 1 };
-            let parts: Vec<Part> = (0..rows).map(part).collect();
-            let mut answers = vec![Answer::default(); rows];
-            let step = Step { tokens: &tokens, tables: &tables, parts: &parts, asks: &asks };
+            let part = |i| SequenceSlice { first: i * count, count, position: 0, table: i, asked: 1 };
+            let parts: Vec<SequenceSlice> = (0..rows).map(part).collect();
+            let mut answers = vec![LogitResult::default(); rows];
+            let step = StepBatch { tokens: &tokens, tables: &tables, parts: &parts, asks: &asks };
             stepper.step(held, &step, &mut answers).unwrap();
             all.append(&mut answers);
         }
@@ -165,7 +165,7 @@ fn draws_at_nodes_are_those_from_lists_though_tries_come_and_go() {
         // Too little room even for one step's, for that and little more, and for all.
         for room in [16, 3 * needed, steps * 2 * needed] {
             for (i, (a, b)) in answers(true, room, count).iter().zip(&from_lists).enumerate() {
-                let bits = |a: &Answer| (a.token, a.logprob.to_bits(), a.second.to_bits());
+                let bits = |a: &LogitResult| (a.token, a.logprob.to_bits(), a.second.to_bits());
                 assert_eq!(bits(a), bits(b), "answer {i}, room for {room}");
                 assert_eq!((a.following(), b.following()), (Some(a.token % 2), None), "answer {i}");
             }

@@ -1,21 +1,21 @@
 //! How does each parameter bear on the loss?
 
 use super::space::Acts;
-use super::{PARTIALS, Trainer};
-use crate::adapter::{Group, Worn};
+use super::{PARTIALS, ModelTrainer};
+use crate::adapter::{Group, LoraSegment};
 use crate::attention::Slopes;
 use crate::card::args;
 use crate::error::Result;
 use crate::product::{Kind, Matrix};
 
-impl Trainer {
+impl ModelTrainer {
     /// One product on its way back, from `dy` to `dx`.
     fn input_grad(&mut self, layer: usize, group: Group, n: usize, dy: u64, dx: u64) -> Result<()> {
         let (first, outputs, inputs) = self.model.matrix(layer, group);
-        let Trainer { stream: s, products, weights: w, adapter, space, .. } = self;
+        let ModelTrainer { stream: s, products, weights: w, adapter, space, .. } = self;
         let (dy, m, dx) = (Matrix::new(dy, outputs), Matrix::new(w.at(first), inputs), Matrix::new(dx, inputs));
         products.run(s, Kind::Input, (n, outputs, inputs), dy, m, None, dx, false)?;
-        let worn = Worn::new(adapter.as_ref(), &space.low);
+        let worn = LoraSegment::new(adapter.as_ref(), &space.low);
         worn.map_or(Ok(()), |worn| worn.pass_back(s, products, (layer, group), n, dy, dx, space.dlow.at(0)))
     }
 
@@ -23,9 +23,9 @@ impl Trainer {
     /// product.
     fn weight_grad(&mut self, layer: usize, group: Group, n: usize, dy: u64, x: u64) -> Result<()> {
         let (first, outputs, inputs) = self.model.matrix(layer, group);
-        let Trainer { stream: s, products, adapter, grads, space, .. } = self;
+        let ModelTrainer { stream: s, products, adapter, grads, space, .. } = self;
         let (dy, x) = (Matrix::new(dy, outputs), Matrix::new(x, inputs));
-        if let Some(worn) = Worn::new(adapter.as_ref(), &space.low) {
+        if let Some(worn) = LoraSegment::new(adapter.as_ref(), &space.low) {
             return worn.learn(s, products, (layer, group), n, dy, x, space.dlow.at(0), grads);
         }
         let dw = Matrix::new(grads.at(first), inputs);
@@ -34,7 +34,7 @@ impl Trainer {
 
     /// Makes a norm's output again, for the product that read it.
     fn norm_again(&mut self, x: u64, first: usize, inverse: u64, n: usize) -> Result<()> {
-        let Trainer { model, stream: s, weights: w, space, .. } = self;
+        let ModelTrainer { model, stream: s, weights: w, space, .. } = self;
         let d8 = model.shape.hidden / 8;
         let to = space.normed.at(0);
         s.launch(
@@ -48,7 +48,7 @@ impl Trainer {
 
     /// Adds to `dstate` what comes through a norm from `dnormed`, and to the gradient of its weights.
     fn norm_grad(&mut self, x: u64, first: usize, inverse: u64, n: usize) -> Result<()> {
-        let Trainer { model, stream: s, weights: w, adapter, grads, space, .. } = self;
+        let ModelTrainer { model, stream: s, weights: w, adapter, grads, space, .. } = self;
         let (f, d, blocks) = (&model.program.functions, model.shape.hidden, PARTIALS.min(n));
         let (dnormed, dstate, partials) = (space.dnormed.at(0), space.dstate.at(0), space.partials.at(0));
         s.launch(
@@ -99,7 +99,7 @@ impl Trainer {
 
     /// From the gradient by gated numbers to that by gates and ups, making the gated numbers again.
     fn swiglu_grad(&mut self, n: usize, acts: usize) -> Result<()> {
-        let Trainer { model, stream: s, space, .. } = self;
+        let ModelTrainer { model, stream: s, space, .. } = self;
         let f8 = model.shape.inner / 8;
         let gate_up = space.acts[acts].gate_up.at(0);
         s.launch(
@@ -113,7 +113,7 @@ impl Trainer {
 
     /// From the gradient by what attention yields to that by raw queries, keys and values, and by the heads' norms.
     fn attention_grad(&mut self, layer: usize, n: usize, acts: usize) -> Result<()> {
-        let Trainer { model, stream: s, weights: w, adapter, grads, space, words, places, .. } = self;
+        let ModelTrainer { model, stream: s, weights: w, adapter, grads, space, words, places, .. } = self;
         let (shape, f, at) = (&model.shape, &model.program.functions, &model.places.layers[layer]);
         let a: &Acts = &space.acts[acts];
         let (heads, kv, qkv) = (shape.heads, shape.kv, a.qkv.at(0));
@@ -166,7 +166,7 @@ impl Trainer {
             *end += rows.len() as u32;
             Some(*end)
         }));
-        let Trainer { model, stream: s, grads, space, packet, order, .. } = self;
+        let ModelTrainer { model, stream: s, grads, space, packet, order, .. } = self;
         order.reserve(packet.words.len())?;
         order.put(s, &packet.words)?;
         let d8 = model.shape.hidden / 8;

@@ -1,20 +1,20 @@
 //! From the last state to what the model says, and back, without ever holding all logits.
 
 use super::space::logit_rows;
-use super::{Choice, PARTIALS, Sequences, Trainer};
+use super::{TokenLogprob, PARTIALS, PackedSequences, ModelTrainer};
 use crate::card::args;
 use crate::error::Result;
 use crate::packet::{ASK, READERS};
 use crate::product::{Kind, Matrix};
 
-impl Trainer {
+impl ModelTrainer {
     /// Leaves the gradient by the last state in `dstate`, and adds to those of the last norm and matrix.
     pub(super) fn head(
         &mut self,
-        sequences: &Sequences<'_>,
-        cost: &mut impl FnMut(usize, Choice) -> (f32, f32),
+        sequences: &PackedSequences<'_>,
+        cost: &mut impl FnMut(usize, TokenLogprob) -> (f32, f32),
     ) -> Result<()> {
-        let Trainer { model, stream: s, products, weights: w, adapter, grads, space, words, places, .. } = self;
+        let ModelTrainer { model, stream: s, products, weights: w, adapter, grads, space, words, places, .. } = self;
         let whole = adapter.is_none();
         let (shape, f) = (&model.shape, &model.program.functions);
         let (n, d, v, count) = (sequences.tokens.len(), shape.hidden, shape.vocabulary, sequences.predictions.len());
@@ -46,7 +46,7 @@ impl Trainer {
                 .iter()
                 .enumerate()
                 .map(|(i, &[logprob, entropy, log_sum, _])| {
-                    let (by_logprob, by_entropy) = cost(from + i, Choice { logprob, entropy, log_sum });
+                    let (by_logprob, by_entropy) = cost(from + i, TokenLogprob { logprob, entropy, log_sum });
                     [by_logprob, by_entropy]
                 })
                 .collect();

@@ -1,14 +1,14 @@
 //! One step of AdamW over all that learns.
 
-use super::Trainer;
-use crate::buffer::Buffer;
+use super::ModelTrainer;
+use crate::buffer::DeviceBuffer;
 use crate::card::args;
 use crate::error::{CudaError, Result};
 use std::ops::Range;
 
 /// Settings of one step.
 #[derive(Clone, Copy, Debug)]
-pub struct AdamW {
+pub struct AdamWParams {
     /// The learning rate.
     pub learning_rate: f32,
     /// How long the first moment remembers.
@@ -27,7 +27,7 @@ pub struct AdamW {
     pub correction2: f32,
 }
 
-impl Trainer {
+impl ModelTrainer {
     /// Refuses a part that is not one of what learns.
     fn check_part(&self, range: &Range<usize>) -> Result<()> {
         let all = self.master.len();
@@ -46,7 +46,7 @@ impl Trainer {
         self.model.card.bind()?;
         let (len, s) = (range.len(), &self.stream);
         let blocks = len.div_ceil(1 << 16);
-        let sums = Buffer::<f64>::new(&self.model.card, blocks)?;
+        let sums = DeviceBuffer::<f64>::new(&self.model.card, blocks)?;
         let f = self.model.program.functions.squares;
         s.launch(f, (blocks, 1, 1), 256, 0, args![self.grads.at(range.start), len as u64, sums.at(0)])?;
         let mut all = vec![0.0; blocks];
@@ -55,7 +55,7 @@ impl Trainer {
     }
 
     /// One step over a part of the numbers; its gradient is 0 afterwards.
-    pub fn adamw(&mut self, range: Range<usize>, set: &AdamW) -> Result<()> {
+    pub fn adamw(&mut self, range: Range<usize>, set: &AdamWParams) -> Result<()> {
         self.check_part(&range)?;
         if range.is_empty() {
             return Ok(());

@@ -1,23 +1,23 @@
 //! What does a pass keep on the card?
 
 use crate::attention::Attending;
-use crate::buffer::Buffer;
-use crate::card::Card;
+use crate::buffer::DeviceBuffer;
+use crate::card::CudaDevice;
 use crate::error::Result;
-use crate::shape::Shape;
+use crate::shape::ModelShape;
 use std::sync::Arc;
 
 /// What a layer remembers for its way back. Norms and gated numbers are cheaper to compute again than to keep.
 pub(super) struct Acts {
-    pub(super) inverse1: Buffer<f32>,
-    pub(super) qkv: Buffer<u16>,
-    pub(super) head_inverse: Buffer<f32>,
-    pub(super) qk: Buffer<u16>,
-    pub(super) attended: Buffer<u16>,
-    pub(super) log_sums: Buffer<f32>,
-    pub(super) middle: Buffer<u16>,
-    pub(super) inverse2: Buffer<f32>,
-    pub(super) gate_up: Buffer<u16>,
+    pub(super) inverse1: DeviceBuffer<f32>,
+    pub(super) qkv: DeviceBuffer<u16>,
+    pub(super) head_inverse: DeviceBuffer<f32>,
+    pub(super) qk: DeviceBuffer<u16>,
+    pub(super) attended: DeviceBuffer<u16>,
+    pub(super) log_sums: DeviceBuffer<f32>,
+    pub(super) middle: DeviceBuffer<u16>,
+    pub(super) inverse2: DeviceBuffer<f32>,
+    pub(super) gate_up: DeviceBuffer<u16>,
 }
 
 impl Acts {
@@ -27,9 +27,9 @@ impl Acts {
         Attending { rows, qk: qk.at(0), qkv: qkv.at(0), out: attended.at(0), log_sums: log_sums.at(0) }
     }
 
-    fn new(card: &Arc<Card>, c: &Shape, n: usize) -> Result<Self> {
-        let half = |width: usize| Buffer::<u16>::new(card, n * width);
-        let wide = |width: usize| Buffer::<f32>::new(card, n * width);
+    fn new(card: &Arc<CudaDevice>, c: &ModelShape, n: usize) -> Result<Self> {
+        let half = |width: usize| DeviceBuffer::<u16>::new(card, n * width);
+        let wide = |width: usize| DeviceBuffer::<f32>::new(card, n * width);
         Ok(Acts {
             inverse1: wide(1)?,
             qkv: half(c.qkv())?,
@@ -46,55 +46,55 @@ impl Acts {
 
 /// Everything a pass needs besides weights, kept from one to the next.
 pub(super) struct Space {
-    card: Arc<Card>,
+    card: Arc<CudaDevice>,
     /// Tokens there is room for.
     rows: usize,
     /// The input of each layer, and the output of the last.
-    pub(super) states: Vec<Buffer<u16>>,
+    pub(super) states: Vec<DeviceBuffer<u16>>,
     /// One per layer, or a single one where layers are computed again.
     pub(super) acts: Vec<Acts>,
-    pub(super) normed: Buffer<u16>,
-    pub(super) gated: Buffer<u16>,
-    pub(super) dstate: Buffer<u16>,
-    pub(super) dnormed: Buffer<u16>,
-    pub(super) dgate_up: Buffer<u16>,
-    pub(super) dgated: Buffer<u16>,
-    pub(super) dqkv: Buffer<u16>,
-    pub(super) dqk: Buffer<u16>,
-    pub(super) dattended: Buffer<u16>,
-    pub(super) delta: Buffer<f32>,
-    pub(super) partials: Buffer<f32>,
-    pub(super) picked: Buffer<u16>,
-    pub(super) picked_normed: Buffer<u16>,
-    pub(super) picked_inverse: Buffer<f32>,
-    pub(super) dpicked: Buffer<u16>,
-    pub(super) dpicked_normed: Buffer<u16>,
-    pub(super) logits: Buffer<f32>,
-    pub(super) dlogits: Buffer<u16>,
-    pub(super) choices: Buffer<[f32; 4]>,
-    pub(super) slopes: Buffer<[f32; 2]>,
+    pub(super) normed: DeviceBuffer<u16>,
+    pub(super) gated: DeviceBuffer<u16>,
+    pub(super) dstate: DeviceBuffer<u16>,
+    pub(super) dnormed: DeviceBuffer<u16>,
+    pub(super) dgate_up: DeviceBuffer<u16>,
+    pub(super) dgated: DeviceBuffer<u16>,
+    pub(super) dqkv: DeviceBuffer<u16>,
+    pub(super) dqk: DeviceBuffer<u16>,
+    pub(super) dattended: DeviceBuffer<u16>,
+    pub(super) delta: DeviceBuffer<f32>,
+    pub(super) partials: DeviceBuffer<f32>,
+    pub(super) picked: DeviceBuffer<u16>,
+    pub(super) picked_normed: DeviceBuffer<u16>,
+    pub(super) picked_inverse: DeviceBuffer<f32>,
+    pub(super) dpicked: DeviceBuffer<u16>,
+    pub(super) dpicked_normed: DeviceBuffer<u16>,
+    pub(super) logits: DeviceBuffer<f32>,
+    pub(super) dlogits: DeviceBuffer<u16>,
+    pub(super) choices: DeviceBuffer<[f32; 4]>,
+    pub(super) slopes: DeviceBuffer<[f32; 2]>,
     /// An adapter's thin rows, and the gradient by them.
-    pub(super) low: Buffer<u16>,
-    pub(super) dlow: Buffer<u16>,
+    pub(super) low: DeviceBuffer<u16>,
+    pub(super) dlow: DeviceBuffer<u16>,
 }
 
 /// Logits that exist at a time, in numbers.
 const LOGITS: usize = 1 << 28;
 
 /// Rows of logits that exist at a time.
-pub(super) fn logit_rows(shape: &Shape) -> usize {
+pub(super) fn logit_rows(shape: &ModelShape) -> usize {
     (LOGITS / shape.logits()).clamp(64, 4096) / 64 * 64
 }
 
 /// Numbers that blocks leave when they sum over rows.
-pub(super) fn partials(shape: &Shape) -> usize {
+pub(super) fn partials(shape: &ModelShape) -> usize {
     super::PARTIALS * shape.hidden.max(2 * shape.head_dim)
 }
 
 impl Space {
-    pub(super) fn new(card: &Arc<Card>) -> Result<Self> {
-        let half = || Buffer::<u16>::new(card, 0);
-        let wide = || Buffer::<f32>::new(card, 0);
+    pub(super) fn new(card: &Arc<CudaDevice>) -> Result<Self> {
+        let half = || DeviceBuffer::<u16>::new(card, 0);
+        let wide = || DeviceBuffer::<f32>::new(card, 0);
         Ok(Space {
             card: Arc::clone(card),
             rows: 0,
@@ -118,8 +118,8 @@ impl Space {
             dpicked_normed: half()?,
             logits: wide()?,
             dlogits: half()?,
-            choices: Buffer::new(card, 0)?,
-            slopes: Buffer::new(card, 0)?,
+            choices: DeviceBuffer::new(card, 0)?,
+            slopes: DeviceBuffer::new(card, 0)?,
             low: half()?,
             dlow: half()?,
         })
@@ -128,7 +128,7 @@ impl Space {
     /// Makes room for a pass over `n` tokens, rounded up, with so many predictions, and so many thin numbers of a token.
     pub(super) fn reserve(
         &mut self,
-        c: &Shape,
+        c: &ModelShape,
         n: usize,
         predictions: usize,
         thin: usize,
@@ -139,9 +139,9 @@ impl Space {
             // A row that was longer than all others was computed again, a single layer being kept: now that all are, there is
             // no room for as many rows, nor for anything else of that length.
             *self = Space::new(&self.card)?;
-            self.rows = n.next_multiple_of(super::Trainer::PASS_STEP);
+            self.rows = n.next_multiple_of(super::ModelTrainer::PASS_STEP);
             for _ in 0..=c.layers {
-                self.states.push(Buffer::new(&self.card, self.rows * c.hidden)?);
+                self.states.push(DeviceBuffer::new(&self.card, self.rows * c.hidden)?);
             }
             for _ in 0..kept {
                 self.acts.push(Acts::new(&self.card, c, self.rows)?);
@@ -179,11 +179,11 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffer::Plain;
+    use crate::buffer::Pod;
     use crate::card::tests::card_or_skip;
-    use crate::train::Trainer;
+    use crate::train::ModelTrainer;
 
-    fn bytes<T: Plain>(buffer: &Buffer<T>) -> usize {
+    fn bytes<T: Pod>(buffer: &DeviceBuffer<T>) -> usize {
         buffer.len() * size_of::<T>()
     }
 
@@ -236,9 +236,9 @@ mod tests {
         let shapes = [(128, 16, 8, 1024, 0), (16, 4, 2, 64, 24), (24, 2, 1, 48, 8), (64, 3, 3, 136, 0)];
         for (head_dim, heads, kv, hidden, thin) in shapes {
             let (vocabulary, inner, layers, epsilon) = (151_936, 3 * hidden, 3, 1e-6);
-            let shape = Shape { vocabulary, hidden, inner, layers, heads, kv, head_dim, epsilon };
+            let shape = ModelShape { vocabulary, hidden, inner, layers, heads, kv, head_dim, epsilon };
             let foretold = |rows: usize, recompute| {
-                rows * Trainer::bytes_per_token(&shape, thin, recompute) + Trainer::fixed_bytes(&shape)
+                rows * ModelTrainer::bytes_per_token(&shape, thin, recompute) + ModelTrainer::fixed_bytes(&shape)
             };
             for recompute in [false, true] {
                 let mut space = Space::new(&card).unwrap();

@@ -5,12 +5,12 @@ use crate::config::Config;
 use crate::layout::Layout;
 use crate::lora::AdapterSize;
 use crate::sampler::{MOST_RUNNING, READING_ON_A_CARD};
-use mage_cuda::{Card, Shape, Stepper, Trainer};
+use mage_cuda::{CudaDevice, ModelShape, ModelRunner, ModelTrainer};
 use mage_engine::Result;
 
 /// Bytes for a sampler's steps, which read so many tokens of prompts at most, besides keys and values.
-pub(super) fn steps(shape: &Shape, reading: usize) -> usize {
-    Stepper::room(shape, reading + MOST_RUNNING)
+pub(super) fn steps(shape: &ModelShape, reading: usize) -> usize {
+    ModelRunner::room(shape, reading + MOST_RUNNING)
 }
 
 /// Pages of keys and values without which nothing is begun.
@@ -26,7 +26,7 @@ pub(super) const COPIES: usize = 3;
 
 /// What decides how much memory training passes need.
 pub(super) struct Passes<'a> {
-    pub(super) shape: &'a Shape,
+    pub(super) shape: &'a ModelShape,
     /// Numbers that learn.
     pub(super) learning: usize,
     /// An adapter's thin numbers of a token, where one learns.
@@ -38,7 +38,7 @@ pub(super) struct Passes<'a> {
 
 impl Passes<'_> {
     fn per_token(&self, recompute: bool) -> usize {
-        Trainer::bytes_per_token(self.shape, self.thin, recompute)
+        ModelTrainer::bytes_per_token(self.shape, self.thin, recompute)
     }
 
     /// Tokens of a pass, and bytes to be kept for passes, when so much is free before anything is published: half of what is left
@@ -46,8 +46,8 @@ impl Passes<'_> {
     /// would take more than that half.
     pub(super) fn planned(&self, free: usize, wanted: usize) -> (usize, usize) {
         const USEFUL: usize = 16_384;
-        const STEP: usize = Trainer::PASS_STEP;
-        let fixed = Trainer::fixed_bytes(self.shape);
+        const STEP: usize = ModelTrainer::PASS_STEP;
+        let fixed = ModelTrainer::fixed_bytes(self.shape);
         let beside = steps(self.shape, READING_ON_A_CARD) + COPIES * published(self.learning);
         let half = free.saturating_sub(beside) / 2;
         let tokens = match wanted {
@@ -60,8 +60,8 @@ impl Passes<'_> {
 
     /// Tokens of the longest row for which there is room in what is kept for passes.
     fn longest_row(&self, passes: usize) -> usize {
-        let rows = (passes - Trainer::fixed_bytes(self.shape)) / self.per_token(true);
-        (rows / Trainer::PASS_STEP * Trainer::PASS_STEP).min(self.longest)
+        let rows = (passes - ModelTrainer::fixed_bytes(self.shape)) / self.per_token(true);
+        (rows / ModelTrainer::PASS_STEP * ModelTrainer::PASS_STEP).min(self.longest)
     }
 }
 
@@ -95,7 +95,7 @@ pub struct CardPlan {
 impl CardPlan {
     /// For training a model on a card: all its numbers, or an adapter beside them. Nothing is allocated.
     pub fn new(config: &Config, index: usize, adapter: Option<AdapterSize>, recompute: bool) -> Result<Self> {
-        let card = Card::open(index).map_err(failed)?;
+        let card = CudaDevice::open(index).map_err(failed)?;
         suits(config, adapter.map(|a| a.rank)).map_err(failed)?;
         let free = card.free_memory().map_err(failed)?;
         Ok(Self::of(format!("cuda:{index} ({})", card.info().name), config, adapter, recompute, free))
@@ -105,7 +105,7 @@ impl CardPlan {
     fn of(device: String, config: &Config, adapter: Option<AdapterSize>, recompute: bool, free: usize) -> Self {
         let (shape, parameters) = (shape(config), Layout::new(config).len);
         let (learning, thin) = adapter.map_or((parameters, 0), |a| (a.numbers, a.thin));
-        let (state, shown) = (Trainer::state_bytes(parameters, learning), COPIES * published(learning));
+        let (state, shown) = (ModelTrainer::state_bytes(parameters, learning), COPIES * published(learning));
         let all = Passes { shape: &shape, learning, thin, longest: config.max_position_embeddings, recompute };
         let (tokens, passes) = all.planned(free.saturating_sub(state), 0);
         let steps = steps(&shape, READING_ON_A_CARD);
@@ -119,9 +119,9 @@ impl CardPlan {
             pass_bytes: passes as u64,
             longest_row: all.longest_row(passes),
             aside_bytes: steps as u64,
-            cached_bytes_per_token: (Stepper::page_bytes(&shape) / mage_cuda::PAGE) as u64,
+            cached_bytes_per_token: (ModelRunner::page_bytes(&shape) / mage_cuda::BLOCK_SIZE) as u64,
             cache_bytes: cache as u64,
-            fits: cache >= LEAST_PAGES * Stepper::page_bytes(&shape),
+            fits: cache >= LEAST_PAGES * ModelRunner::page_bytes(&shape),
         }
     }
 }
@@ -144,7 +144,7 @@ mod tests {
             for adapter in [Some(small_adapter), None] {
                 let (numbers, thin) = adapter.map_or((parameters, 0), |a| (a.numbers, a.thin));
                 let all = Passes { shape: &shape, learning: numbers, thin, longest, recompute };
-                let state = Trainer::state_bytes(parameters, numbers);
+                let state = ModelTrainer::state_bytes(parameters, numbers);
                 for free in [0, gib, 5 * gib, 20 * gib, 70 * gib, 95 * gib, 139 * gib] {
                     let (tokens, passes) = all.planned(free.saturating_sub(state), 0);
                     assert!(tokens.is_multiple_of(256) && (256..=16_384).contains(&tokens), "{tokens}");
@@ -159,10 +159,10 @@ mod tests {
                         assert_eq!(parts, plan.free_bytes);
                     }
                     assert!(
-                        tokens == 256 || left >= passes - Trainer::fixed_bytes(&shape),
+                        tokens == 256 || left >= passes - ModelTrainer::fixed_bytes(&shape),
                         "{tokens}: {left} of {free}"
                     );
-                    assert_eq!(plan.fits, left >= 64 * Stepper::page_bytes(&shape));
+                    assert_eq!(plan.fits, left >= 64 * ModelRunner::page_bytes(&shape));
                 }
             }
             // Rooms are made for a little more than was wanted.
@@ -172,7 +172,7 @@ mod tests {
             let large = 139 * gib;
             assert_eq!((kept(257, 1, large), kept(1, 1, large)), (kept(512, 1, large), kept(256, 1, large)));
             // A row longer than a pass has room, and takes no more than half of what is free for that.
-            let row = |tokens: usize| tokens * Trainer::bytes_per_token(&shape, 0, true) + Trainer::fixed_bytes(&shape);
+            let row = |tokens: usize| tokens * ModelTrainer::bytes_per_token(&shape, 0, true) + ModelTrainer::fixed_bytes(&shape);
             assert_eq!(kept(256, 40_960, large), row(40_960));
             let all = Passes { shape: &shape, learning: 0, thin: 0, longest: 40_960, recompute };
             let rows = [row(256), row(512) - 1, row(512), row(1 << 20)].map(|passes| all.longest_row(passes));

@@ -9,7 +9,7 @@ use super::device::{Device, LoadedDevice, Step};
 use super::execute::put;
 use crate::card::{NativeCard, failed};
 use crate::published::Loaded;
-use mage_cuda::{Among, Stepper, Trie};
+use mage_cuda::{Candidates, ModelRunner, TokenTrie};
 use mage_engine::{ActionCursor, ActionSet, Result};
 use mage_rng::Seed;
 use rand::RngExt;
@@ -17,20 +17,20 @@ use std::sync::Arc;
 
 /// A card, its pages, and the weights in use.
 pub(crate) struct CudaDevice {
-    stepper: Stepper,
+    stepper: ModelRunner,
     /// By the scheduler's number; there while requests use them.
     weights: Vec<Option<Arc<Loaded>>>,
     /// Numbers of parts, those under the same weights together.
     order: Vec<u32>,
     tokens: Vec<u32>,
-    parts: Vec<mage_cuda::Part>,
-    answers: Vec<mage_cuda::Answer>,
+    parts: Vec<mage_cuda::SequenceSlice>,
+    answers: Vec<mage_cuda::LogitResult>,
 }
 
 impl CudaDevice {
     pub(crate) fn new(card: &NativeCard, pages: u32, batch_invariant: bool) -> Result<Self> {
         Ok(CudaDevice {
-            stepper: Stepper::new(&card.model, pages as usize, batch_invariant).map_err(failed)?,
+            stepper: ModelRunner::new(&card.model, pages as usize, batch_invariant).map_err(failed)?,
             weights: Vec::new(),
             order: Vec::new(),
             tokens: Vec::new(),
@@ -41,27 +41,27 @@ impl CudaDevice {
 }
 
 /// A set of possible answers, as the card wants it.
-fn trie(set: &ActionSet) -> Trie<'_> {
-    const { assert!(Trie::ALL == ActionSet::EVERYTHING) };
-    Trie { id: set.id(), words: set.words() }
+fn trie(set: &ActionSet) -> TokenTrie<'_> {
+    const { assert!(TokenTrie::ALL == ActionSet::EVERYTHING) };
+    TokenTrie { id: set.id(), words: set.words() }
 }
 
 /// What is possible at a place.
-fn node(cursor: &ActionCursor) -> Among<'_> {
-    Among::Node(trie(cursor.set()), cursor.place())
+fn node(cursor: &ActionCursor) -> Candidates<'_> {
+    Candidates::Node(trie(cursor.set()), cursor.place())
 }
 
 /// What a row is asked, as the card wants it.
-fn ask(ask: Ask<'_>) -> mage_cuda::Ask<'_> {
+fn ask(ask: Ask<'_>) -> mage_cuda::LogitQuery<'_> {
     match ask {
-        Ask::Score { token, allowed } => mage_cuda::Ask::score(token, allowed.map(|a| &a[..])),
+        Ask::Score { token, allowed } => mage_cuda::LogitQuery::score(token, allowed.map(|a| &a[..])),
         Ask::Draw { params, cursor, index } => {
             let mut rng = Seed::new(params.seed).child("sample").at(index as u64).rng();
             // The largest number below 1: a point must lie on the line.
             let point = (rng.random::<f64>() as f32).min(1.0 - f32::EPSILON / 2.0);
-            mage_cuda::Ask {
+            mage_cuda::LogitQuery {
                 token: None,
-                among: cursor.map_or(Among::All, node),
+                among: cursor.map_or(Candidates::All, node),
                 top_k: params.top_k,
                 temperature: params.temperature,
                 top_p: params.top_p,
@@ -87,7 +87,7 @@ impl Device for CudaDevice {
             for part in group.iter().map(|i| &step.parts[*i as usize]) {
                 let first = tokens.len();
                 tokens.extend_from_slice(&step.tokens[part.first..part.first + part.count]);
-                parts.push(mage_cuda::Part {
+                parts.push(mage_cuda::SequenceSlice {
                     first,
                     count: part.count,
                     position: part.position,
@@ -104,8 +104,8 @@ impl Device for CudaDevice {
             let number = step.parts[group[0] as usize].weights as usize;
             let held = weights[number].as_ref().expect("weights stay while requests use them");
             said.clear();
-            said.resize(asks.len(), mage_cuda::Answer::default());
-            let now = mage_cuda::Step { tokens, tables: &step.tables, parts, asks: &asks };
+            said.resize(asks.len(), mage_cuda::LogitResult::default());
+            let now = mage_cuda::StepBatch { tokens, tables: &step.tables, parts, asks: &asks };
             stepper.step(held.cuda().held(), &now, said).map_err(failed)?;
             for (place, a) in places.into_iter().zip(said.iter()) {
                 let (token, logprob, second) = (a.token, a.logprob, a.second);

@@ -10,7 +10,7 @@ use crate::kernels::Choice;
 use crate::layout::Tensor;
 use crate::lora::{self, AdapterLayout, NativeAdapter};
 use crate::published::{CardSet, Loaded, Release};
-use mage_cuda::{Prediction, Sequences};
+use mage_cuda::{TargetToken, PackedSequences};
 use mage_engine::{
     AdapterName, Error, Loss, LossReport, OptimStep, Result, StepReport, TokenForest, Trainer, TrainerCaps,
     WeightVersion,
@@ -24,7 +24,7 @@ use std::sync::Arc;
 pub struct CudaTrainer {
     shared: Arc<Shared>,
     caps: TrainerCaps,
-    card: mage_cuda::Trainer,
+    card: mage_cuda::ModelTrainer,
     /// Tokens of a pass.
     budget: usize,
     state: State,
@@ -39,12 +39,12 @@ impl CudaTrainer {
         let model = &shared.native_card()?.model;
         let thin = adapter.as_ref().map_or(0, |a| a.size().thin);
         let (card, adapter) = match adapter {
-            None => (mage_cuda::Trainer::new(model, &flat).map_err(failed)?, None),
+            None => (mage_cuda::ModelTrainer::new(model, &flat).map_err(failed)?, None),
             Some(adapter) => {
                 let below = shared.publish_card_base(&flat)?;
                 let base = &below.cuda().base;
                 let places = adapter_places(&adapter.layout);
-                let card = mage_cuda::Trainer::beside(model, base, &places, &adapter.flat).map_err(failed)?;
+                let card = mage_cuda::ModelTrainer::beside(model, base, &places, &adapter.flat).map_err(failed)?;
                 (card, Some((adapter.layout, digest(&flat))))
             }
         };
@@ -118,14 +118,14 @@ impl CudaTrainer {
 }
 
 /// A chunk as the card wants it.
-fn sequences(chunk: &Chunk) -> Sequences<'_> {
-    Sequences {
+fn sequences(chunk: &Chunk) -> PackedSequences<'_> {
+    PackedSequences {
         tokens: &chunk.tokens,
         spans: chunk.spans.iter().map(|s| (s.query, s.query_len)).collect(),
         predictions: chunk
             .predictions
             .iter()
-            .map(|p| Prediction { row: p.row, token: p.token, allowed: p.allowed.as_ref().map(|a| &a[..]) })
+            .map(|p| TargetToken { row: p.row, token: p.token, allowed: p.allowed.as_ref().map(|a| &a[..]) })
             .collect(),
     }
 }
@@ -155,7 +155,7 @@ impl Trainer for CudaTrainer {
         self.pending = true;
         for chunk in &chunks {
             let mut tally = Tally::default();
-            let note = |p: usize, c: mage_cuda::Choice| {
+            let note = |p: usize, c: mage_cuda::TokenLogprob| {
                 let choice = Choice { logprob: c.logprob, entropy: c.entropy, log_sum: c.log_sum };
                 tally.note(&chunk.predictions[p], choice, loss)
             };
@@ -184,7 +184,7 @@ impl Trainer for CudaTrainer {
         }
         let set = self.state.advance(step, norm);
         for (range, decays) in runs(self.tensors()) {
-            let set = mage_cuda::AdamW {
+            let set = mage_cuda::AdamWParams {
                 learning_rate: set.learning_rate,
                 beta1: set.beta1,
                 beta2: set.beta2,

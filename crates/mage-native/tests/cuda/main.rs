@@ -22,7 +22,7 @@ use std::io::Write;
 
 /// Whether there is a card; says so where there is none. One that is there and does not work is no reason to skip.
 fn card() -> bool {
-    let there = mage_cuda::Card::count().unwrap() > 0;
+    let there = mage_cuda::CudaDevice::count().unwrap() > 0;
     if !there {
         // Past the test runner, which would keep it to itself.
         let _ = writeln!(std::io::stderr(), "\n*** SKIPPED: no CUDA card here, so nothing was compared with one ***");

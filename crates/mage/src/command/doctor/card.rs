@@ -52,7 +52,7 @@ impl Cards {
             Err(reason) => One::Refused { reason },
             Ok(SeenCard { info, free_bytes, rates }) => {
                 let rates = match rates {
-                    Ok(mage_native::Rates { product_gflops, copy_gbytes }) => {
+                    Ok(mage_native::Throughput { product_gflops, copy_gbytes }) => {
                         Measured::Rates { product_gflops, copy_gbytes_per_second: copy_gbytes }
                     }
                     Err(not_measured) => Measured::Not { not_measured },
