@@ -9,8 +9,9 @@
 //! CudaWeights and tokens are random; every row is predicted.
 
 use mage_cuda::{
-    AdamWParams, LoraLayout, LogitResult, LogitQuery, CudaDevice, LoraGroupLayout, WeightsRef, LayerLayout, CudaModel, BLOCK_SIZE, SequenceSlice, LoraProjectionLayout, ParamLayout,
-    TargetToken, PackedSequences, ModelShape, StepBatch, ModelRunner, ModelTrainer,
+    AdamWParams, BLOCK_SIZE, CudaDevice, CudaModel, LayerLayout, LogitQuery, LogitResult, LoraGroupLayout, LoraLayout,
+    LoraProjectionLayout, ModelRunner, ModelShape, ModelTrainer, PackedSequences, ParamLayout, SequenceSlice,
+    StepBatch, TargetToken, WeightsRef,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -68,7 +69,12 @@ fn adapter(c: &ModelShape) -> LoraLayout {
         let (a, mut first_output) = (put(ranks * inputs), 0);
         let parts = outputs.iter().enumerate().map(|(i, &outputs)| {
             first_output += outputs;
-            LoraProjectionLayout { b: put(outputs * RANK), outputs, first_output: first_output - outputs, first_rank: i * RANK }
+            LoraProjectionLayout {
+                b: put(outputs * RANK),
+                outputs,
+                first_output: first_output - outputs,
+                first_rank: i * RANK,
+            }
         });
         Some(LoraGroupLayout { parts: parts.collect(), a, ranks })
     };

@@ -7,7 +7,7 @@ use crate::buffer::DeviceBuffer;
 use crate::card::Stream;
 use crate::error::{CudaError, Result};
 use crate::model::{CudaModel, CudaWeights, same_length};
-use crate::product::{Kind, Matrix, CublasLt};
+use crate::product::{CublasLt, Kind, Matrix};
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -326,11 +326,20 @@ pub(crate) mod tests {
     #[ignore = "loses the card; another test runs it in a process of its own"]
     fn loses_the_card() {
         let Some(card) = card_or_skip("none could be lost") else { return };
-        let shape =
-            ModelShape { vocabulary: 8, hidden: 16, inner: 16, layers: 1, heads: 1, kv: 1, head_dim: 16, epsilon: 1e-6 };
+        let shape = ModelShape {
+            vocabulary: 8,
+            hidden: 16,
+            inner: 16,
+            layers: 1,
+            heads: 1,
+            kv: 1,
+            head_dim: 16,
+            epsilon: 1e-6,
+        };
         let (program, stream) = (Program::new(&card, &shape).unwrap(), Stream::new(&card).unwrap());
         // A row far outside all memory: what a fault of the card would look like.
-        let (rows, table) = (DeviceBuffer::of(&card, &[u32::MAX]).unwrap(), DeviceBuffer::<u16>::zeros(&card, 32).unwrap());
+        let (rows, table) =
+            (DeviceBuffer::of(&card, &[u32::MAX]).unwrap(), DeviceBuffer::<u16>::zeros(&card, 32).unwrap());
         let started = stream.launch(
             program.functions.gather,
             (1, 1, 1),

@@ -117,7 +117,8 @@ impl Decode {
         // For every page: its keys and values, and a token's queries, key, value, turns and place. Then some numbers. As the
         // kernel's source says, which checks it.
         let token = (shape.sharing() + 4) * width + 16;
-        let warp = Self::STAGES * (2 * crate::BLOCK_SIZE * width + token) + (8 * (Self::STAGES + 2)).next_multiple_of(16);
+        let warp =
+            Self::STAGES * (2 * crate::BLOCK_SIZE * width + token) + (8 * (Self::STAGES + 2)).next_multiple_of(16);
         Decode { most: (most / warp).clamp(1, Self::MOST), warp }
     }
 

@@ -36,18 +36,18 @@ mod step;
 mod train;
 mod tries;
 
-pub use adapter::{CudaAdapter, LoraLayout, LORA_GROUPS, LoraGroupLayout, WeightsRef, LoraProjectionLayout};
+pub use adapter::{CudaAdapter, LORA_GROUPS, LoraGroupLayout, LoraLayout, LoraProjectionLayout, WeightsRef};
 pub use buffer::{DeviceBuffer, Pod};
 pub use card::{CudaDevice, DeviceInfo};
-pub use compile::{MAX_HEAD_DIM, MAX_GROUP_SIZE, is_compiling};
+pub use compile::{MAX_GROUP_SIZE, MAX_HEAD_DIM, is_compiling};
 pub use error::{CudaError, Result};
-pub use find::{LibraryStatus, LibrarySearch, search};
+pub use find::{LibrarySearch, LibraryStatus, search};
 pub use measure::{Throughput, measure};
 pub use model::{CudaModel, CudaWeights};
-pub use packet::{Candidates, LogitResult, LogitQuery};
-pub use shape::{LayerLayout, ParamLayout, ModelShape};
-pub use step::{SequenceSlice, StepBatch, ModelRunner};
-pub use train::{AdamWParams, TokenLogprob, TargetToken, PackedSequences, ModelTrainer};
+pub use packet::{Candidates, LogitQuery, LogitResult};
+pub use shape::{LayerLayout, ModelShape, ParamLayout};
+pub use step::{ModelRunner, SequenceSlice, StepBatch};
+pub use train::{AdamWParams, ModelTrainer, PackedSequences, TargetToken, TokenLogprob};
 pub use tries::TokenTrie;
 
 /// Tokens in a page of keys and values.

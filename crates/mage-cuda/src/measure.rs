@@ -3,7 +3,7 @@
 use crate::buffer::DeviceBuffer;
 use crate::card::{CudaDevice, Stream};
 use crate::error::Result;
-use crate::product::{Kind, Matrix, CublasLt};
+use crate::product::{CublasLt, Kind, Matrix};
 use std::sync::Arc;
 use std::time::Instant;
 

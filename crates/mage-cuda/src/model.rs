@@ -5,8 +5,8 @@ use crate::buffer::DeviceBuffer;
 use crate::card::{CudaDevice, Stream, args};
 use crate::compile::Program;
 use crate::error::{CudaError, Result};
-use crate::product::{Kind, Matrix, CublasLt};
-use crate::shape::{ParamLayout, ModelShape};
+use crate::product::{CublasLt, Kind, Matrix};
+use crate::shape::{ModelShape, ParamLayout};
 use std::sync::Arc;
 
 /// A model's shape on a card: what all that work with it share.
@@ -54,7 +54,13 @@ impl CudaModel {
             return Err(CudaError::new("using a model on the card", problem));
         }
         let program = Program::new(card, &shape)?;
-        Ok(Arc::new(CudaModel { card: Arc::clone(card), shape, places, program, turns: DeviceBuffer::of(card, turns)? }))
+        Ok(Arc::new(CudaModel {
+            card: Arc::clone(card),
+            shape,
+            places,
+            program,
+            turns: DeviceBuffer::of(card, turns)?,
+        }))
     }
 
     /// The card it is on.

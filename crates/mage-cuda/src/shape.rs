@@ -1,6 +1,6 @@
 //! What shape is the model, and where is each parameter?
 
-use crate::compile::{MAX_HEAD_DIM, MAX_GROUP_SIZE};
+use crate::compile::{MAX_GROUP_SIZE, MAX_HEAD_DIM};
 use crate::error::{CudaError, Result};
 use std::ops::Range;
 

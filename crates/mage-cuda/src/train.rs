@@ -11,7 +11,7 @@ mod space;
 
 pub use optimise::AdamWParams;
 
-use crate::adapter::{CudaAdapter, LoraLayout, Group, LoraSegment};
+use crate::adapter::{CudaAdapter, Group, LoraLayout, LoraSegment};
 use crate::buffer::DeviceBuffer;
 use crate::card::Stream;
 use crate::error::{CudaError, Result};
@@ -128,7 +128,12 @@ impl ModelTrainer {
         Self::start(model, Arc::clone(weights), Some(adapter), flat)
     }
 
-    fn start(model: &Arc<CudaModel>, weights: Arc<CudaWeights>, adapter: Option<CudaAdapter>, flat: &[f32]) -> Result<Self> {
+    fn start(
+        model: &Arc<CudaModel>,
+        weights: Arc<CudaWeights>,
+        adapter: Option<CudaAdapter>,
+        flat: &[f32],
+    ) -> Result<Self> {
         let card = &model.card;
         let stream = Stream::new(card)?;
         let products = CublasLt::new(&stream)?;
@@ -363,7 +368,7 @@ impl ModelTrainer {
 
 #[cfg(test)]
 mod tests {
-    use super::{TargetToken, PackedSequences};
+    use super::{PackedSequences, TargetToken};
 
     #[test]
     fn a_token_is_in_one_sequence_and_in_one_only() {

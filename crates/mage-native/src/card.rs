@@ -10,7 +10,10 @@ use crate::layout::Layout;
 use crate::lora::AdapterLayout;
 use crate::model::turn_table;
 use crate::published::{CardSet, Loaded};
-use mage_cuda::{LoraLayout, CudaDevice, LoraGroupLayout, LayerLayout, CudaModel, LoraProjectionLayout, ParamLayout, ModelShape, ModelRunner, CudaWeights};
+use mage_cuda::{
+    CudaDevice, CudaModel, CudaWeights, LayerLayout, LoraGroupLayout, LoraLayout, LoraProjectionLayout, ModelRunner,
+    ModelShape, ParamLayout,
+};
 use mage_engine::{Error, Result};
 use plan::{COPIES, LEAST_PAGES, Passes, published, steps};
 use serde::{Deserialize, Serialize};

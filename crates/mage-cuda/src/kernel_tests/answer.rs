@@ -2,8 +2,8 @@
 
 use super::{Bench, near, numbers, slopes};
 use crate::card::args;
-use crate::packet::{ASK, Candidates, LogitResult, LogitQuery, StepInputs, READERS};
-use crate::tries::{TokenTrie, DeviceTries, tests::words};
+use crate::packet::{ASK, Candidates, LogitQuery, LogitResult, READERS, StepInputs};
+use crate::tries::{DeviceTries, TokenTrie, tests::words};
 
 /// Log-probability and entropy of a token among candidates.
 fn said(logits: &[f64], candidates: &[u32], token: u32) -> (f64, f64) {
@@ -172,7 +172,9 @@ fn draws_at_a_node_are_those_from_its_list_and_lead_to_the_next() {
         for point in [0.0, 0.01, 0.3, 0.5, 0.77, 0.999_9] {
             let under = |among| {
                 let plain = LogitQuery { point, among, ..plain };
-                filters(plain).into_iter().chain([LogitQuery { temperature: 0.0, ..plain }, LogitQuery { top_k: 3, ..plain }])
+                filters(plain)
+                    .into_iter()
+                    .chain([LogitQuery { temperature: 0.0, ..plain }, LogitQuery { top_k: 3, ..plain }])
             };
             at_nodes.extend(under(Candidates::Node(trie, node)));
             from_lists.extend(under(list));

@@ -183,8 +183,9 @@ fn pieces_and_single_tokens_over_pages() {
             singles.push((first + len - 1, len - 1, i * per));
             first += len;
         }
-        let cell =
-            |list: usize, position: usize| table[list + position / BLOCK_SIZE] * BLOCK_SIZE as u32 + (position % BLOCK_SIZE) as u32;
+        let cell = |list: usize, position: usize| {
+            table[list + position / BLOCK_SIZE] * BLOCK_SIZE as u32 + (position % BLOCK_SIZE) as u32
+        };
         let rows: Vec<(usize, usize, usize)> =
             pieces.iter().flat_map(|&(first, len, list)| (0..len).map(move |i| (first + i, i, list))).collect();
         let long: Vec<f64> = rows.iter().flat_map(|(r, ..)| raw[r * width * d..][..width * d].to_vec()).collect();

@@ -13,7 +13,7 @@ mod rows;
 use crate::buffer::{DeviceBuffer, Pod};
 use crate::card::{Stream, tests::card_or_skip};
 use crate::model::CudaModel;
-use crate::shape::{ParamLayout, ModelShape};
+use crate::shape::{ModelShape, ParamLayout};
 use std::sync::Arc;
 
 /// A model's kernels and a stream to start them in.
@@ -33,7 +33,8 @@ impl Bench {
     pub(super) fn new(head_dim: usize, heads: usize, kv: usize) -> Option<Self> {
         let card = card_or_skip("no kernel was tried")?;
         println!("heads of {head_dim}: {heads} of queries, {kv} of keys");
-        let shape = ModelShape { vocabulary: 301, hidden: 72, inner: 136, layers: 1, heads, kv, head_dim, epsilon: 1e-3 };
+        let shape =
+            ModelShape { vocabulary: 301, hidden: 72, inner: 136, layers: 1, heads, kv, head_dim, epsilon: 1e-3 };
         let turns: Vec<f32> = (0..POSITIONS)
             .flat_map(|p| {
                 let angle = move |i: usize| p as f32 / 100_f32.powf(2.0 * i as f32 / head_dim as f32);

@@ -1,9 +1,9 @@
 //! Steps of single tokens, recorded once and replayed.
 
-use super::{ITEM, BLOCK_SIZE, Single, StepBatch, ModelRunner};
+use super::{BLOCK_SIZE, ITEM, ModelRunner, Single, StepBatch};
 use crate::adapter::{LoraLayout, WeightsRef};
 use crate::error::Result;
-use crate::packet::{LogitResult, LogitQuery};
+use crate::packet::{LogitQuery, LogitResult};
 use crate::record::{Graph, GraphCapture};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,7 +38,12 @@ pub(super) fn bucket(rows: usize) -> usize {
 
 impl ModelRunner {
     /// A step of single tokens, all of them asked about.
-    pub(super) fn recorded(&mut self, w: WeightsRef<'_>, step: &StepBatch<'_>, answers: &mut [LogitResult]) -> Result<()> {
+    pub(super) fn recorded(
+        &mut self,
+        w: WeightsRef<'_>,
+        step: &StepBatch<'_>,
+        answers: &mut [LogitResult],
+    ) -> Result<()> {
         let count = step.parts.len();
         if count == 0 {
             return Ok(());

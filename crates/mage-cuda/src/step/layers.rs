@@ -1,7 +1,7 @@
 //! All layers over the rows of a step.
 
-use super::{Single, ModelRunner};
-use crate::adapter::{Group, WeightsRef, LoraSegment};
+use super::{ModelRunner, Single};
+use crate::adapter::{Group, LoraSegment, WeightsRef};
 use crate::card::args;
 use crate::dense::{self, Dims, ForNorm, Left, Right};
 use crate::error::Result;

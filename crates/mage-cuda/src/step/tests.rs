@@ -1,10 +1,10 @@
 //! Do steps answer the same however their rows are brought together?
 
-use super::{LogitResult, LogitQuery, WeightsRef, SequenceSlice, StepBatch, ModelRunner, DeviceTries};
+use super::{DeviceTries, LogitQuery, LogitResult, ModelRunner, SequenceSlice, StepBatch, WeightsRef};
 use crate::card::tests::card_or_skip;
 use crate::model::CudaModel;
 use crate::packet::Candidates;
-use crate::shape::{LayerLayout, ParamLayout, ModelShape};
+use crate::shape::{LayerLayout, ModelShape, ParamLayout};
 use crate::tries::{TokenTrie, tests::words};
 use std::ops::Range;
 
@@ -43,8 +43,16 @@ fn apart(some: &[LogitResult], others: &[LogitResult]) -> (f32, f32) {
 #[test]
 fn many_single_tokens_answer_as_in_small_steps() {
     let Some(card) = card_or_skip("no step was taken") else { return };
-    let shape =
-        ModelShape { vocabulary: 512, hidden: 128, inner: 192, layers: 3, heads: 4, kv: 2, head_dim: 128, epsilon: 1e-6 };
+    let shape = ModelShape {
+        vocabulary: 512,
+        hidden: 128,
+        inner: 192,
+        layers: 3,
+        heads: 4,
+        kv: 2,
+        head_dim: 128,
+        epsilon: 1e-6,
+    };
     let (rows, length) = (200, 40);
     let (places, turns) = (places(&shape), vec![0.5_f32; 64 * shape.head_dim]);
     let flat: Vec<f32> =
@@ -82,8 +90,16 @@ fn many_single_tokens_answer_as_in_small_steps() {
 #[test]
 fn more_rows_than_logits_fit_at_once_answer_as_in_small_steps() {
     let Some(card) = card_or_skip("no step was taken") else { return };
-    let shape =
-        ModelShape { vocabulary: 151_936, hidden: 64, inner: 64, layers: 1, heads: 4, kv: 2, head_dim: 16, epsilon: 1e-6 };
+    let shape = ModelShape {
+        vocabulary: 151_936,
+        hidden: 64,
+        inner: 64,
+        layers: 1,
+        heads: 4,
+        kv: 2,
+        head_dim: 16,
+        epsilon: 1e-6,
+    };
     let rows = 1000;
     assert!(super::logit_rows(&shape) < rows, "all of them fit at once");
     let (places, turns) = (places(&shape), vec![0.5_f32; 64 * shape.head_dim]);
@@ -102,7 +118,8 @@ fn more_rows_than_logits_fit_at_once_answer_as_in_small_steps() {
             let now = i * at_once..i * at_once + answers.len();
             let part = |i| SequenceSlice { first: i - now.start, count: 1, position: 0, table: i, asked: 1 };
             let parts: Vec<SequenceSlice> = now.clone().map(part).collect();
-            let step = StepBatch { tokens: &tokens[now.clone()], tables: &tables, parts: &parts, asks: &asks[now.clone()] };
+            let step =
+                StepBatch { tokens: &tokens[now.clone()], tables: &tables, parts: &parts, asks: &asks[now.clone()] };
             stepper.step(held, &step, answers).unwrap();
         }
         answers

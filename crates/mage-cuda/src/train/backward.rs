@@ -1,7 +1,7 @@
 //! How does each parameter bear on the loss?
 
 use super::space::Acts;
-use super::{PARTIALS, ModelTrainer};
+use super::{ModelTrainer, PARTIALS};
 use crate::adapter::{Group, LoraSegment};
 use crate::attention::Slopes;
 use crate::card::args;

@@ -1,7 +1,7 @@
 //! From the last state to what the model says, and back, without ever holding all logits.
 
 use super::space::logit_rows;
-use super::{TokenLogprob, PARTIALS, PackedSequences, ModelTrainer};
+use super::{ModelTrainer, PARTIALS, PackedSequences, TokenLogprob};
 use crate::card::args;
 use crate::error::Result;
 use crate::packet::{ASK, READERS};

@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::layout::Layout;
 use crate::lora::AdapterSize;
 use crate::sampler::{MOST_RUNNING, READING_ON_A_CARD};
-use mage_cuda::{CudaDevice, ModelShape, ModelRunner, ModelTrainer};
+use mage_cuda::{CudaDevice, ModelRunner, ModelShape, ModelTrainer};
 use mage_engine::Result;
 
 /// Bytes for a sampler's steps, which read so many tokens of prompts at most, besides keys and values.
@@ -172,7 +172,9 @@ mod tests {
             let large = 139 * gib;
             assert_eq!((kept(257, 1, large), kept(1, 1, large)), (kept(512, 1, large), kept(256, 1, large)));
             // A row longer than a pass has room, and takes no more than half of what is free for that.
-            let row = |tokens: usize| tokens * ModelTrainer::bytes_per_token(&shape, 0, true) + ModelTrainer::fixed_bytes(&shape);
+            let row = |tokens: usize| {
+                tokens * ModelTrainer::bytes_per_token(&shape, 0, true) + ModelTrainer::fixed_bytes(&shape)
+            };
             assert_eq!(kept(256, 40_960, large), row(40_960));
             let all = Passes { shape: &shape, learning: 0, thin: 0, longest: 40_960, recompute };
             let rows = [row(256), row(512) - 1, row(512), row(1 << 20)].map(|passes| all.longest_row(passes));

@@ -10,7 +10,7 @@ use crate::kernels::Choice;
 use crate::layout::Tensor;
 use crate::lora::{self, AdapterLayout, NativeAdapter};
 use crate::published::{CardSet, Loaded, Release};
-use mage_cuda::{TargetToken, PackedSequences};
+use mage_cuda::{PackedSequences, TargetToken};
 use mage_engine::{
     AdapterName, Error, Loss, LossReport, OptimStep, Result, StepReport, TokenForest, Trainer, TrainerCaps,
     WeightVersion,
