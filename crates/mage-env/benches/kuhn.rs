@@ -5,7 +5,7 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_mai
 use mage_env::{
     Deal, Env, EnvFactory, Game, ParsedAction, Population, Rng, Seed, Turn, draw, draw_uniform,
     kuhn::{Kuhn, KuhnFactory},
-    oracle::{Bayes, Candidate, Cfr, Tree},
+    solvers::{Bayes, Candidate, Cfr, Tree},
 };
 use std::hint::black_box;
 

@@ -5,7 +5,7 @@
 
 use mage_env::{
     Game, ParsedAction, Registry, Seed, Turn, draw_uniform,
-    mcts::{Mcts, Tree},
+    solvers::mcts::{Mcts, Tree},
     tictactoe::{Board, Cell, TicTacToe, search},
 };
 use rand::seq::IndexedRandom;

@@ -1,7 +1,7 @@
 //! *What happens if I do this?*
 //!
 //! Games and worlds for agents that learn within a context window: rules ([`Game`]), what one agent faces ([`Env`]),
-//! whom it meets ([`Population`]), and how well one could possibly do ([`oracle`]). Nothing here knows of models, tokens or
+//! whom it meets ([`Population`]), and how well one could possibly do ([`solvers`]). Nothing here knows of models, tokens or
 //! the files of a run.
 //!
 //! A hand of Kuhn poker against a hidden opponent:
@@ -20,45 +20,42 @@
 //! # Ok::<(), mage_env::Error>(())
 //! ```
 
-pub mod alfworld;
-mod conform;
+mod conformance;
+mod deserialize;
 mod env;
-mod episode_tree;
+mod env_info;
 mod error;
 mod game;
-mod guest;
-pub mod kuhn;
-pub mod mcts;
+mod game_env;
+mod games;
+mod human_player;
 pub mod mt19937;
-pub mod oracle;
-mod plain;
+mod opponent_schedule;
 mod population;
-mod reference;
 mod registry;
-mod rival;
-mod schema;
-mod seats;
-pub mod sokoban;
-mod solved;
+mod scripted_agent;
+pub mod solvers;
 mod task;
-pub mod tictactoe;
-pub mod webshop;
+mod world_solver;
+mod worlds;
 
+pub use games::{kuhn, tictactoe};
 pub use mage_rng::{Hash, Rng, Seed};
+pub use worlds::{alfworld, sokoban, webshop};
 
-pub use conform::{Conformance, Difference};
+pub use conformance::{Conformance, Difference};
 pub use env::{Anchor, End, Env, Observation, Outcome, ParsedAction, Phrase, Step};
-pub use episode_tree::{EpisodeTree, Leads, Place, Sight};
+pub use solvers::game_tree::{EpisodeTree, Leads, Place, Sight};
 pub use error::{Error, Result};
 pub use game::{
     ActionId, ActionList, ActionProbs, Game, MAX_PLAYERS, Opponent, TextGame, Turn, UniformOpponent, draw, draw_uniform,
 };
-pub use guest::{Guest, GuestView};
+pub use human_player::{Guest, GuestView};
 pub use population::{Grouping, Member, Population, SPLITS};
-pub use reference::{Reference, ReferenceDoc, ReferenceMaker, ReferenceQuery, Seen};
+pub use scripted_agent::{Reference, ReferenceDoc, ReferenceMaker, ReferenceQuery, Seen};
 pub use registry::{EnvFactory, Registry};
-pub use rival::{Chain, OpponentKinds, Rival, SWITCHING, Strategy};
-pub use schema::{OptionDoc, Schema};
-pub use seats::{Deal, GameEnv};
-pub use solved::{SolvedSplit, SolvedTask, WorldSolver};
+pub use opponent_schedule::{Chain, OpponentKinds, Rival, SWITCHING, Strategy};
+pub use env_info::{OptionDoc, Schema};
+pub use game_env::{Deal, GameEnv};
+pub use world_solver::{SolvedSplit, SolvedTask, WorldSolver};
 pub use task::{EnvId, OpponentSpec, Options, Task};

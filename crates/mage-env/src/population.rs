@@ -23,7 +23,7 @@
 //! assert_eq!(population.in_split("train").unwrap().len(), 1);
 //! ```
 
-use crate::{EnvId, Error, OpponentSpec, Options, Result, Seed, Task, plain};
+use crate::{EnvId, Error, OpponentSpec, Options, Result, Seed, Task, deserialize};
 use mage_rng::weighted_index;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
@@ -127,7 +127,7 @@ impl Population {
     /// Reads a population; `place` is the file's name, for errors.
     pub fn from_toml(text: &str, place: &str) -> Result<Self> {
         let population: Population =
-            toml::from_str(text).map_err(|e| Error::invalid(place, plain::in_plain_words(e.to_string().trim_end())))?;
+            toml::from_str(text).map_err(|e| Error::invalid(place, deserialize::readable_error(e.to_string().trim_end())))?;
         population.validate(place)?;
         let settings = population.overrides.values().chain([&population.options]).map(|o| (place.to_owned(), o));
         let members = population.opponents.iter();

@@ -5,7 +5,7 @@
 
 use crate::{
     Conformance, Env, EnvId, Error, Guest, Population, ReferenceDoc, ReferenceMaker, ReferenceQuery, Result, Schema,
-    Seed, Task, WorldSolver, oracle::OracleReport,
+    Seed, Task, WorldSolver, solvers::OracleReport,
 };
 use std::{
     collections::BTreeMap,

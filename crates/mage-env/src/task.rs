@@ -2,7 +2,7 @@
 //!
 //! A [`Task`] names everything that decides what an agent faces, so that panels, records and hashes can be made of it.
 
-use crate::{Error, Result, plain};
+use crate::{Error, Result, deserialize};
 use mage_rng::{Hash, Seed};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{borrow::Cow, collections::BTreeMap, fmt};
@@ -45,7 +45,7 @@ impl Options {
     /// Reads the settings into a struct. `place` says whose settings they are, for the error.
     pub fn read<T: DeserializeOwned>(&self, place: &str) -> Result<T> {
         let map = self.0.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
-        plain::read(map).map_err(|problem| Error::invalid(place, problem))
+        deserialize::from_map(map).map_err(|problem| Error::invalid(place, problem))
     }
 
     /// The name of the first number that is none, in settings read from a file whose format has `nan` and `inf` but no

@@ -10,7 +10,7 @@ use mage_env::{
     Deal, Env, EnvFactory, Game, GameEnv, Member, Opponent, OpponentSpec, Options, ParsedAction, Population, Rival,
     Seed, TextGame, Turn, UniformOpponent,
     kuhn::{self, BET, Card, Hand, Kuhn, KuhnFactory, PASS, StrategyTable},
-    oracle::{Bayes, Candidate, Objective, Profile, SeatOracle, Tree, best_response, expected_returns},
+    solvers::{Bayes, Candidate, Objective, Profile, SeatOracle, Tree, best_response, expected_returns},
 };
 use proptest::prelude::*;
 use std::{collections::BTreeMap, sync::Arc};

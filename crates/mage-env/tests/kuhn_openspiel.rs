@@ -5,7 +5,7 @@ mod data;
 use mage_env::{
     Game, Turn,
     kuhn::Kuhn,
-    oracle::{Cfr, TabularPolicy, Tree, expected_returns, exploitability},
+    solvers::{Cfr, TabularPolicy, Tree, expected_returns, exploitability},
 };
 use serde::Deserialize;
 use std::collections::BTreeMap;

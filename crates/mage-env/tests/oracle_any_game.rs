@@ -2,7 +2,7 @@
 
 use mage_env::{
     ActionId, ActionList, ActionProbs, Deal, Game, MAX_PLAYERS, Opponent, Rival, Rng, Strategy, Turn, UniformOpponent,
-    oracle::{Bayes, Candidate, Objective, Tree, best_response},
+    solvers::{Bayes, Candidate, Objective, Tree, best_response},
 };
 use smallvec::smallvec;
 use std::sync::Arc;

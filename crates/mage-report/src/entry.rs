@@ -2,7 +2,7 @@
 
 use super::{Measured, Moves};
 use mage_core::{Bootstrap, MetaResult, Slice, Summary, Unplayed, summarise};
-use mage_env::oracle::{how_known, is_lower_bound};
+use mage_env::solvers::{how_known, is_lower_bound};
 use serde::Serialize;
 
 /// One method on one panel, over all its seeds.

@@ -5,7 +5,7 @@ use mage_core::{Bootstrap, MemoryMode, MetaResult, Settings, Summary, Unplayed, 
 use mage_env::{
     EnvFactory, Population, Registry, Seed,
     kuhn::{Kuhn, KuhnFactory, equilibrium},
-    oracle::{Objective, Profile, Tree, expected_returns},
+    solvers::{Objective, Profile, Tree, expected_returns},
 };
 use mage_train::{
     Panel,

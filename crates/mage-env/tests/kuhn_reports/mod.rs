@@ -1,6 +1,6 @@
 //! What the oracles say of Kuhn poker, and how near it is to figures that were published with so many digits.
 
-use mage_env::{EnvFactory, Population, Registry, kuhn::KuhnFactory, oracle::OracleReport};
+use mage_env::{EnvFactory, Population, Registry, kuhn::KuhnFactory, solvers::OracleReport};
 
 pub(crate) fn paper_mix() -> Population {
     KuhnFactory::default().default_population()

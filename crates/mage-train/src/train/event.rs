@@ -1,7 +1,7 @@
 //! What does whoever watches a run get to hear?
 
 use crate::judge::Judgement;
-use mage_env::oracle::OracleReport;
+use mage_env::solvers::OracleReport;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -27,7 +27,7 @@ use crate::{
 };
 use mage_core::{EpisodeRecord, MemoryMode, Settings, prompt::PromptSet};
 use mage_engine::{AdapterName, Loss, SamplingParams, ScoreRequest};
-use mage_env::{EnvFactory, Population, Schema, Seed, oracle::OracleReport};
+use mage_env::{EnvFactory, Population, Schema, Seed, solvers::OracleReport};
 use mage_remote::Notices;
 use measure::{Learned, add_judgement};
 use rand::seq::SliceRandom;

@@ -10,8 +10,8 @@ use crate::{
     usage,
 };
 use mage_env::{
-    EnvFactory, Options, Population, ReferenceDoc, Schema, Seed, oracle::OracleReport, oracle::SeatOracle,
-    oracle::is_lower_bound,
+    EnvFactory, Options, Population, ReferenceDoc, Schema, Seed, solvers::OracleReport, solvers::SeatOracle,
+    solvers::is_lower_bound,
 };
 use serde::Serialize;
 

@@ -9,7 +9,7 @@ use crate::{
     pick::{pick, warn},
     table::{score, table},
 };
-use mage_env::{End, Env, Outcome, ParsedAction, Phrase, Seed, Task, oracle::OracleReport};
+use mage_env::{End, Env, Outcome, ParsedAction, Phrase, Seed, Task, solvers::OracleReport};
 use serde::Serialize;
 use std::io::{BufRead, IsTerminal, Write, stdin};
 

@@ -1,6 +1,6 @@
 //! What is the best that can be done on a panel, without working it out twice?
 
-use mage_env::{EnvFactory, Error, Hash, Population, oracle::OracleReport};
+use mage_env::{EnvFactory, Error, Hash, Population, solvers::OracleReport};
 use std::{cell::RefCell, collections::HashMap};
 
 /// Ceilings that were worked out already: the cells of a sweep share their panels, and a strong opponent's take a minute.

@@ -14,7 +14,7 @@ use crate::{App, cli::Eval, interrupt::Interrupted, output::Output, pick::pick, 
 use anyhow::{Context, anyhow};
 use entrants::{Entrant, Ground, entrants, prices};
 use mage_core::{Bootstrap, EpisodeRecord, MetaResult};
-use mage_env::{Hash, Seed, oracle::OracleReport};
+use mage_env::{Hash, Seed, solvers::OracleReport};
 use mage_train::{
     Panel,
     evaluate::runtime,

@@ -12,7 +12,7 @@ use mage_core::{
 };
 use mage_env::{
     Hash,
-    oracle::{OracleReport, how_known},
+    solvers::{OracleReport, how_known},
 };
 use mage_remote::Prices;
 use mage_report::chart::{Chart, Kind, Series, svg};

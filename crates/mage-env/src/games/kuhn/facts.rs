@@ -1,0 +1,62 @@
+//! What does a factual reflection tell about the opponent?
+//!
+//! A compact reflection ([`facts`]) keeps only the cards and the opponent's decisions. Together with the seat that is
+//! enough to say what the player saw at each of its decisions, and hence to update a belief exactly as if the hand had
+//! been watched.
+
+use super::{rules::Kuhn, text::facts};
+use crate::{
+    Error, Game, Result, Turn,
+    solvers::{Bayes, Tree},
+};
+use std::{collections::HashMap, sync::OnceLock};
+
+/// What the player in `seat` saw in the hand that these facts are about: its observations at its own decisions and at the
+/// end, as [`Bayes::update`] takes them.
+pub fn seen_from_facts(text: &str, seat: u8) -> Result<&'static [String]> {
+    static TABLE: OnceLock<HashMap<(u8, String), Vec<String>>> = OnceLock::new();
+    let table = TABLE.get_or_init(all_hands);
+    let words: Vec<&str> = text.split_whitespace().collect();
+    table.get(&(seat, words.join(" "))).map(Vec::as_slice).ok_or_else(|| {
+        Error::invalid(
+            "facts about a hand of kuhn",
+            format!("`{text}` describes no hand from seat {seat}; a hand reads like `K Q open BET _ _`"),
+        )
+    })
+}
+
+/// The belief for the next episode after a hand with these facts, as [`Bayes::update`]; `None` where nobody believed
+/// possible plays like that.
+pub fn update_from_facts(bayes: &Bayes, belief: &[f64], text: &str) -> Result<Option<Vec<f64>>> {
+    bayes.update(belief, &borrowed(seen_from_facts(text, bayes.seat())?))
+}
+
+/// How likely a hand with these facts is under each type, given the player's own actions, as [`Bayes::likelihood`].
+pub fn likelihood_from_facts(bayes: &Bayes, text: &str) -> Result<Vec<f64>> {
+    bayes.likelihood(&borrowed(seen_from_facts(text, bayes.seat())?))
+}
+
+fn borrowed(seen: &[String]) -> Vec<&str> {
+    seen.iter().map(String::as_str).collect()
+}
+
+fn all_hands() -> HashMap<(u8, String), Vec<String>> {
+    let tree = Tree::new(&Kuhn).expect("Kuhn poker is small");
+    let mut table = HashMap::new();
+    for seat in 0..2 {
+        let mut open = vec![(0, Vec::new())];
+        while let Some((id, mut seen)) = open.pop() {
+            let node = &tree.nodes()[id];
+            if node.turn == Turn::Player(seat) || node.turn == Turn::Over {
+                seen.push(Kuhn.observe(&node.state, seat));
+            }
+            if node.turn == Turn::Over {
+                let told = facts(&node.state, seat);
+                let known = table.entry((seat, told)).or_insert_with(|| seen.clone());
+                debug_assert_eq!(*known, seen, "facts and seat decide what was seen");
+            }
+            open.extend(node.edges.iter().map(|e| (e.child, seen.clone())));
+        }
+    }
+    table
+}

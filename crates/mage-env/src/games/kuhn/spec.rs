@@ -1,0 +1,148 @@
+//! Kuhn poker for the registry.
+
+use super::{opponents::opponent_kinds, scripted_agents, rules::Kuhn, text};
+use crate::{
+    Deal, Env, EnvFactory, EnvId, Error, GameEnv, Guest, Member, OpponentKinds, OptionDoc, Options, Population,
+    ReferenceDoc, ReferenceMaker, ReferenceQuery, Result, Schema, Task, human_player,
+    solvers::{Bayes, Candidate, OracleReport, Setting, ceilings},
+    registry::unknown_reference,
+};
+use serde::Deserialize;
+use std::sync::Arc;
+
+/// Makes Kuhn poker tables. Public so that others can add opponents:
+///
+/// ```
+/// use mage_env::{Registry, kuhn::{KuhnFactory, StrategyTable}};
+/// let mut kuhn = KuhnFactory::default();
+/// let maniac = StrategyTable::by_role([1.0; 3], [1.0; 3]);
+/// kuhn.opponents.add_plain("maniac", "never passes", maniac);
+/// let mut registry = Registry::builtin();
+/// registry.register(kuhn);
+/// ```
+pub struct KuhnFactory {
+    /// The kinds of opponent it can seat.
+    pub opponents: OpponentKinds<Kuhn>,
+}
+
+impl Default for KuhnFactory {
+    fn default() -> Self {
+        KuhnFactory { opponents: opponent_kinds() }
+    }
+}
+
+/// Settings of Kuhn poker.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct KuhnOptions {
+    /// Whether later episodes get new cards.
+    pub deal: Deal,
+}
+
+const ID: EnvId = EnvId::new("kuhn");
+const PLACE: &str = "options of kuhn";
+
+impl EnvFactory for KuhnFactory {
+    fn id(&self) -> EnvId {
+        ID
+    }
+
+    fn schema(&self) -> Schema {
+        Schema {
+            title: "Kuhn poker".to_owned(),
+            summary: "three cards, one bet, a hidden opponent".to_owned(),
+            unit: "chips per hand".to_owned(),
+            seats: 2,
+            max_turns: 6,
+            options: vec![OptionDoc::new(
+                "deal",
+                "fresh (default) | fixed",
+                "new cards each episode, or the same cards throughout a meta-episode as in the paper",
+            )],
+            opponents: self.opponents.docs(),
+            compact_words: text::compact_words(),
+            compact_action: 1,
+            compact_reflection: text::REFLECTION_WORDS,
+        }
+    }
+
+    fn build(&self, task: &Task) -> Result<Box<dyn Env>> {
+        let options: KuhnOptions = task.options.read(PLACE)?;
+        let spec = task.opponent.as_ref().ok_or_else(|| Error::invalid("task of kuhn", "an opponent is needed"))?;
+        if task.seat > 1 {
+            return Err(Error::invalid(
+                "task of kuhn",
+                format!("seat {} does not exist; seats are 0 and 1", task.seat),
+            ));
+        }
+        let rival = self.opponents.build(spec)?;
+        Ok(Box::new(GameEnv::new(Arc::new(Kuhn), rival, task.seat, options.deal, task.seed)))
+    }
+
+    fn host(&self, task: &Task, visitor: Arc<dyn Guest>) -> Result<Option<Box<dyn Env>>> {
+        let options: KuhnOptions = task.options.read(PLACE)?;
+        Ok(Some(Box::new(human_player::table(Kuhn, visitor, task.seat.min(1), options.deal, task.seed))))
+    }
+
+    fn check(&self, population: &Population) -> Result<()> {
+        population.splits().try_for_each(|s| population.options_in(s).read::<KuhnOptions>(PLACE).map(drop))?;
+        population.seat_shares(2)?;
+        population.opponents.iter().try_for_each(|m| self.opponents.build(&m.spec).map(drop))
+    }
+
+    /// The paper's mix, with fresh deals; out of domain, the equilibrium as the paper plays it and as it should be.
+    fn default_population(&self) -> Population {
+        Population {
+            options: Options::default().with("deal", "fresh"),
+            seats: vec![0.5, 0.5],
+            opponents: vec![
+                Member::seen("conservative", 0.3),
+                Member::seen("aggressive", 0.3),
+                Member::seen("intermediate", 0.4),
+                Member::unseen("cfr_argmax", 0.5),
+                Member::unseen("cfr_sampled", 0.5),
+            ],
+            ..Population::without_opponents(ID)
+        }
+    }
+
+    fn populations(&self) -> Vec<(&'static str, Population)> {
+        let switching = include_str!("../../../populations/kuhn/switching.toml");
+        let switching = Population::from_toml(switching, "switching").expect("the embedded population is valid");
+        let fresh = self.default_population();
+        let mut paper = fresh.clone();
+        paper.options = paper.options.with("deal", "fixed");
+        vec![("fresh", fresh), ("paper", paper), ("switching", switching)]
+    }
+
+    fn oracles(&self, population: &Population, split: &str, episodes: u32) -> Result<Option<OracleReport>> {
+        let options: KuhnOptions = population.options_in(split).read(PLACE)?;
+        let candidates = Candidate::of_split(population, split, &self.opponents)?;
+        let setting = Setting {
+            env: population.env.as_str(),
+            split,
+            unit: &self.schema().unit,
+            episodes,
+            deal: options.deal,
+            seat_shares: &population.seat_shares(2)?,
+        };
+        ceilings(&Kuhn, &candidates, &setting)
+    }
+
+    fn references(&self) -> Vec<ReferenceDoc> {
+        scripted_agents::docs()
+    }
+
+    fn reference(&self, query: &ReferenceQuery<'_>) -> Result<Arc<dyn ReferenceMaker>> {
+        scripted_agents::maker(self, query)?.ok_or_else(|| unknown_reference(&self.references(), query.name))
+    }
+}
+
+impl KuhnFactory {
+    /// The best possible learner from one seat against a split of a population, for scripted agents to ask.
+    pub fn bayes(&self, population: &Population, split: &str, seat: u8, episodes: u32) -> Result<Bayes> {
+        let options: KuhnOptions = population.options_in(split).read(PLACE)?;
+        let candidates = Candidate::of_split(population, split, &self.opponents)?;
+        Bayes::new(&Kuhn, seat, options.deal, &candidates, episodes)
+    }
+}

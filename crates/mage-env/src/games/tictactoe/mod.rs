@@ -1,0 +1,26 @@
+//! Tic-Tac-Toe: nine cells, and opponents worth finding out.
+//!
+//! Seat 0 moves first. Whoever reads the board is X, whichever seat that is. Against perfect play every game is a draw;
+//! what makes it a task for an agent that learns within its context are opponents with habits, and above all the
+//! *blind-line* ones, which play perfectly but for one line they do not see.
+
+mod best_answer;
+mod spec;
+mod minimax;
+mod move_table;
+mod opponents;
+mod ceilings;
+mod scripted_agents;
+mod rules;
+mod symmetry;
+mod win_game;
+mod text;
+
+pub use best_answer::{BestAnswer, Chances};
+pub use spec::{TicTacToeFactory, TicTacToeOptions};
+pub use minimax::Solution;
+pub use move_table::{MoveTable, Symmetry};
+pub use opponents::{BiasedRandom, BlindLine, Perfect, Preferred, Ties, opponent_kinds, search};
+pub use rules::{ARRANGEMENTS, Board, CELLS, Cell, Line, TicTacToe};
+pub use win_game::{Shown, Wins};
+pub use text::{REFLECTION_WORDS, facts, name, read_board, read_facts};

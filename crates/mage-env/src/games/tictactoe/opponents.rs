@@ -1,0 +1,374 @@
+//! Whom one meets at Tic-Tac-Toe.
+
+use super::{
+    minimax::Solution,
+    rules::{Board, CELLS, Cell, Line, TicTacToe},
+};
+use crate::{
+    ActionProbs, Error, Opponent, OpponentKinds, Result, Strategy, UniformOpponent,
+    solvers::mcts::{Mcts, MctsOpponent},
+};
+use serde::Deserialize;
+use std::sync::Arc;
+
+/// Plays the first empty cell of a list; once none is left, any cell, equally likely. It neither blocks nor completes a
+/// line on purpose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preferred {
+    order: Vec<Cell>,
+}
+
+/// The paper's six lists as row and column digits, each with what it likes.
+const PAPER_LISTS: [(&str, &str); 6] = [
+    ("centre, corners, edges", "22 11 13 31 33 12 21 23 32"),
+    ("corners, centre, edges", "11 13 31 33 22 12 21 23 32"),
+    ("edges, centre, corners", "12 21 23 32 22 11 13 31 33"),
+    ("the diagonal from the top left, then corners, edges", "11 22 33 13 31 12 21 23 32"),
+    ("the diagonal from the top right, then corners, edges", "13 22 31 11 33 12 21 23 32"),
+    ("corners from the bottom right, centre, edges", "33 31 13 11 22 32 23 21 12"),
+];
+
+impl Preferred {
+    /// One of the paper's six lists, numbered from 1.
+    pub fn paper(number: usize) -> Option<Self> {
+        let (_, digits) = PAPER_LISTS.get(number.checked_sub(1)?)?;
+        let cells = digits.split(' ').map(str::as_bytes).map(|d| Cell::new(d[0] - b'0', d[1] - b'0'));
+        Some(Preferred { order: cells.collect::<Option<_>>()? })
+    }
+
+    /// A list of (row, column) pairs, both from 1; `place` is where it stands, for errors.
+    pub fn from_pairs(pairs: &[(i64, i64)], place: &str) -> Result<Self> {
+        let mut order = Vec::with_capacity(pairs.len());
+        for &(row, column) in pairs {
+            let problem = |what| Error::invalid(place, format!("[{row}, {column}] {what}"));
+            let within = |n: i64| u8::try_from(n).ok();
+            let cell = within(row).zip(within(column)).and_then(|(r, c)| Cell::new(r, c));
+            let cell = cell.ok_or_else(|| problem("is not on the board; rows and columns go from 1 to 3"))?;
+            if order.contains(&cell) {
+                return Err(problem("is listed twice"));
+            }
+            order.push(cell);
+        }
+        if order.is_empty() {
+            return Err(Error::invalid(place, "the list is empty; name at least one cell, such as [2, 2]"));
+        }
+        Ok(Preferred { order })
+    }
+}
+
+impl Opponent<TicTacToe> for Preferred {
+    fn policy(&self, game: &TicTacToe, s: &Board, seat: u8) -> Option<ActionProbs> {
+        match self.order.iter().find(|c| s.is_empty(**c)) {
+            Some(cell) => Some([(cell.action(), 1.0)].into_iter().collect()),
+            None => UniformOpponent.policy(game, s, seat),
+        }
+    }
+}
+
+/// Random, but fond of the centre and the corners: the weight of a cell falls with its distance from the nearest of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BiasedRandom {
+    alpha: f64,
+}
+
+/// The largest fondness either way. An edge then weighs a millionth of a millionth of a corner, or as much more; far beyond,
+/// weights would be too small or too large to be numbers.
+const MOST_ALPHA: f64 = 40.0;
+
+impl BiasedRandom {
+    /// How fond: weights are `(1 / (1 + distance))` to the power `alpha`, which lies between -40 and 40. Below 0 it shuns
+    /// the centre and the corners. `place` is where the number stands, for errors.
+    pub fn new(alpha: f64, place: &str) -> Result<Self> {
+        if alpha.abs() <= MOST_ALPHA {
+            return Ok(BiasedRandom { alpha });
+        }
+        let problem = format!("`alpha` is {alpha}; it must be a number from -{MOST_ALPHA} to {MOST_ALPHA}");
+        Err(Error::invalid(place, problem))
+    }
+}
+
+impl Default for BiasedRandom {
+    fn default() -> Self {
+        BiasedRandom { alpha: 2.0 }
+    }
+}
+
+impl Opponent<TicTacToe> for BiasedRandom {
+    fn policy(&self, _game: &TicTacToe, s: &Board, _seat: u8) -> Option<ActionProbs> {
+        // The four edges lie one step from a corner and from the centre; all other cells are one of those.
+        let weight = |c: Cell| if is_edge(c) { 0.5_f64.powf(self.alpha) } else { 1.0 };
+        let total: f64 = s.empty_cells().map(weight).sum();
+        Some(s.empty_cells().map(|c| (c.action(), weight(c) / total)).collect())
+    }
+}
+
+fn is_edge(cell: Cell) -> bool {
+    cell.number() % 2 == 1
+}
+
+/// Never gives away a value it has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Perfect {
+    /// Which of several best moves.
+    pub ties: Ties,
+}
+
+/// How a player that reasons chooses among moves of the same value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ties {
+    /// Any of them, equally likely.
+    #[default]
+    Uniform,
+    /// The first in the order centre, corners, edges.
+    Fixed,
+}
+
+/// Centre, corners, edges; each from the top left.
+const TIE_ORDER: [u8; CELLS] = [4, 0, 2, 6, 8, 1, 3, 5, 7];
+
+impl Ties {
+    fn choose(self, best: &[Cell]) -> ActionProbs {
+        match self {
+            Ties::Uniform => best.iter().map(|c| (c.action(), 1.0 / best.len() as f64)).collect(),
+            Ties::Fixed => {
+                let first = TIE_ORDER.into_iter().map(Cell::numbered).find(|c| best.contains(c));
+                first.into_iter().map(|c| (c.action(), 1.0)).collect()
+            }
+        }
+    }
+}
+
+impl Opponent<TicTacToe> for Perfect {
+    fn policy(&self, _game: &TicTacToe, s: &Board, _seat: u8) -> Option<ActionProbs> {
+        Some(self.ties.choose(&Solution::perfect().best_moves(s)))
+    }
+}
+
+/// Perfect, with ties in the fixed order, but for one thing: it does not see that the other wins by filling one line.
+/// Which line is hidden; one who has found it wins every time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlindLine {
+    /// The line it does not see.
+    pub line: Line,
+}
+
+impl Opponent<TicTacToe> for BlindLine {
+    fn policy(&self, _game: &TicTacToe, s: &Board, seat: u8) -> Option<ActionProbs> {
+        Some(Ties::Fixed.choose(&Solution::blind(self.line, 1 - seat).best_moves(s)))
+    }
+}
+
+/// The kinds of opponent Tic-Tac-Toe knows, to which others may be added.
+pub fn opponent_kinds() -> OpponentKinds<TicTacToe> {
+    let mut kinds = OpponentKinds::default();
+    kinds.add_plain("random", "any empty cell, equally likely", UniformOpponent);
+    kinds.add(
+        "biased_random",
+        "random, fond of the centre and corners; `alpha` says how fond (-40 to 40, default 2: edges weigh a quarter)",
+        |params| {
+            let place = "opponent of kind `biased_random`";
+            let p: BiasedParams = params.read(place)?;
+            Ok(Arc::new(BiasedRandom::new(p.alpha, place)?))
+        },
+    );
+    kinds.add(
+        "preferred",
+        "the first empty cell of `order`, a list of [row, column] from 1, then any; never blocks",
+        |params| {
+            let place = "opponent of kind `preferred`";
+            let p: PreferredParams = params.read(place)?;
+            Ok(Arc::new(Preferred::from_pairs(&p.order, &format!("{place}: order"))?))
+        },
+    );
+    for (i, (likes, _)) in PAPER_LISTS.iter().enumerate() {
+        let list = Preferred::paper(i + 1).expect("the paper's lists name cells of the board");
+        kinds.add_plain(&format!("preferred_{}", i + 1), &format!("the paper's list {}: {likes}", i + 1), list);
+    }
+    kinds.add(
+        "perfect",
+        "minimax; `ties` among best moves: uniform (default) or fixed (centre, corners, edges)",
+        |params| {
+            let p: PerfectParams = params.read("opponent of kind `perfect`")?;
+            Ok(Arc::new(Perfect { ties: p.ties }))
+        },
+    );
+    kinds.add(
+        "blind_line",
+        "perfect, ties fixed, but blind to your wins on `line` (row-1 to row-3, column-1 to column-3, diagonal-1, -2)",
+        |params| {
+            let place = "opponent of kind `blind_line`";
+            let p: BlindParams = params.read(place)?;
+            let line = Line::named(&p.line).ok_or_else(|| {
+                Error::invalid(place, Error::unknown("line", &p.line, Line::all().map(Line::name)).to_string())
+            })?;
+            Ok(Arc::new(BlindLine { line }))
+        },
+    );
+    kinds.add(
+        "mcts",
+        "tree search with `simulations` playouts a move (1 to 1000, default 100); `uct_c` (default 1.4), `solve` (default \
+         true)",
+        |params| searching(params.read(SEARCHING)?),
+    );
+    kinds.add_numbered("mcts", "the same with N simulations, such as mcts-250", |number, params| {
+        if params.0.contains_key("simulations") {
+            return Err(Error::invalid(
+                SEARCHING,
+                "`simulations` is the number in the kind's name; leave one of them out",
+            ));
+        }
+        searching(params.clone().with("simulations", number).read(SEARCHING)?)
+    });
+    kinds
+}
+
+const SEARCHING: &str = "opponent of kind `mcts`";
+
+/// The most playouts a move: the paper's strongest. A thousand draw 99 of 100 games against a perfect player, and a report
+/// on how to answer them asks for some hundred thousand moves.
+const MOST_SIMULATIONS: i64 = 1_000;
+
+fn searching(p: MctsParams) -> Result<Strategy<TicTacToe>> {
+    if !(1..=MOST_SIMULATIONS).contains(&p.simulations) {
+        let problem = format!("{} simulations a move; there may be 1 to {MOST_SIMULATIONS}", p.simulations);
+        return Err(Error::invalid(SEARCHING, problem));
+    }
+    if !(p.uct_c.is_finite() && p.uct_c >= 0.0) {
+        return Err(Error::invalid(SEARCHING, "`uct_c` must be a number of at least 0"));
+    }
+    let search = Mcts { uct_c: p.uct_c, solve: p.solve, ..search(p.simulations as u32) };
+    Ok(Arc::new(MctsOpponent::new(search)))
+}
+
+/// Whether a kind of opponent searches: it then treats all rotations and reflections of a board alike.
+pub(super) fn searches(kind: &str) -> bool {
+    kind == "mcts" || kind.starts_with("mcts-")
+}
+
+/// The tree search of the paper's opponents with so many playouts a move.
+pub fn search(simulations: u32) -> Mcts {
+    Mcts { best_return: 1.0, ..Mcts::new(simulations) }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct BiasedParams {
+    alpha: f64,
+}
+
+impl Default for BiasedParams {
+    fn default() -> Self {
+        BiasedParams { alpha: BiasedRandom::default().alpha }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PreferredParams {
+    order: Vec<(i64, i64)>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct PerfectParams {
+    ties: Ties,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BlindParams {
+    line: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MctsParams {
+    #[serde(default = "hundred")]
+    simulations: i64,
+    #[serde(default = "uct_c")]
+    uct_c: f64,
+    #[serde(default = "yes")]
+    solve: bool,
+}
+
+fn hundred() -> i64 {
+    100
+}
+
+fn uct_c() -> f64 {
+    Mcts::new(1).uct_c
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use proptest::{prop_assert, prop_assert_eq, proptest, strategy::Just, strategy::Strategy as _};
+    use serde_json::json;
+
+    #[test]
+    fn fondness_has_a_range() {
+        for alpha in [-MOST_ALPHA, 0.0, MOST_ALPHA] {
+            assert!(BiasedRandom::new(alpha, "x").is_ok());
+        }
+        for alpha in [-5000.0, 40.1, 5000.0, f64::NAN, f64::INFINITY] {
+            let e = BiasedRandom::new(alpha, "x").unwrap_err().to_string();
+            assert_eq!(e, format!("x: `alpha` is {alpha}; it must be a number from -40 to 40"));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_fond_player_has_probabilities_on_every_board(
+            alpha in -MOST_ALPHA..=MOST_ALPHA,
+            order in Just((0..CELLS as u8).collect::<Vec<_>>()).prop_shuffle(),
+            played in 0..CELLS,
+        ) {
+            let mut board = Board::default();
+            order[..played].iter().for_each(|c| board.play(Cell::numbered(*c)));
+            let policy = BiasedRandom::new(alpha, "x").unwrap().policy(&TicTacToe, &board, 0).unwrap();
+            prop_assert_eq!(policy.len(), CELLS - played);
+            prop_assert!(policy.iter().all(|(_, p)| (0.0..=1.0).contains(p)));
+            prop_assert!((policy.iter().map(|(_, p)| p).sum::<f64>() - 1.0).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn searchers_are_named_by_their_simulations() {
+        let kinds = opponent_kinds();
+        let build = |kind: &str, params: Options| {
+            let spec = crate::OpponentSpec { params, ..crate::OpponentSpec::of_kind(kind) };
+            kinds.build(&spec).map(drop).map_err(|e| e.to_string())
+        };
+        for kind in ["mcts", "mcts-1", "mcts-250", "mcts-1000"] {
+            assert_eq!(build(kind, Options::default()), Ok(()), "{kind}");
+        }
+        assert_eq!(build("mcts-25", Options::default().with("solve", false)), Ok(()));
+        for (kind, params, expected) in [
+            ("mcts-0", Options::default(), "0 simulations a move; there may be 1 to 1000"),
+            ("mcts-1001", Options::default(), "1001 simulations a move; there may be 1 to 1000"),
+            ("mcts", Options::default().with("simulations", 4_000_000_000_u64), "there may be 1 to 1000"),
+            ("mcts-5", Options::default().with("simulations", 5), "the number in the kind's name"),
+            ("mcts-+5", Options::default(), "unknown kind of opponent `mcts-+5`"),
+            ("mcts-", Options::default(), "unknown kind of opponent `mcts-`"),
+            ("MCTS-100", Options::default(), "unknown kind of opponent `MCTS-100`: did you mean `mcts-100`?"),
+            ("mcts-99999999999999999999999", Options::default(), "`mcts-99999999999999999999999` is far too large"),
+            ("mcts", Options::default().with("simulations", -5), "-5 simulations a move; there may be 1 to 1000"),
+            (
+                "mcts",
+                Options::default().with("simulations", "ten"),
+                "`simulations`: it is the text \"ten\", expected a whole",
+            ),
+            ("preferred", Options::default().with("order", json!([[1, 300]])), "[1, 300] is not on the board"),
+            ("ghost", Options::default(), "known: biased_random, blind_line, mcts, mcts-N, perfect, "),
+        ] {
+            let e = build(kind, params).unwrap_err();
+            assert!(e.contains(expected), "{kind}: {e}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Tic-Tac-Toe for the registry.
+
+use super::{opponents::opponent_kinds, ceilings::Tables, scripted_agents, rules::TicTacToe, text};
+use crate::{
+    Deal, Env, EnvFactory, EnvId, Error, GameEnv, Guest, OpponentKinds, OptionDoc, Population, ReferenceDoc,
+    ReferenceMaker, ReferenceQuery, Result, Schema, Task, human_player, solvers::OracleReport,
+};
+use serde::Deserialize;
+use std::sync::Arc;
+
+/// Makes Tic-Tac-Toe boards. Public so that others can add opponents:
+///
+/// ```
+/// use mage_env::{Registry, tictactoe::{Preferred, TicTacToeFactory}};
+/// let mut tictactoe = TicTacToeFactory::default();
+/// let left_to_right = Preferred::from_pairs(&[(1, 1), (2, 1), (3, 1)], "left to right")?;
+/// tictactoe.opponents.add_plain("left_to_right", "the first column, then anything", left_to_right);
+/// let mut registry = Registry::builtin();
+/// registry.register(tictactoe);
+/// # Ok::<(), mage_env::Error>(())
+/// ```
+pub struct TicTacToeFactory {
+    /// The kinds of opponent it can seat.
+    pub opponents: OpponentKinds<TicTacToe>,
+    /// What was found out about opponents that cannot say how they play.
+    pub(super) tables: Tables,
+}
+
+impl Default for TicTacToeFactory {
+    fn default() -> Self {
+        TicTacToeFactory { opponents: opponent_kinds(), tables: Tables::default() }
+    }
+}
+
+/// Settings of Tic-Tac-Toe.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TicTacToeOptions {
+    /// Whether an opponent that moves first opens with new luck in each episode. With `Fixed` the board the agent finds is
+    /// the same throughout a meta-episode, as in the paper: then it is part of the task, and can be remembered.
+    pub opening: Deal,
+}
+
+const ID: EnvId = EnvId::new("tictactoe");
+const PLACE: &str = "options of tictactoe";
+
+/// The populations that come with the game; the first is the default.
+const POPULATIONS: [(&str, &str); 5] = [
+    ("blind-line", include_str!("../../../populations/tictactoe/blind-line.toml")),
+    ("paper", include_str!("../../../populations/tictactoe/paper.toml")),
+    ("paper-first", include_str!("../../../populations/tictactoe/paper-first.toml")),
+    ("skewed", include_str!("../../../populations/tictactoe/skewed.toml")),
+    ("mcts-100", include_str!("../../../populations/tictactoe/mcts-100.toml")),
+];
+
+impl EnvFactory for TicTacToeFactory {
+    fn id(&self) -> EnvId {
+        ID
+    }
+
+    fn schema(&self) -> Schema {
+        Schema {
+            title: "Tic-Tac-Toe".to_owned(),
+            summary: "three in a row, against an opponent with a hidden habit".to_owned(),
+            unit: "wins per game".to_owned(),
+            seats: 2,
+            max_turns: 8,
+            options: vec![OptionDoc::new(
+                "opening",
+                "fresh (default) | fixed",
+                "when the opponent moves first: new luck for its first move each episode, or the same first move \
+                 throughout a meta-episode as in the paper",
+            )],
+            opponents: self.opponents.docs(),
+            compact_words: text::compact_words(),
+            compact_action: 1,
+            compact_reflection: text::REFLECTION_WORDS,
+        }
+    }
+
+    fn build(&self, task: &Task) -> Result<Box<dyn Env>> {
+        let options: TicTacToeOptions = task.options.read(PLACE)?;
+        let spec =
+            task.opponent.as_ref().ok_or_else(|| Error::invalid("task of tictactoe", "an opponent is needed"))?;
+        if task.seat > 1 {
+            return Err(Error::invalid(
+                "task of tictactoe",
+                format!("seat {} does not exist; seats are 0 (moves first) and 1", task.seat),
+            ));
+        }
+        let rival = self.opponents.build(spec)?;
+        let game = Arc::new(TicTacToe);
+        Ok(Box::new(GameEnv::new(game, rival, task.seat, Deal::Fresh, task.seed).with_opening(options.opening)))
+    }
+
+    fn host(&self, task: &Task, visitor: Arc<dyn Guest>) -> Result<Option<Box<dyn Env>>> {
+        Ok(Some(Box::new(human_player::table(TicTacToe, visitor, task.seat.min(1), Deal::Fresh, task.seed))))
+    }
+
+    fn check(&self, population: &Population) -> Result<()> {
+        population.splits().try_for_each(|s| population.options_in(s).read::<TicTacToeOptions>(PLACE).map(drop))?;
+        population.seat_shares(2)?;
+        population.opponents.iter().try_for_each(|m| self.opponents.build(&m.spec).map(drop))
+    }
+
+    /// Opponents blind to one line, the agent first: the pool that rewards finding out whom one faces.
+    fn default_population(&self) -> Population {
+        let (_, first) = self.populations().swap_remove(0);
+        first
+    }
+
+    fn populations(&self) -> Vec<(&'static str, Population)> {
+        let read = |(name, text)| (name, Population::from_toml(text, name).expect("embedded populations are valid"));
+        POPULATIONS.map(read).to_vec()
+    }
+    /// Exact where opponents state their probabilities; those that search are asked for their moves, which takes seconds.
+    fn oracles(&self, population: &Population, split: &str, episodes: u32) -> Result<Option<OracleReport>> {
+        self.ceilings(population, split, episodes)
+    }
+
+    fn references(&self) -> Vec<ReferenceDoc> {
+        scripted_agents::docs()
+    }
+
+    fn reference(&self, query: &ReferenceQuery<'_>) -> Result<Arc<dyn ReferenceMaker>> {
+        scripted_agents::maker(self, query)
+    }
+}

@@ -1,0 +1,154 @@
+//! What is the best one can do against players whose strategies are known?
+//!
+//! Exact values on a written-out game, for perfect-recall information sets: [`Game::observe`] tells a player's own past
+//! actions, so what is best in one set depends only on what comes after it.
+
+use super::{TabularPolicy, Tree};
+use crate::{Error, Game, MAX_PLAYERS, Opponent, Result, Turn};
+
+/// A best answer and what it earns.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BestResponse {
+    /// The expected return.
+    pub value: f64,
+    /// What to do in each information set of the seat (ties: the first action).
+    pub policy: TabularPolicy,
+}
+
+/// The best response of `seat` while `others` plays all other seats (see [`super::Profile`] for one strategy each).
+pub fn best_response<G: Game>(game: &G, tree: &Tree<G>, seat: u8, others: &dyn Opponent<G>) -> Result<BestResponse> {
+    let probs = edge_probabilities(game, tree, others, Some(seat))?;
+    let mut reach = vec![0.0; tree.nodes().len()];
+    reach[0] = 1.0;
+    for (id, node) in tree.nodes().iter().enumerate() {
+        for (e, p) in node.edges.iter().zip(&probs[id]) {
+            reach[e.child] = reach[id] * p;
+        }
+    }
+    let mut search = Search {
+        tree,
+        seat,
+        probs: &probs,
+        reach: &reach,
+        choice: vec![None; tree.sets().len()],
+        value: vec![None; tree.nodes().len()],
+    };
+    let value = search.value_of(0);
+    let mut policy = TabularPolicy::default();
+    for (id, set) in tree.sets().iter().enumerate().filter(|(_, s)| s.player == seat) {
+        let best = search.choose(id);
+        let sure = set.actions.iter().enumerate().map(|(i, a)| (*a, f64::from(u8::from(i == best))));
+        policy.insert(seat, set.text.clone(), sure.collect());
+    }
+    Ok(BestResponse { value, policy })
+}
+
+/// What each seat earns when `all` plays all of them.
+pub fn expected_returns<G: Game>(game: &G, tree: &Tree<G>, all: &dyn Opponent<G>) -> Result<[f64; MAX_PLAYERS]> {
+    let probs = edge_probabilities(game, tree, all, None)?;
+    let mut value: Vec<[f64; MAX_PLAYERS]> = tree.nodes().iter().map(|n| n.returns).collect();
+    for (id, node) in tree.nodes().iter().enumerate().rev().filter(|(_, n)| n.turn != Turn::Over) {
+        let mut mean = [0.0; MAX_PLAYERS];
+        for (e, p) in node.edges.iter().zip(&probs[id]) {
+            mean.iter_mut().zip(value[e.child]).for_each(|(m, v)| *m += p * v);
+        }
+        value[id] = mean;
+    }
+    Ok(value[0])
+}
+
+/// How much a player who knew the strategies could gain by leaving them, on average over seats; 0 at an equilibrium.
+pub fn exploitability<G: Game>(game: &G, tree: &Tree<G>, all: &dyn Opponent<G>) -> Result<f64> {
+    let current = expected_returns(game, tree, all)?;
+    let mut gain = 0.0;
+    for seat in 0..tree.players() {
+        gain += best_response(game, tree, seat, all)?.value - current[usize::from(seat)];
+    }
+    Ok(gain / f64::from(tree.players()))
+}
+
+/// How likely each edge is; 1 along all of `free`'s own actions, which leaves them out of every product.
+fn edge_probabilities<G: Game>(
+    game: &G,
+    tree: &Tree<G>,
+    players: &dyn Opponent<G>,
+    free: Option<u8>,
+) -> Result<Vec<Vec<f64>>> {
+    let row = |node: &super::Node<G::State>| match node.turn {
+        Turn::Over => Ok(Vec::new()),
+        Turn::Chance => Ok(node.edges.iter().map(|e| e.chance.unwrap_or(0.0)).collect()),
+        Turn::Player(p) if Some(p) == free => Ok(vec![1.0; node.edges.len()]),
+        Turn::Player(p) => {
+            let policy = players.policy(game, &node.state, p).ok_or_else(|| no_policy(game, &node.state, p))?;
+            let of = |a| policy.iter().find(|(b, _)| *b == a).map_or(0.0, |(_, p)| *p);
+            Ok(node.edges.iter().map(|e| of(e.action)).collect())
+        }
+    };
+    tree.nodes().iter().map(row).collect()
+}
+
+/// What oracles say about an opponent that cannot state its probabilities.
+pub(in crate::solvers) fn no_policy<G: Game>(game: &G, s: &G::State, seat: u8) -> Error {
+    Error::invalid(
+        "oracle",
+        format!(
+            "the strategy in seat {seat} states no probabilities at `{}`; exact oracles need them",
+            game.observe(s, seat)
+        ),
+    )
+}
+
+struct Search<'a, G: Game> {
+    tree: &'a Tree<G>,
+    seat: u8,
+    probs: &'a [Vec<f64>],
+    reach: &'a [f64],
+    choice: Vec<Option<usize>>,
+    value: Vec<Option<f64>>,
+}
+
+impl<G: Game> Search<'_, G> {
+    fn value_of(&mut self, id: usize) -> f64 {
+        if let Some(v) = self.value[id] {
+            return v;
+        }
+        let tree = self.tree;
+        let node = &tree.nodes()[id];
+        let v = match (node.turn, node.set) {
+            (Turn::Over, _) => node.returns[usize::from(self.seat)],
+            (Turn::Player(p), Some(set)) if p == self.seat => {
+                let best = self.choose(set);
+                self.value_of(node.edges[best].child)
+            }
+            _ => {
+                let mut sum = 0.0;
+                for (e, p) in node.edges.iter().zip(&self.probs[id]).filter(|(_, p)| **p > 0.0) {
+                    sum += p * self.value_of(e.child);
+                }
+                sum
+            }
+        };
+        self.value[id] = Some(v);
+        v
+    }
+
+    fn choose(&mut self, set: usize) -> usize {
+        if let Some(best) = self.choice[set] {
+            return best;
+        }
+        let tree = self.tree;
+        let info = &tree.sets()[set];
+        let mut best = (0, f64::NEG_INFINITY);
+        for i in 0..info.actions.len() {
+            let mut total = 0.0;
+            for id in &info.nodes {
+                total += self.reach[*id] * self.value_of(tree.nodes()[*id].edges[i].child);
+            }
+            if total > best.1 {
+                best = (i, total);
+            }
+        }
+        self.choice[set] = Some(best.0);
+        best.0
+    }
+}

@@ -1,0 +1,29 @@
+//! Exact solvers and search for games.
+//!
+//! The exact solvers know only [`Game`](crate::Game) and [`Opponent::policy`](crate::Opponent::policy), so they work for any
+//! small game and any opponent that states its probabilities:
+//!
+//! - [`Tree`] enumerates a game's histories; [`Cfr`] finds an equilibrium on it, [`best_response`] and [`exploitability`]
+//!   evaluate strategies.
+//! - [`Bayes`] is the optimum of an agent that meets a hidden opponent repeatedly, stationary or switching.
+//! - [`ceilings`] collects the ceilings of a population in an [`OracleReport`].
+//!
+//! [`mcts`] is Monte-Carlo tree search, which needs no probabilities and scales to larger games.
+
+mod best_response;
+mod ceilings;
+mod cfr;
+pub(crate) mod game_tree;
+mod history_tree;
+pub mod mcts;
+mod oracle_report;
+mod pomdp;
+mod tabular_policy;
+
+pub use best_response::{BestResponse, best_response, expected_returns, exploitability};
+pub use ceilings::{Setting, ceilings};
+pub use cfr::Cfr;
+pub use history_tree::{Edge, InfoSet, MAX_HISTORIES, Node, Tree};
+pub use oracle_report::{Curve, NamedValue, OracleReport, Sampled, SeatOracle, how_known, is_lower_bound};
+pub use pomdp::{Bayes, Candidate, HiddenType, Objective};
+pub use tabular_policy::{Profile, TabularPolicy};

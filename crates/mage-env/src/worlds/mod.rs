@@ -1,0 +1,5 @@
+//! Single-agent environments: puzzles, web shopping and household tasks.
+
+pub mod alfworld;
+pub mod sokoban;
+pub mod webshop;

@@ -1,0 +1,57 @@
+//! WebShop: a shop with a search box, and an instruction to buy something.
+//!
+//! A re-implementation of princeton-nlp/WebShop's text environment as MAGE uses it: pages, clicks, search, scores and goals are
+//! those of the original, without Java and without a language model in the scoring. What stands in for the latter is one
+//! function, described in `nouns`. The catalogue comes from the official files, or is made up from a seed.
+//!
+//! ```
+//! use mage_env::{Registry, Seed};
+//!
+//! let registry = Registry::builtin();
+//! let task = registry.get("webshop")?.default_population().draw("train", 1, Seed::new(1))?;
+//! let mut shop = registry.build(&task)?;
+//! let first = shop.begin(0);
+//! assert!(first.text.starts_with("WebShop [SEP] Instruction: [SEP] Look for "));
+//! let found = shop.step(&shop.parse("search[wool socks]"));
+//! assert!(found.observation.text.starts_with("'Back to Search' [SEP] 'Page 1 (Total results: "));
+//! # Ok::<(), mage_env::Error>(())
+//! ```
+
+mod action;
+mod analysis;
+mod buyer;
+mod catalogue;
+mod compact;
+mod conform;
+mod env;
+mod spec;
+mod fuzzy;
+mod generate;
+mod goals;
+mod index;
+mod nouns;
+mod options;
+mod page;
+mod picture;
+mod porter;
+mod python;
+mod raw;
+mod reader;
+mod score;
+mod session;
+mod shop;
+mod splits;
+mod wares;
+
+pub use action::{Action, read as read_action};
+pub use catalogue::{Catalogue, Choice, Findings, HumanWish, Price, Product, Wish};
+pub use spec::WebshopFactory;
+pub use generate::{DEFAULT_PRODUCTS, generate};
+pub use goals::{Goal, GoalKind, GoalOptions};
+pub use index::{Hit, Index};
+pub use options::{Duplicates, ObservationForm, Source, WebshopOptions};
+pub use page::SEPARATOR;
+pub use reader::{OfficialFiles, ReadOptions, catalogue_from_text};
+pub use score::{Score, score};
+pub use shop::{MOST_RESULTS, Shop};
+pub use splits::Split;
