@@ -3,7 +3,7 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use mage_env::{
     Game, Opponent, Registry, Seed, Turn, draw_uniform,
-    mcts::Tree,
+    solvers::mcts::Tree,
     tictactoe::{BestAnswer, Board, Perfect, TicTacToe, search},
 };
 use std::hint::black_box;

@@ -6,7 +6,7 @@
 
 use mage_env::{
     Game, Seed,
-    mcts::MctsOpponent,
+    solvers::mcts::MctsOpponent,
     tictactoe::{BestAnswer, Board, Cell, MoveTable, Symmetry, TicTacToe, search},
 };
 use std::{

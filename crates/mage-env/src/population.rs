@@ -126,8 +126,8 @@ impl Population {
 
     /// Reads a population; `place` is the file's name, for errors.
     pub fn from_toml(text: &str, place: &str) -> Result<Self> {
-        let population: Population =
-            toml::from_str(text).map_err(|e| Error::invalid(place, deserialize::readable_error(e.to_string().trim_end())))?;
+        let population: Population = toml::from_str(text)
+            .map_err(|e| Error::invalid(place, deserialize::readable_error(e.to_string().trim_end())))?;
         population.validate(place)?;
         let settings = population.overrides.values().chain([&population.options]).map(|o| (place.to_owned(), o));
         let members = population.opponents.iter();

@@ -5,7 +5,7 @@
 
 use mage_env::{
     Seed,
-    mcts::Tree,
+    solvers::mcts::Tree,
     tictactoe::{Board, TicTacToe, search},
 };
 use std::{

@@ -6,7 +6,7 @@
 
 use mage_env::{
     Game, Opponent, Seed, Turn, UniformOpponent,
-    mcts::MctsOpponent,
+    solvers::mcts::MctsOpponent,
     tictactoe::{Perfect, TicTacToe, search},
 };
 

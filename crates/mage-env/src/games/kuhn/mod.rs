@@ -4,15 +4,15 @@
 //! bet folds, a bet after a bet calls; pass-bet gives seat 0 one more decision. The rules and the numbering (0 pass,
 //! 1 bet; cards 0, 1, 2) are OpenSpiel's, and all 58 positions are tested against it.
 
-mod spec;
 mod facts;
 mod opponents;
-mod scripted_agents;
 mod rules;
+mod scripted_agents;
+mod spec;
 mod text;
 
-pub use spec::{KuhnFactory, KuhnOptions};
 pub use facts::{likelihood_from_facts, seen_from_facts, update_from_facts};
 pub use opponents::{AGGRESSIVE, CONSERVATIVE, INTERMEDIATE, StrategyTable, equilibrium, opponent_kinds};
 pub use rules::{BET, Card, Hand, Kuhn, PASS};
+pub use spec::{KuhnFactory, KuhnOptions};
 pub use text::{REFLECTION_WORDS, facts};

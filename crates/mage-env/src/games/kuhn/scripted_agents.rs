@@ -1,10 +1,10 @@
 //! Agents that play Kuhn poker by rule.
 
 use super::{
-    spec::KuhnFactory,
     facts::update_from_facts,
     opponents::{StrategyTable, equilibrium},
     rules::{BET, Card, Hand, Kuhn, PASS},
+    spec::KuhnFactory,
     text::facts,
 };
 use crate::{

@@ -1,11 +1,11 @@
 //! Kuhn poker for the registry.
 
-use super::{opponents::opponent_kinds, scripted_agents, rules::Kuhn, text};
+use super::{opponents::opponent_kinds, rules::Kuhn, scripted_agents, text};
 use crate::{
     Deal, Env, EnvFactory, EnvId, Error, GameEnv, Guest, Member, OpponentKinds, OptionDoc, Options, Population,
     ReferenceDoc, ReferenceMaker, ReferenceQuery, Result, Schema, Task, human_player,
-    solvers::{Bayes, Candidate, OracleReport, Setting, ceilings},
     registry::unknown_reference,
+    solvers::{Bayes, Candidate, OracleReport, Setting, ceilings},
 };
 use serde::Deserialize;
 use std::sync::Arc;

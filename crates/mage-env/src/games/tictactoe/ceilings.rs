@@ -9,10 +9,10 @@
 
 use super::{
     best_answer::BestAnswer,
-    spec::{TicTacToeFactory, TicTacToeOptions},
     move_table::{MoveTable, Symmetry},
     opponents::searches,
     rules::{Board, TicTacToe},
+    spec::{TicTacToeFactory, TicTacToeOptions},
     win_game::{Shown, Wins},
 };
 use crate::{

@@ -5,22 +5,22 @@
 //! *blind-line* ones, which play perfectly but for one line they do not see.
 
 mod best_answer;
-mod spec;
+mod ceilings;
 mod minimax;
 mod move_table;
 mod opponents;
-mod ceilings;
-mod scripted_agents;
 mod rules;
+mod scripted_agents;
+mod spec;
 mod symmetry;
-mod win_game;
 mod text;
+mod win_game;
 
 pub use best_answer::{BestAnswer, Chances};
-pub use spec::{TicTacToeFactory, TicTacToeOptions};
 pub use minimax::Solution;
 pub use move_table::{MoveTable, Symmetry};
 pub use opponents::{BiasedRandom, BlindLine, Perfect, Preferred, Ties, opponent_kinds, search};
 pub use rules::{ARRANGEMENTS, Board, CELLS, Cell, Line, TicTacToe};
-pub use win_game::{Shown, Wins};
+pub use spec::{TicTacToeFactory, TicTacToeOptions};
 pub use text::{REFLECTION_WORDS, facts, name, read_board, read_facts};
+pub use win_game::{Shown, Wins};

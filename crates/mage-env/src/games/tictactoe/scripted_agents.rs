@@ -2,11 +2,11 @@
 
 use super::{
     best_answer::BestAnswer,
-    spec::TicTacToeFactory,
     minimax::Solution,
     rules::{Board, Cell, Line, TicTacToe},
-    win_game::Wins,
+    spec::TicTacToeFactory,
     text::{read_board, read_facts},
+    win_game::Wins,
 };
 use crate::{
     Error, Game, Hash, Reference, ReferenceDoc, ReferenceMaker, ReferenceQuery, Result, Rival, Rng, Seed, Seen,

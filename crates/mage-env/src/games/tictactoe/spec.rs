@@ -1,6 +1,6 @@
 //! Tic-Tac-Toe for the registry.
 
-use super::{opponents::opponent_kinds, ceilings::Tables, scripted_agents, rules::TicTacToe, text};
+use super::{ceilings::Tables, opponents::opponent_kinds, rules::TicTacToe, scripted_agents, text};
 use crate::{
     Deal, Env, EnvFactory, EnvId, Error, GameEnv, Guest, OpponentKinds, OptionDoc, Population, ReferenceDoc,
     ReferenceMaker, ReferenceQuery, Result, Schema, Task, human_player, solvers::OracleReport,

@@ -27,10 +27,10 @@
 use super::{
     super::Curve,
     belief_key::Cell,
-    hidden_type::{Candidate, Hidden, HiddenType},
-    pass_at_k::pass_at,
     belief_search::{Memo, Model, Objective, Particle, Search, Way, group_key, normalise},
+    hidden_type::{Candidate, Hidden, HiddenType},
     hsvi::{Limits, Solution, solve},
+    pass_at_k::pass_at,
     seat_view::SeatView,
 };
 use crate::{ActionId, Deal, Error, Game, Result};

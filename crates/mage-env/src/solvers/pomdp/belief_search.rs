@@ -14,10 +14,10 @@
 use super::{
     super::Curve,
     belief_key::{Cell, noise_free},
-    value_bounds::{self, Fences},
-    hidden_type::Hidden,
     full_info_bound::{Hope, Told},
+    hidden_type::Hidden,
     seat_view::{Leads, SeatView, SpotId},
+    value_bounds::{self, Fences},
 };
 use serde::{Deserialize, Serialize};
 use smallvec::{SmallVec, smallvec};

@@ -5,9 +5,9 @@
 
 use super::{
     board::{Board, State},
-    spec::SokobanFactory,
     options::SokobanOptions,
     solver::{Cost, DEFAULT_STATES, Verdict, solve},
+    spec::SokobanFactory,
     turn::TURN_WORDS,
     world::SokobanWorld,
 };
