@@ -1,19 +1,19 @@
 //! What is a loaded model, and who works with it?
 
-use crate::card::{Device, NativeCard};
-use crate::checkpoint::{self, NumberFormat};
-use crate::config::Config;
-use crate::describe::Description;
-use crate::init;
-use crate::kernels::cpu::Cpu;
-use crate::layout::{Layout, Tensor};
-use crate::lora::{AdapterLayout, Lora, NativeAdapter};
+use crate::cpu::Cpu;
+use crate::gpu::{Device, NativeCard};
+use crate::inference::NativeSampler;
 use crate::machine::Machine;
+use crate::model::param_layout::{Layout, Tensor};
 use crate::model::{Model, WeightSet, Weights};
-use crate::published::{CardSet, Loaded, Published};
-use crate::replace::replace_text;
-use crate::sampler::NativeSampler;
-use crate::trainer::{CudaTrainer, Learner, NativeTrainer};
+use crate::training::{CudaTrainer, Learner, NativeTrainer};
+use crate::weights::atomic_write::replace_text;
+use crate::weights::checkpoint::{self, NumberFormat};
+use crate::weights::description::Description;
+use crate::weights::hf_config::Config;
+use crate::weights::init;
+use crate::weights::lora::{AdapterLayout, Lora, NativeAdapter};
+use crate::weights::registry::{CardSet, Loaded, Published};
 use mage_engine::{AdapterName, Error, Renderer, Result, Trainer};
 use mage_rng::Seed;
 use std::path::Path;

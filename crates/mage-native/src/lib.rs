@@ -26,41 +26,30 @@
 //!
 //! # Unsafe code
 //!
-//! Only in `simd` (intrinsics, reached after the features were detected) and in `kernels::cpu` (pointers into buffers
+//! Only in `cpu::simd` (intrinsics, reached after the features were detected) and in `cpu` (pointers into buffers
 //! whose lengths were compared with the shapes first, so that inner loops run without bounds checks and threads can
 //! write disjoint rows and columns of one buffer).
 
-mod batch;
-mod card;
-mod checkpoint;
-mod config;
-mod describe;
-mod draw;
-mod engine;
-mod init;
 #[allow(unsafe_code)]
-mod kernels;
-mod layout;
-mod lora;
+mod cpu;
+mod engine;
+mod gpu;
+mod inference;
 mod machine;
 mod model;
-mod published;
-mod replace;
-mod sampler;
-#[allow(unsafe_code)]
-mod simd;
 mod tokenizer;
-mod trainer;
+mod training;
+mod weights;
 
-pub use card::{CardPlan, CardReport, Device, SeenCard};
-pub use checkpoint::{Entry, NumberFormat, Stored, parse_header};
-pub use config::Config;
-pub use describe::Description;
 pub use engine::{NativeModel, Options};
-pub use init::DEFAULT_SPREAD;
-pub use lora::{AdapterSize, Lora, NativeAdapter, Projection};
+pub use gpu::{CardPlan, CardReport, Device, SeenCard};
+pub use inference::{NativeSampler, SamplerStats, TokenStream};
 pub use machine::Machine;
 pub use mage_cuda::{DeviceInfo, Throughput, is_compiling};
-pub use sampler::{NativeSampler, SamplerStats, TokenStream};
 pub use tokenizer::{Control, chat_tokenizer, word_tokenizer};
-pub use trainer::{CudaTrainer, NativeTrainer};
+pub use training::{CudaTrainer, NativeTrainer};
+pub use weights::checkpoint::{Entry, NumberFormat, Stored, parse_header};
+pub use weights::description::Description;
+pub use weights::hf_config::Config;
+pub use weights::init::DEFAULT_SPREAD;
+pub use weights::lora::{AdapterSize, Lora, NativeAdapter, Projection};

@@ -1,7 +1,7 @@
 //! What can this machine do?
 
-use crate::kernels::Kernels;
-use crate::kernels::cpu::Cpu;
+use crate::cpu::Cpu;
+use crate::cpu::Kernels;
 use std::time::Instant;
 
 /// What the engine finds on this machine.

@@ -2,10 +2,10 @@
 
 use super::workspace::Workspace;
 use super::{Adapter, Model, Turns, Weights};
-use crate::batch::Chunk;
-use crate::kernels::{Choice, Kernels};
-use crate::layout::LayerAt;
-use crate::lora::Group;
+use crate::cpu::{Choice, Kernels};
+use crate::model::batch::Chunk;
+use crate::model::param_layout::LayerAt;
+use crate::weights::lora::Group;
 use std::ops::Range;
 
 impl<K: Kernels> Model<K> {

@@ -2,22 +2,24 @@
 //!
 //! Qwen3 as Hugging Face has it, forward and backward, written once over [`Kernels`].
 
-mod adapter;
 mod backward;
-mod cache;
-mod predict;
-mod step;
+pub(crate) mod batch;
+mod kv_cache;
+mod lm_head;
+mod lora;
+mod paged_forward;
+pub(crate) mod param_layout;
 mod workspace;
 
-pub(crate) use adapter::{Adapter, Worn};
-pub(crate) use step::{Rows, StepSpace};
+pub(crate) use lora::{Adapter, Worn};
+pub(crate) use paged_forward::{Rows, StepSpace};
 pub(crate) use workspace::Workspace;
 
-use crate::batch::Chunk;
-use crate::config::Config;
-use crate::kernels::{Choice, Kernels, Strided};
-use crate::layout::Layout;
-use crate::lora::Group;
+use crate::cpu::{Choice, Kernels, Strided};
+use crate::model::batch::Chunk;
+use crate::model::param_layout::Layout;
+use crate::weights::hf_config::Config;
+use crate::weights::lora::Group;
 use std::sync::{Arc, Mutex, PoisonError};
 use workspace::LayerActs;
 

@@ -1,8 +1,8 @@
 //! What does a pass keep in memory?
 
-use crate::config::Config;
-use crate::kernels::{Choice, Kernels};
-use crate::lora::GROUPS;
+use crate::cpu::{Choice, Kernels};
+use crate::weights::hf_config::Config;
+use crate::weights::lora::GROUPS;
 
 /// What a layer remembers for its backward pass.
 pub(super) struct LayerActs<K: Kernels> {

@@ -1,0 +1,104 @@
+//! The optimiser's arithmetic over flat parameters.
+
+use super::{AdamW, Cpu};
+use crate::cpu::simd::{LANES, Lanes, leveled};
+use rayon::prelude::*;
+
+/// Fixed pieces, so that the order of sums does not depend on threads.
+const PIECE: usize = 1 << 14;
+
+pub(super) fn sum_of_squares(cpu: &Cpu, x: &[f32]) -> f64 {
+    let piece = |piece: &[f32]| {
+        let mut sums = [0.0_f64; 8];
+        for (i, c) in piece.iter().enumerate() {
+            sums[i % 8] += f64::from(*c) * f64::from(*c);
+        }
+        sums.iter().sum::<f64>()
+    };
+    if cpu.share && x.len() > PIECE {
+        let parts: Vec<f64> = x.par_chunks(PIECE).map(piece).collect();
+        parts.iter().sum()
+    } else {
+        x.chunks(PIECE).map(piece).sum()
+    }
+}
+
+pub(super) fn step(cpu: &Cpu, set: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
+    assert!(p.len() == g.len() && p.len() == m.len() && p.len() == v.len());
+    if cpu.share && p.len() > PIECE {
+        p.par_chunks_mut(PIECE)
+            .zip(g.par_chunks(PIECE))
+            .zip(m.par_chunks_mut(PIECE).zip(v.par_chunks_mut(PIECE)))
+            .for_each(|((p, g), (m, v))| update_at(cpu.level, set, p, g, m, v));
+    } else {
+        update_at(cpu.level, set, p, g, m, v);
+    }
+}
+
+leveled!(fn update_at = update(set: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]));
+
+#[inline(always)]
+fn update<L: Lanes>(l: L, set: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
+    let decay = l.splat(1.0 - set.learning_rate * set.weight_decay);
+    let scale = l.splat(set.grad_scale);
+    let (keep1, new1) = (l.splat(set.beta1), l.splat(1.0 - set.beta1));
+    let (keep2, new2) = (l.splat(set.beta2), l.splat(1.0 - set.beta2));
+    let rate = l.splat(-set.learning_rate / set.correction1);
+    let root = l.splat(set.correction2.sqrt());
+    let epsilon = l.splat(set.epsilon);
+    for ((p, g), (m, v)) in p.chunks_mut(LANES).zip(g.chunks(LANES)).zip(m.chunks_mut(LANES).zip(v.chunks_mut(LANES))) {
+        let grad = l.mul(l.load_some(g), scale);
+        let first = l.fma(l.load_some(m), keep1, l.mul(grad, new1));
+        let second = l.fma(l.load_some(v), keep2, l.mul(l.mul(grad, grad), new2));
+        l.store_some(m, first);
+        l.store_some(v, second);
+        let size = l.add(l.div(l.sqrt(second), root), epsilon);
+        let moved = l.fma(rate, l.div(first, size), l.mul(l.load_some(p), decay));
+        l.store_some(p, moved);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::Kernels;
+    use crate::cpu::testing::numbers;
+
+    #[test]
+    fn a_step_is_the_textbook_step() {
+        let (mut p, g) = (numbers(20, 1), numbers(20, 2));
+        let (mut m, mut v) = (vec![0.0; 20], vec![0.0; 20]);
+        let start = p.clone();
+        let set = AdamW {
+            learning_rate: 0.1,
+            beta1: 0.9,
+            beta2: 0.99,
+            epsilon: 1e-8,
+            weight_decay: 0.5,
+            grad_scale: 0.5,
+            correction1: 1.0 - 0.9,
+            correction2: 1.0 - 0.99,
+        };
+        step(&Cpu::new(), set, &mut p, &g, &mut m, &mut v);
+        for i in 0..20 {
+            // After one step both moments, corrected, are the gradient and its square: a step of the rate's size.
+            let want = start[i] * (1.0 - 0.05) - 0.1 * g[i].signum();
+            assert!((p[i] - want).abs() < 1e-5, "{} {want}", p[i]);
+            assert!((m[i] - 0.05 * g[i]).abs() < 1e-7 && (v[i] - 0.0025 * g[i] * g[i]).abs() < 1e-8);
+        }
+    }
+
+    #[test]
+    fn squares_do_not_overflow_and_do_not_depend_on_threads() {
+        let mut x = numbers(100_000, 3);
+        x[77] = 1e30;
+        let sums: Vec<f64> = [1, 3]
+            .map(|threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                pool.install(|| sum_of_squares(&Cpu::new(), &x))
+            })
+            .to_vec();
+        assert!(sums[0] == sums[1] && sums[0] == sum_of_squares(&Cpu::new().alone(), &x));
+        assert!((sums[0] / 1e60 - 1.0).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,383 @@
+//! Causal attention, forward and backward, without padding and without a matrix of all scores.
+//!
+//! Each task is one sequence and one key head with its query heads; scores exist for a block of queries at a time. A
+//! query's result is a chain over its keys in order, so it does not depend on how queries are blocked: decoding with a
+//! cache gives the bits of a whole forward pass.
+
+use super::gemm::{self, Left, Right};
+use super::shared_ptr::Mut;
+use super::{Cpu, Heads, Span, Strided};
+use crate::cpu::simd::{LANES, Lanes, Level, leveled};
+use rayon::prelude::*;
+use std::cell::RefCell;
+
+/// Queries per block.
+const BLOCK: usize = 48;
+
+#[derive(Default)]
+struct Scratch {
+    /// Keys, as columns.
+    keys: Vec<f32>,
+    /// Values, as columns.
+    values: Vec<f32>,
+    scores: Vec<f32>,
+    dscores: Vec<f32>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// A product into scratch space or into this task's own rows and columns.
+fn product(
+    level: Level,
+    shape: (usize, usize, usize),
+    a: Left<'_>,
+    b: Right<'_>,
+    c: Mut,
+    stride: usize,
+    accumulate: bool,
+) {
+    // SAFETY: scratch belongs to the thread, and no two tasks have the same span and head; the callers below compared
+    // the lengths of the outputs with all spans.
+    unsafe { gemm::gemm_into(level, shape, a, b, c, stride, accumulate) }
+}
+
+fn room(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
+    if buffer.len() < len {
+        buffer.resize(len, 0.0);
+    }
+    &mut buffer[..len]
+}
+
+/// Calls `work` for each (span, key head), side by side where that pays.
+fn over_tasks(cpu: &Cpu, heads: Heads, spans: &[Span], work: impl Fn(&Span, usize) + Sync) {
+    let size: usize = spans.iter().map(|s| s.query_len * s.key_len).sum::<usize>() * heads.q * heads.dim;
+    if cpu.share && rayon::current_num_threads() > 1 && size > 1 << 16 {
+        (0..spans.len() * heads.kv).into_par_iter().for_each(|i| work(&spans[i / heads.kv], i % heads.kv));
+    } else {
+        for span in spans {
+            for head in 0..heads.kv {
+                work(span, head);
+            }
+        }
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+pub(super) fn forward(
+    cpu: &Cpu,
+    heads: Heads,
+    spans: &[Span],
+    q: Strided<&[f32]>,
+    k: Strided<&[f32]>,
+    v: Strided<&[f32]>,
+    out: &mut [f32],
+    log_sums: &mut [f32],
+) {
+    let (dim, wide) = (heads.dim, heads.out());
+    let queries: usize = spans.iter().map(|s| s.query + s.query_len).max().unwrap_or(0);
+    assert!(out.len() >= queries * wide && log_sums.len() >= queries * heads.q);
+    assert!(spans.iter().all(|s| s.query_len <= s.key_len));
+    let scale = 1.0 / (dim as f32).sqrt();
+    let (out, log_sums) = (Mut::new(out), Mut::new(log_sums));
+    over_tasks(cpu, heads, spans, |span, kv| {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let keys = room(&mut scratch.keys, gemm::packed_len(span.key_len, dim));
+            gemm::pack_transposed(
+                &k.data[span.key * k.stride + k.first + kv * dim..],
+                span.key_len,
+                dim,
+                k.stride,
+                keys,
+            );
+            let values = Right::Rows { data: &v.data[span.key * v.stride + v.first + kv * dim..], stride: v.stride };
+            let width = span.key_len.next_multiple_of(LANES);
+            let scores = room(&mut scratch.scores, BLOCK * width);
+            for h in kv * (heads.q / heads.kv)..(kv + 1) * (heads.q / heads.kv) {
+                for start in (0..span.query_len).step_by(BLOCK) {
+                    let rows = BLOCK.min(span.query_len - start);
+                    let before = span.key_len - span.query_len + start;
+                    let seen = before + rows;
+                    let columns = seen.next_multiple_of(LANES); // whole vectors: what lies beyond is overwritten
+                    let row = span.query + start;
+                    let queries = Left::rows(&q.data[row * q.stride + q.first + h * dim..], q.stride);
+                    let right = Right::Packed { data: keys, k: dim };
+                    product(cpu.level, (rows, columns, dim), queries, right, Mut::new(scores), width, false);
+                    for i in 0..rows {
+                        let (log_sum, inverse) =
+                            softmax_at(cpu.level, &mut scores[i * width..][..width], before + i + 1, scale);
+                        // SAFETY: this task alone writes the head's place in these rows.
+                        unsafe {
+                            *log_sums.offset((row + i) * heads.q + h).ptr() = log_sum;
+                        }
+                        scale_at(cpu.level, &mut scores[i * width..][..before + i + 1], inverse);
+                    }
+                    let target = out.offset(row * wide + h * dim);
+                    product(cpu.level, (rows, dim, seen), Left::rows(scores, width), values, target, wide, false);
+                }
+            }
+        });
+    });
+}
+
+leveled!(fn softmax_at = softmax(scores: &mut [f32], seen: usize, scale: f32) -> (f32, f32));
+
+/// Turns the first `seen` scores into exponentials, the others into 0. Gives the logarithm of their sum (with the
+/// largest score) and the sum's inverse.
+#[inline(always)]
+pub(super) fn softmax<L: Lanes>(l: L, scores: &mut [f32], seen: usize, scale: f32) -> (f32, f32) {
+    let end = seen.next_multiple_of(LANES);
+    scores[seen..end].fill(f32::NEG_INFINITY);
+    scores[end..].fill(0.0);
+    let by = l.splat(scale);
+    let mut largest = l.splat(f32::NEG_INFINITY);
+    for c in scores[..end].chunks_exact_mut(LANES) {
+        let v = l.mul(l.load(c), by);
+        largest = l.max(largest, v);
+        l.store(c, v);
+    }
+    let top = l.largest(largest);
+    let (shift, mut sum) = (l.splat(top), l.splat(0.0));
+    for c in scores[..end].chunks_exact_mut(LANES) {
+        let e = l.exp(l.sub(l.load(c), shift));
+        sum = l.add(sum, e);
+        l.store(c, e);
+    }
+    let sum = l.sum(sum);
+    (top + sum.ln(), 1.0 / sum)
+}
+
+leveled!(fn scale_at = scale_all(x: &mut [f32], by: f32));
+
+#[inline(always)]
+pub(super) fn scale_all<L: Lanes>(l: L, x: &mut [f32], by: f32) {
+    let by = l.splat(by);
+    for c in x.chunks_mut(LANES) {
+        let v = l.mul(l.load_some(c), by);
+        l.store_some(c, v);
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+pub(super) fn backward(
+    cpu: &Cpu,
+    heads: Heads,
+    spans: &[Span],
+    qk: &[f32],
+    qkv: &[f32],
+    out: &[f32],
+    log_sums: &[f32],
+    dout: &[f32],
+    dqk: &mut [f32],
+    dqkv: &mut [f32],
+) {
+    let (dim, wide, narrow, full) = (heads.dim, heads.out(), heads.qk(), heads.qkv());
+    let rows: usize = spans.iter().map(|s| s.query + s.query_len).max().unwrap_or(0);
+    assert!(spans.iter().all(|s| s.query == s.key && s.query_len == s.key_len));
+    assert!(dqk.len() >= rows * narrow && dqkv.len() >= rows * full && log_sums.len() >= rows * heads.q);
+    let scale = 1.0 / (dim as f32).sqrt();
+    let (dqk, dqkv) = (Mut::new(dqk), Mut::new(dqkv));
+    over_tasks(cpu, heads, spans, |span, kv| {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let (first, len) = (span.query, span.query_len);
+            let key_at = (heads.q + kv) * dim;
+            let value_at = (heads.q + heads.kv + kv) * dim;
+            let key_rows = &qk[first * narrow + key_at..];
+            let value_rows = &qkv[first * full + value_at..];
+            let keys = room(&mut scratch.keys, gemm::packed_len(len, dim));
+            gemm::pack_transposed(key_rows, len, dim, narrow, keys);
+            let values = room(&mut scratch.values, gemm::packed_len(len, dim));
+            gemm::pack_transposed(value_rows, len, dim, full, values);
+            for i in 0..len {
+                // SAFETY: this task alone writes this key head's places in the span's rows.
+                unsafe {
+                    dqk.offset((first + i) * narrow + key_at).slice(dim).fill(0.0);
+                    dqkv.offset((first + i) * full + value_at).slice(dim).fill(0.0);
+                }
+            }
+            let width = len.next_multiple_of(LANES);
+            let scores = room(&mut scratch.scores, BLOCK * width);
+            let dscores = room(&mut scratch.dscores, BLOCK * width);
+            for h in kv * (heads.q / heads.kv)..(kv + 1) * (heads.q / heads.kv) {
+                for start in (0..len).step_by(BLOCK) {
+                    let rows = BLOCK.min(len - start);
+                    let seen = start + rows;
+                    let columns = seen.next_multiple_of(LANES); // whole vectors: what lies beyond is not used
+                    let row = first + start;
+                    let queries = &qk[row * narrow + h * dim..];
+                    let douts = &dout[row * wide + h * dim..];
+                    let right = Right::Packed { data: keys, k: dim };
+                    product(
+                        cpu.level,
+                        (rows, columns, dim),
+                        Left::rows(queries, narrow),
+                        right,
+                        Mut::new(scores),
+                        width,
+                        false,
+                    );
+                    let right = Right::Packed { data: values, k: dim };
+                    product(
+                        cpu.level,
+                        (rows, columns, dim),
+                        Left::rows(douts, wide),
+                        right,
+                        Mut::new(dscores),
+                        width,
+                        false,
+                    );
+                    for i in 0..rows {
+                        let line = i * width..i * width + seen;
+                        score_grad_at(
+                            cpu.level,
+                            &mut scores[line.clone()],
+                            &mut dscores[line],
+                            start + i + 1,
+                            scale,
+                            log_sums[(row + i) * heads.q + h],
+                            &dout[(row + i) * wide + h * dim..][..dim],
+                            &out[(row + i) * wide + h * dim..][..dim],
+                        );
+                    }
+                    // The targets are this task's own rows and columns.
+                    let right = Right::Rows { data: key_rows, stride: narrow };
+                    let dq = dqk.offset(row * narrow + h * dim);
+                    product(cpu.level, (rows, dim, seen), Left::rows(dscores, width), right, dq, narrow, false);
+                    let right = Right::Rows { data: queries, stride: narrow };
+                    let dk = dqk.offset(first * narrow + key_at);
+                    product(cpu.level, (seen, dim, rows), Left::columns(dscores, width), right, dk, narrow, true);
+                    let right = Right::Rows { data: douts, stride: wide };
+                    let dv = dqkv.offset(first * full + value_at);
+                    product(cpu.level, (seen, dim, rows), Left::columns(scores, width), right, dv, full, true);
+                }
+            }
+        });
+    });
+}
+
+leveled!(fn score_grad_at = score_grad(
+    scores: &mut [f32], dscores: &mut [f32], seen: usize, scale: f32, log_sum: f32, dout: &[f32], out: &[f32]
+));
+
+/// Turns scores into probabilities, and gradients by probabilities into gradients by unscaled scores; 0 beyond `seen`.
+#[allow(clippy::too_many_arguments)]
+#[inline(always)]
+fn score_grad<L: Lanes>(
+    l: L,
+    scores: &mut [f32],
+    dscores: &mut [f32],
+    seen: usize,
+    scale: f32,
+    log_sum: f32,
+    dout: &[f32],
+    out: &[f32],
+) {
+    let mut dot = l.splat(0.0);
+    for (a, b) in dout.chunks(LANES).zip(out.chunks(LANES)) {
+        dot = l.fma(l.load_some(a), l.load_some(b), dot);
+    }
+    let (mean, by, shift) = (l.splat(l.sum(dot)), l.splat(scale), l.splat(-log_sum));
+    for (s, d) in scores[..seen].chunks_mut(LANES).zip(dscores[..seen].chunks_mut(LANES)) {
+        let p = l.exp(l.fma(l.load_some(s), by, shift));
+        l.store_some(s, p);
+        l.store_some(d, l.mul(l.mul(p, l.sub(l.load_some(d), mean)), by));
+    }
+    scores[seen..].fill(0.0);
+    dscores[seen..].fill(0.0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::testing::{check_slopes, numbers, weighted};
+
+    fn spans(lengths: &[usize]) -> Vec<Span> {
+        let mut at = 0;
+        lengths
+            .iter()
+            .map(|&len| {
+                let span = Span { query: at, query_len: len, key: at, key_len: len };
+                at += len;
+                span
+            })
+            .collect()
+    }
+
+    fn run(cpu: &Cpu, heads: Heads, spans: &[Span], qk: &[f32], qkv: &[f32]) -> (Vec<f32>, Vec<f32>) {
+        let rows = qk.len() / heads.qk();
+        let (mut out, mut log_sums) = (vec![0.0; rows * heads.out()], vec![0.0; rows * heads.q]);
+        let part = |data, stride, first| Strided { data, stride, first };
+        let q = part(qk, heads.qk(), 0);
+        let k = part(qk, heads.qk(), heads.q * heads.dim);
+        let v = part(qkv, heads.qkv(), (heads.q + heads.kv) * heads.dim);
+        forward(cpu, heads, spans, q, k, v, &mut out, &mut log_sums);
+        (out, log_sums)
+    }
+
+    #[test]
+    fn attention_is_the_textbook_formula() {
+        let heads = Heads { q: 4, kv: 2, dim: 8 };
+        let spans = spans(&[5, 1, 70]);
+        let (qk, qkv) = (numbers(76 * heads.qk(), 1), numbers(76 * heads.qkv(), 2));
+        let (out, _) = run(&Cpu::new(), heads, &spans, &qk, &qkv);
+        for span in &spans {
+            for i in 0..span.query_len {
+                for h in 0..heads.q {
+                    let q = &qk[(span.query + i) * heads.qk() + h * 8..][..8];
+                    let weights: Vec<f64> = (0..=i)
+                        .map(|j| {
+                            let k = &qk[(span.query + j) * heads.qk() + (4 + h / 2) * 8..][..8];
+                            (q.iter().zip(k).map(|(a, b)| f64::from(a * b)).sum::<f64>() / 8.0_f64.sqrt()).exp()
+                        })
+                        .collect();
+                    let total: f64 = weights.iter().sum();
+                    for c in 0..8 {
+                        let want: f64 = (0..=i)
+                            .map(|j| {
+                                weights[j] / total
+                                    * f64::from(qkv[(span.query + j) * heads.qkv() + (6 + h / 2) * 8 + c])
+                            })
+                            .sum();
+                        let got = f64::from(out[(span.query + i) * heads.out() + h * 8 + c]);
+                        assert!((got - want).abs() < 1e-5, "{got} {want}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn gradients_are_slopes() {
+        let heads = Heads { q: 2, kv: 1, dim: 6 };
+        let cpu = Cpu::new();
+        for lengths in [&[3, 4][..], &[51]] {
+            let rows: usize = lengths.iter().sum();
+            let spans = spans(lengths);
+            let (qk, qkv) = (numbers(rows * heads.qk(), 1), numbers(rows * heads.qkv(), 2));
+            let k = numbers(rows * heads.out(), 3);
+            let (out, log_sums) = run(&cpu, heads, &spans, &qk, &qkv);
+            let (mut dqk, mut dqkv) = (vec![0.0; qk.len()], vec![0.0; qkv.len()]);
+            backward(&cpu, heads, &spans, &qk, &qkv, &out, &log_sums, &k, &mut dqk, &mut dqkv);
+            check_slopes("qk", &qk, &dqk, |qk| weighted(&run(&cpu, heads, &spans, qk, &qkv).0, &k));
+            check_slopes("v", &qkv, &dqkv, |qkv| weighted(&run(&cpu, heads, &spans, &qk, qkv).0, &k));
+        }
+    }
+
+    #[test]
+    fn one_query_at_a_time_gives_the_same_bits() {
+        let heads = Heads { q: 4, kv: 2, dim: 16 };
+        let len = 61;
+        let (qk, qkv) = (numbers(len * heads.qk(), 1), numbers(len * heads.qkv(), 2));
+        let (whole, _) = run(&Cpu::new(), heads, &spans(&[len]), &qk, &qkv);
+        for i in 0..len {
+            let (mut out, mut log_sums) = (vec![0.0; heads.out()], vec![0.0; heads.q]);
+            let q = Strided { data: &qk[i * heads.qk()..], stride: heads.qk(), first: 0 };
+            let k = Strided { data: &qk[..], stride: heads.qk(), first: heads.q * heads.dim };
+            let v = Strided { data: &qkv[..], stride: heads.qkv(), first: (heads.q + heads.kv) * heads.dim };
+            let span = Span { query: 0, query_len: 1, key: 0, key_len: i + 1 };
+            forward(&Cpu::new(), heads, &[span], q, k, v, &mut out, &mut log_sums);
+            assert!(out == whole[i * heads.out()..][..heads.out()], "query {i}");
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! What must the processor be able to do?
+//!
+//! [`Kernels`] is the whole line between the model and what computes it: `model` is written above it. Cards stand apart: what
+//! pays there is divided differently, and `mage-cuda` has its own passes and steps. Everything is `f32` as far as the model can see. Shapes are row-major; "rows" are tokens.
+
+use mage_engine::Allowed;
+use std::ops::Range;
+
+/// Shape of an attention layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Heads {
+    /// Query heads.
+    pub(crate) q: usize,
+    /// Key and value heads; divides the query heads.
+    pub(crate) kv: usize,
+    /// Numbers per head.
+    pub(crate) dim: usize,
+}
+
+impl Heads {
+    /// Numbers per token for queries and keys.
+    pub(crate) fn qk(self) -> usize {
+        (self.q + self.kv) * self.dim
+    }
+
+    /// Numbers per token for queries, keys and values.
+    pub(crate) fn qkv(self) -> usize {
+        (self.q + 2 * self.kv) * self.dim
+    }
+
+    /// Numbers per token that attention yields.
+    pub(crate) fn out(self) -> usize {
+        self.q * self.dim
+    }
+}
+
+/// One sequence in a batch without padding: where its queries and its keys are. Query `i` sees the first
+/// `key_len − query_len + i + 1` keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) query: usize,
+    pub(crate) query_len: usize,
+    pub(crate) key: usize,
+    pub(crate) key_len: usize,
+}
+
+/// Tokens in a page of keys and values.
+pub(crate) const PAGE: usize = 16;
+
+/// A token's place in the pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageSlot {
+    pub(crate) page: u32,
+    pub(crate) slot: u32,
+}
+
+/// New queries of one sequence whose keys and values lie in pages: `query_len` rows from `query` on, the first at
+/// `position`, the pages listed from `table` on. Each query sees the keys up to its own position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PagedSpan {
+    pub(crate) query: usize,
+    pub(crate) query_len: usize,
+    pub(crate) position: usize,
+    pub(crate) table: usize,
+}
+
+/// What the last layer says about one row: see [`Kernels::distribution`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Choice {
+    /// Log-probability of the target.
+    pub(crate) logprob: f32,
+    /// Entropy of the distribution, in nats.
+    pub(crate) entropy: f32,
+    /// Logarithm of the sum of the exponentials of the logits.
+    pub(crate) log_sum: f32,
+}
+
+/// One row of the last layer: the token chosen and what was possible.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target<'a> {
+    pub(crate) token: u32,
+    pub(crate) allowed: Option<&'a Allowed>,
+}
+
+/// Settings of one AdamW update over a range of parameters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AdamW {
+    pub(crate) learning_rate: f32,
+    pub(crate) beta1: f32,
+    pub(crate) beta2: f32,
+    pub(crate) epsilon: f32,
+    pub(crate) weight_decay: f32,
+    /// Multiplies the gradient (clipping).
+    pub(crate) grad_scale: f32,
+    /// `1 − beta1ᵗ`.
+    pub(crate) correction1: f32,
+    /// `1 − beta2ᵗ`.
+    pub(crate) correction2: f32,
+}
+
+/// A device's kernels.
+pub(crate) trait Kernels: Clone + Send + Sync {
+    /// Memory on the device.
+    type Buffer: Send + Sync;
+    /// Part of a buffer, for reading.
+    type Ref<'a>: Copy;
+    /// Part of a buffer, for writing.
+    type Mut<'a>;
+    /// A weight matrix in the form products want it.
+    type Packed: Send + Sync;
+    /// Keys and values of many sequences, in pages of [`PAGE`] tokens.
+    type Pages: Send + Sync;
+
+    /// The same device, for work that is one of many side by side: it will not be shared among threads.
+    fn alone(&self) -> Self;
+
+    fn zeros(&self, len: usize) -> Self::Buffer;
+    /// Makes a buffer at least `len` long; what was in it is lost.
+    fn reserve(&self, buffer: &mut Self::Buffer, len: usize);
+    fn get<'a>(&self, buffer: &'a Self::Buffer, range: Range<usize>) -> Self::Ref<'a>;
+    fn get_mut<'a>(&self, buffer: &'a mut Self::Buffer, range: Range<usize>) -> Self::Mut<'a>;
+    fn upload(&self, data: &[f32], to: Self::Mut<'_>);
+    fn download(&self, from: Self::Ref<'_>, to: &mut [f32]);
+    fn copy(&self, from: Self::Ref<'_>, to: Self::Mut<'_>);
+    fn fill(&self, to: Self::Mut<'_>, value: f32);
+    /// `to += from`.
+    fn add(&self, from: Self::Ref<'_>, to: Self::Mut<'_>);
+    /// Copies rows of `width`: row `i` of `to` is row `rows[i]` of `from`.
+    fn gather(&self, from: Self::Ref<'_>, rows: &[u32], width: usize, to: Self::Mut<'_>);
+    /// Adds rows of `width`: row `i` of `from` to row `rows[i]` of `to`, in order of `i`.
+    fn scatter_add(&self, from: Self::Ref<'_>, rows: &[u32], width: usize, to: Self::Mut<'_>);
+
+    /// A weight matrix of `outputs` rows and `inputs` columns, ready for [`linear`](Kernels::linear).
+    fn pack(&self, weight: Self::Ref<'_>, outputs: usize, inputs: usize) -> Self::Packed;
+    /// The same for new numbers in the same shape.
+    fn repack(&self, weight: Self::Ref<'_>, packed: &mut Self::Packed);
+    /// `y = x · Wᵀ`, or added to `y`.
+    fn linear(&self, x: Self::Ref<'_>, rows: usize, w: &Self::Packed, y: Self::Mut<'_>, add: bool);
+    /// `dx = dy · W`, or added to `dx`. `shape` is (rows, outputs, inputs).
+    fn linear_input_grad(
+        &self,
+        dy: Self::Ref<'_>,
+        w: Self::Ref<'_>,
+        shape: (usize, usize, usize),
+        dx: Self::Mut<'_>,
+        add: bool,
+    );
+    /// `dW += dyᵀ · x`. `shape` is (rows, outputs, inputs).
+    fn linear_weight_grad(&self, dy: Self::Ref<'_>, x: Self::Ref<'_>, shape: (usize, usize, usize), dw: Self::Mut<'_>);
+
+    /// `x *= by`.
+    fn scale(&self, x: Self::Mut<'_>, by: f32);
+    /// `y += x · Wᵀ` between parts of wider rows.
+    fn linear_part(&self, x: Strided<Self::Ref<'_>>, rows: usize, w: &Self::Packed, y: Strided<Self::Mut<'_>>);
+    /// `dx = dy · W` between parts of wider rows. `shape` is (rows, outputs, inputs).
+    fn linear_part_input_grad(
+        &self,
+        dy: Strided<Self::Ref<'_>>,
+        w: Self::Ref<'_>,
+        shape: (usize, usize, usize),
+        dx: Strided<Self::Mut<'_>>,
+    );
+    /// `dW += dyᵀ · x` of parts of wider rows. `shape` is (rows, outputs, inputs).
+    fn linear_part_weight_grad(
+        &self,
+        dy: Strided<Self::Ref<'_>>,
+        x: Strided<Self::Ref<'_>>,
+        shape: (usize, usize, usize),
+        dw: Self::Mut<'_>,
+    );
+
+    /// `y = x / rms(x) · w` per row; keeps `1 / rms`.
+    fn norm(&self, x: Self::Ref<'_>, w: Self::Ref<'_>, epsilon: f32, y: Self::Mut<'_>, inverse: Self::Mut<'_>);
+    /// Adds to `dx` and, where it is wanted, `dw`.
+    fn norm_grad(
+        &self,
+        dy: Self::Ref<'_>,
+        x: Self::Ref<'_>,
+        w: Self::Ref<'_>,
+        inverse: Self::Ref<'_>,
+        dx: Self::Mut<'_>,
+        dw: Option<Self::Mut<'_>>,
+    );
+
+    /// Normalises each query and key head (`w`: query weights, then key weights) and turns it by its position. `turns`
+    /// holds, per position, `dim / 2` cosines and as many sines. Reads queries, keys and values; writes queries and keys.
+    #[allow(clippy::too_many_arguments)]
+    fn head_norm_rope(
+        &self,
+        heads: Heads,
+        qkv: Self::Ref<'_>,
+        w: Self::Ref<'_>,
+        epsilon: f32,
+        turns: Self::Ref<'_>,
+        positions: &[u32],
+        qk: Self::Mut<'_>,
+        inverse: Self::Mut<'_>,
+    );
+    /// Writes the query and key part of `dqkv`; adds to `dw` where it is wanted.
+    #[allow(clippy::too_many_arguments)]
+    fn head_norm_rope_grad(
+        &self,
+        heads: Heads,
+        dqk: Self::Ref<'_>,
+        qkv: Self::Ref<'_>,
+        w: Self::Ref<'_>,
+        turns: Self::Ref<'_>,
+        positions: &[u32],
+        inverse: Self::Ref<'_>,
+        dqkv: Self::Mut<'_>,
+        dw: Option<Self::Mut<'_>>,
+    );
+
+    /// Causal attention along each span. `q`, `k`, `v` are (part, numbers per token, first number) of larger rows. Writes
+    /// `out` and, per token and head, the logarithm of the softmax's sum.
+    #[allow(clippy::too_many_arguments)]
+    fn attention(
+        &self,
+        heads: Heads,
+        spans: &[Span],
+        q: Strided<Self::Ref<'_>>,
+        k: Strided<Self::Ref<'_>>,
+        v: Strided<Self::Ref<'_>>,
+        out: Self::Mut<'_>,
+        log_sums: Self::Mut<'_>,
+    );
+    /// Writes `dqk`, and the value part of `dqkv`. Spans must have as many keys as queries.
+    #[allow(clippy::too_many_arguments)]
+    fn attention_grad(
+        &self,
+        heads: Heads,
+        spans: &[Span],
+        qk: Self::Ref<'_>,
+        qkv: Self::Ref<'_>,
+        out: Self::Ref<'_>,
+        log_sums: Self::Ref<'_>,
+        dout: Self::Ref<'_>,
+        dqk: Self::Mut<'_>,
+        dqkv: Self::Mut<'_>,
+    );
+
+    /// Room for `count` pages.
+    fn pages(&self, heads: Heads, layers: usize, count: usize) -> Self::Pages;
+    /// Copies whole pages, one after the other: (from, to).
+    fn copy_pages(&self, pages: &mut Self::Pages, copies: &[(u32, u32)]);
+    /// Puts each row's key and value into its place. Tasks side by side must write different pages.
+    fn store_pages(
+        &self,
+        heads: Heads,
+        layer: usize,
+        slots: &[PageSlot],
+        qk: Self::Ref<'_>,
+        qkv: Self::Ref<'_>,
+        pages: &Self::Pages,
+    );
+    /// Causal attention of new queries over the pages of each span, which no other task may be writing. Gives the bits
+    /// of [`attention`](Kernels::attention).
+    #[allow(clippy::too_many_arguments)]
+    fn paged_attention(
+        &self,
+        heads: Heads,
+        layer: usize,
+        spans: &[PagedSpan],
+        tables: &[u32],
+        q: Strided<Self::Ref<'_>>,
+        pages: &Self::Pages,
+        out: Self::Mut<'_>,
+    );
+
+    /// `y = silu(gate) · up`; a row of `x` is `width` gates, then as many ups.
+    fn swiglu(&self, x: Self::Ref<'_>, width: usize, y: Self::Mut<'_>);
+    fn swiglu_grad(&self, dy: Self::Ref<'_>, x: Self::Ref<'_>, width: usize, dx: Self::Mut<'_>);
+
+    /// What each row of logits says about its target, over the tokens that were possible.
+    fn distribution(&self, logits: Self::Ref<'_>, vocabulary: usize, targets: &[Target<'_>], out: &mut [Choice]);
+    /// Turns logits into the gradient by logits, given per row the derivatives by log-probability and entropy.
+    fn distribution_grad(
+        &self,
+        logits: Self::Mut<'_>,
+        vocabulary: usize,
+        targets: &[Target<'_>],
+        choices: &[Choice],
+        slopes: &[(f32, f32)],
+    );
+
+    /// The sum of squares, in an order that depends on the length alone.
+    fn sum_of_squares(&self, x: Self::Ref<'_>) -> f64;
+    fn adamw(&self, set: AdamW, p: Self::Mut<'_>, g: Self::Ref<'_>, m: Self::Mut<'_>, v: Self::Mut<'_>);
+}
+
+/// Part of wider rows: `stride` numbers per row, of which ours start at `first`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Strided<T> {
+    pub(crate) data: T,
+    pub(crate) stride: usize,
+    pub(crate) first: usize,
+}

@@ -1,0 +1,359 @@
+//! Attention over keys and values that lie in pages.
+//!
+//! A page holds sixteen tokens: its keys as columns, so that sixteen scores are one chain of vector operations, its values
+//! as rows. Scores and sums are the chains of [`super::attention`], so the bits are those of a whole forward pass.
+
+use super::attention::{scale_all, softmax};
+use super::shared_ptr::Mut;
+use super::{Cpu, Heads, PageSlot, PagedSpan, Strided};
+use crate::cpu::PAGE;
+use crate::cpu::simd::{LANES, Lanes, leveled};
+use rayon::prelude::*;
+use std::cell::RefCell;
+
+const _: () = assert!(PAGE == LANES, "a page's keys are one vector wide");
+
+/// Pages of keys and values of all layers. Written through shared references: each page by the one sequence it belongs
+/// to, while others read only pages that nobody writes.
+pub(crate) struct Pages {
+    all: *mut [f32],
+    /// Where the first page starts: on a cache line.
+    first: usize,
+    count: usize,
+    /// Numbers per page, and per layer of a page.
+    page: usize,
+    layer: usize,
+}
+
+// SAFETY: an address of memory that this struct owns; who writes where is said at each use.
+unsafe impl Send for Pages {}
+// SAFETY: as above.
+unsafe impl Sync for Pages {}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: made by `Box::into_raw` below, and freed once.
+        drop(unsafe { Box::from_raw(self.all) });
+    }
+}
+
+impl Pages {
+    pub(super) fn new(heads: Heads, layers: usize, count: usize) -> Self {
+        let layer = 2 * heads.kv * heads.dim * PAGE;
+        let page = layers * layer;
+        // Zeroed memory costs nothing until it is touched.
+        let all = vec![0.0_f32; count * page + LANES].into_boxed_slice();
+        let first = all.as_ptr().align_offset(4 * LANES).min(LANES);
+        Pages { all: Box::into_raw(all), first, count, page, layer }
+    }
+
+    fn start(&self, page: u32, layer: usize) -> *mut f32 {
+        assert!((page as usize) < self.count && (layer + 1) * self.layer <= self.page, "no such page");
+        self.all.cast::<f32>().wrapping_add(self.first + page as usize * self.page + layer * self.layer)
+    }
+}
+
+pub(super) fn copy(pages: &mut Pages, copies: &[(u32, u32)]) {
+    for &(from, to) in copies {
+        let (from, to) = (pages.start(from, 0), pages.start(to, 0));
+        // SAFETY: both are whole pages within the memory, and nobody else has it.
+        unsafe { std::ptr::copy(from, to, pages.page) };
+    }
+}
+
+/// Puts each row's key and value into its place.
+pub(super) fn store(heads: Heads, layer: usize, slots: &[PageSlot], qk: &[f32], qkv: &[f32], pages: &Pages) {
+    let (dim, wide) = (heads.dim, heads.kv * heads.dim);
+    assert!(qk.len() >= slots.len() * heads.qk() && qkv.len() >= slots.len() * heads.qkv());
+    assert!(pages.layer == 2 * wide * PAGE && slots.iter().all(|s| (s.slot as usize) < PAGE));
+    for (row, at) in slots.iter().enumerate() {
+        let keys = pages.start(at.page, layer);
+        let key = &qk[row * heads.qk() + heads.out()..][..wide];
+        let value = &qkv[row * heads.qkv() + heads.qk()..][..wide];
+        let slot = at.slot as usize;
+        // SAFETY: within the page's part for this layer by the shapes compared above; the caller's sequence alone
+        // writes this page.
+        unsafe {
+            for (i, k) in key.iter().enumerate() {
+                *keys.add(i * PAGE + slot) = *k;
+            }
+            let values = keys.add(wide * PAGE);
+            for (h, v) in value.chunks_exact(dim).enumerate() {
+                std::ptr::copy_nonoverlapping(v.as_ptr(), values.add((h * PAGE + slot) * dim), dim);
+            }
+        }
+    }
+}
+
+thread_local! {
+    static SCORES: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+#[allow(clippy::too_many_arguments)]
+pub(super) fn attention(
+    cpu: &Cpu,
+    heads: Heads,
+    layer: usize,
+    spans: &[PagedSpan],
+    tables: &[u32],
+    q: Strided<&[f32]>,
+    pages: &Pages,
+    out: &mut [f32],
+) {
+    assert!(pages.layer == 2 * heads.kv * heads.dim * PAGE);
+    for s in spans {
+        let (rows, seen) = (s.query + s.query_len, s.position + s.query_len);
+        assert!(rows * heads.out() <= out.len() && s.query_len > 0, "attention: output too short");
+        assert!((rows - 1) * q.stride + q.first + heads.out() <= q.data.len(), "attention: queries too short");
+        assert!(s.table + seen.div_ceil(PAGE) <= tables.len(), "attention: page table too short");
+    }
+    let out = Mut::new(out);
+    let task = |span: &PagedSpan, kv: usize| {
+        SCORES.with_borrow_mut(|scores| span_at(cpu.level, heads, layer, *span, kv, tables, q, pages, out, scores));
+    };
+    let size: usize = spans.iter().map(|s| s.query_len * (s.position + s.query_len)).sum::<usize>() * heads.out();
+    if cpu.share && rayon::current_num_threads() > 1 && size > 1 << 16 {
+        (0..spans.len() * heads.kv).into_par_iter().for_each(|i| task(&spans[i / heads.kv], i % heads.kv));
+    } else {
+        for span in spans {
+            (0..heads.kv).for_each(|kv| task(span, kv));
+        }
+    }
+}
+
+leveled!(fn span_at = attend(
+    heads: Heads, layer: usize, span: PagedSpan, kv: usize, tables: &[u32], q: Strided<&[f32]>, pages: &Pages, out: Mut,
+    scores: &mut Vec<f32>
+));
+
+/// One sequence's new queries of one key head, a few rows (a query and one of its heads) at a time.
+#[allow(clippy::too_many_arguments)]
+#[inline(always)]
+fn attend<L: Lanes>(
+    l: L,
+    heads: Heads,
+    layer: usize,
+    span: PagedSpan,
+    kv: usize,
+    tables: &[u32],
+    q: Strided<&[f32]>,
+    pages: &Pages,
+    out: Mut,
+    scores: &mut Vec<f32>,
+) {
+    let rows = span.query_len * (heads.q / heads.kv);
+    let job = Job { heads, layer, span, kv, table: &tables[span.table..], q, pages, out };
+    let mut row = 0;
+    while row < rows {
+        row += match rows - row {
+            1 => tile::<L, 1, 4>(l, &job, row, scores),
+            2 | 3 => tile::<L, 2, 2>(l, &job, row, scores),
+            4..8 => tile::<L, 4, 2>(l, &job, row, scores),
+            _ => tile::<L, 8, 1>(l, &job, row, scores),
+        };
+    }
+}
+
+struct Job<'a> {
+    heads: Heads,
+    layer: usize,
+    span: PagedSpan,
+    kv: usize,
+    table: &'a [u32],
+    q: Strided<&'a [f32]>,
+    pages: &'a Pages,
+    out: Mut,
+}
+
+/// `R` rows; `P` vectors of keys or values at once, so that chains of few rows do not wait for themselves.
+#[inline(always)]
+fn tile<L: Lanes, const R: usize, const P: usize>(l: L, job: &Job<'_>, row: usize, scores: &mut Vec<f32>) -> usize {
+    let Job { heads, layer, span, kv, table, q, pages, out } = *job;
+    let (dim, group, wide) = (heads.dim, heads.q / heads.kv, heads.kv * heads.dim);
+    let place = |r: usize| ((row + r) / group, kv * group + (row + r) % group);
+    let sees = |r: usize| span.position + place(r).0 + 1;
+    let most = sees(R - 1);
+    let count = most.div_ceil(PAGE);
+    let width = count * PAGE;
+    if scores.len() < R * width {
+        scores.resize(R * width, 0.0);
+    }
+    let scores = &mut scores[..R * width];
+    let mut queries = [std::ptr::null::<f32>(); R];
+    for (r, query) in queries.iter_mut().enumerate() {
+        let (i, h) = place(r);
+        *query = q.data[(span.query + i) * q.stride + q.first + h * dim..][..dim].as_ptr();
+    }
+    let keys = |p: usize| pages.start(table[p], layer).wrapping_add(kv * dim * PAGE).cast_const();
+    let mut page = 0;
+    while page < count {
+        // SAFETY: queries are `dim` long (cut above); a page's keys are `dim` vectors within it.
+        page += unsafe {
+            if count - page >= P {
+                let starts = std::array::from_fn(|p| keys(page + p));
+                score::<L, R, P>(l, &queries, starts, dim, &mut scores[page * PAGE..], width)
+            } else {
+                score::<L, R, 1>(l, &queries, [keys(page)], dim, &mut scores[page * PAGE..], width)
+            }
+        };
+    }
+    let scale = 1.0 / (dim as f32).sqrt();
+    for r in 0..R {
+        let line = &mut scores[r * width..][..width];
+        let (_, inverse) = softmax(l, line, sees(r), scale);
+        scale_all(l, &mut line[..sees(r)], inverse);
+    }
+    let mut column = 0;
+    while column < dim {
+        let values =
+            |p: usize| pages.start(table[p], layer).wrapping_add(wide * PAGE + kv * PAGE * dim + column).cast_const();
+        let mut targets = [std::ptr::null_mut::<f32>(); R];
+        for (r, target) in targets.iter_mut().enumerate() {
+            let (i, h) = place(r);
+            *target = out.offset((span.query + i) * heads.out() + h * dim + column).ptr();
+        }
+        // SAFETY: a page's values are rows of `dim` numbers within it; the caller compared the output's length with all
+        // spans, and this task alone writes its head's place in its rows.
+        column += unsafe {
+            if dim - column >= P * LANES {
+                weigh::<L, R, P, true>(l, scores, width, most, values, dim, P * LANES, &targets)
+            } else {
+                let lanes = LANES.min(dim - column);
+                if lanes == LANES {
+                    weigh::<L, R, 1, true>(l, scores, width, most, values, dim, lanes, &targets)
+                } else {
+                    weigh::<L, R, 1, false>(l, scores, width, most, values, dim, lanes, &targets)
+                }
+            }
+        };
+    }
+    R
+}
+
+/// The scores of `R` queries with `P` pages of keys.
+#[inline(always)]
+unsafe fn score<L: Lanes, const R: usize, const P: usize>(
+    l: L,
+    queries: &[*const f32; R],
+    keys: [*const f32; P],
+    dim: usize,
+    scores: &mut [f32],
+    width: usize,
+) -> usize {
+    let mut sums = [[l.splat(0.0); P]; R];
+    for d in 0..dim {
+        // SAFETY: the caller's promise.
+        let columns: [L::V; P] = std::array::from_fn(|p| unsafe { l.load_ptr(keys[p].add(d * PAGE)) });
+        for (sums, query) in sums.iter_mut().zip(queries) {
+            // SAFETY: the caller's promise.
+            let x = l.splat(unsafe { *query.add(d) });
+            for (sum, column) in sums.iter_mut().zip(columns) {
+                *sum = l.fma(x, column, *sum);
+            }
+        }
+    }
+    for (r, sums) in sums.iter().enumerate() {
+        for (p, sum) in sums.iter().enumerate() {
+            l.store(&mut scores[r * width + p * PAGE..][..PAGE], *sum);
+        }
+    }
+    P
+}
+
+/// Weighted sums of the first `most` values, `columns` numbers of each.
+#[allow(clippy::too_many_arguments)]
+#[inline(always)]
+unsafe fn weigh<L: Lanes, const R: usize, const N: usize, const FULL: bool>(
+    l: L,
+    weights: &[f32],
+    width: usize,
+    most: usize,
+    values: impl Fn(usize) -> *const f32,
+    dim: usize,
+    columns: usize,
+    targets: &[*mut f32; R],
+) -> usize {
+    let mut sums = [[l.splat(0.0); N]; R];
+    for page in 0..most.div_ceil(PAGE) {
+        let rows = values(page);
+        for j in 0..PAGE.min(most - page * PAGE) {
+            // SAFETY: the caller's promise.
+            let row: [L::V; N] = std::array::from_fn(|v| unsafe {
+                let at = rows.add(j * dim + v * LANES);
+                if FULL { l.load_ptr(at) } else { l.load_some_ptr(at, columns) }
+            });
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let x = l.splat(weights[r * width + page * PAGE + j]);
+                for (sum, v) in sums.iter_mut().zip(row) {
+                    *sum = l.fma(x, v, *sum);
+                }
+            }
+        }
+    }
+    for (target, sums) in targets.iter().zip(&sums) {
+        for (v, sum) in sums.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe {
+                if FULL {
+                    l.store_ptr(target.add(v * LANES), *sum);
+                } else {
+                    l.store_some_ptr(target.add(v * LANES), columns, *sum);
+                }
+            }
+        }
+    }
+    columns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::testing::numbers;
+    use crate::cpu::{Kernels, Span};
+
+    #[test]
+    fn pages_give_the_bits_of_whole_sequences() {
+        let shapes = [(4, 2, 16), (2, 2, 16), (6, 1, 12), (4, 2, 32), (8, 1, 40), (1, 1, 4)];
+        for (q, kv, dim) in shapes {
+            let heads = Heads { q, kv, dim };
+            for len in [1, 5, 16, 17, 61, 150] {
+                let (qk, qkv) = (numbers(len * heads.qk(), 1), numbers(len * heads.qkv(), 2));
+                let cpu = Cpu::new();
+                let (mut whole, mut log_sums) = (vec![0.0; len * heads.out()], vec![0.0; len * q]);
+                let part = |data, stride, first| Strided { data, stride, first };
+                let queries = part(&qk[..], heads.qk(), 0);
+                cpu.attention(
+                    heads,
+                    &[Span { query: 0, query_len: len, key: 0, key_len: len }],
+                    queries,
+                    part(&qk[..], heads.qk(), heads.out()),
+                    part(&qkv[..], heads.qkv(), heads.qk()),
+                    &mut whole,
+                    &mut log_sums,
+                );
+                // Scattered pages, full of what a diverged model left there.
+                let table: Vec<u32> = (0..len.div_ceil(PAGE) as u32).map(|p| 1 + (p * 7) % 11).collect();
+                let pages = cpu.pages(heads, 2, 12);
+                // SAFETY: the memory is this test's own.
+                unsafe { (*pages.all).fill(f32::NAN) };
+                let slots: Vec<PageSlot> =
+                    (0..len).map(|i| PageSlot { page: table[i / PAGE], slot: (i % PAGE) as u32 }).collect();
+                for step in [1, 3, 20, len] {
+                    let mut from = 0;
+                    while from < len {
+                        let n = step.min(len - from);
+                        let new = from * heads.qk()..(from + n) * heads.qk();
+                        let new_values = from * heads.qkv()..(from + n) * heads.qkv();
+                        cpu.store_pages(heads, 1, &slots[from..from + n], &qk[new.clone()], &qkv[new_values], &pages);
+                        let span = PagedSpan { query: 0, query_len: n, position: from, table: 0 };
+                        let mut out = vec![0.0; n * heads.out()];
+                        let queries = part(&qk[new], heads.qk(), 0);
+                        cpu.paged_attention(heads, 1, &[span], &table, queries, &pages, &mut out);
+                        assert!(out == whole[from * heads.out()..(from + n) * heads.out()], "{heads:?} {len} {step}");
+                        from += n;
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! How are sixteen numbers worked on at once?
+//!
+//! Every kernel is written once over [`Lanes`]: sixteen `f32` lanes, whatever the width of the machine's registers. The
+//! lane a number falls into and the order of every sum are therefore the same on every machine with fused
+//! multiply-add, and so are the bits of every result.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::Avx512;
+pub(crate) use portable::Portable;
+
+/// Lanes in a vector.
+pub(crate) const LANES: usize = 16;
+
+/// Which instructions to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    Portable,
+}
+
+impl Level {
+    /// The best this machine has.
+    pub(crate) fn best() -> Self {
+        Self::available()[0]
+    }
+
+    /// All this machine has, best first.
+    pub(crate) fn available() -> Vec<Self> {
+        let mut levels = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+            if avx2 && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq") {
+                levels.push(Level::Avx512);
+            }
+            if avx2 {
+                levels.push(Level::Avx2);
+            }
+        }
+        levels.push(Level::Portable);
+        levels
+    }
+
+    /// Its name, for people.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => "AVX-512",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => "AVX2 with FMA",
+            Level::Portable => "portable",
+        }
+    }
+}
+
+/// Sixteen `f32` lanes. A value of the implementing type is proof that the machine has the instructions.
+///
+/// Pointers given to the loading and storing functions must be good for the lanes they touch.
+pub(crate) trait Lanes: Copy {
+    /// Sixteen numbers.
+    type V: Copy;
+    /// Whether there are registers for a large tile of accumulators.
+    const MANY_REGISTERS: bool;
+
+    fn splat(self, x: f32) -> Self::V;
+    unsafe fn load_ptr(self, p: *const f32) -> Self::V;
+    unsafe fn store_ptr(self, p: *mut f32, v: Self::V);
+    /// The first `n` lanes (at most 16), 0 in the others.
+    unsafe fn load_some_ptr(self, p: *const f32, n: usize) -> Self::V;
+    /// The first `n` lanes (at most 16).
+    unsafe fn store_some_ptr(self, p: *mut f32, n: usize, v: Self::V);
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a · b + c`, rounded once.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The larger; `b` where either is not a number.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The smaller; `b` where either is not a number.
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
+    fn sqrt(self, a: Self::V) -> Self::V;
+    /// To the nearest whole number, ties to even.
+    fn round(self, a: Self::V) -> Self::V;
+    /// `2ⁿ` for whole `n` from −126 to 127.
+    fn power_of_two(self, n: Self::V) -> Self::V;
+    /// `v`, but 0 where `x` is below `limit`.
+    fn zero_below(self, x: Self::V, limit: Self::V, v: Self::V) -> Self::V;
+    /// The sum of all lanes: halves added to halves.
+    fn sum(self, v: Self::V) -> f32;
+    /// The largest lane.
+    fn largest(self, v: Self::V) -> f32;
+
+    #[inline(always)]
+    fn load(self, s: &[f32]) -> Self::V {
+        debug_assert!(s.len() >= LANES);
+        // SAFETY: the slice has at least sixteen elements; callers cut it by chunks_exact.
+        unsafe { self.load_ptr(s.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn store(self, s: &mut [f32], v: Self::V) {
+        debug_assert!(s.len() >= LANES);
+        // SAFETY: as in `load`.
+        unsafe { self.store_ptr(s.as_mut_ptr(), v) }
+    }
+
+    #[inline(always)]
+    fn load_some(self, s: &[f32]) -> Self::V {
+        // SAFETY: no more lanes are touched than the slice has.
+        unsafe { if s.len() >= LANES { self.load_ptr(s.as_ptr()) } else { self.load_some_ptr(s.as_ptr(), s.len()) } }
+    }
+
+    #[inline(always)]
+    fn store_some(self, s: &mut [f32], v: Self::V) {
+        // SAFETY: no more lanes are touched than the slice has.
+        unsafe {
+            if s.len() >= LANES {
+                self.store_ptr(s.as_mut_ptr(), v);
+            } else {
+                self.store_some_ptr(s.as_mut_ptr(), s.len(), v);
+            }
+        }
+    }
+
+    /// `eˣ` to about one unit in the last place; exactly 0 below −87.3, so that −∞ gives 0.
+    #[inline(always)]
+    fn exp(self, x: Self::V) -> Self::V {
+        let low = self.splat(-87.3);
+        // The bound comes first: then a lane that is not a number stays one.
+        let y = self.min(self.splat(88.3), self.max(low, x));
+        let n = self.round(self.mul(y, self.splat(std::f32::consts::LOG2_E)));
+        let r = self.fma(n, self.splat(-0.693_359_4), y);
+        let r = self.fma(n, self.splat(2.121_944_4e-4), r);
+        // Cephes' polynomial for e^r on |r| ≤ ln 2 / 2.
+        let mut p = self.splat(1.987_569_1e-4);
+        for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+            p = self.fma(p, r, self.splat(c));
+        }
+        let p = self.fma(p, self.mul(r, r), self.add(r, self.splat(1.0)));
+        self.zero_below(x, low, self.mul(p, self.power_of_two(n)))
+    }
+}
+
+/// Runs `$generic` compiled for the given level. The generic function and all it calls must be `#[inline(always)]`.
+macro_rules! leveled {
+    ($(#[$doc:meta])* fn $name:ident = $generic:ident ( $($arg:ident : $ty:ty),* $(,)? ) $(-> $ret:ty)?) => {
+        $(#[$doc])*
+        #[allow(clippy::too_many_arguments)]
+        pub(crate) fn $name(level: crate::cpu::simd::Level, $($arg: $ty),*) $(-> $ret)? {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512dq,avx2,fma")]
+            fn wide($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: this function's own features.
+                $generic(unsafe { crate::cpu::simd::Avx512::proven() }, $($arg),*)
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            fn half($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: this function's own features.
+                $generic(unsafe { crate::cpu::simd::Avx2::proven() }, $($arg),*)
+            }
+            match level {
+                // SAFETY: a level is only made after its features were detected.
+                #[cfg(target_arch = "x86_64")]
+                crate::cpu::simd::Level::Avx512 => unsafe { wide($($arg),*) },
+                #[cfg(target_arch = "x86_64")]
+                crate::cpu::simd::Level::Avx2 => unsafe { half($($arg),*) },
+                crate::cpu::simd::Level::Portable => $generic(crate::cpu::simd::Portable, $($arg),*),
+            }
+        }
+    };
+}
+pub(crate) use leveled;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[inline(always)]
+    fn exercise<L: Lanes>(l: L, x: &[f32], out: &mut Vec<f32>) {
+        for (i, c) in x.chunks(LANES).enumerate() {
+            let v = l.load_some(c);
+            let w = l.splat(0.1 + i as f32);
+            let mut buffer = [0.0; LANES];
+            for r in [
+                l.exp(v),
+                l.fma(v, w, v),
+                l.div(v, w),
+                l.max(v, w),
+                l.min(v, w),
+                l.sqrt(l.mul(v, v)),
+                l.round(v),
+                l.zero_below(v, w, v),
+                l.sub(v, w),
+            ] {
+                l.store(&mut buffer, r);
+                out.extend_from_slice(&buffer);
+            }
+            let mut short = vec![7.0; c.len()];
+            l.store_some(&mut short, v);
+            out.extend_from_slice(&short);
+            out.push(l.sum(v));
+            out.push(l.largest(v));
+        }
+    }
+    leveled!(fn exercise_at = exercise(x: &[f32], out: &mut Vec<f32>));
+
+    fn numbers() -> Vec<f32> {
+        (0..1003).map(|i| ((i * 2_654_435_761_u64 % 10_007) as f32 / 10_007.0 - 0.5) * 180.0).collect()
+    }
+
+    #[test]
+    fn every_level_gives_the_same_bits() {
+        let results: Vec<Vec<u32>> = Level::available()
+            .into_iter()
+            .map(|level| {
+                let mut out = Vec::new();
+                exercise_at(level, &numbers(), &mut out);
+                out.iter().map(|x| x.to_bits()).collect()
+            })
+            .collect();
+        assert!(results.windows(2).all(|w| w[0] == w[1]), "levels: {:?}", Level::available());
+    }
+
+    #[inline(always)]
+    fn exp_all<L: Lanes>(l: L, x: &mut [f32]) {
+        for c in x.chunks_mut(LANES) {
+            let v = l.exp(l.load_some(c));
+            l.store_some(c, v);
+        }
+    }
+    leveled!(fn exp_at = exp_all(x: &mut [f32]));
+
+    #[test]
+    fn exp_is_exp() {
+        for level in Level::available() {
+            let x: Vec<f32> = (0..200_000).map(|i| -87.2 + i as f32 * (175.0 / 200_000.0)).collect();
+            let mut y = x.clone();
+            exp_at(level, &mut y);
+            for (x, y) in x.iter().zip(&y) {
+                let want = f64::from(*x).exp();
+                assert!((f64::from(*y) - want).abs() <= 2.5e-7 * want, "exp({x}) = {y}, not {want}");
+            }
+            let mut odd = [f32::NEG_INFINITY, f32::NAN, 0.0, -200.0];
+            exp_at(level, &mut odd);
+            assert!(odd[0] == 0.0 && odd[1].is_nan() && odd[2] == 1.0 && odd[3] == 0.0, "{odd:?}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The gate of the feed-forward layer: `silu(gate) · up`.
+
+use super::Cpu;
+use super::shared_ptr::Mut;
+use crate::cpu::simd::{LANES, Lanes, leveled};
+
+pub(super) fn forward(cpu: &Cpu, x: &[f32], width: usize, y: &mut [f32]) {
+    let rows = y.len() / width;
+    assert!(y.len() == rows * width && x.len() == 2 * y.len());
+    let y = Mut::new(y);
+    cpu.over_rows(rows, width, |range| {
+        // SAFETY: the ranges do not overlap, and rows are within the lengths compared above.
+        let y = unsafe { y.offset(range.start * width).slice(range.len() * width) };
+        rows_at(cpu.level, &x[range.start * 2 * width..], width, y);
+    });
+}
+
+leveled!(fn rows_at = gate(x: &[f32], width: usize, y: &mut [f32]));
+
+#[inline(always)]
+fn gate<L: Lanes>(l: L, x: &[f32], width: usize, y: &mut [f32]) {
+    for (x, y) in x.chunks_exact(2 * width).zip(y.chunks_exact_mut(width)) {
+        let (g, u) = x.split_at(width);
+        for ((g, u), y) in g.chunks(LANES).zip(u.chunks(LANES)).zip(y.chunks_mut(LANES)) {
+            let g = l.load_some(g);
+            l.store_some(y, l.mul(l.mul(g, sigmoid(l, g)), l.load_some(u)));
+        }
+    }
+}
+
+#[inline(always)]
+fn sigmoid<L: Lanes>(l: L, x: L::V) -> L::V {
+    let one = l.splat(1.0);
+    l.div(one, l.add(one, l.exp(l.sub(l.splat(0.0), x))))
+}
+
+pub(super) fn backward(cpu: &Cpu, dy: &[f32], x: &[f32], width: usize, dx: &mut [f32]) {
+    let rows = dy.len() / width;
+    assert!(dy.len() == rows * width && x.len() == 2 * dy.len() && dx.len() == x.len());
+    let dx = Mut::new(dx);
+    cpu.over_rows(rows, 2 * width, |range| {
+        let (first, count) = (range.start, range.len());
+        // SAFETY: the ranges do not overlap, and rows are within the lengths compared above.
+        let dx = unsafe { dx.offset(first * 2 * width).slice(count * 2 * width) };
+        grads_at(cpu.level, &dy[first * width..], &x[first * 2 * width..], width, dx);
+    });
+}
+
+leveled!(fn grads_at = grads(dy: &[f32], x: &[f32], width: usize, dx: &mut [f32]));
+
+#[inline(always)]
+fn grads<L: Lanes>(l: L, dy: &[f32], x: &[f32], width: usize, dx: &mut [f32]) {
+    let rows = dx.chunks_exact_mut(2 * width).zip(x.chunks_exact(2 * width)).zip(dy.chunks_exact(width));
+    for ((dx, x), dy) in rows {
+        let (g, u) = x.split_at(width);
+        let (dg, du) = dx.split_at_mut(width);
+        let inputs = g.chunks(LANES).zip(u.chunks(LANES)).zip(dy.chunks(LANES));
+        for (((g, u), dy), (dg, du)) in inputs.zip(dg.chunks_mut(LANES).zip(du.chunks_mut(LANES))) {
+            let (g, u, dy) = (l.load_some(g), l.load_some(u), l.load_some(dy));
+            let s = sigmoid(l, g);
+            let silu = l.mul(g, s);
+            // d silu / d g = s · (1 + g · (1 − s)) = s + silu · (1 − s)
+            let slope = l.fma(silu, l.sub(l.splat(1.0), s), s);
+            l.store_some(dg, l.mul(l.mul(dy, u), slope));
+            l.store_some(du, l.mul(dy, silu));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::testing::{check_slopes, numbers, weighted};
+
+    #[test]
+    fn gradients_are_slopes() {
+        for width in [5, 32] {
+            let (x, k) = (numbers(2 * 2 * width, 1), numbers(2 * width, 2));
+            let cpu = Cpu::new();
+            let mut dx = vec![0.0; x.len()];
+            backward(&cpu, &k, &x, width, &mut dx);
+            check_slopes("x", &x, &dx, |x| {
+                let mut y = vec![0.0; k.len()];
+                forward(&cpu, x, width, &mut y);
+                weighted(&y, &k)
+            });
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! How is a card's memory shared between training, sampling and what is published?
+
+use super::{failed, shape, suits};
+use crate::inference::{MOST_RUNNING, READING_ON_A_CARD};
+use crate::model::param_layout::Layout;
+use crate::weights::hf_config::Config;
+use crate::weights::lora::AdapterSize;
+use mage_cuda::{CudaDevice, ModelRunner, ModelShape, ModelTrainer};
+use mage_engine::Result;
+
+/// Bytes for a sampler's steps, which read so many tokens of prompts at most, besides keys and values.
+pub(super) fn steps(shape: &ModelShape, reading: usize) -> usize {
+    ModelRunner::room(shape, reading + MOST_RUNNING)
+}
+
+/// Pages of keys and values without which nothing is begun.
+pub(super) const LEAST_PAGES: usize = 64;
+
+/// Bytes of so many numbers as samplers read them.
+pub(super) fn published(learning: usize) -> usize {
+    2 * learning
+}
+
+/// How many copies of what learns are published at a time: the policy, its successor while requests still hold it, and a reference.
+pub(super) const COPIES: usize = 3;
+
+/// What decides how much memory training passes need.
+pub(super) struct Passes<'a> {
+    pub(super) shape: &'a ModelShape,
+    /// Numbers that learn.
+    pub(super) learning: usize,
+    /// An adapter's thin numbers of a token, where one learns.
+    pub(super) thin: usize,
+    /// Tokens of the longest row there can be.
+    pub(super) longest: usize,
+    pub(super) recompute: bool,
+}
+
+impl Passes<'_> {
+    fn per_token(&self, recompute: bool) -> usize {
+        ModelTrainer::bytes_per_token(self.shape, self.thin, recompute)
+    }
+
+    /// Tokens of a pass, and bytes to be kept for passes, when so much is free before anything is published: half of what is left
+    /// beside that and a sampler's steps. The longest row, of which only one layer is remembered, finds room there too, unless it
+    /// would take more than that half.
+    pub(super) fn planned(&self, free: usize, wanted: usize) -> (usize, usize) {
+        const USEFUL: usize = 16_384;
+        const STEP: usize = ModelTrainer::PASS_STEP;
+        let fixed = ModelTrainer::fixed_bytes(self.shape);
+        let beside = steps(self.shape, READING_ON_A_CARD) + COPIES * published(self.learning);
+        let half = free.saturating_sub(beside) / 2;
+        let tokens = match wanted {
+            0 => (half.saturating_sub(fixed) / self.per_token(self.recompute) / STEP * STEP).clamp(STEP, USEFUL),
+            n => n,
+        };
+        let taken = |tokens: usize, recompute| tokens.next_multiple_of(STEP) * self.per_token(recompute) + fixed;
+        (tokens, taken(tokens, self.recompute).max(taken(self.longest, true).min(half)))
+    }
+
+    /// Tokens of the longest row for which there is room in what is kept for passes.
+    fn longest_row(&self, passes: usize) -> usize {
+        let rows = (passes - ModelTrainer::fixed_bytes(self.shape)) / self.per_token(true);
+        (rows / ModelTrainer::PASS_STEP * ModelTrainer::PASS_STEP).min(self.longest)
+    }
+}
+
+/// How a card's memory would be used in training.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CardPlan {
+    /// The card's number and name.
+    pub device: String,
+    /// Bytes free now.
+    pub free_bytes: u64,
+    /// Bytes of weights, gradients, moments, and what is published (the policy, its successor and a reference).
+    pub state_bytes: u64,
+    /// Bytes a pass keeps of one token.
+    pub remembered_bytes_per_token: u64,
+    /// Tokens of a pass.
+    pub pass_tokens: usize,
+    /// Bytes set aside for passes: of as many tokens, and of [`CardPlan::longest_row`].
+    pub pass_bytes: u64,
+    /// Tokens of the longest row that surely finds room: what the model can read, as far as half of what is free allows.
+    pub longest_row: usize,
+    /// Bytes set aside for what a sampler's steps need besides keys and values, and for other programs.
+    pub aside_bytes: u64,
+    /// Bytes a sampler's cache keeps of one token.
+    pub cached_bytes_per_token: u64,
+    /// Bytes left for keys and values; 0 where the rest does not fit.
+    pub cache_bytes: u64,
+    /// Whether that is enough to begin.
+    pub fits: bool,
+}
+
+impl CardPlan {
+    /// For training a model on a card: all its numbers, or an adapter beside them. Nothing is allocated.
+    pub fn new(config: &Config, index: usize, adapter: Option<AdapterSize>, recompute: bool) -> Result<Self> {
+        let card = CudaDevice::open(index).map_err(failed)?;
+        suits(config, adapter.map(|a| a.rank)).map_err(failed)?;
+        let free = card.free_memory().map_err(failed)?;
+        Ok(Self::of(format!("cuda:{index} ({})", card.info().name), config, adapter, recompute, free))
+    }
+
+    /// The same for a card of which so much is free.
+    fn of(device: String, config: &Config, adapter: Option<AdapterSize>, recompute: bool, free: usize) -> Self {
+        let (shape, parameters) = (shape(config), Layout::new(config).len);
+        let (learning, thin) = adapter.map_or((parameters, 0), |a| (a.numbers, a.thin));
+        let (state, shown) = (ModelTrainer::state_bytes(parameters, learning), COPIES * published(learning));
+        let all = Passes { shape: &shape, learning, thin, longest: config.max_position_embeddings, recompute };
+        let (tokens, passes) = all.planned(free.saturating_sub(state), 0);
+        let steps = steps(&shape, READING_ON_A_CARD);
+        let cache = free.saturating_sub(state + shown + passes + steps);
+        CardPlan {
+            device,
+            free_bytes: free as u64,
+            state_bytes: (state + shown) as u64,
+            remembered_bytes_per_token: all.per_token(recompute) as u64,
+            pass_tokens: tokens,
+            pass_bytes: passes as u64,
+            longest_row: all.longest_row(passes),
+            aside_bytes: steps as u64,
+            cached_bytes_per_token: (ModelRunner::page_bytes(&shape) / mage_cuda::BLOCK_SIZE) as u64,
+            cache_bytes: cache as u64,
+            fits: cache >= LEAST_PAGES * ModelRunner::page_bytes(&shape),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_steps_and_what_is_published_share_what_is_free() {
+        let gib = 1_usize << 30;
+        let (small, large) = (crate::weights::hf_config::tests::tiny(), crate::weights::hf_config::tests::large());
+        // A small model asks for little of a card, a large one for what its steps take.
+        let asks = |config: &Config| steps(&shape(config), READING_ON_A_CARD);
+        assert!(asks(&small) < gib && asks(&large) > 4 * gib);
+        for (config, recompute) in [(&small, false), (&large, false), (&large, true)] {
+            let (shape, parameters, steps) = (shape(config), Layout::new(config).len, asks(config));
+            let longest = config.max_position_embeddings;
+            let small_adapter = AdapterSize { rank: 16, numbers: 8 << 20, thin: 48 };
+            for adapter in [Some(small_adapter), None] {
+                let (numbers, thin) = adapter.map_or((parameters, 0), |a| (a.numbers, a.thin));
+                let all = Passes { shape: &shape, learning: numbers, thin, longest, recompute };
+                let state = ModelTrainer::state_bytes(parameters, numbers);
+                for free in [0, gib, 5 * gib, 20 * gib, 70 * gib, 95 * gib, 139 * gib] {
+                    let (tokens, passes) = all.planned(free.saturating_sub(state), 0);
+                    assert!(tokens.is_multiple_of(256) && (256..=16_384).contains(&tokens), "{tokens}");
+                    let plan = CardPlan::of("a card".to_owned(), config, adapter, recompute, free);
+                    assert_eq!(plan.pass_tokens, tokens);
+                    // What a run finds free once its first policy is published, without what it has set aside.
+                    let left = free.saturating_sub(state + published(numbers));
+                    let left = left.saturating_sub(passes + (COPIES - 1) * published(numbers) + steps);
+                    assert_eq!(plan.cache_bytes as usize, left);
+                    if plan.fits {
+                        let parts = plan.state_bytes + plan.pass_bytes + plan.aside_bytes + plan.cache_bytes;
+                        assert_eq!(parts, plan.free_bytes);
+                    }
+                    assert!(
+                        tokens == 256 || left >= passes - ModelTrainer::fixed_bytes(&shape),
+                        "{tokens}: {left} of {free}"
+                    );
+                    assert_eq!(plan.fits, left >= 64 * ModelRunner::page_bytes(&shape));
+                }
+            }
+            // Rooms are made for a little more than was wanted.
+            let kept = |wanted, longest, free| {
+                Passes { shape: &shape, learning: 0, thin: 0, longest, recompute }.planned(free, wanted).1
+            };
+            let large = 139 * gib;
+            assert_eq!((kept(257, 1, large), kept(1, 1, large)), (kept(512, 1, large), kept(256, 1, large)));
+            // A row longer than a pass has room, and takes no more than half of what is free for that.
+            let row = |tokens: usize| {
+                tokens * ModelTrainer::bytes_per_token(&shape, 0, true) + ModelTrainer::fixed_bytes(&shape)
+            };
+            assert_eq!(kept(256, 40_960, large), row(40_960));
+            let all = Passes { shape: &shape, learning: 0, thin: 0, longest: 40_960, recompute };
+            let rows = [row(256), row(512) - 1, row(512), row(1 << 20)].map(|passes| all.longest_row(passes));
+            assert_eq!(rows, [256, 256, 512, 40_960]);
+            assert!(kept(256, 1 << 30, large) <= large / 2);
+            assert_eq!(kept(256, 1 << 30, 0), kept(256, 1, 0));
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Which device computes, and what does a model look like on a card?
+
+mod memory_plan;
+
+pub use memory_plan::CardPlan;
+
+use crate::engine::Options;
+use crate::model::param_layout::Layout;
+use crate::model::turn_table;
+use crate::weights::hf_config::Config;
+use crate::weights::lora::AdapterLayout;
+use crate::weights::registry::{CardSet, Loaded};
+use mage_cuda::{
+    CudaDevice, CudaModel, CudaWeights, LayerLayout, LoraGroupLayout, LoraLayout, LoraProjectionLayout, ModelRunner,
+    ModelShape, ParamLayout,
+};
+use mage_engine::{Error, Result};
+use memory_plan::{COPIES, LEAST_PAGES, Passes, published, steps};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Where a model is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Device {
+    /// On the first card, where there is one that works and knows the model's shape, else on the CPU. One that is full is an
+    /// error: nobody wants to find out after hours that the CPU did it.
+    #[default]
+    Auto,
+    /// On the CPU.
+    Cpu,
+    /// On the card of this number.
+    Cuda(usize),
+}
+
+impl Device {
+    /// The card's number; nothing is the CPU.
+    pub fn card(self) -> Option<usize> {
+        match self {
+            Device::Cpu => None,
+            Device::Auto => CudaDevice::any().then_some(0),
+            Device::Cuda(n) => Some(n),
+        }
+    }
+
+    /// Why a card, or a driver, that is there is not used for a model, with an adapter of some rank beside it or not, though one
+    /// would be.
+    pub fn passed_over(self, config: &Config, rank: Option<usize>) -> Option<String> {
+        let why = match (self, CudaDevice::count()) {
+            (Device::Auto, Err(e)) => e,
+            (Device::Auto, Ok(1..)) => CudaDevice::open(0).err().or_else(|| suits(config, rank).err())?,
+            _ => return None,
+        };
+        Some(format!("the CPU is used though there may be a card: {why}"))
+    }
+
+    /// The card's number for a model, with an adapter of some rank beside it or not: what cards cannot do is done on the CPU, unless
+    /// a card was asked for by name.
+    pub fn card_for(self, config: &Config, rank: Option<usize>) -> Option<usize> {
+        if self == Device::Auto && suits(config, rank).is_err() { None } else { self.card() }
+    }
+}
+
+/// Whether cards can do a model, with an adapter of some rank beside it or not.
+fn suits(config: &Config, rank: Option<usize>) -> std::result::Result<(), mage_cuda::CudaError> {
+    shape(config).check()?;
+    rank.map_or(Ok(()), LoraLayout::check_rank)
+}
+
+impl TryFrom<String> for Device {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<Device> for String {
+    fn from(device: Device) -> Self {
+        device.to_string()
+    }
+}
+
+impl FromStr for Device {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "auto" => Ok(Device::Auto),
+            "cpu" => Ok(Device::Cpu),
+            "cuda" => Ok(Device::Cuda(0)),
+            _ => text
+                .strip_prefix("cuda:")
+                .filter(|n| n.bytes().all(|b| b.is_ascii_digit()))
+                .and_then(|n| n.parse().ok())
+                .map(Device::Cuda)
+                .ok_or_else(|| Error::invalid("device", format!("`{text}` is not auto, cpu, cuda or cuda:N"))),
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Auto => f.write_str("auto"),
+            Device::Cpu => f.write_str("cpu"),
+            Device::Cuda(n) => write!(f, "cuda:{n}"),
+        }
+    }
+}
+
+/// What was found of cards on this machine.
+#[derive(Clone, Debug)]
+pub struct CardReport {
+    /// What was looked for and where.
+    pub search: &'static mage_cuda::LibrarySearch,
+    /// Why the driver does not work, where there is one that does not.
+    pub trouble: Option<String>,
+    /// Each card, or why it cannot be used.
+    pub cards: Vec<std::result::Result<SeenCard, String>>,
+}
+
+/// A card that can be used.
+#[derive(Clone, Debug)]
+pub struct SeenCard {
+    /// What it says of itself.
+    pub info: mage_cuda::DeviceInfo,
+    /// Bytes that are free.
+    pub free_bytes: usize,
+    /// How fast it is, or why that could not be measured.
+    pub rates: std::result::Result<mage_cuda::Throughput, String>,
+}
+
+impl CardReport {
+    /// Looks, and measures each card for a moment.
+    pub fn measure() -> Self {
+        let one = |i: usize| {
+            let card = CudaDevice::open(i)?;
+            let (info, free_bytes) = (card.info().clone(), card.free_memory()?);
+            Ok(SeenCard { info, free_bytes, rates: mage_cuda::measure(&card).map_err(|e| e.to_string()) })
+        };
+        let (count, trouble) = match CudaDevice::count() {
+            Ok(n) => (n, None),
+            Err(e) => (0, Some(e.to_string())),
+        };
+        let cards = (0..count).map(|i| one(i).map_err(|e: mage_cuda::CudaError| e.to_string())).collect();
+        CardReport { search: mage_cuda::search(), trouble, cards }
+    }
+}
+
+/// A model's shape on a card.
+pub(crate) struct NativeCard {
+    pub(crate) model: Arc<CudaModel>,
+    /// What adapters stand beside; nothing where the model's own numbers learn.
+    pub(crate) base: OnceLock<Arc<CudaWeights>>,
+    shape: ModelShape,
+    /// Bytes that a trainer will yet ask for.
+    reserved: AtomicUsize,
+}
+
+pub(crate) fn failed(e: mage_cuda::CudaError) -> Error {
+    Error::Engine { engine: "native on CUDA".to_owned(), reason: e.to_string() }
+}
+
+impl NativeCard {
+    pub(crate) fn open(config: &Config, index: usize) -> Result<Self> {
+        let card = CudaDevice::open(index).map_err(failed)?;
+        let (shape, layout) = (shape(config), Layout::new(config));
+        let turns = turn_table(config.rope_theta, config.head_dim, config.max_position_embeddings);
+        let model = CudaModel::new(&card, shape, places(&layout), &turns).map_err(failed)?;
+        Ok(NativeCard { model, base: OnceLock::new(), shape, reserved: AtomicUsize::new(0) })
+    }
+
+    /// CudaWeights without anything beside them.
+    pub(crate) fn alone(&self, flat: &[f32]) -> Result<Loaded> {
+        let base = Arc::new(self.model.weights(flat).map_err(failed)?);
+        Ok(Loaded::Cuda(CardSet { base, adapter: None }))
+    }
+
+    /// Puts the numbers that adapters stand beside on the card, for good.
+    pub(crate) fn set_base(&self, flat: &[f32]) -> Result<Arc<CudaWeights>> {
+        let base = Arc::new(self.model.weights(flat).map_err(failed)?);
+        Ok(Arc::clone(self.base.get_or_init(|| base)))
+    }
+
+    /// The model below with an adapter beside it.
+    pub(crate) fn beside(&self, base: &Arc<CudaWeights>, layout: &AdapterLayout, flat: &[f32]) -> Result<Loaded> {
+        let adapter = self.model.adapter(&adapter_places(layout), flat).map_err(failed)?;
+        Ok(Loaded::Cuda(CardSet { base: Arc::clone(base), adapter: Some(adapter) }))
+    }
+
+    /// The card in words.
+    pub(crate) fn words(&self) -> String {
+        let info = self.model.card().info();
+        let (major, minor) = info.capability;
+        format!("cuda:{}: {}, generation {major}.{minor}, bf16", info.index, info.name)
+    }
+
+    /// How many tokens a trainer goes over at once, and sets the memory aside for it and for what is published after the first
+    /// policy, which is on the card before any pages are. Half of what is free goes to passes at most, and no more than is of
+    /// use.
+    pub(crate) fn plan_training(
+        &self,
+        learning: usize,
+        thin: usize,
+        longest: usize,
+        options: &Options,
+    ) -> Result<usize> {
+        let all = Passes { shape: &self.shape, learning, thin, longest, recompute: options.recompute };
+        let (tokens, passes) = all.planned(self.free_memory()?, options.chunk_tokens);
+        self.reserved.store(passes + (COPIES - 1) * published(learning), Ordering::Relaxed);
+        Ok(tokens)
+    }
+
+    /// Bytes that are free.
+    pub(crate) fn free_memory(&self) -> Result<usize> {
+        self.model.card().free_memory().map_err(failed)
+    }
+
+    /// Bytes that pages of keys and values may take beside steps that read so many tokens of prompts.
+    pub(crate) fn room_for_pages(&self, reading: usize) -> Result<usize> {
+        let free = self.free_memory()?;
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        let steps = steps(&self.shape, reading);
+        let left = free.saturating_sub(reserved + steps);
+        // A sampler by itself leaves room for others: two models may play side by side.
+        let shares = if reserved == 0 { 2 } else { 1 };
+        let least = ModelRunner::page_bytes(&self.shape) * LEAST_PAGES;
+        if left / shares < least {
+            let mib = |bytes: usize| bytes.div_ceil(1 << 20);
+            let parts = [mib(reserved), mib(steps), mib(shares * least)];
+            let [passes, steps, pages] = parts;
+            let passes = match reserved {
+                0 => String::new(),
+                _ => format!("{passes} for training passes and what they publish, "),
+            };
+            let whole_model_learns = reserved > 0 && self.base.get().is_none();
+            let adapter = if whole_model_learns {
+                "train an adapter beside a model that has a path (engine.lora_rank), "
+            } else {
+                ""
+            };
+            let reason = format!(
+                "out of memory: {} MiB of the card are free, and {} are needed: {passes}{steps} for steps, {pages} for keys and \
+                 values; end other programs on the card (nvidia-smi lists them), {adapter}or use --device cpu",
+                free >> 20,
+                parts.iter().sum::<usize>(),
+            );
+            return Err(Error::Engine { engine: "native on CUDA".to_owned(), reason });
+        }
+        Ok(left / shares)
+    }
+}
+
+fn shape(c: &Config) -> ModelShape {
+    ModelShape {
+        vocabulary: c.vocab_size,
+        hidden: c.hidden_size,
+        inner: c.intermediate_size,
+        layers: c.num_hidden_layers,
+        heads: c.num_attention_heads,
+        kv: c.num_key_value_heads,
+        head_dim: c.head_dim,
+        epsilon: c.rms_norm_eps,
+    }
+}
+
+fn places(l: &Layout) -> ParamLayout {
+    let layers = l.layers.iter().map(|at| LayerLayout {
+        norm1: at.norm1.clone(),
+        qkv: at.qkv.clone(),
+        head_norms: at.head_norms.clone(),
+        out: at.out.clone(),
+        norm2: at.norm2.clone(),
+        gate_up: at.gate_up.clone(),
+        down: at.down.clone(),
+    });
+    ParamLayout {
+        embedding: l.embedding.clone(),
+        layers: layers.collect(),
+        norm: l.norm.clone(),
+        head: l.head.clone(),
+        len: l.len,
+    }
+}
+
+/// The same for an adapter.
+pub(crate) fn adapter_places(l: &AdapterLayout) -> Arc<LoraLayout> {
+    let group = |at: &crate::weights::lora::GroupAt| LoraGroupLayout {
+        a: at.a.clone(),
+        ranks: at.ranks,
+        parts: at
+            .parts
+            .iter()
+            .map(|p| LoraProjectionLayout {
+                b: p.b.clone(),
+                outputs: p.outputs,
+                first_output: p.first_output,
+                first_rank: p.first_rank,
+            })
+            .collect(),
+    };
+    let layers = l.layers.iter().map(|groups| std::array::from_fn(|g| groups[g].as_ref().map(group))).collect();
+    Arc::new(LoraLayout { rank: l.lora.rank, scale: l.lora.scale(), layers, len: l.len })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cards_cannot_do_is_done_on_the_cpu() {
+        let odd = crate::weights::hf_config::tests::tiny();
+        assert_eq!(Device::Auto.card_for(&odd, Some(12)), None);
+        assert_eq!(Device::Cpu.card_for(&odd, None), None);
+        assert_eq!(Device::Cuda(2).card_for(&odd, Some(12)), Some(2), "asked for by name, refused by name");
+    }
+
+    #[test]
+    fn devices_are_read_as_they_are_written() {
+        for (text, device) in
+            [("auto", Device::Auto), ("cpu", Device::Cpu), ("cuda:0", Device::Cuda(0)), ("cuda:3", Device::Cuda(3))]
+        {
+            assert_eq!((text.parse::<Device>().unwrap(), device.to_string().as_str()), (device, text));
+        }
+        assert_eq!("cuda".parse::<Device>().unwrap(), Device::Cuda(0));
+        for wrong in ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:+1"] {
+            assert!(wrong.parse::<Device>().unwrap_err().to_string().contains("cuda:N"), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Random schedules on a device that remembers tokens instead of keys and values: what a sequence reads must be its own
+//! beginning, and what it answers must not depend on anything else.
+
+use super::super::response::Ticket;
+use super::super::sequence::Ask;
+use super::*;
+use mage_engine::{ActionCursor, ActionSet, SampleRequest, SamplingParams, ScoreRequest, WeightsId};
+use mage_rng::{Rng, Seed};
+use rand::RngExt;
+use std::collections::HashMap;
+
+#[path = "fairness_tests.rs"]
+mod fairness;
+
+/// Pages hold (weights, token) per slot.
+struct Memory {
+    pages: Vec<[Option<(u32, u32)>; PAGE]>,
+}
+
+fn digest(weights: u32, tokens: &[u32]) -> u64 {
+    tokens.iter().fold(Seed::new(u64::from(weights)), |s, t| s.at(u64::from(*t))).value()
+}
+
+/// What any device must answer after these tokens.
+fn right_answer(weights: u32, tokens: &[u32], ask: &Ask<'_>) -> Answer {
+    let d = digest(weights, tokens);
+    let token = match ask {
+        Ask::Draw { params, index, .. } => (Seed::new(d ^ params.seed).at(*index as u64).value() % 5) as u32,
+        Ask::Score { token, .. } => *token,
+    };
+    Answer { token, logprob: -((d % 1000) as f32), second: (d % 77) as f32, place: None }
+}
+
+impl Device for Memory {
+    fn execute(&mut self, step: &Step, requests: &Requests, answers: &mut [Answer]) -> Result<()> {
+        for &(from, to) in &step.copies {
+            self.pages[to as usize] = self.pages[from as usize];
+        }
+        let mut written = std::collections::HashSet::new();
+        for part in &step.parts {
+            let pages = &step.tables[part.table..];
+            for i in 0..part.count {
+                let p = part.position + i;
+                let page = pages[p / PAGE] as usize;
+                self.pages[page][p % PAGE] = Some((part.weights, step.tokens[part.first + i]));
+                if i == 0 || p % PAGE == 0 {
+                    assert!(written.insert(page), "two sequences write page {page}");
+                }
+            }
+        }
+        for part in &step.parts {
+            let pages = &step.tables[part.table..];
+            for p in &pages[..part.position / PAGE] {
+                assert!(!written.contains(&(*p as usize)), "page {p} is read while it is written");
+            }
+            let end = part.position + part.count;
+            let seen: Vec<u32> = (0..end)
+                .map(|p| {
+                    let (weights, token) = self.pages[pages[p / PAGE] as usize][p % PAGE].expect("never written");
+                    assert_eq!(weights, part.weights, "a page of other weights");
+                    token
+                })
+                .collect();
+            let a = requests.at(part.request);
+            assert_eq!(seen, a.tokens[..end], "the pages hold another beginning");
+            for i in 0..part.asked {
+                let position = end - part.asked + i;
+                answers[part.answer + i] = right_answer(part.weights, &seen[..=position], &a.ask(position));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn prompt(rng: &mut Rng) -> Vec<u32> {
+    // Few beginnings, so that much is shared, and few tokens, so that much is nearly shared.
+    let root = rng.random_range(0..3_u32);
+    let shared = rng.random_range(0..60_usize);
+    let own = rng.random_range(1..20_usize);
+    let start = (0..shared as u32).map(|i| (i * 7 + root) % 5);
+    start.chain((0..own).map(|_| rng.random_range(0..5))).collect()
+}
+
+enum Wanted {
+    Sample(Vec<u32>, SamplingParams, u32),
+    Score(Vec<u32>, usize, u32),
+}
+
+fn check(wanted: &Wanted, outcome: Outcome) {
+    match (wanted, outcome) {
+        (Wanted::Sample(prompt, params, weights), Outcome::Sample(s)) => {
+            let mut tokens = prompt.clone();
+            for index in 0..params.max_tokens as usize {
+                let ask = Ask::Draw { params, cursor: None, index };
+                let a = right_answer(*weights, &tokens, &ask);
+                assert_eq!((s.tokens[index], s.logprobs[index]), (a.token, a.logprob));
+                tokens.push(a.token);
+                if params.stop_ids.contains(&a.token) {
+                    break;
+                }
+            }
+            assert_eq!(tokens[prompt.len()..], s.tokens);
+        }
+        (Wanted::Score(tokens, from, weights), Outcome::Scores(s)) => {
+            let want: Vec<f32> = (*from..tokens.len())
+                .map(|t| right_answer(*weights, &tokens[..t], &Ask::Score { token: tokens[t], allowed: None }).logprob)
+                .collect();
+            assert_eq!(s.logprobs, want);
+        }
+        _ => panic!("an answer of the wrong kind"),
+    }
+}
+
+fn random_schedule(seed: Seed) -> SamplerStats {
+    let mut rng = seed.rng();
+    let limits =
+        Limits { pages: rng.random_range(7..40), reading: rng.random_range(1..100), running: rng.random_range(1..20) };
+    let sharing = rng.random_range(0..8) > 0;
+    let mut scheduler = Scheduler::new(limits, sharing, None);
+    let mut device = Memory { pages: vec![[None; PAGE]; limits.pages as usize] };
+    let mut weights = vec![scheduler.add_weights(), scheduler.add_weights()];
+    let mut users: HashMap<u32, usize> = HashMap::new();
+    let mut wanted: HashMap<u32, Wanted> = HashMap::new();
+    let mut to_come = rng.random_range(5..60_u32);
+    while to_come > 0 || !scheduler.idle() {
+        for _ in 0..rng.random_range(0..4_u32).min(to_come) {
+            to_come -= 1;
+            let tokens = prompt(&mut rng);
+            let w = weights[rng.random_range(0..weights.len())];
+            let (active, want) = if rng.random_range(0..4) == 0 && tokens.len() > 1 {
+                let from = rng.random_range(1..tokens.len());
+                let r = ScoreRequest { tokens: tokens.clone(), from, ..Default::default() };
+                (Active::score(r, WeightsId::default(), w, Ticket::new(false)), Wanted::Score(tokens, from, w))
+            } else {
+                let params = SamplingParams {
+                    max_tokens: rng.random_range(1..30),
+                    seed: rng.random(),
+                    stop_ids: if rng.random_range(0..2) == 0 { vec![3] } else { vec![] },
+                    ..Default::default()
+                };
+                let r = SampleRequest { prompt: tokens.clone(), params: params.clone(), ..Default::default() };
+                let active = Active::sample(r, WeightsId::default(), w, 1 << 20, Ticket::new(false));
+                (active, Wanted::Sample(tokens, params, w))
+            };
+            let pages = active.most_pages();
+            match scheduler.submit(active) {
+                Ok(key) => {
+                    wanted.insert(key, want);
+                    scheduler.requests.at(key).ticket.set_key(key);
+                    *users.entry(w).or_default() += 1;
+                }
+                Err(e) => {
+                    assert!(pages > limits.pages as usize, "{e}");
+                    assert!(e.to_string().contains("cache_mib"));
+                }
+            }
+        }
+        if rng.random_range(0..10) == 0
+            && let Some(key) = wanted.keys().copied().min()
+        {
+            let w = scheduler.requests.at(key).weights;
+            scheduler.cancel(key);
+            wanted.remove(&key);
+            *users.entry(w).or_default() -= 1;
+        }
+        if rng.random_range(0..20) == 0 {
+            // Other weights take the place of some that nobody uses.
+            if let Some(i) = (0..weights.len()).find(|i| users.get(&weights[*i]).is_none_or(|u| *u == 0)) {
+                scheduler.drop_weights(weights.swap_remove(i));
+                for page in &mut device.pages {
+                    // Whoever reads what was computed with them now reads rubbish.
+                    for slot in page.iter_mut().flatten() {
+                        slot.0 |= if weights.contains(&slot.0) { 0 } else { 1 << 20 };
+                    }
+                }
+                weights.push(scheduler.add_weights());
+            }
+        }
+        scheduler
+            .step(&mut device, |active, error| {
+                assert!(error.is_none());
+                *users.entry(active.weights).or_default() -= 1;
+                let want = wanted.remove(&active.ticket.key().unwrap()).expect("answered twice, or never asked");
+                check(&want, active.outcome().1);
+            })
+            .unwrap();
+    }
+    assert!(wanted.is_empty());
+    assert!(scheduler.stats.shared_tokens <= scheduler.stats.prompt_tokens, "{:?}", scheduler.stats);
+    assert_eq!(scheduler.requests.inside(), (0, 0));
+    // Every page is free or in the tree, and all in the tree can be given up.
+    assert_eq!(scheduler.tree.spare(), scheduler.tree.pages());
+    assert_eq!(scheduler.pool.free() + scheduler.tree.pages(), limits.pages as usize);
+    for w in weights {
+        scheduler.drop_weights(w);
+    }
+    assert_eq!((scheduler.tree.pages(), scheduler.pool.free()), (0, limits.pages as usize));
+    scheduler.stats
+}
+
+#[test]
+fn random_schedules_read_their_own_beginnings() {
+    let count = if cfg!(feature = "long") { 20_000 } else { 600 };
+    let mut total = SamplerStats::default();
+    for i in 0..count {
+        let stats = random_schedule(Seed::new(11).at(i));
+        total.shared_tokens += stats.shared_tokens;
+        total.evicted_pages += stats.evicted_pages;
+        total.set_back += stats.set_back;
+        total.cancelled += stats.cancelled;
+    }
+    // The schedules are hard enough to mean something.
+    assert!(
+        total.shared_tokens > 0 && total.evicted_pages > 0 && total.set_back > 0 && total.cancelled > 0,
+        "{total:?}"
+    );
+}
+
+#[test]
+fn a_group_reads_its_prompt_once() {
+    let limits = Limits { pages: 1000, reading: 10_000, running: 1000 };
+    let mut scheduler = Scheduler::new(limits, true, None);
+    let mut device = Memory { pages: vec![[None; PAGE]; 1000] };
+    let w = scheduler.add_weights();
+    for seed in 0..50 {
+        let params = SamplingParams { max_tokens: 2, seed, ..Default::default() };
+        let r = SampleRequest { prompt: (0..40).collect(), params, ..Default::default() };
+        scheduler.submit(Active::sample(r, WeightsId::default(), w, 100, Ticket::new(false))).ok().unwrap();
+    }
+    let mut done = 0;
+    while !scheduler.idle() {
+        scheduler.step(&mut device, |_, _| done += 1).unwrap();
+    }
+    assert_eq!(done, 50);
+    // The first reads 40 tokens, the others their last one each; and everyone's first answer is read.
+    assert_eq!(scheduler.stats.computed_tokens, 40 + 49 + 50);
+    assert_eq!(scheduler.stats.shared_tokens, 49 * 39);
+}
+
+#[test]
+fn a_long_prompt_holds_nobody_up() {
+    let limits = Limits { pages: 1000, reading: 64, running: 1000 };
+    let mut scheduler = Scheduler::new(limits, true, None);
+    let mut device = Memory { pages: vec![[None; PAGE]; 1000] };
+    let w = scheduler.add_weights();
+    let submit = |scheduler: &mut Scheduler, prompt: Vec<u32>| {
+        let params = SamplingParams { max_tokens: 3, ..Default::default() };
+        let r = SampleRequest { prompt, params, ..Default::default() };
+        scheduler.submit(Active::sample(r, WeightsId::default(), w, 1 << 20, Ticket::new(false))).ok().unwrap()
+    };
+    let long = submit(&mut scheduler, vec![1; 6400]);
+    scheduler.step(&mut device, |_, _| ()).unwrap();
+    submit(&mut scheduler, vec![2; 30]);
+    let mut finished = Vec::new();
+    for _ in 0..5 {
+        scheduler.step(&mut device, |a, _| finished.push(a.prompt)).unwrap();
+    }
+    assert_eq!(finished, [30], "the short one is through long before the long one is read");
+    assert!(scheduler.requests.get(long).is_some());
+}
+
+/// A request for one of these answers, each ended by token 9, after thinking that ends with token 7.
+fn constrained() -> Active {
+    let set = ActionSet::new([[1, 2], [1, 3]], Some(9), Some(7)).unwrap();
+    let request = SampleRequest { prompt: vec![0], allowed: Some(set), ..Default::default() };
+    Active::sample(request, WeightsId::default(), 0, 1 << 20, Ticket::new(false))
+}
+
+fn stands(a: &Active) -> Option<u32> {
+    let Task::Sample { cursor, .. } = &a.task else { return None };
+    cursor.as_ref().map(ActionCursor::place)
+}
+
+#[test]
+fn an_answer_goes_where_a_device_that_walks_says_and_where_it_is_looked_up() {
+    let (mut looked_up, mut told) = (constrained(), constrained());
+    for (i, token) in [5, 2, 7, 1, 3, 9].into_iter().enumerate() {
+        let answer = Answer { token, ..Default::default() };
+        let end = take_answers(&mut looked_up, &[answer], None);
+        let place = stands(&looked_up);
+        assert!(place.is_some());
+        assert_eq!(end.is_some(), i == 5, "complete with its last token");
+        let end = take_answers(&mut told, &[Answer { place, ..answer }], None);
+        assert_eq!((end.is_some(), stands(&told)), (i == 5, place));
+    }
+    assert_eq!(looked_up.tokens, told.tokens);
+}
+
+#[test]
+fn a_token_that_the_set_does_not_have_fails_its_request() {
+    for (token, place) in [(3, None), (1, Some(1000))] {
+        let mut a = constrained();
+        assert!(take_answers(&mut a, &[Answer { token: 7, ..Default::default() }], None).is_none());
+        let end = take_answers(&mut a, &[Answer { token, place, ..Default::default() }], None);
+        let error = end.flatten().map(|e| e.to_string()).unwrap_or_default();
+        assert!(error.contains(&format!("token {token} was drawn")), "{error}");
+    }
+}

@@ -1,0 +1,246 @@
+//! Where does a request stand?
+
+use super::kv_cache::prefix_tree::NONE;
+use super::response::{Outcome, Ticket};
+use mage_engine::{
+    ActionCursor, Allowed, FinishReason, Sample, SampleRequest, SamplingParams, ScoreRequest, Scores, WeightsId,
+};
+use std::sync::Arc;
+
+/// What is wanted of a sequence.
+pub(crate) enum Task {
+    /// To be continued.
+    Sample { params: SamplingParams, cursor: Option<ActionCursor>, sample: Sample },
+    /// To be scored from a token on.
+    Score { from: usize, allowed: Vec<Option<Allowed>>, scores: Scores },
+}
+
+/// A request and its sequence.
+pub(crate) struct Active {
+    pub(crate) task: Task,
+    /// The prompt and what has been written since; or all that is scored.
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) prompt: usize,
+    /// The length at which it ends.
+    pub(crate) most: usize,
+    /// How many tokens have their keys and values in the pages.
+    pub(crate) computed: usize,
+    pub(crate) pages: Vec<u32>,
+    /// How many of the pages the tree has as full ones; `node` is the last of these.
+    pub(crate) full: usize,
+    pub(crate) node: u32,
+    /// The tree's node of the page that is still being written, where others may copy its start.
+    pub(crate) tail: u32,
+    /// How often it let a step pass for the sake of a start that was being computed.
+    pub(crate) waited: u32,
+    /// How many of the tokens it came with are known to be shared or not.
+    counted: usize,
+    /// How many tokens it may read in this step, where it is being read.
+    pub(crate) quota: usize,
+    /// The last step in which it was read.
+    pub(crate) read_at: u64,
+    /// Which weights, as the scheduler numbers them.
+    pub(crate) weights: u32,
+    pub(crate) ticket: Arc<Ticket>,
+}
+
+/// What a row is asked.
+pub(crate) enum Ask<'a> {
+    /// To draw token number `index` of an answer, which stands here among those that are possible.
+    Draw { params: &'a SamplingParams, cursor: Option<&'a ActionCursor>, index: usize },
+    /// How likely this token is.
+    Score { token: u32, allowed: Option<&'a Allowed> },
+}
+
+/// What a row answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) token: u32,
+    /// Of the policy; not a number where the logits are not finite.
+    pub(crate) logprob: f32,
+    /// Drawn: the log-probability in the distribution drawn from. Scored: the entropy.
+    pub(crate) second: f32,
+    /// Drawn: the place that the answer has come to, where the device knows it.
+    pub(crate) place: Option<u32>,
+}
+
+impl Answer {
+    pub(crate) fn is_finite(&self) -> bool {
+        self.logprob.is_finite() && self.second.is_finite()
+    }
+}
+
+impl Active {
+    pub(crate) fn sample(
+        request: SampleRequest,
+        id: WeightsId,
+        weights: u32,
+        context: usize,
+        ticket: Arc<Ticket>,
+    ) -> Self {
+        let SampleRequest { prompt, params, allowed, .. } = request;
+        let most = prompt.len() + (params.max_tokens as usize).min(context - prompt.len());
+        let room = (most - prompt.len()).min(16);
+        let sample = Sample {
+            tokens: Vec::with_capacity(room),
+            logprobs: Vec::with_capacity(room),
+            drawn_logprobs: Vec::with_capacity(room),
+            finish: FinishReason::Length,
+            weights: id,
+        };
+        let cursor = allowed.map(|set| set.start());
+        Self::new(Task::Sample { params, cursor, sample }, prompt, most, weights, ticket)
+    }
+
+    /// For at least one scored token.
+    pub(crate) fn score(request: ScoreRequest, id: WeightsId, weights: u32, ticket: Arc<Ticket>) -> Self {
+        let ScoreRequest { tokens, from, allowed, .. } = request;
+        let most = tokens.len();
+        let scores = Scores {
+            logprobs: Vec::with_capacity(most - from),
+            entropies: Vec::with_capacity(most - from),
+            weights: id,
+        };
+        Self::new(Task::Score { from, allowed, scores }, tokens, most, weights, ticket)
+    }
+
+    fn new(task: Task, tokens: Vec<u32>, most: usize, weights: u32, ticket: Arc<Ticket>) -> Self {
+        let prompt = tokens.len();
+        Active {
+            task,
+            tokens,
+            prompt,
+            most,
+            computed: 0,
+            pages: Vec::new(),
+            full: 0,
+            node: NONE,
+            tail: NONE,
+            waited: 0,
+            counted: 0,
+            quota: 0,
+            read_at: 0,
+            weights,
+            ticket,
+        }
+    }
+
+    /// How many tokens are to be computed as things stand.
+    pub(crate) fn goal(&self) -> usize {
+        match self.task {
+            Task::Sample { .. } => self.tokens.len(),
+            Task::Score { .. } => self.tokens.len() - 1, // nothing follows the last
+        }
+    }
+
+    /// How many of the tokens it came with are to be read.
+    pub(crate) fn asked_to_read(&self) -> usize {
+        match self.task {
+            Task::Sample { .. } => self.prompt,
+            Task::Score { .. } => self.prompt - 1,
+        }
+    }
+
+    /// How many tokens turn out to be shared now that `count` tokens from `position` on are computed for it: those before
+    /// that it came with and were never computed for it.
+    pub(crate) fn count_shared(&mut self, position: usize, count: usize) -> usize {
+        let most = self.asked_to_read();
+        let shared = position.min(most).saturating_sub(self.counted);
+        self.counted = self.counted.max((position + count).min(most));
+        shared
+    }
+
+    /// The first position that must be computed here, since it is asked about.
+    pub(crate) fn first_asked(&self) -> usize {
+        match self.task {
+            Task::Sample { .. } => self.tokens.len() - 1,
+            // Those answered before it was set back are not asked again.
+            Task::Score { from, ref scores, .. } => from - 1 + scores.logprobs.len(),
+        }
+    }
+
+    /// What the row at a position is asked.
+    pub(crate) fn ask(&self, position: usize) -> Ask<'_> {
+        match &self.task {
+            Task::Sample { params, cursor, sample } => {
+                Ask::Draw { params, cursor: cursor.as_ref(), index: sample.tokens.len() }
+            }
+            Task::Score { from, allowed, .. } => Ask::Score {
+                token: self.tokens[position + 1],
+                allowed: allowed.get(position + 1 - from).and_then(Option::as_ref),
+            },
+        }
+    }
+
+    /// The most pages it can come to need.
+    pub(crate) fn most_pages(&self) -> usize {
+        self.most.div_ceil(crate::cpu::PAGE)
+    }
+
+    /// The finished answer.
+    pub(crate) fn outcome(self) -> (Arc<Ticket>, Outcome) {
+        let outcome = match self.task {
+            Task::Sample { sample, .. } => Outcome::Sample(sample),
+            Task::Score { scores, .. } => Outcome::Scores(scores),
+        };
+        (self.ticket, outcome)
+    }
+}
+
+/// Requests by number; numbers are used again.
+#[derive(Default)]
+pub(crate) struct Requests {
+    all: Vec<Option<Active>>,
+    free: Vec<u32>,
+    /// Tokens that all of them came with.
+    tokens: usize,
+}
+
+impl Requests {
+    /// How many there are, and the tokens they came with.
+    pub(crate) fn inside(&self) -> (usize, usize) {
+        (self.all.len() - self.free.len(), self.tokens)
+    }
+
+    pub(crate) fn insert(&mut self, request: Active) -> u32 {
+        self.tokens += request.prompt;
+        match self.free.pop() {
+            Some(key) => {
+                self.all[key as usize] = Some(request);
+                key
+            }
+            None => {
+                self.all.push(Some(request));
+                self.all.len() as u32 - 1
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, key: u32) -> Option<&Active> {
+        self.all.get(key as usize)?.as_ref()
+    }
+
+    /// One that must be there.
+    pub(crate) fn at(&self, key: u32) -> &Active {
+        self.get(key).expect("a scheduled request is there")
+    }
+
+    /// One that must be there, to be changed.
+    pub(crate) fn at_mut(&mut self, key: u32) -> &mut Active {
+        self.all[key as usize].as_mut().expect("a scheduled request is there")
+    }
+
+    pub(crate) fn remove(&mut self, key: u32) -> Active {
+        self.free.push(key);
+        let request = self.all[key as usize].take().expect("a scheduled request is there");
+        self.tokens -= request.prompt;
+        request
+    }
+
+    /// All of them, taken out.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Active> {
+        self.free.clear();
+        self.tokens = 0;
+        std::mem::take(&mut self.all).into_iter().flatten()
+    }
+}

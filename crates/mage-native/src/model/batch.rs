@@ -1,0 +1,145 @@
+//! How do rows become work?
+//!
+//! Rows that share beginnings are expanded, each segment trained on once; rows are then packed, without padding, into
+//! chunks of a token budget. The cut depends on the rows and the budget alone.
+
+use crate::cpu::Span;
+use mage_engine::{Allowed, TokenForest, TokenInputs};
+
+/// One token to be predicted.
+#[derive(Clone, Debug)]
+pub(crate) struct Prediction {
+    /// The row of the chunk that predicts it.
+    pub(crate) row: u32,
+    pub(crate) token: u32,
+    pub(crate) allowed: Option<Allowed>,
+    pub(crate) inputs: TokenInputs,
+    /// Its place among all predictions of the batch.
+    pub(crate) index: usize,
+}
+
+/// Sequences packed end to end.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Chunk {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) positions: Vec<u32>,
+    pub(crate) spans: Vec<Span>,
+    pub(crate) predictions: Vec<Prediction>,
+}
+
+impl Chunk {
+    /// Adds a sequence and gives its first row.
+    pub(crate) fn push(&mut self, tokens: impl IntoIterator<Item = u32>) -> usize {
+        let first = self.tokens.len();
+        self.tokens.extend(tokens);
+        let len = self.tokens.len() - first;
+        self.positions.extend(0..len as u32);
+        self.spans.push(Span { query: first, query_len: len, key: first, key_len: len });
+        first
+    }
+
+    /// One more than the largest position.
+    pub(crate) fn longest(&self) -> usize {
+        self.spans.iter().map(|s| s.key_len).max().unwrap_or(0)
+    }
+}
+
+/// Cuts a batch into chunks of at most `budget` tokens (a longer row is a chunk of its own). Also gives the number of
+/// predictions. The batch must have been checked.
+pub(crate) fn chunks(forest: &TokenForest, budget: usize) -> (Vec<Chunk>, usize) {
+    let segments = &forest.segments;
+    // Predictions are numbered in the order of the segments.
+    let mut numbers = Vec::with_capacity(segments.len());
+    let mut count = 0;
+    for s in segments {
+        numbers.push(count);
+        count += s.train.as_ref().map_or(0, |t| t.weights.iter().filter(|w| **w != 0.0).count());
+    }
+    let mut has_child = vec![false; segments.len()];
+    for s in segments {
+        if let Some(p) = s.parent {
+            has_child[p as usize] = true;
+        }
+    }
+    let mut done = vec![false; segments.len()];
+    let mut chunks: Vec<Chunk> = Vec::new();
+    for leaf in (0..segments.len()).filter(|&s| !has_child[s]) {
+        let path = forest.path(leaf);
+        let trained =
+            |s: &usize| !done[*s] && segments[*s].train.as_ref().is_some_and(|t| t.weights.iter().any(|w| *w != 0.0));
+        // What comes after the last trained segment teaches nothing.
+        let Some(last) = path.iter().rposition(trained) else { continue };
+        let path = &path[..=last];
+        let len: usize = path.iter().map(|&s| segments[s].tokens.len()).sum();
+        let new = chunks.last().is_none_or(|c| c.tokens.len() + len > budget);
+        if new {
+            chunks.push(Chunk::default());
+        }
+        let end = chunks.len() - 1;
+        let chunk = &mut chunks[end];
+        let mut row = chunk.push(path.iter().flat_map(|&s| segments[s].tokens.iter().copied()));
+        for &s in path {
+            let segment = &segments[s];
+            if let Some(train) = segment.train.as_ref().filter(|_| !done[s]) {
+                let counting = (0..segment.tokens.len()).filter(|&i| train.weights[i] != 0.0);
+                for (index, i) in (numbers[s]..).zip(counting) {
+                    chunk.predictions.push(Prediction {
+                        row: (row + i - 1) as u32,
+                        token: segment.tokens[i],
+                        allowed: train.allowed_at(i).cloned(),
+                        inputs: train.at(i),
+                        index,
+                    });
+                }
+            }
+            done[s] = true;
+            row += segment.tokens.len();
+        }
+    }
+    (chunks, count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mage_engine::{PerToken, Segment};
+
+    fn train(weights: &[f32]) -> Option<PerToken> {
+        Some(PerToken { weights: weights.to_vec(), ..Default::default() })
+    }
+
+    #[test]
+    fn shared_beginnings_are_trained_once() {
+        let segment = |parent, tokens: &[u32], train| Segment { parent, tokens: tokens.to_vec(), train };
+        let forest = TokenForest {
+            segments: vec![
+                segment(None, &[1, 2], train(&[0.0, 1.0])),
+                segment(Some(0), &[3], train(&[1.0])),
+                segment(Some(0), &[4, 5], train(&[1.0, 1.0])),
+                segment(Some(0), &[6], None),
+            ],
+        };
+        let (chunks, count) = chunks(&forest, 100);
+        assert_eq!((chunks.len(), count), (1, 4));
+        let c = &chunks[0];
+        assert_eq!(c.tokens, [1, 2, 3, 1, 2, 4, 5]);
+        assert_eq!(c.positions, [0, 1, 2, 0, 1, 2, 3]);
+        let seen: Vec<(u32, u32, usize)> = c.predictions.iter().map(|p| (p.row, p.token, p.index)).collect();
+        assert_eq!(seen, [(0, 2, 0), (1, 3, 1), (4, 4, 2), (5, 5, 3)]);
+    }
+
+    #[test]
+    fn chunks_keep_to_the_budget() {
+        let rows = (0..5).map(|i| {
+            (
+                vec![1; 3 + 4 * (i / 4)],
+                PerToken {
+                    weights: vec![0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0][..3 + 4 * (i / 4)].to_vec(),
+                    ..Default::default()
+                },
+            )
+        });
+        let (chunks, _) = chunks(&TokenForest::of_rows(rows), 6);
+        assert_eq!(chunks.iter().map(|c| c.tokens.len()).collect::<Vec<_>>(), [6, 6, 7]);
+    }
+}

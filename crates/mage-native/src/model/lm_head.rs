@@ -1,0 +1,138 @@
+//! What does the model say about each token, without ever holding all logits?
+
+use super::workspace::Workspace;
+use super::{Model, Weights};
+use crate::cpu::{Choice, Kernels, Target};
+use crate::model::batch::Chunk;
+
+/// The largest piece of logits that ever exists, in numbers.
+const LOGITS: usize = 1 << 24;
+
+impl<K: Kernels> Model<K> {
+    /// How many rows of logits exist at a time.
+    pub(super) fn logit_rows(&self) -> usize {
+        (LOGITS / self.config.vocab_size).clamp(16, 256)
+    }
+
+    /// From the last state to the predictions and, where a gradient is wanted, back: a few rows of logits at a time. With
+    /// no buffer for gradients, the gradient by the state alone is made.
+    pub(super) fn last_layer(
+        &self,
+        k: &K,
+        w: &Weights<K>,
+        chunk: &Chunk,
+        s: &mut Workspace<K>,
+        mut train: Option<(Option<&mut K::Buffer>, impl FnMut(usize, Choice) -> (f32, f32))>,
+    ) {
+        let (c, n) = (&self.config, chunk.tokens.len());
+        let (d, v, count) = (c.hidden_size, c.vocab_size, chunk.predictions.len());
+        s.choices.clear();
+        s.choices.resize(count, Choice::default());
+        if count == 0 {
+            return;
+        }
+        s.rows.clear();
+        s.rows.extend(chunk.predictions.iter().map(|p| p.row));
+        for buffer in [&mut s.picked, &mut s.picked_normed] {
+            k.reserve(buffer, count * d);
+        }
+        k.reserve(&mut s.picked_inverse, count);
+        let last = &s.states[c.num_hidden_layers];
+        k.gather(k.get(last, 0..n * d), &s.rows, d, k.get_mut(&mut s.picked, 0..count * d));
+        let norm = k.get(&w.flat, self.layout.norm.clone());
+        k.norm(
+            k.get(&s.picked, 0..count * d),
+            norm,
+            c.rms_norm_eps,
+            k.get_mut(&mut s.picked_normed, 0..count * d),
+            k.get_mut(&mut s.picked_inverse, 0..count),
+        );
+        let step = self.logit_rows().min(count);
+        k.reserve(&mut s.logits, step * v);
+        if train.is_some() {
+            for buffer in [&mut s.dpicked, &mut s.dpicked_normed] {
+                k.reserve(buffer, count * d);
+            }
+        }
+        for from in (0..count).step_by(step) {
+            let rows = step.min(count - from);
+            let part = from * d..(from + rows) * d;
+            k.linear(
+                k.get(&s.picked_normed, part.clone()),
+                rows,
+                &w.head,
+                k.get_mut(&mut s.logits, 0..rows * v),
+                false,
+            );
+            let predictions = &chunk.predictions[from..from + rows];
+            let targets: Vec<Target<'_>> =
+                predictions.iter().map(|p| Target { token: p.token, allowed: p.allowed.as_ref() }).collect();
+            let choices = &mut s.choices[from..from + rows];
+            k.distribution(k.get(&s.logits, 0..rows * v), v, &targets, choices);
+            if let Some((grads, cost)) = &mut train {
+                s.slopes.clear();
+                s.slopes.extend(choices.iter().enumerate().map(|(i, choice)| cost(from + i, *choice)));
+                k.distribution_grad(k.get_mut(&mut s.logits, 0..rows * v), v, &targets, choices, &s.slopes);
+                let head = k.get(&w.flat, self.layout.head.clone());
+                let dlogits = k.get(&s.logits, 0..rows * v);
+                k.linear_input_grad(dlogits, head, (rows, v, d), k.get_mut(&mut s.dpicked_normed, part.clone()), false);
+                if let Some(grads) = grads {
+                    k.linear_weight_grad(
+                        dlogits,
+                        k.get(&s.picked_normed, part),
+                        (rows, v, d),
+                        k.get_mut(grads, self.layout.head.clone()),
+                    );
+                }
+            }
+        }
+        if let Some((grads, _)) = train {
+            k.fill(k.get_mut(&mut s.dpicked, 0..count * d), 0.0);
+            k.norm_grad(
+                k.get(&s.dpicked_normed, 0..count * d),
+                k.get(&s.picked, 0..count * d),
+                norm,
+                k.get(&s.picked_inverse, 0..count),
+                k.get_mut(&mut s.dpicked, 0..count * d),
+                grads.map(|grads| k.get_mut(grads, self.layout.norm.clone())),
+            );
+            k.scatter_add(k.get(&s.dpicked, 0..count * d), &s.rows, d, k.get_mut(&mut s.dstate, 0..n * d));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::Cpu;
+    use crate::model::WeightSet;
+    use crate::model::batch::Prediction;
+    use crate::weights::hf_config::tests::tiny;
+    use crate::weights::init::new_weights;
+    use mage_rng::Seed;
+    use std::sync::Arc;
+
+    #[test]
+    fn all_logits_never_exist_at_once() {
+        let model = Model::new(tiny(), Cpu::new());
+        let weights = model.weights(new_weights(&tiny(), 0.2, Seed::new(1)));
+        let mut chunk = Chunk::default();
+        for _ in 0..10 {
+            let first = chunk.push((0..100).map(|i| i % 29));
+            chunk.predictions.extend((0..99).map(|i| Prediction {
+                row: (first + i) as u32,
+                token: (i as u32 + 1) % 29,
+                allowed: None,
+                inputs: Default::default(),
+                index: 0,
+            }));
+        }
+        let mut s = Workspace::new(&model.kernels);
+        let mut choices = Vec::new();
+        let weights = WeightSet { base: Arc::new(weights), adapter: None };
+        model.score(&model.kernels, &weights, &chunk, &mut s, &mut choices);
+        assert_eq!((choices.len(), s.logits.len()), (990, model.logit_rows() * 29));
+        let first = &choices[..99];
+        assert!(choices.chunks(99).all(|c| c == first), "pieces end within rows and change nothing");
+    }
+}

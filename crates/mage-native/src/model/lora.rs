@@ -1,0 +1,133 @@
+//! What does an adapter add to a product, and how does it learn?
+//!
+//! `y += (alpha / rank)·B·(A·x)`, over the same kernels as the model. Rows of one batch may carry different adapters, or
+//! none: the frozen products are done for all rows together, the thin ones for each adapter's rows.
+
+use super::Model;
+use crate::cpu::{Kernels, Strided};
+use crate::weights::lora::{AdapterLayout, GROUPS, Group, GroupAt};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// An adapter on a device.
+pub(crate) struct Adapter<K: Kernels> {
+    pub(crate) flat: K::Buffer,
+    pub(crate) layout: Arc<AdapterLayout>,
+    layers: Vec<[Option<PackedGroup<K>>; GROUPS.len()]>,
+}
+
+struct PackedGroup<K: Kernels> {
+    a: K::Packed,
+    b: Vec<K::Packed>,
+}
+
+/// Rows that carry an adapter.
+pub(crate) struct Worn<'a, K: Kernels> {
+    pub(crate) rows: Range<usize>,
+    pub(crate) adapter: &'a Adapter<K>,
+}
+
+impl<K: Kernels> Adapter<K> {
+    /// Carried by the first `rows` rows.
+    pub(crate) fn on(&self, rows: usize) -> Worn<'_, K> {
+        Worn { rows: 0..rows, adapter: self }
+    }
+}
+
+impl<K: Kernels> Model<K> {
+    /// An adapter from a flat buffer.
+    pub(crate) fn adapter(&self, layout: Arc<AdapterLayout>, flat: K::Buffer) -> Adapter<K> {
+        let (k, c, rank) = (&self.kernels, &self.config, layout.lora.rank);
+        let packed = |groups: &[Option<GroupAt>; GROUPS.len()]| {
+            std::array::from_fn(|g| {
+                let at = groups[g].as_ref()?;
+                let a = k.pack(k.get(&flat, at.a.clone()), at.ranks, GROUPS[g].inputs(c));
+                let b = at.parts.iter().map(|p| k.pack(k.get(&flat, p.b.clone()), p.outputs, rank)).collect();
+                Some(PackedGroup { a, b })
+            })
+        };
+        Adapter { layers: layout.layers.iter().map(packed).collect(), flat, layout }
+    }
+
+    /// Brings the packed forms up to date with the flat buffer.
+    pub(crate) fn repack_adapter(&self, adapter: &mut Adapter<K>) {
+        let (k, Adapter { flat, layout, layers }) = (&self.kernels, adapter);
+        for (packed, at) in layers.iter_mut().flatten().zip(layout.layers.iter().flatten()) {
+            if let (Some(packed), Some(at)) = (packed, at) {
+                k.repack(k.get(flat, at.a.clone()), &mut packed.a);
+                for (b, part) in packed.b.iter_mut().zip(&at.parts) {
+                    k.repack(k.get(flat, part.b.clone()), b);
+                }
+            }
+        }
+    }
+
+    /// Adds to a group's outputs what the rows' adapters have to add. `low` keeps the last adapter's thin rows.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn adapt(
+        &self,
+        k: &K,
+        worn: &[Worn<'_, K>],
+        layer: usize,
+        group: Group,
+        x: &K::Buffer,
+        y: &mut K::Buffer,
+        low: &mut K::Buffer,
+    ) {
+        let (inputs, width) = (group.inputs(&self.config), group.outputs(&self.config));
+        for Worn { rows, adapter } in worn {
+            let Adapter { layout, layers, .. } = adapter;
+            let (Some(at), Some(packed)) = (&layout.layers[layer][group as usize], &layers[layer][group as usize])
+            else {
+                continue;
+            };
+            let (n, ranks) = (rows.len(), at.ranks);
+            k.reserve(low, n * ranks);
+            let input = k.get(x, rows.start * inputs..rows.end * inputs);
+            k.linear(input, n, &packed.a, k.get_mut(low, 0..n * ranks), false);
+            k.scale(k.get_mut(low, 0..n * ranks), layout.lora.scale());
+            for (part, b) in at.parts.iter().zip(&packed.b) {
+                let thin = Strided { data: k.get(low, 0..n * ranks), stride: ranks, first: part.first_rank };
+                let data = k.get_mut(y, rows.start * width..rows.end * width);
+                k.linear_part(thin, n, b, Strided { data, stride: width, first: part.first_output });
+            }
+        }
+    }
+
+    /// Adds the gradient of an adapter's matrices beside a group to `grads`, and to `dx` what passes through them. `low`
+    /// is what [`adapt`](Self::adapt) kept of the same rows.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn adapt_grad(
+        &self,
+        k: &K,
+        adapter: &Adapter<K>,
+        layer: usize,
+        group: Group,
+        n: usize,
+        x: &K::Buffer,
+        low: &K::Buffer,
+        dy: &K::Buffer,
+        dx: &mut K::Buffer,
+        dlow: &mut K::Buffer,
+        grads: &mut K::Buffer,
+    ) {
+        let Some(at) = &adapter.layout.layers[layer][group as usize] else { return };
+        let (inputs, width) = (group.inputs(&self.config), group.outputs(&self.config));
+        let (ranks, rank) = (at.ranks, adapter.layout.lora.rank);
+        k.reserve(dlow, n * ranks);
+        for part in &at.parts {
+            let dy = Strided { data: k.get(dy, 0..n * width), stride: width, first: part.first_output };
+            let thin = Strided { data: k.get(low, 0..n * ranks), stride: ranks, first: part.first_rank };
+            let shape = (n, part.outputs, rank);
+            k.linear_part_weight_grad(dy, thin, shape, k.get_mut(grads, part.b.clone()));
+            let data = k.get_mut(dlow, 0..n * ranks);
+            let to = Strided { data, stride: ranks, first: part.first_rank };
+            k.linear_part_input_grad(dy, k.get(&adapter.flat, part.b.clone()), shape, to);
+        }
+        // What was kept is scaled already, the way back is not.
+        k.scale(k.get_mut(dlow, 0..n * ranks), adapter.layout.lora.scale());
+        let (d, shape) = (k.get(dlow, 0..n * ranks), (n, ranks, inputs));
+        k.linear_weight_grad(d, k.get(x, 0..n * inputs), shape, k.get_mut(grads, at.a.clone()));
+        k.linear_input_grad(d, k.get(&adapter.flat, at.a.clone()), shape, k.get_mut(dx, 0..n * inputs), true);
+    }
+}

@@ -1,0 +1,101 @@
+//! Where is each tensor?
+//!
+//! All parameters lie in one flat buffer, so that the optimiser and the norms run over it in one sweep. What is multiplied
+//! with the same input lies together: queries, keys and values are one matrix, and so are gate and up.
+
+use crate::weights::hf_config::Config;
+use std::ops::Range;
+
+/// A tensor of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tensor {
+    /// Its name in a checkpoint.
+    pub(crate) name: String,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) range: Range<usize>,
+}
+
+/// A layer's parameters.
+#[derive(Clone, Debug)]
+pub(crate) struct LayerAt {
+    pub(crate) norm1: Range<usize>,
+    pub(crate) qkv: Range<usize>,
+    pub(crate) head_norms: Range<usize>,
+    pub(crate) out: Range<usize>,
+    pub(crate) norm2: Range<usize>,
+    pub(crate) gate_up: Range<usize>,
+    pub(crate) down: Range<usize>,
+}
+
+/// All parameters.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    pub(crate) tensors: Vec<Tensor>,
+    pub(crate) embedding: Range<usize>,
+    pub(crate) layers: Vec<LayerAt>,
+    pub(crate) norm: Range<usize>,
+    /// The embedding's place where the two are tied.
+    pub(crate) head: Range<usize>,
+    pub(crate) len: usize,
+}
+
+impl Layout {
+    pub(crate) fn new(c: &Config) -> Self {
+        let mut tensors = Vec::new();
+        let mut len = 0;
+        let mut put = |name: String, shape: &[usize]| {
+            let range = len..len + shape.iter().product::<usize>();
+            len = range.end;
+            tensors.push(Tensor { name, shape: shape.to_vec(), range: range.clone() });
+            range
+        };
+        let d = c.hidden_size;
+        let embedding = put("model.embed_tokens.weight".to_owned(), &[c.vocab_size, d]);
+        let layers = (0..c.num_hidden_layers)
+            .map(|i| {
+                let mut put = |name: &str, shape: &[usize]| put(format!("model.layers.{i}.{name}.weight"), shape);
+                let (q, kv) = (c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim);
+                let norm1 = put("input_layernorm", &[d]);
+                let qkv = put("self_attn.q_proj", &[q, d]).start;
+                put("self_attn.k_proj", &[kv, d]);
+                let qkv = qkv..put("self_attn.v_proj", &[kv, d]).end;
+                let head_norms = put("self_attn.q_norm", &[c.head_dim]).start;
+                let head_norms = head_norms..put("self_attn.k_norm", &[c.head_dim]).end;
+                let out = put("self_attn.o_proj", &[d, q]);
+                let norm2 = put("post_attention_layernorm", &[d]);
+                let gate_up = put("mlp.gate_proj", &[c.intermediate_size, d]).start;
+                let gate_up = gate_up..put("mlp.up_proj", &[c.intermediate_size, d]).end;
+                let down = put("mlp.down_proj", &[d, c.intermediate_size]);
+                LayerAt { norm1, qkv, head_norms, out, norm2, gate_up, down }
+            })
+            .collect();
+        let norm = put("model.norm.weight".to_owned(), &[d]);
+        let head = if c.tie_word_embeddings {
+            embedding.clone()
+        } else {
+            put("lm_head.weight".to_owned(), &[c.vocab_size, d])
+        };
+        Layout { tensors, embedding, layers, norm, head, len }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weights::hf_config::tests::tiny;
+
+    #[test]
+    fn tensors_fill_the_buffer_without_gaps() {
+        for tied in [true, false] {
+            let layout = Layout::new(&Config { tie_word_embeddings: tied, ..tiny() });
+            let mut at = 0;
+            for t in &layout.tensors {
+                assert_eq!(t.range.start, at);
+                assert_eq!(t.range.len(), t.shape.iter().product::<usize>());
+                at = t.range.end;
+            }
+            assert_eq!(at, layout.len);
+            assert_eq!(layout.head == layout.embedding, tied);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Training on a card: the same batches, losses, reports and files; the numbers lie elsewhere.
+
+use super::loss_stats::Tally;
+use super::state::{PublishedState, Saved, State, digest, plain_file, read_moments, write_moments};
+use crate::cpu::Choice;
+use crate::engine::{Shared, write_folder};
+use crate::gpu::{adapter_places, failed};
+use crate::model::batch::{self, Chunk};
+use crate::model::param_layout::Tensor;
+use crate::weights::checkpoint::{self, MODEL_SAYS, NumberFormat};
+use crate::weights::lora::{self, AdapterLayout, NativeAdapter};
+use crate::weights::registry::{CardSet, Loaded, Release};
+use mage_cuda::{PackedSequences, TargetToken};
+use mage_engine::{
+    AdapterName, Error, Loss, LossReport, OptimStep, Result, StepReport, TokenForest, Trainer, TrainerCaps,
+    WeightVersion,
+};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The embedded trainer on a card.
+pub struct CudaTrainer {
+    shared: Arc<Shared>,
+    caps: TrainerCaps,
+    card: mage_cuda::ModelTrainer,
+    /// Tokens of a pass.
+    budget: usize,
+    state: State,
+    /// What learns instead of the model's own numbers, and the digest of those.
+    adapter: Option<(Arc<AdapterLayout>, String)>,
+    /// Whether a gradient waits for its step.
+    pending: bool,
+}
+
+impl CudaTrainer {
+    pub(crate) fn new(shared: Arc<Shared>, flat: Vec<f32>, adapter: Option<NativeAdapter>) -> Result<Self> {
+        let model = &shared.native_card()?.model;
+        let thin = adapter.as_ref().map_or(0, |a| a.size().thin);
+        let (card, adapter) = match adapter {
+            None => (mage_cuda::ModelTrainer::new(model, &flat).map_err(failed)?, None),
+            Some(adapter) => {
+                let below = shared.publish_card_base(&flat)?;
+                let base = &below.cuda().base;
+                let places = adapter_places(&adapter.layout);
+                let card = mage_cuda::ModelTrainer::beside(model, base, &places, &adapter.flat).map_err(failed)?;
+                (card, Some((adapter.layout, digest(&flat))))
+            }
+        };
+        drop(flat);
+        let caps = super::caps("native on CUDA", &shared);
+        let learning = card.master().len();
+        let budget = shared.native_card()?.plan_training(learning, thin, caps.max_context, &shared.options)?;
+        let mut trainer = CudaTrainer { caps, card, budget, state: State::default(), adapter, pending: false, shared };
+        trainer.put(&AdapterName::default())?;
+        Ok(trainer)
+    }
+
+    fn put(&mut self, name: &AdapterName) -> Result<WeightVersion> {
+        let set = match self.card.adapter_snapshot().map_err(failed)? {
+            adapter @ Some(_) => CardSet { base: Arc::clone(self.card.weights()), adapter },
+            None => CardSet { base: Arc::new(self.card.snapshot().map_err(failed)?), adapter: None },
+        };
+        Ok(self.shared.published.put(name, Arc::new(Loaded::Cuda(set))))
+    }
+
+    fn tensors(&self) -> &[Tensor] {
+        self.adapter.as_ref().map_or(&self.shared.model.layout.tensors, |(layout, _)| &layout.tensors)
+    }
+
+    /// What learns, as far as files tell.
+    fn saved(&self) -> Saved<'_> {
+        match &self.adapter {
+            None => Saved::Whole,
+            Some((layout, base)) => Saved::Adapter { layout, base: base.clone() },
+        }
+    }
+
+    /// The gradient that has been added up since the last step: each tensor's name and numbers.
+    pub fn gradients(&self) -> Result<Vec<(String, Vec<f32>)>> {
+        let all = self.card.grads().to_vec().map_err(failed)?;
+        Ok(self.tensors().iter().map(|t| (t.name.clone(), all[t.range.clone()].to_vec())).collect())
+    }
+
+    /// Writes what learns, as it is now: a model folder that `transformers` loads unchanged, or an adapter's folder for
+    /// PEFT.
+    pub fn save_model(&self, dir: &Path, format: NumberFormat) -> Result<()> {
+        let flat = self.card.master().to_vec().map_err(failed)?;
+        let Shared { model, renderer, source, .. } = &*self.shared;
+        match &self.adapter {
+            None => write_folder(dir, &model.config, &flat, renderer.as_deref(), format),
+            Some((layout, _)) => lora::peft::write(dir, layout, &flat, source.as_deref(), format),
+        }
+    }
+}
+
+impl CudaTrainer {
+    /// Weights that were published when the state was written.
+    fn read_published(&self, folder: &Path, p: &PublishedState) -> Result<Loaded> {
+        let (card, model) = (self.shared.native_card()?, &self.shared.model);
+        match (&p.file, &self.adapter) {
+            (None, None) => Err(Error::invalid(
+                format!("weights `{}`", p.name),
+                "they are the model below an adapter, and there is none",
+            )),
+            (None, Some(_)) => Ok(Loaded::Cuda(CardSet { base: Arc::clone(self.card.weights()), adapter: None })),
+            (Some(file), Some(_)) => {
+                let saved = NativeAdapter::open(&plain_file(folder, file)?, &model.config)?;
+                card.beside(self.card.weights(), &saved.layout, &saved.flat)
+            }
+            (Some(file), None) => {
+                let path = plain_file(folder, file)?;
+                card.alone(&checkpoint::read_tensors(&[path], &model.layout.tensors, &[], MODEL_SAYS)?)
+            }
+        }
+    }
+}
+
+/// A chunk as the card wants it.
+fn sequences(chunk: &Chunk) -> PackedSequences<'_> {
+    PackedSequences {
+        tokens: &chunk.tokens,
+        spans: chunk.spans.iter().map(|s| (s.query, s.query_len)).collect(),
+        predictions: chunk
+            .predictions
+            .iter()
+            .map(|p| TargetToken { row: p.row, token: p.token, allowed: p.allowed.as_ref().map(|a| &a[..]) })
+            .collect(),
+    }
+}
+
+/// Neighbours that are treated alike go together: what decays and what does not.
+fn runs(tensors: &[Tensor]) -> Vec<(Range<usize>, bool)> {
+    let mut all: Vec<(Range<usize>, bool)> = Vec::new();
+    for t in tensors {
+        let decays = t.shape.len() > 1;
+        match all.last_mut() {
+            Some((range, same)) if *same == decays && range.end == t.range.start => range.end = t.range.end,
+            _ => all.push((t.range.clone(), decays)),
+        }
+    }
+    all
+}
+
+impl Trainer for CudaTrainer {
+    fn caps(&self) -> &TrainerCaps {
+        &self.caps
+    }
+
+    fn forward_backward(&mut self, batch: &TokenForest, loss: &Loss) -> Result<LossReport> {
+        batch.check(loss, self.shared.model.config.vocab_size, self.caps.max_context)?;
+        let (chunks, count) = batch::chunks(batch, self.budget);
+        let mut total = Tally::default();
+        self.pending = true;
+        for chunk in &chunks {
+            let mut tally = Tally::default();
+            let note = |p: usize, c: mage_cuda::TokenLogprob| {
+                let choice = Choice { logprob: c.logprob, entropy: c.entropy, log_sum: c.log_sum };
+                tally.note(&chunk.predictions[p], choice, loss)
+            };
+            // A row longer than a pass is one by itself; of it only one layer is remembered. The bits are the same.
+            let recompute = self.shared.options.recompute || chunk.tokens.len() > self.budget;
+            self.card.forward_backward(&sequences(chunk), recompute, note).map_err(failed)?;
+            total.add(tally);
+        }
+        Ok(total.report(count))
+    }
+
+    fn optim_step(&mut self, step: &OptimStep) -> Result<StepReport> {
+        step.check()?;
+        let norm = self.card.squares(0..self.card.master().len()).map_err(failed)?.sqrt();
+        self.pending = false;
+        if !norm.is_finite() {
+            // Only now is it asked which one it was.
+            let all = self.card.grads().to_vec().map_err(failed)?;
+            self.card.clear_grads().map_err(failed)?;
+            let bad = all.iter().position(|g| !g.is_finite());
+            // Squares of large finite numbers may overflow too.
+            let at = bad.or_else(|| (0..all.len()).max_by(|a, b| all[*a].abs().total_cmp(&all[*b].abs()))).unwrap_or(0);
+            let tensors = self.tensors();
+            let tensor = tensors.iter().find(|t| t.range.contains(&at)).unwrap_or(&tensors[0]).clone();
+            return self.state.skip(step, &tensor, all[at], norm);
+        }
+        let set = self.state.advance(step, norm);
+        for (range, decays) in runs(self.tensors()) {
+            let set = mage_cuda::AdamWParams {
+                learning_rate: set.learning_rate,
+                beta1: set.beta1,
+                beta2: set.beta2,
+                epsilon: set.epsilon,
+                weight_decay: if decays { step.weight_decay } else { 0.0 },
+                grad_scale: set.grad_scale,
+                correction1: set.correction1,
+                correction2: set.correction2,
+            };
+            self.card.adamw(range, &set).map_err(failed)?;
+        }
+        self.card.settle().map_err(failed)?;
+        Ok(StepReport { grad_norm: norm, skipped: None, skipped_steps: self.state.skipped, steps: self.state.steps })
+    }
+
+    fn publish(&mut self, name: &AdapterName) -> Result<WeightVersion> {
+        self.put(name)
+    }
+
+    fn save(&self, dir: &Path) -> Result<()> {
+        if self.pending {
+            return Err(Error::invalid("save", "a gradient waits for its step; call optim_step first"));
+        }
+        self.save_model(dir, NumberFormat::F32)?;
+        let folder = dir.join("training_state");
+        std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
+        let (first, second) = self.card.moments();
+        let (first, second) = (first.to_vec().map_err(failed)?, second.to_vec().map_err(failed)?);
+        write_moments(&folder, self.tensors(), &first, &second)?;
+        let saved = self.saved();
+        let mut state = State { base: saved.base(), published: Vec::new(), ..self.state.clone() };
+        for (i, (name, release)) in self.shared.published.all().into_iter().enumerate() {
+            let CardSet { base, adapter } = release.weights.cuda();
+            let flat = match (&saved, adapter) {
+                (_, Some(adapter)) => Some(adapter.to_vec().map_err(failed)?),
+                (Saved::Adapter { .. }, None) => None,
+                (Saved::Whole, None) => Some(base.to_vec().map_err(failed)?),
+            };
+            let file = flat.map(|flat| saved.write_published(&folder, i, &self.shared, &flat)).transpose()?;
+            state.published.push(PublishedState { name, version: release.version, file });
+        }
+        state.write(&folder.join("state.json"))
+    }
+
+    fn load(&mut self, dir: &Path) -> Result<()> {
+        let folder = dir.join("training_state");
+        let state = State::read(&folder.join("state.json"))?;
+        // Everything is read before anything is changed.
+        let flat = self.saved().read(dir, &state, &self.shared.model)?;
+        let (first, second) = read_moments(&folder, self.tensors(), flat.len())?;
+        let mut published = BTreeMap::new();
+        for p in &state.published {
+            let weights = Arc::new(self.read_published(&folder, p)?);
+            published.insert(p.name.clone(), Release { version: p.version, weights });
+        }
+        self.card.restore(&flat, &first, &second).map_err(failed)?;
+        self.pending = false;
+        self.state = State { published: Vec::new(), base: None, ..state };
+        self.shared.published.replace(published);
+        Ok(())
+    }
+}

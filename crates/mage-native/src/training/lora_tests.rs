@@ -1,0 +1,150 @@
+//! An adapter in training: its gradient is its slope, the model below stays as it is, and a stop changes nothing.
+
+use super::tests::{losses, numbers, refresh, rows};
+use super::*;
+use crate::cpu::testing::{self, check_some_slopes};
+use crate::engine::{NativeModel, Options};
+use crate::weights::hf_config::{Config, tests::tiny};
+use crate::weights::lora::{Lora, Projection};
+use mage_engine::Objective;
+use mage_rng::Seed;
+
+fn shapes() -> [Lora; 3] {
+    [
+        Lora { rank: 3, alpha: 6.0, targets: Projection::ALL.to_vec() },
+        Lora { rank: 1, alpha: 0.5, targets: vec![Projection::VProj, Projection::QProj, Projection::UpProj] },
+        Lora { rank: 5, alpha: 5.0, targets: vec![Projection::OProj, Projection::DownProj] },
+    ]
+}
+
+/// An adapter that has learnt something: a new one's second matrices are zero, and with them most slopes.
+fn trainer(config: Config, lora: &Lora, options: Options) -> NativeTrainer {
+    let model = NativeModel::new(config, 0.3, Seed::new(4), None).unwrap();
+    let mut t = model.with_new_adapter(lora, Seed::new(5)).unwrap().train(options).unwrap().0;
+    let random = testing::numbers(t.first.len(), 6);
+    numbers(&mut t).iter_mut().zip(random).for_each(|(x, r)| *x = 0.3 * r);
+    refresh(&mut t);
+    t.publish(&AdapterName::default()).unwrap();
+    t
+}
+
+#[test]
+fn the_gradient_of_every_loss_is_its_slope() {
+    for (lora, (tied, recompute)) in shapes().iter().zip([(true, false), (false, true), (true, true)]) {
+        let config = Config { tie_word_embeddings: tied, ..tiny() };
+        let mut t = trainer(config, lora, Options { recompute, threads: 1, ..Default::default() });
+        let batch = rows(&mut t, 6, 1);
+        for loss in losses() {
+            t.grads.fill(0.0);
+            t.forward_backward(&batch, &loss).unwrap();
+            let (start, gradient) = (t.learner.flat().clone(), t.grads.clone());
+            assert!(gradient.iter().all(|g| *g != 0.0), "every number learns");
+            for tensor in t.tensors().to_vec() {
+                let place = format!("{} under {loss:?}", tensor.name);
+                let range = tensor.range.clone();
+                check_some_slopes(&place, 4, &start[range.clone()], &gradient[range.clone()], |part| {
+                    numbers(&mut t)[range.clone()].copy_from_slice(part);
+                    refresh(&mut t);
+                    t.forward_backward(&batch, &loss).unwrap().loss
+                });
+                numbers(&mut t).copy_from_slice(&start);
+            }
+            refresh(&mut t);
+        }
+    }
+}
+
+#[test]
+fn a_new_adapter_changes_nothing_and_the_model_below_never_changes() {
+    let make = || NativeModel::new(tiny(), 0.3, Seed::new(4), None).unwrap();
+    let mut whole = make().train(Options::default()).unwrap().0;
+    let adapted = make().with_new_adapter(&shapes()[0], Seed::new(5)).unwrap();
+    let mut t = adapted.train(Options::default()).unwrap().0;
+    let batch = rows(&mut whole, 10, 2);
+    let loss = Loss::of(Objective::CrossEntropy);
+    let (a, b) = (whole.forward_backward(&batch, &loss).unwrap(), t.forward_backward(&batch, &loss).unwrap());
+    assert!(a.logprobs == b.logprobs, "what is added is zero");
+    let before = whole.learner.flat().clone();
+    let first = b.loss;
+    for _ in 0..20 {
+        t.optim_step(&OptimStep { learning_rate: 0.02, ..Default::default() }).unwrap();
+        t.forward_backward(&batch, &loss).unwrap();
+    }
+    let last = t.forward_backward(&batch, &loss).unwrap().loss;
+    assert!(last < 0.7 * first, "{first} to {last}: it learns");
+    assert!(t.learner.parts().0.flat == before);
+    assert_eq!(t.first.len(), t.learner.flat().len(), "moments for the adapter alone");
+    assert!(t.gradients().all(|(name, _, _)| name.contains(".lora_")));
+}
+
+#[test]
+fn threads_and_recomputation_change_no_bit() {
+    for chunk_tokens in [20, 0] {
+        let of = |threads, recompute| {
+            let options = Options { threads, chunk_tokens, recompute, ..Default::default() };
+            let mut t = trainer(tiny(), &shapes()[0], options);
+            let batch = rows(&mut t, 60, 2);
+            let mut seen = Vec::new();
+            for _ in 0..3 {
+                let report = t.forward_backward(&batch, &losses()[3]).unwrap();
+                seen.push((report.loss.to_bits(), report.logprobs, t.grads.clone()));
+                t.optim_step(&OptimStep { weight_decay: 0.1, ..Default::default() }).unwrap();
+            }
+            (seen, t.learner.flat().clone())
+        };
+        let want = of(1, false);
+        for (threads, recompute) in [(2, false), (5, false), (1, true), (24, true)] {
+            assert!(of(threads, recompute) == want, "{threads} threads, recompute {recompute}");
+        }
+    }
+}
+
+#[test]
+fn a_saved_trainer_continues_exactly() {
+    let dir = tempfile::tempdir().unwrap();
+    let (lora, step) = (&shapes()[1], OptimStep { weight_decay: 0.01, ..Default::default() });
+    let mut a = trainer(tiny(), lora, Options::default());
+    let batch = rows(&mut a, 10, 7);
+    let go = |t: &mut NativeTrainer| {
+        let loss = t.forward_backward(&batch, &losses()[1]).unwrap().loss;
+        t.optim_step(&step).unwrap();
+        loss
+    };
+    a.publish(&"past self".into()).unwrap();
+    for _ in 0..3 {
+        go(&mut a);
+    }
+    a.publish(&AdapterName::default()).unwrap();
+    a.save(dir.path()).unwrap();
+    let mut b = trainer(tiny(), lora, Options { threads: 1, ..Default::default() });
+    b.load(dir.path()).unwrap();
+    let (ours, theirs) = (a.shared.published.all(), b.shared.published.all());
+    assert_eq!(ours.keys().map(AdapterName::as_str).collect::<Vec<_>>(), ["base", "past self", "policy"]);
+    assert!(ours.keys().eq(theirs.keys()));
+    for (name, release) in ours {
+        let other = &theirs[&name];
+        let flat = |r: &crate::weights::registry::Release| r.weights.cpu().adapter.as_ref().map(|a| a.flat.clone());
+        assert!(other.version == release.version && flat(other) == flat(&release), "{name}");
+    }
+    for _ in 0..3 {
+        assert_eq!(go(&mut a).to_bits(), go(&mut b).to_bits());
+    }
+    assert!(a.learner.flat() == b.learner.flat() && a.first == b.first && a.second == b.second && a.state == b.state);
+
+    let refusal = |t: &mut NativeTrainer| t.load(dir.path()).unwrap_err().to_string();
+    let mut other = trainer(tiny(), &shapes()[2], Options::default());
+    assert!(refusal(&mut other).contains("rank: 5"), "{}", refusal(&mut other));
+    let model = |seed| NativeModel::new(tiny(), 0.3, Seed::new(seed), None).unwrap();
+    let mut whole = model(4).train(Options::default()).unwrap().0;
+    assert!(refusal(&mut whole).contains("an adapter learnt here"));
+    let on_another = model(9).with_new_adapter(lora, Seed::new(5)).unwrap();
+    let mut on_another = on_another.train(Options::default()).unwrap().0;
+    assert!(refusal(&mut on_another).contains("another model"));
+    let full = tempfile::tempdir().unwrap();
+    whole.save(full.path()).unwrap();
+    assert!(b.load(full.path()).unwrap_err().to_string().contains("a whole model learnt here"));
+    let before = b.learner.flat().clone();
+    std::fs::write(dir.path().join("training_state/optimizer.safetensors"), "short").unwrap();
+    assert!(refusal(&mut b).contains("optimizer.safetensors"));
+    assert!(*b.learner.flat() == before);
+}

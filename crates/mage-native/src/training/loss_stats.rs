@@ -1,0 +1,79 @@
+//! What is told about a gradient computation?
+
+use crate::cpu::Choice;
+use crate::model::batch::Prediction;
+use mage_engine::{Loss, LossReport, TokenClass};
+use std::collections::BTreeMap;
+
+/// What a chunk adds to a report.
+#[derive(Default)]
+pub(super) struct Tally {
+    loss: f64,
+    weight: f64,
+    entropy: f64,
+    ratio: f64,
+    max_ratio: f64,
+    clipped: f64,
+    mismatch: f64,
+    kl: BTreeMap<TokenClass, (f64, f64)>,
+    logprobs: Vec<(usize, f32)>,
+}
+
+impl Tally {
+    /// Notes one prediction and gives the loss's slopes by its log-probability and entropy.
+    pub(super) fn note(&mut self, p: &Prediction, choice: Choice, loss: &Loss) -> (f32, f32) {
+        let cost = loss.token(choice.logprob, choice.entropy, &p.inputs);
+        let weight = f64::from(p.inputs.weight);
+        let size = weight.abs();
+        self.loss += weight * cost.value;
+        self.weight += size;
+        self.entropy += size * f64::from(choice.entropy);
+        self.ratio += size * cost.ratio;
+        self.max_ratio = self.max_ratio.max(cost.ratio);
+        self.clipped += if cost.clipped { size } else { 0.0 };
+        self.mismatch += size * (cost.ratio - 1.0 - cost.ratio.ln());
+        if loss.needs_reference() {
+            let (sum, total) = self.kl.entry(p.inputs.class).or_default();
+            *sum += size * cost.kl;
+            *total += size;
+        }
+        self.logprobs.push((p.index, choice.logprob));
+        ((weight * cost.by_logprob) as f32, (weight * cost.by_entropy) as f32)
+    }
+
+    pub(super) fn add(&mut self, other: Tally) {
+        self.loss += other.loss;
+        self.weight += other.weight;
+        self.entropy += other.entropy;
+        self.ratio += other.ratio;
+        self.max_ratio = self.max_ratio.max(other.max_ratio);
+        self.clipped += other.clipped;
+        self.mismatch += other.mismatch;
+        for (class, (sum, total)) in other.kl {
+            let mine = self.kl.entry(class).or_default();
+            mine.0 += sum;
+            mine.1 += total;
+        }
+        self.logprobs.extend(other.logprobs);
+    }
+
+    pub(super) fn report(self, count: usize) -> LossReport {
+        let mean = |x: f64| if self.weight > 0.0 { x / self.weight } else { 0.0 };
+        let mut logprobs = vec![0.0; count];
+        for (i, l) in &self.logprobs {
+            logprobs[*i] = *l;
+        }
+        LossReport {
+            loss: self.loss,
+            tokens: count as u64,
+            weight: self.weight,
+            entropy: mean(self.entropy),
+            ratio: mean(self.ratio),
+            max_ratio: self.max_ratio,
+            clip_fraction: mean(self.clipped),
+            mismatch_kl: mean(self.mismatch),
+            kl: self.kl.iter().map(|(c, (sum, total))| (*c, sum / total.max(f64::MIN_POSITIVE))).collect(),
+            logprobs,
+        }
+    }
+}

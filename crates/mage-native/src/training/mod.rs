@@ -1,0 +1,271 @@
+//! How do the weights change?
+//!
+//! A batch is cut into chunks; the chunks are dealt to a fixed number of lanes, each of which adds up its own gradient in
+//! order; lanes are added in order at the end. Threads take lanes, so their number cannot change a bit. Models too large
+//! for a gradient per lane have one lane, and threads share each kernel instead.
+
+mod cuda_trainer;
+#[cfg(test)]
+mod lora_tests;
+mod loss_stats;
+mod state;
+#[cfg(test)]
+mod tests;
+mod trainable_params;
+
+use crate::cpu::Cpu;
+use crate::cpu::{AdamW, Kernels};
+use crate::engine::{Shared, write_folder};
+use crate::model::Workspace;
+use crate::model::batch::{self, Chunk};
+use crate::model::param_layout::Tensor;
+use crate::weights::checkpoint::NumberFormat;
+use crate::weights::lora;
+use crate::weights::registry::Loaded;
+pub use cuda_trainer::CudaTrainer;
+use loss_stats::Tally;
+use mage_engine::{
+    AdapterName, KlForm, Loss, LossReport, OptimStep, Reduction, Result, StepReport, TokenForest, Trainer, TrainerCaps,
+    WeightVersion,
+};
+use rayon::prelude::*;
+use state::State;
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+pub(crate) use trainable_params::Learner;
+
+/// Gradients of all lanes together take at most this many bytes, unless that leaves fewer than [`FEWEST_LANES`].
+const LANE_BYTES: usize = 8 << 20;
+const FEWEST_LANES: usize = 4;
+const MOST_LANES: usize = 16;
+/// Models above this many parameters have a single lane.
+const ONE_LANE_ABOVE: usize = 1 << 23;
+
+/// The embedded trainer.
+pub struct NativeTrainer {
+    shared: Arc<Shared>,
+    caps: TrainerCaps,
+    learner: Learner,
+    grads: Vec<f32>,
+    first: Vec<f32>,
+    second: Vec<f32>,
+    /// A gradient for each lane; empty where there is one lane, which adds to the trainer's own.
+    lanes: Vec<Vec<f32>>,
+    /// As many as ever worked at once.
+    workspaces: Mutex<Vec<Workspace<Cpu>>>,
+    state: State,
+    /// What tells the model below an adapter from others; made when it is first asked for.
+    base_digest: OnceLock<String>,
+    /// Whether a gradient waits for its step.
+    pending: bool,
+}
+
+impl NativeTrainer {
+    pub(crate) fn new(shared: Arc<Shared>, learner: Learner) -> Self {
+        let len = learner.flat().len();
+        let lanes = vec![Vec::new(); lane_count(shared.model.layout.len, len)];
+        let caps = caps("native", &shared);
+        let mut trainer = NativeTrainer {
+            caps,
+            learner,
+            grads: vec![0.0; len],
+            first: vec![0.0; len],
+            second: vec![0.0; len],
+            lanes,
+            workspaces: Mutex::default(),
+            state: State::default(),
+            base_digest: OnceLock::new(),
+            pending: false,
+            shared,
+        };
+        trainer.put(&AdapterName::default());
+        trainer
+    }
+
+    fn put(&mut self, name: &AdapterName) -> WeightVersion {
+        let copy = self.shared.pool.install(|| self.learner.snapshot(&self.shared.model));
+        self.shared.published.put(name, Arc::new(Loaded::Cpu(copy)))
+    }
+
+    /// The gradient that has been added up since the last step, of all that learns: name, shape, numbers.
+    pub fn gradients(&self) -> impl Iterator<Item = (&str, &[usize], &[f32])> {
+        self.tensors().iter().map(|t| (&t.name[..], &t.shape[..], &self.grads[t.range.clone()]))
+    }
+
+    /// What learns, as it is now: name, shape, numbers.
+    pub fn weights(&self) -> impl Iterator<Item = (&str, &[usize], &[f32])> {
+        self.tensors().iter().map(|t| (&t.name[..], &t.shape[..], &self.learner.flat()[t.range.clone()]))
+    }
+
+    /// Writes what learns, as it is now: a model folder that `transformers` loads unchanged, or an adapter's folder for
+    /// PEFT.
+    pub fn save_model(&self, dir: &Path, format: NumberFormat) -> Result<()> {
+        let Shared { model, renderer, source, .. } = &*self.shared;
+        match &self.learner {
+            Learner::Whole(weights) => write_folder(dir, &model.config, &weights.flat, renderer.as_deref(), format),
+            Learner::Adapter { adapter, .. } => {
+                lora::peft::write(dir, &adapter.layout, &adapter.flat, source.as_deref(), format)
+            }
+        }
+    }
+
+    fn tensors(&self) -> &[Tensor] {
+        self.learner.tensors(&self.shared.model)
+    }
+}
+
+/// What a trainer of ours can do, on whatever device.
+fn caps(engine: &str, shared: &Shared) -> TrainerCaps {
+    TrainerCaps {
+        engine: engine.to_owned(),
+        cross_entropy: true,
+        importance_sampling: true,
+        ppo: true,
+        dual_clip: true,
+        cispo: true,
+        entropy: true,
+        kl: vec![KlForm::K1, KlForm::K2, KlForm::K3],
+        masks: true,
+        clip_norm: true,
+        reduction: Reduction::TokenSum,
+        reproducible: true,
+        max_context: shared.model.config.max_position_embeddings,
+    }
+}
+
+/// A power of two, so that the usual numbers of threads share the lanes evenly. `learning` of the parameters have a
+/// gradient.
+fn lane_count(parameters: usize, learning: usize) -> usize {
+    if parameters > ONE_LANE_ABOVE {
+        return 1;
+    }
+    let room = (LANE_BYTES / (4 * learning)).clamp(FEWEST_LANES, MOST_LANES);
+    1 << room.ilog2()
+}
+
+/// Deals chunks to lanes: each to the lane with the fewest tokens so far. Depends on the chunks alone.
+fn deal(chunks: &[Chunk], lanes: usize) -> Vec<Vec<usize>> {
+    let mut hands = vec![(0_usize, Vec::new()); lanes];
+    for (i, chunk) in chunks.iter().enumerate() {
+        let hand = hands.iter_mut().min_by_key(|(tokens, _)| *tokens);
+        if let Some((tokens, hand)) = hand {
+            *tokens += chunk.tokens.len();
+            hand.push(i);
+        }
+    }
+    hands.into_iter().map(|(_, hand)| hand).filter(|h| !h.is_empty()).collect()
+}
+
+impl Trainer for NativeTrainer {
+    fn caps(&self) -> &TrainerCaps {
+        &self.caps
+    }
+
+    fn forward_backward(&mut self, batch: &TokenForest, loss: &Loss) -> Result<LossReport> {
+        batch.check(loss, self.shared.model.config.vocab_size, self.caps.max_context)?;
+        let (chunks, count) = batch::chunks(batch, self.shared.chunk_tokens());
+        let Shared { model, pool, options, .. } = &*self.shared;
+        let (learner, len, recompute) = (self.learner.parts(), self.grads.len(), options.recompute);
+        let workspaces = &self.workspaces;
+        // Does a lane's chunks in order, in the workspace that was used last: it is warm.
+        let work = |k: &Cpu, hand: &[usize], grads: &mut Vec<f32>| {
+            let free = workspaces.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let mut workspace = free.unwrap_or_else(|| Workspace::new(k));
+            let tallies: Vec<(usize, Tally)> = hand
+                .iter()
+                .map(|&i| {
+                    let (chunk, mut tally) = (&chunks[i], Tally::default());
+                    model.forward_backward(k, learner, chunk, &mut workspace, grads, recompute, |p, choice| {
+                        tally.note(&chunk.predictions[p], choice, loss)
+                    });
+                    (i, tally)
+                })
+                .collect();
+            workspaces.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
+            tallies
+        };
+        let mut total = Tally::default();
+        if self.lanes.len() == 1 {
+            let (all, grads): (Vec<usize>, _) = ((0..chunks.len()).collect(), &mut self.grads);
+            for (_, tally) in pool.install(|| work(&model.kernels, &all, grads)) {
+                total.add(tally);
+            }
+        } else {
+            let hands = deal(&chunks, self.lanes.len());
+            // With more threads than lanes the kernels share the rest among them.
+            let kernels = if pool.current_num_threads() > hands.len() { model.kernels } else { model.kernels.alone() };
+            let lanes = &mut self.lanes[..hands.len()];
+            let mut tallies: Vec<(usize, Tally)> = pool.install(|| {
+                let each = lanes.par_iter_mut().zip(&hands).with_max_len(1);
+                each.flat_map_iter(|(grads, hand)| {
+                    grads.clear();
+                    grads.resize(len, 0.0);
+                    work(&kernels, hand, grads)
+                })
+                .collect()
+            });
+            tallies.sort_by_key(|(i, _)| *i);
+            for (_, tally) in tallies {
+                total.add(tally);
+            }
+            let lanes = &*lanes;
+            pool.install(|| {
+                const PIECE: usize = 1 << 14;
+                self.grads.par_chunks_mut(PIECE).enumerate().for_each(|(i, sum)| {
+                    for lane in lanes {
+                        kernels.add(&lane[i * PIECE..][..sum.len()], sum);
+                    }
+                });
+            });
+        }
+        self.pending = true;
+        Ok(total.report(count))
+    }
+
+    fn optim_step(&mut self, step: &OptimStep) -> Result<StepReport> {
+        step.check()?;
+        let shared = Arc::clone(&self.shared);
+        let k = &shared.model.kernels;
+        let (tensors, flat) = self.learner.numbers_mut(&shared.model);
+        let squares: Vec<f64> =
+            shared.pool.install(|| tensors.iter().map(|t| k.sum_of_squares(&self.grads[t.range.clone()])).collect());
+        let norm = squares.iter().sum::<f64>().sqrt();
+        if let Some(bad) = squares.iter().position(|s| !s.is_finite()) {
+            let tensor = &tensors[bad];
+            let value = self.grads[tensor.range.clone()].iter().copied().find(|g| !g.is_finite()).unwrap_or(f32::NAN);
+            self.grads.fill(0.0);
+            self.pending = false;
+            return self.state.skip(step, tensor, value, norm);
+        }
+        let set = self.state.advance(step, norm);
+        shared.pool.install(|| {
+            for tensor in tensors {
+                let weight_decay = if tensor.shape.len() > 1 { step.weight_decay } else { 0.0 };
+                let at = || tensor.range.clone();
+                k.adamw(
+                    AdamW { weight_decay, ..set },
+                    &mut flat[at()],
+                    &self.grads[at()],
+                    &mut self.first[at()],
+                    &mut self.second[at()],
+                );
+            }
+        });
+        self.grads.fill(0.0);
+        self.pending = false;
+        shared.pool.install(|| self.learner.refresh(&shared.model));
+        Ok(StepReport { grad_norm: norm, skipped: None, skipped_steps: self.state.skipped, steps: self.state.steps })
+    }
+
+    fn publish(&mut self, name: &AdapterName) -> Result<WeightVersion> {
+        Ok(self.put(name))
+    }
+
+    fn save(&self, dir: &Path) -> Result<()> {
+        self.write_state(dir)
+    }
+
+    fn load(&mut self, dir: &Path) -> Result<()> {
+        self.read_state(dir)
+    }
+}

@@ -1,0 +1,274 @@
+//! How does training go on after a stop, as if there had been none?
+
+use super::{Learner, NativeTrainer};
+use crate::cpu::AdamW;
+use crate::cpu::Cpu;
+use crate::engine::Shared;
+use crate::model::param_layout::Tensor;
+use crate::model::{Model, WeightSet};
+use crate::weights::atomic_write::replace_text;
+use crate::weights::checkpoint::{self, MODEL_SAYS, NumberFormat};
+use crate::weights::hf_config::Config;
+use crate::weights::lora::{self, AdapterLayout, NativeAdapter};
+use crate::weights::registry::{Loaded, Release};
+use mage_engine::{AdapterName, Error, OptimStep, Result, StepReport, WeightVersion};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What is saved besides weights and moments.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct State {
+    pub(super) steps: u64,
+    pub(super) skipped: u64,
+    pub(super) skipped_in_a_row: u32,
+    /// A digest of the numbers that an adapter in training stands beside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) base: Option<String>,
+    pub(super) published: Vec<PublishedState>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PublishedState {
+    pub(super) name: AdapterName,
+    pub(super) version: WeightVersion,
+    /// The file, or an adapter's folder; nothing where it is the model that no adapter changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) file: Option<String>,
+}
+
+impl State {
+    /// Counts a step that is not taken because a gradient is not finite; too many in a row are an error.
+    pub(super) fn skip(&mut self, step: &OptimStep, tensor: &Tensor, value: f32, norm: f64) -> Result<StepReport> {
+        self.skipped += 1;
+        self.skipped_in_a_row += 1;
+        if self.skipped_in_a_row >= step.give_up_after.max(1) {
+            return Err(Error::NotFinite {
+                place: format!("the gradient of `{}`", tensor.name),
+                value,
+                times: self.skipped_in_a_row,
+                hint: "lower the learning rate, or look for extreme advantages or log-probabilities".to_owned(),
+            });
+        }
+        let skipped = Some(tensor.name.clone());
+        Ok(StepReport { grad_norm: norm, skipped, skipped_steps: self.skipped, steps: self.steps })
+    }
+
+    /// Counts a step and says how it is taken, but for the decay, which is each tensor's own.
+    pub(super) fn advance(&mut self, step: &OptimStep, norm: f64) -> AdamW {
+        self.skipped_in_a_row = 0;
+        self.steps += 1;
+        let t = self.steps as f64;
+        let clip = f64::from(step.clip_norm);
+        AdamW {
+            learning_rate: step.learning_rate,
+            beta1: step.beta1,
+            beta2: step.beta2,
+            epsilon: step.epsilon,
+            weight_decay: 0.0,
+            grad_scale: if clip > 0.0 { (clip / (norm + 1e-6)).min(1.0) as f32 } else { 1.0 },
+            correction1: (1.0 - f64::from(step.beta1).powf(t)) as f32,
+            correction2: (1.0 - f64::from(step.beta2).powf(t)) as f32,
+        }
+    }
+
+    /// Reads what was saved.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(Error::read(path))?;
+        serde_json::from_str(&text).map_err(|e| Error::invalid(path.display().to_string(), e.to_string()))
+    }
+
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(self).map_err(|e| Error::invalid("state", e.to_string()))?;
+        replace_text(path, &(text + "\n"))
+    }
+}
+
+/// First and second moments of tensors, read back as they were written.
+pub(super) fn read_moments(folder: &Path, tensors: &[Tensor], len: usize) -> Result<(Vec<f32>, Vec<f32>)> {
+    let shifted = |prefix: &str, by: usize| {
+        tensors
+            .iter()
+            .map(move |t| Tensor {
+                name: format!("{prefix}{}", t.name),
+                shape: t.shape.clone(),
+                range: t.range.start + by..t.range.end + by,
+            })
+            .collect::<Vec<_>>()
+    };
+    let both = [shifted("first.", 0), shifted("second.", len)].concat();
+    let mut first = checkpoint::read_tensors(&[folder.join("optimizer.safetensors")], &both, &[], MODEL_SAYS)?;
+    let second = first.split_off(len);
+    Ok((first, second))
+}
+
+pub(super) fn write_moments(folder: &Path, tensors: &[Tensor], first: &[f32], second: &[f32]) -> Result<()> {
+    let moments = [("first.", first), ("second.", second)];
+    checkpoint::write_tensors(&folder.join("optimizer.safetensors"), &moments, tensors, NumberFormat::F32)
+}
+
+/// What learns, as far as files tell: all of a model, or an adapter beside numbers with this digest.
+pub(super) enum Saved<'a> {
+    Whole,
+    Adapter { layout: &'a AdapterLayout, base: String },
+}
+
+impl Saved<'_> {
+    pub(super) fn base(&self) -> Option<String> {
+        match self {
+            Saved::Whole => None,
+            Saved::Adapter { base, .. } => Some(base.clone()),
+        }
+    }
+
+    /// Reads the numbers that learnt here, refusing those of anything else.
+    pub(super) fn read(&self, dir: &Path, state: &State, model: &Model<Cpu>) -> Result<Vec<f32>> {
+        let wrong = |problem: String| Err(Error::invalid(dir.display().to_string(), problem));
+        match (self, NativeAdapter::is_in(dir)) {
+            (Saved::Whole, false) => {
+                if Config::read(&dir.join("config.json"))? != model.config {
+                    return wrong("its config.json is of another model than this one".to_owned());
+                }
+                checkpoint::read_folder(dir, &model.layout.tensors, &[])
+            }
+            (Saved::Adapter { layout, base }, true) => {
+                if state.base.as_ref() != Some(base) {
+                    return wrong("its adapter stood beside another model than this one".to_owned());
+                }
+                let saved = NativeAdapter::open(dir, &model.config)?;
+                if *saved.lora() != layout.lora {
+                    return wrong(format!("its adapter is {:?}, this one {:?}", saved.lora(), layout.lora));
+                }
+                Ok(saved.flat)
+            }
+            (Saved::Whole, true) => wrong("an adapter learnt here, not a model".to_owned()),
+            (Saved::Adapter { .. }, false) => wrong("a whole model learnt here, not an adapter".to_owned()),
+        }
+    }
+
+    /// Writes published numbers, number `i` of them; says how its file is called.
+    pub(super) fn write_published(&self, folder: &Path, i: usize, shared: &Shared, flat: &[f32]) -> Result<String> {
+        let format = NumberFormat::F32;
+        match self {
+            Saved::Adapter { layout, .. } => {
+                let file = format!("published-{i}");
+                lora::peft::write(&folder.join(&file), layout, flat, shared.source.as_deref(), format)?;
+                Ok(file)
+            }
+            Saved::Whole => {
+                let file = format!("published-{i}.safetensors");
+                let tensors = &shared.model.layout.tensors;
+                checkpoint::write_tensors(&folder.join(&file), &[("", flat)], tensors, format)?;
+                Ok(file)
+            }
+        }
+    }
+}
+
+/// What tells a model below adapters from all others.
+pub(super) fn digest(flat: &[f32]) -> String {
+    const PIECE: usize = 1 << 16;
+    let (mut hasher, mut bytes) = (blake3::Hasher::new(), vec![0; 4 * PIECE]);
+    for part in flat.chunks(PIECE) {
+        for (to, x) in bytes.chunks_exact_mut(4).zip(part) {
+            to.copy_from_slice(&x.to_le_bytes());
+        }
+        hasher.update(&bytes[..4 * part.len()]);
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+impl NativeTrainer {
+    /// Writes what learns as a folder that `transformers` or PEFT loads, and beside it `training_state/`: moments, counters
+    /// and every published set of weights.
+    pub(super) fn write_state(&self, dir: &Path) -> Result<()> {
+        if self.pending {
+            return Err(Error::invalid("save", "a gradient waits for its step; call optim_step first"));
+        }
+        self.save_model(dir, NumberFormat::F32)?;
+        let folder = dir.join("training_state");
+        std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
+        write_moments(&folder, self.tensors(), &self.first, &self.second)?;
+        let saved = self.saved();
+        let mut state = State { base: saved.base(), published: Vec::new(), ..self.state.clone() };
+        for (i, (name, release)) in self.shared.published.all().into_iter().enumerate() {
+            let WeightSet { base, adapter } = release.weights.cpu();
+            let flat = match (&saved, adapter) {
+                (_, Some(adapter)) => Some(&adapter.flat),
+                (Saved::Adapter { .. }, None) => None,
+                (Saved::Whole, None) => Some(&base.flat),
+            };
+            let file = flat.map(|flat| saved.write_published(&folder, i, &self.shared, flat)).transpose()?;
+            state.published.push(PublishedState { name, version: release.version, file });
+        }
+        state.write(&folder.join("state.json"))
+    }
+
+    pub(super) fn read_state(&mut self, dir: &Path) -> Result<()> {
+        let folder = dir.join("training_state");
+        let state = State::read(&folder.join("state.json"))?;
+        // Everything is read before anything is changed.
+        let flat = self.saved().read(dir, &state, &self.shared.model)?;
+        let (first, second) = read_moments(&folder, self.tensors(), flat.len())?;
+        let mut published = BTreeMap::new();
+        for p in &state.published {
+            let weights = read_published(&self.shared, &folder, p)?;
+            published.insert(p.name.clone(), Release { version: p.version, weights: Arc::new(Loaded::Cpu(weights)) });
+        }
+        self.first = first;
+        self.second = second;
+        let shared = Arc::clone(&self.shared);
+        *self.learner.numbers_mut(&shared.model).1 = flat;
+        shared.pool.install(|| self.learner.refresh(&shared.model));
+        self.grads.fill(0.0);
+        self.pending = false;
+        self.state = State { published: Vec::new(), base: None, ..state };
+        self.shared.published.replace(published);
+        Ok(())
+    }
+
+    /// What learns, as far as files tell.
+    fn saved(&self) -> Saved<'_> {
+        match &self.learner {
+            Learner::Whole(_) => Saved::Whole,
+            Learner::Adapter { base, adapter } => {
+                let base = self.base_digest.get_or_init(|| digest(&base.flat)).clone();
+                Saved::Adapter { layout: &adapter.layout, base }
+            }
+        }
+    }
+}
+
+/// A file in the folder itself, never elsewhere.
+pub(super) fn plain_file(folder: &Path, file: &str) -> Result<PathBuf> {
+    if Path::new(file).file_name().is_none_or(|n| n != file) {
+        return Err(Error::invalid(folder.display().to_string(), format!("`{file}` is not a plain file name")));
+    }
+    Ok(folder.join(file))
+}
+
+fn read_published(shared: &Shared, folder: &Path, p: &PublishedState) -> Result<WeightSet<Cpu>> {
+    let model = &shared.model;
+    let Some(file) = &p.file else {
+        let base = shared.base.get().ok_or_else(|| {
+            Error::invalid(format!("weights `{}`", p.name), "they are the model below an adapter, and there is none")
+        })?;
+        return Ok(WeightSet { base: Arc::clone(base), adapter: None });
+    };
+    let path = plain_file(folder, file)?;
+    match shared.base.get() {
+        Some(base) => {
+            let saved = NativeAdapter::open(&path, &model.config)?;
+            let adapter = shared.pool.install(|| model.adapter(saved.layout, saved.flat));
+            Ok(WeightSet { base: Arc::clone(base), adapter: Some(Arc::new(adapter)) })
+        }
+        None => {
+            let flat = checkpoint::read_tensors(&[path], &model.layout.tensors, &[], MODEL_SAYS)?;
+            let base = Arc::new(shared.pool.install(|| model.weights(flat)));
+            Ok(WeightSet { base, adapter: None })
+        }
+    }
+}

@@ -1,0 +1,271 @@
+use super::*;
+use crate::cpu::testing::check_some_slopes;
+use crate::engine::{NativeModel, Options};
+use crate::weights::hf_config::{Config, tests::tiny};
+use mage_engine::{Objective, PerToken, Segment, TokenClass};
+use mage_rng::Seed;
+use rand::RngExt;
+
+fn trainer(config: Config, options: Options) -> NativeTrainer {
+    NativeModel::new(config, 0.3, Seed::new(4), None).unwrap().train(options).unwrap().0
+}
+
+/// The numbers that learn.
+pub(super) fn numbers(trainer: &mut NativeTrainer) -> &mut Vec<f32> {
+    trainer.learner.numbers_mut(&trainer.shared.model).1
+}
+
+pub(super) fn refresh(trainer: &mut NativeTrainer) {
+    let shared = Arc::clone(&trainer.shared);
+    trainer.learner.refresh(&shared.model);
+}
+
+/// Rows of random tokens with masks, classes and every input a loss may want; old and reference log-probabilities
+/// lie at chosen distances from those of now, clear of every kink.
+pub(super) fn rows(trainer: &mut NativeTrainer, count: usize, seed: u64) -> TokenForest {
+    let mut rng = Seed::new(seed).rng();
+    let mut forest = TokenForest::default();
+    for i in 0..count {
+        let len = rng.random_range(2..14_usize);
+        let tokens: Vec<u32> = (0..len).map(|_| rng.random_range(0..29)).collect();
+        let mut weights: Vec<f32> = (0..len).map(|t| if t % 3 == 2 { 0.0 } else { rng.random::<f32>() }).collect();
+        weights[0] = 0.0;
+        weights[len - 1] = 1.0;
+        let allowed = tokens
+            .iter()
+            .enumerate()
+            .map(|(t, &token)| {
+                let mut set = vec![token, (token + 5) % 29, (token + 11) % 29];
+                set.sort_unstable();
+                (t % 4 == 3).then(|| set.into())
+            })
+            .collect();
+        let train = PerToken {
+            weights,
+            advantages: (0..len).map(|t| if t % 2 == 0 { 1.3 } else { -0.8 }).collect(),
+            old_logprobs: vec![0.0; len],
+            ref_logprobs: vec![0.0; len],
+            classes: (0..len).map(|t| TokenClass((t % 2) as u8)).collect(),
+            allowed,
+        };
+        let parent = (i % 3 == 2).then(|| i as u32 - 1);
+        forest.segments.push(Segment { parent, tokens, train: Some(train) });
+    }
+    for s in &mut forest.segments {
+        if s.parent.is_some() {
+            s.train.as_mut().unwrap().weights[0] = 0.7;
+        }
+    }
+    let report = trainer.forward_backward(&forest, &Loss::of(Objective::CrossEntropy)).unwrap();
+    trainer.grads.fill(0.0);
+    trainer.pending = false;
+    let mut now = report.logprobs.into_iter();
+    for s in &mut forest.segments {
+        let t = s.train.as_mut().unwrap();
+        for i in (0..t.weights.len()).filter(|&i| t.weights[i] != 0.0) {
+            let logprob = now.next().unwrap();
+            t.old_logprobs[i] = logprob - [0.0, 0.05, -0.9, 0.9, 1.6][i % 5];
+            t.ref_logprobs[i] = logprob - [0.4, -0.3, 0.1][i % 3];
+        }
+    }
+    assert!(now.next().is_none());
+    forest
+}
+
+pub(super) fn losses() -> Vec<Loss> {
+    let dual = Objective::PpoClip { low: 0.2, high: 0.3, dual: Some(3.0) };
+    vec![
+        Loss::of(Objective::CrossEntropy),
+        Loss::of(Objective::ImportanceSampling).with_entropy(0.2),
+        Loss::of(Objective::ppo(0.2, 0.3)).with_kl(None, KlForm::K1, 0.5),
+        Loss::of(dual).with_kl(Some(TokenClass(1)), KlForm::K2, 0.5).with_entropy(-0.1),
+        Loss::of(dual).with_kl(Some(TokenClass(0)), KlForm::K3, 0.5),
+    ]
+}
+
+#[test]
+fn the_gradient_of_every_loss_is_its_slope() {
+    for (tied, recompute) in [(true, false), (false, true)] {
+        let config = Config { tie_word_embeddings: tied, ..tiny() };
+        let mut t = trainer(config, Options { recompute, threads: 1, ..Default::default() });
+        let batch = rows(&mut t, 6, 1);
+        for loss in losses() {
+            t.grads.fill(0.0);
+            t.forward_backward(&batch, &loss).unwrap();
+            let (start, gradient) = (t.learner.flat().clone(), t.grads.clone());
+            for tensor in t.tensors().to_vec() {
+                let place = format!("{} under {loss:?}", tensor.name);
+                check_some_slopes(&place, 4, &start[tensor.range.clone()], &gradient[tensor.range.clone()], |part| {
+                    numbers(&mut t).copy_from_slice(&start);
+                    numbers(&mut t)[tensor.range.clone()].copy_from_slice(part);
+                    refresh(&mut t);
+                    t.forward_backward(&batch, &loss).unwrap().loss
+                });
+            }
+            numbers(&mut t).copy_from_slice(&start);
+            refresh(&mut t);
+        }
+    }
+}
+
+/// CISPO's value has no slope to compare with, since it holds its ratios fixed: with those as numbers, it is imitation that
+/// counts each token by clipped ratio times advantage.
+#[test]
+fn the_gradient_of_cispo_is_that_of_imitation_by_clipped_ratios() {
+    let mut t = trainer(tiny(), Options { threads: 1, ..Default::default() });
+    let mut batch = rows(&mut t, 6, 1);
+    let loss = Loss::of(Objective::Cispo { low: 0.2, high: 0.3 });
+    let report = t.forward_backward(&batch, &loss).unwrap();
+    assert!(report.clip_fraction > 0.1 && report.clip_fraction < 0.9, "{report:?}");
+    let gradient = std::mem::take(&mut t.grads);
+    t.grads = vec![0.0; gradient.len()];
+    let mut now = report.logprobs.into_iter();
+    for s in &mut batch.segments {
+        let train = s.train.as_mut().unwrap();
+        let given = train.old_logprobs.iter().zip(&train.advantages);
+        for (weight, (old, advantage)) in train.weights.iter_mut().zip(given).filter(|(w, _)| **w != 0.0) {
+            let ratio = (now.next().unwrap() - old).exp();
+            *weight *= ratio.clamp(0.8, 1.3) * advantage;
+        }
+    }
+    t.forward_backward(&batch, &Loss::of(Objective::CrossEntropy)).unwrap();
+    let size = gradient.iter().fold(0.0_f32, |m, g| m.max(g.abs()));
+    assert!(size > 0.1);
+    for (a, b) in gradient.iter().zip(&t.grads) {
+        assert!((a - b).abs() < 1e-5 * size, "{a} {b}");
+    }
+}
+
+#[test]
+fn threads_and_recomputation_change_no_bit() {
+    for chunk_tokens in [20, 0] {
+        let of = |threads, recompute| {
+            let mut t = trainer(tiny(), Options { threads, chunk_tokens, recompute, ..Default::default() });
+            let batch = rows(&mut t, 60, 2);
+            let mut seen = Vec::new();
+            for _ in 0..3 {
+                let report = t.forward_backward(&batch, &losses()[3]).unwrap();
+                seen.push((report.loss.to_bits(), report.logprobs, t.grads.clone()));
+                t.optim_step(&OptimStep { weight_decay: 0.1, ..Default::default() }).unwrap();
+            }
+            (seen, t.learner.flat().clone())
+        };
+        let want = of(1, false);
+        for (threads, recompute) in [(2, false), (5, false), (1, true), (24, true)] {
+            assert!(of(threads, recompute) == want, "{threads} threads, recompute {recompute}");
+        }
+    }
+}
+
+#[test]
+fn a_row_says_the_same_in_any_company() {
+    let mut t = trainer(tiny(), Options::default());
+    let batch = rows(&mut t, 40, 3);
+    let all = t.forward_backward(&batch, &Loss::of(Objective::CrossEntropy)).unwrap().logprobs;
+    let mut alone = Vec::new();
+    for s in batch.segments.iter().filter(|s| s.parent.is_none()) {
+        let one = TokenForest { segments: vec![s.clone()] };
+        alone.push(t.forward_backward(&one, &Loss::of(Objective::CrossEntropy)).unwrap().logprobs);
+    }
+    let mut at = 0;
+    let mut roots = alone.iter();
+    for s in &batch.segments {
+        let count = s.train.as_ref().unwrap().weights.iter().filter(|w| **w != 0.0).count();
+        if s.parent.is_none() {
+            assert!(all[at..at + count] == roots.next().unwrap()[..]);
+        }
+        at += count;
+    }
+}
+
+#[test]
+fn parts_add_up_to_the_whole() {
+    let mut t = trainer(tiny(), Options::default());
+    let batch = rows(&mut t, 30, 5);
+    let plain = TokenForest { segments: batch.segments.iter().filter(|s| s.parent.is_none()).cloned().collect() };
+    t.forward_backward(&plain, &losses()[4]).unwrap();
+    let whole = std::mem::replace(&mut t.grads, vec![0.0; t.first.len()]);
+    for s in &plain.segments {
+        t.forward_backward(&TokenForest { segments: vec![s.clone()] }, &losses()[4]).unwrap();
+    }
+    let scale = whole.iter().map(|g| g.abs()).fold(0.0, f32::max);
+    assert!(whole.iter().zip(&t.grads).all(|(a, b)| (a - b).abs() <= 1e-5 * scale));
+}
+
+#[test]
+fn steps_that_would_ruin_the_weights_are_skipped_and_counted() {
+    let mut t = trainer(tiny(), Options::default());
+    let start = t.learner.flat().clone();
+    let bad = t.shared.model.layout.layers[1].down.start + 7;
+    let step = OptimStep { give_up_after: 2, ..Default::default() };
+    t.grads[bad] = f32::NAN;
+    let report = t.optim_step(&step).unwrap();
+    assert_eq!(report.skipped.as_deref(), Some("model.layers.1.mlp.down_proj.weight"));
+    assert!(*t.learner.flat() == start && t.grads.iter().all(|g| *g == 0.0));
+    assert_eq!((report.skipped_steps, report.steps), (1, 0));
+    t.grads[0] = 1.0;
+    assert_eq!(t.optim_step(&step).unwrap().skipped, None);
+    t.grads[bad] = f32::INFINITY;
+    assert!(t.optim_step(&step).unwrap().skipped.is_some(), "a good step starts the count anew");
+    t.grads[bad] = f32::INFINITY;
+    let e = t.optim_step(&step).unwrap_err().to_string();
+    assert!(e.contains("mlp.down_proj") && e.contains("inf in 2 updates in a row"), "{e}");
+}
+
+#[test]
+fn bad_batches_touch_nothing() {
+    let mut t = trainer(tiny(), Options::default());
+    let mut batch = rows(&mut t, 4, 6);
+    batch.segments[2].train.as_mut().unwrap().advantages[1] = f32::NAN;
+    batch.segments[2].train.as_mut().unwrap().weights[1] = 1.0;
+    let e = t.forward_backward(&batch, &losses()[2]).unwrap_err().to_string();
+    assert!(e.contains("segment 2, token 1: advantages"), "{e}");
+    assert!(t.grads.iter().all(|g| *g == 0.0) && !t.pending);
+}
+
+#[test]
+fn a_saved_trainer_continues_exactly() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = trainer(tiny(), Options::default());
+    let batch = rows(&mut a, 10, 7);
+    let step = OptimStep { weight_decay: 0.01, ..Default::default() };
+    let go = |t: &mut NativeTrainer| {
+        let loss = t.forward_backward(&batch, &losses()[1]).unwrap().loss;
+        t.optim_step(&step).unwrap();
+        loss
+    };
+    a.publish(&"reference".into()).unwrap();
+    for _ in 0..3 {
+        go(&mut a);
+    }
+    a.publish(&AdapterName::default()).unwrap();
+    a.save(dir.path()).unwrap();
+    let mut b = NativeModel::open(dir.path()).unwrap().train(Options { threads: 1, ..Default::default() }).unwrap().0;
+    b.load(dir.path()).unwrap();
+    for (name, release) in a.shared.published.all() {
+        let other = &b.shared.published.all()[&name];
+        assert!(other.version == release.version && other.weights.cpu().base.flat == release.weights.cpu().base.flat);
+    }
+    for _ in 0..3 {
+        assert_eq!(go(&mut a).to_bits(), go(&mut b).to_bits());
+    }
+    assert!(a.learner.flat() == b.learner.flat() && a.first == b.first && a.second == b.second && a.state == b.state);
+    a.forward_backward(&batch, &losses()[0]).unwrap();
+    assert!(a.save(dir.path()).unwrap_err().to_string().contains("optim_step first"));
+    std::fs::write(dir.path().join("training_state/optimizer.safetensors"), "short").unwrap();
+    let before = b.learner.flat().clone();
+    assert!(b.load(dir.path()).unwrap_err().to_string().contains("optimizer.safetensors"));
+    assert!(*b.learner.flat() == before);
+}
+
+#[test]
+fn a_large_model_has_one_lane_and_the_same_gradient() {
+    let mut small = trainer(tiny(), Options::default());
+    let mut large = trainer(tiny(), Options::default());
+    large.lanes.truncate(1);
+    let batch = rows(&mut small, 30, 8);
+    small.forward_backward(&batch, &losses()[0]).unwrap();
+    large.forward_backward(&batch, &losses()[0]).unwrap();
+    let scale = small.grads.iter().map(|g| g.abs()).fold(0.0, f32::max);
+    assert!(small.grads.iter().zip(&large.grads).all(|(a, b)| (a - b).abs() <= 1e-5 * scale));
+}

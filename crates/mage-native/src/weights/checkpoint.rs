@@ -1,0 +1,483 @@
+//! How do tensors get from files into memory, and back?
+//!
+//! safetensors only, one file or several; nothing that can run code. All headers are read and compared with what is
+//! expected before the first number is; a tensor at a time is then read, so memory stays at what the model needs.
+
+use crate::model::param_layout::Tensor;
+use crate::weights::atomic_write::replace;
+use mage_engine::{Error, Result};
+use safetensors::tensor::{Dtype, View};
+use serde::Deserialize;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// Where a model's shapes come from, for messages.
+pub(crate) const MODEL_SAYS: &str = "config.json says";
+/// No honest header is larger.
+const MAX_HEADER: u64 = 100 << 20;
+
+/// A number format in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NumberFormat {
+    /// 32 bits.
+    F32,
+    /// 16 bits, IEEE.
+    F16,
+    /// 16 bits with the exponent of 32.
+    Bf16,
+}
+
+impl NumberFormat {
+    /// The name in `config.json`.
+    pub fn config_name(self) -> &'static str {
+        match self {
+            NumberFormat::F32 => "float32",
+            NumberFormat::F16 => "float16",
+            NumberFormat::Bf16 => "bfloat16",
+        }
+    }
+
+    fn bytes(self) -> usize {
+        if self == NumberFormat::F32 { 4 } else { 2 }
+    }
+}
+
+/// Where a tensor is in a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// How its numbers are written.
+    pub format: NumberFormat,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// The first byte, counted from the end of the header.
+    pub start: u64,
+    /// One past the last byte.
+    pub end: u64,
+}
+
+#[derive(Deserialize)]
+struct RawEntry {
+    dtype: String,
+    shape: Vec<usize>,
+    data_offsets: (u64, u64),
+}
+
+/// Reads the JSON header of a safetensors file whose tensors take `data_len` bytes. Tensors in formats we cannot read are
+/// refused, as is everything that does not add up.
+pub fn parse_header(header: &[u8], data_len: u64) -> Result<BTreeMap<String, Entry>> {
+    let wrong = |place: &str, problem: String| Error::invalid(place, problem);
+    let text = std::str::from_utf8(header).map_err(|e| wrong("header", e.to_string()))?;
+    let raw: BTreeMap<String, serde_json::Value> =
+        serde_json::from_str(text).map_err(|e| wrong("header", e.to_string()))?;
+    let mut entries = BTreeMap::new();
+    for (name, value) in raw {
+        if name == "__metadata__" {
+            continue;
+        }
+        let e: RawEntry = serde_json::from_value(value).map_err(|e| wrong(&name, e.to_string()))?;
+        let format = match e.dtype.as_str() {
+            "F32" => NumberFormat::F32,
+            "F16" => NumberFormat::F16,
+            "BF16" => NumberFormat::Bf16,
+            other => return Err(wrong(&name, format!("numbers of type {other} are not read; F32, F16 and BF16 are"))),
+        };
+        let bytes = e.shape.iter().try_fold(format.bytes() as u64, |n, &d| n.checked_mul(d as u64));
+        let (start, end) = e.data_offsets;
+        if end > data_len || start > end {
+            return Err(wrong(
+                &name,
+                format!("bytes {start} to {end} lie outside the {data_len} of the file; is it cut short?"),
+            ));
+        }
+        if bytes != Some(end - start) {
+            return Err(wrong(&name, format!("its shape {:?} does not fill its {} bytes", e.shape, end - start)));
+        }
+        entries.insert(name, Entry { format, shape: e.shape, start, end });
+    }
+    Ok(entries)
+}
+
+/// An opened safetensors file.
+struct Shard {
+    path: PathBuf,
+    file: File,
+    data_at: u64,
+    entries: BTreeMap<String, Entry>,
+}
+
+impl Shard {
+    fn open(path: &Path) -> Result<Self> {
+        let mut file = File::open(path).map_err(Error::read(path))?;
+        let place = path.display().to_string();
+        let len = file.metadata().map_err(Error::read(path))?.len();
+        let mut size = [0; 8];
+        if len < 8 {
+            return Err(Error::invalid(place, format!("{len} bytes are too few for a safetensors file")));
+        }
+        file.read_exact(&mut size).map_err(Error::read(path))?;
+        let size = u64::from_le_bytes(size);
+        if size > MAX_HEADER || size > len - 8 {
+            return Err(Error::invalid(
+                place,
+                format!("its header claims {size} bytes of the file's {len}; it is cut short or no safetensors file"),
+            ));
+        }
+        let mut header = vec![0; size as usize];
+        file.read_exact(&mut header).map_err(Error::read(path))?;
+        let entries = parse_header(&header, len - 8 - size).map_err(|e| Error::invalid(place, e.to_string()))?;
+        Ok(Shard { path: path.to_owned(), file, data_at: 8 + size, entries })
+    }
+
+    fn read(&mut self, name: &str, out: &mut [f32]) -> Result<()> {
+        let entry = &self.entries[name];
+        self.file.seek(SeekFrom::Start(self.data_at + entry.start)).map_err(Error::read(&self.path))?;
+        let width = entry.format.bytes();
+        let mut bytes = vec![0; width * out.len().min(1 << 20)];
+        for out in out.chunks_mut(1 << 20) {
+            let bytes = &mut bytes[..width * out.len()];
+            self.file.read_exact(bytes).map_err(Error::read(&self.path))?;
+            match entry.format {
+                NumberFormat::F32 => {
+                    for (x, b) in out.iter_mut().zip(bytes.chunks_exact(4)) {
+                        *x = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+                    }
+                }
+                NumberFormat::F16 => {
+                    for (x, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+                        *x = half::f16::from_le_bytes([b[0], b[1]]).to_f32();
+                    }
+                }
+                NumberFormat::Bf16 => {
+                    for (x, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+                        *x = half::bf16::from_le_bytes([b[0], b[1]]).to_f32();
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads tensors from the files of a model folder into one flat buffer. `optional` names may be there and are not read.
+pub(crate) fn read_folder(dir: &Path, tensors: &[Tensor], optional: &[&str]) -> Result<Vec<f32>> {
+    read_tensors(&folder_paths(dir)?, tensors, optional, MODEL_SAYS)
+}
+
+/// The files a model folder keeps its numbers in.
+pub(crate) fn folder_paths(dir: &Path) -> Result<Vec<PathBuf>> {
+    let index = dir.join("model.safetensors.index.json");
+    let single = dir.join("model.safetensors");
+    if single.exists() {
+        Ok(vec![single])
+    } else if index.exists() {
+        shard_paths(dir, &index)
+    } else {
+        let other = std::fs::read_dir(dir).map_err(Error::read(dir))?.flatten().map(|e| e.file_name());
+        let pickled = other.filter_map(|n| n.into_string().ok()).any(|n| n.ends_with(".bin") || n.ends_with(".pt"));
+        let hint = if pickled { "; its .bin or .pt files can run code and are not read: convert them" } else { "" };
+        Err(Error::invalid(dir.display().to_string(), format!("no model.safetensors and no index of shards{hint}")))
+    }
+}
+
+fn shard_paths(dir: &Path, index: &Path) -> Result<Vec<PathBuf>> {
+    #[derive(Deserialize)]
+    struct Index {
+        weight_map: BTreeMap<String, String>,
+    }
+    let place = || index.display().to_string();
+    let text = std::fs::read_to_string(index).map_err(Error::read(index))?;
+    let Index { weight_map } = serde_json::from_str(&text).map_err(|e| Error::invalid(place(), e.to_string()))?;
+    let mut files: Vec<String> = weight_map.into_values().collect();
+    files.sort();
+    files.dedup();
+    if files.is_empty() {
+        return Err(Error::invalid(place(), "its weight_map names no file"));
+    }
+    files
+        .into_iter()
+        .map(|f| {
+            // A file beside the index, nothing else: an index must not make us read elsewhere.
+            let plain = Path::new(&f).file_name().is_some_and(|n| n == f.as_str());
+            if plain {
+                Ok(dir.join(f))
+            } else {
+                Err(Error::invalid(place(), format!("shard `{f}` is not a plain file name")))
+            }
+        })
+        .collect()
+}
+
+/// Files whose headers were read and found to hold exactly what a model needs.
+struct Opened {
+    shards: Vec<Shard>,
+    /// The file each tensor is in.
+    home: HashMap<String, usize>,
+}
+
+impl Opened {
+    fn new(paths: &[PathBuf], tensors: &[Tensor], optional: &[&str], says: &str) -> Result<Self> {
+        let shards = paths.iter().map(|p| Shard::open(p)).collect::<Result<Vec<_>>>()?;
+        let place = paths[0].parent().unwrap_or(Path::new(".")).display().to_string();
+        let mut home: HashMap<String, usize> = HashMap::new();
+        for (i, shard) in shards.iter().enumerate() {
+            for name in shard.entries.keys() {
+                if home.insert(name.clone(), i).is_some() {
+                    return Err(Error::invalid(place, format!("tensor `{name}` is in two files")));
+                }
+            }
+        }
+        let wanted: HashSet<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
+        let unexpected = home
+            .keys()
+            .map(String::as_str)
+            .filter(|k| !wanted.contains(k) && !optional.contains(k) && !k.ends_with(".rotary_emb.inv_freq"))
+            .min();
+        for t in tensors {
+            let Some(&i) = home.get(&t.name) else {
+                let hint = unexpected.map(|k| format!("; there is an unexpected `{k}`")).unwrap_or_default();
+                return Err(Error::invalid(place, format!("tensor `{}` is missing{hint}", t.name)));
+            };
+            let found = &shards[i].entries[&t.name].shape;
+            if *found != t.shape {
+                return Err(Error::invalid(
+                    place,
+                    format!("tensor `{}` has shape {found:?}, but {says} {:?}", t.name, t.shape),
+                ));
+            }
+        }
+        if let Some(name) = unexpected {
+            return Err(Error::invalid(place, format!("tensor `{name}` is no part of this, where {says} what is")));
+        }
+        Ok(Opened { shards, home })
+    }
+}
+
+/// Reads tensors from files into one flat buffer, after everything was found to be there and of the right shape. Numbers
+/// that are none are refused: all that is computed with them would be none. `says` is what the shapes come from, for
+/// messages.
+pub(crate) fn read_tensors(paths: &[PathBuf], tensors: &[Tensor], optional: &[&str], says: &str) -> Result<Vec<f32>> {
+    let Opened { mut shards, home } = Opened::new(paths, tensors, optional, says)?;
+    let mut flat = vec![0.0; tensors.iter().map(|t| t.range.end).max().unwrap_or(0)];
+    for t in tensors {
+        let (shard, numbers) = (&mut shards[home[&t.name]], &mut flat[t.range.clone()]);
+        shard.read(&t.name, numbers)?;
+        if let Some(x) = numbers.iter().find(|x| !x.is_finite()) {
+            let problem = format!("tensor `{}` holds {x}, which is no number; go back to an earlier one", t.name);
+            return Err(Error::invalid(shard.path.display().to_string(), problem));
+        }
+    }
+    Ok(flat)
+}
+
+/// The names of a file's tensors.
+pub(crate) fn tensor_names(path: &Path) -> Result<Vec<String>> {
+    Ok(Shard::open(path)?.entries.into_keys().collect())
+}
+
+/// How a model's numbers are stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Files they are in.
+    pub files: usize,
+    /// Bytes they take.
+    pub bytes: u64,
+    /// Formats they are in, each once.
+    pub formats: Vec<NumberFormat>,
+}
+
+/// Looks at the headers of a folder's files, and refuses what [`read_folder`] would, without reading a number.
+pub(crate) fn survey_folder(dir: &Path, tensors: &[Tensor], optional: &[&str]) -> Result<Stored> {
+    let Opened { shards, .. } = Opened::new(&folder_paths(dir)?, tensors, optional, MODEL_SAYS)?;
+    let mut formats: Vec<NumberFormat> = Vec::new();
+    let mut bytes = 0;
+    for entry in shards.iter().flat_map(|s| s.entries.values()) {
+        bytes += entry.end - entry.start;
+        if !formats.contains(&entry.format) {
+            formats.push(entry.format);
+        }
+    }
+    Ok(Stored { files: shards.len(), bytes, formats })
+}
+
+/// A tensor on its way into a file; its numbers are asked for when they are written, one tensor at a time.
+struct Outgoing<'a> {
+    tensor: &'a Tensor,
+    numbers: &'a dyn Fn(&Tensor) -> Cow<'a, [f32]>,
+    format: NumberFormat,
+}
+
+impl View for &Outgoing<'_> {
+    fn dtype(&self) -> Dtype {
+        match self.format {
+            NumberFormat::F32 => Dtype::F32,
+            NumberFormat::F16 => Dtype::F16,
+            NumberFormat::Bf16 => Dtype::BF16,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.tensor.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        let numbers = (self.numbers)(self.tensor);
+        let bytes: Vec<u8> = match self.format {
+            NumberFormat::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            NumberFormat::F16 => numbers.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect(),
+            NumberFormat::Bf16 => numbers.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect(),
+        };
+        bytes.into()
+    }
+
+    fn data_len(&self) -> usize {
+        self.tensor.range.len() * self.format.bytes()
+    }
+}
+
+/// Writes tensors of flat buffers, each name with its buffer's prefix, into one file.
+pub(crate) fn write_tensors(
+    path: &Path,
+    sets: &[(&str, &[f32])],
+    tensors: &[Tensor],
+    format: NumberFormat,
+) -> Result<()> {
+    let parts: Vec<_> = sets.iter().map(|(_, flat)| move |t: &Tensor| Cow::Borrowed(&flat[t.range.clone()])).collect();
+    let outgoing = sets.iter().zip(&parts).flat_map(|((prefix, _), numbers)| {
+        tensors.iter().map(move |tensor| (format!("{prefix}{}", tensor.name), Outgoing { tensor, numbers, format }))
+    });
+    write_all(path, &outgoing.collect::<Vec<_>>())
+}
+
+/// Writes tensors whose numbers `make` makes, so that never more than one of them exists.
+pub(crate) fn write_made(
+    path: &Path,
+    tensors: &[Tensor],
+    format: NumberFormat,
+    make: impl Fn(&Tensor) -> Vec<f32>,
+) -> Result<()> {
+    let numbers = |t: &Tensor| Cow::Owned(make(t));
+    let outgoing = tensors.iter().map(|tensor| (tensor.name.clone(), Outgoing { tensor, numbers: &numbers, format }));
+    write_all(path, &outgoing.collect::<Vec<_>>())
+}
+
+fn write_all(path: &Path, outgoing: &[(String, Outgoing<'_>)]) -> Result<()> {
+    // `transformers` wants to know who wrote the file.
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let views = outgoing.iter().map(|(name, view)| (name.as_str(), view));
+    replace(path, |part| {
+        safetensors::serialize_to_file(views, Some(metadata), part).map_err(|e| Error::Engine {
+            engine: "native".to_owned(),
+            reason: format!("writing {}: {e}", path.display()),
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::param_layout::Layout;
+    use crate::weights::hf_config::tests::tiny;
+    use crate::weights::init::new_weights;
+    use mage_rng::Seed;
+
+    fn written(format: NumberFormat) -> (tempfile::TempDir, Layout, Vec<f32>) {
+        let layout = Layout::new(&tiny());
+        let flat = new_weights(&tiny(), 0.02, Seed::new(1));
+        let dir = tempfile::tempdir().unwrap();
+        write_tensors(&dir.path().join("model.safetensors"), &[("", &flat)], &layout.tensors, format).unwrap();
+        (dir, layout, flat)
+    }
+
+    #[test]
+    fn tensors_come_back() {
+        let (dir, layout, flat) = written(NumberFormat::F32);
+        assert!(read_folder(dir.path(), &layout.tensors, &[]).unwrap() == flat);
+        for (format, error) in [(NumberFormat::Bf16, 4e-3), (NumberFormat::F16, 5e-4)] {
+            let (dir, layout, flat) = written(format);
+            let back = read_folder(dir.path(), &layout.tensors, &[]).unwrap();
+            assert!(back.iter().zip(&flat).all(|(a, b)| (a - b).abs() <= error * b.abs() + 1e-7), "{format:?}");
+        }
+    }
+
+    #[test]
+    fn shards_are_joined() {
+        let layout = Layout::new(&tiny());
+        let flat = new_weights(&tiny(), 0.02, Seed::new(1));
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = layout.tensors.split_at(7);
+        write_tensors(&dir.path().join("a.safetensors"), &[("", &flat)], a, NumberFormat::F32).unwrap();
+        write_tensors(&dir.path().join("b.safetensors"), &[("", &flat)], b, NumberFormat::F32).unwrap();
+        let map: BTreeMap<_, _> = (a.iter().map(|t| (&t.name, "a.safetensors")))
+            .chain(b.iter().map(|t| (&t.name, "b.safetensors")))
+            .collect();
+        let index = dir.path().join("model.safetensors.index.json");
+        std::fs::write(&index, serde_json::json!({"weight_map": map}).to_string()).unwrap();
+        assert!(read_folder(dir.path(), &layout.tensors, &[]).unwrap() == flat);
+        std::fs::write(&index, r#"{"weight_map": {"x": "../b.safetensors"}}"#).unwrap();
+        let e = read_folder(dir.path(), &layout.tensors, &[]).unwrap_err().to_string();
+        assert!(e.contains("plain file name"), "{e}");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_by_name() {
+        let (dir, layout, _) = written(NumberFormat::F32);
+        let refusal = |tensors: &[Tensor]| read_folder(dir.path(), tensors, &[]).map(|_| ()).unwrap_err().to_string();
+        let mut misshapen = layout.tensors.clone();
+        misshapen[2].shape.reverse();
+        assert!(refusal(&misshapen).contains("q_proj.weight` has shape"), "{}", refusal(&misshapen));
+        let mut misnamed = layout.tensors.clone();
+        misnamed[3].name = "model.layers.0.self_attn.key.weight".to_owned();
+        let e = refusal(&misnamed);
+        assert!(
+            e.contains("key.weight` is missing") && e.contains("unexpected `model.layers.0.self_attn.k_proj"),
+            "{e}"
+        );
+        assert!(refusal(&layout.tensors[..5]).contains("no part of this"));
+
+        for (bad, format) in
+            [(f32::NAN, NumberFormat::F32), (f32::NEG_INFINITY, NumberFormat::F32), (1e9, NumberFormat::F16)]
+        {
+            let (dir, layout, mut flat) = written(format);
+            let at = &layout.tensors[4];
+            flat[at.range.start + 1] = bad;
+            write_tensors(&dir.path().join("model.safetensors"), &[("", &flat)], &layout.tensors, format).unwrap();
+            let e = read_folder(dir.path(), &layout.tensors, &[]).unwrap_err().to_string();
+            assert!(e.contains("model.safetensors") && e.contains(&format!("`{}` holds", at.name)), "{e}");
+        }
+
+        let path = dir.path().join("model.safetensors");
+        let whole = std::fs::read(&path).unwrap();
+        for len in [0, 4, 8, 100, whole.len() / 2, whole.len() - 1] {
+            std::fs::write(&path, &whole[..len]).unwrap();
+            let e = refusal(&layout.tensors);
+            assert!(e.contains("model.safetensors"), "{len} bytes: {e}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(dir.path().join("pytorch_model.bin"), "x").unwrap();
+        assert!(refusal(&layout.tensors).contains("can run code"));
+    }
+
+    #[test]
+    fn headers_that_do_not_add_up_are_refused() {
+        let header = |text: &str| parse_header(text.as_bytes(), 16);
+        assert_eq!(
+            header(r#"{"__metadata__":{},"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}}"#).unwrap().len(),
+            1
+        );
+        for bad in [
+            r#"{"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,15]}}"#,
+            r#"{"a":{"dtype":"F32","shape":[2,2],"data_offsets":[1,17]}}"#,
+            r#"{"a":{"dtype":"F32","shape":[2,2],"data_offsets":[16,0]}}"#,
+            r#"{"a":{"dtype":"I64","shape":[2],"data_offsets":[0,16]}}"#,
+            r#"{"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}}"#,
+            r#"{"a":1}"#,
+            "[",
+        ] {
+            let e = header(bad).unwrap_err().to_string();
+            assert!(e.starts_with('a') || e.starts_with("header"), "{e}");
+        }
+    }
+}

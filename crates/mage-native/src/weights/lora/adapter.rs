@@ -1,0 +1,137 @@
+//! What is an adapter by itself, apart from any device?
+
+use super::{AdapterLayout, GROUPS, Lora};
+use crate::cpu::Cpu;
+use crate::cpu::Kernels;
+use crate::gpu::adapter_places;
+use crate::model::param_layout::Layout;
+use crate::weights::hf_config::Config;
+use mage_engine::Result;
+use mage_rng::Seed;
+use rand::RngExt;
+use std::sync::Arc;
+
+/// An adapter: shape, numbers, and the model it belongs to.
+#[derive(Clone, Debug)]
+pub struct NativeAdapter {
+    pub(super) config: Config,
+    pub(crate) layout: Arc<AdapterLayout>,
+    pub(crate) flat: Vec<f32>,
+    pub(super) base: Option<String>,
+}
+
+/// What an adapter takes of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdapterSize {
+    /// Numbers that pass between the two matrices of a pair.
+    pub rank: usize,
+    /// All its numbers.
+    pub numbers: usize,
+    /// The most that pass between pairs beside one group of projections.
+    pub thin: usize,
+}
+
+impl NativeAdapter {
+    /// A new adapter for models of a shape, as PEFT starts one: the first matrices uniform within `1 / √inputs`
+    /// (Kaiming's with a slope of √5), the second zero, so that it changes nothing yet.
+    pub fn new(config: &Config, lora: &Lora, seed: Seed) -> Result<Self> {
+        lora.check()?;
+        config.check()?;
+        let layout = AdapterLayout::new(config, lora);
+        let mut flat = vec![0.0; layout.len];
+        for t in layout.tensors.iter().filter(|t| t.name.ends_with("lora_A.weight")) {
+            let bound = 1.0 / (t.shape[1] as f64).sqrt();
+            let mut rng = seed.child("adapter").child(&t.name).rng();
+            for x in &mut flat[t.range.clone()] {
+                *x = ((rng.random::<f64>() * 2.0 - 1.0) * bound) as f32;
+            }
+        }
+        Ok(NativeAdapter { config: config.clone(), layout: Arc::new(layout), flat, base: None })
+    }
+
+    pub(crate) fn from_parts(
+        config: &Config,
+        layout: Arc<AdapterLayout>,
+        flat: Vec<f32>,
+        base: Option<String>,
+    ) -> Self {
+        NativeAdapter { config: config.clone(), layout, flat, base }
+    }
+
+    /// Its shape.
+    pub fn lora(&self) -> &Lora {
+        &self.layout.lora
+    }
+
+    /// How many numbers it has.
+    pub fn parameters(&self) -> usize {
+        self.flat.len()
+    }
+
+    /// What it takes of memory.
+    pub fn size(&self) -> AdapterSize {
+        let thin = adapter_places(&self.layout).widest();
+        AdapterSize { rank: self.lora().rank, numbers: self.parameters(), thin }
+    }
+
+    /// The model it was made for, as its folder names it.
+    pub fn base(&self) -> Option<&str> {
+        self.base.as_deref()
+    }
+
+    /// Its tensors: name, shape, numbers.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &[usize], &[f32])> {
+        self.layout.tensors.iter().map(|t| (&t.name[..], &t.shape[..], &self.flat[t.range.clone()]))
+    }
+
+    /// Whether it fits a model of this shape.
+    pub(crate) fn fits(&self, config: &Config) -> bool {
+        let shape = |c: &Config| (c.num_hidden_layers, c.hidden_size, c.intermediate_size, c.heads());
+        shape(&self.config) == shape(config)
+    }
+
+    /// Adds it to a model's own numbers: `W += (alpha / rank)·B·A`.
+    pub(crate) fn merge_into(&self, config: &Config, weights: &mut [f32]) {
+        let (k, base, rank) = (Cpu::new(), Layout::new(config), self.lora().rank);
+        for (groups, at) in self.layout.layers.iter().zip(&base.layers) {
+            for (g, group) in GROUPS.iter().zip(groups) {
+                let inputs = g.inputs(config);
+                for part in group.iter().flat_map(|group| group.parts.iter().map(move |p| (group, p))) {
+                    let (group, part) = part;
+                    let a = group.a.start + part.first_rank * inputs;
+                    let mut b = self.flat[part.b.clone()].to_vec();
+                    k.scale(&mut b, self.lora().scale());
+                    let first = g.frozen(at).start + part.first_output * inputs;
+                    let sum = &mut weights[first..first + part.outputs * inputs];
+                    k.linear_input_grad(&b, &self.flat[a..a + rank * inputs], (part.outputs, rank, inputs), sum, true);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weights::hf_config::tests::tiny;
+
+    #[test]
+    fn a_new_adapter_starts_as_pefts_do() {
+        let config = Config { hidden_size: 64, ..tiny() };
+        let make = |seed| NativeAdapter::new(&config, &Lora::default(), Seed::new(seed)).unwrap();
+        let a = make(1);
+        assert!(a.flat == make(1).flat && a.flat != make(2).flat);
+        for (name, shape, numbers) in a.tensors() {
+            if name.ends_with("lora_B.weight") {
+                assert!(numbers.iter().all(|x| *x == 0.0), "{name}");
+                continue;
+            }
+            // Uniform within the bound: a third of its square on average, and it is nearly reached.
+            let bound = 1.0 / (shape[1] as f32).sqrt();
+            let largest = numbers.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+            let square = numbers.iter().map(|x| x * x).sum::<f32>() / numbers.len() as f32;
+            assert!(largest <= bound && largest > 0.95 * bound, "{name}");
+            assert!((square * 3.0 / (bound * bound) - 1.0).abs() < 0.25, "{name}: {square}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Where is each tensor of an adapter?
+//!
+//! In one flat buffer, as with the model. The first matrices of projections that read the same input lie on top of each
+//! other, so that one product does them all.
+
+use super::{Lora, Projection};
+use crate::model::param_layout::{LayerAt, Tensor};
+use crate::weights::hf_config::Config;
+use std::ops::Range;
+
+/// Projections that read the same input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Group {
+    Qkv,
+    Out,
+    GateUp,
+    Down,
+}
+
+/// All of them; a group's number is its place here.
+pub(crate) const GROUPS: [Group; 4] = [Group::Qkv, Group::Out, Group::GateUp, Group::Down];
+
+impl Group {
+    fn projections(self) -> &'static [Projection] {
+        match self {
+            Group::Qkv => &[Projection::QProj, Projection::KProj, Projection::VProj],
+            Group::Out => &[Projection::OProj],
+            Group::GateUp => &[Projection::GateProj, Projection::UpProj],
+            Group::Down => &[Projection::DownProj],
+        }
+    }
+
+    /// Numbers per row that it reads.
+    pub(crate) fn inputs(self, c: &Config) -> usize {
+        match self {
+            Group::Qkv | Group::GateUp => c.hidden_size,
+            Group::Out => c.heads().out(),
+            Group::Down => c.intermediate_size,
+        }
+    }
+
+    /// Numbers per row that it writes.
+    pub(crate) fn outputs(self, c: &Config) -> usize {
+        self.projections().iter().map(|p| outputs(*p, c)).sum()
+    }
+
+    /// The frozen matrices themselves.
+    pub(crate) fn frozen(self, at: &LayerAt) -> &Range<usize> {
+        match self {
+            Group::Qkv => &at.qkv,
+            Group::Out => &at.out,
+            Group::GateUp => &at.gate_up,
+            Group::Down => &at.down,
+        }
+    }
+}
+
+fn outputs(p: Projection, c: &Config) -> usize {
+    match p {
+        Projection::QProj => c.num_attention_heads * c.head_dim,
+        Projection::KProj | Projection::VProj => c.num_key_value_heads * c.head_dim,
+        Projection::GateProj | Projection::UpProj => c.intermediate_size,
+        Projection::OProj | Projection::DownProj => c.hidden_size,
+    }
+}
+
+/// One projection's second matrix, of `outputs` rows. It reads the numbers from `first_rank` on and adds to those from
+/// `first_output` on.
+#[derive(Clone, Debug)]
+pub(crate) struct PartAt {
+    pub(crate) b: Range<usize>,
+    pub(crate) outputs: usize,
+    pub(crate) first_output: usize,
+    pub(crate) first_rank: usize,
+}
+
+/// A group's pairs. The first matrices together have `ranks` rows.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupAt {
+    pub(crate) a: Range<usize>,
+    pub(crate) ranks: usize,
+    pub(crate) parts: Vec<PartAt>,
+}
+
+/// All tensors of an adapter.
+#[derive(Clone, Debug)]
+pub(crate) struct AdapterLayout {
+    pub(crate) lora: Lora,
+    pub(crate) tensors: Vec<Tensor>,
+    /// By layer and group.
+    pub(crate) layers: Vec<[Option<GroupAt>; GROUPS.len()]>,
+    pub(crate) len: usize,
+}
+
+impl AdapterLayout {
+    /// The lora must have been checked.
+    pub(crate) fn new(c: &Config, lora: &Lora) -> Self {
+        let mut tensors = Vec::new();
+        let mut len = 0;
+        let mut put = |layer: usize, p: Projection, which: &str, shape: [usize; 2]| {
+            let name = format!("base_model.model.model.layers.{layer}.{}.{p}.lora_{which}.weight", p.block());
+            let range = len..len + shape[0] * shape[1];
+            len = range.end;
+            tensors.push(Tensor { name, shape: shape.to_vec(), range: range.clone() });
+            range
+        };
+        let rank = lora.rank;
+        let mut group = |layer: usize, group: Group| {
+            let (inputs, mut first_output) = (group.inputs(c), 0);
+            let mut chosen = Vec::new();
+            for &p in group.projections() {
+                if lora.targets.contains(&p) {
+                    chosen.push((p, first_output));
+                }
+                first_output += outputs(p, c);
+            }
+            let first = put_all(&chosen, |p| put(layer, p, "A", [rank, inputs]))?;
+            let parts = chosen.iter().enumerate().map(|(i, &(p, first_output))| {
+                let outputs = outputs(p, c);
+                PartAt { b: put(layer, p, "B", [outputs, rank]), outputs, first_output, first_rank: i * rank }
+            });
+            Some(GroupAt { parts: parts.collect(), a: first, ranks: chosen.len() * rank })
+        };
+        let layers = (0..c.num_hidden_layers).map(|layer| GROUPS.map(|g| group(layer, g))).collect();
+        let mut lora = lora.clone();
+        lora.targets.sort();
+        AdapterLayout { lora, tensors, layers, len }
+    }
+}
+
+/// Puts the first matrices one after the other and gives the place of them all.
+fn put_all(chosen: &[(Projection, usize)], mut put: impl FnMut(Projection) -> Range<usize>) -> Option<Range<usize>> {
+    chosen.iter().map(|(p, _)| put(*p)).reduce(|all, next| all.start..next.end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::param_layout::Layout;
+    use crate::weights::hf_config::tests::tiny;
+
+    #[test]
+    fn tensors_fill_the_buffer_and_fit_the_model() {
+        let config = tiny();
+        let base = Layout::new(&config);
+        for targets in [
+            Projection::ALL.to_vec(),
+            vec![Projection::KProj],
+            vec![Projection::VProj, Projection::QProj, Projection::DownProj],
+        ] {
+            let lora = Lora { rank: 3, alpha: 6.0, targets };
+            let layout = AdapterLayout::new(&config, &lora);
+            let mut at = 0;
+            for t in &layout.tensors {
+                assert_eq!(t.range.start, at);
+                assert_eq!(t.range.len(), t.shape.iter().product::<usize>());
+                at = t.range.end;
+            }
+            assert_eq!(at, layout.len);
+            assert_eq!(layout.tensors.len(), 2 * lora.targets.len() * config.num_hidden_layers);
+            // Each pair's product has the shape of the frozen matrix of its name.
+            for pair in layout.tensors.iter().filter(|t| t.name.ends_with("lora_A.weight")) {
+                let stem = pair.name.strip_suffix("lora_A.weight").unwrap();
+                let b = layout.tensors.iter().find(|t| t.name == format!("{stem}lora_B.weight")).unwrap();
+                let frozen = format!("{}weight", stem.strip_prefix("base_model.model.").unwrap());
+                let frozen = base.tensors.iter().find(|t| t.name == frozen).unwrap();
+                assert_eq!(frozen.shape, [b.shape[0], pair.shape[1]]);
+            }
+            for (layer, at) in layout.layers.iter().zip(&base.layers) {
+                for (g, group) in GROUPS.iter().zip(layer) {
+                    assert_eq!(g.frozen(at).len(), g.inputs(&config) * g.outputs(&config));
+                    for part in group.iter().flat_map(|group| &group.parts) {
+                        let start = g.frozen(at).start + part.first_output * g.inputs(&config);
+                        let frozen = base.tensors.iter().find(|t| t.range.start == start).unwrap();
+                        assert_eq!(frozen.shape, [part.outputs, g.inputs(&config)]);
+                    }
+                }
+            }
+        }
+    }
+}
