@@ -11,7 +11,7 @@ use mage_engine::{
     KlForm, Loss, Message, Objective, OptimStep, PerToken, SampleRequest, SamplingParams, Thinking, TokenClass,
     TokenForest, Trainer,
 };
-use mage_native::{Config, NativeAdapter, NativeModel, NumberFormat, Options, chat_tokenizer};
+use mage_native::{Config, NativeAdapter, NativeModel, Options, WeightDtype, chat_tokenizer};
 use mage_rng::Seed;
 use serde::Deserialize;
 use std::error::Error;
@@ -68,7 +68,7 @@ fn make(dir: &Path, text: &Path) -> Result<(), Box<dyn Error>> {
         bos_token_id: None,
         eos_token_ids: renderer.control().end_of_turn.into_iter().collect(),
     };
-    NativeModel::new(config, 0.1, Seed::new(1), Some(renderer))?.save(dir, NumberFormat::F32)?;
+    NativeModel::new(config, 0.1, Seed::new(1), Some(renderer))?.save(dir, WeightDtype::F32)?;
     Ok(())
 }
 
@@ -134,11 +134,11 @@ fn run(dir: &Path) -> Result<(), Box<dyn Error>> {
         }
     }
     let trained = out.join("trained");
-    trainer.save_model(&trained, NumberFormat::F32)?;
+    trainer.save_model(&trained, WeightDtype::F32)?;
     if adapter.exists() {
         let model = NativeModel::open(dir)?;
         let learnt = NativeAdapter::open(&trained, model.config())?;
-        model.with_adapter(learnt)?.merged().save(&out.join("merged"), NumberFormat::F32)?;
+        model.with_adapter(learnt)?.merged().save(&out.join("merged"), WeightDtype::F32)?;
     }
     let result = serde_json::json!({
         "losses": losses, "norms": norms, "logprobs": first.logprobs, "entropy": first.entropy, "greedy": greedy,

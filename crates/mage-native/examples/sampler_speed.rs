@@ -6,7 +6,7 @@
 //! matrix.
 
 use mage_engine::{AdapterName, SampleRequest, Sampler, SamplingParams, for_each_in_flight};
-use mage_native::{Config, DEFAULT_SPREAD, Lora, NativeAdapter, NativeModel, Options};
+use mage_native::{Config, DEFAULT_INIT_STD, LoraConfig, NativeAdapter, NativeModel, Options};
 use mage_rng::Seed;
 use rand::RngExt;
 use std::collections::HashMap;
@@ -42,12 +42,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = Options {
         threads: get("threads", 2),
         cache_mib: get("cache_mib", 0),
-        no_sharing: get("sharing", 1) == 0,
+        no_prefix_cache: get("sharing", 1) == 0,
         ..Default::default()
     };
-    let sampler = NativeModel::new(config.clone(), DEFAULT_SPREAD, Seed::new(1), None)?.sampler(options)?;
+    let sampler = NativeModel::new(config.clone(), DEFAULT_INIT_STD, Seed::new(1), None)?.sampler(options)?;
     let rank = get("rank", 16);
-    let lora = Lora { rank, alpha: 2.0 * rank as f32, ..Default::default() };
+    let lora = LoraConfig { rank, alpha: 2.0 * rank as f32, ..Default::default() };
     let mut names = Vec::new();
     for i in 0..get("adapters", 0) {
         names.push(AdapterName::new(&format!("adapter {i}")));
@@ -87,8 +87,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             "seconds": seconds, "requests_per_second": requests as f64 / seconds,
             "tokens_per_second": tokens as f64 / seconds, "steps": steps, "ms_per_step": 1e3 * seconds / steps as f64,
             "computed_tokens": after.computed_tokens - before.computed_tokens,
-            "shared_tokens": after.shared_tokens - before.shared_tokens,
-            "evicted_pages": after.evicted_pages - before.evicted_pages, "set_back": after.set_back - before.set_back,
+            "shared_tokens": after.prefix_hit_tokens - before.prefix_hit_tokens,
+            "evicted_pages": after.evicted_blocks - before.evicted_blocks, "set_back": after.preemptions - before.preemptions,
         })
     );
     Ok(())

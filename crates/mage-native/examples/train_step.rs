@@ -2,7 +2,7 @@
 //! Prints one line of JSON.
 
 use mage_engine::{Loss, Objective, OptimStep, PerToken, TokenForest, Trainer};
-use mage_native::{Config, DEFAULT_SPREAD, NativeModel, Options};
+use mage_native::{Config, DEFAULT_INIT_STD, NativeModel, Options};
 use mage_rng::Seed;
 use rand::RngExt;
 use std::collections::HashMap;
@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         recompute: get("recompute", 0) == 1,
         ..Default::default()
     };
-    let model = NativeModel::new(config, DEFAULT_SPREAD, Seed::new(1), None)?;
+    let model = NativeModel::new(config, DEFAULT_INIT_STD, Seed::new(1), None)?;
     let parameters = model.parameters();
     let (mut trainer, _) = model.train(options)?;
     let loss = Loss::of(Objective::CrossEntropy);

@@ -6,13 +6,13 @@ use crate::inference::NativeSampler;
 use crate::machine::Machine;
 use crate::model::param_layout::{Layout, Tensor};
 use crate::model::{Model, WeightSet, Weights};
-use crate::training::{CudaTrainer, Learner, NativeTrainer};
+use crate::training::{CpuTrainer, CudaTrainer, Learner};
 use crate::weights::atomic_write::replace_text;
-use crate::weights::checkpoint::{self, NumberFormat};
-use crate::weights::description::Description;
+use crate::weights::checkpoint::{self, WeightDtype};
+use crate::weights::description::ModelDescription;
 use crate::weights::hf_config::Config;
 use crate::weights::init;
-use crate::weights::lora::{AdapterLayout, Lora, NativeAdapter};
+use crate::weights::lora::{AdapterLayout, LoraConfig, NativeAdapter};
 use crate::weights::registry::{CardSet, Loaded, Published};
 use mage_engine::{AdapterName, Error, Renderer, Result, Trainer};
 use mage_rng::Seed;
@@ -26,7 +26,7 @@ const WEIGHTS: &str = "model.safetensors";
 /// set; else it depends on them to rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Threads, at most [`MOST_THREADS`](Self::MOST_THREADS); 0 takes as many as the machine has. Results do not depend on it.
+    /// Threads, at most [`MAX_THREADS`](Self::MAX_THREADS); 0 takes as many as the machine has. Results do not depend on it.
     pub threads: usize,
     /// Tokens trained on, or read by the sampler, at a time; 0 chooses by the model's shape. What is trained depends on it to
     /// rounding, what is sampled does not.
@@ -45,18 +45,18 @@ pub struct Options {
     /// always does. Slower; without it results differ by rounding.
     pub batch_invariant: bool,
     /// Compute every prompt anew instead of sharing what prompts have in common. Results do not depend on it.
-    pub no_sharing: bool,
+    pub no_prefix_cache: bool,
 }
 
 impl Options {
     /// The most threads that can be asked for.
-    pub const MOST_THREADS: usize = 1024;
+    pub const MAX_THREADS: usize = 1024;
 
     /// Refuses what this machine cannot do, naming the field.
     fn check(&self, card: Option<&NativeCard>) -> Result<()> {
-        if self.threads > Self::MOST_THREADS {
+        if self.threads > Self::MAX_THREADS {
             let problem =
-                format!("{} are more than {}; 0 takes as many as there are cores", self.threads, Self::MOST_THREADS);
+                format!("{} are more than {}; 0 takes as many as there are cores", self.threads, Self::MAX_THREADS);
             return Err(Error::invalid("threads", problem));
         }
         let free = match card {
@@ -84,7 +84,7 @@ pub struct NativeModel {
 }
 
 impl NativeModel {
-    /// A new model that knows nothing. `spread` is that of its weights; see [`DEFAULT_SPREAD`](crate::DEFAULT_SPREAD).
+    /// A new model that knows nothing. `spread` is that of its weights; see [`DEFAULT_INIT_STD`](crate::DEFAULT_INIT_STD).
     pub fn new(config: Config, spread: f32, seed: Seed, renderer: Option<Arc<Renderer>>) -> Result<Self> {
         check_new(&config, spread, renderer.as_deref())?;
         let flat = init::new_weights(&config, spread, seed);
@@ -99,7 +99,7 @@ impl NativeModel {
         spread: f32,
         seed: Seed,
         renderer: Option<&Renderer>,
-        format: NumberFormat,
+        format: WeightDtype,
     ) -> Result<()> {
         check_new(config, spread, renderer)?;
         write_words(dir, config, renderer, format)?;
@@ -108,7 +108,7 @@ impl NativeModel {
     }
 
     /// Whether all files of numbers that a folder should have are there. What is in them is not looked at.
-    pub fn is_whole_in(dir: &Path) -> bool {
+    pub fn has_all_weights(dir: &Path) -> bool {
         checkpoint::folder_paths(dir).is_ok_and(|files| files.iter().all(|f| f.exists()))
     }
 
@@ -121,7 +121,7 @@ impl NativeModel {
                 "it holds an adapter, not a model; open the model it belongs to and put the adapter on that",
             ));
         }
-        let Description { config, renderer, parameters, .. } = Description::of(dir)?;
+        let ModelDescription { config, renderer, parameters, .. } = ModelDescription::read(dir)?;
         let needed = 4 * parameters as u64;
         if let Some(free) = Machine::free_memory().filter(|free| *free < needed) {
             let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
@@ -137,7 +137,7 @@ impl NativeModel {
     }
 
     /// The same, known to adapters' folders by this name (that of a public model, say) instead of its place.
-    pub fn named(self, name: impl Into<String>) -> Self {
+    pub fn with_source(self, name: impl Into<String>) -> Self {
         NativeModel { source: Some(name.into()), ..self }
     }
 
@@ -151,7 +151,7 @@ impl NativeModel {
     }
 
     /// The same with a new adapter, which changes nothing until it has learnt.
-    pub fn with_new_adapter(self, lora: &Lora, seed: Seed) -> Result<Self> {
+    pub fn with_new_adapter(self, lora: &LoraConfig, seed: Seed) -> Result<Self> {
         let adapter = NativeAdapter::new(&self.config, lora, seed)?;
         self.with_adapter(adapter)
     }
@@ -193,14 +193,14 @@ impl NativeModel {
 
     /// Writes its own numbers as a folder that `transformers` loads unchanged. An adapter is not part of it: save that by
     /// itself, or [merge](Self::merged) it first.
-    pub fn save(&self, dir: &Path, format: NumberFormat) -> Result<()> {
+    pub fn save(&self, dir: &Path, format: WeightDtype) -> Result<()> {
         write_folder(dir, &self.config, &self.flat, self.renderer.as_deref(), format)
     }
 
     /// A trainer that starts from this model, and a sampler that sees what the trainer publishes. The model itself is
     /// published as version 0 of the policy. With an adapter, that alone learns, and the model without it is published
     /// as [`BASE`](AdapterName::BASE).
-    pub fn train(self, options: Options) -> Result<(NativeTrainer, NativeSampler)> {
+    pub fn train(self, options: Options) -> Result<(CpuTrainer, NativeSampler)> {
         let shared = Shared::new(&self, options)?;
         let learner = match self.adapter {
             None => Learner::Whole(shared.pool.install(|| shared.model.weights(self.flat))),
@@ -210,12 +210,12 @@ impl NativeModel {
                 Learner::Adapter { base, adapter }
             }
         };
-        let trainer = NativeTrainer::new(Arc::clone(&shared), learner);
+        let trainer = CpuTrainer::new(Arc::clone(&shared), learner);
         Ok((trainer, NativeSampler::new(shared)?))
     }
 
     /// The same on a card.
-    pub fn train_on_card(self, card: usize, options: Options) -> Result<(CudaTrainer, NativeSampler)> {
+    pub fn train_on_gpu(self, card: usize, options: Options) -> Result<(CudaTrainer, NativeSampler)> {
         let shared = Shared::on_card(&self, options, card)?;
         let trainer = CudaTrainer::new(Arc::clone(&shared), self.flat, self.adapter)?;
         Ok((trainer, NativeSampler::new(shared)?))
@@ -227,19 +227,19 @@ impl NativeModel {
     }
 
     /// Why a card, or a driver, that is there is not used for this model though one would be.
-    pub fn passed_over(&self, device: Device) -> Option<String> {
-        device.passed_over(&self.config, self.rank())
+    pub fn gpu_unused_reason(&self, device: Device) -> Option<String> {
+        device.gpu_unused_reason(&self.config, self.rank())
     }
 
     /// A trainer and its sampler on whichever device is asked for, and that device in words.
     pub fn engines(self, device: Device, options: Options) -> Result<(Box<dyn Trainer>, NativeSampler, String)> {
-        match device.card_for(&self.config, self.rank()) {
+        match device.cuda_index_for(&self.config, self.rank()) {
             None => {
                 let (trainer, sampler) = self.train(options)?;
                 Ok((Box::new(trainer), sampler, Machine::device()))
             }
             Some(card) => {
-                let (trainer, sampler) = self.train_on_card(card, options)?;
+                let (trainer, sampler) = self.train_on_gpu(card, options)?;
                 let words = sampler.device();
                 Ok((Box::new(trainer), sampler, words))
             }
@@ -248,7 +248,7 @@ impl NativeModel {
 
     /// A sampler alone on whichever device is asked for.
     pub fn sampler_on(self, device: Device, options: Options) -> Result<NativeSampler> {
-        match device.card_for(&self.config, self.rank()) {
+        match device.cuda_index_for(&self.config, self.rank()) {
             None => self.sampler(options),
             Some(card) => {
                 let shared = Shared::on_card(&self, options, card)?;
@@ -388,14 +388,14 @@ pub(crate) fn write_folder(
     config: &Config,
     flat: &[f32],
     renderer: Option<&Renderer>,
-    format: NumberFormat,
+    format: WeightDtype,
 ) -> Result<()> {
     write_words(dir, config, renderer, format)?;
     checkpoint::write_tensors(&dir.join(WEIGHTS), &[("", flat)], &Layout::new(config).tensors, format)
 }
 
 /// The same without the weights.
-fn write_words(dir: &Path, config: &Config, renderer: Option<&Renderer>, format: NumberFormat) -> Result<()> {
+fn write_words(dir: &Path, config: &Config, renderer: Option<&Renderer>, format: WeightDtype) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(Error::write(dir))?;
     let write = |name: &str, text: &str| replace_text(&dir.join(name), text);
     write("config.json", &config.to_json(format.config_name()))?;

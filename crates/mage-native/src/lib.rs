@@ -7,14 +7,14 @@
 //! ```
 //! use mage_engine::{Loss, Objective, OptimStep, PerToken, TokenForest, Trainer};
 //! use mage_rng::Seed;
-//! use mage_native::{Config, DEFAULT_SPREAD, NativeModel, Options};
+//! use mage_native::{Config, DEFAULT_INIT_STD, NativeModel, Options};
 //!
 //! let config = Config {
 //!     vocab_size: 10, hidden_size: 16, intermediate_size: 32, num_hidden_layers: 1, num_attention_heads: 2,
 //!     num_key_value_heads: 1, head_dim: 8, rms_norm_eps: 1e-6, rope_theta: 10_000.0, tie_word_embeddings: true,
 //!     max_position_embeddings: 64, bos_token_id: None, eos_token_ids: vec![],
 //! };
-//! let model = NativeModel::new(config, DEFAULT_SPREAD, Seed::new(1), None)?;
+//! let model = NativeModel::new(config, DEFAULT_INIT_STD, Seed::new(1), None)?;
 //! let (mut trainer, _sampler) = model.train(Options::default())?;
 //! let row = (vec![1, 2, 3], PerToken { weights: vec![0.0, 0.5, 0.5], ..Default::default() });
 //! let batch = TokenForest::of_rows([row]);
@@ -42,14 +42,14 @@ mod training;
 mod weights;
 
 pub use engine::{NativeModel, Options};
-pub use gpu::{CardPlan, CardReport, Device, SeenCard};
+pub use gpu::{Device, GpuMemoryPlan, GpuReport, GpuStatus};
 pub use inference::{NativeSampler, SamplerStats, TokenStream};
 pub use machine::Machine;
 pub use mage_cuda::{DeviceInfo, Throughput, is_compiling};
-pub use tokenizer::{Control, chat_tokenizer, word_tokenizer};
-pub use training::{CudaTrainer, NativeTrainer};
-pub use weights::checkpoint::{Entry, NumberFormat, Stored, parse_header};
-pub use weights::description::Description;
+pub use tokenizer::{ControlTokens, chat_tokenizer, word_tokenizer};
+pub use training::{CpuTrainer, CudaTrainer};
+pub use weights::checkpoint::{StoredWeights, TensorEntry, WeightDtype, parse_header};
+pub use weights::description::ModelDescription;
 pub use weights::hf_config::Config;
-pub use weights::init::DEFAULT_SPREAD;
-pub use weights::lora::{AdapterSize, Lora, NativeAdapter, Projection};
+pub use weights::init::DEFAULT_INIT_STD;
+pub use weights::lora::{AdapterSize, LoraConfig, NativeAdapter, Projection};

@@ -12,9 +12,9 @@ pub struct Machine {
     /// The instructions its kernels use.
     pub instructions: &'static str,
     /// Billions of multiplications and additions per second in a matrix product on all threads.
-    pub product_gflops: f64,
+    pub gemm_gflops: f64,
     /// Gigabytes per second copied by one thread.
-    pub copy_gbytes: f64,
+    pub copy_gb_per_second: f64,
 }
 
 impl Machine {
@@ -47,8 +47,8 @@ impl Machine {
         Machine {
             threads: rayon::current_num_threads(),
             instructions: cpu.instructions(),
-            product_gflops: 2.0 * (n * n * k) as f64 / product / 1e9,
-            copy_gbytes: 4.0 * from.len() as f64 / copy / 1e9,
+            gemm_gflops: 2.0 * (n * n * k) as f64 / product / 1e9,
+            copy_gb_per_second: 4.0 * from.len() as f64 / copy / 1e9,
         }
     }
 }

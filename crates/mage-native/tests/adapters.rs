@@ -4,7 +4,7 @@ use mage_engine::{
     AdapterName, Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, ScoreRequest,
     TokenForest, Trainer, block_on,
 };
-use mage_native::{Config, Lora, NativeAdapter, NativeModel, NativeSampler, NumberFormat, Options, Projection};
+use mage_native::{Config, LoraConfig, NativeAdapter, NativeModel, NativeSampler, Options, Projection, WeightDtype};
 use mage_rng::Seed;
 use std::path::Path;
 
@@ -31,7 +31,7 @@ fn model() -> NativeModel {
 }
 
 /// An adapter that has learnt to say one thing.
-fn taught(lora: &Lora, seed: u64) -> NativeAdapter {
+fn taught(lora: &LoraConfig, seed: u64) -> NativeAdapter {
     let (mut trainer, _) = model().with_new_adapter(lora, Seed::new(seed)).unwrap().train(Options::default()).unwrap();
     let tokens: Vec<u32> = (0..20).map(|i| (Seed::new(seed).at(i).value() % 30) as u32).collect();
     let weights = [0.0].into_iter().chain([0.1; 19]).collect();
@@ -41,15 +41,15 @@ fn taught(lora: &Lora, seed: u64) -> NativeAdapter {
         trainer.optim_step(&OptimStep { learning_rate: 0.03, ..Default::default() }).unwrap();
     }
     let dir = tempfile::tempdir().unwrap();
-    trainer.save_model(dir.path(), NumberFormat::F32).unwrap();
+    trainer.save_model(dir.path(), WeightDtype::F32).unwrap();
     NativeAdapter::open(dir.path(), &config()).unwrap()
 }
 
-fn loras() -> Vec<Lora> {
+fn loras() -> Vec<LoraConfig> {
     vec![
-        Lora { rank: 4, alpha: 8.0, targets: Projection::ALL.to_vec() },
-        Lora { rank: 2, alpha: 2.0, targets: vec![Projection::QProj, Projection::VProj] },
-        Lora { rank: 7, alpha: 14.0, targets: vec![Projection::KProj, Projection::UpProj, Projection::DownProj] },
+        LoraConfig { rank: 4, alpha: 8.0, targets: Projection::ALL.to_vec() },
+        LoraConfig { rank: 2, alpha: 2.0, targets: vec![Projection::QProj, Projection::VProj] },
+        LoraConfig { rank: 7, alpha: 14.0, targets: vec![Projection::KProj, Projection::UpProj, Projection::DownProj] },
     ]
 }
 
@@ -68,7 +68,7 @@ fn merged_equals_adapter_to_rounding() {
         let merged = model().with_adapter(adapter).unwrap().merged();
         assert!(merged.adapter().is_none());
         let dir = tempfile::tempdir().unwrap();
-        merged.save(dir.path(), NumberFormat::F32).unwrap();
+        merged.save(dir.path(), WeightDtype::F32).unwrap();
         let merged = NativeModel::open(dir.path()).unwrap().sampler(Options::default()).unwrap();
         let with = with.sampler(Options::default()).unwrap();
         let (a, b, base) = (scores(&with, "policy"), scores(&merged, "policy"), scores(&with, "base"));
@@ -139,18 +139,19 @@ fn a_name_goes_on_to_its_next_version_between_requests() {
 
 #[test]
 fn what_does_not_fit_is_refused() {
-    let adapter = NativeAdapter::new(&Config { hidden_size: 16, ..config() }, &Lora::default(), Seed::new(1)).unwrap();
+    let adapter =
+        NativeAdapter::new(&Config { hidden_size: 16, ..config() }, &LoraConfig::default(), Seed::new(1)).unwrap();
     let e = model().with_adapter(adapter.clone()).err().unwrap().to_string();
     assert!(e.contains("another shape"), "{e}");
     let sampler = model().sampler(Options::default()).unwrap();
     let e = sampler.publish(&"x".into(), &adapter).unwrap_err().to_string();
     assert!(e.contains("`x`") && e.contains("another shape"), "{e}");
-    let fitting = NativeAdapter::new(&config(), &Lora::default(), Seed::new(1)).unwrap();
+    let fitting = NativeAdapter::new(&config(), &LoraConfig::default(), Seed::new(1)).unwrap();
     assert!(sampler.publish(&"base".into(), &fitting).unwrap_err().to_string().contains("another name"));
     let (_, in_training) = model().train(Options::default()).unwrap();
     assert!(in_training.publish(&"x".into(), &fitting).unwrap_err().to_string().contains("in training"));
     let dir = tempfile::tempdir().unwrap();
-    fitting.save(dir.path(), NumberFormat::Bf16).unwrap();
+    fitting.save(dir.path(), WeightDtype::Bf16).unwrap();
     let e = NativeModel::open(dir.path()).err().unwrap().to_string();
     assert!(e.contains("an adapter, not a model"), "{e}");
     assert!(NativeAdapter::open(Path::new("nowhere"), &config()).unwrap_err().to_string().contains("nowhere"));
@@ -159,17 +160,17 @@ fn what_does_not_fit_is_refused() {
 #[test]
 fn a_folder_names_the_model_it_belongs_to() {
     let (base, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    model().save(base.path(), NumberFormat::F32).unwrap();
+    model().save(base.path(), WeightDtype::F32).unwrap();
     let save = |model: NativeModel| {
         let (trainer, _) =
             model.with_new_adapter(&loras()[1], Seed::new(1)).unwrap().train(Options::default()).unwrap();
-        trainer.save_model(out.path(), NumberFormat::F32).unwrap();
+        trainer.save_model(out.path(), WeightDtype::F32).unwrap();
         NativeAdapter::base_of(out.path()).unwrap()
     };
     let place = base.path().canonicalize().unwrap().display().to_string();
     assert_eq!(save(NativeModel::open(base.path()).unwrap()), Some(place));
-    assert_eq!(save(NativeModel::open(base.path()).unwrap().named("org/name")).as_deref(), Some("org/name"));
-    let revised = save(NativeModel::open(base.path()).unwrap().named("org/name@v2"));
+    assert_eq!(save(NativeModel::open(base.path()).unwrap().with_source("org/name")).as_deref(), Some("org/name"));
+    let revised = save(NativeModel::open(base.path()).unwrap().with_source("org/name@v2"));
     assert_eq!(revised.as_deref(), Some("org/name@v2"));
     let text = std::fs::read_to_string(out.path().join("adapter_config.json")).unwrap();
     let config: serde_json::Value = serde_json::from_str(&text).unwrap();

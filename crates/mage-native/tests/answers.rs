@@ -3,7 +3,7 @@
 use mage_engine::{
     ActionSet, FinishReason, SampleRequest, Sampler, SamplingParams, ScoreRequest, block_on, for_each_in_flight,
 };
-use mage_native::{Config, NativeModel, NativeSampler, NumberFormat, Options};
+use mage_native::{Config, NativeModel, NativeSampler, Options, WeightDtype};
 use mage_rng::Seed;
 use std::task::{Context, Waker};
 
@@ -68,7 +68,7 @@ fn odd_requests_are_refused_with_reasons() {
 fn weights_that_give_no_numbers_are_an_error_everywhere() {
     // Each number is one; the logits they make are not.
     let dir = tempfile::tempdir().unwrap();
-    NativeModel::new(config(), 100.0, Seed::new(2), None).unwrap().save(dir.path(), NumberFormat::F32).unwrap();
+    NativeModel::new(config(), 100.0, Seed::new(2), None).unwrap().save(dir.path(), WeightDtype::F32).unwrap();
     let path = dir.path().join("model.safetensors");
     let mut bytes = std::fs::read(&path).unwrap();
     let data = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -114,8 +114,8 @@ fn a_full_cache_delays_but_loses_nothing() {
         assert!(answer.unwrap() == sampler.generate(r, |_| ()).unwrap());
     }
     let stats = sampler.stats();
-    assert!(stats.set_back > 0 && stats.evicted_pages > 0, "{stats:?}");
-    assert_eq!((stats.finished, stats.pages), (40, 512));
+    assert!(stats.preemptions > 0 && stats.evicted_blocks > 0, "{stats:?}");
+    assert_eq!((stats.finished, stats.total_blocks), (40, 512));
 }
 
 fn sampler_for(queue: usize) -> NativeSampler {

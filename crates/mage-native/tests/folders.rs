@@ -1,6 +1,6 @@
 //! A model folder: written, read back, and refused where it does not fit together.
 
-use mage_native::{Config, Description, NativeModel, NumberFormat, chat_tokenizer};
+use mage_native::{Config, ModelDescription, NativeModel, WeightDtype, chat_tokenizer};
 use mage_rng::Seed;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn written(dir: &Path, tied: bool) -> NativeModel {
         eos_token_ids: vec![renderer.control().end_of_turn.unwrap()],
     };
     let model = NativeModel::new(config, 0.02, Seed::new(1), Some(renderer)).unwrap();
-    model.save(dir, NumberFormat::F32).unwrap();
+    model.save(dir, WeightDtype::F32).unwrap();
     model
 }
 
@@ -45,7 +45,7 @@ fn a_folder_comes_back_whole() {
 fn a_folder_made_tensor_by_tensor_is_the_same() {
     let (whole, pieces) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let model = written(whole.path(), false);
-    for format in [NumberFormat::F32, NumberFormat::Bf16, NumberFormat::F16] {
+    for format in [WeightDtype::F32, WeightDtype::Bf16, WeightDtype::F16] {
         model.save(whole.path(), format).unwrap();
         let renderer = model.renderer().map(AsRef::as_ref);
         NativeModel::create(pieces.path(), model.config(), 0.02, Seed::new(1), renderer, format).unwrap();
@@ -53,10 +53,10 @@ fn a_folder_made_tensor_by_tensor_is_the_same() {
             let read = |dir: &Path| std::fs::read(dir.join(&file)).unwrap();
             assert!(read(whole.path()) == read(pieces.path()), "{file:?}, {format:?}");
         }
-        let d = Description::of(pieces.path()).unwrap();
+        let d = ModelDescription::read(pieces.path()).unwrap();
         let stored = d.stored.unwrap();
-        let width = if format == NumberFormat::F32 { 4 } else { 2 };
-        assert_eq!((stored.bytes, stored.formats), (width * d.parameters as u64, vec![format]));
+        let width = if format == WeightDtype::F32 { 4 } else { 2 };
+        assert_eq!((stored.bytes, stored.dtypes), (width * d.parameters as u64, vec![format]));
         assert_eq!(d.parameters, NativeModel::open(pieces.path()).unwrap().parameters());
     }
 }

@@ -1,6 +1,6 @@
 //! Folders damaged at random: opened as something whole, or refused with the place, and never worse.
 
-use mage_native::{Config, Lora, NativeAdapter, NativeModel, NumberFormat, Projection};
+use mage_native::{Config, LoraConfig, NativeAdapter, NativeModel, Projection, WeightDtype};
 use mage_rng::{Rng, Seed};
 use rand::RngExt;
 use std::fs;
@@ -81,16 +81,16 @@ fn folder(dir: &Path, file: &str, open: impl Fn() -> Result<usize, String>) -> (
 fn damaged_folders_are_refused_or_whole() {
     let dir = tempfile::tempdir().unwrap();
     let model = NativeModel::new(config(), 0.1, Seed::new(1), None).unwrap();
-    model.save(dir.path(), NumberFormat::F32).unwrap();
+    model.save(dir.path(), WeightDtype::F32).unwrap();
     let open = || NativeModel::open(dir.path()).map(|m| m.parameters()).map_err(|e| e.to_string());
     for file in ["model.safetensors", "config.json"] {
         let (opened, refused) = folder(dir.path(), file, open);
         assert!(opened > 0 && refused > opened, "{file}: {opened} opened, {refused} refused");
     }
     let dir = tempfile::tempdir().unwrap();
-    let lora = Lora { rank: 2, alpha: 4.0, targets: vec![Projection::QProj, Projection::DownProj] };
+    let lora = LoraConfig { rank: 2, alpha: 4.0, targets: vec![Projection::QProj, Projection::DownProj] };
     let adapter = NativeAdapter::new(&config(), &lora, Seed::new(1)).unwrap();
-    adapter.save(dir.path(), NumberFormat::F32).unwrap();
+    adapter.save(dir.path(), WeightDtype::F32).unwrap();
     let open = || NativeAdapter::open(dir.path(), &config()).map(|a| a.parameters()).map_err(|e| e.to_string());
     for file in ["adapter_model.safetensors", "adapter_config.json"] {
         let (opened, refused) = folder(dir.path(), file, open);

@@ -4,7 +4,7 @@ use mage_engine::{
     ActionSet, AdapterName, FinishReason, Loss, Objective, PerToken, SampleRequest, SamplingParams, ScoreRequest,
     TokenForest, Trainer,
 };
-use mage_native::{Config, NativeModel, NativeSampler, NativeTrainer, Options, chat_tokenizer};
+use mage_native::{Config, CpuTrainer, NativeModel, NativeSampler, Options, chat_tokenizer};
 use mage_rng::Seed;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ fn config() -> Config {
     }
 }
 
-fn engine(threads: usize) -> (NativeTrainer, NativeSampler) {
+fn engine(threads: usize) -> (CpuTrainer, NativeSampler) {
     let model = NativeModel::new(config(), 0.2, Seed::new(9), None).unwrap();
     model.train(Options { threads, ..Default::default() }).unwrap()
 }

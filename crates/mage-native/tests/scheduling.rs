@@ -5,8 +5,8 @@ use mage_engine::{
     SampleRequest, Sampler, SamplingParams, ScoreRequest, Scores, TokenForest, Trainer, block_on,
 };
 use mage_native::{
-    Config, Control, Lora, NativeAdapter, NativeModel, NativeSampler, NativeTrainer, NumberFormat, Options, Projection,
-    SamplerStats, TokenStream, word_tokenizer,
+    Config, ControlTokens, CpuTrainer, LoraConfig, NativeAdapter, NativeModel, NativeSampler, Options, Projection,
+    SamplerStats, TokenStream, WeightDtype, word_tokenizer,
 };
 use mage_rng::{Rng, Seed};
 use rand::RngExt;
@@ -39,7 +39,7 @@ fn config(rng: &mut Rng) -> Config {
     }
 }
 
-fn learn(trainer: &mut NativeTrainer, rng: &mut Rng) {
+fn learn(trainer: &mut CpuTrainer, rng: &mut Rng) {
     let tokens: Vec<u32> = (0..10).map(|_| rng.random_range(0..VOCABULARY as u32)).collect();
     let row = (tokens, PerToken { weights: [0.0].into_iter().chain([1.0; 9]).collect(), ..Default::default() });
     trainer.forward_backward(&TokenForest::of_rows([row]), &Loss::of(Objective::CrossEntropy)).unwrap();
@@ -50,7 +50,7 @@ fn learn(trainer: &mut NativeTrainer, rng: &mut Rng) {
 type Newest = HashMap<AdapterName, u64>;
 
 /// Publishes the weights of now under a name, and under one that keeps this version.
-fn publish(trainer: &mut NativeTrainer, name: &AdapterName, newest: &mut Newest) {
+fn publish(trainer: &mut CpuTrainer, name: &AdapterName, newest: &mut Newest) {
     let version = trainer.publish(name).unwrap();
     trainer.publish(&kept(name, version.0)).unwrap();
     newest.insert(name.clone(), version.0);
@@ -70,12 +70,12 @@ fn kept(name: &AdapterName, version: u64) -> AdapterName {
     AdapterName::new(&format!("{name} as of {version}"))
 }
 
-fn lora(rng: &mut Rng) -> Lora {
+fn lora(rng: &mut Rng) -> LoraConfig {
     let mut targets: Vec<Projection> = Projection::ALL.into_iter().filter(|_| rng.random()).collect();
     targets.push(Projection::DownProj);
     targets.dedup();
     let rank = rng.random_range(1..9_usize);
-    Lora { rank, alpha: 2.0 * rank as f32, targets }
+    LoraConfig { rank, alpha: 2.0 * rank as f32, targets }
 }
 
 /// An adapter of a shape of its own that has learnt something, as a past self from a file would be.
@@ -87,7 +87,7 @@ fn stranger(config: &Config, rng: &mut Rng) -> NativeAdapter {
         learn(&mut trainer, rng);
     }
     let dir = tempfile::tempdir().unwrap();
-    trainer.save_model(dir.path(), NumberFormat::F32).unwrap();
+    trainer.save_model(dir.path(), WeightDtype::F32).unwrap();
     NativeAdapter::open(dir.path(), config).unwrap()
 }
 
@@ -246,10 +246,10 @@ impl Happened {
 
     fn all(&self) -> [(&'static str, u64); 12] {
         [
-            ("shared tokens", self.stats.shared_tokens),
+            ("shared tokens", self.stats.prefix_hit_tokens),
             ("cancelled", self.stats.cancelled),
-            ("evicted pages", self.stats.evicted_pages),
-            ("set back", self.stats.set_back),
+            ("evicted pages", self.stats.evicted_blocks),
+            ("set back", self.stats.preemptions),
             ("finished", self.stats.finished),
             ("publishes", self.publishes),
             ("adapter changes", self.adapter_changes),
@@ -266,7 +266,7 @@ fn random_schedule(seed: Seed) -> Happened {
     let mut rng = seed.rng();
     let config = config(&mut rng);
     let words: Vec<String> = (0..VOCABULARY - 4).map(|i| format!("w{i}")).collect();
-    let renderer = Arc::new(word_tokenizer(&words, &Control::default()).unwrap());
+    let renderer = Arc::new(word_tokenizer(&words, &ControlTokens::default()).unwrap());
     let mut model = NativeModel::new(config.clone(), 0.3, seed, Some(renderer)).unwrap();
     // Either the model itself learns, or an adapter beside it, with strangers' adapters and the bare model in one batch.
     let adapted: bool = rng.random();
@@ -276,7 +276,7 @@ fn random_schedule(seed: Seed) -> Happened {
     let options = Options {
         threads: rng.random_range(1..4),
         cache_mib: [0, 1, 1][rng.random_range(0..3_usize)],
-        no_sharing: rng.random_range(0..6) == 0,
+        no_prefix_cache: rng.random_range(0..6) == 0,
         // Prompts are read whole, or in pieces beside answers that are being written.
         chunk_tokens: [0, 7, 40][rng.random_range(0..3_usize)],
         // All are taken in, or most wait at the door.

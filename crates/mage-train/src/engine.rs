@@ -9,7 +9,8 @@ use mage_core::prompt::{CONTROL_WORDS, vocabulary};
 use mage_engine::{Renderer, Sampler, Trainer};
 use mage_env::{Schema, Seed};
 use mage_native::{
-    AdapterSize, Config, Control, Description, Device, Lora, NativeAdapter, NativeModel, Options, word_tokenizer,
+    AdapterSize, Config, ControlTokens, Device, LoraConfig, ModelDescription, NativeAdapter, NativeModel, Options,
+    word_tokenizer,
 };
 use mage_remote::Notices;
 use std::sync::Arc;
@@ -58,7 +59,7 @@ pub fn start(recipe: &Recipe, schema: &Schema, notices: &Notices) -> Result<Engi
                 batch_invariant: e.batch_invariant,
                 ..Options::default()
             };
-            if let Some(why) = model.passed_over(e.device) {
+            if let Some(why) = model.gpu_unused_reason(e.device) {
                 notices.say(why);
             }
             let (trainer, sampler, device) = model.engines(e.device, options)?;
@@ -87,7 +88,7 @@ pub fn sampler(name: &str, place: Place) -> Result<(Arc<dyn Sampler>, Arc<Render
         .cloned()
         .ok_or_else(|| Error::Recipe { place: name.to_owned(), problem: "it has no tokenizer.json".to_owned() })?;
     let options = Options { threads: place.threads, batch_invariant: true, ..Options::default() };
-    if let Some(why) = model.passed_over(place.device) {
+    if let Some(why) = model.gpu_unused_reason(place.device) {
         place.notices.say(why);
     }
     let sampler = model.sampler_on(place.device, options)?;
@@ -97,7 +98,7 @@ pub fn sampler(name: &str, place: Place) -> Result<(Arc<dyn Sampler>, Arc<Render
 /// What an engine would take, before anything is loaded.
 pub struct Needs {
     /// What the files or the recipe say of the model.
-    pub model: Description,
+    pub model: ModelDescription,
     /// How many of its numbers, or of those beside them, learn.
     pub learning: usize,
     /// The adapter, where that is what learns.
@@ -112,7 +113,7 @@ pub fn needs(recipe: &Recipe, schema: &Schema) -> Result<Needs> {
         "" => {
             let (config, renderer) = new_shape(recipe, schema)?;
             config.check()?;
-            Description { renderer: Some(Arc::new(renderer)), ..Description::of_shape(config) }
+            ModelDescription { renderer: Some(Arc::new(renderer)), ..ModelDescription::from_config(config) }
         }
         path => Hub::from_env(true).describe(path)?,
     };
@@ -121,7 +122,7 @@ pub fn needs(recipe: &Recipe, schema: &Schema) -> Result<Needs> {
         None => Hub::from_env(true).adapter(&recipe.model.path, &model.config)?,
     };
     let adapter = adapter.map(|a| a.size());
-    let learning = adapter.map_or(model.parameters, |a| a.numbers);
+    let learning = adapter.map_or(model.parameters, |a| a.parameters);
     if recipe.engine.kind == EngineKind::Tinker {
         // Servers hold them.
         return Ok(Needs { learning, adapter, state_bytes: 0, model });
@@ -131,7 +132,7 @@ pub fn needs(recipe: &Recipe, schema: &Schema) -> Result<Needs> {
     Ok(Needs { learning, adapter, state_bytes: rest + 20 * learning as u64, model })
 }
 
-fn new_adapter(recipe: &Recipe) -> Result<Option<Lora>> {
+fn new_adapter(recipe: &Recipe) -> Result<Option<LoraConfig>> {
     let e = &recipe.engine;
     if e.lora_rank == 0 {
         return Ok(None);
@@ -143,7 +144,7 @@ fn new_adapter(recipe: &Recipe) -> Result<Option<Lora>> {
         });
     }
     let alpha = if e.lora_alpha > 0.0 { e.lora_alpha } else { 2.0 * e.lora_rank as f32 };
-    Ok(Some(Lora { rank: e.lora_rank, alpha, targets: e.lora_targets.clone() }))
+    Ok(Some(LoraConfig { rank: e.lora_rank, alpha, targets: e.lora_targets.clone() }))
 }
 
 fn model(recipe: &Recipe, schema: &Schema) -> Result<NativeModel> {
@@ -157,7 +158,7 @@ fn model(recipe: &Recipe, schema: &Schema) -> Result<NativeModel> {
 
 /// The shape and the words of a new model.
 fn new_shape(recipe: &Recipe, schema: &Schema) -> Result<(Config, Renderer)> {
-    let control = Control { bos: "BOS".into(), go: "GO".into(), end: "END".into(), unknown: "?".into() };
+    let control = ControlTokens { bos: "BOS".into(), go: "GO".into(), end: "END".into(), unknown: "?".into() };
     let ours = [&control.bos, &control.go, &control.end, &control.unknown];
     let words: Vec<String> = vocabulary(schema).into_iter().filter(|w| !ours.contains(&w)).collect();
     debug_assert!(CONTROL_WORDS.len() + schema.compact_words.len() == words.len() + ours.len());

@@ -14,7 +14,7 @@ use hf_hub::{
     },
 };
 use mage_engine::{Error, Renderer};
-use mage_native::{Config, Description, NativeAdapter, NativeModel};
+use mage_native::{Config, ModelDescription, NativeAdapter, NativeModel};
 use std::{
     env, fmt, fs,
     path::{Path, PathBuf},
@@ -100,19 +100,19 @@ impl Hub {
     }
 
     /// What a model's files say of it, without fetching or reading its numbers; of an adapter, what its model's say.
-    pub fn describe(&self, text: &str) -> Result<Description> {
+    pub fn describe(&self, text: &str) -> Result<ModelDescription> {
         let dir = self.find(text, false)?;
         if NativeAdapter::is_in(&dir) && !dir.join("config.json").exists() {
             let base = NativeAdapter::base_of(&dir)?.unwrap_or_default();
             let beside = dir.join(&base);
-            return if beside.is_dir() { Ok(Description::of(&beside)?) } else { self.describe(&base) };
+            return if beside.is_dir() { Ok(ModelDescription::read(&beside)?) } else { self.describe(&base) };
         }
         if dir.is_file() || has_numbers(&dir) {
-            return Ok(Description::of(&dir)?);
+            return Ok(ModelDescription::read(&dir)?);
         }
         let tokenizer = dir.join("tokenizer.json").exists().then(|| Renderer::from_dir(&dir)).transpose()?;
-        let shape = Description::of_shape(Config::read(&dir.join("config.json"))?);
-        Ok(Description { renderer: tokenizer.map(Arc::new), ..shape })
+        let shape = ModelDescription::from_config(Config::read(&dir.join("config.json"))?);
+        Ok(ModelDescription { renderer: tokenizer.map(Arc::new), ..shape })
     }
 
     /// The adapter that is there, of a model of this shape; nothing where a model is.
@@ -165,7 +165,7 @@ impl Hub {
         let commit = commit.map_or_else(|_| name.revision.clone(), |c| c.trim().to_owned());
         let dir = repo.join("snapshots").join(commit);
         let has = |file: &str| dir.join(file).exists();
-        let whole_model = || has("config.json") && (!numbers || NativeModel::is_whole_in(&dir));
+        let whole_model = || has("config.json") && (!numbers || NativeModel::has_all_weights(&dir));
         (whole_model() || (has("adapter_config.json") && has("adapter_model.safetensors"))).then_some(dir)
     }
 
@@ -207,7 +207,7 @@ impl Hub {
 
 /// How adapters that are made for a model shall name it.
 fn known_as(model: NativeModel, text: &str) -> NativeModel {
-    if Path::new(text).exists() { model } else { model.named(text) }
+    if Path::new(text).exists() { model } else { model.with_source(text) }
 }
 
 /// The files that make a model or an adapter; nothing that can run code, and nothing in folders.

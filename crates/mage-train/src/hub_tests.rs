@@ -2,7 +2,7 @@
 
 use super::*;
 use mage_env::Seed;
-use mage_native::{Config, Lora, NumberFormat};
+use mage_native::{Config, LoraConfig, WeightDtype};
 use std::{
     collections::HashMap,
     io::{BufRead, BufReader, Write},
@@ -149,13 +149,13 @@ fn names_are_told_from_paths() {
 fn a_model_is_fetched_once_and_then_found_offline() {
     let (stored, cache, plain) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    model().save(stored.path(), NumberFormat::F32).unwrap();
+    model().save(stored.path(), WeightDtype::F32).unwrap();
     let mut repo = files(stored.path());
     repo.insert("pytorch_model.bin".to_owned(), b"can run code".to_vec());
-    let adapter = NativeAdapter::new(&config(), &Lora::default(), Seed::new(1)).unwrap();
-    let with = model().named("org/tiny").with_adapter(adapter).unwrap();
+    let adapter = NativeAdapter::new(&config(), &LoraConfig::default(), Seed::new(1)).unwrap();
+    let with = model().with_source("org/tiny").with_adapter(adapter).unwrap();
     let (trainer, _) = with.train(Default::default()).unwrap();
-    trainer.save_model(plain.path(), NumberFormat::F32).unwrap();
+    trainer.save_model(plain.path(), WeightDtype::F32).unwrap();
     let repos = HashMap::from([
         ("org/tiny".to_owned(), repo.clone()),
         ("private/tiny".to_owned(), repo),
@@ -204,7 +204,7 @@ fn a_cache_of_other_clients_is_read() {
     assert!(said.contains("org/tiny") && said.contains("HF_HUB_OFFLINE"), "{said}");
     let repo = cache.path().join("models--org--tiny");
     let snapshot = repo.join("snapshots").join(COMMIT);
-    model().save(&snapshot, NumberFormat::F32).unwrap();
+    model().save(&snapshot, WeightDtype::F32).unwrap();
     assert!(offline.folder("org/tiny").is_err(), "main is not known");
     assert_eq!(offline.folder(&format!("org/tiny@{COMMIT}")).unwrap(), snapshot);
     fs::create_dir_all(repo.join("refs")).unwrap();
@@ -238,7 +238,7 @@ fn a_hub_that_does_not_answer_is_out_of_reach() {
     let said = hub.folder("org/tiny").unwrap_err().to_string();
     assert!(said.contains("could not be fetched") && said.contains("timeout"), "{said}");
     let repo = cache.path().join("models--org--tiny");
-    model().save(&repo.join("snapshots").join(COMMIT), NumberFormat::F32).unwrap();
+    model().save(&repo.join("snapshots").join(COMMIT), WeightDtype::F32).unwrap();
     fs::create_dir_all(repo.join("refs")).unwrap();
     fs::write(repo.join("refs/main"), COMMIT).unwrap();
     assert!(hub.open("org/tiny").is_ok(), "what was fetched before will do");

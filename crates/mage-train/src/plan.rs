@@ -13,7 +13,7 @@ use crate::{
 use mage_core::prompt::Size;
 use mage_engine::{AdapterName, Loss, Objective, Renderer, SamplingParams, TokenForest};
 use mage_env::{Schema, Seed};
-use mage_native::{CardPlan, Machine};
+use mage_native::{GpuMemoryPlan, Machine};
 use serde::Serialize;
 use std::{sync::Arc, time::Instant};
 
@@ -84,19 +84,19 @@ impl Plan {
         // What servers hold is not on a card of ours.
         let here = recipe.engine.kind == EngineKind::Native;
         let rank = adapter.map(|a| a.rank);
-        let card = recipe.engine.device.card_for(&model.config, rank).filter(|_| here);
-        let card = card.map(|i| CardPlan::new(&model.config, i, adapter, recipe.engine.recompute)).transpose()?;
+        let card = recipe.engine.device.cuda_index_for(&model.config, rank).filter(|_| here);
+        let card = card.map(|i| GpuMemoryPlan::new(&model.config, i, adapter, recipe.engine.recompute)).transpose()?;
         let mut plan = Plan {
             servers: (!here).then(|| remote_engine::place(recipe)),
             warnings: match here {
-                true => recipe.engine.device.passed_over(&model.config, rank).into_iter().collect(),
+                true => recipe.engine.device.gpu_unused_reason(&model.config, rank).into_iter().collect(),
                 false => remote_engine::warnings(recipe)?,
             },
             card: card.as_ref().map(|c| c.device.clone()),
             pass_tokens: card.as_ref().map(|c| c.pass_tokens),
             pass_bytes: card.as_ref().map(|c| c.pass_bytes),
-            aside_bytes: card.as_ref().map(|c| c.aside_bytes),
-            cache_bytes: card.as_ref().map(|c| c.cache_bytes),
+            aside_bytes: card.as_ref().map(|c| c.reserved_bytes),
+            cache_bytes: card.as_ref().map(|c| c.kv_cache_bytes),
             card_fits: card.as_ref().map(|c| c.fits),
             whole: model.stored.is_some() || recipe.model.path.is_empty(),
             parameters: model.parameters,
@@ -105,10 +105,10 @@ impl Plan {
             prompt_tokens: None,
             answer_tokens: None,
             state_bytes: card.as_ref().map_or(state_bytes, |c| c.state_bytes),
-            cached_bytes_per_token: card.as_ref().map_or(model.cached_bytes_per_token(), |c| c.cached_bytes_per_token),
+            cached_bytes_per_token: card.as_ref().map_or(model.kv_bytes_per_token(), |c| c.kv_bytes_per_token),
             remembered_bytes_per_token: match &card {
-                Some(card) => card.remembered_bytes_per_token,
-                None => model.remembered_bytes_per_token(recipe.engine.recompute),
+                Some(card) => card.activation_bytes_per_token,
+                None => model.activation_bytes_per_token(recipe.engine.recompute),
             },
             free_bytes: card.as_ref().map_or_else(Machine::free_memory, |c| Some(c.free_bytes)),
             resident_bytes: None,
@@ -117,7 +117,7 @@ impl Plan {
         };
         if let Some(talk) = survey(recipe, setting, model.renderer.as_ref())? {
             talk.fits(recipe, model.config.max_position_embeddings)?;
-            if let Some(room) = card.as_ref().map(|c| c.longest_row).filter(|room| *room < talk.longest) {
+            if let Some(room) = card.as_ref().map(|c| c.max_sequence_tokens).filter(|room| *room < talk.longest) {
                 plan.warnings.push(format!(
                     "a prompt with its answer may have {} tokens, and training on this card has room for {room}: end other \
                      programs, or take fewer play.episodes",

@@ -10,7 +10,7 @@ use crate::{
 };
 use mage_engine::{LogProbs, Sampler};
 use mage_env::Seed;
-use mage_native::{Description, Projection};
+use mage_native::{ModelDescription, Projection};
 use mage_remote::{
     ApiKey, Notices, PoolSettings, Service, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, Waiting,
     check_variable, is_loopback,
@@ -108,12 +108,12 @@ fn check_keys(recipe: &Recipe) -> Result<()> {
 }
 
 /// What is known here of the model that servers hold.
-pub fn describe(recipe: &Recipe) -> Result<Description> {
+pub fn describe(recipe: &Recipe) -> Result<ModelDescription> {
     Hub::from_env(true).describe(&recipe.model.path)
 }
 
 /// How the training server is reached.
-pub fn tinker_settings(recipe: &Recipe, model: &Description, notices: &Notices) -> Result<TinkerSettings> {
+pub fn tinker_settings(recipe: &Recipe, model: &ModelDescription, notices: &Notices) -> Result<TinkerSettings> {
     let (t, path) = (&recipe.tinker, &recipe.model.path);
     let folder = std::fs::canonicalize(path).map_or_else(|_| path.clone(), |p| p.display().to_string());
     Ok(TinkerSettings {
@@ -138,7 +138,7 @@ pub fn tinker_settings(recipe: &Recipe, model: &Description, notices: &Notices) 
 }
 
 /// How the sampling servers are reached; `None` where there are none.
-pub fn pool_settings(recipe: &Recipe, model: &Description, notices: &Notices) -> Result<Option<PoolSettings>> {
+pub fn pool_settings(recipe: &Recipe, model: &ModelDescription, notices: &Notices) -> Result<Option<PoolSettings>> {
     let v = &recipe.vllm;
     if v.servers.is_empty() {
         return Ok(None);

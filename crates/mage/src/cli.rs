@@ -453,9 +453,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 fn threads(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(n) if n > Options::MOST_THREADS => {
-            Err(format!("at most {} are possible; 0 takes all", Options::MOST_THREADS))
-        }
+        Ok(n) if n > Options::MAX_THREADS => Err(format!("at most {} are possible; 0 takes all", Options::MAX_THREADS)),
         Ok(n) => Ok(n),
         Err(e) => Err(format!("{e}")),
     }

@@ -2,7 +2,7 @@
 
 use mage_engine::{Loss, Objective, OptimStep, PerToken, TokenForest, Trainer};
 use mage_env::Seed;
-use mage_native::{Lora, NativeModel, NumberFormat, Options};
+use mage_native::{LoraConfig, NativeModel, Options, WeightDtype};
 use std::{
     fs,
     io::Read,
@@ -63,7 +63,7 @@ fn made(dir: &Path) -> String {
 /// An adapter for it that has learnt something.
 fn taught(model: &str, to: &Path, seed: u64) -> String {
     let model = NativeModel::open(Path::new(model)).expect("a model");
-    let adapted = model.with_new_adapter(&Lora::default(), Seed::new(seed)).expect("an adapter");
+    let adapted = model.with_new_adapter(&LoraConfig::default(), Seed::new(seed)).expect("an adapter");
     let (mut trainer, _) = adapted.train(Options::default()).expect("a trainer");
     let tokens: Vec<u32> = (0..12).map(|i| (Seed::new(seed).at(i).value() % 250) as u32).collect();
     let weights = [0.0].into_iter().chain([0.1; 11]).collect();
@@ -72,7 +72,7 @@ fn taught(model: &str, to: &Path, seed: u64) -> String {
         trainer.forward_backward(&batch, &Loss::of(Objective::CrossEntropy)).expect("a gradient");
         trainer.optim_step(&OptimStep { learning_rate: 0.03, ..Default::default() }).expect("a step");
     }
-    trainer.save_model(to, NumberFormat::F32).expect("saved");
+    trainer.save_model(to, WeightDtype::F32).expect("saved");
     to.display().to_string()
 }
 

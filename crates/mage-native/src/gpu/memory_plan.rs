@@ -59,7 +59,7 @@ impl Passes<'_> {
     }
 
     /// Tokens of the longest row for which there is room in what is kept for passes.
-    fn longest_row(&self, passes: usize) -> usize {
+    fn max_sequence_tokens(&self, passes: usize) -> usize {
         let rows = (passes - ModelTrainer::fixed_bytes(self.shape)) / self.per_token(true);
         (rows / ModelTrainer::PASS_STEP * ModelTrainer::PASS_STEP).min(self.longest)
     }
@@ -67,7 +67,7 @@ impl Passes<'_> {
 
 /// How a card's memory would be used in training.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CardPlan {
+pub struct GpuMemoryPlan {
     /// The card's number and name.
     pub device: String,
     /// Bytes free now.
@@ -75,24 +75,24 @@ pub struct CardPlan {
     /// Bytes of weights, gradients, moments, and what is published (the policy, its successor and a reference).
     pub state_bytes: u64,
     /// Bytes a pass keeps of one token.
-    pub remembered_bytes_per_token: u64,
+    pub activation_bytes_per_token: u64,
     /// Tokens of a pass.
     pub pass_tokens: usize,
-    /// Bytes set aside for passes: of as many tokens, and of [`CardPlan::longest_row`].
+    /// Bytes set aside for passes: of as many tokens, and of [`GpuMemoryPlan::max_sequence_tokens`].
     pub pass_bytes: u64,
     /// Tokens of the longest row that surely finds room: what the model can read, as far as half of what is free allows.
-    pub longest_row: usize,
+    pub max_sequence_tokens: usize,
     /// Bytes set aside for what a sampler's steps need besides keys and values, and for other programs.
-    pub aside_bytes: u64,
+    pub reserved_bytes: u64,
     /// Bytes a sampler's cache keeps of one token.
-    pub cached_bytes_per_token: u64,
+    pub kv_bytes_per_token: u64,
     /// Bytes left for keys and values; 0 where the rest does not fit.
-    pub cache_bytes: u64,
+    pub kv_cache_bytes: u64,
     /// Whether that is enough to begin.
     pub fits: bool,
 }
 
-impl CardPlan {
+impl GpuMemoryPlan {
     /// For training a model on a card: all its numbers, or an adapter beside them. Nothing is allocated.
     pub fn new(config: &Config, index: usize, adapter: Option<AdapterSize>, recompute: bool) -> Result<Self> {
         let card = CudaDevice::open(index).map_err(failed)?;
@@ -104,23 +104,23 @@ impl CardPlan {
     /// The same for a card of which so much is free.
     fn of(device: String, config: &Config, adapter: Option<AdapterSize>, recompute: bool, free: usize) -> Self {
         let (shape, parameters) = (shape(config), Layout::new(config).len);
-        let (learning, thin) = adapter.map_or((parameters, 0), |a| (a.numbers, a.thin));
+        let (learning, thin) = adapter.map_or((parameters, 0), |a| (a.parameters, a.max_group_rank));
         let (state, shown) = (ModelTrainer::state_bytes(parameters, learning), COPIES * published(learning));
         let all = Passes { shape: &shape, learning, thin, longest: config.max_position_embeddings, recompute };
         let (tokens, passes) = all.planned(free.saturating_sub(state), 0);
         let steps = steps(&shape, READING_ON_A_CARD);
         let cache = free.saturating_sub(state + shown + passes + steps);
-        CardPlan {
+        GpuMemoryPlan {
             device,
             free_bytes: free as u64,
             state_bytes: (state + shown) as u64,
-            remembered_bytes_per_token: all.per_token(recompute) as u64,
+            activation_bytes_per_token: all.per_token(recompute) as u64,
             pass_tokens: tokens,
             pass_bytes: passes as u64,
-            longest_row: all.longest_row(passes),
-            aside_bytes: steps as u64,
-            cached_bytes_per_token: (ModelRunner::page_bytes(&shape) / mage_cuda::BLOCK_SIZE) as u64,
-            cache_bytes: cache as u64,
+            max_sequence_tokens: all.max_sequence_tokens(passes),
+            reserved_bytes: steps as u64,
+            kv_bytes_per_token: (ModelRunner::page_bytes(&shape) / mage_cuda::BLOCK_SIZE) as u64,
+            kv_cache_bytes: cache as u64,
             fits: cache >= LEAST_PAGES * ModelRunner::page_bytes(&shape),
         }
     }
@@ -140,22 +140,22 @@ mod tests {
         for (config, recompute) in [(&small, false), (&large, false), (&large, true)] {
             let (shape, parameters, steps) = (shape(config), Layout::new(config).len, asks(config));
             let longest = config.max_position_embeddings;
-            let small_adapter = AdapterSize { rank: 16, numbers: 8 << 20, thin: 48 };
+            let small_adapter = AdapterSize { rank: 16, parameters: 8 << 20, max_group_rank: 48 };
             for adapter in [Some(small_adapter), None] {
-                let (numbers, thin) = adapter.map_or((parameters, 0), |a| (a.numbers, a.thin));
+                let (numbers, thin) = adapter.map_or((parameters, 0), |a| (a.parameters, a.max_group_rank));
                 let all = Passes { shape: &shape, learning: numbers, thin, longest, recompute };
                 let state = ModelTrainer::state_bytes(parameters, numbers);
                 for free in [0, gib, 5 * gib, 20 * gib, 70 * gib, 95 * gib, 139 * gib] {
                     let (tokens, passes) = all.planned(free.saturating_sub(state), 0);
                     assert!(tokens.is_multiple_of(256) && (256..=16_384).contains(&tokens), "{tokens}");
-                    let plan = CardPlan::of("a card".to_owned(), config, adapter, recompute, free);
+                    let plan = GpuMemoryPlan::of("a card".to_owned(), config, adapter, recompute, free);
                     assert_eq!(plan.pass_tokens, tokens);
                     // What a run finds free once its first policy is published, without what it has set aside.
                     let left = free.saturating_sub(state + published(numbers));
                     let left = left.saturating_sub(passes + (COPIES - 1) * published(numbers) + steps);
-                    assert_eq!(plan.cache_bytes as usize, left);
+                    assert_eq!(plan.kv_cache_bytes as usize, left);
                     if plan.fits {
-                        let parts = plan.state_bytes + plan.pass_bytes + plan.aside_bytes + plan.cache_bytes;
+                        let parts = plan.state_bytes + plan.pass_bytes + plan.reserved_bytes + plan.kv_cache_bytes;
                         assert_eq!(parts, plan.free_bytes);
                     }
                     assert!(
@@ -177,7 +177,7 @@ mod tests {
             };
             assert_eq!(kept(256, 40_960, large), row(40_960));
             let all = Passes { shape: &shape, learning: 0, thin: 0, longest: 40_960, recompute };
-            let rows = [row(256), row(512) - 1, row(512), row(1 << 20)].map(|passes| all.longest_row(passes));
+            let rows = [row(256), row(512) - 1, row(512), row(1 << 20)].map(|passes| all.max_sequence_tokens(passes));
             assert_eq!(rows, [256, 256, 512, 40_960]);
             assert!(kept(256, 1 << 30, large) <= large / 2);
             assert_eq!(kept(256, 1 << 30, 0), kept(256, 1, 0));

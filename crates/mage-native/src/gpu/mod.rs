@@ -2,7 +2,7 @@
 
 mod memory_plan;
 
-pub use memory_plan::CardPlan;
+pub use memory_plan::GpuMemoryPlan;
 
 use crate::engine::Options;
 use crate::model::param_layout::Layout;
@@ -38,7 +38,7 @@ pub enum Device {
 
 impl Device {
     /// The card's number; nothing is the CPU.
-    pub fn card(self) -> Option<usize> {
+    pub fn cuda_index(self) -> Option<usize> {
         match self {
             Device::Cpu => None,
             Device::Auto => CudaDevice::any().then_some(0),
@@ -48,7 +48,7 @@ impl Device {
 
     /// Why a card, or a driver, that is there is not used for a model, with an adapter of some rank beside it or not, though one
     /// would be.
-    pub fn passed_over(self, config: &Config, rank: Option<usize>) -> Option<String> {
+    pub fn gpu_unused_reason(self, config: &Config, rank: Option<usize>) -> Option<String> {
         let why = match (self, CudaDevice::count()) {
             (Device::Auto, Err(e)) => e,
             (Device::Auto, Ok(1..)) => CudaDevice::open(0).err().or_else(|| suits(config, rank).err())?,
@@ -59,8 +59,8 @@ impl Device {
 
     /// The card's number for a model, with an adapter of some rank beside it or not: what cards cannot do is done on the CPU, unless
     /// a card was asked for by name.
-    pub fn card_for(self, config: &Config, rank: Option<usize>) -> Option<usize> {
-        if self == Device::Auto && suits(config, rank).is_err() { None } else { self.card() }
+    pub fn cuda_index_for(self, config: &Config, rank: Option<usize>) -> Option<usize> {
+        if self == Device::Auto && suits(config, rank).is_err() { None } else { self.cuda_index() }
     }
 }
 
@@ -114,40 +114,40 @@ impl fmt::Display for Device {
 
 /// What was found of cards on this machine.
 #[derive(Clone, Debug)]
-pub struct CardReport {
+pub struct GpuReport {
     /// What was looked for and where.
     pub search: &'static mage_cuda::LibrarySearch,
     /// Why the driver does not work, where there is one that does not.
-    pub trouble: Option<String>,
+    pub driver_error: Option<String>,
     /// Each card, or why it cannot be used.
-    pub cards: Vec<std::result::Result<SeenCard, String>>,
+    pub gpus: Vec<std::result::Result<GpuStatus, String>>,
 }
 
 /// A card that can be used.
 #[derive(Clone, Debug)]
-pub struct SeenCard {
+pub struct GpuStatus {
     /// What it says of itself.
     pub info: mage_cuda::DeviceInfo,
     /// Bytes that are free.
     pub free_bytes: usize,
     /// How fast it is, or why that could not be measured.
-    pub rates: std::result::Result<mage_cuda::Throughput, String>,
+    pub throughput: std::result::Result<mage_cuda::Throughput, String>,
 }
 
-impl CardReport {
+impl GpuReport {
     /// Looks, and measures each card for a moment.
     pub fn measure() -> Self {
         let one = |i: usize| {
             let card = CudaDevice::open(i)?;
             let (info, free_bytes) = (card.info().clone(), card.free_memory()?);
-            Ok(SeenCard { info, free_bytes, rates: mage_cuda::measure(&card).map_err(|e| e.to_string()) })
+            Ok(GpuStatus { info, free_bytes, throughput: mage_cuda::measure(&card).map_err(|e| e.to_string()) })
         };
-        let (count, trouble) = match CudaDevice::count() {
+        let (count, driver_error) = match CudaDevice::count() {
             Ok(n) => (n, None),
             Err(e) => (0, Some(e.to_string())),
         };
-        let cards = (0..count).map(|i| one(i).map_err(|e: mage_cuda::CudaError| e.to_string())).collect();
-        CardReport { search: mage_cuda::search(), trouble, cards }
+        let gpus = (0..count).map(|i| one(i).map_err(|e: mage_cuda::CudaError| e.to_string())).collect();
+        GpuReport { search: mage_cuda::search(), driver_error, gpus }
     }
 }
 
@@ -314,9 +314,9 @@ mod tests {
     #[test]
     fn what_cards_cannot_do_is_done_on_the_cpu() {
         let odd = crate::weights::hf_config::tests::tiny();
-        assert_eq!(Device::Auto.card_for(&odd, Some(12)), None);
-        assert_eq!(Device::Cpu.card_for(&odd, None), None);
-        assert_eq!(Device::Cuda(2).card_for(&odd, Some(12)), Some(2), "asked for by name, refused by name");
+        assert_eq!(Device::Auto.cuda_index_for(&odd, Some(12)), None);
+        assert_eq!(Device::Cpu.cuda_index_for(&odd, None), None);
+        assert_eq!(Device::Cuda(2).cuda_index_for(&odd, Some(12)), Some(2), "asked for by name, refused by name");
     }
 
     #[test]

@@ -134,7 +134,7 @@ impl Core {
         Ok(Arc::new(Core {
             inbox: Mutex::new(Inbox { door: Door::new(queue), new: Vec::new(), cancelled: Vec::new(), driving: false }),
             engine: Mutex::new(Engine {
-                scheduler: Scheduler::new(limits, !options.no_sharing, shared.renderer.clone()),
+                scheduler: Scheduler::new(limits, !options.no_prefix_cache, shared.renderer.clone()),
                 device: match &shared.card {
                     Some(card) => Box::new(CudaDevice::new(card, pages, shared.options.batch_invariant)?),
                     None => Box::new(CpuDevice::new(Arc::clone(shared), pages)),
@@ -145,7 +145,7 @@ impl Core {
                 ended: Vec::new(),
                 freed: Vec::new(),
             }),
-            stats: Mutex::new(SamplerStats { pages: u64::from(pages), ..Default::default() }),
+            stats: Mutex::new(SamplerStats { total_blocks: u64::from(pages), ..Default::default() }),
             pool,
             context,
         }))

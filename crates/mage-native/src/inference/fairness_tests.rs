@@ -138,7 +138,7 @@ fn nobody_is_set_back_for_good() {
         for (took, bound) in times {
             assert!(took <= bound, "{took} steps, and {bound} if all before it had gone one by one");
         }
-        set_back += load.scheduler.stats.set_back;
+        set_back += load.scheduler.stats.preemptions;
     }
     assert!(set_back > 1000, "{set_back}");
 }
@@ -148,8 +148,8 @@ fn what_is_read_again_is_not_counted_again() {
     let mut load = Load::new(Limits { pages: 12, reading: 256, running: 100 });
     contended(Seed::new(6), 10, 200, &mut load);
     let stats = load.scheduler.stats;
-    assert!(stats.set_back > 20, "{stats:?}");
-    assert_eq!(stats.shared_tokens, 0, "they have nothing in common: {stats:?}");
+    assert!(stats.preemptions > 20, "{stats:?}");
+    assert_eq!(stats.prefix_hit_tokens, 0, "they have nothing in common: {stats:?}");
     let mut rng = Seed::new(6).rng();
     let prompts: u64 = (0..200).map(|_| (rng.random_range(1..60_u64), rng.random_range(1..60_u32)).0).sum();
     assert_eq!(stats.prompt_tokens, prompts);
@@ -164,7 +164,7 @@ fn what_is_read_again_is_not_counted_again() {
         load.scheduler.step(&mut load.device, |_, _| ()).unwrap();
     }
     let after = load.scheduler.stats;
-    assert!(after.set_back > stats.set_back);
+    assert!(after.preemptions > stats.preemptions);
     assert_eq!(after.prompt_tokens - prompts, 20 * 40);
-    assert!(after.shared_tokens <= 19 * 39, "{after:?}");
+    assert!(after.prefix_hit_tokens <= 19 * 39, "{after:?}");
 }

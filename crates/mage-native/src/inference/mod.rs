@@ -74,8 +74,8 @@ impl NativeSampler {
     }
 
     /// How many tokens, prompt and answer together, the longest request may have for which the cache has room.
-    pub fn cache_tokens(&self) -> usize {
-        self.core.stats().pages as usize * PAGE
+    pub fn kv_cache_tokens(&self) -> usize {
+        self.core.stats().total_blocks as usize * PAGE
     }
 
     /// Continues a prompt and shows each token as it comes. Work starts at once, or when there is room (see

@@ -48,15 +48,15 @@ pub struct SamplerStats {
     pub prompt_tokens: u64,
     /// Of these, how many had been computed for another request; a token counts once, however often its request steps
     /// back and is read again.
-    pub shared_tokens: u64,
+    pub prefix_hit_tokens: u64,
     /// Pages of the cache given up for others.
-    pub evicted_pages: u64,
+    pub evicted_blocks: u64,
     /// How often a request had to step back for lack of room.
-    pub set_back: u64,
+    pub preemptions: u64,
     /// Pages in the cache now.
-    pub cached_pages: u64,
+    pub cached_blocks: u64,
     /// Pages there are.
-    pub pages: u64,
+    pub total_blocks: u64,
 }
 
 /// The scheduler.
@@ -106,7 +106,7 @@ impl Scheduler {
             step: Step::default(),
             answers: Vec::new(),
             now: 0,
-            stats: SamplerStats { pages: u64::from(limits.pages), ..Default::default() },
+            stats: SamplerStats { total_blocks: u64::from(limits.pages), ..Default::default() },
             renderer,
             sharing,
             spare_lists: Vec::new(),
@@ -189,7 +189,7 @@ impl Scheduler {
         self.commit(&mut done);
         self.stats.steps += 1;
         self.stats.computed_tokens += self.step.tokens.len() as u64;
-        self.stats.cached_pages = self.tree.pages() as u64;
+        self.stats.cached_blocks = self.tree.pages() as u64;
         Ok(())
     }
 
@@ -376,7 +376,7 @@ impl Scheduler {
     fn new_page(&mut self) -> Option<u32> {
         self.pool.take().or_else(|| {
             let page = self.tree.evict()?;
-            self.stats.evicted_pages += 1;
+            self.stats.evicted_blocks += 1;
             Some(page)
         })
     }
@@ -386,7 +386,7 @@ impl Scheduler {
         if let Some(key) = self.running.pop() {
             self.let_go(key);
             self.waiting.push_front(key);
-            self.stats.set_back += 1;
+            self.stats.preemptions += 1;
         }
     }
 
@@ -431,7 +431,7 @@ impl Scheduler {
         let mut any = false;
         for part in &parts {
             let a = self.requests.at_mut(part.request);
-            self.stats.shared_tokens += a.count_shared(part.position, part.count) as u64;
+            self.stats.prefix_hit_tokens += a.count_shared(part.position, part.count) as u64;
             a.computed += part.count;
             let computed = a.computed;
             register(&mut self.tree, &mut self.pool, a, computed, self.now, self.sharing, true);

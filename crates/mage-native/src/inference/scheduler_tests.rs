@@ -186,7 +186,7 @@ fn random_schedule(seed: Seed) -> SamplerStats {
             .unwrap();
     }
     assert!(wanted.is_empty());
-    assert!(scheduler.stats.shared_tokens <= scheduler.stats.prompt_tokens, "{:?}", scheduler.stats);
+    assert!(scheduler.stats.prefix_hit_tokens <= scheduler.stats.prompt_tokens, "{:?}", scheduler.stats);
     assert_eq!(scheduler.requests.inside(), (0, 0));
     // Every page is free or in the tree, and all in the tree can be given up.
     assert_eq!(scheduler.tree.spare(), scheduler.tree.pages());
@@ -204,14 +204,14 @@ fn random_schedules_read_their_own_beginnings() {
     let mut total = SamplerStats::default();
     for i in 0..count {
         let stats = random_schedule(Seed::new(11).at(i));
-        total.shared_tokens += stats.shared_tokens;
-        total.evicted_pages += stats.evicted_pages;
-        total.set_back += stats.set_back;
+        total.prefix_hit_tokens += stats.prefix_hit_tokens;
+        total.evicted_blocks += stats.evicted_blocks;
+        total.preemptions += stats.preemptions;
         total.cancelled += stats.cancelled;
     }
     // The schedules are hard enough to mean something.
     assert!(
-        total.shared_tokens > 0 && total.evicted_pages > 0 && total.set_back > 0 && total.cancelled > 0,
+        total.prefix_hit_tokens > 0 && total.evicted_blocks > 0 && total.preemptions > 0 && total.cancelled > 0,
         "{total:?}"
     );
 }
@@ -234,7 +234,7 @@ fn a_group_reads_its_prompt_once() {
     assert_eq!(done, 50);
     // The first reads 40 tokens, the others their last one each; and everyone's first answer is read.
     assert_eq!(scheduler.stats.computed_tokens, 40 + 49 + 50);
-    assert_eq!(scheduler.stats.shared_tokens, 49 * 39);
+    assert_eq!(scheduler.stats.prefix_hit_tokens, 49 * 39);
 }
 
 #[test]

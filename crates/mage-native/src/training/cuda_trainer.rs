@@ -7,7 +7,7 @@ use crate::engine::{Shared, write_folder};
 use crate::gpu::{adapter_places, failed};
 use crate::model::batch::{self, Chunk};
 use crate::model::param_layout::Tensor;
-use crate::weights::checkpoint::{self, MODEL_SAYS, NumberFormat};
+use crate::weights::checkpoint::{self, MODEL_SAYS, WeightDtype};
 use crate::weights::lora::{self, AdapterLayout, NativeAdapter};
 use crate::weights::registry::{CardSet, Loaded, Release};
 use mage_cuda::{PackedSequences, TargetToken};
@@ -37,7 +37,7 @@ pub struct CudaTrainer {
 impl CudaTrainer {
     pub(crate) fn new(shared: Arc<Shared>, flat: Vec<f32>, adapter: Option<NativeAdapter>) -> Result<Self> {
         let model = &shared.native_card()?.model;
-        let thin = adapter.as_ref().map_or(0, |a| a.size().thin);
+        let thin = adapter.as_ref().map_or(0, |a| a.size().max_group_rank);
         let (card, adapter) = match adapter {
             None => (mage_cuda::ModelTrainer::new(model, &flat).map_err(failed)?, None),
             Some(adapter) => {
@@ -85,7 +85,7 @@ impl CudaTrainer {
 
     /// Writes what learns, as it is now: a model folder that `transformers` loads unchanged, or an adapter's folder for
     /// PEFT.
-    pub fn save_model(&self, dir: &Path, format: NumberFormat) -> Result<()> {
+    pub fn save_model(&self, dir: &Path, format: WeightDtype) -> Result<()> {
         let flat = self.card.master().to_vec().map_err(failed)?;
         let Shared { model, renderer, source, .. } = &*self.shared;
         match &self.adapter {
@@ -208,7 +208,7 @@ impl Trainer for CudaTrainer {
         if self.pending {
             return Err(Error::invalid("save", "a gradient waits for its step; call optim_step first"));
         }
-        self.save_model(dir, NumberFormat::F32)?;
+        self.save_model(dir, WeightDtype::F32)?;
         let folder = dir.join("training_state");
         std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
         let (first, second) = self.card.moments();

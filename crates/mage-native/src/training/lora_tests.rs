@@ -5,20 +5,20 @@ use super::*;
 use crate::cpu::testing::{self, check_some_slopes};
 use crate::engine::{NativeModel, Options};
 use crate::weights::hf_config::{Config, tests::tiny};
-use crate::weights::lora::{Lora, Projection};
+use crate::weights::lora::{LoraConfig, Projection};
 use mage_engine::Objective;
 use mage_rng::Seed;
 
-fn shapes() -> [Lora; 3] {
+fn shapes() -> [LoraConfig; 3] {
     [
-        Lora { rank: 3, alpha: 6.0, targets: Projection::ALL.to_vec() },
-        Lora { rank: 1, alpha: 0.5, targets: vec![Projection::VProj, Projection::QProj, Projection::UpProj] },
-        Lora { rank: 5, alpha: 5.0, targets: vec![Projection::OProj, Projection::DownProj] },
+        LoraConfig { rank: 3, alpha: 6.0, targets: Projection::ALL.to_vec() },
+        LoraConfig { rank: 1, alpha: 0.5, targets: vec![Projection::VProj, Projection::QProj, Projection::UpProj] },
+        LoraConfig { rank: 5, alpha: 5.0, targets: vec![Projection::OProj, Projection::DownProj] },
     ]
 }
 
 /// An adapter that has learnt something: a new one's second matrices are zero, and with them most slopes.
-fn trainer(config: Config, lora: &Lora, options: Options) -> NativeTrainer {
+fn trainer(config: Config, lora: &LoraConfig, options: Options) -> CpuTrainer {
     let model = NativeModel::new(config, 0.3, Seed::new(4), None).unwrap();
     let mut t = model.with_new_adapter(lora, Seed::new(5)).unwrap().train(options).unwrap().0;
     let random = testing::numbers(t.first.len(), 6);
@@ -105,7 +105,7 @@ fn a_saved_trainer_continues_exactly() {
     let (lora, step) = (&shapes()[1], OptimStep { weight_decay: 0.01, ..Default::default() });
     let mut a = trainer(tiny(), lora, Options::default());
     let batch = rows(&mut a, 10, 7);
-    let go = |t: &mut NativeTrainer| {
+    let go = |t: &mut CpuTrainer| {
         let loss = t.forward_backward(&batch, &losses()[1]).unwrap().loss;
         t.optim_step(&step).unwrap();
         loss
@@ -131,7 +131,7 @@ fn a_saved_trainer_continues_exactly() {
     }
     assert!(a.learner.flat() == b.learner.flat() && a.first == b.first && a.second == b.second && a.state == b.state);
 
-    let refusal = |t: &mut NativeTrainer| t.load(dir.path()).unwrap_err().to_string();
+    let refusal = |t: &mut CpuTrainer| t.load(dir.path()).unwrap_err().to_string();
     let mut other = trainer(tiny(), &shapes()[2], Options::default());
     assert!(refusal(&mut other).contains("rank: 5"), "{}", refusal(&mut other));
     let model = |seed| NativeModel::new(tiny(), 0.3, Seed::new(seed), None).unwrap();

@@ -19,7 +19,7 @@ use crate::engine::{Shared, write_folder};
 use crate::model::Workspace;
 use crate::model::batch::{self, Chunk};
 use crate::model::param_layout::Tensor;
-use crate::weights::checkpoint::NumberFormat;
+use crate::weights::checkpoint::WeightDtype;
 use crate::weights::lora;
 use crate::weights::registry::Loaded;
 pub use cuda_trainer::CudaTrainer;
@@ -42,7 +42,7 @@ const MOST_LANES: usize = 16;
 const ONE_LANE_ABOVE: usize = 1 << 23;
 
 /// The embedded trainer.
-pub struct NativeTrainer {
+pub struct CpuTrainer {
     shared: Arc<Shared>,
     caps: TrainerCaps,
     learner: Learner,
@@ -60,12 +60,12 @@ pub struct NativeTrainer {
     pending: bool,
 }
 
-impl NativeTrainer {
+impl CpuTrainer {
     pub(crate) fn new(shared: Arc<Shared>, learner: Learner) -> Self {
         let len = learner.flat().len();
         let lanes = vec![Vec::new(); lane_count(shared.model.layout.len, len)];
         let caps = caps("native", &shared);
-        let mut trainer = NativeTrainer {
+        let mut trainer = CpuTrainer {
             caps,
             learner,
             grads: vec![0.0; len],
@@ -99,7 +99,7 @@ impl NativeTrainer {
 
     /// Writes what learns, as it is now: a model folder that `transformers` loads unchanged, or an adapter's folder for
     /// PEFT.
-    pub fn save_model(&self, dir: &Path, format: NumberFormat) -> Result<()> {
+    pub fn save_model(&self, dir: &Path, format: WeightDtype) -> Result<()> {
         let Shared { model, renderer, source, .. } = &*self.shared;
         match &self.learner {
             Learner::Whole(weights) => write_folder(dir, &model.config, &weights.flat, renderer.as_deref(), format),
@@ -156,7 +156,7 @@ fn deal(chunks: &[Chunk], lanes: usize) -> Vec<Vec<usize>> {
     hands.into_iter().map(|(_, hand)| hand).filter(|h| !h.is_empty()).collect()
 }
 
-impl Trainer for NativeTrainer {
+impl Trainer for CpuTrainer {
     fn caps(&self) -> &TrainerCaps {
         &self.caps
     }

@@ -1,13 +1,13 @@
 //! How does training go on after a stop, as if there had been none?
 
-use super::{Learner, NativeTrainer};
+use super::{CpuTrainer, Learner};
 use crate::cpu::AdamW;
 use crate::cpu::Cpu;
 use crate::engine::Shared;
 use crate::model::param_layout::Tensor;
 use crate::model::{Model, WeightSet};
 use crate::weights::atomic_write::replace_text;
-use crate::weights::checkpoint::{self, MODEL_SAYS, NumberFormat};
+use crate::weights::checkpoint::{self, MODEL_SAYS, WeightDtype};
 use crate::weights::hf_config::Config;
 use crate::weights::lora::{self, AdapterLayout, NativeAdapter};
 use crate::weights::registry::{Loaded, Release};
@@ -107,7 +107,7 @@ pub(super) fn read_moments(folder: &Path, tensors: &[Tensor], len: usize) -> Res
 
 pub(super) fn write_moments(folder: &Path, tensors: &[Tensor], first: &[f32], second: &[f32]) -> Result<()> {
     let moments = [("first.", first), ("second.", second)];
-    checkpoint::write_tensors(&folder.join("optimizer.safetensors"), &moments, tensors, NumberFormat::F32)
+    checkpoint::write_tensors(&folder.join("optimizer.safetensors"), &moments, tensors, WeightDtype::F32)
 }
 
 /// What learns, as far as files tell: all of a model, or an adapter beside numbers with this digest.
@@ -151,7 +151,7 @@ impl Saved<'_> {
 
     /// Writes published numbers, number `i` of them; says how its file is called.
     pub(super) fn write_published(&self, folder: &Path, i: usize, shared: &Shared, flat: &[f32]) -> Result<String> {
-        let format = NumberFormat::F32;
+        let format = WeightDtype::F32;
         match self {
             Saved::Adapter { layout, .. } => {
                 let file = format!("published-{i}");
@@ -181,14 +181,14 @@ pub(super) fn digest(flat: &[f32]) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-impl NativeTrainer {
+impl CpuTrainer {
     /// Writes what learns as a folder that `transformers` or PEFT loads, and beside it `training_state/`: moments, counters
     /// and every published set of weights.
     pub(super) fn write_state(&self, dir: &Path) -> Result<()> {
         if self.pending {
             return Err(Error::invalid("save", "a gradient waits for its step; call optim_step first"));
         }
-        self.save_model(dir, NumberFormat::F32)?;
+        self.save_model(dir, WeightDtype::F32)?;
         let folder = dir.join("training_state");
         std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
         write_moments(&folder, self.tensors(), &self.first, &self.second)?;

@@ -6,23 +6,23 @@ use mage_engine::{Objective, PerToken, Segment, TokenClass};
 use mage_rng::Seed;
 use rand::RngExt;
 
-fn trainer(config: Config, options: Options) -> NativeTrainer {
+fn trainer(config: Config, options: Options) -> CpuTrainer {
     NativeModel::new(config, 0.3, Seed::new(4), None).unwrap().train(options).unwrap().0
 }
 
 /// The numbers that learn.
-pub(super) fn numbers(trainer: &mut NativeTrainer) -> &mut Vec<f32> {
+pub(super) fn numbers(trainer: &mut CpuTrainer) -> &mut Vec<f32> {
     trainer.learner.numbers_mut(&trainer.shared.model).1
 }
 
-pub(super) fn refresh(trainer: &mut NativeTrainer) {
+pub(super) fn refresh(trainer: &mut CpuTrainer) {
     let shared = Arc::clone(&trainer.shared);
     trainer.learner.refresh(&shared.model);
 }
 
 /// Rows of random tokens with masks, classes and every input a loss may want; old and reference log-probabilities
 /// lie at chosen distances from those of now, clear of every kink.
-pub(super) fn rows(trainer: &mut NativeTrainer, count: usize, seed: u64) -> TokenForest {
+pub(super) fn rows(trainer: &mut CpuTrainer, count: usize, seed: u64) -> TokenForest {
     let mut rng = Seed::new(seed).rng();
     let mut forest = TokenForest::default();
     for i in 0..count {
@@ -229,7 +229,7 @@ fn a_saved_trainer_continues_exactly() {
     let mut a = trainer(tiny(), Options::default());
     let batch = rows(&mut a, 10, 7);
     let step = OptimStep { weight_decay: 0.01, ..Default::default() };
-    let go = |t: &mut NativeTrainer| {
+    let go = |t: &mut CpuTrainer| {
         let loss = t.forward_backward(&batch, &losses()[1]).unwrap().loss;
         t.optim_step(&step).unwrap();
         loss

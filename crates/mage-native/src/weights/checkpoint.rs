@@ -21,7 +21,7 @@ const MAX_HEADER: u64 = 100 << 20;
 
 /// A number format in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NumberFormat {
+pub enum WeightDtype {
     /// 32 bits.
     F32,
     /// 16 bits, IEEE.
@@ -30,26 +30,26 @@ pub enum NumberFormat {
     Bf16,
 }
 
-impl NumberFormat {
+impl WeightDtype {
     /// The name in `config.json`.
     pub fn config_name(self) -> &'static str {
         match self {
-            NumberFormat::F32 => "float32",
-            NumberFormat::F16 => "float16",
-            NumberFormat::Bf16 => "bfloat16",
+            WeightDtype::F32 => "float32",
+            WeightDtype::F16 => "float16",
+            WeightDtype::Bf16 => "bfloat16",
         }
     }
 
     fn bytes(self) -> usize {
-        if self == NumberFormat::F32 { 4 } else { 2 }
+        if self == WeightDtype::F32 { 4 } else { 2 }
     }
 }
 
 /// Where a tensor is in a file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct TensorEntry {
     /// How its numbers are written.
-    pub format: NumberFormat,
+    pub dtype: WeightDtype,
     /// Its shape.
     pub shape: Vec<usize>,
     /// The first byte, counted from the end of the header.
@@ -59,15 +59,15 @@ pub struct Entry {
 }
 
 #[derive(Deserialize)]
-struct RawEntry {
+struct RawTensorEntry {
     dtype: String,
     shape: Vec<usize>,
     data_offsets: (u64, u64),
 }
 
-/// Reads the JSON header of a safetensors file whose tensors take `data_len` bytes. Tensors in formats we cannot read are
+/// Reads the JSON header of a safetensors file whose tensors take `data_len` bytes. Tensors in dtypes we cannot read are
 /// refused, as is everything that does not add up.
-pub fn parse_header(header: &[u8], data_len: u64) -> Result<BTreeMap<String, Entry>> {
+pub fn parse_header(header: &[u8], data_len: u64) -> Result<BTreeMap<String, TensorEntry>> {
     let wrong = |place: &str, problem: String| Error::invalid(place, problem);
     let text = std::str::from_utf8(header).map_err(|e| wrong("header", e.to_string()))?;
     let raw: BTreeMap<String, serde_json::Value> =
@@ -77,14 +77,14 @@ pub fn parse_header(header: &[u8], data_len: u64) -> Result<BTreeMap<String, Ent
         if name == "__metadata__" {
             continue;
         }
-        let e: RawEntry = serde_json::from_value(value).map_err(|e| wrong(&name, e.to_string()))?;
-        let format = match e.dtype.as_str() {
-            "F32" => NumberFormat::F32,
-            "F16" => NumberFormat::F16,
-            "BF16" => NumberFormat::Bf16,
+        let e: RawTensorEntry = serde_json::from_value(value).map_err(|e| wrong(&name, e.to_string()))?;
+        let dtype = match e.dtype.as_str() {
+            "F32" => WeightDtype::F32,
+            "F16" => WeightDtype::F16,
+            "BF16" => WeightDtype::Bf16,
             other => return Err(wrong(&name, format!("numbers of type {other} are not read; F32, F16 and BF16 are"))),
         };
-        let bytes = e.shape.iter().try_fold(format.bytes() as u64, |n, &d| n.checked_mul(d as u64));
+        let bytes = e.shape.iter().try_fold(dtype.bytes() as u64, |n, &d| n.checked_mul(d as u64));
         let (start, end) = e.data_offsets;
         if end > data_len || start > end {
             return Err(wrong(
@@ -95,7 +95,7 @@ pub fn parse_header(header: &[u8], data_len: u64) -> Result<BTreeMap<String, Ent
         if bytes != Some(end - start) {
             return Err(wrong(&name, format!("its shape {:?} does not fill its {} bytes", e.shape, end - start)));
         }
-        entries.insert(name, Entry { format, shape: e.shape, start, end });
+        entries.insert(name, TensorEntry { dtype, shape: e.shape, start, end });
     }
     Ok(entries)
 }
@@ -105,7 +105,7 @@ struct Shard {
     path: PathBuf,
     file: File,
     data_at: u64,
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, TensorEntry>,
 }
 
 impl Shard {
@@ -134,23 +134,23 @@ impl Shard {
     fn read(&mut self, name: &str, out: &mut [f32]) -> Result<()> {
         let entry = &self.entries[name];
         self.file.seek(SeekFrom::Start(self.data_at + entry.start)).map_err(Error::read(&self.path))?;
-        let width = entry.format.bytes();
+        let width = entry.dtype.bytes();
         let mut bytes = vec![0; width * out.len().min(1 << 20)];
         for out in out.chunks_mut(1 << 20) {
             let bytes = &mut bytes[..width * out.len()];
             self.file.read_exact(bytes).map_err(Error::read(&self.path))?;
-            match entry.format {
-                NumberFormat::F32 => {
+            match entry.dtype {
+                WeightDtype::F32 => {
                     for (x, b) in out.iter_mut().zip(bytes.chunks_exact(4)) {
                         *x = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
                     }
                 }
-                NumberFormat::F16 => {
+                WeightDtype::F16 => {
                     for (x, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
                         *x = half::f16::from_le_bytes([b[0], b[1]]).to_f32();
                     }
                 }
-                NumberFormat::Bf16 => {
+                WeightDtype::Bf16 => {
                     for (x, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
                         *x = half::bf16::from_le_bytes([b[0], b[1]]).to_f32();
                     }
@@ -279,42 +279,42 @@ pub(crate) fn tensor_names(path: &Path) -> Result<Vec<String>> {
 
 /// How a model's numbers are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoredWeights {
     /// Files they are in.
     pub files: usize,
     /// Bytes they take.
     pub bytes: u64,
     /// Formats they are in, each once.
-    pub formats: Vec<NumberFormat>,
+    pub dtypes: Vec<WeightDtype>,
 }
 
 /// Looks at the headers of a folder's files, and refuses what [`read_folder`] would, without reading a number.
-pub(crate) fn survey_folder(dir: &Path, tensors: &[Tensor], optional: &[&str]) -> Result<Stored> {
+pub(crate) fn survey_folder(dir: &Path, tensors: &[Tensor], optional: &[&str]) -> Result<StoredWeights> {
     let Opened { shards, .. } = Opened::new(&folder_paths(dir)?, tensors, optional, MODEL_SAYS)?;
-    let mut formats: Vec<NumberFormat> = Vec::new();
+    let mut dtypes: Vec<WeightDtype> = Vec::new();
     let mut bytes = 0;
     for entry in shards.iter().flat_map(|s| s.entries.values()) {
         bytes += entry.end - entry.start;
-        if !formats.contains(&entry.format) {
-            formats.push(entry.format);
+        if !dtypes.contains(&entry.dtype) {
+            dtypes.push(entry.dtype);
         }
     }
-    Ok(Stored { files: shards.len(), bytes, formats })
+    Ok(StoredWeights { files: shards.len(), bytes, dtypes })
 }
 
 /// A tensor on its way into a file; its numbers are asked for when they are written, one tensor at a time.
 struct Outgoing<'a> {
     tensor: &'a Tensor,
     numbers: &'a dyn Fn(&Tensor) -> Cow<'a, [f32]>,
-    format: NumberFormat,
+    format: WeightDtype,
 }
 
 impl View for &Outgoing<'_> {
     fn dtype(&self) -> Dtype {
         match self.format {
-            NumberFormat::F32 => Dtype::F32,
-            NumberFormat::F16 => Dtype::F16,
-            NumberFormat::Bf16 => Dtype::BF16,
+            WeightDtype::F32 => Dtype::F32,
+            WeightDtype::F16 => Dtype::F16,
+            WeightDtype::Bf16 => Dtype::BF16,
         }
     }
 
@@ -325,9 +325,9 @@ impl View for &Outgoing<'_> {
     fn data(&self) -> Cow<'_, [u8]> {
         let numbers = (self.numbers)(self.tensor);
         let bytes: Vec<u8> = match self.format {
-            NumberFormat::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            NumberFormat::F16 => numbers.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect(),
-            NumberFormat::Bf16 => numbers.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect(),
+            WeightDtype::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            WeightDtype::F16 => numbers.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect(),
+            WeightDtype::Bf16 => numbers.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect(),
         };
         bytes.into()
     }
@@ -342,7 +342,7 @@ pub(crate) fn write_tensors(
     path: &Path,
     sets: &[(&str, &[f32])],
     tensors: &[Tensor],
-    format: NumberFormat,
+    format: WeightDtype,
 ) -> Result<()> {
     let parts: Vec<_> = sets.iter().map(|(_, flat)| move |t: &Tensor| Cow::Borrowed(&flat[t.range.clone()])).collect();
     let outgoing = sets.iter().zip(&parts).flat_map(|((prefix, _), numbers)| {
@@ -355,7 +355,7 @@ pub(crate) fn write_tensors(
 pub(crate) fn write_made(
     path: &Path,
     tensors: &[Tensor],
-    format: NumberFormat,
+    format: WeightDtype,
     make: impl Fn(&Tensor) -> Vec<f32>,
 ) -> Result<()> {
     let numbers = |t: &Tensor| Cow::Owned(make(t));
@@ -383,7 +383,7 @@ mod tests {
     use crate::weights::init::new_weights;
     use mage_rng::Seed;
 
-    fn written(format: NumberFormat) -> (tempfile::TempDir, Layout, Vec<f32>) {
+    fn written(format: WeightDtype) -> (tempfile::TempDir, Layout, Vec<f32>) {
         let layout = Layout::new(&tiny());
         let flat = new_weights(&tiny(), 0.02, Seed::new(1));
         let dir = tempfile::tempdir().unwrap();
@@ -393,9 +393,9 @@ mod tests {
 
     #[test]
     fn tensors_come_back() {
-        let (dir, layout, flat) = written(NumberFormat::F32);
+        let (dir, layout, flat) = written(WeightDtype::F32);
         assert!(read_folder(dir.path(), &layout.tensors, &[]).unwrap() == flat);
-        for (format, error) in [(NumberFormat::Bf16, 4e-3), (NumberFormat::F16, 5e-4)] {
+        for (format, error) in [(WeightDtype::Bf16, 4e-3), (WeightDtype::F16, 5e-4)] {
             let (dir, layout, flat) = written(format);
             let back = read_folder(dir.path(), &layout.tensors, &[]).unwrap();
             assert!(back.iter().zip(&flat).all(|(a, b)| (a - b).abs() <= error * b.abs() + 1e-7), "{format:?}");
@@ -408,8 +408,8 @@ mod tests {
         let flat = new_weights(&tiny(), 0.02, Seed::new(1));
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = layout.tensors.split_at(7);
-        write_tensors(&dir.path().join("a.safetensors"), &[("", &flat)], a, NumberFormat::F32).unwrap();
-        write_tensors(&dir.path().join("b.safetensors"), &[("", &flat)], b, NumberFormat::F32).unwrap();
+        write_tensors(&dir.path().join("a.safetensors"), &[("", &flat)], a, WeightDtype::F32).unwrap();
+        write_tensors(&dir.path().join("b.safetensors"), &[("", &flat)], b, WeightDtype::F32).unwrap();
         let map: BTreeMap<_, _> = (a.iter().map(|t| (&t.name, "a.safetensors")))
             .chain(b.iter().map(|t| (&t.name, "b.safetensors")))
             .collect();
@@ -423,7 +423,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_by_name() {
-        let (dir, layout, _) = written(NumberFormat::F32);
+        let (dir, layout, _) = written(WeightDtype::F32);
         let refusal = |tensors: &[Tensor]| read_folder(dir.path(), tensors, &[]).map(|_| ()).unwrap_err().to_string();
         let mut misshapen = layout.tensors.clone();
         misshapen[2].shape.reverse();
@@ -438,7 +438,7 @@ mod tests {
         assert!(refusal(&layout.tensors[..5]).contains("no part of this"));
 
         for (bad, format) in
-            [(f32::NAN, NumberFormat::F32), (f32::NEG_INFINITY, NumberFormat::F32), (1e9, NumberFormat::F16)]
+            [(f32::NAN, WeightDtype::F32), (f32::NEG_INFINITY, WeightDtype::F32), (1e9, WeightDtype::F16)]
         {
             let (dir, layout, mut flat) = written(format);
             let at = &layout.tensors[4];

@@ -2,7 +2,7 @@
 
 use crate::engine::{check_vocabulary, optional_tensors};
 use crate::model::param_layout::Layout;
-use crate::weights::checkpoint::{self, Stored};
+use crate::weights::checkpoint::{self, StoredWeights};
 use crate::weights::hf_config::Config;
 use mage_engine::{Renderer, Result};
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// What a model's files say of it; none of its numbers were read.
 #[derive(Clone, Debug)]
-pub struct Description {
+pub struct ModelDescription {
     /// Its shape.
     pub config: Config,
     /// How many numbers it has.
@@ -18,14 +18,14 @@ pub struct Description {
     /// Its tokenizer and template, where it has them.
     pub renderer: Option<Arc<Renderer>>,
     /// How its numbers are stored; `None` for a shape without any.
-    pub stored: Option<Stored>,
+    pub stored: Option<StoredWeights>,
 }
 
-impl Description {
+impl ModelDescription {
     /// Reads a model folder, or a `config.json` by itself. A folder that does not fit together is refused.
-    pub fn of(path: &Path) -> Result<Self> {
+    pub fn read(path: &Path) -> Result<Self> {
         if path.is_file() {
-            return Ok(Self::of_shape(Config::read(path)?));
+            return Ok(Self::from_config(Config::read(path)?));
         }
         let config = Config::read(&path.join("config.json"))?;
         let renderer = match path.join("tokenizer.json").exists() {
@@ -35,13 +35,13 @@ impl Description {
         check_vocabulary(&config, renderer.as_deref())?;
         let tensors = Layout::new(&config).tensors;
         let stored = checkpoint::survey_folder(path, &tensors, optional_tensors(&config))?;
-        Ok(Description { renderer, stored: Some(stored), ..Self::of_shape(config) })
+        Ok(ModelDescription { renderer, stored: Some(stored), ..Self::from_config(config) })
     }
 
     /// What a shape alone says.
-    pub fn of_shape(config: Config) -> Self {
+    pub fn from_config(config: Config) -> Self {
         let parameters = Layout::new(&config).len;
-        Description { config, parameters, renderer: None, stored: None }
+        ModelDescription { config, parameters, renderer: None, stored: None }
     }
 
     /// Memory for sampling: the numbers as they are and in the order products want them.
@@ -50,14 +50,14 @@ impl Description {
     }
 
     /// What a sampler's cache keeps of one token: its keys and values in every layer.
-    pub fn cached_bytes_per_token(&self) -> u64 {
+    pub fn kv_bytes_per_token(&self) -> u64 {
         let c = &self.config;
         (8 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim) as u64
     }
 
     /// What a training pass keeps of one token: all layers' intermediate results, or, where they are computed again in the
     /// backward pass, every layer's input and one layer's results.
-    pub fn remembered_bytes_per_token(&self, recompute: bool) -> u64 {
+    pub fn activation_bytes_per_token(&self, recompute: bool) -> u64 {
         let (c, heads) = (&self.config, self.config.heads());
         let layer = 3 * c.hidden_size + heads.qkv() + heads.qk() + heads.out() + 3 * c.intermediate_size;
         let layers = if recompute { 1 } else { c.num_hidden_layers };
@@ -78,11 +78,11 @@ mod tests {
 
     #[test]
     fn a_large_shape_is_described_without_being_made() {
-        let d = Description::of_shape(large());
+        let d = ModelDescription::from_config(large());
         assert_eq!(d.parameters, 4_022_468_096, "as Qwen3-4B has");
         assert_eq!(d.training_bytes(), 28 * d.parameters as u64);
         // 36 layers, 8 heads of 128 numbers, keys and values of 4 bytes.
-        assert_eq!(d.cached_bytes_per_token(), 294_912);
-        assert!(d.remembered_bytes_per_token(true) * 10 < d.remembered_bytes_per_token(false));
+        assert_eq!(d.kv_bytes_per_token(), 294_912);
+        assert!(d.activation_bytes_per_token(true) * 10 < d.activation_bytes_per_token(false));
     }
 }

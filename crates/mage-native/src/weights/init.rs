@@ -6,7 +6,7 @@ use mage_rng::Seed;
 use rand::RngExt;
 
 /// The spread of a new model's weights that `transformers` uses.
-pub const DEFAULT_SPREAD: f32 = 0.02;
+pub const DEFAULT_INIT_STD: f32 = 0.02;
 
 /// Weights of a new model: normal with the given spread for matrices, 1 for norms.
 pub(crate) fn new_weights(config: &Config, spread: f32, seed: Seed) -> Vec<f32> {

@@ -4,23 +4,23 @@ use super::answers::{requests, scores};
 use super::*;
 
 /// An adapter that has learnt a little, so that none of its matrices is 0.
-fn adapter(config: &Config, lora: &Lora) -> NativeAdapter {
+fn adapter(config: &Config, lora: &LoraConfig) -> NativeAdapter {
     let dir = tempfile::tempdir().unwrap();
     let mut t = model(config).with_new_adapter(lora, Seed::new(5)).unwrap().train(Options::default()).unwrap().0;
     for i in 0..4 {
         t.forward_backward(&batch(config.vocab_size as u32, i), &loss()).unwrap();
         t.optim_step(&OptimStep { learning_rate: 0.02, ..Default::default() }).unwrap();
     }
-    t.save_model(dir.path(), NumberFormat::F32).unwrap();
+    t.save_model(dir.path(), WeightDtype::F32).unwrap();
     NativeAdapter::open(dir.path(), config).unwrap()
 }
 
-fn loras() -> [Lora; 3] {
+fn loras() -> [LoraConfig; 3] {
     let some = vec![Projection::QProj, Projection::VProj, Projection::DownProj];
     [
-        Lora::default(),
-        Lora { rank: 8, alpha: 8.0, targets: some },
-        Lora { rank: 24, alpha: 12.0, targets: vec![Projection::UpProj] },
+        LoraConfig::default(),
+        LoraConfig { rank: 8, alpha: 8.0, targets: some },
+        LoraConfig { rank: 24, alpha: 12.0, targets: vec![Projection::UpProj] },
     ]
 }
 
@@ -33,7 +33,7 @@ fn adapters_learn_as_on_the_cpu() {
         for lora in loras() {
             let options = Options { recompute, ..Default::default() };
             let model = || model(&config).with_adapter(adapter(&config, &lora)).unwrap();
-            let (mut cpu, mut gpu) = (model().train(options).unwrap().0, model().train_on_card(0, options).unwrap().0);
+            let (mut cpu, mut gpu) = (model().train(options).unwrap().0, model().train_on_gpu(0, options).unwrap().0);
             let batch = batch(config.vocab_size as u32, 11);
             let (a, b) =
                 (cpu.forward_backward(&batch, &loss()).unwrap(), gpu.forward_backward(&batch, &loss()).unwrap());
@@ -61,14 +61,14 @@ fn an_adapter_in_training_continues_exactly_and_leaves_the_model_alone() {
     }
     let dir = tempfile::tempdir().unwrap();
     let config = &shapes()[0];
-    let start = || model(config).with_new_adapter(&Lora::default(), Seed::new(1)).unwrap();
+    let start = || model(config).with_new_adapter(&LoraConfig::default(), Seed::new(1)).unwrap();
     let batch = batch(config.vocab_size as u32, 4);
     let go = |t: &mut CudaTrainer| {
         let l = t.forward_backward(&batch, &loss()).unwrap().loss;
         t.optim_step(&OptimStep { learning_rate: 0.01, ..Default::default() }).unwrap();
         l.to_bits()
     };
-    let (mut a, sampler) = start().train_on_card(0, Options::default()).unwrap();
+    let (mut a, sampler) = start().train_on_gpu(0, Options::default()).unwrap();
     let ask = |sampler: &NativeSampler, weights: &str| {
         let r = ScoreRequest { tokens: (3..40).collect(), from: 1, weights: weights.into(), ..Default::default() };
         block_on(sampler.score(r)).unwrap().logprobs
@@ -84,7 +84,7 @@ fn an_adapter_in_training_continues_exactly_and_leaves_the_model_alone() {
     assert_ne!(learnt, before);
     assert_eq!((ask(&sampler, AdapterName::BASE), ask(&sampler, "reference")), (before.clone(), before.clone()));
     a.save(dir.path()).unwrap();
-    let (mut b, other) = start().train_on_card(0, Options::default()).unwrap();
+    let (mut b, other) = start().train_on_gpu(0, Options::default()).unwrap();
     b.load(dir.path()).unwrap();
     assert_eq!((ask(&other, AdapterName::default().as_str()), ask(&other, "reference")), (learnt, before));
     for _ in 0..3 {
@@ -112,7 +112,7 @@ fn several_adapters_answer_side_by_side_as_on_the_cpu() {
             sampler.publish(&AdapterName::new(name), &adapter).unwrap();
         }
     }
-    let odd = NativeAdapter::new(config, &Lora { rank: 12, ..Default::default() }, Seed::new(1)).unwrap();
+    let odd = NativeAdapter::new(config, &LoraConfig { rank: 12, ..Default::default() }, Seed::new(1)).unwrap();
     let error = gpu.publish(&AdapterName::new("odd"), &odd).unwrap_err().to_string();
     assert!(error.contains("multiple of 8"), "{error}");
     let asked: Vec<ScoreRequest> = requests(config.vocab_size as u32)

@@ -158,7 +158,7 @@ fn batch_invariant_answers_are_the_same_bits_in_any_company() {
         let invariant = Options { batch_invariant: true, ..Default::default() };
         let together = start(invariant);
         // One at a time, prompts read in small pieces, nothing shared.
-        let alone = start(Options { chunk_tokens: 48, no_sharing: true, ..invariant });
+        let alone = start(Options { chunk_tokens: 48, no_prefix_cache: true, ..invariant });
         assert!(together.caps().batch_invariant && !start(Options::default()).caps().batch_invariant);
         let asked = requests(config.vocab_size as u32);
         let make = |i: usize| SampleRequest {

@@ -13,8 +13,8 @@ use mage_engine::{
     Scores, Segment, TokenForest, Trainer, block_on,
 };
 use mage_native::{
-    Config, CudaTrainer, Device, Lora, NativeAdapter, NativeModel, NativeSampler, NativeTrainer, NumberFormat, Options,
-    Projection,
+    Config, CpuTrainer, CudaTrainer, Device, LoraConfig, NativeAdapter, NativeModel, NativeSampler, Options,
+    Projection, WeightDtype,
 };
 use mage_rng::Seed;
 use rand::RngExt;
@@ -64,8 +64,8 @@ fn model(config: &Config) -> NativeModel {
     NativeModel::new(config.clone(), 0.08, Seed::new(3), None).unwrap()
 }
 
-fn both(config: &Config, options: Options) -> (NativeTrainer, CudaTrainer) {
-    (model(config).train(options).unwrap().0, model(config).train_on_card(0, options).unwrap().0)
+fn both(config: &Config, options: Options) -> (CpuTrainer, CudaTrainer) {
+    (model(config).train(options).unwrap().0, model(config).train_on_gpu(0, options).unwrap().0)
 }
 
 /// Rows of several lengths, shorter and longer than a tile, some sharing beginnings, some with masks.

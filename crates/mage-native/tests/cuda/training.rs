@@ -42,7 +42,7 @@ fn the_same_batch_gives_the_same_bits_with_and_without_recomputation() {
     let config = &shapes()[3];
     let run = |recompute| {
         let options = Options { recompute, ..Default::default() };
-        let mut t = model(config).train_on_card(0, options).unwrap().0;
+        let mut t = model(config).train_on_gpu(0, options).unwrap().0;
         let batch = batch(config.vocab_size as u32, 2);
         let mut seen = Vec::new();
         for _ in 0..3 {
@@ -107,13 +107,13 @@ fn a_saved_trainer_continues_exactly() {
         t.optim_step(&OptimStep::default()).unwrap();
         l.to_bits()
     };
-    let mut a = model(config).train_on_card(0, Options::default()).unwrap().0;
+    let mut a = model(config).train_on_gpu(0, Options::default()).unwrap().0;
     a.publish(&"reference".into()).unwrap();
     for _ in 0..3 {
         go(&mut a);
     }
     a.save(dir.path()).unwrap();
-    let (mut b, sampler) = NativeModel::open(dir.path()).unwrap().train_on_card(0, Options::default()).unwrap();
+    let (mut b, sampler) = NativeModel::open(dir.path()).unwrap().train_on_gpu(0, Options::default()).unwrap();
     b.load(dir.path()).unwrap();
     for _ in 0..3 {
         assert_eq!(go(&mut a), go(&mut b));

@@ -83,8 +83,8 @@ impl Recipe {
         if let Some((key, _)) = at_least_one.into_iter().find(|(_, v)| *v == 0) {
             return wrong(key, "0 would be none; give at least 1");
         }
-        if self.engine.threads > Options::MOST_THREADS {
-            let problem = format!("{} are more than {}; 0 takes all cores", self.engine.threads, Options::MOST_THREADS);
+        if self.engine.threads > Options::MAX_THREADS {
+            let problem = format!("{} are more than {}; 0 takes all cores", self.engine.threads, Options::MAX_THREADS);
             return wrong("engine.threads", problem);
         }
         let (groups, members) = (self.rollout.groups, self.rollout.members);

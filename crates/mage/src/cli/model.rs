@@ -62,7 +62,7 @@ pub(crate) struct ModelNew {
     #[arg(long, default_value_t = 4096, value_name = "COUNT", requires = "tokenizer_from")]
     pub(crate) tokens: usize,
     /// The spread of the new weights
-    #[arg(long, default_value_t = mage_native::DEFAULT_SPREAD, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = mage_native::DEFAULT_INIT_STD, allow_negative_numbers = true)]
     pub(crate) spread: f32,
     /// How its numbers are written
     #[arg(long, value_enum, default_value = "f32")]

@@ -110,19 +110,19 @@ fn sampler(args: &BenchSampler, out: &Output) -> anyhow::Result<()> {
     let options = Options {
         threads: args.threads,
         cache_mib: args.cache_mib,
-        no_sharing: args.no_sharing,
+        no_prefix_cache: args.no_sharing,
         batch_invariant: args.batch_invariant,
         ..Default::default()
     };
-    if let Some(why) = model.passed_over(args.device) {
+    if let Some(why) = model.gpu_unused_reason(args.device) {
         out.warn(why);
     }
     let sampler = out.starting(|| model.sampler_on(args.device, options)).map_err(|e| match e {
         Error::Invalid { place, problem } => usage(format!("--{}: {problem}", place.replace('_', "-"))),
         other => other.into(),
     })?;
-    if tokens > sampler.cache_tokens() {
-        return Err(too_long(sampler.cache_tokens(), "the cache (see --cache-mib)"));
+    if tokens > sampler.kv_cache_tokens() {
+        return Err(too_long(sampler.kv_cache_tokens(), "the cache (see --cache-mib)"));
     }
     let token = |seed: Seed, i: usize| (seed.at(i as u64).value() % vocabulary as u64) as u32;
     let seed = Seed::new(args.seed);
@@ -167,9 +167,9 @@ fn sampler(args: &BenchSampler, out: &Output) -> anyhow::Result<()> {
         seconds,
         requests_per_second: args.requests as f64 / seconds,
         tokens_per_second: tokens as f64 / seconds,
-        cache_hit_share: (after.shared_tokens - before.shared_tokens) as f64 / prompts as f64,
-        evicted_pages: after.evicted_pages - before.evicted_pages,
-        set_back: after.set_back - before.set_back,
+        cache_hit_share: (after.prefix_hit_tokens - before.prefix_hit_tokens) as f64 / prompts as f64,
+        evicted_pages: after.evicted_blocks - before.evicted_blocks,
+        set_back: after.preemptions - before.preemptions,
         steps: after.steps - before.steps,
         first_token_ms: Percentiles::of(firsts),
         latency_ms: Percentiles::of(all),

@@ -1,6 +1,6 @@
 //! What is an adapter by itself, apart from any device?
 
-use super::{AdapterLayout, GROUPS, Lora};
+use super::{AdapterLayout, GROUPS, LoraConfig};
 use crate::cpu::Cpu;
 use crate::cpu::Kernels;
 use crate::gpu::adapter_places;
@@ -26,15 +26,15 @@ pub struct AdapterSize {
     /// Numbers that pass between the two matrices of a pair.
     pub rank: usize,
     /// All its numbers.
-    pub numbers: usize,
+    pub parameters: usize,
     /// The most that pass between pairs beside one group of projections.
-    pub thin: usize,
+    pub max_group_rank: usize,
 }
 
 impl NativeAdapter {
     /// A new adapter for models of a shape, as PEFT starts one: the first matrices uniform within `1 / √inputs`
     /// (Kaiming's with a slope of √5), the second zero, so that it changes nothing yet.
-    pub fn new(config: &Config, lora: &Lora, seed: Seed) -> Result<Self> {
+    pub fn new(config: &Config, lora: &LoraConfig, seed: Seed) -> Result<Self> {
         lora.check()?;
         config.check()?;
         let layout = AdapterLayout::new(config, lora);
@@ -59,7 +59,7 @@ impl NativeAdapter {
     }
 
     /// Its shape.
-    pub fn lora(&self) -> &Lora {
+    pub fn lora(&self) -> &LoraConfig {
         &self.layout.lora
     }
 
@@ -70,8 +70,8 @@ impl NativeAdapter {
 
     /// What it takes of memory.
     pub fn size(&self) -> AdapterSize {
-        let thin = adapter_places(&self.layout).widest();
-        AdapterSize { rank: self.lora().rank, numbers: self.parameters(), thin }
+        let max_group_rank = adapter_places(&self.layout).widest();
+        AdapterSize { rank: self.lora().rank, parameters: self.parameters(), max_group_rank }
     }
 
     /// The model it was made for, as its folder names it.
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_new_adapter_starts_as_pefts_do() {
         let config = Config { hidden_size: 64, ..tiny() };
-        let make = |seed| NativeAdapter::new(&config, &Lora::default(), Seed::new(seed)).unwrap();
+        let make = |seed| NativeAdapter::new(&config, &LoraConfig::default(), Seed::new(seed)).unwrap();
         let a = make(1);
         assert!(a.flat == make(1).flat && a.flat != make(2).flat);
         for (name, shape, numbers) in a.tensors() {

@@ -3,7 +3,7 @@
 //! In one flat buffer, as with the model. The first matrices of projections that read the same input lie on top of each
 //! other, so that one product does them all.
 
-use super::{Lora, Projection};
+use super::{LoraConfig, Projection};
 use crate::model::param_layout::{LayerAt, Tensor};
 use crate::weights::hf_config::Config;
 use std::ops::Range;
@@ -85,7 +85,7 @@ pub(crate) struct GroupAt {
 /// All tensors of an adapter.
 #[derive(Clone, Debug)]
 pub(crate) struct AdapterLayout {
-    pub(crate) lora: Lora,
+    pub(crate) lora: LoraConfig,
     pub(crate) tensors: Vec<Tensor>,
     /// By layer and group.
     pub(crate) layers: Vec<[Option<GroupAt>; GROUPS.len()]>,
@@ -94,7 +94,7 @@ pub(crate) struct AdapterLayout {
 
 impl AdapterLayout {
     /// The lora must have been checked.
-    pub(crate) fn new(c: &Config, lora: &Lora) -> Self {
+    pub(crate) fn new(c: &Config, lora: &LoraConfig) -> Self {
         let mut tensors = Vec::new();
         let mut len = 0;
         let mut put = |layer: usize, p: Projection, which: &str, shape: [usize; 2]| {
@@ -148,7 +148,7 @@ mod tests {
             vec![Projection::KProj],
             vec![Projection::VProj, Projection::QProj, Projection::DownProj],
         ] {
-            let lora = Lora { rank: 3, alpha: 6.0, targets };
+            let lora = LoraConfig { rank: 3, alpha: 6.0, targets };
             let layout = AdapterLayout::new(&config, &lora);
             let mut at = 0;
             for t in &layout.tensors {

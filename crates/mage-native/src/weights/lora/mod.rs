@@ -87,7 +87,7 @@ const MAX_RANK: usize = 4096;
 /// The shape of an adapter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Lora {
+pub struct LoraConfig {
     /// How many numbers pass between the two thin matrices.
     pub rank: usize,
     /// What is added is multiplied by `alpha / rank`.
@@ -96,14 +96,14 @@ pub struct Lora {
     pub targets: Vec<Projection>,
 }
 
-impl Default for Lora {
+impl Default for LoraConfig {
     /// Rank 16, `alpha` twice that, on every matrix.
     fn default() -> Self {
-        Lora { rank: 16, alpha: 32.0, targets: Projection::ALL.to_vec() }
+        LoraConfig { rank: 16, alpha: 32.0, targets: Projection::ALL.to_vec() }
     }
 }
 
-impl Lora {
+impl LoraConfig {
     /// Refuses shapes that mean nothing, naming the field.
     pub fn check(&self) -> Result<()> {
         let wrong = |field: &str, problem: String| Err(Error::invalid(format!("lora: {field}"), problem));
@@ -137,13 +137,13 @@ mod tests {
 
     #[test]
     fn shapes_that_mean_nothing_are_refused() {
-        assert!(Lora::default().check().is_ok());
-        let refusal = |lora: Lora| lora.check().unwrap_err().to_string();
-        assert!(refusal(Lora { rank: 0, ..Default::default() }).starts_with("lora: rank"));
-        assert!(refusal(Lora { alpha: f32::NAN, ..Default::default() }).starts_with("lora: alpha"));
-        assert!(refusal(Lora { targets: vec![], ..Default::default() }).contains("q_proj, k_proj"));
+        assert!(LoraConfig::default().check().is_ok());
+        let refusal = |lora: LoraConfig| lora.check().unwrap_err().to_string();
+        assert!(refusal(LoraConfig { rank: 0, ..Default::default() }).starts_with("lora: rank"));
+        assert!(refusal(LoraConfig { alpha: f32::NAN, ..Default::default() }).starts_with("lora: alpha"));
+        assert!(refusal(LoraConfig { targets: vec![], ..Default::default() }).contains("q_proj, k_proj"));
         let twice = vec![Projection::OProj, Projection::OProj];
-        assert!(refusal(Lora { targets: twice, ..Default::default() }).contains("`o_proj` is there twice"));
+        assert!(refusal(LoraConfig { targets: twice, ..Default::default() }).contains("`o_proj` is there twice"));
     }
 
     #[test]

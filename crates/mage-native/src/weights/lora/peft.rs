@@ -3,9 +3,9 @@
 //! `adapter_config.json` and `adapter_model.safetensors`. `target_modules` is always filled in: left empty, PEFT takes
 //! its own default and says nothing. What a folder asks for and we do not do is refused by name.
 
-use super::{Lora, NativeAdapter, Projection};
+use super::{LoraConfig, NativeAdapter, Projection};
 use crate::weights::atomic_write::replace_text;
-use crate::weights::checkpoint::{self, NumberFormat};
+use crate::weights::checkpoint::{self, WeightDtype};
 use crate::weights::hf_config::Config;
 use crate::weights::lora::AdapterLayout;
 use mage_engine::{Error, Result};
@@ -33,7 +33,7 @@ impl NativeAdapter {
     }
 
     /// The shape of the adapter in a folder; none of its numbers are read.
-    pub fn shape_of(dir: &Path) -> Result<Lora> {
+    pub fn shape_of(dir: &Path) -> Result<LoraConfig> {
         parse(&read_config(dir)?, || found_targets(dir))
             .map_err(|e| Error::invalid(dir.join(CONFIG).display().to_string(), e.to_string()))
     }
@@ -50,7 +50,7 @@ impl NativeAdapter {
     }
 
     /// Writes a folder that PEFT and vLLM load unchanged.
-    pub fn save(&self, dir: &Path, format: NumberFormat) -> Result<()> {
+    pub fn save(&self, dir: &Path, format: WeightDtype) -> Result<()> {
         write(dir, &self.layout, &self.flat, self.base.as_deref(), format)
     }
 }
@@ -61,7 +61,7 @@ pub(crate) fn write(
     layout: &AdapterLayout,
     flat: &[f32],
     base: Option<&str>,
-    format: NumberFormat,
+    format: WeightDtype,
 ) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(Error::write(dir))?;
     checkpoint::write_tensors(&dir.join(WEIGHTS), &[("", flat)], &layout.tensors, format)?;
@@ -118,7 +118,7 @@ fn found_targets(dir: &Path) -> Result<Vec<Projection>> {
 }
 
 /// The shape that an `adapter_config.json` describes.
-fn parse(v: &Value, found: impl FnOnce() -> Result<Vec<Projection>>) -> Result<Lora> {
+fn parse(v: &Value, found: impl FnOnce() -> Result<Vec<Projection>>) -> Result<LoraConfig> {
     let wrong = |field: &str, problem: String| Error::invalid(field, problem);
     match v["peft_type"].as_str() {
         Some("LORA") => {}
@@ -188,7 +188,7 @@ fn parse(v: &Value, found: impl FnOnce() -> Result<Vec<Projection>>) -> Result<L
         }
         other => return Err(wrong("target_modules", format!("{other} is not read; give a list of names"))),
     };
-    let lora = Lora { rank, alpha: alpha as f32, targets };
+    let lora = LoraConfig { rank, alpha: alpha as f32, targets };
     lora.check()?;
     Ok(lora)
 }
@@ -199,11 +199,11 @@ mod tests {
     use crate::weights::hf_config::tests::tiny;
     use mage_rng::Seed;
 
-    fn written(lora: &Lora) -> (tempfile::TempDir, NativeAdapter) {
+    fn written(lora: &LoraConfig) -> (tempfile::TempDir, NativeAdapter) {
         let dir = tempfile::tempdir().unwrap();
         let mut adapter = NativeAdapter::new(&tiny(), lora, Seed::new(1)).unwrap();
         adapter.base = Some("some/base".to_owned());
-        adapter.save(dir.path(), NumberFormat::F32).unwrap();
+        adapter.save(dir.path(), WeightDtype::F32).unwrap();
         (dir, adapter)
     }
 
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_folder_comes_back_whole() {
-        let lora = Lora { rank: 3, alpha: 5.0, targets: vec![Projection::VProj, Projection::DownProj] };
+        let lora = LoraConfig { rank: 3, alpha: 5.0, targets: vec![Projection::VProj, Projection::DownProj] };
         let (dir, adapter) = written(&lora);
         assert!(NativeAdapter::is_in(dir.path()));
         let back = NativeAdapter::open(dir.path(), &tiny()).unwrap();
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_by_name() {
-        let lora = Lora { rank: 2, alpha: 4.0, targets: vec![Projection::QProj, Projection::OProj] };
+        let lora = LoraConfig { rank: 2, alpha: 4.0, targets: vec![Projection::QProj, Projection::OProj] };
         let (dir, _) = written(&lora);
         let dir = dir.path();
         let with = |field: &str, value: Value| {
@@ -274,7 +274,7 @@ mod tests {
 
         let mut adapter = NativeAdapter::open(dir, &tiny()).unwrap();
         adapter.flat[5] = f32::NAN;
-        adapter.save(dir, NumberFormat::F32).unwrap();
+        adapter.save(dir, WeightDtype::F32).unwrap();
         let e = refusal(dir);
         assert!(e.contains("layers.0.self_attn.q_proj.lora_A.weight` holds NaN"), "{e}");
         std::fs::write(dir.join(WEIGHTS), "short").unwrap();

@@ -1,7 +1,7 @@
 //! Which cards are there, and if none is used, why not?
 
 use crate::output::Output;
-use mage_native::{CardReport, SeenCard};
+use mage_native::{GpuReport, GpuStatus};
 use serde::Serialize;
 
 /// What was found, for programs.
@@ -46,12 +46,12 @@ enum Measured {
 
 impl Cards {
     pub(super) fn look() -> Self {
-        let report = CardReport::measure();
+        let report = GpuReport::measure();
         let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
         let one = |card: Result<_, String>| match card {
             Err(reason) => One::Refused { reason },
-            Ok(SeenCard { info, free_bytes, rates }) => {
-                let rates = match rates {
+            Ok(GpuStatus { info, free_bytes, throughput }) => {
+                let rates = match throughput {
                     Ok(mage_native::Throughput { product_gflops, copy_gbytes }) => {
                         Measured::Rates { product_gflops, copy_gbytes_per_second: copy_gbytes }
                     }
@@ -71,10 +71,10 @@ impl Cards {
             libraries: report.search.libraries.iter().map(|l| (l.name, l.at.clone())).collect(),
             unusable: report.search.libraries.iter().filter_map(|l| Some((l.name, l.unusable.clone()?))).collect(),
             searched: report.search.folders.iter().map(|f| f.display().to_string()).collect(),
-            cards: report.cards.into_iter().map(one).collect(),
+            cards: report.gpus.into_iter().map(one).collect(),
             unused_because: None,
         };
-        cards.unused_because = cards.reason(report.trouble);
+        cards.unused_because = cards.reason(report.driver_error);
         cards
     }
 

@@ -9,7 +9,7 @@ use super::{
 use crate::{App, cli::Doctor, command::recipe::compose, command::train::setting, output::Output, usage};
 use anyhow::bail;
 use mage_engine::{AdapterName, ScoreRequest, Trainer, block_on};
-use mage_native::{Description, Device};
+use mage_native::{Device, ModelDescription};
 use mage_remote::{Fingerprint, Notices, TinkerTrainer, VllmPool, Waiting};
 use mage_train::{
     engine::Place,
@@ -57,7 +57,7 @@ fn look(app: &App, recipe: &Recipe, findings: &mut Findings<'_>) -> anyhow::Resu
     let fits = if lacks.is_empty() { Ok("everything".to_owned()) } else { Err(lacks.join("; ")) };
     findings.note("the backend offers what the recipe asks for", fits)?;
     let described = text(describe(recipe));
-    let about = |d: &Description| {
+    let about = |d: &ModelDescription| {
         let c = &d.config;
         format!("{} words, {} tokens of context, {} numbers", c.vocab_size, c.max_position_embeddings, d.parameters)
     };
@@ -118,7 +118,7 @@ fn look(app: &App, recipe: &Recipe, findings: &mut Findings<'_>) -> anyhow::Resu
 /// finds likely is as bad as one with another.
 fn compare(
     recipe: &Recipe,
-    model: &Description,
+    model: &ModelDescription,
     theirs: Option<&Result<Fingerprint, String>>,
     findings: &mut Findings<'_>,
 ) -> anyhow::Result<()> {
@@ -156,7 +156,7 @@ pub(super) fn near(ours: &Fingerprint, theirs: &Fingerprint, tolerance: f32) -> 
 }
 
 /// How likely the embedded engine finds the fixed sequence.
-fn native_fingerprint(recipe: &Recipe, model: &Description) -> anyhow::Result<Fingerprint> {
+fn native_fingerprint(recipe: &Recipe, model: &ModelDescription) -> anyhow::Result<Fingerprint> {
     // In fp32: what servers say is held against the truth.
     let place = Place { device: Device::Cpu, threads: recipe.engine.threads, ..Place::default() };
     let (sampler, _) = mage_train::engine::sampler(&recipe.model.path, place)?;

@@ -5,7 +5,7 @@ use super::{
     findings::{Findings, text},
 };
 use mage_engine::Renderer;
-use mage_native::Description;
+use mage_native::ModelDescription;
 use mage_remote::{Fingerprint, Served, VllmPool};
 use mage_train::recipe::Recipe;
 
@@ -21,7 +21,7 @@ const TEXTS: [&str; 5] = [
 /// What servers are held against.
 pub(super) struct Wanted<'w> {
     pub(super) recipe: &'w Recipe,
-    pub(super) model: &'w Description,
+    pub(super) model: &'w ModelDescription,
     /// The trainer's fingerprint, where it was there to ask, or why it gave none.
     pub(super) trained: Option<&'w Result<Fingerprint, String>>,
     /// The most tokens of a prompt with its answer, where known.

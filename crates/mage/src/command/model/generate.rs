@@ -147,9 +147,9 @@ fn speakers(
     let carried = |a: &NativeAdapter| a.lora().rank.is_multiple_of(8);
     let all = adapters.iter().filter_map(|(_, a)| a.as_ref()).all(carried);
     let device = if all || args.device != Device::Auto { args.device } else { Device::Cpu };
-    if let Some(why) = model.passed_over(args.device) {
+    if let Some(why) = model.gpu_unused_reason(args.device) {
         out.warn(why);
-    } else if device != args.device && args.device.card().is_some() {
+    } else if device != args.device && args.device.cuda_index().is_some() {
         out.warn("the CPU is used though there is a card: it carries no adapter whose rank is not a multiple of 8");
     }
     // The same seed gives the same text, on a card too.

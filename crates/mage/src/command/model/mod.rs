@@ -10,7 +10,7 @@ use crate::{
 use mage_engine::{Renderer, ScoreRequest};
 use mage_env::Seed;
 use mage_native::{
-    Config, Control, Description, Machine, NativeAdapter, NativeModel, NumberFormat, Options, chat_tokenizer,
+    Config, ControlTokens, Machine, ModelDescription, NativeAdapter, NativeModel, Options, WeightDtype, chat_tokenizer,
     word_tokenizer,
 };
 use mage_train::Hub;
@@ -39,11 +39,11 @@ fn empty(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn format(format: Format) -> NumberFormat {
+fn format(format: Format) -> WeightDtype {
     match format {
-        Format::F32 => NumberFormat::F32,
-        Format::Bf16 => NumberFormat::Bf16,
-        Format::F16 => NumberFormat::F16,
+        Format::F32 => WeightDtype::F32,
+        Format::Bf16 => WeightDtype::Bf16,
+        Format::F16 => WeightDtype::F16,
     }
 }
 
@@ -59,7 +59,7 @@ fn new(args: &ModelNew, out: &Output) -> anyhow::Result<()> {
         (_, Some(model), _) => Renderer::from_dir(&hub(out).folder(model).map_err(usage)?).map_err(usage)?,
         (_, _, Some(file)) => {
             let words: Vec<String> = read(file)?.split_whitespace().map(str::to_owned).collect();
-            word_tokenizer(&words, &Control::default()).map_err(usage)?
+            word_tokenizer(&words, &ControlTokens::default()).map_err(usage)?
         }
         (None, None, None) => return Err(usage("a model needs a vocabulary; see --help")),
     };
@@ -70,7 +70,7 @@ fn new(args: &ModelNew, out: &Output) -> anyhow::Result<()> {
         NativeModel::create(&args.out, &config, args.spread, seed, Some(&renderer), format(args.format))
     })
     .map_err(refused)?;
-    let made = Description::of(&args.out)?;
+    let made = ModelDescription::read(&args.out)?;
     if out.json {
         return out.object(&Shown::of(&made));
     }
@@ -118,7 +118,7 @@ struct Shown {
 }
 
 impl Shown {
-    fn of(d: &Description) -> Self {
+    fn of(d: &ModelDescription) -> Self {
         let (c, stored) = (&d.config, d.stored.as_ref());
         Shown {
             parameters: d.parameters,
@@ -133,7 +133,7 @@ impl Shown {
             tied: c.tie_word_embeddings,
             max_context: c.max_position_embeddings,
             chat_template: d.renderer.as_ref().is_some_and(|r| r.template().is_some()),
-            formats: stored.map(|s| s.formats.iter().map(|f| f.config_name()).collect()).unwrap_or_default(),
+            formats: stored.map(|s| s.dtypes.iter().map(|f| f.config_name()).collect()).unwrap_or_default(),
             files: stored.map_or(0, |s| s.files),
             stored_bytes: stored.map_or(0, |s| s.bytes),
             sampling_bytes: d.sampling_bytes(),
@@ -154,7 +154,7 @@ fn info(args: &ModelInfo, out: &Output) -> anyhow::Result<()> {
     if NativeAdapter::is_in(&path) && !path.join("config.json").exists() {
         return adapter_info(&path, args, out);
     }
-    let s = Shown::of(&Description::of(&path).map_err(usage)?);
+    let s = Shown::of(&ModelDescription::read(&path).map_err(usage)?);
     if out.json {
         return out.object(&s);
     }
@@ -259,7 +259,7 @@ fn merge(args: &ModelMerge, out: &Output) -> anyhow::Result<()> {
     let model = model.with_adapter(adapter).map_err(usage)?;
     out.waiting("merging", || model.merged().save(&args.out, format(args.format)))?;
     if out.json {
-        return out.object(&Shown::of(&Description::of(&args.out)?));
+        return out.object(&Shown::of(&ModelDescription::read(&args.out)?));
     }
     let targets: Vec<&str> = lora.targets.iter().map(|t| t.name()).collect();
     out.line(format!(
