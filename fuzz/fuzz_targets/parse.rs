@@ -22,9 +22,9 @@ fuzz_target!(|text: &str| {
     let _ = read_reflection(text, Size::Compact);
 
     let registry = Registry::builtin();
-    for factory in registry.iter() {
-        let task = factory.default_population().draw("train", factory.schema().seats, Seed::new(1)).unwrap();
-        let mut env = factory.build(&task).unwrap();
+    for env_spec in registry.iter() {
+        let task = env_spec.default_population().draw("train", env_spec.info().seats, Seed::new(1)).unwrap();
+        let mut env = env_spec.build(&task).unwrap();
         env.begin(0);
         let step = env.step(&env.parse(text));
         assert!(step.reward.is_finite());

@@ -3,13 +3,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mage_env::{EnvFactory, ParsedAction, Seed, webshop::WebshopFactory};
+use mage_env::{EnvSpec, ParsedAction, Seed, webshop::WebshopSpec};
 
 fuzz_target!(|text: &str| {
-    let mut population = WebshopFactory.default_population();
+    let mut population = WebshopSpec.default_population();
     population.set("products", 60.into());
     let seed = Seed::new(text.len() as u64 % 16);
-    let mut env = WebshopFactory.build(&population.draw("train", 1, seed).unwrap()).unwrap();
+    let mut env = WebshopSpec.build(&population.draw("train", 1, seed).unwrap()).unwrap();
     env.begin(0);
     let mut earned = 0.0;
     for line in text.lines().take(30) {

@@ -38,7 +38,7 @@ use crate::{
     parse,
     prompt::{Block, PlayView, PromptSet, Size},
 };
-use mage_env::{End, Env, EpisodeTree, Hash, ParsedAction, Seed, Task};
+use mage_env::{End, Env, GameTree, Hash, ParsedAction, Seed, Task};
 use std::{mem, sync::Arc};
 
 /// What a meta-episode needs next.
@@ -255,9 +255,9 @@ impl MetaEpisode {
         }
     }
 
-    /// What can happen in the present episode; see [`Env::episode_tree`].
-    pub fn episode_tree(&self, limit: usize) -> Option<EpisodeTree> {
-        self.env.episode_tree(self.episode_index(), limit)
+    /// What can happen in the present episode; see [`Env::game_tree`].
+    pub fn game_tree(&self, limit: usize) -> Option<GameTree> {
+        self.env.game_tree(self.episode_index(), limit)
     }
 
     fn play_request(&self, block: &Block) -> Result<Request> {

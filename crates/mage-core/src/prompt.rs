@@ -8,7 +8,7 @@ use crate::{
     Error, Result,
     history::{Episode, ShownTurn, Turn, Window, cut_older},
 };
-use mage_env::{Outcome, Schema};
+use mage_env::{EnvInfo, Outcome};
 use minijinja::{Environment, Value, syntax::SyntaxConfig, value::Serde};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
@@ -30,12 +30,12 @@ pub const CONTROL_WORDS: [&str; 7] = ["PAD", "BOS", "END", "GO", "BACK", "_", "?
 /// The compact vocabulary of an environment: [`CONTROL_WORDS`], then its own words.
 ///
 /// ```
-/// let kuhn = mage_env::Registry::builtin().get("kuhn").unwrap().schema();
+/// let kuhn = mage_env::Registry::builtin().get("kuhn").unwrap().info();
 /// let words = mage_core::prompt::vocabulary(&kuhn);
 /// assert!(words.len() < 32 && words.contains(&"BET".to_owned()));
 /// ```
-pub fn vocabulary(schema: &Schema) -> Vec<String> {
-    CONTROL_WORDS.iter().map(|w| (*w).to_owned()).chain(schema.compact_words.iter().cloned()).collect()
+pub fn vocabulary(env_info: &EnvInfo) -> Vec<String> {
+    CONTROL_WORDS.iter().map(|w| (*w).to_owned()).chain(env_info.compact_words.iter().cloned()).collect()
 }
 
 /// Template texts and windows of one environment.

@@ -62,16 +62,16 @@ impl Default for Settings {
 impl Settings {
     /// Settings for a compact model of an environment: actions of a word or a few, a slot for each past episode. Where an
     /// action may have several words, the answer has room for the word that ends it.
-    pub fn compact(schema: &mage_env::Schema, episodes: u32) -> Self {
+    pub fn compact(env_info: &mage_env::EnvInfo, episodes: u32) -> Self {
         Settings {
             episodes,
-            max_turns: schema.max_turns,
+            max_turns: env_info.max_turns,
             size: Size::Compact,
-            slot_words: schema.compact_reflection,
+            slot_words: env_info.compact_reflection,
             slots: episodes.saturating_sub(1) as usize,
             mask_actions: true,
-            play_tokens: if schema.compact_action == 1 { 1 } else { schema.compact_action as u32 + 1 },
-            reflect_tokens: schema.compact_reflection as u32 + 1,
+            play_tokens: if env_info.compact_action == 1 { 1 } else { env_info.compact_action as u32 + 1 },
+            reflect_tokens: env_info.compact_reflection as u32 + 1,
             ..Settings::default()
         }
     }

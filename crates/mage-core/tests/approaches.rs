@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 fn task(env: &str) -> Task {
     let registry = Registry::builtin();
-    let factory = registry.get(env).unwrap();
-    factory.default_population().draw("train", factory.schema().seats, Seed::new(3)).unwrap()
+    let env_spec = registry.get(env).unwrap();
+    env_spec.default_population().draw("train", env_spec.info().seats, Seed::new(3)).unwrap()
 }
 
 fn settings(approach: Approach) -> Settings {

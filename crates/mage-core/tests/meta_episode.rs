@@ -220,11 +220,11 @@ fn a_failed_call_ends_the_meta_episode_with_its_error() {
 
 #[test]
 fn settings_that_cannot_work_are_refused() {
-    let schema = Registry::builtin().get("kuhn").unwrap().schema();
+    let env_info = Registry::builtin().get("kuhn").unwrap().info();
     let bad = [
         Settings { episodes: 0, ..Settings::default() },
         Settings { max_turns: 0, ..Settings::default() },
-        Settings { memory: MemoryMode::HistoryOnly, ..Settings::compact(&schema, 3) },
+        Settings { memory: MemoryMode::HistoryOnly, ..Settings::compact(&env_info, 3) },
     ];
     for settings in bad {
         assert!(settings.check().is_err(), "{settings:?}");
@@ -266,7 +266,7 @@ fn the_seed_is_never_shown() {
     for settings in [
         Settings::default(),
         Settings { memory: MemoryMode::HistoryAndReflection, ..Settings::default() },
-        Settings::compact(&Registry::builtin().get("kuhn").unwrap().schema(), 3),
+        Settings::compact(&Registry::builtin().get("kuhn").unwrap().info(), 3),
     ] {
         let record = drive(kuhn(task.clone(), settings), model);
         for call in &record.calls {

@@ -73,7 +73,7 @@ fn full_prompts_with_both() {
 
 #[test]
 fn compact_prompts() {
-    let schema = Registry::builtin().get("alfworld").unwrap().schema();
+    let env_info = Registry::builtin().get("alfworld").unwrap().info();
     let way = [
         "go to fridge 1",
         "open fridge 1",
@@ -83,20 +83,20 @@ fn compact_prompts() {
         "go to countertop 1",
         "move plate 3 to countertop 1",
     ];
-    let settings = Settings { max_turns: 7, ..Settings::compact(&schema, 2) };
+    let settings = Settings { max_turns: 7, ..Settings::compact(&env_info, 2) };
     golden("compact").assert_eq(&transcript(&play(settings, 2, &way)));
 }
 
 #[test]
 fn compact_prompts_and_actions_use_the_vocabulary() {
-    let schema = Registry::builtin().get("alfworld").unwrap().schema();
-    let words = vocabulary(&schema);
+    let env_info = Registry::builtin().get("alfworld").unwrap().info();
+    let words = vocabulary(&env_info);
     let known = |text: &str| text.split(' ').all(|w| words.iter().any(|k| k == w));
     for seed in 0..20 {
-        for call in play(Settings::compact(&schema, 3), seed, &[]).calls {
+        for call in play(Settings::compact(&env_info, 3), seed, &[]).calls {
             assert!(known(&call.messages[0].content), "{}", call.messages[0].content);
             for action in call.allowed.iter().flatten() {
-                assert!(known(action) && action.split(' ').count() <= schema.compact_action, "{action}");
+                assert!(known(action) && action.split(' ').count() <= env_info.compact_action, "{action}");
             }
         }
     }

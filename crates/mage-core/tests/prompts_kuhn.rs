@@ -58,18 +58,18 @@ fn full_prompts_with_both() {
 
 #[test]
 fn compact_prompts() {
-    let schema = Registry::builtin().get("kuhn").unwrap().schema();
-    let record = play(Settings::compact(&schema, 3), "conservative", 0);
+    let env_info = Registry::builtin().get("kuhn").unwrap().info();
+    let record = play(Settings::compact(&env_info, 3), "conservative", 0);
     golden("compact").assert_eq(&transcript(&record));
 }
 
 #[test]
 fn compact_prompts_use_the_vocabulary_and_keep_every_word_in_its_place() {
-    let schema = Registry::builtin().get("kuhn").unwrap().schema();
-    let words = vocabulary(&schema);
+    let env_info = Registry::builtin().get("kuhn").unwrap().info();
+    let words = vocabulary(&env_info);
     for opponent in ["conservative", "aggressive", "intermediate", "uniform"] {
         for seat in [0, 1] {
-            let record = play(Settings::compact(&schema, 3), opponent, seat);
+            let record = play(Settings::compact(&env_info, 3), opponent, seat);
             for call in &record.calls {
                 let prompt: Vec<&str> = call.messages[0].content.split(' ').collect();
                 assert!(prompt.iter().all(|w| words.contains(&(*w).to_owned())), "{prompt:?}");

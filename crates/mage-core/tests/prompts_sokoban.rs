@@ -77,8 +77,8 @@ fn full_prompts_with_both() {
 
 #[test]
 fn compact_prompts() {
-    let schema = Registry::builtin().get("sokoban").unwrap().schema();
-    let settings = Settings { max_turns: 3, ..Settings::compact(&schema, 2) };
+    let env_info = Registry::builtin().get("sokoban").unwrap().info();
+    let settings = Settings { max_turns: 3, ..Settings::compact(&env_info, 2) };
     assert_eq!(settings.play_tokens, 4, "three moves and the end");
     let record = play(settings, 11, &["up left right", "down", "left up up"]);
     golden("compact").assert_eq(&transcript(&record));
@@ -86,10 +86,10 @@ fn compact_prompts() {
 
 #[test]
 fn compact_prompts_use_the_vocabulary_and_keep_every_word_in_its_place() {
-    let schema = Registry::builtin().get("sokoban").unwrap().schema();
-    let words = vocabulary(&schema);
+    let env_info = Registry::builtin().get("sokoban").unwrap().info();
+    let words = vocabulary(&env_info);
     for seed in 0..20 {
-        let record = play(Settings::compact(&schema, 3), seed, &["up left right", "down", "left up up"]);
+        let record = play(Settings::compact(&env_info, 3), seed, &["up left right", "down", "left up up"]);
         for call in &record.calls {
             let prompt: Vec<&str> = call.messages[0].content.split(' ').collect();
             assert!(prompt.iter().all(|w| words.contains(&(*w).to_owned())), "{prompt:?}");

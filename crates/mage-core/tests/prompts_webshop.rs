@@ -68,9 +68,9 @@ fn full_prompts_with_both() {
 
 #[test]
 fn compact_prompts_use_the_vocabulary_and_keep_every_word_in_its_place() {
-    let schema = Registry::builtin().get("webshop").unwrap().schema();
-    let words = vocabulary(&schema);
-    let record = play(Settings { episodes: 2, ..Settings::compact(&schema, 2) }, &["SEARCH", "I3", "V1", "BUY"]);
+    let env_info = Registry::builtin().get("webshop").unwrap().info();
+    let words = vocabulary(&env_info);
+    let record = play(Settings { episodes: 2, ..Settings::compact(&env_info, 2) }, &["SEARCH", "I3", "V1", "BUY"]);
     golden("compact").assert_eq(&transcript(&record));
     let lengths: Vec<usize> = record
         .calls

@@ -3,8 +3,8 @@
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use mage_env::{
-    Deal, Env, EnvFactory, Game, ParsedAction, Population, Rng, Seed, Turn, draw, draw_uniform,
-    kuhn::{Kuhn, KuhnFactory},
+    Deal, Env, EnvSpec, Game, ParsedAction, Population, Rng, Seed, Turn, draw, draw_uniform,
+    kuhn::{Kuhn, KuhnSpec},
     solvers::{Bayes, Candidate, Cfr, Tree},
 };
 use std::hint::black_box;
@@ -48,9 +48,9 @@ fn rules(c: &mut Criterion) {
     group.throughput(Throughput::Elements(steps(Seed::new(1))));
     group.bench_function("random playouts, steps", |b| b.iter(|| black_box(steps(Seed::new(1)))));
 
-    let factory = KuhnFactory::default();
-    let task = factory.default_population().draw("train", 2, Seed::new(1)).expect("the default population has one");
-    let mut env = factory.build(&task).expect("the task builds");
+    let env_spec = KuhnSpec::default();
+    let task = env_spec.default_population().draw("train", 2, Seed::new(1)).expect("the default population has one");
+    let mut env = env_spec.build(&task).expect("the task builds");
     let mut turns = || (0..HANDS as u32).map(|n| episode(env.as_mut(), n % 10, n % 2 == 0)).sum::<u64>();
     group.throughput(Throughput::Elements(turns()));
     group.bench_function("table with texts, agent's steps", |b| b.iter(|| black_box(turns())));
@@ -64,9 +64,9 @@ fn oracles(c: &mut Criterion) {
     group.bench_function("CFR, 1000 iterations", |b| {
         b.iter_batched_ref(|| Cfr::new(&tree), |cfr| cfr.run(1000), BatchSize::SmallInput);
     });
-    let factory = KuhnFactory::default();
-    let population = factory.default_population();
-    let candidates = Candidate::of_split(&population, "train", &factory.opponents).expect("the split exists");
+    let env_spec = KuhnSpec::default();
+    let population = env_spec.default_population();
+    let candidates = Candidate::of_split(&population, "train", &env_spec.opponents).expect("the split exists");
     for seat in 0..2 {
         group.bench_function(format!("Bayes-adaptive optimum, 10 episodes, seat {seat}"), |b| {
             b.iter(|| black_box(Bayes::new(&Kuhn, seat, Deal::Fresh, &candidates, 10).expect("small")));
@@ -84,7 +84,7 @@ fn oracles(c: &mut Criterion) {
     let population = Population::from_toml(switching, "bench").expect("the population reads");
     group.sample_size(10);
     group.bench_function("switching opponent, 10 episodes, seat 0", |b| {
-        b.iter(|| black_box(factory.bayes(&population, "train", 0, 10).expect("bounded")));
+        b.iter(|| black_box(env_spec.bayes(&population, "train", 0, 10).expect("bounded")));
     });
     group.finish();
 }

@@ -45,12 +45,12 @@ fn oracles(c: &mut Criterion) {
         b.iter(|| black_box(BestAnswer::to(&mage_env::UniformOpponent, 0).expect("it states its probabilities")));
     });
     let registry = Registry::builtin();
-    let factory = registry.get("tictactoe").expect("built in");
-    let population = factory.default_population();
+    let env_spec = registry.get("tictactoe").expect("built in");
+    let population = env_spec.default_population();
     let mut group = c.benchmark_group("tictactoe ceilings");
     group.sample_size(10);
     group.bench_function("blind-line, three episodes", |b| {
-        b.iter(|| black_box(factory.oracles(&population, "train", 3).expect("exact")));
+        b.iter(|| black_box(env_spec.oracles(&population, "train", 3).expect("exact")));
     });
     group.finish();
 }

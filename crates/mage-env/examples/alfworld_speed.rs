@@ -7,8 +7,8 @@
 
 use flate2::Crc;
 use mage_env::{
-    Env, EnvFactory, EnvId, Options, Seed, Task,
-    alfworld::{AlfworldFactory, Game, World, opening},
+    Env, EnvId, EnvSpec, Options, Seed, Task,
+    alfworld::{AlfworldSpec, Game, World, opening},
 };
 use serde::Deserialize;
 use std::{error::Error, hint::black_box, time::Instant};
@@ -96,12 +96,12 @@ fn replay(plan: &Plan) -> Result<serde_json::Value, Box<dyn Error>> {
 }
 
 fn memory(data: &str, count: u64) -> Result<serde_json::Value, Box<dyn Error>> {
-    let factory = AlfworldFactory::default();
+    let env_spec = AlfworldSpec::default();
     let options = Options::default().with("games", "official").with("data", data);
     let task = Task { env: EnvId::new("alfworld"), options, opponent: None, seat: 0, seed: Seed::new(0) };
     let mut tasks = vec![task; usize::try_from(count)?];
-    factory.deal(&mut tasks, 0, Seed::new(0))?;
-    let mut envs: Vec<Box<dyn Env>> = tasks.iter().map(|t| factory.build(t)).collect::<Result<_, _>>()?;
+    env_spec.deal(&mut tasks, 0, Seed::new(0))?;
+    let mut envs: Vec<Box<dyn Env>> = tasks.iter().map(|t| env_spec.build(t)).collect::<Result<_, _>>()?;
     envs.iter_mut().for_each(|e| drop(e.begin(0)));
     let status = std::fs::read_to_string("/proc/self/status")?;
     let kib = |key: &str| -> Option<u64> {

@@ -68,8 +68,8 @@ fn random_games(games: u64, seed: Seed) -> (f64, f64) {
 /// Random games against a random opponent as an agent plays them, in words: agent steps a second.
 fn text_games(games: u64, seed: Seed) -> Result<f64, Box<dyn Error>> {
     let registry = Registry::builtin();
-    let factory = registry.get("tictactoe")?;
-    let mut population = factory.default_population();
+    let env_spec = registry.get("tictactoe")?;
+    let mut population = env_spec.default_population();
     population.opponents = vec![mage_env::Member::seen("random", 1.0)];
     let mut env = registry.build(&population.draw("train", 2, seed)?)?;
     let mut rng = seed.child("agent").rng();

@@ -8,8 +8,8 @@
 
 use flate2::read::MultiGzDecoder;
 use mage_env::{
-    EnvFactory, EnvId, Options, Rng, Seed, Task,
-    webshop::{OfficialFiles, Product, ReadOptions, Shop, WebshopFactory, generate},
+    EnvId, EnvSpec, Options, Rng, Seed, Task,
+    webshop::{OfficialFiles, Product, ReadOptions, Shop, WebshopSpec, generate},
 };
 use rand::{RngExt, seq::IndexedRandom};
 use serde_json::{Value, json};
@@ -55,12 +55,12 @@ fn replay(recordings: &Path, data: &str, repeat: usize) -> Outcome {
     } else {
         file.read_to_string(&mut text)?;
     }
-    let factory = WebshopFactory;
+    let env_spec = WebshopSpec;
     let options = Options::default().with("catalogue", "official").with("data", data).with("observation", "text");
     let mut episodes = Vec::new();
     for line in text.lines() {
         let episode: Value = serde_json::from_str(line)?;
-        let env = factory.build(&task(options.clone().with("goal", episode["goal_index"].clone()), 0))?;
+        let env = env_spec.build(&task(options.clone().with("goal", episode["goal_index"].clone()), 0))?;
         let steps = episode["steps"].as_array().ok_or("an episode without steps")?;
         let actions: Vec<String> = steps.iter().filter_map(|s| s["action"].as_str()).map(str::to_owned).collect();
         episodes.push((env, actions));
@@ -85,8 +85,8 @@ fn replay(recordings: &Path, data: &str, repeat: usize) -> Outcome {
 }
 
 fn generated(episodes: usize) -> Outcome {
-    let factory = WebshopFactory;
-    let mut env = factory.build(&task(Options::default(), 0))?;
+    let env_spec = WebshopSpec;
+    let mut env = env_spec.build(&task(Options::default(), 0))?;
     let mut rng = Seed::new(1).rng();
     let mut steps = 0_u64;
     let clock = Instant::now();

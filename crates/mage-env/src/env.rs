@@ -3,7 +3,7 @@
 //! [`Env`] is a game with the other seats filled, or a world. It is object safe: the machinery above holds thousands
 //! of different ones at once.
 
-use crate::EpisodeTree;
+use crate::GameTree;
 use serde::{Deserialize, Serialize};
 
 /// A task that can be attempted again and again.
@@ -50,7 +50,7 @@ pub trait Env: Send {
 
     /// Everything that can happen in episode `episode`, where the rules and the opponents allow to tell and it is no more
     /// than `limit` places. For judging a policy without luck; an agent never gets to see it.
-    fn episode_tree(&self, _episode: u32, _limit: usize) -> Option<EpisodeTree> {
+    fn game_tree(&self, _episode: u32, _limit: usize) -> Option<GameTree> {
         None
     }
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// An environment's own description: what tools print, and what compact models are built from.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Schema {
+pub struct EnvInfo {
     /// What people call it.
     pub title: String,
     /// One line about it.

@@ -1,10 +1,10 @@
 //! How does a game become something one agent faces?
 //!
-//! [`GameEnv`] fills the other seats with a [`Rival`] and plays nature and the rival until the agent is to move.
+//! [`GameEnv`] fills the other seats with a [`OpponentSchedule`] and plays nature and the rival until the agent is to move.
 
 use crate::{
-    ActionId, Anchor, End, Env, EpisodeTree, Observation, Outcome, ParsedAction, Rival, Rng, Seed, Step, TextGame,
-    Turn, game::draw, solvers::game_tree,
+    ActionId, Anchor, End, Env, GameTree, Observation, OpponentSchedule, Outcome, ParsedAction, Rng, Seed, Step,
+    TextGame, Turn, game::draw, solvers::game_tree,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub enum Deal {
 /// A game with an agent in one seat and a rival in all others.
 pub struct GameEnv<G: TextGame> {
     game: Arc<G>,
-    rival: Rival<G>,
+    rival: OpponentSchedule<G>,
     seat: u8,
     deal: Deal,
     opening: Deal,
@@ -35,14 +35,14 @@ pub struct GameEnv<G: TextGame> {
 
 impl<G: TextGame> GameEnv<G> {
     /// The agent in `seat`, `rival` in the others.
-    pub fn new(game: Arc<G>, rival: Rival<G>, seat: u8, deal: Deal, seed: Seed) -> Self {
+    pub fn new(game: Arc<G>, rival: OpponentSchedule<G>, seat: u8, deal: Deal, seed: Seed) -> Self {
         let mut env = Self::unopened(game, rival, seat, deal, seed);
         env.begin(0);
         env
     }
 
     /// The same before anybody has moved: a rival that must not be asked twice waits for the first episode to begin.
-    pub(crate) fn unopened(game: Arc<G>, rival: Rival<G>, seat: u8, deal: Deal, seed: Seed) -> Self {
+    pub(crate) fn unopened(game: Arc<G>, rival: OpponentSchedule<G>, seat: u8, deal: Deal, seed: Seed) -> Self {
         let state = game.initial(&mut seed.child("start").rng());
         GameEnv { game, rival, seat, deal, opening: Deal::Fresh, seed, episode: 0, turn: 0, state }
     }
@@ -164,7 +164,7 @@ impl<G: TextGame> Env for GameEnv<G> {
         self.game.picture(&self.state, self.seat)
     }
 
-    fn episode_tree(&self, episode: u32, limit: usize) -> Option<EpisodeTree> {
+    fn game_tree(&self, episode: u32, limit: usize) -> Option<GameTree> {
         if self.deal == Deal::Fixed || self.opening == Deal::Fixed {
             return None; // an episode then depends on the one before, not on what can happen in general
         }

@@ -1,14 +1,14 @@
 //! How does somebody who is no program sit down opposite the agent?
 //!
-//! A [`Guest`] takes the rival's place in a game: a person at a terminal, or anything else that answers when asked.
-//! [`EnvFactory::host`](crate::EnvFactory::host) lays the table.
+//! A [`HumanPlayer`] takes the rival's place in a game: a person at a terminal, or anything else that answers when asked.
+//! [`EnvSpec::host`](crate::EnvSpec::host) lays the table.
 
-use crate::{ActionId, ActionProbs, GameEnv, Opponent, Rival, Rng, Seed, TextGame};
+use crate::{ActionId, ActionProbs, GameEnv, Opponent, OpponentSchedule, Rng, Seed, TextGame};
 use std::sync::Arc;
 
 /// A game as the guest may see it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct GuestView {
+pub struct HumanView {
     /// The guest's seat.
     pub seat: u8,
     /// The position in words.
@@ -20,20 +20,20 @@ pub struct GuestView {
 }
 
 /// Somebody opposite the agent.
-pub trait Guest: Send + Sync {
+pub trait HumanPlayer: Send + Sync {
     /// Chooses one of `view.legal`, by number; a number too large is taken as the last. `read` tells which number a text
     /// stands for, or what is wrong with it.
-    fn act(&self, view: &GuestView, read: &dyn Fn(&str) -> Result<usize, String>) -> usize;
+    fn act(&self, view: &HumanView, read: &dyn Fn(&str) -> Result<usize, String>) -> usize;
 
     /// Sees how a game ended and what it brought the guest.
-    fn over(&self, view: &GuestView, score: f32);
+    fn over(&self, view: &HumanView, score: f32);
 }
 
 /// A guest as a game's opponent.
-struct Seated(Arc<dyn Guest>);
+struct Seated(Arc<dyn HumanPlayer>);
 
-fn view<G: TextGame>(game: &G, s: &G::State, seat: u8, legal: &[ActionId]) -> GuestView {
-    GuestView {
+fn view<G: TextGame>(game: &G, s: &G::State, seat: u8, legal: &[ActionId]) -> HumanView {
+    HumanView {
         seat,
         text: game.describe(s, seat).text,
         picture: game.picture(s, seat),
@@ -65,12 +65,12 @@ impl<G: TextGame> Opponent<G> for Seated {
 /// A table with the agent in `seat` and the guest in the other.
 pub(crate) fn table<G: TextGame>(
     game: G,
-    guest: Arc<dyn Guest>,
+    guest: Arc<dyn HumanPlayer>,
     seat: u8,
     deal: crate::Deal,
     seed: Seed,
 ) -> GameEnv<G> {
-    GameEnv::unopened(Arc::new(game), Rival::stationary("guest", Arc::new(Seated(guest))), seat, deal, seed)
+    GameEnv::unopened(Arc::new(game), OpponentSchedule::stationary("guest", Arc::new(Seated(guest))), seat, deal, seed)
 }
 
 #[cfg(test)]
@@ -86,8 +86,8 @@ mod tests {
         seen: Mutex<Vec<String>>,
     }
 
-    impl Guest for Scripted {
-        fn act(&self, view: &GuestView, read: &dyn Fn(&str) -> Result<usize, String>) -> usize {
+    impl HumanPlayer for Scripted {
+        fn act(&self, view: &HumanView, read: &dyn Fn(&str) -> Result<usize, String>) -> usize {
             let mut seen = self.seen.lock().unwrap();
             let word = self.words[seen.len() % self.words.len()];
             seen.push(format!("{}: {}", view.seat, view.legal.join("/")));
@@ -95,7 +95,7 @@ mod tests {
             read(word).unwrap()
         }
 
-        fn over(&self, view: &GuestView, score: f32) {
+        fn over(&self, view: &HumanView, score: f32) {
             assert!(view.legal.is_empty());
             self.seen.lock().unwrap().push(format!("over {score:+}"));
         }
@@ -105,11 +105,11 @@ mod tests {
     fn a_guest_is_asked_once_a_turn_and_sees_the_end() {
         let registry = Registry::builtin();
         for (name, seat, agent, guest) in [("kuhn", 1, "BET", "BET"), ("kuhn", 0, "BET", "PASS")] {
-            let factory = registry.get(name).unwrap();
-            let mut task = factory.default_population().draw("train", 2, Seed::new(3)).unwrap();
+            let env_spec = registry.get(name).unwrap();
+            let mut task = env_spec.default_population().draw("train", 2, Seed::new(3)).unwrap();
             task.seat = seat;
             let sitting = Arc::new(Scripted { words: vec![guest], ..Scripted::default() });
-            let mut env = factory.host(&task, Arc::clone(&sitting) as Arc<dyn Guest>).unwrap().unwrap();
+            let mut env = env_spec.host(&task, Arc::clone(&sitting) as Arc<dyn HumanPlayer>).unwrap().unwrap();
             assert!(sitting.seen.lock().unwrap().is_empty(), "nobody is asked before the first episode begins");
             for episode in 0..2 {
                 env.begin(episode);

@@ -45,17 +45,17 @@ pub use worlds::{alfworld, sokoban, webshop};
 
 pub use conformance::{Conformance, Difference};
 pub use env::{Anchor, End, Env, Observation, Outcome, ParsedAction, Phrase, Step};
-pub use env_info::{OptionDoc, Schema};
+pub use env_info::{EnvInfo, OptionDoc};
 pub use error::{Error, Result};
 pub use game::{
     ActionId, ActionList, ActionProbs, Game, MAX_PLAYERS, Opponent, TextGame, Turn, UniformOpponent, draw, draw_uniform,
 };
 pub use game_env::{Deal, GameEnv};
-pub use human_player::{Guest, GuestView};
-pub use opponent_schedule::{Chain, OpponentKinds, Rival, SWITCHING, Strategy};
+pub use human_player::{HumanPlayer, HumanView};
+pub use opponent_schedule::{Chain, OpponentKinds, OpponentSchedule, SWITCHING, Strategy};
 pub use population::{Grouping, Member, Population, SPLITS};
-pub use registry::{EnvFactory, Registry};
-pub use scripted_agent::{Reference, ReferenceDoc, ReferenceMaker, ReferenceQuery, Seen};
-pub use solvers::game_tree::{EpisodeTree, Leads, Place, Sight};
+pub use registry::{EnvSpec, Registry};
+pub use scripted_agent::{PromptView, ScriptedAgent, ScriptedAgentFactory, ScriptedAgentInfo, ScriptedAgentQuery};
+pub use solvers::game_tree::{GameTree, Leads, Place, Sight};
 pub use task::{EnvId, OpponentSpec, Options, Task};
 pub use world_solver::{SolvedSplit, SolvedTask, WorldSolver};

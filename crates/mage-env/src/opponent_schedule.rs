@@ -1,6 +1,6 @@
 //! Who sits opposite in episode n?
 //!
-//! A [`Rival`] is what a task's opponent amounts to over a whole meta-episode. A stationary one plays the same strategy
+//! A [`OpponentSchedule`] is what a task's opponent amounts to over a whole meta-episode. A stationary one plays the same strategy
 //! throughout. A *switching* one changes between strategies from episode to episode by a hidden Markov chain: the
 //! non-stationary case that a remembered habit alone cannot beat.
 
@@ -14,16 +14,16 @@ pub type Strategy<G> = Arc<dyn Opponent<G>>;
 
 /// An opponent over the episodes of a task.
 #[derive(Clone)]
-pub struct Rival<G: Game> {
+pub struct OpponentSchedule<G: Game> {
     phases: Vec<Strategy<G>>,
     names: Vec<String>,
     chain: Chain,
 }
 
-impl<G: Game> Rival<G> {
+impl<G: Game> OpponentSchedule<G> {
     /// Always the same strategy.
     pub fn stationary(name: &str, strategy: Strategy<G>) -> Self {
-        Rival { phases: vec![strategy], names: vec![name.to_owned()], chain: Chain::still(1) }
+        OpponentSchedule { phases: vec![strategy], names: vec![name.to_owned()], chain: Chain::still(1) }
     }
 
     /// The strategy of episode `episode`. It depends on the seed and the index alone, so every member of a group meets
@@ -48,8 +48,8 @@ impl<G: Game> Rival<G> {
     }
 
     /// The same rival with each strategy replaced, possibly for another form of the game.
-    pub fn map<H: Game>(&self, replace: impl FnMut(&Strategy<G>) -> Strategy<H>) -> Rival<H> {
-        Rival {
+    pub fn map<H: Game>(&self, replace: impl FnMut(&Strategy<G>) -> Strategy<H>) -> OpponentSchedule<H> {
+        OpponentSchedule {
             phases: self.phases.iter().map(replace).collect(),
             names: self.names.clone(),
             chain: self.chain.clone(),
@@ -168,7 +168,7 @@ impl<G: Game + 'static> OpponentKinds<G> {
     }
 
     /// Builds the opponent a task names.
-    pub fn build(&self, spec: &OpponentSpec) -> Result<Rival<G>> {
+    pub fn build(&self, spec: &OpponentSpec) -> Result<OpponentSchedule<G>> {
         if spec.kind == SWITCHING {
             return self.build_switching(spec);
         }
@@ -179,7 +179,7 @@ impl<G: Game + 'static> OpponentKinds<G> {
             other if spec.name == spec.kind => other,
             other => Error::invalid(format!("opponent `{}`", spec.name), other.to_string()),
         })?;
-        Ok(Rival::stationary(&spec.name, strategy))
+        Ok(OpponentSchedule::stationary(&spec.name, strategy))
     }
 
     fn strategy(&self, kind: &str, params: &Options) -> Result<Strategy<G>> {
@@ -211,7 +211,7 @@ impl<G: Game + 'static> OpponentKinds<G> {
         is_number.then_some((make, digits))
     }
 
-    fn build_switching(&self, spec: &OpponentSpec) -> Result<Rival<G>> {
+    fn build_switching(&self, spec: &OpponentSpec) -> Result<OpponentSchedule<G>> {
         let place = format!("opponent `{}`", spec.name);
         let p: SwitchingParams = spec.params.read(&place)?;
         if p.between.len() < 2 {
@@ -230,7 +230,7 @@ impl<G: Game + 'static> OpponentKinds<G> {
             phases.push(self.strategy(kind, params).map_err(|e| Error::invalid(&place, format!("between: {e}")))?);
             names.push(kind.clone());
         }
-        Ok(Rival { chain: Chain::staying(phases.len(), p.stay), phases, names })
+        Ok(OpponentSchedule { chain: Chain::staying(phases.len(), p.stay), phases, names })
     }
 }
 

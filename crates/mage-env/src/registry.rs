@@ -4,8 +4,8 @@
 //! `examples/outside`).
 
 use crate::{
-    Conformance, Env, EnvId, Error, Guest, Population, ReferenceDoc, ReferenceMaker, ReferenceQuery, Result, Schema,
-    Seed, Task, WorldSolver, solvers::OracleReport,
+    Conformance, Env, EnvId, EnvInfo, Error, HumanPlayer, Population, Result, ScriptedAgentFactory, ScriptedAgentInfo,
+    ScriptedAgentQuery, Seed, Task, WorldSolver, solvers::OracleReport,
 };
 use std::{
     collections::BTreeMap,
@@ -14,18 +14,18 @@ use std::{
 };
 
 /// Makes instances of one environment.
-pub trait EnvFactory: Send + Sync {
+pub trait EnvSpec: Send + Sync {
     /// The name it goes by.
     fn id(&self) -> EnvId;
 
     /// What it says about itself.
-    fn schema(&self) -> Schema;
+    fn info(&self) -> EnvInfo;
 
     /// Builds the environment of a task, or says what is wrong with the task.
     fn build(&self, task: &Task) -> Result<Box<dyn Env>>;
 
     /// The environment of a task with a guest in the opponent's place; `None` where there is no such place.
-    fn host(&self, _task: &Task, _guest: Arc<dyn Guest>) -> Result<Option<Box<dyn Env>>> {
+    fn host(&self, _task: &Task, _guest: Arc<dyn HumanPlayer>) -> Result<Option<Box<dyn Env>>> {
         Ok(None)
     }
 
@@ -50,20 +50,20 @@ pub trait EnvFactory: Send + Sync {
         None
     }
 
-    /// How many turns an episode in a split may take unless somebody says otherwise: what the schema says, where splits do
+    /// How many turns an episode in a split may take unless somebody says otherwise: what the env_info says, where splits do
     /// not differ.
     fn max_turns(&self, _population: &Population, _split: &str) -> Result<u32> {
-        Ok(self.schema().max_turns)
+        Ok(self.info().max_turns)
     }
 
     /// The agents that play by rule here; `random` needs no mention, the machinery has it.
-    fn references(&self) -> Vec<ReferenceDoc> {
+    fn scripted_agents(&self) -> Vec<ScriptedAgentInfo> {
         Vec::new()
     }
 
-    /// One of the [`references`](EnvFactory::references), ready to be made for any task.
-    fn reference(&self, query: &ReferenceQuery<'_>) -> Result<Arc<dyn ReferenceMaker>> {
-        Err(unknown_reference(&self.references(), query.name))
+    /// One of the [`scripted_agents`](EnvSpec::scripted_agents), ready to be made for any task.
+    fn scripted_agent(&self, query: &ScriptedAgentQuery<'_>) -> Result<Arc<dyn ScriptedAgentFactory>> {
+        Err(unknown_scripted_agent(&self.scripted_agents(), query.name))
     }
 
     /// Gives tasks of one split starts from a finite stock, without replacement: task `i` gets number `first + i` of an
@@ -90,7 +90,7 @@ pub trait EnvFactory: Send + Sync {
 }
 
 /// Says which agents there are when one is asked for that is not.
-pub(crate) fn unknown_reference(known: &[ReferenceDoc], name: &str) -> Error {
+pub(crate) fn unknown_scripted_agent(known: &[ScriptedAgentInfo], name: &str) -> Error {
     let known = known.iter().map(|d| d.name.as_str()).chain(["random"]);
     Error::unknown("policy", name, known)
 }
@@ -98,7 +98,7 @@ pub(crate) fn unknown_reference(known: &[ReferenceDoc], name: &str) -> Error {
 /// All known environments.
 #[derive(Clone, Default)]
 pub struct Registry {
-    factories: BTreeMap<String, Arc<dyn EnvFactory>>,
+    specs: BTreeMap<String, Arc<dyn EnvSpec>>,
 }
 
 impl Registry {
@@ -110,27 +110,27 @@ impl Registry {
     /// ```
     pub fn builtin() -> Self {
         let mut registry = Registry::default();
-        registry.register(crate::alfworld::AlfworldFactory::default());
-        registry.register(crate::kuhn::KuhnFactory::default());
-        registry.register(crate::tictactoe::TicTacToeFactory::default());
-        registry.register(crate::sokoban::SokobanFactory::default());
-        registry.register(crate::webshop::WebshopFactory);
+        registry.register(crate::alfworld::AlfworldSpec::default());
+        registry.register(crate::kuhn::KuhnSpec::default());
+        registry.register(crate::tictactoe::TicTacToeSpec::default());
+        registry.register(crate::sokoban::SokobanSpec::default());
+        registry.register(crate::webshop::WebshopSpec);
         registry
     }
 
     /// Adds an environment, or replaces one of the same name.
-    pub fn register(&mut self, factory: impl EnvFactory + 'static) {
-        self.factories.insert(factory.id().as_str().to_owned(), Arc::new(factory));
+    pub fn register(&mut self, env_spec: impl EnvSpec + 'static) {
+        self.specs.insert(env_spec.id().as_str().to_owned(), Arc::new(env_spec));
     }
 
     /// The environment called `id`.
-    pub fn get(&self, id: &str) -> Result<&Arc<dyn EnvFactory>> {
-        self.factories.get(id).ok_or_else(|| Error::unknown("environment", id, self.factories.keys()))
+    pub fn get(&self, id: &str) -> Result<&Arc<dyn EnvSpec>> {
+        self.specs.get(id).ok_or_else(|| Error::unknown("environment", id, self.specs.keys()))
     }
 
     /// All of them, by name.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn EnvFactory>> {
-        self.factories.values()
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn EnvSpec>> {
+        self.specs.values()
     }
 
     /// Builds the environment of a task.

@@ -1,6 +1,6 @@
 //! Who plays by rule, so that the machine and its numbers can be checked?
 //!
-//! A [`Reference`] is an agent without a model: uniform play, an equilibrium, the Bayes-adaptive optimum, a solver. It
+//! A [`ScriptedAgent`] is an agent without a model: uniform play, an equilibrium, the Bayes-adaptive optimum, a solver. It
 //! goes through everything a model goes through. It knows only the compact words that stand in its prompt, except where
 //! it is marked *told*: then it also knows the task, hidden parts included, and marks what is possible, not what is fair.
 
@@ -8,9 +8,9 @@ use crate::{Population, Seed, Task};
 use serde::Serialize;
 
 /// An agent that plays by rule.
-pub trait Reference: Send {
+pub trait ScriptedAgent: Send {
     /// Chooses an action: any text that the environment reads will do, and is put into the form that the prompt asks for.
-    fn act(&mut self, seen: &Seen<'_>) -> String;
+    fn act(&mut self, seen: &PromptView<'_>) -> String;
 
     /// Writes a compact reflection on a finished episode, from the compact words of its last observation.
     fn reflect(&mut self, finished: &str) -> String;
@@ -18,7 +18,7 @@ pub trait Reference: Send {
 
 /// What stands in a prompt.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct PromptView<'a> {
     /// The episode, from 0. It stands in no compact prompt: only an agent that is told the task may look.
     pub episode: u32,
     /// The reflections in memory, oldest first; empty ones left out.
@@ -33,14 +33,14 @@ pub struct Seen<'a> {
 }
 
 /// Makes references of one sort for many tasks.
-pub trait ReferenceMaker: Send + Sync {
+pub trait ScriptedAgentFactory: Send + Sync {
     /// One for this task. `seed` is the agent's own luck, apart from the task's.
-    fn make(&self, task: &Task, seed: Seed) -> Box<dyn Reference>;
+    fn make(&self, task: &Task, seed: Seed) -> Box<dyn ScriptedAgent>;
 }
 
 /// What a reference may be told about the tasks to come: the same for all of them.
 #[derive(Clone, Copy, Debug)]
-pub struct ReferenceQuery<'a> {
+pub struct ScriptedAgentQuery<'a> {
     /// Which reference.
     pub name: &'a str,
     /// Whom it may meet.
@@ -53,7 +53,7 @@ pub struct ReferenceQuery<'a> {
 
 /// A line about a reference.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ReferenceDoc {
+pub struct ScriptedAgentInfo {
     /// Its name.
     pub name: String,
     /// What it does.
@@ -62,14 +62,14 @@ pub struct ReferenceDoc {
     pub told: bool,
 }
 
-impl ReferenceDoc {
+impl ScriptedAgentInfo {
     /// A reference that knows its prompt alone.
     pub fn fair(name: &str, about: &str) -> Self {
-        ReferenceDoc { name: name.to_owned(), about: about.to_owned(), told: false }
+        ScriptedAgentInfo { name: name.to_owned(), about: about.to_owned(), told: false }
     }
 
     /// A reference that is told the task.
     pub fn told(name: &str, about: &str) -> Self {
-        ReferenceDoc { told: true, ..Self::fair(name, about) }
+        ScriptedAgentInfo { told: true, ..Self::fair(name, about) }
     }
 }

@@ -1,8 +1,8 @@
 //! What is said about data that is missing or is something else; no data is needed for this.
 
 use mage_env::{
-    EnvFactory, EnvId, Options, Seed, Task,
-    alfworld::{AlfworldFactory, Data, TaskKind},
+    EnvId, EnvSpec, Options, Seed, Task,
+    alfworld::{AlfworldSpec, Data, TaskKind},
 };
 
 fn task(options: Options) -> Task {
@@ -16,7 +16,7 @@ fn official(folder: &std::path::Path) -> Options {
 #[test]
 fn folders_without_games_say_what_should_be_there() {
     let folder = tempfile::tempdir().unwrap();
-    let error = |options: Options| AlfworldFactory::default().build(&task(options)).err().unwrap().to_string();
+    let error = |options: Options| AlfworldSpec::default().build(&task(options)).err().unwrap().to_string();
     assert!(error(official(folder.path())).contains("neither json_2.1.1/<split>"));
     assert!(error(official(&folder.path().join("nowhere"))).contains("cannot read"));
     std::fs::create_dir_all(folder.path().join("json_2.1.1/train")).unwrap();
@@ -31,7 +31,7 @@ fn folders_without_games_say_what_should_be_there() {
 #[test]
 fn one_sort_of_task_or_several_can_be_asked_for() {
     let kinds = |options: Options| -> std::collections::BTreeSet<TaskKind> {
-        let world = |i| AlfworldFactory::default().world(&Task { seed: Seed::new(i), ..task(options.clone()) });
+        let world = |i| AlfworldSpec::default().world(&Task { seed: Seed::new(i), ..task(options.clone()) });
         (0..40).map(|i| world(i).unwrap().goal().kind).collect()
     };
     assert_eq!(kinds(Options::default().with("tasks", "heat")), [TaskKind::Heat].into());
@@ -47,12 +47,12 @@ fn foreign_files_are_named() {
     std::fs::create_dir_all(&game).unwrap();
     std::fs::write(game.join("game.tw-pddl"), "{\"pddl_domain\": \"(define (domain blocks))\"").unwrap();
     std::fs::write(game.join("traj_data.json"), "{}").unwrap();
-    let factory = AlfworldFactory::default();
-    let error = factory.build(&task(official(folder.path()))).err().unwrap().to_string();
+    let env_spec = AlfworldSpec::default();
+    let error = env_spec.build(&task(official(folder.path()))).err().unwrap().to_string();
     assert!(error.contains("trial_T1") && error.contains("game.tw-pddl") && error.contains("line 1"), "{error}");
-    let error = factory.build(&task(official(folder.path()).with("skip_bad", true))).err().unwrap().to_string();
+    let error = env_spec.build(&task(official(folder.path()).with("skip_bad", true))).err().unwrap().to_string();
     assert!(error.contains("no game of split `train`"), "{error}");
-    let error = factory.conform(&game.join("traj_data.json"), Some(folder.path())).unwrap_err().to_string();
+    let error = env_spec.conform(&game.join("traj_data.json"), Some(folder.path())).unwrap_err().to_string();
     assert!(error.contains("line 1: not a recorded episode"), "{error}");
 }
 

@@ -3,8 +3,8 @@
 mod data;
 
 use mage_env::{
-    EnvFactory, EnvId, Error, Options, Population, Seed, Task,
-    alfworld::{AlfworldFactory, Data, Game, LONGEST, Rooms, TaskKind, World, generate, solve},
+    EnvId, EnvSpec, Error, Options, Population, Seed, Task,
+    alfworld::{AlfworldSpec, Data, Game, LONGEST, Rooms, TaskKind, World, generate, solve},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +21,7 @@ fn official(options: &[(&str, serde_json::Value)]) -> Task {
 #[test]
 fn every_recorded_step_is_equal() {
     let Some(folder) = data::file("alfworld") else { return };
-    let report = AlfworldFactory::default().conform(&folder.join("textworld_traces.jsonl.gz"), Some(&folder)).unwrap();
+    let report = AlfworldSpec::default().conform(&folder.join("textworld_traces.jsonl.gz"), Some(&folder)).unwrap();
     assert!(report.passed(), "{:#?}", report.first);
     assert_eq!((report.compared["episodes"], report.compared["steps"]), (268, 4052));
 }
@@ -67,38 +67,42 @@ fn every_walkthrough_wins_and_the_expert_wins_as_soon() {
 #[test]
 fn splits_are_sorted_shared_and_dealt_without_replacement() {
     let Some(folder) = data::file("alfworld") else { return };
-    let factory = AlfworldFactory::default();
-    let (_, population) = factory.populations().into_iter().find(|(name, _)| *name == "official").unwrap();
+    let env_spec = AlfworldSpec::default();
+    let (_, population) = env_spec.populations().into_iter().find(|(name, _)| *name == "official").unwrap();
     let population = Population { options: population.options.with("data", folder.to_str().unwrap()), ..population };
-    factory.check(&population).unwrap();
+    env_spec.check(&population).unwrap();
     for (split, size) in [("in-domain", 140), ("out-of-domain", 134)] {
         let draw = |i| population.draw(split, 1, Seed::new(i)).unwrap();
         let mut tasks: Vec<Task> = (0..size + 10).map(draw).collect();
-        factory.deal(&mut tasks, 0, Seed::new(1)).unwrap();
+        env_spec.deal(&mut tasks, 0, Seed::new(1)).unwrap();
         let names: Vec<String> = tasks.iter().map(|t| t.options.0["game"].as_str().unwrap().to_owned()).collect();
         let distinct: BTreeSet<&String> = names[..size as usize].iter().collect();
         assert_eq!(distinct.len() as u64, size, "all of them before any comes again");
         let mut later: Vec<Task> = (0..20).map(draw).collect();
-        factory.deal(&mut later, size - 10, Seed::new(1)).unwrap();
+        env_spec.deal(&mut later, size - 10, Seed::new(1)).unwrap();
         let again: Vec<&str> = later.iter().map(|t| t.options.0["game"].as_str().unwrap()).collect();
         assert_eq!(again, names[size as usize - 10..], "the same row from another place");
-        tasks.iter().for_each(|t| drop(factory.build(t).unwrap()));
-        assert!(Arc::ptr_eq(&factory.world(&tasks[0]).unwrap(), &factory.world(&tasks[0]).unwrap()));
+        tasks.iter().for_each(|t| drop(env_spec.build(t).unwrap()));
+        assert!(Arc::ptr_eq(&env_spec.world(&tasks[0]).unwrap(), &env_spec.world(&tasks[0]).unwrap()));
     }
     let only = official(&[
         ("data", folder.to_str().unwrap().into()),
         ("split", "valid_seen".into()),
         ("tasks", vec!["cool"].into()),
     ]);
-    assert!((0..20).all(|i| factory.world(&Task { seed: Seed::new(i), ..only.clone() }).unwrap().goal().kind == TaskKind::Cool));
+    assert!(
+        (0..20).all(
+            |i| env_spec.world(&Task { seed: Seed::new(i), ..only.clone() }).unwrap().goal().kind == TaskKind::Cool
+        )
+    );
 }
 
 /// Writes generated games as files, and checks that they come back the same.
 fn exported(folder: &Path, out: &Path, count: u64) -> Vec<std::path::PathBuf> {
-    let factory = AlfworldFactory::default();
-    let population = factory.default_population();
+    let env_spec = AlfworldSpec::default();
+    let population = env_spec.default_population();
     let tasks: Vec<Task> = (0..count).map(|i| population.draw("train", 1, Seed::new(i)).unwrap()).collect();
-    let files = factory.export(&tasks, out, Some(folder)).unwrap();
+    let files = env_spec.export(&tasks, out, Some(folder)).unwrap();
     for (file, task) in files.iter().zip(&tasks) {
         let game = Game::read(&std::fs::read(file).unwrap(), "exported").unwrap();
         let made = generate(Rooms::Seen, &[], task.seed.child("household"));
@@ -131,18 +135,18 @@ fn bad_files_are_errors_that_name_them_and_are_left_out_only_when_asked() {
         "not a game.tw-pddl",
     ];
     for (i, expected) in expected.iter().enumerate() {
-        let error = AlfworldFactory::default().world(&task(false, i)).unwrap_err().to_string();
+        let error = AlfworldSpec::default().world(&task(false, i)).unwrap_err().to_string();
         assert!(error.contains(expected) && error.contains(files[i].to_str().unwrap()), "{error}");
     }
     let any = |skip_bad: bool| official(&[("data", root.into()), ("skip_bad", skip_bad.into())]);
-    let factory = AlfworldFactory::default();
-    let built = (0..40).filter(|i| factory.build(&Task { seed: Seed::new(*i), ..any(false) }).is_ok()).count();
+    let env_spec = AlfworldSpec::default();
+    let built = (0..40).filter(|i| env_spec.build(&Task { seed: Seed::new(*i), ..any(false) }).is_ok()).count();
     assert!((1..40).contains(&built), "bad files are drawn and fail: {built}");
-    assert!((0..40).all(|i| factory.build(&Task { seed: Seed::new(i), ..any(true) }).is_ok()));
-    let mut population = factory.default_population();
-    assert!(factory.warnings(&population, "train").unwrap().is_empty());
+    assert!((0..40).all(|i| env_spec.build(&Task { seed: Seed::new(i), ..any(true) }).is_ok()));
+    let mut population = env_spec.default_population();
+    assert!(env_spec.warnings(&population, "train").unwrap().is_empty());
     population.options = any(true).options;
-    let warnings = factory.warnings(&population, "train").unwrap();
+    let warnings = env_spec.warnings(&population, "train").unwrap();
     assert_eq!(warnings.len(), 4);
     assert!(warnings.iter().all(|w| w.starts_with("left out: ") && w.contains("game.tw-pddl")));
 }

@@ -7,9 +7,9 @@ mod kuhn_reports;
 
 use kuhn_reports::{close, paper_mix, report, row};
 use mage_env::{
-    Deal, Env, EnvFactory, Game, GameEnv, Member, Opponent, OpponentSpec, Options, ParsedAction, Population, Rival,
-    Seed, TextGame, Turn, UniformOpponent,
-    kuhn::{self, BET, Card, Hand, Kuhn, KuhnFactory, PASS, StrategyTable},
+    Deal, Env, EnvSpec, Game, GameEnv, Member, Opponent, OpponentSchedule, OpponentSpec, Options, ParsedAction,
+    Population, Seed, TextGame, Turn, UniformOpponent,
+    kuhn::{self, BET, Card, Hand, Kuhn, KuhnSpec, PASS, StrategyTable},
     solvers::{Bayes, Candidate, Objective, Profile, SeatOracle, Tree, best_response, expected_returns},
 };
 use proptest::prelude::*;
@@ -130,7 +130,7 @@ fn two_methods_find_the_same_best_responses() {
 }
 
 fn stationary(name: &str, share: f64, table: StrategyTable) -> Candidate<Kuhn> {
-    Candidate { name: name.to_owned(), share, rival: Rival::stationary(name, Arc::new(table)) }
+    Candidate { name: name.to_owned(), share, rival: OpponentSchedule::stationary(name, Arc::new(table)) }
 }
 
 fn archetypes() -> Vec<Candidate<Kuhn>> {
@@ -352,7 +352,7 @@ fn a_fixed_deal_is_learned_too() {
 /// An agent that asks the solver at every decision plays a real table, rebuilding its belief from facts alone.
 fn measured(
     deal: Deal,
-    members: &[(f64, Rival<Kuhn>)],
+    members: &[(f64, OpponentSchedule<Kuhn>)],
     bayes: &Bayes,
     objective: Objective,
     n: u64,
@@ -391,7 +391,7 @@ fn measured(
 
 #[track_caller]
 fn plays_as_promised(deal: Deal, candidates: &[Candidate<Kuhn>], episodes: u32, n: u64) {
-    let members: Vec<(f64, Rival<Kuhn>)> = candidates.iter().map(|c| (c.share, c.rival.clone())).collect();
+    let members: Vec<(f64, OpponentSchedule<Kuhn>)> = candidates.iter().map(|c| (c.share, c.rival.clone())).collect();
     for seat in 0..2 {
         let bayes = Bayes::new(&Kuhn, seat, deal, candidates, episodes).unwrap();
         for objective in [Objective::Last, Objective::Sum] {
@@ -516,7 +516,7 @@ fn no_ceilings_without_probabilities() {
             None
         }
     }
-    let mut kuhn = KuhnFactory::default();
+    let mut kuhn = KuhnSpec::default();
     kuhn.opponents.add_plain("secretive", "tells nothing", Secretive);
     let population = population_of(vec![Member::seen("secretive", 1.0), Member::seen("aggressive", 1.0)]);
     assert_eq!(kuhn.oracles(&population, "train", 2).unwrap(), None);

@@ -1,7 +1,8 @@
 //! Do the oracles hold for a game that is not poker: public, deterministic, with positions that come about in many ways?
 
 use mage_env::{
-    ActionId, ActionList, ActionProbs, Deal, Game, MAX_PLAYERS, Opponent, Rival, Rng, Strategy, Turn, UniformOpponent,
+    ActionId, ActionList, ActionProbs, Deal, Game, MAX_PLAYERS, Opponent, OpponentSchedule, Rng, Strategy, Turn,
+    UniformOpponent,
     solvers::{Bayes, Candidate, Objective, Tree, best_response},
 };
 use smallvec::smallvec;
@@ -77,7 +78,7 @@ fn solve(remembers: bool, seat: u8, episodes: u32) -> Bayes {
     let candidates: Vec<_> = opponents()
         .into_iter()
         .enumerate()
-        .map(|(i, s)| Candidate { name: i.to_string(), share: 0.25, rival: Rival::stationary("x", s) })
+        .map(|(i, s)| Candidate { name: i.to_string(), share: 0.25, rival: OpponentSchedule::stationary("x", s) })
         .collect();
     Bayes::new(&Nim { pile: 9, remembers }, seat, Deal::Fresh, &candidates, episodes).unwrap()
 }

@@ -1,7 +1,7 @@
 //! Tic-Tac-Toe as an agent faces it: openings, invalid moves, rewards and scores, from both seats.
 
 use mage_env::{
-    End, Env, EnvFactory, EnvId, OpponentSpec, Options, Outcome, ParsedAction, Seed, Task, tictactoe::TicTacToeFactory,
+    End, Env, EnvId, EnvSpec, OpponentSpec, Options, Outcome, ParsedAction, Seed, Task, tictactoe::TicTacToeSpec,
 };
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ fn task(kind: &str, seat: u8, seed: u64, options: Options) -> Task {
 }
 
 fn env(kind: &str, seat: u8, seed: u64, options: Options) -> Box<dyn Env> {
-    TicTacToeFactory::default().build(&task(kind, seat, seed, options)).unwrap()
+    TicTacToeSpec::default().build(&task(kind, seat, seed, options)).unwrap()
 }
 
 fn act(env: &mut dyn Env, text: &str) -> mage_env::Step {
@@ -123,8 +123,8 @@ fn the_same_task_is_the_same_game() {
 
 #[test]
 fn wrong_tasks_are_explained() {
-    let factory = TicTacToeFactory::default();
-    let error = |task: &Task| factory.build(task).err().unwrap().to_string();
+    let env_spec = TicTacToeSpec::default();
+    let error = |task: &Task| env_spec.build(task).err().unwrap().to_string();
     assert!(error(&task("perfekt", 0, 0, Options::default())).contains("did you mean `perfect`"));
     assert!(error(&task("perfect", 2, 0, Options::default())).contains("seat 2 does not exist"));
     assert!(error(&task("perfect", 0, 0, Options::default().with("opening", "odd"))).contains("fresh"));

@@ -1,9 +1,9 @@
 //! Does the shop work without anybody's files? Everything here runs on the generated catalogue.
 
 use mage_env::{
-    End, Env, EnvFactory, EnvId, Error, Options, Outcome, ParsedAction, Population, ReferenceQuery, Registry, Seed,
-    Seen, Step, Task,
-    webshop::{Split, WebshopFactory},
+    End, Env, EnvId, EnvSpec, Error, Options, Outcome, ParsedAction, Population, PromptView, Registry,
+    ScriptedAgentQuery, Seed, Step, Task,
+    webshop::{Split, WebshopSpec},
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -163,11 +163,11 @@ fn pages_come_in_the_originals_two_forms_too() {
 
 #[test]
 fn splits_share_no_goal_and_the_released_ones_do() {
-    let factory = WebshopFactory;
-    let population = factory.default_population();
+    let env_spec = WebshopSpec;
+    let population = env_spec.default_population();
     let goals = |split: &str| -> BTreeSet<String> {
         let drawn = (0..400).map(|i| population.draw(split, 1, Seed::new(i)).unwrap());
-        drawn.map(|t| instruction(&mut *factory.build(&t).unwrap(), 0)).collect()
+        drawn.map(|t| instruction(&mut *env_spec.build(&t).unwrap(), 0)).collect()
     };
     let [train, near, far] = ["train", "in-domain", "out-of-domain"].map(goals);
     assert!(train.is_disjoint(&near) && train.is_disjoint(&far) && near.is_disjoint(&far));
@@ -200,32 +200,33 @@ fn settings_that_make_no_sense_are_named() {
     assert!(refusal(small).to_string().contains("option split"));
     let missing = Options::default().with("catalogue", "official").with("data", "/nowhere");
     assert!(refusal(missing).to_string().contains("/nowhere: there is no items_shuffle.json"));
-    let factory = WebshopFactory;
+    let env_spec = WebshopSpec;
     let text = "env = \"webshop\"\n[[opponent]]\nname = \"x\"\nkind = \"x\"";
     let crowd = Population::from_toml(text, "p.toml").unwrap();
-    assert!(factory.check(&crowd).unwrap_err().to_string().contains("no opponents"));
-    assert!(factory.check(&factory.default_population()).is_ok());
-    assert_eq!(Split::ALL.len(), factory.default_population().splits().count());
+    assert!(env_spec.check(&crowd).unwrap_err().to_string().contains("no opponents"));
+    assert!(env_spec.check(&env_spec.default_population()).is_ok());
+    assert_eq!(Split::ALL.len(), env_spec.default_population().splits().count());
 }
 
 /// Plays a reference through the environment alone; the compact memory is what it wrote itself.
 fn played(name: &str, tasks: u64, episodes: u32, meddled_in: &[u32]) -> Vec<u32> {
-    let factory = WebshopFactory;
-    let population = factory.default_population();
-    let query = ReferenceQuery { name, population: &population, split: "in-domain", episodes };
-    let maker = factory.reference(&query).unwrap();
+    let env_spec = WebshopSpec;
+    let population = env_spec.default_population();
+    let query = ScriptedAgentQuery { name, population: &population, split: "in-domain", episodes };
+    let maker = env_spec.scripted_agent(&query).unwrap();
     let mut won = vec![0; episodes as usize];
     for i in 0..tasks {
         let task = population.draw("in-domain", 1, Seed::new(i)).unwrap();
-        let (mut env, mut agent) = (factory.build(&task).unwrap(), maker.make(&task, Seed::new(i)));
+        let (mut env, mut agent) = (env_spec.build(&task).unwrap(), maker.make(&task, Seed::new(i)));
         let mut memory: Vec<String> = Vec::new();
         for episode in 0..episodes {
             let mut now = env.begin(episode);
             let mut end = None;
             let mut done: Vec<String> = Vec::new();
-            for turn in 0..factory.schema().max_turns {
+            for turn in 0..env_spec.info().max_turns {
                 let legal = env.compact_legal().unwrap();
-                let seen = Seen { episode, memory: &memory, observation: &now.compact, legal: &legal, done: &done };
+                let seen =
+                    PromptView { episode, memory: &memory, observation: &now.compact, legal: &legal, done: &done };
                 let mut action = agent.act(&seen);
                 // Now and then somebody else has a hand in it.
                 if meddled_in.contains(&turn) {
@@ -269,9 +270,9 @@ fn the_told_buyer_finds_its_way_back() {
 
 #[test]
 fn compact_words_are_all_in_the_vocabulary_and_always_as_many() {
-    let schema = WebshopFactory.schema();
-    let known: BTreeSet<&str> = schema.compact_words.iter().map(String::as_str).chain(["_"]).collect();
-    assert_eq!(known.len(), schema.compact_words.len() + 1, "no word twice");
+    let env_info = WebshopSpec.info();
+    let known: BTreeSet<&str> = env_info.compact_words.iter().map(String::as_str).chain(["_"]).collect();
+    assert_eq!(known.len(), env_info.compact_words.len() + 1, "no word twice");
     let mut env = shop(Options::default(), 6);
     let mut lengths = BTreeSet::new();
     let mut look = |text: &str| {

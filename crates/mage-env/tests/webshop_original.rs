@@ -5,13 +5,13 @@
 mod data;
 
 use mage_env::{
-    Conformance, EnvFactory, EnvId, Options, Registry, Seed, Task,
-    webshop::{OfficialFiles, ReadOptions, Shop, WebshopFactory},
+    Conformance, EnvId, EnvSpec, Options, Registry, Seed, Task,
+    webshop::{OfficialFiles, ReadOptions, Shop, WebshopSpec},
 };
 use std::path::Path;
 
 fn replay(folder: &Path, file: &str) -> Conformance {
-    let report = WebshopFactory.conform(&folder.join(file), Some(folder)).unwrap();
+    let report = WebshopSpec.conform(&folder.join(file), Some(folder)).unwrap();
     assert!(report.passed(), "{report:#?}");
     report
 }
@@ -49,7 +49,7 @@ fn goals_and_prices_are_those_of_the_originals_seed() {
     let Some(folder) = data::file("webshop") else { return };
     let recorded: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(folder.join("goals_seed0.json")).unwrap()).unwrap();
-    let factory = WebshopFactory;
+    let env_spec = WebshopSpec;
     let begin = |goal: u64| {
         let options = Options::default().with("catalogue", "official").with("data", folder.to_str().unwrap());
         let task = Task {
@@ -59,7 +59,7 @@ fn goals_and_prices_are_those_of_the_originals_seed() {
             seat: 0,
             seed: Seed::new(0),
         };
-        factory.build(&task).map(|mut env| env.begin(0).text)
+        env_spec.build(&task).map(|mut env| env.begin(0).text)
     };
     let count = recorded["n_goals"].as_u64().unwrap();
     let first = recorded["first20"].as_array().unwrap().iter().zip(0..);
@@ -74,13 +74,13 @@ fn goals_and_prices_are_those_of_the_originals_seed() {
 #[test]
 fn people_have_thirteen_wishes_for_these_products() {
     let Some(folder) = data::file("webshop") else { return };
-    let factory = Registry::builtin().get("webshop").unwrap().clone();
+    let env_spec = Registry::builtin().get("webshop").unwrap().clone();
     let mut texts = std::collections::BTreeSet::new();
     for goal in 0..13 {
         let options = Options::default().with("catalogue", "official").with("data", folder.to_str().unwrap());
         let options = options.with("goals", "human").with("goal", goal);
         let task = Task { env: EnvId::new("webshop"), options, opponent: None, seat: 0, seed: Seed::new(0) };
-        texts.insert(factory.build(&task).unwrap().begin(0).text);
+        texts.insert(env_spec.build(&task).unwrap().begin(0).text);
     }
     assert_eq!(texts.len(), 13);
     assert!(texts.iter().any(|t| t.contains("i need a 120 ml hair mask treatment, and price lower than ")));

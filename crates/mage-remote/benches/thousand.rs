@@ -11,7 +11,7 @@ use mage_core::{
     prompt::{PromptLibrary, PromptSet},
 };
 use mage_engine::{SampleRequest, Sampler, SamplingParams};
-use mage_env::{EnvFactory, Population, Registry, Seed};
+use mage_env::{EnvSpec, Population, Registry, Seed};
 use mage_remote::{Notices, PoolSettings, VllmPool, Waiting};
 use std::{
     sync::{
@@ -45,7 +45,7 @@ fn worked() -> f64 {
 
 /// What all meta-episodes share.
 struct Game {
-    factory: Arc<dyn EnvFactory>,
+    env_spec: Arc<dyn EnvSpec>,
     population: Population,
     prompts: Arc<PromptSet>,
     settings: Arc<Settings>,
@@ -54,7 +54,7 @@ struct Game {
 /// Plays one meta-episode of Kuhn poker; how many answers it took.
 async fn play(pool: &VllmPool, game: &Game, seed: Seed) -> u64 {
     let task = game.population.draw("train", 2, seed).unwrap();
-    let env = game.factory.build(&task).unwrap();
+    let env = game.env_spec.build(&task).unwrap();
     let (prompts, settings) = (Arc::clone(&game.prompts), Arc::clone(&game.settings));
     let mut meta = MetaEpisode::new(task, env, prompts, settings, seed).unwrap();
     let mut calls = 0;
@@ -99,12 +99,12 @@ fn main() {
             })
             .unwrap(),
         );
-        let factory = Arc::clone(Registry::builtin().get("kuhn").unwrap());
+        let env_spec = Arc::clone(Registry::builtin().get("kuhn").unwrap());
         let game = Arc::new(Game {
-            population: factory.default_population(),
+            population: env_spec.default_population(),
             prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
             settings: Arc::new(Settings { episodes: 3, ..Settings::default() }),
-            factory,
+            env_spec,
         });
         let (next, calls) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let started = Instant::now();

@@ -7,7 +7,7 @@ use crate::{
 };
 use mage_core::prompt::{CONTROL_WORDS, vocabulary};
 use mage_engine::{Renderer, Sampler, Trainer};
-use mage_env::{Schema, Seed};
+use mage_env::{EnvInfo, Seed};
 use mage_native::{
     AdapterSize, Config, ControlTokens, Device, LoraConfig, ModelDescription, NativeAdapter, NativeModel, Options,
     word_tokenizer,
@@ -32,11 +32,11 @@ pub struct Engines {
 }
 
 /// Starts the engine a recipe names.
-pub fn start(recipe: &Recipe, schema: &Schema, notices: &Notices) -> Result<Engines> {
+pub fn start(recipe: &Recipe, env_info: &EnvInfo, notices: &Notices) -> Result<Engines> {
     match recipe.engine.kind {
         EngineKind::Tinker => remote_engine::start(recipe, notices),
         EngineKind::Native => {
-            let mut model = model(recipe, schema)?;
+            let mut model = model(recipe, env_info)?;
             let e = &recipe.engine;
             if let Some(lora) = new_adapter(recipe)? {
                 if model.adapter().is_some() {
@@ -108,10 +108,10 @@ pub struct Needs {
 }
 
 /// Works out what a recipe's engine would take.
-pub fn needs(recipe: &Recipe, schema: &Schema) -> Result<Needs> {
+pub fn needs(recipe: &Recipe, env_info: &EnvInfo) -> Result<Needs> {
     let model = match recipe.model.path.as_str() {
         "" => {
-            let (config, renderer) = new_shape(recipe, schema)?;
+            let (config, renderer) = new_shape(recipe, env_info)?;
             config.check()?;
             ModelDescription { renderer: Some(Arc::new(renderer)), ..ModelDescription::from_config(config) }
         }
@@ -147,21 +147,21 @@ fn new_adapter(recipe: &Recipe) -> Result<Option<LoraConfig>> {
     Ok(Some(LoraConfig { rank: e.lora_rank, alpha, targets: e.lora_targets.clone() }))
 }
 
-fn model(recipe: &Recipe, schema: &Schema) -> Result<NativeModel> {
+fn model(recipe: &Recipe, env_info: &EnvInfo) -> Result<NativeModel> {
     if !recipe.model.path.is_empty() {
         return Hub::from_env(true).open(&recipe.model.path);
     }
-    let (config, renderer) = new_shape(recipe, schema)?;
+    let (config, renderer) = new_shape(recipe, env_info)?;
     let seed = Seed::new(recipe.seed).child("model");
     Ok(NativeModel::new(config, recipe.model.spread, seed, Some(Arc::new(renderer)))?)
 }
 
 /// The shape and the words of a new model.
-fn new_shape(recipe: &Recipe, schema: &Schema) -> Result<(Config, Renderer)> {
+fn new_shape(recipe: &Recipe, env_info: &EnvInfo) -> Result<(Config, Renderer)> {
     let control = ControlTokens { bos: "BOS".into(), go: "GO".into(), end: "END".into(), unknown: "?".into() };
     let ours = [&control.bos, &control.go, &control.end, &control.unknown];
-    let words: Vec<String> = vocabulary(schema).into_iter().filter(|w| !ours.contains(&w)).collect();
-    debug_assert!(CONTROL_WORDS.len() + schema.compact_words.len() == words.len() + ours.len());
+    let words: Vec<String> = vocabulary(env_info).into_iter().filter(|w| !ours.contains(&w)).collect();
+    debug_assert!(CONTROL_WORDS.len() + env_info.compact_words.len() == words.len() + ours.len());
     let renderer = word_tokenizer(&words, &control)?;
     let m = &recipe.model;
     let config = Config {

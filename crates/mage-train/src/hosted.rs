@@ -1,6 +1,6 @@
 //! How does one play against a trained policy?
 //!
-//! A [`Guest`] takes the place of the opponents the policy was trained on; the policy meets it as it met them, over several
+//! A [`HumanPlayer`] takes the place of the opponents the policy was trained on; the policy meets it as it met them, over several
 //! episodes, with its own notes in between.
 
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 };
 use mage_core::EpisodeRecord;
 use mage_engine::AdapterName;
-use mage_env::{Guest, Hash, Seed};
+use mage_env::{Hash, HumanPlayer, Seed};
 use mage_native::Device;
 use std::{path::Path, sync::Arc};
 
@@ -29,8 +29,8 @@ pub struct Hosted {
 impl Hosted {
     /// The newest policy of a run, for meta-episodes of `episodes`, computed on `device`.
     pub fn open(run: &Path, recipe: &Recipe, setting: Setting, episodes: u32, device: Device) -> Result<Self> {
-        let schema = setting.factory.schema();
-        let mut settings = recipe.eval_settings(&schema);
+        let env_info = setting.env_spec.info();
+        let mut settings = recipe.eval_settings(&env_info);
         let room = settings.slots as u32 + 1;
         if recipe.play.form == mage_core::prompt::Size::Compact && episodes > room {
             let problem = format!("its prompt has room for {room} episodes, not {episodes}");
@@ -40,7 +40,7 @@ impl Hosted {
         let place = Place { device, threads: recipe.engine.threads, notices: setting.notices.clone() };
         let (sampler, renderer) = engine::sampler(&last_model(run)?.to_string_lossy(), place)?;
         let rollout = Rollout {
-            factory: Arc::clone(&setting.factory),
+            env_spec: Arc::clone(&setting.env_spec),
             prompts: Arc::clone(&setting.prompts),
             method: Hash::of(&settings),
             settings: Arc::new(settings),
@@ -51,13 +51,13 @@ impl Hosted {
             label: "policy".to_owned(),
             refills: 0,
         };
-        Ok(Hosted { rollout, split: recipe.eval.split.clone(), seats: schema.seats, setting })
+        Ok(Hosted { rollout, split: recipe.eval.split.clone(), seats: env_info.seats, setting })
     }
 
     /// Plays one meta-episode against `guest`, from the seats the policy was trained for.
-    pub fn play(&self, guest: Arc<dyn Guest>, seed: Seed) -> Result<EpisodeRecord> {
+    pub fn play(&self, guest: Arc<dyn HumanPlayer>, seed: Seed) -> Result<EpisodeRecord> {
         let task = self.setting.population.draw(&self.split, self.seats, seed)?;
-        let env = self.setting.factory.host(&task, guest)?.ok_or_else(|| Error::Recipe {
+        let env = self.setting.env_spec.host(&task, guest)?.ok_or_else(|| Error::Recipe {
             place: "env.name".to_owned(),
             problem: format!("{} has no other seat to sit down in", task.env),
         })?;

@@ -10,7 +10,7 @@ use mage_core::{
     history::{Episode, Turn},
 };
 use mage_engine::ScoreRequest;
-use mage_env::{Anchor, EpisodeTree, Hash, ParsedAction, Seed};
+use mage_env::{Anchor, GameTree, Hash, ParsedAction, Seed};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -68,7 +68,7 @@ type Question = (Vec<u32>, Vec<String>);
 
 /// An episode to be valued: its tree, and for each sight the question it comes to.
 struct Open {
-    tree: Arc<EpisodeTree>,
+    tree: Arc<GameTree>,
     questions: Vec<u32>,
 }
 
@@ -84,7 +84,7 @@ struct Questions {
     ids: HashMap<Question, u32>,
     list: Vec<(Question, mage_core::Request)>,
     /// Trees by opponent, seat and what else decides them; one that could not be grown is remembered as such.
-    trees: HashMap<Hash, Option<Arc<EpisodeTree>>>,
+    trees: HashMap<Hash, Option<Arc<GameTree>>>,
 }
 
 impl Judge {
@@ -242,7 +242,7 @@ fn ask(
     };
     let known = questions.lock().expect("no holder panics").trees.get(&key).cloned();
     let tree = known.unwrap_or_else(|| {
-        let tree = meta.episode_tree(limit).map(Arc::new);
+        let tree = meta.game_tree(limit).map(Arc::new);
         questions.lock().expect("no holder panics").trees.insert(key, tree.clone());
         tree
     })?;

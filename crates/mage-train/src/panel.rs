@@ -4,7 +4,7 @@
 //! population says, not as luck would have it, so that a mean over the panel is a mean over the population.
 
 use crate::Result;
-use mage_env::{EnvFactory, Hash, Population, Seed, Task};
+use mage_env::{EnvSpec, Hash, Population, Seed, Task};
 
 /// A fixed list of tasks.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,8 +45,8 @@ impl Panel {
     }
 
     /// The same tasks with starts from the environment's finite stock, without replacement, where it has one.
-    pub fn dealt(mut self, factory: &dyn EnvFactory, seed: Seed) -> Result<Self> {
-        factory.deal(&mut self.tasks, 0, seed.child("deal"))?;
+    pub fn dealt(mut self, env_spec: &dyn EnvSpec, seed: Seed) -> Result<Self> {
+        env_spec.deal(&mut self.tasks, 0, seed.child("deal"))?;
         self.hash = Hash::of(&self.tasks);
         Ok(self)
     }

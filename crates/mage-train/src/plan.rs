@@ -12,7 +12,7 @@ use crate::{
 };
 use mage_core::prompt::Size;
 use mage_engine::{AdapterName, Loss, Objective, Renderer, SamplingParams, TokenForest};
-use mage_env::{Schema, Seed};
+use mage_env::{EnvInfo, Seed};
 use mage_native::{GpuMemoryPlan, Machine};
 use serde::Serialize;
 use std::{sync::Arc, time::Instant};
@@ -77,9 +77,9 @@ impl Plan {
     /// Checks the recipe against the engine and tries an update or a part of it, where the model is small. Nothing is written.
     pub fn new(recipe: &Recipe, setting: &Setting) -> Result<Self> {
         recipe.check()?;
-        setting.factory.check(&setting.population)?;
-        let schema = setting.factory.schema();
-        let Needs { model, learning, adapter, state_bytes } = engine::needs(recipe, &schema)?;
+        setting.env_spec.check(&setting.population)?;
+        let env_info = setting.env_spec.info();
+        let Needs { model, learning, adapter, state_bytes } = engine::needs(recipe, &env_info)?;
         let jobs = recipe.rollout.groups * recipe.rollout.members;
         // What servers hold is not on a card of ours.
         let here = recipe.engine.kind == EngineKind::Native;
@@ -129,7 +129,7 @@ impl Plan {
         }
         // What servers take is not tried: nobody is asked before there is work. Nor is what has no room: the plan says so.
         if here && plan.whole && !plan.too_large() && model.parameters <= TRIAL_PARAMETERS {
-            let mut parts = Parts::new(recipe, setting, &schema)?;
+            let mut parts = Parts::new(recipe, setting, &env_info)?;
             // Full prompts are for models that think at length: no trial of a few seconds tells how long.
             if recipe.play.form == Size::Compact {
                 // A card is about as long over a few as over all of them, played or learned from.
@@ -168,8 +168,8 @@ pub fn longest_sequence(recipe: &Recipe, setting: &Setting, renderer: &Arc<Rende
 }
 
 fn survey(recipe: &Recipe, setting: &Setting, renderer: Option<&Arc<Renderer>>) -> Result<Option<Talk>> {
-    let turns = setting.factory.max_turns(&setting.population, &recipe.env.split)?;
-    let settings = recipe.settings(&Schema { max_turns: turns, ..setting.factory.schema() });
+    let turns = setting.env_spec.max_turns(&setting.population, &recipe.env.split)?;
+    let settings = recipe.settings(&EnvInfo { max_turns: turns, ..setting.env_spec.info() });
     settings.check()?;
     let Some(renderer) = renderer else { return Ok(None) };
     let speech = Speech::new(Arc::clone(renderer), recipe.play.form, recipe.play.thinking)?;
@@ -192,7 +192,7 @@ impl Trial {
     fn of(recipe: &Recipe, setting: &Setting, parts: &mut Parts, sample: usize, passes: usize) -> Result<Self> {
         let runtime = crate::train::runtime(recipe.engine.threads)?;
         let seed = Seed::new(recipe.seed).child("plan");
-        let seats = setting.factory.schema().seats;
+        let seats = setting.env_spec.info().seats;
         let jobs: Vec<Job> = (0..sample as u64)
             .map(|i| {
                 let task = setting.population.draw(&recipe.env.split, seats, seed.at(i))?;

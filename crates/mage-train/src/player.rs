@@ -5,7 +5,7 @@
 
 use crate::{Error, Result};
 use mage_core::{Answer, Call, MemoryMode, MetaEpisode, Purpose, Settings, prompt::Size};
-use mage_env::{Env, ParsedAction, Reference, Rng, Seed, Seen};
+use mage_env::{Env, ParsedAction, PromptView, Rng, ScriptedAgent, Seed};
 use rand::{RngExt, seq::IndexedRandom};
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ pub struct Player {
 
 enum Rule {
     Random(Rng),
-    Reference(Box<dyn Reference>),
+    Reference(Box<dyn ScriptedAgent>),
     /// A reference that shows others how it is done, and now and then does anything legal.
     Teacher {
-        reference: Box<dyn Reference>,
+        reference: Box<dyn ScriptedAgent>,
         stray: f64,
         rng: Rng,
     },
@@ -39,7 +39,7 @@ impl Player {
     }
 
     /// Plays as an environment's own agent does. It reads compact prompts only.
-    pub fn reference(settings: Arc<Settings>, reference: Box<dyn Reference>) -> Result<Self> {
+    pub fn reference(settings: Arc<Settings>, reference: Box<dyn ScriptedAgent>) -> Result<Self> {
         if settings.size != Size::Compact {
             return Err(Error::Player { problem: "agents that play by rule read compact prompts only" });
         }
@@ -49,7 +49,7 @@ impl Player {
     /// Plays as an environment's own agent does, but for a share of its actions, which are any legal ones. Its answers are
     /// there to be imitated: they are written as prompts of either size ask for, and what cannot be written so gives way to
     /// a legal action too. Full prompts it does not read: it is shown what a compact one would say.
-    pub fn teacher(settings: Arc<Settings>, reference: Box<dyn Reference>, stray: f64, seed: Seed) -> Self {
+    pub fn teacher(settings: Arc<Settings>, reference: Box<dyn ScriptedAgent>, stray: f64, seed: Seed) -> Self {
         Self::new(Rule::Teacher { reference, stray, rng: seed.rng() }, settings)
     }
 
@@ -94,7 +94,7 @@ impl Player {
         let turns = meta.episode().map_or(&[][..], |e| &e.turns);
         let done: Vec<String> = turns.iter().filter(|t| t.valid).filter_map(|t| act_of(&t.action)).collect();
         let legal = meta.env().compact_legal().unwrap_or_default();
-        let meant = agent.act(&Seen {
+        let meant = agent.act(&PromptView {
             episode: call.episode,
             memory: &prompt.memory,
             observation: &prompt.observation,
@@ -189,26 +189,26 @@ fn inside<'c>(call: &'c Call, opening: &str) -> Result<&'c str> {
 mod tests {
     use super::*;
     use mage_core::{EpisodeRecord, Next, prompt::PromptLibrary};
-    use mage_env::{ReferenceQuery, Registry};
+    use mage_env::{Registry, ScriptedAgentQuery};
 
     /// What a teacher shows in a few tasks.
     fn lessons(env: &str, teacher: &str, size: Size, stray: f64) -> Vec<EpisodeRecord> {
-        let factory = Registry::builtin().get(env).unwrap().clone();
-        let schema = factory.schema();
+        let env_spec = Registry::builtin().get(env).unwrap().clone();
+        let env_info = env_spec.info();
         let settings = Arc::new(match size {
-            Size::Compact => Settings::compact(&schema, 2),
+            Size::Compact => Settings::compact(&env_info, 2),
             Size::Full => {
-                Settings { episodes: 2, max_turns: schema.max_turns, mask_actions: true, ..Settings::default() }
+                Settings { episodes: 2, max_turns: env_info.max_turns, mask_actions: true, ..Settings::default() }
             }
         });
-        let (population, prompts) = (factory.default_population(), PromptLibrary::builtin().get(env).unwrap());
-        let query = ReferenceQuery { name: teacher, population: &population, split: "train", episodes: 2 };
-        let maker = factory.reference(&query).unwrap();
+        let (population, prompts) = (env_spec.default_population(), PromptLibrary::builtin().get(env).unwrap());
+        let query = ScriptedAgentQuery { name: teacher, population: &population, split: "train", episodes: 2 };
+        let maker = env_spec.scripted_agent(&query).unwrap();
         let play = |i: u64| {
-            let task = population.draw("train", schema.seats, Seed::new(i)).unwrap();
+            let task = population.draw("train", env_info.seats, Seed::new(i)).unwrap();
             let agent = maker.make(&task, Seed::new(i));
             let mut player = Player::teacher(Arc::clone(&settings), agent, stray, Seed::new(i).child("stray"));
-            let built = factory.build(&task).unwrap();
+            let built = env_spec.build(&task).unwrap();
             let mut meta =
                 MetaEpisode::new(task, built, Arc::clone(&prompts), Arc::clone(&settings), Seed::new(i)).unwrap();
             loop {

@@ -11,7 +11,7 @@ use crate::{
 };
 use mage_core::{EpisodeRecord, MetaEpisode, Next, RecordKey, Settings, prompt::PromptSet};
 use mage_engine::{AdapterName, Sampler, SamplingParams};
-use mage_env::{Env, EnvFactory, Hash, Seed, Task};
+use mage_env::{Env, EnvSpec, Hash, Seed, Task};
 use std::{
     panic::AssertUnwindSafe,
     sync::Arc,
@@ -23,7 +23,7 @@ use tokio::{runtime::Runtime, task::JoinSet};
 #[derive(Clone)]
 pub struct Rollout {
     /// Makes the environments.
-    pub factory: Arc<dyn EnvFactory>,
+    pub env_spec: Arc<dyn EnvSpec>,
     /// What the agent is shown.
     pub prompts: Arc<PromptSet>,
     /// How meta-episodes are played.
@@ -133,7 +133,7 @@ impl Rollout {
         look: impl FnMut(&MetaEpisode, &mage_core::Call),
     ) -> Result<EpisodeRecord> {
         stage(Stage::Environment);
-        match guard(|| Ok(self.factory.build(task)?)) {
+        match guard(|| Ok(self.env_spec.build(task)?)) {
             Ok(env) => self.play_in(env, task, seed, stage, look).await,
             Err(e) => Ok(self.failed(task, seed, e.to_string())),
         }
@@ -210,18 +210,20 @@ mod tests {
         recipe::Composer,
         train::{Parts, Setting},
     };
-    use mage_env::{Anchor, EnvId, Observation, ParsedAction, Population, Registry, Result as EnvResult, Schema, Step};
+    use mage_env::{
+        Anchor, EnvId, EnvInfo, Observation, ParsedAction, Population, Registry, Result as EnvResult, Step,
+    };
 
     /// Kuhn poker at a table where somebody thinks for long.
-    struct Slow(Arc<dyn EnvFactory>);
+    struct Slow(Arc<dyn EnvSpec>);
     struct SlowTable(Box<dyn Env>);
 
-    impl EnvFactory for Slow {
+    impl EnvSpec for Slow {
         fn id(&self) -> EnvId {
             self.0.id()
         }
-        fn schema(&self) -> Schema {
-            self.0.schema()
+        fn info(&self) -> EnvInfo {
+            self.0.info()
         }
         fn build(&self, task: &Task) -> EnvResult<Box<dyn Env>> {
             Ok(Box::new(SlowTable(self.0.build(task)?)))
@@ -256,7 +258,7 @@ mod tests {
     #[test]
     fn a_slow_environment_is_named() {
         let registry = Registry::builtin();
-        let factory: Arc<dyn EnvFactory> = Arc::new(Slow(Arc::clone(registry.get("kuhn").unwrap())));
+        let env_spec: Arc<dyn EnvSpec> = Arc::new(Slow(Arc::clone(registry.get("kuhn").unwrap())));
         let mut composer = Composer::new();
         composer.add("kuhn").unwrap();
         composer.set("warmstart.teacher=random").unwrap();
@@ -264,14 +266,14 @@ mod tests {
         let recipe = composer.finish().unwrap();
         let prompts = mage_core::prompt::PromptLibrary::builtin().get("kuhn").unwrap();
         let setting = Setting {
-            population: factory.default_population(),
+            population: env_spec.default_population(),
             prompts,
-            factory,
+            env_spec,
             commit: None,
             notices: Default::default(),
         };
-        let schema = setting.factory.schema();
-        let parts = Parts::new(&recipe, &setting, &schema).unwrap();
+        let env_info = setting.env_spec.info();
+        let parts = Parts::new(&recipe, &setting, &env_info).unwrap();
         let settings = Arc::clone(&parts.settings);
         let rollout = parts.rollout(&setting, settings, SamplingParams::default(), "policy".to_owned(), 0);
         let task = setting.population.draw("train", 2, Seed::new(1)).unwrap();

@@ -27,7 +27,7 @@ impl Talk {
         count: usize,
     ) -> Result<Option<Self>> {
         let settings = Arc::new(Settings { mask_actions: true, ..settings });
-        let seats = setting.factory.schema().seats;
+        let seats = setting.env_spec.info().seats;
         let mut talk = Talk::default();
         let (mut failed, mut problem) = (0, None);
         for i in 0..count as u64 {
@@ -73,7 +73,7 @@ impl Talk {
 
 /// The calls of one meta-episode.
 fn play(setting: &Setting, settings: &Arc<Settings>, task: Task, seed: Seed) -> Result<Option<Vec<CallRecord>>> {
-    let env = setting.factory.build(&task)?;
+    let env = setting.env_spec.build(&task)?;
     let mut meta = MetaEpisode::new(task, env, Arc::clone(&setting.prompts), Arc::clone(settings), seed)?;
     let mut player = Player::random(Arc::clone(settings), seed);
     loop {

@@ -15,19 +15,19 @@ use mage_core::{
     prompt::{PromptSet, Size},
 };
 use mage_engine::{Loss, Objective, PerToken, TokenForest, Trainer};
-use mage_env::{EnvFactory, Population, ReferenceMaker, ReferenceQuery, Seed};
+use mage_env::{EnvSpec, Population, ScriptedAgentFactory, ScriptedAgentQuery, Seed};
 use rayon::prelude::*;
 use std::{path::Path, sync::Arc};
 
 /// Makes play to imitate.
 pub struct School {
-    factory: Arc<dyn EnvFactory>,
+    env_spec: Arc<dyn EnvSpec>,
     prompts: Arc<PromptSet>,
     settings: Arc<Settings>,
     population: Population,
     split: String,
     seats: u8,
-    teacher: Option<Arc<dyn ReferenceMaker>>,
+    teacher: Option<Arc<dyn ScriptedAgentFactory>>,
     uniform: f64,
     transcripts: Option<Transcripts>,
 }
@@ -36,7 +36,7 @@ impl School {
     /// The school a recipe asks for.
     pub fn new(
         recipe: &Recipe,
-        factory: Arc<dyn EnvFactory>,
+        env_spec: Arc<dyn EnvSpec>,
         prompts: Arc<PromptSet>,
         settings: Arc<Settings>,
         population: Population,
@@ -49,17 +49,17 @@ impl School {
         };
         let teacher = match recipe.warmstart.teacher.as_str() {
             "" | "random" => None,
-            name => Some(factory.reference(&ReferenceQuery {
+            name => Some(env_spec.scripted_agent(&ScriptedAgentQuery {
                 name,
                 population: &population,
                 split: &recipe.env.split,
                 episodes: settings.episodes,
             })?),
         };
-        let seats = factory.schema().seats;
+        let seats = env_spec.info().seats;
         let split = recipe.env.split.clone();
         let uniform = recipe.warmstart.uniform;
-        Ok(School { factory, prompts, settings, population, split, seats, teacher, uniform, transcripts })
+        Ok(School { env_spec, prompts, settings, population, split, seats, teacher, uniform, transcripts })
     }
 
     /// One meta-episode played by the teacher.
@@ -73,7 +73,7 @@ impl School {
                 Player::teacher(Arc::clone(&settings), teacher, self.uniform, seed.child("stray"))
             }
         };
-        let env = self.factory.build(&task)?;
+        let env = self.env_spec.build(&task)?;
         let mut meta = MetaEpisode::new(task, env, Arc::clone(&self.prompts), settings, seed)?;
         loop {
             match meta.advance()? {

@@ -2,8 +2,8 @@
 
 use mage_core::prompt::PromptLibrary;
 use mage_env::{
-    Anchor, Env, EnvFactory, EnvId, Error as EnvError, Observation, ParsedAction, Population, Registry,
-    Result as EnvResult, Schema, Step, Task,
+    Anchor, Env, EnvId, EnvInfo, EnvSpec, Error as EnvError, Observation, ParsedAction, Population, Registry,
+    Result as EnvResult, Step, Task,
 };
 use mage_train::{
     recipe::{Composer, Recipe},
@@ -29,7 +29,7 @@ enum Trouble {
 
 /// Kuhn poker in a house of ill repute: every so many tasks have trouble.
 struct House {
-    kuhn: Arc<dyn EnvFactory>,
+    kuhn: Arc<dyn EnvSpec>,
     trouble: Trouble,
     every: u64,
     tried: Mutex<HashMap<String, u64>>,
@@ -43,12 +43,12 @@ impl House {
     }
 }
 
-impl EnvFactory for House {
+impl EnvSpec for House {
     fn id(&self) -> EnvId {
         self.kuhn.id()
     }
-    fn schema(&self) -> Schema {
-        self.kuhn.schema()
+    fn info(&self) -> EnvInfo {
+        self.kuhn.info()
     }
     fn build(&self, task: &Task) -> EnvResult<Box<dyn Env>> {
         let table = self.kuhn.build(task)?;
@@ -130,7 +130,7 @@ fn train(house: &Arc<House>, recipe: Recipe, dir: &Path) -> (Result<(), String>,
     let setting = Setting {
         population: house.default_population(),
         prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
-        factory: Arc::clone(house) as Arc<dyn EnvFactory>,
+        env_spec: Arc::clone(house) as Arc<dyn EnvSpec>,
         commit: None,
         notices: Default::default(),
     };

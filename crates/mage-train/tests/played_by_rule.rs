@@ -2,7 +2,7 @@
 
 use mage_core::{Settings, prompt::PromptLibrary};
 use mage_env::{
-    Env, EnvFactory, EnvId, Error as EnvError, Population, Registry, Result as EnvResult, Schema, Seed, Task,
+    Env, EnvId, EnvInfo, EnvSpec, Error as EnvError, Population, Registry, Result as EnvResult, Seed, Task,
 };
 use mage_train::{
     Panel,
@@ -23,7 +23,7 @@ const TASKS: usize = 40;
 
 /// Kuhn poker at tables that take long to set; at the last one somebody looks what was written down so far.
 struct SlowHouse {
-    kuhn: Arc<dyn EnvFactory>,
+    kuhn: Arc<dyn EnvSpec>,
     takes: Duration,
     records: PathBuf,
     built: AtomicUsize,
@@ -32,12 +32,12 @@ struct SlowHouse {
     breaks: Option<usize>,
 }
 
-impl EnvFactory for SlowHouse {
+impl EnvSpec for SlowHouse {
     fn id(&self) -> EnvId {
         self.kuhn.id()
     }
-    fn schema(&self) -> Schema {
-        self.kuhn.schema()
+    fn info(&self) -> EnvInfo {
+        self.kuhn.info()
     }
     fn build(&self, task: &Task) -> EnvResult<Box<dyn Env>> {
         let nth = self.built.fetch_add(1, Ordering::SeqCst) + 1;
@@ -62,19 +62,19 @@ impl EnvFactory for SlowHouse {
 fn house(records: PathBuf, takes: Duration, breaks: Option<usize>) -> (Arc<SlowHouse>, Arc<Evaluation>) {
     let kuhn = Arc::clone(Registry::builtin().get("kuhn").unwrap());
     let (built, seen_at_last) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let factory = Arc::new(SlowHouse { kuhn, takes, records, built, seen_at_last, breaks });
-    let population = factory.default_population();
+    let env_spec = Arc::new(SlowHouse { kuhn, takes, records, built, seen_at_last, breaks });
+    let population = env_spec.default_population();
     let evaluation = Evaluation {
         prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
-        settings: Arc::new(Settings::compact(&factory.schema(), 2)),
+        settings: Arc::new(Settings::compact(&env_spec.info(), 2)),
         memories: None,
         panel: Panel::new(&population, "train", 2, TASKS, Seed::new(1)).unwrap(),
         agent: Agent::Random,
         seed: Seed::new(2),
         stop: Arc::default(),
-        factory: Arc::clone(&factory) as Arc<dyn EnvFactory>,
+        env_spec: Arc::clone(&env_spec) as Arc<dyn EnvSpec>,
     };
-    (factory, Arc::new(evaluation))
+    (env_spec, Arc::new(evaluation))
 }
 
 /// Who is killed in the middle has lost the last moments, not the last hundreds of tasks.

@@ -3,8 +3,8 @@
 
 use mage_core::{Bootstrap, MemoryMode, MetaResult, Settings, Summary, Unplayed, prompt::PromptLibrary, summarise};
 use mage_env::{
-    EnvFactory, Population, Registry, Seed,
-    kuhn::{Kuhn, KuhnFactory, equilibrium},
+    EnvSpec, Population, Registry, Seed,
+    kuhn::{Kuhn, KuhnSpec, equilibrium},
     solvers::{Objective, Profile, Tree, expected_returns},
 };
 use mage_train::{
@@ -18,14 +18,14 @@ const SIGMAS: f64 = 4.0;
 
 fn results(policy: &str, memory: MemoryMode, population: &Population, episodes: u32, tasks: usize) -> Vec<MetaResult> {
     let registry = Registry::builtin();
-    let factory = registry.get("kuhn").unwrap();
+    let env_spec = registry.get("kuhn").unwrap();
     let evaluation = Arc::new(Evaluation {
-        factory: Arc::clone(factory),
+        env_spec: Arc::clone(env_spec),
         prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
-        settings: Arc::new(Settings { memory, ..Settings::compact(&factory.schema(), episodes) }),
+        settings: Arc::new(Settings { memory, ..Settings::compact(&env_spec.info(), episodes) }),
         memories: None,
         panel: Panel::new(population, "train", 2, tasks, Seed::new(1)).unwrap(),
-        agent: Agent::find(&**factory, policy, population, "train", episodes).unwrap(),
+        agent: Agent::find(&**env_spec, policy, population, "train", episodes).unwrap(),
         seed: Seed::new(2),
         stop: Arc::default(),
     });
@@ -55,13 +55,13 @@ fn check(policy: &str, results: &[MetaResult], exact: impl Fn(u8, usize) -> f64)
 }
 
 fn pool() -> Population {
-    KuhnFactory::default().default_population()
+    KuhnSpec::default().default_population()
 }
 
 #[test]
 fn bayes_earns_its_exact_curve_and_with_blanked_memory_its_first_episode() {
     let population = pool();
-    let exact = [0, 1].map(|s| KuhnFactory::default().bayes(&population, "train", s, 3).unwrap());
+    let exact = [0, 1].map(|s| KuhnSpec::default().bayes(&population, "train", s, 3).unwrap());
     for (policy, objective) in [("bayes", Objective::Sum), ("bayes-last", Objective::Last)] {
         let curve = |seat: u8, n: usize| exact[usize::from(seat)].curve(objective).by_episode[n];
         check(policy, &results(policy, MemoryMode::ReflectionOnly, &population, 3, 12_000), curve);
@@ -80,7 +80,7 @@ fn bayes_follows_an_opponent_that_switches() {
         stay = 0.8
     "#;
     let population = Population::from_toml(text, "test").unwrap();
-    let exact = [0, 1].map(|s| KuhnFactory::default().bayes(&population, "train", s, 4).unwrap());
+    let exact = [0, 1].map(|s| KuhnSpec::default().bayes(&population, "train", s, 4).unwrap());
     let curve = |seat: u8, n: usize| exact[usize::from(seat)].curve(Objective::Sum).by_episode[n];
     assert!(curve(0, 3) > exact[0].memoryless().last() + 0.02, "there is something to learn");
     check("bayes", &results("bayes", MemoryMode::ReflectionOnly, &population, 4, 12_000), curve);
@@ -89,7 +89,7 @@ fn bayes_follows_an_opponent_that_switches() {
 #[test]
 fn best_response_nash_and_random_earn_what_the_tree_says() {
     let population = pool();
-    let exact = [0, 1].map(|s| KuhnFactory::default().bayes(&population, "train", s, 2).unwrap());
+    let exact = [0, 1].map(|s| KuhnSpec::default().bayes(&population, "train", s, 2).unwrap());
     let informed = |seat: u8, n: usize| exact[usize::from(seat)].informed().by_episode[n];
     for memory in [MemoryMode::ReflectionOnly, MemoryMode::None] {
         check("best-response", &results("best-response", memory, &population, 2, 8_000), informed);
@@ -120,7 +120,7 @@ fn reported_intervals_hold_the_exact_values() {
     let results = results("bayes", MemoryMode::ReflectionOnly, &population, 3, 12_000);
     let summary: Summary =
         summarise(&results.into_iter().enumerate().collect::<Vec<_>>(), 3, Unplayed::NotCounted, Bootstrap::default());
-    let report = KuhnFactory::default().oracles(&population, "train", 3).unwrap().unwrap();
+    let report = KuhnSpec::default().oracles(&population, "train", 3).unwrap().unwrap();
     for (at, exact) in summary.overall.by_episode.iter().zip(&report.mean.sum.by_episode) {
         assert!(at.score.interval.unwrap().contains(*exact), "{at:?} {exact}");
     }

@@ -56,7 +56,7 @@ impl ChatPolicy for Fickle {
 
 fn evaluation(approach: Approach, scope: MemoryScope, answers: usize, runtime: &Handle) -> Arc<Evaluation> {
     let registry = Registry::builtin();
-    let factory = registry.get("kuhn").unwrap();
+    let env_spec = registry.get("kuhn").unwrap();
     let settings = Settings { episodes: 2, ..Settings::default() };
     let settings = Arc::new(approach.settings(settings));
     let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
@@ -64,11 +64,11 @@ fn evaluation(approach: Approach, scope: MemoryScope, answers: usize, runtime: &
     let drawn = Drawn { params: SamplingParams::default(), thinking: Thinking::Off };
     let policy = Arc::new(Fickle { left: answers.into() });
     Arc::new(Evaluation {
-        factory: Arc::clone(factory),
+        env_spec: Arc::clone(env_spec),
         prompts,
         settings,
         memories: Some(Arc::new(maker.unwrap())),
-        panel: Panel::new(&factory.default_population(), "train", 2, 12, Seed::new(3)).unwrap(),
+        panel: Panel::new(&env_spec.default_population(), "train", 2, 12, Seed::new(3)).unwrap(),
         agent: Agent::Model(ModelAgent::chat("fickle", "fickle", policy, drawn, runtime.clone(), 4)),
         seed: Seed::new(4),
         stop: Arc::default(),

@@ -11,12 +11,12 @@ use std::{fs, io::Write, path::Path, sync::Arc};
 
 fn evaluation(count: usize) -> Arc<Evaluation> {
     let registry = Registry::builtin();
-    let factory = registry.get("kuhn").unwrap();
-    let panel = Panel::new(&factory.default_population(), "train", 2, count, Seed::new(3)).unwrap();
+    let env_spec = registry.get("kuhn").unwrap();
+    let panel = Panel::new(&env_spec.default_population(), "train", 2, count, Seed::new(3)).unwrap();
     Arc::new(Evaluation {
-        factory: Arc::clone(factory),
+        env_spec: Arc::clone(env_spec),
         prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
-        settings: Arc::new(Settings::compact(&factory.schema(), 2)),
+        settings: Arc::new(Settings::compact(&env_spec.info(), 2)),
         memories: None,
         panel,
         agent: Agent::Random,
@@ -135,9 +135,9 @@ fn a_file_that_is_no_store_is_left_alone() {
 #[test]
 fn agents_with_other_beliefs_have_other_keys() {
     let registry = Registry::builtin();
-    let factory = registry.get("kuhn").unwrap();
-    let mut population = factory.default_population();
-    let id = |p: &mage_env::Population| Agent::find(&**factory, "bayes", p, "train", 3).unwrap().id().to_owned();
+    let env_spec = registry.get("kuhn").unwrap();
+    let mut population = env_spec.default_population();
+    let id = |p: &mage_env::Population| Agent::find(&**env_spec, "bayes", p, "train", 3).unwrap().id().to_owned();
     let before = id(&population);
     population.opponents[0].weight = 0.31;
     assert_ne!(before, id(&population));

@@ -36,18 +36,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     endpoint.patience.in_flight = IN_FLIGHT;
     let policy = Arc::new(RemoteChat::new(Client::new(endpoint)?));
     let registry = Registry::builtin();
-    let factory = registry.get("kuhn")?;
+    let env_spec = registry.get("kuhn")?;
     let settings = Arc::new(Approach::Reflexion.settings(Settings { episodes: 3, ..Settings::default() }));
     let prompts = PromptLibrary::builtin().get("kuhn")?;
     let (own, words) = (MemoryScope::MetaEpisode, Arc::new(Lexical));
     let memories = MemoryMaker::new(Approach::Reflexion, own, words, Arc::clone(&settings), Arc::clone(&prompts))?;
     let drawn = Drawn { params: SamplingParams::default(), thinking: Thinking::Off };
     let evaluation = Arc::new(Evaluation {
-        factory: Arc::clone(factory),
+        env_spec: Arc::clone(env_spec),
         prompts,
         settings,
         memories: Some(Arc::new(memories)),
-        panel: Panel::new(&factory.default_population(), "in-domain", 2, TASKS, Seed::new(1))?,
+        panel: Panel::new(&env_spec.default_population(), "in-domain", 2, TASKS, Seed::new(1))?,
         agent: Agent::Model(ModelAgent::chat("tiny", "tiny", policy, drawn, runtime.handle().clone(), IN_FLIGHT)),
         seed: Seed::new(1),
         stop: Arc::default(),

@@ -4,17 +4,17 @@
 //! them.
 
 use crate::{App, cli::Whom, output::Output, usage};
-use mage_env::{EnvFactory, Member, OpponentSpec, Population};
+use mage_env::{EnvSpec, Member, OpponentSpec, Population};
 use std::{path::Path, sync::Arc};
 
 /// The environment and the population the user asked for.
-pub(crate) fn pick(app: &App, env: &str, whom: &Whom) -> anyhow::Result<(Arc<dyn EnvFactory>, Population)> {
-    let factory = Arc::clone(app.registry.get(env).map_err(usage)?);
+pub(crate) fn pick(app: &App, env: &str, whom: &Whom) -> anyhow::Result<(Arc<dyn EnvSpec>, Population)> {
+    let env_spec = Arc::clone(app.registry.get(env).map_err(usage)?);
     let mut population = match &whom.population {
-        None => factory.default_population(),
-        Some(name) => read_population(&*factory, name)?,
+        None => env_spec.default_population(),
+        Some(name) => read_population(&*env_spec, name)?,
     };
-    if population.env != factory.id() {
+    if population.env != env_spec.id() {
         return Err(usage(format!(
             "population {} is for {}, not for {env}",
             whom.population.as_deref().unwrap_or_default(),
@@ -22,11 +22,11 @@ pub(crate) fn pick(app: &App, env: &str, whom: &Whom) -> anyhow::Result<(Arc<dyn
         )));
     }
     if !whom.opponent.is_empty() {
-        let chosen = whom.opponent.iter().map(|name| member(&*factory, &population, name, whom.split()));
+        let chosen = whom.opponent.iter().map(|name| member(&*env_spec, &population, name, whom.split()));
         population.opponents = chosen.collect();
     }
     if let Some(seat) = whom.seat {
-        let seats = factory.schema().seats;
+        let seats = env_spec.info().seats;
         if seat >= seats {
             return Err(usage(format!("seat {seat} does not exist; {env} has seats 0 to {}", seats - 1)));
         }
@@ -40,7 +40,7 @@ pub(crate) fn pick(app: &App, env: &str, whom: &Whom) -> anyhow::Result<(Arc<dyn
         population.set(key, value);
     }
     if whom.skip_bad {
-        if !factory.schema().options.iter().any(|o| o.key == "skip_bad") {
+        if !env_spec.info().options.iter().any(|o| o.key == "skip_bad") {
             return Err(usage(format!("--skip-bad is for environments that read many game files; {env} does not")));
         }
         population.set("skip_bad", true.into());
@@ -50,12 +50,12 @@ pub(crate) fn pick(app: &App, env: &str, whom: &Whom) -> anyhow::Result<(Arc<dyn
     let place = written.map_or_else(|| format!("population of {env}"), str::to_owned);
     let usage_in_file = |e| usage_in(written.unwrap_or_default(), &e);
     population.validate(&place).map_err(usage)?;
-    if population.opponents.is_empty() && !factory.schema().opponents.is_empty() {
+    if population.opponents.is_empty() && !env_spec.info().opponents.is_empty() {
         return Err(usage(format!("{place}: it has no opponents; add an [[opponent]]")));
     }
-    factory.check(&population).map_err(usage_in_file)?;
+    env_spec.check(&population).map_err(usage_in_file)?;
     population.in_split(whom.split()).map_err(usage_in_file)?;
-    Ok((factory, population))
+    Ok((env_spec, population))
 }
 
 /// A mistake of the user's, with the file it stands in, where there is one.
@@ -65,19 +65,19 @@ pub(crate) fn usage_in(file: &str, e: &mage_env::Error) -> anyhow::Error {
 }
 
 /// Says what the user should know before anything is played. Reads the data of a split, where it has any.
-pub(crate) fn warn(factory: &dyn EnvFactory, population: &Population, split: &str, out: &Output) -> anyhow::Result<()> {
-    factory.warnings(population, split)?.into_iter().for_each(|warning| out.warn(warning));
+pub(crate) fn warn(env_spec: &dyn EnvSpec, population: &Population, split: &str, out: &Output) -> anyhow::Result<()> {
+    env_spec.warnings(population, split)?.into_iter().for_each(|warning| out.warn(warning));
     Ok(())
 }
 
 /// A file, or a population the environment brings along.
-pub(crate) fn read_population(factory: &dyn EnvFactory, name: &str) -> anyhow::Result<Population> {
-    if let Some((_, population)) = factory.populations().into_iter().find(|(n, _)| *n == name) {
+pub(crate) fn read_population(env_spec: &dyn EnvSpec, name: &str) -> anyhow::Result<Population> {
+    if let Some((_, population)) = env_spec.populations().into_iter().find(|(n, _)| *n == name) {
         return Ok(population);
     }
     let path = Path::new(name);
     if !path.exists() && !name.contains(['/', '.']) {
-        let known: Vec<_> = factory.populations().into_iter().map(|(n, _)| n).collect();
+        let known: Vec<_> = env_spec.populations().into_iter().map(|(n, _)| n).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         return Err(usage(format!(
             "there is no file {name}, and no built-in population of that name (there are: {known})"
@@ -88,10 +88,10 @@ pub(crate) fn read_population(factory: &dyn EnvFactory, name: &str) -> anyhow::R
 
 /// An opponent by its name in the population, else by its kind, else by its name in a population that the environment brings
 /// along; put into the chosen split. A name nobody knows is left as a kind, for the environment to refuse.
-fn member(factory: &dyn EnvFactory, population: &Population, name: &str, split: &str) -> Member {
+fn member(env_spec: &dyn EnvSpec, population: &Population, name: &str, split: &str) -> Member {
     let named = |p: &Population| p.opponents.iter().find(|m| m.spec.name == name).cloned();
-    let is_kind = || factory.schema().opponents.iter().any(|(kind, _)| kind == name);
-    let elsewhere = || factory.populations().iter().find_map(|(_, p)| named(p));
+    let is_kind = || env_spec.info().opponents.iter().any(|(kind, _)| kind == name);
+    let elsewhere = || env_spec.populations().iter().find_map(|(_, p)| named(p));
     let known = named(population).or_else(|| if is_kind() { None } else { elsewhere() });
     let found = known.unwrap_or_else(|| Member { spec: OpponentSpec::of_kind(name), ..Member::seen(name, 1.0) });
     // Its weight was meant for the company it comes from.

@@ -6,7 +6,7 @@ use mage_core::{
     Approach, Bootstrap, Ceiling, Lexical, MemoryMaker, MemoryScope, MetaResult, Settings, Unplayed, against, compare,
     pass_at_k, summarise,
 };
-use mage_env::{EnvFactory, Seed};
+use mage_env::{EnvSpec, Seed};
 use mage_train::{
     Panel,
     evaluate::{Evaluation, runtime},
@@ -25,8 +25,8 @@ fn play(
     early_stop: bool,
     seed: u64,
 ) -> Vec<(usize, MetaResult)> {
-    let factory = Arc::new(coin::CoinFactory);
-    let panel = Panel::new(&factory.default_population(), "in-domain", 1, tasks, Seed::new(1)).unwrap();
+    let env_spec = Arc::new(coin::CoinSpec);
+    let panel = Panel::new(&env_spec.default_population(), "in-domain", 1, tasks, Seed::new(1)).unwrap();
     let settings = Settings { episodes: EPISODES, max_turns: 1, early_stop, ..Settings::default() };
     let settings = Arc::new(Approach::React.settings(settings));
     let (prompts, embeddings) = (coin::prompts(), Arc::new(Lexical));
@@ -38,7 +38,7 @@ fn play(
         Arc::clone(&prompts),
     );
     let evaluation = Arc::new(Evaluation {
-        factory,
+        env_spec,
         prompts,
         settings,
         memories: Some(Arc::new(memories.unwrap())),

@@ -2,17 +2,17 @@
 
 mod rps;
 
-use mage_env::kuhn::{KuhnFactory, StrategyTable};
+use mage_env::kuhn::{KuhnSpec, StrategyTable};
 
 fn main() -> std::process::ExitCode {
     let mut app = mage::App::builtin();
 
     // An environment: its rules, and what agents are shown.
-    app.registry.register(rps::RpsFactory::default());
+    app.registry.register(rps::RpsSpec::default());
     app.prompts.add("rps", rps::prompts());
 
     // An opponent for an environment that exists.
-    let mut kuhn = KuhnFactory::default();
+    let mut kuhn = KuhnSpec::default();
     kuhn.opponents.add_plain("maniac", "never passes", StrategyTable::by_role([1.0; 3], [1.0; 3]));
     app.registry.register(kuhn);
 

@@ -3,8 +3,8 @@
 
 use mage_core::prompt::{PromptSource, Windows};
 use mage_env::{
-    ActionId, ActionList, ActionProbs, Deal, Env, EnvFactory, EnvId, Error, Game, GameEnv, MAX_PLAYERS, Member,
-    Observation, Opponent, OpponentKinds, Population, Result, Rng, Schema, Task, TextGame, Turn,
+    ActionId, ActionList, ActionProbs, Deal, Env, EnvSpec, EnvId, Error, Game, GameEnv, MAX_PLAYERS, Member,
+    Observation, Opponent, OpponentKinds, Population, Result, Rng, EnvInfo, Task, TextGame, Turn,
 };
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -107,27 +107,27 @@ impl Opponent<Rps> for Habit {
 }
 
 /// Rock-paper-scissors for the registry.
-pub struct RpsFactory {
+pub struct RpsSpec {
     opponents: OpponentKinds<Rps>,
 }
 
-impl Default for RpsFactory {
+impl Default for RpsSpec {
     fn default() -> Self {
         let mut opponents = OpponentKinds::default();
         opponents.add_plain("rocky", "mostly throws rock", Habit([0.8, 0.1, 0.1]));
         opponents.add_plain("wrapper", "mostly throws paper", Habit([0.1, 0.8, 0.1]));
         opponents.add_plain("cutter", "mostly throws scissors", Habit([0.1, 0.1, 0.8]));
-        RpsFactory { opponents }
+        RpsSpec { opponents }
     }
 }
 
-impl EnvFactory for RpsFactory {
+impl EnvSpec for RpsSpec {
     fn id(&self) -> EnvId {
         EnvId::new("rps")
     }
 
-    fn schema(&self) -> Schema {
-        Schema {
+    fn info(&self) -> EnvInfo {
+        EnvInfo {
             title: "Rock-paper-scissors".to_owned(),
             summary: "three throws, and an opponent with a habit".to_owned(),
             unit: "points per round".to_owned(),
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn a_meta_episode_of_the_added_game_runs_like_any_other() {
         let mut registry = Registry::builtin();
-        registry.register(RpsFactory::default());
+        registry.register(RpsSpec::default());
         let mut library = PromptLibrary::builtin();
         library.add("rps", prompts());
 

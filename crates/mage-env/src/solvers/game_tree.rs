@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 /// Everything that can happen in one episode.
 #[derive(Clone, Debug)]
-pub struct EpisodeTree {
+pub struct GameTree {
     /// Where it may begin, with probabilities.
     pub start: Leads,
     /// The places, each reached in one way only.
@@ -50,7 +50,7 @@ pub struct Sight {
     pub legal: Vec<String>,
 }
 
-impl EpisodeTree {
+impl GameTree {
     /// The expected score and the probability of winning when `policy` gives the probability of each legal action of a
     /// sight.
     pub fn value(&self, policy: &dyn Fn(usize) -> Vec<f64>) -> (f64, f64) {
@@ -81,13 +81,13 @@ pub(crate) fn grow<G: TextGame>(
     seat: u8,
     others: &Strategy<G>,
     limit: usize,
-) -> Option<EpisodeTree> {
+) -> Option<GameTree> {
     let mut grower = Grower {
         game,
         seat,
         others,
         limit,
-        tree: EpisodeTree { start: Vec::new(), places: Vec::new(), sights: Vec::new() },
+        tree: GameTree { start: Vec::new(), places: Vec::new(), sights: Vec::new() },
         known: HashMap::new(),
     };
     grower.tree.start = grower.lead(start, 1.0, None)?;
@@ -99,7 +99,7 @@ struct Grower<'g, G: TextGame> {
     seat: u8,
     others: &'g Strategy<G>,
     limit: usize,
-    tree: EpisodeTree,
+    tree: GameTree,
     known: HashMap<Sight, usize>,
 }
 
@@ -191,7 +191,7 @@ mod tests {
                 let specs = population.in_split("train").unwrap();
                 task.opponent = specs.iter().find(|(_, s)| s.name == name).map(|(_, s)| (*s).clone());
                 task.seat = seat;
-                let tree = registry.build(&task).unwrap().episode_tree(0, 1000).unwrap();
+                let tree = registry.build(&task).unwrap().game_tree(0, 1000).unwrap();
                 assert!((3..=6).contains(&tree.sights.len()), "three cards, two situations, some of which never arise");
                 let bet = |sight: usize| tree.sights[sight].legal.iter().map(|a| f64::from(a == "BET")).collect();
                 let (value, won) = tree.value(&bet);
@@ -207,8 +207,8 @@ mod tests {
         let blind = registry.get("tictactoe").unwrap().populations();
         let blind = &blind.iter().find(|(name, _)| *name == "blind-line").unwrap().1;
         let build = |split| registry.build(&blind.draw(split, 2, Seed::new(1)).unwrap()).unwrap();
-        assert!(build("train").episode_tree(0, 10).is_none());
-        assert!(build("train").episode_tree(0, 10_000).is_some());
-        assert!(build("out-of-domain").episode_tree(0, 1_000_000).is_none());
+        assert!(build("train").game_tree(0, 10).is_none());
+        assert!(build("train").game_tree(0, 10_000).is_some());
+        assert!(build("out-of-domain").game_tree(0, 1_000_000).is_none());
     }
 }

@@ -1,9 +1,9 @@
 //! What the oracles say of Kuhn poker, and how near it is to figures that were published with so many digits.
 
-use mage_env::{EnvFactory, Population, Registry, kuhn::KuhnFactory, solvers::OracleReport};
+use mage_env::{EnvSpec, Population, Registry, kuhn::KuhnSpec, solvers::OracleReport};
 
 pub(crate) fn paper_mix() -> Population {
-    KuhnFactory::default().default_population()
+    KuhnSpec::default().default_population()
 }
 
 pub(crate) fn report(population: &Population, split: &str, episodes: u32) -> OracleReport {

@@ -14,7 +14,7 @@ use crate::{
     store::{RecordStore, read_records},
 };
 use mage_core::{EpisodeRecord, MemoryMaker, MetaEpisode, Next, RecordKey, Settings, prompt::PromptSet};
-use mage_env::{EnvFactory, Hash, Population, ReferenceMaker, ReferenceQuery, Seed, Task};
+use mage_env::{EnvSpec, Hash, Population, ScriptedAgentFactory, ScriptedAgentQuery, Seed, Task};
 use rayon::prelude::*;
 use std::{
     collections::HashMap,
@@ -28,7 +28,7 @@ use std::{
 /// An agent on a panel.
 pub struct Evaluation {
     /// Makes the environments.
-    pub factory: Arc<dyn EnvFactory>,
+    pub env_spec: Arc<dyn EnvSpec>,
     /// What the agent is shown.
     pub prompts: Arc<PromptSet>,
     /// How meta-episodes are played.
@@ -60,14 +60,14 @@ pub enum Agent {
         /// Its name and a hash of what it was told about the tasks to come.
         id: String,
         /// Makes it for each task.
-        maker: Arc<dyn ReferenceMaker>,
+        maker: Arc<dyn ScriptedAgentFactory>,
     },
 }
 
 impl Agent {
     /// Looks an agent that needs no model up by name.
     pub fn find(
-        factory: &dyn EnvFactory,
+        env_spec: &dyn EnvSpec,
         name: &str,
         population: &Population,
         split: &str,
@@ -76,7 +76,7 @@ impl Agent {
         if name == "random" {
             return Ok(Agent::Random);
         }
-        let maker = factory.reference(&ReferenceQuery { name, population, split, episodes })?;
+        let maker = env_spec.scripted_agent(&ScriptedAgentQuery { name, population, split, episodes })?;
         let told = Hash::of(&(population, split, episodes)).to_string();
         Ok(Agent::Reference { name: name.to_owned(), id: format!("{name}@{}", &told[..12]), maker })
     }
@@ -210,7 +210,7 @@ impl Evaluation {
     /// The `index`-th task, ready to be played.
     fn meta_episode(&self, index: usize) -> Result<MetaEpisode> {
         let task = self.panel.tasks()[index].clone();
-        let env = self.factory.build(&task)?;
+        let env = self.env_spec.build(&task)?;
         let (prompts, settings) = (Arc::clone(&self.prompts), Arc::clone(&self.settings));
         let seed = agent_seed(self.seed, index);
         Ok(match &self.memories {

@@ -11,7 +11,7 @@ use crate::{
 };
 use mage_core::{Answer, Call, Settings, Usage, prompt::Size};
 use mage_engine::{AdapterName, BoxFuture, ChatPolicy, ChatRequest, Sampler, SamplingParams, Thinking};
-use mage_env::{Hash, Schema};
+use mage_env::{EnvInfo, Hash};
 use std::{
     fs::{self, File},
     io::Read,
@@ -106,8 +106,8 @@ impl ModelAgent {
 
 /// How a run's policy plays panels of `episodes` episodes: as it was trained, the latest episodes in memory where its prompts
 /// have no room for all.
-pub fn run_settings(recipe: &Recipe, schema: &Schema, episodes: u32) -> Settings {
-    let trained = recipe.eval_settings(schema);
+pub fn run_settings(recipe: &Recipe, env_info: &EnvInfo, episodes: u32) -> Settings {
+    let trained = recipe.eval_settings(env_info);
     let room = (trained.size == Size::Compact).then_some(trained.slots);
     let too_small = room.filter(|slots| episodes as usize > slots + 1);
     Settings { episodes, recall_limit: too_small.or(trained.recall_limit), ..trained }

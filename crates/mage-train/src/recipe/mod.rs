@@ -21,7 +21,7 @@ pub use sections::{
 
 use mage_core::{Method, Penalty, Rewards, Settings, prompt::Size};
 use mage_engine::{Decay, EntropyTerm, KlTerm, Loss, Objective, OptimStep, SamplingParams, Schedule, TokenClass};
-use mage_env::Schema;
+use mage_env::EnvInfo;
 use serde::{Deserialize, Serialize};
 
 /// The class of an action's tokens in losses.
@@ -78,13 +78,13 @@ impl Recipe {
     }
 
     /// How meta-episodes are played in training.
-    pub fn settings(&self, schema: &Schema) -> Settings {
-        self.settings_for(schema, self.play.episodes)
+    pub fn settings(&self, env_info: &EnvInfo) -> Settings {
+        self.settings_for(env_info, self.play.episodes)
     }
 
     /// How meta-episodes are played on the panel.
-    pub fn eval_settings(&self, schema: &Schema) -> Settings {
-        self.settings_for(schema, self.eval.episodes)
+    pub fn eval_settings(&self, env_info: &EnvInfo) -> Settings {
+        self.settings_for(env_info, self.eval.episodes)
     }
 
     /// How answers are drawn in training.
@@ -116,10 +116,10 @@ impl Recipe {
         if enumerable { self.eval.exact_places } else { 0 }
     }
 
-    fn settings_for(&self, schema: &Schema, episodes: u32) -> Settings {
+    fn settings_for(&self, env_info: &EnvInfo, episodes: u32) -> Settings {
         let base = match self.play.form {
-            Size::Compact => Settings { slots: self.slots(), ..Settings::compact(schema, episodes) },
-            Size::Full => Settings { episodes, max_turns: schema.max_turns, ..Settings::default() },
+            Size::Compact => Settings { slots: self.slots(), ..Settings::compact(env_info, episodes) },
+            Size::Full => Settings { episodes, max_turns: env_info.max_turns, ..Settings::default() },
         };
         let or = |own: u32, other: u32| if own == 0 { other } else { own };
         Settings {

@@ -27,7 +27,7 @@ use crate::{
 };
 use mage_core::{EpisodeRecord, MemoryMode, Settings, prompt::PromptSet};
 use mage_engine::{AdapterName, Loss, SamplingParams, ScoreRequest};
-use mage_env::{EnvFactory, Population, Schema, Seed, solvers::OracleReport};
+use mage_env::{EnvInfo, EnvSpec, Population, Seed, solvers::OracleReport};
 use mage_remote::Notices;
 use measure::{Learned, add_judgement};
 use rand::seq::SliceRandom;
@@ -48,7 +48,7 @@ const REFERENCE: &str = "reference";
 /// What a run is about, beside its recipe.
 pub struct Setting {
     /// Makes the environments.
-    pub factory: Arc<dyn EnvFactory>,
+    pub env_spec: Arc<dyn EnvSpec>,
     /// What agents are shown.
     pub prompts: Arc<PromptSet>,
     /// Whom they meet.
@@ -63,7 +63,7 @@ pub struct Setting {
 pub struct Training {
     recipe: Recipe,
     setting: Setting,
-    schema: Schema,
+    env_info: EnvInfo,
     run: RunDir,
     parts: Parts,
     runtime: Arc<Runtime>,
@@ -84,7 +84,7 @@ fn nothing_played(records: &[EpisodeRecord]) -> Option<&str> {
 
 /// What the best could reach on the panel, where that can be worked out.
 fn ceilings(recipe: &Recipe, setting: &Setting) -> Result<Option<OracleReport>> {
-    Ok(setting.factory.oracles(&setting.population, &recipe.eval.split, recipe.eval.episodes)?)
+    Ok(setting.env_spec.oracles(&setting.population, &recipe.eval.split, recipe.eval.episodes)?)
 }
 
 /// A batch of meta-episodes and what it took.
@@ -94,9 +94,9 @@ impl Training {
     /// A new run in an empty directory.
     pub fn create(recipe: Recipe, setting: Setting, dir: &Path, stop: Arc<AtomicU8>) -> Result<Self> {
         recipe.check()?;
-        let schema = setting.factory.schema();
+        let env_info = setting.env_spec.info();
         // Whatever is wrong with the recipe shows before anything is written.
-        let parts = Parts::new(&recipe, &setting, &schema)?;
+        let parts = Parts::new(&recipe, &setting, &env_info)?;
         let ceilings = ceilings(&recipe, &setting)?;
         let run = RunDir::create(dir, &recipe, &setting.population)?;
         Self::assemble(recipe, setting, parts, ceilings, run, Progress::default(), stop)
@@ -126,7 +126,7 @@ impl Training {
         let watchdog = Watchdog::new(parts.engines.trainer.caps());
         Ok(Training {
             recipe,
-            schema: setting.factory.schema(),
+            env_info: setting.env_spec.info(),
             setting,
             run,
             parts,
@@ -141,7 +141,7 @@ impl Training {
 
     /// Whether there is a seat opposite the policy for a guest.
     pub fn hosts(&self) -> bool {
-        self.schema.seats > 1
+        self.env_info.seats > 1
     }
 
     /// Where the run lives.
@@ -202,7 +202,7 @@ impl Training {
         Outcome {
             updates: self.progress.update,
             of: self.recipe.optim.updates,
-            unit: self.schema.unit.clone(),
+            unit: self.env_info.unit.clone(),
             before: self.progress.before.clone(),
             after,
             blanked,
@@ -250,13 +250,13 @@ impl Training {
         stop: &dyn Fn() -> bool,
         each: &mut dyn FnMut(Event),
     ) -> Result<Option<Judgement>> {
-        let turns = self.setting.factory.max_turns(&self.setting.population, &self.recipe.eval.split)?;
-        let mut settings = self.recipe.eval_settings(&Schema { max_turns: turns, ..self.schema.clone() });
+        let turns = self.setting.env_spec.max_turns(&self.setting.population, &self.recipe.eval.split)?;
+        let mut settings = self.recipe.eval_settings(&EnvInfo { max_turns: turns, ..self.env_info.clone() });
         if !memory {
             settings.memory = MemoryMode::None;
         }
         let seed = Seed::new(self.recipe.seed).child("evaluation");
-        let panel = Panel::new(&self.setting.population, &self.recipe.eval.split, self.schema.seats, tasks, seed)?;
+        let panel = Panel::new(&self.setting.population, &self.recipe.eval.split, self.env_info.seats, tasks, seed)?;
         let judge = Judge {
             rollout: self.rollout(&Arc::new(settings), self.recipe.eval_sampling()),
             panel,
@@ -312,7 +312,7 @@ impl Training {
             let group = seed.child("group").at(g as u64);
             let tasks = self.setting.population.draw_group(
                 &self.recipe.env.split,
-                self.schema.seats,
+                self.env_info.seats,
                 group,
                 r.members,
                 r.grouping,

@@ -12,7 +12,7 @@ use crate::{
 };
 use mage_core::Settings;
 use mage_engine::{AdapterName, SamplingParams};
-use mage_env::{Hash, Schema};
+use mage_env::{EnvInfo, Hash};
 use std::sync::{
     Arc,
     atomic::{AtomicU8, Ordering},
@@ -51,7 +51,7 @@ impl Parts {
         refills: u32,
     ) -> Rollout {
         Rollout {
-            factory: Arc::clone(&setting.factory),
+            env_spec: Arc::clone(&setting.env_spec),
             prompts: Arc::clone(&setting.prompts),
             method: Hash::of(&*settings),
             settings,
@@ -82,12 +82,12 @@ impl Parts {
         Ok(true)
     }
 
-    pub(crate) fn new(recipe: &Recipe, setting: &Setting, schema: &Schema) -> Result<Self> {
-        setting.factory.check(&setting.population)?;
-        let turns = setting.factory.max_turns(&setting.population, &recipe.env.split)?;
-        let settings = Arc::new(recipe.settings(&Schema { max_turns: turns, ..schema.clone() }));
+    pub(crate) fn new(recipe: &Recipe, setting: &Setting, env_info: &EnvInfo) -> Result<Self> {
+        setting.env_spec.check(&setting.population)?;
+        let turns = setting.env_spec.max_turns(&setting.population, &recipe.env.split)?;
+        let settings = Arc::new(recipe.settings(&EnvInfo { max_turns: turns, ..env_info.clone() }));
         settings.check()?;
-        let engines = engine::start(recipe, schema, &setting.notices)?;
+        let engines = engine::start(recipe, env_info, &setting.notices)?;
         engines.trainer.caps().check(&recipe.loss(0))?;
         let speech = Arc::new(Speech::new(Arc::clone(&engines.renderer), recipe.play.form, recipe.play.thinking)?);
         if let Some(talk) = Talk::survey(recipe, setting, (*settings).clone(), &speech, SURVEYED)? {
@@ -95,7 +95,7 @@ impl Parts {
         }
         let school = School::new(
             recipe,
-            Arc::clone(&setting.factory),
+            Arc::clone(&setting.env_spec),
             Arc::clone(&setting.prompts),
             Arc::clone(&settings),
             setting.population.clone(),

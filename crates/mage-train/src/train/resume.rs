@@ -89,8 +89,8 @@ impl Training {
         {
             return Ok(Resumed::Finished(Box::new(outcome)));
         }
-        let schema = setting.factory.schema();
-        let mut parts = Parts::new(&recipe, &setting, &schema)?;
+        let env_info = setting.env_spec.info();
+        let mut parts = Parts::new(&recipe, &setting, &env_info)?;
         let ceilings = ceilings(&recipe, &setting)?;
         let progress = match run.newest(|text| each(Event::Warning { text }))? {
             None => Progress::default(),

@@ -18,7 +18,7 @@ pub fn warm_start(
         return Err(Error::Run { path: out.to_owned(), problem });
     }
     recipe.check()?;
-    let mut parts = Parts::new(recipe, setting, &setting.factory.schema())?;
+    let mut parts = Parts::new(recipe, setting, &setting.env_spec.info())?;
     let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = out.file_name().unwrap_or_default().to_string_lossy();
     let unfinished = folder.join(format!(".{name}.{}", std::process::id()));

@@ -15,7 +15,7 @@ use crate::{
     usage,
 };
 use mage_core::Purpose;
-use mage_env::{Guest, GuestView, Seed};
+use mage_env::{HumanPlayer, HumanView, Seed};
 use mage_native::Device;
 use mage_train::{Hosted, run_dir::RunDir};
 use serde::Serialize;
@@ -30,9 +30,9 @@ use std::{
 
 /// What the person is told.
 enum Said {
-    Turn(GuestView),
+    Turn(HumanView),
     Refused(String),
-    Over(GuestView, f32),
+    Over(HumanView, f32),
 }
 
 /// The person's chair.
@@ -41,8 +41,8 @@ struct Chair {
     typed: Mutex<Receiver<String>>,
 }
 
-impl Guest for Chair {
-    fn act(&self, view: &GuestView, read: &dyn Fn(&str) -> Result<usize, String>) -> usize {
+impl HumanPlayer for Chair {
+    fn act(&self, view: &HumanView, read: &dyn Fn(&str) -> Result<usize, String>) -> usize {
         let typed = self.typed.lock().expect("only one game is played");
         let _ = self.said.send(Said::Turn(view.clone()));
         // Once the person has left, any move will do: nobody looks at it.
@@ -55,7 +55,7 @@ impl Guest for Chair {
         0
     }
 
-    fn over(&self, view: &GuestView, score: f32) {
+    fn over(&self, view: &HumanView, score: f32) {
         let _ = self.said.send(Said::Over(view.clone(), score));
     }
 }
@@ -74,7 +74,7 @@ enum Event<'a> {
 pub(crate) fn run(app: &App, args: &Play, dir: &Path, out: &Output) -> anyhow::Result<()> {
     let recipe = RunDir::recipe(dir).map_err(usage)?;
     let setting = setting(app, &recipe)?;
-    let title = setting.factory.schema().title;
+    let title = setting.env_spec.info().title;
     let rules = |seat| app.prompts.get(&recipe.env.name).and_then(|p| p.rules_for_people(seat)).unwrap_or_default();
     // A card that it was trained on may be elsewhere.
     let device = args.device.unwrap_or(match recipe.engine.device {
@@ -96,7 +96,7 @@ pub(crate) fn run(app: &App, args: &Play, dir: &Path, out: &Output) -> anyhow::R
         }
     }
     let mut scores = Vec::new();
-    let mut now: Option<GuestView> = None;
+    let mut now: Option<HumanView> = None;
     let left = loop {
         match said.recv() {
             Err(_) => break false,
@@ -142,7 +142,7 @@ pub(crate) fn run(app: &App, args: &Play, dir: &Path, out: &Output) -> anyhow::R
 }
 
 /// The next line that is for the game; `None` when the person leaves.
-fn ask(view: &GuestView, rules: &dyn Fn(u8) -> String, out: &Output) -> anyhow::Result<Option<String>> {
+fn ask(view: &HumanView, rules: &dyn Fn(u8) -> String, out: &Output) -> anyhow::Result<Option<String>> {
     loop {
         if !out.json {
             let few = view.legal.join("/");
@@ -165,7 +165,7 @@ fn ask(view: &GuestView, rules: &dyn Fn(u8) -> String, out: &Output) -> anyhow::
     }
 }
 
-fn show(view: &GuestView, out: &Output) -> anyhow::Result<()> {
+fn show(view: &HumanView, out: &Output) -> anyhow::Result<()> {
     match &view.picture {
         Some(picture) => out.line(format!("\n{picture}\n")),
         None => out.line(&view.text),
@@ -179,7 +179,7 @@ fn refuse(reason: &str, out: &Output) -> anyhow::Result<()> {
     }
 }
 
-fn ended(view: &GuestView, episode: usize, score: f32, out: &Output) -> anyhow::Result<()> {
+fn ended(view: &HumanView, episode: usize, score: f32, out: &Output) -> anyhow::Result<()> {
     if out.json {
         return out.object(&Event::End { episode, observation: &view.text, score });
     }

@@ -10,7 +10,7 @@ use crate::{
     usage,
 };
 use mage_env::{
-    EnvFactory, Options, Population, ReferenceDoc, Schema, Seed, solvers::OracleReport, solvers::SeatOracle,
+    EnvInfo, EnvSpec, Options, Population, ScriptedAgentInfo, Seed, solvers::OracleReport, solvers::SeatOracle,
     solvers::is_lower_bound,
 };
 use serde::Serialize;
@@ -29,7 +29,7 @@ fn list(app: &App, out: &Output) -> anyhow::Result<()> {
         let all: Vec<Shown> = app.registry.iter().map(|f| Shown::of(&**f)).collect();
         return out.object(&all);
     }
-    let rows = app.registry.iter().map(|f| vec![f.id().to_string(), f.schema().summary]);
+    let rows = app.registry.iter().map(|f| vec![f.id().to_string(), f.info().summary]);
     out.line(table(&["environment", "what it is"], rows))?;
     out.hint("\nmage env show NAME tells more about one; mage play NAME plays it.");
     Ok(())
@@ -39,8 +39,8 @@ fn list(app: &App, out: &Output) -> anyhow::Result<()> {
 #[derive(Serialize)]
 struct Shown {
     id: String,
-    schema: Schema,
-    policies: Vec<ReferenceDoc>,
+    env_info: EnvInfo,
+    policies: Vec<ScriptedAgentInfo>,
     populations: Vec<&'static str>,
     /// Of the population that was asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -68,13 +68,13 @@ enum Ceilings {
 }
 
 impl Shown {
-    fn of(factory: &dyn EnvFactory) -> Self {
-        let random = ReferenceDoc::fair("random", "any legal action");
+    fn of(env_spec: &dyn EnvSpec) -> Self {
+        let random = ScriptedAgentInfo::fair("random", "any legal action");
         Shown {
-            id: factory.id().to_string(),
-            schema: factory.schema(),
-            policies: [random].into_iter().chain(factory.references()).collect(),
-            populations: factory.populations().into_iter().map(|(name, _)| name).collect(),
+            id: env_spec.id().to_string(),
+            env_info: env_spec.info(),
+            policies: [random].into_iter().chain(env_spec.scripted_agents()).collect(),
+            populations: env_spec.populations().into_iter().map(|(name, _)| name).collect(),
             splits: Vec::new(),
             oracles: None,
         }
@@ -82,20 +82,20 @@ impl Shown {
 }
 
 /// The splits of a population, with the settings that are theirs alone.
-fn splits(factory: &dyn EnvFactory, population: &Population) -> anyhow::Result<Vec<ShownSplit>> {
+fn splits(env_spec: &dyn EnvSpec, population: &Population) -> anyhow::Result<Vec<ShownSplit>> {
     let shown = |name: &str| {
         let options = population.overrides.get(name).cloned().unwrap_or_default();
-        Ok(ShownSplit { name: name.to_owned(), max_turns: factory.max_turns(population, name)?, options })
+        Ok(ShownSplit { name: name.to_owned(), max_turns: env_spec.max_turns(population, name)?, options })
     };
     population.splits().map(shown).collect()
 }
 
 fn show(app: &App, args: &Show, out: &Output) -> anyhow::Result<()> {
-    let (factory, population) = pick(app, &args.env, &args.whom)?;
-    let mut shown = Shown::of(&*factory);
-    shown.splits = splits(&*factory, &population)?;
+    let (env_spec, population) = pick(app, &args.env, &args.whom)?;
+    let mut shown = Shown::of(&*env_spec);
+    shown.splits = splits(&*env_spec, &population)?;
     if args.oracles {
-        shown.oracles = Some(ceilings(&*factory, &population, args, out)?);
+        shown.oracles = Some(ceilings(&*env_spec, &population, args, out)?);
     }
     if out.json {
         return out.object(&shown);
@@ -111,7 +111,7 @@ fn show(app: &App, args: &Show, out: &Output) -> anyhow::Result<()> {
             print_schema(&shown, out)?;
             print_splits(&shown, out)?;
             print_population(&population, args.whom.split(), out)?;
-            if !shown.schema.opponents.is_empty() || factory.solver().is_some() {
+            if !shown.env_info.opponents.is_empty() || env_spec.solver().is_some() {
                 out.hint(format!("\nmage env show {} --oracles computes the best that can be done.", shown.id));
             }
             Ok(())
@@ -131,17 +131,17 @@ fn hint_at_splits(population: &Population, args: &Show, out: &Output) {
     }
 }
 
-fn ceilings(factory: &dyn EnvFactory, population: &Population, args: &Show, out: &Output) -> anyhow::Result<Ceilings> {
+fn ceilings(env_spec: &dyn EnvSpec, population: &Population, args: &Show, out: &Output) -> anyhow::Result<Ceilings> {
     let split = args.whom.split();
-    let games = out.waiting("working out the ceilings", || factory.oracles(population, split, args.episodes))?;
+    let games = out.waiting("working out the ceilings", || env_spec.oracles(population, split, args.episodes))?;
     if let Some(report) = games {
         return Ok(Ceilings::Games(Box::new(report)));
     }
-    if let Some(solver) = factory.solver() {
+    if let Some(solver) = env_spec.solver() {
         let of = WorldCeilings::compute(&args.env, solver, population, args.whom.split.as_deref(), out)?;
         return Ok(Ceilings::World(of));
     }
-    let told = factory.references().into_iter().find(|r| r.told).map(|r| r.name);
+    let told = env_spec.scripted_agents().into_iter().find(|r| r.told).map(|r| r.name);
     let instead = told.map_or_else(String::new, |name| {
         format!("; mage eval --env {} --policy {name} measures what is possible", args.env)
     });
@@ -149,22 +149,22 @@ fn ceilings(factory: &dyn EnvFactory, population: &Population, args: &Show, out:
 }
 
 fn print_schema(shown: &Shown, out: &Output) -> anyhow::Result<()> {
-    let schema = &shown.schema;
-    out.line(styled(BOLD, &schema.title))?;
+    let env_info = &shown.env_info;
+    out.line(styled(BOLD, &env_info.title))?;
     out.line(format!(
         "{}; {} {}, at most {} turns, counted in {}",
-        schema.summary,
-        schema.seats,
-        if schema.seats == 1 { "seat" } else { "seats" },
-        schema.max_turns,
-        schema.unit
+        env_info.summary,
+        env_info.seats,
+        if env_info.seats == 1 { "seat" } else { "seats" },
+        env_info.max_turns,
+        env_info.unit
     ))?;
-    if !schema.options.is_empty() {
-        let rows = schema.options.iter().map(|o| vec![o.key.clone(), o.values.clone(), o.about.clone()]);
+    if !env_info.options.is_empty() {
+        let rows = env_info.options.iter().map(|o| vec![o.key.clone(), o.values.clone(), o.about.clone()]);
         out.line(format!("\n{}", columns(&["setting", "values", "what it does"], rows)))?;
     }
-    if !schema.opponents.is_empty() {
-        let rows = schema.opponents.iter().map(|(kind, about)| vec![kind.clone(), about.clone()]);
+    if !env_info.opponents.is_empty() {
+        let rows = env_info.opponents.iter().map(|(kind, about)| vec![kind.clone(), about.clone()]);
         out.line(format!("\n{}", columns(&["kind of opponent", "what it does"], rows)))?;
     }
     let rows = shown.policies.iter().map(|p| {
@@ -180,7 +180,7 @@ fn print_schema(shown: &Shown, out: &Output) -> anyhow::Result<()> {
 
 /// The splits of a world: in games they are told apart by opponents, which follow.
 fn print_splits(shown: &Shown, out: &Output) -> anyhow::Result<()> {
-    if !shown.schema.opponents.is_empty() {
+    if !shown.env_info.opponents.is_empty() {
         return Ok(());
     }
     let value = |v: &serde_json::Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
@@ -298,8 +298,8 @@ fn seat_title(seat: &SeatOracle) -> String {
 }
 
 fn conform(app: &App, args: &Conform, out: &Output) -> anyhow::Result<()> {
-    let factory = app.registry.get(&args.env).map_err(usage)?;
-    let report = factory.conform(&args.golden, args.data.as_deref()).map_err(usage)?;
+    let env_spec = app.registry.get(&args.env).map_err(usage)?;
+    let report = env_spec.conform(&args.golden, args.data.as_deref()).map_err(usage)?;
     if out.json {
         out.object(&report)?;
     } else {
@@ -329,12 +329,12 @@ fn conform(app: &App, args: &Conform, out: &Output) -> anyhow::Result<()> {
 }
 
 fn generate(app: &App, args: &Generate, out: &Output) -> anyhow::Result<()> {
-    let (factory, population) = pick(app, &args.env, &args.whom)?;
-    warn(&*factory, &population, args.whom.split(), out)?;
-    let seats = factory.schema().seats;
+    let (env_spec, population) = pick(app, &args.env, &args.whom)?;
+    warn(&*env_spec, &population, args.whom.split(), out)?;
+    let seats = env_spec.info().seats;
     let draw = |i| population.draw(args.whom.split(), seats, Seed::new(args.seed).child("generate").at(i));
     let tasks = (0..args.count).map(draw).collect::<Result<Vec<_>, _>>()?;
-    let files = factory.export(&tasks, &args.out, args.data.as_deref())?;
+    let files = env_spec.export(&tasks, &args.out, args.data.as_deref())?;
     if out.json {
         return out.object(&files);
     }

@@ -17,21 +17,21 @@ pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
     if let Some(dir) = &args.against {
         return against::run(app, args, dir, out);
     }
-    let (factory, population) = pick(app, &args.env, &args.whom)?;
-    let schema = factory.schema();
+    let (env_spec, population) = pick(app, &args.env, &args.whom)?;
+    let env_info = env_spec.info();
     let split = args.whom.split();
-    warn(&*factory, &population, split, out)?;
+    warn(&*env_spec, &population, split, out)?;
     let max_turns = match args.turns {
         Some(turns) => turns,
-        None => factory.max_turns(&population, split)?,
+        None => env_spec.max_turns(&population, split)?,
     };
     let seed = Seed::new(args.seed.unwrap_or_else(from_clock));
-    let task = population.draw(split, schema.seats, seed)?;
-    let mut env = factory.build(&task)?;
+    let task = population.draw(split, env_info.seats, seed)?;
+    let mut env = env_spec.build(&task)?;
     let rules = app.prompts.get(&args.env).and_then(|p| p.rules_for_people(task.seat)).unwrap_or_default();
     let mut table = Sitting { out, task: &task, rules, episodes: args.episodes, max_turns, scores: Vec::new() };
 
-    table.welcome(&schema.title, seed)?;
+    table.welcome(&env_info.title, seed)?;
     'episodes: for n in 0..args.episodes {
         let start = env.begin(n);
         table.episode(n, &*env, &start.text)?;
@@ -49,13 +49,13 @@ pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
             }
         }
     }
-    let ceilings = || factory.oracles(&population, split, args.episodes);
+    let ceilings = || env_spec.oracles(&population, split, args.episodes);
     if out.json {
         let ceilings = if table.scores.is_empty() { Ok(None) } else { ceilings() };
         return table.close_for_programs(args.reveal, &ceilings);
     }
     // What was possible may take half a minute to work out; what was played is known now.
-    if !table.close(args.reveal, &schema.unit)? {
+    if !table.close(args.reveal, &env_info.unit)? {
         return Ok(());
     }
     match out.waiting("working out what was possible (Ctrl-C leaves)", ceilings) {

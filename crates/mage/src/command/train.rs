@@ -31,7 +31,7 @@ use std::{
 pub(crate) fn run(app: &App, args: &Train, out: &Output) -> anyhow::Result<()> {
     let recipe = recipe(args)?;
     let setting = setting(app, &recipe)?;
-    warn(&*setting.factory, &setting.population, &recipe.env.split, out)?;
+    warn(&*setting.env_spec, &setting.population, &recipe.env.split, out)?;
     if args.dry_run {
         return dry_run(args, &recipe, &setting, out);
     }
@@ -40,7 +40,7 @@ pub(crate) fn run(app: &App, args: &Train, out: &Output) -> anyhow::Result<()> {
     let mut screen = Screen::new(*out);
     let mut training = match &args.resume {
         Some(dir) => {
-            let hosts = setting.factory.schema().seats > 1;
+            let hosts = setting.env_spec.info().seats > 1;
             let mut said = |e| screen.show(e);
             match out.starting(|| Training::resume(recipe, setting, dir, args.force, Arc::clone(&stop), &mut said))? {
                 Resumed::Finished(outcome) => return already_finished(&outcome, dir, hosts, out),
@@ -123,22 +123,22 @@ fn recipe(args: &Train) -> anyhow::Result<Recipe> {
 }
 
 pub(super) fn setting(app: &App, recipe: &Recipe) -> anyhow::Result<Setting> {
-    let factory = Arc::clone(app.registry.get(&recipe.env.name).map_err(usage)?);
+    let env_spec = Arc::clone(app.registry.get(&recipe.env.name).map_err(usage)?);
     let population = match recipe.env.population.as_str() {
-        "" => factory.default_population(),
-        name => read_population(&*factory, name)?,
+        "" => env_spec.default_population(),
+        name => read_population(&*env_spec, name)?,
     };
-    if population.env != factory.id() {
+    if population.env != env_spec.id() {
         return Err(usage(format!("population {} is for {}", recipe.env.population, population.env)));
     }
     let wrong = |e| usage_in(&recipe.env.population, &e);
-    factory.check(&population).map_err(wrong)?;
+    env_spec.check(&population).map_err(wrong)?;
     population.in_split(&recipe.env.split).map_err(wrong)?;
     population.in_split(&recipe.eval.split).map_err(wrong)?;
     Ok(Setting {
         prompts: app.prompts.get(&recipe.env.name)?,
         population,
-        factory,
+        env_spec,
         commit: option_env!("MAGE_COMMIT").map(str::to_owned),
         // At once and beside any picture of progress: whoever waits wants to know for what.
         notices: Notices::to(|line| eprintln!("{line}")),

@@ -3,8 +3,7 @@
 use mage_core::prompt::{PromptLibrary, PromptSet, PromptSource, Windows};
 use mage_engine::{BoxFuture, ChatAnswer, ChatPolicy, ChatRequest, FinishReason, Result as EngineResult, Usage};
 use mage_env::{
-    Anchor, End, Env, EnvFactory, EnvId, Observation, Outcome, ParsedAction, Population, Result, Schema, Seed, Step,
-    Task,
+    Anchor, End, Env, EnvId, EnvInfo, EnvSpec, Observation, Outcome, ParsedAction, Population, Result, Seed, Step, Task,
 };
 use mage_train::evaluate::{Agent, Drawn, ModelAgent};
 use rand::RngExt;
@@ -14,7 +13,7 @@ use tokio::runtime::Handle;
 const ID: EnvId = EnvId::new("coin");
 
 struct Coin;
-pub(crate) struct CoinFactory;
+pub(crate) struct CoinSpec;
 
 fn see(text: &str) -> Observation {
     Observation { text: text.to_owned(), compact: text.to_owned() }
@@ -51,12 +50,12 @@ impl Env for Coin {
     }
 }
 
-impl EnvFactory for CoinFactory {
+impl EnvSpec for CoinSpec {
     fn id(&self) -> EnvId {
         ID
     }
-    fn schema(&self) -> Schema {
-        Schema {
+    fn info(&self) -> EnvInfo {
+        EnvInfo {
             title: "Coin".to_owned(),
             summary: "say what happens".to_owned(),
             unit: "wins minus losses".to_owned(),

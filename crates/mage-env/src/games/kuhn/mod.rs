@@ -14,5 +14,5 @@ mod text;
 pub use facts::{likelihood_from_facts, seen_from_facts, update_from_facts};
 pub use opponents::{AGGRESSIVE, CONSERVATIVE, INTERMEDIATE, StrategyTable, equilibrium, opponent_kinds};
 pub use rules::{BET, Card, Hand, Kuhn, PASS};
-pub use spec::{KuhnFactory, KuhnOptions};
+pub use spec::{KuhnOptions, KuhnSpec};
 pub use text::{REFLECTION_WORDS, facts};

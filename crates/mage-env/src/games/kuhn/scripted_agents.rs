@@ -4,11 +4,12 @@ use super::{
     facts::update_from_facts,
     opponents::{StrategyTable, equilibrium},
     rules::{BET, Card, Hand, Kuhn, PASS},
-    spec::KuhnFactory,
+    spec::KuhnSpec,
     text::facts,
 };
 use crate::{
-    ActionId, Game, Reference, ReferenceDoc, ReferenceMaker, ReferenceQuery, Result, Rng, Seed, Seen, Task, TextGame,
+    ActionId, Game, PromptView, Result, Rng, ScriptedAgent, ScriptedAgentFactory, ScriptedAgentInfo,
+    ScriptedAgentQuery, Seed, Task, TextGame,
     game::{draw, draw_uniform},
     solvers::{Bayes, Objective},
 };
@@ -17,19 +18,22 @@ use std::sync::Arc;
 /// How many iterations the `nash` agent's policy is computed with.
 const NASH_ITERATIONS: u32 = 10_000;
 
-pub(super) fn docs() -> Vec<ReferenceDoc> {
+pub(super) fn docs() -> Vec<ScriptedAgentInfo> {
     vec![
-        ReferenceDoc::fair("nash", "an equilibrium: cannot be beaten on average, and does not adapt"),
-        ReferenceDoc::fair("bayes", "the best possible learner when all episodes count alike"),
-        ReferenceDoc::fair("bayes-last", "the best possible learner when only the last episode counts"),
-        ReferenceDoc::told("best-response", "the best against the opponent, whose name it is told"),
+        ScriptedAgentInfo::fair("nash", "an equilibrium: cannot be beaten on average, and does not adapt"),
+        ScriptedAgentInfo::fair("bayes", "the best possible learner when all episodes count alike"),
+        ScriptedAgentInfo::fair("bayes-last", "the best possible learner when only the last episode counts"),
+        ScriptedAgentInfo::told("best-response", "the best against the opponent, whose name it is told"),
     ]
 }
 
 /// The maker for a name, or `None` if there is no such agent.
-pub(super) fn maker(factory: &KuhnFactory, query: &ReferenceQuery<'_>) -> Result<Option<Arc<dyn ReferenceMaker>>> {
+pub(super) fn maker(
+    env_spec: &KuhnSpec,
+    query: &ScriptedAgentQuery<'_>,
+) -> Result<Option<Arc<dyn ScriptedAgentFactory>>> {
     let solved = || -> Result<Arc<[Bayes; 2]>> {
-        let seat = |seat| factory.bayes(query.population, query.split, seat, query.episodes);
+        let seat = |seat| env_spec.bayes(query.population, query.split, seat, query.episodes);
         Ok(Arc::new([seat(0)?, seat(1)?]))
     };
     Ok(Some(match query.name {
@@ -47,8 +51,8 @@ pub(super) fn maker(factory: &KuhnFactory, query: &ReferenceQuery<'_>) -> Result
 
 struct NashMaker(StrategyTable);
 
-impl ReferenceMaker for NashMaker {
-    fn make(&self, _task: &Task, seed: Seed) -> Box<dyn Reference> {
+impl ScriptedAgentFactory for NashMaker {
+    fn make(&self, _task: &Task, seed: Seed) -> Box<dyn ScriptedAgent> {
         Box::new(Nash { table: self.0, rng: seed.rng() })
     }
 }
@@ -59,8 +63,8 @@ struct Nash {
     rng: Rng,
 }
 
-impl Reference for Nash {
-    fn act(&mut self, seen: &Seen<'_>) -> String {
+impl ScriptedAgent for Nash {
+    fn act(&mut self, seen: &PromptView<'_>) -> String {
         let bet = View::read(seen.observation).and_then(|v| self.table.bet_probability(v.card, &v.line()));
         let bet = bet.unwrap_or(0.5);
         Kuhn.action_name(draw(&[(PASS, 1.0 - bet), (BET, bet)].into_iter().collect(), &mut self.rng))
@@ -86,8 +90,8 @@ struct LearnerMaker {
     aim: Aim,
 }
 
-impl ReferenceMaker for LearnerMaker {
-    fn make(&self, task: &Task, seed: Seed) -> Box<dyn Reference> {
+impl ScriptedAgentFactory for LearnerMaker {
+    fn make(&self, task: &Task, seed: Seed) -> Box<dyn ScriptedAgent> {
         let bayes = &self.solved[usize::from(task.seat)];
         let (prior, objective) = match &self.aim {
             Aim::Learn(objective) => (bayes.prior(), Some(*objective)),
@@ -112,8 +116,8 @@ struct Learner {
     rng: Rng,
 }
 
-impl Reference for Learner {
-    fn act(&mut self, seen: &Seen<'_>) -> String {
+impl ScriptedAgent for Learner {
+    fn act(&mut self, seen: &PromptView<'_>) -> String {
         let bayes = &self.solved[usize::from(self.seat)];
         let mut belief = self.prior.clone();
         for fact in seen.memory {

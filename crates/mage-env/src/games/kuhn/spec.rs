@@ -2,9 +2,9 @@
 
 use super::{opponents::opponent_kinds, rules::Kuhn, scripted_agents, text};
 use crate::{
-    Deal, Env, EnvFactory, EnvId, Error, GameEnv, Guest, Member, OpponentKinds, OptionDoc, Options, Population,
-    ReferenceDoc, ReferenceMaker, ReferenceQuery, Result, Schema, Task, human_player,
-    registry::unknown_reference,
+    Deal, Env, EnvId, EnvInfo, EnvSpec, Error, GameEnv, HumanPlayer, Member, OpponentKinds, OptionDoc, Options,
+    Population, Result, ScriptedAgentFactory, ScriptedAgentInfo, ScriptedAgentQuery, Task, human_player,
+    registry::unknown_scripted_agent,
     solvers::{Bayes, Candidate, OracleReport, Setting, ceilings},
 };
 use serde::Deserialize;
@@ -13,21 +13,21 @@ use std::sync::Arc;
 /// Makes Kuhn poker tables. Public so that others can add opponents:
 ///
 /// ```
-/// use mage_env::{Registry, kuhn::{KuhnFactory, StrategyTable}};
-/// let mut kuhn = KuhnFactory::default();
+/// use mage_env::{Registry, kuhn::{KuhnSpec, StrategyTable}};
+/// let mut kuhn = KuhnSpec::default();
 /// let maniac = StrategyTable::by_role([1.0; 3], [1.0; 3]);
 /// kuhn.opponents.add_plain("maniac", "never passes", maniac);
 /// let mut registry = Registry::builtin();
 /// registry.register(kuhn);
 /// ```
-pub struct KuhnFactory {
+pub struct KuhnSpec {
     /// The kinds of opponent it can seat.
     pub opponents: OpponentKinds<Kuhn>,
 }
 
-impl Default for KuhnFactory {
+impl Default for KuhnSpec {
     fn default() -> Self {
-        KuhnFactory { opponents: opponent_kinds() }
+        KuhnSpec { opponents: opponent_kinds() }
     }
 }
 
@@ -42,13 +42,13 @@ pub struct KuhnOptions {
 const ID: EnvId = EnvId::new("kuhn");
 const PLACE: &str = "options of kuhn";
 
-impl EnvFactory for KuhnFactory {
+impl EnvSpec for KuhnSpec {
     fn id(&self) -> EnvId {
         ID
     }
 
-    fn schema(&self) -> Schema {
-        Schema {
+    fn info(&self) -> EnvInfo {
+        EnvInfo {
             title: "Kuhn poker".to_owned(),
             summary: "three cards, one bet, a hidden opponent".to_owned(),
             unit: "chips per hand".to_owned(),
@@ -79,7 +79,7 @@ impl EnvFactory for KuhnFactory {
         Ok(Box::new(GameEnv::new(Arc::new(Kuhn), rival, task.seat, options.deal, task.seed)))
     }
 
-    fn host(&self, task: &Task, visitor: Arc<dyn Guest>) -> Result<Option<Box<dyn Env>>> {
+    fn host(&self, task: &Task, visitor: Arc<dyn HumanPlayer>) -> Result<Option<Box<dyn Env>>> {
         let options: KuhnOptions = task.options.read(PLACE)?;
         Ok(Some(Box::new(human_player::table(Kuhn, visitor, task.seat.min(1), options.deal, task.seed))))
     }
@@ -121,7 +121,7 @@ impl EnvFactory for KuhnFactory {
         let setting = Setting {
             env: population.env.as_str(),
             split,
-            unit: &self.schema().unit,
+            unit: &self.info().unit,
             episodes,
             deal: options.deal,
             seat_shares: &population.seat_shares(2)?,
@@ -129,16 +129,16 @@ impl EnvFactory for KuhnFactory {
         ceilings(&Kuhn, &candidates, &setting)
     }
 
-    fn references(&self) -> Vec<ReferenceDoc> {
+    fn scripted_agents(&self) -> Vec<ScriptedAgentInfo> {
         scripted_agents::docs()
     }
 
-    fn reference(&self, query: &ReferenceQuery<'_>) -> Result<Arc<dyn ReferenceMaker>> {
-        scripted_agents::maker(self, query)?.ok_or_else(|| unknown_reference(&self.references(), query.name))
+    fn scripted_agent(&self, query: &ScriptedAgentQuery<'_>) -> Result<Arc<dyn ScriptedAgentFactory>> {
+        scripted_agents::maker(self, query)?.ok_or_else(|| unknown_scripted_agent(&self.scripted_agents(), query.name))
     }
 }
 
-impl KuhnFactory {
+impl KuhnSpec {
     /// The best possible learner from one seat against a split of a population, for scripted agents to ask.
     pub fn bayes(&self, population: &Population, split: &str, seat: u8, episodes: u32) -> Result<Bayes> {
         let options: KuhnOptions = population.options_in(split).read(PLACE)?;

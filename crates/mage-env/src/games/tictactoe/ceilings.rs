@@ -12,11 +12,11 @@ use super::{
     move_table::{MoveTable, Symmetry},
     opponents::searches,
     rules::{Board, TicTacToe},
-    spec::{TicTacToeFactory, TicTacToeOptions},
+    spec::{TicTacToeOptions, TicTacToeSpec},
     win_game::{Shown, Wins},
 };
 use crate::{
-    Deal, EnvFactory, Hash, Opponent, OpponentSpec, Population, Result, Rival, Seed, Strategy,
+    Deal, EnvSpec, Hash, Opponent, OpponentSchedule, OpponentSpec, Population, Result, Seed, Strategy,
     solvers::{Bayes, Candidate, OracleReport, Sampled, Setting, ceilings},
 };
 use rayon::prelude::*;
@@ -54,7 +54,7 @@ struct Asked {
     table: Arc<MoveTable>,
 }
 
-impl TicTacToeFactory {
+impl TicTacToeSpec {
     /// The best possible learner from one seat against a split of a population, for agents that play by rule. Where an
     /// opponent searches, it takes the moves counted for its probabilities.
     pub fn bayes(&self, population: &Population, split: &str, seat: u8, episodes: u32) -> Result<Bayes> {
@@ -65,7 +65,7 @@ impl TicTacToeFactory {
     pub(super) fn ceilings(&self, population: &Population, split: &str, episodes: u32) -> Result<Option<OracleReport>> {
         let options: TicTacToeOptions = population.options_in(split).read("options of tictactoe")?;
         let (candidates, asked) = self.candidates(population, split)?;
-        let unit = self.schema().unit;
+        let unit = self.info().unit;
         let setting = Setting {
             env: population.env.as_str(),
             split,
@@ -123,7 +123,7 @@ impl TicTacToeFactory {
     pub(super) fn known_phases(
         &self,
         spec: &OpponentSpec,
-        rival: &Rival<TicTacToe>,
+        rival: &OpponentSchedule<TicTacToe>,
     ) -> Vec<(Strategy<TicTacToe>, Option<Arc<MoveTable>>)> {
         let of_phase = |(phase, strategy): (usize, &Strategy<TicTacToe>)| {
             if strategy.policy(&TicTacToe, &Board::default(), 0).is_some() {
@@ -183,16 +183,16 @@ mod tests {
     use super::*;
     use crate::{Member, solvers::mcts::MctsOpponent};
 
-    fn factory() -> TicTacToeFactory {
-        TicTacToeFactory::default()
+    fn env_spec() -> TicTacToeSpec {
+        TicTacToeSpec::default()
     }
 
     fn pool(opponents: Vec<Member>, seats: [f64; 2]) -> Population {
-        Population { seats: seats.to_vec(), opponents, ..factory().default_population() }
+        Population { seats: seats.to_vec(), opponents, ..env_spec().default_population() }
     }
 
     fn report(population: &Population, episodes: u32) -> OracleReport {
-        factory().oracles(population, "train", episodes).unwrap().unwrap()
+        env_spec().oracles(population, "train", episodes).unwrap().unwrap()
     }
 
     fn close(a: &[f64], b: &[f64]) -> bool {
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn blind_lines_need_memory() {
-        let r = report(&factory().default_population(), 3);
+        let r = report(&env_spec().default_population(), 3);
         assert_eq!(r.unit, "wins per game");
         let first = &r.seats[0];
         assert!(close(&first.memoryless, &[4.0 / 6.0; 3]), "{:?}", first.memoryless);
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn blind_diagonals_cannot_be_used() {
-        let mut population = factory().default_population();
+        let mut population = env_spec().default_population();
         for line in ["diagonal-1", "diagonal-2"] {
             let mut member = Member::seen("blind_line", 1.0);
             member.spec.name = line.to_owned();
@@ -251,8 +251,8 @@ mod tests {
 
     #[test]
     fn every_population_that_comes_along_is_sound() {
-        for (name, population) in factory().populations() {
-            factory().check(&population).unwrap_or_else(|e| panic!("{name}: {e}"));
+        for (name, population) in env_spec().populations() {
+            env_spec().check(&population).unwrap_or_else(|e| panic!("{name}: {e}"));
             for split in crate::SPLITS {
                 assert!(!population.in_split(split).unwrap().is_empty(), "{name}, {split}");
             }
@@ -312,7 +312,7 @@ mod tests {
     /// Beside one who searches, blind lines are still found out and used.
     #[test]
     fn a_searcher_among_the_blind_hides_none_of_them() {
-        let mut population = factory().default_population();
+        let mut population = env_spec().default_population();
         let mut quick = Member::seen("mcts", 1.0);
         quick.spec.params = quick.spec.params.with("simulations", 25);
         population.opponents.push(quick);
@@ -326,7 +326,7 @@ mod tests {
     /// What is found out in the first episodes is not worked out again for each that follows.
     #[test]
     fn there_may_be_many_episodes() {
-        let r = report(&factory().default_population(), 100);
+        let r = report(&env_spec().default_population(), 100);
         let curve = &r.seats[0].sum.by_episode;
         assert!(curve.len() == 100 && (curve[0] - 4.0 / 6.0).abs() < 1e-9, "{curve:?}");
         assert!(curve[1..].iter().all(|v| (v - 1.0).abs() < 1e-9) && r.error() < 1e-6, "{curve:?}");
@@ -337,7 +337,7 @@ mod tests {
     #[cfg(feature = "long")]
     #[test]
     fn the_papers_pool_is_as_recorded() {
-        let (_, paper) = factory().populations().into_iter().find(|(name, _)| *name == "paper").unwrap();
+        let (_, paper) = env_spec().populations().into_iter().find(|(name, _)| *name == "paper").unwrap();
         let r = report(&paper, 3);
         // Recorded with a table of 300 samples: 0.8055 of 0.8061 and 0.5236 of 0.5273.
         for (seat, memoryless, informed) in [(0, 0.8055, 0.8061), (1, 0.5236, 0.5273)] {

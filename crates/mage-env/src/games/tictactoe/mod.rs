@@ -21,6 +21,6 @@ pub use minimax::Solution;
 pub use move_table::{MoveTable, Symmetry};
 pub use opponents::{BiasedRandom, BlindLine, Perfect, Preferred, Ties, opponent_kinds, search};
 pub use rules::{ARRANGEMENTS, Board, CELLS, Cell, Line, TicTacToe};
-pub use spec::{TicTacToeFactory, TicTacToeOptions};
+pub use spec::{TicTacToeOptions, TicTacToeSpec};
 pub use text::{REFLECTION_WORDS, facts, name, read_board, read_facts};
 pub use win_game::{Shown, Wins};

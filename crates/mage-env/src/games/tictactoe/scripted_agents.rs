@@ -4,33 +4,33 @@ use super::{
     best_answer::BestAnswer,
     minimax::Solution,
     rules::{Board, Cell, Line, TicTacToe},
-    spec::TicTacToeFactory,
+    spec::TicTacToeSpec,
     text::{read_board, read_facts},
     win_game::Wins,
 };
 use crate::{
-    Error, Game, Hash, Reference, ReferenceDoc, ReferenceMaker, ReferenceQuery, Result, Rival, Rng, Seed, Seen,
-    Strategy, Task, TextGame,
+    Error, Game, Hash, OpponentSchedule, PromptView, Result, Rng, ScriptedAgent, ScriptedAgentFactory,
+    ScriptedAgentInfo, ScriptedAgentQuery, Seed, Strategy, Task, TextGame,
     solvers::{Bayes, Objective},
 };
 use rand::seq::IndexedRandom;
 use std::{collections::HashMap, sync::Arc};
 
-pub(super) fn docs() -> Vec<ReferenceDoc> {
+pub(super) fn docs() -> Vec<ScriptedAgentInfo> {
     vec![
-        ReferenceDoc::fair("perfect", "minimax: never loses, and learns nothing about anybody"),
-        ReferenceDoc::fair("textbook", "wins if it can, blocks if it must, else plays anywhere"),
-        ReferenceDoc::fair("bayes", "the best possible learner: weighs what a move earns and what it reveals"),
-        ReferenceDoc::told("best-response", "the likeliest win against the opponent it is told"),
+        ScriptedAgentInfo::fair("perfect", "minimax: never loses, and learns nothing about anybody"),
+        ScriptedAgentInfo::fair("textbook", "wins if it can, blocks if it must, else plays anywhere"),
+        ScriptedAgentInfo::fair("bayes", "the best possible learner: weighs what a move earns and what it reveals"),
+        ScriptedAgentInfo::told("best-response", "the likeliest win against the opponent it is told"),
     ]
 }
 
-pub(super) fn maker(factory: &TicTacToeFactory, query: &ReferenceQuery<'_>) -> Result<Arc<dyn ReferenceMaker>> {
+pub(super) fn maker(env_spec: &TicTacToeSpec, query: &ScriptedAgentQuery<'_>) -> Result<Arc<dyn ScriptedAgentFactory>> {
     match query.name {
         "perfect" => Ok(Arc::new(PerfectMaker)),
         "textbook" => Ok(Arc::new(TextbookMaker)),
-        "bayes" => Ok(Arc::new(BayesMaker::new(factory, query)?)),
-        "best-response" => Ok(Arc::new(ToldMaker::new(factory, query)?)),
+        "bayes" => Ok(Arc::new(BayesMaker::new(env_spec, query)?)),
+        "best-response" => Ok(Arc::new(ToldMaker::new(env_spec, query)?)),
         other => {
             let known = docs().into_iter().map(|d| d.name).chain(["random".to_owned()]);
             Err(Error::unknown("policy", other, known))
@@ -65,8 +65,8 @@ impl PerfectAgent {
     }
 }
 
-impl Reference for PerfectAgent {
-    fn act(&mut self, seen: &Seen<'_>) -> String {
+impl ScriptedAgent for PerfectAgent {
+    fn act(&mut self, seen: &PromptView<'_>) -> String {
         let cell = read_board(seen.observation).and_then(|b| self.choose(&b));
         named(cell, seen.legal)
     }
@@ -78,8 +78,8 @@ impl Reference for PerfectAgent {
 
 struct PerfectMaker;
 
-impl ReferenceMaker for PerfectMaker {
-    fn make(&self, _task: &Task, seed: Seed) -> Box<dyn Reference> {
+impl ScriptedAgentFactory for PerfectMaker {
+    fn make(&self, _task: &Task, seed: Seed) -> Box<dyn ScriptedAgent> {
         Box::new(PerfectAgent::new(seed))
     }
 }
@@ -104,8 +104,8 @@ impl Textbook {
     }
 }
 
-impl Reference for Textbook {
-    fn act(&mut self, seen: &Seen<'_>) -> String {
+impl ScriptedAgent for Textbook {
+    fn act(&mut self, seen: &PromptView<'_>) -> String {
         let cell = read_board(seen.observation).and_then(|b| self.choose(&b));
         named(cell, seen.legal)
     }
@@ -117,15 +117,15 @@ impl Reference for Textbook {
 
 struct TextbookMaker;
 
-impl ReferenceMaker for TextbookMaker {
-    fn make(&self, _task: &Task, seed: Seed) -> Box<dyn Reference> {
+impl ScriptedAgentFactory for TextbookMaker {
+    fn make(&self, _task: &Task, seed: Seed) -> Box<dyn ScriptedAgent> {
         Box::new(Textbook { rng: seed.child("textbook").rng() })
     }
 }
 
 /// An opponent with the best answer to each of its phases.
 struct Answered {
-    rival: Rival<TicTacToe>,
+    rival: OpponentSchedule<TicTacToe>,
     answers: Vec<BestAnswer>,
 }
 
@@ -135,11 +135,11 @@ struct ToldMaker {
 }
 
 impl ToldMaker {
-    fn new(factory: &TicTacToeFactory, query: &ReferenceQuery<'_>) -> Result<Self> {
+    fn new(env_spec: &TicTacToeSpec, query: &ScriptedAgentQuery<'_>) -> Result<Self> {
         let mut answered = HashMap::new();
         for (_, spec) in query.population.in_split(query.split)? {
-            let rival = factory.opponents.build(spec)?;
-            let known = factory.known_phases(spec, &rival);
+            let rival = env_spec.opponents.build(spec)?;
+            let known = env_spec.known_phases(spec, &rival);
             for seat in 0..2 {
                 let answers = known.iter().map(|(strategy, _)| BestAnswer::to(&**strategy, seat));
                 let answers = answers.collect::<Result<_>>()?;
@@ -150,9 +150,9 @@ impl ToldMaker {
     }
 }
 
-impl ReferenceMaker for ToldMaker {
+impl ScriptedAgentFactory for ToldMaker {
     /// Plays perfectly against opponents from outside the population it was made for.
-    fn make(&self, task: &Task, seed: Seed) -> Box<dyn Reference> {
+    fn make(&self, task: &Task, seed: Seed) -> Box<dyn ScriptedAgent> {
         let spec = task.opponent.as_ref().map(|spec| (Hash::of(spec), task.seat));
         match spec.and_then(|key| self.answered.get(&key)) {
             Some(answered) => Box::new(ToldAgent { answered: Arc::clone(answered), task_seed: task.seed }),
@@ -167,8 +167,8 @@ struct ToldAgent {
     task_seed: Seed,
 }
 
-impl Reference for ToldAgent {
-    fn act(&mut self, seen: &Seen<'_>) -> String {
+impl ScriptedAgent for ToldAgent {
+    fn act(&mut self, seen: &PromptView<'_>) -> String {
         let rival = &self.answered.rival;
         let now: &Strategy<TicTacToe> = rival.in_episode(self.task_seed, seen.episode);
         let phase = rival.phases().iter().position(|s| Arc::ptr_eq(s, now)).unwrap_or(0);
@@ -188,20 +188,20 @@ struct BayesMaker {
 }
 
 impl BayesMaker {
-    fn new(factory: &TicTacToeFactory, query: &ReferenceQuery<'_>) -> Result<Self> {
+    fn new(env_spec: &TicTacToeSpec, query: &ScriptedAgentQuery<'_>) -> Result<Self> {
         let mut by_seat = [None, None];
         let shares = query.population.seat_shares(2)?;
         for seat in (0..2).filter(|s| shares[*s] > 0.0) {
-            let bayes = factory.bayes(query.population, query.split, seat as u8, query.episodes)?;
+            let bayes = env_spec.bayes(query.population, query.split, seat as u8, query.episodes)?;
             by_seat[seat] = Some(Arc::new(bayes));
         }
         Ok(BayesMaker { by_seat, episodes: query.episodes })
     }
 }
 
-impl ReferenceMaker for BayesMaker {
+impl ScriptedAgentFactory for BayesMaker {
     /// Plays perfectly from seats it was not made for.
-    fn make(&self, task: &Task, seed: Seed) -> Box<dyn Reference> {
+    fn make(&self, task: &Task, seed: Seed) -> Box<dyn ScriptedAgent> {
         let perfect = PerfectAgent::new(seed);
         match self.by_seat.get(usize::from(task.seat)) {
             Some(Some(bayes)) => {
@@ -228,7 +228,7 @@ struct BayesAgent {
 impl BayesAgent {
     /// What the reflections in memory tell. One that cannot be, because it is made up or about somebody unknown, is passed
     /// over.
-    fn remember(&self, seen: &Seen<'_>) -> Vec<f64> {
+    fn remember(&self, seen: &PromptView<'_>) -> Vec<f64> {
         let seat = self.bayes.seat();
         seen.memory.iter().filter_map(|text| read_facts(text)).fold(self.bayes.prior(), |belief, game| {
             let texts = texts_of(&game, seat);
@@ -237,7 +237,7 @@ impl BayesAgent {
         })
     }
 
-    fn choose(&mut self, seen: &Seen<'_>) -> Option<Cell> {
+    fn choose(&mut self, seen: &PromptView<'_>) -> Option<Cell> {
         let board = read_board(seen.observation)?;
         if board.moves().count() < 2 {
             self.belief = self.remember(seen);
@@ -252,8 +252,8 @@ impl BayesAgent {
     }
 }
 
-impl Reference for BayesAgent {
-    fn act(&mut self, seen: &Seen<'_>) -> String {
+impl ScriptedAgent for BayesAgent {
+    fn act(&mut self, seen: &PromptView<'_>) -> String {
         let cell = self.choose(seen);
         named(cell, seen.legal)
     }
@@ -273,25 +273,26 @@ fn texts_of(game: &Board, seat: u8) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{End, EnvFactory, Outcome, ParsedAction};
+    use crate::{End, EnvSpec, Outcome, ParsedAction};
 
     /// Wins by episode over tasks of a population, the agent's reflections being its memory.
     fn wins(name: &str, tasks: u64, memory: bool) -> [f64; 3] {
-        let factory = TicTacToeFactory::default();
-        let population = factory.default_population();
-        let query = ReferenceQuery { name, population: &population, split: "train", episodes: 3 };
-        let maker = factory.reference(&query).unwrap();
+        let env_spec = TicTacToeSpec::default();
+        let population = env_spec.default_population();
+        let query = ScriptedAgentQuery { name, population: &population, split: "train", episodes: 3 };
+        let maker = env_spec.scripted_agent(&query).unwrap();
         let mut won = [0.0; 3];
         for i in 0..tasks {
             let task = population.draw("train", 2, Seed::new(i)).unwrap();
-            let mut env = factory.build(&task).unwrap();
+            let mut env = env_spec.build(&task).unwrap();
             let mut agent = maker.make(&task, Seed::new(i).child("agent"));
             let mut notes: Vec<String> = Vec::new();
             for (episode, won) in (0..).zip(&mut won) {
                 let mut observation = env.begin(episode).compact;
                 let end = loop {
                     let legal = env.legal().unwrap();
-                    let seen = Seen { episode, memory: &notes, observation: &observation, legal: &legal, done: &[] };
+                    let seen =
+                        PromptView { episode, memory: &notes, observation: &observation, legal: &legal, done: &[] };
                     let step = env.step(&ParsedAction::Act(agent.act(&seen)));
                     assert!(step.valid);
                     observation = step.observation.compact;
@@ -328,22 +329,20 @@ mod tests {
 
     #[test]
     fn the_textbook_completes_and_blocks_lines() {
-        let mut agent = TextbookMaker.make(
-            &TicTacToeFactory::default().default_population().draw("train", 2, Seed::new(1)).unwrap(),
-            Seed::new(1),
-        );
+        let mut agent = TextbookMaker
+            .make(&TicTacToeSpec::default().default_population().draw("train", 2, Seed::new(1)).unwrap(), Seed::new(1));
         let mut choice =
-            |observation: &str| agent.act(&Seen { episode: 0, memory: &[], observation, legal: &[], done: &[] });
+            |observation: &str| agent.act(&PromptView { episode: 0, memory: &[], observation, legal: &[], done: &[] });
         assert_eq!(choice("X X . O O . . . ."), "(1,3)", "a win comes first");
         assert_eq!(choice("X . . O O . . . X"), "(2,3)", "then a block");
     }
 
     #[test]
     fn unknown_agents_are_named() {
-        let factory = TicTacToeFactory::default();
-        let population = factory.default_population();
-        let query = ReferenceQuery { name: "perfekt", population: &population, split: "train", episodes: 3 };
-        let error = factory.reference(&query).err().unwrap().to_string();
+        let env_spec = TicTacToeSpec::default();
+        let population = env_spec.default_population();
+        let query = ScriptedAgentQuery { name: "perfekt", population: &population, split: "train", episodes: 3 };
+        let error = env_spec.scripted_agent(&query).err().unwrap().to_string();
         assert!(error.contains("did you mean `perfect`"), "{error}");
     }
 }

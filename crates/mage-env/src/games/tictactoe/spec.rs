@@ -2,8 +2,8 @@
 
 use super::{ceilings::Tables, opponents::opponent_kinds, rules::TicTacToe, scripted_agents, text};
 use crate::{
-    Deal, Env, EnvFactory, EnvId, Error, GameEnv, Guest, OpponentKinds, OptionDoc, Population, ReferenceDoc,
-    ReferenceMaker, ReferenceQuery, Result, Schema, Task, human_player, solvers::OracleReport,
+    Deal, Env, EnvId, EnvInfo, EnvSpec, Error, GameEnv, HumanPlayer, OpponentKinds, OptionDoc, Population, Result,
+    ScriptedAgentFactory, ScriptedAgentInfo, ScriptedAgentQuery, Task, human_player, solvers::OracleReport,
 };
 use serde::Deserialize;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use std::sync::Arc;
 /// Makes Tic-Tac-Toe boards. Public so that others can add opponents:
 ///
 /// ```
-/// use mage_env::{Registry, tictactoe::{Preferred, TicTacToeFactory}};
-/// let mut tictactoe = TicTacToeFactory::default();
+/// use mage_env::{Registry, tictactoe::{Preferred, TicTacToeSpec}};
+/// let mut tictactoe = TicTacToeSpec::default();
 /// let left_to_right = Preferred::from_pairs(&[(1, 1), (2, 1), (3, 1)], "left to right")?;
 /// tictactoe.opponents.add_plain("left_to_right", "the first column, then anything", left_to_right);
 /// let mut registry = Registry::builtin();
 /// registry.register(tictactoe);
 /// # Ok::<(), mage_env::Error>(())
 /// ```
-pub struct TicTacToeFactory {
+pub struct TicTacToeSpec {
     /// The kinds of opponent it can seat.
     pub opponents: OpponentKinds<TicTacToe>,
     /// What was found out about opponents that cannot say how they play.
     pub(super) tables: Tables,
 }
 
-impl Default for TicTacToeFactory {
+impl Default for TicTacToeSpec {
     fn default() -> Self {
-        TicTacToeFactory { opponents: opponent_kinds(), tables: Tables::default() }
+        TicTacToeSpec { opponents: opponent_kinds(), tables: Tables::default() }
     }
 }
 
@@ -53,13 +53,13 @@ const POPULATIONS: [(&str, &str); 5] = [
     ("mcts-100", include_str!("../../../populations/tictactoe/mcts-100.toml")),
 ];
 
-impl EnvFactory for TicTacToeFactory {
+impl EnvSpec for TicTacToeSpec {
     fn id(&self) -> EnvId {
         ID
     }
 
-    fn schema(&self) -> Schema {
-        Schema {
+    fn info(&self) -> EnvInfo {
+        EnvInfo {
             title: "Tic-Tac-Toe".to_owned(),
             summary: "three in a row, against an opponent with a hidden habit".to_owned(),
             unit: "wins per game".to_owned(),
@@ -93,7 +93,7 @@ impl EnvFactory for TicTacToeFactory {
         Ok(Box::new(GameEnv::new(game, rival, task.seat, Deal::Fresh, task.seed).with_opening(options.opening)))
     }
 
-    fn host(&self, task: &Task, visitor: Arc<dyn Guest>) -> Result<Option<Box<dyn Env>>> {
+    fn host(&self, task: &Task, visitor: Arc<dyn HumanPlayer>) -> Result<Option<Box<dyn Env>>> {
         Ok(Some(Box::new(human_player::table(TicTacToe, visitor, task.seat.min(1), Deal::Fresh, task.seed))))
     }
 
@@ -118,11 +118,11 @@ impl EnvFactory for TicTacToeFactory {
         self.ceilings(population, split, episodes)
     }
 
-    fn references(&self) -> Vec<ReferenceDoc> {
+    fn scripted_agents(&self) -> Vec<ScriptedAgentInfo> {
         scripted_agents::docs()
     }
 
-    fn reference(&self, query: &ReferenceQuery<'_>) -> Result<Arc<dyn ReferenceMaker>> {
+    fn scripted_agent(&self, query: &ScriptedAgentQuery<'_>) -> Result<Arc<dyn ScriptedAgentFactory>> {
         scripted_agents::maker(self, query)
     }
 }

@@ -5,12 +5,12 @@
 //! scores by episode as ceilings, and the scripted `bayes` agent asks it for every move.
 //!
 //! ```
-//! use mage_env::{Deal, Rival, kuhn::{self, Kuhn}, solvers::{Bayes, Candidate, Objective}};
+//! use mage_env::{Deal, OpponentSchedule, kuhn::{self, Kuhn}, solvers::{Bayes, Candidate, Objective}};
 //! use std::sync::Arc;
 //! let candidates = [("rock", kuhn::CONSERVATIVE), ("maniac", kuhn::AGGRESSIVE)].map(|(name, table)| Candidate {
 //!     name: name.to_owned(),
 //!     share: 0.5,
-//!     rival: Rival::stationary(name, Arc::new(table)),
+//!     rival: OpponentSchedule::stationary(name, Arc::new(table)),
 //! });
 //! let bayes = Bayes::new(&Kuhn, 0, Deal::Fresh, &candidates, 3)?;
 //! let curve = bayes.curve(Objective::Last);
@@ -305,12 +305,12 @@ impl Bayes {
 mod tests {
     use super::super::hsvi::OBJECTIVES;
     use super::*;
-    use crate::{Rival, kuhn::Kuhn};
+    use crate::{OpponentSchedule, kuhn::Kuhn};
 
     /// Somebody known is the same in every episode, however many there are and however much he mixes.
     #[test]
     fn with_nothing_to_learn_one_episode_tells_all() {
-        let rival = Rival::stationary("only", std::sync::Arc::new(crate::UniformOpponent));
+        let rival = OpponentSchedule::stationary("only", std::sync::Arc::new(crate::UniformOpponent));
         let only = Candidate { name: "only".to_owned(), share: 1.0, rival };
         let bayes = Bayes::new(&Kuhn, 1, Deal::Fresh, &[only], 5_000).unwrap();
         let told = bayes.best_responses()[0];

@@ -5,7 +5,7 @@
 //! episodes phases move by their chain while opponent and deal stay.
 
 use super::seat_view::SeatView;
-use crate::{Game, OpponentKinds, OpponentSpec, Population, Result, Rival};
+use crate::{Game, OpponentKinds, OpponentSchedule, OpponentSpec, Population, Result};
 
 /// An opponent one may meet, and how often.
 pub struct Candidate<G: Game> {
@@ -14,7 +14,7 @@ pub struct Candidate<G: Game> {
     /// How often it is met; shares add up to 1.
     pub share: f64,
     /// How it plays over the episodes.
-    pub rival: Rival<G>,
+    pub rival: OpponentSchedule<G>,
 }
 
 impl<G: Game + 'static> Candidate<G> {

@@ -160,7 +160,7 @@ mod tests {
     use super::super::{Candidate, hidden_type::Hidden, seat_view::SeatView};
     use super::*;
     use crate::{
-        Game, OpponentSpec, Options, Rival, Strategy, UniformOpponent,
+        Game, OpponentSchedule, OpponentSpec, Options, Strategy, UniformOpponent,
         kuhn::{Kuhn, StrategyTable, opponent_kinds},
         tictactoe::{BiasedRandom, Shown, Wins},
     };
@@ -179,7 +179,7 @@ mod tests {
     }
 
     fn half<G: Game>(name: &str, strategy: Strategy<G>) -> Candidate<G> {
-        Candidate { name: name.to_owned(), share: 0.5, rival: Rival::stationary(name, strategy) }
+        Candidate { name: name.to_owned(), share: 0.5, rival: OpponentSchedule::stationary(name, strategy) }
     }
 
     /// Three archetypes that switch now and then.
@@ -188,7 +188,7 @@ mod tests {
             .with("between", serde_json::json!(["conservative", "aggressive", "intermediate"]))
             .with("stay", 0.8);
         let spec = OpponentSpec { params, ..OpponentSpec::of_kind("switching") };
-        let rival: Rival<Kuhn> = opponent_kinds().build(&spec).unwrap();
+        let rival: OpponentSchedule<Kuhn> = opponent_kinds().build(&spec).unwrap();
         model(&Kuhn, &[Candidate { name: "turncoat".to_owned(), share: 1.0, rival }], episodes)
     }
 

@@ -46,7 +46,7 @@ pub use household::{Household, Receptacle, Thing, Traits};
 pub use options::{AlfworldOptions, Games};
 pub use read::{DOMAIN_MD5, GRAMMAR_MD5, Game, GameFile, read_problem};
 pub use source::{Data, Entry, OFFICIAL_SPLITS, Split, find_data};
-pub use spec::AlfworldFactory;
+pub use spec::AlfworldSpec;
 pub use state::State;
 pub use words::{NOTHING, opening};
 pub use world::World;

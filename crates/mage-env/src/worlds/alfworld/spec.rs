@@ -10,8 +10,8 @@ use super::{
     world::World,
 };
 use crate::{
-    Conformance, Env, EnvFactory, EnvId, Error, Options, Population, Reference, ReferenceDoc, ReferenceMaker,
-    ReferenceQuery, Result, Schema, Seed, Seen, Task,
+    Conformance, Env, EnvId, EnvInfo, EnvSpec, Error, Options, Population, PromptView, Result, ScriptedAgent,
+    ScriptedAgentFactory, ScriptedAgentInfo, ScriptedAgentQuery, Seed, Task,
 };
 use rand::RngExt;
 use std::{
@@ -25,11 +25,11 @@ const PLACE: &str = "options of alfworld";
 
 /// Makes households to act in. Official games are read once and shared.
 #[derive(Clone, Default)]
-pub struct AlfworldFactory {
+pub struct AlfworldSpec {
     data: Arc<Mutex<HashMap<PathBuf, Arc<Data>>>>,
 }
 
-impl AlfworldFactory {
+impl AlfworldSpec {
     fn data(&self, options: &AlfworldOptions) -> Result<Arc<Data>> {
         let root = find_data(options.data.as_deref())?;
         let mut known = self.data.lock().unwrap_or_else(PoisonError::into_inner);
@@ -76,13 +76,13 @@ fn made(options: &AlfworldOptions, seed: Seed) -> Made {
     generate(options.rooms, &options.tasks, seed.child("household"))
 }
 
-impl EnvFactory for AlfworldFactory {
+impl EnvSpec for AlfworldSpec {
     fn id(&self) -> EnvId {
         ID
     }
 
-    fn schema(&self) -> Schema {
-        Schema {
+    fn info(&self) -> EnvInfo {
+        EnvInfo {
             title: "ALFWorld".to_owned(),
             summary: "household tasks in a home one can only read about".to_owned(),
             unit: "tasks done per episode".to_owned(),
@@ -135,11 +135,11 @@ impl EnvFactory for AlfworldFactory {
         vec![("official", official), ("held-out-tasks", held_out)]
     }
 
-    fn references(&self) -> Vec<ReferenceDoc> {
-        vec![ReferenceDoc::told("expert", "knows where everything is and takes the shortest way")]
+    fn scripted_agents(&self) -> Vec<ScriptedAgentInfo> {
+        vec![ScriptedAgentInfo::told("expert", "knows where everything is and takes the shortest way")]
     }
 
-    fn reference(&self, query: &ReferenceQuery<'_>) -> Result<Arc<dyn ReferenceMaker>> {
+    fn scripted_agent(&self, query: &ScriptedAgentQuery<'_>) -> Result<Arc<dyn ScriptedAgentFactory>> {
         match query.name {
             "expert" => Ok(Arc::new(ExpertMaker(self.clone()))),
             other => Err(Error::unknown("policy", other, ["expert", "random"])),
@@ -204,10 +204,10 @@ impl Made {
     }
 }
 
-struct ExpertMaker(AlfworldFactory);
+struct ExpertMaker(AlfworldSpec);
 
-impl ReferenceMaker for ExpertMaker {
-    fn make(&self, task: &Task, _seed: Seed) -> Box<dyn Reference> {
+impl ScriptedAgentFactory for ExpertMaker {
+    fn make(&self, task: &Task, _seed: Seed) -> Box<dyn ScriptedAgent> {
         // A task whose game cannot be had fails when its environment is built; here there is nobody to tell.
         Box::new(Expert { world: self.0.world(task).ok() })
     }
@@ -218,8 +218,8 @@ struct Expert {
     world: Option<Arc<World>>,
 }
 
-impl Reference for Expert {
-    fn act(&mut self, seen: &Seen<'_>) -> String {
+impl ScriptedAgent for Expert {
+    fn act(&mut self, seen: &PromptView<'_>) -> String {
         let Some(world) = &self.world else { return "look".to_owned() };
         let mut state = world.start().clone();
         seen.done.iter().for_each(|command| drop(world.step(&mut state, command)));

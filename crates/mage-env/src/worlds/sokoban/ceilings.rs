@@ -7,7 +7,7 @@ use super::{
     board::{Board, State},
     options::SokobanOptions,
     solver::{Cost, DEFAULT_STATES, Verdict, solve},
-    spec::SokobanFactory,
+    spec::SokobanSpec,
     turn::TURN_WORDS,
     world::SokobanWorld,
 };
@@ -22,7 +22,7 @@ const LEVELS: usize = 200;
 
 /// Ceilings of a split; `stock` is how many levels its files have.
 pub(super) fn ceilings(
-    factory: &SokobanFactory,
+    env_spec: &SokobanSpec,
     population: &Population,
     split: &str,
     options: &SokobanOptions,
@@ -40,7 +40,7 @@ pub(super) fn ceilings(
         let own = seed.at(i as u64);
         let task = population.draw(split, 1, own)?;
         let level = levels.map(|n| i * n / count).or(options.level);
-        let mut world = factory.world(&task, &SokobanOptions { level, ..options.clone() })?;
+        let mut world = env_spec.world(&task, &SokobanOptions { level, ..options.clone() })?;
         let by_luck = play_at_random(&mut world, turns, options.moves_per_turn, &mut own.child("luck").rng());
         let (board, start) = world.start();
         tasks.push(solved(board, start, most, by_luck));
@@ -93,17 +93,17 @@ fn play_at_random(world: &mut SokobanWorld, turns: u32, moves: usize, rng: &mut 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{EnvFactory, Options, WorldSolver};
+    use crate::{EnvSpec, Options, WorldSolver};
 
     fn level(text: &str, options: Options) -> SolvedSplit {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("level.txt");
         std::fs::write(&path, text).unwrap();
-        let factory = SokobanFactory::default();
-        let mut population = factory.default_population();
+        let env_spec = SokobanSpec::default();
+        let mut population = env_spec.default_population();
         population.overrides.clear();
         population.options = options.with("levels", path.to_str().unwrap());
-        factory.solve(&population, "train", &mut |_, _| {}).unwrap()
+        env_spec.solve(&population, "train", &mut |_, _| {}).unwrap()
     }
 
     const CORRIDOR: &str = "#######\n#@ $ .#\n#######\n";
@@ -123,11 +123,11 @@ mod tests {
 
     #[test]
     fn every_generated_room_is_in_time_and_luck_seldom_is() {
-        let factory = SokobanFactory::default();
-        let population = factory.default_population();
+        let env_spec = SokobanSpec::default();
+        let population = env_spec.default_population();
         for split in crate::SPLITS {
             let mut heard = 0;
-            let report = factory.solve(&population, split, &mut |done, of| {
+            let report = env_spec.solve(&population, split, &mut |done, of| {
                 heard += 1;
                 assert_eq!((done, of), (heard, ROOMS));
             });

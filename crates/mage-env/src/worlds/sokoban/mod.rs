@@ -37,5 +37,5 @@ pub use rules::{Moment, Over, Play, STEP};
 pub use solvable::Solvable;
 pub use solver::{Cost, DEFAULT_STATES, Solution, Verdict, solve};
 pub use source::load_levels;
-pub use spec::SokobanFactory;
+pub use spec::SokobanSpec;
 pub use world::{SokobanWorld, TurnRules, WorldSettings};

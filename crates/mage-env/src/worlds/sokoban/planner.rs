@@ -9,7 +9,7 @@ use super::{
     table::placements,
     turn::write_turn,
 };
-use crate::{Reference, ReferenceMaker, Seed, Seen, Task};
+use crate::{PromptView, ScriptedAgent, ScriptedAgentFactory, Seed, Task};
 
 /// How many words a factual compact reflection has: how it went, and how many boxes were not placed.
 pub(super) const REFLECTION_WORDS: usize = 2;
@@ -56,8 +56,8 @@ struct Planner {
     expected: String,
 }
 
-impl Reference for Planner {
-    fn act(&mut self, seen: &Seen<'_>) -> String {
+impl ScriptedAgent for Planner {
+    fn act(&mut self, seen: &PromptView<'_>) -> String {
         let most = seen.legal.iter().map(|turn| turn.split(' ').count()).max().unwrap_or(UNLISTED);
         let Some((board, mut state)) = from_compact(seen.observation) else { return STUCK.to_owned() };
         if self.expected != seen.observation {
@@ -89,8 +89,8 @@ impl Reference for Planner {
 /// Makes players that follow a shortest solution.
 pub(super) struct Optimal;
 
-impl ReferenceMaker for Optimal {
-    fn make(&self, _task: &Task, _seed: Seed) -> Box<dyn Reference> {
+impl ScriptedAgentFactory for Optimal {
+    fn make(&self, _task: &Task, _seed: Seed) -> Box<dyn ScriptedAgent> {
         Box::new(Planner::default())
     }
 }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn act(planner: &mut Planner, observation: &str) -> String {
-        planner.act(&Seen { episode: 0, memory: &[], observation, legal: &[], done: &[] })
+        planner.act(&PromptView { episode: 0, memory: &[], observation, legal: &[], done: &[] })
     }
 
     #[test]

@@ -11,8 +11,8 @@ use super::{
     world::SokobanWorld,
 };
 use crate::{
-    Conformance, Env, EnvFactory, EnvId, Error, Options, Population, ReferenceDoc, ReferenceMaker, ReferenceQuery,
-    Result, Schema, SolvedSplit, Task, WorldSolver, sokoban::Move,
+    Conformance, Env, EnvId, EnvInfo, EnvSpec, Error, Options, Population, Result, ScriptedAgentFactory,
+    ScriptedAgentInfo, ScriptedAgentQuery, SolvedSplit, Task, WorldSolver, sokoban::Move,
 };
 use rand::{RngExt, seq::IndexedRandom};
 use std::{path::Path, sync::Arc};
@@ -22,11 +22,11 @@ const PLACE: &str = "options of sokoban";
 
 /// Makes rooms to solve.
 #[derive(Default)]
-pub struct SokobanFactory {
+pub struct SokobanSpec {
     library: Library,
 }
 
-impl SokobanFactory {
+impl SokobanSpec {
     fn level(&self, task: &Task, options: &SokobanOptions) -> Result<super::Level> {
         let Some(path) = &options.levels else {
             let boxes = options.boxes.choices().choose(&mut task.seed.child("boxes").rng());
@@ -47,23 +47,23 @@ impl SokobanFactory {
     }
 }
 
-impl SokobanFactory {
+impl SokobanSpec {
     /// The room of a task.
     pub(super) fn world(&self, task: &Task, options: &SokobanOptions) -> Result<SokobanWorld> {
         SokobanWorld::new(&self.level(task, options)?, options.world())
     }
 }
 
-impl EnvFactory for SokobanFactory {
+impl EnvSpec for SokobanSpec {
     fn id(&self) -> EnvId {
         ID
     }
 
-    fn schema(&self) -> Schema {
+    fn info(&self) -> EnvInfo {
         let moves = Move::ALL.map(Move::word);
         let counts = (0..=COUNTED).map(|n| n.to_string());
         let words = WORDS.into_iter().chain([ROW_END]).chain(moves).chain([STILL]).chain(LEFT).map(str::to_owned);
-        Schema {
+        EnvInfo {
             title: "Sokoban".to_owned(),
             summary: "push every box onto a target; nothing can be pulled back".to_owned(),
             unit: "points per room".to_owned(),
@@ -126,11 +126,11 @@ impl EnvFactory for SokobanFactory {
         population
     }
 
-    fn references(&self) -> Vec<ReferenceDoc> {
-        vec![ReferenceDoc::fair("optimal", "follows a solution with the fewest moves, planned from what it sees")]
+    fn scripted_agents(&self) -> Vec<ScriptedAgentInfo> {
+        vec![ScriptedAgentInfo::fair("optimal", "follows a solution with the fewest moves, planned from what it sees")]
     }
 
-    fn reference(&self, query: &ReferenceQuery<'_>) -> Result<Arc<dyn ReferenceMaker>> {
+    fn scripted_agent(&self, query: &ScriptedAgentQuery<'_>) -> Result<Arc<dyn ScriptedAgentFactory>> {
         match query.name {
             "optimal" => Ok(Arc::new(Optimal)),
             other => Err(Error::unknown("policy", other, ["optimal", "random"])),
@@ -152,7 +152,7 @@ impl EnvFactory for SokobanFactory {
     }
 }
 
-impl WorldSolver for SokobanFactory {
+impl WorldSolver for SokobanSpec {
     fn solve(&self, population: &Population, split: &str, each: &mut dyn FnMut(usize, usize)) -> Result<SolvedSplit> {
         let options: SokobanOptions = population.options_in(split).read(PLACE)?;
         options.check()?;

@@ -15,7 +15,7 @@ use super::{
     session::{Place, Session},
     shop::{Seeded, Shop},
 };
-use crate::{Reference, Seen};
+use crate::{PromptView, ScriptedAgent};
 use std::{cmp::Ordering, sync::Arc};
 
 /// Knows the goal, and goes there from wherever the visit has got to.
@@ -47,14 +47,14 @@ impl Told {
 
     /// The plainest search where one word is an action; else the shortest way, and of equal ones the plainest: what the
     /// instruction says comes first, the shop's own category last.
-    fn search(&self, seen: &Seen<'_>) -> Option<&str> {
+    fn search(&self, seen: &PromptView<'_>) -> Option<&str> {
         let own = search_for(&self.start.goal);
         let by_word = self.searches.first().filter(|(_, s)| *s == own && seen.legal.iter().any(|a| a == "SEARCH"));
         by_word.or_else(|| self.searches.iter().min_by_key(|(page, _)| *page)).map(|(_, search)| search.as_str())
     }
 
     /// What leads from a page towards the purchase.
-    fn next(&self, visit: &Session, seen: &Seen<'_>) -> Option<String> {
+    fn next(&self, visit: &Session, seen: &PromptView<'_>) -> Option<String> {
         let goal = &visit.goal;
         let click = |name: &str| Some(format!("click[{name}]"));
         match visit.place() {
@@ -95,8 +95,8 @@ fn values_to_choose<'a>(product: &'a Product, wanted: &'a GoalOptions) -> impl I
     })
 }
 
-impl Reference for Told {
-    fn act(&mut self, seen: &Seen<'_>) -> String {
+impl ScriptedAgent for Told {
+    fn act(&mut self, seen: &PromptView<'_>) -> String {
         let mut visit = self.start.clone();
         for action in seen.done.iter().filter_map(|a| action::read(a).ok()) {
             visit.act(&self.shop, &self.seeded.draws, &action);
@@ -115,8 +115,8 @@ const PERFECT: &str = "s10 ";
 /// Reads the page as a person in a hurry would.
 pub(super) struct Reader;
 
-impl Reference for Reader {
-    fn act(&mut self, seen: &Seen<'_>) -> String {
+impl ScriptedAgent for Reader {
+    fn act(&mut self, seen: &PromptView<'_>) -> String {
         let words: Vec<&str> = seen.observation.split(' ').collect();
         match words[0] {
             "index" => "SEARCH".to_owned(),

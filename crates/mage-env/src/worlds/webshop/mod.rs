@@ -53,5 +53,5 @@ pub use page::SEPARATOR;
 pub use reader::{OfficialFiles, ReadOptions, catalogue_from_text};
 pub use score::{Score, score};
 pub use shop::{MOST_RESULTS, Shop};
-pub use spec::WebshopFactory;
+pub use spec::WebshopSpec;
 pub use splits::Split;

@@ -110,11 +110,11 @@ fn wrapped(head: &str, text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Env, EnvFactory, Seed, webshop::WebshopFactory};
+    use crate::{Env, EnvSpec, Seed, webshop::WebshopSpec};
 
     fn shop() -> Box<dyn Env> {
-        let task = WebshopFactory.default_population().draw("train", 1, Seed::new(1)).unwrap();
-        WebshopFactory.build(&task).unwrap()
+        let task = WebshopSpec.default_population().draw("train", 1, Seed::new(1)).unwrap();
+        WebshopSpec.build(&task).unwrap()
     }
 
     #[test]

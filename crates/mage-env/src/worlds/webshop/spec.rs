@@ -11,8 +11,8 @@ use super::{
     splits::{Split, VALIDATION_GOALS, worker},
 };
 use crate::{
-    Conformance, Env, EnvFactory, EnvId, Error, Options, Population, Reference, ReferenceDoc, ReferenceMaker,
-    ReferenceQuery, Result, Schema, Seed, Task, registry::unknown_reference,
+    Conformance, Env, EnvId, EnvInfo, EnvSpec, Error, Options, Population, Result, ScriptedAgent, ScriptedAgentFactory,
+    ScriptedAgentInfo, ScriptedAgentQuery, Seed, Task, registry::unknown_scripted_agent,
 };
 use rand::RngExt;
 use std::{
@@ -22,7 +22,7 @@ use std::{
 
 /// Sends buyers into shops.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct WebshopFactory;
+pub struct WebshopSpec;
 
 /// The shops opened last.
 struct OpenShops(Mutex<Vec<(ShopKey, Arc<Shop>)>>);
@@ -146,13 +146,13 @@ impl Errand {
     }
 }
 
-impl EnvFactory for WebshopFactory {
+impl EnvSpec for WebshopSpec {
     fn id(&self) -> EnvId {
         ID
     }
 
-    fn schema(&self) -> Schema {
-        Schema {
+    fn info(&self) -> EnvInfo {
+        EnvInfo {
             title: "WebShop".to_owned(),
             summary: "search, compare and buy what an instruction asks for".to_owned(),
             unit: "score of the purchase, 0 to 1".to_owned(),
@@ -207,24 +207,24 @@ impl EnvFactory for WebshopFactory {
         ]
     }
 
-    fn references(&self) -> Vec<ReferenceDoc> {
+    fn scripted_agents(&self) -> Vec<ScriptedAgentInfo> {
         vec![
-            ReferenceDoc::told(
+            ScriptedAgentInfo::told(
                 "told",
                 "knows the goal's product and those options that the scoring counts, and goes straight there",
             ),
-            ReferenceDoc::fair(
+            ScriptedAgentInfo::fair(
                 "reader",
                 "searches for the goal's words, buys the best matching title it has not bought before",
             ),
         ]
     }
 
-    fn reference(&self, query: &ReferenceQuery<'_>) -> Result<Arc<dyn ReferenceMaker>> {
+    fn scripted_agent(&self, query: &ScriptedAgentQuery<'_>) -> Result<Arc<dyn ScriptedAgentFactory>> {
         match query.name {
             "told" => Ok(Arc::new(Buyers { told: true })),
             "reader" => Ok(Arc::new(Buyers { told: false })),
-            name => Err(unknown_reference(&self.references(), name)),
+            name => Err(unknown_scripted_agent(&self.scripted_agents(), name)),
         }
     }
 
@@ -252,8 +252,8 @@ struct Buyers {
     told: bool,
 }
 
-impl ReferenceMaker for Buyers {
-    fn make(&self, task: &Task, _seed: Seed) -> Box<dyn Reference> {
+impl ScriptedAgentFactory for Buyers {
+    fn make(&self, task: &Task, _seed: Seed) -> Box<dyn ScriptedAgent> {
         // A task without a shop has no environment either; whoever builds that hears why.
         match Errand::of(task) {
             Ok(Errand { shop, seeded, goal, options }) if self.told => {

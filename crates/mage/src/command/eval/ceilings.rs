@@ -1,6 +1,6 @@
 //! What is the best that can be done on a panel, without working it out twice?
 
-use mage_env::{EnvFactory, Error, Hash, Population, solvers::OracleReport};
+use mage_env::{EnvSpec, Error, Hash, Population, solvers::OracleReport};
 use std::{cell::RefCell, collections::HashMap};
 
 /// Ceilings that were worked out already: the cells of a sweep share their panels, and a strong opponent's take a minute.
@@ -11,7 +11,7 @@ impl Ceilings {
     /// The ceilings of a split of a population, where there are any.
     pub(super) fn of(
         &self,
-        factory: &dyn EnvFactory,
+        env_spec: &dyn EnvSpec,
         population: &Population,
         split: &str,
         episodes: u32,
@@ -20,7 +20,7 @@ impl Ceilings {
         if let Some(known) = self.0.borrow().get(&asked) {
             return Ok(known.clone());
         }
-        let found = factory.oracles(population, split, episodes)?;
+        let found = env_spec.oracles(population, split, episodes)?;
         self.0.borrow_mut().insert(asked, found.clone());
         Ok(found)
     }

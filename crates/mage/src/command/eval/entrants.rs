@@ -9,7 +9,7 @@ use crate::{
 use anyhow::Context;
 use mage_core::{Approach, Embeddings, Lexical, MemoryMaker, MemoryScope, Settings, prompt::PromptSet};
 use mage_engine::{SamplingParams, Thinking};
-use mage_env::{EnvFactory, Population, Seed};
+use mage_env::{EnvSpec, Population, Seed};
 use mage_remote::{ApiKey, Client, Endpoint, Patience, Prices, RemoteChat, RemoteEmbeddings};
 use mage_train::{
     Panel,
@@ -42,7 +42,7 @@ pub(super) struct Entrant {
 
 /// What all entrants have in common.
 pub(super) struct Ground {
-    pub(super) factory: Arc<dyn EnvFactory>,
+    pub(super) env_spec: Arc<dyn EnvSpec>,
     pub(super) population: Population,
     pub(super) prompts: Arc<PromptSet>,
     pub(super) panel: Panel,
@@ -125,7 +125,7 @@ fn entrant(
             .transpose()
             .map_err(usage)?;
         Ok(Arc::new(Evaluation {
-            factory: Arc::clone(&ground.factory),
+            env_spec: Arc::clone(&ground.env_spec),
             prompts: Arc::clone(&ground.prompts),
             settings: Arc::clone(&settings),
             memories,
@@ -142,7 +142,7 @@ fn entrant(
 
 /// A policy named on the command line.
 fn source(args: &Eval, ground: &Ground, name: &str, runtime: &Handle) -> anyhow::Result<Source> {
-    let schema = ground.factory.schema();
+    let env_info = ground.env_spec.info();
     let path = Path::new(name);
     if RunDir::is_run(path) {
         let recipe: Recipe = RunDir::recipe(path)?;
@@ -154,7 +154,7 @@ fn source(args: &Eval, ground: &Ground, name: &str, runtime: &Handle) -> anyhow:
         let params = drawn(&args.draws, params, Thinking::Off).params;
         params.check().map_err(usage)?;
         let agent = ModelAgent::of_run(path, &recipe, params, args.place(), runtime.clone(), HERE)?;
-        let trained = run_settings(&recipe, &schema, args.episodes);
+        let trained = run_settings(&recipe, &env_info, args.episodes);
         let turns =
             if recipe.play.max_turns > 0 && args.turns.is_none() { recipe.play.max_turns } else { ground.max_turns };
         let settings = Settings { early_stop: args.early_stop, max_turns: turns, ..trained };
@@ -168,8 +168,8 @@ fn source(args: &Eval, ground: &Ground, name: &str, runtime: &Handle) -> anyhow:
         return Ok(Source { agent: Agent::Model(agent), settings: full(args, ground), trained: false });
     }
     let split = args.whom.split();
-    let agent = Agent::find(&*ground.factory, name, &ground.population, split, args.episodes).map_err(usage)?;
-    let compact = Settings::compact(&schema, args.episodes);
+    let agent = Agent::find(&*ground.env_spec, name, &ground.population, split, args.episodes).map_err(usage)?;
+    let compact = Settings::compact(&env_info, args.episodes);
     let settings = Settings { early_stop: args.early_stop, max_turns: ground.max_turns, ..compact };
     Ok(Source { agent, settings, trained: false })
 }

@@ -88,32 +88,32 @@ pub(crate) fn run_until(
         }
     }
     someone_plays(args)?;
-    let (factory, population) = pick(app, &args.env, &args.whom)?;
-    let (schema, split) = (factory.schema(), args.whom.split());
-    warn(&*factory, &population, split, out)?;
+    let (env_spec, population) = pick(app, &args.env, &args.whom)?;
+    let (env_info, split) = (env_spec.info(), args.whom.split());
+    warn(&*env_spec, &population, split, out)?;
     let max_turns = match args.turns {
         Some(turns) => turns,
-        None => factory.max_turns(&population, split)?,
+        None => env_spec.max_turns(&population, split)?,
     };
     let prices = prices(&args.remote)?;
     let seed = Seed::new(args.seed);
-    let panel = Panel::new(&population, split, schema.seats, usize::try_from(args.tasks)?, seed)?;
-    let panel = panel.dealt(&*factory, seed)?;
+    let panel = Panel::new(&population, split, env_info.seats, usize::try_from(args.tasks)?, seed)?;
+    let panel = panel.dealt(&*env_spec, seed)?;
     let ground =
-        Ground { factory, population, prompts: app.prompts.get(&args.env)?, panel, max_turns, stop: Arc::clone(stop) };
+        Ground { env_spec, population, prompts: app.prompts.get(&args.env)?, panel, max_turns, stop: Arc::clone(stop) };
     let runtime = Unwaited(Some(runtime(0)?));
     let all = out.starting(|| entrants(args, &ground, &runtime.handle()))?;
     // Files that the options name are read here for the first time: better now than within the panel.
     if let Some(task) = ground.panel.tasks().first() {
-        ground.factory.build(task)?;
+        ground.env_spec.build(task)?;
     }
     let mut results = Vec::new();
     for entrant in &all {
         results.push(play(entrant, args.records.as_deref(), out)?);
     }
     let ceilings = {
-        let (factory, population) = (&ground.factory, &ground.population);
-        let work = || known.of(&**factory, population, split, args.episodes);
+        let (env_spec, population) = (&ground.env_spec, &ground.population);
+        let work = || known.of(&**env_spec, population, split, args.episodes);
         let ceilings = out.waiting("working out the ceilings", work);
         // What was played is worth telling without them.
         ceilings.unwrap_or_else(|e| {
@@ -127,7 +127,7 @@ pub(crate) fn run_until(
     let reports: Vec<Report<'_>> = all
         .iter()
         .zip(&results)
-        .map(|(entrant, results)| Report::new(args, entrant, &schema.unit, results, ceilings.as_ref(), prices))
+        .map(|(entrant, results)| Report::new(args, entrant, &env_info.unit, results, ceilings.as_ref(), prices))
         .collect();
     // As reports do, so that both say the same of the same records.
     let bootstrap = Bootstrap::default();
@@ -148,7 +148,7 @@ pub(crate) fn run_until(
             env: &args.env,
             preset: args.preset.as_deref(),
             split,
-            unit: &schema.unit,
+            unit: &env_info.unit,
             episodes: args.episodes,
             early_stop: args.early_stop,
             tasks: args.tasks,

@@ -87,9 +87,9 @@ mod tests {
             let cli = Cli::try_parse_from(["mage", "eval", "--policy", "random", "--preset", preset.name]).unwrap();
             let Command::Eval(mut args) = cli.command else { panic!("it is an evaluation") };
             apply(&mut args).unwrap();
-            let (factory, population) = pick(&App::builtin(), &args.env, &args.whom).expect(preset.name);
-            let task = population.draw(args.whom.split(), factory.schema().seats, mage_env::Seed::new(1)).unwrap();
-            assert!(factory.build(&task).is_ok(), "{}", preset.name);
+            let (env_spec, population) = pick(&App::builtin(), &args.env, &args.whom).expect(preset.name);
+            let task = population.draw(args.whom.split(), env_spec.info().seats, mage_env::Seed::new(1)).unwrap();
+            assert!(env_spec.build(&task).is_ok(), "{}", preset.name);
             if let Some(seat) = preset.seat {
                 assert_eq!(task.seat, seat);
             }
