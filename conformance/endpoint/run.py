@@ -117,7 +117,7 @@ def main():
         (folder / "words.txt").write_text((ROOT / "README.md").read_text() + (ROOT / "ARCHITECTURE.md").read_text())
         model = folder / "model"
         subprocess.run([options.mage, "model", "new", "--config", folder / "config.json", "--tokenizer-from", folder / "words.txt",
-                        "--tokens", "600", "--spread", "0.3", model], check=True, capture_output=True)
+                        "--vocab-size", "600", "--init-std", "0.3", model], check=True, capture_output=True)
         port = free_port()
         with open(folder / "server.log", "w+") as log:
             process = serve(programs, options.server, model, port, log)

@@ -181,7 +181,7 @@ def check(mage, engines, scratch):
             (shared / "engines/SkyRL/skyrl/__init__.py").write_text('__version__ = "0.4.0"\n')
             (shared / "engines/SkyRL/pyproject.toml").write_text('"tinker>=0.25.0,<0.26.0"\n')
             made = subprocess.run([mage, "launch", place, "--model", "Qwen/Qwen3-4B", "--backend", backend, "--shared", shared,
-                                   "--rank", "12", "--dry-run", "--json"], capture_output=True, text=True)
+                                   "--lora-rank", "12", "--dry-run", "--json"], capture_output=True, text=True)
             if made.returncode:
                 raise SystemExit(f"FAILED: mage launch {place}: {made.stderr}")
             files, asked = json.loads(made.stdout), shared / "asked"

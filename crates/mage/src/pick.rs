@@ -1,52 +1,53 @@
-//! Whom did the user ask to meet?
+//! TaskSelection did the user ask to meet?
 //!
 //! Turns `--population`, `--opponent`, `--seat`, `--split` and `--option` into one population, or says what is wrong with
 //! them.
 
-use crate::{App, cli::Whom, output::Output, usage};
+use crate::{App, cli::TaskSelection, output::Output, usage};
 use mage_env::{EnvSpec, Member, OpponentSpec, Population};
 use std::{path::Path, sync::Arc};
 
 /// The environment and the population the user asked for.
-pub(crate) fn pick(app: &App, env: &str, whom: &Whom) -> anyhow::Result<(Arc<dyn EnvSpec>, Population)> {
+pub(crate) fn pick(app: &App, env: &str, selection: &TaskSelection) -> anyhow::Result<(Arc<dyn EnvSpec>, Population)> {
     let env_spec = Arc::clone(app.registry.get(env).map_err(usage)?);
-    let mut population = match &whom.population {
+    let mut population = match &selection.population {
         None => env_spec.default_population(),
         Some(name) => read_population(&*env_spec, name)?,
     };
     if population.env != env_spec.id() {
         return Err(usage(format!(
             "population {} is for {}, not for {env}",
-            whom.population.as_deref().unwrap_or_default(),
+            selection.population.as_deref().unwrap_or_default(),
             population.env
         )));
     }
-    if !whom.opponent.is_empty() {
-        let chosen = whom.opponent.iter().map(|name| member(&*env_spec, &population, name, whom.split()));
+    if !selection.opponent.is_empty() {
+        let chosen = selection.opponent.iter().map(|name| member(&*env_spec, &population, name, selection.split()));
         population.opponents = chosen.collect();
     }
-    if let Some(seat) = whom.seat {
+    if let Some(seat) = selection.seat {
         let seats = env_spec.info().seats;
         if seat >= seats {
             return Err(usage(format!("seat {seat} does not exist; {env} has seats 0 to {}", seats - 1)));
         }
         population.seats = (0..seats).map(|s| f64::from(u8::from(s == seat))).collect();
     }
-    for setting in &whom.options {
+    for setting in &selection.options {
         let (key, value) =
             setting.split_once('=').ok_or_else(|| usage(format!("--option {setting}: write it as KEY=VALUE")))?;
         // A value that reads as JSON (a number, true, a list) is that; anything else is text.
         let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
         population.set(key, value);
     }
-    if whom.skip_bad {
+    if selection.skip_bad {
         if !env_spec.info().options.iter().any(|o| o.key == "skip_bad") {
             return Err(usage(format!("--skip-bad is for environments that read many game files; {env} does not")));
         }
         population.set("skip_bad", true.into());
     }
     // Mistakes stand in the file, where there is one and nothing was put over it.
-    let written = whom.population.as_deref().filter(|_| whom.opponent.is_empty() && whom.options.is_empty());
+    let written =
+        selection.population.as_deref().filter(|_| selection.opponent.is_empty() && selection.options.is_empty());
     let place = written.map_or_else(|| format!("population of {env}"), str::to_owned);
     let usage_in_file = |e| usage_in(written.unwrap_or_default(), &e);
     population.validate(&place).map_err(usage)?;
@@ -54,7 +55,7 @@ pub(crate) fn pick(app: &App, env: &str, whom: &Whom) -> anyhow::Result<(Arc<dyn
         return Err(usage(format!("{place}: it has no opponents; add an [[opponent]]")));
     }
     env_spec.check(&population).map_err(usage_in_file)?;
-    population.in_split(whom.split()).map_err(usage_in_file)?;
+    population.in_split(selection.split()).map_err(usage_in_file)?;
     Ok((env_spec, population))
 }
 

@@ -51,9 +51,9 @@ fn made(dir: &Path) -> String {
         &config,
         "--tokenizer-from",
         &text,
-        "--tokens",
+        "--vocab-size",
         "300",
-        "--spread",
+        "--init-std",
         "0.2",
         &model,
     ]);
@@ -171,7 +171,17 @@ fn names_are_looked_up_in_the_cache() {
         |args: &[&str]| command(args).env("HF_HOME", &home).env("HF_TOKEN", "hf_secret").output().expect("mage runs");
     assert!(stdout(&ask(&["model", "info", "org/tiny"])).contains("parameters"));
     assert!(!stdout(&ask(&["model", "generate", "org/tiny@abc123", "--prompt", "x", "--max-tokens", "3"])).is_empty());
-    stdout(&ask(&["bench", "sampler", "org/tiny", "--requests", "4", "--prompt", "8", "--answer", "4"]));
+    stdout(&ask(&[
+        "bench",
+        "sampler",
+        "org/tiny",
+        "--requests",
+        "4",
+        "--prompt-tokens",
+        "8",
+        "--completion-tokens",
+        "4",
+    ]));
     for name in ["org/other", "org/tiny@v2"] {
         let output = ask(&["model", "info", name]);
         let text = String::from_utf8(output.stderr).expect("UTF-8");
@@ -184,33 +194,49 @@ fn names_are_looked_up_in_the_cache() {
 fn a_bench_says_what_it_measured() {
     let dir = tempfile::tempdir().expect("a folder");
     let model = made(dir.path());
-    let bench = ["bench", "sampler", &model, "--requests", "200", "--prompt", "40", "--common", "32", "--answer", "4"];
+    let bench = [
+        "bench",
+        "sampler",
+        &model,
+        "--requests",
+        "200",
+        "--prompt-tokens",
+        "40",
+        "--prefix-tokens",
+        "32",
+        "--completion-tokens",
+        "4",
+    ];
     let table = said(&bench);
-    for word in ["requests/s", "tokens/s", "first token", "median", "99 %"] {
+    for word in ["requests/s", "tokens/s", "first token", "p50", "p99"] {
         assert!(table.to_lowercase().contains(word), "{word} in {table}");
     }
     let text = said(&[&["--json"], &bench[..]].concat());
     let measured: serde_json::Value = serde_json::from_str(text.trim()).expect("JSON");
-    assert_eq!((&measured["requests"], &measured["answer_tokens"]), (&200.into(), &4.into()));
+    assert_eq!((&measured["requests"], &measured["completion_tokens"]), (&200.into(), &4.into()));
     let number = |field: &str| measured[field].as_f64().unwrap_or_else(|| panic!("{field} in {measured}"));
     assert!(number("tokens_per_second") > 0.0 && number("requests_per_second") > 0.0);
-    assert!((0.5..=1.0).contains(&number("cache_hit_share")), "32 of 40 tokens are shared: {measured}");
+    assert!((0.5..=1.0).contains(&number("cache_hit_rate")), "32 of 40 tokens are shared: {measured}");
     for times in ["first_token_ms", "latency_ms"] {
         let at = |p: &str| measured[times][p].as_f64().expect("a time");
         assert!(at("p50") <= at("p90") && at("p90") <= at("p99") && at("p99") <= at("max"), "{measured}");
     }
-    let none = said(&[&["--json"], &bench[..], &["--no-sharing"]].concat());
+    let none = said(&[&["--json"], &bench[..], &["--no-prefix-cache"]].concat());
     let none: serde_json::Value = serde_json::from_str(none.trim()).expect("JSON");
-    assert_eq!(none["cache_hit_share"], 0.0);
-    assert!(refusal(&["bench", "sampler", &model, "--prompt", "4", "--common", "5"]).contains("--common 5"));
-    assert!(refusal(&["bench", "sampler", &model, "--prompt", "100000"]).contains("--prompt 100000"));
+    assert_eq!(none["cache_hit_rate"], 0.0);
+    assert!(
+        refusal(&["bench", "sampler", &model, "--prompt-tokens", "4", "--prefix-tokens", "5"])
+            .contains("--prefix-tokens 5")
+    );
+    assert!(refusal(&["bench", "sampler", &model, "--prompt-tokens", "100000"]).contains("--prompt-tokens 100000"));
     let text = refusal(&["bench", "sampler", &model, "--cache-mib", "9999999999"]);
     assert!(text.contains("--cache-mib") && text.contains("free"), "{text}");
     // Nothing in common: what is read again because the cache is small is not counted as shared.
-    let small = ["--json", "bench", "sampler", &model, "--requests", "600", "--in-flight", "600", "--prompt", "40"];
-    let small = said(&[&small[..], &["--answer", "80", "--cache-mib", "1", "--threads", "1"]].concat());
+    let small =
+        ["--json", "bench", "sampler", &model, "--requests", "600", "--in-flight", "600", "--prompt-tokens", "40"];
+    let small = said(&[&small[..], &["--completion-tokens", "80", "--cache-mib", "1", "--threads", "1"]].concat());
     let small: serde_json::Value = serde_json::from_str(small.trim()).expect("JSON");
-    assert!(small["set_back"].as_u64() > Some(0) && small["cache_hit_share"].as_f64() < Some(0.02), "{small}");
+    assert!(small["preempted"].as_u64() > Some(0) && small["cache_hit_rate"].as_f64() < Some(0.02), "{small}");
     assert!(refusal(&["bench", "sampler", &model, "--requests", "0"]).contains("at least 1"));
 }
 

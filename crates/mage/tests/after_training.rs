@@ -69,7 +69,7 @@ fn a_person_can_sit_down_opposite_the_result() {
 
     let gone = mage(&["play", "--against", path, "--device", "cuda:99"], "");
     assert!(!gone.status.success() && text(&gone.stderr).contains("CUDA device 99"), "{}", text(&gone.stderr));
-    for alone in [&["kuhn"][..], &["--turns", "5"], &[]] {
+    for alone in [&["kuhn"][..], &["--max-turns", "5"], &[]] {
         let alone = mage(&[&["play", "--device", "cpu"], alone].concat(), "");
         assert_eq!(alone.status.code(), Some(2), "nothing is computed there");
     }

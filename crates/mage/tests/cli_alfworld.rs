@@ -41,7 +41,7 @@ fn agents_that_go_by_rule_are_measured_in_every_split() {
         assert_eq!(won(&report(&held_out), 1), 1.0, "{split}");
     }
     assert!(won(&report(&["--policy", "random"]), 1) < 0.2);
-    assert_eq!(won(&report(&["--policy", "expert", "--turns", "1"]), 1), 0.0, "no task takes one command");
+    assert_eq!(won(&report(&["--policy", "expert", "--max-turns", "1"]), 1), 0.0, "no task takes one command");
     assert_eq!(won(&report(&["--policy", "expert", "--option", "tasks=heat"]), 0), 1.0);
 }
 

@@ -31,7 +31,7 @@ fn the_rules_explain_every_sign_that_is_drawn_and_the_turns_there_are() {
     std::fs::write(&path, "########\n#@.$ * #\n#      #\n########\n").unwrap();
     let levels = format!("levels={}", path.display());
     let args =
-        ["play", "sokoban", "--episodes", "1", "--turns", "4", "--option", &levels, "--option", "moves_per_turn=5"];
+        ["play", "sokoban", "--episodes", "1", "--max-turns", "4", "--option", &levels, "--option", "moves_per_turn=5"];
     let shown = stdout(&mage_with_input(&args, "?\nr\nl, d, d, d, u\nq\n"));
     let (before, rest) = shown.split_once("You play Sokoban").unwrap();
     let (rules, after) = rest.split_once("your move").unwrap();
@@ -59,7 +59,7 @@ fn what_was_earned_counts_when_the_turns_run_out() {
     let path = dir.path().join("level.txt");
     std::fs::write(&path, "########\n#@$.   #\n#  $  .#\n########\n").unwrap();
     let levels = format!("levels={}", path.display());
-    let args = ["play", "sokoban", "--episodes", "1", "--turns", "1", "--option", &levels];
+    let args = ["play", "sokoban", "--episodes", "1", "--max-turns", "1", "--option", &levels];
     let said = stdout(&mage_with_input(&args, "r\n"));
     assert!(said.contains("You ran out of turns.") && said.contains("total +0.9"), "{said}");
     let events = stdout(&mage_with_input(&[&args[..], &["--json"]].concat(), "right\n"));
@@ -136,7 +136,7 @@ fn boxoban_levels_can_be_won_in_their_own_turns() {
     };
     for split in ["boxoban", "boxoban-medium", "boxoban-hard"] {
         assert_eq!(won(&["--split", split]), 1.0, "{split}");
-        assert!(won(&["--split", split, "--turns", "7"]) < 0.4, "{split}");
+        assert!(won(&["--split", split, "--max-turns", "7"]) < 0.4, "{split}");
     }
 }
 
@@ -187,7 +187,7 @@ fn sokoban_is_evaluated_by_rule_in_every_split() {
     }
     assert!(won(&report(&["--policy", "random"])) < 0.3);
     assert_eq!(won(&report(&["--policy", "optimal", "--option", "turns=faithful", "--option", "boxes=1"])), 1.0);
-    assert_eq!(won(&report(&["--policy", "optimal", "--turns", "1"])), 0.0, "three moves solve nothing");
+    assert_eq!(won(&report(&["--policy", "optimal", "--max-turns", "1"])), 0.0, "three moves solve nothing");
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn a_server_that_dies_costs_no_finished_task_and_repeats_none() {
         at,
     ];
     // Only who meets the dead server gives up soon: the others wait, however busy this machine is.
-    let hasty = [&args[..], &["--attempt", "1", "--deadline", "1"]].concat();
+    let hasty = [&args[..], &["--timeout", "1", "--deadline", "1"]].concat();
 
     let machine = Machine::start(None);
     let mut child = eval(machine.server.address, &hasty).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -378,8 +378,8 @@ fn records_of_other_requests_are_not_taken_for_these() {
     for (besides, records_then) in [
         (&[][..], 3),
         (&["--thinking", "on"][..], 6),
-        (&["--request", "top_k=5"][..], 9),
-        (&["--request", "top_k=5"][..], 9),
+        (&["--extra-body", "top_k=5"][..], 9),
+        (&["--extra-body", "top_k=5"][..], 9),
         (&[][..], 9),
     ] {
         let output = run(machine.server.address, &[&common[..], besides].concat());
@@ -395,7 +395,7 @@ fn what_cannot_work_is_said_before_anything_is_asked() {
         (&["--method", "amem"], 2, "a-mem"),
         (&["--method", "reflexion", "--shared-memory"], 2, "no memory that tasks could share"),
         (&["--price", "1"], 2, "two numbers"),
-        (&["--request", "x"], 2, "KEY=VALUE"),
+        (&["--extra-body", "x"], 2, "KEY=VALUE"),
         (&["--temperature", "-1"], 2, "temperature"),
         (&["--preset", "sokoban-9"], 2, "unknown preset"),
     ];

@@ -319,7 +319,8 @@ fn train_takes_every_engine_block() {
         "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 4096}"#;
     fs::write(path("config.json"), shape).expect("written");
     fs::write(path("text"), "PASS or BET? The King bets.\n".repeat(20)).expect("written");
-    let new = ["model", "new", "--config", &path("config.json"), "--tokenizer-from", &path("text"), "--tokens", "300"];
+    let new =
+        ["model", "new", "--config", &path("config.json"), "--tokenizer-from", &path("text"), "--vocab-size", "300"];
     let made = mage(&[&new[..], &[&path("model")]].concat());
     assert!(made.status.success(), "{}", text(&made));
     for place in ["uv", "ray", "slurm", "kubernetes"] {

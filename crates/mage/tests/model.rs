@@ -105,7 +105,7 @@ fn other_vocabularies_and_number_formats() {
     };
     fs::write(path("words.txt"), "J Q K BET PASS\nWON LOST").expect("written");
     let (config, words, taken) = (path("config.json"), path("small"), path("taken"));
-    stdout(&mage(&["model", "new", "--config", &config, "--words", &path("words.txt"), "--format", "bf16", &words]));
+    stdout(&mage(&["model", "new", "--config", &config, "--words", &path("words.txt"), "--dtype", "bf16", &words]));
     let small = info(&words);
     assert_eq!((&small["vocab_size"], &small["formats"]), (&11.into(), &serde_json::json!(["bfloat16"])));
     stdout(&mage(&["model", "generate", &words, "--chat", "K BET", "--max-tokens", "5"]));
@@ -118,11 +118,11 @@ fn other_vocabularies_and_number_formats() {
     );
     let nothing = ["model", "new", "--config", &config, "--tokenizer", &dir.path().display().to_string(), &path("x")];
     assert!(refusal(&nothing).contains("tokenizer.json"));
-    let flat = ["model", "new", "--config", &config, "--words", &path("text.txt"), "--spread", "-1", &path("x")];
+    let flat = ["model", "new", "--config", &config, "--words", &path("text.txt"), "--init-std", "-1", &path("x")];
     assert!(refusal(&flat).contains("twice"));
     fs::write(path("words.txt"), "J Q").expect("written");
-    let flat = ["model", "new", "--config", &config, "--words", &path("words.txt"), "--spread", "-1", &path("x")];
-    assert!(refusal(&flat).contains("spread"));
+    let flat = ["model", "new", "--config", &config, "--words", &path("words.txt"), "--init-std", "-1", &path("x")];
+    assert!(refusal(&flat).contains("is not a positive number"));
     assert!(!dir.path().join("x").exists(), "a refusal leaves nothing behind");
 }
 

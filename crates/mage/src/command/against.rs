@@ -5,7 +5,7 @@
 
 use crate::{
     App,
-    cli::Play,
+    cli::PlayArgs,
     command::{
         play::{completed, from_clock, listed, plural},
         train::setting,
@@ -71,7 +71,7 @@ enum Event<'a> {
     Close { scores: &'a [f32], notes: Option<&'a [String]> },
 }
 
-pub(crate) fn run(app: &App, args: &Play, dir: &Path, out: &Output) -> anyhow::Result<()> {
+pub(crate) fn run(app: &App, args: &PlayArgs, dir: &Path, out: &Output) -> anyhow::Result<()> {
     let recipe = RunDir::recipe(dir).map_err(usage)?;
     let setting = setting(app, &recipe)?;
     let title = setting.env_spec.info().title;

@@ -1,7 +1,7 @@
-//! `mage bench`: how fast is it here?
+//! `mage bench`: throughput, KV-cache use and latency of the local sampler.
 
 use crate::{
-    cli::{Bench, BenchCommand, BenchSampler},
+    cli::{BenchArgs, BenchCommand, BenchSamplerArgs},
     command::model::hub,
     output::Output,
     refused,
@@ -14,36 +14,36 @@ use mage_native::{NativeSampler, Options};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// One request in so many is watched token by token.
-const WATCHED: usize = 16;
+/// One request in this many is streamed, to time its first token.
+const STREAMED: usize = 16;
 
-pub(crate) fn run(args: &Bench, out: &Output) -> anyhow::Result<()> {
+pub(crate) fn run(args: &BenchArgs, out: &Output) -> anyhow::Result<()> {
     match &args.command {
         BenchCommand::Sampler(args) => sampler(args, out),
     }
 }
 
-/// What was measured, for programs.
+/// Results, as printed with `--json`.
 #[derive(Serialize)]
-struct Measured {
+struct SamplerBenchResult {
     device: String,
     requests: usize,
     in_flight: usize,
     prompt_tokens: usize,
-    common_tokens: usize,
-    answer_tokens: usize,
+    prefix_tokens: usize,
+    completion_tokens: usize,
     seconds: f64,
     requests_per_second: f64,
-    /// Written tokens.
+    /// Generated tokens.
     tokens_per_second: f64,
-    /// The share of prompt tokens that had been computed before.
-    cache_hit_share: f64,
-    evicted_pages: u64,
-    set_back: u64,
+    /// Fraction of prompt tokens found in the KV cache.
+    cache_hit_rate: f64,
+    evicted_blocks: u64,
+    preempted: u64,
     steps: u64,
-    /// From asking to the first token, of one request in sixteen.
+    /// Time to first token, of one request in sixteen.
     first_token_ms: Percentiles,
-    /// From asking to the whole answer.
+    /// Time to the whole completion.
     latency_ms: Percentiles,
 }
 
@@ -72,14 +72,14 @@ impl Percentiles {
     }
 }
 
-/// A request's answer and the times from its asking to its first token, where it was watched, and to its end.
-type Timed = (Result<Sample>, Option<Duration>, Duration);
+/// A completion with its time to first token, if it was streamed, and its latency.
+type TimedSample = (Result<Sample>, Option<Duration>, Duration);
 
-fn timed(sampler: &NativeSampler, request: SampleRequest, watched: bool) -> BoxFuture<'_, Timed> {
+fn timed(sampler: &NativeSampler, request: SampleRequest, streamed: bool) -> BoxFuture<'_, TimedSample> {
     let start = Instant::now();
-    if !watched {
-        let answer = sampler.sample(request);
-        return Box::pin(async move { (answer.await, None, start.elapsed()) });
+    if !streamed {
+        let completion = sampler.sample(request);
+        return Box::pin(async move { (completion.await, None, start.elapsed()) });
     }
     let stream = sampler.stream(request);
     Box::pin(async move {
@@ -94,15 +94,21 @@ fn timed(sampler: &NativeSampler, request: SampleRequest, watched: bool) -> BoxF
     })
 }
 
-fn sampler(args: &BenchSampler, out: &Output) -> anyhow::Result<()> {
-    if args.common > args.prompt {
-        return Err(usage(format!("--common {} is more than the --prompt {} it is part of", args.common, args.prompt)));
+fn sampler(args: &BenchSamplerArgs, out: &Output) -> anyhow::Result<()> {
+    if args.prefix_tokens > args.prompt_tokens {
+        return Err(usage(format!(
+            "--prefix-tokens {} exceeds --prompt-tokens {}",
+            args.prefix_tokens, args.prompt_tokens
+        )));
     }
     let model = hub(out).open(&args.model).map_err(usage)?;
     let (vocabulary, context) = (model.config().vocab_size, model.config().max_position_embeddings);
-    let tokens = args.prompt.saturating_add(args.answer as usize);
-    let too_long = |room: usize, what: &str| {
-        usage(format!("--prompt {} and --answer {} are more than {what} of {room} tokens", args.prompt, args.answer))
+    let tokens = args.prompt_tokens.saturating_add(args.completion_tokens as usize);
+    let too_long = |limit: usize, what: &str| {
+        usage(format!(
+            "--prompt-tokens {} plus --completion-tokens {} exceed {what} of {limit} tokens",
+            args.prompt_tokens, args.completion_tokens
+        ))
     };
     if tokens > context {
         return Err(too_long(context, "the model's context"));
@@ -110,7 +116,7 @@ fn sampler(args: &BenchSampler, out: &Output) -> anyhow::Result<()> {
     let options = Options {
         threads: args.threads,
         cache_mib: args.cache_mib,
-        no_prefix_cache: args.no_sharing,
+        no_prefix_cache: args.no_prefix_cache,
         batch_invariant: args.batch_invariant,
         ..Default::default()
     };
@@ -128,17 +134,18 @@ fn sampler(args: &BenchSampler, out: &Output) -> anyhow::Result<()> {
     let seed = Seed::new(args.seed);
     let request = |round: &str, i: usize| {
         let own = seed.child(round).at(i as u64);
-        let prompt = (0..args.prompt).map(|t| token(if t < args.common { seed } else { own }, t)).collect();
-        let params = SamplingParams { max_tokens: args.answer, seed: own.value(), ..Default::default() };
+        let prompt =
+            (0..args.prompt_tokens).map(|t| token(if t < args.prefix_tokens { seed } else { own }, t)).collect();
+        let params = SamplingParams { max_tokens: args.completion_tokens, seed: own.value(), ..Default::default() };
         SampleRequest { prompt, params, ..Default::default() }
     };
-    let go = |round: &'static str, count: usize| {
+    let run_round = |round: &'static str, count: usize| {
         let (mut tokens, mut firsts, mut all, mut failure) = (0, Vec::new(), Vec::new(), None);
         let bar = out.progress(count as u64, "requests");
-        let requests = (0..count).map(|i| timed(&sampler, request(round, i), i % WATCHED == 0));
+        let requests = (0..count).map(|i| timed(&sampler, request(round, i), i % STREAMED == 0));
         let start = Instant::now();
-        for_each_in_flight(requests, args.in_flight, |_, (answer, first, whole)| {
-            match answer {
+        for_each_in_flight(requests, args.in_flight, |_, (completion, first, whole)| {
+            match completion {
                 Ok(s) => tokens += s.tokens.len(),
                 Err(e) => failure = Some(e),
             }
@@ -152,24 +159,24 @@ fn sampler(args: &BenchSampler, out: &Output) -> anyhow::Result<()> {
         bar.finish_and_clear();
         failure.map_or(Ok((seconds, tokens, firsts, all)), Err)
     };
-    go("warming up", args.requests.min(args.in_flight.saturating_mul(2))).map_err(refused)?;
+    run_round("warming up", args.requests.min(args.in_flight.saturating_mul(2))).map_err(refused)?;
     let before = sampler.stats();
-    let (seconds, tokens, firsts, all) = go("measuring", args.requests).map_err(refused)?;
+    let (seconds, tokens, firsts, all) = run_round("measuring", args.requests).map_err(refused)?;
     let after = sampler.stats();
     let prompts = (after.prompt_tokens - before.prompt_tokens).max(1);
-    let m = Measured {
+    let m = SamplerBenchResult {
         device: sampler.device(),
         requests: args.requests,
         in_flight: args.in_flight,
-        prompt_tokens: args.prompt,
-        common_tokens: args.common,
-        answer_tokens: args.answer as usize,
+        prompt_tokens: args.prompt_tokens,
+        prefix_tokens: args.prefix_tokens,
+        completion_tokens: args.completion_tokens as usize,
         seconds,
         requests_per_second: args.requests as f64 / seconds,
         tokens_per_second: tokens as f64 / seconds,
-        cache_hit_share: (after.prefix_hit_tokens - before.prefix_hit_tokens) as f64 / prompts as f64,
-        evicted_pages: after.evicted_blocks - before.evicted_blocks,
-        set_back: after.preemptions - before.preemptions,
+        cache_hit_rate: (after.prefix_hit_tokens - before.prefix_hit_tokens) as f64 / prompts as f64,
+        evicted_blocks: after.evicted_blocks - before.evicted_blocks,
+        preempted: after.preemptions - before.preemptions,
         steps: after.steps - before.steps,
         first_token_ms: Percentiles::of(firsts),
         latency_ms: Percentiles::of(all),
@@ -178,20 +185,18 @@ fn sampler(args: &BenchSampler, out: &Output) -> anyhow::Result<()> {
         return out.object(&m);
     }
     out.line(format!(
-        "{} requests, {} in flight: prompts of {} tokens ({} in common), answers of {}",
-        m.requests, m.in_flight, m.prompt_tokens, m.common_tokens, m.answer_tokens
+        "{} requests, {} concurrent: {} prompt tokens ({} shared prefix), {} completion tokens",
+        m.requests, m.in_flight, m.prompt_tokens, m.prefix_tokens, m.completion_tokens
     ))?;
     out.line(format!("device       {}", m.device))?;
     out.line(format!("throughput   {:.0} requests/s, {:.0} tokens/s", m.requests_per_second, m.tokens_per_second))?;
     out.line(format!(
-        "cache        {:.1} % of prompt tokens shared, {} pages given up, {} requests set back",
-        100.0 * m.cache_hit_share,
-        m.evicted_pages,
-        m.set_back
+        "KV cache     {:.1} % hit rate, {} blocks evicted, {} requests preempted",
+        100.0 * m.cache_hit_rate,
+        m.evicted_blocks,
+        m.preempted
     ))?;
-    let rows = [
-        m.first_token_ms.row(&format!("to the first token, 1 request in {WATCHED}")),
-        m.latency_ms.row("to the whole answer"),
-    ];
-    out.line(table(&["milliseconds", "median", "90 %", "99 %", "longest"], rows))
+    let rows =
+        [m.first_token_ms.row(&format!("time to first token (1 request in {STREAMED})")), m.latency_ms.row("latency")];
+    out.line(table(&["milliseconds", "p50", "p90", "p99", "max"], rows))
 }

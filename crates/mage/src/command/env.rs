@@ -3,7 +3,7 @@
 use super::world_ceilings::WorldCeilings;
 use crate::{
     App,
-    cli::{Conform, Env, EnvCommand, Generate, Show},
+    cli::{EnvArgs, EnvCommand, EnvConformArgs, EnvGenerateArgs, EnvShowArgs},
     output::{BAD, BOLD, DIM, GOOD, Output, styled},
     pick::{pick, warn},
     table::{columns, score, table},
@@ -15,7 +15,7 @@ use mage_env::{
 };
 use serde::Serialize;
 
-pub(crate) fn run(app: &App, args: &Env, out: &Output) -> anyhow::Result<()> {
+pub(crate) fn run(app: &App, args: &EnvArgs, out: &Output) -> anyhow::Result<()> {
     match &args.command {
         EnvCommand::List => list(app, out),
         EnvCommand::Show(args) => show(app, args, out),
@@ -90,8 +90,8 @@ fn splits(env_spec: &dyn EnvSpec, population: &Population) -> anyhow::Result<Vec
     population.splits().map(shown).collect()
 }
 
-fn show(app: &App, args: &Show, out: &Output) -> anyhow::Result<()> {
-    let (env_spec, population) = pick(app, &args.env, &args.whom)?;
+fn show(app: &App, args: &EnvShowArgs, out: &Output) -> anyhow::Result<()> {
+    let (env_spec, population) = pick(app, &args.env, &args.selection)?;
     let mut shown = Shown::of(&*env_spec);
     shown.splits = splits(&*env_spec, &population)?;
     if args.oracles {
@@ -110,7 +110,7 @@ fn show(app: &App, args: &Show, out: &Output) -> anyhow::Result<()> {
         None => {
             print_schema(&shown, out)?;
             print_splits(&shown, out)?;
-            print_population(&population, args.whom.split(), out)?;
+            print_population(&population, args.selection.split(), out)?;
             if !shown.env_info.opponents.is_empty() || env_spec.solver().is_some() {
                 out.hint(format!("\nmage env show {} --oracles computes the best that can be done.", shown.id));
             }
@@ -119,26 +119,26 @@ fn show(app: &App, args: &Show, out: &Output) -> anyhow::Result<()> {
     }
 }
 
-/// That there is more than was shown: whom one meets depends on the split.
-fn hint_at_splits(population: &Population, args: &Show, out: &Output) {
-    let shown = args.whom.split();
+/// That there is more than was shown: selection one meets depends on the split.
+fn hint_at_splits(population: &Population, args: &EnvShowArgs, out: &Output) {
+    let shown = args.selection.split();
     let met = |split: &str| population.in_split(split).unwrap_or_default();
     let others = population.splits().filter(|split| !met(split).is_empty() && met(split) != met(shown));
     let others: Vec<String> = others.map(|split| format!("--split {split}")).collect();
     // Opponents named on the command line are in the split asked for alone.
-    if !others.is_empty() && args.whom.opponent.is_empty() {
+    if !others.is_empty() && args.selection.opponent.is_empty() {
         out.hint(format!("\nThese are the {shown} opponents; {} shows others.", others.join(" or ")));
     }
 }
 
-fn ceilings(env_spec: &dyn EnvSpec, population: &Population, args: &Show, out: &Output) -> anyhow::Result<Ceilings> {
-    let split = args.whom.split();
+fn ceilings(env_spec: &dyn EnvSpec, population: &Population, args: &EnvShowArgs, out: &Output) -> anyhow::Result<Ceilings> {
+    let split = args.selection.split();
     let games = out.waiting("working out the ceilings", || env_spec.oracles(population, split, args.episodes))?;
     if let Some(report) = games {
         return Ok(Ceilings::Games(Box::new(report)));
     }
     if let Some(solver) = env_spec.solver() {
-        let of = WorldCeilings::compute(&args.env, solver, population, args.whom.split.as_deref(), out)?;
+        let of = WorldCeilings::compute(&args.env, solver, population, args.selection.split.as_deref(), out)?;
         return Ok(Ceilings::World(of));
     }
     let told = env_spec.scripted_agents().into_iter().find(|r| r.told).map(|r| r.name);
@@ -191,7 +191,7 @@ fn print_splits(shown: &Shown, out: &Output) -> anyhow::Result<()> {
     out.line(format!("\n{}", columns(&["split", "turns", "settings of its own"], rows)))
 }
 
-/// Whom one meets in a split, and how often.
+/// TaskSelection one meets in a split, and how often.
 fn print_population(population: &Population, split: &str, out: &Output) -> anyhow::Result<()> {
     let opponents = population.in_split(split)?;
     if opponents.is_empty() {
@@ -297,7 +297,7 @@ fn seat_title(seat: &SeatOracle) -> String {
     }
 }
 
-fn conform(app: &App, args: &Conform, out: &Output) -> anyhow::Result<()> {
+fn conform(app: &App, args: &EnvConformArgs, out: &Output) -> anyhow::Result<()> {
     let env_spec = app.registry.get(&args.env).map_err(usage)?;
     let report = env_spec.conform(&args.golden, args.data.as_deref()).map_err(usage)?;
     if out.json {
@@ -328,11 +328,11 @@ fn conform(app: &App, args: &Conform, out: &Output) -> anyhow::Result<()> {
     }
 }
 
-fn generate(app: &App, args: &Generate, out: &Output) -> anyhow::Result<()> {
-    let (env_spec, population) = pick(app, &args.env, &args.whom)?;
-    warn(&*env_spec, &population, args.whom.split(), out)?;
+fn generate(app: &App, args: &EnvGenerateArgs, out: &Output) -> anyhow::Result<()> {
+    let (env_spec, population) = pick(app, &args.env, &args.selection)?;
+    warn(&*env_spec, &population, args.selection.split(), out)?;
     let seats = env_spec.info().seats;
-    let draw = |i| population.draw(args.whom.split(), seats, Seed::new(args.seed).child("generate").at(i));
+    let draw = |i| population.draw(args.selection.split(), seats, Seed::new(args.seed).child("generate").at(i));
     let tasks = (0..args.count).map(draw).collect::<Result<Vec<_>, _>>()?;
     let files = env_spec.export(&tasks, &args.out, args.data.as_deref())?;
     if out.json {

@@ -2,7 +2,7 @@
 
 use crate::{
     App,
-    cli::Play,
+    cli::PlayArgs,
     command::against,
     keys,
     output::{BOLD, DIM, GOOD, Output, styled},
@@ -13,15 +13,15 @@ use mage_env::{End, Env, Outcome, ParsedAction, Phrase, Seed, Task, solvers::Ora
 use serde::Serialize;
 use std::io::{BufRead, IsTerminal, Write, stdin};
 
-pub(crate) fn run(app: &App, args: &Play, out: &Output) -> anyhow::Result<()> {
+pub(crate) fn run(app: &App, args: &PlayArgs, out: &Output) -> anyhow::Result<()> {
     if let Some(dir) = &args.against {
         return against::run(app, args, dir, out);
     }
-    let (env_spec, population) = pick(app, &args.env, &args.whom)?;
+    let (env_spec, population) = pick(app, &args.env, &args.selection)?;
     let env_info = env_spec.info();
-    let split = args.whom.split();
+    let split = args.selection.split();
     warn(&*env_spec, &population, split, out)?;
-    let max_turns = match args.turns {
+    let max_turns = match args.max_turns {
         Some(turns) => turns,
         None => env_spec.max_turns(&population, split)?,
     };

@@ -1,14 +1,14 @@
 //! `mage recipe`: what can be said, and what does it mean?
 
 use crate::{
-    cli::{Recipe, RecipeCommand},
+    cli::{RecipeArgs, RecipeCommand},
     output::{BOLD, DIM, Output, styled},
     usage,
 };
 use mage_core::Method;
 use mage_train::recipe::{Composer, builtin_names, explain};
 
-pub(crate) fn run(args: &Recipe, out: &Output) -> anyhow::Result<()> {
+pub(crate) fn run(args: &RecipeArgs, out: &Output) -> anyhow::Result<()> {
     match &args.command {
         RecipeCommand::List => list(out),
         RecipeCommand::Show { recipes, set } => show(recipes, set, out),

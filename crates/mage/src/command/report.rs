@@ -1,7 +1,7 @@
 //! `mage report`: what came out of it all?
 
 use crate::{
-    cli::Report,
+    cli::ReportArgs,
     output::{BOLD, Output, styled},
     usage,
 };
@@ -10,7 +10,7 @@ use mage_report::{Limits, Painter, csv, drawings, html, markdown, read, tables};
 use serde_json::json;
 use std::{fs, path::PathBuf};
 
-pub(crate) fn run(args: &Report, out: &Output) -> anyhow::Result<()> {
+pub(crate) fn run(args: &ReportArgs, out: &Output) -> anyhow::Result<()> {
     if let Some(missing) = args.paths.iter().find(|p| !p.exists()) {
         return Err(usage(format!("{} does not exist", missing.display())));
     }

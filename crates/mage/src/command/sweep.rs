@@ -3,7 +3,7 @@
 use super::train::{setting, stop_on_ctrl_c};
 use crate::{
     App,
-    cli::{Cli, Command, Sweep as Args},
+    cli::{Cli, Command, SweepArgs},
     command::{
         eval::{self, Ceilings},
         recipe::compose,
@@ -36,7 +36,7 @@ use std::{
     time::Instant,
 };
 
-pub(crate) fn run(app: &App, args: &Args, out: &Output) -> anyhow::Result<()> {
+pub(crate) fn run(app: &App, args: &SweepArgs, out: &Output) -> anyhow::Result<()> {
     match (args.sweep.as_str(), &args.shown) {
         ("list", _) => return list(out),
         ("show", Some(name)) => {
@@ -69,7 +69,7 @@ pub(crate) fn run(app: &App, args: &Args, out: &Output) -> anyhow::Result<()> {
                 ("--embeddings", retrieves),
                 ("--embedding-model", remote.embedding_model.clone()),
             ];
-            let requests = remote.requests.iter().map(|field| ("--request", Some(field.clone())));
+            let requests = remote.extra_body.iter().map(|field| ("--extra-body", Some(field.clone())));
             let all = said.into_iter().chain(requests).filter_map(|(option, value)| Some([option.to_owned(), value?]));
             cell.about.command.extend(all.flatten());
         }
@@ -148,7 +148,7 @@ impl Stand {
 }
 
 /// Where all cells stand. A policy that is to be trained is to be measured as well.
-fn stands(app: &App, cells: &[Cell], dir: &Path, args: &Args) -> anyhow::Result<Vec<Stand>> {
+fn stands(app: &App, cells: &[Cell], dir: &Path, args: &SweepArgs) -> anyhow::Result<Vec<Stand>> {
     let mut untrained: HashSet<&str> = HashSet::new();
     let mut all = Vec::new();
     for cell in cells {
@@ -189,7 +189,7 @@ fn other_recipe(app: &App, recipes: &[String], set: &[String], run: &Path) -> an
     }))
 }
 
-fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &Args, out: &Output) -> anyhow::Result<()> {
+fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &SweepArgs, out: &Output) -> anyhow::Result<()> {
     let gone = forgotten(dir, cells);
     if !gone.is_empty() {
         out.warn(format!("no longer in the sweep, to be put aside: {}", gone.join(", ")));
@@ -293,7 +293,7 @@ fn tell_changes(cells: &[Cell], stands: &[Stand], out: &Output) {
 
 struct Runner<'a> {
     app: &'a App,
-    args: &'a Args,
+    args: &'a SweepArgs,
     out: &'a Output,
     dir: PathBuf,
     sweep: Sweep,
@@ -477,6 +477,6 @@ impl Runner<'_> {
 }
 
 /// Where training computes, as settings of a recipe.
-fn here(args: &Args) -> [String; 2] {
+fn here(args: &SweepArgs) -> [String; 2] {
     [format!("engine.threads={}", args.threads), format!("engine.device=\"{}\"", args.device)]
 }

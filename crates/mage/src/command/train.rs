@@ -2,7 +2,7 @@
 
 use crate::{
     App,
-    cli::Train,
+    cli::TrainArgs,
     command::recipe::compose,
     interrupt::Interrupted,
     output::{BOLD, DIM, GOOD, Output, styled},
@@ -28,7 +28,7 @@ use std::{
     },
 };
 
-pub(crate) fn run(app: &App, args: &Train, out: &Output) -> anyhow::Result<()> {
+pub(crate) fn run(app: &App, args: &TrainArgs, out: &Output) -> anyhow::Result<()> {
     let recipe = recipe(args)?;
     let setting = setting(app, &recipe)?;
     warn(&*setting.env_spec, &setting.population, &recipe.env.split, out)?;
@@ -110,8 +110,8 @@ fn listen(says: &'static str, begun: Arc<AtomicBool>) -> anyhow::Result<Arc<Atom
 }
 
 /// The recipe of a new run, or that of the run to be resumed with what the user changes.
-fn recipe(args: &Train) -> anyhow::Result<Recipe> {
-    let set = args.changes.settings();
+fn recipe(args: &TrainArgs) -> anyhow::Result<Recipe> {
+    let set = args.overrides.to_set();
     let Some(dir) = &args.resume else { return compose(&args.recipes, &set) };
     let written = RunDir::recipe(dir).map_err(usage)?;
     let mut composer = mage_train::recipe::Composer::new();
@@ -156,7 +156,7 @@ fn free_directory(recipes: &[String]) -> PathBuf {
     (1..).map(|n| PathBuf::from(format!("runs/{name}-{n}"))).find(|p| !p.exists()).unwrap_or_else(|| "runs/run".into())
 }
 
-fn dry_run(args: &Train, recipe: &Recipe, setting: &Setting, out: &Output) -> anyhow::Result<()> {
+fn dry_run(args: &TrainArgs, recipe: &Recipe, setting: &Setting, out: &Output) -> anyhow::Result<()> {
     if let Some(file) = args.out.as_ref().filter(|f| f.exists()) {
         return Err(usage(format!("{}: it is there already; give --out a file that is not", file.display())));
     }

@@ -2,7 +2,7 @@
 
 use crate::{
     App,
-    cli::Warmstart,
+    cli::WarmstartArgs,
     command::{
         recipe::compose,
         train::{setting, shell_word, stop_on_ctrl_c},
@@ -14,8 +14,8 @@ use crate::{
 };
 use mage_train::train::warm_start;
 
-pub(crate) fn run(app: &App, args: &Warmstart, out: &Output) -> anyhow::Result<()> {
-    let mut set = args.changes.settings();
+pub(crate) fn run(app: &App, args: &WarmstartArgs, out: &Output) -> anyhow::Result<()> {
+    let mut set = args.overrides.to_set();
     // A path is text, whatever it looks like.
     set.extend(args.transcripts.as_ref().map(|f| format!("warmstart.transcripts={}", serde_json::json!(f))));
     let recipe = compose(&args.recipes, &set)?;

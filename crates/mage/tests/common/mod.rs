@@ -85,7 +85,7 @@ pub(crate) fn made(dir: &Path) -> String {
     let model = dir.join("model").display().to_string();
     let (config, words) = (config.display().to_string(), words.display().to_string());
     let said =
-        text(&mage(&["model", "new", "--config", &config, "--tokenizer-from", &words, "--tokens", "300", &model]));
+        text(&mage(&["model", "new", "--config", &config, "--tokenizer-from", &words, "--vocab-size", "300", &model]));
     assert!(said.contains("parameters"), "{said}");
     model
 }

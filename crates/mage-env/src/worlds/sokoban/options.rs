@@ -192,7 +192,7 @@ pub(super) fn docs() -> Vec<OptionDoc> {
         doc(
             "budget",
             "max_solution (default; 300 with levels)",
-            "how many moves the turns of an episode amount to; --turns and recipes may set another number of turns",
+            "how many moves the turns of an episode amount to; --max-turns and recipes may set another number of turns",
         ),
         doc(
             "turns",

@@ -6,7 +6,7 @@ use super::{
     findings::{Findings, text},
     sampler::Wanted,
 };
-use crate::{App, cli::Doctor, command::recipe::compose, command::train::setting, output::Output, usage};
+use crate::{App, cli::DoctorArgs, command::recipe::compose, command::train::setting, output::Output, usage};
 use anyhow::bail;
 use mage_engine::{AdapterName, ScoreRequest, Trainer, block_on};
 use mage_native::{Device, ModelDescription};
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// and one that is at work (its first gradient is compiled) for no longer than this.
 const WORK: Duration = Duration::from_secs(300);
 
-pub(super) fn run(app: &App, args: &Doctor, out: &Output) -> anyhow::Result<()> {
+pub(super) fn run(app: &App, args: &DoctorArgs, out: &Output) -> anyhow::Result<()> {
     let recipe = compose(&args.engine, &args.set)?;
     if recipe.engine.kind != EngineKind::Tinker {
         return Err(usage("engine.kind is `native`: there is no server to ask; `mage doctor` looks at this machine"));

@@ -7,7 +7,7 @@ mod sampler;
 
 use crate::{
     App,
-    cli::Doctor,
+    cli::DoctorArgs,
     output::{BOLD, Output, styled},
 };
 use card::Cards;
@@ -28,7 +28,7 @@ struct Found {
     cuda: Cards,
 }
 
-pub(crate) fn run(app: &App, args: &Doctor, out: &Output) -> anyhow::Result<()> {
+pub(crate) fn run(app: &App, args: &DoctorArgs, out: &Output) -> anyhow::Result<()> {
     if !args.engine.is_empty() {
         return engine::run(app, args, out);
     }

@@ -3,7 +3,7 @@
 //! Every policy named on the command line, by every method named there.
 
 use crate::{
-    cli::{Draws, Eval, Memory, Remote, Switch},
+    cli::{EndpointArgs, EvalArgs, MemoryArg, SamplingArgs, Switch},
     usage,
 };
 use anyhow::Context;
@@ -60,16 +60,16 @@ struct Source {
 }
 
 /// All entrants; models run on `runtime`.
-pub(super) fn entrants(args: &Eval, ground: &Ground, runtime: &Handle) -> anyhow::Result<Vec<Entrant>> {
+pub(super) fn entrants(args: &EvalArgs, ground: &Ground, runtime: &Handle) -> anyhow::Result<Vec<Entrant>> {
     let methods: Vec<Approach> = match args.memory {
-        Some(Memory::None) => vec![Approach::React],
-        Some(Memory::Reflection) => vec![Approach::Reflexion],
+        Some(MemoryArg::None) => vec![Approach::React],
+        Some(MemoryArg::Reflection) => vec![Approach::Reflexion],
         None => args.method.iter().map(|m| Approach::named(m)).collect::<Result<_, _>>().map_err(usage)?,
     };
     let scope = if args.shared_memory { MemoryScope::Shared } else { MemoryScope::MetaEpisode };
     let embeddings = embeddings(&args.remote, runtime)?;
     // What makes no sense is refused, also where nobody draws anything.
-    drawn(&args.draws, paper_draws(), Thinking::Off).params.check().map_err(usage)?;
+    drawn(&args.sampling, paper_draws(), Thinking::Off).params.check().map_err(usage)?;
     let mut sources = Vec::new();
     for policy in &args.policy {
         sources.push(source(args, ground, policy, runtime)?);
@@ -93,7 +93,7 @@ pub(super) fn entrants(args: &Eval, ground: &Ground, runtime: &Handle) -> anyhow
 }
 
 fn entrant(
-    args: &Eval,
+    args: &EvalArgs,
     ground: &Ground,
     source: &Source,
     approach: Option<Approach>,
@@ -141,7 +141,7 @@ fn entrant(
 }
 
 /// A policy named on the command line.
-fn source(args: &Eval, ground: &Ground, name: &str, runtime: &Handle) -> anyhow::Result<Source> {
+fn source(args: &EvalArgs, ground: &Ground, name: &str, runtime: &Handle) -> anyhow::Result<Source> {
     let env_info = ground.env_spec.info();
     let path = Path::new(name);
     if RunDir::is_run(path) {
@@ -151,23 +151,23 @@ fn source(args: &Eval, ground: &Ground, name: &str, runtime: &Handle) -> anyhow:
         }
         let temperature = if recipe.eval.greedy { 0.0 } else { recipe.rollout.temperature };
         let params = SamplingParams { temperature, ..SamplingParams::default() };
-        let params = drawn(&args.draws, params, Thinking::Off).params;
+        let params = drawn(&args.sampling, params, Thinking::Off).params;
         params.check().map_err(usage)?;
         let agent = ModelAgent::of_run(path, &recipe, params, args.place(), runtime.clone(), HERE)?;
         let trained = run_settings(&recipe, &env_info, args.episodes);
         let turns =
-            if recipe.play.max_turns > 0 && args.turns.is_none() { recipe.play.max_turns } else { ground.max_turns };
+            if recipe.play.max_turns > 0 && args.max_turns.is_none() { recipe.play.max_turns } else { ground.max_turns };
         let settings = Settings { early_stop: args.early_stop, max_turns: turns, ..trained };
-        let settings = tokens(settings, &args.draws);
+        let settings = tokens(settings, &args.sampling);
         return Ok(Source { agent: Agent::Model(agent), settings, trained: true });
     }
     if path.is_dir() || name.contains('/') {
-        let drawn = drawn(&args.draws, paper_draws(), Thinking::Off);
+        let drawn = drawn(&args.sampling, paper_draws(), Thinking::Off);
         drawn.params.check().map_err(usage)?;
         let agent = ModelAgent::folder(name, drawn, args.place(), runtime.clone(), HERE)?;
         return Ok(Source { agent: Agent::Model(agent), settings: full(args, ground), trained: false });
     }
-    let split = args.whom.split();
+    let split = args.selection.split();
     let agent = Agent::find(&*ground.env_spec, name, &ground.population, split, args.episodes).map_err(usage)?;
     let compact = Settings::compact(&env_info, args.episodes);
     let settings = Settings { early_stop: args.early_stop, max_turns: ground.max_turns, ..compact };
@@ -175,32 +175,32 @@ fn source(args: &Eval, ground: &Ground, name: &str, runtime: &Handle) -> anyhow:
 }
 
 /// The model behind the endpoint.
-fn remote(args: &Eval, ground: &Ground, url: &str, model: &str, runtime: &Handle) -> anyhow::Result<Source> {
+fn remote(args: &EvalArgs, ground: &Ground, url: &str, model: &str, runtime: &Handle) -> anyhow::Result<Source> {
     let mut endpoint = endpoint(&args.remote, url, model)?;
-    endpoint.say_thinking = args.draws.thinking.is_some();
+    endpoint.say_thinking = args.sampling.thinking.is_some();
     prices(&args.remote)?;
-    let drawn = drawn(&args.draws, paper_draws(), Thinking::On);
+    let drawn = drawn(&args.sampling, paper_draws(), Thinking::On);
     drawn.params.check().map_err(usage)?;
     // What is asked for besides is part of who answers: records with something else are not taken for these.
-    let thinking = args.draws.thinking.map(|t| format!("thinking {}", if t == Switch::On { "on" } else { "off" }));
-    let besides = thinking.into_iter().chain(args.remote.requests.iter().cloned());
+    let thinking = args.sampling.thinking.map(|t| format!("thinking {}", if t == Switch::On { "on" } else { "off" }));
+    let besides = thinking.into_iter().chain(args.remote.extra_body.iter().cloned());
     let id = besides.fold(format!("{model} at {}", endpoint.address()), |id, field| format!("{id}, {field}"));
     let policy = Arc::new(RemoteChat::new(Client::new(endpoint).map_err(usage)?));
     let agent = ModelAgent::chat(model, &id, policy, drawn, runtime.clone(), args.remote.in_flight);
     Ok(Source { agent: Agent::Model(agent), settings: full(args, ground), trained: false })
 }
 
-fn endpoint(remote: &Remote, url: &str, model: &str) -> anyhow::Result<Endpoint> {
+fn endpoint(remote: &EndpointArgs, url: &str, model: &str) -> anyhow::Result<Endpoint> {
     let mut endpoint = Endpoint::new(url, model).map_err(usage)?;
     endpoint.key = ApiKey::from_env(&remote.key_env).map_err(usage)?;
     endpoint.patience = Patience {
         in_flight: remote.in_flight,
-        attempt: Duration::from_secs_f64(remote.attempt),
+        attempt: Duration::from_secs_f64(remote.timeout),
         deadline: Duration::from_secs_f64(remote.deadline),
     };
-    for field in &remote.requests {
+    for field in &remote.extra_body {
         let (key, value) =
-            field.split_once('=').ok_or_else(|| usage(format!("--request {field}: write it as KEY=VALUE")))?;
+            field.split_once('=').ok_or_else(|| usage(format!("--extra-body {field}: write it as KEY=VALUE")))?;
         let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
         endpoint.extra.insert(key.to_owned(), value);
     }
@@ -208,7 +208,7 @@ fn endpoint(remote: &Remote, url: &str, model: &str) -> anyhow::Result<Endpoint>
 }
 
 /// What a million tokens cost, where it was said.
-pub(super) fn prices(remote: &Remote) -> anyhow::Result<Option<Prices>> {
+pub(super) fn prices(remote: &EndpointArgs) -> anyhow::Result<Option<Prices>> {
     let prices = match remote.price.as_slice() {
         [] => return Ok(None),
         [prompt, answer] => Prices { prompt: *prompt, answer: *answer },
@@ -218,7 +218,7 @@ pub(super) fn prices(remote: &Remote) -> anyhow::Result<Option<Prices>> {
     Ok(Some(prices))
 }
 
-fn embeddings(remote: &Remote, runtime: &Handle) -> anyhow::Result<Arc<dyn Embeddings>> {
+fn embeddings(remote: &EndpointArgs, runtime: &Handle) -> anyhow::Result<Arc<dyn Embeddings>> {
     let (Some(url), Some(model)) = (&remote.embeddings, &remote.embedding_model) else { return Ok(Arc::new(Lexical)) };
     let mut endpoint = endpoint(remote, url, model)?;
     endpoint.extra.clear();
@@ -228,17 +228,17 @@ fn embeddings(remote: &Remote, runtime: &Handle) -> anyhow::Result<Arc<dyn Embed
 }
 
 /// Settings of models that read sentences.
-fn full(args: &Eval, ground: &Ground) -> Settings {
+fn full(args: &EvalArgs, ground: &Ground) -> Settings {
     let settings = Settings {
         episodes: args.episodes,
         max_turns: ground.max_turns,
         early_stop: args.early_stop,
         ..Settings::default()
     };
-    tokens(settings, &args.draws)
+    tokens(settings, &args.sampling)
 }
 
-fn tokens(settings: Settings, draws: &Draws) -> Settings {
+fn tokens(settings: Settings, draws: &SamplingArgs) -> Settings {
     match draws.max_tokens {
         None => settings,
         Some(most) => Settings { play_tokens: most, reflect_tokens: most, ..settings },
@@ -250,7 +250,7 @@ fn paper_draws() -> SamplingParams {
     SamplingParams { temperature: 0.7, top_p: 0.8, ..SamplingParams::default() }
 }
 
-fn drawn(draws: &Draws, base: SamplingParams, thinking: Thinking) -> Drawn {
+fn drawn(draws: &SamplingArgs, base: SamplingParams, thinking: Thinking) -> Drawn {
     Drawn {
         params: SamplingParams {
             temperature: draws.temperature.unwrap_or(base.temperature),

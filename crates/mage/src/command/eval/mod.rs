@@ -10,7 +10,7 @@ mod versus;
 pub(crate) use ceilings::Ceilings;
 
 use super::train::stop_on_ctrl_c;
-use crate::{App, cli::Eval, interrupt::Interrupted, output::Output, pick::pick, pick::warn, usage};
+use crate::{App, cli::EvalArgs, interrupt::Interrupted, output::Output, pick::pick, pick::warn, usage};
 use anyhow::{Context, anyhow};
 use entrants::{Entrant, Ground, entrants, prices};
 use mage_core::{Bootstrap, EpisodeRecord, MetaResult};
@@ -57,7 +57,7 @@ impl Results {
     }
 }
 
-pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
+pub(crate) fn run(app: &App, args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
     let stop = stop_on_ctrl_c("stopping; press Ctrl-C again to stop without cleaning up")?;
     run_until(app, args, out, &stop, &Ceilings::default())
 }
@@ -65,7 +65,7 @@ pub(crate) fn run(app: &App, args: &Eval, out: &Output) -> anyhow::Result<()> {
 /// The same, until somebody else says stop.
 pub(crate) fn run_until(
     app: &App,
-    args: &Eval,
+    args: &EvalArgs,
     out: &Output,
     stop: &Arc<AtomicU8>,
     known: &Ceilings,
@@ -88,10 +88,10 @@ pub(crate) fn run_until(
         }
     }
     someone_plays(args)?;
-    let (env_spec, population) = pick(app, &args.env, &args.whom)?;
-    let (env_info, split) = (env_spec.info(), args.whom.split());
+    let (env_spec, population) = pick(app, &args.env, &args.selection)?;
+    let (env_info, split) = (env_spec.info(), args.selection.split());
     warn(&*env_spec, &population, split, out)?;
-    let max_turns = match args.turns {
+    let max_turns = match args.max_turns {
         Some(turns) => turns,
         None => env_spec.max_turns(&population, split)?,
     };
@@ -181,7 +181,7 @@ pub(crate) fn run_until(
 }
 
 /// Nobody plays by default, and a method alone plays nothing.
-fn someone_plays(args: &Eval) -> anyhow::Result<()> {
+fn someone_plays(args: &EvalArgs) -> anyhow::Result<()> {
     if !args.policy.is_empty() || args.remote.endpoint.is_some() {
         return Ok(());
     }

@@ -1,6 +1,6 @@
 //! Which panels does the paper use?
 
-use crate::{cli::Eval, table::columns, usage};
+use crate::{cli::EvalArgs, table::columns, usage};
 
 /// A panel by name.
 pub(super) struct Preset {
@@ -59,19 +59,19 @@ pub(super) fn list() -> String {
 }
 
 /// What the preset on the command line stands for, put where its options would have been.
-pub(super) fn apply(args: &mut Eval) -> anyhow::Result<()> {
+pub(super) fn apply(args: &mut EvalArgs) -> anyhow::Result<()> {
     let Some(name) = &args.preset else { return Ok(()) };
     let preset = PRESETS
         .iter()
         .find(|p| p.name == name)
         .ok_or_else(|| usage(mage_env::Error::unknown("preset", name, PRESETS.iter().map(|p| p.name))))?;
     preset.env.clone_into(&mut args.env);
-    args.whom.population = preset.population.map(str::to_owned);
-    args.whom.opponent = preset.opponent.iter().map(|o| (*o).to_owned()).collect();
-    args.whom.seat = preset.seat;
-    args.whom.split = Some(preset.split.to_owned());
+    args.selection.population = preset.population.map(str::to_owned);
+    args.selection.opponent = preset.opponent.iter().map(|o| (*o).to_owned()).collect();
+    args.selection.seat = preset.seat;
+    args.selection.split = Some(preset.split.to_owned());
     // What the user set comes later, and wins.
-    args.whom.options.splice(0..0, preset.option.map(str::to_owned));
+    args.selection.options.splice(0..0, preset.option.map(str::to_owned));
     Ok(())
 }
 
@@ -87,8 +87,8 @@ mod tests {
             let cli = Cli::try_parse_from(["mage", "eval", "--policy", "random", "--preset", preset.name]).unwrap();
             let Command::Eval(mut args) = cli.command else { panic!("it is an evaluation") };
             apply(&mut args).unwrap();
-            let (env_spec, population) = pick(&App::builtin(), &args.env, &args.whom).expect(preset.name);
-            let task = population.draw(args.whom.split(), env_spec.info().seats, mage_env::Seed::new(1)).unwrap();
+            let (env_spec, population) = pick(&App::builtin(), &args.env, &args.selection).expect(preset.name);
+            let task = population.draw(args.selection.split(), env_spec.info().seats, mage_env::Seed::new(1)).unwrap();
             assert!(env_spec.build(&task).is_ok(), "{}", preset.name);
             if let Some(seat) = preset.seat {
                 assert_eq!(task.seat, seat);

@@ -2,7 +2,7 @@
 
 use super::{Entrant, Results, tally::Tally};
 use crate::{
-    cli::Eval,
+    cli::EvalArgs,
     output::{BOLD, DIM, Output, styled},
     table::{score, table},
 };
@@ -83,7 +83,7 @@ pub(super) fn drawing(reports: &[Report<'_>], early_stop: bool) -> String {
 
 impl<'a> Report<'a> {
     pub(super) fn new(
-        args: &'a Eval,
+        args: &'a EvalArgs,
         entrant: &'a Entrant,
         unit: &'a str,
         results: &'a Results,
@@ -110,7 +110,7 @@ impl<'a> Report<'a> {
             memory: evaluation.settings.memory,
             memory_scope: entrant.scope,
             embeddings: entrant.embeddings.as_deref(),
-            split: args.whom.split(),
+            split: args.selection.split(),
             unit,
             episodes: args.episodes,
             tasks: args.tasks,
@@ -335,7 +335,7 @@ fn short(hash: &Hash) -> String {
 
 /// How answers were asked for, as it was sent: each call has its own length and seed, and what an endpoint was not told is its own
 /// affair.
-fn asked_for(args: &Eval, model: &ModelAgent, settings: &Settings) -> Value {
+fn asked_for(args: &EvalArgs, model: &ModelAgent, settings: &Settings) -> Value {
     let remote = args.remote.model.as_deref() == Some(&model.name);
     let mut asked = json!(model.drawn);
     if let Some(params) = asked["params"].as_object_mut() {
@@ -345,10 +345,10 @@ fn asked_for(args: &Eval, model: &ModelAgent, settings: &Settings) -> Value {
         params.insert("reflect_tokens".to_owned(), json!(settings.reflect_tokens));
     }
     if remote {
-        if args.draws.thinking.is_none() {
+        if args.sampling.thinking.is_none() {
             asked["thinking"] = Value::Null;
         }
-        asked["request"] = json!(args.remote.requests);
+        asked["request"] = json!(args.remote.extra_body);
     }
     asked
 }

@@ -6,7 +6,7 @@
 mod render;
 
 use crate::{
-    cli::{Launch, Place, TrainerBackend},
+    cli::{LaunchArgs, LaunchTarget, TrainerBackend},
     output::{BOLD, Output, styled},
     usage,
 };
@@ -17,7 +17,7 @@ use render::{files, pooled, vllm_rank};
 const MACHINE: usize = 8;
 
 /// Refuses what no template can say.
-fn check(args: &Launch) -> anyhow::Result<()> {
+fn check(args: &LaunchArgs) -> anyhow::Result<()> {
     for (flag, text) in [("--model", &args.model), ("--shared", &args.shared)] {
         // It goes into shell scripts, JSON and YAML as it is.
         if text.is_empty() || !text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-@".contains(c)) {
@@ -43,10 +43,14 @@ fn check(args: &Launch) -> anyhow::Result<()> {
             args.shared
         )));
     }
-    if vllm_rank(args.rank).is_none() {
-        return Err(usage(format!("--rank {}: vLLM takes adapters up to rank {}", args.rank, render::TOP_RANK)));
+    if vllm_rank(args.lora_rank).is_none() {
+        return Err(usage(format!(
+            "--lora-rank {}: vLLM takes adapters up to rank {}",
+            args.lora_rank,
+            render::TOP_RANK
+        )));
     }
-    let one_machine = matches!(args.place, Place::Uv | Place::Kubernetes);
+    let one_machine = matches!(args.target, LaunchTarget::Uv | LaunchTarget::Kubernetes);
     if args.nodes > 1 && (one_machine || pooled(args)) {
         let what = if pooled(args) { "--backend jax is one process" } else { "this place has one training machine" };
         return Err(usage(format!("--nodes {}: {what}; take ray or slurm, and fsdp or megatron", args.nodes)));
@@ -63,7 +67,7 @@ fn check(args: &Launch) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Launch {
+impl LaunchArgs {
     /// GPUs that train on each training node. Only one has been seen to work with jax.
     fn gpus(&self) -> usize {
         self.gpus.unwrap_or(match self.backend {
@@ -75,18 +79,18 @@ impl Launch {
     /// How many GPUs the machine with the most of them needs, and which one that is.
     fn one_machine(&self) -> (usize, &'static str) {
         let gpus = self.gpus();
-        match (self.place, pooled(self)) {
-            (Place::Uv, _) => (gpus + self.samplers, "on one machine"),
-            (Place::Ray, true) => (gpus + self.samplers, "on the head node"),
-            (Place::Kubernetes, false) => (gpus + self.samplers, "in one pod"),
-            (Place::Kubernetes, true) => (gpus, "in one pod"),
-            (Place::Slurm, true) => (gpus.max(self.samplers), "on a node"),
-            (Place::Ray | Place::Slurm, false) => (gpus, "on a node"),
+        match (self.target, pooled(self)) {
+            (LaunchTarget::Uv, _) => (gpus + self.samplers, "on one machine"),
+            (LaunchTarget::Ray, true) => (gpus + self.samplers, "on the head node"),
+            (LaunchTarget::Kubernetes, false) => (gpus + self.samplers, "in one pod"),
+            (LaunchTarget::Kubernetes, true) => (gpus, "in one pod"),
+            (LaunchTarget::Slurm, true) => (gpus.max(self.samplers), "on a node"),
+            (LaunchTarget::Ray | LaunchTarget::Slurm, false) => (gpus, "on a node"),
         }
     }
 }
 
-pub(crate) fn run(args: &Launch, out: &Output) -> anyhow::Result<()> {
+pub(crate) fn run(args: &LaunchArgs, out: &Output) -> anyhow::Result<()> {
     check(args)?;
     let files = files(args);
     if args.dry_run && out.json {
@@ -128,7 +132,7 @@ mod tests {
     use super::*;
     use clap::Parser;
 
-    pub(super) fn args(words: &[&str]) -> Launch {
+    pub(super) fn args(words: &[&str]) -> LaunchArgs {
         let cli = crate::cli::Cli::try_parse_from(["mage", "launch"].iter().chain(words)).unwrap();
         let crate::cli::Command::Launch(args) = cli.command else { panic!("not a launch") };
         args
@@ -151,7 +155,7 @@ mod tests {
             ("uv --model m --nodes 2", "one training machine"),
             ("kubernetes --model m --nodes 2", "one training machine"),
             ("ray --model m --nodes 2 --backend jax", "one process"),
-            ("uv --model m --rank 1000", "up to rank 512"),
+            ("uv --model m --lora-rank 1000", "up to rank 512"),
             ("uv --model m --gpus 8", "need 12 GPUs on one machine"),
             ("ray --model m --gpus 5 --backend jax", "need 9 GPUs on the head node"),
             ("kubernetes --model m --gpus 5", "need 9 GPUs in one pod"),

@@ -1,6 +1,6 @@
 //! What do the files say?
 
-use crate::cli::{Launch, Place, TrainerBackend};
+use crate::cli::{LaunchArgs, LaunchTarget, TrainerBackend};
 use serde_json::{Value, json};
 
 /// A file to be: its name and what it is made from.
@@ -11,23 +11,23 @@ const RECIPE: Template = ("engine.toml", include_str!("../../../templates/launch
 /// How a script starts, watches and ends what it consists of.
 const CHILDREN: &str = include_str!("../../../templates/launch/children.sh");
 
-fn templates(place: Place) -> [Template; 3] {
+fn templates(place: LaunchTarget) -> [Template; 3] {
     let start = match place {
-        Place::Uv => ("start.sh", include_str!("../../../templates/launch/uv.sh")),
-        Place::Ray => ("submit.sh", include_str!("../../../templates/launch/ray.sh")),
-        Place::Slurm => ("engines.sbatch", include_str!("../../../templates/launch/slurm.sbatch")),
-        Place::Kubernetes => ("engines.yaml", include_str!("../../../templates/launch/kubernetes.yaml")),
+        LaunchTarget::Uv => ("start.sh", include_str!("../../../templates/launch/uv.sh")),
+        LaunchTarget::Ray => ("submit.sh", include_str!("../../../templates/launch/ray.sh")),
+        LaunchTarget::Slurm => ("engines.sbatch", include_str!("../../../templates/launch/slurm.sbatch")),
+        LaunchTarget::Kubernetes => ("engines.yaml", include_str!("../../../templates/launch/kubernetes.yaml")),
     };
     [INSTALL, start, RECIPE]
 }
 
 /// The files, by name.
-pub(super) fn files(args: &Launch) -> Vec<(&'static str, String)> {
-    templates(args.place).into_iter().map(|(name, template)| (name, render(template, args))).collect()
+pub(super) fn files(args: &LaunchArgs) -> Vec<(&'static str, String)> {
+    templates(args.target).into_iter().map(|(name, template)| (name, render(template, args))).collect()
 }
 
 /// Whether vLLM servers of our own sample. SkyRL's GPU backends bring vLLM engines along and hand out weights through them alone.
-pub(super) fn pooled(args: &Launch) -> bool {
+pub(super) fn pooled(args: &LaunchArgs) -> bool {
     matches!(args.backend, TrainerBackend::Jax)
 }
 
@@ -41,19 +41,19 @@ pub(super) fn vllm_rank(rank: usize) -> Option<usize> {
     VLLM_RANKS.into_iter().find(|r| *r >= rank)
 }
 
-fn shared(args: &Launch) -> &str {
+fn shared(args: &LaunchArgs) -> &str {
     args.shared.trim_end_matches('/')
 }
 
 /// What SkyRL's backend is told at its start.
-fn backend_config(args: &Launch) -> String {
+fn backend_config(args: &LaunchArgs) -> String {
     let optim = mage_train::recipe::Recipe::default().optim;
     // 0.98 as 0.98, not as the nearest double to the nearest float.
     let number = |x: f32| x.to_string().parse::<f64>().unwrap_or(f64::from(x));
     let mut config = match args.backend {
         TrainerBackend::Jax => json!({
             "max_lora_adapters": 8,
-            "max_lora_rank": args.rank,
+            "max_lora_rank": args.lora_rank,
             "fully_sharded_data_parallel_size": args.gpus(),
             "train_micro_batch_size": 8 * args.gpus(),
         }),
@@ -79,7 +79,7 @@ fn backend_config(args: &Launch) -> String {
 }
 
 /// What SkyRL's environment holds beside what is there.
-fn skyrl_env(args: &Launch) -> Vec<(&'static str, String)> {
+fn skyrl_env(args: &LaunchArgs) -> Vec<(&'static str, String)> {
     if pooled(args) {
         let environment = format!("{}/engines/skyrl", shared(args));
         return vec![("VIRTUAL_ENV", environment.clone()), ("UV_PROJECT_ENVIRONMENT", environment)];
@@ -89,25 +89,25 @@ fn skyrl_env(args: &Launch) -> Vec<(&'static str, String)> {
 }
 
 /// Where the sampling servers are.
-fn servers(args: &Launch) -> String {
-    let address = |i: usize| match args.place {
-        Place::Kubernetes => format!("\"http://mage-vllm-{i}.mage-vllm:8100\""),
-        Place::Slurm => format!("\"http://SAMPLER_NODE:{}\"", 8100 + i),
-        Place::Uv | Place::Ray => format!("\"http://127.0.0.1:{}\"", 8100 + i),
+fn servers(args: &LaunchArgs) -> String {
+    let address = |i: usize| match args.target {
+        LaunchTarget::Kubernetes => format!("\"http://mage-vllm-{i}.mage-vllm:8100\""),
+        LaunchTarget::Slurm => format!("\"http://SAMPLER_NODE:{}\"", 8100 + i),
+        LaunchTarget::Uv | LaunchTarget::Ray => format!("\"http://127.0.0.1:{}\"", 8100 + i),
     };
     (0..args.samplers).map(address).collect::<Vec<_>>().join(", ")
 }
 
 /// Puts the values in.
-fn render(template: &str, args: &Launch) -> String {
+fn render(template: &str, args: &LaunchArgs) -> String {
     let backend = match args.backend {
         TrainerBackend::Jax => "jax",
         TrainerBackend::Fsdp => "fsdp",
         TrainerBackend::Megatron => "megatron",
     };
-    let url = match args.place {
-        Place::Kubernetes => "http://mage-tinker:8000",
-        Place::Uv | Place::Ray | Place::Slurm => "http://127.0.0.1:8000",
+    let url = match args.target {
+        LaunchTarget::Kubernetes => "http://mage-tinker:8000",
+        LaunchTarget::Uv | LaunchTarget::Ray | LaunchTarget::Slurm => "http://127.0.0.1:8000",
     };
     let (pooled, shared, gpus) = (pooled(args), shared(args), args.gpus());
     let (project, flags) = match pooled {
@@ -142,8 +142,8 @@ fn render(template: &str, args: &Launch) -> String {
         ("all_nodes", (args.nodes + if pooled { 1 } else { args.samplers.div_ceil(gpus) }).to_string()),
         ("samplers", args.samplers.to_string()),
         ("last_sampler", (args.samplers - 1).to_string()),
-        ("rank", args.rank.to_string()),
-        ("vllm_rank", vllm_rank(args.rank).unwrap_or(args.rank).to_string()),
+        ("rank", args.lora_rank.to_string()),
+        ("vllm_rank", vllm_rank(args.lora_rank).unwrap_or(args.lora_rank).to_string()),
         ("context", args.context.to_string()),
         ("shared", shared.to_owned()),
         ("servers", servers(args)),
@@ -179,7 +179,7 @@ mod tests {
     use std::process::Command;
 
     /// Every place with every backend.
-    fn all(options: &[&str], mut look: impl FnMut(&str, &Launch)) {
+    fn all(options: &[&str], mut look: impl FnMut(&str, &LaunchArgs)) {
         for place in ["uv", "ray", "slurm", "kubernetes"] {
             for backend in ["jax", "fsdp", "megatron"] {
                 let args = args(&[&[place, "--model", "Qwen/Qwen3-4B", "--backend", backend], options].concat());
@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    fn text(args: &Launch) -> String {
+    fn text(args: &LaunchArgs) -> String {
         files(args).into_iter().map(|(_, text)| text).collect()
     }
 
@@ -197,7 +197,7 @@ mod tests {
         all(&[], |name, args| {
             let text = text(args);
             assert!(!text.contains("{{"), "{name}:\n{text}");
-            assert!(!text.contains("0.0.0.0") || matches!(args.place, Place::Kubernetes), "{name}");
+            assert!(!text.contains("0.0.0.0") || matches!(args.target, LaunchTarget::Kubernetes), "{name}");
         });
     }
 
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn scripts_are_scripts_and_json_stays_json() {
-        all(&["--rank", "12"], |name, args| {
+        all(&["--lora-rank", "12"], |name, args| {
             for (file, text) in files(args).into_iter().filter(|(file, _)| !file.ends_with("ml")) {
                 assert!(!text.contains("--max-lora-rank 12"), "vLLM takes 16:\n{text}");
                 let Ok(read) = Command::new("bash").args(["-n", "-c", &text]).output() else {
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn every_option_changes_what_is_written() {
         for changed in
-            [["--gpus", "2"], ["--samplers", "3"], ["--rank", "12"], ["--context", "512"], ["--shared", "/s"]]
+            [["--gpus", "2"], ["--samplers", "3"], ["--lora-rank", "12"], ["--context", "512"], ["--shared", "/s"]]
         {
             all(&changed, |name, with| {
                 let mut without = String::new();
@@ -282,9 +282,9 @@ mod tests {
         all(&["--shared", "/s", "--samplers", "2"], |name, args| {
             let start = files(args).swap_remove(1).1;
             // Scripts hand theirs on; a job or a pod has an environment of its own.
-            let parts = match args.place {
-                Place::Uv | Place::Slurm => 1,
-                Place::Ray | Place::Kubernetes => 1 + usize::from(pooled(args)),
+            let parts = match args.target {
+                LaunchTarget::Uv | LaunchTarget::Slurm => 1,
+                LaunchTarget::Ray | LaunchTarget::Kubernetes => 1 + usize::from(pooled(args)),
             };
             assert_eq!(start.lines().filter(|l| l.contains("HF_HOME") && l.contains("/s/hf")).count(), parts, "{name}");
         });

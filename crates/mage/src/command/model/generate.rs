@@ -2,7 +2,7 @@
 
 use super::{hub, open_adapter};
 use crate::{
-    cli::ModelGenerate,
+    cli::ModelGenerateArgs,
     interrupt::{Interrupt, Interrupted},
     output::{BOLD, Output, styled},
     refused, usage,
@@ -49,7 +49,7 @@ impl From<Sample> for Whole {
     }
 }
 
-pub(super) fn run(args: &ModelGenerate, out: &Output) -> anyhow::Result<()> {
+pub(super) fn run(args: &ModelGenerateArgs, out: &Output) -> anyhow::Result<()> {
     let model = hub(out).open(&args.model).map_err(usage)?;
     let renderer = model.renderer().cloned().ok_or_else(|| usage("this model has no tokenizer.json"))?;
     let request = request(args, &model, &renderer)?;
@@ -77,7 +77,7 @@ pub(super) fn run(args: &ModelGenerate, out: &Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn request(args: &ModelGenerate, model: &NativeModel, renderer: &Renderer) -> anyhow::Result<SampleRequest> {
+fn request(args: &ModelGenerateArgs, model: &NativeModel, renderer: &Renderer) -> anyhow::Result<SampleRequest> {
     let thinking = if args.thinking { Thinking::On } else { Thinking::Off };
     let prompt = match (&args.input.prompt, &args.input.chat) {
         (Some(text), _) => {
@@ -130,7 +130,7 @@ fn name_and_place(text: &str) -> anyhow::Result<(&str, &str)> {
 
 /// The sampler, and the weights that shall speak.
 fn speakers(
-    args: &ModelGenerate,
+    args: &ModelGenerateArgs,
     model: NativeModel,
     out: &Output,
 ) -> anyhow::Result<(NativeSampler, Vec<AdapterName>)> {

@@ -3,7 +3,7 @@
 mod generate;
 
 use crate::{
-    cli::{Format, Model, ModelCommand, ModelInfo, ModelMerge, ModelNew, ModelScore},
+    cli::{DType, ModelArgs, ModelCommand, ModelInfoArgs, ModelMergeArgs, ModelNewArgs, ModelScoreArgs},
     output::{BOLD, Output, styled},
     refused, usage,
 };
@@ -17,7 +17,7 @@ use mage_train::Hub;
 use serde::Serialize;
 use std::{fs, path::Path};
 
-pub(crate) fn run(args: &Model, out: &Output) -> anyhow::Result<()> {
+pub(crate) fn run(args: &ModelArgs, out: &Output) -> anyhow::Result<()> {
     match &args.command {
         ModelCommand::New(args) => new(args, out),
         ModelCommand::Info(args) => info(args, out),
@@ -39,11 +39,11 @@ fn empty(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn format(format: Format) -> WeightDtype {
+fn format(format: DType) -> WeightDtype {
     match format {
-        Format::F32 => WeightDtype::F32,
-        Format::Bf16 => WeightDtype::Bf16,
-        Format::F16 => WeightDtype::F16,
+        DType::F32 => WeightDtype::F32,
+        DType::Bf16 => WeightDtype::Bf16,
+        DType::F16 => WeightDtype::F16,
     }
 }
 
@@ -51,11 +51,11 @@ fn read(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).map_err(|e| usage(format!("cannot read {}: {e}", path.display())))
 }
 
-fn new(args: &ModelNew, out: &Output) -> anyhow::Result<()> {
+fn new(args: &ModelNewArgs, out: &Output) -> anyhow::Result<()> {
     empty(&args.out)?;
-    let vocabulary = &args.vocabulary;
+    let vocabulary = &args.tokenizer_source;
     let renderer = match (&vocabulary.tokenizer_from, &vocabulary.tokenizer, &vocabulary.words) {
-        (Some(text), _, _) => chat_tokenizer(&read(text)?, args.tokens).map_err(usage)?,
+        (Some(text), _, _) => chat_tokenizer(&read(text)?, args.vocab_size).map_err(usage)?,
         (_, Some(model), _) => Renderer::from_dir(&hub(out).folder(model).map_err(usage)?).map_err(usage)?,
         (_, _, Some(file)) => {
             let words: Vec<String> = read(file)?.split_whitespace().map(str::to_owned).collect();
@@ -67,7 +67,7 @@ fn new(args: &ModelNew, out: &Output) -> anyhow::Result<()> {
         complete(&read(&args.config)?, &renderer).map_err(|e| usage(format!("{}: {e}", args.config.display())))?;
     out.waiting("writing weights", || {
         let seed = Seed::new(args.seed);
-        NativeModel::create(&args.out, &config, args.spread, seed, Some(&renderer), format(args.format))
+        NativeModel::create(&args.out, &config, args.init_std, seed, Some(&renderer), format(args.dtype))
     })
     .map_err(refused)?;
     let made = ModelDescription::read(&args.out)?;
@@ -149,7 +149,7 @@ fn size(bytes: u64) -> String {
     if mib < 1024.0 { format!("{mib:.1} MiB") } else { format!("{:.1} GiB", mib / 1024.0) }
 }
 
-fn info(args: &ModelInfo, out: &Output) -> anyhow::Result<()> {
+fn info(args: &ModelInfoArgs, out: &Output) -> anyhow::Result<()> {
     let path = hub(out).folder(&args.model).map_err(usage)?;
     if NativeAdapter::is_in(&path) && !path.join("config.json").exists() {
         return adapter_info(&path, args, out);
@@ -192,7 +192,7 @@ fn info(args: &ModelInfo, out: &Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn adapter_info(dir: &Path, args: &ModelInfo, out: &Output) -> anyhow::Result<()> {
+fn adapter_info(dir: &Path, args: &ModelInfoArgs, out: &Output) -> anyhow::Result<()> {
     let lora = NativeAdapter::shape_of(dir).map_err(usage)?;
     let base = NativeAdapter::base_of(dir).map_err(usage)?;
     if out.json {
@@ -212,7 +212,7 @@ struct Scored {
     entropies: Vec<f32>,
 }
 
-fn score(args: &ModelScore, out: &Output) -> anyhow::Result<()> {
+fn score(args: &ModelScoreArgs, out: &Output) -> anyhow::Result<()> {
     let place = |i: usize| format!("{}, line {}", args.tokens.display(), i + 1);
     let (mut requests, mut lines) = (Vec::new(), Vec::new());
     for (i, line) in read(&args.tokens)?.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
@@ -248,7 +248,7 @@ fn open_adapter(text: &str, model: &NativeModel, out: &Output) -> anyhow::Result
     NativeAdapter::open(&dir, model.config()).map_err(usage)
 }
 
-fn merge(args: &ModelMerge, out: &Output) -> anyhow::Result<()> {
+fn merge(args: &ModelMergeArgs, out: &Output) -> anyhow::Result<()> {
     empty(&args.out)?;
     let model = hub(out).open(&args.model).map_err(usage)?;
     if model.adapter().is_some() {
@@ -257,7 +257,7 @@ fn merge(args: &ModelMerge, out: &Output) -> anyhow::Result<()> {
     let adapter = open_adapter(&args.adapter, &model, out)?;
     let (lora, count) = (adapter.lora().clone(), adapter.parameters());
     let model = model.with_adapter(adapter).map_err(usage)?;
-    out.waiting("merging", || model.merged().save(&args.out, format(args.format)))?;
+    out.waiting("merging", || model.merged().save(&args.out, format(args.dtype)))?;
     if out.json {
         return out.object(&Shown::of(&ModelDescription::read(&args.out)?));
     }
