@@ -131,7 +131,12 @@ fn hint_at_splits(population: &Population, args: &EnvShowArgs, out: &Output) {
     }
 }
 
-fn ceilings(env_spec: &dyn EnvSpec, population: &Population, args: &EnvShowArgs, out: &Output) -> anyhow::Result<Ceilings> {
+fn ceilings(
+    env_spec: &dyn EnvSpec,
+    population: &Population,
+    args: &EnvShowArgs,
+    out: &Output,
+) -> anyhow::Result<Ceilings> {
     let split = args.selection.split();
     let games = out.waiting("working out the ceilings", || env_spec.oracles(population, split, args.episodes))?;
     if let Some(report) = games {

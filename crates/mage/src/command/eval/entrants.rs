@@ -155,8 +155,11 @@ fn source(args: &EvalArgs, ground: &Ground, name: &str, runtime: &Handle) -> any
         params.check().map_err(usage)?;
         let agent = ModelAgent::of_run(path, &recipe, params, args.place(), runtime.clone(), HERE)?;
         let trained = run_settings(&recipe, &env_info, args.episodes);
-        let turns =
-            if recipe.play.max_turns > 0 && args.max_turns.is_none() { recipe.play.max_turns } else { ground.max_turns };
+        let turns = if recipe.play.max_turns > 0 && args.max_turns.is_none() {
+            recipe.play.max_turns
+        } else {
+            ground.max_turns
+        };
         let settings = Settings { early_stop: args.early_stop, max_turns: turns, ..trained };
         let settings = tokens(settings, &args.sampling);
         return Ok(Source { agent: Agent::Model(agent), settings, trained: true });
