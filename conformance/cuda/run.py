@@ -1,7 +1,7 @@
 """Compares training and scoring on a card with torch, on the same weights.
 
-    cargo build --release -p mage-native --example card_case
-    python3 conformance/cuda/run.py target/release/examples/card_case
+    cargo build --release -p mage-native --example cuda_case
+    python3 conformance/cuda/run.py target/release/examples/cuda_case
 
 torch in fp32 is the truth; torch in bf16 says how far bf16 strays. Ours, also bf16, must stray no farther: in the
 log-probabilities of many tokens, in the logits of every token at some places (as a training pass and as the sampler see them),
@@ -30,7 +30,7 @@ if not torch.cuda.is_available():
 if len(sys.argv) != 2:
     sys.exit(__doc__)
 if not os.access(sys.argv[1], os.X_OK):
-    sys.exit(f"{sys.argv[1]} is not a program; cargo build --release -p mage-native --example card_case makes it")
+    sys.exit(f"{sys.argv[1]} is not a program; cargo build --release -p mage-native --example cuda_case makes it")
 
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False

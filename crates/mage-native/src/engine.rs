@@ -1,19 +1,19 @@
 //! What is a loaded model, and who works with it?
 
 use crate::cpu::Cpu;
-use crate::gpu::{Device, NativeCard};
+use crate::gpu::{Device, GpuModel};
 use crate::inference::NativeSampler;
 use crate::machine::Machine;
-use crate::model::param_layout::{Layout, Tensor};
+use crate::model::param_layout::{ParamLayout, Tensor};
 use crate::model::{Model, WeightSet, Weights};
-use crate::training::{CpuTrainer, CudaTrainer, Learner};
+use crate::training::{CpuTrainer, CudaTrainer, TrainableParams};
 use crate::weights::atomic_write::replace_text;
 use crate::weights::checkpoint::{self, WeightDtype};
 use crate::weights::description::ModelDescription;
 use crate::weights::hf_config::Config;
 use crate::weights::init;
-use crate::weights::lora::{AdapterLayout, LoraConfig, NativeAdapter};
-use crate::weights::registry::{CardSet, Loaded, Published};
+use crate::weights::lora::{LoraConfig, LoraLayout, NativeAdapter};
+use crate::weights::registry::{DeviceWeights, GpuWeights, WeightRegistry};
 use mage_engine::{AdapterName, Error, Renderer, Result, Trainer};
 use mage_rng::Seed;
 use std::path::Path;
@@ -53,7 +53,7 @@ impl Options {
     pub const MAX_THREADS: usize = 1024;
 
     /// Refuses what this machine cannot do, naming the field.
-    fn check(&self, card: Option<&NativeCard>) -> Result<()> {
+    fn check(&self, card: Option<&GpuModel>) -> Result<()> {
         if self.threads > Self::MAX_THREADS {
             let problem =
                 format!("{} are more than {}; 0 takes as many as there are cores", self.threads, Self::MAX_THREADS);
@@ -104,7 +104,7 @@ impl NativeModel {
         check_new(config, spread, renderer)?;
         write_words(dir, config, renderer, format)?;
         let make = |t: &Tensor| init::new_tensor(t, spread, seed);
-        checkpoint::write_made(&dir.join(WEIGHTS), &Layout::new(config).tensors, format, make)
+        checkpoint::write_made(&dir.join(WEIGHTS), &ParamLayout::new(config).tensors, format, make)
     }
 
     /// Whether all files of numbers that a folder should have are there. What is in them is not looked at.
@@ -130,7 +130,7 @@ impl NativeModel {
                 format!("its numbers take {:.1} GiB of memory, and {:.1} are free", gib(needed), gib(free)),
             ));
         }
-        let flat = checkpoint::read_folder(dir, &Layout::new(&config).tensors, optional_tensors(&config))?;
+        let flat = checkpoint::read_folder(dir, &ParamLayout::new(&config).tensors, optional_tensors(&config))?;
         // An adapter made for it must find it from anywhere.
         let source = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned()).display().to_string();
         Ok(NativeModel { config, flat, renderer, adapter: None, source: Some(source) })
@@ -187,7 +187,7 @@ impl NativeModel {
 
     /// Its tensors: name, shape, numbers.
     pub fn tensors(&self) -> impl Iterator<Item = (String, Vec<usize>, &[f32])> {
-        let tensors = Layout::new(&self.config).tensors;
+        let tensors = ParamLayout::new(&self.config).tensors;
         tensors.into_iter().map(|t| (t.name, t.shape, &self.flat[t.range]))
     }
 
@@ -203,11 +203,11 @@ impl NativeModel {
     pub fn train(self, options: Options) -> Result<(CpuTrainer, NativeSampler)> {
         let shared = Shared::new(&self, options)?;
         let learner = match self.adapter {
-            None => Learner::Whole(shared.pool.install(|| shared.model.weights(self.flat))),
+            None => TrainableParams::Whole(shared.pool.install(|| shared.model.weights(self.flat))),
             Some(adapter) => {
                 let base = shared.publish_base(self.flat);
                 let adapter = shared.pool.install(|| shared.model.adapter(adapter.layout, adapter.flat));
-                Learner::Adapter { base, adapter }
+                TrainableParams::Adapter { base, adapter }
             }
         };
         let trainer = CpuTrainer::new(Arc::clone(&shared), learner);
@@ -216,7 +216,7 @@ impl NativeModel {
 
     /// The same on a card.
     pub fn train_on_gpu(self, card: usize, options: Options) -> Result<(CudaTrainer, NativeSampler)> {
-        let shared = Shared::on_card(&self, options, card)?;
+        let shared = Shared::on_gpu(&self, options, card)?;
         let trainer = CudaTrainer::new(Arc::clone(&shared), self.flat, self.adapter)?;
         Ok((trainer, NativeSampler::new(shared)?))
     }
@@ -251,10 +251,10 @@ impl NativeModel {
         match device.cuda_index_for(&self.config, self.rank()) {
             None => self.sampler(options),
             Some(card) => {
-                let shared = Shared::on_card(&self, options, card)?;
-                let alone = shared.publish_card_base(&self.flat)?;
+                let shared = Shared::on_gpu(&self, options, card)?;
+                let alone = shared.publish_gpu_base(&self.flat)?;
                 let policy = match &self.adapter {
-                    Some(a) => shared.beside_base(&a.layout, &a.flat)?.map_or(alone, Arc::new),
+                    Some(a) => shared.adapter_on_base(&a.layout, &a.flat)?.map_or(alone, Arc::new),
                     None => alone,
                 };
                 shared.published.put(&AdapterName::default(), policy);
@@ -269,7 +269,7 @@ impl NativeModel {
         let shared = Shared::new(&self, options)?;
         let base = shared.publish_base(self.flat);
         let adapter = self.adapter.map(|a| Arc::new(shared.model.adapter(a.layout, a.flat)));
-        shared.published.put(&AdapterName::default(), Arc::new(Loaded::Cpu(WeightSet { base, adapter })));
+        shared.published.put(&AdapterName::default(), Arc::new(DeviceWeights::Cpu(WeightSet { base, adapter })));
         NativeSampler::new(shared)
     }
 }
@@ -278,7 +278,7 @@ impl NativeModel {
 pub(crate) struct Shared {
     pub(crate) model: Model<Cpu>,
     pub(crate) renderer: Option<Arc<Renderer>>,
-    pub(crate) published: Published,
+    pub(crate) published: WeightRegistry,
     pub(crate) pool: rayon::ThreadPool,
     pub(crate) options: Options,
     /// What adapters stand beside; nothing where the model's own numbers learn.
@@ -286,7 +286,7 @@ pub(crate) struct Shared {
     /// How adapters' folders name it.
     pub(crate) source: Option<String>,
     /// The card that computes, where one does.
-    pub(crate) card: Option<NativeCard>,
+    pub(crate) card: Option<GpuModel>,
 }
 
 impl Shared {
@@ -294,11 +294,11 @@ impl Shared {
         Self::with(model, options, None)
     }
 
-    fn on_card(model: &NativeModel, options: Options, card: usize) -> Result<Arc<Self>> {
-        Self::with(model, options, Some(NativeCard::open(&model.config, card)?))
+    fn on_gpu(model: &NativeModel, options: Options, card: usize) -> Result<Arc<Self>> {
+        Self::with(model, options, Some(GpuModel::open(&model.config, card)?))
     }
 
-    fn with(model: &NativeModel, options: Options, card: Option<NativeCard>) -> Result<Arc<Self>> {
+    fn with(model: &NativeModel, options: Options, card: Option<GpuModel>) -> Result<Arc<Self>> {
         options.check(card.as_ref())?;
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(options.threads)
@@ -308,7 +308,7 @@ impl Shared {
         Ok(Arc::new(Shared {
             model: Model::new(model.config.clone(), Cpu::new()),
             renderer: model.renderer.clone(),
-            published: Published::default(),
+            published: WeightRegistry::default(),
             pool,
             options,
             base: OnceLock::new(),
@@ -321,30 +321,30 @@ impl Shared {
     fn publish_base(&self, flat: Vec<f32>) -> Arc<Weights<Cpu>> {
         let base = Arc::clone(self.base.get_or_init(|| Arc::new(self.pool.install(|| self.model.weights(flat)))));
         let alone = WeightSet { base: Arc::clone(&base), adapter: None };
-        self.published.put(&AdapterName::new(AdapterName::BASE), Arc::new(Loaded::Cpu(alone)));
+        self.published.put(&AdapterName::new(AdapterName::BASE), Arc::new(DeviceWeights::Cpu(alone)));
         base
     }
 
     /// The same on a card. What was published, for other names.
-    pub(crate) fn publish_card_base(&self, flat: &[f32]) -> Result<Arc<Loaded>> {
-        let base = self.native_card()?.set_base(flat)?;
-        let alone = Arc::new(Loaded::Cuda(CardSet { base, adapter: None }));
+    pub(crate) fn publish_gpu_base(&self, flat: &[f32]) -> Result<Arc<DeviceWeights>> {
+        let base = self.gpu_model()?.set_base(flat)?;
+        let alone = Arc::new(DeviceWeights::Cuda(GpuWeights { base, adapter: None }));
         self.published.put(&AdapterName::new(AdapterName::BASE), Arc::clone(&alone));
         Ok(alone)
     }
 
     /// An adapter beside the model that no adapter changes, where there is one.
-    pub(crate) fn beside_base(&self, layout: &Arc<AdapterLayout>, flat: &[f32]) -> Result<Option<Loaded>> {
+    pub(crate) fn adapter_on_base(&self, layout: &Arc<LoraLayout>, flat: &[f32]) -> Result<Option<DeviceWeights>> {
         if let Some(card) = &self.card {
             return card.base.get().map(|base| card.beside(base, layout, flat)).transpose();
         }
         let Some(base) = self.base.get() else { return Ok(None) };
         let adapter = self.pool.install(|| self.model.adapter(Arc::clone(layout), flat.to_vec()));
-        Ok(Some(Loaded::Cpu(WeightSet { base: Arc::clone(base), adapter: Some(Arc::new(adapter)) })))
+        Ok(Some(DeviceWeights::Cpu(WeightSet { base: Arc::clone(base), adapter: Some(Arc::new(adapter)) })))
     }
 
     /// The card, where one computes.
-    pub(crate) fn native_card(&self) -> Result<&NativeCard> {
+    pub(crate) fn gpu_model(&self) -> Result<&GpuModel> {
         self.card.as_ref().ok_or_else(|| Error::unsupported("use a card", "the engine was opened on the CPU"))
     }
 
@@ -391,7 +391,7 @@ pub(crate) fn write_folder(
     format: WeightDtype,
 ) -> Result<()> {
     write_words(dir, config, renderer, format)?;
-    checkpoint::write_tensors(&dir.join(WEIGHTS), &[("", flat)], &Layout::new(config).tensors, format)
+    checkpoint::write_tensors(&dir.join(WEIGHTS), &[("", flat)], &ParamLayout::new(config).tensors, format)
 }
 
 /// The same without the weights.

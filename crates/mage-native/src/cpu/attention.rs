@@ -73,14 +73,14 @@ pub(super) fn forward(
     k: Strided<&[f32]>,
     v: Strided<&[f32]>,
     out: &mut [f32],
-    log_sums: &mut [f32],
+    logsumexp: &mut [f32],
 ) {
     let (dim, wide) = (heads.dim, heads.out());
     let queries: usize = spans.iter().map(|s| s.query + s.query_len).max().unwrap_or(0);
-    assert!(out.len() >= queries * wide && log_sums.len() >= queries * heads.q);
+    assert!(out.len() >= queries * wide && logsumexp.len() >= queries * heads.q);
     assert!(spans.iter().all(|s| s.query_len <= s.key_len));
     let scale = 1.0 / (dim as f32).sqrt();
-    let (out, log_sums) = (Mut::new(out), Mut::new(log_sums));
+    let (out, logsumexp) = (Mut::new(out), Mut::new(logsumexp));
     over_tasks(cpu, heads, spans, |span, kv| {
         SCRATCH.with_borrow_mut(|scratch| {
             let keys = room(&mut scratch.keys, gemm::packed_len(span.key_len, dim));
@@ -105,11 +105,11 @@ pub(super) fn forward(
                     let right = Right::Packed { data: keys, k: dim };
                     product(cpu.level, (rows, columns, dim), queries, right, Mut::new(scores), width, false);
                     for i in 0..rows {
-                        let (log_sum, inverse) =
+                        let (row_logsumexp, inverse) =
                             softmax_at(cpu.level, &mut scores[i * width..][..width], before + i + 1, scale);
                         // SAFETY: this task alone writes the head's place in these rows.
                         unsafe {
-                            *log_sums.offset((row + i) * heads.q + h).ptr() = log_sum;
+                            *logsumexp.offset((row + i) * heads.q + h).ptr() = row_logsumexp;
                         }
                         scale_at(cpu.level, &mut scores[i * width..][..before + i + 1], inverse);
                     }
@@ -123,7 +123,7 @@ pub(super) fn forward(
 
 leveled!(fn softmax_at = softmax(scores: &mut [f32], seen: usize, scale: f32) -> (f32, f32));
 
-/// Turns the first `seen` scores into exponentials, the others into 0. Gives the logarithm of their sum (with the
+/// RotaryEmbedding the first `seen` scores into exponentials, the others into 0. Gives the logarithm of their sum (with the
 /// largest score) and the sum's inverse.
 #[inline(always)]
 pub(super) fn softmax<L: Lanes>(l: L, scores: &mut [f32], seen: usize, scale: f32) -> (f32, f32) {
@@ -167,7 +167,7 @@ pub(super) fn backward(
     qk: &[f32],
     qkv: &[f32],
     out: &[f32],
-    log_sums: &[f32],
+    logsumexp: &[f32],
     dout: &[f32],
     dqk: &mut [f32],
     dqkv: &mut [f32],
@@ -175,7 +175,7 @@ pub(super) fn backward(
     let (dim, wide, narrow, full) = (heads.dim, heads.out(), heads.qk(), heads.qkv());
     let rows: usize = spans.iter().map(|s| s.query + s.query_len).max().unwrap_or(0);
     assert!(spans.iter().all(|s| s.query == s.key && s.query_len == s.key_len));
-    assert!(dqk.len() >= rows * narrow && dqkv.len() >= rows * full && log_sums.len() >= rows * heads.q);
+    assert!(dqk.len() >= rows * narrow && dqkv.len() >= rows * full && logsumexp.len() >= rows * heads.q);
     let scale = 1.0 / (dim as f32).sqrt();
     let (dqk, dqkv) = (Mut::new(dqk), Mut::new(dqkv));
     over_tasks(cpu, heads, spans, |span, kv| {
@@ -235,7 +235,7 @@ pub(super) fn backward(
                             &mut dscores[line],
                             start + i + 1,
                             scale,
-                            log_sums[(row + i) * heads.q + h],
+                            logsumexp[(row + i) * heads.q + h],
                             &dout[(row + i) * wide + h * dim..][..dim],
                             &out[(row + i) * wide + h * dim..][..dim],
                         );
@@ -257,10 +257,10 @@ pub(super) fn backward(
 }
 
 leveled!(fn score_grad_at = score_grad(
-    scores: &mut [f32], dscores: &mut [f32], seen: usize, scale: f32, log_sum: f32, dout: &[f32], out: &[f32]
+    scores: &mut [f32], dscores: &mut [f32], seen: usize, scale: f32, logsumexp: f32, dout: &[f32], out: &[f32]
 ));
 
-/// Turns scores into probabilities, and gradients by probabilities into gradients by unscaled scores; 0 beyond `seen`.
+/// RotaryEmbedding scores into probabilities, and gradients by probabilities into gradients by unscaled scores; 0 beyond `seen`.
 #[allow(clippy::too_many_arguments)]
 #[inline(always)]
 fn score_grad<L: Lanes>(
@@ -269,7 +269,7 @@ fn score_grad<L: Lanes>(
     dscores: &mut [f32],
     seen: usize,
     scale: f32,
-    log_sum: f32,
+    logsumexp: f32,
     dout: &[f32],
     out: &[f32],
 ) {
@@ -277,7 +277,7 @@ fn score_grad<L: Lanes>(
     for (a, b) in dout.chunks(LANES).zip(out.chunks(LANES)) {
         dot = l.fma(l.load_some(a), l.load_some(b), dot);
     }
-    let (mean, by, shift) = (l.splat(l.sum(dot)), l.splat(scale), l.splat(-log_sum));
+    let (mean, by, shift) = (l.splat(l.sum(dot)), l.splat(scale), l.splat(-logsumexp));
     for (s, d) in scores[..seen].chunks_mut(LANES).zip(dscores[..seen].chunks_mut(LANES)) {
         let p = l.exp(l.fma(l.load_some(s), by, shift));
         l.store_some(s, p);
@@ -306,13 +306,13 @@ mod tests {
 
     fn run(cpu: &Cpu, heads: Heads, spans: &[Span], qk: &[f32], qkv: &[f32]) -> (Vec<f32>, Vec<f32>) {
         let rows = qk.len() / heads.qk();
-        let (mut out, mut log_sums) = (vec![0.0; rows * heads.out()], vec![0.0; rows * heads.q]);
+        let (mut out, mut logsumexp) = (vec![0.0; rows * heads.out()], vec![0.0; rows * heads.q]);
         let part = |data, stride, first| Strided { data, stride, first };
         let q = part(qk, heads.qk(), 0);
         let k = part(qk, heads.qk(), heads.q * heads.dim);
         let v = part(qkv, heads.qkv(), (heads.q + heads.kv) * heads.dim);
-        forward(cpu, heads, spans, q, k, v, &mut out, &mut log_sums);
-        (out, log_sums)
+        forward(cpu, heads, spans, q, k, v, &mut out, &mut logsumexp);
+        (out, logsumexp)
     }
 
     #[test]
@@ -356,9 +356,9 @@ mod tests {
             let spans = spans(lengths);
             let (qk, qkv) = (numbers(rows * heads.qk(), 1), numbers(rows * heads.qkv(), 2));
             let k = numbers(rows * heads.out(), 3);
-            let (out, log_sums) = run(&cpu, heads, &spans, &qk, &qkv);
+            let (out, logsumexp) = run(&cpu, heads, &spans, &qk, &qkv);
             let (mut dqk, mut dqkv) = (vec![0.0; qk.len()], vec![0.0; qkv.len()]);
-            backward(&cpu, heads, &spans, &qk, &qkv, &out, &log_sums, &k, &mut dqk, &mut dqkv);
+            backward(&cpu, heads, &spans, &qk, &qkv, &out, &logsumexp, &k, &mut dqk, &mut dqkv);
             check_slopes("qk", &qk, &dqk, |qk| weighted(&run(&cpu, heads, &spans, qk, &qkv).0, &k));
             check_slopes("v", &qkv, &dqkv, |qkv| weighted(&run(&cpu, heads, &spans, &qk, qkv).0, &k));
         }
@@ -371,12 +371,12 @@ mod tests {
         let (qk, qkv) = (numbers(len * heads.qk(), 1), numbers(len * heads.qkv(), 2));
         let (whole, _) = run(&Cpu::new(), heads, &spans(&[len]), &qk, &qkv);
         for i in 0..len {
-            let (mut out, mut log_sums) = (vec![0.0; heads.out()], vec![0.0; heads.q]);
+            let (mut out, mut logsumexp) = (vec![0.0; heads.out()], vec![0.0; heads.q]);
             let q = Strided { data: &qk[i * heads.qk()..], stride: heads.qk(), first: 0 };
             let k = Strided { data: &qk[..], stride: heads.qk(), first: heads.q * heads.dim };
             let v = Strided { data: &qkv[..], stride: heads.qkv(), first: (heads.q + heads.kv) * heads.dim };
             let span = Span { query: 0, query_len: 1, key: 0, key_len: i + 1 };
-            forward(&Cpu::new(), heads, &[span], q, k, v, &mut out, &mut log_sums);
+            forward(&Cpu::new(), heads, &[span], q, k, v, &mut out, &mut logsumexp);
             assert!(out == whole[i * heads.out()..][..heads.out()], "query {i}");
         }
     }

@@ -4,7 +4,7 @@ use crate::cpu::simd::{LANES, Lanes, leveled};
 
 leveled!(fn weigh_at = weigh(logits: &mut [f32], temperature: f32) -> f64);
 
-/// Turns logits into unnormalised probabilities, the largest 1; gives their sum. Not a number where a logit is none.
+/// RotaryEmbedding logits into unnormalised probabilities, the largest 1; gives their sum. Not a number where a logit is none.
 #[inline(always)]
 fn weigh<L: Lanes>(l: L, logits: &mut [f32], temperature: f32) -> f64 {
     let mut largest = l.splat(f32::NEG_INFINITY);

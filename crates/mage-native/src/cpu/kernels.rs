@@ -45,11 +45,11 @@ pub(crate) struct Span {
 }
 
 /// Tokens in a page of keys and values.
-pub(crate) const PAGE: usize = 16;
+pub(crate) const BLOCK_SIZE: usize = 16;
 
 /// A token's place in the pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PageSlot {
+pub(crate) struct BlockSlot {
     pub(crate) page: u32,
     pub(crate) slot: u32,
 }
@@ -66,13 +66,13 @@ pub(crate) struct PagedSpan {
 
 /// What the last layer says about one row: see [`Kernels::distribution`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Choice {
+pub(crate) struct TokenLogprob {
     /// Log-probability of the target.
     pub(crate) logprob: f32,
     /// Entropy of the distribution, in nats.
     pub(crate) entropy: f32,
     /// Logarithm of the sum of the exponentials of the logits.
-    pub(crate) log_sum: f32,
+    pub(crate) logsumexp: f32,
 }
 
 /// One row of the last layer: the token chosen and what was possible.
@@ -108,7 +108,7 @@ pub(crate) trait Kernels: Clone + Send + Sync {
     type Mut<'a>;
     /// A weight matrix in the form products want it.
     type Packed: Send + Sync;
-    /// Keys and values of many sequences, in pages of [`PAGE`] tokens.
+    /// Keys and values of many sequences, in pages of [`BLOCK_SIZE`] tokens.
     type Pages: Send + Sync;
 
     /// The same device, for work that is one of many side by side: it will not be shared among threads.
@@ -222,7 +222,7 @@ pub(crate) trait Kernels: Clone + Send + Sync {
         k: Strided<Self::Ref<'_>>,
         v: Strided<Self::Ref<'_>>,
         out: Self::Mut<'_>,
-        log_sums: Self::Mut<'_>,
+        logsumexp: Self::Mut<'_>,
     );
     /// Writes `dqk`, and the value part of `dqkv`. Spans must have as many keys as queries.
     #[allow(clippy::too_many_arguments)]
@@ -233,7 +233,7 @@ pub(crate) trait Kernels: Clone + Send + Sync {
         qk: Self::Ref<'_>,
         qkv: Self::Ref<'_>,
         out: Self::Ref<'_>,
-        log_sums: Self::Ref<'_>,
+        logsumexp: Self::Ref<'_>,
         dout: Self::Ref<'_>,
         dqk: Self::Mut<'_>,
         dqkv: Self::Mut<'_>,
@@ -248,7 +248,7 @@ pub(crate) trait Kernels: Clone + Send + Sync {
         &self,
         heads: Heads,
         layer: usize,
-        slots: &[PageSlot],
+        slots: &[BlockSlot],
         qk: Self::Ref<'_>,
         qkv: Self::Ref<'_>,
         pages: &Self::Pages,
@@ -272,14 +272,14 @@ pub(crate) trait Kernels: Clone + Send + Sync {
     fn swiglu_grad(&self, dy: Self::Ref<'_>, x: Self::Ref<'_>, width: usize, dx: Self::Mut<'_>);
 
     /// What each row of logits says about its target, over the tokens that were possible.
-    fn distribution(&self, logits: Self::Ref<'_>, vocabulary: usize, targets: &[Target<'_>], out: &mut [Choice]);
-    /// Turns logits into the gradient by logits, given per row the derivatives by log-probability and entropy.
+    fn distribution(&self, logits: Self::Ref<'_>, vocabulary: usize, targets: &[Target<'_>], out: &mut [TokenLogprob]);
+    /// RotaryEmbedding logits into the gradient by logits, given per row the derivatives by log-probability and entropy.
     fn distribution_grad(
         &self,
         logits: Self::Mut<'_>,
         vocabulary: usize,
         targets: &[Target<'_>],
-        choices: &[Choice],
+        choices: &[TokenLogprob],
         slopes: &[(f32, f32)],
     );
 

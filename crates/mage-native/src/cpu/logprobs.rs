@@ -1,14 +1,14 @@
 //! From logits to what they say about a token, and back to their gradient.
 
-use super::{Choice, Cpu, Target};
+use super::{Cpu, Target, TokenLogprob};
 use crate::cpu::simd::{LANES, Lanes, leveled};
 use rayon::prelude::*;
 
 const WORTH_SHARING: usize = 1 << 14;
 
-pub(super) fn forward(cpu: &Cpu, logits: &[f32], vocabulary: usize, targets: &[Target<'_>], out: &mut [Choice]) {
+pub(super) fn forward(cpu: &Cpu, logits: &[f32], vocabulary: usize, targets: &[Target<'_>], out: &mut [TokenLogprob]) {
     assert!(logits.len() == targets.len() * vocabulary && out.len() == targets.len());
-    let row = |((logits, target), out): ((&[f32], &Target<'_>), &mut Choice)| {
+    let row = |((logits, target), out): ((&[f32], &Target<'_>), &mut TokenLogprob)| {
         *out = match target.allowed {
             Some(allowed) => masked(logits, target.token, allowed),
             None => whole_at(cpu.level, logits, target.token as usize),
@@ -21,10 +21,10 @@ pub(super) fn forward(cpu: &Cpu, logits: &[f32], vocabulary: usize, targets: &[T
     }
 }
 
-leveled!(fn whole_at = whole(logits: &[f32], target: usize) -> Choice);
+leveled!(fn whole_at = whole(logits: &[f32], target: usize) -> TokenLogprob);
 
 #[inline(always)]
-fn whole<L: Lanes>(l: L, logits: &[f32], target: usize) -> Choice {
+fn whole<L: Lanes>(l: L, logits: &[f32], target: usize) -> TokenLogprob {
     let (body, tail) = logits.split_at(logits.len() / LANES * LANES);
     let mut largest = l.splat(f32::NEG_INFINITY);
     for c in body.chunks_exact(LANES) {
@@ -43,11 +43,11 @@ fn whole<L: Lanes>(l: L, logits: &[f32], target: usize) -> Choice {
     }
     let (sum, first_moment) = (l.sum(sum), l.sum(first_moment));
     let log = sum.ln();
-    Choice { logprob: logits[target] - top - log, entropy: log - first_moment / sum, log_sum: top + log }
+    TokenLogprob { logprob: logits[target] - top - log, entropy: log - first_moment / sum, logsumexp: top + log }
 }
 
 /// The same over few tokens, one by one.
-fn masked(logits: &[f32], target: u32, allowed: &[u32]) -> Choice {
+fn masked(logits: &[f32], target: u32, allowed: &[u32]) -> TokenLogprob {
     let of = |t: &u32| logits[*t as usize];
     let top = allowed.iter().map(of).fold(f32::NEG_INFINITY, f32::max);
     let (mut sum, mut first_moment) = (0.0_f32, 0.0_f32);
@@ -57,7 +57,7 @@ fn masked(logits: &[f32], target: u32, allowed: &[u32]) -> Choice {
         first_moment += e * z;
     }
     let log = sum.ln();
-    Choice { logprob: of(&target) - top - log, entropy: log - first_moment / sum, log_sum: top + log }
+    TokenLogprob { logprob: of(&target) - top - log, entropy: log - first_moment / sum, logsumexp: top + log }
 }
 
 pub(super) fn backward(
@@ -65,7 +65,7 @@ pub(super) fn backward(
     logits: &mut [f32],
     vocabulary: usize,
     targets: &[Target<'_>],
-    choices: &[Choice],
+    choices: &[TokenLogprob],
     slopes: &[(f32, f32)],
 ) {
     assert!(logits.len() == targets.len() * vocabulary);
@@ -81,12 +81,12 @@ pub(super) fn backward(
     }
 }
 
-leveled!(fn whole_grad_at = whole_grad(logits: &mut [f32], target: usize, choice: Choice, slopes: (f32, f32)));
+leveled!(fn whole_grad_at = whole_grad(logits: &mut [f32], target: usize, choice: TokenLogprob, slopes: (f32, f32)));
 
 /// With `a`, `b` the slopes by log-probability and entropy: `a · (1[target] − p) − b · p · (log p + entropy)`.
 #[inline(always)]
-fn whole_grad<L: Lanes>(l: L, logits: &mut [f32], target: usize, choice: Choice, (a, b): (f32, f32)) {
-    let shift = l.splat(choice.log_sum);
+fn whole_grad<L: Lanes>(l: L, logits: &mut [f32], target: usize, choice: TokenLogprob, (a, b): (f32, f32)) {
+    let shift = l.splat(choice.logsumexp);
     let minus_b = l.splat(-b);
     let base = l.splat(-a - b * choice.entropy);
     for c in logits.chunks_mut(LANES) {
@@ -97,13 +97,13 @@ fn whole_grad<L: Lanes>(l: L, logits: &mut [f32], target: usize, choice: Choice,
     logits[target] += a;
 }
 
-fn masked_grad(logits: &mut [f32], target: u32, allowed: &[u32], choice: Choice, (a, b): (f32, f32)) {
+fn masked_grad(logits: &mut [f32], target: u32, allowed: &[u32], choice: TokenLogprob, (a, b): (f32, f32)) {
     // The allowed tokens are in ascending order: clear what lies between them.
     let mut next = 0;
     for &token in allowed {
         let at = token as usize;
         logits[next..at].fill(0.0);
-        let log_p = logits[at] - choice.log_sum;
+        let log_p = logits[at] - choice.logsumexp;
         logits[at] = log_p.exp() * (-a - b * choice.entropy - b * log_p);
         next = at + 1;
     }
@@ -125,7 +125,7 @@ mod tests {
             let all: Allowed = [0, 2].into();
             for allowed in [None, Some(&all)] {
                 let of = |token: u32, logits: &[f32]| {
-                    let mut out = [Choice::default()];
+                    let mut out = [TokenLogprob::default()];
                     forward(&cpu, logits, vocabulary, &[Target { token, allowed }], &mut out);
                     out[0]
                 };
@@ -150,7 +150,7 @@ mod tests {
         for vocabulary in [5, 40] {
             let mut logits = numbers(vocabulary, 1);
             logits[3] = f32::NAN;
-            let mut out = [Choice::default()];
+            let mut out = [TokenLogprob::default()];
             forward(&Cpu::new(), &logits, vocabulary, &[Target { token: 1, allowed: None }], &mut out);
             assert!(out[0].logprob.is_nan());
         }

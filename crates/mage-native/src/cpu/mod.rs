@@ -251,9 +251,9 @@ impl Kernels for Cpu {
         k: Strided<&[f32]>,
         v: Strided<&[f32]>,
         out: &mut [f32],
-        log_sums: &mut [f32],
+        logsumexp: &mut [f32],
     ) {
-        attention::forward(self, heads, spans, q, k, v, out, log_sums);
+        attention::forward(self, heads, spans, q, k, v, out, logsumexp);
     }
 
     fn attention_grad(
@@ -263,12 +263,12 @@ impl Kernels for Cpu {
         qk: &[f32],
         qkv: &[f32],
         out: &[f32],
-        log_sums: &[f32],
+        logsumexp: &[f32],
         dout: &[f32],
         dqk: &mut [f32],
         dqkv: &mut [f32],
     ) {
-        attention::backward(self, heads, spans, qk, qkv, out, log_sums, dout, dqk, dqkv);
+        attention::backward(self, heads, spans, qk, qkv, out, logsumexp, dout, dqk, dqkv);
     }
 
     fn pages(&self, heads: Heads, layers: usize, count: usize) -> paged_attention::Pages {
@@ -283,7 +283,7 @@ impl Kernels for Cpu {
         &self,
         heads: Heads,
         layer: usize,
-        slots: &[PageSlot],
+        slots: &[BlockSlot],
         qk: &[f32],
         qkv: &[f32],
         pages: &paged_attention::Pages,
@@ -312,7 +312,7 @@ impl Kernels for Cpu {
         swiglu::backward(self, dy, x, width, dx);
     }
 
-    fn distribution(&self, logits: &[f32], vocabulary: usize, targets: &[Target<'_>], out: &mut [Choice]) {
+    fn distribution(&self, logits: &[f32], vocabulary: usize, targets: &[Target<'_>], out: &mut [TokenLogprob]) {
         logprobs::forward(self, logits, vocabulary, targets, out);
     }
 
@@ -321,7 +321,7 @@ impl Kernels for Cpu {
         logits: &mut [f32],
         vocabulary: usize,
         targets: &[Target<'_>],
-        choices: &[Choice],
+        choices: &[TokenLogprob],
         slopes: &[(f32, f32)],
     ) {
         logprobs::backward(self, logits, vocabulary, targets, choices, slopes);

@@ -5,13 +5,13 @@
 
 use super::attention::{scale_all, softmax};
 use super::shared_ptr::Mut;
-use super::{Cpu, Heads, PageSlot, PagedSpan, Strided};
-use crate::cpu::PAGE;
+use super::{BlockSlot, Cpu, Heads, PagedSpan, Strided};
+use crate::cpu::BLOCK_SIZE;
 use crate::cpu::simd::{LANES, Lanes, leveled};
 use rayon::prelude::*;
 use std::cell::RefCell;
 
-const _: () = assert!(PAGE == LANES, "a page's keys are one vector wide");
+const _: () = assert!(BLOCK_SIZE == LANES, "a page's keys are one vector wide");
 
 /// Pages of keys and values of all layers. Written through shared references: each page by the one sequence it belongs
 /// to, while others read only pages that nobody writes.
@@ -39,7 +39,7 @@ impl Drop for Pages {
 
 impl Pages {
     pub(super) fn new(heads: Heads, layers: usize, count: usize) -> Self {
-        let layer = 2 * heads.kv * heads.dim * PAGE;
+        let layer = 2 * heads.kv * heads.dim * BLOCK_SIZE;
         let page = layers * layer;
         // Zeroed memory costs nothing until it is touched.
         let all = vec![0.0_f32; count * page + LANES].into_boxed_slice();
@@ -62,10 +62,10 @@ pub(super) fn copy(pages: &mut Pages, copies: &[(u32, u32)]) {
 }
 
 /// Puts each row's key and value into its place.
-pub(super) fn store(heads: Heads, layer: usize, slots: &[PageSlot], qk: &[f32], qkv: &[f32], pages: &Pages) {
+pub(super) fn store(heads: Heads, layer: usize, slots: &[BlockSlot], qk: &[f32], qkv: &[f32], pages: &Pages) {
     let (dim, wide) = (heads.dim, heads.kv * heads.dim);
     assert!(qk.len() >= slots.len() * heads.qk() && qkv.len() >= slots.len() * heads.qkv());
-    assert!(pages.layer == 2 * wide * PAGE && slots.iter().all(|s| (s.slot as usize) < PAGE));
+    assert!(pages.layer == 2 * wide * BLOCK_SIZE && slots.iter().all(|s| (s.slot as usize) < BLOCK_SIZE));
     for (row, at) in slots.iter().enumerate() {
         let keys = pages.start(at.page, layer);
         let key = &qk[row * heads.qk() + heads.out()..][..wide];
@@ -75,11 +75,11 @@ pub(super) fn store(heads: Heads, layer: usize, slots: &[PageSlot], qk: &[f32], 
         // writes this page.
         unsafe {
             for (i, k) in key.iter().enumerate() {
-                *keys.add(i * PAGE + slot) = *k;
+                *keys.add(i * BLOCK_SIZE + slot) = *k;
             }
-            let values = keys.add(wide * PAGE);
+            let values = keys.add(wide * BLOCK_SIZE);
             for (h, v) in value.chunks_exact(dim).enumerate() {
-                std::ptr::copy_nonoverlapping(v.as_ptr(), values.add((h * PAGE + slot) * dim), dim);
+                std::ptr::copy_nonoverlapping(v.as_ptr(), values.add((h * BLOCK_SIZE + slot) * dim), dim);
             }
         }
     }
@@ -100,12 +100,12 @@ pub(super) fn attention(
     pages: &Pages,
     out: &mut [f32],
 ) {
-    assert!(pages.layer == 2 * heads.kv * heads.dim * PAGE);
+    assert!(pages.layer == 2 * heads.kv * heads.dim * BLOCK_SIZE);
     for s in spans {
         let (rows, seen) = (s.query + s.query_len, s.position + s.query_len);
         assert!(rows * heads.out() <= out.len() && s.query_len > 0, "attention: output too short");
         assert!((rows - 1) * q.stride + q.first + heads.out() <= q.data.len(), "attention: queries too short");
-        assert!(s.table + seen.div_ceil(PAGE) <= tables.len(), "attention: page table too short");
+        assert!(s.table + seen.div_ceil(BLOCK_SIZE) <= tables.len(), "attention: page table too short");
     }
     let out = Mut::new(out);
     let task = |span: &PagedSpan, kv: usize| {
@@ -173,8 +173,8 @@ fn tile<L: Lanes, const R: usize, const P: usize>(l: L, job: &Job<'_>, row: usiz
     let place = |r: usize| ((row + r) / group, kv * group + (row + r) % group);
     let sees = |r: usize| span.position + place(r).0 + 1;
     let most = sees(R - 1);
-    let count = most.div_ceil(PAGE);
-    let width = count * PAGE;
+    let count = most.div_ceil(BLOCK_SIZE);
+    let width = count * BLOCK_SIZE;
     if scores.len() < R * width {
         scores.resize(R * width, 0.0);
     }
@@ -184,16 +184,16 @@ fn tile<L: Lanes, const R: usize, const P: usize>(l: L, job: &Job<'_>, row: usiz
         let (i, h) = place(r);
         *query = q.data[(span.query + i) * q.stride + q.first + h * dim..][..dim].as_ptr();
     }
-    let keys = |p: usize| pages.start(table[p], layer).wrapping_add(kv * dim * PAGE).cast_const();
+    let keys = |p: usize| pages.start(table[p], layer).wrapping_add(kv * dim * BLOCK_SIZE).cast_const();
     let mut page = 0;
     while page < count {
         // SAFETY: queries are `dim` long (cut above); a page's keys are `dim` vectors within it.
         page += unsafe {
             if count - page >= P {
                 let starts = std::array::from_fn(|p| keys(page + p));
-                score::<L, R, P>(l, &queries, starts, dim, &mut scores[page * PAGE..], width)
+                score::<L, R, P>(l, &queries, starts, dim, &mut scores[page * BLOCK_SIZE..], width)
             } else {
-                score::<L, R, 1>(l, &queries, [keys(page)], dim, &mut scores[page * PAGE..], width)
+                score::<L, R, 1>(l, &queries, [keys(page)], dim, &mut scores[page * BLOCK_SIZE..], width)
             }
         };
     }
@@ -205,8 +205,9 @@ fn tile<L: Lanes, const R: usize, const P: usize>(l: L, job: &Job<'_>, row: usiz
     }
     let mut column = 0;
     while column < dim {
-        let values =
-            |p: usize| pages.start(table[p], layer).wrapping_add(wide * PAGE + kv * PAGE * dim + column).cast_const();
+        let values = |p: usize| {
+            pages.start(table[p], layer).wrapping_add(wide * BLOCK_SIZE + kv * BLOCK_SIZE * dim + column).cast_const()
+        };
         let mut targets = [std::ptr::null_mut::<f32>(); R];
         for (r, target) in targets.iter_mut().enumerate() {
             let (i, h) = place(r);
@@ -243,7 +244,7 @@ unsafe fn score<L: Lanes, const R: usize, const P: usize>(
     let mut sums = [[l.splat(0.0); P]; R];
     for d in 0..dim {
         // SAFETY: the caller's promise.
-        let columns: [L::V; P] = std::array::from_fn(|p| unsafe { l.load_ptr(keys[p].add(d * PAGE)) });
+        let columns: [L::V; P] = std::array::from_fn(|p| unsafe { l.load_ptr(keys[p].add(d * BLOCK_SIZE)) });
         for (sums, query) in sums.iter_mut().zip(queries) {
             // SAFETY: the caller's promise.
             let x = l.splat(unsafe { *query.add(d) });
@@ -254,7 +255,7 @@ unsafe fn score<L: Lanes, const R: usize, const P: usize>(
     }
     for (r, sums) in sums.iter().enumerate() {
         for (p, sum) in sums.iter().enumerate() {
-            l.store(&mut scores[r * width + p * PAGE..][..PAGE], *sum);
+            l.store(&mut scores[r * width + p * BLOCK_SIZE..][..BLOCK_SIZE], *sum);
         }
     }
     P
@@ -274,16 +275,16 @@ unsafe fn weigh<L: Lanes, const R: usize, const N: usize, const FULL: bool>(
     targets: &[*mut f32; R],
 ) -> usize {
     let mut sums = [[l.splat(0.0); N]; R];
-    for page in 0..most.div_ceil(PAGE) {
+    for page in 0..most.div_ceil(BLOCK_SIZE) {
         let rows = values(page);
-        for j in 0..PAGE.min(most - page * PAGE) {
+        for j in 0..BLOCK_SIZE.min(most - page * BLOCK_SIZE) {
             // SAFETY: the caller's promise.
             let row: [L::V; N] = std::array::from_fn(|v| unsafe {
                 let at = rows.add(j * dim + v * LANES);
                 if FULL { l.load_ptr(at) } else { l.load_some_ptr(at, columns) }
             });
             for (r, sums) in sums.iter_mut().enumerate() {
-                let x = l.splat(weights[r * width + page * PAGE + j]);
+                let x = l.splat(weights[r * width + page * BLOCK_SIZE + j]);
                 for (sum, v) in sums.iter_mut().zip(row) {
                     *sum = l.fma(x, v, *sum);
                 }
@@ -319,7 +320,7 @@ mod tests {
             for len in [1, 5, 16, 17, 61, 150] {
                 let (qk, qkv) = (numbers(len * heads.qk(), 1), numbers(len * heads.qkv(), 2));
                 let cpu = Cpu::new();
-                let (mut whole, mut log_sums) = (vec![0.0; len * heads.out()], vec![0.0; len * q]);
+                let (mut whole, mut logsumexp) = (vec![0.0; len * heads.out()], vec![0.0; len * q]);
                 let part = |data, stride, first| Strided { data, stride, first };
                 let queries = part(&qk[..], heads.qk(), 0);
                 cpu.attention(
@@ -329,15 +330,16 @@ mod tests {
                     part(&qk[..], heads.qk(), heads.out()),
                     part(&qkv[..], heads.qkv(), heads.qk()),
                     &mut whole,
-                    &mut log_sums,
+                    &mut logsumexp,
                 );
                 // Scattered pages, full of what a diverged model left there.
-                let table: Vec<u32> = (0..len.div_ceil(PAGE) as u32).map(|p| 1 + (p * 7) % 11).collect();
+                let table: Vec<u32> = (0..len.div_ceil(BLOCK_SIZE) as u32).map(|p| 1 + (p * 7) % 11).collect();
                 let pages = cpu.pages(heads, 2, 12);
                 // SAFETY: the memory is this test's own.
                 unsafe { (*pages.all).fill(f32::NAN) };
-                let slots: Vec<PageSlot> =
-                    (0..len).map(|i| PageSlot { page: table[i / PAGE], slot: (i % PAGE) as u32 }).collect();
+                let slots: Vec<BlockSlot> = (0..len)
+                    .map(|i| BlockSlot { page: table[i / BLOCK_SIZE], slot: (i % BLOCK_SIZE) as u32 })
+                    .collect();
                 for step in [1, 3, 20, len] {
                     let mut from = 0;
                     while from < len {

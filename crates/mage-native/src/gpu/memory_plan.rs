@@ -1,8 +1,8 @@
 //! How is a card's memory shared between training, sampling and what is published?
 
 use super::{failed, shape, suits};
-use crate::inference::{MOST_RUNNING, READING_ON_A_CARD};
-use crate::model::param_layout::Layout;
+use crate::inference::{GPU_PREFILL_TOKENS, MAX_RUNNING};
+use crate::model::param_layout::ParamLayout;
 use crate::weights::hf_config::Config;
 use crate::weights::lora::AdapterSize;
 use mage_cuda::{CudaDevice, ModelRunner, ModelShape, ModelTrainer};
@@ -10,11 +10,11 @@ use mage_engine::Result;
 
 /// Bytes for a sampler's steps, which read so many tokens of prompts at most, besides keys and values.
 pub(super) fn steps(shape: &ModelShape, reading: usize) -> usize {
-    ModelRunner::room(shape, reading + MOST_RUNNING)
+    ModelRunner::room(shape, reading + MAX_RUNNING)
 }
 
 /// Pages of keys and values without which nothing is begun.
-pub(super) const LEAST_PAGES: usize = 64;
+pub(super) const MIN_BLOCKS: usize = 64;
 
 /// Bytes of so many numbers as samplers read them.
 pub(super) fn published(learning: usize) -> usize {
@@ -48,7 +48,7 @@ impl Passes<'_> {
         const USEFUL: usize = 16_384;
         const STEP: usize = ModelTrainer::PASS_STEP;
         let fixed = ModelTrainer::fixed_bytes(self.shape);
-        let beside = steps(self.shape, READING_ON_A_CARD) + COPIES * published(self.learning);
+        let beside = steps(self.shape, GPU_PREFILL_TOKENS) + COPIES * published(self.learning);
         let half = free.saturating_sub(beside) / 2;
         let tokens = match wanted {
             0 => (half.saturating_sub(fixed) / self.per_token(self.recompute) / STEP * STEP).clamp(STEP, USEFUL),
@@ -103,12 +103,12 @@ impl GpuMemoryPlan {
 
     /// The same for a card of which so much is free.
     fn of(device: String, config: &Config, adapter: Option<AdapterSize>, recompute: bool, free: usize) -> Self {
-        let (shape, parameters) = (shape(config), Layout::new(config).len);
+        let (shape, parameters) = (shape(config), ParamLayout::new(config).len);
         let (learning, thin) = adapter.map_or((parameters, 0), |a| (a.parameters, a.max_group_rank));
         let (state, shown) = (ModelTrainer::state_bytes(parameters, learning), COPIES * published(learning));
         let all = Passes { shape: &shape, learning, thin, longest: config.max_position_embeddings, recompute };
         let (tokens, passes) = all.planned(free.saturating_sub(state), 0);
-        let steps = steps(&shape, READING_ON_A_CARD);
+        let steps = steps(&shape, GPU_PREFILL_TOKENS);
         let cache = free.saturating_sub(state + shown + passes + steps);
         GpuMemoryPlan {
             device,
@@ -121,7 +121,7 @@ impl GpuMemoryPlan {
             reserved_bytes: steps as u64,
             kv_bytes_per_token: (ModelRunner::page_bytes(&shape) / mage_cuda::BLOCK_SIZE) as u64,
             kv_cache_bytes: cache as u64,
-            fits: cache >= LEAST_PAGES * ModelRunner::page_bytes(&shape),
+            fits: cache >= MIN_BLOCKS * ModelRunner::page_bytes(&shape),
         }
     }
 }
@@ -135,10 +135,10 @@ mod tests {
         let gib = 1_usize << 30;
         let (small, large) = (crate::weights::hf_config::tests::tiny(), crate::weights::hf_config::tests::large());
         // A small model asks for little of a card, a large one for what its steps take.
-        let asks = |config: &Config| steps(&shape(config), READING_ON_A_CARD);
+        let asks = |config: &Config| steps(&shape(config), GPU_PREFILL_TOKENS);
         assert!(asks(&small) < gib && asks(&large) > 4 * gib);
         for (config, recompute) in [(&small, false), (&large, false), (&large, true)] {
-            let (shape, parameters, steps) = (shape(config), Layout::new(config).len, asks(config));
+            let (shape, parameters, steps) = (shape(config), ParamLayout::new(config).len, asks(config));
             let longest = config.max_position_embeddings;
             let small_adapter = AdapterSize { rank: 16, parameters: 8 << 20, max_group_rank: 48 };
             for adapter in [Some(small_adapter), None] {

@@ -5,17 +5,14 @@ mod memory_plan;
 pub use memory_plan::GpuMemoryPlan;
 
 use crate::engine::Options;
-use crate::model::param_layout::Layout;
-use crate::model::turn_table;
+use crate::model::param_layout::ParamLayout;
+use crate::model::rope_table;
 use crate::weights::hf_config::Config;
-use crate::weights::lora::AdapterLayout;
-use crate::weights::registry::{CardSet, Loaded};
-use mage_cuda::{
-    CudaDevice, CudaModel, CudaWeights, LayerLayout, LoraGroupLayout, LoraLayout, LoraProjectionLayout, ModelRunner,
-    ModelShape, ParamLayout,
-};
+use crate::weights::lora::LoraLayout;
+use crate::weights::registry::{DeviceWeights, GpuWeights};
+use mage_cuda::{CudaDevice, CudaModel, CudaWeights, ModelRunner, ModelShape};
 use mage_engine::{Error, Result};
-use memory_plan::{COPIES, LEAST_PAGES, Passes, published, steps};
+use memory_plan::{COPIES, MIN_BLOCKS, Passes, published, steps};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -67,7 +64,7 @@ impl Device {
 /// Whether cards can do a model, with an adapter of some rank beside it or not.
 fn suits(config: &Config, rank: Option<usize>) -> std::result::Result<(), mage_cuda::CudaError> {
     shape(config).check()?;
-    rank.map_or(Ok(()), LoraLayout::check_rank)
+    rank.map_or(Ok(()), mage_cuda::LoraLayout::check_rank)
 }
 
 impl TryFrom<String> for Device {
@@ -152,7 +149,7 @@ impl GpuReport {
 }
 
 /// A model's shape on a card.
-pub(crate) struct NativeCard {
+pub(crate) struct GpuModel {
     pub(crate) model: Arc<CudaModel>,
     /// What adapters stand beside; nothing where the model's own numbers learn.
     pub(crate) base: OnceLock<Arc<CudaWeights>>,
@@ -165,19 +162,19 @@ pub(crate) fn failed(e: mage_cuda::CudaError) -> Error {
     Error::Engine { engine: "native on CUDA".to_owned(), reason: e.to_string() }
 }
 
-impl NativeCard {
+impl GpuModel {
     pub(crate) fn open(config: &Config, index: usize) -> Result<Self> {
         let card = CudaDevice::open(index).map_err(failed)?;
-        let (shape, layout) = (shape(config), Layout::new(config));
-        let turns = turn_table(config.rope_theta, config.head_dim, config.max_position_embeddings);
-        let model = CudaModel::new(&card, shape, places(&layout), &turns).map_err(failed)?;
-        Ok(NativeCard { model, base: OnceLock::new(), shape, reserved: AtomicUsize::new(0) })
+        let (shape, layout) = (shape(config), ParamLayout::new(config));
+        let turns = rope_table(config.rope_theta, config.head_dim, config.max_position_embeddings);
+        let model = CudaModel::new(&card, shape, param_layout(&layout), &turns).map_err(failed)?;
+        Ok(GpuModel { model, base: OnceLock::new(), shape, reserved: AtomicUsize::new(0) })
     }
 
     /// CudaWeights without anything beside them.
-    pub(crate) fn alone(&self, flat: &[f32]) -> Result<Loaded> {
+    pub(crate) fn alone(&self, flat: &[f32]) -> Result<DeviceWeights> {
         let base = Arc::new(self.model.weights(flat).map_err(failed)?);
-        Ok(Loaded::Cuda(CardSet { base, adapter: None }))
+        Ok(DeviceWeights::Cuda(GpuWeights { base, adapter: None }))
     }
 
     /// Puts the numbers that adapters stand beside on the card, for good.
@@ -187,9 +184,9 @@ impl NativeCard {
     }
 
     /// The model below with an adapter beside it.
-    pub(crate) fn beside(&self, base: &Arc<CudaWeights>, layout: &AdapterLayout, flat: &[f32]) -> Result<Loaded> {
-        let adapter = self.model.adapter(&adapter_places(layout), flat).map_err(failed)?;
-        Ok(Loaded::Cuda(CardSet { base: Arc::clone(base), adapter: Some(adapter) }))
+    pub(crate) fn beside(&self, base: &Arc<CudaWeights>, layout: &LoraLayout, flat: &[f32]) -> Result<DeviceWeights> {
+        let adapter = self.model.adapter(&lora_layout(layout), flat).map_err(failed)?;
+        Ok(DeviceWeights::Cuda(GpuWeights { base: Arc::clone(base), adapter: Some(adapter) }))
     }
 
     /// The card in words.
@@ -221,14 +218,14 @@ impl NativeCard {
     }
 
     /// Bytes that pages of keys and values may take beside steps that read so many tokens of prompts.
-    pub(crate) fn room_for_pages(&self, reading: usize) -> Result<usize> {
+    pub(crate) fn kv_cache_budget(&self, reading: usize) -> Result<usize> {
         let free = self.free_memory()?;
         let reserved = self.reserved.load(Ordering::Relaxed);
         let steps = steps(&self.shape, reading);
         let left = free.saturating_sub(reserved + steps);
         // A sampler by itself leaves room for others: two models may play side by side.
         let shares = if reserved == 0 { 2 } else { 1 };
-        let least = ModelRunner::page_bytes(&self.shape) * LEAST_PAGES;
+        let least = ModelRunner::page_bytes(&self.shape) * MIN_BLOCKS;
         if left / shares < least {
             let mib = |bytes: usize| bytes.div_ceil(1 << 20);
             let parts = [mib(reserved), mib(steps), mib(shares * least)];
@@ -268,8 +265,8 @@ fn shape(c: &Config) -> ModelShape {
     }
 }
 
-fn places(l: &Layout) -> ParamLayout {
-    let layers = l.layers.iter().map(|at| LayerLayout {
+fn param_layout(l: &ParamLayout) -> mage_cuda::ParamLayout {
+    let layers = l.layers.iter().map(|at| mage_cuda::LayerLayout {
         norm1: at.norm1.clone(),
         qkv: at.qkv.clone(),
         head_norms: at.head_norms.clone(),
@@ -278,7 +275,7 @@ fn places(l: &Layout) -> ParamLayout {
         gate_up: at.gate_up.clone(),
         down: at.down.clone(),
     });
-    ParamLayout {
+    mage_cuda::ParamLayout {
         embedding: l.embedding.clone(),
         layers: layers.collect(),
         norm: l.norm.clone(),
@@ -288,14 +285,14 @@ fn places(l: &Layout) -> ParamLayout {
 }
 
 /// The same for an adapter.
-pub(crate) fn adapter_places(l: &AdapterLayout) -> Arc<LoraLayout> {
-    let group = |at: &crate::weights::lora::GroupAt| LoraGroupLayout {
+pub(crate) fn lora_layout(l: &LoraLayout) -> Arc<mage_cuda::LoraLayout> {
+    let group = |at: &crate::weights::lora::LoraGroupLayout| mage_cuda::LoraGroupLayout {
         a: at.a.clone(),
         ranks: at.ranks,
         parts: at
             .parts
             .iter()
-            .map(|p| LoraProjectionLayout {
+            .map(|p| mage_cuda::LoraProjectionLayout {
                 b: p.b.clone(),
                 outputs: p.outputs,
                 first_output: p.first_output,
@@ -304,7 +301,7 @@ pub(crate) fn adapter_places(l: &AdapterLayout) -> Arc<LoraLayout> {
             .collect(),
     };
     let layers = l.layers.iter().map(|groups| std::array::from_fn(|g| groups[g].as_ref().map(group))).collect();
-    Arc::new(LoraLayout { rank: l.lora.rank, scale: l.lora.scale(), layers, len: l.len })
+    Arc::new(mage_cuda::LoraLayout { rank: l.lora.rank, scale: l.lora.scale(), layers, len: l.len })
 }
 
 #[cfg(test)]

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::task::Waker;
 
 /// Tokens of all requests inside together, in 256 MiB. One request is let in whatever its length.
-const MOST_TOKENS: usize = 1 << 26;
+const MAX_ADMITTED_TOKENS: usize = 1 << 26;
 
 /// The door.
-pub(crate) struct Door {
+pub(crate) struct AdmissionQueue {
     most: usize,
     most_tokens: usize,
     /// Requests inside, and their tokens.
@@ -21,9 +21,15 @@ pub(crate) struct Door {
     next_place: u64,
 }
 
-impl Door {
+impl AdmissionQueue {
     pub(crate) fn new(most: usize) -> Self {
-        Door { most, most_tokens: MOST_TOKENS, inside: (0, 0), outside: BTreeMap::new(), next_place: 0 }
+        AdmissionQueue {
+            most,
+            most_tokens: MAX_ADMITTED_TOKENS,
+            inside: (0, 0),
+            outside: BTreeMap::new(),
+            next_place: 0,
+        }
     }
 
     fn has_room(&self, tokens: usize) -> bool {
@@ -99,7 +105,7 @@ mod tests {
 
     #[test]
     fn those_outside_come_in_as_they_came() {
-        let mut door = Door::new(2);
+        let mut door = AdmissionQueue::new(2);
         assert!(door.enter(5, &mut None, None) && door.enter(5, &mut None, None));
         let ((a, wake_a), (b, wake_b)) = (bell(), bell());
         let (mut at_a, mut at_b) = (None, None);
@@ -123,7 +129,7 @@ mod tests {
 
     #[test]
     fn whoever_leaves_or_does_not_come_holds_nobody_up() {
-        let mut door = Door::new(1);
+        let mut door = AdmissionQueue::new(1);
         assert!(door.enter(5, &mut None, None));
         let (bell, waker) = bell();
         let mut places = [None; 3];
@@ -138,7 +144,7 @@ mod tests {
 
     #[test]
     fn long_requests_take_more_room_and_the_longest_still_gets_in() {
-        let mut door = Door { most_tokens: 100, ..Door::new(10) };
+        let mut door = AdmissionQueue { most_tokens: 100, ..AdmissionQueue::new(10) };
         assert!(door.enter(60, &mut None, None) && !door.enter(60, &mut None, None) && door.enter(40, &mut None, None));
         let (bell, waker) = bell();
         let mut place = None;

@@ -4,44 +4,44 @@
 //! it again. Requests and cancellations reach it through an inbox that it empties once a step. What is under way needs
 //! nobody to get on, so room for those who wait at the door always comes.
 
-use super::admission::Door;
-use super::backend::LoadedDevice;
-use super::backend::cpu::CpuDevice;
-use super::backend::cuda::CudaDevice;
-use super::response::{Outcome, Pending, Ticket};
+use super::admission::AdmissionQueue;
+use super::backend::ModelBackend;
+use super::backend::cpu::CpuBackend;
+use super::backend::cuda::CudaBackend;
+use super::response::{PendingResponse, ResponseHandle, SamplerResponse};
 use super::scheduler::{self, Limits, SamplerStats, Scheduler};
-use super::sequence::Active;
-use crate::cpu::PAGE;
+use super::sequence::Sequence;
+use crate::cpu::BLOCK_SIZE;
 use crate::engine::Shared;
 use crate::machine::Machine;
-use crate::weights::registry::Loaded;
+use crate::weights::registry::DeviceWeights;
 use mage_engine::{Error, Result, SampleRequest, ScoreRequest, WeightsId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 
 /// Multiply-adds of reading per step: some milliseconds, so that writing is not held up for longer.
-const READING_WORK: usize = 1 << 28;
+const PREFILL_WORK: usize = 1 << 28;
 
 /// Memory for keys and values in bytes, where four whole contexts do not need more and the machine has it.
-const USUAL_CACHE: usize = 256 << 20;
-const MOST_PAGES: usize = 1 << 28;
+const DEFAULT_KV_CACHE_BYTES: usize = 256 << 20;
+const MAX_BLOCKS: usize = 1 << 28;
 
 /// Tokens read per step on a card, which wants many rows at once.
-pub(crate) const READING_ON_A_CARD: usize = 8192;
+pub(crate) const GPU_PREFILL_TOKENS: usize = 8192;
 /// A cache on a card holds no more than this many whole contexts, however much memory there is.
-const MOST_CONTEXTS: usize = 2048;
+const MAX_CACHED_CONTEXTS: usize = 2048;
 
 /// Requests taken in at once, where nobody says otherwise: as many as ever run at once.
-const USUAL_QUEUE: usize = MOST_RUNNING;
-pub(crate) const MOST_RUNNING: usize = 1 << 14;
+const DEFAULT_QUEUE: usize = MAX_RUNNING;
+pub(crate) const MAX_RUNNING: usize = 1 << 14;
 
 /// A request on its way to the scheduler.
 pub(crate) struct Submission {
     what: Request,
     id: WeightsId,
-    weights: Arc<Loaded>,
-    ticket: Arc<Ticket>,
+    weights: Arc<DeviceWeights>,
+    ticket: Arc<ResponseHandle>,
 }
 
 pub(crate) enum Request {
@@ -60,15 +60,15 @@ impl Submission {
 }
 
 struct Inbox {
-    door: Door,
+    door: AdmissionQueue,
     new: Vec<Submission>,
-    cancelled: Vec<Arc<Ticket>>,
+    cancelled: Vec<Arc<ResponseHandle>>,
     /// Whether a job is at work, or about to be.
     driving: bool,
 }
 
 /// The sampler's inside: inbox, scheduler, device, threads.
-pub(crate) struct Core {
+pub(crate) struct EngineCore {
     inbox: Mutex<Inbox>,
     engine: Mutex<Engine>,
     stats: Mutex<SamplerStats>,
@@ -78,20 +78,20 @@ pub(crate) struct Core {
 
 struct Engine {
     scheduler: Scheduler,
-    device: Box<dyn LoadedDevice>,
+    device: Box<dyn ModelBackend>,
     /// By the scheduler's number.
     held: Vec<Held>,
     new: Vec<Submission>,
-    cancelled: Vec<Arc<Ticket>>,
+    cancelled: Vec<Arc<ResponseHandle>>,
     /// Answers on their way out.
-    ended: Vec<(Arc<Ticket>, Result<Outcome>)>,
+    ended: Vec<(Arc<ResponseHandle>, Result<SamplerResponse>)>,
     /// The weights of requests that have ended.
     freed: Vec<u32>,
 }
 
 /// Weights that requests use, or used: what was computed with them is good as long as they are published.
 struct Held {
-    weights: Weak<Loaded>,
+    weights: Weak<DeviceWeights>,
     requests: usize,
 }
 
@@ -99,7 +99,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Core {
+impl EngineCore {
     pub(crate) fn new(shared: &Arc<Shared>) -> Result<Arc<Self>> {
         let (options, model) = (&shared.options, &shared.model);
         let pool = rayon::ThreadPoolBuilder::new()
@@ -109,35 +109,40 @@ impl Core {
             .map_err(|e| failed(format!("starting threads: {e}")))?;
         let heads = model.config.heads();
         let number_bytes = if shared.card.is_some() { 2 } else { 4 };
-        let page_bytes = number_bytes * model.config.num_hidden_layers * 2 * heads.kv * heads.dim * PAGE;
+        let page_bytes = number_bytes * model.config.num_hidden_layers * 2 * heads.kv * heads.dim * BLOCK_SIZE;
         let context = model.config.max_position_embeddings;
         let reading = match options.chunk_tokens {
-            0 if shared.card.is_some() => READING_ON_A_CARD,
-            0 => (READING_WORK / model.layout.len).clamp(64, 8192),
+            0 if shared.card.is_some() => GPU_PREFILL_TOKENS,
+            0 => (PREFILL_WORK / model.layout.len).clamp(64, 8192),
             n => n,
         };
         let pages = match (options.cache_mib, &shared.card) {
             // On a card the cache takes what is left, as far as it can be of use.
             (0, Some(card)) => {
-                let of_use = MOST_CONTEXTS * context.div_ceil(PAGE);
-                (card.room_for_pages(reading)? / page_bytes).min(of_use)
+                let of_use = MAX_CACHED_CONTEXTS * context.div_ceil(BLOCK_SIZE);
+                (card.kv_cache_budget(reading)? / page_bytes).min(of_use)
             }
             (0, None) => {
                 let free = Machine::free_memory().map_or(usize::MAX, |bytes| bytes as usize / 4);
-                (USUAL_CACHE / page_bytes).max(4 * context.div_ceil(PAGE)).min(free / page_bytes)
+                (DEFAULT_KV_CACHE_BYTES / page_bytes).max(4 * context.div_ceil(BLOCK_SIZE)).min(free / page_bytes)
             }
             (mib, _) => mib.saturating_mul(1 << 20) / page_bytes,
         };
-        let pages = pages.clamp(1, MOST_PAGES) as u32;
-        let limits = Limits { pages, reading, running: MOST_RUNNING };
-        let queue = if options.queue == 0 { USUAL_QUEUE } else { options.queue };
-        Ok(Arc::new(Core {
-            inbox: Mutex::new(Inbox { door: Door::new(queue), new: Vec::new(), cancelled: Vec::new(), driving: false }),
+        let pages = pages.clamp(1, MAX_BLOCKS) as u32;
+        let limits = Limits { pages, reading, running: MAX_RUNNING };
+        let queue = if options.queue == 0 { DEFAULT_QUEUE } else { options.queue };
+        Ok(Arc::new(EngineCore {
+            inbox: Mutex::new(Inbox {
+                door: AdmissionQueue::new(queue),
+                new: Vec::new(),
+                cancelled: Vec::new(),
+                driving: false,
+            }),
             engine: Mutex::new(Engine {
                 scheduler: Scheduler::new(limits, !options.no_prefix_cache, shared.renderer.clone()),
                 device: match &shared.card {
-                    Some(card) => Box::new(CudaDevice::new(card, pages, shared.options.batch_invariant)?),
-                    None => Box::new(CpuDevice::new(Arc::clone(shared), pages)),
+                    Some(card) => Box::new(CudaBackend::new(card, pages, shared.options.batch_invariant)?),
+                    None => Box::new(CpuBackend::new(Arc::clone(shared), pages)),
                 },
                 held: Vec::new(),
                 new: Vec::new(),
@@ -156,13 +161,13 @@ impl Core {
         self: &Arc<Self>,
         what: Request,
         id: WeightsId,
-        weights: Arc<Loaded>,
+        weights: Arc<DeviceWeights>,
         streams: bool,
-    ) -> Pending {
-        let ticket = Ticket::new(streams);
+    ) -> PendingResponse {
+        let ticket = ResponseHandle::new(streams);
         let submission = Submission { what, id, weights, ticket: Arc::clone(&ticket) };
         let outside = self.enter(submission, &mut None, None);
-        Pending::new(Arc::clone(self), ticket, outside)
+        PendingResponse::new(Arc::clone(self), ticket, outside)
     }
 
     /// Takes a request in if there is room, else gives it back, and calls the waker when there may be. `place` is where it
@@ -188,7 +193,7 @@ impl Core {
         locked(&self.inbox).door.leave(place);
     }
 
-    pub(crate) fn cancel(self: &Arc<Self>, ticket: &Arc<Ticket>) {
+    pub(crate) fn cancel(self: &Arc<Self>, ticket: &Arc<ResponseHandle>) {
         let mut inbox = locked(&self.inbox);
         inbox.cancelled.push(Arc::clone(ticket));
         self.wake(inbox);
@@ -244,7 +249,7 @@ impl Core {
 impl Engine {
     /// Empties the inbox and takes a step.
     fn turn(&mut self, context: usize) -> Result<()> {
-        self.forget_stale_weights();
+        self.drop_stale_weights();
         let mut new = std::mem::take(&mut self.new);
         for s in new.drain(..) {
             self.accept(s, context);
@@ -279,8 +284,8 @@ impl Engine {
         let Submission { what, id, weights, ticket } = s;
         let number = self.number(&weights);
         let active = match what {
-            Request::Sample(r) => Active::sample(r, id, number, context, Arc::clone(&ticket)),
-            Request::Score(r) => Active::score(r, id, number, Arc::clone(&ticket)),
+            Request::Sample(r) => Sequence::sample(r, id, number, context, Arc::clone(&ticket)),
+            Request::Score(r) => Sequence::score(r, id, number, Arc::clone(&ticket)),
         };
         match self.scheduler.submit(active) {
             Ok(key) => {
@@ -293,7 +298,7 @@ impl Engine {
     }
 
     /// The scheduler's number for a set of weights.
-    fn number(&mut self, weights: &Arc<Loaded>) -> u32 {
+    fn number(&mut self, weights: &Arc<DeviceWeights>) -> u32 {
         let same = |h: &Held| std::ptr::eq(h.weights.as_ptr(), Arc::as_ptr(weights));
         if let Some(i) = self.held.iter().position(same) {
             return i as u32;
@@ -308,7 +313,7 @@ impl Engine {
     }
 
     /// What was computed with weights that are no longer there is of no use.
-    fn forget_stale_weights(&mut self) {
+    fn drop_stale_weights(&mut self) {
         for (i, h) in self.held.iter_mut().enumerate() {
             if h.requests == 0
                 && !std::ptr::eq(h.weights.as_ptr(), Weak::new().as_ptr())
@@ -322,7 +327,7 @@ impl Engine {
 
     /// Answers every request with the reason and starts anew.
     fn fail(&mut self, reason: &str) {
-        let all: Vec<Active> = self.scheduler.abandon().collect();
+        let all: Vec<Sequence> = self.scheduler.abandon().collect();
         self.held.clear();
         self.freed.clear();
         self.device.hold_nothing();
@@ -332,7 +337,7 @@ impl Engine {
     }
 }
 
-fn release(held: &mut [Held], device: &mut dyn LoadedDevice, weights: u32) {
+fn release(held: &mut [Held], device: &mut dyn ModelBackend, weights: u32) {
     let h = &mut held[weights as usize];
     h.requests -= 1;
     if h.requests == 0 {
@@ -350,6 +355,6 @@ fn message(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 /// Scores of a request that asks for none.
-pub(crate) fn no_scores(id: WeightsId) -> Outcome {
-    Outcome::Scores(mage_engine::Scores { logprobs: Vec::new(), entropies: Vec::new(), weights: id })
+pub(crate) fn no_scores(id: WeightsId) -> SamplerResponse {
+    SamplerResponse::Scores(mage_engine::Scores { logprobs: Vec::new(), entropies: Vec::new(), weights: id })
 }

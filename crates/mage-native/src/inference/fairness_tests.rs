@@ -3,11 +3,11 @@
 use super::*;
 
 /// Requests that have nothing in common, so that each costs what it would cost alone.
-fn request(number: u32, prompt: usize, answer: u32, weights: u32) -> Active {
+fn request(number: u32, prompt: usize, answer: u32, weights: u32) -> Sequence {
     let prompt = [100 + number].into_iter().chain((1..prompt as u32).map(|i| i % 5)).collect();
     let params = SamplingParams { max_tokens: answer, seed: u64::from(number), ..Default::default() };
     let r = SampleRequest { prompt, params, ..Default::default() };
-    Active::sample(r, WeightsId::default(), weights, 1 << 20, Ticket::new(false))
+    Sequence::sample(r, WeightsId::default(), weights, 1 << 20, ResponseHandle::new(false))
 }
 
 struct Load {
@@ -20,7 +20,7 @@ struct Load {
 impl Load {
     fn new(limits: Limits) -> Self {
         let mut scheduler = Scheduler::new(limits, true, None);
-        let device = Memory { pages: vec![[None; PAGE]; limits.pages as usize] };
+        let device = Memory { pages: vec![[None; BLOCK_SIZE]; limits.pages as usize] };
         let weights = scheduler.add_weights();
         Load { scheduler, device, weights, next: 0 }
     }
@@ -35,7 +35,7 @@ impl Load {
     /// One step; gives the numbers of those that finished in it.
     fn step(&mut self) -> Vec<u32> {
         let mut done = Vec::new();
-        let each = |a: Active, e: Option<Error>| {
+        let each = |a: Sequence, e: Option<Error>| {
             assert!(e.is_none());
             done.push(a.ticket.key().unwrap());
         };
@@ -158,7 +158,10 @@ fn what_is_read_again_is_not_counted_again() {
     for seed in 0..20 {
         let params = SamplingParams { max_tokens: 90, seed, ..Default::default() };
         let r = SampleRequest { prompt: (0..40).collect(), params, ..Default::default() };
-        load.scheduler.submit(Active::sample(r, WeightsId::default(), w, 1000, Ticket::new(false))).ok().unwrap();
+        load.scheduler
+            .submit(Sequence::sample(r, WeightsId::default(), w, 1000, ResponseHandle::new(false)))
+            .ok()
+            .unwrap();
     }
     while !load.scheduler.idle() {
         load.scheduler.step(&mut load.device, |_, _| ()).unwrap();

@@ -19,16 +19,16 @@ mod scheduler;
 mod sequence;
 mod unbatched;
 
-pub(crate) use engine_loop::{MOST_RUNNING, READING_ON_A_CARD};
+pub(crate) use engine_loop::{GPU_PREFILL_TOKENS, MAX_RUNNING};
 pub use response::TokenStream;
 pub use scheduler::SamplerStats;
 
-use crate::cpu::PAGE;
+use crate::cpu::BLOCK_SIZE;
 use crate::engine::Shared;
-use crate::gpu::NativeCard;
+use crate::gpu::GpuModel;
 use crate::machine::Machine;
 use crate::weights::lora::NativeAdapter;
-use engine_loop::{Core, Request};
+use engine_loop::{EngineCore, Request};
 use mage_engine::{
     AdapterName, BoxFuture, Error, LogProbs, Renderer, Result, Sample, SampleRequest, Sampler, SamplerCaps,
     ScoreRequest, Scores, WeightVersion,
@@ -40,7 +40,7 @@ use std::sync::Arc;
 pub struct NativeSampler {
     shared: Arc<Shared>,
     caps: Arc<SamplerCaps>,
-    core: Arc<Core>,
+    core: Arc<EngineCore>,
 }
 
 impl NativeSampler {
@@ -54,7 +54,7 @@ impl NativeSampler {
             batch_invariant: shared.card.is_none() || shared.options.batch_invariant,
             max_context: shared.model.config.max_position_embeddings,
         };
-        let core = Core::new(&shared)?;
+        let core = EngineCore::new(&shared)?;
         Ok(NativeSampler { shared, caps: Arc::new(caps), core })
     }
 
@@ -65,7 +65,7 @@ impl NativeSampler {
 
     /// What computes, in words.
     pub fn device(&self) -> String {
-        self.shared.card.as_ref().map_or_else(Machine::device, NativeCard::words)
+        self.shared.card.as_ref().map_or_else(Machine::device, GpuModel::words)
     }
 
     /// What has happened so far.
@@ -75,7 +75,7 @@ impl NativeSampler {
 
     /// How many tokens, prompt and answer together, the longest request may have for which the cache has room.
     pub fn kv_cache_tokens(&self) -> usize {
-        self.core.stats().total_blocks as usize * PAGE
+        self.core.stats().total_blocks as usize * BLOCK_SIZE
     }
 
     /// Continues a prompt and shows each token as it comes. Work starts at once, or when there is room (see
@@ -96,7 +96,7 @@ impl NativeSampler {
         if !adapter.fits(&self.shared.model.config) {
             return Err(Error::invalid(format!("adapter `{name}`"), "it was made for a model of another shape"));
         }
-        let loaded = self.shared.beside_base(&adapter.layout, &adapter.flat)?.ok_or_else(|| {
+        let loaded = self.shared.adapter_on_base(&adapter.layout, &adapter.flat)?.ok_or_else(|| {
             let hint = "its own numbers are in training; train an adapter, or open the model a second time";
             Error::unsupported("put an adapter on this model", hint)
         })?;

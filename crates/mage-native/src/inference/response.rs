@@ -4,7 +4,7 @@
 //! them as they come. Dropping the asker's end gives the request up. Where the sampler has no room, the asker's end keeps
 //! the request and hands it in when it is called.
 
-use super::engine_loop::{Core, Submission};
+use super::engine_loop::{EngineCore, Submission};
 use mage_engine::{Error, Result, Sample, Scores};
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -13,20 +13,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
 /// A finished answer.
-pub(crate) enum Outcome {
+pub(crate) enum SamplerResponse {
     Sample(Sample),
     Scores(Scores),
 }
 
 #[derive(Default)]
 struct State {
-    outcome: Option<Result<Outcome>>,
+    outcome: Option<Result<SamplerResponse>>,
     waker: Option<Waker>,
     fresh: VecDeque<u32>,
 }
 
 /// What asker and scheduler share.
-pub(crate) struct Ticket {
+pub(crate) struct ResponseHandle {
     state: Mutex<State>,
     /// The request's number with the scheduler, once it has one.
     key: AtomicU32,
@@ -35,9 +35,9 @@ pub(crate) struct Ticket {
 
 const NO_KEY: u32 = u32::MAX;
 
-impl Ticket {
+impl ResponseHandle {
     pub(crate) fn new(streams: bool) -> Arc<Self> {
-        Arc::new(Ticket { state: Mutex::default(), key: AtomicU32::new(NO_KEY), streams })
+        Arc::new(ResponseHandle { state: Mutex::default(), key: AtomicU32::new(NO_KEY), streams })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -65,7 +65,7 @@ impl Ticket {
         }
     }
 
-    pub(crate) fn finish(&self, outcome: Result<Outcome>) {
+    pub(crate) fn finish(&self, outcome: Result<SamplerResponse>) {
         let mut state = self.state();
         state.outcome = Some(outcome);
         let waker = state.waker.take();
@@ -77,9 +77,9 @@ impl Ticket {
 }
 
 /// An answer to come.
-pub(crate) struct Pending {
-    core: Arc<Core>,
-    ticket: Arc<Ticket>,
+pub(crate) struct PendingResponse {
+    core: Arc<EngineCore>,
+    ticket: Arc<ResponseHandle>,
     /// The request, until there is room for it.
     outside: Option<Submission>,
     /// Where it stands at the door.
@@ -87,9 +87,9 @@ pub(crate) struct Pending {
     done: bool,
 }
 
-impl Pending {
-    pub(crate) fn new(core: Arc<Core>, ticket: Arc<Ticket>, outside: Option<Submission>) -> Self {
-        Pending { core, ticket, outside, place: None, done: false }
+impl PendingResponse {
+    pub(crate) fn new(core: Arc<EngineCore>, ticket: Arc<ResponseHandle>, outside: Option<Submission>) -> Self {
+        PendingResponse { core, ticket, outside, place: None, done: false }
     }
 
     /// Hands the request in, if that has not been done.
@@ -122,8 +122,8 @@ fn keep(slot: &mut Option<Waker>, context: &Context<'_>) {
     }
 }
 
-impl Future for Pending {
-    type Output = Result<Outcome>;
+impl Future for PendingResponse {
+    type Output = Result<SamplerResponse>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         ready!(self.poll_enter(context));
@@ -142,7 +142,7 @@ impl Future for Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingResponse {
     fn drop(&mut self) {
         if let (Some(_), Some(place)) = (&self.outside, self.place) {
             self.core.leave(place);
@@ -154,10 +154,10 @@ impl Drop for Pending {
 }
 
 /// An answer that can be read while it is written. Dropping it gives the request up.
-pub struct TokenStream(Pending);
+pub struct TokenStream(PendingResponse);
 
 impl TokenStream {
-    pub(crate) fn new(pending: Pending) -> Self {
+    pub(crate) fn new(pending: PendingResponse) -> Self {
         TokenStream(pending)
     }
 
@@ -172,17 +172,17 @@ impl TokenStream {
     }
 }
 
-pub(crate) fn sample(outcome: Outcome) -> Result<Sample> {
+pub(crate) fn sample(outcome: SamplerResponse) -> Result<Sample> {
     match outcome {
-        Outcome::Sample(s) => Ok(s),
-        Outcome::Scores(_) => Err(mixed_up()),
+        SamplerResponse::Sample(s) => Ok(s),
+        SamplerResponse::Scores(_) => Err(mixed_up()),
     }
 }
 
-pub(crate) fn scores(outcome: Outcome) -> Result<Scores> {
+pub(crate) fn scores(outcome: SamplerResponse) -> Result<Scores> {
     match outcome {
-        Outcome::Scores(s) => Ok(s),
-        Outcome::Sample(_) => Err(mixed_up()),
+        SamplerResponse::Scores(s) => Ok(s),
+        SamplerResponse::Sample(_) => Err(mixed_up()),
     }
 }
 

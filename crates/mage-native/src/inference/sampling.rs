@@ -11,14 +11,14 @@ use rand::RngExt;
 
 /// A token and its log-probability in the distribution it was drawn from.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Drawn {
+pub(crate) struct SampledToken {
     pub(crate) token: u32,
     pub(crate) logprob: f32,
 }
 
 /// Space for one draw at a time.
 #[derive(Default)]
-pub(crate) struct DrawSpace {
+pub(crate) struct SamplingScratch {
     /// Unnormalised probabilities, the largest 1; a whole number of vectors.
     weights: Vec<f32>,
     /// What is left after filters: tokens and weights.
@@ -32,9 +32,9 @@ pub(crate) fn draw(
     allowed: Option<&[u32]>,
     params: &SamplingParams,
     rng: &mut Rng,
-    space: &mut DrawSpace,
-) -> Option<Drawn> {
-    let DrawSpace { weights, kept } = space;
+    space: &mut SamplingScratch,
+) -> Option<SampledToken> {
+    let SamplingScratch { weights, kept } = space;
     weights.clear();
     match allowed {
         Some(tokens) => weights.extend(tokens.iter().map(|&t| logits[t as usize])),
@@ -51,11 +51,11 @@ pub(crate) fn draw(
         return None;
     }
     if greedy {
-        return Some(Drawn { token: name(best), logprob: 0.0 });
+        return Some(SampledToken { token: name(best), logprob: 0.0 });
     }
     if params.top_k == 0 && params.top_p >= 1.0 && params.min_p <= 0.0 {
         let (at, weight) = point_at(level, weights, rng.random::<f64>() * total)?;
-        return Some(Drawn { token: name(at), logprob: (f64::from(weight) / total).ln() as f32 });
+        return Some(SampledToken { token: name(at), logprob: (f64::from(weight) / total).ln() as f32 });
     }
     filter(weights, count, params, kept);
     // Along the line as where nothing is filtered, and as on a card: by rising number.
@@ -70,7 +70,7 @@ pub(crate) fn draw(
         }
         left -= f64::from(k.1);
     }
-    Some(Drawn { token: name(chosen.0 as usize), logprob: (f64::from(chosen.1) / total).ln() as f32 })
+    Some(SampledToken { token: name(chosen.0 as usize), logprob: (f64::from(chosen.1) / total).ln() as f32 })
 }
 
 /// Larger weights first, then smaller ids: a total order, so that every way to sort gives the same.
@@ -132,8 +132,8 @@ mod tests {
     use super::*;
     use mage_rng::Seed;
 
-    fn one(logits: &[f32], allowed: Option<&[u32]>, params: &SamplingParams, rng: &mut Rng) -> Option<Drawn> {
-        draw(Level::best(), logits, allowed, params, rng, &mut DrawSpace::default())
+    fn one(logits: &[f32], allowed: Option<&[u32]>, params: &SamplingParams, rng: &mut Rng) -> Option<SampledToken> {
+        draw(Level::best(), logits, allowed, params, rng, &mut SamplingScratch::default())
     }
 
     /// Draws often and compares the counts with `want` by chi-square at the 0.1 % level or beyond.

@@ -5,24 +5,24 @@
 //! computed, or about to be, are in the tree for all to use; when room runs out, idle pages go first, then the youngest
 //! request steps back and is taken up again later. Whatever happens, nobody's bits change.
 
-use super::backend::{Device, Part, Step};
-use super::kv_cache::block_pool::PagePool;
+use super::backend::{Backend, SequenceSlice, StepInputs};
+use super::kv_cache::block_pool::BlockPool;
 use super::kv_cache::prefix_tree::{NONE, PrefixTree};
-use super::response::Outcome;
-use super::sequence::{Active, Answer, Requests, Task};
-use crate::cpu::PAGE;
+use super::response::SamplerResponse;
+use super::sequence::{LogitResult, Sequence, SequenceTable, SequenceTask};
+use crate::cpu::BLOCK_SIZE;
 use mage_engine::{Error, FinishReason, Renderer, Result};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Starts shorter than this are computed rather than copied.
-const WORTH_COPYING: usize = 2;
+const MIN_COPY_TOKENS: usize = 2;
 /// Starts being computed this much longer than one at hand are worth waiting a step for.
-const WORTH_WAITING: usize = 4;
+const MIN_WAIT_GAIN: usize = 4;
 /// How often a request waits for a start that is not a whole page.
-const MOST_WAITS: u32 = 2;
+const MAX_PREFIX_WAITS: u32 = 2;
 /// How many waiting requests are passed over in a step before the others are left for the next.
-const MOST_PASSED: usize = 512;
+const MAX_SKIPPED: usize = 512;
 
 /// What bounds a step and the memory.
 #[derive(Clone, Copy, Debug)]
@@ -61,9 +61,9 @@ pub struct SamplerStats {
 
 /// The scheduler.
 pub(crate) struct Scheduler {
-    pub(crate) requests: Requests,
+    pub(crate) requests: SequenceTable,
     limits: Limits,
-    pool: PagePool,
+    pool: BlockPool,
     tree: PrefixTree,
     /// By number of the weights: the root of their tree.
     roots: Vec<u32>,
@@ -73,8 +73,8 @@ pub(crate) struct Scheduler {
     passed: Vec<u32>,
     /// Those that are being read, in the order in which they may go on.
     readers: Vec<u32>,
-    step: Step,
-    answers: Vec<Answer>,
+    step: StepInputs,
+    answers: Vec<LogitResult>,
     now: u64,
     pub(crate) stats: SamplerStats,
     /// For stop texts.
@@ -94,8 +94,8 @@ enum Plan {
 impl Scheduler {
     pub(crate) fn new(limits: Limits, sharing: bool, renderer: Option<Arc<Renderer>>) -> Self {
         Scheduler {
-            requests: Requests::default(),
-            pool: PagePool::new(limits.pages),
+            requests: SequenceTable::default(),
+            pool: BlockPool::new(limits.pages),
             limits,
             tree: PrefixTree::default(),
             roots: Vec::new(),
@@ -103,7 +103,7 @@ impl Scheduler {
             waiting: VecDeque::new(),
             passed: Vec::new(),
             readers: Vec::new(),
-            step: Step::default(),
+            step: StepInputs::default(),
             answers: Vec::new(),
             now: 0,
             stats: SamplerStats { total_blocks: u64::from(limits.pages), ..Default::default() },
@@ -140,18 +140,18 @@ impl Scheduler {
     }
 
     /// Takes a request in and gives it a number, or says why not.
-    pub(crate) fn submit(&mut self, mut request: Active) -> Result<u32> {
-        if request.most_pages() > self.pool.capacity() {
+    pub(crate) fn submit(&mut self, mut request: Sequence) -> Result<u32> {
+        if request.max_blocks() > self.pool.capacity() {
             let problem = format!(
                 "its {} tokens (prompt and answer) are more than the {} the cache has room for; lower max_tokens or \
                  raise cache_mib",
                 request.most,
-                self.pool.capacity() * PAGE
+                self.pool.capacity() * BLOCK_SIZE
             );
             return Err(Error::invalid("request", problem));
         }
         request.pages = self.spare_lists.pop().unwrap_or_default();
-        self.stats.prompt_tokens += request.asked_to_read() as u64;
+        self.stats.prompt_tokens += request.num_prompt_tokens() as u64;
         let key = self.requests.insert(request);
         self.waiting.push_back(key);
         Ok(key)
@@ -166,12 +166,12 @@ impl Scheduler {
     }
 
     /// Everything taken out after a device failed. The cache starts anew.
-    pub(crate) fn abandon(&mut self) -> impl Iterator<Item = Active> {
+    pub(crate) fn abandon(&mut self) -> impl Iterator<Item = Sequence> {
         let all = self.requests.drain();
         self.running.clear();
         self.waiting.clear();
         self.tree = PrefixTree::default();
-        self.pool = PagePool::new(self.limits.pages);
+        self.pool = BlockPool::new(self.limits.pages);
         self.roots.clear();
         all
     }
@@ -179,12 +179,12 @@ impl Scheduler {
     /// One step: plans, executes, and gives finished requests to `done`, tokens of streams to their tickets.
     pub(crate) fn step(
         &mut self,
-        device: &mut (impl Device + ?Sized),
-        mut done: impl FnMut(Active, Option<Error>),
+        device: &mut (impl Backend + ?Sized),
+        mut done: impl FnMut(Sequence, Option<Error>),
     ) -> Result<()> {
         self.plan();
         self.answers.clear();
-        self.answers.resize(self.step.answers, Answer::default());
+        self.answers.resize(self.step.answers, LogitResult::default());
         device.execute(&self.step, &self.requests, &mut self.answers)?;
         self.commit(&mut done);
         self.stats.steps += 1;
@@ -198,7 +198,7 @@ impl Scheduler {
         self.step.clear();
         let crowded = !self.waiting.is_empty();
         let budget = if crowded { self.limits.reading.div_ceil(2) } else { self.limits.reading };
-        let mut left = budget - self.deal_reading(budget);
+        let mut left = budget - self.assign_prefill_quotas(budget);
         let mut i = 0;
         while i < self.running.len() {
             let key = self.running[i];
@@ -207,7 +207,7 @@ impl Scheduler {
             let most = if writing { 1 } else { std::mem::take(&mut a.quota) };
             if most > 0 {
                 let before = self.step.tokens.len();
-                match self.plan_one(key, most) {
+                match self.schedule_sequence(key, most) {
                     Plan::Planned => {
                         let planned = self.step.tokens.len() - before;
                         left += if writing { 0 } else { most - planned };
@@ -215,7 +215,7 @@ impl Scheduler {
                     Plan::Wait => left += if writing { 0 } else { most },
                     Plan::NoRoom => {
                         self.requests.at_mut(key).quota = if writing { 0 } else { most };
-                        self.set_back_youngest();
+                        self.preempt_last();
                         continue; // the same one again, unless it was the youngest itself
                     }
                 }
@@ -231,11 +231,11 @@ impl Scheduler {
     /// Says how many tokens each request that is being read may read in this step, and gives their sum. Whoever has
     /// waited longest goes first: where there is not enough for all, they take turns, so that a short prompt is not held
     /// up by long ones before it.
-    fn deal_reading(&mut self, budget: usize) -> usize {
+    fn assign_prefill_quotas(&mut self, budget: usize) -> usize {
         let Scheduler { requests, running, readers, now, .. } = self;
         readers.clear();
         readers.extend(running.iter().copied().filter(|k| unread(requests.at(*k)) > 1));
-        let share = (budget / readers.len().max(1)).max(PAGE);
+        let share = (budget / readers.len().max(1)).max(BLOCK_SIZE);
         if readers.len() * share > budget {
             readers.sort_by_key(|k| requests.at(*k).read_at); // stable: among equals the oldest first
         }
@@ -253,7 +253,7 @@ impl Scheduler {
 
     /// Takes up waiting requests while budget and room last, first come, first served.
     fn admit(&mut self, mut left: usize) {
-        while left > 0 && self.running.len() < self.limits.running && self.passed.len() < MOST_PASSED {
+        while left > 0 && self.running.len() < self.limits.running && self.passed.len() < MAX_SKIPPED {
             // Those who write need a page now and then: leave some.
             let reserve = self.running.len() / 8;
             if !self.running.is_empty() && self.pool.free() + self.tree.spare() <= reserve {
@@ -264,7 +264,7 @@ impl Scheduler {
             self.tree.hold(root);
             self.requests.at_mut(key).node = root;
             let before = self.step.tokens.len();
-            match self.plan_one(key, left) {
+            match self.schedule_sequence(key, left) {
                 Plan::Planned => {
                     self.requests.at_mut(key).read_at = self.now;
                     left -= (self.step.tokens.len() - before).min(left);
@@ -287,7 +287,7 @@ impl Scheduler {
     }
 
     /// Plans up to `most` tokens of a request.
-    fn plan_one(&mut self, key: u32, most: usize) -> Plan {
+    fn schedule_sequence(&mut self, key: u32, most: usize) -> Plan {
         if let Some(wait) = self.share(key) {
             return wait;
         }
@@ -296,11 +296,11 @@ impl Scheduler {
             (a.goal(), a.computed, a.pages.len())
         };
         let mut n = most.min(goal - computed);
-        for pages in have..(computed + n).div_ceil(PAGE) {
+        for pages in have..(computed + n).div_ceil(BLOCK_SIZE) {
             match self.new_page() {
                 Some(page) => self.requests.at_mut(key).pages.push(page),
-                None if pages * PAGE > computed => {
-                    n = pages * PAGE - computed; // as far as the pages reach
+                None if pages * BLOCK_SIZE > computed => {
+                    n = pages * BLOCK_SIZE - computed; // as far as the pages reach
                     break;
                 }
                 None => return Plan::NoRoom,
@@ -308,8 +308,8 @@ impl Scheduler {
         }
         let a = self.requests.at_mut(key);
         let end = computed + n;
-        let asked = end.saturating_sub(a.first_asked().max(computed));
-        self.step.parts.push(Part {
+        let asked = end.saturating_sub(a.first_logit_position().max(computed));
+        self.step.parts.push(SequenceSlice {
             request: key,
             weights: a.weights,
             first: self.step.tokens.len(),
@@ -321,11 +321,11 @@ impl Scheduler {
         });
         self.step.answers += asked;
         self.step.tokens.extend_from_slice(&a.tokens[computed..end]);
-        self.step.tables.extend_from_slice(&a.pages[..end.div_ceil(PAGE)]);
+        self.step.tables.extend_from_slice(&a.pages[..end.div_ceil(BLOCK_SIZE)]);
         let settled = register(&mut self.tree, &mut self.pool, a, end, self.now, self.sharing, false);
-        if settled && self.sharing && end == a.prompt && end > a.full * PAGE && a.tail == NONE {
+        if settled && self.sharing && end == a.prompt && end > a.full * BLOCK_SIZE && a.tail == NONE {
             // The prompt's last, unfinished page: members of a group can copy its start.
-            let tokens = &a.tokens[a.full * PAGE..end];
+            let tokens = &a.tokens[a.full * BLOCK_SIZE..end];
             if let Ok(tail) = self.tree.insert(a.node, tokens, a.pages[a.full], self.now) {
                 a.tail = tail;
             }
@@ -336,19 +336,19 @@ impl Scheduler {
     /// Takes over what is in the tree already.
     fn share(&mut self, key: u32) -> Option<Plan> {
         let a = self.requests.at_mut(key);
-        let most = a.first_asked();
-        if a.computed > most || a.computed != a.full * PAGE || a.pages.len() != a.full {
+        let most = a.first_logit_position();
+        if a.computed > most || a.computed != a.full * BLOCK_SIZE || a.pages.len() != a.full {
             return None;
         }
-        while a.computed + PAGE <= most {
-            match self.tree.child(a.node, &a.tokens[a.computed..a.computed + PAGE]) {
+        while a.computed + BLOCK_SIZE <= most {
+            match self.tree.child(a.node, &a.tokens[a.computed..a.computed + BLOCK_SIZE]) {
                 Some(child) if self.tree.ready(child, self.now) => {
                     self.tree.hold(child);
                     self.tree.release(a.node);
                     a.node = child;
                     a.pages.push(self.tree.page(child));
                     a.full += 1;
-                    a.computed += PAGE;
+                    a.computed += BLOCK_SIZE;
                 }
                 Some(_) => return Some(Plan::Wait),
                 None => break,
@@ -356,11 +356,11 @@ impl Scheduler {
         }
         let (best, ready) = self.tree.starts(a.node, &a.tokens[a.computed..most], self.now);
         let at_hand = ready.map_or(0, |s| s.len);
-        if best.is_some_and(|s| s.len >= at_hand + WORTH_WAITING) && a.waited < MOST_WAITS {
+        if best.is_some_and(|s| s.len >= at_hand + MIN_WAIT_GAIN) && a.waited < MAX_PREFIX_WAITS {
             a.waited += 1;
             return Some(Plan::Wait);
         }
-        if let Some(start) = ready.filter(|s| s.len >= WORTH_COPYING) {
+        if let Some(start) = ready.filter(|s| s.len >= MIN_COPY_TOKENS) {
             self.tree.hold(start.node);
             if let Some(page) = self.new_page() {
                 self.step.copies.push((start.page, page));
@@ -382,7 +382,7 @@ impl Scheduler {
     }
 
     /// The youngest running request gives its pages back and waits again, first in line.
-    fn set_back_youngest(&mut self) {
+    fn preempt_last(&mut self) {
         if let Some(key) = self.running.pop() {
             self.let_go(key);
             self.waiting.push_front(key);
@@ -403,8 +403,8 @@ impl Scheduler {
             a.tail = NONE;
         }
         let mut rest = a.full;
-        if self.sharing && computed > a.full * PAGE {
-            let tokens = &a.tokens[a.full * PAGE..computed.min((a.full + 1) * PAGE)];
+        if self.sharing && computed > a.full * BLOCK_SIZE {
+            let tokens = &a.tokens[a.full * BLOCK_SIZE..computed.min((a.full + 1) * BLOCK_SIZE)];
             if let Ok(node) = self.tree.insert(a.node, tokens, a.pages[a.full], self.now) {
                 self.tree.release(node);
                 rest += 1;
@@ -418,7 +418,7 @@ impl Scheduler {
         (a.node, a.full, a.computed) = (NONE, 0, 0);
     }
 
-    fn retire(&mut self, key: u32) -> Active {
+    fn retire(&mut self, key: u32) -> Sequence {
         self.let_go(key);
         let mut a = self.requests.remove(key);
         self.spare_lists.push(std::mem::take(&mut a.pages));
@@ -426,17 +426,17 @@ impl Scheduler {
     }
 
     /// Takes the answers in and lets finished requests go.
-    fn commit(&mut self, done: &mut impl FnMut(Active, Option<Error>)) {
+    fn commit(&mut self, done: &mut impl FnMut(Sequence, Option<Error>)) {
         let parts = std::mem::take(&mut self.step.parts);
         let mut any = false;
         for part in &parts {
             let a = self.requests.at_mut(part.request);
-            self.stats.prefix_hit_tokens += a.count_shared(part.position, part.count) as u64;
+            self.stats.prefix_hit_tokens += a.count_prefix_hits(part.position, part.count) as u64;
             a.computed += part.count;
             let computed = a.computed;
             register(&mut self.tree, &mut self.pool, a, computed, self.now, self.sharing, true);
             let answers = &self.answers[part.answer..part.answer + part.asked];
-            let end = take_answers(a, answers, self.renderer.as_deref());
+            let end = apply_results(a, answers, self.renderer.as_deref());
             if end.is_some() {
                 let a = self.retire(part.request);
                 self.stats.finished += 1;
@@ -452,7 +452,7 @@ impl Scheduler {
 }
 
 /// Tokens of a request that are still to be computed.
-fn unread(a: &Active) -> usize {
+fn unread(a: &Sequence) -> usize {
     a.goal() - a.computed
 }
 
@@ -460,8 +460,8 @@ fn unread(a: &Active) -> usize {
 /// instead, but only `after` both are computed; says whether all are in.
 fn register(
     tree: &mut PrefixTree,
-    pool: &mut PagePool,
-    a: &mut Active,
+    pool: &mut BlockPool,
+    a: &mut Sequence,
     end: usize,
     now: u64,
     sharing: bool,
@@ -470,12 +470,12 @@ fn register(
     if !sharing {
         return false;
     }
-    while (a.full + 1) * PAGE <= end {
+    while (a.full + 1) * BLOCK_SIZE <= end {
         if a.tail != NONE {
             tree.take(a.tail);
             a.tail = NONE;
         }
-        let tokens = &a.tokens[a.full * PAGE..(a.full + 1) * PAGE];
+        let tokens = &a.tokens[a.full * BLOCK_SIZE..(a.full + 1) * BLOCK_SIZE];
         match tree.insert(a.node, tokens, a.pages[a.full], now) {
             Ok(node) => {
                 tree.release(a.node);
@@ -495,12 +495,12 @@ fn register(
 }
 
 /// Adds answers to a request. `Some` when it has ended, with an error where it failed.
-fn take_answers(a: &mut Active, answers: &[Answer], renderer: Option<&Renderer>) -> Option<Option<Error>> {
+fn apply_results(a: &mut Sequence, answers: &[LogitResult], renderer: Option<&Renderer>) -> Option<Option<Error>> {
     match &mut a.task {
-        Task::Sample { params, cursor, sample } => {
+        SequenceTask::Sample { params, cursor, sample } => {
             let answer = answers.first()?;
             if !answer.is_finite() {
-                return Some(Some(not_finite(&sample.weights.to_string())));
+                return Some(Some(non_finite_logits(&sample.weights.to_string())));
             }
             let token = answer.token;
             let complete = match cursor {
@@ -525,7 +525,7 @@ fn take_answers(a: &mut Active, answers: &[Answer], renderer: Option<&Renderer>)
             let stopped = complete || params.stop_ids.contains(&token);
             let stopped = match stopped {
                 true => Ok(true),
-                false => stops_at_text(renderer, &params.stop_texts, &sample.tokens),
+                false => ends_with_stop_text(renderer, &params.stop_texts, &sample.tokens),
             };
             match stopped {
                 Ok(true) => {
@@ -536,10 +536,10 @@ fn take_answers(a: &mut Active, answers: &[Answer], renderer: Option<&Renderer>)
                 Err(e) => Some(Some(e)),
             }
         }
-        Task::Score { scores, .. } => {
+        SequenceTask::Score { scores, .. } => {
             for answer in answers {
                 if !answer.is_finite() {
-                    return Some(Some(not_finite(&scores.weights.to_string())));
+                    return Some(Some(non_finite_logits(&scores.weights.to_string())));
                 }
                 scores.logprobs.push(answer.logprob);
                 scores.entropies.push(answer.second);
@@ -549,7 +549,7 @@ fn take_answers(a: &mut Active, answers: &[Answer], renderer: Option<&Renderer>)
     }
 }
 
-pub(crate) fn not_finite(weights: &str) -> Error {
+pub(crate) fn non_finite_logits(weights: &str) -> Error {
     Error::invalid(
         format!("weights {weights}"),
         "their numbers are so large that logits are none (NaN or infinite); go back to an earlier checkpoint",
@@ -562,7 +562,7 @@ fn outside(token: u32) -> Error {
 }
 
 /// Whether the newest token completes one of the texts.
-pub(crate) fn stops_at_text(renderer: Option<&Renderer>, texts: &[String], tokens: &[u32]) -> Result<bool> {
+pub(crate) fn ends_with_stop_text(renderer: Option<&Renderer>, texts: &[String], tokens: &[u32]) -> Result<bool> {
     let (Some(renderer), Some(longest)) = (renderer, texts.iter().map(String::len).max()) else { return Ok(false) };
     // A token has at least a byte: the text lies in the last few, with room for a character cut in two.
     let tail = &tokens[tokens.len().saturating_sub(longest + 8)..];
@@ -571,7 +571,10 @@ pub(crate) fn stops_at_text(renderer: Option<&Renderer>, texts: &[String], token
 }
 
 /// What a request that finished with an error answers.
-pub(crate) fn outcome(a: Active, error: Option<Error>) -> (Arc<super::response::Ticket>, Result<Outcome>) {
+pub(crate) fn outcome(
+    a: Sequence,
+    error: Option<Error>,
+) -> (Arc<super::response::ResponseHandle>, Result<SamplerResponse>) {
     let (ticket, outcome) = a.outcome();
     (ticket, error.map_or(Ok(outcome), Err))
 }

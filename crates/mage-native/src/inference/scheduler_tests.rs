@@ -1,8 +1,8 @@
 //! Random schedules on a device that remembers tokens instead of keys and values: what a sequence reads must be its own
 //! beginning, and what it answers must not depend on anything else.
 
-use super::super::response::Ticket;
-use super::super::sequence::Ask;
+use super::super::response::ResponseHandle;
+use super::super::sequence::LogitQuery;
 use super::*;
 use mage_engine::{ActionCursor, ActionSet, SampleRequest, SamplingParams, ScoreRequest, WeightsId};
 use mage_rng::{Rng, Seed};
@@ -14,7 +14,7 @@ mod fairness;
 
 /// Pages hold (weights, token) per slot.
 struct Memory {
-    pages: Vec<[Option<(u32, u32)>; PAGE]>,
+    pages: Vec<[Option<(u32, u32)>; BLOCK_SIZE]>,
 }
 
 fn digest(weights: u32, tokens: &[u32]) -> u64 {
@@ -22,17 +22,17 @@ fn digest(weights: u32, tokens: &[u32]) -> u64 {
 }
 
 /// What any device must answer after these tokens.
-fn right_answer(weights: u32, tokens: &[u32], ask: &Ask<'_>) -> Answer {
+fn right_answer(weights: u32, tokens: &[u32], ask: &LogitQuery<'_>) -> LogitResult {
     let d = digest(weights, tokens);
     let token = match ask {
-        Ask::Draw { params, index, .. } => (Seed::new(d ^ params.seed).at(*index as u64).value() % 5) as u32,
-        Ask::Score { token, .. } => *token,
+        LogitQuery::Draw { params, index, .. } => (Seed::new(d ^ params.seed).at(*index as u64).value() % 5) as u32,
+        LogitQuery::Score { token, .. } => *token,
     };
-    Answer { token, logprob: -((d % 1000) as f32), second: (d % 77) as f32, place: None }
+    LogitResult { token, logprob: -((d % 1000) as f32), second: (d % 77) as f32, place: None }
 }
 
-impl Device for Memory {
-    fn execute(&mut self, step: &Step, requests: &Requests, answers: &mut [Answer]) -> Result<()> {
+impl Backend for Memory {
+    fn execute(&mut self, step: &StepInputs, requests: &SequenceTable, answers: &mut [LogitResult]) -> Result<()> {
         for &(from, to) in &step.copies {
             self.pages[to as usize] = self.pages[from as usize];
         }
@@ -41,22 +41,23 @@ impl Device for Memory {
             let pages = &step.tables[part.table..];
             for i in 0..part.count {
                 let p = part.position + i;
-                let page = pages[p / PAGE] as usize;
-                self.pages[page][p % PAGE] = Some((part.weights, step.tokens[part.first + i]));
-                if i == 0 || p % PAGE == 0 {
+                let page = pages[p / BLOCK_SIZE] as usize;
+                self.pages[page][p % BLOCK_SIZE] = Some((part.weights, step.tokens[part.first + i]));
+                if i == 0 || p % BLOCK_SIZE == 0 {
                     assert!(written.insert(page), "two sequences write page {page}");
                 }
             }
         }
         for part in &step.parts {
             let pages = &step.tables[part.table..];
-            for p in &pages[..part.position / PAGE] {
+            for p in &pages[..part.position / BLOCK_SIZE] {
                 assert!(!written.contains(&(*p as usize)), "page {p} is read while it is written");
             }
             let end = part.position + part.count;
             let seen: Vec<u32> = (0..end)
                 .map(|p| {
-                    let (weights, token) = self.pages[pages[p / PAGE] as usize][p % PAGE].expect("never written");
+                    let (weights, token) =
+                        self.pages[pages[p / BLOCK_SIZE] as usize][p % BLOCK_SIZE].expect("never written");
                     assert_eq!(weights, part.weights, "a page of other weights");
                     token
                 })
@@ -86,12 +87,12 @@ enum Wanted {
     Score(Vec<u32>, usize, u32),
 }
 
-fn check(wanted: &Wanted, outcome: Outcome) {
+fn check(wanted: &Wanted, outcome: SamplerResponse) {
     match (wanted, outcome) {
-        (Wanted::Sample(prompt, params, weights), Outcome::Sample(s)) => {
+        (Wanted::Sample(prompt, params, weights), SamplerResponse::Sample(s)) => {
             let mut tokens = prompt.clone();
             for index in 0..params.max_tokens as usize {
-                let ask = Ask::Draw { params, cursor: None, index };
+                let ask = LogitQuery::Draw { params, cursor: None, index };
                 let a = right_answer(*weights, &tokens, &ask);
                 assert_eq!((s.tokens[index], s.logprobs[index]), (a.token, a.logprob));
                 tokens.push(a.token);
@@ -101,9 +102,11 @@ fn check(wanted: &Wanted, outcome: Outcome) {
             }
             assert_eq!(tokens[prompt.len()..], s.tokens);
         }
-        (Wanted::Score(tokens, from, weights), Outcome::Scores(s)) => {
+        (Wanted::Score(tokens, from, weights), SamplerResponse::Scores(s)) => {
             let want: Vec<f32> = (*from..tokens.len())
-                .map(|t| right_answer(*weights, &tokens[..t], &Ask::Score { token: tokens[t], allowed: None }).logprob)
+                .map(|t| {
+                    right_answer(*weights, &tokens[..t], &LogitQuery::Score { token: tokens[t], allowed: None }).logprob
+                })
                 .collect();
             assert_eq!(s.logprobs, want);
         }
@@ -117,7 +120,7 @@ fn random_schedule(seed: Seed) -> SamplerStats {
         Limits { pages: rng.random_range(7..40), reading: rng.random_range(1..100), running: rng.random_range(1..20) };
     let sharing = rng.random_range(0..8) > 0;
     let mut scheduler = Scheduler::new(limits, sharing, None);
-    let mut device = Memory { pages: vec![[None; PAGE]; limits.pages as usize] };
+    let mut device = Memory { pages: vec![[None; BLOCK_SIZE]; limits.pages as usize] };
     let mut weights = vec![scheduler.add_weights(), scheduler.add_weights()];
     let mut users: HashMap<u32, usize> = HashMap::new();
     let mut wanted: HashMap<u32, Wanted> = HashMap::new();
@@ -130,7 +133,10 @@ fn random_schedule(seed: Seed) -> SamplerStats {
             let (active, want) = if rng.random_range(0..4) == 0 && tokens.len() > 1 {
                 let from = rng.random_range(1..tokens.len());
                 let r = ScoreRequest { tokens: tokens.clone(), from, ..Default::default() };
-                (Active::score(r, WeightsId::default(), w, Ticket::new(false)), Wanted::Score(tokens, from, w))
+                (
+                    Sequence::score(r, WeightsId::default(), w, ResponseHandle::new(false)),
+                    Wanted::Score(tokens, from, w),
+                )
             } else {
                 let params = SamplingParams {
                     max_tokens: rng.random_range(1..30),
@@ -139,10 +145,10 @@ fn random_schedule(seed: Seed) -> SamplerStats {
                     ..Default::default()
                 };
                 let r = SampleRequest { prompt: tokens.clone(), params: params.clone(), ..Default::default() };
-                let active = Active::sample(r, WeightsId::default(), w, 1 << 20, Ticket::new(false));
+                let active = Sequence::sample(r, WeightsId::default(), w, 1 << 20, ResponseHandle::new(false));
                 (active, Wanted::Sample(tokens, params, w))
             };
-            let pages = active.most_pages();
+            let pages = active.max_blocks();
             match scheduler.submit(active) {
                 Ok(key) => {
                     wanted.insert(key, want);
@@ -220,12 +226,12 @@ fn random_schedules_read_their_own_beginnings() {
 fn a_group_reads_its_prompt_once() {
     let limits = Limits { pages: 1000, reading: 10_000, running: 1000 };
     let mut scheduler = Scheduler::new(limits, true, None);
-    let mut device = Memory { pages: vec![[None; PAGE]; 1000] };
+    let mut device = Memory { pages: vec![[None; BLOCK_SIZE]; 1000] };
     let w = scheduler.add_weights();
     for seed in 0..50 {
         let params = SamplingParams { max_tokens: 2, seed, ..Default::default() };
         let r = SampleRequest { prompt: (0..40).collect(), params, ..Default::default() };
-        scheduler.submit(Active::sample(r, WeightsId::default(), w, 100, Ticket::new(false))).ok().unwrap();
+        scheduler.submit(Sequence::sample(r, WeightsId::default(), w, 100, ResponseHandle::new(false))).ok().unwrap();
     }
     let mut done = 0;
     while !scheduler.idle() {
@@ -241,12 +247,15 @@ fn a_group_reads_its_prompt_once() {
 fn a_long_prompt_holds_nobody_up() {
     let limits = Limits { pages: 1000, reading: 64, running: 1000 };
     let mut scheduler = Scheduler::new(limits, true, None);
-    let mut device = Memory { pages: vec![[None; PAGE]; 1000] };
+    let mut device = Memory { pages: vec![[None; BLOCK_SIZE]; 1000] };
     let w = scheduler.add_weights();
     let submit = |scheduler: &mut Scheduler, prompt: Vec<u32>| {
         let params = SamplingParams { max_tokens: 3, ..Default::default() };
         let r = SampleRequest { prompt, params, ..Default::default() };
-        scheduler.submit(Active::sample(r, WeightsId::default(), w, 1 << 20, Ticket::new(false))).ok().unwrap()
+        scheduler
+            .submit(Sequence::sample(r, WeightsId::default(), w, 1 << 20, ResponseHandle::new(false)))
+            .ok()
+            .unwrap()
     };
     let long = submit(&mut scheduler, vec![1; 6400]);
     scheduler.step(&mut device, |_, _| ()).unwrap();
@@ -260,14 +269,14 @@ fn a_long_prompt_holds_nobody_up() {
 }
 
 /// A request for one of these answers, each ended by token 9, after thinking that ends with token 7.
-fn constrained() -> Active {
+fn constrained() -> Sequence {
     let set = ActionSet::new([[1, 2], [1, 3]], Some(9), Some(7)).unwrap();
     let request = SampleRequest { prompt: vec![0], allowed: Some(set), ..Default::default() };
-    Active::sample(request, WeightsId::default(), 0, 1 << 20, Ticket::new(false))
+    Sequence::sample(request, WeightsId::default(), 0, 1 << 20, ResponseHandle::new(false))
 }
 
-fn stands(a: &Active) -> Option<u32> {
-    let Task::Sample { cursor, .. } = &a.task else { return None };
+fn stands(a: &Sequence) -> Option<u32> {
+    let SequenceTask::Sample { cursor, .. } = &a.task else { return None };
     cursor.as_ref().map(ActionCursor::place)
 }
 
@@ -275,12 +284,12 @@ fn stands(a: &Active) -> Option<u32> {
 fn an_answer_goes_where_a_device_that_walks_says_and_where_it_is_looked_up() {
     let (mut looked_up, mut told) = (constrained(), constrained());
     for (i, token) in [5, 2, 7, 1, 3, 9].into_iter().enumerate() {
-        let answer = Answer { token, ..Default::default() };
-        let end = take_answers(&mut looked_up, &[answer], None);
+        let answer = LogitResult { token, ..Default::default() };
+        let end = apply_results(&mut looked_up, &[answer], None);
         let place = stands(&looked_up);
         assert!(place.is_some());
         assert_eq!(end.is_some(), i == 5, "complete with its last token");
-        let end = take_answers(&mut told, &[Answer { place, ..answer }], None);
+        let end = apply_results(&mut told, &[LogitResult { place, ..answer }], None);
         assert_eq!((end.is_some(), stands(&told)), (i == 5, place));
     }
     assert_eq!(looked_up.tokens, told.tokens);
@@ -290,8 +299,8 @@ fn an_answer_goes_where_a_device_that_walks_says_and_where_it_is_looked_up() {
 fn a_token_that_the_set_does_not_have_fails_its_request() {
     for (token, place) in [(3, None), (1, Some(1000))] {
         let mut a = constrained();
-        assert!(take_answers(&mut a, &[Answer { token: 7, ..Default::default() }], None).is_none());
-        let end = take_answers(&mut a, &[Answer { token, place, ..Default::default() }], None);
+        assert!(apply_results(&mut a, &[LogitResult { token: 7, ..Default::default() }], None).is_none());
+        let end = apply_results(&mut a, &[LogitResult { token, place, ..Default::default() }], None);
         let error = end.flatten().map(|e| e.to_string()).unwrap_or_default();
         assert!(error.contains(&format!("token {token} was drawn")), "{error}");
     }

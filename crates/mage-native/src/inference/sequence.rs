@@ -1,14 +1,14 @@
 //! Where does a request stand?
 
 use super::kv_cache::prefix_tree::NONE;
-use super::response::{Outcome, Ticket};
+use super::response::{ResponseHandle, SamplerResponse};
 use mage_engine::{
     ActionCursor, Allowed, FinishReason, Sample, SampleRequest, SamplingParams, ScoreRequest, Scores, WeightsId,
 };
 use std::sync::Arc;
 
 /// What is wanted of a sequence.
-pub(crate) enum Task {
+pub(crate) enum SequenceTask {
     /// To be continued.
     Sample { params: SamplingParams, cursor: Option<ActionCursor>, sample: Sample },
     /// To be scored from a token on.
@@ -16,8 +16,8 @@ pub(crate) enum Task {
 }
 
 /// A request and its sequence.
-pub(crate) struct Active {
-    pub(crate) task: Task,
+pub(crate) struct Sequence {
+    pub(crate) task: SequenceTask,
     /// The prompt and what has been written since; or all that is scored.
     pub(crate) tokens: Vec<u32>,
     pub(crate) prompt: usize,
@@ -41,11 +41,11 @@ pub(crate) struct Active {
     pub(crate) read_at: u64,
     /// Which weights, as the scheduler numbers them.
     pub(crate) weights: u32,
-    pub(crate) ticket: Arc<Ticket>,
+    pub(crate) ticket: Arc<ResponseHandle>,
 }
 
 /// What a row is asked.
-pub(crate) enum Ask<'a> {
+pub(crate) enum LogitQuery<'a> {
     /// To draw token number `index` of an answer, which stands here among those that are possible.
     Draw { params: &'a SamplingParams, cursor: Option<&'a ActionCursor>, index: usize },
     /// How likely this token is.
@@ -54,29 +54,29 @@ pub(crate) enum Ask<'a> {
 
 /// What a row answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Answer {
+pub(crate) struct LogitResult {
     pub(crate) token: u32,
     /// Of the policy; not a number where the logits are not finite.
     pub(crate) logprob: f32,
-    /// Drawn: the log-probability in the distribution drawn from. Scored: the entropy.
+    /// SampledToken: the log-probability in the distribution drawn from. Scored: the entropy.
     pub(crate) second: f32,
-    /// Drawn: the place that the answer has come to, where the device knows it.
+    /// SampledToken: the place that the answer has come to, where the device knows it.
     pub(crate) place: Option<u32>,
 }
 
-impl Answer {
+impl LogitResult {
     pub(crate) fn is_finite(&self) -> bool {
         self.logprob.is_finite() && self.second.is_finite()
     }
 }
 
-impl Active {
+impl Sequence {
     pub(crate) fn sample(
         request: SampleRequest,
         id: WeightsId,
         weights: u32,
         context: usize,
-        ticket: Arc<Ticket>,
+        ticket: Arc<ResponseHandle>,
     ) -> Self {
         let SampleRequest { prompt, params, allowed, .. } = request;
         let most = prompt.len() + (params.max_tokens as usize).min(context - prompt.len());
@@ -89,11 +89,11 @@ impl Active {
             weights: id,
         };
         let cursor = allowed.map(|set| set.start());
-        Self::new(Task::Sample { params, cursor, sample }, prompt, most, weights, ticket)
+        Self::new(SequenceTask::Sample { params, cursor, sample }, prompt, most, weights, ticket)
     }
 
     /// For at least one scored token.
-    pub(crate) fn score(request: ScoreRequest, id: WeightsId, weights: u32, ticket: Arc<Ticket>) -> Self {
+    pub(crate) fn score(request: ScoreRequest, id: WeightsId, weights: u32, ticket: Arc<ResponseHandle>) -> Self {
         let ScoreRequest { tokens, from, allowed, .. } = request;
         let most = tokens.len();
         let scores = Scores {
@@ -101,12 +101,12 @@ impl Active {
             entropies: Vec::with_capacity(most - from),
             weights: id,
         };
-        Self::new(Task::Score { from, allowed, scores }, tokens, most, weights, ticket)
+        Self::new(SequenceTask::Score { from, allowed, scores }, tokens, most, weights, ticket)
     }
 
-    fn new(task: Task, tokens: Vec<u32>, most: usize, weights: u32, ticket: Arc<Ticket>) -> Self {
+    fn new(task: SequenceTask, tokens: Vec<u32>, most: usize, weights: u32, ticket: Arc<ResponseHandle>) -> Self {
         let prompt = tokens.len();
-        Active {
+        Sequence {
             task,
             tokens,
             prompt,
@@ -128,44 +128,44 @@ impl Active {
     /// How many tokens are to be computed as things stand.
     pub(crate) fn goal(&self) -> usize {
         match self.task {
-            Task::Sample { .. } => self.tokens.len(),
-            Task::Score { .. } => self.tokens.len() - 1, // nothing follows the last
+            SequenceTask::Sample { .. } => self.tokens.len(),
+            SequenceTask::Score { .. } => self.tokens.len() - 1, // nothing follows the last
         }
     }
 
     /// How many of the tokens it came with are to be read.
-    pub(crate) fn asked_to_read(&self) -> usize {
+    pub(crate) fn num_prompt_tokens(&self) -> usize {
         match self.task {
-            Task::Sample { .. } => self.prompt,
-            Task::Score { .. } => self.prompt - 1,
+            SequenceTask::Sample { .. } => self.prompt,
+            SequenceTask::Score { .. } => self.prompt - 1,
         }
     }
 
     /// How many tokens turn out to be shared now that `count` tokens from `position` on are computed for it: those before
     /// that it came with and were never computed for it.
-    pub(crate) fn count_shared(&mut self, position: usize, count: usize) -> usize {
-        let most = self.asked_to_read();
+    pub(crate) fn count_prefix_hits(&mut self, position: usize, count: usize) -> usize {
+        let most = self.num_prompt_tokens();
         let shared = position.min(most).saturating_sub(self.counted);
         self.counted = self.counted.max((position + count).min(most));
         shared
     }
 
     /// The first position that must be computed here, since it is asked about.
-    pub(crate) fn first_asked(&self) -> usize {
+    pub(crate) fn first_logit_position(&self) -> usize {
         match self.task {
-            Task::Sample { .. } => self.tokens.len() - 1,
+            SequenceTask::Sample { .. } => self.tokens.len() - 1,
             // Those answered before it was set back are not asked again.
-            Task::Score { from, ref scores, .. } => from - 1 + scores.logprobs.len(),
+            SequenceTask::Score { from, ref scores, .. } => from - 1 + scores.logprobs.len(),
         }
     }
 
     /// What the row at a position is asked.
-    pub(crate) fn ask(&self, position: usize) -> Ask<'_> {
+    pub(crate) fn ask(&self, position: usize) -> LogitQuery<'_> {
         match &self.task {
-            Task::Sample { params, cursor, sample } => {
-                Ask::Draw { params, cursor: cursor.as_ref(), index: sample.tokens.len() }
+            SequenceTask::Sample { params, cursor, sample } => {
+                LogitQuery::Draw { params, cursor: cursor.as_ref(), index: sample.tokens.len() }
             }
-            Task::Score { from, allowed, .. } => Ask::Score {
+            SequenceTask::Score { from, allowed, .. } => LogitQuery::Score {
                 token: self.tokens[position + 1],
                 allowed: allowed.get(position + 1 - from).and_then(Option::as_ref),
             },
@@ -173,15 +173,15 @@ impl Active {
     }
 
     /// The most pages it can come to need.
-    pub(crate) fn most_pages(&self) -> usize {
-        self.most.div_ceil(crate::cpu::PAGE)
+    pub(crate) fn max_blocks(&self) -> usize {
+        self.most.div_ceil(crate::cpu::BLOCK_SIZE)
     }
 
     /// The finished answer.
-    pub(crate) fn outcome(self) -> (Arc<Ticket>, Outcome) {
+    pub(crate) fn outcome(self) -> (Arc<ResponseHandle>, SamplerResponse) {
         let outcome = match self.task {
-            Task::Sample { sample, .. } => Outcome::Sample(sample),
-            Task::Score { scores, .. } => Outcome::Scores(scores),
+            SequenceTask::Sample { sample, .. } => SamplerResponse::Sample(sample),
+            SequenceTask::Score { scores, .. } => SamplerResponse::Scores(scores),
         };
         (self.ticket, outcome)
     }
@@ -189,20 +189,20 @@ impl Active {
 
 /// Requests by number; numbers are used again.
 #[derive(Default)]
-pub(crate) struct Requests {
-    all: Vec<Option<Active>>,
+pub(crate) struct SequenceTable {
+    all: Vec<Option<Sequence>>,
     free: Vec<u32>,
     /// Tokens that all of them came with.
     tokens: usize,
 }
 
-impl Requests {
+impl SequenceTable {
     /// How many there are, and the tokens they came with.
     pub(crate) fn inside(&self) -> (usize, usize) {
         (self.all.len() - self.free.len(), self.tokens)
     }
 
-    pub(crate) fn insert(&mut self, request: Active) -> u32 {
+    pub(crate) fn insert(&mut self, request: Sequence) -> u32 {
         self.tokens += request.prompt;
         match self.free.pop() {
             Some(key) => {
@@ -216,21 +216,21 @@ impl Requests {
         }
     }
 
-    pub(crate) fn get(&self, key: u32) -> Option<&Active> {
+    pub(crate) fn get(&self, key: u32) -> Option<&Sequence> {
         self.all.get(key as usize)?.as_ref()
     }
 
     /// One that must be there.
-    pub(crate) fn at(&self, key: u32) -> &Active {
+    pub(crate) fn at(&self, key: u32) -> &Sequence {
         self.get(key).expect("a scheduled request is there")
     }
 
     /// One that must be there, to be changed.
-    pub(crate) fn at_mut(&mut self, key: u32) -> &mut Active {
+    pub(crate) fn at_mut(&mut self, key: u32) -> &mut Sequence {
         self.all[key as usize].as_mut().expect("a scheduled request is there")
     }
 
-    pub(crate) fn remove(&mut self, key: u32) -> Active {
+    pub(crate) fn remove(&mut self, key: u32) -> Sequence {
         self.free.push(key);
         let request = self.all[key as usize].take().expect("a scheduled request is there");
         self.tokens -= request.prompt;
@@ -238,7 +238,7 @@ impl Requests {
     }
 
     /// All of them, taken out.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Active> {
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Sequence> {
         self.free.clear();
         self.tokens = 0;
         std::mem::take(&mut self.all).into_iter().flatten()

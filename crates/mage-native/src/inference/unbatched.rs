@@ -5,11 +5,11 @@
 
 use super::NativeSampler;
 use super::backend::cpu::answer;
-use super::scheduler::{not_finite, stops_at_text};
-use crate::cpu::{Choice, Kernels};
+use super::scheduler::{ends_with_stop_text, non_finite_logits};
+use crate::cpu::{Kernels, TokenLogprob};
 use crate::engine::Shared;
-use crate::inference::sampling::DrawSpace;
-use crate::inference::sequence::Ask;
+use crate::inference::sampling::SamplingScratch;
+use crate::inference::sequence::LogitQuery;
 use crate::model::Workspace;
 use crate::model::batch::{Chunk, Prediction};
 use mage_engine::{ActionSet, Error, FinishReason, Result, Sample, SampleRequest, ScoreRequest, Scores};
@@ -36,14 +36,14 @@ impl NativeSampler {
             let mut cache = model.cache(request.prompt.len() + most);
             let mut workspace = Workspace::new(&model.kernels);
             let mut logits = Vec::new();
-            let mut draws = DrawSpace::default();
+            let mut draws = SamplingScratch::default();
             let mut cursor = request.allowed.as_ref().map(ActionSet::start);
             model.extend(weights, &request.prompt, &mut cache, &mut workspace, &mut logits);
             for index in 0..most {
-                let ask = Ask::Draw { params, cursor: cursor.as_ref(), index };
+                let ask = LogitQuery::Draw { params, cursor: cursor.as_ref(), index };
                 let drawn = answer(&model.kernels, ask, &logits, &mut draws);
                 if !drawn.is_finite() {
-                    return Err(not_finite(&sample.weights.to_string()));
+                    return Err(non_finite_logits(&sample.weights.to_string()));
                 }
                 sample.tokens.push(drawn.token);
                 sample.logprobs.push(drawn.logprob);
@@ -55,7 +55,7 @@ impl NativeSampler {
                 });
                 if complete
                     || params.stop_ids.contains(&drawn.token)
-                    || stops_at_text(renderer.as_deref(), &params.stop_texts, &sample.tokens)?
+                    || ends_with_stop_text(renderer.as_deref(), &params.stop_texts, &sample.tokens)?
                 {
                     sample.finish = FinishReason::Stop;
                     break;
@@ -130,7 +130,7 @@ impl NativeSampler {
             }
         }
         let kernels = if groups.len() > 1 { model.kernels.alone() } else { model.kernels };
-        let scored: Vec<Vec<Choice>> = pool.install(|| {
+        let scored: Vec<Vec<TokenLogprob>> = pool.install(|| {
             groups
                 .par_iter()
                 .map_init(
@@ -150,7 +150,7 @@ impl NativeSampler {
                 let (mine, rest) = choices.split_at(requests[i].tokens.len() - requests[i].from);
                 choices = rest;
                 if mine.iter().any(|c| !(c.logprob.is_finite() && c.entropy.is_finite())) {
-                    return Err(not_finite(&held[i].0.to_string()));
+                    return Err(non_finite_logits(&held[i].0.to_string()));
                 }
                 out.push(Scores {
                     logprobs: mine.iter().map(|c| c.logprob).collect(),

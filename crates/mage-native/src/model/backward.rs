@@ -1,11 +1,11 @@
 //! How does each parameter bear on the loss?
 
 use super::workspace::Workspace;
-use super::{Adapter, Model, Turns, Weights};
-use crate::cpu::{Choice, Kernels};
+use super::{Adapter, Model, RotaryEmbedding, Weights};
+use crate::cpu::{Kernels, TokenLogprob};
 use crate::model::batch::Chunk;
-use crate::model::param_layout::LayerAt;
-use crate::weights::lora::Group;
+use crate::model::param_layout::LayerLayout;
+use crate::weights::lora::LoraGroup;
 use std::ops::Range;
 
 impl<K: Kernels> Model<K> {
@@ -21,7 +21,7 @@ impl<K: Kernels> Model<K> {
         s: &mut Workspace<K>,
         grads: &mut K::Buffer,
         recompute: bool,
-        cost: impl FnMut(usize, Choice) -> (f32, f32),
+        cost: impl FnMut(usize, TokenLogprob) -> (f32, f32),
     ) {
         let (layers, n, d) = (self.config.num_hidden_layers, chunk.tokens.len(), self.config.hidden_size);
         let worn = adapter.map(|a| a.on(n));
@@ -29,7 +29,7 @@ impl<K: Kernels> Model<K> {
         self.forward(k, w, worn, chunk, s, !recompute);
         k.reserve(&mut s.dstate, n * d);
         k.fill(k.get_mut(&mut s.dstate, 0..n * d), 0.0);
-        self.last_layer(k, w, chunk, s, Some((adapter.is_none().then_some(&mut *grads), cost)));
+        self.lm_head(k, w, chunk, s, Some((adapter.is_none().then_some(&mut *grads), cost)));
         let turns = self.turns(chunk.longest());
         for layer in (0..layers).rev() {
             if recompute {
@@ -52,14 +52,14 @@ impl<K: Kernels> Model<K> {
         (w, adapter): (&Weights<K>, Option<&Adapter<K>>),
         layer: usize,
         chunk: &Chunk,
-        turns: &Turns<K>,
+        turns: &RotaryEmbedding<K>,
         s: &mut Workspace<K>,
         grads: &mut K::Buffer,
         acts: usize,
     ) {
         let (c, heads, n) = (&self.config, self.config.heads(), chunk.tokens.len());
         let (d, f) = (c.hidden_size, c.intermediate_size);
-        let at: &LayerAt = &self.layout.layers[layer];
+        let at: &LayerLayout = &self.layout.layers[layer];
         let param = |range: &Range<usize>| k.get(&w.flat, range.clone());
         let Workspace { states, acts: all, dstate, dnormed, dgate_up, dgated, dqkv, dqk, dattended, dlow, .. } = s;
         let a = &all[acts];
@@ -74,22 +74,23 @@ impl<K: Kernels> Model<K> {
             k.reserve(buffer, n * width);
         }
         // One product on its way back: from `dy` to `dx`, and to whatever learns there.
-        let mut product = |group: Group, x: &K::Buffer, dy: &K::Buffer, dx: &mut K::Buffer, grads: &mut K::Buffer| {
-            let (inputs, outputs, frozen) = (group.inputs(c), group.outputs(c), group.frozen(at));
-            let (from, shape) = (k.get(dy, 0..n * outputs), (n, outputs, inputs));
-            if adapter.is_none() {
-                k.linear_weight_grad(from, k.get(x, 0..n * inputs), shape, k.get_mut(grads, frozen.clone()));
-            }
-            k.linear_input_grad(from, param(frozen), shape, k.get_mut(dx, 0..n * inputs), false);
-            if let Some(adapter) = adapter {
-                let low = &a.lows[group as usize];
-                self.adapt_grad(k, adapter, layer, group, n, x, low, dy, dx, dlow, grads);
-            }
-        };
+        let mut product =
+            |group: LoraGroup, x: &K::Buffer, dy: &K::Buffer, dx: &mut K::Buffer, grads: &mut K::Buffer| {
+                let (inputs, outputs, frozen) = (group.inputs(c), group.outputs(c), group.frozen(at));
+                let (from, shape) = (k.get(dy, 0..n * outputs), (n, outputs, inputs));
+                if adapter.is_none() {
+                    k.linear_weight_grad(from, k.get(x, 0..n * inputs), shape, k.get_mut(grads, frozen.clone()));
+                }
+                k.linear_input_grad(from, param(frozen), shape, k.get_mut(dx, 0..n * inputs), false);
+                if let Some(adapter) = adapter {
+                    let low = &a.lows[group as usize];
+                    self.adapt_grad(k, adapter, layer, group, n, x, low, dy, dx, dlow, grads);
+                }
+            };
 
-        product(Group::Down, &a.gated, dstate, dgated, grads);
+        product(LoraGroup::Down, &a.gated, dstate, dgated, grads);
         k.swiglu_grad(k.get(dgated, 0..n * f), k.get(&a.gate_up, 0..n * 2 * f), f, k.get_mut(dgate_up, 0..n * 2 * f));
-        product(Group::GateUp, &a.normed2, dgate_up, dnormed, grads);
+        product(LoraGroup::GateUp, &a.normed2, dgate_up, dnormed, grads);
         k.norm_grad(
             k.get(dnormed, 0..n * d),
             k.get(&a.middle, 0..n * d),
@@ -99,14 +100,14 @@ impl<K: Kernels> Model<K> {
             adapter.is_none().then(|| k.get_mut(grads, at.norm2.clone())),
         );
 
-        product(Group::Out, &a.attended, dstate, dattended, grads);
+        product(LoraGroup::Out, &a.attended, dstate, dattended, grads);
         k.attention_grad(
             heads,
             &chunk.spans,
             k.get(&a.qk, 0..n * heads.qk()),
             k.get(&a.qkv, 0..n * heads.qkv()),
             k.get(&a.attended, 0..n * heads.out()),
-            k.get(&a.log_sums, 0..n * heads.q),
+            k.get(&a.logsumexp, 0..n * heads.q),
             k.get(dattended, 0..n * heads.out()),
             k.get_mut(dqk, 0..n * heads.qk()),
             k.get_mut(dqkv, 0..n * heads.qkv()),
@@ -122,7 +123,7 @@ impl<K: Kernels> Model<K> {
             k.get_mut(dqkv, 0..n * heads.qkv()),
             adapter.is_none().then(|| k.get_mut(grads, at.head_norms.clone())),
         );
-        product(Group::Qkv, &a.normed1, dqkv, dnormed, grads);
+        product(LoraGroup::Qkv, &a.normed1, dqkv, dnormed, grads);
         k.norm_grad(
             k.get(dnormed, 0..n * d),
             k.get(&states[layer], 0..n * d),

@@ -1,6 +1,6 @@
 //! How is a sequence continued without going over it again?
 
-use super::workspace::{LayerActs, Workspace};
+use super::workspace::{LayerActivations, Workspace};
 use super::{Model, WeightSet};
 use crate::cpu::{Kernels, Span, Strided};
 
@@ -40,7 +40,7 @@ impl<K: Kernels> Model<K> {
         let positions: Vec<u32> = (cache.len as u32..end as u32).collect();
         let spans = [Span { query: 0, query_len: n, key: 0, key_len: end }];
         s.states.resize_with(c.num_hidden_layers + 1, || k.zeros(0));
-        s.acts.resize_with(1, || LayerActs::new(k));
+        s.acts.resize_with(1, || LayerActivations::new(k));
         s.acts[0].reserve(k, c, n);
         k.reserve(&mut s.states[0], n * d);
         k.gather(k.get(&w.flat, self.layout.embedding.clone()), tokens, d, k.get_mut(&mut s.states[0], 0..n * d));
@@ -64,7 +64,7 @@ impl<K: Kernels> Model<K> {
                 Strided { data: k.get(&cache.keys[layer], 0..end * width), stride: width, first: 0 },
                 Strided { data: k.get(&cache.values[layer], 0..end * width), stride: width, first: 0 },
                 k.get_mut(&mut a.attended, 0..n * heads.out()),
-                k.get_mut(&mut a.log_sums, 0..n * heads.q),
+                k.get_mut(&mut a.logsumexp, 0..n * heads.q),
             );
             self.finish(k, w, worn, layer, n, x, a, y);
         }

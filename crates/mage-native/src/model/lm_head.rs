@@ -2,7 +2,7 @@
 
 use super::workspace::Workspace;
 use super::{Model, Weights};
-use crate::cpu::{Choice, Kernels, Target};
+use crate::cpu::{Kernels, Target, TokenLogprob};
 use crate::model::batch::Chunk;
 
 /// The largest piece of logits that ever exists, in numbers.
@@ -16,18 +16,18 @@ impl<K: Kernels> Model<K> {
 
     /// From the last state to the predictions and, where a gradient is wanted, back: a few rows of logits at a time. With
     /// no buffer for gradients, the gradient by the state alone is made.
-    pub(super) fn last_layer(
+    pub(super) fn lm_head(
         &self,
         k: &K,
         w: &Weights<K>,
         chunk: &Chunk,
         s: &mut Workspace<K>,
-        mut train: Option<(Option<&mut K::Buffer>, impl FnMut(usize, Choice) -> (f32, f32))>,
+        mut train: Option<(Option<&mut K::Buffer>, impl FnMut(usize, TokenLogprob) -> (f32, f32))>,
     ) {
         let (c, n) = (&self.config, chunk.tokens.len());
         let (d, v, count) = (c.hidden_size, c.vocab_size, chunk.predictions.len());
         s.choices.clear();
-        s.choices.resize(count, Choice::default());
+        s.choices.resize(count, TokenLogprob::default());
         if count == 0 {
             return;
         }

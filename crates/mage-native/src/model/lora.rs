@@ -5,15 +5,15 @@
 
 use super::Model;
 use crate::cpu::{Kernels, Strided};
-use crate::weights::lora::{AdapterLayout, GROUPS, Group, GroupAt};
+use crate::weights::lora::{LORA_GROUPS, LoraGroup, LoraGroupLayout, LoraLayout};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// An adapter on a device.
 pub(crate) struct Adapter<K: Kernels> {
     pub(crate) flat: K::Buffer,
-    pub(crate) layout: Arc<AdapterLayout>,
-    layers: Vec<[Option<PackedGroup<K>>; GROUPS.len()]>,
+    pub(crate) layout: Arc<LoraLayout>,
+    layers: Vec<[Option<PackedGroup<K>>; LORA_GROUPS.len()]>,
 }
 
 struct PackedGroup<K: Kernels> {
@@ -22,26 +22,26 @@ struct PackedGroup<K: Kernels> {
 }
 
 /// Rows that carry an adapter.
-pub(crate) struct Worn<'a, K: Kernels> {
+pub(crate) struct LoraSegment<'a, K: Kernels> {
     pub(crate) rows: Range<usize>,
     pub(crate) adapter: &'a Adapter<K>,
 }
 
 impl<K: Kernels> Adapter<K> {
     /// Carried by the first `rows` rows.
-    pub(crate) fn on(&self, rows: usize) -> Worn<'_, K> {
-        Worn { rows: 0..rows, adapter: self }
+    pub(crate) fn on(&self, rows: usize) -> LoraSegment<'_, K> {
+        LoraSegment { rows: 0..rows, adapter: self }
     }
 }
 
 impl<K: Kernels> Model<K> {
     /// An adapter from a flat buffer.
-    pub(crate) fn adapter(&self, layout: Arc<AdapterLayout>, flat: K::Buffer) -> Adapter<K> {
+    pub(crate) fn adapter(&self, layout: Arc<LoraLayout>, flat: K::Buffer) -> Adapter<K> {
         let (k, c, rank) = (&self.kernels, &self.config, layout.lora.rank);
-        let packed = |groups: &[Option<GroupAt>; GROUPS.len()]| {
+        let packed = |groups: &[Option<LoraGroupLayout>; LORA_GROUPS.len()]| {
             std::array::from_fn(|g| {
                 let at = groups[g].as_ref()?;
-                let a = k.pack(k.get(&flat, at.a.clone()), at.ranks, GROUPS[g].inputs(c));
+                let a = k.pack(k.get(&flat, at.a.clone()), at.ranks, LORA_GROUPS[g].inputs(c));
                 let b = at.parts.iter().map(|p| k.pack(k.get(&flat, p.b.clone()), p.outputs, rank)).collect();
                 Some(PackedGroup { a, b })
             })
@@ -67,15 +67,15 @@ impl<K: Kernels> Model<K> {
     pub(super) fn adapt(
         &self,
         k: &K,
-        worn: &[Worn<'_, K>],
+        worn: &[LoraSegment<'_, K>],
         layer: usize,
-        group: Group,
+        group: LoraGroup,
         x: &K::Buffer,
         y: &mut K::Buffer,
         low: &mut K::Buffer,
     ) {
         let (inputs, width) = (group.inputs(&self.config), group.outputs(&self.config));
-        for Worn { rows, adapter } in worn {
+        for LoraSegment { rows, adapter } in worn {
             let Adapter { layout, layers, .. } = adapter;
             let (Some(at), Some(packed)) = (&layout.layers[layer][group as usize], &layers[layer][group as usize])
             else {
@@ -102,7 +102,7 @@ impl<K: Kernels> Model<K> {
         k: &K,
         adapter: &Adapter<K>,
         layer: usize,
-        group: Group,
+        group: LoraGroup,
         n: usize,
         x: &K::Buffer,
         low: &K::Buffer,

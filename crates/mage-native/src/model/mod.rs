@@ -11,28 +11,28 @@ mod paged_forward;
 pub(crate) mod param_layout;
 mod workspace;
 
-pub(crate) use lora::{Adapter, Worn};
-pub(crate) use paged_forward::{Rows, StepSpace};
+pub(crate) use lora::{Adapter, LoraSegment};
+pub(crate) use paged_forward::{PagedWorkspace, Rows};
 pub(crate) use workspace::Workspace;
 
-use crate::cpu::{Choice, Kernels, Strided};
+use crate::cpu::{Kernels, Strided, TokenLogprob};
 use crate::model::batch::Chunk;
-use crate::model::param_layout::Layout;
+use crate::model::param_layout::ParamLayout;
 use crate::weights::hf_config::Config;
-use crate::weights::lora::Group;
+use crate::weights::lora::LoraGroup;
 use std::sync::{Arc, Mutex, PoisonError};
-use workspace::LayerActs;
+use workspace::LayerActivations;
 
 /// A model's shape on a device.
 pub(crate) struct Model<K: Kernels> {
     pub(crate) config: Config,
-    pub(crate) layout: Layout,
+    pub(crate) layout: ParamLayout,
     pub(crate) kernels: K,
-    turns: Mutex<Arc<Turns<K>>>,
+    turns: Mutex<Arc<RotaryEmbedding<K>>>,
 }
 
 /// Cosines and sines of each position.
-pub(crate) struct Turns<K: Kernels> {
+pub(crate) struct RotaryEmbedding<K: Kernels> {
     buffer: K::Buffer,
     positions: usize,
     len: usize,
@@ -60,8 +60,8 @@ struct PackedLayer<K: Kernels> {
 
 impl<K: Kernels> Model<K> {
     pub(crate) fn new(config: Config, kernels: K) -> Self {
-        let layout = Layout::new(&config);
-        let empty = Turns { buffer: kernels.zeros(0), positions: 0, len: 0 };
+        let layout = ParamLayout::new(&config);
+        let empty = RotaryEmbedding { buffer: kernels.zeros(0), positions: 0, len: 0 };
         Model { config, layout, kernels, turns: Mutex::new(Arc::new(empty)) }
     }
 
@@ -100,14 +100,14 @@ impl<K: Kernels> Model<K> {
     }
 
     /// Cosines and sines for at least this many positions.
-    fn turns(&self, positions: usize) -> Arc<Turns<K>> {
+    fn turns(&self, positions: usize) -> Arc<RotaryEmbedding<K>> {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         if turns.positions < positions {
             let positions = positions.next_power_of_two().max(64);
-            let table = turn_table(self.config.rope_theta, self.config.head_dim, positions);
+            let table = rope_table(self.config.rope_theta, self.config.head_dim, positions);
             let mut buffer = self.kernels.zeros(table.len());
             self.kernels.upload(&table, self.kernels.get_mut(&mut buffer, 0..table.len()));
-            *turns = Arc::new(Turns { buffer, positions, len: table.len() });
+            *turns = Arc::new(RotaryEmbedding { buffer, positions, len: table.len() });
         }
         Arc::clone(&turns)
     }
@@ -125,12 +125,12 @@ impl<K: Kernels> Model<K> {
         &self,
         k: &K,
         w: &Weights<K>,
-        worn: &[Worn<'_, K>],
+        worn: &[LoraSegment<'_, K>],
         layer: usize,
         positions: &[u32],
-        turns: &Turns<K>,
+        turns: &RotaryEmbedding<K>,
         x: &K::Buffer,
-        a: &mut LayerActs<K>,
+        a: &mut LayerActivations<K>,
     ) {
         let (c, heads, at, n) = (&self.config, self.config.heads(), &self.layout.layers[layer], positions.len());
         let d = c.hidden_size;
@@ -143,7 +143,7 @@ impl<K: Kernels> Model<K> {
         );
         let packed = &w.layers[layer];
         k.linear(k.get(&a.normed1, 0..n * d), n, &packed.qkv, k.get_mut(&mut a.qkv, 0..n * heads.qkv()), false);
-        self.adapt(k, worn, layer, Group::Qkv, &a.normed1, &mut a.qkv, &mut a.lows[Group::Qkv as usize]);
+        self.adapt(k, worn, layer, LoraGroup::Qkv, &a.normed1, &mut a.qkv, &mut a.lows[LoraGroup::Qkv as usize]);
         k.head_norm_rope(
             heads,
             k.get(&a.qkv, 0..n * heads.qkv()),
@@ -162,11 +162,11 @@ impl<K: Kernels> Model<K> {
         &self,
         k: &K,
         w: &Weights<K>,
-        worn: &[Worn<'_, K>],
+        worn: &[LoraSegment<'_, K>],
         layer: usize,
         n: usize,
         x: &K::Buffer,
-        a: &mut LayerActs<K>,
+        a: &mut LayerActivations<K>,
         y: &mut K::Buffer,
     ) {
         let (c, heads, at) = (&self.config, self.config.heads(), &self.layout.layers[layer]);
@@ -174,7 +174,7 @@ impl<K: Kernels> Model<K> {
         let packed = &w.layers[layer];
         k.copy(k.get(x, 0..n * d), k.get_mut(&mut a.middle, 0..n * d));
         k.linear(k.get(&a.attended, 0..n * heads.out()), n, &packed.out, k.get_mut(&mut a.middle, 0..n * d), true);
-        self.adapt(k, worn, layer, Group::Out, &a.attended, &mut a.middle, &mut a.lows[Group::Out as usize]);
+        self.adapt(k, worn, layer, LoraGroup::Out, &a.attended, &mut a.middle, &mut a.lows[LoraGroup::Out as usize]);
         k.norm(
             k.get(&a.middle, 0..n * d),
             k.get(&w.flat, at.norm2.clone()),
@@ -183,11 +183,19 @@ impl<K: Kernels> Model<K> {
             k.get_mut(&mut a.inverse2, 0..n),
         );
         k.linear(k.get(&a.normed2, 0..n * d), n, &packed.gate_up, k.get_mut(&mut a.gate_up, 0..n * 2 * f), false);
-        self.adapt(k, worn, layer, Group::GateUp, &a.normed2, &mut a.gate_up, &mut a.lows[Group::GateUp as usize]);
+        self.adapt(
+            k,
+            worn,
+            layer,
+            LoraGroup::GateUp,
+            &a.normed2,
+            &mut a.gate_up,
+            &mut a.lows[LoraGroup::GateUp as usize],
+        );
         k.swiglu(k.get(&a.gate_up, 0..n * 2 * f), f, k.get_mut(&mut a.gated, 0..n * f));
         k.copy(k.get(&a.middle, 0..n * d), k.get_mut(y, 0..n * d));
         k.linear(k.get(&a.gated, 0..n * f), n, &packed.down, k.get_mut(y, 0..n * d), true);
-        self.adapt(k, worn, layer, Group::Down, &a.gated, y, &mut a.lows[Group::Down as usize]);
+        self.adapt(k, worn, layer, LoraGroup::Down, &a.gated, y, &mut a.lows[LoraGroup::Down as usize]);
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -195,12 +203,12 @@ impl<K: Kernels> Model<K> {
         &self,
         k: &K,
         w: &Weights<K>,
-        worn: &[Worn<'_, K>],
+        worn: &[LoraSegment<'_, K>],
         layer: usize,
         chunk: &Chunk,
-        turns: &Turns<K>,
+        turns: &RotaryEmbedding<K>,
         x: &K::Buffer,
-        a: &mut LayerActs<K>,
+        a: &mut LayerActivations<K>,
         y: &mut K::Buffer,
     ) {
         let (heads, n) = (self.config.heads(), chunk.tokens.len());
@@ -215,17 +223,25 @@ impl<K: Kernels> Model<K> {
             Strided { data: qk, stride: heads.qk(), first: heads.out() },
             Strided { data: qkv, stride: heads.qkv(), first: heads.qk() },
             k.get_mut(&mut a.attended, 0..n * heads.out()),
-            k.get_mut(&mut a.log_sums, 0..n * heads.q),
+            k.get_mut(&mut a.logsumexp, 0..n * heads.q),
         );
         self.finish(k, w, worn, layer, n, x, a, y);
     }
 
     /// Runs all layers over a chunk. With `keep`, every layer's intermediate results stay for the backward pass.
-    fn forward(&self, k: &K, w: &Weights<K>, worn: &[Worn<'_, K>], chunk: &Chunk, s: &mut Workspace<K>, keep: bool) {
+    fn forward(
+        &self,
+        k: &K,
+        w: &Weights<K>,
+        worn: &[LoraSegment<'_, K>],
+        chunk: &Chunk,
+        s: &mut Workspace<K>,
+        keep: bool,
+    ) {
         let (layers, n, d) = (self.config.num_hidden_layers, chunk.tokens.len(), self.config.hidden_size);
         let turns = self.turns(chunk.longest());
         s.states.resize_with(layers + 1, || k.zeros(0));
-        s.acts.resize_with(if keep { layers } else { 1 }, || LayerActs::new(k));
+        s.acts.resize_with(if keep { layers } else { 1 }, || LayerActivations::new(k));
         k.reserve(&mut s.states[0], n * d);
         k.gather(
             k.get(&w.flat, self.layout.embedding.clone()),
@@ -241,17 +257,24 @@ impl<K: Kernels> Model<K> {
     }
 
     /// What the model says about each prediction of a chunk.
-    pub(crate) fn score(&self, k: &K, w: &WeightSet<K>, chunk: &Chunk, s: &mut Workspace<K>, out: &mut Vec<Choice>) {
+    pub(crate) fn score(
+        &self,
+        k: &K,
+        w: &WeightSet<K>,
+        chunk: &Chunk,
+        s: &mut Workspace<K>,
+        out: &mut Vec<TokenLogprob>,
+    ) {
         let worn = w.adapter.as_ref().map(|a| a.on(chunk.tokens.len()));
         self.forward(k, &w.base, worn.as_slice(), chunk, s, false);
-        self.last_layer(k, &w.base, chunk, s, None::<(Option<&mut K::Buffer>, fn(usize, Choice) -> (f32, f32))>);
+        self.lm_head(k, &w.base, chunk, s, None::<(Option<&mut K::Buffer>, fn(usize, TokenLogprob) -> (f32, f32))>);
         out.extend_from_slice(&s.choices);
     }
 }
 
 /// Cosines and sines per position, with the roundings `transformers` makes: at far positions a different rounding of the
 /// frequency is a different angle.
-pub(crate) fn turn_table(theta: f64, dim: usize, positions: usize) -> Vec<f32> {
+pub(crate) fn rope_table(theta: f64, dim: usize, positions: usize) -> Vec<f32> {
     let half = dim / 2;
     let frequencies: Vec<f32> = (0..half)
         .map(|i| {

@@ -3,16 +3,16 @@
 //! Rows of all sequences go through each product together; attention alone looks at each sequence's own pages. In the
 //! last layer only the rows that are asked about go on after their keys and values are stored.
 
-use super::workspace::LayerActs;
-use super::{Model, Weights, Worn};
-use crate::cpu::{Kernels, PAGE, PageSlot, PagedSpan, Strided};
+use super::workspace::LayerActivations;
+use super::{LoraSegment, Model, Weights};
+use crate::cpu::{BLOCK_SIZE, BlockSlot, Kernels, PagedSpan, Strided};
 
 /// New tokens of many sequences under one set of weights.
 #[derive(Default)]
 pub(crate) struct Rows {
     pub(crate) tokens: Vec<u32>,
     pub(crate) positions: Vec<u32>,
-    pub(crate) slots: Vec<PageSlot>,
+    pub(crate) slots: Vec<BlockSlot>,
     pub(crate) spans: Vec<PagedSpan>,
     /// Rows that are asked about, ascending.
     pub(crate) asked: Vec<u32>,
@@ -37,8 +37,8 @@ impl Rows {
         self.tokens.extend_from_slice(tokens);
         for p in position..position + n {
             self.positions.push(p as u32);
-            let (page, slot) = (pages[p / PAGE], (p % PAGE) as u32);
-            self.slots.push(PageSlot { page, slot });
+            let (page, slot) = (pages[p / BLOCK_SIZE], (p % BLOCK_SIZE) as u32);
+            self.slots.push(BlockSlot { page, slot });
         }
         self.spans.push(PagedSpan { query: first, query_len: n, position, table });
         if asked > 0 {
@@ -50,23 +50,23 @@ impl Rows {
 }
 
 /// Everything a step needs besides weights and pages, kept from one step to the next.
-pub(crate) struct StepSpace<K: Kernels> {
+pub(crate) struct PagedWorkspace<K: Kernels> {
     state: K::Buffer,
     next: K::Buffer,
-    acts: LayerActs<K>,
+    acts: LayerActivations<K>,
     queries: K::Buffer,
     normed: K::Buffer,
     inverse: K::Buffer,
     logits: K::Buffer,
 }
 
-impl<K: Kernels> StepSpace<K> {
+impl<K: Kernels> PagedWorkspace<K> {
     pub(crate) fn new(k: &K) -> Self {
         let b = || k.zeros(0);
-        StepSpace {
+        PagedWorkspace {
             state: b(),
             next: b(),
-            acts: LayerActs::new(k),
+            acts: LayerActivations::new(k),
             queries: b(),
             normed: b(),
             inverse: b(),
@@ -83,11 +83,11 @@ impl<K: Kernels> Model<K> {
         &self,
         k: &K,
         w: &Weights<K>,
-        (worn, asked_worn): (&[Worn<'_, K>], &[Worn<'_, K>]),
+        (worn, asked_worn): (&[LoraSegment<'_, K>], &[LoraSegment<'_, K>]),
         rows: &Rows,
         tables: &[u32],
         pages: &K::Pages,
-        s: &mut StepSpace<K>,
+        s: &mut PagedWorkspace<K>,
         mut tell: impl FnMut(usize, usize, K::Ref<'_>),
     ) {
         let (c, heads) = (&self.config, self.config.heads());

@@ -17,7 +17,7 @@ pub(crate) struct Tensor {
 
 /// A layer's parameters.
 #[derive(Clone, Debug)]
-pub(crate) struct LayerAt {
+pub(crate) struct LayerLayout {
     pub(crate) norm1: Range<usize>,
     pub(crate) qkv: Range<usize>,
     pub(crate) head_norms: Range<usize>,
@@ -29,17 +29,17 @@ pub(crate) struct LayerAt {
 
 /// All parameters.
 #[derive(Clone, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct ParamLayout {
     pub(crate) tensors: Vec<Tensor>,
     pub(crate) embedding: Range<usize>,
-    pub(crate) layers: Vec<LayerAt>,
+    pub(crate) layers: Vec<LayerLayout>,
     pub(crate) norm: Range<usize>,
     /// The embedding's place where the two are tied.
     pub(crate) head: Range<usize>,
     pub(crate) len: usize,
 }
 
-impl Layout {
+impl ParamLayout {
     pub(crate) fn new(c: &Config) -> Self {
         let mut tensors = Vec::new();
         let mut len = 0;
@@ -66,7 +66,7 @@ impl Layout {
                 let gate_up = put("mlp.gate_proj", &[c.intermediate_size, d]).start;
                 let gate_up = gate_up..put("mlp.up_proj", &[c.intermediate_size, d]).end;
                 let down = put("mlp.down_proj", &[d, c.intermediate_size]);
-                LayerAt { norm1, qkv, head_norms, out, norm2, gate_up, down }
+                LayerLayout { norm1, qkv, head_norms, out, norm2, gate_up, down }
             })
             .collect();
         let norm = put("model.norm.weight".to_owned(), &[d]);
@@ -75,7 +75,7 @@ impl Layout {
         } else {
             put("lm_head.weight".to_owned(), &[c.vocab_size, d])
         };
-        Layout { tensors, embedding, layers, norm, head, len }
+        ParamLayout { tensors, embedding, layers, norm, head, len }
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn tensors_fill_the_buffer_without_gaps() {
         for tied in [true, false] {
-            let layout = Layout::new(&Config { tie_word_embeddings: tied, ..tiny() });
+            let layout = ParamLayout::new(&Config { tie_word_embeddings: tied, ..tiny() });
             let mut at = 0;
             for t in &layout.tensors {
                 assert_eq!(t.range.start, at);

@@ -1,38 +1,38 @@
 //! What does a pass keep in memory?
 
-use crate::cpu::{Choice, Kernels};
+use crate::cpu::{Kernels, TokenLogprob};
 use crate::weights::hf_config::Config;
-use crate::weights::lora::GROUPS;
+use crate::weights::lora::LORA_GROUPS;
 
 /// What a layer remembers for its backward pass.
-pub(super) struct LayerActs<K: Kernels> {
+pub(super) struct LayerActivations<K: Kernels> {
     pub(super) inverse1: K::Buffer,
     pub(super) normed1: K::Buffer,
     pub(super) qkv: K::Buffer,
     pub(super) head_inverse: K::Buffer,
     pub(super) qk: K::Buffer,
     pub(super) attended: K::Buffer,
-    pub(super) log_sums: K::Buffer,
+    pub(super) logsumexp: K::Buffer,
     pub(super) middle: K::Buffer,
     pub(super) inverse2: K::Buffer,
     pub(super) normed2: K::Buffer,
     pub(super) gate_up: K::Buffer,
     pub(super) gated: K::Buffer,
     /// By group: an adapter's thin rows.
-    pub(super) lows: [K::Buffer; GROUPS.len()],
+    pub(super) lows: [K::Buffer; LORA_GROUPS.len()],
 }
 
-impl<K: Kernels> LayerActs<K> {
+impl<K: Kernels> LayerActivations<K> {
     pub(super) fn new(k: &K) -> Self {
         let b = || k.zeros(0);
-        LayerActs {
+        LayerActivations {
             inverse1: b(),
             normed1: b(),
             qkv: b(),
             head_inverse: b(),
             qk: b(),
             attended: b(),
-            log_sums: b(),
+            logsumexp: b(),
             middle: b(),
             inverse2: b(),
             normed2: b(),
@@ -51,7 +51,7 @@ impl<K: Kernels> LayerActs<K> {
             (&mut self.head_inverse, heads.q + heads.kv),
             (&mut self.qk, heads.qk()),
             (&mut self.attended, heads.out()),
-            (&mut self.log_sums, heads.q),
+            (&mut self.logsumexp, heads.q),
             (&mut self.middle, c.hidden_size),
             (&mut self.inverse2, 1),
             (&mut self.normed2, c.hidden_size),
@@ -69,7 +69,7 @@ pub(crate) struct Workspace<K: Kernels> {
     /// The input of each layer, and the output of the last.
     pub(super) states: Vec<K::Buffer>,
     /// One per layer, or a single one where layers are computed again in the backward pass (or there is none).
-    pub(super) acts: Vec<LayerActs<K>>,
+    pub(super) acts: Vec<LayerActivations<K>>,
     pub(super) dstate: K::Buffer,
     pub(super) dnormed: K::Buffer,
     pub(super) dgate_up: K::Buffer,
@@ -84,7 +84,7 @@ pub(crate) struct Workspace<K: Kernels> {
     pub(super) dpicked: K::Buffer,
     pub(super) dpicked_normed: K::Buffer,
     pub(super) logits: K::Buffer,
-    pub(super) choices: Vec<Choice>,
+    pub(super) choices: Vec<TokenLogprob>,
     pub(super) slopes: Vec<(f32, f32)>,
     pub(super) rows: Vec<u32>,
 }

@@ -1,15 +1,15 @@
 //! Training on a card: the same batches, losses, reports and files; the numbers lie elsewhere.
 
-use super::loss_stats::Tally;
-use super::state::{PublishedState, Saved, State, digest, plain_file, read_moments, write_moments};
-use crate::cpu::Choice;
+use super::loss_stats::LossStats;
+use super::state::{PublishedState, Saved, State, child_path, digest, read_moments, write_moments};
+use crate::cpu::TokenLogprob;
 use crate::engine::{Shared, write_folder};
-use crate::gpu::{adapter_places, failed};
+use crate::gpu::{failed, lora_layout};
 use crate::model::batch::{self, Chunk};
 use crate::model::param_layout::Tensor;
-use crate::weights::checkpoint::{self, MODEL_SAYS, WeightDtype};
-use crate::weights::lora::{self, AdapterLayout, NativeAdapter};
-use crate::weights::registry::{CardSet, Loaded, Release};
+use crate::weights::checkpoint::{self, CONFIG_SOURCE, WeightDtype};
+use crate::weights::lora::{self, LoraLayout, NativeAdapter};
+use crate::weights::registry::{DeviceWeights, GpuWeights, PublishedWeights};
 use mage_cuda::{PackedSequences, TargetToken};
 use mage_engine::{
     AdapterName, Error, Loss, LossReport, OptimStep, Result, StepReport, TokenForest, Trainer, TrainerCaps,
@@ -29,21 +29,21 @@ pub struct CudaTrainer {
     budget: usize,
     state: State,
     /// What learns instead of the model's own numbers, and the digest of those.
-    adapter: Option<(Arc<AdapterLayout>, String)>,
+    adapter: Option<(Arc<LoraLayout>, String)>,
     /// Whether a gradient waits for its step.
     pending: bool,
 }
 
 impl CudaTrainer {
     pub(crate) fn new(shared: Arc<Shared>, flat: Vec<f32>, adapter: Option<NativeAdapter>) -> Result<Self> {
-        let model = &shared.native_card()?.model;
+        let model = &shared.gpu_model()?.model;
         let thin = adapter.as_ref().map_or(0, |a| a.size().max_group_rank);
         let (card, adapter) = match adapter {
             None => (mage_cuda::ModelTrainer::new(model, &flat).map_err(failed)?, None),
             Some(adapter) => {
-                let below = shared.publish_card_base(&flat)?;
+                let below = shared.publish_gpu_base(&flat)?;
                 let base = &below.cuda().base;
-                let places = adapter_places(&adapter.layout);
+                let places = lora_layout(&adapter.layout);
                 let card = mage_cuda::ModelTrainer::beside(model, base, &places, &adapter.flat).map_err(failed)?;
                 (card, Some((adapter.layout, digest(&flat))))
             }
@@ -51,7 +51,7 @@ impl CudaTrainer {
         drop(flat);
         let caps = super::caps("native on CUDA", &shared);
         let learning = card.master().len();
-        let budget = shared.native_card()?.plan_training(learning, thin, caps.max_context, &shared.options)?;
+        let budget = shared.gpu_model()?.plan_training(learning, thin, caps.max_context, &shared.options)?;
         let mut trainer = CudaTrainer { caps, card, budget, state: State::default(), adapter, pending: false, shared };
         trainer.put(&AdapterName::default())?;
         Ok(trainer)
@@ -59,10 +59,10 @@ impl CudaTrainer {
 
     fn put(&mut self, name: &AdapterName) -> Result<WeightVersion> {
         let set = match self.card.adapter_snapshot().map_err(failed)? {
-            adapter @ Some(_) => CardSet { base: Arc::clone(self.card.weights()), adapter },
-            None => CardSet { base: Arc::new(self.card.snapshot().map_err(failed)?), adapter: None },
+            adapter @ Some(_) => GpuWeights { base: Arc::clone(self.card.weights()), adapter },
+            None => GpuWeights { base: Arc::new(self.card.snapshot().map_err(failed)?), adapter: None },
         };
-        Ok(self.shared.published.put(name, Arc::new(Loaded::Cuda(set))))
+        Ok(self.shared.published.put(name, Arc::new(DeviceWeights::Cuda(set))))
     }
 
     fn tensors(&self) -> &[Tensor] {
@@ -97,21 +97,23 @@ impl CudaTrainer {
 
 impl CudaTrainer {
     /// Weights that were published when the state was written.
-    fn read_published(&self, folder: &Path, p: &PublishedState) -> Result<Loaded> {
-        let (card, model) = (self.shared.native_card()?, &self.shared.model);
+    fn read_published(&self, folder: &Path, p: &PublishedState) -> Result<DeviceWeights> {
+        let (card, model) = (self.shared.gpu_model()?, &self.shared.model);
         match (&p.file, &self.adapter) {
             (None, None) => Err(Error::invalid(
                 format!("weights `{}`", p.name),
                 "they are the model below an adapter, and there is none",
             )),
-            (None, Some(_)) => Ok(Loaded::Cuda(CardSet { base: Arc::clone(self.card.weights()), adapter: None })),
+            (None, Some(_)) => {
+                Ok(DeviceWeights::Cuda(GpuWeights { base: Arc::clone(self.card.weights()), adapter: None }))
+            }
             (Some(file), Some(_)) => {
-                let saved = NativeAdapter::open(&plain_file(folder, file)?, &model.config)?;
+                let saved = NativeAdapter::open(&child_path(folder, file)?, &model.config)?;
                 card.beside(self.card.weights(), &saved.layout, &saved.flat)
             }
             (Some(file), None) => {
-                let path = plain_file(folder, file)?;
-                card.alone(&checkpoint::read_tensors(&[path], &model.layout.tensors, &[], MODEL_SAYS)?)
+                let path = child_path(folder, file)?;
+                card.alone(&checkpoint::read_tensors(&[path], &model.layout.tensors, &[], CONFIG_SOURCE)?)
             }
         }
     }
@@ -151,12 +153,12 @@ impl Trainer for CudaTrainer {
     fn forward_backward(&mut self, batch: &TokenForest, loss: &Loss) -> Result<LossReport> {
         batch.check(loss, self.shared.model.config.vocab_size, self.caps.max_context)?;
         let (chunks, count) = batch::chunks(batch, self.budget);
-        let mut total = Tally::default();
+        let mut total = LossStats::default();
         self.pending = true;
         for chunk in &chunks {
-            let mut tally = Tally::default();
+            let mut tally = LossStats::default();
             let note = |p: usize, c: mage_cuda::TokenLogprob| {
-                let choice = Choice { logprob: c.logprob, entropy: c.entropy, log_sum: c.log_sum };
+                let choice = TokenLogprob { logprob: c.logprob, entropy: c.entropy, logsumexp: c.log_sum };
                 tally.note(&chunk.predictions[p], choice, loss)
             };
             // A row longer than a pass is one by itself; of it only one layer is remembered. The bits are the same.
@@ -217,7 +219,7 @@ impl Trainer for CudaTrainer {
         let saved = self.saved();
         let mut state = State { base: saved.base(), published: Vec::new(), ..self.state.clone() };
         for (i, (name, release)) in self.shared.published.all().into_iter().enumerate() {
-            let CardSet { base, adapter } = release.weights.cuda();
+            let GpuWeights { base, adapter } = release.weights.cuda();
             let flat = match (&saved, adapter) {
                 (_, Some(adapter)) => Some(adapter.to_vec().map_err(failed)?),
                 (Saved::Adapter { .. }, None) => None,
@@ -238,7 +240,7 @@ impl Trainer for CudaTrainer {
         let mut published = BTreeMap::new();
         for p in &state.published {
             let weights = Arc::new(self.read_published(&folder, p)?);
-            published.insert(p.name.clone(), Release { version: p.version, weights });
+            published.insert(p.name.clone(), PublishedWeights { version: p.version, weights });
         }
         self.card.restore(&flat, &first, &second).map_err(failed)?;
         self.pending = false;

@@ -123,7 +123,8 @@ fn a_saved_trainer_continues_exactly() {
     assert!(ours.keys().eq(theirs.keys()));
     for (name, release) in ours {
         let other = &theirs[&name];
-        let flat = |r: &crate::weights::registry::Release| r.weights.cpu().adapter.as_ref().map(|a| a.flat.clone());
+        let flat =
+            |r: &crate::weights::registry::PublishedWeights| r.weights.cpu().adapter.as_ref().map(|a| a.flat.clone());
         assert!(other.version == release.version && flat(other) == flat(&release), "{name}");
     }
     for _ in 0..3 {

@@ -1,13 +1,13 @@
 //! What is told about a gradient computation?
 
-use crate::cpu::Choice;
+use crate::cpu::TokenLogprob;
 use crate::model::batch::Prediction;
 use mage_engine::{Loss, LossReport, TokenClass};
 use std::collections::BTreeMap;
 
 /// What a chunk adds to a report.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(super) struct LossStats {
     loss: f64,
     weight: f64,
     entropy: f64,
@@ -19,9 +19,9 @@ pub(super) struct Tally {
     logprobs: Vec<(usize, f32)>,
 }
 
-impl Tally {
+impl LossStats {
     /// Notes one prediction and gives the loss's slopes by its log-probability and entropy.
-    pub(super) fn note(&mut self, p: &Prediction, choice: Choice, loss: &Loss) -> (f32, f32) {
+    pub(super) fn note(&mut self, p: &Prediction, choice: TokenLogprob, loss: &Loss) -> (f32, f32) {
         let cost = loss.token(choice.logprob, choice.entropy, &p.inputs);
         let weight = f64::from(p.inputs.weight);
         let size = weight.abs();
@@ -41,7 +41,7 @@ impl Tally {
         ((weight * cost.by_logprob) as f32, (weight * cost.by_entropy) as f32)
     }
 
-    pub(super) fn add(&mut self, other: Tally) {
+    pub(super) fn add(&mut self, other: LossStats) {
         self.loss += other.loss;
         self.weight += other.weight;
         self.entropy += other.entropy;

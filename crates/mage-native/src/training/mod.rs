@@ -21,9 +21,9 @@ use crate::model::batch::{self, Chunk};
 use crate::model::param_layout::Tensor;
 use crate::weights::checkpoint::WeightDtype;
 use crate::weights::lora;
-use crate::weights::registry::Loaded;
+use crate::weights::registry::DeviceWeights;
 pub use cuda_trainer::CudaTrainer;
-use loss_stats::Tally;
+use loss_stats::LossStats;
 use mage_engine::{
     AdapterName, KlForm, Loss, LossReport, OptimStep, Reduction, Result, StepReport, TokenForest, Trainer, TrainerCaps,
     WeightVersion,
@@ -32,12 +32,12 @@ use rayon::prelude::*;
 use state::State;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-pub(crate) use trainable_params::Learner;
+pub(crate) use trainable_params::TrainableParams;
 
-/// Gradients of all lanes together take at most this many bytes, unless that leaves fewer than [`FEWEST_LANES`].
+/// Gradients of all lanes together take at most this many bytes, unless that leaves fewer than [`MIN_LANES`].
 const LANE_BYTES: usize = 8 << 20;
-const FEWEST_LANES: usize = 4;
-const MOST_LANES: usize = 16;
+const MIN_LANES: usize = 4;
+const MAX_LANES: usize = 16;
 /// Models above this many parameters have a single lane.
 const ONE_LANE_ABOVE: usize = 1 << 23;
 
@@ -45,7 +45,7 @@ const ONE_LANE_ABOVE: usize = 1 << 23;
 pub struct CpuTrainer {
     shared: Arc<Shared>,
     caps: TrainerCaps,
-    learner: Learner,
+    learner: TrainableParams,
     grads: Vec<f32>,
     first: Vec<f32>,
     second: Vec<f32>,
@@ -61,7 +61,7 @@ pub struct CpuTrainer {
 }
 
 impl CpuTrainer {
-    pub(crate) fn new(shared: Arc<Shared>, learner: Learner) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, learner: TrainableParams) -> Self {
         let len = learner.flat().len();
         let lanes = vec![Vec::new(); lane_count(shared.model.layout.len, len)];
         let caps = caps("native", &shared);
@@ -84,7 +84,7 @@ impl CpuTrainer {
 
     fn put(&mut self, name: &AdapterName) -> WeightVersion {
         let copy = self.shared.pool.install(|| self.learner.snapshot(&self.shared.model));
-        self.shared.published.put(name, Arc::new(Loaded::Cpu(copy)))
+        self.shared.published.put(name, Arc::new(DeviceWeights::Cpu(copy)))
     }
 
     /// The gradient that has been added up since the last step, of all that learns: name, shape, numbers.
@@ -102,8 +102,10 @@ impl CpuTrainer {
     pub fn save_model(&self, dir: &Path, format: WeightDtype) -> Result<()> {
         let Shared { model, renderer, source, .. } = &*self.shared;
         match &self.learner {
-            Learner::Whole(weights) => write_folder(dir, &model.config, &weights.flat, renderer.as_deref(), format),
-            Learner::Adapter { adapter, .. } => {
+            TrainableParams::Whole(weights) => {
+                write_folder(dir, &model.config, &weights.flat, renderer.as_deref(), format)
+            }
+            TrainableParams::Adapter { adapter, .. } => {
                 lora::peft::write(dir, &adapter.layout, &adapter.flat, source.as_deref(), format)
             }
         }
@@ -139,7 +141,7 @@ fn lane_count(parameters: usize, learning: usize) -> usize {
     if parameters > ONE_LANE_ABOVE {
         return 1;
     }
-    let room = (LANE_BYTES / (4 * learning)).clamp(FEWEST_LANES, MOST_LANES);
+    let room = (LANE_BYTES / (4 * learning)).clamp(MIN_LANES, MAX_LANES);
     1 << room.ilog2()
 }
 
@@ -171,10 +173,10 @@ impl Trainer for CpuTrainer {
         let work = |k: &Cpu, hand: &[usize], grads: &mut Vec<f32>| {
             let free = workspaces.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let mut workspace = free.unwrap_or_else(|| Workspace::new(k));
-            let tallies: Vec<(usize, Tally)> = hand
+            let tallies: Vec<(usize, LossStats)> = hand
                 .iter()
                 .map(|&i| {
-                    let (chunk, mut tally) = (&chunks[i], Tally::default());
+                    let (chunk, mut tally) = (&chunks[i], LossStats::default());
                     model.forward_backward(k, learner, chunk, &mut workspace, grads, recompute, |p, choice| {
                         tally.note(&chunk.predictions[p], choice, loss)
                     });
@@ -184,7 +186,7 @@ impl Trainer for CpuTrainer {
             workspaces.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
             tallies
         };
-        let mut total = Tally::default();
+        let mut total = LossStats::default();
         if self.lanes.len() == 1 {
             let (all, grads): (Vec<usize>, _) = ((0..chunks.len()).collect(), &mut self.grads);
             for (_, tally) in pool.install(|| work(&model.kernels, &all, grads)) {
@@ -195,7 +197,7 @@ impl Trainer for CpuTrainer {
             // With more threads than lanes the kernels share the rest among them.
             let kernels = if pool.current_num_threads() > hands.len() { model.kernels } else { model.kernels.alone() };
             let lanes = &mut self.lanes[..hands.len()];
-            let mut tallies: Vec<(usize, Tally)> = pool.install(|| {
+            let mut tallies: Vec<(usize, LossStats)> = pool.install(|| {
                 let each = lanes.par_iter_mut().zip(&hands).with_max_len(1);
                 each.flat_map_iter(|(grads, hand)| {
                     grads.clear();
@@ -226,7 +228,7 @@ impl Trainer for CpuTrainer {
         step.check()?;
         let shared = Arc::clone(&self.shared);
         let k = &shared.model.kernels;
-        let (tensors, flat) = self.learner.numbers_mut(&shared.model);
+        let (tensors, flat) = self.learner.params_mut(&shared.model);
         let squares: Vec<f64> =
             shared.pool.install(|| tensors.iter().map(|t| k.sum_of_squares(&self.grads[t.range.clone()])).collect());
         let norm = squares.iter().sum::<f64>().sqrt();

@@ -1,16 +1,16 @@
 //! How does training go on after a stop, as if there had been none?
 
-use super::{CpuTrainer, Learner};
+use super::{CpuTrainer, TrainableParams};
 use crate::cpu::AdamW;
 use crate::cpu::Cpu;
 use crate::engine::Shared;
 use crate::model::param_layout::Tensor;
 use crate::model::{Model, WeightSet};
 use crate::weights::atomic_write::replace_text;
-use crate::weights::checkpoint::{self, MODEL_SAYS, WeightDtype};
+use crate::weights::checkpoint::{self, CONFIG_SOURCE, WeightDtype};
 use crate::weights::hf_config::Config;
-use crate::weights::lora::{self, AdapterLayout, NativeAdapter};
-use crate::weights::registry::{Loaded, Release};
+use crate::weights::lora::{self, LoraLayout, NativeAdapter};
+use crate::weights::registry::{DeviceWeights, PublishedWeights};
 use mage_engine::{AdapterName, Error, OptimStep, Result, StepReport, WeightVersion};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -100,7 +100,7 @@ pub(super) fn read_moments(folder: &Path, tensors: &[Tensor], len: usize) -> Res
             .collect::<Vec<_>>()
     };
     let both = [shifted("first.", 0), shifted("second.", len)].concat();
-    let mut first = checkpoint::read_tensors(&[folder.join("optimizer.safetensors")], &both, &[], MODEL_SAYS)?;
+    let mut first = checkpoint::read_tensors(&[folder.join("optimizer.safetensors")], &both, &[], CONFIG_SOURCE)?;
     let second = first.split_off(len);
     Ok((first, second))
 }
@@ -113,7 +113,7 @@ pub(super) fn write_moments(folder: &Path, tensors: &[Tensor], first: &[f32], se
 /// What learns, as far as files tell: all of a model, or an adapter beside numbers with this digest.
 pub(super) enum Saved<'a> {
     Whole,
-    Adapter { layout: &'a AdapterLayout, base: String },
+    Adapter { layout: &'a LoraLayout, base: String },
 }
 
 impl Saved<'_> {
@@ -216,12 +216,15 @@ impl CpuTrainer {
         let mut published = BTreeMap::new();
         for p in &state.published {
             let weights = read_published(&self.shared, &folder, p)?;
-            published.insert(p.name.clone(), Release { version: p.version, weights: Arc::new(Loaded::Cpu(weights)) });
+            published.insert(
+                p.name.clone(),
+                PublishedWeights { version: p.version, weights: Arc::new(DeviceWeights::Cpu(weights)) },
+            );
         }
         self.first = first;
         self.second = second;
         let shared = Arc::clone(&self.shared);
-        *self.learner.numbers_mut(&shared.model).1 = flat;
+        *self.learner.params_mut(&shared.model).1 = flat;
         shared.pool.install(|| self.learner.refresh(&shared.model));
         self.grads.fill(0.0);
         self.pending = false;
@@ -233,8 +236,8 @@ impl CpuTrainer {
     /// What learns, as far as files tell.
     fn saved(&self) -> Saved<'_> {
         match &self.learner {
-            Learner::Whole(_) => Saved::Whole,
-            Learner::Adapter { base, adapter } => {
+            TrainableParams::Whole(_) => Saved::Whole,
+            TrainableParams::Adapter { base, adapter } => {
                 let base = self.base_digest.get_or_init(|| digest(&base.flat)).clone();
                 Saved::Adapter { layout: &adapter.layout, base }
             }
@@ -243,7 +246,7 @@ impl CpuTrainer {
 }
 
 /// A file in the folder itself, never elsewhere.
-pub(super) fn plain_file(folder: &Path, file: &str) -> Result<PathBuf> {
+pub(super) fn child_path(folder: &Path, file: &str) -> Result<PathBuf> {
     if Path::new(file).file_name().is_none_or(|n| n != file) {
         return Err(Error::invalid(folder.display().to_string(), format!("`{file}` is not a plain file name")));
     }
@@ -258,7 +261,7 @@ fn read_published(shared: &Shared, folder: &Path, p: &PublishedState) -> Result<
         })?;
         return Ok(WeightSet { base: Arc::clone(base), adapter: None });
     };
-    let path = plain_file(folder, file)?;
+    let path = child_path(folder, file)?;
     match shared.base.get() {
         Some(base) => {
             let saved = NativeAdapter::open(&path, &model.config)?;
@@ -266,7 +269,7 @@ fn read_published(shared: &Shared, folder: &Path, p: &PublishedState) -> Result<
             Ok(WeightSet { base: Arc::clone(base), adapter: Some(Arc::new(adapter)) })
         }
         None => {
-            let flat = checkpoint::read_tensors(&[path], &model.layout.tensors, &[], MODEL_SAYS)?;
+            let flat = checkpoint::read_tensors(&[path], &model.layout.tensors, &[], CONFIG_SOURCE)?;
             let base = Arc::new(shared.pool.install(|| model.weights(flat)));
             Ok(WeightSet { base, adapter: None })
         }

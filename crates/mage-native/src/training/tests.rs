@@ -12,7 +12,7 @@ fn trainer(config: Config, options: Options) -> CpuTrainer {
 
 /// The numbers that learn.
 pub(super) fn numbers(trainer: &mut CpuTrainer) -> &mut Vec<f32> {
-    trainer.learner.numbers_mut(&trainer.shared.model).1
+    trainer.learner.params_mut(&trainer.shared.model).1
 }
 
 pub(super) fn refresh(trainer: &mut CpuTrainer) {

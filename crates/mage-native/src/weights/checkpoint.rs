@@ -15,7 +15,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// Where a model's shapes come from, for messages.
-pub(crate) const MODEL_SAYS: &str = "config.json says";
+pub(crate) const CONFIG_SOURCE: &str = "config.json says";
 /// No honest header is larger.
 const MAX_HEADER: u64 = 100 << 20;
 
@@ -163,7 +163,7 @@ impl Shard {
 
 /// Reads tensors from the files of a model folder into one flat buffer. `optional` names may be there and are not read.
 pub(crate) fn read_folder(dir: &Path, tensors: &[Tensor], optional: &[&str]) -> Result<Vec<f32>> {
-    read_tensors(&folder_paths(dir)?, tensors, optional, MODEL_SAYS)
+    read_tensors(&folder_paths(dir)?, tensors, optional, CONFIG_SOURCE)
 }
 
 /// The files a model folder keeps its numbers in.
@@ -290,7 +290,7 @@ pub struct StoredWeights {
 
 /// Looks at the headers of a folder's files, and refuses what [`read_folder`] would, without reading a number.
 pub(crate) fn survey_folder(dir: &Path, tensors: &[Tensor], optional: &[&str]) -> Result<StoredWeights> {
-    let Opened { shards, .. } = Opened::new(&folder_paths(dir)?, tensors, optional, MODEL_SAYS)?;
+    let Opened { shards, .. } = Opened::new(&folder_paths(dir)?, tensors, optional, CONFIG_SOURCE)?;
     let mut dtypes: Vec<WeightDtype> = Vec::new();
     let mut bytes = 0;
     for entry in shards.iter().flat_map(|s| s.entries.values()) {
@@ -378,13 +378,13 @@ fn write_all(path: &Path, outgoing: &[(String, Outgoing<'_>)]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::param_layout::Layout;
+    use crate::model::param_layout::ParamLayout;
     use crate::weights::hf_config::tests::tiny;
     use crate::weights::init::new_weights;
     use mage_rng::Seed;
 
-    fn written(format: WeightDtype) -> (tempfile::TempDir, Layout, Vec<f32>) {
-        let layout = Layout::new(&tiny());
+    fn written(format: WeightDtype) -> (tempfile::TempDir, ParamLayout, Vec<f32>) {
+        let layout = ParamLayout::new(&tiny());
         let flat = new_weights(&tiny(), 0.02, Seed::new(1));
         let dir = tempfile::tempdir().unwrap();
         write_tensors(&dir.path().join("model.safetensors"), &[("", &flat)], &layout.tensors, format).unwrap();
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn shards_are_joined() {
-        let layout = Layout::new(&tiny());
+        let layout = ParamLayout::new(&tiny());
         let flat = new_weights(&tiny(), 0.02, Seed::new(1));
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = layout.tensors.split_at(7);

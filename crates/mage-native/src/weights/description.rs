@@ -1,7 +1,7 @@
 //! How large is a model, before it is loaded?
 
 use crate::engine::{check_vocabulary, optional_tensors};
-use crate::model::param_layout::Layout;
+use crate::model::param_layout::ParamLayout;
 use crate::weights::checkpoint::{self, StoredWeights};
 use crate::weights::hf_config::Config;
 use mage_engine::{Renderer, Result};
@@ -33,14 +33,14 @@ impl ModelDescription {
             false => None,
         };
         check_vocabulary(&config, renderer.as_deref())?;
-        let tensors = Layout::new(&config).tensors;
+        let tensors = ParamLayout::new(&config).tensors;
         let stored = checkpoint::survey_folder(path, &tensors, optional_tensors(&config))?;
         Ok(ModelDescription { renderer, stored: Some(stored), ..Self::from_config(config) })
     }
 
     /// What a shape alone says.
     pub fn from_config(config: Config) -> Self {
-        let parameters = Layout::new(&config).len;
+        let parameters = ParamLayout::new(&config).len;
         ModelDescription { config, parameters, renderer: None, stored: None }
     }
 

@@ -1,6 +1,6 @@
 //! What does a new model know? Nothing, in a repeatable way.
 
-use crate::model::param_layout::{Layout, Tensor};
+use crate::model::param_layout::{ParamLayout, Tensor};
 use crate::weights::hf_config::Config;
 use mage_rng::Seed;
 use rand::RngExt;
@@ -10,7 +10,7 @@ pub const DEFAULT_INIT_STD: f32 = 0.02;
 
 /// Weights of a new model: normal with the given spread for matrices, 1 for norms.
 pub(crate) fn new_weights(config: &Config, spread: f32, seed: Seed) -> Vec<f32> {
-    let layout = Layout::new(config);
+    let layout = ParamLayout::new(config);
     let mut flat = vec![0.0; layout.len];
     for tensor in &layout.tensors {
         fill(tensor, spread, seed, &mut flat[tensor.range.clone()]);
@@ -57,7 +57,7 @@ mod tests {
         let mean = e.iter().sum::<f32>() / 32_000.0;
         let spread = (e.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / 32_000.0).sqrt();
         assert!(mean.abs() < 5e-4 && (spread - 0.02).abs() < 3e-4, "{mean} {spread}");
-        let layout = Layout::new(&config);
+        let layout = ParamLayout::new(&config);
         assert!(a[layout.norm].iter().all(|x| *x == 1.0));
     }
 }

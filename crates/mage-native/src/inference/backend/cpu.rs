@@ -4,14 +4,14 @@
 //! staying in that core's cache. Where weights are too large to be read by every core, or there is work for one task
 //! only, the cores share each product instead. Neither changes a bit.
 
-use super::super::sequence::{Answer, Ask, Requests};
-use super::{Device, LoadedDevice, Part, Step};
+use super::super::sequence::{LogitQuery, LogitResult, SequenceTable};
+use super::{Backend, ModelBackend, SequenceSlice, StepInputs};
 use crate::cpu::Cpu;
-use crate::cpu::{Choice, Kernels, PAGE, Target};
+use crate::cpu::{BLOCK_SIZE, Kernels, Target, TokenLogprob};
 use crate::engine::Shared;
-use crate::inference::sampling::{self, DrawSpace};
-use crate::model::{Rows, StepSpace, WeightSet, Worn};
-use crate::weights::registry::Loaded;
+use crate::inference::sampling::{self, SamplingScratch};
+use crate::model::{LoraSegment, PagedWorkspace, Rows, WeightSet};
+use crate::weights::registry::DeviceWeights;
 use mage_engine::{ActionCursor, Result};
 use mage_rng::Seed;
 use rayon::prelude::*;
@@ -19,18 +19,18 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A task of fewer multiply-adds is not worth handing to another core.
-const LEAST_WORK: usize = 3 << 19;
+const MIN_TASK_WORK: usize = 3 << 19;
 /// A task's numbers beyond this many bytes leave the core's own cache.
 const CACHE: usize = 3 << 18;
 /// Weights of more bytes are read once for all rows.
 const LARGE_WEIGHTS: usize = 24 << 20;
 
 /// The CPU, its pages, and the weights in use.
-pub(crate) struct CpuDevice {
+pub(crate) struct CpuBackend {
     shared: Arc<Shared>,
     pages: <Cpu as Kernels>::Pages,
     /// By the scheduler's number; there while requests use them.
-    weights: Vec<Option<Arc<Loaded>>>,
+    weights: Vec<Option<Arc<DeviceWeights>>>,
     /// Which part writes a page in this step: (step, part).
     writers: Vec<(u64, u32)>,
     steps: u64,
@@ -44,16 +44,16 @@ pub(crate) struct CpuDevice {
 /// What a task needs, kept from one to the next.
 struct Space {
     rows: Rows,
-    step: StepSpace<Cpu>,
-    draws: DrawSpace,
+    step: PagedWorkspace<Cpu>,
+    draws: SamplingScratch,
     /// For each row asked about: its request, its position, the number of its answer.
     asked: Vec<(u32, usize, usize)>,
 }
 
-impl CpuDevice {
+impl CpuBackend {
     pub(crate) fn new(shared: Arc<Shared>, pages: u32) -> Self {
         let (config, kernels) = (&shared.model.config, &shared.model.kernels);
-        CpuDevice {
+        CpuBackend {
             pages: kernels.pages(config.heads(), config.num_hidden_layers, pages as usize),
             weights: Vec::new(),
             writers: vec![(0, 0); pages as usize],
@@ -66,26 +66,26 @@ impl CpuDevice {
     }
 
     /// The memory of tasks side by side rests on this: each page has one writer, and no reader but that.
-    fn check(&mut self, step: &Step) {
+    fn check(&mut self, step: &StepInputs) {
         self.steps += 1;
         for (i, part) in step.parts.iter().enumerate() {
-            let last = (part.position + part.count).div_ceil(PAGE);
-            for &page in &step.tables[part.table + part.position / PAGE..part.table + last] {
+            let last = (part.position + part.count).div_ceil(BLOCK_SIZE);
+            for &page in &step.tables[part.table + part.position / BLOCK_SIZE..part.table + last] {
                 let writer = &mut self.writers[page as usize];
                 assert!(writer.0 != self.steps, "two sequences would write page {page}");
                 *writer = (self.steps, i as u32);
             }
         }
         for part in &step.parts {
-            for &page in &step.tables[part.table..part.table + part.position / PAGE] {
+            for &page in &step.tables[part.table..part.table + part.position / BLOCK_SIZE] {
                 assert!(self.writers[page as usize].0 != self.steps, "page {page} would be read while it is written");
             }
         }
     }
 
     /// Deals the parts into tasks.
-    fn deal(&mut self, step: &Step) {
-        let CpuDevice { shared, order, tasks, weights: sets, .. } = self;
+    fn deal(&mut self, step: &StepInputs) {
+        let CpuBackend { shared, order, tasks, weights: sets, .. } = self;
         let model = &shared.model;
         // Which weights lie below does not change what a part computes, so an address will do to tell them apart.
         let base = |number: u32| Arc::as_ptr(&set(sets, number).base);
@@ -101,7 +101,7 @@ impl CpuDevice {
             usize::MAX
         } else {
             let even = step.tokens.len().div_ceil(threads);
-            even.min(fits).max(LEAST_WORK / model.layout.len)
+            even.min(fits).max(MIN_TASK_WORK / model.layout.len)
         };
         tasks.clear();
         let (mut first, mut rows) = (0, 0);
@@ -119,12 +119,18 @@ impl CpuDevice {
         }
     }
 
-    fn run(&self, k: &Cpu, step: &Step, requests: &Requests, task: Range<usize>) -> Vec<(usize, Answer)> {
+    fn run(
+        &self,
+        k: &Cpu,
+        step: &StepInputs,
+        requests: &SequenceTable,
+        task: Range<usize>,
+    ) -> Vec<(usize, LogitResult)> {
         let free = self.spaces.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut space = free.unwrap_or_else(|| Space {
             rows: Rows::default(),
-            step: StepSpace::new(k),
-            draws: DrawSpace::default(),
+            step: PagedWorkspace::new(k),
+            draws: SamplingScratch::default(),
             asked: Vec::new(),
         });
         let Space { rows, step: numbers, draws, asked } = &mut space;
@@ -156,8 +162,13 @@ impl CpuDevice {
     }
 
     /// Which rows of a task carry which adapter, where each part has as many rows as `count` says.
-    fn worn(&self, step: &Step, parts: &[u32], count: impl Fn(&Part) -> usize) -> Vec<Worn<'_, Cpu>> {
-        let mut all: Vec<Worn<'_, Cpu>> = Vec::new();
+    fn worn(
+        &self,
+        step: &StepInputs,
+        parts: &[u32],
+        count: impl Fn(&SequenceSlice) -> usize,
+    ) -> Vec<LoraSegment<'_, Cpu>> {
+        let mut all: Vec<LoraSegment<'_, Cpu>> = Vec::new();
         let mut last = None;
         let mut row = 0;
         for part in parts.iter().map(|p| &step.parts[*p as usize]) {
@@ -169,7 +180,7 @@ impl CpuDevice {
             let Some(adapter) = set(&self.weights, part.weights).adapter.as_deref() else { continue };
             match all.last_mut().filter(|_| last == Some(part.weights)) {
                 Some(worn) => worn.rows.end = rows.end,
-                None => all.push(Worn { rows, adapter }),
+                None => all.push(LoraSegment { rows, adapter }),
             }
             last = Some(part.weights);
         }
@@ -177,15 +188,15 @@ impl CpuDevice {
     }
 }
 
-fn set(sets: &[Option<Arc<Loaded>>], number: u32) -> &WeightSet<Cpu> {
+fn set(sets: &[Option<Arc<DeviceWeights>>], number: u32) -> &WeightSet<Cpu> {
     sets[number as usize].as_ref().expect("weights stay while requests use them").cpu()
 }
 
 /// What a row of logits answers. What is not finite gives a log-probability that is not a number.
-pub(crate) fn answer(k: &Cpu, ask: Ask<'_>, logits: &[f32], draws: &mut DrawSpace) -> Answer {
-    let mut choice = [Choice::default()];
+pub(crate) fn answer(k: &Cpu, ask: LogitQuery<'_>, logits: &[f32], draws: &mut SamplingScratch) -> LogitResult {
+    let mut choice = [TokenLogprob::default()];
     match ask {
-        Ask::Draw { params, cursor, index } => {
+        LogitQuery::Draw { params, cursor, index } => {
             let mut rng = Seed::new(params.seed).child("sample").at(index as u64).rng();
             let allowed = cursor.and_then(ActionCursor::allowed);
             let tokens = allowed.map(|a| &a[..]);
@@ -193,25 +204,25 @@ pub(crate) fn answer(k: &Cpu, ask: Ask<'_>, logits: &[f32], draws: &mut DrawSpac
                 Some(drawn) => {
                     let target = Target { token: drawn.token, allowed };
                     k.distribution(logits, logits.len(), &[target], &mut choice);
-                    Answer { token: drawn.token, logprob: choice[0].logprob, second: drawn.logprob, place: None }
+                    LogitResult { token: drawn.token, logprob: choice[0].logprob, second: drawn.logprob, place: None }
                 }
-                None => Answer { token: 0, logprob: f32::NAN, second: f32::NAN, place: None },
+                None => LogitResult { token: 0, logprob: f32::NAN, second: f32::NAN, place: None },
             }
         }
-        Ask::Score { token, allowed } => {
+        LogitQuery::Score { token, allowed } => {
             k.distribution(logits, logits.len(), &[Target { token, allowed }], &mut choice);
-            Answer { token, logprob: choice[0].logprob, second: choice[0].entropy, place: None }
+            LogitResult { token, logprob: choice[0].logprob, second: choice[0].entropy, place: None }
         }
     }
 }
 
-impl Device for CpuDevice {
-    fn execute(&mut self, step: &Step, requests: &Requests, answers: &mut [Answer]) -> Result<()> {
+impl Backend for CpuBackend {
+    fn execute(&mut self, step: &StepInputs, requests: &SequenceTable, answers: &mut [LogitResult]) -> Result<()> {
         let kernels = self.shared.model.kernels;
         kernels.copy_pages(&mut self.pages, &step.copies);
         self.check(step);
         self.deal(step);
-        let (this, mut put) = (&*self, |all: Vec<(usize, Answer)>| {
+        let (this, mut put) = (&*self, |all: Vec<(usize, LogitResult)>| {
             for (number, answer) in all {
                 answers[number] = answer;
             }
@@ -231,8 +242,8 @@ impl Device for CpuDevice {
     }
 }
 
-impl LoadedDevice for CpuDevice {
-    fn hold(&mut self, number: u32, weights: Option<Arc<Loaded>>) {
+impl ModelBackend for CpuBackend {
+    fn hold(&mut self, number: u32, weights: Option<Arc<DeviceWeights>>) {
         put(&mut self.weights, number, weights);
     }
 

@@ -4,11 +4,11 @@
 //! as on the CPU, so the two differ only where rounding moves a boundary across it. Sets of possible answers lie on the card,
 //! which is told where in them answers stand and says where the tokens that it draws lead.
 
-use super::super::sequence::{Answer, Ask, Requests};
+use super::super::sequence::{LogitQuery, LogitResult, SequenceTable};
 use super::cpu::put;
-use super::{Device, LoadedDevice, Step};
-use crate::gpu::{NativeCard, failed};
-use crate::weights::registry::Loaded;
+use super::{Backend, ModelBackend, StepInputs};
+use crate::gpu::{GpuModel, failed};
+use crate::weights::registry::DeviceWeights;
 use mage_cuda::{Candidates, ModelRunner, TokenTrie};
 use mage_engine::{ActionCursor, ActionSet, Result};
 use mage_rng::Seed;
@@ -16,10 +16,10 @@ use rand::RngExt;
 use std::sync::Arc;
 
 /// A card, its pages, and the weights in use.
-pub(crate) struct CudaDevice {
+pub(crate) struct CudaBackend {
     stepper: ModelRunner,
     /// By the scheduler's number; there while requests use them.
-    weights: Vec<Option<Arc<Loaded>>>,
+    weights: Vec<Option<Arc<DeviceWeights>>>,
     /// Numbers of parts, those under the same weights together.
     order: Vec<u32>,
     tokens: Vec<u32>,
@@ -27,9 +27,9 @@ pub(crate) struct CudaDevice {
     answers: Vec<mage_cuda::LogitResult>,
 }
 
-impl CudaDevice {
-    pub(crate) fn new(card: &NativeCard, pages: u32, batch_invariant: bool) -> Result<Self> {
-        Ok(CudaDevice {
+impl CudaBackend {
+    pub(crate) fn new(card: &GpuModel, pages: u32, batch_invariant: bool) -> Result<Self> {
+        Ok(CudaBackend {
             stepper: ModelRunner::new(&card.model, pages as usize, batch_invariant).map_err(failed)?,
             weights: Vec::new(),
             order: Vec::new(),
@@ -52,10 +52,10 @@ fn node(cursor: &ActionCursor) -> Candidates<'_> {
 }
 
 /// What a row is asked, as the card wants it.
-fn ask(ask: Ask<'_>) -> mage_cuda::LogitQuery<'_> {
+fn ask(ask: LogitQuery<'_>) -> mage_cuda::LogitQuery<'_> {
     match ask {
-        Ask::Score { token, allowed } => mage_cuda::LogitQuery::score(token, allowed.map(|a| &a[..])),
-        Ask::Draw { params, cursor, index } => {
+        LogitQuery::Score { token, allowed } => mage_cuda::LogitQuery::score(token, allowed.map(|a| &a[..])),
+        LogitQuery::Draw { params, cursor, index } => {
             let mut rng = Seed::new(params.seed).child("sample").at(index as u64).rng();
             // The largest number below 1: a point must lie on the line.
             let point = (rng.random::<f64>() as f32).min(1.0 - f32::EPSILON / 2.0);
@@ -72,9 +72,9 @@ fn ask(ask: Ask<'_>) -> mage_cuda::LogitQuery<'_> {
     }
 }
 
-impl Device for CudaDevice {
-    fn execute(&mut self, step: &Step, requests: &Requests, answers: &mut [Answer]) -> Result<()> {
-        let CudaDevice { stepper, weights, order, tokens, parts, answers: said } = self;
+impl Backend for CudaBackend {
+    fn execute(&mut self, step: &StepInputs, requests: &SequenceTable, answers: &mut [LogitResult]) -> Result<()> {
+        let CudaBackend { stepper, weights, order, tokens, parts, answers: said } = self;
         stepper.copy_pages(&step.copies).map_err(failed)?;
         order.clear();
         order.extend(0..step.parts.len() as u32);
@@ -109,15 +109,15 @@ impl Device for CudaDevice {
             stepper.step(held.cuda().held(), &now, said).map_err(failed)?;
             for (place, a) in places.into_iter().zip(said.iter()) {
                 let (token, logprob, second) = (a.token, a.logprob, a.second);
-                answers[place] = Answer { token, logprob, second, place: a.following() };
+                answers[place] = LogitResult { token, logprob, second, place: a.following() };
             }
         }
         Ok(())
     }
 }
 
-impl LoadedDevice for CudaDevice {
-    fn hold(&mut self, number: u32, weights: Option<Arc<Loaded>>) {
+impl ModelBackend for CudaBackend {
+    fn hold(&mut self, number: u32, weights: Option<Arc<DeviceWeights>>) {
         put(&mut self.weights, number, weights);
     }
 

@@ -6,21 +6,21 @@
 pub(crate) mod cpu;
 pub(crate) mod cuda;
 
-use super::sequence::{Answer, Requests};
-use crate::weights::registry::Loaded;
+use super::sequence::{LogitResult, SequenceTable};
+use crate::weights::registry::DeviceWeights;
 use mage_engine::Result;
 use std::sync::Arc;
 
 /// One sequence's part of a step.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
+pub(crate) struct SequenceSlice {
     pub(crate) request: u32,
     pub(crate) weights: u32,
-    /// Its new tokens: where they start in [`Step::tokens`], how many, and the position of the first.
+    /// Its new tokens: where they start in [`StepInputs::tokens`], how many, and the position of the first.
     pub(crate) first: usize,
     pub(crate) count: usize,
     pub(crate) position: usize,
-    /// Its pages: where they start in [`Step::tables`]. They reach as far as its last new token.
+    /// Its pages: where they start in [`StepInputs::tables`]. They reach as far as its last new token.
     pub(crate) table: usize,
     /// How many of its last tokens are asked about, and the number of the first answer.
     pub(crate) asked: usize,
@@ -29,19 +29,19 @@ pub(crate) struct Part {
 
 /// What is done at once.
 #[derive(Debug, Default)]
-pub(crate) struct Step {
+pub(crate) struct StepInputs {
     /// Pages to be copied before all else, in order: (from, to).
     pub(crate) copies: Vec<(u32, u32)>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) tables: Vec<u32>,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<SequenceSlice>,
     /// How many answers are wanted.
     pub(crate) answers: usize,
 }
 
-impl Step {
+impl StepInputs {
     pub(crate) fn clear(&mut self) {
-        let Step { copies, tokens, tables, parts, answers } = self;
+        let StepInputs { copies, tokens, tables, parts, answers } = self;
         copies.clear();
         tokens.clear();
         tables.clear();
@@ -51,16 +51,16 @@ impl Step {
 }
 
 /// Executes steps.
-pub(crate) trait Device {
+pub(crate) trait Backend {
     /// Does all of a step and puts the answers into their places. Within a step, no part reads a page that another
     /// writes.
-    fn execute(&mut self, step: &Step, requests: &Requests, answers: &mut [Answer]) -> Result<()>;
+    fn execute(&mut self, step: &StepInputs, requests: &SequenceTable, answers: &mut [LogitResult]) -> Result<()>;
 }
 
 /// A device that has weights.
-pub(crate) trait LoadedDevice: Device + Send {
+pub(crate) trait ModelBackend: Backend + Send {
     /// Weights by the scheduler's number: there while requests use them.
-    fn hold(&mut self, number: u32, weights: Option<Arc<Loaded>>);
+    fn hold(&mut self, number: u32, weights: Option<Arc<DeviceWeights>>);
     /// Lets go of all weights.
     fn hold_nothing(&mut self);
 }

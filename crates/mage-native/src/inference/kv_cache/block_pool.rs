@@ -2,16 +2,16 @@
 
 /// Numbers of pages, handed out and taken back.
 #[derive(Debug)]
-pub(crate) struct PagePool {
+pub(crate) struct BlockPool {
     returned: Vec<u32>,
     /// Pages from here on were never used.
     fresh: u32,
     capacity: u32,
 }
 
-impl PagePool {
+impl BlockPool {
     pub(crate) fn new(capacity: u32) -> Self {
-        PagePool { returned: Vec::new(), fresh: 0, capacity }
+        BlockPool { returned: Vec::new(), fresh: 0, capacity }
     }
 
     pub(crate) fn take(&mut self) -> Option<u32> {

@@ -1,10 +1,10 @@
 //! What has been computed already?
 //!
-//! A tree of pages over token ids: a node is one page of at most [`PAGE`] tokens after those of its parent, a root is one
+//! A tree of pages over token ids: a node is one page of at most [`BLOCK_SIZE`] tokens after those of its parent, a root is one
 //! set of weights. Full pages are shared as they are; of a page that agrees only at its start, that start is copied.
 //! Nothing here knows what a page holds.
 
-use crate::cpu::PAGE;
+use crate::cpu::BLOCK_SIZE;
 use std::collections::BTreeMap;
 
 /// No node.
@@ -12,7 +12,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// Fills up the key of a page that is not full; no token has this id.
 const NO_TOKEN: u32 = u32::MAX;
 
-type Tokens = [u32; PAGE];
+type Tokens = [u32; BLOCK_SIZE];
 
 #[derive(Clone, Debug)]
 struct Node {
@@ -56,7 +56,7 @@ pub(crate) struct Start {
 impl PrefixTree {
     /// A new root, held.
     pub(crate) fn root(&mut self) -> u32 {
-        self.put(NONE, NONE, [NO_TOKEN; PAGE], 0, 0, 1)
+        self.put(NONE, NONE, [NO_TOKEN; BLOCK_SIZE], 0, 0, 1)
     }
 
     fn put(&mut self, parent: u32, page: u32, tokens: Tokens, len: u8, born: u64, pins: u32) -> u32 {
@@ -115,12 +115,12 @@ impl PrefixTree {
         if tokens.is_empty() || self.at(node).children == 0 {
             return (None, None);
         }
-        let mut key = [0; PAGE];
-        let n = tokens.len().min(PAGE);
+        let mut key = [0; BLOCK_SIZE];
+        let n = tokens.len().min(BLOCK_SIZE);
         key[..n].copy_from_slice(&tokens[..n]);
         // In the order of tokens, the best is a neighbour of where these would stand.
-        let below = self.by_tokens.range((node, [0; PAGE])..(node, key)).rev().take(NEAR);
-        let above = self.by_tokens.range((node, key)..=(node, [NO_TOKEN; PAGE])).take(NEAR);
+        let below = self.by_tokens.range((node, [0; BLOCK_SIZE])..(node, key)).rev().take(NEAR);
+        let above = self.by_tokens.range((node, key)..=(node, [NO_TOKEN; BLOCK_SIZE])).take(NEAR);
         let (mut best, mut ready): (Option<Start>, Option<Start>) = (None, None);
         for &child in below.chain(above).map(|(_, child)| child) {
             let c = self.at(child);
@@ -140,7 +140,7 @@ impl PrefixTree {
     /// Adds a page below `parent`, held once by the caller. With exactly these tokens there already, gives that node
     /// instead, unheld.
     pub(crate) fn insert(&mut self, parent: u32, tokens: &[u32], page: u32, born: u64) -> Result<u32, u32> {
-        let mut key = [NO_TOKEN; PAGE];
+        let mut key = [NO_TOKEN; BLOCK_SIZE];
         key[..tokens.len()].copy_from_slice(tokens);
         if let Some(&other) = self.by_tokens.get(&(parent, key)) {
             return Err(other);
@@ -235,7 +235,7 @@ impl PrefixTree {
     pub(crate) fn remove_root(&mut self, root: u32, mut each: impl FnMut(u32)) {
         let mut stack = vec![root];
         while let Some(node) = stack.pop() {
-            let children = self.by_tokens.range((node, [0; PAGE])..=(node, [NO_TOKEN; PAGE]));
+            let children = self.by_tokens.range((node, [0; BLOCK_SIZE])..=(node, [NO_TOKEN; BLOCK_SIZE]));
             let children: Vec<((u32, Tokens), u32)> = children.map(|(k, c)| (*k, *c)).collect();
             for (key, child) in children {
                 self.by_tokens.remove(&key);
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     fn page(of: u32) -> Vec<u32> {
-        (0..PAGE as u32).map(|i| of + i).collect()
+        (0..BLOCK_SIZE as u32).map(|i| of + i).collect()
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! What is an adapter by itself, apart from any device?
 
-use super::{AdapterLayout, GROUPS, LoraConfig};
+use super::{LORA_GROUPS, LoraConfig, LoraLayout};
 use crate::cpu::Cpu;
 use crate::cpu::Kernels;
-use crate::gpu::adapter_places;
-use crate::model::param_layout::Layout;
+use crate::gpu::lora_layout;
+use crate::model::param_layout::ParamLayout;
 use crate::weights::hf_config::Config;
 use mage_engine::Result;
 use mage_rng::Seed;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct NativeAdapter {
     pub(super) config: Config,
-    pub(crate) layout: Arc<AdapterLayout>,
+    pub(crate) layout: Arc<LoraLayout>,
     pub(crate) flat: Vec<f32>,
     pub(super) base: Option<String>,
 }
@@ -37,7 +37,7 @@ impl NativeAdapter {
     pub fn new(config: &Config, lora: &LoraConfig, seed: Seed) -> Result<Self> {
         lora.check()?;
         config.check()?;
-        let layout = AdapterLayout::new(config, lora);
+        let layout = LoraLayout::new(config, lora);
         let mut flat = vec![0.0; layout.len];
         for t in layout.tensors.iter().filter(|t| t.name.ends_with("lora_A.weight")) {
             let bound = 1.0 / (t.shape[1] as f64).sqrt();
@@ -49,12 +49,7 @@ impl NativeAdapter {
         Ok(NativeAdapter { config: config.clone(), layout: Arc::new(layout), flat, base: None })
     }
 
-    pub(crate) fn from_parts(
-        config: &Config,
-        layout: Arc<AdapterLayout>,
-        flat: Vec<f32>,
-        base: Option<String>,
-    ) -> Self {
+    pub(crate) fn from_parts(config: &Config, layout: Arc<LoraLayout>, flat: Vec<f32>, base: Option<String>) -> Self {
         NativeAdapter { config: config.clone(), layout, flat, base }
     }
 
@@ -70,7 +65,7 @@ impl NativeAdapter {
 
     /// What it takes of memory.
     pub fn size(&self) -> AdapterSize {
-        let max_group_rank = adapter_places(&self.layout).widest();
+        let max_group_rank = lora_layout(&self.layout).widest();
         AdapterSize { rank: self.lora().rank, parameters: self.parameters(), max_group_rank }
     }
 
@@ -92,9 +87,9 @@ impl NativeAdapter {
 
     /// Adds it to a model's own numbers: `W += (alpha / rank)·B·A`.
     pub(crate) fn merge_into(&self, config: &Config, weights: &mut [f32]) {
-        let (k, base, rank) = (Cpu::new(), Layout::new(config), self.lora().rank);
+        let (k, base, rank) = (Cpu::new(), ParamLayout::new(config), self.lora().rank);
         for (groups, at) in self.layout.layers.iter().zip(&base.layers) {
-            for (g, group) in GROUPS.iter().zip(groups) {
+            for (g, group) in LORA_GROUPS.iter().zip(groups) {
                 let inputs = g.inputs(config);
                 for part in group.iter().flat_map(|group| group.parts.iter().map(move |p| (group, p))) {
                     let (group, part) = part;

@@ -4,13 +4,13 @@
 //! other, so that one product does them all.
 
 use super::{LoraConfig, Projection};
-use crate::model::param_layout::{LayerAt, Tensor};
+use crate::model::param_layout::{LayerLayout, Tensor};
 use crate::weights::hf_config::Config;
 use std::ops::Range;
 
 /// Projections that read the same input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Group {
+pub(crate) enum LoraGroup {
     Qkv,
     Out,
     GateUp,
@@ -18,24 +18,24 @@ pub(crate) enum Group {
 }
 
 /// All of them; a group's number is its place here.
-pub(crate) const GROUPS: [Group; 4] = [Group::Qkv, Group::Out, Group::GateUp, Group::Down];
+pub(crate) const LORA_GROUPS: [LoraGroup; 4] = [LoraGroup::Qkv, LoraGroup::Out, LoraGroup::GateUp, LoraGroup::Down];
 
-impl Group {
+impl LoraGroup {
     fn projections(self) -> &'static [Projection] {
         match self {
-            Group::Qkv => &[Projection::QProj, Projection::KProj, Projection::VProj],
-            Group::Out => &[Projection::OProj],
-            Group::GateUp => &[Projection::GateProj, Projection::UpProj],
-            Group::Down => &[Projection::DownProj],
+            LoraGroup::Qkv => &[Projection::QProj, Projection::KProj, Projection::VProj],
+            LoraGroup::Out => &[Projection::OProj],
+            LoraGroup::GateUp => &[Projection::GateProj, Projection::UpProj],
+            LoraGroup::Down => &[Projection::DownProj],
         }
     }
 
     /// Numbers per row that it reads.
     pub(crate) fn inputs(self, c: &Config) -> usize {
         match self {
-            Group::Qkv | Group::GateUp => c.hidden_size,
-            Group::Out => c.heads().out(),
-            Group::Down => c.intermediate_size,
+            LoraGroup::Qkv | LoraGroup::GateUp => c.hidden_size,
+            LoraGroup::Out => c.heads().out(),
+            LoraGroup::Down => c.intermediate_size,
         }
     }
 
@@ -45,12 +45,12 @@ impl Group {
     }
 
     /// The frozen matrices themselves.
-    pub(crate) fn frozen(self, at: &LayerAt) -> &Range<usize> {
+    pub(crate) fn frozen(self, at: &LayerLayout) -> &Range<usize> {
         match self {
-            Group::Qkv => &at.qkv,
-            Group::Out => &at.out,
-            Group::GateUp => &at.gate_up,
-            Group::Down => &at.down,
+            LoraGroup::Qkv => &at.qkv,
+            LoraGroup::Out => &at.out,
+            LoraGroup::GateUp => &at.gate_up,
+            LoraGroup::Down => &at.down,
         }
     }
 }
@@ -67,7 +67,7 @@ fn outputs(p: Projection, c: &Config) -> usize {
 /// One projection's second matrix, of `outputs` rows. It reads the numbers from `first_rank` on and adds to those from
 /// `first_output` on.
 #[derive(Clone, Debug)]
-pub(crate) struct PartAt {
+pub(crate) struct LoraProjectionLayout {
     pub(crate) b: Range<usize>,
     pub(crate) outputs: usize,
     pub(crate) first_output: usize,
@@ -76,23 +76,23 @@ pub(crate) struct PartAt {
 
 /// A group's pairs. The first matrices together have `ranks` rows.
 #[derive(Clone, Debug)]
-pub(crate) struct GroupAt {
+pub(crate) struct LoraGroupLayout {
     pub(crate) a: Range<usize>,
     pub(crate) ranks: usize,
-    pub(crate) parts: Vec<PartAt>,
+    pub(crate) parts: Vec<LoraProjectionLayout>,
 }
 
 /// All tensors of an adapter.
 #[derive(Clone, Debug)]
-pub(crate) struct AdapterLayout {
+pub(crate) struct LoraLayout {
     pub(crate) lora: LoraConfig,
     pub(crate) tensors: Vec<Tensor>,
     /// By layer and group.
-    pub(crate) layers: Vec<[Option<GroupAt>; GROUPS.len()]>,
+    pub(crate) layers: Vec<[Option<LoraGroupLayout>; LORA_GROUPS.len()]>,
     pub(crate) len: usize,
 }
 
-impl AdapterLayout {
+impl LoraLayout {
     /// The lora must have been checked.
     pub(crate) fn new(c: &Config, lora: &LoraConfig) -> Self {
         let mut tensors = Vec::new();
@@ -105,7 +105,7 @@ impl AdapterLayout {
             range
         };
         let rank = lora.rank;
-        let mut group = |layer: usize, group: Group| {
+        let mut group = |layer: usize, group: LoraGroup| {
             let (inputs, mut first_output) = (group.inputs(c), 0);
             let mut chosen = Vec::new();
             for &p in group.projections() {
@@ -117,14 +117,19 @@ impl AdapterLayout {
             let first = put_all(&chosen, |p| put(layer, p, "A", [rank, inputs]))?;
             let parts = chosen.iter().enumerate().map(|(i, &(p, first_output))| {
                 let outputs = outputs(p, c);
-                PartAt { b: put(layer, p, "B", [outputs, rank]), outputs, first_output, first_rank: i * rank }
+                LoraProjectionLayout {
+                    b: put(layer, p, "B", [outputs, rank]),
+                    outputs,
+                    first_output,
+                    first_rank: i * rank,
+                }
             });
-            Some(GroupAt { parts: parts.collect(), a: first, ranks: chosen.len() * rank })
+            Some(LoraGroupLayout { parts: parts.collect(), a: first, ranks: chosen.len() * rank })
         };
-        let layers = (0..c.num_hidden_layers).map(|layer| GROUPS.map(|g| group(layer, g))).collect();
+        let layers = (0..c.num_hidden_layers).map(|layer| LORA_GROUPS.map(|g| group(layer, g))).collect();
         let mut lora = lora.clone();
         lora.targets.sort();
-        AdapterLayout { lora, tensors, layers, len }
+        LoraLayout { lora, tensors, layers, len }
     }
 }
 
@@ -136,20 +141,20 @@ fn put_all(chosen: &[(Projection, usize)], mut put: impl FnMut(Projection) -> Ra
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::param_layout::Layout;
+    use crate::model::param_layout::ParamLayout;
     use crate::weights::hf_config::tests::tiny;
 
     #[test]
     fn tensors_fill_the_buffer_and_fit_the_model() {
         let config = tiny();
-        let base = Layout::new(&config);
+        let base = ParamLayout::new(&config);
         for targets in [
             Projection::ALL.to_vec(),
             vec![Projection::KProj],
             vec![Projection::VProj, Projection::QProj, Projection::DownProj],
         ] {
             let lora = LoraConfig { rank: 3, alpha: 6.0, targets };
-            let layout = AdapterLayout::new(&config, &lora);
+            let layout = LoraLayout::new(&config, &lora);
             let mut at = 0;
             for t in &layout.tensors {
                 assert_eq!(t.range.start, at);
@@ -167,7 +172,7 @@ mod tests {
                 assert_eq!(frozen.shape, [b.shape[0], pair.shape[1]]);
             }
             for (layer, at) in layout.layers.iter().zip(&base.layers) {
-                for (g, group) in GROUPS.iter().zip(layer) {
+                for (g, group) in LORA_GROUPS.iter().zip(layer) {
                     assert_eq!(g.frozen(at).len(), g.inputs(&config) * g.outputs(&config));
                     for part in group.iter().flat_map(|group| &group.parts) {
                         let start = g.frozen(at).start + part.first_output * g.inputs(&config);

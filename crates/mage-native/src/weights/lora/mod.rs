@@ -9,7 +9,7 @@ mod layout;
 pub(crate) mod peft;
 
 pub use adapter::{AdapterSize, NativeAdapter};
-pub(crate) use layout::{AdapterLayout, GROUPS, Group, GroupAt};
+pub(crate) use layout::{LORA_GROUPS, LoraGroup, LoraGroupLayout, LoraLayout};
 
 use mage_engine::{Error, Result};
 use serde::{Deserialize, Serialize};

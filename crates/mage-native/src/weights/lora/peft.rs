@@ -7,7 +7,7 @@ use super::{LoraConfig, NativeAdapter, Projection};
 use crate::weights::atomic_write::replace_text;
 use crate::weights::checkpoint::{self, WeightDtype};
 use crate::weights::hf_config::Config;
-use crate::weights::lora::AdapterLayout;
+use crate::weights::lora::LoraLayout;
 use mage_engine::{Error, Result};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -42,7 +42,7 @@ impl NativeAdapter {
     pub fn open(dir: &Path, config: &Config) -> Result<Self> {
         let base = Self::base_of(dir)?;
         let lora = Self::shape_of(dir)?;
-        let layout = AdapterLayout::new(config, &lora);
+        let layout = LoraLayout::new(config, &lora);
         let says = "adapter_config.json and the model say";
         check_safe(dir)?;
         let flat = checkpoint::read_tensors(&[dir.join(WEIGHTS)], &layout.tensors, &[], says)?;
@@ -58,7 +58,7 @@ impl NativeAdapter {
 /// The same for an adapter that is at work.
 pub(crate) fn write(
     dir: &Path,
-    layout: &AdapterLayout,
+    layout: &LoraLayout,
     flat: &[f32],
     base: Option<&str>,
     format: WeightDtype,

@@ -1,6 +1,6 @@
 //! Runs training passes and scores on a card and writes everything a reference can be compared with.
 //!
-//! `card_case DIR`: the folder holds a model and `case.json`: `batches`, lists of rows of tokens, and `prefixes`, rows whose next
+//! `cuda_case DIR`: the folder holds a model and `case.json`: `batches`, lists of rows of tokens, and `prefixes`, rows whose next
 //! token is asked for. Of batch I, log-probabilities of every token but the first of each row go to `out.json`, the gradient of
 //! their mean to `gradients-I.safetensors`. Of each prefix `out.json` gets every token's log-probability, which are the logits
 //! less one number, as the trainer sees them and as the sampler does. `conformance/cuda` compares all of it with torch.
@@ -18,7 +18,7 @@ struct Case {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let dir = std::env::args().nth(1).ok_or("usage: card_case DIR")?;
+    let dir = std::env::args().nth(1).ok_or("usage: cuda_case DIR")?;
     let dir = Path::new(&dir);
     let case: Case = serde_json::from_str(&std::fs::read_to_string(dir.join("case.json"))?)?;
     let open = || NativeModel::open(dir);
