@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use mage_core::{
     parse::{cut, tagged},
-    prompt::Size,
+    prompt::PromptForm,
     read_reflection,
 };
 use mage_env::{Registry, Seed};
@@ -18,8 +18,8 @@ fuzz_target!(|text: &str| {
         }
     }
     assert!(cut(text, 20).chars().count() <= 20);
-    let _ = read_reflection(text, Size::Full);
-    let _ = read_reflection(text, Size::Compact);
+    let _ = read_reflection(text, PromptForm::Full);
+    let _ = read_reflection(text, PromptForm::Compact);
 
     let registry = Registry::builtin();
     for env_spec in registry.iter() {

@@ -1,6 +1,6 @@
 //! What is asked of a model, and what comes back?
 //!
-//! A [`Call`] is plain data: whoever drives a [`MetaEpisode`](crate::MetaEpisode) may answer it with an engine, an HTTP
+//! A [`Request`] is plain data: whoever drives a [`MetaEpisode`](crate::MetaEpisode) may answer it with an engine, an HTTP
 //! endpoint, a rule or a person.
 
 use mage_env::Seed;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// What a call is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Purpose {
+pub enum RequestKind {
     /// Choose an action.
     Play,
     /// Look back on a finished episode.
@@ -53,13 +53,13 @@ impl Message {
 /// The number of a call within its meta-episode, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct CallId(pub u32);
+pub struct RequestId(pub u32);
 
 /// What a call asks for, before it has its place in a meta-episode.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct RequestBody {
     /// What it is for.
-    pub purpose: Purpose,
+    pub purpose: RequestKind,
     /// The prompt.
     pub messages: Vec<Message>,
     /// The only answers allowed (after thinking), where the answer may be constrained.
@@ -72,9 +72,9 @@ pub struct Request {
 
 /// Something a model is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct Request {
     /// Its number.
-    pub id: CallId,
+    pub id: RequestId,
     /// The episode it belongs to: for calls between two episodes, the later one.
     pub episode: u32,
     /// The turn within the episode.
@@ -82,7 +82,7 @@ pub struct Call {
     /// The stream its sampling must come from.
     pub seed: Seed,
     /// What is asked.
-    pub request: Request,
+    pub request: RequestBody,
 }
 
 /// Why an answer ended.
@@ -98,7 +98,7 @@ pub enum Finish {
 
 /// Token ids exactly as sampled: what was sampled is what is trained on, never re-tokenised text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Tokens {
+pub struct CompletionTokens {
     /// The prompt.
     pub prompt: Vec<u32>,
     /// The answer.
@@ -109,12 +109,12 @@ pub struct Tokens {
 
 /// A model's answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct Completion {
     /// The text, thinking included.
     pub text: String,
     /// Its tokens, from engines that give them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tokens: Option<Tokens>,
+    pub tokens: Option<CompletionTokens>,
     /// Why it ended.
     #[serde(default)]
     pub finish: Finish,
@@ -123,27 +123,28 @@ pub struct Answer {
     pub weights: Option<String>,
     /// How many tokens it took, from engines that count them but do not give them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Usage>,
+    pub usage: Option<TokenUsage>,
 }
 
 /// How many tokens an answer took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Usage {
+pub struct TokenUsage {
     /// Read.
     pub prompt: u64,
     /// Written, thoughts included.
     pub answer: u64,
 }
 
-impl Answer {
+impl Completion {
     /// How many tokens it took, where that is known.
-    pub fn used(&self) -> Option<Usage> {
-        let counted = |t: &Tokens| Usage { prompt: t.prompt.len() as u64, answer: t.response.len() as u64 };
+    pub fn used(&self) -> Option<TokenUsage> {
+        let counted =
+            |t: &CompletionTokens| TokenUsage { prompt: t.prompt.len() as u64, answer: t.response.len() as u64 };
         self.usage.or_else(|| self.tokens.as_ref().map(counted))
     }
 
     /// An answer that is only text.
     pub fn text(text: impl Into<String>) -> Self {
-        Answer { text: text.into(), ..Answer::default() }
+        Completion { text: text.into(), ..Completion::default() }
     }
 }

@@ -4,7 +4,7 @@
 //! **score** S, what the call's own episode was worth. Estimators (see [`Estimator`](crate::Estimator)) turn them into
 //! advantages.
 
-use crate::{PenaltyMode, Phase, Row};
+use crate::{PenaltyMode, Phase, Transition};
 use mage_env::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -133,10 +133,10 @@ pub struct Credited {
 /// The return and the score of every row.
 ///
 /// ```
-/// use mage_core::{Assignment, Credit, Phase, Row, credit};
+/// use mage_core::{Assignment, Credit, Phase, Transition, credit};
 ///
 /// // One meta-episode: a loss, a reflection, a win; one turn each.
-/// let row = |episode, phase, reward| Row {
+/// let row = |episode, phase, reward| Transition {
 ///     group: 0, meta_episode: 0, episode, turn: 0, phase, anchor: 0, opponent: 0, reward, penalty: 0.0,
 /// };
 /// let rows = [row(0, Phase::Play, -10.0), row(1, Phase::Reflect, 0.0), row(1, Phase::Play, 10.0)];
@@ -148,7 +148,7 @@ pub struct Credited {
 /// let lamer = credit(&rows, &Credit { assignment: Assignment::Cumulative, ..Credit::default() });
 /// assert_eq!(lamer.returns, [-10.0 + 0.6 * 10.0, 10.0, 10.0]);
 /// ```
-pub fn credit(rows: &[Row], credit: &Credit) -> Credited {
+pub fn credit(rows: &[Transition], credit: &Credit) -> Credited {
     let mut out = Credited { returns: vec![0.0; rows.len()], scores: vec![0.0; rows.len()] };
     let mut order: Vec<usize> = (0..rows.len()).collect();
     order.sort_by(|&a, &b| {
@@ -174,7 +174,7 @@ pub fn credit(rows: &[Row], credit: &Credit) -> Credited {
 }
 
 /// The return of every row: [`credit`] without the scores.
-pub fn returns(rows: &[Row], how: &Credit) -> Vec<f32> {
+pub fn returns(rows: &[Transition], how: &Credit) -> Vec<f32> {
     credit(rows, how).returns
 }
 
@@ -200,7 +200,7 @@ struct Turn<'a> {
 
 impl<'a> Episode<'a> {
     /// `members` stand in order of phase (play first) and turn.
-    fn new(rows: &[Row], members: &'a [usize], mode: PenaltyMode) -> Self {
+    fn new(rows: &[Transition], members: &'a [usize], mode: PenaltyMode) -> Self {
         let plays = members.partition_point(|&i| rows[i].phase == Phase::Play);
         let (played, reflections) = members.split_at(plays);
         let penalties = |of: &[usize]| of.iter().map(|&i| f64::from(rows[i].penalty)).sum::<f64>();
@@ -222,7 +222,7 @@ impl<'a> Episode<'a> {
         Episode { turns, reflections, score: 0.0, charged: 0.0 }
     }
 
-    fn write(&self, rows: &[Row], credit: &Credit, out: &mut Credited) {
+    fn write(&self, rows: &[Transition], credit: &Credit, out: &mut Credited) {
         // Inside the episode's reward the penalty has been paid already.
         let own_penalty = |i: usize| match credit.penalty {
             PenaltyMode::EpisodeReward => 0.0,

@@ -1,6 +1,6 @@
 //! What can go wrong between an environment and a model.
 
-use crate::CallId;
+use crate::RequestId;
 
 /// Everything this crate refuses.
 #[derive(Debug, thiserror::Error)]
@@ -24,9 +24,9 @@ pub enum Error {
     #[error("call {got:?} is not open{}", .open.map(|c| format!("; call {c:?} is")).unwrap_or_default())]
     NotOpen {
         /// The call that was answered.
-        got: CallId,
+        got: RequestId,
         /// The call that waits for an answer.
-        open: Option<CallId>,
+        open: Option<RequestId>,
     },
     /// A line that is not a record.
     #[error("not an episode record: {problem}")]
@@ -42,7 +42,7 @@ pub enum Error {
     },
     /// Settings that cannot work.
     #[error("{place}: {problem}")]
-    Settings {
+    Config {
         /// Which setting.
         place: &'static str,
         /// What is wrong.

@@ -3,13 +3,13 @@
 use mage_env::{Anchor, End, Observation, Outcome, ParsedAction};
 use serde::{Deserialize, Serialize};
 
-use crate::CallId;
+use crate::RequestId;
 
 /// One turn of an episode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
     /// The call that chose the action.
-    pub call: CallId,
+    pub call: RequestId,
     /// The state it was chosen in.
     pub anchor: Anchor,
     /// What was done.
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn windows_show_the_end_and_hide_old_observations() {
         let turn = |i: u32| Turn {
-            call: CallId(i),
+            call: RequestId(i),
             anchor: Anchor(String::new()),
             action: if i == 8 { ParsedAction::invalid("no tag") } else { ParsedAction::Act(format!("a{i}")) },
             valid: i != 8,

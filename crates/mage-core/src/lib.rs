@@ -28,13 +28,17 @@ mod settings;
 pub use advantage::{
     Anchors, BaselineUnit, Estimator, Gigpo, Grpo, Levels, Norm, ReturnToGo, Rloo, Scope, Signal, advantages,
 };
-pub use approach::{Approach, MemoryMaker, MemoryScope};
-pub use call::{Answer, Call, CallId, Finish, Message, Purpose, Request, Role, Tokens, Usage};
+pub use approach::{MemoryFactory, MemoryScope, PromptMethod};
+pub use call::{
+    Completion, CompletionTokens, Finish, Message, Request, RequestBody, RequestId, RequestKind, Role, TokenUsage,
+};
 pub use credit::{Assignment, Credit, Credited, Recursion, Reflection, credit, returns};
 pub use embeddings::{Embeddings, Lexical, cosine, nearest};
 pub use error::{Error, Result};
 pub use interval::{Bootstrap, Interval, Mean, Rate};
-pub use memory::{Asking, EpisodicMemory, Finished, Memory, MemoryMode, Query, RecallOrder, read_reflection};
+pub use memory::{
+    EpisodicMemory, FinishedEpisode, Memory, MemoryMode, MemoryStep, RecallOrder, RecallQuery, read_reflection,
+};
 pub use meta::{MetaEpisode, Next};
 pub use method::Method;
 pub use metrics::{
@@ -42,8 +46,8 @@ pub use metrics::{
     Unplayed, against, compare, pass_at_k, share_of_gap, summarise,
 };
 pub use penalty::{LengthPenalty, Penalty, PenaltyMode};
-pub use record::{CallRecord, EpisodeRecord, RecordKey};
+pub use record::{RequestRecord, Trajectory, TrajectoryKey};
 pub use reward::{RewardPreset, RewardRule, Rewards};
-pub use row::{Phase, Row};
-pub use rows::{RowOfCall, RowPlace, anchor_key, rows};
-pub use settings::Settings;
+pub use row::{Phase, Transition};
+pub use rows::{IndexedTransition, MetaEpisodeIndex, anchor_key, rows};
+pub use settings::EpisodeConfig;

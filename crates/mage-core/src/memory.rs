@@ -1,37 +1,37 @@
 //! What does an agent carry from one episode to the next?
 //!
 //! A [`Memory`] is asked twice: [`recall`](Memory::recall) before each decision, [`record`](Memory::record) after each
-//! episode. To answer, it may itself ask for calls to the model: it returns [`Asking::Ask`] and is called again with all
+//! episode. To answer, it may itself ask for calls to the model: it returns [`MemoryStep::Request`] and is called again with all
 //! answers so far, until it is done. So a memory holds no half-finished conversation and can be replayed.
 
 use crate::{
-    Answer, Message, Purpose, Request, Result, Settings,
+    Completion, EpisodeConfig, Message, RequestBody, RequestKind, Result,
     history::Episode,
     parse,
-    prompt::{Block, PromptSet, Recalled, Size, result_in_words},
+    prompt::{MemoryBlock, PromptForm, PromptSet, RecalledEpisode, result_in_words},
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Either the result, or a call that is needed first.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Asking<T> {
+pub enum MemoryStep<T> {
     /// Here it is, and which of the answers (from 0) could not be used, and why.
     Done(T, Vec<(usize, String)>),
     /// Ask the model this, then come back with its answer added.
-    Ask(Request),
+    Request(RequestBody),
 }
 
-impl<T> Asking<T> {
+impl<T> MemoryStep<T> {
     /// The result; every answer was of use.
     pub fn done(result: T) -> Self {
-        Asking::Done(result, Vec::new())
+        MemoryStep::Done(result, Vec::new())
     }
 }
 
 /// What memory is asked about.
 #[derive(Clone, Copy, Debug)]
-pub struct Query<'a> {
+pub struct RecallQuery<'a> {
     /// The episode being played, from 0.
     pub episode: u32,
     /// The turn, from 0.
@@ -44,7 +44,7 @@ pub struct Query<'a> {
 
 /// A finished episode to remember.
 #[derive(Clone, Copy, Debug)]
-pub struct Finished<'a> {
+pub struct FinishedEpisode<'a> {
     /// Its index, from 0.
     pub index: u32,
     /// The agent's seat.
@@ -56,10 +56,10 @@ pub struct Finished<'a> {
 /// What an agent carries from one episode to the next.
 pub trait Memory: Send {
     /// What to put into the next prompt. `answers` are the answers to what it asked for during this recall.
-    fn recall(&mut self, query: &Query<'_>, answers: &[Answer]) -> Result<Asking<Block>>;
+    fn recall(&mut self, query: &RecallQuery<'_>, answers: &[Completion]) -> Result<MemoryStep<MemoryBlock>>;
 
     /// Takes in a finished episode. `answers` are the answers to what it asked for during this record.
-    fn record(&mut self, finished: &Finished<'_>, answers: &[Answer]) -> Result<Asking<()>>;
+    fn record(&mut self, finished: &FinishedEpisode<'_>, answers: &[Completion]) -> Result<MemoryStep<()>>;
 
     /// Whether the agent may know that there were earlier episodes at all.
     fn continuous(&self) -> bool {
@@ -117,20 +117,20 @@ pub enum RecallOrder {
 
 /// The paper's memory: past episodes, each with its reflection, its history or both.
 pub struct EpisodicMemory {
-    settings: Arc<Settings>,
+    settings: Arc<EpisodeConfig>,
     prompts: Arc<PromptSet>,
-    entries: Vec<(f32, Recalled)>,
+    entries: Vec<(f32, RecalledEpisode)>,
 }
 
 impl EpisodicMemory {
     /// An empty one.
-    pub fn new(settings: Arc<Settings>, prompts: Arc<PromptSet>) -> Self {
+    pub fn new(settings: Arc<EpisodeConfig>, prompts: Arc<PromptSet>) -> Self {
         EpisodicMemory { settings, prompts, entries: Vec::new() }
     }
 
-    fn remember(&mut self, finished: &Finished<'_>, reflection: Option<String>) {
+    fn remember(&mut self, finished: &FinishedEpisode<'_>, reflection: Option<String>) {
         let history = self.settings.memory.keeps_history();
-        let recalled = Recalled {
+        let recalled = RecalledEpisode {
             number: finished.index + 1,
             result: result_in_words(finished.episode),
             reflection,
@@ -142,8 +142,8 @@ impl EpisodicMemory {
 }
 
 impl Memory for EpisodicMemory {
-    fn recall(&mut self, _query: &Query<'_>, _answers: &[Answer]) -> Result<Asking<Block>> {
-        let mut chosen: Vec<&(f32, Recalled)> = self.entries.iter().collect();
+    fn recall(&mut self, _query: &RecallQuery<'_>, _answers: &[Completion]) -> Result<MemoryStep<MemoryBlock>> {
+        let mut chosen: Vec<&(f32, RecalledEpisode)> = self.entries.iter().collect();
         let kept = self.settings.recall_limit.unwrap_or(usize::MAX).min(chosen.len());
         match self.settings.recall {
             RecallOrder::Oldest => drop(chosen.drain(..chosen.len() - kept)), // the latest are worth most
@@ -153,22 +153,22 @@ impl Memory for EpisodicMemory {
             }
         }
         let entries = chosen.into_iter().map(|(_, r)| r.clone()).collect();
-        Ok(Asking::done(Block { entries, notes: String::new() }))
+        Ok(MemoryStep::done(MemoryBlock { entries, notes: String::new() }))
     }
 
-    fn record(&mut self, finished: &Finished<'_>, answers: &[Answer]) -> Result<Asking<()>> {
+    fn record(&mut self, finished: &FinishedEpisode<'_>, answers: &[Completion]) -> Result<MemoryStep<()>> {
         let mode = self.settings.memory;
         if mode == MemoryMode::None {
-            return Ok(Asking::done(()));
+            return Ok(MemoryStep::done(()));
         }
         if !mode.reflects() {
             self.remember(finished, None);
-            return Ok(Asking::done(()));
+            return Ok(MemoryStep::done(()));
         }
         let Some(answer) = answers.last() else {
             let prompt = self.prompts.reflect(self.settings.size, finished.seat, finished.episode)?;
-            return Ok(Asking::Ask(Request {
-                purpose: Purpose::Reflect,
+            return Ok(MemoryStep::Request(RequestBody {
+                purpose: RequestKind::Reflect,
                 messages: vec![Message::user(prompt)],
                 allowed: None,
                 max_tokens: self.settings.reflect_tokens,
@@ -180,7 +180,7 @@ impl Memory for EpisodicMemory {
             Err(reason) => (String::new(), vec![(answers.len() - 1, reason)]),
         };
         self.remember(finished, Some(text));
-        Ok(Asking::Done((), unreadable))
+        Ok(MemoryStep::Done((), unreadable))
     }
 
     fn continuous(&self) -> bool {
@@ -188,16 +188,16 @@ impl Memory for EpisodicMemory {
     }
 
     fn contents(&self) -> serde_json::Value {
-        let entries: Vec<&Recalled> = self.entries.iter().map(|(_, r)| r).collect();
+        let entries: Vec<&RecalledEpisode> = self.entries.iter().map(|(_, r)| r).collect();
         serde_json::to_value(entries).expect("entries are plain data")
     }
 }
 
 /// The reflection in an answer, or why there is none. Compact answers have no tags and end at `END`.
-pub fn read_reflection(answer: &str, size: Size) -> std::result::Result<String, String> {
+pub fn read_reflection(answer: &str, size: PromptForm) -> std::result::Result<String, String> {
     match size {
-        Size::Full => parse::tagged(answer, "remark").map(str::to_owned).map_err(|e| e.explain("remark")),
-        Size::Compact => {
+        PromptForm::Full => parse::tagged(answer, "remark").map(str::to_owned).map_err(|e| e.explain("remark")),
+        PromptForm::Compact => {
             let words: Vec<&str> = answer.split_whitespace().take_while(|w| *w != "END").collect();
             if words.is_empty() { Err("the reflection is empty".to_owned()) } else { Ok(words.join(" ")) }
         }

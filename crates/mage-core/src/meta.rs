@@ -1,11 +1,11 @@
 //! How does a meta-episode go?
 //!
 //! Play an episode, look back on it, play again with what was remembered, and so on. [`MetaEpisode`] is a state machine
-//! driven from outside: it hands out one [`Call`] at a time and goes on when it is answered. Thousands can be in flight,
+//! driven from outside: it hands out one [`Request`] at a time and goes on when it is answered. Thousands can be in flight,
 //! and a test can drive one by hand.
 //!
 //! ```
-//! use mage_core::{Answer, MetaEpisode, Next, Purpose, Settings, prompt::PromptLibrary};
+//! use mage_core::{Completion, MetaEpisode, Next, RequestKind, EpisodeConfig, prompt::PromptLibrary};
 //! use mage_env::{Hash, Registry, Seed};
 //! use std::sync::Arc;
 //!
@@ -13,16 +13,16 @@
 //! let task = registry.get("kuhn")?.default_population().draw("train", 2, Seed::new(1))?;
 //! let env = registry.build(&task)?;
 //! let prompts = PromptLibrary::builtin().get("kuhn")?;
-//! let mut meta = MetaEpisode::new(task, env, prompts, Arc::new(Settings::default()), Seed::new(7))?;
+//! let mut meta = MetaEpisode::new(task, env, prompts, Arc::new(EpisodeConfig::default()), Seed::new(7))?;
 //! let record = loop {
 //!     match meta.advance()? {
 //!         Next::Done(record) => break record,
-//!         Next::Call(call) => {
+//!         Next::Request(call) => {
 //!             let text = match call.request.purpose {
-//!                 Purpose::Play => "<action>BET</action>",
+//!                 RequestKind::Play => "<action>BET</action>",
 //!                 _ => "<remark>I always bet.</remark>",
 //!             };
-//!             meta.answer(call.id, Ok(Answer::text(text)))?;
+//!             meta.answer(call.id, Ok(Completion::text(text)))?;
 //!         }
 //!     }
 //! };
@@ -31,12 +31,12 @@
 //! ```
 
 use crate::{
-    Answer, Asking, Call, CallId, CallRecord, EpisodeRecord, EpisodicMemory, Error, Memory, Message, Purpose, Query,
-    RecordKey, Request, Result, Settings,
+    Completion, EpisodeConfig, EpisodicMemory, Error, Memory, MemoryStep, Message, RecallQuery, Request, RequestBody,
+    RequestId, RequestKind, RequestRecord, Result, Trajectory, TrajectoryKey,
     history::{Episode, Turn},
-    memory::Finished,
+    memory::FinishedEpisode,
     parse,
-    prompt::{Block, PlayView, PromptSet, Size},
+    prompt::{MemoryBlock, PlayView, PromptForm, PromptSet},
 };
 use mage_env::{End, Env, GameTree, Hash, ParsedAction, Seed, Task};
 use std::{mem, sync::Arc};
@@ -45,9 +45,9 @@ use std::{mem, sync::Arc};
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next {
     /// An answer to this.
-    Call(Call),
+    Request(Request),
     /// Nothing: it is over.
-    Done(Box<EpisodeRecord>),
+    Done(Box<Trajectory>),
 }
 
 /// N episodes of one task, with memory between them.
@@ -55,16 +55,16 @@ pub struct MetaEpisode {
     task: Task,
     env: Box<dyn Env>,
     prompts: Arc<PromptSet>,
-    settings: Arc<Settings>,
+    settings: Arc<EpisodeConfig>,
     memory: Box<dyn Memory>,
     seed: Seed,
     episodes: Vec<Episode>,
-    calls: Vec<CallRecord>,
+    calls: Vec<RequestRecord>,
     error: Option<String>,
     stage: Stage,
     /// Answers to what memory has asked for in the present stage.
-    answers: Vec<Answer>,
-    open: Option<Call>,
+    answers: Vec<Completion>,
+    open: Option<Request>,
     /// The settings' hash, where it is known.
     method: Option<Hash>,
 }
@@ -77,7 +77,7 @@ enum Stage {
     /// Memory is asked what to show.
     Recall,
     /// An action is asked for.
-    Play(Block),
+    Play(MemoryBlock),
     /// Memory takes in the finished episode.
     Record,
     /// Nothing happens any more.
@@ -90,7 +90,7 @@ impl MetaEpisode {
         task: Task,
         env: Box<dyn Env>,
         prompts: Arc<PromptSet>,
-        settings: Arc<Settings>,
+        settings: Arc<EpisodeConfig>,
         seed: Seed,
     ) -> Result<Self> {
         let memory = EpisodicMemory::new(Arc::clone(&settings), Arc::clone(&prompts));
@@ -102,7 +102,7 @@ impl MetaEpisode {
         task: Task,
         env: Box<dyn Env>,
         prompts: Arc<PromptSet>,
-        settings: Arc<Settings>,
+        settings: Arc<EpisodeConfig>,
         memory: Box<dyn Memory>,
         seed: Seed,
     ) -> Result<Self> {
@@ -165,7 +165,7 @@ impl MetaEpisode {
     fn go_on(&mut self) -> Result<Next> {
         loop {
             if let Some(call) = &self.open {
-                return Ok(Next::Call(call.clone()));
+                return Ok(Next::Request(call.clone()));
             }
             match mem::replace(&mut self.stage, Stage::Over) {
                 Stage::Over => return Ok(Next::Done(Box::new(self.record()))),
@@ -177,10 +177,10 @@ impl MetaEpisode {
                 Stage::Recall => {
                     let current = self.episodes.last().expect("an episode has begun");
                     let turn = current.turns.len() as u32;
-                    let query = Query { episode: self.episode_index(), turn, seat: self.task.seat, current };
+                    let query = RecallQuery { episode: self.episode_index(), turn, seat: self.task.seat, current };
                     match self.memory.recall(&query, &self.answers)? {
-                        Asking::Ask(request) => self.ask(request, Stage::Recall),
-                        Asking::Done(block, unusable) => {
+                        MemoryStep::Request(request) => self.ask(request, Stage::Recall),
+                        MemoryStep::Done(block, unusable) => {
                             self.close_answers(unusable);
                             self.stage = Stage::Play(block);
                         }
@@ -197,7 +197,7 @@ impl MetaEpisode {
 
     /// Answers the open call, or says why it cannot be answered; then the meta-episode ends with that error in its
     /// record.
-    pub fn answer(&mut self, id: CallId, answer: std::result::Result<Answer, String>) -> Result<()> {
+    pub fn answer(&mut self, id: RequestId, answer: std::result::Result<Completion, String>) -> Result<()> {
         let Some(call) = self.open.take_if(|c| c.id == id) else {
             return Err(Error::NotOpen { got: id, open: self.open.as_ref().map(|c| c.id) });
         };
@@ -209,12 +209,12 @@ impl MetaEpisode {
                 return Ok(());
             }
         };
-        let playing = call.request.purpose == Purpose::Play;
+        let playing = call.request.purpose == RequestKind::Play;
         let action = playing.then(|| self.read_action(&answer));
         if !playing {
             self.answers.push(answer.clone());
         }
-        self.calls.push(CallRecord {
+        self.calls.push(RequestRecord {
             id: call.id,
             purpose: call.request.purpose,
             episode: call.episode,
@@ -235,20 +235,20 @@ impl MetaEpisode {
         self.episodes.len() as u32 - 1
     }
 
-    fn ask(&mut self, request: Request, back_to: Stage) {
+    fn ask(&mut self, request: RequestBody, back_to: Stage) {
         // Between two episodes a call belongs to the one it will help.
         let between = back_to == Stage::Record;
         let episode = self.episode_index() + u32::from(between);
         let turn = if between { 0 } else { self.episodes.last().map_or(0, |e| e.turns.len() as u32) };
-        let id = CallId(self.calls.len() as u32);
+        let id = RequestId(self.calls.len() as u32);
         let seed = self.seed.child("call").at(u64::from(id.0));
         self.stage = back_to;
-        self.open = Some(Call { id, episode, turn, seed, request });
+        self.open = Some(Request { id, episode, turn, seed, request });
     }
 
     /// What would be asked now if the present episode had gone as `episode` says and `legal` were possible; `None` unless
     /// an action is being asked for. For judging a policy at decisions it did not come to.
-    pub fn request_if(&self, episode: &Episode, legal: Option<Vec<String>>) -> Option<Result<Request>> {
+    pub fn request_if(&self, episode: &Episode, legal: Option<Vec<String>>) -> Option<Result<RequestBody>> {
         match (&self.open, &self.stage) {
             (Some(_), Stage::Play(block)) => Some(self.request_at(block, episode, legal)),
             _ => None,
@@ -260,15 +260,15 @@ impl MetaEpisode {
         self.env.game_tree(self.episode_index(), limit)
     }
 
-    fn play_request(&self, block: &Block) -> Result<Request> {
+    fn play_request(&self, block: &MemoryBlock) -> Result<RequestBody> {
         let legal = match self.settings.size {
-            Size::Full => self.env.legal(),
-            Size::Compact => self.env.compact_legal(),
+            PromptForm::Full => self.env.legal(),
+            PromptForm::Compact => self.env.compact_legal(),
         };
         self.request_at(block, self.episodes.last().expect("an episode has begun"), legal)
     }
 
-    fn request_at(&self, block: &Block, episode: &Episode, legal: Option<Vec<String>>) -> Result<Request> {
+    fn request_at(&self, block: &MemoryBlock, episode: &Episode, legal: Option<Vec<String>>) -> Result<RequestBody> {
         let view = PlayView {
             seat: self.task.seat,
             memory: block,
@@ -279,8 +279,8 @@ impl MetaEpisode {
         };
         let slots = self.settings.compact_slots(&block.entries);
         let prompt = self.prompts.play(self.settings.size, &view, &slots)?;
-        Ok(Request {
-            purpose: Purpose::Play,
+        Ok(RequestBody {
+            purpose: RequestKind::Play,
             messages: vec![Message::user(prompt)],
             allowed: if self.settings.mask_actions { legal } else { None },
             max_tokens: self.settings.play_tokens,
@@ -288,10 +288,10 @@ impl MetaEpisode {
         })
     }
 
-    fn read_action(&self, answer: &Answer) -> ParsedAction {
+    fn read_action(&self, answer: &Completion) -> ParsedAction {
         let text = match self.settings.size {
-            Size::Full => parse::tagged(&answer.text, "action").map_err(|e| e.explain("action")),
-            Size::Compact => Ok(answer.text.trim()),
+            PromptForm::Full => parse::tagged(&answer.text, "action").map_err(|e| e.explain("action")),
+            PromptForm::Compact => Ok(answer.text.trim()),
         };
         match text {
             Ok(text) => self.env.parse(text),
@@ -299,7 +299,7 @@ impl MetaEpisode {
         }
     }
 
-    fn act(&mut self, call: CallId, action: ParsedAction) {
+    fn act(&mut self, call: RequestId, action: ParsedAction) {
         let anchor = self.env.anchor();
         let step = self.env.step(&action);
         let invalid = match &action {
@@ -345,10 +345,10 @@ impl MetaEpisode {
     fn take_in_episode(&mut self) -> Result<()> {
         let index = self.episode_index();
         let episode = self.episodes.last().expect("an episode has been played");
-        let finished = Finished { index, seat: self.task.seat, episode };
+        let finished = FinishedEpisode { index, seat: self.task.seat, episode };
         match self.memory.record(&finished, &self.answers)? {
-            Asking::Ask(request) => self.ask(request, Stage::Record),
-            Asking::Done((), unusable) => {
+            MemoryStep::Request(request) => self.ask(request, Stage::Record),
+            MemoryStep::Done((), unusable) => {
                 self.close_answers(unusable);
                 self.stage = if self.was_last() { Stage::Over } else { Stage::Begin };
             }
@@ -356,11 +356,11 @@ impl MetaEpisode {
         Ok(())
     }
 
-    fn record(&self) -> EpisodeRecord {
+    fn record(&self) -> Trajectory {
         let task = self.task.hash();
         let last_weights = self.calls.iter().rev().find_map(|c| c.answer.weights.clone());
-        EpisodeRecord {
-            key: RecordKey {
+        Trajectory {
+            key: TrajectoryKey {
                 panel: Hash::of(&[task]),
                 task,
                 method: self.method.unwrap_or_else(|| Hash::of(&*self.settings)),

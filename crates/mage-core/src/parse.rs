@@ -5,17 +5,17 @@
 //! answer.
 //!
 //! ```
-//! use mage_core::parse::{Unreadable, tagged};
+//! use mage_core::parse::{ParseError, tagged};
 //! let answer = "<think>maybe <action>PASS</action>?</think> I raise. <action> BET </action>";
 //! assert_eq!(tagged(answer, "action"), Ok("BET"));
-//! assert_eq!(tagged("BET", "action"), Err(Unreadable::NoTag));
+//! assert_eq!(tagged("BET", "action"), Err(ParseError::NoTag));
 //! ```
 
 use std::fmt;
 
 /// Why nothing can be read from an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unreadable {
+pub enum ParseError {
     /// The model was still thinking when its answer ended.
     StillThinking,
     /// The tag does not occur.
@@ -26,19 +26,19 @@ pub enum Unreadable {
     Empty,
 }
 
-impl Unreadable {
+impl ParseError {
     /// In words a model can learn from.
     pub fn explain(self, tag: &str) -> String {
         match self {
-            Unreadable::StillThinking => "the answer ended before the thinking did".to_owned(),
-            Unreadable::NoTag => format!("the answer has no <{tag}>…</{tag}>"),
-            Unreadable::NotClosed => format!("<{tag}> is not closed by </{tag}>"),
-            Unreadable::Empty => format!("there is nothing between <{tag}> and </{tag}>"),
+            ParseError::StillThinking => "the answer ended before the thinking did".to_owned(),
+            ParseError::NoTag => format!("the answer has no <{tag}>…</{tag}>"),
+            ParseError::NotClosed => format!("<{tag}> is not closed by </{tag}>"),
+            ParseError::Empty => format!("there is nothing between <{tag}> and </{tag}>"),
         }
     }
 }
 
-impl fmt::Display for Unreadable {
+impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.explain("tag"))
     }
@@ -48,23 +48,23 @@ const THINK_OPEN: &str = "<think>";
 const THINK_CLOSE: &str = "</think>";
 
 /// The answer without the thinking before it.
-pub fn after_thinking(text: &str) -> Result<&str, Unreadable> {
+pub fn after_thinking(text: &str) -> Result<&str, ParseError> {
     let after = text.rfind(THINK_CLOSE).map_or(text, |at| &text[at + THINK_CLOSE.len()..]);
-    if after.contains(THINK_OPEN) { Err(Unreadable::StillThinking) } else { Ok(after) }
+    if after.contains(THINK_OPEN) { Err(ParseError::StillThinking) } else { Ok(after) }
 }
 
 /// What stands between the last complete pair of `<tag>` and `</tag>` after thinking has ended, without outer white
 /// space.
-pub fn tagged<'t>(text: &'t str, tag: &str) -> Result<&'t str, Unreadable> {
+pub fn tagged<'t>(text: &'t str, tag: &str) -> Result<&'t str, ParseError> {
     let text = after_thinking(text)?;
     let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
     let before_last_close = text.rfind(&close).map_or("", |at| &text[..at + close.len()]);
     let Some(start) = before_last_close.rfind(&open) else {
-        return Err(if text.contains(&open) { Unreadable::NotClosed } else { Unreadable::NoTag });
+        return Err(if text.contains(&open) { ParseError::NotClosed } else { ParseError::NoTag });
     };
     let inner = &before_last_close[start + open.len()..];
     match inner.find(&close).map_or(inner, |end| &inner[..end]).trim() {
-        "" => Err(Unreadable::Empty),
+        "" => Err(ParseError::Empty),
         inner => Ok(inner),
     }
 }
@@ -89,14 +89,14 @@ mod tests {
             ("<action>PASS <action>BET</action>", Ok("BET")),
             ("<action>BET</action> </action>", Ok("BET")),
             ("<action>BET</action> or <action>PASS", Ok("BET")),
-            ("<think>I will <action>BET</action>", Err(Unreadable::StillThinking)),
-            ("<think>a</think><think>maybe <action>BET</action>", Err(Unreadable::StillThinking)),
-            ("Well. <think>maybe <action>BET</action>", Err(Unreadable::StillThinking)),
-            ("<think>x</think> BET", Err(Unreadable::NoTag)),
-            ("<action>BET", Err(Unreadable::NotClosed)),
-            ("</action><action>", Err(Unreadable::NotClosed)),
-            ("<action> \n</action>", Err(Unreadable::Empty)),
-            ("", Err(Unreadable::NoTag)),
+            ("<think>I will <action>BET</action>", Err(ParseError::StillThinking)),
+            ("<think>a</think><think>maybe <action>BET</action>", Err(ParseError::StillThinking)),
+            ("Well. <think>maybe <action>BET</action>", Err(ParseError::StillThinking)),
+            ("<think>x</think> BET", Err(ParseError::NoTag)),
+            ("<action>BET", Err(ParseError::NotClosed)),
+            ("</action><action>", Err(ParseError::NotClosed)),
+            ("<action> \n</action>", Err(ParseError::Empty)),
+            ("", Err(ParseError::NoTag)),
         ];
         for (text, expected) in cases {
             assert_eq!(tagged(text, "action"), expected, "{text:?}");

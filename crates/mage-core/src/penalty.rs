@@ -36,7 +36,7 @@ impl Penalty {
     /// No deductions at all.
     pub const NONE: Penalty = Penalty { invalid: 0.0, length: None };
 
-    /// The deduction for one answer: not negative, to be put into [`Row::penalty`](crate::Row::penalty).
+    /// The deduction for one answer: not negative, to be put into [`Transition::penalty`](crate::Transition::penalty).
     pub fn of(&self, valid: bool, tokens: u32) -> f32 {
         let invalid = if valid { 0.0 } else { self.invalid };
         invalid + self.length.map_or(0.0, |l| l.of(tokens))
@@ -89,7 +89,7 @@ impl LengthPenalty {
     }
 }
 
-/// Where [`Row::penalty`](crate::Row::penalty) enters.
+/// Where [`Transition::penalty`](crate::Transition::penalty) enters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PenaltyMode {

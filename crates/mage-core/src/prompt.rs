@@ -16,7 +16,7 @@ use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 /// Which form of prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Size {
+pub enum PromptForm {
     /// Sentences, thinking and tags.
     #[default]
     Full,
@@ -166,7 +166,7 @@ use builtin_source;
 
 /// One past episode as memory gives it back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Recalled {
+pub struct RecalledEpisode {
     /// Its number, from 1.
     pub number: u32,
     /// How it went, in words.
@@ -181,18 +181,19 @@ pub struct Recalled {
 
 /// What memory puts into a prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Block {
+pub struct MemoryBlock {
     /// Past episodes.
-    pub entries: Vec<Recalled>,
+    pub entries: Vec<RecalledEpisode>,
     /// Anything else worth reading, verbatim.
     pub notes: String,
 }
 
-impl Block {
+impl MemoryBlock {
     /// The same without what happened in past episodes.
-    fn without_histories(&self) -> Block {
-        let entries = self.entries.iter().cloned().map(|e| Recalled { start: None, history: None, ..e }).collect();
-        Block { entries, notes: self.notes.clone() }
+    fn without_histories(&self) -> MemoryBlock {
+        let entries =
+            self.entries.iter().cloned().map(|e| RecalledEpisode { start: None, history: None, ..e }).collect();
+        MemoryBlock { entries, notes: self.notes.clone() }
     }
 }
 
@@ -201,7 +202,7 @@ pub struct PlayView<'a> {
     /// The agent's seat.
     pub seat: u8,
     /// What memory says.
-    pub memory: &'a Block,
+    pub memory: &'a MemoryBlock,
     /// The episode, from 1; 0 when the agent must not know that there were others.
     pub number: u32,
     /// The episode so far.
@@ -284,12 +285,12 @@ impl PromptSet {
         turns
     }
 
-    fn too_long(&self, size: Size, prompt: &str) -> bool {
-        size == Size::Full && self.windows.cut.prompt_chars.is_some_and(|most| prompt.chars().nth(most).is_some())
+    fn too_long(&self, size: PromptForm, prompt: &str) -> bool {
+        size == PromptForm::Full && self.windows.cut.prompt_chars.is_some_and(|most| prompt.chars().nth(most).is_some())
     }
 
     /// The prompt that asks for an action. `slots` is how each past episode stands in a compact prompt.
-    pub fn play(&self, size: Size, view: &PlayView<'_>, slots: &[String]) -> Result<String> {
+    pub fn play(&self, size: PromptForm, view: &PlayView<'_>, slots: &[String]) -> Result<String> {
         let prompt = self.play_with(size, view, slots, view.memory, self.windows.play)?;
         if !self.too_long(size, &prompt) {
             return Ok(prompt);
@@ -299,13 +300,13 @@ impl PromptSet {
 
     fn play_with(
         &self,
-        size: Size,
+        size: PromptForm,
         view: &PlayView<'_>,
         slots: &[String],
-        memory: &Block,
+        memory: &MemoryBlock,
         window: Window,
     ) -> Result<String> {
-        if size == Size::Compact && self.lean {
+        if size == PromptForm::Compact && self.lean {
             return self.render("play.compact", &CompactContext { slots, compact: &view.episode.now().compact });
         }
         let turns = self.shown(window, view.episode);
@@ -322,17 +323,17 @@ impl PromptSet {
             turns_left: view.turns_left,
             slots,
         };
-        self.render(if size == Size::Full { "play.full" } else { "play.compact" }, &context)
+        self.render(if size == PromptForm::Full { "play.full" } else { "play.compact" }, &context)
     }
 
     /// The prompt that asks for a reflection on a finished episode.
-    pub fn reflect(&self, size: Size, seat: u8, episode: &Episode) -> Result<String> {
+    pub fn reflect(&self, size: PromptForm, seat: u8, episode: &Episode) -> Result<String> {
         let prompt = self.reflect_with(size, seat, episode, self.windows.reflect)?;
         if self.too_long(size, &prompt) { self.reflect_with(size, seat, episode, LAST_TURN) } else { Ok(prompt) }
     }
 
-    fn reflect_with(&self, size: Size, seat: u8, episode: &Episode, window: Window) -> Result<String> {
-        if size == Size::Compact && self.lean {
+    fn reflect_with(&self, size: PromptForm, seat: u8, episode: &Episode, window: Window) -> Result<String> {
+        if size == PromptForm::Compact && self.lean {
             return self.render("reflect.compact", &CompactContext { slots: &[], compact: &episode.now().compact });
         }
         let turns = self.shown(window, episode);
@@ -344,7 +345,7 @@ impl PromptSet {
             result: result_in_words(episode),
             compact: &episode.now().compact,
         };
-        self.render(if size == Size::Full { "reflect.full" } else { "reflect.compact" }, &context)
+        self.render(if size == PromptForm::Full { "reflect.full" } else { "reflect.compact" }, &context)
     }
 
     /// A finished episode as memories keep it.
@@ -403,7 +404,7 @@ struct PlayContext<'a> {
     #[serde(flatten)]
     rules: RulesContext,
     start: &'a str,
-    memory: &'a Block,
+    memory: &'a MemoryBlock,
     number: u32,
     left_out: usize,
     turns: Vec<ShownTurn>,

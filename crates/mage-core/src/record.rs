@@ -3,15 +3,15 @@
 //! The one record that training, evaluation, reports and the board share. It is plain data, one JSON line each; files are
 //! the business of others.
 
-use crate::{Answer, CallId, Error, Message, Purpose, Result, history::Episode};
+use crate::{Completion, Error, Message, RequestId, RequestKind, Result, history::Episode};
 use mage_env::{Hash, Seed, Task};
 use serde::{Deserialize, Serialize};
 
 /// Everything that happened in one meta-episode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct EpisodeRecord {
+pub struct Trajectory {
     /// What it is found by.
-    pub key: RecordKey,
+    pub key: TrajectoryKey,
     /// The task.
     pub task: Task,
     /// Whether it ended at the first win.
@@ -19,7 +19,7 @@ pub struct EpisodeRecord {
     /// The episodes, in order.
     pub episodes: Vec<Episode>,
     /// The calls, in order.
-    pub calls: Vec<CallRecord>,
+    pub calls: Vec<RequestRecord>,
     /// What went wrong, if it could not be finished. Such a record counts as an error, never as a result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -27,7 +27,7 @@ pub struct EpisodeRecord {
 
 /// What identifies a record: equal keys, equal records.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct RecordKey {
+pub struct TrajectoryKey {
     /// The list of tasks it belongs to.
     pub panel: Hash,
     /// The task.
@@ -42,11 +42,11 @@ pub struct RecordKey {
 
 /// One call and its answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CallRecord {
+pub struct RequestRecord {
     /// Its number.
-    pub id: CallId,
+    pub id: RequestId,
     /// What it was for.
-    pub purpose: Purpose,
+    pub purpose: RequestKind,
     /// The episode it belongs to.
     pub episode: u32,
     /// The turn.
@@ -59,13 +59,13 @@ pub struct CallRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed: Option<Vec<String>>,
     /// The answer.
-    pub answer: Answer,
+    pub answer: Completion,
     /// Why the answer could not be used, if it could not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub invalid: Option<String>,
 }
 
-impl EpisodeRecord {
+impl Trajectory {
     /// The record as one line of JSON, without the line break.
     pub fn to_line(&self) -> String {
         serde_json::to_string(self).expect("records are plain data")

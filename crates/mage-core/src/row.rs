@@ -1,6 +1,6 @@
 //! What is one decision worth learning from?
 //!
-//! A [`Row`] is one call to the model that will be trained on, reduced to what credit assignment needs. Rows are what
+//! A [`Transition`] is one call to the model that will be trained on, reduced to what credit assignment needs. Rows are what
 //! the functions in this crate turn into returns and advantages; tokens stay with the caller, in the same order.
 
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ pub enum Phase {
 /// Rows of one meta-episode stand in the order the calls were made: play rows of episode 0, reflect rows of episode 1,
 /// play rows of episode 1, and so on.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct Transition {
     /// The group: meta-episodes that are compared with each other.
     pub group: u32,
     /// The meta-episode, unique over all groups.

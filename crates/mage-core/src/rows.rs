@@ -1,12 +1,19 @@
 //! How do records become rows and results?
 
-use crate::{EpisodeRecord, EpisodeResult, MetaResult, Penalty, Phase, Purpose, RewardRule, Row, history::Episode};
+use crate::{
+    EpisodeResult, MetaResult, Penalty, Phase, RequestKind, RewardRule, Trajectory, Transition, history::Episode,
+};
 use mage_env::{Anchor, End, Seed};
 
 /// The trainable calls of a record as rows, in the order the calls were made; `calls` tells which call each row is.
 ///
 /// A record with an error gives no rows: what could not be finished is not learned from.
-pub fn rows(record: &EpisodeRecord, place: RowPlace, rewards: &RewardRule, penalty: &Penalty) -> Vec<RowOfCall> {
+pub fn rows(
+    record: &Trajectory,
+    place: MetaEpisodeIndex,
+    rewards: &RewardRule,
+    penalty: &Penalty,
+) -> Vec<IndexedTransition> {
     if record.error.is_some() {
         return Vec::new();
     }
@@ -14,14 +21,14 @@ pub fn rows(record: &EpisodeRecord, place: RowPlace, rewards: &RewardRule, penal
     let trainable = record.calls.iter().enumerate().filter(|(_, c)| c.trainable);
     trainable
         .map(|(index, call)| {
-            let playing = call.purpose == Purpose::Play;
+            let playing = call.purpose == RequestKind::Play;
             let (episode, turn) = (call.episode as usize, call.turn as usize);
             let anchor = match playing {
                 true => anchor_key(&record.episodes[episode].turns[turn].anchor),
                 false => reflection_key(),
             };
             let tokens = call.answer.tokens.as_ref().map_or(0, |t| t.response.len() as u32);
-            let row = Row {
+            let row = Transition {
                 group: place.group,
                 meta_episode: place.meta_episode,
                 episode: call.episode,
@@ -32,14 +39,14 @@ pub fn rows(record: &EpisodeRecord, place: RowPlace, rewards: &RewardRule, penal
                 reward: if playing { rewards[episode][turn] } else { 0.0 },
                 penalty: penalty.of(call.invalid.is_none(), tokens),
             };
-            RowOfCall { call: index, row }
+            IndexedTransition { call: index, row }
         })
         .collect()
 }
 
 /// Where a meta-episode stands among others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowPlace {
+pub struct MetaEpisodeIndex {
     /// Its group.
     pub group: u32,
     /// Its own number, unique over all groups.
@@ -50,11 +57,11 @@ pub struct RowPlace {
 
 /// A row, and the index of its call in the record.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RowOfCall {
+pub struct IndexedTransition {
     /// Which of the record's calls.
     pub call: usize,
     /// The row.
-    pub row: Row,
+    pub row: Transition,
 }
 
 fn episode_rewards(episode: &Episode, rule: &RewardRule) -> Vec<f32> {
@@ -72,7 +79,7 @@ fn reflection_key() -> u64 {
     Seed::new(0).child("reflection").value()
 }
 
-impl EpisodeRecord {
+impl Trajectory {
     /// What it came to, for metrics; `None` for a record with an error, which is not a result.
     pub fn result(&self) -> Option<MetaResult> {
         if self.error.is_some() {

@@ -2,14 +2,14 @@
 
 use crate::{
     Error, MemoryMode, RecallOrder, Result,
-    prompt::{CONTROL_WORDS, Recalled, Size},
+    prompt::{CONTROL_WORDS, RecalledEpisode, PromptForm},
 };
 use serde::{Deserialize, Serialize};
 
 /// Everything about a meta-episode that is not the task, the model or the credit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Settings {
+pub struct EpisodeConfig {
     /// How many episodes of the same task are played.
     pub episodes: u32,
     /// How many turns an episode may take.
@@ -23,7 +23,7 @@ pub struct Settings {
     /// At most so many of them.
     pub recall_limit: Option<usize>,
     /// Which form of prompt.
-    pub size: Size,
+    pub size: PromptForm,
     /// How many words each past episode takes in a compact prompt.
     pub slot_words: usize,
     /// How many past episodes a compact prompt has room for at least; blank ones keep every word in its place.
@@ -38,17 +38,17 @@ pub struct Settings {
     pub reflection_chars: usize,
 }
 
-impl Default for Settings {
+impl Default for EpisodeConfig {
     /// The paper's: three episodes, reflections only, full prompts.
     fn default() -> Self {
-        Settings {
+        EpisodeConfig {
             episodes: 3,
             max_turns: 8,
             early_stop: false,
             memory: MemoryMode::ReflectionOnly,
             recall: RecallOrder::Oldest,
             recall_limit: None,
-            size: Size::Full,
+            size: PromptForm::Full,
             slot_words: 0,
             slots: 0,
             mask_actions: false,
@@ -59,41 +59,41 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl EpisodeConfig {
     /// Settings for a compact model of an environment: actions of a word or a few, a slot for each past episode. Where an
     /// action may have several words, the answer has room for the word that ends it.
     pub fn compact(env_info: &mage_env::EnvInfo, episodes: u32) -> Self {
-        Settings {
+        EpisodeConfig {
             episodes,
             max_turns: env_info.max_turns,
-            size: Size::Compact,
+            size: PromptForm::Compact,
             slot_words: env_info.compact_reflection,
             slots: episodes.saturating_sub(1) as usize,
             mask_actions: true,
             play_tokens: if env_info.compact_action == 1 { 1 } else { env_info.compact_action as u32 + 1 },
             reflect_tokens: env_info.compact_reflection as u32 + 1,
-            ..Settings::default()
+            ..EpisodeConfig::default()
         }
     }
 
     /// Refuses what cannot work.
     pub fn check(&self) -> Result<()> {
-        let wrong = |place, problem: &str| Err(Error::Settings { place, problem: problem.to_owned() });
+        let wrong = |place, problem: &str| Err(Error::Config { place, problem: problem.to_owned() });
         if self.episodes == 0 {
             return wrong("episodes", "a meta-episode has at least one episode");
         }
         if self.max_turns == 0 {
             return wrong("max_turns", "an episode has at least one turn");
         }
-        if self.size == Size::Compact && self.memory.keeps_history() {
+        if self.size == PromptForm::Compact && self.memory.keeps_history() {
             return wrong("memory", "compact prompts have room for reflections only; use full prompts for histories");
         }
         Ok(())
     }
 
-    /// Past episodes as they stand in a compact prompt: each exactly [`slot_words`](Settings::slot_words) words, blanks
+    /// Past episodes as they stand in a compact prompt: each exactly [`slot_words`](EpisodeConfig::slot_words) words, blanks
     /// (`_`) where there is nothing to say. What an agent wrote can steer nothing: a control word in it reads `?`.
-    pub(crate) fn compact_slots(&self, entries: &[Recalled]) -> Vec<String> {
+    pub(crate) fn compact_slots(&self, entries: &[RecalledEpisode]) -> Vec<String> {
         let reflections = entries.iter().map(|e| e.reflection.as_deref().unwrap_or(""));
         let blanks = self.slots.saturating_sub(entries.len());
         reflections
@@ -113,8 +113,8 @@ mod tests {
 
     #[test]
     fn reflections_fill_their_slots_and_steer_nothing() {
-        let settings = Settings { slot_words: 4, slots: 2, ..Settings::default() };
-        let written = Recalled {
+        let settings = EpisodeConfig { slot_words: 4, slots: 2, ..EpisodeConfig::default() };
+        let written = RecalledEpisode {
             number: 1,
             result: String::new(),
             reflection: Some("K GO BOS ? J".to_owned()),

@@ -5,13 +5,13 @@ mod credit_support;
 use credit_support::{REFLECTION, play};
 use mage_core::{
     Anchors, Assignment, BaselineUnit, Credit, Credited, Estimator, Gigpo, Grpo, Norm, PenaltyMode, Phase, Recursion,
-    Reflection, ReturnToGo, Rloo, Row, Scope, Signal, advantages, credit,
+    Reflection, ReturnToGo, Rloo, Scope, Signal, Transition, advantages, credit,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 const UNITS: [BaselineUnit; 4] =
-    [BaselineUnit::Row, BaselineUnit::Episode, BaselineUnit::MetaEpisode, BaselineUnit::EpisodeIndex];
+    [BaselineUnit::Transition, BaselineUnit::Episode, BaselineUnit::MetaEpisode, BaselineUnit::EpisodeIndex];
 
 /// Turns of an episode: (reward, penalty, anchor).
 type Turns = Vec<(f32, f32, u64)>;
@@ -21,30 +21,30 @@ type Episodes = Vec<(bool, Turns)>;
 type ByEpisode = BTreeMap<u32, BTreeMap<u32, Vec<f64>>>;
 
 /// Groups of meta-episodes of episodes of turns, all of any number; opponents by group.
-fn batch(reward: impl Strategy<Value = f32>) -> impl Strategy<Value = Vec<Row>> {
+fn batch(reward: impl Strategy<Value = f32>) -> impl Strategy<Value = Vec<Transition>> {
     let turn = (reward, prop_oneof![Just(0.0_f32), Just(0.5), Just(0.25)], 0_u64..3);
     let episode = (any::<bool>(), prop::collection::vec(turn, 1..4));
     let meta = prop::collection::vec(episode, 1..4);
     prop::collection::vec((0_u32..2, prop::collection::vec(meta, 1..4)), 1..4).prop_map(|groups| lay_out(&groups))
 }
 
-fn lay_out(groups: &[(u32, Vec<Episodes>)]) -> Vec<Row> {
+fn lay_out(groups: &[(u32, Vec<Episodes>)]) -> Vec<Transition> {
     let mut rows = Vec::new();
     let mut id = 0;
     for (group, (opponent, members)) in groups.iter().enumerate() {
         for member in members {
             for (n, (reflected, turns)) in member.iter().enumerate() {
-                let at = |turn: usize| Row {
+                let at = |turn: usize| Transition {
                     group: group as u32,
                     meta_episode: id,
                     opponent: *opponent,
                     ..play(n as u32, turn as u32, 0.0)
                 };
                 if n > 0 && *reflected {
-                    rows.push(Row { phase: Phase::Reflect, anchor: REFLECTION, penalty: 0.25, ..at(0) });
+                    rows.push(Transition { phase: Phase::Reflect, anchor: REFLECTION, penalty: 0.25, ..at(0) });
                 }
                 for (t, &(reward, penalty, anchor)) in turns.iter().enumerate() {
-                    rows.push(Row { reward, penalty, anchor, ..at(t) });
+                    rows.push(Transition { reward, penalty, anchor, ..at(t) });
                 }
             }
             id += 1;
@@ -53,7 +53,7 @@ fn lay_out(groups: &[(u32, Vec<Episodes>)]) -> Vec<Row> {
     rows
 }
 
-fn any_batch() -> impl Strategy<Value = Vec<Row>> {
+fn any_batch() -> impl Strategy<Value = Vec<Transition>> {
     batch(-10.0_f32..10.0)
 }
 
@@ -95,7 +95,7 @@ fn any_estimator() -> impl Strategy<Value = Estimator> {
     )
 }
 
-fn scope_key(scope: Scope, row: &Row) -> u32 {
+fn scope_key(scope: Scope, row: &Transition) -> u32 {
     match scope {
         Scope::Group => row.group,
         Scope::Opponent => row.opponent,
@@ -110,7 +110,7 @@ fn average(xs: impl IntoIterator<Item = f64>) -> f64 {
 
 /// The sum over units of the level's mean within each unit, per bucket. Worked out here a second time, from the
 /// documentation, with maps.
-fn sums_over_units(rows: &[Row], level: &[f64], scope: Scope, unit: BaselineUnit) -> Vec<f64> {
+fn sums_over_units(rows: &[Transition], level: &[f64], scope: Scope, unit: BaselineUnit) -> Vec<f64> {
     let mut buckets: BTreeMap<(u32, u32), ByEpisode> = BTreeMap::new();
     let mut in_scope: BTreeMap<u32, usize> = BTreeMap::new();
     for (row, &x) in rows.iter().zip(level) {
@@ -124,7 +124,7 @@ fn sums_over_units(rows: &[Row], level: &[f64], scope: Scope, unit: BaselineUnit
     let of_bucket = |metas: &ByEpisode| -> f64 {
         let episodes = || metas.values().flat_map(BTreeMap::values);
         match unit {
-            BaselineUnit::Row => episodes().flatten().sum(),
+            BaselineUnit::Transition => episodes().flatten().sum(),
             BaselineUnit::Episode | BaselineUnit::EpisodeIndex => episodes().map(|e| average(e.clone())).sum(),
             BaselineUnit::MetaEpisode => metas.values().map(|m| average(m.values().map(|e| average(e.clone())))).sum(),
         }
@@ -132,7 +132,7 @@ fn sums_over_units(rows: &[Row], level: &[f64], scope: Scope, unit: BaselineUnit
     buckets.values().map(of_bucket).collect()
 }
 
-fn sums_over_rows<K: Ord>(rows: &[Row], level: &[f64], key: impl Fn(&Row) -> K) -> Vec<f64> {
+fn sums_over_rows<K: Ord>(rows: &[Transition], level: &[f64], key: impl Fn(&Transition) -> K) -> Vec<f64> {
     let mut sums: BTreeMap<K, f64> = BTreeMap::new();
     for (row, x) in rows.iter().zip(level) {
         *sums.entry(key(row)).or_default() += x;
@@ -158,7 +158,7 @@ proptest! {
             Estimator::Gigpo(Gigpo { scope, baseline, anchors, .. }) => {
                 let sums = sums_over_units(&rows, &levels.episode, scope, baseline);
                 prop_assert!(all_zero(&sums, &levels.episode), "{sums:?}");
-                let local = |r: &Row| if anchors == Anchors::Local { r.episode } else { 0 };
+                let local = |r: &Transition| if anchors == Anchors::Local { r.episode } else { 0 };
                 let sums = sums_over_rows(&rows, &levels.step, |r| (scope_key(scope, r), r.anchor, local(r)));
                 prop_assert!(all_zero(&sums, &levels.step), "{sums:?}");
             }
@@ -179,7 +179,7 @@ proptest! {
         how in any_credit(),
         est in any_estimator(),
     ) {
-        let shuffled: Vec<Row> = order.iter().map(|&i| rows[i].clone()).collect();
+        let shuffled: Vec<Transition> = order.iter().map(|&i| rows[i].clone()).collect();
         let (straight, mixed) = (credit(&rows, &how), credit(&shuffled, &how));
         let (a, b) = (advantages(&rows, &straight, &est), advantages(&shuffled, &mixed, &est));
         // The levels are wider than the advantages, and would show a sum taken in another order.
@@ -307,6 +307,6 @@ fn the_checks_above_can_fail() {
     }
     // And a level centred over rows is not centred over episodes.
     let by_row = Estimator::Gigpo(Gigpo::RELEASED).levels(&rows, &credited).episode;
-    assert!(all_zero(&sums_over_units(&rows, &by_row, Scope::Group, BaselineUnit::Row), &by_row));
+    assert!(all_zero(&sums_over_units(&rows, &by_row, Scope::Group, BaselineUnit::Transition), &by_row));
     assert!(!all_zero(&sums_over_units(&rows, &by_row, Scope::Group, BaselineUnit::Episode), &by_row));
 }

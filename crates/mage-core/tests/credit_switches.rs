@@ -5,8 +5,8 @@ mod credit_support;
 use credit_support::{assert_close, find, meta_episode, play, reflect};
 use mage_core::{
     Anchors, Assignment, BaselineUnit, Credit, Credited, Estimator, Gigpo, Grpo, LengthPenalty, Method, Norm, Penalty,
-    PenaltyMode, Phase, Recursion, Reflection, ReturnToGo, RewardPreset, RewardRule, Rewards, Rloo, Row, Scope, Signal,
-    advantages, credit, returns,
+    PenaltyMode, Phase, Recursion, Reflection, ReturnToGo, RewardPreset, RewardRule, Rewards, Rloo, Scope, Signal,
+    Transition, advantages, credit, returns,
 };
 use mage_env::{End, Outcome};
 
@@ -74,7 +74,7 @@ fn failing_for_free_makes_two_methods_one() {
         let lose = pay(End::Truncated);
         meta_episode(0, &[lose, lose, pay(ended(Outcome::Won))], 3)
     };
-    let of = |rows: &[Row], name: &str| credit(rows, &Method::named(name).unwrap().credit);
+    let of = |rows: &[Transition], name: &str| credit(rows, &Method::named(name).unwrap().credit);
     let code = rows_of(RewardPreset::Code);
     assert_eq!(of(&code, "mage"), of(&code, "lamer"));
     let paper = rows_of(RewardPreset::Paper);
@@ -130,7 +130,7 @@ fn reflection() {
     assert_eq!((faithful.scores[i], corrected.scores[i]), (0.0, 2.0));
     assert_eq!(faithful.returns, corrected.returns);
     // At the episode level the faithful reflection before an improvement is pushed down, the corrected one up.
-    let both: Vec<Row> = [meta_episode(0, &[-1.0, 1.0], 1), meta_episode(1, &[1.0], 1)].concat();
+    let both: Vec<Transition> = [meta_episode(0, &[-1.0, 1.0], 1), meta_episode(1, &[1.0], 1)].concat();
     let push = |reflection| {
         let credited = credit(&both, &Credit { reflection, ..Credit::default() });
         Estimator::Gigpo(Gigpo::RELEASED).levels(&both, &credited).episode[1]
@@ -183,7 +183,7 @@ fn penalty_amounts() {
 
 // Estimators. The two meta-episodes of group 0 have other lengths in turns and episodes, group 1 another opponent.
 
-fn two_groups() -> Vec<Row> {
+fn two_groups() -> Vec<Transition> {
     let mut rows = [
         meta_episode(0, &[-1.0, 1.0], 1),
         meta_episode(1, &[1.0, 1.0, -1.0], 3),
@@ -218,7 +218,7 @@ fn all_different(estimators: &[Estimator]) -> Vec<Vec<f32>> {
 #[test]
 fn estimators_and_their_switches_differ() {
     let gigpo = Gigpo::default();
-    use BaselineUnit::{Episode, EpisodeIndex, MetaEpisode, Row as PerRow};
+    use BaselineUnit::{Episode, EpisodeIndex, MetaEpisode, Transition as PerRow};
     all_different(&[
         Estimator::default(),
         Estimator::Gigpo(gigpo),
@@ -257,14 +257,14 @@ fn baseline_units_weigh_as_they_say() {
         let e = Estimator::Gigpo(Gigpo { baseline, ..Gigpo::RELEASED }).levels(&rows, &scores).episode;
         [0.0 - e[0], 4.0 - e[1], 8.0 - e[4]] // the mean each row was compared with
     };
-    assert_eq!(means(BaselineUnit::Row), [4.0; 3]); // 20 / 5 rows
+    assert_eq!(means(BaselineUnit::Transition), [4.0; 3]); // 20 / 5 rows
     assert_eq!(means(BaselineUnit::Episode), [4.0; 3]); // 12 / 3 episodes
     assert_eq!(means(BaselineUnit::MetaEpisode), [5.0; 3]); // (2 + 8) / 2
     assert_eq!(means(BaselineUnit::EpisodeIndex), [4.0, 4.0, 4.0]); // (0 + 8) / 2 and 4 / 1
     // The same with a score of 10 in the long episode tells row and episode apart.
     let scores = scored(&[0.0, 10.0, 10.0, 10.0, 8.0]);
     let mean = |baseline| -Estimator::Gigpo(Gigpo { baseline, ..Gigpo::RELEASED }).levels(&rows, &scores).episode[0];
-    assert!((mean(BaselineUnit::Row) - 38.0 / 5.0).abs() < 1e-12);
+    assert!((mean(BaselineUnit::Transition) - 38.0 / 5.0).abs() < 1e-12);
     assert!((mean(BaselineUnit::Episode) - 18.0 / 3.0).abs() < 1e-12);
     assert!((mean(BaselineUnit::MetaEpisode) - (5.0 + 8.0) / 2.0).abs() < 1e-12);
     assert!((mean(BaselineUnit::EpisodeIndex) - 4.0).abs() < 1e-12);
@@ -278,8 +278,8 @@ fn baseline_units_weigh_as_they_say() {
 }
 
 /// One play row per meta-episode of one group.
-fn members(n: u32) -> Vec<Row> {
-    (0..n).map(|m| Row { meta_episode: m, ..play(0, 0, 0.0) }).collect()
+fn members(n: u32) -> Vec<Transition> {
+    (0..n).map(|m| Transition { meta_episode: m, ..play(0, 0, 0.0) }).collect()
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn rloo_leaves_its_own_unit_out() {
     let scores = scored(&[5.0, 5.0, 1.0]);
     let of = |baseline| advantages(&rows, &scores, &Estimator::Rloo(Rloo { baseline, ..Rloo::default() }));
     assert_eq!(of(BaselineUnit::EpisodeIndex), [4.0, 4.0, -4.0]);
-    assert_eq!(of(BaselineUnit::Row), [2.0, 2.0, -4.0]);
+    assert_eq!(of(BaselineUnit::Transition), [2.0, 2.0, -4.0]);
 }
 
 #[test]
@@ -323,7 +323,9 @@ fn rows_with_nobody_to_compare_with() {
     let rows = members(1);
     let credited = Credited { returns: vec![3.0], scores: vec![2.0] };
     let of = |e: Estimator| advantages(&rows, &credited, &e)[0];
-    for baseline in [BaselineUnit::Row, BaselineUnit::Episode, BaselineUnit::MetaEpisode, BaselineUnit::EpisodeIndex] {
+    for baseline in
+        [BaselineUnit::Transition, BaselineUnit::Episode, BaselineUnit::MetaEpisode, BaselineUnit::EpisodeIndex]
+    {
         // Mean 0 at the episode level, 0 at the anchor level.
         for norm in [Norm::Mean, Norm::MeanStd] {
             assert_eq!(of(Estimator::Gigpo(Gigpo { baseline, norm, ..Gigpo::default() })), 2.0);
@@ -357,7 +359,7 @@ fn local_anchors_hold_on_every_turn() {
     let mut rows = Vec::new();
     for m in 0..2 {
         for episode in 0..2 {
-            rows.extend((0..2).map(|turn| Row {
+            rows.extend((0..2).map(|turn| Transition {
                 meta_episode: m,
                 anchor: u64::from(turn),
                 ..play(episode, turn, 0.0)
@@ -395,7 +397,7 @@ fn methods() {
 
 #[test]
 fn recipes_spell_settings_and_nothing_else() {
-    let estimator: Estimator = serde_json::from_str(r#"{"kind": "gigpo", "baseline": "row"}"#).unwrap();
+    let estimator: Estimator = serde_json::from_str(r#"{"kind": "gigpo", "baseline": "transition"}"#).unwrap();
     assert_eq!(estimator, Estimator::Gigpo(Gigpo::RELEASED));
     let estimator: Estimator = serde_json::from_str(r#"{"kind": "return_to_go"}"#).unwrap();
     assert_eq!(estimator, Estimator::default());
@@ -437,9 +439,9 @@ fn credit_of_other_rows_is_refused() {
 fn a_call_in_the_middle_of_an_episode_is_credited_from_its_turn_on() {
     let credit_of = |turn| {
         let rows = [
-            Row { reward: 1.0, ..play(0, 0, 0.0) },
-            Row { reward: 2.0, ..play(0, 1, 0.0) },
-            Row { turn, ..reflect(0) },
+            Transition { reward: 1.0, ..play(0, 0, 0.0) },
+            Transition { reward: 2.0, ..play(0, 1, 0.0) },
+            Transition { turn, ..reflect(0) },
         ];
         let how = Credit { assignment: Assignment::Cumulative, gamma_step: 1.0, ..Credit::default() };
         credit(&rows, &how).returns[2]

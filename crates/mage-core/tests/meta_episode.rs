@@ -4,9 +4,9 @@ mod common;
 
 use common::{drive, kuhn, kuhn_task};
 use mage_core::{
-    Answer, Asking, Error, Finished, Memory, MemoryMode, Message, MetaEpisode, Next, Purpose, Query, RecallOrder,
-    Request, Result, Settings,
-    prompt::{Block, PromptLibrary},
+    Completion, MemoryStep, Error, FinishedEpisode, Memory, MemoryMode, Message, MetaEpisode, Next, RequestKind, RecallQuery, RecallOrder,
+    RequestBody, Result, EpisodeConfig,
+    prompt::{MemoryBlock, PromptLibrary},
 };
 use mage_env::{End, Outcome, Registry, Seed};
 use proptest::prelude::*;
@@ -15,25 +15,25 @@ use std::sync::Arc;
 const BET: &str = "<action>BET</action>";
 const NOTE: &str = "<remark>noted</remark>";
 
-fn model(call: &mage_core::Call) -> String {
-    if call.request.purpose == Purpose::Play { BET } else { NOTE }.to_owned()
+fn model(call: &mage_core::Request) -> String {
+    if call.request.purpose == RequestKind::Play { BET } else { NOTE }.to_owned()
 }
 
 #[test]
 fn phases_follow_the_paper() {
-    let record = drive(kuhn(kuhn_task("aggressive", 0), Settings::default()), model);
+    let record = drive(kuhn(kuhn_task("aggressive", 0), EpisodeConfig::default()), model);
     let phases: Vec<_> = record.calls.iter().map(|c| (c.purpose, c.episode)).collect();
     // Always betting first ends each hand at the first decision; no reflection follows the last episode.
-    let (play, reflect) = (Purpose::Play, Purpose::Reflect);
+    let (play, reflect) = (RequestKind::Play, RequestKind::Reflect);
     assert_eq!(phases, [(play, 0), (reflect, 1), (play, 1), (reflect, 2), (play, 2)]);
     assert!(!record.stopped_early);
 }
 
 #[test]
 fn without_memory_every_episode_is_a_clean_slate() {
-    let settings = Settings { memory: MemoryMode::None, episodes: 5, ..Settings::default() };
+    let settings = EpisodeConfig { memory: MemoryMode::None, episodes: 5, ..EpisodeConfig::default() };
     let record = drive(kuhn(kuhn_task("conservative", 1), settings), model);
-    assert!(record.calls.iter().all(|c| c.purpose == Purpose::Play));
+    assert!(record.calls.iter().all(|c| c.purpose == RequestKind::Play));
     assert!(record.calls.iter().all(|c| !c.messages[0].content.contains("Episode")));
     // The first prompt of a later episode is what it would be in a first episode with the same cards.
     let same_start = |i: usize| record.calls.iter().find(|c| c.episode == i as u32).unwrap();
@@ -48,7 +48,7 @@ fn without_memory_every_episode_is_a_clean_slate() {
 
 #[test]
 fn early_stop_ends_at_the_first_win() {
-    let settings = |early_stop| Settings { early_stop, episodes: 10, ..Settings::default() };
+    let settings = |early_stop| EpisodeConfig { early_stop, episodes: 10, ..EpisodeConfig::default() };
     let stopped = drive(kuhn(kuhn_task("conservative", 0), settings(true)), model);
     let full = drive(kuhn(kuhn_task("conservative", 0), settings(false)), model);
     let first_win = full.episodes.iter().position(mage_core::history::Episode::won).unwrap();
@@ -60,9 +60,9 @@ fn early_stop_ends_at_the_first_win() {
 
 #[test]
 fn running_out_of_turns_truncates() {
-    let settings = Settings { max_turns: 2, ..Settings::default() };
+    let settings = EpisodeConfig { max_turns: 2, ..EpisodeConfig::default() };
     let record = drive(kuhn(kuhn_task("aggressive", 0), settings), |call| {
-        if call.request.purpose == Purpose::Play { "no tags".to_owned() } else { NOTE.to_owned() }
+        if call.request.purpose == RequestKind::Play { "no tags".to_owned() } else { NOTE.to_owned() }
     });
     assert!(record.episodes.iter().all(|e| e.end == Some(End::Truncated) && e.turns.len() == 2 && e.score() == 0.0));
     assert_eq!(record.invalid_actions(), (6, 6));
@@ -74,7 +74,7 @@ fn fresh_deals_differ_and_fixed_deals_do_not() {
     let starts = |deal: &str| {
         let mut task = kuhn_task("conservative", 0);
         task.options = task.options.with("deal", deal);
-        let settings = Settings { episodes: 10, ..Settings::default() };
+        let settings = EpisodeConfig { episodes: 10, ..EpisodeConfig::default() };
         let record = drive(kuhn(task, settings), model);
         record.episodes.into_iter().map(|e| e.start.text).collect::<std::collections::BTreeSet<_>>().len()
     };
@@ -84,9 +84,9 @@ fn fresh_deals_differ_and_fixed_deals_do_not() {
 
 #[test]
 fn reflections_reach_later_prompts_and_only_what_was_seen_does() {
-    let settings = Settings { episodes: 4, ..Settings::default() };
+    let settings = EpisodeConfig { episodes: 4, ..EpisodeConfig::default() };
     let record = drive(kuhn(kuhn_task("aggressive", 1), settings), |call| {
-        if call.request.purpose == Purpose::Play {
+        if call.request.purpose == RequestKind::Play {
             "<action>PASS</action>".to_owned()
         } else {
             format!("<think><remark>wrong</remark></think><remark>lesson-{}</remark>", call.episode)
@@ -97,12 +97,12 @@ fn reflections_reach_later_prompts_and_only_what_was_seen_does() {
         assert!(!text.contains("aggressive"), "the opponent's name is hidden");
         assert!(!text.contains("wrong"));
         for n in 1..4 {
-            let expected = call.purpose == Purpose::Play && call.episode >= n;
+            let expected = call.purpose == RequestKind::Play && call.episode >= n;
             assert_eq!(text.contains(&format!("lesson-{n}")), expected);
         }
     }
     // Passing against a bet folds, so no card of the opponent is ever shown to the reflection.
-    let folded = record.calls.iter().filter(|c| c.purpose == Purpose::Reflect);
+    let folded = record.calls.iter().filter(|c| c.purpose == RequestKind::Reflect);
     for call in folded {
         assert!(call.messages[0].content.contains("stays hidden"));
         assert!(!call.messages[0].content.contains("the opponent holds"));
@@ -112,9 +112,9 @@ fn reflections_reach_later_prompts_and_only_what_was_seen_does() {
 #[test]
 fn best_first_recall_orders_by_score_and_limits() {
     let settings =
-        Settings { episodes: 6, recall: RecallOrder::BestFirst, recall_limit: Some(2), ..Settings::default() };
+        EpisodeConfig { episodes: 6, recall: RecallOrder::BestFirst, recall_limit: Some(2), ..EpisodeConfig::default() };
     let record = drive(kuhn(kuhn_task("intermediate", 0), settings), |call| {
-        if call.request.purpose == Purpose::Play {
+        if call.request.purpose == RequestKind::Play {
             BET.to_owned()
         } else {
             format!("<remark>lesson-{}</remark>", call.episode)
@@ -133,15 +133,15 @@ fn best_first_recall_orders_by_score_and_limits() {
 
 #[test]
 fn long_reflections_are_cut_on_a_character_boundary() {
-    let settings = Settings { reflection_chars: 7, ..Settings::default() };
+    let settings = EpisodeConfig { reflection_chars: 7, ..EpisodeConfig::default() };
     let record = drive(kuhn(kuhn_task("aggressive", 0), settings), |call| {
-        if call.request.purpose == Purpose::Play {
+        if call.request.purpose == RequestKind::Play {
             BET.to_owned()
         } else {
             "<remark>äöüäöüäöü</remark>".to_owned()
         }
     });
-    let play = record.calls.iter().find(|c| c.purpose == Purpose::Play && c.episode == 1).unwrap();
+    let play = record.calls.iter().find(|c| c.purpose == RequestKind::Play && c.episode == 1).unwrap();
     assert!(play.messages[0].content.contains("Your note: äöüäöüä\n"));
 }
 
@@ -149,27 +149,27 @@ fn long_reflections_are_cut_on_a_character_boundary() {
 struct Planner;
 
 impl Memory for Planner {
-    fn recall(&mut self, query: &Query<'_>, answers: &[Answer]) -> Result<Asking<Block>> {
+    fn recall(&mut self, query: &RecallQuery<'_>, answers: &[Completion]) -> Result<MemoryStep<MemoryBlock>> {
         if query.turn > 0 {
-            return Ok(Asking::done(Block::default()));
+            return Ok(MemoryStep::done(MemoryBlock::default()));
         }
         Ok(match answers {
-            [] => Asking::Ask(request(Purpose::Plan)),
-            [plan, ..] => Asking::done(Block { entries: vec![], notes: format!("Plan: {}", plan.text) }),
+            [] => MemoryStep::Request(request(RequestKind::Plan)),
+            [plan, ..] => MemoryStep::done(MemoryBlock { entries: vec![], notes: format!("Plan: {}", plan.text) }),
         })
     }
 
-    fn record(&mut self, _finished: &Finished<'_>, answers: &[Answer]) -> Result<Asking<()>> {
+    fn record(&mut self, _finished: &FinishedEpisode<'_>, answers: &[Completion]) -> Result<MemoryStep<()>> {
         Ok(match answers.len() {
-            0 => Asking::Ask(request(Purpose::Note)),
-            1 => Asking::Ask(request(Purpose::Evolve)),
-            _ => Asking::done(()),
+            0 => MemoryStep::Request(request(RequestKind::Note)),
+            1 => MemoryStep::Request(request(RequestKind::Evolve)),
+            _ => MemoryStep::done(()),
         })
     }
 }
 
-fn request(purpose: Purpose) -> Request {
-    Request {
+fn request(purpose: RequestKind) -> RequestBody {
+    RequestBody {
         purpose,
         messages: vec![Message::user(format!("{purpose:?}"))],
         allowed: None,
@@ -183,7 +183,7 @@ fn memories_may_ask_for_calls_of_their_own() {
     let task = kuhn_task("aggressive", 0);
     let env = Registry::builtin().build(&task).unwrap();
     let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
-    let settings = Arc::new(Settings { episodes: 2, ..Settings::default() });
+    let settings = Arc::new(EpisodeConfig { episodes: 2, ..EpisodeConfig::default() });
     let meta = MetaEpisode::with_memory(task, env, prompts, settings, Box::new(Planner), Seed::new(1)).unwrap();
     let record = drive(meta, |call| match call.request.purpose {
         Play => {
@@ -193,25 +193,25 @@ fn memories_may_ask_for_calls_of_their_own() {
         _ => "be brave".to_owned(),
     });
     let purposes: Vec<_> = record.calls.iter().map(|c| c.purpose).collect();
-    use Purpose::{Evolve, Note, Plan, Play};
+    use RequestKind::{Evolve, Note, Plan, Play};
     assert_eq!(purposes, [Plan, Play, Note, Evolve, Plan, Play]);
 }
 
 #[test]
 fn answers_to_the_wrong_call_are_refused_and_change_nothing() {
-    let mut meta = kuhn(kuhn_task("aggressive", 0), Settings::default());
-    let Next::Call(call) = meta.advance().unwrap() else { panic!("a call is due") };
-    let wrong = mage_core::CallId(99);
-    assert!(matches!(meta.answer(wrong, Ok(Answer::text(BET))), Err(Error::NotOpen { .. })));
-    assert_eq!(meta.advance().unwrap(), Next::Call(call.clone()));
-    meta.answer(call.id, Ok(Answer::text(BET))).unwrap();
-    assert!(meta.answer(call.id, Ok(Answer::text(BET))).is_err(), "a call is answered once");
+    let mut meta = kuhn(kuhn_task("aggressive", 0), EpisodeConfig::default());
+    let Next::Request(call) = meta.advance().unwrap() else { panic!("a call is due") };
+    let wrong = mage_core::RequestId(99);
+    assert!(matches!(meta.answer(wrong, Ok(Completion::text(BET))), Err(Error::NotOpen { .. })));
+    assert_eq!(meta.advance().unwrap(), Next::Request(call.clone()));
+    meta.answer(call.id, Ok(Completion::text(BET))).unwrap();
+    assert!(meta.answer(call.id, Ok(Completion::text(BET))).is_err(), "a call is answered once");
 }
 
 #[test]
 fn a_failed_call_ends_the_meta_episode_with_its_error() {
-    let mut meta = kuhn(kuhn_task("aggressive", 0), Settings::default());
-    let Next::Call(call) = meta.advance().unwrap() else { panic!("a call is due") };
+    let mut meta = kuhn(kuhn_task("aggressive", 0), EpisodeConfig::default());
+    let Next::Request(call) = meta.advance().unwrap() else { panic!("a call is due") };
     meta.answer(call.id, Err("connection refused".to_owned())).unwrap();
     let Next::Done(record) = meta.advance().unwrap() else { panic!("nothing can follow") };
     assert_eq!(record.error.as_deref(), Some("connection refused"));
@@ -222,9 +222,9 @@ fn a_failed_call_ends_the_meta_episode_with_its_error() {
 fn settings_that_cannot_work_are_refused() {
     let env_info = Registry::builtin().get("kuhn").unwrap().info();
     let bad = [
-        Settings { episodes: 0, ..Settings::default() },
-        Settings { max_turns: 0, ..Settings::default() },
-        Settings { memory: MemoryMode::HistoryOnly, ..Settings::compact(&env_info, 3) },
+        EpisodeConfig { episodes: 0, ..EpisodeConfig::default() },
+        EpisodeConfig { max_turns: 0, ..EpisodeConfig::default() },
+        EpisodeConfig { memory: MemoryMode::HistoryOnly, ..EpisodeConfig::compact(&env_info, 3) },
     ];
     for settings in bad {
         assert!(settings.check().is_err(), "{settings:?}");
@@ -233,11 +233,11 @@ fn settings_that_cannot_work_are_refused() {
 
 #[test]
 fn records_round_trip_through_a_line() {
-    let record = drive(kuhn(kuhn_task("uniform", 1), Settings::default()), model);
+    let record = drive(kuhn(kuhn_task("uniform", 1), EpisodeConfig::default()), model);
     let line = record.to_line();
     assert!(!line.contains('\n'));
-    assert_eq!(mage_core::EpisodeRecord::from_line(&line).unwrap(), record);
-    assert!(mage_core::EpisodeRecord::from_line(&line[..line.len() / 2]).is_err());
+    assert_eq!(mage_core::Trajectory::from_line(&line).unwrap(), record);
+    assert!(mage_core::Trajectory::from_line(&line[..line.len() / 2]).is_err());
     let outcomes: Vec<_> = record.episodes.iter().map(mage_core::history::Episode::outcome).collect();
     assert!(outcomes.iter().all(|o| matches!(o, Some(Outcome::Won | Outcome::Lost))));
 }
@@ -250,7 +250,7 @@ proptest! {
         let mut task = kuhn_task("uniform", seat);
         task.seed = Seed::new(seed);
         let mut i = 0;
-        let record = drive(kuhn(task, Settings::default()), |_| {
+        let record = drive(kuhn(task, EpisodeConfig::default()), |_| {
             i += 1;
             answers[i % answers.len()].clone()
         });
@@ -264,9 +264,9 @@ fn the_seed_is_never_shown() {
     let mut task = kuhn_task("uniform", 0);
     task.seed = Seed::new(918_273_645);
     for settings in [
-        Settings::default(),
-        Settings { memory: MemoryMode::HistoryAndReflection, ..Settings::default() },
-        Settings::compact(&Registry::builtin().get("kuhn").unwrap().info(), 3),
+        EpisodeConfig::default(),
+        EpisodeConfig { memory: MemoryMode::HistoryAndReflection, ..EpisodeConfig::default() },
+        EpisodeConfig::compact(&Registry::builtin().get("kuhn").unwrap().info(), 3),
     ] {
         let record = drive(kuhn(task.clone(), settings), model);
         for call in &record.calls {
@@ -280,17 +280,17 @@ fn the_seed_is_never_shown() {
 fn after_an_error_there_is_no_clean_record() {
     struct Broken;
     impl Memory for Broken {
-        fn recall(&mut self, _: &Query<'_>, _: &[Answer]) -> Result<Asking<Block>> {
-            Err(Error::Settings { place: "memory", problem: "lost".to_owned() })
+        fn recall(&mut self, _: &RecallQuery<'_>, _: &[Completion]) -> Result<MemoryStep<MemoryBlock>> {
+            Err(Error::Config { place: "memory", problem: "lost".to_owned() })
         }
-        fn record(&mut self, _: &Finished<'_>, _: &[Answer]) -> Result<Asking<()>> {
-            Ok(Asking::done(()))
+        fn record(&mut self, _: &FinishedEpisode<'_>, _: &[Completion]) -> Result<MemoryStep<()>> {
+            Ok(MemoryStep::done(()))
         }
     }
     let task = kuhn_task("aggressive", 0);
     let env = Registry::builtin().build(&task).unwrap();
     let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
-    let settings = Arc::new(Settings::default());
+    let settings = Arc::new(EpisodeConfig::default());
     let mut meta = MetaEpisode::with_memory(task, env, prompts, settings, Box::new(Broken), Seed::new(1)).unwrap();
     assert!(meta.advance().is_err());
     let Next::Done(record) = meta.advance().unwrap() else { panic!("it is over") };
@@ -300,9 +300,9 @@ fn after_an_error_there_is_no_clean_record() {
 
 #[test]
 fn a_limit_keeps_the_latest_notes() {
-    let settings = Settings { episodes: 5, recall_limit: Some(2), ..Settings::default() };
+    let settings = EpisodeConfig { episodes: 5, recall_limit: Some(2), ..EpisodeConfig::default() };
     let record = drive(kuhn(kuhn_task("intermediate", 0), settings), |call| {
-        if call.request.purpose == Purpose::Play {
+        if call.request.purpose == RequestKind::Play {
             BET.to_owned()
         } else {
             format!("<remark>lesson-{}</remark>", call.episode)

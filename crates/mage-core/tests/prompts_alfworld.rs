@@ -6,14 +6,14 @@ mod common;
 use common::drive;
 use expect_test::{ExpectFile, expect_file};
 use mage_core::{
-    EpisodeRecord, MemoryMode, MetaEpisode, Purpose, Settings,
-    prompt::{PromptLibrary, Size, vocabulary},
+    Trajectory, MemoryMode, MetaEpisode, RequestKind, EpisodeConfig,
+    prompt::{PromptLibrary, PromptForm, vocabulary},
 };
 use mage_env::{EnvId, Options, Registry, Seed, Task};
 use std::{fmt::Write, sync::Arc};
 
 /// Plays the answers over and over; without any, one command on offer after the other.
-fn play(settings: Settings, seed: u64, answers: &[&str]) -> EpisodeRecord {
+fn play(settings: EpisodeConfig, seed: u64, answers: &[&str]) -> Trajectory {
     let registry = Registry::builtin();
     let (env, options) = (EnvId::new("alfworld"), Options::default().with("tasks", vec!["heat"]));
     let task = Task { env, options, opponent: None, seat: 0, seed: Seed::new(seed) };
@@ -24,17 +24,17 @@ fn play(settings: Settings, seed: u64, answers: &[&str]) -> EpisodeRecord {
     let meta = MetaEpisode::new(task, env, prompts, Arc::new(settings), Seed::new(5)).unwrap();
     let mut answers = answers.iter().cycle();
     drive(meta, |call| match (call.request.purpose, size) {
-        (Purpose::Play, _) if none => {
+        (RequestKind::Play, _) if none => {
             let offers = call.request.allowed.as_ref().unwrap();
             offers[(7 * call.turn as usize + 3) % offers.len()].clone()
         }
-        (Purpose::Play, _) => (*answers.next().unwrap()).to_owned(),
-        (_, Size::Full) => format!("<remark>Note {}: look into the fridge first.</remark>", call.episode),
-        (_, Size::Compact) => "plate 3 fridge 1 END".to_owned(),
+        (RequestKind::Play, _) => (*answers.next().unwrap()).to_owned(),
+        (_, PromptForm::Full) => format!("<remark>Note {}: look into the fridge first.</remark>", call.episode),
+        (_, PromptForm::Compact) => "plate 3 fridge 1 END".to_owned(),
     })
 }
 
-fn transcript(record: &EpisodeRecord) -> String {
+fn transcript(record: &Trajectory) -> String {
     let mut out = String::new();
     for call in &record.calls {
         let _ = writeln!(out, "======== {:?}, episode {}, turn {}", call.purpose, call.episode, call.turn);
@@ -60,14 +60,14 @@ const TURNS: [&str; 4] = [
 
 #[test]
 fn full_prompts_with_reflections() {
-    let settings = Settings { episodes: 2, max_turns: 4, ..Settings::default() };
+    let settings = EpisodeConfig { episodes: 2, max_turns: 4, ..EpisodeConfig::default() };
     golden("full_reflection_only").assert_eq(&transcript(&play(settings, 2, &TURNS)));
 }
 
 #[test]
 fn full_prompts_with_both() {
     let settings =
-        Settings { episodes: 2, max_turns: 3, memory: MemoryMode::HistoryAndReflection, ..Settings::default() };
+        EpisodeConfig { episodes: 2, max_turns: 3, memory: MemoryMode::HistoryAndReflection, ..EpisodeConfig::default() };
     golden("full_history_and_reflection").assert_eq(&transcript(&play(settings, 2, &TURNS)));
 }
 
@@ -83,7 +83,7 @@ fn compact_prompts() {
         "go to countertop 1",
         "move plate 3 to countertop 1",
     ];
-    let settings = Settings { max_turns: 7, ..Settings::compact(&env_info, 2) };
+    let settings = EpisodeConfig { max_turns: 7, ..EpisodeConfig::compact(&env_info, 2) };
     golden("compact").assert_eq(&transcript(&play(settings, 2, &way)));
 }
 
@@ -93,7 +93,7 @@ fn compact_prompts_and_actions_use_the_vocabulary() {
     let words = vocabulary(&env_info);
     let known = |text: &str| text.split(' ').all(|w| words.iter().any(|k| k == w));
     for seed in 0..20 {
-        for call in play(Settings::compact(&env_info, 3), seed, &[]).calls {
+        for call in play(EpisodeConfig::compact(&env_info, 3), seed, &[]).calls {
             assert!(known(&call.messages[0].content), "{}", call.messages[0].content);
             for action in call.allowed.iter().flatten() {
                 assert!(known(action) && action.split(' ').count() <= env_info.compact_action, "{action}");

@@ -6,13 +6,13 @@ mod common;
 use common::drive;
 use expect_test::{ExpectFile, expect_file};
 use mage_core::{
-    EpisodeRecord, MemoryMode, MetaEpisode, Purpose, Settings,
-    prompt::{PromptLibrary, Size, vocabulary},
+    Trajectory, MemoryMode, MetaEpisode, RequestKind, EpisodeConfig,
+    prompt::{PromptLibrary, PromptForm, vocabulary},
 };
 use mage_env::{EnvId, Options, Registry, Seed, Task};
 use std::{fmt::Write, sync::Arc};
 
-fn play(settings: Settings, seed: u64, answers: &[&str]) -> EpisodeRecord {
+fn play(settings: EpisodeConfig, seed: u64, answers: &[&str]) -> Trajectory {
     let registry = Registry::builtin();
     let task = Task {
         env: EnvId::new("sokoban"),
@@ -27,13 +27,13 @@ fn play(settings: Settings, seed: u64, answers: &[&str]) -> EpisodeRecord {
     let meta = MetaEpisode::new(task, env, prompts, Arc::new(settings), Seed::new(5)).unwrap();
     let mut answers = answers.iter().cycle();
     drive(meta, |call| match (call.request.purpose, size) {
-        (Purpose::Play, _) => (*answers.next().unwrap()).to_owned(),
-        (_, Size::Full) => format!("<remark>Plan {}: push the other box first.</remark>", call.episode),
-        (_, Size::Compact) => "stuck 1 END".to_owned(),
+        (RequestKind::Play, _) => (*answers.next().unwrap()).to_owned(),
+        (_, PromptForm::Full) => format!("<remark>Plan {}: push the other box first.</remark>", call.episode),
+        (_, PromptForm::Compact) => "stuck 1 END".to_owned(),
     })
 }
 
-fn transcript(record: &EpisodeRecord) -> String {
+fn transcript(record: &Trajectory) -> String {
     let mut out = String::new();
     for call in &record.calls {
         let _ = writeln!(out, "======== {:?}, episode {}, turn {}", call.purpose, call.episode, call.turn);
@@ -57,8 +57,8 @@ const TURNS: [&str; 4] = [
     "<action>left,left,left</action>",
 ];
 
-fn short(memory: MemoryMode) -> Settings {
-    Settings { episodes: 2, max_turns: 4, memory, ..Settings::default() }
+fn short(memory: MemoryMode) -> EpisodeConfig {
+    EpisodeConfig { episodes: 2, max_turns: 4, memory, ..EpisodeConfig::default() }
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn full_prompts_with_both() {
 #[test]
 fn compact_prompts() {
     let env_info = Registry::builtin().get("sokoban").unwrap().info();
-    let settings = Settings { max_turns: 3, ..Settings::compact(&env_info, 2) };
+    let settings = EpisodeConfig { max_turns: 3, ..EpisodeConfig::compact(&env_info, 2) };
     assert_eq!(settings.play_tokens, 4, "three moves and the end");
     let record = play(settings, 11, &["up left right", "down", "left up up"]);
     golden("compact").assert_eq(&transcript(&record));
@@ -89,12 +89,12 @@ fn compact_prompts_use_the_vocabulary_and_keep_every_word_in_its_place() {
     let env_info = Registry::builtin().get("sokoban").unwrap().info();
     let words = vocabulary(&env_info);
     for seed in 0..20 {
-        let record = play(Settings::compact(&env_info, 3), seed, &["up left right", "down", "left up up"]);
+        let record = play(EpisodeConfig::compact(&env_info, 3), seed, &["up left right", "down", "left up up"]);
         for call in &record.calls {
             let prompt: Vec<&str> = call.messages[0].content.split(' ').collect();
             assert!(prompt.iter().all(|w| words.contains(&(*w).to_owned())), "{prompt:?}");
             // Four rows of four, three row ends; before them two notes of two words, or none when looking back.
-            let expected = if call.purpose == Purpose::Play { 1 + 2 * 2 + 19 + 1 } else { 2 + 19 + 1 };
+            let expected = if call.purpose == RequestKind::Play { 1 + 2 * 2 + 19 + 1 } else { 2 + 19 + 1 };
             assert_eq!(prompt.len(), expected, "{prompt:?}");
         }
     }

@@ -6,14 +6,14 @@ mod common;
 use common::{drive, transcript};
 use expect_test::{ExpectFile, expect_file};
 use mage_core::{
-    EpisodeRecord, MemoryMode, MetaEpisode, Purpose, Settings,
-    prompt::{PromptLibrary, Size, vocabulary},
+    Trajectory, MemoryMode, MetaEpisode, RequestKind, EpisodeConfig,
+    prompt::{PromptLibrary, PromptForm, vocabulary},
 };
 use mage_env::{EnvId, OpponentSpec, Options, Registry, Seed, Task};
 use std::sync::Arc;
 
 /// Plays the cells in an order of its own, whether they are empty or not, and is not always readable.
-fn play(settings: Settings, opponent: &str, seat: u8) -> EpisodeRecord {
+fn play(settings: EpisodeConfig, opponent: &str, seat: u8) -> Trajectory {
     let task = Task {
         env: EnvId::new("tictactoe"),
         options: Options::default(),
@@ -28,13 +28,13 @@ fn play(settings: Settings, opponent: &str, seat: u8) -> EpisodeRecord {
     let wishes = ["(1, 3)", "(2,2)", "(2, 2)", "the corner", "(4, 1)", "(3,1)", "(2,1)", "(2,3)", "(3,2)"];
     let mut plays = 0;
     drive(meta, |call| match (call.request.purpose, size) {
-        (Purpose::Play, Size::Full) => {
+        (RequestKind::Play, PromptForm::Full) => {
             plays += 1;
             format!("<think>Hm.</think><action>{}</action>", wishes[(plays - 1) % wishes.len()])
         }
-        (Purpose::Play, Size::Compact) => call.request.allowed.as_ref().unwrap().last().unwrap().clone(),
-        (_, Size::Full) => format!("<remark>Note {} on my opponent.</remark>", call.episode),
-        (_, Size::Compact) => {
+        (RequestKind::Play, PromptForm::Compact) => call.request.allowed.as_ref().unwrap().last().unwrap().clone(),
+        (_, PromptForm::Full) => format!("<remark>Note {} on my opponent.</remark>", call.episode),
+        (_, PromptForm::Compact) => {
             // The facts: all of what is shown but who began.
             let shown = call.request.messages[0].content.trim_start_matches("BOS BACK ").trim_end_matches(" GO");
             format!("{} END", shown.split_once(' ').unwrap().1)
@@ -48,25 +48,25 @@ fn golden(name: &str) -> ExpectFile {
 
 #[test]
 fn full_prompts_with_reflections() {
-    golden("full_reflection_only").assert_eq(&transcript(&play(Settings::default(), "preferred_1", 0)));
+    golden("full_reflection_only").assert_eq(&transcript(&play(EpisodeConfig::default(), "preferred_1", 0)));
 }
 
 #[test]
 fn full_prompts_without_memory() {
-    let settings = Settings { memory: MemoryMode::None, episodes: 2, ..Settings::default() };
+    let settings = EpisodeConfig { memory: MemoryMode::None, episodes: 2, ..EpisodeConfig::default() };
     golden("full_none").assert_eq(&transcript(&play(settings, "preferred_4", 1)));
 }
 
 #[test]
 fn full_prompts_with_both() {
-    let settings = Settings { memory: MemoryMode::HistoryAndReflection, episodes: 2, ..Settings::default() };
+    let settings = EpisodeConfig { memory: MemoryMode::HistoryAndReflection, episodes: 2, ..EpisodeConfig::default() };
     golden("full_history_and_reflection").assert_eq(&transcript(&play(settings, "preferred_3", 1)));
 }
 
 #[test]
 fn compact_prompts() {
     let env_info = Registry::builtin().get("tictactoe").unwrap().info();
-    let record = play(Settings::compact(&env_info, 3), "preferred_1", 0);
+    let record = play(EpisodeConfig::compact(&env_info, 3), "preferred_1", 0);
     golden("compact").assert_eq(&transcript(&record));
 }
 
@@ -76,11 +76,11 @@ fn compact_prompts_use_the_vocabulary_and_keep_every_word_in_its_place() {
     let words = vocabulary(&env_info);
     for opponent in ["preferred_2", "perfect", "random"] {
         for seat in [0, 1] {
-            let record = play(Settings::compact(&env_info, 3), opponent, seat);
+            let record = play(EpisodeConfig::compact(&env_info, 3), opponent, seat);
             for call in &record.calls {
                 let prompt: Vec<&str> = call.messages[0].content.split(' ').collect();
                 assert!(prompt.iter().all(|w| words.contains(&(*w).to_owned())), "{prompt:?}");
-                let expected = if call.purpose == Purpose::Play { 1 + 2 * 10 + 9 + 1 } else { 2 + 11 + 1 };
+                let expected = if call.purpose == RequestKind::Play { 1 + 2 * 10 + 9 + 1 } else { 2 + 11 + 1 };
                 assert_eq!(prompt.len(), expected, "{prompt:?}");
                 assert!(call.invalid.is_none(), "{:?}", call.invalid);
             }

@@ -6,8 +6,8 @@ mod common;
 use common::drive;
 use expect_test::{ExpectFile, expect_file};
 use mage_core::{
-    EpisodeRecord, MemoryMode, MetaEpisode, Purpose, Settings,
-    prompt::{PromptLibrary, Size, vocabulary},
+    Trajectory, MemoryMode, MetaEpisode, RequestKind, EpisodeConfig,
+    prompt::{PromptLibrary, PromptForm, vocabulary},
 };
 use mage_env::{EnvId, Options, Registry, Seed, Task};
 use std::{fmt::Write, sync::Arc};
@@ -17,28 +17,28 @@ fn task() -> Task {
 }
 
 /// Buys the third result in vain, with a wrong turn on the way; then the first.
-fn play(settings: Settings, answers: &[&str]) -> EpisodeRecord {
+fn play(settings: EpisodeConfig, answers: &[&str]) -> Trajectory {
     let env = Registry::builtin().build(&task()).unwrap();
     let prompts = PromptLibrary::builtin().get("webshop").unwrap();
     let size = settings.size;
     let mut actions = answers.iter().cycle();
     let meta = MetaEpisode::new(task(), env, prompts, Arc::new(settings), Seed::new(5)).unwrap();
     drive(meta, |call| match (call.request.purpose, size) {
-        (Purpose::Play, Size::Full) => format!("<action>{}</action>", actions.next().unwrap()),
-        (Purpose::Play, Size::Compact) => (*actions.next().unwrap()).to_owned(),
-        (_, Size::Full) => format!("<remark>Note {}: not that one.</remark>", call.episode),
-        (_, Size::Compact) => "s5 P1 I3 END".to_owned(),
+        (RequestKind::Play, PromptForm::Full) => format!("<action>{}</action>", actions.next().unwrap()),
+        (RequestKind::Play, PromptForm::Compact) => (*actions.next().unwrap()).to_owned(),
+        (_, PromptForm::Full) => format!("<remark>Note {}: not that one.</remark>", call.episode),
+        (_, PromptForm::Compact) => "s5 P1 I3 END".to_owned(),
     })
 }
 
 const IN_VAIN: [&str; 8] =
     ["SEARCH", "NEXT", "I3", "click[features]", "click[no such thing]", "click[< prev]", "search[wool socks]", "I1"];
 
-fn settings(memory: MemoryMode) -> Settings {
-    Settings { episodes: 2, max_turns: 8, memory, ..Settings::default() }
+fn settings(memory: MemoryMode) -> EpisodeConfig {
+    EpisodeConfig { episodes: 2, max_turns: 8, memory, ..EpisodeConfig::default() }
 }
 
-fn transcript(record: &EpisodeRecord) -> String {
+fn transcript(record: &Trajectory) -> String {
     let mut out = String::new();
     for call in &record.calls {
         let _ = writeln!(out, "======== {:?}, episode {}, turn {}", call.purpose, call.episode, call.turn);
@@ -70,12 +70,12 @@ fn full_prompts_with_both() {
 fn compact_prompts_use_the_vocabulary_and_keep_every_word_in_its_place() {
     let env_info = Registry::builtin().get("webshop").unwrap().info();
     let words = vocabulary(&env_info);
-    let record = play(Settings { episodes: 2, ..Settings::compact(&env_info, 2) }, &["SEARCH", "I3", "V1", "BUY"]);
+    let record = play(EpisodeConfig { episodes: 2, ..EpisodeConfig::compact(&env_info, 2) }, &["SEARCH", "I3", "V1", "BUY"]);
     golden("compact").assert_eq(&transcript(&record));
     let lengths: Vec<usize> = record
         .calls
         .iter()
-        .filter(|c| c.purpose == Purpose::Play)
+        .filter(|c| c.purpose == RequestKind::Play)
         .map(|c| {
             let prompt: Vec<&str> = c.messages[0].content.split(' ').collect();
             assert!(prompt.iter().all(|w| words.contains(&(*w).to_owned())), "{prompt:?}");
@@ -97,9 +97,9 @@ fn older_pages_are_cut_and_the_newest_is_whole() {
 
 #[test]
 fn prompts_that_would_be_too_long_keep_the_last_turn_and_the_notes() {
-    // Unreadable answers do not lengthen a prompt, long searches do.
+    // ParseError answers do not lengthen a prompt, long searches do.
     let long = format!("search[{}]", "warm socks ".repeat(800));
-    let record = play(Settings { max_turns: 4, ..settings(MemoryMode::HistoryAndReflection) }, &[&long]);
+    let record = play(EpisodeConfig { max_turns: 4, ..settings(MemoryMode::HistoryAndReflection) }, &[&long]);
     let prompts: Vec<&str> = record.calls.iter().map(|c| c.messages[0].content.as_str()).collect();
     assert!(prompts[1].len() > 8_000 && prompts[1].contains("Turn 1:"));
     assert!(prompts[3].contains("(2 earlier turns are not shown.)") && !prompts[3].contains("Turn 2:"));

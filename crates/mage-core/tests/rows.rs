@@ -4,19 +4,19 @@ mod common;
 
 use common::{drive, kuhn, kuhn_task};
 use mage_core::{
-    Credit, Ending, EpisodeRecord, Estimator, Penalty, Phase, Purpose, RewardRule, RowPlace, Settings, advantages,
-    credit, rows,
+    Credit, Ending, EpisodeConfig, Estimator, MetaEpisodeIndex, Penalty, Phase, RequestKind, RewardRule, Trajectory,
+    advantages, credit, rows,
 };
 
-fn play(answers: [&str; 3]) -> EpisodeRecord {
-    drive(kuhn(kuhn_task("aggressive", 0), Settings::default()), |call| match call.request.purpose {
-        Purpose::Play => format!("<action>{}</action>", answers[call.episode as usize]),
+fn play(answers: [&str; 3]) -> Trajectory {
+    drive(kuhn(kuhn_task("aggressive", 0), EpisodeConfig::default()), |call| match call.request.purpose {
+        RequestKind::Play => format!("<action>{}</action>", answers[call.episode as usize]),
         _ if call.episode == 1 => "nothing to say".to_owned(),
         _ => "<remark>noted</remark>".to_owned(),
     })
 }
 
-const PLACE: RowPlace = RowPlace { group: 4, meta_episode: 9, opponent: 2 };
+const PLACE: MetaEpisodeIndex = MetaEpisodeIndex { group: 4, meta_episode: 9, opponent: 2 };
 
 #[test]
 fn rows_stand_for_the_calls_in_order() {
@@ -28,7 +28,7 @@ fn rows_stand_for_the_calls_in_order() {
         let call = &record.calls[r.call];
         assert_eq!((r.row.group, r.row.meta_episode, r.row.opponent), (4, 9, 2));
         assert_eq!((r.row.episode, r.row.turn), (call.episode, call.turn));
-        assert_eq!(r.row.phase == Phase::Play, call.purpose == Purpose::Play);
+        assert_eq!(r.row.phase == Phase::Play, call.purpose == RequestKind::Play);
         assert_eq!(r.row.penalty, if call.invalid.is_some() { 0.5 } else { 0.0 });
     }
     assert_eq!(rows.iter().filter(|r| r.row.penalty > 0.0).count(), 1, "one reflection had no tags");
@@ -49,7 +49,7 @@ fn equal_states_share_an_anchor_and_reflections_have_their_own() {
             let same = match (a.0, b.0) {
                 (Phase::Reflect, Phase::Reflect) => true,
                 (Phase::Play, Phase::Play) => {
-                    let anchor = |r: &mage_core::RowOfCall| {
+                    let anchor = |r: &mage_core::IndexedTransition| {
                         record.episodes[r.row.episode as usize].turns[r.row.turn as usize].anchor.clone()
                     };
                     anchor(&rows[i]) == anchor(&rows[j])
@@ -67,7 +67,7 @@ fn rows_go_straight_into_credit_and_advantages() {
         .into_iter()
         .enumerate()
         .flat_map(|(i, answers)| {
-            let place = RowPlace { meta_episode: i as u32, ..PLACE };
+            let place = MetaEpisodeIndex { meta_episode: i as u32, ..PLACE };
             rows(&play(answers), place, &RewardRule::Score { scale: 1.0 }, &Penalty::NONE)
         })
         .map(|r| r.row)

@@ -7,7 +7,7 @@ mod common;
 
 use common::vllm_double::Vllm;
 use mage_core::{
-    Answer, Finish, MetaEpisode, Next, Settings,
+    Completion, Finish, MetaEpisode, Next, EpisodeConfig,
     prompt::{PromptLibrary, PromptSet},
 };
 use mage_engine::{SampleRequest, Sampler, SamplingParams};
@@ -48,7 +48,7 @@ struct Game {
     env_spec: Arc<dyn EnvSpec>,
     population: Population,
     prompts: Arc<PromptSet>,
-    settings: Arc<Settings>,
+    settings: Arc<EpisodeConfig>,
 }
 
 /// Plays one meta-episode of Kuhn poker; how many answers it took.
@@ -64,7 +64,7 @@ async fn play(pool: &VllmPool, game: &Game, seed: Seed) -> u64 {
                 assert!(record.error.is_none());
                 return calls;
             }
-            Next::Call(call) => call,
+            Next::Request(call) => call,
         };
         // Words as any numbers: nobody reads them here.
         let words = call.request.messages.iter().flat_map(|m| m.content.split_whitespace());
@@ -74,7 +74,7 @@ async fn play(pool: &VllmPool, game: &Game, seed: Seed) -> u64 {
         calls += 1;
         let word = if sample.unwrap().tokens[0].is_multiple_of(2) { "PASS" } else { "BET" };
         let text = format!("<action>{word}</action>");
-        let answer = Answer { text, finish: Finish::Stop, tokens: None, weights: None, usage: None };
+        let answer = Completion { text, finish: Finish::Stop, tokens: None, weights: None, usage: None };
         meta.answer(call.id, Ok(answer)).unwrap();
     }
 }
@@ -103,7 +103,7 @@ fn main() {
         let game = Arc::new(Game {
             population: env_spec.default_population(),
             prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
-            settings: Arc::new(Settings { episodes: 3, ..Settings::default() }),
+            settings: Arc::new(EpisodeConfig { episodes: 3, ..EpisodeConfig::default() }),
             env_spec,
         });
         let (next, calls) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));

@@ -1,7 +1,7 @@
 //! How did training go?
 
 use super::entry::Lines;
-use mage_core::{EpisodeRecord, Method};
+use mage_core::{Method, Trajectory};
 use mage_train::{Error, Result, recipe::Recipe, run_dir::RunDir, sweep::CellInfo};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -231,16 +231,16 @@ fn outcome(file: &Path, note: &mut dyn FnMut(String)) -> Option<Outcome> {
 }
 
 /// The newest episodes a run has kept, and where they were.
-pub(super) fn newest_episodes(run: &Path, note: &mut dyn FnMut(String)) -> Vec<EpisodeRecord> {
+pub(super) fn newest_episodes(run: &Path, note: &mut dyn FnMut(String)) -> Vec<Trajectory> {
     #[derive(Deserialize)]
     struct Kept {
-        record: EpisodeRecord,
+        record: Trajectory,
     }
     let folder = run.join("episodes");
     let files = fs::read_dir(&folder).into_iter().flatten().filter_map(|e| Some(e.ok()?.path()));
     let packed = |p: &PathBuf| p.to_string_lossy().ends_with(".jsonl.zst");
     let Some(newest) = files.filter(packed).max() else { return Vec::new() };
-    let unpack = || -> std::result::Result<Vec<EpisodeRecord>, String> {
+    let unpack = || -> std::result::Result<Vec<Trajectory>, String> {
         let file = fs::File::open(&newest).map_err(|e| e.to_string())?;
         let mut text = String::new();
         let mut unpacked = ruzstd::decoding::StreamingDecoder::new(file).map_err(|e| e.to_string())?;

@@ -3,7 +3,7 @@
 //! Counts (episode, state, action). There may be millions of states: those seen first are counted by name up to a bound, and
 //! the most frequent are shown.
 
-use mage_core::EpisodeRecord;
+use mage_core::Trajectory;
 use mage_env::ParsedAction;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ pub(super) struct Counter {
 }
 
 impl Counter {
-    pub(super) fn add(&mut self, record: &EpisodeRecord) {
+    pub(super) fn add(&mut self, record: &Trajectory) {
         for (n, episode) in record.episodes.iter().enumerate() {
             for turn in &episode.turns {
                 let name = &turn.anchor.0;

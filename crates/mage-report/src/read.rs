@@ -9,7 +9,7 @@ use super::{
     paper,
     transcript::Choice,
 };
-use mage_core::{EpisodeRecord, MetaResult, Summary};
+use mage_core::{MetaResult, Summary, Trajectory};
 use mage_env::{Hash, Seed};
 use mage_train::{Result, evaluate::agent_seed, run_dir::RunDir, store::read_records};
 use serde::Deserialize;
@@ -137,7 +137,7 @@ impl Group {
         }
     }
 
-    fn add(&mut self, record: &EpisodeRecord, task: usize, whose: (&str, &Seeds), limits: Limits) {
+    fn add(&mut self, record: &Trajectory, task: usize, whose: (&str, &Seeds), limits: Limits) {
         let id = Hash::of(&record.key);
         let Some(result) = record.result() else {
             self.failed.insert(id);
@@ -439,7 +439,7 @@ fn read_store(
 }
 
 /// What records are called that no summary speaks of.
-fn unnamed(record: &EpisodeRecord) -> Key {
+fn unnamed(record: &Trajectory) -> Key {
     Key {
         env: record.task.env.to_string(),
         panel: format!("{} {}", record.task.env, &record.key.panel.to_string()[..8]),

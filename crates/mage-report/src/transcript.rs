@@ -1,6 +1,6 @@
 //! What was said and done, turn by turn?
 
-use mage_core::{CallRecord, Ending, EpisodeRecord, Purpose, Role};
+use mage_core::{Ending, RequestKind, RequestRecord, Role, Trajectory};
 use mage_env::{End, Hash, ParsedAction};
 use serde::Serialize;
 
@@ -44,7 +44,7 @@ pub struct Episode {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Step {
     /// What it was for.
-    pub purpose: Purpose,
+    pub purpose: RequestKind,
     /// The prompt.
     pub prompt: String,
     /// The answer, as written.
@@ -58,7 +58,7 @@ pub struct Step {
 }
 
 impl Transcript {
-    pub(super) fn new(record: &EpisodeRecord, of: &str, seed: String, limit: usize) -> Self {
+    pub(super) fn new(record: &Trajectory, of: &str, seed: String, limit: usize) -> Self {
         let episodes = record.episodes.iter().enumerate().map(|(n, episode)| {
             let mut steps: Vec<Step> = Vec::new();
             for call in record.calls.iter().filter(|c| c.episode as usize == n) {
@@ -90,7 +90,7 @@ impl Transcript {
     }
 }
 
-fn step(call: &CallRecord, turn: Option<&mage_core::history::Turn>, limit: usize) -> Step {
+fn step(call: &RequestRecord, turn: Option<&mage_core::history::Turn>, limit: usize) -> Step {
     let prompt: Vec<String> = call
         .messages
         .iter()

@@ -1,7 +1,8 @@
 //! Reports from records whose numbers are known by hand.
 
 use mage_core::{
-    Answer, Bootstrap, CallId, CallRecord, EpisodeRecord, Message, MetaResult, Purpose, RecordKey, Unplayed,
+    Bootstrap, Completion, Message, MetaResult, RequestId, RequestKind, RequestRecord, Trajectory, TrajectoryKey,
+    Unplayed,
     history::{Episode, Turn},
     summarise,
 };
@@ -18,7 +19,7 @@ fn panel() -> Hash {
 }
 
 /// A meta-episode in which these episodes were won, lost (-1) or drawn (0).
-fn record(task: u64, opponent: &str, seed: u64, scores: &[f32]) -> EpisodeRecord {
+fn record(task: u64, opponent: &str, seed: u64, scores: &[f32]) -> Trajectory {
     let task = Task {
         env: EnvId::new("kuhn"),
         options: Options::default(),
@@ -34,7 +35,7 @@ fn record(task: u64, opponent: &str, seed: u64, scores: &[f32]) -> EpisodeRecord
             _ => Outcome::Draw,
         };
         let turn = Turn {
-            call: CallId(n as u32),
+            call: RequestId(n as u32),
             anchor: Anchor(format!("state {}", n % 2)),
             action: ParsedAction::Act(if *score > 0.0 { "BET" } else { "PASS" }.to_owned()),
             valid: true,
@@ -43,19 +44,19 @@ fn record(task: u64, opponent: &str, seed: u64, scores: &[f32]) -> EpisodeRecord
         };
         Episode { start: seen("begins"), turns: vec![turn], end: Some(End::Terminated { outcome, score: *score }) }
     });
-    let calls = (0..scores.len() as u32).map(|n| CallRecord {
-        id: CallId(n),
-        purpose: Purpose::Play,
+    let calls = (0..scores.len() as u32).map(|n| RequestRecord {
+        id: RequestId(n),
+        purpose: RequestKind::Play,
         episode: n,
         turn: 0,
         trainable: true,
         messages: vec![Message::user("PASS or BET?")],
         allowed: None,
-        answer: Answer::text(HOSTILE),
+        answer: Completion::text(HOSTILE),
         invalid: None,
     });
-    EpisodeRecord {
-        key: RecordKey {
+    Trajectory {
+        key: TrajectoryKey {
             panel: panel(),
             task: task.hash(),
             method: Hash::of("method"),
@@ -70,13 +71,13 @@ fn record(task: u64, opponent: &str, seed: u64, scores: &[f32]) -> EpisodeRecord
     }
 }
 
-fn write(path: &Path, records: &[EpisodeRecord]) {
+fn write(path: &Path, records: &[Trajectory]) {
     fs::write(path, records.iter().map(|r| r.to_line() + "\n").collect::<String>()).unwrap();
 }
 
 /// What `mage eval --summary` would have written; `drawn` where a model played.
-fn summary(records: &[EpisodeRecord], policy: &str, approach: Option<&str>, model: bool) -> serde_json::Value {
-    let results: Vec<(usize, MetaResult)> = records.iter().filter_map(EpisodeRecord::result).enumerate().collect();
+fn summary(records: &[Trajectory], policy: &str, approach: Option<&str>, model: bool) -> serde_json::Value {
+    let results: Vec<(usize, MetaResult)> = records.iter().filter_map(Trajectory::result).enumerate().collect();
     let episodes = results.iter().map(|(_, r)| r.episodes.len()).max().unwrap_or(0) as u32;
     json!({
         "format": 1, "env": "kuhn", "preset": "kuhn", "split": "in-domain", "unit": "chips per hand", "episodes": episodes,
@@ -92,7 +93,7 @@ fn summary(records: &[EpisodeRecord], policy: &str, approach: Option<&str>, mode
 }
 
 /// Four tasks of two episodes: one wins at once, one in the second episode, one draws then loses, one never.
-fn four() -> Vec<EpisodeRecord> {
+fn four() -> Vec<Trajectory> {
     vec![
         record(1, "aggressive", 0, &[1.0, 1.0]),
         record(2, "aggressive", 0, &[-1.0, 2.0]),
@@ -101,7 +102,7 @@ fn four() -> Vec<EpisodeRecord> {
     ]
 }
 
-fn report_of(records: &[EpisodeRecord], summary: Option<serde_json::Value>) -> Report {
+fn report_of(records: &[Trajectory], summary: Option<serde_json::Value>) -> Report {
     let dir = tempfile::tempdir().unwrap();
     write(&dir.path().join("r.jsonl"), records);
     if let Some(summary) = summary {
@@ -512,7 +513,7 @@ fn failures_count_until_they_are_made_good() {
 
 #[test]
 fn a_page_has_bounds() {
-    let records: Vec<EpisodeRecord> = (0..200).map(|i| record(i, "aggressive", 0, &[1.0, -1.0])).collect();
+    let records: Vec<Trajectory> = (0..200).map(|i| record(i, "aggressive", 0, &[1.0, -1.0])).collect();
     let dir = tempfile::tempdir().unwrap();
     write(&dir.path().join("r.jsonl"), &records);
     let limits = Limits { transcripts: 10, text: 5, bytes: 2500, spheres: 2 };

@@ -12,7 +12,7 @@ use crate::{
     speech::Speech,
     train::Setting,
 };
-use mage_core::EpisodeRecord;
+use mage_core::Trajectory;
 use mage_engine::AdapterName;
 use mage_env::{Hash, HumanPlayer, Seed};
 use mage_native::Device;
@@ -32,7 +32,7 @@ impl Hosted {
         let env_info = setting.env_spec.info();
         let mut settings = recipe.eval_settings(&env_info);
         let room = settings.slots as u32 + 1;
-        if recipe.play.form == mage_core::prompt::Size::Compact && episodes > room {
+        if recipe.play.form == mage_core::prompt::PromptForm::Compact && episodes > room {
             let problem = format!("its prompt has room for {room} episodes, not {episodes}");
             return Err(Error::Run { path: run.to_owned(), problem });
         }
@@ -55,7 +55,7 @@ impl Hosted {
     }
 
     /// Plays one meta-episode against `guest`, from the seats the policy was trained for.
-    pub fn play(&self, guest: Arc<dyn HumanPlayer>, seed: Seed) -> Result<EpisodeRecord> {
+    pub fn play(&self, guest: Arc<dyn HumanPlayer>, seed: Seed) -> Result<Trajectory> {
         let task = self.setting.population.draw(&self.split, self.seats, seed)?;
         let env = self.setting.env_spec.host(&task, guest)?.ok_or_else(|| Error::Recipe {
             place: "env.name".to_owned(),

@@ -6,7 +6,7 @@
 
 use crate::{Panel, Result, rollout::Rollout};
 use mage_core::{
-    EpisodeRecord, Purpose,
+    RequestKind, Trajectory,
     history::{Episode, Turn},
 };
 use mage_engine::ScoreRequest;
@@ -74,7 +74,7 @@ struct Open {
 
 /// What one task came to.
 struct Played {
-    record: EpisodeRecord,
+    record: Trajectory,
     /// By episode index; empty where episodes cannot be enumerated.
     open: Vec<Open>,
 }
@@ -82,7 +82,7 @@ struct Played {
 #[derive(Default)]
 struct Questions {
     ids: HashMap<Question, u32>,
-    list: Vec<(Question, mage_core::Request)>,
+    list: Vec<(Question, mage_core::RequestBody)>,
     /// Trees by opponent, seat and what else decides them; one that could not be grown is remembered as such.
     trees: HashMap<Hash, Option<Arc<GameTree>>>,
 }
@@ -105,7 +105,7 @@ impl Judge {
                             seed,
                             |_| (),
                             |meta, call| {
-                                if limit > 0 && call.request.purpose == Purpose::Play && call.turn == 0 {
+                                if limit > 0 && call.request.purpose == RequestKind::Play && call.turn == 0 {
                                     open.extend(ask(meta, call.episode, limit, &rollout, &questions));
                                 }
                             },
@@ -249,7 +249,7 @@ fn ask(
     let mut ids = Vec::with_capacity(tree.sights.len());
     for sight in &tree.sights {
         let turns = sight.turns.iter().map(|(action, observation)| Turn {
-            call: mage_core::CallId(0),
+            call: mage_core::RequestId(0),
             anchor: Anchor(String::new()),
             action: ParsedAction::Act(action.clone()),
             valid: true,
@@ -276,7 +276,7 @@ impl Rollout {
         &self,
         prompt: &[u32],
         answers: &[String],
-        request: &mage_core::Request,
+        request: &mage_core::RequestBody,
     ) -> Result<Vec<f64>> {
         let mut logs = Vec::with_capacity(answers.len());
         for answer in answers {

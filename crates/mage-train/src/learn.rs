@@ -8,7 +8,9 @@ use crate::{
     recipe::{Average, PLAY, REFLECT, Recipe},
     speech::Speech,
 };
-use mage_core::{CallRecord, EpisodeRecord, Purpose, Request, Row, RowPlace, advantages, credit, rows};
+use mage_core::{
+    MetaEpisodeIndex, RequestBody, RequestKind, RequestRecord, Trajectory, Transition, advantages, credit, rows,
+};
 use mage_engine::{PerToken, Segment, TokenClass, TokenForest};
 use mage_env::Hash;
 use std::collections::HashMap;
@@ -29,16 +31,16 @@ pub struct Lesson {
 }
 
 /// The lessons of a batch: `members` records to a group, in order.
-pub fn lessons(records: &[EpisodeRecord], members: usize, recipe: &Recipe) -> Result<Vec<Lesson>> {
+pub fn lessons(records: &[Trajectory], members: usize, recipe: &Recipe) -> Result<Vec<Lesson>> {
     let rule = recipe.reward.rule(&recipe.env.name)?;
     let mut opponents: HashMap<(Option<Hash>, u8), u32> = HashMap::new();
-    let mut all: Vec<Row> = Vec::new();
+    let mut all: Vec<Transition> = Vec::new();
     let mut places = Vec::new();
     for (i, record) in records.iter().enumerate() {
         let facing = (record.task.opponent.as_ref().map(Hash::of), record.task.seat);
         let next = opponents.len() as u32;
         let opponent = *opponents.entry(facing).or_insert(next);
-        let place = RowPlace { group: (i / members) as u32, meta_episode: i as u32, opponent };
+        let place = MetaEpisodeIndex { group: (i / members) as u32, meta_episode: i as u32, opponent };
         for of_call in rows(record, place, &rule, &recipe.penalty) {
             all.push(of_call.row);
             places.push((i, of_call.call));
@@ -57,13 +59,13 @@ pub fn lessons(records: &[EpisodeRecord], members: usize, recipe: &Recipe) -> Re
 }
 
 /// The class of a call's tokens.
-pub(crate) fn class(call: &CallRecord) -> TokenClass {
-    if call.purpose == Purpose::Play { PLAY } else { REFLECT }
+pub(crate) fn class(call: &RequestRecord) -> TokenClass {
+    if call.purpose == RequestKind::Play { PLAY } else { REFLECT }
 }
 
 /// The request a recorded call answered, as far as masks depend on it.
-pub(crate) fn request_of(call: &CallRecord, max_tokens: u32) -> Request {
-    Request {
+pub(crate) fn request_of(call: &RequestRecord, max_tokens: u32) -> RequestBody {
+    RequestBody {
         purpose: call.purpose,
         messages: Vec::new(),
         allowed: call.allowed.clone(),
@@ -110,7 +112,7 @@ pub(crate) fn forest<'a>(answers: impl Iterator<Item = Answered<'a>>, average: A
 /// The lessons of some records as a batch. `reference` holds the reference's log-probabilities of an answer, where the
 /// loss asks for them.
 pub(crate) fn batch(
-    records: &[EpisodeRecord],
+    records: &[Trajectory],
     lessons: &[&Lesson],
     reference: &HashMap<(usize, usize), Vec<f32>>,
     needs_reference: bool,

@@ -10,7 +10,7 @@ use crate::{
     talk::Talk,
     train::{Parts, Setting},
 };
-use mage_core::prompt::Size;
+use mage_core::prompt::PromptForm;
 use mage_engine::{AdapterName, Loss, Objective, Renderer, SamplingParams, TokenForest};
 use mage_env::{EnvInfo, Seed};
 use mage_native::{GpuMemoryPlan, Machine};
@@ -131,7 +131,7 @@ impl Plan {
         if here && plan.whole && !plan.too_large() && model.parameters <= TRIAL_PARAMETERS {
             let mut parts = Parts::new(recipe, setting, &env_info)?;
             // Full prompts are for models that think at length: no trial of a few seconds tells how long.
-            if recipe.play.form == Size::Compact {
+            if recipe.play.form == PromptForm::Compact {
                 // A card is about as long over a few as over all of them, played or learned from.
                 let (sample, passes) = match card {
                     Some(_) => (jobs, recipe.optim.minibatches),

@@ -4,7 +4,7 @@
 //! it can read there. Take the memory out of the prompts, and it has none.
 
 use crate::{Error, Result};
-use mage_core::{Answer, Call, MemoryMode, MetaEpisode, Purpose, Settings, prompt::Size};
+use mage_core::{Completion, Request, MemoryMode, MetaEpisode, RequestKind, EpisodeConfig, prompt::PromptForm};
 use mage_env::{Env, ParsedAction, PromptView, Rng, ScriptedAgent, Seed};
 use rand::{RngExt, seq::IndexedRandom};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Answers the calls of one meta-episode by rule.
 pub struct Player {
     rule: Rule,
-    settings: Arc<Settings>,
+    settings: Arc<EpisodeConfig>,
     /// What it wrote itself: its memory where prompts are not made of words it reads.
     notes: Vec<String>,
 }
@@ -29,18 +29,18 @@ enum Rule {
 }
 
 impl Player {
-    fn new(rule: Rule, settings: Arc<Settings>) -> Self {
+    fn new(rule: Rule, settings: Arc<EpisodeConfig>) -> Self {
         Player { rule, settings, notes: Vec::new() }
     }
 
     /// Plays any legal action.
-    pub fn random(settings: Arc<Settings>, seed: Seed) -> Self {
+    pub fn random(settings: Arc<EpisodeConfig>, seed: Seed) -> Self {
         Self::new(Rule::Random(seed.child("random").rng()), settings)
     }
 
     /// Plays as an environment's own agent does. It reads compact prompts only.
-    pub fn reference(settings: Arc<Settings>, reference: Box<dyn ScriptedAgent>) -> Result<Self> {
-        if settings.size != Size::Compact {
+    pub fn reference(settings: Arc<EpisodeConfig>, reference: Box<dyn ScriptedAgent>) -> Result<Self> {
+        if settings.size != PromptForm::Compact {
             return Err(Error::Player { problem: "agents that play by rule read compact prompts only" });
         }
         Ok(Self::new(Rule::Reference(reference), settings))
@@ -49,29 +49,29 @@ impl Player {
     /// Plays as an environment's own agent does, but for a share of its actions, which are any legal ones. Its answers are
     /// there to be imitated: they are written as prompts of either size ask for, and what cannot be written so gives way to
     /// a legal action too. Full prompts it does not read: it is shown what a compact one would say.
-    pub fn teacher(settings: Arc<Settings>, reference: Box<dyn ScriptedAgent>, stray: f64, seed: Seed) -> Self {
+    pub fn teacher(settings: Arc<EpisodeConfig>, reference: Box<dyn ScriptedAgent>, stray: f64, seed: Seed) -> Self {
         Self::new(Rule::Teacher { reference, stray, rng: seed.rng() }, settings)
     }
 
     /// Answers the open call of a meta-episode.
-    pub fn answer(&mut self, call: &Call, meta: &MetaEpisode) -> Result<Answer> {
+    pub fn answer(&mut self, call: &Request, meta: &MetaEpisode) -> Result<Completion> {
         let text = match call.request.purpose {
-            Purpose::Play => self.act(call, meta)?,
+            RequestKind::Play => self.act(call, meta)?,
             _ => self.note(call, meta)?,
         };
-        Ok(Answer::text(match (self.settings.size, call.request.purpose) {
-            (Size::Compact, _) => text,
-            (Size::Full, Purpose::Play) => format!("<action>{text}</action>"),
-            (Size::Full, _) => format!("<remark>{text}</remark>"),
+        Ok(Completion::text(match (self.settings.size, call.request.purpose) {
+            (PromptForm::Compact, _) => text,
+            (PromptForm::Full, RequestKind::Play) => format!("<action>{text}</action>"),
+            (PromptForm::Full, _) => format!("<remark>{text}</remark>"),
         }))
     }
 
-    fn act(&mut self, call: &Call, meta: &MetaEpisode) -> Result<String> {
+    fn act(&mut self, call: &Request, meta: &MetaEpisode) -> Result<String> {
         let allowed = call.request.allowed.as_deref().unwrap_or_default();
         let prompt = match (&self.rule, self.settings.size) {
             (Rule::Random(_), _) => CompactPrompt::default(),
-            (_, Size::Compact) => CompactPrompt::read(call, &self.settings)?,
-            (_, Size::Full) => CompactPrompt {
+            (_, PromptForm::Compact) => CompactPrompt::read(call, &self.settings)?,
+            (_, PromptForm::Full) => CompactPrompt {
                 memory: self.remembered(),
                 observation: meta.episode().map_or_else(String::new, |e| e.now().compact.clone()),
             },
@@ -120,13 +120,13 @@ impl Player {
         self.notes[self.notes.len().saturating_sub(kept)..].to_vec()
     }
 
-    fn note(&mut self, call: &Call, meta: &MetaEpisode) -> Result<String> {
+    fn note(&mut self, call: &Request, meta: &MetaEpisode) -> Result<String> {
         let text = match (&mut self.rule, self.settings.size) {
             (Rule::Random(_), _) => "_".to_owned(),
-            (Rule::Reference(agent) | Rule::Teacher { reference: agent, .. }, Size::Compact) => {
+            (Rule::Reference(agent) | Rule::Teacher { reference: agent, .. }, PromptForm::Compact) => {
                 agent.reflect(inside(call, "BOS BACK ")?)
             }
-            (Rule::Reference(agent) | Rule::Teacher { reference: agent, .. }, Size::Full) => {
+            (Rule::Reference(agent) | Rule::Teacher { reference: agent, .. }, PromptForm::Full) => {
                 agent.reflect(meta.episode().map_or("", |e| &e.now().compact))
             }
         };
@@ -143,12 +143,12 @@ fn act_of(action: &ParsedAction) -> Option<String> {
 }
 
 /// An action as prompts of this size name it; `None` where they have no name for it. `legal` are the compact names.
-fn written(env: &dyn Env, size: Size, legal: &[String], meant: &str) -> Option<String> {
+fn written(env: &dyn Env, size: PromptForm, legal: &[String], meant: &str) -> Option<String> {
     let action = env.parse(meant);
     match size {
-        Size::Full => act_of(&action),
-        Size::Compact if legal.iter().any(|word| word == meant) => Some(meant.to_owned()),
-        Size::Compact => legal.iter().find(|word| env.parse(word) == action).cloned(),
+        PromptForm::Full => act_of(&action),
+        PromptForm::Compact if legal.iter().any(|word| word == meant) => Some(meant.to_owned()),
+        PromptForm::Compact => legal.iter().find(|word| env.parse(word) == action).cloned(),
     }
 }
 
@@ -160,7 +160,7 @@ struct CompactPrompt {
 }
 
 impl CompactPrompt {
-    fn read(call: &Call, settings: &Settings) -> Result<Self> {
+    fn read(call: &Request, settings: &EpisodeConfig) -> Result<Self> {
         let words: Vec<&str> = inside(call, "BOS ")?.split(' ').collect();
         let remembered = match settings.memory {
             MemoryMode::None => 0,
@@ -178,7 +178,7 @@ impl CompactPrompt {
 }
 
 /// What stands between `opening` and `GO` in a compact prompt.
-fn inside<'c>(call: &'c Call, opening: &str) -> Result<&'c str> {
+fn inside<'c>(call: &'c Request, opening: &str) -> Result<&'c str> {
     let text = call.request.messages.first().map_or("", |m| m.content.as_str());
     text.strip_prefix(opening)
         .and_then(|t| t.strip_suffix(" GO"))
@@ -188,17 +188,17 @@ fn inside<'c>(call: &'c Call, opening: &str) -> Result<&'c str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mage_core::{EpisodeRecord, Next, prompt::PromptLibrary};
+    use mage_core::{Trajectory, Next, prompt::PromptLibrary};
     use mage_env::{Registry, ScriptedAgentQuery};
 
     /// What a teacher shows in a few tasks.
-    fn lessons(env: &str, teacher: &str, size: Size, stray: f64) -> Vec<EpisodeRecord> {
+    fn lessons(env: &str, teacher: &str, size: PromptForm, stray: f64) -> Vec<Trajectory> {
         let env_spec = Registry::builtin().get(env).unwrap().clone();
         let env_info = env_spec.info();
         let settings = Arc::new(match size {
-            Size::Compact => Settings::compact(&env_info, 2),
-            Size::Full => {
-                Settings { episodes: 2, max_turns: env_info.max_turns, mask_actions: true, ..Settings::default() }
+            PromptForm::Compact => EpisodeConfig::compact(&env_info, 2),
+            PromptForm::Full => {
+                EpisodeConfig { episodes: 2, max_turns: env_info.max_turns, mask_actions: true, ..EpisodeConfig::default() }
             }
         });
         let (population, prompts) = (env_spec.default_population(), PromptLibrary::builtin().get(env).unwrap());
@@ -214,7 +214,7 @@ mod tests {
             loop {
                 match meta.advance().unwrap() {
                     Next::Done(record) => return *record,
-                    Next::Call(call) => {
+                    Next::Request(call) => {
                         let answer = player.answer(&call, &meta).unwrap();
                         meta.answer(call.id, Ok(answer)).unwrap();
                     }
@@ -227,13 +227,13 @@ mod tests {
     #[test]
     fn teachers_write_what_the_prompt_asks_for_whatever_happened() {
         for (env, teacher) in [("webshop", "told"), ("alfworld", "expert"), ("tictactoe", "bayes"), ("kuhn", "bayes")] {
-            for (size, stray) in [(Size::Compact, 0.0), (Size::Compact, 0.3), (Size::Full, 0.0), (Size::Full, 0.3)] {
+            for (size, stray) in [(PromptForm::Compact, 0.0), (PromptForm::Compact, 0.3), (PromptForm::Full, 0.0), (PromptForm::Full, 0.3)] {
                 for call in lessons(env, teacher, size, stray).iter().flat_map(|r| &r.calls) {
                     assert_eq!(call.invalid, None, "{env}, {size:?}: {}", call.answer.text);
                     let Some(allowed) = &call.allowed else { continue };
                     let said = match size {
-                        Size::Compact => call.answer.text.as_str(),
-                        Size::Full => mage_core::parse::tagged(&call.answer.text, "action").unwrap(),
+                        PromptForm::Compact => call.answer.text.as_str(),
+                        PromptForm::Full => mage_core::parse::tagged(&call.answer.text, "action").unwrap(),
                     };
                     assert!(allowed.iter().any(|a| a == said), "{env}, {size:?}: {said} is none of {allowed:?}");
                 }
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn teachers_who_are_told_succeed_in_either_form() {
         for (env, teacher) in [("webshop", "told"), ("alfworld", "expert")] {
-            for size in [Size::Compact, Size::Full] {
+            for size in [PromptForm::Compact, PromptForm::Full] {
                 let won = |stray| {
                     let records = lessons(env, teacher, size, stray);
                     records.iter().flat_map(|r| &r.episodes).filter(|e| e.won()).count()

@@ -9,7 +9,7 @@ use crate::{
     Error, Result,
     speech::{Speech, call_seed},
 };
-use mage_core::{EpisodeRecord, MetaEpisode, Next, RecordKey, Settings, prompt::PromptSet};
+use mage_core::{EpisodeConfig, MetaEpisode, Next, Trajectory, TrajectoryKey, prompt::PromptSet};
 use mage_engine::{AdapterName, Sampler, SamplingParams};
 use mage_env::{Env, EnvSpec, Hash, Seed, Task};
 use std::{
@@ -27,7 +27,7 @@ pub struct Rollout {
     /// What the agent is shown.
     pub prompts: Arc<PromptSet>,
     /// How meta-episodes are played.
-    pub settings: Arc<Settings>,
+    pub settings: Arc<EpisodeConfig>,
     /// The settings' hash, for the records.
     pub method: Hash,
     /// Turns calls into tokens.
@@ -73,11 +73,11 @@ impl Rollout {
         jobs: &[Job],
         patience: Duration,
         mut waiting: impl FnMut(String),
-    ) -> Result<(Vec<EpisodeRecord>, RolloutTiming)> {
+    ) -> Result<(Vec<Trajectory>, RolloutTiming)> {
         let started = Instant::now();
         let meter = Arc::new(Meter::new(jobs.len()));
         let (mut tail_from, mut done) = (None, 0);
-        let mut records: Vec<Option<EpisodeRecord>> = vec![None; jobs.len()];
+        let mut records: Vec<Option<Trajectory>> = vec![None; jobs.len()];
         runtime.block_on(async {
             let mut all = JoinSet::new();
             for (i, job) in jobs.iter().cloned().enumerate() {
@@ -110,7 +110,7 @@ impl Rollout {
         Ok((records.into_iter().flatten().collect(), timing))
     }
 
-    async fn play_with_refills(&self, job: Job, meter: &Meter, i: usize) -> Result<EpisodeRecord> {
+    async fn play_with_refills(&self, job: Job, meter: &Meter, i: usize) -> Result<Trajectory> {
         let stage = |s| meter.enter(i, s);
         let mut record = self.play(&job.task, job.seed, stage, |_, _| ()).await?;
         for again in 0..self.refills {
@@ -130,8 +130,8 @@ impl Rollout {
         task: &Task,
         seed: Seed,
         stage: impl Fn(Stage),
-        look: impl FnMut(&MetaEpisode, &mage_core::Call),
-    ) -> Result<EpisodeRecord> {
+        look: impl FnMut(&MetaEpisode, &mage_core::Request),
+    ) -> Result<Trajectory> {
         stage(Stage::Environment);
         match guard(|| Ok(self.env_spec.build(task)?)) {
             Ok(env) => self.play_in(env, task, seed, stage, look).await,
@@ -146,8 +146,8 @@ impl Rollout {
         task: &Task,
         seed: Seed,
         stage: impl Fn(Stage),
-        mut look: impl FnMut(&MetaEpisode, &mage_core::Call),
-    ) -> Result<EpisodeRecord> {
+        mut look: impl FnMut(&MetaEpisode, &mage_core::Request),
+    ) -> Result<Trajectory> {
         let (prompts, settings) = (Arc::clone(&self.prompts), Arc::clone(&self.settings));
         let mut meta = match guard(|| {
             Ok(MetaEpisode::new(task.clone(), env, prompts, settings, seed)?.with_method(self.method))
@@ -161,7 +161,7 @@ impl Rollout {
                     record.key.weights.clone_from(&self.label);
                     return Ok(*record);
                 }
-                Ok(Next::Call(call)) => call,
+                Ok(Next::Request(call)) => call,
                 Err(e) => return Ok(self.failed(task, seed, e.to_string())),
             };
             look(&meta, &call);
@@ -178,13 +178,13 @@ impl Rollout {
         }
     }
 
-    fn key(&self, task: &Task, seed: Seed) -> RecordKey {
+    fn key(&self, task: &Task, seed: Seed) -> TrajectoryKey {
         let task = task.hash();
-        RecordKey { panel: Hash::of(&[task]), task, method: self.method, weights: self.label.clone(), seed }
+        TrajectoryKey { panel: Hash::of(&[task]), task, method: self.method, weights: self.label.clone(), seed }
     }
 
-    fn failed(&self, task: &Task, seed: Seed, error: String) -> EpisodeRecord {
-        EpisodeRecord {
+    fn failed(&self, task: &Task, seed: Seed, error: String) -> Trajectory {
+        Trajectory {
             key: self.key(task, seed),
             task: task.clone(),
             stopped_early: false,

@@ -5,7 +5,7 @@
 //! as one that was not. A checkpoint exists only after its folder, hashes included, has been renamed into place.
 
 use crate::{Error, Result, recipe::Recipe};
-use mage_core::EpisodeRecord;
+use mage_core::Trajectory;
 use mage_env::Population;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde::{Deserialize, Serialize};
@@ -247,7 +247,7 @@ impl RunDir {
     pub fn episodes<'r>(
         &self,
         update: u64,
-        records: impl Iterator<Item = (&'r EpisodeRecord, serde_json::Value)>,
+        records: impl Iterator<Item = (&'r Trajectory, serde_json::Value)>,
     ) -> Result<()> {
         let path = self.path.join(format!("episodes/{update:06}.jsonl.zst"));
         let mut text = String::new();

@@ -1,7 +1,7 @@
 //! How does a call become tokens, and an answer text?
 
 use crate::{Error, Result};
-use mage_core::{Answer, Call, Finish, Message, Request, Role, Tokens, prompt::Size};
+use mage_core::{Completion, CompletionTokens, Finish, Message, Request, RequestBody, Role, prompt::PromptForm};
 use mage_engine::{
     ActionSet, Allowed, FinishReason, Message as Said, Renderer, Role as Speaker, Sample, SampleRequest,
     SamplingParams, Thinking,
@@ -14,7 +14,7 @@ use std::{
 /// Speaks a model's language. Shared by everything in flight.
 pub struct Speech {
     renderer: Arc<Renderer>,
-    size: Size,
+    size: PromptForm,
     thinking: Thinking,
     /// The compact vocabulary: one word, one token.
     words: HashMap<String, u32>,
@@ -26,15 +26,15 @@ pub struct Speech {
 
 impl Speech {
     /// Speaks through `renderer`.
-    pub fn new(renderer: Arc<Renderer>, size: Size, thinking: Thinking) -> Result<Self> {
+    pub fn new(renderer: Arc<Renderer>, size: PromptForm, thinking: Thinking) -> Result<Self> {
         let lacks = |what: &str| Error::Recipe {
             place: "model.path".to_owned(),
             problem: format!("its vocabulary has no {what}; give a model with a chat vocabulary, or a compact one"),
         };
         let end = renderer.control().end_of_turn.ok_or_else(|| lacks("token that ends a turn"))?;
         let (words, unknown) = match size {
-            Size::Full => (HashMap::new(), 0),
-            Size::Compact => {
+            PromptForm::Full => (HashMap::new(), 0),
+            PromptForm::Compact => {
                 let ids = 0..renderer.vocabulary() as u32;
                 let words: HashMap<String, u32> = ids.filter_map(|id| Some((renderer.token_text(id)?, id))).collect();
                 let unknown = *words.get("?").ok_or_else(|| lacks("word `?`, as compact prompts need"))?;
@@ -53,8 +53,8 @@ impl Speech {
     pub fn prompt(&self, messages: &[Message]) -> Result<Vec<u32>> {
         match self.size {
             // Compact prompts are made of our own words alone: what an agent wrote was made harmless before it came here.
-            Size::Compact => Ok(messages.iter().flat_map(|m| self.compact_words(&m.content)).collect()),
-            Size::Full => Ok(self.renderer.chat(&as_engines_say(messages), self.thinking, true)?),
+            PromptForm::Compact => Ok(messages.iter().flat_map(|m| self.compact_words(&m.content)).collect()),
+            PromptForm::Full => Ok(self.renderer.chat(&as_engines_say(messages), self.thinking, true)?),
         }
     }
 
@@ -63,7 +63,7 @@ impl Speech {
     }
 
     /// An answer's tokens as the model would write them, the end included where it has one: for imitation.
-    pub fn answer_tokens(&self, request: &Request, text: &str) -> Result<Vec<u32>> {
+    pub fn answer_tokens(&self, request: &RequestBody, text: &str) -> Result<Vec<u32>> {
         let mut tokens = self.said(text)?;
         if !self.ends_by_itself(request) {
             tokens.push(self.end);
@@ -74,8 +74,8 @@ impl Speech {
     /// A text's tokens, in the model's own words.
     fn said(&self, text: &str) -> Result<Vec<u32>> {
         match self.size {
-            Size::Compact => Ok(self.compact_words(text).collect()),
-            Size::Full => Ok(self.renderer.encode(text)?),
+            PromptForm::Compact => Ok(self.compact_words(text).collect()),
+            PromptForm::Full => Ok(self.renderer.encode(text)?),
         }
     }
 
@@ -89,18 +89,18 @@ impl Speech {
     /// The first word of a text that a compact vocabulary lacks; a full one has letters for all.
     pub(crate) fn unknown_word<'t>(&self, text: &'t str) -> Option<&'t str> {
         match self.size {
-            Size::Compact => text.split(' ').find(|w| !self.words.contains_key(*w)),
-            Size::Full => None,
+            PromptForm::Compact => text.split(' ').find(|w| !self.words.contains_key(*w)),
+            PromptForm::Full => None,
         }
     }
 
     /// Whether an answer is over without a token that says so: a compact action of a single word.
-    fn ends_by_itself(&self, request: &Request) -> bool {
-        self.size == Size::Compact && request.max_tokens == 1
+    fn ends_by_itself(&self, request: &RequestBody) -> bool {
+        self.size == PromptForm::Compact && request.max_tokens == 1
     }
 
     /// The request for tokens that a call comes to.
-    pub fn request(&self, request: &Request, params: &SamplingParams, seed: u64) -> Result<SampleRequest> {
+    pub fn request(&self, request: &RequestBody, params: &SamplingParams, seed: u64) -> Result<SampleRequest> {
         let mut params = SamplingParams { max_tokens: request.max_tokens, seed, ..params.clone() };
         params.stop_ids.push(self.end);
         let allowed = request.allowed.as_ref().map(|answers| self.action_set(request, answers)).transpose()?;
@@ -108,14 +108,14 @@ impl Speech {
     }
 
     /// The set of possible answers.
-    fn action_set(&self, request: &Request, answers: &[String]) -> Result<ActionSet> {
+    fn action_set(&self, request: &RequestBody, answers: &[String]) -> Result<ActionSet> {
         if let Some(set) = self.sets.read().expect("no holder panics").get(answers) {
             return Ok(set.clone());
         }
         let encoded = answers.iter().map(|a| match self.size {
-            Size::Compact => Ok(self.compact_words(a).collect()),
+            PromptForm::Compact => Ok(self.compact_words(a).collect()),
             // A model that was asked for tags puts its action between them.
-            Size::Full => {
+            PromptForm::Full => {
                 let lead = if self.thinking == Thinking::On { "\n\n" } else { "" };
                 self.renderer.encode(&format!("{lead}<action>{a}</action>"))
             }
@@ -132,7 +132,7 @@ impl Speech {
     }
 
     /// What was possible at each token of a sampled answer.
-    pub fn masks(&self, request: &Request, answer: &[u32]) -> Result<Vec<Option<Allowed>>> {
+    pub fn masks(&self, request: &RequestBody, answer: &[u32]) -> Result<Vec<Option<Allowed>>> {
         match &request.allowed {
             None => Ok(Vec::new()),
             Some(answers) => Ok(self.action_set(request, answers)?.masks(answer)?),
@@ -140,14 +140,14 @@ impl Speech {
     }
 
     /// The answer a sample is.
-    pub fn answer(&self, prompt: Vec<u32>, sample: Sample, weights: &str) -> Result<Answer> {
-        Ok(Answer {
+    pub fn answer(&self, prompt: Vec<u32>, sample: Sample, weights: &str) -> Result<Completion> {
+        Ok(Completion {
             text: match self.size {
-                Size::Full => self.renderer.decode(&sample.tokens)?,
-                Size::Compact => self.spell(&sample.tokens),
+                PromptForm::Full => self.renderer.decode(&sample.tokens)?,
+                PromptForm::Compact => self.spell(&sample.tokens),
             },
             finish: finish(sample.finish),
-            tokens: Some(Tokens { prompt, response: sample.tokens, logprobs: sample.logprobs }),
+            tokens: Some(CompletionTokens { prompt, response: sample.tokens, logprobs: sample.logprobs }),
             weights: Some(weights.to_owned()),
             usage: None,
         })
@@ -178,6 +178,6 @@ pub(crate) fn finish(reason: FinishReason) -> Finish {
 }
 
 /// Where a call's sampling starts.
-pub(crate) fn call_seed(call: &Call) -> u64 {
+pub(crate) fn call_seed(call: &Request) -> u64 {
     call.seed.value()
 }

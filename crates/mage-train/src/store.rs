@@ -2,7 +2,7 @@
 //!
 //! In one append-only file of JSON lines. A record is there when its line is there, line break included. A crash in the
 //! middle of a write leaves half a line at the end at worst; opening the file again drops it, says so, and everything
-//! before it is intact. Records are found by their [`RecordKey`], so finished work is never done twice. A record with an error
+//! before it is intact. Records are found by their [`TrajectoryKey`], so finished work is never done twice. A record with an error
 //! is no finished work: it is kept, and makes room for another attempt.
 //!
 //! ```
@@ -18,7 +18,7 @@
 //! ```
 
 use crate::{Error, Result};
-use mage_core::{EpisodeRecord, RecordKey};
+use mage_core::{Trajectory, TrajectoryKey};
 use std::{
     collections::HashSet,
     fs::{File, OpenOptions, TryLockError},
@@ -32,7 +32,7 @@ pub struct RecordStore {
     path: PathBuf,
     file: File,
     /// Of what is finished.
-    keys: HashSet<RecordKey>,
+    keys: HashSet<TrajectoryKey>,
     /// Where the last whole line ends.
     length: u64,
     repaired: u64,
@@ -96,13 +96,13 @@ impl RecordStore {
     }
 
     /// Whether a finished record with this key is there.
-    pub fn contains(&self, key: &RecordKey) -> bool {
+    pub fn contains(&self, key: &TrajectoryKey) -> bool {
         self.keys.contains(key)
     }
 
     /// Adds records, and returns how many once they are on the disk. Those whose key is there already are left out. If they
     /// cannot be written (a full disk, say), the file is as it was before.
-    pub fn append<'r>(&mut self, records: impl IntoIterator<Item = &'r EpisodeRecord>) -> Result<usize> {
+    pub fn append<'r>(&mut self, records: impl IntoIterator<Item = &'r Trajectory>) -> Result<usize> {
         let mut lines = String::new();
         let (mut added, mut count) = (HashSet::new(), 0);
         for record in records {
@@ -131,7 +131,7 @@ impl RecordStore {
 
 /// Reads a store's records one by one, without locking it. Half a line at the end is passed over; damage anywhere else
 /// is an error that names the line.
-pub fn read_records(path: &Path) -> Result<impl Iterator<Item = Result<EpisodeRecord>> + use<>> {
+pub fn read_records(path: &Path) -> Result<impl Iterator<Item = Result<Trajectory>> + use<>> {
     let file = File::open(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
     let mut lines = Lines::new(path, file);
     Ok(std::iter::from_fn(move || lines.next_record()))
@@ -152,7 +152,7 @@ impl<F: std::io::Read> Lines<F> {
         Lines { path: path.to_owned(), reader: BufReader::new(file), number: 0, end: 0, tail: Vec::new() }
     }
 
-    fn next_record(&mut self) -> Option<Result<EpisodeRecord>> {
+    fn next_record(&mut self) -> Option<Result<Trajectory>> {
         let mut line = Vec::new();
         match self.reader.read_until(b'\n', &mut line) {
             Err(source) => return Some(Err(Error::Io { path: self.path.clone(), source })),
@@ -165,7 +165,7 @@ impl<F: std::io::Read> Lines<F> {
         self.number += 1;
         let record = str::from_utf8(&line)
             .map_err(|e| e.to_string())
-            .and_then(|text| EpisodeRecord::from_line(text).map_err(|e| e.to_string()));
+            .and_then(|text| Trajectory::from_line(text).map_err(|e| e.to_string()));
         Some(record.map_err(|problem| Error::Line { path: self.path.clone(), line: self.number, problem }))
     }
 }

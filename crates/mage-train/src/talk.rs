@@ -1,7 +1,7 @@
 //! How much is said in a meta-episode?
 
 use crate::{Error, Player, Result, recipe::Recipe, rollout::guard, speech::Speech, train::Setting};
-use mage_core::{CallRecord, MetaEpisode, Next, Purpose, Settings};
+use mage_core::{RequestRecord, MetaEpisode, Next, RequestKind, EpisodeConfig};
 use mage_env::{Seed, Task};
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ impl Talk {
     pub(crate) fn survey(
         recipe: &Recipe,
         setting: &Setting,
-        settings: Settings,
+        settings: EpisodeConfig,
         speech: &Speech,
         count: usize,
     ) -> Result<Option<Self>> {
-        let settings = Arc::new(Settings { mask_actions: true, ..settings });
+        let settings = Arc::new(EpisodeConfig { mask_actions: true, ..settings });
         let seats = setting.env_spec.info().seats;
         let mut talk = Talk::default();
         let (mut failed, mut problem) = (0, None);
@@ -44,7 +44,7 @@ impl Talk {
             };
             for call in calls {
                 let prompt = speech.prompt(&call.messages)?.len();
-                let most = if call.purpose == Purpose::Play { settings.play_tokens } else { settings.reflect_tokens };
+                let most = if call.purpose == RequestKind::Play { settings.play_tokens } else { settings.reflect_tokens };
                 talk.prompts += prompt as u64;
                 talk.answers += u64::from(most);
                 talk.longest = talk.longest.max(prompt + most as usize);
@@ -72,14 +72,14 @@ impl Talk {
 }
 
 /// The calls of one meta-episode.
-fn play(setting: &Setting, settings: &Arc<Settings>, task: Task, seed: Seed) -> Result<Option<Vec<CallRecord>>> {
+fn play(setting: &Setting, settings: &Arc<EpisodeConfig>, task: Task, seed: Seed) -> Result<Option<Vec<RequestRecord>>> {
     let env = setting.env_spec.build(&task)?;
     let mut meta = MetaEpisode::new(task, env, Arc::clone(&setting.prompts), Arc::clone(settings), seed)?;
     let mut player = Player::random(Arc::clone(settings), seed);
     loop {
         match meta.advance()? {
             Next::Done(record) => return Ok(Some(record.calls)),
-            Next::Call(call) => match player.answer(&call, &meta) {
+            Next::Request(call) => match player.answer(&call, &meta) {
                 Ok(answer) => meta.answer(call.id, Ok(answer))?,
                 Err(Error::Player { .. }) => return Ok(None),
                 Err(e) => return Err(e),

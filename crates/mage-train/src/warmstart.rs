@@ -11,8 +11,8 @@ use crate::{
     transcripts::Transcripts,
 };
 use mage_core::{
-    EpisodeRecord, MetaEpisode, Next, Purpose, Settings, parse,
-    prompt::{PromptSet, Size},
+    EpisodeConfig, MetaEpisode, Next, RequestKind, Trajectory, parse,
+    prompt::{PromptForm, PromptSet},
 };
 use mage_engine::{Loss, Objective, PerToken, TokenForest, Trainer};
 use mage_env::{EnvSpec, Population, ScriptedAgentFactory, ScriptedAgentQuery, Seed};
@@ -23,7 +23,7 @@ use std::{path::Path, sync::Arc};
 pub struct School {
     env_spec: Arc<dyn EnvSpec>,
     prompts: Arc<PromptSet>,
-    settings: Arc<Settings>,
+    settings: Arc<EpisodeConfig>,
     population: Population,
     split: String,
     seats: u8,
@@ -38,7 +38,7 @@ impl School {
         recipe: &Recipe,
         env_spec: Arc<dyn EnvSpec>,
         prompts: Arc<PromptSet>,
-        settings: Arc<Settings>,
+        settings: Arc<EpisodeConfig>,
         population: Population,
         speech: &Speech,
         context: usize,
@@ -63,7 +63,7 @@ impl School {
     }
 
     /// One meta-episode played by the teacher.
-    pub fn play(&self, seed: Seed) -> Result<EpisodeRecord> {
+    pub fn play(&self, seed: Seed) -> Result<Trajectory> {
         let task = self.population.draw(&self.split, self.seats, seed.child("task"))?;
         let settings = Arc::clone(&self.settings);
         let mut player = match &self.teacher {
@@ -77,7 +77,7 @@ impl School {
         let mut meta = MetaEpisode::new(task, env, Arc::clone(&self.prompts), settings, seed)?;
         loop {
             match meta.advance()? {
-                Next::Call(call) => {
+                Next::Request(call) => {
                     let answer = player.answer(&call, &meta)?;
                     meta.answer(call.id, Ok(answer))?;
                 }
@@ -87,16 +87,16 @@ impl School {
     }
 
     /// How many of a record's reflections state the facts as the teacher would, of how many; `None` without a teacher.
-    pub fn factual(&self, record: &EpisodeRecord) -> Option<(u32, u32)> {
+    pub fn factual(&self, record: &Trajectory) -> Option<(u32, u32)> {
         let maker = self.teacher.as_ref()?;
         let mut teacher = maker.make(&record.task, Seed::new(0));
-        let reflections = record.calls.iter().filter(|c| c.purpose == Purpose::Reflect);
+        let reflections = record.calls.iter().filter(|c| c.purpose == RequestKind::Reflect);
         let counted = reflections.map(|call| {
             let finished = &record.episodes[call.episode as usize - 1];
             let facts = teacher.reflect(&finished.now().compact);
             let said = match self.settings.size {
-                Size::Compact => call.answer.text.as_str(),
-                Size::Full => parse::tagged(&call.answer.text, "remark").unwrap_or_default(),
+                PromptForm::Compact => call.answer.text.as_str(),
+                PromptForm::Full => parse::tagged(&call.answer.text, "remark").unwrap_or_default(),
             };
             u32::from(said.split_whitespace().eq(facts.split_whitespace()))
         });
@@ -105,12 +105,15 @@ impl School {
 
     /// A step's worth of play as a batch to imitate.
     pub fn batch(&self, count: usize, seed: Seed, speech: &Speech) -> Result<TokenForest> {
-        let records: Vec<EpisodeRecord> =
+        let records: Vec<Trajectory> =
             (0..count).into_par_iter().map(|i| self.play(seed.at(i as u64))).collect::<Result<_>>()?;
         let mut answers = Vec::new();
         for call in records.iter().flat_map(|r| &r.calls) {
-            let limit =
-                if call.purpose == Purpose::Play { self.settings.play_tokens } else { self.settings.reflect_tokens };
+            let limit = if call.purpose == RequestKind::Play {
+                self.settings.play_tokens
+            } else {
+                self.settings.reflect_tokens
+            };
             let request = crate::learn::request_of(call, limit);
             let response = speech.answer_tokens(&request, &call.answer.text)?;
             answers.push((speech.prompt(&call.messages)?, speech.masks(&request, &response)?, response));

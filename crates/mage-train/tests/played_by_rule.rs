@@ -1,6 +1,6 @@
 //! What is on the disk of an evaluation by rule that is under way, or that failed?
 
-use mage_core::{Settings, prompt::PromptLibrary};
+use mage_core::{EpisodeConfig, prompt::PromptLibrary};
 use mage_env::{
     Env, EnvId, EnvInfo, EnvSpec, Error as EnvError, Population, Registry, Result as EnvResult, Seed, Task,
 };
@@ -66,7 +66,7 @@ fn house(records: PathBuf, takes: Duration, breaks: Option<usize>) -> (Arc<SlowH
     let population = env_spec.default_population();
     let evaluation = Evaluation {
         prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
-        settings: Arc::new(Settings::compact(&env_spec.info(), 2)),
+        settings: Arc::new(EpisodeConfig::compact(&env_spec.info(), 2)),
         memories: None,
         panel: Panel::new(&population, "train", 2, TASKS, Seed::new(1)).unwrap(),
         agent: Agent::Random,

@@ -1,7 +1,7 @@
 //! Agents of known strength through the whole machine: what is measured must agree with what is exact, with memory and
 //! with the memory blanked.
 
-use mage_core::{Bootstrap, MemoryMode, MetaResult, Settings, Summary, Unplayed, prompt::PromptLibrary, summarise};
+use mage_core::{Bootstrap, MemoryMode, MetaResult, EpisodeConfig, Summary, Unplayed, prompt::PromptLibrary, summarise};
 use mage_env::{
     EnvSpec, Population, Registry, Seed,
     kuhn::{Kuhn, KuhnSpec, equilibrium},
@@ -22,7 +22,7 @@ fn results(policy: &str, memory: MemoryMode, population: &Population, episodes: 
     let evaluation = Arc::new(Evaluation {
         env_spec: Arc::clone(env_spec),
         prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
-        settings: Arc::new(Settings { memory, ..Settings::compact(&env_spec.info(), episodes) }),
+        settings: Arc::new(EpisodeConfig { memory, ..EpisodeConfig::compact(&env_spec.info(), episodes) }),
         memories: None,
         panel: Panel::new(population, "train", 2, tasks, Seed::new(1)).unwrap(),
         agent: Agent::find(&**env_spec, policy, population, "train", episodes).unwrap(),

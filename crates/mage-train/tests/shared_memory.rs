@@ -1,6 +1,6 @@
 //! Memories that all tasks share, through a model that fails in the middle.
 
-use mage_core::{Approach, EpisodeRecord, Lexical, MemoryMaker, MemoryScope, Settings, prompt::PromptLibrary};
+use mage_core::{PromptMethod, Trajectory, Lexical, MemoryFactory, MemoryScope, EpisodeConfig, prompt::PromptLibrary};
 use mage_engine::{
     BoxFuture, ChatAnswer, ChatPolicy, ChatRequest, Error, FinishReason, Result, SamplingParams, Thinking, Usage,
 };
@@ -54,13 +54,13 @@ impl ChatPolicy for Fickle {
     }
 }
 
-fn evaluation(approach: Approach, scope: MemoryScope, answers: usize, runtime: &Handle) -> Arc<Evaluation> {
+fn evaluation(approach: PromptMethod, scope: MemoryScope, answers: usize, runtime: &Handle) -> Arc<Evaluation> {
     let registry = Registry::builtin();
     let env_spec = registry.get("kuhn").unwrap();
-    let settings = Settings { episodes: 2, ..Settings::default() };
+    let settings = EpisodeConfig { episodes: 2, ..EpisodeConfig::default() };
     let settings = Arc::new(approach.settings(settings));
     let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
-    let maker = MemoryMaker::new(approach, scope, Arc::new(Lexical), Arc::clone(&settings), Arc::clone(&prompts));
+    let maker = MemoryFactory::new(approach, scope, Arc::new(Lexical), Arc::clone(&settings), Arc::clone(&prompts));
     let drawn = Drawn { params: SamplingParams::default(), thinking: Thinking::Off };
     let policy = Arc::new(Fickle { left: answers.into() });
     Arc::new(Evaluation {
@@ -75,7 +75,7 @@ fn evaluation(approach: Approach, scope: MemoryScope, answers: usize, runtime: &
     })
 }
 
-fn finished(path: &Path) -> Vec<EpisodeRecord> {
+fn finished(path: &Path) -> Vec<Trajectory> {
     let all = read_records(path).unwrap().map(|r| r.unwrap());
     all.filter(|r| r.error.is_none()).collect()
 }
@@ -84,12 +84,12 @@ fn finished(path: &Path) -> Vec<EpisodeRecord> {
 fn a_shared_memory_is_the_same_after_an_interruption() {
     let runtime = runtime(2).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    for approach in [Approach::AMem, Approach::Memento] {
+    for approach in [PromptMethod::AMem, PromptMethod::Memento] {
         let start = |answers| evaluation(approach, MemoryScope::Shared, answers, runtime.handle());
         let whole = dir.path().join(format!("{}-whole", approach.name()));
         start(10_000).run_into(&mut RecordStore::open(&whole).unwrap(), |_| ()).unwrap();
         let whole = finished(&whole);
-        let marks = |r: &EpisodeRecord| r.calls[0].messages[0].content.len();
+        let marks = |r: &Trajectory| r.calls[0].messages[0].content.len();
         assert!(marks(&whole[11]) > marks(&whole[0]), "later tasks know of earlier ones");
         let parts = dir.path().join(format!("{}-parts", approach.name()));
         let error = start(25).run_into(&mut RecordStore::open(&parts).unwrap(), |_| ()).unwrap_err();
@@ -110,7 +110,7 @@ fn tasks_with_memories_of_their_own_do_not_depend_on_company() {
         all.sort_by(|a, b| a.key.cmp(&b.key));
         all
     };
-    for approach in Approach::ALL {
+    for approach in PromptMethod::ALL {
         let start = |answers| evaluation(approach, MemoryScope::MetaEpisode, answers, runtime.handle());
         let (once, twice) = (dir.path().join("once"), dir.path().join("twice"));
         start(10_000).run_into(&mut RecordStore::open(&once).unwrap(), |_| ()).unwrap();

@@ -1,6 +1,6 @@
 //! The record store under crashes, damage and rivals.
 
-use mage_core::{EpisodeRecord, Settings, prompt::PromptLibrary};
+use mage_core::{Trajectory, EpisodeConfig, prompt::PromptLibrary};
 use mage_env::{Registry, Seed};
 use mage_train::{
     Error, Panel,
@@ -16,7 +16,7 @@ fn evaluation(count: usize) -> Arc<Evaluation> {
     Arc::new(Evaluation {
         env_spec: Arc::clone(env_spec),
         prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
-        settings: Arc::new(Settings::compact(&env_spec.info(), 2)),
+        settings: Arc::new(EpisodeConfig::compact(&env_spec.info(), 2)),
         memories: None,
         panel,
         agent: Agent::Random,
@@ -25,13 +25,13 @@ fn evaluation(count: usize) -> Arc<Evaluation> {
     })
 }
 
-fn records(count: usize) -> Vec<EpisodeRecord> {
+fn records(count: usize) -> Vec<Trajectory> {
     let mut all = Vec::new();
     evaluation(count).run(|r| all.push(r.clone())).unwrap();
     all
 }
 
-fn read(path: &Path) -> Vec<EpisodeRecord> {
+fn read(path: &Path) -> Vec<Trajectory> {
     read_records(path).unwrap().collect::<Result<_, _>>().unwrap()
 }
 
@@ -149,7 +149,7 @@ fn a_failure_is_kept_and_tried_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r.jsonl");
     let all = records(2);
-    let failed = EpisodeRecord { error: Some("the model is gone".to_owned()), ..all[0].clone() };
+    let failed = Trajectory { error: Some("the model is gone".to_owned()), ..all[0].clone() };
     let mut store = RecordStore::open(&path).unwrap();
     assert_eq!(store.append([&failed, &all[1]]).unwrap(), 2);
     assert!(!store.contains(&all[0].key) && store.contains(&all[1].key));

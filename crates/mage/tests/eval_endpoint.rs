@@ -6,7 +6,7 @@ mod common;
 mod server;
 
 use common::{command, stderr, text};
-use mage_core::EpisodeRecord;
+use mage_core::Trajectory;
 use serde_json::Value;
 use server::Server;
 use std::{
@@ -85,9 +85,9 @@ fn run(at: SocketAddr, args: &[&str]) -> Output {
     eval(at, args).output().expect("mage starts")
 }
 
-fn records(path: &Path) -> Vec<EpisodeRecord> {
+fn records(path: &Path) -> Vec<Trajectory> {
     let text = fs::read_to_string(path).unwrap();
-    text.lines().filter_map(|l| EpisodeRecord::from_line(l).ok()).collect()
+    text.lines().filter_map(|l| Trajectory::from_line(l).ok()).collect()
 }
 
 #[test]

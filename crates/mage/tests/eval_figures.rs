@@ -3,7 +3,7 @@
 mod coin;
 
 use mage_core::{
-    Approach, Bootstrap, Ceiling, Lexical, MemoryMaker, MemoryScope, MetaResult, Settings, Unplayed, against, compare,
+    PromptMethod, Bootstrap, Ceiling, Lexical, MemoryFactory, MemoryScope, MetaResult, EpisodeConfig, Unplayed, against, compare,
     pass_at_k, summarise,
 };
 use mage_env::{EnvSpec, Seed};
@@ -27,11 +27,11 @@ fn play(
 ) -> Vec<(usize, MetaResult)> {
     let env_spec = Arc::new(coin::CoinSpec);
     let panel = Panel::new(&env_spec.default_population(), "in-domain", 1, tasks, Seed::new(1)).unwrap();
-    let settings = Settings { episodes: EPISODES, max_turns: 1, early_stop, ..Settings::default() };
-    let settings = Arc::new(Approach::React.settings(settings));
+    let settings = EpisodeConfig { episodes: EPISODES, max_turns: 1, early_stop, ..EpisodeConfig::default() };
+    let settings = Arc::new(PromptMethod::React.settings(settings));
     let (prompts, embeddings) = (coin::prompts(), Arc::new(Lexical));
-    let memories = MemoryMaker::new(
-        Approach::React,
+    let memories = MemoryFactory::new(
+        PromptMethod::React,
         MemoryScope::MetaEpisode,
         embeddings,
         Arc::clone(&settings),

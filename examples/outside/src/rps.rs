@@ -172,7 +172,7 @@ pub fn prompts() -> PromptSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mage_core::{Answer, MetaEpisode, Next, Purpose, Settings, prompt::PromptLibrary};
+    use mage_core::{Completion, MetaEpisode, Next, RequestKind, EpisodeConfig, prompt::PromptLibrary};
     use mage_env::{Registry, Seed};
 
     #[test]
@@ -187,17 +187,17 @@ mod tests {
         for i in 0..100 {
             let task = population.draw("train", 1, Seed::new(i)).unwrap();
             let env = registry.build(&task).unwrap();
-            let settings = Arc::new(Settings { episodes: 2, ..Settings::default() });
+            let settings = Arc::new(EpisodeConfig { episodes: 2, ..EpisodeConfig::default() });
             let mut meta = MetaEpisode::new(task, env, library.get("rps").unwrap(), settings, Seed::new(i)).unwrap();
             let mut seen = String::new();
             let record = loop {
                 match meta.advance().unwrap() {
                     Next::Done(record) => break record,
-                    Next::Call(call) => {
+                    Next::Request(call) => {
                         let prompt = &call.request.messages[0].content;
                         let answer = match call.request.purpose {
                             // Beat what the note says was thrown last time.
-                            Purpose::Play => {
+                            RequestKind::Play => {
                                 let last = THROWS.iter().position(|t| prompt.contains(&format!("threw {t} last")));
                                 format!("<action>{}</action>", THROWS[last.map_or(0, |i| (i + 1) % 3)])
                             }
@@ -206,7 +206,7 @@ mod tests {
                                 format!("<remark>threw {} last</remark>", seen.split('.').next().unwrap())
                             }
                         };
-                        meta.answer(call.id, Ok(Answer::text(answer))).unwrap();
+                        meta.answer(call.id, Ok(Completion::text(answer))).unwrap();
                     }
                 }
             };

@@ -4,14 +4,14 @@
 //! over sorted terms, so that the result does not depend on the order of the rows, to the last bit.
 
 use super::{BaselineUnit, Norm, Scope};
-use crate::Row;
+use crate::Transition;
 use std::collections::HashMap;
 
 /// Added to a standard deviation before dividing by it.
 const EPSILON: f64 = 1e-6;
 
 impl Scope {
-    pub(super) fn key(self, row: &Row) -> u32 {
+    pub(super) fn key(self, row: &Transition) -> u32 {
         match self {
             Scope::Group => row.group,
             Scope::Opponent => row.opponent,
@@ -22,7 +22,7 @@ impl Scope {
 
 impl BaselineUnit {
     /// The bucket a row's score is compared in.
-    pub(super) fn key(self, scope: Scope) -> impl Fn(&Row) -> (u32, u32) {
+    pub(super) fn key(self, scope: Scope) -> impl Fn(&Transition) -> (u32, u32) {
         move |row| (scope.key(row), if self == BaselineUnit::EpisodeIndex { row.episode } else { 0 })
     }
 }
@@ -38,9 +38,9 @@ pub(super) enum Lonely {
 
 /// Each value minus the mean of its bucket, divided by the spread if `norm` says so.
 pub(super) fn centre<K: Ord>(
-    rows: &[Row],
+    rows: &[Transition],
     values: &[f64],
-    key: impl Fn(&Row) -> K,
+    key: impl Fn(&Transition) -> K,
     unit: BaselineUnit,
     norm: Norm,
     lonely: Lonely,
@@ -57,9 +57,9 @@ pub(super) fn centre<K: Ord>(
 
 /// Each value minus the mean of the other units of its bucket. A unit without others is compared with its own mean.
 pub(super) fn leave_one_out<K: Ord>(
-    rows: &[Row],
+    rows: &[Transition],
     values: &[f64],
-    key: impl Fn(&Row) -> K,
+    key: impl Fn(&Transition) -> K,
     unit: BaselineUnit,
     lonely: Lonely,
 ) -> Vec<f64> {
@@ -107,9 +107,9 @@ impl Bucket {
 
 /// Cuts the rows into buckets, and puts what `judge` says of each bucket's members in the rows' order.
 fn against<K: Ord>(
-    rows: &[Row],
+    rows: &[Transition],
     values: &[f64],
-    key: impl Fn(&Row) -> K,
+    key: impl Fn(&Transition) -> K,
     unit: BaselineUnit,
     lonely: Lonely,
     judge: impl Fn(&Bucket) -> Vec<f64>,
@@ -138,11 +138,11 @@ fn against<K: Ord>(
 }
 
 /// `members` stand in order of meta-episode and episode.
-fn gather(rows: &[Row], values: &[f64], members: &[usize], unit: BaselineUnit) -> Bucket {
+fn gather(rows: &[Transition], values: &[f64], members: &[usize], unit: BaselineUnit) -> Bucket {
     let same_meta = |&a: &usize, &b: &usize| rows[a].meta_episode == rows[b].meta_episode;
     let same_episode = |a: &usize, b: &usize| same_meta(a, b) && rows[*a].episode == rows[*b].episode;
     let same_unit = |a: &usize, b: &usize| match unit {
-        BaselineUnit::Row => false,
+        BaselineUnit::Transition => false,
         BaselineUnit::Episode | BaselineUnit::EpisodeIndex => same_episode(a, b),
         BaselineUnit::MetaEpisode => same_meta(a, b),
     };

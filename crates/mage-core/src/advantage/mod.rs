@@ -4,7 +4,7 @@
 
 mod baseline;
 
-use crate::{Credited, Row, credit::narrow};
+use crate::{Credited, Transition, credit::narrow};
 use baseline::{Lonely, centre, leave_one_out};
 use mage_env::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 /// over the units it averaged, with or without them; the one exception is a scope of a single row at the episode level,
 /// which keeps its score because there is nothing to compare it with.
 ///
-/// In a recipe: `{ kind = "gigpo", baseline = "row", norm = "mean" }`; what is left out has its default.
+/// In a recipe: `{ kind = "gigpo", baseline = "transition", norm = "mean" }`; what is left out has its default.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Estimator {
@@ -101,7 +101,7 @@ impl Gigpo {
         scope: Scope::Group,
         step_weight: 1.0,
         norm: Norm::Mean,
-        baseline: BaselineUnit::Row,
+        baseline: BaselineUnit::Transition,
         anchors: Anchors::Global,
     };
 }
@@ -122,7 +122,7 @@ pub struct Grpo {
 
 impl Default for Grpo {
     fn default() -> Self {
-        Grpo { scope: Scope::Group, norm: Norm::MeanStd, baseline: BaselineUnit::Row, signal: Signal::Score }
+        Grpo { scope: Scope::Group, norm: Norm::MeanStd, baseline: BaselineUnit::Transition, signal: Signal::Score }
     }
 }
 
@@ -177,7 +177,7 @@ pub enum Norm {
 #[serde(rename_all = "snake_case")]
 pub enum BaselineUnit {
     /// Each row: an episode of eight turns counts eight times one that was decided at once.
-    Row,
+    Transition,
     /// Each episode, whatever its length: the mean of its rows, reflections included. Early and late episodes share one
     /// baseline.
     Episode,
@@ -238,7 +238,7 @@ impl Estimator {
     ///
     /// # Panics
     /// When `credited` was not made from these rows (other lengths).
-    pub fn levels(&self, rows: &[Row], credited: &Credited) -> Levels {
+    pub fn levels(&self, rows: &[Transition], credited: &Credited) -> Levels {
         let n = rows.len();
         assert!(
             credited.returns.len() == n && credited.scores.len() == n,
@@ -254,17 +254,18 @@ impl Estimator {
         let none = || vec![0.0; n];
         match *self {
             Estimator::ReturnToGo(ReturnToGo { scope }) => {
-                let key = |r: &Row| (scope.key(r), r.episode);
+                let key = |r: &Transition| (scope.key(r), r.episode);
                 let values = widen(&credited.returns);
-                let step = centre(rows, &values, key, BaselineUnit::Row, Norm::Mean, Lonely::Zero);
+                let step = centre(rows, &values, key, BaselineUnit::Transition, Norm::Mean, Lonely::Zero);
                 Levels { episode: none(), step, step_weight: 1.0 }
             }
             Estimator::Gigpo(Gigpo { scope, step_weight, norm, baseline, anchors }) => {
                 let scores = widen(&credited.scores);
                 let episode = centre(rows, &scores, baseline.key(scope), baseline, norm, Lonely::Keeps(scope));
-                let state = |r: &Row| (scope.key(r), r.anchor, if anchors == Anchors::Local { r.episode } else { 0 });
+                let state =
+                    |r: &Transition| (scope.key(r), r.anchor, if anchors == Anchors::Local { r.episode } else { 0 });
                 let values = widen(&credited.returns);
-                let step = centre(rows, &values, state, BaselineUnit::Row, norm, Lonely::Zero);
+                let step = centre(rows, &values, state, BaselineUnit::Transition, norm, Lonely::Zero);
                 Levels { episode, step, step_weight }
             }
             Estimator::Grpo(Grpo { scope, norm, baseline, signal: s }) => {
@@ -282,10 +283,10 @@ impl Estimator {
 /// The advantage of every row: the sum of its levels.
 ///
 /// ```
-/// use mage_core::{Credit, Estimator, Phase, Row, advantages, credit};
+/// use mage_core::{Credit, Estimator, Phase, Transition, advantages, credit};
 ///
 /// // Two meta-episodes of one group and one turn: one won, one lost.
-/// let row = |meta_episode, reward| Row {
+/// let row = |meta_episode, reward| Transition {
 ///     group: 0, meta_episode, episode: 0, turn: 0, phase: Phase::Play, anchor: 0, opponent: 0, reward, penalty: 0.0,
 /// };
 /// let rows = [row(0, 1.0), row(1, -1.0)];
@@ -295,7 +296,7 @@ impl Estimator {
 ///
 /// # Panics
 /// When `credited` was not made from these rows (other lengths).
-pub fn advantages(rows: &[Row], credited: &Credited, estimator: &Estimator) -> Vec<f32> {
+pub fn advantages(rows: &[Transition], credited: &Credited, estimator: &Estimator) -> Vec<f32> {
     let Levels { episode, step, step_weight } = estimator.levels(rows, credited);
     episode.iter().zip(&step).map(|(e, s)| narrow(e + step_weight * s)).collect()
 }

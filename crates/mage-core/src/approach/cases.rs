@@ -5,10 +5,10 @@
 //! prompt of the episode. Retrieval is by likeness alone; nothing is trained.
 
 use crate::{
-    Answer, Asking, Embeddings, Memory, Message, Purpose, Query, Request, Result, Settings,
-    memory::Finished,
+    Completion, Embeddings, EpisodeConfig, Memory, MemoryStep, Message, RecallQuery, RequestBody, RequestKind, Result,
+    memory::FinishedEpisode,
     nearest, parse,
-    prompt::{Block, PromptSet, result_in_words},
+    prompt::{MemoryBlock, PromptSet, result_in_words},
 };
 use mage_env::ParsedAction;
 use serde::Serialize;
@@ -52,7 +52,7 @@ impl CaseBank {
 
 /// A memory of cases.
 pub(super) struct CaseMemory {
-    settings: Arc<Settings>,
+    settings: Arc<EpisodeConfig>,
     prompts: Arc<PromptSet>,
     embeddings: Arc<dyn Embeddings>,
     bank: Arc<Mutex<CaseBank>>,
@@ -63,7 +63,7 @@ pub(super) struct CaseMemory {
 
 impl CaseMemory {
     pub(super) fn new(
-        settings: Arc<Settings>,
+        settings: Arc<EpisodeConfig>,
         prompts: Arc<PromptSet>,
         embeddings: Arc<dyn Embeddings>,
         bank: Arc<Mutex<CaseBank>>,
@@ -76,14 +76,14 @@ impl CaseMemory {
         self.bank.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&self, query: &Query<'_>) -> Result<Request> {
+    fn ask(&self, query: &RecallQuery<'_>) -> Result<RequestBody> {
         let start = &query.current.start.text;
         let bank = self.bank();
         let near = bank.near(&*self.embeddings, start, self.settings.recall_limit.unwrap_or(CASES))?;
         let (good, bad) = near.into_iter().partition(|c| c.won);
         let prompt = self.prompts.of_method("plan", query.seat, &Planning { start, good, bad, shared: self.shared })?;
-        Ok(Request {
-            purpose: Purpose::Plan,
+        Ok(RequestBody {
+            purpose: RequestKind::Plan,
             messages: vec![Message::user(prompt)],
             allowed: None,
             max_tokens: self.settings.reflect_tokens,
@@ -93,10 +93,10 @@ impl CaseMemory {
 }
 
 impl Memory for CaseMemory {
-    fn recall(&mut self, query: &Query<'_>, answers: &[Answer]) -> Result<Asking<Block>> {
+    fn recall(&mut self, query: &RecallQuery<'_>, answers: &[Completion]) -> Result<MemoryStep<MemoryBlock>> {
         let mut unusable = Vec::new();
         if query.turn == 0 {
-            let Some(answer) = answers.first() else { return Ok(Asking::Ask(self.ask(query)?)) };
+            let Some(answer) = answers.first() else { return Ok(MemoryStep::Request(self.ask(query)?)) };
             self.plan = match parse::tagged(&answer.text, "plan") {
                 Ok(plan) => Some(parse::cut(plan, self.settings.reflection_chars).to_owned()),
                 Err(e) => {
@@ -109,10 +109,10 @@ impl Memory for CaseMemory {
             Some(plan) => self.prompts.of_method("planned", query.seat, &Planned { plan })?,
             None => String::new(),
         };
-        Ok(Asking::Done(Block { entries: Vec::new(), notes }, unusable))
+        Ok(MemoryStep::Done(MemoryBlock { entries: Vec::new(), notes }, unusable))
     }
 
-    fn record(&mut self, finished: &Finished<'_>, _answers: &[Answer]) -> Result<Asking<()>> {
+    fn record(&mut self, finished: &FinishedEpisode<'_>, _answers: &[Completion]) -> Result<MemoryStep<()>> {
         let episode = finished.episode;
         let done = |action: &ParsedAction| match action {
             ParsedAction::Act(action) => action.clone(),
@@ -127,7 +127,7 @@ impl Memory for CaseMemory {
             won: episode.won(),
         };
         self.bank().cases.push(case);
-        Ok(Asking::done(()))
+        Ok(MemoryStep::done(()))
     }
 
     fn outlives(&self) -> bool {

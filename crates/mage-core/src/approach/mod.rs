@@ -1,6 +1,6 @@
 //! What can be done with a model that is not trained?
 //!
-//! Ask it well. An [`Approach`] is a way of asking: what it is told before it plays, what it is asked beside playing, and what
+//! Ask it well. An [`PromptMethod`] is a way of asking: what it is told before it plays, what it is asked beside playing, and what
 //! is kept of the answers. Trained policies are played by the approach they were trained with (`reflexion`).
 //!
 //! | name | told beside the task | asked beside playing |
@@ -18,7 +18,9 @@ mod cases;
 mod notes;
 mod steps;
 
-use crate::{Embeddings, EpisodicMemory, Error, Memory, MemoryMode, Result, Settings, prompt::PromptSet, prompt::Size};
+use crate::{
+    Embeddings, EpisodeConfig, EpisodicMemory, Error, Memory, MemoryMode, Result, prompt::PromptForm, prompt::PromptSet,
+};
 use cases::{CaseBank, CaseMemory};
 use mage_env::{Error as EnvError, Hash};
 use notes::{NoteMemory, NoteStore};
@@ -29,7 +31,7 @@ use steps::StepByStep;
 /// A way of asking a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Approach {
+pub enum PromptMethod {
     /// Think, then act; every episode is a clean slate.
     React,
     /// The same, reasoning step by step in a set order.
@@ -53,84 +55,84 @@ pub enum MemoryScope {
     Shared,
 }
 
-impl Approach {
+impl PromptMethod {
     /// All of them.
-    pub const ALL: [Approach; 5] =
-        [Approach::React, Approach::Cot, Approach::Reflexion, Approach::AMem, Approach::Memento];
+    pub const ALL: [PromptMethod; 5] =
+        [PromptMethod::React, PromptMethod::Cot, PromptMethod::Reflexion, PromptMethod::AMem, PromptMethod::Memento];
 
     /// What people call it.
     pub fn name(self) -> &'static str {
         match self {
-            Approach::React => "react",
-            Approach::Cot => "cot",
-            Approach::Reflexion => "reflexion",
-            Approach::AMem => "a-mem",
-            Approach::Memento => "memento",
+            PromptMethod::React => "react",
+            PromptMethod::Cot => "cot",
+            PromptMethod::Reflexion => "reflexion",
+            PromptMethod::AMem => "a-mem",
+            PromptMethod::Memento => "memento",
         }
     }
 
     /// An approach by name.
     pub fn named(name: &str) -> std::result::Result<Self, EnvError> {
-        let known = Approach::ALL.map(Approach::name);
-        Approach::ALL.into_iter().find(|a| a.name() == name).ok_or_else(|| EnvError::unknown("method", name, known))
+        let known = PromptMethod::ALL.map(PromptMethod::name);
+        PromptMethod::ALL.into_iter().find(|a| a.name() == name).ok_or_else(|| EnvError::unknown("method", name, known))
     }
 
     /// The settings with this approach's memory in them.
     #[must_use]
-    pub fn settings(self, settings: Settings) -> Settings {
+    pub fn settings(self, settings: EpisodeConfig) -> EpisodeConfig {
         let memory = match self {
-            Approach::React | Approach::Cot => MemoryMode::None,
-            Approach::Reflexion | Approach::AMem | Approach::Memento => MemoryMode::ReflectionOnly,
+            PromptMethod::React | PromptMethod::Cot => MemoryMode::None,
+            PromptMethod::Reflexion | PromptMethod::AMem | PromptMethod::Memento => MemoryMode::ReflectionOnly,
         };
-        Settings { memory, ..settings }
+        EpisodeConfig { memory, ..settings }
     }
 
     /// Whether it has a memory that could be shared.
     pub fn can_share(self) -> bool {
-        matches!(self, Approach::AMem | Approach::Memento)
+        matches!(self, PromptMethod::AMem | PromptMethod::Memento)
     }
 
     /// Whether the settings say all about it.
     fn is_plain(self) -> bool {
-        matches!(self, Approach::React | Approach::Reflexion)
+        matches!(self, PromptMethod::React | PromptMethod::Reflexion)
     }
 }
 
 /// Makes the memories of an approach, each for one meta-episode.
-pub struct MemoryMaker {
-    approach: Approach,
+pub struct MemoryFactory {
+    approach: PromptMethod,
     scope: MemoryScope,
     embeddings: Arc<dyn Embeddings>,
-    settings: Arc<Settings>,
+    settings: Arc<EpisodeConfig>,
     prompts: Arc<PromptSet>,
     /// What shared memories have in common.
     notes: Arc<Mutex<NoteStore>>,
     cases: Arc<Mutex<CaseBank>>,
 }
 
-impl MemoryMaker {
-    /// Memories of `approach`, retrieving by `embeddings`. The settings should come from [`Approach::settings`].
+impl MemoryFactory {
+    /// Memories of `approach`, retrieving by `embeddings`. The settings should come from [`PromptMethod::settings`].
     pub fn new(
-        approach: Approach,
+        approach: PromptMethod,
         scope: MemoryScope,
         embeddings: Arc<dyn Embeddings>,
-        settings: Arc<Settings>,
+        settings: Arc<EpisodeConfig>,
         prompts: Arc<PromptSet>,
     ) -> Result<Self> {
-        let refuse = |problem: String| Err(Error::Settings { place: "method", problem });
+        let refuse = |problem: String| Err(Error::Config { place: "method", problem });
         if scope == MemoryScope::Shared && !approach.can_share() {
             return refuse(format!("{} has no memory that tasks could share", approach.name()));
         }
-        if settings.size == Size::Compact && !approach.is_plain() {
+        if settings.size == PromptForm::Compact && !approach.is_plain() {
             return refuse(format!("{} needs full prompts; compact ones have no room for it", approach.name()));
         }
         settings.check()?;
         let (notes, cases) = Default::default();
-        Ok(MemoryMaker { approach, scope, embeddings, settings, prompts, notes, cases })
+        Ok(MemoryFactory { approach, scope, embeddings, settings, prompts, notes, cases })
     }
 
     /// Which approach.
-    pub fn approach(&self) -> Approach {
+    pub fn approach(&self) -> PromptMethod {
         self.approach
     }
 
@@ -144,7 +146,7 @@ impl MemoryMaker {
         if self.approach.is_plain() {
             return Hash::of(&*self.settings);
         }
-        let embeddings = if self.approach == Approach::Cot { "" } else { self.embeddings.id() };
+        let embeddings = if self.approach == PromptMethod::Cot { "" } else { self.embeddings.id() };
         Hash::of(&(&*self.settings, self.approach, self.scope, embeddings))
     }
 
@@ -153,13 +155,13 @@ impl MemoryMaker {
         let (settings, prompts) = (Arc::clone(&self.settings), Arc::clone(&self.prompts));
         let (embeddings, shared) = (Arc::clone(&self.embeddings), self.scope == MemoryScope::Shared);
         match self.approach {
-            Approach::React | Approach::Reflexion => Box::new(EpisodicMemory::new(settings, prompts)),
-            Approach::Cot => Box::new(StepByStep::new(prompts)),
-            Approach::AMem => {
+            PromptMethod::React | PromptMethod::Reflexion => Box::new(EpisodicMemory::new(settings, prompts)),
+            PromptMethod::Cot => Box::new(StepByStep::new(prompts)),
+            PromptMethod::AMem => {
                 let store = if shared { Arc::clone(&self.notes) } else { Arc::default() };
                 Box::new(NoteMemory::new(settings, prompts, embeddings, store, shared))
             }
-            Approach::Memento => {
+            PromptMethod::Memento => {
                 let bank = if shared { Arc::clone(&self.cases) } else { Arc::default() };
                 Box::new(CaseMemory::new(settings, prompts, embeddings, bank, shared))
             }

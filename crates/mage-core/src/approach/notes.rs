@@ -7,10 +7,11 @@
 //! An answer that cannot be read changes nothing: without a description there is no note, without a decision no link.
 
 use crate::{
-    Answer, Asking, Embeddings, Memory, Message, Purpose, Query, Request, Result, Settings, json,
-    memory::Finished,
+    Completion, Embeddings, EpisodeConfig, Memory, MemoryStep, Message, RecallQuery, RequestBody, RequestKind, Result,
+    json,
+    memory::FinishedEpisode,
     nearest,
-    prompt::{Block, PromptSet},
+    prompt::{MemoryBlock, PromptSet},
 };
 use serde::Serialize;
 use std::{
@@ -93,7 +94,7 @@ struct Evolution {
 
 /// A memory of notes.
 pub(super) struct NoteMemory {
-    settings: Arc<Settings>,
+    settings: Arc<EpisodeConfig>,
     prompts: Arc<PromptSet>,
     embeddings: Arc<dyn Embeddings>,
     store: Arc<Mutex<NoteStore>>,
@@ -102,7 +103,7 @@ pub(super) struct NoteMemory {
 
 impl NoteMemory {
     pub(super) fn new(
-        settings: Arc<Settings>,
+        settings: Arc<EpisodeConfig>,
         prompts: Arc<PromptSet>,
         embeddings: Arc<dyn Embeddings>,
         store: Arc<Mutex<NoteStore>>,
@@ -115,8 +116,8 @@ impl NoteMemory {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&self, purpose: Purpose, prompt: String) -> Request {
-        Request {
+    fn ask(&self, purpose: RequestKind, prompt: String) -> RequestBody {
+        RequestBody {
             purpose,
             messages: vec![Message::user(prompt)],
             allowed: None,
@@ -126,7 +127,12 @@ impl NoteMemory {
     }
 
     /// The note an episode comes to with the model's description of it.
-    fn describe(&self, finished: &Finished<'_>, content: String, answer: &Answer) -> std::result::Result<Note, String> {
+    fn describe(
+        &self,
+        finished: &FinishedEpisode<'_>,
+        content: String,
+        answer: &Completion,
+    ) -> std::result::Result<Note, String> {
         let read = json::object(&answer.text)?;
         let context = read.get("context").and_then(|c| c.as_str()).unwrap_or_default().trim().to_owned();
         let keywords = json::texts(read.get("keywords"));
@@ -140,7 +146,7 @@ impl NoteMemory {
 }
 
 /// What an answer says about a new note; only notes that were shown can be named.
-fn read_evolution(answer: &Answer, shown: &[u32]) -> std::result::Result<Evolution, String> {
+fn read_evolution(answer: &Completion, shown: &[u32]) -> std::result::Result<Evolution, String> {
     let read = json::object(&answer.text)?;
     let known = |id: &u32| shown.contains(id);
     let actions = json::texts(read.get("actions"));
@@ -169,28 +175,28 @@ fn read_evolution(answer: &Answer, shown: &[u32]) -> std::result::Result<Evoluti
 }
 
 impl Memory for NoteMemory {
-    fn recall(&mut self, query: &Query<'_>, _answers: &[Answer]) -> Result<Asking<Block>> {
+    fn recall(&mut self, query: &RecallQuery<'_>, _answers: &[Completion]) -> Result<MemoryStep<MemoryBlock>> {
         let store = self.store();
         if store.notes.is_empty() {
-            return Ok(Asking::done(Block::default()));
+            return Ok(MemoryStep::done(MemoryBlock::default()));
         }
         let (start, now) = (&query.current.start.text, &query.current.now().text);
         let seen = if query.turn == 0 { start.clone() } else { format!("{start}\n{now}") };
         let notes = store.recall(&*self.embeddings, &seen, self.settings.recall_limit.unwrap_or(SHOWN))?;
         let shown = Shown { notes, shared: self.shared };
         let notes = self.prompts.of_method("notes", query.seat, &shown)?;
-        Ok(Asking::done(Block { entries: Vec::new(), notes }))
+        Ok(MemoryStep::done(MemoryBlock { entries: Vec::new(), notes }))
     }
 
-    fn record(&mut self, finished: &Finished<'_>, answers: &[Answer]) -> Result<Asking<()>> {
+    fn record(&mut self, finished: &FinishedEpisode<'_>, answers: &[Completion]) -> Result<MemoryStep<()>> {
         let content = self.prompts.tell(finished.episode)?;
         let Some(described) = answers.first() else {
             let prompt = self.prompts.of_method("note", finished.seat, &Content { content: &content })?;
-            return Ok(Asking::Ask(self.ask(Purpose::Note, prompt)));
+            return Ok(MemoryStep::Request(self.ask(RequestKind::Note, prompt)));
         };
         let mut note = match self.describe(finished, content, described) {
             Ok(note) => note,
-            Err(reason) => return Ok(Asking::Done((), vec![(0, reason)])),
+            Err(reason) => return Ok(MemoryStep::Done((), vec![(0, reason)])),
         };
         let mut store = self.store();
         let neighbours: Vec<Note> =
@@ -202,7 +208,7 @@ impl Memory for NoteMemory {
                 drop(store);
                 let context = Evolve { note: &note, neighbours: &neighbours };
                 let prompt = self.prompts.of_method("evolve", finished.seat, &context)?;
-                return Ok(Asking::Ask(self.ask(Purpose::Evolve, prompt)));
+                return Ok(MemoryStep::Request(self.ask(RequestKind::Evolve, prompt)));
             }
             Some(answer) => {
                 let shown: Vec<u32> = neighbours.iter().map(|n| n.id).collect();
@@ -226,7 +232,7 @@ impl Memory for NoteMemory {
             }
         }
         store.notes.push(note);
-        Ok(Asking::Done((), unusable))
+        Ok(MemoryStep::Done((), unusable))
     }
 
     fn outlives(&self) -> bool {
@@ -293,20 +299,20 @@ mod tests {
     fn only_what_was_shown_can_be_changed() {
         let said = r#"{"evolve": true, "actions": ["strengthen", "update_neighbor"], "links": [1, 9, "2"],
             "tags": ["new"], "neighbors": [{"id": "[2]", "context": " better ", "tags": []}, {"id": 7, "context": "x"}, 3]}"#;
-        let evolution = read_evolution(&Answer::text(said), &[1, 2]).unwrap();
+        let evolution = read_evolution(&Completion::text(said), &[1, 2]).unwrap();
         let expected = Evolution {
             links: vec![1, 2],
             tags: Some(vec!["new".to_owned()]),
             neighbours: vec![(2, Some("better".to_owned()), vec![])],
         };
         assert_eq!(evolution, expected);
-        let no = read_evolution(&Answer::text(r#"{"evolve": false, "links": [1]}"#), &[1]).unwrap();
+        let no = read_evolution(&Completion::text(r#"{"evolve": false, "links": [1]}"#), &[1]).unwrap();
         assert_eq!(no, Evolution::default());
         let half =
             r#"{"evolve": "yes", "actions": "strengthen", "links": [1], "neighbors": [{"id": 1, "context": "x"}]}"#;
-        let half = read_evolution(&Answer::text(half), &[1]).unwrap();
+        let half = read_evolution(&Completion::text(half), &[1]).unwrap();
         assert_eq!((half.links, half.neighbours), (vec![1], vec![]), "what is not among the actions is not done");
-        assert!(read_evolution(&Answer::text("{\"links\": [1]}"), &[1]).is_err());
-        assert!(read_evolution(&Answer::text("no"), &[1]).is_err());
+        assert!(read_evolution(&Completion::text("{\"links\": [1]}"), &[1]).is_err());
+        assert!(read_evolution(&Completion::text("no"), &[1]).is_err());
     }
 }

@@ -3,9 +3,9 @@
 //! It is told to, before every choice, and in which order.
 
 use crate::{
-    Answer, Asking, Memory, Query, Result,
-    memory::Finished,
-    prompt::{Block, PromptSet},
+    Completion, Memory, MemoryStep, RecallQuery, Result,
+    memory::FinishedEpisode,
+    prompt::{MemoryBlock, PromptSet},
 };
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ impl StepByStep {
 }
 
 impl Memory for StepByStep {
-    fn recall(&mut self, query: &Query<'_>, _answers: &[Answer]) -> Result<Asking<Block>> {
+    fn recall(&mut self, query: &RecallQuery<'_>, _answers: &[Completion]) -> Result<MemoryStep<MemoryBlock>> {
         let notes = self.prompts.of_method("cot", query.seat, &())?;
-        Ok(Asking::done(Block { entries: Vec::new(), notes }))
+        Ok(MemoryStep::done(MemoryBlock { entries: Vec::new(), notes }))
     }
 
-    fn record(&mut self, _finished: &Finished<'_>, _answers: &[Answer]) -> Result<Asking<()>> {
-        Ok(Asking::done(()))
+    fn record(&mut self, _finished: &FinishedEpisode<'_>, _answers: &[Completion]) -> Result<MemoryStep<()>> {
+        Ok(MemoryStep::done(()))
     }
 
     fn continuous(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Driving meta-episodes by hand.
 #![allow(dead_code)] // each test binary uses its own part
 
-use mage_core::{Answer, Call, EpisodeRecord, MetaEpisode, Next, Settings, prompt::PromptLibrary};
+use mage_core::{Completion, EpisodeConfig, MetaEpisode, Next, Request, Trajectory, prompt::PromptLibrary};
 use mage_env::{EnvId, OpponentSpec, Options, Registry, Seed, Task};
 use std::{fmt::Write, sync::Arc};
 
@@ -17,19 +17,19 @@ pub(crate) fn kuhn_task(opponent: &str, seat: u8) -> Task {
 }
 
 /// A meta-episode of that task.
-pub(crate) fn kuhn(task: Task, settings: Settings) -> MetaEpisode {
+pub(crate) fn kuhn(task: Task, settings: EpisodeConfig) -> MetaEpisode {
     let env = Registry::builtin().build(&task).unwrap();
     let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
     MetaEpisode::new(task, env, prompts, Arc::new(settings), Seed::new(5)).unwrap()
 }
 
 /// Answers every call with `model` until the meta-episode is over.
-pub(crate) fn drive(mut meta: MetaEpisode, mut model: impl FnMut(&Call) -> String) -> EpisodeRecord {
+pub(crate) fn drive(mut meta: MetaEpisode, mut model: impl FnMut(&Request) -> String) -> Trajectory {
     loop {
         match meta.advance().unwrap() {
             Next::Done(record) => return *record,
-            Next::Call(call) => {
-                let answer = Answer::text(model(&call));
+            Next::Request(call) => {
+                let answer = Completion::text(model(&call));
                 meta.answer(call.id, Ok(answer)).unwrap();
             }
         }
@@ -37,7 +37,7 @@ pub(crate) fn drive(mut meta: MetaEpisode, mut model: impl FnMut(&Call) -> Strin
 }
 
 /// Every prompt with its answer, to read and to compare.
-pub(crate) fn transcript(record: &EpisodeRecord) -> String {
+pub(crate) fn transcript(record: &Trajectory) -> String {
     let mut out = String::new();
     for call in &record.calls {
         let _ = writeln!(out, "======== {:?}, episode {}, turn {}", call.purpose, call.episode, call.turn);

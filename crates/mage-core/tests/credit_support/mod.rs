@@ -1,23 +1,33 @@
 //! Rows, written the way people talk about them.
 #![allow(dead_code)] // each test binary uses its own part
 
-use mage_core::{Phase, Row};
+use mage_core::{Phase, Transition};
 
 /// The anchor all reflections share.
 pub(crate) const REFLECTION: u64 = u64::MAX;
 
 /// A play row of meta-episode and group 0, anchored by nothing in particular.
-pub(crate) fn play(episode: u32, turn: u32, reward: f32) -> Row {
-    Row { group: 0, meta_episode: 0, episode, turn, phase: Phase::Play, anchor: 1, opponent: 0, reward, penalty: 0.0 }
+pub(crate) fn play(episode: u32, turn: u32, reward: f32) -> Transition {
+    Transition {
+        group: 0,
+        meta_episode: 0,
+        episode,
+        turn,
+        phase: Phase::Play,
+        anchor: 1,
+        opponent: 0,
+        reward,
+        penalty: 0.0,
+    }
 }
 
 /// The reflection before `episode`.
-pub(crate) fn reflect(episode: u32) -> Row {
-    Row { phase: Phase::Reflect, anchor: REFLECTION, ..play(episode, 0, 0.0) }
+pub(crate) fn reflect(episode: u32) -> Transition {
+    Transition { phase: Phase::Reflect, anchor: REFLECTION, ..play(episode, 0, 0.0) }
 }
 
 /// A meta-episode whose episodes have `turns` turns each and earn `rewards` at their ends, with reflections between.
-pub(crate) fn meta_episode(id: u32, rewards: &[f32], turns: u32) -> Vec<Row> {
+pub(crate) fn meta_episode(id: u32, rewards: &[f32], turns: u32) -> Vec<Transition> {
     let mut rows = Vec::new();
     for (n, &reward) in rewards.iter().enumerate() {
         let n = n as u32;
@@ -31,7 +41,7 @@ pub(crate) fn meta_episode(id: u32, rewards: &[f32], turns: u32) -> Vec<Row> {
 }
 
 /// Where the row of an episode, turn and phase stands.
-pub(crate) fn find(rows: &[Row], episode: u32, turn: u32, phase: Phase) -> usize {
+pub(crate) fn find(rows: &[Transition], episode: u32, turn: u32, phase: Phase) -> usize {
     rows.iter().position(|r| (r.episode, r.turn, r.phase) == (episode, turn, phase)).expect("such a row")
 }
 

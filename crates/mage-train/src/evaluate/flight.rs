@@ -6,7 +6,7 @@
 
 use super::{Evaluation, model::ModelAgent};
 use crate::{Error, Result};
-use mage_core::{EpisodeRecord, MemoryScope, MetaEpisode, Next};
+use mage_core::{MemoryScope, MetaEpisode, Next, Trajectory};
 use std::{sync::Arc, time::Duration};
 use tokio::{task::JoinSet, time::timeout};
 
@@ -22,7 +22,7 @@ impl Evaluation {
         self: &Arc<Self>,
         agent: &ModelAgent,
         missing: &[usize],
-        mut keep: impl FnMut(&[EpisodeRecord]) -> Result<()>,
+        mut keep: impl FnMut(&[Trajectory]) -> Result<()>,
     ) -> Result<()> {
         let in_flight = if self.shares_memory() { 1 } else { agent.in_flight.max(1) };
         let (mut failures, mut kept) = (0, 0);
@@ -46,7 +46,7 @@ impl Evaluation {
                     Err(_) if self.stopped() => None,
                     Err(_) => continue,
                 };
-                let mut finished: Vec<EpisodeRecord> = Vec::new();
+                let mut finished: Vec<Trajectory> = Vec::new();
                 for joined in first.into_iter().chain(std::iter::from_fn(|| all.try_join_next())) {
                     finished.push(joined.map_err(|e| Error::Stopped(format!("a meta-episode was lost: {e}")))??);
                 }
@@ -85,13 +85,13 @@ impl Evaluation {
     }
 
     /// Plays one task. What goes wrong on the way is in the record.
-    async fn play_with(&self, agent: &ModelAgent, index: usize) -> Result<EpisodeRecord> {
+    async fn play_with(&self, agent: &ModelAgent, index: usize) -> Result<Trajectory> {
         let key = self.key(index, &self.panel.tasks()[index]);
         let mut meta = self.meta_episode(index)?;
         loop {
             match meta.advance() {
-                Ok(Next::Done(record)) => return Ok(EpisodeRecord { key, ..*record }),
-                Ok(Next::Call(call)) => {
+                Ok(Next::Done(record)) => return Ok(Trajectory { key, ..*record }),
+                Ok(Next::Request(call)) => {
                     let answer = agent.answerer.answer(&call).await.map_err(|e| e.to_string());
                     meta.answer(call.id, answer)?;
                 }
@@ -102,14 +102,14 @@ impl Evaluation {
     }
 
     /// Brings shared memories to where they were after a finished task, by answering as was answered then.
-    pub(super) fn remember(&self, index: usize, record: &EpisodeRecord) -> Result<()> {
+    pub(super) fn remember(&self, index: usize, record: &Trajectory) -> Result<()> {
         let changed = || Error::Stopped(format!("the record of task {index} no longer fits; play into a new file"));
         let mut meta: MetaEpisode = self.meta_episode(index)?;
         let mut answered = record.calls.iter();
         loop {
             match meta.advance()? {
                 Next::Done(_) => return Ok(()),
-                Next::Call(call) => {
+                Next::Request(call) => {
                     let then = answered.next().filter(|c| c.messages == call.request.messages).ok_or_else(changed)?;
                     meta.answer(call.id, Ok(then.answer.clone()))?;
                 }

@@ -13,7 +13,7 @@ use crate::{
     Error, Panel, Player, Result,
     store::{RecordStore, read_records},
 };
-use mage_core::{EpisodeRecord, MemoryMaker, MetaEpisode, Next, RecordKey, Settings, prompt::PromptSet};
+use mage_core::{Trajectory, MemoryFactory, MetaEpisode, Next, TrajectoryKey, EpisodeConfig, prompt::PromptSet};
 use mage_env::{EnvSpec, Hash, Population, ScriptedAgentFactory, ScriptedAgentQuery, Seed, Task};
 use rayon::prelude::*;
 use std::{
@@ -32,9 +32,9 @@ pub struct Evaluation {
     /// What the agent is shown.
     pub prompts: Arc<PromptSet>,
     /// How meta-episodes are played.
-    pub settings: Arc<Settings>,
+    pub settings: Arc<EpisodeConfig>,
     /// What agents remember by; the memory in the settings where there is nothing else.
-    pub memories: Option<Arc<MemoryMaker>>,
+    pub memories: Option<Arc<MemoryFactory>>,
     /// The tasks.
     pub panel: Panel,
     /// The agent.
@@ -111,7 +111,7 @@ pub fn agent_seed(seed: Seed, index: usize) -> Seed {
 impl Evaluation {
     /// Plays the whole panel and hands each record to `each`: in the panel's order where no model is asked, as they come
     /// otherwise.
-    pub fn run(self: &Arc<Self>, mut each: impl FnMut(&EpisodeRecord)) -> Result<()> {
+    pub fn run(self: &Arc<Self>, mut each: impl FnMut(&Trajectory)) -> Result<()> {
         let all: Vec<usize> = (0..self.panel.tasks().len()).collect();
         self.play_all(&all, |records| {
             records.iter().for_each(&mut each);
@@ -121,11 +121,11 @@ impl Evaluation {
 
     /// Plays what is not finished in the store yet and adds it there; `each` is told of every record added. Kill it at any
     /// time and call it again: nothing finished is repeated, and what failed is tried again.
-    pub fn run_into(self: &Arc<Self>, store: &mut RecordStore, mut each: impl FnMut(&EpisodeRecord)) -> Result<()> {
+    pub fn run_into(self: &Arc<Self>, store: &mut RecordStore, mut each: impl FnMut(&Trajectory)) -> Result<()> {
         let keys = || self.panel.tasks().iter().enumerate().map(|(i, t)| (i, self.key(i, t)));
         let missing: Vec<usize> = keys().filter(|(_, key)| !store.contains(key)).map(|(i, _)| i).collect();
         if self.needs_the_past() && missing.len() < self.panel.tasks().len() {
-            let numbers: HashMap<RecordKey, usize> = keys().map(|(i, key)| (key, i)).collect();
+            let numbers: HashMap<TrajectoryKey, usize> = keys().map(|(i, key)| (key, i)).collect();
             let mut past = Vec::new();
             for record in read_records(store.path())? {
                 let record = record?;
@@ -153,8 +153,8 @@ impl Evaluation {
     }
 
     /// The key of the record of the `index`-th task.
-    pub fn key(&self, index: usize, task: &Task) -> RecordKey {
-        RecordKey {
+    pub fn key(&self, index: usize, task: &Task) -> TrajectoryKey {
+        TrajectoryKey {
             panel: self.panel.hash(),
             task: task.hash(),
             method: self.method(),
@@ -166,7 +166,7 @@ impl Evaluation {
     fn play_all(
         self: &Arc<Self>,
         missing: &[usize],
-        mut keep: impl FnMut(&[EpisodeRecord]) -> Result<()>,
+        mut keep: impl FnMut(&[Trajectory]) -> Result<()>,
     ) -> Result<()> {
         if let Agent::Model(agent) = &self.agent {
             return self.fly(agent, missing, keep);
@@ -177,7 +177,7 @@ impl Evaluation {
             let (chunk, later) = rest.split_at(count.min(rest.len()));
             let begun = Instant::now();
             let one = |i: &usize| (!self.stopped()).then(|| self.play(*i)).transpose();
-            let records: Vec<Result<Option<EpisodeRecord>>> = chunk.par_iter().map(one).collect();
+            let records: Vec<Result<Option<Trajectory>>> = chunk.par_iter().map(one).collect();
             let (mut finished, mut problem) = (Vec::with_capacity(chunk.len()), None);
             for record in records {
                 match record {
@@ -220,7 +220,7 @@ impl Evaluation {
     }
 
     /// Plays one task by rule.
-    fn play(&self, index: usize) -> Result<EpisodeRecord> {
+    fn play(&self, index: usize) -> Result<Trajectory> {
         let task = &self.panel.tasks()[index];
         let key = self.key(index, task);
         let settings = Arc::clone(&self.settings);
@@ -233,11 +233,11 @@ impl Evaluation {
         let mut meta = self.meta_episode(index)?;
         loop {
             match meta.advance()? {
-                Next::Call(call) => {
+                Next::Request(call) => {
                     let answer = player.answer(&call, &meta)?;
                     meta.answer(call.id, Ok(answer))?;
                 }
-                Next::Done(record) => return Ok(EpisodeRecord { key, ..*record }),
+                Next::Done(record) => return Ok(Trajectory { key, ..*record }),
             }
         }
     }

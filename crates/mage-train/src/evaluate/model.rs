@@ -9,7 +9,7 @@ use crate::{
     run_dir::last_model,
     speech::{Speech, as_engines_say, call_seed, finish},
 };
-use mage_core::{Answer, Call, Settings, Usage, prompt::Size};
+use mage_core::{Completion, Request, EpisodeConfig, TokenUsage, prompt::PromptForm};
 use mage_engine::{AdapterName, BoxFuture, ChatPolicy, ChatRequest, Sampler, SamplingParams, Thinking};
 use mage_env::{EnvInfo, Hash};
 use std::{
@@ -23,7 +23,7 @@ use tokio::runtime::Handle;
 /// Answers calls with a model.
 pub trait Answerer: Send + Sync {
     /// Answers one call.
-    fn answer<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<Answer>>;
+    fn answer<'a>(&'a self, call: &'a Request) -> BoxFuture<'a, Result<Completion>>;
 }
 
 /// A model that plays.
@@ -69,7 +69,7 @@ impl ModelAgent {
     /// A model in a folder or on the Hub, in full prompts.
     pub fn folder(name: &str, drawn: Drawn, place: Place, runtime: Handle, in_flight: usize) -> Result<Self> {
         let dir = Hub::from_env(true).folder(name)?;
-        Self::native(name, &dir, Size::Full, drawn, place, runtime, in_flight)
+        Self::native(name, &dir, PromptForm::Full, drawn, place, runtime, in_flight)
     }
 
     /// The newest policy of a training run, in the prompts it was trained on.
@@ -89,7 +89,7 @@ impl ModelAgent {
     fn native(
         name: &str,
         dir: &Path,
-        size: Size,
+        size: PromptForm,
         drawn: Drawn,
         place: Place,
         runtime: Handle,
@@ -106,11 +106,11 @@ impl ModelAgent {
 
 /// How a run's policy plays panels of `episodes` episodes: as it was trained, the latest episodes in memory where its prompts
 /// have no room for all.
-pub fn run_settings(recipe: &Recipe, env_info: &EnvInfo, episodes: u32) -> Settings {
+pub fn run_settings(recipe: &Recipe, env_info: &EnvInfo, episodes: u32) -> EpisodeConfig {
     let trained = recipe.eval_settings(env_info);
-    let room = (trained.size == Size::Compact).then_some(trained.slots);
+    let room = (trained.size == PromptForm::Compact).then_some(trained.slots);
     let too_small = room.filter(|slots| episodes as usize > slots + 1);
-    Settings { episodes, recall_limit: too_small.or(trained.recall_limit), ..trained }
+    EpisodeConfig { episodes, recall_limit: too_small.or(trained.recall_limit), ..trained }
 }
 
 /// A hash of the numbers in a model's folder.
@@ -151,7 +151,7 @@ struct Chat {
 }
 
 impl Answerer for Chat {
-    fn answer<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<Answer>> {
+    fn answer<'a>(&'a self, call: &'a Request) -> BoxFuture<'a, Result<Completion>> {
         Box::pin(async move {
             let messages = as_engines_say(&call.request.messages);
             let params = SamplingParams {
@@ -162,12 +162,12 @@ impl Answerer for Chat {
             let answers = call.request.allowed.clone();
             let request = ChatRequest { messages, thinking: self.drawn.thinking, params, answers };
             let said = self.policy.complete(request).await?;
-            Ok(Answer {
+            Ok(Completion {
                 text: said.text,
                 tokens: None,
                 finish: finish(said.finish),
                 weights: Some(self.label.clone()),
-                usage: Some(Usage { prompt: said.usage.prompt, answer: said.usage.answer }),
+                usage: Some(TokenUsage { prompt: said.usage.prompt, answer: said.usage.answer }),
             })
         })
     }
@@ -181,7 +181,7 @@ struct Native {
 }
 
 impl Answerer for Native {
-    fn answer<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, Result<Answer>> {
+    fn answer<'a>(&'a self, call: &'a Request) -> BoxFuture<'a, Result<Completion>> {
         Box::pin(async move {
             let mut request = self.speech.request(&call.request, &self.params, call_seed(call))?;
             request.weights = AdapterName::default();

@@ -2,7 +2,7 @@
 
 use super::Recipe;
 use crate::{Error, Result};
-use mage_core::prompt::Size;
+use mage_core::prompt::PromptForm;
 use mage_native::Options;
 
 /// Meta-episodes an update may have: all of them are held in memory at once.
@@ -54,7 +54,7 @@ impl Recipe {
         if self.warmstart.steps > 0 && self.warmstart.meta_episodes == 0 {
             return wrong("warmstart.meta_episodes", "0 would be none; give at least 1, or no steps");
         }
-        if self.play.form == Size::Full && self.model.path.is_empty() {
+        if self.play.form == PromptForm::Full && self.model.path.is_empty() {
             return wrong("model.path", "full prompts need a model that reads; give a checkpoint's folder");
         }
         self.method.validate()?;

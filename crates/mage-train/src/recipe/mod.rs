@@ -19,7 +19,7 @@ pub use sections::{
     Tinker, Vllm, Warmstart, Watch, World,
 };
 
-use mage_core::{Method, Penalty, Rewards, Settings, prompt::Size};
+use mage_core::{Method, Penalty, Rewards, EpisodeConfig, prompt::PromptForm};
 use mage_engine::{Decay, EntropyTerm, KlTerm, Loss, Objective, OptimStep, SamplingParams, Schedule, TokenClass};
 use mage_env::EnvInfo;
 use serde::{Deserialize, Serialize};
@@ -78,12 +78,12 @@ impl Recipe {
     }
 
     /// How meta-episodes are played in training.
-    pub fn settings(&self, env_info: &EnvInfo) -> Settings {
+    pub fn settings(&self, env_info: &EnvInfo) -> EpisodeConfig {
         self.settings_for(env_info, self.play.episodes)
     }
 
     /// How meta-episodes are played on the panel.
-    pub fn eval_settings(&self, env_info: &EnvInfo) -> Settings {
+    pub fn eval_settings(&self, env_info: &EnvInfo) -> EpisodeConfig {
         self.settings_for(env_info, self.eval.episodes)
     }
 
@@ -116,13 +116,13 @@ impl Recipe {
         if enumerable { self.eval.exact_places } else { 0 }
     }
 
-    fn settings_for(&self, env_info: &EnvInfo, episodes: u32) -> Settings {
+    fn settings_for(&self, env_info: &EnvInfo, episodes: u32) -> EpisodeConfig {
         let base = match self.play.form {
-            Size::Compact => Settings { slots: self.slots(), ..Settings::compact(env_info, episodes) },
-            Size::Full => Settings { episodes, max_turns: env_info.max_turns, ..Settings::default() },
+            PromptForm::Compact => EpisodeConfig { slots: self.slots(), ..EpisodeConfig::compact(env_info, episodes) },
+            PromptForm::Full => EpisodeConfig { episodes, max_turns: env_info.max_turns, ..EpisodeConfig::default() },
         };
         let or = |own: u32, other: u32| if own == 0 { other } else { own };
-        Settings {
+        EpisodeConfig {
             max_turns: or(self.play.max_turns, base.max_turns),
             memory: if self.method.memory { self.play.memory } else { mage_core::MemoryMode::None },
             mask_actions: self.play.mask_actions,

@@ -1,7 +1,7 @@
 //! What can a recipe say?
 
 use super::section::section;
-use mage_core::{MemoryMode, prompt::Size};
+use mage_core::{MemoryMode, prompt::PromptForm};
 use mage_engine::{KlForm, Thinking};
 use mage_env::Grouping;
 use mage_native::{Device, Projection};
@@ -25,7 +25,7 @@ section! {
     /// How a meta-episode goes.
     Play {
         /// `compact` (a word or a few for an action, for small models) or `full` (sentences, thinking, tags).
-        form: Size = Size::Compact,
+        form: PromptForm = PromptForm::Compact,
         /// Episodes of the same task in a meta-episode.
         episodes: u32 = 3,
         /// Turns an episode may take; 0 takes the environment's own limit.

@@ -6,7 +6,7 @@ use crate::{
     recipe::{PLAY, REFLECT},
     watch::Signs,
 };
-use mage_core::{EpisodeRecord, Purpose};
+use mage_core::{RequestKind, Trajectory};
 use mage_engine::{LossReport, StepReport, TokenClass};
 use std::collections::BTreeMap;
 
@@ -59,10 +59,10 @@ pub(super) fn add_judgement(metrics: &mut BTreeMap<String, f64>, judgement: &Jud
 
 impl Training {
     /// An update's line of metrics. Nothing in it depends on the clock.
-    pub(super) fn measure(&self, records: &[EpisodeRecord], learned: &Learned) -> BTreeMap<String, f64> {
+    pub(super) fn measure(&self, records: &[Trajectory], learned: &Learned) -> BTreeMap<String, f64> {
         let mut m = BTreeMap::new();
         let mut put = |key: String, value: f64| _ = m.insert(key, value);
-        let good: Vec<&EpisodeRecord> = records.iter().filter(|r| r.error.is_none()).collect();
+        let good: Vec<&Trajectory> = records.iter().filter(|r| r.error.is_none()).collect();
         put("update".into(), self.progress.update as f64);
         put("episodes".into(), self.progress.episodes as f64);
         put("played".into(), records.iter().map(|r| r.episodes.len()).sum::<usize>() as f64);
@@ -76,7 +76,7 @@ impl Training {
         let (mut surprise, mut play_tokens, mut reflect_tokens, mut reflections) = (0.0, 0_u64, 0_u64, 0_u64);
         for call in good.iter().flat_map(|r| &r.calls) {
             let Some(tokens) = &call.answer.tokens else { continue };
-            if call.purpose == Purpose::Play {
+            if call.purpose == RequestKind::Play {
                 surprise -= tokens.logprobs.iter().map(|l| f64::from(*l)).sum::<f64>();
                 play_tokens += tokens.response.len() as u64;
             } else {
@@ -103,12 +103,7 @@ impl Training {
     }
 
     /// What there is to look out for.
-    pub(super) fn signs(
-        &self,
-        metrics: &BTreeMap<String, f64>,
-        records: &[EpisodeRecord],
-        gathered_ahead: bool,
-    ) -> Signs {
+    pub(super) fn signs(&self, metrics: &BTreeMap<String, f64>, records: &[Trajectory], gathered_ahead: bool) -> Signs {
         let at = |key: &str| metrics.get(key).copied();
         Signs {
             done: self.progress.update as f64 / self.recipe.optim.updates.max(1) as f64,

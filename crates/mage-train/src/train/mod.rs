@@ -25,7 +25,7 @@ use crate::{
     run_dir::{About, Progress, RunDir},
     watch::Watchdog,
 };
-use mage_core::{EpisodeRecord, MemoryMode, Settings, prompt::PromptSet};
+use mage_core::{EpisodeConfig, MemoryMode, Trajectory, prompt::PromptSet};
 use mage_engine::{AdapterName, Loss, SamplingParams, ScoreRequest};
 use mage_env::{EnvInfo, EnvSpec, Population, Seed, solvers::OracleReport};
 use mage_remote::Notices;
@@ -77,7 +77,7 @@ pub struct Training {
 }
 
 /// What was wrong, where not one meta-episode could be played: then there is nothing to learn from, and nothing will be.
-fn nothing_played(records: &[EpisodeRecord]) -> Option<&str> {
+fn nothing_played(records: &[Trajectory]) -> Option<&str> {
     let first = records.first()?.error.as_deref()?;
     records.iter().all(|r| r.error.is_some()).then_some(first)
 }
@@ -88,7 +88,7 @@ fn ceilings(recipe: &Recipe, setting: &Setting) -> Result<Option<OracleReport>> 
 }
 
 /// A batch of meta-episodes and what it took.
-type Gathered = (Vec<EpisodeRecord>, RolloutTiming);
+type Gathered = (Vec<Trajectory>, RolloutTiming);
 
 impl Training {
     /// A new run in an empty directory.
@@ -231,7 +231,7 @@ impl Training {
         Ok(true)
     }
 
-    fn rollout(&self, settings: &Arc<Settings>, params: SamplingParams) -> Rollout {
+    fn rollout(&self, settings: &Arc<EpisodeConfig>, params: SamplingParams) -> Rollout {
         let label = format!("policy@{}", self.progress.update);
         self.parts.rollout(&self.setting, Arc::clone(settings), params, label, self.recipe.rollout.refills)
     }
@@ -430,7 +430,7 @@ impl Training {
     /// The reference's log-probabilities of the answers whose divergence is charged.
     fn reference(
         &self,
-        records: &[EpisodeRecord],
+        records: &[Trajectory],
         lessons: &[Lesson],
         loss: &Loss,
     ) -> Result<HashMap<(usize, usize), Vec<f32>>> {
@@ -468,7 +468,7 @@ impl Training {
     fn learn(
         &mut self,
         update: u64,
-        records: &[EpisodeRecord],
+        records: &[Trajectory],
         lessons: &[Lesson],
         reference: &HashMap<(usize, usize), Vec<f32>>,
         loss: &Loss,
@@ -506,7 +506,7 @@ impl Training {
         Ok(learned)
     }
 
-    fn keep_records(&self, update: u64, records: &[EpisodeRecord], lessons: &[Lesson]) -> Result<()> {
+    fn keep_records(&self, update: u64, records: &[Trajectory], lessons: &[Lesson]) -> Result<()> {
         let members = self.recipe.rollout.members;
         let groups = (self.recipe.rollout.groups as f64 * self.recipe.records.share).ceil() as usize;
         let kept = (groups * members).min(records.len());

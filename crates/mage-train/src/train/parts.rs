@@ -10,7 +10,7 @@ use crate::{
     talk::Talk,
     warmstart::School,
 };
-use mage_core::Settings;
+use mage_core::EpisodeConfig;
 use mage_engine::{AdapterName, SamplingParams};
 use mage_env::{EnvInfo, Hash};
 use std::sync::{
@@ -38,14 +38,14 @@ pub(crate) struct Parts {
     pub(crate) engines: Engines,
     pub(crate) speech: Arc<Speech>,
     pub(crate) school: School,
-    pub(crate) settings: Arc<Settings>,
+    pub(crate) settings: Arc<EpisodeConfig>,
 }
 
 impl Parts {
     pub(crate) fn rollout(
         &self,
         setting: &Setting,
-        settings: Arc<Settings>,
+        settings: Arc<EpisodeConfig>,
         params: SamplingParams,
         label: String,
         refills: u32,

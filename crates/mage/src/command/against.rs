@@ -14,7 +14,7 @@ use crate::{
     table::table,
     usage,
 };
-use mage_core::Purpose;
+use mage_core::RequestKind;
 use mage_env::{HumanPlayer, HumanView, Seed};
 use mage_native::Device;
 use mage_train::{Hosted, run_dir::RunDir};
@@ -135,7 +135,7 @@ pub(crate) fn run(app: &App, args: &PlayArgs, dir: &Path, out: &Output) -> anyho
         anyhow::bail!("the game could not be played to its end: {error}");
     }
     let notes: Option<Vec<String>> = record.filter(|_| args.reveal).map(|r| {
-        let notes = r.calls.iter().filter(|c| c.purpose == Purpose::Reflect);
+        let notes = r.calls.iter().filter(|c| c.purpose == RequestKind::Reflect);
         notes.map(|c| c.answer.text.clone()).collect()
     });
     close(&scores, notes.as_deref(), out)

@@ -16,7 +16,7 @@ use crate::{
 use anyhow::{Context, anyhow};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use mage_core::prompt::Size;
+use mage_core::prompt::PromptForm;
 use mage_remote::Endpoint;
 use mage_train::{
     Plan,
@@ -217,11 +217,11 @@ fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &SweepArg
                 let recipe = compose(recipes, &[&set[..], &here(args)].concat())?;
                 // A checkpoint that is to be had elsewhere is not fetched for an estimate.
                 let each = match recipe.play.form {
-                    Size::Compact => {
+                    PromptForm::Compact => {
                         let setting = setting(app, &recipe)?;
                         out.waiting("trying an update of each recipe", || Plan::new(&recipe, &setting))?.seconds
                     }
-                    Size::Full => None,
+                    PromptForm::Full => None,
                 };
                 tried.insert(key, each);
                 each

@@ -7,7 +7,7 @@ use crate::{
     usage,
 };
 use anyhow::Context;
-use mage_core::{Approach, Embeddings, Lexical, MemoryMaker, MemoryScope, Settings, prompt::PromptSet};
+use mage_core::{PromptMethod, Embeddings, Lexical, MemoryFactory, MemoryScope, EpisodeConfig, prompt::PromptSet};
 use mage_engine::{SamplingParams, Thinking};
 use mage_env::{EnvSpec, Population, Seed};
 use mage_remote::{ApiKey, Client, Endpoint, Patience, Prices, RemoteChat, RemoteEmbeddings};
@@ -32,7 +32,7 @@ pub(super) struct Entrant {
     /// What people call it.
     pub(super) name: String,
     /// The method, where it is one of ours.
-    pub(super) approach: Option<Approach>,
+    pub(super) approach: Option<PromptMethod>,
     pub(super) scope: MemoryScope,
     /// What it retrieves by, where it retrieves.
     pub(super) embeddings: Option<String>,
@@ -54,17 +54,17 @@ pub(super) struct Ground {
 /// A policy before a method is chosen.
 struct Source {
     agent: Agent,
-    settings: Settings,
+    settings: EpisodeConfig,
     /// Whether it was trained with a memory of its own.
     trained: bool,
 }
 
 /// All entrants; models run on `runtime`.
 pub(super) fn entrants(args: &EvalArgs, ground: &Ground, runtime: &Handle) -> anyhow::Result<Vec<Entrant>> {
-    let methods: Vec<Approach> = match args.memory {
-        Some(MemoryArg::None) => vec![Approach::React],
-        Some(MemoryArg::Reflection) => vec![Approach::Reflexion],
-        None => args.method.iter().map(|m| Approach::named(m)).collect::<Result<_, _>>().map_err(usage)?,
+    let methods: Vec<PromptMethod> = match args.memory {
+        Some(MemoryArg::None) => vec![PromptMethod::React],
+        Some(MemoryArg::Reflection) => vec![PromptMethod::Reflexion],
+        None => args.method.iter().map(|m| PromptMethod::named(m)).collect::<Result<_, _>>().map_err(usage)?,
     };
     let scope = if args.shared_memory { MemoryScope::Shared } else { MemoryScope::MetaEpisode };
     let embeddings = embeddings(&args.remote, runtime)?;
@@ -80,9 +80,9 @@ pub(super) fn entrants(args: &EvalArgs, ground: &Ground, runtime: &Handle) -> an
     let several = methods.len() > 1;
     let mut all = Vec::new();
     for source in &sources {
-        let approaches: Vec<Option<Approach>> = match methods.as_slice() {
+        let approaches: Vec<Option<PromptMethod>> = match methods.as_slice() {
             [] if source.trained => vec![None],
-            [] => vec![Some(Approach::Reflexion)],
+            [] => vec![Some(PromptMethod::Reflexion)],
             some => some.iter().copied().map(Some).collect(),
         };
         for approach in approaches {
@@ -96,7 +96,7 @@ fn entrant(
     args: &EvalArgs,
     ground: &Ground,
     source: &Source,
-    approach: Option<Approach>,
+    approach: Option<PromptMethod>,
     scope: MemoryScope,
     embeddings: &Arc<dyn Embeddings>,
     several: bool,
@@ -110,7 +110,7 @@ fn entrant(
         _ if several => MemoryScope::MetaEpisode,
         _ => scope,
     };
-    let retrieves = approach.is_some_and(Approach::can_share);
+    let retrieves = approach.is_some_and(PromptMethod::can_share);
     let name = match approach {
         Some(a) if several || retrieves => format!("{}/{}", source.agent.name(), a.name()),
         _ => source.agent.name().to_owned(),
@@ -120,7 +120,7 @@ fn entrant(
         let memories = approach
             .map(|a| {
                 let (settings, prompts) = (Arc::clone(&settings), Arc::clone(&ground.prompts));
-                MemoryMaker::new(a, scope, Arc::clone(embeddings), settings, prompts).map(Arc::new)
+                MemoryFactory::new(a, scope, Arc::clone(embeddings), settings, prompts).map(Arc::new)
             })
             .transpose()
             .map_err(usage)?;
@@ -160,7 +160,7 @@ fn source(args: &EvalArgs, ground: &Ground, name: &str, runtime: &Handle) -> any
         } else {
             ground.max_turns
         };
-        let settings = Settings { early_stop: args.early_stop, max_turns: turns, ..trained };
+        let settings = EpisodeConfig { early_stop: args.early_stop, max_turns: turns, ..trained };
         let settings = tokens(settings, &args.sampling);
         return Ok(Source { agent: Agent::Model(agent), settings, trained: true });
     }
@@ -172,8 +172,8 @@ fn source(args: &EvalArgs, ground: &Ground, name: &str, runtime: &Handle) -> any
     }
     let split = args.selection.split();
     let agent = Agent::find(&*ground.env_spec, name, &ground.population, split, args.episodes).map_err(usage)?;
-    let compact = Settings::compact(&env_info, args.episodes);
-    let settings = Settings { early_stop: args.early_stop, max_turns: ground.max_turns, ..compact };
+    let compact = EpisodeConfig::compact(&env_info, args.episodes);
+    let settings = EpisodeConfig { early_stop: args.early_stop, max_turns: ground.max_turns, ..compact };
     Ok(Source { agent, settings, trained: false })
 }
 
@@ -231,20 +231,20 @@ fn embeddings(remote: &EndpointArgs, runtime: &Handle) -> anyhow::Result<Arc<dyn
 }
 
 /// Settings of models that read sentences.
-fn full(args: &EvalArgs, ground: &Ground) -> Settings {
-    let settings = Settings {
+fn full(args: &EvalArgs, ground: &Ground) -> EpisodeConfig {
+    let settings = EpisodeConfig {
         episodes: args.episodes,
         max_turns: ground.max_turns,
         early_stop: args.early_stop,
-        ..Settings::default()
+        ..EpisodeConfig::default()
     };
     tokens(settings, &args.sampling)
 }
 
-fn tokens(settings: Settings, draws: &SamplingArgs) -> Settings {
+fn tokens(settings: EpisodeConfig, draws: &SamplingArgs) -> EpisodeConfig {
     match draws.max_tokens {
         None => settings,
-        Some(most) => Settings { play_tokens: most, reflect_tokens: most, ..settings },
+        Some(most) => EpisodeConfig { play_tokens: most, reflect_tokens: most, ..settings },
     }
 }
 

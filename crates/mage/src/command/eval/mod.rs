@@ -13,7 +13,7 @@ use super::train::stop_on_ctrl_c;
 use crate::{App, cli::EvalArgs, interrupt::Interrupted, output::Output, pick::pick, pick::warn, usage};
 use anyhow::{Context, anyhow};
 use entrants::{Entrant, Ground, entrants, prices};
-use mage_core::{Bootstrap, EpisodeRecord, MetaResult};
+use mage_core::{Bootstrap, MetaResult, Trajectory};
 use mage_env::{Hash, Seed, solvers::OracleReport};
 use mage_train::{
     Panel,
@@ -269,7 +269,7 @@ fn play(entrant: &Entrant, records: Option<&Path>, out: &Output) -> anyhow::Resu
         let mut numbers: HashMap<_, usize> =
             evaluation.panel.tasks().iter().enumerate().map(|(i, t)| (evaluation.key(i, t), i)).collect();
         // A task counts once, and only when it is finished.
-        let mut each = |record: &EpisodeRecord| {
+        let mut each = |record: &Trajectory| {
             if record.error.is_some() {
                 return;
             }

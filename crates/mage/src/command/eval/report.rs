@@ -7,7 +7,7 @@ use crate::{
     table::{score, table},
 };
 use mage_core::{
-    Against, AtEpisode, Bootstrap, Ceiling, Mean, MemoryMode, MemoryScope, MetaResult, Rate, Settings, Slice, Summary,
+    Against, AtEpisode, Bootstrap, Ceiling, Mean, MemoryMode, MemoryScope, MetaResult, Rate, EpisodeConfig, Slice, Summary,
     Unplayed, against, summarise,
 };
 use mage_env::{
@@ -42,7 +42,7 @@ pub(super) struct Report<'a> {
     method: Hash,
     /// What records call the weights.
     weights: &'a str,
-    settings: &'a Settings,
+    settings: &'a EpisodeConfig,
     drawn: Option<Value>,
     /// All meta-episodes; a task with all its seeds is one observation.
     summary: Summary,
@@ -106,7 +106,7 @@ impl<'a> Report<'a> {
             name: &entrant.name,
             env: &args.env,
             policy: evaluation.agent.name(),
-            approach: entrant.approach.map(mage_core::Approach::name),
+            approach: entrant.approach.map(mage_core::PromptMethod::name),
             memory: evaluation.settings.memory,
             memory_scope: entrant.scope,
             embeddings: entrant.embeddings.as_deref(),
@@ -335,7 +335,7 @@ fn short(hash: &Hash) -> String {
 
 /// How answers were asked for, as it was sent: each call has its own length and seed, and what an endpoint was not told is its own
 /// affair.
-fn asked_for(args: &EvalArgs, model: &ModelAgent, settings: &Settings) -> Value {
+fn asked_for(args: &EvalArgs, model: &ModelAgent, settings: &EpisodeConfig) -> Value {
     let remote = args.remote.model.as_deref() == Some(&model.name);
     let mut asked = json!(model.drawn);
     if let Some(params) = asked["params"].as_object_mut() {

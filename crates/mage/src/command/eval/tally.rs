@@ -1,6 +1,6 @@
 //! What did a model have to be asked, and what did that take?
 
-use mage_core::{EpisodeRecord, Purpose};
+use mage_core::{RequestKind, Trajectory};
 use mage_engine::Usage;
 use mage_remote::Prices;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Tally {
     /// By purpose.
-    pub(super) calls: BTreeMap<Purpose, Calls>,
+    pub(super) calls: BTreeMap<RequestKind, Calls>,
     /// Tokens read.
     pub(super) prompt_tokens: u64,
     /// Tokens written.
@@ -26,7 +26,7 @@ pub(super) struct Calls {
 }
 
 impl Tally {
-    pub(super) fn add(&mut self, record: &EpisodeRecord) {
+    pub(super) fn add(&mut self, record: &Trajectory) {
         for call in &record.calls {
             let calls = self.calls.entry(call.purpose).or_default();
             calls.asked += 1;
@@ -44,7 +44,7 @@ impl Tally {
 
     /// Answers to memory's own questions that could not be used, and how many there were.
     pub(super) fn memory(&self) -> (u64, u64) {
-        let own = self.calls.iter().filter(|(p, _)| **p != Purpose::Play);
+        let own = self.calls.iter().filter(|(p, _)| **p != RequestKind::Play);
         own.fold((0, 0), |(bad, all), (_, c)| (bad + c.unusable, all + c.asked))
     }
 }
