@@ -2,7 +2,7 @@
 
 use crate::{
     Error, MemoryMode, RecallOrder, Result,
-    prompt::{CONTROL_WORDS, RecalledEpisode, PromptForm},
+    prompt::{CONTROL_WORDS, PromptForm, RecalledEpisode},
 };
 use serde::{Deserialize, Serialize};
 

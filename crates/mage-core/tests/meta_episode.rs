@@ -4,8 +4,8 @@ mod common;
 
 use common::{drive, kuhn, kuhn_task};
 use mage_core::{
-    Completion, MemoryStep, Error, FinishedEpisode, Memory, MemoryMode, Message, MetaEpisode, Next, RequestKind, RecallQuery, RecallOrder,
-    RequestBody, Result, EpisodeConfig,
+    Completion, EpisodeConfig, Error, FinishedEpisode, Memory, MemoryMode, MemoryStep, Message, MetaEpisode, Next,
+    RecallOrder, RecallQuery, RequestBody, RequestKind, Result,
     prompt::{MemoryBlock, PromptLibrary},
 };
 use mage_env::{End, Outcome, Registry, Seed};
@@ -111,8 +111,12 @@ fn reflections_reach_later_prompts_and_only_what_was_seen_does() {
 
 #[test]
 fn best_first_recall_orders_by_score_and_limits() {
-    let settings =
-        EpisodeConfig { episodes: 6, recall: RecallOrder::BestFirst, recall_limit: Some(2), ..EpisodeConfig::default() };
+    let settings = EpisodeConfig {
+        episodes: 6,
+        recall: RecallOrder::BestFirst,
+        recall_limit: Some(2),
+        ..EpisodeConfig::default()
+    };
     let record = drive(kuhn(kuhn_task("intermediate", 0), settings), |call| {
         if call.request.purpose == RequestKind::Play {
             BET.to_owned()

@@ -6,8 +6,8 @@ mod common;
 use common::drive;
 use expect_test::{ExpectFile, expect_file};
 use mage_core::{
-    Trajectory, MemoryMode, MetaEpisode, RequestKind, EpisodeConfig,
-    prompt::{PromptLibrary, PromptForm, vocabulary},
+    EpisodeConfig, MemoryMode, MetaEpisode, RequestKind, Trajectory,
+    prompt::{PromptForm, PromptLibrary, vocabulary},
 };
 use mage_env::{EnvId, Options, Registry, Seed, Task};
 use std::{fmt::Write, sync::Arc};
@@ -66,8 +66,12 @@ fn full_prompts_with_reflections() {
 
 #[test]
 fn full_prompts_with_both() {
-    let settings =
-        EpisodeConfig { episodes: 2, max_turns: 3, memory: MemoryMode::HistoryAndReflection, ..EpisodeConfig::default() };
+    let settings = EpisodeConfig {
+        episodes: 2,
+        max_turns: 3,
+        memory: MemoryMode::HistoryAndReflection,
+        ..EpisodeConfig::default()
+    };
     golden("full_history_and_reflection").assert_eq(&transcript(&play(settings, 2, &TURNS)));
 }
 

@@ -6,7 +6,7 @@ mod common;
 use common::{drive, kuhn, kuhn_task, transcript};
 use expect_test::{ExpectFile, expect_file};
 use mage_core::{
-    Trajectory, MemoryMode, RequestKind, EpisodeConfig,
+    EpisodeConfig, MemoryMode, RequestKind, Trajectory,
     prompt::{PromptForm, vocabulary},
 };
 use mage_env::Registry;

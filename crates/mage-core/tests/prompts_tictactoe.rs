@@ -6,8 +6,8 @@ mod common;
 use common::{drive, transcript};
 use expect_test::{ExpectFile, expect_file};
 use mage_core::{
-    Trajectory, MemoryMode, MetaEpisode, RequestKind, EpisodeConfig,
-    prompt::{PromptLibrary, PromptForm, vocabulary},
+    EpisodeConfig, MemoryMode, MetaEpisode, RequestKind, Trajectory,
+    prompt::{PromptForm, PromptLibrary, vocabulary},
 };
 use mage_env::{EnvId, OpponentSpec, Options, Registry, Seed, Task};
 use std::sync::Arc;

@@ -6,8 +6,8 @@ mod common;
 use common::drive;
 use expect_test::{ExpectFile, expect_file};
 use mage_core::{
-    Trajectory, MemoryMode, MetaEpisode, RequestKind, EpisodeConfig,
-    prompt::{PromptLibrary, PromptForm, vocabulary},
+    EpisodeConfig, MemoryMode, MetaEpisode, RequestKind, Trajectory,
+    prompt::{PromptForm, PromptLibrary, vocabulary},
 };
 use mage_env::{EnvId, Options, Registry, Seed, Task};
 use std::{fmt::Write, sync::Arc};
@@ -70,7 +70,8 @@ fn full_prompts_with_both() {
 fn compact_prompts_use_the_vocabulary_and_keep_every_word_in_its_place() {
     let env_info = Registry::builtin().get("webshop").unwrap().info();
     let words = vocabulary(&env_info);
-    let record = play(EpisodeConfig { episodes: 2, ..EpisodeConfig::compact(&env_info, 2) }, &["SEARCH", "I3", "V1", "BUY"]);
+    let record =
+        play(EpisodeConfig { episodes: 2, ..EpisodeConfig::compact(&env_info, 2) }, &["SEARCH", "I3", "V1", "BUY"]);
     golden("compact").assert_eq(&transcript(&record));
     let lengths: Vec<usize> = record
         .calls

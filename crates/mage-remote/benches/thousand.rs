@@ -7,7 +7,7 @@ mod common;
 
 use common::vllm_double::Vllm;
 use mage_core::{
-    Completion, Finish, MetaEpisode, Next, EpisodeConfig,
+    Completion, EpisodeConfig, Finish, MetaEpisode, Next,
     prompt::{PromptLibrary, PromptSet},
 };
 use mage_engine::{SampleRequest, Sampler, SamplingParams};

@@ -4,7 +4,7 @@
 //! it can read there. Take the memory out of the prompts, and it has none.
 
 use crate::{Error, Result};
-use mage_core::{Completion, Request, MemoryMode, MetaEpisode, RequestKind, EpisodeConfig, prompt::PromptForm};
+use mage_core::{Completion, EpisodeConfig, MemoryMode, MetaEpisode, Request, RequestKind, prompt::PromptForm};
 use mage_env::{Env, ParsedAction, PromptView, Rng, ScriptedAgent, Seed};
 use rand::{RngExt, seq::IndexedRandom};
 use std::sync::Arc;
@@ -188,7 +188,7 @@ fn inside<'c>(call: &'c Request, opening: &str) -> Result<&'c str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mage_core::{Trajectory, Next, prompt::PromptLibrary};
+    use mage_core::{Next, Trajectory, prompt::PromptLibrary};
     use mage_env::{Registry, ScriptedAgentQuery};
 
     /// What a teacher shows in a few tasks.
@@ -197,9 +197,12 @@ mod tests {
         let env_info = env_spec.info();
         let settings = Arc::new(match size {
             PromptForm::Compact => EpisodeConfig::compact(&env_info, 2),
-            PromptForm::Full => {
-                EpisodeConfig { episodes: 2, max_turns: env_info.max_turns, mask_actions: true, ..EpisodeConfig::default() }
-            }
+            PromptForm::Full => EpisodeConfig {
+                episodes: 2,
+                max_turns: env_info.max_turns,
+                mask_actions: true,
+                ..EpisodeConfig::default()
+            },
         });
         let (population, prompts) = (env_spec.default_population(), PromptLibrary::builtin().get(env).unwrap());
         let query = ScriptedAgentQuery { name: teacher, population: &population, split: "train", episodes: 2 };
@@ -227,7 +230,12 @@ mod tests {
     #[test]
     fn teachers_write_what_the_prompt_asks_for_whatever_happened() {
         for (env, teacher) in [("webshop", "told"), ("alfworld", "expert"), ("tictactoe", "bayes"), ("kuhn", "bayes")] {
-            for (size, stray) in [(PromptForm::Compact, 0.0), (PromptForm::Compact, 0.3), (PromptForm::Full, 0.0), (PromptForm::Full, 0.3)] {
+            for (size, stray) in [
+                (PromptForm::Compact, 0.0),
+                (PromptForm::Compact, 0.3),
+                (PromptForm::Full, 0.0),
+                (PromptForm::Full, 0.3),
+            ] {
                 for call in lessons(env, teacher, size, stray).iter().flat_map(|r| &r.calls) {
                     assert_eq!(call.invalid, None, "{env}, {size:?}: {}", call.answer.text);
                     let Some(allowed) = &call.allowed else { continue };

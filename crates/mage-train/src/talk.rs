@@ -1,7 +1,7 @@
 //! How much is said in a meta-episode?
 
 use crate::{Error, Player, Result, recipe::Recipe, rollout::guard, speech::Speech, train::Setting};
-use mage_core::{RequestRecord, MetaEpisode, Next, RequestKind, EpisodeConfig};
+use mage_core::{EpisodeConfig, MetaEpisode, Next, RequestKind, RequestRecord};
 use mage_env::{Seed, Task};
 use std::sync::Arc;
 
@@ -44,7 +44,8 @@ impl Talk {
             };
             for call in calls {
                 let prompt = speech.prompt(&call.messages)?.len();
-                let most = if call.purpose == RequestKind::Play { settings.play_tokens } else { settings.reflect_tokens };
+                let most =
+                    if call.purpose == RequestKind::Play { settings.play_tokens } else { settings.reflect_tokens };
                 talk.prompts += prompt as u64;
                 talk.answers += u64::from(most);
                 talk.longest = talk.longest.max(prompt + most as usize);
@@ -72,7 +73,12 @@ impl Talk {
 }
 
 /// The calls of one meta-episode.
-fn play(setting: &Setting, settings: &Arc<EpisodeConfig>, task: Task, seed: Seed) -> Result<Option<Vec<RequestRecord>>> {
+fn play(
+    setting: &Setting,
+    settings: &Arc<EpisodeConfig>,
+    task: Task,
+    seed: Seed,
+) -> Result<Option<Vec<RequestRecord>>> {
     let env = setting.env_spec.build(&task)?;
     let mut meta = MetaEpisode::new(task, env, Arc::clone(&setting.prompts), Arc::clone(settings), seed)?;
     let mut player = Player::random(Arc::clone(settings), seed);

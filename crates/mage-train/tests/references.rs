@@ -1,7 +1,9 @@
 //! Agents of known strength through the whole machine: what is measured must agree with what is exact, with memory and
 //! with the memory blanked.
 
-use mage_core::{Bootstrap, MemoryMode, MetaResult, EpisodeConfig, Summary, Unplayed, prompt::PromptLibrary, summarise};
+use mage_core::{
+    Bootstrap, EpisodeConfig, MemoryMode, MetaResult, Summary, Unplayed, prompt::PromptLibrary, summarise,
+};
 use mage_env::{
     EnvSpec, Population, Registry, Seed,
     kuhn::{Kuhn, KuhnSpec, equilibrium},

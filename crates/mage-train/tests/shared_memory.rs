@@ -1,6 +1,6 @@
 //! Memories that all tasks share, through a model that fails in the middle.
 
-use mage_core::{PromptMethod, Trajectory, Lexical, MemoryFactory, MemoryScope, EpisodeConfig, prompt::PromptLibrary};
+use mage_core::{EpisodeConfig, Lexical, MemoryFactory, MemoryScope, PromptMethod, Trajectory, prompt::PromptLibrary};
 use mage_engine::{
     BoxFuture, ChatAnswer, ChatPolicy, ChatRequest, Error, FinishReason, Result, SamplingParams, Thinking, Usage,
 };

@@ -1,6 +1,6 @@
 //! The record store under crashes, damage and rivals.
 
-use mage_core::{Trajectory, EpisodeConfig, prompt::PromptLibrary};
+use mage_core::{EpisodeConfig, Trajectory, prompt::PromptLibrary};
 use mage_env::{Registry, Seed};
 use mage_train::{
     Error, Panel,

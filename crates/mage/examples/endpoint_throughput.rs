@@ -7,7 +7,7 @@
 #[allow(dead_code, reason = "it has more than is needed here")]
 mod server;
 
-use mage_core::{PromptMethod, Lexical, MemoryFactory, MemoryScope, EpisodeConfig, prompt::PromptLibrary};
+use mage_core::{EpisodeConfig, Lexical, MemoryFactory, MemoryScope, PromptMethod, prompt::PromptLibrary};
 use mage_engine::{SamplingParams, Thinking};
 use mage_env::{Registry, Seed};
 use mage_remote::{Client, Endpoint, RemoteChat};
@@ -37,10 +37,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let policy = Arc::new(RemoteChat::new(Client::new(endpoint)?));
     let registry = Registry::builtin();
     let env_spec = registry.get("kuhn")?;
-    let settings = Arc::new(PromptMethod::Reflexion.settings(EpisodeConfig { episodes: 3, ..EpisodeConfig::default() }));
+    let settings =
+        Arc::new(PromptMethod::Reflexion.settings(EpisodeConfig { episodes: 3, ..EpisodeConfig::default() }));
     let prompts = PromptLibrary::builtin().get("kuhn")?;
     let (own, words) = (MemoryScope::MetaEpisode, Arc::new(Lexical));
-    let memories = MemoryFactory::new(PromptMethod::Reflexion, own, words, Arc::clone(&settings), Arc::clone(&prompts))?;
+    let memories =
+        MemoryFactory::new(PromptMethod::Reflexion, own, words, Arc::clone(&settings), Arc::clone(&prompts))?;
     let drawn = Drawn { params: SamplingParams::default(), thinking: Thinking::Off };
     let evaluation = Arc::new(Evaluation {
         env_spec: Arc::clone(env_spec),

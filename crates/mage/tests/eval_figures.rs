@@ -3,8 +3,8 @@
 mod coin;
 
 use mage_core::{
-    PromptMethod, Bootstrap, Ceiling, Lexical, MemoryFactory, MemoryScope, MetaResult, EpisodeConfig, Unplayed, against, compare,
-    pass_at_k, summarise,
+    Bootstrap, Ceiling, EpisodeConfig, Lexical, MemoryFactory, MemoryScope, MetaResult, PromptMethod, Unplayed,
+    against, compare, pass_at_k, summarise,
 };
 use mage_env::{EnvSpec, Seed};
 use mage_train::{

@@ -13,7 +13,7 @@ use crate::{
     Error, Panel, Player, Result,
     store::{RecordStore, read_records},
 };
-use mage_core::{Trajectory, MemoryFactory, MetaEpisode, Next, TrajectoryKey, EpisodeConfig, prompt::PromptSet};
+use mage_core::{EpisodeConfig, MemoryFactory, MetaEpisode, Next, Trajectory, TrajectoryKey, prompt::PromptSet};
 use mage_env::{EnvSpec, Hash, Population, ScriptedAgentFactory, ScriptedAgentQuery, Seed, Task};
 use rayon::prelude::*;
 use std::{
@@ -163,11 +163,7 @@ impl Evaluation {
         }
     }
 
-    fn play_all(
-        self: &Arc<Self>,
-        missing: &[usize],
-        mut keep: impl FnMut(&[Trajectory]) -> Result<()>,
-    ) -> Result<()> {
+    fn play_all(self: &Arc<Self>, missing: &[usize], mut keep: impl FnMut(&[Trajectory]) -> Result<()>) -> Result<()> {
         if let Agent::Model(agent) = &self.agent {
             return self.fly(agent, missing, keep);
         }

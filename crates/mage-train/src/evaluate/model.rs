@@ -9,7 +9,7 @@ use crate::{
     run_dir::last_model,
     speech::{Speech, as_engines_say, call_seed, finish},
 };
-use mage_core::{Completion, Request, EpisodeConfig, TokenUsage, prompt::PromptForm};
+use mage_core::{Completion, EpisodeConfig, Request, TokenUsage, prompt::PromptForm};
 use mage_engine::{AdapterName, BoxFuture, ChatPolicy, ChatRequest, Sampler, SamplingParams, Thinking};
 use mage_env::{EnvInfo, Hash};
 use std::{

@@ -19,7 +19,7 @@ pub use sections::{
     Tinker, Vllm, Warmstart, Watch, World,
 };
 
-use mage_core::{Method, Penalty, Rewards, EpisodeConfig, prompt::PromptForm};
+use mage_core::{EpisodeConfig, Method, Penalty, Rewards, prompt::PromptForm};
 use mage_engine::{Decay, EntropyTerm, KlTerm, Loss, Objective, OptimStep, SamplingParams, Schedule, TokenClass};
 use mage_env::EnvInfo;
 use serde::{Deserialize, Serialize};

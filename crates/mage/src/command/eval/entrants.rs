@@ -7,7 +7,7 @@ use crate::{
     usage,
 };
 use anyhow::Context;
-use mage_core::{PromptMethod, Embeddings, Lexical, MemoryFactory, MemoryScope, EpisodeConfig, prompt::PromptSet};
+use mage_core::{Embeddings, EpisodeConfig, Lexical, MemoryFactory, MemoryScope, PromptMethod, prompt::PromptSet};
 use mage_engine::{SamplingParams, Thinking};
 use mage_env::{EnvSpec, Population, Seed};
 use mage_remote::{ApiKey, Client, Endpoint, Patience, Prices, RemoteChat, RemoteEmbeddings};

@@ -7,8 +7,8 @@ use crate::{
     table::{score, table},
 };
 use mage_core::{
-    Against, AtEpisode, Bootstrap, Ceiling, Mean, MemoryMode, MemoryScope, MetaResult, Rate, EpisodeConfig, Slice, Summary,
-    Unplayed, against, summarise,
+    Against, AtEpisode, Bootstrap, Ceiling, EpisodeConfig, Mean, MemoryMode, MemoryScope, MetaResult, Rate, Slice,
+    Summary, Unplayed, against, summarise,
 };
 use mage_env::{
     Hash,
