@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mage_env::sokoban::{Board, Level, Move, Rendering, compact, from_compact, render};
+use mage_env::sokoban::{Board, Level, Move, Rendering, compact, parse_compact, render};
 
 fuzz_target!(|text: &str| {
     let Ok(levels) = Level::parse_all(text, "fuzz") else { return };
@@ -11,12 +11,12 @@ fuzz_target!(|text: &str| {
     for level in levels {
         assert_eq!(Level::parse(&level.to_string(), "again").as_ref().ok(), Some(&level));
         let (board, start) = Board::new(&level).unwrap();
-        assert!(!board.solved(&start));
-        let (again, same) = from_compact(&compact(&board, &start)).unwrap();
+        assert!(!board.is_solved(&start));
+        let (again, same) = parse_compact(&compact(&board, &start)).unwrap();
         assert_eq!((same.boxes, same.player, again.boxes()), (start.boxes, start.player, board.boxes()));
         let mut state = start;
-        for way in [Move::Left, Move::Up, Move::Right, Move::Right, Move::Down] {
-            board.go(&mut state, way);
+        for direction in [Move::Left, Move::Up, Move::Right, Move::Right, Move::Down] {
+            board.apply(&mut state, direction);
             assert_eq!(state.boxes.count_ones(), board.boxes());
         }
         let mut out = String::new();

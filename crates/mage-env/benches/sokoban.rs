@@ -1,17 +1,17 @@
-//! What do Sokoban's parts cost?
+//! Benchmarks of Sokoban: generation, steps, turns and solvers.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use mage_env::{
     Env, ParsedAction, Seed,
     sokoban::{
-        Board, Cost, Generator, Level, Move, Play, Rendering, RoomSettings, SokobanWorld, Solvable, TurnRules,
-        WorldSettings, plan, solve,
+        Board, Generator, Level, Move, Play, Rendering, RoomConfig, SearchCost, SokobanConfig, SokobanEnv,
+        SolvabilityChecker, TurnRules, plan, solve,
     },
 };
 use rand::RngExt;
 use std::hint::black_box;
 
-/// A level of Boxoban's size, of our own making.
+/// A hand-made level of Boxoban's size.
 const LEVEL: &str = "\
 ##########
 #   #    #
@@ -29,8 +29,8 @@ fn rooms(c: &mut Criterion) {
     let mut group = c.benchmark_group("sokoban room");
     group.throughput(Throughput::Elements(100));
     for boxes in 1..=3 {
-        let settings = RoomSettings { boxes, ..RoomSettings::default() };
-        let mut generator = Generator::new(settings).expect("settings");
+        let config = RoomConfig { boxes, ..RoomConfig::default() };
+        let mut generator = Generator::new(config).expect("config");
         group.bench_function(format!("{boxes} boxes"), |b| {
             b.iter(|| (0..100).for_each(|seed| drop(black_box(generator.room(seed).expect("room")))));
         });
@@ -41,20 +41,20 @@ fn rooms(c: &mut Criterion) {
 fn steps(c: &mut Criterion) {
     let mut group = c.benchmark_group("sokoban step");
     for boxes in 1..=3 {
-        let mut generator = Generator::new(RoomSettings { boxes, ..RoomSettings::default() }).expect("settings");
+        let mut generator = Generator::new(RoomConfig { boxes, ..RoomConfig::default() }).expect("config");
         let boards: Vec<_> =
             (0..100).map(|seed| Board::new(&generator.room(seed).expect("room").level).expect("board")).collect();
         let mut rng = Seed::new(1).rng();
         let moves: Vec<Move> = (0..20).map(|_| Move::ALL[rng.random_range(0..4)]).collect();
         group.throughput(Throughput::Elements(100 * moves.len() as u64));
-        let mut solvable = Solvable::new(100);
-        group.bench_function(format!("{boxes} boxes, with solvability of each room found anew"), |b| {
+        let mut solvable = SolvabilityChecker::new(100);
+        group.bench_function(format!("{boxes} boxes, including the solvability table"), |b| {
             b.iter(|| {
                 for (board, start) in &boards {
                     solvable.clear();
                     let mut play = Play::new(board, *start);
-                    for way in &moves {
-                        black_box(play.step(board, Some(*way), u32::MAX, &mut solvable));
+                    for direction in &moves {
+                        black_box(play.step(board, Some(*direction), u32::MAX, &mut solvable));
                     }
                 }
             });
@@ -64,23 +64,23 @@ fn steps(c: &mut Criterion) {
 }
 
 fn turns(c: &mut Criterion) {
-    let mut generator = Generator::new(RoomSettings::default()).expect("settings");
-    let settings = WorldSettings {
+    let mut generator = Generator::new(RoomConfig::default()).expect("config");
+    let config = SokobanConfig {
         turns: TurnRules::Corrected,
         moves_per_turn: 3,
         max_steps: 30,
         search_depth: 100,
         render: Rendering::TextWithRowNumbers,
     };
-    let mut world = SokobanWorld::new(&generator.room(1).expect("room").level, settings).expect("world");
-    world.begin(0);
+    let mut env = SokobanEnv::new(&generator.room(1).expect("room").level, config).expect("env");
+    env.begin(0);
     let turn = ParsedAction::Act("right left up".to_owned());
-    c.bench_function("sokoban turn of three moves, with both views", |b| {
+    c.bench_function("sokoban turn of three moves, with both observations", |b| {
         b.iter_batched(
             || (),
             |()| {
-                world.begin(0);
-                black_box(world.step(&turn))
+                env.begin(0);
+                black_box(env.step(&turn))
             },
             BatchSize::SmallInput,
         );
@@ -91,13 +91,14 @@ fn solver(c: &mut Criterion) {
     let (board, start) = Board::new(&Level::parse(LEVEL, "bench").expect("level")).expect("board");
     let mut group = c.benchmark_group("sokoban solve 10x10");
     group.sample_size(10);
-    group.bench_function("fewest pushes", |b| b.iter(|| black_box(solve(&board, start, Cost::Pushes, 4_000_000))));
-    group.bench_function("fewest moves", |b| b.iter(|| black_box(solve(&board, start, Cost::Moves, 4_000_000))));
-    group.bench_function("solvable states, all of them", |b| {
-        b.iter(|| black_box(Solvable::new(u32::MAX).check(&board, &start)));
+    group
+        .bench_function("fewest pushes", |b| b.iter(|| black_box(solve(&board, start, SearchCost::Pushes, 4_000_000))));
+    group.bench_function("fewest moves", |b| b.iter(|| black_box(solve(&board, start, SearchCost::Moves, 4_000_000))));
+    group.bench_function("table of solvable states", |b| {
+        b.iter(|| black_box(SolvabilityChecker::new(u32::MAX).check(&board, &start)));
     });
     group.finish();
-    let mut generator = Generator::new(RoomSettings::default()).expect("settings");
+    let mut generator = Generator::new(RoomConfig::default()).expect("config");
     let (board, start) = Board::new(&generator.room(1).expect("room").level).expect("board");
     c.bench_function("sokoban plan 6x6", |b| b.iter(|| black_box(plan(&board, start))));
 }

@@ -5,7 +5,7 @@
 //! checksum over everything that was seen, so that both sides are known to have done the same.
 
 use flate2::Crc;
-use mage_env::sokoban::{Board, Generator, Move, Play, Rendering, RoomSettings, Solvable, render};
+use mage_env::sokoban::{Board, Generator, Move, Play, Rendering, RoomConfig, SolvabilityChecker, render};
 use serde::Deserialize;
 use std::{error::Error, hint::black_box, time::Instant};
 
@@ -32,14 +32,14 @@ struct Episode {
 fn main() -> Result<(), Box<dyn Error>> {
     let file = std::env::args().nth(1).ok_or("usage: sokoban_speed PLAN.json")?;
     let plan: Plan = serde_json::from_str(&std::fs::read_to_string(file)?)?;
-    let mut generator = Generator::new(RoomSettings {
+    let mut generator = Generator::new(RoomConfig {
         rows: plan.rows,
         cols: plan.cols,
         boxes: plan.boxes,
         search_depth: plan.search_depth,
         min_solution: plan.min_steps,
         max_solution: plan.max_sol_steps,
-        keep_misfits: true,
+        keep_out_of_window: true,
     })?;
 
     let clock = Instant::now();
@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for episode in &plan.episodes {
         boards.push(Board::new(&generator.room(episode.seed)?.level)?);
     }
-    let mut solvable = Solvable::new(plan.search_depth);
+    let mut solvable = SolvabilityChecker::new(plan.search_depth);
     let mut view = String::new();
     let mut steps = 0_u64;
     let clock = Instant::now();
@@ -64,10 +64,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             solvable.clear();
             let mut play = Play::new(board, *start);
             for action in &episode.actions {
-                let moment = play.step(board, Move::from_code(*action), plan.max_steps, &mut solvable);
+                let outcome = play.step(board, Move::from_code(*action), plan.max_steps, &mut solvable);
                 view.clear();
                 render(board, &play.state, Rendering::TextWithRowNumbers, &mut view);
-                black_box((moment, &view));
+                black_box((outcome, &view));
                 steps += 1;
             }
         }
@@ -79,11 +79,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         solvable.clear();
         let mut play = Play::new(board, *start);
         for action in &episode.actions {
-            let moment = play.step(board, Move::from_code(*action), plan.max_steps, &mut solvable);
+            let outcome = play.step(board, Move::from_code(*action), plan.max_steps, &mut solvable);
             view.clear();
             render(board, &play.state, Rendering::TextWithRowNumbers, &mut view);
             seen.update(view.as_bytes());
-            let flags = format!("{:.1} {} {}", moment.reward, moment.over.is_some(), moment.solved);
+            let flags = format!("{:.1} {} {}", outcome.reward, outcome.over.is_some(), outcome.solved);
             seen.update(flags.as_bytes());
         }
     }

@@ -1,39 +1,42 @@
-//! Can Boxoban's levels be read and solved?
+//! Boxoban levels: loading, solving, and agreement of the solvers.
 
 mod data;
 
 use mage_env::sokoban::{
-    Board, Cost, Generator, Level, Move, Moved, Play, RoomSettings, Solvable, State, Verdict, load_levels, plan, solve,
+    Board, Generator, Level, Move, MoveEffect, Play, RoomConfig, SearchCost, SearchResult, SokobanState,
+    SolvabilityChecker, load_levels, plan, solve,
 };
 use std::{
     collections::{HashSet, VecDeque},
     path::Path,
 };
 
-/// Memory bound of one search, in states.
+/// State limit of one search.
 const STATES: usize = 4_000_000;
 
-fn levels(folder: &Path, of: &str) -> Vec<Level> {
-    load_levels(&folder.join(of)).unwrap()
+fn levels(folder: &Path, subset: &str) -> Vec<Level> {
+    load_levels(&folder.join(subset)).unwrap()
 }
 
-/// Every `n`th level until there are `count`.
+/// `count` levels sampled at even spacing.
 fn sample(levels: &[Level], count: usize) -> impl Iterator<Item = &Level> {
     levels.iter().step_by((levels.len() / count).max(1)).take(count)
 }
 
-/// Solves a level with the fewest pushes and plays the solution through.
+/// Solves a level with the fewest pushes and replays the solution.
 fn solve_and_check(level: &Level) {
     let (board, start) = Board::new(level).unwrap();
-    let Verdict::Solved(solution) = solve(&board, start, Cost::Pushes, STATES) else { panic!("not solved:\n{level}") };
+    let SearchResult::Solved(solution) = solve(&board, start, SearchCost::Pushes, STATES) else {
+        panic!("not solved:\n{level}")
+    };
     let mut play = Play::new(&board, start);
     let mut pushes = 0;
-    for way in &solution.moves {
+    for direction in &solution.moves {
         let before = play.state.boxes;
-        board.go(&mut play.state, *way);
+        board.apply(&mut play.state, *direction);
         pushes += u32::from(play.state.boxes != before);
     }
-    assert!(board.solved(&play.state), "the moves do not solve it:\n{level}");
+    assert!(board.is_solved(&play.state), "the moves do not solve the level:\n{level}");
     assert_eq!(pushes, solution.pushes);
 }
 
@@ -67,7 +70,7 @@ fn all_levels_are_solved() {
     levels(&folder, "").iter().for_each(solve_and_check);
 }
 
-/// The solver and the table of all solvable states look from opposite ends and must agree, dead ends included.
+/// Forward search and retrograde table must agree, deadlocks included.
 #[test]
 fn solver_and_table_agree_along_random_walks() {
     let Some(folder) = data::file("sokoban/boxoban") else { return };
@@ -76,20 +79,20 @@ fn solver_and_table_agree_along_random_walks() {
     for (i, level) in sample(&levels, 4).enumerate() {
         let (board, start) = Board::new(level).unwrap();
         let mut rng = mage_env::Seed::new(i as u64).rng();
-        let mut solvable = Solvable::new(u32::MAX);
+        let mut solvable = SolvabilityChecker::new(u32::MAX);
         let mut state = start;
         for _ in 0..120 {
-            let way = Move::ALL[rand::RngExt::random_range(&mut rng, 0..4)];
+            let direction = Move::ALL[rand::RngExt::random_range(&mut rng, 0..4)];
             let before = state.boxes;
-            board.go(&mut state, way);
+            board.apply(&mut state, direction);
             if state.boxes == before {
                 continue;
             }
-            let verdict = solve(&board, state, Cost::Pushes, STATES);
-            let can = matches!(verdict, Verdict::Solved(_));
-            assert!(can || verdict == Verdict::Impossible);
-            assert_eq!(solvable.check(&board, &state), can);
-            if can {
+            let verdict = solve(&board, state, SearchCost::Pushes, STATES);
+            let can_solve = matches!(verdict, SearchResult::Solved(_));
+            assert!(can_solve || verdict == SearchResult::Unsolvable);
+            assert_eq!(solvable.check(&board, &state), can_solve);
+            if can_solve {
                 open += 1;
             } else {
                 dead += 1;
@@ -100,40 +103,40 @@ fn solver_and_table_agree_along_random_walks() {
     assert!(open > 10 && dead > 3, "{open} {dead}");
 }
 
-/// A* against searches that know nothing of estimates, dead squares or regions.
+/// Compares A* with searches that use no heuristic, deadlock detection or player regions.
 #[test]
-fn solutions_are_the_shortest_there_are() {
-    let settings = RoomSettings { max_solution: 60, min_solution: 1, boxes: 3, ..RoomSettings::default() };
-    let mut generator = Generator::new(settings).unwrap();
+fn solutions_are_optimal() {
+    let config = RoomConfig { max_solution: 60, min_solution: 1, boxes: 3, ..RoomConfig::default() };
+    let mut generator = Generator::new(config).unwrap();
     for seed in 0..300 {
         let room = generator.room(seed).unwrap();
         let (board, start) = Board::new(&room.level).unwrap();
         let solved = |cost| match solve(&board, start, cost, STATES) {
-            Verdict::Solved(s) => s,
+            SearchResult::Solved(s) => s,
             other => panic!("{other:?}"),
         };
-        assert_eq!(Some(solved(Cost::Moves).moves.len() as u32), room.solution, "seed {seed}");
-        assert_eq!(solved(Cost::Pushes).pushes, fewest_pushes(&board, start), "seed {seed}");
+        assert_eq!(Some(solved(SearchCost::Moves).moves.len() as u32), room.solution, "seed {seed}");
+        assert_eq!(solved(SearchCost::Pushes).pushes, fewest_pushes(&board, start), "seed {seed}");
     }
 }
 
-/// Breadth first where walking is free.
-fn fewest_pushes(board: &Board, start: State) -> u32 {
+/// 0-1 breadth-first search in which only pushes cost.
+fn fewest_pushes(board: &Board, start: SokobanState) -> u32 {
     let mut done = HashSet::new();
     let mut queue = VecDeque::from([(start, 0)]);
     while let Some((s, pushes)) = queue.pop_front() {
-        if board.solved(&s) {
+        if board.is_solved(&s) {
             return pushes;
         }
         if !done.insert(s) {
             continue;
         }
-        for way in Move::ALL {
+        for direction in Move::ALL {
             let mut next = s;
-            match board.go(&mut next, way) {
-                Moved::Nothing => {}
-                Moved::Player => queue.push_front((next, pushes)),
-                Moved::Box => queue.push_back((next, pushes + 1)),
+            match board.apply(&mut next, direction) {
+                MoveEffect::Blocked => {}
+                MoveEffect::Walked => queue.push_front((next, pushes)),
+                MoveEffect::Pushed => queue.push_back((next, pushes + 1)),
             }
         }
     }
@@ -141,17 +144,17 @@ fn fewest_pushes(board: &Board, start: State) -> u32 {
 }
 
 #[test]
-fn fewest_moves_are_never_more_than_with_fewest_pushes() {
+fn each_cost_is_minimised() {
     let text = "##########\n#        #\n# $  .   #\n# ## ##  #\n#@  $  . #\n##########";
     let (board, start) = Board::new(&Level::parse(text, "t").unwrap()).unwrap();
     let solved = |cost| match solve(&board, start, cost, STATES) {
-        Verdict::Solved(s) => s,
+        SearchResult::Solved(s) => s,
         other => panic!("{other:?}"),
     };
-    let (pushes, moves) = (solved(Cost::Pushes), solved(Cost::Moves));
+    let (pushes, moves) = (solved(SearchCost::Pushes), solved(SearchCost::Moves));
     assert!(pushes.pushes <= moves.pushes && moves.moves.len() <= pushes.moves.len());
     let exact = mage_env::sokoban::shortest_path(&board, start, 1000).unwrap();
     assert_eq!(moves.moves.len(), exact.len());
     assert_eq!(plan(&board, start).unwrap().len(), exact.len());
-    assert_eq!(solve(&board, start, Cost::Pushes, 1), Verdict::GaveUp(1));
+    assert_eq!(solve(&board, start, SearchCost::Pushes, 1), SearchResult::StateLimit(1));
 }

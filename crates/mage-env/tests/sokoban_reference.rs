@@ -1,4 +1,4 @@
-//! Is Sokoban the reference's Sokoban?
+//! Conformance of Sokoban with recordings of the reference implementation.
 
 mod data;
 
@@ -10,7 +10,7 @@ fn recorded_rooms_and_steps_are_equal() {
     let registry = Registry::builtin();
     let result = registry.get("sokoban").unwrap().conform(&golden, None).unwrap();
     assert!(result.passed(), "{result:#?}");
-    // Numbers of the file itself: a reader that loses rooms or steps would pass otherwise.
+    // Counts of the recording, so that a reader that loses rooms or steps fails.
     assert_eq!(result.compared["rooms"], 242);
     assert_eq!(result.compared["first views"], 261);
     assert_eq!(result.compared["shortest solutions"], 261);

@@ -1,7 +1,7 @@
-//! How is a set of cells held?
+//! Bitboards: sets of cells, one bit per cell.
 //!
-//! One bit a cell: in 64 bits where the level fits (every 6×6 room and every 10×10 level), in 128 otherwise. Searches are
-//! written once, over [`Bits`].
+//! 64 bits where the level fits (every 6×6 room and every 10×10 level), 128 bits otherwise. Searches are generic over
+//! [`Bitboard`].
 
 use std::{
     hash::Hash,
@@ -9,7 +9,7 @@ use std::{
 };
 
 /// A set of cells.
-pub(super) trait Bits:
+pub(super) trait Bitboard:
     Copy
     + Eq
     + Hash
@@ -26,63 +26,63 @@ pub(super) trait Bits:
     + Shr<u32, Output = Self>
 {
     /// The empty set.
-    const NONE: Self;
+    const EMPTY: Self;
 
-    /// Takes the cells over from the widest form. Cells beyond the width are lost; callers choose a width that fits.
-    fn narrow(wide: u128) -> Self;
+    /// Converts from the widest representation. Cells beyond the width are dropped; callers choose a width that fits.
+    fn truncate(wide: u128) -> Self;
 
-    /// The set with this one cell.
-    fn one(cell: u8) -> Self;
+    /// The set that contains only this cell.
+    fn single(cell: u8) -> Self;
 
-    /// The lowest cell; the width if there is none.
+    /// The lowest cell, or the bit width if the set is empty.
     fn lowest(self) -> u8;
 
-    /// All but the lowest cell.
-    fn rest(self) -> Self;
+    /// The set without its lowest cell.
+    fn without_lowest(self) -> Self;
 
-    /// A number that differs for most sets.
-    fn scramble(self) -> u64;
+    /// A hash of the set.
+    fn mix(self) -> u64;
 
     /// Whether the cell is in the set.
-    fn has(self, cell: u8) -> bool {
-        self & Self::one(cell) != Self::NONE
+    fn contains(self, cell: u8) -> bool {
+        self & Self::single(cell) != Self::EMPTY
     }
 
-    /// The cells in order.
+    /// The cells in ascending order.
     fn cells(self) -> Cells<Self> {
         Cells(self)
     }
 }
 
-/// Walks through a set of cells.
+/// Iterator over the cells of a set.
 pub(super) struct Cells<B>(B);
 
-impl<B: Bits> Iterator for Cells<B> {
+impl<B: Bitboard> Iterator for Cells<B> {
     type Item = u8;
 
     fn next(&mut self) -> Option<u8> {
-        if self.0 == B::NONE {
+        if self.0 == B::EMPTY {
             return None;
         }
         let cell = self.0.lowest();
-        self.0 = self.0.rest();
+        self.0 = self.0.without_lowest();
         Some(cell)
     }
 }
 
-/// An odd constant with evenly spread bits (the golden ratio's), for multiplicative hashing.
-pub(super) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Multiplier for Fibonacci hashing: 2^64 divided by the golden ratio.
+pub(super) const HASH_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 macro_rules! bits {
-    ($t:ty, $scramble:expr) => {
-        impl Bits for $t {
-            const NONE: Self = 0;
+    ($t:ty, $mix:expr) => {
+        impl Bitboard for $t {
+            const EMPTY: Self = 0;
 
-            fn narrow(wide: u128) -> Self {
+            fn truncate(wide: u128) -> Self {
                 wide as $t
             }
 
-            fn one(cell: u8) -> Self {
+            fn single(cell: u8) -> Self {
                 1 << cell
             }
 
@@ -90,16 +90,17 @@ macro_rules! bits {
                 self.trailing_zeros() as u8
             }
 
-            fn rest(self) -> Self {
+            fn without_lowest(self) -> Self {
                 self & self.wrapping_sub(1)
             }
 
-            fn scramble(self) -> u64 {
-                $scramble(self)
+            fn mix(self) -> u64 {
+                $mix(self)
             }
         }
     };
 }
 
-bits!(u64, |b: u64| b.wrapping_mul(SPREAD));
-bits!(u128, |b: u128| (b as u64).wrapping_mul(SPREAD) ^ ((b >> 64) as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f));
+bits!(u64, |b: u64| b.wrapping_mul(HASH_MULTIPLIER));
+bits!(u128, |b: u128| (b as u64).wrapping_mul(HASH_MULTIPLIER)
+    ^ ((b >> 64) as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f));

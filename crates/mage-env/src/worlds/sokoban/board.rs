@@ -1,23 +1,22 @@
-//! What does not move, and what does?
+//! Static board (walls, targets) and dynamic state (player, boxes).
 //!
-//! A [`Board`] is a level's walls and targets; a [`State`] is where the player and the boxes are. Cells are numbered row by
-//! row within the smallest rectangle that holds all floor; everything outside it is wall, so nothing is lost.
+//! Cells are indexed row by row within the bounding rectangle of the floor; everything outside it is wall.
 
 use super::{
-    bits::Bits,
-    level::{Cell, Level},
+    bits::Bitboard,
+    level::{Level, Tile},
 };
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// The most cells the rectangle around the floor may have: one less than the bits of the widest set, so that no shift by
-/// a row's length overflows.
+/// Maximum number of cells in the bounding rectangle of the floor: one less than the widest bitboard, so that no shift
+/// by a row's length overflows.
 pub const MAX_CELLS: usize = 127;
 
-/// No cell: a wall, or beyond the edge.
-pub(super) const NOWHERE: u8 = u8::MAX;
+/// Sentinel for "no floor cell": a wall or beyond the edge.
+pub(super) const NO_CELL: u8 = u8::MAX;
 
-/// One step of the player, numbered as in the reference (1 to 4; its 0, standing still, is no step).
+/// A move of the player, numbered as in the reference implementation (1 to 4; its 0, a no-op, is not a move).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Move {
@@ -32,52 +31,52 @@ pub enum Move {
 }
 
 impl Move {
-    /// In the reference's order, in which searches try them.
+    /// In the reference's order, which is also the expansion order of searches.
     pub const ALL: [Move; 4] = [Move::Up, Move::Down, Move::Left, Move::Right];
 
-    /// The way back.
+    /// The opposite direction.
     #[must_use]
     pub fn opposite(self) -> Move {
         [Move::Down, Move::Up, Move::Right, Move::Left][self as usize]
     }
 
-    /// The word agents use.
+    /// The action word.
     pub fn word(self) -> &'static str {
         ["up", "down", "left", "right"][self as usize]
     }
 
-    /// The reference's number of this move.
+    /// The reference's action code.
     pub fn code(self) -> u8 {
         self as u8 + 1
     }
 
-    /// The move of a reference number other than 0.
+    /// The move for a reference action code; `None` for 0 and unknown codes.
     pub fn from_code(code: u8) -> Option<Move> {
         Move::ALL.get(usize::from(code).wrapping_sub(1)).copied()
     }
 }
 
-/// Where the player and the boxes are.
+/// Positions of the player and the boxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct State {
-    /// The boxes, one bit a cell.
+pub struct SokobanState {
+    /// The boxes, one bit per cell.
     pub boxes: u128,
     /// The player's cell.
     pub player: u8,
 }
 
-/// What a move changed.
+/// Effect of a move on the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moved {
-    /// Nothing: a wall, or a box that cannot be pushed.
-    Nothing,
-    /// The player.
-    Player,
-    /// The player and a box.
-    Box,
+pub enum MoveEffect {
+    /// The state did not change: a wall, or a box that cannot be pushed.
+    Blocked,
+    /// The player moved.
+    Walked,
+    /// The player moved and pushed a box.
+    Pushed,
 }
 
-/// Walls and targets.
+/// The static part of a level: walls and targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Board {
     rows: usize,
@@ -86,21 +85,21 @@ pub struct Board {
     left: usize,
     width: usize,
     cells: usize,
-    /// Where one can stand.
+    /// Floor cells, targets included.
     pub(super) floor: u128,
-    /// Where boxes belong.
+    /// Target cells.
     pub(super) targets: u128,
     first_col: u128,
     last_col: u128,
-    near: [[u8; 4]; MAX_CELLS],
-    places: [(u8, u8); MAX_CELLS],
+    neighbours: [[u8; 4]; MAX_CELLS],
+    coords: [(u8, u8); MAX_CELLS],
 }
 
 impl Board {
-    /// The board of a level, and its start.
-    pub fn new(level: &Level) -> Result<(Board, State)> {
+    /// Builds the board of a level and its initial state.
+    pub fn new(level: &Level) -> Result<(Board, SokobanState)> {
         let (rows, cols) = (level.rows(), level.cols());
-        let open = |r: usize, c: usize| level.at(r, c) != Cell::Wall;
+        let open = |r: usize, c: usize| level.at(r, c) != Tile::Wall;
         let rows_open = (0..rows).filter(|r| (0..cols).any(|c| open(*r, c)));
         let cols_open = (0..cols).filter(|c| (0..rows).any(|r| open(r, *c)));
         let span = |lines: &mut dyn Iterator<Item = usize>| {
@@ -128,23 +127,23 @@ impl Board {
             targets: 0,
             first_col: 0,
             last_col: 0,
-            near: [[NOWHERE; 4]; MAX_CELLS],
-            places: [(0, 0); MAX_CELLS],
+            neighbours: [[NO_CELL; 4]; MAX_CELLS],
+            coords: [(0, 0); MAX_CELLS],
         };
-        let mut start = State { boxes: 0, player: NOWHERE };
+        let mut start = SokobanState { boxes: 0, player: NO_CELL };
         for i in 0..board.cells {
             let bit = 1_u128 << i;
             let cell = level.at(top + i / width, left + i % width);
-            if cell != Cell::Wall {
+            if cell != Tile::Wall {
                 board.floor |= bit;
             }
-            if matches!(cell, Cell::Target | Cell::BoxOnTarget | Cell::PlayerOnTarget) {
+            if matches!(cell, Tile::Target | Tile::BoxOnTarget | Tile::PlayerOnTarget) {
                 board.targets |= bit;
             }
-            if matches!(cell, Cell::Box | Cell::BoxOnTarget) {
+            if matches!(cell, Tile::Box | Tile::BoxOnTarget) {
                 start.boxes |= bit;
             }
-            if matches!(cell, Cell::Player | Cell::PlayerOnTarget) {
+            if matches!(cell, Tile::Player | Tile::PlayerOnTarget) {
                 start.player = i as u8;
             }
             if i % width == 0 {
@@ -154,127 +153,127 @@ impl Board {
                 board.last_col |= bit;
             }
         }
-        board.link();
+        board.compute_neighbours();
         Ok((board, start))
     }
 
-    fn link(&mut self) {
+    fn compute_neighbours(&mut self) {
         for i in 0..self.cells {
             let (r, c) = (i / self.width, i % self.width);
-            self.places[i] = (r as u8, c as u8);
-            let beside = [
+            self.coords[i] = (r as u8, c as u8);
+            let adjacent = [
                 (r > 0).then(|| i - self.width),
                 (i + self.width < self.cells).then_some(i + self.width),
                 (c > 0).then(|| i - 1),
                 (c + 1 < self.width).then_some(i + 1),
             ];
-            for (to, cell) in self.near[i].iter_mut().zip(beside) {
-                *to = cell.filter(|n| self.floor >> n & 1 == 1).map_or(NOWHERE, |n| n as u8);
+            for (to, cell) in self.neighbours[i].iter_mut().zip(adjacent) {
+                *to = cell.filter(|n| self.floor >> n & 1 == 1).map_or(NO_CELL, |n| n as u8);
             }
         }
     }
 
-    /// The floor cell next to `cell`, or [`NOWHERE`].
-    pub(super) fn beside(&self, cell: u8, way: Move) -> u8 {
-        self.near[usize::from(cell)][way as usize]
+    /// The floor cell adjacent to `cell`, or [`NO_CELL`].
+    pub(super) fn neighbour(&self, cell: u8, direction: Move) -> u8 {
+        self.neighbours[usize::from(cell)][direction as usize]
     }
 
-    /// How many cells are numbered, walls among them included.
+    /// Number of indexed cells, walls included.
     pub(super) fn cells(&self) -> usize {
         self.cells
     }
 
-    /// Row and column of a cell within the floor's rectangle.
-    pub(super) fn place(&self, cell: u8) -> (u8, u8) {
-        self.places[usize::from(cell)]
+    /// Row and column of a cell within the bounding rectangle.
+    pub(super) fn coords_of(&self, cell: u8) -> (u8, u8) {
+        self.coords[usize::from(cell)]
     }
 
-    /// How many rows the level has.
+    /// Number of rows of the level.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// How many columns the level has.
+    /// Number of columns of the level.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// How many targets, and so boxes, there are.
+    /// Number of boxes, which equals the number of targets.
     pub fn boxes(&self) -> u32 {
         self.targets.count_ones()
     }
 
-    /// How many boxes are on targets.
-    pub fn placed(&self, s: &State) -> u32 {
+    /// Number of boxes on targets.
+    pub fn boxes_on_targets(&self, s: &SokobanState) -> u32 {
         (s.boxes & self.targets).count_ones()
     }
 
     /// Whether every box is on a target.
-    pub fn solved(&self, s: &State) -> bool {
+    pub fn is_solved(&self, s: &SokobanState) -> bool {
         s.boxes == self.targets
     }
 
-    /// What stands in a row and column of the level.
-    pub fn at(&self, s: &State, row: usize, col: usize) -> Cell {
-        let (Some(r), Some(c)) = (row.checked_sub(self.top), col.checked_sub(self.left)) else { return Cell::Wall };
+    /// The tile at a row and column of the level.
+    pub fn at(&self, s: &SokobanState, row: usize, col: usize) -> Tile {
+        let (Some(r), Some(c)) = (row.checked_sub(self.top), col.checked_sub(self.left)) else { return Tile::Wall };
         let i = r * self.width + c;
         if c >= self.width || i >= self.cells {
-            return Cell::Wall;
+            return Tile::Wall;
         }
         let bit = 1_u128 << i;
         let target = self.targets & bit != 0;
         if self.floor & bit == 0 {
-            Cell::Wall
+            Tile::Wall
         } else if s.boxes & bit != 0 {
-            if target { Cell::BoxOnTarget } else { Cell::Box }
+            if target { Tile::BoxOnTarget } else { Tile::Box }
         } else if usize::from(s.player) == i {
-            if target { Cell::PlayerOnTarget } else { Cell::Player }
+            if target { Tile::PlayerOnTarget } else { Tile::Player }
         } else if target {
-            Cell::Target
+            Tile::Target
         } else {
-            Cell::Floor
+            Tile::Floor
         }
     }
 
-    /// Moves the player, pushing a box where there is one with room behind it.
-    pub fn go(&self, s: &mut State, way: Move) -> Moved {
-        let to = self.beside(s.player, way);
-        if to == NOWHERE {
-            return Moved::Nothing;
+    /// Applies a move: walks, or pushes a box if the cell behind it is free.
+    pub fn apply(&self, s: &mut SokobanState, direction: Move) -> MoveEffect {
+        let to = self.neighbour(s.player, direction);
+        if to == NO_CELL {
+            return MoveEffect::Blocked;
         }
         if s.boxes >> to & 1 == 0 {
             s.player = to;
-            return Moved::Player;
+            return MoveEffect::Walked;
         }
-        let behind = self.beside(to, way);
-        if behind == NOWHERE || s.boxes >> behind & 1 == 1 {
-            return Moved::Nothing;
+        let behind = self.neighbour(to, direction);
+        if behind == NO_CELL || s.boxes >> behind & 1 == 1 {
+            return MoveEffect::Blocked;
         }
         s.boxes ^= 1 << to | 1 << behind;
         s.player = to;
-        Moved::Box
+        MoveEffect::Pushed
     }
 
-    /// The fixed parts at the width searches use.
-    pub(super) fn view<B: Bits>(&self) -> View<B> {
-        View {
-            floor: B::narrow(self.floor),
-            targets: B::narrow(self.targets),
-            not_first: !B::narrow(self.first_col),
-            not_last: !B::narrow(self.last_col),
+    /// The static bitboards at the width a search uses.
+    pub(super) fn masks<B: Bitboard>(&self) -> BoardMasks<B> {
+        BoardMasks {
+            floor: B::truncate(self.floor),
+            targets: B::truncate(self.targets),
+            not_first: !B::truncate(self.first_col),
+            not_last: !B::truncate(self.last_col),
             width: self.width as u32,
         }
     }
 
-    /// Whether 64 bits hold all cells (and a shift by a row's length does not overflow).
-    pub(super) fn is_narrow(&self) -> bool {
+    /// Whether 64 bits hold all cells, and a shift by a row's length does not overflow.
+    pub(super) fn fits_in_64_bits(&self) -> bool {
         self.cells <= 64 && self.width < 64
     }
 }
 
-/// A board as sets of cells, for moving whole sets at once.
+/// Static bitboards of a level, for set-wise operations.
 #[derive(Clone, Copy)]
-pub(super) struct View<B> {
+pub(super) struct BoardMasks<B> {
     pub(super) floor: B,
     pub(super) targets: B,
     not_first: B,
@@ -282,10 +281,10 @@ pub(super) struct View<B> {
     width: u32,
 }
 
-impl<B: Bits> View<B> {
-    /// Every cell of the set one step further; what leaves the floor's rectangle or wraps around is dropped, walls are not.
-    pub(super) fn shift(&self, set: B, way: Move) -> B {
-        match way {
+impl<B: Bitboard> BoardMasks<B> {
+    /// Shifts every cell of the set by one; cells that leave the bounding rectangle or wrap around are dropped, walls are not.
+    pub(super) fn shift(&self, set: B, direction: Move) -> B {
+        match direction {
             Move::Up => set >> self.width,
             Move::Down => set << self.width,
             Move::Left => (set & self.not_first) >> 1,
@@ -293,20 +292,20 @@ impl<B: Bits> View<B> {
         }
     }
 
-    /// The cells beside any of the set.
-    pub(super) fn around(&self, set: B) -> B {
+    /// All cells adjacent to a cell of the set.
+    pub(super) fn dilate(&self, set: B) -> B {
         self.shift(set, Move::Up)
             | self.shift(set, Move::Down)
             | self.shift(set, Move::Left)
             | self.shift(set, Move::Right)
     }
 
-    /// All cells that can be walked to from `from` (itself included) without pushing.
-    pub(super) fn region(&self, from: u8, boxes: B) -> B {
+    /// The cells the player can walk to from `from` (included) without pushing a box.
+    pub(super) fn reachable(&self, from: u8, boxes: B) -> B {
         let free = self.floor & !boxes;
-        let mut region = B::one(from);
+        let mut region = B::single(from);
         loop {
-            let wider = (region | self.around(region)) & free;
+            let wider = (region | self.dilate(region)) & free;
             if wider == region {
                 return region;
             }
@@ -319,32 +318,32 @@ impl<B: Bits> View<B> {
 mod tests {
     use super::*;
 
-    fn board(text: &str) -> (Board, State) {
+    fn board(text: &str) -> (Board, SokobanState) {
         Board::new(&Level::parse(text, "test").unwrap()).unwrap()
     }
 
     #[test]
-    fn moves_walk_push_and_stop() {
+    fn moves_walk_push_or_are_blocked() {
         let (b, start) = board("#######\n#@$ $.#\n#.    #\n#######");
         let mut s = start;
-        assert_eq!(b.go(&mut s, Move::Up), Moved::Nothing);
-        assert_eq!(b.go(&mut s, Move::Right), Moved::Box);
-        assert_eq!(b.go(&mut s, Move::Right), Moved::Nothing, "two boxes in a row do not move");
-        assert_eq!(b.go(&mut s, Move::Down), Moved::Player);
-        assert_eq!(b.at(&s, 2, 2), Cell::Player);
-        assert_eq!(b.at(&s, 1, 3), Cell::Box);
-        assert_eq!(b.at(&s, 0, 0), Cell::Wall);
-        assert_eq!(b.at(&s, 9, 9), Cell::Wall);
+        assert_eq!(b.apply(&mut s, Move::Up), MoveEffect::Blocked);
+        assert_eq!(b.apply(&mut s, Move::Right), MoveEffect::Pushed);
+        assert_eq!(b.apply(&mut s, Move::Right), MoveEffect::Blocked, "two boxes in a row do not move");
+        assert_eq!(b.apply(&mut s, Move::Down), MoveEffect::Walked);
+        assert_eq!(b.at(&s, 2, 2), Tile::Player);
+        assert_eq!(b.at(&s, 1, 3), Tile::Box);
+        assert_eq!(b.at(&s, 0, 0), Tile::Wall);
+        assert_eq!(b.at(&s, 9, 9), Tile::Wall);
     }
 
     #[test]
-    fn sets_do_not_wrap_around_edges() {
-        // No wall around: the edge of the text is the edge of the world.
+    fn bitboard_shifts_do_not_wrap_around_edges() {
+        // No surrounding wall: the edge of the text is the edge of the board.
         let (b, s) = board("  @\n$ .\n   ");
-        let v = b.view::<u64>();
-        assert_eq!(v.region(s.player, s.boxes as u64), 0b111_110_111);
-        for way in Move::ALL {
-            let back = v.shift(v.shift(0b000_010_000, way), way.opposite());
+        let v = b.masks::<u64>();
+        assert_eq!(v.reachable(s.player, s.boxes as u64), 0b111_110_111);
+        for direction in Move::ALL {
+            let back = v.shift(v.shift(0b000_010_000, direction), direction.opposite());
             assert_eq!(back, 0b000_010_000);
         }
         assert_eq!(v.shift(0b001_001_001, Move::Left), 0);

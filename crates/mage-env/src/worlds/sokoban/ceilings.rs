@@ -1,40 +1,40 @@
-//! How many rooms of a split can be solved in time?
+//! Upper bounds for a split: the fraction of rooms that can be solved within an episode's move budget.
 //!
-//! Each room is solved twice: with the fewest moves, which decides whether the turns of an episode are enough, and with the
-//! fewest pushes, which says how hard it is to think through. Random play of the same room is the floor.
+//! Each room is solved twice: for the fewest moves, which decides whether the turn limit suffices, and for the fewest
+//! pushes, a measure of planning difficulty. Random play of the same room is the baseline.
 
 use super::{
-    board::{Board, State},
+    board::{Board, SokobanState},
     options::SokobanOptions,
-    solver::{Cost, DEFAULT_STATES, Verdict, solve},
+    solver::{DEFAULT_MAX_STATES, SearchCost, SearchResult, solve},
     spec::SokobanSpec,
     turn::TURN_WORDS,
-    world::SokobanWorld,
+    world::SokobanEnv,
 };
 use crate::{End, Env, Outcome, ParsedAction, Population, Result, Rng, Seed, SolvedSplit, SolvedTask};
 use rand::{RngExt, seq::IndexedRandom};
 
-/// How many generated rooms are looked at.
-const ROOMS: usize = 1000;
+/// Number of generated rooms to solve.
+const MAX_ROOMS: usize = 1000;
 
-/// At most how many levels of files are, which take longer.
-const LEVELS: usize = 200;
+/// Maximum number of file levels to solve; they take longer.
+const MAX_LEVELS: usize = 200;
 
-/// Ceilings of a split; `stock` is how many levels its files have.
+/// Solves a sample of a split; `level_count` is the number of levels in its files.
 pub(super) fn ceilings(
     env_spec: &SokobanSpec,
     population: &Population,
     split: &str,
     options: &SokobanOptions,
-    stock: Option<usize>,
+    level_count: Option<usize>,
     each: &mut dyn FnMut(usize, usize),
 ) -> Result<SolvedSplit> {
     let turns = options.max_turns();
-    let most = turns.saturating_mul(options.moves_per_turn as u32).min(options.world().max_steps);
+    let max_moves = turns.saturating_mul(options.moves_per_turn as u32).min(options.world().max_steps);
     let seed = Seed::new(0).child("sokoban ceilings");
-    // Levels are taken evenly from the whole file, none twice; one that was chosen is the only one.
-    let levels = stock.filter(|_| options.level.is_none());
-    let count = if options.level.is_some() { 1 } else { levels.map_or(ROOMS, |n| n.min(LEVELS)) };
+    // Levels are sampled evenly across the file, without repetition; a configured level is the only one.
+    let levels = level_count.filter(|_| options.level.is_none());
+    let count = if options.level.is_some() { 1 } else { levels.map_or(MAX_ROOMS, |n| n.min(MAX_LEVELS)) };
     let mut tasks = Vec::with_capacity(count);
     for i in 0..count {
         let own = seed.at(i as u64);
@@ -43,39 +43,39 @@ pub(super) fn ceilings(
         let mut world = env_spec.world(&task, &SokobanOptions { level, ..options.clone() })?;
         let by_luck = play_at_random(&mut world, turns, options.moves_per_turn, &mut own.child("luck").rng());
         let (board, start) = world.start();
-        tasks.push(solved(board, start, most, by_luck));
+        tasks.push(solved(board, start, max_moves, by_luck));
         each(i + 1, count);
     }
     Ok(SolvedSplit {
         split: split.to_owned(),
         turns,
-        budget: format!("{most} moves"),
+        budget: format!("{max_moves} moves"),
         measures: vec!["fewest moves", "fewest pushes"],
         tasks,
     })
 }
 
-fn solved(board: &Board, start: State, most: u32, by_luck: bool) -> SolvedTask {
-    let of = |cost| match solve(board, start, cost, DEFAULT_STATES) {
-        Verdict::Solved(solution) => Ok(solution),
-        Verdict::Impossible => Err(Some(false)),
-        Verdict::GaveUp(_) => Err(None),
+fn solved(board: &Board, start: SokobanState, max_moves: u32, by_luck: bool) -> SolvedTask {
+    let of = |cost| match solve(board, start, cost, DEFAULT_MAX_STATES) {
+        SearchResult::Solved(solution) => Ok(solution),
+        SearchResult::Unsolvable => Err(Some(false)),
+        SearchResult::StateLimit(_) => Err(None),
     };
-    let (moves, pushes) = (of(Cost::Moves), of(Cost::Pushes));
+    let (moves, pushes) = (of(SearchCost::Moves), of(SearchCost::Pushes));
     let fewest_moves = moves.as_ref().ok().map(|s| s.moves.len() as u32);
     let fewest_pushes = pushes.as_ref().ok().map(|s| s.pushes);
     let in_time = match (&moves, &pushes) {
-        (Ok(solution), _) => Some(solution.moves.len() <= most as usize),
-        // Not the shortest way, but short enough.
-        (Err(None), Ok(solution)) if solution.moves.len() <= most as usize => Some(true),
+        (Ok(solution), _) => Some(solution.moves.len() <= max_moves as usize),
+        // Not the shortest solution, but within the budget.
+        (Err(None), Ok(solution)) if solution.moves.len() <= max_moves as usize => Some(true),
         (Err(verdict), _) => *verdict,
     };
     SolvedTask { in_time, least: vec![fewest_moves, fewest_pushes], by_luck }
 }
 
-/// One episode of any turns that can be written, each equally likely; where they are too many to list, of as many moves as a
-/// turn may have.
-fn play_at_random(world: &mut SokobanWorld, turns: u32, moves: usize, rng: &mut Rng) -> bool {
+/// Plays one episode with uniformly random turns; where turns are too many to enumerate, with turns of the maximum
+/// length.
+fn play_at_random(world: &mut SokobanEnv, turns: u32, moves: usize, rng: &mut Rng) -> bool {
     world.begin(0);
     let listed = world.legal();
     for _ in 0..turns {
@@ -109,7 +109,7 @@ mod tests {
     const CORRIDOR: &str = "#######\n#@ $ .#\n#######\n";
 
     #[test]
-    fn turns_decide_what_is_in_time() {
+    fn the_turn_limit_decides_which_levels_are_solvable_in_time() {
         let three = |budget: u32| level(CORRIDOR, Options::default().with("budget", budget));
         let enough = three(3);
         assert_eq!((enough.turns, enough.budget.as_str()), (1, "3 moves"));
@@ -122,21 +122,21 @@ mod tests {
     }
 
     #[test]
-    fn every_generated_room_is_in_time_and_luck_seldom_is() {
+    fn every_generated_room_is_solvable_in_time_and_random_play_rarely_wins() {
         let env_spec = SokobanSpec::default();
         let population = env_spec.default_population();
         for split in crate::SPLITS {
             let mut heard = 0;
             let report = env_spec.solve(&population, split, &mut |done, of| {
                 heard += 1;
-                assert_eq!((done, of), (heard, ROOMS));
+                assert_eq!((done, of), (heard, MAX_ROOMS));
             });
             let report = report.unwrap();
-            assert_eq!((report.turns, report.budget.as_str(), report.tasks.len()), (7, "21 moves", ROOMS));
+            assert_eq!((report.turns, report.budget.as_str(), report.tasks.len()), (7, "21 moves", MAX_ROOMS));
             assert!(report.tasks.iter().all(|t| t.in_time == Some(true)));
             assert!(report.tasks.iter().all(|t| (5..=21).contains(&t.least[0].unwrap()) && t.least[1] <= t.least[0]));
             let lucky = report.tasks.iter().filter(|t| t.by_luck).count();
-            assert!((1..ROOMS / 5).contains(&lucky), "{split}: {lucky}");
+            assert!((1..MAX_ROOMS / 5).contains(&lucky), "{split}: {lucky}");
         }
     }
 }

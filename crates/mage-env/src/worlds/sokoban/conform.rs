@@ -1,18 +1,18 @@
-//! Are rooms and steps those of the reference?
+//! Conformance test against recordings of the reference implementation.
 //!
-//! A recording is JSON lines, plain or gzipped, one room each: how it was asked for, the room, its first view, a shortest
-//! solution, and steps `[action, view, reward, done, effective, won]`. Rooms that came through the reference's reseeding from
-//! a salted hash cannot be made again; their steps can still be replayed. A record may lack what it was not made to show; what
-//! could not be compared for that reason is counted, and so are keys that are not known.
+//! A recording is a JSON lines file, plain or gzipped, one room per line: generator parameters, the room, its first
+//! observation, a shortest solution, and steps `[action, observation, reward, done, effective, won]`. Rooms that the
+//! reference reseeded from a salted hash cannot be regenerated; their steps can still be replayed. Optional fields may
+//! be absent; comparisons skipped for that reason and unknown keys are counted.
 
 use super::{
-    board::{Board, Move, Moved},
-    generate::{Generator, RoomSettings},
+    board::{Board, Move, MoveEffect},
+    generate::{Generator, RoomConfig},
     level::Level,
     path::shortest_path,
     render::{Rendering, render},
     rules::Play,
-    solvable::Solvable,
+    solvable::SolvabilityChecker,
 };
 use crate::{Conformance, Error, Result};
 use flate2::read::MultiGzDecoder;
@@ -25,7 +25,7 @@ use std::{
 };
 
 #[derive(Deserialize)]
-struct Recording {
+struct RecordedRoom {
     dim: [usize; 2],
     boxes: usize,
     search_depth: u32,
@@ -39,17 +39,17 @@ struct Recording {
     max_sol_steps: u32,
     room_fixed: Vec<Vec<u8>>,
     room_state: Vec<Vec<u8>>,
-    obs: View,
+    obs: StepRendering,
     shortest: Option<Vec<u8>>,
     steps: Option<Vec<RecordedStep>>,
     #[serde(flatten)]
     others: BTreeMap<String, IgnoredAny>,
 }
 
-/// Action, view, reward, done, effective, won.
-type RecordedStep = (u8, View, f64, bool, bool, bool);
+/// Action, observation, reward, done, effective, won.
+type RecordedStep = (u8, StepRendering, f64, bool, bool, bool);
 
-// The reference's class defaults, which recordings leave out.
+// The reference's class defaults, which recordings omit.
 fn class_min_steps() -> u32 {
     3
 }
@@ -58,59 +58,59 @@ fn class_max_sol_steps() -> u32 {
     15
 }
 
-/// A room as printed: one text, or a list of rows.
+/// A rendered room: one text, or a list of rows.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
-enum View {
+enum StepRendering {
     Text(String),
     Rows(Vec<String>),
 }
 
-impl View {
+impl StepRendering {
     fn rendering(&self) -> Rendering {
         match self {
-            View::Rows(_) => Rendering::List,
-            View::Text(text) if text.contains('\t') => Rendering::TinyRgbArray,
-            View::Text(_) => Rendering::TextWithRowNumbers,
+            StepRendering::Rows(_) => Rendering::List,
+            StepRendering::Text(text) if text.contains('\t') => Rendering::TinyRgbArray,
+            StepRendering::Text(_) => Rendering::TextWithRowNumbers,
         }
     }
 
-    fn of(board: &Board, play: &Play, how: Rendering) -> View {
+    fn of(board: &Board, play: &Play, rendering: Rendering) -> StepRendering {
         let mut text = String::new();
-        render(board, &play.state, how, &mut text);
-        match how {
-            Rendering::List => View::Rows(text.lines().map(str::to_owned).collect()),
-            _ => View::Text(text),
+        render(board, &play.state, rendering, &mut text);
+        match rendering {
+            Rendering::List => StepRendering::Rows(text.lines().map(str::to_owned).collect()),
+            _ => StepRendering::Text(text),
         }
     }
 }
 
-/// What one step showed.
+/// Observation and flags of one step.
 #[derive(PartialEq)]
-struct Shown {
-    view: View,
+struct StepView {
+    view: StepRendering,
     reward: f64,
     done: bool,
     effective: bool,
     won: bool,
 }
 
-impl std::fmt::Debug for Shown {
+impl std::fmt::Debug for StepView {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Shown { view, reward, done, effective, won } = self;
+        let StepView { view, reward, done, effective, won } = self;
         writeln!(f, "reward {reward}, done {done}, effective {effective}, won {won}")?;
         match view {
-            View::Text(text) => f.write_str(text),
-            View::Rows(rows) => f.write_str(&rows.join("\n")),
+            StepRendering::Text(text) => f.write_str(text),
+            StepRendering::Rows(rows) => f.write_str(&rows.join("\n")),
         }
     }
 }
 
-/// A room, printed in level files' letters when it differs.
+/// A room in the level-file format, for difference reports.
 #[derive(PartialEq)]
-struct Printed(String);
+struct RoomText(String);
 
-impl std::fmt::Debug for Printed {
+impl std::fmt::Debug for RoomText {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
@@ -124,12 +124,15 @@ pub fn conform(golden: &Path) -> Result<Conformance> {
         if line.trim().is_empty() {
             continue;
         }
-        let place = format!("{}, line {}", golden.display(), i + 1);
-        let recording: Recording = serde_json::from_str(&line).map_err(|e| {
-            Error::invalid(&place, format!("not a recorded room: {e}; expected dim, boxes, seed, room_fixed, …"))
+        let origin = format!("{}, line {}", golden.display(), i + 1);
+        let recording: RecordedRoom = serde_json::from_str(&line).map_err(|e| {
+            Error::invalid(
+                &origin,
+                format!("not a recorded room: {e}; expected the keys dim, boxes, seed, room_fixed, …"),
+            )
         })?;
         let what = format!(
-            "{place} (seed {}, {} by {}, {} boxes)",
+            "{origin} (seed {}, {} by {}, {} boxes)",
             recording.seed, recording.dim[0], recording.dim[1], recording.boxes
         );
         replay(&recording, &what, &mut result)?;
@@ -137,7 +140,7 @@ pub fn conform(golden: &Path) -> Result<Conformance> {
     Ok(result)
 }
 
-/// The lines of a file, gunzipped where it begins as gzip does.
+/// The lines of a file, decompressed if it is gzipped.
 fn lines(path: &Path) -> Result<Box<dyn Iterator<Item = std::io::Result<String>>>> {
     let failed = |source| Error::Read { path: path.to_owned(), source };
     let mut file = File::open(path).map_err(failed)?;
@@ -150,30 +153,30 @@ fn lines(path: &Path) -> Result<Box<dyn Iterator<Item = std::io::Result<String>>
     })
 }
 
-fn replay(r: &Recording, place: &str, result: &mut Conformance) -> Result<()> {
+fn replay(r: &RecordedRoom, place: &str, result: &mut Conformance) -> Result<()> {
     result.ignore(r.others.keys());
     let recorded = Level::from_codes(&r.room_fixed, &r.room_state, place)?;
     if r.retried_with_hash_seed {
         result.skip("rooms the reference reseeded from a salted hash");
     } else {
-        let settings = RoomSettings {
+        let settings = RoomConfig {
             rows: r.dim[0],
             cols: r.dim[1],
             boxes: r.boxes,
             search_depth: r.search_depth,
             min_solution: r.min_steps,
             max_solution: r.max_sol_steps,
-            keep_misfits: true,
+            keep_out_of_window: true,
         };
         let made = Generator::new(settings)?.room(r.seed)?;
-        let printed = |level: &Level| Printed(level.to_string());
+        let printed = |level: &Level| RoomText(level.to_string());
         result.compare("rooms", || place.to_owned(), &printed(&recorded), &printed(&made.level));
     }
-    // Whatever our room is, views and steps are compared from the recorded one.
+    // Observations and steps are always compared from the recorded room.
     let (board, start) = Board::new(&recorded)?;
     let mut play = Play::new(&board, start);
-    let how = r.obs.rendering();
-    result.compare("first views", || place.to_owned(), &r.obs, &View::of(&board, &play, how));
+    let rendering = r.obs.rendering();
+    result.compare("first views", || place.to_owned(), &r.obs, &StepRendering::of(&board, &play, rendering));
     if r.shortest.is_none() {
         result.skip("shortest solutions of records without `shortest`");
     }
@@ -185,24 +188,25 @@ fn replay(r: &Recording, place: &str, result: &mut Conformance) -> Result<()> {
         let codes: Vec<u8> = path.into_iter().map(Move::code).collect();
         result.compare("shortest solutions", || place.to_owned(), shortest, &codes);
     }
-    let mut solvable = Solvable::new(r.search_depth);
+    let mut solvable = SolvabilityChecker::new(r.search_depth);
     for (i, (action, view, reward, done, effective, won)) in r.steps.iter().flatten().enumerate() {
-        let at = || format!("{place}, step {} (action {action}) from\n{}", i + 1, super::drawing(&board, &play.state));
+        let at =
+            || format!("{place}, step {} (action {action}) from\n{}", i + 1, super::level_text(&board, &play.state));
         if *action > 4 {
-            return Err(Error::invalid(at(), "actions are 0 (still) and 1 to 4 (up, down, left, right)"));
+            return Err(Error::invalid(at(), "actions are 0 (no-op) and 1 to 4 (up, down, left, right)"));
         }
-        let expected = Shown { view: view.clone(), reward: *reward, done: *done, effective: *effective, won: *won };
+        let expected = StepView { view: view.clone(), reward: *reward, done: *done, effective: *effective, won: *won };
         let place = at();
-        let moment = play.step(&board, Move::from_code(*action), r.max_steps, &mut solvable);
-        let actual = Shown {
-            view: View::of(&board, &play, how),
-            reward: moment.reward,
-            done: moment.over.is_some(),
-            effective: moment.moved != Moved::Nothing,
-            won: moment.solved,
+        let outcome = play.step(&board, Move::from_code(*action), r.max_steps, &mut solvable);
+        let actual = StepView {
+            view: StepRendering::of(&board, &play, rendering),
+            reward: outcome.reward,
+            done: outcome.over.is_some(),
+            effective: outcome.moved != MoveEffect::Blocked,
+            won: outcome.solved,
         };
         if !result.compare("steps", || place, &expected, &actual) {
-            break; // what follows would differ because this did
+            break; // later steps would differ for the same reason
         }
     }
     Ok(())

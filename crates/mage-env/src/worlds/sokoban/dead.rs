@@ -1,109 +1,123 @@
-//! Where is a box lost, and how far does it have to go?
+//! Deadlock detection (dead squares, freeze deadlocks) and the push lower bound used as the A* heuristic.
 
 use super::{
-    bits::Bits,
-    board::{Board, Move, NOWHERE, View},
+    bits::Bitboard,
+    board::{Board, BoardMasks, Move, NO_CELL},
 };
 
-/// No way.
-const NEVER: u16 = u16::MAX;
+/// No push sequence leads to the target.
+const UNREACHABLE: u16 = u16::MAX;
 
-/// Up to this many boxes the best assignment to targets is found exactly; beyond, each box goes to its nearest target.
-const MAX_MATCHED: usize = 8;
+/// Up to this many boxes the minimum-cost assignment to targets is computed exactly; beyond, each box uses its nearest
+/// target.
+const MAX_MATCHED_BOXES: usize = 8;
 
-/// How many pushes a box needs from each cell to each target when no other box is in the way.
-pub(super) struct Distances {
-    /// By target, then by cell.
+/// Pushes a single box needs from each cell to each target, ignoring other boxes.
+pub(super) struct PushDistances {
+    /// Indexed by target, then by cell.
     pushes: Vec<[u16; 128]>,
-    alive: u128,
+    live_cells: u128,
 }
 
-impl Distances {
+impl PushDistances {
     pub(super) fn new(board: &Board) -> Self {
-        let pushes: Vec<_> = board.targets.cells().map(|target| from_target(board, target)).collect();
-        let alive = (0..board.cells() as u8)
-            .filter(|c| pushes.iter().any(|d| d[usize::from(*c)] != NEVER))
+        let pushes: Vec<_> = board.targets.cells().map(|target| push_distances_to(board, target)).collect();
+        let live_cells = (0..board.cells() as u8)
+            .filter(|c| pushes.iter().any(|d| d[usize::from(*c)] != UNREACHABLE))
             .fold(0, |set, c| set | 1 << c);
-        Distances { pushes, alive }
+        PushDistances { pushes, live_cells }
     }
 
-    /// The cells from which a box can still get to some target.
-    pub(super) fn alive(&self) -> u128 {
-        self.alive
+    /// Cells from which a box can reach some target; all others are dead squares.
+    pub(super) fn live_cells(&self) -> u128 {
+        self.live_cells
     }
 
-    /// The fewest pushes that could bring all boxes home, each to a target of its own; `None` if there is no way.
-    pub(super) fn to_go<B: Bits>(&self, boxes: B) -> Option<u16> {
+    /// Lower bound on the pushes needed: minimum-cost assignment of boxes to targets; `None` if no assignment exists.
+    pub(super) fn min_pushes<B: Bitboard>(&self, boxes: B) -> Option<u16> {
         let count = self.pushes.len();
-        if count > MAX_MATCHED {
+        if count > MAX_MATCHED_BOXES {
             return boxes.cells().try_fold(0_u16, |sum, cell| {
                 let nearest = self.pushes.iter().map(|d| d[usize::from(cell)]).min()?;
-                (nearest != NEVER).then(|| sum.saturating_add(nearest))
+                (nearest != UNREACHABLE).then(|| sum.saturating_add(nearest))
             });
         }
-        // best[set of targets]: the cheapest way to send the first boxes to exactly these targets.
-        let mut best = [NEVER; 1 << MAX_MATCHED];
+        // best[set of targets]: minimum cost of assigning the first boxes to exactly these targets.
+        let mut best = [UNREACHABLE; 1 << MAX_MATCHED_BOXES];
         best[0] = 0;
         let all = (1_usize << count) - 1;
         for (i, cell) in boxes.cells().enumerate() {
             for set in (0..=all).filter(|s| s.count_ones() as usize == i) {
-                if best[set] == NEVER {
+                if best[set] == UNREACHABLE {
                     continue;
                 }
                 for (t, d) in self.pushes.iter().enumerate() {
                     let with = set | 1 << t;
-                    if with != set && d[usize::from(cell)] != NEVER {
+                    if with != set && d[usize::from(cell)] != UNREACHABLE {
                         best[with] = best[with].min(best[set] + d[usize::from(cell)]);
                     }
                 }
             }
         }
-        Some(best[all]).filter(|d| *d != NEVER)
+        Some(best[all]).filter(|d| *d != UNREACHABLE)
     }
 
-    /// Whether the box just pushed to `cell` can never move again, along with others, one of them off target.
-    pub(super) fn frozen<B: Bits>(&self, board: &Board, view: &View<B>, boxes: B, cell: u8) -> bool {
-        let mut fixed = B::NONE;
-        self.stuck(board, boxes, cell, &mut fixed) && fixed & !view.targets != B::NONE
+    /// Whether the box just pushed to `cell` is frozen together with others, at least one of them off target.
+    pub(super) fn is_freeze_deadlock<B: Bitboard>(
+        &self,
+        board: &Board,
+        view: &BoardMasks<B>,
+        boxes: B,
+        cell: u8,
+    ) -> bool {
+        let mut fixed = B::EMPTY;
+        self.is_frozen(board, boxes, cell, &mut fixed) && fixed & !view.targets != B::EMPTY
     }
 
-    /// Whether a box is stuck in both directions; boxes found so are added to `fixed`, which stand like walls.
-    fn stuck<B: Bits>(&self, board: &Board, boxes: B, cell: u8, fixed: &mut B) -> bool {
+    /// Whether a box is blocked on both axes; frozen boxes are added to `fixed` and count as walls.
+    fn is_frozen<B: Bitboard>(&self, board: &Board, boxes: B, cell: u8, fixed: &mut B) -> bool {
         let before = *fixed;
-        *fixed |= B::one(cell);
-        let held = [[Move::Up, Move::Down], [Move::Left, Move::Right]]
+        *fixed |= B::single(cell);
+        let frozen = [[Move::Up, Move::Down], [Move::Left, Move::Right]]
             .into_iter()
-            .all(|axis| self.blocked(board, boxes, cell, axis, fixed));
-        if !held {
-            *fixed = before; // whatever leaned on this box is not held either
+            .all(|axis| self.is_blocked_on_axis(board, boxes, cell, axis, fixed));
+        if !frozen {
+            *fixed = before; // boxes blocked by this one are not frozen either
         }
-        held
+        frozen
     }
 
-    fn blocked<B: Bits>(&self, board: &Board, boxes: B, cell: u8, axis: [Move; 2], fixed: &mut B) -> bool {
-        let beside = axis.map(|way| board.beside(cell, way));
-        let wall = |n: u8| n == NOWHERE || fixed.has(n);
-        let useless = |n: u8| n != NOWHERE && self.alive >> n & 1 == 0;
-        if beside.into_iter().any(wall) || beside.into_iter().all(useless) {
+    fn is_blocked_on_axis<B: Bitboard>(
+        &self,
+        board: &Board,
+        boxes: B,
+        cell: u8,
+        axis: [Move; 2],
+        fixed: &mut B,
+    ) -> bool {
+        let adjacent = axis.map(|direction| board.neighbour(cell, direction));
+        let wall = |n: u8| n == NO_CELL || fixed.contains(n);
+        let dead = |n: u8| n != NO_CELL && self.live_cells >> n & 1 == 0;
+        if adjacent.into_iter().any(wall) || adjacent.into_iter().all(dead) {
             return true;
         }
-        beside.into_iter().any(|n| boxes.has(n) && self.stuck(board, boxes, n, fixed))
+        adjacent.into_iter().any(|n| boxes.contains(n) && self.is_frozen(board, boxes, n, fixed))
     }
 }
 
-/// Pulls one box away from a target, as if the player could stand on any floor.
-fn from_target(board: &Board, target: u8) -> [u16; 128] {
-    let mut pushes = [NEVER; 128];
+/// Breadth-first search that pulls one box away from the target, assuming the player can reach any floor cell.
+fn push_distances_to(board: &Board, target: u8) -> [u16; 128] {
+    let mut pushes = [UNREACHABLE; 128];
     pushes[usize::from(target)] = 0;
     let mut queue = vec![target];
     let mut next = 0;
     while next < queue.len() {
         let cell = queue[next];
         next += 1;
-        for way in Move::ALL {
-            let before = board.beside(cell, way);
-            let room_to_push = before != NOWHERE && board.beside(before, way) != NOWHERE;
-            if room_to_push && pushes[usize::from(before)] == NEVER {
+        for direction in Move::ALL {
+            let before = board.neighbour(cell, direction);
+            let can_push = before != NO_CELL && board.neighbour(before, direction) != NO_CELL;
+            if can_push && pushes[usize::from(before)] == UNREACHABLE {
                 pushes[usize::from(before)] = pushes[usize::from(cell)] + 1;
                 queue.push(before);
             }
@@ -123,29 +137,29 @@ mod tests {
     }
 
     #[test]
-    fn corners_and_walls_without_targets_are_dead() {
+    fn corners_and_walls_without_targets_are_dead_squares() {
         let (board, boxes) = board("######\n#@   #\n# $. #\n#    #\n######");
-        let d = Distances::new(&board);
-        assert_eq!(d.alive(), 0b0000_0110_0000, "only the two inner cells");
-        assert_eq!(d.to_go(boxes), Some(1));
-        assert_eq!(d.to_go(1_u64), None);
+        let d = PushDistances::new(&board);
+        assert_eq!(d.live_cells(), 0b0000_0110_0000, "only the two inner cells are live");
+        assert_eq!(d.min_pushes(boxes), Some(1));
+        assert_eq!(d.min_pushes(1_u64), None);
     }
 
     #[test]
-    fn boxes_go_to_targets_of_their_own() {
+    fn boxes_are_assigned_to_distinct_targets() {
         let (board, boxes) = board("########\n#@     #\n# $ $..#\n#      #\n########");
-        // The nearer box could take the nearer target only if the other walks past it: 1 + 4, or 2 + 3.
-        assert_eq!(Distances::new(&board).to_go(boxes), Some(5));
+        // Both assignments cost the same: 1 + 4 and 2 + 3.
+        assert_eq!(PushDistances::new(&board).min_pushes(boxes), Some(5));
     }
 
     #[test]
-    fn blocks_of_boxes_freeze() {
+    fn a_square_of_boxes_is_a_freeze_deadlock() {
         let (board, boxes) = board("#######\n#@ ...#\n#     #\n# $$  #\n# $   #\n#     #\n#######");
-        let d = Distances::new(&board);
-        let view = board.view::<u64>();
+        let d = PushDistances::new(&board);
+        let view = board.masks::<u64>();
         let cell = |r: usize, c: usize| ((r - 1) * 5 + c - 1) as u8;
-        assert!(!d.frozen(&board, &view, boxes, cell(3, 2)));
+        assert!(!d.is_freeze_deadlock(&board, &view, boxes, cell(3, 2)));
         let square = boxes | 1 << cell(4, 3);
-        assert!(d.frozen(&board, &view, square, cell(4, 3)), "four in a square hold each other");
+        assert!(d.is_freeze_deadlock(&board, &view, square, cell(4, 3)), "four boxes in a square block each other");
     }
 }

@@ -1,8 +1,7 @@
-//! Sokoban: push every box onto a target; nothing can be pulled back.
+//! Sokoban: push every box onto a target; boxes cannot be pulled.
 //!
-//! Rooms come from the generator of the MAGE and RAGEN code, bit for bit, or from level files (Boxoban's or one's own). A
-//! turn is up to three moves. An agent sees the whole room; what it has to learn within its window is where its last plan
-//! went wrong.
+//! Rooms come from a bit-exact port of the generator in the MAGE and RAGEN code, or from level files (Boxoban or custom).
+//! A turn is up to three moves. The room is fully observable; across episodes an agent learns where its last plan failed.
 
 mod bits;
 mod board;
@@ -25,17 +24,17 @@ mod table;
 mod turn;
 mod world;
 
-pub use board::{Board, MAX_CELLS, Move, Moved, State};
+pub use board::{Board, MAX_CELLS, Move, MoveEffect, SokobanState};
 pub use conform::conform;
-pub use generate::{Generator, Room, RoomSettings};
-pub use level::{Cell, Level};
-pub use options::{Several, SokobanOptions};
+pub use generate::{Generator, Room, RoomConfig};
+pub use level::{Level, Tile};
+pub use options::{OneOrMany, SokobanOptions};
 pub use path::shortest_path;
 pub use planner::plan;
-pub use render::{Rendering, compact, drawing, from_compact, render};
-pub use rules::{Moment, Over, Play, STEP};
-pub use solvable::Solvable;
-pub use solver::{Cost, DEFAULT_STATES, Solution, Verdict, solve};
+pub use render::{Rendering, compact, level_text, parse_compact, render};
+pub use rules::{MoveOutcome, Play, STEP_REWARD, Termination};
+pub use solvable::SolvabilityChecker;
+pub use solver::{DEFAULT_MAX_STATES, SearchCost, SearchResult, Solution, solve};
 pub use source::load_levels;
 pub use spec::SokobanSpec;
-pub use world::{SokobanWorld, TurnRules, WorldSettings};
+pub use world::{SokobanConfig, SokobanEnv, TurnRules};

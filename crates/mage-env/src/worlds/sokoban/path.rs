@@ -1,11 +1,11 @@
-//! What is the shortest way to solve a room, exactly as the reference finds it?
+//! Breadth-first search for the shortest solution, with the reference's tie-breaking.
 
-use super::board::{Board, Move, Moved, State};
+use super::board::{Board, Move, MoveEffect, SokobanState};
 use std::collections::HashSet;
 
-/// The shortest solution of at most `most` moves. Among several, the first in the order up, down, left, right, compared
-/// move by move: breadth first, as in the reference. For rooms; levels with more states need [`solve`](super::solve).
-pub fn shortest_path(board: &Board, from: State, most: u32) -> Option<Vec<Move>> {
+/// The shortest solution of at most `max_moves` moves. Ties are broken by the order up, down, left, right, compared move
+/// by move, as in the reference. For small rooms; larger levels need [`solve`](super::solve).
+pub fn shortest_path(board: &Board, from: SokobanState, max_moves: u32) -> Option<Vec<Move>> {
     let mut states = vec![(from, 0_u32, None::<Move>)];
     let mut seen = HashSet::from([from]);
     let (mut level_end, mut depth) = (1, 0);
@@ -16,14 +16,14 @@ pub fn shortest_path(board: &Board, from: State, most: u32) -> Option<Vec<Move>>
             level_end = states.len();
         }
         let (s, _, _) = states[i];
-        if board.solved(&s) {
+        if board.is_solved(&s) {
             return Some(trace(&states, i));
         }
-        if depth < most {
-            for way in Move::ALL {
+        if depth < max_moves {
+            for direction in Move::ALL {
                 let mut next = s;
-                if board.go(&mut next, way) != Moved::Nothing && seen.insert(next) {
-                    states.push((next, i as u32, Some(way)));
+                if board.apply(&mut next, direction) != MoveEffect::Blocked && seen.insert(next) {
+                    states.push((next, i as u32, Some(direction)));
                 }
             }
         }
@@ -32,11 +32,11 @@ pub fn shortest_path(board: &Board, from: State, most: u32) -> Option<Vec<Move>>
     None
 }
 
-fn trace(states: &[(State, u32, Option<Move>)], end: usize) -> Vec<Move> {
+fn trace(states: &[(SokobanState, u32, Option<Move>)], end: usize) -> Vec<Move> {
     let mut moves = Vec::new();
     let mut at = end;
-    while let (_, parent, Some(way)) = states[at] {
-        moves.push(way);
+    while let (_, parent, Some(direction)) = states[at] {
+        moves.push(direction);
         at = parent as usize;
     }
     moves.reverse();

@@ -1,92 +1,92 @@
-//! Who plays a room as well as it can be played?
+//! Optimal scripted agent: follows a shortest solution.
 
 use super::{
-    board::{Board, Move, State},
+    board::{Board, Move, SokobanState},
     path::shortest_path,
-    render::{compact, from_compact},
-    solvable::Solvable,
-    solver::{Cost, DEFAULT_STATES, Verdict, solve},
+    render::{compact, parse_compact},
+    solvable::SolvabilityChecker,
+    solver::{DEFAULT_MAX_STATES, SearchCost, SearchResult, solve},
     table::placements,
-    turn::write_turn,
+    turn::format_turn,
 };
 use crate::{PromptView, ScriptedAgent, ScriptedAgentFactory, Seed, Task};
 
-/// How many words a factual compact reflection has: how it went, and how many boxes were not placed.
+/// Words in a scripted compact reflection: final room status and number of boxes off target.
 pub(super) const REFLECTION_WORDS: usize = 2;
 
-/// How a room was left.
-pub(super) const LEFT: [&str; 3] = ["solved", "stuck", "open"];
+/// Final status of a room.
+pub(super) const ROOM_STATUS: [&str; 3] = ["solved", "stuck", "open"];
 
-/// The most boxes a reflection counts.
-pub(super) const COUNTED: u32 = 9;
+/// Largest box count a reflection can state.
+pub(super) const MAX_COUNTED_BOXES: u32 = 9;
 
-/// Rooms with no more placements of their boxes than this are searched breadth first, others with A*.
-const SMALL: usize = 1 << 14;
+/// Rooms with at most this many box placements are solved by breadth-first search, others by A*.
+const MAX_BFS_PLACEMENTS: usize = 1 << 14;
 
-/// States a search for the fewest moves may store before it settles for the fewest pushes.
-const MOVES_STATES: usize = 500_000;
+/// States a search for the fewest moves may store before falling back to the fewest pushes.
+const MAX_MOVE_SEARCH_STATES: usize = 500_000;
 
-/// How many moves it makes where turns are not listed: the paper's number, which every turn may have.
-const UNLISTED: usize = 3;
+/// Moves per turn where legal turns are not enumerated: the paper's value.
+const DEFAULT_MOVES_PER_TURN: usize = 3;
 
-/// What it does where there is nothing to be done.
-const STUCK: &str = "up";
+/// Action where no plan exists.
+const FALLBACK_ACTION: &str = "up";
 
-/// A solution with the fewest moves; with the fewest pushes where that takes too long; `None` if there is none, or none was
-/// found.
-pub fn plan(board: &Board, from: State) -> Option<Vec<Move>> {
-    if placements(board).is_some_and(|n| n <= SMALL) {
+/// A solution with the fewest moves, or with the fewest pushes if that search exceeds its limit; `None` if none exists or
+/// none was found.
+pub fn plan(board: &Board, from: SokobanState) -> Option<Vec<Move>> {
+    if placements(board).is_some_and(|n| n <= MAX_BFS_PLACEMENTS) {
         return shortest_path(board, from, u32::MAX);
     }
-    match solve(board, from, Cost::Moves, MOVES_STATES) {
-        Verdict::Solved(solution) => Some(solution.moves),
-        Verdict::Impossible => None,
-        Verdict::GaveUp(_) => match solve(board, from, Cost::Pushes, DEFAULT_STATES) {
-            Verdict::Solved(solution) => Some(solution.moves),
+    match solve(board, from, SearchCost::Moves, MAX_MOVE_SEARCH_STATES) {
+        SearchResult::Solved(solution) => Some(solution.moves),
+        SearchResult::Unsolvable => None,
+        SearchResult::StateLimit(_) => match solve(board, from, SearchCost::Pushes, DEFAULT_MAX_STATES) {
+            SearchResult::Solved(solution) => Some(solution.moves),
             _ => None,
         },
     }
 }
 
-/// Plans from what it sees, and follows the plan.
+/// Plans from the observation and follows the plan.
 #[derive(Default)]
 struct Planner {
     rest: Vec<Move>,
-    /// What should be seen next.
+    /// The observation the plan predicts next.
     expected: String,
 }
 
 impl ScriptedAgent for Planner {
     fn act(&mut self, seen: &PromptView<'_>) -> String {
-        let most = seen.legal.iter().map(|turn| turn.split(' ').count()).max().unwrap_or(UNLISTED);
-        let Some((board, mut state)) = from_compact(seen.observation) else { return STUCK.to_owned() };
+        let most = seen.legal.iter().map(|turn| turn.split(' ').count()).max().unwrap_or(DEFAULT_MOVES_PER_TURN);
+        let Some((board, mut state)) = parse_compact(seen.observation) else { return FALLBACK_ACTION.to_owned() };
         if self.expected != seen.observation {
             self.rest = plan(&board, state).unwrap_or_default();
         }
         let now: Vec<Move> = self.rest.drain(..self.rest.len().min(most)).collect();
         if now.is_empty() {
-            return STUCK.to_owned();
+            return FALLBACK_ACTION.to_owned();
         }
-        for way in &now {
-            board.go(&mut state, *way);
+        for direction in &now {
+            board.apply(&mut state, *direction);
         }
         self.expected = compact(&board, &state);
-        write_turn(now.into_iter().map(Some))
+        format_turn(now.into_iter().map(Some))
     }
 
     fn reflect(&mut self, finished: &str) -> String {
-        let Some((board, state)) = from_compact(finished) else { return ["_"; REFLECTION_WORDS].join(" ") };
-        let missing = board.boxes() - board.placed(&state);
+        let Some((board, state)) = parse_compact(finished) else { return ["_"; REFLECTION_WORDS].join(" ") };
+        let missing = board.boxes() - board.boxes_on_targets(&state);
         let left = match () {
-            () if missing == 0 => LEFT[0],
-            () if !Solvable::new(u32::MAX).check(&board, &state) => LEFT[1],
-            () => LEFT[2],
+            () if missing == 0 => ROOM_STATUS[0],
+            () if !SolvabilityChecker::new(u32::MAX).check(&board, &state) => ROOM_STATUS[1],
+            () => ROOM_STATUS[2],
         };
-        format!("{left} {}", missing.min(COUNTED))
+        format!("{left} {}", missing.min(MAX_COUNTED_BOXES))
     }
 }
 
-/// Makes players that follow a shortest solution.
+/// Factory of [`Planner`] agents.
 pub(super) struct Optimal;
 
 impl ScriptedAgentFactory for Optimal {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_are_followed_and_filled_up() {
+    fn plans_are_followed_and_recomputed_on_deviation() {
         let mut p = Planner::default();
         assert_eq!(act(&mut p, "@ - $ - . -"), "right right right");
         assert_eq!(act(&mut p, "- - - @ * -"), "up", "solved: nothing to do");
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn reflections_are_facts_of_the_last_view() {
+    fn reflections_state_facts_of_the_last_observation() {
         let mut p = Planner::default();
         assert_eq!(p.reflect("- @ * -"), "solved 0");
         assert_eq!(p.reflect("@ $ . -"), "open 1");

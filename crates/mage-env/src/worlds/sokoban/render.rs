@@ -1,41 +1,39 @@
-//! How is a room shown?
-//!
-//! In the reference's three ways, in level files' letters for people, and in compact words for small models.
+//! Rendering of rooms: the reference's three text formats, level-file characters, and compact words.
 
 use super::{
-    board::{Board, State},
-    level::{Cell, Level},
+    board::{Board, SokobanState},
+    level::{Level, Tile},
 };
 use serde::{Deserialize, Serialize};
 
-/// The reference's ways to print a room.
+/// Text rendering formats of the reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rendering {
-    /// Rows with their numbers, `0: # # #`: what the paper's agents see.
+    /// Rows prefixed by their index, `0: # # #`: the paper's observation.
     #[default]
     TextWithRowNumbers,
-    /// Cells with a tab after each.
+    /// Cells each followed by a tab.
     TinyRgbArray,
-    /// Rows of cells with blanks between.
+    /// Rows of cells separated by spaces.
     List,
 }
 
 const SYMBOLS: [&str; 7] = ["#", "_", "O", "√", "X", "P", "S"];
 
-/// The compact word of each cell: level files' letters, with a visible one for floor.
-pub(super) const WORDS: [&str; 7] = ["#", "-", ".", "*", "$", "@", "+"];
+/// The compact word of each tile: level-file characters, with a visible one for floor.
+pub(super) const TILE_WORDS: [&str; 7] = ["#", "-", ".", "*", "$", "@", "+"];
 
-/// The compact word between rows.
-pub(super) const ROW_END: &str = "/";
+/// The compact word that separates rows.
+pub(super) const ROW_SEPARATOR: &str = "/";
 
-/// Appends a room as text.
-pub fn render(board: &Board, s: &State, how: Rendering, out: &mut String) {
+/// Appends the text rendering of a room.
+pub fn render(board: &Board, s: &SokobanState, rendering: Rendering, out: &mut String) {
     for row in 0..board.rows() {
         if row > 0 {
             out.push('\n');
         }
-        if how == Rendering::TextWithRowNumbers {
+        if rendering == Rendering::TextWithRowNumbers {
             if row >= 10 {
                 out.push(char::from(b'0' + (row / 10 % 10) as u8));
             }
@@ -43,60 +41,60 @@ pub fn render(board: &Board, s: &State, how: Rendering, out: &mut String) {
             out.push(':');
         }
         for col in 0..board.cols() {
-            let blank = how != Rendering::List || col > 0;
-            if blank {
+            let space = rendering != Rendering::List || col > 0;
+            if space {
                 out.push(' ');
             }
             out.push_str(SYMBOLS[board.at(s, row, col) as usize]);
-            if how == Rendering::TinyRgbArray {
+            if rendering == Rendering::TinyRgbArray {
                 out.push_str(" \t");
             }
         }
     }
 }
 
-/// A room as level files write it.
-pub fn drawing(board: &Board, s: &State) -> String {
+/// A room in the level-file format.
+pub fn level_text(board: &Board, s: &SokobanState) -> String {
     snapshot(board, s).to_string()
 }
 
-fn snapshot(board: &Board, s: &State) -> Level {
+fn snapshot(board: &Board, s: &SokobanState) -> Level {
     let cells = (0..board.rows() * board.cols()).map(|i| board.at(s, i / board.cols(), i % board.cols()));
     Level::from_cells(board.cols(), cells.collect())
 }
 
-/// A room in compact words: cells row by row, `/` between rows. The outermost rows and columns are left out where all of
-/// them are wall; beyond the edge there is wall anyway.
-pub fn compact(board: &Board, s: &State) -> String {
+/// A room in compact words: cells row by row, `/` between rows. A border that is all wall is omitted; everything beyond
+/// the edge is wall.
+pub fn compact(board: &Board, s: &SokobanState) -> String {
     let (rows, cols) = (board.rows(), board.cols());
-    let wall = |r: usize, c: usize| board.at(s, r, c) == Cell::Wall;
-    let framed =
+    let wall = |r: usize, c: usize| board.at(s, r, c) == Tile::Wall;
+    let bordered =
         (0..rows).all(|r| wall(r, 0) && wall(r, cols - 1)) && (0..cols).all(|c| wall(0, c) && wall(rows - 1, c));
-    let frame = usize::from(framed);
+    let border = usize::from(bordered);
     let mut out = String::with_capacity(rows * (cols + 1) * 2);
-    for row in frame..rows - frame {
-        if row > frame {
+    for row in border..rows - border {
+        if row > border {
             out.push(' ');
-            out.push_str(ROW_END);
+            out.push_str(ROW_SEPARATOR);
         }
-        for col in frame..cols - frame {
+        for col in border..cols - border {
             if !out.is_empty() {
                 out.push(' ');
             }
-            out.push_str(WORDS[board.at(s, row, col) as usize]);
+            out.push_str(TILE_WORDS[board.at(s, row, col) as usize]);
         }
     }
     out
 }
 
-/// Reads compact words back; `None` if they are not a room.
-pub fn from_compact(words: &str) -> Option<(Board, State)> {
+/// Parses compact words; `None` if they do not describe a room.
+pub fn parse_compact(words: &str) -> Option<(Board, SokobanState)> {
     let mut cells = Vec::new();
     let mut cols = None;
-    for row in words.split(ROW_END) {
+    for row in words.split(ROW_SEPARATOR) {
         let before = cells.len();
         for word in row.split_whitespace() {
-            cells.push(Cell::ALL[WORDS.iter().position(|w| *w == word)?]);
+            cells.push(Tile::ALL[TILE_WORDS.iter().position(|w| *w == word)?]);
         }
         let len = cells.len() - before;
         if *cols.get_or_insert(len) != len || len == 0 {
@@ -104,27 +102,27 @@ pub fn from_compact(words: &str) -> Option<(Board, State)> {
         }
     }
     let (board, state) = Board::new(&Level::from_cells(cols?, cells)).ok()?;
-    (state.player != super::board::NOWHERE).then_some((board, state))
+    (state.player != super::board::NO_CELL).then_some((board, state))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn room() -> (Board, State) {
+    fn room() -> (Board, SokobanState) {
         let text = "######\n#+ $ #\n# *  #\n######";
         Board::new(&Level::parse(text, "t").unwrap()).unwrap()
     }
 
-    fn text(how: Rendering) -> String {
+    fn text(rendering: Rendering) -> String {
         let (board, s) = room();
         let mut out = String::new();
-        render(&board, &s, how, &mut out);
+        render(&board, &s, rendering, &mut out);
         out
     }
 
     #[test]
-    fn the_three_renderings() {
+    fn renderings_match_the_reference() {
         assert_eq!(
             text(Rendering::TextWithRowNumbers),
             "0: # # # # # #\n1: # S _ X _ #\n2: # _ √ _ _ #\n3: # # # # # #"
@@ -136,21 +134,21 @@ mod tests {
     }
 
     #[test]
-    fn compact_words_come_back_as_the_same_room() {
+    fn compact_words_round_trip() {
         let (board, s) = room();
         let words = compact(&board, &s);
         assert_eq!(words, "+ - $ - / - * - -");
-        let (again, t) = from_compact(&words).unwrap();
+        let (again, t) = parse_compact(&words).unwrap();
         assert_eq!(compact(&again, &t), words);
         assert_eq!((t.player, t.boxes, again.targets), (s.player, s.boxes, board.targets));
-        assert!(from_compact("- - / -").is_none());
-        assert!(from_compact("- $ . what").is_none());
-        assert!(from_compact("- $ .").is_none(), "nobody there");
-        assert!(from_compact("").is_none());
+        assert!(parse_compact("- - / -").is_none());
+        assert!(parse_compact("- $ . what").is_none());
+        assert!(parse_compact("- $ .").is_none(), "no player");
+        assert!(parse_compact("").is_none());
     }
 
     #[test]
-    fn unframed_levels_keep_their_edge() {
+    fn levels_without_a_border_keep_their_edge() {
         let (board, s) = Board::new(&Level::parse("@$.\n###", "t").unwrap()).unwrap();
         assert_eq!(compact(&board, &s), "@ $ . / # # #");
     }

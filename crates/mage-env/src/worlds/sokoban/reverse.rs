@@ -1,103 +1,104 @@
-//! Which start makes the most of a room?
+//! Reverse play: chooses the initial state of a generated room.
 //!
-//! As in the reference: with every box on its target, boxes are pulled away by a depth-first search, and the state with the
-//! best score wins (how often the pulled box changed, times how far all boxes are from home). The search's order, its
-//! limits and its notion of "the same state" decide which one that is, so all three are the reference's:
+//! Starting with every box on its target, a depth-first search pulls boxes away and keeps the state with the highest
+//! score: the number of box swaps times the total displacement. Search order, limits and state equality determine the
+//! result, so all three follow the reference:
 //!
-//! - Directions are tried in the order up, down, left, right; every move drags along a box that stands behind.
-//! - A state is new if the player, the boxes, *or which boxes were ever pulled* differ (the reference marks pulled boxes by
-//!   another number).
-//! - A state counts only when every target is empty, of the player too.
+//! - Directions are tried in the order up, down, left, right; every move pulls the box behind the player, if any.
+//! - Two states differ if the player, the boxes, or the set of boxes that were ever pulled differ (the reference gives
+//!   pulled boxes another code).
+//! - A state is scored only if no target is occupied by a box or the player.
 
 use super::{
-    bits::{Bits, SPREAD},
-    board::{Board, Move, NOWHERE},
+    bits::{Bitboard, HASH_MULTIPLIER},
+    board::{Board, Move, NO_CELL},
 };
 
-/// The most boxes a generated room may have.
+/// Maximum number of boxes in a generated room.
 pub(super) const MAX_BOXES: usize = 16;
 
-/// The reference stops after this many states.
+/// State limit of the reference's search.
 const MAX_STATES: usize = 300_000;
 
-/// No box pulled yet.
+/// Sentinel: no box pulled yet.
 const NO_BOX: u8 = u8::MAX;
 
-/// A start found.
+/// The initial state found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pulled<B> {
+pub(super) struct ReverseResult<B> {
     pub(super) player: u8,
     pub(super) boxes: B,
-    /// Sum of the boxes' distances from their targets, rows plus columns.
+    /// Sum of the boxes' Manhattan distances from their targets.
     pub(super) displacement: u32,
 }
 
 #[derive(Clone, Copy)]
-struct Frame<B> {
-    /// Boxes that were pulled at least once.
+struct SearchFrame<B> {
+    /// Boxes pulled at least once.
     pulled: B,
-    /// Boxes still where they began.
+    /// Boxes never pulled.
     resting: B,
     swaps: u32,
     player: u8,
-    /// The box pulled last, by its target.
+    /// The box pulled last, identified by its target.
     last: u8,
     /// The next direction to try.
     next: u8,
-    /// The box that was pulled to get here, and from where.
+    /// The box pulled to reach this state, and its previous cell.
     dragged: Option<(u8, u8)>,
 }
 
-/// The search, with its memory kept from one room to the next.
+/// The search; reuses its buffers between rooms.
 pub(super) struct ReversePlay<B> {
-    explored: Explored<B>,
-    stack: Vec<Frame<B>>,
+    visited: VisitedStates<B>,
+    stack: Vec<SearchFrame<B>>,
 }
 
-impl<B: Bits> ReversePlay<B> {
+impl<B: Bitboard> ReversePlay<B> {
     pub(super) fn new() -> Self {
-        ReversePlay { explored: Explored::new(), stack: Vec::new() }
+        ReversePlay { visited: VisitedStates::new(), stack: Vec::new() }
     }
 
-    /// Pulls boxes from the board's targets, the player starting at `player`, no deeper than `depth`.
-    pub(super) fn run(&mut self, board: &Board, player: u8, depth: u32) -> Pulled<B> {
-        let targets = B::narrow(board.targets);
-        let mut homes = Homes::new(board);
-        self.explored.clear();
+    /// Pulls boxes off the board's targets, starting with the player at `player`, to at most the given depth.
+    pub(super) fn run(&mut self, board: &Board, player: u8, depth: u32) -> ReverseResult<B> {
+        let targets = B::truncate(board.targets);
+        let mut positions = BoxPositions::new(board);
+        self.visited.clear();
         self.stack.clear();
-        let root = Frame { pulled: B::NONE, resting: targets, swaps: 0, player, last: NO_BOX, next: 0, dragged: None };
-        let mut best = Pulled { player, boxes: targets, displacement: 0 };
+        let root =
+            SearchFrame { pulled: B::EMPTY, resting: targets, swaps: 0, player, last: NO_BOX, next: 0, dragged: None };
+        let mut best = ReverseResult { player, boxes: targets, displacement: 0 };
         let mut best_score = 0;
-        self.explored.insert(root.pulled, root.resting, player);
+        self.visited.insert(root.pulled, root.resting, player);
         self.stack.push(root);
         while let Some(frame) = self.stack.last_mut() {
-            let Some(way) = Move::ALL.get(usize::from(frame.next)).copied() else {
+            let Some(direction) = Move::ALL.get(usize::from(frame.next)).copied() else {
                 if let Some((which, from)) = frame.dragged {
-                    homes.now[usize::from(which)] = from;
+                    positions.current[usize::from(which)] = from;
                 }
                 self.stack.pop();
                 continue;
             };
             frame.next += 1;
-            let Some(child) = frame.step(board, &homes, way) else { continue };
-            let stood = frame.player;
-            // The reference counts its depth down on entering a state, before anything else.
+            let Some(child) = frame.step(board, &positions, direction) else { continue };
+            let from_cell = frame.player;
+            // The reference decrements its depth on entering a state, before any other check.
             let depth_left = depth as usize > self.stack.len() + 1;
-            if !depth_left || self.explored.len() >= MAX_STATES {
+            if !depth_left || self.visited.len() >= MAX_STATES {
                 continue;
             }
-            if !self.explored.insert(child.pulled, child.resting, child.player) {
+            if !self.visited.insert(child.pulled, child.resting, child.player) {
                 continue;
             }
             if let Some((which, _)) = child.dragged {
-                homes.now[usize::from(which)] = stood;
+                positions.current[usize::from(which)] = from_cell;
             }
-            if (child.pulled | child.resting | B::one(child.player)) & targets == B::NONE {
-                let displacement = homes.displacement(board);
+            if (child.pulled | child.resting | B::single(child.player)) & targets == B::EMPTY {
+                let displacement = positions.displacement(board);
                 let score = child.swaps * displacement;
                 if score > best_score {
                     best_score = score;
-                    best = Pulled { player: child.player, boxes: child.pulled, displacement };
+                    best = ReverseResult { player: child.player, boxes: child.pulled, displacement };
                 }
             }
             self.stack.push(child);
@@ -106,21 +107,21 @@ impl<B: Bits> ReversePlay<B> {
     }
 }
 
-impl<B: Bits> Frame<B> {
-    /// Moves the player, and a box behind along with it.
-    fn step(&self, board: &Board, homes: &Homes, way: Move) -> Option<Frame<B>> {
-        let to = board.beside(self.player, way);
+impl<B: Bitboard> SearchFrame<B> {
+    /// Moves the player and pulls the box behind it, if any.
+    fn step(&self, board: &Board, positions: &BoxPositions, direction: Move) -> Option<SearchFrame<B>> {
+        let to = board.neighbour(self.player, direction);
         let boxes = self.pulled | self.resting;
-        if to == NOWHERE || boxes.has(to) {
+        if to == NO_CELL || boxes.contains(to) {
             return None;
         }
-        let mut child = Frame { player: to, next: 0, dragged: None, ..*self };
-        let behind = board.beside(self.player, way.opposite());
-        if behind != NOWHERE && boxes.has(behind) {
-            let gone = !B::one(behind);
-            child.resting &= gone;
-            child.pulled = (child.pulled & gone) | B::one(self.player);
-            let which = homes.of(behind);
+        let mut child = SearchFrame { player: to, next: 0, dragged: None, ..*self };
+        let behind = board.neighbour(self.player, direction.opposite());
+        if behind != NO_CELL && boxes.contains(behind) {
+            let cleared = !B::single(behind);
+            child.resting &= cleared;
+            child.pulled = (child.pulled & cleared) | B::single(self.player);
+            let which = positions.of(behind);
             child.swaps += u32::from(self.last != which);
             child.last = which;
             child.dragged = Some((which, behind));
@@ -129,59 +130,59 @@ impl<B: Bits> Frame<B> {
     }
 }
 
-/// Where the box of each target is, targets in order.
-struct Homes {
-    now: [u8; MAX_BOXES],
+/// Current cell of the box that started on each target.
+struct BoxPositions {
+    current: [u8; MAX_BOXES],
     targets: [u8; MAX_BOXES],
     count: usize,
 }
 
-impl Homes {
+impl BoxPositions {
     fn new(board: &Board) -> Self {
-        let mut targets = [NOWHERE; MAX_BOXES];
-        board.targets.cells().zip(&mut targets).for_each(|(cell, home)| *home = cell);
-        Homes { now: targets, targets, count: board.boxes() as usize }
+        let mut targets = [NO_CELL; MAX_BOXES];
+        board.targets.cells().zip(&mut targets).for_each(|(cell, target)| *target = cell);
+        BoxPositions { current: targets, targets, count: board.boxes() as usize }
     }
 
-    /// Whose box stands on a cell.
+    /// Index of the box on a cell.
     fn of(&self, cell: u8) -> u8 {
-        self.now[..self.count].iter().position(|home| *home == cell).expect("every box has a home") as u8
+        self.current[..self.count].iter().position(|home| *home == cell).expect("every box started on a target") as u8
     }
 
     fn displacement(&self, board: &Board) -> u32 {
-        let apart = |(now, target): (&u8, &u8)| {
-            let ((row, col), (r, c)) = (board.place(*now), board.place(*target));
+        let distance = |(now, target): (&u8, &u8)| {
+            let ((row, col), (r, c)) = (board.coords_of(*now), board.coords_of(*target));
             u32::from(row.abs_diff(r)) + u32::from(col.abs_diff(c))
         };
-        self.now[..self.count].iter().zip(&self.targets).map(apart).sum()
+        self.current[..self.count].iter().zip(&self.targets).map(distance).sum()
     }
 }
 
 #[derive(Clone, Copy, Default)]
-struct Slot<B> {
+struct VisitedSlot<B> {
     pulled: B,
     resting: B,
     player: u8,
-    /// The round the slot was filled in; older ones are empty.
-    round: u32,
+    /// Generation the slot was written in; slots of older generations are empty.
+    generation: u32,
 }
 
-/// A set of states that is emptied in no time.
-struct Explored<B> {
-    slots: Vec<Slot<B>>,
+/// Hash set of states that clears in constant time.
+struct VisitedStates<B> {
+    slots: Vec<VisitedSlot<B>>,
     len: usize,
-    round: u32,
+    generation: u32,
 }
 
-impl<B: Bits> Explored<B> {
+impl<B: Bitboard> VisitedStates<B> {
     fn new() -> Self {
-        Explored { slots: vec![Slot::default(); 1 << 10], len: 0, round: 1 }
+        VisitedStates { slots: vec![VisitedSlot::default(); 1 << 10], len: 0, generation: 1 }
     }
 
     fn clear(&mut self) {
         self.len = 0;
-        self.round = self.round.checked_add(1).unwrap_or_else(|| {
-            self.slots.fill(Slot::default());
+        self.generation = self.generation.checked_add(1).unwrap_or_else(|| {
+            self.slots.fill(VisitedSlot::default());
             1
         });
     }
@@ -190,14 +191,14 @@ impl<B: Bits> Explored<B> {
         self.len
     }
 
-    /// Whether the state was not there yet.
+    /// Inserts a state; returns whether it was new.
     fn insert(&mut self, pulled: B, resting: B, player: u8) -> bool {
         if self.len * 2 >= self.slots.len() {
-            self.double();
+            self.grow();
         }
-        let new = Slot { pulled, resting, player, round: self.round };
+        let new = VisitedSlot { pulled, resting, player, generation: self.generation };
         let slot = Self::find(&self.slots, &new);
-        let vacant = self.slots[slot].round != self.round;
+        let vacant = self.slots[slot].generation != self.generation;
         if vacant {
             self.slots[slot] = new;
             self.len += 1;
@@ -205,23 +206,23 @@ impl<B: Bits> Explored<B> {
         vacant
     }
 
-    /// Where the state is, or could be put.
-    fn find(slots: &[Slot<B>], wanted: &Slot<B>) -> usize {
-        let key = wanted.pulled.scramble() ^ wanted.resting.scramble().rotate_left(23) ^ u64::from(wanted.player);
-        let mut at = (key.wrapping_mul(SPREAD) >> 32) as usize & (slots.len() - 1);
+    /// Index of the state's slot, or of the free slot where it belongs.
+    fn find(slots: &[VisitedSlot<B>], wanted: &VisitedSlot<B>) -> usize {
+        let key = wanted.pulled.mix() ^ wanted.resting.mix().rotate_left(23) ^ u64::from(wanted.player);
+        let mut at = (key.wrapping_mul(HASH_MULTIPLIER) >> 32) as usize & (slots.len() - 1);
         loop {
             let s = &slots[at];
             let same = s.pulled == wanted.pulled && s.resting == wanted.resting && s.player == wanted.player;
-            if s.round != wanted.round || same {
+            if s.generation != wanted.generation || same {
                 return at;
             }
             at = (at + 1) & (slots.len() - 1);
         }
     }
 
-    fn double(&mut self) {
-        let mut larger = vec![Slot::default(); self.slots.len() * 2];
-        for slot in self.slots.iter().filter(|s| s.round == self.round) {
+    fn grow(&mut self) {
+        let mut larger = vec![VisitedSlot::default(); self.slots.len() * 2];
+        for slot in self.slots.iter().filter(|s| s.generation == self.generation) {
             let at = Self::find(&larger, slot);
             larger[at] = *slot;
         }

@@ -1,90 +1,97 @@
-//! What is a move worth, and when is it over?
+//! Rewards and termination, as in the reference.
 //!
-//! As in the reference: a tenth of a point for every step, one for a box that reaches or leaves a target, ten for the last
-//! one. The room is over when it is solved, when it can no longer be solved, and at a number of steps.
+//! Every step costs 0.1; a box that reaches or leaves a target yields +1 or -1; solving the room yields +10. An episode
+//! ends when the room is solved, when it can no longer be solved, and at the step limit.
 
 use super::{
-    board::{Board, Move, Moved, State},
-    solvable::Solvable,
+    board::{Board, Move, MoveEffect, SokobanState},
+    solvable::SolvabilityChecker,
 };
 
-/// What every step costs.
-pub const STEP: f64 = -0.1;
-const BOX_ON: f64 = 1.0;
-const BOX_OFF: f64 = -1.0;
-const ALL_ON: f64 = 10.0;
+/// Reward of every step.
+pub const STEP_REWARD: f64 = -0.1;
+const BOX_ON_TARGET_REWARD: f64 = 1.0;
+const BOX_OFF_TARGET_REWARD: f64 = -1.0;
+const ALL_ON_TARGET_REWARD: f64 = 10.0;
 
-/// A room under way.
+/// Dynamic state of an episode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Play {
-    /// Where everything is.
-    pub state: State,
-    /// How many steps were made; standing still is none.
+    /// Positions of player and boxes.
+    pub state: SokobanState,
+    /// Steps taken; no-ops do not count.
     pub steps: u32,
-    /// How many boxes are on targets.
-    pub placed: u32,
+    /// Number of boxes on targets.
+    pub boxes_on_targets: u32,
 }
 
-/// What came of one move.
+/// Result of one move.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Moment {
-    /// Its points.
+pub struct MoveOutcome {
+    /// Reward.
     pub reward: f64,
-    /// Why the room is over, if it is.
-    pub over: Option<Over>,
-    /// What changed.
-    pub moved: Moved,
-    /// Whether every box is on a target now.
+    /// Why the episode ended, if it did.
+    pub over: Option<Termination>,
+    /// Effect on the state.
+    pub moved: MoveEffect,
+    /// Whether every box is on a target.
     pub solved: bool,
 }
 
-/// Why a room is over.
+/// Why an episode ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
+pub enum Termination {
     /// Every box is on a target.
     Solved,
-    /// There is no solution left.
-    Dead,
-    /// Too many steps.
-    OutOfSteps,
+    /// The room can no longer be solved.
+    Deadlock,
+    /// The step limit was reached.
+    StepLimit,
 }
 
 impl Play {
-    /// A room at its start.
-    pub fn new(board: &Board, start: State) -> Self {
-        Play { state: start, steps: 0, placed: board.placed(&start) }
+    /// The start of an episode.
+    pub fn new(board: &Board, start: SokobanState) -> Self {
+        Play { state: start, steps: 0, boxes_on_targets: board.boxes_on_targets(&start) }
     }
 
-    /// Makes a move; `None` is standing still, which only costs. It may be called after the end, as the reference may.
-    pub fn step(&mut self, board: &Board, way: Option<Move>, max_steps: u32, solvable: &mut Solvable) -> Moment {
-        let Some(way) = way else {
-            return Moment { reward: STEP, over: None, moved: Moved::Nothing, solved: false };
+    /// Applies a move; `None` is a no-op that only costs the step reward. May be called after termination, as in the
+    /// reference.
+    pub fn step(
+        &mut self,
+        board: &Board,
+        direction: Option<Move>,
+        max_steps: u32,
+        solvable: &mut SolvabilityChecker,
+    ) -> MoveOutcome {
+        let Some(direction) = direction else {
+            return MoveOutcome { reward: STEP_REWARD, over: None, moved: MoveEffect::Blocked, solved: false };
         };
         self.steps += 1;
-        let moved = board.go(&mut self.state, way);
-        let placed = board.placed(&self.state);
-        let mut reward = STEP;
-        if placed > self.placed {
-            reward += BOX_ON;
-        } else if placed < self.placed {
-            reward += BOX_OFF;
+        let moved = board.apply(&mut self.state, direction);
+        let placed = board.boxes_on_targets(&self.state);
+        let mut reward = STEP_REWARD;
+        if placed > self.boxes_on_targets {
+            reward += BOX_ON_TARGET_REWARD;
+        } else if placed < self.boxes_on_targets {
+            reward += BOX_OFF_TARGET_REWARD;
         }
-        self.placed = placed;
-        let solved = board.solved(&self.state);
+        self.boxes_on_targets = placed;
+        let solved = board.is_solved(&self.state);
         if solved {
-            reward += ALL_ON;
+            reward += ALL_ON_TARGET_REWARD;
         }
         let over = if solved {
-            Some(Over::Solved)
+            Some(Termination::Solved)
         } else if self.steps == max_steps {
-            // Equality, not "at least": a turn that runs past the limit in the reference goes on.
-            Some(Over::OutOfSteps)
+            // Equality, not "at least": in the reference a turn that runs past the limit continues.
+            Some(Termination::StepLimit)
         } else if !solvable.check(board, &self.state) {
-            Some(Over::Dead)
+            Some(Termination::Deadlock)
         } else {
             None
         };
-        Moment { reward, over, moved, solved }
+        MoveOutcome { reward, over, moved, solved }
     }
 }
 
@@ -93,33 +100,37 @@ mod tests {
     use super::*;
     use crate::sokoban::level::Level;
 
-    fn play(text: &str, moves: &str) -> Vec<(f64, Option<Over>, bool)> {
+    fn play(text: &str, moves: &str) -> Vec<(f64, Option<Termination>, bool)> {
         let (board, start) = Board::new(&Level::parse(text, "t").unwrap()).unwrap();
         let mut play = Play::new(&board, start);
-        let mut solvable = Solvable::new(100);
+        let mut solvable = SolvabilityChecker::new(100);
         moves
             .chars()
             .map(|c| {
-                let way = "udlr".find(c).map(|i| Move::ALL[i]);
-                let m = play.step(&board, way, 6, &mut solvable);
-                (m.reward, m.over, m.moved != Moved::Nothing)
+                let direction = "udlr".find(c).map(|i| Move::ALL[i]);
+                let m = play.step(&board, direction, 6, &mut solvable);
+                (m.reward, m.over, m.moved != MoveEffect::Blocked)
             })
             .collect()
     }
 
     #[test]
-    fn points_and_endings() {
+    fn rewards_and_termination() {
         let room = "#######\n#@ $. #\n#     #\n#######";
         assert_eq!(play(room, "urr")[..2], [(-0.1, None, false), (-0.1, None, true)]);
-        assert_eq!(play(room, "rr")[1], (-0.1 + 1.0 + 10.0, Some(Over::Solved), true));
-        assert_eq!(play(room, "rrr")[2], (-0.1 - 1.0, Some(Over::Dead), true), "pushed on, into a corner");
+        assert_eq!(play(room, "rr")[1], (-0.1 + 1.0 + 10.0, Some(Termination::Solved), true));
+        assert_eq!(
+            play(room, "rrr")[2],
+            (-0.1 - 1.0, Some(Termination::Deadlock), true),
+            "pushed further, into a corner"
+        );
         assert_eq!(play(room, "lslsl")[4], (-0.1, None, false));
-        assert_eq!(play(room, "llllll")[5], (-0.1, Some(Over::OutOfSteps), false));
-        assert_eq!(play(room, "lllllll")[6], (-0.1, None, false), "the reference's limit is met once");
+        assert_eq!(play(room, "llllll")[5], (-0.1, Some(Termination::StepLimit), false));
+        assert_eq!(play(room, "lllllll")[6], (-0.1, None, false), "the reference checks the limit by equality");
     }
 
     #[test]
-    fn staying_solved_pays_again_in_the_reference() {
-        assert_eq!(play("######\n#@ $.#\n######", "rrl")[2], (-0.1 + 10.0, Some(Over::Solved), true));
+    fn remaining_solved_is_rewarded_again_as_in_the_reference() {
+        assert_eq!(play("######\n#@ $.#\n######", "rrl")[2], (-0.1 + 10.0, Some(Termination::Solved), true));
     }
 }

@@ -1,101 +1,107 @@
-//! Can it still be solved?
+//! Solvability of states.
 //!
-//! The reference searches after every step. Here all solvable states of a room are listed once ([`Table`]) and looked up.
-//! A level with too many placements of its boxes for that is searched with A* when a state is new, and every state on the
-//! way to a solution is remembered.
+//! The reference searches after every step. Here the solvable states of a room are tabulated once ([`SolvableTable`]).
+//! Levels with too many box placements are searched with A* per new state; all states along a found solution are
+//! cached.
 
 use super::{
-    board::{Board, State},
-    solver::{Cost, Verdict, solve},
-    table::{Table, placements},
+    board::{Board, SokobanState},
+    solver::{SearchCost, SearchResult, solve},
+    table::{SolvableTable, placements},
 };
 use std::collections::HashMap;
 
-/// States one search may store for a level too large for a table. A search that ends there proves nothing, and the level
+/// State limit of one search in a level too large for a table. A search that reaches it is inconclusive, and the state
 /// counts as solvable.
-const SEARCH_STATES: usize = 200_000;
+const MAX_SEARCH_STATES: usize = 200_000;
 
-/// Knows of every state of a board whether it can be solved.
-pub struct Solvable {
-    most_moves: u32,
-    method: Option<Method>,
-    narrow: Table<u64>,
-    wide: Table<u128>,
-    /// By state, the player in the lowest cell of its region.
-    verdicts: HashMap<State, bool>,
+/// Decides for the states of one board whether they can be solved.
+pub struct SolvabilityChecker {
+    max_moves: u32,
+    method: Option<SolvabilityMethod>,
+    table64: SolvableTable<u64>,
+    table128: SolvableTable<u128>,
+    /// Keyed by the state with the player in the lowest reachable cell.
+    verdicts: HashMap<SokobanState, bool>,
 }
 
 #[derive(Clone, Copy)]
-enum Method {
-    NarrowTable,
-    WideTable,
+enum SolvabilityMethod {
+    Table64,
+    Table128,
     Search,
 }
 
-impl Solvable {
-    /// Solutions of more than `most_moves` moves do not count, as with the reference's search depth. (In levels too large
-    /// for a table they do: there the number of moves is not looked at.)
-    pub fn new(most_moves: u32) -> Self {
-        Solvable { most_moves, method: None, narrow: Table::new(), wide: Table::new(), verdicts: HashMap::new() }
+impl SolvabilityChecker {
+    /// Solutions longer than `max_moves` do not count, like the reference's search depth. Levels too large for a table
+    /// ignore this limit.
+    pub fn new(max_moves: u32) -> Self {
+        SolvabilityChecker {
+            max_moves,
+            method: None,
+            table64: SolvableTable::new(),
+            table128: SolvableTable::new(),
+            verdicts: HashMap::new(),
+        }
     }
 
-    /// Makes ready for another board, keeping the memory.
+    /// Prepares for another board, keeping the buffers.
     pub fn clear(&mut self) {
         self.method = None;
         self.verdicts.clear();
     }
 
-    /// Whether the state can be solved. All questions until [`clear`](Solvable::clear) are about one board.
-    pub fn check(&mut self, board: &Board, s: &State) -> bool {
+    /// Whether the state can be solved. All calls until [`clear`](SolvabilityChecker::clear) must pass the same board.
+    pub fn check(&mut self, board: &Board, s: &SokobanState) -> bool {
         let method = match self.method {
             Some(method) => method,
-            None => self.learn(board),
+            None => self.select_method(board),
         };
         match method {
-            Method::NarrowTable => self.narrow.has(s),
-            Method::WideTable => self.wide.has(s),
-            Method::Search => self.search(board, s),
+            SolvabilityMethod::Table64 => self.table64.contains(s),
+            SolvabilityMethod::Table128 => self.table128.contains(s),
+            SolvabilityMethod::Search => self.search(board, s),
         }
     }
 
-    fn learn(&mut self, board: &Board) -> Method {
+    fn select_method(&mut self, board: &Board) -> SolvabilityMethod {
         let method = match placements(board) {
-            None => Method::Search,
-            Some(_) if board.is_narrow() => {
-                self.narrow.fill(board, self.most_moves);
-                Method::NarrowTable
+            None => SolvabilityMethod::Search,
+            Some(_) if board.fits_in_64_bits() => {
+                self.table64.fill(board, self.max_moves);
+                SolvabilityMethod::Table64
             }
             Some(_) => {
-                self.wide.fill(board, self.most_moves);
-                Method::WideTable
+                self.table128.fill(board, self.max_moves);
+                SolvabilityMethod::Table128
             }
         };
         self.method = Some(method);
         method
     }
 
-    fn search(&mut self, board: &Board, s: &State) -> bool {
-        let key = |s: &State| {
-            let region = board.view::<u128>().region(s.player, s.boxes);
-            State { player: region.trailing_zeros() as u8, ..*s }
+    fn search(&mut self, board: &Board, s: &SokobanState) -> bool {
+        let key = |s: &SokobanState| {
+            let region = board.masks::<u128>().reachable(s.player, s.boxes);
+            SokobanState { player: region.trailing_zeros() as u8, ..*s }
         };
         if let Some(known) = self.verdicts.get(&key(s)) {
             return *known;
         }
-        match solve(board, *s, Cost::Pushes, SEARCH_STATES) {
-            Verdict::Impossible => {
+        match solve(board, *s, SearchCost::Pushes, MAX_SEARCH_STATES) {
+            SearchResult::Unsolvable => {
                 self.verdicts.insert(key(s), false);
                 false
             }
-            Verdict::GaveUp(_) => {
+            SearchResult::StateLimit(_) => {
                 self.verdicts.insert(key(s), true);
                 true
             }
-            Verdict::Solved(solution) => {
+            SearchResult::Solved(solution) => {
                 let mut at = *s;
                 self.verdicts.insert(key(&at), true);
-                for way in solution.moves {
-                    board.go(&mut at, way);
+                for direction in solution.moves {
+                    board.apply(&mut at, direction);
                     self.verdicts.insert(key(&at), true);
                 }
                 true

@@ -1,50 +1,50 @@
-//! How is a level solved with the fewest pushes, or the fewest moves?
+//! A* solver that minimises pushes or moves.
 //!
-//! A* over pushes. Counting pushes, states with the player anywhere in one region are one state; counting moves, the
-//! player's cell matters. Pushes onto squares that no box ever leaves for a target are never made, nor pushes that freeze a
-//! box in the wrong place. What is left is estimated from below by the cheapest assignment of boxes to targets.
+//! The search branches over pushes. When minimising pushes, states that differ only in the player's cell within one
+//! reachable region are equal; when minimising moves, the player's cell matters. Pushes onto dead squares and pushes
+//! that cause a freeze deadlock are pruned. The heuristic is the minimum-cost assignment of boxes to targets.
 
 use super::{
-    bits::{Bits, SPREAD},
-    board::{Board, Move, NOWHERE, State, View},
-    dead::Distances,
+    bits::{Bitboard, HASH_MULTIPLIER},
+    board::{Board, BoardMasks, Move, NO_CELL, SokobanState},
+    dead::PushDistances,
 };
 
-/// What a solution should have the fewest of.
+/// Cost that a solution minimises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cost {
-    /// Boxes moved by one cell.
+pub enum SearchCost {
+    /// Pushes of a box by one cell.
     Pushes,
-    /// Steps of the player, pushes included.
+    /// Moves of the player, pushes included.
     Moves,
 }
 
-/// A way to solve a level.
+/// A solution of a level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Solution {
-    /// The player's steps.
+    /// The player's moves.
     pub moves: Vec<Move>,
-    /// How many of them push a box.
+    /// Number of moves that push a box.
     pub pushes: u32,
 }
 
-/// What came of a search.
+/// Result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// A best solution.
+pub enum SearchResult {
+    /// An optimal solution.
     Solved(Solution),
-    /// There is none.
-    Impossible,
-    /// Memory ran out first: this many states were stored.
-    GaveUp(usize),
+    /// No solution exists.
+    Unsolvable,
+    /// The state limit was reached; holds the number of stored states.
+    StateLimit(usize),
 }
 
-/// States a search may store unless told otherwise: up to about 400 MB.
-pub const DEFAULT_STATES: usize = 6_000_000;
+/// Default state limit of a search: up to about 400 MB.
+pub const DEFAULT_MAX_STATES: usize = 6_000_000;
 
 /// Solves a level from a state, storing at most `max_states` states.
-pub fn solve(board: &Board, from: State, cost: Cost, max_states: usize) -> Verdict {
-    if board.is_narrow() {
+pub fn solve(board: &Board, from: SokobanState, cost: SearchCost, max_states: usize) -> SearchResult {
+    if board.fits_in_64_bits() {
         Search::<u64>::new(board, cost, max_states).run(from)
     } else {
         Search::<u128>::new(board, cost, max_states).run(from)
@@ -52,15 +52,15 @@ pub fn solve(board: &Board, from: State, cost: Cost, max_states: usize) -> Verdi
 }
 
 #[derive(Clone, Copy)]
-struct Node<B> {
+struct SearchNode<B> {
     boxes: B,
-    /// The player's cell; counting pushes, the lowest cell of its region.
+    /// The player's cell; when minimising pushes, the lowest reachable cell.
     player: u8,
-    /// The last push: where the box is now, and which way it went.
+    /// The last push: the box's cell after it, and its direction.
     pushed: u8,
-    way: u8,
-    spent: u32,
-    left: u16,
+    direction: u8,
+    cost_so_far: u32,
+    heuristic: u16,
     parent: u32,
 }
 
@@ -68,23 +68,23 @@ const ROOT: u32 = u32::MAX;
 
 struct Search<'a, B> {
     board: &'a Board,
-    view: View<B>,
-    distances: Distances,
-    cost: Cost,
+    view: BoardMasks<B>,
+    distances: PushDistances,
+    cost: SearchCost,
     max_states: usize,
-    nodes: Vec<Node<B>>,
-    /// Indices into `nodes` by hash; `ROOT` where empty.
+    nodes: Vec<SearchNode<B>>,
+    /// Hash table of indices into `nodes`; `ROOT` marks an empty slot.
     index: Vec<u32>,
-    /// Open states by estimated total cost: index, and what was spent when it was put here.
+    /// Open list, bucketed by estimated total cost: node index and its cost when queued.
     open: Vec<Vec<(u32, u32)>>,
 }
 
-impl<'a, B: Bits> Search<'a, B> {
-    fn new(board: &'a Board, cost: Cost, max_states: usize) -> Self {
+impl<'a, B: Bitboard> Search<'a, B> {
+    fn new(board: &'a Board, cost: SearchCost, max_states: usize) -> Self {
         Search {
             board,
-            view: board.view(),
-            distances: Distances::new(board),
+            view: board.masks(),
+            distances: PushDistances::new(board),
             cost,
             max_states: max_states.clamp(1, ROOT as usize),
             nodes: Vec::new(),
@@ -93,71 +93,80 @@ impl<'a, B: Bits> Search<'a, B> {
         }
     }
 
-    fn run(mut self, from: State) -> Verdict {
-        let boxes = B::narrow(from.boxes);
-        let Some(left) = self.distances.to_go(boxes) else { return Verdict::Impossible };
+    fn run(mut self, from: SokobanState) -> SearchResult {
+        let boxes = B::truncate(from.boxes);
+        let Some(heuristic) = self.distances.min_pushes(boxes) else { return SearchResult::Unsolvable };
         let player = match self.cost {
-            Cost::Pushes => self.view.region(from.player, boxes).lowest(),
-            Cost::Moves => from.player,
+            SearchCost::Pushes => self.view.reachable(from.player, boxes).lowest(),
+            SearchCost::Moves => from.player,
         };
-        let root = Node { boxes, player, pushed: NOWHERE, way: 0, spent: 0, left, parent: ROOT };
+        let root = SearchNode { boxes, player, pushed: NO_CELL, direction: 0, cost_so_far: 0, heuristic, parent: ROOT };
         self.nodes.push(root);
         let slot = self.slot(boxes, player);
         self.index[slot] = 0;
         self.enqueue(0);
         let mut total = 0;
         while total < self.open.len() {
-            let Some((i, spent)) = self.open[total].pop() else {
+            let Some((i, queued_cost)) = self.open[total].pop() else {
                 total += 1;
                 continue;
             };
             let node = self.nodes[i as usize];
-            if node.spent != spent {
-                continue; // a cheaper way was found since
+            if node.cost_so_far != queued_cost {
+                continue; // superseded by a cheaper path
             }
             if node.boxes == self.view.targets {
-                return Verdict::Solved(self.solution(i, from));
+                return SearchResult::Solved(self.solution(i, from));
             }
             if !self.expand(i) {
-                return Verdict::GaveUp(self.nodes.len());
+                return SearchResult::StateLimit(self.nodes.len());
             }
         }
-        Verdict::Impossible
+        SearchResult::Unsolvable
     }
 
-    /// Adds all pushes from a state; `false` when memory is spent.
+    /// Expands a state; `false` if the state limit is reached.
     fn expand(&mut self, i: u32) -> bool {
         let node = self.nodes[i as usize];
         match self.cost {
-            Cost::Pushes => {
-                let region = self.view.region(node.player, node.boxes);
+            SearchCost::Pushes => {
+                let region = self.view.reachable(node.player, node.boxes);
                 self.push_all(i, &node, region, |_| 0)
             }
-            Cost::Moves => {
-                let walk = Walk::from(self.board, node.player, node.boxes);
+            SearchCost::Moves => {
+                let walk = WalkDistances::from(self.board, node.player, node.boxes);
                 self.push_all(i, &node, walk.reached, |cell| u32::from(walk.steps[usize::from(cell)]))
             }
         }
     }
 
-    fn push_all(&mut self, i: u32, node: &Node<B>, region: B, walk: impl Fn(u8) -> u32) -> bool {
-        for way in Move::ALL {
+    fn push_all(&mut self, i: u32, node: &SearchNode<B>, region: B, walk: impl Fn(u8) -> u32) -> bool {
+        for direction in Move::ALL {
             let free = self.view.floor & !node.boxes;
-            let can_stop = free & B::narrow(self.distances.alive());
-            let movable = node.boxes & self.view.shift(region, way) & self.view.shift(can_stop, way.opposite());
+            let can_stop = free & B::truncate(self.distances.live_cells());
+            let movable =
+                node.boxes & self.view.shift(region, direction) & self.view.shift(can_stop, direction.opposite());
             for from in movable.cells() {
-                let to = self.board.beside(from, way);
-                let boxes = node.boxes ^ B::one(from) ^ B::one(to);
-                if self.distances.frozen(self.board, &self.view, boxes, to) {
+                let to = self.board.neighbour(from, direction);
+                let boxes = node.boxes ^ B::single(from) ^ B::single(to);
+                if self.distances.is_freeze_deadlock(self.board, &self.view, boxes, to) {
                     continue;
                 }
-                let stand = self.board.beside(from, way.opposite());
-                let spent = node.spent + 1 + walk(stand);
+                let player_cell = self.board.neighbour(from, direction.opposite());
+                let cost_so_far = node.cost_so_far + 1 + walk(player_cell);
                 let player = match self.cost {
-                    Cost::Pushes => self.view.region(from, boxes).lowest(),
-                    Cost::Moves => from,
+                    SearchCost::Pushes => self.view.reachable(from, boxes).lowest(),
+                    SearchCost::Moves => from,
                 };
-                let pushed = Node { boxes, player, pushed: to, way: way as u8, spent, left: 0, parent: i };
+                let pushed = SearchNode {
+                    boxes,
+                    player,
+                    pushed: to,
+                    direction: direction as u8,
+                    cost_so_far,
+                    heuristic: 0,
+                    parent: i,
+                };
                 if !self.reach(pushed) {
                     return false;
                 }
@@ -166,24 +175,24 @@ impl<'a, B: Bits> Search<'a, B> {
         true
     }
 
-    /// Stores a state, or a cheaper way to it; `false` when memory is spent.
-    fn reach(&mut self, mut node: Node<B>) -> bool {
+    /// Stores a state or a cheaper path to it; `false` if the state limit is reached.
+    fn reach(&mut self, mut node: SearchNode<B>) -> bool {
         let slot = self.slot(node.boxes, node.player);
         let known = self.index[slot];
         if known != ROOT {
             let old = &mut self.nodes[known as usize];
-            if node.spent < old.spent {
-                node.left = old.left;
+            if node.cost_so_far < old.cost_so_far {
+                node.heuristic = old.heuristic;
                 *old = node;
                 self.enqueue(known);
             }
             return true;
         }
-        let Some(left) = self.distances.to_go(node.boxes) else { return true };
+        let Some(heuristic) = self.distances.min_pushes(node.boxes) else { return true };
         if self.nodes.len() >= self.max_states {
             return false;
         }
-        node.left = left;
+        node.heuristic = heuristic;
         let i = self.nodes.len() as u32;
         self.nodes.push(node);
         self.index[slot] = i;
@@ -196,18 +205,18 @@ impl<'a, B: Bits> Search<'a, B> {
 
     fn enqueue(&mut self, i: u32) {
         let node = &self.nodes[i as usize];
-        let total = (node.spent + u32::from(node.left)) as usize;
+        let total = (node.cost_so_far + u32::from(node.heuristic)) as usize;
         if self.open.len() <= total {
             self.open.resize_with(total + 1, Vec::new);
         }
-        self.open[total].push((i, node.spent));
+        self.open[total].push((i, node.cost_so_far));
     }
 
-    /// Where a state's index is, or belongs.
+    /// Slot of a state's index, or the free slot where it belongs.
     fn slot(&self, boxes: B, player: u8) -> usize {
-        let key = boxes.scramble() ^ u64::from(player) << 7;
+        let key = boxes.mix() ^ u64::from(player) << 7;
         let mask = self.index.len() - 1;
-        let mut at = (key.wrapping_mul(SPREAD) >> 32) as usize & mask;
+        let mut at = (key.wrapping_mul(HASH_MULTIPLIER) >> 32) as usize & mask;
         loop {
             let Some(node) = self.nodes.get(self.index[at] as usize) else { return at };
             if node.boxes == boxes && node.player == player {
@@ -225,52 +234,58 @@ impl<'a, B: Bits> Search<'a, B> {
         }
     }
 
-    /// The moves that lead to a node: its pushes, with the walks between them.
-    fn solution(&self, end: u32, from: State) -> Solution {
+    /// Reconstructs the moves to a node: its pushes, and the walks between them.
+    fn solution(&self, end: u32, from: SokobanState) -> Solution {
         let mut pushes = Vec::new();
         let mut at = end;
         while self.nodes[at as usize].parent != ROOT {
             let node = &self.nodes[at as usize];
-            pushes.push((node.pushed, Move::ALL[usize::from(node.way)]));
+            pushes.push((node.pushed, Move::ALL[usize::from(node.direction)]));
             at = node.parent;
         }
         let mut moves = Vec::new();
         let mut s = from;
-        for (to, way) in pushes.iter().rev() {
-            let stood = self.board.beside(self.board.beside(*to, way.opposite()), way.opposite());
-            Walk::from(self.board, s.player, B::narrow(s.boxes)).lead(self.board, s.player, stood, &mut moves);
-            s.player = stood;
-            self.board.go(&mut s, *way);
-            moves.push(*way);
+        for (to, direction) in pushes.iter().rev() {
+            let player_cell =
+                self.board.neighbour(self.board.neighbour(*to, direction.opposite()), direction.opposite());
+            WalkDistances::from(self.board, s.player, B::truncate(s.boxes)).append_path(
+                self.board,
+                s.player,
+                player_cell,
+                &mut moves,
+            );
+            s.player = player_cell;
+            self.board.apply(&mut s, *direction);
+            moves.push(*direction);
         }
         Solution { moves, pushes: pushes.len() as u32 }
     }
 }
 
-/// How far the player has to walk to each cell.
-struct Walk<B> {
+/// Breadth-first walking distances of the player.
+struct WalkDistances<B> {
     reached: B,
     steps: [u8; 128],
-    came: [u8; 128],
+    came_from: [u8; 128],
 }
 
-impl<B: Bits> Walk<B> {
+impl<B: Bitboard> WalkDistances<B> {
     fn from(board: &Board, start: u8, boxes: B) -> Self {
-        let mut walk = Walk { reached: B::one(start), steps: [0; 128], came: [0; 128] };
+        let mut walk = WalkDistances { reached: B::single(start), steps: [0; 128], came_from: [0; 128] };
         let mut queue = [0; 128];
         queue[0] = start;
         let (mut head, mut tail) = (0, 1);
         while head < tail {
             let cell = queue[head];
             head += 1;
-            for way in Move::ALL {
-                let to = board.beside(cell, way);
-                if to == NOWHERE || (walk.reached | boxes).has(to) {
+            for direction in Move::ALL {
+                let to = board.neighbour(cell, direction);
+                if to == NO_CELL || (walk.reached | boxes).contains(to) {
                     continue;
                 }
-                walk.reached |= B::one(to);
+                walk.reached |= B::single(to);
                 walk.steps[usize::from(to)] = walk.steps[usize::from(cell)] + 1;
-                walk.came[usize::from(to)] = way as u8;
+                walk.came_from[usize::from(to)] = direction as u8;
                 queue[tail] = to;
                 tail += 1;
             }
@@ -278,14 +293,14 @@ impl<B: Bits> Walk<B> {
         walk
     }
 
-    /// Appends the steps from `start`, where the walk began, to a cell it reached.
-    fn lead(&self, board: &Board, start: u8, to: u8, moves: &mut Vec<Move>) {
+    /// Appends the moves from `start`, the origin of the search, to a reached cell.
+    fn append_path(&self, board: &Board, start: u8, to: u8, moves: &mut Vec<Move>) {
         let first = moves.len();
         let mut at = to;
         while at != start {
-            let way = Move::ALL[usize::from(self.came[usize::from(at)])];
-            moves.push(way);
-            at = board.beside(at, way.opposite());
+            let direction = Move::ALL[usize::from(self.came_from[usize::from(at)])];
+            moves.push(direction);
+            at = board.neighbour(at, direction.opposite());
         }
         moves[first..].reverse();
     }

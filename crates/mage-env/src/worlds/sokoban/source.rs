@@ -1,4 +1,4 @@
-//! Where do levels come from?
+//! Loading and caching of level files.
 
 use super::level::Level;
 use crate::{Error, Result};
@@ -8,17 +8,17 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// What level files are called.
+/// File extensions of level files.
 const EXTENSIONS: [&str; 3] = ["txt", "xsb", "sok"];
 
-/// Reads level files once and keeps them.
+/// Cache of parsed level files.
 #[derive(Default)]
-pub(super) struct Library {
+pub(super) struct LevelCache {
     read: Mutex<HashMap<PathBuf, Arc<[Level]>>>,
 }
 
-impl Library {
-    /// All levels of a file or folder.
+impl LevelCache {
+    /// All levels of a file or directory.
     pub(super) fn get(&self, path: &Path) -> Result<Arc<[Level]>> {
         let found = find(path)?;
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,10 +31,10 @@ impl Library {
     }
 }
 
-/// The path itself, or the same under the data folder.
+/// Resolves a path, relative to the working directory or to the data directory.
 fn find(path: &Path) -> Result<PathBuf> {
     if path.is_absolute() && !path.exists() {
-        return Err(Error::invalid(path.display().to_string(), "no such level file or folder"));
+        return Err(Error::invalid(path.display().to_string(), "no such level file or directory"));
     }
     let data = std::env::var_os("MAGE_DATA").map_or_else(|| PathBuf::from("data"), PathBuf::from);
     let under_data = data.join("sokoban").join(path);
@@ -43,7 +43,7 @@ fn find(path: &Path) -> Result<PathBuf> {
         None => Err(Error::invalid(
             path.display().to_string(),
             format!(
-                "no such level file or folder, here or as {}; set MAGE_DATA to the folder that holds sokoban/{}",
+                "no such level file or directory, nor {}; set MAGE_DATA to the directory that contains sokoban/{}",
                 under_data.display(),
                 path.display()
             ),
@@ -51,7 +51,7 @@ fn find(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// All levels of a file, or of every level file (`.txt`, `.xsb`, `.sok`) in a folder and its folders, in order of names.
+/// All levels of a file, or of every level file (`.txt`, `.xsb`, `.sok`) below a directory, in order of names.
 pub fn load_levels(path: &Path) -> Result<Vec<Level>> {
     let mut files = Vec::new();
     collect(path, &mut files)?;
@@ -61,7 +61,7 @@ pub fn load_levels(path: &Path) -> Result<Vec<Level>> {
         levels.extend(Level::parse_all(&text, &file.display().to_string())?);
     }
     if levels.is_empty() {
-        let problem = format!("no level files in it; their names end in .{}", EXTENSIONS.join(", ."));
+        let problem = format!("contains no level files (extensions .{})", EXTENSIONS.join(", ."));
         return Err(Error::invalid(path.display().to_string(), problem));
     }
     Ok(levels)

@@ -1,14 +1,14 @@
-//! Sokoban for the registry.
+//! Registration of the Sokoban environment.
 
 use super::{
     ceilings::ceilings,
     generate::Generator,
     options::{SokobanOptions, TRAIN_SEEDS, VALIDATION_SEEDS, docs},
-    planner::{COUNTED, LEFT, Optimal, REFLECTION_WORDS},
-    render::{ROW_END, WORDS},
-    source::Library,
+    planner::{MAX_COUNTED_BOXES, Optimal, REFLECTION_WORDS, ROOM_STATUS},
+    render::{ROW_SEPARATOR, TILE_WORDS},
+    source::LevelCache,
     turn::STILL,
-    world::SokobanWorld,
+    world::SokobanEnv,
 };
 use crate::{
     Conformance, Env, EnvId, EnvInfo, EnvSpec, Error, Options, Population, Result, ScriptedAgentFactory,
@@ -20,10 +20,10 @@ use std::{path::Path, sync::Arc};
 const ID: EnvId = EnvId::new("sokoban");
 const PLACE: &str = "options of sokoban";
 
-/// Makes rooms to solve.
+/// Creates Sokoban environments.
 #[derive(Default)]
 pub struct SokobanSpec {
-    library: Library,
+    level_cache: LevelCache,
 }
 
 impl SokobanSpec {
@@ -34,11 +34,11 @@ impl SokobanSpec {
             let seed = task.seed.child("room").rng().random_range(first..end) as u32;
             return Ok(Generator::new(options.room(*boxes.expect("checked")))?.room(seed)?.level);
         };
-        let levels = self.library.get(path)?;
+        let levels = self.level_cache.get(path)?;
         let index = match options.level {
             Some(i) if i < levels.len() => i,
             Some(i) => {
-                let problem = format!("there is no level {i}; its levels are 0 to {}", levels.len() - 1);
+                let problem = format!("no level {i}; valid indices are 0 to {}", levels.len() - 1);
                 return Err(Error::invalid(path.display().to_string(), problem));
             }
             None => task.seed.child("level").rng().random_range(0..levels.len()),
@@ -48,9 +48,9 @@ impl SokobanSpec {
 }
 
 impl SokobanSpec {
-    /// The room of a task.
-    pub(super) fn world(&self, task: &Task, options: &SokobanOptions) -> Result<SokobanWorld> {
-        SokobanWorld::new(&self.level(task, options)?, options.world())
+    /// The environment of a task.
+    pub(super) fn world(&self, task: &Task, options: &SokobanOptions) -> Result<SokobanEnv> {
+        SokobanEnv::new(&self.level(task, options)?, options.world())
     }
 }
 
@@ -61,11 +61,17 @@ impl EnvSpec for SokobanSpec {
 
     fn info(&self) -> EnvInfo {
         let moves = Move::ALL.map(Move::word);
-        let counts = (0..=COUNTED).map(|n| n.to_string());
-        let words = WORDS.into_iter().chain([ROW_END]).chain(moves).chain([STILL]).chain(LEFT).map(str::to_owned);
+        let counts = (0..=MAX_COUNTED_BOXES).map(|n| n.to_string());
+        let words = TILE_WORDS
+            .into_iter()
+            .chain([ROW_SEPARATOR])
+            .chain(moves)
+            .chain([STILL])
+            .chain(ROOM_STATUS)
+            .map(str::to_owned);
         EnvInfo {
             title: "Sokoban".to_owned(),
-            summary: "push every box onto a target; nothing can be pulled back".to_owned(),
+            summary: "push every box onto a target; boxes cannot be pulled".to_owned(),
             unit: "points per room".to_owned(),
             seats: 1,
             max_turns: SokobanOptions::default().max_turns(),
@@ -83,7 +89,7 @@ impl EnvSpec for SokobanSpec {
         if let Some(opponent) = &task.opponent {
             return Err(Error::invalid(
                 "task of sokoban",
-                format!("opponent `{}`: nobody sits opposite", opponent.name),
+                format!("opponent `{}`: Sokoban is a single-player environment", opponent.name),
             ));
         }
         Ok(Box::new(self.world(task, &options)?))
@@ -91,7 +97,7 @@ impl EnvSpec for SokobanSpec {
 
     fn check(&self, population: &Population) -> Result<()> {
         if let Some(opponent) = population.opponents.first() {
-            let problem = format!("opponent `{}`: nobody sits opposite in sokoban", opponent.spec.name);
+            let problem = format!("opponent `{}`: Sokoban is a single-player environment", opponent.spec.name);
             return Err(Error::invalid("population of sokoban", problem));
         }
         for split in population.splits() {
@@ -104,9 +110,9 @@ impl EnvSpec for SokobanSpec {
         Ok(())
     }
 
-    /// The paper's rooms: two boxes, other rooms for validation, one and three boxes out of domain. The reference's seed
-    /// ranges keep training and validation apart. Further splits play Boxoban's levels, where they are at hand, with enough
-    /// moves for the shortest solutions of nearly all of them.
+    /// The paper's rooms: two boxes for training and validation, one and three boxes out of domain. The reference's seed
+    /// ranges separate training from validation. Further splits play Boxoban's levels, if available, with a budget that
+    /// covers the shortest solutions of nearly all of them.
     fn default_population(&self) -> Population {
         let boxoban = |folder: &str, moves: u32| {
             Options::default().with("levels", format!("boxoban/{folder}")).with("budget", moves)
@@ -127,7 +133,10 @@ impl EnvSpec for SokobanSpec {
     }
 
     fn scripted_agents(&self) -> Vec<ScriptedAgentInfo> {
-        vec![ScriptedAgentInfo::fair("optimal", "follows a solution with the fewest moves, planned from what it sees")]
+        vec![ScriptedAgentInfo::fair(
+            "optimal",
+            "follows a solution with the fewest moves, planned from the observation",
+        )]
     }
 
     fn scripted_agent(&self, query: &ScriptedAgentQuery<'_>) -> Result<Arc<dyn ScriptedAgentFactory>> {
@@ -156,7 +165,8 @@ impl WorldSolver for SokobanSpec {
     fn solve(&self, population: &Population, split: &str, each: &mut dyn FnMut(usize, usize)) -> Result<SolvedSplit> {
         let options: SokobanOptions = population.options_in(split).read(PLACE)?;
         options.check()?;
-        let stock = options.levels.as_deref().map(|path| self.library.get(path)).transpose()?.map(|l| l.len());
-        ceilings(self, population, split, &options, stock, each)
+        let level_count =
+            options.levels.as_deref().map(|path| self.level_cache.get(path)).transpose()?.map(|l| l.len());
+        ceilings(self, population, split, &options, level_count, each)
     }
 }

@@ -1,24 +1,23 @@
-//! From which states can a room be solved, and in how many moves?
+//! Table of all solvable states, built by retrograde analysis.
 //!
-//! From the solved states a search goes backwards, one move at a time. All player cells that share a placement of the
-//! boxes are held in one bit set and walk back together, so that a level of the search costs a few operations for each
-//! placement. What a breadth-first search after every step would find out is then a look-up.
+//! A breadth-first search runs backwards from the solved states, one move per level. All player cells that share a box
+//! placement are one bitboard, so that a level costs a few operations per placement. Solvability is then a lookup.
 
 use super::{
-    bits::Bits,
-    board::{Board, Move, NOWHERE, State},
+    bits::Bitboard,
+    board::{Board, Move, NO_CELL, SokobanState},
 };
 
-/// The most placements of boxes a table may have.
+/// Maximum number of box placements in a table.
 pub(super) const MAX_PLACEMENTS: u32 = 1 << 20;
 
-/// Up to this many placements a table keeps its working memory for the next room.
-const KEPT_PLACEMENTS: usize = 1 << 14;
+/// Up to this many placements a table keeps its working buffers for the next room.
+const MAX_RETAINED_PLACEMENTS: usize = 1 << 14;
 
-/// Tables serve up to this many boxes.
+/// Maximum number of boxes in a table.
 const MAX_BOXES: usize = 16;
 
-/// `CHOOSE[k][n]`: in how many ways `k` of `n` cells can be chosen, as far as 32 bits go.
+/// Binomial coefficients: `CHOOSE[k][n]` is n choose k, saturating at 32 bits.
 static CHOOSE: [[u32; 129]; MAX_BOXES + 1] = {
     let mut c = [[0_u32; 129]; MAX_BOXES + 1];
     let mut n = 0;
@@ -34,122 +33,128 @@ static CHOOSE: [[u32; 129]; MAX_BOXES + 1] = {
     c
 };
 
-/// How many placements the boxes of a board have, if a table can hold them.
+/// Number of box placements of a board, if a table can hold them.
 pub(super) fn placements(board: &Board) -> Option<usize> {
     let row = CHOOSE.get(board.boxes() as usize)?;
     Some(row[board.cells()]).filter(|n| *n <= MAX_PLACEMENTS).map(|n| n as usize)
 }
 
-/// The place of a set of cells among all sets of its size (the combinatorial number system).
-fn rank<B: Bits>(set: B) -> usize {
+/// Rank of a set among all sets of its size (combinatorial number system).
+fn rank<B: Bitboard>(set: B) -> usize {
     set.cells().enumerate().map(|(i, cell)| CHOOSE[i + 1][usize::from(cell)] as usize).sum()
 }
 
-/// All states of a board that can be solved within some number of moves.
-pub(super) struct Table<B> {
-    /// By placement: the player cells reached so far.
+/// All states of a board that can be solved within a number of moves.
+pub(super) struct SolvableTable<B> {
+    /// Per placement: player cells reached so far.
     solvable: Vec<B>,
-    /// By placement: the player cells reached in the last level.
-    fresh: Vec<B>,
-    /// By placement: the player cells reached in the level under way.
-    coming: Vec<B>,
-    /// The placements with fresh cells.
+    /// Per placement: player cells reached in the previous level.
+    frontier: Vec<B>,
+    /// Per placement: player cells reached in the current level.
+    next_frontier: Vec<B>,
+    /// Placements with cells in `frontier`.
     active: Vec<(u32, B)>,
-    /// The placements with coming cells.
+    /// Placements with cells in `next_frontier`.
     next: Vec<(u32, B)>,
 }
 
-impl<B: Bits> Table<B> {
+impl<B: Bitboard> SolvableTable<B> {
     pub(super) fn new() -> Self {
-        Table { solvable: Vec::new(), fresh: Vec::new(), coming: Vec::new(), active: Vec::new(), next: Vec::new() }
+        SolvableTable {
+            solvable: Vec::new(),
+            frontier: Vec::new(),
+            next_frontier: Vec::new(),
+            active: Vec::new(),
+            next: Vec::new(),
+        }
     }
 
-    /// Holds the solved states alone. The board must have [`placements`].
-    pub(super) fn restart(&mut self, board: &Board) {
-        let size = placements(board).expect("asked before");
-        let view = board.view::<B>();
-        for cells in [&mut self.solvable, &mut self.fresh, &mut self.coming] {
+    /// Initialises the table with the solved states. [`placements`] of the board must not be `None`.
+    pub(super) fn reset(&mut self, board: &Board) {
+        let size = placements(board).expect("checked by the caller");
+        let view = board.masks::<B>();
+        for cells in [&mut self.solvable, &mut self.frontier, &mut self.next_frontier] {
             cells.clear();
-            cells.resize(size, B::NONE);
+            cells.resize(size, B::EMPTY);
         }
         self.next.clear();
         self.active.clear();
         let solved = rank(view.targets);
         let players = view.floor & !view.targets;
         self.solvable[solved] = players;
-        self.fresh[solved] = players;
+        self.frontier[solved] = players;
         self.active.push((solved as u32, view.targets));
     }
 
-    /// Adds the states one move further from the goal; `false` when there are none.
-    pub(super) fn grow(&mut self, board: &Board) -> bool {
-        let view = board.view::<B>();
+    /// Adds the states one move further from the goal; `false` if there are none.
+    pub(super) fn expand(&mut self, board: &Board) -> bool {
+        let view = board.masks::<B>();
         let mut active = std::mem::take(&mut self.active);
-        for (place, boxes) in active.drain(..) {
-            let players = std::mem::take(&mut self.fresh[place as usize]);
+        for (placement, boxes) in active.drain(..) {
+            let players = std::mem::take(&mut self.frontier[placement as usize]);
             let free = view.floor & !boxes;
-            self.add(place, boxes, view.around(players) & free);
-            for way in Move::ALL {
-                // Whoever pushed this way left a box in front and came from behind.
-                let pushed = players & view.shift(boxes, way.opposite()) & view.shift(free, way);
+            self.add(placement, boxes, view.dilate(players) & free);
+            for direction in Move::ALL {
+                // A push in this direction left a box in front of the player, who came from behind.
+                let pushed = players & view.shift(boxes, direction.opposite()) & view.shift(free, direction);
                 for player in pushed.cells() {
-                    let front = board.beside(player, way);
-                    let behind = board.beside(player, way.opposite());
-                    debug_assert!(front != NOWHERE && behind != NOWHERE);
-                    let before = boxes ^ B::one(front) ^ B::one(player);
-                    self.add(rank(before) as u32, before, B::one(behind));
+                    let front = board.neighbour(player, direction);
+                    let behind = board.neighbour(player, direction.opposite());
+                    debug_assert!(front != NO_CELL && behind != NO_CELL);
+                    let before = boxes ^ B::single(front) ^ B::single(player);
+                    self.add(rank(before) as u32, before, B::single(behind));
                 }
             }
         }
-        // The emptied list becomes the next level's: nothing is allocated once both have grown.
+        // The drained list becomes the next level's, so that nothing is allocated once both have grown.
         self.active = std::mem::replace(&mut self.next, active);
-        std::mem::swap(&mut self.fresh, &mut self.coming);
+        std::mem::swap(&mut self.frontier, &mut self.next_frontier);
         !self.active.is_empty()
     }
 
-    fn add(&mut self, place: u32, boxes: B, players: B) {
-        let i = place as usize;
+    fn add(&mut self, placement: u32, boxes: B, players: B) {
+        let i = placement as usize;
         let new = players & !self.solvable[i];
-        if new == B::NONE {
+        if new == B::EMPTY {
             return;
         }
         self.solvable[i] |= new;
-        if self.coming[i] == B::NONE {
-            self.next.push((place, boxes));
+        if self.next_frontier[i] == B::EMPTY {
+            self.next.push((placement, boxes));
         }
-        self.coming[i] |= new;
+        self.next_frontier[i] |= new;
     }
 
-    /// Whether the state was reached so far.
-    pub(super) fn has(&self, s: &State) -> bool {
-        self.solvable[rank(B::narrow(s.boxes))].has(s.player)
+    /// Whether the state was reached.
+    pub(super) fn contains(&self, s: &SokobanState) -> bool {
+        self.solvable[rank(B::truncate(s.boxes))].contains(s.player)
     }
 
-    /// How many moves the shortest solution of a state takes, if no more than `most`; leaves the table that far grown.
-    pub(super) fn distance(&mut self, board: &Board, s: &State, most: u32) -> Option<u32> {
-        self.restart(board);
-        for moves in 0..=most {
-            if self.has(s) {
+    /// Length of the shortest solution of a state, if at most `max_moves`; expands the table to that depth.
+    pub(super) fn distance(&mut self, board: &Board, s: &SokobanState, max_moves: u32) -> Option<u32> {
+        self.reset(board);
+        for moves in 0..=max_moves {
+            if self.contains(s) {
                 return Some(moves);
             }
-            if moves == most || !self.grow(board) {
+            if moves == max_moves || !self.expand(board) {
                 return None;
             }
         }
         None
     }
 
-    /// Holds every state that can be solved in `most` moves.
-    pub(super) fn fill(&mut self, board: &Board, most: u32) {
-        self.restart(board);
-        for _ in 0..most {
-            if !self.grow(board) {
+    /// Expands the table to every state that can be solved in `max_moves` moves.
+    pub(super) fn fill(&mut self, board: &Board, max_moves: u32) {
+        self.reset(board);
+        for _ in 0..max_moves {
+            if !self.expand(board) {
                 break;
             }
         }
-        if self.solvable.len() > KEPT_PLACEMENTS {
-            // A level is played for long: what only the search needed is given back.
-            (self.fresh, self.coming) = (Vec::new(), Vec::new());
+        if self.solvable.len() > MAX_RETAINED_PLACEMENTS {
+            // Levels are played for many episodes: free the buffers that only the search needs.
+            (self.frontier, self.next_frontier) = (Vec::new(), Vec::new());
             (self.active, self.next) = (Vec::new(), Vec::new());
         }
     }
@@ -161,7 +166,7 @@ mod tests {
     use crate::sokoban::{level::Level, path::shortest_path};
 
     #[test]
-    fn ranks_are_a_numbering() {
+    fn ranks_are_a_bijection() {
         let mut seen = [false; 35];
         for set in (0_u64..1 << 7).filter(|s| s.count_ones() == 3) {
             assert!(!std::mem::replace(&mut seen[rank(set)], true));
@@ -170,10 +175,10 @@ mod tests {
     }
 
     #[test]
-    fn distances_are_those_of_a_forward_search() {
+    fn distances_equal_those_of_a_forward_search() {
         let text = "######\n#   ##\n# $. #\n#@$  #\n## . #\n######";
         let (board, start) = Board::new(&Level::parse(text, "t").unwrap()).unwrap();
-        let (mut narrow, mut wide) = (Table::<u64>::new(), Table::<u128>::new());
+        let (mut narrow, mut wide) = (SolvableTable::<u64>::new(), SolvableTable::<u128>::new());
         let (mut solvable, mut dead) = (0, 0);
         let mut ends = vec![start];
         let mut seen = std::collections::HashSet::from([start]);
@@ -189,9 +194,9 @@ mod tests {
                 Some(_) => {}
                 None => dead += 1,
             }
-            for way in Move::ALL {
+            for direction in Move::ALL {
                 let mut t = s;
-                board.go(&mut t, way);
+                board.apply(&mut t, direction);
                 if seen.insert(t) {
                     ends.push(t);
                 }

@@ -1,43 +1,44 @@
-//! What did the agent want to do in a turn?
+//! Parsing and formatting of a turn's action.
 //!
-//! A turn is a list of moves. Its canonical form is the moves' words with single spaces, one compact word a move.
+//! A turn is a list of moves. Its canonical form is the moves' words separated by single spaces, one compact word per
+//! move.
 
 use super::board::Move;
 
-/// The word for standing still.
+/// The no-op word.
 pub(super) const STILL: &str = "still";
 
 /// Every word of a turn.
 pub(super) const TURN_WORDS: [&str; 5] = ["up", "down", "left", "right", STILL];
 
-/// Lists of more than this many turns are not written out.
+/// Turns are not enumerated if there are more than this.
 const MAX_LISTED: usize = 400;
 
-/// A move, or standing still.
-pub(super) type Wish = Option<Move>;
+/// A move, or `None` for a no-op.
+pub(super) type Intent = Option<Move>;
 
-/// Reads a turn, as the reference does: the text is cut at commas, and each piece gives the first of up, down, left,
-/// right and still that occurs in it, if any. Text that consists of nothing but these words needs no commas. At most `most`
-/// moves count. `None` if there is no move at all.
-pub(super) fn read_turn(text: &str, most: usize) -> Option<Vec<Wish>> {
+/// Parses a turn as the reference does: the text is split at commas, and each piece yields the first of up, down, left,
+/// right and still that occurs in it, if any. Text that consists only of these words needs no commas. At most `max_moves`
+/// moves count. `None` if there is no move.
+pub(super) fn parse_turn(text: &str, max_moves: usize) -> Option<Vec<Intent>> {
     let text = text.to_lowercase();
-    let words: Option<Vec<Wish>> = text.split_whitespace().map(word).collect();
-    let mut wishes = match words {
-        Some(wishes) => wishes,
+    let words: Option<Vec<Intent>> = text.split_whitespace().map(word).collect();
+    let mut intents = match words {
+        Some(intents) => intents,
         None => text.split(',').filter_map(piece).collect(),
     };
-    wishes.truncate(most);
-    (!wishes.is_empty()).then_some(wishes)
+    intents.truncate(max_moves);
+    (!intents.is_empty()).then_some(intents)
 }
 
-fn word(word: &str) -> Option<Wish> {
+fn word(word: &str) -> Option<Intent> {
     match Move::ALL.into_iter().find(|m| m.word() == word) {
         None if word == STILL => Some(None),
         found => found.map(Some),
     }
 }
 
-fn piece(piece: &str) -> Option<Wish> {
+fn piece(piece: &str) -> Option<Intent> {
     match Move::ALL.into_iter().find(|m| piece.contains(m.word())) {
         None if piece.contains(STILL) => Some(None),
         found => found.map(Some),
@@ -45,24 +46,24 @@ fn piece(piece: &str) -> Option<Wish> {
 }
 
 /// The canonical form of a turn.
-pub(super) fn write_turn(wishes: impl IntoIterator<Item = Wish>) -> String {
+pub(super) fn format_turn(intents: impl IntoIterator<Item = Intent>) -> String {
     let mut out = String::new();
-    for wish in wishes {
+    for intent in intents {
         if !out.is_empty() {
             out.push(' ');
         }
-        out.push_str(wish.map_or(STILL, Move::word));
+        out.push_str(intent.map_or(STILL, Move::word));
     }
     out
 }
 
-/// All turns of one to `most` moves, the shortest first, unless they are too many.
-pub(super) fn all_turns(most: usize) -> Option<Vec<String>> {
+/// All turns of one to `max_moves` moves, shortest first; `None` if there are too many.
+pub(super) fn all_turns(max_moves: usize) -> Option<Vec<String>> {
     let of = |moves: usize| 4_usize.checked_pow(moves as u32);
-    (1..=most).try_fold(0_usize, |sum, moves| sum.checked_add(of(moves)?).filter(|n| *n <= MAX_LISTED))?;
-    let digit = |n: usize, moves: usize, place: usize| Some(Move::ALL[n >> (2 * (moves - 1 - place)) & 3]);
-    let turn = |n: usize, moves: usize| write_turn((0..moves).map(|place| digit(n, moves, place)));
-    Some((1..=most).flat_map(|moves| (0..1 << (2 * moves)).map(move |n| turn(n, moves))).collect())
+    (1..=max_moves).try_fold(0_usize, |sum, moves| sum.checked_add(of(moves)?).filter(|n| *n <= MAX_LISTED))?;
+    let digit = |n: usize, moves: usize, i: usize| Some(Move::ALL[n >> (2 * (moves - 1 - i)) & 3]);
+    let turn = |n: usize, moves: usize| format_turn((0..moves).map(|i| digit(n, moves, i)));
+    Some((1..=max_moves).flat_map(|moves| (0..1 << (2 * moves)).map(move |n| turn(n, moves))).collect())
 }
 
 #[cfg(test)]
@@ -71,30 +72,30 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(text: &str) -> String {
-        read_turn(text, 3).map_or("nothing".to_owned(), write_turn)
+        parse_turn(text, 3).map_or("nothing".to_owned(), format_turn)
     }
 
     #[test]
-    fn turns_are_read_as_in_the_reference() {
+    fn turns_are_parsed_as_in_the_reference() {
         assert_eq!(read("up, left, DOWN"), "up left down");
         assert_eq!(read("Right"), "right");
         assert_eq!(read("[\"up\", \"right\"]"), "up right");
-        assert_eq!(read("up,left,down,right"), "up left down", "three moves a turn");
-        assert_eq!(read("go left then up"), "up", "one piece, and up is looked for first");
-        assert_eq!(read("jump, still, left"), "still left", "pieces without a move are passed over");
+        assert_eq!(read("up,left,down,right"), "up left down", "three moves per turn");
+        assert_eq!(read("go left then up"), "up", "one piece, and up is searched for first");
+        assert_eq!(read("jump, still, left"), "still left", "pieces without a move are skipped");
         assert_eq!(read("north"), "nothing");
         assert_eq!(read(""), "nothing");
-        assert_eq!(read("up left down"), "up left down", "words alone need no commas");
+        assert_eq!(read("up left down"), "up left down", "bare words need no commas");
     }
 
     #[test]
-    fn every_word_makes_a_turn() {
+    fn every_word_is_a_turn() {
         assert!(TURN_WORDS.iter().all(|w| read(w) == *w));
         assert_eq!(TURN_WORDS[..4], Move::ALL.map(Move::word));
     }
 
     #[test]
-    fn all_turns_are_listed_and_readable() {
+    fn enumerated_turns_parse_back() {
         let turns = all_turns(3).unwrap();
         assert_eq!(turns.len(), 84);
         assert_eq!([&turns[0], &turns[4], &turns[83]], ["up", "up up", "right right right"]);
@@ -105,7 +106,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reading_never_panics_and_is_settled_after_once(text in any::<String>()) {
+        fn parsing_never_panics_and_is_idempotent(text in any::<String>()) {
             let once = read(&text);
             if once != "nothing" {
                 prop_assert_eq!(read(&once), once);

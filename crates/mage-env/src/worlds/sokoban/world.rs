@@ -1,72 +1,72 @@
-//! What does an agent in a room face?
+//! The Sokoban environment.
 
 use super::{
-    board::{Board, State},
-    level::{Cell, Level},
+    board::{Board, SokobanState},
+    level::{Level, Tile},
     render::{Rendering, compact, render},
-    rules::{Over, Play, STEP},
-    solvable::Solvable,
-    turn::{TURN_WORDS, all_turns, read_turn, write_turn},
+    rules::{Play, STEP_REWARD, Termination},
+    solvable::SolvabilityChecker,
+    turn::{TURN_WORDS, all_turns, format_turn, parse_turn},
 };
 use crate::{Anchor, End, Env, Observation, Outcome, ParsedAction, Phrase, Result, Step};
 use serde::{Deserialize, Serialize};
 
-/// How the moves of a turn make one step.
+/// How the moves of a turn combine into one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TurnRules {
-    /// The turn stops at the move that ends the room, and its points add up.
+    /// The turn stops at the move that ends the episode, and its rewards add up.
     #[default]
     Corrected,
-    /// As released: all moves are made, even after the room is solved, and points, view and end are the last move's. A
-    /// turn counts as won if any of its moves solved the room. (In the released loop such an episode runs on although it is
-    /// counted as won; here it ends with the turn.)
+    /// As released: all moves are made, even after the room is solved, and reward, observation and termination are those
+    /// of the last move. A turn counts as won if any of its moves solved the room. (In the released loop such an episode
+    /// continues although it counts as won; here it ends with the turn.)
     Faithful,
 }
 
-/// What a room is played by.
+/// Configuration of the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WorldSettings {
-    /// How a turn's moves are put together.
+pub struct SokobanConfig {
+    /// How the moves of a turn combine into one step.
     pub turns: TurnRules,
-    /// How many moves a turn may have.
+    /// Maximum moves per turn.
     pub moves_per_turn: usize,
-    /// After how many moves the room is over.
+    /// Moves after which the episode is truncated.
     pub max_steps: u32,
-    /// Rooms that cannot be solved within so many moves are lost.
+    /// A state that cannot be solved within this many moves is a loss.
     pub search_depth: u32,
-    /// How the room is printed.
+    /// Text rendering of the room.
     pub render: Rendering,
 }
 
-/// One room, to be attempted again and again from the same start.
-pub struct SokobanWorld {
-    settings: WorldSettings,
+/// One room; every episode starts from the same initial state.
+pub struct SokobanEnv {
+    config: SokobanConfig,
     board: Board,
-    start: State,
+    start: SokobanState,
     play: Play,
-    solvable: Solvable,
+    solvable: SolvabilityChecker,
     score: f64,
     end: Option<End>,
 }
 
-impl SokobanWorld {
-    /// A level to play.
-    pub fn new(level: &Level, settings: WorldSettings) -> Result<Self> {
+impl SokobanEnv {
+    /// Creates the environment of a level.
+    pub fn new(level: &Level, config: SokobanConfig) -> Result<Self> {
         let (board, start) = Board::new(level)?;
         let play = Play::new(&board, start);
-        let solvable = Solvable::new(settings.search_depth);
-        Ok(SokobanWorld { settings, board, start, play, solvable, score: 0.0, end: None })
+        let solvable = SolvabilityChecker::new(config.search_depth);
+        Ok(SokobanEnv { config, board, start, play, solvable, score: 0.0, end: None })
     }
 
-    /// The room and its start, for solvers. An agent never gets here.
-    pub(super) fn start(&self) -> (&Board, State) {
+    /// Board and initial state, for solvers only.
+    pub(super) fn start(&self) -> (&Board, SokobanState) {
         (&self.board, self.start)
     }
 
     fn text(&self) -> String {
         let mut text = String::new();
-        render(&self.board, &self.play.state, self.settings.render, &mut text);
+        render(&self.board, &self.play.state, self.config.render, &mut text);
         text
     }
 
@@ -74,28 +74,28 @@ impl SokobanWorld {
         Observation { text: self.text(), compact: compact(&self.board, &self.play.state) }
     }
 
-    /// Makes a turn's moves; points, and how the room ended.
-    fn make(&mut self, wishes: &[Option<super::board::Move>]) -> (f64, Option<Over>) {
+    /// Applies a turn's moves; returns the reward and why the episode ended, if it did.
+    fn apply_turn(&mut self, intents: &[Option<super::board::Move>]) -> (f64, Option<Termination>) {
         let mut total = 0.0;
         let mut solved = false;
         let mut last = (0.0, None);
-        for wish in wishes {
-            let moment = self.play.step(&self.board, *wish, self.settings.max_steps, &mut self.solvable);
-            total += moment.reward;
-            solved |= moment.solved;
-            last = (moment.reward, moment.over);
-            if self.settings.turns == TurnRules::Corrected && moment.over.is_some() {
+        for intent in intents {
+            let outcome = self.play.step(&self.board, *intent, self.config.max_steps, &mut self.solvable);
+            total += outcome.reward;
+            solved |= outcome.solved;
+            last = (outcome.reward, outcome.over);
+            if self.config.turns == TurnRules::Corrected && outcome.over.is_some() {
                 break;
             }
         }
-        match self.settings.turns {
+        match self.config.turns {
             TurnRules::Corrected => (total, last.1),
-            TurnRules::Faithful => (last.0, if solved { Some(Over::Solved) } else { last.1 }),
+            TurnRules::Faithful => (last.0, if solved { Some(Termination::Solved) } else { last.1 }),
         }
     }
 }
 
-impl Env for SokobanWorld {
+impl Env for SokobanEnv {
     fn begin(&mut self, _episode: u32) -> Observation {
         self.play = Play::new(&self.board, self.start);
         self.score = 0.0;
@@ -104,8 +104,8 @@ impl Env for SokobanWorld {
     }
 
     fn parse(&self, text: &str) -> ParsedAction {
-        match read_turn(text, self.settings.moves_per_turn) {
-            Some(wishes) => ParsedAction::Act(write_turn(wishes)),
+        match parse_turn(text, self.config.moves_per_turn) {
+            Some(intents) => ParsedAction::Act(format_turn(intents)),
             None => {
                 ParsedAction::invalid("the answer names no move; write up, down, left or right, with commas between")
             }
@@ -113,38 +113,38 @@ impl Env for SokobanWorld {
     }
 
     fn step(&mut self, action: &ParsedAction) -> Step {
-        let wishes = match action {
-            ParsedAction::Act(turn) => read_turn(turn, self.settings.moves_per_turn),
+        let intents = match action {
+            ParsedAction::Act(turn) => parse_turn(turn, self.config.moves_per_turn),
             ParsedAction::Invalid { .. } => None,
         };
         let playing = self.end.is_none();
-        let (reward, over) = match &wishes {
-            Some(wishes) if playing => self.make(wishes),
-            // What cannot be read is one move of standing still.
-            None if playing => (STEP, None),
+        let (reward, over) = match &intents {
+            Some(intents) if playing => self.apply_turn(intents),
+            // An unparsable action counts as one no-op.
+            None if playing => (STEP_REWARD, None),
             _ => (0.0, None),
         };
         self.score += reward;
         let terminated = |outcome| End::Terminated { outcome, score: self.score as f32 };
         self.end = self.end.or(over.map(|over| match over {
-            Over::Solved => terminated(Outcome::Won),
-            Over::Dead => terminated(Outcome::Lost),
-            Over::OutOfSteps => End::Truncated,
+            Termination::Solved => terminated(Outcome::Won),
+            Termination::Deadlock => terminated(Outcome::Lost),
+            Termination::StepLimit => End::Truncated,
         }));
-        Step { observation: self.observe(), reward: reward as f32, valid: wishes.is_some() && playing, end: self.end }
+        Step { observation: self.observe(), reward: reward as f32, valid: intents.is_some() && playing, end: self.end }
     }
 
-    /// Standing still can be said too; it is not among the turns worth listing.
+    /// Also accepts turns with no-ops, which [`Env::legal`] does not enumerate.
     fn allows(&self, action: &str) -> bool {
         self.end.is_none() && matches!(self.parse(action), ParsedAction::Act(_))
     }
 
     fn legal(&self) -> Option<Vec<String>> {
-        if self.end.is_some() { Some(Vec::new()) } else { all_turns(self.settings.moves_per_turn) }
+        if self.end.is_some() { Some(Vec::new()) } else { all_turns(self.config.moves_per_turn) }
     }
 
     fn phrase(&self) -> Option<Phrase> {
-        Some(Phrase { words: &TURN_WORDS, most: self.settings.moves_per_turn })
+        Some(Phrase { words: &TURN_WORDS, most: self.config.moves_per_turn })
     }
 
     fn anchor(&self) -> Anchor {
@@ -156,13 +156,13 @@ impl Env for SokobanWorld {
         for row in 0..self.board.rows() {
             for col in 0..self.board.cols() {
                 out.push_str(match self.board.at(&self.play.state, row, col) {
-                    Cell::Wall => "██",
-                    Cell::Floor => "  ",
-                    Cell::Target => "··",
-                    Cell::BoxOnTarget => "▓▓",
-                    Cell::Box => "[]",
-                    Cell::Player => "☺ ",
-                    Cell::PlayerOnTarget => "☺·",
+                    Tile::Wall => "██",
+                    Tile::Floor => "  ",
+                    Tile::Target => "··",
+                    Tile::BoxOnTarget => "▓▓",
+                    Tile::Box => "[]",
+                    Tile::Player => "☺ ",
+                    Tile::PlayerOnTarget => "☺·",
                 });
             }
             out.push('\n');
@@ -175,18 +175,18 @@ impl Env for SokobanWorld {
 mod tests {
     use super::*;
 
-    fn world(text: &str, turns: TurnRules) -> SokobanWorld {
-        let settings = WorldSettings {
+    fn world(text: &str, turns: TurnRules) -> SokobanEnv {
+        let settings = SokobanConfig {
             turns,
             moves_per_turn: 3,
             max_steps: 30,
             search_depth: 100,
             render: Rendering::TextWithRowNumbers,
         };
-        SokobanWorld::new(&Level::parse(text, "t").unwrap(), settings).unwrap()
+        SokobanEnv::new(&Level::parse(text, "t").unwrap(), settings).unwrap()
     }
 
-    fn turn(w: &mut SokobanWorld, text: &str) -> (f32, bool, Option<End>) {
+    fn turn(w: &mut SokobanEnv, text: &str) -> (f32, bool, Option<End>) {
         let step = w.step(&w.parse(text));
         (step.reward, step.valid, step.end)
     }
@@ -194,7 +194,7 @@ mod tests {
     const CORRIDOR: &str = "########\n#@ $ . #\n########";
 
     #[test]
-    fn a_corrected_turn_stops_when_solved_and_adds_up() {
+    fn a_corrected_turn_stops_when_solved_and_sums_rewards() {
         let mut w = world(CORRIDOR, TurnRules::Corrected);
         w.begin(0);
         assert_eq!(turn(&mut w, "right, still, right"), (-0.3_f64 as f32, true, None));
@@ -202,7 +202,7 @@ mod tests {
         assert!(valid && (reward - 10.9).abs() < 1e-5);
         let Some(End::Terminated { outcome: Outcome::Won, score }) = end else { panic!("{end:?}") };
         assert!((score - 10.6).abs() < 1e-5);
-        assert_eq!(turn(&mut w, "left"), (0.0, false, end), "over is over");
+        assert_eq!(turn(&mut w, "left"), (0.0, false, end), "the episode has ended");
         assert_eq!(w.legal(), Some(vec![]));
         let again = w.begin(1);
         assert_eq!(again.compact, "@ - $ - . -");
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_faithful_turn_goes_on_and_counts_its_last_move() {
+    fn a_faithful_turn_continues_and_rewards_its_last_move() {
         let mut w = world(CORRIDOR, TurnRules::Faithful);
         w.begin(0);
         assert_eq!(turn(&mut w, "right, right"), (-0.1, true, None));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_costs_the_turn() {
+    fn an_unparsable_action_costs_the_turn() {
         let mut w = world(CORRIDOR, TurnRules::Corrected);
         let before = w.begin(0);
         let step = w.step(&w.parse("north"));
@@ -230,11 +230,14 @@ mod tests {
     }
 
     #[test]
-    fn dead_ends_lose_and_long_walks_are_cut() {
+    fn deadlocks_lose_and_the_step_limit_truncates() {
         let mut w = world("#####\n#   #\n#@$ #\n#  .#\n#####", TurnRules::Corrected);
         w.begin(0);
         let end = turn(&mut w, "down, right, up").2;
-        assert!(matches!(end, Some(End::Terminated { outcome: Outcome::Lost, .. })), "a box on a wall without targets");
+        assert!(
+            matches!(end, Some(End::Terminated { outcome: Outcome::Lost, .. })),
+            "a box against a wall without targets"
+        );
         w.begin(1);
         for n in 0..10 {
             let end = turn(&mut w, "left, left, left").2;
