@@ -13,10 +13,10 @@
 mod cli;
 mod command;
 mod interrupt;
-mod keys;
+mod line_editor;
 mod output;
-mod pick;
-mod screen;
+mod task_selection;
+mod progress;
 mod table;
 
 use clap::Parser;

@@ -5,7 +5,7 @@ use crate::{
     App,
     cli::{EnvArgs, EnvCommand, EnvConformArgs, EnvGenerateArgs, EnvShowArgs},
     output::{BAD, BOLD, DIM, GOOD, Output, styled},
-    pick::{pick, warn},
+    task_selection::{print_warnings, select},
     table::{columns, score, table},
     usage,
 };
@@ -91,7 +91,7 @@ fn splits(env_spec: &dyn EnvSpec, population: &Population) -> anyhow::Result<Vec
 }
 
 fn show(app: &App, args: &EnvShowArgs, out: &Output) -> anyhow::Result<()> {
-    let (env_spec, population) = pick(app, &args.env, &args.selection)?;
+    let (env_spec, population) = select(app, &args.env, &args.selection)?;
     let mut shown = Shown::of(&*env_spec);
     shown.splits = splits(&*env_spec, &population)?;
     if args.oracles {
@@ -334,8 +334,8 @@ fn conform(app: &App, args: &EnvConformArgs, out: &Output) -> anyhow::Result<()>
 }
 
 fn generate(app: &App, args: &EnvGenerateArgs, out: &Output) -> anyhow::Result<()> {
-    let (env_spec, population) = pick(app, &args.env, &args.selection)?;
-    warn(&*env_spec, &population, args.selection.split(), out)?;
+    let (env_spec, population) = select(app, &args.env, &args.selection)?;
+    print_warnings(&*env_spec, &population, args.selection.split(), out)?;
     let seats = env_spec.info().seats;
     let draw = |i| population.draw(args.selection.split(), seats, Seed::new(args.seed).child("generate").at(i));
     let tasks = (0..args.count).map(draw).collect::<Result<Vec<_>, _>>()?;

@@ -1,6 +1,5 @@
 //! One file for each command.
 
-pub(crate) mod against;
 pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod doctor;

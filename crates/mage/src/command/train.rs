@@ -6,8 +6,8 @@ use crate::{
     command::recipe::compose,
     interrupt::Interrupted,
     output::{BOLD, DIM, GOOD, Output, styled},
-    pick::{read_population, usage_in, warn},
-    screen::{Screen, estimate},
+    task_selection::{print_warnings, read_population, usage_in},
+    progress::{TrainingProgress, estimate},
     table::{score, span, table},
     usage,
 };
@@ -31,17 +31,17 @@ use std::{
 pub(crate) fn run(app: &App, args: &TrainArgs, out: &Output) -> anyhow::Result<()> {
     let recipe = recipe(args)?;
     let setting = setting(app, &recipe)?;
-    warn(&*setting.env_spec, &setting.population, &recipe.env.split, out)?;
+    print_warnings(&*setting.env_spec, &setting.population, &recipe.env.split, out)?;
     if args.dry_run {
         return dry_run(args, &recipe, &setting, out);
     }
     let begun = Arc::new(AtomicBool::new(false));
     let stop = listen("stopping after the current step; press Ctrl-C again to stop at once", Arc::clone(&begun))?;
-    let mut screen = Screen::new(*out);
+    let mut progress = TrainingProgress::new(*out);
     let mut training = match &args.resume {
         Some(dir) => {
             let hosts = setting.env_spec.info().seats > 1;
-            let mut said = |e| screen.show(e);
+            let mut said = |e| progress.show(e);
             match out.starting(|| Training::resume(recipe, setting, dir, args.force, Arc::clone(&stop), &mut said))? {
                 Resumed::Finished(outcome) => return already_finished(&outcome, dir, hosts, out),
                 Resumed::Going(training) => training,
@@ -53,8 +53,8 @@ pub(crate) fn run(app: &App, args: &TrainArgs, out: &Output) -> anyhow::Result<(
         }
     };
     begun.store(true, Ordering::Relaxed);
-    let outcome = training.run(&mut |e| screen.show(e));
-    screen.clear();
+    let outcome = training.run(&mut |e| progress.show(e));
+    progress.clear();
     let dir = training.path().to_owned();
     let go_on = || styled(BOLD, format!("mage train --resume {}", shell_word(&dir)));
     if outcome.is_err() && last_model(&dir).is_ok() {

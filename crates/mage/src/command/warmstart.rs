@@ -9,7 +9,7 @@ use crate::{
     },
     interrupt::Interrupted,
     output::{BOLD, Output, styled},
-    screen::Screen,
+    progress::TrainingProgress,
     usage,
 };
 use mage_train::train::warm_start;
@@ -21,15 +21,15 @@ pub(crate) fn run(app: &App, args: &WarmstartArgs, out: &Output) -> anyhow::Resu
     let recipe = compose(&args.recipes, &set)?;
     let setting = setting(app, &recipe)?;
     let stop = stop_on_ctrl_c("stopping; nothing will be written")?;
-    let mut screen = Screen::new(*out);
+    let mut progress = TrainingProgress::new(*out);
     let mut last = f64::NAN;
     let finished = warm_start(&recipe, &setting, &args.out, &stop, &mut |event| {
         if let mage_train::train::Event::Warmstart { loss, .. } = &event {
             last = *loss;
         }
-        screen.show(event);
+        progress.show(event);
     });
-    screen.clear();
+    progress.clear();
     if !finished.map_err(usage)? {
         out.hint("stopped; nothing was written");
         return Err(Interrupted.into());

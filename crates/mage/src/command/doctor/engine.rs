@@ -3,8 +3,8 @@
 //! Asked in the order in which training would find out, and to the end: one answer that is no does not hide the next.
 
 use super::{
-    findings::{Findings, text},
-    sampler::Wanted,
+    checks::{Checks, text},
+    vllm::VllmRequirements,
 };
 use crate::{App, cli::DoctorArgs, command::recipe::compose, command::train::setting, output::Output, usage};
 use anyhow::bail;
@@ -39,9 +39,9 @@ pub(super) fn run(app: &App, args: &DoctorArgs, out: &Output) -> anyhow::Result<
         return Err(usage("engine.kind is `native`: there is no server to ask; `mage doctor` looks at this machine"));
     }
     check_addresses(&recipe)?;
-    let mut findings = Findings::new(out);
-    look(app, &recipe, &mut findings)?;
-    match findings.end()? {
+    let mut checks = Checks::new(out);
+    look(app, &recipe, &mut checks)?;
+    match checks.end()? {
         (0, _) => Ok(()),
         (bad, all) => bail!("{bad} of {all} answers are no"),
     }
@@ -52,16 +52,16 @@ fn hasty(run: Waiting) -> Waiting {
     Waiting { attempt: run.attempt.min(PATIENCE), away: run.away.min(PATIENCE), operation: run.operation.min(WORK) }
 }
 
-fn look(app: &App, recipe: &Recipe, findings: &mut Findings<'_>) -> anyhow::Result<()> {
+fn look(app: &App, recipe: &Recipe, checks: &mut Checks<'_>) -> anyhow::Result<()> {
     let lacks = missing(recipe);
     let fits = if lacks.is_empty() { Ok("everything".to_owned()) } else { Err(lacks.join("; ")) };
-    findings.note("the backend offers what the recipe asks for", fits)?;
+    checks.record("the backend offers what the recipe asks for", fits)?;
     let described = text(describe(recipe));
     let about = |d: &ModelDescription| {
         let c = &d.config;
         format!("{} words, {} tokens of context, {} numbers", c.vocab_size, c.max_position_embeddings, d.parameters)
     };
-    findings.note("the model is known here", described.as_ref().map(about).map_err(Clone::clone))?;
+    checks.record("the model is known here", described.as_ref().map(about).map_err(Clone::clone))?;
     let Ok(model) = described else { return Ok(()) };
     // Who looks first and who trains then say the same of a way there: once is enough.
     let said = Mutex::new(BTreeSet::new());
@@ -86,15 +86,15 @@ fn look(app: &App, recipe: &Recipe, findings: &mut Findings<'_>) -> anyhow::Resu
         }
         None => format!("speaks {dialect}; not calibrated (tinker.calibrate = false)"),
     });
-    findings.note(format!("{} trains as its backend is known to", recipe.tinker.url), met.map_err(Clone::clone))?;
+    checks.record(format!("{} trains as its backend is known to", recipe.tinker.url), met.map_err(Clone::clone))?;
     let mut trainer = trainer.ok();
     let theirs = trainer.as_ref().map(|t| text(t.fingerprint()));
-    compare(recipe, &model, theirs.as_ref(), findings)?;
+    compare(recipe, &model, theirs.as_ref(), checks)?;
     let Some(pool) = pool else {
         if let Some(trainer) = &mut trainer {
             let published = text(trainer.publish(&AdapterName::default()));
             let seen = published.map(|v| format!("policy@{} scores as in training", v.0));
-            findings.note("it samples what it trains", seen)?;
+            checks.record("it samples what it trains", seen)?;
         }
         return Ok(());
     };
@@ -102,14 +102,14 @@ fn look(app: &App, recipe: &Recipe, findings: &mut Findings<'_>) -> anyhow::Resu
         Some(renderer) => text(setting(app, recipe).and_then(|s| Ok(longest_sequence(recipe, &s, renderer)?))),
         None => Err(format!("{} has no tokenizer.json", recipe.model.path)),
     };
-    let wanted = Wanted { recipe, model: &model, trained: theirs.as_ref(), longest };
+    let wanted = VllmRequirements { recipe, model: &model, trained: theirs.as_ref(), longest };
     let mut serving = 0;
     for (address, served) in block_on_pool(pool.served())? {
-        serving += usize::from(wanted.look_at(&pool, &address, text(served), findings)?);
+        serving += usize::from(wanted.look_at(&pool, &address, text(served), checks)?);
     }
     if let (Some(trainer), true) = (&mut trainer, serving > 0) {
         let pushed = text(trainer.publish(&AdapterName::new("doctor")));
-        findings.note("a pushed adapter arrives", pushed.map(|v| format!("doctor@{} scores as in training", v.0)))?;
+        checks.record("a pushed adapter arrives", pushed.map(|v| format!("doctor@{} scores as in training", v.0)))?;
     }
     Ok(())
 }
@@ -120,15 +120,15 @@ fn compare(
     recipe: &Recipe,
     model: &ModelDescription,
     theirs: Option<&Result<Fingerprint, String>>,
-    findings: &mut Findings<'_>,
+    checks: &mut Checks<'_>,
 ) -> anyhow::Result<()> {
     const WHAT: &str = "its model is the one here";
     if let Some(Err(e)) = theirs {
-        findings.note(WHAT, Err(format!("it does not score a fixed sequence: {e}")))?;
+        checks.record(WHAT, Err(format!("it does not score a fixed sequence: {e}")))?;
         return Ok(());
     }
     if model.parameters > COMPARED {
-        return findings.skip(
+        return checks.skip(
             WHAT,
             format!(
                 "NOT COMPARED: a model of {} numbers is not loaded here, only those of up to {COMPARED}. That engines have the \
@@ -139,7 +139,7 @@ fn compare(
     }
     if let Some(Ok(theirs)) = theirs {
         let ours = text(native_fingerprint(recipe, model));
-        findings.note(WHAT, ours.and_then(|ours| near(&ours, theirs, recipe.vllm.tolerance)))?;
+        checks.record(WHAT, ours.and_then(|ours| near(&ours, theirs, recipe.vllm.tolerance)))?;
     }
     Ok(())
 }

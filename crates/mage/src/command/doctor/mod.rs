@@ -1,16 +1,16 @@
 //! `mage doctor`: what can this machine, or an engine elsewhere, do?
 
-mod card;
+mod checks;
 mod engine;
-mod findings;
-mod sampler;
+mod gpu;
+mod vllm;
 
 use crate::{
     App,
     cli::DoctorArgs,
     output::{BOLD, Output, styled},
 };
-use card::Cards;
+use gpu::CudaStatus;
 use mage_native::Machine;
 use serde::Serialize;
 
@@ -25,7 +25,7 @@ struct Found {
     memory_gib: Option<f64>,
     /// What `--device auto` takes.
     device: &'static str,
-    cuda: Cards,
+    cuda: CudaStatus,
 }
 
 pub(crate) fn run(app: &App, args: &DoctorArgs, out: &Output) -> anyhow::Result<()> {
@@ -33,7 +33,7 @@ pub(crate) fn run(app: &App, args: &DoctorArgs, out: &Output) -> anyhow::Result<
         return engine::run(app, args, out);
     }
     let machine = Machine::measure();
-    let cuda = Cards::look();
+    let cuda = CudaStatus::look();
     let found = Found {
         version: env!("CARGO_PKG_VERSION"),
         threads: machine.threads,

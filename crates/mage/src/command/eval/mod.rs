@@ -1,18 +1,18 @@
 //! `mage eval`: how good is an agent?
 
 mod ceilings;
-mod entrants;
+mod policies;
 mod preset;
 mod report;
-mod tally;
-mod versus;
+mod request_stats;
+mod comparison;
 
 pub(crate) use ceilings::Ceilings;
 
 use super::train::stop_on_ctrl_c;
-use crate::{App, cli::EvalArgs, interrupt::Interrupted, output::Output, pick::pick, pick::warn, usage};
+use crate::{App, cli::EvalArgs, interrupt::Interrupted, output::Output, task_selection::select, task_selection::print_warnings, usage};
 use anyhow::{Context, anyhow};
-use entrants::{Entrant, Ground, entrants, prices};
+use entrants::{EvalPolicy, EvalSetup, entrants, prices};
 use mage_core::{Bootstrap, MetaResult, Trajectory};
 use mage_env::{Hash, Seed, solvers::OracleReport};
 use mage_train::{
@@ -28,9 +28,9 @@ use std::{
     path::Path,
     sync::{Arc, atomic::AtomicU8},
 };
-use tally::Tally;
+use request_stats::RequestStats;
 use tokio::runtime::{Handle, Runtime};
-use versus::Versus;
+use comparison::Comparison;
 
 /// What one meta-episode of an entrant came to.
 pub(super) struct Played {
@@ -45,7 +45,7 @@ pub(super) struct Played {
 #[derive(Default)]
 pub(super) struct Results {
     played: Vec<Played>,
-    tally: Tally,
+    tally: RequestStats,
     /// How many tasks could not be finished.
     errors: u64,
 }
@@ -88,9 +88,9 @@ pub(crate) fn run_until(
         }
     }
     someone_plays(args)?;
-    let (env_spec, population) = pick(app, &args.env, &args.selection)?;
+    let (env_spec, population) = select(app, &args.env, &args.selection)?;
     let (env_info, split) = (env_spec.info(), args.selection.split());
-    warn(&*env_spec, &population, split, out)?;
+    print_warnings(&*env_spec, &population, split, out)?;
     let max_turns = match args.max_turns {
         Some(turns) => turns,
         None => env_spec.max_turns(&population, split)?,
@@ -99,20 +99,20 @@ pub(crate) fn run_until(
     let seed = Seed::new(args.seed);
     let panel = Panel::new(&population, split, env_info.seats, usize::try_from(args.tasks)?, seed)?;
     let panel = panel.dealt(&*env_spec, seed)?;
-    let ground =
-        Ground { env_spec, population, prompts: app.prompts.get(&args.env)?, panel, max_turns, stop: Arc::clone(stop) };
+    let setup =
+        EvalSetup { env_spec, population, prompts: app.prompts.get(&args.env)?, panel, max_turns, stop: Arc::clone(stop) };
     let runtime = Unwaited(Some(runtime(0)?));
-    let all = out.starting(|| entrants(args, &ground, &runtime.handle()))?;
+    let all = out.starting(|| policies(args, &setup, &runtime.handle()))?;
     // Files that the options name are read here for the first time: better now than within the panel.
-    if let Some(task) = ground.panel.tasks().first() {
-        ground.env_spec.build(task)?;
+    if let Some(task) = setup.panel.tasks().first() {
+        setup.env_spec.build(task)?;
     }
     let mut results = Vec::new();
     for entrant in &all {
         results.push(play(entrant, args.records.as_deref(), out)?);
     }
     let ceilings = {
-        let (env_spec, population) = (&ground.env_spec, &ground.population);
+        let (env_spec, population) = (&setup.env_spec, &setup.population);
         let work = || known.of(&**env_spec, population, split, args.episodes);
         let ceilings = out.waiting("working out the ceilings", work);
         // What was played is worth telling without them.
@@ -131,10 +131,10 @@ pub(crate) fn run_until(
         .collect();
     // As reports do, so that both say the same of the same records.
     let bootstrap = Bootstrap::default();
-    let versus: Vec<Versus<'_>> = (1..all.len())
+    let versus: Vec<Comparison<'_>> = (1..all.len())
         .map(|i| {
             let [first, second] = [0, i].map(|i| (all[i].name.as_str(), &results[i]));
-            Versus::new(first, second, args.episodes, args.seeds, bootstrap)
+            Comparison::new(first, second, args.episodes, args.seeds, bootstrap)
         })
         .collect();
     if let (Some(path), Some(draw)) = (&args.plot, draw) {
@@ -154,8 +154,8 @@ pub(crate) fn run_until(
             tasks: args.tasks,
             seed: args.seed,
             seeds: args.seeds,
-            panel: ground.panel.hash(),
-            population: Hash::of(&ground.population),
+            panel: setup.panel.hash(),
+            population: Hash::of(&setup.population),
             ceilings: ceilings.as_ref(),
             entrants: &reports,
             versus: &versus,
@@ -253,11 +253,11 @@ struct Summary<'a> {
     population: Hash,
     ceilings: Option<&'a OracleReport>,
     entrants: &'a [Report<'a>],
-    versus: &'a [Versus<'a>],
+    versus: &'a [Comparison<'a>],
 }
 
 /// Plays the panel with all seeds, or what is missing of it in the record file.
-fn play(entrant: &Entrant, records: Option<&Path>, out: &Output) -> anyhow::Result<Results> {
+fn play(entrant: &EvalPolicy, records: Option<&Path>, out: &Output) -> anyhow::Result<Results> {
     let mut all = Results::default();
     let tasks = entrant.evaluations.first().map_or(0, |e| e.panel.tasks().len());
     let bar = out.progress((tasks * entrant.evaluations.len()) as u64, "playing");

@@ -78,7 +78,7 @@ pub(super) fn apply(args: &mut EvalArgs) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{App, cli::Cli, cli::Command, pick::pick};
+    use crate::{App, cli::Cli, cli::Command, task_selection::select};
     use clap::Parser;
 
     #[test]
@@ -87,7 +87,7 @@ mod tests {
             let cli = Cli::try_parse_from(["mage", "eval", "--policy", "random", "--preset", preset.name]).unwrap();
             let Command::Eval(mut args) = cli.command else { panic!("it is an evaluation") };
             apply(&mut args).unwrap();
-            let (env_spec, population) = pick(&App::builtin(), &args.env, &args.selection).expect(preset.name);
+            let (env_spec, population) = select(&App::builtin(), &args.env, &args.selection).expect(preset.name);
             let task = population.draw(args.selection.split(), env_spec.info().seats, mage_env::Seed::new(1)).unwrap();
             assert!(env_spec.build(&task).is_ok(), "{}", preset.name);
             if let Some(seat) = preset.seat {

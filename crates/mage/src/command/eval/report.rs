@@ -1,6 +1,6 @@
 //! What is said about one entrant?
 
-use super::{Entrant, Results, tally::Tally};
+use super::{EvalPolicy, Results, request_stats::RequestStats};
 use crate::{
     cli::EvalArgs,
     output::{BOLD, DIM, Output, styled},
@@ -53,7 +53,7 @@ pub(super) struct Report<'a> {
     /// The same where every episode was played.
     #[serde(skip)]
     score_ceilings: Option<&'a OracleReport>,
-    tally: &'a Tally,
+    tally: &'a RequestStats,
     cost: Option<f64>,
     errors: u64,
 }
@@ -84,7 +84,7 @@ pub(super) fn drawing(reports: &[Report<'_>], early_stop: bool) -> String {
 impl<'a> Report<'a> {
     pub(super) fn new(
         args: &'a EvalArgs,
-        entrant: &'a Entrant,
+        entrant: &'a EvalPolicy,
         unit: &'a str,
         results: &'a Results,
         ceilings: Option<&'a OracleReport>,

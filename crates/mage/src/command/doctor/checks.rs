@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// One thing that was looked at.
 #[derive(Serialize)]
-struct Finding {
+struct Check {
     what: String,
     /// `None` where it could not be looked at.
     good: Option<bool>,
@@ -13,18 +13,18 @@ struct Finding {
 }
 
 /// All that was found, told as it is found.
-pub(super) struct Findings<'o> {
+pub(super) struct Checks<'o> {
     out: &'o Output,
-    all: Vec<Finding>,
+    all: Vec<Check>,
 }
 
-impl<'o> Findings<'o> {
+impl<'o> Checks<'o> {
     pub(super) fn new(out: &'o Output) -> Self {
-        Findings { out, all: Vec::new() }
+        Checks { out, all: Vec::new() }
     }
 
     /// Notes what was found; whether it is good.
-    pub(super) fn note(&mut self, what: impl Into<String>, found: Result<String, String>) -> anyhow::Result<bool> {
+    pub(super) fn record(&mut self, what: impl Into<String>, found: Result<String, String>) -> anyhow::Result<bool> {
         let (good, found) = found.map_or_else(|e| (false, e), |f| (true, f));
         self.tell(what.into(), Some(good), found)?;
         Ok(good)
@@ -44,7 +44,7 @@ impl<'o> Findings<'o> {
             };
             self.out.line(format!("{mark}  {what}: {found}"))?;
         }
-        self.all.push(Finding { what, good, found });
+        self.all.push(Check { what, good, found });
         Ok(())
     }
 

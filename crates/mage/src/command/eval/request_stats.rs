@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// Calls and tokens, added up.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Tally {
+pub(super) struct RequestStats {
     /// By purpose.
     pub(super) calls: BTreeMap<RequestKind, Calls>,
     /// Tokens read.
@@ -25,7 +25,7 @@ pub(super) struct Calls {
     pub(super) unusable: u64,
 }
 
-impl Tally {
+impl RequestStats {
     pub(super) fn add(&mut self, record: &Trajectory) {
         for call in &record.calls {
             let calls = self.calls.entry(call.purpose).or_default();

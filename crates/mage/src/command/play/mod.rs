@@ -1,12 +1,13 @@
-//! `mage play`: sit down yourself.
+//! `mage play`: interactive play, by a person at a terminal or by a program with `--json`.
+
+mod policy;
 
 use crate::{
     App,
     cli::PlayArgs,
-    command::against,
-    keys,
+    line_editor,
     output::{BOLD, DIM, GOOD, Output, styled},
-    pick::{pick, warn},
+    task_selection::{print_warnings, select},
     table::{score, table},
 };
 use mage_env::{End, Env, Outcome, ParsedAction, Phrase, Seed, Task, solvers::OracleReport};
@@ -15,12 +16,12 @@ use std::io::{BufRead, IsTerminal, Write, stdin};
 
 pub(crate) fn run(app: &App, args: &PlayArgs, out: &Output) -> anyhow::Result<()> {
     if let Some(dir) = &args.against {
-        return against::run(app, args, dir, out);
+        return policy::run(app, args, dir, out);
     }
-    let (env_spec, population) = pick(app, &args.env, &args.selection)?;
+    let (env_spec, population) = select(app, &args.env, &args.selection)?;
     let env_info = env_spec.info();
     let split = args.selection.split();
-    warn(&*env_spec, &population, split, out)?;
+    print_warnings(&*env_spec, &population, split, out)?;
     let max_turns = match args.max_turns {
         Some(turns) => turns,
         None => env_spec.max_turns(&population, split)?,
@@ -204,7 +205,7 @@ impl Sitting<'_> {
     fn read(&self, phrase: Option<Phrase>) -> std::io::Result<Option<String>> {
         let arrows = |p: &Phrase| ["up", "down", "left", "right"].iter().all(|way| p.words.contains(way));
         if let Some(phrase) = phrase.filter(arrows).filter(|_| !self.out.json && stdin().is_terminal()) {
-            return keys::read_line(phrase.most);
+            return line_editor::read_line(phrase.most);
         }
         let mut line = String::new();
         if stdin().lock().read_line(&mut line)? > 0 {

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 /// Two entrants, task by task.
 #[derive(Serialize)]
-pub(super) struct Versus<'a> {
+pub(super) struct Comparison<'a> {
     first: &'a str,
     second: &'a str,
     /// Tasks that both finished.
@@ -23,7 +23,7 @@ pub(super) struct Versus<'a> {
     by_episode: Vec<PairedAt>,
 }
 
-impl<'a> Versus<'a> {
+impl<'a> Comparison<'a> {
     pub(super) fn new(
         (first, ours): (&'a str, &Results),
         (second, theirs): (&'a str, &Results),
@@ -33,7 +33,7 @@ impl<'a> Versus<'a> {
     ) -> Self {
         let by_episode = compare(&ours.numbered(|_| true), &theirs.numbered(|_| true), episodes, bootstrap);
         let tasks = by_episode.first().map_or(0, |at| at.pass_at_k.tasks);
-        Versus { first, second, tasks, seeds, by_episode }
+        Comparison { first, second, tasks, seeds, by_episode }
     }
 
     pub(super) fn print(&self, out: &Output) -> anyhow::Result<()> {

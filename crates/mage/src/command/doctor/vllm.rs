@@ -2,7 +2,7 @@
 
 use super::{
     engine::{block_on_pool, near},
-    findings::{Findings, text},
+    checks::{Checks, text},
 };
 use mage_engine::Renderer;
 use mage_native::ModelDescription;
@@ -19,7 +19,7 @@ const TEXTS: [&str; 5] = [
 ];
 
 /// What servers are held against.
-pub(super) struct Wanted<'w> {
+pub(super) struct VllmRequirements<'w> {
     pub(super) recipe: &'w Recipe,
     pub(super) model: &'w ModelDescription,
     /// The trainer's fingerprint, where it was there to ask, or why it gave none.
@@ -28,14 +28,14 @@ pub(super) struct Wanted<'w> {
     pub(super) longest: Result<Option<usize>, String>,
 }
 
-impl Wanted<'_> {
+impl VllmRequirements<'_> {
     /// Looks at one of the servers that sample; whether it serves the model.
     pub(super) fn look_at(
         &self,
         pool: &VllmPool,
         address: &str,
         served: Result<Vec<Served>, String>,
-        findings: &mut Findings<'_>,
+        checks: &mut Checks<'_>,
     ) -> anyhow::Result<bool> {
         let vllm = &self.recipe.vllm;
         let name = if vllm.model.is_empty() { &self.recipe.model.path } else { &vllm.model };
@@ -47,30 +47,30 @@ impl Wanted<'_> {
             }
         });
         let serves = found.as_ref().map(|(names, _)| format!("{names} names")).map_err(Clone::clone);
-        findings.note(format!("{address} serves the model"), serves)?;
+        checks.record(format!("{address} serves the model"), serves)?;
         let Ok((_, context)) = found else { return Ok(false) };
-        self.room(address, context, findings)?;
+        self.room(address, context, checks)?;
         let what = format!("{address} has the weights that are trained");
         match self.trained {
             Some(Ok(trained)) => {
                 let base = text(block_on_pool(pool.base_fingerprint(address))?);
-                findings.note(what, base.and_then(|base| near(trained, &base, vllm.tolerance)))?;
+                checks.record(what, base.and_then(|base| near(trained, &base, vllm.tolerance)))?;
             }
-            Some(Err(_)) => findings.skip(what, "NOT COMPARED: whoever trains does not score the fixed sequence")?,
+            Some(Err(_)) => checks.skip(what, "NOT COMPARED: whoever trains does not score the fixed sequence")?,
             None => {}
         }
         if let Some(renderer) = &self.model.renderer {
             let theirs = |words: &str| text(text(block_on_pool(pool.tokenize(address, words)))?);
-            findings.note(format!("{address} has the tokenizer that is here"), same_words(renderer, theirs))?;
+            checks.record(format!("{address} has the tokenizer that is here"), same_words(renderer, theirs))?;
         }
         Ok(true)
     }
 
     /// Whether sequences have room enough.
-    fn room(&self, address: &str, context: Option<usize>, findings: &mut Findings<'_>) -> anyhow::Result<()> {
+    fn room(&self, address: &str, context: Option<usize>, checks: &mut Checks<'_>) -> anyhow::Result<()> {
         let what = format!("{address} takes sequences as long as the recipe needs");
         let Some(context) = context else {
-            return findings.skip(what, "it does not say how long they may be (max_model_len)");
+            return checks.skip(what, "it does not say how long they may be (max_model_len)");
         };
         match &self.longest {
             Ok(Some(longest)) if *longest > context => {
@@ -78,17 +78,17 @@ impl Wanted<'_> {
                     "{context} tokens there, and a prompt with its answer takes up to {longest}: start it with \
                      --max-model-len {longest} or more, or set fewer play.episodes and eval.episodes"
                 );
-                findings.note(what, Err(found))?;
+                checks.record(what, Err(found))?;
             }
             Ok(Some(longest)) => {
-                findings.note(what, Ok(format!("{context} tokens there, {longest} needed")))?;
+                checks.record(what, Ok(format!("{context} tokens there, {longest} needed")))?;
             }
             Ok(None) => {
                 let here = self.model.config.max_position_embeddings;
                 let why = "what this environment needs cannot be tried out";
-                findings.skip(what, format!("{context} tokens there, {here} here; {why}"))?;
+                checks.skip(what, format!("{context} tokens there, {here} here; {why}"))?;
             }
-            Err(e) => findings.skip(what, format!("{context} tokens there; what is needed is not known: {e}"))?,
+            Err(e) => checks.skip(what, format!("{context} tokens there; what is needed is not known: {e}"))?,
         }
         Ok(())
     }

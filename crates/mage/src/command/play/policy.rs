@@ -3,13 +3,11 @@
 //! The policy plays on a thread of its own and asks for a move when it is the person's turn; a person who leaves is not
 //! waited for.
 
+use super::{completed, from_clock, listed, plural};
 use crate::{
     App,
     cli::PlayArgs,
-    command::{
-        play::{completed, from_clock, listed, plural},
-        train::setting,
-    },
+    command::train::setting,
     output::{BOLD, DIM, GOOD, Output, styled},
     table::table,
     usage,

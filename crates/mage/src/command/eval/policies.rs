@@ -28,7 +28,7 @@ use tokio::runtime::Handle;
 const HERE: usize = 256;
 
 /// One policy, one method, all seeds.
-pub(super) struct Entrant {
+pub(super) struct EvalPolicy {
     /// What people call it.
     pub(super) name: String,
     /// The method, where it is one of ours.
@@ -41,7 +41,7 @@ pub(super) struct Entrant {
 }
 
 /// What all entrants have in common.
-pub(super) struct Ground {
+pub(super) struct EvalSetup {
     pub(super) env_spec: Arc<dyn EnvSpec>,
     pub(super) population: Population,
     pub(super) prompts: Arc<PromptSet>,
@@ -60,7 +60,7 @@ struct Source {
 }
 
 /// All entrants; models run on `runtime`.
-pub(super) fn entrants(args: &EvalArgs, ground: &Ground, runtime: &Handle) -> anyhow::Result<Vec<Entrant>> {
+pub(super) fn policies(args: &EvalArgs, setup: &EvalSetup, runtime: &Handle) -> anyhow::Result<Vec<EvalPolicy>> {
     let methods: Vec<PromptMethod> = match args.memory {
         Some(MemoryArg::None) => vec![PromptMethod::React],
         Some(MemoryArg::Reflection) => vec![PromptMethod::Reflexion],
@@ -72,10 +72,10 @@ pub(super) fn entrants(args: &EvalArgs, ground: &Ground, runtime: &Handle) -> an
     drawn(&args.sampling, paper_draws(), Thinking::Off).params.check().map_err(usage)?;
     let mut sources = Vec::new();
     for policy in &args.policy {
-        sources.push(source(args, ground, policy, runtime)?);
+        sources.push(source(args, setup, policy, runtime)?);
     }
     if let (Some(url), Some(model)) = (&args.remote.endpoint, &args.remote.model) {
-        sources.push(remote(args, ground, url, model, runtime)?);
+        sources.push(remote(args, setup, url, model, runtime)?);
     }
     let several = methods.len() > 1;
     let mut all = Vec::new();
@@ -86,7 +86,7 @@ pub(super) fn entrants(args: &EvalArgs, ground: &Ground, runtime: &Handle) -> an
             some => some.iter().copied().map(Some).collect(),
         };
         for approach in approaches {
-            all.push(entrant(args, ground, source, approach, scope, &embeddings, several)?);
+            all.push(entrant(args, setup, source, approach, scope, &embeddings, several)?);
         }
     }
     Ok(all)
@@ -94,13 +94,13 @@ pub(super) fn entrants(args: &EvalArgs, ground: &Ground, runtime: &Handle) -> an
 
 fn entrant(
     args: &EvalArgs,
-    ground: &Ground,
+    setup: &EvalSetup,
     source: &Source,
     approach: Option<PromptMethod>,
     scope: MemoryScope,
     embeddings: &Arc<dyn Embeddings>,
     several: bool,
-) -> anyhow::Result<Entrant> {
+) -> anyhow::Result<EvalPolicy> {
     let mut settings = approach.map_or_else(|| source.settings.clone(), |a| a.settings(source.settings.clone()));
     settings.recall_limit = args.recall.or(settings.recall_limit);
     let settings = Arc::new(settings);
@@ -119,30 +119,30 @@ fn entrant(
         // Seeds are runs of their own: none remembers what another has seen.
         let memories = approach
             .map(|a| {
-                let (settings, prompts) = (Arc::clone(&settings), Arc::clone(&ground.prompts));
+                let (settings, prompts) = (Arc::clone(&settings), Arc::clone(&setup.prompts));
                 MemoryFactory::new(a, scope, Arc::clone(embeddings), settings, prompts).map(Arc::new)
             })
             .transpose()
             .map_err(usage)?;
         Ok(Arc::new(Evaluation {
-            env_spec: Arc::clone(&ground.env_spec),
-            prompts: Arc::clone(&ground.prompts),
+            env_spec: Arc::clone(&setup.env_spec),
+            prompts: Arc::clone(&setup.prompts),
             settings: Arc::clone(&settings),
             memories,
-            panel: ground.panel.clone(),
+            panel: setup.panel.clone(),
             agent: source.agent.clone(),
             seed: Seed::new(args.seed.wrapping_add(i)),
-            stop: Arc::clone(&ground.stop),
+            stop: Arc::clone(&setup.stop),
         }))
     });
     let evaluations = evaluations.collect::<anyhow::Result<_>>()?;
     let embeddings = retrieves.then(|| embeddings.id().to_owned());
-    Ok(Entrant { name, approach, scope, embeddings, evaluations })
+    Ok(EvalPolicy { name, approach, scope, embeddings, evaluations })
 }
 
 /// A policy named on the command line.
-fn source(args: &EvalArgs, ground: &Ground, name: &str, runtime: &Handle) -> anyhow::Result<Source> {
-    let env_info = ground.env_spec.info();
+fn source(args: &EvalArgs, setup: &EvalSetup, name: &str, runtime: &Handle) -> anyhow::Result<Source> {
+    let env_info = setup.env_spec.info();
     let path = Path::new(name);
     if RunDir::is_run(path) {
         let recipe: Recipe = RunDir::recipe(path)?;
@@ -158,7 +158,7 @@ fn source(args: &EvalArgs, ground: &Ground, name: &str, runtime: &Handle) -> any
         let turns = if recipe.play.max_turns > 0 && args.max_turns.is_none() {
             recipe.play.max_turns
         } else {
-            ground.max_turns
+            setup.max_turns
         };
         let settings = EpisodeConfig { early_stop: args.early_stop, max_turns: turns, ..trained };
         let settings = tokens(settings, &args.sampling);
@@ -168,17 +168,17 @@ fn source(args: &EvalArgs, ground: &Ground, name: &str, runtime: &Handle) -> any
         let drawn = drawn(&args.sampling, paper_draws(), Thinking::Off);
         drawn.params.check().map_err(usage)?;
         let agent = ModelAgent::folder(name, drawn, args.place(), runtime.clone(), HERE)?;
-        return Ok(Source { agent: Agent::Model(agent), settings: full(args, ground), trained: false });
+        return Ok(Source { agent: Agent::Model(agent), settings: full(args, setup), trained: false });
     }
     let split = args.selection.split();
-    let agent = Agent::find(&*ground.env_spec, name, &ground.population, split, args.episodes).map_err(usage)?;
+    let agent = Agent::find(&*setup.env_spec, name, &setup.population, split, args.episodes).map_err(usage)?;
     let compact = EpisodeConfig::compact(&env_info, args.episodes);
-    let settings = EpisodeConfig { early_stop: args.early_stop, max_turns: ground.max_turns, ..compact };
+    let settings = EpisodeConfig { early_stop: args.early_stop, max_turns: setup.max_turns, ..compact };
     Ok(Source { agent, settings, trained: false })
 }
 
 /// The model behind the endpoint.
-fn remote(args: &EvalArgs, ground: &Ground, url: &str, model: &str, runtime: &Handle) -> anyhow::Result<Source> {
+fn remote(args: &EvalArgs, setup: &EvalSetup, url: &str, model: &str, runtime: &Handle) -> anyhow::Result<Source> {
     let mut endpoint = endpoint(&args.remote, url, model)?;
     endpoint.say_thinking = args.sampling.thinking.is_some();
     prices(&args.remote)?;
@@ -190,7 +190,7 @@ fn remote(args: &EvalArgs, ground: &Ground, url: &str, model: &str, runtime: &Ha
     let id = besides.fold(format!("{model} at {}", endpoint.address()), |id, field| format!("{id}, {field}"));
     let policy = Arc::new(RemoteChat::new(Client::new(endpoint).map_err(usage)?));
     let agent = ModelAgent::chat(model, &id, policy, drawn, runtime.clone(), args.remote.in_flight);
-    Ok(Source { agent: Agent::Model(agent), settings: full(args, ground), trained: false })
+    Ok(Source { agent: Agent::Model(agent), settings: full(args, setup), trained: false })
 }
 
 fn endpoint(remote: &EndpointArgs, url: &str, model: &str) -> anyhow::Result<Endpoint> {
@@ -231,10 +231,10 @@ fn embeddings(remote: &EndpointArgs, runtime: &Handle) -> anyhow::Result<Arc<dyn
 }
 
 /// Settings of models that read sentences.
-fn full(args: &EvalArgs, ground: &Ground) -> EpisodeConfig {
+fn full(args: &EvalArgs, setup: &EvalSetup) -> EpisodeConfig {
     let settings = EpisodeConfig {
         episodes: args.episodes,
-        max_turns: ground.max_turns,
+        max_turns: setup.max_turns,
         early_stop: args.early_stop,
         ..EpisodeConfig::default()
     };

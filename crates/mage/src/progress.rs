@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 const NEWEST: f64 = 0.1;
 
 /// Shows a run as it goes.
-pub(crate) struct Screen {
+pub(crate) struct TrainingProgress {
     out: Output,
     bar: Option<ProgressBar>,
     /// What the bar counts.
@@ -35,9 +35,9 @@ pub(crate) struct Screen {
     pace: Option<f64>,
 }
 
-impl Screen {
+impl TrainingProgress {
     pub(crate) fn new(out: Output) -> Self {
-        Screen {
+        TrainingProgress {
             out,
             bar: None,
             counting: "",

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// What was found, for programs.
 #[derive(Serialize)]
-pub(super) struct Cards {
+pub(super) struct CudaStatus {
     /// Each library that is needed, and under what it was found.
     libraries: Vec<(&'static str, Option<String>)>,
     /// What was found of them and cannot be used, and why.
@@ -44,7 +44,7 @@ enum Measured {
     Not { not_measured: String },
 }
 
-impl Cards {
+impl CudaStatus {
     pub(super) fn look() -> Self {
         let report = GpuReport::measure();
         let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
@@ -67,7 +67,7 @@ impl Cards {
                 }
             }
         };
-        let mut cards = Cards {
+        let mut cards = CudaStatus {
             libraries: report.search.libraries.iter().map(|l| (l.name, l.at.clone())).collect(),
             unusable: report.search.libraries.iter().filter_map(|l| Some((l.name, l.unusable.clone()?))).collect(),
             searched: report.search.folders.iter().map(|f| f.display().to_string()).collect(),
