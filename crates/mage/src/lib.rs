@@ -15,9 +15,9 @@ mod command;
 mod interrupt;
 mod line_editor;
 mod output;
-mod task_selection;
 mod progress;
 mod table;
+mod task_selection;
 
 use clap::Parser;
 use cli::{Cli, Command};

@@ -8,7 +8,11 @@ use mage_env::{EnvSpec, Member, OpponentSpec, Population};
 use std::{path::Path, sync::Arc};
 
 /// The environment and the population the user asked for.
-pub(crate) fn select(app: &App, env: &str, selection: &TaskSelection) -> anyhow::Result<(Arc<dyn EnvSpec>, Population)> {
+pub(crate) fn select(
+    app: &App,
+    env: &str,
+    selection: &TaskSelection,
+) -> anyhow::Result<(Arc<dyn EnvSpec>, Population)> {
     let env_spec = Arc::clone(app.registry.get(env).map_err(usage)?);
     let mut population = match &selection.population {
         None => env_spec.default_population(),
@@ -66,7 +70,12 @@ pub(crate) fn usage_in(file: &str, e: &mage_env::Error) -> anyhow::Error {
 }
 
 /// Says what the user should know before anything is played. Reads the data of a split, where it has any.
-pub(crate) fn print_warnings(env_spec: &dyn EnvSpec, population: &Population, split: &str, out: &Output) -> anyhow::Result<()> {
+pub(crate) fn print_warnings(
+    env_spec: &dyn EnvSpec,
+    population: &Population,
+    split: &str,
+    out: &Output,
+) -> anyhow::Result<()> {
     env_spec.warnings(population, split)?.into_iter().for_each(|warning| out.warn(warning));
     Ok(())
 }

@@ -5,8 +5,8 @@ use crate::{
     App,
     cli::{EnvArgs, EnvCommand, EnvConformArgs, EnvGenerateArgs, EnvShowArgs},
     output::{BAD, BOLD, DIM, GOOD, Output, styled},
-    task_selection::{print_warnings, select},
     table::{columns, score, table},
+    task_selection::{print_warnings, select},
     usage,
 };
 use mage_env::{

@@ -6,9 +6,9 @@ use crate::{
     command::recipe::compose,
     interrupt::Interrupted,
     output::{BOLD, DIM, GOOD, Output, styled},
-    task_selection::{print_warnings, read_population, usage_in},
     progress::{TrainingProgress, estimate},
     table::{score, span, table},
+    task_selection::{print_warnings, read_population, usage_in},
     usage,
 };
 use anyhow::Context;

@@ -1,8 +1,8 @@
 //! Is a vLLM server what a recipe needs it to be?
 
 use super::{
-    engine::{block_on_pool, near},
     checks::{Checks, text},
+    engine::{block_on_pool, near},
 };
 use mage_engine::Renderer;
 use mage_native::ModelDescription;

@@ -1,17 +1,21 @@
 //! `mage eval`: how good is an agent?
 
 mod ceilings;
+mod comparison;
 mod policies;
 mod preset;
 mod report;
 mod request_stats;
-mod comparison;
 
 pub(crate) use ceilings::Ceilings;
 
 use super::train::stop_on_ctrl_c;
-use crate::{App, cli::EvalArgs, interrupt::Interrupted, output::Output, task_selection::select, task_selection::print_warnings, usage};
+use crate::{
+    App, cli::EvalArgs, interrupt::Interrupted, output::Output, task_selection::print_warnings, task_selection::select,
+    usage,
+};
 use anyhow::{Context, anyhow};
+use comparison::Comparison;
 use entrants::{EvalPolicy, EvalSetup, entrants, prices};
 use mage_core::{Bootstrap, MetaResult, Trajectory};
 use mage_env::{Hash, Seed, solvers::OracleReport};
@@ -21,6 +25,7 @@ use mage_train::{
     store::{RecordStore, read_records},
 };
 use report::Report;
+use request_stats::RequestStats;
 use serde::Serialize;
 use std::{
     collections::HashMap,
@@ -28,9 +33,7 @@ use std::{
     path::Path,
     sync::{Arc, atomic::AtomicU8},
 };
-use request_stats::RequestStats;
 use tokio::runtime::{Handle, Runtime};
-use comparison::Comparison;
 
 /// What one meta-episode of an entrant came to.
 pub(super) struct Played {
@@ -99,8 +102,14 @@ pub(crate) fn run_until(
     let seed = Seed::new(args.seed);
     let panel = Panel::new(&population, split, env_info.seats, usize::try_from(args.tasks)?, seed)?;
     let panel = panel.dealt(&*env_spec, seed)?;
-    let setup =
-        EvalSetup { env_spec, population, prompts: app.prompts.get(&args.env)?, panel, max_turns, stop: Arc::clone(stop) };
+    let setup = EvalSetup {
+        env_spec,
+        population,
+        prompts: app.prompts.get(&args.env)?,
+        panel,
+        max_turns,
+        stop: Arc::clone(stop),
+    };
     let runtime = Unwaited(Some(runtime(0)?));
     let all = out.starting(|| policies(args, &setup, &runtime.handle()))?;
     // Files that the options name are read here for the first time: better now than within the panel.

@@ -155,11 +155,8 @@ fn source(args: &EvalArgs, setup: &EvalSetup, name: &str, runtime: &Handle) -> a
         params.check().map_err(usage)?;
         let agent = ModelAgent::of_run(path, &recipe, params, args.place(), runtime.clone(), HERE)?;
         let trained = run_settings(&recipe, &env_info, args.episodes);
-        let turns = if recipe.play.max_turns > 0 && args.max_turns.is_none() {
-            recipe.play.max_turns
-        } else {
-            setup.max_turns
-        };
+        let turns =
+            if recipe.play.max_turns > 0 && args.max_turns.is_none() { recipe.play.max_turns } else { setup.max_turns };
         let settings = EpisodeConfig { early_stop: args.early_stop, max_turns: turns, ..trained };
         let settings = tokens(settings, &args.sampling);
         return Ok(Source { agent: Agent::Model(agent), settings, trained: true });

@@ -7,8 +7,8 @@ use crate::{
     cli::PlayArgs,
     line_editor,
     output::{BOLD, DIM, GOOD, Output, styled},
-    task_selection::{print_warnings, select},
     table::{score, table},
+    task_selection::{print_warnings, select},
 };
 use mage_env::{End, Env, Outcome, ParsedAction, Phrase, Seed, Task, solvers::OracleReport};
 use serde::Serialize;
