@@ -16,7 +16,7 @@ use crate::{
 };
 use anyhow::{Context, anyhow};
 use comparison::Comparison;
-use entrants::{EvalPolicy, EvalSetup, entrants, prices};
+use policies::{EvalPolicy, EvalSetup, policies, prices};
 use mage_core::{Bootstrap, MetaResult, Trajectory};
 use mage_env::{Hash, Seed, solvers::OracleReport};
 use mage_train::{
