@@ -16,7 +16,6 @@ use crate::{
 };
 use anyhow::{Context, anyhow};
 use comparison::Comparison;
-use policies::{EvalPolicy, EvalSetup, policies, prices};
 use mage_core::{Bootstrap, MetaResult, Trajectory};
 use mage_env::{Hash, Seed, solvers::OracleReport};
 use mage_train::{
@@ -24,6 +23,7 @@ use mage_train::{
     evaluate::runtime,
     store::{RecordStore, read_records},
 };
+use policies::{EvalPolicy, EvalSetup, policies, prices};
 use report::Report;
 use request_stats::RequestStats;
 use serde::Serialize;
