@@ -1,7 +1,7 @@
 //! Deterministic randomness and content hashes.
 //!
 //! Every random stream comes from a [`Seed`] derived by name, so results do not depend on thread count or execution
-//! order. [`Hash`] identifies tasks, settings and results across platforms.
+//! order. [`struct@Hash`] identifies tasks, settings and results across platforms.
 
 mod hash;
 mod seed;
