@@ -12,7 +12,7 @@ use mage_core::{
 };
 use mage_engine::{SampleRequest, Sampler, SamplingParams};
 use mage_env::{EnvSpec, Population, Registry, Seed};
-use mage_remote::{Notices, PoolSettings, VllmPool, Waiting};
+use mage_remote::{StatusLog, VllmPoolSettings, VllmPool, Timeouts};
 use std::{
     sync::{
         Arc,
@@ -84,7 +84,7 @@ fn main() {
     runtime.block_on(async {
         let server = Vllm::start(LATENCY).await;
         let pool = Arc::new(
-            VllmPool::new(PoolSettings {
+            VllmPool::new(VllmPoolSettings {
                 servers: vec![server.url()],
                 model: "tiny".to_owned(),
                 key: None,
@@ -93,9 +93,9 @@ fn main() {
                 max_context: 256,
                 tolerance: 1e-4,
                 keep: 2,
-                waiting: Waiting::default(),
+                waiting: Timeouts::default(),
                 answer_within: Duration::from_secs(600),
-                notices: Notices::default(),
+                notices: StatusLog::default(),
             })
             .unwrap(),
         );

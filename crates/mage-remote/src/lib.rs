@@ -1,43 +1,31 @@
-//! *What does a model somewhere else say to this?*
+//! Clients of models that run elsewhere.
 //!
-//! Endpoints that speak the OpenAI dialect (vLLM, SGLang, llama.cpp, Ollama, hosted models) as a
-//! [`ChatPolicy`](mage_engine::ChatPolicy) and as [`RemoteEmbeddings`]. What a network does to a request
-//! (it gets lost, it takes forever, it comes back as an error page) is met here and nowhere else: [`client`](Client) tries
-//! again where that can help, and says what happened where it cannot.
+//! - [`openai`]: OpenAI-compatible endpoints as a [`ChatPolicy`](mage_engine::ChatPolicy) and as [`RemoteEmbeddings`].
+//! - [`tinker`]: training and sampling over the Tinker protocol (SkyRL, hosted services).
+//! - [`vllm`]: sampling from a pool of vLLM servers that receive published weights.
 //!
-//! Engines that train and sample at scale are here too: [`tinker`] trains over the Tinker protocol, [`vllm`] samples from a
-//! pool of servers. Both implement the seams of `mage-engine`, and nothing above them changes.
+//! The Tinker and vLLM clients implement `Trainer` and `Sampler` of `mage-engine`; callers do not see the network. Network
+//! failures are handled here: requests are retried where a retry can help, and errors state what failed.
 //!
-//! A key is read from an environment variable, sent in one header, and shown nowhere.
+//! An API key is read from an environment variable, sent in one header, and redacted from every error and log line.
 
-mod address;
-mod backoff;
-mod chat;
-mod client;
-mod embeddings;
-mod endpoint;
 mod fingerprint;
-mod key;
-mod ledger;
-mod mark;
-mod notices;
-mod outage;
-mod patience;
+mod http;
+mod join;
+pub mod openai;
 pub mod tinker;
-mod tls;
-mod together;
+mod unique_tag;
 pub mod vllm;
-mod wire;
 
-pub use address::{Service, is_loopback};
-pub use chat::RemoteChat;
-pub use client::Client;
-pub use embeddings::RemoteEmbeddings;
-pub use endpoint::{Endpoint, Patience};
 pub use fingerprint::Fingerprint;
-pub use key::{ApiKey, check_variable};
-pub use ledger::{Ledger, Prices, Spent};
-pub use notices::Notices;
+pub use http::{
+    address::{Service, is_loopback},
+    api_key::{ApiKey, check_env_var_name},
+    client::Timeouts,
+    log::StatusLog,
+};
+pub use openai::{
+    Endpoint, OpenAiClient, Prices, RemoteChat, RemoteEmbeddings, RequestLimits, UsageTotals, UsageTracker,
+};
 pub use tinker::{TinkerSampler, TinkerServer, TinkerSettings, TinkerTrainer};
-pub use vllm::{PoolSettings, Served, VllmPool};
-pub use wire::Waiting;
+pub use vllm::{ServedModel, VllmPool, VllmPoolSettings};

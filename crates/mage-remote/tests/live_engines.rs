@@ -6,7 +6,7 @@ use mage_engine::{
     TokenForest, Trainer,
 };
 use mage_remote::{
-    Notices, PoolSettings, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, Waiting,
+    StatusLog, Timeouts, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, VllmPoolSettings,
     tinker::{Backend, Dialect},
 };
 use std::{io::Write, path::PathBuf, sync::Arc};
@@ -49,8 +49,8 @@ impl Engines {
                 url: self.tinker.clone(),
                 dialect: Dialect::default(),
                 key: None,
-                waiting: Waiting::default(),
-                notices: Notices::to(|line| eprintln!("{line}")),
+                waiting: Timeouts::default(),
+                notices: StatusLog::to(|line| eprintln!("{line}")),
             },
             backend: Backend::Jax,
             base_model: self.model.file_name().unwrap().to_string_lossy().into_owned(),
@@ -66,7 +66,7 @@ impl Engines {
     }
 
     fn pool(&self) -> Option<Arc<VllmPool>> {
-        let pool = VllmPool::new(PoolSettings {
+        let pool = VllmPool::new(VllmPoolSettings {
             servers: vec![self.vllm.clone()?],
             model: "tiny".to_owned(),
             key: None,
@@ -75,9 +75,9 @@ impl Engines {
             max_context: self.context,
             tolerance: 1e-4,
             keep: 4,
-            waiting: Waiting::default(),
+            waiting: Timeouts::default(),
             answer_within: std::time::Duration::from_secs(600),
-            notices: Notices::to(|line| eprintln!("{line}")),
+            notices: StatusLog::to(|line| eprintln!("{line}")),
         });
         Some(Arc::new(pool.unwrap()))
     }

@@ -10,7 +10,7 @@ use common::{
     tinker_script::{self as script, Came},
 };
 use mage_engine::{AdapterName, Loss, Objective, Sampler, Trainer, WeightVersion};
-use mage_remote::{Notices, TinkerTrainer};
+use mage_remote::{StatusLog, TinkerTrainer};
 use std::{
     sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
@@ -121,7 +121,7 @@ fn a_server_lost_at_any_sample_is_fed() {
 }
 
 /// A trainer of two steps whose weights are published, without the calibration.
-fn published(double: &Double, dir: &std::path::Path, notices: Notices) -> TinkerTrainer {
+fn published(double: &Double, dir: &std::path::Path, notices: StatusLog) -> TinkerTrainer {
     let mut settings = script::settings(&double.url(), dir, notices);
     settings.calibrate = false;
     let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
@@ -181,7 +181,7 @@ fn a_sample_that_cannot_be_read_is_asked_for_again() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
-    let trainer = published(&double, dir.path(), Notices::default());
+    let trainer = published(&double, dir.path(), StatusLog::default());
     let sampler = trainer.sampler().unwrap();
     for times in [1, 99] {
         let mut left = times;
@@ -202,7 +202,7 @@ fn a_sampler_that_outlives_its_trainer_says_so() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
-    let trainer = published(&double, dir.path(), Notices::default());
+    let trainer = published(&double, dir.path(), StatusLog::default());
     let sampler = trainer.sampler().unwrap();
     drop(trainer);
     let e = runtime.block_on(sampler.sample(script::request())).unwrap_err().to_string();
@@ -223,7 +223,7 @@ fn a_sequence_number_used_by_somebody_else_is_final() {
     let dir = tempfile::tempdir().unwrap();
     let connect = |faults: Vec<Fault>| {
         let proxy = runtime.block_on(Proxy::start(double.address, faults));
-        let mut settings = script::settings(&format!("http://{}", proxy.address), dir.path(), Notices::default());
+        let mut settings = script::settings(&format!("http://{}", proxy.address), dir.path(), StatusLog::default());
         settings.calibrate = false;
         let trainer = TinkerTrainer::connect(settings, None).unwrap();
         (proxy, trainer)
@@ -257,7 +257,7 @@ fn the_server_keeps_what_somebody_may_ask_for_and_no_more() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
-    let mut settings = script::settings(&double.url(), dir.path(), Notices::default());
+    let mut settings = script::settings(&double.url(), dir.path(), StatusLog::default());
     settings.calibrate = false;
     let kept = |kind: &str| {
         let world = double.world.lock().unwrap();

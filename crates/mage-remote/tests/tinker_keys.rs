@@ -4,7 +4,7 @@ mod common;
 
 use common::{listening, runtime, tinker_double::Double, tinker_script as script};
 use mage_engine::Trainer;
-use mage_remote::{ApiKey, Notices, TinkerTrainer};
+use mage_remote::{ApiKey, StatusLog, TinkerTrainer};
 use serde_json::json;
 use std::{
     sync::{
@@ -120,7 +120,7 @@ async fn that_a_key_can_be_read_on_the_way_is_said_before_it_is_sent() {
     });
     let said = Arc::<Mutex<Vec<(String, usize)>>>::default();
     let (hear, count) = (Arc::clone(&said), Arc::clone(&requests));
-    let notices = Notices::to(move |line| hear.lock().unwrap().push((line.to_owned(), count.load(Ordering::SeqCst))));
+    let notices = StatusLog::to(move |line| hear.lock().unwrap().push((line.to_owned(), count.load(Ordering::SeqCst))));
     let dir = tempfile::tempdir().unwrap();
     // Leads here, and does not look like it.
     let url = format!("http://0.0.0.0:{}", double.address.port());

@@ -9,7 +9,7 @@ use common::{
     tinker_script as script,
 };
 use mage_engine::{AdapterName, Loss, Objective, Trainer};
-use mage_remote::{Notices, TinkerSettings, TinkerTrainer};
+use mage_remote::{StatusLog, TinkerSettings, TinkerTrainer};
 use std::{
     collections::BTreeMap,
     fs,
@@ -78,7 +78,7 @@ fn through(runtime: &Runtime, faults: Vec<Fault>) -> (Numbers, usize, Vec<u64>) 
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     fs::create_dir(&run).unwrap();
-    let mut settings = script::settings(&proxy.url(), dir.path(), Notices::default());
+    let mut settings = script::settings(&proxy.url(), dir.path(), StatusLog::default());
     settings.calibrate = false;
     // However busy this machine is, it dies of the faults and of nothing else.
     settings.server.waiting.attempt = Duration::from_secs(20);

@@ -8,14 +8,14 @@ use common::{
     tinker_script::{self as script, Came},
 };
 use mage_engine::{AdapterName, Loss, Objective, Trainer};
-use mage_remote::{Notices, TinkerTrainer};
+use mage_remote::{StatusLog, TinkerTrainer};
 use tokio::runtime::Runtime;
 
 /// What comes of the script, and what was done to the weights, where nothing goes wrong.
 fn undisturbed(runtime: &Runtime) -> (Came, Vec<u64>) {
     let double = runtime.block_on(Double::start(None));
     let dir = tempfile::tempdir().unwrap();
-    let came = script::live(&script::settings(&double.url(), dir.path(), Notices::default()), dir.path()).unwrap();
+    let came = script::live(&script::settings(&double.url(), dir.path(), StatusLog::default()), dir.path()).unwrap();
     let history = double.world.lock().unwrap().last_history.clone();
     (came, history)
 }
@@ -54,7 +54,7 @@ fn numbers_that_are_none_twice_end_it_before_a_step_and_the_checkpoint_goes_on()
     // The fifth gradient, as the first is asked for twice, follows the checkpoint.
     let double = runtime.block_on(Double::start(Some(Oddity::NotANumber(5, 2))));
     let dir = tempfile::tempdir().unwrap();
-    let mut settings = script::settings(&double.url(), dir.path(), Notices::default());
+    let mut settings = script::settings(&double.url(), dir.path(), StatusLog::default());
     settings.calibrate = false;
     let e = script::live(&settings, dir.path()).unwrap_err().to_string();
     for words in [
@@ -78,7 +78,7 @@ fn nobody_steps_with_numbers_that_are_none() {
     let runtime = runtime();
     let double = runtime.block_on(Double::start(Some(Oddity::NotANumber(1, 2))));
     let dir = tempfile::tempdir().unwrap();
-    let mut settings = script::settings(&double.url(), dir.path(), Notices::default());
+    let mut settings = script::settings(&double.url(), dir.path(), StatusLog::default());
     settings.calibrate = false;
     let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
     trainer.forward_backward(&script::rows(1.0), &Loss::of(Objective::CrossEntropy)).unwrap_err();
@@ -97,7 +97,7 @@ fn a_step_that_ruined_the_weights_is_taken_back() {
     let learn = |oddity| {
         let double = runtime.block_on(Double::start(oddity));
         let dir = tempfile::tempdir().unwrap();
-        let mut settings = script::settings(&double.url(), dir.path(), Notices::default());
+        let mut settings = script::settings(&double.url(), dir.path(), StatusLog::default());
         settings.calibrate = false;
         let mut trainer = TinkerTrainer::connect(settings, None).unwrap();
         let mut taken_back = Vec::new();

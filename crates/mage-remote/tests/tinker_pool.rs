@@ -10,7 +10,7 @@ use common::{
     vllm_script::{hasty, names, settings as pool_settings},
 };
 use mage_engine::{AdapterName, Trainer};
-use mage_remote::{Notices, PoolSettings, TinkerTrainer, VllmPool};
+use mage_remote::{StatusLog, TinkerTrainer, VllmPool, VllmPoolSettings};
 use std::{
     sync::{
         Arc,
@@ -26,10 +26,10 @@ fn an_adapter_is_fetched_once_however_many_want_it() {
     let vllm = runtime.block_on(Vllm::start(Duration::ZERO));
     let dir = tempfile::tempdir().unwrap();
     let (adapters, checkpoint) = (dir.path().join("adapters"), dir.path().join("checkpoint"));
-    let mut settings = script::settings(&double.url(), &adapters, Notices::default());
+    let mut settings = script::settings(&double.url(), &adapters, StatusLog::default());
     settings.calibrate = false;
     // It takes any numbers for the trainer's: doubles of engines know nothing of each other.
-    let trusting = PoolSettings { tolerance: 1e3, ..pool_settings(vec![vllm.url()], hasty(), 64).0 };
+    let trusting = VllmPoolSettings { tolerance: 1e3, ..pool_settings(vec![vllm.url()], hasty(), 64).0 };
     let pool = Arc::new(VllmPool::new(trusting).unwrap());
     let mut trainer = TinkerTrainer::connect(settings, Some(pool)).unwrap();
     script::learn_three(&mut trainer);

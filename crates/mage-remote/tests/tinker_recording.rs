@@ -6,7 +6,7 @@
 mod common;
 
 use common::{recorder::record, tinker_script as script};
-use mage_remote::Notices;
+use mage_remote::StatusLog;
 
 #[test]
 #[ignore = "needs a running SkyRL, and writes into the repository"]
@@ -17,7 +17,7 @@ fn record_the_script() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (address, kept) = runtime.block_on(record(server));
     let dir = tempfile::tempdir().unwrap();
-    let mut settings = script::settings(&format!("http://{address}"), dir.path(), Notices::default());
+    let mut settings = script::settings(&format!("http://{address}"), dir.path(), StatusLog::default());
     settings.server.waiting.attempt = std::time::Duration::from_secs(60);
     settings.server.waiting.operation = std::time::Duration::from_secs(300);
     let came = script::live(&settings, dir.path()).unwrap();

@@ -10,7 +10,7 @@ use common::{
     tinker_script as script,
 };
 use mage_engine::{AdapterName, Loss, Objective, Trainer};
-use mage_remote::{TinkerSettings, TinkerTrainer, Waiting};
+use mage_remote::{Timeouts, TinkerSettings, TinkerTrainer};
 use serde_json::json;
 use std::{
     collections::BTreeSet,
@@ -161,7 +161,7 @@ fn a_server_that_falls_silent_over_a_result_is_waited_for_as_long_as_patience_la
     // From some request on, nobody says anything any more.
     let proxy = runtime.block_on(Proxy::start_before(double.address, "retrieve_future", vec![Fault::Hang; 100]));
     let (mut settings, lines) = heard(&proxy.url(), dir.path());
-    settings.server.waiting = Waiting {
+    settings.server.waiting = Timeouts {
         attempt: Duration::from_millis(500),
         away: Duration::from_secs(2),
         operation: Duration::from_secs(3600),
@@ -425,7 +425,7 @@ fn a_server_that_asks_to_be_left_alone_is_not_waited_for_in_silence() {
         let proxy = runtime.block_on(Proxy::start_before(double.address, path, vec![later; 100]));
         let (mut settings, lines) = heard(&proxy.url(), dir.path());
         settings.server.waiting =
-            Waiting { away: Duration::from_secs(2), operation: Duration::from_secs(4), ..settings.server.waiting };
+            Timeouts { away: Duration::from_secs(2), operation: Duration::from_secs(4), ..settings.server.waiting };
         let learned = TinkerTrainer::connect(settings, None).and_then(|mut trainer| {
             trainer.forward_backward(&script::rows(1.0), &Loss::of(Objective::CrossEntropy))?;
             trainer.optim_step(&script::step())

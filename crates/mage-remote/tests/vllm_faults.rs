@@ -10,7 +10,7 @@ use common::{
     },
 };
 use mage_engine::Sampler;
-use mage_remote::Waiting;
+use mage_remote::Timeouts;
 use std::{
     path::Path,
     sync::{Arc, atomic::Ordering},
@@ -222,7 +222,7 @@ async fn an_answer_with_tokens_that_do_not_exist_is_asked_for_elsewhere() {
 async fn a_server_that_is_well_until_it_is_asked_is_told_about_once() {
     let server = Vllm::start(Duration::ZERO).await;
     let proxy = Proxy::start_before(server.address, "/v1/completions", vec![Fault::Reset; 1000]).await;
-    let (pool, said) = pool_at(vec![proxy.url()], Waiting { away: Duration::from_secs(6), ..hasty() }, 64);
+    let (pool, said) = pool_at(vec![proxy.url()], Timeouts { away: Duration::from_secs(6), ..hasty() }, 64);
     let e = pool.sample(request(0, "base")).await.unwrap_err().to_string();
     assert!(e.contains(&proxy.url()) && e.contains("no server for 6 s"), "{e}");
     let lines = said.lock().unwrap().clone();

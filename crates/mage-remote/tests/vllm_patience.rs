@@ -9,7 +9,7 @@ use common::{
     vllm_script::{ask_many, fingerprint, hasty, names, policy, pool_at, pool_waiting, request, settings, wait_until},
 };
 use mage_engine::Sampler;
-use mage_remote::{VllmPool, Waiting};
+use mage_remote::{Timeouts, VllmPool};
 use std::{
     path::Path,
     sync::{Arc, atomic::Ordering},
@@ -48,7 +48,7 @@ async fn a_server_that_fails_for_long_is_waited_for_with_a_line_at_each_end() {
 async fn patience_with_a_server_that_fails_has_an_end() {
     let server = Vllm::start(Duration::ZERO).await;
     let proxy = Proxy::start_before(server.address, SAMPLING, vec![Fault::reply(500, "broken"); 1000]).await;
-    let (pool, _) = pool_at(vec![proxy.url()], Waiting { away: Duration::from_secs(2), ..hasty() }, 64);
+    let (pool, _) = pool_at(vec![proxy.url()], Timeouts { away: Duration::from_secs(2), ..hasty() }, 64);
     let e = pool.sample(request(0, "base")).await.unwrap_err().to_string();
     assert!(e.contains(&proxy.url()) && e.contains("broken") && e.contains("no better for 2 s"), "{e}");
 }
@@ -215,7 +215,7 @@ async fn what_no_server_takes_is_wrong() {
 async fn a_load_that_takes_longer_than_many_attempts_is_waited_for_and_told_of() {
     let server = Vllm::start(Duration::ZERO).await;
     let attempt = Duration::from_millis(200);
-    let (pool, said) = pool_waiting(&[&server], Waiting { attempt, ..hasty() });
+    let (pool, said) = pool_waiting(&[&server], Timeouts { attempt, ..hasty() });
     server.seen.loading.store(true, Ordering::SeqCst);
     let push = tokio::spawn({
         let pool = Arc::clone(&pool);
@@ -233,7 +233,7 @@ async fn a_load_that_takes_longer_than_many_attempts_is_waited_for_and_told_of()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_load_that_never_ends_is_not_waited_for_beyond_patience() {
     let server = Vllm::start(Duration::ZERO).await;
-    let waiting = Waiting { attempt: Duration::from_millis(200), away: Duration::from_secs(2), ..hasty() };
+    let waiting = Timeouts { attempt: Duration::from_millis(200), away: Duration::from_secs(2), ..hasty() };
     let (pool, _) = pool_waiting(&[&server], waiting);
     server.seen.loading.store(true, Ordering::SeqCst);
     let push = async { pool.push_adapter(&policy(0), Path::new("/somewhere"), &fingerprint()).await };

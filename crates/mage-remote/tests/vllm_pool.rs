@@ -7,7 +7,7 @@ use common::{
     vllm_script::{ask_many, fingerprint, names, policy, pool, pool_waiting, pool_with, request, wait_until},
 };
 use mage_engine::{SampleRequest, Sampler, ScoreRequest};
-use mage_remote::Waiting;
+use mage_remote::Timeouts;
 use std::{
     path::Path,
     sync::{Arc, atomic::Ordering},
@@ -180,9 +180,9 @@ async fn a_server_that_is_back_with_other_numbers_under_our_name_gets_no_request
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_server_holds_up_no_push() {
     let (one, two) = (Vllm::start(Duration::ZERO).await, Vllm::start(Duration::ZERO).await);
-    // Patience that outlasts the test: whoever is waited for ends it.
+    // RequestLimits that outlasts the test: whoever is waited for ends it.
     let hour = Duration::from_secs(3600);
-    let (pool, said) = pool_waiting(&[&one, &two], Waiting { attempt: hour, away: hour, operation: hour });
+    let (pool, said) = pool_waiting(&[&one, &two], Timeouts { attempt: hour, away: hour, operation: hour });
     let address = two.address;
     drop(two);
     let pushes = async {

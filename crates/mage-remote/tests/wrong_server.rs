@@ -4,11 +4,11 @@ mod common;
 
 use common::{tinker_double::Double, tinker_script as script, vllm_double::Vllm};
 use mage_engine::{AdapterName, WeightVersion, WeightsId};
-use mage_remote::{Fingerprint, Notices, PoolSettings, TinkerTrainer, VllmPool, Waiting};
+use mage_remote::{Fingerprint, StatusLog, Timeouts, TinkerTrainer, VllmPool, VllmPoolSettings};
 use std::{path::Path, sync::Arc, time::Duration};
 
 fn pool(servers: Vec<String>) -> mage_engine::Result<VllmPool> {
-    VllmPool::new(PoolSettings {
+    VllmPool::new(VllmPoolSettings {
         servers,
         model: "tiny".to_owned(),
         key: None,
@@ -17,9 +17,9 @@ fn pool(servers: Vec<String>) -> mage_engine::Result<VllmPool> {
         max_context: 256,
         tolerance: 1e-4,
         keep: 2,
-        waiting: Waiting::default(),
+        waiting: Timeouts::default(),
         answer_within: Duration::from_secs(60),
-        notices: Notices::default(),
+        notices: StatusLog::default(),
     })
 }
 
@@ -28,7 +28,7 @@ fn a_vllm_server_in_a_tinker_servers_place_is_named() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let vllm = runtime.block_on(Vllm::start(Duration::ZERO));
     let dir = tempfile::tempdir().unwrap();
-    let settings = script::settings(&vllm.url(), dir.path(), Notices::default());
+    let settings = script::settings(&vllm.url(), dir.path(), StatusLog::default());
     let e = TinkerTrainer::connect(settings, None).err().unwrap().to_string();
     assert!(e.contains("it looks like a vLLM server") && e.contains("vllm.servers"), "{e}");
 }
@@ -50,8 +50,8 @@ async fn a_tinker_server_in_a_vllm_servers_place_is_named() {
 async fn nobody_is_waited_for_by_whoever_only_looks() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let mut server = script::settings(&format!("http://{nobody}"), dir.path(), Notices::default()).server;
-    // Patience that outlasts the test.
+    let mut server = script::settings(&format!("http://{nobody}"), dir.path(), StatusLog::default()).server;
+    // RequestLimits that outlasts the test.
     server.waiting.away = Duration::from_secs(3600);
     let e = server.reach(Duration::from_secs(1)).await.unwrap_err().to_string();
     assert!(e.contains("refused") && e.contains("waited 1 s"), "{e}");
@@ -92,8 +92,8 @@ async fn a_certificate_that_is_not_trusted_is_not_waited_for() {
         ),
         (plain.address, ["it does not speak TLS", "http://"]),
     ] {
-        let mut server = script::settings(&format!("https://{address}"), dir.path(), Notices::default()).server;
-        // Patience that outlasts the test.
+        let mut server = script::settings(&format!("https://{address}"), dir.path(), StatusLog::default()).server;
+        // RequestLimits that outlasts the test.
         server.waiting.away = Duration::from_secs(3600);
         let e = server.reach(Duration::from_secs(3600)).await.unwrap_err().to_string();
         assert!(words.iter().all(|w| e.contains(w)), "{e}");

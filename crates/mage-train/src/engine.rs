@@ -12,7 +12,7 @@ use mage_native::{
     AdapterSize, Config, ControlTokens, Device, LoraConfig, ModelDescription, NativeAdapter, NativeModel, Options,
     word_tokenizer,
 };
-use mage_remote::Notices;
+use mage_remote::StatusLog;
 use std::sync::Arc;
 
 /// A trainer, the sampler that sees what it publishes, and the words they share.
@@ -32,7 +32,7 @@ pub struct Engines {
 }
 
 /// Starts the engine a recipe names.
-pub fn start(recipe: &Recipe, env_info: &EnvInfo, notices: &Notices) -> Result<Engines> {
+pub fn start(recipe: &Recipe, env_info: &EnvInfo, notices: &StatusLog) -> Result<Engines> {
     match recipe.engine.kind {
         EngineKind::Tinker => remote_engine::start(recipe, notices),
         EngineKind::Native => {
@@ -76,7 +76,7 @@ pub struct Place {
     /// Threads of the processor; 0 takes all.
     pub threads: usize,
     /// Who hears why a card is not used.
-    pub notices: Notices,
+    pub notices: StatusLog,
 }
 
 /// A sampler alone, for a model: a folder, or a name on the Hub; an adapter's brings its model along. What it answers does

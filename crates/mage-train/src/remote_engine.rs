@@ -12,8 +12,8 @@ use mage_engine::{LogProbs, Sampler};
 use mage_env::Seed;
 use mage_native::{ModelDescription, Projection};
 use mage_remote::{
-    ApiKey, Notices, PoolSettings, Service, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, Waiting,
-    check_variable, is_loopback,
+    ApiKey, StatusLog, VllmPoolSettings, Service, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, Timeouts,
+    check_env_var_name, is_loopback,
 };
 use std::{
     path::{Path, PathBuf},
@@ -101,7 +101,7 @@ pub fn check_addresses(recipe: &Recipe) -> Result<()> {
 /// Refuses keys where names of environment variables belong, whatever computes: recipes are written down.
 fn check_keys(recipe: &Recipe) -> Result<()> {
     for (key, variable) in [("tinker.key_env", &recipe.tinker.key_env), ("vllm.key_env", &recipe.vllm.key_env)] {
-        let checked = check_variable(variable);
+        let checked = check_env_var_name(variable);
         checked.map_err(|problem| Error::Recipe { place: key.to_owned(), problem })?;
     }
     Ok(())
@@ -113,7 +113,7 @@ pub fn describe(recipe: &Recipe) -> Result<ModelDescription> {
 }
 
 /// How the training server is reached.
-pub fn tinker_settings(recipe: &Recipe, model: &ModelDescription, notices: &Notices) -> Result<TinkerSettings> {
+pub fn tinker_settings(recipe: &Recipe, model: &ModelDescription, notices: &StatusLog) -> Result<TinkerSettings> {
     let (t, path) = (&recipe.tinker, &recipe.model.path);
     let folder = std::fs::canonicalize(path).map_or_else(|_| path.clone(), |p| p.display().to_string());
     Ok(TinkerSettings {
@@ -138,12 +138,12 @@ pub fn tinker_settings(recipe: &Recipe, model: &ModelDescription, notices: &Noti
 }
 
 /// How the sampling servers are reached; `None` where there are none.
-pub fn pool_settings(recipe: &Recipe, model: &ModelDescription, notices: &Notices) -> Result<Option<PoolSettings>> {
+pub fn pool_settings(recipe: &Recipe, model: &ModelDescription, notices: &StatusLog) -> Result<Option<VllmPoolSettings>> {
     let v = &recipe.vllm;
     if v.servers.is_empty() {
         return Ok(None);
     }
-    Ok(Some(PoolSettings {
+    Ok(Some(VllmPoolSettings {
         servers: v.servers.clone(),
         model: if v.model.is_empty() { recipe.model.path.clone() } else { v.model.clone() },
         key: ApiKey::from_env(&v.key_env)?,
@@ -158,8 +158,8 @@ pub fn pool_settings(recipe: &Recipe, model: &ModelDescription, notices: &Notice
     }))
 }
 
-fn waiting(patience: f64) -> Waiting {
-    Waiting { away: seconds(patience), ..Waiting::default() }
+fn waiting(patience: f64) -> Timeouts {
+    Timeouts { away: seconds(patience), ..Timeouts::default() }
 }
 
 fn seconds(some: f64) -> Duration {
@@ -179,7 +179,7 @@ fn adapters(recipe: &Recipe) -> PathBuf {
 }
 
 /// Connects to the servers a recipe names.
-pub(crate) fn start(recipe: &Recipe, notices: &Notices) -> Result<Engines> {
+pub(crate) fn start(recipe: &Recipe, notices: &StatusLog) -> Result<Engines> {
     let model = describe(recipe)?;
     let renderer = model.renderer.clone().ok_or_else(|| Error::Recipe {
         place: "model.path".to_owned(),

@@ -4,7 +4,7 @@
 use mage_engine::{Loss, Objective, OptimStep, PerToken, Sampler, ScoreRequest, TokenForest, Trainer, block_on};
 use mage_native::{NativeAdapter, NativeModel, Options};
 use mage_remote::{
-    Fingerprint, Notices, PoolSettings, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, Waiting,
+    Fingerprint, StatusLog, Timeouts, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, VllmPoolSettings,
     tinker::{Backend, Dialect},
 };
 use std::{
@@ -37,8 +37,8 @@ fn trainer(url: &str, model: &Path, vocabulary: usize, adapters: &Path) -> Tinke
             url: url.to_owned(),
             dialect: Dialect::default(),
             key: None,
-            waiting: Waiting::default(),
-            notices: Notices::to(|line| eprintln!("{line}")),
+            waiting: Timeouts::default(),
+            notices: StatusLog::to(|line| eprintln!("{line}")),
         },
         backend: Backend::Jax,
         base_model: model.file_name().unwrap().to_string_lossy().into_owned(),
@@ -56,7 +56,7 @@ fn trainer(url: &str, model: &Path, vocabulary: usize, adapters: &Path) -> Tinke
 
 /// A pool of one server.
 fn pool(url: String, vocabulary: usize) -> VllmPool {
-    VllmPool::new(PoolSettings {
+    VllmPool::new(VllmPoolSettings {
         servers: vec![url],
         model: "tiny".to_owned(),
         key: None,
@@ -65,9 +65,9 @@ fn pool(url: String, vocabulary: usize) -> VllmPool {
         max_context: 256,
         tolerance: 1e-4,
         keep: 2,
-        waiting: Waiting::default(),
+        waiting: Timeouts::default(),
         answer_within: std::time::Duration::from_secs(600),
-        notices: Notices::default(),
+        notices: StatusLog::default(),
     })
     .unwrap()
 }

@@ -10,7 +10,7 @@ mod server;
 use mage_core::{EpisodeConfig, Lexical, MemoryFactory, MemoryScope, PromptMethod, prompt::PromptLibrary};
 use mage_engine::{SamplingParams, Thinking};
 use mage_env::{Registry, Seed};
-use mage_remote::{Client, Endpoint, RemoteChat};
+use mage_remote::{Endpoint, OpenAiClient, RemoteChat};
 use mage_train::{
     Panel,
     evaluate::{Agent, Drawn, Evaluation, ModelAgent, runtime},
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let runtime = runtime(0)?;
     let mut endpoint = Endpoint::new(&format!("http://{}", server.address), "tiny")?;
     endpoint.patience.in_flight = IN_FLIGHT;
-    let policy = Arc::new(RemoteChat::new(Client::new(endpoint)?));
+    let policy = Arc::new(RemoteChat::new(OpenAiClient::new(endpoint)?));
     let registry = Registry::builtin();
     let env_spec = registry.get("kuhn")?;
     let settings =

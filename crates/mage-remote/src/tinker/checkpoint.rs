@@ -4,12 +4,12 @@
 //! over with a fresh model.
 
 use super::{
-    client::{Answer, Client, Done, Lost, Model, Submitted},
+    client::{Answer, Done, Lost, Model, Submitted, TinkerClient},
     wait::Wait,
 };
 use crate::{
-    backoff::pause,
-    wire::{Ask, Trouble},
+    http::client::{HttpError, HttpRequest},
+    http::retry::pause,
 };
 use mage_engine::Result;
 use mage_rng::Seed;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
 
-impl Client {
+impl TinkerClient {
     /// Keeps the state of training under a name that was never used before; returns its path.
     pub(super) async fn save_state(&self, model: &Model, name: &str) -> Done<String> {
         let name = self.save("save_weights", model, name, "weights").await?;
@@ -46,14 +46,14 @@ impl Client {
         let saved = loop {
             let next = if begun.is_empty() { name.to_owned() } else { format!("{name}-{}", begun.len()) };
             let body = json!({"model_id": model.id, "path": next, "type": path});
-            let text = match self.wire.json::<Submitted>(&Ask::post(path, &body)).await {
+            let text = match self.wire.json::<Submitted>(&HttpRequest::post(path, &body)).await {
                 Ok(submitted) => {
                     self.result(path, &submitted.request_id, Answer::Json).await?;
                     break next;
                 }
                 // The name is ours alone: it heard us before, and only its answer was lost.
-                Err(Trouble::Refused(StatusCode::CONFLICT, text)) => text,
-                Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => {
+                Err(HttpError::Refused(StatusCode::CONFLICT, text)) => text,
+                Err(HttpError::Refused(StatusCode::NOT_FOUND, text)) => {
                     return Err(Lost::Model(format!("{path}: {text}")));
                 }
                 Err(trouble) => return Err(self.failed(path, &trouble).into()),
@@ -81,11 +81,11 @@ impl Client {
 
     /// Which of some checkpoints that were begun is there `soon`.
     async fn comes_to_be(&self, model: &Model, names: &[String], kind: &str, soon: Duration) -> Done<Option<String>> {
-        let (ask, started) = (Ask::get(format!("training_runs/{}/checkpoints", model.id)), Instant::now());
+        let (ask, started) = (HttpRequest::get(format!("training_runs/{}/checkpoints", model.id)), Instant::now());
         let luck = Seed::new(0).child(&names[0]);
         for looks in 0.. {
             let list: Value = self.wire.json(&ask).await.map_err(|t| match t {
-                Trouble::Refused(StatusCode::NOT_FOUND, text) => Lost::Model(format!("listing checkpoints: {text}")),
+                HttpError::Refused(StatusCode::NOT_FOUND, text) => Lost::Model(format!("listing checkpoints: {text}")),
                 t => self.failed("listing checkpoints", &t).into(),
             })?;
             let listed = list["checkpoints"].as_array().into_iter().flatten();
@@ -105,12 +105,12 @@ impl Client {
     /// Puts a saved state into a fresh model. Not to be tried again on the same one.
     pub(super) async fn load_state(&self, model: &Model, path: &str) -> Done<()> {
         let body = json!({"model_id": model.id, "path": path, "optimizer": true, "type": "load_weights"});
-        let mut ask = Ask::post("load_weights", &body);
+        let mut ask = HttpRequest::post("load_weights", &body);
         ask.accept = "application/json";
         let bytes = match self.wire.once(&ask).await {
             Ok(bytes) => bytes,
-            Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => return Err(self.not_loaded(path, text)),
-            Err(last @ (Trouble::Refused(..) | Trouble::Never(_))) => {
+            Err(HttpError::Refused(StatusCode::NOT_FOUND, text)) => return Err(self.not_loaded(path, text)),
+            Err(last @ (HttpError::Refused(..) | HttpError::Never(_))) => {
                 return Err(self.failed(&format!("loading {path}"), &last).into());
             }
             Err(trouble) => return Err(Lost::Model(trouble.text())),
@@ -139,14 +139,14 @@ impl Client {
     pub(super) async fn forget(&self, path: &str) {
         if let Some((model, rest)) = path.strip_prefix("tinker://").and_then(|p| p.split_once('/')) {
             let path = format!("training_runs/{model}/checkpoints/{rest}");
-            let ask = Ask { method: Method::DELETE, path, body: None, accept: "*/*", long: false };
+            let ask = HttpRequest { method: Method::DELETE, path, body: None, accept: "*/*", long: false };
             let _ = self.wire.once(&ask).await;
         }
     }
 
     /// The adapter of saved sampler weights, as a packed archive.
     pub(super) async fn archive(&self, model: &str, name: &str) -> Result<Vec<u8>> {
-        let ask = Ask::get(format!("training_runs/{model}/checkpoints/{name}/download")).long();
+        let ask = HttpRequest::get(format!("training_runs/{model}/checkpoints/{name}/download")).long();
         let (what, limit) = ("fetching an adapter", self.wire.waiting.operation);
         let mut wait = Wait::new(&self.wire, &self.slow, what, limit);
         wait.watch(self.wire.ask(&ask)).await.map_err(|t| self.failed(what, &t))

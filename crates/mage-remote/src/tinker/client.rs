@@ -11,9 +11,9 @@ use super::{
     wait::{Slow, Wait},
 };
 use crate::{
-    ApiKey, Notices, Service,
-    patience::Patience,
-    wire::{Ask, Trouble, Waiting, Wire},
+    ApiKey, Service, StatusLog,
+    http::client::{HttpClient, HttpError, HttpRequest, Timeouts},
+    http::timeout::RetryDeadline,
 };
 use mage_engine::{Error, OptimStep, Result};
 use prost::Message;
@@ -44,17 +44,17 @@ pub struct TinkerServer {
     /// What opens the door, where it is locked.
     pub key: Option<ApiKey>,
     /// How long it is waited for.
-    pub waiting: Waiting,
+    pub waiting: Timeouts,
     /// Who hears of waiting.
-    pub notices: Notices,
+    pub notices: StatusLog,
 }
 
 impl TinkerServer {
     /// The models it offers, if it answers within a while: nobody is waited for longer, and nobody hears of waiting. What is
     /// risky about the way there is said before anything is sent.
     pub async fn reach(&self, within: Duration) -> Result<Vec<String>> {
-        let waiting = Waiting { attempt: within, away: within, ..self.waiting };
-        let client = Client::new(&TinkerServer { waiting, notices: Notices::default(), ..self.clone() })?;
+        let waiting = Timeouts { attempt: within, away: within, ..self.waiting };
+        let client = TinkerClient::new(&TinkerServer { waiting, notices: StatusLog::default(), ..self.clone() })?;
         if let Some(risk) = client.wire.risk() {
             self.notices.say(risk);
         }
@@ -82,8 +82,8 @@ pub(super) type Done<T> = std::result::Result<T, Lost>;
 
 /// A connection to a server.
 #[derive(Clone, Debug)]
-pub(super) struct Client {
-    pub(super) wire: Wire,
+pub(super) struct TinkerClient {
+    pub(super) wire: HttpClient,
     dialect: Dialect,
     pub(super) slow: Slow,
 }
@@ -135,37 +135,37 @@ pub(super) enum Answer {
     Protobuf,
 }
 
-impl Client {
+impl TinkerClient {
     pub(super) fn new(server: &TinkerServer) -> Result<Self> {
         let address = Service::Tinker.address(&server.url).map_err(|e| Error::invalid("tinker", e))?;
         let base = format!("{address}/api/v1/");
         let key = server.key.clone().map(|key| ("x-api-key", key));
-        let wire = Wire::new(&base, key, server.waiting, server.notices.clone())?;
-        Ok(Client { wire, dialect: server.dialect, slow: Slow::default() })
+        let wire = HttpClient::new(&base, key, server.waiting, server.notices.clone())?;
+        Ok(TinkerClient { wire, dialect: server.dialect, slow: Slow::default() })
     }
 
     /// Another way to the same server, with connections of its own; what one says about its absence the other does not repeat.
     pub(super) fn beside(&self, server: &TinkerServer) -> Result<Self> {
-        let mut other = Client::new(server)?;
+        let mut other = TinkerClient::new(server)?;
         other.wire.outage = Arc::clone(&self.wire.outage);
         other.slow = self.slow.clone();
         Ok(other)
     }
 
-    pub(super) fn failed(&self, what: &str, trouble: &Trouble) -> Error {
+    pub(super) fn failed(&self, what: &str, trouble: &HttpError) -> Error {
         self.wire.error(format!("{what}: {}", trouble.text()))
     }
 
     /// Introduces itself and returns the models the server knows.
     pub(super) async fn greet(&self) -> Result<Vec<String>> {
-        let hello = Ask::post("client/config", &json!({"sdk_version": self.dialect.version()}));
+        let hello = HttpRequest::post("client/config", &json!({"sdk_version": self.dialect.version()}));
         let config: Value = match self.wire.json(&hello).await {
             Ok(config) => config,
-            Err(Trouble::Refused(StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED, text)) => {
+            Err(HttpError::Refused(StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED, text)) => {
                 let who = Service::Tinker.missing(&self.wire).await;
                 return Err(self.wire.error(format!("{who} ({text})")));
             }
-            Err(Trouble::Away(text)) => {
+            Err(HttpError::Away(text)) => {
                 return Err(self.wire.error(format!("{text}: is it started, and is tinker.url its address?")));
             }
             Err(other) => return Err(self.failed("the handshake", &other)),
@@ -175,7 +175,7 @@ impl Client {
         }
         let caps: Value = self
             .wire
-            .json(&Ask::get("get_server_capabilities"))
+            .json(&HttpRequest::get("get_server_capabilities"))
             .await
             .map_err(|t| self.failed("asking what it can do", &t))?;
         let models = caps["supported_models"].as_array().cloned().unwrap_or_default();
@@ -191,7 +191,7 @@ impl Client {
         loop {
             let opened: Value = self
                 .wire
-                .json(&Ask::post("create_session", &session))
+                .json(&HttpRequest::post("create_session", &session))
                 .await
                 .map_err(|t| self.failed("opening a session", &t))?;
             let id =
@@ -203,13 +203,13 @@ impl Client {
                 json!({"rank": rank, "seed": seed, "train_unembed": false, "train_mlp": true, "train_attn": true});
             let body = json!({"session_id": id, "model_seq_id": 0, "base_model": base_model, "lora_config": lora});
             // Once only: a second time would make a second model. An unconfirmed one goes with its session.
-            let answer = wait.watch(self.wire.once(&Ask::post("create_model", &body))).await;
+            let answer = wait.watch(self.wire.once(&HttpRequest::post("create_model", &body))).await;
             let created: Created = match answer {
                 Ok(bytes) => match serde_json::from_slice(&bytes) {
                     Ok(created) => created,
                     Err(e) => return Err(self.wire.error(format!("{what}: unusable answer: {e}"))),
                 },
-                Err(last @ (Trouble::Refused(..) | Trouble::Never(_))) => return Err(self.failed(what, &last)),
+                Err(last @ (HttpError::Refused(..) | HttpError::Never(_))) => return Err(self.failed(what, &last)),
                 Err(trouble) => {
                     wait.again(&trouble.text()).await?;
                     continue;
@@ -243,7 +243,7 @@ impl Client {
             let still = OptimStep { learning_rate: 0.0, clip_norm: 0.0, ..OptimStep::default() };
             let _ = tokio::time::timeout(HEARTBEAT, self.optim_step(&model, model.next(), &still)).await;
         }
-        let asked = self.wire.once(&Ask::post("unload_model", &json!({"model_id": model.id}))).await;
+        let asked = self.wire.once(&HttpRequest::post("unload_model", &json!({"model_id": model.id}))).await;
         let submitted = asked.ok().and_then(|bytes| serde_json::from_slice::<Submitted>(&bytes).ok());
         if let Some(submitted) = submitted {
             let _ =
@@ -253,12 +253,12 @@ impl Client {
 
     /// Waits for a future's result.
     pub(super) async fn result(&self, what: &str, request: &str, kind: Answer) -> Done<Vec<u8>> {
-        let mut ask = Ask::post("retrieve_future", &json!({"request_id": request}));
+        let mut ask = HttpRequest::post("retrieve_future", &json!({"request_id": request}));
         if let Answer::Protobuf = kind {
             ask.accept = PROTOBUF;
         }
         let mut wait = Wait::new(&self.wire, &self.slow, what, self.wire.waiting.operation);
-        let mut patience = Patience::new(&self.wire);
+        let mut patience = RetryDeadline::new(&self.wire);
         loop {
             let asked = Instant::now();
             match wait.watch(self.wire.once(&ask)).await {
@@ -266,28 +266,28 @@ impl Client {
                     patience.over();
                     return Ok(bytes);
                 }
-                Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => {
+                Err(HttpError::Refused(StatusCode::NOT_FOUND, text)) => {
                     return Err(Lost::Model(format!("it does not know of the request: {text}")));
                 }
                 // An engine that was started anew does not have the model; the words are SkyRL's.
-                Err(Trouble::Refused(_, text)) if text.contains("not loaded") || text.contains("not found") => {
+                Err(HttpError::Refused(_, text)) if text.contains("not loaded") || text.contains("not found") => {
                     return Err(Lost::Model(text));
                 }
-                Err(Trouble::Refused(_, text) | Trouble::Never(text)) => {
+                Err(HttpError::Refused(_, text) | HttpError::Never(text)) => {
                     return Err(self.wire.error(format!("{what}: {text}")).into());
                 }
                 // Somebody may hold the question for long. But one who says nothing at all may not be there.
-                Err(Trouble::NotYet(text)) if asked.elapsed() < self.wire.waiting.attempt => {
+                Err(HttpError::NotYet(text)) if asked.elapsed() < self.wire.waiting.attempt => {
                     patience.over();
                     wait.poll_again(&text, asked.elapsed()).await?;
                 }
-                Err(Trouble::NotYet(text) | Trouble::Away(text)) => {
+                Err(HttpError::NotYet(text) | HttpError::Away(text)) => {
                     wait.poll_again(&text, asked.elapsed()).await?;
                     // Waited for with patience and a line; the question stays.
-                    let back = self.wire.ask(&Ask::get("healthz")).await;
+                    let back = self.wire.ask(&HttpRequest::get("healthz")).await;
                     back.map_err(|trouble| wait.error(&trouble.text(), "asked whether it is there"))?;
                 }
-                Err(trouble @ (Trouble::Busy(_) | Trouble::Failing(_))) => {
+                Err(trouble @ (HttpError::Busy(_) | HttpError::Failing(_))) => {
                     let borne = patience.bear(asked, &trouble);
                     borne.map_err(|t| self.wire.error(format!("{what}: {}", t.text())))?;
                     wait.poll_again(&trouble.text(), Duration::ZERO).await?;
@@ -297,11 +297,11 @@ impl Client {
     }
 
     /// Hands a request in and waits for its result.
-    async fn run(&self, what: &str, ask: &Ask, kind: Answer) -> Done<Vec<u8>> {
+    async fn run(&self, what: &str, ask: &HttpRequest, kind: Answer) -> Done<Vec<u8>> {
         let submitted: Submitted = match self.wire.json(ask).await {
             Ok(submitted) => submitted,
-            Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => return Err(Lost::Model(format!("{what}: {text}"))),
-            Err(Trouble::Refused(StatusCode::CONFLICT, text)) => {
+            Err(HttpError::Refused(StatusCode::NOT_FOUND, text)) => return Err(Lost::Model(format!("{what}: {text}"))),
+            Err(HttpError::Refused(StatusCode::CONFLICT, text)) => {
                 let text = format!("{what}: {text}: somebody else trains this model, or two of us do");
                 return Err(self.wire.error(text).into());
             }
@@ -319,7 +319,7 @@ impl Client {
         model.holds.fetch_or(!request.forward_only, Ordering::Relaxed);
         let what = if request.forward_only { "forward" } else { "forward_backward" };
         let body = Some((PROTOBUF, request.encode_to_vec()));
-        let ask = Ask {
+        let ask = HttpRequest {
             method: Method::POST,
             path: "forward_backward".into(),
             body,
@@ -354,7 +354,7 @@ impl Client {
             "grad_clip_norm": number(step.clip_norm),
         });
         let body = json!({"model_id": model.id, "seq_id": seq, "adam_params": adam});
-        let bytes = self.run("optim_step", &Ask::post("optim_step", &body), Answer::Json).await?;
+        let bytes = self.run("optim_step", &HttpRequest::post("optim_step", &body), Answer::Json).await?;
         let stepped: Stepped =
             serde_json::from_slice(&bytes).map_err(|e| self.wire.error(format!("optim_step: unusable answer: {e}")))?;
         model.holds.store(false, Ordering::Relaxed);
@@ -365,7 +365,7 @@ impl Client {
 
     /// Continues or scores tokens.
     pub(super) async fn sample(&self, body: &Value) -> Done<SampleResponse> {
-        let bytes = self.run("asample", &Ask::post("asample", body), Answer::Protobuf).await?;
+        let bytes = self.run("asample", &HttpRequest::post("asample", body), Answer::Protobuf).await?;
         let response = SampleResponse::decode(&bytes[..]);
         response.map_err(|e| self.wire.error(format!("asample: unusable answer: {e}")).into())
     }
@@ -375,7 +375,7 @@ impl Client {
         let body = json!({"session_id": session, "sampling_session_seq_id": seq, "model_path": path, "type": "create_sampling_session"});
         let opened: Value = self
             .wire
-            .json(&Ask::post("create_sampling_session", &body))
+            .json(&HttpRequest::post("create_sampling_session", &body))
             .await
             .map_err(|t| self.failed("opening a sampling session", &t))?;
         let id = opened["sampling_session_id"].as_str();
@@ -389,8 +389,8 @@ impl Client {
 }
 
 /// Says again and again that a session is alive.
-async fn beat(wire: Wire, session: String) {
-    let ask = Ask::post("session_heartbeat", &json!({"session_id": session}));
+async fn beat(wire: HttpClient, session: String) {
+    let ask = HttpRequest::post("session_heartbeat", &json!({"session_id": session}));
     loop {
         tokio::time::sleep(HEARTBEAT).await;
         let _ = wire.once(&ask).await;

@@ -7,21 +7,21 @@
 mod archive;
 mod backend;
 mod batch;
-mod calibrate;
+mod calibration;
 mod checkpoint;
 mod client;
 mod codec;
-mod journal;
-mod place;
+mod publish;
+mod replay_log;
 mod sampler;
-mod saved;
-mod shared;
-mod show;
+mod saved_state;
+mod session;
+mod stale_gradient;
 mod trainer;
 mod wait;
 
 pub use backend::{Backend, Dialect};
-pub use calibrate::Calibration;
+pub use calibration::Calibration;
 pub use client::TinkerServer;
 pub use sampler::TinkerSampler;
 pub use trainer::{TinkerSettings, TinkerTrainer};

@@ -6,10 +6,10 @@
 
 use super::{
     Backend,
-    client::{Client, Lost, read_sample},
+    client::{Lost, TinkerClient, read_sample},
     codec,
-    shared::{FEEDINGS, Shared},
-    show::{Published, Release, read_scores},
+    publish::{Published, Release, read_scores},
+    session::{FEEDINGS, Shared},
 };
 use mage_engine::{
     AdapterName, BoxFuture, Error, FinishReason, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest,
@@ -29,7 +29,7 @@ const UNUSABLE: u32 = 3;
 
 /// Samples through the training server.
 pub struct TinkerSampler {
-    client: Client,
+    client: TinkerClient,
     published: Arc<Published>,
     /// Whoever trains; it may be gone before us. Not kept alive here: its runtime must not end on one of ours.
     trainer: Weak<Shared>,

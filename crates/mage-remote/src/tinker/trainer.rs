@@ -5,11 +5,11 @@
 use super::{
     Backend, Calibration, TinkerSampler, TinkerServer,
     batch::Batch,
-    calibrate::calibrate,
-    client::{Client, Model},
-    journal::{Entry, Gradient},
-    saved::{Saved, SavedRelease, copy_adapter},
-    shared::{Kept, Shared, State},
+    calibration::calibrate,
+    client::{Model, TinkerClient},
+    replay_log::{Entry, Gradient},
+    saved_state::{Saved, SavedRelease, copy_adapter},
+    session::{Kept, Shared, State},
 };
 use crate::{Fingerprint, VllmPool};
 use mage_engine::{
@@ -58,7 +58,7 @@ pub struct TinkerTrainer {
 impl TinkerTrainer {
     /// Connects, measures, and makes a new adapter on the server. With a pool, published weights are pushed there.
     pub fn connect(settings: TinkerSettings, pool: Option<Arc<VllmPool>>) -> Result<Self> {
-        let client = Client::new(&settings.server)?;
+        let client = TinkerClient::new(&settings.server)?;
         if pool.is_some() && !settings.backend.gives_adapters() {
             let hint = "no adapters can be fetched from it; leave vllm.servers out, and it samples by itself";
             return Err(Error::unsupported("push adapters to a pool from this backend", hint));

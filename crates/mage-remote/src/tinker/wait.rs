@@ -3,7 +3,7 @@
 //! With pauses that grow, a line for whoever watches, an end, and an error that says what went wrong first. Slow is what takes
 //! longer than what was told before: a server that is always slow is not told of at every request.
 
-use crate::{backoff::pause, wire::Wire};
+use crate::{http::client::HttpClient, http::retry::pause};
 use mage_engine::{Error, Result};
 use mage_rng::Seed;
 use std::{
@@ -28,7 +28,7 @@ pub(super) struct Slow(Arc<Mutex<Option<Duration>>>);
 
 /// One wait.
 pub(super) struct Wait<'w> {
-    wire: &'w Wire,
+    wire: &'w HttpClient,
     slow: &'w Slow,
     what: &'w str,
     started: Instant,
@@ -41,7 +41,7 @@ pub(super) struct Wait<'w> {
 
 impl<'w> Wait<'w> {
     /// Begins to wait for `what`, up to `limit`.
-    pub(super) fn new(wire: &'w Wire, slow: &'w Slow, what: &'w str, limit: Duration) -> Self {
+    pub(super) fn new(wire: &'w HttpClient, slow: &'w Slow, what: &'w str, limit: Duration) -> Self {
         Wait { wire, slow, what, started: Instant::now(), limit, first: None, times: 0, told: Duration::ZERO }
     }
 
@@ -123,14 +123,14 @@ impl<'w> Wait<'w> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Notices, wire::Waiting};
+    use crate::{StatusLog, http::client::Timeouts};
 
     #[tokio::test]
     async fn nobody_is_told_of_waiting_when_it_is_over() {
         let said = Arc::<Mutex<Vec<String>>>::default();
         let hear = Arc::clone(&said);
-        let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
-        let wire = Wire::new("http://127.0.0.1:1", None, Waiting::default(), notices).unwrap();
+        let notices = StatusLog::to(move |line| hear.lock().unwrap().push(line.to_owned()));
+        let wire = HttpClient::new("http://127.0.0.1:1", None, Timeouts::default(), notices).unwrap();
         let (slow, limit) = (Slow::default(), Duration::from_millis(400));
         // Told after a quarter and a half of it, and not at its end, which an attempt may outlast.
         Wait::new(&wire, &slow, "a thing", limit).watch(tokio::time::sleep(limit * 3 / 2)).await;

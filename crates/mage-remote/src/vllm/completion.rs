@@ -2,7 +2,7 @@
 //!
 //! `POST /v1/completions` with token ids in and out: texts never matter, since fragments of letters have none.
 
-use crate::wire::Ask;
+use crate::http::client::HttpRequest;
 use mage_engine::{FinishReason, Result, SampleRequest, ScoreRequest};
 use serde::{Deserialize, Serialize};
 
@@ -63,8 +63,8 @@ impl<'r> Completions<'r> {
         }
     }
 
-    pub(super) fn ask(&self) -> Ask {
-        Ask::post("v1/completions", self)
+    pub(super) fn ask(&self) -> HttpRequest {
+        HttpRequest::post("v1/completions", self)
     }
 
     /// For the log-probability of one token.

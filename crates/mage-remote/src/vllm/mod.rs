@@ -3,13 +3,13 @@
 //! A [`VllmPool`] is a [`Sampler`](mage_engine::Sampler) over any number of servers of the same model. Whoever trains pushes
 //! adapters into it by name and version; every push is checked on every server by a [`Fingerprint`](crate::Fingerprint).
 
-mod away;
 mod completion;
+mod health;
 mod pool;
 mod push;
 mod request;
 mod server;
-mod shelf;
+mod weight_sync;
 
-pub use pool::{PoolSettings, ServerState, VllmPool};
-pub use server::Served;
+pub use pool::{ServerStatus, VllmPool, VllmPoolSettings};
+pub use server::ServedModel;

@@ -5,9 +5,9 @@
 use super::{
     completion::{Written, check_score},
     server::Server,
-    shelf::Shelf,
+    weight_sync::WeightSync,
 };
-use crate::{ApiKey, Notices, Service, wire::Waiting};
+use crate::{ApiKey, Service, StatusLog, http::client::Timeouts};
 use mage_engine::{
     AdapterName, BoxFuture, Error, LogProbs, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest, Scores,
     WeightVersion, WeightsId,
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 /// What a pool is made of.
 #[derive(Clone, Debug)]
-pub struct PoolSettings {
+pub struct VllmPoolSettings {
     /// The servers' addresses, with or without `/v1`.
     pub servers: Vec<String>,
     /// The name they serve the model without adapters under.
@@ -41,17 +41,17 @@ pub struct PoolSettings {
     /// Versions of a name that are kept on the servers.
     pub keep: usize,
     /// How long servers are waited for.
-    pub waiting: Waiting,
+    pub waiting: Timeouts,
     /// How long an answer may take before it is asked for again; twice as long each time.
     pub answer_within: Duration,
     /// Who hears of waiting.
-    pub notices: Notices,
+    pub notices: StatusLog,
 }
 
 /// A pool of vLLM servers.
 #[derive(Debug)]
 pub struct VllmPool {
-    pub(super) shelf: Arc<Shelf>,
+    pub(super) shelf: Arc<WeightSync>,
     pub(super) servers: Vec<Arc<Server>>,
     caps: SamplerCaps,
     /// Whoever holds it gets the next seat.
@@ -63,7 +63,7 @@ pub struct VllmPool {
 
 /// How a server of a pool is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerState {
+pub struct ServerStatus {
     /// Its address.
     pub address: String,
     /// Whether it answered last.
@@ -75,7 +75,7 @@ pub struct ServerState {
 }
 
 /// A request under way on a server; it is counted off however it ends.
-pub(super) struct Seat(Arc<Shelf>, pub(super) Arc<Server>);
+pub(super) struct Seat(Arc<WeightSync>, pub(super) Arc<Server>);
 
 impl Drop for Seat {
     fn drop(&mut self) {
@@ -86,7 +86,7 @@ impl Drop for Seat {
 
 impl VllmPool {
     /// Makes ready to ask; nothing is sent. The served model is there as [`BASE`](AdapterName::BASE).
-    pub fn new(settings: PoolSettings) -> Result<Self> {
+    pub fn new(settings: VllmPoolSettings) -> Result<Self> {
         let wrong = |problem: &str| Err(Error::invalid("vllm", problem));
         if settings.servers.is_empty() {
             return wrong("a pool needs at least one server");
@@ -117,7 +117,7 @@ impl VllmPool {
             max_context: settings.max_context,
         };
         Ok(VllmPool {
-            shelf: Arc::new(Shelf::new(settings)),
+            shelf: Arc::new(WeightSync::new(settings)),
             servers,
             caps,
             queue: tokio::sync::Mutex::default(),
@@ -127,8 +127,8 @@ impl VllmPool {
     }
 
     /// How its servers are.
-    pub fn servers(&self) -> Vec<ServerState> {
-        let state = |s: &Arc<Server>| ServerState {
+    pub fn servers(&self) -> Vec<ServerStatus> {
+        let state = |s: &Arc<Server>| ServerStatus {
             address: s.wire.address().to_owned(),
             up: s.up.load(Ordering::SeqCst),
             draining: s.draining.load(Ordering::SeqCst),

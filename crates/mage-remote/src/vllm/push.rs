@@ -5,15 +5,15 @@
 //! are there at once, and counts once every one of them scores a fixed sequence as the trainer does.
 
 use super::{
-    away::LOOK_AGAIN,
+    health::LOOK_AGAIN,
     pool::VllmPool,
-    server::{Served, Server},
-    shelf::{Given, Release},
+    server::{ServedModel, Server},
+    weight_sync::{Given, Release},
 };
 use crate::{
     Fingerprint,
-    together::{first, together},
-    wire::Trouble,
+    http::client::HttpError,
+    join::{join_all, race},
 };
 use mage_engine::{AdapterName, Result, WeightVersion, WeightsId};
 use std::{
@@ -93,14 +93,14 @@ impl VllmPool {
         let lacks = |s: &&Arc<Server>| s.up.load(Ordering::SeqCst) && !have.iter().any(|h| Arc::ptr_eq(s, h));
         let up: Vec<&Arc<Server>> = self.servers.iter().filter(lacks).collect();
         let (started, quickest) = (Instant::now(), OnceLock::<Duration>::new());
-        let given = together(up.iter().map(async |server| {
+        let given = join_all(up.iter().map(async |server| {
             let give = async {
                 server.alive(BUSY).await.map_err(|t| Given::Away(t.text()))?;
                 self.give(server, release).await?;
                 quickest.get_or_init(|| started.elapsed());
                 Ok(())
             };
-            first(give, self.lateness(started, &quickest)).await
+            race(give, self.lateness(started, &quickest)).await
         }))
         .await;
         let (mut took, mut refused, mut wrong) = (Vec::new(), Vec::new(), None);
@@ -145,7 +145,7 @@ impl VllmPool {
                 next *= 2;
             }
         };
-        first(self.shelf.give(server, release), remind).await
+        race(self.shelf.give(server, release), remind).await
     }
 
     /// Ends when a server takes so much longer than the quickest that the others should not wait for it.
@@ -178,7 +178,7 @@ impl VllmPool {
 
     async fn unload(&self, old: &[Release]) {
         let everywhere = self.servers.iter().filter(|s| s.up.load(Ordering::SeqCst));
-        together(everywhere.map(|server| {
+        join_all(everywhere.map(|server| {
             // What a server keeps for nobody is no reason to wait for it.
             tokio::time::timeout(BUSY, async {
                 for release in old {
@@ -259,7 +259,7 @@ impl VllmPool {
     }
 
     /// What each server serves.
-    pub async fn served(&self) -> Vec<(String, Result<Vec<Served>>)> {
+    pub async fn served(&self) -> Vec<(String, Result<Vec<ServedModel>>)> {
         let mut out = Vec::new();
         for server in &self.servers {
             let address = server.wire.address().to_owned();
@@ -267,7 +267,7 @@ impl VllmPool {
             let found = match server.alive(BUSY).await {
                 Ok(()) => server.models().await,
                 Err(trouble) => {
-                    Err(Trouble::Away(format!("{}: is it started, and is this its address?", trouble.text())))
+                    Err(HttpError::Away(format!("{}: is it started, and is this its address?", trouble.text())))
                 }
             };
             out.push((address.clone(), found.map_err(|t| self.shelf.error(format!("{address}: {}", t.text())))));

@@ -5,8 +5,8 @@
 //! only where the request itself is at fault: where a second server refuses it too, or where it fails again and again though
 //! servers answer others.
 
-use super::{away::LOOK_AGAIN, pool::VllmPool, server::Server};
-use crate::{backoff::pause, wire::Trouble};
+use super::{health::LOOK_AGAIN, pool::VllmPool, server::Server};
+use crate::{http::client::HttpError, http::retry::pause};
 use mage_engine::Result;
 use mage_rng::Seed;
 use reqwest::StatusCode;
@@ -39,7 +39,7 @@ struct Course {
     /// How often it paused.
     pauses: u32,
     /// Who refused it, and how.
-    refused: Vec<(Arc<Server>, Trouble)>,
+    refused: Vec<(Arc<Server>, HttpError)>,
     /// Who was asked last.
     last: Option<Arc<Server>>,
 }
@@ -67,8 +67,8 @@ impl Course {
     }
 
     /// Whether the request is at fault, and not whoever refused it: another refused it likewise, or all did.
-    fn is_refused(&mut self, server: &Arc<Server>, trouble: Trouble, servers: usize) -> bool {
-        let how = |t: &Trouble| if let Trouble::Refused(status, _) = t { Some(*status) } else { None };
+    fn is_refused(&mut self, server: &Arc<Server>, trouble: HttpError, servers: usize) -> bool {
+        let how = |t: &HttpError| if let HttpError::Refused(status, _) = t { Some(*status) } else { None };
         let likewise = self.refused.iter().any(|(_, other)| how(other) == how(&trouble));
         self.refused.push((Arc::clone(server), trouble));
         likewise || self.refused.len() >= servers
@@ -79,7 +79,7 @@ impl VllmPool {
     /// Asks until there is an answer. `work` asks a server once, and waits for so long.
     pub(super) async fn ask<T, F>(&self, what: &str, work: impl Fn(Arc<Server>, Duration) -> F) -> Result<T>
     where
-        F: Future<Output = std::result::Result<T, Trouble>>,
+        F: Future<Output = std::result::Result<T, HttpError>>,
     {
         self.look_around();
         let settings = &self.shelf.settings;
@@ -119,7 +119,7 @@ impl VllmPool {
             let is_news = !server.record().is_back_since(asked);
             match trouble {
                 // It was started anew and does not have the adapter.
-                Trouble::Refused(StatusCode::NOT_FOUND, problem) if course.lost < LOST => {
+                HttpError::Refused(StatusCode::NOT_FOUND, problem) if course.lost < LOST => {
                     course.lost += 1;
                     if is_news {
                         self.shelf.put_away(&server, &problem, |address| {
@@ -128,12 +128,12 @@ impl VllmPool {
                     }
                     self.look_after(Duration::ZERO);
                 }
-                Trouble::Refused(..) | Trouble::Never(_) => {
+                HttpError::Refused(..) | HttpError::Never(_) => {
                     if course.is_refused(&server, trouble, self.servers.len()) {
                         return Err(self.shelf.error(format!("{what}: {first}")));
                     }
                 }
-                Trouble::NotYet(_) if asked.elapsed() >= within => {
+                HttpError::NotYet(_) if asked.elapsed() >= within => {
                     course.late += 1;
                     if course.late >= LATE {
                         let times = course.late;
@@ -141,9 +141,9 @@ impl VllmPool {
                     }
                     self.shelf.late(&server, within);
                 }
-                Trouble::NotYet(_) | Trouble::Busy(_) | Trouble::Failing(_) => {
+                HttpError::NotYet(_) | HttpError::Busy(_) | HttpError::Failing(_) => {
                     self.bear(&server, &trouble, is_news);
-                    if !matches!(trouble, Trouble::Busy(_)) && course.is_hopeless(&self.servers) {
+                    if !matches!(trouble, HttpError::Busy(_)) && course.is_hopeless(&self.servers) {
                         let times = course.failed;
                         let error = format!("{what}: {first} (it failed {times} times, though others are answered)");
                         return Err(self.shelf.error(error));
@@ -156,10 +156,10 @@ impl VllmPool {
                     course.pauses += 1;
                     course.wait(tokio::time::sleep(pause(pauses, None, luck))).await;
                 }
-                Trouble::Away(problem) if is_news => self.shelf.put_away(&server, &problem, |address| {
+                HttpError::Away(problem) if is_news => self.shelf.put_away(&server, &problem, |address| {
                     format!("{address} does not answer ({problem}); waiting for it, up to {limit:.0} s")
                 }),
-                Trouble::Away(_) => {}
+                HttpError::Away(_) => {}
             }
             course.last = Some(server);
         }
@@ -167,7 +167,7 @@ impl VllmPool {
 
     /// Bears with a server that failed: where it does little else it is left alone for a while, or, where there is no other,
     /// waited for.
-    fn bear(&self, server: &Arc<Server>, trouble: &Trouble, is_news: bool) {
+    fn bear(&self, server: &Arc<Server>, trouble: &HttpError, is_news: bool) {
         let others = self.servers.iter().any(|s| s.ready() && !Arc::ptr_eq(s, server));
         let often = self.shelf.failed(server);
         if !others {
@@ -182,7 +182,7 @@ impl VllmPool {
     }
 
     /// Leaves those alone for a while that refused what another answered.
-    fn set_aside(&self, refused: &[(Arc<Server>, Trouble)], answered: &Server) {
+    fn set_aside(&self, refused: &[(Arc<Server>, HttpError)], answered: &Server) {
         for (server, trouble) in refused {
             let (problem, other) = (trouble.text(), answered.wire.address());
             self.shelf.put_away(server, &problem, |address| {
@@ -195,10 +195,10 @@ impl VllmPool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Notices, PoolSettings, wire::Waiting};
+    use crate::{StatusLog, VllmPoolSettings, http::client::Timeouts};
 
     fn pool() -> VllmPool {
-        VllmPool::new(PoolSettings {
+        VllmPool::new(VllmPoolSettings {
             servers: vec!["http://127.0.0.1:1".to_owned(), "http://127.0.0.1:2".to_owned()],
             model: "tiny".to_owned(),
             key: None,
@@ -207,9 +207,9 @@ mod tests {
             max_context: 16,
             tolerance: 1e-4,
             keep: 1,
-            waiting: Waiting::default(),
+            waiting: Timeouts::default(),
             answer_within: Duration::from_secs(1),
-            notices: Notices::default(),
+            notices: StatusLog::default(),
         })
         .unwrap()
     }
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn a_request_is_wrong_where_two_refuse_it_likewise_or_all_do() {
         let pool = pool();
-        let no = |status| Trouble::Refused(status, String::new());
+        let no = |status| HttpError::Refused(status, String::new());
         let [one, two] = [&pool.servers[0], &pool.servers[1]];
         assert!(Course::new().is_refused(one, no(StatusCode::BAD_REQUEST), 1));
         let mut course = Course::new();

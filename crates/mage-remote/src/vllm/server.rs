@@ -1,15 +1,15 @@
 //! How is one vLLM server asked, and for how long is it waited for?
 
 use super::{
-    away::Record,
     completion::{Choice, Completion, Completions, Written, read_score, read_written},
-    pool::PoolSettings,
+    health::Record,
+    pool::VllmPoolSettings,
 };
 use crate::{
     Fingerprint, Service,
-    backoff::pause,
-    together::first,
-    wire::{Ask, Trouble, Wire},
+    http::client::{HttpClient, HttpError, HttpRequest},
+    http::retry::pause,
+    join::race,
 };
 use mage_engine::{Result, SampleRequest};
 use mage_rng::Seed;
@@ -40,7 +40,7 @@ const HEALTH_CHECKS: u32 = 3;
 /// One server of a pool.
 #[derive(Debug)]
 pub(super) struct Server {
-    pub(super) wire: Wire,
+    pub(super) wire: HttpClient,
     /// Tokens in the vocabulary.
     vocabulary: usize,
     /// Requests under way.
@@ -56,7 +56,7 @@ pub(super) struct Server {
 
 /// A model or an adapter that a server has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Served {
+pub struct ServedModel {
     /// What it is called there.
     pub name: String,
     /// Tokens a sequence may have, where the server says so.
@@ -64,9 +64,9 @@ pub struct Served {
 }
 
 impl Server {
-    pub(super) fn new(address: &str, settings: &PoolSettings) -> Result<Self> {
+    pub(super) fn new(address: &str, settings: &VllmPoolSettings) -> Result<Self> {
         let key = settings.key.clone().map(|key| ("authorization", key));
-        let wire = Wire::new(address, key, settings.waiting, settings.notices.clone())?;
+        let wire = HttpClient::new(address, key, settings.waiting, settings.notices.clone())?;
         Ok(Server {
             wire,
             vocabulary: settings.vocabulary,
@@ -90,9 +90,9 @@ impl Server {
 
     /// Tries again what may pass: failures so many times, and one that is there and silent for as long as patience lasts. One
     /// that is not there is not waited for.
-    async fn patiently<T, F>(&self, work: impl Fn() -> F) -> std::result::Result<T, Trouble>
+    async fn patiently<T, F>(&self, work: impl Fn() -> F) -> std::result::Result<T, HttpError>
     where
-        F: Future<Output = std::result::Result<T, Trouble>>,
+        F: Future<Output = std::result::Result<T, HttpError>>,
     {
         let (luck, patience) = (Seed::new(0).child(self.wire.address()), self.wire.waiting.away);
         let (started, mut times, mut failed) = (Instant::now(), 0, 0);
@@ -100,18 +100,18 @@ impl Server {
             let asked = Instant::now();
             let trouble = match work().await {
                 Ok(answer) => return Ok(answer),
-                Err(refused @ (Trouble::Refused(..) | Trouble::Never(_))) => return Err(refused),
+                Err(refused @ (HttpError::Refused(..) | HttpError::Never(_))) => return Err(refused),
                 Err(trouble) => trouble,
             };
             // One that answers, whatever it says, is there.
-            let answers = matches!(trouble, Trouble::Failing(_) | Trouble::Busy(_));
+            let answers = matches!(trouble, HttpError::Failing(_) | HttpError::Busy(_));
             if !answers && self.alive(ALIVE).await.is_err() {
                 return Err(trouble);
             }
-            failed += u32::from(!matches!(trouble, Trouble::NotYet(_)));
+            failed += u32::from(!matches!(trouble, HttpError::NotYet(_)));
             let left = patience.saturating_sub(started.elapsed());
             if left.is_zero() {
-                return Err(Trouble::Away(format!("{} (waited {:.0} s)", trouble.text(), patience.as_secs_f64())));
+                return Err(HttpError::Away(format!("{} (waited {:.0} s)", trouble.text(), patience.as_secs_f64())));
             }
             if failed >= ATTEMPTS {
                 return Err(trouble);
@@ -125,22 +125,22 @@ impl Server {
 
     /// Asks once. A long answer is waited for as long as the server says that it is there: one that was stopped keeps its
     /// connections, and would be waited for in vain.
-    async fn once(&self, ask: &Ask) -> std::result::Result<Vec<u8>, Trouble> {
+    async fn once(&self, ask: &HttpRequest) -> std::result::Result<Vec<u8>, HttpError> {
         match ask.long {
-            true => first(self.wire.once(ask), async { Err(self.silence().await) }).await,
+            true => race(self.wire.once(ask), async { Err(self.silence().await) }).await,
             false => self.wire.once(ask).await,
         }
     }
 
     /// Ends when it no longer says that it is there.
-    async fn silence(&self) -> Trouble {
+    async fn silence(&self) -> HttpError {
         let every = WATCH.min(self.wire.waiting.attempt);
         // Many wait at once: not all of them ask at the same moment.
         let mut luck = Seed::new(self.load.load(Ordering::SeqCst) as u64).child("watch").rng();
         loop {
             tokio::time::sleep(every.mul_f64(luck.random_range(0.8..1.2))).await;
             if let Some(problem) = self.is_silent(every / 2).await {
-                return Trouble::Away(format!("it keeps its connections but says nothing: {problem}"));
+                return HttpError::Away(format!("it keeps its connections but says nothing: {problem}"));
             }
         }
     }
@@ -155,7 +155,7 @@ impl Server {
         for _ in 0..HEALTH_CHECKS {
             found = match self.alive(HEALTH.min(self.wire.waiting.attempt)).await {
                 // An answer, whatever it says.
-                Ok(()) | Err(Trouble::Failing(_)) => None,
+                Ok(()) | Err(HttpError::Failing(_)) => None,
                 Err(trouble) => Some(format!("/health: {}", trouble.text())),
             };
             if found.is_none() {
@@ -166,24 +166,24 @@ impl Server {
         found
     }
 
-    async fn ask(&self, ask: &Ask) -> std::result::Result<Vec<u8>, Trouble> {
+    async fn ask(&self, ask: &HttpRequest) -> std::result::Result<Vec<u8>, HttpError> {
         self.patiently(|| self.once(ask)).await
     }
 
     /// The same, for an answer in JSON.
-    async fn json(&self, ask: &Ask) -> std::result::Result<Value, Trouble> {
+    async fn json(&self, ask: &HttpRequest) -> std::result::Result<Value, HttpError> {
         let bytes = self.ask(ask).await?;
-        serde_json::from_slice(&bytes).map_err(|e| Trouble::Failing(format!("unusable answer to {}: {e}", ask.path)))
+        serde_json::from_slice(&bytes).map_err(|e| HttpError::Failing(format!("unusable answer to {}: {e}", ask.path)))
     }
 
     /// Asks once and reads the answer; an answer that makes no sense may pass.
     async fn complete<T>(
         &self,
-        ask: &Ask,
+        ask: &HttpRequest,
         read: impl Fn(Choice) -> std::result::Result<T, String>,
-    ) -> std::result::Result<T, Trouble> {
+    ) -> std::result::Result<T, HttpError> {
         let bytes = self.once(ask).await?;
-        let unusable = |e: String| Trouble::Failing(format!("unusable answer: {e}"));
+        let unusable = |e: String| HttpError::Failing(format!("unusable answer: {e}"));
         let completion: Completion = serde_json::from_slice(&bytes).map_err(|e| unusable(e.to_string()))?;
         let choice = completion.choices.into_iter().next().ok_or_else(|| unusable("it has no choices".to_owned()))?;
         read(choice).map_err(unusable)
@@ -195,7 +195,7 @@ impl Server {
         model: &str,
         request: &SampleRequest,
         within: Duration,
-    ) -> std::result::Result<Written, Trouble> {
+    ) -> std::result::Result<Written, HttpError> {
         let most = request.params.max_tokens as usize;
         let ask = Completions::sampled(model, request).ask().long();
         let read = |choice| read_written(choice, most, self.vocabulary);
@@ -213,7 +213,7 @@ impl Server {
         tokens: &[u32],
         from: usize,
         within: Duration,
-    ) -> std::result::Result<Vec<f32>, Trouble> {
+    ) -> std::result::Result<Vec<f32>, HttpError> {
         let mut scores = Vec::with_capacity(tokens.len() - from);
         for at in from..tokens.len() {
             let ask = Completions::scored(model, tokens, at).ask().long();
@@ -224,7 +224,7 @@ impl Server {
     }
 
     /// How likely it finds the fixed sequence. Nobody else can answer for it: what may pass is tried again.
-    pub(super) async fn fingerprint(&self, model: &str) -> std::result::Result<Fingerprint, Trouble> {
+    pub(super) async fn fingerprint(&self, model: &str) -> std::result::Result<Fingerprint, HttpError> {
         let tokens = &Fingerprint::tokens(self.vocabulary);
         let mut found = Vec::with_capacity(tokens.len());
         for at in 1..tokens.len() {
@@ -235,47 +235,47 @@ impl Server {
     }
 
     /// Whether it answers, asked once and for no longer than `within`. A front end without such a page is there too.
-    pub(super) async fn alive(&self, within: Duration) -> std::result::Result<(), Trouble> {
-        match tokio::time::timeout(within, self.wire.once(&Ask::get("health"))).await {
-            Ok(Ok(_) | Err(Trouble::Refused(..) | Trouble::Busy(_))) => Ok(()),
+    pub(super) async fn alive(&self, within: Duration) -> std::result::Result<(), HttpError> {
+        match tokio::time::timeout(within, self.wire.once(&HttpRequest::get("health"))).await {
+            Ok(Ok(_) | Err(HttpError::Refused(..) | HttpError::Busy(_))) => Ok(()),
             Ok(Err(trouble)) => Err(trouble),
-            Err(_) => Err(Trouble::Away(format!("no answer within {} s", within.as_secs()))),
+            Err(_) => Err(HttpError::Away(format!("no answer within {} s", within.as_secs()))),
         }
     }
 
     /// What it serves.
-    pub(super) async fn models(&self) -> std::result::Result<Vec<Served>, Trouble> {
-        let list = match self.json(&Ask::get("v1/models")).await {
-            Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => {
+    pub(super) async fn models(&self) -> std::result::Result<Vec<ServedModel>, HttpError> {
+        let list = match self.json(&HttpRequest::get("v1/models")).await {
+            Err(HttpError::Refused(StatusCode::NOT_FOUND, text)) => {
                 let who = Service::Vllm.missing(&self.wire).await;
-                return Err(Trouble::Refused(StatusCode::NOT_FOUND, format!("{who} ({text})")));
+                return Err(HttpError::Refused(StatusCode::NOT_FOUND, format!("{who} ({text})")));
             }
             answer => answer?,
         };
         let all = list["data"].as_array().cloned().unwrap_or_default();
         let served = |m: &Value| {
             let max_context = m["max_model_len"].as_u64().map(|n| n as usize);
-            Some(Served { name: m["id"].as_str()?.to_owned(), max_context })
+            Some(ServedModel { name: m["id"].as_str()?.to_owned(), max_context })
         };
         Ok(all.iter().filter_map(served).collect())
     }
 
     /// The tokens it makes of a text.
-    pub(super) async fn tokenize(&self, model: &str, text: &str) -> std::result::Result<Vec<u32>, Trouble> {
+    pub(super) async fn tokenize(&self, model: &str, text: &str) -> std::result::Result<Vec<u32>, HttpError> {
         let body = json!({"model": model, "prompt": text, "add_special_tokens": false});
-        let said = self.json(&Ask::post("tokenize", &body)).await?;
-        serde_json::from_value(said["tokens"].clone()).map_err(|e| Trouble::Failing(format!("unusable answer: {e}")))
+        let said = self.json(&HttpRequest::post("tokenize", &body)).await?;
+        serde_json::from_value(said["tokens"].clone()).map_err(|e| HttpError::Failing(format!("unusable answer: {e}")))
     }
 
     /// Has it load an adapter from a folder that it sees too.
-    pub(super) async fn load_adapter(&self, name: &str, dir: &Path) -> std::result::Result<(), Trouble> {
+    pub(super) async fn load_adapter(&self, name: &str, dir: &Path) -> std::result::Result<(), HttpError> {
         let body = json!({"lora_name": name, "lora_path": dir});
         // Asked twice it loads once: a load that takes longer than an attempt is found done by the next.
-        match self.ask(&Ask::post("v1/load_lora_adapter", &body)).await {
+        match self.ask(&HttpRequest::post("v1/load_lora_adapter", &body)).await {
             Ok(_) => Ok(()),
             // It heard us before, and only its answer was lost: names are used once.
-            Err(Trouble::Refused(_, text)) if text.contains("already been loaded") => Ok(()),
-            Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => {
+            Err(HttpError::Refused(_, text)) if text.contains("already been loaded") => Ok(()),
+            Err(HttpError::Refused(StatusCode::NOT_FOUND, text)) => {
                 // Asked for its names, a server of another kind is found out.
                 self.models().await?;
                 // One that knows of adapters says what it did not find: the folder.
@@ -287,7 +287,7 @@ impl Server {
                     ),
                     false => ": start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True".to_owned(),
                 };
-                Err(Trouble::Refused(StatusCode::NOT_FOUND, format!("{text}{hint}")))
+                Err(HttpError::Refused(StatusCode::NOT_FOUND, format!("{text}{hint}")))
             }
             Err(trouble) => Err(trouble),
         }
@@ -295,17 +295,17 @@ impl Server {
 
     /// Has it forget an adapter; one it does not have is fine.
     pub(super) async fn unload_adapter(&self, name: &str) {
-        let _ = self.wire.once(&Ask::post("v1/unload_lora_adapter", &json!({"lora_name": name}))).await;
+        let _ = self.wire.once(&HttpRequest::post("v1/unload_lora_adapter", &json!({"lora_name": name}))).await;
     }
 
     /// Has it read all its weights anew from a model folder that it sees too.
-    pub(super) async fn reload_weights(&self, dir: &Path) -> std::result::Result<(), Trouble> {
+    pub(super) async fn reload_weights(&self, dir: &Path) -> std::result::Result<(), HttpError> {
         let reload = json!({"method": "reload_weights", "kwargs": {"weights_path": dir}});
-        self.ask(&Ask::post("pause?mode=keep", &json!({}))).await?;
-        let reloaded = self.ask(&Ask::post("collective_rpc", &reload).long()).await;
-        let emptied = self.ask(&Ask::post("reset_prefix_cache", &json!({}))).await;
+        self.ask(&HttpRequest::post("pause?mode=keep", &json!({}))).await?;
+        let reloaded = self.ask(&HttpRequest::post("collective_rpc", &reload).long()).await;
+        let emptied = self.ask(&HttpRequest::post("reset_prefix_cache", &json!({}))).await;
         // Whatever happened: others wait behind the pause.
-        let resumed = self.ask(&Ask::post("resume", &json!({}))).await;
+        let resumed = self.ask(&HttpRequest::post("resume", &json!({}))).await;
         reloaded.and(emptied).and(resumed).map(|_| ())
     }
 }
@@ -313,8 +313,8 @@ impl Server {
 /// Gives up an answer that does not come in time. A server that says it is there may have lost the one question.
 async fn unless_late<T>(
     within: Duration,
-    answer: impl Future<Output = std::result::Result<T, Trouble>>,
-) -> std::result::Result<T, Trouble> {
-    let late = || Err(Trouble::NotYet(format!("no answer within {:.0} s", within.as_secs_f64())));
+    answer: impl Future<Output = std::result::Result<T, HttpError>>,
+) -> std::result::Result<T, HttpError> {
+    let late = || Err(HttpError::NotYet(format!("no answer within {:.0} s", within.as_secs_f64())));
     tokio::time::timeout(within, answer).await.unwrap_or_else(|_| late())
 }

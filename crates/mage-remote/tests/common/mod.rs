@@ -11,7 +11,7 @@ pub(crate) mod vllm_double;
 pub(crate) mod vllm_script;
 
 use mage_engine::{ChatRequest, Message, SamplingParams};
-use mage_remote::{Client, Endpoint, Notices, Patience, RemoteChat};
+use mage_remote::{Endpoint, OpenAiClient, RemoteChat, RequestLimits, StatusLog};
 use std::{
     net::SocketAddr,
     sync::{Arc, Mutex},
@@ -22,11 +22,11 @@ use tokio::runtime::Runtime;
 /// What users were told.
 pub(crate) type Said = Arc<Mutex<Vec<String>>>;
 
-/// Notices, and where they are kept.
-pub(crate) fn listening() -> (Notices, Said) {
+/// StatusLog, and where they are kept.
+pub(crate) fn listening() -> (StatusLog, Said) {
     let said = Said::default();
     let hear = Arc::clone(&said);
-    (Notices::to(move |line| hear.lock().unwrap().push(line.to_owned())), said)
+    (StatusLog::to(move |line| hear.lock().unwrap().push(line.to_owned())), said)
 }
 
 /// For tests that are not asynchronous themselves.
@@ -35,12 +35,12 @@ pub(crate) fn runtime() -> Runtime {
 }
 
 /// A client with little patience.
-pub(crate) fn client(at: SocketAddr, change: impl FnOnce(&mut Endpoint)) -> Client {
+pub(crate) fn client(at: SocketAddr, change: impl FnOnce(&mut Endpoint)) -> OpenAiClient {
     let mut endpoint = Endpoint::new(&format!("http://{at}"), "tiny").unwrap();
     endpoint.patience =
-        Patience { in_flight: 8, attempt: Duration::from_millis(1500), deadline: Duration::from_secs(20) };
+        RequestLimits { in_flight: 8, attempt: Duration::from_millis(1500), deadline: Duration::from_secs(20) };
     change(&mut endpoint);
-    Client::new(endpoint).unwrap()
+    OpenAiClient::new(endpoint).unwrap()
 }
 
 pub(crate) fn chat(at: SocketAddr) -> RemoteChat {

@@ -4,7 +4,7 @@ use mage_engine::{
     AdapterName, Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, TokenForest, Trainer,
 };
 use mage_remote::{
-    Notices, TinkerServer, TinkerSettings, TinkerTrainer, Waiting,
+    StatusLog, Timeouts, TinkerServer, TinkerSettings, TinkerTrainer,
     tinker::{Backend, Dialect},
 };
 use std::{path::Path, time::Duration};
@@ -23,13 +23,13 @@ pub(crate) const VOCABULARY: usize = 16;
 /// And this name.
 pub(crate) const MODEL: &str = "tiny";
 
-pub(crate) fn settings(url: &str, adapters: &Path, notices: Notices) -> TinkerSettings {
+pub(crate) fn settings(url: &str, adapters: &Path, notices: StatusLog) -> TinkerSettings {
     TinkerSettings {
         server: TinkerServer {
             url: url.to_owned(),
             dialect: Dialect::default(),
             key: None,
-            waiting: Waiting {
+            waiting: Timeouts {
                 attempt: Duration::from_millis(800),
                 away: Duration::from_secs(20),
                 operation: Duration::from_secs(30),

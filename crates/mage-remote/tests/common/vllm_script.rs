@@ -5,7 +5,7 @@ use super::{
     vllm_double::{Vllm, rule},
 };
 use mage_engine::{AdapterName, SampleRequest, Sampler, SamplingParams, WeightVersion, WeightsId};
-use mage_remote::{Fingerprint, PoolSettings, VllmPool, Waiting};
+use mage_remote::{Fingerprint, Timeouts, VllmPool, VllmPoolSettings};
 use std::{sync::Arc, time::Duration};
 
 pub(crate) fn pool(servers: &[&Vllm]) -> (Arc<VllmPool>, Said) {
@@ -14,27 +14,27 @@ pub(crate) fn pool(servers: &[&Vllm]) -> (Arc<VllmPool>, Said) {
 
 /// With other patience for one attempt.
 pub(crate) fn pool_with(servers: &[&Vllm], attempt: Duration) -> (Arc<VllmPool>, Said) {
-    pool_waiting(servers, Waiting { attempt, away: Duration::from_secs(20), operation: Duration::from_secs(30) })
+    pool_waiting(servers, Timeouts { attempt, away: Duration::from_secs(20), operation: Duration::from_secs(30) })
 }
 
-pub(crate) fn pool_waiting(servers: &[&Vllm], waiting: Waiting) -> (Arc<VllmPool>, Said) {
+pub(crate) fn pool_waiting(servers: &[&Vllm], waiting: Timeouts) -> (Arc<VllmPool>, Said) {
     pool_at(servers.iter().map(|s| s.url()).collect(), waiting, 64)
 }
 
 /// Little patience for an attempt, and enough for all else.
-pub(crate) fn hasty() -> Waiting {
+pub(crate) fn hasty() -> Timeouts {
     let (attempt, patience) = (Duration::from_secs(1), Duration::from_secs(30));
-    Waiting { attempt, away: patience, operation: patience }
+    Timeouts { attempt, away: patience, operation: patience }
 }
 
-pub(crate) fn pool_at(servers: Vec<String>, waiting: Waiting, in_flight: usize) -> (Arc<VllmPool>, Said) {
+pub(crate) fn pool_at(servers: Vec<String>, waiting: Timeouts, in_flight: usize) -> (Arc<VllmPool>, Said) {
     let (settings, said) = settings(servers, waiting, in_flight);
     (Arc::new(VllmPool::new(settings).unwrap()), said)
 }
 
-pub(crate) fn settings(servers: Vec<String>, waiting: Waiting, in_flight: usize) -> (PoolSettings, Said) {
+pub(crate) fn settings(servers: Vec<String>, waiting: Timeouts, in_flight: usize) -> (VllmPoolSettings, Said) {
     let (notices, said) = listening();
-    let settings = PoolSettings {
+    let settings = VllmPoolSettings {
         servers,
         model: "tiny".to_owned(),
         key: None,

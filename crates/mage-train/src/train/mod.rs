@@ -28,7 +28,7 @@ use crate::{
 use mage_core::{EpisodeConfig, MemoryMode, Trajectory, prompt::PromptSet};
 use mage_engine::{AdapterName, Loss, SamplingParams, ScoreRequest};
 use mage_env::{EnvInfo, EnvSpec, Population, Seed, solvers::OracleReport};
-use mage_remote::Notices;
+use mage_remote::StatusLog;
 use measure::{Learned, add_judgement};
 use rand::seq::SliceRandom;
 use std::{
@@ -56,7 +56,7 @@ pub struct Setting {
     /// The commit this program was built from, where known; a run keeps it.
     pub commit: Option<String>,
     /// Who hears what engines elsewhere are waited for.
-    pub notices: Notices,
+    pub notices: StatusLog,
 }
 
 /// A training run.

@@ -3,7 +3,7 @@
 use super::{TaskSelection, at_least_one, seconds};
 use clap::Args;
 use mage_native::Device;
-use mage_remote::Notices;
+use mage_remote::StatusLog;
 use mage_train::engine::Place;
 use std::path::PathBuf;
 
@@ -97,7 +97,7 @@ pub(crate) struct EvalArgs {
 impl EvalArgs {
     /// Device and threads of a local model.
     pub(crate) fn place(&self) -> Place {
-        Place { device: self.device, threads: self.threads, notices: Notices::to(|line| eprintln!("{line}")) }
+        Place { device: self.device, threads: self.threads, notices: StatusLog::to(|line| eprintln!("{line}")) }
     }
 }
 

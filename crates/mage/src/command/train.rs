@@ -12,7 +12,7 @@ use crate::{
     usage,
 };
 use anyhow::Context;
-use mage_remote::Notices;
+use mage_remote::StatusLog;
 use mage_train::{
     Plan,
     judge::{Estimate, Judgement},
@@ -141,7 +141,7 @@ pub(super) fn setting(app: &App, recipe: &Recipe) -> anyhow::Result<Setting> {
         env_spec,
         commit: option_env!("MAGE_COMMIT").map(str::to_owned),
         // At once and beside any picture of progress: whoever waits wants to know for what.
-        notices: Notices::to(|line| eprintln!("{line}")),
+        notices: StatusLog::to(|line| eprintln!("{line}")),
     })
 }
 

@@ -10,7 +10,7 @@ use crate::{App, cli::DoctorArgs, command::recipe::compose, command::train::sett
 use anyhow::bail;
 use mage_engine::{AdapterName, ScoreRequest, Trainer, block_on};
 use mage_native::{Device, ModelDescription};
-use mage_remote::{Fingerprint, Notices, TinkerTrainer, VllmPool, Waiting};
+use mage_remote::{Fingerprint, StatusLog, TinkerTrainer, VllmPool, Timeouts};
 use mage_train::{
     engine::Place,
     longest_sequence,
@@ -48,8 +48,8 @@ pub(super) fn run(app: &App, args: &DoctorArgs, out: &Output) -> anyhow::Result<
 }
 
 /// The patience of whoever only looks.
-fn hasty(run: Waiting) -> Waiting {
-    Waiting { attempt: run.attempt.min(PATIENCE), away: run.away.min(PATIENCE), operation: run.operation.min(WORK) }
+fn hasty(run: Timeouts) -> Timeouts {
+    Timeouts { attempt: run.attempt.min(PATIENCE), away: run.away.min(PATIENCE), operation: run.operation.min(WORK) }
 }
 
 fn look(app: &App, recipe: &Recipe, checks: &mut Checks<'_>) -> anyhow::Result<()> {
@@ -65,7 +65,7 @@ fn look(app: &App, recipe: &Recipe, checks: &mut Checks<'_>) -> anyhow::Result<(
     let Ok(model) = described else { return Ok(()) };
     // Who looks first and who trains then say the same of a way there: once is enough.
     let said = Mutex::new(BTreeSet::new());
-    let notices = Notices::to(move |line| {
+    let notices = StatusLog::to(move |line| {
         if said.lock().unwrap_or_else(PoisonError::into_inner).insert(line.to_owned()) {
             eprintln!("{line}");
         }

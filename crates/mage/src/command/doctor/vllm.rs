@@ -6,7 +6,7 @@ use super::{
 };
 use mage_engine::Renderer;
 use mage_native::ModelDescription;
-use mage_remote::{Fingerprint, Served, VllmPool};
+use mage_remote::{Fingerprint, ServedModel, VllmPool};
 use mage_train::recipe::Recipe;
 
 /// What tokenizers disagree about: spaces, line breaks, numbers, signs, letters of many bytes.
@@ -34,7 +34,7 @@ impl VllmRequirements<'_> {
         &self,
         pool: &VllmPool,
         address: &str,
-        served: Result<Vec<Served>, String>,
+        served: Result<Vec<ServedModel>, String>,
         checks: &mut Checks<'_>,
     ) -> anyhow::Result<bool> {
         let vllm = &self.recipe.vllm;

@@ -10,7 +10,7 @@ use anyhow::Context;
 use mage_core::{Embeddings, EpisodeConfig, Lexical, MemoryFactory, MemoryScope, PromptMethod, prompt::PromptSet};
 use mage_engine::{SamplingParams, Thinking};
 use mage_env::{EnvSpec, Population, Seed};
-use mage_remote::{ApiKey, Client, Endpoint, Patience, Prices, RemoteChat, RemoteEmbeddings};
+use mage_remote::{ApiKey, OpenAiClient, Endpoint, RequestLimits, Prices, RemoteChat, RemoteEmbeddings};
 use mage_train::{
     Panel,
     evaluate::{Agent, Drawn, Evaluation, ModelAgent, run_settings},
@@ -185,7 +185,7 @@ fn remote(args: &EvalArgs, setup: &EvalSetup, url: &str, model: &str, runtime: &
     let thinking = args.sampling.thinking.map(|t| format!("thinking {}", if t == Switch::On { "on" } else { "off" }));
     let besides = thinking.into_iter().chain(args.remote.extra_body.iter().cloned());
     let id = besides.fold(format!("{model} at {}", endpoint.address()), |id, field| format!("{id}, {field}"));
-    let policy = Arc::new(RemoteChat::new(Client::new(endpoint).map_err(usage)?));
+    let policy = Arc::new(RemoteChat::new(OpenAiClient::new(endpoint).map_err(usage)?));
     let agent = ModelAgent::chat(model, &id, policy, drawn, runtime.clone(), args.remote.in_flight);
     Ok(Source { agent: Agent::Model(agent), settings: full(args, setup), trained: false })
 }
@@ -193,7 +193,7 @@ fn remote(args: &EvalArgs, setup: &EvalSetup, url: &str, model: &str, runtime: &
 fn endpoint(remote: &EndpointArgs, url: &str, model: &str) -> anyhow::Result<Endpoint> {
     let mut endpoint = Endpoint::new(url, model).map_err(usage)?;
     endpoint.key = ApiKey::from_env(&remote.key_env).map_err(usage)?;
-    endpoint.patience = Patience {
+    endpoint.patience = RequestLimits {
         in_flight: remote.in_flight,
         attempt: Duration::from_secs_f64(remote.timeout),
         deadline: Duration::from_secs_f64(remote.deadline),
@@ -222,7 +222,7 @@ fn embeddings(remote: &EndpointArgs, runtime: &Handle) -> anyhow::Result<Arc<dyn
     let (Some(url), Some(model)) = (&remote.embeddings, &remote.embedding_model) else { return Ok(Arc::new(Lexical)) };
     let mut endpoint = endpoint(remote, url, model)?;
     endpoint.extra.clear();
-    let client = Client::new(endpoint).map_err(usage)?;
+    let client = OpenAiClient::new(endpoint).map_err(usage)?;
     let model = RemoteEmbeddings::new(client, runtime.clone()).context("cannot use the embedding endpoint")?;
     Ok(Arc::new(mage_train::EndpointEmbeddings(model)))
 }

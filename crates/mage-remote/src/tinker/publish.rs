@@ -2,10 +2,10 @@
 
 use super::{
     archive::unpack,
-    client::Client,
+    client::TinkerClient,
     codec,
-    saved::copy_adapter,
-    shared::{Shared, State},
+    saved_state::copy_adapter,
+    session::{Shared, State},
 };
 use crate::{Fingerprint, VllmPool};
 use mage_engine::{AdapterName, Result, WeightVersion, WeightsId};
@@ -66,7 +66,7 @@ impl Shared {
         })?;
         let packed = self.runtime.block_on(self.client.archive(&id, &name))?;
         unpack(&packed, dir, &self.settings.base_folder)?;
-        self.runtime.block_on(self.client.forget(&Client::sampler_path(&id, &name)));
+        self.runtime.block_on(self.client.forget(&TinkerClient::sampler_path(&id, &name)));
         Ok(())
     }
 
@@ -104,8 +104,8 @@ impl Shared {
         let seq = state.names;
         let tokens = Fingerprint::tokens(self.settings.vocabulary);
         let (path, session) = self.again(state, async |model| {
-            let path = Client::sampler_path(&model.id, &self.client.save_for_sampler(model, &name).await?);
-            let session = self.client.sampling_session(Client::session_of(model), seq, &path).await?;
+            let path = TinkerClient::sampler_path(&model.id, &self.client.save_for_sampler(model, &name).await?);
+            let session = self.client.sampling_session(TinkerClient::session_of(model), seq, &path).await?;
             let body = json!({
                 "num_samples": 1,
                 "prompt": {"chunks": [{"type": "encoded_text", "tokens": tokens}]},

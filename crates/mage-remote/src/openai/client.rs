@@ -5,9 +5,9 @@
 //! at once.
 
 use crate::{
-    Endpoint, Ledger,
-    backoff::{pause, retry_after},
-    tls::for_good,
+    Endpoint, UsageTracker,
+    http::retry::{pause, retry_after},
+    http::tls::for_good,
 };
 use mage_engine::{Error, Result, Usage};
 use mage_rng::Seed;
@@ -28,11 +28,11 @@ const COMPLAINT: usize = 300;
 
 /// A connection to an endpoint, shared by all who ask it. Its futures need a tokio runtime with timers and sockets.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub struct OpenAiClient {
     endpoint: Arc<Endpoint>,
     http: reqwest::Client,
     places: Arc<Semaphore>,
-    ledger: Arc<Ledger>,
+    ledger: Arc<UsageTracker>,
 }
 
 /// What an attempt came to, if not to an answer.
@@ -43,7 +43,7 @@ enum Failure {
     Final(String),
 }
 
-impl Client {
+impl OpenAiClient {
     /// Makes ready to ask; nothing is sent.
     pub fn new(endpoint: Endpoint) -> Result<Self> {
         let patience = endpoint.patience;
@@ -62,7 +62,7 @@ impl Client {
         }
         let http = http.build().map_err(|e| Error::invalid("endpoint", e.to_string()))?;
         let places = Arc::new(Semaphore::new(patience.in_flight.min(Semaphore::MAX_PERMITS)));
-        Ok(Client { endpoint: Arc::new(endpoint), http, places, ledger: Arc::default() })
+        Ok(OpenAiClient { endpoint: Arc::new(endpoint), http, places, ledger: Arc::default() })
     }
 
     /// Whom it asks.
@@ -71,7 +71,7 @@ impl Client {
     }
 
     /// What has been spent so far.
-    pub fn ledger(&self) -> &Arc<Ledger> {
+    pub fn ledger(&self) -> &Arc<UsageTracker> {
         &self.ledger
     }
 

@@ -75,8 +75,8 @@ impl Drop for Waiter<'_> {
 mod tests {
     use super::*;
     use crate::{
-        Notices, Waiting,
-        wire::{Ask, Wire},
+        StatusLog, Timeouts,
+        http::client::{HttpClient, HttpRequest},
     };
     use std::sync::Arc;
 
@@ -140,13 +140,13 @@ mod tests {
             }
         });
         let hear = Arc::clone(&said);
-        let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
+        let notices = StatusLog::to(move |line| hear.lock().unwrap().push(line.to_owned()));
         let waiting =
-            Waiting { attempt: Duration::from_millis(300), away: Duration::from_secs(1), ..Waiting::default() };
-        let wire = Wire::new(&format!("http://{address}"), None, waiting, notices).unwrap();
-        let ask = Ask::get("health");
+            Timeouts { attempt: Duration::from_millis(300), away: Duration::from_secs(1), ..Timeouts::default() };
+        let wire = HttpClient::new(&format!("http://{address}"), None, waiting, notices).unwrap();
+        let ask = HttpRequest::get("health");
         // One after the other, so that most hang on what they asked before the first sees it back.
-        let all = crate::together::together((0..12).map(async |i| {
+        let all = crate::join::join_all((0..12).map(async |i| {
             tokio::time::sleep(Duration::from_millis(25) * i).await;
             wire.ask(&ask).await
         }));

@@ -32,7 +32,7 @@ impl Prices {
 
 /// Keeps count of requests while they are under way.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct UsageTracker {
     answered: AtomicU64,
     failed: AtomicU64,
     retries: AtomicU64,
@@ -42,7 +42,7 @@ pub struct Ledger {
 
 /// What has been spent so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spent {
+pub struct UsageTotals {
     /// Requests that were answered.
     pub answered: u64,
     /// Requests that were given up.
@@ -53,10 +53,10 @@ pub struct Spent {
     pub usage: Usage,
 }
 
-impl Ledger {
+impl UsageTracker {
     /// What has been spent so far.
-    pub fn spent(&self) -> Spent {
-        Spent {
+    pub fn spent(&self) -> UsageTotals {
+        UsageTotals {
             answered: self.answered.load(Relaxed),
             failed: self.failed.load(Relaxed),
             retries: self.retries.load(Relaxed),

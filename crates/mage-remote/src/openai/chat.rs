@@ -4,7 +4,7 @@
 //! before it between `<think>` and `</think>`, where a model's own template would have left them, so that everybody behind
 //! us reads one form. An answer that was cut off while thinking has no `</think>`.
 
-use crate::Client;
+use super::OpenAiClient;
 use mage_engine::{BoxFuture, ChatAnswer, ChatPolicy, ChatRequest, Error, FinishReason, Result, Role, Thinking, Usage};
 use mage_rng::Seed;
 use serde::Deserialize;
@@ -13,17 +13,17 @@ use serde_json::{Map, Value, json};
 /// A chat model behind an endpoint.
 #[derive(Clone, Debug)]
 pub struct RemoteChat {
-    client: Client,
+    client: OpenAiClient,
 }
 
 impl RemoteChat {
     /// Asks through `client`.
-    pub fn new(client: Client) -> Self {
+    pub fn new(client: OpenAiClient) -> Self {
         RemoteChat { client }
     }
 
     /// What it asks through.
-    pub fn client(&self) -> &Client {
+    pub fn client(&self) -> &OpenAiClient {
         &self.client
     }
 
@@ -155,8 +155,8 @@ fn read(completion: Completion) -> std::result::Result<(ChatAnswer, Usage), Stri
 
 #[cfg(test)]
 mod tests {
+    use super::super::Endpoint;
     use super::*;
-    use crate::Endpoint;
     use mage_engine::{Message, SamplingParams};
 
     fn answer(json: Value) -> std::result::Result<(ChatAnswer, Usage), String> {
@@ -192,7 +192,7 @@ mod tests {
         let chat = |say_thinking| {
             let mut endpoint = Endpoint::new("http://127.0.0.1:1", "m").unwrap();
             endpoint.say_thinking = say_thinking;
-            RemoteChat::new(Client::new(endpoint).unwrap())
+            RemoteChat::new(OpenAiClient::new(endpoint).unwrap())
         };
         let mut request = ChatRequest {
             messages: vec![Message::user("hello")],

@@ -7,7 +7,7 @@ use std::{
 };
 
 /// Waits for all of them at once; what they came to, in their order. For a handful: each is looked at whenever one stirs.
-pub(crate) async fn together<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+pub(crate) async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut under_way: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
     let mut done: Vec<Option<F::Output>> = under_way.iter().map(|_| None).collect();
     poll_fn(|context| {
@@ -25,7 +25,7 @@ pub(crate) async fn together<F: Future>(futures: impl IntoIterator<Item = F>) ->
 }
 
 /// Waits for whichever comes to an end first; the other is given up.
-pub(crate) async fn first<T>(one: impl Future<Output = T>, other: impl Future<Output = T>) -> T {
+pub(crate) async fn race<T>(one: impl Future<Output = T>, other: impl Future<Output = T>) -> T {
     let (mut one, mut other) = (pin!(one), pin!(other));
     poll_fn(|context| match one.as_mut().poll(context) {
         Poll::Ready(output) => Poll::Ready(output),
@@ -43,7 +43,7 @@ mod tests {
     async fn all_are_under_way_at_once_and_keep_their_order() {
         // Nobody passes before all are there: one after the other would wait forever.
         let barrier = Barrier::new(3);
-        let met = together((0..3).map(|i| {
+        let met = join_all((0..3).map(|i| {
             let barrier = &barrier;
             async move {
                 barrier.wait().await;
@@ -52,12 +52,12 @@ mod tests {
         }))
         .await;
         assert_eq!(met, [0, 1, 2]);
-        assert!(together(Vec::<std::future::Ready<u8>>::new()).await.is_empty());
+        assert!(join_all(Vec::<std::future::Ready<u8>>::new()).await.is_empty());
     }
 
     #[tokio::test]
     async fn the_first_to_end_is_not_held_up_by_the_other() {
-        assert_eq!(first(std::future::ready(1), std::future::pending()).await, 1);
-        assert_eq!(first(std::future::pending(), std::future::ready(2)).await, 2);
+        assert_eq!(race(std::future::ready(1), std::future::pending()).await, 1);
+        assert_eq!(race(std::future::pending(), std::future::ready(2)).await, 2);
     }
 }

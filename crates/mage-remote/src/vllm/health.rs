@@ -7,9 +7,9 @@
 use super::{
     pool::VllmPool,
     server::{ALIVE, Server},
-    shelf::{Given, Shelf},
+    weight_sync::{Given, WeightSync},
 };
-use crate::{together::first, wire::Trouble};
+use crate::{http::client::HttpError, join::race};
 use mage_engine::Error;
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -126,7 +126,7 @@ impl Wrong {
 }
 
 /// A look under way; it ends however it ends.
-struct Look(Arc<Shelf>, Arc<Server>);
+struct Look(Arc<WeightSync>, Arc<Server>);
 
 impl Drop for Look {
     fn drop(&mut self) {
@@ -137,7 +137,7 @@ impl Drop for Look {
     }
 }
 
-impl Shelf {
+impl WeightSync {
     /// Gives a server no requests until it has been looked at. `line` is what is said of it the first time.
     pub(super) fn put_away(&self, server: &Server, problem: &str, line: impl FnOnce(&str) -> String) {
         if !server.up.swap(false, Ordering::SeqCst) {
@@ -175,7 +175,7 @@ impl Shelf {
     }
 
     /// Says, once, that a server which does nothing but fail is waited for.
-    pub(super) fn tell(&self, server: &Server, trouble: &Trouble) {
+    pub(super) fn tell(&self, server: &Server, trouble: &HttpError) {
         let (waiting, wish) = (&self.settings.waiting, server.wire.wish().unwrap_or_default());
         let mut record = server.record();
         let lasts = record.failing.map_or(Duration::ZERO, |since| since.elapsed()) + wish;
@@ -238,7 +238,7 @@ impl Shelf {
             }
             std::future::pending().await
         };
-        let (problem, wrong) = match first(self.feed(server), slow).await {
+        let (problem, wrong) = match race(self.feed(server), slow).await {
             Ok(fed) => {
                 let again = if fed > 0 { format!(", {fed} adapters were given to it again") } else { String::new() };
                 let mut record = server.record();

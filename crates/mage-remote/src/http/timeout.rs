@@ -4,8 +4,8 @@
 //! between all who wait when that is worth one, and one when it is over. The error says what went wrong first.
 
 use crate::{
-    outage::Waiter,
-    wire::{Trouble, Wire},
+    http::client::{HttpClient, HttpError},
+    http::outage::Waiter,
 };
 use std::time::Duration;
 use tokio::time::Instant;
@@ -14,21 +14,21 @@ use tokio::time::Instant;
 const WORTH_A_LINE: Duration = Duration::from_secs(2);
 
 /// One request's patience with a server.
-pub(crate) struct Patience<'w> {
-    wire: &'w Wire,
+pub(crate) struct RetryDeadline<'w> {
+    wire: &'w HttpClient,
     started: Instant,
     since: Option<Instant>,
     first: Option<String>,
     waiter: Option<Waiter<'w>>,
 }
 
-impl<'w> Patience<'w> {
-    pub(crate) fn new(wire: &'w Wire) -> Self {
-        Patience { wire, started: Instant::now(), since: None, first: None, waiter: None }
+impl<'w> RetryDeadline<'w> {
+    pub(crate) fn new(wire: &'w HttpClient) -> Self {
+        RetryDeadline { wire, started: Instant::now(), since: None, first: None, waiter: None }
     }
 
     /// Bears with trouble that came of what was `asked` then; it comes back when patience is at an end.
-    pub(crate) fn bear(&mut self, asked: Instant, trouble: &Trouble) -> Result<(), Trouble> {
+    pub(crate) fn bear(&mut self, asked: Instant, trouble: &HttpError) -> Result<(), HttpError> {
         let (text, wire) = (trouble.text(), self.wire);
         let since = *self.since.get_or_insert_with(Instant::now);
         let first = self.first.get_or_insert_with(|| text.clone());
@@ -37,9 +37,9 @@ impl<'w> Patience<'w> {
             let said = if *first == text { text } else { format!("{first}; at last: {text}") };
             let said = format!("{said} (waited {:.0} s)", limit.as_secs_f64());
             return Err(match trouble {
-                Trouble::Failing(_) => Trouble::Failing(said),
-                Trouble::Busy(_) => Trouble::Busy(said),
-                _ => Trouble::Away(said),
+                HttpError::Failing(_) => HttpError::Failing(said),
+                HttpError::Busy(_) => HttpError::Busy(said),
+                _ => HttpError::Away(said),
             });
         }
         let waiter = self.waiter.get_or_insert_with(|| wire.outage.wait());
@@ -49,7 +49,7 @@ impl<'w> Patience<'w> {
             let (address, limit) = (wire.address(), limit.as_secs_f64());
             let is = match (wish.as_secs_f64(), trouble) {
                 (..1.0, _) => trouble.is().to_owned(),
-                (wish, Trouble::Away(_)) => format!("cannot answer now and asks to be left alone for {wish:.0} s"),
+                (wish, HttpError::Away(_)) => format!("cannot answer now and asks to be left alone for {wish:.0} s"),
                 (wish, _) => format!("{} and asks to be left alone for {wish:.0} s", trouble.is()),
             };
             wire.notices.say(format!("{address} {is} ({text}); waiting for it, up to {limit:.0} s"));

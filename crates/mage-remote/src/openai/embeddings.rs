@@ -1,8 +1,8 @@
-//! Client of `POST /v1/embeddings`.
+//! OpenAiClient of `POST /v1/embeddings`.
 //!
 //! Vectors are cached by text, because a memory compares the same few texts repeatedly.
 
-use crate::Client;
+use super::OpenAiClient;
 use mage_engine::{Error, Result, Usage};
 use mage_rng::Seed;
 use serde::Deserialize;
@@ -20,7 +20,7 @@ const BATCH: usize = 64;
 ///
 /// Requests block the calling thread inside `block_in_place`, so the runtime must be multi-threaded.
 pub struct RemoteEmbeddings {
-    client: Client,
+    client: OpenAiClient,
     runtime: Handle,
     id: String,
     known: Mutex<HashMap<String, Arc<[f32]>>>,
@@ -28,7 +28,7 @@ pub struct RemoteEmbeddings {
 
 impl RemoteEmbeddings {
     /// Sends requests through `client` on `runtime`.
-    pub fn new(client: Client, runtime: Handle) -> Result<Self> {
+    pub fn new(client: OpenAiClient, runtime: Handle) -> Result<Self> {
         if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread {
             return Err(Error::invalid("runtime", "embeddings need a multi-threaded runtime"));
         }

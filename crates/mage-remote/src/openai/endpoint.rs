@@ -15,7 +15,7 @@ pub struct Endpoint {
     /// What opens the door, where it is locked.
     pub key: Option<ApiKey>,
     /// How long to wait for it.
-    pub patience: Patience,
+    pub patience: RequestLimits,
     /// Fields added to every request, for what only some servers know; `null` takes a field out.
     pub extra: Map<String, Value>,
     /// Whether requests say if the model is to think (`chat_template_kwargs`, which vLLM, SGLang and llama.cpp know);
@@ -25,7 +25,7 @@ pub struct Endpoint {
 
 /// How long to wait, and how much at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct RequestLimits {
     /// Requests under way at once; others queue up.
     pub in_flight: usize,
     /// How long one attempt may take.
@@ -34,9 +34,9 @@ pub struct Patience {
     pub deadline: Duration,
 }
 
-impl Default for Patience {
+impl Default for RequestLimits {
     fn default() -> Self {
-        Patience { in_flight: 64, attempt: Duration::from_secs(300), deadline: Duration::from_secs(900) }
+        RequestLimits { in_flight: 64, attempt: Duration::from_secs(300), deadline: Duration::from_secs(900) }
     }
 }
 
@@ -66,7 +66,7 @@ impl Endpoint {
             base,
             model: model.to_owned(),
             key: None,
-            patience: Patience::default(),
+            patience: RequestLimits::default(),
             extra: Map::new(),
             say_thinking: false,
         })
@@ -79,7 +79,7 @@ impl Endpoint {
 
     /// Whether it is on this machine.
     pub(crate) fn is_here(&self) -> bool {
-        crate::address::is_here(&self.base)
+        crate::http::address::is_here(&self.base)
     }
 
     pub(crate) fn at(&self, path: &str) -> Url {

@@ -18,7 +18,7 @@ const SHORT: usize = 8;
 impl ApiKey {
     /// The key in an environment variable; `None` where the variable is not set or empty.
     pub fn from_env(variable: &str) -> Result<Option<Self>> {
-        check_variable(variable).map_err(|problem| Error::invalid("the name of a key's variable", problem))?;
+        check_env_var_name(variable).map_err(|problem| Error::invalid("the name of a key's variable", problem))?;
         match std::env::var(variable) {
             Err(std::env::VarError::NotPresent) => Ok(None),
             Err(std::env::VarError::NotUnicode(_)) => {
@@ -74,7 +74,7 @@ impl ApiKey {
 }
 
 /// Refuses what is no name of an environment variable. It is not repeated: it may be the key itself.
-pub fn check_variable(name: &str) -> std::result::Result<(), String> {
+pub fn check_env_var_name(name: &str) -> std::result::Result<(), String> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     let named = name.bytes().all(plain) && !name.as_bytes().first().is_some_and(u8::is_ascii_digit);
     // Some keys are made of letters alone; names of variables are in capitals, but for those that somebody has set.
@@ -108,17 +108,17 @@ mod tests {
     #[test]
     fn a_key_in_place_of_its_variables_name_is_refused_and_not_repeated() {
         for key in ["sk-hush", "tml-Hush123", "hush0123456789abcdef", "1HUSH", "TWO HUSH", "HUSH=1", "hüsh"] {
-            let e = check_variable(key).unwrap_err();
+            let e = check_env_var_name(key).unwrap_err();
             assert!(!e.to_lowercase().contains("hush") && e.contains("give the variable's name"), "{e}");
             let e = ApiKey::from_env(key).unwrap_err().to_string();
             assert!(!e.to_lowercase().contains("hush"), "{e}");
         }
         for name in ["TINKER_API_KEY", "_K2", ""] {
-            check_variable(name).unwrap();
+            check_env_var_name(name).unwrap();
         }
         // The system's own: one in small letters that is there is a name.
         for (name, _) in std::env::vars().filter(|(n, _)| n.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')) {
-            check_variable(&name).unwrap();
+            check_env_var_name(&name).unwrap();
         }
     }
 

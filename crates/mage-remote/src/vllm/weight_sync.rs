@@ -4,8 +4,8 @@
 //! place. A server that was away gets what it lacks before it is asked, and every one of them counts only with the trainer's
 //! numbers.
 
-use super::{pool::PoolSettings, server::Server};
-use crate::{Fingerprint, mark::mark, wire::Trouble};
+use super::{pool::VllmPoolSettings, server::Server};
+use crate::{Fingerprint, http::client::HttpError, unique_tag::unique_tag};
 use mage_engine::{AdapterName, Error, WeightVersion};
 use reqwest::StatusCode;
 use std::{
@@ -54,8 +54,8 @@ pub(super) enum Given {
 
 /// What is shared with those who feed servers beside everything else.
 #[derive(Debug)]
-pub(super) struct Shelf {
-    pub(super) settings: PoolSettings,
+pub(super) struct WeightSync {
+    pub(super) settings: VllmPoolSettings,
     /// Marks this pool's names on the servers.
     pub(super) tag: String,
     /// By name, oldest first.
@@ -66,9 +66,9 @@ pub(super) struct Shelf {
     pub(super) stirred: Notify,
 }
 
-impl Shelf {
+impl WeightSync {
     /// With nothing but the served model.
-    pub(super) fn new(settings: PoolSettings) -> Self {
+    pub(super) fn new(settings: VllmPoolSettings) -> Self {
         let base = Release {
             version: WeightVersion(0),
             served: settings.model.clone(),
@@ -78,9 +78,9 @@ impl Shelf {
             whole: true,
         };
         let releases = [(AdapterName::new(AdapterName::BASE), vec![base])].into();
-        Shelf {
+        WeightSync {
             settings,
-            tag: mark()[..8].to_owned(),
+            tag: unique_tag()[..8].to_owned(),
             releases: Mutex::new(releases),
             replaced: AtomicBool::new(false),
             stirred: Notify::new(),
@@ -186,16 +186,16 @@ impl Shelf {
         let address = server.wire.address();
         let theirs = match server.fingerprint(&release.served).await {
             // It was started anew since it took the adapter.
-            Err(Trouble::Refused(StatusCode::NOT_FOUND, text)) => Err(Trouble::Away(text)),
+            Err(HttpError::Refused(StatusCode::NOT_FOUND, text)) => Err(HttpError::Away(text)),
             other => other,
         };
         let theirs = theirs.map_err(|t| self.not_taken(t, format!("{address} does not score {}", release.what)))?;
         expected.check(&theirs, self.settings.tolerance, address, &release.what).map_err(Given::Wrong)
     }
 
-    fn not_taken(&self, trouble: Trouble, what: String) -> Given {
+    fn not_taken(&self, trouble: HttpError, what: String) -> Given {
         match trouble {
-            Trouble::Refused(..) | Trouble::Never(_) => {
+            HttpError::Refused(..) | HttpError::Never(_) => {
                 Given::Refused(self.error(format!("{what}: {}", trouble.text())))
             }
             passing => Given::Away(passing.text()),

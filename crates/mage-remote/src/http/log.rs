@@ -7,19 +7,19 @@ type Listener = dyn Fn(&str) + Send + Sync;
 
 /// Somebody to tell, in plain words, what a connection waits for and what it did about it. Nobody unless told otherwise.
 #[derive(Clone, Default)]
-pub struct Notices(Option<Arc<Listener>>);
+pub struct StatusLog(Option<Arc<Listener>>);
 
-impl Notices {
+impl StatusLog {
     /// Tells `who`.
     pub fn to(who: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Notices(Some(Arc::new(who)))
+        StatusLog(Some(Arc::new(who)))
     }
 
     /// The same without a key in any line.
     pub(crate) fn hiding(self, key: Option<&ApiKey>) -> Self {
         match (self.0, key.cloned()) {
-            (Some(who), Some(key)) => Notices::to(move |line| who(&key.hide_in(line))),
-            (who, _) => Notices(who),
+            (Some(who), Some(key)) => StatusLog::to(move |line| who(&key.hide_in(line))),
+            (who, _) => StatusLog(who),
         }
     }
 
@@ -31,8 +31,8 @@ impl Notices {
     }
 }
 
-impl fmt::Debug for Notices {
+impl fmt::Debug for StatusLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Notices(to somebody)" } else { "Notices(to nobody)" })
+        f.write_str(if self.0.is_some() { "StatusLog(to somebody)" } else { "StatusLog(to nobody)" })
     }
 }

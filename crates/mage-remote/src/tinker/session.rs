@@ -5,12 +5,12 @@
 
 use super::{
     TinkerSettings,
-    client::{Client, Done, Lost, Model},
-    journal::{Again, Entry},
-    place,
-    show::Published,
+    client::{Done, Lost, Model, TinkerClient},
+    publish::Published,
+    replay_log::{Again, Entry},
+    stale_gradient,
 };
-use crate::{VllmPool, mark::mark};
+use crate::{VllmPool, unique_tag::unique_tag};
 use mage_engine::{AdapterName, Error, Result, WeightVersion};
 use std::{
     collections::BTreeMap,
@@ -25,7 +25,7 @@ pub(super) const FEEDINGS: u32 = 5;
 /// What they share.
 pub(super) struct Shared {
     pub(super) settings: TinkerSettings,
-    pub(super) client: Client,
+    pub(super) client: TinkerClient,
     /// Where samples come from; the server itself without one.
     pub(super) pool: Option<Arc<VllmPool>>,
     pub(super) published: Arc<Published>,
@@ -77,7 +77,7 @@ impl State {
             skipped_in_a_row: 0,
             versions: BTreeMap::new(),
             names: 0,
-            tag: mark(),
+            tag: unique_tag(),
         }
     }
 
@@ -92,7 +92,7 @@ impl Shared {
     /// A new adapter on the server, and all that goes with it.
     pub(super) fn new(
         settings: TinkerSettings,
-        client: Client,
+        client: TinkerClient,
         pool: Option<Arc<VllmPool>>,
         runtime: Runtime,
     ) -> Result<Self> {
@@ -230,8 +230,8 @@ impl Shared {
                 }
                 Entry::Step(step, before) => {
                     let norm = self.client.optim_step(model, model.next(), step).await?;
-                    if std::mem::take(&mut wary) && !place::agree(norm, *before) {
-                        self.client.wire.notices.say(place::suspicion(address, *before, norm));
+                    if std::mem::take(&mut wary) && !stale_gradient::agree(norm, *before) {
+                        self.client.wire.notices.say(stale_gradient::suspicion(address, *before, norm));
                         return Err(Lost::Model("its first step was not what it had been".to_owned()));
                     }
                     if let (Some(norm), Some(before)) = (norm, before) {

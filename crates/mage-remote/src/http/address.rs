@@ -1,6 +1,6 @@
 //! Where is an engine, and which one should it be?
 
-use crate::wire::{Ask, Wire};
+use crate::http::client::{HttpClient, HttpRequest};
 use reqwest::Url;
 use serde_json::Value;
 
@@ -31,10 +31,10 @@ impl Service {
     }
 
     /// Says who answers where this one was expected and did not.
-    pub(crate) async fn missing(self, wire: &Wire) -> String {
+    pub(crate) async fn missing(self, wire: &HttpClient) -> String {
         let (ask, name) = match self {
-            Service::Tinker => (Ask::get("../../v1/models"), "the Tinker protocol is not spoken"),
-            Service::Vllm => (Ask::get("api/v1/healthz"), "nothing answers as vLLM does"),
+            Service::Tinker => (HttpRequest::get("../../v1/models"), "the Tinker protocol is not spoken"),
+            Service::Vllm => (HttpRequest::get("api/v1/healthz"), "nothing answers as vLLM does"),
         };
         let found = wire.once(&ask).await.ok().and_then(|said| serde_json::from_slice::<Value>(&said).ok());
         match (self, found) {

@@ -5,12 +5,12 @@
 //! last failure of many is often only an echo.
 
 use crate::{
-    ApiKey, Notices,
-    address::{is_here, parse_address},
-    backoff::{pause, retry_after},
-    outage::Outage,
-    patience::Patience,
-    tls::for_good,
+    ApiKey, StatusLog,
+    http::address::{is_here, parse_address},
+    http::outage::Outage,
+    http::retry::{pause, retry_after},
+    http::timeout::RetryDeadline,
+    http::tls::for_good,
 };
 use mage_engine::{Error, Result};
 use mage_rng::Seed;
@@ -34,7 +34,7 @@ const COMPLAINT: usize = 400;
 
 /// How long an engine is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct Timeouts {
     /// How long one attempt may take; a long poll is cut into such pieces.
     pub attempt: Duration,
     /// How long a server that does not answer, has too much to do or fails is waited for.
@@ -43,9 +43,9 @@ pub struct Waiting {
     pub operation: Duration,
 }
 
-impl Default for Waiting {
+impl Default for Timeouts {
     fn default() -> Self {
-        Waiting {
+        Timeouts {
             attempt: Duration::from_secs(45),
             away: Duration::from_secs(900),
             operation: Duration::from_secs(3600),
@@ -55,7 +55,7 @@ impl Default for Waiting {
 
 /// What an engine is sent.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct HttpRequest {
     pub(crate) method: Method,
     pub(crate) path: String,
     pub(crate) body: Option<(&'static str, Vec<u8>)>,
@@ -64,25 +64,25 @@ pub(crate) struct Ask {
     pub(crate) long: bool,
 }
 
-impl Ask {
+impl HttpRequest {
     pub(crate) fn get(path: impl Into<String>) -> Self {
-        Ask { method: Method::GET, path: path.into(), body: None, accept: "*/*", long: false }
+        HttpRequest { method: Method::GET, path: path.into(), body: None, accept: "*/*", long: false }
     }
 
     pub(crate) fn post(path: impl Into<String>, body: &impl Serialize) -> Self {
         // Plain data: there is nothing in it that has no JSON.
         let body = Some(("application/json", serde_json::to_vec(body).unwrap_or_default()));
-        Ask { method: Method::POST, path: path.into(), body, accept: "application/json", long: false }
+        HttpRequest { method: Method::POST, path: path.into(), body, accept: "application/json", long: false }
     }
 
     pub(crate) fn long(self) -> Self {
-        Ask { long: true, ..self }
+        HttpRequest { long: true, ..self }
     }
 }
 
 /// What an attempt came to, if not to an answer.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Trouble {
+pub(crate) enum HttpError {
     /// It says no: the status and its reason.
     Refused(StatusCode, String),
     /// It has not got it yet (`408`, `425`): ask again.
@@ -97,23 +97,23 @@ pub(crate) enum Trouble {
     Never(String),
 }
 
-impl Trouble {
+impl HttpError {
     pub(crate) fn text(&self) -> String {
         match self {
-            Trouble::Refused(status, text) => format!("{status}: {text}"),
-            Trouble::NotYet(text)
-            | Trouble::Busy(text)
-            | Trouble::Failing(text)
-            | Trouble::Away(text)
-            | Trouble::Never(text) => text.clone(),
+            HttpError::Refused(status, text) => format!("{status}: {text}"),
+            HttpError::NotYet(text)
+            | HttpError::Busy(text)
+            | HttpError::Failing(text)
+            | HttpError::Away(text)
+            | HttpError::Never(text) => text.clone(),
         }
     }
 
     /// What whoever waits is told that the server does.
     pub(crate) fn is(&self) -> &'static str {
         match self {
-            Trouble::Busy(_) => "has too much to do",
-            Trouble::Failing(_) => "answers with failures",
+            HttpError::Busy(_) => "has too much to do",
+            HttpError::Failing(_) => "answers with failures",
             _ => "does not answer",
         }
     }
@@ -121,27 +121,27 @@ impl Trouble {
 
 /// The way to one server.
 #[derive(Clone, Debug)]
-pub(crate) struct Wire {
+pub(crate) struct HttpClient {
     base: Url,
     /// The header a key goes into, and the key.
     key: Option<(&'static str, ApiKey)>,
     http: reqwest::Client,
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: Timeouts,
     /// Who hears of it; no line has the key in it.
-    pub(crate) notices: Notices,
+    pub(crate) notices: StatusLog,
     /// Whether it is away: whoever shares this says it once between them.
     pub(crate) outage: Arc<Outage>,
     /// Until when it asked to be left alone (`Retry-After`), for all who share this.
     later: Arc<Mutex<Option<Instant>>>,
 }
 
-impl Wire {
+impl HttpClient {
     /// The way to `base`. A key goes into `header`.
     pub(crate) fn new(
         base: &str,
         key: Option<(&'static str, ApiKey)>,
-        waiting: Waiting,
-        notices: Notices,
+        waiting: Timeouts,
+        notices: StatusLog,
     ) -> Result<Self> {
         let wrong = |problem: String| Error::invalid("engine address", problem);
         let mut base = parse_address(base).map_err(wrong)?;
@@ -149,7 +149,7 @@ impl Wire {
             base.set_path(&format!("{}/", base.path()));
         }
         // Whoever waits no longer than that hangs on no attempt for longer either.
-        let waiting = Waiting { attempt: waiting.attempt.min(waiting.away), ..waiting };
+        let waiting = Timeouts { attempt: waiting.attempt.min(waiting.away), ..waiting };
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut http = reqwest::Client::builder()
             // A server that sends us elsewhere would get our key sent there too.
@@ -164,7 +164,7 @@ impl Wire {
         }
         let http = http.build().map_err(|e| wrong(e.to_string()))?;
         let notices = notices.hiding(key.as_ref().map(|(_, key)| key));
-        Ok(Wire { base, key, http, waiting, notices, outage: Arc::default(), later: Arc::default() })
+        Ok(HttpClient { base, key, http, waiting, notices, outage: Arc::default(), later: Arc::default() })
     }
 
     /// The address, as it may be written down.
@@ -189,9 +189,9 @@ impl Wire {
     }
 
     /// Asks once.
-    pub(crate) async fn once(&self, ask: &Ask) -> std::result::Result<Vec<u8>, Trouble> {
+    pub(crate) async fn once(&self, ask: &HttpRequest) -> std::result::Result<Vec<u8>, HttpError> {
         let work = async {
-            let url = self.base.join(&ask.path).map_err(|e| Trouble::Never(e.to_string()))?;
+            let url = self.base.join(&ask.path).map_err(|e| HttpError::Never(e.to_string()))?;
             let mut request = self.http.request(ask.method.clone(), url).header(header::ACCEPT, ask.accept);
             if let Some((kind, body)) = &ask.body {
                 request = request.header(header::CONTENT_TYPE, *kind).body(body.clone());
@@ -204,8 +204,8 @@ impl Wire {
                 }
             }
             let lost = |e: reqwest::Error| match for_good(&e) {
-                Some(problem) => Trouble::Never(problem),
-                None => Trouble::Away(crate::client::causes(&e)),
+                Some(problem) => HttpError::Never(problem),
+                None => HttpError::Away(crate::openai::causes(&e)),
             };
             let response = request.send().await.map_err(lost)?;
             let status = response.status();
@@ -227,12 +227,12 @@ impl Wire {
         };
         let limit = if ask.long { self.waiting.operation } else { self.waiting.attempt };
         let outcome = tokio::time::timeout(limit, work).await;
-        let late = || Trouble::NotYet(format!("no whole answer within {:.0} s", limit.as_secs_f64()));
+        let late = || HttpError::NotYet(format!("no whole answer within {:.0} s", limit.as_secs_f64()));
         outcome.unwrap_or_else(|_| Err(late())).map_err(|t| self.hidden(t))
     }
 
     /// The whole answer. A long one may take its time as long as some of it keeps coming.
-    async fn body(&self, mut response: Response) -> std::result::Result<Vec<u8>, Trouble> {
+    async fn body(&self, mut response: Response) -> std::result::Result<Vec<u8>, HttpError> {
         let whole = response.content_length().map_or_else(String::new, |n| format!(" of {n}"));
         let (mut body, silence) = (Vec::new(), self.waiting.attempt);
         loop {
@@ -242,16 +242,16 @@ impl Wire {
                     continue;
                 }
                 Ok(Ok(None)) => return Ok(body),
-                Ok(Err(e)) => crate::client::causes(&e),
+                Ok(Err(e)) => crate::openai::causes(&e),
                 Err(_) => format!("nothing more for {:.0} s", silence.as_secs_f64()),
             };
-            return Err(Trouble::Away(format!("its answer broke off after {}{whole} bytes: {problem}", body.len())));
+            return Err(HttpError::Away(format!("its answer broke off after {}{whole} bytes: {problem}", body.len())));
         }
     }
 
     /// Asks until there is an answer or a refusal, or patience with whatever trouble is at an end.
-    pub(crate) async fn ask(&self, ask: &Ask) -> std::result::Result<Vec<u8>, Trouble> {
-        let (mut patience, mut failures) = (Patience::new(self), 0);
+    pub(crate) async fn ask(&self, ask: &HttpRequest) -> std::result::Result<Vec<u8>, HttpError> {
+        let (mut patience, mut failures) = (RetryDeadline::new(self), 0);
         let luck = Seed::new(0).child(&ask.path);
         loop {
             let asked = Instant::now();
@@ -260,7 +260,7 @@ impl Wire {
                     patience.over();
                     return Ok(answer);
                 }
-                Err(last @ (Trouble::Refused(..) | Trouble::Never(_))) => return Err(last),
+                Err(last @ (HttpError::Refused(..) | HttpError::Never(_))) => return Err(last),
                 // Not yet is an answer, but one to the wrong question here: whoever can wait for it asks `once`.
                 Err(trouble) => patience.bear(asked, &trouble)?,
             }
@@ -279,7 +279,7 @@ impl Wire {
     }
 
     /// The same, for an answer in JSON.
-    pub(crate) async fn json<A: DeserializeOwned>(&self, ask: &Ask) -> std::result::Result<A, Trouble> {
+    pub(crate) async fn json<A: DeserializeOwned>(&self, ask: &HttpRequest) -> std::result::Result<A, HttpError> {
         let luck = Seed::new(0).child(&ask.path);
         let mut times = 0;
         loop {
@@ -293,21 +293,21 @@ impl Wire {
                 let text = self.hide(&String::from_utf8_lossy(&bytes));
                 let text = mage_engine::truncate_chars(&text, COMPLAINT);
                 let said = format!("unusable answer to {}, {UNUSABLE} times: {e} in `{text}`", ask.path);
-                return Err(self.hidden(Trouble::Failing(said)));
+                return Err(self.hidden(HttpError::Failing(said)));
             }
             tokio::time::sleep(pause(times - 1, None, luck)).await;
         }
     }
 
     /// What a locked door means for whoever has a key, or none.
-    fn about_keys(&self, trouble: Trouble) -> Trouble {
+    fn about_keys(&self, trouble: HttpError) -> HttpError {
         match trouble {
-            Trouble::Refused(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN), text) => {
+            HttpError::Refused(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN), text) => {
                 let hint = match self.key {
                     Some(_) => "the key it was sent is not the one it wants",
                     None => "it wants a key: put it into the environment variable that key_env names",
                 };
-                Trouble::Refused(status, format!("{text} ({hint})"))
+                HttpError::Refused(status, format!("{text} ({hint})"))
             }
             other => other,
         }
@@ -325,21 +325,21 @@ impl Wire {
     }
 
     /// The same trouble without the key, on one line.
-    fn hidden(&self, trouble: Trouble) -> Trouble {
+    fn hidden(&self, trouble: HttpError) -> HttpError {
         let hide = |text: String| self.hide(&text.split_whitespace().collect::<Vec<_>>().join(" "));
         match trouble {
-            Trouble::Refused(status, text) => Trouble::Refused(status, hide(text)),
-            Trouble::NotYet(text) => Trouble::NotYet(hide(text)),
-            Trouble::Busy(text) => Trouble::Busy(hide(text)),
-            Trouble::Failing(text) => Trouble::Failing(hide(text)),
-            Trouble::Away(text) => Trouble::Away(hide(text)),
-            Trouble::Never(text) => Trouble::Never(hide(text)),
+            HttpError::Refused(status, text) => HttpError::Refused(status, hide(text)),
+            HttpError::NotYet(text) => HttpError::NotYet(hide(text)),
+            HttpError::Busy(text) => HttpError::Busy(hide(text)),
+            HttpError::Failing(text) => HttpError::Failing(hide(text)),
+            HttpError::Away(text) => HttpError::Away(hide(text)),
+            HttpError::Never(text) => HttpError::Never(hide(text)),
         }
     }
 }
 
 /// What a status means for whoever asked.
-fn trouble(status: StatusCode, complaint: &str) -> Trouble {
+fn trouble(status: StatusCode, complaint: &str) -> HttpError {
     // FastAPI puts the reason into a field.
     let detail = serde_json::from_str::<Value>(complaint).ok().map(|v| match &v["detail"] {
         Value::String(text) => text.clone(),
@@ -349,15 +349,17 @@ fn trouble(status: StatusCode, complaint: &str) -> Trouble {
     let text = detail.unwrap_or_else(|| complaint.trim().to_owned());
     let text = mage_engine::truncate_chars(&text, COMPLAINT).to_string();
     match status {
-        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY => Trouble::NotYet(format!("{status}: {text}")),
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY => HttpError::NotYet(format!("{status}: {text}")),
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
             // A proxy says so while the engine behind it is not there.
-            Trouble::Away(format!("{status}: {text}"))
+            HttpError::Away(format!("{status}: {text}"))
         }
-        StatusCode::TOO_MANY_REQUESTS => Trouble::Busy(format!("{status}: {text}")),
-        s if s.is_server_error() => Trouble::Failing(format!("{status}: {text}")),
-        s if s.is_redirection() => Trouble::Refused(s, "it sends us elsewhere; give the address it sends us to".into()),
-        s => Trouble::Refused(s, text),
+        StatusCode::TOO_MANY_REQUESTS => HttpError::Busy(format!("{status}: {text}")),
+        s if s.is_server_error() => HttpError::Failing(format!("{status}: {text}")),
+        s if s.is_redirection() => {
+            HttpError::Refused(s, "it sends us elsewhere; give the address it sends us to".into())
+        }
+        s => HttpError::Refused(s, text),
     }
 }
 
@@ -366,9 +368,9 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    fn wire(url: &str, key: bool) -> Wire {
+    fn wire(url: &str, key: bool) -> HttpClient {
         let key = key.then(|| ("x-api-key", ApiKey::for_test("sk-secret")));
-        Wire::new(url, key, Waiting::default(), Notices::default()).unwrap()
+        HttpClient::new(url, key, Timeouts::default(), StatusLog::default()).unwrap()
     }
 
     #[tokio::test]
@@ -377,12 +379,12 @@ mod tests {
         let said = Arc::<Mutex<Vec<String>>>::default();
         let hear = Arc::clone(&said);
         // Worth a line after a quarter of it: somebody asks again in between, however busy this machine is.
-        let waiting = Waiting { away: Duration::from_secs(4), ..Waiting::default() };
-        let notices = Notices::to(move |line| hear.lock().unwrap().push(line.to_owned()));
-        let wire = Wire::new(&format!("http://{nobody}"), None, waiting, notices).unwrap();
-        let ask = Ask::get("health");
-        let all = crate::together::together((0..8).map(|_| wire.ask(&ask))).await;
-        assert!(all.iter().all(|one| matches!(one, Err(Trouble::Away(_)))));
+        let waiting = Timeouts { away: Duration::from_secs(4), ..Timeouts::default() };
+        let notices = StatusLog::to(move |line| hear.lock().unwrap().push(line.to_owned()));
+        let wire = HttpClient::new(&format!("http://{nobody}"), None, waiting, notices).unwrap();
+        let ask = HttpRequest::get("health");
+        let all = crate::join::join_all((0..8).map(|_| wire.ask(&ask))).await;
+        assert!(all.iter().all(|one| matches!(one, Err(HttpError::Away(_)))));
         let said = said.lock().unwrap();
         assert!(said.len() == 1 && said[0].contains("waiting for it"), "{said:?}");
     }
@@ -402,10 +404,10 @@ mod tests {
                 caller.write_all(answer.as_bytes()).await.unwrap();
             }
         });
-        let waiting = Waiting { away: Duration::from_secs(60), ..Waiting::default() };
-        let wire = Wire::new(&format!("http://{address}"), None, waiting, Notices::default()).unwrap();
+        let waiting = Timeouts { away: Duration::from_secs(60), ..Timeouts::default() };
+        let wire = HttpClient::new(&format!("http://{address}"), None, waiting, StatusLog::default()).unwrap();
         let started = Instant::now();
-        wire.ask(&Ask::get("health")).await.unwrap();
+        wire.ask(&HttpRequest::get("health")).await.unwrap();
         assert!(started.elapsed() >= Duration::from_millis(100) * busy);
         serving.await.unwrap();
     }
@@ -428,13 +430,13 @@ mod tests {
     #[test]
     fn statuses_say_what_to_do() {
         let of = |code: u16, text: &str| trouble(StatusCode::from_u16(code).unwrap(), text);
-        assert!(matches!(of(408, ""), Trouble::NotYet(_)) && matches!(of(425, ""), Trouble::NotYet(_)));
-        assert!(matches!(of(500, ""), Trouble::Failing(_)) && matches!(of(503, ""), Trouble::Away(_)));
-        assert!(matches!(of(429, ""), Trouble::Busy(_)));
-        assert_eq!(of(409, r#"{"detail": "reused"}"#), Trouble::Refused(StatusCode::CONFLICT, "reused".into()));
+        assert!(matches!(of(408, ""), HttpError::NotYet(_)) && matches!(of(425, ""), HttpError::NotYet(_)));
+        assert!(matches!(of(500, ""), HttpError::Failing(_)) && matches!(of(503, ""), HttpError::Away(_)));
+        assert!(matches!(of(429, ""), HttpError::Busy(_)));
+        assert_eq!(of(409, r#"{"detail": "reused"}"#), HttpError::Refused(StatusCode::CONFLICT, "reused".into()));
         assert_eq!(
             of(404, r#"{"error": {"message": "no such model"}}"#),
-            Trouble::Refused(StatusCode::NOT_FOUND, "no such model".into())
+            HttpError::Refused(StatusCode::NOT_FOUND, "no such model".into())
         );
         let list = of(422, r#"{"detail": [{"msg": "bad"}]}"#);
         assert!(list.text().contains("bad"), "{list:?}");
@@ -442,7 +444,7 @@ mod tests {
 
     #[test]
     fn keys_are_taken_out_of_what_servers_say() {
-        let said = wire("http://127.0.0.1:1", true).hidden(Trouble::Away("no: sk-secret\nis wrong".into()));
+        let said = wire("http://127.0.0.1:1", true).hidden(HttpError::Away("no: sk-secret\nis wrong".into()));
         assert_eq!(said.text(), "no: [key] is wrong");
     }
 }

@@ -7,7 +7,7 @@
 //! taken once more by another model, and counts only where both report the same norm. The first has taken with it what lay in
 //! its place, so that the second does not meet it again.
 
-use super::shared::{FEEDINGS, Shared, State};
+use super::session::{FEEDINGS, Shared, State};
 use mage_engine::{OptimStep, Result};
 
 /// How far the norms of one step may be apart, as a share: rounding. What somebody left weighs as much as its rows.

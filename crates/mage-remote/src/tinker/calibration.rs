@@ -6,7 +6,7 @@
 
 use super::{
     batch::Batch,
-    client::{Client, Done, Lost, Model},
+    client::{Done, Lost, Model, TinkerClient},
     codec::{Datum, ForwardBackwardRequest},
 };
 use mage_engine::{Error, Loss, Objective, OptimStep, PerToken, Reduction, Result, TokenForest};
@@ -46,7 +46,7 @@ fn forest(rows: usize, weight: f32, vocabulary: usize, own: Option<&[f32]>) -> T
 
 /// Measures a server, and refuses it where it is not what the backend is known to be.
 pub(super) async fn calibrate(
-    client: &Client,
+    client: &TinkerClient,
     base_model: &str,
     rank: usize,
     expected: Reduction,
@@ -71,7 +71,7 @@ pub(super) async fn calibrate(
     }
 }
 
-async fn measure(client: &Client, model: &Model, vocabulary: usize) -> Done<Calibration> {
+async fn measure(client: &TinkerClient, model: &Model, vocabulary: usize) -> Done<Calibration> {
     let ce = Loss::of(Objective::CrossEntropy);
     let batch = |rows, weight, own: Option<&[f32]>, loss: &Loss| {
         Batch::new(&forest(rows, weight, vocabulary, own), loss, vocabulary, ROW)
@@ -114,7 +114,7 @@ async fn measure(client: &Client, model: &Model, vocabulary: usize) -> Done<Cali
 }
 
 /// The norm of a gradient; the step that tells it changes nothing.
-async fn norm(client: &Client, model: &Model, loss_fn: &str, data: Vec<Datum>) -> Done<f64> {
+async fn norm(client: &TinkerClient, model: &Model, loss_fn: &str, data: Vec<Datum>) -> Done<f64> {
     let request = ForwardBackwardRequest {
         model_id: model.id.clone(),
         seq_id: model.next() as i32,
@@ -131,7 +131,7 @@ async fn norm(client: &Client, model: &Model, loss_fn: &str, data: Vec<Datum>) -
     }
 }
 
-fn check(client: &Client, found: &Calibration, expected: Reduction) -> Result<()> {
+fn check(client: &TinkerClient, found: &Calibration, expected: Reduction) -> Result<()> {
     let words = |r: Reduction| if r == Reduction::TokenSum { "sums over tokens" } else { "takes means over rows" };
     if found.reduction != expected {
         return Err(Error::Engine {
