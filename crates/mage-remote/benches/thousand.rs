@@ -12,7 +12,7 @@ use mage_core::{
 };
 use mage_engine::{SampleRequest, Sampler, SamplingParams};
 use mage_env::{EnvSpec, Population, Registry, Seed};
-use mage_remote::{StatusLog, VllmPoolSettings, VllmPool, Timeouts};
+use mage_remote::{StatusLog, Timeouts, VllmPool, VllmPoolSettings};
 use std::{
     sync::{
         Arc,

@@ -12,7 +12,7 @@ use mage_engine::{LogProbs, Sampler};
 use mage_env::Seed;
 use mage_native::{ModelDescription, Projection};
 use mage_remote::{
-    ApiKey, StatusLog, VllmPoolSettings, Service, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, Timeouts,
+    ApiKey, Service, StatusLog, Timeouts, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, VllmPoolSettings,
     check_env_var_name, is_loopback,
 };
 use std::{
@@ -138,7 +138,11 @@ pub fn tinker_settings(recipe: &Recipe, model: &ModelDescription, notices: &Stat
 }
 
 /// How the sampling servers are reached; `None` where there are none.
-pub fn pool_settings(recipe: &Recipe, model: &ModelDescription, notices: &StatusLog) -> Result<Option<VllmPoolSettings>> {
+pub fn pool_settings(
+    recipe: &Recipe,
+    model: &ModelDescription,
+    notices: &StatusLog,
+) -> Result<Option<VllmPoolSettings>> {
     let v = &recipe.vllm;
     if v.servers.is_empty() {
         return Ok(None);

@@ -10,7 +10,7 @@ use crate::{App, cli::DoctorArgs, command::recipe::compose, command::train::sett
 use anyhow::bail;
 use mage_engine::{AdapterName, ScoreRequest, Trainer, block_on};
 use mage_native::{Device, ModelDescription};
-use mage_remote::{Fingerprint, StatusLog, TinkerTrainer, VllmPool, Timeouts};
+use mage_remote::{Fingerprint, StatusLog, Timeouts, TinkerTrainer, VllmPool};
 use mage_train::{
     engine::Place,
     longest_sequence,

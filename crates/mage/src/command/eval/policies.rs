@@ -10,7 +10,7 @@ use anyhow::Context;
 use mage_core::{Embeddings, EpisodeConfig, Lexical, MemoryFactory, MemoryScope, PromptMethod, prompt::PromptSet};
 use mage_engine::{SamplingParams, Thinking};
 use mage_env::{EnvSpec, Population, Seed};
-use mage_remote::{ApiKey, OpenAiClient, Endpoint, RequestLimits, Prices, RemoteChat, RemoteEmbeddings};
+use mage_remote::{ApiKey, Endpoint, OpenAiClient, Prices, RemoteChat, RemoteEmbeddings, RequestLimits};
 use mage_train::{
     Panel,
     evaluate::{Agent, Drawn, Evaluation, ModelAgent, run_settings},
