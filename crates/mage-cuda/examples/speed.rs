@@ -20,7 +20,7 @@ use std::time::Instant;
 type Any = Box<dyn std::error::Error>;
 
 fn shape(name: &str) -> Result<ModelShape, Any> {
-    let (hidden, layers, heads, inner) = match name {
+    let (hidden_size, num_layers, num_heads, intermediate_size) = match name {
         "0.6B" => (1024, 28, 16, 3072),
         "1.7B" => (2048, 28, 16, 6144),
         "4B" => (2560, 36, 32, 9728),
@@ -28,7 +28,16 @@ fn shape(name: &str) -> Result<ModelShape, Any> {
         "8B" => (4096, 36, 32, 12_288),
         _ => return Err(format!("{name}: 0.6B, 1.7B, 4B, 4B6 (six layers of it) or 8B").into()),
     };
-    Ok(ModelShape { vocabulary: 151_936, hidden, inner, layers, heads, kv: 8, head_dim: 128, epsilon: 1e-6 })
+    Ok(ModelShape {
+ vocab_size: 151_936,
+ hidden_size,
+ intermediate_size,
+ num_layers,
+ num_heads,
+ num_kv_heads: 8,
+ head_dim: 128,
+ rms_norm_eps: 1e-6,
+ })
 }
 
 fn places(c: &ModelShape) -> ParamLayout {
@@ -37,22 +46,22 @@ fn places(c: &ModelShape) -> ParamLayout {
         len += n;
         len - n..len
     };
-    let (d, q, kv) = (c.hidden, c.heads * c.head_dim, c.kv * c.head_dim);
-    let embedding = put(c.vocabulary * d);
-    let layers = (0..c.layers).map(|_| LayerLayout {
-        norm1: put(d),
-        qkv: put((q + 2 * kv) * d),
-        head_norms: put(2 * c.head_dim),
-        out: put(d * q),
-        norm2: put(d),
-        gate_up: put(2 * c.inner * d),
-        down: put(d * c.inner),
+    let (d, q, kv) = (c.hidden_size, c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
+    let embed_tokens = put(c.vocab_size * d);
+    let layers = (0..c.num_layers).map(|_| LayerLayout {
+        input_norm: put(d),
+        qkv_proj: put((q + 2 * kv) * d),
+        qk_norm: put(2 * c.head_dim),
+        o_proj: put(d * q),
+        post_attention_norm: put(d),
+        gate_up_proj: put(2 * c.intermediate_size * d),
+        down_proj: put(d * c.intermediate_size),
     });
     let layers = layers.collect();
-    let norm = put(d);
+    let final_norm = put(d);
     // Larger models have a last matrix of their own.
-    let head = if d > 2560 { put(c.vocabulary * d) } else { embedding.clone() };
-    ParamLayout { head, embedding, layers, norm, len }
+    let lm_head = if d > 2560 { put(c.vocab_size * d) } else { embed_tokens.clone() };
+    ParamLayout { lm_head, embed_tokens, layers, final_norm, len }
 }
 
 /// Of rank 16, beside every matrix.
@@ -63,23 +72,23 @@ fn adapter(c: &ModelShape) -> LoraLayout {
         len += n;
         len - n..len
     };
-    let (d, q, kv) = (c.hidden, c.heads * c.head_dim, c.kv * c.head_dim);
+    let (d, q, kv) = (c.hidden_size, c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
     let mut group = |inputs: usize, outputs: &[usize]| {
-        let ranks = outputs.len() * RANK;
-        let (a, mut first_output) = (put(ranks * inputs), 0);
-        let parts = outputs.iter().enumerate().map(|(i, &outputs)| {
-            first_output += outputs;
+        let total_rank = outputs.len() * RANK;
+        let (lora_a, mut output_offset) = (put(total_rank * inputs), 0);
+        let projections = outputs.iter().enumerate().map(|(i, &outputs)| {
+            output_offset += outputs;
             LoraProjectionLayout {
-                b: put(outputs * RANK),
+                lora_b: put(outputs * RANK),
                 outputs,
-                first_output: first_output - outputs,
-                first_rank: i * RANK,
+                output_offset: output_offset - outputs,
+                rank_offset: i * RANK,
             }
         });
-        Some(LoraGroupLayout { parts: parts.collect(), a, ranks })
+        Some(LoraGroupLayout { projections: projections.collect(), lora_a, total_rank })
     };
-    let layers = (0..c.layers)
-        .map(|_| [group(d, &[q, kv, kv]), group(q, &[d]), group(d, &[c.inner, c.inner]), group(c.inner, &[d])])
+    let layers = (0..c.num_layers)
+        .map(|_| [group(d, &[q, kv, kv]), group(q, &[d]), group(d, &[c.intermediate_size, c.intermediate_size]), group(c.intermediate_size, &[d])])
         .collect();
     LoraLayout { rank: RANK, scale: 2.0, layers, len }
 }
@@ -105,11 +114,11 @@ fn numbers(p: &ParamLayout) -> Vec<f32> {
         }
     });
     for l in &p.layers {
-        for norm in [&l.norm1, &l.norm2, &l.head_norms] {
+        for norm in [&l.input_norm, &l.post_attention_norm, &l.qk_norm] {
             all[norm.clone()].fill(1.0);
         }
     }
-    all[p.norm.clone()].fill(1.0);
+    all[p.final_norm.clone()].fill(1.0);
     all
 }
 
@@ -125,10 +134,10 @@ fn tokens(n: usize) -> Vec<u32> {
 fn main() -> Result<(), Any> {
     let card = CudaDevice::open(0)?;
     let used = |card: &CudaDevice| -> Result<f64, Any> {
-        Ok((card.info().memory - card.free_memory()?) as f64 / f64::from(1 << 30))
+        Ok((card.info().total_memory - card.free_memory()?) as f64 / f64::from(1 << 30))
     };
-    println!("{} of generation {:?}, {} processors", card.info().name, card.info().capability, card.info().processors);
-    println!("{:?}", mage_cuda::measure(&card)?);
+    println!("{} of generation {:?}, {} processors", card.info().name, card.info().compute_capability, card.info().multiprocessors);
+    println!("{:?}", mage_cuda::measure_throughput(&card)?);
     for job in std::env::args().skip(1) {
         let parts: Vec<&str> = job.split(',').collect();
         let number = |i: usize| -> Result<usize, Any> { Ok(parts.get(i).ok_or(format!("{job}: too short"))?.parse()?) };
@@ -149,8 +158,8 @@ fn main() -> Result<(), Any> {
                 let mut trainer = match &thin {
                     None => ModelTrainer::new(&model, &flat)?,
                     Some(thin) => {
-                        let weights = Arc::new(model.weights(&flat)?);
-                        ModelTrainer::beside(&model, &weights, thin, &small(thin.len))?
+                        let weights = Arc::new(model.upload_weights(&flat)?);
+                        ModelTrainer::with_adapter(&model, &weights, thin, &small(thin.len))?
                     }
                 };
                 drop(flat);
@@ -161,7 +170,7 @@ fn main() -> Result<(), Any> {
                 let batch = PackedSequences {
                     tokens: &tokens,
                     spans: (0..sequences).map(|i| (i * length, length)).collect(),
-                    predictions: predictions.collect(),
+                    targets: predictions.collect(),
                 };
                 let mut times = Vec::new();
                 let mut loss = 0.0;
@@ -173,7 +182,7 @@ fn main() -> Result<(), Any> {
                         (-1.0 / n as f32, 0.0)
                     })?;
                     if parts[0] == "a" {
-                        let norm = trainer.squares(0..trainer.grads().len())?.sqrt();
+                        let norm = trainer.grad_sum_of_squares(0..trainer.grads().len())?.sqrt();
                         let set = AdamWParams {
                             learning_rate: 1e-6,
                             beta1: 0.9,
@@ -200,15 +209,15 @@ fn main() -> Result<(), Any> {
             }
             "d" => {
                 let (batch, prompt, new) = (number(2)?, number(3)?, number(4)?);
-                let weights = model.weights(&flat)?;
+                let weights = model.upload_weights(&flat)?;
                 drop(flat);
                 let per = (prompt + new).div_ceil(BLOCK_SIZE);
-                let beside = thin.as_ref().map(|thin| model.adapter(thin, &small(thin.len))).transpose()?;
+                let beside = thin.as_ref().map(|thin| model.upload_adapter(thin, &small(thin.len))).transpose()?;
                 let held = WeightsRef { base: &weights, adapter: beside.as_ref() };
                 let mut stepper = ModelRunner::new(&model, batch * per, said("invariant"))?;
                 let tables: Vec<u32> = (0..(batch * per) as u32).collect();
                 let mut answers = vec![LogitResult::default(); batch];
-                let ask = LogitQuery { token: None, point: 0.5, ..LogitQuery::score(0, None) };
+                let ask = LogitQuery { token: None, uniform: 0.5, ..LogitQuery::score(0, None) };
                 let asks = vec![ask; batch];
                 // Prompts, a few at a time.
                 let start = Instant::now();
@@ -218,15 +227,15 @@ fn main() -> Result<(), Any> {
                     let count = at_once.min(batch - first);
                     let parts: Vec<SequenceSlice> = (0..count)
                         .map(|i| SequenceSlice {
-                            first: i * prompt,
-                            count: prompt,
-                            position: 0,
-                            table: (first + i) * per,
-                            asked: 1,
+                            token_offset: i * prompt,
+                            num_tokens: prompt,
+                            start_position: 0,
+                            block_table_offset: (first + i) * per,
+                            num_logits: 1,
                         })
                         .collect();
                     let tokens = &all[first * prompt..(first + count) * prompt];
-                    let step = StepBatch { tokens, tables: &tables, parts: &parts, asks: &asks[..count] };
+                    let step = StepBatch { tokens, block_tables: &tables, sequences: &parts, queries: &asks[..count] };
                     stepper.step(held, &step, &mut answers[first..first + count])?;
                 }
                 println!("{job}: prompts {:.1} ms", start.elapsed().as_secs_f64() * 1e3);
@@ -234,10 +243,10 @@ fn main() -> Result<(), Any> {
                 let mut times = Vec::new();
                 for i in 0..new {
                     let parts: Vec<SequenceSlice> = (0..batch)
-                        .map(|b| SequenceSlice { first: b, count: 1, position: prompt + i, table: b * per, asked: 1 })
+                        .map(|b| SequenceSlice { token_offset: b, num_tokens: 1, start_position: prompt + i, block_table_offset: b * per, num_logits: 1 })
                         .collect();
                     let start = Instant::now();
-                    let step = StepBatch { tokens: &next, tables: &tables, parts: &parts, asks: &asks };
+                    let step = StepBatch { tokens: &next, block_tables: &tables, sequences: &parts, queries: &asks };
                     stepper.step(held, &step, &mut answers)?;
                     times.push(start.elapsed().as_secs_f64());
                     next.iter_mut().zip(&answers).for_each(|(n, a)| *n = a.token);

@@ -28,24 +28,24 @@ pub const LORA_GROUPS: usize = 4;
 #[derive(Clone, Debug)]
 pub struct LoraProjectionLayout {
     /// Where it is, `outputs` rows of as many numbers as the rank.
-    pub b: Range<usize>,
+    pub lora_b: Range<usize>,
     /// Its rows.
     pub outputs: usize,
     /// The first output it adds to.
-    pub first_output: usize,
+    pub output_offset: usize,
     /// The first thin number it reads.
-    pub first_rank: usize,
+    pub rank_offset: usize,
 }
 
 /// The pairs beside one group of projections.
 #[derive(Clone, Debug)]
 pub struct LoraGroupLayout {
     /// All first matrices, on top of each other.
-    pub a: Range<usize>,
+    pub lora_a: Range<usize>,
     /// Their rows.
-    pub ranks: usize,
+    pub total_rank: usize,
     /// The second ones.
-    pub parts: Vec<LoraProjectionLayout>,
+    pub projections: Vec<LoraProjectionLayout>,
 }
 
 /// Where an adapter's parameters are.
@@ -78,21 +78,21 @@ impl LoraLayout {
     }
 
     /// The most thin numbers of a row at a time.
-    pub fn widest(&self) -> usize {
-        self.layers.iter().flatten().flatten().map(|g| g.ranks).max().unwrap_or(0)
+    pub fn max_total_rank(&self) -> usize {
+        self.layers.iter().flatten().flatten().map(|g| g.total_rank).max().unwrap_or(0)
     }
 }
 
 /// An adapter as products read it.
 pub struct CudaAdapter {
-    pub(crate) places: Arc<LoraLayout>,
-    pub(crate) numbers: CudaWeights,
+    pub(crate) layout: Arc<LoraLayout>,
+    pub(crate) weights: CudaWeights,
 }
 
 impl CudaAdapter {
     /// All its numbers, widened.
     pub fn to_vec(&self) -> Result<Vec<f32>> {
-        self.numbers.to_vec()
+        self.weights.to_vec()
     }
 }
 
@@ -107,10 +107,10 @@ pub struct WeightsRef<'a> {
 
 impl CudaModel {
     /// An adapter from a flat buffer.
-    pub fn adapter(&self, places: &Arc<LoraLayout>, flat: &[f32]) -> Result<CudaAdapter> {
+    pub fn upload_adapter(&self, places: &Arc<LoraLayout>, flat: &[f32]) -> Result<CudaAdapter> {
         places.check()?;
         same_length(flat.len(), places.len)?;
-        Ok(CudaAdapter { places: Arc::clone(places), numbers: self.narrowed(flat)? })
+        Ok(CudaAdapter { layout: Arc::clone(places), weights: self.narrowed(flat)? })
     }
 }
 
@@ -119,28 +119,28 @@ impl CudaModel {
 pub(crate) struct LoraSegment<'a> {
     pub(crate) adapter: &'a CudaAdapter,
     /// What its first matrices yield.
-    pub(crate) low: u64,
+    pub(crate) lora_a_out: u64,
 }
 
 impl<'a> LoraSegment<'a> {
     /// With room in `low` for the thin rows.
     pub(crate) fn new(adapter: Option<&'a CudaAdapter>, low: &DeviceBuffer<u16>) -> Option<Self> {
-        adapter.map(|adapter| LoraSegment { adapter, low: low.at(0) })
+        adapter.map(|adapter| LoraSegment { adapter, lora_a_out: low.at(0) })
     }
 
     fn group(&self, layer: usize, group: Group) -> Option<&'a LoraGroupLayout> {
-        self.adapter.places.layers[layer][group as usize].as_ref()
+        self.adapter.layout.layers[layer][group as usize].as_ref()
     }
 
     fn matrix(&self, at: &Range<usize>, stride: usize) -> Matrix {
-        Matrix::new(self.adapter.numbers.at(at.start), stride)
+        Matrix::new(self.adapter.weights.at(at.start), stride)
     }
 
     /// `low = scale·x·Aᵀ`.
     fn lower(&self, s: &Stream, products: &mut CublasLt, at: &LoraGroupLayout, n: usize, x: Matrix) -> Result<Matrix> {
-        let low = Matrix::new(self.low, at.ranks);
-        let (shape, a) = ((n, at.ranks, x.stride), self.matrix(&at.a, x.stride));
-        products.scaled(s, Kind::Forward, shape, x, a, None, low, false, self.adapter.places.scale)?;
+        let low = Matrix::new(self.lora_a_out, at.total_rank);
+        let (shape, a) = ((n, at.total_rank, x.stride), self.matrix(&at.lora_a, x.stride));
+        products.scaled(s, Kind::Forward, shape, x, a, None, low, false, self.adapter.layout.scale)?;
         Ok(low)
     }
 
@@ -155,10 +155,10 @@ impl<'a> LoraSegment<'a> {
         y: Matrix,
     ) -> Result<()> {
         let Some(at) = self.group(layer, group) else { return Ok(()) };
-        let (rank, low) = (self.adapter.places.rank, self.lower(s, products, at, n, x)?);
-        for part in &at.parts {
-            let (thin, to) = (low.after(part.first_rank), y.after(part.first_output));
-            let b = self.matrix(&part.b, rank);
+        let (rank, low) = (self.adapter.layout.rank, self.lower(s, products, at, n, x)?);
+        for part in &at.projections {
+            let (thin, to) = (low.after(part.rank_offset), y.after(part.output_offset));
+            let b = self.matrix(&part.lora_b, rank);
             products.run(s, Kind::Forward, (n, part.outputs, rank), thin, b, Some(to), to, false)?;
         }
         Ok(())
@@ -177,14 +177,14 @@ impl<'a> LoraSegment<'a> {
         dlow: u64,
     ) -> Result<()> {
         let Some(at) = self.group(layer, group) else { return Ok(()) };
-        let (rank, dlow) = (self.adapter.places.rank, Matrix::new(dlow, at.ranks));
-        for part in &at.parts {
-            let (from, to) = (dy.after(part.first_output), dlow.after(part.first_rank));
-            let (b, scale) = (self.matrix(&part.b, rank), self.adapter.places.scale);
+        let (rank, dlow) = (self.adapter.layout.rank, Matrix::new(dlow, at.total_rank));
+        for part in &at.projections {
+            let (from, to) = (dy.after(part.output_offset), dlow.after(part.rank_offset));
+            let (b, scale) = (self.matrix(&part.lora_b, rank), self.adapter.layout.scale);
             products.scaled(s, Kind::Input, (n, part.outputs, rank), from, b, None, to, false, scale)?;
         }
-        let a = self.matrix(&at.a, dx.stride);
-        products.run(s, Kind::Input, (n, at.ranks, dx.stride), dlow, a, Some(dx), dx, false)
+        let a = self.matrix(&at.lora_a, dx.stride);
+        products.run(s, Kind::Input, (n, at.total_rank, dx.stride), dlow, a, Some(dx), dx, false)
     }
 
     /// Adds to the gradient of the adapter's own matrices.
@@ -201,14 +201,14 @@ impl<'a> LoraSegment<'a> {
         grads: &DeviceBuffer<f32>,
     ) -> Result<()> {
         let Some(at) = self.group(layer, group) else { return Ok(()) };
-        let (rank, low) = (self.adapter.places.rank, self.lower(s, products, at, n, x)?);
-        for part in &at.parts {
-            let (dy, thin) = (dy.after(part.first_output), low.after(part.first_rank));
-            let db = Matrix::new(grads.at(part.b.start), rank);
+        let (rank, low) = (self.adapter.layout.rank, self.lower(s, products, at, n, x)?);
+        for part in &at.projections {
+            let (dy, thin) = (dy.after(part.output_offset), low.after(part.rank_offset));
+            let db = Matrix::new(grads.at(part.lora_b.start), rank);
             products.run(s, Kind::Weight, (n, part.outputs, rank), dy, thin, Some(db), db, true)?;
         }
-        let (dlow, da) = (Matrix::new(dlow, at.ranks), Matrix::new(grads.at(at.a.start), x.stride));
-        products.run(s, Kind::Weight, (n, at.ranks, x.stride), dlow, x, Some(da), da, true)
+        let (dlow, da) = (Matrix::new(dlow, at.total_rank), Matrix::new(grads.at(at.lora_a.start), x.stride));
+        products.run(s, Kind::Weight, (n, at.total_rank, x.stride), dlow, x, Some(da), da, true)
     }
 }
 

@@ -61,14 +61,14 @@ impl CudaModel {
     /// The faster way that there is.
     pub(crate) fn attention_way(&self) -> Way {
         // One on every multiprocessor: no more fit there.
-        let blocks = self.card.info().processors;
+        let blocks = self.device.info().multiprocessors;
         if self.program.teams.is_some() { Way::Teams { blocks } } else { Way::Tiles }
     }
 
     /// What each query makes of the keys up to its own, and the logarithm of their sum.
     pub(crate) fn attend(&self, s: &Stream, way: Way, of: Attending, (items, count): Items) -> Result<()> {
         let Attending { rows, qk, qkv, out, log_sums } = of;
-        let (heads, kv, scale) = (self.shape.heads, self.shape.kv, self.shape.scale());
+        let (heads, kv, scale) = (self.shape.num_heads, self.shape.num_kv_heads, self.shape.softmax_scale());
         match way {
             Way::Tiles => s.launch(
                 self.program.functions.attention,
@@ -103,7 +103,7 @@ impl CudaModel {
     ) -> Result<()> {
         let Attending { rows, qk, qkv, out, log_sums } = of;
         let Slopes { out: dout, delta, qk: dqk, qkv: dqkv } = slopes;
-        let (heads, kv, scale) = (self.shape.heads, self.shape.kv, self.shape.scale());
+        let (heads, kv, scale) = (self.shape.num_heads, self.shape.num_kv_heads, self.shape.softmax_scale());
         let (f, units) = (&self.program.functions, rows * heads);
         s.launch(f.attention_delta, (units.div_ceil(8), 1, 1), 256, 0, args![out, dout, units, heads, delta])?;
         match way {
@@ -127,7 +127,7 @@ impl CudaModel {
             Way::Teams { blocks } => {
                 let maps = self.head_maps(rows, [(qk, heads + kv), (qkv, heads + 2 * kv), (dout, heads)])?;
                 let ([qk, qkv, dout], teams, works) = (maps, self.teams()?, key_count * kv);
-                let [sums_on, deltas_on] = [log_sums, delta].map(|at| map::numbers(at, rows, self.shape.sums(), TILE));
+                let [sums_on, deltas_on] = [log_sums, delta].map(|at| map::numbers(at, rows, self.shape.head_stats_stride(), TILE));
                 s.launch(
                     teams.team_grad_keys,
                     (blocks.min(works), 1, 1),

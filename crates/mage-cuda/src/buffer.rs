@@ -58,7 +58,7 @@ impl<T: Pod> DeviceBuffer<T> {
     }
 
     /// Copied from memory here.
-    pub fn of(card: &Arc<CudaDevice>, from: &[T]) -> Result<Self> {
+    pub fn from_slice(card: &Arc<CudaDevice>, from: &[T]) -> Result<Self> {
         let mut buffer = Self::new(card, from.len())?;
         buffer.write(from)?;
         Ok(buffer)
@@ -189,6 +189,6 @@ mod tests {
             assert!(error.contains(part), "{error}");
         }
         // Nothing is lost by that.
-        assert_eq!(DeviceBuffer::of(&card, &[1_f32, 2.0]).unwrap().to_vec().unwrap(), [1.0, 2.0]);
+        assert_eq!(DeviceBuffer::from_slice(&card, &[1_f32, 2.0]).unwrap().to_vec().unwrap(), [1.0, 2.0]);
     }
 }

@@ -14,13 +14,13 @@ pub struct DeviceInfo {
     /// Its name.
     pub name: String,
     /// Its generation: 9.0 is Hopper.
-    pub capability: (i32, i32),
+    pub compute_capability: (i32, i32),
     /// Its multiprocessors.
-    pub processors: usize,
+    pub multiprocessors: usize,
     /// All its memory in bytes.
-    pub memory: usize,
+    pub total_memory: usize,
     /// The newest CUDA that the driver knows: 13000 is 13.0.
-    pub driver: i32,
+    pub driver_version: i32,
 }
 
 /// An open card. It is closed when nothing uses it any more.
@@ -39,7 +39,7 @@ impl CudaDevice {
     /// Opens a card by its number. Says what is missing where that cannot be.
     pub fn open(index: usize) -> Result<Arc<Self>> {
         let doing = format!("opening CUDA device {index}");
-        if let Some(missing) = find::search().missing() {
+        if let Some(missing) = find::find_libraries().missing() {
             return Err(CudaError::new(doing, format!("the library `{}`: {missing}", missing.name)).hint(
                 "`mage doctor` lists where it was looked for; install the NVIDIA driver and the CUDA libraries (12 or newer), or use --device cpu",
             ));
@@ -52,30 +52,30 @@ impl CudaDevice {
         }
         let device = result::device::get(index as i32).doing(&doing)?;
         // SAFETY: the device was just given by the driver.
-        let (attribute, memory) = unsafe {
+        let (attribute, total_memory) = unsafe {
             (
                 |a| result::device::get_attribute(device, a).doing(&doing),
                 result::device::total_mem(device).doing(&doing)?,
             )
         };
         use sys::CUdevice_attribute as A;
-        let capability = (
+        let compute_capability = (
             attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
             attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         );
-        let mut driver = 0;
+        let mut driver_version = 0;
         // SAFETY: the driver writes one number.
-        unsafe { sys::cuDriverGetVersion(&mut driver) }.result().doing(&doing)?;
+        unsafe { sys::cuDriverGetVersion(&mut driver_version) }.result().doing(&doing)?;
         let info = DeviceInfo {
             index,
             name: result::device::get_name(device).doing(&doing)?,
-            capability,
-            processors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
-            memory,
-            driver,
+            compute_capability,
+            multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
+            total_memory,
+            driver_version,
         };
-        if capability.0 < 8 {
-            let (major, minor) = capability;
+        if compute_capability.0 < 8 {
+            let (major, minor) = compute_capability;
             return Err(CudaError::new(doing, format!("{} is of generation {major}.{minor}", info.name))
                 .hint("bf16 on tensor cores needs 8.0 (Ampere) or newer; use --device cpu"));
         }
@@ -88,9 +88,9 @@ impl CudaDevice {
 
     /// How many cards there are; 0 where there is no driver. A driver that does not work says why.
     pub fn count() -> Result<usize> {
-        let driver = &find::search().libraries[0];
-        if driver.at.is_none() {
-            return match driver.unusable {
+        let driver = &find::find_libraries().libraries[0];
+        if driver.loaded_from.is_none() {
+            return match driver.problem {
                 None => Ok(0),
                 Some(_) => Err(CudaError::new("asking the driver for cards", format!("the driver {driver}"))),
             };
@@ -103,7 +103,7 @@ impl CudaDevice {
     }
 
     /// Whether there is one that can be used.
-    pub fn any() -> bool {
+    pub fn is_available() -> bool {
         Self::count().is_ok_and(|n| n > 0) && Self::open(0).is_ok()
     }
 
@@ -327,19 +327,19 @@ pub(crate) mod tests {
     fn loses_the_card() {
         let Some(card) = card_or_skip("none could be lost") else { return };
         let shape = ModelShape {
-            vocabulary: 8,
-            hidden: 16,
-            inner: 16,
-            layers: 1,
-            heads: 1,
-            kv: 1,
+            vocab_size: 8,
+            hidden_size: 16,
+            intermediate_size: 16,
+            num_layers: 1,
+            num_heads: 1,
+            num_kv_heads: 1,
             head_dim: 16,
-            epsilon: 1e-6,
+            rms_norm_eps: 1e-6,
         };
         let (program, stream) = (Program::new(&card, &shape).unwrap(), Stream::new(&card).unwrap());
         // A row far outside all memory: what a fault of the card would look like.
         let (rows, table) =
-            (DeviceBuffer::of(&card, &[u32::MAX]).unwrap(), DeviceBuffer::<u16>::zeros(&card, 32).unwrap());
+            (DeviceBuffer::from_slice(&card, &[u32::MAX]).unwrap(), DeviceBuffer::<u16>::zeros(&card, 32).unwrap());
         let started = stream.launch(
             program.functions.gather,
             (1, 1, 1),

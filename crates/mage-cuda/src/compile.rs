@@ -116,7 +116,7 @@ impl Decode {
         let width = 2 * shape.head_dim.next_power_of_two().max(16);
         // For every page: its keys and values, and a token's queries, key, value, turns and place. Then some numbers. As the
         // kernel's source says, which checks it.
-        let token = (shape.sharing() + 4) * width + 16;
+        let token = (shape.group_size() + 4) * width + 16;
         let warp =
             Self::STAGES * (2 * crate::BLOCK_SIZE * width + token) + (8 * (Self::STAGES + 2)).next_multiple_of(16);
         Decode { most: (most / warp).clamp(1, Self::MOST), warp }
@@ -156,9 +156,9 @@ unsafe impl Sync for Program {}
 impl Program {
     /// From the cache, or compiled: some seconds.
     pub(crate) fn new(card: &Arc<CudaDevice>, shape: &ModelShape) -> Result<Self> {
-        let (head_dim, sharing) = (shape.head_dim, shape.sharing());
+        let (head_dim, sharing) = (shape.head_dim, shape.group_size());
         let info = card.info();
-        let (major, minor) = info.capability;
+        let (major, minor) = info.compute_capability;
         // Hopper's own instructions are compiled for it alone.
         let hopper = major == 9;
         let decode = Decode::new(shape, card.shared_memory()?);
@@ -236,7 +236,7 @@ fn cached(info: &DeviceInfo, options: &[String]) -> Result<Option<PathBuf>> {
     for (name, text) in SOURCES {
         hasher.update(name.as_bytes()).update(text.as_bytes());
     }
-    hasher.update(format!("{options:?} {} {} {major}.{minor}", info.name, info.driver).as_bytes());
+    hasher.update(format!("{options:?} {} {} {major}.{minor}", info.name, info.driver_version).as_bytes());
     Ok(Some(folder.join(format!("{}.cubin", &hasher.finalize().to_hex()[..32]))))
 }
 

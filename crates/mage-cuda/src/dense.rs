@@ -87,16 +87,16 @@ impl CudaModel {
     /// products fill it anyway.
     pub(crate) fn has_dense(&self) -> bool {
         let Some(kernels) = &self.program.dense else { return false };
-        let (c, most) = (&self.shape, self.card.info().processors);
+        let (c, most) = (&self.shape, self.device.info().multiprocessors);
         let whole = |kernel: Kernel, outputs: usize| {
             let tiles = outputs / kernel.across * ROWS.end().div_ceil(kernel.down) * kernel.sharing;
             outputs.is_multiple_of(kernel.across) && tiles <= most
         };
-        whole(kernels.plain(), c.qkv())
-            && whole(kernels.gated(), 2 * c.inner)
-            && whole(kernels.shared(), c.hidden)
-            && [c.hidden, c.out(), c.inner].iter().all(|n| n.is_multiple_of(DEPTH))
-            && parts(c.hidden) <= MOST_PARTS
+        whole(kernels.plain(), c.qkv_dim())
+            && whole(kernels.gated(), 2 * c.intermediate_size)
+            && whole(kernels.shared(), c.hidden_size)
+            && [c.hidden_size, c.attn_out_dim(), c.intermediate_size].iter().all(|n| n.is_multiple_of(DEPTH))
+            && parts(c.hidden_size) <= MOST_PARTS
     }
 
     /// `y = x · wᵀ`.
@@ -144,7 +144,7 @@ impl CudaModel {
                 inputs,
                 x.squares,
                 parts(inputs),
-                self.shape.epsilon,
+                self.shape.rms_norm_eps,
                 base,
                 y,
                 after.weights,

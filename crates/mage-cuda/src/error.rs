@@ -5,10 +5,10 @@ use cudarc::driver::{result::DriverError, sys::CUresult};
 
 /// What was asked of the card, why it could not be, and what may help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{doing}: {reason}{}", hint.as_ref().map(|h| format!("; {h}")).unwrap_or_default())]
+#[error("{operation}: {reason}{}", hint.as_ref().map(|h| format!("; {h}")).unwrap_or_default())]
 pub struct CudaError {
     /// What was being done.
-    pub doing: String,
+    pub operation: String,
     /// Why it failed.
     pub reason: String,
     /// What may help.
@@ -19,8 +19,8 @@ pub struct CudaError {
 pub type Result<T> = std::result::Result<T, CudaError>;
 
 impl CudaError {
-    pub(crate) fn new(doing: impl Into<String>, reason: impl Into<String>) -> Self {
-        CudaError { doing: doing.into(), reason: reason.into(), hint: None }
+    pub(crate) fn new(operation: impl Into<String>, reason: impl Into<String>) -> Self {
+        CudaError { operation: operation.into(), reason: reason.into(), hint: None }
     }
 
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {

@@ -15,9 +15,9 @@ pub struct LibraryStatus {
     /// Its name without prefix and suffix.
     pub name: &'static str,
     /// Under what it was loaded; nothing where none was found that can be used.
-    pub at: Option<String>,
+    pub loaded_from: Option<String>,
     /// Which was found and cannot be used, and why.
-    pub unusable: Option<String>,
+    pub problem: Option<String>,
 }
 
 /// What was looked for and where.
@@ -26,7 +26,7 @@ pub struct LibrarySearch {
     /// By library: the driver, the compiler, the products.
     pub libraries: Vec<LibraryStatus>,
     /// Folders that were searched besides the loader's own.
-    pub folders: Vec<PathBuf>,
+    pub search_paths: Vec<PathBuf>,
 }
 
 /// The driver, the run-time compiler and the matrix products, and all that is called there: the binding looks a function up
@@ -117,7 +117,7 @@ pub(crate) type EventElapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys:
 pub(crate) fn event_elapsed() -> Option<EventElapsed> {
     static FOUND: OnceLock<Option<EventElapsed>> = OnceLock::new();
     *FOUND.get_or_init(|| {
-        let driver = search().libraries.iter().find(|l| l.name == "cuda").and_then(|l| load(l.at.as_ref()?).ok())?;
+        let driver = find_libraries().libraries.iter().find(|l| l.name == "cuda").and_then(|l| load(l.loaded_from.as_ref()?).ok())?;
         // SAFETY: both take the same.
         let named = |name: &[u8]| unsafe { driver.get::<EventElapsed>(name) }.ok().map(|f| *f);
         named(b"cuEventElapsedTime_v2").or_else(|| named(b"cuEventElapsedTime"))
@@ -127,14 +127,14 @@ pub(crate) fn event_elapsed() -> Option<EventElapsed> {
 impl LibrarySearch {
     /// The first library that there is none of, or none that can be used.
     pub fn missing(&self) -> Option<&LibraryStatus> {
-        self.libraries.iter().find(|l| l.at.is_none())
+        self.libraries.iter().find(|l| l.loaded_from.is_none())
     }
 }
 
 impl std::fmt::Display for LibraryStatus {
     /// What became of the search.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match (&self.at, &self.unusable) {
+        match (&self.loaded_from, &self.problem) {
             (Some(at), _) => f.write_str(at),
             (None, Some(why)) => write!(f, "cannot be used: {why}"),
             (None, None) => f.write_str("not found"),
@@ -143,22 +143,22 @@ impl std::fmt::Display for LibraryStatus {
 }
 
 /// Looks once; the answer does not change while the program runs.
-pub fn search() -> &'static LibrarySearch {
+pub fn find_libraries() -> &'static LibrarySearch {
     static FOUND: OnceLock<LibrarySearch> = OnceLock::new();
     FOUND.get_or_init(|| {
-        let folders = folders();
-        let libraries = NEEDED.iter().map(|(name, functions)| find(name, functions, &folders)).collect();
-        LibrarySearch { libraries, folders }
+        let search_paths = search_paths();
+        let libraries = NEEDED.iter().map(|(name, functions)| find(name, functions, &search_paths)).collect();
+        LibrarySearch { libraries, search_paths }
     })
 }
 
-fn find(name: &'static str, functions: &[&str], folders: &[PathBuf]) -> LibraryStatus {
+fn find(name: &'static str, functions: &[&str], search_paths: &[PathBuf]) -> LibraryStatus {
     let names = cudarc::get_lib_name_candidates(name);
     // What the loader knows by name is what the binding takes, whatever it is.
     if let Some(known) = names.iter().find(|name| load(name).is_ok()) {
         return match usable(known, functions) {
-            Ok(()) => LibraryStatus { name, at: Some(known.clone()), unusable: None },
-            Err(why) => LibraryStatus { name, at: None, unusable: Some(why) },
+            Ok(()) => LibraryStatus { name, loaded_from: Some(known.clone()), problem: None },
+            Err(why) => LibraryStatus { name, loaded_from: None, problem: Some(why) },
         };
     }
     // One that is there and cannot be loaded is told of; that there is none under a name is not. Other loaders say that
@@ -168,18 +168,18 @@ fn find(name: &'static str, functions: &[&str], folders: &[PathBuf]) -> LibraryS
         (cfg!(target_env = "gnu") && !why.starts_with(&format!("{name}: cannot open shared object file: No such file")))
             .then(|| format!("{name} cannot be loaded ({why})"))
     };
-    let mut unusable = names.iter().find_map(spoilt);
-    for path in folders.iter().flat_map(|f| files(f, name)).map(|p| p.display().to_string()) {
+    let mut problem = names.iter().find_map(spoilt);
+    for path in search_paths.iter().flat_map(|f| files(f, name)).map(|p| p.display().to_string()) {
         let by_name = |()| match names.iter().any(|name| load(name).is_ok()) {
             true => Ok(()),
             false => Err(format!("{path} calls itself otherwise than those of CUDA 12 and 13 do")),
         };
         match usable(&path, functions).and_then(by_name) {
-            Ok(()) => return LibraryStatus { name, at: Some(path), unusable: None },
-            Err(why) => _ = unusable.get_or_insert(why),
+            Ok(()) => return LibraryStatus { name, loaded_from: Some(path), problem: None },
+            Err(why) => _ = problem.get_or_insert(why),
         }
     }
-    LibraryStatus { name, at: None, unusable }
+    LibraryStatus { name, loaded_from: None, problem }
 }
 
 /// Loads a library, for good.
@@ -212,7 +212,7 @@ fn files(folder: &Path, name: &str) -> Vec<PathBuf> {
 }
 
 /// Where toolkits, drivers and Python's packages put them.
-fn folders() -> Vec<PathBuf> {
+fn search_paths() -> Vec<PathBuf> {
     let from = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let mut all: Vec<PathBuf> = [from("CUDA_HOME"), from("CUDA_PATH"), Some("/usr/local/cuda".into())]
         .into_iter()
@@ -244,8 +244,8 @@ mod tests {
         let nothing = find("nothing", &["nothingInit"], std::slice::from_ref(&folder));
         std::fs::remove_dir_all(&folder).unwrap();
         let said = found.to_string();
-        assert!(found.at.is_none() && said.contains("cannot be used") && said.contains("libnowhere.so.1"), "{said}");
-        assert_eq!(nothing, LibraryStatus { name: "nothing", at: None, unusable: None });
+        assert!(found.loaded_from.is_none() && said.contains("cannot be used") && said.contains("libnowhere.so.1"), "{said}");
+        assert_eq!(nothing, LibraryStatus { name: "nothing", loaded_from: None, problem: None });
         assert_eq!(nothing.to_string(), "not found");
     }
 

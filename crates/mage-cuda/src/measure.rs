@@ -11,13 +11,13 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Throughput {
     /// Billions of multiplications and additions per second in a bf16 product.
-    pub product_gflops: f64,
+    pub gemm_gflops: f64,
     /// Gigabytes per second copied on the card, counting what is read and what is written.
-    pub copy_gbytes: f64,
+    pub copy_gb_per_s: f64,
 }
 
 /// Measures for about a tenth of a second.
-pub fn measure(card: &Arc<CudaDevice>) -> Result<Throughput> {
+pub fn measure_throughput(card: &Arc<CudaDevice>) -> Result<Throughput> {
     let stream = Stream::new(card)?;
     let mut products = CublasLt::new(&stream)?;
     const N: usize = 4096;
@@ -29,7 +29,7 @@ pub fn measure(card: &Arc<CudaDevice>) -> Result<Throughput> {
             0x3f80 | (seed >> 16) as u16 & 0x80ff
         })
         .collect();
-    let (a, b) = (DeviceBuffer::of(card, &numbers)?, DeviceBuffer::of(card, &numbers)?);
+    let (a, b) = (DeviceBuffer::from_slice(card, &numbers)?, DeviceBuffer::from_slice(card, &numbers)?);
     let to = DeviceBuffer::<u16>::new(card, N * N)?;
     let m = |b: &DeviceBuffer<u16>| Matrix::new(b.at(0), N);
     let seconds = best(&stream, || products.run(&stream, Kind::Forward, (N, N, N), m(&a), m(&b), None, m(&to), false))?;
@@ -37,8 +37,8 @@ pub fn measure(card: &Arc<CudaDevice>) -> Result<Throughput> {
     let copy = DeviceBuffer::<f32>::new(card, from.len())?;
     let copying = best(&stream, || from.copy_to(&stream, &copy))?;
     Ok(Throughput {
-        product_gflops: 2.0 * (N * N * N) as f64 / seconds / 1e9,
-        copy_gbytes: 8.0 * from.len() as f64 / copying / 1e9,
+        gemm_gflops: 2.0 * (N * N * N) as f64 / seconds / 1e9,
+        copy_gb_per_s: 8.0 * from.len() as f64 / copying / 1e9,
     })
 }
 

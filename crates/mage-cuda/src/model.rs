@@ -11,29 +11,29 @@ use std::sync::Arc;
 
 /// A model's shape on a card: what all that work with it share.
 pub struct CudaModel {
-    pub(crate) card: Arc<CudaDevice>,
+    pub(crate) device: Arc<CudaDevice>,
     pub(crate) shape: ModelShape,
-    pub(crate) places: ParamLayout,
+    pub(crate) layout: ParamLayout,
     pub(crate) program: Program,
     /// Per position, half a head of cosines and as many sines.
-    pub(crate) turns: DeviceBuffer<f32>,
+    pub(crate) rope_table: DeviceBuffer<f32>,
 }
 
 /// One set of weights as products read them: bf16, in the order of the places.
 pub struct CudaWeights {
-    pub(crate) half: DeviceBuffer<u16>,
+    pub(crate) bf16: DeviceBuffer<u16>,
 }
 
 impl CudaWeights {
     /// All of them, widened.
     pub fn to_vec(&self) -> Result<Vec<f32>> {
-        let bits = self.half.to_vec()?;
+        let bits = self.bf16.to_vec()?;
         Ok(bits.into_iter().map(|x| f32::from_bits(u32::from(x) << 16)).collect())
     }
 
     /// Where parameter `i` is.
     pub(crate) fn at(&self, i: usize) -> u64 {
-        self.half.at(i)
+        self.bf16.at(i)
     }
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn same_length(numbers: usize, places: usize) -> Result<()> {
 
 impl CudaModel {
     /// Compiles the kernels, or finds them compiled. `turns` holds, per position, `head_dim / 2` cosines and as many sines.
-    pub fn new(card: &Arc<CudaDevice>, shape: ModelShape, places: ParamLayout, turns: &[f32]) -> Result<Arc<Self>> {
+    pub fn new(card: &Arc<CudaDevice>, shape: ModelShape, layout: ParamLayout, turns: &[f32]) -> Result<Arc<Self>> {
         shape.check()?;
         if turns.is_empty() || !turns.len().is_multiple_of(shape.head_dim) {
             let problem = format!("{} turns for heads of {}", turns.len(), shape.head_dim);
@@ -55,40 +55,40 @@ impl CudaModel {
         }
         let program = Program::new(card, &shape)?;
         Ok(Arc::new(CudaModel {
-            card: Arc::clone(card),
+            device: Arc::clone(card),
             shape,
-            places,
+            layout,
             program,
-            turns: DeviceBuffer::of(card, turns)?,
+            rope_table: DeviceBuffer::from_slice(card, turns)?,
         }))
     }
 
     /// The card it is on.
-    pub fn card(&self) -> &Arc<CudaDevice> {
-        &self.card
+    pub fn device(&self) -> &Arc<CudaDevice> {
+        &self.device
     }
 
     /// CudaWeights from a flat buffer, as long as the places say.
-    pub fn weights(&self, flat: &[f32]) -> Result<CudaWeights> {
-        same_length(flat.len(), self.places.len)?;
+    pub fn upload_weights(&self, flat: &[f32]) -> Result<CudaWeights> {
+        same_length(flat.len(), self.layout.len)?;
         self.narrowed(flat)
     }
 
     /// Positions that tokens can have.
     pub(crate) fn positions(&self) -> usize {
-        self.turns.len() / self.shape.head_dim
+        self.rope_table.len() / self.shape.head_dim
     }
 
     /// Warps of the card that single tokens' attention can have.
     pub(crate) fn decode_warps(&self) -> usize {
-        self.card.info().processors * self.program.decode.most
+        self.device.info().multiprocessors * self.program.decode.most
     }
 
     /// Refuses tokens that have no row in the embedding.
     pub(crate) fn check_tokens<'a>(&self, mut tokens: impl Iterator<Item = &'a u32>) -> Result<()> {
-        match tokens.find(|t| **t as usize >= self.shape.vocabulary) {
+        match tokens.find(|t| **t as usize >= self.shape.vocab_size) {
             None => Ok(()),
-            Some(t) => Err(CudaError::new("reading tokens", format!("token {t} of {}", self.shape.vocabulary))),
+            Some(t) => Err(CudaError::new("reading tokens", format!("token {t} of {}", self.shape.vocab_size))),
         }
     }
 
@@ -96,15 +96,15 @@ impl CudaModel {
     pub(crate) fn narrowed(&self, flat: &[f32]) -> Result<CudaWeights> {
         // A piece at a time: the fp32 form need not fit on the card.
         const PIECE: usize = 1 << 26;
-        let stream = Stream::new(&self.card)?;
-        let half = DeviceBuffer::new(&self.card, flat.len())?;
-        let wide = DeviceBuffer::<f32>::new(&self.card, flat.len().min(PIECE))?;
+        let stream = Stream::new(&self.device)?;
+        let bf16 = DeviceBuffer::new(&self.device, flat.len())?;
+        let wide = DeviceBuffer::<f32>::new(&self.device, flat.len().min(PIECE))?;
         for (i, piece) in flat.chunks(PIECE).enumerate() {
             wide.put(&stream, piece)?;
-            self.narrow(&stream, wide.at(0), piece.len(), half.at(i * PIECE))?;
+            self.narrow(&stream, wide.at(0), piece.len(), bf16.at(i * PIECE))?;
             stream.wait()?;
         }
-        Ok(CudaWeights { half })
+        Ok(CudaWeights { bf16 })
     }
 
     /// bf16 numbers from fp32 ones.
@@ -115,18 +115,18 @@ impl CudaModel {
 
     /// Where a group's matrix is, its outputs and its inputs.
     pub(crate) fn matrix(&self, layer: usize, group: Group) -> (usize, usize, usize) {
-        let (c, at) = (&self.shape, &self.places.layers[layer]);
+        let (c, at) = (&self.shape, &self.layout.layers[layer]);
         match group {
-            Group::Qkv => (at.qkv.start, c.qkv(), c.hidden),
-            Group::Out => (at.out.start, c.hidden, c.out()),
-            Group::GateUp => (at.gate_up.start, 2 * c.inner, c.hidden),
-            Group::Down => (at.down.start, c.hidden, c.inner),
+            Group::Qkv => (at.qkv_proj.start, c.qkv_dim(), c.hidden_size),
+            Group::Out => (at.o_proj.start, c.hidden_size, c.attn_out_dim()),
+            Group::GateUp => (at.gate_up_proj.start, 2 * c.intermediate_size, c.hidden_size),
+            Group::Down => (at.down_proj.start, c.hidden_size, c.intermediate_size),
         }
     }
 
     /// Threads that a row of the hidden size takes, eight numbers each.
     pub(crate) fn row_threads(&self) -> usize {
-        (self.shape.hidden / 8).next_multiple_of(32)
+        (self.shape.hidden_size / 8).next_multiple_of(32)
     }
 
     pub(crate) fn gather(&self, s: &Stream, from: u64, rows: u64, n: usize, width: usize, to: u64) -> Result<()> {
@@ -135,7 +135,7 @@ impl CudaModel {
     }
 
     pub(crate) fn norm(&self, s: &Stream, x: u64, w: u64, n: usize, y: u64, inverse: u64) -> Result<()> {
-        let (d8, epsilon) = (self.shape.hidden / 8, self.shape.epsilon);
+        let (d8, epsilon) = (self.shape.hidden_size / 8, self.shape.rms_norm_eps);
         s.launch(
             self.program.functions.rms_norm,
             (n, 1, 1),
@@ -146,7 +146,7 @@ impl CudaModel {
     }
 
     pub(crate) fn swiglu(&self, s: &Stream, x: u64, n: usize, y: u64) -> Result<()> {
-        let f8 = self.shape.inner / 8;
+        let f8 = self.shape.intermediate_size / 8;
         s.launch(self.program.functions.swiglu, (n, f8.div_ceil(128), 1), 128, 0, args![x, f8, y])
     }
 
@@ -163,14 +163,26 @@ impl CudaModel {
         inverse: u64,
         (cells, pages): (u64, u64),
     ) -> Result<()> {
-        let ModelShape { heads, kv, epsilon, .. } = self.shape;
-        let units = if pages == 0 { heads + kv } else { heads + 2 * kv };
+        let ModelShape { num_heads, num_kv_heads, rms_norm_eps, .. } = self.shape;
+        let units = if pages == 0 { num_heads + num_kv_heads } else { num_heads + 2 * num_kv_heads };
         s.launch(
             self.program.functions.head_norm_rope,
             (n, units.div_ceil(8), 1),
             256,
             0,
-            args![qkv, w, epsilon, self.turns.at(0), positions, heads, kv, qk, inverse, cells, pages],
+            args![
+ qkv,
+ w,
+ rms_norm_eps,
+ self.rope_table.at(0),
+ positions,
+ num_heads,
+ num_kv_heads,
+ qk,
+ inverse,
+ cells,
+ pages
+],
         )
     }
 
@@ -209,7 +221,7 @@ impl CudaModel {
         (middle, inverse, normed, gate_up, gated): (u64, u64, u64, u64, u64),
         y: u64,
     ) -> Result<()> {
-        let norm = held.0.at(self.places.layers[layer].norm2.start);
+        let norm = held.0.at(self.layout.layers[layer].post_attention_norm.start);
         self.linear(s, products, held, (layer, Group::Out), n, attended, Some(x), middle)?;
         self.norm(s, middle, norm, n, normed, inverse)?;
         self.linear(s, products, held, (layer, Group::GateUp), n, normed, None, gate_up)?;

@@ -13,12 +13,12 @@ pub enum Candidates<'a> {
     /// Those of a list.
     List(&'a [u32]),
     /// Those at a node of a trie, by its number.
-    Node(TokenTrie<'a>, u32),
+    TrieNode(TokenTrie<'a>, u32),
 }
 
 impl<'a> Candidates<'a> {
     /// Those of a list, where there is one, else all.
-    pub fn list(tokens: Option<&'a [u32]>) -> Self {
+    pub fn from_list(tokens: Option<&'a [u32]>) -> Self {
         tokens.map_or(Candidates::All, Candidates::List)
     }
 
@@ -26,7 +26,7 @@ impl<'a> Candidates<'a> {
     pub(crate) fn listed(&self) -> &'a [u32] {
         match self {
             Candidates::List(tokens) => tokens,
-            Candidates::All | Candidates::Node(..) => &[],
+            Candidates::All | Candidates::TrieNode(..) => &[],
         }
     }
 }
@@ -37,7 +37,7 @@ pub struct LogitQuery<'a> {
     /// The token asked about; nothing draws one.
     pub token: Option<u32>,
     /// The candidates.
-    pub among: Candidates<'a>,
+    pub candidates: Candidates<'a>,
     /// How many of the likeliest stay; 0 is all.
     pub top_k: u32,
     /// 0 takes the likeliest.
@@ -47,14 +47,14 @@ pub struct LogitQuery<'a> {
     /// The least weight that stays, relative to the likeliest.
     pub min_p: f32,
     /// Where on the line from 0 to 1 the drawn token lies.
-    pub point: f32,
+    pub uniform: f32,
 }
 
 impl<'a> LogitQuery<'a> {
     /// How likely a token is.
     pub fn score(token: u32, allowed: Option<&'a [u32]>) -> Self {
-        let among = Candidates::list(allowed);
-        LogitQuery { token: Some(token), among, top_k: 0, temperature: 1.0, top_p: 1.0, min_p: 0.0, point: 0.0 }
+        let candidates = Candidates::from_list(allowed);
+        LogitQuery { token: Some(token), candidates, top_k: 0, temperature: 1.0, top_p: 1.0, min_p: 0.0, uniform: 0.0 }
     }
 }
 
@@ -67,14 +67,14 @@ pub struct LogitResult {
     /// Its log-probability among the candidates; not a number where logits are not finite.
     pub logprob: f32,
     /// Drawn: its log-probability in the distribution drawn from. Scored: the entropy.
-    pub second: f32,
+    pub aux: f32,
     /// One more than the number of the node that follows; 0 where nothing was drawn at a node.
     following: u32,
 }
 
 impl LogitResult {
     /// Drawn at a node of a trie: the number of the node that follows it with the drawn token.
-    pub fn following(&self) -> Option<u32> {
+    pub fn next_node(&self) -> Option<u32> {
         self.following.checked_sub(1)
     }
 }
@@ -84,7 +84,7 @@ pub(crate) const READERS: usize = 512;
 /// Words of an ask on the card.
 pub(crate) const ASK: usize = 8;
 const DRAW: u32 = u32::MAX;
-const ALL: u32 = TokenTrie::ALL;
+const ALL: u32 = TokenTrie::ALL_TOKENS;
 const NODE: u32 = u32::MAX - 1;
 
 /// Words on their way to the card.
@@ -115,10 +115,10 @@ impl StepInputs {
     /// Writes ask number `i` of those that start at `asks`; its list goes to the end. Where it names a node, this is at the
     /// word `node` of the tries on the card.
     pub(crate) fn ask(&mut self, asks: usize, i: usize, ask: &LogitQuery<'_>, node: u32) {
-        let (list, count) = match ask.among {
+        let (list, count) = match ask.candidates {
             Candidates::All => (0, ALL),
             Candidates::List(tokens) => (self.put(tokens.iter().copied()) as u32, tokens.len() as u32),
-            Candidates::Node(..) => (node, NODE),
+            Candidates::TrieNode(..) => (node, NODE),
         };
         let at = asks + i * ASK;
         self.words[at..at + ASK].copy_from_slice(&[
@@ -129,7 +129,7 @@ impl StepInputs {
             ask.temperature.to_bits(),
             ask.top_p.to_bits(),
             ask.min_p.to_bits(),
-            ask.point.to_bits(),
+            ask.uniform.to_bits(),
         ]);
     }
 }

@@ -103,7 +103,7 @@ mod tests {
         let Some(card) = card_or_skip("nothing was recorded") else { return };
         let stream = Stream::new(&card).unwrap();
         let products = CublasLt::new(&Stream::new(&card).unwrap()).unwrap();
-        let buffer = DeviceBuffer::of(&card, &[7_u32; 4]).unwrap();
+        let buffer = DeviceBuffer::from_slice(&card, &[7_u32; 4]).unwrap();
         let recording = GraphCapture::new(&stream).unwrap();
         let going = std::thread::spawn(move || drop(products));
         // Time enough, were they not to wait.
@@ -122,7 +122,7 @@ mod tests {
     fn a_recording_that_is_given_up_leaves_the_stream_as_it_was() {
         let Some(card) = card_or_skip("nothing was recorded") else { return };
         let stream = Stream::new(&card).unwrap();
-        let buffer = DeviceBuffer::of(&card, &[7_u32; 4]).unwrap();
+        let buffer = DeviceBuffer::from_slice(&card, &[7_u32; 4]).unwrap();
         let recording = GraphCapture::new(&stream).unwrap();
         buffer.clear(&stream, 0, 2).unwrap();
         drop(recording);

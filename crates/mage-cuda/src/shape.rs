@@ -8,21 +8,21 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModelShape {
     /// Tokens.
-    pub vocabulary: usize,
+    pub vocab_size: usize,
     /// Numbers per token between layers.
-    pub hidden: usize,
+    pub hidden_size: usize,
     /// Numbers per token inside a feed-forward layer.
-    pub inner: usize,
+    pub intermediate_size: usize,
     /// Layers.
-    pub layers: usize,
+    pub num_layers: usize,
     /// Query heads.
-    pub heads: usize,
+    pub num_heads: usize,
     /// Key and value heads.
-    pub kv: usize,
+    pub num_kv_heads: usize,
     /// Numbers per head.
     pub head_dim: usize,
     /// Keeps norms from dividing by 0.
-    pub epsilon: f32,
+    pub rms_norm_eps: f32,
 }
 
 impl ModelShape {
@@ -34,48 +34,48 @@ impl ModelShape {
             let known = format!("multiples of 8 to {MAX_HEAD_DIM}");
             return wrong(format!("heads of {} numbers; the kernels are written for {known}", self.head_dim));
         }
-        for (what, n) in [("hidden_size", self.hidden), ("intermediate_size", self.inner)] {
+        for (what, n) in [("hidden_size", self.hidden_size), ("intermediate_size", self.intermediate_size)] {
             if n % 8 != 0 {
                 return wrong(format!("{what} {n} is not a multiple of 8"));
             }
         }
-        if self.hidden > 8192 {
-            return wrong(format!("hidden_size {} is more than 8192", self.hidden));
+        if self.hidden_size > 8192 {
+            return wrong(format!("hidden_size {} is more than 8192", self.hidden_size));
         }
-        if self.sharing() > MAX_GROUP_SIZE {
-            return wrong(format!("{} query heads share keys, more than {MAX_GROUP_SIZE}", self.sharing()));
+        if self.group_size() > MAX_GROUP_SIZE {
+            return wrong(format!("{} query heads share keys, more than {MAX_GROUP_SIZE}", self.group_size()));
         }
         Ok(())
     }
 
     /// Query heads that share keys.
-    pub(crate) fn sharing(&self) -> usize {
-        self.heads / self.kv
+    pub(crate) fn group_size(&self) -> usize {
+        self.num_heads / self.num_kv_heads
     }
 
     /// Numbers per token of queries, keys and values.
-    pub(crate) fn qkv(&self) -> usize {
-        (self.heads + 2 * self.kv) * self.head_dim
+    pub(crate) fn qkv_dim(&self) -> usize {
+        (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
     }
 
     /// Of queries and keys.
-    pub(crate) fn qk(&self) -> usize {
-        (self.heads + self.kv) * self.head_dim
+    pub(crate) fn qk_dim(&self) -> usize {
+        (self.num_heads + self.num_kv_heads) * self.head_dim
     }
 
     /// Of what attention yields.
-    pub(crate) fn out(&self) -> usize {
-        self.heads * self.head_dim
+    pub(crate) fn attn_out_dim(&self) -> usize {
+        self.num_heads * self.head_dim
     }
 
     /// Numbers that a row of logits takes: rows start at multiples of 16 bytes in either format.
-    pub(crate) fn logits(&self) -> usize {
-        self.vocabulary.next_multiple_of(8)
+    pub(crate) fn logits_stride(&self) -> usize {
+        self.vocab_size.next_multiple_of(8)
     }
 
     /// Numbers that a row has where each head has one: rows start at multiples of 16 bytes.
-    pub(crate) fn sums(&self) -> usize {
-        self.heads.next_multiple_of(4)
+    pub(crate) fn head_stats_stride(&self) -> usize {
+        self.num_heads.next_multiple_of(4)
     }
 
     /// Bytes of a tile of attention in shared memory: its rows are filled up with zeros.
@@ -84,13 +84,13 @@ impl ModelShape {
     }
 
     /// What scores are multiplied by.
-    pub(crate) fn scale(&self) -> f32 {
+    pub(crate) fn softmax_scale(&self) -> f32 {
         1.0 / (self.head_dim as f32).sqrt()
     }
 
     /// Numbers of keys and values in one layer's part of a page.
-    pub(crate) fn page(&self) -> usize {
-        2 * self.kv * crate::BLOCK_SIZE * self.head_dim
+    pub(crate) fn block_elements(&self) -> usize {
+        2 * self.num_kv_heads * crate::BLOCK_SIZE * self.head_dim
     }
 }
 
@@ -98,32 +98,32 @@ impl ModelShape {
 #[derive(Clone, Debug)]
 pub struct LayerLayout {
     /// The norm before attention.
-    pub norm1: Range<usize>,
+    pub input_norm: Range<usize>,
     /// Queries, keys, values.
-    pub qkv: Range<usize>,
+    pub qkv_proj: Range<usize>,
     /// Queries' and keys' norms.
-    pub head_norms: Range<usize>,
+    pub qk_norm: Range<usize>,
     /// The way out of attention.
-    pub out: Range<usize>,
+    pub o_proj: Range<usize>,
     /// The norm before the feed-forward layer.
-    pub norm2: Range<usize>,
+    pub post_attention_norm: Range<usize>,
     /// Gates, then ups.
-    pub gate_up: Range<usize>,
+    pub gate_up_proj: Range<usize>,
     /// The way out.
-    pub down: Range<usize>,
+    pub down_proj: Range<usize>,
 }
 
 /// Where all parameters are.
 #[derive(Clone, Debug)]
 pub struct ParamLayout {
     /// The embedding.
-    pub embedding: Range<usize>,
+    pub embed_tokens: Range<usize>,
     /// By layer.
     pub layers: Vec<LayerLayout>,
     /// The last norm.
-    pub norm: Range<usize>,
+    pub final_norm: Range<usize>,
     /// The last matrix; the embedding's place where the two are tied.
-    pub head: Range<usize>,
+    pub lm_head: Range<usize>,
     /// How many there are.
     pub len: usize,
 }

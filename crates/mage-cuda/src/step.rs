@@ -26,15 +26,15 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub struct SequenceSlice {
     /// Its new tokens: where they start in [`StepBatch::tokens`], how many, and the position of the first.
-    pub first: usize,
+    pub token_offset: usize,
     /// How many.
-    pub count: usize,
+    pub num_tokens: usize,
     /// The position of the first.
-    pub position: usize,
-    /// Where its pages start in [`StepBatch::tables`].
-    pub table: usize,
+    pub start_position: usize,
+    /// Where its pages start in [`StepBatch::block_tables`].
+    pub block_table_offset: usize,
     /// How many of its last tokens are asked about.
-    pub asked: usize,
+    pub num_logits: usize,
 }
 
 /// What is done at once, under one set of weights.
@@ -43,11 +43,11 @@ pub struct StepBatch<'a> {
     /// All new tokens.
     pub tokens: &'a [u32],
     /// Numbers of pages.
-    pub tables: &'a [u32],
+    pub block_tables: &'a [u32],
     /// The sequences.
-    pub parts: &'a [SequenceSlice],
+    pub sequences: &'a [SequenceSlice],
     /// One for each row asked about, in the order of the parts.
-    pub asks: &'a [LogitQuery<'a>],
+    pub queries: &'a [LogitQuery<'a>],
 }
 
 impl Pod for LogitResult {}
@@ -134,7 +134,7 @@ impl ModelRunner {
     /// With room for so many pages. `invariant` steps give a sequence the same bits whatever else is in them, and however
     /// its tokens are cut into steps; that takes longer.
     pub fn new(model: &Arc<CudaModel>, pages: usize, invariant: bool) -> Result<Self> {
-        let (card, shape) = (&model.card, &model.shape);
+        let (card, shape) = (&model.device, &model.shape);
         let stream = Stream::new(card)?;
         let products = if invariant { CublasLt::invariant(&stream)? } else { CublasLt::new(&stream)? };
         let half = || DeviceBuffer::<u16>::new(card, 0);
@@ -156,7 +156,7 @@ impl ModelRunner {
             low: half()?,
         };
         Ok(ModelRunner {
-            pages: DeviceBuffer::zeros(card, shape.layers * (pages + 1) * shape.page())?,
+            pages: DeviceBuffer::zeros(card, shape.num_layers * (pages + 1) * shape.block_elements())?,
             count: pages,
             space,
             packet: StepInputs::default(),
@@ -174,22 +174,22 @@ impl ModelRunner {
     }
 
     /// Bytes that a page takes in all layers.
-    pub fn page_bytes(shape: &crate::ModelShape) -> usize {
-        2 * shape.layers * shape.page()
+    pub fn block_bytes(shape: &crate::ModelShape) -> usize {
+        2 * shape.num_layers * shape.block_elements()
     }
 
     /// Bytes that steps of up to so many rows take besides pages, and a little for other programs.
-    pub fn room(shape: &crate::ModelShape, rows: usize) -> usize {
+    pub fn workspace_bytes(shape: &crate::ModelShape, rows: usize) -> usize {
         // And once more the states of those that are asked about.
-        let row = 2 * (widths(shape).iter().sum::<usize>() + shape.hidden);
-        let logits = 4 * logit_rows(shape) * shape.logits();
+        let row = 2 * (widths(shape).iter().sum::<usize>() + shape.hidden_size);
+        let logits = 4 * logit_rows(shape) * shape.logits_stride();
         // CublasLt are tried out beside all that.
-        let tried = 4 * MOST_ROWS * shape.logits().max(2 * shape.inner);
+        let tried = 4 * MOST_ROWS * shape.logits_stride().max(2 * shape.intermediate_size);
         rows.next_power_of_two() * row + logits + tried + 4 * tries::WORDS + (512 << 20)
     }
 
     /// Copies whole pages, one after the other: (from, to).
-    pub fn copy_pages(&mut self, copies: &[(u32, u32)]) -> Result<()> {
+    pub fn copy_blocks(&mut self, copies: &[(u32, u32)]) -> Result<()> {
         if copies.is_empty() {
             return Ok(());
         }
@@ -197,15 +197,15 @@ impl ModelRunner {
         if let Some(page) = copies.iter().flat_map(|&(from, to)| [from, to]).find(|p| *p as usize >= *count) {
             return Err(CudaError::new("copying pages", format!("page {page} of {count}")));
         }
-        model.card.bind()?;
+        model.device.bind()?;
         packet.clear();
         packet.put(copies.iter().flat_map(|&(from, to)| [from, to]));
         words.put(s, &packet.words)?;
-        let page16 = model.shape.page() / 8;
+        let page16 = model.shape.block_elements() / 8;
         let layer16 = ((*count + 1) * page16) as u64;
         s.launch(
             model.program.functions.copy_pages,
-            (page16.div_ceil(256), model.shape.layers, 1),
+            (page16.div_ceil(256), model.shape.num_layers, 1),
             256,
             0,
             args![pages.at(0), words.at(0), copies.len(), page16, layer16],
@@ -216,17 +216,17 @@ impl ModelRunner {
     /// Does all of a step; answers come in the order of the asks.
     pub fn step(&mut self, w: WeightsRef<'_>, step: &StepBatch<'_>, answers: &mut [LogitResult]) -> Result<()> {
         self.check(step, answers.len())?;
-        self.model.card.bind()?;
-        let moved = self.tries.find(&self.stream, step.asks, self.model.shape.vocabulary);
+        self.model.device.bind()?;
+        let moved = self.tries.find(&self.stream, step.queries, self.model.shape.vocab_size);
         if !matches!(moved, Ok(false)) {
             // What is recorded knows where they were.
             self.graphs.clear();
         }
         moved?;
-        let single = step.parts.iter().all(|p| p.count == 1 && p.asked == 1);
+        let single = step.sequences.iter().all(|p| p.num_tokens == 1 && p.num_logits == 1);
         // What is recorded has its logits all at once.
         let most = MOST_ROWS.min(logit_rows(&self.model.shape));
-        if single && graph::bucket(step.parts.len()) <= most && self.fits(step) {
+        if single && graph::bucket(step.sequences.len()) <= most && self.fits(step) {
             return self.recorded(w, step, answers);
         }
         self.mixed(w, step, answers)
@@ -238,26 +238,26 @@ impl ModelRunner {
         if !follow_one_another(step) {
             return wrong(format!("parts that do not follow one another over all of {} tokens", step.tokens.len()));
         }
-        self.model.check_tokens(step.tokens.iter().chain(step.asks.iter().flat_map(|a| a.among.listed())))?;
-        self.model.check_tokens(step.asks.iter().filter_map(|a| a.token.as_ref()))?;
-        for part in step.parts {
-            let (end, positions) = (part.position + part.count, self.model.positions());
-            if part.first + part.count > step.tokens.len() || part.asked > part.count || part.count == 0 {
+        self.model.check_tokens(step.tokens.iter().chain(step.queries.iter().flat_map(|a| a.candidates.listed())))?;
+        self.model.check_tokens(step.queries.iter().filter_map(|a| a.token.as_ref()))?;
+        for part in step.sequences {
+            let (end, positions) = (part.start_position + part.num_tokens, self.model.positions());
+            if part.token_offset + part.num_tokens > step.tokens.len() || part.num_logits > part.num_tokens || part.num_tokens == 0 {
                 return wrong(format!("{part:?} is not among {} tokens", step.tokens.len()));
             }
             if end > positions {
                 return wrong(format!("position {end} of {positions}"));
             }
-            let pages = step.tables.get(part.table..part.table + end.div_ceil(BLOCK_SIZE)).unwrap_or_default();
+            let pages = step.block_tables.get(part.block_table_offset..part.block_table_offset + end.div_ceil(BLOCK_SIZE)).unwrap_or_default();
             if pages.is_empty() || pages.iter().any(|p| *p as usize >= self.count) {
                 return wrong(format!("{part:?} has no pages, or one of more than {}", self.count));
             }
         }
-        let asked: usize = step.parts.iter().map(|p| p.asked).sum();
-        if asked != step.asks.len() || asked > answers {
+        let asked: usize = step.sequences.iter().map(|p| p.num_logits).sum();
+        if asked != step.queries.len() || asked > answers {
             return wrong(format!(
                 "{asked} rows are asked about, with {} questions, {answers} answers",
-                step.asks.len()
+                step.queries.len()
             ));
         }
         Ok(())
@@ -265,18 +265,18 @@ impl ModelRunner {
 
     /// Whether a packet of single tokens has room for the step's tables and lists.
     fn fits(&self, step: &StepBatch<'_>) -> bool {
-        let lists: usize = step.asks.iter().map(|a| a.among.listed().len()).sum();
-        Single::of(MOST_ROWS).tables + step.tables.len() + lists + 64 <= WORDS
+        let lists: usize = step.queries.iter().map(|a| a.candidates.listed().len()).sum();
+        Single::of(MOST_ROWS).tables + step.block_tables.len() + lists + 64 <= WORDS
     }
 
     /// One layer's part of the pages.
     fn layer_pages(&self, layer: usize) -> u64 {
-        self.pages.at(layer * (self.count + 1) * self.model.shape.page())
+        self.pages.at(layer * (self.count + 1) * self.model.shape.block_elements())
     }
 
     fn reserve(&mut self, held: WeightsRef<'_>, rows: usize, asked: usize) -> Result<()> {
         let (c, space) = (&self.model.shape, &mut self.space);
-        let thin = held.adapter.map_or(0, |a| rows * a.places.widest());
+        let thin = held.adapter.map_or(0, |a| rows * a.layout.max_total_rank());
         if thin > space.low.len() {
             self.graphs.clear();
             space.low.reserve(thin.next_power_of_two())?;
@@ -298,26 +298,26 @@ impl ModelRunner {
             for (buffer, width) in buffers.into_iter().zip(widths(c)) {
                 buffer.reserve(rows * width)?;
             }
-            space.squares.reserve(rows * crate::dense::parts(c.hidden))?;
+            space.squares.reserve(rows * crate::dense::parts(c.hidden_size))?;
             space.rows = rows;
         }
         let asked = asked.max(1).next_power_of_two();
-        if asked > space.answers.len() || asked * c.hidden > space.asked.len() {
+        if asked > space.answers.len() || asked * c.hidden_size > space.asked.len() {
             self.graphs.clear();
-            space.asked.reserve(asked * c.hidden)?;
+            space.asked.reserve(asked * c.hidden_size)?;
             space.answers.reserve(asked)?;
         }
-        let logits = asked.min(logit_rows(c)) * c.logits();
+        let logits = asked.min(logit_rows(c)) * c.logits_stride();
         if logits > space.logits.len() {
             self.graphs.clear();
             space.logits.reserve(logits)?;
         }
         // Keys are cut into parts only while these are no more than the warps.
-        let parts = self.model.decode_warps() * c.sharing() * (c.head_dim + 2);
-        if parts > space.parts.len() || rows * c.kv > space.done.len() {
+        let parts = self.model.decode_warps() * c.group_size() * (c.head_dim + 2);
+        if parts > space.parts.len() || rows * c.num_kv_heads > space.done.len() {
             self.graphs.clear();
             space.parts.reserve(parts)?;
-            space.done = DeviceBuffer::zeros(&self.model.card, (rows * c.kv).next_power_of_two())?;
+            space.done = DeviceBuffer::zeros(&self.model.device, (rows * c.num_kv_heads).next_power_of_two())?;
         }
         Ok(())
     }
@@ -325,20 +325,20 @@ impl ModelRunner {
     /// What `count` rows of states from `from` on answer, to `answers`.
     fn tell(&mut self, held: WeightsRef<'_>, from: u64, count: usize, asks: usize, answers: u64) -> Result<()> {
         let ModelRunner { model, stream: s, products, space, words, tries, .. } = self;
-        let (w, shape, d) = (held.base, &model.shape, model.shape.hidden);
+        let (w, shape, d) = (held.base, &model.shape, model.shape.hidden_size);
         let normed = space.normed.at(0);
-        model.norm(s, from, w.at(model.places.norm.start), count, normed, 0)?;
-        let head = Matrix::new(w.at(model.places.head.start), d);
-        let logits = Matrix::new(space.logits.at(0), shape.logits());
-        let shape_of = (count, shape.vocabulary, d);
+        model.norm(s, from, w.at(model.layout.final_norm.start), count, normed, 0)?;
+        let head = Matrix::new(w.at(model.layout.lm_head.start), d);
+        let logits = Matrix::new(space.logits.at(0), shape.logits_stride());
+        let shape_of = (count, shape.vocab_size, d);
         products.run(s, Kind::Forward, shape_of, Matrix::new(normed, d), head, None, logits, true)?;
-        let (logits, stride) = (space.logits.at(0), shape.logits() as u64);
+        let (logits, stride) = (space.logits.at(0), shape.logits_stride() as u64);
         s.launch(
             model.program.functions.answer,
             (count, 1, 1),
             crate::packet::READERS,
             0,
-            args![logits, stride, shape.vocabulary, words.at(0), tries.on_card(), asks, answers],
+            args![logits, stride, shape.vocab_size, words.at(0), tries.on_card(), asks, answers],
         )
     }
 
@@ -346,70 +346,70 @@ impl ModelRunner {
     fn mixed(&mut self, w: WeightsRef<'_>, step: &StepBatch<'_>, answers: &mut [LogitResult]) -> Result<()> {
         // Single tokens first, unless all are to be treated alike.
         let together = self.invariant;
-        let alone = |part: &SequenceSlice| part.count == 1 && !together;
-        let mut order: Vec<usize> = (0..step.parts.len()).collect();
-        order.sort_by_key(|i| !alone(&step.parts[*i]));
-        let single = step.parts.iter().filter(|p| alone(p)).count();
+        let alone = |part: &SequenceSlice| part.num_tokens == 1 && !together;
+        let mut order: Vec<usize> = (0..step.sequences.len()).collect();
+        order.sort_by_key(|i| !alone(&step.sequences[*i]));
+        let single = step.sequences.iter().filter(|p| alone(p)).count();
         let rows = step.tokens.len();
         let p = &mut self.packet;
         p.clear();
         let asks_of: Vec<usize> = step
-            .parts
+            .sequences
             .iter()
             .scan(0, |at, part| {
                 let first = *at;
-                *at += part.asked;
+                *at += part.num_logits;
                 Some(first)
             })
             .collect();
-        let mut asked_rows = vec![0_u32; step.asks.len()];
+        let mut asked_rows = vec![0_u32; step.queries.len()];
         let tokens = p.leave(rows);
         let positions = p.leave(rows);
         let cells = p.leave(rows);
         let lists = p.leave(rows);
         let (mut row, mut items): (usize, Vec<[u32; ITEM]>) = (0, Vec::new());
         for &i in &order {
-            let part = &step.parts[i];
-            for j in 0..part.count {
-                let position = part.position + j;
-                p.words[tokens + row + j] = step.tokens[part.first + j];
+            let part = &step.sequences[i];
+            for j in 0..part.num_tokens {
+                let position = part.start_position + j;
+                p.words[tokens + row + j] = step.tokens[part.token_offset + j];
                 p.words[positions + row + j] = position as u32;
-                let page = step.tables[part.table + position / BLOCK_SIZE];
+                let page = step.block_tables[part.block_table_offset + position / BLOCK_SIZE];
                 p.words[cells + row + j] = page * BLOCK_SIZE as u32 + (position % BLOCK_SIZE) as u32;
             }
-            p.words[lists + row] = part.table as u32;
+            p.words[lists + row] = part.block_table_offset as u32;
             if !alone(part) {
-                let keys = part.position + part.count;
-                let item = |tile: usize| [row, part.count, part.table, keys, tile].map(|x| x as u32);
-                items.extend((0..part.count.div_ceil(TILE)).map(item));
+                let keys = part.start_position + part.num_tokens;
+                let item = |tile: usize| [row, part.num_tokens, part.block_table_offset, keys, tile].map(|x| x as u32);
+                items.extend((0..part.num_tokens.div_ceil(TILE)).map(item));
             }
-            for j in 0..part.asked {
-                asked_rows[asks_of[i] + j] = (row + part.count - part.asked + j) as u32;
+            for j in 0..part.num_logits {
+                asked_rows[asks_of[i] + j] = (row + part.num_tokens - part.num_logits + j) as u32;
             }
-            row += part.count;
+            row += part.num_tokens;
         }
         items.sort_by_key(|i| std::cmp::Reverse(i[3]));
         let items = (p.put(items.iter().flatten().copied()), items.len());
-        let tables = p.put(step.tables.iter().copied());
+        let tables = p.put(step.block_tables.iter().copied());
         let asked = p.put(asked_rows);
-        let asks = p.leave(step.asks.len() * ASK);
-        for (i, ask) in step.asks.iter().enumerate() {
+        let asks = p.leave(step.queries.len() * ASK);
+        for (i, ask) in step.queries.iter().enumerate() {
             p.ask(asks, i, ask, self.tries.node(i));
         }
         let at = Single { tokens, positions, cells, lists, asks, items: items.0, tables };
         if self.words.len() < self.packet.words.len() {
             self.graphs.clear();
             // What was there stays until this is: recorded steps count on it.
-            self.words = DeviceBuffer::new(&self.model.card, self.packet.words.len().next_power_of_two())?;
+            self.words = DeviceBuffer::new(&self.model.device, self.packet.words.len().next_power_of_two())?;
         }
         self.words.put(&self.stream, &self.packet.words)?;
-        let count = step.asks.len();
+        let count = step.queries.len();
         self.reserve(w, rows, count)?;
         self.layers(w, rows, (single, &at), items)?;
         if count == 0 {
             return self.stream.wait();
         }
-        let (d, state) = (self.model.shape.hidden, self.space.state.at(0));
+        let (d, state) = (self.model.shape.hidden_size, self.space.state.at(0));
         let picked = self.space.asked.at(0);
         self.model.gather(&self.stream, state, self.words.at(asked), count, d, picked)?;
         let at_once = logit_rows(&self.model.shape);
@@ -423,16 +423,16 @@ impl ModelRunner {
 
 /// Whether every token is in one part, and in one only.
 fn follow_one_another(step: &StepBatch<'_>) -> bool {
-    let end = step.parts.iter().try_fold(0, |at, part| (part.first == at).then_some(at + part.count));
+    let end = step.sequences.iter().try_fold(0, |at, part| (part.token_offset == at).then_some(at + part.num_tokens));
     end == Some(step.tokens.len())
 }
 
 /// Numbers of a row: its state, the same normed, queries, keys and values, the first two turned, what attention yields, gates and ups,
 /// gated ones.
 fn widths(c: &crate::ModelShape) -> [usize; 7] {
-    [c.hidden, c.hidden, c.qkv(), c.qk(), c.out(), 2 * c.inner, c.inner]
+    [c.hidden_size, c.hidden_size, c.qkv_dim(), c.qk_dim(), c.attn_out_dim(), 2 * c.intermediate_size, c.intermediate_size]
 }
 
 fn logit_rows(shape: &crate::ModelShape) -> usize {
-    (LOGITS / shape.logits()).clamp(64, 4096)
+    (LOGITS / shape.logits_stride()).clamp(64, 4096)
 }

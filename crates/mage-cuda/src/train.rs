@@ -30,7 +30,7 @@ pub struct TokenLogprob {
     /// The entropy.
     pub entropy: f32,
     /// The logarithm of the sum of exponentials.
-    pub log_sum: f32,
+    pub logsumexp: f32,
 }
 
 /// A token to be predicted.
@@ -52,7 +52,7 @@ pub struct PackedSequences<'a> {
     /// Where each sequence starts, and how long it is: one after the other, and no token between them.
     pub spans: Vec<(usize, usize)>,
     /// What is to be predicted.
-    pub predictions: Vec<TargetToken<'a>>,
+    pub targets: Vec<TargetToken<'a>>,
 }
 
 impl PackedSequences<'_> {
@@ -65,7 +65,7 @@ impl PackedSequences<'_> {
     /// A row that more than one prediction names, if there is one. All of them must be rows.
     fn predicts_twice(&self) -> Option<u32> {
         let mut seen = vec![false; self.tokens.len()];
-        self.predictions.iter().map(|p| p.row).find(|row| std::mem::replace(&mut seen[*row as usize], true))
+        self.targets.iter().map(|p| p.row).find(|row| std::mem::replace(&mut seen[*row as usize], true))
     }
 }
 
@@ -108,23 +108,23 @@ const PARTIALS: usize = 1056;
 
 impl ModelTrainer {
     /// Rooms for passes are made for tokens in this number.
-    pub const PASS_STEP: usize = 256;
+    pub const TOKEN_GRANULARITY: usize = 256;
 
     /// Starts from these numbers, which all learn.
     pub fn new(model: &Arc<CudaModel>, flat: &[f32]) -> Result<Self> {
-        same_length(flat.len(), model.places.len)?;
-        let weights = Arc::new(CudaWeights { half: DeviceBuffer::new(&model.card, flat.len())? });
+        same_length(flat.len(), model.layout.len)?;
+        let weights = Arc::new(CudaWeights { bf16: DeviceBuffer::new(&model.device, flat.len())? });
         Self::start(model, weights, None, flat)
     }
 
     /// Starts from an adapter's numbers, which learn, beside a model's, which do not.
-    pub fn beside(
+    pub fn with_adapter(
         model: &Arc<CudaModel>,
         weights: &Arc<CudaWeights>,
         places: &Arc<LoraLayout>,
         flat: &[f32],
     ) -> Result<Self> {
-        let adapter = model.adapter(places, flat)?;
+        let adapter = model.upload_adapter(places, flat)?;
         Self::start(model, Arc::clone(weights), Some(adapter), flat)
     }
 
@@ -134,14 +134,14 @@ impl ModelTrainer {
         adapter: Option<CudaAdapter>,
         flat: &[f32],
     ) -> Result<Self> {
-        let card = &model.card;
+        let card = &model.device;
         let stream = Stream::new(card)?;
         let products = CublasLt::new(&stream)?;
         let len = flat.len();
         let mut trainer = ModelTrainer {
             weights,
             adapter,
-            master: DeviceBuffer::of(card, flat)?,
+            master: DeviceBuffer::from_slice(card, flat)?,
             grads: DeviceBuffer::zeros(card, len)?,
             first: DeviceBuffer::zeros(card, len)?,
             second: DeviceBuffer::zeros(card, len)?,
@@ -167,23 +167,23 @@ impl ModelTrainer {
     /// over rows.
     pub fn fixed_bytes(shape: &ModelShape) -> usize {
         let answers = size_of::<[f32; 4]>() + size_of::<[f32; 2]>();
-        space::logit_rows(shape) * (6 * shape.logits() + answers) + 4 * space::partials(shape)
+        space::logit_rows(shape) * (6 * shape.logits_stride() + answers) + 4 * space::partials(shape)
     }
 
     /// What a pass remembers of a token that predicts another, in bytes. `thin` are the most thin numbers of
     /// an adapter at a time, where one learns.
     pub fn bytes_per_token(shape: &ModelShape, thin: usize, recompute: bool) -> usize {
-        let layer = 2 * (shape.qkv() + shape.qk() + shape.out() + shape.hidden + 2 * shape.inner)
-            + 4 * (2 + shape.heads + shape.kv + shape.sums());
-        let layers = if recompute { 1 } else { shape.layers };
+        let layer = 2 * (shape.qkv_dim() + shape.qk_dim() + shape.attn_out_dim() + shape.hidden_size + 2 * shape.intermediate_size)
+            + 4 * (2 + shape.num_heads + shape.num_kv_heads + shape.head_stats_stride());
+        let layers = if recompute { 1 } else { shape.num_layers };
         let scratch =
-            2 * (7 * shape.hidden + 4 * shape.inner + shape.qkv() + shape.qk() + shape.out()) + 4 * (shape.sums() + 1);
-        layers * layer + 2 * (shape.layers + 1) * shape.hidden + scratch + 2 * 2 * thin
+            2 * (7 * shape.hidden_size + 4 * shape.intermediate_size + shape.qkv_dim() + shape.qk_dim() + shape.attn_out_dim()) + 4 * (shape.head_stats_stride() + 1);
+        layers * layer + 2 * (shape.num_layers + 1) * shape.hidden_size + scratch + 2 * 2 * thin
     }
 
     /// The bf16 form of what learns.
     fn learning(&self) -> &CudaWeights {
-        self.adapter.as_ref().map_or(&self.weights, |a| &a.numbers)
+        self.adapter.as_ref().map_or(&self.weights, |a| &a.weights)
     }
 
     /// Brings the bf16 form up to date with the numbers themselves.
@@ -194,16 +194,16 @@ impl ModelTrainer {
 
     /// A copy of what learns as it is now.
     pub fn snapshot(&self) -> Result<CudaWeights> {
-        self.model.card.bind()?;
-        let half = self.learning().half.copied(&self.stream)?;
+        self.model.device.bind()?;
+        let bf16 = self.learning().bf16.copied(&self.stream)?;
         self.stream.wait()?;
-        Ok(CudaWeights { half })
+        Ok(CudaWeights { bf16 })
     }
 
     /// The same where an adapter learns.
     pub fn adapter_snapshot(&self) -> Result<Option<CudaAdapter>> {
         let Some(adapter) = &self.adapter else { return Ok(None) };
-        Ok(Some(CudaAdapter { places: Arc::clone(&adapter.places), numbers: self.snapshot()? }))
+        Ok(Some(CudaAdapter { layout: Arc::clone(&adapter.layout), weights: self.snapshot()? }))
     }
 
     /// The model's own weights.
@@ -212,7 +212,7 @@ impl ModelTrainer {
     }
 
     /// The numbers that learn.
-    pub fn master(&self) -> &DeviceBuffer<f32> {
+    pub fn params(&self) -> &DeviceBuffer<f32> {
         &self.master
     }
 
@@ -234,13 +234,13 @@ impl ModelTrainer {
         self.master.write(flat)?;
         self.first.write(first)?;
         self.second.write(second)?;
-        self.clear_grads()?;
+        self.zero_grads()?;
         self.refresh()
     }
 
     /// Forgets the gradient.
-    pub fn clear_grads(&mut self) -> Result<()> {
-        self.model.card.bind()?;
+    pub fn zero_grads(&mut self) -> Result<()> {
+        self.model.device.bind()?;
         self.grads.clear(&self.stream, 0, self.grads.len())?;
         self.stream.wait()
     }
@@ -254,18 +254,18 @@ impl ModelTrainer {
         recompute: bool,
         mut cost: impl FnMut(usize, TokenLogprob) -> (f32, f32),
     ) -> Result<()> {
-        self.model.card.bind()?;
+        self.model.device.bind()?;
         let n = sequences.tokens.len();
-        if n == 0 || sequences.predictions.is_empty() {
+        if n == 0 || sequences.targets.is_empty() {
             return Ok(());
         }
         self.check(sequences)?;
         self.send(sequences)?;
-        let thin = self.adapter.as_ref().map_or(0, |a| a.places.widest());
-        self.space.reserve(&self.model.shape, n, sequences.predictions.len(), thin, recompute)?;
+        let thin = self.adapter.as_ref().map_or(0, |a| a.layout.max_total_rank());
+        self.space.reserve(&self.model.shape, n, sequences.targets.len(), thin, recompute)?;
         self.forward(n, !recompute)?;
         self.head(sequences, &mut cost)?;
-        for layer in (0..self.model.shape.layers).rev() {
+        for layer in (0..self.model.shape.num_layers).rev() {
             if recompute {
                 self.layer(layer, n, 0)?;
             }
@@ -281,15 +281,15 @@ impl ModelTrainer {
     fn check(&self, s: &PackedSequences<'_>) -> Result<()> {
         let wrong = |problem: String| Err(CudaError::new("a pass over sequences", problem));
         let (n, positions) = (s.tokens.len(), self.model.positions());
-        self.model.check_tokens(s.tokens.iter().chain(s.predictions.iter().filter_map(|p| p.allowed).flatten()))?;
-        self.model.check_tokens(s.predictions.iter().map(|p| &p.token))?;
+        self.model.check_tokens(s.tokens.iter().chain(s.targets.iter().filter_map(|p| p.allowed).flatten()))?;
+        self.model.check_tokens(s.targets.iter().map(|p| &p.token))?;
         if let Some((first, len)) = s.spans.iter().find(|(first, len)| first + len > n || *len > positions) {
             return wrong(format!("{len} tokens from {first} on of {n}, and {positions} positions"));
         }
         if !s.follow_one_another() {
             return wrong(format!("sequences that do not follow one another over all of {n} tokens"));
         }
-        if let Some(p) = s.predictions.iter().find(|p| p.row as usize >= n) {
+        if let Some(p) = s.targets.iter().find(|p| p.row as usize >= n) {
             return wrong(format!("a prediction by row {} of {n}", p.row));
         }
         if let Some(row) = s.predicts_twice() {
@@ -299,8 +299,8 @@ impl ModelTrainer {
     }
 
     /// Waits until all is done that was started: then numbers can be read.
-    pub fn settle(&self) -> Result<()> {
-        self.model.card.bind()?;
+    pub fn synchronize(&self) -> Result<()> {
+        self.model.device.bind()?;
         self.stream.wait()
     }
 
@@ -325,9 +325,9 @@ impl ModelTrainer {
         keys.sort_by_key(|i| i[4] as i64 * tile as i64 - i64::from(i[1]));
         let queries = (p.put(queries.iter().flatten().copied()), queries.len());
         let keys = (p.put(keys.iter().flatten().copied()), keys.len());
-        let rows = p.put(s.predictions.iter().map(|p| p.row));
-        let asks = p.leave(s.predictions.len() * crate::packet::ASK);
-        for (i, prediction) in s.predictions.iter().enumerate() {
+        let rows = p.put(s.targets.iter().map(|p| p.row));
+        let asks = p.leave(s.targets.len() * crate::packet::ASK);
+        for (i, prediction) in s.targets.iter().enumerate() {
             p.ask(asks, i, &crate::packet::LogitQuery::score(prediction.token, prediction.allowed), 0);
         }
         self.places = InputLayout { tokens, positions, rows, queries, keys, asks };
@@ -336,11 +336,11 @@ impl ModelTrainer {
     }
 
     fn forward(&mut self, n: usize, keep: bool) -> Result<()> {
-        let (model, d) = (Arc::clone(&self.model), self.model.shape.hidden);
-        let table = self.weights.at(model.places.embedding.start);
+        let (model, d) = (Arc::clone(&self.model), self.model.shape.hidden_size);
+        let table = self.weights.at(model.layout.embed_tokens.start);
         let tokens = self.words.at(self.places.tokens);
         model.gather(&self.stream, table, tokens, n, d, self.space.states[0].at(0))?;
-        for layer in 0..model.shape.layers {
+        for layer in 0..model.shape.num_layers {
             self.layer(layer, n, if keep { layer } else { 0 })?;
         }
         Ok(())
@@ -349,16 +349,16 @@ impl ModelTrainer {
     /// One layer, from its input to the next one's, remembering in `acts` what the way back needs.
     fn layer(&mut self, layer: usize, n: usize, acts: usize) -> Result<()> {
         let ModelTrainer { model, stream: s, products, weights: w, adapter, space, words, places, .. } = self;
-        let at = &model.places.layers[layer];
+        let at = &model.layout.layers[layer];
         let worn = LoraSegment::new(adapter.as_ref(), &space.low);
         let (x, y, a): (u64, u64, &Acts) =
             (space.states[layer].at(0), space.states[layer + 1].at(0), &space.acts[acts]);
         let normed = space.normed.at(0);
-        model.norm(s, x, w.at(at.norm1.start), n, normed, a.inverse1.at(0))?;
+        model.norm(s, x, w.at(at.input_norm.start), n, normed, a.inverse1.at(0))?;
         model.linear(s, products, (w, worn), (layer, Group::Qkv), n, normed, None, a.qkv.at(0))?;
         let positions = words.at(places.positions);
         let inverse = a.head_inverse.at(0);
-        model.head_norm_rope(s, a.qkv.at(0), w.at(at.head_norms.start), positions, n, a.qk.at(0), inverse, (0, 0))?;
+        model.head_norm_rope(s, a.qkv.at(0), w.at(at.qk_norm.start), positions, n, a.qk.at(0), inverse, (0, 0))?;
         let queries = (words.at(places.queries.0), places.queries.1);
         model.attend(s, model.attention_way(), a.attending(n), queries)?;
         let kept = (a.middle.at(0), a.inverse2.at(0), normed, a.gate_up.at(0), space.gated.at(0));
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn a_token_is_in_one_sequence_and_in_one_only() {
         let follow = |spans: &[(usize, usize)]| {
-            PackedSequences { tokens: &[7; 5], spans: spans.to_vec(), predictions: Vec::new() }.follow_one_another()
+            PackedSequences { tokens: &[7; 5], spans: spans.to_vec(), targets: Vec::new() }.follow_one_another()
         };
         assert!(follow(&[(0, 2), (2, 3)]));
         for wrong in [&[(0, 2), (3, 2)][..], &[(0, 3), (2, 3)], &[(0, 4)], &[(1, 4)], &[(0, 6)], &[]] {
@@ -384,8 +384,8 @@ mod tests {
     #[test]
     fn a_row_predicts_once() {
         let twice = |rows: &[u32]| {
-            let predictions = rows.iter().map(|&row| TargetToken { row, token: 1, allowed: None }).collect();
-            PackedSequences { tokens: &[7; 5], spans: vec![(0, 5)], predictions }.predicts_twice()
+            let targets = rows.iter().map(|&row| TargetToken { row, token: 1, allowed: None }).collect();
+            PackedSequences { tokens: &[7; 5], spans: vec![(0, 5)], targets }.predicts_twice()
         };
         assert_eq!((twice(&[]), twice(&[3, 0, 4]), twice(&[3, 0, 4, 0])), (None, None, Some(0)));
     }

@@ -21,32 +21,32 @@ pub struct TokenTrie<'a> {
     /// Stands for the words: they are read, and checked, only where this was not met before.
     pub id: u64,
     /// The nodes.
-    pub words: &'a [u32],
+    pub data: &'a [u32],
 }
 
 impl TokenTrie<'_> {
     /// Says that all tokens are candidates.
-    pub const ALL: u32 = u32::MAX;
+    pub const ALL_TOKENS: u32 = u32::MAX;
 
     /// Refuses words that lead outside themselves, and candidates that are not in a vocabulary of so many.
     pub fn check(&self, vocabulary: usize) -> Result<()> {
         let wrong = |problem: String| Err(CudaError::new("reading a trie of answers", problem));
-        let nodes = self.words.first().map_or(0, |n| *n as usize);
-        let Some(starts) = self.words.get(..nodes).filter(|s| !s.is_empty()) else {
-            return wrong(format!("{nodes} nodes in {} words", self.words.len()));
+        let nodes = self.data.first().map_or(0, |n| *n as usize);
+        let Some(starts) = self.data.get(..nodes).filter(|s| !s.is_empty()) else {
+            return wrong(format!("{nodes} nodes in {} words", self.data.len()));
         };
         for (number, start) in starts.iter().enumerate() {
-            let node = self.words.get(*start as usize..).and_then(|words| {
+            let node = self.data.get(*start as usize..).and_then(|words| {
                 let (count, rest) = words.split_first()?;
                 match *count {
-                    Self::ALL => Some((&[][..], rest.get(1..3)?)),
+                    Self::ALL_TOKENS => Some((&[][..], rest.get(1..3)?)),
                     count => {
                         rest.split_at_checked(count as usize).and_then(|(c, rest)| Some((c, rest.get(..c.len())?)))
                     }
                 }
             });
             let Some((candidates, following)) = node else {
-                return wrong(format!("node {number} is not within its {} words", self.words.len()));
+                return wrong(format!("node {number} is not within its {} words", self.data.len()));
             };
             if let Some(token) = candidates.iter().find(|t| **t as usize >= vocabulary) {
                 return wrong(format!("token {token} of {vocabulary}, at node {number}"));
@@ -154,7 +154,7 @@ impl Laid {
         let Laid { words, starts, nodes, .. } = self;
         nodes.clear();
         for ask in asks {
-            let Candidates::Node(trie, node) = ask.among else {
+            let Candidates::TrieNode(trie, node) = ask.candidates else {
                 nodes.push(0);
                 continue;
             };
@@ -163,7 +163,7 @@ impl Laid {
                 None => {
                     trie.check(vocabulary)?;
                     let start = words.len();
-                    words.extend_from_slice(trie.words);
+                    words.extend_from_slice(trie.data);
                     starts.insert(trie.id, start);
                     start
                 }
@@ -189,7 +189,7 @@ pub(crate) mod tests {
         let mut words = vec![0; nodes.len()];
         for (i, (tokens, following)) in nodes.iter().enumerate() {
             words[i] = words.len() as u32;
-            words.push(if following.len() > tokens.len() { TokenTrie::ALL } else { tokens.len() as u32 });
+            words.push(if following.len() > tokens.len() { TokenTrie::ALL_TOKENS } else { tokens.len() as u32 });
             words.extend(tokens.iter().chain(*following));
         }
         words
@@ -203,8 +203,8 @@ pub(crate) mod tests {
         words(&[&[root][..], &vec![leaf; tokens.len()]].concat())
     }
 
-    fn ask(id: u64, words: &[u32], node: u32) -> LogitQuery<'_> {
-        LogitQuery { token: None, among: Candidates::Node(TokenTrie { id, words }, node), ..LogitQuery::score(0, None) }
+    fn ask(id: u64, data: &[u32], node: u32) -> LogitQuery<'_> {
+        LogitQuery { token: None, candidates: Candidates::TrieNode(TokenTrie { id, data }, node), ..LogitQuery::score(0, None) }
     }
 
     /// What is on the card, copied there as `DeviceTries` does.
@@ -242,8 +242,8 @@ pub(crate) mod tests {
             sent += laid.unsent().len();
             send(&mut laid, &mut card, room);
             for (ask, node) in asks.iter().zip(&laid.nodes) {
-                let Candidates::Node(trie, _) = ask.among else { panic!("{ask:?}") };
-                assert_eq!(card[*node as usize..][..5], trie.words[trie.words[0] as usize..][..5]);
+                let Candidates::TrieNode(trie, _) = ask.candidates else { panic!("{ask:?}") };
+                assert_eq!(card[*node as usize..][..5], trie.data[trie.data[0] as usize..][..5]);
             }
             assert_eq!(laid.words.len() % trie.len(), 0);
         }
@@ -264,8 +264,8 @@ pub(crate) mod tests {
     #[test]
     fn what_leads_elsewhere_is_refused() {
         let good = words(&[(&[1, 4], &[1, 1]), (&[], &[]), (&[9], &[0, 2])]);
-        let check = |words: &[u32], vocabulary: usize| {
-            TokenTrie { id: 0, words }.check(vocabulary).map_err(|e| e.to_string()).err().unwrap_or_default()
+        let check = |data: &[u32], vocabulary: usize| {
+            TokenTrie { id: 0, data }.check(vocabulary).map_err(|e| e.to_string()).err().unwrap_or_default()
         };
         assert_eq!(check(&good, 5), "");
         assert!(check(&good, 4).contains("token 4 of 4, at node 0"));

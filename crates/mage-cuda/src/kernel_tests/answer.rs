@@ -16,7 +16,7 @@ fn said(logits: &[f64], candidates: &[u32], token: u32) -> (f64, f64) {
 #[test]
 fn scores_draws_and_gradients_of_logits() {
     let Some(b) = Bench::new(16, 2, 1) else { return };
-    let (v, stride) = (b.shape.vocabulary, b.shape.logits());
+    let (v, stride) = (b.shape.vocab_size, b.shape.logits_stride());
     let rows = 4;
     let logits: Vec<f64> = numbers(rows * stride, 5).iter().map(|x| 3.0 * x).collect();
     let all: Vec<u32> = (0..v as u32).collect();
@@ -31,8 +31,8 @@ fn scores_draws_and_gradients_of_logits() {
         packet.ask(scores, i, &LogitQuery::score(token, allowed), 0);
         // The likeliest, then draws under every filter at once.
         let greedy = LogitQuery { token: None, temperature: 0.0, ..LogitQuery::score(0, allowed) };
-        let among = Candidates::list(allowed);
-        let drawn = LogitQuery { token: None, top_k: 5, temperature: 1.5, top_p: 0.9, min_p: 0.01, point: 0.4, among };
+        
+        let drawn = LogitQuery { token: None, top_k: 5, temperature: 1.5, top_p: 0.9, min_p: 0.01, uniform: 0.4, candidates: Candidates::from_list(allowed) };
         packet.ask(draws, i, if i < 2 { &greedy } else { &drawn }, 0);
     }
     let words = b.put(&packet.words);
@@ -74,7 +74,7 @@ fn scores_draws_and_gradients_of_logits() {
     }
 }
 
-/// CudaWeights of candidates at a temperature, after the filters: a beginning of them by falling weight and rising number.
+/// Weights of candidates at a temperature, after the filters: a beginning of them by falling weight and rising number.
 fn kept(row: &[f64], candidates: &[u32], ask: &LogitQuery<'_>) -> Vec<(u32, f64)> {
     let most = candidates.iter().map(|c| row[*c as usize]).fold(f64::NEG_INFINITY, f64::max);
     let weight = |c: u32| ((row[c as usize] - most) / f64::from(ask.temperature)).exp();
@@ -113,9 +113,9 @@ fn draws_from_many_candidates_lie_where_the_point_says() {
     let odd: Vec<u32> = (0..v as u32).filter(|t| t % 2 == 1).collect();
     let plain = LogitQuery { token: None, ..LogitQuery::score(0, None) };
     let mut asks = Vec::new();
-    for among in [Candidates::All, Candidates::List(&odd)] {
-        for point in [0.0, 0.01, 0.3, 0.5, 0.77, 0.999_9] {
-            asks.extend(filters(LogitQuery { point, among, ..plain }));
+    for candidates in [Candidates::All, Candidates::List(&odd)] {
+        for uniform in [0.0, 0.01, 0.3, 0.5, 0.77, 0.999_9] {
+            asks.extend(filters(LogitQuery { uniform, candidates, ..plain }));
         }
     }
     let rows = asks.len();
@@ -132,18 +132,18 @@ fn draws_from_many_candidates_lie_where_the_point_says() {
     let all: Vec<u32> = (0..v as u32).collect();
     for (i, (answer, ask)) in answers.to_vec().unwrap().iter().zip(&asks).enumerate() {
         let row = &logits[i * stride..][..v];
-        let candidates = if ask.among == Candidates::All { &all } else { &odd };
+        let candidates = if ask.candidates == Candidates::All { &all } else { &odd };
         let order = kept(row, candidates, ask);
         let total: f64 = order.iter().map(|(_, w)| w).sum();
         let place = order.iter().position(|(c, _)| *c == answer.token);
         let place = place.unwrap_or_else(|| panic!("{ask:?} drew {}, which was cut", answer.token));
         let before: f64 = order[..place].iter().map(|(_, w)| w).sum();
-        let (goal, near_enough) = (f64::from(ask.point) * total, 1e-4 * total);
+        let (goal, near_enough) = (f64::from(ask.uniform) * total, 1e-4 * total);
         let its = before - near_enough..=before + order[place].1 + near_enough;
         assert!(its.contains(&goal), "row {i}, {ask:?}: {goal} is not in {its:?} of {}", answer.token);
         let (logprob, _) = said(row, candidates, answer.token);
         let second = (order[place].1 / total).ln();
-        near("drawn", &[f64::from(answer.logprob), f64::from(answer.second)], &[logprob, second], 1e-3);
+        near("drawn", &[f64::from(answer.logprob), f64::from(answer.aux)], &[logprob, second], 1e-3);
     }
 }
 
@@ -163,20 +163,20 @@ fn draws_at_a_node_are_those_from_its_list_and_lead_to_the_next() {
     let (ending, after_it) = ([ends], [0, thinking]);
     all.push((&ending, &after_it));
     let (first, second) = (words(&[(&[8], &[0])]), words(&all));
-    let (other, trie) = (TokenTrie { id: 4, words: &first }, TokenTrie { id: 5, words: &second });
+    let (other, trie) = (TokenTrie { id: 4, data: &first }, TokenTrie { id: 5, data: &second });
     let plain = LogitQuery { token: None, ..LogitQuery::score(0, None) };
-    let mut at_nodes = vec![LogitQuery { among: Candidates::Node(other, 0), ..plain }];
-    let mut from_lists = vec![LogitQuery { among: Candidates::List(&[8]), ..plain }];
+    let mut at_nodes = vec![LogitQuery { candidates: Candidates::TrieNode(other, 0), ..plain }];
+    let mut from_lists = vec![LogitQuery { candidates: Candidates::List(&[8]), ..plain }];
     let lists = [Candidates::List(&odd), Candidates::List(&few), Candidates::List(&one), Candidates::All];
     for (list, node) in lists.into_iter().zip([0, 1, 2, thinking]) {
-        for point in [0.0, 0.01, 0.3, 0.5, 0.77, 0.999_9] {
-            let under = |among| {
-                let plain = LogitQuery { point, among, ..plain };
+        for uniform in [0.0, 0.01, 0.3, 0.5, 0.77, 0.999_9] {
+            let under = |candidates| {
+                let plain = LogitQuery { uniform, candidates, ..plain };
                 filters(plain)
                     .into_iter()
                     .chain([LogitQuery { temperature: 0.0, ..plain }, LogitQuery { top_k: 3, ..plain }])
             };
-            at_nodes.extend(under(Candidates::Node(trie, node)));
+            at_nodes.extend(under(Candidates::TrieNode(trie, node)));
             from_lists.extend(under(list));
         }
     }
@@ -185,7 +185,7 @@ fn draws_at_a_node_are_those_from_its_list_and_lead_to_the_next() {
     let mut logits: Vec<f32> = numbers(rows * stride, 13).iter().map(|x| (8.0 * x * x * x) as f32).collect();
     (0..rows).for_each(|row| logits[row * stride + ends as usize] = if row % 2 == 0 { 30.0 } else { -30.0 });
     let (bl, f, s) = (b.put(&logits), &b.model.program.functions, &b.stream);
-    let mut tries = DeviceTries::new(b.model.card(), 16).unwrap();
+    let mut tries = DeviceTries::new(b.model.device(), 16).unwrap();
     assert!(tries.find(s, &at_nodes, v).unwrap(), "there was room for so many");
     let answers = |asks: &[LogitQuery<'_>]| {
         let mut packet = StepInputs::default();
@@ -197,11 +197,11 @@ fn draws_at_a_node_are_those_from_its_list_and_lead_to_the_next() {
         s.wait().unwrap();
         answers.to_vec().unwrap()
     };
-    let bits = |a: &LogitResult| (a.token, a.logprob.to_bits(), a.second.to_bits());
+    let bits = |a: &LogitResult| (a.token, a.logprob.to_bits(), a.aux.to_bits());
     let (mut ended, mut went_on) = (0, 0);
     for (i, (at_node, from_list)) in answers(&at_nodes).iter().zip(answers(&from_lists)).enumerate() {
-        assert_eq!((bits(at_node), from_list.following()), (bits(&from_list), None), "row {i}, {:?}", from_lists[i]);
-        let Candidates::Node(_, node) = at_nodes[i].among else { panic!("row {i} names no node") };
+        assert_eq!((bits(at_node), from_list.next_node()), (bits(&from_list), None), "row {i}, {:?}", from_lists[i]);
+        let Candidates::TrieNode(_, node) = at_nodes[i].candidates else { panic!("row {i} names no node") };
         let place = |tokens: &[u32]| tokens.binary_search(&at_node.token).unwrap();
         let want = match node {
             _ if i == 0 => 0,
@@ -214,7 +214,7 @@ fn draws_at_a_node_are_those_from_its_list_and_lead_to_the_next() {
         if node == thinking {
             *(if want == 0 { &mut ended } else { &mut went_on }) += 1;
         }
-        assert_eq!(at_node.following(), Some(want), "row {i}, token {}", at_node.token);
+        assert_eq!(at_node.next_node(), Some(want), "row {i}, token {}", at_node.token);
     }
     assert!(ended > 10 && went_on > 10, "thinking ended {ended} times and went on {went_on} times");
 }

@@ -35,7 +35,7 @@ fn shapes() -> [(usize, usize, usize); 11] {
 /// Norms and turns one head's numbers.
 fn turned(b: &Bench, x: &[f64], w: &[f64], position: usize) -> Vec<f64> {
     let (d, half) = (x.len(), x.len() / 2);
-    let inverse = 1.0 / (x.iter().map(|x| x * x).sum::<f64>() / d as f64 + f64::from(b.shape.epsilon)).sqrt();
+    let inverse = 1.0 / (x.iter().map(|x| x * x).sum::<f64>() / d as f64 + f64::from(b.shape.rms_norm_eps)).sqrt();
     let y: Vec<f64> = x.iter().zip(w).map(|(x, w)| x * inverse * w).collect();
     let turn = |i: usize| f64::from(b.turns[position * d + i]);
     (0..d)
@@ -85,8 +85,8 @@ struct Want {
 impl Want {
     /// In plain loops.
     fn of(shape: &ModelShape, spans: &[(usize, usize)], qk: &[f64], qkv: &[f64], dout: &[f64]) -> Self {
-        let ModelShape { heads, kv, head_dim: d, .. } = *shape;
-        let (n, scale) = (dout.len() / (heads * d), f64::from(shape.scale()));
+        let ModelShape { num_heads: heads, num_kv_heads: kv, head_dim: d, .. } = *shape;
+        let (n, scale) = (dout.len() / (heads * d), f64::from(shape.softmax_scale()));
         let at = |x: &[f64], width: usize, row: usize, head: usize| x[(row * width + head) * d..][..d].to_vec();
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
         let (out, log_sums) = (vec![0.0; n * heads * d], vec![0.0; n * heads]);
@@ -123,7 +123,7 @@ fn whole_sequences_forward_and_backward() {
     for (d, heads, kv) in shapes() {
         let Some(b) = Bench::new(d, heads, kv) else { return };
         for lengths in [&LENGTHS[..], &SHORTER_THAN_A_TILE, &ONE_TEAM_BEYOND] {
-            let (n, spans, sums) = (lengths.iter().sum::<usize>(), spans(lengths), b.shape.sums());
+            let (n, spans, sums) = (lengths.iter().sum::<usize>(), spans(lengths), b.shape.head_stats_stride());
             let (qk, qkv) = (numbers(n * (heads + kv) * d, 1), numbers(n * (heads + 2 * kv) * d, 2));
             let dout = numbers(n * heads * d, 3);
             let want = Want::of(&b.shape, &spans, &qk, &qkv, &dout);
@@ -204,7 +204,7 @@ fn pieces_and_single_tokens_over_pages() {
                 (0..len.div_ceil(crate::TILE)).flat_map(move |t| [first, len, list, len, t].map(|x| x as u32))
             })
             .collect();
-        let (tables, list_on, scale) = (b.put(&table), b.put(&list), b.shape.scale());
+        let (tables, list_on, scale) = (b.put(&table), b.put(&list), b.shape.softmax_scale());
         s.launch(
             f.paged_attention,
             (heads, list.len() / 5, 1),
@@ -250,7 +250,7 @@ fn pieces_and_single_tokens_over_pages() {
             let pages = b.half(&before);
             let out = b.room(count * heads * d);
             let parts = b.put(&vec![f32::NAN; count * splits * heads * (d + 2)]);
-            let done = DeviceBuffer::<u32>::zeros(b.model.card(), count * kv + 2).unwrap();
+            let done = DeviceBuffer::<u32>::zeros(b.model.device(), count * kv + 2).unwrap();
             s.launch(
                 f.decode_attention,
                 (blocks, 1, 1),
@@ -259,8 +259,8 @@ fn pieces_and_single_tokens_over_pages() {
                 args![
                     qkv.at(0),
                     bw.at(0),
-                    b.shape.epsilon,
-                    b.model.turns.at(0),
+                    b.shape.rms_norm_eps,
+                    b.model.rope_table.at(0),
                     pages.at(0),
                     words.at(0),
                     2 * count,
@@ -337,7 +337,7 @@ fn norms_and_turns_of_heads_backward() {
                 bd.at(0),
                 qkv.at(0),
                 bw.at(0),
-                b.model.turns.at(0),
+                b.model.rope_table.at(0),
                 bp.at(0),
                 inverse.at(0),
                 n,

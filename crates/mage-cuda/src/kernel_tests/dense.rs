@@ -97,7 +97,7 @@ fn gated_products_are_those_of_plain_loops() {
 #[test]
 fn a_norm_between_two_products_is_that_of_plain_loops() {
     let Some(bench) = bench() else { return };
-    let epsilon = f64::from(bench.model.shape.epsilon);
+    let epsilon = f64::from(bench.model.shape.rms_norm_eps);
     for (rows, width, inputs, outputs) in
         [(1, 128, 64, 192), (140, 256, 320, 384), (256, 1024, 256, 768), (200, 256, 64, 4224)]
     {

@@ -30,11 +30,11 @@ const POSITIONS: usize = 512;
 
 impl Bench {
     /// For heads of some size, so many of them sharing keys; nothing where there is no card.
-    pub(super) fn new(head_dim: usize, heads: usize, kv: usize) -> Option<Self> {
+    pub(super) fn new(head_dim: usize, num_heads: usize, num_kv_heads: usize) -> Option<Self> {
         let card = card_or_skip("no kernel was tried")?;
-        println!("heads of {head_dim}: {heads} of queries, {kv} of keys");
+        println!("heads of {head_dim}: {num_heads} query heads, {num_kv_heads} key/value heads");
         let shape =
-            ModelShape { vocabulary: 301, hidden: 72, inner: 136, layers: 1, heads, kv, head_dim, epsilon: 1e-3 };
+            ModelShape { vocab_size: 301, hidden_size: 72, intermediate_size: 136, num_layers: 1, num_heads, num_kv_heads, head_dim, rms_norm_eps: 1e-3 };
         let turns: Vec<f32> = (0..POSITIONS)
             .flat_map(|p| {
                 let angle = move |i: usize| p as f32 / 100_f32.powf(2.0 * i as f32 / head_dim as f32);
@@ -42,7 +42,7 @@ impl Bench {
                 half().map(move |i| angle(i).cos()).chain(half().map(move |i| angle(i).sin()))
             })
             .collect();
-        let places = ParamLayout { embedding: 0..0, layers: Vec::new(), norm: 0..0, head: 0..0, len: 0 };
+        let places = ParamLayout { embed_tokens: 0..0, layers: Vec::new(), final_norm: 0..0, lm_head: 0..0, len: 0 };
         let model = CudaModel::new(&card, shape, places, &turns).unwrap();
         let stream = Stream::new(&card).unwrap();
         Some(Bench { model, stream, shape, turns })
@@ -54,7 +54,7 @@ impl Bench {
     }
 
     pub(super) fn put<T: Pod>(&self, x: &[T]) -> DeviceBuffer<T> {
-        DeviceBuffer::of(self.model.card(), x).unwrap()
+        DeviceBuffer::from_slice(self.model.device(), x).unwrap()
     }
 
     /// Room for so many, all of it holding what no kernel may leave there.

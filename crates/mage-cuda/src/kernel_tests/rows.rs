@@ -50,7 +50,7 @@ fn norms_and_their_gradients() {
 #[test]
 fn swiglu_and_its_gradient() {
     let Some(b) = Bench::new(16, 2, 1) else { return };
-    let (n, inner, f) = (5, b.shape.inner, &b.model.program.functions);
+    let (n, inner, f) = (5, b.shape.intermediate_size, &b.model.program.functions);
     let x: Vec<f64> = numbers(n * 2 * inner, 1).iter().map(|x| 4.0 * x).collect();
     let dy = numbers(n * inner, 2);
     let gated = |x: &[f64]| {
@@ -107,7 +107,7 @@ fn squares_and_a_step_of_adamw() {
     let wide = |seed| numbers(n, seed).iter().map(|x| *x as f32).collect::<Vec<_>>();
     let (p, g, m, v) = (wide(1), wide(2), wide(3), wide(4).iter().map(|x| x.abs()).collect::<Vec<_>>());
     let (bp, bg, bm, bv, half) = (b.put(&p), b.put(&g), b.put(&m), b.put(&v), b.room(n));
-    let sums = DeviceBuffer::<f64>::zeros(b.model.card(), 2).unwrap();
+    let sums = DeviceBuffer::<f64>::zeros(b.model.device(), 2).unwrap();
     s.launch(f.squares, (2, 1, 1), 256, 0, args![bg.at(0), n as u64, sums.at(0)]).unwrap();
     s.wait().unwrap();
     let want: f64 = g.iter().map(|g| f64::from(*g) * f64::from(*g)).sum();

@@ -44,7 +44,7 @@ impl ModelRunner {
         step: &StepBatch<'_>,
         answers: &mut [LogitResult],
     ) -> Result<()> {
-        let count = step.parts.len();
+        let count = step.sequences.len();
         if count == 0 {
             return Ok(());
         }
@@ -54,14 +54,14 @@ impl ModelRunner {
         let p = &mut self.packet;
         p.clear();
         p.leave(at.tables);
-        p.put(step.tables.iter().copied());
+        p.put(step.block_tables.iter().copied());
         // Rows that stand for nothing write to a page that nobody uses.
         let spare = p.put([self.count as u32]) - at.tables;
         for row in 0..rows {
-            let (token, position, page, list) = match step.parts.get(row) {
+            let (token, position, page, list) = match step.sequences.get(row) {
                 Some(part) => {
-                    let page = step.tables[part.table + part.position / BLOCK_SIZE];
-                    (step.tokens[part.first], part.position, page, part.table)
+                    let page = step.block_tables[part.block_table_offset + part.start_position / BLOCK_SIZE];
+                    (step.tokens[part.token_offset], part.start_position, page, part.block_table_offset)
                 }
                 None => (0, 0, self.count as u32, spare),
             };
@@ -71,7 +71,7 @@ impl ModelRunner {
             p.words[at.lists + row] = list as u32;
             let item = [row, 1, list, position + 1, 0].map(|x| x as u32);
             p.words[at.items + row * ITEM..][..ITEM].copy_from_slice(&item);
-            let ask = step.asks.get(row).copied().unwrap_or(LogitQuery::score(0, Some(&[0])));
+            let ask = step.queries.get(row).copied().unwrap_or(LogitQuery::score(0, Some(&[0])));
             p.ask(at.asks, row, &ask, self.tries.node(row));
         }
         if self.packet.words.len() <= self.sent.len() {
@@ -79,10 +79,10 @@ impl ModelRunner {
         } else {
             self.words.put(&self.stream, &self.packet.words)?;
         }
-        let places = w.adapter.map(|a| &a.places);
+        let places = w.adapter.map(|a| &a.layout);
         let key = (
             w.base.at(0),
-            w.adapter.map_or(0, |a| a.numbers.at(0)),
+            w.adapter.map_or(0, |a| a.weights.at(0)),
             places.map_or(0, |p| Arc::as_ptr(p) as usize),
             rows,
         );

@@ -22,12 +22,12 @@ impl ModelRunner {
         let (w, shape) = (held.base, &model.shape);
         let state = self.space.state.at(0);
         self.embed(held, rows, at)?;
-        for (layer, places) in model.places.layers.iter().enumerate() {
+        for (layer, places) in model.layout.layers.iter().enumerate() {
             let pages = self.layer_pages(layer);
-            let norms = w.at(places.head_norms.start);
+            let norms = w.at(places.qk_norm.start);
             let ModelRunner { stream: s, products, space, .. } = self;
             let (normed, qkv, qk) = (space.normed.at(0), space.qkv.at(0), space.qk.at(0));
-            model.norm(s, state, w.at(places.norm1.start), rows, normed, 0)?;
+            model.norm(s, state, w.at(places.input_norm.start), rows, normed, 0)?;
             let worn = LoraSegment::new(held.adapter, &space.low);
             model.linear(s, products, (w, worn), (layer, Group::Qkv), rows, normed, None, qkv)?;
             self.attend(single, at, norms, pages, false)?;
@@ -35,12 +35,12 @@ impl ModelRunner {
             let ModelRunner { stream: s, products, space, words, .. } = self;
             let longer = rows - single;
             let (positions, cells) = (words.at(at.positions + single), words.at(at.cells + single));
-            let raw = space.qkv.at(single * shape.qkv());
-            let turned = space.qk.at(single * shape.qk());
+            let raw = space.qkv.at(single * shape.qkv_dim());
+            let turned = space.qk.at(single * shape.qk_dim());
             model.head_norm_rope(s, raw, norms, positions, longer, turned, 0, (cells, pages))?;
             s.launch(
                 model.program.functions.paged_attention,
-                (shape.heads, items.1, 1),
+                (shape.num_heads, items.1, 1),
                 128,
                 4 * shape.tile_bytes(),
                 args![
@@ -48,9 +48,9 @@ impl ModelRunner {
                     pages,
                     words.at(at.tables),
                     words.at(items.0),
-                    shape.heads,
-                    shape.kv,
-                    shape.scale(),
+                    shape.num_heads,
+                    shape.num_kv_heads,
+                    shape.softmax_scale(),
                     space.attended.at(0)
                 ],
             )?;
@@ -69,14 +69,14 @@ impl ModelRunner {
     /// All layers over rows of single tokens, in four products and attention each.
     pub(super) fn layers_dense(&mut self, held: WeightsRef<'_>, rows: usize, at: &Single) -> Result<()> {
         let model = Arc::clone(&self.model);
-        let (w, shape, layers) = (held.base, &model.shape, &model.places.layers);
-        let d = shape.hidden;
+        let (w, shape, layers) = (held.base, &model.shape, &model.layout.layers);
+        let d = shape.hidden_size;
         self.embed(held, rows, at)?;
         let (s, space) = (&self.stream, &self.space);
         let (state, normed, squares) = (space.state.at(0), space.normed.at(0), space.squares.at(0));
         let (qkv, attended, gated) = (space.qkv.at(0), space.attended.at(0), space.gated.at(0));
         if let Some(first) = layers.first() {
-            model.norm(s, state, w.at(first.norm1.start), rows, normed, 0)?;
+            model.norm(s, state, w.at(first.input_norm.start), rows, normed, 0)?;
         }
         let dims = |outputs, inputs| Dims { rows, outputs, inputs };
         let unnormed = Left { rows: normed, squares };
@@ -89,45 +89,45 @@ impl ModelRunner {
             let next = layers.get(layer + 1);
             let x = if layer == 0 { Left { rows: normed, squares: 0 } } else { unnormed };
             // Attention leaves nothing in the cache.
-            model.dense(s, dims(shape.qkv(), d), x, right(&places.qkv, None), qkv)?;
-            self.attend(rows, at, w.at(places.head_norms.start), self.layer_pages(layer), true)?;
+            model.dense(s, dims(shape.qkv_dim(), d), x, right(&places.qkv_proj, None), qkv)?;
+            self.attend(rows, at, w.at(places.qk_norm.start), self.layer_pages(layer), true)?;
             let (out, gate_up) =
-                (right(&places.out, Some(&places.gate_up)), right(&places.gate_up, Some(&places.down)));
-            model.dense_added(s, dims(d, shape.out()), attended, out, state, for_norm(&places.norm2))?;
-            model.dense_gated(s, dims(shape.inner, d), unnormed, gate_up, gated)?;
-            let down = right(&places.down, next.map(|next| &next.qkv));
-            let after = next.map_or(ForNorm::default(), |next| for_norm(&next.norm1));
-            model.dense_added(s, dims(d, shape.inner), gated, down, state, after)?;
+                (right(&places.o_proj, Some(&places.gate_up_proj)), right(&places.gate_up_proj, Some(&places.down_proj)));
+            model.dense_added(s, dims(d, shape.attn_out_dim()), attended, out, state, for_norm(&places.post_attention_norm))?;
+            model.dense_gated(s, dims(shape.intermediate_size, d), unnormed, gate_up, gated)?;
+            let down = right(&places.down_proj, next.map(|next| &next.qkv_proj));
+            let after = next.map_or(ForNorm::default(), |next| for_norm(&next.input_norm));
+            model.dense_added(s, dims(d, shape.intermediate_size), gated, down, state, after)?;
         }
         Ok(())
     }
 
     fn embed(&mut self, held: WeightsRef<'_>, rows: usize, at: &Single) -> Result<()> {
-        let (model, d) = (&self.model, self.model.shape.hidden);
-        let table = held.base.at(model.places.embedding.start);
+        let (model, d) = (&self.model, self.model.shape.hidden_size);
+        let table = held.base.at(model.layout.embed_tokens.start);
         model.gather(&self.stream, table, self.words.at(at.tokens), rows, d, self.space.state.at(0))
     }
 
     /// Attention of the first `rows` rows, single tokens; `early` where the kernel before it lets others come.
     fn attend(&self, rows: usize, at: &Single, norms: u64, pages: u64, early: bool) -> Result<()> {
         let ModelRunner { model, stream: s, space, words, line, .. } = self;
-        let (shape, decode, processors) = (&model.shape, model.program.decode, model.card.info().processors);
-        let (warps, splits) = decode.plan(rows * shape.kv, processors);
-        let blocks = processors.min(rows * shape.kv * splits);
+        let (shape, decode, processors) = (&model.shape, model.program.decode, model.device.info().multiprocessors);
+        let (warps, splits) = decode.plan(rows * shape.num_kv_heads, processors);
+        let blocks = processors.min(rows * shape.num_kv_heads * splits);
         let f = model.program.functions.decode_attention;
         let args = args![
             space.qkv.at(0),
             norms,
-            shape.epsilon,
-            model.turns.at(0),
+            shape.rms_norm_eps,
+            model.rope_table.at(0),
             pages,
             words.at(0),
             at.tables,
             at.lists,
             at.positions,
-            shape.heads,
-            shape.kv,
-            shape.scale(),
+            shape.num_heads,
+            shape.num_kv_heads,
+            shape.softmax_scale(),
             space.attended.at(0),
             space.parts.at(0),
             space.done.at(0),

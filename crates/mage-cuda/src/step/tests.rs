@@ -14,27 +14,27 @@ fn places(c: &ModelShape) -> ParamLayout {
         len += n;
         len - n..len
     };
-    let d = c.hidden;
-    let embedding = put(c.vocabulary * d);
-    let layers = (0..c.layers).map(|_| LayerLayout {
-        norm1: put(d),
-        qkv: put(c.qkv() * d),
-        head_norms: put(2 * c.head_dim),
-        out: put(d * c.out()),
-        norm2: put(d),
-        gate_up: put(2 * c.inner * d),
-        down: put(d * c.inner),
+    let d = c.hidden_size;
+    let embed_tokens = put(c.vocab_size * d);
+    let layers = (0..c.num_layers).map(|_| LayerLayout {
+        input_norm: put(d),
+        qkv_proj: put(c.qkv_dim() * d),
+        qk_norm: put(2 * c.head_dim),
+        o_proj: put(d * c.attn_out_dim()),
+        post_attention_norm: put(d),
+        gate_up_proj: put(2 * c.intermediate_size * d),
+        down_proj: put(d * c.intermediate_size),
     });
     let layers = layers.collect();
-    let norm = put(d);
-    ParamLayout { head: embedding.clone(), embedding, layers, norm, len }
+    let final_norm = put(d);
+    ParamLayout { lm_head: embed_tokens.clone(), embed_tokens, layers, final_norm, len }
 }
 
 /// How far the answers to the same asks are from each other, and how far one row's are from another's.
 fn apart(some: &[LogitResult], others: &[LogitResult]) -> (f32, f32) {
     let most = some.iter().zip(others).map(|(a, b)| {
         assert_eq!(a.token, b.token);
-        (a.logprob - b.logprob).abs().max((a.second - b.second).abs())
+        (a.logprob - b.logprob).abs().max((a.aux - b.aux).abs())
     });
     let spread = |pick: fn(f32, f32) -> f32, from: f32| some.iter().map(|a| a.logprob).fold(from, pick);
     (most.fold(0.0, f32::max), spread(f32::max, f32::NEG_INFINITY) - spread(f32::min, f32::INFINITY))
@@ -44,21 +44,21 @@ fn apart(some: &[LogitResult], others: &[LogitResult]) -> (f32, f32) {
 fn many_single_tokens_answer_as_in_small_steps() {
     let Some(card) = card_or_skip("no step was taken") else { return };
     let shape = ModelShape {
-        vocabulary: 512,
-        hidden: 128,
-        inner: 192,
-        layers: 3,
-        heads: 4,
-        kv: 2,
+        vocab_size: 512,
+        hidden_size: 128,
+        intermediate_size: 192,
+        num_layers: 3,
+        num_heads: 4,
+        num_kv_heads: 2,
         head_dim: 128,
-        epsilon: 1e-6,
+        rms_norm_eps: 1e-6,
     };
     let (rows, length) = (200, 40);
     let (places, turns) = (places(&shape), vec![0.5_f32; 64 * shape.head_dim]);
     let flat: Vec<f32> =
         (0..places.len as u32).map(|i| (i.wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5) * 0.3).collect();
     let model = CudaModel::new(&card, shape, places, &turns).unwrap();
-    let weights = model.weights(&flat).unwrap();
+    let weights = model.upload_weights(&flat).unwrap();
     let held = WeightsRef { base: &weights, adapter: None };
     let pages = (length as usize).div_ceil(crate::BLOCK_SIZE);
     let tables: Vec<u32> = (0..(rows * pages) as u32).collect();
@@ -67,15 +67,15 @@ fn many_single_tokens_answer_as_in_small_steps() {
         let mut stepper = ModelRunner::new(&model, rows * pages, false).unwrap();
         assert_eq!(stepper.is_dense(held, super::graph::bucket(at_once)), at_once == rows && model.has_dense());
         let mut all = Vec::new();
-        for position in 0..length {
-            let tokens: Vec<u32> = (0..rows as u32).map(|i| (i * 37 + position * 11) % 512).collect();
+        for start_position in 0..length {
+            let tokens: Vec<u32> = (0..rows as u32).map(|i| (i * 37 + start_position * 11) % 512).collect();
             let asks: Vec<LogitQuery<'_>> = tokens.iter().map(|t| LogitQuery::score(511 - t, None)).collect();
-            let position = position as usize;
-            let part = |i| SequenceSlice { first: i % at_once, count: 1, position, table: i * pages, asked: 1 };
+            let start_position = start_position as usize;
+            let part = |i| SequenceSlice { token_offset: i % at_once, num_tokens: 1, start_position, block_table_offset: i * pages, num_logits: 1 };
             let parts: Vec<SequenceSlice> = (0..rows).map(part).collect();
-            for (tokens, (parts, asks)) in tokens.chunks(at_once).zip(parts.chunks(at_once).zip(asks.chunks(at_once))) {
-                let mut answers = vec![LogitResult::default(); asks.len()];
-                stepper.step(held, &StepBatch { tokens, tables: &tables, parts, asks }, &mut answers).unwrap();
+            for (tokens, (sequences, queries)) in tokens.chunks(at_once).zip(parts.chunks(at_once).zip(asks.chunks(at_once))) {
+                let mut answers = vec![LogitResult::default(); queries.len()];
+                stepper.step(held, &StepBatch { tokens, block_tables: &tables, sequences, queries }, &mut answers).unwrap();
                 all.append(&mut answers);
             }
         }
@@ -91,14 +91,14 @@ fn many_single_tokens_answer_as_in_small_steps() {
 fn more_rows_than_logits_fit_at_once_answer_as_in_small_steps() {
     let Some(card) = card_or_skip("no step was taken") else { return };
     let shape = ModelShape {
-        vocabulary: 151_936,
-        hidden: 64,
-        inner: 64,
-        layers: 1,
-        heads: 4,
-        kv: 2,
+        vocab_size: 151_936,
+        hidden_size: 64,
+        intermediate_size: 64,
+        num_layers: 1,
+        num_heads: 4,
+        num_kv_heads: 2,
         head_dim: 16,
-        epsilon: 1e-6,
+        rms_norm_eps: 1e-6,
     };
     let rows = 1000;
     assert!(super::logit_rows(&shape) < rows, "all of them fit at once");
@@ -106,7 +106,7 @@ fn more_rows_than_logits_fit_at_once_answer_as_in_small_steps() {
     let flat: Vec<f32> =
         (0..places.len as u32).map(|i| i.wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5).collect();
     let model = CudaModel::new(&card, shape, places, &turns).unwrap();
-    let weights = model.weights(&flat).unwrap();
+    let weights = model.upload_weights(&flat).unwrap();
     let held = WeightsRef { base: &weights, adapter: None };
     let tokens: Vec<u32> = (0..rows as u32).map(|i| i * 151).collect();
     let tables: Vec<u32> = (0..rows as u32).collect();
@@ -116,10 +116,10 @@ fn more_rows_than_logits_fit_at_once_answer_as_in_small_steps() {
         let mut answers = vec![LogitResult::default(); rows];
         for (i, answers) in answers.chunks_mut(at_once).enumerate() {
             let now = i * at_once..i * at_once + answers.len();
-            let part = |i| SequenceSlice { first: i - now.start, count: 1, position: 0, table: i, asked: 1 };
+            let part = |i| SequenceSlice { token_offset: i - now.start, num_tokens: 1, start_position: 0, block_table_offset: i, num_logits: 1 };
             let parts: Vec<SequenceSlice> = now.clone().map(part).collect();
             let step =
-                StepBatch { tokens: &tokens[now.clone()], tables: &tables, parts: &parts, asks: &asks[now.clone()] };
+                StepBatch { tokens: &tokens[now.clone()], block_tables: &tables, sequences: &parts, queries: &asks[now.clone()] };
             stepper.step(held, &step, answers).unwrap();
         }
         answers
@@ -135,13 +135,13 @@ fn more_rows_than_logits_fit_at_once_answer_as_in_small_steps() {
 fn draws_at_nodes_are_those_from_lists_though_tries_come_and_go() {
     let Some(card) = card_or_skip("no step was taken") else { return };
     let shape =
-        ModelShape { vocabulary: 512, hidden: 64, inner: 64, layers: 1, heads: 4, kv: 2, head_dim: 16, epsilon: 1e-6 };
+        ModelShape { vocab_size: 512, hidden_size: 64, intermediate_size: 64, num_layers: 1, num_heads: 4, num_kv_heads: 2, head_dim: 16, rms_norm_eps: 1e-6 };
     let (rows, steps) = (20, 12);
     let (places, turns) = (places(&shape), vec![0.5_f32; 64 * shape.head_dim]);
     let flat: Vec<f32> =
         (0..places.len as u32).map(|i| i.wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5).collect();
     let model = CudaModel::new(&card, shape, places, &turns).unwrap();
-    let weights = model.weights(&flat).unwrap();
+    let weights = model.upload_weights(&flat).unwrap();
     let held = WeightsRef { base: &weights, adapter: None };
     // In each step other tries, every row in the second node of its own.
     let candidates = |step: usize, row: usize| -> Vec<u32> {
@@ -153,24 +153,24 @@ fn draws_at_nodes_are_those_from_lists_though_tries_come_and_go() {
     let tries: Vec<Vec<Vec<u32>>> =
         lists.iter().map(|lists| lists.iter().map(|l| words(&[(&[1], &[1]), (l, &following(l))])).collect()).collect();
     let needed: usize = tries[0].iter().map(Vec::len).sum();
-    let answers = |at_nodes: bool, room: usize, count: usize| {
+    let answers = |at_nodes: bool, room: usize, num_tokens: usize| {
         let mut stepper = ModelRunner::new(&model, rows, false).unwrap();
         stepper.tries = DeviceTries::new(&card, room).unwrap();
         let mut all = Vec::new();
         for step in 0..steps {
             let ask = |row: usize| {
-                let trie = TokenTrie { id: (step * rows + row) as u64, words: &tries[step][row] };
-                let among = if at_nodes { Candidates::Node(trie, 1) } else { Candidates::List(&lists[step][row]) };
-                let point = (step * rows + row) as f32 / (steps * rows) as f32;
-                LogitQuery { token: None, among, point, ..LogitQuery::score(0, None) }
+                let trie = TokenTrie { id: (step * rows + row) as u64, data: &tries[step][row] };
+                let candidates = if at_nodes { Candidates::TrieNode(trie, 1) } else { Candidates::List(&lists[step][row]) };
+                let uniform = (step * rows + row) as f32 / (steps * rows) as f32;
+                LogitQuery { token: None, candidates, uniform, ..LogitQuery::score(0, None) }
             };
             let asks: Vec<LogitQuery<'_>> = (0..rows).map(ask).collect();
-            let tokens: Vec<u32> = (0..(rows * count) as u32).map(|i| (i * 37 + step as u32) % 512).collect();
+            let tokens: Vec<u32> = (0..(rows * num_tokens) as u32).map(|i| (i * 37 + step as u32) % 512).collect();
             let tables: Vec<u32> = (0..rows as u32).collect();
-            let part = |i| SequenceSlice { first: i * count, count, position: 0, table: i, asked: 1 };
+            let part = |i| SequenceSlice { token_offset: i * num_tokens, num_tokens, start_position: 0, block_table_offset: i, num_logits: 1 };
             let parts: Vec<SequenceSlice> = (0..rows).map(part).collect();
             let mut answers = vec![LogitResult::default(); rows];
-            let step = StepBatch { tokens: &tokens, tables: &tables, parts: &parts, asks: &asks };
+            let step = StepBatch { tokens: &tokens, block_tables: &tables, sequences: &parts, queries: &asks };
             stepper.step(held, &step, &mut answers).unwrap();
             all.append(&mut answers);
         }
@@ -182,9 +182,9 @@ fn draws_at_nodes_are_those_from_lists_though_tries_come_and_go() {
         // Too little room even for one step's, for that and little more, and for all.
         for room in [16, 3 * needed, steps * 2 * needed] {
             for (i, (a, b)) in answers(true, room, count).iter().zip(&from_lists).enumerate() {
-                let bits = |a: &LogitResult| (a.token, a.logprob.to_bits(), a.second.to_bits());
+                let bits = |a: &LogitResult| (a.token, a.logprob.to_bits(), a.aux.to_bits());
                 assert_eq!(bits(a), bits(b), "answer {i}, room for {room}");
-                assert_eq!((a.following(), b.following()), (Some(a.token % 2), None), "answer {i}");
+                assert_eq!((a.next_node(), b.next_node()), (Some(a.token % 2), None), "answer {i}");
             }
         }
     }

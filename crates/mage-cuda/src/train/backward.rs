@@ -35,7 +35,7 @@ impl ModelTrainer {
     /// Makes a norm's output again, for the product that read it.
     fn norm_again(&mut self, x: u64, first: usize, inverse: u64, n: usize) -> Result<()> {
         let ModelTrainer { model, stream: s, weights: w, space, .. } = self;
-        let d8 = model.shape.hidden / 8;
+        let d8 = model.shape.hidden_size / 8;
         let to = space.normed.at(0);
         s.launch(
             model.program.functions.rms_norm_again,
@@ -49,7 +49,7 @@ impl ModelTrainer {
     /// Adds to `dstate` what comes through a norm from `dnormed`, and to the gradient of its weights.
     fn norm_grad(&mut self, x: u64, first: usize, inverse: u64, n: usize) -> Result<()> {
         let ModelTrainer { model, stream: s, weights: w, adapter, grads, space, .. } = self;
-        let (f, d, blocks) = (&model.program.functions, model.shape.hidden, PARTIALS.min(n));
+        let (f, d, blocks) = (&model.program.functions, model.shape.hidden_size, PARTIALS.min(n));
         let (dnormed, dstate, partials) = (space.dnormed.at(0), space.dstate.at(0), space.partials.at(0));
         s.launch(
             f.rms_norm_grad,
@@ -67,8 +67,8 @@ impl ModelTrainer {
     /// Takes the gradient by a layer's output in `dstate` to that by its input, and adds to the gradient of what learns.
     pub(super) fn layer_grad(&mut self, layer: usize, n: usize, acts: usize) -> Result<()> {
         let (norm1, norm2) = {
-            let at = &self.model.places.layers[layer];
-            (at.norm1.start, at.norm2.start)
+            let at = &self.model.layout.layers[layer];
+            (at.input_norm.start, at.post_attention_norm.start)
         };
         let space = &self.space;
         let a: &Acts = &space.acts[acts];
@@ -100,7 +100,7 @@ impl ModelTrainer {
     /// From the gradient by gated numbers to that by gates and ups, making the gated numbers again.
     fn swiglu_grad(&mut self, n: usize, acts: usize) -> Result<()> {
         let ModelTrainer { model, stream: s, space, .. } = self;
-        let f8 = model.shape.inner / 8;
+        let f8 = model.shape.intermediate_size / 8;
         let gate_up = space.acts[acts].gate_up.at(0);
         s.launch(
             model.program.functions.swiglu_grad,
@@ -114,9 +114,9 @@ impl ModelTrainer {
     /// From the gradient by what attention yields to that by raw queries, keys and values, and by the heads' norms.
     fn attention_grad(&mut self, layer: usize, n: usize, acts: usize) -> Result<()> {
         let ModelTrainer { model, stream: s, weights: w, adapter, grads, space, words, places, .. } = self;
-        let (shape, f, at) = (&model.shape, &model.program.functions, &model.places.layers[layer]);
+        let (shape, f, at) = (&model.shape, &model.program.functions, &model.layout.layers[layer]);
         let a: &Acts = &space.acts[acts];
-        let (heads, kv, qkv) = (shape.heads, shape.kv, a.qkv.at(0));
+        let (heads, kv, qkv) = (shape.num_heads, shape.num_kv_heads, a.qkv.at(0));
         let slopes =
             Slopes { out: space.dattended.at(0), delta: space.delta.at(0), qk: space.dqk.at(0), qkv: space.dqkv.at(0) };
         let [queries, keys] = [places.queries, places.keys].map(|(items, count)| (words.at(items), count));
@@ -132,8 +132,8 @@ impl ModelTrainer {
             args![
                 space.dqk.at(0),
                 qkv,
-                w.at(at.head_norms.start),
-                model.turns.at(0),
+                w.at(at.qk_norm.start),
+                model.rope_table.at(0),
                 positions,
                 a.head_inverse.at(0),
                 n,
@@ -147,7 +147,7 @@ impl ModelTrainer {
             return Ok(());
         }
         let width = 2 * shape.head_dim;
-        let to = grads.at(at.head_norms.start);
+        let to = grads.at(at.qk_norm.start);
         s.launch(f.add_partials, (width.div_ceil(32), 1, 1), 256, 0, args![partials, head_blocks, width, to])
     }
 
@@ -169,8 +169,8 @@ impl ModelTrainer {
         let ModelTrainer { model, stream: s, grads, space, packet, order, .. } = self;
         order.reserve(packet.words.len())?;
         order.put(s, &packet.words)?;
-        let d8 = model.shape.hidden / 8;
-        let to = grads.at(model.places.embedding.start);
+        let d8 = model.shape.hidden_size / 8;
+        let to = grads.at(model.layout.embed_tokens.start);
         s.launch(
             model.program.functions.embedding_grad,
             (starts - distinct, 1, 1),

@@ -17,13 +17,13 @@ impl ModelTrainer {
         let ModelTrainer { model, stream: s, products, weights: w, adapter, grads, space, words, places, .. } = self;
         let whole = adapter.is_none();
         let (shape, f) = (&model.shape, &model.program.functions);
-        let (n, d, v, count) = (sequences.tokens.len(), shape.hidden, shape.vocabulary, sequences.predictions.len());
-        let (stride, last) = (shape.logits(), &space.states[shape.layers]);
+        let (n, d, v, count) = (sequences.tokens.len(), shape.hidden_size, shape.vocab_size, sequences.targets.len());
+        let (stride, last) = (shape.logits_stride(), &space.states[shape.num_layers]);
         let rows = words.at(places.rows);
-        let norm = w.at(model.places.norm.start);
+        let norm = w.at(model.layout.final_norm.start);
         model.gather(s, last.at(0), rows, count, d, space.picked.at(0))?;
         model.norm(s, space.picked.at(0), norm, count, space.picked_normed.at(0), space.picked_inverse.at(0))?;
-        let head = Matrix::new(w.at(model.places.head.start), d);
+        let head = Matrix::new(w.at(model.layout.lm_head.start), d);
         let logits = Matrix::new(space.logits.at(0), stride);
         let dlogits = Matrix::new(space.dlogits.at(0), stride);
         let step = logit_rows(shape).min(count);
@@ -45,8 +45,8 @@ impl ModelTrainer {
             let slopes: Vec<[f32; 2]> = said[..m]
                 .iter()
                 .enumerate()
-                .map(|(i, &[logprob, entropy, log_sum, _])| {
-                    let (by_logprob, by_entropy) = cost(from + i, TokenLogprob { logprob, entropy, log_sum });
+                .map(|(i, &[logprob, entropy, logsumexp, _])| {
+                    let (by_logprob, by_entropy) = cost(from + i, TokenLogprob { logprob, entropy, logsumexp });
                     [by_logprob, by_entropy]
                 })
                 .collect();
@@ -70,7 +70,7 @@ impl ModelTrainer {
             let dnormed = Matrix::new(space.dpicked_normed.at(from * d), d);
             products.run(s, Kind::Input, (m, v, d), dlogits, head, None, dnormed, false)?;
             if whole {
-                let dhead = Matrix::new(grads.at(model.places.head.start), d);
+                let dhead = Matrix::new(grads.at(model.layout.lm_head.start), d);
                 products.run(s, Kind::Weight, (m, v, d), dlogits, normed, Some(dhead), dhead, true)?;
             }
         }
@@ -93,7 +93,7 @@ impl ModelTrainer {
             ],
         )?;
         if whole {
-            let to = grads.at(model.places.norm.start);
+            let to = grads.at(model.layout.final_norm.start);
             s.launch(f.add_partials, (d.div_ceil(32), 1, 1), 256, 0, args![space.partials.at(0), blocks, d, to])?;
         }
         space.dstate.clear(s, 0, n * d)?;

@@ -38,15 +38,15 @@ impl ModelTrainer {
     }
 
     /// The sum of squares of a part of the gradient.
-    pub fn squares(&mut self, range: Range<usize>) -> Result<f64> {
+    pub fn grad_sum_of_squares(&mut self, range: Range<usize>) -> Result<f64> {
         self.check_part(&range)?;
         if range.is_empty() {
             return Ok(0.0);
         }
-        self.model.card.bind()?;
+        self.model.device.bind()?;
         let (len, s) = (range.len(), &self.stream);
         let blocks = len.div_ceil(1 << 16);
-        let sums = DeviceBuffer::<f64>::new(&self.model.card, blocks)?;
+        let sums = DeviceBuffer::<f64>::new(&self.model.device, blocks)?;
         let f = self.model.program.functions.squares;
         s.launch(f, (blocks, 1, 1), 256, 0, args![self.grads.at(range.start), len as u64, sums.at(0)])?;
         let mut all = vec![0.0; blocks];
@@ -60,9 +60,9 @@ impl ModelTrainer {
         if range.is_empty() {
             return Ok(());
         }
-        self.model.card.bind()?;
+        self.model.device.bind()?;
         let (i, len) = (range.start, range.len());
-        let blocks = len.div_ceil(256).min(16 * self.model.card.info().processors);
+        let blocks = len.div_ceil(256).min(16 * self.model.device.info().multiprocessors);
         self.stream.launch(
             self.model.program.functions.adamw,
             (blocks, 1, 1),

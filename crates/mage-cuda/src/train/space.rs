@@ -32,14 +32,14 @@ impl Acts {
         let wide = |width: usize| DeviceBuffer::<f32>::new(card, n * width);
         Ok(Acts {
             inverse1: wide(1)?,
-            qkv: half(c.qkv())?,
-            head_inverse: wide(c.heads + c.kv)?,
-            qk: half(c.qk())?,
-            attended: half(c.out())?,
-            log_sums: wide(c.sums())?,
-            middle: half(c.hidden)?,
+            qkv: half(c.qkv_dim())?,
+            head_inverse: wide(c.num_heads + c.num_kv_heads)?,
+            qk: half(c.qk_dim())?,
+            attended: half(c.attn_out_dim())?,
+            log_sums: wide(c.head_stats_stride())?,
+            middle: half(c.hidden_size)?,
             inverse2: wide(1)?,
-            gate_up: half(2 * c.inner)?,
+            gate_up: half(2 * c.intermediate_size)?,
         })
     }
 }
@@ -83,12 +83,12 @@ const LOGITS: usize = 1 << 28;
 
 /// Rows of logits that exist at a time.
 pub(super) fn logit_rows(shape: &ModelShape) -> usize {
-    (LOGITS / shape.logits()).clamp(64, 4096) / 64 * 64
+    (LOGITS / shape.logits_stride()).clamp(64, 4096) / 64 * 64
 }
 
 /// Numbers that blocks leave when they sum over rows.
 pub(super) fn partials(shape: &ModelShape) -> usize {
-    super::PARTIALS * shape.hidden.max(2 * shape.head_dim)
+    super::PARTIALS * shape.hidden_size.max(2 * shape.head_dim)
 }
 
 impl Space {
@@ -134,43 +134,43 @@ impl Space {
         thin: usize,
         recompute: bool,
     ) -> Result<()> {
-        let kept = if recompute { 1 } else { c.layers };
+        let kept = if recompute { 1 } else { c.num_layers };
         if self.rows < n || self.acts.len() < kept {
             // A row that was longer than all others was computed again, a single layer being kept: now that all are, there is
             // no room for as many rows, nor for anything else of that length.
             *self = Space::new(&self.card)?;
-            self.rows = n.next_multiple_of(super::ModelTrainer::PASS_STEP);
-            for _ in 0..=c.layers {
-                self.states.push(DeviceBuffer::new(&self.card, self.rows * c.hidden)?);
+            self.rows = n.next_multiple_of(super::ModelTrainer::TOKEN_GRANULARITY);
+            for _ in 0..=c.num_layers {
+                self.states.push(DeviceBuffer::new(&self.card, self.rows * c.hidden_size)?);
             }
             for _ in 0..kept {
                 self.acts.push(Acts::new(&self.card, c, self.rows)?);
             }
         }
         for (buffer, width) in [
-            (&mut self.normed, c.hidden),
-            (&mut self.gated, c.inner),
-            (&mut self.dstate, c.hidden),
-            (&mut self.dnormed, c.hidden),
-            (&mut self.dgate_up, 2 * c.inner),
-            (&mut self.dgated, c.inner),
-            (&mut self.dqkv, c.qkv()),
-            (&mut self.dqk, c.qk()),
-            (&mut self.dattended, c.out()),
+            (&mut self.normed, c.hidden_size),
+            (&mut self.gated, c.intermediate_size),
+            (&mut self.dstate, c.hidden_size),
+            (&mut self.dnormed, c.hidden_size),
+            (&mut self.dgate_up, 2 * c.intermediate_size),
+            (&mut self.dgated, c.intermediate_size),
+            (&mut self.dqkv, c.qkv_dim()),
+            (&mut self.dqk, c.qk_dim()),
+            (&mut self.dattended, c.attn_out_dim()),
             (&mut self.low, thin),
             (&mut self.dlow, thin),
         ] {
             buffer.reserve(self.rows * width)?;
         }
-        self.delta.reserve(self.rows * c.sums())?;
+        self.delta.reserve(self.rows * c.head_stats_stride())?;
         self.partials.reserve(partials(c))?;
         for buffer in [&mut self.picked, &mut self.picked_normed, &mut self.dpicked, &mut self.dpicked_normed] {
-            buffer.reserve(predictions * c.hidden)?;
+            buffer.reserve(predictions * c.hidden_size)?;
         }
         self.picked_inverse.reserve(predictions)?;
         let rows = logit_rows(c).min(predictions);
-        self.logits.reserve(rows * c.logits())?;
-        self.dlogits.reserve(rows * c.logits())?;
+        self.logits.reserve(rows * c.logits_stride())?;
+        self.dlogits.reserve(rows * c.logits_stride())?;
         self.choices.reserve(rows)?;
         self.slopes.reserve(rows)
     }
@@ -234,9 +234,9 @@ mod tests {
     fn a_pass_takes_what_was_foretold() {
         let Some(card) = card_or_skip("no pass took memory") else { return };
         let shapes = [(128, 16, 8, 1024, 0), (16, 4, 2, 64, 24), (24, 2, 1, 48, 8), (64, 3, 3, 136, 0)];
-        for (head_dim, heads, kv, hidden, thin) in shapes {
-            let (vocabulary, inner, layers, epsilon) = (151_936, 3 * hidden, 3, 1e-6);
-            let shape = ModelShape { vocabulary, hidden, inner, layers, heads, kv, head_dim, epsilon };
+        for (head_dim, num_heads, num_kv_heads, hidden_size, thin) in shapes {
+            let (vocab_size, intermediate_size, num_layers, rms_norm_eps) = (151_936, 3 * hidden_size, 3, 1e-6);
+            let shape = ModelShape { vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim, rms_norm_eps };
             let foretold = |rows: usize, recompute| {
                 rows * ModelTrainer::bytes_per_token(&shape, thin, recompute) + ModelTrainer::fixed_bytes(&shape)
             };

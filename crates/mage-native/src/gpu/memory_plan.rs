@@ -10,7 +10,7 @@ use mage_engine::Result;
 
 /// Bytes for a sampler's steps, which read so many tokens of prompts at most, besides keys and values.
 pub(super) fn steps(shape: &ModelShape, reading: usize) -> usize {
-    ModelRunner::room(shape, reading + MAX_RUNNING)
+    ModelRunner::workspace_bytes(shape, reading + MAX_RUNNING)
 }
 
 /// Pages of keys and values without which nothing is begun.
@@ -46,7 +46,7 @@ impl Passes<'_> {
     /// would take more than that half.
     pub(super) fn planned(&self, free: usize, wanted: usize) -> (usize, usize) {
         const USEFUL: usize = 16_384;
-        const STEP: usize = ModelTrainer::PASS_STEP;
+        const STEP: usize = ModelTrainer::TOKEN_GRANULARITY;
         let fixed = ModelTrainer::fixed_bytes(self.shape);
         let beside = steps(self.shape, GPU_PREFILL_TOKENS) + COPIES * published(self.learning);
         let half = free.saturating_sub(beside) / 2;
@@ -61,7 +61,7 @@ impl Passes<'_> {
     /// Tokens of the longest row for which there is room in what is kept for passes.
     fn max_sequence_tokens(&self, passes: usize) -> usize {
         let rows = (passes - ModelTrainer::fixed_bytes(self.shape)) / self.per_token(true);
-        (rows / ModelTrainer::PASS_STEP * ModelTrainer::PASS_STEP).min(self.longest)
+        (rows / ModelTrainer::TOKEN_GRANULARITY * ModelTrainer::TOKEN_GRANULARITY).min(self.longest)
     }
 }
 
@@ -119,9 +119,9 @@ impl GpuMemoryPlan {
             pass_bytes: passes as u64,
             max_sequence_tokens: all.max_sequence_tokens(passes),
             reserved_bytes: steps as u64,
-            kv_bytes_per_token: (ModelRunner::page_bytes(&shape) / mage_cuda::BLOCK_SIZE) as u64,
+            kv_bytes_per_token: (ModelRunner::block_bytes(&shape) / mage_cuda::BLOCK_SIZE) as u64,
             kv_cache_bytes: cache as u64,
-            fits: cache >= MIN_BLOCKS * ModelRunner::page_bytes(&shape),
+            fits: cache >= MIN_BLOCKS * ModelRunner::block_bytes(&shape),
         }
     }
 }
@@ -162,7 +162,7 @@ mod tests {
                         tokens == 256 || left >= passes - ModelTrainer::fixed_bytes(&shape),
                         "{tokens}: {left} of {free}"
                     );
-                    assert_eq!(plan.fits, left >= 64 * ModelRunner::page_bytes(&shape));
+                    assert_eq!(plan.fits, left >= 64 * ModelRunner::block_bytes(&shape));
                 }
             }
             // Rooms are made for a little more than was wanted.

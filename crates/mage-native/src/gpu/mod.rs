@@ -38,7 +38,7 @@ impl Device {
     pub fn cuda_index(self) -> Option<usize> {
         match self {
             Device::Cpu => None,
-            Device::Auto => CudaDevice::any().then_some(0),
+            Device::Auto => CudaDevice::is_available().then_some(0),
             Device::Cuda(n) => Some(n),
         }
     }
@@ -137,14 +137,14 @@ impl GpuReport {
         let one = |i: usize| {
             let card = CudaDevice::open(i)?;
             let (info, free_bytes) = (card.info().clone(), card.free_memory()?);
-            Ok(GpuStatus { info, free_bytes, throughput: mage_cuda::measure(&card).map_err(|e| e.to_string()) })
+            Ok(GpuStatus { info, free_bytes, throughput: mage_cuda::measure_throughput(&card).map_err(|e| e.to_string()) })
         };
         let (count, driver_error) = match CudaDevice::count() {
             Ok(n) => (n, None),
             Err(e) => (0, Some(e.to_string())),
         };
         let gpus = (0..count).map(|i| one(i).map_err(|e: mage_cuda::CudaError| e.to_string())).collect();
-        GpuReport { search: mage_cuda::search(), driver_error, gpus }
+        GpuReport { search: mage_cuda::find_libraries(), driver_error, gpus }
     }
 }
 
@@ -173,26 +173,26 @@ impl GpuModel {
 
     /// CudaWeights without anything beside them.
     pub(crate) fn alone(&self, flat: &[f32]) -> Result<DeviceWeights> {
-        let base = Arc::new(self.model.weights(flat).map_err(failed)?);
+        let base = Arc::new(self.model.upload_weights(flat).map_err(failed)?);
         Ok(DeviceWeights::Cuda(GpuWeights { base, adapter: None }))
     }
 
     /// Puts the numbers that adapters stand beside on the card, for good.
     pub(crate) fn set_base(&self, flat: &[f32]) -> Result<Arc<CudaWeights>> {
-        let base = Arc::new(self.model.weights(flat).map_err(failed)?);
+        let base = Arc::new(self.model.upload_weights(flat).map_err(failed)?);
         Ok(Arc::clone(self.base.get_or_init(|| base)))
     }
 
     /// The model below with an adapter beside it.
     pub(crate) fn beside(&self, base: &Arc<CudaWeights>, layout: &LoraLayout, flat: &[f32]) -> Result<DeviceWeights> {
-        let adapter = self.model.adapter(&lora_layout(layout), flat).map_err(failed)?;
+        let adapter = self.model.upload_adapter(&lora_layout(layout), flat).map_err(failed)?;
         Ok(DeviceWeights::Cuda(GpuWeights { base: Arc::clone(base), adapter: Some(adapter) }))
     }
 
     /// The card in words.
     pub(crate) fn words(&self) -> String {
-        let info = self.model.card().info();
-        let (major, minor) = info.capability;
+        let info = self.model.device().info();
+        let (major, minor) = info.compute_capability;
         format!("cuda:{}: {}, generation {major}.{minor}, bf16", info.index, info.name)
     }
 
@@ -214,7 +214,7 @@ impl GpuModel {
 
     /// Bytes that are free.
     pub(crate) fn free_memory(&self) -> Result<usize> {
-        self.model.card().free_memory().map_err(failed)
+        self.model.device().free_memory().map_err(failed)
     }
 
     /// Bytes that pages of keys and values may take beside steps that read so many tokens of prompts.
@@ -225,7 +225,7 @@ impl GpuModel {
         let left = free.saturating_sub(reserved + steps);
         // A sampler by itself leaves room for others: two models may play side by side.
         let shares = if reserved == 0 { 2 } else { 1 };
-        let least = ModelRunner::page_bytes(&self.shape) * MIN_BLOCKS;
+        let least = ModelRunner::block_bytes(&self.shape) * MIN_BLOCKS;
         if left / shares < least {
             let mib = |bytes: usize| bytes.div_ceil(1 << 20);
             let parts = [mib(reserved), mib(steps), mib(shares * least)];
@@ -254,32 +254,32 @@ impl GpuModel {
 
 fn shape(c: &Config) -> ModelShape {
     ModelShape {
-        vocabulary: c.vocab_size,
-        hidden: c.hidden_size,
-        inner: c.intermediate_size,
-        layers: c.num_hidden_layers,
-        heads: c.num_attention_heads,
-        kv: c.num_key_value_heads,
+        vocab_size: c.vocab_size,
+        hidden_size: c.hidden_size,
+        intermediate_size: c.intermediate_size,
+        num_layers: c.num_hidden_layers,
+        num_heads: c.num_attention_heads,
+        num_kv_heads: c.num_key_value_heads,
         head_dim: c.head_dim,
-        epsilon: c.rms_norm_eps,
+        rms_norm_eps: c.rms_norm_eps,
     }
 }
 
 fn param_layout(l: &ParamLayout) -> mage_cuda::ParamLayout {
     let layers = l.layers.iter().map(|at| mage_cuda::LayerLayout {
-        norm1: at.norm1.clone(),
-        qkv: at.qkv.clone(),
-        head_norms: at.head_norms.clone(),
-        out: at.out.clone(),
-        norm2: at.norm2.clone(),
-        gate_up: at.gate_up.clone(),
-        down: at.down.clone(),
+        input_norm: at.norm1.clone(),
+        qkv_proj: at.qkv.clone(),
+        qk_norm: at.head_norms.clone(),
+        o_proj: at.out.clone(),
+        post_attention_norm: at.norm2.clone(),
+        gate_up_proj: at.gate_up.clone(),
+        down_proj: at.down.clone(),
     });
     mage_cuda::ParamLayout {
-        embedding: l.embedding.clone(),
+        embed_tokens: l.embedding.clone(),
         layers: layers.collect(),
-        norm: l.norm.clone(),
-        head: l.head.clone(),
+        final_norm: l.norm.clone(),
+        lm_head: l.head.clone(),
         len: l.len,
     }
 }
@@ -287,16 +287,16 @@ fn param_layout(l: &ParamLayout) -> mage_cuda::ParamLayout {
 /// The same for an adapter.
 pub(crate) fn lora_layout(l: &LoraLayout) -> Arc<mage_cuda::LoraLayout> {
     let group = |at: &crate::weights::lora::LoraGroupLayout| mage_cuda::LoraGroupLayout {
-        a: at.a.clone(),
-        ranks: at.ranks,
-        parts: at
+        lora_a: at.a.clone(),
+        total_rank: at.ranks,
+        projections: at
             .parts
             .iter()
             .map(|p| mage_cuda::LoraProjectionLayout {
-                b: p.b.clone(),
+                lora_b: p.b.clone(),
                 outputs: p.outputs,
-                first_output: p.first_output,
-                first_rank: p.first_rank,
+                output_offset: p.first_output,
+                rank_offset: p.first_rank,
             })
             .collect(),
     };

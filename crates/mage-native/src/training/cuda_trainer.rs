@@ -44,13 +44,13 @@ impl CudaTrainer {
                 let below = shared.publish_gpu_base(&flat)?;
                 let base = &below.cuda().base;
                 let places = lora_layout(&adapter.layout);
-                let card = mage_cuda::ModelTrainer::beside(model, base, &places, &adapter.flat).map_err(failed)?;
+                let card = mage_cuda::ModelTrainer::with_adapter(model, base, &places, &adapter.flat).map_err(failed)?;
                 (card, Some((adapter.layout, digest(&flat))))
             }
         };
         drop(flat);
         let caps = super::caps("native on CUDA", &shared);
-        let learning = card.master().len();
+        let learning = card.params().len();
         let budget = shared.gpu_model()?.plan_training(learning, thin, caps.max_context, &shared.options)?;
         let mut trainer = CudaTrainer { caps, card, budget, state: State::default(), adapter, pending: false, shared };
         trainer.put(&AdapterName::default())?;
@@ -86,7 +86,7 @@ impl CudaTrainer {
     /// Writes what learns, as it is now: a model folder that `transformers` loads unchanged, or an adapter's folder for
     /// PEFT.
     pub fn save_model(&self, dir: &Path, format: WeightDtype) -> Result<()> {
-        let flat = self.card.master().to_vec().map_err(failed)?;
+        let flat = self.card.params().to_vec().map_err(failed)?;
         let Shared { model, renderer, source, .. } = &*self.shared;
         match &self.adapter {
             None => write_folder(dir, &model.config, &flat, renderer.as_deref(), format),
@@ -124,7 +124,7 @@ fn sequences(chunk: &Chunk) -> PackedSequences<'_> {
     PackedSequences {
         tokens: &chunk.tokens,
         spans: chunk.spans.iter().map(|s| (s.query, s.query_len)).collect(),
-        predictions: chunk
+        targets: chunk
             .predictions
             .iter()
             .map(|p| TargetToken { row: p.row, token: p.token, allowed: p.allowed.as_ref().map(|a| &a[..]) })
@@ -158,7 +158,7 @@ impl Trainer for CudaTrainer {
         for chunk in &chunks {
             let mut tally = LossStats::default();
             let note = |p: usize, c: mage_cuda::TokenLogprob| {
-                let choice = TokenLogprob { logprob: c.logprob, entropy: c.entropy, logsumexp: c.log_sum };
+                let choice = TokenLogprob { logprob: c.logprob, entropy: c.entropy, logsumexp: c.logsumexp };
                 tally.note(&chunk.predictions[p], choice, loss)
             };
             // A row longer than a pass is one by itself; of it only one layer is remembered. The bits are the same.
@@ -171,12 +171,12 @@ impl Trainer for CudaTrainer {
 
     fn optim_step(&mut self, step: &OptimStep) -> Result<StepReport> {
         step.check()?;
-        let norm = self.card.squares(0..self.card.master().len()).map_err(failed)?.sqrt();
+        let norm = self.card.grad_sum_of_squares(0..self.card.params().len()).map_err(failed)?.sqrt();
         self.pending = false;
         if !norm.is_finite() {
             // Only now is it asked which one it was.
             let all = self.card.grads().to_vec().map_err(failed)?;
-            self.card.clear_grads().map_err(failed)?;
+            self.card.zero_grads().map_err(failed)?;
             let bad = all.iter().position(|g| !g.is_finite());
             // Squares of large finite numbers may overflow too.
             let at = bad.or_else(|| (0..all.len()).max_by(|a, b| all[*a].abs().total_cmp(&all[*b].abs()))).unwrap_or(0);
@@ -198,7 +198,7 @@ impl Trainer for CudaTrainer {
             };
             self.card.adamw(range, &set).map_err(failed)?;
         }
-        self.card.settle().map_err(failed)?;
+        self.card.synchronize().map_err(failed)?;
         Ok(StepReport { grad_norm: norm, skipped: None, skipped_steps: self.state.skipped, steps: self.state.steps })
     }
 

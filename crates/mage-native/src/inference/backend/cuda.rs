@@ -42,13 +42,13 @@ impl CudaBackend {
 
 /// A set of possible answers, as the card wants it.
 fn trie(set: &ActionSet) -> TokenTrie<'_> {
-    const { assert!(TokenTrie::ALL == ActionSet::EVERYTHING) };
-    TokenTrie { id: set.id(), words: set.words() }
+    const { assert!(TokenTrie::ALL_TOKENS == ActionSet::EVERYTHING) };
+    TokenTrie { id: set.id(), data: set.words() }
 }
 
 /// What is possible at a place.
 fn node(cursor: &ActionCursor) -> Candidates<'_> {
-    Candidates::Node(trie(cursor.set()), cursor.place())
+    Candidates::TrieNode(trie(cursor.set()), cursor.place())
 }
 
 /// What a row is asked, as the card wants it.
@@ -58,15 +58,15 @@ fn ask(ask: LogitQuery<'_>) -> mage_cuda::LogitQuery<'_> {
         LogitQuery::Draw { params, cursor, index } => {
             let mut rng = Seed::new(params.seed).child("sample").at(index as u64).rng();
             // The largest number below 1: a point must lie on the line.
-            let point = (rng.random::<f64>() as f32).min(1.0 - f32::EPSILON / 2.0);
+            let uniform = (rng.random::<f64>() as f32).min(1.0 - f32::EPSILON / 2.0);
             mage_cuda::LogitQuery {
                 token: None,
-                among: cursor.map_or(Candidates::All, node),
+                candidates: cursor.map_or(Candidates::All, node),
                 top_k: params.top_k,
                 temperature: params.temperature,
                 top_p: params.top_p,
                 min_p: params.min_p,
-                point,
+                uniform,
             }
         }
     }
@@ -75,7 +75,7 @@ fn ask(ask: LogitQuery<'_>) -> mage_cuda::LogitQuery<'_> {
 impl Backend for CudaBackend {
     fn execute(&mut self, step: &StepInputs, requests: &SequenceTable, answers: &mut [LogitResult]) -> Result<()> {
         let CudaBackend { stepper, weights, order, tokens, parts, answers: said } = self;
-        stepper.copy_pages(&step.copies).map_err(failed)?;
+        stepper.copy_blocks(&step.copies).map_err(failed)?;
         order.clear();
         order.extend(0..step.parts.len() as u32);
         order.sort_by_key(|i| step.parts[*i as usize].weights);
@@ -85,14 +85,14 @@ impl Backend for CudaBackend {
             let mut asks = Vec::with_capacity(group.len());
             let mut places = Vec::with_capacity(group.len());
             for part in group.iter().map(|i| &step.parts[*i as usize]) {
-                let first = tokens.len();
+                let token_offset = tokens.len();
                 tokens.extend_from_slice(&step.tokens[part.first..part.first + part.count]);
                 parts.push(mage_cuda::SequenceSlice {
-                    first,
-                    count: part.count,
-                    position: part.position,
-                    table: part.table,
-                    asked: part.asked,
+                    token_offset,
+                    num_tokens: part.count,
+                    start_position: part.position,
+                    block_table_offset: part.table,
+                    num_logits: part.asked,
                 });
                 let request = requests.at(part.request);
                 let asked_from = part.position + part.count - part.asked;
@@ -105,11 +105,11 @@ impl Backend for CudaBackend {
             let held = weights[number].as_ref().expect("weights stay while requests use them");
             said.clear();
             said.resize(asks.len(), mage_cuda::LogitResult::default());
-            let now = mage_cuda::StepBatch { tokens, tables: &step.tables, parts, asks: &asks };
+            let now = mage_cuda::StepBatch { tokens, block_tables: &step.tables, sequences: parts, queries: &asks };
             stepper.step(held.cuda().held(), &now, said).map_err(failed)?;
             for (place, a) in places.into_iter().zip(said.iter()) {
-                let (token, logprob, second) = (a.token, a.logprob, a.second);
-                answers[place] = LogitResult { token, logprob, second, place: a.following() };
+                let (token, logprob, second) = (a.token, a.logprob, a.aux);
+                answers[place] = LogitResult { token, logprob, second, place: a.next_node() };
             }
         }
         Ok(())

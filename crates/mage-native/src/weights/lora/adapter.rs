@@ -65,7 +65,7 @@ impl NativeAdapter {
 
     /// What it takes of memory.
     pub fn size(&self) -> AdapterSize {
-        let max_group_rank = lora_layout(&self.layout).widest();
+        let max_group_rank = lora_layout(&self.layout).max_total_rank();
         AdapterSize { rank: self.lora().rank, parameters: self.parameters(), max_group_rank }
     }
 

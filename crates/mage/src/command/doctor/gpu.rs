@@ -52,25 +52,25 @@ impl CudaStatus {
             Err(reason) => One::Refused { reason },
             Ok(GpuStatus { info, free_bytes, throughput }) => {
                 let rates = match throughput {
-                    Ok(mage_native::Throughput { product_gflops, copy_gbytes }) => {
-                        Measured::Rates { product_gflops, copy_gbytes_per_second: copy_gbytes }
+                    Ok(mage_native::Throughput { gemm_gflops, copy_gb_per_s }) => {
+                        Measured::Rates { product_gflops: gemm_gflops, copy_gbytes_per_second: copy_gb_per_s }
                     }
                     Err(not_measured) => Measured::Not { not_measured },
                 };
                 One::Usable {
-                    generation: format!("{}.{}", info.capability.0, info.capability.1),
-                    driver_cuda: format!("{}.{}", info.driver / 1000, info.driver % 1000 / 10),
+                    generation: format!("{}.{}", info.compute_capability.0, info.compute_capability.1),
+                    driver_cuda: format!("{}.{}", info.driver_version / 1000, info.driver_version % 1000 / 10),
                     name: info.name,
-                    memory_gib: gib(info.memory),
+                    memory_gib: gib(info.total_memory),
                     free_gib: gib(free_bytes),
                     rates,
                 }
             }
         };
         let mut cards = CudaStatus {
-            libraries: report.search.libraries.iter().map(|l| (l.name, l.at.clone())).collect(),
-            unusable: report.search.libraries.iter().filter_map(|l| Some((l.name, l.unusable.clone()?))).collect(),
-            searched: report.search.folders.iter().map(|f| f.display().to_string()).collect(),
+            libraries: report.search.libraries.iter().map(|l| (l.name, l.loaded_from.clone())).collect(),
+            unusable: report.search.libraries.iter().filter_map(|l| Some((l.name, l.problem.clone()?))).collect(),
+            searched: report.search.search_paths.iter().map(|f| f.display().to_string()).collect(),
             cards: report.gpus.into_iter().map(one).collect(),
             unused_because: None,
         };
