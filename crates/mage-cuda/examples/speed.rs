@@ -29,15 +29,15 @@ fn shape(name: &str) -> Result<ModelShape, Any> {
         _ => return Err(format!("{name}: 0.6B, 1.7B, 4B, 4B6 (six layers of it) or 8B").into()),
     };
     Ok(ModelShape {
- vocab_size: 151_936,
- hidden_size,
- intermediate_size,
- num_layers,
- num_heads,
- num_kv_heads: 8,
- head_dim: 128,
- rms_norm_eps: 1e-6,
- })
+        vocab_size: 151_936,
+        hidden_size,
+        intermediate_size,
+        num_layers,
+        num_heads,
+        num_kv_heads: 8,
+        head_dim: 128,
+        rms_norm_eps: 1e-6,
+    })
 }
 
 fn places(c: &ModelShape) -> ParamLayout {
@@ -88,7 +88,14 @@ fn adapter(c: &ModelShape) -> LoraLayout {
         Some(LoraGroupLayout { projections: projections.collect(), lora_a, total_rank })
     };
     let layers = (0..c.num_layers)
-        .map(|_| [group(d, &[q, kv, kv]), group(q, &[d]), group(d, &[c.intermediate_size, c.intermediate_size]), group(c.intermediate_size, &[d])])
+        .map(|_| {
+            [
+                group(d, &[q, kv, kv]),
+                group(q, &[d]),
+                group(d, &[c.intermediate_size, c.intermediate_size]),
+                group(c.intermediate_size, &[d]),
+            ]
+        })
         .collect();
     LoraLayout { rank: RANK, scale: 2.0, layers, len }
 }
@@ -136,7 +143,12 @@ fn main() -> Result<(), Any> {
     let used = |card: &CudaDevice| -> Result<f64, Any> {
         Ok((card.info().total_memory - card.free_memory()?) as f64 / f64::from(1 << 30))
     };
-    println!("{} of generation {:?}, {} processors", card.info().name, card.info().compute_capability, card.info().multiprocessors);
+    println!(
+        "{} of generation {:?}, {} processors",
+        card.info().name,
+        card.info().compute_capability,
+        card.info().multiprocessors
+    );
     println!("{:?}", mage_cuda::measure_throughput(&card)?);
     for job in std::env::args().skip(1) {
         let parts: Vec<&str> = job.split(',').collect();
@@ -243,7 +255,13 @@ fn main() -> Result<(), Any> {
                 let mut times = Vec::new();
                 for i in 0..new {
                     let parts: Vec<SequenceSlice> = (0..batch)
-                        .map(|b| SequenceSlice { token_offset: b, num_tokens: 1, start_position: prompt + i, block_table_offset: b * per, num_logits: 1 })
+                        .map(|b| SequenceSlice {
+                            token_offset: b,
+                            num_tokens: 1,
+                            start_position: prompt + i,
+                            block_table_offset: b * per,
+                            num_logits: 1,
+                        })
                         .collect();
                     let start = Instant::now();
                     let step = StepBatch { tokens: &next, block_tables: &tables, sequences: &parts, queries: &asks };

@@ -127,7 +127,8 @@ impl CudaModel {
             Way::Teams { blocks } => {
                 let maps = self.head_maps(rows, [(qk, heads + kv), (qkv, heads + 2 * kv), (dout, heads)])?;
                 let ([qk, qkv, dout], teams, works) = (maps, self.teams()?, key_count * kv);
-                let [sums_on, deltas_on] = [log_sums, delta].map(|at| map::numbers(at, rows, self.shape.head_stats_stride(), TILE));
+                let [sums_on, deltas_on] =
+                    [log_sums, delta].map(|at| map::numbers(at, rows, self.shape.head_stats_stride(), TILE));
                 s.launch(
                     teams.team_grad_keys,
                     (blocks.min(works), 1, 1),

@@ -117,7 +117,11 @@ pub(crate) type EventElapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys:
 pub(crate) fn event_elapsed() -> Option<EventElapsed> {
     static FOUND: OnceLock<Option<EventElapsed>> = OnceLock::new();
     *FOUND.get_or_init(|| {
-        let driver = find_libraries().libraries.iter().find(|l| l.name == "cuda").and_then(|l| load(l.loaded_from.as_ref()?).ok())?;
+        let driver = find_libraries()
+            .libraries
+            .iter()
+            .find(|l| l.name == "cuda")
+            .and_then(|l| load(l.loaded_from.as_ref()?).ok())?;
         // SAFETY: both take the same.
         let named = |name: &[u8]| unsafe { driver.get::<EventElapsed>(name) }.ok().map(|f| *f);
         named(b"cuEventElapsedTime_v2").or_else(|| named(b"cuEventElapsedTime"))
@@ -244,7 +248,10 @@ mod tests {
         let nothing = find("nothing", &["nothingInit"], std::slice::from_ref(&folder));
         std::fs::remove_dir_all(&folder).unwrap();
         let said = found.to_string();
-        assert!(found.loaded_from.is_none() && said.contains("cannot be used") && said.contains("libnowhere.so.1"), "{said}");
+        assert!(
+            found.loaded_from.is_none() && said.contains("cannot be used") && said.contains("libnowhere.so.1"),
+            "{said}"
+        );
         assert_eq!(nothing, LibraryStatus { name: "nothing", loaded_from: None, problem: None });
         assert_eq!(nothing.to_string(), "not found");
     }

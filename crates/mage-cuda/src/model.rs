@@ -171,18 +171,18 @@ impl CudaModel {
             256,
             0,
             args![
- qkv,
- w,
- rms_norm_eps,
- self.rope_table.at(0),
- positions,
- num_heads,
- num_kv_heads,
- qk,
- inverse,
- cells,
- pages
-],
+                qkv,
+                w,
+                rms_norm_eps,
+                self.rope_table.at(0),
+                positions,
+                num_heads,
+                num_kv_heads,
+                qk,
+                inverse,
+                cells,
+                pages
+            ],
         )
     }
 

@@ -242,13 +242,19 @@ impl ModelRunner {
         self.model.check_tokens(step.queries.iter().filter_map(|a| a.token.as_ref()))?;
         for part in step.sequences {
             let (end, positions) = (part.start_position + part.num_tokens, self.model.positions());
-            if part.token_offset + part.num_tokens > step.tokens.len() || part.num_logits > part.num_tokens || part.num_tokens == 0 {
+            if part.token_offset + part.num_tokens > step.tokens.len()
+                || part.num_logits > part.num_tokens
+                || part.num_tokens == 0
+            {
                 return wrong(format!("{part:?} is not among {} tokens", step.tokens.len()));
             }
             if end > positions {
                 return wrong(format!("position {end} of {positions}"));
             }
-            let pages = step.block_tables.get(part.block_table_offset..part.block_table_offset + end.div_ceil(BLOCK_SIZE)).unwrap_or_default();
+            let pages = step
+                .block_tables
+                .get(part.block_table_offset..part.block_table_offset + end.div_ceil(BLOCK_SIZE))
+                .unwrap_or_default();
             if pages.is_empty() || pages.iter().any(|p| *p as usize >= self.count) {
                 return wrong(format!("{part:?} has no pages, or one of more than {}", self.count));
             }
@@ -430,7 +436,15 @@ fn follow_one_another(step: &StepBatch<'_>) -> bool {
 /// Numbers of a row: its state, the same normed, queries, keys and values, the first two turned, what attention yields, gates and ups,
 /// gated ones.
 fn widths(c: &crate::ModelShape) -> [usize; 7] {
-    [c.hidden_size, c.hidden_size, c.qkv_dim(), c.qk_dim(), c.attn_out_dim(), 2 * c.intermediate_size, c.intermediate_size]
+    [
+        c.hidden_size,
+        c.hidden_size,
+        c.qkv_dim(),
+        c.qk_dim(),
+        c.attn_out_dim(),
+        2 * c.intermediate_size,
+        c.intermediate_size,
+    ]
 }
 
 fn logit_rows(shape: &crate::ModelShape) -> usize {

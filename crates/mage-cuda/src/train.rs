@@ -173,11 +173,21 @@ impl ModelTrainer {
     /// What a pass remembers of a token that predicts another, in bytes. `thin` are the most thin numbers of
     /// an adapter at a time, where one learns.
     pub fn bytes_per_token(shape: &ModelShape, thin: usize, recompute: bool) -> usize {
-        let layer = 2 * (shape.qkv_dim() + shape.qk_dim() + shape.attn_out_dim() + shape.hidden_size + 2 * shape.intermediate_size)
+        let layer = 2
+            * (shape.qkv_dim()
+                + shape.qk_dim()
+                + shape.attn_out_dim()
+                + shape.hidden_size
+                + 2 * shape.intermediate_size)
             + 4 * (2 + shape.num_heads + shape.num_kv_heads + shape.head_stats_stride());
         let layers = if recompute { 1 } else { shape.num_layers };
-        let scratch =
-            2 * (7 * shape.hidden_size + 4 * shape.intermediate_size + shape.qkv_dim() + shape.qk_dim() + shape.attn_out_dim()) + 4 * (shape.head_stats_stride() + 1);
+        let scratch = 2
+            * (7 * shape.hidden_size
+                + 4 * shape.intermediate_size
+                + shape.qkv_dim()
+                + shape.qk_dim()
+                + shape.attn_out_dim())
+            + 4 * (shape.head_stats_stride() + 1);
         layers * layer + 2 * (shape.num_layers + 1) * shape.hidden_size + scratch + 2 * 2 * thin
     }
 

@@ -204,7 +204,11 @@ pub(crate) mod tests {
     }
 
     fn ask(id: u64, data: &[u32], node: u32) -> LogitQuery<'_> {
-        LogitQuery { token: None, candidates: Candidates::TrieNode(TokenTrie { id, data }, node), ..LogitQuery::score(0, None) }
+        LogitQuery {
+            token: None,
+            candidates: Candidates::TrieNode(TokenTrie { id, data }, node),
+            ..LogitQuery::score(0, None)
+        }
     }
 
     /// What is on the card, copied there as `DeviceTries` does.

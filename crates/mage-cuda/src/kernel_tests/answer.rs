@@ -31,8 +31,16 @@ fn scores_draws_and_gradients_of_logits() {
         packet.ask(scores, i, &LogitQuery::score(token, allowed), 0);
         // The likeliest, then draws under every filter at once.
         let greedy = LogitQuery { token: None, temperature: 0.0, ..LogitQuery::score(0, allowed) };
-        
-        let drawn = LogitQuery { token: None, top_k: 5, temperature: 1.5, top_p: 0.9, min_p: 0.01, uniform: 0.4, candidates: Candidates::from_list(allowed) };
+
+        let drawn = LogitQuery {
+            token: None,
+            top_k: 5,
+            temperature: 1.5,
+            top_p: 0.9,
+            min_p: 0.01,
+            uniform: 0.4,
+            candidates: Candidates::from_list(allowed),
+        };
         packet.ask(draws, i, if i < 2 { &greedy } else { &drawn }, 0);
     }
     let words = b.put(&packet.words);

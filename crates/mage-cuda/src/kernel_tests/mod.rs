@@ -33,8 +33,16 @@ impl Bench {
     pub(super) fn new(head_dim: usize, num_heads: usize, num_kv_heads: usize) -> Option<Self> {
         let card = card_or_skip("no kernel was tried")?;
         println!("heads of {head_dim}: {num_heads} query heads, {num_kv_heads} key/value heads");
-        let shape =
-            ModelShape { vocab_size: 301, hidden_size: 72, intermediate_size: 136, num_layers: 1, num_heads, num_kv_heads, head_dim, rms_norm_eps: 1e-3 };
+        let shape = ModelShape {
+            vocab_size: 301,
+            hidden_size: 72,
+            intermediate_size: 136,
+            num_layers: 1,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            rms_norm_eps: 1e-3,
+        };
         let turns: Vec<f32> = (0..POSITIONS)
             .flat_map(|p| {
                 let angle = move |i: usize| p as f32 / 100_f32.powf(2.0 * i as f32 / head_dim as f32);

@@ -91,9 +91,18 @@ impl ModelRunner {
             // Attention leaves nothing in the cache.
             model.dense(s, dims(shape.qkv_dim(), d), x, right(&places.qkv_proj, None), qkv)?;
             self.attend(rows, at, w.at(places.qk_norm.start), self.layer_pages(layer), true)?;
-            let (out, gate_up) =
-                (right(&places.o_proj, Some(&places.gate_up_proj)), right(&places.gate_up_proj, Some(&places.down_proj)));
-            model.dense_added(s, dims(d, shape.attn_out_dim()), attended, out, state, for_norm(&places.post_attention_norm))?;
+            let (out, gate_up) = (
+                right(&places.o_proj, Some(&places.gate_up_proj)),
+                right(&places.gate_up_proj, Some(&places.down_proj)),
+            );
+            model.dense_added(
+                s,
+                dims(d, shape.attn_out_dim()),
+                attended,
+                out,
+                state,
+                for_norm(&places.post_attention_norm),
+            )?;
             model.dense_gated(s, dims(shape.intermediate_size, d), unnormed, gate_up, gated)?;
             let down = right(&places.down_proj, next.map(|next| &next.qkv_proj));
             let after = next.map_or(ForNorm::default(), |next| for_norm(&next.input_norm));

@@ -71,11 +71,21 @@ fn many_single_tokens_answer_as_in_small_steps() {
             let tokens: Vec<u32> = (0..rows as u32).map(|i| (i * 37 + start_position * 11) % 512).collect();
             let asks: Vec<LogitQuery<'_>> = tokens.iter().map(|t| LogitQuery::score(511 - t, None)).collect();
             let start_position = start_position as usize;
-            let part = |i| SequenceSlice { token_offset: i % at_once, num_tokens: 1, start_position, block_table_offset: i * pages, num_logits: 1 };
+            let part = |i| SequenceSlice {
+                token_offset: i % at_once,
+                num_tokens: 1,
+                start_position,
+                block_table_offset: i * pages,
+                num_logits: 1,
+            };
             let parts: Vec<SequenceSlice> = (0..rows).map(part).collect();
-            for (tokens, (sequences, queries)) in tokens.chunks(at_once).zip(parts.chunks(at_once).zip(asks.chunks(at_once))) {
+            for (tokens, (sequences, queries)) in
+                tokens.chunks(at_once).zip(parts.chunks(at_once).zip(asks.chunks(at_once)))
+            {
                 let mut answers = vec![LogitResult::default(); queries.len()];
-                stepper.step(held, &StepBatch { tokens, block_tables: &tables, sequences, queries }, &mut answers).unwrap();
+                stepper
+                    .step(held, &StepBatch { tokens, block_tables: &tables, sequences, queries }, &mut answers)
+                    .unwrap();
                 all.append(&mut answers);
             }
         }
@@ -116,10 +126,20 @@ fn more_rows_than_logits_fit_at_once_answer_as_in_small_steps() {
         let mut answers = vec![LogitResult::default(); rows];
         for (i, answers) in answers.chunks_mut(at_once).enumerate() {
             let now = i * at_once..i * at_once + answers.len();
-            let part = |i| SequenceSlice { token_offset: i - now.start, num_tokens: 1, start_position: 0, block_table_offset: i, num_logits: 1 };
+            let part = |i| SequenceSlice {
+                token_offset: i - now.start,
+                num_tokens: 1,
+                start_position: 0,
+                block_table_offset: i,
+                num_logits: 1,
+            };
             let parts: Vec<SequenceSlice> = now.clone().map(part).collect();
-            let step =
-                StepBatch { tokens: &tokens[now.clone()], block_tables: &tables, sequences: &parts, queries: &asks[now.clone()] };
+            let step = StepBatch {
+                tokens: &tokens[now.clone()],
+                block_tables: &tables,
+                sequences: &parts,
+                queries: &asks[now.clone()],
+            };
             stepper.step(held, &step, answers).unwrap();
         }
         answers
@@ -134,8 +154,16 @@ fn more_rows_than_logits_fit_at_once_answer_as_in_small_steps() {
 #[test]
 fn draws_at_nodes_are_those_from_lists_though_tries_come_and_go() {
     let Some(card) = card_or_skip("no step was taken") else { return };
-    let shape =
-        ModelShape { vocab_size: 512, hidden_size: 64, intermediate_size: 64, num_layers: 1, num_heads: 4, num_kv_heads: 2, head_dim: 16, rms_norm_eps: 1e-6 };
+    let shape = ModelShape {
+        vocab_size: 512,
+        hidden_size: 64,
+        intermediate_size: 64,
+        num_layers: 1,
+        num_heads: 4,
+        num_kv_heads: 2,
+        head_dim: 16,
+        rms_norm_eps: 1e-6,
+    };
     let (rows, steps) = (20, 12);
     let (places, turns) = (places(&shape), vec![0.5_f32; 64 * shape.head_dim]);
     let flat: Vec<f32> =
@@ -160,14 +188,21 @@ fn draws_at_nodes_are_those_from_lists_though_tries_come_and_go() {
         for step in 0..steps {
             let ask = |row: usize| {
                 let trie = TokenTrie { id: (step * rows + row) as u64, data: &tries[step][row] };
-                let candidates = if at_nodes { Candidates::TrieNode(trie, 1) } else { Candidates::List(&lists[step][row]) };
+                let candidates =
+                    if at_nodes { Candidates::TrieNode(trie, 1) } else { Candidates::List(&lists[step][row]) };
                 let uniform = (step * rows + row) as f32 / (steps * rows) as f32;
                 LogitQuery { token: None, candidates, uniform, ..LogitQuery::score(0, None) }
             };
             let asks: Vec<LogitQuery<'_>> = (0..rows).map(ask).collect();
             let tokens: Vec<u32> = (0..(rows * num_tokens) as u32).map(|i| (i * 37 + step as u32) % 512).collect();
             let tables: Vec<u32> = (0..rows as u32).collect();
-            let part = |i| SequenceSlice { token_offset: i * num_tokens, num_tokens, start_position: 0, block_table_offset: i, num_logits: 1 };
+            let part = |i| SequenceSlice {
+                token_offset: i * num_tokens,
+                num_tokens,
+                start_position: 0,
+                block_table_offset: i,
+                num_logits: 1,
+            };
             let parts: Vec<SequenceSlice> = (0..rows).map(part).collect();
             let mut answers = vec![LogitResult::default(); rows];
             let step = StepBatch { tokens: &tokens, block_tables: &tables, sequences: &parts, queries: &asks };

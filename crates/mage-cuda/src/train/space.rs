@@ -236,7 +236,16 @@ mod tests {
         let shapes = [(128, 16, 8, 1024, 0), (16, 4, 2, 64, 24), (24, 2, 1, 48, 8), (64, 3, 3, 136, 0)];
         for (head_dim, num_heads, num_kv_heads, hidden_size, thin) in shapes {
             let (vocab_size, intermediate_size, num_layers, rms_norm_eps) = (151_936, 3 * hidden_size, 3, 1e-6);
-            let shape = ModelShape { vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim, rms_norm_eps };
+            let shape = ModelShape {
+                vocab_size,
+                hidden_size,
+                intermediate_size,
+                num_layers,
+                num_heads,
+                num_kv_heads,
+                head_dim,
+                rms_norm_eps,
+            };
             let foretold = |rows: usize, recompute| {
                 rows * ModelTrainer::bytes_per_token(&shape, thin, recompute) + ModelTrainer::fixed_bytes(&shape)
             };

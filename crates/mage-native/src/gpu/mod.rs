@@ -137,7 +137,11 @@ impl GpuReport {
         let one = |i: usize| {
             let card = CudaDevice::open(i)?;
             let (info, free_bytes) = (card.info().clone(), card.free_memory()?);
-            Ok(GpuStatus { info, free_bytes, throughput: mage_cuda::measure_throughput(&card).map_err(|e| e.to_string()) })
+            Ok(GpuStatus {
+                info,
+                free_bytes,
+                throughput: mage_cuda::measure_throughput(&card).map_err(|e| e.to_string()),
+            })
         };
         let (count, driver_error) = match CudaDevice::count() {
             Ok(n) => (n, None),

@@ -44,7 +44,8 @@ impl CudaTrainer {
                 let below = shared.publish_gpu_base(&flat)?;
                 let base = &below.cuda().base;
                 let places = lora_layout(&adapter.layout);
-                let card = mage_cuda::ModelTrainer::with_adapter(model, base, &places, &adapter.flat).map_err(failed)?;
+                let card =
+                    mage_cuda::ModelTrainer::with_adapter(model, base, &places, &adapter.flat).map_err(failed)?;
                 (card, Some((adapter.layout, digest(&flat))))
             }
         };
