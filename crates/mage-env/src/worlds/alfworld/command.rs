@@ -188,9 +188,9 @@ impl World {
         match self.read(command).filter(|c| self.allows(s, *c)) {
             Some(c) => {
                 self.apply(s, c);
-                (words::feedback(self, s, c), true)
+                (text::feedback(self, s, c), true)
             }
-            None => (words::NOTHING.to_owned(), false),
+            None => (text::NOTHING.to_owned(), false),
         }
     }
 

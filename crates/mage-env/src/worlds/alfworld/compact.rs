@@ -6,7 +6,7 @@
 use super::{
     goal::bare,
     state::{Mark, State},
-    tables::{FIXED, KINDS, RECEPTACLES},
+    object_tables::{FIXED, KINDS, RECEPTACLES},
     world::World,
 };
 use std::collections::BTreeMap;

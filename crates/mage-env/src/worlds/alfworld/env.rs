@@ -39,7 +39,7 @@ impl Env for AlfworldEnv {
     fn begin(&mut self, _episode: u32) -> Observation {
         self.state.clone_from(self.world.start());
         self.known = Knowledge::default();
-        self.observation(words::opening(&self.world))
+        self.observation(text::opening(&self.world))
     }
 
     /// Commands are lower-case, so capitals are forgiven.
@@ -56,7 +56,7 @@ impl Env for AlfworldEnv {
                 let world = Arc::clone(&self.world);
                 world.step(&mut self.state, command)
             }
-            ParsedAction::Invalid { .. } => (words::NOTHING.to_owned(), false),
+            ParsedAction::Invalid { .. } => (text::NOTHING.to_owned(), false),
         };
         let won = self.world.won(&self.state);
         Step {
@@ -75,6 +75,6 @@ impl Env for AlfworldEnv {
 
     /// What can be seen from here and what is carried.
     fn anchor(&self) -> Anchor {
-        Anchor(words::surroundings(&self.world, &self.state))
+        Anchor(text::surroundings(&self.world, &self.state))
     }
 }

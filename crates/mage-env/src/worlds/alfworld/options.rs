@@ -1,6 +1,6 @@
 //! What can be set?
 
-use super::{generate::Rooms, goal::TaskKind};
+use super::{generator::Rooms, goal::TaskKind};
 use crate::{Error, OptionDoc, Result};
 use serde::{
     Deserialize, Deserializer,

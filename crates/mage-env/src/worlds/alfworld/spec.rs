@@ -4,9 +4,9 @@ use super::{
     compact::{ACTION_WORDS, REFLECTION_WORDS, facts, words},
     env::AlfworldEnv,
     expert,
-    generate::{Made, Rooms, generate},
+    generator::{Made, Rooms, generate},
     options::{AlfworldOptions, Games, docs},
-    source::{Data, Split, dealt, find_data},
+    dataset::{Data, Split, dealt, find_data},
     world::World,
 };
 use crate::{
@@ -189,7 +189,7 @@ impl EnvSpec for AlfworldSpec {
     }
 
     fn conform(&self, golden: &Path, data: Option<&Path>) -> Result<Conformance> {
-        super::conform::conform(golden, data)
+        super::conformance::conform(golden, data)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::{
     goal::{Goal, TaskKind},
-    household::Household,
+    scene::Household,
     state::{Mark, Plan, State},
 };
 use std::collections::HashMap;
@@ -55,7 +55,7 @@ pub(super) struct Item {
     pub(super) name: Box<str>,
     /// Its place in the order of names.
     pub(super) rank: u16,
-    pub(super) traits: super::household::Traits,
+    pub(super) traits: super::scene::Traits,
     pub(super) knife: bool,
     /// Whether the goal is about it.
     pub(super) wanted: bool,

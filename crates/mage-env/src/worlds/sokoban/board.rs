@@ -3,7 +3,7 @@
 //! Cells are indexed row by row within the bounding rectangle of the floor; everything outside it is wall.
 
 use super::{
-    bits::Bitboard,
+    bitboard::Bitboard,
     level::{Level, Tile},
 };
 use crate::{Error, Result};

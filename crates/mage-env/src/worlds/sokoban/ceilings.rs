@@ -9,7 +9,7 @@ use super::{
     solver::{DEFAULT_MAX_STATES, SearchCost, SearchResult, solve},
     spec::SokobanSpec,
     turn::TURN_WORDS,
-    world::SokobanEnv,
+    env::SokobanEnv,
 };
 use crate::{End, Env, Outcome, ParsedAction, Population, Result, Rng, Seed, SolvedSplit, SolvedTask};
 use rand::{RngExt, seq::IndexedRandom};

@@ -3,38 +3,38 @@
 //! Rooms come from a bit-exact port of the generator in the MAGE and RAGEN code, or from level files (Boxoban or custom).
 //! A turn is up to three moves. The room is fully observable; across episodes an agent learns where its last plan failed.
 
-mod bits;
+mod bitboard;
 mod board;
 mod ceilings;
-mod conform;
-mod dead;
-mod generate;
+mod conformance;
+mod deadlock;
+mod generator;
 mod level;
 mod options;
-mod path;
+mod bfs;
 mod planner;
 mod render;
-mod reverse;
+mod reverse_play;
 mod rules;
-mod solvable;
+mod solvability;
 mod solver;
-mod source;
+mod level_files;
 mod spec;
-mod table;
+mod solvable_table;
 mod turn;
-mod world;
+mod env;
 
 pub use board::{Board, MAX_CELLS, Move, MoveEffect, SokobanState};
-pub use conform::conform;
-pub use generate::{Generator, Room, RoomConfig};
+pub use conformance::conform;
+pub use generator::{Generator, Room, RoomConfig};
 pub use level::{Level, Tile};
 pub use options::{OneOrMany, SokobanOptions};
-pub use path::shortest_path;
+pub use bfs::shortest_path;
 pub use planner::plan;
 pub use render::{Rendering, compact, level_text, parse_compact, render};
 pub use rules::{MoveOutcome, Play, STEP_REWARD, Termination};
-pub use solvable::SolvabilityChecker;
+pub use solvability::SolvabilityChecker;
 pub use solver::{DEFAULT_MAX_STATES, SearchCost, SearchResult, Solution, solve};
-pub use source::load_levels;
+pub use level_files::load_levels;
 pub use spec::SokobanSpec;
-pub use world::{SokobanConfig, SokobanEnv, TurnRules};
+pub use env::{SokobanConfig, SokobanEnv, TurnRules};

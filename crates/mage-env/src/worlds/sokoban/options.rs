@@ -1,13 +1,13 @@
 //! Options of the Sokoban environment.
 
 use super::{
-    generate::RoomConfig,
+    generator::RoomConfig,
     render::Rendering,
-    world::{SokobanConfig, TurnRules},
+    env::{SokobanConfig, TurnRules},
 };
 use crate::{Error, OptionDoc, Result};
 use serde::Deserialize;
-use std::path::PathBuf;
+use std::bfs::PathBuf;
 
 /// Options of Sokoban.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -2,11 +2,11 @@
 
 use super::{
     board::{Board, Move, SokobanState},
-    path::shortest_path,
+    bfs::shortest_path,
     render::{compact, parse_compact},
-    solvable::SolvabilityChecker,
+    solvability::SolvabilityChecker,
     solver::{DEFAULT_MAX_STATES, SearchCost, SearchResult, solve},
-    table::placements,
+    solvable_table::placements,
     turn::format_turn,
 };
 use crate::{PromptView, ScriptedAgent, ScriptedAgentFactory, Seed, Task};

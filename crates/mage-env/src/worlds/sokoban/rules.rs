@@ -5,7 +5,7 @@
 
 use super::{
     board::{Board, Move, MoveEffect, SokobanState},
-    solvable::SolvabilityChecker,
+    solvability::SolvabilityChecker,
 };
 
 /// Reward of every step.

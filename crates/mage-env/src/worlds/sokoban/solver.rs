@@ -5,9 +5,9 @@
 //! that cause a freeze deadlock are pruned. The heuristic is the minimum-cost assignment of boxes to targets.
 
 use super::{
-    bits::{Bitboard, HASH_MULTIPLIER},
+    bitboard::{Bitboard, HASH_MULTIPLIER},
     board::{Board, BoardMasks, Move, NO_CELL, SokobanState},
-    dead::PushDistances,
+    deadlock::PushDistances,
 };
 
 /// Cost that a solution minimises.

@@ -2,20 +2,20 @@
 
 use super::{
     ceilings::ceilings,
-    generate::Generator,
+    generator::Generator,
     options::{SokobanOptions, TRAIN_SEEDS, VALIDATION_SEEDS, docs},
     planner::{MAX_COUNTED_BOXES, Optimal, REFLECTION_WORDS, ROOM_STATUS},
     render::{ROW_SEPARATOR, TILE_WORDS},
-    source::LevelCache,
+    level_files::LevelCache,
     turn::STILL,
-    world::SokobanEnv,
+    env::SokobanEnv,
 };
 use crate::{
     Conformance, Env, EnvId, EnvInfo, EnvSpec, Error, Options, Population, Result, ScriptedAgentFactory,
     ScriptedAgentInfo, ScriptedAgentQuery, SolvedSplit, Task, WorldSolver, sokoban::Move,
 };
 use rand::{RngExt, seq::IndexedRandom};
-use std::{path::Path, sync::Arc};
+use std::{bfs::Path, sync::Arc};
 
 const ID: EnvId = EnvId::new("sokoban");
 const PLACE: &str = "options of sokoban";
@@ -157,7 +157,7 @@ impl EnvSpec for SokobanSpec {
     }
 
     fn conform(&self, golden: &Path, _data: Option<&Path>) -> Result<Conformance> {
-        super::conform::conform(golden)
+        super::conformance::conform(golden)
     }
 }
 

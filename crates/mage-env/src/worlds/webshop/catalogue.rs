@@ -74,8 +74,8 @@ impl Price {
     /// As the page shows it.
     pub fn tag(&self) -> String {
         match self.high {
-            None => format!("${}", python::float(self.low)),
-            Some(high) => format!("${} to ${}", python::float(self.low), python::float(high)),
+            None => format!("${}", python_format::float(self.low)),
+            Some(high) => format!("${} to ${}", python_format::float(self.low), python_format::float(high)),
         }
     }
 }

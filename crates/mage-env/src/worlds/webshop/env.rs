@@ -138,6 +138,6 @@ impl Env for WebshopEnv {
     }
 
     fn picture(&self) -> Option<String> {
-        Some(picture::picture(&self.shop, &self.session, &self.goal.text))
+        Some(text_ui::picture(&self.shop, &self.session, &self.goal.text))
     }
 }

@@ -215,7 +215,7 @@ mod tests {
     use crate::Seed;
     use crate::webshop::{
         catalogue::{Choice, HumanWish, Price, Wish},
-        generate::generate,
+        generator::generate,
     };
 
     fn shirt() -> Product {

@@ -1,9 +1,9 @@
 //! Which shop, which goals, and how are they shown?
 
 use super::{
-    generate::{DEFAULT_PRODUCTS, generate},
+    generator::{DEFAULT_PRODUCTS, generate},
     goals::GoalKind,
-    reader::{OfficialFiles, ReadOptions},
+    official_files::{OfficialFiles, ReadOptions},
     shop::Shop,
     splits::Split,
 };

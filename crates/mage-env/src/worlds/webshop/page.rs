@@ -161,7 +161,7 @@ impl<'a> Page<'a> {
         self.plain("options");
         let mut chosen: Vec<(&str, &str)> = session.chosen.iter().map(|(n, v)| (&**n, &**v)).collect();
         chosen.sort_unstable();
-        self.plain(python::html_safe(&python::json(chosen)));
+        self.plain(python_format::html_safe(&python_format::json(chosen)));
         for name in ["attrs", "category", "query", "product category"] {
             self.plain(name);
             self.plain("None");
@@ -175,7 +175,7 @@ impl<'a> Page<'a> {
         for text in ["Goal ", "None", "Reward", "Your score (min 0.0, max 1.0)"] {
             self.plain(text);
         }
-        self.plain(session.bought.map_or_else(String::new, |s| python::float(s.total)));
+        self.plain(session.bought.map_or_else(String::new, |s| python_format::float(s.total)));
         self.plain("Reward Details ");
         self.plain("None");
     }

@@ -6,7 +6,7 @@
 
 use super::{
     catalogue::Product,
-    fuzzy::token_set_ratio,
+    token_set_ratio::token_set_ratio,
     goals::{Goal, GoalOptions},
     nouns::nouns,
     python,
@@ -91,7 +91,7 @@ fn reduced(text: &str) -> &str {
 fn reduced_pair(name: &str, value: &str) -> Cow<'static, str> {
     match COLOURS.iter().find(|c| **c == name || **c == value) {
         Some(colour) => Cow::Borrowed(colour),
-        None => Cow::Owned(format!("({}, {})", python::repr(name), python::repr(value))),
+        None => Cow::Owned(format!("({}, {})", python_format::repr(name), python_format::repr(value))),
     }
 }
 
@@ -228,7 +228,7 @@ const COLOURS: [&str; 102] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Seed, webshop::generate::generate};
+    use crate::{Seed, webshop::generator::generate};
 
     #[test]
     fn colours_are_reduced_to_the_first_of_the_list() {

@@ -242,7 +242,7 @@ impl Session {
 
     /// The part of an item page's address that the original searches for values.
     pub(super) fn item_address(&self) -> String {
-        let chosen = python::json(self.chosen.iter().map(|(n, v)| (&**n, &**v)));
+        let chosen = python_format::json(self.chosen.iter().map(|(n, v)| (&**n, &**v)));
         format!("{}/{}/{chosen}", self.words.replace(' ', "+"), self.page_number)
     }
 

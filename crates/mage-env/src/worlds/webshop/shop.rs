@@ -5,7 +5,7 @@
 use super::{
     catalogue::{Catalogue, Product},
     goals::{Draws, Goal, GoalId, GoalKind, goal, goal_ids, shuffled, weights},
-    index::Index,
+    bm25::Index,
     splits::{Split, SplitLists},
 };
 use crate::{Result, Seed};

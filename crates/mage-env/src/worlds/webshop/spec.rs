@@ -1,7 +1,7 @@
 //! WebShop for the registry.
 
 use super::{
-    buyer::{Reader, Told},
+    scripted_agents::{Reader, Told},
     compact, conform,
     env::WebshopEnv,
     goals::{Goal, GoalKind},
@@ -237,7 +237,7 @@ impl EnvSpec for WebshopSpec {
     }
 
     fn conform(&self, golden: &Path, data: Option<&Path>) -> Result<Conformance> {
-        conform::conform(golden, data)
+        conformance::conform(golden, data)
     }
 }
 

@@ -128,9 +128,9 @@ mod tests {
     use super::*;
     use crate::webshop::{
         catalogue::{HumanWish, Wish},
-        generate::generate,
+        generator::generate,
         goals::goal_ids,
-        reader::{OfficialFiles, ReadOptions},
+        official_files::{OfficialFiles, ReadOptions},
     };
     use std::collections::HashMap;
 

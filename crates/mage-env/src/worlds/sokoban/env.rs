@@ -5,7 +5,7 @@ use super::{
     level::{Level, Tile},
     render::{Rendering, compact, render},
     rules::{Play, STEP_REWARD, Termination},
-    solvable::SolvabilityChecker,
+    solvability::SolvabilityChecker,
     turn::{TURN_WORDS, all_turns, format_turn, parse_turn},
 };
 use crate::{Anchor, End, Env, Observation, Outcome, ParsedAction, Phrase, Result, Step};

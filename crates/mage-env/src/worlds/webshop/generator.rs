@@ -6,7 +6,7 @@
 
 use super::{
     catalogue::{Catalogue, Choice, Price, Product, Wish},
-    wares::{DEPARTMENTS, Department, Kind, MAKERS, SERIES, Values},
+    catalogue_tables::{DEPARTMENTS, Department, Kind, MAKERS, SERIES, Values},
 };
 use crate::{Rng, Seed};
 use rand::{RngExt, seq::IndexedRandom};

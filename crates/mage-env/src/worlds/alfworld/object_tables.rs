@@ -4,7 +4,7 @@
 //! the official games, so that generated and official games teach the same things; how many of each a room has, and where
 //! they usually lie, are round numbers close to what is seen there.
 
-use super::household::Traits;
+use super::scene::Traits;
 use std::sync::LazyLock;
 
 /// Things that can be carried: name; traits (`c`lean, `h`eat, coo`l`, `s`lice, `v`essel); where they fit, usual places first.

@@ -1,7 +1,7 @@
 //! Deadlock detection (dead squares, freeze deadlocks) and the push lower bound used as the A* heuristic.
 
 use super::{
-    bits::Bitboard,
+    bitboard::Bitboard,
     board::{Board, BoardMasks, Move, NO_CELL},
 };
 

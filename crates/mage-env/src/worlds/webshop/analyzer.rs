@@ -29,7 +29,7 @@ pub(super) fn for_each_term(text: &str, mut each: impl FnMut(&str)) {
                 term = term.chars().map(|c| c.to_lowercase().next().unwrap_or(c)).collect();
             }
             if STOP_WORDS.binary_search(&term.as_str()).is_err() {
-                porter::stem(&mut term);
+                porter_stemmer::stem(&mut term);
                 each(&term);
             }
         }

@@ -10,7 +10,7 @@
 //! - A state is scored only if no target is occupied by a box or the player.
 
 use super::{
-    bits::{Bitboard, HASH_MULTIPLIER},
+    bitboard::{Bitboard, HASH_MULTIPLIER},
     board::{Board, Move, NO_CELL},
 };
 

@@ -12,7 +12,7 @@ use super::{
     goals::{Goal, GoalKind, GoalOptions},
     options::data_folder,
     page::{self, fields},
-    reader::{OfficialFiles, ReadOptions},
+    official_files::{OfficialFiles, ReadOptions},
     score::Score,
     session::{Place, Session},
     shop::{MOST_RESULTS, Seeded, Shop},
@@ -206,7 +206,7 @@ fn without_score(page: &str) -> String {
 impl Replay {
     fn search(&mut self, place: &str, query: &str, hits: &[(String, f64)]) {
         let found = self.shop.index().search(query, hits.len().max(MOST_RESULTS));
-        let ids = |hit: &super::index::Hit| self.shop.catalogue().product(hit.document).asin.to_string();
+        let ids = |hit: &super::bm25::Hit| self.shop.catalogue().product(hit.document).asin.to_string();
         let (expected, actual): (Vec<&String>, Vec<String>) =
             (hits.iter().map(|h| &h.0).collect(), found.iter().map(ids).collect());
         let actual_ids: Vec<&String> = actual.iter().collect();
@@ -409,7 +409,7 @@ mod tests {
     }
 
     fn python_float(x: f64) -> String {
-        super::super::python::float(x)
+        super::super::python_format::float(x)
     }
 
     #[test]

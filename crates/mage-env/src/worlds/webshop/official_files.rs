@@ -6,7 +6,7 @@
 
 use super::{
     catalogue::{Catalogue, Findings, HumanWish, Product, Wish},
-    raw::{ById, RawHumanWish, RawNote, RawProduct},
+    official_json::{ById, RawHumanWish, RawNote, RawProduct},
 };
 use crate::{Error, Result};
 use serde::{

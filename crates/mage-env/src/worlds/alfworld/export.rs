@@ -3,10 +3,10 @@
 //! Domain and grammar are taken from a game of the user's own ALFWorld data; this crate has no copy of them.
 
 use super::{
-    generate::Made,
-    household::{Household, Thing, Traits},
-    read::{Game, GameFile, split_task},
-    tables::{FIXED, KINDS, RECEPTACLES},
+    generator::Made,
+    scene::{Household, Thing, Traits},
+    game_file::{Game, GameFile, split_task},
+    object_tables::{FIXED, KINDS, RECEPTACLES},
 };
 use crate::{Error, Result};
 use std::{collections::BTreeSet, fmt::Write};

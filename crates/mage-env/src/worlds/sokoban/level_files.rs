@@ -4,7 +4,7 @@ use super::level::Level;
 use crate::{Error, Result};
 use std::{
     collections::HashMap,
-    path::{Path, PathBuf},
+    bfs::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
 

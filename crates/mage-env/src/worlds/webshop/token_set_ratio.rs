@@ -29,7 +29,7 @@ pub(super) fn token_set_ratio(a: &str, b: &str) -> i64 {
         best = best.max(likeness(gap + only_a.len(), shared + with_a));
         best = best.max(likeness(gap + only_b.len(), shared + with_b));
     }
-    python::round(best)
+    python_format::round(best)
 }
 
 /// Without what is not ASCII; anything but letters, digits and underscores a blank; lower case.

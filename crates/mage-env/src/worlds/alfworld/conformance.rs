@@ -4,7 +4,7 @@
 //! command (none for the reset), observation, admissible commands, and whether the game was won.
 
 use super::{
-    source::{Data, find_data},
+    dataset::{Data, find_data},
     words,
     world::World,
 };
@@ -58,7 +58,7 @@ fn replay(world: &World, trace: &Trace, line: usize, report: &mut Conformance) {
         let seen = match &step.cmd {
             None => {
                 state = world.start().clone();
-                words::opening(world)
+                text::opening(world)
             }
             Some(command) => world.step(&mut state, command).0,
         };
@@ -82,7 +82,7 @@ fn read_traces(golden: &Path) -> Result<Vec<Trace>> {
     let bytes = std::fs::read(golden).map_err(failed)?;
     let text = if bytes.starts_with(&[0x1f, 0x8b]) {
         let mut text = String::new();
-        flate2::read::MultiGzDecoder::new(&bytes[..]).read_to_string(&mut text).map_err(failed)?;
+        flate2::game_file::MultiGzDecoder::new(&bytes[..]).read_to_string(&mut text).map_err(failed)?;
         text
     } else {
         String::from_utf8(bytes).map_err(|e| Error::invalid(golden.display().to_string(), e.to_string()))?

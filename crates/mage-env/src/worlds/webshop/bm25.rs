@@ -4,7 +4,7 @@
 //! precision: document lengths pass through Lucene's lossy one-byte encoding, a query word that occurs twice weighs twice,
 //! equal scores are ordered by the products' ids.
 
-use super::analysis::{counted_terms, for_each_term};
+use super::analyzer::{counted_terms, for_each_term};
 use std::{cmp::Ordering, collections::HashMap};
 
 const K1: f32 = 0.9;

@@ -6,7 +6,7 @@
 
 use super::{
     goal::{Goal, TaskKind},
-    household::{Household, Receptacle, Thing},
+    scene::{Household, Receptacle, Thing},
     pddl::{Token, Tokens},
 };
 use crate::{Error, Result};

@@ -4,7 +4,7 @@
 //! placement are one bitboard, so that a level costs a few operations per placement. Solvability is then a lookup.
 
 use super::{
-    bits::Bitboard,
+    bitboard::Bitboard,
     board::{Board, Move, NO_CELL, SokobanState},
 };
 
@@ -163,7 +163,7 @@ impl<B: Bitboard> SolvableTable<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sokoban::{level::Level, path::shortest_path};
+    use crate::sokoban::{level::Level, bfs::shortest_path};
 
     #[test]
     fn ranks_are_a_bijection() {

@@ -7,12 +7,12 @@
 
 use super::{
     board::{Board, Move, MoveEffect},
-    generate::{Generator, RoomConfig},
+    generator::{Generator, RoomConfig},
     level::Level,
-    path::shortest_path,
+    bfs::shortest_path,
     render::{Rendering, render},
     rules::Play,
-    solvable::SolvabilityChecker,
+    solvability::SolvabilityChecker,
 };
 use crate::{Conformance, Error, Result};
 use flate2::read::MultiGzDecoder;
@@ -21,7 +21,7 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::{BufRead, BufReader, Read, Seek},
-    path::Path,
+    bfs::Path,
 };
 
 #[derive(Deserialize)]

@@ -5,12 +5,12 @@
 //! that yields no room (which the reference reseeds from a per-process hash) continues with a derived seed.
 
 use super::{
-    bits::Bitboard,
+    bitboard::Bitboard,
     board::{Board, Move, NO_CELL, SokobanState},
     level::{Level, Tile},
-    path::shortest_path,
-    reverse::{MAX_BOXES, ReversePlay, ReverseResult},
-    table::{SolvableTable, placements},
+    bfs::shortest_path,
+    reverse_play::{MAX_BOXES, ReversePlay, ReverseResult},
+    solvable_table::{SolvableTable, placements},
 };
 use crate::{
     Error, Result, Seed,

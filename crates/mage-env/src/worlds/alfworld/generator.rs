@@ -7,8 +7,8 @@
 use super::{
     expert,
     goal::{Goal, TaskKind},
-    household::{Household, Receptacle, Thing, Traits},
-    tables::{self, OPENABLE, ROOMS, Room},
+    scene::{Household, Receptacle, Thing, Traits},
+    object_tables::{self, OPENABLE, ROOMS, Room},
     world::World,
 };
 use crate::{Rng, Seed};
@@ -122,7 +122,7 @@ fn furnish(room: &Room, plan: u32) -> Household {
         let id = new_id(&home, name, &mut rng);
         home.things.push(Thing { id, kind: Some(type_name(name)), at: vec![at], ..Thing::default() });
     }
-    for kind in tables::KINDS.iter() {
+    for kind in object_tables::KINDS.iter() {
         let present = |r: &&&str| home.receptacles.iter().any(|f| f.kind == type_name(r));
         home.fits.extend(kind.fits.iter().filter(present).map(|r| (type_name(r), type_name(kind.name))));
     }
@@ -139,7 +139,7 @@ fn strew(home: &mut Household, room: &Room, rng: &mut Rng) {
         if rng.random_bool(0.3) {
             continue;
         }
-        let kind = tables::find(name);
+        let kind = object_tables::find(name);
         for _ in 0..rng.random_range(1..=*most) {
             // Mostly in one of its usual places.
             let usual = if rng.random_bool(0.8) { kind.fits.len().min(4) } else { kind.fits.len() };
@@ -186,7 +186,7 @@ fn choose_task(home: &mut Household, kind: TaskKind, rng: &mut Rng) -> Option<()
         TaskKind::Place | TaskKind::Look | TaskKind::Two => true,
     };
     let count = |name: &str| home.things.iter().filter(|t| t.kind.as_deref() == Some(&type_name(name))).count();
-    let things: Vec<_> = tables::KINDS.iter().filter(|k| suits(&k.traits) && count(k.name) >= enough).collect();
+    let things: Vec<_> = object_tables::KINDS.iter().filter(|k| suits(&k.traits) && count(k.name) >= enough).collect();
     let thing = things.choose(rng)?;
     let target = if kind == TaskKind::Look {
         home.things.iter().find(|t| t.traits.toggleable)?;

@@ -7,7 +7,7 @@
 use super::{
     board::{Board, SokobanState},
     solver::{SearchCost, SearchResult, solve},
-    table::{SolvableTable, placements},
+    solvable_table::{SolvableTable, placements},
 };
 use std::collections::HashMap;
 
