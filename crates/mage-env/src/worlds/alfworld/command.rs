@@ -4,7 +4,7 @@
 
 use super::{
     state::{Mark, State},
-    words,
+    text,
     world::{Named, Use, World},
 };
 

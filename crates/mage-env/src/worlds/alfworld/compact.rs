@@ -5,8 +5,8 @@
 
 use super::{
     goal::bare,
-    state::{Mark, State},
     object_tables::{FIXED, KINDS, RECEPTACLES},
+    state::{Mark, State},
     world::World,
 };
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@
 
 use super::{
     dataset::{Data, find_data},
-    words,
+    text,
     world::World,
 };
 use crate::{Conformance, Error, Result};
@@ -82,7 +82,7 @@ fn read_traces(golden: &Path) -> Result<Vec<Trace>> {
     let bytes = std::fs::read(golden).map_err(failed)?;
     let text = if bytes.starts_with(&[0x1f, 0x8b]) {
         let mut text = String::new();
-        flate2::game_file::MultiGzDecoder::new(&bytes[..]).read_to_string(&mut text).map_err(failed)?;
+        flate2::read::MultiGzDecoder::new(&bytes[..]).read_to_string(&mut text).map_err(failed)?;
         text
     } else {
         String::from_utf8(bytes).map_err(|e| Error::invalid(golden.display().to_string(), e.to_string()))?

@@ -4,7 +4,7 @@
 //! (`.tar`, `.tar.xz`, `.tar.zst`), which are read without unpacking. Games are always in the order of their paths: the
 //! order of a directory is no order.
 
-use super::{goal::TaskKind, game_file::Game, world::World, export::Rules};
+use super::{export::Rules, game_file::Game, goal::TaskKind, world::World};
 use crate::{Error, Result, Seed};
 use rand::seq::SliceRandom;
 use std::{

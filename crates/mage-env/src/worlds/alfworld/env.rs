@@ -1,6 +1,6 @@
 //! What does an agent face?
 
-use super::{compact::Knowledge, state::State, words, world::World};
+use super::{compact::Knowledge, state::State, text, world::World};
 use crate::{Anchor, End, Env, Observation, Outcome, ParsedAction, Step};
 use std::sync::Arc;
 

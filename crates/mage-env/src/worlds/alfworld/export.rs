@@ -3,10 +3,10 @@
 //! Domain and grammar are taken from a game of the user's own ALFWorld data; this crate has no copy of them.
 
 use super::{
-    generator::Made,
-    scene::{Household, Thing, Traits},
     game_file::{Game, GameFile, split_task},
+    generator::Made,
     object_tables::{FIXED, KINDS, RECEPTACLES},
+    scene::{Household, Thing, Traits},
 };
 use crate::{Error, Result};
 use std::{collections::BTreeSet, fmt::Write};

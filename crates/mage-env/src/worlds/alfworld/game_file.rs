@@ -6,8 +6,8 @@
 
 use super::{
     goal::{Goal, TaskKind},
-    scene::{Household, Receptacle, Thing},
     pddl::{Token, Tokens},
+    scene::{Household, Receptacle, Thing},
 };
 use crate::{Error, Result};
 use md5::{Digest, Md5};

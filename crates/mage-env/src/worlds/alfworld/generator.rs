@@ -7,8 +7,8 @@
 use super::{
     expert,
     goal::{Goal, TaskKind},
-    scene::{Household, Receptacle, Thing, Traits},
     object_tables::{self, OPENABLE, ROOMS, Room},
+    scene::{Household, Receptacle, Thing, Traits},
     world::World,
 };
 use crate::{Rng, Seed};

@@ -2,11 +2,11 @@
 
 use super::{
     compact::{ACTION_WORDS, REFLECTION_WORDS, facts, words},
+    dataset::{Data, Split, dealt, find_data},
     env::AlfworldEnv,
     expert,
     generator::{Made, Rooms, generate},
     options::{AlfworldOptions, Games, docs},
-    dataset::{Data, Split, dealt, find_data},
     world::World,
 };
 use crate::{

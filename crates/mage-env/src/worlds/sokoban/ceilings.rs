@@ -5,11 +5,11 @@
 
 use super::{
     board::{Board, SokobanState},
+    env::SokobanEnv,
     options::SokobanOptions,
     solver::{DEFAULT_MAX_STATES, SearchCost, SearchResult, solve},
     spec::SokobanSpec,
     turn::TURN_WORDS,
-    env::SokobanEnv,
 };
 use crate::{End, Env, Outcome, ParsedAction, Population, Result, Rng, Seed, SolvedSplit, SolvedTask};
 use rand::{RngExt, seq::IndexedRandom};

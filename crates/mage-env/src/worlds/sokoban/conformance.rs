@@ -6,10 +6,10 @@
 //! be absent; comparisons skipped for that reason and unknown keys are counted.
 
 use super::{
+    bfs::shortest_path,
     board::{Board, Move, MoveEffect},
     generator::{Generator, RoomConfig},
     level::Level,
-    bfs::shortest_path,
     render::{Rendering, render},
     rules::Play,
     solvability::SolvabilityChecker,
@@ -21,7 +21,7 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::{BufRead, BufReader, Read, Seek},
-    bfs::Path,
+    path::Path,
 };
 
 #[derive(Deserialize)]

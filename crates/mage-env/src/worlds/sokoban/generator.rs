@@ -5,10 +5,10 @@
 //! that yields no room (which the reference reseeds from a per-process hash) continues with a derived seed.
 
 use super::{
+    bfs::shortest_path,
     bitboard::Bitboard,
     board::{Board, Move, NO_CELL, SokobanState},
     level::{Level, Tile},
-    bfs::shortest_path,
     reverse_play::{MAX_BOXES, ReversePlay, ReverseResult},
     solvable_table::{SolvableTable, placements},
 };

@@ -4,7 +4,7 @@ use super::level::Level;
 use crate::{Error, Result};
 use std::{
     collections::HashMap,
-    bfs::{Path, PathBuf},
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
 

@@ -3,38 +3,38 @@
 //! Rooms come from a bit-exact port of the generator in the MAGE and RAGEN code, or from level files (Boxoban or custom).
 //! A turn is up to three moves. The room is fully observable; across episodes an agent learns where its last plan failed.
 
+mod bfs;
 mod bitboard;
 mod board;
 mod ceilings;
 mod conformance;
 mod deadlock;
+mod env;
 mod generator;
 mod level;
+mod level_files;
 mod options;
-mod bfs;
 mod planner;
 mod render;
 mod reverse_play;
 mod rules;
 mod solvability;
-mod solver;
-mod level_files;
-mod spec;
 mod solvable_table;
+mod solver;
+mod spec;
 mod turn;
-mod env;
 
+pub use bfs::shortest_path;
 pub use board::{Board, MAX_CELLS, Move, MoveEffect, SokobanState};
 pub use conformance::conform;
+pub use env::{SokobanConfig, SokobanEnv, TurnRules};
 pub use generator::{Generator, Room, RoomConfig};
 pub use level::{Level, Tile};
+pub use level_files::load_levels;
 pub use options::{OneOrMany, SokobanOptions};
-pub use bfs::shortest_path;
 pub use planner::plan;
 pub use render::{Rendering, compact, level_text, parse_compact, render};
 pub use rules::{MoveOutcome, Play, STEP_REWARD, Termination};
 pub use solvability::SolvabilityChecker;
 pub use solver::{DEFAULT_MAX_STATES, SearchCost, SearchResult, Solution, solve};
-pub use level_files::load_levels;
 pub use spec::SokobanSpec;
-pub use env::{SokobanConfig, SokobanEnv, TurnRules};

@@ -1,13 +1,13 @@
 //! Options of the Sokoban environment.
 
 use super::{
+    env::{SokobanConfig, TurnRules},
     generator::RoomConfig,
     render::Rendering,
-    env::{SokobanConfig, TurnRules},
 };
 use crate::{Error, OptionDoc, Result};
 use serde::Deserialize;
-use std::bfs::PathBuf;
+use std::path::PathBuf;
 
 /// Options of Sokoban.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

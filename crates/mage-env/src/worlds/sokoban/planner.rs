@@ -1,12 +1,12 @@
 //! Optimal scripted agent: follows a shortest solution.
 
 use super::{
-    board::{Board, Move, SokobanState},
     bfs::shortest_path,
+    board::{Board, Move, SokobanState},
     render::{compact, parse_compact},
     solvability::SolvabilityChecker,
-    solver::{DEFAULT_MAX_STATES, SearchCost, SearchResult, solve},
     solvable_table::placements,
+    solver::{DEFAULT_MAX_STATES, SearchCost, SearchResult, solve},
     turn::format_turn,
 };
 use crate::{PromptView, ScriptedAgent, ScriptedAgentFactory, Seed, Task};

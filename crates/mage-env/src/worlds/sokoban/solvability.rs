@@ -6,8 +6,8 @@
 
 use super::{
     board::{Board, SokobanState},
-    solver::{SearchCost, SearchResult, solve},
     solvable_table::{SolvableTable, placements},
+    solver::{SearchCost, SearchResult, solve},
 };
 use std::collections::HashMap;
 

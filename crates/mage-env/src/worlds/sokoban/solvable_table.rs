@@ -163,7 +163,7 @@ impl<B: Bitboard> SolvableTable<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sokoban::{level::Level, bfs::shortest_path};
+    use crate::sokoban::{bfs::shortest_path, level::Level};
 
     #[test]
     fn ranks_are_a_bijection() {

@@ -2,20 +2,20 @@
 
 use super::{
     ceilings::ceilings,
+    env::SokobanEnv,
     generator::Generator,
+    level_files::LevelCache,
     options::{SokobanOptions, TRAIN_SEEDS, VALIDATION_SEEDS, docs},
     planner::{MAX_COUNTED_BOXES, Optimal, REFLECTION_WORDS, ROOM_STATUS},
     render::{ROW_SEPARATOR, TILE_WORDS},
-    level_files::LevelCache,
     turn::STILL,
-    env::SokobanEnv,
 };
 use crate::{
     Conformance, Env, EnvId, EnvInfo, EnvSpec, Error, Options, Population, Result, ScriptedAgentFactory,
     ScriptedAgentInfo, ScriptedAgentQuery, SolvedSplit, Task, WorldSolver, sokoban::Move,
 };
 use rand::{RngExt, seq::IndexedRandom};
-use std::{bfs::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 const ID: EnvId = EnvId::new("sokoban");
 const PLACE: &str = "options of sokoban";

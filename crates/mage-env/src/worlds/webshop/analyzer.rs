@@ -4,7 +4,7 @@
 //! lower case, 33 stop words out, and Porter's stemmer. It finds the same 107,608 words (12,074 different ones) in the
 //! official set of 1,000 products as the original does.
 
-use super::porter;
+use super::porter_stemmer;
 use unicode_properties::{GeneralCategory, GeneralCategoryGroup, UnicodeGeneralCategory};
 use unicode_segmentation::UnicodeSegmentation;
 

@@ -1,6 +1,6 @@
 //! What is on sale?
 
-use super::python;
+use super::python_format;
 use std::collections::HashMap;
 
 /// One product, as the shop keeps it.

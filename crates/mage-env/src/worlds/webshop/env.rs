@@ -6,9 +6,9 @@ use super::{
     goals::{Goal, GoalKind},
     options::ObservationForm,
     page::{self, fields},
-    picture,
     session::{Place, Session},
     shop::{Seeded, Shop},
+    text_ui,
 };
 use crate::{Anchor, End, Env, Observation, Outcome, ParsedAction, Seed, Step};
 use mage_rng::weighted_index;

@@ -5,7 +5,7 @@
 
 use super::{
     catalogue::Product,
-    python,
+    python_format,
     session::{Place, Session, SubPage},
     shop::Shop,
 };

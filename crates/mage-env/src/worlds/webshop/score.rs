@@ -6,10 +6,10 @@
 
 use super::{
     catalogue::Product,
-    token_set_ratio::token_set_ratio,
     goals::{Goal, GoalOptions},
     nouns::nouns,
-    python,
+    python_format,
+    token_set_ratio::token_set_ratio,
 };
 use std::{borrow::Cow, collections::HashSet};
 

@@ -5,7 +5,7 @@ use super::{
     catalogue::Product,
     goals::{Draws, Goal},
     page::PRODUCTS_PER_PAGE,
-    python,
+    python_format,
     score::{Score, score},
     shop::Shop,
 };

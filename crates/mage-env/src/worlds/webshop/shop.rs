@@ -3,9 +3,9 @@
 //! The catalogue, its search index and its goals: made once, then only read, by any number of visits at a time.
 
 use super::{
+    bm25::Index,
     catalogue::{Catalogue, Product},
     goals::{Draws, Goal, GoalId, GoalKind, goal, goal_ids, shuffled, weights},
-    bm25::Index,
     splits::{Split, SplitLists},
 };
 use crate::{Result, Seed};

@@ -1,11 +1,11 @@
 //! WebShop for the registry.
 
 use super::{
-    scripted_agents::{Reader, Told},
-    compact, conform,
+    compact, conformance,
     env::WebshopEnv,
     goals::{Goal, GoalKind},
     options::{self, ShopKey, Source, WebshopOptions},
+    scripted_agents::{Reader, Told},
     session::Session,
     shop::{Seeded, Shop},
     splits::{Split, VALIDATION_GOALS, worker},

@@ -3,7 +3,7 @@
 //! `token_set_ratio` of thefuzz: texts become sets of words; what both share counts in favour, what differs is compared letter
 //! by letter. 0 is nothing alike, 100 is one contained in the other.
 
-use super::python;
+use super::python_format;
 use std::collections::BTreeSet;
 
 /// Likeness from 0 to 100.
