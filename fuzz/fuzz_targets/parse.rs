@@ -25,7 +25,7 @@ fuzz_target!(|text: &str| {
     for env_spec in registry.iter() {
         let task = env_spec.default_population().draw("train", env_spec.info().seats, Seed::new(1)).unwrap();
         let mut env = env_spec.build(&task).unwrap();
-        env.begin(0);
+        env.reset(0);
         let step = env.step(&env.parse(text));
         assert!(step.reward.is_finite());
     }

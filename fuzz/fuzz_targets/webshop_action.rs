@@ -10,7 +10,7 @@ fuzz_target!(|text: &str| {
     population.set("products", 60.into());
     let seed = Seed::new(text.len() as u64 % 16);
     let mut env = WebshopSpec.build(&population.draw("train", 1, seed).unwrap()).unwrap();
-    env.begin(0);
+    env.reset(0);
     let mut earned = 0.0;
     for line in text.lines().take(30) {
         let action = env.parse(line);

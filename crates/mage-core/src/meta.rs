@@ -170,7 +170,7 @@ impl MetaEpisode {
             match mem::replace(&mut self.stage, Stage::Over) {
                 Stage::Over => return Ok(Next::Done(Box::new(self.record()))),
                 Stage::Begin => {
-                    let start = self.env.begin(self.episodes.len() as u32);
+                    let start = self.env.reset(self.episodes.len() as u32);
                     self.episodes.push(Episode { start, ..Episode::default() });
                     self.stage = Stage::Recall;
                 }

@@ -3,9 +3,9 @@
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use mage_env::{
-    Deal, Env, EnvSpec, Game, ParsedAction, Population, Rng, Seed, Turn, draw, draw_uniform,
+    CurrentPlayer, Deal, Env, EnvSpec, Game, ParsedAction, Population, Rng, Seed, draw, draw_uniform,
     kuhn::{Kuhn, KuhnSpec},
-    solvers::{Bayes, Candidate, Cfr, Tree},
+    solvers::{Bayes, Candidate, Cfr, HistoryTree},
 };
 use std::hint::black_box;
 
@@ -14,10 +14,10 @@ fn playout(rng: &mut Rng) -> u64 {
     let mut state = Kuhn.initial(rng);
     let mut steps = 0;
     loop {
-        let action = match Kuhn.turn(&state) {
-            Turn::Over => break,
-            Turn::Chance => draw(&Kuhn.chance(&state), rng),
-            Turn::Player(_) => draw_uniform(&Kuhn.legal(&state), rng),
+        let action = match Kuhn.current_player(&state) {
+            CurrentPlayer::Terminal => break,
+            CurrentPlayer::Chance => draw(&Kuhn.chance(&state), rng),
+            CurrentPlayer::Player(_) => draw_uniform(&Kuhn.legal(&state), rng),
         };
         Kuhn.apply(&mut state, action);
         steps += 1;
@@ -28,7 +28,7 @@ fn playout(rng: &mut Rng) -> u64 {
 
 /// Plays an episode at a table, words and all; how many actions the agent took.
 fn episode(env: &mut dyn Env, n: u32, pass: bool) -> u64 {
-    black_box(env.begin(n));
+    black_box(env.reset(n));
     let action = ParsedAction::Act((if pass { "PASS" } else { "BET" }).to_owned());
     let mut steps = 0;
     while env.legal().is_some_and(|l| !l.is_empty()) {
@@ -60,7 +60,7 @@ fn rules(c: &mut Criterion) {
 fn oracles(c: &mut Criterion) {
     let mut group = c.benchmark_group("kuhn oracles");
     group.sample_size(20);
-    let tree = Tree::new(&Kuhn).expect("Kuhn is small");
+    let tree = HistoryTree::new(&Kuhn).expect("Kuhn is small");
     group.bench_function("CFR, 1000 iterations", |b| {
         b.iter_batched_ref(|| Cfr::new(&tree), |cfr| cfr.run(1000), BatchSize::SmallInput);
     });

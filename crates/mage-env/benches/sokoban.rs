@@ -73,13 +73,13 @@ fn turns(c: &mut Criterion) {
         render: Rendering::TextWithRowNumbers,
     };
     let mut env = SokobanEnv::new(&generator.room(1).expect("room").level, config).expect("env");
-    env.begin(0);
+    env.reset(0);
     let turn = ParsedAction::Act("right left up".to_owned());
     c.bench_function("sokoban turn of three moves, with both observations", |b| {
         b.iter_batched(
             || (),
             |()| {
-                env.begin(0);
+                env.reset(0);
                 black_box(env.step(&turn))
             },
             BatchSize::SmallInput,

@@ -2,8 +2,8 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use mage_env::{
-    Game, Opponent, Registry, Seed, Turn, draw_uniform,
-    solvers::mcts::Tree,
+    CurrentPlayer, Game, Opponent, Registry, Seed, draw_uniform,
+    solvers::mcts::SearchTree,
     tictactoe::{BestAnswer, Board, Perfect, TicTacToe, search},
 };
 use std::hint::black_box;
@@ -13,7 +13,7 @@ fn rules(c: &mut Criterion) {
     c.bench_function("tictactoe random game", |b| {
         b.iter(|| {
             let mut state = TicTacToe.initial(&mut rng);
-            while TicTacToe.turn(&state) != Turn::Over {
+            while TicTacToe.current_player(&state) != CurrentPlayer::Terminal {
                 let action = draw_uniform(&TicTacToe.legal(&state), &mut rng);
                 TicTacToe.apply(&mut state, action);
             }
@@ -29,7 +29,7 @@ fn tree_search(c: &mut Criterion) {
     let mut group = c.benchmark_group("tictactoe tree search, first move");
     for simulations in [10, 100, 1_000] {
         let mut rng = Seed::new(2).rng();
-        let mut tree = Tree::default();
+        let mut tree = SearchTree::default();
         group.throughput(Throughput::Elements(u64::from(simulations)));
         group.bench_function(format!("{simulations} playouts"), |b| {
             b.iter(|| {

@@ -102,7 +102,7 @@ fn memory(data: &str, count: u64) -> Result<serde_json::Value, Box<dyn Error>> {
     let mut tasks = vec![task; usize::try_from(count)?];
     env_spec.deal(&mut tasks, 0, Seed::new(0))?;
     let mut envs: Vec<Box<dyn Env>> = tasks.iter().map(|t| env_spec.build(t)).collect::<Result<_, _>>()?;
-    envs.iter_mut().for_each(|e| drop(e.begin(0)));
+    envs.iter_mut().for_each(|e| drop(e.reset(0)));
     let status = std::fs::read_to_string("/proc/self/status")?;
     let kib = |key: &str| -> Option<u64> {
         let line = status.lines().find(|l| l.starts_with(key))?;

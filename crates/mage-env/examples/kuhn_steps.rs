@@ -3,7 +3,7 @@
 //! `kuhn_steps PLAYOUTS [SEED]`. A step is one applied action, nature's included; every playout asks for whose turn it
 //! is, the legal actions or chances, and the returns. `benches/peers/kuhn_openspiel.py` compares it with OpenSpiel.
 
-use mage_env::{Game, Seed, Turn, draw, draw_uniform, kuhn::Kuhn};
+use mage_env::{CurrentPlayer, Game, Seed, draw, draw_uniform, kuhn::Kuhn};
 use std::{io::Write, process::ExitCode, time::Instant};
 
 fn main() -> ExitCode {
@@ -20,10 +20,10 @@ fn main() -> ExitCode {
     for _ in 0..playouts {
         let mut state = game.initial(&mut rng);
         loop {
-            let action = match game.turn(&state) {
-                Turn::Over => break,
-                Turn::Chance => draw(&game.chance(&state), &mut rng),
-                Turn::Player(_) => draw_uniform(&game.legal(&state), &mut rng),
+            let action = match game.current_player(&state) {
+                CurrentPlayer::Terminal => break,
+                CurrentPlayer::Chance => draw(&game.chance(&state), &mut rng),
+                CurrentPlayer::Player(_) => draw_uniform(&game.legal(&state), &mut rng),
             };
             game.apply(&mut state, action);
             steps += 1;

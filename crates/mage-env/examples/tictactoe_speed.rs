@@ -4,8 +4,8 @@
 //! JSON object. Next to each rate stands what was seen, so that both sides are known to do the same.
 
 use mage_env::{
-    Game, ParsedAction, Registry, Seed, Turn, draw_uniform,
-    solvers::mcts::{Mcts, Tree},
+    CurrentPlayer, Game, ParsedAction, Registry, Seed, draw_uniform,
+    solvers::mcts::{Mcts, SearchTree},
     tictactoe::{Board, Cell, TicTacToe, search},
 };
 use rand::seq::IndexedRandom;
@@ -55,7 +55,7 @@ fn random_games(games: u64, seed: Seed) -> (f64, f64) {
     let clock = Instant::now();
     for _ in 0..games {
         let mut state = TicTacToe.initial(&mut rng);
-        while TicTacToe.turn(&state) != Turn::Over {
+        while TicTacToe.current_player(&state) != CurrentPlayer::Terminal {
             let action = draw_uniform(&TicTacToe.legal(&state), &mut rng);
             TicTacToe.apply(&mut state, action);
             steps += 1;
@@ -76,7 +76,7 @@ fn text_games(games: u64, seed: Seed) -> Result<f64, Box<dyn Error>> {
     let mut steps = 0_u64;
     let clock = Instant::now();
     for game in 0..games {
-        black_box(env.begin(game as u32));
+        black_box(env.reset(game as u32));
         loop {
             let legal = env.legal().unwrap_or_default();
             let action = legal.choose(&mut rng).cloned().ok_or("nothing to do")?;
@@ -92,7 +92,7 @@ fn text_games(games: u64, seed: Seed) -> Result<f64, Box<dyn Error>> {
 /// Microseconds a move, on average over positions.
 fn searches(search: &Mcts, positions: &[Board], moves: u32, seed: Seed) -> f64 {
     let mut rng = seed.rng();
-    let mut tree = Tree::default();
+    let mut tree = SearchTree::default();
     let clock = Instant::now();
     for _ in 0..moves {
         for position in positions {

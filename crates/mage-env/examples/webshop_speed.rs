@@ -69,7 +69,7 @@ fn replay(recordings: &Path, data: &str, repeat: usize) -> Outcome {
     let clock = Instant::now();
     for _ in 0..repeat {
         for (env, actions) in &mut episodes {
-            black_box(env.begin(0));
+            black_box(env.reset(0));
             for action in actions.iter() {
                 let step = env.step(&env.parse(action));
                 // The original's step includes working out what can be clicked.
@@ -91,7 +91,7 @@ fn generated(episodes: usize) -> Outcome {
     let mut steps = 0_u64;
     let clock = Instant::now();
     for _ in 0..episodes {
-        black_box(env.begin(0));
+        black_box(env.reset(0));
         for _ in 0..12 {
             let Some(action) = env.legal().and_then(|l| l.choose(&mut rng).cloned()) else { break };
             steps += 1;

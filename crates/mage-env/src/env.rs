@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub trait Env: Send {
     /// Starts episode `episode` (from 0) of the task. Opponent, seat and start are the task's; all later chance
     /// comes from streams derived from (seed, episode, turn), so luck is never replayed from one episode to the next.
-    fn begin(&mut self, episode: u32) -> Observation;
+    fn reset(&mut self, episode: u32) -> Observation;
 
     /// Reads an action from what an agent wrote (tags already removed). Never fails: what cannot be read is
     /// [`ParsedAction::Invalid`] with the reason.

@@ -25,13 +25,13 @@ pub type ActionProbs = SmallVec<[(ActionId, f64); 16]>;
 
 /// Who moves next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum CurrentPlayer {
     /// The player in this seat.
     Player(u8),
     /// Nature: a deal, a die.
     Chance,
     /// Nobody: the game has ended.
-    Over,
+    Terminal,
 }
 
 /// Rules of a game for any number of players.
@@ -42,12 +42,12 @@ pub trait Game: Send + Sync {
     /// How many seats there are.
     fn players(&self) -> u8;
 
-    /// The position play starts from. Randomness that players see unfold belongs in [`Turn::Chance`] positions;
+    /// The position play starts from. Randomness that players see unfold belongs in [`CurrentPlayer::Chance`] positions;
     /// `rng` is for set-ups drawn at once, such as a generated level.
     fn initial(&self, rng: &mut Rng) -> Self::State;
 
     /// Who moves next.
-    fn turn(&self, s: &Self::State) -> Turn;
+    fn current_player(&self, s: &Self::State) -> CurrentPlayer;
 
     /// The actions of whoever moves next, nature included; empty when the game is over.
     fn legal(&self, s: &Self::State) -> ActionList;

@@ -3,8 +3,8 @@
 //! [`GameEnv`] fills the other seats with a [`OpponentSchedule`] and plays nature and the rival until the agent is to move.
 
 use crate::{
-    ActionId, Anchor, End, Env, GameTree, Observation, OpponentSchedule, Outcome, ParsedAction, Rng, Seed, Step,
-    TextGame, Turn, game::draw, solvers::game_tree,
+    ActionId, Anchor, CurrentPlayer, End, Env, GameTree, Observation, OpponentSchedule, Outcome, ParsedAction, Rng,
+    Seed, Step, TextGame, game::draw, solvers::game_tree,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl<G: TextGame> GameEnv<G> {
     /// The agent in `seat`, `rival` in the others.
     pub fn new(game: Arc<G>, rival: OpponentSchedule<G>, seat: u8, deal: Deal, seed: Seed) -> Self {
         let mut env = Self::unopened(game, rival, seat, deal, seed);
-        env.begin(0);
+        env.reset(0);
         env
     }
 
@@ -52,7 +52,7 @@ impl<G: TextGame> GameEnv<G> {
     #[must_use]
     pub fn with_opening(mut self, opening: Deal) -> Self {
         self.opening = opening;
-        self.begin(0);
+        self.reset(0);
         self
     }
 
@@ -70,18 +70,18 @@ impl<G: TextGame> GameEnv<G> {
         };
         let mut opening = opening;
         loop {
-            let action = match self.game.turn(&self.state) {
-                Turn::Over => {
+            let action = match self.game.current_player(&self.state) {
+                CurrentPlayer::Terminal => {
                     let rival = self.rival.in_episode(self.seed, self.episode);
                     let others = (0..self.game.players()).filter(|p| *p != self.seat);
                     return others.for_each(|p| rival.over(&self.game, &self.state, p));
                 }
-                Turn::Player(p) if p == self.seat => return,
-                Turn::Chance => {
+                CurrentPlayer::Player(p) if p == self.seat => return,
+                CurrentPlayer::Chance => {
                     let rng = opening.as_deref_mut().unwrap_or(&mut luck);
                     draw(&self.game.chance(&self.state), rng)
                 }
-                Turn::Player(p) => {
+                CurrentPlayer::Player(p) => {
                     opening = None; // the deal is over once somebody acts
                     self.rival.in_episode(self.seed, self.episode).act(&self.game, &self.state, p, &mut luck)
                 }
@@ -91,7 +91,7 @@ impl<G: TextGame> GameEnv<G> {
     }
 
     fn legal_action(&self, name: &str) -> Option<ActionId> {
-        if self.game.turn(&self.state) != Turn::Player(self.seat) {
+        if self.game.current_player(&self.state) != CurrentPlayer::Player(self.seat) {
             return None;
         }
         self.game.legal(&self.state).into_iter().find(|a| self.game.action_name(*a) == name)
@@ -103,7 +103,7 @@ impl<G: TextGame> GameEnv<G> {
 }
 
 impl<G: TextGame> Env for GameEnv<G> {
-    fn begin(&mut self, episode: u32) -> Observation {
+    fn reset(&mut self, episode: u32) -> Observation {
         self.episode = episode;
         self.turn = 0;
         self.state = self.game.initial(&mut self.seed.child("start").rng());
@@ -134,7 +134,7 @@ impl<G: TextGame> Env for GameEnv<G> {
             self.game.apply(&mut self.state, a);
             self.run_others(None);
         }
-        let end = (self.game.turn(&self.state) == Turn::Over).then(|| {
+        let end = (self.game.current_player(&self.state) == CurrentPlayer::Terminal).then(|| {
             let outcome = match self.own_return() {
                 r if r > 0.0 => Outcome::Won,
                 r if r < 0.0 => Outcome::Lost,
@@ -151,7 +151,7 @@ impl<G: TextGame> Env for GameEnv<G> {
     }
 
     fn legal(&self) -> Option<Vec<String>> {
-        let own_turn = self.game.turn(&self.state) == Turn::Player(self.seat);
+        let own_turn = self.game.current_player(&self.state) == CurrentPlayer::Player(self.seat);
         let actions = if own_turn { self.game.legal(&self.state) } else { Default::default() };
         Some(actions.into_iter().map(|a| self.game.action_name(a)).collect())
     }

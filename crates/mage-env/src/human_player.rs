@@ -1,7 +1,7 @@
 //! How does somebody who is no program sit down opposite the agent?
 //!
 //! A [`HumanPlayer`] takes the rival's place in a game: a person at a terminal, or anything else that answers when asked.
-//! [`EnvSpec::host`](crate::EnvSpec::host) lays the table.
+//! [`EnvSpec::build_with_human`](crate::EnvSpec::build_with_human) lays the table.
 
 use crate::{ActionId, ActionProbs, GameEnv, Opponent, OpponentSchedule, Rng, Seed, TextGame};
 use std::sync::Arc;
@@ -109,10 +109,11 @@ mod tests {
             let mut task = env_spec.default_population().draw("train", 2, Seed::new(3)).unwrap();
             task.seat = seat;
             let sitting = Arc::new(Scripted { words: vec![guest], ..Scripted::default() });
-            let mut env = env_spec.host(&task, Arc::clone(&sitting) as Arc<dyn HumanPlayer>).unwrap().unwrap();
+            let mut env =
+                env_spec.build_with_human(&task, Arc::clone(&sitting) as Arc<dyn HumanPlayer>).unwrap().unwrap();
             assert!(sitting.seen.lock().unwrap().is_empty(), "nobody is asked before the first episode begins");
             for episode in 0..2 {
-                env.begin(episode);
+                env.reset(episode);
                 let step = env.step(&ParsedAction::Act(agent.to_owned()));
                 let Some(crate::End::Terminated { score, .. }) = step.end else { panic!("{step:?}") };
                 let seen = std::mem::take(&mut *sitting.seen.lock().unwrap());
@@ -129,6 +130,6 @@ mod tests {
         let population = rooms.default_population();
         let split = population.splits().next().unwrap().to_owned();
         let task = population.draw(&split, 1, Seed::new(3)).unwrap();
-        assert!(rooms.host(&task, Arc::new(Scripted::default())).unwrap().is_none());
+        assert!(rooms.build_with_human(&task, Arc::new(Scripted::default())).unwrap().is_none());
     }
 }

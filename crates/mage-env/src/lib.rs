@@ -13,7 +13,7 @@
 //! let kuhn = registry.get("kuhn")?;
 //! let task = kuhn.default_population().draw("train", 2, Seed::new(1))?;
 //! let mut env = registry.build(&task)?;
-//! let first = env.begin(0);
+//! let first = env.reset(0);
 //! assert!(first.text.starts_with("Your card:"));
 //! let step = env.step(&env.parse("BET"));
 //! assert!(step.valid);
@@ -48,7 +48,8 @@ pub use env::{Anchor, End, Env, Observation, Outcome, ParsedAction, Phrase, Step
 pub use env_info::{EnvInfo, OptionDoc};
 pub use error::{Error, Result};
 pub use game::{
-    ActionId, ActionList, ActionProbs, Game, MAX_PLAYERS, Opponent, TextGame, Turn, UniformOpponent, draw, draw_uniform,
+    ActionId, ActionList, ActionProbs, CurrentPlayer, Game, MAX_PLAYERS, Opponent, TextGame, UniformOpponent, draw,
+    draw_uniform,
 };
 pub use game_env::{Deal, GameEnv};
 pub use human_player::{HumanPlayer, HumanView};
@@ -56,6 +57,6 @@ pub use opponent_schedule::{Chain, OpponentKinds, OpponentSchedule, SWITCHING, S
 pub use population::{Grouping, Member, Population, SPLITS};
 pub use registry::{EnvSpec, Registry};
 pub use scripted_agent::{PromptView, ScriptedAgent, ScriptedAgentFactory, ScriptedAgentInfo, ScriptedAgentQuery};
-pub use solvers::game_tree::{GameTree, Leads, Place, Sight};
+pub use solvers::game_tree::{GameNode, GameTree, InfoSet, Transitions};
 pub use task::{EnvId, OpponentSpec, Options, Task};
 pub use world_solver::{SolvedSplit, SolvedTask, WorldSolver};

@@ -25,7 +25,7 @@ pub trait EnvSpec: Send + Sync {
     fn build(&self, task: &Task) -> Result<Box<dyn Env>>;
 
     /// The environment of a task with a guest in the opponent's place; `None` where there is no such place.
-    fn host(&self, _task: &Task, _guest: Arc<dyn HumanPlayer>) -> Result<Option<Box<dyn Env>>> {
+    fn build_with_human(&self, _task: &Task, _guest: Arc<dyn HumanPlayer>) -> Result<Option<Box<dyn Env>>> {
         Ok(None)
     }
 

@@ -59,17 +59,17 @@ pub struct ScriptedAgentInfo {
     /// What it does.
     pub about: String,
     /// Whether it is told hidden parts of the task.
-    pub told: bool,
+    pub full_info: bool,
 }
 
 impl ScriptedAgentInfo {
     /// A reference that knows its prompt alone.
-    pub fn fair(name: &str, about: &str) -> Self {
-        ScriptedAgentInfo { name: name.to_owned(), about: about.to_owned(), told: false }
+    pub fn new(name: &str, about: &str) -> Self {
+        ScriptedAgentInfo { name: name.to_owned(), about: about.to_owned(), full_info: false }
     }
 
     /// A reference that is told the task.
-    pub fn told(name: &str, about: &str) -> Self {
-        ScriptedAgentInfo { told: true, ..Self::fair(name, about) }
+    pub fn with_full_info(name: &str, about: &str) -> Self {
+        ScriptedAgentInfo { full_info: true, ..Self::new(name, about) }
     }
 }

@@ -34,5 +34,5 @@ pub struct SolvedTask {
     /// What a best solution takes, by each of the split's measures; `None` where none was found.
     pub least: Vec<Option<u32>>,
     /// Whether random play did it, in one episode.
-    pub by_luck: bool,
+    pub by_random_play: bool,
 }

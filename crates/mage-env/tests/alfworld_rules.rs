@@ -343,7 +343,7 @@ fn the_expert_solves_games_from_wherever_they_are() {
 fn an_episode_ends_when_the_task_is_done_and_starts_over_the_same() {
     let made = generate(Rooms::Seen, &[TaskKind::Heat], Seed::new(5));
     let mut env = AlfworldEnv::new(Arc::new(World::new(&made.household)));
-    let first = env.begin(0);
+    let first = env.reset(0);
     let mut last = None;
     for command in &made.walkthrough {
         assert!(env.legal().unwrap().contains(command) && !env.legal().unwrap().contains(&"help".to_owned()));
@@ -356,7 +356,7 @@ fn an_episode_ends_when_the_task_is_done_and_starts_over_the_same() {
         last = step.end;
     }
     assert!(matches!(last, Some(mage_env::End::Terminated { outcome: mage_env::Outcome::Won, score: 1.0 })));
-    assert_eq!(env.begin(1), first);
+    assert_eq!(env.reset(1), first);
     let step = env.step(&env.parse("fly to the moon"));
     assert_eq!((step.valid, step.reward, step.end, step.observation.text.as_str()), (false, 0.0, None, NOTHING));
     assert!(matches!(env.parse("  "), ParsedAction::Invalid { .. }));

@@ -7,10 +7,10 @@ mod kuhn_reports;
 
 use kuhn_reports::{close, paper_mix, report, row};
 use mage_env::{
-    Deal, Env, EnvSpec, Game, GameEnv, Member, Opponent, OpponentSchedule, OpponentSpec, Options, ParsedAction,
-    Population, Seed, TextGame, Turn, UniformOpponent,
+    CurrentPlayer, Deal, Env, EnvSpec, Game, GameEnv, Member, Opponent, OpponentSchedule, OpponentSpec, Options,
+    ParsedAction, Population, Seed, TextGame, UniformOpponent,
     kuhn::{self, BET, Card, Hand, Kuhn, KuhnSpec, PASS, StrategyTable},
-    solvers::{Bayes, Candidate, Objective, Profile, SeatOracle, Tree, best_response, expected_returns},
+    solvers::{Bayes, Candidate, HistoryTree, Objective, Profile, SeatOracle, best_response, expected_returns},
 };
 use proptest::prelude::*;
 use std::{collections::BTreeMap, sync::Arc};
@@ -91,7 +91,7 @@ fn out_of_domain_the_argmax_is_exploitable_and_the_sample_is_not() {
 
 /// The agent in `seat` plays `agent`; expected chips against each archetype.
 fn value(agent: impl Opponent<Kuhn> + Clone + 'static, opponent: StrategyTable, seat: usize) -> f64 {
-    let tree = Tree::new(&Kuhn).unwrap();
+    let tree = HistoryTree::new(&Kuhn).unwrap();
     let mut seats: Vec<Arc<dyn Opponent<Kuhn>>> = vec![Arc::new(opponent), Arc::new(opponent)];
     seats[seat] = Arc::new(agent);
     expected_returns(&Kuhn, &tree, &Profile(seats)).unwrap()[seat]
@@ -115,7 +115,7 @@ fn plain_policies_have_their_known_values() {
 
 #[test]
 fn two_methods_find_the_same_best_responses() {
-    let tree = Tree::new(&Kuhn).unwrap();
+    let tree = HistoryTree::new(&Kuhn).unwrap();
     for table in [kuhn::CONSERVATIVE, kuhn::AGGRESSIVE, kuhn::INTERMEDIATE, kuhn::equilibrium(10)] {
         for seat in 0..2 {
             let on_tree = best_response(&Kuhn, &tree, seat, &table).unwrap();
@@ -157,7 +157,7 @@ mod brute_force {
                 for (t, table) in tables.iter().enumerate() {
                     let mut open = vec![(Hand::dealt(Card(first), Card(second)), 1.0 / 6.0)];
                     while let Some((hand, p)) = open.pop() {
-                        let Turn::Player(mover) = Kuhn.turn(&hand) else {
+                        let CurrentPlayer::Player(mover) = Kuhn.current_player(&hand) else {
                             let cell = outcomes
                                 .entry(Kuhn.observe(&hand, seat))
                                 .or_insert_with(|| vec![(0.0, 0.0); tables.len()]);
@@ -365,10 +365,10 @@ fn measured(
         let mut env = GameEnv::new(Arc::new(Kuhn), members[pick].1.clone(), bayes.seat(), deal, seed.child("task"));
         let mut belief = bayes.prior();
         for episode in 0..episodes {
-            env.begin(episode);
+            env.reset(episode);
             let mut seen: Vec<String> = Vec::new();
             let score = loop {
-                if Kuhn.turn(env.state()) == Turn::Over {
+                if Kuhn.turn(env.state()) == CurrentPlayer::Terminal {
                     break f64::from(Kuhn.returns(env.state())[usize::from(bayes.seat())]);
                 }
                 seen.push(env.anchor().0);
@@ -462,7 +462,7 @@ fn facts_tell_as_much_as_watching() {
                             let mut p = 1.0 / 6.0;
                             for c in line.chars() {
                                 let action = if c == 'b' { BET } else { PASS };
-                                if let Turn::Player(mover) = Kuhn.turn(&h)
+                                if let CurrentPlayer::Player(mover) = Kuhn.current_player(&h)
                                     && mover != seat
                                 {
                                     let policy = table.policy(&Kuhn, &h, mover).unwrap();

@@ -3,9 +3,9 @@
 mod data;
 
 use mage_env::{
-    Game, Turn,
+    CurrentPlayer, Game,
     kuhn::Kuhn,
-    solvers::{Cfr, TabularPolicy, Tree, expected_returns, exploitability},
+    solvers::{Cfr, HistoryTree, TabularPolicy, expected_returns, exploitability},
 };
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ fn their_words(ours: &str) -> String {
 #[test]
 fn all_58_histories_agree() {
     let Some(golden) = golden() else { return };
-    let tree = Tree::new(&Kuhn).unwrap();
+    let tree = HistoryTree::new(&Kuhn).unwrap();
     assert_eq!(golden.nodes.len(), 58);
     assert_eq!(tree.nodes().len(), 58);
     for node in &golden.nodes {
@@ -60,7 +60,7 @@ fn all_58_histories_agree() {
         });
         let ours = &tree.nodes()[id];
         let legal: Vec<u16> = Kuhn.legal(&ours.state).iter().map(|a| a.0).collect();
-        assert_eq!(node.terminal, ours.turn == Turn::Over, "{:?}", node.history);
+        assert_eq!(node.terminal, ours.turn == CurrentPlayer::Terminal, "{:?}", node.history);
         if node.terminal {
             let returns = node.returns.as_ref().unwrap();
             assert_eq!(returns[..], ours.returns[..2], "{:?}", node.history);
@@ -72,16 +72,16 @@ fn all_58_histories_agree() {
         }
         assert_eq!(legal, *node.legal.as_ref().unwrap(), "{:?}", node.history);
         match ours.turn {
-            Turn::Chance => {
+            CurrentPlayer::Chance => {
                 assert_eq!(node.chance, Some(true));
                 let uniform = 1.0 / legal.len() as f64;
                 assert!(ours.edges.iter().all(|e| e.chance == Some(uniform)));
             }
-            Turn::Player(p) => {
+            CurrentPlayer::Player(p) => {
                 assert_eq!(node.player, Some(i32::from(p)));
                 assert_eq!(their_words(&Kuhn.observe(&ours.state, p)), *node.info.as_ref().unwrap());
             }
-            Turn::Over => unreachable!(),
+            CurrentPlayer::Terminal => unreachable!(),
         }
     }
 }
@@ -89,7 +89,7 @@ fn all_58_histories_agree() {
 #[test]
 fn cfr_equals_openspiel() {
     let Some(golden) = golden() else { return };
-    let tree = Tree::new(&Kuhn).unwrap();
+    let tree = HistoryTree::new(&Kuhn).unwrap();
     let mut checkpoints: Vec<(u32, &GoldenCfr)> = golden.cfr.iter().map(|(n, g)| (n.parse().unwrap(), g)).collect();
     checkpoints.sort_by_key(|(n, _)| *n);
     assert_eq!(checkpoints.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [1, 2, 5, 10, 100, 1000]);
@@ -117,7 +117,7 @@ fn cfr_equals_openspiel() {
 /// What is known without OpenSpiel: the value of the game, and that nobody gains much by leaving the average policy.
 #[test]
 fn cfr_approaches_the_value_of_the_game() {
-    let tree = Tree::new(&Kuhn).unwrap();
+    let tree = HistoryTree::new(&Kuhn).unwrap();
     let mut cfr = Cfr::new(&tree);
     let mut last = f64::INFINITY;
     for _ in 0..3 {

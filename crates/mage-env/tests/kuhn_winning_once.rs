@@ -4,7 +4,7 @@ mod kuhn_reports;
 
 use kuhn_reports::{paper_mix, report, row};
 use mage_env::{
-    Game, Opponent, Options, Population, Seed, Turn,
+    CurrentPlayer, Game, Opponent, Options, Population, Seed,
     kuhn::{self, Card, Kuhn, StrategyTable},
 };
 use std::collections::BTreeMap;
@@ -33,9 +33,9 @@ fn showdown(seat: u8, own: &StrategyTable, other: &StrategyTable, deal: (Card, C
     let mut hand = Kuhn.initial(&mut Seed::new(0).rng());
     let mut cards = [(0, deal.0), (1, deal.1)].into_iter();
     loop {
-        let action = match Kuhn.turn(&hand) {
-            Turn::Over => break,
-            Turn::Chance => {
+        let action = match Kuhn.current_player(&hand) {
+            CurrentPlayer::Terminal => break,
+            CurrentPlayer::Chance => {
                 let (to, card) = cards.next().expect("two cards are dealt");
                 let named = |a: &mage_env::ActionId| {
                     let mut after = hand;
@@ -44,7 +44,7 @@ fn showdown(seat: u8, own: &StrategyTable, other: &StrategyTable, deal: (Card, C
                 };
                 Kuhn.legal(&hand).into_iter().find(named).expect("every card can be dealt once")
             }
-            Turn::Player(mover) => {
+            CurrentPlayer::Player(mover) => {
                 let player = if mover == seat { own } else { other };
                 let policy = player.policy(&Kuhn, &hand, mover).expect("tables state their probabilities");
                 policy.iter().max_by(|a, b| a.1.total_cmp(&b.1)).expect("there are actions").0

@@ -5,7 +5,7 @@
 
 use mage_env::{
     Seed,
-    solvers::mcts::Tree,
+    solvers::mcts::SearchTree,
     tictactoe::{Board, TicTacToe, search},
 };
 use std::{
@@ -38,10 +38,10 @@ static COUNTING: Counting = Counting;
 
 #[test]
 fn a_search_in_a_used_tree_allocates_nothing() {
-    let mut tree = Tree::default();
+    let mut tree = SearchTree::default();
     let mut rng = Seed::new(1).rng();
     let search = search(1_000);
-    let count = |tree: &mut Tree, rng: &mut _| {
+    let count = |tree: &mut SearchTree, rng: &mut _| {
         let before = ALLOCATIONS.with(Cell::get);
         search.choose(&TicTacToe, &Board::default(), tree, rng);
         ALLOCATIONS.with(Cell::get) - before

@@ -1,9 +1,9 @@
 //! Do the oracles hold for a game that is not poker: public, deterministic, with positions that come about in many ways?
 
 use mage_env::{
-    ActionId, ActionList, ActionProbs, Deal, Game, MAX_PLAYERS, Opponent, OpponentSchedule, Rng, Strategy, Turn,
-    UniformOpponent,
-    solvers::{Bayes, Candidate, Objective, Tree, best_response},
+    ActionId, ActionList, ActionProbs, CurrentPlayer, Deal, Game, MAX_PLAYERS, Opponent, OpponentSchedule, Rng,
+    Strategy, UniformOpponent,
+    solvers::{Bayes, Candidate, HistoryTree, Objective, best_response},
 };
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -34,8 +34,8 @@ impl Game for Nim {
         Pile { left: self.pile, mover: 0, past: Vec::new() }
     }
 
-    fn turn(&self, s: &Pile) -> Turn {
-        if s.left == 0 { Turn::Over } else { Turn::Player(s.mover) }
+    fn current_player(&self, s: &Pile) -> CurrentPlayer {
+        if s.left == 0 { CurrentPlayer::Terminal } else { CurrentPlayer::Player(s.mover) }
     }
 
     fn legal(&self, s: &Pile) -> ActionList {
@@ -86,7 +86,7 @@ fn solve(remembers: bool, seat: u8, episodes: u32) -> Bayes {
 #[test]
 fn best_responses_equal_those_on_the_tree() {
     let game = Nim { pile: 9, remembers: true };
-    let tree = Tree::new(&game).unwrap();
+    let tree = HistoryTree::new(&game).unwrap();
     for seat in 0..2 {
         let ours = solve(false, seat, 1).best_responses();
         for (value, opponent) in ours.iter().zip(opponents()) {

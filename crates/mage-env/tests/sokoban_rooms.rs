@@ -94,7 +94,7 @@ fn splits_differ_in_boxes_and_rooms() {
     registry.get("sokoban").unwrap().check(&population).unwrap();
     let boxes = |split: &str| -> Vec<usize> {
         let count = |seed| {
-            let start = registry.build(&task(&population, split, seed)).unwrap().begin(0);
+            let start = registry.build(&task(&population, split, seed)).unwrap().reset(0);
             start.compact.chars().filter(|c| *c == '$').count()
         };
         (0..40).map(count).collect()
@@ -114,10 +114,10 @@ fn a_task_is_the_same_room_in_every_copy_and_episode() {
     for seed in 0..20 {
         let task = task(&population, "train", seed);
         let (mut a, mut b) = (registry.build(&task).unwrap(), registry.build(&task).unwrap());
-        let first = a.begin(0);
+        let first = a.reset(0);
         a.step(&ParsedAction::Act("up left right".to_owned()));
-        assert_eq!(a.begin(1), first);
-        assert_eq!(b.begin(7), first);
+        assert_eq!(a.reset(1), first);
+        assert_eq!(b.reset(7), first);
         assert_eq!(a.anchor(), b.anchor());
         assert_eq!(a.anchor().0, first.text);
     }
@@ -152,7 +152,7 @@ fn invalid_options_are_named() {
         seed: Seed::new(1),
     };
     let mut env = registry.build(&task).unwrap();
-    assert_eq!(env.begin(0).compact, ". $ @");
+    assert_eq!(env.reset(0).compact, ". $ @");
     let end = env.step(&env.parse("left")).end;
     assert!(matches!(end, Some(End::Terminated { outcome: Outcome::Won, .. })));
     std::fs::remove_dir_all(&folder).unwrap();

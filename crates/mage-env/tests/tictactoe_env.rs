@@ -29,7 +29,7 @@ fn a_fixed_opening_is_the_same_in_every_episode_and_a_fresh_one_is_not() {
     for kind in ["random", "mcts"] {
         let openings = |options: Options, seed| {
             let mut env = env(kind, 1, seed, options);
-            (0..20).map(|n| env.begin(n).compact).collect::<HashSet<_>>()
+            (0..20).map(|n| env.reset(n).compact).collect::<HashSet<_>>()
         };
         let fixed = Options::default().with("opening", "fixed");
         assert!((0..10).all(|seed| openings(fixed.clone(), seed).len() == 1), "{kind}");
@@ -44,7 +44,7 @@ fn only_the_opening_is_fixed_not_what_follows() {
     let mut env = env("random", 1, 4, Options::default().with("opening", "fixed"));
     let mut replies = HashSet::new();
     for n in 0..20 {
-        env.begin(n);
+        env.reset(n);
         let first = env.legal().unwrap()[0].clone();
         replies.insert(act(&mut *env, &first).observation.compact);
     }
@@ -54,7 +54,7 @@ fn only_the_opening_is_fixed_not_what_follows() {
 #[test]
 fn an_invalid_move_changes_nothing_and_says_why() {
     let mut env = env("preferred_1", 0, 0, Options::default());
-    let start = env.begin(0);
+    let start = env.reset(0);
     let before = act(&mut *env, "(1, 1)").observation;
     assert_ne!(before, start);
     for (text, why) in [
@@ -78,14 +78,14 @@ fn an_invalid_move_changes_nothing_and_says_why() {
 fn wins_score_one_and_everything_else_nothing_while_losses_cost() {
     // The second list takes the corners in order: 11, 13, 31, 33.
     let mut env = env("preferred_2", 0, 0, Options::default());
-    env.begin(0);
+    env.reset(0);
     act(&mut *env, "(2,1)");
     act(&mut *env, "(2,2)");
     let won = act(&mut *env, "(2,3)");
     assert_eq!(won.end, Some(End::Terminated { outcome: Outcome::Won, score: 1.0 }));
     assert_eq!(won.reward, 1.0);
 
-    env.begin(1);
+    env.reset(1);
     act(&mut *env, "(2,1)"); // 11
     act(&mut *env, "(2,2)"); // 13
     act(&mut *env, "(3,2)"); // 31
@@ -94,7 +94,7 @@ fn wins_score_one_and_everything_else_nothing_while_losses_cost() {
 
     // The third list takes the edges, then the centre: 12, 21, 23, 32, 22, and has a line with its fifth.
     let mut env = self::env("preferred_3", 1, 0, Options::default());
-    assert_eq!(env.begin(0).compact, ". O . . . . . . .");
+    assert_eq!(env.reset(0).compact, ". O . . . . . . .");
     act(&mut *env, "(1,1)"); // 21
     act(&mut *env, "(3,3)"); // 23
     act(&mut *env, "(1,3)"); // 32
@@ -110,7 +110,7 @@ fn the_same_task_is_the_same_game() {
     for seat in 0..2 {
         let game = |seed| {
             let mut env = env("mcts", seat, seed, Options::default());
-            let mut seen = vec![env.begin(1)];
+            let mut seen = vec![env.reset(1)];
             while let Some(first) = env.legal().unwrap().first().cloned() {
                 seen.push(act(&mut *env, &first).observation);
             }

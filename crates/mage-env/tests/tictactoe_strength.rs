@@ -5,7 +5,7 @@
 //! of ours, with `--features long` 20,000; `-- --nocapture` prints them.
 
 use mage_env::{
-    Game, Opponent, Seed, Turn, UniformOpponent,
+    CurrentPlayer, Game, Opponent, Seed, UniformOpponent,
     solvers::mcts::MctsOpponent,
     tictactoe::{Perfect, TicTacToe, search},
 };
@@ -31,7 +31,7 @@ fn play(players: [&dyn Opponent<TicTacToe>; 2], seat: usize, games: u64, seed: S
     for i in 0..games {
         let mut rng = seed.at(i).rng();
         let mut s = TicTacToe.initial(&mut rng);
-        while let Turn::Player(p) = TicTacToe.turn(&s) {
+        while let CurrentPlayer::Player(p) = TicTacToe.current_player(&s) {
             let a = players[usize::from(p)].act(&TicTacToe, &s, p, &mut rng);
             TicTacToe.apply(&mut s, a);
         }

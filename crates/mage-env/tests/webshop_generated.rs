@@ -25,7 +25,7 @@ fn act(env: &mut dyn Env, text: &str) -> Step {
 }
 
 fn instruction(env: &mut dyn Env, episode: u32) -> String {
-    let first = env.begin(episode).text;
+    let first = env.reset(episode).text;
     first.strip_prefix("WebShop [SEP] Instruction: [SEP] ").unwrap().strip_suffix(" [SEP] Search").unwrap().to_owned()
 }
 
@@ -39,7 +39,7 @@ fn buy_first(env: &mut dyn Env, words: &str) -> Step {
 #[test]
 fn pages_follow_clicks() {
     let mut env = shop(Options::default(), 1);
-    env.begin(0);
+    env.reset(0);
     assert_eq!(env.compact_legal(), Some(vec!["SEARCH".to_owned()]));
     let results = act(&mut *env, "search[black large machine washable]");
     assert!(
@@ -75,7 +75,7 @@ fn pages_follow_clicks() {
 #[test]
 fn what_cannot_be_done_costs_the_turn_and_nothing_else() {
     let mut env = shop(Options::default(), 2);
-    let first = env.begin(0);
+    let first = env.reset(0);
     for text in ["click[buy now]", "click[search]", "think[hmm]", "buy", "", "search[]", "I1"] {
         let step = act(&mut *env, text);
         assert!(!step.valid && step.end.is_none() && step.reward == 0.0, "{text}");
@@ -88,7 +88,7 @@ fn what_cannot_be_done_costs_the_turn_and_nothing_else() {
 #[test]
 fn a_purchase_is_scored_and_ends_the_visit() {
     let mut env = shop(Options::default(), 3);
-    env.begin(0);
+    env.reset(0);
     let step = buy_first(&mut *env, "plant pots");
     let Some(End::Terminated { outcome, score }) = step.end else { panic!("{step:?}") };
     assert_eq!((step.reward, outcome == Outcome::Won), (score, score == 1.0));
@@ -102,11 +102,11 @@ fn a_purchase_is_scored_and_ends_the_visit() {
 fn every_listed_action_can_be_done_and_both_names_mean_the_same() {
     for seed in 0..20 {
         let mut env = shop(Options::default().with("show_attributes", true), seed);
-        env.begin(0);
+        env.reset(0);
         act(&mut *env, "SEARCH");
         for path in [&[][..], &["I1"], &["I2", "V1"], &["I1", "ATTR"]] {
             let go = |env: &mut dyn Env| {
-                env.begin(0);
+                env.reset(0);
                 act(env, "SEARCH");
                 path.iter().for_each(|p| drop(act(env, p)));
             };
@@ -138,7 +138,7 @@ fn restarting_keeps_the_goal_unless_the_fault_is_wanted() {
     assert_eq!(instruction(&mut *env, 2), goal, "the prompt goes on naming the first goal");
     let results = act(&mut *env, "search[cups]").observation.text;
     assert!(results.starts_with("Instruction: [SEP] Look for ") && !results.contains(&goal), "{results}");
-    env.begin(0);
+    env.reset(0);
     assert!(act(&mut *env, "search[cups]").observation.text.starts_with("'Back"), "a fresh start has the task's goal");
 }
 
@@ -146,9 +146,9 @@ fn restarting_keeps_the_goal_unless_the_fault_is_wanted() {
 fn pages_come_in_the_originals_two_forms_too() {
     let mut text = shop(Options::default().with("observation", "text"), 5);
     let mut rich = shop(Options::default().with("observation", "text_rich"), 5);
-    let first = rich.begin(0).text;
+    let first = rich.reset(0).text;
     assert!(first.starts_with("WebShop\nInstruction: \nLook for ") && first.ends_with("\n[button] Search [button_]\n"));
-    text.begin(0);
+    text.reset(0);
     assert!(act(&mut *text, "SEARCH").observation.text.starts_with("Instruction: [SEP] Look for "));
     let results = act(&mut *rich, "SEARCH").observation.text;
     assert!(results.contains("\n[button] Next > [button_]\n\n[button] G0"), "{results}");
@@ -220,7 +220,7 @@ fn played(name: &str, tasks: u64, episodes: u32, meddled_in: &[u32]) -> Vec<u32>
         let (mut env, mut agent) = (env_spec.build(&task).unwrap(), maker.make(&task, Seed::new(i)));
         let mut memory: Vec<String> = Vec::new();
         for episode in 0..episodes {
-            let mut now = env.begin(episode);
+            let mut now = env.reset(episode);
             let mut end = None;
             let mut done: Vec<String> = Vec::new();
             for turn in 0..env_spec.info().max_turns {
@@ -279,7 +279,7 @@ fn compact_words_are_all_in_the_vocabulary_and_always_as_many() {
         assert!(text.split(' ').all(|w| known.contains(w)), "{text}");
         lengths.insert(text.split(' ').count());
     };
-    look(&env.begin(0).compact);
+    look(&env.reset(0).compact);
     for action in ["SEARCH", "NEXT", "I3", "FEAT", "PREV", "V2", "BUY"] {
         assert!(env.compact_legal().unwrap().iter().all(|w| known.contains(w.as_str())));
         look(&act(&mut *env, action).observation.compact);
@@ -300,7 +300,7 @@ proptest! {
         Just("search[<r>]".to_owned()), Just("search[<c> garden]".to_owned()), Just("search[<a> non slip]".to_owned()),
     ], 0..30), seed in 0_u64..50) {
         let mut env = shop(Options::default().with("products", 200), seed);
-        env.begin(0);
+        env.reset(0);
         for word in &words {
             let action = env.parse(word);
             let allowed = matches!(&action, ParsedAction::Act(a) if env.allows(a));

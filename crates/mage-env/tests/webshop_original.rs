@@ -59,7 +59,7 @@ fn goals_and_prices_are_those_of_the_originals_seed() {
             seat: 0,
             seed: Seed::new(0),
         };
-        env_spec.build(&task).map(|mut env| env.begin(0).text)
+        env_spec.build(&task).map(|mut env| env.reset(0).text)
     };
     let count = recorded["n_goals"].as_u64().unwrap();
     let first = recorded["first20"].as_array().unwrap().iter().zip(0..);
@@ -80,7 +80,7 @@ fn people_have_thirteen_wishes_for_these_products() {
         let options = Options::default().with("catalogue", "official").with("data", folder.to_str().unwrap());
         let options = options.with("goals", "human").with("goal", goal);
         let task = Task { env: EnvId::new("webshop"), options, opponent: None, seat: 0, seed: Seed::new(0) };
-        texts.insert(env_spec.build(&task).unwrap().begin(0).text);
+        texts.insert(env_spec.build(&task).unwrap().reset(0).text);
     }
     assert_eq!(texts.len(), 13);
     assert!(texts.iter().any(|t| t.contains("i need a 120 ml hair mask treatment, and price lower than ")));

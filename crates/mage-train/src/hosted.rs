@@ -57,7 +57,7 @@ impl Hosted {
     /// Plays one meta-episode against `guest`, from the seats the policy was trained for.
     pub fn play(&self, guest: Arc<dyn HumanPlayer>, seed: Seed) -> Result<Trajectory> {
         let task = self.setting.population.draw(&self.split, self.seats, seed)?;
-        let env = self.setting.env_spec.host(&task, guest)?.ok_or_else(|| Error::Recipe {
+        let env = self.setting.env_spec.build_with_human(&task, guest)?.ok_or_else(|| Error::Recipe {
             place: "env.name".to_owned(),
             problem: format!("{} has no other seat to sit down in", task.env),
         })?;

@@ -66,7 +66,7 @@ type Cell = (Option<String>, u8);
 /// What is asked of the policy: a prompt and the answers that are possible.
 type Question = (Vec<u32>, Vec<String>);
 
-/// An episode to be valued: its tree, and for each sight the question it comes to.
+/// An episode to be valued: its tree, and for each information set the question it comes to.
 struct Open {
     tree: Arc<GameTree>,
     questions: Vec<u32>,
@@ -246,9 +246,9 @@ fn ask(
         questions.lock().expect("no holder panics").trees.insert(key, tree.clone());
         tree
     })?;
-    let mut ids = Vec::with_capacity(tree.sights.len());
-    for sight in &tree.sights {
-        let turns = sight.turns.iter().map(|(action, observation)| Turn {
+    let mut ids = Vec::with_capacity(tree.info_sets.len());
+    for info_set in &tree.info_sets {
+        let turns = info_set.turns.iter().map(|(action, observation)| Turn {
             call: mage_core::RequestId(0),
             anchor: Anchor(String::new()),
             action: ParsedAction::Act(action.clone()),
@@ -256,9 +256,9 @@ fn ask(
             reward: 0.0,
             observation: observation.clone(),
         });
-        let so_far = Episode { start: sight.start.clone(), turns: turns.collect(), end: None };
-        let request = meta.request_if(&so_far, Some(sight.legal.clone()))?.ok()?;
-        let question = (rollout.speech.prompt(&request.messages).ok()?, sight.legal.clone());
+        let so_far = Episode { start: info_set.start.clone(), turns: turns.collect(), end: None };
+        let request = meta.request_if(&so_far, Some(info_set.legal.clone()))?.ok()?;
+        let question = (rollout.speech.prompt(&request.messages).ok()?, info_set.legal.clone());
         let mut q = questions.lock().expect("no holder panics");
         let next = q.list.len() as u32;
         let id = *q.ids.entry(question.clone()).or_insert(next);

@@ -237,8 +237,8 @@ mod tests {
     }
 
     impl Env for SlowTable {
-        fn begin(&mut self, episode: u32) -> Observation {
-            self.0.begin(episode)
+        fn reset(&mut self, episode: u32) -> Observation {
+            self.0.reset(episode)
         }
         fn parse(&self, text: &str) -> ParsedAction {
             self.0.parse(text)

@@ -83,8 +83,8 @@ impl EnvSpec for House {
 struct Shaky(Box<dyn Env>);
 
 impl Env for Shaky {
-    fn begin(&mut self, episode: u32) -> Observation {
-        self.0.begin(episode)
+    fn reset(&mut self, episode: u32) -> Observation {
+        self.0.reset(episode)
     }
     fn parse(&self, text: &str) -> ParsedAction {
         self.0.parse(text)

@@ -7,7 +7,7 @@ use mage_core::{
 use mage_env::{
     EnvSpec, Population, Registry, Seed,
     kuhn::{Kuhn, KuhnSpec, equilibrium},
-    solvers::{Objective, Profile, Tree, expected_returns},
+    solvers::{HistoryTree, Objective, Profile, expected_returns},
 };
 use mage_train::{
     Panel,
@@ -97,7 +97,7 @@ fn best_response_nash_and_random_earn_what_the_tree_says() {
         check("best-response", &results("best-response", memory, &population, 2, 8_000), informed);
     }
 
-    let tree = Tree::new(&Kuhn).unwrap();
+    let tree = HistoryTree::new(&Kuhn).unwrap();
     let kinds = mage_env::kuhn::opponent_kinds();
     let opponents = population.in_split("train").unwrap();
     let value = |agent: mage_env::Strategy<Kuhn>, seat: u8| {

@@ -4,7 +4,7 @@
 use mage_core::prompt::{PromptSource, Windows};
 use mage_env::{
     ActionId, ActionList, ActionProbs, Deal, Env, EnvSpec, EnvId, Error, Game, GameEnv, MAX_PLAYERS, Member,
-    Observation, Opponent, OpponentKinds, Population, Result, Rng, EnvInfo, Task, TextGame, Turn,
+    Observation, Opponent, OpponentKinds, Population, Result, Rng, EnvInfo, Task, TextGame, CurrentPlayer,
 };
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -33,16 +33,16 @@ impl Game for Rps {
         Throws::default()
     }
 
-    fn turn(&self, s: &Throws) -> Turn {
+    fn current_player(&self, s: &Throws) -> CurrentPlayer {
         match (s.hidden, s.open) {
-            (None, _) => Turn::Player(1),
-            (_, None) => Turn::Player(0),
-            _ => Turn::Over,
+            (None, _) => CurrentPlayer::Player(1),
+            (_, None) => CurrentPlayer::Player(0),
+            _ => CurrentPlayer::Terminal,
         }
     }
 
     fn legal(&self, s: &Throws) -> ActionList {
-        if self.turn(s) == Turn::Over { smallvec![] } else { (0..3).map(ActionId).collect() }
+        if self.current_player(s) == CurrentPlayer::Terminal { smallvec![] } else { (0..3).map(ActionId).collect() }
     }
 
     fn apply(&self, s: &mut Throws, a: ActionId) {

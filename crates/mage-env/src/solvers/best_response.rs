@@ -3,8 +3,8 @@
 //! Exact values on a written-out game, for perfect-recall information sets: [`Game::observe`] tells a player's own past
 //! actions, so what is best in one set depends only on what comes after it.
 
-use super::{TabularPolicy, Tree};
-use crate::{Error, Game, MAX_PLAYERS, Opponent, Result, Turn};
+use super::{HistoryTree, TabularPolicy};
+use crate::{CurrentPlayer, Error, Game, MAX_PLAYERS, Opponent, Result};
 
 /// A best answer and what it earns.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,7 +16,12 @@ pub struct BestResponse {
 }
 
 /// The best response of `seat` while `others` plays all other seats (see [`super::Profile`] for one strategy each).
-pub fn best_response<G: Game>(game: &G, tree: &Tree<G>, seat: u8, others: &dyn Opponent<G>) -> Result<BestResponse> {
+pub fn best_response<G: Game>(
+    game: &G,
+    tree: &HistoryTree<G>,
+    seat: u8,
+    others: &dyn Opponent<G>,
+) -> Result<BestResponse> {
     let probs = edge_probabilities(game, tree, others, Some(seat))?;
     let mut reach = vec![0.0; tree.nodes().len()];
     reach[0] = 1.0;
@@ -44,10 +49,10 @@ pub fn best_response<G: Game>(game: &G, tree: &Tree<G>, seat: u8, others: &dyn O
 }
 
 /// What each seat earns when `all` plays all of them.
-pub fn expected_returns<G: Game>(game: &G, tree: &Tree<G>, all: &dyn Opponent<G>) -> Result<[f64; MAX_PLAYERS]> {
+pub fn expected_returns<G: Game>(game: &G, tree: &HistoryTree<G>, all: &dyn Opponent<G>) -> Result<[f64; MAX_PLAYERS]> {
     let probs = edge_probabilities(game, tree, all, None)?;
     let mut value: Vec<[f64; MAX_PLAYERS]> = tree.nodes().iter().map(|n| n.returns).collect();
-    for (id, node) in tree.nodes().iter().enumerate().rev().filter(|(_, n)| n.turn != Turn::Over) {
+    for (id, node) in tree.nodes().iter().enumerate().rev().filter(|(_, n)| n.turn != CurrentPlayer::Terminal) {
         let mut mean = [0.0; MAX_PLAYERS];
         for (e, p) in node.edges.iter().zip(&probs[id]) {
             mean.iter_mut().zip(value[e.child]).for_each(|(m, v)| *m += p * v);
@@ -58,7 +63,7 @@ pub fn expected_returns<G: Game>(game: &G, tree: &Tree<G>, all: &dyn Opponent<G>
 }
 
 /// How much a player who knew the strategies could gain by leaving them, on average over seats; 0 at an equilibrium.
-pub fn exploitability<G: Game>(game: &G, tree: &Tree<G>, all: &dyn Opponent<G>) -> Result<f64> {
+pub fn exploitability<G: Game>(game: &G, tree: &HistoryTree<G>, all: &dyn Opponent<G>) -> Result<f64> {
     let current = expected_returns(game, tree, all)?;
     let mut gain = 0.0;
     for seat in 0..tree.players() {
@@ -70,15 +75,15 @@ pub fn exploitability<G: Game>(game: &G, tree: &Tree<G>, all: &dyn Opponent<G>) 
 /// How likely each edge is; 1 along all of `free`'s own actions, which leaves them out of every product.
 fn edge_probabilities<G: Game>(
     game: &G,
-    tree: &Tree<G>,
+    tree: &HistoryTree<G>,
     players: &dyn Opponent<G>,
     free: Option<u8>,
 ) -> Result<Vec<Vec<f64>>> {
-    let row = |node: &super::Node<G::State>| match node.turn {
-        Turn::Over => Ok(Vec::new()),
-        Turn::Chance => Ok(node.edges.iter().map(|e| e.chance.unwrap_or(0.0)).collect()),
-        Turn::Player(p) if Some(p) == free => Ok(vec![1.0; node.edges.len()]),
-        Turn::Player(p) => {
+    let row = |node: &super::HistoryNode<G::State>| match node.turn {
+        CurrentPlayer::Terminal => Ok(Vec::new()),
+        CurrentPlayer::Chance => Ok(node.edges.iter().map(|e| e.chance.unwrap_or(0.0)).collect()),
+        CurrentPlayer::Player(p) if Some(p) == free => Ok(vec![1.0; node.edges.len()]),
+        CurrentPlayer::Player(p) => {
             let policy = players.policy(game, &node.state, p).ok_or_else(|| no_policy(game, &node.state, p))?;
             let of = |a| policy.iter().find(|(b, _)| *b == a).map_or(0.0, |(_, p)| *p);
             Ok(node.edges.iter().map(|e| of(e.action)).collect())
@@ -99,7 +104,7 @@ pub(in crate::solvers) fn no_policy<G: Game>(game: &G, s: &G::State, seat: u8) -
 }
 
 struct Search<'a, G: Game> {
-    tree: &'a Tree<G>,
+    tree: &'a HistoryTree<G>,
     seat: u8,
     probs: &'a [Vec<f64>],
     reach: &'a [f64],
@@ -115,8 +120,8 @@ impl<G: Game> Search<'_, G> {
         let tree = self.tree;
         let node = &tree.nodes()[id];
         let v = match (node.turn, node.set) {
-            (Turn::Over, _) => node.returns[usize::from(self.seat)],
-            (Turn::Player(p), Some(set)) if p == self.seat => {
+            (CurrentPlayer::Terminal, _) => node.returns[usize::from(self.seat)],
+            (CurrentPlayer::Player(p), Some(set)) if p == self.seat => {
                 let best = self.choose(set);
                 self.value_of(node.edges[best].child)
             }

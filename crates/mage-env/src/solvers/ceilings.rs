@@ -5,7 +5,7 @@ use crate::{Deal, Game, Result};
 use std::hash::Hash;
 
 /// What ceilings are asked for.
-pub struct Setting<'a> {
+pub struct CeilingQuery<'a> {
     /// The environment's name, for the report.
     pub env: &'a str,
     /// The split's name, for the report.
@@ -21,7 +21,11 @@ pub struct Setting<'a> {
 }
 
 /// The ceilings against some opponents, or `None` where one of them cannot state its probabilities.
-pub fn ceilings<G: Game>(game: &G, candidates: &[Candidate<G>], setting: &Setting<'_>) -> Result<Option<OracleReport>>
+pub fn ceilings<G: Game>(
+    game: &G,
+    candidates: &[Candidate<G>],
+    query: &CeilingQuery<'_>,
+) -> Result<Option<OracleReport>>
 where
     G::State: Eq + Hash,
 {
@@ -31,15 +35,15 @@ where
         }
     }
     let mut seats = Vec::new();
-    for (seat, share) in setting.seat_shares.iter().enumerate() {
-        let bayes = Bayes::new(game, seat as u8, setting.deal, candidates, setting.episodes)?;
+    for (seat, share) in query.seat_shares.iter().enumerate() {
+        let bayes = Bayes::new(game, seat as u8, query.deal, candidates, query.episodes)?;
         seats.push(of_seat(&bayes, *share));
     }
     Ok(Some(OracleReport {
-        env: setting.env.to_owned(),
-        split: setting.split.to_owned(),
-        unit: setting.unit.to_owned(),
-        episodes: setting.episodes,
+        env: query.env.to_owned(),
+        split: query.split.to_owned(),
+        unit: query.unit.to_owned(),
+        episodes: query.episodes,
         mean: mean(&seats),
         seats,
         sampled: Vec::new(),

@@ -4,13 +4,13 @@
 //! updated in turn, averages weighted by the player's own reach. OpenSpiel's `CFRSolver` does the same, and the tests
 //! hold this one to its numbers.
 
-use super::{TabularPolicy, Tree};
-use crate::{Game, MAX_PLAYERS, Turn};
+use super::{HistoryTree, TabularPolicy};
+use crate::{CurrentPlayer, Game, MAX_PLAYERS};
 use smallvec::{SmallVec, smallvec};
 
 /// A solver in progress.
 pub struct Cfr<'t, G: Game> {
-    tree: &'t Tree<G>,
+    tree: &'t HistoryTree<G>,
     /// By information set, by action.
     regret: Vec<Vec<f64>>,
     policy_sum: Vec<Vec<f64>>,
@@ -22,7 +22,7 @@ type Reach = [f64; MAX_PLAYERS + 1];
 
 impl<'t, G: Game> Cfr<'t, G> {
     /// Starts from uniform play.
-    pub fn new(tree: &'t Tree<G>) -> Self {
+    pub fn new(tree: &'t HistoryTree<G>) -> Self {
         let zeros: Vec<Vec<f64>> = tree.sets().iter().map(|s| vec![0.0; s.actions.len()]).collect();
         let current = zeros.iter().map(|row| vec![1.0 / row.len() as f64; row.len()]).collect();
         Cfr { tree, regret: zeros.clone(), policy_sum: zeros, current }
@@ -54,8 +54,8 @@ impl<'t, G: Game> Cfr<'t, G> {
         let n = &tree.nodes()[node];
         let players = usize::from(tree.players());
         match n.turn {
-            Turn::Over => n.returns,
-            Turn::Chance => {
+            CurrentPlayer::Terminal => n.returns,
+            CurrentPlayer::Chance => {
                 let mut value = [0.0; MAX_PLAYERS];
                 for e in &n.edges {
                     let p = e.chance.unwrap_or(0.0);
@@ -64,7 +64,7 @@ impl<'t, G: Game> Cfr<'t, G> {
                 }
                 value
             }
-            Turn::Player(mover) => {
+            CurrentPlayer::Player(mover) => {
                 if reach[..players].iter().all(|r| *r == 0.0) {
                     return [0.0; MAX_PLAYERS]; // nothing below can change anything
                 }

@@ -3,35 +3,35 @@
 //! For judging a policy without luck: with its probabilities at every decision, an episode's expected score is a sum over
 //! all that can happen instead of a mean over what happened to happen. An agent never gets to see one.
 
-use crate::{ActionId, Observation, Outcome, Strategy, TextGame, Turn};
+use crate::{ActionId, CurrentPlayer, Observation, Outcome, Strategy, TextGame};
 use std::collections::HashMap;
 
 /// Everything that can happen in one episode.
 #[derive(Clone, Debug)]
 pub struct GameTree {
     /// Where it may begin, with probabilities.
-    pub start: Leads,
-    /// The places, each reached in one way only.
-    pub places: Vec<Place>,
-    /// What an agent can have seen when it decides; places it cannot tell apart share one.
-    pub sights: Vec<Sight>,
+    pub start: Transitions,
+    /// The nodes, each reached in one way only.
+    pub nodes: Vec<GameNode>,
+    /// What an agent can have seen when it decides; nodes it cannot tell apart share one.
+    pub info_sets: Vec<InfoSet>,
 }
 
-/// Where chance and the others may lead: indices of places, with probabilities.
-pub type Leads = Vec<(usize, f64)>;
+/// Where chance and the others may lead: indices of nodes, with probabilities.
+pub type Transitions = Vec<(usize, f64)>;
 
-/// A place where the agent decides, or the end.
+/// A node where the agent decides, or the end.
 #[derive(Clone, Debug)]
-pub enum Place {
-    /// The agent decides: what it has seen, by index, and where each of its actions leads.
-    Decide {
-        /// Index of the sight.
-        sight: usize,
-        /// By action, in the order of the sight's legal actions.
-        leads: Vec<Leads>,
+pub enum GameNode {
+    /// The agent decides: what it has seen, by index, and where each of its actions transitions.
+    Decision {
+        /// Index of the info_set.
+        info_set: usize,
+        /// By action, in the order of the info_set's legal actions.
+        transitions: Vec<Transitions>,
     },
     /// The end.
-    End {
+    Terminal {
         /// The score in the environment's own unit.
         score: f32,
         /// For whom.
@@ -41,7 +41,7 @@ pub enum Place {
 
 /// What an agent has seen of an episode when it decides.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Sight {
+pub struct InfoSet {
     /// What it saw first.
     pub start: Observation,
     /// What it did, by canonical name, and what it saw then.
@@ -52,18 +52,20 @@ pub struct Sight {
 
 impl GameTree {
     /// The expected score and the probability of winning when `policy` gives the probability of each legal action of a
-    /// sight.
+    /// info_set.
     pub fn value(&self, policy: &dyn Fn(usize) -> Vec<f64>) -> (f64, f64) {
         self.sum(&self.start, policy)
     }
 
-    fn sum(&self, leads: &Leads, policy: &dyn Fn(usize) -> Vec<f64>) -> (f64, f64) {
-        leads.iter().fold((0.0, 0.0), |(score, won), (place, p)| {
-            let (s, w) = match &self.places[*place] {
-                Place::End { score, outcome } => (f64::from(*score), if *outcome == Outcome::Won { 1.0 } else { 0.0 }),
-                Place::Decide { sight, leads } => {
-                    policy(*sight).iter().zip(leads).fold((0.0, 0.0), |(score, won), (q, leads)| {
-                        let (s, w) = self.sum(leads, policy);
+    fn sum(&self, transitions: &Transitions, policy: &dyn Fn(usize) -> Vec<f64>) -> (f64, f64) {
+        transitions.iter().fold((0.0, 0.0), |(score, won), (node, p)| {
+            let (s, w) = match &self.nodes[*node] {
+                GameNode::Terminal { score, outcome } => {
+                    (f64::from(*score), if *outcome == Outcome::Won { 1.0 } else { 0.0 })
+                }
+                GameNode::Decision { info_set, transitions } => {
+                    policy(*info_set).iter().zip(transitions).fold((0.0, 0.0), |(score, won), (q, transitions)| {
+                        let (s, w) = self.sum(transitions, policy);
                         (score + q * s, won + q * w)
                     })
                 }
@@ -74,7 +76,7 @@ impl GameTree {
 }
 
 /// Builds the tree of a game from a seat; `None` when the others' probabilities cannot be told or there are more than
-/// `limit` places.
+/// `limit` nodes.
 pub(crate) fn grow<G: TextGame>(
     game: &G,
     start: G::State,
@@ -87,7 +89,7 @@ pub(crate) fn grow<G: TextGame>(
         seat,
         others,
         limit,
-        tree: GameTree { start: Vec::new(), places: Vec::new(), sights: Vec::new() },
+        tree: GameTree { start: Vec::new(), nodes: Vec::new(), info_sets: Vec::new() },
         known: HashMap::new(),
     };
     grower.tree.start = grower.lead(start, 1.0, None)?;
@@ -100,72 +102,72 @@ struct Grower<'g, G: TextGame> {
     others: &'g Strategy<G>,
     limit: usize,
     tree: GameTree,
-    known: HashMap<Sight, usize>,
+    known: HashMap<InfoSet, usize>,
 }
 
 impl<G: TextGame> Grower<'_, G> {
-    /// Chance and the others, until the agent moves or it is over. `before` is the sight and action that led here.
-    fn lead(&mut self, state: G::State, p: f64, before: Option<(usize, ActionId)>) -> Option<Leads> {
-        let probabilities = match self.game.turn(&state) {
-            Turn::Over => return self.end(&state, p),
-            Turn::Player(s) if s == self.seat => return self.decide(state, p, before),
-            Turn::Chance => self.game.chance(&state),
-            Turn::Player(s) => self.others.policy(self.game, &state, s)?,
+    /// Chance and the others, until the agent moves or it is over. `before` is the info_set and action that led here.
+    fn lead(&mut self, state: G::State, p: f64, before: Option<(usize, ActionId)>) -> Option<Transitions> {
+        let probabilities = match self.game.current_player(&state) {
+            CurrentPlayer::Terminal => return self.end(&state, p),
+            CurrentPlayer::Player(s) if s == self.seat => return self.decide(state, p, before),
+            CurrentPlayer::Chance => self.game.chance(&state),
+            CurrentPlayer::Player(s) => self.others.policy(self.game, &state, s)?,
         };
-        let mut leads = Vec::new();
+        let mut transitions = Vec::new();
         for (action, q) in probabilities.into_iter().filter(|(_, q)| *q > 0.0) {
             let mut next = state.clone();
             self.game.apply(&mut next, action);
-            leads.extend(self.lead(next, p * q, before)?);
+            transitions.extend(self.lead(next, p * q, before)?);
         }
-        Some(leads)
+        Some(transitions)
     }
 
-    fn place(&mut self, place: Place) -> Option<usize> {
-        self.tree.places.push(place);
-        (self.tree.places.len() <= self.limit).then(|| self.tree.places.len() - 1)
+    fn node(&mut self, node: GameNode) -> Option<usize> {
+        self.tree.nodes.push(node);
+        (self.tree.nodes.len() <= self.limit).then(|| self.tree.nodes.len() - 1)
     }
 
-    fn end(&mut self, state: &G::State, p: f64) -> Option<Leads> {
+    fn end(&mut self, state: &G::State, p: f64) -> Option<Transitions> {
         let outcome = match self.game.returns(state)[usize::from(self.seat)] {
             r if r > 0.0 => Outcome::Won,
             r if r < 0.0 => Outcome::Lost,
             _ => Outcome::Draw,
         };
         let score = self.game.score(state, self.seat);
-        Some(vec![(self.place(Place::End { score, outcome })?, p)])
+        Some(vec![(self.node(GameNode::Terminal { score, outcome })?, p)])
     }
 
-    fn decide(&mut self, state: G::State, p: f64, before: Option<(usize, ActionId)>) -> Option<Leads> {
+    fn decide(&mut self, state: G::State, p: f64, before: Option<(usize, ActionId)>) -> Option<Transitions> {
         let now = self.game.describe(&state, self.seat);
         let actions = self.game.legal(&state);
         let legal = actions.iter().map(|a| self.game.action_name(*a)).collect();
         let seen = match before {
-            None => Sight { start: now, turns: Vec::new(), legal },
+            None => InfoSet { start: now, turns: Vec::new(), legal },
             Some((earlier, action)) => {
-                let earlier = &self.tree.sights[earlier];
+                let earlier = &self.tree.info_sets[earlier];
                 let mut turns = earlier.turns.clone();
                 turns.push((self.game.action_name(action), now));
-                Sight { start: earlier.start.clone(), turns, legal }
+                InfoSet { start: earlier.start.clone(), turns, legal }
             }
         };
-        let sight = match self.known.get(&seen) {
+        let info_set = match self.known.get(&seen) {
             Some(known) => *known,
             None => {
-                self.tree.sights.push(seen.clone());
-                self.known.insert(seen, self.tree.sights.len() - 1);
-                self.tree.sights.len() - 1
+                self.tree.info_sets.push(seen.clone());
+                self.known.insert(seen, self.tree.info_sets.len() - 1);
+                self.tree.info_sets.len() - 1
             }
         };
-        let place = self.place(Place::Decide { sight, leads: Vec::new() })?;
+        let node = self.node(GameNode::Decision { info_set, transitions: Vec::new() })?;
         let mut all = Vec::with_capacity(actions.len());
         for action in actions {
             let mut next = state.clone();
             self.game.apply(&mut next, action);
-            all.push(self.lead(next, 1.0, Some((sight, action)))?);
+            all.push(self.lead(next, 1.0, Some((info_set, action)))?);
         }
-        self.tree.places[place] = Place::Decide { sight, leads: all };
-        Some(vec![(place, p)])
+        self.tree.nodes[node] = GameNode::Decision { info_set, transitions: all };
+        Some(vec![(node, p)])
     }
 }
 
@@ -192,8 +194,12 @@ mod tests {
                 task.opponent = specs.iter().find(|(_, s)| s.name == name).map(|(_, s)| (*s).clone());
                 task.seat = seat;
                 let tree = registry.build(&task).unwrap().game_tree(0, 1000).unwrap();
-                assert!((3..=6).contains(&tree.sights.len()), "three cards, two situations, some of which never arise");
-                let bet = |sight: usize| tree.sights[sight].legal.iter().map(|a| f64::from(a == "BET")).collect();
+                assert!(
+                    (3..=6).contains(&tree.info_sets.len()),
+                    "three cards, two situations, some of which never arise"
+                );
+                let bet =
+                    |info_set: usize| tree.info_sets[info_set].legal.iter().map(|a| f64::from(a == "BET")).collect();
                 let (value, won) = tree.value(&bet);
                 assert!((value - by_seat[usize::from(seat)]).abs() < 1e-12, "{name} seat {seat}: {value}");
                 assert!((0.0..=1.0).contains(&won));

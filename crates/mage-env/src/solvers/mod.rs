@@ -3,7 +3,7 @@
 //! The exact solvers know only [`Game`](crate::Game) and [`Opponent::policy`](crate::Opponent::policy), so they work for any
 //! small game and any opponent that states its probabilities:
 //!
-//! - [`Tree`] enumerates a game's histories; [`Cfr`] finds an equilibrium on it, [`best_response`] and [`exploitability`]
+//! - [`HistoryTree`] enumerates a game's histories; [`Cfr`] finds an equilibrium on it, [`best_response`] and [`exploitability`]
 //!   evaluate strategies.
 //! - [`Bayes`] is the optimum of an agent that meets a hidden opponent repeatedly, stationary or switching.
 //! - [`ceilings`] collects the ceilings of a population in an [`OracleReport`].
@@ -21,9 +21,9 @@ mod pomdp;
 mod tabular_policy;
 
 pub use best_response::{BestResponse, best_response, expected_returns, exploitability};
-pub use ceilings::{Setting, ceilings};
+pub use ceilings::{CeilingQuery, ceilings};
 pub use cfr::Cfr;
-pub use history_tree::{Edge, InfoSet, MAX_HISTORIES, Node, Tree};
+pub use history_tree::{HistoryEdge, HistoryInfoSet, HistoryNode, HistoryTree, MAX_HISTORIES};
 pub use oracle_report::{Curve, NamedValue, OracleReport, Sampled, SeatOracle, how_known, is_lower_bound};
 pub use pomdp::{Bayes, Candidate, HiddenType, Objective};
 pub use tabular_policy::{Profile, TabularPolicy};

@@ -69,7 +69,7 @@ enum Ceilings {
 
 impl Shown {
     fn of(env_spec: &dyn EnvSpec) -> Self {
-        let random = ScriptedAgentInfo::fair("random", "any legal action");
+        let random = ScriptedAgentInfo::new("random", "any legal action");
         Shown {
             id: env_spec.id().to_string(),
             env_info: env_spec.info(),
@@ -146,7 +146,7 @@ fn ceilings(
         let of = WorldCeilings::compute(&args.env, solver, population, args.selection.split.as_deref(), out)?;
         return Ok(Ceilings::World(of));
     }
-    let told = env_spec.scripted_agents().into_iter().find(|r| r.told).map(|r| r.name);
+    let told = env_spec.scripted_agents().into_iter().find(|r| r.full_info).map(|r| r.name);
     let instead = told.map_or_else(String::new, |name| {
         format!("; mage eval --env {} --policy {name} measures what is possible", args.env)
     });
@@ -173,7 +173,7 @@ fn print_schema(shown: &Shown, out: &Output) -> anyhow::Result<()> {
         out.line(format!("\n{}", columns(&["kind of opponent", "what it does"], rows)))?;
     }
     let rows = shown.policies.iter().map(|p| {
-        let told = if p.told { " (told the hidden parts)" } else { "" };
+        let told = if p.full_info { " (told the hidden parts)" } else { "" };
         vec![p.name.clone(), format!("{}{told}", p.about)]
     });
     out.line(format!("\n{}", columns(&["policy", "how it plays"], rows)))?;

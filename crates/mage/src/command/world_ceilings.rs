@@ -98,7 +98,7 @@ impl SplitCeilings {
             undecided: tasks.iter().filter(|t| t.in_time.is_none()).count(),
             solvable_in_time: Rate::of(tasks.iter().filter_map(|t| t.in_time)),
             least: least.collect(),
-            won_at_random: Rate::of(tasks.iter().map(|t| t.by_luck)),
+            won_at_random: Rate::of(tasks.iter().map(|t| t.by_random_play)),
         }
     }
 }

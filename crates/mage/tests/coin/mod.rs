@@ -20,7 +20,7 @@ fn see(text: &str) -> Observation {
 }
 
 impl Env for Coin {
-    fn begin(&mut self, _episode: u32) -> Observation {
+    fn reset(&mut self, _episode: u32) -> Observation {
         see("A coin lies before you.")
     }
     fn parse(&self, text: &str) -> ParsedAction {

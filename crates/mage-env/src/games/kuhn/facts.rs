@@ -6,8 +6,8 @@
 
 use super::{rules::Kuhn, text::facts};
 use crate::{
-    Error, Game, Result, Turn,
-    solvers::{Bayes, Tree},
+    CurrentPlayer, Error, Game, Result,
+    solvers::{Bayes, HistoryTree},
 };
 use std::{collections::HashMap, sync::OnceLock};
 
@@ -41,16 +41,16 @@ fn borrowed(seen: &[String]) -> Vec<&str> {
 }
 
 fn all_hands() -> HashMap<(u8, String), Vec<String>> {
-    let tree = Tree::new(&Kuhn).expect("Kuhn poker is small");
+    let tree = HistoryTree::new(&Kuhn).expect("Kuhn poker is small");
     let mut table = HashMap::new();
     for seat in 0..2 {
         let mut open = vec![(0, Vec::new())];
         while let Some((id, mut seen)) = open.pop() {
             let node = &tree.nodes()[id];
-            if node.turn == Turn::Player(seat) || node.turn == Turn::Over {
+            if node.turn == CurrentPlayer::Player(seat) || node.turn == CurrentPlayer::Terminal {
                 seen.push(Kuhn.observe(&node.state, seat));
             }
-            if node.turn == Turn::Over {
+            if node.turn == CurrentPlayer::Terminal {
                 let told = facts(&node.state, seat);
                 let known = table.entry((seat, told)).or_insert_with(|| seen.clone());
                 debug_assert_eq!(*known, seen, "facts and seat decide what was seen");

@@ -3,7 +3,7 @@
 use super::rules::{BET, Card, Hand, Kuhn, PASS};
 use crate::{
     ActionProbs, Error, Opponent, OpponentKinds, Options, Result, Strategy,
-    solvers::{Cfr, TabularPolicy, Tree},
+    solvers::{Cfr, HistoryTree, TabularPolicy},
 };
 use serde::Deserialize;
 use smallvec::smallvec;
@@ -93,7 +93,7 @@ pub fn equilibrium(iterations: u32) -> StrategyTable {
     static KEPT: Mutex<BTreeMap<u32, StrategyTable>> = Mutex::new(BTreeMap::new());
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     *kept.entry(iterations).or_insert_with(|| {
-        let tree = Tree::new(&Kuhn).expect("Kuhn poker is small");
+        let tree = HistoryTree::new(&Kuhn).expect("Kuhn poker is small");
         let mut cfr = Cfr::new(&tree);
         cfr.run(iterations);
         StrategyTable::from_policy(&cfr.average_policy())

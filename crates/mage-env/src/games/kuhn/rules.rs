@@ -1,6 +1,6 @@
 //! The rules of Kuhn poker.
 
-use crate::{ActionId, ActionList, Game, MAX_PLAYERS, Rng, Turn};
+use crate::{ActionId, ActionList, CurrentPlayer, Game, MAX_PLAYERS, Rng};
 use smallvec::smallvec;
 
 /// Pass: check, or fold when facing a bet.
@@ -87,21 +87,21 @@ impl Game for Kuhn {
         Hand::default()
     }
 
-    fn turn(&self, s: &Hand) -> Turn {
+    fn current_player(&self, s: &Hand) -> CurrentPlayer {
         if s.cards[1].is_none() {
-            Turn::Chance
+            CurrentPlayer::Chance
         } else if s.over() {
-            Turn::Over
+            CurrentPlayer::Terminal
         } else {
-            Turn::Player(s.decisions % 2)
+            CurrentPlayer::Player(s.decisions % 2)
         }
     }
 
     fn legal(&self, s: &Hand) -> ActionList {
-        match self.turn(s) {
-            Turn::Over => smallvec![],
-            Turn::Player(_) => smallvec![PASS, BET],
-            Turn::Chance => {
+        match self.current_player(s) {
+            CurrentPlayer::Terminal => smallvec![],
+            CurrentPlayer::Player(_) => smallvec![PASS, BET],
+            CurrentPlayer::Chance => {
                 let undealt = Card::ALL.into_iter().filter(|c| s.cards[0] != Some(*c));
                 undealt.map(|c| ActionId(u16::from(c.0))).collect()
             }

@@ -20,10 +20,10 @@ const NASH_ITERATIONS: u32 = 10_000;
 
 pub(super) fn docs() -> Vec<ScriptedAgentInfo> {
     vec![
-        ScriptedAgentInfo::fair("nash", "an equilibrium: cannot be beaten on average, and does not adapt"),
-        ScriptedAgentInfo::fair("bayes", "the best possible learner when all episodes count alike"),
-        ScriptedAgentInfo::fair("bayes-last", "the best possible learner when only the last episode counts"),
-        ScriptedAgentInfo::told("best-response", "the best against the opponent, whose name it is told"),
+        ScriptedAgentInfo::new("nash", "an equilibrium: cannot be beaten on average, and does not adapt"),
+        ScriptedAgentInfo::new("bayes", "the best possible learner when all episodes count alike"),
+        ScriptedAgentInfo::new("bayes-last", "the best possible learner when only the last episode counts"),
+        ScriptedAgentInfo::with_full_info("best-response", "the best against the opponent, whose name it is told"),
     ]
 }
 
@@ -200,17 +200,17 @@ fn facts_of(finished: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Turn;
-    use crate::solvers::Tree;
+    use crate::CurrentPlayer;
+    use crate::solvers::HistoryTree;
 
     #[test]
     fn compact_words_tell_the_whole_hand() {
-        for node in Tree::new(&Kuhn).unwrap().nodes() {
+        for node in HistoryTree::new(&Kuhn).unwrap().nodes() {
             for seat in 0..2 {
                 let words = Kuhn.describe(&node.state, seat).compact;
                 match node.turn {
-                    Turn::Over => assert_eq!(facts_of(&words), facts(&node.state, seat)),
-                    Turn::Player(p) if p == seat => {
+                    CurrentPlayer::Terminal => assert_eq!(facts_of(&words), facts(&node.state, seat)),
+                    CurrentPlayer::Player(p) if p == seat => {
                         let view = View::read(&words).unwrap();
                         assert_eq!(view.sights().last().unwrap(), &Kuhn.observe(&node.state, seat));
                         let decisions = node.state.actions().count() / 2 + 1;

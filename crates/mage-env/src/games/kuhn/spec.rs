@@ -5,7 +5,7 @@ use crate::{
     Deal, Env, EnvId, EnvInfo, EnvSpec, Error, GameEnv, HumanPlayer, Member, OpponentKinds, OptionDoc, Options,
     Population, Result, ScriptedAgentFactory, ScriptedAgentInfo, ScriptedAgentQuery, Task, human_player,
     registry::unknown_scripted_agent,
-    solvers::{Bayes, Candidate, OracleReport, Setting, ceilings},
+    solvers::{Bayes, Candidate, CeilingQuery, OracleReport, ceilings},
 };
 use serde::Deserialize;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ impl EnvSpec for KuhnSpec {
         Ok(Box::new(GameEnv::new(Arc::new(Kuhn), rival, task.seat, options.deal, task.seed)))
     }
 
-    fn host(&self, task: &Task, visitor: Arc<dyn HumanPlayer>) -> Result<Option<Box<dyn Env>>> {
+    fn build_with_human(&self, task: &Task, visitor: Arc<dyn HumanPlayer>) -> Result<Option<Box<dyn Env>>> {
         let options: KuhnOptions = task.options.read(PLACE)?;
         Ok(Some(Box::new(human_player::table(Kuhn, visitor, task.seat.min(1), options.deal, task.seed))))
     }
@@ -118,7 +118,7 @@ impl EnvSpec for KuhnSpec {
     fn oracles(&self, population: &Population, split: &str, episodes: u32) -> Result<Option<OracleReport>> {
         let options: KuhnOptions = population.options_in(split).read(PLACE)?;
         let candidates = Candidate::of_split(population, split, &self.opponents)?;
-        let setting = Setting {
+        let query = CeilingQuery {
             env: population.env.as_str(),
             split,
             unit: &self.info().unit,
@@ -126,7 +126,7 @@ impl EnvSpec for KuhnSpec {
             deal: options.deal,
             seat_shares: &population.seat_shares(2)?,
         };
-        ceilings(&Kuhn, &candidates, &setting)
+        ceilings(&Kuhn, &candidates, &query)
     }
 
     fn scripted_agents(&self) -> Vec<ScriptedAgentInfo> {

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     Deal, EnvSpec, Hash, Opponent, OpponentSchedule, OpponentSpec, Population, Result, Seed, Strategy,
-    solvers::{Bayes, Candidate, OracleReport, Sampled, Setting, ceilings},
+    solvers::{Bayes, Candidate, CeilingQuery, OracleReport, Sampled, ceilings},
 };
 use rayon::prelude::*;
 use std::{
@@ -66,7 +66,7 @@ impl TicTacToeSpec {
         let options: TicTacToeOptions = population.options_in(split).read("options of tictactoe")?;
         let (candidates, asked) = self.candidates(population, split)?;
         let unit = self.info().unit;
-        let setting = Setting {
+        let query = CeilingQuery {
             env: population.env.as_str(),
             split,
             unit: &unit,
@@ -74,7 +74,7 @@ impl TicTacToeSpec {
             deal: Deal::Fresh,
             seat_shares: &population.seat_shares(2)?,
         };
-        let Some(mut report) = ceilings(&Wins, &candidates, &setting)? else { return Ok(None) };
+        let Some(mut report) = ceilings(&Wins, &candidates, &query)? else { return Ok(None) };
         for opponent in &asked {
             for seat in 0..2 {
                 report.sampled.push(value(opponent, seat)?);

@@ -1,6 +1,6 @@
 //! The rules of Tic-Tac-Toe.
 
-use crate::{ActionId, ActionList, Game, MAX_PLAYERS, Rng, Turn};
+use crate::{ActionId, ActionList, CurrentPlayer, Game, MAX_PLAYERS, Rng};
 
 /// How many cells the board has.
 pub const CELLS: usize = 9;
@@ -260,8 +260,8 @@ impl Game for TicTacToe {
     }
 
     #[inline]
-    fn turn(&self, s: &Board) -> Turn {
-        if s.over() { Turn::Over } else { Turn::Player(s.mover()) }
+    fn current_player(&self, s: &Board) -> CurrentPlayer {
+        if s.over() { CurrentPlayer::Terminal } else { CurrentPlayer::Player(s.mover()) }
     }
 
     #[inline]
@@ -323,7 +323,7 @@ pub(super) mod tests {
 
     fn walk(s: Board, census: &mut Census) {
         census.positions.insert(s.index());
-        if TicTacToe.turn(&s) == Turn::Over {
+        if TicTacToe.current_player(&s) == CurrentPlayer::Terminal {
             assert!(TicTacToe.legal(&s).is_empty());
             match TicTacToe.returns(&s)[0] {
                 1.0 => census.first_wins += 1,
@@ -376,7 +376,7 @@ pub(super) mod tests {
             // Two of the other cells never make a line for the second seat.
             let moves = [line_cells[0], others[0], line_cells[1], others[1], line_cells[2]];
             let b = Board::after(moves).unwrap();
-            assert_eq!(TicTacToe.turn(&b), Turn::Over);
+            assert_eq!(TicTacToe.current_player(&b), CurrentPlayer::Terminal);
             assert_eq!(TicTacToe.returns(&b)[..2], [1.0, -1.0]);
             assert_eq!(b.lines_of(0).collect::<Vec<_>>(), [line]);
         }

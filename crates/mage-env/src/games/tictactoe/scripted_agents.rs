@@ -18,10 +18,10 @@ use std::{collections::HashMap, sync::Arc};
 
 pub(super) fn docs() -> Vec<ScriptedAgentInfo> {
     vec![
-        ScriptedAgentInfo::fair("perfect", "minimax: never loses, and learns nothing about anybody"),
-        ScriptedAgentInfo::fair("textbook", "wins if it can, blocks if it must, else plays anywhere"),
-        ScriptedAgentInfo::fair("bayes", "the best possible learner: weighs what a move earns and what it reveals"),
-        ScriptedAgentInfo::told("best-response", "the likeliest win against the opponent it is told"),
+        ScriptedAgentInfo::new("perfect", "minimax: never loses, and learns nothing about anybody"),
+        ScriptedAgentInfo::new("textbook", "wins if it can, blocks if it must, else plays anywhere"),
+        ScriptedAgentInfo::new("bayes", "the best possible learner: weighs what a move earns and what it reveals"),
+        ScriptedAgentInfo::with_full_info("best-response", "the likeliest win against the opponent it is told"),
     ]
 }
 
@@ -288,7 +288,7 @@ mod tests {
             let mut agent = maker.make(&task, Seed::new(i).child("agent"));
             let mut notes: Vec<String> = Vec::new();
             for (episode, won) in (0..).zip(&mut won) {
-                let mut observation = env.begin(episode).compact;
+                let mut observation = env.reset(episode).compact;
                 let end = loop {
                     let legal = env.legal().unwrap();
                     let seen =

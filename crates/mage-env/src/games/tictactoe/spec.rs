@@ -93,7 +93,7 @@ impl EnvSpec for TicTacToeSpec {
         Ok(Box::new(GameEnv::new(game, rival, task.seat, Deal::Fresh, task.seed).with_opening(options.opening)))
     }
 
-    fn host(&self, task: &Task, visitor: Arc<dyn HumanPlayer>) -> Result<Option<Box<dyn Env>>> {
+    fn build_with_human(&self, task: &Task, visitor: Arc<dyn HumanPlayer>) -> Result<Option<Box<dyn Env>>> {
         Ok(Some(Box::new(human_player::table(TicTacToe, visitor, task.seat.min(1), Deal::Fresh, task.seed))))
     }
 

@@ -4,7 +4,7 @@
 //! the opponents here play. What an opponent's earlier moves tell about it, an oracle keeps in its belief.
 
 use super::rules::{Board, TicTacToe};
-use crate::{ActionId, ActionList, ActionProbs, Game, MAX_PLAYERS, Opponent, Rng, Strategy, TextGame, Turn};
+use crate::{ActionId, ActionList, ActionProbs, CurrentPlayer, Game, MAX_PLAYERS, Opponent, Rng, Strategy, TextGame};
 
 /// Tic-Tac-Toe in which a win is worth 1 and anything else 0, and equal boards are equal positions.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,8 +22,8 @@ impl Game for Wins {
         TicTacToe.initial(rng)
     }
 
-    fn turn(&self, s: &Board) -> Turn {
-        TicTacToe.turn(s)
+    fn current_player(&self, s: &Board) -> CurrentPlayer {
+        TicTacToe.current_player(s)
     }
 
     fn legal(&self, s: &Board) -> ActionList {

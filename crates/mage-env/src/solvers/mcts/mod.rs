@@ -7,11 +7,11 @@
 //! The search sees the whole position. In games with hidden parts it therefore peeks; it is meant for games without.
 //!
 //! ```
-//! use mage_env::{Game, Seed, solvers::mcts::{Mcts, Tree}, tictactoe::{Cell, Board, TicTacToe}};
+//! use mage_env::{Game, Seed, solvers::mcts::{Mcts, SearchTree}, tictactoe::{Cell, Board, TicTacToe}};
 //! // Seat 0 has two in the top row and is to move.
 //! let cells = [(1, 1), (2, 1), (1, 2), (2, 2)].map(|(r, c)| Cell::new(r, c).unwrap());
 //! let board = Board::after(cells).unwrap();
-//! let action = Mcts::new(200).choose(&TicTacToe, &board, &mut Tree::default(), &mut Seed::new(1).rng());
+//! let action = Mcts::new(200).choose(&TicTacToe, &board, &mut SearchTree::default(), &mut Seed::new(1).rng());
 //! assert_eq!(Cell::of(action), Cell::new(1, 3).unwrap());
 //! ```
 
@@ -21,9 +21,9 @@ mod tests;
 mod tree;
 
 pub use opponent::MctsOpponent;
-pub use tree::{Considered, Tree};
+pub use tree::{Considered, SearchTree};
 
-use crate::{ActionId, Game, MAX_PLAYERS, Rng, Turn, draw, draw_uniform};
+use crate::{ActionId, CurrentPlayer, Game, MAX_PLAYERS, Rng, draw, draw_uniform};
 use tree::NATURE;
 
 /// How to search.
@@ -50,15 +50,15 @@ impl Mcts {
     /// # Panics
     ///
     /// When no player moves at `root`.
-    pub fn choose<G: Game>(&self, game: &G, root: &G::State, tree: &mut Tree, rng: &mut Rng) -> ActionId {
+    pub fn choose<G: Game>(&self, game: &G, root: &G::State, tree: &mut SearchTree, rng: &mut Rng) -> ActionId {
         self.search(game, root, tree, rng);
         tree.best().expect("somebody moves at the root").action
     }
 
     /// Searches from `root`, and leaves what it found in `tree`. Once the tree has its size, which is kept from search
     /// to search, nothing is allocated.
-    pub fn search<G: Game>(&self, game: &G, root: &G::State, tree: &mut Tree, rng: &mut Rng) {
-        let Turn::Player(mover) = game.turn(root) else {
+    pub fn search<G: Game>(&self, game: &G, root: &G::State, tree: &mut SearchTree, rng: &mut Rng) {
+        let CurrentPlayer::Player(mover) = game.current_player(root) else {
             tree.nodes.clear();
             return;
         };
@@ -67,7 +67,7 @@ impl Mcts {
         for _ in 0..self.simulations {
             state.clone_from(root);
             self.descend(game, &mut state, tree, rng);
-            let over = game.turn(&state) == Turn::Over;
+            let over = game.current_player(&state) == CurrentPlayer::Terminal;
             if !over {
                 play_out(game, &mut state, rng);
             }
@@ -84,20 +84,20 @@ impl Mcts {
     }
 
     /// Walks down to a leaf, leaving the way in the tree's path and the position there in `state`.
-    fn descend<G: Game>(&self, game: &G, state: &mut G::State, tree: &mut Tree, rng: &mut Rng) {
+    fn descend<G: Game>(&self, game: &G, state: &mut G::State, tree: &mut SearchTree, rng: &mut Rng) {
         let mut at = 0;
         tree.path.clear();
         tree.path.push(0);
         while tree.nodes[at].visits > 0 {
-            let turn = game.turn(state);
-            if turn == Turn::Over {
+            let turn = game.current_player(state);
+            if turn == CurrentPlayer::Terminal {
                 return;
             }
             if tree.nodes[at].children == 0 {
                 tree.expand(at, game, state, rng);
             }
             at = match turn {
-                Turn::Chance => tree.child_by(at, draw(&game.chance(state), rng)),
+                CurrentPlayer::Chance => tree.child_by(at, draw(&game.chance(state), rng)),
                 _ => tree.most_promising(at, self.uct_c),
             };
             game.apply(state, tree.nodes[at].action);
@@ -106,7 +106,7 @@ impl Mcts {
     }
 
     /// Adds a result to every node on the path, and proves what it proves.
-    fn back_up(&self, tree: &mut Tree, returns: &[f32; MAX_PLAYERS], mut proving: bool) {
+    fn back_up(&self, tree: &mut SearchTree, returns: &[f32; MAX_PLAYERS], mut proving: bool) {
         let root_player = tree.nodes[0].player;
         if let (true, Some(&leaf)) = (proving, tree.path.last()) {
             let leaf = &mut tree.nodes[leaf as usize];
@@ -135,10 +135,10 @@ impl Mcts {
 /// Random play to the end.
 fn play_out<G: Game>(game: &G, state: &mut G::State, rng: &mut Rng) {
     loop {
-        let action = match game.turn(state) {
-            Turn::Over => return,
-            Turn::Chance => draw(&game.chance(state), rng),
-            Turn::Player(_) => draw_uniform(&game.legal(state), rng),
+        let action = match game.current_player(state) {
+            CurrentPlayer::Terminal => return,
+            CurrentPlayer::Chance => draw(&game.chance(state), rng),
+            CurrentPlayer::Player(_) => draw_uniform(&game.legal(state), rng),
         };
         game.apply(state, action);
     }

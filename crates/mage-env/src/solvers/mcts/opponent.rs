@@ -1,6 +1,6 @@
 //! Who searches before each move?
 
-use super::{Mcts, Tree};
+use super::{Mcts, SearchTree};
 use crate::{ActionId, ActionProbs, Game, Opponent, Rng};
 use std::sync::{Mutex, PoisonError};
 
@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 pub struct MctsOpponent {
     search: Mcts,
     /// Trees not in use, for whoever moves next.
-    spare: Mutex<Vec<Tree>>,
+    spare: Mutex<Vec<SearchTree>>,
 }
 
 impl MctsOpponent {
@@ -23,7 +23,7 @@ impl MctsOpponent {
         self.search
     }
 
-    fn with_tree<T>(&self, work: impl FnOnce(&mut Tree) -> T) -> T {
+    fn with_tree<T>(&self, work: impl FnOnce(&mut SearchTree) -> T) -> T {
         // A tree is rewritten before use, so one left behind by a panic elsewhere does no harm.
         let spare = || self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         let mut tree = spare().pop().unwrap_or_default();

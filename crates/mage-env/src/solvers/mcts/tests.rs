@@ -20,8 +20,8 @@ impl Game for Nim {
         (11, 0)
     }
 
-    fn turn(&self, &(stones, mover): &(u8, u8)) -> Turn {
-        if stones == 0 { Turn::Over } else { Turn::Player(mover) }
+    fn current_player(&self, &(stones, mover): &(u8, u8)) -> CurrentPlayer {
+        if stones == 0 { CurrentPlayer::Terminal } else { CurrentPlayer::Player(mover) }
     }
 
     fn legal(&self, &(stones, _): &(u8, u8)) -> ActionList {
@@ -60,11 +60,11 @@ impl Game for Dare {
         Vec::new()
     }
 
-    fn turn(&self, s: &Vec<u16>) -> Turn {
+    fn current_player(&self, s: &Vec<u16>) -> CurrentPlayer {
         match s[..] {
-            [] => Turn::Player(0),
-            [1 | 2] => Turn::Chance,
-            _ => Turn::Over,
+            [] => CurrentPlayer::Player(0),
+            [1 | 2] => CurrentPlayer::Chance,
+            _ => CurrentPlayer::Terminal,
         }
     }
 
@@ -99,7 +99,7 @@ impl Game for Dare {
 }
 
 fn solve<G: Game>(game: &G, s: &G::State) -> [f32; MAX_PLAYERS] {
-    let Turn::Player(p) = game.turn(s) else { return game.returns(s) };
+    let CurrentPlayer::Player(p) = game.current_player(s) else { return game.returns(s) };
     let outcomes = game.legal(s).into_iter().map(|a| {
         let mut next = s.clone();
         game.apply(&mut next, a);
@@ -111,7 +111,7 @@ fn solve<G: Game>(game: &G, s: &G::State) -> [f32; MAX_PLAYERS] {
 #[test]
 fn nim_is_proven_and_won() {
     let search = Mcts { best_return: 1.0, ..Mcts::new(20_000) };
-    let mut tree = Tree::default();
+    let mut tree = SearchTree::default();
     for stones in 1..=15 {
         let action = search.choose(&Nim, &(stones, 0), &mut tree, &mut Seed::new(u64::from(stones)).rng());
         let won = stones % 4 != 0;
@@ -127,7 +127,7 @@ fn few_simulations_play_nim_better_than_chance_and_more_better_still() {
         let won = |i: u64| {
             let mut rng = Seed::new(i).rng();
             let mut s = Nim.initial(&mut rng);
-            while Nim.turn(&s) != Turn::Over {
+            while Nim.current_player(&s) != CurrentPlayer::Terminal {
                 let legal = Nim.legal(&s);
                 let a = if s.1 == 0 { player.act(&Nim, &s, 0, &mut rng) } else { draw_uniform(&legal, &mut rng) };
                 Nim.apply(&mut s, a);
@@ -146,7 +146,7 @@ fn kuhn_poker_with_open_cards_is_solved() {
     for first in 0..3 {
         for second in (0..3).filter(|c| *c != first) {
             let hand = Hand::dealt(Card(first), Card(second));
-            let mut tree = Tree::default();
+            let mut tree = SearchTree::default();
             Mcts::new(2_000).search(&Kuhn, &hand, &mut tree, &mut Seed::new(5).rng());
             assert_eq!(tree.proven(), Some(solve(&Kuhn, &hand)[0]), "{first} against {second}");
         }
@@ -155,7 +155,7 @@ fn kuhn_poker_with_open_cards_is_solved() {
 
 #[test]
 fn nature_is_averaged_not_chosen() {
-    let mut tree = Tree::default();
+    let mut tree = SearchTree::default();
     let action = Mcts::new(4_000).choose(&Dare, &vec![], &mut tree, &mut Seed::new(2).rng());
     assert_eq!(action, ActionId(2));
     let of = |a: u16| tree.considered().find(|c| c.action == ActionId(a)).unwrap();
@@ -168,8 +168,8 @@ fn nature_is_averaged_not_chosen() {
 #[test]
 fn the_same_luck_gives_the_same_move_whatever_was_searched_before() {
     let search = Mcts::new(50);
-    let fresh = |seed| search.choose(&Nim, &(13, 0), &mut Tree::default(), &mut Seed::new(seed).rng());
-    let mut used = Tree::default();
+    let fresh = |seed| search.choose(&Nim, &(13, 0), &mut SearchTree::default(), &mut Seed::new(seed).rng());
+    let mut used = SearchTree::default();
     for seed in 0..50 {
         search.search(&Nim, &(15, 1), &mut used, &mut Seed::new(99).rng());
         assert_eq!(search.choose(&Nim, &(13, 0), &mut used, &mut Seed::new(seed).rng()), fresh(seed));
@@ -179,13 +179,13 @@ fn the_same_luck_gives_the_same_move_whatever_was_searched_before() {
 
 #[test]
 fn one_simulation_still_moves() {
-    let a = Mcts::new(1).choose(&Nim, &(7, 0), &mut Tree::default(), &mut Seed::new(1).rng());
+    let a = Mcts::new(1).choose(&Nim, &(7, 0), &mut SearchTree::default(), &mut Seed::new(1).rng());
     assert!((1..=3).contains(&a.0));
 }
 
 #[test]
 fn without_the_solver_nothing_is_proven() {
-    let mut tree = Tree::default();
+    let mut tree = SearchTree::default();
     let search = Mcts { solve: false, ..Mcts::new(3_000) };
     let action = search.choose(&Nim, &(7, 0), &mut tree, &mut Seed::new(4).rng());
     assert_eq!(action, ActionId(3));

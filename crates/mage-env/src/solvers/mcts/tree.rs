@@ -1,20 +1,20 @@
 //! What has a search found out so far?
 
-use crate::{ActionId, Game, MAX_PLAYERS, Rng, Turn};
+use crate::{ActionId, CurrentPlayer, Game, MAX_PLAYERS, Rng};
 use rand::RngExt;
 
 /// What a search found; its memory serves the next search too.
 #[derive(Debug, Default)]
-pub struct Tree {
+pub struct SearchTree {
     /// The root first; siblings together.
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<SearchNode>,
     /// From the root to the leaf of the current simulation.
     pub(super) path: Vec<u32>,
 }
 
 /// A way the game may go.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Node {
+pub(super) struct SearchNode {
     /// What each seat gets, when proven.
     pub(super) outcome: [f32; MAX_PLAYERS],
     /// The returns of whoever chose the action that led here, added up.
@@ -47,10 +47,10 @@ pub struct Considered {
     pub proven: Option<f32>,
 }
 
-impl Tree {
+impl SearchTree {
     /// The root's actions, in no particular order.
     pub fn considered(&self) -> impl Iterator<Item = Considered> + '_ {
-        self.children_of(0).iter().map(Node::considered)
+        self.children_of(0).iter().map(SearchNode::considered)
     }
 
     /// The mover's return at the root, when proven.
@@ -60,9 +60,9 @@ impl Tree {
     }
 
     /// The action to play: by proven return (0 when not proven), then visits, then total return.
-    pub(super) fn best(&self) -> Option<&Node> {
-        let key = |n: &Node| (if n.proven { n.own_outcome() } else { 0.0 }, n.visits, n.total);
-        let mut best: Option<&Node> = None;
+    pub(super) fn best(&self) -> Option<&SearchNode> {
+        let key = |n: &SearchNode| (if n.proven { n.own_outcome() } else { 0.0 }, n.visits, n.total);
+        let mut best: Option<&SearchNode> = None;
         for node in self.children_of(0) {
             if best.is_none_or(|b| key(node) > key(b)) {
                 best = Some(node);
@@ -74,10 +74,10 @@ impl Tree {
     pub(super) fn plant(&mut self, mover: u8, simulations: u32, actions: usize) {
         self.nodes.clear();
         self.nodes.reserve((1 + simulations as usize * actions).min(RESERVE_AT_MOST));
-        self.nodes.push(Node::new(ActionId(0), mover));
+        self.nodes.push(SearchNode::new(ActionId(0), mover));
     }
 
-    fn children_of(&self, at: usize) -> &[Node] {
+    fn children_of(&self, at: usize) -> &[SearchNode] {
         match self.nodes.get(at) {
             Some(n) => &self.nodes[n.first_child as usize..][..usize::from(n.children)],
             None => &[],
@@ -86,8 +86,8 @@ impl Tree {
 
     /// Makes the children of a node, in random order so that ties favour no action.
     pub(super) fn expand<G: Game>(&mut self, at: usize, game: &G, state: &G::State, rng: &mut Rng) {
-        let player = match game.turn(state) {
-            Turn::Player(p) => p,
+        let player = match game.current_player(state) {
+            CurrentPlayer::Player(p) => p,
             _ => NATURE,
         };
         let mut actions = game.legal(state);
@@ -96,7 +96,7 @@ impl Tree {
         }
         self.nodes[at].first_child = self.nodes.len() as u32;
         self.nodes[at].children = actions.len() as u16;
-        self.nodes.extend(actions.into_iter().map(|a| Node::new(a, player)));
+        self.nodes.extend(actions.into_iter().map(|a| SearchNode::new(a, player)));
     }
 
     pub(super) fn child_by(&self, at: usize, action: ActionId) -> usize {
@@ -144,9 +144,9 @@ impl Tree {
     }
 }
 
-impl Node {
+impl SearchNode {
     fn new(action: ActionId, player: u8) -> Self {
-        Node {
+        SearchNode {
             outcome: [0.0; MAX_PLAYERS],
             total: 0.0,
             visits: 0,

@@ -6,7 +6,7 @@
 //! positions and not its 549,946 histories.
 
 use super::super::best_response::no_policy;
-use crate::{ActionId, ActionList, Error, Game, Result, Seed, Strategy, Turn};
+use crate::{ActionId, ActionList, CurrentPlayer, Error, Game, Result, Seed, Strategy};
 use std::{
     collections::{HashMap, VecDeque},
     hash::Hash,
@@ -87,9 +87,9 @@ impl SeatView {
         let mut spot_of = vec![None; positions.states.len()];
         let mut slots = Vec::new(); // the position each (spot, action) leads to
         for (p, state) in positions.states.iter().enumerate() {
-            let over = match game.turn(state) {
-                Turn::Over => true,
-                Turn::Player(mover) if mover == seat => false,
+            let over = match game.current_player(state) {
+                CurrentPlayer::Terminal => true,
+                CurrentPlayer::Player(mover) if mover == seat => false,
                 _ => continue,
             };
             let score = if over { f64::from(game.returns(state)[usize::from(seat)]) } else { 0.0 };
@@ -174,8 +174,8 @@ pub(in crate::solvers) fn states_probabilities<G: Game>(game: &G, strategy: &Str
 where
     G::State: Eq + Hash,
 {
-    let stated = |s: &G::State| match game.turn(s) {
-        Turn::Player(mover) => strategy.policy(game, s, mover).is_some(),
+    let stated = |s: &G::State| match game.current_player(s) {
+        CurrentPlayer::Player(mover) => strategy.policy(game, s, mover).is_some(),
         _ => true,
     };
     Ok(Positions::new(game)?.states.iter().all(stated))
@@ -247,7 +247,7 @@ impl<S: Clone + Eq + Hash> Positions<S> {
         let mut open = vec![(0_u32, 1.0)];
         while let Some((p, weight)) = open.pop() {
             let state = &self.states[p as usize];
-            if game.turn(state) == Turn::Chance {
+            if game.current_player(state) == CurrentPlayer::Chance {
                 open.extend(game.chance(state).iter().map(|(a, q)| (self.child(p, *a), weight * q)));
             } else {
                 out.push((p, weight));
@@ -284,9 +284,9 @@ where
                 continue;
             }
             let state = &self.positions.states[p as usize];
-            let turn = self.game.turn(state);
+            let turn = self.game.current_player(state);
             let probs = match turn {
-                Turn::Player(mover) => {
+                CurrentPlayer::Player(mover) => {
                     let stated = self.strategy.policy(self.game, state, mover);
                     stated.ok_or_else(|| no_policy(self.game, state, mover))?
                 }
@@ -298,7 +298,7 @@ where
             if (total - 1.0).abs() > 1e-9 || !probs.iter().all(sound) {
                 let seen = self.game.observe(state, 0);
                 let whose = match turn {
-                    Turn::Player(mover) => format!("the strategy in seat {mover}"),
+                    CurrentPlayer::Player(mover) => format!("the strategy in seat {mover}"),
                     _ => "chance".to_owned(),
                 };
                 let problem = format!("{whose} gives no distribution over the legal actions at `{seen}`");

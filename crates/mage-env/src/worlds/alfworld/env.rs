@@ -36,7 +36,7 @@ impl AlfworldEnv {
 
 impl Env for AlfworldEnv {
     /// Every episode starts from the same state: nothing here is left to chance.
-    fn begin(&mut self, _episode: u32) -> Observation {
+    fn reset(&mut self, _episode: u32) -> Observation {
         self.state.clone_from(self.world.start());
         self.known = Knowledge::default();
         self.observation(text::opening(&self.world))

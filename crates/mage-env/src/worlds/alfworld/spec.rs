@@ -136,7 +136,7 @@ impl EnvSpec for AlfworldSpec {
     }
 
     fn scripted_agents(&self) -> Vec<ScriptedAgentInfo> {
-        vec![ScriptedAgentInfo::told("expert", "knows where everything is and takes the shortest way")]
+        vec![ScriptedAgentInfo::with_full_info("expert", "knows where everything is and takes the shortest way")]
     }
 
     fn scripted_agent(&self, query: &ScriptedAgentQuery<'_>) -> Result<Arc<dyn ScriptedAgentFactory>> {

@@ -41,9 +41,9 @@ pub(super) fn ceilings(
         let task = population.draw(split, 1, own)?;
         let level = levels.map(|n| i * n / count).or(options.level);
         let mut world = env_spec.world(&task, &SokobanOptions { level, ..options.clone() })?;
-        let by_luck = play_at_random(&mut world, turns, options.moves_per_turn, &mut own.child("luck").rng());
+        let by_random_play = play_at_random(&mut world, turns, options.moves_per_turn, &mut own.child("luck").rng());
         let (board, start) = world.start();
-        tasks.push(solved(board, start, max_moves, by_luck));
+        tasks.push(solved(board, start, max_moves, by_random_play));
         each(i + 1, count);
     }
     Ok(SolvedSplit {
@@ -55,7 +55,7 @@ pub(super) fn ceilings(
     })
 }
 
-fn solved(board: &Board, start: SokobanState, max_moves: u32, by_luck: bool) -> SolvedTask {
+fn solved(board: &Board, start: SokobanState, max_moves: u32, by_random_play: bool) -> SolvedTask {
     let of = |cost| match solve(board, start, cost, DEFAULT_MAX_STATES) {
         SearchResult::Solved(solution) => Ok(solution),
         SearchResult::Unsolvable => Err(Some(false)),
@@ -70,13 +70,13 @@ fn solved(board: &Board, start: SokobanState, max_moves: u32, by_luck: bool) -> 
         (Err(None), Ok(solution)) if solution.moves.len() <= max_moves as usize => Some(true),
         (Err(verdict), _) => *verdict,
     };
-    SolvedTask { in_time, least: vec![fewest_moves, fewest_pushes], by_luck }
+    SolvedTask { in_time, least: vec![fewest_moves, fewest_pushes], by_random_play }
 }
 
 /// Plays one episode with uniformly random turns; where turns are too many to enumerate, with turns of the maximum
 /// length.
 fn play_at_random(world: &mut SokobanEnv, turns: u32, moves: usize, rng: &mut Rng) -> bool {
-    world.begin(0);
+    world.reset(0);
     let listed = world.legal();
     for _ in 0..turns {
         let turn = match &listed {
@@ -113,7 +113,10 @@ mod tests {
         let three = |budget: u32| level(CORRIDOR, Options::default().with("budget", budget));
         let enough = three(3);
         assert_eq!((enough.turns, enough.budget.as_str()), (1, "3 moves"));
-        assert_eq!(enough.tasks, [SolvedTask { in_time: Some(true), least: vec![Some(3), Some(2)], by_luck: false }]);
+        assert_eq!(
+            enough.tasks,
+            [SolvedTask { in_time: Some(true), least: vec![Some(3), Some(2)], by_random_play: false }]
+        );
         let single = level(CORRIDOR, Options::default().with("budget", 2).with("moves_per_turn", 1));
         assert_eq!((single.turns, single.tasks[0].in_time), (2, Some(false)));
         let never = level("######\n#@$ ##\n#  .##\n######\n", Options::default());
@@ -135,7 +138,7 @@ mod tests {
             assert_eq!((report.turns, report.budget.as_str(), report.tasks.len()), (7, "21 moves", MAX_ROOMS));
             assert!(report.tasks.iter().all(|t| t.in_time == Some(true)));
             assert!(report.tasks.iter().all(|t| (5..=21).contains(&t.least[0].unwrap()) && t.least[1] <= t.least[0]));
-            let lucky = report.tasks.iter().filter(|t| t.by_luck).count();
+            let lucky = report.tasks.iter().filter(|t| t.by_random_play).count();
             assert!((1..MAX_ROOMS / 5).contains(&lucky), "{split}: {lucky}");
         }
     }

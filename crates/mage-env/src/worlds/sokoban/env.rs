@@ -96,7 +96,7 @@ impl SokobanEnv {
 }
 
 impl Env for SokobanEnv {
-    fn begin(&mut self, _episode: u32) -> Observation {
+    fn reset(&mut self, _episode: u32) -> Observation {
         self.play = Play::new(&self.board, self.start);
         self.score = 0.0;
         self.end = None;
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn a_corrected_turn_stops_when_solved_and_sums_rewards() {
         let mut w = world(CORRIDOR, TurnRules::Corrected);
-        w.begin(0);
+        w.reset(0);
         assert_eq!(turn(&mut w, "right, still, right"), (-0.3_f64 as f32, true, None));
         let (reward, valid, end) = turn(&mut w, "right, right, right");
         assert!(valid && (reward - 10.9).abs() < 1e-5);
@@ -204,7 +204,7 @@ mod tests {
         assert!((score - 10.6).abs() < 1e-5);
         assert_eq!(turn(&mut w, "left"), (0.0, false, end), "the episode has ended");
         assert_eq!(w.legal(), Some(vec![]));
-        let again = w.begin(1);
+        let again = w.reset(1);
         assert_eq!(again.compact, "@ - $ - . -");
         assert_eq!(w.legal().unwrap().len(), 84);
     }
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn a_faithful_turn_continues_and_rewards_its_last_move() {
         let mut w = world(CORRIDOR, TurnRules::Faithful);
-        w.begin(0);
+        w.reset(0);
         assert_eq!(turn(&mut w, "right, right"), (-0.1, true, None));
         // The first move solves the room, the second pushes the box off again, the third runs into it.
         let (reward, valid, end) = turn(&mut w, "right, right, right");
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn an_unparsable_action_costs_the_turn() {
         let mut w = world(CORRIDOR, TurnRules::Corrected);
-        let before = w.begin(0);
+        let before = w.reset(0);
         let step = w.step(&w.parse("north"));
         assert_eq!((step.reward, step.valid, step.end), (-0.1, false, None));
         assert_eq!(step.observation, before);
@@ -232,13 +232,13 @@ mod tests {
     #[test]
     fn deadlocks_lose_and_the_step_limit_truncates() {
         let mut w = world("#####\n#   #\n#@$ #\n#  .#\n#####", TurnRules::Corrected);
-        w.begin(0);
+        w.reset(0);
         let end = turn(&mut w, "down, right, up").2;
         assert!(
             matches!(end, Some(End::Terminated { outcome: Outcome::Lost, .. })),
             "a box against a wall without targets"
         );
-        w.begin(1);
+        w.reset(1);
         for n in 0..10 {
             let end = turn(&mut w, "left, left, left").2;
             assert_eq!(end, (n == 9).then_some(End::Truncated));

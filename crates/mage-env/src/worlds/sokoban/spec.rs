@@ -133,7 +133,7 @@ impl EnvSpec for SokobanSpec {
     }
 
     fn scripted_agents(&self) -> Vec<ScriptedAgentInfo> {
-        vec![ScriptedAgentInfo::fair(
+        vec![ScriptedAgentInfo::new(
             "optimal",
             "follows a solution with the fewest moves, planned from the observation",
         )]

@@ -52,7 +52,7 @@ impl WebshopEnv {
 }
 
 impl Env for WebshopEnv {
-    fn begin(&mut self, episode: u32) -> Observation {
+    fn reset(&mut self, episode: u32) -> Observation {
         let goal = match (self.faithful && episode > 0, self.session.place()) {
             (false, _) => Arc::clone(&self.goal),
             (true, Place::Done) => self.goal_after_purchase(),

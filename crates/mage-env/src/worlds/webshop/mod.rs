@@ -10,7 +10,7 @@
 //! let registry = Registry::builtin();
 //! let task = registry.get("webshop")?.default_population().draw("train", 1, Seed::new(1))?;
 //! let mut shop = registry.build(&task)?;
-//! let first = shop.begin(0);
+//! let first = shop.reset(0);
 //! assert!(first.text.starts_with("WebShop [SEP] Instruction: [SEP] Look for "));
 //! let found = shop.step(&shop.parse("search[wool socks]"));
 //! assert!(found.observation.text.starts_with("'Back to Search' [SEP] 'Page 1 (Total results: "));

@@ -209,11 +209,11 @@ impl EnvSpec for WebshopSpec {
 
     fn scripted_agents(&self) -> Vec<ScriptedAgentInfo> {
         vec![
-            ScriptedAgentInfo::told(
+            ScriptedAgentInfo::with_full_info(
                 "told",
                 "knows the goal's product and those options that the scoring counts, and goes straight there",
             ),
-            ScriptedAgentInfo::fair(
+            ScriptedAgentInfo::new(
                 "reader",
                 "searches for the goal's words, buys the best matching title it has not bought before",
             ),

@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn pictures_say_what_pages_say() {
         let mut env = shop();
-        let first = env.begin(0);
+        let first = env.reset(0);
         let wish = first.text.split(super::super::SEPARATOR).nth(2).unwrap().to_owned();
         let flat = |env: &dyn Env| env.picture().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(flat(&*env).starts_with(&format!("Wanted: {wish}")));
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn what_is_chosen_has_a_tick() {
         let mut env = shop();
-        env.begin(0);
+        env.reset(0);
         env.step(&env.parse("search[shoe]"));
         let product = env.legal().unwrap().into_iter().find(|a| a.starts_with("click[g0")).unwrap();
         env.step(&env.parse(&product));

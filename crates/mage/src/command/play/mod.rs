@@ -34,7 +34,7 @@ pub(crate) fn run(app: &App, args: &PlayArgs, out: &Output) -> anyhow::Result<()
 
     table.welcome(&env_info.title, seed)?;
     'episodes: for n in 0..args.episodes {
-        let start = env.begin(n);
+        let start = env.reset(n);
         table.episode(n, &*env, &start.text)?;
         let (mut turns, mut earned) = (0, 0.0);
         loop {
