@@ -368,7 +368,7 @@ fn measured(
             env.reset(episode);
             let mut seen: Vec<String> = Vec::new();
             let score = loop {
-                if Kuhn.turn(env.state()) == CurrentPlayer::Terminal {
+                if Kuhn.current_player(env.state()) == CurrentPlayer::Terminal {
                     break f64::from(Kuhn.returns(env.state())[usize::from(bayes.seat())]);
                 }
                 seen.push(env.anchor().0);
