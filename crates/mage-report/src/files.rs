@@ -1,6 +1,6 @@
 //! What lies under the paths that were named?
 
-use mage_train::{Error, Result, store};
+use mage_train::{Error, Result, eval::store};
 use std::{
     fs::{self, File},
     io::Read,

@@ -11,7 +11,7 @@ use super::{
 };
 use mage_core::{MetaResult, Summary, Trajectory};
 use mage_env::{Hash, Seed};
-use mage_train::{Result, evaluate::agent_seed, run_dir::RunDir, store::read_records};
+use mage_train::{Result, eval::agent_seed, eval::store::read_records, run_dir::RunDir};
 use serde::Deserialize;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},

@@ -1,38 +1,23 @@
-//! *Run it, measure it, survive it.*
+//! Training, evaluation and run directories.
 //!
-//! Training from a [`recipe`] in a run directory that survives anything, evaluation of agents on fixed panels of tasks, and
-//! the store their records are kept in.
+//! A [`recipe`] describes a run. The [training loop](train) samples meta-episodes ([`rollout`]), builds training samples,
+//! steps the optimiser of an [engine](engines) and writes everything into a [run directory](run_dir), from which an
+//! interrupted run resumes. [`eval`] measures agents on fixed task sets and stores their records. [`sweep`] expands a grid of
+//! recipes into runs and evaluations.
 
-mod embeddings;
-pub mod engine;
+pub mod engines;
 mod error;
-pub mod evaluate;
-mod hosted;
+pub mod eval;
 mod hub;
-pub mod judge;
-pub mod learn;
-mod meter;
-mod panel;
-mod plan;
-mod player;
+pub mod policy;
 pub mod recipe;
-pub mod remote_engine;
 pub mod rollout;
 pub mod run_dir;
-pub mod speech;
-pub mod store;
 pub mod sweep;
-mod talk;
-pub mod tensorboard;
 pub mod train;
-pub mod transcripts;
-pub mod warmstart;
-pub mod watch;
 
-pub use embeddings::EndpointEmbeddings;
 pub use error::{Error, Result};
-pub use hosted::Hosted;
+pub use eval::task_set::Panel;
 pub use hub::Hub;
-pub use panel::Panel;
-pub use plan::{Plan, longest_sequence};
-pub use player::Player;
+pub use policy::{EndpointEmbeddings, Hosted, Player};
+pub use train::{Plan, longest_sequence};

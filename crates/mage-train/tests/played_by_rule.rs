@@ -6,8 +6,8 @@ use mage_env::{
 };
 use mage_train::{
     Panel,
-    evaluate::{Agent, Evaluation},
-    store::RecordStore,
+    eval::store::RecordStore,
+    eval::{Agent, Evaluation},
 };
 use std::{
     path::PathBuf,

@@ -11,7 +11,7 @@ use mage_env::{
 };
 use mage_train::{
     Panel,
-    evaluate::{Agent, Evaluation},
+    eval::{Agent, Evaluation},
 };
 use std::sync::Arc;
 

@@ -7,8 +7,8 @@ use mage_engine::{
 use mage_env::{Hash, Registry, Seed};
 use mage_train::{
     Panel,
-    evaluate::{Agent, Drawn, Evaluation, ModelAgent, runtime},
-    store::{RecordStore, read_records},
+    eval::store::{RecordStore, read_records},
+    eval::{Agent, Drawn, Evaluation, ModelAgent, runtime},
 };
 use std::{
     path::Path,

@@ -4,8 +4,8 @@ use mage_core::{EpisodeConfig, Trajectory, prompt::PromptLibrary};
 use mage_env::{Registry, Seed};
 use mage_train::{
     Error, Panel,
-    evaluate::{Agent, Evaluation},
-    store::{RecordStore, read_records},
+    eval::store::{RecordStore, read_records},
+    eval::{Agent, Evaluation},
 };
 use std::{fs, io::Write, path::Path, sync::Arc};
 

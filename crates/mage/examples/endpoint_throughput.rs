@@ -13,8 +13,8 @@ use mage_env::{Registry, Seed};
 use mage_remote::{Endpoint, OpenAiClient, RemoteChat};
 use mage_train::{
     Panel,
-    evaluate::{Agent, Drawn, Evaluation, ModelAgent, runtime},
-    store::RecordStore,
+    eval::store::RecordStore,
+    eval::{Agent, Drawn, Evaluation, ModelAgent, runtime},
 };
 use std::{
     sync::Arc,

@@ -7,7 +7,7 @@ use crate::{
     table::{score, span},
 };
 use indicatif::ProgressBar;
-use mage_train::{judge::Estimate, train::Event};
+use mage_train::{eval::evaluator::Estimate, train::Event};
 use std::{
     collections::BTreeMap,
     io::IsTerminal,

@@ -9,7 +9,7 @@ use mage_core::{
 use mage_env::{EnvSpec, Seed};
 use mage_train::{
     Panel,
-    evaluate::{Evaluation, runtime},
+    eval::{Evaluation, runtime},
 };
 use std::{collections::HashMap, sync::Arc};
 use tokio::runtime::Runtime;

@@ -62,7 +62,7 @@ impl Recipe {
         self.reward.rule(&self.env.name)?;
         self.loss(0).check()?;
         self.optim_step(0).check()?;
-        crate::remote_engine::check(self)
+        crate::engines::remote::check(self)
     }
 
     fn check_counts(&self) -> Result<()> {

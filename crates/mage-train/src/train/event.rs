@@ -1,6 +1,6 @@
 //! What does whoever watches a run get to hear?
 
-use crate::judge::Judgement;
+use crate::eval::evaluator::Judgement;
 use mage_env::solvers::OracleReport;
 use serde::Serialize;
 use std::collections::BTreeMap;

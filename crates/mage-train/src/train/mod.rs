@@ -4,32 +4,39 @@
 //! optimiser steps, show the new weights to the sampler. Everything depends on the recipe alone: kill the process at any
 //! moment and [`Training::resume`] ends with the same bytes.
 
+mod context;
 mod event;
-mod measure;
-mod parts;
+pub mod health;
+pub(crate) mod length_probe;
+mod metrics;
+mod resource_plan;
 mod resume;
-mod warm;
+pub mod samples;
+pub mod transcripts;
+pub mod warmstart;
+mod warmstart_run;
 
+pub(crate) use context::Parts;
+pub use context::runtime;
 pub use event::{Event, Outcome};
-pub(crate) use parts::Parts;
-pub use parts::runtime;
+pub use resource_plan::{Plan, longest_sequence};
 pub use resume::{Resumed, changed_since};
-pub use warm::warm_start;
+pub use warmstart_run::warm_start;
 
 use crate::{
     Error, Panel, Result,
-    judge::{Judge, Judgement},
-    learn::{Lesson, batch, class, lessons},
+    eval::evaluator::{Judge, Judgement},
     recipe::Recipe,
     rollout::{Job, Rollout, RolloutTiming},
     run_dir::{About, Progress, RunDir},
-    watch::Watchdog,
+    train::health::Watchdog,
+    train::samples::{Lesson, batch, class, lessons},
 };
 use mage_core::{EpisodeConfig, MemoryMode, Trajectory, prompt::PromptSet};
 use mage_engine::{AdapterName, Loss, SamplingParams, ScoreRequest};
 use mage_env::{EnvInfo, EnvSpec, Population, Seed, solvers::OracleReport};
 use mage_remote::StatusLog;
-use measure::{Learned, add_judgement};
+use metrics::{Learned, add_judgement};
 use rand::seq::SliceRandom;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -446,7 +453,7 @@ impl Training {
                 let Some(tokens) = call.answer.tokens.as_ref().filter(|t| charged && !t.response.is_empty()) else {
                     continue;
                 };
-                let request = crate::learn::request_of(call, self.parts.settings.play_tokens);
+                let request = samples::request_of(call, self.parts.settings.play_tokens);
                 let score = ScoreRequest {
                     weights: AdapterName::new(REFERENCE),
                     tokens: [&tokens.prompt[..], &tokens.response].concat(),

@@ -3,7 +3,7 @@
 use super::{Event, Outcome, Parts, Progress, Setting, Training, ceilings};
 use crate::{
     Error, Result,
-    judge::Judgement,
+    eval::evaluator::Judgement,
     recipe::{Recipe, differences},
     run_dir::RunDir,
 };

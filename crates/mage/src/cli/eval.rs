@@ -4,7 +4,7 @@ use super::{TaskSelection, at_least_one, seconds};
 use clap::Args;
 use mage_native::Device;
 use mage_remote::StatusLog;
-use mage_train::engine::Place;
+use mage_train::engines::Place;
 use std::path::PathBuf;
 
 /// Examples and method list of `mage eval --help`.

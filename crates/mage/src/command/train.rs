@@ -15,7 +15,7 @@ use anyhow::Context;
 use mage_remote::StatusLog;
 use mage_train::{
     Plan,
-    judge::{Estimate, Judgement},
+    eval::evaluator::{Estimate, Judgement},
     recipe::Recipe,
     run_dir::{RunDir, last_model, model},
     train::{Outcome, Resumed, Setting, Training},

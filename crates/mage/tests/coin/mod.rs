@@ -5,7 +5,7 @@ use mage_engine::{BoxFuture, ChatAnswer, ChatPolicy, ChatRequest, FinishReason, 
 use mage_env::{
     Anchor, End, Env, EnvId, EnvInfo, EnvSpec, Observation, Outcome, ParsedAction, Population, Result, Seed, Step, Task,
 };
-use mage_train::evaluate::{Agent, Drawn, ModelAgent};
+use mage_train::eval::{Agent, Drawn, ModelAgent};
 use rand::RngExt;
 use std::sync::Arc;
 use tokio::runtime::Handle;

@@ -12,10 +12,10 @@ use mage_engine::{AdapterName, ScoreRequest, Trainer, block_on};
 use mage_native::{Device, ModelDescription};
 use mage_remote::{Fingerprint, StatusLog, Timeouts, TinkerTrainer, VllmPool};
 use mage_train::{
-    engine::Place,
+    engines::Place,
+    engines::remote::{check_addresses, describe, missing, pool_settings, tinker_settings},
     longest_sequence,
     recipe::{EngineKind, Recipe},
-    remote_engine::{check_addresses, describe, missing, pool_settings, tinker_settings},
 };
 use std::{
     collections::BTreeSet,
@@ -159,7 +159,7 @@ pub(super) fn near(ours: &Fingerprint, theirs: &Fingerprint, tolerance: f32) -> 
 fn native_fingerprint(recipe: &Recipe, model: &ModelDescription) -> anyhow::Result<Fingerprint> {
     // In fp32: what servers say is held against the truth.
     let place = Place { device: Device::Cpu, threads: recipe.engine.threads, ..Place::default() };
-    let (sampler, _) = mage_train::engine::sampler(&recipe.model.path, place)?;
+    let (sampler, _) = mage_train::engines::sampler(&recipe.model.path, place)?;
     let tokens = Fingerprint::tokens(model.config.vocab_size);
     let request = ScoreRequest { tokens, from: 1, ..ScoreRequest::default() };
     Ok(Fingerprint(block_on(sampler.score(request))?.logprobs))

@@ -20,8 +20,8 @@ use mage_core::{Bootstrap, MetaResult, Trajectory};
 use mage_env::{Hash, Seed, solvers::OracleReport};
 use mage_train::{
     Panel,
-    evaluate::runtime,
-    store::{RecordStore, read_records},
+    eval::runtime,
+    eval::store::{RecordStore, read_records},
 };
 use policies::{EvalPolicy, EvalSetup, policies, prices};
 use report::Report;

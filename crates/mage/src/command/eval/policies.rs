@@ -13,7 +13,7 @@ use mage_env::{EnvSpec, Population, Seed};
 use mage_remote::{ApiKey, Endpoint, OpenAiClient, Prices, RemoteChat, RemoteEmbeddings, RequestLimits};
 use mage_train::{
     Panel,
-    evaluate::{Agent, Drawn, Evaluation, ModelAgent, run_settings},
+    eval::{Agent, Drawn, Evaluation, ModelAgent, run_settings},
     recipe::Recipe,
     run_dir::RunDir,
 };

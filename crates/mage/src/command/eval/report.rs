@@ -16,7 +16,7 @@ use mage_env::{
 };
 use mage_remote::Prices;
 use mage_report::chart::{Chart, Kind, Series, svg};
-use mage_train::evaluate::{Agent, ModelAgent};
+use mage_train::eval::{Agent, ModelAgent};
 use serde::Serialize;
 use serde_json::{Value, json};
 

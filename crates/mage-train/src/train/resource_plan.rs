@@ -2,12 +2,11 @@
 
 use crate::{
     Result,
-    engine::{self, Needs},
+    engines::{self, Needs, remote},
+    policy::codec::Speech,
     recipe::{EngineKind, Recipe},
-    remote_engine,
     rollout::Job,
-    speech::Speech,
-    talk::Talk,
+    train::length_probe::Talk,
     train::{Parts, Setting},
 };
 use mage_core::prompt::PromptForm;
@@ -79,7 +78,7 @@ impl Plan {
         recipe.check()?;
         setting.env_spec.check(&setting.population)?;
         let env_info = setting.env_spec.info();
-        let Needs { model, learning, adapter, state_bytes } = engine::needs(recipe, &env_info)?;
+        let Needs { model, learning, adapter, state_bytes } = engines::needs(recipe, &env_info)?;
         let jobs = recipe.rollout.groups * recipe.rollout.members;
         // What servers hold is not on a card of ours.
         let here = recipe.engine.kind == EngineKind::Native;
@@ -87,10 +86,10 @@ impl Plan {
         let card = recipe.engine.device.cuda_index_for(&model.config, rank).filter(|_| here);
         let card = card.map(|i| GpuMemoryPlan::new(&model.config, i, adapter, recipe.engine.recompute)).transpose()?;
         let mut plan = Plan {
-            servers: (!here).then(|| remote_engine::place(recipe)),
+            servers: (!here).then(|| remote::place(recipe)),
             warnings: match here {
                 true => recipe.engine.device.gpu_unused_reason(&model.config, rank).into_iter().collect(),
-                false => remote_engine::warnings(recipe)?,
+                false => remote::warnings(recipe)?,
             },
             card: card.as_ref().map(|c| c.device.clone()),
             pass_tokens: card.as_ref().map(|c| c.pass_tokens),

@@ -3,12 +3,12 @@
 use super::{Event, Setting};
 use crate::{
     Error, Result,
-    engine::{self, Engines},
+    engines::{self, Engines},
+    policy::codec::Speech,
     recipe::Recipe,
     rollout::Rollout,
-    speech::Speech,
-    talk::Talk,
-    warmstart::School,
+    train::length_probe::Talk,
+    train::warmstart::School,
 };
 use mage_core::EpisodeConfig;
 use mage_engine::{AdapterName, SamplingParams};
@@ -87,7 +87,7 @@ impl Parts {
         let turns = setting.env_spec.max_turns(&setting.population, &recipe.env.split)?;
         let settings = Arc::new(recipe.settings(&EnvInfo { max_turns: turns, ..env_info.clone() }));
         settings.check()?;
-        let engines = engine::start(recipe, env_info, &setting.notices)?;
+        let engines = engines::start(recipe, env_info, &setting.notices)?;
         engines.trainer.caps().check(&recipe.loss(0))?;
         let speech = Arc::new(Speech::new(Arc::clone(&engines.renderer), recipe.play.form, recipe.play.thinking)?);
         if let Some(talk) = Talk::survey(recipe, setting, (*settings).clone(), &speech, SURVEYED)? {

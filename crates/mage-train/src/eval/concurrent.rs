@@ -4,7 +4,7 @@
 //! as they come. With a memory that all tasks share they are played one after the other instead, in the panel's order, so
 //! that what each of them remembers depends on nothing else.
 
-use super::{Evaluation, model::ModelAgent};
+use super::{Evaluation, ModelAgent};
 use crate::{Error, Result};
 use mage_core::{MemoryScope, MetaEpisode, Next, Trajectory};
 use std::{sync::Arc, time::Duration};

@@ -1,6 +1,6 @@
 //! How much is said in a meta-episode?
 
-use crate::{Error, Player, Result, recipe::Recipe, rollout::guard, speech::Speech, train::Setting};
+use crate::{Error, Player, Result, policy::codec::Speech, recipe::Recipe, rollout::guard, train::Setting};
 use mage_core::{EpisodeConfig, MetaEpisode, Next, RequestKind, RequestRecord};
 use mage_env::{Seed, Task};
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 
 use crate::{
     Error, Hub, Result,
-    engine::Engines,
+    engines::Engines,
     recipe::{EngineKind, PolicyLoss, Recipe, Tinker, Vllm},
 };
 use mage_engine::{LogProbs, Sampler};

@@ -2,9 +2,9 @@
 
 use super::Training;
 use crate::{
-    judge::Judgement,
+    eval::evaluator::Judgement,
     recipe::{PLAY, REFLECT},
-    watch::Signs,
+    train::health::Signs,
 };
 use mage_core::{RequestKind, Trajectory};
 use mage_engine::{LossReport, StepReport, TokenClass};

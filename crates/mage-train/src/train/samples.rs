@@ -5,8 +5,8 @@
 
 use crate::{
     Result,
+    policy::codec::Speech,
     recipe::{Average, PLAY, REFLECT, Recipe},
-    speech::Speech,
 };
 use mage_core::{
     MetaEpisodeIndex, RequestBody, RequestKind, RequestRecord, Trajectory, Transition, advantages, credit, rows,

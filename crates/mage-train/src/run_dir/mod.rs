@@ -4,6 +4,8 @@
 //! grow line by line and are cut back to the last checkpoint on resume, so that an interrupted run ends with the same bytes
 //! as one that was not. A checkpoint exists only after its folder, hashes included, has been renamed into place.
 
+pub mod tensorboard;
+
 use crate::{Error, Result, recipe::Recipe};
 use mage_core::Trajectory;
 use mage_env::Population;
@@ -44,7 +46,7 @@ pub struct Progress {
     /// How long the TensorBoard file was.
     pub board_bytes: u64,
     /// What is carried from the start to the closing table.
-    pub before: Option<crate::judge::Judgement>,
+    pub before: Option<crate::eval::evaluator::Judgement>,
 }
 
 /// What a run was started with.
@@ -222,9 +224,9 @@ impl RunDir {
             line.iter().filter(|(k, _)| *k != "update").map(|(k, v)| (k.as_str(), *v)).collect();
         let mut bytes = Vec::new();
         if self.board.length == 0 {
-            bytes.extend(crate::tensorboard::opening(now()));
+            bytes.extend(tensorboard::opening(now()));
         }
-        bytes.extend(crate::tensorboard::event(now(), step, &scalars));
+        bytes.extend(tensorboard::event(now(), step, &scalars));
         self.board.append(&bytes)
     }
 

@@ -4,10 +4,11 @@
 //! goes on with its environment on a pool of threads. What it does depends on its seed alone, so that the company it
 //! keeps and the number of threads change nothing.
 
-use crate::meter::{Meter, Stage};
+mod timer;
+
 use crate::{
     Error, Result,
-    speech::{Speech, call_seed},
+    policy::codec::{Speech, call_seed},
 };
 use mage_core::{EpisodeConfig, MetaEpisode, Next, Trajectory, TrajectoryKey, prompt::PromptSet};
 use mage_engine::{AdapterName, Sampler, SamplingParams};
@@ -17,6 +18,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use timer::{Meter, Stage};
 use tokio::{runtime::Runtime, task::JoinSet};
 
 /// Plays meta-episodes with a model.

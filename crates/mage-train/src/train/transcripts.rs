@@ -5,9 +5,9 @@
 
 use crate::{
     Error, Result,
-    learn::{Answered, forest},
+    policy::codec::Speech,
     recipe::Average,
-    speech::Speech,
+    train::samples::{Answered, forest},
 };
 use mage_core::{Message, Role};
 use mage_engine::{PerToken, TokenForest};

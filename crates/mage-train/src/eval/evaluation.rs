@@ -3,15 +3,10 @@
 //! Plays every task of a [`Panel`] with one agent, on all cores, in an order and with luck that depend on nothing but the
 //! seed.
 
-mod flight;
-mod model;
-
-pub use crate::train::runtime;
-pub use model::{Answerer, Drawn, ModelAgent, run_settings};
-
+use super::ModelAgent;
 use crate::{
     Error, Panel, Player, Result,
-    store::{RecordStore, read_records},
+    eval::store::{RecordStore, read_records},
 };
 use mage_core::{EpisodeConfig, MemoryFactory, MetaEpisode, Next, Trajectory, TrajectoryKey, prompt::PromptSet};
 use mage_env::{EnvSpec, Hash, Population, ScriptedAgentFactory, ScriptedAgentQuery, Seed, Task};
@@ -147,7 +142,7 @@ impl Evaluation {
     pub fn method(&self) -> Hash {
         let method = self.memories.as_ref().map_or_else(|| Hash::of(&*self.settings), |m| m.method());
         match &self.agent {
-            Agent::Model(model) => model::method_hash(method, &model.drawn),
+            Agent::Model(model) => super::model_agent::method_hash(method, &model.drawn),
             _ => method,
         }
     }
@@ -199,12 +194,12 @@ impl Evaluation {
         Ok(())
     }
 
-    fn stopped(&self) -> bool {
+    pub(super) fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed) > 0
     }
 
     /// The `index`-th task, ready to be played.
-    fn meta_episode(&self, index: usize) -> Result<MetaEpisode> {
+    pub(super) fn meta_episode(&self, index: usize) -> Result<MetaEpisode> {
         let task = self.panel.tasks()[index].clone();
         let env = self.env_spec.build(&task)?;
         let (prompts, settings) = (Arc::clone(&self.prompts), Arc::clone(&self.settings));

@@ -1,9 +1,10 @@
 //! Who computes?
 
+pub mod remote;
+
 use crate::{
     Error, Hub, Result,
     recipe::{EngineKind, Recipe},
-    remote_engine,
 };
 use mage_core::prompt::{CONTROL_WORDS, vocabulary};
 use mage_engine::{Renderer, Sampler, Trainer};
@@ -34,7 +35,7 @@ pub struct Engines {
 /// Starts the engine a recipe names.
 pub fn start(recipe: &Recipe, env_info: &EnvInfo, notices: &StatusLog) -> Result<Engines> {
     match recipe.engine.kind {
-        EngineKind::Tinker => remote_engine::start(recipe, notices),
+        EngineKind::Tinker => remote::start(recipe, notices),
         EngineKind::Native => {
             let mut model = model(recipe, env_info)?;
             let e = &recipe.engine;

@@ -6,7 +6,7 @@
 //! is no finished work: it is kept, and makes room for another attempt.
 //!
 //! ```
-//! use mage_train::store::{RecordStore, read_records};
+//! use mage_train::eval::store::{RecordStore, read_records};
 //! # let dir = tempfile::tempdir()?;
 //! # let path = dir.path().join("records.jsonl");
 //! let store = RecordStore::open(&path)?; // made if it is not there; no second process can write it meanwhile

@@ -4,10 +4,10 @@
 
 use crate::{
     Error, Hub, Result,
-    engine::{self, Place},
+    engines::{self, Place},
+    policy::codec::{Speech, as_engines_say, call_seed, finish},
     recipe::Recipe,
     run_dir::last_model,
-    speech::{Speech, as_engines_say, call_seed, finish},
 };
 use mage_core::{Completion, EpisodeConfig, Request, TokenUsage, prompt::PromptForm};
 use mage_engine::{AdapterName, BoxFuture, ChatPolicy, ChatRequest, Sampler, SamplingParams, Thinking};
@@ -97,7 +97,7 @@ impl ModelAgent {
     ) -> Result<Self> {
         drawn.params.check()?;
         let id = format!("weights@{}", &weights_hash(dir)?[..32]);
-        let (sampler, renderer) = engine::sampler(&dir.to_string_lossy(), place)?;
+        let (sampler, renderer) = engines::sampler(&dir.to_string_lossy(), place)?;
         let speech = Speech::new(renderer, size, drawn.thinking)?;
         let answerer = Arc::new(Native { speech, sampler, params: drawn.params.clone(), label: id.clone() });
         Ok(ModelAgent { name: name.to_owned(), id, answerer, drawn, runtime, in_flight })

@@ -5,11 +5,11 @@
 
 use crate::{
     Error, Result,
-    engine::{self, Place},
+    engines::{self, Place},
+    policy::codec::Speech,
     recipe::Recipe,
     rollout::Rollout,
     run_dir::last_model,
-    speech::Speech,
     train::Setting,
 };
 use mage_core::Trajectory;
@@ -38,7 +38,7 @@ impl Hosted {
         }
         settings.episodes = episodes;
         let place = Place { device, threads: recipe.engine.threads, notices: setting.notices.clone() };
-        let (sampler, renderer) = engine::sampler(&last_model(run)?.to_string_lossy(), place)?;
+        let (sampler, renderer) = engines::sampler(&last_model(run)?.to_string_lossy(), place)?;
         let rollout = Rollout {
             env_spec: Arc::clone(&setting.env_spec),
             prompts: Arc::clone(&setting.prompts),

@@ -266,5 +266,4 @@ impl HubName {
 }
 
 #[cfg(test)]
-#[path = "hub_tests.rs"]
 mod tests;

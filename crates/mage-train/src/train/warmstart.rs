@@ -5,10 +5,10 @@
 
 use crate::{
     Player, Result,
-    learn::{Answered, forest},
+    policy::codec::Speech,
     recipe::{Average, Recipe},
-    speech::Speech,
-    transcripts::Transcripts,
+    train::samples::{Answered, forest},
+    train::transcripts::Transcripts,
 };
 use mage_core::{
     EpisodeConfig, MetaEpisode, Next, RequestKind, Trajectory, parse,
@@ -114,7 +114,7 @@ impl School {
             } else {
                 self.settings.reflect_tokens
             };
-            let request = crate::learn::request_of(call, limit);
+            let request = crate::train::samples::request_of(call, limit);
             let response = speech.answer_tokens(&request, &call.answer.text)?;
             answers.push((speech.prompt(&call.messages)?, speech.masks(&request, &response)?, response));
         }
