@@ -1,84 +1,84 @@
-//! How many requests are taken in?
+//! The admission queue: a bounded number of requests is admitted; the others wait in FIFO order.
 //!
-//! As many as there is room for; the others wait outside, each with whoever asked, in the order in which they came. The
-//! door knows only numbers and wakers: what waits costs the sampler nothing else.
+//! A waiting request stays with its caller. The queue stores only its token count and its waker, so that a waiting request
+//! costs the sampler nothing else.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
 
-/// Tokens of all requests inside together, in 256 MiB. One request is let in whatever its length.
+/// Tokens of all admitted requests together (256 MiB of token ids). One request is admitted whatever its length.
 const MAX_ADMITTED_TOKENS: usize = 1 << 26;
 
-/// The door.
+/// Bounded FIFO admission with backpressure.
 pub(crate) struct AdmissionQueue {
-    most: usize,
-    most_tokens: usize,
-    /// Requests inside, and their tokens.
-    inside: (usize, usize),
-    /// Those outside by their place, with the tokens they bring. Whoever is called comes again, to the same place if it
-    /// was in vain.
-    outside: BTreeMap<u64, (usize, Waker)>,
-    next_place: u64,
+    max_requests: usize,
+    max_tokens: usize,
+    /// Admitted requests and their tokens.
+    admitted: (usize, usize),
+    /// Waiting requests by queue position, with their tokens. A request that was woken tries again and keeps its position if
+    /// it is still not admitted.
+    waiting: BTreeMap<u64, (usize, Waker)>,
+    next_position: u64,
 }
 
 impl AdmissionQueue {
-    pub(crate) fn new(most: usize) -> Self {
+    pub(crate) fn new(max_requests: usize) -> Self {
         AdmissionQueue {
-            most,
-            most_tokens: MAX_ADMITTED_TOKENS,
-            inside: (0, 0),
-            outside: BTreeMap::new(),
-            next_place: 0,
+            max_requests,
+            max_tokens: MAX_ADMITTED_TOKENS,
+            admitted: (0, 0),
+            waiting: BTreeMap::new(),
+            next_position: 0,
         }
     }
 
-    fn has_room(&self, tokens: usize) -> bool {
-        let (requests, inside) = self.inside;
-        requests == 0 || (requests < self.most && inside + tokens <= self.most_tokens)
+    fn has_capacity(&self, tokens: usize) -> bool {
+        let (requests, admitted) = self.admitted;
+        requests == 0 || (requests < self.max_requests && admitted + tokens <= self.max_tokens)
     }
 
-    /// Whether a request with so many tokens is let in: there is room, and nobody before it waits. If not, whoever has a
-    /// waker is called later.
-    pub(crate) fn enter(&mut self, tokens: usize, place: &mut Option<u64>, waker: Option<&Waker>) -> bool {
-        let first = self.outside.keys().next();
-        if self.has_room(tokens) && first.is_none_or(|first| place.is_some_and(|p| p <= *first)) {
-            self.leave(place.unwrap_or(u64::MAX));
-            self.inside = (self.inside.0 + 1, self.inside.1 + tokens);
+    /// Admits a request if there is capacity and no earlier request waits. Otherwise the request waits, provided that it has
+    /// a waker.
+    pub(crate) fn try_admit(&mut self, tokens: usize, position: &mut Option<u64>, waker: Option<&Waker>) -> bool {
+        let first = self.waiting.keys().next();
+        if self.has_capacity(tokens) && first.is_none_or(|first| position.is_some_and(|p| p <= *first)) {
+            self.withdraw(position.unwrap_or(u64::MAX));
+            self.admitted = (self.admitted.0 + 1, self.admitted.1 + tokens);
             return true;
         }
         if let Some(waker) = waker {
-            let place = *place.get_or_insert_with(|| {
-                self.next_place += 1;
-                self.next_place
+            let position = *position.get_or_insert_with(|| {
+                self.next_position += 1;
+                self.next_position
             });
-            self.outside.insert(place, (tokens, waker.clone()));
+            self.waiting.insert(position, (tokens, waker.clone()));
         }
         false
     }
 
-    /// Gives up a place.
-    pub(crate) fn leave(&mut self, place: u64) {
-        self.outside.remove(&place);
+    /// Removes a waiting request.
+    pub(crate) fn withdraw(&mut self, position: u64) {
+        self.waiting.remove(&position);
     }
 
-    /// Takes note of what is inside now and gives the wakers of those for whom there is room. Once nothing is inside, all
-    /// are called: nobody waits for one who was called and does not come.
-    pub(crate) fn make_room(&mut self, inside: (usize, usize)) -> Vec<Waker> {
-        self.inside = inside;
-        if inside.0 == 0 {
-            return std::mem::take(&mut self.outside).into_values().map(|(_, waker)| waker).collect();
+    /// Sets the admitted load and returns the wakers of the requests that now fit. With nothing admitted, all are woken, so
+    /// that a woken request that never polls again cannot block the others.
+    pub(crate) fn update(&mut self, admitted: (usize, usize)) -> Vec<Waker> {
+        self.admitted = admitted;
+        if admitted.0 == 0 {
+            return std::mem::take(&mut self.waiting).into_values().map(|(_, waker)| waker).collect();
         }
-        let (mut requests, mut tokens) = inside;
-        let mut called = Vec::new();
-        while let Some(first) = self.outside.first_entry() {
+        let (mut requests, mut tokens) = admitted;
+        let mut woken = Vec::new();
+        while let Some(first) = self.waiting.first_entry() {
             requests += 1;
             tokens += first.get().0;
-            if requests > self.most || tokens > self.most_tokens {
+            if requests > self.max_requests || tokens > self.max_tokens {
                 break;
             }
-            called.push(first.remove().1);
+            woken.push(first.remove().1);
         }
-        called
+        woken
     }
 }
 
@@ -90,69 +90,70 @@ mod tests {
     use std::task::Wake;
 
     #[derive(Default)]
-    struct Bell(AtomicUsize);
+    struct WakeCount(AtomicUsize);
 
-    impl Wake for Bell {
+    impl Wake for WakeCount {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn bell() -> (Arc<Bell>, Waker) {
-        let bell = Arc::new(Bell::default());
-        (Arc::clone(&bell), Waker::from(bell))
+    fn counting_waker() -> (Arc<WakeCount>, Waker) {
+        let count = Arc::new(WakeCount::default());
+        (Arc::clone(&count), Waker::from(count))
     }
 
     #[test]
-    fn those_outside_come_in_as_they_came() {
-        let mut door = AdmissionQueue::new(2);
-        assert!(door.enter(5, &mut None, None) && door.enter(5, &mut None, None));
-        let ((a, wake_a), (b, wake_b)) = (bell(), bell());
+    fn waiting_requests_are_admitted_in_fifo_order() {
+        let mut queue = AdmissionQueue::new(2);
+        assert!(queue.try_admit(5, &mut None, None) && queue.try_admit(5, &mut None, None));
+        let ((a, wake_a), (b, wake_b)) = (counting_waker(), counting_waker());
         let (mut at_a, mut at_b) = (None, None);
-        assert!(!door.enter(5, &mut at_a, Some(&wake_a)) && !door.enter(5, &mut at_b, Some(&wake_b)));
-        assert!(door.make_room((2, 10)).is_empty(), "nobody has left");
-        door.make_room((1, 5)).into_iter().for_each(Waker::wake);
+        assert!(!queue.try_admit(5, &mut at_a, Some(&wake_a)) && !queue.try_admit(5, &mut at_b, Some(&wake_b)));
+        assert!(queue.update((2, 10)).is_empty(), "none has finished");
+        queue.update((1, 5)).into_iter().for_each(Waker::wake);
         assert_eq!((a.0.load(Ordering::Relaxed), b.0.load(Ordering::Relaxed)), (1, 0));
-        assert!(!door.enter(5, &mut None, None), "a newcomer does not pass those outside");
-        assert!(door.enter(5, &mut at_a, Some(&wake_a)));
-        assert!(!door.enter(5, &mut at_b, Some(&wake_b)), "and it is full again");
-        // One that was called in vain keeps its place before those who came later.
-        door.make_room((1, 5)).into_iter().for_each(Waker::wake);
+        assert!(!queue.try_admit(5, &mut None, None), "a new request does not overtake waiting ones");
+        assert!(queue.try_admit(5, &mut at_a, Some(&wake_a)));
+        assert!(!queue.try_admit(5, &mut at_b, Some(&wake_b)), "full again");
+        // A request that was woken in vain keeps its position before later ones.
+        queue.update((1, 5)).into_iter().for_each(Waker::wake);
         assert_eq!(b.0.load(Ordering::Relaxed), 1);
-        assert!(door.enter(5, &mut None, None), "it has been called and is slow to come");
+        assert!(queue.try_admit(5, &mut None, None), "b was woken and has not polled yet");
         let mut later = None;
-        assert!(!door.enter(5, &mut later, Some(&wake_a)) && !door.enter(5, &mut at_b, Some(&wake_b)));
+        assert!(!queue.try_admit(5, &mut later, Some(&wake_a)) && !queue.try_admit(5, &mut at_b, Some(&wake_b)));
         assert!(at_b < later);
-        door.make_room((1, 5)).into_iter().for_each(Waker::wake);
+        queue.update((1, 5)).into_iter().for_each(Waker::wake);
         assert_eq!((a.0.load(Ordering::Relaxed), b.0.load(Ordering::Relaxed)), (1, 2));
     }
 
     #[test]
-    fn whoever_leaves_or_does_not_come_holds_nobody_up() {
-        let mut door = AdmissionQueue::new(1);
-        assert!(door.enter(5, &mut None, None));
-        let (bell, waker) = bell();
-        let mut places = [None; 3];
-        for place in &mut places {
-            assert!(!door.enter(5, place, Some(&waker)));
+    fn requests_that_withdraw_or_never_poll_again_do_not_block_others() {
+        let mut queue = AdmissionQueue::new(1);
+        assert!(queue.try_admit(5, &mut None, None));
+        let (count, waker) = counting_waker();
+        let mut positions = [None; 3];
+        for position in &mut positions {
+            assert!(!queue.try_admit(5, position, Some(&waker)));
         }
-        door.leave(places[0].unwrap());
-        assert_eq!(door.make_room((0, 0)).into_iter().map(Waker::wake).count(), 2, "nothing is inside: all are called");
-        assert_eq!(bell.0.load(Ordering::Relaxed), 2);
-        assert!(door.enter(5, &mut places[2], Some(&waker)), "the one before it does not come");
+        queue.withdraw(positions[0].unwrap());
+        assert_eq!(queue.update((0, 0)).into_iter().map(Waker::wake).count(), 2, "nothing is admitted: all are woken");
+        assert_eq!(count.0.load(Ordering::Relaxed), 2);
+        assert!(queue.try_admit(5, &mut positions[2], Some(&waker)), "the one before it does not poll");
     }
 
     #[test]
-    fn long_requests_take_more_room_and_the_longest_still_gets_in() {
-        let mut door = AdmissionQueue { most_tokens: 100, ..AdmissionQueue::new(10) };
-        assert!(door.enter(60, &mut None, None) && !door.enter(60, &mut None, None) && door.enter(40, &mut None, None));
-        let (bell, waker) = bell();
-        let mut place = None;
-        assert!(!door.enter(500, &mut place, Some(&waker)) && door.make_room((1, 40)).is_empty());
-        assert!(!door.enter(500, &mut place, Some(&waker)));
-        door.make_room((0, 0)).into_iter().for_each(Waker::wake);
-        assert_eq!(bell.0.load(Ordering::Relaxed), 1);
-        assert!(door.enter(500, &mut place, Some(&waker)));
-        assert!(!door.enter(1, &mut None, None));
+    fn tokens_bound_admission_and_the_longest_request_is_still_admitted() {
+        let mut queue = AdmissionQueue { max_tokens: 100, ..AdmissionQueue::new(10) };
+        assert!(queue.try_admit(60, &mut None, None));
+        assert!(!queue.try_admit(60, &mut None, None) && queue.try_admit(40, &mut None, None));
+        let (count, waker) = counting_waker();
+        let mut position = None;
+        assert!(!queue.try_admit(500, &mut position, Some(&waker)) && queue.update((1, 40)).is_empty());
+        assert!(!queue.try_admit(500, &mut position, Some(&waker)));
+        queue.update((0, 0)).into_iter().for_each(Waker::wake);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert!(queue.try_admit(500, &mut position, Some(&waker)));
+        assert!(!queue.try_admit(1, &mut None, None));
     }
 }

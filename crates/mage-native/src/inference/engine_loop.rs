@@ -1,8 +1,8 @@
-//! Who turns the wheel?
+//! The engine loop: a job on the sampler's own threads that steps the scheduler.
 //!
-//! A job on the sampler's own threads takes steps while there is work and ends when there is none; the next request starts
-//! it again. Requests and cancellations reach it through an inbox that it empties once a step. What is under way needs
-//! nobody to get on, so room for those who wait at the door always comes.
+//! The job runs while there is work and ends when there is none; the next request starts it again. Requests and cancellations
+//! arrive in an inbox that is emptied once per step. Running sequences make progress without their callers, so capacity for
+//! waiting requests always becomes free.
 
 use super::admission::AdmissionQueue;
 use super::backend::ModelBackend;
@@ -20,77 +20,77 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 
-/// Multiply-adds of reading per step: some milliseconds, so that writing is not held up for longer.
+/// Multiply-adds of prefill per step: a few milliseconds, so that decoding is not delayed for longer.
 const PREFILL_WORK: usize = 1 << 28;
 
-/// Memory for keys and values in bytes, where four whole contexts do not need more and the machine has it.
+/// Default size of the KV cache in bytes, unless four whole contexts need more or the machine has less.
 const DEFAULT_KV_CACHE_BYTES: usize = 256 << 20;
 const MAX_BLOCKS: usize = 1 << 28;
 
-/// Tokens read per step on a card, which wants many rows at once.
+/// Prefill tokens per step on a GPU, which needs many rows at once.
 pub(crate) const GPU_PREFILL_TOKENS: usize = 8192;
-/// A cache on a card holds no more than this many whole contexts, however much memory there is.
+/// A KV cache on a GPU holds at most this many whole contexts, however much memory there is.
 const MAX_CACHED_CONTEXTS: usize = 2048;
 
-/// Requests taken in at once, where nobody says otherwise: as many as ever run at once.
+/// Default number of admitted requests: as many as can run at once.
 const DEFAULT_QUEUE: usize = MAX_RUNNING;
 pub(crate) const MAX_RUNNING: usize = 1 << 14;
 
 /// A request on its way to the scheduler.
 pub(crate) struct Submission {
-    what: Request,
+    kind: EngineRequest,
     id: WeightsId,
     weights: Arc<DeviceWeights>,
-    ticket: Arc<ResponseHandle>,
+    handle: Arc<ResponseHandle>,
 }
 
-pub(crate) enum Request {
+pub(crate) enum EngineRequest {
     Sample(SampleRequest),
     Score(ScoreRequest),
 }
 
 impl Submission {
-    /// The tokens it comes with.
+    /// Number of tokens in the request.
     fn tokens(&self) -> usize {
-        match &self.what {
-            Request::Sample(r) => r.prompt.len(),
-            Request::Score(r) => r.tokens.len(),
+        match &self.kind {
+            EngineRequest::Sample(r) => r.prompt.len(),
+            EngineRequest::Score(r) => r.tokens.len(),
         }
     }
 }
 
 struct Inbox {
-    door: AdmissionQueue,
+    admission: AdmissionQueue,
     new: Vec<Submission>,
     cancelled: Vec<Arc<ResponseHandle>>,
-    /// Whether a job is at work, or about to be.
-    driving: bool,
+    /// Whether the engine loop runs or is about to.
+    running: bool,
 }
 
-/// The sampler's inside: inbox, scheduler, device, threads.
+/// The core of the sampler: inbox, scheduler, backend, threads.
 pub(crate) struct EngineCore {
     inbox: Mutex<Inbox>,
-    engine: Mutex<Engine>,
+    engine: Mutex<EngineState>,
     stats: Mutex<SamplerStats>,
     pool: rayon::ThreadPool,
     context: usize,
 }
 
-struct Engine {
+struct EngineState {
     scheduler: Scheduler,
-    device: Box<dyn ModelBackend>,
-    /// By the scheduler's number.
-    held: Vec<Held>,
+    backend: Box<dyn ModelBackend>,
+    /// Weights by slot.
+    weight_slots: Vec<WeightSlot>,
     new: Vec<Submission>,
     cancelled: Vec<Arc<ResponseHandle>>,
-    /// Answers on their way out.
-    ended: Vec<(Arc<ResponseHandle>, Result<SamplerResponse>)>,
-    /// The weights of requests that have ended.
-    freed: Vec<u32>,
+    /// Responses that are not delivered yet.
+    finished: Vec<(Arc<ResponseHandle>, Result<SamplerResponse>)>,
+    /// Weight slots of sequences that have finished.
+    released: Vec<u32>,
 }
 
-/// Weights that requests use, or used: what was computed with them is good as long as they are published.
-struct Held {
+/// Weights that sequences use or used. Their cached blocks stay valid as long as the weights exist.
+struct WeightSlot {
     weights: Weak<DeviceWeights>,
     requests: usize,
 }
@@ -108,78 +108,78 @@ impl EngineCore {
             .build()
             .map_err(|e| failed(format!("starting threads: {e}")))?;
         let heads = model.config.heads();
-        let number_bytes = if shared.card.is_some() { 2 } else { 4 };
-        let page_bytes = number_bytes * model.config.num_hidden_layers * 2 * heads.kv * heads.dim * BLOCK_SIZE;
+        let value_bytes = if shared.card.is_some() { 2 } else { 4 };
+        let block_bytes = value_bytes * model.config.num_hidden_layers * 2 * heads.kv * heads.dim * BLOCK_SIZE;
         let context = model.config.max_position_embeddings;
-        let reading = match options.chunk_tokens {
+        let max_prefill_tokens = match options.chunk_tokens {
             0 if shared.card.is_some() => GPU_PREFILL_TOKENS,
             0 => (PREFILL_WORK / model.layout.len).clamp(64, 8192),
             n => n,
         };
-        let pages = match (options.cache_mib, &shared.card) {
-            // On a card the cache takes what is left, as far as it can be of use.
-            (0, Some(card)) => {
-                let of_use = MAX_CACHED_CONTEXTS * context.div_ceil(BLOCK_SIZE);
-                (card.kv_cache_budget(reading)? / page_bytes).min(of_use)
+        let num_blocks = match (options.cache_mib, &shared.card) {
+            // On a GPU the KV cache uses the remaining memory, up to a useful size.
+            (0, Some(gpu)) => {
+                let useful = MAX_CACHED_CONTEXTS * context.div_ceil(BLOCK_SIZE);
+                (gpu.kv_cache_budget(max_prefill_tokens)? / block_bytes).min(useful)
             }
             (0, None) => {
                 let free = Machine::free_memory().map_or(usize::MAX, |bytes| bytes as usize / 4);
-                (DEFAULT_KV_CACHE_BYTES / page_bytes).max(4 * context.div_ceil(BLOCK_SIZE)).min(free / page_bytes)
+                (DEFAULT_KV_CACHE_BYTES / block_bytes).max(4 * context.div_ceil(BLOCK_SIZE)).min(free / block_bytes)
             }
-            (mib, _) => mib.saturating_mul(1 << 20) / page_bytes,
+            (mib, _) => mib.saturating_mul(1 << 20) / block_bytes,
         };
-        let pages = pages.clamp(1, MAX_BLOCKS) as u32;
-        let limits = Limits { pages, reading, running: MAX_RUNNING };
+        let num_blocks = num_blocks.clamp(1, MAX_BLOCKS) as u32;
+        let limits = Limits { num_blocks, max_prefill_tokens, max_running: MAX_RUNNING };
         let queue = if options.queue == 0 { DEFAULT_QUEUE } else { options.queue };
         Ok(Arc::new(EngineCore {
             inbox: Mutex::new(Inbox {
-                door: AdmissionQueue::new(queue),
+                admission: AdmissionQueue::new(queue),
                 new: Vec::new(),
                 cancelled: Vec::new(),
-                driving: false,
+                running: false,
             }),
-            engine: Mutex::new(Engine {
+            engine: Mutex::new(EngineState {
                 scheduler: Scheduler::new(limits, !options.no_prefix_cache, shared.renderer.clone()),
-                device: match &shared.card {
-                    Some(card) => Box::new(CudaBackend::new(card, pages, shared.options.batch_invariant)?),
-                    None => Box::new(CpuBackend::new(Arc::clone(shared), pages)),
+                backend: match &shared.card {
+                    Some(gpu) => Box::new(CudaBackend::new(gpu, num_blocks, shared.options.batch_invariant)?),
+                    None => Box::new(CpuBackend::new(Arc::clone(shared), num_blocks)),
                 },
-                held: Vec::new(),
+                weight_slots: Vec::new(),
                 new: Vec::new(),
                 cancelled: Vec::new(),
-                ended: Vec::new(),
-                freed: Vec::new(),
+                finished: Vec::new(),
+                released: Vec::new(),
             }),
-            stats: Mutex::new(SamplerStats { total_blocks: u64::from(pages), ..Default::default() }),
+            stats: Mutex::new(SamplerStats { total_blocks: u64::from(num_blocks), ..Default::default() }),
             pool,
             context,
         }))
     }
 
-    /// Hands a checked request to the scheduler, or keeps it at the door until there is room.
+    /// Submits a checked request to the scheduler, or returns it in the future until it is admitted.
     pub(crate) fn submit(
         self: &Arc<Self>,
-        what: Request,
+        kind: EngineRequest,
         id: WeightsId,
         weights: Arc<DeviceWeights>,
         streams: bool,
     ) -> PendingResponse {
-        let ticket = ResponseHandle::new(streams);
-        let submission = Submission { what, id, weights, ticket: Arc::clone(&ticket) };
-        let outside = self.enter(submission, &mut None, None);
-        PendingResponse::new(Arc::clone(self), ticket, outside)
+        let handle = ResponseHandle::new(streams);
+        let submission = Submission { kind, id, weights, handle: Arc::clone(&handle) };
+        let unadmitted = self.try_admit(submission, &mut None, None);
+        PendingResponse::new(Arc::clone(self), handle, unadmitted)
     }
 
-    /// Takes a request in if there is room, else gives it back, and calls the waker when there may be. `place` is where it
-    /// stands at the door, from the first time that it is left there with a waker.
-    pub(crate) fn enter(
+    /// Admits a request if there is capacity. Otherwise returns it and wakes the waker when there may be. `position` is its
+    /// position in the admission queue, set when it first waits with a waker.
+    pub(crate) fn try_admit(
         self: &Arc<Self>,
         submission: Submission,
-        place: &mut Option<u64>,
+        position: &mut Option<u64>,
         waker: Option<&Waker>,
     ) -> Option<Submission> {
         let mut inbox = locked(&self.inbox);
-        if inbox.door.enter(submission.tokens(), place, waker) {
+        if inbox.admission.try_admit(submission.tokens(), position, waker) {
             inbox.new.push(submission);
             self.wake(inbox);
             None
@@ -188,22 +188,22 @@ impl EngineCore {
         }
     }
 
-    /// Gives up a place at the door.
-    pub(crate) fn leave(&self, place: u64) {
-        locked(&self.inbox).door.leave(place);
+    /// Removes a waiting request from the admission queue.
+    pub(crate) fn withdraw(&self, position: u64) {
+        locked(&self.inbox).admission.withdraw(position);
     }
 
-    pub(crate) fn cancel(self: &Arc<Self>, ticket: &Arc<ResponseHandle>) {
+    pub(crate) fn cancel(self: &Arc<Self>, handle: &Arc<ResponseHandle>) {
         let mut inbox = locked(&self.inbox);
-        inbox.cancelled.push(Arc::clone(ticket));
+        inbox.cancelled.push(Arc::clone(handle));
         self.wake(inbox);
     }
 
     fn wake(self: &Arc<Self>, mut inbox: MutexGuard<'_, Inbox>) {
-        if !std::mem::replace(&mut inbox.driving, true) {
+        if !std::mem::replace(&mut inbox.running, true) {
             drop(inbox);
             let core = Arc::clone(self);
-            self.pool.spawn(move || core.drive());
+            self.pool.spawn(move || core.run());
         }
     }
 
@@ -211,7 +211,7 @@ impl EngineCore {
         *locked(&self.stats)
     }
 
-    fn drive(&self) {
+    fn run(&self) {
         let mut engine = locked(&self.engine);
         let engine = &mut *engine;
         loop {
@@ -220,24 +220,24 @@ impl EngineCore {
             std::mem::swap(&mut inbox.cancelled, &mut engine.cancelled);
             let idle = engine.new.is_empty() && engine.cancelled.is_empty() && engine.scheduler.idle();
             let new = engine.new.iter().map(Submission::tokens);
-            let inside = new.fold(engine.scheduler.requests.inside(), |(n, tokens), t| (n + 1, tokens + t));
-            let called = inbox.door.make_room(inside);
-            inbox.driving = !idle;
+            let load = new.fold(engine.scheduler.sequences.load(), |(n, tokens), t| (n + 1, tokens + t));
+            let woken = inbox.admission.update(load);
+            inbox.running = !idle;
             drop(inbox);
-            called.into_iter().for_each(Waker::wake);
+            woken.into_iter().for_each(Waker::wake);
             if idle {
                 return;
             }
-            let step = catch_unwind(AssertUnwindSafe(|| engine.turn(self.context)));
+            let step = catch_unwind(AssertUnwindSafe(|| engine.step(self.context)));
             let failure = match step {
                 Ok(Ok(())) => None,
                 Ok(Err(e)) => Some(e.to_string()),
-                Err(panic) => Some(message(panic.as_ref())),
+                Err(panic) => Some(panic_message(panic.as_ref())),
             };
-            // Whoever gets an answer finds it counted.
+            // Statistics include a response before its caller receives it.
             *locked(&self.stats) = engine.scheduler.stats;
-            for (ticket, outcome) in engine.ended.drain(..) {
-                ticket.finish(outcome);
+            for (handle, response) in engine.finished.drain(..) {
+                handle.finish(response);
             }
             if let Some(reason) = failure {
                 engine.fail(&reason);
@@ -246,75 +246,75 @@ impl EngineCore {
     }
 }
 
-impl Engine {
-    /// Empties the inbox and takes a step.
-    fn turn(&mut self, context: usize) -> Result<()> {
+impl EngineState {
+    /// Empties the inbox and executes one scheduler step.
+    fn step(&mut self, context: usize) -> Result<()> {
         self.drop_stale_weights();
         let mut new = std::mem::take(&mut self.new);
         for s in new.drain(..) {
-            self.accept(s, context);
+            self.add_request(s, context);
         }
         self.new = new;
-        for ticket in std::mem::take(&mut self.cancelled) {
-            // Its number may be another's by now.
-            let key = ticket
+        for handle in std::mem::take(&mut self.cancelled) {
+            // The key may belong to another sequence by now.
+            let key = handle
                 .key()
-                .filter(|k| self.scheduler.requests.get(*k).is_some_and(|a| Arc::ptr_eq(&a.ticket, &ticket)));
+                .filter(|k| self.scheduler.sequences.get(*k).is_some_and(|a| Arc::ptr_eq(&a.response, &handle)));
             if let Some(key) = key {
-                let weights = self.scheduler.requests.at(key).weights;
+                let weights = self.scheduler.sequences.at(key).weights;
                 self.scheduler.cancel(key);
-                release(&mut self.held, &mut *self.device, weights);
+                release(&mut self.weight_slots, &mut *self.backend, weights);
             }
         }
         if self.scheduler.idle() {
             return Ok(());
         }
-        let Engine { scheduler, device, held, ended, freed, .. } = self;
-        let result = scheduler.step(&mut **device, |active, error| {
-            freed.push(active.weights);
-            ended.push(scheduler::outcome(active, error));
+        let EngineState { scheduler, backend, weight_slots, finished, released, .. } = self;
+        let result = scheduler.step(&mut **backend, |sequence, error| {
+            released.push(sequence.weights);
+            finished.push(scheduler::response(sequence, error));
         });
-        for weights in freed.drain(..) {
-            release(held, &mut **device, weights);
+        for weights in released.drain(..) {
+            release(weight_slots, &mut **backend, weights);
         }
         result
     }
 
-    fn accept(&mut self, s: Submission, context: usize) {
-        let Submission { what, id, weights, ticket } = s;
-        let number = self.number(&weights);
-        let active = match what {
-            Request::Sample(r) => Sequence::sample(r, id, number, context, Arc::clone(&ticket)),
-            Request::Score(r) => Sequence::score(r, id, number, Arc::clone(&ticket)),
+    fn add_request(&mut self, s: Submission, context: usize) {
+        let Submission { kind, id, weights, handle } = s;
+        let slot = self.weight_slot(&weights);
+        let sequence = match kind {
+            EngineRequest::Sample(r) => Sequence::sample(r, id, slot, context, Arc::clone(&handle)),
+            EngineRequest::Score(r) => Sequence::score(r, id, slot, Arc::clone(&handle)),
         };
-        match self.scheduler.submit(active) {
+        match self.scheduler.add_sequence(sequence) {
             Ok(key) => {
-                ticket.set_key(key);
-                self.held[number as usize].requests += 1;
-                self.device.hold(number, Some(weights));
+                handle.set_key(key);
+                self.weight_slots[slot as usize].requests += 1;
+                self.backend.set_weights(slot, Some(weights));
             }
-            Err(error) => ticket.finish(Err(error)),
+            Err(error) => handle.finish(Err(error)),
         }
     }
 
-    /// The scheduler's number for a set of weights.
-    fn number(&mut self, weights: &Arc<DeviceWeights>) -> u32 {
-        let same = |h: &Held| std::ptr::eq(h.weights.as_ptr(), Arc::as_ptr(weights));
-        if let Some(i) = self.held.iter().position(same) {
+    /// The slot of a set of weights.
+    fn weight_slot(&mut self, weights: &Arc<DeviceWeights>) -> u32 {
+        let same = |h: &WeightSlot| std::ptr::eq(h.weights.as_ptr(), Arc::as_ptr(weights));
+        if let Some(i) = self.weight_slots.iter().position(same) {
             return i as u32;
         }
-        let number = self.scheduler.add_weights();
-        let held = Held { weights: Arc::downgrade(weights), requests: 0 };
-        match self.held.get_mut(number as usize) {
-            Some(place) => *place = held,
-            None => self.held.push(held),
+        let slot = self.scheduler.add_weights();
+        let entry = WeightSlot { weights: Arc::downgrade(weights), requests: 0 };
+        match self.weight_slots.get_mut(slot as usize) {
+            Some(free) => *free = entry,
+            None => self.weight_slots.push(entry),
         }
-        number
+        slot
     }
 
-    /// What was computed with weights that are no longer there is of no use.
+    /// Drops the cached blocks of weights that no longer exist.
     fn drop_stale_weights(&mut self) {
-        for (i, h) in self.held.iter_mut().enumerate() {
+        for (i, h) in self.weight_slots.iter_mut().enumerate() {
             if h.requests == 0
                 && !std::ptr::eq(h.weights.as_ptr(), Weak::new().as_ptr())
                 && h.weights.strong_count() == 0
@@ -325,23 +325,23 @@ impl Engine {
         }
     }
 
-    /// Answers every request with the reason and starts anew.
+    /// Fails every request with the reason and resets the engine.
     fn fail(&mut self, reason: &str) {
-        let all: Vec<Sequence> = self.scheduler.abandon().collect();
-        self.held.clear();
-        self.freed.clear();
-        self.device.hold_nothing();
-        for active in all {
-            active.ticket.finish(Err(failed(reason.to_owned())));
+        let all: Vec<Sequence> = self.scheduler.abort_all().collect();
+        self.weight_slots.clear();
+        self.released.clear();
+        self.backend.clear_weights();
+        for sequence in all {
+            sequence.response.finish(Err(failed(reason.to_owned())));
         }
     }
 }
 
-fn release(held: &mut [Held], device: &mut dyn ModelBackend, weights: u32) {
-    let h = &mut held[weights as usize];
+fn release(slots: &mut [WeightSlot], backend: &mut dyn ModelBackend, weights: u32) {
+    let h = &mut slots[weights as usize];
     h.requests -= 1;
     if h.requests == 0 {
-        device.hold(weights, None);
+        backend.set_weights(weights, None);
     }
 }
 
@@ -349,12 +349,12 @@ fn failed(reason: String) -> Error {
     Error::Engine { engine: "native sampler".to_owned(), reason }
 }
 
-fn message(panic: &(dyn std::any::Any + Send)) -> String {
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_else(|| "a panic".to_owned())
 }
 
-/// Scores of a request that asks for none.
+/// The scores of a request with no token to score.
 pub(crate) fn no_scores(id: WeightsId) -> SamplerResponse {
     SamplerResponse::Scores(mage_engine::Scores { logprobs: Vec::new(), entropies: Vec::new(), weights: id })
 }

@@ -12,7 +12,7 @@ fn request(number: u32, prompt: usize, answer: u32, weights: u32) -> Sequence {
 
 struct Load {
     scheduler: Scheduler,
-    device: Memory,
+    device: TokenMemory,
     weights: u32,
     next: u32,
 }
@@ -20,15 +20,15 @@ struct Load {
 impl Load {
     fn new(limits: Limits) -> Self {
         let mut scheduler = Scheduler::new(limits, true, None);
-        let device = Memory { pages: vec![[None; BLOCK_SIZE]; limits.pages as usize] };
+        let device = TokenMemory { blocks: vec![[None; BLOCK_SIZE]; limits.num_blocks as usize] };
         let weights = scheduler.add_weights();
         Load { scheduler, device, weights, next: 0 }
     }
 
     fn submit(&mut self, prompt: usize, answer: u32) -> u32 {
         self.next += 1;
-        let key = self.scheduler.submit(request(self.next, prompt, answer, self.weights)).ok().unwrap();
-        self.scheduler.requests.at(key).ticket.set_key(key);
+        let key = self.scheduler.add_sequence(request(self.next, prompt, answer, self.weights)).ok().unwrap();
+        self.scheduler.sequences.at(key).response.set_key(key);
         key
     }
 
@@ -37,31 +37,31 @@ impl Load {
         let mut done = Vec::new();
         let each = |a: Sequence, e: Option<Error>| {
             assert!(e.is_none());
-            done.push(a.ticket.key().unwrap());
+            done.push(a.response.key().unwrap());
         };
         self.scheduler.step(&mut self.device, each).unwrap();
         done
     }
 
     fn written(&self, key: u32) -> usize {
-        let a = self.scheduler.requests.at(key);
-        a.tokens.len() - a.prompt
+        let a = self.scheduler.sequences.at(key);
+        a.tokens.len() - a.prompt_len
     }
 }
 
 #[test]
 fn writing_never_pauses_while_long_prompts_arrive() {
     let reading = 64;
-    let mut load = Load::new(Limits { pages: 20_000, reading, running: 10_000 });
-    let writers: Vec<u32> = (0..10).map(|_| load.submit(4, 400)).collect();
+    let mut load = Load::new(Limits { num_blocks: 20_000, max_prefill_tokens: reading, max_running: 10_000 });
+    let writers: Vec<u32> = (0..10).map(|_| load.add_sequence(4, 400)).collect();
     load.step();
     for step in 1..300 {
-        load.submit(500, 5); // more than can be read
+        load.add_sequence(500, 5); // more than can be read
         load.step();
         for w in &writers {
             assert_eq!(load.written(*w), step + 1, "a token each step, whatever arrives");
         }
-        let writing = load.scheduler.running.iter().filter(|k| unread(load.scheduler.requests.at(**k)) == 1).count();
+        let writing = load.scheduler.running.iter().filter(|k| num_uncomputed(load.scheduler.sequences.at(**k)) == 1).count();
         assert!(load.scheduler.step.tokens.len() <= reading + writing + writers.len(), "steps stay short");
     }
     assert!(load.scheduler.running.len() > 50, "many are being read meanwhile");
@@ -69,17 +69,17 @@ fn writing_never_pauses_while_long_prompts_arrive() {
 
 #[test]
 fn a_late_short_request_passes_long_ones() {
-    let mut load = Load::new(Limits { pages: 50_000, reading: 64, running: 10_000 });
-    let long: Vec<u32> = (0..100).map(|_| load.submit(6400, 5)).collect();
+    let mut load = Load::new(Limits { num_blocks: 50_000, max_prefill_tokens: 64, max_running: 10_000 });
+    let long: Vec<u32> = (0..100).map(|_| load.add_sequence(6400, 5)).collect();
     for _ in 0..150 {
         assert!(load.step().is_empty());
     }
-    let short = load.submit(100, 5);
+    let short = load.add_sequence(100, 5);
     let steps = (1..).find(|_| load.step().contains(&short)).unwrap();
-    // A page for each of 101 takes 26 steps; the short one has seven, and some answer to write.
+    // A block for each of 101 takes 26 steps; the short one has seven, and some answer to write.
     assert!(steps < 26 * 7 + 10, "{steps} steps");
     for key in long {
-        assert!(unread(load.scheduler.requests.at(key)) > 5000, "the long ones are far from read");
+        assert!(num_uncomputed(load.scheduler.sequences.at(key)) > 5000, "the long ones are far from read");
     }
 }
 
@@ -87,12 +87,12 @@ fn a_late_short_request_passes_long_ones() {
 fn a_long_prompt_ends_though_short_ones_keep_coming() {
     // Half of what can be read arrives each step, then almost all, then twice as much.
     for (arriving, most_steps) in [(1, 200), (2, 1600), (4, 1600)] {
-        let mut load = Load::new(Limits { pages: 5000, reading: 64, running: 10_000 });
-        let long = load.submit(3200, 5);
+        let mut load = Load::new(Limits { num_blocks: 5000, max_prefill_tokens: 64, max_running: 10_000 });
+        let long = load.add_sequence(3200, 5);
         let steps = (1..)
             .find(|_| {
                 for _ in 0..arriving {
-                    load.submit(30, 3);
+                    load.add_sequence(30, 3);
                 }
                 load.step().contains(&long)
             })
@@ -111,7 +111,7 @@ fn contended(seed: Seed, clients: usize, requests: usize, load: &mut Load) -> Ve
         while under_way.len() < clients && left > 0 {
             left -= 1;
             let (prompt, answer) = (rng.random_range(1..60_usize), rng.random_range(1..60_u32));
-            let key = load.submit(prompt, answer);
+            let key = load.add_sequence(prompt, answer);
             let alone = u64::from(answer) + 3;
             let bound = alone + under_way.iter().map(|u| u.2).sum::<u64>();
             under_way.push((key, now, alone, bound));
@@ -132,7 +132,7 @@ fn contended(seed: Seed, clients: usize, requests: usize, load: &mut Load) -> Ve
 fn nobody_is_set_back_for_good() {
     let mut set_back = 0;
     for i in 0..50 {
-        let mut load = Load::new(Limits { pages: 12, reading: 256, running: 100 });
+        let mut load = Load::new(Limits { num_blocks: 12, max_prefill_tokens: 256, max_running: 100 });
         let times = contended(Seed::new(5).at(i), 10, 100, &mut load);
         assert_eq!(times.len(), 100);
         for (took, bound) in times {
@@ -145,7 +145,7 @@ fn nobody_is_set_back_for_good() {
 
 #[test]
 fn what_is_read_again_is_not_counted_again() {
-    let mut load = Load::new(Limits { pages: 12, reading: 256, running: 100 });
+    let mut load = Load::new(Limits { num_blocks: 12, max_prefill_tokens: 256, max_running: 100 });
     contended(Seed::new(6), 10, 200, &mut load);
     let stats = load.scheduler.stats;
     assert!(stats.preemptions > 20, "{stats:?}");
@@ -159,7 +159,7 @@ fn what_is_read_again_is_not_counted_again() {
         let params = SamplingParams { max_tokens: 90, seed, ..Default::default() };
         let r = SampleRequest { prompt: (0..40).collect(), params, ..Default::default() };
         load.scheduler
-            .submit(Sequence::sample(r, WeightsId::default(), w, 1000, ResponseHandle::new(false)))
+            .add_sequence(Sequence::sample(r, WeightsId::default(), w, 1000, ResponseHandle::new(false)))
             .ok()
             .unwrap();
     }

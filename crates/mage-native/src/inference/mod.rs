@@ -28,7 +28,7 @@ use crate::engine::Shared;
 use crate::gpu::GpuModel;
 use crate::machine::Machine;
 use crate::weights::lora::NativeAdapter;
-use engine_loop::{EngineCore, Request};
+use engine_loop::{EngineCore, EngineRequest};
 use mage_engine::{
     AdapterName, BoxFuture, Error, LogProbs, Renderer, Result, Sample, SampleRequest, Sampler, SamplerCaps,
     ScoreRequest, Scores, WeightVersion,
@@ -83,7 +83,7 @@ impl NativeSampler {
     pub fn stream(&self, request: SampleRequest) -> Result<TokenStream> {
         self.check(&request)?;
         let (id, weights) = self.shared.published.get(&request.weights)?;
-        Ok(TokenStream::new(self.core.submit(Request::Sample(request), id, weights, true)))
+        Ok(TokenStream::new(self.core.submit(EngineRequest::Sample(request), id, weights, true)))
     }
 
     /// Shows an adapter on this sampler's model under a name: requests from now on that name it are answered with it, in
@@ -124,7 +124,7 @@ impl Sampler for NativeSampler {
         let begun = self.check(&request).and_then(|()| self.shared.published.get(&request.weights));
         match begun {
             Ok((id, weights)) => {
-                let pending = self.core.submit(Request::Sample(request), id, weights, false);
+                let pending = self.core.submit(EngineRequest::Sample(request), id, weights, false);
                 Box::pin(async move { pending.await.and_then(response::sample) })
             }
             Err(e) => Box::pin(std::future::ready(Err(e))),
@@ -141,7 +141,7 @@ impl Sampler for NativeSampler {
                 Box::pin(std::future::ready(response::scores(engine_loop::no_scores(id))))
             }
             Ok((id, weights)) => {
-                let pending = self.core.submit(Request::Score(request), id, weights, false);
+                let pending = self.core.submit(EngineRequest::Score(request), id, weights, false);
                 Box::pin(async move { pending.await.and_then(response::scores) })
             }
             Err(e) => Box::pin(std::future::ready(Err(e))),

@@ -1,8 +1,7 @@
-//! How does an answer get back to whoever asked?
+//! Delivery of results: the handle shared by caller and scheduler, the future of a response, and the token stream.
 //!
-//! Asker and scheduler share a ticket: one lock when the answer is ready, none per token unless the asker wants to see
-//! them as they come. Dropping the asker's end gives the request up. Where the sampler has no room, the asker's end keeps
-//! the request and hands it in when it is called.
+//! Delivery takes one lock when a response is complete, and none per token unless the caller streams. Dropping the caller's
+//! end cancels the request. A request that is not admitted yet stays in the caller's future, which submits it when woken.
 
 use super::engine_loop::{EngineCore, Submission};
 use mage_engine::{Error, Result, Sample, Scores};
@@ -12,23 +11,23 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
-/// A finished answer.
+/// A completed response.
 pub(crate) enum SamplerResponse {
     Sample(Sample),
     Scores(Scores),
 }
 
 #[derive(Default)]
-struct State {
-    outcome: Option<Result<SamplerResponse>>,
+struct ResponseState {
+    response: Option<Result<SamplerResponse>>,
     waker: Option<Waker>,
-    fresh: VecDeque<u32>,
+    new_tokens: VecDeque<u32>,
 }
 
-/// What asker and scheduler share.
+/// The state shared by caller and scheduler.
 pub(crate) struct ResponseHandle {
-    state: Mutex<State>,
-    /// The request's number with the scheduler, once it has one.
+    state: Mutex<ResponseState>,
+    /// The sequence's key in the scheduler, once it has one.
     key: AtomicU32,
     streams: bool,
 }
@@ -40,7 +39,7 @@ impl ResponseHandle {
         Arc::new(ResponseHandle { state: Mutex::default(), key: AtomicU32::new(NO_KEY), streams })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ResponseState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -52,11 +51,11 @@ impl ResponseHandle {
         Some(self.key.load(Ordering::Relaxed)).filter(|k| *k != NO_KEY)
     }
 
-    /// A new token, for those who want to see it.
-    pub(crate) fn tell(&self, token: u32) {
+    /// Delivers a new token to a streaming caller.
+    pub(crate) fn push_token(&self, token: u32) {
         if self.streams {
             let mut state = self.state();
-            state.fresh.push_back(token);
+            state.new_tokens.push_back(token);
             let waker = state.waker.take();
             drop(state);
             if let Some(waker) = waker {
@@ -65,9 +64,9 @@ impl ResponseHandle {
         }
     }
 
-    pub(crate) fn finish(&self, outcome: Result<SamplerResponse>) {
+    pub(crate) fn finish(&self, response: Result<SamplerResponse>) {
         let mut state = self.state();
-        state.outcome = Some(outcome);
+        state.response = Some(response);
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {
@@ -76,46 +75,46 @@ impl ResponseHandle {
     }
 }
 
-/// An answer to come.
+/// The future of a response.
 pub(crate) struct PendingResponse {
     core: Arc<EngineCore>,
-    ticket: Arc<ResponseHandle>,
-    /// The request, until there is room for it.
-    outside: Option<Submission>,
-    /// Where it stands at the door.
-    place: Option<u64>,
+    handle: Arc<ResponseHandle>,
+    /// The request, until it is admitted.
+    unadmitted: Option<Submission>,
+    /// Its position in the admission queue.
+    position: Option<u64>,
     done: bool,
 }
 
 impl PendingResponse {
-    pub(crate) fn new(core: Arc<EngineCore>, ticket: Arc<ResponseHandle>, outside: Option<Submission>) -> Self {
-        PendingResponse { core, ticket, outside, place: None, done: false }
+    pub(crate) fn new(core: Arc<EngineCore>, handle: Arc<ResponseHandle>, unadmitted: Option<Submission>) -> Self {
+        PendingResponse { core, handle, unadmitted, position: None, done: false }
     }
 
-    /// Hands the request in, if that has not been done.
-    fn poll_enter(&mut self, context: &Context<'_>) -> Poll<()> {
-        if let Some(request) = self.outside.take() {
-            self.outside = self.core.enter(request, &mut self.place, Some(context.waker()));
+    /// Submits the request if it is not admitted yet.
+    fn poll_admit(&mut self, context: &Context<'_>) -> Poll<()> {
+        if let Some(request) = self.unadmitted.take() {
+            self.unadmitted = self.core.try_admit(request, &mut self.position, Some(context.waker()));
         }
-        if self.outside.is_some() { Poll::Pending } else { Poll::Ready(()) }
+        if self.unadmitted.is_some() { Poll::Pending } else { Poll::Ready(()) }
     }
 
-    /// The next token, or `None` when the answer is complete.
+    /// The next token, or `None` when the response is complete.
     fn poll_token(&mut self, context: &mut Context<'_>) -> Poll<Option<u32>> {
-        ready!(self.poll_enter(context));
-        let mut state = self.ticket.state();
-        match state.fresh.pop_front() {
+        ready!(self.poll_admit(context));
+        let mut state = self.handle.state();
+        match state.new_tokens.pop_front() {
             Some(token) => Poll::Ready(Some(token)),
-            None if state.outcome.is_some() => Poll::Ready(None),
+            None if state.response.is_some() => Poll::Ready(None),
             None => {
-                keep(&mut state.waker, context);
+                store_waker(&mut state.waker, context);
                 Poll::Pending
             }
         }
     }
 }
 
-fn keep(slot: &mut Option<Waker>, context: &Context<'_>) {
+fn store_waker(slot: &mut Option<Waker>, context: &Context<'_>) {
     match slot {
         Some(waker) => waker.clone_from(context.waker()),
         None => *slot = Some(context.waker().clone()),
@@ -126,16 +125,16 @@ impl Future for PendingResponse {
     type Output = Result<SamplerResponse>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        ready!(self.poll_enter(context));
-        let mut state = self.ticket.state();
-        match state.outcome.take() {
-            Some(outcome) => {
+        ready!(self.poll_admit(context));
+        let mut state = self.handle.state();
+        match state.response.take() {
+            Some(response) => {
                 drop(state);
                 self.done = true;
-                Poll::Ready(outcome)
+                Poll::Ready(response)
             }
             None => {
-                keep(&mut state.waker, context);
+                store_waker(&mut state.waker, context);
                 Poll::Pending
             }
         }
@@ -144,16 +143,16 @@ impl Future for PendingResponse {
 
 impl Drop for PendingResponse {
     fn drop(&mut self) {
-        if let (Some(_), Some(place)) = (&self.outside, self.place) {
-            self.core.leave(place);
+        if let (Some(_), Some(position)) = (&self.unadmitted, self.position) {
+            self.core.withdraw(position);
         }
-        if !self.done && self.outside.is_none() {
-            self.core.cancel(&self.ticket);
+        if !self.done && self.unadmitted.is_none() {
+            self.core.cancel(&self.handle);
         }
     }
 }
 
-/// An answer that can be read while it is written. Dropping it gives the request up.
+/// A response that can be read token by token. Dropping it cancels the request.
 pub struct TokenStream(PendingResponse);
 
 impl TokenStream {
@@ -161,31 +160,31 @@ impl TokenStream {
         TokenStream(pending)
     }
 
-    /// The next token; `None` at the end, or where the request failed.
+    /// The next token; `None` at the end or if the request failed.
     pub async fn next(&mut self) -> Option<u32> {
         std::future::poll_fn(|context| self.0.poll_token(context)).await
     }
 
-    /// The whole answer, once it is complete.
+    /// The whole sample, once it is complete.
     pub async fn finish(self) -> Result<Sample> {
         self.0.await.and_then(sample)
     }
 }
 
-pub(crate) fn sample(outcome: SamplerResponse) -> Result<Sample> {
-    match outcome {
+pub(crate) fn sample(response: SamplerResponse) -> Result<Sample> {
+    match response {
         SamplerResponse::Sample(s) => Ok(s),
-        SamplerResponse::Scores(_) => Err(mixed_up()),
+        SamplerResponse::Scores(_) => Err(kind_mismatch()),
     }
 }
 
-pub(crate) fn scores(outcome: SamplerResponse) -> Result<Scores> {
-    match outcome {
+pub(crate) fn scores(response: SamplerResponse) -> Result<Scores> {
+    match response {
         SamplerResponse::Scores(s) => Ok(s),
-        SamplerResponse::Sample(_) => Err(mixed_up()),
+        SamplerResponse::Sample(_) => Err(kind_mismatch()),
     }
 }
 
-fn mixed_up() -> Error {
-    Error::Engine { engine: "native".to_owned(), reason: "an answer of another kind than was asked for".to_owned() }
+fn kind_mismatch() -> Error {
+    Error::Engine { engine: "native".to_owned(), reason: "the response kind does not match the request kind".to_owned() }
 }

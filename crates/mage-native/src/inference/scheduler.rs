@@ -21,16 +21,16 @@ const MIN_COPY_TOKENS: usize = 2;
 const MIN_WAIT_GAIN: usize = 4;
 /// How often a request waits for a start that is not a whole page.
 const MAX_PREFIX_WAITS: u32 = 2;
-/// How many waiting requests are passed over in a step before the others are left for the next.
+/// How many waiting requests are skipped over in a step before the others are left for the next.
 const MAX_SKIPPED: usize = 512;
 
 /// What bounds a step and the memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    pub(crate) pages: u32,
+    pub(crate) num_blocks: u32,
     /// Tokens read per step, besides one for each request that is writing.
-    pub(crate) reading: usize,
-    pub(crate) running: usize,
+    pub(crate) max_prefill_tokens: usize,
+    pub(crate) max_running: usize,
 }
 
 /// What has happened so far.
@@ -61,7 +61,7 @@ pub struct SamplerStats {
 
 /// The scheduler.
 pub(crate) struct Scheduler {
-    pub(crate) requests: SequenceTable,
+    pub(crate) sequences: SequenceTable,
     limits: Limits,
     pool: BlockPool,
     tree: PrefixTree,
@@ -70,52 +70,52 @@ pub(crate) struct Scheduler {
     /// Oldest first.
     running: Vec<u32>,
     waiting: VecDeque<u32>,
-    passed: Vec<u32>,
+    skipped: Vec<u32>,
     /// Those that are being read, in the order in which they may go on.
-    readers: Vec<u32>,
+    prefilling: Vec<u32>,
     step: StepInputs,
-    answers: Vec<LogitResult>,
+    results: Vec<LogitResult>,
     now: u64,
     pub(crate) stats: SamplerStats,
     /// For stop texts.
     renderer: Option<Arc<Renderer>>,
     /// Whether computed pages are kept for others.
-    sharing: bool,
-    spare_lists: Vec<Vec<u32>>,
+    prefix_caching: bool,
+    spare_block_lists: Vec<Vec<u32>>,
 }
 
-enum Plan {
+enum Scheduled {
     Planned,
     /// Another request computes what this one needs, in this very step.
     Wait,
-    NoRoom,
+    OutOfBlocks,
 }
 
 impl Scheduler {
-    pub(crate) fn new(limits: Limits, sharing: bool, renderer: Option<Arc<Renderer>>) -> Self {
+    pub(crate) fn new(limits: Limits, prefix_caching: bool, renderer: Option<Arc<Renderer>>) -> Self {
         Scheduler {
-            requests: SequenceTable::default(),
-            pool: BlockPool::new(limits.pages),
+            sequences: SequenceTable::default(),
+            pool: BlockPool::new(limits.num_blocks),
             limits,
             tree: PrefixTree::default(),
             roots: Vec::new(),
             running: Vec::new(),
             waiting: VecDeque::new(),
-            passed: Vec::new(),
-            readers: Vec::new(),
+            skipped: Vec::new(),
+            prefilling: Vec::new(),
             step: StepInputs::default(),
-            answers: Vec::new(),
+            results: Vec::new(),
             now: 0,
-            stats: SamplerStats { total_blocks: u64::from(limits.pages), ..Default::default() },
+            stats: SamplerStats { total_blocks: u64::from(limits.num_blocks), ..Default::default() },
             renderer,
-            sharing,
-            spare_lists: Vec::new(),
+            prefix_caching,
+            spare_block_lists: Vec::new(),
         }
     }
 
     /// Makes room for a set of weights and gives its number.
     pub(crate) fn add_weights(&mut self) -> u32 {
-        let root = self.tree.root();
+        let root = self.tree.add_root();
         match self.roots.iter().position(|r| *r == NONE) {
             Some(i) => {
                 self.roots[i] = root;
@@ -132,7 +132,7 @@ impl Scheduler {
     pub(crate) fn drop_weights(&mut self, weights: u32) {
         let root = std::mem::replace(&mut self.roots[weights as usize], NONE);
         let pool = &mut self.pool;
-        self.tree.remove_root(root, |page| pool.give(page));
+        self.tree.remove_root(root, |page| pool.free(page));
     }
 
     pub(crate) fn idle(&self) -> bool {
@@ -140,19 +140,19 @@ impl Scheduler {
     }
 
     /// Takes a request in and gives it a number, or says why not.
-    pub(crate) fn submit(&mut self, mut request: Sequence) -> Result<u32> {
+    pub(crate) fn add_sequence(&mut self, mut request: Sequence) -> Result<u32> {
         if request.max_blocks() > self.pool.capacity() {
             let problem = format!(
                 "its {} tokens (prompt and answer) are more than the {} the cache has room for; lower max_tokens or \
                  raise cache_mib",
-                request.most,
+                request.max_len,
                 self.pool.capacity() * BLOCK_SIZE
             );
             return Err(Error::invalid("request", problem));
         }
-        request.pages = self.spare_lists.pop().unwrap_or_default();
+        request.blocks = self.spare_block_lists.pop().unwrap_or_default();
         self.stats.prompt_tokens += request.num_prompt_tokens() as u64;
-        let key = self.requests.insert(request);
+        let key = self.sequences.insert(request);
         self.waiting.push_back(key);
         Ok(key)
     }
@@ -161,17 +161,17 @@ impl Scheduler {
     pub(crate) fn cancel(&mut self, key: u32) {
         self.running.retain(|k| *k != key);
         self.waiting.retain(|k| *k != key);
-        self.retire(key);
+        self.remove_sequence(key);
         self.stats.cancelled += 1;
     }
 
     /// Everything taken out after a device failed. The cache starts anew.
-    pub(crate) fn abandon(&mut self) -> impl Iterator<Item = Sequence> {
-        let all = self.requests.drain();
+    pub(crate) fn abort_all(&mut self) -> impl Iterator<Item = Sequence> {
+        let all = self.sequences.drain();
         self.running.clear();
         self.waiting.clear();
         self.tree = PrefixTree::default();
-        self.pool = BlockPool::new(self.limits.pages);
+        self.pool = BlockPool::new(self.limits.num_blocks);
         self.roots.clear();
         all
     }
@@ -182,39 +182,39 @@ impl Scheduler {
         device: &mut (impl Backend + ?Sized),
         mut done: impl FnMut(Sequence, Option<Error>),
     ) -> Result<()> {
-        self.plan();
-        self.answers.clear();
-        self.answers.resize(self.step.answers, LogitResult::default());
-        device.execute(&self.step, &self.requests, &mut self.answers)?;
-        self.commit(&mut done);
+        self.schedule();
+        self.results.clear();
+        self.results.resize(self.step.num_logits, LogitResult::default());
+        device.execute(&self.step, &self.sequences, &mut self.results)?;
+        self.process_outputs(&mut done);
         self.stats.steps += 1;
         self.stats.computed_tokens += self.step.tokens.len() as u64;
-        self.stats.cached_blocks = self.tree.pages() as u64;
+        self.stats.cached_blocks = self.tree.num_blocks() as u64;
         Ok(())
     }
 
-    fn plan(&mut self) {
+    fn schedule(&mut self) {
         self.now += 1;
         self.step.clear();
         let crowded = !self.waiting.is_empty();
-        let budget = if crowded { self.limits.reading.div_ceil(2) } else { self.limits.reading };
+        let budget = if crowded { self.limits.max_prefill_tokens.div_ceil(2) } else { self.limits.max_prefill_tokens };
         let mut left = budget - self.assign_prefill_quotas(budget);
         let mut i = 0;
         while i < self.running.len() {
             let key = self.running[i];
-            let a = self.requests.at_mut(key);
-            let writing = unread(a) == 1;
-            let most = if writing { 1 } else { std::mem::take(&mut a.quota) };
+            let a = self.sequences.at_mut(key);
+            let decoding = num_uncomputed(a) == 1;
+            let most = if decoding { 1 } else { std::mem::take(&mut a.prefill_quota) };
             if most > 0 {
                 let before = self.step.tokens.len();
                 match self.schedule_sequence(key, most) {
-                    Plan::Planned => {
+                    Scheduled::Planned => {
                         let planned = self.step.tokens.len() - before;
-                        left += if writing { 0 } else { most - planned };
+                        left += if decoding { 0 } else { most - planned };
                     }
-                    Plan::Wait => left += if writing { 0 } else { most },
-                    Plan::NoRoom => {
-                        self.requests.at_mut(key).quota = if writing { 0 } else { most };
+                    Scheduled::Wait => left += if decoding { 0 } else { most },
+                    Scheduled::OutOfBlocks => {
+                        self.sequences.at_mut(key).prefill_quota = if decoding { 0 } else { most };
                         self.preempt_last();
                         continue; // the same one again, unless it was the youngest itself
                     }
@@ -223,158 +223,158 @@ impl Scheduler {
             i += 1;
         }
         if crowded {
-            left += self.limits.reading - budget;
+            left += self.limits.max_prefill_tokens - budget;
         }
-        self.admit(left);
+        self.admit_waiting(left);
     }
 
     /// Says how many tokens each request that is being read may read in this step, and gives their sum. Whoever has
     /// waited longest goes first: where there is not enough for all, they take turns, so that a short prompt is not held
     /// up by long ones before it.
     fn assign_prefill_quotas(&mut self, budget: usize) -> usize {
-        let Scheduler { requests, running, readers, now, .. } = self;
-        readers.clear();
-        readers.extend(running.iter().copied().filter(|k| unread(requests.at(*k)) > 1));
-        let share = (budget / readers.len().max(1)).max(BLOCK_SIZE);
-        if readers.len() * share > budget {
-            readers.sort_by_key(|k| requests.at(*k).read_at); // stable: among equals the oldest first
+        let Scheduler { sequences, running, prefilling, now, .. } = self;
+        prefilling.clear();
+        prefilling.extend(running.iter().copied().filter(|k| num_uncomputed(sequences.at(*k)) > 1));
+        let share = (budget / prefilling.len().max(1)).max(BLOCK_SIZE);
+        if prefilling.len() * share > budget {
+            prefilling.sort_by_key(|k| sequences.at(*k).last_prefill_step); // stable: among equals the oldest first
         }
         let mut dealt = 0;
-        for key in readers.iter() {
-            let a = requests.at_mut(*key);
-            a.quota = share.min(unread(a)).min(budget - dealt);
-            dealt += a.quota;
-            if a.quota > 0 {
-                a.read_at = *now;
+        for key in prefilling.iter() {
+            let a = sequences.at_mut(*key);
+            a.prefill_quota = share.min(num_uncomputed(a)).min(budget - dealt);
+            dealt += a.prefill_quota;
+            if a.prefill_quota > 0 {
+                a.last_prefill_step = *now;
             }
         }
         dealt
     }
 
     /// Takes up waiting requests while budget and room last, first come, first served.
-    fn admit(&mut self, mut left: usize) {
-        while left > 0 && self.running.len() < self.limits.running && self.passed.len() < MAX_SKIPPED {
+    fn admit_waiting(&mut self, mut left: usize) {
+        while left > 0 && self.running.len() < self.limits.max_running && self.skipped.len() < MAX_SKIPPED {
             // Those who write need a page now and then: leave some.
             let reserve = self.running.len() / 8;
-            if !self.running.is_empty() && self.pool.free() + self.tree.spare() <= reserve {
+            if !self.running.is_empty() && self.pool.num_free() + self.tree.num_evictable() <= reserve {
                 break;
             }
             let Some(key) = self.waiting.pop_front() else { break };
-            let root = self.roots[self.requests.at(key).weights as usize];
-            self.tree.hold(root);
-            self.requests.at_mut(key).node = root;
+            let root = self.roots[self.sequences.at(key).weights as usize];
+            self.tree.acquire(root);
+            self.sequences.at_mut(key).prefix_node = root;
             let before = self.step.tokens.len();
             match self.schedule_sequence(key, left) {
-                Plan::Planned => {
-                    self.requests.at_mut(key).read_at = self.now;
+                Scheduled::Planned => {
+                    self.sequences.at_mut(key).last_prefill_step = self.now;
                     left -= (self.step.tokens.len() - before).min(left);
                     self.running.push(key);
                 }
-                Plan::Wait => {
-                    self.let_go(key);
-                    self.passed.push(key);
+                Scheduled::Wait => {
+                    self.free_blocks(key);
+                    self.skipped.push(key);
                 }
-                Plan::NoRoom => {
-                    self.let_go(key);
+                Scheduled::OutOfBlocks => {
+                    self.free_blocks(key);
                     self.waiting.push_front(key);
                     break;
                 }
             }
         }
-        while let Some(key) = self.passed.pop() {
+        while let Some(key) = self.skipped.pop() {
             self.waiting.push_front(key);
         }
     }
 
     /// Plans up to `most` tokens of a request.
-    fn schedule_sequence(&mut self, key: u32, most: usize) -> Plan {
-        if let Some(wait) = self.share(key) {
+    fn schedule_sequence(&mut self, key: u32, most: usize) -> Scheduled {
+        if let Some(wait) = self.reuse_prefix(key) {
             return wait;
         }
         let (goal, computed, have) = {
-            let a = self.requests.at(key);
-            (a.goal(), a.computed, a.pages.len())
+            let a = self.sequences.at(key);
+            (a.num_tokens(), a.num_computed, a.blocks.len())
         };
         let mut n = most.min(goal - computed);
         for pages in have..(computed + n).div_ceil(BLOCK_SIZE) {
-            match self.new_page() {
-                Some(page) => self.requests.at_mut(key).pages.push(page),
+            match self.alloc_block() {
+                Some(page) => self.sequences.at_mut(key).blocks.push(page),
                 None if pages * BLOCK_SIZE > computed => {
                     n = pages * BLOCK_SIZE - computed; // as far as the pages reach
                     break;
                 }
-                None => return Plan::NoRoom,
+                None => return Scheduled::OutOfBlocks,
             }
         }
-        let a = self.requests.at_mut(key);
+        let a = self.sequences.at_mut(key);
         let end = computed + n;
-        let asked = end.saturating_sub(a.first_logit_position().max(computed));
-        self.step.parts.push(SequenceSlice {
-            request: key,
+        let num_logits = end.saturating_sub(a.first_logit_position().max(computed));
+        self.step.slices.push(SequenceSlice {
+            sequence: key,
             weights: a.weights,
             first: self.step.tokens.len(),
             count: n,
             position: computed,
-            table: self.step.tables.len(),
-            asked,
-            answer: self.step.answers,
+            block_table: self.step.block_tables.len(),
+            num_logits,
+            first_logit: self.step.num_logits,
         });
-        self.step.answers += asked;
+        self.step.num_logits += num_logits;
         self.step.tokens.extend_from_slice(&a.tokens[computed..end]);
-        self.step.tables.extend_from_slice(&a.pages[..end.div_ceil(BLOCK_SIZE)]);
-        let settled = register(&mut self.tree, &mut self.pool, a, end, self.now, self.sharing, false);
-        if settled && self.sharing && end == a.prompt && end > a.full * BLOCK_SIZE && a.tail == NONE {
+        self.step.block_tables.extend_from_slice(&a.blocks[..end.div_ceil(BLOCK_SIZE)]);
+        let settled = insert_full_blocks(&mut self.tree, &mut self.pool, a, end, self.now, self.prefix_caching, false);
+        if settled && self.prefix_caching && end == a.prompt_len && end > a.num_full_blocks * BLOCK_SIZE && a.tail_node == NONE {
             // The prompt's last, unfinished page: members of a group can copy its start.
-            let tokens = &a.tokens[a.full * BLOCK_SIZE..end];
-            if let Ok(tail) = self.tree.insert(a.node, tokens, a.pages[a.full], self.now) {
-                a.tail = tail;
+            let tokens = &a.tokens[a.num_full_blocks * BLOCK_SIZE..end];
+            if let Ok(tail) = self.tree.insert(a.prefix_node, tokens, a.blocks[a.num_full_blocks], self.now) {
+                a.tail_node = tail;
             }
         }
-        Plan::Planned
+        Scheduled::Planned
     }
 
     /// Takes over what is in the tree already.
-    fn share(&mut self, key: u32) -> Option<Plan> {
-        let a = self.requests.at_mut(key);
+    fn reuse_prefix(&mut self, key: u32) -> Option<Scheduled> {
+        let a = self.sequences.at_mut(key);
         let most = a.first_logit_position();
-        if a.computed > most || a.computed != a.full * BLOCK_SIZE || a.pages.len() != a.full {
+        if a.num_computed > most || a.num_computed != a.num_full_blocks * BLOCK_SIZE || a.blocks.len() != a.num_full_blocks {
             return None;
         }
-        while a.computed + BLOCK_SIZE <= most {
-            match self.tree.child(a.node, &a.tokens[a.computed..a.computed + BLOCK_SIZE]) {
-                Some(child) if self.tree.ready(child, self.now) => {
-                    self.tree.hold(child);
-                    self.tree.release(a.node);
-                    a.node = child;
-                    a.pages.push(self.tree.page(child));
-                    a.full += 1;
-                    a.computed += BLOCK_SIZE;
+        while a.num_computed + BLOCK_SIZE <= most {
+            match self.tree.child(a.prefix_node, &a.tokens[a.num_computed..a.num_computed + BLOCK_SIZE]) {
+                Some(child) if self.tree.is_ready(child, self.now) => {
+                    self.tree.acquire(child);
+                    self.tree.release(a.prefix_node);
+                    a.prefix_node = child;
+                    a.blocks.push(self.tree.block(child));
+                    a.num_full_blocks += 1;
+                    a.num_computed += BLOCK_SIZE;
                 }
-                Some(_) => return Some(Plan::Wait),
+                Some(_) => return Some(Scheduled::Wait),
                 None => break,
             }
         }
-        let (best, ready) = self.tree.starts(a.node, &a.tokens[a.computed..most], self.now);
+        let (best, ready) = self.tree.partial_matches(a.prefix_node, &a.tokens[a.num_computed..most], self.now);
         let at_hand = ready.map_or(0, |s| s.len);
-        if best.is_some_and(|s| s.len >= at_hand + MIN_WAIT_GAIN) && a.waited < MAX_PREFIX_WAITS {
-            a.waited += 1;
-            return Some(Plan::Wait);
+        if best.is_some_and(|s| s.len >= at_hand + MIN_WAIT_GAIN) && a.prefix_waits < MAX_PREFIX_WAITS {
+            a.prefix_waits += 1;
+            return Some(Scheduled::Wait);
         }
         if let Some(start) = ready.filter(|s| s.len >= MIN_COPY_TOKENS) {
-            self.tree.hold(start.node);
-            if let Some(page) = self.new_page() {
-                self.step.copies.push((start.page, page));
-                let a = self.requests.at_mut(key);
-                a.pages.push(page);
-                a.computed += start.len;
+            self.tree.acquire(start.node);
+            if let Some(page) = self.alloc_block() {
+                self.step.block_copies.push((start.block, page));
+                let a = self.sequences.at_mut(key);
+                a.blocks.push(page);
+                a.num_computed += start.len;
             }
             self.tree.release(start.node);
         }
         None
     }
 
-    fn new_page(&mut self) -> Option<u32> {
-        self.pool.take().or_else(|| {
+    fn alloc_block(&mut self) -> Option<u32> {
+        self.pool.alloc().or_else(|| {
             let page = self.tree.evict()?;
             self.stats.evicted_blocks += 1;
             Some(page)
@@ -384,112 +384,112 @@ impl Scheduler {
     /// The youngest running request gives its pages back and waits again, first in line.
     fn preempt_last(&mut self) {
         if let Some(key) = self.running.pop() {
-            self.let_go(key);
+            self.free_blocks(key);
             self.waiting.push_front(key);
             self.stats.preemptions += 1;
         }
     }
 
     /// Gives up a request's hold on pages. What was computed stays in the tree as long as there is room.
-    fn let_go(&mut self, key: u32) {
-        let a = self.requests.at_mut(key);
-        if a.node == NONE {
+    fn free_blocks(&mut self, key: u32) {
+        let a = self.sequences.at_mut(key);
+        if a.prefix_node == NONE {
             return;
         }
-        let computed = a.computed;
-        register(&mut self.tree, &mut self.pool, a, computed, self.now, self.sharing, true);
-        if a.tail != NONE {
-            self.tree.take(a.tail); // gives back the page that is `pages[full]`
-            a.tail = NONE;
+        let computed = a.num_computed;
+        insert_full_blocks(&mut self.tree, &mut self.pool, a, computed, self.now, self.prefix_caching, true);
+        if a.tail_node != NONE {
+            self.tree.take(a.tail_node); // gives back the page that is `pages[full]`
+            a.tail_node = NONE;
         }
-        let mut rest = a.full;
-        if self.sharing && computed > a.full * BLOCK_SIZE {
-            let tokens = &a.tokens[a.full * BLOCK_SIZE..computed.min((a.full + 1) * BLOCK_SIZE)];
-            if let Ok(node) = self.tree.insert(a.node, tokens, a.pages[a.full], self.now) {
+        let mut rest = a.num_full_blocks;
+        if self.prefix_caching && computed > a.num_full_blocks * BLOCK_SIZE {
+            let tokens = &a.tokens[a.num_full_blocks * BLOCK_SIZE..computed.min((a.num_full_blocks + 1) * BLOCK_SIZE)];
+            if let Ok(node) = self.tree.insert(a.prefix_node, tokens, a.blocks[a.num_full_blocks], self.now) {
                 self.tree.release(node);
                 rest += 1;
             }
         }
-        for &page in &a.pages[rest..] {
-            self.pool.give(page);
+        for &page in &a.blocks[rest..] {
+            self.pool.free(page);
         }
-        self.tree.release(a.node);
-        a.pages.clear();
-        (a.node, a.full, a.computed) = (NONE, 0, 0);
+        self.tree.release(a.prefix_node);
+        a.blocks.clear();
+        (a.prefix_node, a.num_full_blocks, a.num_computed) = (NONE, 0, 0);
     }
 
-    fn retire(&mut self, key: u32) -> Sequence {
-        self.let_go(key);
-        let mut a = self.requests.remove(key);
-        self.spare_lists.push(std::mem::take(&mut a.pages));
+    fn remove_sequence(&mut self, key: u32) -> Sequence {
+        self.free_blocks(key);
+        let mut a = self.sequences.remove(key);
+        self.spare_block_lists.push(std::mem::take(&mut a.blocks));
         a
     }
 
     /// Takes the answers in and lets finished requests go.
-    fn commit(&mut self, done: &mut impl FnMut(Sequence, Option<Error>)) {
-        let parts = std::mem::take(&mut self.step.parts);
+    fn process_outputs(&mut self, done: &mut impl FnMut(Sequence, Option<Error>)) {
+        let slices = std::mem::take(&mut self.step.slices);
         let mut any = false;
-        for part in &parts {
-            let a = self.requests.at_mut(part.request);
-            self.stats.prefix_hit_tokens += a.count_prefix_hits(part.position, part.count) as u64;
-            a.computed += part.count;
-            let computed = a.computed;
-            register(&mut self.tree, &mut self.pool, a, computed, self.now, self.sharing, true);
-            let answers = &self.answers[part.answer..part.answer + part.asked];
+        for slice in &slices {
+            let a = self.sequences.at_mut(slice.sequence);
+            self.stats.prefix_hit_tokens += a.count_prefix_hits(slice.position, slice.count) as u64;
+            a.num_computed += slice.count;
+            let computed = a.num_computed;
+            insert_full_blocks(&mut self.tree, &mut self.pool, a, computed, self.now, self.prefix_caching, true);
+            let answers = &self.results[slice.first_logit..slice.first_logit + slice.num_logits];
             let end = apply_results(a, answers, self.renderer.as_deref());
             if end.is_some() {
-                let a = self.retire(part.request);
+                let a = self.remove_sequence(slice.sequence);
                 self.stats.finished += 1;
                 any = true;
                 done(a, end.flatten());
             }
         }
         if any {
-            self.running.retain(|k| self.requests.get(*k).is_some());
+            self.running.retain(|k| self.sequences.get(*k).is_some());
         }
-        self.step.parts = parts;
+        self.step.slices = slices;
     }
 }
 
 /// Tokens of a request that are still to be computed.
-fn unread(a: &Sequence) -> usize {
-    a.goal() - a.computed
+fn num_uncomputed(a: &Sequence) -> usize {
+    a.num_tokens() - a.num_computed
 }
 
 /// Puts a request's pages that are full at `end` into the tree. Where another has the same page there, that one is used
 /// instead, but only `after` both are computed; says whether all are in.
-fn register(
+fn insert_full_blocks(
     tree: &mut PrefixTree,
     pool: &mut BlockPool,
     a: &mut Sequence,
     end: usize,
     now: u64,
-    sharing: bool,
+    prefix_caching: bool,
     after: bool,
 ) -> bool {
-    if !sharing {
+    if !prefix_caching {
         return false;
     }
-    while (a.full + 1) * BLOCK_SIZE <= end {
-        if a.tail != NONE {
-            tree.take(a.tail);
-            a.tail = NONE;
+    while (a.num_full_blocks + 1) * BLOCK_SIZE <= end {
+        if a.tail_node != NONE {
+            tree.take(a.tail_node);
+            a.tail_node = NONE;
         }
-        let tokens = &a.tokens[a.full * BLOCK_SIZE..(a.full + 1) * BLOCK_SIZE];
-        match tree.insert(a.node, tokens, a.pages[a.full], now) {
+        let tokens = &a.tokens[a.num_full_blocks * BLOCK_SIZE..(a.num_full_blocks + 1) * BLOCK_SIZE];
+        match tree.insert(a.prefix_node, tokens, a.blocks[a.num_full_blocks], now) {
             Ok(node) => {
-                tree.release(a.node);
-                a.node = node;
+                tree.release(a.prefix_node);
+                a.prefix_node = node;
             }
             Err(other) if after => {
-                tree.hold(other);
-                tree.release(a.node);
-                a.node = other;
-                pool.give(std::mem::replace(&mut a.pages[a.full], tree.page(other)));
+                tree.acquire(other);
+                tree.release(a.prefix_node);
+                a.prefix_node = other;
+                pool.free(std::mem::replace(&mut a.blocks[a.num_full_blocks], tree.block(other)));
             }
             Err(_) => return false,
         }
-        a.full += 1;
+        a.num_full_blocks += 1;
     }
     true
 }
@@ -506,8 +506,8 @@ fn apply_results(a: &mut Sequence, answers: &[LogitResult], renderer: Option<&Re
             let complete = match cursor {
                 Some(c) => {
                     // Where the device has walked, nothing is looked for a second time.
-                    let possible = match answer.place {
-                        Some(place) => c.arrive(token, place),
+                    let possible = match answer.trie_node {
+                        Some(node) => c.arrive(token, node),
                         None => c.advance(token),
                     };
                     if !possible {
@@ -521,7 +521,7 @@ fn apply_results(a: &mut Sequence, answers: &[LogitResult], renderer: Option<&Re
             sample.tokens.push(token);
             sample.logprobs.push(answer.logprob);
             sample.drawn_logprobs.push(answer.second);
-            a.ticket.tell(token);
+            a.response.push_token(token);
             let stopped = complete || params.stop_ids.contains(&token);
             let stopped = match stopped {
                 true => Ok(true),
@@ -532,7 +532,7 @@ fn apply_results(a: &mut Sequence, answers: &[LogitResult], renderer: Option<&Re
                     sample.finish = FinishReason::Stop;
                     Some(None)
                 }
-                Ok(false) => (a.tokens.len() >= a.most).then_some(None),
+                Ok(false) => (a.tokens.len() >= a.max_len).then_some(None),
                 Err(e) => Some(Some(e)),
             }
         }
@@ -544,7 +544,7 @@ fn apply_results(a: &mut Sequence, answers: &[LogitResult], renderer: Option<&Re
                 scores.logprobs.push(answer.logprob);
                 scores.entropies.push(answer.second);
             }
-            (a.computed + 1 >= a.most).then_some(None)
+            (a.num_computed + 1 >= a.max_len).then_some(None)
         }
     }
 }
@@ -571,12 +571,12 @@ pub(crate) fn ends_with_stop_text(renderer: Option<&Renderer>, texts: &[String],
 }
 
 /// What a request that finished with an error answers.
-pub(crate) fn outcome(
+pub(crate) fn response(
     a: Sequence,
     error: Option<Error>,
 ) -> (Arc<super::response::ResponseHandle>, Result<SamplerResponse>) {
-    let (ticket, outcome) = a.outcome();
-    (ticket, error.map_or(Ok(outcome), Err))
+    let (handle, response) = a.into_response();
+    (handle, error.map_or(Ok(response), Err))
 }
 
 #[cfg(test)]

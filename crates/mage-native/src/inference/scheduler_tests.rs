@@ -13,8 +13,8 @@ use std::collections::HashMap;
 mod fairness;
 
 /// Pages hold (weights, token) per slot.
-struct Memory {
-    pages: Vec<[Option<(u32, u32)>; BLOCK_SIZE]>,
+struct TokenMemory {
+    blocks: Vec<[Option<(u32, u32)>; BLOCK_SIZE]>,
 }
 
 fn digest(weights: u32, tokens: &[u32]) -> u64 {
@@ -22,51 +22,51 @@ fn digest(weights: u32, tokens: &[u32]) -> u64 {
 }
 
 /// What any device must answer after these tokens.
-fn right_answer(weights: u32, tokens: &[u32], ask: &LogitQuery<'_>) -> LogitResult {
+fn expected_result(weights: u32, tokens: &[u32], query: &LogitQuery<'_>) -> LogitResult {
     let d = digest(weights, tokens);
-    let token = match ask {
-        LogitQuery::Draw { params, index, .. } => (Seed::new(d ^ params.seed).at(*index as u64).value() % 5) as u32,
+    let token = match query {
+        LogitQuery::Sample { params, index, .. } => (Seed::new(d ^ params.seed).at(*index as u64).value() % 5) as u32,
         LogitQuery::Score { token, .. } => *token,
     };
-    LogitResult { token, logprob: -((d % 1000) as f32), second: (d % 77) as f32, place: None }
+    LogitResult { token, logprob: -((d % 1000) as f32), second: (d % 77) as f32, trie_node: None }
 }
 
-impl Backend for Memory {
-    fn execute(&mut self, step: &StepInputs, requests: &SequenceTable, answers: &mut [LogitResult]) -> Result<()> {
-        for &(from, to) in &step.copies {
-            self.pages[to as usize] = self.pages[from as usize];
+impl Backend for TokenMemory {
+    fn execute(&mut self, step: &StepInputs, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()> {
+        for &(from, to) in &step.block_copies {
+            self.blocks[to as usize] = self.blocks[from as usize];
         }
         let mut written = std::collections::HashSet::new();
-        for part in &step.parts {
-            let pages = &step.tables[part.table..];
-            for i in 0..part.count {
-                let p = part.position + i;
-                let page = pages[p / BLOCK_SIZE] as usize;
-                self.pages[page][p % BLOCK_SIZE] = Some((part.weights, step.tokens[part.first + i]));
+        for slice in &step.slices {
+            let blocks = &step.block_tables[slice.block_table..];
+            for i in 0..slice.count {
+                let p = slice.position + i;
+                let block = blocks[p / BLOCK_SIZE] as usize;
+                self.blocks[block][p % BLOCK_SIZE] = Some((slice.weights, step.tokens[slice.first + i]));
                 if i == 0 || p % BLOCK_SIZE == 0 {
-                    assert!(written.insert(page), "two sequences write page {page}");
+                    assert!(written.insert(block), "two sequences write block {block}");
                 }
             }
         }
-        for part in &step.parts {
-            let pages = &step.tables[part.table..];
-            for p in &pages[..part.position / BLOCK_SIZE] {
-                assert!(!written.contains(&(*p as usize)), "page {p} is read while it is written");
+        for slice in &step.slices {
+            let blocks = &step.block_tables[slice.block_table..];
+            for p in &blocks[..slice.position / BLOCK_SIZE] {
+                assert!(!written.contains(&(*p as usize)), "block {p} is read while it is written");
             }
-            let end = part.position + part.count;
+            let end = slice.position + slice.count;
             let seen: Vec<u32> = (0..end)
                 .map(|p| {
                     let (weights, token) =
-                        self.pages[pages[p / BLOCK_SIZE] as usize][p % BLOCK_SIZE].expect("never written");
-                    assert_eq!(weights, part.weights, "a page of other weights");
+                        self.blocks[blocks[p / BLOCK_SIZE] as usize][p % BLOCK_SIZE].expect("never written");
+                    assert_eq!(weights, slice.weights, "a block of other weights");
                     token
                 })
                 .collect();
-            let a = requests.at(part.request);
-            assert_eq!(seen, a.tokens[..end], "the pages hold another beginning");
-            for i in 0..part.asked {
-                let position = end - part.asked + i;
-                answers[part.answer + i] = right_answer(part.weights, &seen[..=position], &a.ask(position));
+            let a = sequences.at(slice.sequence);
+            assert_eq!(seen, a.tokens[..end], "the blocks hold another beginning");
+            for i in 0..slice.num_logits {
+                let position = end - slice.num_logits + i;
+                results[slice.first_logit + i] = expected_result(slice.weights, &seen[..=position], &a.logit_query(position));
             }
         }
         Ok(())
@@ -87,13 +87,13 @@ enum Wanted {
     Score(Vec<u32>, usize, u32),
 }
 
-fn check(wanted: &Wanted, outcome: SamplerResponse) {
-    match (wanted, outcome) {
+fn check(wanted: &Wanted, response: SamplerResponse) {
+    match (wanted, response) {
         (Wanted::Sample(prompt, params, weights), SamplerResponse::Sample(s)) => {
             let mut tokens = prompt.clone();
             for index in 0..params.max_tokens as usize {
-                let ask = LogitQuery::Draw { params, cursor: None, index };
-                let a = right_answer(*weights, &tokens, &ask);
+                let query = LogitQuery::Sample { params, cursor: None, index };
+                let a = expected_result(*weights, &tokens, &query);
                 assert_eq!((s.tokens[index], s.logprobs[index]), (a.token, a.logprob));
                 tokens.push(a.token);
                 if params.stop_ids.contains(&a.token) {
@@ -105,7 +105,7 @@ fn check(wanted: &Wanted, outcome: SamplerResponse) {
         (Wanted::Score(tokens, from, weights), SamplerResponse::Scores(s)) => {
             let want: Vec<f32> = (*from..tokens.len())
                 .map(|t| {
-                    right_answer(*weights, &tokens[..t], &LogitQuery::Score { token: tokens[t], allowed: None }).logprob
+                    expected_result(*weights, &tokens[..t], &LogitQuery::Score { token: tokens[t], allowed: None }).logprob
                 })
                 .collect();
             assert_eq!(s.logprobs, want);
@@ -117,10 +117,10 @@ fn check(wanted: &Wanted, outcome: SamplerResponse) {
 fn random_schedule(seed: Seed) -> SamplerStats {
     let mut rng = seed.rng();
     let limits =
-        Limits { pages: rng.random_range(7..40), reading: rng.random_range(1..100), running: rng.random_range(1..20) };
+        Limits { num_blocks: rng.random_range(7..40), max_prefill_tokens: rng.random_range(1..100), max_running: rng.random_range(1..20) };
     let sharing = rng.random_range(0..8) > 0;
     let mut scheduler = Scheduler::new(limits, sharing, None);
-    let mut device = Memory { pages: vec![[None; BLOCK_SIZE]; limits.pages as usize] };
+    let mut device = TokenMemory { blocks: vec![[None; BLOCK_SIZE]; limits.num_blocks as usize] };
     let mut weights = vec![scheduler.add_weights(), scheduler.add_weights()];
     let mut users: HashMap<u32, usize> = HashMap::new();
     let mut wanted: HashMap<u32, Wanted> = HashMap::new();
@@ -148,15 +148,15 @@ fn random_schedule(seed: Seed) -> SamplerStats {
                 let active = Sequence::sample(r, WeightsId::default(), w, 1 << 20, ResponseHandle::new(false));
                 (active, Wanted::Sample(tokens, params, w))
             };
-            let pages = active.max_blocks();
-            match scheduler.submit(active) {
+            let blocks = active.max_blocks();
+            match scheduler.add_sequence(active) {
                 Ok(key) => {
                     wanted.insert(key, want);
-                    scheduler.requests.at(key).ticket.set_key(key);
+                    scheduler.sequences.at(key).response.set_key(key);
                     *users.entry(w).or_default() += 1;
                 }
                 Err(e) => {
-                    assert!(pages > limits.pages as usize, "{e}");
+                    assert!(blocks > limits.num_blocks as usize, "{e}");
                     assert!(e.to_string().contains("cache_mib"));
                 }
             }
@@ -164,7 +164,7 @@ fn random_schedule(seed: Seed) -> SamplerStats {
         if rng.random_range(0..10) == 0
             && let Some(key) = wanted.keys().copied().min()
         {
-            let w = scheduler.requests.at(key).weights;
+            let w = scheduler.sequences.at(key).weights;
             scheduler.cancel(key);
             wanted.remove(&key);
             *users.entry(w).or_default() -= 1;
@@ -173,9 +173,9 @@ fn random_schedule(seed: Seed) -> SamplerStats {
             // Other weights take the place of some that nobody uses.
             if let Some(i) = (0..weights.len()).find(|i| users.get(&weights[*i]).is_none_or(|u| *u == 0)) {
                 scheduler.drop_weights(weights.swap_remove(i));
-                for page in &mut device.pages {
+                for block in &mut device.blocks {
                     // Whoever reads what was computed with them now reads rubbish.
-                    for slot in page.iter_mut().flatten() {
+                    for slot in block.iter_mut().flatten() {
                         slot.0 |= if weights.contains(&slot.0) { 0 } else { 1 << 20 };
                     }
                 }
@@ -186,21 +186,21 @@ fn random_schedule(seed: Seed) -> SamplerStats {
             .step(&mut device, |active, error| {
                 assert!(error.is_none());
                 *users.entry(active.weights).or_default() -= 1;
-                let want = wanted.remove(&active.ticket.key().unwrap()).expect("answered twice, or never asked");
-                check(&want, active.outcome().1);
+                let want = wanted.remove(&active.response.key().unwrap()).expect("answered twice, or never asked");
+                check(&want, active.into_response().1);
             })
             .unwrap();
     }
     assert!(wanted.is_empty());
     assert!(scheduler.stats.prefix_hit_tokens <= scheduler.stats.prompt_tokens, "{:?}", scheduler.stats);
-    assert_eq!(scheduler.requests.inside(), (0, 0));
-    // Every page is free or in the tree, and all in the tree can be given up.
-    assert_eq!(scheduler.tree.spare(), scheduler.tree.pages());
-    assert_eq!(scheduler.pool.free() + scheduler.tree.pages(), limits.pages as usize);
+    assert_eq!(scheduler.sequences.inside(), (0, 0));
+    // Every block is free or in the tree, and all in the tree can be given up.
+    assert_eq!(scheduler.tree.num_evictable(), scheduler.tree.blocks());
+    assert_eq!(scheduler.pool.num_free() + scheduler.tree.blocks(), limits.num_blocks as usize);
     for w in weights {
         scheduler.drop_weights(w);
     }
-    assert_eq!((scheduler.tree.pages(), scheduler.pool.free()), (0, limits.pages as usize));
+    assert_eq!((scheduler.tree.blocks(), scheduler.pool.num_free()), (0, limits.num_blocks as usize));
     scheduler.stats
 }
 
@@ -224,14 +224,14 @@ fn random_schedules_read_their_own_beginnings() {
 
 #[test]
 fn a_group_reads_its_prompt_once() {
-    let limits = Limits { pages: 1000, reading: 10_000, running: 1000 };
+    let limits = Limits { num_blocks: 1000, max_prefill_tokens: 10_000, max_running: 1000 };
     let mut scheduler = Scheduler::new(limits, true, None);
-    let mut device = Memory { pages: vec![[None; BLOCK_SIZE]; 1000] };
+    let mut device = TokenMemory { blocks: vec![[None; BLOCK_SIZE]; 1000] };
     let w = scheduler.add_weights();
     for seed in 0..50 {
         let params = SamplingParams { max_tokens: 2, seed, ..Default::default() };
         let r = SampleRequest { prompt: (0..40).collect(), params, ..Default::default() };
-        scheduler.submit(Sequence::sample(r, WeightsId::default(), w, 100, ResponseHandle::new(false))).ok().unwrap();
+        scheduler.add_sequence(Sequence::sample(r, WeightsId::default(), w, 100, ResponseHandle::new(false))).ok().unwrap();
     }
     let mut done = 0;
     while !scheduler.idle() {
@@ -245,15 +245,15 @@ fn a_group_reads_its_prompt_once() {
 
 #[test]
 fn a_long_prompt_holds_nobody_up() {
-    let limits = Limits { pages: 1000, reading: 64, running: 1000 };
+    let limits = Limits { num_blocks: 1000, max_prefill_tokens: 64, max_running: 1000 };
     let mut scheduler = Scheduler::new(limits, true, None);
-    let mut device = Memory { pages: vec![[None; BLOCK_SIZE]; 1000] };
+    let mut device = TokenMemory { blocks: vec![[None; BLOCK_SIZE]; 1000] };
     let w = scheduler.add_weights();
     let submit = |scheduler: &mut Scheduler, prompt: Vec<u32>| {
         let params = SamplingParams { max_tokens: 3, ..Default::default() };
         let r = SampleRequest { prompt, params, ..Default::default() };
         scheduler
-            .submit(Sequence::sample(r, WeightsId::default(), w, 1 << 20, ResponseHandle::new(false)))
+            .add_sequence(Sequence::sample(r, WeightsId::default(), w, 1 << 20, ResponseHandle::new(false)))
             .ok()
             .unwrap()
     };
@@ -262,10 +262,10 @@ fn a_long_prompt_holds_nobody_up() {
     submit(&mut scheduler, vec![2; 30]);
     let mut finished = Vec::new();
     for _ in 0..5 {
-        scheduler.step(&mut device, |a, _| finished.push(a.prompt)).unwrap();
+        scheduler.step(&mut device, |a, _| finished.push(a.prompt_len)).unwrap();
     }
     assert_eq!(finished, [30], "the short one is through long before the long one is read");
-    assert!(scheduler.requests.get(long).is_some());
+    assert!(scheduler.sequences.get(long).is_some());
 }
 
 /// A request for one of these answers, each ended by token 9, after thinking that ends with token 7.

@@ -20,34 +20,34 @@ pub(crate) struct Sequence {
     pub(crate) task: SequenceTask,
     /// The prompt and what has been written since; or all that is scored.
     pub(crate) tokens: Vec<u32>,
-    pub(crate) prompt: usize,
+    pub(crate) prompt_len: usize,
     /// The length at which it ends.
-    pub(crate) most: usize,
+    pub(crate) max_len: usize,
     /// How many tokens have their keys and values in the pages.
-    pub(crate) computed: usize,
-    pub(crate) pages: Vec<u32>,
+    pub(crate) num_computed: usize,
+    pub(crate) blocks: Vec<u32>,
     /// How many of the pages the tree has as full ones; `node` is the last of these.
-    pub(crate) full: usize,
-    pub(crate) node: u32,
+    pub(crate) num_full_blocks: usize,
+    pub(crate) prefix_node: u32,
     /// The tree's node of the page that is still being written, where others may copy its start.
-    pub(crate) tail: u32,
+    pub(crate) tail_node: u32,
     /// How often it let a step pass for the sake of a start that was being computed.
-    pub(crate) waited: u32,
+    pub(crate) prefix_waits: u32,
     /// How many of the tokens it came with are known to be shared or not.
-    counted: usize,
+    num_counted: usize,
     /// How many tokens it may read in this step, where it is being read.
-    pub(crate) quota: usize,
+    pub(crate) prefill_quota: usize,
     /// The last step in which it was read.
-    pub(crate) read_at: u64,
+    pub(crate) last_prefill_step: u64,
     /// Which weights, as the scheduler numbers them.
     pub(crate) weights: u32,
-    pub(crate) ticket: Arc<ResponseHandle>,
+    pub(crate) response: Arc<ResponseHandle>,
 }
 
 /// What a row is asked.
 pub(crate) enum LogitQuery<'a> {
     /// To draw token number `index` of an answer, which stands here among those that are possible.
-    Draw { params: &'a SamplingParams, cursor: Option<&'a ActionCursor>, index: usize },
+    Sample { params: &'a SamplingParams, cursor: Option<&'a ActionCursor>, index: usize },
     /// How likely this token is.
     Score { token: u32, allowed: Option<&'a Allowed> },
 }
@@ -61,7 +61,7 @@ pub(crate) struct LogitResult {
     /// SampledToken: the log-probability in the distribution drawn from. Scored: the entropy.
     pub(crate) second: f32,
     /// SampledToken: the place that the answer has come to, where the device knows it.
-    pub(crate) place: Option<u32>,
+    pub(crate) trie_node: Option<u32>,
 }
 
 impl LogitResult {
@@ -76,11 +76,11 @@ impl Sequence {
         id: WeightsId,
         weights: u32,
         context: usize,
-        ticket: Arc<ResponseHandle>,
+        response: Arc<ResponseHandle>,
     ) -> Self {
         let SampleRequest { prompt, params, allowed, .. } = request;
-        let most = prompt.len() + (params.max_tokens as usize).min(context - prompt.len());
-        let room = (most - prompt.len()).min(16);
+        let max_len = prompt.len() + (params.max_tokens as usize).min(context - prompt.len());
+        let room = (max_len - prompt.len()).min(16);
         let sample = Sample {
             tokens: Vec::with_capacity(room),
             logprobs: Vec::with_capacity(room),
@@ -89,44 +89,44 @@ impl Sequence {
             weights: id,
         };
         let cursor = allowed.map(|set| set.start());
-        Self::new(SequenceTask::Sample { params, cursor, sample }, prompt, most, weights, ticket)
+        Self::new(SequenceTask::Sample { params, cursor, sample }, prompt, max_len, weights, response)
     }
 
     /// For at least one scored token.
-    pub(crate) fn score(request: ScoreRequest, id: WeightsId, weights: u32, ticket: Arc<ResponseHandle>) -> Self {
+    pub(crate) fn score(request: ScoreRequest, id: WeightsId, weights: u32, response: Arc<ResponseHandle>) -> Self {
         let ScoreRequest { tokens, from, allowed, .. } = request;
-        let most = tokens.len();
+        let max_len = tokens.len();
         let scores = Scores {
-            logprobs: Vec::with_capacity(most - from),
-            entropies: Vec::with_capacity(most - from),
+            logprobs: Vec::with_capacity(max_len - from),
+            entropies: Vec::with_capacity(max_len - from),
             weights: id,
         };
-        Self::new(SequenceTask::Score { from, allowed, scores }, tokens, most, weights, ticket)
+        Self::new(SequenceTask::Score { from, allowed, scores }, tokens, max_len, weights, response)
     }
 
-    fn new(task: SequenceTask, tokens: Vec<u32>, most: usize, weights: u32, ticket: Arc<ResponseHandle>) -> Self {
-        let prompt = tokens.len();
+    fn new(task: SequenceTask, tokens: Vec<u32>, max_len: usize, weights: u32, response: Arc<ResponseHandle>) -> Self {
+        let prompt_len = tokens.len();
         Sequence {
             task,
             tokens,
-            prompt,
-            most,
-            computed: 0,
-            pages: Vec::new(),
-            full: 0,
-            node: NONE,
-            tail: NONE,
-            waited: 0,
-            counted: 0,
-            quota: 0,
-            read_at: 0,
+            prompt_len,
+            max_len,
+            num_computed: 0,
+            blocks: Vec::new(),
+            num_full_blocks: 0,
+            prefix_node: NONE,
+            tail_node: NONE,
+            prefix_waits: 0,
+            num_counted: 0,
+            prefill_quota: 0,
+            last_prefill_step: 0,
             weights,
-            ticket,
+            response,
         }
     }
 
     /// How many tokens are to be computed as things stand.
-    pub(crate) fn goal(&self) -> usize {
+    pub(crate) fn num_tokens(&self) -> usize {
         match self.task {
             SequenceTask::Sample { .. } => self.tokens.len(),
             SequenceTask::Score { .. } => self.tokens.len() - 1, // nothing follows the last
@@ -136,17 +136,17 @@ impl Sequence {
     /// How many of the tokens it came with are to be read.
     pub(crate) fn num_prompt_tokens(&self) -> usize {
         match self.task {
-            SequenceTask::Sample { .. } => self.prompt,
-            SequenceTask::Score { .. } => self.prompt - 1,
+            SequenceTask::Sample { .. } => self.prompt_len,
+            SequenceTask::Score { .. } => self.prompt_len - 1,
         }
     }
 
     /// How many tokens turn out to be shared now that `count` tokens from `position` on are computed for it: those before
     /// that it came with and were never computed for it.
     pub(crate) fn count_prefix_hits(&mut self, position: usize, count: usize) -> usize {
-        let most = self.num_prompt_tokens();
-        let shared = position.min(most).saturating_sub(self.counted);
-        self.counted = self.counted.max((position + count).min(most));
+        let max_len = self.num_prompt_tokens();
+        let shared = position.min(max_len).saturating_sub(self.num_counted);
+        self.num_counted = self.num_counted.max((position + count).min(max_len));
         shared
     }
 
@@ -160,10 +160,10 @@ impl Sequence {
     }
 
     /// What the row at a position is asked.
-    pub(crate) fn ask(&self, position: usize) -> LogitQuery<'_> {
+    pub(crate) fn logit_query(&self, position: usize) -> LogitQuery<'_> {
         match &self.task {
             SequenceTask::Sample { params, cursor, sample } => {
-                LogitQuery::Draw { params, cursor: cursor.as_ref(), index: sample.tokens.len() }
+                LogitQuery::Sample { params, cursor: cursor.as_ref(), index: sample.tokens.len() }
             }
             SequenceTask::Score { from, allowed, .. } => LogitQuery::Score {
                 token: self.tokens[position + 1],
@@ -174,16 +174,16 @@ impl Sequence {
 
     /// The most pages it can come to need.
     pub(crate) fn max_blocks(&self) -> usize {
-        self.most.div_ceil(crate::cpu::BLOCK_SIZE)
+        self.max_len.div_ceil(crate::cpu::BLOCK_SIZE)
     }
 
     /// The finished answer.
-    pub(crate) fn outcome(self) -> (Arc<ResponseHandle>, SamplerResponse) {
-        let outcome = match self.task {
+    pub(crate) fn into_response(self) -> (Arc<ResponseHandle>, SamplerResponse) {
+        let result = match self.task {
             SequenceTask::Sample { sample, .. } => SamplerResponse::Sample(sample),
             SequenceTask::Score { scores, .. } => SamplerResponse::Scores(scores),
         };
-        (self.ticket, outcome)
+        (self.response, result)
     }
 }
 
@@ -198,12 +198,12 @@ pub(crate) struct SequenceTable {
 
 impl SequenceTable {
     /// How many there are, and the tokens they came with.
-    pub(crate) fn inside(&self) -> (usize, usize) {
+    pub(crate) fn load(&self) -> (usize, usize) {
         (self.all.len() - self.free.len(), self.tokens)
     }
 
     pub(crate) fn insert(&mut self, request: Sequence) -> u32 {
-        self.tokens += request.prompt;
+        self.tokens += request.prompt_len;
         match self.free.pop() {
             Some(key) => {
                 self.all[key as usize] = Some(request);
@@ -233,7 +233,7 @@ impl SequenceTable {
     pub(crate) fn remove(&mut self, key: u32) -> Sequence {
         self.free.push(key);
         let request = self.all[key as usize].take().expect("a scheduled request is there");
-        self.tokens -= request.prompt;
+        self.tokens -= request.prompt_len;
         request
     }
 

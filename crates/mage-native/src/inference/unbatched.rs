@@ -4,7 +4,7 @@
 //! scheduler's answers are tested against these, bit for bit.
 
 use super::NativeSampler;
-use super::backend::cpu::answer;
+use super::backend::cpu::evaluate_query;
 use super::scheduler::{ends_with_stop_text, non_finite_logits};
 use crate::cpu::{Kernels, TokenLogprob};
 use crate::engine::Shared;
@@ -36,12 +36,12 @@ impl NativeSampler {
             let mut cache = model.cache(request.prompt.len() + most);
             let mut workspace = Workspace::new(&model.kernels);
             let mut logits = Vec::new();
-            let mut draws = SamplingScratch::default();
+            let mut scratch = SamplingScratch::default();
             let mut cursor = request.allowed.as_ref().map(ActionSet::start);
             model.extend(weights, &request.prompt, &mut cache, &mut workspace, &mut logits);
             for index in 0..most {
-                let ask = LogitQuery::Draw { params, cursor: cursor.as_ref(), index };
-                let drawn = answer(&model.kernels, ask, &logits, &mut draws);
+                let query = LogitQuery::Sample { params, cursor: cursor.as_ref(), index };
+                let drawn = evaluate_query(&model.kernels, query, &logits, &mut scratch);
                 if !drawn.is_finite() {
                     return Err(non_finite_logits(&sample.weights.to_string()));
                 }

@@ -1,8 +1,8 @@
-//! How does the CPU execute a step?
+//! CPU backend.
 //!
-//! Sequences under the same weights, whatever their adapters, are dealt into tasks, each of which goes through all layers on one core, its numbers
-//! staying in that core's cache. Where weights are too large to be read by every core, or there is work for one task
-//! only, the cores share each product instead. Neither changes a bit.
+//! Slices with the same base weights, whatever their adapters, are grouped into tasks. Each task runs all layers on one
+//! core, so that its activations stay in that core's cache. If the weights are too large for every core to read, or there is
+//! only one task, the cores share each GEMM instead. Neither logprob changes a bit of the results.
 
 use super::super::sequence::{LogitQuery, LogitResult, SequenceTable};
 use super::{Backend, ModelBackend, SequenceSlice, StepInputs};
@@ -31,23 +31,23 @@ pub(crate) struct CpuBackend {
     pages: <Cpu as Kernels>::Pages,
     /// By the scheduler's number; there while requests use them.
     weights: Vec<Option<Arc<DeviceWeights>>>,
-    /// Which part writes a page in this step: (step, part).
+    /// Which slice writes a block in this step: (step, slice).
     writers: Vec<(u64, u32)>,
     steps: u64,
-    /// Numbers of parts, those under the same weights together, and among them those with the same adapter.
+    /// Numbers of slices, those under the same weights together, and among them those with the same adapter.
     order: Vec<u32>,
     tasks: Vec<Range<usize>>,
     /// As many as ever worked at once.
-    spaces: Mutex<Vec<Space>>,
+    workspaces: Mutex<Vec<TaskWorkspace>>,
 }
 
 /// What a task needs, kept from one to the next.
-struct Space {
+struct TaskWorkspace {
     rows: Rows,
     step: PagedWorkspace<Cpu>,
-    draws: SamplingScratch,
-    /// For each row asked about: its request, its position, the number of its answer.
-    asked: Vec<(u32, usize, usize)>,
+    scratch: SamplingScratch,
+    /// For each row queries about: its request, its position, the number of its answer.
+    queries: Vec<(u32, usize, usize)>,
 }
 
 impl CpuBackend {
@@ -60,38 +60,38 @@ impl CpuBackend {
             steps: 0,
             order: Vec::new(),
             tasks: Vec::new(),
-            spaces: Mutex::default(),
+            workspaces: Mutex::default(),
             shared,
         }
     }
 
-    /// The memory of tasks side by side rests on this: each page has one writer, and no reader but that.
+    /// The memory of tasks side by side rests on this: each block has one writer, and no reader but that.
     fn check(&mut self, step: &StepInputs) {
         self.steps += 1;
-        for (i, part) in step.parts.iter().enumerate() {
-            let last = (part.position + part.count).div_ceil(BLOCK_SIZE);
-            for &page in &step.tables[part.table + part.position / BLOCK_SIZE..part.table + last] {
-                let writer = &mut self.writers[page as usize];
-                assert!(writer.0 != self.steps, "two sequences would write page {page}");
+        for (i, slice) in step.slices.iter().enumerate() {
+            let last = (slice.position + slice.count).div_ceil(BLOCK_SIZE);
+            for &block in &step.block_tables[slice.block_table + slice.position / BLOCK_SIZE..slice.block_table + last] {
+                let writer = &mut self.writers[block as usize];
+                assert!(writer.0 != self.steps, "two sequences would write block {block}");
                 *writer = (self.steps, i as u32);
             }
         }
-        for part in &step.parts {
-            for &page in &step.tables[part.table..part.table + part.position / BLOCK_SIZE] {
-                assert!(self.writers[page as usize].0 != self.steps, "page {page} would be read while it is written");
+        for slice in &step.slices {
+            for &block in &step.block_tables[slice.block_table..slice.block_table + slice.position / BLOCK_SIZE] {
+                assert!(self.writers[block as usize].0 != self.steps, "block {block} would be read while it is written");
             }
         }
     }
 
-    /// Deals the parts into tasks.
-    fn deal(&mut self, step: &StepInputs) {
-        let CpuBackend { shared, order, tasks, weights: sets, .. } = self;
+    /// Deals the slices into tasks.
+    fn assign_tasks(&mut self, step: &StepInputs) {
+        let CpuBackend { shared, order, tasks, weights: slots, .. } = self;
         let model = &shared.model;
-        // Which weights lie below does not change what a part computes, so an address will do to tell them apart.
-        let base = |number: u32| Arc::as_ptr(&set(sets, number).base);
+        // Which weights lie below does not change what a slice computes, so an address will do to tell them apart.
+        let base = |number: u32| Arc::as_ptr(&set(slots, number).base);
         order.clear();
-        order.extend(0..step.parts.len() as u32);
-        let weights = |i: &u32| step.parts[*i as usize].weights;
+        order.extend(0..step.slices.len() as u32);
+        let weights = |i: &u32| step.slices[*i as usize].weights;
         if !order.iter().map(weights).all(|w| w == weights(&order[0])) {
             order.sort_by_key(|i| (base(weights(i)), weights(i)));
         }
@@ -105,14 +105,14 @@ impl CpuBackend {
         };
         tasks.clear();
         let (mut first, mut rows) = (0, 0);
-        for (i, part) in order.iter().enumerate() {
-            let part = &step.parts[*part as usize];
-            let other = i > first && base(weights(&order[first])) != base(part.weights);
-            if i > first && (other || rows + part.count > per_task) {
+        for (i, slice) in order.iter().enumerate() {
+            let slice = &step.slices[*slice as usize];
+            let other = i > first && base(weights(&order[first])) != base(slice.weights);
+            if i > first && (other || rows + slice.count > per_task) {
                 tasks.push(first..i);
                 (first, rows) = (i, 0);
             }
-            rows += part.count;
+            rows += slice.count;
         }
         if first < order.len() {
             tasks.push(first..order.len());
@@ -123,117 +123,117 @@ impl CpuBackend {
         &self,
         k: &Cpu,
         step: &StepInputs,
-        requests: &SequenceTable,
+        sequences: &SequenceTable,
         task: Range<usize>,
     ) -> Vec<(usize, LogitResult)> {
-        let free = self.spaces.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut space = free.unwrap_or_else(|| Space {
+        let free = self.workspaces.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut workspace = free.unwrap_or_else(|| TaskWorkspace {
             rows: Rows::default(),
             step: PagedWorkspace::new(k),
-            draws: SamplingScratch::default(),
-            asked: Vec::new(),
+            scratch: SamplingScratch::default(),
+            queries: Vec::new(),
         });
-        let Space { rows, step: numbers, draws, asked } = &mut space;
+        let TaskWorkspace { rows, step: buffers, scratch, queries } = &mut workspace;
         rows.clear();
-        asked.clear();
-        let parts = &self.order[task];
-        for part in parts.iter().map(|p| &step.parts[*p as usize]) {
-            let tokens = &step.tokens[part.first..part.first + part.count];
-            rows.push(tokens, part.position, &step.tables[part.table..], part.table, part.asked);
-            let first = part.position + part.count - part.asked;
-            asked.extend((0..part.asked).map(|i| (part.request, first + i, part.answer + i)));
+        queries.clear();
+        let slices = &self.order[task];
+        for slice in slices.iter().map(|p| &step.slices[*p as usize]) {
+            let tokens = &step.tokens[slice.first..slice.first + slice.count];
+            rows.push(tokens, slice.position, &step.block_tables[slice.block_table..], slice.block_table, slice.num_logits);
+            let first = slice.position + slice.count - slice.num_logits;
+            queries.extend((0..slice.num_logits).map(|i| (slice.sequence, first + i, slice.first_logit + i)));
         }
-        let mut answers = Vec::with_capacity(asked.len());
+        let mut results = Vec::with_capacity(queries.len());
         let model = &self.shared.model;
         let vocabulary = model.config.vocab_size;
-        let weights = &set(&self.weights, step.parts[parts[0] as usize].weights).base;
-        let worn = self.worn(step, parts, |part| part.count);
-        let asked_worn = self.worn(step, parts, |part| part.asked);
-        let worn = (&worn[..], &asked_worn[..]);
-        model.step(k, weights, worn, rows, &step.tables, &self.pages, numbers, |from, count, logits: &[f32]| {
-            for ((request, position, number), logits) in
-                asked[from..from + count].iter().zip(logits.chunks_exact(vocabulary))
+        let weights = &set(&self.weights, step.slices[slices[0] as usize].weights).base;
+        let lora = self.lora_segments(step, slices, |slice| slice.count);
+        let logit_lora = self.lora_segments(step, slices, |slice| slice.num_logits);
+        let lora = (&lora[..], &logit_lora[..]);
+        model.step(k, weights, lora, rows, &step.block_tables, &self.pages, buffers, |from, count, logits: &[f32]| {
+            for ((sequence, position, number), logits) in
+                queries[from..from + count].iter().zip(logits.chunks_exact(vocabulary))
             {
-                answers.push((*number, answer(k, requests.at(*request).ask(*position), logits, draws)));
+                results.push((*number, evaluate_query(k, sequences.at(*sequence).logit_query(*position), logits, scratch)));
             }
         });
-        self.spaces.lock().unwrap_or_else(PoisonError::into_inner).push(space);
-        answers
+        self.workspaces.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
+        results
     }
 
-    /// Which rows of a task carry which adapter, where each part has as many rows as `count` says.
-    fn worn(
+    /// Which rows of a task carry which adapter, where each slice has as many rows as `count` says.
+    fn lora_segments(
         &self,
         step: &StepInputs,
-        parts: &[u32],
+        slices: &[u32],
         count: impl Fn(&SequenceSlice) -> usize,
     ) -> Vec<LoraSegment<'_, Cpu>> {
         let mut all: Vec<LoraSegment<'_, Cpu>> = Vec::new();
         let mut last = None;
         let mut row = 0;
-        for part in parts.iter().map(|p| &step.parts[*p as usize]) {
-            let rows = row..row + count(part);
+        for slice in slices.iter().map(|p| &step.slices[*p as usize]) {
+            let rows = row..row + count(slice);
             row = rows.end;
             if rows.is_empty() {
                 continue; // read in pieces, and not at its end yet
             }
-            let Some(adapter) = set(&self.weights, part.weights).adapter.as_deref() else { continue };
-            match all.last_mut().filter(|_| last == Some(part.weights)) {
-                Some(worn) => worn.rows.end = rows.end,
+            let Some(adapter) = set(&self.weights, slice.weights).adapter.as_deref() else { continue };
+            match all.last_mut().filter(|_| last == Some(slice.weights)) {
+                Some(lora) => lora.rows.end = rows.end,
                 None => all.push(LoraSegment { rows, adapter }),
             }
-            last = Some(part.weights);
+            last = Some(slice.weights);
         }
         all
     }
 }
 
-fn set(sets: &[Option<Arc<DeviceWeights>>], number: u32) -> &WeightSet<Cpu> {
-    sets[number as usize].as_ref().expect("weights stay while requests use them").cpu()
+fn set(slots: &[Option<Arc<DeviceWeights>>], number: u32) -> &WeightSet<Cpu> {
+    slots[number as usize].as_ref().expect("weights stay while requests use them").cpu()
 }
 
-/// What a row of logits answers. What is not finite gives a log-probability that is not a number.
-pub(crate) fn answer(k: &Cpu, ask: LogitQuery<'_>, logits: &[f32], draws: &mut SamplingScratch) -> LogitResult {
-    let mut choice = [TokenLogprob::default()];
-    match ask {
-        LogitQuery::Draw { params, cursor, index } => {
+/// What a row of logits results. What is not finite gives a log-probability that is not a number.
+pub(crate) fn evaluate_query(k: &Cpu, query: LogitQuery<'_>, logits: &[f32], scratch: &mut SamplingScratch) -> LogitResult {
+    let mut logprob = [TokenLogprob::default()];
+    match query {
+        LogitQuery::Sample { params, cursor, index } => {
             let mut rng = Seed::new(params.seed).child("sample").at(index as u64).rng();
             let allowed = cursor.and_then(ActionCursor::allowed);
             let tokens = allowed.map(|a| &a[..]);
-            match sampling::draw(k.level(), logits, tokens, params, &mut rng, draws) {
+            match sampling::draw(k.level(), logits, tokens, params, &mut rng, scratch) {
                 Some(drawn) => {
                     let target = Target { token: drawn.token, allowed };
-                    k.distribution(logits, logits.len(), &[target], &mut choice);
-                    LogitResult { token: drawn.token, logprob: choice[0].logprob, second: drawn.logprob, place: None }
+                    k.distribution(logits, logits.len(), &[target], &mut logprob);
+                    LogitResult { token: drawn.token, logprob: logprob[0].logprob, second: drawn.logprob, trie_node: None }
                 }
-                None => LogitResult { token: 0, logprob: f32::NAN, second: f32::NAN, place: None },
+                None => LogitResult { token: 0, logprob: f32::NAN, second: f32::NAN, trie_node: None },
             }
         }
         LogitQuery::Score { token, allowed } => {
-            k.distribution(logits, logits.len(), &[Target { token, allowed }], &mut choice);
-            LogitResult { token, logprob: choice[0].logprob, second: choice[0].entropy, place: None }
+            k.distribution(logits, logits.len(), &[Target { token, allowed }], &mut logprob);
+            LogitResult { token, logprob: logprob[0].logprob, second: logprob[0].entropy, trie_node: None }
         }
     }
 }
 
 impl Backend for CpuBackend {
-    fn execute(&mut self, step: &StepInputs, requests: &SequenceTable, answers: &mut [LogitResult]) -> Result<()> {
+    fn execute(&mut self, step: &StepInputs, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()> {
         let kernels = self.shared.model.kernels;
-        kernels.copy_pages(&mut self.pages, &step.copies);
+        kernels.copy_pages(&mut self.pages, &step.block_copies);
         self.check(step);
-        self.deal(step);
+        self.assign_tasks(step);
         let (this, mut put) = (&*self, |all: Vec<(usize, LogitResult)>| {
             for (number, answer) in all {
-                answers[number] = answer;
+                results[number] = answer;
             }
         });
         match &this.tasks[..] {
             [] => {}
-            [task] => put(this.run(&kernels, step, requests, task.clone())),
+            [task] => put(this.run(&kernels, step, sequences, task.clone())),
             tasks => {
                 let enough = tasks.len() >= rayon::current_num_threads();
                 let k = if enough { kernels.alone() } else { kernels };
-                let run = |task: &Range<usize>| this.run(&k, step, requests, task.clone());
+                let run = |task: &Range<usize>| this.run(&k, step, sequences, task.clone());
                 let all: Vec<_> = tasks.par_iter().with_max_len(1).map(run).collect();
                 all.into_iter().for_each(put);
             }
@@ -243,20 +243,20 @@ impl Backend for CpuBackend {
 }
 
 impl ModelBackend for CpuBackend {
-    fn hold(&mut self, number: u32, weights: Option<Arc<DeviceWeights>>) {
-        put(&mut self.weights, number, weights);
+    fn set_weights(&mut self, slot: u32, weights: Option<Arc<DeviceWeights>>) {
+        set_slot(&mut self.weights, slot, weights);
     }
 
-    fn hold_nothing(&mut self) {
+    fn clear_weights(&mut self) {
         self.weights.clear();
     }
 }
 
 /// Puts weights at their number, making room for it.
-pub(super) fn put<T>(all: &mut Vec<Option<T>>, number: u32, one: Option<T>) {
-    let number = number as usize;
-    if all.len() <= number {
-        all.resize_with(number + 1, || None);
+pub(super) fn set_slot<T>(slots: &mut Vec<Option<T>>, slot: u32, value: Option<T>) {
+    let slot = slot as usize;
+    if slots.len() <= slot {
+        slots.resize_with(slot + 1, || None);
     }
-    all[number] = one;
+    slots[slot] = value;
 }

@@ -1,11 +1,11 @@
-//! How does a card execute a step?
+//! CUDA backend.
 //!
-//! Sequences under the same weights go together. The point at which a token is drawn comes from the same stream of chance
-//! as on the CPU, so the two differ only where rounding moves a boundary across it. Sets of possible answers lie on the card,
-//! which is told where in them answers stand and says where the tokens that it draws lead.
+//! Sequences with the same weights run together. The uniform variate for a sampled token comes from the same RNG stream as on
+//! the CPU, so the two differ only where rounding moves a boundary across it. Action-mask tries are cached in GPU memory; the
+//! sampling kernel receives each sequence's trie node and returns the node its sampled token leads to.
 
 use super::super::sequence::{LogitQuery, LogitResult, SequenceTable};
-use super::cpu::put;
+use super::cpu::set_slot;
 use super::{Backend, ModelBackend, StepInputs};
 use crate::gpu::{GpuModel, failed};
 use crate::weights::registry::DeviceWeights;
@@ -15,49 +15,49 @@ use mage_rng::Seed;
 use rand::RngExt;
 use std::sync::Arc;
 
-/// A card, its pages, and the weights in use.
+/// The model runner with its KV cache, and the weights in use.
 pub(crate) struct CudaBackend {
-    stepper: ModelRunner,
-    /// By the scheduler's number; there while requests use them.
+    runner: ModelRunner,
+    /// By weight slot; set while sequences use them.
     weights: Vec<Option<Arc<DeviceWeights>>>,
-    /// Numbers of parts, those under the same weights together.
+    /// Slice indices, grouped by weights.
     order: Vec<u32>,
     tokens: Vec<u32>,
     parts: Vec<mage_cuda::SequenceSlice>,
-    answers: Vec<mage_cuda::LogitResult>,
+    results: Vec<mage_cuda::LogitResult>,
 }
 
 impl CudaBackend {
-    pub(crate) fn new(card: &GpuModel, pages: u32, batch_invariant: bool) -> Result<Self> {
+    pub(crate) fn new(gpu: &GpuModel, num_blocks: u32, batch_invariant: bool) -> Result<Self> {
         Ok(CudaBackend {
-            stepper: ModelRunner::new(&card.model, pages as usize, batch_invariant).map_err(failed)?,
+            runner: ModelRunner::new(&gpu.model, num_blocks as usize, batch_invariant).map_err(failed)?,
             weights: Vec::new(),
             order: Vec::new(),
             tokens: Vec::new(),
             parts: Vec::new(),
-            answers: Vec::new(),
+            results: Vec::new(),
         })
     }
 }
 
-/// A set of possible answers, as the card wants it.
+/// An action set in the format of the GPU.
 fn trie(set: &ActionSet) -> TokenTrie<'_> {
     const { assert!(TokenTrie::ALL_TOKENS == ActionSet::EVERYTHING) };
     TokenTrie { id: set.id(), data: set.words() }
 }
 
-/// What is possible at a place.
+/// The tokens allowed at a trie node.
 fn node(cursor: &ActionCursor) -> Candidates<'_> {
     Candidates::TrieNode(trie(cursor.set()), cursor.place())
 }
 
-/// What a row is asked, as the card wants it.
-fn ask(ask: LogitQuery<'_>) -> mage_cuda::LogitQuery<'_> {
-    match ask {
+/// A logit query in the format of the GPU.
+fn cuda_query(query: LogitQuery<'_>) -> mage_cuda::LogitQuery<'_> {
+    match query {
         LogitQuery::Score { token, allowed } => mage_cuda::LogitQuery::score(token, allowed.map(|a| &a[..])),
-        LogitQuery::Draw { params, cursor, index } => {
+        LogitQuery::Sample { params, cursor, index } => {
             let mut rng = Seed::new(params.seed).child("sample").at(index as u64).rng();
-            // The largest number below 1: a point must lie on the line.
+            // At most the largest f32 below 1, so that the variate stays below the total probability.
             let uniform = (rng.random::<f64>() as f32).min(1.0 - f32::EPSILON / 2.0);
             mage_cuda::LogitQuery {
                 token: None,
@@ -73,43 +73,43 @@ fn ask(ask: LogitQuery<'_>) -> mage_cuda::LogitQuery<'_> {
 }
 
 impl Backend for CudaBackend {
-    fn execute(&mut self, step: &StepInputs, requests: &SequenceTable, answers: &mut [LogitResult]) -> Result<()> {
-        let CudaBackend { stepper, weights, order, tokens, parts, answers: said } = self;
-        stepper.copy_blocks(&step.copies).map_err(failed)?;
+    fn execute(&mut self, step: &StepInputs, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()> {
+        let CudaBackend { runner, weights, order, tokens, parts, results: cuda_results } = self;
+        runner.copy_blocks(&step.block_copies).map_err(failed)?;
         order.clear();
-        order.extend(0..step.parts.len() as u32);
-        order.sort_by_key(|i| step.parts[*i as usize].weights);
-        for group in order.chunk_by(|a, b| step.parts[*a as usize].weights == step.parts[*b as usize].weights) {
+        order.extend(0..step.slices.len() as u32);
+        order.sort_by_key(|i| step.slices[*i as usize].weights);
+        for group in order.chunk_by(|a, b| step.slices[*a as usize].weights == step.slices[*b as usize].weights) {
             tokens.clear();
             parts.clear();
-            let mut asks = Vec::with_capacity(group.len());
-            let mut places = Vec::with_capacity(group.len());
-            for part in group.iter().map(|i| &step.parts[*i as usize]) {
+            let mut queries = Vec::with_capacity(group.len());
+            let mut indices = Vec::with_capacity(group.len());
+            for slice in group.iter().map(|i| &step.slices[*i as usize]) {
                 let token_offset = tokens.len();
-                tokens.extend_from_slice(&step.tokens[part.first..part.first + part.count]);
+                tokens.extend_from_slice(&step.tokens[slice.first..slice.first + slice.count]);
                 parts.push(mage_cuda::SequenceSlice {
                     token_offset,
-                    num_tokens: part.count,
-                    start_position: part.position,
-                    block_table_offset: part.table,
-                    num_logits: part.asked,
+                    num_tokens: slice.count,
+                    start_position: slice.position,
+                    block_table_offset: slice.block_table,
+                    num_logits: slice.num_logits,
                 });
-                let request = requests.at(part.request);
-                let asked_from = part.position + part.count - part.asked;
-                for i in 0..part.asked {
-                    asks.push(ask(request.ask(asked_from + i)));
-                    places.push(part.answer + i);
+                let sequence = sequences.at(slice.sequence);
+                let first_query = slice.position + slice.count - slice.num_logits;
+                for i in 0..slice.num_logits {
+                    queries.push(cuda_query(sequence.logit_query(first_query + i)));
+                    indices.push(slice.first_logit + i);
                 }
             }
-            let number = step.parts[group[0] as usize].weights as usize;
-            let held = weights[number].as_ref().expect("weights stay while requests use them");
-            said.clear();
-            said.resize(asks.len(), mage_cuda::LogitResult::default());
-            let now = mage_cuda::StepBatch { tokens, block_tables: &step.tables, sequences: parts, queries: &asks };
-            stepper.step(held.cuda().held(), &now, said).map_err(failed)?;
-            for (place, a) in places.into_iter().zip(said.iter()) {
+            let slot = step.slices[group[0] as usize].weights as usize;
+            let held = weights[slot].as_ref().expect("weights stay set while sequences use them");
+            cuda_results.clear();
+            cuda_results.resize(queries.len(), mage_cuda::LogitResult::default());
+            let now = mage_cuda::StepBatch { tokens, block_tables: &step.block_tables, sequences: parts, queries: &queries };
+            runner.step(held.cuda().held(), &now, cuda_results).map_err(failed)?;
+            for (index, a) in indices.into_iter().zip(cuda_results.iter()) {
                 let (token, logprob, second) = (a.token, a.logprob, a.aux);
-                answers[place] = LogitResult { token, logprob, second, place: a.next_node() };
+                results[index] = LogitResult { token, logprob, second, trie_node: a.next_node() };
             }
         }
         Ok(())
@@ -117,11 +117,11 @@ impl Backend for CudaBackend {
 }
 
 impl ModelBackend for CudaBackend {
-    fn hold(&mut self, number: u32, weights: Option<Arc<DeviceWeights>>) {
-        put(&mut self.weights, number, weights);
+    fn set_weights(&mut self, slot: u32, weights: Option<Arc<DeviceWeights>>) {
+        set_slot(&mut self.weights, slot, weights);
     }
 
-    fn hold_nothing(&mut self) {
+    fn clear_weights(&mut self) {
         self.weights.clear();
     }
 }
@@ -131,12 +131,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cards_read_sets_as_they_are_written() {
+    fn the_gpu_format_of_an_action_set_is_valid() {
         let mut rng = Seed::new(8).rng();
         for i in 0..200 {
             let answer = |_| (0..rng.random_range(0..6)).map(|_| rng.random_range(0..9_u32)).collect::<Vec<_>>();
             let answers: Vec<Vec<u32>> = (0..1 + i % 20).map(answer).collect();
-            // Whatever ends thinking is compared with, never looked up.
+            // The token that ends thinking is compared with, never looked up.
             let set = ActionSet::new(answers, Some(9), (i % 2 == 0).then_some(1000)).unwrap();
             trie(&set).check(10).unwrap();
             assert!(trie(&set).check(9).unwrap_err().to_string().contains("token 9 of 9"));

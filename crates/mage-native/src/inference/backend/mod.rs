@@ -1,7 +1,7 @@
-//! What must a device do for the scheduler?
+//! The interface between the scheduler and the hardware that executes its steps.
 //!
-//! Take new tokens of many sequences in and answer what is asked about some of them. The scheduler knows pages and tokens
-//! as numbers only; a device knows nothing of requests' lives.
+//! A backend computes the new tokens of many sequences and answers the logit queries about some of them. The scheduler
+//! knows blocks and tokens by id only; a backend does not know the life cycle of a request.
 
 pub(crate) mod cpu;
 pub(crate) mod cuda;
@@ -11,56 +11,55 @@ use crate::weights::registry::DeviceWeights;
 use mage_engine::Result;
 use std::sync::Arc;
 
-/// One sequence's part of a step.
+/// One sequence's slice of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SequenceSlice {
-    pub(crate) request: u32,
+    pub(crate) sequence: u32,
     pub(crate) weights: u32,
-    /// Its new tokens: where they start in [`StepInputs::tokens`], how many, and the position of the first.
+    /// The new tokens: their start in [`StepInputs::tokens`], their count, and the position of the first.
     pub(crate) first: usize,
     pub(crate) count: usize,
     pub(crate) position: usize,
-    /// Its pages: where they start in [`StepInputs::tables`]. They reach as far as its last new token.
-    pub(crate) table: usize,
-    /// How many of its last tokens are asked about, and the number of the first answer.
-    pub(crate) asked: usize,
-    pub(crate) answer: usize,
+    /// Start of the sequence's block table in [`StepInputs::block_tables`]. It covers every token up to the last new one.
+    pub(crate) block_table: usize,
+    /// How many of the last tokens need logits, and the index of the first result.
+    pub(crate) num_logits: usize,
+    pub(crate) first_logit: usize,
 }
 
-/// What is done at once.
+/// The inputs of one scheduler step.
 #[derive(Debug, Default)]
 pub(crate) struct StepInputs {
-    /// Pages to be copied before all else, in order: (from, to).
-    pub(crate) copies: Vec<(u32, u32)>,
+    /// Blocks to copy before anything else, in order: (from, to).
+    pub(crate) block_copies: Vec<(u32, u32)>,
     pub(crate) tokens: Vec<u32>,
-    pub(crate) tables: Vec<u32>,
-    pub(crate) parts: Vec<SequenceSlice>,
-    /// How many answers are wanted.
-    pub(crate) answers: usize,
+    pub(crate) block_tables: Vec<u32>,
+    pub(crate) slices: Vec<SequenceSlice>,
+    /// Number of logit queries in the step.
+    pub(crate) num_logits: usize,
 }
 
 impl StepInputs {
     pub(crate) fn clear(&mut self) {
-        let StepInputs { copies, tokens, tables, parts, answers } = self;
-        copies.clear();
+        let StepInputs { block_copies, tokens, block_tables, slices, num_logits } = self;
+        block_copies.clear();
         tokens.clear();
-        tables.clear();
-        parts.clear();
-        *answers = 0;
+        block_tables.clear();
+        slices.clear();
+        *num_logits = 0;
     }
 }
 
 /// Executes steps.
 pub(crate) trait Backend {
-    /// Does all of a step and puts the answers into their places. Within a step, no part reads a page that another
-    /// writes.
-    fn execute(&mut self, step: &StepInputs, requests: &SequenceTable, answers: &mut [LogitResult]) -> Result<()>;
+    /// Executes a step and writes its results. Within a step, no slice reads a block that another slice writes.
+    fn execute(&mut self, step: &StepInputs, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()>;
 }
 
-/// A device that has weights.
+/// A backend that holds weights.
 pub(crate) trait ModelBackend: Backend + Send {
-    /// Weights by the scheduler's number: there while requests use them.
-    fn hold(&mut self, number: u32, weights: Option<Arc<DeviceWeights>>);
-    /// Lets go of all weights.
-    fn hold_nothing(&mut self);
+    /// Sets or clears the weights of a slot. They stay set while sequences use them.
+    fn set_weights(&mut self, slot: u32, weights: Option<Arc<DeviceWeights>>);
+    /// Clears all slots.
+    fn clear_weights(&mut self);
 }

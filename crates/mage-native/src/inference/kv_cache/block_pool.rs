@@ -1,34 +1,34 @@
-//! Which pages are free?
+//! The allocator of KV-cache blocks.
 
-/// Numbers of pages, handed out and taken back.
+/// Ids of free and unused blocks.
 #[derive(Debug)]
 pub(crate) struct BlockPool {
-    returned: Vec<u32>,
-    /// Pages from here on were never used.
-    fresh: u32,
+    freed: Vec<u32>,
+    /// Blocks from this id on were never allocated.
+    next_unused: u32,
     capacity: u32,
 }
 
 impl BlockPool {
     pub(crate) fn new(capacity: u32) -> Self {
-        BlockPool { returned: Vec::new(), fresh: 0, capacity }
+        BlockPool { freed: Vec::new(), next_unused: 0, capacity }
     }
 
-    pub(crate) fn take(&mut self) -> Option<u32> {
-        self.returned.pop().or_else(|| {
-            let page = (self.fresh < self.capacity).then_some(self.fresh)?;
-            self.fresh += 1;
-            Some(page)
+    pub(crate) fn alloc(&mut self) -> Option<u32> {
+        self.freed.pop().or_else(|| {
+            let block = (self.next_unused < self.capacity).then_some(self.next_unused)?;
+            self.next_unused += 1;
+            Some(block)
         })
     }
 
-    pub(crate) fn give(&mut self, page: u32) {
-        self.returned.push(page);
+    pub(crate) fn free(&mut self, block: u32) {
+        self.freed.push(block);
     }
 
-    /// How many could be taken.
-    pub(crate) fn free(&self) -> usize {
-        self.returned.len() + (self.capacity - self.fresh) as usize
+    /// Number of blocks that can be allocated.
+    pub(crate) fn num_free(&self) -> usize {
+        self.freed.len() + (self.capacity - self.next_unused) as usize
     }
 
     pub(crate) fn capacity(&self) -> usize {

@@ -1,15 +1,15 @@
 //! What has been computed already?
 //!
-//! A tree of pages over token ids: a node is one page of at most [`BLOCK_SIZE`] tokens after those of its parent, a root is one
-//! set of weights. Full pages are shared as they are; of a page that agrees only at its start, that start is copied.
-//! Nothing here knows what a page holds.
+//! A tree of num_blocks over token ids: a node is one block of at most [`BLOCK_SIZE`] tokens after those of its parent, a root is one
+//! set of weights. Full num_blocks are shared as they are; of a block that agrees only at its start, that start is copied.
+//! Nothing here knows what a block holds.
 
 use crate::cpu::BLOCK_SIZE;
 use std::collections::BTreeMap;
 
 /// No node.
 pub(crate) const NONE: u32 = u32::MAX;
-/// Fills up the key of a page that is not full; no token has this id.
+/// Fills up the key of a block that is not full; no token has this id.
 const NO_TOKEN: u32 = u32::MAX;
 
 type Tokens = [u32; BLOCK_SIZE];
@@ -17,18 +17,18 @@ type Tokens = [u32; BLOCK_SIZE];
 #[derive(Clone, Debug)]
 struct Node {
     parent: u32,
-    page: u32,
+    block: u32,
     tokens: Tokens,
     len: u8,
     children: u32,
-    /// How many sequences hold this node itself, plus how many of its children are pinned.
-    pins: u32,
+    /// How many sequences hold this node itself, plus how many of its children are referenced.
+    refs: u32,
     /// The step that computes it: others may use it from the next one on.
-    born: u64,
-    /// Neighbours among the pages that may be given up, oldest first.
-    older: u32,
-    newer: u32,
-    idle: bool,
+    computed_at: u64,
+    /// Neighbours among the num_blocks that may be given up, lru_head first.
+    lru_prev: u32,
+    lru_next: u32,
+    in_lru: bool,
 }
 
 /// The tree. Pages are numbers; whoever owns the memory behind them asks here which may be given up.
@@ -37,30 +37,30 @@ pub(crate) struct PrefixTree {
     nodes: Vec<Node>,
     free: Vec<u32>,
     by_tokens: BTreeMap<(u32, Tokens), u32>,
-    oldest: Option<u32>,
-    newest: Option<u32>,
-    /// Nodes with a page.
-    pages: usize,
-    /// Nodes with a page that are held, or have a descendant that is.
-    pinned: usize,
+    lru_head: Option<u32>,
+    lru_tail: Option<u32>,
+    /// Nodes with a block.
+    num_blocks: usize,
+    /// Nodes with a block that are held, or have a descendant that is.
+    referenced: usize,
 }
 
 /// The best start for new tokens among a node's children that are not fully equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Start {
+pub(crate) struct PartialMatch {
     pub(crate) node: u32,
-    pub(crate) page: u32,
+    pub(crate) block: u32,
     pub(crate) len: usize,
 }
 
 impl PrefixTree {
     /// A new root, held.
-    pub(crate) fn root(&mut self) -> u32 {
-        self.put(NONE, NONE, [NO_TOKEN; BLOCK_SIZE], 0, 0, 1)
+    pub(crate) fn add_root(&mut self) -> u32 {
+        self.alloc_node(NONE, NONE, [NO_TOKEN; BLOCK_SIZE], 0, 0, 1)
     }
 
-    fn put(&mut self, parent: u32, page: u32, tokens: Tokens, len: u8, born: u64, pins: u32) -> u32 {
-        let node = Node { parent, page, tokens, len, children: 0, pins, born, older: NONE, newer: NONE, idle: false };
+    fn alloc_node(&mut self, parent: u32, block: u32, tokens: Tokens, len: u8, computed_at: u64, refs: u32) -> u32 {
+        let node = Node { parent, block, tokens, len, children: 0, refs, computed_at, lru_prev: NONE, lru_next: NONE, in_lru: false };
         match self.free.pop() {
             Some(id) => {
                 self.nodes[id as usize] = node;
@@ -81,27 +81,27 @@ impl PrefixTree {
         &mut self.nodes[node as usize]
     }
 
-    /// The page of a node.
-    pub(crate) fn page(&self, node: u32) -> u32 {
-        self.at(node).page
+    /// The block of a node.
+    pub(crate) fn block(&self, node: u32) -> u32 {
+        self.at(node).block
     }
 
-    /// Whether a node's page was computed before step `now`.
-    pub(crate) fn ready(&self, node: u32, now: u64) -> bool {
-        self.at(node).born < now
+    /// Whether a node's block was computed before step `now`.
+    pub(crate) fn is_ready(&self, node: u32, now: u64) -> bool {
+        self.at(node).computed_at < now
     }
 
     /// Pages in the tree.
-    pub(crate) fn pages(&self) -> usize {
-        self.pages
+    pub(crate) fn num_blocks(&self) -> usize {
+        self.num_blocks
     }
 
     /// Pages that can be given up, now or after those below them.
-    pub(crate) fn spare(&self) -> usize {
-        self.pages - self.pinned
+    pub(crate) fn num_evictable(&self) -> usize {
+        self.num_blocks - self.referenced
     }
 
-    /// The child with exactly these tokens, a full page.
+    /// The child with exactly these tokens, a full block.
     pub(crate) fn child(&self, node: u32, tokens: &[u32]) -> Option<u32> {
         let tokens: Tokens = tokens.try_into().ok()?;
         self.by_tokens.get(&(node, tokens)).copied()
@@ -109,9 +109,9 @@ impl PrefixTree {
 
     /// The children that agree longest with the start of `tokens`: of all near them, and of those computed before step
     /// `now`.
-    pub(crate) fn starts(&self, node: u32, tokens: &[u32], now: u64) -> (Option<Start>, Option<Start>) {
+    pub(crate) fn partial_matches(&self, node: u32, tokens: &[u32], now: u64) -> (Option<PartialMatch>, Option<PartialMatch>) {
         /// Neighbours looked at on each side for one that is ready.
-        const NEAR: usize = 4;
+        const NEIGHBOURS: usize = 4;
         if tokens.is_empty() || self.at(node).children == 0 {
             return (None, None);
         }
@@ -119,58 +119,58 @@ impl PrefixTree {
         let n = tokens.len().min(BLOCK_SIZE);
         key[..n].copy_from_slice(&tokens[..n]);
         // In the order of tokens, the best is a neighbour of where these would stand.
-        let below = self.by_tokens.range((node, [0; BLOCK_SIZE])..(node, key)).rev().take(NEAR);
-        let above = self.by_tokens.range((node, key)..=(node, [NO_TOKEN; BLOCK_SIZE])).take(NEAR);
-        let (mut best, mut ready): (Option<Start>, Option<Start>) = (None, None);
+        let below = self.by_tokens.range((node, [0; BLOCK_SIZE])..(node, key)).rev().take(NEIGHBOURS);
+        let above = self.by_tokens.range((node, key)..=(node, [NO_TOKEN; BLOCK_SIZE])).take(NEIGHBOURS);
+        let (mut best, mut ready): (Option<PartialMatch>, Option<PartialMatch>) = (None, None);
         for &child in below.chain(above).map(|(_, child)| child) {
             let c = self.at(child);
             let len = c.tokens[..c.len as usize].iter().zip(&tokens[..n]).take_while(|(a, b)| a == b).count();
-            let start = Some(Start { node: child, page: c.page, len }).filter(|s| s.len > 0);
-            let longer = |a: Option<Start>| a.map_or(0, |s| s.len) < len;
+            let start = Some(PartialMatch { node: child, block: c.block, len }).filter(|s| s.len > 0);
+            let longer = |a: Option<PartialMatch>| a.map_or(0, |s| s.len) < len;
             if longer(best) {
                 best = start;
             }
-            if c.born < now && longer(ready) {
+            if c.computed_at < now && longer(ready) {
                 ready = start;
             }
         }
         (best, ready)
     }
 
-    /// Adds a page below `parent`, held once by the caller. With exactly these tokens there already, gives that node
+    /// Adds a block below `parent`, held once by the caller. With exactly these tokens there already, gives that node
     /// instead, unheld.
-    pub(crate) fn insert(&mut self, parent: u32, tokens: &[u32], page: u32, born: u64) -> Result<u32, u32> {
+    pub(crate) fn insert(&mut self, parent: u32, tokens: &[u32], block: u32, computed_at: u64) -> Result<u32, u32> {
         let mut key = [NO_TOKEN; BLOCK_SIZE];
         key[..tokens.len()].copy_from_slice(tokens);
         if let Some(&other) = self.by_tokens.get(&(parent, key)) {
             return Err(other);
         }
-        let node = self.put(parent, page, key, tokens.len() as u8, born, 0);
+        let node = self.alloc_node(parent, block, key, tokens.len() as u8, computed_at, 0);
         self.by_tokens.insert((parent, key), node);
-        self.pages += 1;
+        self.num_blocks += 1;
         self.at_mut(parent).children += 1;
-        if self.at(parent).idle {
-            self.unlist(parent);
+        if self.at(parent).in_lru {
+            self.remove_lru(parent);
         }
-        self.hold(node);
+        self.acquire(node);
         Ok(node)
     }
 
     /// Keeps a node, and with it all above it.
-    pub(crate) fn hold(&mut self, node: u32) {
+    pub(crate) fn acquire(&mut self, node: u32) {
         let mut at = node;
         while at != NONE {
             let n = self.at_mut(at);
-            n.pins += 1;
-            if n.pins > 1 {
+            n.refs += 1;
+            if n.refs > 1 {
                 return;
             }
-            let (parent, idle) = (n.parent, n.idle);
-            if idle {
-                self.unlist(at);
+            let (parent, in_lru) = (n.parent, n.in_lru);
+            if in_lru {
+                self.remove_lru(at);
             }
             if parent != NONE {
-                self.pinned += 1;
+                self.referenced += 1;
             }
             at = parent;
         }
@@ -181,57 +181,57 @@ impl PrefixTree {
         let mut at = node;
         while at != NONE {
             let n = self.at_mut(at);
-            n.pins -= 1;
-            if n.pins > 0 {
+            n.refs -= 1;
+            if n.refs > 0 {
                 return;
             }
             let (parent, children) = (n.parent, n.children);
             if parent != NONE {
-                self.pinned -= 1;
+                self.referenced -= 1;
                 if children == 0 {
-                    self.list(at);
+                    self.push_lru(at);
                 }
             }
             at = parent;
         }
     }
 
-    /// Takes a page out that the caller alone holds, for good: the page is the caller's again.
+    /// Takes a block out that the caller alone holds, for good: the block is the caller's again.
     pub(crate) fn take(&mut self, node: u32) -> u32 {
         let n = self.at(node);
-        debug_assert!(n.pins == 1 && n.children == 0, "taking a page that others use");
-        let page = n.page;
+        debug_assert!(n.refs == 1 && n.children == 0, "taking a block that others use");
+        let block = n.block;
         self.release(node);
         self.remove(node);
-        page
+        block
     }
 
-    /// Gives up the page that has been idle longest.
+    /// Gives up the block that has been in_lru longest.
     pub(crate) fn evict(&mut self) -> Option<u32> {
-        let node = self.oldest?;
-        let page = self.at(node).page;
+        let node = self.lru_head?;
+        let block = self.at(node).block;
         self.remove(node);
-        Some(page)
+        Some(block)
     }
 
-    /// Removes an idle node without children.
+    /// Removes an in_lru node without children.
     fn remove(&mut self, node: u32) {
-        let Node { parent, tokens, idle, .. } = *self.at(node);
-        debug_assert!(self.at(node).pins == 0 && self.at(node).children == 0);
-        if idle {
-            self.unlist(node);
+        let Node { parent, tokens, in_lru, .. } = *self.at(node);
+        debug_assert!(self.at(node).refs == 0 && self.at(node).children == 0);
+        if in_lru {
+            self.remove_lru(node);
         }
         self.by_tokens.remove(&(parent, tokens));
-        self.pages -= 1;
+        self.num_blocks -= 1;
         self.free.push(node);
         let p = self.at_mut(parent);
         p.children -= 1;
-        if p.children == 0 && p.pins == 0 && p.parent != NONE {
-            self.list(parent);
+        if p.children == 0 && p.refs == 0 && p.parent != NONE {
+            self.push_lru(parent);
         }
     }
 
-    /// Removes a root that only its maker holds, giving each of its pages to `each`.
+    /// Removes a root that only its maker holds, giving each of its num_blocks to `each`.
     pub(crate) fn remove_root(&mut self, root: u32, mut each: impl FnMut(u32)) {
         let mut stack = vec![root];
         while let Some(node) = stack.pop() {
@@ -242,42 +242,42 @@ impl PrefixTree {
                 stack.push(child);
             }
             if node != root {
-                debug_assert!(self.at(node).pins == 0, "a page of a root that is dropped is in use");
-                if self.at(node).idle {
-                    self.unlist(node);
+                debug_assert!(self.at(node).refs == 0, "a block of a root that is dropped is in use");
+                if self.at(node).in_lru {
+                    self.remove_lru(node);
                 }
-                each(self.at(node).page);
-                self.pages -= 1;
+                each(self.at(node).block);
+                self.num_blocks -= 1;
             }
             self.free.push(node);
         }
     }
 
-    fn list(&mut self, node: u32) {
-        let newest = self.newest;
+    fn push_lru(&mut self, node: u32) {
+        let lru_tail = self.lru_tail;
         let n = self.at_mut(node);
-        n.idle = true;
-        n.newer = NONE;
-        n.older = newest.unwrap_or(NONE);
-        match newest {
-            Some(other) => self.at_mut(other).newer = node,
-            None => self.oldest = Some(node),
+        n.in_lru = true;
+        n.lru_next = NONE;
+        n.lru_prev = lru_tail.unwrap_or(NONE);
+        match lru_tail {
+            Some(other) => self.at_mut(other).lru_next = node,
+            None => self.lru_head = Some(node),
         }
-        self.newest = Some(node);
+        self.lru_tail = Some(node);
     }
 
-    fn unlist(&mut self, node: u32) {
-        let Node { older, newer, .. } = *self.at(node);
+    fn remove_lru(&mut self, node: u32) {
+        let Node { lru_prev, lru_next, .. } = *self.at(node);
         let some = |n: u32| (n != NONE).then_some(n);
-        match some(older) {
-            Some(o) => self.at_mut(o).newer = newer,
-            None => self.oldest = some(newer),
+        match some(lru_prev) {
+            Some(o) => self.at_mut(o).lru_next = lru_next,
+            None => self.lru_head = some(lru_next),
         }
-        match some(newer) {
-            Some(n) => self.at_mut(n).older = older,
-            None => self.newest = some(older),
+        match some(lru_next) {
+            Some(n) => self.at_mut(n).lru_prev = lru_prev,
+            None => self.lru_tail = some(lru_prev),
         }
-        self.at_mut(node).idle = false;
+        self.at_mut(node).in_lru = false;
     }
 }
 
@@ -285,62 +285,62 @@ impl PrefixTree {
 mod tests {
     use super::*;
 
-    fn page(of: u32) -> Vec<u32> {
+    fn block(of: u32) -> Vec<u32> {
         (0..BLOCK_SIZE as u32).map(|i| of + i).collect()
     }
 
     #[test]
     fn the_longest_start_is_found() {
         let mut t = PrefixTree::default();
-        let root = t.root();
-        let a = t.insert(root, &page(0), 10, 1).unwrap();
-        assert_eq!(t.insert(root, &page(0), 11, 1), Err(a));
-        assert_eq!(t.child(root, &page(0)), Some(a));
-        assert!(!t.ready(a, 1) && t.ready(a, 2));
-        let mut other = page(0);
+        let root = t.add_root();
+        let a = t.insert(root, &block(0), 10, 1).unwrap();
+        assert_eq!(t.insert(root, &block(0), 11, 1), Err(a));
+        assert_eq!(t.child(root, &block(0)), Some(a));
+        assert!(!t.is_ready(a, 1) && t.is_ready(a, 2));
+        let mut other = block(0);
         other[9] = 500;
         t.insert(root, &other[..12], 12, 1).unwrap();
-        let mut asked = page(0);
+        let mut asked = block(0);
         asked[10] = 7;
-        let start = |t: &PrefixTree, node, tokens: &[u32]| t.starts(node, tokens, 9).1;
-        assert_eq!(start(&t, root, &asked), Some(Start { node: a, page: 10, len: 10 }));
-        assert_eq!(t.starts(root, &asked, 1), (start(&t, root, &asked), None));
+        let start = |t: &PrefixTree, node, tokens: &[u32]| t.partial_matches(node, tokens, 9).1;
+        assert_eq!(start(&t, root, &asked), Some(PartialMatch { node: a, block: 10, len: 10 }));
+        assert_eq!(t.partial_matches(root, &asked, 1), (start(&t, root, &asked), None));
         asked[9] = 500;
-        assert_eq!(start(&t, root, &asked).map(|s| (s.page, s.len)), Some((12, 10)));
-        assert_eq!(start(&t, root, &page(0)[..3]).map(|s| s.len), Some(3));
+        assert_eq!(start(&t, root, &asked).map(|s| (s.block, s.len)), Some((12, 10)));
+        assert_eq!(start(&t, root, &block(0)[..3]).map(|s| s.len), Some(3));
         assert_eq!(start(&t, root, &[99]), None);
-        assert_eq!(start(&t, a, &page(0)), None);
+        assert_eq!(start(&t, a, &block(0)), None);
     }
 
     #[test]
     fn what_is_held_stays_and_the_rest_goes_oldest_first() {
         let mut t = PrefixTree::default();
-        let root = t.root();
-        let a = t.insert(root, &page(0), 1, 0).unwrap();
-        let b = t.insert(a, &page(50), 2, 0).unwrap();
-        let c = t.insert(root, &page(90), 3, 0).unwrap();
-        assert_eq!((t.pages(), t.spare()), (3, 0));
+        let root = t.add_root();
+        let a = t.insert(root, &block(0), 1, 0).unwrap();
+        let b = t.insert(a, &block(50), 2, 0).unwrap();
+        let c = t.insert(root, &block(90), 3, 0).unwrap();
+        assert_eq!((t.num_blocks(), t.num_evictable()), (3, 0));
         t.release(a);
-        assert_eq!(t.spare(), 0, "a child is held");
+        assert_eq!(t.num_evictable(), 0, "a child is held");
         assert_eq!(t.evict(), None);
         t.release(c);
         t.release(b);
-        assert_eq!(t.spare(), 3);
-        t.hold(c);
+        assert_eq!(t.num_evictable(), 3);
+        t.acquire(c);
         assert_eq!(t.evict(), Some(2));
         assert_eq!(t.evict(), Some(1), "a parent goes after its child");
         assert_eq!(t.evict(), None);
         assert_eq!(t.take(c), 3);
-        assert_eq!((t.pages(), t.spare()), (0, 0));
+        assert_eq!((t.num_blocks(), t.num_evictable()), (0, 0));
     }
 
     #[test]
     fn a_root_goes_with_all_its_pages() {
         let mut t = PrefixTree::default();
-        let (one, two) = (t.root(), t.root());
-        let a = t.insert(one, &page(0), 1, 0).unwrap();
-        let b = t.insert(a, &page(3)[..5], 2, 0).unwrap();
-        let c = t.insert(two, &page(0), 3, 0).unwrap();
+        let (one, two) = (t.add_root(), t.add_root());
+        let a = t.insert(one, &block(0), 1, 0).unwrap();
+        let b = t.insert(a, &block(3)[..5], 2, 0).unwrap();
+        let c = t.insert(two, &block(0), 3, 0).unwrap();
         for n in [a, b, c] {
             t.release(n);
         }
@@ -348,7 +348,7 @@ mod tests {
         t.remove_root(one, |p| gone.push(p));
         gone.sort_unstable();
         assert_eq!(gone, [1, 2]);
-        assert_eq!(t.child(two, &page(0)), Some(c));
-        assert_eq!((t.pages(), t.evict(), t.evict()), (1, Some(3), None));
+        assert_eq!(t.child(two, &block(0)), Some(c));
+        assert_eq!((t.num_blocks(), t.evict(), t.evict()), (1, Some(3), None));
     }
 }
