@@ -53,10 +53,10 @@ impl Load {
 fn writing_never_pauses_while_long_prompts_arrive() {
     let reading = 64;
     let mut load = Load::new(Limits { num_blocks: 20_000, max_prefill_tokens: reading, max_running: 10_000 });
-    let writers: Vec<u32> = (0..10).map(|_| load.add_sequence(4, 400)).collect();
+    let writers: Vec<u32> = (0..10).map(|_| load.submit(4, 400)).collect();
     load.step();
     for step in 1..300 {
-        load.add_sequence(500, 5); // more than can be read
+        load.submit(500, 5); // more than can be read
         load.step();
         for w in &writers {
             assert_eq!(load.written(*w), step + 1, "a token each step, whatever arrives");
@@ -70,11 +70,11 @@ fn writing_never_pauses_while_long_prompts_arrive() {
 #[test]
 fn a_late_short_request_passes_long_ones() {
     let mut load = Load::new(Limits { num_blocks: 50_000, max_prefill_tokens: 64, max_running: 10_000 });
-    let long: Vec<u32> = (0..100).map(|_| load.add_sequence(6400, 5)).collect();
+    let long: Vec<u32> = (0..100).map(|_| load.submit(6400, 5)).collect();
     for _ in 0..150 {
         assert!(load.step().is_empty());
     }
-    let short = load.add_sequence(100, 5);
+    let short = load.submit(100, 5);
     let steps = (1..).find(|_| load.step().contains(&short)).unwrap();
     // A block for each of 101 takes 26 steps; the short one has seven, and some answer to write.
     assert!(steps < 26 * 7 + 10, "{steps} steps");
@@ -88,11 +88,11 @@ fn a_long_prompt_ends_though_short_ones_keep_coming() {
     // Half of what can be read arrives each step, then almost all, then twice as much.
     for (arriving, most_steps) in [(1, 200), (2, 1600), (4, 1600)] {
         let mut load = Load::new(Limits { num_blocks: 5000, max_prefill_tokens: 64, max_running: 10_000 });
-        let long = load.add_sequence(3200, 5);
+        let long = load.submit(3200, 5);
         let steps = (1..)
             .find(|_| {
                 for _ in 0..arriving {
-                    load.add_sequence(30, 3);
+                    load.submit(30, 3);
                 }
                 load.step().contains(&long)
             })
@@ -111,7 +111,7 @@ fn contended(seed: Seed, clients: usize, requests: usize, load: &mut Load) -> Ve
         while under_way.len() < clients && left > 0 {
             left -= 1;
             let (prompt, answer) = (rng.random_range(1..60_usize), rng.random_range(1..60_u32));
-            let key = load.add_sequence(prompt, answer);
+            let key = load.submit(prompt, answer);
             let alone = u64::from(answer) + 3;
             let bound = alone + under_way.iter().map(|u| u.2).sum::<u64>();
             under_way.push((key, now, alone, bound));

@@ -193,14 +193,14 @@ fn random_schedule(seed: Seed) -> SamplerStats {
     }
     assert!(wanted.is_empty());
     assert!(scheduler.stats.prefix_hit_tokens <= scheduler.stats.prompt_tokens, "{:?}", scheduler.stats);
-    assert_eq!(scheduler.sequences.inside(), (0, 0));
+    assert_eq!(scheduler.sequences.load(), (0, 0));
     // Every block is free or in the tree, and all in the tree can be given up.
-    assert_eq!(scheduler.tree.num_evictable(), scheduler.tree.blocks());
-    assert_eq!(scheduler.pool.num_free() + scheduler.tree.blocks(), limits.num_blocks as usize);
+    assert_eq!(scheduler.tree.num_evictable(), scheduler.tree.num_blocks());
+    assert_eq!(scheduler.pool.num_free() + scheduler.tree.num_blocks(), limits.num_blocks as usize);
     for w in weights {
         scheduler.drop_weights(w);
     }
-    assert_eq!((scheduler.tree.blocks(), scheduler.pool.num_free()), (0, limits.num_blocks as usize));
+    assert_eq!((scheduler.tree.num_blocks(), scheduler.pool.num_free()), (0, limits.num_blocks as usize));
     scheduler.stats
 }
 
@@ -289,7 +289,7 @@ fn an_answer_goes_where_a_device_that_walks_says_and_where_it_is_looked_up() {
         let place = stands(&looked_up);
         assert!(place.is_some());
         assert_eq!(end.is_some(), i == 5, "complete with its last token");
-        let end = apply_results(&mut told, &[LogitResult { place, ..answer }], None);
+        let end = apply_results(&mut told, &[LogitResult { trie_node: place, ..answer }], None);
         assert_eq!((end.is_some(), stands(&told)), (i == 5, place));
     }
     assert_eq!(looked_up.tokens, told.tokens);
@@ -300,7 +300,7 @@ fn a_token_that_the_set_does_not_have_fails_its_request() {
     for (token, place) in [(3, None), (1, Some(1000))] {
         let mut a = constrained();
         assert!(apply_results(&mut a, &[LogitResult { token: 7, ..Default::default() }], None).is_none());
-        let end = apply_results(&mut a, &[LogitResult { token, place, ..Default::default() }], None);
+        let end = apply_results(&mut a, &[LogitResult { token, trie_node: place, ..Default::default() }], None);
         let error = end.flatten().map(|e| e.to_string()).unwrap_or_default();
         assert!(error.contains(&format!("token {token} was drawn")), "{error}");
     }
