@@ -61,7 +61,8 @@ fn writing_never_pauses_while_long_prompts_arrive() {
         for w in &writers {
             assert_eq!(load.written(*w), step + 1, "a token each step, whatever arrives");
         }
-        let writing = load.scheduler.running.iter().filter(|k| num_uncomputed(load.scheduler.sequences.at(**k)) == 1).count();
+        let writing =
+            load.scheduler.running.iter().filter(|k| num_uncomputed(load.scheduler.sequences.at(**k)) == 1).count();
         assert!(load.scheduler.step.tokens.len() <= reading + writing + writers.len(), "steps stay short");
     }
     assert!(load.scheduler.running.len() > 50, "many are being read meanwhile");

@@ -323,7 +323,12 @@ impl Scheduler {
         self.step.tokens.extend_from_slice(&a.tokens[computed..end]);
         self.step.block_tables.extend_from_slice(&a.blocks[..end.div_ceil(BLOCK_SIZE)]);
         let settled = insert_full_blocks(&mut self.tree, &mut self.pool, a, end, self.now, self.prefix_caching, false);
-        if settled && self.prefix_caching && end == a.prompt_len && end > a.num_full_blocks * BLOCK_SIZE && a.tail_node == NONE {
+        if settled
+            && self.prefix_caching
+            && end == a.prompt_len
+            && end > a.num_full_blocks * BLOCK_SIZE
+            && a.tail_node == NONE
+        {
             // The prompt's last, unfinished page: members of a group can copy its start.
             let tokens = &a.tokens[a.num_full_blocks * BLOCK_SIZE..end];
             if let Ok(tail) = self.tree.insert(a.prefix_node, tokens, a.blocks[a.num_full_blocks], self.now) {
@@ -337,7 +342,10 @@ impl Scheduler {
     fn reuse_prefix(&mut self, key: u32) -> Option<Scheduled> {
         let a = self.sequences.at_mut(key);
         let most = a.first_logit_position();
-        if a.num_computed > most || a.num_computed != a.num_full_blocks * BLOCK_SIZE || a.blocks.len() != a.num_full_blocks {
+        if a.num_computed > most
+            || a.num_computed != a.num_full_blocks * BLOCK_SIZE
+            || a.blocks.len() != a.num_full_blocks
+        {
             return None;
         }
         while a.num_computed + BLOCK_SIZE <= most {

@@ -66,7 +66,8 @@ impl Backend for TokenMemory {
             assert_eq!(seen, a.tokens[..end], "the blocks hold another beginning");
             for i in 0..slice.num_logits {
                 let position = end - slice.num_logits + i;
-                results[slice.first_logit + i] = expected_result(slice.weights, &seen[..=position], &a.logit_query(position));
+                results[slice.first_logit + i] =
+                    expected_result(slice.weights, &seen[..=position], &a.logit_query(position));
             }
         }
         Ok(())
@@ -105,7 +106,8 @@ fn check(wanted: &Wanted, response: SamplerResponse) {
         (Wanted::Score(tokens, from, weights), SamplerResponse::Scores(s)) => {
             let want: Vec<f32> = (*from..tokens.len())
                 .map(|t| {
-                    expected_result(*weights, &tokens[..t], &LogitQuery::Score { token: tokens[t], allowed: None }).logprob
+                    expected_result(*weights, &tokens[..t], &LogitQuery::Score { token: tokens[t], allowed: None })
+                        .logprob
                 })
                 .collect();
             assert_eq!(s.logprobs, want);
@@ -116,8 +118,11 @@ fn check(wanted: &Wanted, response: SamplerResponse) {
 
 fn random_schedule(seed: Seed) -> SamplerStats {
     let mut rng = seed.rng();
-    let limits =
-        Limits { num_blocks: rng.random_range(7..40), max_prefill_tokens: rng.random_range(1..100), max_running: rng.random_range(1..20) };
+    let limits = Limits {
+        num_blocks: rng.random_range(7..40),
+        max_prefill_tokens: rng.random_range(1..100),
+        max_running: rng.random_range(1..20),
+    };
     let sharing = rng.random_range(0..8) > 0;
     let mut scheduler = Scheduler::new(limits, sharing, None);
     let mut device = TokenMemory { blocks: vec![[None; BLOCK_SIZE]; limits.num_blocks as usize] };
@@ -231,7 +236,10 @@ fn a_group_reads_its_prompt_once() {
     for seed in 0..50 {
         let params = SamplingParams { max_tokens: 2, seed, ..Default::default() };
         let r = SampleRequest { prompt: (0..40).collect(), params, ..Default::default() };
-        scheduler.add_sequence(Sequence::sample(r, WeightsId::default(), w, 100, ResponseHandle::new(false))).ok().unwrap();
+        scheduler
+            .add_sequence(Sequence::sample(r, WeightsId::default(), w, 100, ResponseHandle::new(false)))
+            .ok()
+            .unwrap();
     }
     let mut done = 0;
     while !scheduler.idle() {

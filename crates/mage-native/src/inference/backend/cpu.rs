@@ -70,7 +70,8 @@ impl CpuBackend {
         self.steps += 1;
         for (i, slice) in step.slices.iter().enumerate() {
             let last = (slice.position + slice.count).div_ceil(BLOCK_SIZE);
-            for &block in &step.block_tables[slice.block_table + slice.position / BLOCK_SIZE..slice.block_table + last] {
+            for &block in &step.block_tables[slice.block_table + slice.position / BLOCK_SIZE..slice.block_table + last]
+            {
                 let writer = &mut self.writers[block as usize];
                 assert!(writer.0 != self.steps, "two sequences would write block {block}");
                 *writer = (self.steps, i as u32);
@@ -78,7 +79,10 @@ impl CpuBackend {
         }
         for slice in &step.slices {
             for &block in &step.block_tables[slice.block_table..slice.block_table + slice.position / BLOCK_SIZE] {
-                assert!(self.writers[block as usize].0 != self.steps, "block {block} would be read while it is written");
+                assert!(
+                    self.writers[block as usize].0 != self.steps,
+                    "block {block} would be read while it is written"
+                );
             }
         }
     }
@@ -139,7 +143,13 @@ impl CpuBackend {
         let slices = &self.order[task];
         for slice in slices.iter().map(|p| &step.slices[*p as usize]) {
             let tokens = &step.tokens[slice.first..slice.first + slice.count];
-            rows.push(tokens, slice.position, &step.block_tables[slice.block_table..], slice.block_table, slice.num_logits);
+            rows.push(
+                tokens,
+                slice.position,
+                &step.block_tables[slice.block_table..],
+                slice.block_table,
+                slice.num_logits,
+            );
             let first = slice.position + slice.count - slice.num_logits;
             queries.extend((0..slice.num_logits).map(|i| (slice.sequence, first + i, slice.first_logit + i)));
         }
@@ -154,7 +164,10 @@ impl CpuBackend {
             for ((sequence, position, number), logits) in
                 queries[from..from + count].iter().zip(logits.chunks_exact(vocabulary))
             {
-                results.push((*number, evaluate_query(k, sequences.at(*sequence).logit_query(*position), logits, scratch)));
+                results.push((
+                    *number,
+                    evaluate_query(k, sequences.at(*sequence).logit_query(*position), logits, scratch),
+                ));
             }
         });
         self.workspaces.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
@@ -193,7 +206,12 @@ fn set(slots: &[Option<Arc<DeviceWeights>>], number: u32) -> &WeightSet<Cpu> {
 }
 
 /// What a row of logits results. What is not finite gives a log-probability that is not a number.
-pub(crate) fn evaluate_query(k: &Cpu, query: LogitQuery<'_>, logits: &[f32], scratch: &mut SamplingScratch) -> LogitResult {
+pub(crate) fn evaluate_query(
+    k: &Cpu,
+    query: LogitQuery<'_>,
+    logits: &[f32],
+    scratch: &mut SamplingScratch,
+) -> LogitResult {
     let mut logprob = [TokenLogprob::default()];
     match query {
         LogitQuery::Sample { params, cursor, index } => {
@@ -204,7 +222,12 @@ pub(crate) fn evaluate_query(k: &Cpu, query: LogitQuery<'_>, logits: &[f32], scr
                 Some(drawn) => {
                     let target = Target { token: drawn.token, allowed };
                     k.distribution(logits, logits.len(), &[target], &mut logprob);
-                    LogitResult { token: drawn.token, logprob: logprob[0].logprob, second: drawn.logprob, trie_node: None }
+                    LogitResult {
+                        token: drawn.token,
+                        logprob: logprob[0].logprob,
+                        second: drawn.logprob,
+                        trie_node: None,
+                    }
                 }
                 None => LogitResult { token: 0, logprob: f32::NAN, second: f32::NAN, trie_node: None },
             }

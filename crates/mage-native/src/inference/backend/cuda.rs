@@ -105,7 +105,8 @@ impl Backend for CudaBackend {
             let held = weights[slot].as_ref().expect("weights stay set while sequences use them");
             cuda_results.clear();
             cuda_results.resize(queries.len(), mage_cuda::LogitResult::default());
-            let now = mage_cuda::StepBatch { tokens, block_tables: &step.block_tables, sequences: parts, queries: &queries };
+            let now =
+                mage_cuda::StepBatch { tokens, block_tables: &step.block_tables, sequences: parts, queries: &queries };
             runner.step(held.cuda().held(), &now, cuda_results).map_err(failed)?;
             for (index, a) in indices.into_iter().zip(cuda_results.iter()) {
                 let (token, logprob, second) = (a.token, a.logprob, a.aux);

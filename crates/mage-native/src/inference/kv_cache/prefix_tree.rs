@@ -60,7 +60,18 @@ impl PrefixTree {
     }
 
     fn alloc_node(&mut self, parent: u32, block: u32, tokens: Tokens, len: u8, computed_at: u64, refs: u32) -> u32 {
-        let node = Node { parent, block, tokens, len, children: 0, refs, computed_at, lru_prev: NONE, lru_next: NONE, in_lru: false };
+        let node = Node {
+            parent,
+            block,
+            tokens,
+            len,
+            children: 0,
+            refs,
+            computed_at,
+            lru_prev: NONE,
+            lru_next: NONE,
+            in_lru: false,
+        };
         match self.free.pop() {
             Some(id) => {
                 self.nodes[id as usize] = node;
@@ -109,7 +120,12 @@ impl PrefixTree {
 
     /// The children that agree longest with the start of `tokens`: of all near them, and of those computed before step
     /// `now`.
-    pub(crate) fn partial_matches(&self, node: u32, tokens: &[u32], now: u64) -> (Option<PartialMatch>, Option<PartialMatch>) {
+    pub(crate) fn partial_matches(
+        &self,
+        node: u32,
+        tokens: &[u32],
+        now: u64,
+    ) -> (Option<PartialMatch>, Option<PartialMatch>) {
         /// Neighbours looked at on each side for one that is ready.
         const NEIGHBOURS: usize = 4;
         if tokens.is_empty() || self.at(node).children == 0 {
