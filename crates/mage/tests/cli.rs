@@ -202,7 +202,7 @@ fn everybody_is_drawn_and_the_way_has_an_interval() {
 #[test]
 fn the_help_teaches_what_a_population_file_is() {
     let help = stdout(&mage(&["eval", "--help"]));
-    let lines = help.lines().skip_while(|l| !l.contains("env = \"kuhn\"")).take_while(|l| !l.contains("Left out:"));
+    let lines = help.lines().skip_while(|l| !l.contains("env = \"kuhn\"")).take_while(|l| !l.contains("Defaults:"));
     let file: String = lines.map(|l| format!("{}\n", l.trim())).collect();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("taught.toml");

@@ -92,7 +92,7 @@ fn ceilings_are_told_by_split() {
     assert!(!one.contains("in-domain") && one.contains("95 % intervals"), "{one}");
     let absent = mage(&["env", "show", "sokoban", "--oracles", "--split", "boxoban", "--option", "levels=/nowhere"]);
     assert_eq!(absent.status.code(), Some(2));
-    assert!(stderr(&absent).contains("/nowhere: no such level file or folder"), "{}", stderr(&absent));
+    assert!(stderr(&absent).contains("/nowhere: no such level file or directory"), "{}", stderr(&absent));
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn levels_that_make_no_sense_are_named() {
             assert!(stderr(&output).contains(expected), "{}", stderr(&output));
         }
     };
-    refused("level.txt: no such level file or folder\n");
+    refused("level.txt: no such level file or directory\n");
     for (level, expected) in [
         ("", "no level in it"),
         ("#####\n# $.#\n#####\n", "level at line 1: there is no player"),
