@@ -5,7 +5,7 @@ Trains every arm with every seed at equal episodes per update and puts last-epis
 seeds and paired tests. Needs only Python and a release build:
 
     cargo build --release && python3 docs/results/kuhn_methods.py --jobs 2
-    python3 docs/results/kuhn_methods.py --arms mage --seeds 5 --jobs 5 --device cuda --results docs/results/kuhn_methods_card.jsonl
+    python3 docs/results/kuhn_methods.py --arms mage --seeds 5 --jobs 5 --device cuda --results docs/results/kuhn_methods_gpu.jsonl
 
 Every finished run is one line of the result file; run it again to go on where it stopped.
 """

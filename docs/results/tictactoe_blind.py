@@ -4,7 +4,7 @@
 Trains `tictactoe-blind` with every seed and arm and prints greedy wins out of six by episode, opponents enumerated:
 
     cargo build --release && python3 docs/results/tictactoe_blind.py --jobs 1 --threads 2
-    python3 docs/results/tictactoe_blind.py --arms 0,2,3,4,5 --device cuda --threads 1 --jobs 25 --results docs/results/tictactoe_blind_card.jsonl
+    python3 docs/results/tictactoe_blind.py --arms 0,2,3,4,5 --device cuda --threads 1 --jobs 25 --results docs/results/tictactoe_blind_gpu.jsonl
 
 Every finished run is one line of the result file; run it again to go on where it stopped.
 """

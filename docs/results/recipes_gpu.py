@@ -3,7 +3,7 @@
 
 Trains recipes with every seed on both and prints each side's scores, as means and standard errors over seeds:
 
-    cargo build --release && python3 docs/results/recipes_card.py --recipes tictactoe --seeds 10 --jobs 12
+    cargo build --release && python3 docs/results/recipes_gpu.py --recipes tictactoe --seeds 10 --jobs 12
 
 Every finished run is one line of the result file; run it again to go on where it stopped.
 """
@@ -47,7 +47,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a key of every recipe (then use a result file of its own)")
-    parser.add_argument("--results", default="docs/results/recipes_card.jsonl")
+    parser.add_argument("--results", default="docs/results/recipes_gpu.jsonl")
     options = parser.parse_args()
     jobs = [(r, s, d) for r in options.recipes.split(",") for s in range(options.seeds) for d in options.devices.split(",")]
     results, failed = runs.go_on(
