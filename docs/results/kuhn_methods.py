@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Which method adapts best in Kuhn poker, and what do the known pitfalls cost?
+"""Kuhn poker: comparison of methods and ablations.
 
-Trains every arm with every seed at equal episodes per update and puts last-episode scores side by side, with intervals over
-seeds and paired tests. Needs only Python and a release build:
+Trains every arm with every seed at equal episodes per update and prints last-episode scores with intervals over seeds and paired
+tests. Needs Python and a release build:
 
     cargo build --release && python3 docs/results/kuhn_methods.py --jobs 2
     python3 docs/results/kuhn_methods.py --arms mage --seeds 5 --jobs 5 --device cuda --results docs/results/kuhn_methods_gpu.jsonl
 
-Every finished run is one line of the result file; run it again to go on where it stopped.
+Each finished run is one line of the result file; a second call resumes.
 """
 import argparse, itertools, random, statistics
 
@@ -20,12 +20,12 @@ METHODS = {
     "gigpo": ["gigpo"],
     "grpo": ["grpo"],
 }
-# Each pitfall is `mage` with something done as the released code does it, or as people often do. The first three put another
-# estimator in place of the return to go: the second is to be compared with the first, and the third has its row-mean baseline too.
-PITFALLS = {
-    "row-mean two-level baseline": ["mage", "--set", "method.estimator.kind=gigpo", "--set", "method.estimator.baseline=row"],
+# Each ablation is `mage` with one choice of the released code, or a common choice. The first three replace the return-to-go
+# estimator: compare the second with the first; the third has the same row-mean baseline.
+ABLATIONS = {
+    "row-mean two-level baseline": ["mage", "--set", "method.estimator.kind=gigpo", "--set", "method.estimator.baseline=transition"],
     "uncredited reflections": [
-        "mage", "--set", "method.estimator.kind=gigpo", "--set", "method.estimator.baseline=row",
+        "mage", "--set", "method.estimator.kind=gigpo", "--set", "method.estimator.baseline=transition",
         "--set", "method.credit.reflection=faithful",
     ],
     "std normalisation": ["mage", "--set", "method.estimator.kind=grpo", "--set", "method.estimator.signal=return"],
@@ -91,7 +91,7 @@ def table(results):
             lines += ["", f"{arm}, {len(of_arm)} seeds:", "", "| episode | " + " | ".join(str(n + 1) for n in range(len(curves[0]))) + " |",
                       "|---" * (len(curves[0]) + 1) + "|",
                       "| policy | " + " | ".join(f"{statistics.fmean(c[n] for c in curves):.3f}" for n in range(len(curves[0]))) + " |",
-                      "| best learner | " + " | ".join(f"{v:.3f}" for v in one["adaptive"]) + " |"]
+                      "| Bayes-adaptive optimum | " + " | ".join(f"{v:.3f}" for v in one["adaptive"]) + " |"]
     return "\n".join(lines)
 
 
@@ -100,22 +100,22 @@ def main():
     parser.add_argument("--mage", default="target/release/mage")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--arms", default="methods,pitfalls,longer", help="which arms: mage alone, methods, pitfalls, longer")
+    parser.add_argument("--arms", default="methods,ablations,longer", help="which arms: mage alone, methods, ablations, longer")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--results", default="docs/results/kuhn_methods.jsonl")
     options = parser.parse_args()
     arms = {}
     for group in options.arms.split(","):
-        arms |= {"mage": {"mage": METHODS["mage"]}, "methods": METHODS, "pitfalls": PITFALLS, "longer": LONGER}[group]
+        arms |= {"mage": {"mage": METHODS["mage"]}, "methods": METHODS, "ablations": ABLATIONS, "longer": LONGER}[group]
     jobs = [(arm, seed) for seed in range(options.seeds) for arm in arms]
-    runs.of_one_device(options.results, options.device)
-    results, failed = runs.go_on(
+    runs.require_device(options.results, options.device)
+    results, failed = runs.resume(
         options.mage, options.results, lambda r: (r["arm"], r["seed"]), jobs, options.jobs,
         lambda mage, job, out: run(mage, job[0], arms[job[0]], job[1], options.device, out),
         lambda r: f"{r['arm']}, seed {r['seed']}: {r['score'][-1]:.3f} in {r['seconds']:.0f} s")
-    order = {arm: i for i, arm in enumerate(METHODS | PITFALLS | LONGER)}
+    order = {arm: i for i, arm in enumerate(METHODS | ABLATIONS | LONGER)}
     print(table(sorted(results, key=lambda r: (order.get(r["arm"], len(order)), r["seed"]))))
-    runs.leave(failed)
+    runs.exit_if_failed(failed)
 
 
 if __name__ == "__main__":

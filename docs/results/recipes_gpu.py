@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Does a card reach what the processor reaches?
+"""Default recipes on GPU and CPU.
 
-Trains recipes with every seed on both and prints each side's scores, as means and standard errors over seeds:
+Trains each recipe with each seed on both devices and prints means and standard errors over seeds:
 
     cargo build --release && python3 docs/results/recipes_gpu.py --recipes tictactoe --seeds 10 --jobs 12
 
-Every finished run is one line of the result file; run it again to go on where it stopped.
+Each finished run is one line of the result file; a second call resumes.
 """
 import argparse, statistics
 
@@ -23,16 +23,16 @@ def run(mage, recipe, seed, device, sets, out):
             "trained": statistics.mean(u["episode_3/score"] for u in metrics[-LAST:])}
 
 
-def spread(numbers):
-    mean = f"{statistics.mean(numbers):.3f}"
-    return f"{mean} ± {statistics.stdev(numbers) / len(numbers) ** 0.5:.3f}" if len(numbers) > 1 else mean
+def mean_and_error(values):
+    mean = f"{statistics.mean(values):.3f}"
+    return f"{mean} ± {statistics.stdev(values) / len(values) ** 0.5:.3f}" if len(values) > 1 else mean
 
 
 def table(results):
-    lines = [f"| recipe | on | seeds | episode 1 | episode 2 | episode 3 | episode 3, last {LAST} updates | seconds |", "|---|---|---|---|---|---|---|---|"]
+    lines = [f"| recipe | device | seeds | episode 1 | episode 2 | episode 3 | episode 3, last {LAST} updates | seconds |", "|---|---|---|---|---|---|---|---|"]
     for recipe, device in sorted({(r["recipe"], r["device"]) for r in results}):
         these = [r for r in results if (r["recipe"], r["device"]) == (recipe, device)]
-        scores = [spread([r["after"][e] for r in these]) for e in range(3)] + [spread([r["trained"] for r in these])]
+        scores = [mean_and_error([r["after"][e] for r in these]) for e in range(3)] + [mean_and_error([r["trained"] for r in these])]
         seconds = [r["seconds"] for r in these if r["seconds"]]
         took = " to ".join(sorted({f"{s:.0f}" for s in (min(seconds), max(seconds))}, key=int)) if seconds else "-"
         lines.append(f"| {recipe} | {device} | {len(these)} | {' | '.join(scores)} | {took} |")
@@ -46,16 +46,16 @@ def main():
     parser.add_argument("--devices", default="cpu,cuda")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a key of every recipe (then use a result file of its own)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a recipe key (use a separate result file)")
     parser.add_argument("--results", default="docs/results/recipes_gpu.jsonl")
     options = parser.parse_args()
     jobs = [(r, s, d) for r in options.recipes.split(",") for s in range(options.seeds) for d in options.devices.split(",")]
-    results, failed = runs.go_on(
+    results, failed = runs.resume(
         options.mage, options.results, lambda r: (r["recipe"], r["seed"], r["device"]), jobs, options.jobs,
         lambda mage, job, out: run(mage, *job, options.set, out),
         lambda r: f"{r['recipe']}, seed {r['seed']} on {r['device']}: {r['seconds']:.0f} s")
     print(table(results))
-    runs.leave(failed)
+    runs.exit_if_failed(failed)
 
 
 if __name__ == "__main__":

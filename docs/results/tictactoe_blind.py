@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How patient should credit be against opponents who are each blind to one line, and which method gets there?
+"""Tic-Tac-Toe against opponents that each ignore one line: discount across episodes, and comparison of methods.
 
 Trains `tictactoe-blind` with every seed and arm and prints greedy wins out of six by episode, opponents enumerated:
 
     cargo build --release && python3 docs/results/tictactoe_blind.py --jobs 1 --threads 2
     python3 docs/results/tictactoe_blind.py --arms 0,2,3,4,5 --device cuda --threads 1 --jobs 25 --results docs/results/tictactoe_blind_gpu.jsonl
 
-Every finished run is one line of the result file; run it again to go on where it stopped.
+Each finished run is one line of the result file; a second call resumes.
 """
 import argparse
 
@@ -46,23 +46,23 @@ def table(results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mage", default="target/release/mage")
-    parser.add_argument("--arms", default="0,1,2", help="numbers of " + "; ".join(f"{i}: {a}" for i, a in enumerate(ARMS)))
+    parser.add_argument("--arms", default="0,1,2", help="indices: " + "; ".join(f"{i}: {a}" for i, a in enumerate(ARMS)))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=400)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", default="cpu", help="where models are trained and sampled: cpu, cuda, cuda:N")
+    parser.add_argument("--device", default="cpu", help="device for training and sampling: cpu, cuda, cuda:N")
     parser.add_argument("--results", default="docs/results/tictactoe_blind.jsonl")
     options = parser.parse_args()
     arms = [list(ARMS)[int(i)] for i in options.arms.split(",")]
     jobs = [(arm, seed, options.updates) for seed in range(options.seeds) for arm in arms]
-    runs.of_one_device(options.results, options.device)
-    results, failed = runs.go_on(
+    runs.require_device(options.results, options.device)
+    results, failed = runs.resume(
         options.mage, options.results, lambda r: (r["arm"], r["seed"], r["updates"]), jobs, options.jobs,
         lambda mage, job, out: run(mage, *job, options.threads, options.device, out),
         lambda r: f"{r['arm']}, seed {r['seed']}: {r['wins']} in {r['seconds']:.0f} s")
     print(table(results))
-    runs.leave(failed)
+    runs.exit_if_failed(failed)
 
 
 if __name__ == "__main__":
