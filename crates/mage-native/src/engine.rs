@@ -53,14 +53,14 @@ impl Options {
     pub const MAX_THREADS: usize = 1024;
 
     /// Refuses what this machine cannot do, naming the field.
-    fn check(&self, card: Option<&GpuModel>) -> Result<()> {
+    fn check(&self, gpu: Option<&GpuModel>) -> Result<()> {
         if self.threads > Self::MAX_THREADS {
             let problem =
                 format!("{} are more than {}; 0 takes as many as there are cores", self.threads, Self::MAX_THREADS);
             return Err(Error::invalid("threads", problem));
         }
-        let free = match card {
-            Some(card) => Some(card.free_memory()?),
+        let free = match gpu {
+            Some(gpu) => Some(gpu.free_memory()?),
             None => Machine::free_memory().map(|bytes| bytes as usize),
         };
         match free.map(|bytes| bytes >> 20) {
@@ -202,21 +202,21 @@ impl NativeModel {
     /// as [`BASE`](AdapterName::BASE).
     pub fn train(self, options: Options) -> Result<(CpuTrainer, NativeSampler)> {
         let shared = Shared::new(&self, options)?;
-        let learner = match self.adapter {
-            None => TrainableParams::Whole(shared.pool.install(|| shared.model.weights(self.flat))),
+        let params = match self.adapter {
+            None => TrainableParams::Full(shared.pool.install(|| shared.model.weights(self.flat))),
             Some(adapter) => {
                 let base = shared.publish_base(self.flat);
                 let adapter = shared.pool.install(|| shared.model.adapter(adapter.layout, adapter.flat));
-                TrainableParams::Adapter { base, adapter }
+                TrainableParams::Lora { base, adapter }
             }
         };
-        let trainer = CpuTrainer::new(Arc::clone(&shared), learner);
+        let trainer = CpuTrainer::new(Arc::clone(&shared), params);
         Ok((trainer, NativeSampler::new(shared)?))
     }
 
     /// The same on a card.
-    pub fn train_on_gpu(self, card: usize, options: Options) -> Result<(CudaTrainer, NativeSampler)> {
-        let shared = Shared::on_gpu(&self, options, card)?;
+    pub fn train_on_gpu(self, index: usize, options: Options) -> Result<(CudaTrainer, NativeSampler)> {
+        let shared = Shared::on_gpu(&self, options, index)?;
         let trainer = CudaTrainer::new(Arc::clone(&shared), self.flat, self.adapter)?;
         Ok((trainer, NativeSampler::new(shared)?))
     }
@@ -238,8 +238,8 @@ impl NativeModel {
                 let (trainer, sampler) = self.train(options)?;
                 Ok((Box::new(trainer), sampler, Machine::device()))
             }
-            Some(card) => {
-                let (trainer, sampler) = self.train_on_gpu(card, options)?;
+            Some(index) => {
+                let (trainer, sampler) = self.train_on_gpu(index, options)?;
                 let words = sampler.device();
                 Ok((Box::new(trainer), sampler, words))
             }
@@ -250,14 +250,14 @@ impl NativeModel {
     pub fn sampler_on(self, device: Device, options: Options) -> Result<NativeSampler> {
         match device.cuda_index_for(&self.config, self.rank()) {
             None => self.sampler(options),
-            Some(card) => {
-                let shared = Shared::on_gpu(&self, options, card)?;
+            Some(index) => {
+                let shared = Shared::on_gpu(&self, options, index)?;
                 let alone = shared.publish_gpu_base(&self.flat)?;
                 let policy = match &self.adapter {
                     Some(a) => shared.adapter_on_base(&a.layout, &a.flat)?.map_or(alone, Arc::new),
                     None => alone,
                 };
-                shared.published.put(&AdapterName::default(), policy);
+                shared.registry.publish(&AdapterName::default(), policy);
                 drop(self.flat);
                 NativeSampler::new(shared)
             }
@@ -269,7 +269,7 @@ impl NativeModel {
         let shared = Shared::new(&self, options)?;
         let base = shared.publish_base(self.flat);
         let adapter = self.adapter.map(|a| Arc::new(shared.model.adapter(a.layout, a.flat)));
-        shared.published.put(&AdapterName::default(), Arc::new(DeviceWeights::Cpu(WeightSet { base, adapter })));
+        shared.registry.publish(&AdapterName::default(), Arc::new(DeviceWeights::Cpu(WeightSet { base, adapter })));
         NativeSampler::new(shared)
     }
 }
@@ -278,7 +278,7 @@ impl NativeModel {
 pub(crate) struct Shared {
     pub(crate) model: Model<Cpu>,
     pub(crate) renderer: Option<Arc<Renderer>>,
-    pub(crate) published: WeightRegistry,
+    pub(crate) registry: WeightRegistry,
     pub(crate) pool: rayon::ThreadPool,
     pub(crate) options: Options,
     /// What adapters stand beside; nothing where the model's own numbers learn.
@@ -286,7 +286,7 @@ pub(crate) struct Shared {
     /// How adapters' folders name it.
     pub(crate) source: Option<String>,
     /// The card that computes, where one does.
-    pub(crate) card: Option<GpuModel>,
+    pub(crate) gpu: Option<GpuModel>,
 }
 
 impl Shared {
@@ -294,12 +294,12 @@ impl Shared {
         Self::with(model, options, None)
     }
 
-    fn on_gpu(model: &NativeModel, options: Options, card: usize) -> Result<Arc<Self>> {
-        Self::with(model, options, Some(GpuModel::open(&model.config, card)?))
+    fn on_gpu(model: &NativeModel, options: Options, index: usize) -> Result<Arc<Self>> {
+        Self::with(model, options, Some(GpuModel::open(&model.config, index)?))
     }
 
-    fn with(model: &NativeModel, options: Options, card: Option<GpuModel>) -> Result<Arc<Self>> {
-        options.check(card.as_ref())?;
+    fn with(model: &NativeModel, options: Options, gpu: Option<GpuModel>) -> Result<Arc<Self>> {
+        options.check(gpu.as_ref())?;
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(options.threads)
             .thread_name(|i| format!("native-{i}"))
@@ -308,12 +308,12 @@ impl Shared {
         Ok(Arc::new(Shared {
             model: Model::new(model.config.clone(), Cpu::new()),
             renderer: model.renderer.clone(),
-            published: WeightRegistry::default(),
+            registry: WeightRegistry::default(),
             pool,
             options,
             base: OnceLock::new(),
             source: model.source.clone(),
-            card,
+            gpu,
         }))
     }
 
@@ -321,7 +321,7 @@ impl Shared {
     fn publish_base(&self, flat: Vec<f32>) -> Arc<Weights<Cpu>> {
         let base = Arc::clone(self.base.get_or_init(|| Arc::new(self.pool.install(|| self.model.weights(flat)))));
         let alone = WeightSet { base: Arc::clone(&base), adapter: None };
-        self.published.put(&AdapterName::new(AdapterName::BASE), Arc::new(DeviceWeights::Cpu(alone)));
+        self.registry.publish(&AdapterName::new(AdapterName::BASE), Arc::new(DeviceWeights::Cpu(alone)));
         base
     }
 
@@ -329,14 +329,14 @@ impl Shared {
     pub(crate) fn publish_gpu_base(&self, flat: &[f32]) -> Result<Arc<DeviceWeights>> {
         let base = self.gpu_model()?.set_base(flat)?;
         let alone = Arc::new(DeviceWeights::Cuda(GpuWeights { base, adapter: None }));
-        self.published.put(&AdapterName::new(AdapterName::BASE), Arc::clone(&alone));
+        self.registry.publish(&AdapterName::new(AdapterName::BASE), Arc::clone(&alone));
         Ok(alone)
     }
 
     /// An adapter beside the model that no adapter changes, where there is one.
     pub(crate) fn adapter_on_base(&self, layout: &Arc<LoraLayout>, flat: &[f32]) -> Result<Option<DeviceWeights>> {
-        if let Some(card) = &self.card {
-            return card.base.get().map(|base| card.beside(base, layout, flat)).transpose();
+        if let Some(gpu) = &self.gpu {
+            return gpu.base.get().map(|base| gpu.upload_with_lora(base, layout, flat)).transpose();
         }
         let Some(base) = self.base.get() else { return Ok(None) };
         let adapter = self.pool.install(|| self.model.adapter(Arc::clone(layout), flat.to_vec()));
@@ -345,7 +345,7 @@ impl Shared {
 
     /// The card, where one computes.
     pub(crate) fn gpu_model(&self) -> Result<&GpuModel> {
-        self.card.as_ref().ok_or_else(|| Error::unsupported("use a card", "the engine was opened on the CPU"))
+        self.gpu.as_ref().ok_or_else(|| Error::unsupported("use a card", "the engine was opened on the CPU"))
     }
 
     /// Tokens per chunk: a small model's whole chunk stays in a core's own cache, a larger one's chunk is still long

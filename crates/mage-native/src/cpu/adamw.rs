@@ -1,7 +1,7 @@
 //! The optimiser's arithmetic over flat parameters.
 
 use super::{AdamW, Cpu};
-use crate::cpu::simd::{LANES, Lanes, leveled};
+use crate::cpu::simd::{LANES, Lanes, simd_dispatch};
 use rayon::prelude::*;
 
 /// Fixed pieces, so that the order of sums does not depend on threads.
@@ -15,7 +15,7 @@ pub(super) fn sum_of_squares(cpu: &Cpu, x: &[f32]) -> f64 {
         }
         sums.iter().sum::<f64>()
     };
-    if cpu.share && x.len() > PIECE {
+    if cpu.parallel && x.len() > PIECE {
         let parts: Vec<f64> = x.par_chunks(PIECE).map(piece).collect();
         parts.iter().sum()
     } else {
@@ -25,7 +25,7 @@ pub(super) fn sum_of_squares(cpu: &Cpu, x: &[f32]) -> f64 {
 
 pub(super) fn step(cpu: &Cpu, set: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
     assert!(p.len() == g.len() && p.len() == m.len() && p.len() == v.len());
-    if cpu.share && p.len() > PIECE {
+    if cpu.parallel && p.len() > PIECE {
         p.par_chunks_mut(PIECE)
             .zip(g.par_chunks(PIECE))
             .zip(m.par_chunks_mut(PIECE).zip(v.par_chunks_mut(PIECE)))
@@ -35,7 +35,7 @@ pub(super) fn step(cpu: &Cpu, set: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32
     }
 }
 
-leveled!(fn update_at = update(set: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]));
+simd_dispatch!(fn update_at = update(set: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]));
 
 #[inline(always)]
 fn update<L: Lanes>(l: L, set: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
@@ -47,14 +47,14 @@ fn update<L: Lanes>(l: L, set: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v
     let root = l.splat(set.correction2.sqrt());
     let epsilon = l.splat(set.epsilon);
     for ((p, g), (m, v)) in p.chunks_mut(LANES).zip(g.chunks(LANES)).zip(m.chunks_mut(LANES).zip(v.chunks_mut(LANES))) {
-        let grad = l.mul(l.load_some(g), scale);
-        let first = l.fma(l.load_some(m), keep1, l.mul(grad, new1));
-        let second = l.fma(l.load_some(v), keep2, l.mul(l.mul(grad, grad), new2));
-        l.store_some(m, first);
-        l.store_some(v, second);
+        let grad = l.mul(l.load_partial(g), scale);
+        let first = l.fma(l.load_partial(m), keep1, l.mul(grad, new1));
+        let second = l.fma(l.load_partial(v), keep2, l.mul(l.mul(grad, grad), new2));
+        l.store_partial(m, first);
+        l.store_partial(v, second);
         let size = l.add(l.div(l.sqrt(second), root), epsilon);
-        let moved = l.fma(rate, l.div(first, size), l.mul(l.load_some(p), decay));
-        l.store_some(p, moved);
+        let moved = l.fma(rate, l.div(first, size), l.mul(l.load_partial(p), decay));
+        l.store_partial(p, moved);
     }
 }
 
@@ -62,11 +62,11 @@ fn update<L: Lanes>(l: L, set: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v
 mod tests {
     use super::*;
     use crate::cpu::Kernels;
-    use crate::cpu::testing::numbers;
+    use crate::cpu::testing::random_values;
 
     #[test]
     fn a_step_is_the_textbook_step() {
-        let (mut p, g) = (numbers(20, 1), numbers(20, 2));
+        let (mut p, g) = (random_values(20, 1), random_values(20, 2));
         let (mut m, mut v) = (vec![0.0; 20], vec![0.0; 20]);
         let start = p.clone();
         let set = AdamW {
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn squares_do_not_overflow_and_do_not_depend_on_threads() {
-        let mut x = numbers(100_000, 3);
+        let mut x = random_values(100_000, 3);
         x[77] = 1e30;
         let sums: Vec<f64> = [1, 3]
             .map(|threads| {
@@ -98,7 +98,7 @@ mod tests {
                 pool.install(|| sum_of_squares(&Cpu::new(), &x))
             })
             .to_vec();
-        assert!(sums[0] == sums[1] && sums[0] == sum_of_squares(&Cpu::new().alone(), &x));
+        assert!(sums[0] == sums[1] && sums[0] == sum_of_squares(&Cpu::new().single_threaded(), &x));
         assert!((sums[0] / 1e60 - 1.0).abs() < 1e-6);
     }
 }

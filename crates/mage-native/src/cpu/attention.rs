@@ -4,10 +4,10 @@
 //! query's result is a chain over its keys in order, so it does not depend on how queries are blocked: decoding with a
 //! cache gives the bits of a whole forward pass.
 
-use super::gemm::{self, Left, Right};
-use super::shared_ptr::Mut;
+use super::gemm::{self, Lhs, Rhs};
+use super::shared_ptr::SharedMut;
 use super::{Cpu, Heads, Span, Strided};
-use crate::cpu::simd::{LANES, Lanes, Level, leveled};
+use crate::cpu::simd::{LANES, Lanes, Level, simd_dispatch};
 use rayon::prelude::*;
 use std::cell::RefCell;
 
@@ -29,12 +29,12 @@ thread_local! {
 }
 
 /// A product into scratch space or into this task's own rows and columns.
-fn product(
+fn task_gemm(
     level: Level,
     shape: (usize, usize, usize),
-    a: Left<'_>,
-    b: Right<'_>,
-    c: Mut,
+    a: Lhs<'_>,
+    b: Rhs<'_>,
+    c: SharedMut,
     stride: usize,
     accumulate: bool,
 ) {
@@ -43,7 +43,7 @@ fn product(
     unsafe { gemm::gemm_into(level, shape, a, b, c, stride, accumulate) }
 }
 
-fn room(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
+fn scratch_slice(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
     if buffer.len() < len {
         buffer.resize(len, 0.0);
     }
@@ -53,7 +53,7 @@ fn room(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
 /// Calls `work` for each (span, key head), side by side where that pays.
 fn over_tasks(cpu: &Cpu, heads: Heads, spans: &[Span], work: impl Fn(&Span, usize) + Sync) {
     let size: usize = spans.iter().map(|s| s.query_len * s.key_len).sum::<usize>() * heads.q * heads.dim;
-    if cpu.share && rayon::current_num_threads() > 1 && size > 1 << 16 {
+    if cpu.parallel && rayon::current_num_threads() > 1 && size > 1 << 16 {
         (0..spans.len() * heads.kv).into_par_iter().for_each(|i| work(&spans[i / heads.kv], i % heads.kv));
     } else {
         for span in spans {
@@ -80,10 +80,10 @@ pub(super) fn forward(
     assert!(out.len() >= queries * wide && logsumexp.len() >= queries * heads.q);
     assert!(spans.iter().all(|s| s.query_len <= s.key_len));
     let scale = 1.0 / (dim as f32).sqrt();
-    let (out, logsumexp) = (Mut::new(out), Mut::new(logsumexp));
+    let (out, logsumexp) = (SharedMut::new(out), SharedMut::new(logsumexp));
     over_tasks(cpu, heads, spans, |span, kv| {
         SCRATCH.with_borrow_mut(|scratch| {
-            let keys = room(&mut scratch.keys, gemm::packed_len(span.key_len, dim));
+            let keys = scratch_slice(&mut scratch.keys, gemm::packed_len(span.key_len, dim));
             gemm::pack_transposed(
                 &k.data[span.key * k.stride + k.first + kv * dim..],
                 span.key_len,
@@ -91,9 +91,9 @@ pub(super) fn forward(
                 k.stride,
                 keys,
             );
-            let values = Right::Rows { data: &v.data[span.key * v.stride + v.first + kv * dim..], stride: v.stride };
+            let values = Rhs::Rows { data: &v.data[span.key * v.stride + v.first + kv * dim..], stride: v.stride };
             let width = span.key_len.next_multiple_of(LANES);
-            let scores = room(&mut scratch.scores, BLOCK * width);
+            let scores = scratch_slice(&mut scratch.scores, BLOCK * width);
             for h in kv * (heads.q / heads.kv)..(kv + 1) * (heads.q / heads.kv) {
                 for start in (0..span.query_len).step_by(BLOCK) {
                     let rows = BLOCK.min(span.query_len - start);
@@ -101,30 +101,30 @@ pub(super) fn forward(
                     let seen = before + rows;
                     let columns = seen.next_multiple_of(LANES); // whole vectors: what lies beyond is overwritten
                     let row = span.query + start;
-                    let queries = Left::rows(&q.data[row * q.stride + q.first + h * dim..], q.stride);
-                    let right = Right::Packed { data: keys, k: dim };
-                    product(cpu.level, (rows, columns, dim), queries, right, Mut::new(scores), width, false);
+                    let queries = Lhs::rows(&q.data[row * q.stride + q.first + h * dim..], q.stride);
+                    let right = Rhs::Packed { data: keys, k: dim };
+                    task_gemm(cpu.level, (rows, columns, dim), queries, right, SharedMut::new(scores), width, false);
                     for i in 0..rows {
-                        let (row_logsumexp, inverse) =
+                        let (row_logsumexp, inverse_sum) =
                             softmax_at(cpu.level, &mut scores[i * width..][..width], before + i + 1, scale);
-                        // SAFETY: this task alone writes the head's place in these rows.
+                        // SAFETY: this task single_threaded writes the head's place in these rows.
                         unsafe {
                             *logsumexp.offset((row + i) * heads.q + h).ptr() = row_logsumexp;
                         }
-                        scale_at(cpu.level, &mut scores[i * width..][..before + i + 1], inverse);
+                        scale_at(cpu.level, &mut scores[i * width..][..before + i + 1], inverse_sum);
                     }
                     let target = out.offset(row * wide + h * dim);
-                    product(cpu.level, (rows, dim, seen), Left::rows(scores, width), values, target, wide, false);
+                    task_gemm(cpu.level, (rows, dim, seen), Lhs::rows(scores, width), values, target, wide, false);
                 }
             }
         });
     });
 }
 
-leveled!(fn softmax_at = softmax(scores: &mut [f32], seen: usize, scale: f32) -> (f32, f32));
+simd_dispatch!(fn softmax_at = softmax(scores: &mut [f32], seen: usize, scale: f32) -> (f32, f32));
 
 /// RotaryEmbedding the first `seen` scores into exponentials, the others into 0. Gives the logarithm of their sum (with the
-/// largest score) and the sum's inverse.
+/// largest score) and the sum's inverse_sum.
 #[inline(always)]
 pub(super) fn softmax<L: Lanes>(l: L, scores: &mut [f32], seen: usize, scale: f32) -> (f32, f32) {
     let end = seen.next_multiple_of(LANES);
@@ -137,7 +137,7 @@ pub(super) fn softmax<L: Lanes>(l: L, scores: &mut [f32], seen: usize, scale: f3
         largest = l.max(largest, v);
         l.store(c, v);
     }
-    let top = l.largest(largest);
+    let top = l.reduce_max(largest);
     let (shift, mut sum) = (l.splat(top), l.splat(0.0));
     for c in scores[..end].chunks_exact_mut(LANES) {
         let e = l.exp(l.sub(l.load(c), shift));
@@ -148,14 +148,14 @@ pub(super) fn softmax<L: Lanes>(l: L, scores: &mut [f32], seen: usize, scale: f3
     (top + sum.ln(), 1.0 / sum)
 }
 
-leveled!(fn scale_at = scale_all(x: &mut [f32], by: f32));
+simd_dispatch!(fn scale_at = scale_all(x: &mut [f32], by: f32));
 
 #[inline(always)]
 pub(super) fn scale_all<L: Lanes>(l: L, x: &mut [f32], by: f32) {
     let by = l.splat(by);
     for c in x.chunks_mut(LANES) {
-        let v = l.mul(l.load_some(c), by);
-        l.store_some(c, v);
+        let v = l.mul(l.load_partial(c), by);
+        l.store_partial(c, v);
     }
 }
 
@@ -177,7 +177,7 @@ pub(super) fn backward(
     assert!(spans.iter().all(|s| s.query == s.key && s.query_len == s.key_len));
     assert!(dqk.len() >= rows * narrow && dqkv.len() >= rows * full && logsumexp.len() >= rows * heads.q);
     let scale = 1.0 / (dim as f32).sqrt();
-    let (dqk, dqkv) = (Mut::new(dqk), Mut::new(dqkv));
+    let (dqk, dqkv) = (SharedMut::new(dqk), SharedMut::new(dqkv));
     over_tasks(cpu, heads, spans, |span, kv| {
         SCRATCH.with_borrow_mut(|scratch| {
             let (first, len) = (span.query, span.query_len);
@@ -185,20 +185,20 @@ pub(super) fn backward(
             let value_at = (heads.q + heads.kv + kv) * dim;
             let key_rows = &qk[first * narrow + key_at..];
             let value_rows = &qkv[first * full + value_at..];
-            let keys = room(&mut scratch.keys, gemm::packed_len(len, dim));
+            let keys = scratch_slice(&mut scratch.keys, gemm::packed_len(len, dim));
             gemm::pack_transposed(key_rows, len, dim, narrow, keys);
-            let values = room(&mut scratch.values, gemm::packed_len(len, dim));
+            let values = scratch_slice(&mut scratch.values, gemm::packed_len(len, dim));
             gemm::pack_transposed(value_rows, len, dim, full, values);
             for i in 0..len {
-                // SAFETY: this task alone writes this key head's places in the span's rows.
+                // SAFETY: this task single_threaded writes this key head's places in the span's rows.
                 unsafe {
                     dqk.offset((first + i) * narrow + key_at).slice(dim).fill(0.0);
                     dqkv.offset((first + i) * full + value_at).slice(dim).fill(0.0);
                 }
             }
             let width = len.next_multiple_of(LANES);
-            let scores = room(&mut scratch.scores, BLOCK * width);
-            let dscores = room(&mut scratch.dscores, BLOCK * width);
+            let scores = scratch_slice(&mut scratch.scores, BLOCK * width);
+            let dscores = scratch_slice(&mut scratch.dscores, BLOCK * width);
             for h in kv * (heads.q / heads.kv)..(kv + 1) * (heads.q / heads.kv) {
                 for start in (0..len).step_by(BLOCK) {
                     let rows = BLOCK.min(len - start);
@@ -207,23 +207,23 @@ pub(super) fn backward(
                     let row = first + start;
                     let queries = &qk[row * narrow + h * dim..];
                     let douts = &dout[row * wide + h * dim..];
-                    let right = Right::Packed { data: keys, k: dim };
-                    product(
+                    let right = Rhs::Packed { data: keys, k: dim };
+                    task_gemm(
                         cpu.level,
                         (rows, columns, dim),
-                        Left::rows(queries, narrow),
+                        Lhs::rows(queries, narrow),
                         right,
-                        Mut::new(scores),
+                        SharedMut::new(scores),
                         width,
                         false,
                     );
-                    let right = Right::Packed { data: values, k: dim };
-                    product(
+                    let right = Rhs::Packed { data: values, k: dim };
+                    task_gemm(
                         cpu.level,
                         (rows, columns, dim),
-                        Left::rows(douts, wide),
+                        Lhs::rows(douts, wide),
                         right,
-                        Mut::new(dscores),
+                        SharedMut::new(dscores),
                         width,
                         false,
                     );
@@ -241,22 +241,22 @@ pub(super) fn backward(
                         );
                     }
                     // The targets are this task's own rows and columns.
-                    let right = Right::Rows { data: key_rows, stride: narrow };
+                    let right = Rhs::Rows { data: key_rows, stride: narrow };
                     let dq = dqk.offset(row * narrow + h * dim);
-                    product(cpu.level, (rows, dim, seen), Left::rows(dscores, width), right, dq, narrow, false);
-                    let right = Right::Rows { data: queries, stride: narrow };
+                    task_gemm(cpu.level, (rows, dim, seen), Lhs::rows(dscores, width), right, dq, narrow, false);
+                    let right = Rhs::Rows { data: queries, stride: narrow };
                     let dk = dqk.offset(first * narrow + key_at);
-                    product(cpu.level, (seen, dim, rows), Left::columns(dscores, width), right, dk, narrow, true);
-                    let right = Right::Rows { data: douts, stride: wide };
+                    task_gemm(cpu.level, (seen, dim, rows), Lhs::columns(dscores, width), right, dk, narrow, true);
+                    let right = Rhs::Rows { data: douts, stride: wide };
                     let dv = dqkv.offset(first * full + value_at);
-                    product(cpu.level, (seen, dim, rows), Left::columns(scores, width), right, dv, full, true);
+                    task_gemm(cpu.level, (seen, dim, rows), Lhs::columns(scores, width), right, dv, full, true);
                 }
             }
         });
     });
 }
 
-leveled!(fn score_grad_at = score_grad(
+simd_dispatch!(fn score_grad_at = score_grad(
     scores: &mut [f32], dscores: &mut [f32], seen: usize, scale: f32, logsumexp: f32, dout: &[f32], out: &[f32]
 ));
 
@@ -275,13 +275,13 @@ fn score_grad<L: Lanes>(
 ) {
     let mut dot = l.splat(0.0);
     for (a, b) in dout.chunks(LANES).zip(out.chunks(LANES)) {
-        dot = l.fma(l.load_some(a), l.load_some(b), dot);
+        dot = l.fma(l.load_partial(a), l.load_partial(b), dot);
     }
     let (mean, by, shift) = (l.splat(l.sum(dot)), l.splat(scale), l.splat(-logsumexp));
     for (s, d) in scores[..seen].chunks_mut(LANES).zip(dscores[..seen].chunks_mut(LANES)) {
-        let p = l.exp(l.fma(l.load_some(s), by, shift));
-        l.store_some(s, p);
-        l.store_some(d, l.mul(l.mul(p, l.sub(l.load_some(d), mean)), by));
+        let p = l.exp(l.fma(l.load_partial(s), by, shift));
+        l.store_partial(s, p);
+        l.store_partial(d, l.mul(l.mul(p, l.sub(l.load_partial(d), mean)), by));
     }
     scores[seen..].fill(0.0);
     dscores[seen..].fill(0.0);
@@ -290,7 +290,7 @@ fn score_grad<L: Lanes>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::testing::{check_slopes, numbers, weighted};
+    use crate::cpu::testing::{check_gradient, random_values, weighted};
 
     fn spans(lengths: &[usize]) -> Vec<Span> {
         let mut at = 0;
@@ -319,7 +319,7 @@ mod tests {
     fn attention_is_the_textbook_formula() {
         let heads = Heads { q: 4, kv: 2, dim: 8 };
         let spans = spans(&[5, 1, 70]);
-        let (qk, qkv) = (numbers(76 * heads.qk(), 1), numbers(76 * heads.qkv(), 2));
+        let (qk, qkv) = (random_values(76 * heads.qk(), 1), random_values(76 * heads.qkv(), 2));
         let (out, _) = run(&Cpu::new(), heads, &spans, &qk, &qkv);
         for span in &spans {
             for i in 0..span.query_len {
@@ -354,13 +354,13 @@ mod tests {
         for lengths in [&[3, 4][..], &[51]] {
             let rows: usize = lengths.iter().sum();
             let spans = spans(lengths);
-            let (qk, qkv) = (numbers(rows * heads.qk(), 1), numbers(rows * heads.qkv(), 2));
-            let k = numbers(rows * heads.out(), 3);
+            let (qk, qkv) = (random_values(rows * heads.qk(), 1), random_values(rows * heads.qkv(), 2));
+            let k = random_values(rows * heads.out(), 3);
             let (out, logsumexp) = run(&cpu, heads, &spans, &qk, &qkv);
             let (mut dqk, mut dqkv) = (vec![0.0; qk.len()], vec![0.0; qkv.len()]);
             backward(&cpu, heads, &spans, &qk, &qkv, &out, &logsumexp, &k, &mut dqk, &mut dqkv);
-            check_slopes("qk", &qk, &dqk, |qk| weighted(&run(&cpu, heads, &spans, qk, &qkv).0, &k));
-            check_slopes("v", &qkv, &dqkv, |qkv| weighted(&run(&cpu, heads, &spans, &qk, qkv).0, &k));
+            check_gradient("qk", &qk, &dqk, |qk| weighted(&run(&cpu, heads, &spans, qk, &qkv).0, &k));
+            check_gradient("v", &qkv, &dqkv, |qkv| weighted(&run(&cpu, heads, &spans, &qk, qkv).0, &k));
         }
     }
 
@@ -368,7 +368,7 @@ mod tests {
     fn one_query_at_a_time_gives_the_same_bits() {
         let heads = Heads { q: 4, kv: 2, dim: 16 };
         let len = 61;
-        let (qk, qkv) = (numbers(len * heads.qk(), 1), numbers(len * heads.qkv(), 2));
+        let (qk, qkv) = (random_values(len * heads.qk(), 1), random_values(len * heads.qkv(), 2));
         let (whole, _) = run(&Cpu::new(), heads, &spans(&[len]), &qk, &qkv);
         for i in 0..len {
             let (mut out, mut logsumexp) = (vec![0.0; heads.out()], vec![0.0; heads.q]);

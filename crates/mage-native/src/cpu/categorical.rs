@@ -1,8 +1,8 @@
 //! From logits to a line of weights, and to the one that covers a point of it.
 
-use crate::cpu::simd::{LANES, Lanes, leveled};
+use crate::cpu::simd::{LANES, Lanes, simd_dispatch};
 
-leveled!(fn weigh_at = weigh(logits: &mut [f32], temperature: f32) -> f64);
+simd_dispatch!(fn weigh_at = weigh(logits: &mut [f32], temperature: f32) -> f64);
 
 /// RotaryEmbedding logits into unnormalised probabilities, the largest 1; gives their sum. Not a number where a logit is none.
 #[inline(always)]
@@ -11,7 +11,7 @@ fn weigh<L: Lanes>(l: L, logits: &mut [f32], temperature: f32) -> f64 {
     for c in logits.chunks_exact(LANES) {
         largest = l.max(largest, l.load(c));
     }
-    let (top, heat) = (l.splat(l.largest(largest)), l.splat(temperature));
+    let (top, heat) = (l.splat(l.reduce_max(largest)), l.splat(temperature));
     let mut total = 0.0;
     for c in logits.chunks_exact_mut(LANES) {
         let e = l.exp(l.div(l.sub(l.load(c), top), heat));
@@ -21,7 +21,7 @@ fn weigh<L: Lanes>(l: L, logits: &mut [f32], temperature: f32) -> f64 {
     total
 }
 
-leveled!(fn point_at = point(weights: &[f32], left: f64) -> Option<(usize, f32)>);
+simd_dispatch!(fn point_at = point(weights: &[f32], left: f64) -> Option<(usize, f32)>);
 
 /// Which weight covers the point `left` of the line they make end to end?
 #[inline(always)]

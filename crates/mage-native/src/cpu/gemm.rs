@@ -4,8 +4,8 @@
 //! or from what is already there. How the matrix is cut into tiles, how many rows there are and how many threads work
 //! on it then cannot matter: a tile that stops half-way leaves exactly the partial sum it will continue from.
 
-use super::shared_ptr::{Const, Mut};
-use crate::cpu::simd::{LANES, Lanes, Level, leveled};
+use super::shared_ptr::{SharedConst, SharedMut};
+use crate::cpu::simd::{LANES, Lanes, Level, simd_dispatch};
 use rayon::prelude::*;
 use std::cell::RefCell;
 
@@ -16,35 +16,35 @@ const DEPTH: usize = 256;
 /// Rows in the largest tile.
 const TILE: usize = 12;
 /// Products below this many multiply-adds are not worth sharing among threads.
-const WORTH_SHARING: usize = 1 << 18;
+const MIN_PARALLEL_WORK: usize = 1 << 18;
 
 /// The left matrix: element (row, k) is at `row · row_stride + k · k_stride`.
 #[derive(Clone, Copy)]
-pub(crate) struct Left<'a> {
+pub(crate) struct Lhs<'a> {
     pub(crate) data: &'a [f32],
     pub(crate) row_stride: usize,
     pub(crate) k_stride: usize,
 }
 
-impl<'a> Left<'a> {
+impl<'a> Lhs<'a> {
     /// Rows of `k` contiguous numbers.
     pub(crate) fn rows(data: &'a [f32], stride: usize) -> Self {
-        Left { data, row_stride: stride, k_stride: 1 }
+        Lhs { data, row_stride: stride, k_stride: 1 }
     }
 
     /// The transpose of rows: contracts over them.
     pub(crate) fn columns(data: &'a [f32], stride: usize) -> Self {
-        Left { data, row_stride: 1, k_stride: stride }
+        Lhs { data, row_stride: 1, k_stride: stride }
     }
 
     fn skip_rows(self, row: usize) -> Self {
-        Left { data: &self.data[(row * self.row_stride).min(self.data.len())..], ..self }
+        Lhs { data: &self.data[(row * self.row_stride).min(self.data.len())..], ..self }
     }
 }
 
 /// The right matrix, with `k` rows.
 #[derive(Clone, Copy)]
-pub(crate) enum Right<'a> {
+pub(crate) enum Rhs<'a> {
     /// Element (k, column) at `k · stride + column`.
     Rows { data: &'a [f32], stride: usize },
     /// Made by [`pack_transposed`] or [`pack_rows`].
@@ -96,10 +96,10 @@ thread_local! {
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn gemm(
     level: Level,
-    share: bool,
+    parallel: bool,
     (m, n, k): (usize, usize, usize),
-    a: Left<'_>,
-    b: Right<'_>,
+    a: Lhs<'_>,
+    b: Rhs<'_>,
     c: &mut [f32],
     ldc: usize,
     accumulate: bool,
@@ -108,9 +108,9 @@ pub(crate) fn gemm(
         return;
     }
     check(m, n, k, a, b, c.len(), ldc);
-    let c = Mut::new(c);
-    if !share || m * n * k < WORTH_SHARING || rayon::current_num_threads() == 1 {
-        return on_this_thread(level, (m, n, k), a, b, c, ldc, accumulate);
+    let c = SharedMut::new(c);
+    if !parallel || m * n * k < MIN_PARALLEL_WORK || rayon::current_num_threads() == 1 {
+        return gemm_single_thread(level, (m, n, k), a, b, c, ldc, accumulate);
     }
     // Cut by rows where there are many, else by columns; neither changes a bit.
     let threads = rayon::current_num_threads();
@@ -119,7 +119,7 @@ pub(crate) fn gemm(
         (0..m.div_ceil(rows)).into_par_iter().for_each(|i| {
             let first = i * rows;
             let part = (rows.min(m - first), n, k);
-            on_this_thread(level, part, a.skip_rows(first), b, c.offset(first * ldc), ldc, accumulate);
+            gemm_single_thread(level, part, a.skip_rows(first), b, c.offset(first * ldc), ldc, accumulate);
         });
     } else {
         let columns = n.div_ceil(2 * threads).next_multiple_of(PANEL);
@@ -127,10 +127,10 @@ pub(crate) fn gemm(
             let first = j * columns;
             let part = (m, columns.min(n - first), k);
             let right = match b {
-                Right::Rows { data, stride } => Right::Rows { data: &data[first..], stride },
-                Right::Packed { data, k } => Right::Packed { data: &data[first * k..], k },
+                Rhs::Rows { data, stride } => Rhs::Rows { data: &data[first..], stride },
+                Rhs::Packed { data, k } => Rhs::Packed { data: &data[first * k..], k },
             };
-            on_this_thread(level, part, a, right, c.offset(first), ldc, accumulate);
+            gemm_single_thread(level, part, a, right, c.offset(first), ldc, accumulate);
         });
     }
 }
@@ -138,79 +138,79 @@ pub(crate) fn gemm(
 /// The same into part of a buffer that other threads write other parts of.
 ///
 /// # Safety
-/// The `m` rows of `n` numbers, `ldc` apart, must lie in one buffer and be the caller's alone meanwhile.
+/// The `m` rows of `n` numbers, `ldc` apart, must lie in one buffer and be the caller's single_threaded meanwhile.
 pub(crate) unsafe fn gemm_into(
     level: Level,
     (m, n, k): (usize, usize, usize),
-    a: Left<'_>,
-    b: Right<'_>,
-    c: Mut,
+    a: Lhs<'_>,
+    b: Rhs<'_>,
+    c: SharedMut,
     ldc: usize,
     accumulate: bool,
 ) {
     if m > 0 && n > 0 {
         check(m, n, k, a, b, (m - 1) * ldc + n, ldc);
-        on_this_thread(level, (m, n, k), a, b, c, ldc, accumulate);
+        gemm_single_thread(level, (m, n, k), a, b, c, ldc, accumulate);
     }
 }
 
 /// Everything the pointers below rely on.
-fn check(m: usize, n: usize, k: usize, a: Left<'_>, b: Right<'_>, c_len: usize, ldc: usize) {
-    assert!(ldc >= n && (m - 1) * ldc + n <= c_len, "product: output too short");
+fn check(m: usize, n: usize, k: usize, a: Lhs<'_>, b: Rhs<'_>, c_len: usize, ldc: usize) {
+    assert!(ldc >= n && (m - 1) * ldc + n <= c_len, "gemm: output too short");
     if k == 0 {
         return;
     }
-    assert!((m - 1) * a.row_stride + (k - 1) * a.k_stride < a.data.len(), "product: left too short");
+    assert!((m - 1) * a.row_stride + (k - 1) * a.k_stride < a.data.len(), "gemm: lhs too short");
     match b {
-        Right::Rows { data, stride } => assert!((k - 1) * stride + n <= data.len(), "product: right too short"),
-        Right::Packed { data, k: packed } => {
-            assert!(packed == k && packed_len(n, k) <= data.len(), "product: right packed for another shape");
+        Rhs::Rows { data, stride } => assert!((k - 1) * stride + n <= data.len(), "gemm: rhs too short"),
+        Rhs::Packed { data, k: packed } => {
+            assert!(packed == k && packed_len(n, k) <= data.len(), "gemm: rhs packed for another shape");
         }
     }
 }
 
-fn on_this_thread(
+fn gemm_single_thread(
     level: Level,
     (m, n, k): (usize, usize, usize),
-    a: Left<'_>,
-    b: Right<'_>,
-    c: Mut,
+    a: Lhs<'_>,
+    b: Rhs<'_>,
+    c: SharedMut,
     ldc: usize,
     accumulate: bool,
 ) {
     SCRATCH.with_borrow_mut(|(left, right)| {
         for from in (0..k.max(1)).step_by(DEPTH) {
             let depth = DEPTH.min(k - from);
-            let block = Block { m, n, depth, ldc, accumulate: accumulate || from > 0 };
+            let block = GemmBlock { m, n, depth, ldc, accumulate: accumulate || from > 0 };
             // A left matrix read across its rows is gathered into tiles first.
             let a_block = if a.k_stride == 1 || m < TILE {
                 Tiles {
-                    data: Const::new(&a.data[(from * a.k_stride).min(a.data.len())..]),
+                    data: SharedConst::new(&a.data[(from * a.k_stride).min(a.data.len())..]),
                     strides: (a.row_stride, a.k_stride),
                     packed: false,
                 }
             } else {
-                pack_left(a, m, from, depth, left);
-                Tiles { data: Const::new(left), strides: (1, TILE), packed: true }
+                pack_lhs(a, m, from, depth, left);
+                Tiles { data: SharedConst::new(left), strides: (1, TILE), packed: true }
             };
             match b {
-                Right::Packed { data, k } => {
+                Rhs::Packed { data, k } => {
                     let panels = Panels {
-                        data: Const::new(&data[(from * PANEL).min(data.len())..]),
+                        data: SharedConst::new(&data[(from * PANEL).min(data.len())..]),
                         panel: PANEL * k,
                         k: PANEL,
                     };
                     block_at(level, block, a_block, panels, c);
                 }
                 // Rows as wide as a panel are one already; and few rows would not repay the copying.
-                Right::Rows { data, stride } if m < 2 * TILE || (n == PANEL && stride == PANEL) => {
+                Rhs::Rows { data, stride } if m < 2 * TILE || (n == PANEL && stride == PANEL) => {
                     let panels =
-                        Panels { data: Const::new(&data[(from * stride).min(data.len())..]), panel: PANEL, k: stride };
+                        Panels { data: SharedConst::new(&data[(from * stride).min(data.len())..]), panel: PANEL, k: stride };
                     block_at(level, block, a_block, panels, c);
                 }
-                Right::Rows { data, stride } => {
+                Rhs::Rows { data, stride } => {
                     pack_rows(&data[(from * stride).min(data.len())..], n, depth, stride, right);
-                    let panels = Panels { data: Const::new(right), panel: PANEL * depth, k: PANEL };
+                    let panels = Panels { data: SharedConst::new(right), panel: PANEL * depth, k: PANEL };
                     block_at(level, block, a_block, panels, c);
                 }
             }
@@ -243,7 +243,7 @@ fn pack_rows(b: &[f32], n: usize, k: usize, stride: usize, out: &mut Vec<f32>) {
 }
 
 /// Gathers a left matrix into tiles of [`TILE`] rows, the contracted index outermost in each.
-fn pack_left(a: Left<'_>, m: usize, from: usize, depth: usize, out: &mut Vec<f32>) {
+fn pack_lhs(a: Lhs<'_>, m: usize, from: usize, depth: usize, out: &mut Vec<f32>) {
     let len = m.div_ceil(TILE) * TILE * depth;
     if out.len() < len {
         out.resize(len, 0.0);
@@ -266,7 +266,7 @@ fn pack_left(a: Left<'_>, m: usize, from: usize, depth: usize, out: &mut Vec<f32
 
 /// One block of the product: `depth` of the contracted index.
 #[derive(Clone, Copy)]
-pub(crate) struct Block {
+pub(crate) struct GemmBlock {
     m: usize,
     n: usize,
     depth: usize,
@@ -276,29 +276,29 @@ pub(crate) struct Block {
 
 #[derive(Clone, Copy)]
 pub(crate) struct Tiles {
-    data: Const,
+    data: SharedConst,
     strides: (usize, usize),
     packed: bool,
 }
 
 #[derive(Clone, Copy)]
 pub(crate) struct Panels {
-    data: Const,
+    data: SharedConst,
     /// From a panel to the next.
     panel: usize,
     /// From one contracted index to the next.
     k: usize,
 }
 
-leveled!(fn block_at = block(shape: Block, a: Tiles, b: Panels, c: Mut));
+simd_dispatch!(fn block_at = block(shape: GemmBlock, a: Tiles, b: Panels, c: SharedMut));
 
 #[inline(always)]
-fn block<L: Lanes>(l: L, shape: Block, a: Tiles, b: Panels, c: Mut) {
-    let Block { m, n, depth, ldc, accumulate } = shape;
+fn block<L: Lanes>(l: L, shape: GemmBlock, a: Tiles, b: Panels, c: SharedMut) {
+    let GemmBlock { m, n, depth, ldc, accumulate } = shape;
     // A single row has no tile of rows to hide latency behind: take several panels at once instead.
     let mut column = 0;
     while m == 1 && n - column >= 4 * PANEL {
-        let part = Part {
+        let part = TileInputs {
             depth,
             a: a.data,
             strides: a.strides,
@@ -318,7 +318,7 @@ fn block<L: Lanes>(l: L, shape: Block, a: Tiles, b: Panels, c: Mut) {
             let left = m - row;
             let tile_start = if a.packed { row / TILE * TILE * depth + row % TILE } else { row * a.strides.0 };
             let part =
-                Part { depth, a: a.data.offset(tile_start), strides: a.strides, b: b_panel, panel: b.panel, k: b.k };
+                TileInputs { depth, a: a.data.offset(tile_start), strides: a.strides, b: b_panel, panel: b.panel, k: b.k };
             let target = c.offset(row * ldc + column);
             // SAFETY: as above; tiles are cut so that no row or column beyond the shape is touched.
             row +=
@@ -329,11 +329,11 @@ fn block<L: Lanes>(l: L, shape: Block, a: Tiles, b: Panels, c: Mut) {
 }
 
 #[derive(Clone, Copy)]
-struct Part {
+struct TileInputs {
     depth: usize,
-    a: Const,
+    a: SharedConst,
     strides: (usize, usize),
-    b: Const,
+    b: SharedConst,
     panel: usize,
     k: usize,
 }
@@ -344,8 +344,8 @@ struct Part {
 #[inline(always)]
 unsafe fn rows<L: Lanes>(
     l: L,
-    part: Part,
-    c: Mut,
+    part: TileInputs,
+    c: SharedMut,
     ldc: usize,
     left: usize,
     columns: usize,
@@ -353,7 +353,7 @@ unsafe fn rows<L: Lanes>(
     within: Option<usize>,
 ) -> usize {
     let left = within.map_or(left, |w| left.min(TILE - w));
-    macro_rules! take {
+    macro_rules! run {
         ($rows:literal) => {{
             // SAFETY: the caller's promise.
             unsafe {
@@ -371,15 +371,15 @@ unsafe fn rows<L: Lanes>(
         }};
     }
     if L::MANY_REGISTERS && left >= 12 {
-        take!(12)
+        run!(12)
     } else if L::MANY_REGISTERS && left >= 6 {
-        take!(6)
+        run!(6)
     } else if left >= 3 {
-        take!(3)
+        run!(3)
     } else if left == 2 {
-        take!(2)
+        run!(2)
     } else {
-        take!(1)
+        run!(1)
     }
 }
 
@@ -387,8 +387,8 @@ unsafe fn rows<L: Lanes>(
 #[inline(always)]
 unsafe fn tile<L: Lanes, const R: usize, const N: usize, const FULL: bool>(
     l: L,
-    p: Part,
-    c: Mut,
+    p: TileInputs,
+    c: SharedMut,
     ldc: usize,
     columns: usize,
     accumulate: bool,
@@ -401,7 +401,7 @@ unsafe fn tile<L: Lanes, const R: usize, const N: usize, const FULL: bool>(
             for (r, row) in sums.iter_mut().enumerate() {
                 for (v, sum) in row.iter_mut().enumerate() {
                     let at = c.ptr().add(r * ldc + v * LANES);
-                    *sum = if FULL { l.load_ptr(at) } else { l.load_some_ptr(at, lanes(v)) };
+                    *sum = if FULL { l.load_ptr(at) } else { l.load_partial_ptr(at, lanes(v)) };
                 }
             }
         }
@@ -410,7 +410,7 @@ unsafe fn tile<L: Lanes, const R: usize, const N: usize, const FULL: bool>(
             let mut right = [l.splat(0.0); N];
             for (v, x) in right.iter_mut().enumerate() {
                 let at = b.add(v / 2 * p.panel + v % 2 * LANES);
-                *x = if FULL { l.load_ptr(at) } else { l.load_some_ptr(at, lanes(v)) };
+                *x = if FULL { l.load_ptr(at) } else { l.load_partial_ptr(at, lanes(v)) };
             }
             for (r, row) in sums.iter_mut().enumerate() {
                 let x = l.splat(*a.add(r * p.strides.0));
@@ -427,7 +427,7 @@ unsafe fn tile<L: Lanes, const R: usize, const N: usize, const FULL: bool>(
                 if FULL {
                     l.store_ptr(at, *sum);
                 } else {
-                    l.store_some_ptr(at, lanes(v), *sum);
+                    l.store_partial_ptr(at, lanes(v), *sum);
                 }
             }
         }
@@ -437,7 +437,7 @@ unsafe fn tile<L: Lanes, const R: usize, const N: usize, const FULL: bool>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::testing::numbers;
+    use crate::cpu::testing::random_values;
 
     fn chain(m: usize, n: usize, k: usize, a: &[f32], b: &[f32], start: Option<&[f32]>) -> Vec<f32> {
         let mut c = vec![0.0_f32; m * n];
@@ -459,15 +459,15 @@ mod tests {
         let shapes =
             [(1, 1, 1), (1, 300, 40), (2, 33, 5), (5, 16, 64), (13, 31, 300), (40, 70, 17), (97, 32, 513), (3, 8, 0)];
         for (m, n, k) in shapes {
-            let (a, b, start) = (numbers(m * k, 1), numbers(k * n, 2), numbers(m * n, 3));
+            let (a, b, start) = (random_values(m * k, 1), random_values(k * n, 2), random_values(m * n, 3));
             let (at, bt) = (transpose(&a, m, k), transpose(&b, k, n));
             let mut packed = vec![0.0; packed_len(n, k)];
             pack_transposed(&bt, n, k, k, &mut packed);
             for level in Level::available() {
                 for accumulate in [false, true] {
                     let want = chain(m, n, k, &a, &b, accumulate.then_some(&start));
-                    let lefts = [Left::rows(&a, k), Left::columns(&at, m)];
-                    let rights = [Right::Rows { data: &b, stride: n }, Right::Packed { data: &packed, k }];
+                    let lefts = [Lhs::rows(&a, k), Lhs::columns(&at, m)];
+                    let rights = [Rhs::Rows { data: &b, stride: n }, Rhs::Packed { data: &packed, k }];
                     for left in lefts {
                         for right in rights {
                             let mut c = start.clone();
@@ -483,14 +483,14 @@ mod tests {
     #[test]
     fn threads_do_not_change_a_bit() {
         for (m, n, k) in [(200, 90, 130), (4, 2000, 64)] {
-            let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
+            let (a, b) = (random_values(m * k, 1), random_values(k * n, 2));
             let want = chain(m, n, k, &a, &b, None);
             for threads in [1, 2, 3, 8] {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
                 let mut c = vec![0.0; m * n];
                 pool.install(|| {
-                    let right = Right::Rows { data: &b, stride: n };
-                    gemm(Level::best(), true, (m, n, k), Left::rows(&a, k), right, &mut c, n, false);
+                    let right = Rhs::Rows { data: &b, stride: n };
+                    gemm(Level::best(), true, (m, n, k), Lhs::rows(&a, k), right, &mut c, n, false);
                 });
                 assert!(c == want, "{threads} threads");
             }
@@ -498,15 +498,15 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "left too short")]
+    #[should_panic(expected = "lhs too short")]
     fn short_inputs_are_refused() {
         let b = [0.0; 4];
         gemm(
             Level::best(),
             false,
             (2, 2, 2),
-            Left::rows(&[0.0; 3], 2),
-            Right::Rows { data: &b, stride: 2 },
+            Lhs::rows(&[0.0; 3], 2),
+            Rhs::Rows { data: &b, stride: 2 },
             &mut [0.0; 4],
             2,
             false,

@@ -47,24 +47,24 @@ pub(crate) struct Span {
 /// Tokens in a page of keys and values.
 pub(crate) const BLOCK_SIZE: usize = 16;
 
-/// A token's place in the pages.
+/// A token's place in the kv_blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockSlot {
-    pub(crate) page: u32,
+    pub(crate) block: u32,
     pub(crate) slot: u32,
 }
 
-/// New queries of one sequence whose keys and values lie in pages: `query_len` rows from `query` on, the first at
-/// `position`, the pages listed from `table` on. Each query sees the keys up to its own position.
+/// New queries of one sequence whose keys and values lie in kv_blocks: `query_len` rows from `query` on, the first at
+/// `position`, the kv_blocks listed from `table` on. Each query sees the keys up to its own position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PagedSpan {
     pub(crate) query: usize,
     pub(crate) query_len: usize,
     pub(crate) position: usize,
-    pub(crate) table: usize,
+    pub(crate) block_table: usize,
 }
 
-/// What the last layer says about one row: see [`Kernels::distribution`].
+/// What the last layer says about one row: see [`Kernels::token_logprobs`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct TokenLogprob {
     /// Log-probability of the target.
@@ -108,11 +108,11 @@ pub(crate) trait Kernels: Clone + Send + Sync {
     type Mut<'a>;
     /// A weight matrix in the form products want it.
     type Packed: Send + Sync;
-    /// Keys and values of many sequences, in pages of [`BLOCK_SIZE`] tokens.
-    type Pages: Send + Sync;
+    /// Keys and values of many sequences, in kv_blocks of [`BLOCK_SIZE`] tokens.
+    type KvBlocks: Send + Sync;
 
     /// The same device, for work that is one of many side by side: it will not be shared among threads.
-    fn alone(&self) -> Self;
+    fn single_threaded(&self) -> Self;
 
     fn zeros(&self, len: usize) -> Self::Buffer;
     /// Makes a buffer at least `len` long; what was in it is lost.
@@ -170,43 +170,43 @@ pub(crate) trait Kernels: Clone + Send + Sync {
     );
 
     /// `y = x / rms(x) · w` per row; keeps `1 / rms`.
-    fn norm(&self, x: Self::Ref<'_>, w: Self::Ref<'_>, epsilon: f32, y: Self::Mut<'_>, inverse: Self::Mut<'_>);
+    fn rms_norm(&self, x: Self::Ref<'_>, w: Self::Ref<'_>, epsilon: f32, y: Self::Mut<'_>, rstd: Self::Mut<'_>);
     /// Adds to `dx` and, where it is wanted, `dw`.
-    fn norm_grad(
+    fn rms_norm_grad(
         &self,
         dy: Self::Ref<'_>,
         x: Self::Ref<'_>,
         w: Self::Ref<'_>,
-        inverse: Self::Ref<'_>,
+        rstd: Self::Ref<'_>,
         dx: Self::Mut<'_>,
         dw: Option<Self::Mut<'_>>,
     );
 
-    /// Normalises each query and key head (`w`: query weights, then key weights) and turns it by its position. `turns`
+    /// Normalises each query and key head (`w`: query weights, then key weights) and cos_sin it by its position. `cos_sin`
     /// holds, per position, `dim / 2` cosines and as many sines. Reads queries, keys and values; writes queries and keys.
     #[allow(clippy::too_many_arguments)]
-    fn head_norm_rope(
+    fn qk_norm_rope(
         &self,
         heads: Heads,
         qkv: Self::Ref<'_>,
         w: Self::Ref<'_>,
         epsilon: f32,
-        turns: Self::Ref<'_>,
+        cos_sin: Self::Ref<'_>,
         positions: &[u32],
         qk: Self::Mut<'_>,
-        inverse: Self::Mut<'_>,
+        rstd: Self::Mut<'_>,
     );
     /// Writes the query and key part of `dqkv`; adds to `dw` where it is wanted.
     #[allow(clippy::too_many_arguments)]
-    fn head_norm_rope_grad(
+    fn qk_norm_rope_grad(
         &self,
         heads: Heads,
         dqk: Self::Ref<'_>,
         qkv: Self::Ref<'_>,
         w: Self::Ref<'_>,
-        turns: Self::Ref<'_>,
+        cos_sin: Self::Ref<'_>,
         positions: &[u32],
-        inverse: Self::Ref<'_>,
+        rstd: Self::Ref<'_>,
         dqkv: Self::Mut<'_>,
         dw: Option<Self::Mut<'_>>,
     );
@@ -239,21 +239,21 @@ pub(crate) trait Kernels: Clone + Send + Sync {
         dqkv: Self::Mut<'_>,
     );
 
-    /// Room for `count` pages.
-    fn pages(&self, heads: Heads, layers: usize, count: usize) -> Self::Pages;
-    /// Copies whole pages, one after the other: (from, to).
-    fn copy_pages(&self, pages: &mut Self::Pages, copies: &[(u32, u32)]);
-    /// Puts each row's key and value into its place. Tasks side by side must write different pages.
-    fn store_pages(
+    /// Room for `count` kv_blocks.
+    fn alloc_kv_blocks(&self, heads: Heads, layers: usize, count: usize) -> Self::KvBlocks;
+    /// Copies whole kv_blocks, one after the other: (from, to).
+    fn copy_blocks(&self, kv_blocks: &mut Self::KvBlocks, copies: &[(u32, u32)]);
+    /// Puts each row's key and value into its place. Tasks side by side must write different kv_blocks.
+    fn store_kv(
         &self,
         heads: Heads,
         layer: usize,
         slots: &[BlockSlot],
         qk: Self::Ref<'_>,
         qkv: Self::Ref<'_>,
-        pages: &Self::Pages,
+        kv_blocks: &Self::KvBlocks,
     );
-    /// Causal attention of new queries over the pages of each span, which no other task may be writing. Gives the bits
+    /// Causal attention of new queries over the kv_blocks of each span, which no other task may be writing. Gives the bits
     /// of [`attention`](Kernels::attention).
     #[allow(clippy::too_many_arguments)]
     fn paged_attention(
@@ -261,9 +261,9 @@ pub(crate) trait Kernels: Clone + Send + Sync {
         heads: Heads,
         layer: usize,
         spans: &[PagedSpan],
-        tables: &[u32],
+        block_tables: &[u32],
         q: Strided<Self::Ref<'_>>,
-        pages: &Self::Pages,
+        kv_blocks: &Self::KvBlocks,
         out: Self::Mut<'_>,
     );
 
@@ -272,18 +272,18 @@ pub(crate) trait Kernels: Clone + Send + Sync {
     fn swiglu_grad(&self, dy: Self::Ref<'_>, x: Self::Ref<'_>, width: usize, dx: Self::Mut<'_>);
 
     /// What each row of logits says about its target, over the tokens that were possible.
-    fn distribution(&self, logits: Self::Ref<'_>, vocabulary: usize, targets: &[Target<'_>], out: &mut [TokenLogprob]);
+    fn token_logprobs(&self, logits: Self::Ref<'_>, vocab_size: usize, targets: &[Target<'_>], out: &mut [TokenLogprob]);
     /// RotaryEmbedding logits into the gradient by logits, given per row the derivatives by log-probability and entropy.
-    fn distribution_grad(
+    fn token_logprobs_grad(
         &self,
         logits: Self::Mut<'_>,
-        vocabulary: usize,
+        vocab_size: usize,
         targets: &[Target<'_>],
-        choices: &[TokenLogprob],
-        slopes: &[(f32, f32)],
+        logprobs: &[TokenLogprob],
+        dlogprobs: &[(f32, f32)],
     );
 
-    /// The sum of squares, in an order that depends on the length alone.
+    /// The sum of squares, in an order that depends on the length single_threaded.
     fn sum_of_squares(&self, x: Self::Ref<'_>) -> f64;
     fn adamw(&self, set: AdamW, p: Self::Mut<'_>, g: Self::Ref<'_>, m: Self::Mut<'_>, v: Self::Mut<'_>);
 }

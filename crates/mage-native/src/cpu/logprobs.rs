@@ -1,27 +1,27 @@
 //! From logits to what they say about a token, and back to their gradient.
 
 use super::{Cpu, Target, TokenLogprob};
-use crate::cpu::simd::{LANES, Lanes, leveled};
+use crate::cpu::simd::{LANES, Lanes, simd_dispatch};
 use rayon::prelude::*;
 
-const WORTH_SHARING: usize = 1 << 14;
+const MIN_PARALLEL_WORK: usize = 1 << 14;
 
-pub(super) fn forward(cpu: &Cpu, logits: &[f32], vocabulary: usize, targets: &[Target<'_>], out: &mut [TokenLogprob]) {
-    assert!(logits.len() == targets.len() * vocabulary && out.len() == targets.len());
+pub(super) fn forward(cpu: &Cpu, logits: &[f32], vocab_size: usize, targets: &[Target<'_>], out: &mut [TokenLogprob]) {
+    assert!(logits.len() == targets.len() * vocab_size && out.len() == targets.len());
     let row = |((logits, target), out): ((&[f32], &Target<'_>), &mut TokenLogprob)| {
         *out = match target.allowed {
             Some(allowed) => masked(logits, target.token, allowed),
             None => whole_at(cpu.level, logits, target.token as usize),
         };
     };
-    if cpu.share && logits.len() >= WORTH_SHARING {
-        logits.par_chunks_exact(vocabulary).zip(targets).zip(out).for_each(row);
+    if cpu.parallel && logits.len() >= MIN_PARALLEL_WORK {
+        logits.par_chunks_exact(vocab_size).zip(targets).zip(out).for_each(row);
     } else {
-        logits.chunks_exact(vocabulary).zip(targets).zip(out).for_each(row);
+        logits.chunks_exact(vocab_size).zip(targets).zip(out).for_each(row);
     }
 }
 
-leveled!(fn whole_at = whole(logits: &[f32], target: usize) -> TokenLogprob);
+simd_dispatch!(fn whole_at = whole(logits: &[f32], target: usize) -> TokenLogprob);
 
 #[inline(always)]
 fn whole<L: Lanes>(l: L, logits: &[f32], target: usize) -> TokenLogprob {
@@ -30,7 +30,7 @@ fn whole<L: Lanes>(l: L, logits: &[f32], target: usize) -> TokenLogprob {
     for c in body.chunks_exact(LANES) {
         largest = l.max(largest, l.load(c));
     }
-    let top = tail.iter().copied().fold(l.largest(largest), f32::max);
+    let top = tail.iter().copied().fold(l.reduce_max(largest), f32::max);
     let mut padded = [top - 100.0; LANES]; // far enough below for an exponential of exactly 0
     padded[..tail.len()].copy_from_slice(tail);
     let (shift, mut sum, mut first_moment) = (l.splat(top), l.splat(0.0), l.splat(0.0));
@@ -63,48 +63,48 @@ fn masked(logits: &[f32], target: u32, allowed: &[u32]) -> TokenLogprob {
 pub(super) fn backward(
     cpu: &Cpu,
     logits: &mut [f32],
-    vocabulary: usize,
+    vocab_size: usize,
     targets: &[Target<'_>],
-    choices: &[TokenLogprob],
-    slopes: &[(f32, f32)],
+    logprobs: &[TokenLogprob],
+    dlogprobs: &[(f32, f32)],
 ) {
-    assert!(logits.len() == targets.len() * vocabulary);
-    assert!(choices.len() == targets.len() && slopes.len() == targets.len());
+    assert!(logits.len() == targets.len() * vocab_size);
+    assert!(logprobs.len() == targets.len() && dlogprobs.len() == targets.len());
     let row = |(i, logits): (usize, &mut [f32])| match targets[i].allowed {
-        Some(allowed) => masked_grad(logits, targets[i].token, allowed, choices[i], slopes[i]),
-        None => whole_grad_at(cpu.level, logits, targets[i].token as usize, choices[i], slopes[i]),
+        Some(allowed) => masked_grad(logits, targets[i].token, allowed, logprobs[i], dlogprobs[i]),
+        None => whole_grad_at(cpu.level, logits, targets[i].token as usize, logprobs[i], dlogprobs[i]),
     };
-    if cpu.share && logits.len() >= WORTH_SHARING {
-        logits.par_chunks_exact_mut(vocabulary).enumerate().for_each(row);
+    if cpu.parallel && logits.len() >= MIN_PARALLEL_WORK {
+        logits.par_chunks_exact_mut(vocab_size).enumerate().for_each(row);
     } else {
-        logits.chunks_exact_mut(vocabulary).enumerate().for_each(row);
+        logits.chunks_exact_mut(vocab_size).enumerate().for_each(row);
     }
 }
 
-leveled!(fn whole_grad_at = whole_grad(logits: &mut [f32], target: usize, choice: TokenLogprob, slopes: (f32, f32)));
+simd_dispatch!(fn whole_grad_at = whole_grad(logits: &mut [f32], target: usize, predicted: TokenLogprob, dlogprobs: (f32, f32)));
 
-/// With `a`, `b` the slopes by log-probability and entropy: `a · (1[target] − p) − b · p · (log p + entropy)`.
+/// With `a`, `b` the dlogprobs by log-probability and entropy: `a · (1[target] − p) − b · p · (log p + entropy)`.
 #[inline(always)]
-fn whole_grad<L: Lanes>(l: L, logits: &mut [f32], target: usize, choice: TokenLogprob, (a, b): (f32, f32)) {
-    let shift = l.splat(choice.logsumexp);
+fn whole_grad<L: Lanes>(l: L, logits: &mut [f32], target: usize, predicted: TokenLogprob, (a, b): (f32, f32)) {
+    let shift = l.splat(predicted.logsumexp);
     let minus_b = l.splat(-b);
-    let base = l.splat(-a - b * choice.entropy);
+    let base = l.splat(-a - b * predicted.entropy);
     for c in logits.chunks_mut(LANES) {
-        let log_p = l.sub(l.load_some(c), shift);
+        let log_p = l.sub(l.load_partial(c), shift);
         let slope = l.fma(log_p, minus_b, base);
-        l.store_some(c, l.mul(l.exp(log_p), slope));
+        l.store_partial(c, l.mul(l.exp(log_p), slope));
     }
     logits[target] += a;
 }
 
-fn masked_grad(logits: &mut [f32], target: u32, allowed: &[u32], choice: TokenLogprob, (a, b): (f32, f32)) {
+fn masked_grad(logits: &mut [f32], target: u32, allowed: &[u32], predicted: TokenLogprob, (a, b): (f32, f32)) {
     // The allowed tokens are in ascending order: clear what lies between them.
     let mut next = 0;
     for &token in allowed {
         let at = token as usize;
         logits[next..at].fill(0.0);
-        let log_p = logits[at] - choice.logsumexp;
-        logits[at] = log_p.exp() * (-a - b * choice.entropy - b * log_p);
+        let log_p = logits[at] - predicted.logsumexp;
+        logits[at] = log_p.exp() * (-a - b * predicted.entropy - b * log_p);
         next = at + 1;
     }
     logits[next..].fill(0.0);
@@ -114,30 +114,30 @@ fn masked_grad(logits: &mut [f32], target: u32, allowed: &[u32], choice: TokenLo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::testing::{check_slopes, numbers};
+    use crate::cpu::testing::{check_gradient, random_values};
     use mage_engine::Allowed;
 
     #[test]
     fn a_distribution_sums_to_one_and_its_gradients_are_slopes() {
         let cpu = Cpu::new();
-        for vocabulary in [3, 16, 37] {
-            let logits: Vec<f32> = numbers(vocabulary, 1).iter().map(|x| 3.0 * x).collect();
+        for vocab_size in [3, 16, 37] {
+            let logits: Vec<f32> = random_values(vocab_size, 1).iter().map(|x| 3.0 * x).collect();
             let all: Allowed = [0, 2].into();
             for allowed in [None, Some(&all)] {
                 let of = |token: u32, logits: &[f32]| {
                     let mut out = [TokenLogprob::default()];
-                    forward(&cpu, logits, vocabulary, &[Target { token, allowed }], &mut out);
+                    forward(&cpu, logits, vocab_size, &[Target { token, allowed }], &mut out);
                     out[0]
                 };
-                let tokens: Vec<u32> = allowed.map_or((0..vocabulary as u32).collect(), |a| a.to_vec());
+                let tokens: Vec<u32> = allowed.map_or((0..vocab_size as u32).collect(), |a| a.to_vec());
                 let p: Vec<f64> = tokens.iter().map(|&t| f64::from(of(t, &logits).logprob).exp()).collect();
                 assert!((p.iter().sum::<f64>() - 1.0).abs() < 1e-6);
                 let entropy: f64 = p.iter().map(|p| -p * p.ln()).sum();
                 assert!((f64::from(of(2, &logits).entropy) - entropy).abs() < 1e-5);
                 let (a, b) = (0.7, -1.3);
                 let mut d = logits.clone();
-                backward(&cpu, &mut d, vocabulary, &[Target { token: 2, allowed }], &[of(2, &logits)], &[(a, b)]);
-                check_slopes("logits", &logits, &d, |z| {
+                backward(&cpu, &mut d, vocab_size, &[Target { token: 2, allowed }], &[of(2, &logits)], &[(a, b)]);
+                check_gradient("logits", &logits, &d, |z| {
                     let c = of(2, z);
                     f64::from(a) * f64::from(c.logprob) + f64::from(b) * f64::from(c.entropy)
                 });
@@ -147,11 +147,11 @@ mod tests {
 
     #[test]
     fn what_is_not_a_number_stays_visible() {
-        for vocabulary in [5, 40] {
-            let mut logits = numbers(vocabulary, 1);
+        for vocab_size in [5, 40] {
+            let mut logits = random_values(vocab_size, 1);
             logits[3] = f32::NAN;
             let mut out = [TokenLogprob::default()];
-            forward(&Cpu::new(), &logits, vocabulary, &[Target { token: 1, allowed: None }], &mut out);
+            forward(&Cpu::new(), &logits, vocab_size, &[Target { token: 1, allowed: None }], &mut out);
             assert!(out[0].logprob.is_nan());
         }
     }

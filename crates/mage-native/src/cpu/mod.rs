@@ -1,6 +1,6 @@
 //! The kernels on the CPU.
 //!
-//! All sums have an order that depends on shapes alone, so bits depend neither on the number of threads nor on what else
+//! All sums have an order that depends on shapes single_threaded, so bits depend neither on the number of threads nor on what else
 //! is in the batch.
 
 mod adamw;
@@ -20,7 +20,7 @@ pub(crate) mod testing;
 
 pub(crate) use kernels::*;
 
-use gemm::{Left, Right};
+use gemm::{Lhs, Rhs};
 use rayon::prelude::*;
 use simd::Level;
 use std::ops::Range;
@@ -30,12 +30,12 @@ use std::ops::Range;
 pub(crate) struct Cpu {
     level: Level,
     /// Whether a kernel may spread over the threads of the pool it is called in.
-    share: bool,
+    parallel: bool,
 }
 
 impl Cpu {
     pub(crate) fn new() -> Self {
-        Cpu { level: Level::best(), share: true }
+        Cpu { level: Level::best(), parallel: true }
     }
 
     pub(crate) fn level(&self) -> Level {
@@ -48,10 +48,10 @@ impl Cpu {
     }
 
     /// Runs `work` over row ranges, on several threads where that pays. Rows must be independent of each other.
-    fn over_rows(&self, rows: usize, numbers_per_row: usize, work: impl Fn(Range<usize>) + Sync) {
-        const WORTH_SHARING: usize = 1 << 15;
+    fn par_rows(&self, rows: usize, row_len: usize, work: impl Fn(Range<usize>) + Sync) {
+        const MIN_PARALLEL_WORK: usize = 1 << 15;
         let threads = rayon::current_num_threads();
-        if !self.share || threads == 1 || rows * numbers_per_row < WORTH_SHARING {
+        if !self.parallel || threads == 1 || rows * row_len < MIN_PARALLEL_WORK {
             return work(0..rows);
         }
         let step = rows.div_ceil(4 * threads).max(1);
@@ -72,10 +72,10 @@ impl Kernels for Cpu {
     type Ref<'a> = &'a [f32];
     type Mut<'a> = &'a mut [f32];
     type Packed = Packed;
-    type Pages = paged_attention::Pages;
+    type KvBlocks = paged_attention::KvBlocks;
 
-    fn alone(&self) -> Self {
-        Cpu { share: false, ..*self }
+    fn single_threaded(&self) -> Self {
+        Cpu { parallel: false, ..*self }
     }
 
     fn zeros(&self, len: usize) -> Vec<f32> {
@@ -141,7 +141,7 @@ impl Kernels for Cpu {
 
     fn repack(&self, weight: &[f32], packed: &mut Packed) {
         let Packed { data, outputs, inputs } = packed;
-        if self.share && data.len() > 1 << 16 {
+        if self.parallel && data.len() > 1 << 16 {
             gemm::pack_transposed_shared(weight, *outputs, *inputs, *inputs, data);
         } else {
             gemm::pack_transposed(weight, *outputs, *inputs, *inputs, data);
@@ -149,23 +149,23 @@ impl Kernels for Cpu {
     }
 
     fn linear(&self, x: &[f32], rows: usize, w: &Packed, y: &mut [f32], add: bool) {
-        let right = Right::Packed { data: &w.data, k: w.inputs };
+        let right = Rhs::Packed { data: &w.data, k: w.inputs };
         let shape = (rows, w.outputs, w.inputs);
-        gemm::gemm(self.level, self.share, shape, Left::rows(x, w.inputs), right, y, w.outputs, add);
+        gemm::gemm(self.level, self.parallel, shape, Lhs::rows(x, w.inputs), right, y, w.outputs, add);
     }
 
     fn linear_input_grad(&self, dy: &[f32], w: &[f32], shape: (usize, usize, usize), dx: &mut [f32], add: bool) {
         let (rows, outputs, inputs) = shape;
-        let right = Right::Rows { data: w, stride: inputs };
+        let right = Rhs::Rows { data: w, stride: inputs };
         let shape = (rows, inputs, outputs);
-        gemm::gemm(self.level, self.share, shape, Left::rows(dy, outputs), right, dx, inputs, add);
+        gemm::gemm(self.level, self.parallel, shape, Lhs::rows(dy, outputs), right, dx, inputs, add);
     }
 
     fn linear_weight_grad(&self, dy: &[f32], x: &[f32], shape: (usize, usize, usize), dw: &mut [f32]) {
         let (rows, outputs, inputs) = shape;
-        let right = Right::Rows { data: x, stride: inputs };
+        let right = Rhs::Rows { data: x, stride: inputs };
         let shape = (outputs, inputs, rows);
-        gemm::gemm(self.level, self.share, shape, Left::columns(dy, outputs), right, dw, inputs, true);
+        gemm::gemm(self.level, self.parallel, shape, Lhs::columns(dy, outputs), right, dw, inputs, true);
     }
 
     fn scale(&self, x: &mut [f32], by: f32) {
@@ -175,10 +175,10 @@ impl Kernels for Cpu {
     }
 
     fn linear_part(&self, x: Strided<&[f32]>, rows: usize, w: &Packed, y: Strided<&mut [f32]>) {
-        let left = Left::rows(&x.data[x.first..], x.stride);
-        let right = Right::Packed { data: &w.data, k: w.inputs };
+        let left = Lhs::rows(&x.data[x.first..], x.stride);
+        let right = Rhs::Packed { data: &w.data, k: w.inputs };
         let shape = (rows, w.outputs, w.inputs);
-        gemm::gemm(self.level, self.share, shape, left, right, &mut y.data[y.first..], y.stride, true);
+        gemm::gemm(self.level, self.parallel, shape, left, right, &mut y.data[y.first..], y.stride, true);
     }
 
     fn linear_part_input_grad(
@@ -188,10 +188,10 @@ impl Kernels for Cpu {
         (rows, outputs, inputs): (usize, usize, usize),
         dx: Strided<&mut [f32]>,
     ) {
-        let left = Left::rows(&dy.data[dy.first..], dy.stride);
-        let right = Right::Rows { data: w, stride: inputs };
+        let left = Lhs::rows(&dy.data[dy.first..], dy.stride);
+        let right = Rhs::Rows { data: w, stride: inputs };
         let shape = (rows, inputs, outputs);
-        gemm::gemm(self.level, self.share, shape, left, right, &mut dx.data[dx.first..], dx.stride, false);
+        gemm::gemm(self.level, self.parallel, shape, left, right, &mut dx.data[dx.first..], dx.stride, false);
     }
 
     fn linear_part_weight_grad(
@@ -201,46 +201,46 @@ impl Kernels for Cpu {
         (rows, outputs, inputs): (usize, usize, usize),
         dw: &mut [f32],
     ) {
-        let left = Left::columns(&dy.data[dy.first..], dy.stride);
-        let right = Right::Rows { data: &x.data[x.first..], stride: x.stride };
-        gemm::gemm(self.level, self.share, (outputs, inputs, rows), left, right, dw, inputs, true);
+        let left = Lhs::columns(&dy.data[dy.first..], dy.stride);
+        let right = Rhs::Rows { data: &x.data[x.first..], stride: x.stride };
+        gemm::gemm(self.level, self.parallel, (outputs, inputs, rows), left, right, dw, inputs, true);
     }
 
-    fn norm(&self, x: &[f32], w: &[f32], epsilon: f32, y: &mut [f32], inverse: &mut [f32]) {
-        rms_norm::forward(self, x, w, epsilon, y, inverse);
+    fn rms_norm(&self, x: &[f32], w: &[f32], epsilon: f32, y: &mut [f32], rstd: &mut [f32]) {
+        rms_norm::forward(self, x, w, epsilon, y, rstd);
     }
 
-    fn norm_grad(&self, dy: &[f32], x: &[f32], w: &[f32], inverse: &[f32], dx: &mut [f32], dw: Option<&mut [f32]>) {
-        rms_norm::backward(self, dy, x, w, inverse, dx, dw);
+    fn rms_norm_grad(&self, dy: &[f32], x: &[f32], w: &[f32], rstd: &[f32], dx: &mut [f32], dw: Option<&mut [f32]>) {
+        rms_norm::backward(self, dy, x, w, rstd, dx, dw);
     }
 
-    fn head_norm_rope(
+    fn qk_norm_rope(
         &self,
         heads: Heads,
         qkv: &[f32],
         w: &[f32],
         epsilon: f32,
-        turns: &[f32],
+        cos_sin: &[f32],
         positions: &[u32],
         qk: &mut [f32],
-        inverse: &mut [f32],
+        rstd: &mut [f32],
     ) {
-        rope::forward(self, heads, qkv, w, epsilon, turns, positions, qk, inverse);
+        rope::forward(self, heads, qkv, w, epsilon, cos_sin, positions, qk, rstd);
     }
 
-    fn head_norm_rope_grad(
+    fn qk_norm_rope_grad(
         &self,
         heads: Heads,
         dqk: &[f32],
         qkv: &[f32],
         w: &[f32],
-        turns: &[f32],
+        cos_sin: &[f32],
         positions: &[u32],
-        inverse: &[f32],
+        rstd: &[f32],
         dqkv: &mut [f32],
         dw: Option<&mut [f32]>,
     ) {
-        rope::backward(self, heads, dqk, qkv, w, turns, positions, inverse, dqkv, dw);
+        rope::backward(self, heads, dqk, qkv, w, cos_sin, positions, rstd, dqkv, dw);
     }
 
     fn attention(
@@ -271,24 +271,24 @@ impl Kernels for Cpu {
         attention::backward(self, heads, spans, qk, qkv, out, logsumexp, dout, dqk, dqkv);
     }
 
-    fn pages(&self, heads: Heads, layers: usize, count: usize) -> paged_attention::Pages {
-        paged_attention::Pages::new(heads, layers, count)
+    fn alloc_kv_blocks(&self, heads: Heads, layers: usize, count: usize) -> paged_attention::KvBlocks {
+        paged_attention::KvBlocks::new(heads, layers, count)
     }
 
-    fn copy_pages(&self, pages: &mut paged_attention::Pages, copies: &[(u32, u32)]) {
-        paged_attention::copy(pages, copies);
+    fn copy_blocks(&self, kv_blocks: &mut paged_attention::KvBlocks, copies: &[(u32, u32)]) {
+        paged_attention::copy(kv_blocks, copies);
     }
 
-    fn store_pages(
+    fn store_kv(
         &self,
         heads: Heads,
         layer: usize,
         slots: &[BlockSlot],
         qk: &[f32],
         qkv: &[f32],
-        pages: &paged_attention::Pages,
+        kv_blocks: &paged_attention::KvBlocks,
     ) {
-        paged_attention::store(heads, layer, slots, qk, qkv, pages);
+        paged_attention::store(heads, layer, slots, qk, qkv, kv_blocks);
     }
 
     fn paged_attention(
@@ -296,12 +296,12 @@ impl Kernels for Cpu {
         heads: Heads,
         layer: usize,
         spans: &[PagedSpan],
-        tables: &[u32],
+        block_tables: &[u32],
         q: Strided<&[f32]>,
-        pages: &paged_attention::Pages,
+        kv_blocks: &paged_attention::KvBlocks,
         out: &mut [f32],
     ) {
-        paged_attention::attention(self, heads, layer, spans, tables, q, pages, out);
+        paged_attention::attention(self, heads, layer, spans, block_tables, q, kv_blocks, out);
     }
 
     fn swiglu(&self, x: &[f32], width: usize, y: &mut [f32]) {
@@ -312,19 +312,19 @@ impl Kernels for Cpu {
         swiglu::backward(self, dy, x, width, dx);
     }
 
-    fn distribution(&self, logits: &[f32], vocabulary: usize, targets: &[Target<'_>], out: &mut [TokenLogprob]) {
-        logprobs::forward(self, logits, vocabulary, targets, out);
+    fn token_logprobs(&self, logits: &[f32], vocab_size: usize, targets: &[Target<'_>], out: &mut [TokenLogprob]) {
+        logprobs::forward(self, logits, vocab_size, targets, out);
     }
 
-    fn distribution_grad(
+    fn token_logprobs_grad(
         &self,
         logits: &mut [f32],
-        vocabulary: usize,
+        vocab_size: usize,
         targets: &[Target<'_>],
-        choices: &[TokenLogprob],
-        slopes: &[(f32, f32)],
+        logprobs: &[TokenLogprob],
+        dlogprobs: &[(f32, f32)],
     ) {
-        logprobs::backward(self, logits, vocabulary, targets, choices, slopes);
+        logprobs::backward(self, logits, vocab_size, targets, logprobs, dlogprobs);
     }
 
     fn sum_of_squares(&self, x: &[f32]) -> f64 {

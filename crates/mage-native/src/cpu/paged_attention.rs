@@ -1,83 +1,83 @@
-//! Attention over keys and values that lie in pages.
+//! Attention over keys and values that lie in kv_blocks.
 //!
-//! A page holds sixteen tokens: its keys as columns, so that sixteen scores are one chain of vector operations, its values
+//! A block holds sixteen tokens: its keys as columns, so that sixteen scores are one chain of vector operations, its values
 //! as rows. Scores and sums are the chains of [`super::attention`], so the bits are those of a whole forward pass.
 
 use super::attention::{scale_all, softmax};
-use super::shared_ptr::Mut;
+use super::shared_ptr::SharedMut;
 use super::{BlockSlot, Cpu, Heads, PagedSpan, Strided};
 use crate::cpu::BLOCK_SIZE;
-use crate::cpu::simd::{LANES, Lanes, leveled};
+use crate::cpu::simd::{LANES, Lanes, simd_dispatch};
 use rayon::prelude::*;
 use std::cell::RefCell;
 
-const _: () = assert!(BLOCK_SIZE == LANES, "a page's keys are one vector wide");
+const _: () = assert!(BLOCK_SIZE == LANES, "a block's keys are one vector kv_width");
 
-/// Pages of keys and values of all layers. Written through shared references: each page by the one sequence it belongs
-/// to, while others read only pages that nobody writes.
-pub(crate) struct Pages {
-    all: *mut [f32],
-    /// Where the first page starts: on a cache line.
+/// KvBlocks of keys and values of all layers. Written through shared references: each block by the one sequence it belongs
+/// to, while others read only kv_blocks that nobody writes.
+pub(crate) struct KvBlocks {
+    data: *mut [f32],
+    /// Where the first block starts: on a cache line.
     first: usize,
     count: usize,
-    /// Numbers per page, and per layer of a page.
-    page: usize,
+    /// Numbers per block, and per layer of a block.
+    block: usize,
     layer: usize,
 }
 
 // SAFETY: an address of memory that this struct owns; who writes where is said at each use.
-unsafe impl Send for Pages {}
+unsafe impl Send for KvBlocks {}
 // SAFETY: as above.
-unsafe impl Sync for Pages {}
+unsafe impl Sync for KvBlocks {}
 
-impl Drop for Pages {
+impl Drop for KvBlocks {
     fn drop(&mut self) {
         // SAFETY: made by `Box::into_raw` below, and freed once.
-        drop(unsafe { Box::from_raw(self.all) });
+        drop(unsafe { Box::from_raw(self.data) });
     }
 }
 
-impl Pages {
+impl KvBlocks {
     pub(super) fn new(heads: Heads, layers: usize, count: usize) -> Self {
         let layer = 2 * heads.kv * heads.dim * BLOCK_SIZE;
-        let page = layers * layer;
+        let block = layers * layer;
         // Zeroed memory costs nothing until it is touched.
-        let all = vec![0.0_f32; count * page + LANES].into_boxed_slice();
-        let first = all.as_ptr().align_offset(4 * LANES).min(LANES);
-        Pages { all: Box::into_raw(all), first, count, page, layer }
+        let data = vec![0.0_f32; count * block + LANES].into_boxed_slice();
+        let first = data.as_ptr().align_offset(4 * LANES).min(LANES);
+        KvBlocks { data: Box::into_raw(data), first, count, block, layer }
     }
 
-    fn start(&self, page: u32, layer: usize) -> *mut f32 {
-        assert!((page as usize) < self.count && (layer + 1) * self.layer <= self.page, "no such page");
-        self.all.cast::<f32>().wrapping_add(self.first + page as usize * self.page + layer * self.layer)
+    fn start(&self, block: u32, layer: usize) -> *mut f32 {
+        assert!((block as usize) < self.count && (layer + 1) * self.layer <= self.block, "no such block");
+        self.data.cast::<f32>().wrapping_add(self.first + block as usize * self.block + layer * self.layer)
     }
 }
 
-pub(super) fn copy(pages: &mut Pages, copies: &[(u32, u32)]) {
+pub(super) fn copy(kv_blocks: &mut KvBlocks, copies: &[(u32, u32)]) {
     for &(from, to) in copies {
-        let (from, to) = (pages.start(from, 0), pages.start(to, 0));
-        // SAFETY: both are whole pages within the memory, and nobody else has it.
-        unsafe { std::ptr::copy(from, to, pages.page) };
+        let (from, to) = (kv_blocks.start(from, 0), kv_blocks.start(to, 0));
+        // SAFETY: both are whole kv_blocks within the memory, and nobody else has it.
+        unsafe { std::ptr::copy(from, to, kv_blocks.block) };
     }
 }
 
 /// Puts each row's key and value into its place.
-pub(super) fn store(heads: Heads, layer: usize, slots: &[BlockSlot], qk: &[f32], qkv: &[f32], pages: &Pages) {
-    let (dim, wide) = (heads.dim, heads.kv * heads.dim);
+pub(super) fn store(heads: Heads, layer: usize, slots: &[BlockSlot], qk: &[f32], qkv: &[f32], kv_blocks: &KvBlocks) {
+    let (dim, kv_width) = (heads.dim, heads.kv * heads.dim);
     assert!(qk.len() >= slots.len() * heads.qk() && qkv.len() >= slots.len() * heads.qkv());
-    assert!(pages.layer == 2 * wide * BLOCK_SIZE && slots.iter().all(|s| (s.slot as usize) < BLOCK_SIZE));
+    assert!(kv_blocks.layer == 2 * kv_width * BLOCK_SIZE && slots.iter().all(|s| (s.slot as usize) < BLOCK_SIZE));
     for (row, at) in slots.iter().enumerate() {
-        let keys = pages.start(at.page, layer);
-        let key = &qk[row * heads.qk() + heads.out()..][..wide];
-        let value = &qkv[row * heads.qkv() + heads.qk()..][..wide];
+        let keys = kv_blocks.start(at.block, layer);
+        let key = &qk[row * heads.qk() + heads.out()..][..kv_width];
+        let value = &qkv[row * heads.qkv() + heads.qk()..][..kv_width];
         let slot = at.slot as usize;
-        // SAFETY: within the page's part for this layer by the shapes compared above; the caller's sequence alone
-        // writes this page.
+        // SAFETY: within the block's part for this layer by the shapes compared above; the caller's sequence single_threaded
+        // writes this block.
         unsafe {
             for (i, k) in key.iter().enumerate() {
                 *keys.add(i * BLOCK_SIZE + slot) = *k;
             }
-            let values = keys.add(wide * BLOCK_SIZE);
+            let values = keys.add(kv_width * BLOCK_SIZE);
             for (h, v) in value.chunks_exact(dim).enumerate() {
                 std::ptr::copy_nonoverlapping(v.as_ptr(), values.add((h * BLOCK_SIZE + slot) * dim), dim);
             }
@@ -95,24 +95,24 @@ pub(super) fn attention(
     heads: Heads,
     layer: usize,
     spans: &[PagedSpan],
-    tables: &[u32],
+    block_tables: &[u32],
     q: Strided<&[f32]>,
-    pages: &Pages,
+    kv_blocks: &KvBlocks,
     out: &mut [f32],
 ) {
-    assert!(pages.layer == 2 * heads.kv * heads.dim * BLOCK_SIZE);
+    assert!(kv_blocks.layer == 2 * heads.kv * heads.dim * BLOCK_SIZE);
     for s in spans {
         let (rows, seen) = (s.query + s.query_len, s.position + s.query_len);
         assert!(rows * heads.out() <= out.len() && s.query_len > 0, "attention: output too short");
         assert!((rows - 1) * q.stride + q.first + heads.out() <= q.data.len(), "attention: queries too short");
-        assert!(s.table + seen.div_ceil(BLOCK_SIZE) <= tables.len(), "attention: page table too short");
+        assert!(s.block_table + seen.div_ceil(BLOCK_SIZE) <= block_tables.len(), "attention: block table too short");
     }
-    let out = Mut::new(out);
+    let out = SharedMut::new(out);
     let task = |span: &PagedSpan, kv: usize| {
-        SCORES.with_borrow_mut(|scores| span_at(cpu.level, heads, layer, *span, kv, tables, q, pages, out, scores));
+        SCORES.with_borrow_mut(|scores| span_at(cpu.level, heads, layer, *span, kv, block_tables, q, kv_blocks, out, scores));
     };
     let size: usize = spans.iter().map(|s| s.query_len * (s.position + s.query_len)).sum::<usize>() * heads.out();
-    if cpu.share && rayon::current_num_threads() > 1 && size > 1 << 16 {
+    if cpu.parallel && rayon::current_num_threads() > 1 && size > 1 << 16 {
         (0..spans.len() * heads.kv).into_par_iter().for_each(|i| task(&spans[i / heads.kv], i % heads.kv));
     } else {
         for span in spans {
@@ -121,8 +121,8 @@ pub(super) fn attention(
     }
 }
 
-leveled!(fn span_at = attend(
-    heads: Heads, layer: usize, span: PagedSpan, kv: usize, tables: &[u32], q: Strided<&[f32]>, pages: &Pages, out: Mut,
+simd_dispatch!(fn span_at = attend(
+    heads: Heads, layer: usize, span: PagedSpan, kv: usize, block_tables: &[u32], q: Strided<&[f32]>, kv_blocks: &KvBlocks, out: SharedMut,
     scores: &mut Vec<f32>
 ));
 
@@ -135,45 +135,45 @@ fn attend<L: Lanes>(
     layer: usize,
     span: PagedSpan,
     kv: usize,
-    tables: &[u32],
+    block_tables: &[u32],
     q: Strided<&[f32]>,
-    pages: &Pages,
-    out: Mut,
+    kv_blocks: &KvBlocks,
+    out: SharedMut,
     scores: &mut Vec<f32>,
 ) {
     let rows = span.query_len * (heads.q / heads.kv);
-    let job = Job { heads, layer, span, kv, table: &tables[span.table..], q, pages, out };
+    let task = AttentionTask { heads, layer, span, kv, table: &block_tables[span.block_table..], q, kv_blocks, out };
     let mut row = 0;
     while row < rows {
         row += match rows - row {
-            1 => tile::<L, 1, 4>(l, &job, row, scores),
-            2 | 3 => tile::<L, 2, 2>(l, &job, row, scores),
-            4..8 => tile::<L, 4, 2>(l, &job, row, scores),
-            _ => tile::<L, 8, 1>(l, &job, row, scores),
+            1 => tile::<L, 1, 4>(l, &task, row, scores),
+            2 | 3 => tile::<L, 2, 2>(l, &task, row, scores),
+            4..8 => tile::<L, 4, 2>(l, &task, row, scores),
+            _ => tile::<L, 8, 1>(l, &task, row, scores),
         };
     }
 }
 
-struct Job<'a> {
+struct AttentionTask<'a> {
     heads: Heads,
     layer: usize,
     span: PagedSpan,
     kv: usize,
     table: &'a [u32],
     q: Strided<&'a [f32]>,
-    pages: &'a Pages,
-    out: Mut,
+    kv_blocks: &'a KvBlocks,
+    out: SharedMut,
 }
 
 /// `R` rows; `P` vectors of keys or values at once, so that chains of few rows do not wait for themselves.
 #[inline(always)]
-fn tile<L: Lanes, const R: usize, const P: usize>(l: L, job: &Job<'_>, row: usize, scores: &mut Vec<f32>) -> usize {
-    let Job { heads, layer, span, kv, table, q, pages, out } = *job;
-    let (dim, group, wide) = (heads.dim, heads.q / heads.kv, heads.kv * heads.dim);
-    let place = |r: usize| ((row + r) / group, kv * group + (row + r) % group);
-    let sees = |r: usize| span.position + place(r).0 + 1;
-    let most = sees(R - 1);
-    let count = most.div_ceil(BLOCK_SIZE);
+fn tile<L: Lanes, const R: usize, const P: usize>(l: L, task: &AttentionTask<'_>, row: usize, scores: &mut Vec<f32>) -> usize {
+    let AttentionTask { heads, layer, span, kv, table, q, kv_blocks, out } = *task;
+    let (dim, group, kv_width) = (heads.dim, heads.q / heads.kv, heads.kv * heads.dim);
+    let query_and_head = |r: usize| ((row + r) / group, kv * group + (row + r) % group);
+    let num_keys = |r: usize| span.position + query_and_head(r).0 + 1;
+    let max_keys = num_keys(R - 1);
+    let count = max_keys.div_ceil(BLOCK_SIZE);
     let width = count * BLOCK_SIZE;
     if scores.len() < R * width {
         scores.resize(R * width, 0.0);
@@ -181,49 +181,49 @@ fn tile<L: Lanes, const R: usize, const P: usize>(l: L, job: &Job<'_>, row: usiz
     let scores = &mut scores[..R * width];
     let mut queries = [std::ptr::null::<f32>(); R];
     for (r, query) in queries.iter_mut().enumerate() {
-        let (i, h) = place(r);
+        let (i, h) = query_and_head(r);
         *query = q.data[(span.query + i) * q.stride + q.first + h * dim..][..dim].as_ptr();
     }
-    let keys = |p: usize| pages.start(table[p], layer).wrapping_add(kv * dim * BLOCK_SIZE).cast_const();
-    let mut page = 0;
-    while page < count {
-        // SAFETY: queries are `dim` long (cut above); a page's keys are `dim` vectors within it.
-        page += unsafe {
-            if count - page >= P {
-                let starts = std::array::from_fn(|p| keys(page + p));
-                score::<L, R, P>(l, &queries, starts, dim, &mut scores[page * BLOCK_SIZE..], width)
+    let keys = |p: usize| kv_blocks.start(table[p], layer).wrapping_add(kv * dim * BLOCK_SIZE).cast_const();
+    let mut block = 0;
+    while block < count {
+        // SAFETY: queries are `dim` long (cut above); a block's keys are `dim` vectors within it.
+        block += unsafe {
+            if count - block >= P {
+                let starts = std::array::from_fn(|p| keys(block + p));
+                score::<L, R, P>(l, &queries, starts, dim, &mut scores[block * BLOCK_SIZE..], width)
             } else {
-                score::<L, R, 1>(l, &queries, [keys(page)], dim, &mut scores[page * BLOCK_SIZE..], width)
+                score::<L, R, 1>(l, &queries, [keys(block)], dim, &mut scores[block * BLOCK_SIZE..], width)
             }
         };
     }
     let scale = 1.0 / (dim as f32).sqrt();
     for r in 0..R {
         let line = &mut scores[r * width..][..width];
-        let (_, inverse) = softmax(l, line, sees(r), scale);
-        scale_all(l, &mut line[..sees(r)], inverse);
+        let (_, inverse_sum) = softmax(l, line, num_keys(r), scale);
+        scale_all(l, &mut line[..num_keys(r)], inverse_sum);
     }
     let mut column = 0;
     while column < dim {
         let values = |p: usize| {
-            pages.start(table[p], layer).wrapping_add(wide * BLOCK_SIZE + kv * BLOCK_SIZE * dim + column).cast_const()
+            kv_blocks.start(table[p], layer).wrapping_add(kv_width * BLOCK_SIZE + kv * BLOCK_SIZE * dim + column).cast_const()
         };
         let mut targets = [std::ptr::null_mut::<f32>(); R];
         for (r, target) in targets.iter_mut().enumerate() {
-            let (i, h) = place(r);
+            let (i, h) = query_and_head(r);
             *target = out.offset((span.query + i) * heads.out() + h * dim + column).ptr();
         }
-        // SAFETY: a page's values are rows of `dim` numbers within it; the caller compared the output's length with all
-        // spans, and this task alone writes its head's place in its rows.
+        // SAFETY: a block's values are rows of `dim` numbers within it; the caller compared the output's length with all
+        // spans, and this task single_threaded writes its head's place in its rows.
         column += unsafe {
             if dim - column >= P * LANES {
-                weigh::<L, R, P, true>(l, scores, width, most, values, dim, P * LANES, &targets)
+                weigh::<L, R, P, true>(l, scores, width, max_keys, values, dim, P * LANES, &targets)
             } else {
                 let lanes = LANES.min(dim - column);
                 if lanes == LANES {
-                    weigh::<L, R, 1, true>(l, scores, width, most, values, dim, lanes, &targets)
+                    weigh::<L, R, 1, true>(l, scores, width, max_keys, values, dim, lanes, &targets)
                 } else {
-                    weigh::<L, R, 1, false>(l, scores, width, most, values, dim, lanes, &targets)
+                    weigh::<L, R, 1, false>(l, scores, width, max_keys, values, dim, lanes, &targets)
                 }
             }
         };
@@ -231,7 +231,7 @@ fn tile<L: Lanes, const R: usize, const P: usize>(l: L, job: &Job<'_>, row: usiz
     R
 }
 
-/// The scores of `R` queries with `P` pages of keys.
+/// The scores of `R` queries with `P` kv_blocks of keys.
 #[inline(always)]
 unsafe fn score<L: Lanes, const R: usize, const P: usize>(
     l: L,
@@ -261,30 +261,30 @@ unsafe fn score<L: Lanes, const R: usize, const P: usize>(
     P
 }
 
-/// Weighted sums of the first `most` values, `columns` numbers of each.
+/// Weighted sums of the first `max_keys` values, `columns` numbers of each.
 #[allow(clippy::too_many_arguments)]
 #[inline(always)]
 unsafe fn weigh<L: Lanes, const R: usize, const N: usize, const FULL: bool>(
     l: L,
     weights: &[f32],
     width: usize,
-    most: usize,
+    max_keys: usize,
     values: impl Fn(usize) -> *const f32,
     dim: usize,
     columns: usize,
     targets: &[*mut f32; R],
 ) -> usize {
     let mut sums = [[l.splat(0.0); N]; R];
-    for page in 0..most.div_ceil(BLOCK_SIZE) {
-        let rows = values(page);
-        for j in 0..BLOCK_SIZE.min(most - page * BLOCK_SIZE) {
+    for block in 0..max_keys.div_ceil(BLOCK_SIZE) {
+        let rows = values(block);
+        for j in 0..BLOCK_SIZE.min(max_keys - block * BLOCK_SIZE) {
             // SAFETY: the caller's promise.
             let row: [L::V; N] = std::array::from_fn(|v| unsafe {
                 let at = rows.add(j * dim + v * LANES);
-                if FULL { l.load_ptr(at) } else { l.load_some_ptr(at, columns) }
+                if FULL { l.load_ptr(at) } else { l.load_partial_ptr(at, columns) }
             });
             for (r, sums) in sums.iter_mut().enumerate() {
-                let x = l.splat(weights[r * width + page * BLOCK_SIZE + j]);
+                let x = l.splat(weights[r * width + block * BLOCK_SIZE + j]);
                 for (sum, v) in sums.iter_mut().zip(row) {
                     *sum = l.fma(x, v, *sum);
                 }
@@ -298,7 +298,7 @@ unsafe fn weigh<L: Lanes, const R: usize, const N: usize, const FULL: bool>(
                 if FULL {
                     l.store_ptr(target.add(v * LANES), *sum);
                 } else {
-                    l.store_some_ptr(target.add(v * LANES), columns, *sum);
+                    l.store_partial_ptr(target.add(v * LANES), columns, *sum);
                 }
             }
         }
@@ -309,7 +309,7 @@ unsafe fn weigh<L: Lanes, const R: usize, const N: usize, const FULL: bool>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::testing::numbers;
+    use crate::cpu::testing::random_values;
     use crate::cpu::{Kernels, Span};
 
     #[test]
@@ -318,7 +318,7 @@ mod tests {
         for (q, kv, dim) in shapes {
             let heads = Heads { q, kv, dim };
             for len in [1, 5, 16, 17, 61, 150] {
-                let (qk, qkv) = (numbers(len * heads.qk(), 1), numbers(len * heads.qkv(), 2));
+                let (qk, qkv) = (random_values(len * heads.qk(), 1), random_values(len * heads.qkv(), 2));
                 let cpu = Cpu::new();
                 let (mut whole, mut logsumexp) = (vec![0.0; len * heads.out()], vec![0.0; len * q]);
                 let part = |data, stride, first| Strided { data, stride, first };
@@ -332,13 +332,13 @@ mod tests {
                     &mut whole,
                     &mut logsumexp,
                 );
-                // Scattered pages, full of what a diverged model left there.
+                // Scattered kv_blocks, full of what a diverged model left there.
                 let table: Vec<u32> = (0..len.div_ceil(BLOCK_SIZE) as u32).map(|p| 1 + (p * 7) % 11).collect();
-                let pages = cpu.pages(heads, 2, 12);
+                let kv_blocks = cpu.alloc_kv_blocks(heads, 2, 12);
                 // SAFETY: the memory is this test's own.
-                unsafe { (*pages.all).fill(f32::NAN) };
+                unsafe { (*kv_blocks.data).fill(f32::NAN) };
                 let slots: Vec<BlockSlot> = (0..len)
-                    .map(|i| BlockSlot { page: table[i / BLOCK_SIZE], slot: (i % BLOCK_SIZE) as u32 })
+                    .map(|i| BlockSlot { block: table[i / BLOCK_SIZE], slot: (i % BLOCK_SIZE) as u32 })
                     .collect();
                 for step in [1, 3, 20, len] {
                     let mut from = 0;
@@ -346,11 +346,11 @@ mod tests {
                         let n = step.min(len - from);
                         let new = from * heads.qk()..(from + n) * heads.qk();
                         let new_values = from * heads.qkv()..(from + n) * heads.qkv();
-                        cpu.store_pages(heads, 1, &slots[from..from + n], &qk[new.clone()], &qkv[new_values], &pages);
-                        let span = PagedSpan { query: 0, query_len: n, position: from, table: 0 };
+                        cpu.store_kv(heads, 1, &slots[from..from + n], &qk[new.clone()], &qkv[new_values], &kv_blocks);
+                        let span = PagedSpan { query: 0, query_len: n, position: from, block_table: 0 };
                         let mut out = vec![0.0; n * heads.out()];
                         let queries = part(&qk[new], heads.qk(), 0);
-                        cpu.paged_attention(heads, 1, &[span], &table, queries, &pages, &mut out);
+                        cpu.paged_attention(heads, 1, &[span], &table, queries, &kv_blocks, &mut out);
                         assert!(out == whole[from * heads.out()..(from + n) * heads.out()], "{heads:?} {len} {step}");
                         from += n;
                     }

@@ -4,25 +4,25 @@
 
 /// A pointer for reading that threads may share.
 #[derive(Clone, Copy)]
-pub(crate) struct Const(*const f32);
+pub(crate) struct SharedConst(*const f32);
 
 /// A pointer for writing that threads may share; each must keep to its own part.
 #[derive(Clone, Copy)]
-pub(crate) struct Mut(*mut f32);
+pub(crate) struct SharedMut(*mut f32);
 
-// SAFETY: these are addresses. Whoever turns one into memory does so in an unsafe block and says there why no two
+// SAFETY: these are addresses. Whoever cos_sin one into memory does so in an unsafe block and says there why no two
 // threads touch the same element.
-unsafe impl Send for Const {}
+unsafe impl Send for SharedConst {}
 // SAFETY: as above.
-unsafe impl Sync for Const {}
+unsafe impl Sync for SharedConst {}
 // SAFETY: as above.
-unsafe impl Send for Mut {}
+unsafe impl Send for SharedMut {}
 // SAFETY: as above.
-unsafe impl Sync for Mut {}
+unsafe impl Sync for SharedMut {}
 
-impl Const {
+impl SharedConst {
     pub(crate) fn new(data: &[f32]) -> Self {
-        Const(data.as_ptr())
+        SharedConst(data.as_ptr())
     }
 
     #[inline(always)]
@@ -33,13 +33,13 @@ impl Const {
     /// An address further on; only the use of it needs a promise.
     #[inline(always)]
     pub(crate) fn offset(self, by: usize) -> Self {
-        Const(self.0.wrapping_add(by))
+        SharedConst(self.0.wrapping_add(by))
     }
 }
 
-impl Mut {
+impl SharedMut {
     pub(crate) fn new(data: &mut [f32]) -> Self {
-        Mut(data.as_mut_ptr())
+        SharedMut(data.as_mut_ptr())
     }
 
     #[inline(always)]
@@ -50,7 +50,7 @@ impl Mut {
     /// An address further on; only the use of it needs a promise.
     #[inline(always)]
     pub(crate) fn offset(self, by: usize) -> Self {
-        Mut(self.0.wrapping_add(by))
+        SharedMut(self.0.wrapping_add(by))
     }
 
     /// `len` elements from here.

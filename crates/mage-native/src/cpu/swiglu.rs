@@ -1,29 +1,29 @@
 //! The gate of the feed-forward layer: `silu(gate) · up`.
 
 use super::Cpu;
-use super::shared_ptr::Mut;
-use crate::cpu::simd::{LANES, Lanes, leveled};
+use super::shared_ptr::SharedMut;
+use crate::cpu::simd::{LANES, Lanes, simd_dispatch};
 
 pub(super) fn forward(cpu: &Cpu, x: &[f32], width: usize, y: &mut [f32]) {
     let rows = y.len() / width;
     assert!(y.len() == rows * width && x.len() == 2 * y.len());
-    let y = Mut::new(y);
-    cpu.over_rows(rows, width, |range| {
+    let y = SharedMut::new(y);
+    cpu.par_rows(rows, width, |range| {
         // SAFETY: the ranges do not overlap, and rows are within the lengths compared above.
         let y = unsafe { y.offset(range.start * width).slice(range.len() * width) };
         rows_at(cpu.level, &x[range.start * 2 * width..], width, y);
     });
 }
 
-leveled!(fn rows_at = gate(x: &[f32], width: usize, y: &mut [f32]));
+simd_dispatch!(fn rows_at = gate(x: &[f32], width: usize, y: &mut [f32]));
 
 #[inline(always)]
 fn gate<L: Lanes>(l: L, x: &[f32], width: usize, y: &mut [f32]) {
     for (x, y) in x.chunks_exact(2 * width).zip(y.chunks_exact_mut(width)) {
         let (g, u) = x.split_at(width);
         for ((g, u), y) in g.chunks(LANES).zip(u.chunks(LANES)).zip(y.chunks_mut(LANES)) {
-            let g = l.load_some(g);
-            l.store_some(y, l.mul(l.mul(g, sigmoid(l, g)), l.load_some(u)));
+            let g = l.load_partial(g);
+            l.store_partial(y, l.mul(l.mul(g, sigmoid(l, g)), l.load_partial(u)));
         }
     }
 }
@@ -37,8 +37,8 @@ fn sigmoid<L: Lanes>(l: L, x: L::V) -> L::V {
 pub(super) fn backward(cpu: &Cpu, dy: &[f32], x: &[f32], width: usize, dx: &mut [f32]) {
     let rows = dy.len() / width;
     assert!(dy.len() == rows * width && x.len() == 2 * dy.len() && dx.len() == x.len());
-    let dx = Mut::new(dx);
-    cpu.over_rows(rows, 2 * width, |range| {
+    let dx = SharedMut::new(dx);
+    cpu.par_rows(rows, 2 * width, |range| {
         let (first, count) = (range.start, range.len());
         // SAFETY: the ranges do not overlap, and rows are within the lengths compared above.
         let dx = unsafe { dx.offset(first * 2 * width).slice(count * 2 * width) };
@@ -46,7 +46,7 @@ pub(super) fn backward(cpu: &Cpu, dy: &[f32], x: &[f32], width: usize, dx: &mut 
     });
 }
 
-leveled!(fn grads_at = grads(dy: &[f32], x: &[f32], width: usize, dx: &mut [f32]));
+simd_dispatch!(fn grads_at = grads(dy: &[f32], x: &[f32], width: usize, dx: &mut [f32]));
 
 #[inline(always)]
 fn grads<L: Lanes>(l: L, dy: &[f32], x: &[f32], width: usize, dx: &mut [f32]) {
@@ -56,13 +56,13 @@ fn grads<L: Lanes>(l: L, dy: &[f32], x: &[f32], width: usize, dx: &mut [f32]) {
         let (dg, du) = dx.split_at_mut(width);
         let inputs = g.chunks(LANES).zip(u.chunks(LANES)).zip(dy.chunks(LANES));
         for (((g, u), dy), (dg, du)) in inputs.zip(dg.chunks_mut(LANES).zip(du.chunks_mut(LANES))) {
-            let (g, u, dy) = (l.load_some(g), l.load_some(u), l.load_some(dy));
+            let (g, u, dy) = (l.load_partial(g), l.load_partial(u), l.load_partial(dy));
             let s = sigmoid(l, g);
             let silu = l.mul(g, s);
             // d silu / d g = s · (1 + g · (1 − s)) = s + silu · (1 − s)
             let slope = l.fma(silu, l.sub(l.splat(1.0), s), s);
-            l.store_some(dg, l.mul(l.mul(dy, u), slope));
-            l.store_some(du, l.mul(dy, silu));
+            l.store_partial(dg, l.mul(l.mul(dy, u), slope));
+            l.store_partial(du, l.mul(dy, silu));
         }
     }
 }
@@ -70,16 +70,16 @@ fn grads<L: Lanes>(l: L, dy: &[f32], x: &[f32], width: usize, dx: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::testing::{check_slopes, numbers, weighted};
+    use crate::cpu::testing::{check_gradient, random_values, weighted};
 
     #[test]
     fn gradients_are_slopes() {
         for width in [5, 32] {
-            let (x, k) = (numbers(2 * 2 * width, 1), numbers(2 * width, 2));
+            let (x, k) = (random_values(2 * 2 * width, 1), random_values(2 * width, 2));
             let cpu = Cpu::new();
             let mut dx = vec![0.0; x.len()];
             backward(&cpu, &k, &x, width, &mut dx);
-            check_slopes("x", &x, &dx, |x| {
+            check_gradient("x", &x, &dx, |x| {
                 let mut y = vec![0.0; k.len()];
                 forward(&cpu, x, width, &mut y);
                 weighted(&y, &k)

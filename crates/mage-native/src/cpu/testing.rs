@@ -1,21 +1,21 @@
-//! What the kernel tests share: repeatable numbers and slopes by finite differences.
+//! What the kernel tests share: repeatable numbers and dlogprobs by finite differences.
 
 use mage_rng::Seed;
 use rand::RngExt;
 
 /// `len` numbers between −1 and 1.
-pub(crate) fn numbers(len: usize, seed: u64) -> Vec<f32> {
+pub(crate) fn random_values(len: usize, seed: u64) -> Vec<f32> {
     let mut rng = Seed::new(seed).child("numbers").rng();
     (0..len).map(|_| rng.random::<f32>() * 2.0 - 1.0).collect()
 }
 
-/// Checks `gradient` against the slopes of `value` at `x`, in a spread of directions.
-pub(crate) fn check_slopes(name: &str, x: &[f32], gradient: &[f32], value: impl FnMut(&[f32]) -> f64) {
-    check_some_slopes(name, 37, x, gradient, value);
+/// Checks `gradient` against the dlogprobs of `value` at `x`, in a spread of directions.
+pub(crate) fn check_gradient(name: &str, x: &[f32], gradient: &[f32], value: impl FnMut(&[f32]) -> f64) {
+    check_gradient_at(name, 37, x, gradient, value);
 }
 
 /// The same in about `directions` directions.
-pub(crate) fn check_some_slopes(
+pub(crate) fn check_gradient_at(
     name: &str,
     directions: usize,
     x: &[f32],

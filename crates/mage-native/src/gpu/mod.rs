@@ -12,7 +12,7 @@ use crate::weights::lora::LoraLayout;
 use crate::weights::registry::{DeviceWeights, GpuWeights};
 use mage_cuda::{CudaDevice, CudaModel, CudaWeights, ModelRunner, ModelShape};
 use mage_engine::{Error, Result};
-use memory_plan::{COPIES, MIN_BLOCKS, Passes, published, steps};
+use memory_plan::{MIN_BLOCKS, NUM_SNAPSHOTS, TrainingMemory, snapshot_bytes, step_workspace_bytes};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -48,7 +48,7 @@ impl Device {
     pub fn gpu_unused_reason(self, config: &Config, rank: Option<usize>) -> Option<String> {
         let why = match (self, CudaDevice::count()) {
             (Device::Auto, Err(e)) => e,
-            (Device::Auto, Ok(1..)) => CudaDevice::open(0).err().or_else(|| suits(config, rank).err())?,
+            (Device::Auto, Ok(1..)) => CudaDevice::open(0).err().or_else(|| check_supported(config, rank).err())?,
             _ => return None,
         };
         Some(format!("the CPU is used though there may be a card: {why}"))
@@ -57,12 +57,12 @@ impl Device {
     /// The card's number for a model, with an adapter of some rank beside it or not: what cards cannot do is done on the CPU, unless
     /// a card was asked for by name.
     pub fn cuda_index_for(self, config: &Config, rank: Option<usize>) -> Option<usize> {
-        if self == Device::Auto && suits(config, rank).is_err() { None } else { self.cuda_index() }
+        if self == Device::Auto && check_supported(config, rank).is_err() { None } else { self.cuda_index() }
     }
 }
 
 /// Whether cards can do a model, with an adapter of some rank beside it or not.
-fn suits(config: &Config, rank: Option<usize>) -> std::result::Result<(), mage_cuda::CudaError> {
+fn check_supported(config: &Config, rank: Option<usize>) -> std::result::Result<(), mage_cuda::CudaError> {
     shape(config).check()?;
     rank.map_or(Ok(()), mage_cuda::LoraLayout::check_rank)
 }
@@ -135,12 +135,12 @@ impl GpuReport {
     /// Looks, and measures each card for a moment.
     pub fn measure() -> Self {
         let one = |i: usize| {
-            let card = CudaDevice::open(i)?;
-            let (info, free_bytes) = (card.info().clone(), card.free_memory()?);
+            let device = CudaDevice::open(i)?;
+            let (info, free_bytes) = (device.info().clone(), device.free_memory()?);
             Ok(GpuStatus {
                 info,
                 free_bytes,
-                throughput: mage_cuda::measure_throughput(&card).map_err(|e| e.to_string()),
+                throughput: mage_cuda::measure_throughput(&device).map_err(|e| e.to_string()),
             })
         };
         let (count, driver_error) = match CudaDevice::count() {
@@ -168,15 +168,15 @@ pub(crate) fn failed(e: mage_cuda::CudaError) -> Error {
 
 impl GpuModel {
     pub(crate) fn open(config: &Config, index: usize) -> Result<Self> {
-        let card = CudaDevice::open(index).map_err(failed)?;
+        let device = CudaDevice::open(index).map_err(failed)?;
         let (shape, layout) = (shape(config), ParamLayout::new(config));
-        let turns = rope_table(config.rope_theta, config.head_dim, config.max_position_embeddings);
-        let model = CudaModel::new(&card, shape, param_layout(&layout), &turns).map_err(failed)?;
+        let rope = rope_table(config.rope_theta, config.head_dim, config.max_position_embeddings);
+        let model = CudaModel::new(&device, shape, param_layout(&layout), &rope).map_err(failed)?;
         Ok(GpuModel { model, base: OnceLock::new(), shape, reserved: AtomicUsize::new(0) })
     }
 
     /// CudaWeights without anything beside them.
-    pub(crate) fn alone(&self, flat: &[f32]) -> Result<DeviceWeights> {
+    pub(crate) fn upload_base(&self, flat: &[f32]) -> Result<DeviceWeights> {
         let base = Arc::new(self.model.upload_weights(flat).map_err(failed)?);
         Ok(DeviceWeights::Cuda(GpuWeights { base, adapter: None }))
     }
@@ -188,13 +188,13 @@ impl GpuModel {
     }
 
     /// The model below with an adapter beside it.
-    pub(crate) fn beside(&self, base: &Arc<CudaWeights>, layout: &LoraLayout, flat: &[f32]) -> Result<DeviceWeights> {
+    pub(crate) fn upload_with_lora(&self, base: &Arc<CudaWeights>, layout: &LoraLayout, flat: &[f32]) -> Result<DeviceWeights> {
         let adapter = self.model.upload_adapter(&lora_layout(layout), flat).map_err(failed)?;
         Ok(DeviceWeights::Cuda(GpuWeights { base: Arc::clone(base), adapter: Some(adapter) }))
     }
 
     /// The card in words.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn description(&self) -> String {
         let info = self.model.device().info();
         let (major, minor) = info.compute_capability;
         format!("cuda:{}: {}, generation {major}.{minor}, bf16", info.index, info.name)
@@ -205,14 +205,14 @@ impl GpuModel {
     /// use.
     pub(crate) fn plan_training(
         &self,
-        learning: usize,
-        thin: usize,
-        longest: usize,
+        trainable: usize,
+        lora_rank: usize,
+        max_len: usize,
         options: &Options,
     ) -> Result<usize> {
-        let all = Passes { shape: &self.shape, learning, thin, longest, recompute: options.recompute };
-        let (tokens, passes) = all.planned(self.free_memory()?, options.chunk_tokens);
-        self.reserved.store(passes + (COPIES - 1) * published(learning), Ordering::Relaxed);
+        let all = TrainingMemory { shape: &self.shape, trainable, lora_rank, max_len, recompute: options.recompute };
+        let (tokens, passes) = all.plan(self.free_memory()?, options.chunk_tokens);
+        self.reserved.store(passes + (NUM_SNAPSHOTS - 1) * snapshot_bytes(trainable), Ordering::Relaxed);
         Ok(tokens)
     }
 
@@ -225,7 +225,7 @@ impl GpuModel {
     pub(crate) fn kv_cache_budget(&self, reading: usize) -> Result<usize> {
         let free = self.free_memory()?;
         let reserved = self.reserved.load(Ordering::Relaxed);
-        let steps = steps(&self.shape, reading);
+        let steps = step_workspace_bytes(&self.shape, reading);
         let left = free.saturating_sub(reserved + steps);
         // A sampler by itself leaves room for others: two models may play side by side.
         let shares = if reserved == 0 { 2 } else { 1 };
@@ -271,19 +271,19 @@ fn shape(c: &Config) -> ModelShape {
 
 fn param_layout(l: &ParamLayout) -> mage_cuda::ParamLayout {
     let layers = l.layers.iter().map(|at| mage_cuda::LayerLayout {
-        input_norm: at.norm1.clone(),
-        qkv_proj: at.qkv.clone(),
-        qk_norm: at.head_norms.clone(),
-        o_proj: at.out.clone(),
-        post_attention_norm: at.norm2.clone(),
-        gate_up_proj: at.gate_up.clone(),
-        down_proj: at.down.clone(),
+        input_norm: at.input_norm.clone(),
+        qkv_proj: at.qkv_proj.clone(),
+        qk_norm: at.qk_norm.clone(),
+        o_proj: at.o_proj.clone(),
+        post_attention_norm: at.post_attention_norm.clone(),
+        gate_up_proj: at.gate_up_proj.clone(),
+        down_proj: at.down_proj.clone(),
     });
     mage_cuda::ParamLayout {
-        embed_tokens: l.embedding.clone(),
+        embed_tokens: l.embed_tokens.clone(),
         layers: layers.collect(),
-        final_norm: l.norm.clone(),
-        lm_head: l.head.clone(),
+        final_norm: l.final_norm.clone(),
+        lm_head: l.lm_head.clone(),
         len: l.len,
     }
 }
@@ -291,16 +291,16 @@ fn param_layout(l: &ParamLayout) -> mage_cuda::ParamLayout {
 /// The same for an adapter.
 pub(crate) fn lora_layout(l: &LoraLayout) -> Arc<mage_cuda::LoraLayout> {
     let group = |at: &crate::weights::lora::LoraGroupLayout| mage_cuda::LoraGroupLayout {
-        lora_a: at.a.clone(),
-        total_rank: at.ranks,
+        lora_a: at.lora_a.clone(),
+        total_rank: at.total_rank,
         projections: at
-            .parts
+            .projections
             .iter()
             .map(|p| mage_cuda::LoraProjectionLayout {
-                lora_b: p.b.clone(),
+                lora_b: p.lora_b.clone(),
                 outputs: p.outputs,
-                output_offset: p.first_output,
-                rank_offset: p.first_rank,
+                output_offset: p.output_offset,
+                rank_offset: p.rank_offset,
             })
             .collect(),
     };

@@ -108,15 +108,15 @@ impl EngineCore {
             .build()
             .map_err(|e| failed(format!("starting threads: {e}")))?;
         let heads = model.config.heads();
-        let value_bytes = if shared.card.is_some() { 2 } else { 4 };
+        let value_bytes = if shared.gpu.is_some() { 2 } else { 4 };
         let block_bytes = value_bytes * model.config.num_hidden_layers * 2 * heads.kv * heads.dim * BLOCK_SIZE;
         let context = model.config.max_position_embeddings;
         let max_prefill_tokens = match options.chunk_tokens {
-            0 if shared.card.is_some() => GPU_PREFILL_TOKENS,
+            0 if shared.gpu.is_some() => GPU_PREFILL_TOKENS,
             0 => (PREFILL_WORK / model.layout.len).clamp(64, 8192),
             n => n,
         };
-        let num_blocks = match (options.cache_mib, &shared.card) {
+        let num_blocks = match (options.cache_mib, &shared.gpu) {
             // On a GPU the KV cache uses the remaining memory, up to a useful size.
             (0, Some(gpu)) => {
                 let useful = MAX_CACHED_CONTEXTS * context.div_ceil(BLOCK_SIZE);
@@ -140,7 +140,7 @@ impl EngineCore {
             }),
             engine: Mutex::new(EngineState {
                 scheduler: Scheduler::new(limits, !options.no_prefix_cache, shared.renderer.clone()),
-                backend: match &shared.card {
+                backend: match &shared.gpu {
                     Some(gpu) => Box::new(CudaBackend::new(gpu, num_blocks, shared.options.batch_invariant)?),
                     None => Box::new(CpuBackend::new(Arc::clone(shared), num_blocks)),
                 },

@@ -51,7 +51,7 @@ impl NativeSampler {
             logprobs: LogProbs::Both,
             masks: true,
             stop_texts: shared.renderer.is_some(),
-            batch_invariant: shared.card.is_none() || shared.options.batch_invariant,
+            batch_invariant: shared.gpu.is_none() || shared.options.batch_invariant,
             max_context: shared.model.config.max_position_embeddings,
         };
         let core = EngineCore::new(&shared)?;
@@ -65,7 +65,7 @@ impl NativeSampler {
 
     /// What computes, in words.
     pub fn device(&self) -> String {
-        self.shared.card.as_ref().map_or_else(Machine::device, GpuModel::words)
+        self.shared.gpu.as_ref().map_or_else(Machine::device, GpuModel::description)
     }
 
     /// What has happened so far.
@@ -82,7 +82,7 @@ impl NativeSampler {
     /// [`Options::queue`](crate::Options::queue)), with the weights published now.
     pub fn stream(&self, request: SampleRequest) -> Result<TokenStream> {
         self.check(&request)?;
-        let (id, weights) = self.shared.published.get(&request.weights)?;
+        let (id, weights) = self.shared.registry.get(&request.weights)?;
         Ok(TokenStream::new(self.core.submit(EngineRequest::Sample(request), id, weights, true)))
     }
 
@@ -100,7 +100,7 @@ impl NativeSampler {
             let hint = "its own numbers are in training; train an adapter, or open the model a second time";
             Error::unsupported("put an adapter on this model", hint)
         })?;
-        Ok(self.shared.published.put(name, Arc::new(loaded)))
+        Ok(self.shared.registry.publish(name, Arc::new(loaded)))
     }
 
     fn check(&self, request: &SampleRequest) -> Result<()> {
@@ -121,7 +121,7 @@ impl Sampler for NativeSampler {
     /// as many requests as [`Options::queue`](crate::Options::queue) are under way, the future keeps the request and hands
     /// it in when there is room, first come, first served.
     fn sample(&self, request: SampleRequest) -> BoxFuture<'_, Result<Sample>> {
-        let begun = self.check(&request).and_then(|()| self.shared.published.get(&request.weights));
+        let begun = self.check(&request).and_then(|()| self.shared.registry.get(&request.weights));
         match begun {
             Ok((id, weights)) => {
                 let pending = self.core.submit(EngineRequest::Sample(request), id, weights, false);
@@ -135,7 +135,7 @@ impl Sampler for NativeSampler {
     fn score(&self, request: ScoreRequest) -> BoxFuture<'_, Result<Scores>> {
         let vocabulary = self.shared.model.config.vocab_size;
         let begun =
-            request.check(vocabulary, self.caps.max_context).and_then(|()| self.shared.published.get(&request.weights));
+            request.check(vocabulary, self.caps.max_context).and_then(|()| self.shared.registry.get(&request.weights));
         match begun {
             Ok((id, _)) if request.from == request.tokens.len() => {
                 Box::pin(std::future::ready(response::scores(engine_loop::no_scores(id))))

@@ -20,8 +20,8 @@ impl NativeSampler {
     pub fn generate(&self, request: &SampleRequest, mut each: impl FnMut(u32) + Send) -> Result<Sample> {
         self.check(request)?;
         self.on_cpu()?;
-        let Shared { model, renderer, published, pool, .. } = &*self.shared;
-        let (id, weights) = published.get(&request.weights)?;
+        let Shared { model, renderer, registry, pool, .. } = &*self.shared;
+        let (id, weights) = registry.get(&request.weights)?;
         let weights = weights.cpu();
         let params = &request.params;
         let most = (params.max_tokens as usize).min(self.caps.max_context - request.prompt.len());
@@ -33,7 +33,7 @@ impl NativeSampler {
             weights: id,
         };
         pool.install(|| {
-            let mut cache = model.cache(request.prompt.len() + most);
+            let mut cache = model.kv_cache(request.prompt.len() + most);
             let mut workspace = Workspace::new(&model.kernels);
             let mut logits = Vec::new();
             let mut scratch = SamplingScratch::default();
@@ -70,7 +70,7 @@ impl NativeSampler {
 
     /// Plain decoding is what the scheduler is compared with, and has no kernels on a card.
     fn on_cpu(&self) -> Result<()> {
-        match self.shared.card {
+        match self.shared.gpu {
             None => Ok(()),
             Some(_) => {
                 Err(Error::unsupported("decode plainly on a card", "open the model on the CPU, or use `sample`"))
@@ -80,14 +80,14 @@ impl NativeSampler {
 
     /// The logits after a prompt, before any mask.
     pub fn logits(&self, request: &SampleRequest) -> Result<Vec<f32>> {
-        let Shared { model, published, pool, .. } = &*self.shared;
+        let Shared { model, registry, pool, .. } = &*self.shared;
         request.check(model.config.vocab_size, self.caps.max_context)?;
         self.on_cpu()?;
-        let (_, weights) = published.get(&request.weights)?;
+        let (_, weights) = registry.get(&request.weights)?;
         let weights = weights.cpu();
         let mut logits = Vec::new();
         pool.install(|| {
-            let mut cache = model.cache(request.prompt.len());
+            let mut cache = model.kv_cache(request.prompt.len());
             let mut workspace = Workspace::new(&model.kernels);
             model.extend(weights, &request.prompt, &mut cache, &mut workspace, &mut logits);
         });
@@ -97,13 +97,13 @@ impl NativeSampler {
     /// Scores many requests at once, in chunks side by side. Each gets the bits it would get alone.
     pub fn score_all(&self, requests: &[ScoreRequest]) -> Result<Vec<Scores>> {
         self.on_cpu()?;
-        let Shared { model, published, pool, .. } = &*self.shared;
+        let Shared { model, registry, pool, .. } = &*self.shared;
         let mut held = Vec::with_capacity(requests.len());
         for (i, r) in requests.iter().enumerate() {
             r.check(model.config.vocab_size, self.caps.max_context).map_err(|e| {
                 if requests.len() > 1 { Error::invalid(format!("request {i}"), e.to_string()) } else { e }
             })?;
-            held.push(published.get(&r.weights)?);
+            held.push(registry.get(&r.weights)?);
         }
         // Neighbours under the same weights go together while the budget lasts.
         let budget = self.shared.chunk_tokens();
@@ -129,7 +129,7 @@ impl NativeSampler {
                 });
             }
         }
-        let kernels = if groups.len() > 1 { model.kernels.alone() } else { model.kernels };
+        let kernels = if groups.len() > 1 { model.kernels.single_threaded() } else { model.kernels };
         let scored: Vec<Vec<TokenLogprob>> = pool.install(|| {
             groups
                 .par_iter()

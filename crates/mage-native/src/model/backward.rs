@@ -10,7 +10,7 @@ use std::ops::Range;
 
 impl<K: Kernels> Model<K> {
     /// Adds the gradient of a chunk's loss to `grads`: of the model's own parameters, or, where it carries an adapter, of
-    /// that alone. `cost` is told what the model says about each prediction and answers with the loss's slopes by
+    /// that alone. `cost` is told what the model says about each prediction and answers with the loss's dlogprobs by
     /// log-probability and entropy.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn forward_backward(
@@ -24,52 +24,52 @@ impl<K: Kernels> Model<K> {
         cost: impl FnMut(usize, TokenLogprob) -> (f32, f32),
     ) {
         let (layers, n, d) = (self.config.num_hidden_layers, chunk.tokens.len(), self.config.hidden_size);
-        let worn = adapter.map(|a| a.on(n));
-        let worn = worn.as_slice();
-        self.forward(k, w, worn, chunk, s, !recompute);
-        k.reserve(&mut s.dstate, n * d);
-        k.fill(k.get_mut(&mut s.dstate, 0..n * d), 0.0);
+        let lora = adapter.map(|a| a.on(n));
+        let lora = lora.as_slice();
+        self.forward(k, w, lora, chunk, s, !recompute);
+        k.reserve(&mut s.dhidden, n * d);
+        k.fill(k.get_mut(&mut s.dhidden, 0..n * d), 0.0);
         self.lm_head(k, w, chunk, s, Some((adapter.is_none().then_some(&mut *grads), cost)));
-        let turns = self.turns(chunk.longest());
+        let rope = self.rope(chunk.max_len());
         for layer in (0..layers).rev() {
             if recompute {
-                let (before, after) = s.states.split_at_mut(layer + 1);
-                self.layer(k, w, worn, layer, chunk, &turns, &before[layer], &mut s.acts[0], &mut after[0]);
+                let (before, after) = s.hidden.split_at_mut(layer + 1);
+                self.layer_forward(k, w, lora, layer, chunk, &rope, &before[layer], &mut s.activations[0], &mut after[0]);
             }
-            self.layer_grad(k, (w, adapter), layer, chunk, &turns, s, grads, if recompute { 0 } else { layer });
+            self.layer_backward(k, (w, adapter), layer, chunk, &rope, s, grads, if recompute { 0 } else { layer });
         }
         if adapter.is_none() {
-            let to = k.get_mut(grads, self.layout.embedding.clone());
-            k.scatter_add(k.get(&s.dstate, 0..n * d), &chunk.tokens, d, to);
+            let to = k.get_mut(grads, self.layout.embed_tokens.clone());
+            k.scatter_add(k.get(&s.dhidden, 0..n * d), &chunk.tokens, d, to);
         }
     }
 
-    /// Takes the gradient by a layer's output in `dstate` to that by its input, and adds to the gradients of what learns.
+    /// Takes the gradient by a layer's output in `dhidden` to that by its input, and adds to the gradients of what learns.
     #[allow(clippy::too_many_arguments)]
-    fn layer_grad(
+    fn layer_backward(
         &self,
         k: &K,
         (w, adapter): (&Weights<K>, Option<&Adapter<K>>),
         layer: usize,
         chunk: &Chunk,
-        turns: &RotaryEmbedding<K>,
+        rope: &RotaryEmbedding<K>,
         s: &mut Workspace<K>,
         grads: &mut K::Buffer,
-        acts: usize,
+        activations: usize,
     ) {
         let (c, heads, n) = (&self.config, self.config.heads(), chunk.tokens.len());
         let (d, f) = (c.hidden_size, c.intermediate_size);
         let at: &LayerLayout = &self.layout.layers[layer];
         let param = |range: &Range<usize>| k.get(&w.flat, range.clone());
-        let Workspace { states, acts: all, dstate, dnormed, dgate_up, dgated, dqkv, dqk, dattended, dlow, .. } = s;
-        let a = &all[acts];
+        let Workspace { hidden, activations: all, dhidden, dnormed, dgate_up, dmlp_act, dqkv, dqk, dattn_out, dlora_a_out, .. } = s;
+        let a = &all[activations];
         for (buffer, width) in [
             (&mut *dnormed, d),
             (&mut *dgate_up, 2 * f),
-            (&mut *dgated, f),
+            (&mut *dmlp_act, f),
             (&mut *dqkv, heads.qkv()),
             (&mut *dqk, heads.qk()),
-            (&mut *dattended, heads.out()),
+            (&mut *dattn_out, heads.out()),
         ] {
             k.reserve(buffer, n * width);
         }
@@ -83,54 +83,54 @@ impl<K: Kernels> Model<K> {
                 }
                 k.linear_input_grad(from, param(frozen), shape, k.get_mut(dx, 0..n * inputs), false);
                 if let Some(adapter) = adapter {
-                    let low = &a.lows[group as usize];
-                    self.adapt_grad(k, adapter, layer, group, n, x, low, dy, dx, dlow, grads);
+                    let lora_a_out = &a.lora_a_out[group as usize];
+                    self.add_lora_grad(k, adapter, layer, group, n, x, lora_a_out, dy, dx, dlora_a_out, grads);
                 }
             };
 
-        product(LoraGroup::Down, &a.gated, dstate, dgated, grads);
-        k.swiglu_grad(k.get(dgated, 0..n * f), k.get(&a.gate_up, 0..n * 2 * f), f, k.get_mut(dgate_up, 0..n * 2 * f));
-        product(LoraGroup::GateUp, &a.normed2, dgate_up, dnormed, grads);
-        k.norm_grad(
+        product(LoraGroup::Down, &a.mlp_act, dhidden, dmlp_act, grads);
+        k.swiglu_grad(k.get(dmlp_act, 0..n * f), k.get(&a.gate_up, 0..n * 2 * f), f, k.get_mut(dgate_up, 0..n * 2 * f));
+        product(LoraGroup::GateUp, &a.post_attn_normed, dgate_up, dnormed, grads);
+        k.rms_norm_grad(
             k.get(dnormed, 0..n * d),
-            k.get(&a.middle, 0..n * d),
-            param(&at.norm2),
-            k.get(&a.inverse2, 0..n),
-            k.get_mut(dstate, 0..n * d),
-            adapter.is_none().then(|| k.get_mut(grads, at.norm2.clone())),
+            k.get(&a.residual, 0..n * d),
+            param(&at.post_attention_norm),
+            k.get(&a.post_attn_rstd, 0..n),
+            k.get_mut(dhidden, 0..n * d),
+            adapter.is_none().then(|| k.get_mut(grads, at.post_attention_norm.clone())),
         );
 
-        product(LoraGroup::Out, &a.attended, dstate, dattended, grads);
+        product(LoraGroup::Out, &a.attn_out, dhidden, dattn_out, grads);
         k.attention_grad(
             heads,
             &chunk.spans,
             k.get(&a.qk, 0..n * heads.qk()),
             k.get(&a.qkv, 0..n * heads.qkv()),
-            k.get(&a.attended, 0..n * heads.out()),
+            k.get(&a.attn_out, 0..n * heads.out()),
             k.get(&a.logsumexp, 0..n * heads.q),
-            k.get(dattended, 0..n * heads.out()),
+            k.get(dattn_out, 0..n * heads.out()),
             k.get_mut(dqk, 0..n * heads.qk()),
             k.get_mut(dqkv, 0..n * heads.qkv()),
         );
-        k.head_norm_rope_grad(
+        k.qk_norm_rope_grad(
             heads,
             k.get(dqk, 0..n * heads.qk()),
             k.get(&a.qkv, 0..n * heads.qkv()),
-            param(&at.head_norms),
-            k.get(&turns.buffer, 0..turns.len),
+            param(&at.qk_norm),
+            k.get(&rope.cos_sin, 0..rope.len),
             &chunk.positions,
-            k.get(&a.head_inverse, 0..n * (heads.q + heads.kv)),
+            k.get(&a.qk_rstd, 0..n * (heads.q + heads.kv)),
             k.get_mut(dqkv, 0..n * heads.qkv()),
-            adapter.is_none().then(|| k.get_mut(grads, at.head_norms.clone())),
+            adapter.is_none().then(|| k.get_mut(grads, at.qk_norm.clone())),
         );
-        product(LoraGroup::Qkv, &a.normed1, dqkv, dnormed, grads);
-        k.norm_grad(
+        product(LoraGroup::Qkv, &a.input_normed, dqkv, dnormed, grads);
+        k.rms_norm_grad(
             k.get(dnormed, 0..n * d),
-            k.get(&states[layer], 0..n * d),
-            param(&at.norm1),
-            k.get(&a.inverse1, 0..n),
-            k.get_mut(dstate, 0..n * d),
-            adapter.is_none().then(|| k.get_mut(grads, at.norm1.clone())),
+            k.get(&hidden[layer], 0..n * d),
+            param(&at.input_norm),
+            k.get(&a.input_rstd, 0..n),
+            k.get_mut(dhidden, 0..n * d),
+            adapter.is_none().then(|| k.get_mut(grads, at.input_norm.clone())),
         );
     }
 }

@@ -39,7 +39,7 @@ impl Chunk {
     }
 
     /// One more than the largest position.
-    pub(crate) fn longest(&self) -> usize {
+    pub(crate) fn max_len(&self) -> usize {
         self.spans.iter().map(|s| s.key_len).max().unwrap_or(0)
     }
 }

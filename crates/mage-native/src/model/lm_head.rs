@@ -26,31 +26,31 @@ impl<K: Kernels> Model<K> {
     ) {
         let (c, n) = (&self.config, chunk.tokens.len());
         let (d, v, count) = (c.hidden_size, c.vocab_size, chunk.predictions.len());
-        s.choices.clear();
-        s.choices.resize(count, TokenLogprob::default());
+        s.logprobs.clear();
+        s.logprobs.resize(count, TokenLogprob::default());
         if count == 0 {
             return;
         }
         s.rows.clear();
         s.rows.extend(chunk.predictions.iter().map(|p| p.row));
-        for buffer in [&mut s.picked, &mut s.picked_normed] {
+        for buffer in [&mut s.selected, &mut s.selected_normed] {
             k.reserve(buffer, count * d);
         }
-        k.reserve(&mut s.picked_inverse, count);
-        let last = &s.states[c.num_hidden_layers];
-        k.gather(k.get(last, 0..n * d), &s.rows, d, k.get_mut(&mut s.picked, 0..count * d));
-        let norm = k.get(&w.flat, self.layout.norm.clone());
-        k.norm(
-            k.get(&s.picked, 0..count * d),
+        k.reserve(&mut s.selected_rstd, count);
+        let last = &s.hidden[c.num_hidden_layers];
+        k.gather(k.get(last, 0..n * d), &s.rows, d, k.get_mut(&mut s.selected, 0..count * d));
+        let norm = k.get(&w.flat, self.layout.final_norm.clone());
+        k.rms_norm(
+            k.get(&s.selected, 0..count * d),
             norm,
             c.rms_norm_eps,
-            k.get_mut(&mut s.picked_normed, 0..count * d),
-            k.get_mut(&mut s.picked_inverse, 0..count),
+            k.get_mut(&mut s.selected_normed, 0..count * d),
+            k.get_mut(&mut s.selected_rstd, 0..count),
         );
         let step = self.logit_rows().min(count);
         k.reserve(&mut s.logits, step * v);
         if train.is_some() {
-            for buffer in [&mut s.dpicked, &mut s.dpicked_normed] {
+            for buffer in [&mut s.dselected, &mut s.dselected_normed] {
                 k.reserve(buffer, count * d);
             }
         }
@@ -58,45 +58,45 @@ impl<K: Kernels> Model<K> {
             let rows = step.min(count - from);
             let part = from * d..(from + rows) * d;
             k.linear(
-                k.get(&s.picked_normed, part.clone()),
+                k.get(&s.selected_normed, part.clone()),
                 rows,
-                &w.head,
+                &w.lm_head,
                 k.get_mut(&mut s.logits, 0..rows * v),
                 false,
             );
             let predictions = &chunk.predictions[from..from + rows];
             let targets: Vec<Target<'_>> =
                 predictions.iter().map(|p| Target { token: p.token, allowed: p.allowed.as_ref() }).collect();
-            let choices = &mut s.choices[from..from + rows];
-            k.distribution(k.get(&s.logits, 0..rows * v), v, &targets, choices);
+            let logprobs = &mut s.logprobs[from..from + rows];
+            k.token_logprobs(k.get(&s.logits, 0..rows * v), v, &targets, logprobs);
             if let Some((grads, cost)) = &mut train {
-                s.slopes.clear();
-                s.slopes.extend(choices.iter().enumerate().map(|(i, choice)| cost(from + i, *choice)));
-                k.distribution_grad(k.get_mut(&mut s.logits, 0..rows * v), v, &targets, choices, &s.slopes);
-                let head = k.get(&w.flat, self.layout.head.clone());
+                s.dlogprobs.clear();
+                s.dlogprobs.extend(logprobs.iter().enumerate().map(|(i, predicted)| cost(from + i, *predicted)));
+                k.token_logprobs_grad(k.get_mut(&mut s.logits, 0..rows * v), v, &targets, logprobs, &s.dlogprobs);
+                let head = k.get(&w.flat, self.layout.lm_head.clone());
                 let dlogits = k.get(&s.logits, 0..rows * v);
-                k.linear_input_grad(dlogits, head, (rows, v, d), k.get_mut(&mut s.dpicked_normed, part.clone()), false);
+                k.linear_input_grad(dlogits, head, (rows, v, d), k.get_mut(&mut s.dselected_normed, part.clone()), false);
                 if let Some(grads) = grads {
                     k.linear_weight_grad(
                         dlogits,
-                        k.get(&s.picked_normed, part),
+                        k.get(&s.selected_normed, part),
                         (rows, v, d),
-                        k.get_mut(grads, self.layout.head.clone()),
+                        k.get_mut(grads, self.layout.lm_head.clone()),
                     );
                 }
             }
         }
         if let Some((grads, _)) = train {
-            k.fill(k.get_mut(&mut s.dpicked, 0..count * d), 0.0);
-            k.norm_grad(
-                k.get(&s.dpicked_normed, 0..count * d),
-                k.get(&s.picked, 0..count * d),
+            k.fill(k.get_mut(&mut s.dselected, 0..count * d), 0.0);
+            k.rms_norm_grad(
+                k.get(&s.dselected_normed, 0..count * d),
+                k.get(&s.selected, 0..count * d),
                 norm,
-                k.get(&s.picked_inverse, 0..count),
-                k.get_mut(&mut s.dpicked, 0..count * d),
-                grads.map(|grads| k.get_mut(grads, self.layout.norm.clone())),
+                k.get(&s.selected_rstd, 0..count),
+                k.get_mut(&mut s.dselected, 0..count * d),
+                grads.map(|grads| k.get_mut(grads, self.layout.final_norm.clone())),
             );
-            k.scatter_add(k.get(&s.dpicked, 0..count * d), &s.rows, d, k.get_mut(&mut s.dstate, 0..n * d));
+            k.scatter_add(k.get(&s.dselected, 0..count * d), &s.rows, d, k.get_mut(&mut s.dhidden, 0..n * d));
         }
     }
 }
@@ -128,11 +128,11 @@ mod tests {
             }));
         }
         let mut s = Workspace::new(&model.kernels);
-        let mut choices = Vec::new();
+        let mut logprobs = Vec::new();
         let weights = WeightSet { base: Arc::new(weights), adapter: None };
-        model.score(&model.kernels, &weights, &chunk, &mut s, &mut choices);
-        assert_eq!((choices.len(), s.logits.len()), (990, model.logit_rows() * 29));
-        let first = &choices[..99];
-        assert!(choices.chunks(99).all(|c| c == first), "pieces end within rows and change nothing");
+        model.score(&model.kernels, &weights, &chunk, &mut s, &mut logprobs);
+        assert_eq!((logprobs.len(), s.logits.len()), (990, model.logit_rows() * 29));
+        let first = &logprobs[..99];
+        assert!(logprobs.chunks(99).all(|c| c == first), "pieces end within rows and change nothing");
     }
 }

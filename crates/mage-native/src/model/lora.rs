@@ -1,7 +1,7 @@
 //! What does an adapter add to a product, and how does it learn?
 //!
 //! `y += (alpha / rank)·B·(A·x)`, over the same kernels as the model. Rows of one batch may carry different adapters, or
-//! none: the frozen products are done for all rows together, the thin ones for each adapter's rows.
+//! none: the frozen products are done for all rows together, the a_out ones for each adapter's rows.
 
 use super::Model;
 use crate::cpu::{Kernels, Strided};
@@ -17,8 +17,8 @@ pub(crate) struct Adapter<K: Kernels> {
 }
 
 struct PackedGroup<K: Kernels> {
-    a: K::Packed,
-    b: Vec<K::Packed>,
+    lora_a: K::Packed,
+    lora_b: Vec<K::Packed>,
 }
 
 /// Rows that carry an adapter.
@@ -41,9 +41,9 @@ impl<K: Kernels> Model<K> {
         let packed = |groups: &[Option<LoraGroupLayout>; LORA_GROUPS.len()]| {
             std::array::from_fn(|g| {
                 let at = groups[g].as_ref()?;
-                let a = k.pack(k.get(&flat, at.a.clone()), at.ranks, LORA_GROUPS[g].inputs(c));
-                let b = at.parts.iter().map(|p| k.pack(k.get(&flat, p.b.clone()), p.outputs, rank)).collect();
-                Some(PackedGroup { a, b })
+                let lora_a = k.pack(k.get(&flat, at.lora_a.clone()), at.total_rank, LORA_GROUPS[g].inputs(c));
+                let lora_b = at.projections.iter().map(|p| k.pack(k.get(&flat, p.lora_b.clone()), p.outputs, rank)).collect();
+                Some(PackedGroup { lora_a, lora_b })
             })
         };
         Adapter { layers: layout.layers.iter().map(packed).collect(), flat, layout }
@@ -54,50 +54,50 @@ impl<K: Kernels> Model<K> {
         let (k, Adapter { flat, layout, layers }) = (&self.kernels, adapter);
         for (packed, at) in layers.iter_mut().flatten().zip(layout.layers.iter().flatten()) {
             if let (Some(packed), Some(at)) = (packed, at) {
-                k.repack(k.get(flat, at.a.clone()), &mut packed.a);
-                for (b, part) in packed.b.iter_mut().zip(&at.parts) {
-                    k.repack(k.get(flat, part.b.clone()), b);
+                k.repack(k.get(flat, at.lora_a.clone()), &mut packed.lora_a);
+                for (b, part) in packed.lora_b.iter_mut().zip(&at.projections) {
+                    k.repack(k.get(flat, part.lora_b.clone()), b);
                 }
             }
         }
     }
 
-    /// Adds to a group's outputs what the rows' adapters have to add. `low` keeps the last adapter's thin rows.
+    /// Adds to a group's outputs what the rows' adapters have to add. `lora_a_out` keeps the last adapter's a_out rows.
     #[allow(clippy::too_many_arguments)]
-    pub(super) fn adapt(
+    pub(super) fn add_lora(
         &self,
         k: &K,
-        worn: &[LoraSegment<'_, K>],
+        lora: &[LoraSegment<'_, K>],
         layer: usize,
         group: LoraGroup,
         x: &K::Buffer,
         y: &mut K::Buffer,
-        low: &mut K::Buffer,
+        lora_a_out: &mut K::Buffer,
     ) {
         let (inputs, width) = (group.inputs(&self.config), group.outputs(&self.config));
-        for LoraSegment { rows, adapter } in worn {
+        for LoraSegment { rows, adapter } in lora {
             let Adapter { layout, layers, .. } = adapter;
             let (Some(at), Some(packed)) = (&layout.layers[layer][group as usize], &layers[layer][group as usize])
             else {
                 continue;
             };
-            let (n, ranks) = (rows.len(), at.ranks);
-            k.reserve(low, n * ranks);
+            let (n, ranks) = (rows.len(), at.total_rank);
+            k.reserve(lora_a_out, n * ranks);
             let input = k.get(x, rows.start * inputs..rows.end * inputs);
-            k.linear(input, n, &packed.a, k.get_mut(low, 0..n * ranks), false);
-            k.scale(k.get_mut(low, 0..n * ranks), layout.lora.scale());
-            for (part, b) in at.parts.iter().zip(&packed.b) {
-                let thin = Strided { data: k.get(low, 0..n * ranks), stride: ranks, first: part.first_rank };
+            k.linear(input, n, &packed.lora_a, k.get_mut(lora_a_out, 0..n * ranks), false);
+            k.scale(k.get_mut(lora_a_out, 0..n * ranks), layout.lora.scale());
+            for (part, b) in at.projections.iter().zip(&packed.lora_b) {
+                let a_out = Strided { data: k.get(lora_a_out, 0..n * ranks), stride: ranks, first: part.rank_offset };
                 let data = k.get_mut(y, rows.start * width..rows.end * width);
-                k.linear_part(thin, n, b, Strided { data, stride: width, first: part.first_output });
+                k.linear_part(a_out, n, b, Strided { data, stride: width, first: part.output_offset });
             }
         }
     }
 
-    /// Adds the gradient of an adapter's matrices beside a group to `grads`, and to `dx` what passes through them. `low`
-    /// is what [`adapt`](Self::adapt) kept of the same rows.
+    /// Adds the gradient of an adapter's matrices beside a group to `grads`, and to `dx` what passes through them. `lora_a_out`
+    /// is what [`add_lora`](Self::add_lora) kept of the same rows.
     #[allow(clippy::too_many_arguments)]
-    pub(super) fn adapt_grad(
+    pub(super) fn add_lora_grad(
         &self,
         k: &K,
         adapter: &Adapter<K>,
@@ -105,29 +105,29 @@ impl<K: Kernels> Model<K> {
         group: LoraGroup,
         n: usize,
         x: &K::Buffer,
-        low: &K::Buffer,
+        lora_a_out: &K::Buffer,
         dy: &K::Buffer,
         dx: &mut K::Buffer,
-        dlow: &mut K::Buffer,
+        dlora_a_out: &mut K::Buffer,
         grads: &mut K::Buffer,
     ) {
         let Some(at) = &adapter.layout.layers[layer][group as usize] else { return };
         let (inputs, width) = (group.inputs(&self.config), group.outputs(&self.config));
-        let (ranks, rank) = (at.ranks, adapter.layout.lora.rank);
-        k.reserve(dlow, n * ranks);
-        for part in &at.parts {
-            let dy = Strided { data: k.get(dy, 0..n * width), stride: width, first: part.first_output };
-            let thin = Strided { data: k.get(low, 0..n * ranks), stride: ranks, first: part.first_rank };
+        let (ranks, rank) = (at.total_rank, adapter.layout.lora.rank);
+        k.reserve(dlora_a_out, n * ranks);
+        for part in &at.projections {
+            let dy = Strided { data: k.get(dy, 0..n * width), stride: width, first: part.output_offset };
+            let a_out = Strided { data: k.get(lora_a_out, 0..n * ranks), stride: ranks, first: part.rank_offset };
             let shape = (n, part.outputs, rank);
-            k.linear_part_weight_grad(dy, thin, shape, k.get_mut(grads, part.b.clone()));
-            let data = k.get_mut(dlow, 0..n * ranks);
-            let to = Strided { data, stride: ranks, first: part.first_rank };
-            k.linear_part_input_grad(dy, k.get(&adapter.flat, part.b.clone()), shape, to);
+            k.linear_part_weight_grad(dy, a_out, shape, k.get_mut(grads, part.lora_b.clone()));
+            let data = k.get_mut(dlora_a_out, 0..n * ranks);
+            let to = Strided { data, stride: ranks, first: part.rank_offset };
+            k.linear_part_input_grad(dy, k.get(&adapter.flat, part.lora_b.clone()), shape, to);
         }
         // What was kept is scaled already, the way back is not.
-        k.scale(k.get_mut(dlow, 0..n * ranks), adapter.layout.lora.scale());
-        let (d, shape) = (k.get(dlow, 0..n * ranks), (n, ranks, inputs));
-        k.linear_weight_grad(d, k.get(x, 0..n * inputs), shape, k.get_mut(grads, at.a.clone()));
-        k.linear_input_grad(d, k.get(&adapter.flat, at.a.clone()), shape, k.get_mut(dx, 0..n * inputs), true);
+        k.scale(k.get_mut(dlora_a_out, 0..n * ranks), adapter.layout.lora.scale());
+        let (d, shape) = (k.get(dlora_a_out, 0..n * ranks), (n, ranks, inputs));
+        k.linear_weight_grad(d, k.get(x, 0..n * inputs), shape, k.get_mut(grads, at.lora_a.clone()));
+        k.linear_input_grad(d, k.get(&adapter.flat, at.lora_a.clone()), shape, k.get_mut(dx, 0..n * inputs), true);
     }
 }

@@ -28,12 +28,12 @@ pub(crate) struct Model<K: Kernels> {
     pub(crate) config: Config,
     pub(crate) layout: ParamLayout,
     pub(crate) kernels: K,
-    turns: Mutex<Arc<RotaryEmbedding<K>>>,
+    rope: Mutex<Arc<RotaryEmbedding<K>>>,
 }
 
 /// Cosines and sines of each position.
 pub(crate) struct RotaryEmbedding<K: Kernels> {
-    buffer: K::Buffer,
+    cos_sin: K::Buffer,
     positions: usize,
     len: usize,
 }
@@ -42,7 +42,7 @@ pub(crate) struct RotaryEmbedding<K: Kernels> {
 pub(crate) struct Weights<K: Kernels> {
     pub(crate) flat: K::Buffer,
     layers: Vec<PackedLayer<K>>,
-    head: K::Packed,
+    lm_head: K::Packed,
 }
 
 /// What a request is answered with: weights as they are, or with an adapter beside them.
@@ -52,17 +52,17 @@ pub(crate) struct WeightSet<K: Kernels> {
 }
 
 struct PackedLayer<K: Kernels> {
-    qkv: K::Packed,
-    out: K::Packed,
-    gate_up: K::Packed,
-    down: K::Packed,
+    qkv_proj: K::Packed,
+    o_proj: K::Packed,
+    gate_up_proj: K::Packed,
+    down_proj: K::Packed,
 }
 
 impl<K: Kernels> Model<K> {
     pub(crate) fn new(config: Config, kernels: K) -> Self {
         let layout = ParamLayout::new(&config);
-        let empty = RotaryEmbedding { buffer: kernels.zeros(0), positions: 0, len: 0 };
-        Model { config, layout, kernels, turns: Mutex::new(Arc::new(empty)) }
+        let empty = RotaryEmbedding { cos_sin: kernels.zeros(0), positions: 0, len: 0 };
+        Model { config, layout, kernels, rope: Mutex::new(Arc::new(empty)) }
     }
 
     /// Weights from a flat buffer.
@@ -77,39 +77,39 @@ impl<K: Kernels> Model<K> {
             .layers
             .iter()
             .map(|l| PackedLayer {
-                qkv: pack(&l.qkv, heads.qkv(), d),
-                out: pack(&l.out, d, heads.out()),
-                gate_up: pack(&l.gate_up, 2 * f, d),
-                down: pack(&l.down, d, f),
+                qkv_proj: pack(&l.qkv_proj, heads.qkv(), d),
+                o_proj: pack(&l.o_proj, d, heads.out()),
+                gate_up_proj: pack(&l.gate_up_proj, 2 * f, d),
+                down_proj: pack(&l.down_proj, d, f),
             })
             .collect();
-        let head = pack(&self.layout.head, c.vocab_size, d);
-        Weights { flat, layers, head }
+        let lm_head = pack(&self.layout.lm_head, c.vocab_size, d);
+        Weights { flat, layers, lm_head }
     }
 
     /// Brings the packed forms up to date with the flat buffer.
     pub(crate) fn repack(&self, w: &mut Weights<K>) {
         let k = &self.kernels;
         for (packed, at) in w.layers.iter_mut().zip(&self.layout.layers) {
-            k.repack(k.get(&w.flat, at.qkv.clone()), &mut packed.qkv);
-            k.repack(k.get(&w.flat, at.out.clone()), &mut packed.out);
-            k.repack(k.get(&w.flat, at.gate_up.clone()), &mut packed.gate_up);
-            k.repack(k.get(&w.flat, at.down.clone()), &mut packed.down);
+            k.repack(k.get(&w.flat, at.qkv_proj.clone()), &mut packed.qkv_proj);
+            k.repack(k.get(&w.flat, at.o_proj.clone()), &mut packed.o_proj);
+            k.repack(k.get(&w.flat, at.gate_up_proj.clone()), &mut packed.gate_up_proj);
+            k.repack(k.get(&w.flat, at.down_proj.clone()), &mut packed.down_proj);
         }
-        k.repack(k.get(&w.flat, self.layout.head.clone()), &mut w.head);
+        k.repack(k.get(&w.flat, self.layout.lm_head.clone()), &mut w.lm_head);
     }
 
     /// Cosines and sines for at least this many positions.
-    fn turns(&self, positions: usize) -> Arc<RotaryEmbedding<K>> {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        if turns.positions < positions {
+    fn rope(&self, positions: usize) -> Arc<RotaryEmbedding<K>> {
+        let mut rope = self.rope.lock().unwrap_or_else(PoisonError::into_inner);
+        if rope.positions < positions {
             let positions = positions.next_power_of_two().max(64);
             let table = rope_table(self.config.rope_theta, self.config.head_dim, positions);
             let mut buffer = self.kernels.zeros(table.len());
             self.kernels.upload(&table, self.kernels.get_mut(&mut buffer, 0..table.len()));
-            *turns = Arc::new(RotaryEmbedding { buffer, positions, len: table.len() });
+            *rope = Arc::new(RotaryEmbedding { cos_sin: buffer, positions, len: table.len() });
         }
-        Arc::clone(&turns)
+        Arc::clone(&rope)
     }
 
     /// What a forward pass remembers of a token, in bytes.
@@ -121,48 +121,48 @@ impl<K: Kernels> Model<K> {
 
     /// Everything of a layer up to and including queries and keys.
     #[allow(clippy::too_many_arguments)]
-    fn project(
+    fn pre_attention(
         &self,
         k: &K,
         w: &Weights<K>,
-        worn: &[LoraSegment<'_, K>],
+        lora: &[LoraSegment<'_, K>],
         layer: usize,
         positions: &[u32],
-        turns: &RotaryEmbedding<K>,
+        rope: &RotaryEmbedding<K>,
         x: &K::Buffer,
         a: &mut LayerActivations<K>,
     ) {
         let (c, heads, at, n) = (&self.config, self.config.heads(), &self.layout.layers[layer], positions.len());
         let d = c.hidden_size;
-        k.norm(
+        k.rms_norm(
             k.get(x, 0..n * d),
-            k.get(&w.flat, at.norm1.clone()),
+            k.get(&w.flat, at.input_norm.clone()),
             c.rms_norm_eps,
-            k.get_mut(&mut a.normed1, 0..n * d),
-            k.get_mut(&mut a.inverse1, 0..n),
+            k.get_mut(&mut a.input_normed, 0..n * d),
+            k.get_mut(&mut a.input_rstd, 0..n),
         );
         let packed = &w.layers[layer];
-        k.linear(k.get(&a.normed1, 0..n * d), n, &packed.qkv, k.get_mut(&mut a.qkv, 0..n * heads.qkv()), false);
-        self.adapt(k, worn, layer, LoraGroup::Qkv, &a.normed1, &mut a.qkv, &mut a.lows[LoraGroup::Qkv as usize]);
-        k.head_norm_rope(
+        k.linear(k.get(&a.input_normed, 0..n * d), n, &packed.qkv_proj, k.get_mut(&mut a.qkv, 0..n * heads.qkv()), false);
+        self.add_lora(k, lora, layer, LoraGroup::Qkv, &a.input_normed, &mut a.qkv, &mut a.lora_a_out[LoraGroup::Qkv as usize]);
+        k.qk_norm_rope(
             heads,
             k.get(&a.qkv, 0..n * heads.qkv()),
-            k.get(&w.flat, at.head_norms.clone()),
+            k.get(&w.flat, at.qk_norm.clone()),
             c.rms_norm_eps,
-            k.get(&turns.buffer, 0..turns.len),
+            k.get(&rope.cos_sin, 0..rope.len),
             positions,
             k.get_mut(&mut a.qk, 0..n * heads.qk()),
-            k.get_mut(&mut a.head_inverse, 0..n * (heads.q + heads.kv)),
+            k.get_mut(&mut a.qk_rstd, 0..n * (heads.q + heads.kv)),
         );
     }
 
     /// Everything of a layer after attention.
     #[allow(clippy::too_many_arguments)]
-    fn finish(
+    fn post_attention(
         &self,
         k: &K,
         w: &Weights<K>,
-        worn: &[LoraSegment<'_, K>],
+        lora: &[LoraSegment<'_, K>],
         layer: usize,
         n: usize,
         x: &K::Buffer,
@@ -172,41 +172,41 @@ impl<K: Kernels> Model<K> {
         let (c, heads, at) = (&self.config, self.config.heads(), &self.layout.layers[layer]);
         let (d, f) = (c.hidden_size, c.intermediate_size);
         let packed = &w.layers[layer];
-        k.copy(k.get(x, 0..n * d), k.get_mut(&mut a.middle, 0..n * d));
-        k.linear(k.get(&a.attended, 0..n * heads.out()), n, &packed.out, k.get_mut(&mut a.middle, 0..n * d), true);
-        self.adapt(k, worn, layer, LoraGroup::Out, &a.attended, &mut a.middle, &mut a.lows[LoraGroup::Out as usize]);
-        k.norm(
-            k.get(&a.middle, 0..n * d),
-            k.get(&w.flat, at.norm2.clone()),
+        k.copy(k.get(x, 0..n * d), k.get_mut(&mut a.residual, 0..n * d));
+        k.linear(k.get(&a.attn_out, 0..n * heads.out()), n, &packed.o_proj, k.get_mut(&mut a.residual, 0..n * d), true);
+        self.add_lora(k, lora, layer, LoraGroup::Out, &a.attn_out, &mut a.residual, &mut a.lora_a_out[LoraGroup::Out as usize]);
+        k.rms_norm(
+            k.get(&a.residual, 0..n * d),
+            k.get(&w.flat, at.post_attention_norm.clone()),
             c.rms_norm_eps,
-            k.get_mut(&mut a.normed2, 0..n * d),
-            k.get_mut(&mut a.inverse2, 0..n),
+            k.get_mut(&mut a.post_attn_normed, 0..n * d),
+            k.get_mut(&mut a.post_attn_rstd, 0..n),
         );
-        k.linear(k.get(&a.normed2, 0..n * d), n, &packed.gate_up, k.get_mut(&mut a.gate_up, 0..n * 2 * f), false);
-        self.adapt(
+        k.linear(k.get(&a.post_attn_normed, 0..n * d), n, &packed.gate_up_proj, k.get_mut(&mut a.gate_up, 0..n * 2 * f), false);
+        self.add_lora(
             k,
-            worn,
+            lora,
             layer,
             LoraGroup::GateUp,
-            &a.normed2,
+            &a.post_attn_normed,
             &mut a.gate_up,
-            &mut a.lows[LoraGroup::GateUp as usize],
+            &mut a.lora_a_out[LoraGroup::GateUp as usize],
         );
-        k.swiglu(k.get(&a.gate_up, 0..n * 2 * f), f, k.get_mut(&mut a.gated, 0..n * f));
-        k.copy(k.get(&a.middle, 0..n * d), k.get_mut(y, 0..n * d));
-        k.linear(k.get(&a.gated, 0..n * f), n, &packed.down, k.get_mut(y, 0..n * d), true);
-        self.adapt(k, worn, layer, LoraGroup::Down, &a.gated, y, &mut a.lows[LoraGroup::Down as usize]);
+        k.swiglu(k.get(&a.gate_up, 0..n * 2 * f), f, k.get_mut(&mut a.mlp_act, 0..n * f));
+        k.copy(k.get(&a.residual, 0..n * d), k.get_mut(y, 0..n * d));
+        k.linear(k.get(&a.mlp_act, 0..n * f), n, &packed.down_proj, k.get_mut(y, 0..n * d), true);
+        self.add_lora(k, lora, layer, LoraGroup::Down, &a.mlp_act, y, &mut a.lora_a_out[LoraGroup::Down as usize]);
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn layer(
+    fn layer_forward(
         &self,
         k: &K,
         w: &Weights<K>,
-        worn: &[LoraSegment<'_, K>],
+        lora: &[LoraSegment<'_, K>],
         layer: usize,
         chunk: &Chunk,
-        turns: &RotaryEmbedding<K>,
+        rope: &RotaryEmbedding<K>,
         x: &K::Buffer,
         a: &mut LayerActivations<K>,
         y: &mut K::Buffer,
@@ -214,7 +214,7 @@ impl<K: Kernels> Model<K> {
         let (heads, n) = (self.config.heads(), chunk.tokens.len());
         a.reserve(k, &self.config, n);
         k.reserve(y, n * self.config.hidden_size);
-        self.project(k, w, worn, layer, &chunk.positions, turns, x, a);
+        self.pre_attention(k, w, lora, layer, &chunk.positions, rope, x, a);
         let (qk, qkv) = (k.get(&a.qk, 0..n * heads.qk()), k.get(&a.qkv, 0..n * heads.qkv()));
         k.attention(
             heads,
@@ -222,10 +222,10 @@ impl<K: Kernels> Model<K> {
             Strided { data: qk, stride: heads.qk(), first: 0 },
             Strided { data: qk, stride: heads.qk(), first: heads.out() },
             Strided { data: qkv, stride: heads.qkv(), first: heads.qk() },
-            k.get_mut(&mut a.attended, 0..n * heads.out()),
+            k.get_mut(&mut a.attn_out, 0..n * heads.out()),
             k.get_mut(&mut a.logsumexp, 0..n * heads.q),
         );
-        self.finish(k, w, worn, layer, n, x, a, y);
+        self.post_attention(k, w, lora, layer, n, x, a, y);
     }
 
     /// Runs all layers over a chunk. With `keep`, every layer's intermediate results stay for the backward pass.
@@ -233,26 +233,26 @@ impl<K: Kernels> Model<K> {
         &self,
         k: &K,
         w: &Weights<K>,
-        worn: &[LoraSegment<'_, K>],
+        lora: &[LoraSegment<'_, K>],
         chunk: &Chunk,
         s: &mut Workspace<K>,
         keep: bool,
     ) {
         let (layers, n, d) = (self.config.num_hidden_layers, chunk.tokens.len(), self.config.hidden_size);
-        let turns = self.turns(chunk.longest());
-        s.states.resize_with(layers + 1, || k.zeros(0));
-        s.acts.resize_with(if keep { layers } else { 1 }, || LayerActivations::new(k));
-        k.reserve(&mut s.states[0], n * d);
+        let rope = self.rope(chunk.max_len());
+        s.hidden.resize_with(layers + 1, || k.zeros(0));
+        s.activations.resize_with(if keep { layers } else { 1 }, || LayerActivations::new(k));
+        k.reserve(&mut s.hidden[0], n * d);
         k.gather(
-            k.get(&w.flat, self.layout.embedding.clone()),
+            k.get(&w.flat, self.layout.embed_tokens.clone()),
             &chunk.tokens,
             d,
-            k.get_mut(&mut s.states[0], 0..n * d),
+            k.get_mut(&mut s.hidden[0], 0..n * d),
         );
         for layer in 0..layers {
-            let (before, after) = s.states.split_at_mut(layer + 1);
-            let acts = &mut s.acts[if keep { layer } else { 0 }];
-            self.layer(k, w, worn, layer, chunk, &turns, &before[layer], acts, &mut after[0]);
+            let (before, after) = s.hidden.split_at_mut(layer + 1);
+            let activations = &mut s.activations[if keep { layer } else { 0 }];
+            self.layer_forward(k, w, lora, layer, chunk, &rope, &before[layer], activations, &mut after[0]);
         }
     }
 
@@ -265,10 +265,10 @@ impl<K: Kernels> Model<K> {
         s: &mut Workspace<K>,
         out: &mut Vec<TokenLogprob>,
     ) {
-        let worn = w.adapter.as_ref().map(|a| a.on(chunk.tokens.len()));
-        self.forward(k, &w.base, worn.as_slice(), chunk, s, false);
+        let lora = w.adapter.as_ref().map(|a| a.on(chunk.tokens.len()));
+        self.forward(k, &w.base, lora.as_slice(), chunk, s, false);
         self.lm_head(k, &w.base, chunk, s, None::<(Option<&mut K::Buffer>, fn(usize, TokenLogprob) -> (f32, f32))>);
-        out.extend_from_slice(&s.choices);
+        out.extend_from_slice(&s.logprobs);
     }
 }
 

@@ -18,24 +18,24 @@ pub(crate) struct Tensor {
 /// A layer's parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct LayerLayout {
-    pub(crate) norm1: Range<usize>,
-    pub(crate) qkv: Range<usize>,
-    pub(crate) head_norms: Range<usize>,
-    pub(crate) out: Range<usize>,
-    pub(crate) norm2: Range<usize>,
-    pub(crate) gate_up: Range<usize>,
-    pub(crate) down: Range<usize>,
+    pub(crate) input_norm: Range<usize>,
+    pub(crate) qkv_proj: Range<usize>,
+    pub(crate) qk_norm: Range<usize>,
+    pub(crate) o_proj: Range<usize>,
+    pub(crate) post_attention_norm: Range<usize>,
+    pub(crate) gate_up_proj: Range<usize>,
+    pub(crate) down_proj: Range<usize>,
 }
 
 /// All parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct ParamLayout {
     pub(crate) tensors: Vec<Tensor>,
-    pub(crate) embedding: Range<usize>,
+    pub(crate) embed_tokens: Range<usize>,
     pub(crate) layers: Vec<LayerLayout>,
-    pub(crate) norm: Range<usize>,
-    /// The embedding's place where the two are tied.
-    pub(crate) head: Range<usize>,
+    pub(crate) final_norm: Range<usize>,
+    /// The embed_tokens's place where the two are tied.
+    pub(crate) lm_head: Range<usize>,
     pub(crate) len: usize,
 }
 
@@ -50,32 +50,32 @@ impl ParamLayout {
             range
         };
         let d = c.hidden_size;
-        let embedding = put("model.embed_tokens.weight".to_owned(), &[c.vocab_size, d]);
+        let embed_tokens = put("model.embed_tokens.weight".to_owned(), &[c.vocab_size, d]);
         let layers = (0..c.num_hidden_layers)
             .map(|i| {
                 let mut put = |name: &str, shape: &[usize]| put(format!("model.layers.{i}.{name}.weight"), shape);
                 let (q, kv) = (c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim);
-                let norm1 = put("input_layernorm", &[d]);
-                let qkv = put("self_attn.q_proj", &[q, d]).start;
+                let input_norm = put("input_layernorm", &[d]);
+                let qkv_proj = put("self_attn.q_proj", &[q, d]).start;
                 put("self_attn.k_proj", &[kv, d]);
-                let qkv = qkv..put("self_attn.v_proj", &[kv, d]).end;
-                let head_norms = put("self_attn.q_norm", &[c.head_dim]).start;
-                let head_norms = head_norms..put("self_attn.k_norm", &[c.head_dim]).end;
-                let out = put("self_attn.o_proj", &[d, q]);
-                let norm2 = put("post_attention_layernorm", &[d]);
-                let gate_up = put("mlp.gate_proj", &[c.intermediate_size, d]).start;
-                let gate_up = gate_up..put("mlp.up_proj", &[c.intermediate_size, d]).end;
-                let down = put("mlp.down_proj", &[d, c.intermediate_size]);
-                LayerLayout { norm1, qkv, head_norms, out, norm2, gate_up, down }
+                let qkv_proj = qkv_proj..put("self_attn.v_proj", &[kv, d]).end;
+                let qk_norm = put("self_attn.q_norm", &[c.head_dim]).start;
+                let qk_norm = qk_norm..put("self_attn.k_norm", &[c.head_dim]).end;
+                let o_proj = put("self_attn.o_proj", &[d, q]);
+                let post_attention_norm = put("post_attention_layernorm", &[d]);
+                let gate_up_proj = put("mlp.gate_proj", &[c.intermediate_size, d]).start;
+                let gate_up_proj = gate_up_proj..put("mlp.up_proj", &[c.intermediate_size, d]).end;
+                let down_proj = put("mlp.down_proj", &[d, c.intermediate_size]);
+                LayerLayout { input_norm, qkv_proj, qk_norm, o_proj, post_attention_norm, gate_up_proj, down_proj }
             })
             .collect();
-        let norm = put("model.norm.weight".to_owned(), &[d]);
-        let head = if c.tie_word_embeddings {
-            embedding.clone()
+        let final_norm = put("model.norm.weight".to_owned(), &[d]);
+        let lm_head = if c.tie_word_embeddings {
+            embed_tokens.clone()
         } else {
             put("lm_head.weight".to_owned(), &[c.vocab_size, d])
         };
-        ParamLayout { tensors, embedding, layers, norm, head, len }
+        ParamLayout { tensors, embed_tokens, layers, final_norm, lm_head, len }
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
                 at = t.range.end;
             }
             assert_eq!(at, layout.len);
-            assert_eq!(layout.head == layout.embedding, tied);
+            assert_eq!(layout.lm_head == layout.embed_tokens, tied);
         }
     }
 }

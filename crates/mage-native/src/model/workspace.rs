@@ -6,57 +6,57 @@ use crate::weights::lora::LORA_GROUPS;
 
 /// What a layer remembers for its backward pass.
 pub(super) struct LayerActivations<K: Kernels> {
-    pub(super) inverse1: K::Buffer,
-    pub(super) normed1: K::Buffer,
+    pub(super) input_rstd: K::Buffer,
+    pub(super) input_normed: K::Buffer,
     pub(super) qkv: K::Buffer,
-    pub(super) head_inverse: K::Buffer,
+    pub(super) qk_rstd: K::Buffer,
     pub(super) qk: K::Buffer,
-    pub(super) attended: K::Buffer,
+    pub(super) attn_out: K::Buffer,
     pub(super) logsumexp: K::Buffer,
-    pub(super) middle: K::Buffer,
-    pub(super) inverse2: K::Buffer,
-    pub(super) normed2: K::Buffer,
+    pub(super) residual: K::Buffer,
+    pub(super) post_attn_rstd: K::Buffer,
+    pub(super) post_attn_normed: K::Buffer,
     pub(super) gate_up: K::Buffer,
-    pub(super) gated: K::Buffer,
+    pub(super) mlp_act: K::Buffer,
     /// By group: an adapter's thin rows.
-    pub(super) lows: [K::Buffer; LORA_GROUPS.len()],
+    pub(super) lora_a_out: [K::Buffer; LORA_GROUPS.len()],
 }
 
 impl<K: Kernels> LayerActivations<K> {
     pub(super) fn new(k: &K) -> Self {
         let b = || k.zeros(0);
         LayerActivations {
-            inverse1: b(),
-            normed1: b(),
+            input_rstd: b(),
+            input_normed: b(),
             qkv: b(),
-            head_inverse: b(),
+            qk_rstd: b(),
             qk: b(),
-            attended: b(),
+            attn_out: b(),
             logsumexp: b(),
-            middle: b(),
-            inverse2: b(),
-            normed2: b(),
+            residual: b(),
+            post_attn_rstd: b(),
+            post_attn_normed: b(),
             gate_up: b(),
-            gated: b(),
-            lows: std::array::from_fn(|_| b()),
+            mlp_act: b(),
+            lora_a_out: std::array::from_fn(|_| b()),
         }
     }
 
     pub(super) fn reserve(&mut self, k: &K, c: &Config, rows: usize) {
         let heads = c.heads();
         let sizes = [
-            (&mut self.inverse1, 1),
-            (&mut self.normed1, c.hidden_size),
+            (&mut self.input_rstd, 1),
+            (&mut self.input_normed, c.hidden_size),
             (&mut self.qkv, heads.qkv()),
-            (&mut self.head_inverse, heads.q + heads.kv),
+            (&mut self.qk_rstd, heads.q + heads.kv),
             (&mut self.qk, heads.qk()),
-            (&mut self.attended, heads.out()),
+            (&mut self.attn_out, heads.out()),
             (&mut self.logsumexp, heads.q),
-            (&mut self.middle, c.hidden_size),
-            (&mut self.inverse2, 1),
-            (&mut self.normed2, c.hidden_size),
+            (&mut self.residual, c.hidden_size),
+            (&mut self.post_attn_rstd, 1),
+            (&mut self.post_attn_normed, c.hidden_size),
             (&mut self.gate_up, 2 * c.intermediate_size),
-            (&mut self.gated, c.intermediate_size),
+            (&mut self.mlp_act, c.intermediate_size),
         ];
         for (buffer, width) in sizes {
             k.reserve(buffer, rows * width);
@@ -67,25 +67,25 @@ impl<K: Kernels> LayerActivations<K> {
 /// Everything a pass over a chunk needs besides weights, kept from one chunk to the next.
 pub(crate) struct Workspace<K: Kernels> {
     /// The input of each layer, and the output of the last.
-    pub(super) states: Vec<K::Buffer>,
+    pub(super) hidden: Vec<K::Buffer>,
     /// One per layer, or a single one where layers are computed again in the backward pass (or there is none).
-    pub(super) acts: Vec<LayerActivations<K>>,
-    pub(super) dstate: K::Buffer,
+    pub(super) activations: Vec<LayerActivations<K>>,
+    pub(super) dhidden: K::Buffer,
     pub(super) dnormed: K::Buffer,
     pub(super) dgate_up: K::Buffer,
-    pub(super) dgated: K::Buffer,
+    pub(super) dmlp_act: K::Buffer,
     pub(super) dqkv: K::Buffer,
     pub(super) dqk: K::Buffer,
-    pub(super) dattended: K::Buffer,
-    pub(super) dlow: K::Buffer,
-    pub(super) picked: K::Buffer,
-    pub(super) picked_normed: K::Buffer,
-    pub(super) picked_inverse: K::Buffer,
-    pub(super) dpicked: K::Buffer,
-    pub(super) dpicked_normed: K::Buffer,
+    pub(super) dattn_out: K::Buffer,
+    pub(super) dlora_a_out: K::Buffer,
+    pub(super) selected: K::Buffer,
+    pub(super) selected_normed: K::Buffer,
+    pub(super) selected_rstd: K::Buffer,
+    pub(super) dselected: K::Buffer,
+    pub(super) dselected_normed: K::Buffer,
     pub(super) logits: K::Buffer,
-    pub(super) choices: Vec<TokenLogprob>,
-    pub(super) slopes: Vec<(f32, f32)>,
+    pub(super) logprobs: Vec<TokenLogprob>,
+    pub(super) dlogprobs: Vec<(f32, f32)>,
     pub(super) rows: Vec<u32>,
 }
 
@@ -93,24 +93,24 @@ impl<K: Kernels> Workspace<K> {
     pub(crate) fn new(k: &K) -> Self {
         let b = || k.zeros(0);
         Workspace {
-            states: Vec::new(),
-            acts: Vec::new(),
-            dstate: b(),
+            hidden: Vec::new(),
+            activations: Vec::new(),
+            dhidden: b(),
             dnormed: b(),
             dgate_up: b(),
-            dgated: b(),
+            dmlp_act: b(),
             dqkv: b(),
             dqk: b(),
-            dattended: b(),
-            dlow: b(),
-            picked: b(),
-            picked_normed: b(),
-            picked_inverse: b(),
-            dpicked: b(),
-            dpicked_normed: b(),
+            dattn_out: b(),
+            dlora_a_out: b(),
+            selected: b(),
+            selected_normed: b(),
+            selected_rstd: b(),
+            dselected: b(),
+            dselected_normed: b(),
             logits: b(),
-            choices: Vec::new(),
-            slopes: Vec::new(),
+            logprobs: Vec::new(),
+            dlogprobs: Vec::new(),
             rows: Vec::new(),
         }
     }

@@ -1,7 +1,7 @@
 //! Training on a card: the same batches, losses, reports and files; the numbers lie elsewhere.
 
 use super::loss_stats::LossStats;
-use super::state::{PublishedState, Saved, State, child_path, digest, read_moments, write_moments};
+use super::state::{PublishedState, SavedParams, TrainerState, child_path, digest, read_moments, write_moments};
 use crate::cpu::TokenLogprob;
 use crate::engine::{Shared, write_folder};
 use crate::gpu::{failed, lora_layout};
@@ -24,10 +24,10 @@ use std::sync::Arc;
 pub struct CudaTrainer {
     shared: Arc<Shared>,
     caps: TrainerCaps,
-    card: mage_cuda::ModelTrainer,
+    trainer: mage_cuda::ModelTrainer,
     /// Tokens of a pass.
     budget: usize,
-    state: State,
+    state: TrainerState,
     /// What learns instead of the model's own numbers, and the digest of those.
     adapter: Option<(Arc<LoraLayout>, String)>,
     /// Whether a gradient waits for its step.
@@ -37,33 +37,33 @@ pub struct CudaTrainer {
 impl CudaTrainer {
     pub(crate) fn new(shared: Arc<Shared>, flat: Vec<f32>, adapter: Option<NativeAdapter>) -> Result<Self> {
         let model = &shared.gpu_model()?.model;
-        let thin = adapter.as_ref().map_or(0, |a| a.size().max_group_rank);
-        let (card, adapter) = match adapter {
+        let lora_rank = adapter.as_ref().map_or(0, |a| a.size().max_group_rank);
+        let (trainer, adapter) = match adapter {
             None => (mage_cuda::ModelTrainer::new(model, &flat).map_err(failed)?, None),
             Some(adapter) => {
                 let below = shared.publish_gpu_base(&flat)?;
                 let base = &below.cuda().base;
                 let places = lora_layout(&adapter.layout);
-                let card =
+                let trainer =
                     mage_cuda::ModelTrainer::with_adapter(model, base, &places, &adapter.flat).map_err(failed)?;
-                (card, Some((adapter.layout, digest(&flat))))
+                (trainer, Some((adapter.layout, digest(&flat))))
             }
         };
         drop(flat);
         let caps = super::caps("native on CUDA", &shared);
-        let learning = card.params().len();
-        let budget = shared.gpu_model()?.plan_training(learning, thin, caps.max_context, &shared.options)?;
-        let mut trainer = CudaTrainer { caps, card, budget, state: State::default(), adapter, pending: false, shared };
-        trainer.put(&AdapterName::default())?;
-        Ok(trainer)
+        let learning = trainer.params().len();
+        let budget = shared.gpu_model()?.plan_training(learning, lora_rank, caps.max_context, &shared.options)?;
+        let mut this = CudaTrainer { caps, trainer, budget, state: TrainerState::default(), adapter, pending: false, shared };
+        this.publish_as(&AdapterName::default())?;
+        Ok(this)
     }
 
-    fn put(&mut self, name: &AdapterName) -> Result<WeightVersion> {
-        let set = match self.card.adapter_snapshot().map_err(failed)? {
-            adapter @ Some(_) => GpuWeights { base: Arc::clone(self.card.weights()), adapter },
-            None => GpuWeights { base: Arc::new(self.card.snapshot().map_err(failed)?), adapter: None },
+    fn publish_as(&mut self, name: &AdapterName) -> Result<WeightVersion> {
+        let set = match self.trainer.adapter_snapshot().map_err(failed)? {
+            adapter @ Some(_) => GpuWeights { base: Arc::clone(self.trainer.weights()), adapter },
+            None => GpuWeights { base: Arc::new(self.trainer.snapshot().map_err(failed)?), adapter: None },
         };
-        Ok(self.shared.published.put(name, Arc::new(DeviceWeights::Cuda(set))))
+        Ok(self.shared.registry.publish(name, Arc::new(DeviceWeights::Cuda(set))))
     }
 
     fn tensors(&self) -> &[Tensor] {
@@ -71,23 +71,23 @@ impl CudaTrainer {
     }
 
     /// What learns, as far as files tell.
-    fn saved(&self) -> Saved<'_> {
+    fn saved(&self) -> SavedParams<'_> {
         match &self.adapter {
-            None => Saved::Whole,
-            Some((layout, base)) => Saved::Adapter { layout, base: base.clone() },
+            None => SavedParams::Full,
+            Some((layout, base)) => SavedParams::Lora { layout, base: base.clone() },
         }
     }
 
     /// The gradient that has been added up since the last step: each tensor's name and numbers.
     pub fn gradients(&self) -> Result<Vec<(String, Vec<f32>)>> {
-        let all = self.card.grads().to_vec().map_err(failed)?;
+        let all = self.trainer.grads().to_vec().map_err(failed)?;
         Ok(self.tensors().iter().map(|t| (t.name.clone(), all[t.range.clone()].to_vec())).collect())
     }
 
     /// Writes what learns, as it is now: a model folder that `transformers` loads unchanged, or an adapter's folder for
     /// PEFT.
     pub fn save_model(&self, dir: &Path, format: WeightDtype) -> Result<()> {
-        let flat = self.card.params().to_vec().map_err(failed)?;
+        let flat = self.trainer.params().to_vec().map_err(failed)?;
         let Shared { model, renderer, source, .. } = &*self.shared;
         match &self.adapter {
             None => write_folder(dir, &model.config, &flat, renderer.as_deref(), format),
@@ -99,22 +99,22 @@ impl CudaTrainer {
 impl CudaTrainer {
     /// Weights that were published when the state was written.
     fn read_published(&self, folder: &Path, p: &PublishedState) -> Result<DeviceWeights> {
-        let (card, model) = (self.shared.gpu_model()?, &self.shared.model);
+        let (gpu, model) = (self.shared.gpu_model()?, &self.shared.model);
         match (&p.file, &self.adapter) {
             (None, None) => Err(Error::invalid(
                 format!("weights `{}`", p.name),
                 "they are the model below an adapter, and there is none",
             )),
             (None, Some(_)) => {
-                Ok(DeviceWeights::Cuda(GpuWeights { base: Arc::clone(self.card.weights()), adapter: None }))
+                Ok(DeviceWeights::Cuda(GpuWeights { base: Arc::clone(self.trainer.weights()), adapter: None }))
             }
             (Some(file), Some(_)) => {
                 let saved = NativeAdapter::open(&child_path(folder, file)?, &model.config)?;
-                card.beside(self.card.weights(), &saved.layout, &saved.flat)
+                gpu.upload_with_lora(self.trainer.weights(), &saved.layout, &saved.flat)
             }
             (Some(file), None) => {
                 let path = child_path(folder, file)?;
-                card.alone(&checkpoint::read_tensors(&[path], &model.layout.tensors, &[], CONFIG_SOURCE)?)
+                gpu.upload_base(&checkpoint::read_tensors(&[path], &model.layout.tensors, &[], CONFIG_SOURCE)?)
             }
         }
     }
@@ -134,7 +134,7 @@ fn sequences(chunk: &Chunk) -> PackedSequences<'_> {
 }
 
 /// Neighbours that are treated alike go together: what decays and what does not.
-fn runs(tensors: &[Tensor]) -> Vec<(Range<usize>, bool)> {
+fn decay_ranges(tensors: &[Tensor]) -> Vec<(Range<usize>, bool)> {
     let mut all: Vec<(Range<usize>, bool)> = Vec::new();
     for t in tensors {
         let decays = t.shape.len() > 1;
@@ -157,27 +157,27 @@ impl Trainer for CudaTrainer {
         let mut total = LossStats::default();
         self.pending = true;
         for chunk in &chunks {
-            let mut tally = LossStats::default();
+            let mut stats = LossStats::default();
             let note = |p: usize, c: mage_cuda::TokenLogprob| {
-                let choice = TokenLogprob { logprob: c.logprob, entropy: c.entropy, logsumexp: c.logsumexp };
-                tally.note(&chunk.predictions[p], choice, loss)
+                let predicted = TokenLogprob { logprob: c.logprob, entropy: c.entropy, logsumexp: c.logsumexp };
+                stats.record(&chunk.predictions[p], predicted, loss)
             };
             // A row longer than a pass is one by itself; of it only one layer is remembered. The bits are the same.
             let recompute = self.shared.options.recompute || chunk.tokens.len() > self.budget;
-            self.card.forward_backward(&sequences(chunk), recompute, note).map_err(failed)?;
-            total.add(tally);
+            self.trainer.forward_backward(&sequences(chunk), recompute, note).map_err(failed)?;
+            total.add(stats);
         }
         Ok(total.report(count))
     }
 
     fn optim_step(&mut self, step: &OptimStep) -> Result<StepReport> {
         step.check()?;
-        let norm = self.card.grad_sum_of_squares(0..self.card.params().len()).map_err(failed)?.sqrt();
+        let norm = self.trainer.grad_sum_of_squares(0..self.trainer.params().len()).map_err(failed)?.sqrt();
         self.pending = false;
         if !norm.is_finite() {
             // Only now is it asked which one it was.
-            let all = self.card.grads().to_vec().map_err(failed)?;
-            self.card.zero_grads().map_err(failed)?;
+            let all = self.trainer.grads().to_vec().map_err(failed)?;
+            self.trainer.zero_grads().map_err(failed)?;
             let bad = all.iter().position(|g| !g.is_finite());
             // Squares of large finite numbers may overflow too.
             let at = bad.or_else(|| (0..all.len()).max_by(|a, b| all[*a].abs().total_cmp(&all[*b].abs()))).unwrap_or(0);
@@ -186,7 +186,7 @@ impl Trainer for CudaTrainer {
             return self.state.skip(step, &tensor, all[at], norm);
         }
         let set = self.state.advance(step, norm);
-        for (range, decays) in runs(self.tensors()) {
+        for (range, decays) in decay_ranges(self.tensors()) {
             let set = mage_cuda::AdamWParams {
                 learning_rate: set.learning_rate,
                 beta1: set.beta1,
@@ -197,14 +197,14 @@ impl Trainer for CudaTrainer {
                 correction1: set.correction1,
                 correction2: set.correction2,
             };
-            self.card.adamw(range, &set).map_err(failed)?;
+            self.trainer.adamw(range, &set).map_err(failed)?;
         }
-        self.card.synchronize().map_err(failed)?;
+        self.trainer.synchronize().map_err(failed)?;
         Ok(StepReport { grad_norm: norm, skipped: None, skipped_steps: self.state.skipped, steps: self.state.steps })
     }
 
     fn publish(&mut self, name: &AdapterName) -> Result<WeightVersion> {
-        self.put(name)
+        self.publish_as(name)
     }
 
     fn save(&self, dir: &Path) -> Result<()> {
@@ -214,39 +214,39 @@ impl Trainer for CudaTrainer {
         self.save_model(dir, WeightDtype::F32)?;
         let folder = dir.join("training_state");
         std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
-        let (first, second) = self.card.moments();
-        let (first, second) = (first.to_vec().map_err(failed)?, second.to_vec().map_err(failed)?);
-        write_moments(&folder, self.tensors(), &first, &second)?;
+        let (exp_avg, exp_avg_sq) = self.trainer.moments();
+        let (exp_avg, exp_avg_sq) = (exp_avg.to_vec().map_err(failed)?, exp_avg_sq.to_vec().map_err(failed)?);
+        write_moments(&folder, self.tensors(), &exp_avg, &exp_avg_sq)?;
         let saved = self.saved();
-        let mut state = State { base: saved.base(), published: Vec::new(), ..self.state.clone() };
-        for (i, (name, release)) in self.shared.published.all().into_iter().enumerate() {
-            let GpuWeights { base, adapter } = release.weights.cuda();
+        let mut state = TrainerState { base: saved.base(), published: Vec::new(), ..self.state.clone() };
+        for (i, (name, published)) in self.shared.registry.all().into_iter().enumerate() {
+            let GpuWeights { base, adapter } = published.weights.cuda();
             let flat = match (&saved, adapter) {
                 (_, Some(adapter)) => Some(adapter.to_vec().map_err(failed)?),
-                (Saved::Adapter { .. }, None) => None,
-                (Saved::Whole, None) => Some(base.to_vec().map_err(failed)?),
+                (SavedParams::Lora { .. }, None) => None,
+                (SavedParams::Full, None) => Some(base.to_vec().map_err(failed)?),
             };
             let file = flat.map(|flat| saved.write_published(&folder, i, &self.shared, &flat)).transpose()?;
-            state.published.push(PublishedState { name, version: release.version, file });
+            state.published.push(PublishedState { name, version: published.version, file });
         }
         state.write(&folder.join("state.json"))
     }
 
     fn load(&mut self, dir: &Path) -> Result<()> {
         let folder = dir.join("training_state");
-        let state = State::read(&folder.join("state.json"))?;
+        let state = TrainerState::read(&folder.join("state.json"))?;
         // Everything is read before anything is changed.
         let flat = self.saved().read(dir, &state, &self.shared.model)?;
-        let (first, second) = read_moments(&folder, self.tensors(), flat.len())?;
+        let (exp_avg, exp_avg_sq) = read_moments(&folder, self.tensors(), flat.len())?;
         let mut published = BTreeMap::new();
         for p in &state.published {
             let weights = Arc::new(self.read_published(&folder, p)?);
             published.insert(p.name.clone(), PublishedWeights { version: p.version, weights });
         }
-        self.card.restore(&flat, &first, &second).map_err(failed)?;
+        self.trainer.restore(&flat, &exp_avg, &exp_avg_sq).map_err(failed)?;
         self.pending = false;
-        self.state = State { published: Vec::new(), base: None, ..state };
-        self.shared.published.replace(published);
+        self.state = TrainerState { published: Vec::new(), base: None, ..state };
+        self.shared.registry.replace(published);
         Ok(())
     }
 }

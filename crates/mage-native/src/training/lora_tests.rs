@@ -1,8 +1,8 @@
 //! An adapter in training: its gradient is its slope, the model below stays as it is, and a stop changes nothing.
 
-use super::tests::{losses, numbers, refresh, rows};
+use super::tests::{losses, params_mut, refresh, rows};
 use super::*;
-use crate::cpu::testing::{self, check_some_slopes};
+use crate::cpu::testing::{self, check_gradient_at};
 use crate::engine::{NativeModel, Options};
 use crate::weights::hf_config::{Config, tests::tiny};
 use crate::weights::lora::{LoraConfig, Projection};
@@ -21,8 +21,8 @@ fn shapes() -> [LoraConfig; 3] {
 fn trainer(config: Config, lora: &LoraConfig, options: Options) -> CpuTrainer {
     let model = NativeModel::new(config, 0.3, Seed::new(4), None).unwrap();
     let mut t = model.with_new_adapter(lora, Seed::new(5)).unwrap().train(options).unwrap().0;
-    let random = testing::numbers(t.first.len(), 6);
-    numbers(&mut t).iter_mut().zip(random).for_each(|(x, r)| *x = 0.3 * r);
+    let random = testing::random_values(t.exp_avg.len(), 6);
+    params_mut(&mut t).iter_mut().zip(random).for_each(|(x, r)| *x = 0.3 * r);
     refresh(&mut t);
     t.publish(&AdapterName::default()).unwrap();
     t
@@ -37,17 +37,17 @@ fn the_gradient_of_every_loss_is_its_slope() {
         for loss in losses() {
             t.grads.fill(0.0);
             t.forward_backward(&batch, &loss).unwrap();
-            let (start, gradient) = (t.learner.flat().clone(), t.grads.clone());
+            let (start, gradient) = (t.params.flat().clone(), t.grads.clone());
             assert!(gradient.iter().all(|g| *g != 0.0), "every number learns");
             for tensor in t.tensors().to_vec() {
                 let place = format!("{} under {loss:?}", tensor.name);
                 let range = tensor.range.clone();
-                check_some_slopes(&place, 4, &start[range.clone()], &gradient[range.clone()], |part| {
-                    numbers(&mut t)[range.clone()].copy_from_slice(part);
+                check_gradient_at(&place, 4, &start[range.clone()], &gradient[range.clone()], |part| {
+                    params_mut(&mut t)[range.clone()].copy_from_slice(part);
                     refresh(&mut t);
                     t.forward_backward(&batch, &loss).unwrap().loss
                 });
-                numbers(&mut t).copy_from_slice(&start);
+                params_mut(&mut t).copy_from_slice(&start);
             }
             refresh(&mut t);
         }
@@ -64,7 +64,7 @@ fn a_new_adapter_changes_nothing_and_the_model_below_never_changes() {
     let loss = Loss::of(Objective::CrossEntropy);
     let (a, b) = (whole.forward_backward(&batch, &loss).unwrap(), t.forward_backward(&batch, &loss).unwrap());
     assert!(a.logprobs == b.logprobs, "what is added is zero");
-    let before = whole.learner.flat().clone();
+    let before = whole.params.flat().clone();
     let first = b.loss;
     for _ in 0..20 {
         t.optim_step(&OptimStep { learning_rate: 0.02, ..Default::default() }).unwrap();
@@ -72,8 +72,8 @@ fn a_new_adapter_changes_nothing_and_the_model_below_never_changes() {
     }
     let last = t.forward_backward(&batch, &loss).unwrap().loss;
     assert!(last < 0.7 * first, "{first} to {last}: it learns");
-    assert!(t.learner.parts().0.flat == before);
-    assert_eq!(t.first.len(), t.learner.flat().len(), "moments for the adapter alone");
+    assert!(t.params.base_and_adapter().0.flat == before);
+    assert_eq!(t.exp_avg.len(), t.params.flat().len(), "moments for the adapter alone");
     assert!(t.gradients().all(|(name, _, _)| name.contains(".lora_")));
 }
 
@@ -90,7 +90,7 @@ fn threads_and_recomputation_change_no_bit() {
                 seen.push((report.loss.to_bits(), report.logprobs, t.grads.clone()));
                 t.optim_step(&OptimStep { weight_decay: 0.1, ..Default::default() }).unwrap();
             }
-            (seen, t.learner.flat().clone())
+            (seen, t.params.flat().clone())
         };
         let want = of(1, false);
         for (threads, recompute) in [(2, false), (5, false), (1, true), (24, true)] {
@@ -118,19 +118,19 @@ fn a_saved_trainer_continues_exactly() {
     a.save(dir.path()).unwrap();
     let mut b = trainer(tiny(), lora, Options { threads: 1, ..Default::default() });
     b.load(dir.path()).unwrap();
-    let (ours, theirs) = (a.shared.published.all(), b.shared.published.all());
+    let (ours, theirs) = (a.shared.registry.all(), b.shared.registry.all());
     assert_eq!(ours.keys().map(AdapterName::as_str).collect::<Vec<_>>(), ["base", "past self", "policy"]);
     assert!(ours.keys().eq(theirs.keys()));
-    for (name, release) in ours {
+    for (name, published) in ours {
         let other = &theirs[&name];
         let flat =
             |r: &crate::weights::registry::PublishedWeights| r.weights.cpu().adapter.as_ref().map(|a| a.flat.clone());
-        assert!(other.version == release.version && flat(other) == flat(&release), "{name}");
+        assert!(other.version == published.version && flat(other) == flat(&published), "{name}");
     }
     for _ in 0..3 {
         assert_eq!(go(&mut a).to_bits(), go(&mut b).to_bits());
     }
-    assert!(a.learner.flat() == b.learner.flat() && a.first == b.first && a.second == b.second && a.state == b.state);
+    assert!(a.params.flat() == b.params.flat() && a.exp_avg == b.exp_avg && a.exp_avg_sq == b.exp_avg_sq && a.state == b.state);
 
     let refusal = |t: &mut CpuTrainer| t.load(dir.path()).unwrap_err().to_string();
     let mut other = trainer(tiny(), &shapes()[2], Options::default());
@@ -144,8 +144,8 @@ fn a_saved_trainer_continues_exactly() {
     let full = tempfile::tempdir().unwrap();
     whole.save(full.path()).unwrap();
     assert!(b.load(full.path()).unwrap_err().to_string().contains("a whole model learnt here"));
-    let before = b.learner.flat().clone();
+    let before = b.params.flat().clone();
     std::fs::write(dir.path().join("training_state/optimizer.safetensors"), "short").unwrap();
     assert!(refusal(&mut b).contains("optimizer.safetensors"));
-    assert!(*b.learner.flat() == before);
+    assert!(*b.params.flat() == before);
 }

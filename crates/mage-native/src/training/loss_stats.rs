@@ -21,13 +21,13 @@ pub(super) struct LossStats {
 
 impl LossStats {
     /// Notes one prediction and gives the loss's slopes by its log-probability and entropy.
-    pub(super) fn note(&mut self, p: &Prediction, choice: TokenLogprob, loss: &Loss) -> (f32, f32) {
-        let cost = loss.token(choice.logprob, choice.entropy, &p.inputs);
+    pub(super) fn record(&mut self, p: &Prediction, predicted: TokenLogprob, loss: &Loss) -> (f32, f32) {
+        let cost = loss.token(predicted.logprob, predicted.entropy, &p.inputs);
         let weight = f64::from(p.inputs.weight);
         let size = weight.abs();
         self.loss += weight * cost.value;
         self.weight += size;
-        self.entropy += size * f64::from(choice.entropy);
+        self.entropy += size * f64::from(predicted.entropy);
         self.ratio += size * cost.ratio;
         self.max_ratio = self.max_ratio.max(cost.ratio);
         self.clipped += if cost.clipped { size } else { 0.0 };
@@ -37,7 +37,7 @@ impl LossStats {
             *sum += size * cost.kl;
             *total += size;
         }
-        self.logprobs.push((p.index, choice.logprob));
+        self.logprobs.push((p.index, predicted.logprob));
         ((weight * cost.by_logprob) as f32, (weight * cost.by_entropy) as f32)
     }
 

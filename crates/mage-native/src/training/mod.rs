@@ -29,7 +29,7 @@ use mage_engine::{
     WeightVersion,
 };
 use rayon::prelude::*;
-use state::State;
+use state::TrainerState;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub(crate) use trainable_params::TrainableParams;
@@ -45,15 +45,15 @@ const ONE_LANE_ABOVE: usize = 1 << 23;
 pub struct CpuTrainer {
     shared: Arc<Shared>,
     caps: TrainerCaps,
-    learner: TrainableParams,
+    params: TrainableParams,
     grads: Vec<f32>,
-    first: Vec<f32>,
-    second: Vec<f32>,
+    exp_avg: Vec<f32>,
+    exp_avg_sq: Vec<f32>,
     /// A gradient for each lane; empty where there is one lane, which adds to the trainer's own.
     lanes: Vec<Vec<f32>>,
     /// As many as ever worked at once.
     workspaces: Mutex<Vec<Workspace<Cpu>>>,
-    state: State,
+    state: TrainerState,
     /// What tells the model below an adapter from others; made when it is first asked for.
     base_digest: OnceLock<String>,
     /// Whether a gradient waits for its step.
@@ -61,30 +61,30 @@ pub struct CpuTrainer {
 }
 
 impl CpuTrainer {
-    pub(crate) fn new(shared: Arc<Shared>, learner: TrainableParams) -> Self {
-        let len = learner.flat().len();
+    pub(crate) fn new(shared: Arc<Shared>, params: TrainableParams) -> Self {
+        let len = params.flat().len();
         let lanes = vec![Vec::new(); lane_count(shared.model.layout.len, len)];
         let caps = caps("native", &shared);
         let mut trainer = CpuTrainer {
             caps,
-            learner,
+            params,
             grads: vec![0.0; len],
-            first: vec![0.0; len],
-            second: vec![0.0; len],
+            exp_avg: vec![0.0; len],
+            exp_avg_sq: vec![0.0; len],
             lanes,
             workspaces: Mutex::default(),
-            state: State::default(),
+            state: TrainerState::default(),
             base_digest: OnceLock::new(),
             pending: false,
             shared,
         };
-        trainer.put(&AdapterName::default());
+        trainer.publish_as(&AdapterName::default());
         trainer
     }
 
-    fn put(&mut self, name: &AdapterName) -> WeightVersion {
-        let copy = self.shared.pool.install(|| self.learner.snapshot(&self.shared.model));
-        self.shared.published.put(name, Arc::new(DeviceWeights::Cpu(copy)))
+    fn publish_as(&mut self, name: &AdapterName) -> WeightVersion {
+        let copy = self.shared.pool.install(|| self.params.snapshot(&self.shared.model));
+        self.shared.registry.publish(name, Arc::new(DeviceWeights::Cpu(copy)))
     }
 
     /// The gradient that has been added up since the last step, of all that learns: name, shape, numbers.
@@ -94,25 +94,25 @@ impl CpuTrainer {
 
     /// What learns, as it is now: name, shape, numbers.
     pub fn weights(&self) -> impl Iterator<Item = (&str, &[usize], &[f32])> {
-        self.tensors().iter().map(|t| (&t.name[..], &t.shape[..], &self.learner.flat()[t.range.clone()]))
+        self.tensors().iter().map(|t| (&t.name[..], &t.shape[..], &self.params.flat()[t.range.clone()]))
     }
 
     /// Writes what learns, as it is now: a model folder that `transformers` loads unchanged, or an adapter's folder for
     /// PEFT.
     pub fn save_model(&self, dir: &Path, format: WeightDtype) -> Result<()> {
         let Shared { model, renderer, source, .. } = &*self.shared;
-        match &self.learner {
-            TrainableParams::Whole(weights) => {
+        match &self.params {
+            TrainableParams::Full(weights) => {
                 write_folder(dir, &model.config, &weights.flat, renderer.as_deref(), format)
             }
-            TrainableParams::Adapter { adapter, .. } => {
+            TrainableParams::Lora { adapter, .. } => {
                 lora::peft::write(dir, &adapter.layout, &adapter.flat, source.as_deref(), format)
             }
         }
     }
 
     fn tensors(&self) -> &[Tensor] {
-        self.learner.tensors(&self.shared.model)
+        self.params.tensors(&self.shared.model)
     }
 }
 
@@ -146,16 +146,16 @@ fn lane_count(parameters: usize, learning: usize) -> usize {
 }
 
 /// Deals chunks to lanes: each to the lane with the fewest tokens so far. Depends on the chunks alone.
-fn deal(chunks: &[Chunk], lanes: usize) -> Vec<Vec<usize>> {
-    let mut hands = vec![(0_usize, Vec::new()); lanes];
+fn assign_chunks(chunks: &[Chunk], lanes: usize) -> Vec<Vec<usize>> {
+    let mut assignment = vec![(0_usize, Vec::new()); lanes];
     for (i, chunk) in chunks.iter().enumerate() {
-        let hand = hands.iter_mut().min_by_key(|(tokens, _)| *tokens);
-        if let Some((tokens, hand)) = hand {
+        let assigned = assignment.iter_mut().min_by_key(|(tokens, _)| *tokens);
+        if let Some((tokens, assigned)) = assigned {
             *tokens += chunk.tokens.len();
-            hand.push(i);
+            assigned.push(i);
         }
     }
-    hands.into_iter().map(|(_, hand)| hand).filter(|h| !h.is_empty()).collect()
+    assignment.into_iter().map(|(_, assigned)| assigned).filter(|h| !h.is_empty()).collect()
 }
 
 impl Trainer for CpuTrainer {
@@ -167,48 +167,48 @@ impl Trainer for CpuTrainer {
         batch.check(loss, self.shared.model.config.vocab_size, self.caps.max_context)?;
         let (chunks, count) = batch::chunks(batch, self.shared.chunk_tokens());
         let Shared { model, pool, options, .. } = &*self.shared;
-        let (learner, len, recompute) = (self.learner.parts(), self.grads.len(), options.recompute);
+        let (params, len, recompute) = (self.params.base_and_adapter(), self.grads.len(), options.recompute);
         let workspaces = &self.workspaces;
         // Does a lane's chunks in order, in the workspace that was used last: it is warm.
-        let work = |k: &Cpu, hand: &[usize], grads: &mut Vec<f32>| {
+        let work = |k: &Cpu, assigned: &[usize], grads: &mut Vec<f32>| {
             let free = workspaces.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let mut workspace = free.unwrap_or_else(|| Workspace::new(k));
-            let tallies: Vec<(usize, LossStats)> = hand
+            let stats: Vec<(usize, LossStats)> = assigned
                 .iter()
                 .map(|&i| {
-                    let (chunk, mut tally) = (&chunks[i], LossStats::default());
-                    model.forward_backward(k, learner, chunk, &mut workspace, grads, recompute, |p, choice| {
-                        tally.note(&chunk.predictions[p], choice, loss)
+                    let (chunk, mut stats) = (&chunks[i], LossStats::default());
+                    model.forward_backward(k, params, chunk, &mut workspace, grads, recompute, |p, predicted| {
+                        stats.record(&chunk.predictions[p], predicted, loss)
                     });
-                    (i, tally)
+                    (i, stats)
                 })
                 .collect();
             workspaces.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
-            tallies
+            stats
         };
         let mut total = LossStats::default();
         if self.lanes.len() == 1 {
             let (all, grads): (Vec<usize>, _) = ((0..chunks.len()).collect(), &mut self.grads);
-            for (_, tally) in pool.install(|| work(&model.kernels, &all, grads)) {
-                total.add(tally);
+            for (_, stats) in pool.install(|| work(&model.kernels, &all, grads)) {
+                total.add(stats);
             }
         } else {
-            let hands = deal(&chunks, self.lanes.len());
+            let assignment = assign_chunks(&chunks, self.lanes.len());
             // With more threads than lanes the kernels share the rest among them.
-            let kernels = if pool.current_num_threads() > hands.len() { model.kernels } else { model.kernels.alone() };
-            let lanes = &mut self.lanes[..hands.len()];
-            let mut tallies: Vec<(usize, LossStats)> = pool.install(|| {
-                let each = lanes.par_iter_mut().zip(&hands).with_max_len(1);
-                each.flat_map_iter(|(grads, hand)| {
+            let kernels = if pool.current_num_threads() > assignment.len() { model.kernels } else { model.kernels.single_threaded() };
+            let lanes = &mut self.lanes[..assignment.len()];
+            let mut stats: Vec<(usize, LossStats)> = pool.install(|| {
+                let each = lanes.par_iter_mut().zip(&assignment).with_max_len(1);
+                each.flat_map_iter(|(grads, assigned)| {
                     grads.clear();
                     grads.resize(len, 0.0);
-                    work(&kernels, hand, grads)
+                    work(&kernels, assigned, grads)
                 })
                 .collect()
             });
-            tallies.sort_by_key(|(i, _)| *i);
-            for (_, tally) in tallies {
-                total.add(tally);
+            stats.sort_by_key(|(i, _)| *i);
+            for (_, stats) in stats {
+                total.add(stats);
             }
             let lanes = &*lanes;
             pool.install(|| {
@@ -228,7 +228,7 @@ impl Trainer for CpuTrainer {
         step.check()?;
         let shared = Arc::clone(&self.shared);
         let k = &shared.model.kernels;
-        let (tensors, flat) = self.learner.params_mut(&shared.model);
+        let (tensors, flat) = self.params.params_mut(&shared.model);
         let squares: Vec<f64> =
             shared.pool.install(|| tensors.iter().map(|t| k.sum_of_squares(&self.grads[t.range.clone()])).collect());
         let norm = squares.iter().sum::<f64>().sqrt();
@@ -248,19 +248,19 @@ impl Trainer for CpuTrainer {
                     AdamW { weight_decay, ..set },
                     &mut flat[at()],
                     &self.grads[at()],
-                    &mut self.first[at()],
-                    &mut self.second[at()],
+                    &mut self.exp_avg[at()],
+                    &mut self.exp_avg_sq[at()],
                 );
             }
         });
         self.grads.fill(0.0);
         self.pending = false;
-        shared.pool.install(|| self.learner.refresh(&shared.model));
+        shared.pool.install(|| self.params.refresh(&shared.model));
         Ok(StepReport { grad_norm: norm, skipped: None, skipped_steps: self.state.skipped, steps: self.state.steps })
     }
 
     fn publish(&mut self, name: &AdapterName) -> Result<WeightVersion> {
-        Ok(self.put(name))
+        Ok(self.publish_as(name))
     }
 
     fn save(&self, dir: &Path) -> Result<()> {

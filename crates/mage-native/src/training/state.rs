@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// What is saved besides weights and moments.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct State {
+pub(super) struct TrainerState {
     pub(super) steps: u64,
     pub(super) skipped: u64,
     pub(super) skipped_in_a_row: u32,
@@ -40,7 +40,7 @@ pub(super) struct PublishedState {
     pub(super) file: Option<String>,
 }
 
-impl State {
+impl TrainerState {
     /// Counts a step that is not taken because a gradient is not finite; too many in a row are an error.
     pub(super) fn skip(&mut self, step: &OptimStep, tensor: &Tensor, value: f32, norm: f64) -> Result<StepReport> {
         self.skipped += 1;
@@ -99,42 +99,42 @@ pub(super) fn read_moments(folder: &Path, tensors: &[Tensor], len: usize) -> Res
             })
             .collect::<Vec<_>>()
     };
-    let both = [shifted("first.", 0), shifted("second.", len)].concat();
-    let mut first = checkpoint::read_tensors(&[folder.join("optimizer.safetensors")], &both, &[], CONFIG_SOURCE)?;
-    let second = first.split_off(len);
-    Ok((first, second))
+    let both = [shifted("exp_avg.", 0), shifted("exp_avg_sq.", len)].concat();
+    let mut exp_avg = checkpoint::read_tensors(&[folder.join("optimizer.safetensors")], &both, &[], CONFIG_SOURCE)?;
+    let exp_avg_sq = exp_avg.split_off(len);
+    Ok((exp_avg, exp_avg_sq))
 }
 
-pub(super) fn write_moments(folder: &Path, tensors: &[Tensor], first: &[f32], second: &[f32]) -> Result<()> {
-    let moments = [("first.", first), ("second.", second)];
+pub(super) fn write_moments(folder: &Path, tensors: &[Tensor], exp_avg: &[f32], exp_avg_sq: &[f32]) -> Result<()> {
+    let moments = [("exp_avg.", exp_avg), ("exp_avg_sq.", exp_avg_sq)];
     checkpoint::write_tensors(&folder.join("optimizer.safetensors"), &moments, tensors, WeightDtype::F32)
 }
 
 /// What learns, as far as files tell: all of a model, or an adapter beside numbers with this digest.
-pub(super) enum Saved<'a> {
-    Whole,
-    Adapter { layout: &'a LoraLayout, base: String },
+pub(super) enum SavedParams<'a> {
+    Full,
+    Lora { layout: &'a LoraLayout, base: String },
 }
 
-impl Saved<'_> {
+impl SavedParams<'_> {
     pub(super) fn base(&self) -> Option<String> {
         match self {
-            Saved::Whole => None,
-            Saved::Adapter { base, .. } => Some(base.clone()),
+            SavedParams::Full => None,
+            SavedParams::Lora { base, .. } => Some(base.clone()),
         }
     }
 
     /// Reads the numbers that learnt here, refusing those of anything else.
-    pub(super) fn read(&self, dir: &Path, state: &State, model: &Model<Cpu>) -> Result<Vec<f32>> {
+    pub(super) fn read(&self, dir: &Path, state: &TrainerState, model: &Model<Cpu>) -> Result<Vec<f32>> {
         let wrong = |problem: String| Err(Error::invalid(dir.display().to_string(), problem));
         match (self, NativeAdapter::is_in(dir)) {
-            (Saved::Whole, false) => {
+            (SavedParams::Full, false) => {
                 if Config::read(&dir.join("config.json"))? != model.config {
                     return wrong("its config.json is of another model than this one".to_owned());
                 }
                 checkpoint::read_folder(dir, &model.layout.tensors, &[])
             }
-            (Saved::Adapter { layout, base }, true) => {
+            (SavedParams::Lora { layout, base }, true) => {
                 if state.base.as_ref() != Some(base) {
                     return wrong("its adapter stood beside another model than this one".to_owned());
                 }
@@ -144,8 +144,8 @@ impl Saved<'_> {
                 }
                 Ok(saved.flat)
             }
-            (Saved::Whole, true) => wrong("an adapter learnt here, not a model".to_owned()),
-            (Saved::Adapter { .. }, false) => wrong("a whole model learnt here, not an adapter".to_owned()),
+            (SavedParams::Full, true) => wrong("an adapter learnt here, not a model".to_owned()),
+            (SavedParams::Lora { .. }, false) => wrong("a whole model learnt here, not an adapter".to_owned()),
         }
     }
 
@@ -153,12 +153,12 @@ impl Saved<'_> {
     pub(super) fn write_published(&self, folder: &Path, i: usize, shared: &Shared, flat: &[f32]) -> Result<String> {
         let format = WeightDtype::F32;
         match self {
-            Saved::Adapter { layout, .. } => {
+            SavedParams::Lora { layout, .. } => {
                 let file = format!("published-{i}");
                 lora::peft::write(&folder.join(&file), layout, flat, shared.source.as_deref(), format)?;
                 Ok(file)
             }
-            Saved::Whole => {
+            SavedParams::Full => {
                 let file = format!("published-{i}.safetensors");
                 let tensors = &shared.model.layout.tensors;
                 checkpoint::write_tensors(&folder.join(&file), &[("", flat)], tensors, format)?;
@@ -191,28 +191,28 @@ impl CpuTrainer {
         self.save_model(dir, WeightDtype::F32)?;
         let folder = dir.join("training_state");
         std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
-        write_moments(&folder, self.tensors(), &self.first, &self.second)?;
+        write_moments(&folder, self.tensors(), &self.exp_avg, &self.exp_avg_sq)?;
         let saved = self.saved();
-        let mut state = State { base: saved.base(), published: Vec::new(), ..self.state.clone() };
-        for (i, (name, release)) in self.shared.published.all().into_iter().enumerate() {
-            let WeightSet { base, adapter } = release.weights.cpu();
+        let mut state = TrainerState { base: saved.base(), published: Vec::new(), ..self.state.clone() };
+        for (i, (name, published)) in self.shared.registry.all().into_iter().enumerate() {
+            let WeightSet { base, adapter } = published.weights.cpu();
             let flat = match (&saved, adapter) {
                 (_, Some(adapter)) => Some(&adapter.flat),
-                (Saved::Adapter { .. }, None) => None,
-                (Saved::Whole, None) => Some(&base.flat),
+                (SavedParams::Lora { .. }, None) => None,
+                (SavedParams::Full, None) => Some(&base.flat),
             };
             let file = flat.map(|flat| saved.write_published(&folder, i, &self.shared, flat)).transpose()?;
-            state.published.push(PublishedState { name, version: release.version, file });
+            state.published.push(PublishedState { name, version: published.version, file });
         }
         state.write(&folder.join("state.json"))
     }
 
     pub(super) fn read_state(&mut self, dir: &Path) -> Result<()> {
         let folder = dir.join("training_state");
-        let state = State::read(&folder.join("state.json"))?;
+        let state = TrainerState::read(&folder.join("state.json"))?;
         // Everything is read before anything is changed.
         let flat = self.saved().read(dir, &state, &self.shared.model)?;
-        let (first, second) = read_moments(&folder, self.tensors(), flat.len())?;
+        let (exp_avg, exp_avg_sq) = read_moments(&folder, self.tensors(), flat.len())?;
         let mut published = BTreeMap::new();
         for p in &state.published {
             let weights = read_published(&self.shared, &folder, p)?;
@@ -221,25 +221,25 @@ impl CpuTrainer {
                 PublishedWeights { version: p.version, weights: Arc::new(DeviceWeights::Cpu(weights)) },
             );
         }
-        self.first = first;
-        self.second = second;
+        self.exp_avg = exp_avg;
+        self.exp_avg_sq = exp_avg_sq;
         let shared = Arc::clone(&self.shared);
-        *self.learner.params_mut(&shared.model).1 = flat;
-        shared.pool.install(|| self.learner.refresh(&shared.model));
+        *self.params.params_mut(&shared.model).1 = flat;
+        shared.pool.install(|| self.params.refresh(&shared.model));
         self.grads.fill(0.0);
         self.pending = false;
-        self.state = State { published: Vec::new(), base: None, ..state };
-        self.shared.published.replace(published);
+        self.state = TrainerState { published: Vec::new(), base: None, ..state };
+        self.shared.registry.replace(published);
         Ok(())
     }
 
     /// What learns, as far as files tell.
-    fn saved(&self) -> Saved<'_> {
-        match &self.learner {
-            TrainableParams::Whole(_) => Saved::Whole,
-            TrainableParams::Adapter { base, adapter } => {
+    fn saved(&self) -> SavedParams<'_> {
+        match &self.params {
+            TrainableParams::Full(_) => SavedParams::Full,
+            TrainableParams::Lora { base, adapter } => {
                 let base = self.base_digest.get_or_init(|| digest(&base.flat)).clone();
-                Saved::Adapter { layout: &adapter.layout, base }
+                SavedParams::Lora { layout: &adapter.layout, base }
             }
         }
     }

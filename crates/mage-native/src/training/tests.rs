@@ -1,5 +1,5 @@
 use super::*;
-use crate::cpu::testing::check_some_slopes;
+use crate::cpu::testing::check_gradient_at;
 use crate::engine::{NativeModel, Options};
 use crate::weights::hf_config::{Config, tests::tiny};
 use mage_engine::{Objective, PerToken, Segment, TokenClass};
@@ -11,13 +11,13 @@ fn trainer(config: Config, options: Options) -> CpuTrainer {
 }
 
 /// The numbers that learn.
-pub(super) fn numbers(trainer: &mut CpuTrainer) -> &mut Vec<f32> {
-    trainer.learner.params_mut(&trainer.shared.model).1
+pub(super) fn params_mut(trainer: &mut CpuTrainer) -> &mut Vec<f32> {
+    trainer.params.params_mut(&trainer.shared.model).1
 }
 
 pub(super) fn refresh(trainer: &mut CpuTrainer) {
     let shared = Arc::clone(&trainer.shared);
-    trainer.learner.refresh(&shared.model);
+    trainer.params.refresh(&shared.model);
 }
 
 /// Rows of random tokens with masks, classes and every input a loss may want; old and reference log-probabilities
@@ -92,17 +92,17 @@ fn the_gradient_of_every_loss_is_its_slope() {
         for loss in losses() {
             t.grads.fill(0.0);
             t.forward_backward(&batch, &loss).unwrap();
-            let (start, gradient) = (t.learner.flat().clone(), t.grads.clone());
+            let (start, gradient) = (t.params.flat().clone(), t.grads.clone());
             for tensor in t.tensors().to_vec() {
                 let place = format!("{} under {loss:?}", tensor.name);
-                check_some_slopes(&place, 4, &start[tensor.range.clone()], &gradient[tensor.range.clone()], |part| {
-                    numbers(&mut t).copy_from_slice(&start);
-                    numbers(&mut t)[tensor.range.clone()].copy_from_slice(part);
+                check_gradient_at(&place, 4, &start[tensor.range.clone()], &gradient[tensor.range.clone()], |part| {
+                    params_mut(&mut t).copy_from_slice(&start);
+                    params_mut(&mut t)[tensor.range.clone()].copy_from_slice(part);
                     refresh(&mut t);
                     t.forward_backward(&batch, &loss).unwrap().loss
                 });
             }
-            numbers(&mut t).copy_from_slice(&start);
+            params_mut(&mut t).copy_from_slice(&start);
             refresh(&mut t);
         }
     }
@@ -148,7 +148,7 @@ fn threads_and_recomputation_change_no_bit() {
                 seen.push((report.loss.to_bits(), report.logprobs, t.grads.clone()));
                 t.optim_step(&OptimStep { weight_decay: 0.1, ..Default::default() }).unwrap();
             }
-            (seen, t.learner.flat().clone())
+            (seen, t.params.flat().clone())
         };
         let want = of(1, false);
         for (threads, recompute) in [(2, false), (5, false), (1, true), (24, true)] {
@@ -184,7 +184,7 @@ fn parts_add_up_to_the_whole() {
     let batch = rows(&mut t, 30, 5);
     let plain = TokenForest { segments: batch.segments.iter().filter(|s| s.parent.is_none()).cloned().collect() };
     t.forward_backward(&plain, &losses()[4]).unwrap();
-    let whole = std::mem::replace(&mut t.grads, vec![0.0; t.first.len()]);
+    let whole = std::mem::replace(&mut t.grads, vec![0.0; t.exp_avg.len()]);
     for s in &plain.segments {
         t.forward_backward(&TokenForest { segments: vec![s.clone()] }, &losses()[4]).unwrap();
     }
@@ -195,13 +195,13 @@ fn parts_add_up_to_the_whole() {
 #[test]
 fn steps_that_would_ruin_the_weights_are_skipped_and_counted() {
     let mut t = trainer(tiny(), Options::default());
-    let start = t.learner.flat().clone();
-    let bad = t.shared.model.layout.layers[1].down.start + 7;
+    let start = t.params.flat().clone();
+    let bad = t.shared.model.layout.layers[1].down_proj.start + 7;
     let step = OptimStep { give_up_after: 2, ..Default::default() };
     t.grads[bad] = f32::NAN;
     let report = t.optim_step(&step).unwrap();
     assert_eq!(report.skipped.as_deref(), Some("model.layers.1.mlp.down_proj.weight"));
-    assert!(*t.learner.flat() == start && t.grads.iter().all(|g| *g == 0.0));
+    assert!(*t.params.flat() == start && t.grads.iter().all(|g| *g == 0.0));
     assert_eq!((report.skipped_steps, report.steps), (1, 0));
     t.grads[0] = 1.0;
     assert_eq!(t.optim_step(&step).unwrap().skipped, None);
@@ -242,20 +242,20 @@ fn a_saved_trainer_continues_exactly() {
     a.save(dir.path()).unwrap();
     let mut b = NativeModel::open(dir.path()).unwrap().train(Options { threads: 1, ..Default::default() }).unwrap().0;
     b.load(dir.path()).unwrap();
-    for (name, release) in a.shared.published.all() {
-        let other = &b.shared.published.all()[&name];
-        assert!(other.version == release.version && other.weights.cpu().base.flat == release.weights.cpu().base.flat);
+    for (name, published) in a.shared.registry.all() {
+        let other = &b.shared.registry.all()[&name];
+        assert!(other.version == published.version && other.weights.cpu().base.flat == published.weights.cpu().base.flat);
     }
     for _ in 0..3 {
         assert_eq!(go(&mut a).to_bits(), go(&mut b).to_bits());
     }
-    assert!(a.learner.flat() == b.learner.flat() && a.first == b.first && a.second == b.second && a.state == b.state);
+    assert!(a.params.flat() == b.params.flat() && a.exp_avg == b.exp_avg && a.exp_avg_sq == b.exp_avg_sq && a.state == b.state);
     a.forward_backward(&batch, &losses()[0]).unwrap();
     assert!(a.save(dir.path()).unwrap_err().to_string().contains("optim_step first"));
     std::fs::write(dir.path().join("training_state/optimizer.safetensors"), "short").unwrap();
-    let before = b.learner.flat().clone();
+    let before = b.params.flat().clone();
     assert!(b.load(dir.path()).unwrap_err().to_string().contains("optimizer.safetensors"));
-    assert!(*b.learner.flat() == before);
+    assert!(*b.params.flat() == before);
 }
 
 #[test]

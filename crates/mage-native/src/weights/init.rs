@@ -58,6 +58,6 @@ mod tests {
         let spread = (e.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / 32_000.0).sqrt();
         assert!(mean.abs() < 5e-4 && (spread - 0.02).abs() < 3e-4, "{mean} {spread}");
         let layout = ParamLayout::new(&config);
-        assert!(a[layout.norm].iter().all(|x| *x == 1.0));
+        assert!(a[layout.final_norm].iter().all(|x| *x == 1.0));
     }
 }

@@ -56,7 +56,7 @@ pub(crate) struct PublishedWeights {
 pub(crate) struct WeightRegistry(RwLock<BTreeMap<AdapterName, PublishedWeights>>);
 
 impl WeightRegistry {
-    pub(crate) fn put(&self, name: &AdapterName, weights: Arc<DeviceWeights>) -> WeightVersion {
+    pub(crate) fn publish(&self, name: &AdapterName, weights: Arc<DeviceWeights>) -> WeightVersion {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let version = WeightVersion(all.get(name).map_or(0, |r| r.version.0 + 1));
         all.insert(name.clone(), PublishedWeights { version, weights });

@@ -11,7 +11,7 @@ impl Avx2 {
     /// # Safety
     /// The machine must have AVX2 and FMA.
     #[inline(always)]
-    pub(crate) unsafe fn proven() -> Self {
+    pub(crate) unsafe fn new_unchecked() -> Self {
         Avx2(())
     }
 }
@@ -37,7 +37,7 @@ impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn load_some_ptr(self, p: *const f32, n: usize) -> Self::V {
+    unsafe fn load_partial_ptr(self, p: *const f32, n: usize) -> Self::V {
         let mut buffer = [0.0; LANES];
         unsafe {
             std::ptr::copy_nonoverlapping(p, buffer.as_mut_ptr(), n);
@@ -45,7 +45,7 @@ impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn store_some_ptr(self, p: *mut f32, n: usize, v: Self::V) {
+    unsafe fn store_partial_ptr(self, p: *mut f32, n: usize, v: Self::V) {
         let mut buffer = [0.0; LANES];
         unsafe {
             self.store_ptr(buffer.as_mut_ptr(), v);
@@ -107,7 +107,7 @@ impl Lanes for Avx2 {
         unsafe { sum8(_mm256_add_ps(v.0, v.1)) }
     }
     #[inline(always)]
-    fn largest(self, v: Self::V) -> f32 {
+    fn reduce_max(self, v: Self::V) -> f32 {
         let mut buffer = [0.0; 8];
         unsafe { _mm256_storeu_ps(buffer.as_mut_ptr(), _mm256_max_ps(v.0, v.1)) };
         buffer.iter().copied().fold(f32::NEG_INFINITY, f32::max)

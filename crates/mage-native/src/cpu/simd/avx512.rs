@@ -10,7 +10,7 @@ impl Avx512 {
     /// # Safety
     /// The machine must have AVX-512 F and DQ, AVX2 and FMA.
     #[inline(always)]
-    pub(crate) unsafe fn proven() -> Self {
+    pub(crate) unsafe fn new_unchecked() -> Self {
         Avx512(())
     }
 }
@@ -39,11 +39,11 @@ impl Lanes for Avx512 {
         unsafe { _mm512_storeu_ps(p, v) }
     }
     #[inline(always)]
-    unsafe fn load_some_ptr(self, p: *const f32, n: usize) -> Self::V {
+    unsafe fn load_partial_ptr(self, p: *const f32, n: usize) -> Self::V {
         unsafe { _mm512_maskz_loadu_ps(mask(n), p) }
     }
     #[inline(always)]
-    unsafe fn store_some_ptr(self, p: *mut f32, n: usize, v: Self::V) {
+    unsafe fn store_partial_ptr(self, p: *mut f32, n: usize, v: Self::V) {
         unsafe { _mm512_mask_storeu_ps(p, mask(n), v) }
     }
     #[inline(always)]
@@ -101,7 +101,7 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
-    fn largest(self, v: Self::V) -> f32 {
+    fn reduce_max(self, v: Self::V) -> f32 {
         unsafe { _mm512_reduce_max_ps(v) }
     }
 }

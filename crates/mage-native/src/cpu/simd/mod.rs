@@ -77,9 +77,9 @@ pub(crate) trait Lanes: Copy {
     unsafe fn load_ptr(self, p: *const f32) -> Self::V;
     unsafe fn store_ptr(self, p: *mut f32, v: Self::V);
     /// The first `n` lanes (at most 16), 0 in the others.
-    unsafe fn load_some_ptr(self, p: *const f32, n: usize) -> Self::V;
+    unsafe fn load_partial_ptr(self, p: *const f32, n: usize) -> Self::V;
     /// The first `n` lanes (at most 16).
-    unsafe fn store_some_ptr(self, p: *mut f32, n: usize, v: Self::V);
+    unsafe fn store_partial_ptr(self, p: *mut f32, n: usize, v: Self::V);
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
     fn mul(self, a: Self::V, b: Self::V) -> Self::V;
@@ -100,7 +100,7 @@ pub(crate) trait Lanes: Copy {
     /// The sum of all lanes: halves added to halves.
     fn sum(self, v: Self::V) -> f32;
     /// The largest lane.
-    fn largest(self, v: Self::V) -> f32;
+    fn reduce_max(self, v: Self::V) -> f32;
 
     #[inline(always)]
     fn load(self, s: &[f32]) -> Self::V {
@@ -117,19 +117,19 @@ pub(crate) trait Lanes: Copy {
     }
 
     #[inline(always)]
-    fn load_some(self, s: &[f32]) -> Self::V {
+    fn load_partial(self, s: &[f32]) -> Self::V {
         // SAFETY: no more lanes are touched than the slice has.
-        unsafe { if s.len() >= LANES { self.load_ptr(s.as_ptr()) } else { self.load_some_ptr(s.as_ptr(), s.len()) } }
+        unsafe { if s.len() >= LANES { self.load_ptr(s.as_ptr()) } else { self.load_partial_ptr(s.as_ptr(), s.len()) } }
     }
 
     #[inline(always)]
-    fn store_some(self, s: &mut [f32], v: Self::V) {
+    fn store_partial(self, s: &mut [f32], v: Self::V) {
         // SAFETY: no more lanes are touched than the slice has.
         unsafe {
             if s.len() >= LANES {
                 self.store_ptr(s.as_mut_ptr(), v);
             } else {
-                self.store_some_ptr(s.as_mut_ptr(), s.len(), v);
+                self.store_partial_ptr(s.as_mut_ptr(), s.len(), v);
             }
         }
     }
@@ -154,7 +154,7 @@ pub(crate) trait Lanes: Copy {
 }
 
 /// Runs `$generic` compiled for the given level. The generic function and all it calls must be `#[inline(always)]`.
-macro_rules! leveled {
+macro_rules! simd_dispatch {
     ($(#[$doc:meta])* fn $name:ident = $generic:ident ( $($arg:ident : $ty:ty),* $(,)? ) $(-> $ret:ty)?) => {
         $(#[$doc])*
         #[allow(clippy::too_many_arguments)]
@@ -163,13 +163,13 @@ macro_rules! leveled {
             #[target_feature(enable = "avx512f,avx512dq,avx2,fma")]
             fn wide($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: this function's own features.
-                $generic(unsafe { crate::cpu::simd::Avx512::proven() }, $($arg),*)
+                $generic(unsafe { crate::cpu::simd::Avx512::new_unchecked() }, $($arg),*)
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             fn half($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: this function's own features.
-                $generic(unsafe { crate::cpu::simd::Avx2::proven() }, $($arg),*)
+                $generic(unsafe { crate::cpu::simd::Avx2::new_unchecked() }, $($arg),*)
             }
             match level {
                 // SAFETY: a level is only made after its features were detected.
@@ -182,7 +182,7 @@ macro_rules! leveled {
         }
     };
 }
-pub(crate) use leveled;
+pub(crate) use simd_dispatch;
 
 #[cfg(test)]
 mod tests {
@@ -191,7 +191,7 @@ mod tests {
     #[inline(always)]
     fn exercise<L: Lanes>(l: L, x: &[f32], out: &mut Vec<f32>) {
         for (i, c) in x.chunks(LANES).enumerate() {
-            let v = l.load_some(c);
+            let v = l.load_partial(c);
             let w = l.splat(0.1 + i as f32);
             let mut buffer = [0.0; LANES];
             for r in [
@@ -209,15 +209,15 @@ mod tests {
                 out.extend_from_slice(&buffer);
             }
             let mut short = vec![7.0; c.len()];
-            l.store_some(&mut short, v);
+            l.store_partial(&mut short, v);
             out.extend_from_slice(&short);
             out.push(l.sum(v));
-            out.push(l.largest(v));
+            out.push(l.reduce_max(v));
         }
     }
-    leveled!(fn exercise_at = exercise(x: &[f32], out: &mut Vec<f32>));
+    simd_dispatch!(fn exercise_at = exercise(x: &[f32], out: &mut Vec<f32>));
 
-    fn numbers() -> Vec<f32> {
+    fn random_values() -> Vec<f32> {
         (0..1003).map(|i| ((i * 2_654_435_761_u64 % 10_007) as f32 / 10_007.0 - 0.5) * 180.0).collect()
     }
 
@@ -227,7 +227,7 @@ mod tests {
             .into_iter()
             .map(|level| {
                 let mut out = Vec::new();
-                exercise_at(level, &numbers(), &mut out);
+                exercise_at(level, &random_values(), &mut out);
                 out.iter().map(|x| x.to_bits()).collect()
             })
             .collect();
@@ -237,11 +237,11 @@ mod tests {
     #[inline(always)]
     fn exp_all<L: Lanes>(l: L, x: &mut [f32]) {
         for c in x.chunks_mut(LANES) {
-            let v = l.exp(l.load_some(c));
-            l.store_some(c, v);
+            let v = l.exp(l.load_partial(c));
+            l.store_partial(c, v);
         }
     }
-    leveled!(fn exp_at = exp_all(x: &mut [f32]));
+    simd_dispatch!(fn exp_at = exp_all(x: &mut [f32]));
 
     #[test]
     fn exp_is_exp() {

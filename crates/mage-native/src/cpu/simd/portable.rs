@@ -25,12 +25,12 @@ impl Lanes for Portable {
         unsafe { p.cast::<[f32; LANES]>().write_unaligned(v) }
     }
     #[inline(always)]
-    unsafe fn load_some_ptr(self, p: *const f32, n: usize) -> Self::V {
+    unsafe fn load_partial_ptr(self, p: *const f32, n: usize) -> Self::V {
         // SAFETY: the caller vouches for `n` elements.
         from_fn(|i| if i < n { unsafe { *p.add(i) } } else { 0.0 })
     }
     #[inline(always)]
-    unsafe fn store_some_ptr(self, p: *mut f32, n: usize, v: Self::V) {
+    unsafe fn store_partial_ptr(self, p: *mut f32, n: usize, v: Self::V) {
         for (i, x) in v.iter().enumerate().take(n) {
             // SAFETY: the caller vouches for `n` elements.
             unsafe { *p.add(i) = *x }
@@ -87,7 +87,7 @@ impl Lanes for Portable {
         (q[0] + q[2]) + (q[1] + q[3])
     }
     #[inline(always)]
-    fn largest(self, v: Self::V) -> f32 {
+    fn reduce_max(self, v: Self::V) -> f32 {
         v.iter().copied().fold(f32::NEG_INFINITY, f32::max)
     }
 }

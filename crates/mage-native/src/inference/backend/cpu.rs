@@ -28,7 +28,7 @@ const LARGE_WEIGHTS: usize = 24 << 20;
 /// The CPU, its pages, and the weights in use.
 pub(crate) struct CpuBackend {
     shared: Arc<Shared>,
-    pages: <Cpu as Kernels>::Pages,
+    pages: <Cpu as Kernels>::KvBlocks,
     /// By the scheduler's number; there while requests use them.
     weights: Vec<Option<Arc<DeviceWeights>>>,
     /// Which slice writes a block in this step: (step, slice).
@@ -54,7 +54,7 @@ impl CpuBackend {
     pub(crate) fn new(shared: Arc<Shared>, pages: u32) -> Self {
         let (config, kernels) = (&shared.model.config, &shared.model.kernels);
         CpuBackend {
-            pages: kernels.pages(config.heads(), config.num_hidden_layers, pages as usize),
+            pages: kernels.alloc_kv_blocks(config.heads(), config.num_hidden_layers, pages as usize),
             weights: Vec::new(),
             writers: vec![(0, 0); pages as usize],
             steps: 0,
@@ -221,7 +221,7 @@ pub(crate) fn evaluate_query(
             match sampling::draw(k.level(), logits, tokens, params, &mut rng, scratch) {
                 Some(drawn) => {
                     let target = Target { token: drawn.token, allowed };
-                    k.distribution(logits, logits.len(), &[target], &mut logprob);
+                    k.token_logprobs(logits, logits.len(), &[target], &mut logprob);
                     LogitResult {
                         token: drawn.token,
                         logprob: logprob[0].logprob,
@@ -233,7 +233,7 @@ pub(crate) fn evaluate_query(
             }
         }
         LogitQuery::Score { token, allowed } => {
-            k.distribution(logits, logits.len(), &[Target { token, allowed }], &mut logprob);
+            k.token_logprobs(logits, logits.len(), &[Target { token, allowed }], &mut logprob);
             LogitResult { token, logprob: logprob[0].logprob, second: logprob[0].entropy, trie_node: None }
         }
     }
@@ -242,7 +242,7 @@ pub(crate) fn evaluate_query(
 impl Backend for CpuBackend {
     fn execute(&mut self, step: &StepInputs, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()> {
         let kernels = self.shared.model.kernels;
-        kernels.copy_pages(&mut self.pages, &step.block_copies);
+        kernels.copy_blocks(&mut self.pages, &step.block_copies);
         self.check(step);
         self.assign_tasks(step);
         let (this, mut put) = (&*self, |all: Vec<(usize, LogitResult)>| {
@@ -255,7 +255,7 @@ impl Backend for CpuBackend {
             [task] => put(this.run(&kernels, step, sequences, task.clone())),
             tasks => {
                 let enough = tasks.len() >= rayon::current_num_threads();
-                let k = if enough { kernels.alone() } else { kernels };
+                let k = if enough { kernels.single_threaded() } else { kernels };
                 let run = |task: &Range<usize>| this.run(&k, step, sequences, task.clone());
                 let all: Vec<_> = tasks.par_iter().with_max_len(1).map(run).collect();
                 all.into_iter().for_each(put);

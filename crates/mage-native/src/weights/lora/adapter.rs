@@ -91,12 +91,12 @@ impl NativeAdapter {
         for (groups, at) in self.layout.layers.iter().zip(&base.layers) {
             for (g, group) in LORA_GROUPS.iter().zip(groups) {
                 let inputs = g.inputs(config);
-                for part in group.iter().flat_map(|group| group.parts.iter().map(move |p| (group, p))) {
+                for part in group.iter().flat_map(|group| group.projections.iter().map(move |p| (group, p))) {
                     let (group, part) = part;
-                    let a = group.a.start + part.first_rank * inputs;
-                    let mut b = self.flat[part.b.clone()].to_vec();
+                    let a = group.lora_a.start + part.rank_offset * inputs;
+                    let mut b = self.flat[part.lora_b.clone()].to_vec();
                     k.scale(&mut b, self.lora().scale());
-                    let first = g.frozen(at).start + part.first_output * inputs;
+                    let first = g.frozen(at).start + part.output_offset * inputs;
                     let sum = &mut weights[first..first + part.outputs * inputs];
                     k.linear_input_grad(&b, &self.flat[a..a + rank * inputs], (part.outputs, rank, inputs), sum, true);
                 }

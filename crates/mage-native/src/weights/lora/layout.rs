@@ -47,10 +47,10 @@ impl LoraGroup {
     /// The frozen matrices themselves.
     pub(crate) fn frozen(self, at: &LayerLayout) -> &Range<usize> {
         match self {
-            LoraGroup::Qkv => &at.qkv,
-            LoraGroup::Out => &at.out,
-            LoraGroup::GateUp => &at.gate_up,
-            LoraGroup::Down => &at.down,
+            LoraGroup::Qkv => &at.qkv_proj,
+            LoraGroup::Out => &at.o_proj,
+            LoraGroup::GateUp => &at.gate_up_proj,
+            LoraGroup::Down => &at.down_proj,
         }
     }
 }
@@ -64,22 +64,22 @@ fn outputs(p: Projection, c: &Config) -> usize {
     }
 }
 
-/// One projection's second matrix, of `outputs` rows. It reads the numbers from `first_rank` on and adds to those from
-/// `first_output` on.
+/// One projection's second matrix, of `outputs` rows. It reads the numbers from `rank_offset` on and adds to those from
+/// `output_offset` on.
 #[derive(Clone, Debug)]
 pub(crate) struct LoraProjectionLayout {
-    pub(crate) b: Range<usize>,
+    pub(crate) lora_b: Range<usize>,
     pub(crate) outputs: usize,
-    pub(crate) first_output: usize,
-    pub(crate) first_rank: usize,
+    pub(crate) output_offset: usize,
+    pub(crate) rank_offset: usize,
 }
 
 /// A group's pairs. The first matrices together have `ranks` rows.
 #[derive(Clone, Debug)]
 pub(crate) struct LoraGroupLayout {
-    pub(crate) a: Range<usize>,
-    pub(crate) ranks: usize,
-    pub(crate) parts: Vec<LoraProjectionLayout>,
+    pub(crate) lora_a: Range<usize>,
+    pub(crate) total_rank: usize,
+    pub(crate) projections: Vec<LoraProjectionLayout>,
 }
 
 /// All tensors of an adapter.
@@ -106,25 +106,25 @@ impl LoraLayout {
         };
         let rank = lora.rank;
         let mut group = |layer: usize, group: LoraGroup| {
-            let (inputs, mut first_output) = (group.inputs(c), 0);
+            let (inputs, mut output_offset) = (group.inputs(c), 0);
             let mut chosen = Vec::new();
             for &p in group.projections() {
                 if lora.targets.contains(&p) {
-                    chosen.push((p, first_output));
+                    chosen.push((p, output_offset));
                 }
-                first_output += outputs(p, c);
+                output_offset += outputs(p, c);
             }
             let first = put_all(&chosen, |p| put(layer, p, "A", [rank, inputs]))?;
-            let parts = chosen.iter().enumerate().map(|(i, &(p, first_output))| {
+            let parts = chosen.iter().enumerate().map(|(i, &(p, output_offset))| {
                 let outputs = outputs(p, c);
                 LoraProjectionLayout {
-                    b: put(layer, p, "B", [outputs, rank]),
+                    lora_b: put(layer, p, "B", [outputs, rank]),
                     outputs,
-                    first_output,
-                    first_rank: i * rank,
+                    output_offset,
+                    rank_offset: i * rank,
                 }
             });
-            Some(LoraGroupLayout { parts: parts.collect(), a: first, ranks: chosen.len() * rank })
+            Some(LoraGroupLayout { projections: parts.collect(), lora_a: first, total_rank: chosen.len() * rank })
         };
         let layers = (0..c.num_hidden_layers).map(|layer| LORA_GROUPS.map(|g| group(layer, g))).collect();
         let mut lora = lora.clone();
@@ -174,8 +174,8 @@ mod tests {
             for (layer, at) in layout.layers.iter().zip(&base.layers) {
                 for (g, group) in LORA_GROUPS.iter().zip(layer) {
                     assert_eq!(g.frozen(at).len(), g.inputs(&config) * g.outputs(&config));
-                    for part in group.iter().flat_map(|group| &group.parts) {
-                        let start = g.frozen(at).start + part.first_output * g.inputs(&config);
+                    for part in group.iter().flat_map(|group| &group.projections) {
+                        let start = g.frozen(at).start + part.output_offset * g.inputs(&config);
                         let frozen = base.tensors.iter().find(|t| t.range.start == start).unwrap();
                         assert_eq!(frozen.shape, [part.outputs, g.inputs(&config)]);
                     }
