@@ -204,8 +204,11 @@ fn gemm_single_thread(
                 }
                 // Rows as wide as a panel are one already; and few rows would not repay the copying.
                 Rhs::Rows { data, stride } if m < 2 * TILE || (n == PANEL && stride == PANEL) => {
-                    let panels =
-                        Panels { data: SharedConst::new(&data[(from * stride).min(data.len())..]), panel: PANEL, k: stride };
+                    let panels = Panels {
+                        data: SharedConst::new(&data[(from * stride).min(data.len())..]),
+                        panel: PANEL,
+                        k: stride,
+                    };
                     block_at(level, block, a_block, panels, c);
                 }
                 Rhs::Rows { data, stride } => {
@@ -317,8 +320,14 @@ fn block<L: Lanes>(l: L, shape: GemmBlock, a: Tiles, b: Panels, c: SharedMut) {
         while row < m {
             let left = m - row;
             let tile_start = if a.packed { row / TILE * TILE * depth + row % TILE } else { row * a.strides.0 };
-            let part =
-                TileInputs { depth, a: a.data.offset(tile_start), strides: a.strides, b: b_panel, panel: b.panel, k: b.k };
+            let part = TileInputs {
+                depth,
+                a: a.data.offset(tile_start),
+                strides: a.strides,
+                b: b_panel,
+                panel: b.panel,
+                k: b.k,
+            };
             let target = c.offset(row * ldc + column);
             // SAFETY: as above; tiles are cut so that no row or column beyond the shape is touched.
             row +=

@@ -272,7 +272,13 @@ pub(crate) trait Kernels: Clone + Send + Sync {
     fn swiglu_grad(&self, dy: Self::Ref<'_>, x: Self::Ref<'_>, width: usize, dx: Self::Mut<'_>);
 
     /// What each row of logits says about its target, over the tokens that were possible.
-    fn token_logprobs(&self, logits: Self::Ref<'_>, vocab_size: usize, targets: &[Target<'_>], out: &mut [TokenLogprob]);
+    fn token_logprobs(
+        &self,
+        logits: Self::Ref<'_>,
+        vocab_size: usize,
+        targets: &[Target<'_>],
+        out: &mut [TokenLogprob],
+    );
     /// RotaryEmbedding logits into the gradient by logits, given per row the derivatives by log-probability and entropy.
     fn token_logprobs_grad(
         &self,

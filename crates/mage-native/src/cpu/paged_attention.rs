@@ -109,7 +109,9 @@ pub(super) fn attention(
     }
     let out = SharedMut::new(out);
     let task = |span: &PagedSpan, kv: usize| {
-        SCORES.with_borrow_mut(|scores| span_at(cpu.level, heads, layer, *span, kv, block_tables, q, kv_blocks, out, scores));
+        SCORES.with_borrow_mut(|scores| {
+            span_at(cpu.level, heads, layer, *span, kv, block_tables, q, kv_blocks, out, scores)
+        });
     };
     let size: usize = spans.iter().map(|s| s.query_len * (s.position + s.query_len)).sum::<usize>() * heads.out();
     if cpu.parallel && rayon::current_num_threads() > 1 && size > 1 << 16 {
@@ -167,7 +169,12 @@ struct AttentionTask<'a> {
 
 /// `R` rows; `P` vectors of keys or values at once, so that chains of few rows do not wait for themselves.
 #[inline(always)]
-fn tile<L: Lanes, const R: usize, const P: usize>(l: L, task: &AttentionTask<'_>, row: usize, scores: &mut Vec<f32>) -> usize {
+fn tile<L: Lanes, const R: usize, const P: usize>(
+    l: L,
+    task: &AttentionTask<'_>,
+    row: usize,
+    scores: &mut Vec<f32>,
+) -> usize {
     let AttentionTask { heads, layer, span, kv, table, q, kv_blocks, out } = *task;
     let (dim, group, kv_width) = (heads.dim, heads.q / heads.kv, heads.kv * heads.dim);
     let query_and_head = |r: usize| ((row + r) / group, kv * group + (row + r) % group);
@@ -206,7 +213,10 @@ fn tile<L: Lanes, const R: usize, const P: usize>(l: L, task: &AttentionTask<'_>
     let mut column = 0;
     while column < dim {
         let values = |p: usize| {
-            kv_blocks.start(table[p], layer).wrapping_add(kv_width * BLOCK_SIZE + kv * BLOCK_SIZE * dim + column).cast_const()
+            kv_blocks
+                .start(table[p], layer)
+                .wrapping_add(kv_width * BLOCK_SIZE + kv * BLOCK_SIZE * dim + column)
+                .cast_const()
         };
         let mut targets = [std::ptr::null_mut::<f32>(); R];
         for (r, target) in targets.iter_mut().enumerate() {

@@ -12,8 +12,7 @@ pub(super) fn forward(cpu: &Cpu, x: &[f32], w: &[f32], epsilon: f32, y: &mut [f3
     cpu.par_rows(rows, width, |range| {
         let (first, count) = (range.start, range.len());
         // SAFETY: the ranges do not overlap, and rows are within the lengths compared above.
-        let (y, rstd) =
-            unsafe { (y.offset(first * width).slice(count * width), rstd.offset(first).slice(count)) };
+        let (y, rstd) = unsafe { (y.offset(first * width).slice(count * width), rstd.offset(first).slice(count)) };
         rows_at(cpu.level, &x[first * width..][..count * width], w, epsilon, y, rstd);
     });
 }

@@ -25,9 +25,8 @@ pub(super) fn forward(
     cpu.par_rows(rows, narrow, |range| {
         let (first, count) = (range.start, range.len());
         // SAFETY: the ranges do not overlap, and rows are within the lengths compared above.
-        let (qk, rstd) = unsafe {
-            (qk.offset(first * narrow).slice(count * narrow), rstd.offset(first * each).slice(count * each))
-        };
+        let (qk, rstd) =
+            unsafe { (qk.offset(first * narrow).slice(count * narrow), rstd.offset(first * each).slice(count * each)) };
         rows_at(cpu.level, heads, &qkv[first * wide..], w, epsilon, cos_sin, &positions[range], qk, rstd);
     });
 }
@@ -165,7 +164,8 @@ mod tests {
                     if i % dim < dim / 2 { angle.cos() } else { angle.sin() }
                 })
                 .collect();
-            let (qkv, w, k) = (random_values(rows * heads.qkv(), 1), random_values(2 * dim, 2), random_values(rows * heads.qk(), 3));
+            let (qkv, w, k) =
+                (random_values(rows * heads.qkv(), 1), random_values(2 * dim, 2), random_values(rows * heads.qk(), 3));
             let cpu = Cpu::new();
             let value = |qkv: &[f32], w: &[f32]| {
                 let (mut qk, mut rstd) = (vec![0.0; rows * heads.qk()], vec![0.0; rows * 3]);

@@ -1,6 +1,6 @@
 //! How is a card's memory shared between training, sampling and what is published?
 
-use super::{failed, shape, check_supported};
+use super::{check_supported, failed, shape};
 use crate::inference::{GPU_PREFILL_TOKENS, MAX_RUNNING};
 use crate::model::param_layout::ParamLayout;
 use crate::weights::hf_config::Config;
@@ -48,7 +48,8 @@ impl TrainingMemory<'_> {
         const USEFUL: usize = 16_384;
         const STEP: usize = ModelTrainer::TOKEN_GRANULARITY;
         let fixed = ModelTrainer::fixed_bytes(self.shape);
-        let beside = step_workspace_bytes(self.shape, GPU_PREFILL_TOKENS) + NUM_SNAPSHOTS * snapshot_bytes(self.trainable);
+        let beside =
+            step_workspace_bytes(self.shape, GPU_PREFILL_TOKENS) + NUM_SNAPSHOTS * snapshot_bytes(self.trainable);
         let half = free.saturating_sub(beside) / 2;
         let tokens = match wanted {
             0 => (half.saturating_sub(fixed) / self.per_token(self.recompute) / STEP * STEP).clamp(STEP, USEFUL),
@@ -105,8 +106,10 @@ impl GpuMemoryPlan {
     fn of(device: String, config: &Config, adapter: Option<AdapterSize>, recompute: bool, free: usize) -> Self {
         let (shape, parameters) = (shape(config), ParamLayout::new(config).len);
         let (trainable, lora_rank) = adapter.map_or((parameters, 0), |a| (a.parameters, a.max_group_rank));
-        let (state, shown) = (ModelTrainer::state_bytes(parameters, trainable), NUM_SNAPSHOTS * snapshot_bytes(trainable));
-        let all = TrainingMemory { shape: &shape, trainable, lora_rank, max_len: config.max_position_embeddings, recompute };
+        let (state, shown) =
+            (ModelTrainer::state_bytes(parameters, trainable), NUM_SNAPSHOTS * snapshot_bytes(trainable));
+        let all =
+            TrainingMemory { shape: &shape, trainable, lora_rank, max_len: config.max_position_embeddings, recompute };
         let (tokens, passes) = all.plan(free.saturating_sub(state), 0);
         let steps = step_workspace_bytes(&shape, GPU_PREFILL_TOKENS);
         let cache = free.saturating_sub(state + shown + passes + steps);

@@ -188,7 +188,12 @@ impl GpuModel {
     }
 
     /// The model below with an adapter beside it.
-    pub(crate) fn upload_with_lora(&self, base: &Arc<CudaWeights>, layout: &LoraLayout, flat: &[f32]) -> Result<DeviceWeights> {
+    pub(crate) fn upload_with_lora(
+        &self,
+        base: &Arc<CudaWeights>,
+        layout: &LoraLayout,
+        flat: &[f32],
+    ) -> Result<DeviceWeights> {
         let adapter = self.model.upload_adapter(&lora_layout(layout), flat).map_err(failed)?;
         Ok(DeviceWeights::Cuda(GpuWeights { base: Arc::clone(base), adapter: Some(adapter) }))
     }

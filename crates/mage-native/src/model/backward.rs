@@ -34,7 +34,17 @@ impl<K: Kernels> Model<K> {
         for layer in (0..layers).rev() {
             if recompute {
                 let (before, after) = s.hidden.split_at_mut(layer + 1);
-                self.layer_forward(k, w, lora, layer, chunk, &rope, &before[layer], &mut s.activations[0], &mut after[0]);
+                self.layer_forward(
+                    k,
+                    w,
+                    lora,
+                    layer,
+                    chunk,
+                    &rope,
+                    &before[layer],
+                    &mut s.activations[0],
+                    &mut after[0],
+                );
             }
             self.layer_backward(k, (w, adapter), layer, chunk, &rope, s, grads, if recompute { 0 } else { layer });
         }
@@ -61,7 +71,19 @@ impl<K: Kernels> Model<K> {
         let (d, f) = (c.hidden_size, c.intermediate_size);
         let at: &LayerLayout = &self.layout.layers[layer];
         let param = |range: &Range<usize>| k.get(&w.flat, range.clone());
-        let Workspace { hidden, activations: all, dhidden, dnormed, dgate_up, dmlp_act, dqkv, dqk, dattn_out, dlora_a_out, .. } = s;
+        let Workspace {
+            hidden,
+            activations: all,
+            dhidden,
+            dnormed,
+            dgate_up,
+            dmlp_act,
+            dqkv,
+            dqk,
+            dattn_out,
+            dlora_a_out,
+            ..
+        } = s;
         let a = &all[activations];
         for (buffer, width) in [
             (&mut *dnormed, d),

@@ -75,7 +75,13 @@ impl<K: Kernels> Model<K> {
                 k.token_logprobs_grad(k.get_mut(&mut s.logits, 0..rows * v), v, &targets, logprobs, &s.dlogprobs);
                 let head = k.get(&w.flat, self.layout.lm_head.clone());
                 let dlogits = k.get(&s.logits, 0..rows * v);
-                k.linear_input_grad(dlogits, head, (rows, v, d), k.get_mut(&mut s.dselected_normed, part.clone()), false);
+                k.linear_input_grad(
+                    dlogits,
+                    head,
+                    (rows, v, d),
+                    k.get_mut(&mut s.dselected_normed, part.clone()),
+                    false,
+                );
                 if let Some(grads) = grads {
                     k.linear_weight_grad(
                         dlogits,

@@ -42,7 +42,8 @@ impl<K: Kernels> Model<K> {
             std::array::from_fn(|g| {
                 let at = groups[g].as_ref()?;
                 let lora_a = k.pack(k.get(&flat, at.lora_a.clone()), at.total_rank, LORA_GROUPS[g].inputs(c));
-                let lora_b = at.projections.iter().map(|p| k.pack(k.get(&flat, p.lora_b.clone()), p.outputs, rank)).collect();
+                let lora_b =
+                    at.projections.iter().map(|p| k.pack(k.get(&flat, p.lora_b.clone()), p.outputs, rank)).collect();
                 Some(PackedGroup { lora_a, lora_b })
             })
         };

@@ -142,8 +142,22 @@ impl<K: Kernels> Model<K> {
             k.get_mut(&mut a.input_rstd, 0..n),
         );
         let packed = &w.layers[layer];
-        k.linear(k.get(&a.input_normed, 0..n * d), n, &packed.qkv_proj, k.get_mut(&mut a.qkv, 0..n * heads.qkv()), false);
-        self.add_lora(k, lora, layer, LoraGroup::Qkv, &a.input_normed, &mut a.qkv, &mut a.lora_a_out[LoraGroup::Qkv as usize]);
+        k.linear(
+            k.get(&a.input_normed, 0..n * d),
+            n,
+            &packed.qkv_proj,
+            k.get_mut(&mut a.qkv, 0..n * heads.qkv()),
+            false,
+        );
+        self.add_lora(
+            k,
+            lora,
+            layer,
+            LoraGroup::Qkv,
+            &a.input_normed,
+            &mut a.qkv,
+            &mut a.lora_a_out[LoraGroup::Qkv as usize],
+        );
         k.qk_norm_rope(
             heads,
             k.get(&a.qkv, 0..n * heads.qkv()),
@@ -174,7 +188,15 @@ impl<K: Kernels> Model<K> {
         let packed = &w.layers[layer];
         k.copy(k.get(x, 0..n * d), k.get_mut(&mut a.residual, 0..n * d));
         k.linear(k.get(&a.attn_out, 0..n * heads.out()), n, &packed.o_proj, k.get_mut(&mut a.residual, 0..n * d), true);
-        self.add_lora(k, lora, layer, LoraGroup::Out, &a.attn_out, &mut a.residual, &mut a.lora_a_out[LoraGroup::Out as usize]);
+        self.add_lora(
+            k,
+            lora,
+            layer,
+            LoraGroup::Out,
+            &a.attn_out,
+            &mut a.residual,
+            &mut a.lora_a_out[LoraGroup::Out as usize],
+        );
         k.rms_norm(
             k.get(&a.residual, 0..n * d),
             k.get(&w.flat, at.post_attention_norm.clone()),
@@ -182,7 +204,13 @@ impl<K: Kernels> Model<K> {
             k.get_mut(&mut a.post_attn_normed, 0..n * d),
             k.get_mut(&mut a.post_attn_rstd, 0..n),
         );
-        k.linear(k.get(&a.post_attn_normed, 0..n * d), n, &packed.gate_up_proj, k.get_mut(&mut a.gate_up, 0..n * 2 * f), false);
+        k.linear(
+            k.get(&a.post_attn_normed, 0..n * d),
+            n,
+            &packed.gate_up_proj,
+            k.get_mut(&mut a.gate_up, 0..n * 2 * f),
+            false,
+        );
         self.add_lora(
             k,
             lora,

@@ -32,7 +32,14 @@ impl Rows {
     }
 
     /// Adds a sequence's new tokens, of which the last `logit_rows` are logit_rows about. `table` is where its pages are listed.
-    pub(crate) fn push(&mut self, tokens: &[u32], position: usize, block_table: &[u32], table_offset: usize, num_logits: usize) {
+    pub(crate) fn push(
+        &mut self,
+        tokens: &[u32],
+        position: usize,
+        block_table: &[u32],
+        table_offset: usize,
+        num_logits: usize,
+    ) {
         let (first, n) = (self.tokens.len(), tokens.len());
         self.tokens.extend_from_slice(tokens);
         for p in position..position + n {
@@ -105,7 +112,8 @@ impl<K: Kernels> Model<K> {
         k.gather(k.get(&w.flat, self.layout.embed_tokens.clone()), &rows.tokens, d, k.get_mut(&mut s.state, 0..n * d));
         for layer in 0..c.num_hidden_layers {
             self.pre_attention(k, w, lora, layer, &rows.positions, &rope, &s.state, &mut s.activations);
-            let (qk, qkv) = (k.get(&s.activations.qk, 0..n * heads.qk()), k.get(&s.activations.qkv, 0..n * heads.qkv()));
+            let (qk, qkv) =
+                (k.get(&s.activations.qk, 0..n * heads.qk()), k.get(&s.activations.qkv, 0..n * heads.qkv()));
             k.store_kv(heads, layer, &rows.slots, qk, qkv, pages);
             let last = layer + 1 == c.num_hidden_layers;
             if last && m == 0 {

@@ -53,7 +53,8 @@ impl CudaTrainer {
         let caps = super::caps("native on CUDA", &shared);
         let learning = trainer.params().len();
         let budget = shared.gpu_model()?.plan_training(learning, lora_rank, caps.max_context, &shared.options)?;
-        let mut this = CudaTrainer { caps, trainer, budget, state: TrainerState::default(), adapter, pending: false, shared };
+        let mut this =
+            CudaTrainer { caps, trainer, budget, state: TrainerState::default(), adapter, pending: false, shared };
         this.publish_as(&AdapterName::default())?;
         Ok(this)
     }

@@ -130,7 +130,12 @@ fn a_saved_trainer_continues_exactly() {
     for _ in 0..3 {
         assert_eq!(go(&mut a).to_bits(), go(&mut b).to_bits());
     }
-    assert!(a.params.flat() == b.params.flat() && a.exp_avg == b.exp_avg && a.exp_avg_sq == b.exp_avg_sq && a.state == b.state);
+    assert!(
+        a.params.flat() == b.params.flat()
+            && a.exp_avg == b.exp_avg
+            && a.exp_avg_sq == b.exp_avg_sq
+            && a.state == b.state
+    );
 
     let refusal = |t: &mut CpuTrainer| t.load(dir.path()).unwrap_err().to_string();
     let mut other = trainer(tiny(), &shapes()[2], Options::default());

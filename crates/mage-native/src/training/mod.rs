@@ -195,7 +195,11 @@ impl Trainer for CpuTrainer {
         } else {
             let assignment = assign_chunks(&chunks, self.lanes.len());
             // With more threads than lanes the kernels share the rest among them.
-            let kernels = if pool.current_num_threads() > assignment.len() { model.kernels } else { model.kernels.single_threaded() };
+            let kernels = if pool.current_num_threads() > assignment.len() {
+                model.kernels
+            } else {
+                model.kernels.single_threaded()
+            };
             let lanes = &mut self.lanes[..assignment.len()];
             let mut stats: Vec<(usize, LossStats)> = pool.install(|| {
                 let each = lanes.par_iter_mut().zip(&assignment).with_max_len(1);

@@ -244,12 +244,19 @@ fn a_saved_trainer_continues_exactly() {
     b.load(dir.path()).unwrap();
     for (name, published) in a.shared.registry.all() {
         let other = &b.shared.registry.all()[&name];
-        assert!(other.version == published.version && other.weights.cpu().base.flat == published.weights.cpu().base.flat);
+        assert!(
+            other.version == published.version && other.weights.cpu().base.flat == published.weights.cpu().base.flat
+        );
     }
     for _ in 0..3 {
         assert_eq!(go(&mut a).to_bits(), go(&mut b).to_bits());
     }
-    assert!(a.params.flat() == b.params.flat() && a.exp_avg == b.exp_avg && a.exp_avg_sq == b.exp_avg_sq && a.state == b.state);
+    assert!(
+        a.params.flat() == b.params.flat()
+            && a.exp_avg == b.exp_avg
+            && a.exp_avg_sq == b.exp_avg_sq
+            && a.state == b.state
+    );
     a.forward_backward(&batch, &losses()[0]).unwrap();
     assert!(a.save(dir.path()).unwrap_err().to_string().contains("optim_step first"));
     std::fs::write(dir.path().join("training_state/optimizer.safetensors"), "short").unwrap();
