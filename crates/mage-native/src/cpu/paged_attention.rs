@@ -110,7 +110,7 @@ pub(super) fn attention(
     let out = SharedMut::new(out);
     let task = |span: &PagedSpan, kv: usize| {
         SCORES.with_borrow_mut(|scores| {
-            span_at(cpu.level, heads, layer, *span, kv, block_tables, q, kv_blocks, out, scores)
+            span_at(cpu.level, heads, layer, *span, kv, block_tables, q, kv_blocks, out, scores);
         });
     };
     let size: usize = spans.iter().map(|s| s.query_len * (s.position + s.query_len)).sum::<usize>() * heads.out();
