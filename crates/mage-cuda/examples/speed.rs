@@ -9,9 +9,9 @@
 //! CudaWeights and tokens are random; every row is predicted.
 
 use mage_cuda::{
-    AdamWParams, BLOCK_SIZE, CudaDevice, CudaModel, LayerLayout, LogitQuery, LogitResult, LoraGroupLayout, LoraLayout,
-    LoraProjectionLayout, ModelRunner, ModelShape, ModelTrainer, PackedSequences, ParamLayout, SequenceSlice,
-    StepBatch, TargetToken, WeightsRef,
+    AdamWParams, BLOCK_SIZE, CudaDevice, CudaModel, GpuLayerLayout, GpuLogitQuery, GpuLogitResult, GpuLoraGroupLayout,
+    GpuLoraLayout, GpuLoraProjectionLayout, GpuParamLayout, GpuSequenceSlice, ModelRunner, ModelShape, ModelTrainer,
+    PackedSequences, StepBatch, TargetToken, WeightsRef,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ fn shape(name: &str) -> Result<ModelShape, Any> {
     })
 }
 
-fn places(c: &ModelShape) -> ParamLayout {
+fn places(c: &ModelShape) -> GpuParamLayout {
     let mut len = 0;
     let mut put = |n: usize| -> Range<usize> {
         len += n;
@@ -48,7 +48,7 @@ fn places(c: &ModelShape) -> ParamLayout {
     };
     let (d, q, kv) = (c.hidden_size, c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
     let embed_tokens = put(c.vocab_size * d);
-    let layers = (0..c.num_layers).map(|_| LayerLayout {
+    let layers = (0..c.num_layers).map(|_| GpuLayerLayout {
         input_norm: put(d),
         qkv_proj: put((q + 2 * kv) * d),
         qk_norm: put(2 * c.head_dim),
@@ -61,11 +61,11 @@ fn places(c: &ModelShape) -> ParamLayout {
     let final_norm = put(d);
     // Larger models have a last matrix of their own.
     let lm_head = if d > 2560 { put(c.vocab_size * d) } else { embed_tokens.clone() };
-    ParamLayout { lm_head, embed_tokens, layers, final_norm, len }
+    GpuParamLayout { lm_head, embed_tokens, layers, final_norm, len }
 }
 
 /// Of rank 16, beside every matrix.
-fn adapter(c: &ModelShape) -> LoraLayout {
+fn adapter(c: &ModelShape) -> GpuLoraLayout {
     const RANK: usize = 16;
     let mut len = 0;
     let mut put = |n: usize| -> Range<usize> {
@@ -78,14 +78,14 @@ fn adapter(c: &ModelShape) -> LoraLayout {
         let (lora_a, mut output_offset) = (put(total_rank * inputs), 0);
         let projections = outputs.iter().enumerate().map(|(i, &outputs)| {
             output_offset += outputs;
-            LoraProjectionLayout {
+            GpuLoraProjectionLayout {
                 lora_b: put(outputs * RANK),
                 outputs,
                 output_offset: output_offset - outputs,
                 rank_offset: i * RANK,
             }
         });
-        Some(LoraGroupLayout { projections: projections.collect(), lora_a, total_rank })
+        Some(GpuLoraGroupLayout { projections: projections.collect(), lora_a, total_rank })
     };
     let layers = (0..c.num_layers)
         .map(|_| {
@@ -97,7 +97,7 @@ fn adapter(c: &ModelShape) -> LoraLayout {
             ]
         })
         .collect();
-    LoraLayout { rank: RANK, scale: 2.0, layers, len }
+    GpuLoraLayout { rank: RANK, scale: 2.0, layers, len }
 }
 
 /// Numbers with a spread of 0.02.
@@ -106,7 +106,7 @@ fn small(len: usize) -> Vec<f32> {
 }
 
 /// Numbers with a spread of 0.02, and 1 where a norm's weights are.
-fn numbers(p: &ParamLayout) -> Vec<f32> {
+fn numbers(p: &GpuParamLayout) -> Vec<f32> {
     let mut all = vec![0.0_f32; p.len];
     let piece = p.len.div_ceil(std::thread::available_parallelism().map_or(1, Into::into));
     std::thread::scope(|s| {
@@ -228,8 +228,8 @@ fn main() -> Result<(), Any> {
                 let held = WeightsRef { base: &weights, adapter: beside.as_ref() };
                 let mut stepper = ModelRunner::new(&model, batch * per, said("invariant"))?;
                 let tables: Vec<u32> = (0..(batch * per) as u32).collect();
-                let mut answers = vec![LogitResult::default(); batch];
-                let ask = LogitQuery { token: None, uniform: 0.5, ..LogitQuery::score(0, None) };
+                let mut answers = vec![GpuLogitResult::default(); batch];
+                let ask = GpuLogitQuery { token: None, uniform: 0.5, ..GpuLogitQuery::score(0, None) };
                 let asks = vec![ask; batch];
                 // Prompts, a few at a time.
                 let start = Instant::now();
@@ -237,8 +237,8 @@ fn main() -> Result<(), Any> {
                 let at_once = (8192 / prompt).max(1);
                 for first in (0..batch).step_by(at_once) {
                     let count = at_once.min(batch - first);
-                    let parts: Vec<SequenceSlice> = (0..count)
-                        .map(|i| SequenceSlice {
+                    let parts: Vec<GpuSequenceSlice> = (0..count)
+                        .map(|i| GpuSequenceSlice {
                             token_offset: i * prompt,
                             num_tokens: prompt,
                             start_position: 0,
@@ -254,8 +254,8 @@ fn main() -> Result<(), Any> {
                 let mut next: Vec<u32> = answers.iter().map(|a| a.token).collect();
                 let mut times = Vec::new();
                 for i in 0..new {
-                    let parts: Vec<SequenceSlice> = (0..batch)
-                        .map(|b| SequenceSlice {
+                    let parts: Vec<GpuSequenceSlice> = (0..batch)
+                        .map(|b| GpuSequenceSlice {
                             token_offset: b,
                             num_tokens: 1,
                             start_position: prompt + i,

@@ -4,11 +4,11 @@
 //! teams that stay and take one work after the other.
 
 use crate::TILE;
-use crate::card::{Stream, args};
-use crate::compile::Teams;
 use crate::error::{CudaError, Result};
-use crate::map;
 use crate::model::CudaModel;
+use crate::nvrtc::Teams;
+use crate::stream::{Stream, args};
+use crate::tma;
 
 /// Bytes of shared memory that a block of teams has.
 pub(crate) const TEAM_SHARED: usize = 197 << 10;
@@ -128,7 +128,7 @@ impl CudaModel {
                 let maps = self.head_maps(rows, [(qk, heads + kv), (qkv, heads + 2 * kv), (dout, heads)])?;
                 let ([qk, qkv, dout], teams, works) = (maps, self.teams()?, key_count * kv);
                 let [sums_on, deltas_on] =
-                    [log_sums, delta].map(|at| map::numbers(at, rows, self.shape.head_stats_stride(), TILE));
+                    [log_sums, delta].map(|at| tma::numbers(at, rows, self.shape.head_stats_stride(), TILE));
                 s.launch(
                     teams.team_grad_keys,
                     (blocks.min(works), 1, 1),
@@ -154,10 +154,10 @@ impl CudaModel {
     }
 
     /// How the card reads rows of so many heads.
-    fn head_maps<const N: usize>(&self, rows: usize, places: [(u64, usize); N]) -> Result<[map::Map; N]> {
-        let mut maps = [map::Map { opaque: [0; 16] }; N];
+    fn head_maps<const N: usize>(&self, rows: usize, places: [(u64, usize); N]) -> Result<[tma::Map; N]> {
+        let mut maps = [tma::Map { opaque: [0; 16] }; N];
         for (map, (at, heads)) in maps.iter_mut().zip(places) {
-            *map = map::heads(at, rows, heads, self.shape.head_dim, TILE)?;
+            *map = tma::heads(at, rows, heads, self.shape.head_dim, TILE)?;
         }
         Ok(maps)
     }

@@ -1,7 +1,8 @@
 //! Memory on the card.
 
-use crate::card::{CudaDevice, Stream};
+use crate::device::CudaDevice;
 use crate::error::{CudaError, Doing, Result};
+use crate::stream::Stream;
 use cudarc::driver::{result, sys};
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -183,7 +184,7 @@ mod tests {
 
     #[test]
     fn too_much_memory_is_refused_with_what_was_asked_and_what_is_free() {
-        let Some(card) = crate::card::tests::card_or_skip("none could run out of memory") else { return };
+        let Some(card) = crate::device::tests::card_or_skip("none could run out of memory") else { return };
         let error = DeviceBuffer::<f32>::new(&card, 1 << 42).err().unwrap().to_string();
         for part in ["16777216 MiB were asked for", "being free", "nvidia-smi"] {
             assert!(error.contains(part), "{error}");

@@ -12,43 +12,44 @@
 //!
 //! Every call of the driver is unsafe. Sizes are kept with buffers; tokens, rows, positions, pages, lengths and tries that
 //! come from outside are compared with them before anything is started, and kernels get their sizes from the same shapes. Where
-//! parameters lie ([`ParamLayout`], [`LoraLayout`]) is taken on trust.
+//! parameters lie ([`GpuParamLayout`], [`GpuLoraLayout`]) is taken on trust.
 
-mod adapter;
 mod attention;
 mod buffer;
-mod card;
-mod compile;
-mod dense;
+mod device;
 mod error;
-mod find;
+mod fused_gemm;
+mod gemm;
+mod graph;
 #[cfg(test)]
 mod kernel_tests;
-mod map;
-mod measure;
+mod library_search;
+mod lora;
 mod model;
-mod packet;
+mod nvrtc;
 mod pinned;
-mod product;
-mod record;
+mod runner;
 mod shape;
-mod step;
-mod train;
-mod tries;
+mod step_inputs;
+mod stream;
+mod throughput;
+mod tma;
+mod token_trie;
+mod trainer;
 
-pub use adapter::{CudaAdapter, LORA_GROUPS, LoraGroupLayout, LoraLayout, LoraProjectionLayout, WeightsRef};
 pub use buffer::{DeviceBuffer, Pod};
-pub use card::{CudaDevice, DeviceInfo};
-pub use compile::{MAX_GROUP_SIZE, MAX_HEAD_DIM, is_compiling};
+pub use device::{CudaDevice, DeviceInfo};
 pub use error::{CudaError, Result};
-pub use find::{LibrarySearch, LibraryStatus, find_libraries};
-pub use measure::{Throughput, measure_throughput};
+pub use library_search::{LibrarySearch, LibraryStatus, find_libraries};
+pub use lora::{CudaAdapter, GpuLoraGroupLayout, GpuLoraLayout, GpuLoraProjectionLayout, LORA_GROUPS, WeightsRef};
 pub use model::{CudaModel, CudaWeights};
-pub use packet::{Candidates, LogitQuery, LogitResult};
-pub use shape::{LayerLayout, ModelShape, ParamLayout};
-pub use step::{ModelRunner, SequenceSlice, StepBatch};
-pub use train::{AdamWParams, ModelTrainer, PackedSequences, TargetToken, TokenLogprob};
-pub use tries::TokenTrie;
+pub use nvrtc::{MAX_GROUP_SIZE, MAX_HEAD_DIM, is_compiling};
+pub use runner::{GpuSequenceSlice, ModelRunner, StepBatch};
+pub use shape::{GpuLayerLayout, GpuParamLayout, ModelShape};
+pub use step_inputs::{Candidates, GpuLogitQuery, GpuLogitResult};
+pub use throughput::{Throughput, measure_throughput};
+pub use token_trie::TokenTrie;
+pub use trainer::{AdamWParams, GpuTokenLogprob, ModelTrainer, PackedSequences, TargetToken};
 
 /// Tokens in a page of keys and values.
 pub const BLOCK_SIZE: usize = 16;

@@ -1,19 +1,20 @@
 //! A model's shape and kernels on a card, and sets of weights for it.
 
-use crate::adapter::{Group, LoraSegment};
 use crate::buffer::DeviceBuffer;
-use crate::card::{CudaDevice, Stream, args};
-use crate::compile::Program;
+use crate::device::CudaDevice;
 use crate::error::{CudaError, Result};
-use crate::product::{CublasLt, Kind, Matrix};
-use crate::shape::{ModelShape, ParamLayout};
+use crate::gemm::{CublasLt, Kind, Matrix};
+use crate::lora::{GpuLoraSegment, Group};
+use crate::nvrtc::Program;
+use crate::shape::{GpuParamLayout, ModelShape};
+use crate::stream::{Stream, args};
 use std::sync::Arc;
 
 /// A model's shape on a card: what all that work with it share.
 pub struct CudaModel {
     pub(crate) device: Arc<CudaDevice>,
     pub(crate) shape: ModelShape,
-    pub(crate) layout: ParamLayout,
+    pub(crate) layout: GpuParamLayout,
     pub(crate) program: Program,
     /// Per position, half a head of cosines and as many sines.
     pub(crate) rope_table: DeviceBuffer<f32>,
@@ -47,7 +48,7 @@ pub(crate) fn same_length(numbers: usize, places: usize) -> Result<()> {
 
 impl CudaModel {
     /// Compiles the kernels, or finds them compiled. `turns` holds, per position, `head_dim / 2` cosines and as many sines.
-    pub fn new(card: &Arc<CudaDevice>, shape: ModelShape, layout: ParamLayout, turns: &[f32]) -> Result<Arc<Self>> {
+    pub fn new(card: &Arc<CudaDevice>, shape: ModelShape, layout: GpuParamLayout, turns: &[f32]) -> Result<Arc<Self>> {
         shape.check()?;
         if turns.is_empty() || !turns.len().is_multiple_of(shape.head_dim) {
             let problem = format!("{} turns for heads of {}", turns.len(), shape.head_dim);
@@ -193,7 +194,7 @@ impl CudaModel {
         &self,
         s: &Stream,
         products: &mut CublasLt,
-        (w, worn): (&CudaWeights, Option<LoraSegment<'_>>),
+        (w, worn): (&CudaWeights, Option<GpuLoraSegment<'_>>),
         (layer, group): (usize, Group),
         n: usize,
         x: u64,
@@ -213,7 +214,7 @@ impl CudaModel {
         &self,
         s: &Stream,
         products: &mut CublasLt,
-        held: (&CudaWeights, Option<LoraSegment<'_>>),
+        held: (&CudaWeights, Option<GpuLoraSegment<'_>>),
         layer: usize,
         n: usize,
         x: u64,

@@ -1,8 +1,9 @@
 //! Memory here that the card reaches by itself.
 
 use crate::buffer::{DeviceBuffer, Pod};
-use crate::card::{CudaDevice, Stream};
+use crate::device::CudaDevice;
 use crate::error::{Doing, Result};
+use crate::stream::Stream;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::CUresult;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! What shape is the model, and where is each parameter?
 
-use crate::compile::{MAX_GROUP_SIZE, MAX_HEAD_DIM};
 use crate::error::{CudaError, Result};
+use crate::nvrtc::{MAX_GROUP_SIZE, MAX_HEAD_DIM};
 use std::ops::Range;
 
 /// The shape of a Qwen3 model.
@@ -96,7 +96,7 @@ impl ModelShape {
 
 /// Where a layer's parameters are in the flat buffer.
 #[derive(Clone, Debug)]
-pub struct LayerLayout {
+pub struct GpuLayerLayout {
     /// The norm before attention.
     pub input_norm: Range<usize>,
     /// Queries, keys, values.
@@ -115,11 +115,11 @@ pub struct LayerLayout {
 
 /// Where all parameters are.
 #[derive(Clone, Debug)]
-pub struct ParamLayout {
+pub struct GpuParamLayout {
     /// The embedding.
     pub embed_tokens: Range<usize>,
     /// By layer.
-    pub layers: Vec<LayerLayout>,
+    pub layers: Vec<GpuLayerLayout>,
     /// The last norm.
     pub final_norm: Range<usize>,
     /// The last matrix; the embedding's place where the two are tied.

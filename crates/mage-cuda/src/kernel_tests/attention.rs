@@ -4,9 +4,9 @@ use super::{Bench, near, numbers};
 use crate::BLOCK_SIZE;
 use crate::attention::{Attending, Slopes, Way};
 use crate::buffer::DeviceBuffer;
-use crate::card::args;
-use crate::compile::Decode;
+use crate::nvrtc::Decode;
 use crate::shape::ModelShape;
+use crate::stream::args;
 
 /// Shorter and longer than a tile and than two, and some that fill them; the last tile reaches beyond all rows.
 const LENGTHS: [usize; 10] = [1, 5, 64, 63, 130, 17, 193, 128, 127, 65];

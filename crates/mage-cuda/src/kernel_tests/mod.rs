@@ -5,15 +5,16 @@
 //! `compute-sanitizer --tool memcheck|racecheck` before the test's binary. Without a card every test says loudly that it
 //! skips.
 
-mod answer;
 mod attention;
-mod dense;
-mod rows;
+mod elementwise;
+mod fused_gemm;
+mod sampling;
 
 use crate::buffer::{DeviceBuffer, Pod};
-use crate::card::{Stream, tests::card_or_skip};
+use crate::device::tests::card_or_skip;
 use crate::model::CudaModel;
-use crate::shape::{ModelShape, ParamLayout};
+use crate::shape::{GpuParamLayout, ModelShape};
+use crate::stream::Stream;
 use std::sync::Arc;
 
 /// A model's kernels and a stream to start them in.
@@ -50,7 +51,7 @@ impl Bench {
                 half().map(move |i| angle(i).cos()).chain(half().map(move |i| angle(i).sin()))
             })
             .collect();
-        let places = ParamLayout { embed_tokens: 0..0, layers: Vec::new(), final_norm: 0..0, lm_head: 0..0, len: 0 };
+        let places = GpuParamLayout { embed_tokens: 0..0, layers: Vec::new(), final_norm: 0..0, lm_head: 0..0, len: 0 };
         let model = CudaModel::new(&card, shape, places, &turns).unwrap();
         let stream = Stream::new(&card).unwrap();
         Some(Bench { model, stream, shape, turns })

@@ -64,7 +64,7 @@ impl Device {
 /// Whether cards can do a model, with an adapter of some rank beside it or not.
 fn check_supported(config: &Config, rank: Option<usize>) -> std::result::Result<(), mage_cuda::CudaError> {
     shape(config).check()?;
-    rank.map_or(Ok(()), mage_cuda::LoraLayout::check_rank)
+    rank.map_or(Ok(()), mage_cuda::GpuLoraLayout::check_rank)
 }
 
 impl TryFrom<String> for Device {
@@ -274,8 +274,8 @@ fn shape(c: &Config) -> ModelShape {
     }
 }
 
-fn param_layout(l: &ParamLayout) -> mage_cuda::ParamLayout {
-    let layers = l.layers.iter().map(|at| mage_cuda::LayerLayout {
+fn param_layout(l: &ParamLayout) -> mage_cuda::GpuParamLayout {
+    let layers = l.layers.iter().map(|at| mage_cuda::GpuLayerLayout {
         input_norm: at.input_norm.clone(),
         qkv_proj: at.qkv_proj.clone(),
         qk_norm: at.qk_norm.clone(),
@@ -284,7 +284,7 @@ fn param_layout(l: &ParamLayout) -> mage_cuda::ParamLayout {
         gate_up_proj: at.gate_up_proj.clone(),
         down_proj: at.down_proj.clone(),
     });
-    mage_cuda::ParamLayout {
+    mage_cuda::GpuParamLayout {
         embed_tokens: l.embed_tokens.clone(),
         layers: layers.collect(),
         final_norm: l.final_norm.clone(),
@@ -294,14 +294,14 @@ fn param_layout(l: &ParamLayout) -> mage_cuda::ParamLayout {
 }
 
 /// The same for an adapter.
-pub(crate) fn lora_layout(l: &LoraLayout) -> Arc<mage_cuda::LoraLayout> {
-    let group = |at: &crate::weights::lora::LoraGroupLayout| mage_cuda::LoraGroupLayout {
+pub(crate) fn lora_layout(l: &LoraLayout) -> Arc<mage_cuda::GpuLoraLayout> {
+    let group = |at: &crate::weights::lora::LoraGroupLayout| mage_cuda::GpuLoraGroupLayout {
         lora_a: at.lora_a.clone(),
         total_rank: at.total_rank,
         projections: at
             .projections
             .iter()
-            .map(|p| mage_cuda::LoraProjectionLayout {
+            .map(|p| mage_cuda::GpuLoraProjectionLayout {
                 lora_b: p.lora_b.clone(),
                 outputs: p.outputs,
                 output_offset: p.output_offset,
@@ -310,7 +310,7 @@ pub(crate) fn lora_layout(l: &LoraLayout) -> Arc<mage_cuda::LoraLayout> {
             .collect(),
     };
     let layers = l.layers.iter().map(|groups| std::array::from_fn(|g| groups[g].as_ref().map(group))).collect();
-    Arc::new(mage_cuda::LoraLayout { rank: l.lora.rank, scale: l.lora.scale(), layers, len: l.len })
+    Arc::new(mage_cuda::GpuLoraLayout { rank: l.lora.rank, scale: l.lora.scale(), layers, len: l.len })
 }
 
 #[cfg(test)]

@@ -159,7 +159,7 @@ impl Trainer for CudaTrainer {
         self.pending = true;
         for chunk in &chunks {
             let mut stats = LossStats::default();
-            let note = |p: usize, c: mage_cuda::TokenLogprob| {
+            let note = |p: usize, c: mage_cuda::GpuTokenLogprob| {
                 let predicted = TokenLogprob { logprob: c.logprob, entropy: c.entropy, logsumexp: c.logsumexp };
                 stats.record(&chunk.predictions[p], predicted, loss)
             };

@@ -23,8 +23,8 @@ pub(crate) struct CudaBackend {
     /// Slice indices, grouped by weights.
     order: Vec<u32>,
     tokens: Vec<u32>,
-    parts: Vec<mage_cuda::SequenceSlice>,
-    results: Vec<mage_cuda::LogitResult>,
+    parts: Vec<mage_cuda::GpuSequenceSlice>,
+    results: Vec<mage_cuda::GpuLogitResult>,
 }
 
 impl CudaBackend {
@@ -52,14 +52,14 @@ fn node(cursor: &ActionCursor) -> Candidates<'_> {
 }
 
 /// A logit query in the format of the GPU.
-fn cuda_query(query: LogitQuery<'_>) -> mage_cuda::LogitQuery<'_> {
+fn cuda_query(query: LogitQuery<'_>) -> mage_cuda::GpuLogitQuery<'_> {
     match query {
-        LogitQuery::Score { token, allowed } => mage_cuda::LogitQuery::score(token, allowed.map(|a| &a[..])),
+        LogitQuery::Score { token, allowed } => mage_cuda::GpuLogitQuery::score(token, allowed.map(|a| &a[..])),
         LogitQuery::Sample { params, cursor, index } => {
             let mut rng = Seed::new(params.seed).child("sample").at(index as u64).rng();
             // At most the largest f32 below 1, so that the variate stays below the total probability.
             let uniform = (rng.random::<f64>() as f32).min(1.0 - f32::EPSILON / 2.0);
-            mage_cuda::LogitQuery {
+            mage_cuda::GpuLogitQuery {
                 token: None,
                 candidates: cursor.map_or(Candidates::All, node),
                 top_k: params.top_k,
@@ -87,7 +87,7 @@ impl Backend for CudaBackend {
             for slice in group.iter().map(|i| &step.slices[*i as usize]) {
                 let token_offset = tokens.len();
                 tokens.extend_from_slice(&step.tokens[slice.first..slice.first + slice.count]);
-                parts.push(mage_cuda::SequenceSlice {
+                parts.push(mage_cuda::GpuSequenceSlice {
                     token_offset,
                     num_tokens: slice.count,
                     start_position: slice.position,
@@ -104,7 +104,7 @@ impl Backend for CudaBackend {
             let slot = step.slices[group[0] as usize].weights as usize;
             let held = weights[slot].as_ref().expect("weights stay set while sequences use them");
             cuda_results.clear();
-            cuda_results.resize(queries.len(), mage_cuda::LogitResult::default());
+            cuda_results.resize(queries.len(), mage_cuda::GpuLogitResult::default());
             let now =
                 mage_cuda::StepBatch { tokens, block_tables: &step.block_tables, sequences: parts, queries: &queries };
             runner.step(held.cuda().held(), &now, cuda_results).map_err(failed)?;

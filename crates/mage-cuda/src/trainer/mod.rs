@@ -4,27 +4,28 @@
 //! has to say about the loss it says per prediction, between the two. All sums have an order of their own, so the same
 //! batch gives the same bits on the same card.
 
+mod adamw;
 mod backward;
-mod head;
-mod optimise;
-mod space;
+mod lm_head;
 
-pub use optimise::AdamWParams;
+mod workspace;
 
-use crate::adapter::{CudaAdapter, Group, LoraLayout, LoraSegment};
+pub use adamw::AdamWParams;
+
 use crate::buffer::DeviceBuffer;
-use crate::card::Stream;
 use crate::error::{CudaError, Result};
+use crate::gemm::CublasLt;
+use crate::lora::{CudaAdapter, GpuLoraLayout, GpuLoraSegment, Group};
 use crate::model::{CudaModel, CudaWeights, same_length};
-use crate::packet::StepInputs;
-use crate::product::CublasLt;
 use crate::shape::ModelShape;
-use space::{Acts, Space};
+use crate::step_inputs::GpuStepInputs;
+use crate::stream::Stream;
 use std::sync::Arc;
+use workspace::{Acts, Space};
 
 /// What the last layer says about one prediction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct TokenLogprob {
+pub struct GpuTokenLogprob {
     /// The token's log-probability.
     pub logprob: f32,
     /// The entropy.
@@ -83,7 +84,7 @@ pub struct ModelTrainer {
     first: DeviceBuffer<f32>,
     second: DeviceBuffer<f32>,
     space: Space,
-    packet: StepInputs,
+    packet: GpuStepInputs,
     words: DeviceBuffer<u32>,
     places: InputLayout,
     /// Which rows are which token's.
@@ -121,7 +122,7 @@ impl ModelTrainer {
     pub fn with_adapter(
         model: &Arc<CudaModel>,
         weights: &Arc<CudaWeights>,
-        places: &Arc<LoraLayout>,
+        places: &Arc<GpuLoraLayout>,
         flat: &[f32],
     ) -> Result<Self> {
         let adapter = model.upload_adapter(places, flat)?;
@@ -146,7 +147,7 @@ impl ModelTrainer {
             first: DeviceBuffer::zeros(card, len)?,
             second: DeviceBuffer::zeros(card, len)?,
             space: Space::new(card)?,
-            packet: StepInputs::default(),
+            packet: GpuStepInputs::default(),
             words: DeviceBuffer::new(card, 0)?,
             places: InputLayout::default(),
             order: DeviceBuffer::new(card, 0)?,
@@ -167,7 +168,7 @@ impl ModelTrainer {
     /// over rows.
     pub fn fixed_bytes(shape: &ModelShape) -> usize {
         let answers = size_of::<[f32; 4]>() + size_of::<[f32; 2]>();
-        space::logit_rows(shape) * (6 * shape.logits_stride() + answers) + 4 * space::partials(shape)
+        workspace::logit_rows(shape) * (6 * shape.logits_stride() + answers) + 4 * workspace::partials(shape)
     }
 
     /// What a pass remembers of a token that predicts another, in bytes. `thin` are the most thin numbers of
@@ -262,7 +263,7 @@ impl ModelTrainer {
         &mut self,
         sequences: &PackedSequences<'_>,
         recompute: bool,
-        mut cost: impl FnMut(usize, TokenLogprob) -> (f32, f32),
+        mut cost: impl FnMut(usize, GpuTokenLogprob) -> (f32, f32),
     ) -> Result<()> {
         self.model.device.bind()?;
         let n = sequences.tokens.len();
@@ -336,9 +337,9 @@ impl ModelTrainer {
         let queries = (p.put(queries.iter().flatten().copied()), queries.len());
         let keys = (p.put(keys.iter().flatten().copied()), keys.len());
         let rows = p.put(s.targets.iter().map(|p| p.row));
-        let asks = p.leave(s.targets.len() * crate::packet::ASK);
+        let asks = p.leave(s.targets.len() * crate::step_inputs::ASK);
         for (i, prediction) in s.targets.iter().enumerate() {
-            p.ask(asks, i, &crate::packet::LogitQuery::score(prediction.token, prediction.allowed), 0);
+            p.ask(asks, i, &crate::step_inputs::GpuLogitQuery::score(prediction.token, prediction.allowed), 0);
         }
         self.places = InputLayout { tokens, positions, rows, queries, keys, asks };
         self.words.reserve(self.packet.words.len())?;
@@ -360,7 +361,7 @@ impl ModelTrainer {
     fn layer(&mut self, layer: usize, n: usize, acts: usize) -> Result<()> {
         let ModelTrainer { model, stream: s, products, weights: w, adapter, space, words, places, .. } = self;
         let at = &model.layout.layers[layer];
-        let worn = LoraSegment::new(adapter.as_ref(), &space.low);
+        let worn = GpuLoraSegment::new(adapter.as_ref(), &space.low);
         let (x, y, a): (u64, u64, &Acts) =
             (space.states[layer].at(0), space.states[layer + 1].at(0), &space.acts[acts]);
         let normed = space.normed.at(0);

@@ -2,8 +2,8 @@
 
 use super::ModelTrainer;
 use crate::buffer::DeviceBuffer;
-use crate::card::args;
 use crate::error::{CudaError, Result};
+use crate::stream::args;
 use std::ops::Range;
 
 /// Settings of one step.

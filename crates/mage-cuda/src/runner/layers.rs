@@ -1,10 +1,10 @@
 //! All layers over the rows of a step.
 
 use super::{ModelRunner, Single};
-use crate::adapter::{Group, LoraSegment, WeightsRef};
-use crate::card::args;
-use crate::dense::{self, Dims, ForNorm, Left, Right};
 use crate::error::Result;
+use crate::fused_gemm::{self, Dims, ForNorm, Left, Right};
+use crate::lora::{GpuLoraSegment, Group, WeightsRef};
+use crate::stream::args;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl ModelRunner {
             let ModelRunner { stream: s, products, space, .. } = self;
             let (normed, qkv, qk) = (space.normed.at(0), space.qkv.at(0), space.qk.at(0));
             model.norm(s, state, w.at(places.input_norm.start), rows, normed, 0)?;
-            let worn = LoraSegment::new(held.adapter, &space.low);
+            let worn = GpuLoraSegment::new(held.adapter, &space.low);
             model.linear(s, products, (w, worn), (layer, Group::Qkv), rows, normed, None, qkv)?;
             self.attend(single, at, norms, pages, false)?;
             // Longer pieces: all their keys must be in the pages before any query looks.
@@ -55,7 +55,7 @@ impl ModelRunner {
                 ],
             )?;
             let kept = (state, 0, normed, space.gate_up.at(0), space.gated.at(0));
-            let worn = LoraSegment::new(held.adapter, &space.low);
+            let worn = GpuLoraSegment::new(held.adapter, &space.low);
             model.finish(s, products, (w, worn), layer, rows, state, space.attended.at(0), kept, state)?;
         }
         Ok(())
@@ -63,7 +63,7 @@ impl ModelRunner {
 
     /// Whether so many single tokens are better taken through the layers by `layers_dense`.
     pub(super) fn is_dense(&self, held: WeightsRef<'_>, rows: usize) -> bool {
-        !self.invariant && held.adapter.is_none() && dense::ROWS.contains(&rows) && self.model.has_dense()
+        !self.invariant && held.adapter.is_none() && fused_gemm::ROWS.contains(&rows) && self.model.has_dense()
     }
 
     /// All layers over rows of single tokens, in four products and attention each.

@@ -3,7 +3,7 @@
 //! Everything small that changes from one step to the next goes to the card as one packet of 32-bit words. What stays, as tries of
 //! answers do, goes there on its own when it is first met.
 
-use crate::tries::TokenTrie;
+use crate::token_trie::TokenTrie;
 
 /// Which tokens are candidates.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,7 +33,7 @@ impl<'a> Candidates<'a> {
 
 /// What is asked about a row of logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LogitQuery<'a> {
+pub struct GpuLogitQuery<'a> {
     /// The token asked about; nothing draws one.
     pub token: Option<u32>,
     /// The candidates.
@@ -50,18 +50,26 @@ pub struct LogitQuery<'a> {
     pub uniform: f32,
 }
 
-impl<'a> LogitQuery<'a> {
+impl<'a> GpuLogitQuery<'a> {
     /// How likely a token is.
     pub fn score(token: u32, allowed: Option<&'a [u32]>) -> Self {
         let candidates = Candidates::from_list(allowed);
-        LogitQuery { token: Some(token), candidates, top_k: 0, temperature: 1.0, top_p: 1.0, min_p: 0.0, uniform: 0.0 }
+        GpuLogitQuery {
+            token: Some(token),
+            candidates,
+            top_k: 0,
+            temperature: 1.0,
+            top_p: 1.0,
+            min_p: 0.0,
+            uniform: 0.0,
+        }
     }
 }
 
 /// What a row answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
-pub struct LogitResult {
+pub struct GpuLogitResult {
     /// The token asked about, or drawn.
     pub token: u32,
     /// Its log-probability among the candidates; not a number where logits are not finite.
@@ -72,7 +80,7 @@ pub struct LogitResult {
     following: u32,
 }
 
-impl LogitResult {
+impl GpuLogitResult {
     /// Drawn at a node of a trie: the number of the node that follows it with the drawn token.
     pub fn next_node(&self) -> Option<u32> {
         self.following.checked_sub(1)
@@ -89,11 +97,11 @@ const NODE: u32 = u32::MAX - 1;
 
 /// Words on their way to the card.
 #[derive(Default)]
-pub(crate) struct StepInputs {
+pub(crate) struct GpuStepInputs {
     pub(crate) words: Vec<u32>,
 }
 
-impl StepInputs {
+impl GpuStepInputs {
     pub(crate) fn clear(&mut self) {
         self.words.clear();
     }
@@ -114,7 +122,7 @@ impl StepInputs {
 
     /// Writes ask number `i` of those that start at `asks`; its list goes to the end. Where it names a node, this is at the
     /// word `node` of the tries on the card.
-    pub(crate) fn ask(&mut self, asks: usize, i: usize, ask: &LogitQuery<'_>, node: u32) {
+    pub(crate) fn ask(&mut self, asks: usize, i: usize, ask: &GpuLogitQuery<'_>, node: u32) {
         let (list, count) = match ask.candidates {
             Candidates::All => (0, ALL),
             Candidates::List(tokens) => (self.put(tokens.iter().copied()) as u32, tokens.len() as u32),

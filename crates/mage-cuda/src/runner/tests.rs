@@ -1,14 +1,14 @@
 //! Do steps answer the same however their rows are brought together?
 
-use super::{DeviceTries, LogitQuery, LogitResult, ModelRunner, SequenceSlice, StepBatch, WeightsRef};
-use crate::card::tests::card_or_skip;
+use super::{DeviceTries, GpuLogitQuery, GpuLogitResult, GpuSequenceSlice, ModelRunner, StepBatch, WeightsRef};
+use crate::device::tests::card_or_skip;
 use crate::model::CudaModel;
-use crate::packet::Candidates;
-use crate::shape::{LayerLayout, ModelShape, ParamLayout};
-use crate::tries::{TokenTrie, tests::words};
+use crate::shape::{GpuLayerLayout, GpuParamLayout, ModelShape};
+use crate::step_inputs::Candidates;
+use crate::token_trie::{TokenTrie, tests::words};
 use std::ops::Range;
 
-fn places(c: &ModelShape) -> ParamLayout {
+fn places(c: &ModelShape) -> GpuParamLayout {
     let mut len = 0;
     let mut put = |n: usize| -> Range<usize> {
         len += n;
@@ -16,7 +16,7 @@ fn places(c: &ModelShape) -> ParamLayout {
     };
     let d = c.hidden_size;
     let embed_tokens = put(c.vocab_size * d);
-    let layers = (0..c.num_layers).map(|_| LayerLayout {
+    let layers = (0..c.num_layers).map(|_| GpuLayerLayout {
         input_norm: put(d),
         qkv_proj: put(c.qkv_dim() * d),
         qk_norm: put(2 * c.head_dim),
@@ -27,11 +27,11 @@ fn places(c: &ModelShape) -> ParamLayout {
     });
     let layers = layers.collect();
     let final_norm = put(d);
-    ParamLayout { lm_head: embed_tokens.clone(), embed_tokens, layers, final_norm, len }
+    GpuParamLayout { lm_head: embed_tokens.clone(), embed_tokens, layers, final_norm, len }
 }
 
 /// How far the answers to the same asks are from each other, and how far one row's are from another's.
-fn apart(some: &[LogitResult], others: &[LogitResult]) -> (f32, f32) {
+fn apart(some: &[GpuLogitResult], others: &[GpuLogitResult]) -> (f32, f32) {
     let most = some.iter().zip(others).map(|(a, b)| {
         assert_eq!(a.token, b.token);
         (a.logprob - b.logprob).abs().max((a.aux - b.aux).abs())
@@ -65,24 +65,24 @@ fn many_single_tokens_answer_as_in_small_steps() {
     // A token after the other, so that later ones read what earlier ones left.
     let answers = |at_once: usize| {
         let mut stepper = ModelRunner::new(&model, rows * pages, false).unwrap();
-        assert_eq!(stepper.is_dense(held, super::graph::bucket(at_once)), at_once == rows && model.has_dense());
+        assert_eq!(stepper.is_dense(held, super::decode_graph::bucket(at_once)), at_once == rows && model.has_dense());
         let mut all = Vec::new();
         for start_position in 0..length {
             let tokens: Vec<u32> = (0..rows as u32).map(|i| (i * 37 + start_position * 11) % 512).collect();
-            let asks: Vec<LogitQuery<'_>> = tokens.iter().map(|t| LogitQuery::score(511 - t, None)).collect();
+            let asks: Vec<GpuLogitQuery<'_>> = tokens.iter().map(|t| GpuLogitQuery::score(511 - t, None)).collect();
             let start_position = start_position as usize;
-            let part = |i| SequenceSlice {
+            let part = |i| GpuSequenceSlice {
                 token_offset: i % at_once,
                 num_tokens: 1,
                 start_position,
                 block_table_offset: i * pages,
                 num_logits: 1,
             };
-            let parts: Vec<SequenceSlice> = (0..rows).map(part).collect();
+            let parts: Vec<GpuSequenceSlice> = (0..rows).map(part).collect();
             for (tokens, (sequences, queries)) in
                 tokens.chunks(at_once).zip(parts.chunks(at_once).zip(asks.chunks(at_once)))
             {
-                let mut answers = vec![LogitResult::default(); queries.len()];
+                let mut answers = vec![GpuLogitResult::default(); queries.len()];
                 stepper
                     .step(held, &StepBatch { tokens, block_tables: &tables, sequences, queries }, &mut answers)
                     .unwrap();
@@ -120,20 +120,20 @@ fn more_rows_than_logits_fit_at_once_answer_as_in_small_steps() {
     let held = WeightsRef { base: &weights, adapter: None };
     let tokens: Vec<u32> = (0..rows as u32).map(|i| i * 151).collect();
     let tables: Vec<u32> = (0..rows as u32).collect();
-    let asks: Vec<LogitQuery<'_>> = tokens.iter().map(|t| LogitQuery::score(151_935 - t, None)).collect();
+    let asks: Vec<GpuLogitQuery<'_>> = tokens.iter().map(|t| GpuLogitQuery::score(151_935 - t, None)).collect();
     let answers = |at_once: usize| {
         let mut stepper = ModelRunner::new(&model, rows, false).unwrap();
-        let mut answers = vec![LogitResult::default(); rows];
+        let mut answers = vec![GpuLogitResult::default(); rows];
         for (i, answers) in answers.chunks_mut(at_once).enumerate() {
             let now = i * at_once..i * at_once + answers.len();
-            let part = |i| SequenceSlice {
+            let part = |i| GpuSequenceSlice {
                 token_offset: i - now.start,
                 num_tokens: 1,
                 start_position: 0,
                 block_table_offset: i,
                 num_logits: 1,
             };
-            let parts: Vec<SequenceSlice> = now.clone().map(part).collect();
+            let parts: Vec<GpuSequenceSlice> = now.clone().map(part).collect();
             let step = StepBatch {
                 tokens: &tokens[now.clone()],
                 block_tables: &tables,
@@ -191,20 +191,20 @@ fn draws_at_nodes_are_those_from_lists_though_tries_come_and_go() {
                 let candidates =
                     if at_nodes { Candidates::TrieNode(trie, 1) } else { Candidates::List(&lists[step][row]) };
                 let uniform = (step * rows + row) as f32 / (steps * rows) as f32;
-                LogitQuery { token: None, candidates, uniform, ..LogitQuery::score(0, None) }
+                GpuLogitQuery { token: None, candidates, uniform, ..GpuLogitQuery::score(0, None) }
             };
-            let asks: Vec<LogitQuery<'_>> = (0..rows).map(ask).collect();
+            let asks: Vec<GpuLogitQuery<'_>> = (0..rows).map(ask).collect();
             let tokens: Vec<u32> = (0..(rows * num_tokens) as u32).map(|i| (i * 37 + step as u32) % 512).collect();
             let tables: Vec<u32> = (0..rows as u32).collect();
-            let part = |i| SequenceSlice {
+            let part = |i| GpuSequenceSlice {
                 token_offset: i * num_tokens,
                 num_tokens,
                 start_position: 0,
                 block_table_offset: i,
                 num_logits: 1,
             };
-            let parts: Vec<SequenceSlice> = (0..rows).map(part).collect();
-            let mut answers = vec![LogitResult::default(); rows];
+            let parts: Vec<GpuSequenceSlice> = (0..rows).map(part).collect();
+            let mut answers = vec![GpuLogitResult::default(); rows];
             let step = StepBatch { tokens: &tokens, block_tables: &tables, sequences: &parts, queries: &asks };
             stepper.step(held, &step, &mut answers).unwrap();
             all.append(&mut answers);
@@ -217,7 +217,7 @@ fn draws_at_nodes_are_those_from_lists_though_tries_come_and_go() {
         // Too little room even for one step's, for that and little more, and for all.
         for room in [16, 3 * needed, steps * 2 * needed] {
             for (i, (a, b)) in answers(true, room, count).iter().zip(&from_lists).enumerate() {
-                let bits = |a: &LogitResult| (a.token, a.logprob.to_bits(), a.aux.to_bits());
+                let bits = |a: &GpuLogitResult| (a.token, a.logprob.to_bits(), a.aux.to_bits());
                 assert_eq!(bits(a), bits(b), "answer {i}, room for {room}");
                 assert_eq!((a.next_node(), b.next_node()), (Some(a.token % 2), None), "answer {i}");
             }

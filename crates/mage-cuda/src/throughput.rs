@@ -1,9 +1,10 @@
 //! How fast is the card?
 
 use crate::buffer::DeviceBuffer;
-use crate::card::{CudaDevice, Stream};
+use crate::device::CudaDevice;
 use crate::error::Result;
-use crate::product::{CublasLt, Kind, Matrix};
+use crate::gemm::{CublasLt, Kind, Matrix};
+use crate::stream::Stream;
 use std::sync::Arc;
 use std::time::Instant;
 

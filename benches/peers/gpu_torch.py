@@ -1,6 +1,6 @@
 """PyTorch beside `cargo run --release -p mage-cuda --example speed`: the same shapes, the same jobs.
 
-    python benches/peers/card_torch.py t,0.6B,8,1024 t,0.6B,8,1024,compile d,0.6B,64,128,128 d,0.6B,64,128,128,compile a,4B,8192
+    python benches/peers/gpu_torch.py t,0.6B,8,1024 t,0.6B,8,1024,compile d,0.6B,64,128,128 d,0.6B,64,128,128,compile a,4B,8192
 
 `t` times forward and backward, `d` decoding under a CUDA graph, `a` a pass with recomputation and a fused AdamW step over
 fp32 masters. Words after these: `compile`; `eager` decodes without a graph; `hf` is transformers' Qwen3 and its `generate`, of

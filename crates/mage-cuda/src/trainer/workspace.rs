@@ -2,7 +2,7 @@
 
 use crate::attention::Attending;
 use crate::buffer::DeviceBuffer;
-use crate::card::CudaDevice;
+use crate::device::CudaDevice;
 use crate::error::Result;
 use crate::shape::ModelShape;
 use std::sync::Arc;
@@ -180,8 +180,8 @@ impl Space {
 mod tests {
     use super::*;
     use crate::buffer::Pod;
-    use crate::card::tests::card_or_skip;
-    use crate::train::ModelTrainer;
+    use crate::device::tests::card_or_skip;
+    use crate::trainer::ModelTrainer;
 
     fn bytes<T: Pod>(buffer: &DeviceBuffer<T>) -> usize {
         buffer.len() * size_of::<T>()

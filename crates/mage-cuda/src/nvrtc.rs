@@ -4,9 +4,9 @@
 //! by everything that the result depends on: source, options, card, compiler and driver.
 
 use crate::attention::TEAM_SHARED;
-use crate::card::{CudaDevice, DeviceInfo};
-use crate::dense;
+use crate::device::{CudaDevice, DeviceInfo};
 use crate::error::{CudaError, Doing, Result};
+use crate::fused_gemm;
 use crate::shape::ModelShape;
 use cudarc::driver::{result as driver, sys as driver_sys};
 use cudarc::nvrtc::{result, sys};
@@ -17,16 +17,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// All kernels, in the order in which they build on each other.
 const SOURCES: [(&str, &str); 10] = [
-    ("common", include_str!("cuda/common.cu")),
-    ("elementwise", include_str!("cuda/elementwise.cu")),
-    ("rope", include_str!("cuda/rope.cu")),
-    ("tiles", include_str!("cuda/tiles.cu")),
-    ("gates", include_str!("cuda/gates.cu")),
-    ("attention", include_str!("cuda/attention.cu")),
-    ("teams", include_str!("cuda/teams.cu")),
-    ("decode", include_str!("cuda/decode.cu")),
-    ("product", include_str!("cuda/product.cu")),
-    ("answer", include_str!("cuda/answer.cu")),
+    ("common.cuh", include_str!("kernels/common.cuh")),
+    ("elementwise.cu", include_str!("kernels/elementwise.cu")),
+    ("rope.cu", include_str!("kernels/rope.cu")),
+    ("mma.cuh", include_str!("kernels/mma.cuh")),
+    ("mbarrier.cuh", include_str!("kernels/mbarrier.cuh")),
+    ("flash_attention.cu", include_str!("kernels/flash_attention.cu")),
+    ("flash_attention_ws.cu", include_str!("kernels/flash_attention_ws.cu")),
+    ("paged_decode.cu", include_str!("kernels/paged_decode.cu")),
+    ("fused_gemm.cu", include_str!("kernels/fused_gemm.cu")),
+    ("sampling.cu", include_str!("kernels/sampling.cu")),
 ];
 
 /// The largest head that kernels are written for.
@@ -170,8 +170,8 @@ impl Program {
             format!("-DGROUP={sharing}"),
             format!("-DDECODE_STAGES={}", Decode::STAGES),
             format!("-DDECODE_SHARED={}", decode.warp),
-            format!("-DPRODUCT_SHARED={}", dense::SHARED),
-            format!("-DMOST_PARTS={}", dense::MOST_PARTS),
+            format!("-DPRODUCT_SHARED={}", fused_gemm::SHARED),
+            format!("-DMOST_PARTS={}", fused_gemm::MOST_PARTS),
             format!("-DTEAM_SHARED={TEAM_SHARED}"),
         ];
         let file = cached(info, &options)?;
@@ -205,7 +205,7 @@ impl Program {
             (f.decode_attention, decode.most * decode.warp),
         ]
         .into_iter()
-        .chain(products.map(|f| (f, dense::SHARED)))
+        .chain(products.map(|f| (f, fused_gemm::SHARED)))
         .chain(by_teams.map(|f| (f, TEAM_SHARED)))
         {
             use driver_sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as SHARED;
@@ -296,7 +296,7 @@ impl Drop for AtWork {
 fn compile(options: &[String]) -> Result<Vec<u8>> {
     let _at_work = AtWork::new();
     let doing = "compiling the kernels";
-    let text: String = SOURCES.iter().map(|(name, text)| format!("#line 1 \"{name}.cu\"\n{text}\n")).collect();
+    let text: String = SOURCES.iter().map(|(name, text)| format!("#line 1 \"{name}\"\n{text}\n")).collect();
     let text = CString::new(text).map_err(|e| CudaError::new(doing, e.to_string()))?;
     let program = result::create_program(&text, None).doing(doing)?;
     // SAFETY: the program was just made, and is destroyed below; sizes are asked for first.

@@ -1,18 +1,18 @@
 //! From the last state to what the model says, and back, without ever holding all logits.
 
-use super::space::logit_rows;
-use super::{ModelTrainer, PARTIALS, PackedSequences, TokenLogprob};
-use crate::card::args;
+use super::workspace::logit_rows;
+use super::{GpuTokenLogprob, ModelTrainer, PARTIALS, PackedSequences};
 use crate::error::Result;
-use crate::packet::{ASK, READERS};
-use crate::product::{Kind, Matrix};
+use crate::gemm::{Kind, Matrix};
+use crate::step_inputs::{ASK, READERS};
+use crate::stream::args;
 
 impl ModelTrainer {
     /// Leaves the gradient by the last state in `dstate`, and adds to those of the last norm and matrix.
     pub(super) fn head(
         &mut self,
         sequences: &PackedSequences<'_>,
-        cost: &mut impl FnMut(usize, TokenLogprob) -> (f32, f32),
+        cost: &mut impl FnMut(usize, GpuTokenLogprob) -> (f32, f32),
     ) -> Result<()> {
         let ModelTrainer { model, stream: s, products, weights: w, adapter, grads, space, words, places, .. } = self;
         let whole = adapter.is_none();
@@ -46,7 +46,7 @@ impl ModelTrainer {
                 .iter()
                 .enumerate()
                 .map(|(i, &[logprob, entropy, logsumexp, _])| {
-                    let (by_logprob, by_entropy) = cost(from + i, TokenLogprob { logprob, entropy, logsumexp });
+                    let (by_logprob, by_entropy) = cost(from + i, GpuTokenLogprob { logprob, entropy, logsumexp });
                     [by_logprob, by_entropy]
                 })
                 .collect();

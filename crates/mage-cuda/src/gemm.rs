@@ -4,9 +4,9 @@
 //! are bf16, sums fp32; results bf16 or fp32. What suits a shape is asked for once and kept.
 
 use crate::buffer::DeviceBuffer;
-use crate::card::Stream;
 use crate::error::{CudaError, Doing, Result};
-use crate::find;
+use crate::library_search;
+use crate::stream::Stream;
 use cudarc::cublaslt::{result, sys};
 use cudarc::driver::{result as driver, sys::CUevent_flags};
 use std::collections::HashMap;
@@ -306,7 +306,7 @@ impl CublasLt {
     /// Puts the fastest of what was offered first. CudaWeights are read afresh each time, as between steps they are.
     fn tune(&mut self, stream: &Stream, plan: &mut Plan, key: &Key, first: Matrix, second: Matrix) -> Result<()> {
         const REPEATS: usize = 5;
-        let Some(elapsed) = find::event_elapsed() else { return Ok(()) };
+        let Some(elapsed) = library_search::event_elapsed() else { return Ok(()) };
         let (rows, outputs, _) = key.shape;
         let doing = "timing a matrix product";
         let scratch = DeviceBuffer::<f32>::zeros(&stream.card, rows * outputs.max(key.strides[3]))?;
@@ -369,7 +369,7 @@ impl Drop for CublasLt {
         if self.workspace.card().bind().is_err() {
             return;
         }
-        let _nothing_is_recorded = crate::record::unrecorded();
+        let _nothing_is_recorded = crate::graph::unrecorded();
         // SAFETY: made in `new`.
         let _ = unsafe { result::destroy_handle(self.handle) };
     }

@@ -6,9 +6,10 @@
 //! forgotten, and those that the step at hand names are put there anew.
 
 use crate::buffer::DeviceBuffer;
-use crate::card::{CudaDevice, Stream};
+use crate::device::CudaDevice;
 use crate::error::{CudaError, Result};
-use crate::packet::{Candidates, LogitQuery};
+use crate::step_inputs::{Candidates, GpuLogitQuery};
+use crate::stream::Stream;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -78,7 +79,7 @@ impl DeviceTries {
 
     /// Finds the nodes that asks name. DeviceTries that are not on the card yet go there, in the order of the stream. Says whether
     /// kernels find all of them elsewhere now.
-    pub(crate) fn find(&mut self, stream: &Stream, asks: &[LogitQuery<'_>], vocabulary: usize) -> Result<bool> {
+    pub(crate) fn find(&mut self, stream: &Stream, asks: &[GpuLogitQuery<'_>], vocabulary: usize) -> Result<bool> {
         let moved = self.put(stream, asks, vocabulary);
         if moved.is_err() {
             // What is known here may not be there.
@@ -87,7 +88,7 @@ impl DeviceTries {
         moved
     }
 
-    fn put(&mut self, stream: &Stream, asks: &[LogitQuery<'_>], vocabulary: usize) -> Result<bool> {
+    fn put(&mut self, stream: &Stream, asks: &[GpuLogitQuery<'_>], vocabulary: usize) -> Result<bool> {
         let DeviceTries { laid, words } = self;
         let room = laid.find(asks, vocabulary, words.len())?;
         let moves = room > words.len();
@@ -135,7 +136,7 @@ impl Laid {
 
     /// Finds the nodes that asks name, where there is room for so many words. Says for how many there must be room: at
     /// least for as many again as these tries have, where all begin anew with them, so that this stays rare.
-    fn find(&mut self, asks: &[LogitQuery<'_>], vocabulary: usize, room: usize) -> Result<usize> {
+    fn find(&mut self, asks: &[GpuLogitQuery<'_>], vocabulary: usize, room: usize) -> Result<usize> {
         self.look_up(asks, vocabulary)?;
         if self.words.len() <= room {
             return Ok(room);
@@ -150,7 +151,7 @@ impl Laid {
     }
 
     /// The same without regard to room.
-    fn look_up(&mut self, asks: &[LogitQuery<'_>], vocabulary: usize) -> Result<()> {
+    fn look_up(&mut self, asks: &[GpuLogitQuery<'_>], vocabulary: usize) -> Result<()> {
         let Laid { words, starts, nodes, .. } = self;
         nodes.clear();
         for ask in asks {
@@ -203,11 +204,11 @@ pub(crate) mod tests {
         words(&[&[root][..], &vec![leaf; tokens.len()]].concat())
     }
 
-    fn ask(id: u64, data: &[u32], node: u32) -> LogitQuery<'_> {
-        LogitQuery {
+    fn ask(id: u64, data: &[u32], node: u32) -> GpuLogitQuery<'_> {
+        GpuLogitQuery {
             token: None,
             candidates: Candidates::TrieNode(TokenTrie { id, data }, node),
-            ..LogitQuery::score(0, None)
+            ..GpuLogitQuery::score(0, None)
         }
     }
 
@@ -222,7 +223,7 @@ pub(crate) mod tests {
     fn a_trie_is_sent_once_and_found_again() {
         let (a, b) = (star(&[3, 5]), star(&[2, 4, 6]));
         let (mut laid, mut card) = (Laid::default(), Vec::new());
-        assert_eq!(laid.find(&[ask(7, &a, 0), LogitQuery::score(1, Some(&[1])), ask(9, &b, 0)], 7, 64).unwrap(), 64);
+        assert_eq!(laid.find(&[ask(7, &a, 0), GpuLogitQuery::score(1, Some(&[1])), ask(9, &b, 0)], 7, 64).unwrap(), 64);
         assert_eq!(laid.unsent().len(), a.len() + b.len());
         send(&mut laid, &mut card, 64);
         let node = |i: usize, laid: &Laid, card: &[u32]| card[laid.nodes[i] as usize..][..3].to_vec();
@@ -241,7 +242,7 @@ pub(crate) mod tests {
         let (mut laid, mut card, mut sent) = (Laid::default(), Vec::new(), 0);
         for (i, trie) in tries.iter().enumerate() {
             // Each is met in two steps.
-            let asks: Vec<LogitQuery<'_>> = (i.saturating_sub(1)..=i).map(|j| ask(j as u64, &tries[j], 0)).collect();
+            let asks: Vec<GpuLogitQuery<'_>> = (i.saturating_sub(1)..=i).map(|j| ask(j as u64, &tries[j], 0)).collect();
             assert_eq!(laid.find(&asks, 51, room).unwrap(), room, "there is room for those of a step");
             sent += laid.unsent().len();
             send(&mut laid, &mut card, room);

@@ -3,11 +3,11 @@
 //! A few hundred rows are too few to fill a card with products: each is bound by its start, and by the norm or gate that
 //! waits for its end. These have nothing between them, and each starts while the one before it ends.
 
-use crate::card::{Stream, args};
-use crate::compile::Dense;
 use crate::error::{CudaError, Result};
-use crate::map::{DEPTH, matrix};
 use crate::model::CudaModel;
+use crate::nvrtc::Dense;
+use crate::stream::{Stream, args};
+use crate::tma::{DEPTH, matrix};
 use cudarc::driver::sys;
 use std::ops::RangeInclusive;
 

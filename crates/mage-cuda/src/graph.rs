@@ -4,8 +4,8 @@
 //! cuBLASLt does so when it is put away ([`unrecorded`]). Taking and freeing memory, loading and unloading kernels, and waiting
 //! for other streams do no harm from other threads: recordings are of a kind that minds its own thread alone.
 
-use crate::card::Stream;
 use crate::error::{Doing, Result};
+use crate::stream::Stream;
 use cudarc::driver::{result, sys};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -94,8 +94,8 @@ impl Drop for GraphCapture {
 mod tests {
     use super::*;
     use crate::buffer::DeviceBuffer;
-    use crate::card::tests::card_or_skip;
-    use crate::product::CublasLt;
+    use crate::device::tests::card_or_skip;
+    use crate::gemm::CublasLt;
     use std::time::Duration;
 
     #[test]

@@ -1,17 +1,17 @@
 //! Steps of single tokens, recorded once and replayed.
 
 use super::{BLOCK_SIZE, ITEM, ModelRunner, Single, StepBatch};
-use crate::adapter::{LoraLayout, WeightsRef};
 use crate::error::Result;
-use crate::packet::{LogitQuery, LogitResult};
-use crate::record::{Graph, GraphCapture};
+use crate::graph::{Graph, GraphCapture};
+use crate::lora::{GpuLoraLayout, WeightsRef};
+use crate::step_inputs::{GpuLogitQuery, GpuLogitResult};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// What was recorded, by where the weights and the adapter are and the number of rows. CudaWeights that come to lie where others lay are read by
 /// what was recorded with those.
 #[derive(Default)]
-pub(super) struct Graphs(HashMap<Key, (Graph, Option<Arc<LoraLayout>>)>);
+pub(super) struct Graphs(HashMap<Key, (Graph, Option<Arc<GpuLoraLayout>>)>);
 
 /// Addresses of weights, of an adapter and of what says where its parts are (kept, so that nothing else comes to lie there),
 /// and the number of rows.
@@ -42,7 +42,7 @@ impl ModelRunner {
         &mut self,
         w: WeightsRef<'_>,
         step: &StepBatch<'_>,
-        answers: &mut [LogitResult],
+        answers: &mut [GpuLogitResult],
     ) -> Result<()> {
         let count = step.sequences.len();
         if count == 0 {
@@ -71,7 +71,7 @@ impl ModelRunner {
             p.words[at.lists + row] = list as u32;
             let item = [row, 1, list, position + 1, 0].map(|x| x as u32);
             p.words[at.items + row * ITEM..][..ITEM].copy_from_slice(&item);
-            let ask = step.queries.get(row).copied().unwrap_or(LogitQuery::score(0, Some(&[0])));
+            let ask = step.queries.get(row).copied().unwrap_or(GpuLogitQuery::score(0, Some(&[0])));
             p.ask(at.asks, row, &ask, self.tries.node(row));
         }
         if self.packet.words.len() <= self.sent.len() {

@@ -1,7 +1,7 @@
 """Where does the time of a step or a pass go on this card?
 
     cargo build --release -p mage-cuda --example speed
-    python3 benches/card_profile.py target/release/examples/speed d,0.6B,64,128,128 t,0.6B,8,1024 a,4B,8192
+    python3 benches/gpu_profile.py target/release/examples/speed d,0.6B,64,128,128 t,0.6B,8,1024 a,4B,8192
 
 The jobs are those of the example `speed`. NVIDIA's `ncu` times every kernel alone, and what a name took is added up over one
 step in the middle of the answers (`d`) or one pass (`t`, `a`). Alone, kernels neither overlap nor warm the card, so the sum is

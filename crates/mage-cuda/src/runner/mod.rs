@@ -4,27 +4,27 @@
 //! through tiles on tensor cores. A step of single tokens alone is recorded once for its number of rows, rounded up, and
 //! then replayed: one copy to the card, one start, and answers that kernels write where they are read.
 
-mod graph;
+mod decode_graph;
 mod layers;
 #[cfg(test)]
 mod tests;
 
-use crate::adapter::WeightsRef;
 use crate::buffer::DeviceBuffer;
-use crate::card::{Stream, args};
 use crate::error::{CudaError, Result};
+use crate::gemm::{CublasLt, Kind, Matrix};
+use crate::lora::WeightsRef;
 use crate::model::CudaModel;
-use crate::packet::{ASK, LogitQuery, LogitResult, StepInputs};
 use crate::pinned::PinnedBuffer;
-use crate::product::{CublasLt, Kind, Matrix};
-use crate::tries::{self, DeviceTries};
+use crate::step_inputs::{ASK, GpuLogitQuery, GpuLogitResult, GpuStepInputs};
+use crate::stream::{Stream, args};
+use crate::token_trie::{self, DeviceTries};
 use crate::{BLOCK_SIZE, Pod, TILE};
-use graph::Graphs;
+use decode_graph::Graphs;
 use std::sync::Arc;
 
 /// One sequence's part of a step.
 #[derive(Clone, Copy, Debug)]
-pub struct SequenceSlice {
+pub struct GpuSequenceSlice {
     /// Its new tokens: where they start in [`StepBatch::tokens`], how many, and the position of the first.
     pub token_offset: usize,
     /// How many.
@@ -45,12 +45,12 @@ pub struct StepBatch<'a> {
     /// Numbers of pages.
     pub block_tables: &'a [u32],
     /// The sequences.
-    pub sequences: &'a [SequenceSlice],
+    pub sequences: &'a [GpuSequenceSlice],
     /// One for each row asked about, in the order of the parts.
-    pub queries: &'a [LogitQuery<'a>],
+    pub queries: &'a [GpuLogitQuery<'a>],
 }
 
-impl Pod for LogitResult {}
+impl Pod for GpuLogitResult {}
 
 /// Takes steps.
 pub struct ModelRunner {
@@ -63,14 +63,14 @@ pub struct ModelRunner {
     pages: DeviceBuffer<u16>,
     count: usize,
     space: Space,
-    packet: StepInputs,
+    packet: GpuStepInputs,
     words: DeviceBuffer<u32>,
     tries: DeviceTries,
     /// Where single tokens' attention counts.
     line: DeviceBuffer<u32>,
     /// What a recorded step sends and brings back.
     sent: PinnedBuffer<u32>,
-    brought: PinnedBuffer<LogitResult>,
+    brought: PinnedBuffer<GpuLogitResult>,
     /// Whether a sequence's numbers are the same bits whatever else is in its step.
     invariant: bool,
 }
@@ -87,7 +87,7 @@ struct Space {
     gated: DeviceBuffer<u16>,
     asked: DeviceBuffer<u16>,
     logits: DeviceBuffer<f32>,
-    answers: DeviceBuffer<LogitResult>,
+    answers: DeviceBuffer<GpuLogitResult>,
     parts: DeviceBuffer<f32>,
     done: DeviceBuffer<u32>,
     /// Sums of squares of rows, in parts.
@@ -159,9 +159,9 @@ impl ModelRunner {
             pages: DeviceBuffer::zeros(card, shape.num_layers * (pages + 1) * shape.block_elements())?,
             count: pages,
             space,
-            packet: StepInputs::default(),
+            packet: GpuStepInputs::default(),
             words: DeviceBuffer::new(card, WORDS)?,
-            tries: DeviceTries::new(card, tries::WORDS)?,
+            tries: DeviceTries::new(card, token_trie::WORDS)?,
             line: DeviceBuffer::zeros(card, 2)?,
             sent: PinnedBuffer::new(card, SENT)?,
             brought: PinnedBuffer::new(card, MOST_ROWS)?,
@@ -185,7 +185,7 @@ impl ModelRunner {
         let logits = 4 * logit_rows(shape) * shape.logits_stride();
         // CublasLt are tried out beside all that.
         let tried = 4 * MOST_ROWS * shape.logits_stride().max(2 * shape.intermediate_size);
-        rows.next_power_of_two() * row + logits + tried + 4 * tries::WORDS + (512 << 20)
+        rows.next_power_of_two() * row + logits + tried + 4 * token_trie::WORDS + (512 << 20)
     }
 
     /// Copies whole pages, one after the other: (from, to).
@@ -214,7 +214,7 @@ impl ModelRunner {
     }
 
     /// Does all of a step; answers come in the order of the asks.
-    pub fn step(&mut self, w: WeightsRef<'_>, step: &StepBatch<'_>, answers: &mut [LogitResult]) -> Result<()> {
+    pub fn step(&mut self, w: WeightsRef<'_>, step: &StepBatch<'_>, answers: &mut [GpuLogitResult]) -> Result<()> {
         self.check(step, answers.len())?;
         self.model.device.bind()?;
         let moved = self.tries.find(&self.stream, step.queries, self.model.shape.vocab_size);
@@ -226,7 +226,7 @@ impl ModelRunner {
         let single = step.sequences.iter().all(|p| p.num_tokens == 1 && p.num_logits == 1);
         // What is recorded has its logits all at once.
         let most = MOST_ROWS.min(logit_rows(&self.model.shape));
-        if single && graph::bucket(step.sequences.len()) <= most && self.fits(step) {
+        if single && decode_graph::bucket(step.sequences.len()) <= most && self.fits(step) {
             return self.recorded(w, step, answers);
         }
         self.mixed(w, step, answers)
@@ -304,7 +304,7 @@ impl ModelRunner {
             for (buffer, width) in buffers.into_iter().zip(widths(c)) {
                 buffer.reserve(rows * width)?;
             }
-            space.squares.reserve(rows * crate::dense::parts(c.hidden_size))?;
+            space.squares.reserve(rows * crate::fused_gemm::parts(c.hidden_size))?;
             space.rows = rows;
         }
         let asked = asked.max(1).next_power_of_two();
@@ -342,17 +342,17 @@ impl ModelRunner {
         s.launch(
             model.program.functions.answer,
             (count, 1, 1),
-            crate::packet::READERS,
+            crate::step_inputs::READERS,
             0,
             args![logits, stride, shape.vocab_size, words.at(0), tries.on_card(), asks, answers],
         )
     }
 
     /// A step in which some sequences have several new tokens.
-    fn mixed(&mut self, w: WeightsRef<'_>, step: &StepBatch<'_>, answers: &mut [LogitResult]) -> Result<()> {
+    fn mixed(&mut self, w: WeightsRef<'_>, step: &StepBatch<'_>, answers: &mut [GpuLogitResult]) -> Result<()> {
         // Single tokens first, unless all are to be treated alike.
         let together = self.invariant;
-        let alone = |part: &SequenceSlice| part.num_tokens == 1 && !together;
+        let alone = |part: &GpuSequenceSlice| part.num_tokens == 1 && !together;
         let mut order: Vec<usize> = (0..step.sequences.len()).collect();
         order.sort_by_key(|i| !alone(&step.sequences[*i]));
         let single = step.sequences.iter().filter(|p| alone(p)).count();

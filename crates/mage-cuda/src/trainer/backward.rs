@@ -1,12 +1,12 @@
 //! How does each parameter bear on the loss?
 
-use super::space::Acts;
+use super::workspace::Acts;
 use super::{ModelTrainer, PARTIALS};
-use crate::adapter::{Group, LoraSegment};
 use crate::attention::Slopes;
-use crate::card::args;
 use crate::error::Result;
-use crate::product::{Kind, Matrix};
+use crate::gemm::{Kind, Matrix};
+use crate::lora::{GpuLoraSegment, Group};
+use crate::stream::args;
 
 impl ModelTrainer {
     /// One product on its way back, from `dy` to `dx`.
@@ -15,7 +15,7 @@ impl ModelTrainer {
         let ModelTrainer { stream: s, products, weights: w, adapter, space, .. } = self;
         let (dy, m, dx) = (Matrix::new(dy, outputs), Matrix::new(w.at(first), inputs), Matrix::new(dx, inputs));
         products.run(s, Kind::Input, (n, outputs, inputs), dy, m, None, dx, false)?;
-        let worn = LoraSegment::new(adapter.as_ref(), &space.low);
+        let worn = GpuLoraSegment::new(adapter.as_ref(), &space.low);
         worn.map_or(Ok(()), |worn| worn.pass_back(s, products, (layer, group), n, dy, dx, space.dlow.at(0)))
     }
 
@@ -25,7 +25,7 @@ impl ModelTrainer {
         let (first, outputs, inputs) = self.model.matrix(layer, group);
         let ModelTrainer { stream: s, products, adapter, grads, space, .. } = self;
         let (dy, x) = (Matrix::new(dy, outputs), Matrix::new(x, inputs));
-        if let Some(worn) = LoraSegment::new(adapter.as_ref(), &space.low) {
+        if let Some(worn) = GpuLoraSegment::new(adapter.as_ref(), &space.low) {
             return worn.learn(s, products, (layer, group), n, dy, x, space.dlow.at(0), grads);
         }
         let dw = Matrix::new(grads.at(first), inputs);

@@ -2,7 +2,7 @@
 
 use super::{Bench, bits, near, numbers, slopes};
 use crate::buffer::DeviceBuffer;
-use crate::card::args;
+use crate::stream::args;
 
 const EPSILON: f64 = 1e-3;
 const D: usize = 72;

@@ -2,7 +2,7 @@
 
 use super::{Bench, bits, near, numbers};
 use crate::buffer::DeviceBuffer;
-use crate::dense::{Dims, ForNorm, Left, Right, parts};
+use crate::fused_gemm::{Dims, ForNorm, Left, Right, parts};
 use std::io::Write;
 
 /// `x · wᵀ`, in f64.

@@ -4,10 +4,10 @@
 //! First matrices of projections that read the same input lie on top of each other, so that one product does them all.
 
 use crate::buffer::DeviceBuffer;
-use crate::card::Stream;
 use crate::error::{CudaError, Result};
+use crate::gemm::{CublasLt, Kind, Matrix};
 use crate::model::{CudaModel, CudaWeights, same_length};
-use crate::product::{CublasLt, Kind, Matrix};
+use crate::stream::Stream;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub const LORA_GROUPS: usize = 4;
 /// One projection's second matrix: it reads the thin numbers from `first_rank` on and adds to the outputs from
 /// `first_output` on.
 #[derive(Clone, Debug)]
-pub struct LoraProjectionLayout {
+pub struct GpuLoraProjectionLayout {
     /// Where it is, `outputs` rows of as many numbers as the rank.
     pub lora_b: Range<usize>,
     /// Its rows.
@@ -39,29 +39,29 @@ pub struct LoraProjectionLayout {
 
 /// The pairs beside one group of projections.
 #[derive(Clone, Debug)]
-pub struct LoraGroupLayout {
+pub struct GpuLoraGroupLayout {
     /// All first matrices, on top of each other.
     pub lora_a: Range<usize>,
     /// Their rows.
     pub total_rank: usize,
     /// The second ones.
-    pub projections: Vec<LoraProjectionLayout>,
+    pub projections: Vec<GpuLoraProjectionLayout>,
 }
 
 /// Where an adapter's parameters are.
 #[derive(Clone, Debug)]
-pub struct LoraLayout {
+pub struct GpuLoraLayout {
     /// Numbers that pass between the two matrices of a pair.
     pub rank: usize,
     /// What is added is multiplied by this.
     pub scale: f32,
     /// By layer; beside queries, keys and values; the way out of attention; gates and ups; the way out.
-    pub layers: Vec<[Option<LoraGroupLayout>; LORA_GROUPS]>,
+    pub layers: Vec<[Option<GpuLoraGroupLayout>; LORA_GROUPS]>,
     /// How many parameters there are.
     pub len: usize,
 }
 
-impl LoraLayout {
+impl GpuLoraLayout {
     /// Refuses what products cannot read.
     pub fn check(&self) -> Result<()> {
         Self::check_rank(self.rank)
@@ -85,7 +85,7 @@ impl LoraLayout {
 
 /// An adapter as products read it.
 pub struct CudaAdapter {
-    pub(crate) layout: Arc<LoraLayout>,
+    pub(crate) layout: Arc<GpuLoraLayout>,
     pub(crate) weights: CudaWeights,
 }
 
@@ -107,7 +107,7 @@ pub struct WeightsRef<'a> {
 
 impl CudaModel {
     /// An adapter from a flat buffer.
-    pub fn upload_adapter(&self, places: &Arc<LoraLayout>, flat: &[f32]) -> Result<CudaAdapter> {
+    pub fn upload_adapter(&self, places: &Arc<GpuLoraLayout>, flat: &[f32]) -> Result<CudaAdapter> {
         places.check()?;
         same_length(flat.len(), places.len)?;
         Ok(CudaAdapter { layout: Arc::clone(places), weights: self.narrowed(flat)? })
@@ -116,19 +116,19 @@ impl CudaModel {
 
 /// An adapter at work, with room for its thin rows.
 #[derive(Clone, Copy)]
-pub(crate) struct LoraSegment<'a> {
+pub(crate) struct GpuLoraSegment<'a> {
     pub(crate) adapter: &'a CudaAdapter,
     /// What its first matrices yield.
     pub(crate) lora_a_out: u64,
 }
 
-impl<'a> LoraSegment<'a> {
+impl<'a> GpuLoraSegment<'a> {
     /// With room in `low` for the thin rows.
     pub(crate) fn new(adapter: Option<&'a CudaAdapter>, low: &DeviceBuffer<u16>) -> Option<Self> {
-        adapter.map(|adapter| LoraSegment { adapter, lora_a_out: low.at(0) })
+        adapter.map(|adapter| GpuLoraSegment { adapter, lora_a_out: low.at(0) })
     }
 
-    fn group(&self, layer: usize, group: Group) -> Option<&'a LoraGroupLayout> {
+    fn group(&self, layer: usize, group: Group) -> Option<&'a GpuLoraGroupLayout> {
         self.adapter.layout.layers[layer][group as usize].as_ref()
     }
 
@@ -137,7 +137,14 @@ impl<'a> LoraSegment<'a> {
     }
 
     /// `low = scale·x·Aᵀ`.
-    fn lower(&self, s: &Stream, products: &mut CublasLt, at: &LoraGroupLayout, n: usize, x: Matrix) -> Result<Matrix> {
+    fn lower(
+        &self,
+        s: &Stream,
+        products: &mut CublasLt,
+        at: &GpuLoraGroupLayout,
+        n: usize,
+        x: Matrix,
+    ) -> Result<Matrix> {
         let low = Matrix::new(self.lora_a_out, at.total_rank);
         let (shape, a) = ((n, at.total_rank, x.stride), self.matrix(&at.lora_a, x.stride));
         products.scaled(s, Kind::Forward, shape, x, a, None, low, false, self.adapter.layout.scale)?;
@@ -218,7 +225,7 @@ mod tests {
 
     #[test]
     fn ranks_that_products_cannot_read_are_refused() {
-        let places = |rank| LoraLayout { rank, scale: 2.0, layers: Vec::new(), len: 0 };
+        let places = |rank| GpuLoraLayout { rank, scale: 2.0, layers: Vec::new(), len: 0 };
         assert!(places(16).check().is_ok());
         let error = places(12).check().unwrap_err().to_string();
         assert!(error.contains("12") && error.contains("multiple of 8"), "{error}");

@@ -1,9 +1,9 @@
 //! What rows of logits say, and how each logit bears on it.
 
 use super::{Bench, near, numbers, slopes};
-use crate::card::args;
-use crate::packet::{ASK, Candidates, LogitQuery, LogitResult, READERS, StepInputs};
-use crate::tries::{DeviceTries, TokenTrie, tests::words};
+use crate::step_inputs::{ASK, Candidates, GpuLogitQuery, GpuLogitResult, GpuStepInputs, READERS};
+use crate::stream::args;
+use crate::token_trie::{DeviceTries, TokenTrie, tests::words};
 
 /// Log-probability and entropy of a token among candidates.
 fn said(logits: &[f64], candidates: &[u32], token: u32) -> (f64, f64) {
@@ -23,16 +23,16 @@ fn scores_draws_and_gradients_of_logits() {
     let some: Vec<u32> = vec![3, 17, 40, 41, 200, 300];
     let candidates = [&all, &some, &all, &some];
     let tokens = [7, 41, 300, 3];
-    let (mut packet, f, s) = (StepInputs::default(), &b.model.program.functions, &b.stream);
+    let (mut packet, f, s) = (GpuStepInputs::default(), &b.model.program.functions, &b.stream);
     let scores = packet.leave(rows * ASK);
     let draws = packet.leave(rows * ASK);
     for (i, token) in tokens.into_iter().enumerate() {
         let allowed = (i % 2 == 1).then_some(&some[..]);
-        packet.ask(scores, i, &LogitQuery::score(token, allowed), 0);
+        packet.ask(scores, i, &GpuLogitQuery::score(token, allowed), 0);
         // The likeliest, then draws under every filter at once.
-        let greedy = LogitQuery { token: None, temperature: 0.0, ..LogitQuery::score(0, allowed) };
+        let greedy = GpuLogitQuery { token: None, temperature: 0.0, ..GpuLogitQuery::score(0, allowed) };
 
-        let drawn = LogitQuery {
+        let drawn = GpuLogitQuery {
             token: None,
             top_k: 5,
             temperature: 1.5,
@@ -46,7 +46,7 @@ fn scores_draws_and_gradients_of_logits() {
     let words = b.put(&packet.words);
     let bl = b.put(&logits.iter().map(|x| *x as f32).collect::<Vec<_>>());
     let (choices, slopes_on) = (b.put(&vec![[0_f32; 4]; rows]), b.put(&[[0.7_f32, -0.3]; 4]));
-    let (answers, gradient) = (b.put(&vec![LogitResult::default(); rows]), b.room(rows * stride));
+    let (answers, gradient) = (b.put(&vec![GpuLogitResult::default(); rows]), b.room(rows * stride));
     let common = (bl.at(0), stride as u64, v, words.at(0));
     let (l, st, vo, w) = common;
     s.launch(f.distribution, (rows, 1, 1), READERS, 0, args![l, st, vo, w, scores, choices.at(0)]).unwrap();
@@ -83,7 +83,7 @@ fn scores_draws_and_gradients_of_logits() {
 }
 
 /// Weights of candidates at a temperature, after the filters: a beginning of them by falling weight and rising number.
-fn kept(row: &[f64], candidates: &[u32], ask: &LogitQuery<'_>) -> Vec<(u32, f64)> {
+fn kept(row: &[f64], candidates: &[u32], ask: &GpuLogitQuery<'_>) -> Vec<(u32, f64)> {
     let most = candidates.iter().map(|c| row[*c as usize]).fold(f64::NEG_INFINITY, f64::max);
     let weight = |c: u32| ((row[c as usize] - most) / f64::from(ask.temperature)).exp();
     let mut order: Vec<(u32, f64)> = candidates.iter().map(|c| (*c, weight(*c))).collect();
@@ -103,14 +103,14 @@ fn kept(row: &[f64], candidates: &[u32], ask: &LogitQuery<'_>) -> Vec<(u32, f64)
 }
 
 /// A draw under each filter, and under several.
-fn filters(plain: LogitQuery<'_>) -> [LogitQuery<'_>; 6] {
+fn filters(plain: GpuLogitQuery<'_>) -> [GpuLogitQuery<'_>; 6] {
     [
         plain,
-        LogitQuery { temperature: 0.3, ..plain },
-        LogitQuery { top_k: 300, ..plain },
-        LogitQuery { top_p: 0.7, temperature: 2.0, ..plain },
-        LogitQuery { min_p: 0.2, ..plain },
-        LogitQuery { top_k: 9000, top_p: 0.5, min_p: 0.1, temperature: 0.8, ..plain },
+        GpuLogitQuery { temperature: 0.3, ..plain },
+        GpuLogitQuery { top_k: 300, ..plain },
+        GpuLogitQuery { top_p: 0.7, temperature: 2.0, ..plain },
+        GpuLogitQuery { min_p: 0.2, ..plain },
+        GpuLogitQuery { top_k: 9000, top_p: 0.5, min_p: 0.1, temperature: 0.8, ..plain },
     ]
 }
 
@@ -119,21 +119,21 @@ fn draws_from_many_candidates_lie_where_the_point_says() {
     let Some(b) = Bench::new(16, 2, 1) else { return };
     let (v, stride) = (20_011, 20_016);
     let odd: Vec<u32> = (0..v as u32).filter(|t| t % 2 == 1).collect();
-    let plain = LogitQuery { token: None, ..LogitQuery::score(0, None) };
+    let plain = GpuLogitQuery { token: None, ..GpuLogitQuery::score(0, None) };
     let mut asks = Vec::new();
     for candidates in [Candidates::All, Candidates::List(&odd)] {
         for uniform in [0.0, 0.01, 0.3, 0.5, 0.77, 0.999_9] {
-            asks.extend(filters(LogitQuery { uniform, candidates, ..plain }));
+            asks.extend(filters(GpuLogitQuery { uniform, candidates, ..plain }));
         }
     }
     let rows = asks.len();
     // Far from even: most of the mass is with few.
     let logits: Vec<f64> = numbers(rows * stride, 9).iter().map(|x| f64::from((8.0 * x * x * x) as f32)).collect();
-    let (mut packet, f, s) = (StepInputs::default(), &b.model.program.functions, &b.stream);
+    let (mut packet, f, s) = (GpuStepInputs::default(), &b.model.program.functions, &b.stream);
     let at = packet.leave(rows * ASK);
     asks.iter().enumerate().for_each(|(i, ask)| packet.ask(at, i, ask, 0));
     let (words, bl) = (b.put(&packet.words), b.put(&logits.iter().map(|x| *x as f32).collect::<Vec<_>>()));
-    let answers = b.put(&vec![LogitResult::default(); rows]);
+    let answers = b.put(&vec![GpuLogitResult::default(); rows]);
     let given = args![bl.at(0), stride as u64, v, words.at(0), 0_u64, at, answers.at(0)];
     s.launch(f.answer, (rows, 1, 1), READERS, 0, given).unwrap();
     s.wait().unwrap();
@@ -172,17 +172,17 @@ fn draws_at_a_node_are_those_from_its_list_and_lead_to_the_next() {
     all.push((&ending, &after_it));
     let (first, second) = (words(&[(&[8], &[0])]), words(&all));
     let (other, trie) = (TokenTrie { id: 4, data: &first }, TokenTrie { id: 5, data: &second });
-    let plain = LogitQuery { token: None, ..LogitQuery::score(0, None) };
-    let mut at_nodes = vec![LogitQuery { candidates: Candidates::TrieNode(other, 0), ..plain }];
-    let mut from_lists = vec![LogitQuery { candidates: Candidates::List(&[8]), ..plain }];
+    let plain = GpuLogitQuery { token: None, ..GpuLogitQuery::score(0, None) };
+    let mut at_nodes = vec![GpuLogitQuery { candidates: Candidates::TrieNode(other, 0), ..plain }];
+    let mut from_lists = vec![GpuLogitQuery { candidates: Candidates::List(&[8]), ..plain }];
     let lists = [Candidates::List(&odd), Candidates::List(&few), Candidates::List(&one), Candidates::All];
     for (list, node) in lists.into_iter().zip([0, 1, 2, thinking]) {
         for uniform in [0.0, 0.01, 0.3, 0.5, 0.77, 0.999_9] {
             let under = |candidates| {
-                let plain = LogitQuery { uniform, candidates, ..plain };
+                let plain = GpuLogitQuery { uniform, candidates, ..plain };
                 filters(plain)
                     .into_iter()
-                    .chain([LogitQuery { temperature: 0.0, ..plain }, LogitQuery { top_k: 3, ..plain }])
+                    .chain([GpuLogitQuery { temperature: 0.0, ..plain }, GpuLogitQuery { top_k: 3, ..plain }])
             };
             at_nodes.extend(under(Candidates::TrieNode(trie, node)));
             from_lists.extend(under(list));
@@ -195,17 +195,17 @@ fn draws_at_a_node_are_those_from_its_list_and_lead_to_the_next() {
     let (bl, f, s) = (b.put(&logits), &b.model.program.functions, &b.stream);
     let mut tries = DeviceTries::new(b.model.device(), 16).unwrap();
     assert!(tries.find(s, &at_nodes, v).unwrap(), "there was room for so many");
-    let answers = |asks: &[LogitQuery<'_>]| {
-        let mut packet = StepInputs::default();
+    let answers = |asks: &[GpuLogitQuery<'_>]| {
+        let mut packet = GpuStepInputs::default();
         let at = packet.leave(rows * ASK);
         asks.iter().enumerate().for_each(|(i, ask)| packet.ask(at, i, ask, tries.node(i)));
-        let (words, answers) = (b.put(&packet.words), b.put(&vec![LogitResult::default(); rows]));
+        let (words, answers) = (b.put(&packet.words), b.put(&vec![GpuLogitResult::default(); rows]));
         let given = args![bl.at(0), stride as u64, v, words.at(0), tries.on_card(), at, answers.at(0)];
         s.launch(f.answer, (rows, 1, 1), READERS, 0, given).unwrap();
         s.wait().unwrap();
         answers.to_vec().unwrap()
     };
-    let bits = |a: &LogitResult| (a.token, a.logprob.to_bits(), a.aux.to_bits());
+    let bits = |a: &GpuLogitResult| (a.token, a.logprob.to_bits(), a.aux.to_bits());
     let (mut ended, mut went_on) = (0, 0);
     for (i, (at_node, from_list)) in answers(&at_nodes).iter().zip(answers(&from_lists)).enumerate() {
         assert_eq!((bits(at_node), from_list.next_node()), (bits(&from_list), None), "row {i}, {:?}", from_lists[i]);
