@@ -1,18 +1,18 @@
-//! What was found of engines elsewhere, and how is it told?
+//! Results of `mage doctor --engine`: printed one by one, or as one JSON list.
 
 use crate::output::{BAD, BOLD, GOOD, Output, styled};
 use serde::Serialize;
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Serialize)]
 struct Check {
-    what: String,
-    /// `None` where it could not be looked at.
-    good: Option<bool>,
-    found: String,
+    name: String,
+    /// `None` if the check was skipped.
+    passed: Option<bool>,
+    detail: String,
 }
 
-/// All that was found, told as it is found.
+/// All results so far; each is printed when it is recorded.
 pub(super) struct Checks<'o> {
     out: &'o Output,
     all: Vec<Check>,
@@ -23,43 +23,43 @@ impl<'o> Checks<'o> {
         Checks { out, all: Vec::new() }
     }
 
-    /// Notes what was found; whether it is good.
-    pub(super) fn record(&mut self, what: impl Into<String>, found: Result<String, String>) -> anyhow::Result<bool> {
-        let (good, found) = found.map_or_else(|e| (false, e), |f| (true, f));
-        self.tell(what.into(), Some(good), found)?;
-        Ok(good)
+    /// Records a result; returns whether the check passed.
+    pub(super) fn record(&mut self, name: impl Into<String>, result: Result<String, String>) -> anyhow::Result<bool> {
+        let (passed, detail) = result.map_or_else(|e| (false, e), |f| (true, f));
+        self.push(name.into(), Some(passed), detail)?;
+        Ok(passed)
     }
 
-    /// Notes what was not looked at, and why: nobody should take it for good.
-    pub(super) fn skip(&mut self, what: impl Into<String>, why: impl Into<String>) -> anyhow::Result<()> {
-        self.tell(what.into(), None, why.into())
+    /// Records that a check was skipped, and why, so that it is not mistaken for a pass.
+    pub(super) fn skip(&mut self, name: impl Into<String>, why: impl Into<String>) -> anyhow::Result<()> {
+        self.push(name.into(), None, why.into())
     }
 
-    fn tell(&mut self, what: String, good: Option<bool>, found: String) -> anyhow::Result<()> {
+    fn push(&mut self, name: String, passed: Option<bool>, detail: String) -> anyhow::Result<()> {
         if !self.out.json {
-            let mark = match good {
-                Some(true) => styled(GOOD, "yes"),
-                Some(false) => styled(BAD, "no "),
-                None => styled(BOLD, "???"),
+            let mark = match passed {
+                Some(true) => styled(GOOD, "ok  "),
+                Some(false) => styled(BAD, "FAIL"),
+                None => styled(BOLD, "skip"),
             };
-            self.out.line(format!("{mark}  {what}: {found}"))?;
+            self.out.line(format!("{mark}  {name}: {detail}"))?;
         }
-        self.all.push(Check { what, good, found });
+        self.all.push(Check { name, passed, detail });
         Ok(())
     }
 
-    /// All of it, for programs; how many answers are no, and of how many.
-    pub(super) fn end(self) -> anyhow::Result<(usize, usize)> {
+    /// Prints the JSON list with `--json`; returns the number of failed checks, and of failed and passed ones.
+    pub(super) fn finish(self) -> anyhow::Result<(usize, usize)> {
         if self.out.json {
             self.out.object(&self.all)?;
         }
-        let answers = |wanted: bool| self.all.iter().filter(|f| f.good == Some(wanted)).count();
-        let bad = answers(false);
-        Ok((bad, bad + answers(true)))
+        let count = |wanted: bool| self.all.iter().filter(|f| f.passed == Some(wanted)).count();
+        let failed = count(false);
+        Ok((failed, failed + count(true)))
     }
 }
 
-/// An error as it is told.
+/// A result with its error as text.
 pub(super) fn text<T>(result: Result<T, impl ToString>) -> Result<T, String> {
     result.map_err(|e| e.to_string())
 }

@@ -1,115 +1,115 @@
-//! Which cards are there, and if none is used, why not?
+//! CUDA devices and libraries of this machine, and why no GPU is used if none is.
 
 use crate::output::Output;
 use mage_native::{GpuReport, GpuStatus};
 use serde::Serialize;
 
-/// What was found, for programs.
+/// CUDA libraries and devices, as printed with `--json`.
 #[derive(Serialize)]
 pub(super) struct CudaStatus {
-    /// Each library that is needed, and under what it was found.
+    /// The required libraries, each with its file name if it was found.
     libraries: Vec<(&'static str, Option<String>)>,
-    /// What was found of them and cannot be used, and why.
+    /// Libraries that were found but cannot be used, and why.
     unusable: Vec<(&'static str, String)>,
-    /// Folders searched besides the loader's own.
+    /// Directories searched in addition to the loader's.
     searched: Vec<String>,
-    cards: Vec<One>,
-    /// Why `--device auto` takes none, where it takes none.
+    devices: Vec<GpuEntry>,
+    /// Why `--device auto` selects no GPU, if it selects none.
     unused_because: Option<String>,
 }
 
-/// One card: what it is, or why it cannot be used.
+/// One GPU: its properties, or why it cannot be used.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum One {
+enum GpuEntry {
     Usable {
         name: String,
-        generation: String,
+        compute_capability: String,
         driver_cuda: String,
         memory_gib: f64,
         free_gib: f64,
         #[serde(flatten)]
-        rates: Measured,
+        throughput: GpuThroughput,
     },
     Refused {
         reason: String,
     },
 }
 
-/// How fast a card is, or why that could not be measured.
+/// Measured throughput of a GPU, or why it could not be measured.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Measured {
-    Rates { product_gflops: f64, copy_gbytes_per_second: f64 },
-    Not { not_measured: String },
+enum GpuThroughput {
+    Measured { gemm_gflops: f64, copy_gb_per_second: f64 },
+    Unknown { not_measured: String },
 }
 
 impl CudaStatus {
-    pub(super) fn look() -> Self {
+    pub(super) fn detect() -> Self {
         let report = GpuReport::measure();
         let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
-        let one = |card: Result<_, String>| match card {
-            Err(reason) => One::Refused { reason },
+        let entry = |gpu: Result<_, String>| match gpu {
+            Err(reason) => GpuEntry::Refused { reason },
             Ok(GpuStatus { info, free_bytes, throughput }) => {
-                let rates = match throughput {
+                let throughput = match throughput {
                     Ok(mage_native::Throughput { gemm_gflops, copy_gb_per_s }) => {
-                        Measured::Rates { product_gflops: gemm_gflops, copy_gbytes_per_second: copy_gb_per_s }
+                        GpuThroughput::Measured { gemm_gflops, copy_gb_per_second: copy_gb_per_s }
                     }
-                    Err(not_measured) => Measured::Not { not_measured },
+                    Err(not_measured) => GpuThroughput::Unknown { not_measured },
                 };
-                One::Usable {
-                    generation: format!("{}.{}", info.compute_capability.0, info.compute_capability.1),
+                GpuEntry::Usable {
+                    compute_capability: format!("{}.{}", info.compute_capability.0, info.compute_capability.1),
                     driver_cuda: format!("{}.{}", info.driver_version / 1000, info.driver_version % 1000 / 10),
                     name: info.name,
                     memory_gib: gib(info.total_memory),
                     free_gib: gib(free_bytes),
-                    rates,
+                    throughput,
                 }
             }
         };
-        let mut cards = CudaStatus {
+        let mut status = CudaStatus {
             libraries: report.search.libraries.iter().map(|l| (l.name, l.loaded_from.clone())).collect(),
             unusable: report.search.libraries.iter().filter_map(|l| Some((l.name, l.problem.clone()?))).collect(),
             searched: report.search.search_paths.iter().map(|f| f.display().to_string()).collect(),
-            cards: report.gpus.into_iter().map(one).collect(),
+            devices: report.gpus.into_iter().map(entry).collect(),
             unused_because: None,
         };
-        cards.unused_because = cards.reason(report.driver_error);
-        cards
+        status.unused_because = status.reason(report.driver_error);
+        status
     }
 
-    /// Why no card is used: a library is missing, the driver does not work, it knows of no card, or the first cannot do it.
-    fn reason(&self, trouble: Option<String>) -> Option<String> {
+    /// Why no GPU is used: a library is missing, the driver fails, it reports no GPU, or the first GPU is unsupported.
+    fn reason(&self, driver_error: Option<String>) -> Option<String> {
         if let Some((missing, _)) = self.libraries.iter().find(|(_, at)| at.is_none()) {
             let (there, absent): (Vec<&str>, Vec<&str>) =
                 self.searched.iter().map(String::as_str).partition(|f| std::path::Path::new(f).is_dir());
-            let told = |before: &str, f: Vec<&str>| {
+            let list = |before: &str, f: Vec<&str>| {
                 if f.is_empty() { String::new() } else { before.to_owned() + &f.join(", ") }
             };
-            let folders = told(", nor in ", there) + &told("; there is no ", absent);
+            let folders = list(" or in ", there) + &list("; these directories do not exist: ", absent);
             let what = match *missing {
                 "cuda" => "the NVIDIA driver (libcuda)",
                 "nvrtc" => "the CUDA run-time compiler (libnvrtc)",
-                _ => "the CUDA matrix products (libcublasLt)",
+                _ => "the CUDA matrix library (libcublasLt)",
             };
             let remedy = match *missing {
-                "cuda" => "install it, with the card's kernel module",
-                _ => "install it (CUDA 12 or newer), or set CUDA_HOME to where it is",
+                "cuda" => "install it with its kernel module",
+                _ => "install it (CUDA 12 or newer), or set CUDA_HOME to its directory",
             };
             return Some(match self.unusable_as(missing) {
-                Some(why) => format!("{what} cannot be used: {why}.\nFor a card, mend or replace it"),
+                Some(why) => format!("{what} cannot be used: {why}.\nTo use a GPU, repair or replace it"),
                 None => {
-                    format!("{what} was not found by the loader (LD_LIBRARY_PATH){folders}.\nFor a card, {remedy}")
+                    format!("{what} was not found by the loader (LD_LIBRARY_PATH){folders}.\nTo use a GPU, {remedy}")
                 }
             });
         }
-        if trouble.is_some() {
-            return trouble;
+        if driver_error.is_some() {
+            return driver_error;
         }
-        match self.cards.first() {
-            None => Some("the driver is there, but knows of no card (does CUDA_VISIBLE_DEVICES hide it?)".to_owned()),
-            Some(One::Refused { reason }) => Some(reason.clone()),
-            Some(One::Usable { .. }) => None,
+        match self.devices.first() {
+            None => Some("the driver reports no GPU (check CUDA_VISIBLE_DEVICES)".to_owned()),
+            Some(GpuEntry::Refused { reason }) => Some(reason.clone()),
+            Some(GpuEntry::Usable { .. }) => None,
         }
     }
 
@@ -118,27 +118,27 @@ impl CudaStatus {
         self.unusable.iter().find(|(name, _)| *name == library).map(|(_, why)| why.as_str())
     }
 
-    /// What `--device auto` takes.
+    /// The device that `--device auto` selects.
     pub(super) fn device(&self) -> &'static str {
-        if matches!(self.cards.first(), Some(One::Usable { .. })) { "cuda:0" } else { "cpu" }
+        if matches!(self.devices.first(), Some(GpuEntry::Usable { .. })) { "cuda:0" } else { "cpu" }
     }
 
-    pub(super) fn show(&self, out: &Output) -> anyhow::Result<()> {
-        for (i, card) in self.cards.iter().enumerate() {
-            match card {
-                One::Refused { reason } => out.line(format!("cuda:{i}        not used: {reason}"))?,
-                One::Usable { name, generation, driver_cuda, memory_gib, free_gib, rates } => {
+    pub(super) fn print(&self, out: &Output) -> anyhow::Result<()> {
+        for (i, gpu) in self.devices.iter().enumerate() {
+            match gpu {
+                GpuEntry::Refused { reason } => out.line(format!("cuda:{i}        not used: {reason}"))?,
+                GpuEntry::Usable { name, compute_capability, driver_cuda, memory_gib, free_gib, throughput } => {
                     out.line(format!(
-                        "cuda:{i}        {name}, generation {generation}, driver for CUDA {driver_cuda}"
+                        "cuda:{i}        {name}, compute capability {compute_capability}, driver for CUDA {driver_cuda}"
                     ))?;
                     out.line(format!("  memory      {free_gib:.1} of {memory_gib:.1} GiB free"))?;
-                    match rates {
-                        Measured::Rates { product_gflops, copy_gbytes_per_second } => {
-                            out.line(format!("  products    {:.0} TFLOP/s, bf16", product_gflops / 1e3))?;
-                            out.line(format!("  copying     {copy_gbytes_per_second:.0} GB/s, read and written"))?;
+                    match throughput {
+                        GpuThroughput::Measured { gemm_gflops, copy_gb_per_second } => {
+                            out.line(format!("  matmul      {:.0} TFLOP/s, bf16", gemm_gflops / 1e3))?;
+                            out.line(format!("  copy        {copy_gb_per_second:.0} GB/s, read plus write"))?;
                         }
-                        Measured::Not { not_measured } => {
-                            out.line(format!("  rates       could not be measured: {not_measured}"))?;
+                        GpuThroughput::Unknown { not_measured } => {
+                            out.line(format!("  throughput  could not be measured: {not_measured}"))?;
                         }
                     }
                 }
@@ -153,7 +153,7 @@ impl CudaStatus {
             }
         }
         if let Some(reason) = &self.unused_because {
-            out.line(format!("no card       {}.", reason.replace('\n', "\n              ")))?;
+            out.line(format!("no GPU        {}.", reason.replace('\n', "\n              ")))?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! `mage doctor`: what can this machine, or an engine elsewhere, do?
+//! `mage doctor`: hardware and libraries of this machine, or checks of a recipe's remote engines.
 
 mod checks;
 mod engine;
@@ -14,16 +14,16 @@ use gpu::CudaStatus;
 use mage_native::Machine;
 use serde::Serialize;
 
-/// What was found, for programs.
+/// Properties of this machine, as printed with `--json`.
 #[derive(Serialize)]
-struct Found {
+struct MachineStatus {
     version: &'static str,
     threads: usize,
     instructions: &'static str,
-    product_gflops: f64,
-    copy_gbytes_per_second: f64,
+    gemm_gflops: f64,
+    copy_gb_per_second: f64,
     memory_gib: Option<f64>,
-    /// What `--device auto` takes.
+    /// The device that `--device auto` selects.
     device: &'static str,
     cuda: CudaStatus,
 }
@@ -33,13 +33,13 @@ pub(crate) fn run(app: &App, args: &DoctorArgs, out: &Output) -> anyhow::Result<
         return engine::run(app, args, out);
     }
     let machine = Machine::measure();
-    let cuda = CudaStatus::look();
-    let found = Found {
+    let cuda = CudaStatus::detect();
+    let found = MachineStatus {
         version: env!("CARGO_PKG_VERSION"),
         threads: machine.threads,
         instructions: machine.instructions,
-        product_gflops: machine.gemm_gflops,
-        copy_gbytes_per_second: machine.copy_gb_per_second,
+        gemm_gflops: machine.gemm_gflops,
+        copy_gb_per_second: machine.copy_gb_per_second,
         memory_gib: Machine::free_memory().map(|bytes| bytes as f64 / f64::from(1 << 30)),
         device: cuda.device(),
         cuda,
@@ -50,15 +50,15 @@ pub(crate) fn run(app: &App, args: &DoctorArgs, out: &Output) -> anyhow::Result<
     out.line(styled(BOLD, format!("mage {}", found.version)))?;
     out.line(format!("threads       {}", found.threads))?;
     out.line(format!("instructions  {}", found.instructions))?;
-    out.line(format!("products      {:.0} GFLOP/s on all threads, 32-bit", found.product_gflops))?;
-    out.line(format!("copying       {:.1} GB/s on one thread", found.copy_gbytes_per_second))?;
+    out.line(format!("matmul        {:.0} GFLOP/s on all threads, fp32", found.gemm_gflops))?;
+    out.line(format!("copy          {:.1} GB/s on one thread", found.copy_gb_per_second))?;
     match found.memory_gib {
-        Some(gib) => out.line(format!("memory free   {gib:.1} GiB"))?,
-        None => out.line("memory free   unknown on this system")?,
+        Some(gib) => out.line(format!("free memory   {gib:.1} GiB"))?,
+        None => out.line("free memory   unknown on this system")?,
     }
-    found.cuda.show(out)?;
-    let words = if found.device == "cpu" { "the processor" } else { "the card" };
-    out.line(format!("device        {}: models are trained and sampled on {words}", found.device))?;
-    out.hint("\nRates were measured just now: other work on the machine lowers them.");
+    found.cuda.print(out)?;
+    let name = if found.device == "cpu" { "CPU" } else { "GPU" };
+    out.line(format!("device        {}: --device auto trains and samples on the {name}", found.device))?;
+    out.hint("\nThroughput was measured just now; other load on the machine lowers it.");
     Ok(())
 }
