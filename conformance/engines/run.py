@@ -8,7 +8,7 @@ Makes environments for SkyRL and vLLM's CPU build in DIR (once; 12 GB), a tiny 3
   agree    log-probabilities of a fixed sequence on native, SkyRL, vLLM and transformers, each at most 1e-5 from the same model
            computed in 64 bits, and of a model that has learned nothing yet also from each other; one importance-sampling update and one of CISPO equal on native and SkyRL; calibration,
            sampling, resumption to the last bit (cargo tests `live_engines`)
-  doctor   `mage doctor --engine` says yes to everything
+  doctor   `mage doctor --engine` passes all checks
   kuhn     kuhn.toml trained for 30 updates natively and through SkyRL + vLLM: the last episode's expected score rises in both
   losses   CISPO and importance sampling by name, through SkyRL + vLLM
   engine   SkyRL, and later vLLM, is killed in the middle of a run and started again: the run waits, feeds it, and ends

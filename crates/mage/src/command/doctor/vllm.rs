@@ -1,15 +1,15 @@
-//! Is a vLLM server what a recipe needs it to be?
+//! Checks of a vLLM server: model name, context length, base weights and tokenizer.
 
 use super::{
     checks::{Checks, text},
-    engine::{block_on_pool, near},
+    engine::{block_on_pool, match_within},
 };
 use mage_engine::Renderer;
 use mage_native::ModelDescription;
 use mage_remote::{Fingerprint, ServedModel, VllmPool};
 use mage_train::recipe::Recipe;
 
-/// What tokenizers disagree about: spaces, line breaks, numbers, signs, letters of many bytes.
+/// Texts on which tokenizers differ: white space, line breaks, digits, punctuation, multi-byte characters.
 const TEXTS: [&str; 5] = [
     "The King bets; I fold, don't I?",
     "  two  spaces\n\n\tand a tab \r\n",
@@ -18,19 +18,19 @@ const TEXTS: [&str; 5] = [
     "Gr\u{fc}\u{df}e, \u{4e16}\u{754c} \u{2013} e\u{301} \u{1f642}",
 ];
 
-/// What servers are held against.
+/// What a recipe requires of its vLLM servers.
 pub(super) struct VllmRequirements<'w> {
     pub(super) recipe: &'w Recipe,
     pub(super) model: &'w ModelDescription,
-    /// The trainer's fingerprint, where it was there to ask, or why it gave none.
+    /// The fingerprint of a reachable trainer, or why it returned none.
     pub(super) trained: Option<&'w Result<Fingerprint, String>>,
-    /// The most tokens of a prompt with its answer, where known.
+    /// Maximum tokens of a prompt with its completion, if known.
     pub(super) longest: Result<Option<usize>, String>,
 }
 
 impl VllmRequirements<'_> {
-    /// Looks at one of the servers that sample; whether it serves the model.
-    pub(super) fn look_at(
+    /// Checks one server; returns whether it serves the model.
+    pub(super) fn check(
         &self,
         pool: &VllmPool,
         address: &str,
@@ -43,81 +43,87 @@ impl VllmRequirements<'_> {
             Some(at) => Ok((all.len(), all[at].max_context)),
             None => {
                 let names: Vec<&str> = all.iter().map(|s| s.name.as_str()).collect();
-                Err(format!("it serves {}, not `{name}`: set vllm.model", names.join(", ")))
+                Err(format!("the server has {}, not `{name}`; set vllm.model", names.join(", ")))
             }
         });
-        let serves = found.as_ref().map(|(names, _)| format!("{names} names")).map_err(Clone::clone);
+        let serves = found.as_ref().map(|(names, _)| format!("{names} model names")).map_err(Clone::clone);
         checks.record(format!("{address} serves the model"), serves)?;
         let Ok((_, context)) = found else { return Ok(false) };
-        self.room(address, context, checks)?;
-        let what = format!("{address} has the weights that are trained");
+        self.check_context(address, context, checks)?;
+        let name = format!("{address} has the trainer's base weights");
         match self.trained {
             Some(Ok(trained)) => {
                 let base = text(block_on_pool(pool.base_fingerprint(address))?);
-                checks.record(what, base.and_then(|base| near(trained, &base, vllm.tolerance)))?;
+                checks.record(name, base.and_then(|base| match_within(trained, &base, vllm.tolerance)))?;
             }
-            Some(Err(_)) => checks.skip(what, "NOT COMPARED: whoever trains does not score the fixed sequence")?,
+            Some(Err(_)) => checks.skip(name, "NOT COMPARED: the trainer does not score the test sequence")?,
             None => {}
         }
         if let Some(renderer) = &self.model.renderer {
-            let theirs = |words: &str| text(text(block_on_pool(pool.tokenize(address, words)))?);
-            checks.record(format!("{address} has the tokenizer that is here"), same_words(renderer, theirs))?;
+            let remote = |words: &str| text(text(block_on_pool(pool.tokenize(address, words)))?);
+            checks.record(format!("{address} has the local tokenizer"), compare_tokenizers(renderer, remote))?;
         }
         Ok(true)
     }
 
-    /// Whether sequences have room enough.
-    fn room(&self, address: &str, context: Option<usize>, checks: &mut Checks<'_>) -> anyhow::Result<()> {
-        let what = format!("{address} takes sequences as long as the recipe needs");
+    /// Whether the longest sequence fits the server's context.
+    fn check_context(&self, address: &str, context: Option<usize>, checks: &mut Checks<'_>) -> anyhow::Result<()> {
+        let name = format!("{address} accepts the recipe's longest sequence");
         let Some(context) = context else {
-            return checks.skip(what, "it does not say how long they may be (max_model_len)");
+            return checks.skip(name, "the server does not report its context length (max_model_len)");
         };
         match &self.longest {
             Ok(Some(longest)) if *longest > context => {
-                let found = format!(
-                    "{context} tokens there, and a prompt with its answer takes up to {longest}: start it with \
-                     --max-model-len {longest} or more, or set fewer play.episodes and eval.episodes"
+                let detail = format!(
+                    "its context is {context} tokens, and a prompt with its completion has up to {longest}: start it with \
+                     --max-model-len {longest} or more, or reduce play.episodes and eval.episodes"
                 );
-                checks.record(what, Err(found))?;
+                checks.record(name, Err(detail))?;
             }
             Ok(Some(longest)) => {
-                checks.record(what, Ok(format!("{context} tokens there, {longest} needed")))?;
+                checks.record(name, Ok(format!("context {context} tokens, {longest} needed")))?;
             }
             Ok(None) => {
-                let here = self.model.config.max_position_embeddings;
-                let why = "what this environment needs cannot be tried out";
-                checks.skip(what, format!("{context} tokens there, {here} here; {why}"))?;
+                let local = self.model.config.max_position_embeddings;
+                let why = "the environment's sequence length cannot be estimated";
+                checks.skip(name, format!("context {context} tokens, {local} in the local config; {why}"))?;
             }
-            Err(e) => checks.skip(what, format!("{context} tokens there; what is needed is not known: {e}"))?,
+            Err(e) => checks.skip(name, format!("context {context} tokens; the required length is unknown: {e}"))?,
         }
         Ok(())
     }
 }
 
-/// Whether a server makes the same tokens of texts as the tokenizer here: of words, of what tokenizers disagree about, and of
-/// every control token.
-fn same_words(renderer: &Renderer, theirs: impl Fn(&str) -> Result<Vec<u32>, String>) -> Result<String, String> {
+/// Compares the server's tokens with the local tokenizer's on vocabulary words, `TEXTS` and all control tokens.
+fn compare_tokenizers(
+    renderer: &Renderer,
+    remote: impl Fn(&str) -> Result<Vec<u32>, String>,
+) -> Result<String, String> {
     let (words, control) = (some_words(renderer), control_words(renderer));
-    // What cannot be written here (a vocabulary of letters only) cannot be compared.
+    // A text that the local vocabulary cannot encode (letters only, for example) is not compared.
     let plain = std::iter::once(words.as_str()).chain(TEXTS).filter_map(|t| Some((t, renderer.encode(t).ok()?)));
-    let steering = (control.as_str(), text(renderer.encode_trusted(&control))?);
+    let control = (control.as_str(), text(renderer.encode_trusted(&control))?);
     let mut compared = (0, 0);
-    for (words, ours) in plain.chain([steering]).filter(|(_, ours)| !ours.is_empty()) {
-        let theirs = theirs(words)?;
-        if let Some(at) = (0..theirs.len().max(ours.len())).find(|at| theirs.get(*at) != ours.get(*at)) {
+    for (words, local) in plain.chain([control]).filter(|(_, local)| !local.is_empty()) {
+        let remote = remote(words)?;
+        if let Some(at) = (0..remote.len().max(local.len())).find(|at| remote.get(*at) != local.get(*at)) {
             let token = |all: &[u32]| {
                 let id = all.get(at)?;
                 Some(format!("{id} (`{}`)", renderer.token_text(*id).unwrap_or_default()))
             };
             let token = |all: &[u32]| token(all).unwrap_or_else(|| "none".to_owned());
-            return Err(format!("token {at} of {words:?} is {} there, {} here", token(&theirs), token(&ours)));
+            return Err(format!(
+                "token {at} of {words:?} is {} on the server, {} locally",
+                token(&remote),
+                token(&local)
+            ));
         }
-        compared = (compared.0 + 1, compared.1 + ours.len());
+        compared = (compared.0 + 1, compared.1 + local.len());
     }
-    Ok(format!("the same {} tokens of {} texts", compared.1, compared.0))
+    Ok(format!("{} identical tokens of {} texts", compared.1, compared.0))
 }
 
-/// Some words of the vocabulary, none of which steers.
+/// Up to eight words of the vocabulary that are not control tokens.
 fn some_words(renderer: &Renderer) -> String {
     let plain = |id: u32| {
         let word = renderer.token_text(id).filter(|t| t.chars().all(|c| c.is_ascii_alphanumeric()))?;
@@ -127,7 +133,7 @@ fn some_words(renderer: &Renderer) -> String {
     words.join(" ")
 }
 
-/// Every control token, one after the other.
+/// All control tokens, concatenated.
 fn control_words(renderer: &Renderer) -> String {
     let all = (0..renderer.vocabulary() as u32).filter(|id| renderer.is_control(*id));
     all.filter_map(|id| renderer.token_text(id)).collect()
