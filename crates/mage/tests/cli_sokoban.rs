@@ -158,7 +158,7 @@ fn levels_that_make_no_sense_are_named() {
     };
     refused("level.txt: no such level file or directory\n");
     for (level, expected) in [
-        ("", "no level in it"),
+        ("", "contains no level"),
         ("#####\n# $.#\n#####\n", "level at line 1: there is no player"),
         ("#####\n#@$.#\n####\n", "level.txt, line 3: the row has 4 cells"),
         ("######\n#@$$.#\n######\n", "more boxes than targets (2 and 1)"),
