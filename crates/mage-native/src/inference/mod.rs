@@ -1,13 +1,12 @@
-//! Which tokens come next?
+//! The inference engine: continuous batching over a paged, prefix-shared KV cache.
 //!
-//! All requests are worked on at once, sharing what their beginnings have in common, and each gets exactly the tokens and
-//! log-probabilities it would get alone: every kernel gives a row the same bits in any company (on a card where that is asked
-//! for, else to rounding).
+//! A request passes [`admission`], becomes a [`sequence`], waits, runs and finishes in the [`scheduler`]. Each step of the
+//! [`engine_loop`] schedules prefill and decode tokens, executes them on a [`backend`] and delivers results through
+//! [`response`] handles. [`kv_cache`] manages blocks and finds shared prefixes.
 //!
-//! `schedule` decides who goes next and `prefix` what need not be computed again; both know pages and tokens as numbers.
-//! `device` is what they ask of a device, `execute` how the CPU does it, `cuda` how a card does, `drive` who calls whom and when, `door` how many
-//! are taken in, `ticket` how answers get back, `active` where each request stands. `plain` does one request at a time without any of this, and is
-//! what all of it is tested against.
+//! Results do not depend on batching: every sequence receives the tokens and log-probabilities that it would receive alone,
+//! bit for bit (on a GPU only with `batch_invariant`, otherwise up to rounding). [`unbatched`] decodes one request at a time
+//! and is the reference for the tests.
 
 mod admission;
 mod backend;
@@ -35,7 +34,7 @@ use mage_engine::{
 };
 use std::sync::Arc;
 
-/// The embedded sampler. Clones share everything.
+/// The native sampler. Clones share one engine.
 #[derive(Clone)]
 pub struct NativeSampler {
     shared: Arc<Shared>,
@@ -58,27 +57,27 @@ impl NativeSampler {
         Ok(NativeSampler { shared, caps: Arc::new(caps), core })
     }
 
-    /// The model's tokenizer and template, where it has them.
+    /// The model's tokenizer and chat template, if it has them.
     pub fn renderer(&self) -> Option<&Arc<Renderer>> {
         self.shared.renderer.as_ref()
     }
 
-    /// What computes, in words.
+    /// Description of the device.
     pub fn device(&self) -> String {
         self.shared.gpu.as_ref().map_or_else(Machine::device, GpuModel::description)
     }
 
-    /// What has happened so far.
+    /// Counters of the engine.
     pub fn stats(&self) -> SamplerStats {
         self.core.stats()
     }
 
-    /// How many tokens, prompt and answer together, the longest request may have for which the cache has room.
+    /// Capacity of the KV cache in tokens; a longer request (prompt and response) is rejected.
     pub fn kv_cache_tokens(&self) -> usize {
         self.core.stats().total_blocks as usize * BLOCK_SIZE
     }
 
-    /// Continues a prompt and shows each token as it comes. Work starts at once, or when there is room (see
+    /// Samples a continuation and streams its tokens. The request is submitted at once, or when it is admitted (see
     /// [`Options::queue`](crate::Options::queue)), with the weights published now.
     pub fn stream(&self, request: SampleRequest) -> Result<TokenStream> {
         self.check(&request)?;
@@ -86,19 +85,18 @@ impl NativeSampler {
         Ok(TokenStream::new(self.core.submit(EngineRequest::Sample(request), id, weights, true)))
     }
 
-    /// Shows an adapter on this sampler's model under a name: requests from now on that name it are answered with it, in
-    /// one batch with all others. Where the model's own numbers are being trained, there is nothing that stays below an
-    /// adapter, and it is refused.
+    /// Publishes an adapter for this sampler's model under a name. Later requests that name it use it, batched with all
+    /// others. Fails while the base weights themselves are being trained, since an adapter needs a frozen base.
     pub fn publish(&self, name: &AdapterName, adapter: &NativeAdapter) -> Result<WeightVersion> {
         if name.as_str() == AdapterName::BASE {
-            return Err(Error::invalid("weights `base`", "that is the model without an adapter; choose another name"));
+            return Err(Error::invalid("weights `base`", "the name is reserved for the model without an adapter; choose another name"));
         }
         if !adapter.fits(&self.shared.model.config) {
             return Err(Error::invalid(format!("adapter `{name}`"), "it was made for a model of another shape"));
         }
         let loaded = self.shared.adapter_on_base(&adapter.layout, &adapter.flat)?.ok_or_else(|| {
-            let hint = "its own numbers are in training; train an adapter, or open the model a second time";
-            Error::unsupported("put an adapter on this model", hint)
+            let hint = "its base weights are in training; train an adapter instead, or open the model a second time";
+            Error::unsupported("publish an adapter for this model", hint)
         })?;
         Ok(self.shared.registry.publish(name, Arc::new(loaded)))
     }
@@ -106,7 +104,7 @@ impl NativeSampler {
     fn check(&self, request: &SampleRequest) -> Result<()> {
         request.check(self.shared.model.config.vocab_size, self.caps.max_context)?;
         if !request.params.stop_texts.is_empty() && self.shared.renderer.is_none() {
-            return Err(Error::unsupported("stop at texts", "this model has no tokenizer; give stop_ids"));
+            return Err(Error::unsupported("stop at texts", "this model has no tokenizer; use stop_ids"));
         }
         Ok(())
     }
@@ -117,12 +115,12 @@ impl Sampler for NativeSampler {
         &self.caps
     }
 
-    /// Work starts when this is called, with the weights published then; dropping the future gives the request up. Where
-    /// as many requests as [`Options::queue`](crate::Options::queue) are under way, the future keeps the request and hands
-    /// it in when there is room, first come, first served.
+    /// The request is submitted when this is called, with the weights published then; dropping the future cancels it. While
+    /// [`Options::queue`](crate::Options::queue) requests are in flight, the future keeps the request and submits it when it
+    /// is admitted, in FIFO order.
     fn sample(&self, request: SampleRequest) -> BoxFuture<'_, Result<Sample>> {
-        let begun = self.check(&request).and_then(|()| self.shared.registry.get(&request.weights));
-        match begun {
+        let checked = self.check(&request).and_then(|()| self.shared.registry.get(&request.weights));
+        match checked {
             Ok((id, weights)) => {
                 let pending = self.core.submit(EngineRequest::Sample(request), id, weights, false);
                 Box::pin(async move { pending.await.and_then(response::sample) })
@@ -131,12 +129,12 @@ impl Sampler for NativeSampler {
         }
     }
 
-    /// As for [`sample`](Sampler::sample).
+    /// Submitted and cancelled like [`sample`](Sampler::sample).
     fn score(&self, request: ScoreRequest) -> BoxFuture<'_, Result<Scores>> {
-        let vocabulary = self.shared.model.config.vocab_size;
-        let begun =
-            request.check(vocabulary, self.caps.max_context).and_then(|()| self.shared.registry.get(&request.weights));
-        match begun {
+        let vocab_size = self.shared.model.config.vocab_size;
+        let checked =
+            request.check(vocab_size, self.caps.max_context).and_then(|()| self.shared.registry.get(&request.weights));
+        match checked {
             Ok((id, _)) if request.from == request.tokens.len() => {
                 Box::pin(std::future::ready(response::scores(engine_loop::no_scores(id))))
             }

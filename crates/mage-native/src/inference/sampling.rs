@@ -1,7 +1,7 @@
-//! Which token is drawn?
+//! Token sampling: mask, temperature, top-k, top-p, min-p, in that order, then inverse-transform sampling.
 //!
-//! Mask, temperature, top-k, top-p, min-p, in that order; then a point on the line of what is left, by rising number. Nothing
-//! is allocated once the scratch space has grown, and nothing is sorted that need not be.
+//! The remaining tokens are ordered by id, so that filters do not move the others on the cumulative distribution. Nothing is
+//! allocated once the scratch buffers have grown, and only what the filters need is sorted.
 
 use crate::cpu::categorical::{point_at, weigh_at};
 use crate::cpu::simd::{LANES, Level};
@@ -9,41 +9,41 @@ use mage_engine::SamplingParams;
 use mage_rng::Rng;
 use rand::RngExt;
 
-/// A token and its log-probability in the distribution it was drawn from.
+/// A token and its log-probability in the distribution it was sampled from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct SampledToken {
     pub(crate) token: u32,
     pub(crate) logprob: f32,
 }
 
-/// Space for one draw at a time.
+/// Scratch buffers for one sample at a time.
 #[derive(Default)]
 pub(crate) struct SamplingScratch {
-    /// Unnormalised probabilities, the largest 1; a whole number of vectors.
+    /// Unnormalised probabilities, the largest 1; padded to whole SIMD vectors.
     weights: Vec<f32>,
-    /// What is left after filters: tokens and weights.
+    /// Tokens that pass the filters, with their unnormalised probabilities.
     kept: Vec<(u32, f32)>,
 }
 
-/// Draws from logits. `None` where they are not finite.
-pub(crate) fn draw(
+/// Samples from logits. `None` if they are not finite.
+pub(crate) fn sample(
     level: Level,
     logits: &[f32],
     allowed: Option<&[u32]>,
     params: &SamplingParams,
     rng: &mut Rng,
-    space: &mut SamplingScratch,
+    scratch: &mut SamplingScratch,
 ) -> Option<SampledToken> {
-    let SamplingScratch { weights, kept } = space;
+    let SamplingScratch { weights, kept } = scratch;
     weights.clear();
     match allowed {
         Some(tokens) => weights.extend(tokens.iter().map(|&t| logits[t as usize])),
         None => weights.extend_from_slice(logits),
     }
     let count = weights.len();
-    let name = |i: usize| allowed.map_or(i as u32, |a| a[i]);
+    let token_id = |i: usize| allowed.map_or(i as u32, |a| a[i]);
     let greedy = params.temperature == 0.0;
-    // The first of equals, so that greedy choices do not depend on anything else. By logits: close ones weigh the same.
+    // Ties go to the smallest id. Logits are compared, since close logits can have equal exponentials.
     let best = if greedy { weights.iter().enumerate().reduce(|a, b| if b.1 > a.1 { b } else { a })?.0 } else { 0 };
     weights.resize(count.next_multiple_of(LANES), f32::NEG_INFINITY);
     let total = weigh_at(level, weights, if greedy { 1.0 } else { params.temperature });
@@ -51,14 +51,14 @@ pub(crate) fn draw(
         return None;
     }
     if greedy {
-        return Some(SampledToken { token: name(best), logprob: 0.0 });
+        return Some(SampledToken { token: token_id(best), logprob: 0.0 });
     }
     if params.top_k == 0 && params.top_p >= 1.0 && params.min_p <= 0.0 {
         let (at, weight) = point_at(level, weights, rng.random::<f64>() * total)?;
-        return Some(SampledToken { token: name(at), logprob: (f64::from(weight) / total).ln() as f32 });
+        return Some(SampledToken { token: token_id(at), logprob: (f64::from(weight) / total).ln() as f32 });
     }
     filter(weights, count, params, kept);
-    // Along the line as where nothing is filtered, and as on a card: by rising number.
+    // By id, as without filters and as on a GPU.
     kept.sort_unstable_by_key(|k| k.0);
     let total: f64 = kept.iter().map(|k| f64::from(k.1)).sum();
     let mut left = rng.random::<f64>() * total;
@@ -70,15 +70,15 @@ pub(crate) fn draw(
         }
         left -= f64::from(k.1);
     }
-    Some(SampledToken { token: name(chosen.0 as usize), logprob: (f64::from(chosen.1) / total).ln() as f32 })
+    Some(SampledToken { token: token_id(chosen.0 as usize), logprob: (f64::from(chosen.1) / total).ln() as f32 })
 }
 
-/// Larger weights first, then smaller ids: a total order, so that every way to sort gives the same.
+/// Larger weights first, then smaller ids: a total order, so that unstable sorts are deterministic.
 fn by_weight(a: &(u32, f32), b: &(u32, f32)) -> std::cmp::Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }
 
-/// What top-k, top-p and min-p leave, in any order.
+/// Applies top-k, top-p and min-p. The order of `kept` is unspecified.
 fn filter(weights: &[f32], count: usize, params: &SamplingParams, kept: &mut Vec<(u32, f32)>) {
     kept.clear();
     let all = || weights[..count].iter().enumerate().map(|(i, w)| (i as u32, *w));
@@ -92,7 +92,7 @@ fn filter(weights: &[f32], count: usize, params: &SamplingParams, kept: &mut Vec
             top_p(kept, params.top_p, None);
         }
     } else if params.top_p < 1.0 {
-        // Few tokens usually suffice: look at smaller ones only where the larger do not.
+        // Few tokens usually suffice: lower the threshold only if the larger ones do not reach top-p.
         let total: f64 = all().map(|c| f64::from(c.1)).sum();
         let mut floor = 1.0 / 256.0;
         loop {
@@ -111,20 +111,20 @@ fn filter(weights: &[f32], count: usize, params: &SamplingParams, kept: &mut Vec
     kept.retain(|c| c.1 >= params.min_p); // the largest is 1
 }
 
-/// Cuts after the weights that reach the share `p` of the total; says whether they do.
+/// Truncates `kept` after the weights that reach the fraction `p` of the total. Returns whether they reach it.
 fn top_p(kept: &mut Vec<(u32, f32)>, p: f32, total: Option<f64>) -> bool {
     let total = total.unwrap_or_else(|| kept.iter().map(|c| f64::from(c.1)).sum());
-    let enough = f64::from(p) * total;
+    let threshold = f64::from(p) * total;
     let mut before = 0.0;
-    // A token stays while those before it do not suffice; the first always does.
+    // A token stays if those before it do not reach the threshold; the first always stays.
     let stay = kept.iter().take_while(|c| {
-        let stays = before < enough;
+        let stays = before < threshold;
         before += f64::from(c.1);
         stays
     });
     let stay = stay.count();
     kept.truncate(stay);
-    before >= enough
+    before >= threshold
 }
 
 #[cfg(test)]
@@ -132,17 +132,17 @@ mod tests {
     use super::*;
     use mage_rng::Seed;
 
-    fn one(logits: &[f32], allowed: Option<&[u32]>, params: &SamplingParams, rng: &mut Rng) -> Option<SampledToken> {
-        draw(Level::best(), logits, allowed, params, rng, &mut SamplingScratch::default())
+    fn sample_one(logits: &[f32], allowed: Option<&[u32]>, params: &SamplingParams, rng: &mut Rng) -> Option<SampledToken> {
+        sample(Level::best(), logits, allowed, params, rng, &mut SamplingScratch::default())
     }
 
-    /// Draws often and compares the counts with `want` by chi-square at the 0.1 % level or beyond.
-    fn frequencies(params: SamplingParams, allowed: Option<&[u32]>, want: &[f64]) {
+    /// Samples often and compares the counts with `want` by a chi-square test at the 0.1 % level.
+    fn check_frequencies(params: SamplingParams, allowed: Option<&[u32]>, want: &[f64]) {
         let logits = [1.0, 0.0, 2.0, -1.0, 0.5];
         let mut counts = [0.0; 5];
         let n = 40_000;
         for i in 0..n {
-            let d = one(&logits, allowed, &params, &mut Seed::new(5).at(i).rng()).unwrap();
+            let d = sample_one(&logits, allowed, &params, &mut Seed::new(5).at(i).rng()).unwrap();
             counts[d.token as usize] += 1.0;
             assert!((f64::from(d.logprob) - want[d.token as usize].ln()).abs() < 1e-5, "{d:?}");
         }
@@ -158,51 +158,51 @@ mod tests {
         assert!(chi < 18.5, "chi-square {chi} for {counts:?} against {want:?}");
     }
 
-    fn softmax(keep: &[usize], heat: f64) -> Vec<f64> {
+    fn softmax(keep: &[usize], temperature: f64) -> Vec<f64> {
         let logits = [1.0, 0.0, 2.0, -1.0, 0.5];
-        let e: Vec<f64> = (0..5).map(|t| if keep.contains(&t) { (logits[t] / heat).exp() } else { 0.0 }).collect();
+        let e: Vec<f64> = (0..5).map(|t| if keep.contains(&t) { (logits[t] / temperature).exp() } else { 0.0 }).collect();
         let total: f64 = e.iter().sum();
         e.iter().map(|x| x / total).collect()
     }
 
     #[test]
-    fn draws_follow_the_stated_distribution() {
+    fn samples_follow_the_filtered_distribution() {
         let p = SamplingParams::default;
-        frequencies(p(), None, &softmax(&[0, 1, 2, 3, 4], 1.0));
-        frequencies(SamplingParams { temperature: 0.5, ..p() }, None, &softmax(&[0, 1, 2, 3, 4], 0.5));
-        frequencies(SamplingParams { top_k: 2, ..p() }, None, &softmax(&[0, 2], 1.0));
+        check_frequencies(p(), None, &softmax(&[0, 1, 2, 3, 4], 1.0));
+        check_frequencies(SamplingParams { temperature: 0.5, ..p() }, None, &softmax(&[0, 1, 2, 3, 4], 0.5));
+        check_frequencies(SamplingParams { top_k: 2, ..p() }, None, &softmax(&[0, 2], 1.0));
         // Probabilities 0.53, 0.20, 0.12, 0.07, 0.03 (of 2, 0, 4, 1, 3): the first two are 0.76.
-        frequencies(SamplingParams { top_p: 0.8, ..p() }, None, &softmax(&[0, 2, 4], 1.0));
-        frequencies(SamplingParams { min_p: 0.2, ..p() }, None, &softmax(&[0, 2, 4], 1.0));
-        frequencies(p(), Some(&[1, 3]), &softmax(&[1, 3], 1.0));
-        // Together: the weights at half the heat are 1, 0.135, 0.050, 0.018, 0.002; the largest four, then 0.98 of what these
-        // have (three of them), then what is at least a tenth of the largest.
+        check_frequencies(SamplingParams { top_p: 0.8, ..p() }, None, &softmax(&[0, 2, 4], 1.0));
+        check_frequencies(SamplingParams { min_p: 0.2, ..p() }, None, &softmax(&[0, 2, 4], 1.0));
+        check_frequencies(p(), Some(&[1, 3]), &softmax(&[1, 3], 1.0));
+        // All filters: at temperature 0.5 the weights are 1, 0.135, 0.050, 0.018, 0.002. Top-k keeps four, top-p (0.98) three
+        // of them, and min-p those of at least a tenth of the largest.
         let all = SamplingParams { temperature: 0.5, top_k: 4, top_p: 0.98, ..p() };
-        frequencies(all.clone(), None, &softmax(&[0, 2, 4], 0.5));
-        frequencies(SamplingParams { min_p: 0.1, ..all.clone() }, None, &softmax(&[0, 2], 0.5));
-        frequencies(SamplingParams { top_k: 2, ..all }, Some(&[0, 1, 3]), &softmax(&[0, 1], 0.5));
-        frequencies(SamplingParams { temperature: 2.0, top_k: 3, ..p() }, None, &softmax(&[0, 2, 4], 2.0));
-        frequencies(SamplingParams { temperature: 0.0, ..p() }, None, &[0.0, 0.0, 1.0, 0.0, 0.0]);
+        check_frequencies(all.clone(), None, &softmax(&[0, 2, 4], 0.5));
+        check_frequencies(SamplingParams { min_p: 0.1, ..all.clone() }, None, &softmax(&[0, 2], 0.5));
+        check_frequencies(SamplingParams { top_k: 2, ..all }, Some(&[0, 1, 3]), &softmax(&[0, 1], 0.5));
+        check_frequencies(SamplingParams { temperature: 2.0, top_k: 3, ..p() }, None, &softmax(&[0, 2, 4], 2.0));
+        check_frequencies(SamplingParams { temperature: 0.0, ..p() }, None, &[0.0, 0.0, 1.0, 0.0, 0.0]);
     }
 
     #[test]
-    fn filters_leave_the_others_where_they_were_on_the_line() {
+    fn filters_do_not_change_the_order_of_the_remaining_tokens() {
         let logits = [1.0, 0.0, 2.0, -1.0, 0.5];
         let p = SamplingParams::default;
         for filtered in [SamplingParams { top_k: 3, ..p() }, SamplingParams { top_p: 0.8, ..p() }] {
             for i in 0..200 {
-                let drawn =
-                    |allowed, params| one(&logits, allowed, params, &mut Seed::new(6).at(i).rng()).unwrap().token;
-                assert_eq!(drawn(None, &filtered), drawn(Some(&[0, 2, 4]), &p()), "{filtered:?}, draw {i}");
+                let sampled =
+                    |allowed, params| sample_one(&logits, allowed, params, &mut Seed::new(6).at(i).rng()).unwrap().token;
+                assert_eq!(sampled(None, &filtered), sampled(Some(&[0, 2, 4]), &p()), "{filtered:?}, sample {i}");
             }
         }
     }
 
     #[test]
-    fn what_is_not_finite_is_not_drawn() {
+    fn non_finite_logits_are_not_sampled() {
         let mut rng = Seed::new(1).rng();
-        assert_eq!(one(&[0.0, f32::NAN], None, &SamplingParams::default(), &mut rng), None);
-        assert_eq!(one(&[0.0, f32::INFINITY], None, &SamplingParams::default(), &mut rng), None);
-        assert!(one(&[0.0, f32::NAN], Some(&[0]), &SamplingParams::default(), &mut rng).is_some());
+        assert_eq!(sample_one(&[0.0, f32::NAN], None, &SamplingParams::default(), &mut rng), None);
+        assert_eq!(sample_one(&[0.0, f32::INFINITY], None, &SamplingParams::default(), &mut rng), None);
+        assert!(sample_one(&[0.0, f32::NAN], Some(&[0]), &SamplingParams::default(), &mut rng).is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! Where does a request stand?
+//! The state of a request inside the scheduler.
 
 use super::kv_cache::prefix_tree::NONE;
 use super::response::{ResponseHandle, SamplerResponse};
@@ -7,66 +7,66 @@ use mage_engine::{
 };
 use std::sync::Arc;
 
-/// What is wanted of a sequence.
+/// What to compute for a sequence.
 pub(crate) enum SequenceTask {
-    /// To be continued.
+    /// Sample a continuation.
     Sample { params: SamplingParams, cursor: Option<ActionCursor>, sample: Sample },
-    /// To be scored from a token on.
+    /// Score the tokens from an index on.
     Score { from: usize, allowed: Vec<Option<Allowed>>, scores: Scores },
 }
 
-/// A request and its sequence.
+/// A request: its tokens, its KV-cache blocks and its progress.
 pub(crate) struct Sequence {
     pub(crate) task: SequenceTask,
-    /// The prompt and what has been written since; or all that is scored.
+    /// Prompt and sampled tokens, or the sequence to score.
     pub(crate) tokens: Vec<u32>,
     pub(crate) prompt_len: usize,
-    /// The length at which it ends.
+    /// The length at which the sequence finishes.
     pub(crate) max_len: usize,
-    /// How many tokens have their keys and values in the pages.
+    /// Number of tokens whose keys and values are in the KV cache.
     pub(crate) num_computed: usize,
     pub(crate) blocks: Vec<u32>,
-    /// How many of the pages the tree has as full ones; `node` is the last of these.
+    /// Number of leading blocks that are full and in the prefix tree; `prefix_node` is the last of them.
     pub(crate) num_full_blocks: usize,
     pub(crate) prefix_node: u32,
-    /// The tree's node of the page that is still being written, where others may copy its start.
+    /// Prefix-tree node of the block that is still being filled, if other sequences may copy its start.
     pub(crate) tail_node: u32,
-    /// How often it let a step pass for the sake of a start that was being computed.
+    /// Number of steps skipped to wait for a prefix that another sequence was computing.
     pub(crate) prefix_waits: u32,
-    /// How many of the tokens it came with are known to be shared or not.
+    /// Number of prompt tokens already counted as prefix-cache hit or miss.
     num_counted: usize,
-    /// How many tokens it may read in this step, where it is being read.
+    /// Number of tokens it may prefill in this step.
     pub(crate) prefill_quota: usize,
-    /// The last step in which it was read.
+    /// The last step in which it was prefilled.
     pub(crate) last_prefill_step: u64,
-    /// Which weights, as the scheduler numbers them.
+    /// Weight slot.
     pub(crate) weights: u32,
     pub(crate) response: Arc<ResponseHandle>,
 }
 
-/// What a row is asked.
+/// What to compute from the logits of one token.
 pub(crate) enum LogitQuery<'a> {
-    /// To draw token number `index` of an answer, which stands here among those that are possible.
+    /// Sample token `index` of the response, constrained by `cursor`.
     Sample { params: &'a SamplingParams, cursor: Option<&'a ActionCursor>, index: usize },
-    /// How likely this token is.
+    /// Log-probability of this token, over the allowed tokens.
     Score { token: u32, allowed: Option<&'a Allowed> },
 }
 
-/// What a row answers.
+/// The result of a [`LogitQuery`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct LogitResult {
     pub(crate) token: u32,
-    /// Of the policy; not a number where the logits are not finite.
+    /// Log-probability under the policy (masked, before temperature and filters); NaN if the logits are not finite.
     pub(crate) logprob: f32,
-    /// SampledToken: the log-probability in the distribution drawn from. Scored: the entropy.
-    pub(crate) second: f32,
-    /// SampledToken: the place that the answer has come to, where the device knows it.
+    /// Sampled: log-probability in the distribution sampled from. Scored: entropy.
+    pub(crate) aux: f32,
+    /// Sampled: the action-trie node reached, if the backend tracks it.
     pub(crate) trie_node: Option<u32>,
 }
 
 impl LogitResult {
     pub(crate) fn is_finite(&self) -> bool {
-        self.logprob.is_finite() && self.second.is_finite()
+        self.logprob.is_finite() && self.aux.is_finite()
     }
 }
 
@@ -80,11 +80,11 @@ impl Sequence {
     ) -> Self {
         let SampleRequest { prompt, params, allowed, .. } = request;
         let max_len = prompt.len() + (params.max_tokens as usize).min(context - prompt.len());
-        let room = (max_len - prompt.len()).min(16);
+        let capacity = (max_len - prompt.len()).min(16);
         let sample = Sample {
-            tokens: Vec::with_capacity(room),
-            logprobs: Vec::with_capacity(room),
-            drawn_logprobs: Vec::with_capacity(room),
+            tokens: Vec::with_capacity(capacity),
+            logprobs: Vec::with_capacity(capacity),
+            drawn_logprobs: Vec::with_capacity(capacity),
             finish: FinishReason::Length,
             weights: id,
         };
@@ -92,7 +92,7 @@ impl Sequence {
         Self::new(SequenceTask::Sample { params, cursor, sample }, prompt, max_len, weights, response)
     }
 
-    /// For at least one scored token.
+    /// At least one token must be scored.
     pub(crate) fn score(request: ScoreRequest, id: WeightsId, weights: u32, response: Arc<ResponseHandle>) -> Self {
         let ScoreRequest { tokens, from, allowed, .. } = request;
         let max_len = tokens.len();
@@ -125,15 +125,15 @@ impl Sequence {
         }
     }
 
-    /// How many tokens are to be computed as things stand.
+    /// Number of tokens to compute so far.
     pub(crate) fn num_tokens(&self) -> usize {
         match self.task {
             SequenceTask::Sample { .. } => self.tokens.len(),
-            SequenceTask::Score { .. } => self.tokens.len() - 1, // nothing follows the last
+            SequenceTask::Score { .. } => self.tokens.len() - 1, // no logits are needed after the last token
         }
     }
 
-    /// How many of the tokens it came with are to be read.
+    /// Number of prompt tokens to prefill.
     pub(crate) fn num_prompt_tokens(&self) -> usize {
         match self.task {
             SequenceTask::Sample { .. } => self.prompt_len,
@@ -141,8 +141,8 @@ impl Sequence {
         }
     }
 
-    /// How many tokens turn out to be shared now that `count` tokens from `position` on are computed for it: those before
-    /// that it came with and were never computed for it.
+    /// Counts the prefix-cache hits that show when `count` tokens from `position` on are scheduled: prompt tokens before
+    /// `position` that were never computed for this sequence. A token is counted once, also after a preemption.
     pub(crate) fn count_prefix_hits(&mut self, position: usize, count: usize) -> usize {
         let max_len = self.num_prompt_tokens();
         let shared = position.min(max_len).saturating_sub(self.num_counted);
@@ -150,16 +150,16 @@ impl Sequence {
         shared
     }
 
-    /// The first position that must be computed here, since it is asked about.
+    /// The first position whose logits are needed, which the prefix cache cannot provide.
     pub(crate) fn first_logit_position(&self) -> usize {
         match self.task {
             SequenceTask::Sample { .. } => self.tokens.len() - 1,
-            // Those answered before it was set back are not asked again.
+            // Positions scored before a preemption are not scored again.
             SequenceTask::Score { from, ref scores, .. } => from - 1 + scores.logprobs.len(),
         }
     }
 
-    /// What the row at a position is asked.
+    /// The logit query at a position.
     pub(crate) fn logit_query(&self, position: usize) -> LogitQuery<'_> {
         match &self.task {
             SequenceTask::Sample { params, cursor, sample } => {
@@ -172,12 +172,12 @@ impl Sequence {
         }
     }
 
-    /// The most pages it can come to need.
+    /// Number of blocks at full length.
     pub(crate) fn max_blocks(&self) -> usize {
         self.max_len.div_ceil(crate::cpu::BLOCK_SIZE)
     }
 
-    /// The finished answer.
+    /// The completed response and its handle.
     pub(crate) fn into_response(self) -> (Arc<ResponseHandle>, SamplerResponse) {
         let result = match self.task {
             SequenceTask::Sample { sample, .. } => SamplerResponse::Sample(sample),
@@ -187,30 +187,30 @@ impl Sequence {
     }
 }
 
-/// Requests by number; numbers are used again.
+/// Sequences by key. Keys are reused.
 #[derive(Default)]
 pub(crate) struct SequenceTable {
     all: Vec<Option<Sequence>>,
     free: Vec<u32>,
-    /// Tokens that all of them came with.
+    /// Prompt tokens of all sequences.
     tokens: usize,
 }
 
 impl SequenceTable {
-    /// How many there are, and the tokens they came with.
+    /// Number of sequences and of their prompt tokens.
     pub(crate) fn load(&self) -> (usize, usize) {
         (self.all.len() - self.free.len(), self.tokens)
     }
 
-    pub(crate) fn insert(&mut self, request: Sequence) -> u32 {
-        self.tokens += request.prompt_len;
+    pub(crate) fn insert(&mut self, sequence: Sequence) -> u32 {
+        self.tokens += sequence.prompt_len;
         match self.free.pop() {
             Some(key) => {
-                self.all[key as usize] = Some(request);
+                self.all[key as usize] = Some(sequence);
                 key
             }
             None => {
-                self.all.push(Some(request));
+                self.all.push(Some(sequence));
                 self.all.len() as u32 - 1
             }
         }
@@ -220,24 +220,24 @@ impl SequenceTable {
         self.all.get(key as usize)?.as_ref()
     }
 
-    /// One that must be there.
+    /// A sequence that must exist.
     pub(crate) fn at(&self, key: u32) -> &Sequence {
-        self.get(key).expect("a scheduled request is there")
+        self.get(key).expect("a scheduled sequence exists")
     }
 
-    /// One that must be there, to be changed.
+    /// A sequence that must exist, mutably.
     pub(crate) fn at_mut(&mut self, key: u32) -> &mut Sequence {
-        self.all[key as usize].as_mut().expect("a scheduled request is there")
+        self.all[key as usize].as_mut().expect("a scheduled sequence exists")
     }
 
     pub(crate) fn remove(&mut self, key: u32) -> Sequence {
         self.free.push(key);
-        let request = self.all[key as usize].take().expect("a scheduled request is there");
-        self.tokens -= request.prompt_len;
-        request
+        let sequence = self.all[key as usize].take().expect("a scheduled sequence exists");
+        self.tokens -= sequence.prompt_len;
+        sequence
     }
 
-    /// All of them, taken out.
+    /// Removes all sequences.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Sequence> {
         self.free.clear();
         self.tokens = 0;

@@ -1,6 +1,6 @@
 //! How are the next tokens of many sequences taken in at once?
 //!
-//! Rows of all sequences go through each product together; attention alone looks at each sequence's own pages. In the
+//! Rows of all sequences go through each product together; attention alone looks at each sequence's own kv_blocks. In the
 //! last layer only the rows that are logit_rows about go on after their keys and values are stored.
 
 use super::workspace::LayerActivations;
@@ -9,7 +9,7 @@ use crate::cpu::{BLOCK_SIZE, BlockSlot, Kernels, PagedSpan, Strided};
 
 /// New tokens of many sequences under one set of weights.
 #[derive(Default)]
-pub(crate) struct Rows {
+pub(crate) struct PagedBatch {
     pub(crate) tokens: Vec<u32>,
     pub(crate) positions: Vec<u32>,
     pub(crate) slots: Vec<BlockSlot>,
@@ -20,9 +20,9 @@ pub(crate) struct Rows {
     pub(crate) logit_spans: Vec<PagedSpan>,
 }
 
-impl Rows {
+impl PagedBatch {
     pub(crate) fn clear(&mut self) {
-        let Rows { tokens, positions, slots, spans, logit_rows, logit_spans } = self;
+        let PagedBatch { tokens, positions, slots, spans, logit_rows, logit_spans } = self;
         tokens.clear();
         positions.clear();
         slots.clear();
@@ -31,7 +31,7 @@ impl Rows {
         logit_spans.clear();
     }
 
-    /// Adds a sequence's new tokens, of which the last `logit_rows` are logit_rows about. `table` is where its pages are listed.
+    /// Adds a sequence's new tokens, of which the last `logit_rows` are logit_rows about. `table` is where its kv_blocks are listed.
     pub(crate) fn push(
         &mut self,
         tokens: &[u32],
@@ -60,7 +60,7 @@ impl Rows {
     }
 }
 
-/// Everything a step needs besides weights and pages, kept from one step to the next.
+/// Everything a step needs besides weights and kv_blocks, kept from one step to the next.
 pub(crate) struct PagedWorkspace<K: Kernels> {
     state: K::Buffer,
     next: K::Buffer,
@@ -87,34 +87,34 @@ impl<K: Kernels> PagedWorkspace<K> {
 }
 
 impl<K: Kernels> Model<K> {
-    /// Takes rows in: their keys and values into `pages`, and for those logit_rows about, a few at a time, the logits to
+    /// Takes rows in: their keys and values into `kv_blocks`, and for those logit_rows about, a few at a time, the logits to
     /// `on_logits`, with the number of the first. Adapters are told twice: by row, and by row among those logit_rows about.
     #[allow(clippy::too_many_arguments)]
-    pub(crate) fn step(
+    pub(crate) fn paged_forward(
         &self,
         k: &K,
         w: &Weights<K>,
         (lora, logit_lora): (&[LoraSegment<'_, K>], &[LoraSegment<'_, K>]),
-        rows: &Rows,
-        tables: &[u32],
-        pages: &K::KvBlocks,
+        batch: &PagedBatch,
+        block_tables: &[u32],
+        kv_blocks: &K::KvBlocks,
         s: &mut PagedWorkspace<K>,
         mut on_logits: impl FnMut(usize, usize, K::Ref<'_>),
     ) {
         let (c, heads) = (&self.config, self.config.heads());
-        let (d, v, n, m) = (c.hidden_size, c.vocab_size, rows.tokens.len(), rows.logit_rows.len());
-        let max_len = rows.positions.iter().max().map_or(0, |p| *p as usize + 1);
+        let (d, v, n, m) = (c.hidden_size, c.vocab_size, batch.tokens.len(), batch.logit_rows.len());
+        let max_len = batch.positions.iter().max().map_or(0, |p| *p as usize + 1);
         let rope = self.rope(max_len);
         s.activations.reserve(k, c, n);
         for buffer in [&mut s.state, &mut s.next] {
             k.reserve(buffer, n * d);
         }
-        k.gather(k.get(&w.flat, self.layout.embed_tokens.clone()), &rows.tokens, d, k.get_mut(&mut s.state, 0..n * d));
+        k.gather(k.get(&w.flat, self.layout.embed_tokens.clone()), &batch.tokens, d, k.get_mut(&mut s.state, 0..n * d));
         for layer in 0..c.num_hidden_layers {
-            self.pre_attention(k, w, lora, layer, &rows.positions, &rope, &s.state, &mut s.activations);
+            self.pre_attention(k, w, lora, layer, &batch.positions, &rope, &s.state, &mut s.activations);
             let (qk, qkv) =
                 (k.get(&s.activations.qk, 0..n * heads.qk()), k.get(&s.activations.qkv, 0..n * heads.qkv()));
-            k.store_kv(heads, layer, &rows.slots, qk, qkv, pages);
+            k.store_kv(heads, layer, &batch.slots, qk, qkv, kv_blocks);
             let last = layer + 1 == c.num_hidden_layers;
             if last && m == 0 {
                 return;
@@ -122,16 +122,16 @@ impl<K: Kernels> Model<K> {
             if last && m < n {
                 // Only the rows logit_rows about go on.
                 k.reserve(&mut s.queries, m * heads.qk());
-                k.gather(qk, &rows.logit_rows, heads.qk(), k.get_mut(&mut s.queries, 0..m * heads.qk()));
-                k.gather(k.get(&s.state, 0..n * d), &rows.logit_rows, d, k.get_mut(&mut s.next, 0..m * d));
+                k.gather(qk, &batch.logit_rows, heads.qk(), k.get_mut(&mut s.queries, 0..m * heads.qk()));
+                k.gather(k.get(&s.state, 0..n * d), &batch.logit_rows, d, k.get_mut(&mut s.next, 0..m * d));
                 std::mem::swap(&mut s.state, &mut s.next);
                 k.paged_attention(
                     heads,
                     layer,
-                    &rows.logit_spans,
-                    tables,
+                    &batch.logit_spans,
+                    block_tables,
                     Strided { data: k.get(&s.queries, 0..m * heads.qk()), stride: heads.qk(), first: 0 },
-                    pages,
+                    kv_blocks,
                     k.get_mut(&mut s.activations.attn_out, 0..m * heads.out()),
                 );
                 self.post_attention(k, w, logit_lora, layer, m, &s.state, &mut s.activations, &mut s.next);
@@ -139,10 +139,10 @@ impl<K: Kernels> Model<K> {
                 k.paged_attention(
                     heads,
                     layer,
-                    &rows.spans,
-                    tables,
+                    &batch.spans,
+                    block_tables,
                     Strided { data: qk, stride: heads.qk(), first: 0 },
-                    pages,
+                    kv_blocks,
                     k.get_mut(&mut s.activations.attn_out, 0..n * heads.out()),
                 );
                 self.post_attention(k, w, lora, layer, n, &s.state, &mut s.activations, &mut s.next);

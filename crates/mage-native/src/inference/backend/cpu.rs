@@ -2,7 +2,7 @@
 //!
 //! Slices with the same base weights, whatever their adapters, are grouped into tasks. Each task runs all layers on one
 //! core, so that its activations stay in that core's cache. If the weights are too large for every core to read, or there is
-//! only one task, the cores share each GEMM instead. Neither logprob changes a bit of the results.
+//! only one task, the cores share each GEMM instead. Neither choice changes the results.
 
 use super::super::sequence::{LogitQuery, LogitResult, SequenceTable};
 use super::{Backend, ModelBackend, SequenceSlice, StepInputs};
@@ -10,7 +10,7 @@ use crate::cpu::Cpu;
 use crate::cpu::{BLOCK_SIZE, Kernels, Target, TokenLogprob};
 use crate::engine::Shared;
 use crate::inference::sampling::{self, SamplingScratch};
-use crate::model::{LoraSegment, PagedWorkspace, Rows, WeightSet};
+use crate::model::{LoraSegment, PagedWorkspace, PagedBatch, WeightSet};
 use crate::weights::registry::DeviceWeights;
 use mage_engine::{ActionCursor, Result};
 use mage_rng::Seed;
@@ -18,45 +18,45 @@ use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A task of fewer multiply-adds is not worth handing to another core.
+/// A task with fewer multiply-adds is not worth running on another core.
 const MIN_TASK_WORK: usize = 3 << 19;
-/// A task's numbers beyond this many bytes leave the core's own cache.
-const CACHE: usize = 3 << 18;
-/// Weights of more bytes are read once for all rows.
-const LARGE_WEIGHTS: usize = 24 << 20;
+/// Activations of one layer beyond this size exceed the core's own cache.
+const CORE_CACHE_BYTES: usize = 3 << 18;
+/// Weights beyond this size are read once for all rows, by all cores together.
+const LARGE_WEIGHTS_BYTES: usize = 24 << 20;
 
-/// The CPU, its pages, and the weights in use.
+/// The CPU backend: KV cache and weights in use.
 pub(crate) struct CpuBackend {
     shared: Arc<Shared>,
-    pages: <Cpu as Kernels>::KvBlocks,
-    /// By the scheduler's number; there while requests use them.
+    kv_blocks: <Cpu as Kernels>::KvBlocks,
+    /// By weight slot; set while sequences use them.
     weights: Vec<Option<Arc<DeviceWeights>>>,
-    /// Which slice writes a block in this step: (step, slice).
+    /// The last writer of each block: (step, slice).
     writers: Vec<(u64, u32)>,
     steps: u64,
-    /// Numbers of slices, those under the same weights together, and among them those with the same adapter.
+    /// Slice indices, grouped by base weights, then by adapter.
     order: Vec<u32>,
     tasks: Vec<Range<usize>>,
-    /// As many as ever worked at once.
+    /// Idle workspaces; as many exist as tasks ever ran at once.
     workspaces: Mutex<Vec<TaskWorkspace>>,
 }
 
-/// What a task needs, kept from one to the next.
+/// Buffers of a task, reused by later tasks.
 struct TaskWorkspace {
-    rows: Rows,
+    batch: PagedBatch,
     step: PagedWorkspace<Cpu>,
     scratch: SamplingScratch,
-    /// For each row queries about: its request, its position, the number of its answer.
+    /// Logit queries: sequence, position, result index.
     queries: Vec<(u32, usize, usize)>,
 }
 
 impl CpuBackend {
-    pub(crate) fn new(shared: Arc<Shared>, pages: u32) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, kv_blocks: u32) -> Self {
         let (config, kernels) = (&shared.model.config, &shared.model.kernels);
         CpuBackend {
-            pages: kernels.alloc_kv_blocks(config.heads(), config.num_hidden_layers, pages as usize),
+            kv_blocks: kernels.alloc_kv_blocks(config.heads(), config.num_hidden_layers, kv_blocks as usize),
             weights: Vec::new(),
-            writers: vec![(0, 0); pages as usize],
+            writers: vec![(0, 0); kv_blocks as usize],
             steps: 0,
             order: Vec::new(),
             tasks: Vec::new(),
@@ -65,12 +65,12 @@ impl CpuBackend {
         }
     }
 
-    /// The memory of tasks side by side rests on this: each block has one writer, and no reader but that.
-    fn check(&mut self, step: &StepInputs) {
+    /// Asserts that each block written in this step has one writer and no other reader, which makes concurrent tasks sound.
+    fn check_block_writers(&mut self, step: &StepInputs) {
         self.steps += 1;
         for (i, slice) in step.slices.iter().enumerate() {
-            let last = (slice.position + slice.count).div_ceil(BLOCK_SIZE);
-            for &block in &step.block_tables[slice.block_table + slice.position / BLOCK_SIZE..slice.block_table + last]
+            let last = (slice.start_position + slice.num_tokens).div_ceil(BLOCK_SIZE);
+            for &block in &step.block_tables[slice.block_table_offset + slice.start_position / BLOCK_SIZE..slice.block_table_offset + last]
             {
                 let writer = &mut self.writers[block as usize];
                 assert!(writer.0 != self.steps, "two sequences would write block {block}");
@@ -78,7 +78,7 @@ impl CpuBackend {
             }
         }
         for slice in &step.slices {
-            for &block in &step.block_tables[slice.block_table..slice.block_table + slice.position / BLOCK_SIZE] {
+            for &block in &step.block_tables[slice.block_table_offset..slice.block_table_offset + slice.start_position / BLOCK_SIZE] {
                 assert!(
                     self.writers[block as usize].0 != self.steps,
                     "block {block} would be read while it is written"
@@ -87,12 +87,12 @@ impl CpuBackend {
         }
     }
 
-    /// Deals the slices into tasks.
+    /// Groups the slices into tasks.
     fn assign_tasks(&mut self, step: &StepInputs) {
         let CpuBackend { shared, order, tasks, weights: slots, .. } = self;
         let model = &shared.model;
-        // Which weights lie below does not change what a slice computes, so an address will do to tell them apart.
-        let base = |number: u32| Arc::as_ptr(&set(slots, number).base);
+        // The order of groups does not change results, so base weights can be compared by address.
+        let base = |index: u32| Arc::as_ptr(&weight_set(slots, index).base);
         order.clear();
         order.extend(0..step.slices.len() as u32);
         let weights = |i: &u32| step.slices[*i as usize].weights;
@@ -100,8 +100,8 @@ impl CpuBackend {
             order.sort_by_key(|i| (base(weights(i)), weights(i)));
         }
         let threads = rayon::current_num_threads();
-        let fits = (CACHE / (model.bytes_per_token() / model.config.num_hidden_layers)).clamp(32, 256);
-        let per_task = if 4 * model.layout.len > LARGE_WEIGHTS {
+        let fits = (CORE_CACHE_BYTES / (model.bytes_per_token() / model.config.num_hidden_layers)).clamp(32, 256);
+        let per_task = if 4 * model.layout.len > LARGE_WEIGHTS_BYTES {
             usize::MAX
         } else {
             let even = step.tokens.len().div_ceil(threads);
@@ -112,18 +112,18 @@ impl CpuBackend {
         for (i, slice) in order.iter().enumerate() {
             let slice = &step.slices[*slice as usize];
             let other = i > first && base(weights(&order[first])) != base(slice.weights);
-            if i > first && (other || rows + slice.count > per_task) {
+            if i > first && (other || rows + slice.num_tokens > per_task) {
                 tasks.push(first..i);
                 (first, rows) = (i, 0);
             }
-            rows += slice.count;
+            rows += slice.num_tokens;
         }
         if first < order.len() {
             tasks.push(first..order.len());
         }
     }
 
-    fn run(
+    fn run_task(
         &self,
         k: &Cpu,
         step: &StepInputs,
@@ -132,40 +132,40 @@ impl CpuBackend {
     ) -> Vec<(usize, LogitResult)> {
         let free = self.workspaces.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut workspace = free.unwrap_or_else(|| TaskWorkspace {
-            rows: Rows::default(),
+            batch: PagedBatch::default(),
             step: PagedWorkspace::new(k),
             scratch: SamplingScratch::default(),
             queries: Vec::new(),
         });
-        let TaskWorkspace { rows, step: buffers, scratch, queries } = &mut workspace;
-        rows.clear();
+        let TaskWorkspace { batch, step: buffers, scratch, queries } = &mut workspace;
+        batch.clear();
         queries.clear();
         let slices = &self.order[task];
         for slice in slices.iter().map(|p| &step.slices[*p as usize]) {
-            let tokens = &step.tokens[slice.first..slice.first + slice.count];
-            rows.push(
+            let tokens = &step.tokens[slice.token_offset..slice.token_offset + slice.num_tokens];
+            batch.push(
                 tokens,
-                slice.position,
-                &step.block_tables[slice.block_table..],
-                slice.block_table,
+                slice.start_position,
+                &step.block_tables[slice.block_table_offset..],
+                slice.block_table_offset,
                 slice.num_logits,
             );
-            let first = slice.position + slice.count - slice.num_logits;
-            queries.extend((0..slice.num_logits).map(|i| (slice.sequence, first + i, slice.first_logit + i)));
+            let first = slice.start_position + slice.num_tokens - slice.num_logits;
+            queries.extend((0..slice.num_logits).map(|i| (slice.sequence, first + i, slice.logit_offset + i)));
         }
         let mut results = Vec::with_capacity(queries.len());
         let model = &self.shared.model;
-        let vocabulary = model.config.vocab_size;
-        let weights = &set(&self.weights, step.slices[slices[0] as usize].weights).base;
-        let lora = self.lora_segments(step, slices, |slice| slice.count);
+        let vocab_size = model.config.vocab_size;
+        let weights = &weight_set(&self.weights, step.slices[slices[0] as usize].weights).base;
+        let lora = self.lora_segments(step, slices, |slice| slice.num_tokens);
         let logit_lora = self.lora_segments(step, slices, |slice| slice.num_logits);
         let lora = (&lora[..], &logit_lora[..]);
-        model.step(k, weights, lora, rows, &step.block_tables, &self.pages, buffers, |from, count, logits: &[f32]| {
-            for ((sequence, position, number), logits) in
-                queries[from..from + count].iter().zip(logits.chunks_exact(vocabulary))
+        model.paged_forward(k, weights, lora, batch, &step.block_tables, &self.kv_blocks, buffers, |from, count, logits: &[f32]| {
+            for ((sequence, position, index), logits) in
+                queries[from..from + count].iter().zip(logits.chunks_exact(vocab_size))
             {
                 results.push((
-                    *number,
+                    *index,
                     evaluate_query(k, sequences.at(*sequence).logit_query(*position), logits, scratch),
                 ));
             }
@@ -174,7 +174,7 @@ impl CpuBackend {
         results
     }
 
-    /// Which rows of a task carry which adapter, where each slice has as many rows as `count` says.
+    /// The LoRA segments of a task, where each slice has `count` rows.
     fn lora_segments(
         &self,
         step: &StepInputs,
@@ -188,9 +188,9 @@ impl CpuBackend {
             let rows = row..row + count(slice);
             row = rows.end;
             if rows.is_empty() {
-                continue; // read in pieces, and not at its end yet
+                continue; // prefill that has not reached the last token
             }
-            let Some(adapter) = set(&self.weights, slice.weights).adapter.as_deref() else { continue };
+            let Some(adapter) = weight_set(&self.weights, slice.weights).adapter.as_deref() else { continue };
             match all.last_mut().filter(|_| last == Some(slice.weights)) {
                 Some(lora) => lora.rows.end = rows.end,
                 None => all.push(LoraSegment { rows, adapter }),
@@ -201,11 +201,11 @@ impl CpuBackend {
     }
 }
 
-fn set(slots: &[Option<Arc<DeviceWeights>>], number: u32) -> &WeightSet<Cpu> {
-    slots[number as usize].as_ref().expect("weights stay while requests use them").cpu()
+fn weight_set(slots: &[Option<Arc<DeviceWeights>>], index: u32) -> &WeightSet<Cpu> {
+    slots[index as usize].as_ref().expect("weights stay set while sequences use them").cpu()
 }
 
-/// What a row of logits results. What is not finite gives a log-probability that is not a number.
+/// Evaluates a query on one row of logits. Non-finite logits give a NaN log-probability.
 pub(crate) fn evaluate_query(
     k: &Cpu,
     query: LogitQuery<'_>,
@@ -218,23 +218,23 @@ pub(crate) fn evaluate_query(
             let mut rng = Seed::new(params.seed).child("sample").at(index as u64).rng();
             let allowed = cursor.and_then(ActionCursor::allowed);
             let tokens = allowed.map(|a| &a[..]);
-            match sampling::draw(k.level(), logits, tokens, params, &mut rng, scratch) {
-                Some(drawn) => {
-                    let target = Target { token: drawn.token, allowed };
+            match sampling::sample(k.level(), logits, tokens, params, &mut rng, scratch) {
+                Some(sampled) => {
+                    let target = Target { token: sampled.token, allowed };
                     k.token_logprobs(logits, logits.len(), &[target], &mut logprob);
                     LogitResult {
-                        token: drawn.token,
+                        token: sampled.token,
                         logprob: logprob[0].logprob,
-                        second: drawn.logprob,
+                        aux: sampled.logprob,
                         trie_node: None,
                     }
                 }
-                None => LogitResult { token: 0, logprob: f32::NAN, second: f32::NAN, trie_node: None },
+                None => LogitResult { token: 0, logprob: f32::NAN, aux: f32::NAN, trie_node: None },
             }
         }
         LogitQuery::Score { token, allowed } => {
             k.token_logprobs(logits, logits.len(), &[Target { token, allowed }], &mut logprob);
-            LogitResult { token, logprob: logprob[0].logprob, second: logprob[0].entropy, trie_node: None }
+            LogitResult { token, logprob: logprob[0].logprob, aux: logprob[0].entropy, trie_node: None }
         }
     }
 }
@@ -242,23 +242,23 @@ pub(crate) fn evaluate_query(
 impl Backend for CpuBackend {
     fn execute(&mut self, step: &StepInputs, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()> {
         let kernels = self.shared.model.kernels;
-        kernels.copy_blocks(&mut self.pages, &step.block_copies);
-        self.check(step);
+        kernels.copy_blocks(&mut self.kv_blocks, &step.block_copies);
+        self.check_block_writers(step);
         self.assign_tasks(step);
-        let (this, mut put) = (&*self, |all: Vec<(usize, LogitResult)>| {
-            for (number, answer) in all {
-                results[number] = answer;
+        let (this, mut write) = (&*self, |all: Vec<(usize, LogitResult)>| {
+            for (index, result) in all {
+                results[index] = result;
             }
         });
         match &this.tasks[..] {
             [] => {}
-            [task] => put(this.run(&kernels, step, sequences, task.clone())),
+            [task] => write(this.run_task(&kernels, step, sequences, task.clone())),
             tasks => {
                 let enough = tasks.len() >= rayon::current_num_threads();
                 let k = if enough { kernels.single_threaded() } else { kernels };
-                let run = |task: &Range<usize>| this.run(&k, step, sequences, task.clone());
+                let run = |task: &Range<usize>| this.run_task(&k, step, sequences, task.clone());
                 let all: Vec<_> = tasks.par_iter().with_max_len(1).map(run).collect();
-                all.into_iter().for_each(put);
+                all.into_iter().for_each(write);
             }
         }
         Ok(())
@@ -275,7 +275,7 @@ impl ModelBackend for CpuBackend {
     }
 }
 
-/// Puts weights at their number, making room for it.
+/// Sets a slot, growing the vector if needed.
 pub(super) fn set_slot<T>(slots: &mut Vec<Option<T>>, slot: u32, value: Option<T>) {
     let slot = slot as usize;
     if slots.len() <= slot {

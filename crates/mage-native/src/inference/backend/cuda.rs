@@ -23,7 +23,7 @@ pub(crate) struct CudaBackend {
     /// Slice indices, grouped by weights.
     order: Vec<u32>,
     tokens: Vec<u32>,
-    parts: Vec<mage_cuda::GpuSequenceSlice>,
+    slices: Vec<mage_cuda::GpuSequenceSlice>,
     results: Vec<mage_cuda::GpuLogitResult>,
 }
 
@@ -34,7 +34,7 @@ impl CudaBackend {
             weights: Vec::new(),
             order: Vec::new(),
             tokens: Vec::new(),
-            parts: Vec::new(),
+            slices: Vec::new(),
             results: Vec::new(),
         })
     }
@@ -47,7 +47,7 @@ fn trie(set: &ActionSet) -> TokenTrie<'_> {
 }
 
 /// The tokens allowed at a trie node.
-fn node(cursor: &ActionCursor) -> Candidates<'_> {
+fn candidates(cursor: &ActionCursor) -> Candidates<'_> {
     Candidates::TrieNode(trie(cursor.set()), cursor.place())
 }
 
@@ -61,7 +61,7 @@ fn cuda_query(query: LogitQuery<'_>) -> mage_cuda::GpuLogitQuery<'_> {
             let uniform = (rng.random::<f64>() as f32).min(1.0 - f32::EPSILON / 2.0);
             mage_cuda::GpuLogitQuery {
                 token: None,
-                candidates: cursor.map_or(Candidates::All, node),
+                candidates: cursor.map_or(Candidates::All, candidates),
                 top_k: params.top_k,
                 temperature: params.temperature,
                 top_p: params.top_p,
@@ -74,43 +74,43 @@ fn cuda_query(query: LogitQuery<'_>) -> mage_cuda::GpuLogitQuery<'_> {
 
 impl Backend for CudaBackend {
     fn execute(&mut self, step: &StepInputs, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()> {
-        let CudaBackend { runner, weights, order, tokens, parts, results: cuda_results } = self;
+        let CudaBackend { runner, weights, order, tokens, slices, results: cuda_results } = self;
         runner.copy_blocks(&step.block_copies).map_err(failed)?;
         order.clear();
         order.extend(0..step.slices.len() as u32);
         order.sort_by_key(|i| step.slices[*i as usize].weights);
         for group in order.chunk_by(|a, b| step.slices[*a as usize].weights == step.slices[*b as usize].weights) {
             tokens.clear();
-            parts.clear();
+            slices.clear();
             let mut queries = Vec::with_capacity(group.len());
             let mut indices = Vec::with_capacity(group.len());
             for slice in group.iter().map(|i| &step.slices[*i as usize]) {
                 let token_offset = tokens.len();
-                tokens.extend_from_slice(&step.tokens[slice.first..slice.first + slice.count]);
-                parts.push(mage_cuda::GpuSequenceSlice {
+                tokens.extend_from_slice(&step.tokens[slice.token_offset..slice.token_offset + slice.num_tokens]);
+                slices.push(mage_cuda::GpuSequenceSlice {
                     token_offset,
-                    num_tokens: slice.count,
-                    start_position: slice.position,
-                    block_table_offset: slice.block_table,
+                    num_tokens: slice.num_tokens,
+                    start_position: slice.start_position,
+                    block_table_offset: slice.block_table_offset,
                     num_logits: slice.num_logits,
                 });
                 let sequence = sequences.at(slice.sequence);
-                let first_query = slice.position + slice.count - slice.num_logits;
+                let first_query = slice.start_position + slice.num_tokens - slice.num_logits;
                 for i in 0..slice.num_logits {
                     queries.push(cuda_query(sequence.logit_query(first_query + i)));
-                    indices.push(slice.first_logit + i);
+                    indices.push(slice.logit_offset + i);
                 }
             }
             let slot = step.slices[group[0] as usize].weights as usize;
-            let held = weights[slot].as_ref().expect("weights stay set while sequences use them");
+            let device_weights = weights[slot].as_ref().expect("weights stay set while sequences use them");
             cuda_results.clear();
             cuda_results.resize(queries.len(), mage_cuda::GpuLogitResult::default());
-            let now =
-                mage_cuda::StepBatch { tokens, block_tables: &step.block_tables, sequences: parts, queries: &queries };
-            runner.step(held.cuda().held(), &now, cuda_results).map_err(failed)?;
+            let batch =
+                mage_cuda::StepBatch { tokens, block_tables: &step.block_tables, sequences: slices, queries: &queries };
+            runner.step(device_weights.cuda().held(), &batch, cuda_results).map_err(failed)?;
             for (index, a) in indices.into_iter().zip(cuda_results.iter()) {
-                let (token, logprob, second) = (a.token, a.logprob, a.aux);
-                results[index] = LogitResult { token, logprob, second, trie_node: a.next_node() };
+                let (token, logprob, aux) = (a.token, a.logprob, a.aux);
+                results[index] = LogitResult { token, logprob, aux, trie_node: a.next_node() };
             }
         }
         Ok(())
@@ -135,10 +135,10 @@ mod tests {
     fn the_gpu_format_of_an_action_set_is_valid() {
         let mut rng = Seed::new(8).rng();
         for i in 0..200 {
-            let answer = |_| (0..rng.random_range(0..6)).map(|_| rng.random_range(0..9_u32)).collect::<Vec<_>>();
-            let answers: Vec<Vec<u32>> = (0..1 + i % 20).map(answer).collect();
-            // The token that ends thinking is compared with, never looked up.
-            let set = ActionSet::new(answers, Some(9), (i % 2 == 0).then_some(1000)).unwrap();
+            let action = |_| (0..rng.random_range(0..6)).map(|_| rng.random_range(0..9_u32)).collect::<Vec<_>>();
+            let actions: Vec<Vec<u32>> = (0..1 + i % 20).map(action).collect();
+            // The end-of-thinking token is only compared, so it may be outside the vocabulary.
+            let set = ActionSet::new(actions, Some(9), (i % 2 == 0).then_some(1000)).unwrap();
             trie(&set).check(10).unwrap();
             assert!(trie(&set).check(9).unwrap_err().to_string().contains("token 9 of 9"));
         }

@@ -17,14 +17,14 @@ pub(crate) struct SequenceSlice {
     pub(crate) sequence: u32,
     pub(crate) weights: u32,
     /// The new tokens: their start in [`StepInputs::tokens`], their count, and the position of the first.
-    pub(crate) first: usize,
-    pub(crate) count: usize,
-    pub(crate) position: usize,
+    pub(crate) token_offset: usize,
+    pub(crate) num_tokens: usize,
+    pub(crate) start_position: usize,
     /// Start of the sequence's block table in [`StepInputs::block_tables`]. It covers every token up to the last new one.
-    pub(crate) block_table: usize,
+    pub(crate) block_table_offset: usize,
     /// How many of the last tokens need logits, and the index of the first result.
     pub(crate) num_logits: usize,
-    pub(crate) first_logit: usize,
+    pub(crate) logit_offset: usize,
 }
 
 /// The inputs of one scheduler step.

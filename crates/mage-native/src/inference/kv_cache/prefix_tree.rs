@@ -1,15 +1,15 @@
-//! What has been computed already?
+//! The prefix cache: a tree of KV-cache blocks keyed by token ids.
 //!
-//! A tree of num_blocks over token ids: a node is one block of at most [`BLOCK_SIZE`] tokens after those of its parent, a root is one
-//! set of weights. Full num_blocks are shared as they are; of a block that agrees only at its start, that start is copied.
-//! Nothing here knows what a block holds.
+//! A node is a block of at most [`BLOCK_SIZE`] tokens that follow those of its parent; a root stands for one set of weights.
+//! Full blocks are shared. If only the start of a block matches, the caller copies the block. Unreferenced leaves form an LRU
+//! list for eviction.
 
 use crate::cpu::BLOCK_SIZE;
 use std::collections::BTreeMap;
 
 /// No node.
 pub(crate) const NONE: u32 = u32::MAX;
-/// Fills up the key of a block that is not full; no token has this id.
+/// Pads the key of a partly filled block; no token has this id.
 const NO_TOKEN: u32 = u32::MAX;
 
 type Tokens = [u32; BLOCK_SIZE];
@@ -21,17 +21,17 @@ struct Node {
     tokens: Tokens,
     len: u8,
     children: u32,
-    /// How many sequences hold this node itself, plus how many of its children are referenced.
+    /// Sequences that reference this node plus children that are referenced.
     refs: u32,
-    /// The step that computes it: others may use it from the next one on.
+    /// The step that computes the block. Other sequences may use it from the next step on.
     computed_at: u64,
-    /// Neighbours among the num_blocks that may be given up, lru_head first.
+    /// Neighbours in the LRU list.
     lru_prev: u32,
     lru_next: u32,
     in_lru: bool,
 }
 
-/// The tree. Pages are numbers; whoever owns the memory behind them asks here which may be given up.
+/// The prefix tree. It knows blocks by id only.
 #[derive(Debug, Default)]
 pub(crate) struct PrefixTree {
     nodes: Vec<Node>,
@@ -41,11 +41,11 @@ pub(crate) struct PrefixTree {
     lru_tail: Option<u32>,
     /// Nodes with a block.
     num_blocks: usize,
-    /// Nodes with a block that are held, or have a descendant that is.
+    /// Nodes with a block that are referenced or have a referenced descendant.
     referenced: usize,
 }
 
-/// The best start for new tokens among a node's children that are not fully equal.
+/// A child of a node whose first `len` tokens match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PartialMatch {
     pub(crate) node: u32,
@@ -54,7 +54,7 @@ pub(crate) struct PartialMatch {
 }
 
 impl PrefixTree {
-    /// A new root, held.
+    /// Adds a root with one reference.
     pub(crate) fn add_root(&mut self) -> u32 {
         self.alloc_node(NONE, NONE, [NO_TOKEN; BLOCK_SIZE], 0, 0, 1)
     }
@@ -102,12 +102,12 @@ impl PrefixTree {
         self.at(node).computed_at < now
     }
 
-    /// Pages in the tree.
+    /// Number of blocks in the tree.
     pub(crate) fn num_blocks(&self) -> usize {
         self.num_blocks
     }
 
-    /// Pages that can be given up, now or after those below them.
+    /// Number of blocks that can be evicted, now or after their descendants.
     pub(crate) fn num_evictable(&self) -> usize {
         self.num_blocks - self.referenced
     }
@@ -118,15 +118,15 @@ impl PrefixTree {
         self.by_tokens.get(&(node, tokens)).copied()
     }
 
-    /// The children that agree longest with the start of `tokens`: of all near them, and of those computed before step
-    /// `now`.
+    /// The children with the longest match of the start of `tokens`: among all, and among those computed before step `now`.
+    /// Only children near `tokens` in key order are searched.
     pub(crate) fn partial_matches(
         &self,
         node: u32,
         tokens: &[u32],
         now: u64,
     ) -> (Option<PartialMatch>, Option<PartialMatch>) {
-        /// Neighbours looked at on each side for one that is ready.
+        /// Neighbours searched on each side for one that is ready.
         const NEIGHBOURS: usize = 4;
         if tokens.is_empty() || self.at(node).children == 0 {
             return (None, None);
@@ -134,7 +134,7 @@ impl PrefixTree {
         let mut key = [0; BLOCK_SIZE];
         let n = tokens.len().min(BLOCK_SIZE);
         key[..n].copy_from_slice(&tokens[..n]);
-        // In the order of tokens, the best is a neighbour of where these would stand.
+        // In key order, the best match is adjacent to the position of `key`.
         let below = self.by_tokens.range((node, [0; BLOCK_SIZE])..(node, key)).rev().take(NEIGHBOURS);
         let above = self.by_tokens.range((node, key)..=(node, [NO_TOKEN; BLOCK_SIZE])).take(NEIGHBOURS);
         let (mut best, mut ready): (Option<PartialMatch>, Option<PartialMatch>) = (None, None);
@@ -153,8 +153,8 @@ impl PrefixTree {
         (best, ready)
     }
 
-    /// Adds a block below `parent`, held once by the caller. With exactly these tokens there already, gives that node
-    /// instead, unheld.
+    /// Adds a block below `parent` with one reference, the caller's. If a child with these tokens exists, returns it as `Err`,
+    /// without a new reference.
     pub(crate) fn insert(&mut self, parent: u32, tokens: &[u32], block: u32, computed_at: u64) -> Result<u32, u32> {
         let mut key = [NO_TOKEN; BLOCK_SIZE];
         key[..tokens.len()].copy_from_slice(tokens);
@@ -172,7 +172,7 @@ impl PrefixTree {
         Ok(node)
     }
 
-    /// Keeps a node, and with it all above it.
+    /// Adds a reference to a node, which also protects its ancestors.
     pub(crate) fn acquire(&mut self, node: u32) {
         let mut at = node;
         while at != NONE {
@@ -192,7 +192,7 @@ impl PrefixTree {
         }
     }
 
-    /// Lets go of a node once.
+    /// Drops one reference to a node.
     pub(crate) fn release(&mut self, node: u32) {
         let mut at = node;
         while at != NONE {
@@ -212,17 +212,17 @@ impl PrefixTree {
         }
     }
 
-    /// Takes a block out that the caller alone holds, for good: the block is the caller's again.
+    /// Removes a node that only the caller references and returns its block to the caller.
     pub(crate) fn take(&mut self, node: u32) -> u32 {
         let n = self.at(node);
-        debug_assert!(n.refs == 1 && n.children == 0, "taking a block that others use");
+        debug_assert!(n.refs == 1 && n.children == 0, "the block is shared");
         let block = n.block;
         self.release(node);
         self.remove(node);
         block
     }
 
-    /// Gives up the block that has been in_lru longest.
+    /// Evicts the least recently used block.
     pub(crate) fn evict(&mut self) -> Option<u32> {
         let node = self.lru_head?;
         let block = self.at(node).block;
@@ -230,7 +230,7 @@ impl PrefixTree {
         Some(block)
     }
 
-    /// Removes an in_lru node without children.
+    /// Removes an unreferenced leaf.
     fn remove(&mut self, node: u32) {
         let Node { parent, tokens, in_lru, .. } = *self.at(node);
         debug_assert!(self.at(node).refs == 0 && self.at(node).children == 0);
@@ -247,7 +247,7 @@ impl PrefixTree {
         }
     }
 
-    /// Removes a root that only its maker holds, giving each of its num_blocks to `each`.
+    /// Removes an otherwise unreferenced root and passes each of its blocks to `each`.
     pub(crate) fn remove_root(&mut self, root: u32, mut each: impl FnMut(u32)) {
         let mut stack = vec![root];
         while let Some(node) = stack.pop() {
@@ -258,7 +258,7 @@ impl PrefixTree {
                 stack.push(child);
             }
             if node != root {
-                debug_assert!(self.at(node).refs == 0, "a block of a root that is dropped is in use");
+                debug_assert!(self.at(node).refs == 0, "a block of a removed root is in use");
                 if self.at(node).in_lru {
                     self.remove_lru(node);
                 }
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_start_is_found() {
+    fn the_longest_partial_match_is_found() {
         let mut t = PrefixTree::default();
         let root = t.add_root();
         let a = t.insert(root, &block(0), 10, 1).unwrap();
@@ -316,20 +316,20 @@ mod tests {
         let mut other = block(0);
         other[9] = 500;
         t.insert(root, &other[..12], 12, 1).unwrap();
-        let mut asked = block(0);
-        asked[10] = 7;
+        let mut tokens = block(0);
+        tokens[10] = 7;
         let start = |t: &PrefixTree, node, tokens: &[u32]| t.partial_matches(node, tokens, 9).1;
-        assert_eq!(start(&t, root, &asked), Some(PartialMatch { node: a, block: 10, len: 10 }));
-        assert_eq!(t.partial_matches(root, &asked, 1), (start(&t, root, &asked), None));
-        asked[9] = 500;
-        assert_eq!(start(&t, root, &asked).map(|s| (s.block, s.len)), Some((12, 10)));
+        assert_eq!(start(&t, root, &tokens), Some(PartialMatch { node: a, block: 10, len: 10 }));
+        assert_eq!(t.partial_matches(root, &tokens, 1), (start(&t, root, &tokens), None));
+        tokens[9] = 500;
+        assert_eq!(start(&t, root, &tokens).map(|s| (s.block, s.len)), Some((12, 10)));
         assert_eq!(start(&t, root, &block(0)[..3]).map(|s| s.len), Some(3));
         assert_eq!(start(&t, root, &[99]), None);
         assert_eq!(start(&t, a, &block(0)), None);
     }
 
     #[test]
-    fn what_is_held_stays_and_the_rest_goes_oldest_first() {
+    fn referenced_blocks_stay_and_others_are_evicted_in_lru_order() {
         let mut t = PrefixTree::default();
         let root = t.add_root();
         let a = t.insert(root, &block(0), 1, 0).unwrap();
@@ -337,21 +337,21 @@ mod tests {
         let c = t.insert(root, &block(90), 3, 0).unwrap();
         assert_eq!((t.num_blocks(), t.num_evictable()), (3, 0));
         t.release(a);
-        assert_eq!(t.num_evictable(), 0, "a child is held");
+        assert_eq!(t.num_evictable(), 0, "a child is referenced");
         assert_eq!(t.evict(), None);
         t.release(c);
         t.release(b);
         assert_eq!(t.num_evictable(), 3);
         t.acquire(c);
         assert_eq!(t.evict(), Some(2));
-        assert_eq!(t.evict(), Some(1), "a parent goes after its child");
+        assert_eq!(t.evict(), Some(1), "a parent is evicted after its child");
         assert_eq!(t.evict(), None);
         assert_eq!(t.take(c), 3);
         assert_eq!((t.num_blocks(), t.num_evictable()), (0, 0));
     }
 
     #[test]
-    fn a_root_goes_with_all_its_pages() {
+    fn removing_a_root_frees_all_its_blocks() {
         let mut t = PrefixTree::default();
         let (one, two) = (t.add_root(), t.add_root());
         let a = t.insert(one, &block(0), 1, 0).unwrap();
@@ -360,10 +360,10 @@ mod tests {
         for n in [a, b, c] {
             t.release(n);
         }
-        let mut gone = Vec::new();
-        t.remove_root(one, |p| gone.push(p));
-        gone.sort_unstable();
-        assert_eq!(gone, [1, 2]);
+        let mut freed = Vec::new();
+        t.remove_root(one, |p| freed.push(p));
+        freed.sort_unstable();
+        assert_eq!(freed, [1, 2]);
         assert_eq!(t.child(two, &block(0)), Some(c));
         assert_eq!((t.num_blocks(), t.evict(), t.evict()), (1, Some(3), None));
     }
