@@ -63,7 +63,10 @@ fn decoding_never_pauses_while_long_prompts_arrive() {
         }
         let num_decoding =
             load.scheduler.running.iter().filter(|k| num_uncomputed(load.scheduler.sequences.at(**k)) == 1).count();
-        assert!(load.scheduler.step.tokens.len() <= max_prefill_tokens + num_decoding + decoding.len(), "steps stay short");
+        assert!(
+            load.scheduler.step.tokens.len() <= max_prefill_tokens + num_decoding + decoding.len(),
+            "steps stay short"
+        );
     }
     assert!(load.scheduler.running.len() > 50, "many sequences are in prefill");
 }

@@ -89,7 +89,10 @@ impl NativeSampler {
     /// others. Fails while the base weights themselves are being trained, since an adapter needs a frozen base.
     pub fn publish(&self, name: &AdapterName, adapter: &NativeAdapter) -> Result<WeightVersion> {
         if name.as_str() == AdapterName::BASE {
-            return Err(Error::invalid("weights `base`", "the name is reserved for the model without an adapter; choose another name"));
+            return Err(Error::invalid(
+                "weights `base`",
+                "the name is reserved for the model without an adapter; choose another name",
+            ));
         }
         if !adapter.fits(&self.shared.model.config) {
             return Err(Error::invalid(format!("adapter `{name}`"), "it was made for a model of another shape"));

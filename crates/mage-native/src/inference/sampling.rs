@@ -132,7 +132,12 @@ mod tests {
     use super::*;
     use mage_rng::Seed;
 
-    fn sample_one(logits: &[f32], allowed: Option<&[u32]>, params: &SamplingParams, rng: &mut Rng) -> Option<SampledToken> {
+    fn sample_one(
+        logits: &[f32],
+        allowed: Option<&[u32]>,
+        params: &SamplingParams,
+        rng: &mut Rng,
+    ) -> Option<SampledToken> {
         sample(Level::best(), logits, allowed, params, rng, &mut SamplingScratch::default())
     }
 
@@ -160,7 +165,8 @@ mod tests {
 
     fn softmax(keep: &[usize], temperature: f64) -> Vec<f64> {
         let logits = [1.0, 0.0, 2.0, -1.0, 0.5];
-        let e: Vec<f64> = (0..5).map(|t| if keep.contains(&t) { (logits[t] / temperature).exp() } else { 0.0 }).collect();
+        let e: Vec<f64> =
+            (0..5).map(|t| if keep.contains(&t) { (logits[t] / temperature).exp() } else { 0.0 }).collect();
         let total: f64 = e.iter().sum();
         e.iter().map(|x| x / total).collect()
     }
@@ -191,8 +197,9 @@ mod tests {
         let p = SamplingParams::default;
         for filtered in [SamplingParams { top_k: 3, ..p() }, SamplingParams { top_p: 0.8, ..p() }] {
             for i in 0..200 {
-                let sampled =
-                    |allowed, params| sample_one(&logits, allowed, params, &mut Seed::new(6).at(i).rng()).unwrap().token;
+                let sampled = |allowed, params| {
+                    sample_one(&logits, allowed, params, &mut Seed::new(6).at(i).rng()).unwrap().token
+                };
                 assert_eq!(sampled(None, &filtered), sampled(Some(&[0, 2, 4]), &p()), "{filtered:?}, sample {i}");
             }
         }

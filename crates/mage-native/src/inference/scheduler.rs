@@ -197,7 +197,8 @@ impl Scheduler {
         self.now += 1;
         self.step.clear();
         let has_waiting = !self.waiting.is_empty();
-        let budget = if has_waiting { self.limits.max_prefill_tokens.div_ceil(2) } else { self.limits.max_prefill_tokens };
+        let budget =
+            if has_waiting { self.limits.max_prefill_tokens.div_ceil(2) } else { self.limits.max_prefill_tokens };
         let mut left = budget - self.assign_prefill_quotas(budget);
         let mut i = 0;
         while i < self.running.len() {
@@ -322,7 +323,8 @@ impl Scheduler {
         self.step.num_logits += num_logits;
         self.step.tokens.extend_from_slice(&seq.tokens[computed..end]);
         self.step.block_tables.extend_from_slice(&seq.blocks[..end.div_ceil(BLOCK_SIZE)]);
-        let inserted = insert_full_blocks(&mut self.tree, &mut self.pool, seq, end, self.now, self.prefix_caching, false);
+        let inserted =
+            insert_full_blocks(&mut self.tree, &mut self.pool, seq, end, self.now, self.prefix_caching, false);
         if inserted
             && self.prefix_caching
             && end == seq.prompt_len
@@ -362,7 +364,8 @@ impl Scheduler {
                 None => break,
             }
         }
-        let (best, ready) = self.tree.partial_matches(seq.prefix_node, &seq.tokens[seq.num_computed..max_tokens], self.now);
+        let (best, ready) =
+            self.tree.partial_matches(seq.prefix_node, &seq.tokens[seq.num_computed..max_tokens], self.now);
         let ready_len = ready.map_or(0, |s| s.len);
         if best.is_some_and(|s| s.len >= ready_len + MIN_WAIT_GAIN) && seq.prefix_waits < MAX_PREFIX_WAITS {
             seq.prefix_waits += 1;
@@ -412,7 +415,8 @@ impl Scheduler {
         }
         let mut rest = seq.num_full_blocks;
         if self.prefix_caching && computed > seq.num_full_blocks * BLOCK_SIZE {
-            let tokens = &seq.tokens[seq.num_full_blocks * BLOCK_SIZE..computed.min((seq.num_full_blocks + 1) * BLOCK_SIZE)];
+            let tokens =
+                &seq.tokens[seq.num_full_blocks * BLOCK_SIZE..computed.min((seq.num_full_blocks + 1) * BLOCK_SIZE)];
             if let Ok(node) = self.tree.insert(seq.prefix_node, tokens, seq.blocks[seq.num_full_blocks], self.now) {
                 self.tree.release(node);
                 rest += 1;

@@ -191,7 +191,8 @@ fn random_schedule(seed: Seed) -> SamplerStats {
             .step(&mut backend, |sequence, error| {
                 assert!(error.is_none());
                 *users.entry(sequence.weights).or_default() -= 1;
-                let want = expected.remove(&sequence.response.key().unwrap()).expect("finished twice, or never submitted");
+                let want =
+                    expected.remove(&sequence.response.key().unwrap()).expect("finished twice, or never submitted");
                 check(&want, sequence.into_response().1);
             })
             .unwrap();

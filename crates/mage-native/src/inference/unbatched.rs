@@ -73,9 +73,10 @@ impl NativeSampler {
     fn require_cpu(&self) -> Result<()> {
         match self.shared.gpu {
             None => Ok(()),
-            Some(_) => {
-                Err(Error::unsupported("decode without batching on a GPU", "open the model on the CPU, or use `sample`"))
-            }
+            Some(_) => Err(Error::unsupported(
+                "decode without batching on a GPU",
+                "open the model on the CPU, or use `sample`",
+            )),
         }
     }
 

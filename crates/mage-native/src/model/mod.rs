@@ -12,7 +12,7 @@ pub(crate) mod param_layout;
 mod workspace;
 
 pub(crate) use lora::{Adapter, LoraSegment};
-pub(crate) use paged_forward::{PagedWorkspace, PagedBatch};
+pub(crate) use paged_forward::{PagedBatch, PagedWorkspace};
 pub(crate) use workspace::Workspace;
 
 use crate::cpu::{Kernels, Strided, TokenLogprob};

@@ -10,7 +10,7 @@ use crate::cpu::Cpu;
 use crate::cpu::{BLOCK_SIZE, Kernels, Target, TokenLogprob};
 use crate::engine::Shared;
 use crate::inference::sampling::{self, SamplingScratch};
-use crate::model::{LoraSegment, PagedWorkspace, PagedBatch, WeightSet};
+use crate::model::{LoraSegment, PagedBatch, PagedWorkspace, WeightSet};
 use crate::weights::registry::DeviceWeights;
 use mage_engine::{ActionCursor, Result};
 use mage_rng::Seed;
@@ -70,7 +70,8 @@ impl CpuBackend {
         self.steps += 1;
         for (i, slice) in step.slices.iter().enumerate() {
             let last = (slice.start_position + slice.num_tokens).div_ceil(BLOCK_SIZE);
-            for &block in &step.block_tables[slice.block_table_offset + slice.start_position / BLOCK_SIZE..slice.block_table_offset + last]
+            for &block in &step.block_tables
+                [slice.block_table_offset + slice.start_position / BLOCK_SIZE..slice.block_table_offset + last]
             {
                 let writer = &mut self.writers[block as usize];
                 assert!(writer.0 != self.steps, "two sequences would write block {block}");
@@ -78,7 +79,9 @@ impl CpuBackend {
             }
         }
         for slice in &step.slices {
-            for &block in &step.block_tables[slice.block_table_offset..slice.block_table_offset + slice.start_position / BLOCK_SIZE] {
+            for &block in &step.block_tables
+                [slice.block_table_offset..slice.block_table_offset + slice.start_position / BLOCK_SIZE]
+            {
                 assert!(
                     self.writers[block as usize].0 != self.steps,
                     "block {block} would be read while it is written"
@@ -160,16 +163,25 @@ impl CpuBackend {
         let lora = self.lora_segments(step, slices, |slice| slice.num_tokens);
         let logit_lora = self.lora_segments(step, slices, |slice| slice.num_logits);
         let lora = (&lora[..], &logit_lora[..]);
-        model.paged_forward(k, weights, lora, batch, &step.block_tables, &self.kv_blocks, buffers, |from, count, logits: &[f32]| {
-            for ((sequence, position, index), logits) in
-                queries[from..from + count].iter().zip(logits.chunks_exact(vocab_size))
-            {
-                results.push((
-                    *index,
-                    evaluate_query(k, sequences.at(*sequence).logit_query(*position), logits, scratch),
-                ));
-            }
-        });
+        model.paged_forward(
+            k,
+            weights,
+            lora,
+            batch,
+            &step.block_tables,
+            &self.kv_blocks,
+            buffers,
+            |from, count, logits: &[f32]| {
+                for ((sequence, position, index), logits) in
+                    queries[from..from + count].iter().zip(logits.chunks_exact(vocab_size))
+                {
+                    results.push((
+                        *index,
+                        evaluate_query(k, sequences.at(*sequence).logit_query(*position), logits, scratch),
+                    ));
+                }
+            },
+        );
         self.workspaces.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
         results
     }
