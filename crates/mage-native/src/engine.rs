@@ -1,4 +1,4 @@
-//! What is a loaded model, and who works with it?
+//! Loaded models, and the state shared by the trainers and samplers created from them.
 
 use crate::cpu::Cpu;
 use crate::gpu::{Device, GpuModel};
@@ -22,41 +22,40 @@ use std::sync::{Arc, OnceLock};
 /// The file new weights are written to.
 const WEIGHTS: &str = "model.safetensors";
 
-/// How the engine works. On a card, what is sampled is independent of these as said below only where `batch_invariant` is
-/// set; else it depends on them to rounding.
+/// Options of the engine. On a GPU, sampled results are independent of them, as stated below, only with `batch_invariant`;
+/// otherwise they depend on them up to rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Threads, at most [`MAX_THREADS`](Self::MAX_THREADS); 0 takes as many as the machine has. Results do not depend on it.
+    /// Threads, at most [`MAX_THREADS`](Self::MAX_THREADS); 0: one per core. Results do not depend on it.
     pub threads: usize,
-    /// Tokens trained on, or read by the sampler, at a time; 0 chooses by the model's shape. What is trained depends on it to
-    /// rounding, what is sampled does not.
+    /// Tokens per training chunk, and prefill tokens per sampler step; 0: chosen by model shape. Training depends on it up to
+    /// rounding, sampling does not.
     pub chunk_tokens: usize,
-    /// Compute each layer again in the backward pass instead of remembering it: less memory, a third more work. Results
-    /// do not depend on it.
+    /// Gradient checkpointing: recompute each layer in the backward pass instead of storing its activations. Needs less memory
+    /// and a third more compute. Results do not depend on it.
     pub recompute: bool,
-    /// Memory for keys and values of requests being sampled, in MiB; 0 takes 256, or what four whole contexts need, but at
-    /// most a quarter of what is free; on a card it takes what is left. More than is free is refused. Results do not depend
-    /// on it.
+    /// Size of the KV cache in MiB. 0: on the CPU 256 MiB or four whole contexts, but at most a quarter of the free memory; on
+    /// a GPU the remaining memory. A value above the free memory is an error. Results do not depend on it.
     pub cache_mib: usize,
-    /// Requests the sampler takes in at once; 0 takes 16,384. Those beyond wait with whoever asked until one is answered, so
-    /// that the sampler's memory is bounded. Results do not depend on it.
+    /// Maximum number of admitted requests; 0: 16,384. Further requests wait in their callers' futures, so that the sampler's
+    /// memory is bounded. Results do not depend on it.
     pub queue: usize,
-    /// On a card: give a request the same bits whatever else is in its batch and however it is cut into steps, as the CPU
-    /// always does. Slower; without it results differ by rounding.
+    /// Use batch-invariant kernels on a GPU: results do not depend on the batch or on how prefill is chunked, as is always the
+    /// case on the CPU. Slower; without it results differ by rounding.
     pub batch_invariant: bool,
-    /// Compute every prompt anew instead of sharing what prompts have in common. Results do not depend on it.
+    /// Disable the prefix cache. Results do not depend on it.
     pub no_prefix_cache: bool,
 }
 
 impl Options {
-    /// The most threads that can be asked for.
+    /// Maximum number of threads.
     pub const MAX_THREADS: usize = 1024;
 
-    /// Refuses what this machine cannot do, naming the field.
+    /// Checks the options against this machine.
     fn check(&self, gpu: Option<&GpuModel>) -> Result<()> {
         if self.threads > Self::MAX_THREADS {
             let problem =
-                format!("{} are more than {}; 0 takes as many as there are cores", self.threads, Self::MAX_THREADS);
+                format!("{} exceeds the maximum of {}; 0 uses one per core", self.threads, Self::MAX_THREADS);
             return Err(Error::invalid("threads", problem));
         }
         let free = match gpu {
@@ -65,7 +64,7 @@ impl Options {
         };
         match free.map(|bytes| bytes >> 20) {
             Some(free) if self.cache_mib > free => {
-                let problem = format!("{} MiB are more than the {free} that are free; 0 chooses", self.cache_mib);
+                let problem = format!("{} MiB exceed the {free} MiB of free memory; 0 chooses a size", self.cache_mib);
                 Err(Error::invalid("cache_mib", problem))
             }
             _ => Ok(()),
@@ -73,52 +72,52 @@ impl Options {
     }
 }
 
-/// A model: shape, numbers, and the words that go with it.
+/// A model: configuration, weights, and optionally a tokenizer and an adapter.
 pub struct NativeModel {
     config: Config,
     flat: Vec<f32>,
     renderer: Option<Arc<Renderer>>,
     adapter: Option<NativeAdapter>,
-    /// Where it was read from.
+    /// Path or name, which adapters record as their base model.
     source: Option<String>,
 }
 
 impl NativeModel {
-    /// A new model that knows nothing. `spread` is that of its weights; see [`DEFAULT_INIT_STD`](crate::DEFAULT_INIT_STD).
-    pub fn new(config: Config, spread: f32, seed: Seed, renderer: Option<Arc<Renderer>>) -> Result<Self> {
-        check_new(&config, spread, renderer.as_deref())?;
-        let flat = init::new_weights(&config, spread, seed);
+    /// A randomly initialised model. `init_std` is the standard deviation of its weights; see
+    /// [`DEFAULT_INIT_STD`](crate::DEFAULT_INIT_STD).
+    pub fn new(config: Config, init_std: f32, seed: Seed, renderer: Option<Arc<Renderer>>) -> Result<Self> {
+        check_init(&config, init_std, renderer.as_deref())?;
+        let flat = init::new_weights(&config, init_std, seed);
         Ok(NativeModel { config, flat, renderer, adapter: None, source: None })
     }
 
-    /// Writes the folder of a new model, as [`new`](Self::new) and [`save`](Self::save) would, but tensor by tensor: the
-    /// model may be larger than memory.
+    /// Writes a randomly initialised model to a directory, with the result of [`new`](Self::new) and [`save`](Self::save), but
+    /// tensor by tensor, so that the model may be larger than memory.
     pub fn create(
         dir: &Path,
         config: &Config,
-        spread: f32,
+        init_std: f32,
         seed: Seed,
         renderer: Option<&Renderer>,
         format: WeightDtype,
     ) -> Result<()> {
-        check_new(config, spread, renderer)?;
-        write_words(dir, config, renderer, format)?;
-        let make = |t: &Tensor| init::new_tensor(t, spread, seed);
+        check_init(config, init_std, renderer)?;
+        write_metadata(dir, config, renderer, format)?;
+        let make = |t: &Tensor| init::new_tensor(t, init_std, seed);
         checkpoint::write_made(&dir.join(WEIGHTS), &ParamLayout::new(config).tensors, format, make)
     }
 
-    /// Whether all files of numbers that a folder should have are there. What is in them is not looked at.
+    /// Whether all weight files of a model directory exist. Their content is not checked.
     pub fn has_all_weights(dir: &Path) -> bool {
         checkpoint::folder_paths(dir).is_ok_and(|files| files.iter().all(|f| f.exists()))
     }
 
-    /// Reads a model folder as Hugging Face lays it out. The tokenizer may be absent. A model for which memory does not
-    /// suffice is refused.
+    /// Loads a model directory in Hugging Face format. The tokenizer may be absent. Fails if free memory does not suffice.
     pub fn open(dir: &Path) -> Result<Self> {
         if NativeAdapter::is_in(dir) && !dir.join("config.json").exists() {
             return Err(Error::invalid(
                 dir.display().to_string(),
-                "it holds an adapter, not a model; open the model it belongs to and put the adapter on that",
+                "it contains an adapter, not a model; open its base model and apply the adapter to it",
             ));
         }
         let ModelDescription { config, renderer, parameters, .. } = ModelDescription::read(dir)?;
@@ -127,22 +126,21 @@ impl NativeModel {
             let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
             return Err(Error::invalid(
                 dir.display().to_string(),
-                format!("its numbers take {:.1} GiB of memory, and {:.1} are free", gib(needed), gib(free)),
+                format!("its weights need {:.1} GiB of memory, but {:.1} GiB are free", gib(needed), gib(free)),
             ));
         }
         let flat = checkpoint::read_folder(dir, &ParamLayout::new(&config).tensors, optional_tensors(&config))?;
-        // An adapter made for it must find it from anywhere.
+        // Absolute, because adapters record it as their base model.
         let source = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned()).display().to_string();
         Ok(NativeModel { config, flat, renderer, adapter: None, source: Some(source) })
     }
 
-    /// The same, known to adapters' folders by this name (that of a public model, say) instead of its place.
+    /// Sets the name that adapters record as their base model, such as a Hugging Face id, instead of the path.
     pub fn with_source(self, name: impl Into<String>) -> Self {
         NativeModel { source: Some(name.into()), ..self }
     }
 
-    /// The same with an adapter beside its numbers, in place of any it had: it speaks with it, and in training the adapter
-    /// alone learns.
+    /// Applies an adapter, replacing any other. Sampling uses it, and training updates only the adapter.
     pub fn with_adapter(self, adapter: NativeAdapter) -> Result<Self> {
         if !adapter.fits(&self.config) {
             return Err(Error::invalid("adapter", "it was made for a model of another shape"));
@@ -150,13 +148,13 @@ impl NativeModel {
         Ok(NativeModel { adapter: Some(adapter), ..self })
     }
 
-    /// The same with a new adapter, which changes nothing until it has learnt.
+    /// Applies a new adapter. Its B matrices are zero, so it has no effect until it is trained.
     pub fn with_new_adapter(self, lora: &LoraConfig, seed: Seed) -> Result<Self> {
         let adapter = NativeAdapter::new(&self.config, lora, seed)?;
         self.with_adapter(adapter)
     }
 
-    /// The same with the adapter added to its own numbers: equal to rounding, and no adapter any more.
+    /// Merges the adapter into the base weights. Results are equal up to rounding.
     pub fn merged(mut self) -> Self {
         if let Some(adapter) = self.adapter.take() {
             adapter.merge_into(&self.config, &mut self.flat);
@@ -165,41 +163,41 @@ impl NativeModel {
         self
     }
 
-    /// The adapter beside its numbers, where there is one.
+    /// The adapter, if one is applied.
     pub fn adapter(&self) -> Option<&NativeAdapter> {
         self.adapter.as_ref()
     }
 
-    /// Its shape.
+    /// The model configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Its tokenizer and template, where it has them.
+    /// The tokenizer and chat template, if the model has them.
     pub fn renderer(&self) -> Option<&Arc<Renderer>> {
         self.renderer.as_ref()
     }
 
-    /// How many numbers it has.
+    /// Number of parameters.
     pub fn parameters(&self) -> usize {
         self.flat.len()
     }
 
-    /// Its tensors: name, shape, numbers.
+    /// The tensors: name, shape, values.
     pub fn tensors(&self) -> impl Iterator<Item = (String, Vec<usize>, &[f32])> {
         let tensors = ParamLayout::new(&self.config).tensors;
         tensors.into_iter().map(|t| (t.name, t.shape, &self.flat[t.range]))
     }
 
-    /// Writes its own numbers as a folder that `transformers` loads unchanged. An adapter is not part of it: save that by
-    /// itself, or [merge](Self::merged) it first.
+    /// Writes the base weights as a directory that `transformers` loads. An adapter is not included: save it separately or
+    /// [merge](Self::merged) it first.
     pub fn save(&self, dir: &Path, format: WeightDtype) -> Result<()> {
-        write_folder(dir, &self.config, &self.flat, self.renderer.as_deref(), format)
+        write_model(dir, &self.config, &self.flat, self.renderer.as_deref(), format)
     }
 
-    /// A trainer that starts from this model, and a sampler that sees what the trainer publishes. The model itself is
-    /// published as version 0 of the policy. With an adapter, that alone learns, and the model without it is published
-    /// as [`BASE`](AdapterName::BASE).
+    /// A CPU trainer that starts from this model, and a sampler of the weights it publishes. The model is published as version
+    /// 0 of the policy. With an adapter, only the adapter is trained, and the model without it is published as
+    /// [`BASE`](AdapterName::BASE).
     pub fn train(self, options: Options) -> Result<(CpuTrainer, NativeSampler)> {
         let shared = Shared::new(&self, options)?;
         let params = match self.adapter {
@@ -214,24 +212,24 @@ impl NativeModel {
         Ok((trainer, NativeSampler::new(shared)?))
     }
 
-    /// The same on a card.
+    /// Like [`train`](Self::train), on a GPU.
     pub fn train_on_gpu(self, index: usize, options: Options) -> Result<(CudaTrainer, NativeSampler)> {
         let shared = Shared::on_gpu(&self, options, index)?;
         let trainer = CudaTrainer::new(Arc::clone(&shared), self.flat, self.adapter)?;
         Ok((trainer, NativeSampler::new(shared)?))
     }
 
-    /// The rank of its adapter, where there is one.
+    /// The rank of the adapter, if there is one.
     fn rank(&self) -> Option<usize> {
         self.adapter.as_ref().map(|a| a.lora().rank)
     }
 
-    /// Why a card, or a driver, that is there is not used for this model though one would be.
+    /// Why an existing GPU or driver is not used for this model with [`Device::Auto`].
     pub fn gpu_unused_reason(&self, device: Device) -> Option<String> {
         device.gpu_unused_reason(&self.config, self.rank())
     }
 
-    /// A trainer and its sampler on whichever device is asked for, and that device in words.
+    /// A trainer and its sampler on the given device, and a description of the device.
     pub fn engines(self, device: Device, options: Options) -> Result<(Box<dyn Trainer>, NativeSampler, String)> {
         match device.cuda_index_for(&self.config, self.rank()) {
             None => {
@@ -240,22 +238,22 @@ impl NativeModel {
             }
             Some(index) => {
                 let (trainer, sampler) = self.train_on_gpu(index, options)?;
-                let words = sampler.device();
-                Ok((Box::new(trainer), sampler, words))
+                let description = sampler.device();
+                Ok((Box::new(trainer), sampler, description))
             }
         }
     }
 
-    /// A sampler alone on whichever device is asked for.
+    /// A sampler without a trainer on the given device.
     pub fn sampler_on(self, device: Device, options: Options) -> Result<NativeSampler> {
         match device.cuda_index_for(&self.config, self.rank()) {
             None => self.sampler(options),
             Some(index) => {
                 let shared = Shared::on_gpu(&self, options, index)?;
-                let alone = shared.publish_gpu_base(&self.flat)?;
+                let base = shared.publish_gpu_base(&self.flat)?;
                 let policy = match &self.adapter {
-                    Some(a) => shared.adapter_on_base(&a.layout, &a.flat)?.map_or(alone, Arc::new),
-                    None => alone,
+                    Some(a) => shared.adapter_on_base(&a.layout, &a.flat)?.map_or(base, Arc::new),
+                    None => base,
                 };
                 shared.registry.publish(&AdapterName::default(), policy);
                 drop(self.flat);
@@ -264,7 +262,7 @@ impl NativeModel {
         }
     }
 
-    /// A sampler alone. The model without its adapter is published as [`BASE`](AdapterName::BASE) too.
+    /// A CPU sampler without a trainer. The model without its adapter is also published as [`BASE`](AdapterName::BASE).
     pub fn sampler(self, options: Options) -> Result<NativeSampler> {
         let shared = Shared::new(&self, options)?;
         let base = shared.publish_base(self.flat);
@@ -274,18 +272,18 @@ impl NativeModel {
     }
 }
 
-/// What trainer and sampler have in common.
+/// State shared by a trainer and its sampler.
 pub(crate) struct Shared {
     pub(crate) model: Model<Cpu>,
     pub(crate) renderer: Option<Arc<Renderer>>,
     pub(crate) registry: WeightRegistry,
     pub(crate) pool: rayon::ThreadPool,
     pub(crate) options: Options,
-    /// What adapters stand beside; nothing where the model's own numbers learn.
+    /// Frozen base weights of adapters; unset if the base weights are trained.
     pub(crate) base: OnceLock<Arc<Weights<Cpu>>>,
-    /// How adapters' folders name it.
+    /// What adapters record as their base model.
     pub(crate) source: Option<String>,
-    /// The card that computes, where one does.
+    /// The GPU, if one is used.
     pub(crate) gpu: Option<GpuModel>,
 }
 
@@ -317,23 +315,23 @@ impl Shared {
         }))
     }
 
-    /// Shows the model without any adapter to samplers, for good.
+    /// Sets the frozen base weights and publishes them as [`BASE`](AdapterName::BASE).
     fn publish_base(&self, flat: Vec<f32>) -> Arc<Weights<Cpu>> {
         let base = Arc::clone(self.base.get_or_init(|| Arc::new(self.pool.install(|| self.model.weights(flat)))));
-        let alone = WeightSet { base: Arc::clone(&base), adapter: None };
-        self.registry.publish(&AdapterName::new(AdapterName::BASE), Arc::new(DeviceWeights::Cpu(alone)));
+        let base_only = WeightSet { base: Arc::clone(&base), adapter: None };
+        self.registry.publish(&AdapterName::new(AdapterName::BASE), Arc::new(DeviceWeights::Cpu(base_only)));
         base
     }
 
-    /// The same on a card. What was published, for other names.
+    /// Like [`publish_base`](Self::publish_base), on a GPU. Returns the published weights.
     pub(crate) fn publish_gpu_base(&self, flat: &[f32]) -> Result<Arc<DeviceWeights>> {
         let base = self.gpu_model()?.set_base(flat)?;
-        let alone = Arc::new(DeviceWeights::Cuda(GpuWeights { base, adapter: None }));
-        self.registry.publish(&AdapterName::new(AdapterName::BASE), Arc::clone(&alone));
-        Ok(alone)
+        let base_only = Arc::new(DeviceWeights::Cuda(GpuWeights { base, adapter: None }));
+        self.registry.publish(&AdapterName::new(AdapterName::BASE), Arc::clone(&base_only));
+        Ok(base_only)
     }
 
-    /// An adapter beside the model that no adapter changes, where there is one.
+    /// Uploads an adapter for the frozen base weights; `None` if there are none.
     pub(crate) fn adapter_on_base(&self, layout: &Arc<LoraLayout>, flat: &[f32]) -> Result<Option<DeviceWeights>> {
         if let Some(gpu) = &self.gpu {
             return gpu.base.get().map(|base| gpu.upload_with_lora(base, layout, flat)).transpose();
@@ -343,59 +341,59 @@ impl Shared {
         Ok(Some(DeviceWeights::Cpu(WeightSet { base: Arc::clone(base), adapter: Some(Arc::new(adapter)) })))
     }
 
-    /// The card, where one computes.
+    /// The GPU, or an error if the engine runs on the CPU.
     pub(crate) fn gpu_model(&self) -> Result<&GpuModel> {
-        self.gpu.as_ref().ok_or_else(|| Error::unsupported("use a card", "the engine was opened on the CPU"))
+        self.gpu.as_ref().ok_or_else(|| Error::unsupported("use a GPU", "the engine was opened on the CPU"))
     }
 
-    /// Tokens per chunk: a small model's whole chunk stays in a core's own cache, a larger one's chunk is still long
-    /// enough to keep the products busy.
+    /// Tokens per training chunk. The activations of a small model's chunk fit into a core's own cache; a larger model's chunk
+    /// is long enough for efficient GEMMs.
     pub(crate) fn chunk_tokens(&self) -> usize {
-        const CACHE: usize = 1 << 20;
+        const CORE_CACHE_BYTES: usize = 1 << 20;
         match self.options.chunk_tokens {
-            0 => (CACHE / self.model.bytes_per_token()).clamp(192, 1024),
+            0 => (CORE_CACHE_BYTES / self.model.bytes_per_token()).clamp(192, 1024),
             n => n,
         }
     }
 }
 
-fn check_new(config: &Config, spread: f32, renderer: Option<&Renderer>) -> Result<()> {
+fn check_init(config: &Config, init_std: f32, renderer: Option<&Renderer>) -> Result<()> {
     config.check()?;
-    if !(spread.is_finite() && spread > 0.0) {
-        return Err(Error::invalid("spread", format!("{spread} is not a positive number")));
+    if !(init_std.is_finite() && init_std > 0.0) {
+        return Err(Error::invalid("init_std", format!("{init_std} is not a positive number")));
     }
     check_vocabulary(config, renderer)
 }
 
-/// Tensors that may be in a folder and say nothing new.
+/// Tensors that a checkpoint may contain redundantly.
 pub(crate) fn optional_tensors(config: &Config) -> &'static [&'static str] {
     if config.tie_word_embeddings { &["lm_head.weight"] } else { &[] }
 }
 
 pub(crate) fn check_vocabulary(config: &Config, renderer: Option<&Renderer>) -> Result<()> {
     match renderer.map(Renderer::vocabulary) {
-        Some(words) if words > config.vocab_size => Err(Error::invalid(
+        Some(tokens) if tokens > config.vocab_size => Err(Error::invalid(
             "tokenizer",
-            format!("its {words} tokens are more than the {} rows of the embedding (vocab_size)", config.vocab_size),
+            format!("its {tokens} tokens are more than the {} rows of the embedding (vocab_size)", config.vocab_size),
         )),
         _ => Ok(()),
     }
 }
 
 /// Writes config, weights, tokenizer and generation defaults.
-pub(crate) fn write_folder(
+pub(crate) fn write_model(
     dir: &Path,
     config: &Config,
     flat: &[f32],
     renderer: Option<&Renderer>,
     format: WeightDtype,
 ) -> Result<()> {
-    write_words(dir, config, renderer, format)?;
+    write_metadata(dir, config, renderer, format)?;
     checkpoint::write_tensors(&dir.join(WEIGHTS), &[("", flat)], &ParamLayout::new(config).tensors, format)
 }
 
-/// The same without the weights.
-fn write_words(dir: &Path, config: &Config, renderer: Option<&Renderer>, format: WeightDtype) -> Result<()> {
+/// Writes everything except the weights.
+fn write_metadata(dir: &Path, config: &Config, renderer: Option<&Renderer>, format: WeightDtype) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(Error::write(dir))?;
     let write = |name: &str, text: &str| replace_text(&dir.join(name), text);
     write("config.json", &config.to_json(format.config_name()))?;

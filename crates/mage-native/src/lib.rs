@@ -1,8 +1,14 @@
-//! *The embedded engine.*
+//! The native engine: Qwen3 in Rust, with training, batched inference and Hugging Face checkpoints, on CPU and GPU.
 //!
-//! Qwen3 in Rust: forward, backward, optimiser, sampler and files. A folder that `transformers` wrote can be trained, and
-//! one written here loads in `transformers` unchanged. On the processor, results do not depend on the number of threads, nor a
-//! row's on what else is in the batch; on a card (`mage-cuda`, [`Device`]) the latter may.
+//! - `model`: forward and backward pass on the CPU, over the kernels in `cpu`
+//! - `inference`: scheduler, paged KV cache with prefix sharing, CPU and CUDA backends
+//! - `training`: CPU and CUDA trainers, optimizer state
+//! - `weights`: safetensors checkpoints, PEFT adapters, the registry of published weights
+//! - `gpu`: device selection and GPU memory planning; the kernels are in `mage-cuda`
+//!
+//! A directory written by `transformers` can be trained, and one written here loads in `transformers`. On the CPU, results
+//! depend neither on the number of threads nor on the batch; on a GPU ([`Device`]), results are batch-invariant only with
+//! [`Options::batch_invariant`].
 //!
 //! ```
 //! use mage_engine::{Loss, Objective, OptimStep, PerToken, TokenForest, Trainer};
@@ -26,9 +32,9 @@
 //!
 //! # Unsafe code
 //!
-//! Only in `cpu::simd` (intrinsics, reached after the features were detected) and in `cpu` (pointers into buffers
-//! whose lengths were compared with the shapes first, so that inner loops run without bounds checks and threads can
-//! write disjoint rows and columns of one buffer).
+//! Only in `cpu::simd` (intrinsics, used after CPU feature detection) and in `cpu` (pointers into buffers whose lengths are
+//! checked against the shapes first, so that inner loops run without bounds checks and threads can write disjoint rows and
+//! columns of one buffer).
 
 #[allow(unsafe_code)]
 mod cpu;

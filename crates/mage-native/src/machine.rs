@@ -1,24 +1,24 @@
-//! What can this machine do?
+//! Properties and measured throughput of this machine.
 
 use crate::cpu::Cpu;
 use crate::cpu::Kernels;
 use std::time::Instant;
 
-/// What the engine finds on this machine.
+/// CPU properties as the engine uses them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
-    /// Threads the engine would use.
+    /// Default number of threads.
     pub threads: usize,
-    /// The instructions its kernels use.
+    /// SIMD instruction set of the kernels.
     pub instructions: &'static str,
-    /// Billions of multiplications and additions per second in a matrix product on all threads.
+    /// GEMM throughput on all threads in GFLOP/s.
     pub gemm_gflops: f64,
-    /// Gigabytes per second copied by one thread.
+    /// Copy throughput of one thread in GB/s.
     pub copy_gb_per_second: f64,
 }
 
 impl Machine {
-    /// Bytes of memory that can be had without swapping, where the system says.
+    /// Bytes of memory available without swapping, if the system reports it.
     pub fn free_memory() -> Option<u64> {
         let text = std::fs::read_to_string("/proc/meminfo").ok()?;
         let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
@@ -26,7 +26,7 @@ impl Machine {
         Some(kib << 10)
     }
 
-    /// What computes, in a few words: the processor and the instructions used of it.
+    /// Description of the CPU: name and SIMD instruction set.
     pub fn device() -> String {
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let name = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
@@ -34,7 +34,7 @@ impl Machine {
         format!("cpu: {name}, {}", Cpu::new().instructions())
     }
 
-    /// Looks, and measures for about half a second.
+    /// Measures for about half a second.
     pub fn measure() -> Self {
         let cpu = Cpu::new();
         let (n, k) = (512, 512);
@@ -53,7 +53,7 @@ impl Machine {
     }
 }
 
-/// The shortest of several runs, in seconds.
+/// Shortest duration of several runs, in seconds.
 fn best(mut work: impl FnMut()) -> f64 {
     let start = Instant::now();
     let mut best = f64::INFINITY;

@@ -53,7 +53,7 @@ fn odd_requests_are_refused_with_reasons() {
     );
     let mut unknown = request(3, 1, 1);
     unknown.weights = "nobody".into();
-    assert!(refusal(&sampler, unknown).contains("there is base, policy"));
+    assert!(refusal(&sampler, unknown).contains("published: base, policy"));
     let empty = ActionSet::new(Vec::<Vec<u32>>::new(), None, None).unwrap_err().to_string();
     assert!(empty.contains("no answers"), "{empty}");
     let mut outside = request(3, 1, 1);

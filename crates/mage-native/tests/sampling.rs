@@ -147,7 +147,7 @@ fn published_weights_are_named_and_versioned() {
         sampler.score_all(&[r]).map(|mut s| s.remove(0))
     };
     let e = at(&reference).unwrap_err().to_string();
-    assert!(e.contains("reference") && e.contains("there is policy"), "{e}");
+    assert!(e.contains("reference") && e.contains("published: policy"), "{e}");
     trainer.publish(&reference).unwrap();
     let frozen = at(&reference).unwrap();
     let row = (vec![1, 2, 3], PerToken { weights: vec![0.0, 1.0, 1.0], ..Default::default() });

@@ -60,7 +60,7 @@ fn an_unusable_library_is_reported() {
     assert!(line(&stdout(&out), "libcuda").contains("libcuda.so.1 cannot be loaded"), "{out:?}");
     let (code, output) = run(&["train", "--dry-run"]);
     assert_eq!(code, Some(0), "{output}");
-    assert!(output.contains("the CPU is used though there may be a card"), "{output}");
+    assert!(output.contains("using the CPU, although there may be a GPU"), "{output}");
     let (code, output) = run(&["train", "--dry-run", "--device", "cuda"]);
     assert_eq!(code, Some(1), "{output}");
     assert!(

@@ -1,10 +1,10 @@
-//! The optimiser's arithmetic over flat parameters.
+//! AdamW over flat parameters.
 
 use super::{AdamW, Cpu};
 use crate::cpu::simd::{LANES, Lanes, simd_dispatch};
 use rayon::prelude::*;
 
-/// Fixed pieces, so that the order of sums does not depend on threads.
+/// Fixed chunk size, so that the order of sums does not depend on threads.
 const PIECE: usize = 1 << 14;
 
 pub(super) fn sum_of_squares(cpu: &Cpu, x: &[f32]) -> f64 {
@@ -23,29 +23,29 @@ pub(super) fn sum_of_squares(cpu: &Cpu, x: &[f32]) -> f64 {
     }
 }
 
-pub(super) fn step(cpu: &Cpu, set: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
+pub(super) fn step(cpu: &Cpu, params: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
     assert!(p.len() == g.len() && p.len() == m.len() && p.len() == v.len());
     if cpu.parallel && p.len() > PIECE {
         p.par_chunks_mut(PIECE)
             .zip(g.par_chunks(PIECE))
             .zip(m.par_chunks_mut(PIECE).zip(v.par_chunks_mut(PIECE)))
-            .for_each(|((p, g), (m, v))| update_at(cpu.level, set, p, g, m, v));
+            .for_each(|((p, g), (m, v))| update_at(cpu.level, params, p, g, m, v));
     } else {
-        update_at(cpu.level, set, p, g, m, v);
+        update_at(cpu.level, params, p, g, m, v);
     }
 }
 
-simd_dispatch!(fn update_at = update(set: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]));
+simd_dispatch!(fn update_at = update(params: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]));
 
 #[inline(always)]
-fn update<L: Lanes>(l: L, set: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
-    let decay = l.splat(1.0 - set.learning_rate * set.weight_decay);
-    let scale = l.splat(set.grad_scale);
-    let (keep1, new1) = (l.splat(set.beta1), l.splat(1.0 - set.beta1));
-    let (keep2, new2) = (l.splat(set.beta2), l.splat(1.0 - set.beta2));
-    let rate = l.splat(-set.learning_rate / set.correction1);
-    let root = l.splat(set.correction2.sqrt());
-    let epsilon = l.splat(set.epsilon);
+fn update<L: Lanes>(l: L, params: AdamW, p: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
+    let decay = l.splat(1.0 - params.learning_rate * params.weight_decay);
+    let scale = l.splat(params.grad_scale);
+    let (keep1, new1) = (l.splat(params.beta1), l.splat(1.0 - params.beta1));
+    let (keep2, new2) = (l.splat(params.beta2), l.splat(1.0 - params.beta2));
+    let rate = l.splat(-params.learning_rate / params.correction1);
+    let root = l.splat(params.correction2.sqrt());
+    let epsilon = l.splat(params.epsilon);
     for ((p, g), (m, v)) in p.chunks_mut(LANES).zip(g.chunks(LANES)).zip(m.chunks_mut(LANES).zip(v.chunks_mut(LANES))) {
         let grad = l.mul(l.load_partial(g), scale);
         let first = l.fma(l.load_partial(m), keep1, l.mul(grad, new1));
@@ -65,11 +65,11 @@ mod tests {
     use crate::cpu::testing::random_values;
 
     #[test]
-    fn a_step_is_the_textbook_step() {
+    fn a_step_follows_the_definition_of_adamw() {
         let (mut p, g) = (random_values(20, 1), random_values(20, 2));
         let (mut m, mut v) = (vec![0.0; 20], vec![0.0; 20]);
         let start = p.clone();
-        let set = AdamW {
+        let params = AdamW {
             learning_rate: 0.1,
             beta1: 0.9,
             beta2: 0.99,
@@ -79,9 +79,9 @@ mod tests {
             correction1: 1.0 - 0.9,
             correction2: 1.0 - 0.99,
         };
-        step(&Cpu::new(), set, &mut p, &g, &mut m, &mut v);
+        step(&Cpu::new(), params, &mut p, &g, &mut m, &mut v);
         for i in 0..20 {
-            // After one step both moments, corrected, are the gradient and its square: a step of the rate's size.
+            // After one step the corrected moments are the gradient and its square, so the step size is the learning rate.
             let want = start[i] * (1.0 - 0.05) - 0.1 * g[i].signum();
             assert!((p[i] - want).abs() < 1e-5, "{} {want}", p[i]);
             assert!((m[i] - 0.05 * g[i]).abs() < 1e-7 && (v[i] - 0.0025 * g[i] * g[i]).abs() < 1e-8);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn squares_do_not_overflow_and_do_not_depend_on_threads() {
+    fn sums_of_squares_do_not_overflow_or_depend_on_threads() {
         let mut x = random_values(100_000, 3);
         x[77] = 1e30;
         let sums: Vec<f64> = [1, 3]

@@ -1,40 +1,40 @@
-//! What must the processor be able to do?
+//! The interface between the CPU model and its kernels.
 //!
-//! [`Kernels`] is the whole line between the model and what computes it: `model` is written above it. Cards stand apart: what
-//! pays there is divided differently, and `mage-cuda` has its own passes and steps. Everything is `f32` as far as the model can see. Shapes are row-major; "rows" are tokens.
+//! `model` is generic over [`Kernels`]. GPUs do not implement it; `mage-cuda` has its own passes. Everything is `f32` and
+//! row-major; rows are tokens.
 
 use mage_engine::Allowed;
 use std::ops::Range;
 
-/// Shape of an attention layer.
+/// The head configuration of an attention layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Heads {
     /// Query heads.
     pub(crate) q: usize,
     /// Key and value heads; divides the query heads.
     pub(crate) kv: usize,
-    /// Numbers per head.
+    /// Head dimension.
     pub(crate) dim: usize,
 }
 
 impl Heads {
-    /// Numbers per token for queries and keys.
+    /// Width of queries and keys per token.
     pub(crate) fn qk(self) -> usize {
         (self.q + self.kv) * self.dim
     }
 
-    /// Numbers per token for queries, keys and values.
+    /// Width of queries, keys and values per token.
     pub(crate) fn qkv(self) -> usize {
         (self.q + 2 * self.kv) * self.dim
     }
 
-    /// Numbers per token that attention yields.
+    /// Width of the attention output per token.
     pub(crate) fn out(self) -> usize {
         self.q * self.dim
     }
 }
 
-/// One sequence in a batch without padding: where its queries and its keys are. Query `i` sees the first
+/// The rows of one sequence's queries and keys in a packed batch. Query `i` attends to the first
 /// `key_len − query_len + i + 1` keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
@@ -44,7 +44,7 @@ pub(crate) struct Span {
     pub(crate) key_len: usize,
 }
 
-/// Tokens in a page of keys and values.
+/// Tokens per KV-cache block.
 pub(crate) const BLOCK_SIZE: usize = 16;
 
 /// A token's place in the kv_blocks.
@@ -54,8 +54,8 @@ pub(crate) struct BlockSlot {
     pub(crate) slot: u32,
 }
 
-/// New queries of one sequence whose keys and values lie in kv_blocks: `query_len` rows from `query` on, the first at
-/// `position`, the kv_blocks listed from `table` on. Each query sees the keys up to its own position.
+/// New queries of one sequence in the KV cache: `query_len` rows from `query` on, the first at `position`; the block table
+/// starts at `block_table`. Each query attends to the keys up to its own position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PagedSpan {
     pub(crate) query: usize,
@@ -64,25 +64,25 @@ pub(crate) struct PagedSpan {
     pub(crate) block_table: usize,
 }
 
-/// What the last layer says about one row: see [`Kernels::token_logprobs`].
+/// The distribution at one row, evaluated at its target: see [`Kernels::token_logprobs`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct TokenLogprob {
     /// Log-probability of the target.
     pub(crate) logprob: f32,
     /// Entropy of the distribution, in nats.
     pub(crate) entropy: f32,
-    /// Logarithm of the sum of the exponentials of the logits.
+    /// Log-sum-exp of the logits.
     pub(crate) logsumexp: f32,
 }
 
-/// One row of the last layer: the token chosen and what was possible.
+/// The target of one row of logits and the tokens allowed there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target<'a> {
     pub(crate) token: u32,
     pub(crate) allowed: Option<&'a Allowed>,
 }
 
-/// Settings of one AdamW update over a range of parameters.
+/// Parameters of one AdamW step over a range of parameters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdamW {
     pub(crate) learning_rate: f32,
@@ -90,7 +90,7 @@ pub(crate) struct AdamW {
     pub(crate) beta2: f32,
     pub(crate) epsilon: f32,
     pub(crate) weight_decay: f32,
-    /// Multiplies the gradient (clipping).
+    /// Factor of the gradient (gradient clipping).
     pub(crate) grad_scale: f32,
     /// `1 − beta1ᵗ`.
     pub(crate) correction1: f32,
@@ -98,7 +98,7 @@ pub(crate) struct AdamW {
     pub(crate) correction2: f32,
 }
 
-/// A device's kernels.
+/// The kernels of a device.
 pub(crate) trait Kernels: Clone + Send + Sync {
     /// Memory on the device.
     type Buffer: Send + Sync;
@@ -106,16 +106,16 @@ pub(crate) trait Kernels: Clone + Send + Sync {
     type Ref<'a>: Copy;
     /// Part of a buffer, for writing.
     type Mut<'a>;
-    /// A weight matrix in the form products want it.
+    /// A weight matrix packed for GEMM.
     type Packed: Send + Sync;
-    /// Keys and values of many sequences, in kv_blocks of [`BLOCK_SIZE`] tokens.
+    /// The paged KV cache: blocks of [`BLOCK_SIZE`] tokens.
     type KvBlocks: Send + Sync;
 
-    /// The same device, for work that is one of many side by side: it will not be shared among threads.
+    /// This device with single-threaded kernels, for use inside parallel tasks.
     fn single_threaded(&self) -> Self;
 
     fn zeros(&self, len: usize) -> Self::Buffer;
-    /// Makes a buffer at least `len` long; what was in it is lost.
+    /// Grows a buffer to at least `len`; its content is unspecified.
     fn reserve(&self, buffer: &mut Self::Buffer, len: usize);
     fn get<'a>(&self, buffer: &'a Self::Buffer, range: Range<usize>) -> Self::Ref<'a>;
     fn get_mut<'a>(&self, buffer: &'a mut Self::Buffer, range: Range<usize>) -> Self::Mut<'a>;
@@ -132,7 +132,7 @@ pub(crate) trait Kernels: Clone + Send + Sync {
 
     /// A weight matrix of `outputs` rows and `inputs` columns, ready for [`linear`](Kernels::linear).
     fn pack(&self, weight: Self::Ref<'_>, outputs: usize, inputs: usize) -> Self::Packed;
-    /// The same for new numbers in the same shape.
+    /// Packs new weights of the same shape.
     fn repack(&self, weight: Self::Ref<'_>, packed: &mut Self::Packed);
     /// `y = x · Wᵀ`, or added to `y`.
     fn linear(&self, x: Self::Ref<'_>, rows: usize, w: &Self::Packed, y: Self::Mut<'_>, add: bool);
@@ -150,9 +150,9 @@ pub(crate) trait Kernels: Clone + Send + Sync {
 
     /// `x *= by`.
     fn scale(&self, x: Self::Mut<'_>, by: f32);
-    /// `y += x · Wᵀ` between parts of wider rows.
+    /// `y += x · Wᵀ` on column ranges of wider rows.
     fn linear_part(&self, x: Strided<Self::Ref<'_>>, rows: usize, w: &Self::Packed, y: Strided<Self::Mut<'_>>);
-    /// `dx = dy · W` between parts of wider rows. `shape` is (rows, outputs, inputs).
+    /// `dx = dy · W` on column ranges of wider rows. `shape` is (rows, outputs, inputs).
     fn linear_part_input_grad(
         &self,
         dy: Strided<Self::Ref<'_>>,
@@ -160,7 +160,7 @@ pub(crate) trait Kernels: Clone + Send + Sync {
         shape: (usize, usize, usize),
         dx: Strided<Self::Mut<'_>>,
     );
-    /// `dW += dyᵀ · x` of parts of wider rows. `shape` is (rows, outputs, inputs).
+    /// `dW += dyᵀ · x` on column ranges of wider rows. `shape` is (rows, outputs, inputs).
     fn linear_part_weight_grad(
         &self,
         dy: Strided<Self::Ref<'_>>,
@@ -169,9 +169,9 @@ pub(crate) trait Kernels: Clone + Send + Sync {
         dw: Self::Mut<'_>,
     );
 
-    /// `y = x / rms(x) · w` per row; keeps `1 / rms`.
+    /// `y = x · rstd · w` per row with `rstd = 1 / rms(x)`, which is stored.
     fn rms_norm(&self, x: Self::Ref<'_>, w: Self::Ref<'_>, epsilon: f32, y: Self::Mut<'_>, rstd: Self::Mut<'_>);
-    /// Adds to `dx` and, where it is wanted, `dw`.
+    /// Adds to `dx` and, if given, to `dw`.
     fn rms_norm_grad(
         &self,
         dy: Self::Ref<'_>,
@@ -183,7 +183,7 @@ pub(crate) trait Kernels: Clone + Send + Sync {
     );
 
     /// Normalises each query and key head (`w`: query weights, then key weights) and cos_sin it by its position. `cos_sin`
-    /// holds, per position, `dim / 2` cosines and as many sines. Reads queries, keys and values; writes queries and keys.
+    /// position, `dim / 2` cosines, then as many sines. Reads queries, keys and values; writes queries and keys.
     #[allow(clippy::too_many_arguments)]
     fn qk_norm_rope(
         &self,
@@ -196,7 +196,7 @@ pub(crate) trait Kernels: Clone + Send + Sync {
         qk: Self::Mut<'_>,
         rstd: Self::Mut<'_>,
     );
-    /// Writes the query and key part of `dqkv`; adds to `dw` where it is wanted.
+    /// Writes the query and key part of `dqkv`; adds to `dw` if given.
     #[allow(clippy::too_many_arguments)]
     fn qk_norm_rope_grad(
         &self,
@@ -211,8 +211,7 @@ pub(crate) trait Kernels: Clone + Send + Sync {
         dw: Option<Self::Mut<'_>>,
     );
 
-    /// Causal attention along each span. `q`, `k`, `v` are (part, numbers per token, first number) of larger rows. Writes
-    /// `out` and, per token and head, the logarithm of the softmax's sum.
+    /// Causal attention over each span. Writes `out` and the log-sum-exp per token and head.
     #[allow(clippy::too_many_arguments)]
     fn attention(
         &self,
@@ -239,11 +238,11 @@ pub(crate) trait Kernels: Clone + Send + Sync {
         dqkv: Self::Mut<'_>,
     );
 
-    /// Room for `count` kv_blocks.
+    /// Allocates `count` KV-cache blocks.
     fn alloc_kv_blocks(&self, heads: Heads, layers: usize, count: usize) -> Self::KvBlocks;
-    /// Copies whole kv_blocks, one after the other: (from, to).
+    /// Copies whole blocks in order: (from, to).
     fn copy_blocks(&self, kv_blocks: &mut Self::KvBlocks, copies: &[(u32, u32)]);
-    /// Puts each row's key and value into its place. Tasks side by side must write different kv_blocks.
+    /// Stores each row's key and value in its slot. Parallel tasks must write different blocks.
     fn store_kv(
         &self,
         heads: Heads,
@@ -253,7 +252,7 @@ pub(crate) trait Kernels: Clone + Send + Sync {
         qkv: Self::Ref<'_>,
         kv_blocks: &Self::KvBlocks,
     );
-    /// Causal attention of new queries over the kv_blocks of each span, which no other task may be writing. Gives the bits
+    /// Causal attention of new queries over the blocks of each span, which no other task may write meanwhile. Results equal those
     /// of [`attention`](Kernels::attention).
     #[allow(clippy::too_many_arguments)]
     fn paged_attention(
@@ -267,11 +266,11 @@ pub(crate) trait Kernels: Clone + Send + Sync {
         out: Self::Mut<'_>,
     );
 
-    /// `y = silu(gate) · up`; a row of `x` is `width` gates, then as many ups.
+    /// `y = silu(gate) · up`; a row of `x` holds `width` gate values, then as many up values.
     fn swiglu(&self, x: Self::Ref<'_>, width: usize, y: Self::Mut<'_>);
     fn swiglu_grad(&self, dy: Self::Ref<'_>, x: Self::Ref<'_>, width: usize, dx: Self::Mut<'_>);
 
-    /// What each row of logits says about its target, over the tokens that were possible.
+    /// Log-probability of each row's target and entropy, over the allowed tokens.
     fn token_logprobs(
         &self,
         logits: Self::Ref<'_>,
@@ -279,7 +278,7 @@ pub(crate) trait Kernels: Clone + Send + Sync {
         targets: &[Target<'_>],
         out: &mut [TokenLogprob],
     );
-    /// RotaryEmbedding logits into the gradient by logits, given per row the derivatives by log-probability and entropy.
+    /// Replaces logits by their gradient, given per row the derivatives with respect to log-probability and entropy.
     fn token_logprobs_grad(
         &self,
         logits: Self::Mut<'_>,
@@ -291,10 +290,10 @@ pub(crate) trait Kernels: Clone + Send + Sync {
 
     /// The sum of squares, in an order that depends on the length single_threaded.
     fn sum_of_squares(&self, x: Self::Ref<'_>) -> f64;
-    fn adamw(&self, set: AdamW, p: Self::Mut<'_>, g: Self::Ref<'_>, m: Self::Mut<'_>, v: Self::Mut<'_>);
+    fn adamw(&self, params: AdamW, p: Self::Mut<'_>, g: Self::Ref<'_>, m: Self::Mut<'_>, v: Self::Mut<'_>);
 }
 
-/// Part of wider rows: `stride` numbers per row, of which ours start at `first`.
+/// A column range of wider rows: rows are `stride` apart, and the range starts at column `first`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Strided<T> {
     pub(crate) data: T,

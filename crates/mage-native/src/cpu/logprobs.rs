@@ -1,4 +1,4 @@
-//! From logits to what they say about a token, and back to their gradient.
+//! Log-probability and entropy of logits, and their gradient.
 
 use super::{Cpu, Target, TokenLogprob};
 use crate::cpu::simd::{LANES, Lanes, simd_dispatch};
@@ -11,7 +11,7 @@ pub(super) fn forward(cpu: &Cpu, logits: &[f32], vocab_size: usize, targets: &[T
     let row = |((logits, target), out): ((&[f32], &Target<'_>), &mut TokenLogprob)| {
         *out = match target.allowed {
             Some(allowed) => masked(logits, target.token, allowed),
-            None => whole_at(cpu.level, logits, target.token as usize),
+            None => unmasked_at(cpu.level, logits, target.token as usize),
         };
     };
     if cpu.parallel && logits.len() >= MIN_PARALLEL_WORK {
@@ -21,10 +21,10 @@ pub(super) fn forward(cpu: &Cpu, logits: &[f32], vocab_size: usize, targets: &[T
     }
 }
 
-simd_dispatch!(fn whole_at = whole(logits: &[f32], target: usize) -> TokenLogprob);
+simd_dispatch!(fn unmasked_at = unmasked(logits: &[f32], target: usize) -> TokenLogprob);
 
 #[inline(always)]
-fn whole<L: Lanes>(l: L, logits: &[f32], target: usize) -> TokenLogprob {
+fn unmasked<L: Lanes>(l: L, logits: &[f32], target: usize) -> TokenLogprob {
     let (body, tail) = logits.split_at(logits.len() / LANES * LANES);
     let mut largest = l.splat(f32::NEG_INFINITY);
     for c in body.chunks_exact(LANES) {
@@ -46,7 +46,7 @@ fn whole<L: Lanes>(l: L, logits: &[f32], target: usize) -> TokenLogprob {
     TokenLogprob { logprob: logits[target] - top - log, entropy: log - first_moment / sum, logsumexp: top + log }
 }
 
-/// The same over few tokens, one by one.
+/// Scalar version for the few tokens of an action mask.
 fn masked(logits: &[f32], target: u32, allowed: &[u32]) -> TokenLogprob {
     let of = |t: &u32| logits[*t as usize];
     let top = allowed.iter().map(of).fold(f32::NEG_INFINITY, f32::max);
@@ -72,7 +72,7 @@ pub(super) fn backward(
     assert!(logprobs.len() == targets.len() && dlogprobs.len() == targets.len());
     let row = |(i, logits): (usize, &mut [f32])| match targets[i].allowed {
         Some(allowed) => masked_grad(logits, targets[i].token, allowed, logprobs[i], dlogprobs[i]),
-        None => whole_grad_at(cpu.level, logits, targets[i].token as usize, logprobs[i], dlogprobs[i]),
+        None => unmasked_grad_at(cpu.level, logits, targets[i].token as usize, logprobs[i], dlogprobs[i]),
     };
     if cpu.parallel && logits.len() >= MIN_PARALLEL_WORK {
         logits.par_chunks_exact_mut(vocab_size).enumerate().for_each(row);
@@ -81,11 +81,11 @@ pub(super) fn backward(
     }
 }
 
-simd_dispatch!(fn whole_grad_at = whole_grad(logits: &mut [f32], target: usize, predicted: TokenLogprob, dlogprobs: (f32, f32)));
+simd_dispatch!(fn unmasked_grad_at = unmasked_grad(logits: &mut [f32], target: usize, predicted: TokenLogprob, dlogprobs: (f32, f32)));
 
 /// With `a`, `b` the dlogprobs by log-probability and entropy: `a · (1[target] − p) − b · p · (log p + entropy)`.
 #[inline(always)]
-fn whole_grad<L: Lanes>(l: L, logits: &mut [f32], target: usize, predicted: TokenLogprob, (a, b): (f32, f32)) {
+fn unmasked_grad<L: Lanes>(l: L, logits: &mut [f32], target: usize, predicted: TokenLogprob, (a, b): (f32, f32)) {
     let shift = l.splat(predicted.logsumexp);
     let minus_b = l.splat(-b);
     let base = l.splat(-a - b * predicted.entropy);
@@ -98,7 +98,7 @@ fn whole_grad<L: Lanes>(l: L, logits: &mut [f32], target: usize, predicted: Toke
 }
 
 fn masked_grad(logits: &mut [f32], target: u32, allowed: &[u32], predicted: TokenLogprob, (a, b): (f32, f32)) {
-    // The allowed tokens are in ascending order: clear what lies between them.
+    // Allowed tokens are in ascending order: zero the gaps between them.
     let mut next = 0;
     for &token in allowed {
         let at = token as usize;
@@ -118,7 +118,7 @@ mod tests {
     use mage_engine::Allowed;
 
     #[test]
-    fn a_distribution_sums_to_one_and_its_gradients_are_slopes() {
+    fn probabilities_sum_to_one_and_gradients_match_finite_differences() {
         let cpu = Cpu::new();
         for vocab_size in [3, 16, 37] {
             let logits: Vec<f32> = random_values(vocab_size, 1).iter().map(|x| 3.0 * x).collect();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_stays_visible() {
+    fn nan_logits_give_nan_logprobs() {
         for vocab_size in [5, 40] {
             let mut logits = random_values(vocab_size, 1);
             logits[3] = f32::NAN;

@@ -25,11 +25,11 @@ use rayon::prelude::*;
 use simd::Level;
 use std::ops::Range;
 
-/// The CPU.
+/// The CPU device: SIMD level and threading mode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cpu {
     level: Level,
-    /// Whether a kernel may spread over the threads of the pool it is called in.
+    /// Whether kernels may use the threads of the current pool.
     parallel: bool,
 }
 
@@ -42,12 +42,12 @@ impl Cpu {
         self.level
     }
 
-    /// The instructions in use, for people.
+    /// Display name of the SIMD instruction set.
     pub(crate) fn instructions(&self) -> &'static str {
         self.level.name()
     }
 
-    /// Runs `work` over row ranges, on several threads where that pays. Rows must be independent of each other.
+    /// Runs `work` over row ranges, in parallel if there is enough work. Rows must be independent of each other.
     fn par_rows(&self, rows: usize, row_len: usize, work: impl Fn(Range<usize>) + Sync) {
         const MIN_PARALLEL_WORK: usize = 1 << 15;
         let threads = rayon::current_num_threads();
@@ -59,7 +59,7 @@ impl Cpu {
     }
 }
 
-/// A weight matrix as panels of columns.
+/// A weight matrix packed into column panels.
 #[derive(Debug)]
 pub(crate) struct Packed {
     data: Vec<f32>,

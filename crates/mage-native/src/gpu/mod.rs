@@ -1,4 +1,4 @@
-//! Which device computes, and what does a model look like on a card?
+//! Device selection, and the model on a GPU.
 
 mod memory_plan;
 
@@ -19,22 +19,22 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Where a model is computed.
+/// The device that runs a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Device {
-    /// On the first card, where there is one that works and knows the model's shape, else on the CPU. One that is full is an
-    /// error: nobody wants to find out after hours that the CPU did it.
+    /// The first GPU if it works and supports the model's shape, otherwise the CPU. Insufficient GPU memory is an error, not a
+    /// reason to fall back to the CPU.
     #[default]
     Auto,
-    /// On the CPU.
+    /// The CPU.
     Cpu,
-    /// On the card of this number.
+    /// The GPU with this index.
     Cuda(usize),
 }
 
 impl Device {
-    /// The card's number; nothing is the CPU.
+    /// The index of the GPU; `None` for the CPU.
     pub fn cuda_index(self) -> Option<usize> {
         match self {
             Device::Cpu => None,
@@ -43,25 +43,24 @@ impl Device {
         }
     }
 
-    /// Why a card, or a driver, that is there is not used for a model, with an adapter of some rank beside it or not, though one
-    /// would be.
+    /// Why [`Device::Auto`] does not use an existing GPU or driver for a model, with or without an adapter of the given rank.
     pub fn gpu_unused_reason(self, config: &Config, rank: Option<usize>) -> Option<String> {
         let why = match (self, CudaDevice::count()) {
             (Device::Auto, Err(e)) => e,
             (Device::Auto, Ok(1..)) => CudaDevice::open(0).err().or_else(|| check_supported(config, rank).err())?,
             _ => return None,
         };
-        Some(format!("the CPU is used though there may be a card: {why}"))
+        Some(format!("using the CPU, although there may be a GPU: {why}"))
     }
 
-    /// The card's number for a model, with an adapter of some rank beside it or not: what cards cannot do is done on the CPU, unless
-    /// a card was asked for by name.
+    /// The index of the GPU for a model, with or without an adapter of the given rank. Shapes that the GPU kernels do not
+    /// support run on the CPU, unless a GPU is given explicitly.
     pub fn cuda_index_for(self, config: &Config, rank: Option<usize>) -> Option<usize> {
         if self == Device::Auto && check_supported(config, rank).is_err() { None } else { self.cuda_index() }
     }
 }
 
-/// Whether cards can do a model, with an adapter of some rank beside it or not.
+/// Whether the GPU kernels support a model, with or without an adapter of the given rank.
 fn check_supported(config: &Config, rank: Option<usize>) -> std::result::Result<(), mage_cuda::CudaError> {
     shape(config).check()?;
     rank.map_or(Ok(()), mage_cuda::GpuLoraLayout::check_rank)
@@ -109,30 +108,30 @@ impl fmt::Display for Device {
     }
 }
 
-/// What was found of cards on this machine.
+/// The GPUs found on this machine.
 #[derive(Clone, Debug)]
 pub struct GpuReport {
-    /// What was looked for and where.
+    /// The libraries searched for and where.
     pub search: &'static mage_cuda::LibrarySearch,
-    /// Why the driver does not work, where there is one that does not.
+    /// Why an existing driver does not work.
     pub driver_error: Option<String>,
-    /// Each card, or why it cannot be used.
+    /// Each GPU, or why it cannot be used.
     pub gpus: Vec<std::result::Result<GpuStatus, String>>,
 }
 
-/// A card that can be used.
+/// A usable GPU.
 #[derive(Clone, Debug)]
 pub struct GpuStatus {
-    /// What it says of itself.
+    /// Device properties.
     pub info: mage_cuda::DeviceInfo,
-    /// Bytes that are free.
+    /// Bytes of free memory.
     pub free_bytes: usize,
-    /// How fast it is, or why that could not be measured.
+    /// Measured throughput, or why the measurement failed.
     pub throughput: std::result::Result<mage_cuda::Throughput, String>,
 }
 
 impl GpuReport {
-    /// Looks, and measures each card for a moment.
+    /// Finds all GPUs and measures each for a moment.
     pub fn measure() -> Self {
         let one = |i: usize| {
             let device = CudaDevice::open(i)?;
@@ -152,13 +151,13 @@ impl GpuReport {
     }
 }
 
-/// A model's shape on a card.
+/// A model on a GPU: shape, kernels and frozen base weights.
 pub(crate) struct GpuModel {
     pub(crate) model: Arc<CudaModel>,
-    /// What adapters stand beside; nothing where the model's own numbers learn.
+    /// Frozen base weights of adapters; unset if the base weights are trained.
     pub(crate) base: OnceLock<Arc<CudaWeights>>,
     shape: ModelShape,
-    /// Bytes that a trainer will yet ask for.
+    /// Bytes that the trainer will allocate later.
     reserved: AtomicUsize,
 }
 
@@ -175,19 +174,19 @@ impl GpuModel {
         Ok(GpuModel { model, base: OnceLock::new(), shape, reserved: AtomicUsize::new(0) })
     }
 
-    /// CudaWeights without anything beside them.
+    /// Uploads weights without an adapter.
     pub(crate) fn upload_base(&self, flat: &[f32]) -> Result<DeviceWeights> {
         let base = Arc::new(self.model.upload_weights(flat).map_err(failed)?);
         Ok(DeviceWeights::Cuda(GpuWeights { base, adapter: None }))
     }
 
-    /// Puts the numbers that adapters stand beside on the card, for good.
+    /// Uploads the frozen base weights of adapters.
     pub(crate) fn set_base(&self, flat: &[f32]) -> Result<Arc<CudaWeights>> {
         let base = Arc::new(self.model.upload_weights(flat).map_err(failed)?);
         Ok(Arc::clone(self.base.get_or_init(|| base)))
     }
 
-    /// The model below with an adapter beside it.
+    /// Uploads an adapter for base weights on the GPU.
     pub(crate) fn upload_with_lora(
         &self,
         base: &Arc<CudaWeights>,
@@ -198,16 +197,15 @@ impl GpuModel {
         Ok(DeviceWeights::Cuda(GpuWeights { base: Arc::clone(base), adapter: Some(adapter) }))
     }
 
-    /// The card in words.
+    /// Description of the device.
     pub(crate) fn description(&self) -> String {
         let info = self.model.device().info();
         let (major, minor) = info.compute_capability;
-        format!("cuda:{}: {}, generation {major}.{minor}, bf16", info.index, info.name)
+        format!("cuda:{}: {}, compute capability {major}.{minor}, bf16", info.index, info.name)
     }
 
-    /// How many tokens a trainer goes over at once, and sets the memory aside for it and for what is published after the first
-    /// policy, which is on the card before any pages are. Half of what is free goes to passes at most, and no more than is of
-    /// use.
+    /// Plans the number of tokens per training pass, and reserves memory for passes and for the snapshots published after the
+    /// first policy, which is uploaded before the KV cache is allocated. Passes get at most half of the free memory.
     pub(crate) fn plan_training(
         &self,
         trainable: usize,
@@ -221,18 +219,18 @@ impl GpuModel {
         Ok(tokens)
     }
 
-    /// Bytes that are free.
+    /// Bytes of free memory.
     pub(crate) fn free_memory(&self) -> Result<usize> {
         self.model.device().free_memory().map_err(failed)
     }
 
-    /// Bytes that pages of keys and values may take beside steps that read so many tokens of prompts.
-    pub(crate) fn kv_cache_budget(&self, reading: usize) -> Result<usize> {
+    /// Bytes available for the KV cache, next to the workspace of steps with this many prefill tokens.
+    pub(crate) fn kv_cache_budget(&self, max_prefill_tokens: usize) -> Result<usize> {
         let free = self.free_memory()?;
         let reserved = self.reserved.load(Ordering::Relaxed);
-        let steps = step_workspace_bytes(&self.shape, reading);
+        let steps = step_workspace_bytes(&self.shape, max_prefill_tokens);
         let left = free.saturating_sub(reserved + steps);
-        // A sampler by itself leaves room for others: two models may play side by side.
+        // A sampler without a trainer leaves half of the memory for a second model.
         let shares = if reserved == 0 { 2 } else { 1 };
         let least = ModelRunner::block_bytes(&self.shape) * MIN_BLOCKS;
         if left / shares < least {
@@ -241,11 +239,11 @@ impl GpuModel {
             let [passes, steps, pages] = parts;
             let passes = match reserved {
                 0 => String::new(),
-                _ => format!("{passes} for training passes and what they publish, "),
+                _ => format!("{passes} for training passes and published snapshots, "),
             };
             let whole_model_learns = reserved > 0 && self.base.get().is_none();
             let adapter = if whole_model_learns {
-                "train an adapter beside a model that has a path (engine.lora_rank), "
+                "train a LoRA adapter (engine.lora_rank), "
             } else {
                 ""
             };
@@ -293,7 +291,7 @@ fn param_layout(l: &ParamLayout) -> mage_cuda::GpuParamLayout {
     }
 }
 
-/// The same for an adapter.
+/// The layout of an adapter in the format of `mage-cuda`.
 pub(crate) fn lora_layout(l: &LoraLayout) -> Arc<mage_cuda::GpuLoraLayout> {
     let group = |at: &crate::weights::lora::LoraGroupLayout| mage_cuda::GpuLoraGroupLayout {
         lora_a: at.lora_a.clone(),
@@ -318,15 +316,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cards_cannot_do_is_done_on_the_cpu() {
-        let odd = crate::weights::hf_config::tests::tiny();
-        assert_eq!(Device::Auto.cuda_index_for(&odd, Some(12)), None);
-        assert_eq!(Device::Cpu.cuda_index_for(&odd, None), None);
-        assert_eq!(Device::Cuda(2).cuda_index_for(&odd, Some(12)), Some(2), "asked for by name, refused by name");
+    fn shapes_that_gpus_do_not_support_run_on_the_cpu() {
+        let unsupported = crate::weights::hf_config::tests::tiny();
+        assert_eq!(Device::Auto.cuda_index_for(&unsupported, Some(12)), None);
+        assert_eq!(Device::Cpu.cuda_index_for(&unsupported, None), None);
+        assert_eq!(Device::Cuda(2).cuda_index_for(&unsupported, Some(12)), Some(2), "an explicit device is not replaced");
     }
 
     #[test]
-    fn devices_are_read_as_they_are_written() {
+    fn devices_parse_as_they_are_displayed() {
         for (text, device) in
             [("auto", Device::Auto), ("cpu", Device::Cpu), ("cuda:0", Device::Cuda(0)), ("cuda:3", Device::Cuda(3))]
         {

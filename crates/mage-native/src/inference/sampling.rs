@@ -3,7 +3,7 @@
 //! The remaining tokens are ordered by id, so that filters do not move the others on the cumulative distribution. Nothing is
 //! allocated once the scratch buffers have grown, and only what the filters need is sorted.
 
-use crate::cpu::categorical::{point_at, weigh_at};
+use crate::cpu::categorical::{exp_weights_at, invert_cdf_at};
 use crate::cpu::simd::{LANES, Level};
 use mage_engine::SamplingParams;
 use mage_rng::Rng;
@@ -46,7 +46,7 @@ pub(crate) fn sample(
     // Ties go to the smallest id. Logits are compared, since close logits can have equal exponentials.
     let best = if greedy { weights.iter().enumerate().reduce(|a, b| if b.1 > a.1 { b } else { a })?.0 } else { 0 };
     weights.resize(count.next_multiple_of(LANES), f32::NEG_INFINITY);
-    let total = weigh_at(level, weights, if greedy { 1.0 } else { params.temperature });
+    let total = exp_weights_at(level, weights, if greedy { 1.0 } else { params.temperature });
     if !total.is_finite() || total <= 0.0 {
         return None;
     }
@@ -54,7 +54,7 @@ pub(crate) fn sample(
         return Some(SampledToken { token: token_id(best), logprob: 0.0 });
     }
     if params.top_k == 0 && params.top_p >= 1.0 && params.min_p <= 0.0 {
-        let (at, weight) = point_at(level, weights, rng.random::<f64>() * total)?;
+        let (at, weight) = invert_cdf_at(level, weights, rng.random::<f64>() * total)?;
         return Some(SampledToken { token: token_id(at), logprob: (f64::from(weight) / total).ln() as f32 });
     }
     filter(weights, count, params, kept);

@@ -1,4 +1,4 @@
-//! How does each parameter bear on the loss?
+//! The backward pass.
 
 use super::workspace::Workspace;
 use super::{Adapter, Model, RotaryEmbedding, Weights};
@@ -54,7 +54,7 @@ impl<K: Kernels> Model<K> {
         }
     }
 
-    /// Takes the gradient by a layer's output in `dhidden` to that by its input, and adds to the gradients of what learns.
+    /// Backward pass of a layer: replaces the output gradient in `dhidden` by the input gradient and adds to `grads`.
     #[allow(clippy::too_many_arguments)]
     fn layer_backward(
         &self,
@@ -95,8 +95,8 @@ impl<K: Kernels> Model<K> {
         ] {
             k.reserve(buffer, n * width);
         }
-        // One product on its way back: from `dy` to `dx`, and to whatever learns there.
-        let mut product =
+        // Backward pass of a projection group: from `dy` to `dx` and the weight gradients.
+        let mut projection_backward =
             |group: LoraGroup, x: &K::Buffer, dy: &K::Buffer, dx: &mut K::Buffer, grads: &mut K::Buffer| {
                 let (inputs, outputs, frozen) = (group.inputs(c), group.outputs(c), group.frozen(at));
                 let (from, shape) = (k.get(dy, 0..n * outputs), (n, outputs, inputs));
@@ -110,9 +110,9 @@ impl<K: Kernels> Model<K> {
                 }
             };
 
-        product(LoraGroup::Down, &a.mlp_act, dhidden, dmlp_act, grads);
+        projection_backward(LoraGroup::Down, &a.mlp_act, dhidden, dmlp_act, grads);
         k.swiglu_grad(k.get(dmlp_act, 0..n * f), k.get(&a.gate_up, 0..n * 2 * f), f, k.get_mut(dgate_up, 0..n * 2 * f));
-        product(LoraGroup::GateUp, &a.post_attn_normed, dgate_up, dnormed, grads);
+        projection_backward(LoraGroup::GateUp, &a.post_attn_normed, dgate_up, dnormed, grads);
         k.rms_norm_grad(
             k.get(dnormed, 0..n * d),
             k.get(&a.residual, 0..n * d),
@@ -122,7 +122,7 @@ impl<K: Kernels> Model<K> {
             adapter.is_none().then(|| k.get_mut(grads, at.post_attention_norm.clone())),
         );
 
-        product(LoraGroup::Out, &a.attn_out, dhidden, dattn_out, grads);
+        projection_backward(LoraGroup::Out, &a.attn_out, dhidden, dattn_out, grads);
         k.attention_grad(
             heads,
             &chunk.spans,
@@ -145,7 +145,7 @@ impl<K: Kernels> Model<K> {
             k.get_mut(dqkv, 0..n * heads.qkv()),
             adapter.is_none().then(|| k.get_mut(grads, at.qk_norm.clone())),
         );
-        product(LoraGroup::Qkv, &a.input_normed, dqkv, dnormed, grads);
+        projection_backward(LoraGroup::Qkv, &a.input_normed, dqkv, dnormed, grads);
         k.rms_norm_grad(
             k.get(dnormed, 0..n * d),
             k.get(&hidden[layer], 0..n * d),

@@ -1,20 +1,20 @@
-//! How do rows become work?
+//! Packing of training batches into chunks.
 //!
-//! Rows that share beginnings are expanded, each segment trained on once; rows are then packed, without padding, into
-//! chunks of a token budget. The cut depends on the rows and the budget alone.
+//! Each root-to-leaf path of the token forest becomes a sequence; every segment is trained on once. Sequences are packed without
+//! padding into chunks of a token budget. The result depends only on the batch and the budget.
 
 use crate::cpu::Span;
 use mage_engine::{Allowed, TokenForest, TokenInputs};
 
-/// One token to be predicted.
+/// A token to predict.
 #[derive(Clone, Debug)]
 pub(crate) struct Prediction {
-    /// The row of the chunk that predicts it.
+    /// The row of the chunk whose logits predict it.
     pub(crate) row: u32,
     pub(crate) token: u32,
     pub(crate) allowed: Option<Allowed>,
     pub(crate) inputs: TokenInputs,
-    /// Its place among all predictions of the batch.
+    /// Its index among all predictions of the batch.
     pub(crate) index: usize,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// Adds a sequence and gives its first row.
+    /// Adds a sequence and returns its first row.
     pub(crate) fn push(&mut self, tokens: impl IntoIterator<Item = u32>) -> usize {
         let first = self.tokens.len();
         self.tokens.extend(tokens);
@@ -44,15 +44,15 @@ impl Chunk {
     }
 }
 
-/// Cuts a batch into chunks of at most `budget` tokens (a longer row is a chunk of its own). Also gives the number of
-/// predictions. The batch must have been checked.
+/// Packs a checked batch into chunks of at most `budget` tokens; a longer sequence is a chunk of its own. Also returns the
+/// number of predictions.
 pub(crate) fn chunks(forest: &TokenForest, budget: usize) -> (Vec<Chunk>, usize) {
     let segments = &forest.segments;
-    // Predictions are numbered in the order of the segments.
-    let mut numbers = Vec::with_capacity(segments.len());
+    // Predictions are indexed in the order of the segments.
+    let mut first_index = Vec::with_capacity(segments.len());
     let mut count = 0;
     for s in segments {
-        numbers.push(count);
+        first_index.push(count);
         count += s.train.as_ref().map_or(0, |t| t.weights.iter().filter(|w| **w != 0.0).count());
     }
     let mut has_child = vec![false; segments.len()];
@@ -67,7 +67,7 @@ pub(crate) fn chunks(forest: &TokenForest, budget: usize) -> (Vec<Chunk>, usize)
         let path = forest.path(leaf);
         let trained =
             |s: &usize| !done[*s] && segments[*s].train.as_ref().is_some_and(|t| t.weights.iter().any(|w| *w != 0.0));
-        // What comes after the last trained segment teaches nothing.
+        // Tokens after the last trained segment do not affect the loss.
         let Some(last) = path.iter().rposition(trained) else { continue };
         let path = &path[..=last];
         let len: usize = path.iter().map(|&s| segments[s].tokens.len()).sum();
@@ -82,7 +82,7 @@ pub(crate) fn chunks(forest: &TokenForest, budget: usize) -> (Vec<Chunk>, usize)
             let segment = &segments[s];
             if let Some(train) = segment.train.as_ref().filter(|_| !done[s]) {
                 let counting = (0..segment.tokens.len()).filter(|&i| train.weights[i] != 0.0);
-                for (index, i) in (numbers[s]..).zip(counting) {
+                for (index, i) in (first_index[s]..).zip(counting) {
                     chunk.predictions.push(Prediction {
                         row: (row + i - 1) as u32,
                         token: segment.tokens[i],
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_beginnings_are_trained_once() {
+    fn shared_prefixes_are_trained_once() {
         let segment = |parent, tokens: &[u32], train| Segment { parent, tokens: tokens.to_vec(), train };
         let forest = TokenForest {
             segments: vec![
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_keep_to_the_budget() {
+    fn chunks_respect_the_token_budget() {
         let rows = (0..5).map(|i| {
             (
                 vec![1; 3 + 4 * (i / 4)],

@@ -1,10 +1,10 @@
-//! How is a sequence continued without going over it again?
+//! Incremental decoding of one sequence with a contiguous KV cache.
 
 use super::workspace::{LayerActivations, Workspace};
 use super::{Model, WeightSet};
 use crate::cpu::{Kernels, Span, Strided};
 
-/// Keys and values of one sequence, per layer.
+/// Keys and values of one sequence by layer.
 pub(crate) struct KvCache<K: Kernels> {
     keys: Vec<K::Buffer>,
     values: Vec<K::Buffer>,
@@ -13,14 +13,14 @@ pub(crate) struct KvCache<K: Kernels> {
 }
 
 impl<K: Kernels> Model<K> {
-    /// An empty cache for one sequence of at most `capacity` tokens.
+    /// An empty KV cache for one sequence of at most `capacity` tokens.
     pub(crate) fn kv_cache(&self, capacity: usize) -> KvCache<K> {
         let (heads, layers) = (self.config.heads(), self.config.num_hidden_layers);
         let buffers = || (0..layers).map(|_| self.kernels.zeros(capacity * heads.kv * heads.dim)).collect();
         KvCache { keys: buffers(), values: buffers(), len: 0, capacity }
     }
 
-    /// Takes more tokens of a sequence into its cache and gives the logits after the last.
+    /// Appends tokens to a sequence and computes the logits after the last.
     pub(crate) fn extend(
         &self,
         set: &WeightSet<K>,

@@ -1,21 +1,21 @@
-//! What does the model say about each token, without ever holding all logits?
+//! The LM head: logits, log-probabilities and their gradient, a few rows at a time.
 
 use super::workspace::Workspace;
 use super::{Model, Weights};
 use crate::cpu::{Kernels, Target, TokenLogprob};
 use crate::model::batch::Chunk;
 
-/// The largest piece of logits that ever exists, in numbers.
-const LOGITS: usize = 1 << 24;
+/// Maximum number of logits in memory.
+const MAX_LOGITS: usize = 1 << 24;
 
 impl<K: Kernels> Model<K> {
-    /// How many rows of logits exist at a time.
+    /// Number of rows of logits computed at a time.
     pub(super) fn logit_rows(&self) -> usize {
-        (LOGITS / self.config.vocab_size).clamp(16, 256)
+        (MAX_LOGITS / self.config.vocab_size).clamp(16, 256)
     }
 
-    /// From the last state to the predictions and, where a gradient is wanted, back: a few rows of logits at a time. With
-    /// no buffer for gradients, the gradient by the state alone is made.
+    /// Computes log-probabilities from the last hidden state and, with `train`, the gradient of the loss. The LM-head and
+    /// final-norm gradients are computed only if a gradient buffer is given.
     pub(super) fn lm_head(
         &self,
         k: &K,
@@ -119,7 +119,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn all_logits_never_exist_at_once() {
+    fn logits_are_computed_in_bounded_pieces() {
         let model = Model::new(tiny(), Cpu::new());
         let weights = model.weights(new_weights(&tiny(), 0.2, Seed::new(1)));
         let mut chunk = Chunk::default();
@@ -139,6 +139,6 @@ mod tests {
         model.score(&model.kernels, &weights, &chunk, &mut s, &mut logprobs);
         assert_eq!((logprobs.len(), s.logits.len()), (990, model.logit_rows() * 29));
         let first = &logprobs[..99];
-        assert!(logprobs.chunks(99).all(|c| c == first), "pieces end within rows and change nothing");
+        assert!(logprobs.chunks(99).all(|c| c == first), "the split into pieces does not change results");
     }
 }

@@ -9,7 +9,7 @@ use crate::weights::lora::{LORA_GROUPS, LoraGroup, LoraGroupLayout, LoraLayout};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// An adapter on a device.
+/// LoRA weights: the flat parameter buffer and packed GEMM operands.
 pub(crate) struct Adapter<K: Kernels> {
     pub(crate) flat: K::Buffer,
     pub(crate) layout: Arc<LoraLayout>,
@@ -21,21 +21,21 @@ struct PackedGroup<K: Kernels> {
     lora_b: Vec<K::Packed>,
 }
 
-/// Rows that carry an adapter.
+/// A range of rows that uses an adapter.
 pub(crate) struct LoraSegment<'a, K: Kernels> {
     pub(crate) rows: Range<usize>,
     pub(crate) adapter: &'a Adapter<K>,
 }
 
 impl<K: Kernels> Adapter<K> {
-    /// Carried by the first `rows` rows.
+    /// A segment of the first `rows` rows.
     pub(crate) fn on(&self, rows: usize) -> LoraSegment<'_, K> {
         LoraSegment { rows: 0..rows, adapter: self }
     }
 }
 
 impl<K: Kernels> Model<K> {
-    /// An adapter from a flat buffer.
+    /// Packs an adapter from a flat parameter buffer.
     pub(crate) fn adapter(&self, layout: Arc<LoraLayout>, flat: K::Buffer) -> Adapter<K> {
         let (k, c, rank) = (&self.kernels, &self.config, layout.lora.rank);
         let packed = |groups: &[Option<LoraGroupLayout>; LORA_GROUPS.len()]| {
@@ -50,7 +50,7 @@ impl<K: Kernels> Model<K> {
         Adapter { layers: layout.layers.iter().map(packed).collect(), flat, layout }
     }
 
-    /// Brings the packed forms up to date with the flat buffer.
+    /// Repacks the GEMM operands after a change of the flat buffer.
     pub(crate) fn repack_adapter(&self, adapter: &mut Adapter<K>) {
         let (k, Adapter { flat, layout, layers }) = (&self.kernels, adapter);
         for (packed, at) in layers.iter_mut().flatten().zip(layout.layers.iter().flatten()) {
@@ -125,7 +125,7 @@ impl<K: Kernels> Model<K> {
             let to = Strided { data, stride: ranks, first: part.rank_offset };
             k.linear_part_input_grad(dy, k.get(&adapter.flat, part.lora_b.clone()), shape, to);
         }
-        // What was kept is scaled already, the way back is not.
+        // The stored A output is already scaled; its gradient is not.
         k.scale(k.get_mut(dlora_a_out, 0..n * ranks), adapter.layout.lora.scale());
         let (d, shape) = (k.get(dlora_a_out, 0..n * ranks), (n, ranks, inputs));
         k.linear_weight_grad(d, k.get(x, 0..n * inputs), shape, k.get_mut(grads, at.lora_a.clone()));

@@ -1,6 +1,4 @@
-//! What does the model compute?
-//!
-//! Qwen3 as Hugging Face has it, forward and backward, written once over [`Kernels`].
+//! Qwen3, forward and backward, over [`Kernels`]. Equivalent to the implementation in `transformers`.
 
 mod backward;
 pub(crate) mod batch;
@@ -23,7 +21,7 @@ use crate::weights::lora::LoraGroup;
 use std::sync::{Arc, Mutex, PoisonError};
 use workspace::LayerActivations;
 
-/// A model's shape on a device.
+/// The model architecture on a device, without weights.
 pub(crate) struct Model<K: Kernels> {
     pub(crate) config: Config,
     pub(crate) layout: ParamLayout,
@@ -31,21 +29,21 @@ pub(crate) struct Model<K: Kernels> {
     rope: Mutex<Arc<RotaryEmbedding<K>>>,
 }
 
-/// Cosines and sines of each position.
+/// The cos/sin table of the rotary position embedding.
 pub(crate) struct RotaryEmbedding<K: Kernels> {
     cos_sin: K::Buffer,
     positions: usize,
     len: usize,
 }
 
-/// One set of weights.
+/// Model weights: the flat parameter buffer and packed GEMM operands.
 pub(crate) struct Weights<K: Kernels> {
     pub(crate) flat: K::Buffer,
     layers: Vec<PackedLayer<K>>,
     lm_head: K::Packed,
 }
 
-/// What a request is answered with: weights as they are, or with an adapter beside them.
+/// Base weights with an optional LoRA adapter.
 pub(crate) struct WeightSet<K: Kernels> {
     pub(crate) base: Arc<Weights<K>>,
     pub(crate) adapter: Option<Arc<Adapter<K>>>,
@@ -65,7 +63,7 @@ impl<K: Kernels> Model<K> {
         Model { config, layout, kernels, rope: Mutex::new(Arc::new(empty)) }
     }
 
-    /// Weights from a flat buffer.
+    /// Packs weights from a flat parameter buffer.
     pub(crate) fn weights(&self, flat: K::Buffer) -> Weights<K> {
         let (k, c, heads) = (&self.kernels, &self.config, self.config.heads());
         let (d, f) = (c.hidden_size, c.intermediate_size);
@@ -87,7 +85,7 @@ impl<K: Kernels> Model<K> {
         Weights { flat, layers, lm_head }
     }
 
-    /// Brings the packed forms up to date with the flat buffer.
+    /// Repacks the GEMM operands after a change of the flat buffer.
     pub(crate) fn repack(&self, w: &mut Weights<K>) {
         let k = &self.kernels;
         for (packed, at) in w.layers.iter_mut().zip(&self.layout.layers) {
@@ -99,7 +97,7 @@ impl<K: Kernels> Model<K> {
         k.repack(k.get(&w.flat, self.layout.lm_head.clone()), &mut w.lm_head);
     }
 
-    /// Cosines and sines for at least this many positions.
+    /// The rotary embedding for at least this many positions.
     fn rope(&self, positions: usize) -> Arc<RotaryEmbedding<K>> {
         let mut rope = self.rope.lock().unwrap_or_else(PoisonError::into_inner);
         if rope.positions < positions {
@@ -112,14 +110,14 @@ impl<K: Kernels> Model<K> {
         Arc::clone(&rope)
     }
 
-    /// What a forward pass remembers of a token, in bytes.
+    /// Bytes of activations per token.
     pub(crate) fn bytes_per_token(&self) -> usize {
         let (c, heads) = (&self.config, self.config.heads());
-        let numbers = 4 * c.hidden_size + heads.qkv() + heads.qk() + heads.out() + 3 * c.intermediate_size;
-        4 * c.num_hidden_layers * numbers
+        let values = 4 * c.hidden_size + heads.qkv() + heads.qk() + heads.out() + 3 * c.intermediate_size;
+        4 * c.num_hidden_layers * values
     }
 
-    /// Everything of a layer up to and including queries and keys.
+    /// Input norm, QKV projection, and QK norm with rotary embedding.
     #[allow(clippy::too_many_arguments)]
     fn pre_attention(
         &self,
@@ -170,7 +168,7 @@ impl<K: Kernels> Model<K> {
         );
     }
 
-    /// Everything of a layer after attention.
+    /// Output projection, post-attention norm and MLP, with both residual connections.
     #[allow(clippy::too_many_arguments)]
     fn post_attention(
         &self,
@@ -256,7 +254,7 @@ impl<K: Kernels> Model<K> {
         self.post_attention(k, w, lora, layer, n, x, a, y);
     }
 
-    /// Runs all layers over a chunk. With `keep`, every layer's intermediate results stay for the backward pass.
+    /// Runs all layers over a chunk. With `keep`, every layer's activations are stored for the backward pass.
     fn forward(
         &self,
         k: &K,
@@ -284,7 +282,7 @@ impl<K: Kernels> Model<K> {
         }
     }
 
-    /// What the model says about each prediction of a chunk.
+    /// Computes the log-probability and entropy of every prediction of a chunk.
     pub(crate) fn score(
         &self,
         k: &K,
@@ -300,8 +298,8 @@ impl<K: Kernels> Model<K> {
     }
 }
 
-/// Cosines and sines per position, with the roundings `transformers` makes: at far positions a different rounding of the
-/// frequency is a different angle.
+/// Cosines and sines per position, rounded as in `transformers`: at large positions a different rounding of the frequency gives
+/// a different angle.
 pub(crate) fn rope_table(theta: f64, dim: usize, positions: usize) -> Vec<f32> {
     let half = dim / 2;
     let frequencies: Vec<f32> = (0..half)

@@ -7,7 +7,7 @@ use super::workspace::LayerActivations;
 use super::{LoraSegment, Model, Weights};
 use crate::cpu::{BLOCK_SIZE, BlockSlot, Kernels, PagedSpan, Strided};
 
-/// New tokens of many sequences under one set of weights.
+/// New tokens of many sequences with the same base weights.
 #[derive(Default)]
 pub(crate) struct PagedBatch {
     pub(crate) tokens: Vec<u32>,

@@ -1,21 +1,20 @@
-//! Where is each tensor?
+//! The layout of all parameters in one flat buffer.
 //!
-//! All parameters lie in one flat buffer, so that the optimiser and the norms run over it in one sweep. What is multiplied
-//! with the same input lies together: queries, keys and values are one matrix, and so are gate and up.
+//! Projections with the same input are adjacent, so that Q, K and V form one matrix, and gate and up another.
 
 use crate::weights::hf_config::Config;
 use std::ops::Range;
 
-/// A tensor of a checkpoint.
+/// A tensor of a checkpoint and its range in the flat buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tensor {
-    /// Its name in a checkpoint.
+    /// Name in the checkpoint.
     pub(crate) name: String,
     pub(crate) shape: Vec<usize>,
     pub(crate) range: Range<usize>,
 }
 
-/// A layer's parameters.
+/// Ranges of a layer's parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct LayerLayout {
     pub(crate) input_norm: Range<usize>,
@@ -27,14 +26,14 @@ pub(crate) struct LayerLayout {
     pub(crate) down_proj: Range<usize>,
 }
 
-/// All parameters.
+/// Ranges of all parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct ParamLayout {
     pub(crate) tensors: Vec<Tensor>,
     pub(crate) embed_tokens: Range<usize>,
     pub(crate) layers: Vec<LayerLayout>,
     pub(crate) final_norm: Range<usize>,
-    /// The embed_tokens's place where the two are tied.
+    /// Equals `embed_tokens` if the embeddings are tied.
     pub(crate) lm_head: Range<usize>,
     pub(crate) len: usize,
 }

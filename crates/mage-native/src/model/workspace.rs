@@ -1,10 +1,10 @@
-//! What does a pass keep in memory?
+//! Activation and gradient buffers of a pass.
 
 use crate::cpu::{Kernels, TokenLogprob};
 use crate::weights::hf_config::Config;
 use crate::weights::lora::LORA_GROUPS;
 
-/// What a layer remembers for its backward pass.
+/// The activations of a layer that its backward pass needs.
 pub(super) struct LayerActivations<K: Kernels> {
     pub(super) input_rstd: K::Buffer,
     pub(super) input_normed: K::Buffer,
@@ -18,7 +18,7 @@ pub(super) struct LayerActivations<K: Kernels> {
     pub(super) post_attn_normed: K::Buffer,
     pub(super) gate_up: K::Buffer,
     pub(super) mlp_act: K::Buffer,
-    /// By group: an adapter's thin rows.
+    /// Scaled output of LoRA A, by projection group.
     pub(super) lora_a_out: [K::Buffer; LORA_GROUPS.len()],
 }
 
@@ -64,11 +64,11 @@ impl<K: Kernels> LayerActivations<K> {
     }
 }
 
-/// Everything a pass over a chunk needs besides weights, kept from one chunk to the next.
+/// Buffers of a pass over a chunk, reused for later chunks.
 pub(crate) struct Workspace<K: Kernels> {
-    /// The input of each layer, and the output of the last.
+    /// Hidden states: the input of each layer and the output of the last.
     pub(super) hidden: Vec<K::Buffer>,
-    /// One per layer, or a single one where layers are computed again in the backward pass (or there is none).
+    /// One per layer, or a single one if layers are recomputed or there is no backward pass.
     pub(super) activations: Vec<LayerActivations<K>>,
     pub(super) dhidden: K::Buffer,
     pub(super) dnormed: K::Buffer,

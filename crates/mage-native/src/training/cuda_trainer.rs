@@ -3,7 +3,7 @@
 use super::loss_stats::LossStats;
 use super::state::{PublishedState, SavedParams, TrainerState, child_path, digest, read_moments, write_moments};
 use crate::cpu::TokenLogprob;
-use crate::engine::{Shared, write_folder};
+use crate::engine::{Shared, write_model};
 use crate::gpu::{failed, lora_layout};
 use crate::model::batch::{self, Chunk};
 use crate::model::param_layout::Tensor;
@@ -91,7 +91,7 @@ impl CudaTrainer {
         let flat = self.trainer.params().to_vec().map_err(failed)?;
         let Shared { model, renderer, source, .. } = &*self.shared;
         match &self.adapter {
-            None => write_folder(dir, &model.config, &flat, renderer.as_deref(), format),
+            None => write_model(dir, &model.config, &flat, renderer.as_deref(), format),
             Some((layout, _)) => lora::peft::write(dir, layout, &flat, source.as_deref(), format),
         }
     }

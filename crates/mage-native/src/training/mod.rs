@@ -15,7 +15,7 @@ mod trainable_params;
 
 use crate::cpu::Cpu;
 use crate::cpu::{AdamW, Kernels};
-use crate::engine::{Shared, write_folder};
+use crate::engine::{Shared, write_model};
 use crate::model::Workspace;
 use crate::model::batch::{self, Chunk};
 use crate::model::param_layout::Tensor;
@@ -103,7 +103,7 @@ impl CpuTrainer {
         let Shared { model, renderer, source, .. } = &*self.shared;
         match &self.params {
             TrainableParams::Full(weights) => {
-                write_folder(dir, &model.config, &weights.flat, renderer.as_deref(), format)
+                write_model(dir, &model.config, &weights.flat, renderer.as_deref(), format)
             }
             TrainableParams::Lora { adapter, .. } => {
                 lora::peft::write(dir, &adapter.layout, &adapter.flat, source.as_deref(), format)

@@ -1,6 +1,7 @@
-//! Which weights does a sampler see?
+//! The registry of published weights.
 //!
-//! Those that were published, whole or not at all: a request takes hold of one set at its start and keeps it to its end.
+//! Weights are published atomically under a name with increasing versions. A request uses the version that is current when it
+//! is submitted.
 
 use crate::cpu::Cpu;
 use crate::model::WeightSet;
@@ -8,50 +9,50 @@ use mage_engine::{AdapterName, Error, Result, WeightVersion, WeightsId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Weights where they are used.
+/// Weights on a device.
 pub(crate) enum DeviceWeights {
     Cpu(WeightSet<Cpu>),
     Cuda(GpuWeights),
 }
 
-/// Weights on a card, with an adapter beside them or without.
+/// Weights on a GPU, with or without an adapter.
 pub(crate) struct GpuWeights {
     pub(crate) base: Arc<mage_cuda::CudaWeights>,
     pub(crate) adapter: Option<mage_cuda::CudaAdapter>,
 }
 
 impl GpuWeights {
-    pub(crate) fn held(&self) -> mage_cuda::WeightsRef<'_> {
+    pub(crate) fn as_ref(&self) -> mage_cuda::WeightsRef<'_> {
         mage_cuda::WeightsRef { base: &self.base, adapter: self.adapter.as_ref() }
     }
 }
 
 impl DeviceWeights {
-    /// Weights in this machine's own memory: what is published for a card never reaches the CPU's kernels.
+    /// The weights in CPU memory. Panics for weights on a GPU, which never reach the CPU backend.
     pub(crate) fn cpu(&self) -> &WeightSet<Cpu> {
         match self {
             DeviceWeights::Cpu(set) => set,
-            DeviceWeights::Cuda(_) => unreachable!("weights on a card were handed to the CPU"),
+            DeviceWeights::Cuda(_) => unreachable!("GPU weights in the CPU backend"),
         }
     }
 
-    /// The same the other way round.
+    /// The weights on the GPU. Panics for weights in CPU memory.
     pub(crate) fn cuda(&self) -> &GpuWeights {
         match self {
             DeviceWeights::Cuda(set) => set,
-            DeviceWeights::Cpu(_) => unreachable!("weights in memory were handed to a card"),
+            DeviceWeights::Cpu(_) => unreachable!("CPU weights in the CUDA backend"),
         }
     }
 }
 
-/// One published set of weights.
+/// A published version of weights.
 #[derive(Clone)]
 pub(crate) struct PublishedWeights {
     pub(crate) version: WeightVersion,
     pub(crate) weights: Arc<DeviceWeights>,
 }
 
-/// Everything published, by name.
+/// Published weights by name.
 #[derive(Default)]
 pub(crate) struct WeightRegistry(RwLock<BTreeMap<AdapterName, PublishedWeights>>);
 
@@ -71,7 +72,7 @@ impl WeightRegistry {
                 let known: Vec<&str> = all.keys().map(AdapterName::as_str).collect();
                 Err(Error::invalid(
                     format!("weights `{name}`"),
-                    format!("nothing was published under that name; there is {}", known.join(", ")),
+                    format!("nothing is published under that name; published: {}", known.join(", ")),
                 ))
             }
         }

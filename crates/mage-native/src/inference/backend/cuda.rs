@@ -107,7 +107,7 @@ impl Backend for CudaBackend {
             cuda_results.resize(queries.len(), mage_cuda::GpuLogitResult::default());
             let batch =
                 mage_cuda::StepBatch { tokens, block_tables: &step.block_tables, sequences: slices, queries: &queries };
-            runner.step(device_weights.cuda().held(), &batch, cuda_results).map_err(failed)?;
+            runner.step(device_weights.cuda().as_ref(), &batch, cuda_results).map_err(failed)?;
             for (index, a) in indices.into_iter().zip(cuda_results.iter()) {
                 let (token, logprob, aux) = (a.token, a.logprob, a.aux);
                 results[index] = LogitResult { token, logprob, aux, trie_node: a.next_node() };
