@@ -54,8 +54,7 @@ impl Options {
     /// Checks the options against this machine.
     fn check(&self, gpu: Option<&GpuModel>) -> Result<()> {
         if self.threads > Self::MAX_THREADS {
-            let problem =
-                format!("{} exceeds the maximum of {}; 0 uses one per core", self.threads, Self::MAX_THREADS);
+            let problem = format!("{} exceeds the maximum of {}; 0 uses one per core", self.threads, Self::MAX_THREADS);
             return Err(Error::invalid("threads", problem));
         }
         let free = match gpu {

@@ -35,7 +35,11 @@ pub(crate) fn check_gradient_at(
         // Five-point stencil: exact for polynomials up to degree four.
         let slope = (8.0 * (at(h) - at(-h)) - (at(2.0 * h) - at(-2.0 * h))) / (12.0 * f64::from(h));
         let error = (slope - f64::from(gradient[i])).abs();
-        assert!(error <= 4e-3 * f64::from(scale), "{name}[{i}]: gradient {} but finite difference {slope}", gradient[i]);
+        assert!(
+            error <= 4e-3 * f64::from(scale),
+            "{name}[{i}]: gradient {} but finite difference {slope}",
+            gradient[i]
+        );
     }
 }
 

@@ -105,7 +105,13 @@ impl GpuMemoryPlan {
     }
 
     /// The plan for a GPU with this much free memory.
-    fn with_free_memory(device: String, config: &Config, adapter: Option<AdapterSize>, recompute: bool, free: usize) -> Self {
+    fn with_free_memory(
+        device: String,
+        config: &Config,
+        adapter: Option<AdapterSize>,
+        recompute: bool,
+        free: usize,
+    ) -> Self {
         let (shape, parameters) = (shape(config), ParamLayout::new(config).len);
         let (trainable, lora_rank) = adapter.map_or((parameters, 0), |a| (a.parameters, a.max_group_rank));
         let (state, snapshots) =
@@ -175,14 +181,18 @@ mod tests {
                 TrainingMemory { shape: &shape, trainable: 0, lora_rank: 0, max_len, recompute }.plan(free, requested).1
             };
             let large = 139 * gib;
-            assert_eq!((reserved(257, 1, large), reserved(1, 1, large)), (reserved(512, 1, large), reserved(256, 1, large)));
+            assert_eq!(
+                (reserved(257, 1, large), reserved(1, 1, large)),
+                (reserved(512, 1, large), reserved(256, 1, large))
+            );
             // A sequence longer than a pass fits, using at most half of the free memory.
             let sequence = |tokens: usize| {
                 tokens * ModelTrainer::bytes_per_token(&shape, 0, true) + ModelTrainer::fixed_bytes(&shape)
             };
             assert_eq!(reserved(256, 40_960, large), sequence(40_960));
             let all = TrainingMemory { shape: &shape, trainable: 0, lora_rank: 0, max_len: 40_960, recompute };
-            let lengths = [sequence(256), sequence(512) - 1, sequence(512), sequence(1 << 20)].map(|passes| all.max_sequence_tokens(passes));
+            let lengths = [sequence(256), sequence(512) - 1, sequence(512), sequence(1 << 20)]
+                .map(|passes| all.max_sequence_tokens(passes));
             assert_eq!(lengths, [256, 256, 512, 40_960]);
             assert!(reserved(256, 1 << 30, large) <= large / 2);
             assert_eq!(reserved(256, 1 << 30, 0), reserved(256, 1, 0));

@@ -242,11 +242,7 @@ impl GpuModel {
                 _ => format!("{passes} for training passes and published snapshots, "),
             };
             let whole_model_learns = reserved > 0 && self.base.get().is_none();
-            let adapter = if whole_model_learns {
-                "train a LoRA adapter (engine.lora_rank), "
-            } else {
-                ""
-            };
+            let adapter = if whole_model_learns { "train a LoRA adapter (engine.lora_rank), " } else { "" };
             let reason = format!(
                 "out of memory: {} MiB of the card are free, and {} are needed: {passes}{steps} for steps, {pages} for keys and \
                  values; end other programs on the card (nvidia-smi lists them), {adapter}or use --device cpu",
@@ -320,7 +316,11 @@ mod tests {
         let unsupported = crate::weights::hf_config::tests::tiny();
         assert_eq!(Device::Auto.cuda_index_for(&unsupported, Some(12)), None);
         assert_eq!(Device::Cpu.cuda_index_for(&unsupported, None), None);
-        assert_eq!(Device::Cuda(2).cuda_index_for(&unsupported, Some(12)), Some(2), "an explicit device is not replaced");
+        assert_eq!(
+            Device::Cuda(2).cuda_index_for(&unsupported, Some(12)),
+            Some(2),
+            "an explicit device is not replaced"
+        );
     }
 
     #[test]
