@@ -11,7 +11,7 @@ use mage_engine::{
     KlForm, Loss, Message, Objective, OptimStep, PerToken, SampleRequest, SamplingParams, Thinking, TokenClass,
     TokenForest, Trainer,
 };
-use mage_native::{Config, NativeAdapter, NativeModel, Options, WeightDtype, chat_tokenizer};
+use mage_native::{Config, EngineOptions, NativeAdapter, NativeModel, WeightDtype, chat_tokenizer};
 use mage_rng::Seed;
 use serde::Deserialize;
 use std::error::Error;
@@ -99,7 +99,7 @@ fn run(dir: &Path) -> Result<(), Box<dyn Error>> {
         model = model.with_adapter(adapter)?;
     }
     let renderer = model.renderer().cloned();
-    let (mut trainer, sampler) = model.train(Options::default())?;
+    let (mut trainer, sampler) = model.train(EngineOptions::default())?;
     let (mut greedy, mut logits) = (Vec::new(), Vec::new());
     for prompt in case.prompts {
         let params = SamplingParams { temperature: 0.0, max_tokens: case.greedy_tokens, ..Default::default() };

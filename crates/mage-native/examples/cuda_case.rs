@@ -6,7 +6,7 @@
 //! less one number, as the trainer sees them and as the sampler does. `conformance/cuda` compares all of it with torch.
 
 use mage_engine::{Loss, Objective, PerToken, Sampler, ScoreRequest, Segment, TokenForest, Trainer, block_on};
-use mage_native::{CudaTrainer, NativeModel, NativeSampler, Options};
+use mage_native::{CudaTrainer, EngineOptions, NativeModel, NativeSampler};
 use serde::Deserialize;
 use std::error::Error;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let open = || NativeModel::open(dir);
     let mut logprobs = Vec::new();
     for (i, rows) in case.batches.into_iter().enumerate() {
-        let (mut trainer, _) = open()?.train_on_gpu(0, Options::default())?;
+        let (mut trainer, _) = open()?.train_on_gpu(0, EngineOptions::default())?;
         let count: usize = rows.iter().map(|r| r.len() - 1).sum();
         let batch = TokenForest::of_rows(rows.into_iter().map(|tokens| {
             let mut weights = vec![1.0 / count as f32; tokens.len()];
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         save_gradients(&trainer, &dir.join(format!("gradients-{i}.safetensors")))?;
     }
     let vocabulary = open()?.config().vocab_size as u32;
-    let (mut trainer, sampler) = open()?.train_on_gpu(0, Options::default())?;
+    let (mut trainer, sampler) = open()?.train_on_gpu(0, EngineOptions::default())?;
     let mut by_trainer = Vec::new();
     let mut by_sampler = Vec::new();
     for prefix in &case.prefixes {

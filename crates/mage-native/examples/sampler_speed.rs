@@ -6,7 +6,7 @@
 //! matrix.
 
 use mage_engine::{AdapterName, SampleRequest, Sampler, SamplingParams, for_each_in_flight};
-use mage_native::{Config, DEFAULT_INIT_STD, LoraConfig, NativeAdapter, NativeModel, Options};
+use mage_native::{Config, DEFAULT_INIT_STD, EngineOptions, LoraConfig, NativeAdapter, NativeModel};
 use mage_rng::Seed;
 use rand::RngExt;
 use std::collections::HashMap;
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         eos_token_ids: Vec::new(),
     };
     let words = config.vocab_size as u32;
-    let options = Options {
+    let options = EngineOptions {
         threads: get("threads", 2),
         cache_mib: get("cache_mib", 0),
         no_prefix_cache: get("sharing", 1) == 0,

@@ -2,7 +2,7 @@
 //! Prints one line of JSON.
 
 use mage_engine::{Loss, Objective, OptimStep, PerToken, TokenForest, Trainer};
-use mage_native::{Config, DEFAULT_INIT_STD, NativeModel, Options};
+use mage_native::{Config, DEFAULT_INIT_STD, EngineOptions, NativeModel};
 use mage_rng::Seed;
 use rand::RngExt;
 use std::collections::HashMap;
@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             t.weights.iter_mut().for_each(|w| *w *= scale);
         }
     }
-    let options = Options {
+    let options = EngineOptions {
         threads: get("threads", 2),
         chunk_tokens: get("chunk", 0),
         recompute: get("recompute", 0) == 1,

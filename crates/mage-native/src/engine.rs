@@ -4,8 +4,8 @@ use crate::cpu::Cpu;
 use crate::gpu::{Device, GpuModel};
 use crate::inference::NativeSampler;
 use crate::machine::Machine;
-use crate::model::param_layout::{ParamLayout, Tensor};
-use crate::model::{Model, WeightSet, Weights};
+use crate::model::param_layout::{ParamLayout, ParamTensor};
+use crate::model::{Qwen3Model, WeightSet, Weights};
 use crate::training::{CpuTrainer, CudaTrainer, TrainableParams};
 use crate::weights::atomic_write::replace_text;
 use crate::weights::checkpoint::{self, WeightDtype};
@@ -25,7 +25,7 @@ const WEIGHTS: &str = "model.safetensors";
 /// Options of the engine. On a GPU, sampled results are independent of them, as stated below, only with `batch_invariant`;
 /// otherwise they depend on them up to rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct EngineOptions {
     /// Threads, at most [`MAX_THREADS`](Self::MAX_THREADS); 0: one per core. Results do not depend on it.
     pub threads: usize,
     /// Tokens per training chunk, and prefill tokens per sampler step; 0: chosen by model shape. Training depends on it up to
@@ -47,7 +47,7 @@ pub struct Options {
     pub no_prefix_cache: bool,
 }
 
-impl Options {
+impl EngineOptions {
     /// Maximum number of threads.
     pub const MAX_THREADS: usize = 1024;
 
@@ -102,7 +102,7 @@ impl NativeModel {
     ) -> Result<()> {
         check_init(config, init_std, renderer)?;
         write_metadata(dir, config, renderer, format)?;
-        let make = |t: &Tensor| init::new_tensor(t, init_std, seed);
+        let make = |t: &ParamTensor| init::new_tensor(t, init_std, seed);
         checkpoint::write_made(&dir.join(WEIGHTS), &ParamLayout::new(config).tensors, format, make)
     }
 
@@ -197,8 +197,8 @@ impl NativeModel {
     /// A CPU trainer that starts from this model, and a sampler of the weights it publishes. The model is published as version
     /// 0 of the policy. With an adapter, only the adapter is trained, and the model without it is published as
     /// [`BASE`](AdapterName::BASE).
-    pub fn train(self, options: Options) -> Result<(CpuTrainer, NativeSampler)> {
-        let shared = Shared::new(&self, options)?;
+    pub fn train(self, options: EngineOptions) -> Result<(CpuTrainer, NativeSampler)> {
+        let shared = EngineContext::new(&self, options)?;
         let params = match self.adapter {
             None => TrainableParams::Full(shared.pool.install(|| shared.model.weights(self.flat))),
             Some(adapter) => {
@@ -212,8 +212,8 @@ impl NativeModel {
     }
 
     /// Like [`train`](Self::train), on a GPU.
-    pub fn train_on_gpu(self, index: usize, options: Options) -> Result<(CudaTrainer, NativeSampler)> {
-        let shared = Shared::on_gpu(&self, options, index)?;
+    pub fn train_on_gpu(self, index: usize, options: EngineOptions) -> Result<(CudaTrainer, NativeSampler)> {
+        let shared = EngineContext::on_gpu(&self, options, index)?;
         let trainer = CudaTrainer::new(Arc::clone(&shared), self.flat, self.adapter)?;
         Ok((trainer, NativeSampler::new(shared)?))
     }
@@ -229,7 +229,7 @@ impl NativeModel {
     }
 
     /// A trainer and its sampler on the given device, and a description of the device.
-    pub fn engines(self, device: Device, options: Options) -> Result<(Box<dyn Trainer>, NativeSampler, String)> {
+    pub fn engines(self, device: Device, options: EngineOptions) -> Result<(Box<dyn Trainer>, NativeSampler, String)> {
         match device.cuda_index_for(&self.config, self.rank()) {
             None => {
                 let (trainer, sampler) = self.train(options)?;
@@ -244,11 +244,11 @@ impl NativeModel {
     }
 
     /// A sampler without a trainer on the given device.
-    pub fn sampler_on(self, device: Device, options: Options) -> Result<NativeSampler> {
+    pub fn sampler_on(self, device: Device, options: EngineOptions) -> Result<NativeSampler> {
         match device.cuda_index_for(&self.config, self.rank()) {
             None => self.sampler(options),
             Some(index) => {
-                let shared = Shared::on_gpu(&self, options, index)?;
+                let shared = EngineContext::on_gpu(&self, options, index)?;
                 let base = shared.publish_gpu_base(&self.flat)?;
                 let policy = match &self.adapter {
                     Some(a) => shared.adapter_on_base(&a.layout, &a.flat)?.map_or(base, Arc::new),
@@ -262,8 +262,8 @@ impl NativeModel {
     }
 
     /// A CPU sampler without a trainer. The model without its adapter is also published as [`BASE`](AdapterName::BASE).
-    pub fn sampler(self, options: Options) -> Result<NativeSampler> {
-        let shared = Shared::new(&self, options)?;
+    pub fn sampler(self, options: EngineOptions) -> Result<NativeSampler> {
+        let shared = EngineContext::new(&self, options)?;
         let base = shared.publish_base(self.flat);
         let adapter = self.adapter.map(|a| Arc::new(shared.model.adapter(a.layout, a.flat)));
         shared.registry.publish(&AdapterName::default(), Arc::new(DeviceWeights::Cpu(WeightSet { base, adapter })));
@@ -272,12 +272,12 @@ impl NativeModel {
 }
 
 /// State shared by a trainer and its sampler.
-pub(crate) struct Shared {
-    pub(crate) model: Model<Cpu>,
+pub(crate) struct EngineContext {
+    pub(crate) model: Qwen3Model<Cpu>,
     pub(crate) renderer: Option<Arc<Renderer>>,
     pub(crate) registry: WeightRegistry,
     pub(crate) pool: rayon::ThreadPool,
-    pub(crate) options: Options,
+    pub(crate) options: EngineOptions,
     /// Frozen base weights of adapters; unset if the base weights are trained.
     pub(crate) base: OnceLock<Arc<Weights<Cpu>>>,
     /// What adapters record as their base model.
@@ -286,24 +286,24 @@ pub(crate) struct Shared {
     pub(crate) gpu: Option<GpuModel>,
 }
 
-impl Shared {
-    fn new(model: &NativeModel, options: Options) -> Result<Arc<Self>> {
+impl EngineContext {
+    fn new(model: &NativeModel, options: EngineOptions) -> Result<Arc<Self>> {
         Self::with(model, options, None)
     }
 
-    fn on_gpu(model: &NativeModel, options: Options, index: usize) -> Result<Arc<Self>> {
+    fn on_gpu(model: &NativeModel, options: EngineOptions, index: usize) -> Result<Arc<Self>> {
         Self::with(model, options, Some(GpuModel::open(&model.config, index)?))
     }
 
-    fn with(model: &NativeModel, options: Options, gpu: Option<GpuModel>) -> Result<Arc<Self>> {
+    fn with(model: &NativeModel, options: EngineOptions, gpu: Option<GpuModel>) -> Result<Arc<Self>> {
         options.check(gpu.as_ref())?;
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(options.threads)
             .thread_name(|i| format!("native-{i}"))
             .build()
             .map_err(|e| Error::Engine { engine: "native".to_owned(), reason: format!("starting threads: {e}") })?;
-        Ok(Arc::new(Shared {
-            model: Model::new(model.config.clone(), Cpu::new()),
+        Ok(Arc::new(EngineContext {
+            model: Qwen3Model::new(model.config.clone(), Cpu::new()),
             renderer: model.renderer.clone(),
             registry: WeightRegistry::default(),
             pool,

@@ -8,7 +8,7 @@
 //!
 //! A directory written by `transformers` can be trained, and one written here loads in `transformers`. On the CPU, results
 //! depend neither on the number of threads nor on the batch; on a GPU ([`Device`]), results are batch-invariant only with
-//! [`Options::batch_invariant`].
+//! [`EngineOptions::batch_invariant`].
 //!
 //! ```
 //! use mage_engine::{Loss, Objective, OptimStep, PerToken, TokenForest, Trainer};
@@ -21,7 +21,7 @@
 //!     max_position_embeddings: 64, bos_token_id: None, eos_token_ids: vec![],
 //! };
 //! let model = NativeModel::new(config, DEFAULT_INIT_STD, Seed::new(1), None)?;
-//! let (mut trainer, _sampler) = model.train(Options::default())?;
+//! let (mut trainer, _sampler) = model.train(EngineOptions::default())?;
 //! let row = (vec![1, 2, 3], PerToken { weights: vec![0.0, 0.5, 0.5], ..Default::default() });
 //! let batch = TokenForest::of_rows([row]);
 //! let before = trainer.forward_backward(&batch, &Loss::of(Objective::CrossEntropy))?.loss;
@@ -47,12 +47,12 @@ mod tokenizer;
 mod training;
 mod weights;
 
-pub use engine::{NativeModel, Options};
+pub use engine::{EngineOptions, NativeModel};
 pub use gpu::{Device, GpuMemoryPlan, GpuReport, GpuStatus};
 pub use inference::{NativeSampler, SamplerStats, TokenStream};
 pub use machine::Machine;
 pub use mage_cuda::{DeviceInfo, Throughput, is_compiling};
-pub use tokenizer::{ControlTokens, chat_tokenizer, word_tokenizer};
+pub use tokenizer::{WordControlTokens, chat_tokenizer, word_tokenizer};
 pub use training::{CpuTrainer, CudaTrainer};
 pub use weights::checkpoint::{StoredWeights, TensorEntry, WeightDtype, parse_header};
 pub use weights::description::ModelDescription;

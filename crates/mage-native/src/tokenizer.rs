@@ -78,7 +78,7 @@ pub fn chat_tokenizer(text: &str, size: usize) -> Result<Renderer> {
 
 /// The control words of a word vocabulary that have a meaning to us.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ControlTokens {
+pub struct WordControlTokens {
     /// Starts a prompt.
     pub bos: String,
     /// Asks for the answer.
@@ -89,16 +89,16 @@ pub struct ControlTokens {
     pub unknown: String,
 }
 
-impl Default for ControlTokens {
+impl Default for WordControlTokens {
     fn default() -> Self {
-        ControlTokens { bos: "[BOS]".into(), go: "[GO]".into(), end: "[END]".into(), unknown: "[?]".into() }
+        WordControlTokens { bos: "[BOS]".into(), go: "[GO]".into(), end: "[END]".into(), unknown: "[?]".into() }
     }
 }
 
 /// A vocabulary of exactly these words, one token each, separated by spaces. ControlTokens words come first; text from outside
 /// never yields one. The template joins all messages behind the word that starts a prompt and ends with the one that asks
 /// for the answer.
-pub fn word_tokenizer(words: &[String], control: &ControlTokens) -> Result<Renderer> {
+pub fn word_tokenizer(words: &[String], control: &WordControlTokens) -> Result<Renderer> {
     let specials = [&control.bos, &control.go, &control.end];
     let mut vocabulary = Map::new();
     for word in specials.into_iter().chain([&control.unknown]).chain(words) {
@@ -138,13 +138,13 @@ mod tests {
     #[test]
     fn words_are_tokens() {
         let words: Vec<String> = ["J", "Q", "K", "BET", "PASS"].map(str::to_owned).to_vec();
-        let r = word_tokenizer(&words, &ControlTokens::default()).unwrap();
+        let r = word_tokenizer(&words, &WordControlTokens::default()).unwrap();
         assert_eq!(r.vocabulary(), 9);
         assert_eq!(r.encode("K BET x [GO]").unwrap(), [6, 7, 3, 3]);
         assert_eq!(r.chat(&[Message::user("J PASS")], Thinking::Off, true).unwrap(), [0, 4, 8, 1]);
         assert_eq!(r.decode(&[6, 7, 2]).unwrap(), "K BET");
-        assert!(word_tokenizer(&["a b".to_owned()], &ControlTokens::default()).is_err());
-        assert!(word_tokenizer(&["a".to_owned(), "a".to_owned()], &ControlTokens::default()).is_err());
+        assert!(word_tokenizer(&["a b".to_owned()], &WordControlTokens::default()).is_err());
+        assert!(word_tokenizer(&["a".to_owned(), "a".to_owned()], &WordControlTokens::default()).is_err());
     }
 
     #[test]

@@ -4,7 +4,9 @@ use mage_engine::{
     AdapterName, Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, ScoreRequest,
     TokenForest, Trainer, block_on,
 };
-use mage_native::{Config, LoraConfig, NativeAdapter, NativeModel, NativeSampler, Options, Projection, WeightDtype};
+use mage_native::{
+    Config, EngineOptions, LoraConfig, NativeAdapter, NativeModel, NativeSampler, Projection, WeightDtype,
+};
 use mage_rng::Seed;
 use std::path::Path;
 
@@ -32,7 +34,8 @@ fn model() -> NativeModel {
 
 /// An adapter that has learnt to say one thing.
 fn taught(lora: &LoraConfig, seed: u64) -> NativeAdapter {
-    let (mut trainer, _) = model().with_new_adapter(lora, Seed::new(seed)).unwrap().train(Options::default()).unwrap();
+    let (mut trainer, _) =
+        model().with_new_adapter(lora, Seed::new(seed)).unwrap().train(EngineOptions::default()).unwrap();
     let tokens: Vec<u32> = (0..20).map(|i| (Seed::new(seed).at(i).value() % 30) as u32).collect();
     let weights = [0.0].into_iter().chain([0.1; 19]).collect();
     let batch = TokenForest::of_rows([(tokens, PerToken { weights, ..Default::default() })]);
@@ -69,8 +72,8 @@ fn merged_equals_adapter_to_rounding() {
         assert!(merged.adapter().is_none());
         let dir = tempfile::tempdir().unwrap();
         merged.save(dir.path(), WeightDtype::F32).unwrap();
-        let merged = NativeModel::open(dir.path()).unwrap().sampler(Options::default()).unwrap();
-        let with = with.sampler(Options::default()).unwrap();
+        let merged = NativeModel::open(dir.path()).unwrap().sampler(EngineOptions::default()).unwrap();
+        let with = with.sampler(EngineOptions::default()).unwrap();
         let (a, b, base) = (scores(&with, "policy"), scores(&merged, "policy"), scores(&with, "base"));
         let apart = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(apart(&a, &b) < 2e-5, "{}", apart(&a, &b));
@@ -81,7 +84,7 @@ fn merged_equals_adapter_to_rounding() {
 
 #[test]
 fn adapters_in_one_batch_speak_as_each_would_alone() {
-    let sampler = model().sampler(Options::default()).unwrap();
+    let sampler = model().sampler(EngineOptions::default()).unwrap();
     let adapters: Vec<NativeAdapter> = loras().iter().enumerate().map(|(i, l)| taught(l, i as u64)).collect();
     let names = ["first", "second", "third"];
     for (name, adapter) in names.iter().zip(&adapters) {
@@ -107,7 +110,7 @@ fn adapters_in_one_batch_speak_as_each_would_alone() {
             None => model(),
         };
         let policy = SampleRequest { weights: AdapterName::default(), ..r.clone() };
-        let alone = alone.sampler(Options::default()).unwrap().generate(&policy, |_| ()).unwrap();
+        let alone = alone.sampler(EngineOptions::default()).unwrap().generate(&policy, |_| ()).unwrap();
         assert!(answer.tokens == alone.tokens && answer.logprobs == alone.logprobs, "{name}");
     }
     assert!(scores(&sampler, "base") == scores(&sampler, "policy"), "nothing beside it");
@@ -118,7 +121,7 @@ fn adapters_in_one_batch_speak_as_each_would_alone() {
 
 #[test]
 fn a_name_goes_on_to_its_next_version_between_requests() {
-    let sampler = model().sampler(Options::default()).unwrap();
+    let sampler = model().sampler(EngineOptions::default()).unwrap();
     let (a, b) = (taught(&loras()[0], 1), taught(&loras()[1], 2));
     let rival = AdapterName::new("rival");
     sampler.publish(&rival, &a).unwrap();
@@ -143,12 +146,12 @@ fn what_does_not_fit_is_refused() {
         NativeAdapter::new(&Config { hidden_size: 16, ..config() }, &LoraConfig::default(), Seed::new(1)).unwrap();
     let e = model().with_adapter(adapter.clone()).err().unwrap().to_string();
     assert!(e.contains("another shape"), "{e}");
-    let sampler = model().sampler(Options::default()).unwrap();
+    let sampler = model().sampler(EngineOptions::default()).unwrap();
     let e = sampler.publish(&"x".into(), &adapter).unwrap_err().to_string();
     assert!(e.contains("`x`") && e.contains("another shape"), "{e}");
     let fitting = NativeAdapter::new(&config(), &LoraConfig::default(), Seed::new(1)).unwrap();
     assert!(sampler.publish(&"base".into(), &fitting).unwrap_err().to_string().contains("another name"));
-    let (_, in_training) = model().train(Options::default()).unwrap();
+    let (_, in_training) = model().train(EngineOptions::default()).unwrap();
     assert!(in_training.publish(&"x".into(), &fitting).unwrap_err().to_string().contains("in training"));
     let dir = tempfile::tempdir().unwrap();
     fitting.save(dir.path(), WeightDtype::Bf16).unwrap();
@@ -163,7 +166,7 @@ fn a_folder_names_the_model_it_belongs_to() {
     model().save(base.path(), WeightDtype::F32).unwrap();
     let save = |model: NativeModel| {
         let (trainer, _) =
-            model.with_new_adapter(&loras()[1], Seed::new(1)).unwrap().train(Options::default()).unwrap();
+            model.with_new_adapter(&loras()[1], Seed::new(1)).unwrap().train(EngineOptions::default()).unwrap();
         trainer.save_model(out.path(), WeightDtype::F32).unwrap();
         NativeAdapter::base_of(out.path()).unwrap()
     };

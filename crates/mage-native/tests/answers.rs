@@ -3,7 +3,7 @@
 use mage_engine::{
     ActionSet, FinishReason, SampleRequest, Sampler, SamplingParams, ScoreRequest, block_on, for_each_in_flight,
 };
-use mage_native::{Config, NativeModel, NativeSampler, Options, WeightDtype};
+use mage_native::{Config, EngineOptions, NativeModel, NativeSampler, WeightDtype};
 use mage_rng::Seed;
 use std::task::{Context, Waker};
 
@@ -28,7 +28,7 @@ fn config() -> Config {
 /// A cache of one MiB: 512 pages, 8192 tokens.
 fn sampler() -> NativeSampler {
     let model = NativeModel::new(config(), 0.3, Seed::new(2), None).unwrap();
-    model.sampler(Options { cache_mib: 1, threads: 2, ..Default::default() }).unwrap()
+    model.sampler(EngineOptions { cache_mib: 1, threads: 2, ..Default::default() }).unwrap()
 }
 
 fn request(len: usize, max_tokens: u32, seed: u64) -> SampleRequest {
@@ -76,7 +76,7 @@ fn weights_that_give_no_numbers_are_an_error_everywhere() {
     let place = |i: usize| data + header["model.norm.weight"]["data_offsets"][i].as_u64().unwrap() as usize;
     bytes[place(0)..place(1)].chunks_exact_mut(4).for_each(|x| x.copy_from_slice(&1e38_f32.to_le_bytes()));
     std::fs::write(&path, bytes).unwrap();
-    let sampler = NativeModel::open(dir.path()).unwrap().sampler(Options::default()).unwrap();
+    let sampler = NativeModel::open(dir.path()).unwrap().sampler(EngineOptions::default()).unwrap();
     let said = refusal(&sampler, request(5, 3, 1));
     assert!(said.contains("policy") && said.contains("earlier checkpoint"), "{said}");
     assert_eq!(sampler.generate(&request(5, 3, 1), |_| ()).unwrap_err().to_string(), said);
@@ -90,14 +90,14 @@ fn weights_that_give_no_numbers_are_an_error_everywhere() {
 
 #[test]
 fn what_the_machine_cannot_do_is_refused() {
-    let refusal = |options: Options| {
+    let refusal = |options: EngineOptions| {
         let model = NativeModel::new(config(), 0.3, Seed::new(2), None).unwrap();
         model.sampler(options).err().unwrap().to_string()
     };
-    let said = refusal(Options { threads: 100_000, ..Default::default() });
+    let said = refusal(EngineOptions { threads: 100_000, ..Default::default() });
     assert!(said.starts_with("threads") && said.contains("1024"), "{said}");
     for cache_mib in [1 << 40, usize::MAX] {
-        let said = refusal(Options { cache_mib, ..Default::default() });
+        let said = refusal(EngineOptions { cache_mib, ..Default::default() });
         assert!(said.starts_with("cache_mib") && said.contains("free"), "{said}");
     }
 }
@@ -120,7 +120,7 @@ fn a_full_cache_delays_but_loses_nothing() {
 
 fn sampler_for(queue: usize) -> NativeSampler {
     let model = NativeModel::new(config(), 0.3, Seed::new(2), None).unwrap();
-    model.sampler(Options { threads: 2, queue, ..Default::default() }).unwrap()
+    model.sampler(EngineOptions { threads: 2, queue, ..Default::default() }).unwrap()
 }
 
 #[test]

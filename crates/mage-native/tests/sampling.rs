@@ -4,7 +4,7 @@ use mage_engine::{
     ActionSet, AdapterName, FinishReason, Loss, Objective, PerToken, SampleRequest, SamplingParams, ScoreRequest,
     TokenForest, Trainer,
 };
-use mage_native::{Config, CpuTrainer, NativeModel, NativeSampler, Options, chat_tokenizer};
+use mage_native::{Config, CpuTrainer, EngineOptions, NativeModel, NativeSampler, chat_tokenizer};
 use mage_rng::Seed;
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn config() -> Config {
 
 fn engine(threads: usize) -> (CpuTrainer, NativeSampler) {
     let model = NativeModel::new(config(), 0.2, Seed::new(9), None).unwrap();
-    model.train(Options { threads, ..Default::default() }).unwrap()
+    model.train(EngineOptions { threads, ..Default::default() }).unwrap()
 }
 
 fn request(seed: u64, len: usize) -> SampleRequest {
@@ -125,7 +125,7 @@ fn stop_texts_and_streams_follow_the_tokens() {
     let renderer = Arc::new(chat_tokenizer("", 300).unwrap());
     let config = Config { vocab_size: renderer.vocabulary(), ..config() };
     let model = NativeModel::new(config, 0.2, Seed::new(9), Some(Arc::clone(&renderer))).unwrap();
-    let sampler = model.sampler(Options::default()).unwrap();
+    let sampler = model.sampler(EngineOptions::default()).unwrap();
     let mut r = request(1, 5);
     r.params.max_tokens = 60;
     let mut seen = Vec::new();

@@ -5,8 +5,8 @@ use mage_engine::{
     SampleRequest, Sampler, SamplingParams, ScoreRequest, Scores, TokenForest, Trainer, block_on,
 };
 use mage_native::{
-    Config, ControlTokens, CpuTrainer, LoraConfig, NativeAdapter, NativeModel, NativeSampler, Options, Projection,
-    SamplerStats, TokenStream, WeightDtype, word_tokenizer,
+    Config, CpuTrainer, EngineOptions, LoraConfig, NativeAdapter, NativeModel, NativeSampler, Projection, SamplerStats,
+    TokenStream, WeightDtype, WordControlTokens, word_tokenizer,
 };
 use mage_rng::{Rng, Seed};
 use rand::RngExt;
@@ -82,7 +82,7 @@ fn lora(rng: &mut Rng) -> LoraConfig {
 fn stranger(config: &Config, rng: &mut Rng) -> NativeAdapter {
     let model = NativeModel::new(config.clone(), 0.3, Seed::new(rng.random()), None).unwrap();
     let model = model.with_new_adapter(&lora(rng), Seed::new(rng.random())).unwrap();
-    let mut trainer = model.train(Options { threads: 1, ..Default::default() }).unwrap().0;
+    let mut trainer = model.train(EngineOptions { threads: 1, ..Default::default() }).unwrap().0;
     for _ in 0..3 {
         learn(&mut trainer, rng);
     }
@@ -266,14 +266,14 @@ fn random_schedule(seed: Seed) -> Happened {
     let mut rng = seed.rng();
     let config = config(&mut rng);
     let words: Vec<String> = (0..VOCABULARY - 4).map(|i| format!("w{i}")).collect();
-    let renderer = Arc::new(word_tokenizer(&words, &ControlTokens::default()).unwrap());
+    let renderer = Arc::new(word_tokenizer(&words, &WordControlTokens::default()).unwrap());
     let mut model = NativeModel::new(config.clone(), 0.3, seed, Some(renderer)).unwrap();
     // Either the model itself learns, or an adapter beside it, with strangers' adapters and the bare model in one batch.
     let adapted: bool = rng.random();
     if adapted {
         model = model.with_new_adapter(&lora(&mut rng), seed).unwrap();
     }
-    let options = Options {
+    let options = EngineOptions {
         threads: rng.random_range(1..4),
         cache_mib: [0, 1, 1][rng.random_range(0..3_usize)],
         no_prefix_cache: rng.random_range(0..6) == 0,

@@ -2,7 +2,7 @@
 //! in `MAGE_ENGINE_MODEL`, as `conformance/engines/run.py` starts them. Skipped, loudly, where they are not named.
 
 use mage_engine::{Loss, Objective, OptimStep, PerToken, Sampler, ScoreRequest, TokenForest, Trainer, block_on};
-use mage_native::{NativeAdapter, NativeModel, Options};
+use mage_native::{EngineOptions, NativeAdapter, NativeModel};
 use mage_remote::{
     Fingerprint, StatusLog, Timeouts, TinkerServer, TinkerSettings, TinkerTrainer, VllmPool, VllmPoolSettings,
     tinker::{Backend, Dialect},
@@ -76,7 +76,7 @@ fn pool(url: String, vocabulary: usize) -> VllmPool {
 fn native(model: &Path) -> (Fingerprint, usize) {
     let model = NativeModel::open(model).unwrap();
     let vocabulary = model.config().vocab_size;
-    let sampler = model.sampler(Options::default()).unwrap();
+    let sampler = model.sampler(EngineOptions::default()).unwrap();
     let request = ScoreRequest { tokens: Fingerprint::tokens(vocabulary), from: 1, ..ScoreRequest::default() };
     (Fingerprint(block_on(sampler.score(request)).unwrap().logprobs), vocabulary)
 }
@@ -178,7 +178,7 @@ fn one_update(tinker: &str, model: &Path, objective: Objective) {
     there.save(&before).unwrap();
     // A fresh optimiser on both sides.
     let start = NativeAdapter::open(&before, &config).unwrap();
-    let (mut here, _) = base.with_adapter(start.clone()).unwrap().train(Options::default()).unwrap();
+    let (mut here, _) = base.with_adapter(start.clone()).unwrap().train(EngineOptions::default()).unwrap();
     let ours = here.forward_backward(&rows(1.0), &loss).unwrap();
     let theirs = there.forward_backward(&rows(1.0), &loss).unwrap();
     assert!((ours.loss - theirs.loss).abs() < 1e-5 * ours.loss.abs().max(1.0), "{} {}", ours.loss, theirs.loss);

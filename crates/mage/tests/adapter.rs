@@ -2,7 +2,7 @@
 
 use mage_engine::{Loss, Objective, OptimStep, PerToken, TokenForest, Trainer};
 use mage_env::Seed;
-use mage_native::{LoraConfig, NativeModel, Options, WeightDtype};
+use mage_native::{EngineOptions, LoraConfig, NativeModel, WeightDtype};
 use std::{
     fs,
     io::Read,
@@ -64,7 +64,7 @@ fn made(dir: &Path) -> String {
 fn taught(model: &str, to: &Path, seed: u64) -> String {
     let model = NativeModel::open(Path::new(model)).expect("a model");
     let adapted = model.with_new_adapter(&LoraConfig::default(), Seed::new(seed)).expect("an adapter");
-    let (mut trainer, _) = adapted.train(Options::default()).expect("a trainer");
+    let (mut trainer, _) = adapted.train(EngineOptions::default()).expect("a trainer");
     let tokens: Vec<u32> = (0..12).map(|i| (Seed::new(seed).at(i).value() % 250) as u32).collect();
     let weights = [0.0].into_iter().chain([0.1; 11]).collect();
     let batch = TokenForest::of_rows([(tokens, PerToken { weights, ..Default::default() })]);

@@ -7,7 +7,7 @@
 use super::gemm::{self, Lhs, Rhs};
 use super::shared_ptr::SharedMut;
 use super::{Cpu, Heads, Span, Strided};
-use crate::cpu::simd::{LANES, Lanes, Level, simd_dispatch};
+use crate::cpu::simd::{LANES, Lanes, SimdLevel, simd_dispatch};
 use rayon::prelude::*;
 use std::cell::RefCell;
 
@@ -30,7 +30,7 @@ thread_local! {
 
 /// A product into scratch space or into this task's own rows and columns.
 fn task_gemm(
-    level: Level,
+    level: SimdLevel,
     shape: (usize, usize, usize),
     a: Lhs<'_>,
     b: Rhs<'_>,

@@ -5,7 +5,7 @@
 //! on it then cannot matter: a tile that stops half-way leaves exactly the partial sum it will continue from.
 
 use super::shared_ptr::{SharedConst, SharedMut};
-use crate::cpu::simd::{LANES, Lanes, Level, simd_dispatch};
+use crate::cpu::simd::{LANES, Lanes, SimdLevel, simd_dispatch};
 use rayon::prelude::*;
 use std::cell::RefCell;
 
@@ -95,7 +95,7 @@ thread_local! {
 /// `c = a · b`, or `c += a · b` with `accumulate`: `m` rows of `n` numbers, `ldc` apart.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn gemm(
-    level: Level,
+    level: SimdLevel,
     parallel: bool,
     (m, n, k): (usize, usize, usize),
     a: Lhs<'_>,
@@ -140,7 +140,7 @@ pub(crate) fn gemm(
 /// # Safety
 /// The `m` rows of `n` numbers, `ldc` apart, must lie in one buffer and be the caller's single_threaded meanwhile.
 pub(crate) unsafe fn gemm_into(
-    level: Level,
+    level: SimdLevel,
     (m, n, k): (usize, usize, usize),
     a: Lhs<'_>,
     b: Rhs<'_>,
@@ -170,7 +170,7 @@ fn check(m: usize, n: usize, k: usize, a: Lhs<'_>, b: Rhs<'_>, c_len: usize, ldc
 }
 
 fn gemm_single_thread(
-    level: Level,
+    level: SimdLevel,
     (m, n, k): (usize, usize, usize),
     a: Lhs<'_>,
     b: Rhs<'_>,
@@ -472,7 +472,7 @@ mod tests {
             let (at, bt) = (transpose(&a, m, k), transpose(&b, k, n));
             let mut packed = vec![0.0; packed_len(n, k)];
             pack_transposed(&bt, n, k, k, &mut packed);
-            for level in Level::available() {
+            for level in SimdLevel::available() {
                 for accumulate in [false, true] {
                     let want = chain(m, n, k, &a, &b, accumulate.then_some(&start));
                     let lefts = [Lhs::rows(&a, k), Lhs::columns(&at, m)];
@@ -499,7 +499,7 @@ mod tests {
                 let mut c = vec![0.0; m * n];
                 pool.install(|| {
                     let right = Rhs::Rows { data: &b, stride: n };
-                    gemm(Level::best(), true, (m, n, k), Lhs::rows(&a, k), right, &mut c, n, false);
+                    gemm(SimdLevel::best(), true, (m, n, k), Lhs::rows(&a, k), right, &mut c, n, false);
                 });
                 assert!(c == want, "{threads} threads");
             }
@@ -511,7 +511,7 @@ mod tests {
     fn short_inputs_are_refused() {
         let b = [0.0; 4];
         gemm(
-            Level::best(),
+            SimdLevel::best(),
             false,
             (2, 2, 2),
             Lhs::rows(&[0.0; 3], 2),

@@ -22,23 +22,23 @@ pub(crate) use kernels::*;
 
 use gemm::{Lhs, Rhs};
 use rayon::prelude::*;
-use simd::Level;
+use simd::SimdLevel;
 use std::ops::Range;
 
 /// The CPU device: SIMD level and threading mode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cpu {
-    level: Level,
+    level: SimdLevel,
     /// Whether kernels may use the threads of the current pool.
     parallel: bool,
 }
 
 impl Cpu {
     pub(crate) fn new() -> Self {
-        Cpu { level: Level::best(), parallel: true }
+        Cpu { level: SimdLevel::best(), parallel: true }
     }
 
-    pub(crate) fn level(&self) -> Level {
+    pub(crate) fn level(&self) -> SimdLevel {
         self.level
     }
 

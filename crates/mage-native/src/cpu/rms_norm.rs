@@ -2,7 +2,7 @@
 
 use super::Cpu;
 use super::shared_ptr::SharedMut;
-use crate::cpu::simd::{LANES, Lanes, Level, simd_dispatch};
+use crate::cpu::simd::{LANES, Lanes, SimdLevel, simd_dispatch};
 use rayon::prelude::*;
 
 pub(super) fn forward(cpu: &Cpu, x: &[f32], w: &[f32], epsilon: f32, y: &mut [f32], rstd: &mut [f32]) {
@@ -97,7 +97,7 @@ pub(super) fn row_grad<L: Lanes>(l: L, dy: &[f32], x: &[f32], w: &[f32], r: f32,
 }
 
 /// Adds, row after row, to the gradient by the weights; threads take columns, so the order is always that of the rows.
-fn weight_grad(level: Level, parallel: bool, dy: &[f32], x: &[f32], rstd: &[f32], dw: &mut [f32]) {
+fn weight_grad(level: SimdLevel, parallel: bool, dy: &[f32], x: &[f32], rstd: &[f32], dw: &mut [f32]) {
     let width = dw.len();
     if parallel && width >= 512 {
         let step = 256;

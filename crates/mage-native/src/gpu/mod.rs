@@ -4,7 +4,7 @@ mod memory_plan;
 
 pub use memory_plan::GpuMemoryPlan;
 
-use crate::engine::Options;
+use crate::engine::EngineOptions;
 use crate::model::param_layout::ParamLayout;
 use crate::model::rope_table;
 use crate::weights::hf_config::Config;
@@ -211,7 +211,7 @@ impl GpuModel {
         trainable: usize,
         lora_rank: usize,
         max_len: usize,
-        options: &Options,
+        options: &EngineOptions,
     ) -> Result<usize> {
         let all = TrainingMemory { shape: &self.shape, trainable, lora_rank, max_len, recompute: options.recompute };
         let (tokens, passes) = all.plan(self.free_memory()?, options.chunk_tokens);

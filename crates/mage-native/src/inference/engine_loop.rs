@@ -9,10 +9,10 @@ use super::backend::ModelBackend;
 use super::backend::cpu::CpuBackend;
 use super::backend::cuda::CudaBackend;
 use super::response::{PendingResponse, ResponseHandle, SamplerResponse};
-use super::scheduler::{self, Limits, SamplerStats, Scheduler};
+use super::scheduler::{self, SamplerStats, Scheduler, SchedulerLimits};
 use super::sequence::Sequence;
 use crate::cpu::BLOCK_SIZE;
-use crate::engine::Shared;
+use crate::engine::EngineContext;
 use crate::machine::Machine;
 use crate::weights::registry::DeviceWeights;
 use mage_engine::{Error, Result, SampleRequest, ScoreRequest, WeightsId};
@@ -100,7 +100,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl EngineCore {
-    pub(crate) fn new(shared: &Arc<Shared>) -> Result<Arc<Self>> {
+    pub(crate) fn new(shared: &Arc<EngineContext>) -> Result<Arc<Self>> {
         let (options, model) = (&shared.options, &shared.model);
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(options.threads)
@@ -129,7 +129,7 @@ impl EngineCore {
             (mib, _) => mib.saturating_mul(1 << 20) / block_bytes,
         };
         let num_blocks = num_blocks.clamp(1, MAX_BLOCKS) as u32;
-        let limits = Limits { num_blocks, max_prefill_tokens, max_running: MAX_RUNNING };
+        let limits = SchedulerLimits { num_blocks, max_prefill_tokens, max_running: MAX_RUNNING };
         let queue = if options.queue == 0 { DEFAULT_QUEUE } else { options.queue };
         Ok(Arc::new(EngineCore {
             inbox: Mutex::new(Inbox {

@@ -18,7 +18,7 @@ struct Load {
 }
 
 impl Load {
-    fn new(limits: Limits) -> Self {
+    fn new(limits: SchedulerLimits) -> Self {
         let mut scheduler = Scheduler::new(limits, true, None);
         let backend = TokenBackend { blocks: vec![[None; BLOCK_SIZE]; limits.num_blocks as usize] };
         let weights = scheduler.add_weights();
@@ -52,7 +52,7 @@ impl Load {
 #[test]
 fn decoding_never_pauses_while_long_prompts_arrive() {
     let max_prefill_tokens = 64;
-    let mut load = Load::new(Limits { num_blocks: 20_000, max_prefill_tokens, max_running: 10_000 });
+    let mut load = Load::new(SchedulerLimits { num_blocks: 20_000, max_prefill_tokens, max_running: 10_000 });
     let decoding: Vec<u32> = (0..10).map(|_| load.submit(4, 400)).collect();
     load.step();
     for step in 1..300 {
@@ -73,7 +73,7 @@ fn decoding_never_pauses_while_long_prompts_arrive() {
 
 #[test]
 fn a_late_short_request_overtakes_long_ones() {
-    let mut load = Load::new(Limits { num_blocks: 50_000, max_prefill_tokens: 64, max_running: 10_000 });
+    let mut load = Load::new(SchedulerLimits { num_blocks: 50_000, max_prefill_tokens: 64, max_running: 10_000 });
     let long: Vec<u32> = (0..100).map(|_| load.submit(6400, 5)).collect();
     for _ in 0..150 {
         assert!(load.step().is_empty());
@@ -91,7 +91,7 @@ fn a_late_short_request_overtakes_long_ones() {
 fn a_long_prompt_finishes_while_short_ones_keep_arriving() {
     // Arriving prompt tokens per step: half of the prefill budget, almost all of it, twice as much.
     for (arriving, max_steps) in [(1, 200), (2, 1600), (4, 1600)] {
-        let mut load = Load::new(Limits { num_blocks: 5000, max_prefill_tokens: 64, max_running: 10_000 });
+        let mut load = Load::new(SchedulerLimits { num_blocks: 5000, max_prefill_tokens: 64, max_running: 10_000 });
         let long = load.submit(3200, 5);
         let steps = (1..)
             .find(|_| {
@@ -136,7 +136,7 @@ fn contended(seed: Seed, clients: usize, requests: usize, load: &mut Load) -> Ve
 fn preempted_sequences_finish_in_bounded_time() {
     let mut preemptions = 0;
     for i in 0..50 {
-        let mut load = Load::new(Limits { num_blocks: 12, max_prefill_tokens: 256, max_running: 100 });
+        let mut load = Load::new(SchedulerLimits { num_blocks: 12, max_prefill_tokens: 256, max_running: 100 });
         let times = contended(Seed::new(5).at(i), 10, 100, &mut load);
         assert_eq!(times.len(), 100);
         for (took, bound) in times {
@@ -149,7 +149,7 @@ fn preempted_sequences_finish_in_bounded_time() {
 
 #[test]
 fn recomputed_tokens_are_not_counted_again() {
-    let mut load = Load::new(Limits { num_blocks: 12, max_prefill_tokens: 256, max_running: 100 });
+    let mut load = Load::new(SchedulerLimits { num_blocks: 12, max_prefill_tokens: 256, max_running: 100 });
     contended(Seed::new(6), 10, 200, &mut load);
     let stats = load.scheduler.stats;
     assert!(stats.preemptions > 20, "{stats:?}");

@@ -23,7 +23,7 @@ pub use response::TokenStream;
 pub use scheduler::SamplerStats;
 
 use crate::cpu::BLOCK_SIZE;
-use crate::engine::Shared;
+use crate::engine::EngineContext;
 use crate::gpu::GpuModel;
 use crate::machine::Machine;
 use crate::weights::lora::NativeAdapter;
@@ -37,13 +37,13 @@ use std::sync::Arc;
 /// The native sampler. Clones share one engine.
 #[derive(Clone)]
 pub struct NativeSampler {
-    shared: Arc<Shared>,
+    shared: Arc<EngineContext>,
     caps: Arc<SamplerCaps>,
     core: Arc<EngineCore>,
 }
 
 impl NativeSampler {
-    pub(crate) fn new(shared: Arc<Shared>) -> Result<Self> {
+    pub(crate) fn new(shared: Arc<EngineContext>) -> Result<Self> {
         let caps = SamplerCaps {
             engine: "native".to_owned(),
             token_ids: true,
@@ -78,7 +78,7 @@ impl NativeSampler {
     }
 
     /// Samples a continuation and streams its tokens. The request is submitted at once, or when it is admitted (see
-    /// [`Options::queue`](crate::Options::queue)), with the weights published now.
+    /// [`EngineOptions::queue`](crate::EngineOptions::queue)), with the weights published now.
     pub fn stream(&self, request: SampleRequest) -> Result<TokenStream> {
         self.check(&request)?;
         let (id, weights) = self.shared.registry.get(&request.weights)?;
@@ -119,7 +119,7 @@ impl Sampler for NativeSampler {
     }
 
     /// The request is submitted when this is called, with the weights published then; dropping the future cancels it. While
-    /// [`Options::queue`](crate::Options::queue) requests are in flight, the future keeps the request and submits it when it
+    /// [`EngineOptions::queue`](crate::EngineOptions::queue) requests are in flight, the future keeps the request and submits it when it
     /// is admitted, in FIFO order.
     fn sample(&self, request: SampleRequest) -> BoxFuture<'_, Result<Sample>> {
         let checked = self.check(&request).and_then(|()| self.shared.registry.get(&request.weights));

@@ -4,7 +4,7 @@
 //! allocated once the scratch buffers have grown, and only what the filters need is sorted.
 
 use crate::cpu::categorical::{exp_weights_at, invert_cdf_at};
-use crate::cpu::simd::{LANES, Level};
+use crate::cpu::simd::{LANES, SimdLevel};
 use mage_engine::SamplingParams;
 use mage_rng::Rng;
 use rand::RngExt;
@@ -27,7 +27,7 @@ pub(crate) struct SamplingScratch {
 
 /// Samples from logits. `None` if they are not finite.
 pub(crate) fn sample(
-    level: Level,
+    level: SimdLevel,
     logits: &[f32],
     allowed: Option<&[u32]>,
     params: &SamplingParams,
@@ -138,7 +138,7 @@ mod tests {
         params: &SamplingParams,
         rng: &mut Rng,
     ) -> Option<SampledToken> {
-        sample(Level::best(), logits, allowed, params, rng, &mut SamplingScratch::default())
+        sample(SimdLevel::best(), logits, allowed, params, rng, &mut SamplingScratch::default())
     }
 
     /// Samples often and compares the counts with `want` by a chi-square test at the 0.1 % level.

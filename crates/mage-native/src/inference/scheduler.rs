@@ -5,7 +5,7 @@
 //! tree when they are scheduled and can be shared from the next step on. When blocks run out, unreferenced blocks are evicted
 //! in LRU order; then the newest running sequence is preempted and recomputed later. None of this changes a result.
 
-use super::backend::{Backend, SequenceSlice, StepInputs};
+use super::backend::{SequenceSlice, StepExecutor, StepInputs};
 use super::kv_cache::block_pool::BlockPool;
 use super::kv_cache::prefix_tree::{NONE, PrefixTree};
 use super::response::SamplerResponse;
@@ -27,7 +27,7 @@ const MAX_SKIPPED: usize = 512;
 
 /// Limits of a step and of the KV cache.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct SchedulerLimits {
     pub(crate) num_blocks: u32,
     /// Prefill tokens per step, in addition to one token per decoding sequence.
     pub(crate) max_prefill_tokens: usize,
@@ -62,7 +62,7 @@ pub struct SamplerStats {
 /// The scheduler.
 pub(crate) struct Scheduler {
     pub(crate) sequences: SequenceTable,
-    limits: Limits,
+    limits: SchedulerLimits,
     pool: BlockPool,
     tree: PrefixTree,
     /// Root of the prefix tree by weight slot.
@@ -92,7 +92,7 @@ enum Scheduled {
 }
 
 impl Scheduler {
-    pub(crate) fn new(limits: Limits, prefix_caching: bool, renderer: Option<Arc<Renderer>>) -> Self {
+    pub(crate) fn new(limits: SchedulerLimits, prefix_caching: bool, renderer: Option<Arc<Renderer>>) -> Self {
         Scheduler {
             sequences: SequenceTable::default(),
             pool: BlockPool::new(limits.num_blocks),
@@ -179,7 +179,7 @@ impl Scheduler {
     /// their response handles.
     pub(crate) fn step(
         &mut self,
-        backend: &mut (impl Backend + ?Sized),
+        backend: &mut (impl StepExecutor + ?Sized),
         mut done: impl FnMut(Sequence, Option<Error>),
     ) -> Result<()> {
         self.schedule();

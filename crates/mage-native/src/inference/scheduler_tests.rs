@@ -31,7 +31,7 @@ fn expected_result(weights: u32, tokens: &[u32], query: &LogitQuery<'_>) -> Logi
     LogitResult { token, logprob: -((d % 1000) as f32), aux: (d % 77) as f32, trie_node: None }
 }
 
-impl Backend for TokenBackend {
+impl StepExecutor for TokenBackend {
     fn execute(&mut self, step: &StepInputs, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()> {
         for &(from, to) in &step.block_copies {
             self.blocks[to as usize] = self.blocks[from as usize];
@@ -118,7 +118,7 @@ fn check(expected: &Expected, response: SamplerResponse) {
 
 fn random_schedule(seed: Seed) -> SamplerStats {
     let mut rng = seed.rng();
-    let limits = Limits {
+    let limits = SchedulerLimits {
         num_blocks: rng.random_range(7..40),
         max_prefill_tokens: rng.random_range(1..100),
         max_running: rng.random_range(1..20),
@@ -230,7 +230,7 @@ fn random_schedules_read_their_own_prefixes() {
 
 #[test]
 fn samples_of_one_prompt_prefill_it_once() {
-    let limits = Limits { num_blocks: 1000, max_prefill_tokens: 10_000, max_running: 1000 };
+    let limits = SchedulerLimits { num_blocks: 1000, max_prefill_tokens: 10_000, max_running: 1000 };
     let mut scheduler = Scheduler::new(limits, true, None);
     let mut backend = TokenBackend { blocks: vec![[None; BLOCK_SIZE]; 1000] };
     let w = scheduler.add_weights();
@@ -254,7 +254,7 @@ fn samples_of_one_prompt_prefill_it_once() {
 
 #[test]
 fn a_long_prompt_does_not_delay_a_short_one() {
-    let limits = Limits { num_blocks: 1000, max_prefill_tokens: 64, max_running: 1000 };
+    let limits = SchedulerLimits { num_blocks: 1000, max_prefill_tokens: 64, max_running: 1000 };
     let mut scheduler = Scheduler::new(limits, true, None);
     let mut backend = TokenBackend { blocks: vec![[None; BLOCK_SIZE]; 1000] };
     let w = scheduler.add_weights();

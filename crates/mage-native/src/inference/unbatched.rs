@@ -8,11 +8,11 @@ use super::NativeSampler;
 use super::backend::cpu::evaluate_query;
 use super::scheduler::{ends_with_stop_text, non_finite_logits};
 use crate::cpu::{Kernels, TokenLogprob};
-use crate::engine::Shared;
+use crate::engine::EngineContext;
 use crate::inference::sampling::SamplingScratch;
 use crate::inference::sequence::LogitQuery;
-use crate::model::Workspace;
-use crate::model::batch::{Chunk, Prediction};
+use crate::model::PackedWorkspace;
+use crate::model::batch::{PackedChunk, Prediction};
 use mage_engine::{ActionSet, Error, FinishReason, Result, Sample, SampleRequest, ScoreRequest, Scores};
 use rayon::prelude::*;
 
@@ -21,7 +21,7 @@ impl NativeSampler {
     pub fn generate(&self, request: &SampleRequest, mut on_token: impl FnMut(u32) + Send) -> Result<Sample> {
         self.check(request)?;
         self.require_cpu()?;
-        let Shared { model, renderer, registry, pool, .. } = &*self.shared;
+        let EngineContext { model, renderer, registry, pool, .. } = &*self.shared;
         let (id, weights) = registry.get(&request.weights)?;
         let weights = weights.cpu();
         let params = &request.params;
@@ -35,7 +35,7 @@ impl NativeSampler {
         };
         pool.install(|| {
             let mut cache = model.kv_cache(request.prompt.len() + max_tokens);
-            let mut workspace = Workspace::new(&model.kernels);
+            let mut workspace = PackedWorkspace::new(&model.kernels);
             let mut logits = Vec::new();
             let mut scratch = SamplingScratch::default();
             let mut cursor = request.allowed.as_ref().map(ActionSet::start);
@@ -82,7 +82,7 @@ impl NativeSampler {
 
     /// The logits after a prompt, before any mask.
     pub fn logits(&self, request: &SampleRequest) -> Result<Vec<f32>> {
-        let Shared { model, registry, pool, .. } = &*self.shared;
+        let EngineContext { model, registry, pool, .. } = &*self.shared;
         request.check(model.config.vocab_size, self.caps.max_context)?;
         self.require_cpu()?;
         let (_, weights) = registry.get(&request.weights)?;
@@ -90,7 +90,7 @@ impl NativeSampler {
         let mut logits = Vec::new();
         pool.install(|| {
             let mut cache = model.kv_cache(request.prompt.len());
-            let mut workspace = Workspace::new(&model.kernels);
+            let mut workspace = PackedWorkspace::new(&model.kernels);
             model.extend(weights, &request.prompt, &mut cache, &mut workspace, &mut logits);
         });
         Ok(logits)
@@ -99,7 +99,7 @@ impl NativeSampler {
     /// Scores many requests in packed chunks. Results equal those of scoring each request alone.
     pub fn score_all(&self, requests: &[ScoreRequest]) -> Result<Vec<Scores>> {
         self.require_cpu()?;
-        let Shared { model, registry, pool, .. } = &*self.shared;
+        let EngineContext { model, registry, pool, .. } = &*self.shared;
         let mut published = Vec::with_capacity(requests.len());
         for (i, r) in requests.iter().enumerate() {
             r.check(model.config.vocab_size, self.caps.max_context).map_err(|e| {
@@ -109,13 +109,13 @@ impl NativeSampler {
         }
         // Consecutive requests with the same weights share a chunk up to the token budget.
         let budget = self.shared.chunk_tokens();
-        let mut groups: Vec<(std::ops::Range<usize>, Chunk)> = Vec::new();
+        let mut groups: Vec<(std::ops::Range<usize>, PackedChunk)> = Vec::new();
         for (i, r) in requests.iter().enumerate() {
             let fits = groups.last().is_some_and(|(range, chunk)| {
                 published[range.start].0 == published[i].0 && chunk.tokens.len() + r.tokens.len() <= budget
             });
             if !fits {
-                groups.push((i..i, Chunk::default()));
+                groups.push((i..i, PackedChunk::default()));
             }
             let last = groups.len() - 1;
             let (range, chunk) = &mut groups[last];
@@ -136,7 +136,7 @@ impl NativeSampler {
             groups
                 .par_iter()
                 .map_init(
-                    || Workspace::new(&kernels),
+                    || PackedWorkspace::new(&kernels),
                     |workspace, (range, chunk)| {
                         let mut logprobs = Vec::with_capacity(chunk.predictions.len());
                         model.score(&kernels, published[range.start].1.cpu(), chunk, workspace, &mut logprobs);

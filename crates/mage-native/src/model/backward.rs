@@ -1,14 +1,14 @@
 //! The backward pass.
 
-use super::workspace::Workspace;
-use super::{Adapter, Model, RotaryEmbedding, Weights};
+use super::workspace::PackedWorkspace;
+use super::{Adapter, Qwen3Model, RotaryEmbedding, Weights};
 use crate::cpu::{Kernels, TokenLogprob};
-use crate::model::batch::Chunk;
+use crate::model::batch::PackedChunk;
 use crate::model::param_layout::LayerLayout;
 use crate::weights::lora::LoraGroup;
 use std::ops::Range;
 
-impl<K: Kernels> Model<K> {
+impl<K: Kernels> Qwen3Model<K> {
     /// Adds the gradient of a chunk's loss to `grads`: of the model's own parameters, or, where it carries an adapter, of
     /// that alone. `cost` is told what the model says about each prediction and answers with the loss's dlogprobs by
     /// log-probability and entropy.
@@ -17,8 +17,8 @@ impl<K: Kernels> Model<K> {
         &self,
         k: &K,
         (w, adapter): (&Weights<K>, Option<&Adapter<K>>),
-        chunk: &Chunk,
-        s: &mut Workspace<K>,
+        chunk: &PackedChunk,
+        s: &mut PackedWorkspace<K>,
         grads: &mut K::Buffer,
         recompute: bool,
         cost: impl FnMut(usize, TokenLogprob) -> (f32, f32),
@@ -61,9 +61,9 @@ impl<K: Kernels> Model<K> {
         k: &K,
         (w, adapter): (&Weights<K>, Option<&Adapter<K>>),
         layer: usize,
-        chunk: &Chunk,
+        chunk: &PackedChunk,
         rope: &RotaryEmbedding<K>,
-        s: &mut Workspace<K>,
+        s: &mut PackedWorkspace<K>,
         grads: &mut K::Buffer,
         activations: usize,
     ) {
@@ -71,7 +71,7 @@ impl<K: Kernels> Model<K> {
         let (d, f) = (c.hidden_size, c.intermediate_size);
         let at: &LayerLayout = &self.layout.layers[layer];
         let param = |range: &Range<usize>| k.get(&w.flat, range.clone());
-        let Workspace {
+        let PackedWorkspace {
             hidden,
             activations: all,
             dhidden,

@@ -20,14 +20,14 @@ pub(crate) struct Prediction {
 
 /// Sequences packed end to end.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Chunk {
+pub(crate) struct PackedChunk {
     pub(crate) tokens: Vec<u32>,
     pub(crate) positions: Vec<u32>,
     pub(crate) spans: Vec<Span>,
     pub(crate) predictions: Vec<Prediction>,
 }
 
-impl Chunk {
+impl PackedChunk {
     /// Adds a sequence and returns its first row.
     pub(crate) fn push(&mut self, tokens: impl IntoIterator<Item = u32>) -> usize {
         let first = self.tokens.len();
@@ -46,7 +46,7 @@ impl Chunk {
 
 /// Packs a checked batch into chunks of at most `budget` tokens; a longer sequence is a chunk of its own. Also returns the
 /// number of predictions.
-pub(crate) fn chunks(forest: &TokenForest, budget: usize) -> (Vec<Chunk>, usize) {
+pub(crate) fn chunks(forest: &TokenForest, budget: usize) -> (Vec<PackedChunk>, usize) {
     let segments = &forest.segments;
     // Predictions are indexed in the order of the segments.
     let mut first_index = Vec::with_capacity(segments.len());
@@ -62,7 +62,7 @@ pub(crate) fn chunks(forest: &TokenForest, budget: usize) -> (Vec<Chunk>, usize)
         }
     }
     let mut done = vec![false; segments.len()];
-    let mut chunks: Vec<Chunk> = Vec::new();
+    let mut chunks: Vec<PackedChunk> = Vec::new();
     for leaf in (0..segments.len()).filter(|&s| !has_child[s]) {
         let path = forest.path(leaf);
         let trained =
@@ -73,7 +73,7 @@ pub(crate) fn chunks(forest: &TokenForest, budget: usize) -> (Vec<Chunk>, usize)
         let len: usize = path.iter().map(|&s| segments[s].tokens.len()).sum();
         let new = chunks.last().is_none_or(|c| c.tokens.len() + len > budget);
         if new {
-            chunks.push(Chunk::default());
+            chunks.push(PackedChunk::default());
         }
         let end = chunks.len() - 1;
         let chunk = &mut chunks[end];

@@ -1,7 +1,7 @@
 //! Incremental decoding of one sequence with a contiguous KV cache.
 
-use super::workspace::{LayerActivations, Workspace};
-use super::{Model, WeightSet};
+use super::workspace::{LayerActivations, PackedWorkspace};
+use super::{Qwen3Model, WeightSet};
 use crate::cpu::{Kernels, Span, Strided};
 
 /// Keys and values of one sequence by layer.
@@ -12,7 +12,7 @@ pub(crate) struct KvCache<K: Kernels> {
     capacity: usize,
 }
 
-impl<K: Kernels> Model<K> {
+impl<K: Kernels> Qwen3Model<K> {
     /// An empty KV cache for one sequence of at most `capacity` tokens.
     pub(crate) fn kv_cache(&self, capacity: usize) -> KvCache<K> {
         let (heads, layers) = (self.config.heads(), self.config.num_hidden_layers);
@@ -26,7 +26,7 @@ impl<K: Kernels> Model<K> {
         set: &WeightSet<K>,
         tokens: &[u32],
         cache: &mut KvCache<K>,
-        s: &mut Workspace<K>,
+        s: &mut PackedWorkspace<K>,
         logits: &mut Vec<f32>,
     ) {
         let (k, c, heads, n) = (&self.kernels, &self.config, self.config.heads(), tokens.len());

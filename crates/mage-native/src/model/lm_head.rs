@@ -1,14 +1,14 @@
 //! The LM head: logits, log-probabilities and their gradient, a few rows at a time.
 
-use super::workspace::Workspace;
-use super::{Model, Weights};
+use super::workspace::PackedWorkspace;
+use super::{Qwen3Model, Weights};
 use crate::cpu::{Kernels, Target, TokenLogprob};
-use crate::model::batch::Chunk;
+use crate::model::batch::PackedChunk;
 
 /// Maximum number of logits in memory.
 const MAX_LOGITS: usize = 1 << 24;
 
-impl<K: Kernels> Model<K> {
+impl<K: Kernels> Qwen3Model<K> {
     /// Number of rows of logits computed at a time.
     pub(super) fn logit_rows(&self) -> usize {
         (MAX_LOGITS / self.config.vocab_size).clamp(16, 256)
@@ -20,8 +20,8 @@ impl<K: Kernels> Model<K> {
         &self,
         k: &K,
         w: &Weights<K>,
-        chunk: &Chunk,
-        s: &mut Workspace<K>,
+        chunk: &PackedChunk,
+        s: &mut PackedWorkspace<K>,
         mut train: Option<(Option<&mut K::Buffer>, impl FnMut(usize, TokenLogprob) -> (f32, f32))>,
     ) {
         let (c, n) = (&self.config, chunk.tokens.len());
@@ -120,9 +120,9 @@ mod tests {
 
     #[test]
     fn logits_are_computed_in_bounded_pieces() {
-        let model = Model::new(tiny(), Cpu::new());
+        let model = Qwen3Model::new(tiny(), Cpu::new());
         let weights = model.weights(new_weights(&tiny(), 0.2, Seed::new(1)));
-        let mut chunk = Chunk::default();
+        let mut chunk = PackedChunk::default();
         for _ in 0..10 {
             let first = chunk.push((0..100).map(|i| i % 29));
             chunk.predictions.extend((0..99).map(|i| Prediction {
@@ -133,7 +133,7 @@ mod tests {
                 index: 0,
             }));
         }
-        let mut s = Workspace::new(&model.kernels);
+        let mut s = PackedWorkspace::new(&model.kernels);
         let mut logprobs = Vec::new();
         let weights = WeightSet { base: Arc::new(weights), adapter: None };
         model.score(&model.kernels, &weights, &chunk, &mut s, &mut logprobs);

@@ -3,7 +3,7 @@
 //! `y += (alpha / rank)·B·(A·x)`, over the same kernels as the model. Rows of one batch may carry different adapters, or
 //! none: the frozen products are done for all rows together, the a_out ones for each adapter's rows.
 
-use super::Model;
+use super::Qwen3Model;
 use crate::cpu::{Kernels, Strided};
 use crate::weights::lora::{LORA_GROUPS, LoraGroup, LoraGroupLayout, LoraLayout};
 use std::ops::Range;
@@ -34,7 +34,7 @@ impl<K: Kernels> Adapter<K> {
     }
 }
 
-impl<K: Kernels> Model<K> {
+impl<K: Kernels> Qwen3Model<K> {
     /// Packs an adapter from a flat parameter buffer.
     pub(crate) fn adapter(&self, layout: Arc<LoraLayout>, flat: K::Buffer) -> Adapter<K> {
         let (k, c, rank) = (&self.kernels, &self.config, layout.lora.rank);

@@ -11,10 +11,10 @@ mod workspace;
 
 pub(crate) use lora::{Adapter, LoraSegment};
 pub(crate) use paged_forward::{PagedBatch, PagedWorkspace};
-pub(crate) use workspace::Workspace;
+pub(crate) use workspace::PackedWorkspace;
 
 use crate::cpu::{Kernels, Strided, TokenLogprob};
-use crate::model::batch::Chunk;
+use crate::model::batch::PackedChunk;
 use crate::model::param_layout::ParamLayout;
 use crate::weights::hf_config::Config;
 use crate::weights::lora::LoraGroup;
@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use workspace::LayerActivations;
 
 /// The model architecture on a device, without weights.
-pub(crate) struct Model<K: Kernels> {
+pub(crate) struct Qwen3Model<K: Kernels> {
     pub(crate) config: Config,
     pub(crate) layout: ParamLayout,
     pub(crate) kernels: K,
@@ -56,11 +56,11 @@ struct PackedLayer<K: Kernels> {
     down_proj: K::Packed,
 }
 
-impl<K: Kernels> Model<K> {
+impl<K: Kernels> Qwen3Model<K> {
     pub(crate) fn new(config: Config, kernels: K) -> Self {
         let layout = ParamLayout::new(&config);
         let empty = RotaryEmbedding { cos_sin: kernels.zeros(0), positions: 0, len: 0 };
-        Model { config, layout, kernels, rope: Mutex::new(Arc::new(empty)) }
+        Qwen3Model { config, layout, kernels, rope: Mutex::new(Arc::new(empty)) }
     }
 
     /// Packs weights from a flat parameter buffer.
@@ -231,7 +231,7 @@ impl<K: Kernels> Model<K> {
         w: &Weights<K>,
         lora: &[LoraSegment<'_, K>],
         layer: usize,
-        chunk: &Chunk,
+        chunk: &PackedChunk,
         rope: &RotaryEmbedding<K>,
         x: &K::Buffer,
         a: &mut LayerActivations<K>,
@@ -260,8 +260,8 @@ impl<K: Kernels> Model<K> {
         k: &K,
         w: &Weights<K>,
         lora: &[LoraSegment<'_, K>],
-        chunk: &Chunk,
-        s: &mut Workspace<K>,
+        chunk: &PackedChunk,
+        s: &mut PackedWorkspace<K>,
         keep: bool,
     ) {
         let (layers, n, d) = (self.config.num_hidden_layers, chunk.tokens.len(), self.config.hidden_size);
@@ -287,8 +287,8 @@ impl<K: Kernels> Model<K> {
         &self,
         k: &K,
         w: &WeightSet<K>,
-        chunk: &Chunk,
-        s: &mut Workspace<K>,
+        chunk: &PackedChunk,
+        s: &mut PackedWorkspace<K>,
         out: &mut Vec<TokenLogprob>,
     ) {
         let lora = w.adapter.as_ref().map(|a| a.on(chunk.tokens.len()));

@@ -4,7 +4,7 @@
 //! last layer only the rows that are logit_rows about go on after their keys and values are stored.
 
 use super::workspace::LayerActivations;
-use super::{LoraSegment, Model, Weights};
+use super::{LoraSegment, Qwen3Model, Weights};
 use crate::cpu::{BLOCK_SIZE, BlockSlot, Kernels, PagedSpan, Strided};
 
 /// New tokens of many sequences with the same base weights.
@@ -86,7 +86,7 @@ impl<K: Kernels> PagedWorkspace<K> {
     }
 }
 
-impl<K: Kernels> Model<K> {
+impl<K: Kernels> Qwen3Model<K> {
     /// Takes rows in: their keys and values into `kv_blocks`, and for those logit_rows about, a few at a time, the logits to
     /// `on_logits`, with the number of the first. Adapters are told twice: by row, and by row among those logit_rows about.
     #[allow(clippy::too_many_arguments)]

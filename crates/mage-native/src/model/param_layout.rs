@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// A tensor of a checkpoint and its range in the flat buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tensor {
+pub(crate) struct ParamTensor {
     /// Name in the checkpoint.
     pub(crate) name: String,
     pub(crate) shape: Vec<usize>,
@@ -29,7 +29,7 @@ pub(crate) struct LayerLayout {
 /// Ranges of all parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct ParamLayout {
-    pub(crate) tensors: Vec<Tensor>,
+    pub(crate) tensors: Vec<ParamTensor>,
     pub(crate) embed_tokens: Range<usize>,
     pub(crate) layers: Vec<LayerLayout>,
     pub(crate) final_norm: Range<usize>,
@@ -45,7 +45,7 @@ impl ParamLayout {
         let mut put = |name: String, shape: &[usize]| {
             let range = len..len + shape.iter().product::<usize>();
             len = range.end;
-            tensors.push(Tensor { name, shape: shape.to_vec(), range: range.clone() });
+            tensors.push(ParamTensor { name, shape: shape.to_vec(), range: range.clone() });
             range
         };
         let d = c.hidden_size;

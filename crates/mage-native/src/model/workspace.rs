@@ -65,7 +65,7 @@ impl<K: Kernels> LayerActivations<K> {
 }
 
 /// Buffers of a pass over a chunk, reused for later chunks.
-pub(crate) struct Workspace<K: Kernels> {
+pub(crate) struct PackedWorkspace<K: Kernels> {
     /// Hidden states: the input of each layer and the output of the last.
     pub(super) hidden: Vec<K::Buffer>,
     /// One per layer, or a single one if layers are recomputed or there is no backward pass.
@@ -89,10 +89,10 @@ pub(crate) struct Workspace<K: Kernels> {
     pub(super) rows: Vec<u32>,
 }
 
-impl<K: Kernels> Workspace<K> {
+impl<K: Kernels> PackedWorkspace<K> {
     pub(crate) fn new(k: &K) -> Self {
         let b = || k.zeros(0);
-        Workspace {
+        PackedWorkspace {
             hidden: Vec::new(),
             activations: Vec::new(),
             dhidden: b(),

@@ -3,10 +3,10 @@
 use super::loss_stats::LossStats;
 use super::state::{PublishedState, SavedParams, TrainerState, child_path, digest, read_moments, write_moments};
 use crate::cpu::TokenLogprob;
-use crate::engine::{Shared, write_model};
+use crate::engine::{EngineContext, write_model};
 use crate::gpu::{failed, lora_layout};
-use crate::model::batch::{self, Chunk};
-use crate::model::param_layout::Tensor;
+use crate::model::batch::{self, PackedChunk};
+use crate::model::param_layout::ParamTensor;
 use crate::weights::checkpoint::{self, CONFIG_SOURCE, WeightDtype};
 use crate::weights::lora::{self, LoraLayout, NativeAdapter};
 use crate::weights::registry::{DeviceWeights, GpuWeights, PublishedWeights};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// The embedded trainer on a card.
 pub struct CudaTrainer {
-    shared: Arc<Shared>,
+    shared: Arc<EngineContext>,
     caps: TrainerCaps,
     trainer: mage_cuda::ModelTrainer,
     /// Tokens of a pass.
@@ -35,7 +35,7 @@ pub struct CudaTrainer {
 }
 
 impl CudaTrainer {
-    pub(crate) fn new(shared: Arc<Shared>, flat: Vec<f32>, adapter: Option<NativeAdapter>) -> Result<Self> {
+    pub(crate) fn new(shared: Arc<EngineContext>, flat: Vec<f32>, adapter: Option<NativeAdapter>) -> Result<Self> {
         let model = &shared.gpu_model()?.model;
         let lora_rank = adapter.as_ref().map_or(0, |a| a.size().max_group_rank);
         let (trainer, adapter) = match adapter {
@@ -67,7 +67,7 @@ impl CudaTrainer {
         Ok(self.shared.registry.publish(name, Arc::new(DeviceWeights::Cuda(set))))
     }
 
-    fn tensors(&self) -> &[Tensor] {
+    fn tensors(&self) -> &[ParamTensor] {
         self.adapter.as_ref().map_or(&self.shared.model.layout.tensors, |(layout, _)| &layout.tensors)
     }
 
@@ -89,7 +89,7 @@ impl CudaTrainer {
     /// PEFT.
     pub fn save_model(&self, dir: &Path, format: WeightDtype) -> Result<()> {
         let flat = self.trainer.params().to_vec().map_err(failed)?;
-        let Shared { model, renderer, source, .. } = &*self.shared;
+        let EngineContext { model, renderer, source, .. } = &*self.shared;
         match &self.adapter {
             None => write_model(dir, &model.config, &flat, renderer.as_deref(), format),
             Some((layout, _)) => lora::peft::write(dir, layout, &flat, source.as_deref(), format),
@@ -122,7 +122,7 @@ impl CudaTrainer {
 }
 
 /// A chunk as the card wants it.
-fn sequences(chunk: &Chunk) -> PackedSequences<'_> {
+fn sequences(chunk: &PackedChunk) -> PackedSequences<'_> {
     PackedSequences {
         tokens: &chunk.tokens,
         spans: chunk.spans.iter().map(|s| (s.query, s.query_len)).collect(),
@@ -135,7 +135,7 @@ fn sequences(chunk: &Chunk) -> PackedSequences<'_> {
 }
 
 /// Neighbours that are treated alike go together: what decays and what does not.
-fn decay_ranges(tensors: &[Tensor]) -> Vec<(Range<usize>, bool)> {
+fn decay_ranges(tensors: &[ParamTensor]) -> Vec<(Range<usize>, bool)> {
     let mut all: Vec<(Range<usize>, bool)> = Vec::new();
     for t in tensors {
         let decays = t.shape.len() > 1;

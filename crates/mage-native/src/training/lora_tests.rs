@@ -3,7 +3,7 @@
 use super::tests::{losses, params_mut, refresh, rows};
 use super::*;
 use crate::cpu::testing::{self, check_gradient_at};
-use crate::engine::{NativeModel, Options};
+use crate::engine::{EngineOptions, NativeModel};
 use crate::weights::hf_config::{Config, tests::tiny};
 use crate::weights::lora::{LoraConfig, Projection};
 use mage_engine::Objective;
@@ -18,7 +18,7 @@ fn shapes() -> [LoraConfig; 3] {
 }
 
 /// An adapter that has learnt something: a new one's second matrices are zero, and with them most slopes.
-fn trainer(config: Config, lora: &LoraConfig, options: Options) -> CpuTrainer {
+fn trainer(config: Config, lora: &LoraConfig, options: EngineOptions) -> CpuTrainer {
     let model = NativeModel::new(config, 0.3, Seed::new(4), None).unwrap();
     let mut t = model.with_new_adapter(lora, Seed::new(5)).unwrap().train(options).unwrap().0;
     let random = testing::random_values(t.exp_avg.len(), 6);
@@ -32,7 +32,7 @@ fn trainer(config: Config, lora: &LoraConfig, options: Options) -> CpuTrainer {
 fn the_gradient_of_every_loss_is_its_slope() {
     for (lora, (tied, recompute)) in shapes().iter().zip([(true, false), (false, true), (true, true)]) {
         let config = Config { tie_word_embeddings: tied, ..tiny() };
-        let mut t = trainer(config, lora, Options { recompute, threads: 1, ..Default::default() });
+        let mut t = trainer(config, lora, EngineOptions { recompute, threads: 1, ..Default::default() });
         let batch = rows(&mut t, 6, 1);
         for loss in losses() {
             t.grads.fill(0.0);
@@ -57,9 +57,9 @@ fn the_gradient_of_every_loss_is_its_slope() {
 #[test]
 fn a_new_adapter_changes_nothing_and_the_model_below_never_changes() {
     let make = || NativeModel::new(tiny(), 0.3, Seed::new(4), None).unwrap();
-    let mut whole = make().train(Options::default()).unwrap().0;
+    let mut whole = make().train(EngineOptions::default()).unwrap().0;
     let adapted = make().with_new_adapter(&shapes()[0], Seed::new(5)).unwrap();
-    let mut t = adapted.train(Options::default()).unwrap().0;
+    let mut t = adapted.train(EngineOptions::default()).unwrap().0;
     let batch = rows(&mut whole, 10, 2);
     let loss = Loss::of(Objective::CrossEntropy);
     let (a, b) = (whole.forward_backward(&batch, &loss).unwrap(), t.forward_backward(&batch, &loss).unwrap());
@@ -81,7 +81,7 @@ fn a_new_adapter_changes_nothing_and_the_model_below_never_changes() {
 fn threads_and_recomputation_change_no_bit() {
     for chunk_tokens in [20, 0] {
         let of = |threads, recompute| {
-            let options = Options { threads, chunk_tokens, recompute, ..Default::default() };
+            let options = EngineOptions { threads, chunk_tokens, recompute, ..Default::default() };
             let mut t = trainer(tiny(), &shapes()[0], options);
             let batch = rows(&mut t, 60, 2);
             let mut seen = Vec::new();
@@ -103,7 +103,7 @@ fn threads_and_recomputation_change_no_bit() {
 fn a_saved_trainer_continues_exactly() {
     let dir = tempfile::tempdir().unwrap();
     let (lora, step) = (&shapes()[1], OptimStep { weight_decay: 0.01, ..Default::default() });
-    let mut a = trainer(tiny(), lora, Options::default());
+    let mut a = trainer(tiny(), lora, EngineOptions::default());
     let batch = rows(&mut a, 10, 7);
     let go = |t: &mut CpuTrainer| {
         let loss = t.forward_backward(&batch, &losses()[1]).unwrap().loss;
@@ -116,7 +116,7 @@ fn a_saved_trainer_continues_exactly() {
     }
     a.publish(&AdapterName::default()).unwrap();
     a.save(dir.path()).unwrap();
-    let mut b = trainer(tiny(), lora, Options { threads: 1, ..Default::default() });
+    let mut b = trainer(tiny(), lora, EngineOptions { threads: 1, ..Default::default() });
     b.load(dir.path()).unwrap();
     let (ours, theirs) = (a.shared.registry.all(), b.shared.registry.all());
     assert_eq!(ours.keys().map(AdapterName::as_str).collect::<Vec<_>>(), ["base", "past self", "policy"]);
@@ -138,13 +138,13 @@ fn a_saved_trainer_continues_exactly() {
     );
 
     let refusal = |t: &mut CpuTrainer| t.load(dir.path()).unwrap_err().to_string();
-    let mut other = trainer(tiny(), &shapes()[2], Options::default());
+    let mut other = trainer(tiny(), &shapes()[2], EngineOptions::default());
     assert!(refusal(&mut other).contains("rank: 5"), "{}", refusal(&mut other));
     let model = |seed| NativeModel::new(tiny(), 0.3, Seed::new(seed), None).unwrap();
-    let mut whole = model(4).train(Options::default()).unwrap().0;
+    let mut whole = model(4).train(EngineOptions::default()).unwrap().0;
     assert!(refusal(&mut whole).contains("an adapter learnt here"));
     let on_another = model(9).with_new_adapter(lora, Seed::new(5)).unwrap();
-    let mut on_another = on_another.train(Options::default()).unwrap().0;
+    let mut on_another = on_another.train(EngineOptions::default()).unwrap().0;
     assert!(refusal(&mut on_another).contains("another model"));
     let full = tempfile::tempdir().unwrap();
     whole.save(full.path()).unwrap();

@@ -15,10 +15,10 @@ mod trainable_params;
 
 use crate::cpu::Cpu;
 use crate::cpu::{AdamW, Kernels};
-use crate::engine::{Shared, write_model};
-use crate::model::Workspace;
-use crate::model::batch::{self, Chunk};
-use crate::model::param_layout::Tensor;
+use crate::engine::{EngineContext, write_model};
+use crate::model::PackedWorkspace;
+use crate::model::batch::{self, PackedChunk};
+use crate::model::param_layout::ParamTensor;
 use crate::weights::checkpoint::WeightDtype;
 use crate::weights::lora;
 use crate::weights::registry::DeviceWeights;
@@ -43,7 +43,7 @@ const ONE_LANE_ABOVE: usize = 1 << 23;
 
 /// The embedded trainer.
 pub struct CpuTrainer {
-    shared: Arc<Shared>,
+    shared: Arc<EngineContext>,
     caps: TrainerCaps,
     params: TrainableParams,
     grads: Vec<f32>,
@@ -52,7 +52,7 @@ pub struct CpuTrainer {
     /// A gradient for each lane; empty where there is one lane, which adds to the trainer's own.
     lanes: Vec<Vec<f32>>,
     /// As many as ever worked at once.
-    workspaces: Mutex<Vec<Workspace<Cpu>>>,
+    workspaces: Mutex<Vec<PackedWorkspace<Cpu>>>,
     state: TrainerState,
     /// What tells the model below an adapter from others; made when it is first asked for.
     base_digest: OnceLock<String>,
@@ -61,7 +61,7 @@ pub struct CpuTrainer {
 }
 
 impl CpuTrainer {
-    pub(crate) fn new(shared: Arc<Shared>, params: TrainableParams) -> Self {
+    pub(crate) fn new(shared: Arc<EngineContext>, params: TrainableParams) -> Self {
         let len = params.flat().len();
         let lanes = vec![Vec::new(); lane_count(shared.model.layout.len, len)];
         let caps = caps("native", &shared);
@@ -100,7 +100,7 @@ impl CpuTrainer {
     /// Writes what learns, as it is now: a model folder that `transformers` loads unchanged, or an adapter's folder for
     /// PEFT.
     pub fn save_model(&self, dir: &Path, format: WeightDtype) -> Result<()> {
-        let Shared { model, renderer, source, .. } = &*self.shared;
+        let EngineContext { model, renderer, source, .. } = &*self.shared;
         match &self.params {
             TrainableParams::Full(weights) => {
                 write_model(dir, &model.config, &weights.flat, renderer.as_deref(), format)
@@ -111,13 +111,13 @@ impl CpuTrainer {
         }
     }
 
-    fn tensors(&self) -> &[Tensor] {
+    fn tensors(&self) -> &[ParamTensor] {
         self.params.tensors(&self.shared.model)
     }
 }
 
 /// What a trainer of ours can do, on whatever device.
-fn caps(engine: &str, shared: &Shared) -> TrainerCaps {
+fn caps(engine: &str, shared: &EngineContext) -> TrainerCaps {
     TrainerCaps {
         engine: engine.to_owned(),
         cross_entropy: true,
@@ -146,7 +146,7 @@ fn lane_count(parameters: usize, learning: usize) -> usize {
 }
 
 /// Deals chunks to lanes: each to the lane with the fewest tokens so far. Depends on the chunks alone.
-fn assign_chunks(chunks: &[Chunk], lanes: usize) -> Vec<Vec<usize>> {
+fn assign_chunks(chunks: &[PackedChunk], lanes: usize) -> Vec<Vec<usize>> {
     let mut assignment = vec![(0_usize, Vec::new()); lanes];
     for (i, chunk) in chunks.iter().enumerate() {
         let assigned = assignment.iter_mut().min_by_key(|(tokens, _)| *tokens);
@@ -166,13 +166,13 @@ impl Trainer for CpuTrainer {
     fn forward_backward(&mut self, batch: &TokenForest, loss: &Loss) -> Result<LossReport> {
         batch.check(loss, self.shared.model.config.vocab_size, self.caps.max_context)?;
         let (chunks, count) = batch::chunks(batch, self.shared.chunk_tokens());
-        let Shared { model, pool, options, .. } = &*self.shared;
+        let EngineContext { model, pool, options, .. } = &*self.shared;
         let (params, len, recompute) = (self.params.base_and_adapter(), self.grads.len(), options.recompute);
         let workspaces = &self.workspaces;
         // Does a lane's chunks in order, in the workspace that was used last: it is warm.
         let work = |k: &Cpu, assigned: &[usize], grads: &mut Vec<f32>| {
             let free = workspaces.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let mut workspace = free.unwrap_or_else(|| Workspace::new(k));
+            let mut workspace = free.unwrap_or_else(|| PackedWorkspace::new(k));
             let stats: Vec<(usize, LossStats)> = assigned
                 .iter()
                 .map(|&i| {

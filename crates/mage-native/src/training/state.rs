@@ -3,9 +3,9 @@
 use super::{CpuTrainer, TrainableParams};
 use crate::cpu::AdamW;
 use crate::cpu::Cpu;
-use crate::engine::Shared;
-use crate::model::param_layout::Tensor;
-use crate::model::{Model, WeightSet};
+use crate::engine::EngineContext;
+use crate::model::param_layout::ParamTensor;
+use crate::model::{Qwen3Model, WeightSet};
 use crate::weights::atomic_write::replace_text;
 use crate::weights::checkpoint::{self, CONFIG_SOURCE, WeightDtype};
 use crate::weights::hf_config::Config;
@@ -42,7 +42,7 @@ pub(super) struct PublishedState {
 
 impl TrainerState {
     /// Counts a step that is not taken because a gradient is not finite; too many in a row are an error.
-    pub(super) fn skip(&mut self, step: &OptimStep, tensor: &Tensor, value: f32, norm: f64) -> Result<StepReport> {
+    pub(super) fn skip(&mut self, step: &OptimStep, tensor: &ParamTensor, value: f32, norm: f64) -> Result<StepReport> {
         self.skipped += 1;
         self.skipped_in_a_row += 1;
         if self.skipped_in_a_row >= step.give_up_after.max(1) {
@@ -88,11 +88,11 @@ impl TrainerState {
 }
 
 /// First and second moments of tensors, read back as they were written.
-pub(super) fn read_moments(folder: &Path, tensors: &[Tensor], len: usize) -> Result<(Vec<f32>, Vec<f32>)> {
+pub(super) fn read_moments(folder: &Path, tensors: &[ParamTensor], len: usize) -> Result<(Vec<f32>, Vec<f32>)> {
     let shifted = |prefix: &str, by: usize| {
         tensors
             .iter()
-            .map(move |t| Tensor {
+            .map(move |t| ParamTensor {
                 name: format!("{prefix}{}", t.name),
                 shape: t.shape.clone(),
                 range: t.range.start + by..t.range.end + by,
@@ -105,7 +105,7 @@ pub(super) fn read_moments(folder: &Path, tensors: &[Tensor], len: usize) -> Res
     Ok((exp_avg, exp_avg_sq))
 }
 
-pub(super) fn write_moments(folder: &Path, tensors: &[Tensor], exp_avg: &[f32], exp_avg_sq: &[f32]) -> Result<()> {
+pub(super) fn write_moments(folder: &Path, tensors: &[ParamTensor], exp_avg: &[f32], exp_avg_sq: &[f32]) -> Result<()> {
     let moments = [("exp_avg.", exp_avg), ("exp_avg_sq.", exp_avg_sq)];
     checkpoint::write_tensors(&folder.join("optimizer.safetensors"), &moments, tensors, WeightDtype::F32)
 }
@@ -125,7 +125,7 @@ impl SavedParams<'_> {
     }
 
     /// Reads the numbers that learnt here, refusing those of anything else.
-    pub(super) fn read(&self, dir: &Path, state: &TrainerState, model: &Model<Cpu>) -> Result<Vec<f32>> {
+    pub(super) fn read(&self, dir: &Path, state: &TrainerState, model: &Qwen3Model<Cpu>) -> Result<Vec<f32>> {
         let wrong = |problem: String| Err(Error::invalid(dir.display().to_string(), problem));
         match (self, NativeAdapter::is_in(dir)) {
             (SavedParams::Full, false) => {
@@ -150,7 +150,13 @@ impl SavedParams<'_> {
     }
 
     /// Writes published numbers, number `i` of them; says how its file is called.
-    pub(super) fn write_published(&self, folder: &Path, i: usize, shared: &Shared, flat: &[f32]) -> Result<String> {
+    pub(super) fn write_published(
+        &self,
+        folder: &Path,
+        i: usize,
+        shared: &EngineContext,
+        flat: &[f32],
+    ) -> Result<String> {
         let format = WeightDtype::F32;
         match self {
             SavedParams::Lora { layout, .. } => {
@@ -253,7 +259,7 @@ pub(super) fn child_path(folder: &Path, file: &str) -> Result<PathBuf> {
     Ok(folder.join(file))
 }
 
-fn read_published(shared: &Shared, folder: &Path, p: &PublishedState) -> Result<WeightSet<Cpu>> {
+fn read_published(shared: &EngineContext, folder: &Path, p: &PublishedState) -> Result<WeightSet<Cpu>> {
     let model = &shared.model;
     let Some(file) = &p.file else {
         let base = shared.base.get().ok_or_else(|| {

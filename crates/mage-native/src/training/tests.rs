@@ -1,12 +1,12 @@
 use super::*;
 use crate::cpu::testing::check_gradient_at;
-use crate::engine::{NativeModel, Options};
+use crate::engine::{EngineOptions, NativeModel};
 use crate::weights::hf_config::{Config, tests::tiny};
 use mage_engine::{Objective, PerToken, Segment, TokenClass};
 use mage_rng::Seed;
 use rand::RngExt;
 
-fn trainer(config: Config, options: Options) -> CpuTrainer {
+fn trainer(config: Config, options: EngineOptions) -> CpuTrainer {
     NativeModel::new(config, 0.3, Seed::new(4), None).unwrap().train(options).unwrap().0
 }
 
@@ -87,7 +87,7 @@ pub(super) fn losses() -> Vec<Loss> {
 fn the_gradient_of_every_loss_is_its_slope() {
     for (tied, recompute) in [(true, false), (false, true)] {
         let config = Config { tie_word_embeddings: tied, ..tiny() };
-        let mut t = trainer(config, Options { recompute, threads: 1, ..Default::default() });
+        let mut t = trainer(config, EngineOptions { recompute, threads: 1, ..Default::default() });
         let batch = rows(&mut t, 6, 1);
         for loss in losses() {
             t.grads.fill(0.0);
@@ -112,7 +112,7 @@ fn the_gradient_of_every_loss_is_its_slope() {
 /// counts each token by clipped ratio times advantage.
 #[test]
 fn the_gradient_of_cispo_is_that_of_imitation_by_clipped_ratios() {
-    let mut t = trainer(tiny(), Options { threads: 1, ..Default::default() });
+    let mut t = trainer(tiny(), EngineOptions { threads: 1, ..Default::default() });
     let mut batch = rows(&mut t, 6, 1);
     let loss = Loss::of(Objective::Cispo { low: 0.2, high: 0.3 });
     let report = t.forward_backward(&batch, &loss).unwrap();
@@ -140,7 +140,7 @@ fn the_gradient_of_cispo_is_that_of_imitation_by_clipped_ratios() {
 fn threads_and_recomputation_change_no_bit() {
     for chunk_tokens in [20, 0] {
         let of = |threads, recompute| {
-            let mut t = trainer(tiny(), Options { threads, chunk_tokens, recompute, ..Default::default() });
+            let mut t = trainer(tiny(), EngineOptions { threads, chunk_tokens, recompute, ..Default::default() });
             let batch = rows(&mut t, 60, 2);
             let mut seen = Vec::new();
             for _ in 0..3 {
@@ -159,7 +159,7 @@ fn threads_and_recomputation_change_no_bit() {
 
 #[test]
 fn a_row_says_the_same_in_any_company() {
-    let mut t = trainer(tiny(), Options::default());
+    let mut t = trainer(tiny(), EngineOptions::default());
     let batch = rows(&mut t, 40, 3);
     let all = t.forward_backward(&batch, &Loss::of(Objective::CrossEntropy)).unwrap().logprobs;
     let mut alone = Vec::new();
@@ -180,7 +180,7 @@ fn a_row_says_the_same_in_any_company() {
 
 #[test]
 fn parts_add_up_to_the_whole() {
-    let mut t = trainer(tiny(), Options::default());
+    let mut t = trainer(tiny(), EngineOptions::default());
     let batch = rows(&mut t, 30, 5);
     let plain = TokenForest { segments: batch.segments.iter().filter(|s| s.parent.is_none()).cloned().collect() };
     t.forward_backward(&plain, &losses()[4]).unwrap();
@@ -194,7 +194,7 @@ fn parts_add_up_to_the_whole() {
 
 #[test]
 fn steps_that_would_ruin_the_weights_are_skipped_and_counted() {
-    let mut t = trainer(tiny(), Options::default());
+    let mut t = trainer(tiny(), EngineOptions::default());
     let start = t.params.flat().clone();
     let bad = t.shared.model.layout.layers[1].down_proj.start + 7;
     let step = OptimStep { give_up_after: 2, ..Default::default() };
@@ -214,7 +214,7 @@ fn steps_that_would_ruin_the_weights_are_skipped_and_counted() {
 
 #[test]
 fn bad_batches_touch_nothing() {
-    let mut t = trainer(tiny(), Options::default());
+    let mut t = trainer(tiny(), EngineOptions::default());
     let mut batch = rows(&mut t, 4, 6);
     batch.segments[2].train.as_mut().unwrap().advantages[1] = f32::NAN;
     batch.segments[2].train.as_mut().unwrap().weights[1] = 1.0;
@@ -226,7 +226,7 @@ fn bad_batches_touch_nothing() {
 #[test]
 fn a_saved_trainer_continues_exactly() {
     let dir = tempfile::tempdir().unwrap();
-    let mut a = trainer(tiny(), Options::default());
+    let mut a = trainer(tiny(), EngineOptions::default());
     let batch = rows(&mut a, 10, 7);
     let step = OptimStep { weight_decay: 0.01, ..Default::default() };
     let go = |t: &mut CpuTrainer| {
@@ -240,7 +240,8 @@ fn a_saved_trainer_continues_exactly() {
     }
     a.publish(&AdapterName::default()).unwrap();
     a.save(dir.path()).unwrap();
-    let mut b = NativeModel::open(dir.path()).unwrap().train(Options { threads: 1, ..Default::default() }).unwrap().0;
+    let mut b =
+        NativeModel::open(dir.path()).unwrap().train(EngineOptions { threads: 1, ..Default::default() }).unwrap().0;
     b.load(dir.path()).unwrap();
     for (name, published) in a.shared.registry.all() {
         let other = &b.shared.registry.all()[&name];
@@ -267,8 +268,8 @@ fn a_saved_trainer_continues_exactly() {
 
 #[test]
 fn a_large_model_has_one_lane_and_the_same_gradient() {
-    let mut small = trainer(tiny(), Options::default());
-    let mut large = trainer(tiny(), Options::default());
+    let mut small = trainer(tiny(), EngineOptions::default());
+    let mut large = trainer(tiny(), EngineOptions::default());
     large.lanes.truncate(1);
     let batch = rows(&mut small, 30, 8);
     small.forward_backward(&batch, &losses()[0]).unwrap();

@@ -1,8 +1,8 @@
 //! What learns: the model's own numbers, or an adapter beside them?
 
 use crate::cpu::Cpu;
-use crate::model::param_layout::Tensor;
-use crate::model::{Adapter, Model, WeightSet, Weights};
+use crate::model::param_layout::ParamTensor;
+use crate::model::{Adapter, Qwen3Model, WeightSet, Weights};
 use std::sync::Arc;
 
 /// What a trainer changes, and what it stands on.
@@ -31,7 +31,7 @@ impl TrainableParams {
     }
 
     /// The same, to be changed, with the place of each tensor in them; [`refresh`](Self::refresh) must follow a change.
-    pub(super) fn params_mut<'a>(&'a mut self, model: &'a Model<Cpu>) -> (&'a [Tensor], &'a mut Vec<f32>) {
+    pub(super) fn params_mut<'a>(&'a mut self, model: &'a Qwen3Model<Cpu>) -> (&'a [ParamTensor], &'a mut Vec<f32>) {
         match self {
             TrainableParams::Full(weights) => (&model.layout.tensors, &mut weights.flat),
             TrainableParams::Lora { adapter, .. } => (&adapter.layout.tensors, &mut adapter.flat),
@@ -39,7 +39,7 @@ impl TrainableParams {
     }
 
     /// Where each tensor is in them.
-    pub(super) fn tensors<'a>(&'a self, model: &'a Model<Cpu>) -> &'a [Tensor] {
+    pub(super) fn tensors<'a>(&'a self, model: &'a Qwen3Model<Cpu>) -> &'a [ParamTensor] {
         match self {
             TrainableParams::Full(_) => &model.layout.tensors,
             TrainableParams::Lora { adapter, .. } => &adapter.layout.tensors,
@@ -47,7 +47,7 @@ impl TrainableParams {
     }
 
     /// Brings everything made from the numbers up to date with them.
-    pub(super) fn refresh(&mut self, model: &Model<Cpu>) {
+    pub(super) fn refresh(&mut self, model: &Qwen3Model<Cpu>) {
         match self {
             TrainableParams::Full(weights) => model.repack(weights),
             TrainableParams::Lora { adapter, .. } => model.repack_adapter(adapter),
@@ -55,7 +55,7 @@ impl TrainableParams {
     }
 
     /// The weights of now, for others to keep. Of an adapter's, only the adapter is copied.
-    pub(super) fn snapshot(&self, model: &Model<Cpu>) -> WeightSet<Cpu> {
+    pub(super) fn snapshot(&self, model: &Qwen3Model<Cpu>) -> WeightSet<Cpu> {
         match self {
             TrainableParams::Full(weights) => {
                 WeightSet { base: Arc::new(model.weights(weights.flat.clone())), adapter: None }

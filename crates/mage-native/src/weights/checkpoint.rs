@@ -3,7 +3,7 @@
 //! safetensors only, one file or several; nothing that can run code. All headers are read and compared with what is
 //! expected before the first number is; a tensor at a time is then read, so memory stays at what the model needs.
 
-use crate::model::param_layout::Tensor;
+use crate::model::param_layout::ParamTensor;
 use crate::weights::atomic_write::replace;
 use mage_engine::{Error, Result};
 use safetensors::tensor::{Dtype, View};
@@ -162,7 +162,7 @@ impl Shard {
 }
 
 /// Reads tensors from the files of a model folder into one flat buffer. `optional` names may be there and are not read.
-pub(crate) fn read_folder(dir: &Path, tensors: &[Tensor], optional: &[&str]) -> Result<Vec<f32>> {
+pub(crate) fn read_folder(dir: &Path, tensors: &[ParamTensor], optional: &[&str]) -> Result<Vec<f32>> {
     read_tensors(&folder_paths(dir)?, tensors, optional, CONFIG_SOURCE)
 }
 
@@ -184,12 +184,12 @@ pub(crate) fn folder_paths(dir: &Path) -> Result<Vec<PathBuf>> {
 
 fn shard_paths(dir: &Path, index: &Path) -> Result<Vec<PathBuf>> {
     #[derive(Deserialize)]
-    struct Index {
+    struct ShardIndex {
         weight_map: BTreeMap<String, String>,
     }
     let place = || index.display().to_string();
     let text = std::fs::read_to_string(index).map_err(Error::read(index))?;
-    let Index { weight_map } = serde_json::from_str(&text).map_err(|e| Error::invalid(place(), e.to_string()))?;
+    let ShardIndex { weight_map } = serde_json::from_str(&text).map_err(|e| Error::invalid(place(), e.to_string()))?;
     let mut files: Vec<String> = weight_map.into_values().collect();
     files.sort();
     files.dedup();
@@ -218,7 +218,7 @@ struct Opened {
 }
 
 impl Opened {
-    fn new(paths: &[PathBuf], tensors: &[Tensor], optional: &[&str], says: &str) -> Result<Self> {
+    fn new(paths: &[PathBuf], tensors: &[ParamTensor], optional: &[&str], says: &str) -> Result<Self> {
         let shards = paths.iter().map(|p| Shard::open(p)).collect::<Result<Vec<_>>>()?;
         let place = paths[0].parent().unwrap_or(Path::new(".")).display().to_string();
         let mut home: HashMap<String, usize> = HashMap::new();
@@ -258,7 +258,12 @@ impl Opened {
 /// Reads tensors from files into one flat buffer, after everything was found to be there and of the right shape. Numbers
 /// that are none are refused: all that is computed with them would be none. `says` is what the shapes come from, for
 /// messages.
-pub(crate) fn read_tensors(paths: &[PathBuf], tensors: &[Tensor], optional: &[&str], says: &str) -> Result<Vec<f32>> {
+pub(crate) fn read_tensors(
+    paths: &[PathBuf],
+    tensors: &[ParamTensor],
+    optional: &[&str],
+    says: &str,
+) -> Result<Vec<f32>> {
     let Opened { mut shards, home } = Opened::new(paths, tensors, optional, says)?;
     let mut flat = vec![0.0; tensors.iter().map(|t| t.range.end).max().unwrap_or(0)];
     for t in tensors {
@@ -289,7 +294,7 @@ pub struct StoredWeights {
 }
 
 /// Looks at the headers of a folder's files, and refuses what [`read_folder`] would, without reading a number.
-pub(crate) fn survey_folder(dir: &Path, tensors: &[Tensor], optional: &[&str]) -> Result<StoredWeights> {
+pub(crate) fn survey_folder(dir: &Path, tensors: &[ParamTensor], optional: &[&str]) -> Result<StoredWeights> {
     let Opened { shards, .. } = Opened::new(&folder_paths(dir)?, tensors, optional, CONFIG_SOURCE)?;
     let mut dtypes: Vec<WeightDtype> = Vec::new();
     let mut bytes = 0;
@@ -304,8 +309,8 @@ pub(crate) fn survey_folder(dir: &Path, tensors: &[Tensor], optional: &[&str]) -
 
 /// A tensor on its way into a file; its numbers are asked for when they are written, one tensor at a time.
 struct Outgoing<'a> {
-    tensor: &'a Tensor,
-    numbers: &'a dyn Fn(&Tensor) -> Cow<'a, [f32]>,
+    tensor: &'a ParamTensor,
+    numbers: &'a dyn Fn(&ParamTensor) -> Cow<'a, [f32]>,
     format: WeightDtype,
 }
 
@@ -341,10 +346,11 @@ impl View for &Outgoing<'_> {
 pub(crate) fn write_tensors(
     path: &Path,
     sets: &[(&str, &[f32])],
-    tensors: &[Tensor],
+    tensors: &[ParamTensor],
     format: WeightDtype,
 ) -> Result<()> {
-    let parts: Vec<_> = sets.iter().map(|(_, flat)| move |t: &Tensor| Cow::Borrowed(&flat[t.range.clone()])).collect();
+    let parts: Vec<_> =
+        sets.iter().map(|(_, flat)| move |t: &ParamTensor| Cow::Borrowed(&flat[t.range.clone()])).collect();
     let outgoing = sets.iter().zip(&parts).flat_map(|((prefix, _), numbers)| {
         tensors.iter().map(move |tensor| (format!("{prefix}{}", tensor.name), Outgoing { tensor, numbers, format }))
     });
@@ -354,11 +360,11 @@ pub(crate) fn write_tensors(
 /// Writes tensors whose numbers `make` makes, so that never more than one of them exists.
 pub(crate) fn write_made(
     path: &Path,
-    tensors: &[Tensor],
+    tensors: &[ParamTensor],
     format: WeightDtype,
-    make: impl Fn(&Tensor) -> Vec<f32>,
+    make: impl Fn(&ParamTensor) -> Vec<f32>,
 ) -> Result<()> {
-    let numbers = |t: &Tensor| Cow::Owned(make(t));
+    let numbers = |t: &ParamTensor| Cow::Owned(make(t));
     let outgoing = tensors.iter().map(|tensor| (tensor.name.clone(), Outgoing { tensor, numbers: &numbers, format }));
     write_all(path, &outgoing.collect::<Vec<_>>())
 }
@@ -424,7 +430,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_by_name() {
         let (dir, layout, _) = written(WeightDtype::F32);
-        let refusal = |tensors: &[Tensor]| read_folder(dir.path(), tensors, &[]).map(|_| ()).unwrap_err().to_string();
+        let refusal =
+            |tensors: &[ParamTensor]| read_folder(dir.path(), tensors, &[]).map(|_| ()).unwrap_err().to_string();
         let mut misshapen = layout.tensors.clone();
         misshapen[2].shape.reverse();
         assert!(refusal(&misshapen).contains("q_proj.weight` has shape"), "{}", refusal(&misshapen));

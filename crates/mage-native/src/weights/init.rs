@@ -1,6 +1,6 @@
 //! What does a new model know? Nothing, in a repeatable way.
 
-use crate::model::param_layout::{ParamLayout, Tensor};
+use crate::model::param_layout::{ParamLayout, ParamTensor};
 use crate::weights::hf_config::Config;
 use mage_rng::Seed;
 use rand::RngExt;
@@ -19,14 +19,14 @@ pub(crate) fn new_weights(config: &Config, spread: f32, seed: Seed) -> Vec<f32> 
 }
 
 /// One tensor of the same.
-pub(crate) fn new_tensor(tensor: &Tensor, spread: f32, seed: Seed) -> Vec<f32> {
+pub(crate) fn new_tensor(tensor: &ParamTensor, spread: f32, seed: Seed) -> Vec<f32> {
     let mut numbers = vec![0.0; tensor.range.len()];
     fill(tensor, spread, seed, &mut numbers);
     numbers
 }
 
 /// Each tensor has its own stream, so that a change of one shape leaves the others as they were.
-fn fill(tensor: &Tensor, spread: f32, seed: Seed, numbers: &mut [f32]) {
+fn fill(tensor: &ParamTensor, spread: f32, seed: Seed, numbers: &mut [f32]) {
     if tensor.shape.len() == 1 {
         return numbers.fill(1.0);
     }

@@ -20,8 +20,8 @@ fn constrained_answers_stay_within_their_sets_and_are_scored_as_on_the_cpu() {
     let mut thought = 0;
     for (config, batch_invariant) in shapes().into_iter().zip([false, true].into_iter().cycle()) {
         let vocabulary = config.vocab_size as u32;
-        let cpu = model(&config).sampler(Options::default()).unwrap();
-        let options = Options { batch_invariant, ..Default::default() };
+        let cpu = model(&config).sampler(EngineOptions::default()).unwrap();
+        let options = EngineOptions { batch_invariant, ..Default::default() };
         let gpu = model(&config).sampler_on(Device::Cuda(0), options).unwrap();
         let prompts = requests(vocabulary);
         let filters = [
@@ -69,8 +69,8 @@ fn more_sets_than_a_card_keeps_are_put_there_again() {
     }
     let config = &shapes()[2];
     let (cpu, gpu) = (
-        model(config).sampler(Options::default()).unwrap(),
-        model(config).sampler_on(Device::Cuda(0), Options::default()).unwrap(),
+        model(config).sampler(EngineOptions::default()).unwrap(),
+        model(config).sampler_on(Device::Cuda(0), EngineOptions::default()).unwrap(),
     );
     // Some 27,000 words each, where there is room for a million: a few at once, and then more at once than fit.
     let sets: Vec<ActionSet> = (0..130).map(|i| action_set(1001, 60, i % 3 == 0, i)).collect();

@@ -6,7 +6,7 @@ use super::*;
 /// An adapter that has learnt a little, so that none of its matrices is 0.
 fn adapter(config: &Config, lora: &LoraConfig) -> NativeAdapter {
     let dir = tempfile::tempdir().unwrap();
-    let mut t = model(config).with_new_adapter(lora, Seed::new(5)).unwrap().train(Options::default()).unwrap().0;
+    let mut t = model(config).with_new_adapter(lora, Seed::new(5)).unwrap().train(EngineOptions::default()).unwrap().0;
     for i in 0..4 {
         t.forward_backward(&batch(config.vocab_size as u32, i), &loss()).unwrap();
         t.optim_step(&OptimStep { learning_rate: 0.02, ..Default::default() }).unwrap();
@@ -31,7 +31,7 @@ fn adapters_learn_as_on_the_cpu() {
     }
     for (config, recompute) in shapes().into_iter().zip([false, true].into_iter().cycle()) {
         for lora in loras() {
-            let options = Options { recompute, ..Default::default() };
+            let options = EngineOptions { recompute, ..Default::default() };
             let model = || model(&config).with_adapter(adapter(&config, &lora)).unwrap();
             let (mut cpu, mut gpu) = (model().train(options).unwrap().0, model().train_on_gpu(0, options).unwrap().0);
             let batch = batch(config.vocab_size as u32, 11);
@@ -68,7 +68,7 @@ fn an_adapter_in_training_continues_exactly_and_leaves_the_model_alone() {
         t.optim_step(&OptimStep { learning_rate: 0.01, ..Default::default() }).unwrap();
         l.to_bits()
     };
-    let (mut a, sampler) = start().train_on_gpu(0, Options::default()).unwrap();
+    let (mut a, sampler) = start().train_on_gpu(0, EngineOptions::default()).unwrap();
     let ask = |sampler: &NativeSampler, weights: &str| {
         let r = ScoreRequest { tokens: (3..40).collect(), from: 1, weights: weights.into(), ..Default::default() };
         block_on(sampler.score(r)).unwrap().logprobs
@@ -84,14 +84,14 @@ fn an_adapter_in_training_continues_exactly_and_leaves_the_model_alone() {
     assert_ne!(learnt, before);
     assert_eq!((ask(&sampler, AdapterName::BASE), ask(&sampler, "reference")), (before.clone(), before.clone()));
     a.save(dir.path()).unwrap();
-    let (mut b, other) = start().train_on_gpu(0, Options::default()).unwrap();
+    let (mut b, other) = start().train_on_gpu(0, EngineOptions::default()).unwrap();
     b.load(dir.path()).unwrap();
     assert_eq!((ask(&other, AdapterName::default().as_str()), ask(&other, "reference")), (learnt, before));
     for _ in 0..3 {
         assert_eq!(go(&mut a), go(&mut b));
     }
     // The CPU reads the same files and goes on from them.
-    let mut cpu = start().train(Options::default()).unwrap().0;
+    let mut cpu = start().train(EngineOptions::default()).unwrap().0;
     cpu.load(dir.path()).unwrap();
 }
 
@@ -102,8 +102,8 @@ fn several_adapters_answer_side_by_side_as_on_the_cpu() {
     }
     let config = &shapes()[3];
     let (cpu, gpu) = (
-        model(config).sampler(Options::default()).unwrap(),
-        model(config).sampler_on(Device::Cuda(0), Options::default()).unwrap(),
+        model(config).sampler(EngineOptions::default()).unwrap(),
+        model(config).sampler_on(Device::Cuda(0), EngineOptions::default()).unwrap(),
     );
     let names = ["one", "two", "three"];
     for (name, lora) in names.iter().zip(loras()) {

@@ -27,8 +27,8 @@ fn scores_and_answers_agree_with_the_cpus() {
         return;
     }
     for config in shapes() {
-        let cpu = model(&config).sampler(Options::default()).unwrap();
-        let gpu = model(&config).sampler_on(Device::Cuda(0), Options::default()).unwrap();
+        let cpu = model(&config).sampler(EngineOptions::default()).unwrap();
+        let gpu = model(&config).sampler_on(Device::Cuda(0), EngineOptions::default()).unwrap();
         let asked = requests(config.vocab_size as u32);
         for (a, b) in scores(&cpu, &asked).iter().zip(scores(&gpu, &asked)) {
             near(&a.logprobs, &b.logprobs);
@@ -63,7 +63,7 @@ fn draws_follow_the_stated_distribution() {
         return;
     }
     let config = &shapes()[0];
-    let sampler = model(config).sampler_on(Device::Cuda(0), Options::default()).unwrap();
+    let sampler = model(config).sampler_on(Device::Cuda(0), EngineOptions::default()).unwrap();
     let prompt = vec![5_u32, 17, 40];
     let p: Vec<f64> = (0..97)
         .map(|t| {
@@ -72,7 +72,7 @@ fn draws_follow_the_stated_distribution() {
         })
         .collect();
     assert!((p.iter().sum::<f64>() - 1.0).abs() < 1e-4);
-    let cpu = model(config).sampler(Options::default()).unwrap();
+    let cpu = model(config).sampler(EngineOptions::default()).unwrap();
     let exact: Vec<f64> = (0..97)
         .map(|t| {
             let r = ScoreRequest { tokens: [&prompt[..], &[t]].concat(), from: 3, ..Default::default() };
@@ -154,12 +154,12 @@ fn batch_invariant_answers_are_the_same_bits_in_any_company() {
         return;
     }
     for config in shapes() {
-        let start = |options: Options| model(&config).sampler_on(Device::Cuda(0), options).unwrap();
-        let invariant = Options { batch_invariant: true, ..Default::default() };
+        let start = |options: EngineOptions| model(&config).sampler_on(Device::Cuda(0), options).unwrap();
+        let invariant = EngineOptions { batch_invariant: true, ..Default::default() };
         let together = start(invariant);
         // One at a time, prompts read in small pieces, nothing shared.
-        let alone = start(Options { chunk_tokens: 48, no_prefix_cache: true, ..invariant });
-        assert!(together.caps().batch_invariant && !start(Options::default()).caps().batch_invariant);
+        let alone = start(EngineOptions { chunk_tokens: 48, no_prefix_cache: true, ..invariant });
+        assert!(together.caps().batch_invariant && !start(EngineOptions::default()).caps().batch_invariant);
         let asked = requests(config.vocab_size as u32);
         let make = |i: usize| SampleRequest {
             prompt: asked[i % asked.len()].tokens.clone(),

@@ -13,7 +13,7 @@ use mage_engine::{
     Scores, Segment, TokenForest, Trainer, block_on,
 };
 use mage_native::{
-    Config, CpuTrainer, CudaTrainer, Device, LoraConfig, NativeAdapter, NativeModel, NativeSampler, Options,
+    Config, CpuTrainer, CudaTrainer, Device, EngineOptions, LoraConfig, NativeAdapter, NativeModel, NativeSampler,
     Projection, WeightDtype,
 };
 use mage_rng::Seed;
@@ -64,7 +64,7 @@ fn model(config: &Config) -> NativeModel {
     NativeModel::new(config.clone(), 0.08, Seed::new(3), None).unwrap()
 }
 
-fn both(config: &Config, options: Options) -> (CpuTrainer, CudaTrainer) {
+fn both(config: &Config, options: EngineOptions) -> (CpuTrainer, CudaTrainer) {
     (model(config).train(options).unwrap().0, model(config).train_on_gpu(0, options).unwrap().0)
 }
 

@@ -9,7 +9,7 @@ fn gradients_agree_with_the_cpus() {
     }
     for config in shapes() {
         for recompute in [false, true] {
-            let (mut cpu, mut gpu) = both(&config, Options { recompute, ..Default::default() });
+            let (mut cpu, mut gpu) = both(&config, EngineOptions { recompute, ..Default::default() });
             let batch = batch(config.vocab_size as u32, 1);
             let (a, b) =
                 (cpu.forward_backward(&batch, &loss()).unwrap(), gpu.forward_backward(&batch, &loss()).unwrap());
@@ -41,7 +41,7 @@ fn the_same_batch_gives_the_same_bits_with_and_without_recomputation() {
     }
     let config = &shapes()[3];
     let run = |recompute| {
-        let options = Options { recompute, ..Default::default() };
+        let options = EngineOptions { recompute, ..Default::default() };
         let mut t = model(config).train_on_gpu(0, options).unwrap().0;
         let batch = batch(config.vocab_size as u32, 2);
         let mut seen = Vec::new();
@@ -65,7 +65,7 @@ fn training_follows_the_cpus_curve() {
         return;
     }
     let config = &shapes()[0];
-    let (mut cpu, mut gpu) = both(config, Options::default());
+    let (mut cpu, mut gpu) = both(config, EngineOptions::default());
     let step = OptimStep { learning_rate: 3e-3, ..Default::default() };
     // Something to learn: each token follows from the one before it.
     let rows = |seed: u64| {
@@ -107,13 +107,13 @@ fn a_saved_trainer_continues_exactly() {
         t.optim_step(&OptimStep::default()).unwrap();
         l.to_bits()
     };
-    let mut a = model(config).train_on_gpu(0, Options::default()).unwrap().0;
+    let mut a = model(config).train_on_gpu(0, EngineOptions::default()).unwrap().0;
     a.publish(&"reference".into()).unwrap();
     for _ in 0..3 {
         go(&mut a);
     }
     a.save(dir.path()).unwrap();
-    let (mut b, sampler) = NativeModel::open(dir.path()).unwrap().train_on_gpu(0, Options::default()).unwrap();
+    let (mut b, sampler) = NativeModel::open(dir.path()).unwrap().train_on_gpu(0, EngineOptions::default()).unwrap();
     b.load(dir.path()).unwrap();
     for _ in 0..3 {
         assert_eq!(go(&mut a), go(&mut b));
@@ -121,6 +121,6 @@ fn a_saved_trainer_continues_exactly() {
     // What was published came back too, and the CPU reads the same files.
     let r = ScoreRequest { tokens: vec![1, 2, 3], from: 1, weights: "reference".into(), ..Default::default() };
     block_on(sampler.score(r)).unwrap();
-    let mut cpu = NativeModel::open(dir.path()).unwrap().train(Options::default()).unwrap().0;
+    let mut cpu = NativeModel::open(dir.path()).unwrap().train(EngineOptions::default()).unwrap().0;
     cpu.load(dir.path()).unwrap();
 }

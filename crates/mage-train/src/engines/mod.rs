@@ -10,8 +10,8 @@ use mage_core::prompt::{CONTROL_WORDS, vocabulary};
 use mage_engine::{Renderer, Sampler, Trainer};
 use mage_env::{EnvInfo, Seed};
 use mage_native::{
-    AdapterSize, Config, ControlTokens, Device, LoraConfig, ModelDescription, NativeAdapter, NativeModel, Options,
-    word_tokenizer,
+    AdapterSize, Config, Device, EngineOptions, LoraConfig, ModelDescription, NativeAdapter, NativeModel,
+    WordControlTokens, word_tokenizer,
 };
 use mage_remote::StatusLog;
 use std::sync::Arc;
@@ -54,11 +54,11 @@ pub fn start(recipe: &Recipe, env_info: &EnvInfo, notices: &StatusLog) -> Result
                 problem: format!("{} has no tokenizer.json", recipe.model.path),
             })?;
             let (parameters, context) = (model.parameters(), model.config().max_position_embeddings);
-            let options = Options {
+            let options = EngineOptions {
                 threads: e.threads,
                 recompute: e.recompute,
                 batch_invariant: e.batch_invariant,
-                ..Options::default()
+                ..EngineOptions::default()
             };
             if let Some(why) = model.gpu_unused_reason(e.device) {
                 notices.say(why);
@@ -88,7 +88,7 @@ pub fn sampler(name: &str, place: Place) -> Result<(Arc<dyn Sampler>, Arc<Render
         .renderer()
         .cloned()
         .ok_or_else(|| Error::Recipe { place: name.to_owned(), problem: "it has no tokenizer.json".to_owned() })?;
-    let options = Options { threads: place.threads, batch_invariant: true, ..Options::default() };
+    let options = EngineOptions { threads: place.threads, batch_invariant: true, ..EngineOptions::default() };
     if let Some(why) = model.gpu_unused_reason(place.device) {
         place.notices.say(why);
     }
@@ -159,7 +159,7 @@ fn model(recipe: &Recipe, env_info: &EnvInfo) -> Result<NativeModel> {
 
 /// The shape and the words of a new model.
 fn new_shape(recipe: &Recipe, env_info: &EnvInfo) -> Result<(Config, Renderer)> {
-    let control = ControlTokens { bos: "BOS".into(), go: "GO".into(), end: "END".into(), unknown: "?".into() };
+    let control = WordControlTokens { bos: "BOS".into(), go: "GO".into(), end: "END".into(), unknown: "?".into() };
     let ours = [&control.bos, &control.go, &control.end, &control.unknown];
     let words: Vec<String> = vocabulary(env_info).into_iter().filter(|w| !ours.contains(&w)).collect();
     debug_assert!(CONTROL_WORDS.len() + env_info.compact_words.len() == words.len() + ours.len());

@@ -3,7 +3,7 @@
 use super::Recipe;
 use crate::{Error, Result};
 use mage_core::prompt::PromptForm;
-use mage_native::Options;
+use mage_native::EngineOptions;
 
 /// Meta-episodes an update may have: all of them are held in memory at once.
 const MOST_META_EPISODES: usize = 1 << 20;
@@ -83,8 +83,9 @@ impl Recipe {
         if let Some((key, _)) = at_least_one.into_iter().find(|(_, v)| *v == 0) {
             return wrong(key, "0 would be none; give at least 1");
         }
-        if self.engine.threads > Options::MAX_THREADS {
-            let problem = format!("{} are more than {}; 0 takes all cores", self.engine.threads, Options::MAX_THREADS);
+        if self.engine.threads > EngineOptions::MAX_THREADS {
+            let problem =
+                format!("{} are more than {}; 0 takes all cores", self.engine.threads, EngineOptions::MAX_THREADS);
             return wrong("engine.threads", problem);
         }
         let (groups, members) = (self.rollout.groups, self.rollout.members);

@@ -7,7 +7,7 @@ pub(crate) use eval::*;
 pub(crate) use model::*;
 
 use clap::{Args, Parser, Subcommand};
-use mage_native::{Device, Options};
+use mage_native::{Device, EngineOptions};
 use std::path::PathBuf;
 
 /// Train language-model agents that adapt within a context window.
@@ -457,8 +457,8 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 fn threads(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(n) if n > Options::MAX_THREADS => {
-            Err(format!("expected at most {}; 0 uses all cores", Options::MAX_THREADS))
+        Ok(n) if n > EngineOptions::MAX_THREADS => {
+            Err(format!("expected at most {}; 0 uses all cores", EngineOptions::MAX_THREADS))
         }
         Ok(n) => Ok(n),
         Err(e) => Err(format!("{e}")),

@@ -10,7 +10,7 @@ use crate::{
 };
 use mage_engine::{BoxFuture, Error, Result, Sample, SampleRequest, Sampler, SamplingParams, for_each_in_flight};
 use mage_env::Seed;
-use mage_native::{NativeSampler, Options};
+use mage_native::{EngineOptions, NativeSampler};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -113,7 +113,7 @@ fn sampler(args: &BenchSamplerArgs, out: &Output) -> anyhow::Result<()> {
     if tokens > context {
         return Err(too_long(context, "the model's context"));
     }
-    let options = Options {
+    let options = EngineOptions {
         threads: args.threads,
         cache_mib: args.cache_mib,
         no_prefix_cache: args.no_prefix_cache,

@@ -21,7 +21,7 @@ pub(crate) const LANES: usize = 16;
 
 /// Which instructions to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Level {
+pub(crate) enum SimdLevel {
     #[cfg(target_arch = "x86_64")]
     Avx512,
     #[cfg(target_arch = "x86_64")]
@@ -29,7 +29,7 @@ pub(crate) enum Level {
     Portable,
 }
 
-impl Level {
+impl SimdLevel {
     /// The best this machine has.
     pub(crate) fn best() -> Self {
         Self::available()[0]
@@ -42,13 +42,13 @@ impl Level {
         {
             let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
             if avx2 && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq") {
-                levels.push(Level::Avx512);
+                levels.push(SimdLevel::Avx512);
             }
             if avx2 {
-                levels.push(Level::Avx2);
+                levels.push(SimdLevel::Avx2);
             }
         }
-        levels.push(Level::Portable);
+        levels.push(SimdLevel::Portable);
         levels
     }
 
@@ -56,10 +56,10 @@ impl Level {
     pub(crate) fn name(self) -> &'static str {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => "AVX-512",
+            SimdLevel::Avx512 => "AVX-512",
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => "AVX2 with FMA",
-            Level::Portable => "portable",
+            SimdLevel::Avx2 => "AVX2 with FMA",
+            SimdLevel::Portable => "portable",
         }
     }
 }
@@ -158,7 +158,7 @@ macro_rules! simd_dispatch {
     ($(#[$doc:meta])* fn $name:ident = $generic:ident ( $($arg:ident : $ty:ty),* $(,)? ) $(-> $ret:ty)?) => {
         $(#[$doc])*
         #[allow(clippy::too_many_arguments)]
-        pub(crate) fn $name(level: crate::cpu::simd::Level, $($arg: $ty),*) $(-> $ret)? {
+        pub(crate) fn $name(level: crate::cpu::simd::SimdLevel, $($arg: $ty),*) $(-> $ret)? {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512dq,avx2,fma")]
             fn wide($($arg: $ty),*) $(-> $ret)? {
@@ -174,10 +174,10 @@ macro_rules! simd_dispatch {
             match level {
                 // SAFETY: a level is only made after its features were detected.
                 #[cfg(target_arch = "x86_64")]
-                crate::cpu::simd::Level::Avx512 => unsafe { wide($($arg),*) },
+                crate::cpu::simd::SimdLevel::Avx512 => unsafe { wide($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
-                crate::cpu::simd::Level::Avx2 => unsafe { half($($arg),*) },
-                crate::cpu::simd::Level::Portable => $generic(crate::cpu::simd::Portable, $($arg),*),
+                crate::cpu::simd::SimdLevel::Avx2 => unsafe { half($($arg),*) },
+                crate::cpu::simd::SimdLevel::Portable => $generic(crate::cpu::simd::Portable, $($arg),*),
             }
         }
     };
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn every_level_gives_the_same_bits() {
-        let results: Vec<Vec<u32>> = Level::available()
+        let results: Vec<Vec<u32>> = SimdLevel::available()
             .into_iter()
             .map(|level| {
                 let mut out = Vec::new();
@@ -231,7 +231,7 @@ mod tests {
                 out.iter().map(|x| x.to_bits()).collect()
             })
             .collect();
-        assert!(results.windows(2).all(|w| w[0] == w[1]), "levels: {:?}", Level::available());
+        assert!(results.windows(2).all(|w| w[0] == w[1]), "levels: {:?}", SimdLevel::available());
     }
 
     #[inline(always)]
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn exp_is_exp() {
-        for level in Level::available() {
+        for level in SimdLevel::available() {
             let x: Vec<f32> = (0..200_000).map(|i| -87.2 + i as f32 * (175.0 / 200_000.0)).collect();
             let mut y = x.clone();
             exp_at(level, &mut y);

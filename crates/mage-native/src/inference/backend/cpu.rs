@@ -5,10 +5,10 @@
 //! only one task, the cores share each GEMM instead. Neither choice changes the results.
 
 use super::super::sequence::{LogitQuery, LogitResult, SequenceTable};
-use super::{Backend, ModelBackend, SequenceSlice, StepInputs};
+use super::{ModelBackend, SequenceSlice, StepExecutor, StepInputs};
 use crate::cpu::Cpu;
 use crate::cpu::{BLOCK_SIZE, Kernels, Target, TokenLogprob};
-use crate::engine::Shared;
+use crate::engine::EngineContext;
 use crate::inference::sampling::{self, SamplingScratch};
 use crate::model::{LoraSegment, PagedBatch, PagedWorkspace, WeightSet};
 use crate::weights::registry::DeviceWeights;
@@ -27,7 +27,7 @@ const LARGE_WEIGHTS_BYTES: usize = 24 << 20;
 
 /// The CPU backend: KV cache and weights in use.
 pub(crate) struct CpuBackend {
-    shared: Arc<Shared>,
+    shared: Arc<EngineContext>,
     kv_blocks: <Cpu as Kernels>::KvBlocks,
     /// By weight slot; set while sequences use them.
     weights: Vec<Option<Arc<DeviceWeights>>>,
@@ -51,7 +51,7 @@ struct TaskWorkspace {
 }
 
 impl CpuBackend {
-    pub(crate) fn new(shared: Arc<Shared>, kv_blocks: u32) -> Self {
+    pub(crate) fn new(shared: Arc<EngineContext>, kv_blocks: u32) -> Self {
         let (config, kernels) = (&shared.model.config, &shared.model.kernels);
         CpuBackend {
             kv_blocks: kernels.alloc_kv_blocks(config.heads(), config.num_hidden_layers, kv_blocks as usize),
@@ -251,7 +251,7 @@ pub(crate) fn evaluate_query(
     }
 }
 
-impl Backend for CpuBackend {
+impl StepExecutor for CpuBackend {
     fn execute(&mut self, step: &StepInputs, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()> {
         let kernels = self.shared.model.kernels;
         kernels.copy_blocks(&mut self.kv_blocks, &step.block_copies);

@@ -6,7 +6,7 @@
 
 use super::super::sequence::{LogitQuery, LogitResult, SequenceTable};
 use super::cpu::set_slot;
-use super::{Backend, ModelBackend, StepInputs};
+use super::{ModelBackend, StepExecutor, StepInputs};
 use crate::gpu::{GpuModel, failed};
 use crate::weights::registry::DeviceWeights;
 use mage_cuda::{Candidates, ModelRunner, TokenTrie};
@@ -72,7 +72,7 @@ fn cuda_query(query: LogitQuery<'_>) -> mage_cuda::GpuLogitQuery<'_> {
     }
 }
 
-impl Backend for CudaBackend {
+impl StepExecutor for CudaBackend {
     fn execute(&mut self, step: &StepInputs, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()> {
         let CudaBackend { runner, weights, order, tokens, slices, results: cuda_results } = self;
         runner.copy_blocks(&step.block_copies).map_err(failed)?;

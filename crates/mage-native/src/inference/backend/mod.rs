@@ -51,13 +51,13 @@ impl StepInputs {
 }
 
 /// Executes steps.
-pub(crate) trait Backend {
+pub(crate) trait StepExecutor {
     /// Executes a step and writes its results. Within a step, no slice reads a block that another slice writes.
     fn execute(&mut self, step: &StepInputs, sequences: &SequenceTable, results: &mut [LogitResult]) -> Result<()>;
 }
 
 /// A backend that holds weights.
-pub(crate) trait ModelBackend: Backend + Send {
+pub(crate) trait ModelBackend: StepExecutor + Send {
     /// Sets or clears the weights of a slot. They stay set while sequences use them.
     fn set_weights(&mut self, slot: u32, weights: Option<Arc<DeviceWeights>>);
     /// Clears all slots.

@@ -12,13 +12,13 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// Pads the key of a partly filled block; no token has this id.
 const NO_TOKEN: u32 = u32::MAX;
 
-type Tokens = [u32; BLOCK_SIZE];
+type BlockTokens = [u32; BLOCK_SIZE];
 
 #[derive(Clone, Debug)]
-struct Node {
+struct PrefixNode {
     parent: u32,
     block: u32,
-    tokens: Tokens,
+    tokens: BlockTokens,
     len: u8,
     children: u32,
     /// Sequences that reference this node plus children that are referenced.
@@ -34,9 +34,9 @@ struct Node {
 /// The prefix tree. It knows blocks by id only.
 #[derive(Debug, Default)]
 pub(crate) struct PrefixTree {
-    nodes: Vec<Node>,
+    nodes: Vec<PrefixNode>,
     free: Vec<u32>,
-    by_tokens: BTreeMap<(u32, Tokens), u32>,
+    by_tokens: BTreeMap<(u32, BlockTokens), u32>,
     lru_head: Option<u32>,
     lru_tail: Option<u32>,
     /// Nodes with a block.
@@ -59,8 +59,16 @@ impl PrefixTree {
         self.alloc_node(NONE, NONE, [NO_TOKEN; BLOCK_SIZE], 0, 0, 1)
     }
 
-    fn alloc_node(&mut self, parent: u32, block: u32, tokens: Tokens, len: u8, computed_at: u64, refs: u32) -> u32 {
-        let node = Node {
+    fn alloc_node(
+        &mut self,
+        parent: u32,
+        block: u32,
+        tokens: BlockTokens,
+        len: u8,
+        computed_at: u64,
+        refs: u32,
+    ) -> u32 {
+        let node = PrefixNode {
             parent,
             block,
             tokens,
@@ -84,11 +92,11 @@ impl PrefixTree {
         }
     }
 
-    fn at(&self, node: u32) -> &Node {
+    fn at(&self, node: u32) -> &PrefixNode {
         &self.nodes[node as usize]
     }
 
-    fn at_mut(&mut self, node: u32) -> &mut Node {
+    fn at_mut(&mut self, node: u32) -> &mut PrefixNode {
         &mut self.nodes[node as usize]
     }
 
@@ -114,7 +122,7 @@ impl PrefixTree {
 
     /// The child with exactly these tokens, a full block.
     pub(crate) fn child(&self, node: u32, tokens: &[u32]) -> Option<u32> {
-        let tokens: Tokens = tokens.try_into().ok()?;
+        let tokens: BlockTokens = tokens.try_into().ok()?;
         self.by_tokens.get(&(node, tokens)).copied()
     }
 
@@ -232,7 +240,7 @@ impl PrefixTree {
 
     /// Removes an unreferenced leaf.
     fn remove(&mut self, node: u32) {
-        let Node { parent, tokens, in_lru, .. } = *self.at(node);
+        let PrefixNode { parent, tokens, in_lru, .. } = *self.at(node);
         debug_assert!(self.at(node).refs == 0 && self.at(node).children == 0);
         if in_lru {
             self.remove_lru(node);
@@ -252,7 +260,7 @@ impl PrefixTree {
         let mut stack = vec![root];
         while let Some(node) = stack.pop() {
             let children = self.by_tokens.range((node, [0; BLOCK_SIZE])..=(node, [NO_TOKEN; BLOCK_SIZE]));
-            let children: Vec<((u32, Tokens), u32)> = children.map(|(k, c)| (*k, *c)).collect();
+            let children: Vec<((u32, BlockTokens), u32)> = children.map(|(k, c)| (*k, *c)).collect();
             for (key, child) in children {
                 self.by_tokens.remove(&key);
                 stack.push(child);
@@ -283,7 +291,7 @@ impl PrefixTree {
     }
 
     fn remove_lru(&mut self, node: u32) {
-        let Node { lru_prev, lru_next, .. } = *self.at(node);
+        let PrefixNode { lru_prev, lru_next, .. } = *self.at(node);
         let some = |n: u32| (n != NONE).then_some(n);
         match some(lru_prev) {
             Some(o) => self.at_mut(o).lru_next = lru_next,

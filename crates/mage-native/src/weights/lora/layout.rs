@@ -4,7 +4,7 @@
 //! other, so that one product does them all.
 
 use super::{LoraConfig, Projection};
-use crate::model::param_layout::{LayerLayout, Tensor};
+use crate::model::param_layout::{LayerLayout, ParamTensor};
 use crate::weights::hf_config::Config;
 use std::ops::Range;
 
@@ -86,7 +86,7 @@ pub(crate) struct LoraGroupLayout {
 #[derive(Clone, Debug)]
 pub(crate) struct LoraLayout {
     pub(crate) lora: LoraConfig,
-    pub(crate) tensors: Vec<Tensor>,
+    pub(crate) tensors: Vec<ParamTensor>,
     /// By layer and group.
     pub(crate) layers: Vec<[Option<LoraGroupLayout>; LORA_GROUPS.len()]>,
     pub(crate) len: usize,
@@ -101,7 +101,7 @@ impl LoraLayout {
             let name = format!("base_model.model.model.layers.{layer}.{}.{p}.lora_{which}.weight", p.block());
             let range = len..len + shape[0] * shape[1];
             len = range.end;
-            tensors.push(Tensor { name, shape: shape.to_vec(), range: range.clone() });
+            tensors.push(ParamTensor { name, shape: shape.to_vec(), range: range.clone() });
             range
         };
         let rank = lora.rank;

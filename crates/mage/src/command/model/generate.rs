@@ -12,7 +12,7 @@ use mage_engine::{
     AdapterName, Error, FinishReason, Message, Renderer, Sample, SampleRequest, SamplingParams, Thinking,
     WeightVersion, block_on,
 };
-use mage_native::{Device, NativeAdapter, NativeModel, NativeSampler, Options, TokenStream};
+use mage_native::{Device, EngineOptions, NativeAdapter, NativeModel, NativeSampler, TokenStream};
 use serde::Serialize;
 use std::path::Path;
 
@@ -153,7 +153,7 @@ fn speakers(
         out.warn("the CPU is used though there is a card: it carries no adapter whose rank is not a multiple of 8");
     }
     // The same seed gives the same text, on a card too.
-    let options = Options { threads: args.threads, batch_invariant: true, ..Default::default() };
+    let options = EngineOptions { threads: args.threads, batch_invariant: true, ..Default::default() };
     let sampler = out.starting(|| model.sampler_on(device, options))?;
     let mut names = Vec::new();
     for (name, adapter) in adapters {

@@ -10,8 +10,8 @@ use crate::{
 use mage_engine::{Renderer, ScoreRequest};
 use mage_env::Seed;
 use mage_native::{
-    Config, ControlTokens, Machine, ModelDescription, NativeAdapter, NativeModel, Options, WeightDtype, chat_tokenizer,
-    word_tokenizer,
+    Config, EngineOptions, Machine, ModelDescription, NativeAdapter, NativeModel, WeightDtype, WordControlTokens,
+    chat_tokenizer, word_tokenizer,
 };
 use mage_train::Hub;
 use serde::Serialize;
@@ -59,7 +59,7 @@ fn new(args: &ModelNewArgs, out: &Output) -> anyhow::Result<()> {
         (_, Some(model), _) => Renderer::from_dir(&hub(out).folder(model).map_err(usage)?).map_err(usage)?,
         (_, _, Some(file)) => {
             let words: Vec<String> = read(file)?.split_whitespace().map(str::to_owned).collect();
-            word_tokenizer(&words, &ControlTokens::default()).map_err(usage)?
+            word_tokenizer(&words, &WordControlTokens::default()).map_err(usage)?
         }
         (None, None, None) => return Err(usage("a model needs a vocabulary; see --help")),
     };
@@ -232,7 +232,7 @@ fn score(args: &ModelScoreArgs, out: &Output) -> anyhow::Result<()> {
         let adapter = open_adapter(adapter, &model, out)?;
         model = model.with_adapter(adapter).map_err(usage)?;
     }
-    let sampler = model.sampler(Options { threads: args.threads, ..Default::default() })?;
+    let sampler = model.sampler(EngineOptions { threads: args.threads, ..Default::default() })?;
     for s in sampler.score_all(&requests).map_err(refused)? {
         if out.json {
             out.object(&Scored { logprobs: s.logprobs, entropies: s.entropies })?;
