@@ -162,7 +162,7 @@ fn levels_that_make_no_sense_are_named() {
         ("#####\n# $.#\n#####\n", "level at line 1: there is no player"),
         ("#####\n#@$.#\n####\n", "level.txt, line 3: the row has 4 cells"),
         ("######\n#@$$.#\n######\n", "more boxes than targets (2 and 1)"),
-        ("#####\n#@$x#\n#####\n", "line 2: `x` in column 4 is not part of a level"),
+        ("#####\n#@$x#\n#####\n", "line 2: `x` in column 4 is not a level character"),
     ] {
         std::fs::write(&path, level).unwrap();
         refused(expected);
