@@ -324,7 +324,7 @@ def surrogate(new, old, worth):
 def mage_run(mage, folder, updates, warmstart, seed):
     """Lets mage train into a folder without evaluations or checkpoints in between."""
     keys = {"rollout.groups": GROUPS, "optim.updates": updates, "warmstart.steps": warmstart, "eval.every": 0,
-            "eval.final_tasks": 24, "checkpoint.every": 1_000_000, "records.every": 0}
+            "eval.final_tasks": 24, "checkpoint.every": 1_000_000, "trajectories.every": 0}
     sets = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
     command = [str(mage), "train", "kuhn", *sets, "--threads", "2", "--seed", str(seed), "--out", str(folder), "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True)

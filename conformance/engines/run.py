@@ -81,7 +81,7 @@ class Suite:
         self.vllm_url, self.vllm = vllm(engines, scratch, self.model)
         self.remote = ["kuhn.toml", "skyrl.toml", "--set", f"model.path={self.model}", "--set",
                        f"tinker.url={self.tinker_url}", "--set", f'vllm.servers=["{self.vllm_url}"]', "--set",
-                       f"vllm.adapters={scratch}/adapters"]
+                       f"vllm.adapter_dir={scratch}/adapters"]
 
     def made(self, name, *more):
         """A new model that has learned the form of an answer."""
@@ -246,7 +246,7 @@ print(json.dumps([scores(torch.float32), scores(torch.float64)]))
         other = self.made("other", "warmstart.steps=3")
         self.live_tests("mage-train", "whole_models_arrive", MAGE_OTHER_MODEL=other)
         self.vllm.kill()
-        first, second = (self.made(f"tied{seed}", "warmstart.steps=3", "model.tied=true", f"seed={seed}") for seed in (1, 2))
+        first, second = (self.made(f"tied{seed}", "warmstart.steps=3", "model.tie_embeddings=true", f"seed={seed}") for seed in (1, 2))
         self.vllm_url, self.vllm = vllm(self.engines, self.scratch, first)
         self.vllm.start()
         self.live_tests("mage-train", "a_head_that_was_left_behind", MAGE_ENGINE_MODEL=first, MAGE_TIED_MODEL=second)

@@ -27,8 +27,8 @@ player = "tiny policy"
 tasks = 24
 episodes = 10
 seeds = [0, 1]
-set = ["optim.updates=4", "rollout.groups=4", "warmstart.steps=10", "warmstart.meta_episodes=8", "eval.tasks=12",
-       "eval.final_tasks=12", "eval.every=1", "records.every=1"]
+set = ["optim.updates=4", "rollout.groups=4", "warmstart.steps=10", "warmstart.batch_size=8", "eval.tasks=12",
+       "eval.final_tasks=12", "eval.every=1", "trajectories.every=1"]
 [[env]]
 name = "kuhn"
 panels = ["kuhn"]

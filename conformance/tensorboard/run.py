@@ -62,8 +62,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 def recipe(updates):
     """Small, with evaluations at some updates only, so that tags differ in their steps."""
-    keys = {"rollout.groups": 3, "rollout.members": 4, "warmstart.steps": 5, "warmstart.meta_episodes": 4, "optim.updates": updates,
-            "eval.every": 7, "eval.tasks": 6, "eval.final_tasks": 6, "checkpoint.every": 5, "records.every": 0}
+    keys = {"rollout.groups": 3, "rollout.group_size": 4, "warmstart.steps": 5, "warmstart.batch_size": 4, "optim.updates": updates,
+            "eval.every": 7, "eval.tasks": 6, "eval.final_tasks": 6, "checkpoint.every": 5, "trajectories.every": 0}
     return ["kuhn", *(part for key, value in keys.items() for part in ("--set", f"{key}={value}"))]
 
 

@@ -37,7 +37,7 @@ LONGER = {"mage, ten episodes at test time": ["mage", "--set", "eval.episodes=10
 def run(mage, arm, args, seed, device, out):
     outcome, metrics, seconds = runs.train(
         mage, out, "kuhn", args[0], "--seed", str(seed), "--threads", "1", "--device", device,
-        "--set", "eval.every=0", "--set", "records.every=0", *args[1:])
+        "--set", "eval.every=0", "--set", "trajectories.every=0", *args[1:])
     ceilings = outcome["ceilings"]["mean"]
     return {
         "arm": arm, "seed": seed, "device": device, "seconds": seconds,

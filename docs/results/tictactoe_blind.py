@@ -25,7 +25,7 @@ ARMS = {
 def run(mage, arm, seed, updates, threads, device, out):
     outcome, metrics, seconds = runs.train(
         mage, out, "tictactoe-blind", *ARMS[arm], "--seed", str(seed), "--threads", str(threads), "--device", device,
-        "--set", f"optim.updates={updates}", "--set", "records.every=0")
+        "--set", f"optim.updates={updates}", "--set", "trajectories.every=0")
     sixths = lambda m: [round(6 * m[f"eval/episode_{n}/won"]) for n in (1, 2, 3)]
     return {"arm": arm, "seed": seed, "updates": updates, "threads": threads, "device": device, "seconds": seconds,
             "wins": [round(6 * e["mean"]) for e in outcome["after"]["won"]],

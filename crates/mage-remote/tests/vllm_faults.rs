@@ -96,7 +96,7 @@ async fn a_server_that_finds_no_adapter_or_no_way_to_load_one_is_refused_with_wh
     let unseen = "Loading lora policy@0 failed: No adapter found for /somewhere";
     let hints = [
         (r#"{"detail":"Not Found"}"#, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"),
-        (unseen, "does it see /somewhere under the same path, and may it read it? Set vllm.adapters to a folder"),
+        (unseen, "does it see /somewhere under the same path, and may it read it? Set vllm.adapter_dir to a folder"),
     ];
     for (said, hint) in hints {
         let proxy = Proxy::start_before(server.address, "/v1/load_lora_adapter", [Fault::reply(404, said)]).await;

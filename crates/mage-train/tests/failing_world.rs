@@ -106,15 +106,15 @@ fn recipe() -> Recipe {
     for setting in [
         "optim.updates=3",
         "warmstart.steps=0",
-        "warmstart.teacher=random",
+        "warmstart.expert=random",
         "rollout.groups=8",
-        "rollout.members=4",
+        "rollout.group_size=4",
         // One after the other, so that a second try of a task is the second.
         "engine.threads=1",
         "engine.device=cpu",
         "eval.every=0",
         "eval.final_tasks=8",
-        "eval.exact_places=0",
+        "eval.exact_max_states=0",
     ] {
         composer.set(setting).unwrap();
     }
@@ -176,7 +176,7 @@ fn a_table_that_fails_once_is_set_up_again() {
     let house = house(Trouble::OnceUnready, 4);
     let mut once = recipe();
     // Members of a group share a task: with one each, a second try is the same one's.
-    (once.rollout.groups, once.rollout.members) = (32, 1);
+    (once.rollout.groups, once.rollout.group_size) = (32, 1);
     let (ended, heard) = train(&house, once, &dir.path().join("run"));
     ended.unwrap();
     assert!(house.failures.load(Ordering::Relaxed) > 0, "there was something to try again");

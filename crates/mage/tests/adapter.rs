@@ -299,9 +299,9 @@ fn an_adapter_is_trained_by_a_recipe_and_resumed() {
         let settings = [
             "optim.updates=4",
             "warmstart.steps=4",
-            "warmstart.meta_episodes=8",
+            "warmstart.batch_size=8",
             "rollout.groups=2",
-            "rollout.members=4",
+            "rollout.group_size=4",
             "optim.minibatches=1",
             "eval.every=4",
             "eval.tasks=10",

@@ -19,7 +19,7 @@ const SMALL: [&str; 14] = [
     "--set",
     "warmstart.steps=4",
     "--set",
-    "warmstart.meta_episodes=8",
+    "warmstart.batch_size=8",
     "--set",
     "optim.updates=1",
     "--set",

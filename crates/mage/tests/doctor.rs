@@ -206,7 +206,7 @@ fn doctor_limits_the_timeout_of_a_hanging_server() {
     let model = made(dir.path());
     let hangs = Vllm::start(&model, 4096, |_, _| None);
     // The smaller of the recipe's timeout and doctor's applies.
-    let output = doctor(&model, &hangs, &["tinker.patience=900"]);
+    let output = doctor(&model, &hangs, &["tinker.timeout=900"]);
     let found = line(&output, TOKENIZER);
     assert!(
         found.starts_with("FAIL") && found.contains("no whole answer") && found.contains("(waited 10 s)"),

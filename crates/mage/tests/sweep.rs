@@ -11,8 +11,8 @@ const GRID: &str = r#"
     tasks = 12
     episodes = 3
     seeds = [0]
-    set = ["optim.updates=2", "rollout.groups=2", "warmstart.steps=2", "warmstart.meta_episodes=4", "eval.tasks=6",
-           "eval.final_tasks=6", "eval.every=1", "records.every=1"]
+    set = ["optim.updates=2", "rollout.groups=2", "warmstart.steps=2", "warmstart.batch_size=4", "eval.tasks=6",
+           "eval.final_tasks=6", "eval.every=1", "trajectories.every=1"]
     [[env]]
     name = "kuhn"
     panels = ["kuhn"]

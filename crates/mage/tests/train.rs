@@ -13,9 +13,9 @@ use std::{
 const SMALL: &[&str] = &[
     "optim.updates=6",
     "warmstart.steps=6",
-    "warmstart.meta_episodes=8",
+    "warmstart.batch_size=8",
     "rollout.groups=4",
-    "rollout.members=4",
+    "rollout.group_size=4",
     "optim.minibatches=2",
     "model.hidden_size=16",
     "model.intermediate_size=32",
@@ -24,7 +24,7 @@ const SMALL: &[&str] = &[
     "eval.tasks=20",
     "eval.final_tasks=20",
     "checkpoint.every=2",
-    "records.every=2",
+    "trajectories.every=2",
 ];
 
 fn mage(args: &[&str]) -> Command {
@@ -178,7 +178,7 @@ const OFFERED: &[&str] = &[
     "loss.entropy_end=0",
     "loss.kl_reflect=0",
     "loss.dual_clip=0",
-    "optim.clip_norm=0",
+    "optim.max_grad_norm=0",
     "optim.minibatches=1",
 ];
 
@@ -230,14 +230,14 @@ fn a_dry_run_of_a_remote_recipe_speaks_of_servers() {
     assert!(said.contains("tinker (jax) at https://engine.example"), "{said}");
     assert!(!said.contains("cpu") && !said.contains("memory"), "{said}");
     assert!(warned.contains("MAGE_TEST_NO_SUCH_KEY is not set"), "{warned}");
-    assert!(warned.contains("vllm.adapters is empty, and http://sampler.example:8100 will not find"), "{warned}");
+    assert!(warned.contains("vllm.adapter_dir is empty, and http://sampler.example:8100 will not find"), "{warned}");
 }
 
 #[test]
 fn weights_from_before_a_batch_gathered_ahead_are_no_disagreement_of_engines() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
-    let more = ["--set", "rollout.overlap=true", "--set", "watch.mismatch=1e-6", "--set", "checkpoint.every=4"];
+    let more = ["--set", "rollout.overlap=true", "--set", "health.max_mismatch_kl=1e-6", "--set", "checkpoint.every=4"];
     let said = String::from_utf8(ok(&mut train(&run, &more)).stderr).unwrap();
     assert!(!said.contains("the engines disagree"), "{said}");
     // Batches of the same weights were among them: the first, and the one after the checkpoint.
@@ -359,7 +359,7 @@ fn advice_where_memory_is_short_is_for_the_model_that_was_asked_for() {
     assert!(many.contains("not the memory") && !many.contains("lora_rank"), "{many}");
     // Beside a model that does not exist yet nothing can stand.
     let new =
-        told("kuhn", &["model.hidden_size=2560", "model.intermediate_size=9728", &format!("model.layers={layers}")]);
+        told("kuhn", &["model.hidden_size=2560", "model.intermediate_size=9728", &format!("model.num_layers={layers}")]);
     assert!(new.contains("not the memory") && !new.contains("lora_rank"), "{new}");
 }
 
@@ -368,12 +368,12 @@ fn what_cannot_work_is_refused_before_anything_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     for (set, key) in [
-        ("model.context=4", "model.context"),
-        ("play.episodes=200", "model.context"),
+        ("model.max_seq_len=4", "model.max_seq_len"),
+        ("play.episodes=200", "model.max_seq_len"),
         ("rollout.top_p=0", "rollout.top_p"),
         ("rollout.temperature=-1", "rollout.temperature"),
         ("rollout.groups=100000000000", "rollout.groups"),
-        ("watch.patience=-1", "watch.patience"),
+        ("health.stall_timeout=-1", "health.stall_timeout"),
         ("loss.entropy=-5", "loss.entropy"),
     ] {
         for more in [&["--dry-run"][..], &[]] {

@@ -163,7 +163,7 @@ impl Trainer for TinkerTrainer {
     fn optim_step(&mut self, step: &OptimStep) -> Result<StepReport> {
         step.check()?;
         if step.clip_norm > 0.0 && !self.caps.clip_norm {
-            return Err(Error::unsupported("clip gradients", "set optim.clip_norm = 0"));
+            return Err(Error::unsupported("clip gradients", "set optim.max_grad_norm = 0"));
         }
         let mut state = self.shared.state();
         if self.shared.settings.backend.has_own_optimiser() && state.steps == 0 {

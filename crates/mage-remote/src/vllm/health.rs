@@ -201,7 +201,7 @@ impl WeightSync {
         let (address, within) = (server.wire.address(), within.as_secs_f64());
         self.settings.notices.say(format!(
             "{address} has not answered a request for {within:.0} s, though it is there; it is asked for again, with twice the \
-             time (answers that take so long need a larger vllm.answer_within)"
+             time (answers that take so long need a larger vllm.request_timeout)"
         ));
     }
 

@@ -281,7 +281,7 @@ impl Server {
                 // One that knows of adapters says what it did not find: the folder.
                 let hint = match text.contains("lora") || text.contains("adapter") {
                     true => format!(
-                        ": does it see {} under the same path, and may it read it? Set vllm.adapters to a folder that both \
+                        ": does it see {} under the same path, and may it read it? Set vllm.adapter_dir to a folder that both \
                          this machine and it see",
                         dir.display()
                     ),

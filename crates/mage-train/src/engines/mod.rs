@@ -154,7 +154,7 @@ fn model(recipe: &Recipe, env_info: &EnvInfo) -> Result<NativeModel> {
     }
     let (config, renderer) = new_shape(recipe, env_info)?;
     let seed = Seed::new(recipe.seed).child("model");
-    Ok(NativeModel::new(config, recipe.model.spread, seed, Some(Arc::new(renderer)))?)
+    Ok(NativeModel::new(config, recipe.model.init_std, seed, Some(Arc::new(renderer)))?)
 }
 
 /// The shape and the words of a new model.

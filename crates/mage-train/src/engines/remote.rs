@@ -24,7 +24,7 @@ use std::{
 /// What a recipe asks for that its remote engine does not offer, each with the key to change.
 pub fn missing(recipe: &Recipe) -> Vec<String> {
     let backend = recipe.tinker.backend;
-    let caps = backend.trainer_caps(recipe.model.context);
+    let caps = backend.trainer_caps(recipe.model.max_seq_len);
     let (loss, optim, engine, rollout) = (&recipe.loss, &recipe.optim, &recipe.engine, &recipe.rollout);
     let alone = recipe.vllm.servers.is_empty();
     let sampled = if alone { backend.sampler_caps(0).logprobs } else { LogProbs::Raw };
@@ -53,7 +53,7 @@ pub fn missing(recipe: &Recipe) -> Vec<String> {
             cispo && !caps.cispo,
             "CISPO with the recipe's bounds: set loss.objective = \"ppo\" or \"importance_sampling\"",
         ),
-        (optim.clip_norm != 0.0 && !caps.clip_norm, "clipping of gradients: set optim.clip_norm = 0"),
+        (optim.max_grad_norm != 0.0 && !caps.clip_norm, "clipping of gradients: set optim.max_grad_norm = 0"),
         (
             filtered && sampled != LogProbs::Raw,
             "sampling that is not the policy's own: set rollout.temperature = 1, top_p = 1 and top_k = 0, or use vllm.servers",
@@ -156,7 +156,7 @@ pub fn pool_settings(
         max_context: model.config.max_position_embeddings,
         tolerance: v.tolerance,
         keep: v.keep,
-        waiting: waiting(recipe.tinker.patience),
+        waiting: waiting(recipe.tinker.timeout),
         answer_within: seconds(v.answer_within),
         notices: notices.clone(),
     }))
@@ -172,7 +172,7 @@ fn seconds(some: f64) -> Duration {
 
 /// Where adapters are put for the pool.
 fn adapters(recipe: &Recipe) -> PathBuf {
-    match recipe.vllm.adapters.as_str() {
+    match recipe.vllm.adapter_dir.as_str() {
         // Of each user, since nobody can write into another's.
         "" => {
             let whose = std::env::var("USER").map(|user| format!("-{user}")).unwrap_or_default();
@@ -239,9 +239,9 @@ fn without_keys(recipe: &Recipe) -> Result<Vec<String>> {
 /// Which servers are beyond this machine where adapters are put into a folder for temporary files, which they do not see.
 fn without_adapters(recipe: &Recipe) -> Option<String> {
     let beyond: Vec<&str> = recipe.vllm.servers.iter().map(String::as_str).filter(|url| !is_loopback(url)).collect();
-    (recipe.vllm.adapters.is_empty() && !beyond.is_empty()).then(|| {
+    (recipe.vllm.adapter_dir.is_empty() && !beyond.is_empty()).then(|| {
         format!(
-            "vllm.adapters is empty, and {} will not find adapters in {} of this machine: set it to a folder that all see under \
+            "vllm.adapter_dir is empty, and {} will not find adapters in {} of this machine: set it to a folder that all see under \
              the same path",
             beyond.join(", "),
             adapters(recipe).display()
@@ -326,7 +326,7 @@ mod tests {
         let both = format!("vllm.servers=[{here}, {there}]");
         let line = said(&[&both]).unwrap();
         assert!(line.contains("http://sampler.example:8100 will not find") && !line.contains("127.0.0.1"), "{line}");
-        assert_eq!(said(&[&both, "vllm.adapters=/shared/adapters"]), None);
+        assert_eq!(said(&[&both, "vllm.adapter_dir=/shared/adapters"]), None);
     }
 
     #[test]
@@ -339,7 +339,7 @@ mod tests {
             "loss.entropy_end=0",
             "loss.kl_reflect=0",
             "loss.dual_clip=0",
-            "optim.clip_norm=0",
+            "optim.max_grad_norm=0",
         ];
         recipe(&fits).check().unwrap();
         let filtered: Vec<&str> = fits.iter().copied().chain(["rollout.top_p=0.9"]).collect();
@@ -354,7 +354,7 @@ mod tests {
             let set = format!("loss.objective={objective}");
             let named: Vec<&str> = fits.iter().copied().filter(|s| !s.contains("dual")).chain([set.as_str()]).collect();
             recipe(&named).check().unwrap();
-            let on_gpus: Vec<&str> = named.into_iter().chain(["tinker.backend=fsdp", "optim.clip_norm=1"]).collect();
+            let on_gpus: Vec<&str> = named.into_iter().chain(["tinker.backend=fsdp", "optim.max_grad_norm=1"]).collect();
             assert_eq!(missing(&recipe(&on_gpus)).iter().any(|m| m.contains("CISPO")), objective == "cispo");
         }
     }

@@ -65,7 +65,7 @@ mod tests {
                     c.set("model.path=somewhere").unwrap();
                 }
                 let r = c.finish().unwrap_or_else(|e| panic!("{name} {method}: {e}"));
-                episodes.push(r.rollout.groups * r.rollout.members * r.play.episodes as usize);
+                episodes.push(r.rollout.groups * r.rollout.group_size * r.play.episodes as usize);
             }
             assert!(episodes.iter().all(|e| *e == episodes[0]), "{name}: {episodes:?}");
         }

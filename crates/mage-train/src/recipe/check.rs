@@ -51,8 +51,8 @@ impl Recipe {
     pub fn check(&self) -> Result<()> {
         self.check_counts()?;
         self.check_ranges()?;
-        if self.warmstart.steps > 0 && self.warmstart.meta_episodes == 0 {
-            return wrong("warmstart.meta_episodes", "0 would be none; give at least 1, or no steps");
+        if self.warmstart.steps > 0 && self.warmstart.batch_size == 0 {
+            return wrong("warmstart.batch_size", "0 would be none; give at least 1, or no steps");
         }
         if self.play.form == PromptForm::Full && self.model.path.is_empty() {
             return wrong("model.path", "full prompts need a model that reads; give a checkpoint's folder");
@@ -69,7 +69,7 @@ impl Recipe {
         let at_least_one = [
             ("play.episodes", u64::from(self.play.episodes)),
             ("rollout.groups", self.rollout.groups as u64),
-            ("rollout.members", self.rollout.members as u64),
+            ("rollout.group_size", self.rollout.group_size as u64),
             ("optim.minibatches", self.optim.minibatches as u64),
             ("optim.epochs", u64::from(self.optim.epochs)),
             ("eval.episodes", u64::from(self.eval.episodes)),
@@ -77,8 +77,8 @@ impl Recipe {
             ("eval.final_tasks", self.eval.final_tasks as u64),
             ("checkpoint.every", self.checkpoint.every),
             ("checkpoint.keep", self.checkpoint.keep as u64),
-            ("vllm.in_flight", self.vllm.in_flight as u64),
-            ("vllm.keep", self.vllm.keep as u64),
+            ("vllm.max_in_flight", self.vllm.max_in_flight as u64),
+            ("vllm.keep_versions", self.vllm.keep_versions as u64),
         ];
         if let Some((key, _)) = at_least_one.into_iter().find(|(_, v)| *v == 0) {
             return wrong(key, "0 would be none; give at least 1");
@@ -88,7 +88,7 @@ impl Recipe {
                 format!("{} are more than {}; 0 takes all cores", self.engine.threads, EngineOptions::MAX_THREADS);
             return wrong("engine.threads", problem);
         }
-        let (groups, members) = (self.rollout.groups, self.rollout.members);
+        let (groups, members) = (self.rollout.groups, self.rollout.group_size);
         let meta_episodes = groups.checked_mul(members).filter(|n| *n <= MOST_META_EPISODES);
         let Some(meta_episodes) = meta_episodes else {
             let problem = format!(
@@ -101,10 +101,10 @@ impl Recipe {
                 return wrong(key, format!("{tasks} tasks are more than a panel can have: {MOST_META_EPISODES}"));
             }
         }
-        if self.warmstart.meta_episodes > MOST_META_EPISODES {
+        if self.warmstart.batch_size > MOST_META_EPISODES {
             return wrong(
-                "warmstart.meta_episodes",
-                format!("{} are more than a step can have: {MOST_META_EPISODES}", self.warmstart.meta_episodes),
+                "warmstart.batch_size",
+                format!("{} are more than a step can have: {MOST_META_EPISODES}", self.warmstart.batch_size),
             );
         }
         if self.optim.minibatches > meta_episodes {
@@ -120,10 +120,10 @@ impl Recipe {
         use Range::{Decay, NotNegative, Positive, Share, SomeShare};
         let (loss, optim, watch) = (&self.loss, &self.optim, &self.watch);
         let numbers = [
-            ("model.spread", f64::from(self.model.spread), NotNegative),
-            ("warmstart.uniform", self.warmstart.uniform, Share),
+            ("model.init_std", f64::from(self.model.init_std), NotNegative),
+            ("warmstart.epsilon", self.warmstart.epsilon, Share),
             ("warmstart.learning_rate", f64::from(self.warmstart.learning_rate), NotNegative),
-            ("warmstart.floor", f64::from(self.warmstart.floor), Share),
+            ("warmstart.min_lr_ratio", f64::from(self.warmstart.min_lr_ratio), Share),
             // At 0 every member of a group would do the same: there would be nothing to compare.
             ("rollout.temperature", f64::from(self.rollout.temperature), Positive),
             ("rollout.top_p", f64::from(self.rollout.top_p), SomeShare),
@@ -138,21 +138,21 @@ impl Recipe {
             ("loss.kl_play", f64::from(loss.kl_play), NotNegative),
             ("loss.kl_reflect", f64::from(loss.kl_reflect), NotNegative),
             ("optim.learning_rate", f64::from(optim.learning_rate), NotNegative),
-            ("optim.floor", f64::from(optim.floor), Share),
+            ("optim.min_lr_ratio", f64::from(optim.min_lr_ratio), Share),
             ("optim.beta1", f64::from(optim.beta1), Decay),
             ("optim.beta2", f64::from(optim.beta2), Decay),
             ("optim.weight_decay", f64::from(optim.weight_decay), NotNegative),
-            ("optim.clip_norm", f64::from(optim.clip_norm), NotNegative),
-            ("records.share", self.records.share, Share),
+            ("optim.max_grad_norm", f64::from(optim.max_grad_norm), NotNegative),
+            ("trajectories.fraction", self.trajectories.fraction, Share),
             ("engine.lora_alpha", f64::from(self.engine.lora_alpha), NotNegative),
-            ("watch.entropy", watch.entropy, NotNegative),
-            ("watch.kl", watch.kl, NotNegative),
-            ("watch.invalid", watch.invalid, Share),
-            ("watch.factual", watch.factual, Share),
-            ("watch.mismatch", watch.mismatch, NotNegative),
-            ("watch.patience", watch.patience, Positive),
-            ("tinker.patience", self.tinker.patience, Positive),
-            ("vllm.answer_within", self.vllm.answer_within, Positive),
+            ("health.min_entropy", health.min_entropy, NotNegative),
+            ("health.max_kl", health.max_kl, NotNegative),
+            ("health.max_invalid", health.max_invalid, Share),
+            ("health.min_factual", health.min_factual, Share),
+            ("health.max_mismatch_kl", health.max_mismatch_kl, NotNegative),
+            ("health.stall_timeout", health.stall_timeout, Positive),
+            ("tinker.timeout", self.tinker.timeout, Positive),
+            ("vllm.request_timeout", self.vllm.request_timeout, Positive),
             ("vllm.tolerance", f64::from(self.vllm.tolerance), Positive),
         ];
         match numbers.into_iter().find(|(_, v, range)| !range.has(*v)) {
@@ -177,24 +177,24 @@ mod tests {
             "rollout.temperature=-1",
             "rollout.temperature=0",
             "eval.top_p=1.5",
-            "watch.patience=-1",
+            "health.stall_timeout=-1",
             "loss.entropy=-5",
             "optim.learning_rate=-1e-3",
             "optim.beta2=1",
             "rollout.groups=100000000000",
-            "rollout.members=9223372036854775807",
+            "rollout.group_size=9223372036854775807",
             "eval.tasks=100000000000",
             "optim.minibatches=1000",
             "play.episodes=0",
-            "warmstart.uniform=1.5",
-            "model.spread=nan",
+            "warmstart.epsilon=1.5",
+            "model.init_std=nan",
         ] {
             let mut composer = Composer::new();
             composer.add("kuhn").unwrap();
             composer.set(set).unwrap();
             let said = composer.finish().map_or_else(|e| e.to_string(), |r| r.check().unwrap_err().to_string());
             let key = set.split('=').next().unwrap();
-            assert!(said.contains(key) || set.starts_with("rollout.members"), "{set}: {said}");
+            assert!(said.contains(key) || set.starts_with("rollout.group_size"), "{set}: {said}");
         }
     }
 }

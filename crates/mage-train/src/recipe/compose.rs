@@ -197,7 +197,7 @@ mod tests {
         assert!(err("rollout.groups=0").contains("rollout.groups"));
         assert!(err("optim.minibatches=1000").contains("1000 parts"));
         assert!(err("play.form=full").contains("model.path"));
-        assert!(err("warmstart.uniform=1.5").contains("warmstart.uniform"));
+        assert!(err("warmstart.epsilon=1.5").contains("warmstart.epsilon"));
         let e = err("engine.threads=100000");
         assert!(e.contains("engine.threads") && e.contains("more than 1024"), "{e}");
         assert!(err("optim.learning_rate=nan").contains("learning_rate"));

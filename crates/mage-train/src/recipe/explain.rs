@@ -88,7 +88,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("gamma", "method.credit.gamma_step"),
     ("gamma_traj", "method.credit.gamma_traj"),
     ("traj_gamma", "method.credit.gamma_traj"),
-    ("group_size", "rollout.members"),
+    ("group_size", "rollout.group_size"),
     ("batch_size", "rollout.groups"),
     ("train_batch_size", "rollout.groups"),
     ("num_attempts", "play.episodes"),

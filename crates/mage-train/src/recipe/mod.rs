@@ -113,7 +113,7 @@ impl Recipe {
         let drawn = self.eval_sampling();
         let unfiltered = drawn.top_p == 1.0 && drawn.top_k == 0;
         let enumerable = drawn.temperature == 0.0 || (drawn.temperature == 1.0 && unfiltered);
-        if enumerable { self.eval.exact_places } else { 0 }
+        if enumerable { self.eval.exact_max_states } else { 0 }
     }
 
     fn settings_for(&self, env_info: &EnvInfo, episodes: u32) -> EpisodeConfig {

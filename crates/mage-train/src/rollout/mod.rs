@@ -263,7 +263,7 @@ mod tests {
         let env_spec: Arc<dyn EnvSpec> = Arc::new(Slow(Arc::clone(registry.get("kuhn").unwrap())));
         let mut composer = Composer::new();
         composer.add("kuhn").unwrap();
-        composer.set("warmstart.teacher=random").unwrap();
+        composer.set("warmstart.expert=random").unwrap();
         composer.set("engine.device=cpu").unwrap();
         let recipe = composer.finish().unwrap();
         let prompts = mage_core::prompt::PromptLibrary::builtin().get("kuhn").unwrap();

@@ -62,7 +62,7 @@ impl Talk {
         if self.longest <= context {
             return Ok(());
         }
-        let place = if recipe.model.path.is_empty() { "model.context" } else { "model.path" };
+        let place = if recipe.model.path.is_empty() { "model.max_seq_len" } else { "model.path" };
         let problem = format!(
             "a sequence may have {context} tokens, and a prompt with its answer takes up to {}; give more, or fewer \
              play.episodes and eval.episodes",

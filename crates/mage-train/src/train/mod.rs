@@ -240,7 +240,7 @@ impl Training {
 
     fn rollout(&self, settings: &Arc<EpisodeConfig>, params: SamplingParams) -> Rollout {
         let label = format!("policy@{}", self.progress.update);
-        self.parts.rollout(&self.setting, Arc::clone(settings), params, label, self.recipe.rollout.refills)
+        self.parts.rollout(&self.setting, Arc::clone(settings), params, label, self.recipe.rollout.retries)
     }
 
     /// Plays the large panel, with or without memory; `None` when somebody asked to stop.
@@ -335,7 +335,7 @@ impl Training {
     fn gathering(&self, update: u64) -> Result<impl FnOnce(&mut dyn FnMut(String)) -> Result<Gathered> + Send + use<>> {
         let (rollout, jobs) = (self.rollout(&self.parts.settings, self.recipe.sampling()), self.jobs(update)?);
         let runtime = Arc::clone(&self.runtime);
-        let patience = Duration::try_from_secs_f64(self.recipe.watch.patience).unwrap_or(Duration::MAX);
+        let patience = Duration::try_from_secs_f64(self.recipe.health.stall_timeout).unwrap_or(Duration::MAX);
         Ok(move |waiting: &mut dyn FnMut(String)| rollout.run(&runtime, &jobs, patience, waiting))
     }
 
@@ -351,7 +351,7 @@ impl Training {
         if let Some(problem) = nothing_played(&records) {
             return Err(Error::Stopped(format!("no meta-episode of update {} could be played: {problem}", update + 1)));
         }
-        let members = self.recipe.rollout.members;
+        let members = self.recipe.rollout.group_size;
         let lessons = lessons(&records, members, &self.recipe)?;
         let loss = self.recipe.loss(update);
         let scoring = Instant::now();
@@ -392,7 +392,7 @@ impl Training {
             add_judgement(&mut metrics, &judgement);
         }
         let judging = judged.elapsed();
-        if self.recipe.records.every > 0 && update.is_multiple_of(self.recipe.records.every) {
+        if self.recipe.trajectories.every > 0 && update.is_multiple_of(self.recipe.trajectories.every) {
             self.keep_records(update, &records, &lessons)?;
         }
         self.run.metrics(self.progress.update, &metrics)?;
@@ -501,7 +501,7 @@ impl Training {
                     loss.needs_reference(),
                     &self.parts.speech,
                     self.parts.settings.play_tokens,
-                    self.recipe.loss.average,
+                    self.recipe.loss.aggregation,
                 )?;
                 let report = self.parts.engines.trainer.forward_backward(&forest, loss)?;
                 let step = self.recipe.optim_step(self.progress.steps);
@@ -514,8 +514,8 @@ impl Training {
     }
 
     fn keep_records(&self, update: u64, records: &[Trajectory], lessons: &[Lesson]) -> Result<()> {
-        let members = self.recipe.rollout.members;
-        let groups = (self.recipe.rollout.groups as f64 * self.recipe.records.share).ceil() as usize;
+        let members = self.recipe.rollout.group_size;
+        let groups = (self.recipe.rollout.groups as f64 * self.recipe.trajectories.fraction).ceil() as usize;
         let kept = (groups * members).min(records.len());
         let mut learned: Vec<Vec<serde_json::Value>> = vec![Vec::new(); kept];
         for l in lessons.iter().filter(|l| l.record < kept) {

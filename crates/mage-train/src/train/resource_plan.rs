@@ -79,12 +79,12 @@ impl Plan {
         setting.env_spec.check(&setting.population)?;
         let env_info = setting.env_spec.info();
         let Needs { model, learning, adapter, state_bytes } = engines::needs(recipe, &env_info)?;
-        let jobs = recipe.rollout.groups * recipe.rollout.members;
+        let jobs = recipe.rollout.groups * recipe.rollout.group_size;
         // What servers hold is not on a card of ours.
         let here = recipe.engine.kind == EngineKind::Native;
         let rank = adapter.map(|a| a.rank);
         let card = recipe.engine.device.cuda_index_for(&model.config, rank).filter(|_| here);
-        let card = card.map(|i| GpuMemoryPlan::new(&model.config, i, adapter, recipe.engine.recompute)).transpose()?;
+        let card = card.map(|i| GpuMemoryPlan::new(&model.config, i, adapter, recipe.engine.gradient_checkpointing)).transpose()?;
         let mut plan = Plan {
             servers: (!here).then(|| remote::place(recipe)),
             warnings: match here {
@@ -107,7 +107,7 @@ impl Plan {
             cached_bytes_per_token: card.as_ref().map_or(model.kv_bytes_per_token(), |c| c.kv_bytes_per_token),
             remembered_bytes_per_token: match &card {
                 Some(card) => card.activation_bytes_per_token,
-                None => model.activation_bytes_per_token(recipe.engine.recompute),
+                None => model.activation_bytes_per_token(recipe.engine.gradient_checkpointing),
             },
             free_bytes: card.as_ref().map_or_else(Machine::free_memory, |c| Some(c.free_bytes)),
             resident_bytes: None,

@@ -21,12 +21,12 @@ const INDIFFERENT: [&str; 10] = [
     "engine.threads",
     "tinker.url",
     "tinker.key_env",
-    "tinker.patience",
+    "tinker.timeout",
     "vllm.servers",
-    "vllm.adapters",
+    "vllm.adapter_dir",
     "vllm.key_env",
-    "vllm.in_flight",
-    "vllm.answer_within",
+    "vllm.max_in_flight",
+    "vllm.request_timeout",
 ];
 
 /// What sets a recipe and a population apart from those a run was started with: key, there, now. What nothing depends on is left

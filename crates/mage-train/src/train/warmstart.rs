@@ -47,7 +47,7 @@ impl School {
             "" => None,
             path => Some(Transcripts::read(Path::new(path), speech, context)?),
         };
-        let teacher = match recipe.warmstart.teacher.as_str() {
+        let teacher = match recipe.warmstart.expert.as_str() {
             "" | "random" => None,
             name => Some(env_spec.scripted_agent(&ScriptedAgentQuery {
                 name,
@@ -58,7 +58,7 @@ impl School {
         };
         let seats = env_spec.info().seats;
         let split = recipe.env.split.clone();
-        let uniform = recipe.warmstart.uniform;
+        let uniform = recipe.warmstart.epsilon;
         Ok(School { env_spec, prompts, settings, population, split, seats, teacher, uniform, transcripts })
     }
 
@@ -128,7 +128,7 @@ impl School {
 
     /// One step of imitation; the loss before it.
     pub fn step(&self, recipe: &Recipe, step: u64, trainer: &mut dyn Trainer, speech: &Speech) -> Result<f64> {
-        let (seed, count) = (Seed::new(recipe.seed).child("warmstart"), recipe.warmstart.meta_episodes);
+        let (seed, count) = (Seed::new(recipe.seed).child("warmstart"), recipe.warmstart.batch_size);
         let batch = match &self.transcripts {
             Some(transcripts) => transcripts.batch(step, count, seed),
             None => self.batch(count, seed.at(step), speech)?,

@@ -116,7 +116,7 @@ fn list(out: &Output) -> anyhow::Result<()> {
 fn train_episodes(cell: &Cell) -> u64 {
     let Work::Train { recipes, set } = &cell.work else { return 0 };
     compose(recipes, set)
-        .map_or(0, |r| r.optim.updates * (r.rollout.groups * r.rollout.members) as u64 * u64::from(r.play.episodes))
+        .map_or(0, |r| r.optim.updates * (r.rollout.groups * r.rollout.group_size) as u64 * u64::from(r.play.episodes))
 }
 
 /// Where a cell stands.

@@ -103,7 +103,7 @@ pub(crate) fn elsewhere(model: &str) -> Vec<String> {
         "loss.entropy_end=0",
         "loss.kl_reflect=0",
         "loss.dual_clip=0",
-        "optim.clip_norm=0",
+        "optim.max_grad_norm=0",
     ];
     sets.iter().flat_map(|s| ["--set".to_owned(), (*s).to_owned()]).collect()
 }

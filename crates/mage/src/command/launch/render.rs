@@ -64,7 +64,7 @@ fn backend_config(args: &LaunchArgs) -> String {
             "generator.inference_engine.num_engines": args.samplers,
             "generator.inference_engine.engine_init_kwargs.max_model_len": args.context,
             // Requests carry the learning rate alone.
-            "trainer.policy.optimizer_config.max_grad_norm": number(optim.clip_norm),
+            "trainer.policy.optimizer_config.max_grad_norm": number(optim.max_grad_norm),
             "trainer.policy.optimizer_config.adam_betas": [number(optim.beta1), number(optim.beta2)],
             "trainer.policy.optimizer_config.weight_decay": number(optim.weight_decay),
         }),
@@ -148,7 +148,7 @@ fn render(template: &str, args: &LaunchArgs) -> String {
         ("shared", shared.to_owned()),
         ("servers", servers(args)),
         ("url", url.to_owned()),
-        ("clip_norm", format!("{:?}", optim.clip_norm)),
+        ("clip_norm", format!("{:?}", optim.max_grad_norm)),
         ("beta1", format!("{:?}", optim.beta1)),
         ("beta2", format!("{:?}", optim.beta2)),
         ("weight_decay", format!("{:?}", optim.weight_decay)),
