@@ -11,7 +11,7 @@ use super::{
 };
 use mage_core::{MetaResult, Summary, Trajectory};
 use mage_env::{Hash, Seed};
-use mage_train::{Result, eval::agent_seed, eval::store::read_records, run_dir::RunDir};
+use mage_train::{Result, eval::agent_seed, eval::store::read_trajectories, run_dir::RunDir};
 use serde::Deserialize;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -404,7 +404,7 @@ fn read_store(
 ) -> Result<()> {
     let mut damaged = 0;
     let no_seeds = Seeds::default();
-    for record in read_records(path)? {
+    for record in read_trajectories(path)? {
         let record = match record {
             Ok(record) => record,
             Err(e @ mage_train::Error::Line { .. }) => {

@@ -17,7 +17,7 @@ pub mod sweep;
 pub mod train;
 
 pub use error::{Error, Result};
-pub use eval::task_set::Panel;
+pub use eval::task_set::TaskSet;
 pub use hub::Hub;
-pub use policy::{EndpointEmbeddings, Hosted, Player};
-pub use train::{Plan, longest_sequence};
+pub use policy::{EndpointEmbeddings, PolicyHost, Player};
+pub use train::{ResourcePlan, longest_sequence};

@@ -7,7 +7,7 @@ use mage_env::{
 };
 use mage_train::{
     recipe::{Composer, Recipe},
-    train::{Event, Setting, Training},
+    train::{TrainEvent, TrainEnv, Training},
 };
 use std::{
     collections::HashMap,
@@ -126,8 +126,8 @@ fn house(trouble: Trouble, every: u64) -> Arc<House> {
     Arc::new(House { kuhn, trouble, every, tried: Mutex::default(), failures: AtomicU64::new(0) })
 }
 
-fn train(house: &Arc<House>, recipe: Recipe, dir: &Path) -> (Result<(), String>, Vec<Event>) {
-    let setting = Setting {
+fn train(house: &Arc<House>, recipe: Recipe, dir: &Path) -> (Result<(), String>, Vec<TrainEvent>) {
+    let setting = TrainEnv {
         population: house.default_population(),
         prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
         env_spec: Arc::clone(house) as Arc<dyn EnvSpec>,
@@ -143,11 +143,11 @@ fn train(house: &Arc<House>, recipe: Recipe, dir: &Path) -> (Result<(), String>,
 }
 
 /// Meta-episodes that could not be played, by update.
-fn errors(heard: &[Event]) -> Vec<f64> {
+fn errors(heard: &[TrainEvent]) -> Vec<f64> {
     heard
         .iter()
         .filter_map(|e| match e {
-            Event::Updated { metrics, .. } => Some(metrics["errors"]),
+            TrainEvent::Updated { metrics, .. } => Some(metrics["errors"]),
             _ => None,
         })
         .collect()
@@ -164,7 +164,7 @@ fn a_table_that_fails_for_good_leaves_its_place_empty_and_nobody_waits_for_it() 
     assert_eq!(errors.len(), 3);
     let all = errors.iter().sum::<f64>();
     assert!(all > 0.0 && all < 96.0, "{errors:?}");
-    let told = heard.iter().any(|e| matches!(e, Event::Warning { text } if text.contains("could not be played")));
+    let told = heard.iter().any(|e| matches!(e, TrainEvent::Warning { text } if text.contains("meta-episodes failed")));
     assert!(told, "and it is said");
     let metrics = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
     assert!(!metrics.contains("null") && !metrics.contains("NaN"), "{metrics}");

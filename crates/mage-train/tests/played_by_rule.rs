@@ -5,8 +5,8 @@ use mage_env::{
     Env, EnvId, EnvInfo, EnvSpec, Error as EnvError, Population, Registry, Result as EnvResult, Seed, Task,
 };
 use mage_train::{
-    Panel,
-    eval::store::RecordStore,
+    TaskSet,
+    eval::store::TrajectoryStore,
     eval::{Agent, Evaluation},
 };
 use std::{
@@ -68,7 +68,7 @@ fn house(records: PathBuf, takes: Duration, breaks: Option<usize>) -> (Arc<SlowH
         prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
         settings: Arc::new(EpisodeConfig::compact(&env_spec.info(), 2)),
         memories: None,
-        panel: Panel::new(&population, "train", 2, TASKS, Seed::new(1)).unwrap(),
+        panel: TaskSet::new(&population, "train", 2, TASKS, Seed::new(1)).unwrap(),
         agent: Agent::Random,
         seed: Seed::new(2),
         stop: Arc::default(),
@@ -84,7 +84,7 @@ fn finished_tasks_are_on_the_disk_while_others_are_played() {
     let path = dir.path().join("records.jsonl");
     let (house, evaluation) = house(path.clone(), Duration::from_millis(80), None);
     let two = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
-    let mut store = RecordStore::open(&path).unwrap();
+    let mut store = TrajectoryStore::open(&path).unwrap();
     two.install(|| evaluation.run_into(&mut store, |_| {})).unwrap();
     assert_eq!(store.len(), TASKS);
     let seen = house.seen_at_last.load(Ordering::SeqCst);
@@ -97,7 +97,7 @@ fn a_task_that_fails_takes_no_other_with_it() {
     let path = dir.path().join("records.jsonl");
     let (house, evaluation) = house(path.clone(), Duration::ZERO, Some(30));
     let two = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
-    let mut store = RecordStore::open(&path).unwrap();
+    let mut store = TrajectoryStore::open(&path).unwrap();
     let problem = two.install(|| evaluation.run_into(&mut store, |_| {})).unwrap_err();
     assert!(problem.to_string().contains("three legs"), "{problem}");
     assert!(store.len() >= 29, "{} were kept", store.len());

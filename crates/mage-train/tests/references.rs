@@ -10,7 +10,7 @@ use mage_env::{
     solvers::{HistoryTree, Objective, Profile, expected_returns},
 };
 use mage_train::{
-    Panel,
+    TaskSet,
     eval::{Agent, Evaluation},
 };
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn results(policy: &str, memory: MemoryMode, population: &Population, episodes: 
         prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
         settings: Arc::new(EpisodeConfig { memory, ..EpisodeConfig::compact(&env_spec.info(), episodes) }),
         memories: None,
-        panel: Panel::new(population, "train", 2, tasks, Seed::new(1)).unwrap(),
+        panel: TaskSet::new(population, "train", 2, tasks, Seed::new(1)).unwrap(),
         agent: Agent::find(&**env_spec, policy, population, "train", episodes).unwrap(),
         seed: Seed::new(2),
         stop: Arc::default(),

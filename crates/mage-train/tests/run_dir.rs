@@ -3,7 +3,7 @@
 use mage_env::Registry;
 use mage_train::{
     recipe::Recipe,
-    run_dir::{Progress, RunDir, checkpoints, model},
+    run_dir::{TrainProgress, RunDir, checkpoints, model},
 };
 use std::{cell::RefCell, fs, path::Path};
 
@@ -15,7 +15,7 @@ fn begun(path: &Path) -> RunDir {
 /// Makes a checkpoint of one file; whether anything was written.
 fn checkpoint(run: &RunDir, update: u64) -> bool {
     let mut written = false;
-    let progress = Progress { update, ..Progress::default() };
+    let progress = TrainProgress { update, ..TrainProgress::default() };
     let save = |folder: &Path| {
         written = true;
         fs::write(folder.join("weights"), format!("of {update}")).unwrap();

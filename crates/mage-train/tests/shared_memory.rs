@@ -6,9 +6,9 @@ use mage_engine::{
 };
 use mage_env::{Hash, Registry, Seed};
 use mage_train::{
-    Panel,
-    eval::store::{RecordStore, read_records},
-    eval::{Agent, Drawn, Evaluation, ModelAgent, runtime},
+    TaskSet,
+    eval::store::{TrajectoryStore, read_trajectories},
+    eval::{Agent, DecodingConfig, Evaluation, ModelAgent, runtime},
 };
 use std::{
     path::Path,
@@ -61,14 +61,14 @@ fn evaluation(approach: PromptMethod, scope: MemoryScope, answers: usize, runtim
     let settings = Arc::new(approach.settings(settings));
     let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
     let maker = MemoryFactory::new(approach, scope, Arc::new(Lexical), Arc::clone(&settings), Arc::clone(&prompts));
-    let drawn = Drawn { params: SamplingParams::default(), thinking: Thinking::Off };
+    let drawn = DecodingConfig { params: SamplingParams::default(), thinking: Thinking::Off };
     let policy = Arc::new(Fickle { left: answers.into() });
     Arc::new(Evaluation {
         env_spec: Arc::clone(env_spec),
         prompts,
         settings,
         memories: Some(Arc::new(maker.unwrap())),
-        panel: Panel::new(&env_spec.default_population(), "train", 2, 12, Seed::new(3)).unwrap(),
+        panel: TaskSet::new(&env_spec.default_population(), "train", 2, 12, Seed::new(3)).unwrap(),
         agent: Agent::Model(ModelAgent::chat("fickle", "fickle", policy, drawn, runtime.clone(), 4)),
         seed: Seed::new(4),
         stop: Arc::default(),
@@ -76,7 +76,7 @@ fn evaluation(approach: PromptMethod, scope: MemoryScope, answers: usize, runtim
 }
 
 fn finished(path: &Path) -> Vec<Trajectory> {
-    let all = read_records(path).unwrap().map(|r| r.unwrap());
+    let all = read_trajectories(path).unwrap().map(|r| r.unwrap());
     all.filter(|r| r.error.is_none()).collect()
 }
 
@@ -87,16 +87,16 @@ fn a_shared_memory_is_the_same_after_an_interruption() {
     for approach in [PromptMethod::AMem, PromptMethod::Memento] {
         let start = |answers| evaluation(approach, MemoryScope::Shared, answers, runtime.handle());
         let whole = dir.path().join(format!("{}-whole", approach.name()));
-        start(10_000).run_into(&mut RecordStore::open(&whole).unwrap(), |_| ()).unwrap();
+        start(10_000).run_into(&mut TrajectoryStore::open(&whole).unwrap(), |_| ()).unwrap();
         let whole = finished(&whole);
         let marks = |r: &Trajectory| r.calls[0].messages[0].content.len();
         assert!(marks(&whole[11]) > marks(&whole[0]), "later tasks know of earlier ones");
         let parts = dir.path().join(format!("{}-parts", approach.name()));
-        let error = start(25).run_into(&mut RecordStore::open(&parts).unwrap(), |_| ()).unwrap_err();
+        let error = start(25).run_into(&mut TrajectoryStore::open(&parts).unwrap(), |_| ()).unwrap_err();
         assert!(error.to_string().contains("later ones would lack its memories"), "{error}");
         let so_far = finished(&parts).len();
         assert!((1..12).contains(&so_far));
-        start(10_000).run_into(&mut RecordStore::open(&parts).unwrap(), |_| ()).unwrap();
+        start(10_000).run_into(&mut TrajectoryStore::open(&parts).unwrap(), |_| ()).unwrap();
         assert_eq!(finished(&parts), whole, "word for word, in the panel's order");
     }
 }
@@ -113,14 +113,14 @@ fn tasks_with_memories_of_their_own_do_not_depend_on_company() {
     for approach in PromptMethod::ALL {
         let start = |answers| evaluation(approach, MemoryScope::MetaEpisode, answers, runtime.handle());
         let (once, twice) = (dir.path().join("once"), dir.path().join("twice"));
-        start(10_000).run_into(&mut RecordStore::open(&once).unwrap(), |_| ()).unwrap();
-        let mut store = RecordStore::open(&twice).unwrap();
+        start(10_000).run_into(&mut TrajectoryStore::open(&once).unwrap(), |_| ()).unwrap();
+        let mut store = TrajectoryStore::open(&twice).unwrap();
         let mut failures = 0;
         let first = start(25).run_into(&mut store, |r| failures += usize::from(r.error.is_some()));
         assert!(first.is_ok() || first.unwrap_err().to_string().contains("tasks in a row failed"));
         assert!(failures > 0 && store.len() < 12);
         drop(store);
-        start(10_000).run_into(&mut RecordStore::open(&twice).unwrap(), |_| ()).unwrap();
+        start(10_000).run_into(&mut TrajectoryStore::open(&twice).unwrap(), |_| ()).unwrap();
         assert_eq!(by_key(&twice), by_key(&once), "{}", approach.name());
         for path in [once, twice] {
             std::fs::remove_file(path).unwrap();

@@ -3,8 +3,8 @@
 use mage_core::{EpisodeConfig, Trajectory, prompt::PromptLibrary};
 use mage_env::{Registry, Seed};
 use mage_train::{
-    Error, Panel,
-    eval::store::{RecordStore, read_records},
+    Error, TaskSet,
+    eval::store::{TrajectoryStore, read_trajectories},
     eval::{Agent, Evaluation},
 };
 use std::{fs, io::Write, path::Path, sync::Arc};
@@ -12,7 +12,7 @@ use std::{fs, io::Write, path::Path, sync::Arc};
 fn evaluation(count: usize) -> Arc<Evaluation> {
     let registry = Registry::builtin();
     let env_spec = registry.get("kuhn").unwrap();
-    let panel = Panel::new(&env_spec.default_population(), "train", 2, count, Seed::new(3)).unwrap();
+    let panel = TaskSet::new(&env_spec.default_population(), "train", 2, count, Seed::new(3)).unwrap();
     Arc::new(Evaluation {
         env_spec: Arc::clone(env_spec),
         prompts: PromptLibrary::builtin().get("kuhn").unwrap(),
@@ -32,7 +32,7 @@ fn records(count: usize) -> Vec<Trajectory> {
 }
 
 fn read(path: &Path) -> Vec<Trajectory> {
-    read_records(path).unwrap().collect::<Result<_, _>>().unwrap()
+    read_trajectories(path).unwrap().collect::<Result<_, _>>().unwrap()
 }
 
 #[test]
@@ -40,11 +40,11 @@ fn what_is_appended_is_read_back_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r.jsonl");
     let all = records(20);
-    let mut store = RecordStore::open(&path).unwrap();
+    let mut store = TrajectoryStore::open(&path).unwrap();
     assert_eq!(store.append(&all[..12]).unwrap(), 12);
     assert_eq!(store.append(&all).unwrap(), 8, "known keys are left out");
     drop(store);
-    let store = RecordStore::open(&path).unwrap();
+    let store = TrajectoryStore::open(&path).unwrap();
     assert_eq!((store.len(), store.repaired_bytes()), (20, 0));
     assert!(all.iter().all(|r| store.contains(&r.key)));
     assert_eq!(read(&path), all);
@@ -55,14 +55,14 @@ fn a_write_cut_off_anywhere_loses_at_most_the_last_record() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r.jsonl");
     let all = records(3);
-    RecordStore::open(&path).unwrap().append(&all).unwrap();
+    TrajectoryStore::open(&path).unwrap().append(&all).unwrap();
     let bytes = fs::read(&path).unwrap();
     let ends: Vec<usize> = bytes.iter().enumerate().filter(|(_, b)| **b == b'\n').map(|(i, _)| i + 1).collect();
     for cut in (0..bytes.len()).step_by(37).chain(ends.iter().flat_map(|e| [e - 1, *e])) {
         fs::write(&path, &bytes[..cut]).unwrap();
         let whole = ends.iter().filter(|e| **e <= cut).count();
         assert_eq!(read(&path), all[..whole], "the reader passes over half a line");
-        let mut store = RecordStore::open(&path).unwrap();
+        let mut store = TrajectoryStore::open(&path).unwrap();
         assert_eq!(store.len(), whole);
         store.append(&all).unwrap();
         assert_eq!(fs::read(&path).unwrap(), bytes, "cut at {cut}");
@@ -73,25 +73,25 @@ fn a_write_cut_off_anywhere_loses_at_most_the_last_record() {
 fn damage_in_the_middle_is_named_and_nothing_is_touched() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r.jsonl");
-    RecordStore::open(&path).unwrap().append(&records(3)).unwrap();
+    TrajectoryStore::open(&path).unwrap().append(&records(3)).unwrap();
     let mut lines: Vec<String> = fs::read_to_string(&path).unwrap().lines().map(str::to_owned).collect();
     lines[1].truncate(40);
     let damaged = lines.join("\n") + "\n";
     fs::write(&path, &damaged).unwrap();
-    let error = RecordStore::open(&path).unwrap_err();
+    let error = TrajectoryStore::open(&path).unwrap_err();
     assert!(matches!(error, Error::Line { line: 2, .. }), "{error}");
     assert_eq!(fs::read_to_string(&path).unwrap(), damaged);
-    assert!(read_records(&path).unwrap().nth(1).unwrap().is_err());
+    assert!(read_trajectories(&path).unwrap().nth(1).unwrap().is_err());
 }
 
 #[test]
 fn two_writers_are_one_too_many() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r.jsonl");
-    let first = RecordStore::open(&path).unwrap();
-    assert!(matches!(RecordStore::open(&path), Err(Error::InUse { .. })));
+    let first = TrajectoryStore::open(&path).unwrap();
+    assert!(matches!(TrajectoryStore::open(&path), Err(Error::InUse { .. })));
     drop(first);
-    assert!(RecordStore::open(&path).is_ok());
+    assert!(TrajectoryStore::open(&path).is_ok());
 }
 
 #[test]
@@ -99,10 +99,10 @@ fn an_evaluation_stopped_halfway_goes_on_where_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let (whole, halves) = (dir.path().join("whole.jsonl"), dir.path().join("halves.jsonl"));
     let evaluation = evaluation(700);
-    evaluation.run_into(&mut RecordStore::open(&whole).unwrap(), |_| ()).unwrap();
+    evaluation.run_into(&mut TrajectoryStore::open(&whole).unwrap(), |_| ()).unwrap();
     let half = fs::read(&whole).unwrap();
     fs::File::create(&halves).unwrap().write_all(&half[..half.len() / 2]).unwrap();
-    let mut store = RecordStore::open(&halves).unwrap();
+    let mut store = TrajectoryStore::open(&halves).unwrap();
     let had = store.len();
     assert!(had > 0 && had < 700);
     let mut played = 0;
@@ -126,7 +126,7 @@ fn a_file_that_is_no_store_is_left_alone() {
     let path = dir.path().join("notes.txt");
     for text in ["my precious notes, no line break", "notes\nof two lines", "{\"other\": 1}", "{\"kez"] {
         fs::write(&path, text).unwrap();
-        let error = RecordStore::open(&path).unwrap_err();
+        let error = TrajectoryStore::open(&path).unwrap_err();
         assert!(matches!(error, Error::Line { .. }), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
     }
@@ -150,11 +150,11 @@ fn a_failure_is_kept_and_tried_again() {
     let path = dir.path().join("r.jsonl");
     let all = records(2);
     let failed = Trajectory { error: Some("the model is gone".to_owned()), ..all[0].clone() };
-    let mut store = RecordStore::open(&path).unwrap();
+    let mut store = TrajectoryStore::open(&path).unwrap();
     assert_eq!(store.append([&failed, &all[1]]).unwrap(), 2);
     assert!(!store.contains(&all[0].key) && store.contains(&all[1].key));
     drop(store);
-    let mut store = RecordStore::open(&path).unwrap();
+    let mut store = TrajectoryStore::open(&path).unwrap();
     assert_eq!((store.len(), store.append([&failed, &all[0]]).unwrap()), (1, 2));
     assert_eq!(store.append([&failed, &all[0]]).unwrap(), 0, "what is finished stays finished");
     assert_eq!(read(&path).len(), 4);

@@ -12,9 +12,9 @@ use mage_engine::{SamplingParams, Thinking};
 use mage_env::{Registry, Seed};
 use mage_remote::{Endpoint, OpenAiClient, RemoteChat};
 use mage_train::{
-    Panel,
-    eval::store::RecordStore,
-    eval::{Agent, Drawn, Evaluation, ModelAgent, runtime},
+    TaskSet,
+    eval::store::TrajectoryStore,
+    eval::{Agent, DecodingConfig, Evaluation, ModelAgent, runtime},
 };
 use std::{
     sync::Arc,
@@ -43,13 +43,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (own, words) = (MemoryScope::MetaEpisode, Arc::new(Lexical));
     let memories =
         MemoryFactory::new(PromptMethod::Reflexion, own, words, Arc::clone(&settings), Arc::clone(&prompts))?;
-    let drawn = Drawn { params: SamplingParams::default(), thinking: Thinking::Off };
+    let drawn = DecodingConfig { params: SamplingParams::default(), thinking: Thinking::Off };
     let evaluation = Arc::new(Evaluation {
         env_spec: Arc::clone(env_spec),
         prompts,
         settings,
         memories: Some(Arc::new(memories)),
-        panel: Panel::new(&env_spec.default_population(), "in-domain", 2, TASKS, Seed::new(1))?,
+        panel: TaskSet::new(&env_spec.default_population(), "in-domain", 2, TASKS, Seed::new(1))?,
         agent: Agent::Model(ModelAgent::chat("tiny", "tiny", policy, drawn, runtime.handle().clone(), IN_FLIGHT)),
         seed: Seed::new(1),
         stop: Arc::default(),
@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut calls = 0;
     let started = Instant::now();
     {
-        let mut store = RecordStore::open(&dir)?;
+        let mut store = TrajectoryStore::open(&dir)?;
         evaluation.run_into(&mut store, |record| calls += record.calls.len())?;
     }
     let took = started.elapsed().as_secs_f64();

@@ -7,7 +7,7 @@ use crate::{
     table::{score, span},
 };
 use indicatif::ProgressBar;
-use mage_train::{eval::evaluator::Estimate, train::Event};
+use mage_train::{eval::evaluator::EvalEstimate, train::TrainEvent};
 use std::{
     collections::BTreeMap,
     io::IsTerminal,
@@ -79,15 +79,15 @@ impl TrainingProgress {
         }
     }
 
-    pub(crate) fn show(&mut self, event: Event) {
+    pub(crate) fn show(&mut self, event: TrainEvent) {
         if self.out.json {
-            if !matches!(event, Event::Judging { .. }) {
+            if !matches!(event, TrainEvent::Evaluating { .. }) {
                 let _ = self.out.object(&event);
             }
             return;
         }
         match event {
-            Event::Started { run, parameters, from, updates, memoryless, best_learner } => {
+            TrainEvent::Started { run, parameters, from, updates, memoryless, best_learner } => {
                 self.updates = updates;
                 let go = if from == 0 { String::new() } else { format!(", {from} done") };
                 self.line(&format!("{run}: {parameters} parameters, {updates} updates{go}"));
@@ -98,7 +98,7 @@ impl TrainingProgress {
                 }
                 self.best_learner = best_learner;
             }
-            Event::Warmstart { step, steps, loss } => {
+            TrainEvent::Warmstart { step, steps, loss } => {
                 let bar = self.bar("warm start", steps, step);
                 bar.set_position(step);
                 if step == steps {
@@ -106,21 +106,21 @@ impl TrainingProgress {
                     self.line(&format!("warm start: {steps} steps, loss {loss:.3}"));
                 }
             }
-            Event::Judging { done, of } => {
+            TrainEvent::Evaluating { done, of } => {
                 self.bar("playing the panel", of as u64, done as u64).set_position(done as u64);
             }
-            Event::Judged { update, memory, judgement } => {
+            TrainEvent::Evaluated { update, memory, result } => {
                 if self.counting == "playing the panel" {
                     self.clear();
                 }
-                let how = if judgement.exact { "expected" } else { "as played" };
+                let how = if result.exact { "expected" } else { "as played" };
                 let blanked = if memory { "" } else { ", memory blanked" };
-                let curve: Vec<String> = judgement.score.iter().map(estimate).collect();
+                let curve: Vec<String> = result.score.iter().map(estimate).collect();
                 self.line(&format!("after {update} updates: {} by episode, {how}{blanked}", curve.join("  ")));
             }
-            Event::Updated { update, metrics, timing } => self.updated(update, &metrics, &timing),
-            Event::Saved { .. } => {}
-            Event::Warning { text } => match &self.bar {
+            TrainEvent::Updated { update, metrics, timing } => self.updated(update, &metrics, &timing),
+            TrainEvent::Saved { .. } => {}
+            TrainEvent::Warning { text } => match &self.bar {
                 Some(bar) => bar.suspend(|| self.out.warn(text)),
                 None => self.out.warn(text),
             },
@@ -175,7 +175,7 @@ fn rounded(rate: f64) -> String {
 }
 
 /// A mean with its error, if it has one.
-pub(crate) fn estimate(e: &Estimate) -> String {
+pub(crate) fn estimate(e: &EvalEstimate) -> String {
     if e.se == 0.0 { score(e.mean) } else { format!("{} ± {:.3}", score(e.mean), e.se) }
 }
 

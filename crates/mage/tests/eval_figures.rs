@@ -8,7 +8,7 @@ use mage_core::{
 };
 use mage_env::{EnvSpec, Seed};
 use mage_train::{
-    Panel,
+    TaskSet,
     eval::{Evaluation, runtime},
 };
 use std::{collections::HashMap, sync::Arc};
@@ -26,7 +26,7 @@ fn play(
     seed: u64,
 ) -> Vec<(usize, MetaResult)> {
     let env_spec = Arc::new(coin::CoinSpec);
-    let panel = Panel::new(&env_spec.default_population(), "in-domain", 1, tasks, Seed::new(1)).unwrap();
+    let panel = TaskSet::new(&env_spec.default_population(), "in-domain", 1, tasks, Seed::new(1)).unwrap();
     let settings = EpisodeConfig { episodes: EPISODES, max_turns: 1, early_stop, ..EpisodeConfig::default() };
     let settings = Arc::new(PromptMethod::React.settings(settings));
     let (prompts, embeddings) = (coin::prompts(), Arc::new(Lexical));

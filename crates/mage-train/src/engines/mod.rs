@@ -56,7 +56,7 @@ pub fn start(recipe: &Recipe, env_info: &EnvInfo, notices: &StatusLog) -> Result
             let (parameters, context) = (model.parameters(), model.config().max_position_embeddings);
             let options = EngineOptions {
                 threads: e.threads,
-                recompute: e.recompute,
+                recompute: e.gradient_checkpointing,
                 batch_invariant: e.batch_invariant,
                 ..EngineOptions::default()
             };
@@ -71,7 +71,7 @@ pub fn start(recipe: &Recipe, env_info: &EnvInfo, notices: &StatusLog) -> Result
 
 /// Where a model on this machine computes.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
+pub struct SamplerOptions {
     /// The processor or a card.
     pub device: Device,
     /// Threads of the processor; 0 takes all.
@@ -82,7 +82,7 @@ pub struct Place {
 
 /// A sampler alone, for a model: a folder, or a name on the Hub; an adapter's brings its model along. What it answers does
 /// not depend on what else it is asked, on a card either.
-pub fn sampler(name: &str, place: Place) -> Result<(Arc<dyn Sampler>, Arc<Renderer>)> {
+pub fn sampler(name: &str, place: SamplerOptions) -> Result<(Arc<dyn Sampler>, Arc<Renderer>)> {
     let model = Hub::from_env(false).open(name)?;
     let renderer = model
         .renderer()
@@ -97,7 +97,7 @@ pub fn sampler(name: &str, place: Place) -> Result<(Arc<dyn Sampler>, Arc<Render
 }
 
 /// What an engine would take, before anything is loaded.
-pub struct Needs {
+pub struct EngineRequirements {
     /// What the files or the recipe say of the model.
     pub model: ModelDescription,
     /// How many of its numbers, or of those beside them, learn.
@@ -109,7 +109,7 @@ pub struct Needs {
 }
 
 /// Works out what a recipe's engine would take.
-pub fn needs(recipe: &Recipe, env_info: &EnvInfo) -> Result<Needs> {
+pub fn needs(recipe: &Recipe, env_info: &EnvInfo) -> Result<EngineRequirements> {
     let model = match recipe.model.path.as_str() {
         "" => {
             let (config, renderer) = new_shape(recipe, env_info)?;
@@ -126,11 +126,11 @@ pub fn needs(recipe: &Recipe, env_info: &EnvInfo) -> Result<Needs> {
     let learning = adapter.map_or(model.parameters, |a| a.parameters);
     if recipe.engine.kind == EngineKind::Tinker {
         // Servers hold them.
-        return Ok(Needs { learning, adapter, state_bytes: 0, model });
+        return Ok(EngineRequirements { learning, adapter, state_bytes: 0, model });
     }
     // A gradient and two moments of what learns; the published policy and the reference are each a copy of it.
     let rest = if learning == model.parameters { model.training_bytes() } else { model.sampling_bytes() };
-    Ok(Needs { learning, adapter, state_bytes: rest + 20 * learning as u64, model })
+    Ok(EngineRequirements { learning, adapter, state_bytes: rest + 20 * learning as u64, model })
 }
 
 fn new_adapter(recipe: &Recipe) -> Result<Option<LoraConfig>> {
@@ -169,14 +169,14 @@ fn new_shape(recipe: &Recipe, env_info: &EnvInfo) -> Result<(Config, Renderer)> 
         vocab_size: renderer.vocabulary(),
         hidden_size: m.hidden_size,
         intermediate_size: m.intermediate_size,
-        num_hidden_layers: m.layers,
-        num_attention_heads: m.heads,
-        num_key_value_heads: m.kv_heads,
+        num_hidden_layers: m.num_layers,
+        num_attention_heads: m.num_heads,
+        num_key_value_heads: m.num_kv_heads,
         head_dim: m.head_dim,
         rms_norm_eps: 1e-6,
         rope_theta: 10_000.0,
-        tie_word_embeddings: m.tied,
-        max_position_embeddings: m.context,
+        tie_word_embeddings: m.tie_embeddings,
+        max_position_embeddings: m.max_seq_len,
         bos_token_id: renderer.control().bos,
         eos_token_ids: renderer.control().end_of_turn.into_iter().collect(),
     };

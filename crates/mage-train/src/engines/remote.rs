@@ -6,7 +6,7 @@
 use crate::{
     Error, Hub, Result,
     engines::Engines,
-    recipe::{EngineKind, PolicyLoss, Recipe, Tinker, Vllm},
+    recipe::{EngineKind, PolicyLoss, Recipe, TinkerConfig, VllmConfig},
 };
 use mage_engine::{LogProbs, Sampler};
 use mage_env::Seed;
@@ -119,9 +119,9 @@ pub fn tinker_settings(recipe: &Recipe, model: &ModelDescription, notices: &Stat
     Ok(TinkerSettings {
         server: TinkerServer {
             url: t.url.clone(),
-            dialect: t.dialect,
+            dialect: t.sdk_version,
             key: ApiKey::from_env(&t.key_env)?,
-            waiting: waiting(t.patience),
+            waiting: waiting(t.timeout),
             notices: notices.clone(),
         },
         backend: t.backend,
@@ -151,13 +151,13 @@ pub fn pool_settings(
         servers: v.servers.clone(),
         model: if v.model.is_empty() { recipe.model.path.clone() } else { v.model.clone() },
         key: ApiKey::from_env(&v.key_env)?,
-        in_flight: v.in_flight,
+        in_flight: v.max_in_flight,
         vocabulary: model.config.vocab_size,
         max_context: model.config.max_position_embeddings,
         tolerance: v.tolerance,
-        keep: v.keep,
+        keep: v.keep_versions,
         waiting: waiting(recipe.tinker.timeout),
-        answer_within: seconds(v.answer_within),
+        answer_within: seconds(v.request_timeout),
         notices: notices.clone(),
     }))
 }
@@ -223,7 +223,7 @@ pub(crate) fn warnings(recipe: &Recipe) -> Result<Vec<String>> {
 /// named that is not set.
 fn without_keys(recipe: &Recipe) -> Result<Vec<String>> {
     let (t, v) = (&recipe.tinker, &recipe.vllm);
-    let usual = (Tinker::default().key_env, Vllm::default().key_env);
+    let usual = (TinkerConfig::default().key_env, VllmConfig::default().key_env);
     let trains = std::iter::once((&t.url, &t.key_env, t.key_env != usual.0));
     let samples = v.servers.iter().map(|url| (url, &v.key_env, v.key_env != usual.1));
     let mut out = Vec::new();

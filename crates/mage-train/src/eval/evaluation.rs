@@ -1,12 +1,12 @@
 //! How good is an agent?
 //!
-//! Plays every task of a [`Panel`] with one agent, on all cores, in an order and with luck that depend on nothing but the
+//! Plays every task of a [`TaskSet`] with one agent, on all cores, in an order and with luck that depend on nothing but the
 //! seed.
 
 use super::ModelAgent;
 use crate::{
-    Error, Panel, Player, Result,
-    eval::store::{RecordStore, read_records},
+    Error, TaskSet, Player, Result,
+    eval::store::{TrajectoryStore, read_trajectories},
 };
 use mage_core::{EpisodeConfig, MemoryFactory, MetaEpisode, Next, Trajectory, TrajectoryKey, prompt::PromptSet};
 use mage_env::{EnvSpec, Hash, Population, ScriptedAgentFactory, ScriptedAgentQuery, Seed, Task};
@@ -31,7 +31,7 @@ pub struct Evaluation {
     /// What agents remember by; the memory in the settings where there is nothing else.
     pub memories: Option<Arc<MemoryFactory>>,
     /// The tasks.
-    pub panel: Panel,
+    pub panel: TaskSet,
     /// The agent.
     pub agent: Agent,
     /// The agent's luck.
@@ -116,13 +116,13 @@ impl Evaluation {
 
     /// Plays what is not finished in the store yet and adds it there; `each` is told of every record added. Kill it at any
     /// time and call it again: nothing finished is repeated, and what failed is tried again.
-    pub fn run_into(self: &Arc<Self>, store: &mut RecordStore, mut each: impl FnMut(&Trajectory)) -> Result<()> {
+    pub fn run_into(self: &Arc<Self>, store: &mut TrajectoryStore, mut each: impl FnMut(&Trajectory)) -> Result<()> {
         let keys = || self.panel.tasks().iter().enumerate().map(|(i, t)| (i, self.key(i, t)));
         let missing: Vec<usize> = keys().filter(|(_, key)| !store.contains(key)).map(|(i, _)| i).collect();
         if self.needs_the_past() && missing.len() < self.panel.tasks().len() {
             let numbers: HashMap<TrajectoryKey, usize> = keys().map(|(i, key)| (key, i)).collect();
             let mut past = Vec::new();
-            for record in read_records(store.path())? {
+            for record in read_trajectories(store.path())? {
                 let record = record?;
                 if let (Some(i), None) = (numbers.get(&record.key), &record.error) {
                     past.push((*i, record));

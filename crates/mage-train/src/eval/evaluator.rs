@@ -4,7 +4,7 @@
 //! deals, all that the opponent may do and all that the policy may do, given what the policy remembers at its start. Luck
 //! then enters through memories alone, and not at all in the first episode.
 
-use crate::{Panel, Result, rollout::Rollout};
+use crate::{TaskSet, Result, rollout::Rollout};
 use mage_core::{
     RequestKind, Trajectory,
     history::{Episode, Turn},
@@ -20,7 +20,7 @@ use tokio::{runtime::Runtime, task::JoinSet};
 
 /// A mean with its standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Estimate {
+pub struct EvalEstimate {
     /// The mean.
     pub mean: f64,
     /// Its standard error; 0 where nothing was left to luck.
@@ -31,15 +31,15 @@ pub struct Estimate {
 
 /// What a policy came to on a panel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Judgement {
+pub struct EvalResult {
     /// Score by episode index, in the environment's own unit.
-    pub score: Vec<Estimate>,
+    pub score: Vec<EvalEstimate>,
     /// Share of episodes won, by episode index.
-    pub won: Vec<Estimate>,
+    pub won: Vec<EvalEstimate>,
     /// Score by opponent, by episode index.
-    pub by_opponent: BTreeMap<String, Vec<Estimate>>,
+    pub by_opponent: BTreeMap<String, Vec<EvalEstimate>>,
     /// Score by seat, by episode index.
-    pub by_seat: BTreeMap<u8, Vec<Estimate>>,
+    pub by_seat: BTreeMap<u8, Vec<EvalEstimate>>,
     /// Whether scores are expected values over all that can happen in an episode.
     pub exact: bool,
     /// Tasks that could not be played.
@@ -49,54 +49,54 @@ pub struct Judgement {
 }
 
 /// Plays a panel.
-pub struct Judge {
+pub struct Evaluator {
     /// How it is played.
     pub rollout: Rollout,
     /// The tasks.
-    pub panel: Panel,
+    pub panel: TaskSet,
     /// Sum over all that can happen where there are no more places than this; 0 never.
-    pub exact_places: usize,
+    pub exact_max_states: usize,
     /// The agent's luck.
     pub seed: Seed,
 }
 
 /// A part of the panel: an opponent, if there is one, and a seat.
-type Cell = (Option<String>, u8);
+type Stratum = (Option<String>, u8);
 
 /// What is asked of the policy: a prompt and the answers that are possible.
-type Question = (Vec<u32>, Vec<String>);
+type ScoreQuery = (Vec<u32>, Vec<String>);
 
 /// An episode to be valued: its tree, and for each information set the question it comes to.
-struct Open {
+struct EnumeratedEpisode {
     tree: Arc<GameTree>,
     questions: Vec<u32>,
 }
 
 /// What one task came to.
-struct Played {
+struct EvaluatedTask {
     record: Trajectory,
     /// By episode index; empty where episodes cannot be enumerated.
-    open: Vec<Open>,
+    open: Vec<EnumeratedEpisode>,
 }
 
 #[derive(Default)]
-struct Questions {
-    ids: HashMap<Question, u32>,
-    list: Vec<(Question, mage_core::RequestBody)>,
+struct ScoreQueries {
+    ids: HashMap<ScoreQuery, u32>,
+    list: Vec<(ScoreQuery, mage_core::RequestBody)>,
     /// Trees by opponent, seat and what else decides them; one that could not be grown is remembered as such.
     trees: HashMap<Hash, Option<Arc<GameTree>>>,
 }
 
-impl Judge {
+impl Evaluator {
     /// Plays the panel and sums up; `each` is called after every task. `None` when `stop` says so before the end.
-    pub fn run(&self, runtime: &Runtime, stop: &dyn Fn() -> bool, mut each: impl FnMut()) -> Result<Option<Judgement>> {
-        let questions = Arc::new(Mutex::new(Questions::default()));
-        let mut played: Vec<Option<Played>> = (0..self.panel.tasks().len()).map(|_| None).collect();
+    pub fn run(&self, runtime: &Runtime, stop: &dyn Fn() -> bool, mut each: impl FnMut()) -> Result<Option<EvalResult>> {
+        let questions = Arc::new(Mutex::new(ScoreQueries::default()));
+        let mut played: Vec<Option<EvaluatedTask>> = (0..self.panel.tasks().len()).map(|_| None).collect();
         runtime.block_on(async {
             let mut all = JoinSet::new();
             for (i, task) in self.panel.tasks().iter().cloned().enumerate() {
                 let (rollout, questions) = (self.rollout.clone(), Arc::clone(&questions));
-                let (limit, seed) = (self.exact_places, self.seed.child("agent").at(i as u64));
+                let (limit, seed) = (self.exact_max_states, self.seed.child("agent").at(i as u64));
                 all.spawn(async move {
                     let mut open = Vec::new();
                     let record = rollout
@@ -111,7 +111,7 @@ impl Judge {
                             },
                         )
                         .await;
-                    record.map(|record| (i, Played { record, open }))
+                    record.map(|record| (i, EvaluatedTask { record, open }))
                 });
             }
             while let Some(joined) = all.join_next().await {
@@ -128,14 +128,14 @@ impl Judge {
         if stop() {
             return Ok(None);
         }
-        let played: Vec<Played> = played.into_iter().flatten().collect();
+        let played: Vec<EvaluatedTask> = played.into_iter().flatten().collect();
         let questions = std::mem::take(&mut *questions.lock().expect("no holder panics"));
         let answers = runtime.block_on(self.answers(&questions, stop))?;
         Ok(answers.map(|answers| self.sum_up(&played, &answers)))
     }
 
     /// The probability of each answer to each question; `None` when `stop` says so before the end.
-    async fn answers(&self, questions: &Questions, stop: &dyn Fn() -> bool) -> Result<Option<Vec<Vec<f64>>>> {
+    async fn answers(&self, questions: &ScoreQueries, stop: &dyn Fn() -> bool) -> Result<Option<Vec<Vec<f64>>>> {
         let mut all = JoinSet::new();
         for (i, ((prompt, answers), request)) in questions.list.iter().enumerate() {
             let rollout = self.rollout.clone();
@@ -153,9 +153,9 @@ impl Judge {
         Ok(Some(out))
     }
 
-    fn sum_up(&self, played: &[Played], answers: &[Vec<f64>]) -> Judgement {
+    fn sum_up(&self, played: &[EvaluatedTask], answers: &[Vec<f64>]) -> EvalResult {
         let episodes = self.rollout.settings.episodes as usize;
-        let good: Vec<&Played> = played.iter().filter(|p| p.record.error.is_none()).collect();
+        let good: Vec<&EvaluatedTask> = played.iter().filter(|p| p.record.error.is_none()).collect();
         let exact = !good.is_empty() && good.iter().all(|p| p.open.len() == episodes);
         // By task: (score, won) by episode.
         let values: Vec<Vec<(f64, f64)>> = good
@@ -167,12 +167,12 @@ impl Judge {
                 }
             })
             .collect();
-        let cell = |p: &Played| (p.record.task.opponent.as_ref().map(|o| o.name.clone()), p.record.task.seat);
-        let mut cells: BTreeMap<Cell, Vec<usize>> = BTreeMap::new();
+        let cell = |p: &EvaluatedTask| (p.record.task.opponent.as_ref().map(|o| o.name.clone()), p.record.task.seat);
+        let mut cells: BTreeMap<Stratum, Vec<usize>> = BTreeMap::new();
         for (i, p) in good.iter().enumerate() {
             cells.entry(cell(p)).or_default().push(i);
         }
-        let curve = |keep: &dyn Fn(&Cell) -> bool, of: &dyn Fn((f64, f64)) -> f64| -> Vec<Estimate> {
+        let curve = |keep: &dyn Fn(&Stratum) -> bool, of: &dyn Fn((f64, f64)) -> f64| -> Vec<EvalEstimate> {
             (0..episodes)
                 .map(|n| {
                     let strata = cells.iter().filter(|(k, _)| keep(k)).map(|(_, members)| {
@@ -189,7 +189,7 @@ impl Judge {
             let (bad, all) = p.record.invalid_actions();
             (b + bad, a + all)
         });
-        Judgement {
+        EvalResult {
             score: curve(&|_| true, &score),
             won: curve(&|_| true, &|(_, w)| w),
             by_opponent: names
@@ -205,7 +205,7 @@ impl Judge {
 }
 
 /// A mean over strata that are there in their right proportions: only what varies inside them is luck.
-fn stratified(strata: impl Iterator<Item = Vec<f64>>) -> Estimate {
+fn stratified(strata: impl Iterator<Item = Vec<f64>>) -> EvalEstimate {
     let (mut n, mut sum, mut variance) = (0_usize, 0.0, 0.0);
     for values in strata {
         let count = values.len();
@@ -220,9 +220,9 @@ fn stratified(strata: impl Iterator<Item = Vec<f64>>) -> Estimate {
         variance += count as f64 * spread;
     }
     if n == 0 {
-        return Estimate::default();
+        return EvalEstimate::default();
     }
-    Estimate { mean: sum / n as f64, se: variance.sqrt() / n as f64, tasks: n as u64 }
+    EvalEstimate { mean: sum / n as f64, se: variance.sqrt() / n as f64, tasks: n as u64 }
 }
 
 /// Notes the questions an episode comes to, if it can be enumerated.
@@ -231,8 +231,8 @@ fn ask(
     episode: u32,
     limit: usize,
     rollout: &Rollout,
-    questions: &Mutex<Questions>,
-) -> Option<Open> {
+    questions: &Mutex<ScoreQueries>,
+) -> Option<EnumeratedEpisode> {
     let task = meta.task();
     // A switching opponent's episode depends on the task's seed; others' on the opponent alone.
     let switching = task.opponent.as_ref().is_some_and(|o| o.kind == mage_env::SWITCHING);
@@ -267,7 +267,7 @@ fn ask(
         }
         ids.push(id);
     }
-    Some(Open { tree, questions: ids })
+    Some(EnumeratedEpisode { tree, questions: ids })
 }
 
 impl Rollout {

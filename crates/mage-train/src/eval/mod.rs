@@ -12,4 +12,4 @@ pub mod task_set;
 
 pub use crate::train::runtime;
 pub use evaluation::*;
-pub use model_agent::{Answerer, Drawn, ModelAgent, run_settings};
+pub use model_agent::{Answerer, DecodingConfig, ModelAgent, run_settings};

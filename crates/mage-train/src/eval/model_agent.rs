@@ -4,8 +4,8 @@
 
 use crate::{
     Error, Hub, Result,
-    engines::{self, Place},
-    policy::codec::{Speech, as_engines_say, call_seed, finish},
+    engines::{self, SamplerOptions},
+    policy::codec::{PromptCodec, as_engines_say, call_seed, finish},
     recipe::Recipe,
     run_dir::last_model,
 };
@@ -36,7 +36,7 @@ pub struct ModelAgent {
     /// Who answers.
     pub answerer: Arc<dyn Answerer>,
     /// How answers are drawn: a part of the method, since other draws are other results.
-    pub drawn: Drawn,
+    pub drawn: DecodingConfig,
     /// Where it runs.
     pub runtime: Handle,
     /// How many meta-episodes are under way at once.
@@ -45,7 +45,7 @@ pub struct ModelAgent {
 
 /// How a model's answers come about.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Drawn {
+pub struct DecodingConfig {
     /// How tokens are drawn; length and seed are each call's own.
     pub params: SamplingParams,
     /// Whether it thinks first.
@@ -58,16 +58,16 @@ impl ModelAgent {
         name: &str,
         id: &str,
         policy: Arc<dyn ChatPolicy>,
-        drawn: Drawn,
+        drawn: DecodingConfig,
         runtime: Handle,
         in_flight: usize,
     ) -> Self {
-        let answerer = Arc::new(Chat { policy, drawn: drawn.clone(), label: id.to_owned() });
+        let answerer = Arc::new(ChatAnswerer { policy, drawn: drawn.clone(), label: id.to_owned() });
         ModelAgent { name: name.to_owned(), id: id.to_owned(), answerer, drawn, runtime, in_flight }
     }
 
     /// A model in a folder or on the Hub, in full prompts.
-    pub fn folder(name: &str, drawn: Drawn, place: Place, runtime: Handle, in_flight: usize) -> Result<Self> {
+    pub fn folder(name: &str, drawn: DecodingConfig, place: SamplerOptions, runtime: Handle, in_flight: usize) -> Result<Self> {
         let dir = Hub::from_env(true).folder(name)?;
         Self::native(name, &dir, PromptForm::Full, drawn, place, runtime, in_flight)
     }
@@ -77,11 +77,11 @@ impl ModelAgent {
         run: &Path,
         recipe: &Recipe,
         params: SamplingParams,
-        place: Place,
+        place: SamplerOptions,
         runtime: Handle,
         in_flight: usize,
     ) -> Result<Self> {
-        let drawn = Drawn { params, thinking: recipe.play.thinking };
+        let drawn = DecodingConfig { params, thinking: recipe.play.thinking };
         let dir = last_model(run)?;
         Self::native(&run.to_string_lossy(), &dir, recipe.play.form, drawn, place, runtime, in_flight)
     }
@@ -90,16 +90,16 @@ impl ModelAgent {
         name: &str,
         dir: &Path,
         size: PromptForm,
-        drawn: Drawn,
-        place: Place,
+        drawn: DecodingConfig,
+        place: SamplerOptions,
         runtime: Handle,
         in_flight: usize,
     ) -> Result<Self> {
         drawn.params.check()?;
         let id = format!("weights@{}", &weights_hash(dir)?[..32]);
         let (sampler, renderer) = engines::sampler(&dir.to_string_lossy(), place)?;
-        let speech = Speech::new(renderer, size, drawn.thinking)?;
-        let answerer = Arc::new(Native { speech, sampler, params: drawn.params.clone(), label: id.clone() });
+        let speech = PromptCodec::new(renderer, size, drawn.thinking)?;
+        let answerer = Arc::new(NativeAnswerer { speech, sampler, params: drawn.params.clone(), label: id.clone() });
         Ok(ModelAgent { name: name.to_owned(), id, answerer, drawn, runtime, in_flight })
     }
 }
@@ -140,17 +140,17 @@ fn weights_hash(dir: &Path) -> Result<String> {
 }
 
 /// The hash that sets apart how a method is drawn.
-pub(super) fn method_hash(method: Hash, drawn: &Drawn) -> Hash {
+pub(super) fn method_hash(method: Hash, drawn: &DecodingConfig) -> Hash {
     Hash::of(&(method, drawn))
 }
 
-struct Chat {
+struct ChatAnswerer {
     policy: Arc<dyn ChatPolicy>,
-    drawn: Drawn,
+    drawn: DecodingConfig,
     label: String,
 }
 
-impl Answerer for Chat {
+impl Answerer for ChatAnswerer {
     fn answer<'a>(&'a self, call: &'a Request) -> BoxFuture<'a, Result<Completion>> {
         Box::pin(async move {
             let messages = as_engines_say(&call.request.messages);
@@ -173,14 +173,14 @@ impl Answerer for Chat {
     }
 }
 
-struct Native {
-    speech: Speech,
+struct NativeAnswerer {
+    speech: PromptCodec,
     sampler: Arc<dyn Sampler>,
     params: SamplingParams,
     label: String,
 }
 
-impl Answerer for Native {
+impl Answerer for NativeAnswerer {
     fn answer<'a>(&'a self, call: &'a Request) -> BoxFuture<'a, Result<Completion>> {
         Box::pin(async move {
             let mut request = self.speech.request(&call.request, &self.params, call_seed(call))?;

@@ -6,12 +6,12 @@
 //! is no finished work: it is kept, and makes room for another attempt.
 //!
 //! ```
-//! use mage_train::eval::store::{RecordStore, read_records};
+//! use mage_train::eval::store::{TrajectoryStore, read_trajectories};
 //! # let dir = tempfile::tempdir()?;
 //! # let path = dir.path().join("records.jsonl");
-//! let store = RecordStore::open(&path)?; // made if it is not there; no second process can write it meanwhile
+//! let store = TrajectoryStore::open(&path)?; // made if it is not there; no second process can write it meanwhile
 //! assert_eq!(store.len(), 0);
-//! for record in read_records(&path)? {
+//! for record in read_trajectories(&path)? {
 //!     println!("{}", record?.task.hash());
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -28,7 +28,7 @@ use std::{
 
 /// An open store: the only one that writes its file.
 #[derive(Debug)]
-pub struct RecordStore {
+pub struct TrajectoryStore {
     path: PathBuf,
     file: File,
     /// Of what is finished.
@@ -41,7 +41,7 @@ pub struct RecordStore {
 /// How every record's line begins. What does not is somebody else's text, and is never touched.
 pub const OPENING: &[u8] = b"{\"key\":";
 
-impl RecordStore {
+impl TrajectoryStore {
     /// Opens or makes the file, reads its keys, and drops half a line left by a crash.
     pub fn open(path: &Path) -> Result<Self> {
         let io = |source| Error::Io { path: path.to_owned(), source };
@@ -53,7 +53,7 @@ impl RecordStore {
         }
         let mut keys = HashSet::new();
         let mut whole = 0;
-        let mut lines = Lines::new(path, &file);
+        let mut lines = TrajectoryLines::new(path, &file);
         while let Some(record) = lines.next_record() {
             let record = record?;
             if record.error.is_none() {
@@ -72,7 +72,7 @@ impl RecordStore {
             file.sync_data().map_err(io)?;
         }
         file.seek(SeekFrom::End(0)).map_err(io)?;
-        Ok(RecordStore { path: path.to_owned(), file, keys, length: whole, repaired: tail.len() as u64 })
+        Ok(TrajectoryStore { path: path.to_owned(), file, keys, length: whole, repaired: tail.len() as u64 })
     }
 
     /// The file.
@@ -131,14 +131,14 @@ impl RecordStore {
 
 /// Reads a store's records one by one, without locking it. Half a line at the end is passed over; damage anywhere else
 /// is an error that names the line.
-pub fn read_records(path: &Path) -> Result<impl Iterator<Item = Result<Trajectory>> + use<>> {
+pub fn read_trajectories(path: &Path) -> Result<impl Iterator<Item = Result<Trajectory>> + use<>> {
     let file = File::open(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
-    let mut lines = Lines::new(path, file);
+    let mut lines = TrajectoryLines::new(path, file);
     Ok(std::iter::from_fn(move || lines.next_record()))
 }
 
 /// Complete lines of a file, with the place where the last good one ended.
-struct Lines<F> {
+struct TrajectoryLines<F> {
     path: PathBuf,
     reader: BufReader<F>,
     number: u64,
@@ -147,9 +147,9 @@ struct Lines<F> {
     tail: Vec<u8>,
 }
 
-impl<F: std::io::Read> Lines<F> {
+impl<F: std::io::Read> TrajectoryLines<F> {
     fn new(path: &Path, file: F) -> Self {
-        Lines { path: path.to_owned(), reader: BufReader::new(file), number: 0, end: 0, tail: Vec::new() }
+        TrajectoryLines { path: path.to_owned(), reader: BufReader::new(file), number: 0, end: 0, tail: Vec::new() }
     }
 
     fn next_record(&mut self) -> Option<Result<Trajectory>> {

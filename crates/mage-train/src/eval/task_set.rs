@@ -8,12 +8,12 @@ use mage_env::{EnvSpec, Hash, Population, Seed, Task};
 
 /// A fixed list of tasks.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Panel {
+pub struct TaskSet {
     tasks: Vec<Task>,
     hash: Hash,
 }
 
-impl Panel {
+impl TaskSet {
     /// `count` tasks of a split; opponent and seat in proportion, rounded by largest remainder.
     pub fn new(population: &Population, split: &str, seats: u8, count: usize, seed: Seed) -> Result<Self> {
         let opponents = population.in_split(split)?;
@@ -41,7 +41,7 @@ impl Panel {
             }
         }
         let hash = Hash::of(&tasks);
-        Ok(Panel { tasks, hash })
+        Ok(TaskSet { tasks, hash })
     }
 
     /// The same tasks with starts from the environment's finite stock, without replacement, where it has one.
@@ -84,14 +84,14 @@ mod tests {
     #[test]
     fn opponents_and_seats_appear_as_often_as_they_should() {
         let population = Registry::builtin().get("kuhn").unwrap().default_population();
-        let panel = Panel::new(&population, "train", 2, 200, Seed::new(1)).unwrap();
+        let panel = TaskSet::new(&population, "train", 2, 200, Seed::new(1)).unwrap();
         let count = |name: &str, seat| {
             panel.tasks().iter().filter(|t| t.seat == seat && t.opponent.as_ref().unwrap().name == name).count()
         };
         assert_eq!(panel.tasks().len(), 200);
         assert_eq!([count("conservative", 0), count("aggressive", 1), count("intermediate", 0)], [30, 30, 40]);
-        assert_eq!(panel, Panel::new(&population, "train", 2, 200, Seed::new(1)).unwrap());
-        assert_ne!(panel.hash(), Panel::new(&population, "train", 2, 200, Seed::new(2)).unwrap().hash());
+        assert_eq!(panel, TaskSet::new(&population, "train", 2, 200, Seed::new(1)).unwrap());
+        assert_ne!(panel.hash(), TaskSet::new(&population, "train", 2, 200, Seed::new(2)).unwrap().hash());
     }
 
     proptest! {

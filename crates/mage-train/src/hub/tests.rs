@@ -45,14 +45,14 @@ fn files(dir: &Path) -> HashMap<String, Vec<u8>> {
 }
 
 /// Serves repositories by name; `private/…` wants the token, and every answer repeats the token it was asked with.
-struct Server {
+struct HubServer {
     address: String,
     asked: Arc<Mutex<Vec<String>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Server {
+impl HubServer {
     fn start(repos: HashMap<String, HashMap<String, Vec<u8>>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
@@ -66,11 +66,11 @@ impl Server {
                 answer(stream.unwrap(), &repos, &log);
             }
         });
-        Server { address, asked, stop, thread: Some(thread) }
+        HubServer { address, asked, stop, thread: Some(thread) }
     }
 }
 
-impl Drop for Server {
+impl Drop for HubServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         let _ = TcpStream::connect(self.address.trim_start_matches("http://"));
@@ -162,7 +162,7 @@ fn a_model_is_fetched_once_and_then_found_offline() {
         ("org/adapter".to_owned(), files(plain.path())),
         ("org/empty".to_owned(), HashMap::new()),
     ]);
-    let server = Server::start(repos);
+    let server = HubServer::start(repos);
     let online = hub(cache.path(), &server.address);
 
     let opened = online.open("org/tiny").unwrap();

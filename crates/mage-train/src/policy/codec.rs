@@ -12,7 +12,7 @@ use std::{
 };
 
 /// Speaks a model's language. Shared by everything in flight.
-pub struct Speech {
+pub struct PromptCodec {
     renderer: Arc<Renderer>,
     size: PromptForm,
     thinking: Thinking,
@@ -24,7 +24,7 @@ pub struct Speech {
     sets: RwLock<HashMap<Vec<String>, ActionSet>>,
 }
 
-impl Speech {
+impl PromptCodec {
     /// Speaks through `renderer`.
     pub fn new(renderer: Arc<Renderer>, size: PromptForm, thinking: Thinking) -> Result<Self> {
         let lacks = |what: &str| Error::Recipe {
@@ -41,7 +41,7 @@ impl Speech {
                 (words, unknown)
             }
         };
-        Ok(Speech { renderer, size, thinking, words, unknown, end, sets: RwLock::default() })
+        Ok(PromptCodec { renderer, size, thinking, words, unknown, end, sets: RwLock::default() })
     }
 
     /// The tokenizer and template.

@@ -5,12 +5,12 @@
 
 use crate::{
     Error, Result,
-    engines::{self, Place},
-    policy::codec::Speech,
+    engines::{self, SamplerOptions},
+    policy::codec::PromptCodec,
     recipe::Recipe,
     rollout::Rollout,
     run_dir::last_model,
-    train::Setting,
+    train::TrainEnv,
 };
 use mage_core::Trajectory;
 use mage_engine::AdapterName;
@@ -19,16 +19,16 @@ use mage_native::Device;
 use std::{path::Path, sync::Arc};
 
 /// A trained policy that waits for company.
-pub struct Hosted {
+pub struct PolicyHost {
     rollout: Rollout,
-    setting: Setting,
+    setting: TrainEnv,
     split: String,
     seats: u8,
 }
 
-impl Hosted {
+impl PolicyHost {
     /// The newest policy of a run, for meta-episodes of `episodes`, computed on `device`.
-    pub fn open(run: &Path, recipe: &Recipe, setting: Setting, episodes: u32, device: Device) -> Result<Self> {
+    pub fn open(run: &Path, recipe: &Recipe, setting: TrainEnv, episodes: u32, device: Device) -> Result<Self> {
         let env_info = setting.env_spec.info();
         let mut settings = recipe.eval_settings(&env_info);
         let room = settings.slots as u32 + 1;
@@ -37,21 +37,21 @@ impl Hosted {
             return Err(Error::Run { path: run.to_owned(), problem });
         }
         settings.episodes = episodes;
-        let place = Place { device, threads: recipe.engine.threads, notices: setting.notices.clone() };
+        let place = SamplerOptions { device, threads: recipe.engine.threads, notices: setting.notices.clone() };
         let (sampler, renderer) = engines::sampler(&last_model(run)?.to_string_lossy(), place)?;
         let rollout = Rollout {
             env_spec: Arc::clone(&setting.env_spec),
             prompts: Arc::clone(&setting.prompts),
             method: Hash::of(&settings),
             settings: Arc::new(settings),
-            speech: Arc::new(Speech::new(renderer, recipe.play.form, recipe.play.thinking)?),
+            speech: Arc::new(PromptCodec::new(renderer, recipe.play.form, recipe.play.thinking)?),
             sampler,
             params: recipe.eval_sampling(),
             weights: AdapterName::default(),
             label: "policy".to_owned(),
             refills: 0,
         };
-        Ok(Hosted { rollout, split: recipe.eval.split.clone(), seats: env_info.seats, setting })
+        Ok(PolicyHost { rollout, split: recipe.eval.split.clone(), seats: env_info.seats, setting })
     }
 
     /// Plays one meta-episode against `guest`, from the seats the policy was trained for.

@@ -6,5 +6,5 @@ mod host;
 mod scripted;
 
 pub use embeddings::EndpointEmbeddings;
-pub use host::Hosted;
+pub use host::PolicyHost;
 pub use scripted::Player;

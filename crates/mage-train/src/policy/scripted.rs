@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 /// Answers the calls of one meta-episode by rule.
 pub struct Player {
-    rule: Rule,
+    rule: PlayerKind,
     settings: Arc<EpisodeConfig>,
     /// What it wrote itself: its memory where prompts are not made of words it reads.
     notes: Vec<String>,
 }
 
-enum Rule {
+enum PlayerKind {
     Random(Rng),
     Reference(Box<dyn ScriptedAgent>),
     /// A reference that shows others how it is done, and now and then does anything legal.
@@ -29,13 +29,13 @@ enum Rule {
 }
 
 impl Player {
-    fn new(rule: Rule, settings: Arc<EpisodeConfig>) -> Self {
+    fn new(rule: PlayerKind, settings: Arc<EpisodeConfig>) -> Self {
         Player { rule, settings, notes: Vec::new() }
     }
 
     /// Plays any legal action.
     pub fn random(settings: Arc<EpisodeConfig>, seed: Seed) -> Self {
-        Self::new(Rule::Random(seed.child("random").rng()), settings)
+        Self::new(PlayerKind::Random(seed.child("random").rng()), settings)
     }
 
     /// Plays as an environment's own agent does. It reads compact prompts only.
@@ -43,14 +43,14 @@ impl Player {
         if settings.size != PromptForm::Compact {
             return Err(Error::Player { problem: "agents that play by rule read compact prompts only" });
         }
-        Ok(Self::new(Rule::Reference(reference), settings))
+        Ok(Self::new(PlayerKind::Reference(reference), settings))
     }
 
     /// Plays as an environment's own agent does, but for a share of its actions, which are any legal ones. Its answers are
     /// there to be imitated: they are written as prompts of either size ask for, and what cannot be written so gives way to
     /// a legal action too. Full prompts it does not read: it is shown what a compact one would say.
     pub fn teacher(settings: Arc<EpisodeConfig>, reference: Box<dyn ScriptedAgent>, stray: f64, seed: Seed) -> Self {
-        Self::new(Rule::Teacher { reference, stray, rng: seed.rng() }, settings)
+        Self::new(PlayerKind::Teacher { reference, stray, rng: seed.rng() }, settings)
     }
 
     /// Answers the open call of a meta-episode.
@@ -69,7 +69,7 @@ impl Player {
     fn act(&mut self, call: &Request, meta: &MetaEpisode) -> Result<String> {
         let allowed = call.request.allowed.as_deref().unwrap_or_default();
         let prompt = match (&self.rule, self.settings.size) {
-            (Rule::Random(_), _) => CompactPrompt::default(),
+            (PlayerKind::Random(_), _) => CompactPrompt::default(),
             (_, PromptForm::Compact) => CompactPrompt::read(call, &self.settings)?,
             (_, PromptForm::Full) => CompactPrompt {
                 memory: self.remembered(),
@@ -77,14 +77,14 @@ impl Player {
             },
         };
         let (agent, mut luck) = match &mut self.rule {
-            Rule::Random(rng) => {
+            PlayerKind::Random(rng) => {
                 return allowed.choose(rng).cloned().ok_or(Error::Player {
                     problem: "a random player needs the legal actions; set mask_actions where the environment lists \
                               them",
                 });
             }
-            Rule::Reference(agent) => (agent, None),
-            Rule::Teacher { reference, stray, rng } => (reference, Some((rng, *stray))),
+            PlayerKind::Reference(agent) => (agent, None),
+            PlayerKind::Teacher { reference, stray, rng } => (reference, Some((rng, *stray))),
         };
         if let Some((rng, stray)) = luck.as_mut().filter(|_| !allowed.is_empty())
             && rng.random_bool(*stray)
@@ -122,11 +122,11 @@ impl Player {
 
     fn note(&mut self, call: &Request, meta: &MetaEpisode) -> Result<String> {
         let text = match (&mut self.rule, self.settings.size) {
-            (Rule::Random(_), _) => "_".to_owned(),
-            (Rule::Reference(agent) | Rule::Teacher { reference: agent, .. }, PromptForm::Compact) => {
+            (PlayerKind::Random(_), _) => "_".to_owned(),
+            (PlayerKind::Reference(agent) | PlayerKind::Teacher { reference: agent, .. }, PromptForm::Compact) => {
                 agent.reflect(inside(call, "BOS BACK ")?)
             }
-            (Rule::Reference(agent) | Rule::Teacher { reference: agent, .. }, PromptForm::Full) => {
+            (PlayerKind::Reference(agent) | PlayerKind::Teacher { reference: agent, .. }, PromptForm::Full) => {
                 agent.reflect(meta.episode().map_or("", |e| &e.now().compact))
             }
         };

@@ -118,7 +118,7 @@ impl Recipe {
 
     fn check_ranges(&self) -> Result<()> {
         use Range::{Decay, NotNegative, Positive, Share, SomeShare};
-        let (loss, optim, watch) = (&self.loss, &self.optim, &self.watch);
+        let (loss, optim, health) = (&self.loss, &self.optim, &self.health);
         let numbers = [
             ("model.init_std", f64::from(self.model.init_std), NotNegative),
             ("warmstart.epsilon", self.warmstart.epsilon, Share),

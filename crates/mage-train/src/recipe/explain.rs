@@ -6,7 +6,7 @@ use toml::{Table, Value};
 
 /// One key of a recipe.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Field {
+pub struct RecipeField {
     /// The key, dots included.
     pub key: String,
     /// What it means.
@@ -15,9 +15,9 @@ pub struct Field {
     pub default: String,
 }
 
-type Fields = &'static [(&'static str, &'static [&'static str])];
+type FieldDocs = &'static [(&'static str, &'static [&'static str])];
 
-const TOP: Fields = &[
+const TOP: FieldDocs = &[
     ("seed", &["Where all random numbers start. The same recipe and seed give the same metrics, byte for byte."]),
     (
         "reward",
@@ -26,7 +26,7 @@ const TOP: Fields = &[
     ),
 ];
 
-const METHOD: Fields = &[
+const METHOD: FieldDocs = &[
     ("memory", &["Whether an episode knows of those before it."]),
     (
         "credit.assignment",
@@ -56,29 +56,29 @@ const METHOD: Fields = &[
     ),
 ];
 
-const PENALTY: Fields = &[
+const PENALTY: FieldDocs = &[
     ("invalid", &["Deducted for an answer that could not be read or carried out."]),
     ("length", &["Deducted for long answers: { limit = tokens, weight = most }; none when absent."]),
 ];
 
-const SECTIONS: &[(&str, Fields)] = &[
+const SECTIONS: &[(&str, FieldDocs)] = &[
     ("", TOP),
-    ("env", s::World::FIELDS),
-    ("play", s::Play::FIELDS),
-    ("model", s::Model::FIELDS),
-    ("warmstart", s::Warmstart::FIELDS),
+    ("env", s::EnvConfig::FIELDS),
+    ("play", s::PlayConfig::FIELDS),
+    ("model", s::ModelConfig::FIELDS),
+    ("warmstart", s::WarmStartConfig::FIELDS),
     ("method", METHOD),
     ("penalty", PENALTY),
-    ("rollout", s::Rollout::FIELDS),
-    ("loss", s::LossTerms::FIELDS),
-    ("optim", s::Optim::FIELDS),
-    ("eval", s::Evaluate::FIELDS),
-    ("checkpoint", s::Checkpoint::FIELDS),
-    ("records", s::Records::FIELDS),
-    ("engine", s::Engine::FIELDS),
-    ("tinker", s::Tinker::FIELDS),
-    ("vllm", s::Vllm::FIELDS),
-    ("watch", s::Watch::FIELDS),
+    ("rollout", s::RolloutConfig::FIELDS),
+    ("loss", s::LossConfig::FIELDS),
+    ("optim", s::OptimConfig::FIELDS),
+    ("eval", s::EvalConfig::FIELDS),
+    ("checkpoint", s::CheckpointConfig::FIELDS),
+    ("trajectories", s::TrajectoryConfig::FIELDS),
+    ("engine", s::EngineConfig::FIELDS),
+    ("tinker", s::TinkerConfig::FIELDS),
+    ("vllm", s::VllmConfig::FIELDS),
+    ("health", s::HealthThresholds::FIELDS),
 ];
 
 /// What other frameworks call things, and what they are called here.
@@ -102,16 +102,16 @@ const ELSEWHERE: &[(&str, &str)] = &[
 ];
 
 /// Every key that begins with `prefix` (all with an empty one), or what is near if there is none.
-pub fn explain(prefix: &str) -> Result<Vec<Field>> {
+pub fn explain(prefix: &str) -> Result<Vec<RecipeField>> {
     let defaults = values(&Recipe::default());
     let inside =
         |key: &str| prefix.is_empty() || key == prefix || key.strip_prefix(prefix).is_some_and(|r| r.starts_with('.'));
-    let found: Vec<Field> = fields()
+    let found: Vec<RecipeField> = fields()
         .filter(|(key, _)| inside(key))
         .map(|(key, about)| {
             let value = key.split('.').try_fold(&defaults, |v, part| v.get(part));
             let about = about.iter().map(|l| l.trim()).collect::<Vec<_>>().join(" ");
-            Field { default: value.map_or_else(|| "(none)".to_owned(), one_line), about, key }
+            RecipeField { default: value.map_or_else(|| "(none)".to_owned(), one_line), about, key }
         })
         .collect();
     if found.is_empty() { Err(unknown(prefix, "mage recipe explain")) } else { Ok(found) }

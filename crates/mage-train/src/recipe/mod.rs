@@ -13,10 +13,10 @@ mod sections;
 
 pub use builtin::{builtin_names, paper_names};
 pub use compose::{Composer, differences};
-pub use explain::{Field, explain};
+pub use explain::{RecipeField, explain};
 pub use sections::{
-    Average, Checkpoint, Engine, EngineKind, Evaluate, LossTerms, Model, Optim, Play, PolicyLoss, Records, Rollout,
-    Tinker, Vllm, Warmstart, Watch, World,
+    Aggregation, CheckpointConfig, EngineConfig, EngineKind, EnvConfig, EvalConfig, HealthThresholds, LossConfig, ModelConfig,
+    OptimConfig, PlayConfig, PolicyLoss, RolloutConfig, TinkerConfig, TrajectoryConfig, VllmConfig, WarmStartConfig,
 };
 
 use mage_core::{EpisodeConfig, Method, Penalty, Rewards, prompt::PromptForm};
@@ -33,42 +33,42 @@ pub const REFLECT: TokenClass = TokenClass(1);
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Recipe {
-    /// Where all random numbers start.
+    /// Seed of all random streams.
     pub seed: u64,
     /// See [`Rewards`].
     pub reward: Rewards,
-    /// See [`World`].
-    pub env: World,
-    /// See [`Play`].
-    pub play: Play,
-    /// See [`Model`].
-    pub model: Model,
-    /// See [`Warmstart`].
-    pub warmstart: Warmstart,
+    /// See [`EnvConfig`].
+    pub env: EnvConfig,
+    /// See [`PlayConfig`].
+    pub play: PlayConfig,
+    /// See [`ModelConfig`].
+    pub model: ModelConfig,
+    /// See [`WarmStartConfig`].
+    pub warmstart: WarmStartConfig,
     /// See [`Method`].
     pub method: Method,
     /// See [`Penalty`].
     pub penalty: Penalty,
-    /// See [`Rollout`].
-    pub rollout: Rollout,
-    /// See [`LossTerms`].
-    pub loss: LossTerms,
-    /// See [`Optim`].
-    pub optim: Optim,
-    /// See [`Evaluate`].
-    pub eval: Evaluate,
-    /// See [`Checkpoint`].
-    pub checkpoint: Checkpoint,
-    /// See [`Records`].
-    pub records: Records,
-    /// See [`Engine`].
-    pub engine: Engine,
-    /// See [`Tinker`].
-    pub tinker: Tinker,
-    /// See [`Vllm`].
-    pub vllm: Vllm,
-    /// See [`Watch`].
-    pub watch: Watch,
+    /// See [`RolloutConfig`].
+    pub rollout: RolloutConfig,
+    /// See [`LossConfig`].
+    pub loss: LossConfig,
+    /// See [`OptimConfig`].
+    pub optim: OptimConfig,
+    /// See [`EvalConfig`].
+    pub eval: EvalConfig,
+    /// See [`CheckpointConfig`].
+    pub checkpoint: CheckpointConfig,
+    /// See [`TrajectoryConfig`].
+    pub trajectories: TrajectoryConfig,
+    /// See [`EngineConfig`].
+    pub engine: EngineConfig,
+    /// See [`TinkerConfig`].
+    pub tinker: TinkerConfig,
+    /// See [`VllmConfig`].
+    pub vllm: VllmConfig,
+    /// See [`HealthThresholds`].
+    pub health: HealthThresholds,
 }
 
 impl Recipe {
@@ -109,7 +109,7 @@ impl Recipe {
 
     /// How many places of a game the panel sums over instead of playing once. Answers that filters or a temperature between
     /// the policy's own and none change token by token are played.
-    pub fn exact_places(&self) -> usize {
+    pub fn exact_max_states(&self) -> usize {
         let drawn = self.eval_sampling();
         let unfiltered = drawn.top_p == 1.0 && drawn.top_k == 0;
         let enumerable = drawn.temperature == 0.0 || (drawn.temperature == 1.0 && unfiltered);
@@ -168,15 +168,15 @@ impl Recipe {
     /// The settings of one optimiser step, counted over all updates.
     pub fn optim_step(&self, step: u64) -> OptimStep {
         let o = &self.optim;
-        let decay = Decay::Linear { total: self.total_steps(), floor: o.floor };
-        let schedule = Schedule { peak: o.learning_rate, warmup: o.warmup, decay };
+        let decay = Decay::Linear { total: self.total_steps(), floor: o.min_lr_ratio };
+        let schedule = Schedule { peak: o.learning_rate, warmup: o.warmup_steps, decay };
         OptimStep {
             learning_rate: schedule.at(step),
             beta1: o.beta1,
             beta2: o.beta2,
             weight_decay: o.weight_decay,
-            clip_norm: o.clip_norm,
-            give_up_after: o.give_up_after,
+            clip_norm: o.max_grad_norm,
+            give_up_after: o.max_nonfinite_steps,
             ..OptimStep::default()
         }
     }
@@ -184,7 +184,7 @@ impl Recipe {
     /// The settings of one step of the warm start.
     pub fn warmstart_step(&self, step: u64) -> OptimStep {
         let w = &self.warmstart;
-        let decay = Decay::Cosine { total: w.steps, floor: w.floor };
+        let decay = Decay::Cosine { total: w.steps, floor: w.min_lr_ratio };
         let schedule = Schedule { peak: w.learning_rate, warmup: (w.steps / 20).min(20), decay };
         OptimStep { learning_rate: schedule.at(step), ..self.optim_step(0) }
     }

@@ -8,7 +8,7 @@ mod timer;
 
 use crate::{
     Error, Result,
-    policy::codec::{Speech, call_seed},
+    policy::codec::{PromptCodec, call_seed},
 };
 use mage_core::{EpisodeConfig, MetaEpisode, Next, Trajectory, TrajectoryKey, prompt::PromptSet};
 use mage_engine::{AdapterName, Sampler, SamplingParams};
@@ -18,7 +18,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use timer::{Meter, Stage};
+use timer::{RolloutTimer, RolloutStage};
 use tokio::{runtime::Runtime, task::JoinSet};
 
 /// Plays meta-episodes with a model.
@@ -33,7 +33,7 @@ pub struct Rollout {
     /// The settings' hash, for the records.
     pub method: Hash,
     /// Turns calls into tokens.
-    pub speech: Arc<Speech>,
+    pub speech: Arc<PromptCodec>,
     /// Answers.
     pub sampler: Arc<dyn Sampler>,
     /// How answers are drawn.
@@ -48,7 +48,7 @@ pub struct Rollout {
 
 /// One meta-episode to play.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct RolloutJob {
     /// The task.
     pub task: Task,
     /// The agent's own luck.
@@ -72,12 +72,12 @@ impl Rollout {
     pub fn run(
         &self,
         runtime: &Runtime,
-        jobs: &[Job],
+        jobs: &[RolloutJob],
         patience: Duration,
         mut waiting: impl FnMut(String),
     ) -> Result<(Vec<Trajectory>, RolloutTiming)> {
         let started = Instant::now();
-        let meter = Arc::new(Meter::new(jobs.len()));
+        let meter = Arc::new(RolloutTimer::new(jobs.len()));
         let (mut tail_from, mut done) = (None, 0);
         let mut records: Vec<Option<Trajectory>> = vec![None; jobs.len()];
         runtime.block_on(async {
@@ -112,7 +112,7 @@ impl Rollout {
         Ok((records.into_iter().flatten().collect(), timing))
     }
 
-    async fn play_with_refills(&self, job: Job, meter: &Meter, i: usize) -> Result<Trajectory> {
+    async fn play_with_refills(&self, job: RolloutJob, meter: &RolloutTimer, i: usize) -> Result<Trajectory> {
         let stage = |s| meter.enter(i, s);
         let mut record = self.play(&job.task, job.seed, stage, |_, _| ()).await?;
         for again in 0..self.refills {
@@ -121,7 +121,7 @@ impl Rollout {
             }
             record = self.play(&job.task, job.seed.child("again").at(u64::from(again)), stage, |_, _| ()).await?;
         }
-        stage(Stage::Done);
+        stage(RolloutStage::Done);
         Ok(record)
     }
 
@@ -131,10 +131,10 @@ impl Rollout {
         &self,
         task: &Task,
         seed: Seed,
-        stage: impl Fn(Stage),
+        stage: impl Fn(RolloutStage),
         look: impl FnMut(&MetaEpisode, &mage_core::Request),
     ) -> Result<Trajectory> {
-        stage(Stage::Environment);
+        stage(RolloutStage::Environment);
         match guard(|| Ok(self.env_spec.build(task)?)) {
             Ok(env) => self.play_in(env, task, seed, stage, look).await,
             Err(e) => Ok(self.failed(task, seed, e.to_string())),
@@ -147,7 +147,7 @@ impl Rollout {
         env: Box<dyn Env>,
         task: &Task,
         seed: Seed,
-        stage: impl Fn(Stage),
+        stage: impl Fn(RolloutStage),
         mut look: impl FnMut(&MetaEpisode, &mage_core::Request),
     ) -> Result<Trajectory> {
         let (prompts, settings) = (Arc::clone(&self.prompts), Arc::clone(&self.settings));
@@ -170,9 +170,9 @@ impl Rollout {
             let mut request = self.speech.request(&call.request, &self.params, call_seed(&call))?;
             request.weights = self.weights.clone();
             let prompt = request.prompt.clone();
-            stage(Stage::Sampler);
+            stage(RolloutStage::Sampler);
             let sample = self.sampler.sample(request).await?;
-            stage(Stage::Environment);
+            stage(RolloutStage::Environment);
             let answer = self.speech.answer(prompt, sample, &self.label)?;
             if let Err(e) = guard(|| Ok(meta.answer(call.id, Ok(answer))?)) {
                 return Ok(self.failed(task, seed, e.to_string()));
@@ -210,17 +210,17 @@ mod tests {
     use super::*;
     use crate::{
         recipe::Composer,
-        train::{Parts, Setting},
+        train::{TrainContext, TrainEnv},
     };
     use mage_env::{
         Anchor, EnvId, EnvInfo, Observation, ParsedAction, Population, Registry, Result as EnvResult, Step,
     };
 
     /// Kuhn poker at a table where somebody thinks for long.
-    struct Slow(Arc<dyn EnvSpec>);
-    struct SlowTable(Box<dyn Env>);
+    struct SlowEnvSpec(Arc<dyn EnvSpec>);
+    struct SlowEnv(Box<dyn Env>);
 
-    impl EnvSpec for Slow {
+    impl EnvSpec for SlowEnvSpec {
         fn id(&self) -> EnvId {
             self.0.id()
         }
@@ -228,7 +228,7 @@ mod tests {
             self.0.info()
         }
         fn build(&self, task: &Task) -> EnvResult<Box<dyn Env>> {
-            Ok(Box::new(SlowTable(self.0.build(task)?)))
+            Ok(Box::new(SlowEnv(self.0.build(task)?)))
         }
         fn check(&self, population: &Population) -> EnvResult<()> {
             self.0.check(population)
@@ -238,7 +238,7 @@ mod tests {
         }
     }
 
-    impl Env for SlowTable {
+    impl Env for SlowEnv {
         fn reset(&mut self, episode: u32) -> Observation {
             self.0.reset(episode)
         }
@@ -260,14 +260,14 @@ mod tests {
     #[test]
     fn a_slow_environment_is_named() {
         let registry = Registry::builtin();
-        let env_spec: Arc<dyn EnvSpec> = Arc::new(Slow(Arc::clone(registry.get("kuhn").unwrap())));
+        let env_spec: Arc<dyn EnvSpec> = Arc::new(SlowEnvSpec(Arc::clone(registry.get("kuhn").unwrap())));
         let mut composer = Composer::new();
         composer.add("kuhn").unwrap();
         composer.set("warmstart.expert=random").unwrap();
         composer.set("engine.device=cpu").unwrap();
         let recipe = composer.finish().unwrap();
         let prompts = mage_core::prompt::PromptLibrary::builtin().get("kuhn").unwrap();
-        let setting = Setting {
+        let setting = TrainEnv {
             population: env_spec.default_population(),
             prompts,
             env_spec,
@@ -275,11 +275,11 @@ mod tests {
             notices: Default::default(),
         };
         let env_info = setting.env_spec.info();
-        let parts = Parts::new(&recipe, &setting, &env_info).unwrap();
+        let parts = TrainContext::new(&recipe, &setting, &env_info).unwrap();
         let settings = Arc::clone(&parts.settings);
         let rollout = parts.rollout(&setting, settings, SamplingParams::default(), "policy".to_owned(), 0);
         let task = setting.population.draw("train", 2, Seed::new(1)).unwrap();
-        let jobs = [Job { task, seed: Seed::new(2) }];
+        let jobs = [RolloutJob { task, seed: Seed::new(2) }];
         let runtime = crate::train::runtime(2).unwrap();
         let mut heard = Vec::new();
         let (records, timing) =

@@ -9,7 +9,7 @@ use std::{
 
 /// What a meta-episode is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum RolloutStage {
     /// Its turn has not come yet.
     Queued = 0,
     /// Environment, prompt and parsing.
@@ -21,7 +21,7 @@ pub(crate) enum Stage {
 }
 
 /// The stages of a batch.
-pub(crate) struct Meter {
+pub(crate) struct RolloutTimer {
     started: Instant,
     /// Nanoseconds in environments, over all threads.
     environment: AtomicU64,
@@ -29,17 +29,17 @@ pub(crate) struct Meter {
     entered: Vec<AtomicU64>,
 }
 
-impl Meter {
+impl RolloutTimer {
     pub(crate) fn new(count: usize) -> Self {
         let entered = (0..count).map(|_| AtomicU64::new(0)).collect();
-        Meter { started: Instant::now(), environment: AtomicU64::new(0), entered }
+        RolloutTimer { started: Instant::now(), environment: AtomicU64::new(0), entered }
     }
 
     /// Meta-episode `i` turns to something else.
-    pub(crate) fn enter(&self, i: usize, stage: Stage) {
+    pub(crate) fn enter(&self, i: usize, stage: RolloutStage) {
         let now = self.started.elapsed().as_nanos() as u64 >> 2;
         let before = self.entered[i].swap(now << 2 | stage as u64, Ordering::Relaxed);
-        if before & 3 == Stage::Environment as u64 {
+        if before & 3 == RolloutStage::Environment as u64 {
             self.environment.fetch_add((now - (before >> 2)) << 2, Ordering::Relaxed);
         }
     }
@@ -53,14 +53,14 @@ impl Meter {
     pub(crate) fn waiting(&self) -> String {
         let now = self.started.elapsed();
         let all: Vec<u64> = self.entered.iter().map(|e| e.load(Ordering::Relaxed)).collect();
-        let count = |stage: Stage| all.iter().filter(|e| **e & 3 == stage as u64).count();
-        let parts = [(Stage::Environment, "their environment"), (Stage::Sampler, "the model")].map(|(stage, what)| {
+        let count = |stage: RolloutStage| all.iter().filter(|e| **e & 3 == stage as u64).count();
+        let parts = [(RolloutStage::Environment, "their environment"), (RolloutStage::Sampler, "the model")].map(|(stage, what)| {
             let since = all.iter().filter(|e| **e & 3 == stage as u64).min()?;
             let seconds = now.saturating_sub(Duration::from_nanos(since & !3)).as_secs_f64();
             Some(format!("{} for {what} since {seconds:.0} s", count(stage)))
         });
-        let open = all.len() - count(Stage::Done);
-        let queued = Some(count(Stage::Queued)).filter(|n| *n > 0).map(|n| format!("{n} for a thread"));
+        let open = all.len() - count(RolloutStage::Done);
+        let queued = Some(count(RolloutStage::Queued)).filter(|n| *n > 0).map(|n| format!("{n} for a thread"));
         let parts: Vec<String> = parts.into_iter().flatten().chain(queued).collect();
         format!("waiting for {open} of {} meta-episodes: {}", all.len(), parts.join(", "))
     }
@@ -72,13 +72,13 @@ mod tests {
 
     #[test]
     fn says_who_is_waited_for() {
-        let meter = Meter::new(4);
+        let meter = RolloutTimer::new(4);
         assert_eq!(meter.waiting(), "waiting for 4 of 4 meta-episodes: 4 for a thread");
-        meter.enter(0, Stage::Environment);
-        meter.enter(1, Stage::Environment);
-        meter.enter(2, Stage::Environment);
-        meter.enter(1, Stage::Sampler);
-        meter.enter(2, Stage::Done);
+        meter.enter(0, RolloutStage::Environment);
+        meter.enter(1, RolloutStage::Environment);
+        meter.enter(2, RolloutStage::Environment);
+        meter.enter(1, RolloutStage::Sampler);
+        meter.enter(2, RolloutStage::Done);
         assert_eq!(
             meter.waiting(),
             "waiting for 3 of 4 meta-episodes: 1 for their environment since 0 s, 1 for the model since 0 s, 1 for a thread"
@@ -87,13 +87,13 @@ mod tests {
 
     #[test]
     fn only_environments_count() {
-        let meter = Meter::new(1);
-        meter.enter(0, Stage::Sampler);
+        let meter = RolloutTimer::new(1);
+        meter.enter(0, RolloutStage::Sampler);
         std::thread::sleep(Duration::from_millis(30));
-        meter.enter(0, Stage::Environment);
+        meter.enter(0, RolloutStage::Environment);
         let before = meter.environment();
         std::thread::sleep(Duration::from_millis(30));
-        meter.enter(0, Stage::Sampler);
+        meter.enter(0, RolloutStage::Sampler);
         assert_eq!(before, Duration::ZERO);
         assert!(meter.environment() >= Duration::from_millis(29));
     }

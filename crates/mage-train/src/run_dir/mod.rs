@@ -23,8 +23,8 @@ use std::{
 pub struct RunDir {
     path: PathBuf,
     _lock: File,
-    metrics: Growing,
-    board: Growing,
+    metrics: AppendOnlyFile,
+    board: AppendOnlyFile,
     timing: File,
     log: File,
     attempt: u32,
@@ -32,7 +32,7 @@ pub struct RunDir {
 
 /// What is known at a checkpoint beside weights.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct TrainProgress {
     /// Updates done.
     pub update: u64,
     /// Optimiser steps done in updates.
@@ -46,12 +46,12 @@ pub struct Progress {
     /// How long the TensorBoard file was.
     pub board_bytes: u64,
     /// What is carried from the start to the closing table.
-    pub before: Option<crate::eval::evaluator::Judgement>,
+    pub before: Option<crate::eval::evaluator::EvalResult>,
 }
 
 /// What a run was started with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct About {
+pub struct RunInfo {
     /// This program's version.
     pub version: String,
     /// The commit it was built from, where known.
@@ -71,13 +71,13 @@ pub struct About {
 }
 
 /// A file that grows, and is cut back on resume.
-struct Growing {
+struct AppendOnlyFile {
     path: PathBuf,
     file: File,
     length: u64,
 }
 
-impl Growing {
+impl AppendOnlyFile {
     fn open(path: PathBuf) -> Result<Self> {
         let mut file = OpenOptions::new()
             .create(true)
@@ -87,7 +87,7 @@ impl Growing {
             .open(&path)
             .map_err(Error::io(&path))?;
         let length = file.seek(SeekFrom::End(0)).map_err(Error::io(&path))?;
-        Ok(Growing { path, file, length })
+        Ok(AppendOnlyFile { path, file, length })
     }
 
     /// Adds bytes, and returns once they are on the disk. If they cannot be written, the file is as it was.
@@ -185,8 +185,8 @@ impl RunDir {
             |n: &u32| fs::metadata(path.join(format!("logs/attempt-{n}.log"))).map_or(true, |log| log.len() == 0);
         let attempt = (1..).find(silent).unwrap_or(1);
         Ok(RunDir {
-            metrics: Growing::open(path.join("metrics.jsonl"))?,
-            board: Growing::open(path.join("tensorboard/events.out.tfevents.0000000000.mage"))?,
+            metrics: AppendOnlyFile::open(path.join("metrics.jsonl"))?,
+            board: AppendOnlyFile::open(path.join("tensorboard/events.out.tfevents.0000000000.mage"))?,
             timing: append("timing.jsonl")?,
             log: append(&format!("logs/attempt-{attempt}.log"))?,
             path: path.to_owned(),
@@ -203,11 +203,11 @@ impl RunDir {
     /// What computed when the run was last begun, where that is known.
     pub fn device(&self) -> Option<String> {
         let text = fs::read(self.path.join("run.json")).ok()?;
-        serde_json::from_slice::<About>(&text).ok().map(|about| about.device)
+        serde_json::from_slice::<RunInfo>(&text).ok().map(|about| about.device)
     }
 
     /// Writes what the run was started with.
-    pub fn about(&self, about: &About) -> Result<()> {
+    pub fn about(&self, about: &RunInfo) -> Result<()> {
         write_json(&self.path.join("run.json"), about)
     }
 
@@ -264,7 +264,7 @@ impl RunDir {
 
     /// Makes a checkpoint: `save` fills the folder. One of just this moment that is there and whole stays as it is: to put another in
     /// its place would leave none for a moment.
-    pub fn checkpoint(&self, progress: &Progress, save: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    pub fn checkpoint(&self, progress: &TrainProgress, save: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         if self.is_at(progress.update) {
             return Ok(());
         }
@@ -276,7 +276,7 @@ impl RunDir {
         fs::create_dir_all(&staging).map_err(Error::io(&staging))?;
         save(&staging)?;
         let progress =
-            Progress { metrics_bytes: self.metrics.length, board_bytes: self.board.length, ..progress.clone() };
+            TrainProgress { metrics_bytes: self.metrics.length, board_bytes: self.board.length, ..progress.clone() };
         write_json(&staging.join("progress.json"), &progress)?;
         let mut hashes = BTreeMap::new();
         for file in files(&staging)? {
@@ -318,7 +318,7 @@ impl RunDir {
     }
 
     /// The newest checkpoint that is whole, with what was known then; `damaged` hears what is wrong with newer ones.
-    pub fn newest(&self, mut damaged: impl FnMut(String)) -> Result<Option<(PathBuf, Progress)>> {
+    pub fn newest(&self, mut damaged: impl FnMut(String)) -> Result<Option<(PathBuf, TrainProgress)>> {
         let mut found = None;
         let all = checkpoints(&self.path)?;
         for update in all.iter().rev() {
@@ -352,7 +352,7 @@ impl RunDir {
     }
 
     /// Cuts metrics back to what they were at a checkpoint.
-    pub fn rewind(&mut self, to: &Progress) -> Result<()> {
+    pub fn rewind(&mut self, to: &TrainProgress) -> Result<()> {
         self.metrics.cut(to.metrics_bytes)?;
         self.board.cut(to.board_bytes.min(self.board.length))
     }
@@ -400,7 +400,7 @@ pub fn weights(run: &Path) -> Result<String> {
 }
 
 /// Compares every file with the manifest.
-fn verify(path: &Path) -> Result<Progress> {
+fn verify(path: &Path) -> Result<TrainProgress> {
     let damaged = |file: &Path, problem: &str| Error::Run { path: file.to_owned(), problem: problem.to_owned() };
     let manifest = path.join(MANIFEST);
     let text = fs::read(&manifest).map_err(Error::io(&manifest))?;

@@ -4,7 +4,7 @@
 //! still asks for, and while the policy that played is the one that is there: a result of another command, or of other weights,
 //! is an answer to another question. Such a folder is put aside, never thrown away.
 
-use super::Work;
+use super::CellWork;
 use crate::{Error, Result, run_dir};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -32,13 +32,13 @@ pub struct CellInfo {
 
 /// One thing to be done.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cell {
+pub struct SweepCell {
     /// Its folder within the sweep's.
     pub id: String,
     /// What it is about, the command included.
     pub about: CellInfo,
     /// What is to be done.
-    pub work: Work,
+    pub work: CellWork,
 }
 
 /// What a cell was begun with.
@@ -60,7 +60,7 @@ pub(super) const NOBODY: &str = "endpoint";
 const SUMMARY: &str = "summary.json";
 const CLAIM: &str = "cell.json";
 
-impl Cell {
+impl SweepCell {
     /// Its folder in the folder of the sweep.
     pub fn folder(&self, sweep: &Path) -> PathBuf {
         sweep.join(&self.id)
@@ -69,7 +69,7 @@ impl Cell {
     /// The file that is there when it is finished.
     pub fn result(&self, sweep: &Path) -> PathBuf {
         match self.work {
-            Work::Train { .. } => self.folder(sweep).join(RUN).join("result.json"),
+            CellWork::Train { .. } => self.folder(sweep).join(RUN).join("result.json"),
             _ => self.folder(sweep).join(SUMMARY),
         }
     }
@@ -93,7 +93,7 @@ impl Cell {
         };
         let (about, asked) = (&there.about, &self.about);
         // Without an endpoint nobody says who should have answered: whoever did is as good as any.
-        let anybody = self.work == Work::Prompt && asked.player == NOBODY;
+        let anybody = self.work == CellWork::Prompt && asked.player == NOBODY;
         let (command, player) = match anybody && about.command.starts_with(&asked.command) {
             true => (&asked.command, &asked.player),
             false => (&about.command, &about.player),
@@ -114,7 +114,7 @@ impl Cell {
 
     /// The weights that play, where they are there.
     fn weights(&self, sweep: &Path) -> Option<String> {
-        let Work::Policy { of } = &self.work else { return None };
+        let CellWork::Policy { of } = &self.work else { return None };
         run_dir::weights(&sweep.join(of).join(RUN)).ok()
     }
 
@@ -147,7 +147,7 @@ pub fn put_aside(id: &str, sweep: &Path) -> Result<PathBuf> {
 }
 
 /// Ids of cells in a sweep's folder that it has no longer: a report must not count them among the others.
-pub fn forgotten(sweep: &Path, cells: &[Cell]) -> Vec<String> {
+pub fn forgotten(sweep: &Path, cells: &[SweepCell]) -> Vec<String> {
     let folders = |dir: &Path| -> Vec<PathBuf> {
         let entries = fs::read_dir(dir).into_iter().flatten().filter_map(|e| Some(e.ok()?.path()));
         entries.filter(|p| p.is_dir()).collect()
@@ -193,19 +193,19 @@ fn difference(then: &[String], now: &[String]) -> String {
 mod tests {
     use super::*;
 
-    fn cell(work: Work, command: &[&str]) -> Cell {
+    fn cell(work: CellWork, command: &[&str]) -> SweepCell {
         let about = CellInfo {
             env: "kuhn".to_owned(),
             method: "m".to_owned(),
             ablation: None,
-            player: if work == Work::Prompt { NOBODY } else { "rule" }.to_owned(),
+            player: if work == CellWork::Prompt { NOBODY } else { "rule" }.to_owned(),
             seed: 0,
             command: command.iter().map(|c| (*c).to_owned()).collect(),
         };
-        Cell { id: "kuhn/m-on-kuhn".to_owned(), about, work }
+        SweepCell { id: "kuhn/m-on-kuhn".to_owned(), about, work }
     }
 
-    fn finish(cell: &Cell, sweep: &Path) {
+    fn finish(cell: &SweepCell, sweep: &Path) {
         cell.claim(sweep).unwrap();
         fs::write(cell.result(sweep), "{}").unwrap();
     }
@@ -214,7 +214,7 @@ mod tests {
     fn a_cell_that_the_sweep_has_no_longer_is_known_and_put_aside() {
         let dir = tempfile::tempdir().unwrap();
         let (kept, gone) =
-            (cell(Work::Rule, &["eval"]), Cell { id: "kuhn/n-1".to_owned(), ..cell(Work::Rule, &["eval"]) });
+            (cell(CellWork::Scripted, &["eval"]), SweepCell { id: "kuhn/n-1".to_owned(), ..cell(CellWork::Scripted, &["eval"]) });
         for one in [&kept, &gone] {
             finish(one, dir.path());
         }
@@ -229,12 +229,12 @@ mod tests {
     #[test]
     fn a_result_of_another_command_is_not_this_ones() {
         let dir = tempfile::tempdir().unwrap();
-        let then = cell(Work::Rule, &["eval", "--tasks", "8", "--early-stop"]);
+        let then = cell(CellWork::Scripted, &["eval", "--tasks", "8", "--early-stop"]);
         assert!(!then.finished(dir.path()) && then.changed(dir.path()).is_none());
         finish(&then, dir.path());
         assert!(then.finished(dir.path()));
         then.claim(dir.path()).unwrap();
-        let now = cell(Work::Rule, &["eval", "--tasks", "16", "--early-stop"]);
+        let now = cell(CellWork::Scripted, &["eval", "--tasks", "16", "--early-stop"]);
         assert!(!now.finished(dir.path()));
         assert_eq!(now.changed(dir.path()).unwrap(), "--tasks 8 then, --tasks 16 now");
         assert!(now.claim(dir.path()).unwrap_err().to_string().contains("--tasks 16"));
@@ -253,16 +253,16 @@ mod tests {
     #[test]
     fn without_an_endpoint_whoever_answered_will_do() {
         let dir = tempfile::tempdir().unwrap();
-        let asked = cell(Work::Prompt, &["eval", "--tasks", "8"]);
+        let asked = cell(CellWork::Prompt, &["eval", "--tasks", "8"]);
         let by = |model: &str| {
-            let mut cell = cell(Work::Prompt, &["eval", "--tasks", "8", "--model", model]);
+            let mut cell = cell(CellWork::Prompt, &["eval", "--tasks", "8", "--model", model]);
             model.clone_into(&mut cell.about.player);
             cell
         };
         finish(&by("small"), dir.path());
         assert!(asked.finished(dir.path()) && by("small").finished(dir.path()));
         assert_eq!(by("large").changed(dir.path()).unwrap(), "--model small then, --model large now");
-        assert!(!cell(Work::Prompt, &["eval", "--tasks", "9"]).finished(dir.path()));
+        assert!(!cell(CellWork::Prompt, &["eval", "--tasks", "9"]).finished(dir.path()));
     }
 
     #[test]
@@ -275,7 +275,7 @@ mod tests {
             fs::write(model.join("manifest.json"), manifest).unwrap();
         };
         train("a");
-        let cell = cell(Work::Policy { of: "kuhn/MAGE-0".to_owned() }, &["eval", "--tasks", "8"]);
+        let cell = cell(CellWork::Policy { of: "kuhn/MAGE-0".to_owned() }, &["eval", "--tasks", "8"]);
         finish(&cell, dir.path());
         assert!(cell.finished(dir.path()));
         train("b");

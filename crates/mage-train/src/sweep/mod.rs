@@ -1,6 +1,6 @@
 //! Which runs and evaluations make a table or a figure?
 //!
-//! A [`Sweep`] is a grid of environments, methods, seeds and ablations, read from TOML. It comes to [`Cell`]s: one training
+//! A [`Sweep`] is a grid of environments, methods, seeds and ablations, read from TOML. It comes to [`SweepCell`]s: one training
 //! run, or one evaluation, each in a folder of its own. A cell is finished when the result of what is asked for is in place, so a
 //! sweep can be stopped anywhere, or changed, and goes on with what is missing.
 
@@ -8,7 +8,7 @@ mod builtin;
 mod cell;
 
 pub use builtin::{preset_names, preset_text};
-pub use cell::{Cell, CellInfo, REPLACED, RUN, forgotten, put_aside, replaced};
+pub use cell::{SweepCell, CellInfo, REPLACED, RUN, forgotten, put_aside, replaced};
 
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -35,19 +35,19 @@ pub struct Sweep {
     #[serde(default)]
     pub set: Vec<String>,
     /// Environments.
-    pub env: Vec<World>,
+    pub env: Vec<SweepEnv>,
     /// Methods.
     #[serde(default)]
-    pub method: Vec<Way>,
+    pub method: Vec<SweepMethod>,
     /// What else is trained: each method with each change, beside the method as it is.
     #[serde(default)]
-    pub ablation: Vec<Change>,
+    pub ablation: Vec<Ablation>,
 }
 
 /// An environment of a grid.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct World {
+pub struct SweepEnv {
     /// Its name.
     pub name: String,
     /// What is measured: presets of `mage eval`.
@@ -66,7 +66,7 @@ pub struct World {
 /// A method of a grid: trained, or asked of a model behind an endpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Way {
+pub struct SweepMethod {
     /// What tables call it.
     pub name: String,
     /// Pieces of a recipe, put after the environment's.
@@ -80,7 +80,7 @@ pub struct Way {
 /// What is changed in an ablation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Change {
+pub struct Ablation {
     /// What tables call it.
     pub name: String,
     /// Settings, after all others.
@@ -89,7 +89,7 @@ pub struct Change {
 
 /// What is to be done in a cell.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Work {
+pub enum CellWork {
     /// Train.
     Train {
         /// Recipes and methods, left to right.
@@ -103,7 +103,7 @@ pub enum Work {
         of: String,
     },
     /// Play a panel by rule.
-    Rule,
+    Scripted,
     /// Play a panel with the model behind the endpoint.
     Prompt,
 }
@@ -146,7 +146,7 @@ impl Sweep {
     }
 
     /// Everything to be done, in an order in which it can be done.
-    pub fn cells(&self) -> Vec<Cell> {
+    pub fn cells(&self) -> Vec<SweepCell> {
         let mut cells = Vec::new();
         for world in &self.env {
             for agent in &world.agents {
@@ -163,7 +163,7 @@ impl Sweep {
         cells
     }
 
-    fn trained(&self, world: &World, way: &Way, pieces: &[String], cells: &mut Vec<Cell>) {
+    fn trained(&self, world: &SweepEnv, way: &SweepMethod, pieces: &[String], cells: &mut Vec<SweepCell>) {
         let changes = std::iter::once(None).chain(self.ablation.iter().map(Some));
         for change in changes {
             for seed in &self.seeds {
@@ -185,38 +185,38 @@ impl Sweep {
                 };
                 let name = ablation.as_ref().map_or_else(|| way.name.clone(), |a| format!("{}-{a}", way.name));
                 let run = format!("{}/{}-{seed}", plain(&world.name), plain(&name));
-                cells.push(Cell { id: run.clone(), about: about(command), work: Work::Train { recipes, set } });
+                cells.push(SweepCell { id: run.clone(), about: about(command), work: CellWork::Train { recipes, set } });
                 for panel in &world.panels {
                     let mut command = self.evaluation(panel, 1, self.seeds[0]);
                     command.extend(["--policy".to_owned(), format!("{run}/{RUN}")]);
                     let id = format!("{run}-on-{}", plain(panel));
-                    cells.push(Cell { id, about: about(command), work: Work::Policy { of: run.clone() } });
+                    cells.push(SweepCell { id, about: about(command), work: CellWork::Policy { of: run.clone() } });
                 }
             }
         }
     }
 
-    fn rules(&self, world: &World, agent: &str, cells: &mut Vec<Cell>) {
+    fn rules(&self, world: &SweepEnv, agent: &str, cells: &mut Vec<SweepCell>) {
         for panel in &world.panels {
             let mut command = self.evaluation(panel, self.seeds.len(), self.seeds[0]);
             command.extend(["--policy".to_owned(), agent.to_owned()]);
             let id = format!("{}/{}-on-{}", plain(&world.name), plain(agent), plain(panel));
-            cells.push(Cell { id, about: self.played(world, agent, "rule", command), work: Work::Rule });
+            cells.push(SweepCell { id, about: self.played(world, agent, "rule", command), work: CellWork::Scripted });
         }
     }
 
-    fn prompted(&self, world: &World, way: &Way, method: &str, cells: &mut Vec<Cell>) {
+    fn prompted(&self, world: &SweepEnv, way: &SweepMethod, method: &str, cells: &mut Vec<SweepCell>) {
         for panel in &world.panels {
             let mut command = self.evaluation(panel, self.seeds.len(), self.seeds[0]);
             command.extend(["--method".to_owned(), method.to_owned()]);
             let id = format!("{}/{}-on-{}", plain(&world.name), plain(&way.name), plain(panel));
             // Who answers is known once there is an endpoint.
             let about = self.played(world, &way.name, cell::NOBODY, command);
-            cells.push(Cell { id, about, work: Work::Prompt });
+            cells.push(SweepCell { id, about, work: CellWork::Prompt });
         }
     }
 
-    fn played(&self, world: &World, method: &str, player: &str, command: Vec<String>) -> CellInfo {
+    fn played(&self, world: &SweepEnv, method: &str, player: &str, command: Vec<String>) -> CellInfo {
         CellInfo {
             env: world.name.clone(),
             method: method.to_owned(),
@@ -244,13 +244,13 @@ impl Sweep {
     }
 
     /// How much a cell is, in episodes of a small policy: a guess that is good enough for the time left.
-    pub fn weight(&self, cell: &Cell, train_episodes: u64) -> f64 {
+    pub fn weight(&self, cell: &SweepCell, train_episodes: u64) -> f64 {
         let panel = (self.tasks * u64::from(self.episodes)) as f64;
         match cell.work {
-            Work::Train { .. } => 3.0 * train_episodes as f64,
-            Work::Policy { .. } => panel,
-            Work::Rule => 0.1 * panel * self.seeds.len() as f64,
-            Work::Prompt => 20.0 * panel * self.seeds.len() as f64,
+            CellWork::Train { .. } => 3.0 * train_episodes as f64,
+            CellWork::Policy { .. } => panel,
+            CellWork::Scripted => 0.1 * panel * self.seeds.len() as f64,
+            CellWork::Prompt => 20.0 * panel * self.seeds.len() as f64,
         }
     }
 }
@@ -273,7 +273,7 @@ mod tests {
             assert!(!cells.is_empty(), "{name}");
             assert!(sweep.seeds.len() >= 3, "{name}: luck shows only over several seeds");
             for cell in &cells {
-                let Work::Train { recipes, set } = &cell.work else { continue };
+                let CellWork::Train { recipes, set } = &cell.work else { continue };
                 let mut composer = Composer::new();
                 recipes.iter().for_each(|r| composer.add(r).unwrap_or_else(|e| panic!("{name}: {e}")));
                 set.iter().for_each(|s| composer.set(s).unwrap_or_else(|e| panic!("{name}: {e}")));
@@ -312,16 +312,16 @@ mod tests {
     #[test]
     fn a_grid_is_every_combination_that_makes_sense() {
         let cells = Sweep::from_toml(GRID, "test").unwrap().cells();
-        let count = |f: fn(&Work) -> bool| cells.iter().filter(|c| f(&c.work)).count();
+        let count = |f: fn(&CellWork) -> bool| cells.iter().filter(|c| f(&c.work)).count();
         assert_eq!(
-            count(|w| matches!(w, Work::Train { .. })),
+            count(|w| matches!(w, CellWork::Train { .. })),
             4,
             "two seeds, with and without the change; no recipe for webshop"
         );
-        assert_eq!(count(|w| matches!(w, Work::Policy { .. })), 8, "each on two panels");
-        assert_eq!((count(|w| *w == Work::Rule), count(|w| *w == Work::Prompt)), (2, 3));
+        assert_eq!(count(|w| matches!(w, CellWork::Policy { .. })), 8, "each on two panels");
+        assert_eq!((count(|w| *w == CellWork::Scripted), count(|w| *w == CellWork::Prompt)), (2, 3));
         let changed = cells.iter().find(|c| c.id == "kuhn/MAGE-mixed-groups-5").unwrap();
-        let Work::Train { set, .. } = &changed.work else { panic!("it trains") };
+        let CellWork::Train { set, .. } = &changed.work else { panic!("it trains") };
         assert_eq!(set, &["optim.updates=1", "rollout.grouping=mixed", "seed=5"]);
     }
 

@@ -1,14 +1,14 @@
 //! What must work before a run directory is touched?
 
-use super::{Event, Setting};
+use super::{TrainEvent, TrainEnv};
 use crate::{
     Error, Result,
     engines::{self, Engines},
-    policy::codec::Speech,
+    policy::codec::PromptCodec,
     recipe::Recipe,
     rollout::Rollout,
-    train::length_probe::Talk,
-    train::warmstart::School,
+    train::length_probe::LengthProbe,
+    train::warmstart::WarmStart,
 };
 use mage_core::EpisodeConfig;
 use mage_engine::{AdapterName, SamplingParams};
@@ -34,17 +34,17 @@ pub fn runtime(threads: usize) -> Result<Runtime> {
 const SURVEYED: usize = 4;
 
 /// What is made before a run directory is touched.
-pub(crate) struct Parts {
+pub(crate) struct TrainContext {
     pub(crate) engines: Engines,
-    pub(crate) speech: Arc<Speech>,
-    pub(crate) school: School,
+    pub(crate) speech: Arc<PromptCodec>,
+    pub(crate) school: WarmStart,
     pub(crate) settings: Arc<EpisodeConfig>,
 }
 
-impl Parts {
+impl TrainContext {
     pub(crate) fn rollout(
         &self,
-        setting: &Setting,
+        setting: &TrainEnv,
         settings: Arc<EpisodeConfig>,
         params: SamplingParams,
         label: String,
@@ -70,30 +70,30 @@ impl Parts {
         recipe: &Recipe,
         steps: u64,
         stop: &AtomicU8,
-        each: &mut dyn FnMut(Event),
+        each: &mut dyn FnMut(TrainEvent),
     ) -> Result<bool> {
         for step in 0..steps {
             if stop.load(Ordering::Relaxed) > 0 {
                 return Ok(false);
             }
             let loss = self.school.step(recipe, step, &mut *self.engines.trainer, &self.speech)?;
-            each(Event::Warmstart { step: step + 1, steps, loss });
+            each(TrainEvent::Warmstart { step: step + 1, steps, loss });
         }
         Ok(true)
     }
 
-    pub(crate) fn new(recipe: &Recipe, setting: &Setting, env_info: &EnvInfo) -> Result<Self> {
+    pub(crate) fn new(recipe: &Recipe, setting: &TrainEnv, env_info: &EnvInfo) -> Result<Self> {
         setting.env_spec.check(&setting.population)?;
         let turns = setting.env_spec.max_turns(&setting.population, &recipe.env.split)?;
         let settings = Arc::new(recipe.settings(&EnvInfo { max_turns: turns, ..env_info.clone() }));
         settings.check()?;
         let engines = engines::start(recipe, env_info, &setting.notices)?;
         engines.trainer.caps().check(&recipe.loss(0))?;
-        let speech = Arc::new(Speech::new(Arc::clone(&engines.renderer), recipe.play.form, recipe.play.thinking)?);
-        if let Some(talk) = Talk::survey(recipe, setting, (*settings).clone(), &speech, SURVEYED)? {
+        let speech = Arc::new(PromptCodec::new(Arc::clone(&engines.renderer), recipe.play.form, recipe.play.thinking)?);
+        if let Some(talk) = LengthProbe::survey(recipe, setting, (*settings).clone(), &speech, SURVEYED)? {
             talk.fits(recipe, engines.context)?;
         }
-        let school = School::new(
+        let school = WarmStart::new(
             recipe,
             Arc::clone(&setting.env_spec),
             Arc::clone(&setting.prompts),
@@ -102,6 +102,6 @@ impl Parts {
             &speech,
             engines.context,
         )?;
-        Ok(Parts { engines, speech, school, settings })
+        Ok(TrainContext { engines, speech, school, settings })
     }
 }

@@ -1,6 +1,6 @@
 //! What does whoever watches a run get to hear?
 
-use crate::eval::evaluator::Judgement;
+use crate::eval::evaluator::EvalResult;
 use mage_env::solvers::OracleReport;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// What happens, for whoever watches.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
+pub enum TrainEvent {
     /// The run begins or goes on.
     Started {
         /// Where it lives.
@@ -34,20 +34,20 @@ pub enum Event {
         loss: f64,
     },
     /// The panel is being played: tasks done, of all.
-    Judging {
+    Evaluating {
         /// Done.
         done: usize,
         /// Of all.
         of: usize,
     },
     /// The panel was played.
-    Judged {
+    Evaluated {
         /// After this many updates.
         update: u64,
         /// Whether the policy had its memory.
         memory: bool,
         /// What came of it.
-        judgement: Judgement,
+        result: EvalResult,
     },
     /// An update was made.
     Updated {
@@ -72,7 +72,7 @@ pub enum Event {
 
 /// How a run ended.
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct TrainOutcome {
     /// Updates done.
     pub updates: u64,
     /// Updates in all.
@@ -80,11 +80,11 @@ pub struct Outcome {
     /// What a score is counted in.
     pub unit: String,
     /// After the warm start.
-    pub before: Option<Judgement>,
+    pub before: Option<EvalResult>,
     /// At the end.
-    pub after: Option<Judgement>,
+    pub after: Option<EvalResult>,
     /// At the end, with memory blanked.
-    pub blanked: Option<Judgement>,
+    pub blanked: Option<EvalResult>,
     /// The exact ceilings, where they can be computed.
     pub ceilings: Option<OracleReport>,
     /// After which update the weights did best on the panel, and how well.

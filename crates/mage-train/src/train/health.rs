@@ -1,60 +1,61 @@
-//! Is something going wrong?
-//!
-//! Says so in plain words, once for each sort of trouble until it is over.
+//! Warnings about the health of training, each reported once until its cause is gone.
 
-use crate::recipe::Watch;
+use crate::recipe::HealthThresholds;
 use mage_engine::TrainerCaps;
 use std::collections::BTreeSet;
 
-/// What is looked at after an update.
+/// Measurements of an update that the health check reads.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Signs {
-    /// Updates done, of all.
+pub struct HealthMetrics {
+    /// Fraction of the updates done.
     pub done: f64,
     /// Mean entropy of actions, in nats.
     pub entropy: f64,
-    /// Divergence of actions from the reference.
+    /// KL divergence of actions from the reference policy.
     pub kl_play: f64,
-    /// Divergence of reflections from the reference.
+    /// KL divergence of reflections from the reference policy.
     pub kl_reflect: f64,
-    /// Divergence of what was sampled from what is trained, before the first step.
-    pub mismatch: f64,
-    /// Share of invalid actions.
+    /// KL divergence between sampler and trainer before the first step.
+    pub mismatch_kl: f64,
+    /// Fraction of invalid actions.
     pub invalid: f64,
-    /// Share of reflections that state the facts.
+    /// Fraction of reflections that state the facts.
     pub factual: Option<f64>,
-    /// Whether a step was skipped because numbers were not finite.
+    /// Whether a step was skipped because of non-finite values.
     pub skipped: bool,
-    /// Meta-episodes that could not be played.
+    /// Meta-episodes that failed.
     pub errors: usize,
 }
 
-/// Remembers what was said.
-pub struct Watchdog {
-    said: BTreeSet<&'static str>,
-    /// Whether the engine takes an entropy bonus.
-    bonus: bool,
-    /// Whether it takes a penalty on divergence.
-    penalty: bool,
+/// Compares metrics with thresholds and remembers the active warnings.
+pub struct HealthCheck {
+    active: BTreeSet<&'static str>,
+    /// Whether the engine supports an entropy bonus.
+    entropy_supported: bool,
+    /// Whether it supports a KL penalty.
+    kl_supported: bool,
 }
 
-impl Watchdog {
-    /// One that advises nothing the engine would refuse.
+impl HealthCheck {
+    /// A check whose advice is limited to what the engine supports.
     pub fn new(engine: &TrainerCaps) -> Self {
-        Watchdog { said: BTreeSet::new(), bonus: engine.entropy, penalty: !engine.kl.is_empty() }
+        HealthCheck {
+            active: BTreeSet::new(),
+            entropy_supported: engine.entropy,
+            kl_supported: !engine.kl.is_empty(),
+        }
     }
 
-    /// New trouble, in plain words.
-    pub fn look(&mut self, limits: &Watch, signs: &Signs) -> Vec<String> {
-        let lost = signs.factual.is_some_and(|f| f < limits.factual);
-        let troubles = [
+    /// Warnings that were not active before.
+    pub fn check(&mut self, thresholds: &HealthThresholds, metrics: &HealthMetrics) -> Vec<String> {
+        let conditions = [
             (
                 "entropy",
-                signs.done < 0.5 && signs.entropy < limits.entropy,
+                metrics.done < 0.5 && metrics.entropy < thresholds.min_entropy,
                 format!(
-                    "actions have become certain early (entropy {:.3} nats): nothing new is tried any more; {}",
-                    signs.entropy,
-                    match self.bonus {
+                    "action entropy collapsed early ({:.3} nats), exploration has stopped; {}",
+                    metrics.entropy,
+                    match self.entropy_supported {
                         true => "raise loss.entropy",
                         false => "lower optim.learning_rate (this engine has no entropy bonus)",
                     }
@@ -62,73 +63,73 @@ impl Watchdog {
             ),
             (
                 "kl_play",
-                signs.kl_play > limits.kl,
+                metrics.kl_play > thresholds.max_kl,
                 format!(
-                    "actions drift away from the reference (divergence {:.2} nats a token); raise loss.kl_play or lower \
+                    "actions diverge from the reference policy (KL {:.2} nats per token); raise loss.kl_play or lower \
                      optim.learning_rate",
-                    signs.kl_play
+                    metrics.kl_play
                 ),
             ),
             (
                 "kl_reflect",
-                signs.kl_reflect > limits.kl,
+                metrics.kl_reflect > thresholds.max_kl,
                 format!(
-                    "reflections drift away from the reference (divergence {:.2} nats a token); raise loss.kl_reflect or lower \
+                    "reflections diverge from the reference policy (KL {:.2} nats per token); raise loss.kl_reflect or lower \
                      optim.learning_rate",
-                    signs.kl_reflect
+                    metrics.kl_reflect
                 ),
             ),
             (
-                "mismatch",
-                signs.mismatch > limits.mismatch,
+                "mismatch_kl",
+                metrics.mismatch_kl > thresholds.max_mismatch_kl,
                 format!(
-                    "what was sampled is not what is trained (divergence {:.4} nats a token before any step): the engines \
-                     disagree; see `mage doctor --engine`",
-                    signs.mismatch
+                    "sampler and trainer disagree (KL {:.4} nats per token before the first step); run `mage doctor --engine`",
+                    metrics.mismatch_kl
                 ),
             ),
             (
                 "invalid",
-                signs.invalid > limits.invalid,
+                metrics.invalid > thresholds.max_invalid,
                 format!(
-                    "{:.0} % of actions are invalid; play.mask_actions rules them out, on engines that take masks",
-                    100.0 * signs.invalid
+                    "{:.0} % of actions are invalid; set play.mask_actions = true if the engine supports masks",
+                    100.0 * metrics.invalid
                 ),
             ),
             (
                 "factual",
-                lost,
+                metrics.factual.is_some_and(|f| f < thresholds.min_factual),
                 format!(
                     "only {:.0} % of reflections state the facts; {}",
-                    100.0 * signs.factual.unwrap_or(0.0),
-                    match self.penalty {
-                        true => "raise loss.kl_reflect if there were more, else warmstart.steps",
+                    100.0 * metrics.factual.unwrap_or(0.0),
+                    match self.kl_supported {
+                        true => "if the fraction is falling, raise loss.kl_reflect, else warmstart.steps",
                         false =>
-                            "lower optim.learning_rate if there were more, else teach it before (`mage warmstart`)",
+                            "if the fraction is falling, lower optim.learning_rate, else run a warm start first \
+                             (`mage warmstart`)",
                     }
                 ),
             ),
             (
-                "finite",
-                signs.skipped,
-                "a step was skipped because its numbers were not finite; lower optim.learning_rate if it goes on"
+                "non_finite",
+                metrics.skipped,
+                "an optimiser step was skipped because of non-finite values; lower optim.learning_rate if this repeats"
                     .to_owned(),
             ),
             (
                 "errors",
-                signs.errors > 0,
-                format!("{} meta-episodes could not be played and are left out; see the episode records", signs.errors),
+                metrics.errors > 0,
+                format!("{} meta-episodes failed and are left out of the batch; see their trajectories", metrics.errors),
             ),
         ];
-        let mut out = Vec::new();
-        for (name, is, text) in troubles {
-            if !is {
-                self.said.remove(name);
-            } else if self.said.insert(name) {
-                out.push(text);
+        let mut warnings = Vec::new();
+        for (name, raised, text) in conditions {
+            if !raised {
+                self.active.remove(name);
+            } else if self.active.insert(name) {
+                warnings.push(text);
             }
         }
-        out
+        warnings
     }
 }
 
@@ -136,31 +137,39 @@ impl Watchdog {
 mod tests {
     use super::*;
 
-    fn new() -> Watchdog {
-        Watchdog { said: BTreeSet::new(), bonus: true, penalty: true }
+    fn check() -> HealthCheck {
+        HealthCheck { active: BTreeSet::new(), entropy_supported: true, kl_supported: true }
     }
 
     #[test]
-    fn nothing_is_advised_that_the_engine_refuses() {
-        let mut dog = Watchdog::new(&mage_remote::tinker::Backend::Jax.trainer_caps(256));
-        let signs = Signs { entropy: 0.0, factual: Some(0.1), ..Signs::default() };
-        let said = dog.look(&Watch::default(), &signs);
-        assert!(said.len() == 2 && said.iter().all(|text| text.contains("optim.learning_rate")), "{said:?}");
-        assert!(said.iter().all(|text| !text.contains("raise")), "{said:?}");
+    fn advice_is_limited_to_what_the_engine_supports() {
+        let mut check = HealthCheck::new(&mage_remote::tinker::Backend::Jax.trainer_caps(256));
+        let metrics = HealthMetrics { entropy: 0.0, factual: Some(0.1), ..HealthMetrics::default() };
+        let warnings = check.check(&HealthThresholds::default(), &metrics);
+        assert!(warnings.len() == 2 && warnings.iter().all(|w| w.contains("optim.learning_rate")), "{warnings:?}");
+        assert!(warnings.iter().all(|w| !w.contains("raise")), "{warnings:?}");
     }
 
     #[test]
-    fn trouble_is_named_once_until_it_is_over() {
-        let mut dog = new();
-        let bad = Signs { entropy: 0.01, done: 0.2, ..Signs::default() };
-        assert!(dog.look(&Watch::default(), &bad)[0].contains("loss.entropy"));
-        assert!(dog.look(&Watch::default(), &bad).is_empty());
-        assert!(dog.look(&Watch::default(), &Signs { entropy: 0.5, ..bad }).is_empty());
-        assert_eq!(dog.look(&Watch::default(), &bad).len(), 1);
-        let late = Signs { done: 0.9, ..bad };
-        assert!(new().look(&Watch::default(), &late).is_empty(), "certainty is fine at the end");
-        let signs =
-            Signs { kl_play: 2.0, kl_reflect: 2.0, invalid: 0.5, factual: Some(0.1), skipped: true, errors: 3, ..late };
-        assert_eq!(new().look(&Watch::default(), &signs).len(), 6);
+    fn warnings_repeat_only_after_their_cause_was_gone() {
+        let thresholds = HealthThresholds::default();
+        let mut health = check();
+        let bad = HealthMetrics { entropy: 0.01, done: 0.2, ..HealthMetrics::default() };
+        assert!(health.check(&thresholds, &bad)[0].contains("loss.entropy"));
+        assert!(health.check(&thresholds, &bad).is_empty());
+        assert!(health.check(&thresholds, &HealthMetrics { entropy: 0.5, ..bad }).is_empty());
+        assert_eq!(health.check(&thresholds, &bad).len(), 1);
+        let late = HealthMetrics { done: 0.9, ..bad };
+        assert!(check().check(&thresholds, &late).is_empty(), "low entropy is fine in the second half");
+        let metrics = HealthMetrics {
+            kl_play: 2.0,
+            kl_reflect: 2.0,
+            invalid: 0.5,
+            factual: Some(0.1),
+            skipped: true,
+            errors: 3,
+            ..late
+        };
+        assert_eq!(check().check(&thresholds, &metrics).len(), 6);
     }
 }

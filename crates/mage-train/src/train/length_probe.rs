@@ -1,13 +1,13 @@
 //! How much is said in a meta-episode?
 
-use crate::{Error, Player, Result, policy::codec::Speech, recipe::Recipe, rollout::guard, train::Setting};
+use crate::{Error, Player, Result, policy::codec::PromptCodec, recipe::Recipe, rollout::guard, train::TrainEnv};
 use mage_core::{EpisodeConfig, MetaEpisode, Next, RequestKind, RequestRecord};
 use mage_env::{Seed, Task};
 use std::sync::Arc;
 
 /// What some meta-episodes came to in which anything legal was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Talk {
+pub(crate) struct LengthProbe {
     /// Tokens of all prompts.
     pub(crate) prompts: u64,
     /// Tokens of all answers, at most.
@@ -16,19 +16,19 @@ pub(crate) struct Talk {
     pub(crate) longest: usize,
 }
 
-impl Talk {
+impl LengthProbe {
     /// Plays `count` meta-episodes; `None` where an environment does not list what is legal. One that fails is left out, as it
     /// would be in a run; where all do, that is an error.
     pub(crate) fn survey(
         recipe: &Recipe,
-        setting: &Setting,
+        setting: &TrainEnv,
         settings: EpisodeConfig,
-        speech: &Speech,
+        speech: &PromptCodec,
         count: usize,
     ) -> Result<Option<Self>> {
         let settings = Arc::new(EpisodeConfig { mask_actions: true, ..settings });
         let seats = setting.env_spec.info().seats;
-        let mut talk = Talk::default();
+        let mut talk = LengthProbe::default();
         let (mut failed, mut problem) = (0, None);
         for i in 0..count as u64 {
             let seed = Seed::new(recipe.seed).child("talk").at(i);
@@ -74,7 +74,7 @@ impl Talk {
 
 /// The calls of one meta-episode.
 fn play(
-    setting: &Setting,
+    setting: &TrainEnv,
     settings: &Arc<EpisodeConfig>,
     task: Task,
     seed: Seed,

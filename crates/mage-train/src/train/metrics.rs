@@ -2,9 +2,9 @@
 
 use super::Training;
 use crate::{
-    eval::evaluator::Judgement,
+    eval::evaluator::EvalResult,
     recipe::{PLAY, REFLECT},
-    train::health::Signs,
+    train::health::HealthMetrics,
 };
 use mage_core::{RequestKind, Trajectory};
 use mage_engine::{LossReport, StepReport, TokenClass};
@@ -12,13 +12,13 @@ use std::collections::BTreeMap;
 
 /// What an update's optimiser steps reported.
 #[derive(Default)]
-pub(super) struct Learned {
+pub(super) struct OptimReports {
     reports: Vec<LossReport>,
     steps: Vec<StepReport>,
     learning_rate: f32,
 }
 
-impl Learned {
+impl OptimReports {
     pub(super) fn note(&mut self, report: LossReport, step: StepReport, learning_rate: f32) {
         self.reports.push(report);
         self.steps.push(step);
@@ -49,7 +49,7 @@ impl Learned {
     }
 }
 
-pub(super) fn add_judgement(metrics: &mut BTreeMap<String, f64>, judgement: &Judgement) {
+pub(super) fn add_judgement(metrics: &mut BTreeMap<String, f64>, judgement: &EvalResult) {
     for (n, (score, won)) in judgement.score.iter().zip(&judgement.won).enumerate() {
         metrics.insert(format!("eval/episode_{}/score", n + 1), score.mean);
         metrics.insert(format!("eval/episode_{}/se", n + 1), score.se);
@@ -59,7 +59,7 @@ pub(super) fn add_judgement(metrics: &mut BTreeMap<String, f64>, judgement: &Jud
 
 impl Training {
     /// An update's line of metrics. Nothing in it depends on the clock.
-    pub(super) fn measure(&self, records: &[Trajectory], learned: &Learned) -> BTreeMap<String, f64> {
+    pub(super) fn measure(&self, records: &[Trajectory], learned: &OptimReports) -> BTreeMap<String, f64> {
         let mut m = BTreeMap::new();
         let mut put = |key: String, value: f64| _ = m.insert(key, value);
         let good: Vec<&Trajectory> = records.iter().filter(|r| r.error.is_none()).collect();
@@ -103,14 +103,14 @@ impl Training {
     }
 
     /// What there is to look out for.
-    pub(super) fn signs(&self, metrics: &BTreeMap<String, f64>, records: &[Trajectory], gathered_ahead: bool) -> Signs {
+    pub(super) fn signs(&self, metrics: &BTreeMap<String, f64>, records: &[Trajectory], gathered_ahead: bool) -> HealthMetrics {
         let at = |key: &str| metrics.get(key).copied();
-        Signs {
+        HealthMetrics {
             done: self.progress.update as f64 / self.recipe.optim.updates.max(1) as f64,
             entropy: at("entropy").unwrap_or(1.0),
             kl_play: at("kl/play").unwrap_or(0.0),
             kl_reflect: at("kl/reflect").unwrap_or(0.0),
-            mismatch: engines_apart(metrics, gathered_ahead),
+            mismatch_kl: engines_apart(metrics, gathered_ahead),
             invalid: at("invalid_action").unwrap_or(0.0),
             factual: at("factual"),
             skipped: at("optim/skipped").unwrap_or(0.0) > 0.0,

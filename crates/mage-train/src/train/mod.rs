@@ -16,27 +16,27 @@ pub mod transcripts;
 pub mod warmstart;
 mod warmstart_run;
 
-pub(crate) use context::Parts;
+pub(crate) use context::TrainContext;
 pub use context::runtime;
-pub use event::{Event, Outcome};
-pub use resource_plan::{Plan, longest_sequence};
+pub use event::{TrainEvent, TrainOutcome};
+pub use resource_plan::{ResourcePlan, longest_sequence};
 pub use resume::{Resumed, changed_since};
 pub use warmstart_run::warm_start;
 
 use crate::{
-    Error, Panel, Result,
-    eval::evaluator::{Judge, Judgement},
+    Error, TaskSet, Result,
+    eval::evaluator::{Evaluator, EvalResult},
     recipe::Recipe,
-    rollout::{Job, Rollout, RolloutTiming},
-    run_dir::{About, Progress, RunDir},
-    train::health::Watchdog,
-    train::samples::{Lesson, batch, class, lessons},
+    rollout::{RolloutJob, Rollout, RolloutTiming},
+    run_dir::{RunInfo, TrainProgress, RunDir},
+    train::health::HealthCheck,
+    train::samples::{TrainingSample, batch, build_samples, class},
 };
 use mage_core::{EpisodeConfig, MemoryMode, Trajectory, prompt::PromptSet};
 use mage_engine::{AdapterName, Loss, SamplingParams, ScoreRequest};
 use mage_env::{EnvInfo, EnvSpec, Population, Seed, solvers::OracleReport};
 use mage_remote::StatusLog;
-use metrics::{Learned, add_judgement};
+use metrics::{OptimReports, add_judgement};
 use rand::seq::SliceRandom;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -53,7 +53,7 @@ use tokio::{runtime::Runtime, task::JoinSet};
 const REFERENCE: &str = "reference";
 
 /// What a run is about, beside its recipe.
-pub struct Setting {
+pub struct TrainEnv {
     /// Makes the environments.
     pub env_spec: Arc<dyn EnvSpec>,
     /// What agents are shown.
@@ -69,18 +69,18 @@ pub struct Setting {
 /// A training run.
 pub struct Training {
     recipe: Recipe,
-    setting: Setting,
+    setting: TrainEnv,
     env_info: EnvInfo,
     run: RunDir,
-    parts: Parts,
+    parts: TrainContext,
     runtime: Arc<Runtime>,
-    progress: Progress,
-    watchdog: Watchdog,
+    progress: TrainProgress,
+    watchdog: HealthCheck,
     ceilings: Option<OracleReport>,
     /// 0: go on; 1: stop after the current step; 2: at once.
     stop: Arc<AtomicU8>,
     /// A batch gathered ahead, with `rollout.overlap`.
-    ahead: Option<Gathered>,
+    ahead: Option<CollectedBatch>,
 }
 
 /// What was wrong, where not one meta-episode could be played: then there is nothing to learn from, and nothing will be.
@@ -90,37 +90,37 @@ fn nothing_played(records: &[Trajectory]) -> Option<&str> {
 }
 
 /// What the best could reach on the panel, where that can be worked out.
-fn ceilings(recipe: &Recipe, setting: &Setting) -> Result<Option<OracleReport>> {
+fn ceilings(recipe: &Recipe, setting: &TrainEnv) -> Result<Option<OracleReport>> {
     Ok(setting.env_spec.oracles(&setting.population, &recipe.eval.split, recipe.eval.episodes)?)
 }
 
 /// A batch of meta-episodes and what it took.
-type Gathered = (Vec<Trajectory>, RolloutTiming);
+type CollectedBatch = (Vec<Trajectory>, RolloutTiming);
 
 impl Training {
     /// A new run in an empty directory.
-    pub fn create(recipe: Recipe, setting: Setting, dir: &Path, stop: Arc<AtomicU8>) -> Result<Self> {
+    pub fn create(recipe: Recipe, setting: TrainEnv, dir: &Path, stop: Arc<AtomicU8>) -> Result<Self> {
         recipe.check()?;
         let env_info = setting.env_spec.info();
         // Whatever is wrong with the recipe shows before anything is written.
-        let parts = Parts::new(&recipe, &setting, &env_info)?;
+        let parts = TrainContext::new(&recipe, &setting, &env_info)?;
         let ceilings = ceilings(&recipe, &setting)?;
         let run = RunDir::create(dir, &recipe, &setting.population)?;
-        Self::assemble(recipe, setting, parts, ceilings, run, Progress::default(), stop)
+        Self::assemble(recipe, setting, parts, ceilings, run, TrainProgress::default(), stop)
     }
 
     fn assemble(
         recipe: Recipe,
-        setting: Setting,
-        parts: Parts,
+        setting: TrainEnv,
+        parts: TrainContext,
         ceilings: Option<OracleReport>,
         run: RunDir,
-        progress: Progress,
+        progress: TrainProgress,
         stop: Arc<AtomicU8>,
     ) -> Result<Self> {
         let runtime = Arc::new(runtime(recipe.engine.threads)?);
         let threads = runtime.metrics().num_workers();
-        run.about(&About {
+        run.about(&RunInfo {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             commit: setting.commit.clone(),
             seed: recipe.seed,
@@ -130,7 +130,7 @@ impl Training {
             platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             parameters: parts.engines.parameters,
         })?;
-        let watchdog = Watchdog::new(parts.engines.trainer.caps());
+        let watchdog = HealthCheck::new(parts.engines.trainer.caps());
         Ok(Training {
             recipe,
             env_info: setting.env_spec.info(),
@@ -157,10 +157,10 @@ impl Training {
     }
 
     /// Trains until the recipe is done or somebody asks to stop.
-    pub fn run(&mut self, each: &mut dyn FnMut(Event)) -> Result<Outcome> {
+    pub fn run(&mut self, each: &mut dyn FnMut(TrainEvent)) -> Result<TrainOutcome> {
         let started = Instant::now();
         self.tell(
-            Event::Started {
+            TrainEvent::Started {
                 run: self.run.path().display().to_string(),
                 parameters: self.parts.engines.parameters,
                 from: self.progress.update,
@@ -205,8 +205,8 @@ impl Training {
         Ok(outcome)
     }
 
-    fn outcome(&self, started: Instant, after: Option<Judgement>, blanked: Option<Judgement>) -> Outcome {
-        Outcome {
+    fn outcome(&self, started: Instant, after: Option<EvalResult>, blanked: Option<EvalResult>) -> TrainOutcome {
+        TrainOutcome {
             updates: self.progress.update,
             of: self.recipe.optim.updates,
             unit: self.env_info.unit.clone(),
@@ -219,15 +219,15 @@ impl Training {
         }
     }
 
-    fn tell(&mut self, event: Event, each: &mut dyn FnMut(Event)) {
-        if !matches!(event, Event::Judging { .. } | Event::Warmstart { .. } | Event::Updated { .. }) {
+    fn tell(&mut self, event: TrainEvent, each: &mut dyn FnMut(TrainEvent)) {
+        if !matches!(event, TrainEvent::Evaluating { .. } | TrainEvent::Warmstart { .. } | TrainEvent::Updated { .. }) {
             self.run.log(&serde_json::to_string(&event).unwrap_or_default());
         }
         each(event);
     }
 
     /// Imitation; `false` when somebody asked to stop, in which case it starts over next time.
-    fn warm_up(&mut self, each: &mut dyn FnMut(Event)) -> Result<bool> {
+    fn warm_up(&mut self, each: &mut dyn FnMut(TrainEvent)) -> Result<bool> {
         let untaught = self.recipe.model.path.is_empty() || !self.recipe.warmstart.transcripts.is_empty();
         let (parts, steps) = (&mut self.parts, if untaught { self.recipe.warmstart.steps } else { 0 });
         if !parts.warm_up(&self.recipe, steps, &self.stop, each)? {
@@ -244,7 +244,7 @@ impl Training {
     }
 
     /// Plays the large panel, with or without memory; `None` when somebody asked to stop.
-    fn judge_unless_stopped(&mut self, memory: bool, each: &mut dyn FnMut(Event)) -> Result<Option<Judgement>> {
+    fn judge_unless_stopped(&mut self, memory: bool, each: &mut dyn FnMut(TrainEvent)) -> Result<Option<EvalResult>> {
         let stop = Arc::clone(&self.stop);
         self.judge(self.recipe.eval.final_tasks, memory, &|| stop.load(Ordering::Relaxed) > 0, each)
     }
@@ -255,19 +255,19 @@ impl Training {
         tasks: usize,
         memory: bool,
         stop: &dyn Fn() -> bool,
-        each: &mut dyn FnMut(Event),
-    ) -> Result<Option<Judgement>> {
+        each: &mut dyn FnMut(TrainEvent),
+    ) -> Result<Option<EvalResult>> {
         let turns = self.setting.env_spec.max_turns(&self.setting.population, &self.recipe.eval.split)?;
         let mut settings = self.recipe.eval_settings(&EnvInfo { max_turns: turns, ..self.env_info.clone() });
         if !memory {
             settings.memory = MemoryMode::None;
         }
         let seed = Seed::new(self.recipe.seed).child("evaluation");
-        let panel = Panel::new(&self.setting.population, &self.recipe.eval.split, self.env_info.seats, tasks, seed)?;
-        let judge = Judge {
+        let panel = TaskSet::new(&self.setting.population, &self.recipe.eval.split, self.env_info.seats, tasks, seed)?;
+        let judge = Evaluator {
             rollout: self.rollout(&Arc::new(settings), self.recipe.eval_sampling()),
             panel,
-            exact_places: self.recipe.exact_places(),
+            exact_max_states: self.recipe.exact_max_states(),
             seed,
         };
         let (mut done, mut told) = (0, Instant::now());
@@ -275,18 +275,18 @@ impl Training {
             done += 1;
             if told.elapsed() > Duration::from_millis(200) {
                 told = Instant::now();
-                each(Event::Judging { done, of: tasks });
+                each(TrainEvent::Evaluating { done, of: tasks });
             }
         })?;
         if let Some(judgement) = &judged {
             let update = self.progress.update;
-            self.tell(Event::Judged { update, memory, judgement: judgement.clone() }, each);
+            self.tell(TrainEvent::Evaluated { update, memory, result: judgement.clone() }, each);
         }
         Ok(judged)
     }
 
     /// Whether this is the best so far.
-    fn note_best(&mut self, judgement: &Judgement) -> bool {
+    fn note_best(&mut self, judgement: &EvalResult) -> bool {
         let score = judgement.score.last().map_or(f64::NEG_INFINITY, |e| e.mean);
         let better = self.progress.best.is_none_or(|(_, best)| score > best);
         if better {
@@ -299,7 +299,7 @@ impl Training {
         self.progress.best.map_or(Ok(()), |(update, score)| self.run.best(update, score))
     }
 
-    fn save(&mut self, each: &mut dyn FnMut(Event)) -> Result<()> {
+    fn save(&mut self, each: &mut dyn FnMut(TrainEvent)) -> Result<()> {
         let trainer = &self.parts.engines.trainer;
         self.run.checkpoint(&self.progress, |dir| Ok(trainer.save(dir)?))?;
         // Before the one that was best goes.
@@ -307,52 +307,52 @@ impl Training {
         let best = self.progress.best.map(|(update, _)| update);
         self.run.prune(self.recipe.checkpoint.keep, best, |gone| trainer.forget(gone))?;
         let update = self.progress.update;
-        self.tell(Event::Saved { update }, each);
+        self.tell(TrainEvent::Saved { update }, each);
         Ok(())
     }
 
-    fn jobs(&self, update: u64) -> Result<Vec<Job>> {
+    fn jobs(&self, update: u64) -> Result<Vec<RolloutJob>> {
         let r = &self.recipe.rollout;
         let seed = Seed::new(self.recipe.seed).child("update").at(update);
-        let mut jobs = Vec::with_capacity(r.groups * r.members);
+        let mut jobs = Vec::with_capacity(r.groups * r.group_size);
         for g in 0..r.groups {
             let group = seed.child("group").at(g as u64);
             let tasks = self.setting.population.draw_group(
                 &self.recipe.env.split,
                 self.env_info.seats,
                 group,
-                r.members,
+                r.group_size,
                 r.grouping,
             )?;
             for (m, task) in tasks.into_iter().enumerate() {
-                jobs.push(Job { task, seed: group.child("agent").at(m as u64) });
+                jobs.push(RolloutJob { task, seed: group.child("agent").at(m as u64) });
             }
         }
         Ok(jobs)
     }
 
     /// The batch of an update, ready to be gathered on any thread.
-    fn gathering(&self, update: u64) -> Result<impl FnOnce(&mut dyn FnMut(String)) -> Result<Gathered> + Send + use<>> {
+    fn gathering(&self, update: u64) -> Result<impl FnOnce(&mut dyn FnMut(String)) -> Result<CollectedBatch> + Send + use<>> {
         let (rollout, jobs) = (self.rollout(&self.parts.settings, self.recipe.sampling()), self.jobs(update)?);
         let runtime = Arc::clone(&self.runtime);
         let patience = Duration::try_from_secs_f64(self.recipe.health.stall_timeout).unwrap_or(Duration::MAX);
         Ok(move |waiting: &mut dyn FnMut(String)| rollout.run(&runtime, &jobs, patience, waiting))
     }
 
-    fn update(&mut self, each: &mut dyn FnMut(Event)) -> Result<()> {
+    fn update(&mut self, each: &mut dyn FnMut(TrainEvent)) -> Result<()> {
         let update = self.progress.update;
         let started = Instant::now();
         let ahead = self.ahead.take();
         let gathered_ahead = ahead.is_some();
         let (records, rolled) = match ahead {
             Some(batch) => batch,
-            None => self.gathering(update)?(&mut |text| self.tell(Event::Warning { text }, each))?,
+            None => self.gathering(update)?(&mut |text| self.tell(TrainEvent::Warning { text }, each))?,
         };
         if let Some(problem) = nothing_played(&records) {
             return Err(Error::Stopped(format!("no meta-episode of update {} could be played: {problem}", update + 1)));
         }
         let members = self.recipe.rollout.group_size;
-        let lessons = lessons(&records, members, &self.recipe)?;
+        let lessons = build_samples(&records, members, &self.recipe)?;
         let loss = self.recipe.loss(update);
         let scoring = Instant::now();
         let reference = self.reference(&records, &lessons, &loss)?;
@@ -365,7 +365,7 @@ impl Training {
                 let next = threads.spawn(move || next(&mut |text| _ = say.send(text)));
                 let learned = self.learn(update, &records, &lessons, &reference, &loss);
                 // Ends when the thread does.
-                said.iter().for_each(|text| self.tell(Event::Warning { text }, each));
+                said.iter().for_each(|text| self.tell(TrainEvent::Warning { text }, each));
                 let gathered = next.join().map_err(|_| Error::Stopped("gathering ahead panicked".to_owned()))?;
                 self.ahead = Some(gathered?);
                 learned
@@ -393,7 +393,7 @@ impl Training {
         }
         let judging = judged.elapsed();
         if self.recipe.trajectories.every > 0 && update.is_multiple_of(self.recipe.trajectories.every) {
-            self.keep_records(update, &records, &lessons)?;
+            self.write_trajectories(update, &records, &lessons)?;
         }
         self.run.metrics(self.progress.update, &metrics)?;
         let saving = Instant::now();
@@ -417,11 +417,11 @@ impl Training {
             ("other".to_owned(), seconds(other)),
         ]);
         self.run.timing(&timing)?;
-        let texts = self.watchdog.look(&self.recipe.watch, &self.signs(&metrics, &records, gathered_ahead));
+        let texts = self.watchdog.check(&self.recipe.health, &self.signs(&metrics, &records, gathered_ahead));
         let update = self.progress.update;
-        self.tell(Event::Updated { update, metrics, timing }, each);
+        self.tell(TrainEvent::Updated { update, metrics, timing }, each);
         for text in texts {
-            self.tell(Event::Warning { text }, each);
+            self.tell(TrainEvent::Warning { text }, each);
         }
         Ok(())
     }
@@ -438,7 +438,7 @@ impl Training {
     fn reference(
         &self,
         records: &[Trajectory],
-        lessons: &[Lesson],
+        lessons: &[TrainingSample],
         loss: &Loss,
     ) -> Result<HashMap<(usize, usize), Vec<f32>>> {
         let mut out = HashMap::new();
@@ -476,11 +476,11 @@ impl Training {
         &mut self,
         update: u64,
         records: &[Trajectory],
-        lessons: &[Lesson],
+        lessons: &[TrainingSample],
         reference: &HashMap<(usize, usize), Vec<f32>>,
         loss: &Loss,
-    ) -> Result<Learned> {
-        let mut learned = Learned::default();
+    ) -> Result<OptimReports> {
+        let mut learned = OptimReports::default();
         for epoch in 0..self.recipe.optim.epochs {
             let mut order: Vec<usize> = (0..records.len()).collect();
             let seed = Seed::new(self.recipe.seed).child("shuffle").at(update).at(u64::from(epoch));
@@ -490,7 +490,7 @@ impl Training {
                 part_of[record] = place * self.recipe.optim.minibatches / records.len();
             }
             for part in 0..self.recipe.optim.minibatches {
-                let chosen: Vec<&Lesson> = lessons.iter().filter(|l| part_of[l.record] == part).collect();
+                let chosen: Vec<&TrainingSample> = lessons.iter().filter(|l| part_of[l.record] == part).collect();
                 if chosen.is_empty() {
                     continue;
                 }
@@ -513,7 +513,7 @@ impl Training {
         Ok(learned)
     }
 
-    fn keep_records(&self, update: u64, records: &[Trajectory], lessons: &[Lesson]) -> Result<()> {
+    fn write_trajectories(&self, update: u64, records: &[Trajectory], lessons: &[TrainingSample]) -> Result<()> {
         let members = self.recipe.rollout.group_size;
         let groups = (self.recipe.rollout.groups as f64 * self.recipe.trajectories.fraction).ceil() as usize;
         let kept = (groups * members).min(records.len());

@@ -2,12 +2,12 @@
 
 use crate::{
     Result,
-    engines::{self, Needs, remote},
-    policy::codec::Speech,
+    engines::{self, EngineRequirements, remote},
+    policy::codec::PromptCodec,
     recipe::{EngineKind, Recipe},
-    rollout::Job,
-    train::length_probe::Talk,
-    train::{Parts, Setting},
+    rollout::RolloutJob,
+    train::length_probe::LengthProbe,
+    train::{TrainContext, TrainEnv},
 };
 use mage_core::prompt::PromptForm;
 use mage_engine::{AdapterName, Loss, Objective, Renderer, SamplingParams, TokenForest};
@@ -26,7 +26,7 @@ const SAMPLE: usize = 32;
 /// passes and steps as a part of one update has, or on a card all of it. What a teacher says stands for what the policy says, and
 /// a reference is not asked.
 #[derive(Clone, Debug, Serialize)]
-pub struct Plan {
+pub struct ResourcePlan {
     /// Whether the model's numbers are there, or it is new.
     pub whole: bool,
     /// The servers that compute; `None` is this machine.
@@ -72,20 +72,20 @@ pub struct Plan {
     pub seconds: Option<f64>,
 }
 
-impl Plan {
+impl ResourcePlan {
     /// Checks the recipe against the engine and tries an update or a part of it, where the model is small. Nothing is written.
-    pub fn new(recipe: &Recipe, setting: &Setting) -> Result<Self> {
+    pub fn new(recipe: &Recipe, setting: &TrainEnv) -> Result<Self> {
         recipe.check()?;
         setting.env_spec.check(&setting.population)?;
         let env_info = setting.env_spec.info();
-        let Needs { model, learning, adapter, state_bytes } = engines::needs(recipe, &env_info)?;
+        let EngineRequirements { model, learning, adapter, state_bytes } = engines::needs(recipe, &env_info)?;
         let jobs = recipe.rollout.groups * recipe.rollout.group_size;
         // What servers hold is not on a card of ours.
         let here = recipe.engine.kind == EngineKind::Native;
         let rank = adapter.map(|a| a.rank);
         let card = recipe.engine.device.cuda_index_for(&model.config, rank).filter(|_| here);
         let card = card.map(|i| GpuMemoryPlan::new(&model.config, i, adapter, recipe.engine.gradient_checkpointing)).transpose()?;
-        let mut plan = Plan {
+        let mut plan = ResourcePlan {
             servers: (!here).then(|| remote::place(recipe)),
             warnings: match here {
                 true => recipe.engine.device.gpu_unused_reason(&model.config, rank).into_iter().collect(),
@@ -128,7 +128,7 @@ impl Plan {
         }
         // What servers take is not tried: nobody is asked before there is work. Nor is what has no room: the plan says so.
         if here && plan.whole && !plan.too_large() && model.parameters <= TRIAL_PARAMETERS {
-            let mut parts = Parts::new(recipe, setting, &env_info)?;
+            let mut parts = TrainContext::new(recipe, setting, &env_info)?;
             // Full prompts are for models that think at length: no trial of a few seconds tells how long.
             if recipe.play.form == PromptForm::Compact {
                 // A card is about as long over a few as over all of them, played or learned from.
@@ -162,17 +162,17 @@ impl Plan {
 
 /// The most tokens that a prompt and its answer take together, in some meta-episodes in which anything legal is done; `None`
 /// where the environment lists no legal actions.
-pub fn longest_sequence(recipe: &Recipe, setting: &Setting, renderer: &Arc<Renderer>) -> Result<Option<usize>> {
+pub fn longest_sequence(recipe: &Recipe, setting: &TrainEnv, renderer: &Arc<Renderer>) -> Result<Option<usize>> {
     Ok(survey(recipe, setting, Some(renderer))?.map(|talk| talk.longest))
 }
 
-fn survey(recipe: &Recipe, setting: &Setting, renderer: Option<&Arc<Renderer>>) -> Result<Option<Talk>> {
+fn survey(recipe: &Recipe, setting: &TrainEnv, renderer: Option<&Arc<Renderer>>) -> Result<Option<LengthProbe>> {
     let turns = setting.env_spec.max_turns(&setting.population, &recipe.env.split)?;
     let settings = recipe.settings(&EnvInfo { max_turns: turns, ..setting.env_spec.info() });
     settings.check()?;
     let Some(renderer) = renderer else { return Ok(None) };
-    let speech = Speech::new(Arc::clone(renderer), recipe.play.form, recipe.play.thinking)?;
-    Talk::survey(recipe, setting, settings, &speech, SAMPLE)
+    let speech = PromptCodec::new(Arc::clone(renderer), recipe.play.form, recipe.play.thinking)?;
+    LengthProbe::survey(recipe, setting, settings, &speech, SAMPLE)
 }
 
 /// Seconds that something took which a part of an update is made of.
@@ -188,14 +188,14 @@ struct Trial {
 
 impl Trial {
     /// Plays `sample` meta-episodes and goes over as many in so many passes, twice: the first time warms caches.
-    fn of(recipe: &Recipe, setting: &Setting, parts: &mut Parts, sample: usize, passes: usize) -> Result<Self> {
+    fn of(recipe: &Recipe, setting: &TrainEnv, parts: &mut TrainContext, sample: usize, passes: usize) -> Result<Self> {
         let runtime = crate::train::runtime(recipe.engine.threads)?;
         let seed = Seed::new(recipe.seed).child("plan");
         let seats = setting.env_spec.info().seats;
-        let jobs: Vec<Job> = (0..sample as u64)
+        let jobs: Vec<RolloutJob> = (0..sample as u64)
             .map(|i| {
                 let task = setting.population.draw(&recipe.env.split, seats, seed.at(i))?;
-                Ok(Job { task, seed: seed.child("agent").at(i) })
+                Ok(RolloutJob { task, seed: seed.child("agent").at(i) })
             })
             .collect::<Result<_>>()?;
         let of_pass = |i: usize| (i + 1) * sample / passes - i * sample / passes;

@@ -1,9 +1,9 @@
 //! How does a run go on, and is there anything left to do?
 
-use super::{Event, Outcome, Parts, Progress, Setting, Training, ceilings};
+use super::{TrainEvent, TrainOutcome, TrainContext, TrainProgress, TrainEnv, Training, ceilings};
 use crate::{
     Error, Result,
-    eval::evaluator::Judgement,
+    eval::evaluator::EvalResult,
     recipe::{Recipe, differences},
     run_dir::RunDir,
 };
@@ -44,20 +44,20 @@ pub fn changed_since(run: &Path, recipe: &Recipe, population: &Population) -> Re
 /// What a run comes to when somebody asks for it to go on.
 pub enum Resumed {
     /// Nothing is left to do: what came of it. No engine was started, and no server asked.
-    Finished(Box<Outcome>),
+    Finished(Box<TrainOutcome>),
     /// It goes on.
     Going(Box<Training>),
 }
 
 /// A run's result, as it was written; what can be worked out again is.
 #[derive(Deserialize)]
-struct Written {
+struct StoredOutcome {
     updates: u64,
     of: u64,
     unit: String,
-    before: Option<Judgement>,
-    after: Option<Judgement>,
-    blanked: Option<Judgement>,
+    before: Option<EvalResult>,
+    after: Option<EvalResult>,
+    blanked: Option<EvalResult>,
     best: Option<(u64, f64)>,
     seconds: f64,
 }
@@ -67,11 +67,11 @@ impl Training {
     /// `force`d; `each` hears what was wrong with newer checkpoints.
     pub fn resume(
         recipe: Recipe,
-        setting: Setting,
+        setting: TrainEnv,
         dir: &Path,
         force: bool,
         stop: Arc<AtomicU8>,
-        each: &mut dyn FnMut(Event),
+        each: &mut dyn FnMut(TrainEvent),
     ) -> Result<Resumed> {
         let changed = changed_since(dir, &recipe, &setting.population)?;
         let mut run = RunDir::open(dir)?;
@@ -90,10 +90,10 @@ impl Training {
             return Ok(Resumed::Finished(Box::new(outcome)));
         }
         let env_info = setting.env_spec.info();
-        let mut parts = Parts::new(&recipe, &setting, &env_info)?;
+        let mut parts = TrainContext::new(&recipe, &setting, &env_info)?;
         let ceilings = ceilings(&recipe, &setting)?;
-        let progress = match run.newest(|text| each(Event::Warning { text }))? {
-            None => Progress::default(),
+        let progress = match run.newest(|text| each(TrainEvent::Warning { text }))? {
+            None => TrainProgress::default(),
             Some((path, progress)) => {
                 parts.engines.trainer.load(&path)?;
                 progress
@@ -102,7 +102,7 @@ impl Training {
         // Only now: where it cannot go on, all is as it was.
         run.rewind(&progress)?;
         if let Some(text) = moved(run.device().as_deref(), &parts.engines.device) {
-            each(Event::Warning { text });
+            each(TrainEvent::Warning { text });
         }
         // Only now: a recipe that cannot go on from here must not take the place of the one that can. Where it is computed from now
         // on it is looked for next time.
@@ -129,16 +129,16 @@ fn moved(from: Option<&str>, to: &str) -> Option<String> {
 }
 
 /// What came of a run of this recipe, where all of it is done and the last weights are whole.
-pub(super) fn finished(recipe: &Recipe, setting: &Setting, run: &RunDir) -> Result<Option<Outcome>> {
+pub(super) fn finished(recipe: &Recipe, setting: &TrainEnv, run: &RunDir) -> Result<Option<TrainOutcome>> {
     let text = std::fs::read(run.path().join("result.json")).unwrap_or_default();
-    let Ok(written) = serde_json::from_slice::<Written>(&text) else { return Ok(None) };
-    let Written { updates, of, unit, before, after, blanked, best, seconds } = written;
+    let Ok(written) = serde_json::from_slice::<StoredOutcome>(&text) else { return Ok(None) };
+    let StoredOutcome { updates, of, unit, before, after, blanked, best, seconds } = written;
     let whole = updates == of && of == recipe.optim.updates && after.is_some() && blanked.is_some();
     if !whole || !run.is_at(updates) {
         return Ok(None);
     }
     let ceilings = ceilings(recipe, setting)?;
-    Ok(Some(Outcome { updates, of, unit, before, after, blanked, ceilings, best, seconds }))
+    Ok(Some(TrainOutcome { updates, of, unit, before, after, blanked, ceilings, best, seconds }))
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 
 use crate::{
     Result,
-    policy::codec::Speech,
-    recipe::{Average, PLAY, REFLECT, Recipe},
+    policy::codec::PromptCodec,
+    recipe::{Aggregation, PLAY, REFLECT, Recipe},
 };
 use mage_core::{
     MetaEpisodeIndex, RequestBody, RequestKind, RequestRecord, Trajectory, Transition, advantages, credit, rows,
@@ -17,7 +17,7 @@ use std::collections::HashMap;
 
 /// One answer to learn from.
 #[derive(Clone, Debug)]
-pub struct Lesson {
+pub struct TrainingSample {
     /// Which record, by index.
     pub record: usize,
     /// Which of its calls.
@@ -31,7 +31,7 @@ pub struct Lesson {
 }
 
 /// The lessons of a batch: `members` records to a group, in order.
-pub fn lessons(records: &[Trajectory], members: usize, recipe: &Recipe) -> Result<Vec<Lesson>> {
+pub fn build_samples(records: &[Trajectory], members: usize, recipe: &Recipe) -> Result<Vec<TrainingSample>> {
     let rule = recipe.reward.rule(&recipe.env.name)?;
     let mut opponents: HashMap<(Option<Hash>, u8), u32> = HashMap::new();
     let mut all: Vec<Transition> = Vec::new();
@@ -48,7 +48,7 @@ pub fn lessons(records: &[Trajectory], members: usize, recipe: &Recipe) -> Resul
     }
     let credited = credit(&all, &recipe.method.credit);
     let worth = advantages(&all, &credited, &recipe.method.estimator);
-    let lessons = places.into_iter().enumerate().map(|(row, (record, call))| Lesson {
+    let lessons = places.into_iter().enumerate().map(|(row, (record, call))| TrainingSample {
         record,
         call,
         reward: all[row].reward,
@@ -75,14 +75,14 @@ pub(crate) fn request_of(call: &RequestRecord, max_tokens: u32) -> RequestBody {
 }
 
 /// An answer as the engine needs it.
-pub(crate) struct Answered<'a> {
+pub(crate) struct TokenizedSample<'a> {
     pub(crate) prompt: &'a [u32],
     pub(crate) response: &'a [u32],
     pub(crate) train: PerToken,
 }
 
 /// Puts answers into a forest in which equal prompts stand once, weighted so that the loss is a mean over rows or tokens.
-pub(crate) fn forest<'a>(answers: impl Iterator<Item = Answered<'a>>, average: Average) -> TokenForest {
+pub(crate) fn forest<'a>(answers: impl Iterator<Item = TokenizedSample<'a>>, aggregation: Aggregation) -> TokenForest {
     let mut forest = TokenForest::default();
     let mut known: HashMap<&[u32], u32> = HashMap::new();
     let (mut rows, mut tokens) = (0_usize, 0_usize);
@@ -99,9 +99,9 @@ pub(crate) fn forest<'a>(answers: impl Iterator<Item = Answered<'a>>, average: A
     for segment in &mut forest.segments {
         if let Some(train) = &mut segment.train {
             let n = segment.tokens.len();
-            let weight = match average {
-                Average::Row => 1.0 / (rows * n) as f32,
-                Average::Token => 1.0 / tokens as f32,
+            let weight = match aggregation {
+                Aggregation::Sequence => 1.0 / (rows * n) as f32,
+                Aggregation::Token => 1.0 / tokens as f32,
             };
             train.weights = vec![weight; n];
         }
@@ -113,12 +113,12 @@ pub(crate) fn forest<'a>(answers: impl Iterator<Item = Answered<'a>>, average: A
 /// loss asks for them.
 pub(crate) fn batch(
     records: &[Trajectory],
-    lessons: &[&Lesson],
+    lessons: &[&TrainingSample],
     reference: &HashMap<(usize, usize), Vec<f32>>,
     needs_reference: bool,
-    speech: &Speech,
+    speech: &PromptCodec,
     play_tokens: u32,
-    average: Average,
+    aggregation: Aggregation,
 ) -> Result<TokenForest> {
     let mut answers = Vec::with_capacity(lessons.len());
     for lesson in lessons {
@@ -131,7 +131,7 @@ pub(crate) fn batch(
             None if needs_reference => tokens.logprobs.clone(),
             None => Vec::new(),
         };
-        answers.push(Answered {
+        answers.push(TokenizedSample {
             prompt: &tokens.prompt,
             response: &tokens.response,
             train: PerToken {
@@ -144,5 +144,5 @@ pub(crate) fn batch(
             },
         });
     }
-    Ok(forest(answers.into_iter(), average))
+    Ok(forest(answers.into_iter(), aggregation))
 }

@@ -5,9 +5,9 @@
 
 use crate::{
     Error, Result,
-    policy::codec::Speech,
-    recipe::Average,
-    train::samples::{Answered, forest},
+    policy::codec::PromptCodec,
+    recipe::Aggregation,
+    train::samples::{TokenizedSample, forest},
 };
 use mage_core::{Message, Role};
 use mage_engine::{PerToken, TokenForest};
@@ -24,25 +24,25 @@ pub struct Transcripts {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
-    messages: Vec<Said>,
+struct TranscriptLine {
+    messages: Vec<TranscriptMessage>,
 }
 
 #[derive(Deserialize)]
-struct Said {
+struct TranscriptMessage {
     role: Role,
     content: String,
 }
 
 impl Transcripts {
     /// Reads a file; whatever is wrong is named with its line. No answer may be longer than `context` with what comes before.
-    pub fn read(path: &Path, speech: &Speech, context: usize) -> Result<Self> {
+    pub fn read(path: &Path, speech: &PromptCodec, context: usize) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
         let mut answers = Vec::new();
         for (number, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
             let wrong =
                 |problem: String| Error::Recipe { place: format!("{}, line {}", path.display(), number + 1), problem };
-            let Line { messages } = serde_json::from_str(line).map_err(|e| wrong(format!("{e}")))?;
+            let TranscriptLine { messages } = serde_json::from_str(line).map_err(|e| wrong(format!("{e}")))?;
             let messages: Vec<Message> =
                 messages.into_iter().map(|m| Message { role: m.role, content: m.content }).collect();
             let before = answers.len();
@@ -86,8 +86,8 @@ impl Transcripts {
                 order.1.shuffle(&mut seed.child("transcripts").at(round).rng());
             }
             let (prompt, response) = &self.answers[order.1[(place % all) as usize]];
-            Answered { prompt, response, train: PerToken::default() }
+            TokenizedSample { prompt, response, train: PerToken::default() }
         });
-        forest(chosen, Average::Token)
+        forest(chosen, Aggregation::Token)
     }
 }

@@ -5,9 +5,9 @@
 
 use crate::{
     Player, Result,
-    policy::codec::Speech,
-    recipe::{Average, Recipe},
-    train::samples::{Answered, forest},
+    policy::codec::PromptCodec,
+    recipe::{Aggregation, Recipe},
+    train::samples::{TokenizedSample, forest},
     train::transcripts::Transcripts,
 };
 use mage_core::{
@@ -20,7 +20,7 @@ use rayon::prelude::*;
 use std::{path::Path, sync::Arc};
 
 /// Makes play to imitate.
-pub struct School {
+pub struct WarmStart {
     env_spec: Arc<dyn EnvSpec>,
     prompts: Arc<PromptSet>,
     settings: Arc<EpisodeConfig>,
@@ -32,7 +32,7 @@ pub struct School {
     transcripts: Option<Transcripts>,
 }
 
-impl School {
+impl WarmStart {
     /// The school a recipe asks for.
     pub fn new(
         recipe: &Recipe,
@@ -40,7 +40,7 @@ impl School {
         prompts: Arc<PromptSet>,
         settings: Arc<EpisodeConfig>,
         population: Population,
-        speech: &Speech,
+        speech: &PromptCodec,
         context: usize,
     ) -> Result<Self> {
         let transcripts = match recipe.warmstart.transcripts.as_str() {
@@ -59,7 +59,7 @@ impl School {
         let seats = env_spec.info().seats;
         let split = recipe.env.split.clone();
         let uniform = recipe.warmstart.epsilon;
-        Ok(School { env_spec, prompts, settings, population, split, seats, teacher, uniform, transcripts })
+        Ok(WarmStart { env_spec, prompts, settings, population, split, seats, teacher, uniform, transcripts })
     }
 
     /// One meta-episode played by the teacher.
@@ -104,7 +104,7 @@ impl School {
     }
 
     /// A step's worth of play as a batch to imitate.
-    pub fn batch(&self, count: usize, seed: Seed, speech: &Speech) -> Result<TokenForest> {
+    pub fn batch(&self, count: usize, seed: Seed, speech: &PromptCodec) -> Result<TokenForest> {
         let records: Vec<Trajectory> =
             (0..count).into_par_iter().map(|i| self.play(seed.at(i as u64))).collect::<Result<_>>()?;
         let mut answers = Vec::new();
@@ -118,16 +118,16 @@ impl School {
             let response = speech.answer_tokens(&request, &call.answer.text)?;
             answers.push((speech.prompt(&call.messages)?, speech.masks(&request, &response)?, response));
         }
-        let answered = answers.iter().map(|(prompt, allowed, response)| Answered {
+        let answered = answers.iter().map(|(prompt, allowed, response)| TokenizedSample {
             prompt,
             response,
             train: PerToken { allowed: allowed.clone(), ..PerToken::default() },
         });
-        Ok(forest(answered, Average::Token))
+        Ok(forest(answered, Aggregation::Token))
     }
 
     /// One step of imitation; the loss before it.
-    pub fn step(&self, recipe: &Recipe, step: u64, trainer: &mut dyn Trainer, speech: &Speech) -> Result<f64> {
+    pub fn step(&self, recipe: &Recipe, step: u64, trainer: &mut dyn Trainer, speech: &PromptCodec) -> Result<f64> {
         let (seed, count) = (Seed::new(recipe.seed).child("warmstart"), recipe.warmstart.batch_size);
         let batch = match &self.transcripts {
             Some(transcripts) => transcripts.batch(step, count, seed),

@@ -1,6 +1,6 @@
 //! A warm start by itself: what does it leave behind?
 
-use super::{Event, Parts, Setting};
+use super::{TrainEvent, TrainContext, TrainEnv};
 use crate::{Error, Result, recipe::Recipe};
 use std::{path::Path, sync::atomic::AtomicU8};
 
@@ -8,17 +8,17 @@ use std::{path::Path, sync::atomic::AtomicU8};
 /// when somebody asks to stop (`false`), not at all.
 pub fn warm_start(
     recipe: &Recipe,
-    setting: &Setting,
+    setting: &TrainEnv,
     out: &Path,
     stop: &AtomicU8,
-    each: &mut dyn FnMut(Event),
+    each: &mut dyn FnMut(TrainEvent),
 ) -> Result<bool> {
     if out.exists() {
         let problem = "it is there already; give a folder that is not".to_owned();
         return Err(Error::Run { path: out.to_owned(), problem });
     }
     recipe.check()?;
-    let mut parts = Parts::new(recipe, setting, &setting.env_spec.info())?;
+    let mut parts = TrainContext::new(recipe, setting, &setting.env_spec.info())?;
     let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = out.file_name().unwrap_or_default().to_string_lossy();
     let unfinished = folder.join(format!(".{name}.{}", std::process::id()));

@@ -4,7 +4,7 @@ use super::{TaskSelection, at_least_one, seconds};
 use clap::Args;
 use mage_native::Device;
 use mage_remote::StatusLog;
-use mage_train::engines::Place;
+use mage_train::engines::SamplerOptions;
 use std::path::PathBuf;
 
 /// Examples and method list of `mage eval --help`.
@@ -96,8 +96,8 @@ pub(crate) struct EvalArgs {
 
 impl EvalArgs {
     /// Device and threads of a local model.
-    pub(crate) fn place(&self) -> Place {
-        Place { device: self.device, threads: self.threads, notices: StatusLog::to(|line| eprintln!("{line}")) }
+    pub(crate) fn place(&self) -> SamplerOptions {
+        SamplerOptions { device: self.device, threads: self.threads, notices: StatusLog::to(|line| eprintln!("{line}")) }
     }
 }
 

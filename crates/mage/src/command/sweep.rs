@@ -19,10 +19,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use mage_core::prompt::PromptForm;
 use mage_remote::Endpoint;
 use mage_train::{
-    Plan,
+    ResourcePlan,
     run_dir::RunDir,
-    sweep::{Cell, RUN, Sweep, Work, forgotten, preset_names, preset_text, put_aside},
-    train::{Event, Resumed, Training, changed_since},
+    sweep::{SweepCell, RUN, Sweep, CellWork, forgotten, preset_names, preset_text, put_aside},
+    train::{TrainEvent, Resumed, Training, changed_since},
 };
 use serde_json::json;
 use std::{
@@ -50,7 +50,7 @@ pub(crate) fn run(app: &App, args: &SweepArgs, out: &Output) -> anyhow::Result<(
     let sweep = Sweep::find(&args.sweep).map_err(usage)?;
     let dir = args.out.clone().unwrap_or_else(|| folder(&args.sweep));
     let mut cells = sweep.cells();
-    for cell in cells.iter_mut().filter(|c| c.work == Work::Prompt) {
+    for cell in cells.iter_mut().filter(|c| c.work == CellWork::Prompt) {
         if let Some(model) = &args.remote.model {
             cell.about.player.clone_from(model);
             // What the results depend on: another answer to any of these is another cell.
@@ -113,8 +113,8 @@ fn list(out: &Output) -> anyhow::Result<()> {
 }
 
 /// How many episodes a training cell plays; none of its business where the recipe makes no sense.
-fn train_episodes(cell: &Cell) -> u64 {
-    let Work::Train { recipes, set } = &cell.work else { return 0 };
+fn train_episodes(cell: &SweepCell) -> u64 {
+    let CellWork::Train { recipes, set } = &cell.work else { return 0 };
     compose(recipes, set)
         .map_or(0, |r| r.optim.updates * (r.rollout.groups * r.rollout.group_size) as u64 * u64::from(r.play.episodes))
 }
@@ -148,20 +148,20 @@ impl Stand {
 }
 
 /// Where all cells stand. A policy that is to be trained is to be measured as well.
-fn stands(app: &App, cells: &[Cell], dir: &Path, args: &SweepArgs) -> anyhow::Result<Vec<Stand>> {
+fn stands(app: &App, cells: &[SweepCell], dir: &Path, args: &SweepArgs) -> anyhow::Result<Vec<Stand>> {
     let mut untrained: HashSet<&str> = HashSet::new();
     let mut all = Vec::new();
     for cell in cells {
         let mut changed = cell.changed(dir);
-        if let (Work::Train { recipes, set }, None) = (&cell.work, &changed) {
+        if let (CellWork::Train { recipes, set }, None) = (&cell.work, &changed) {
             changed = other_recipe(app, recipes, set, &cell.folder(dir).join(RUN))?;
         }
-        if let (Work::Policy { of }, None, true) = (&cell.work, &changed, cell.result(dir).exists()) {
+        if let (CellWork::Policy { of }, None, true) = (&cell.work, &changed, cell.result(dir).exists()) {
             changed = untrained.contains(of.as_str()).then(|| "its policy is trained again".to_owned());
         }
         let stand = match (changed, cell.result(dir).exists()) {
             (None, true) => Stand::Finished,
-            (changed, _) if cell.work == Work::Prompt && args.remote.endpoint.is_none() => Stand::Waits(changed),
+            (changed, _) if cell.work == CellWork::Prompt && args.remote.endpoint.is_none() => Stand::Waits(changed),
             (None, false) => Stand::ToDo,
             (Some(what), _) => Stand::Changed(what),
         };
@@ -189,7 +189,7 @@ fn other_recipe(app: &App, recipes: &[String], set: &[String], run: &Path) -> an
     }))
 }
 
-fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &SweepArgs, out: &Output) -> anyhow::Result<()> {
+fn dry_run(app: &App, sweep: &Sweep, cells: &[SweepCell], dir: &Path, args: &SweepArgs, out: &Output) -> anyhow::Result<()> {
     let gone = forgotten(dir, cells);
     if !gone.is_empty() {
         out.warn(format!("no longer in the sweep, to be put aside: {}", gone.join(", ")));
@@ -200,10 +200,10 @@ fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &SweepArg
     // What was tried, and what else there is of known weight: one second of the former is as much as of the latter.
     let (mut trained, mut played, mut unknown) = (0.0, 0.0, 0);
     for (cell, _) in cells.iter().zip(&stands).filter(|(_, stand)| stand.is_work()) {
-        let Work::Train { recipes, set } = &cell.work else {
+        let CellWork::Train { recipes, set } = &cell.work else {
             match &cell.work {
-                Work::Policy { of } if untried.contains(of) => unknown += 1,
-                Work::Prompt => unknown += 1,
+                CellWork::Policy { of } if untried.contains(of) => unknown += 1,
+                CellWork::Prompt => unknown += 1,
                 _ => played += sweep.weight(cell, 0),
             }
             continue;
@@ -219,7 +219,7 @@ fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &SweepArg
                 let each = match recipe.play.form {
                     PromptForm::Compact => {
                         let setting = setting(app, &recipe)?;
-                        out.waiting("trying an update of each recipe", || Plan::new(&recipe, &setting))?.seconds
+                        out.waiting("trying an update of each recipe", || ResourcePlan::new(&recipe, &setting))?.seconds
                     }
                     PromptForm::Full => None,
                 };
@@ -247,7 +247,7 @@ fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &SweepArg
         }));
     }
     out.line(format!("{}: {}", styled(BOLD, dir.display()), sweep.about))?;
-    let row = |(c, stand): (&Cell, &Stand)| vec![c.id.clone(), stand.name().to_owned(), c.about.command.join(" ")];
+    let row = |(c, stand): (&SweepCell, &Stand)| vec![c.id.clone(), stand.name().to_owned(), c.about.command.join(" ")];
     out.line(columns(&["cell", "state", "mage"], cells.iter().zip(&stands).map(row)))?;
     let left = stands.iter().filter(|stand| stand.is_work()).count();
     let time = match (training, play) {
@@ -276,7 +276,7 @@ fn dry_run(app: &App, sweep: &Sweep, cells: &[Cell], dir: &Path, args: &SweepArg
 const TOLD: usize = 6;
 
 /// What the sweep asks for now is not what was done: said before anything is done again.
-fn tell_changes(cells: &[Cell], stands: &[Stand], out: &Output) {
+fn tell_changes(cells: &[SweepCell], stands: &[Stand], out: &Output) {
     let changes = cells.iter().zip(stands).filter_map(|(cell, stand)| match stand {
         Stand::Changed(what) => {
             Some(format!("{}: changed since ({what}): is done again, what was there is kept", cell.id))
@@ -302,14 +302,14 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    fn run(&self, cells: &[Cell]) -> anyhow::Result<()> {
+    fn run(&self, cells: &[SweepCell]) -> anyhow::Result<()> {
         for id in forgotten(&self.dir, cells) {
             let place = put_aside(&id, &self.dir)?;
             self.out.warn(format!("{id} is no longer in the sweep; what was there is kept in {}", place.display()));
         }
         let stands = stands(self.app, cells, &self.dir, self.args)?;
         tell_changes(cells, &stands, self.out);
-        let todo: Vec<&Cell> = cells.iter().zip(&stands).filter(|(_, s)| s.is_work()).map(|(c, _)| c).collect();
+        let todo: Vec<&SweepCell> = cells.iter().zip(&stands).filter(|(_, s)| s.is_work()).map(|(c, _)| c).collect();
         let waiting = stands.iter().filter(|s| matches!(s, Stand::Waits(_))).count();
         let changed = stands.iter().filter(|s| matches!(s, Stand::Changed(_))).count();
         let finished = cells.len() - todo.len() - waiting;
@@ -397,11 +397,11 @@ impl Runner<'_> {
     }
 
     /// Does one cell; `false` when it was stopped on the way. `progress` hears the share that is done.
-    fn cell(&self, cell: &Cell, progress: &mut dyn FnMut(f64)) -> anyhow::Result<bool> {
+    fn cell(&self, cell: &SweepCell, progress: &mut dyn FnMut(f64)) -> anyhow::Result<bool> {
         let other = match &cell.work {
-            Work::Train { recipes, set } => other_recipe(self.app, recipes, set, &cell.folder(&self.dir).join(RUN))?,
+            CellWork::Train { recipes, set } => other_recipe(self.app, recipes, set, &cell.folder(&self.dir).join(RUN))?,
             // Before the folder is claimed for weights that will not be the last.
-            Work::Policy { of } if !self.dir.join(of).join(RUN).join("result.json").exists() => {
+            CellWork::Policy { of } if !self.dir.join(of).join(RUN).join("result.json").exists() => {
                 return Err(anyhow!("its policy is not trained: {of} is not finished"));
             }
             _ => None,
@@ -412,9 +412,9 @@ impl Runner<'_> {
         }
         cell.claim(&self.dir)?;
         match &cell.work {
-            Work::Train { recipes, set } => self.train(recipes, set, &cell.folder(&self.dir).join(RUN), progress),
-            Work::Policy { of } => self.evaluate(cell, Some(&self.dir.join(of).join(RUN))),
-            Work::Rule | Work::Prompt => self.evaluate(cell, None),
+            CellWork::Train { recipes, set } => self.train(recipes, set, &cell.folder(&self.dir).join(RUN), progress),
+            CellWork::Policy { of } => self.evaluate(cell, Some(&self.dir.join(of).join(RUN))),
+            CellWork::Scripted | CellWork::Prompt => self.evaluate(cell, None),
         }
     }
 
@@ -430,9 +430,9 @@ impl Runner<'_> {
         let (updates, stop, out) = (recipe.optim.updates, Arc::clone(&self.stop), self.out);
         // One warning says where to look; a run's own files have them all.
         let mut warned = false;
-        let mut each = |event: Event| match event {
-            Event::Updated { update, .. } => progress(update as f64 / updates.max(1) as f64),
-            Event::Warning { text } if !std::mem::replace(&mut warned, true) => {
+        let mut each = |event: TrainEvent| match event {
+            TrainEvent::Updated { update, .. } => progress(update as f64 / updates.max(1) as f64),
+            TrainEvent::Warning { text } if !std::mem::replace(&mut warned, true) => {
                 out.warn(format!("{}: {text}", dir.display()));
             }
             _ => {}
@@ -448,7 +448,7 @@ impl Runner<'_> {
     }
 
     /// Plays a panel, or the rest of it. The summary takes its place when it is whole.
-    fn evaluate(&self, cell: &Cell, policy: Option<&Path>) -> anyhow::Result<bool> {
+    fn evaluate(&self, cell: &SweepCell, policy: Option<&Path>) -> anyhow::Result<bool> {
         let folder = cell.folder(&self.dir);
         let unfinished = folder.join("summary.unfinished");
         let mut command: Vec<String> = cell.about.command.clone();
@@ -463,7 +463,7 @@ impl Runner<'_> {
         let Command::Eval(mut args) = cli.command else {
             return Err(anyhow!("a cell that plays must be an evaluation"));
         };
-        if cell.work == Work::Prompt {
+        if cell.work == CellWork::Prompt {
             args.remote = self.args.remote.clone();
         }
         match eval::run_until(self.app, &args, &Output::silent(), &self.stop, &self.ceilings) {

@@ -14,11 +14,11 @@ use crate::{
 use anyhow::Context;
 use mage_remote::StatusLog;
 use mage_train::{
-    Plan,
-    eval::evaluator::{Estimate, Judgement},
+    ResourcePlan,
+    eval::evaluator::{EvalEstimate, EvalResult},
     recipe::Recipe,
     run_dir::{RunDir, last_model, model},
-    train::{Outcome, Resumed, Setting, Training},
+    train::{TrainOutcome, Resumed, TrainEnv, Training},
 };
 use std::{
     path::{Path, PathBuf},
@@ -84,7 +84,7 @@ pub(crate) fn run(app: &App, args: &TrainArgs, out: &Output) -> anyhow::Result<(
 }
 
 /// Says what came of a run that somebody wants to go on though nothing is left to do.
-fn already_finished(outcome: &Outcome, dir: &Path, hosts: bool, out: &Output) -> anyhow::Result<()> {
+fn already_finished(outcome: &TrainOutcome, dir: &Path, hosts: bool, out: &Output) -> anyhow::Result<()> {
     if out.json {
         return out.object(&serde_json::json!({ "event": "finished", "outcome": outcome }));
     }
@@ -122,7 +122,7 @@ fn recipe(args: &TrainArgs) -> anyhow::Result<Recipe> {
     composer.finish().map_err(usage)
 }
 
-pub(super) fn setting(app: &App, recipe: &Recipe) -> anyhow::Result<Setting> {
+pub(super) fn setting(app: &App, recipe: &Recipe) -> anyhow::Result<TrainEnv> {
     let env_spec = Arc::clone(app.registry.get(&recipe.env.name).map_err(usage)?);
     let population = match recipe.env.population.as_str() {
         "" => env_spec.default_population(),
@@ -135,7 +135,7 @@ pub(super) fn setting(app: &App, recipe: &Recipe) -> anyhow::Result<Setting> {
     env_spec.check(&population).map_err(wrong)?;
     population.in_split(&recipe.env.split).map_err(wrong)?;
     population.in_split(&recipe.eval.split).map_err(wrong)?;
-    Ok(Setting {
+    Ok(TrainEnv {
         prompts: app.prompts.get(&recipe.env.name)?,
         population,
         env_spec,
@@ -156,11 +156,11 @@ fn free_directory(recipes: &[String]) -> PathBuf {
     (1..).map(|n| PathBuf::from(format!("runs/{name}-{n}"))).find(|p| !p.exists()).unwrap_or_else(|| "runs/run".into())
 }
 
-fn dry_run(args: &TrainArgs, recipe: &Recipe, setting: &Setting, out: &Output) -> anyhow::Result<()> {
+fn dry_run(args: &TrainArgs, recipe: &Recipe, setting: &TrainEnv, out: &Output) -> anyhow::Result<()> {
     if let Some(file) = args.out.as_ref().filter(|f| f.exists()) {
         return Err(usage(format!("{}: it is there already; give --out a file that is not", file.display())));
     }
-    let plan = out.waiting("trying an update", || Plan::new(recipe, setting))?;
+    let plan = out.waiting("trying an update", || ResourcePlan::new(recipe, setting))?;
     if let Some(file) = &args.out {
         std::fs::write(file, recipe.to_toml()).with_context(|| format!("cannot write {}", file.display()))?;
     }
@@ -207,7 +207,7 @@ fn dry_run(args: &TrainArgs, recipe: &Recipe, setting: &Setting, out: &Output) -
 }
 
 /// The rows about this machine: memory and time.
-fn room(plan: &Plan) -> Vec<(&'static str, String)> {
+fn room(plan: &ResourcePlan) -> Vec<(&'static str, String)> {
     let unknown = || "not tried".to_owned();
     let mut rows = vec![
         ("weights in training and sampling, gradients, optimiser", bytes(plan.state_bytes)),
@@ -254,7 +254,7 @@ pub(super) fn shell_word(path: &Path) -> String {
     }
 }
 
-fn report(outcome: &Outcome, dir: &Path, hosts: bool, out: &Output) -> anyhow::Result<()> {
+fn report(outcome: &TrainOutcome, dir: &Path, hosts: bool, out: &Output) -> anyhow::Result<()> {
     let (Some(after), Some(blanked)) = (&outcome.after, &outcome.blanked) else { return Ok(()) };
     let how = if after.exact { "expected over all that can happen" } else { "as played" };
     out.line(format!(
@@ -267,7 +267,7 @@ fn report(outcome: &Outcome, dir: &Path, hosts: bool, out: &Output) -> anyhow::R
     if outcome.ceilings.is_some() {
         header.extend(["best without memory", "best learner"]);
     }
-    let at = |j: Option<&Judgement>, n: usize| j.and_then(|j| j.score.get(n)).map_or_else(|| "-".to_owned(), estimate);
+    let at = |j: Option<&EvalResult>, n: usize| j.and_then(|j| j.score.get(n)).map_or_else(|| "-".to_owned(), estimate);
     let rows = (0..after.score.len()).map(|n| {
         let mut row =
             vec![(n + 1).to_string(), at(outcome.before.as_ref(), n), at(Some(after), n), at(Some(blanked), n)];
@@ -279,8 +279,8 @@ fn report(outcome: &Outcome, dir: &Path, hosts: bool, out: &Output) -> anyhow::R
     });
     out.line(table(&header, rows))?;
     let last = after.score.len().saturating_sub(1);
-    let slice = |name: String, before: Option<&Vec<Estimate>>, after: &[Estimate], blank: Option<&Vec<Estimate>>| {
-        let of = |v: Option<&Estimate>| v.map_or_else(|| "-".to_owned(), estimate);
+    let slice = |name: String, before: Option<&Vec<EvalEstimate>>, after: &[EvalEstimate], blank: Option<&Vec<EvalEstimate>>| {
+        let of = |v: Option<&EvalEstimate>| v.map_or_else(|| "-".to_owned(), estimate);
         vec![
             name,
             of(before.and_then(|b| b.get(last))),

@@ -24,7 +24,7 @@ pub(crate) fn run(app: &App, args: &WarmstartArgs, out: &Output) -> anyhow::Resu
     let mut progress = TrainingProgress::new(*out);
     let mut last = f64::NAN;
     let finished = warm_start(&recipe, &setting, &args.out, &stop, &mut |event| {
-        if let mage_train::train::Event::Warmstart { loss, .. } = &event {
+        if let mage_train::train::TrainEvent::Warmstart { loss, .. } = &event {
             last = *loss;
         }
         progress.show(event);

@@ -5,7 +5,7 @@ use mage_engine::{BoxFuture, ChatAnswer, ChatPolicy, ChatRequest, FinishReason, 
 use mage_env::{
     Anchor, End, Env, EnvId, EnvInfo, EnvSpec, Observation, Outcome, ParsedAction, Population, Result, Seed, Step, Task,
 };
-use mage_train::eval::{Agent, Drawn, ModelAgent};
+use mage_train::eval::{Agent, DecodingConfig, ModelAgent};
 use rand::RngExt;
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -126,7 +126,7 @@ impl ChatPolicy for Scripted {
 
 /// An agent that wins each episode with probability `p`.
 pub(crate) fn agent(p: f64, nonsense: f64, runtime: &Handle) -> Agent {
-    let drawn = Drawn { params: mage_engine::SamplingParams::default(), thinking: mage_engine::Thinking::Off };
+    let drawn = DecodingConfig { params: mage_engine::SamplingParams::default(), thinking: mage_engine::Thinking::Off };
     let name = format!("wins {p}");
     Agent::Model(ModelAgent::chat(&name, &name, Arc::new(Scripted { p, nonsense }), drawn, runtime.clone(), 64))
 }

@@ -12,7 +12,7 @@ use mage_engine::{AdapterName, ScoreRequest, Trainer, block_on};
 use mage_native::{Device, ModelDescription};
 use mage_remote::{Fingerprint, StatusLog, Timeouts, TinkerTrainer, VllmPool};
 use mage_train::{
-    engines::Place,
+    engines::SamplerOptions,
     engines::remote::{check_addresses, describe, missing, pool_settings, tinker_settings},
     longest_sequence,
     recipe::{EngineKind, Recipe},
@@ -167,7 +167,7 @@ pub(super) fn match_within(a: &Fingerprint, b: &Fingerprint, tolerance: f32) -> 
 
 /// The native engine's log-probabilities of the test sequence, in fp32.
 fn native_fingerprint(recipe: &Recipe, model: &ModelDescription) -> anyhow::Result<Fingerprint> {
-    let place = Place { device: Device::Cpu, threads: recipe.engine.threads, ..Place::default() };
+    let place = SamplerOptions { device: Device::Cpu, threads: recipe.engine.threads, ..SamplerOptions::default() };
     let (sampler, _) = mage_train::engines::sampler(&recipe.model.path, place)?;
     let tokens = Fingerprint::tokens(model.config.vocab_size);
     let request = ScoreRequest { tokens, from: 1, ..ScoreRequest::default() };

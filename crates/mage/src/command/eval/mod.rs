@@ -19,9 +19,9 @@ use comparison::Comparison;
 use mage_core::{Bootstrap, MetaResult, Trajectory};
 use mage_env::{Hash, Seed, solvers::OracleReport};
 use mage_train::{
-    Panel,
+    TaskSet,
     eval::runtime,
-    eval::store::{RecordStore, read_records},
+    eval::store::{TrajectoryStore, read_trajectories},
 };
 use policies::{EvalPolicy, EvalSetup, policies, prices};
 use report::Report;
@@ -100,7 +100,7 @@ pub(crate) fn run_until(
     };
     let prices = prices(&args.remote)?;
     let seed = Seed::new(args.seed);
-    let panel = Panel::new(&population, split, env_info.seats, usize::try_from(args.tasks)?, seed)?;
+    let panel = TaskSet::new(&population, split, env_info.seats, usize::try_from(args.tasks)?, seed)?;
     let panel = panel.dealt(&*env_spec, seed)?;
     let setup = EvalSetup {
         env_spec,
@@ -270,7 +270,7 @@ fn play(entrant: &EvalPolicy, records: Option<&Path>, out: &Output) -> anyhow::R
     let mut all = Results::default();
     let tasks = entrant.evaluations.first().map_or(0, |e| e.panel.tasks().len());
     let bar = out.progress((tasks * entrant.evaluations.len()) as u64, "playing");
-    let mut store = records.map(RecordStore::open).transpose()?;
+    let mut store = records.map(TrajectoryStore::open).transpose()?;
     if let Some(store) = store.as_ref().filter(|s| s.repaired_bytes() > 0) {
         out.warn(format!("{}: dropped a record that was half written", store.path().display()));
     }
@@ -291,7 +291,7 @@ fn play(entrant: &EvalPolicy, records: Option<&Path>, out: &Output) -> anyhow::R
         let outcome = match &mut store {
             None => evaluation.run(&mut each),
             Some(store) => {
-                for record in read_records(store.path())? {
+                for record in read_trajectories(store.path())? {
                     each(&record?);
                 }
                 evaluation.run_into(store, &mut each)

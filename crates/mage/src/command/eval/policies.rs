@@ -12,8 +12,8 @@ use mage_engine::{SamplingParams, Thinking};
 use mage_env::{EnvSpec, Population, Seed};
 use mage_remote::{ApiKey, Endpoint, OpenAiClient, Prices, RemoteChat, RemoteEmbeddings, RequestLimits};
 use mage_train::{
-    Panel,
-    eval::{Agent, Drawn, Evaluation, ModelAgent, run_settings},
+    TaskSet,
+    eval::{Agent, DecodingConfig, Evaluation, ModelAgent, run_settings},
     recipe::Recipe,
     run_dir::RunDir,
 };
@@ -45,7 +45,7 @@ pub(super) struct EvalSetup {
     pub(super) env_spec: Arc<dyn EnvSpec>,
     pub(super) population: Population,
     pub(super) prompts: Arc<PromptSet>,
-    pub(super) panel: Panel,
+    pub(super) panel: TaskSet,
     pub(super) max_turns: u32,
     /// Anything but 0 asks to stop.
     pub(super) stop: Arc<AtomicU8>,
@@ -250,8 +250,8 @@ fn paper_draws() -> SamplingParams {
     SamplingParams { temperature: 0.7, top_p: 0.8, ..SamplingParams::default() }
 }
 
-fn drawn(draws: &SamplingArgs, base: SamplingParams, thinking: Thinking) -> Drawn {
-    Drawn {
+fn drawn(draws: &SamplingArgs, base: SamplingParams, thinking: Thinking) -> DecodingConfig {
+    DecodingConfig {
         params: SamplingParams {
             temperature: draws.temperature.unwrap_or(base.temperature),
             top_p: draws.top_p.unwrap_or(base.top_p),

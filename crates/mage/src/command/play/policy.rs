@@ -15,7 +15,7 @@ use crate::{
 use mage_core::RequestKind;
 use mage_env::{HumanPlayer, HumanView, Seed};
 use mage_native::Device;
-use mage_train::{Hosted, run_dir::RunDir};
+use mage_train::{PolicyHost, run_dir::RunDir};
 use serde::Serialize;
 use std::{
     io::{BufRead, stdin},
@@ -79,7 +79,7 @@ pub(crate) fn run(app: &App, args: &PlayArgs, dir: &Path, out: &Output) -> anyho
         Device::Cpu => Device::Cpu,
         Device::Auto | Device::Cuda(_) => Device::Auto,
     });
-    let hosted = Hosted::open(dir, &recipe, setting, args.episodes, device).map_err(usage)?;
+    let hosted = PolicyHost::open(dir, &recipe, setting, args.episodes, device).map_err(usage)?;
     let seed = Seed::new(args.seed.unwrap_or_else(from_clock));
     let ((say, said), (type_in, typed)) = (channel(), channel());
     let chair = Arc::new(Chair { said: say, typed: Mutex::new(typed) });
