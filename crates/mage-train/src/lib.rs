@@ -19,5 +19,5 @@ pub mod train;
 pub use error::{Error, Result};
 pub use eval::task_set::TaskSet;
 pub use hub::Hub;
-pub use policy::{EndpointEmbeddings, PolicyHost, Player};
+pub use policy::{EndpointEmbeddings, Player, PolicyHost};
 pub use train::{ResourcePlan, longest_sequence};

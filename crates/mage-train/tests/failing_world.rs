@@ -7,7 +7,7 @@ use mage_env::{
 };
 use mage_train::{
     recipe::{Composer, Recipe},
-    train::{TrainEvent, TrainEnv, Training},
+    train::{TrainEnv, TrainEvent, Training},
 };
 use std::{
     collections::HashMap,

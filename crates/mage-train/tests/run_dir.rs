@@ -3,7 +3,7 @@
 use mage_env::Registry;
 use mage_train::{
     recipe::Recipe,
-    run_dir::{TrainProgress, RunDir, checkpoints, model},
+    run_dir::{RunDir, TrainProgress, checkpoints, model},
 };
 use std::{cell::RefCell, fs, path::Path};
 

@@ -358,8 +358,10 @@ fn advice_where_memory_is_short_is_for_the_model_that_was_asked_for() {
     let many = stored(65_536, 262_144, 200);
     assert!(many.contains("not the memory") && !many.contains("lora_rank"), "{many}");
     // Beside a model that does not exist yet nothing can stand.
-    let new =
-        told("kuhn", &["model.hidden_size=2560", "model.intermediate_size=9728", &format!("model.num_layers={layers}")]);
+    let new = told(
+        "kuhn",
+        &["model.hidden_size=2560", "model.intermediate_size=9728", &format!("model.num_layers={layers}")],
+    );
     assert!(new.contains("not the memory") && !new.contains("lora_rank"), "{new}");
 }
 

@@ -354,7 +354,8 @@ mod tests {
             let set = format!("loss.objective={objective}");
             let named: Vec<&str> = fits.iter().copied().filter(|s| !s.contains("dual")).chain([set.as_str()]).collect();
             recipe(&named).check().unwrap();
-            let on_gpus: Vec<&str> = named.into_iter().chain(["tinker.backend=fsdp", "optim.max_grad_norm=1"]).collect();
+            let on_gpus: Vec<&str> =
+                named.into_iter().chain(["tinker.backend=fsdp", "optim.max_grad_norm=1"]).collect();
             assert_eq!(missing(&recipe(&on_gpus)).iter().any(|m| m.contains("CISPO")), objective == "cispo");
         }
     }

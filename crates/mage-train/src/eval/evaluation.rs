@@ -5,7 +5,7 @@
 
 use super::ModelAgent;
 use crate::{
-    Error, TaskSet, Player, Result,
+    Error, Player, Result, TaskSet,
     eval::store::{TrajectoryStore, read_trajectories},
 };
 use mage_core::{EpisodeConfig, MemoryFactory, MetaEpisode, Next, Trajectory, TrajectoryKey, prompt::PromptSet};

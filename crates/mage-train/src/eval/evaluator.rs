@@ -4,7 +4,7 @@
 //! deals, all that the opponent may do and all that the policy may do, given what the policy remembers at its start. Luck
 //! then enters through memories alone, and not at all in the first episode.
 
-use crate::{TaskSet, Result, rollout::Rollout};
+use crate::{Result, TaskSet, rollout::Rollout};
 use mage_core::{
     RequestKind, Trajectory,
     history::{Episode, Turn},
@@ -89,7 +89,12 @@ struct ScoreQueries {
 
 impl Evaluator {
     /// Plays the panel and sums up; `each` is called after every task. `None` when `stop` says so before the end.
-    pub fn run(&self, runtime: &Runtime, stop: &dyn Fn() -> bool, mut each: impl FnMut()) -> Result<Option<EvalResult>> {
+    pub fn run(
+        &self,
+        runtime: &Runtime,
+        stop: &dyn Fn() -> bool,
+        mut each: impl FnMut(),
+    ) -> Result<Option<EvalResult>> {
         let questions = Arc::new(Mutex::new(ScoreQueries::default()));
         let mut played: Vec<Option<EvaluatedTask>> = (0..self.panel.tasks().len()).map(|_| None).collect();
         runtime.block_on(async {

@@ -67,7 +67,13 @@ impl ModelAgent {
     }
 
     /// A model in a folder or on the Hub, in full prompts.
-    pub fn folder(name: &str, drawn: DecodingConfig, place: SamplerOptions, runtime: Handle, in_flight: usize) -> Result<Self> {
+    pub fn folder(
+        name: &str,
+        drawn: DecodingConfig,
+        place: SamplerOptions,
+        runtime: Handle,
+        in_flight: usize,
+    ) -> Result<Self> {
         let dir = Hub::from_env(true).folder(name)?;
         Self::native(name, &dir, PromptForm::Full, drawn, place, runtime, in_flight)
     }

@@ -43,8 +43,10 @@ pub(super) fn find(name: &str) -> Result<Option<Table>> {
     if !method.memory {
         // Single episodes, as many of them per update: three times the members instead of three episodes each.
         table.insert("play".to_owned(), Value::Table(Table::from_iter([("episodes".to_owned(), Value::Integer(1))])));
-        table
-            .insert("rollout".to_owned(), Value::Table(Table::from_iter([("group_size".to_owned(), Value::Integer(24))])));
+        table.insert(
+            "rollout".to_owned(),
+            Value::Table(Table::from_iter([("group_size".to_owned(), Value::Integer(24))])),
+        );
     }
     Ok(Some(table))
 }

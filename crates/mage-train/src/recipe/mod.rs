@@ -15,8 +15,9 @@ pub use builtin::{builtin_names, paper_names};
 pub use compose::{Composer, differences};
 pub use explain::{RecipeField, explain};
 pub use sections::{
-    Aggregation, CheckpointConfig, EngineConfig, EngineKind, EnvConfig, EvalConfig, HealthThresholds, LossConfig, ModelConfig,
-    OptimConfig, PlayConfig, PolicyLoss, RolloutConfig, TinkerConfig, TrajectoryConfig, VllmConfig, WarmStartConfig,
+    Aggregation, CheckpointConfig, EngineConfig, EngineKind, EnvConfig, EvalConfig, HealthThresholds, LossConfig,
+    ModelConfig, OptimConfig, PlayConfig, PolicyLoss, RolloutConfig, TinkerConfig, TrajectoryConfig, VllmConfig,
+    WarmStartConfig,
 };
 
 use mage_core::{EpisodeConfig, Method, Penalty, Rewards, prompt::PromptForm};

@@ -18,7 +18,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use timer::{RolloutTimer, RolloutStage};
+use timer::{RolloutStage, RolloutTimer};
 use tokio::{runtime::Runtime, task::JoinSet};
 
 /// Plays meta-episodes with a model.

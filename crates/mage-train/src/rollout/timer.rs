@@ -54,11 +54,13 @@ impl RolloutTimer {
         let now = self.started.elapsed();
         let all: Vec<u64> = self.entered.iter().map(|e| e.load(Ordering::Relaxed)).collect();
         let count = |stage: RolloutStage| all.iter().filter(|e| **e & 3 == stage as u64).count();
-        let parts = [(RolloutStage::Environment, "their environment"), (RolloutStage::Sampler, "the model")].map(|(stage, what)| {
-            let since = all.iter().filter(|e| **e & 3 == stage as u64).min()?;
-            let seconds = now.saturating_sub(Duration::from_nanos(since & !3)).as_secs_f64();
-            Some(format!("{} for {what} since {seconds:.0} s", count(stage)))
-        });
+        let parts = [(RolloutStage::Environment, "their environment"), (RolloutStage::Sampler, "the model")].map(
+            |(stage, what)| {
+                let since = all.iter().filter(|e| **e & 3 == stage as u64).min()?;
+                let seconds = now.saturating_sub(Duration::from_nanos(since & !3)).as_secs_f64();
+                Some(format!("{} for {what} since {seconds:.0} s", count(stage)))
+            },
+        );
         let open = all.len() - count(RolloutStage::Done);
         let queued = Some(count(RolloutStage::Queued)).filter(|n| *n > 0).map(|n| format!("{n} for a thread"));
         let parts: Vec<String> = parts.into_iter().flatten().chain(queued).collect();

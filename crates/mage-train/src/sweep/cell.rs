@@ -213,8 +213,10 @@ mod tests {
     #[test]
     fn a_cell_that_the_sweep_has_no_longer_is_known_and_put_aside() {
         let dir = tempfile::tempdir().unwrap();
-        let (kept, gone) =
-            (cell(CellWork::Scripted, &["eval"]), SweepCell { id: "kuhn/n-1".to_owned(), ..cell(CellWork::Scripted, &["eval"]) });
+        let (kept, gone) = (
+            cell(CellWork::Scripted, &["eval"]),
+            SweepCell { id: "kuhn/n-1".to_owned(), ..cell(CellWork::Scripted, &["eval"]) },
+        );
         for one in [&kept, &gone] {
             finish(one, dir.path());
         }

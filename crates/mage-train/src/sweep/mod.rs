@@ -8,7 +8,7 @@ mod builtin;
 mod cell;
 
 pub use builtin::{preset_names, preset_text};
-pub use cell::{SweepCell, CellInfo, REPLACED, RUN, forgotten, put_aside, replaced};
+pub use cell::{CellInfo, REPLACED, RUN, SweepCell, forgotten, put_aside, replaced};
 
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -185,7 +185,11 @@ impl Sweep {
                 };
                 let name = ablation.as_ref().map_or_else(|| way.name.clone(), |a| format!("{}-{a}", way.name));
                 let run = format!("{}/{}-{seed}", plain(&world.name), plain(&name));
-                cells.push(SweepCell { id: run.clone(), about: about(command), work: CellWork::Train { recipes, set } });
+                cells.push(SweepCell {
+                    id: run.clone(),
+                    about: about(command),
+                    work: CellWork::Train { recipes, set },
+                });
                 for panel in &world.panels {
                     let mut command = self.evaluation(panel, 1, self.seeds[0]);
                     command.extend(["--policy".to_owned(), format!("{run}/{RUN}")]);

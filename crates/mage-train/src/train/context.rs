@@ -1,6 +1,6 @@
 //! What must work before a run directory is touched?
 
-use super::{TrainEvent, TrainEnv};
+use super::{TrainEnv, TrainEvent};
 use crate::{
     Error, Result,
     engines::{self, Engines},

@@ -39,11 +39,7 @@ pub struct HealthCheck {
 impl HealthCheck {
     /// A check whose advice is limited to what the engine supports.
     pub fn new(engine: &TrainerCaps) -> Self {
-        HealthCheck {
-            active: BTreeSet::new(),
-            entropy_supported: engine.entropy,
-            kl_supported: !engine.kl.is_empty(),
-        }
+        HealthCheck { active: BTreeSet::new(), entropy_supported: engine.entropy, kl_supported: !engine.kl.is_empty() }
     }
 
     /// Warnings that were not active before.
@@ -118,7 +114,10 @@ impl HealthCheck {
             (
                 "errors",
                 metrics.errors > 0,
-                format!("{} meta-episodes failed and are left out of the batch; see their trajectories", metrics.errors),
+                format!(
+                    "{} meta-episodes failed and are left out of the batch; see their trajectories",
+                    metrics.errors
+                ),
             ),
         ];
         let mut warnings = Vec::new();

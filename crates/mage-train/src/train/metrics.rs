@@ -103,7 +103,12 @@ impl Training {
     }
 
     /// What there is to look out for.
-    pub(super) fn signs(&self, metrics: &BTreeMap<String, f64>, records: &[Trajectory], gathered_ahead: bool) -> HealthMetrics {
+    pub(super) fn signs(
+        &self,
+        metrics: &BTreeMap<String, f64>,
+        records: &[Trajectory],
+        gathered_ahead: bool,
+    ) -> HealthMetrics {
         let at = |key: &str| metrics.get(key).copied();
         HealthMetrics {
             done: self.progress.update as f64 / self.recipe.optim.updates.max(1) as f64,

@@ -24,11 +24,11 @@ pub use resume::{Resumed, changed_since};
 pub use warmstart_run::warm_start;
 
 use crate::{
-    Error, TaskSet, Result,
-    eval::evaluator::{Evaluator, EvalResult},
+    Error, Result, TaskSet,
+    eval::evaluator::{EvalResult, Evaluator},
     recipe::Recipe,
-    rollout::{RolloutJob, Rollout, RolloutTiming},
-    run_dir::{RunInfo, TrainProgress, RunDir},
+    rollout::{Rollout, RolloutJob, RolloutTiming},
+    run_dir::{RunDir, RunInfo, TrainProgress},
     train::health::HealthCheck,
     train::samples::{TrainingSample, batch, build_samples, class},
 };
@@ -332,7 +332,10 @@ impl Training {
     }
 
     /// The batch of an update, ready to be gathered on any thread.
-    fn gathering(&self, update: u64) -> Result<impl FnOnce(&mut dyn FnMut(String)) -> Result<CollectedBatch> + Send + use<>> {
+    fn gathering(
+        &self,
+        update: u64,
+    ) -> Result<impl FnOnce(&mut dyn FnMut(String)) -> Result<CollectedBatch> + Send + use<>> {
         let (rollout, jobs) = (self.rollout(&self.parts.settings, self.recipe.sampling()), self.jobs(update)?);
         let runtime = Arc::clone(&self.runtime);
         let patience = Duration::try_from_secs_f64(self.recipe.health.stall_timeout).unwrap_or(Duration::MAX);

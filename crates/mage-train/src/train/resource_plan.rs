@@ -84,7 +84,9 @@ impl ResourcePlan {
         let here = recipe.engine.kind == EngineKind::Native;
         let rank = adapter.map(|a| a.rank);
         let card = recipe.engine.device.cuda_index_for(&model.config, rank).filter(|_| here);
-        let card = card.map(|i| GpuMemoryPlan::new(&model.config, i, adapter, recipe.engine.gradient_checkpointing)).transpose()?;
+        let card = card
+            .map(|i| GpuMemoryPlan::new(&model.config, i, adapter, recipe.engine.gradient_checkpointing))
+            .transpose()?;
         let mut plan = ResourcePlan {
             servers: (!here).then(|| remote::place(recipe)),
             warnings: match here {

@@ -1,6 +1,6 @@
 //! How does a run go on, and is there anything left to do?
 
-use super::{TrainEvent, TrainOutcome, TrainContext, TrainProgress, TrainEnv, Training, ceilings};
+use super::{TrainContext, TrainEnv, TrainEvent, TrainOutcome, TrainProgress, Training, ceilings};
 use crate::{
     Error, Result,
     eval::evaluator::EvalResult,

@@ -1,6 +1,6 @@
 //! A warm start by itself: what does it leave behind?
 
-use super::{TrainEvent, TrainContext, TrainEnv};
+use super::{TrainContext, TrainEnv, TrainEvent};
 use crate::{Error, Result, recipe::Recipe};
 use std::{path::Path, sync::atomic::AtomicU8};
 

@@ -97,7 +97,11 @@ pub(crate) struct EvalArgs {
 impl EvalArgs {
     /// Device and threads of a local model.
     pub(crate) fn place(&self) -> SamplerOptions {
-        SamplerOptions { device: self.device, threads: self.threads, notices: StatusLog::to(|line| eprintln!("{line}")) }
+        SamplerOptions {
+            device: self.device,
+            threads: self.threads,
+            notices: StatusLog::to(|line| eprintln!("{line}")),
+        }
     }
 }
 

@@ -21,8 +21,8 @@ use mage_remote::Endpoint;
 use mage_train::{
     ResourcePlan,
     run_dir::RunDir,
-    sweep::{SweepCell, RUN, Sweep, CellWork, forgotten, preset_names, preset_text, put_aside},
-    train::{TrainEvent, Resumed, Training, changed_since},
+    sweep::{CellWork, RUN, Sweep, SweepCell, forgotten, preset_names, preset_text, put_aside},
+    train::{Resumed, TrainEvent, Training, changed_since},
 };
 use serde_json::json;
 use std::{
@@ -189,7 +189,14 @@ fn other_recipe(app: &App, recipes: &[String], set: &[String], run: &Path) -> an
     }))
 }
 
-fn dry_run(app: &App, sweep: &Sweep, cells: &[SweepCell], dir: &Path, args: &SweepArgs, out: &Output) -> anyhow::Result<()> {
+fn dry_run(
+    app: &App,
+    sweep: &Sweep,
+    cells: &[SweepCell],
+    dir: &Path,
+    args: &SweepArgs,
+    out: &Output,
+) -> anyhow::Result<()> {
     let gone = forgotten(dir, cells);
     if !gone.is_empty() {
         out.warn(format!("no longer in the sweep, to be put aside: {}", gone.join(", ")));
@@ -399,7 +406,9 @@ impl Runner<'_> {
     /// Does one cell; `false` when it was stopped on the way. `progress` hears the share that is done.
     fn cell(&self, cell: &SweepCell, progress: &mut dyn FnMut(f64)) -> anyhow::Result<bool> {
         let other = match &cell.work {
-            CellWork::Train { recipes, set } => other_recipe(self.app, recipes, set, &cell.folder(&self.dir).join(RUN))?,
+            CellWork::Train { recipes, set } => {
+                other_recipe(self.app, recipes, set, &cell.folder(&self.dir).join(RUN))?
+            }
             // Before the folder is claimed for weights that will not be the last.
             CellWork::Policy { of } if !self.dir.join(of).join(RUN).join("result.json").exists() => {
                 return Err(anyhow!("its policy is not trained: {of} is not finished"));

@@ -18,7 +18,7 @@ use mage_train::{
     eval::evaluator::{EvalEstimate, EvalResult},
     recipe::Recipe,
     run_dir::{RunDir, last_model, model},
-    train::{TrainOutcome, Resumed, TrainEnv, Training},
+    train::{Resumed, TrainEnv, TrainOutcome, Training},
 };
 use std::{
     path::{Path, PathBuf},
@@ -279,7 +279,10 @@ fn report(outcome: &TrainOutcome, dir: &Path, hosts: bool, out: &Output) -> anyh
     });
     out.line(table(&header, rows))?;
     let last = after.score.len().saturating_sub(1);
-    let slice = |name: String, before: Option<&Vec<EvalEstimate>>, after: &[EvalEstimate], blank: Option<&Vec<EvalEstimate>>| {
+    let slice = |name: String,
+                 before: Option<&Vec<EvalEstimate>>,
+                 after: &[EvalEstimate],
+                 blank: Option<&Vec<EvalEstimate>>| {
         let of = |v: Option<&EvalEstimate>| v.map_or_else(|| "-".to_owned(), estimate);
         vec![
             name,
