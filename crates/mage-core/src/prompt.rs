@@ -267,7 +267,7 @@ impl PromptSet {
         self.render("rules", &RulesContext { seat, drawn: false })
     }
 
-    /// The rules for a person in `seat`, who looks at pictures ([`Env::picture`](mage_env::Env::picture)) where there are any.
+    /// The rules for a person in `seat`, who looks at pictures ([`Env::render`](mage_env::Env::render)) where there are any.
     pub fn rules_for_people(&self, seat: u8) -> Result<String> {
         self.render("rules", &RulesContext { seat, drawn: true })
     }

@@ -9,13 +9,13 @@ use mage_core::{
     EpisodeConfig, MemoryMode, MetaEpisode, RequestKind, Trajectory,
     prompt::{PromptForm, PromptLibrary, vocabulary},
 };
-use mage_env::{EnvId, Options, Registry, Seed, Task};
+use mage_env::{EnvId, OptionMap, Registry, Seed, Task};
 use std::{fmt::Write, sync::Arc};
 
 /// Plays the answers over and over; without any, one command on offer after the other.
 fn play(settings: EpisodeConfig, seed: u64, answers: &[&str]) -> Trajectory {
     let registry = Registry::builtin();
-    let (env, options) = (EnvId::new("alfworld"), Options::default().with("tasks", vec!["heat"]));
+    let (env, options) = (EnvId::new("alfworld"), OptionMap::default().with("tasks", vec!["heat"]));
     let task = Task { env, options, opponent: None, seat: 0, seed: Seed::new(seed) };
     let env = registry.build(&task).unwrap();
     let prompts = PromptLibrary::builtin().get("alfworld").unwrap();
@@ -100,7 +100,7 @@ fn compact_prompts_and_actions_use_the_vocabulary() {
         for call in play(EpisodeConfig::compact(&env_info, 3), seed, &[]).calls {
             assert!(known(&call.messages[0].content), "{}", call.messages[0].content);
             for action in call.allowed.iter().flatten() {
-                assert!(known(action) && action.split(' ').count() <= env_info.compact_action, "{action}");
+                assert!(known(action) && action.split(' ').count() <= env_info.max_compact_action_words, "{action}");
             }
         }
     }

@@ -9,14 +9,14 @@ use mage_core::{
     EpisodeConfig, MemoryMode, MetaEpisode, RequestKind, Trajectory,
     prompt::{PromptForm, PromptLibrary, vocabulary},
 };
-use mage_env::{EnvId, Options, Registry, Seed, Task};
+use mage_env::{EnvId, OptionMap, Registry, Seed, Task};
 use std::{fmt::Write, sync::Arc};
 
 fn play(settings: EpisodeConfig, seed: u64, answers: &[&str]) -> Trajectory {
     let registry = Registry::builtin();
     let task = Task {
         env: EnvId::new("sokoban"),
-        options: Options::default(),
+        options: OptionMap::default(),
         opponent: None,
         seat: 0,
         seed: Seed::new(seed),

@@ -9,14 +9,14 @@ use mage_core::{
     EpisodeConfig, MemoryMode, MetaEpisode, RequestKind, Trajectory,
     prompt::{PromptForm, PromptLibrary, vocabulary},
 };
-use mage_env::{EnvId, OpponentSpec, Options, Registry, Seed, Task};
+use mage_env::{EnvId, OpponentSpec, OptionMap, Registry, Seed, Task};
 use std::sync::Arc;
 
 /// Plays the cells in an order of its own, whether they are empty or not, and is not always readable.
 fn play(settings: EpisodeConfig, opponent: &str, seat: u8) -> Trajectory {
     let task = Task {
         env: EnvId::new("tictactoe"),
-        options: Options::default(),
+        options: OptionMap::default(),
         opponent: Some(OpponentSpec::of_kind(opponent)),
         seat,
         seed: Seed::new(11),

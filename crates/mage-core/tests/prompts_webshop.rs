@@ -9,11 +9,11 @@ use mage_core::{
     EpisodeConfig, MemoryMode, MetaEpisode, RequestKind, Trajectory,
     prompt::{PromptForm, PromptLibrary, vocabulary},
 };
-use mage_env::{EnvId, Options, Registry, Seed, Task};
+use mage_env::{EnvId, OptionMap, Registry, Seed, Task};
 use std::{fmt::Write, sync::Arc};
 
 fn task() -> Task {
-    Task { env: EnvId::new("webshop"), options: Options::default(), opponent: None, seat: 0, seed: Seed::new(11) }
+    Task { env: EnvId::new("webshop"), options: OptionMap::default(), opponent: None, seat: 0, seed: Seed::new(11) }
 }
 
 /// Buys the third result in vain, with a wrong turn on the way; then the first.

@@ -5,7 +5,7 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_mai
 use mage_env::{
     CurrentPlayer, Deal, Env, EnvSpec, Game, ParsedAction, Population, Rng, Seed, draw, draw_uniform,
     kuhn::{Kuhn, KuhnSpec},
-    solvers::{Bayes, Candidate, Cfr, HistoryTree},
+    solvers::{BayesAdaptiveSolver, Candidate, Cfr, HistoryTree},
 };
 use std::hint::black_box;
 
@@ -69,7 +69,7 @@ fn oracles(c: &mut Criterion) {
     let candidates = Candidate::of_split(&population, "train", &env_spec.opponents).expect("the split exists");
     for seat in 0..2 {
         group.bench_function(format!("Bayes-adaptive optimum, 10 episodes, seat {seat}"), |b| {
-            b.iter(|| black_box(Bayes::new(&Kuhn, seat, Deal::Fresh, &candidates, 10).expect("small")));
+            b.iter(|| black_box(BayesAdaptiveSolver::new(&Kuhn, seat, Deal::Fresh, &candidates, 10).expect("small")));
         });
     }
     // Too many beliefs to list: several grids are tried, and the optimum fenced in from both sides.

@@ -7,7 +7,7 @@
 
 use flate2::Crc;
 use mage_env::{
-    Env, EnvId, EnvSpec, Options, Seed, Task,
+    Env, EnvId, EnvSpec, OptionMap, Seed, Task,
     alfworld::{AlfworldSpec, Game, World, opening},
 };
 use serde::Deserialize;
@@ -97,10 +97,10 @@ fn replay(plan: &Plan) -> Result<serde_json::Value, Box<dyn Error>> {
 
 fn memory(data: &str, count: u64) -> Result<serde_json::Value, Box<dyn Error>> {
     let env_spec = AlfworldSpec::default();
-    let options = Options::default().with("games", "official").with("data", data);
+    let options = OptionMap::default().with("games", "official").with("data", data);
     let task = Task { env: EnvId::new("alfworld"), options, opponent: None, seat: 0, seed: Seed::new(0) };
     let mut tasks = vec![task; usize::try_from(count)?];
-    env_spec.deal(&mut tasks, 0, Seed::new(0))?;
+    env_spec.assign_without_replacement(&mut tasks, 0, Seed::new(0))?;
     let mut envs: Vec<Box<dyn Env>> = tasks.iter().map(|t| env_spec.build(t)).collect::<Result<_, _>>()?;
     envs.iter_mut().for_each(|e| drop(e.reset(0)));
     let status = std::fs::read_to_string("/proc/self/status")?;

@@ -7,7 +7,7 @@
 use mage_env::{
     Game, Seed,
     solvers::mcts::MctsOpponent,
-    tictactoe::{BestAnswer, Board, Cell, MoveTable, Symmetry, TicTacToe, search},
+    tictactoe::{TicTacToeBestResponse, Board, BoardCell, MoveTable, Symmetry, TicTacToe, paper_mcts},
 };
 use std::{
     collections::{BTreeMap, HashSet},
@@ -20,13 +20,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1).map(|a| a.parse::<u64>());
     let mut next = || args.next().ok_or("usage: tictactoe_answer SIMULATIONS GAMES");
     let (simulations, games) = (next()??, next()??);
-    let bot = MctsOpponent::new(search(u32::try_from(simulations)?));
-    let table = MoveTable::ask(&bot, [1], SAMPLES, Symmetry::Alike, Seed::new(1));
-    let answer = BestAnswer::to(&table, 0)?;
+    let bot = MctsOpponent::new(paper_mcts(u32::try_from(simulations)?));
+    let table = MoveTable::sample(&bot, [1], SAMPLES, Symmetry::Invariant, Seed::new(1));
+    let answer = TicTacToeBestResponse::against(&table, 0)?;
 
     let mut won = BTreeMap::new();
     for opening in [0_u8, 1, 4] {
-        let start = Board::after(Cell::all().nth(usize::from(opening))).ok_or("an opening is legal")?;
+        let start = Board::after(BoardCell::all().nth(usize::from(opening))).ok_or("an opening is legal")?;
         let seed = Seed::new(2).at(u64::from(opening));
         let wins = |i: &u64| answer.play(&bot, start, &mut seed.at(*i).rng()).winner() == Some(0);
         won.insert(opening, (0..games).filter(wins).count() as f64 / games as f64);
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             continue;
         }
         if let Some(cell) = answer.best_move(&board) {
-            let marks = Cell::all().map(|c| [".", "x", "o"][board.mark(c).map_or(0, |seat| usize::from(seat) + 1)]);
+            let marks = BoardCell::all().map(|c| [".", "x", "o"][board.mark(c).map_or(0, |seat| usize::from(seat) + 1)]);
             moves.insert(marks.collect::<String>(), cell.number());
         }
         for action in TicTacToe.legal(&board) {

@@ -6,7 +6,7 @@
 use mage_env::{
     CurrentPlayer, Game, ParsedAction, Registry, Seed, draw_uniform,
     solvers::mcts::{Mcts, SearchTree},
-    tictactoe::{Board, Cell, TicTacToe, search},
+    tictactoe::{Board, BoardCell, TicTacToe, paper_mcts},
 };
 use rand::seq::IndexedRandom;
 use serde::Deserialize;
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let positions: Vec<Board> = plan.positions.iter().map(|p| board(p)).collect::<Result<_, _>>()?;
     let mut move_us = BTreeMap::new();
     for n in plan.simulations {
-        move_us.insert(n.to_string(), searches(&search(n), &positions, plan.moves, seed.child("search")));
+        move_us.insert(n.to_string(), searches(&paper_mcts(n), &positions, plan.moves, seed.child("search")));
     }
     let out = serde_json::json!({
         "steps_per_s": steps_per_s, "first_wins": first_wins, "env_steps_per_s": env_steps_per_s, "move_us": move_us,
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn board(moves: &[u16]) -> Result<Board, Box<dyn Error>> {
-    let cells = moves.iter().map(|m| Cell::all().nth(usize::from(*m)).ok_or("cells are numbered from 0 to 8"));
+    let cells = moves.iter().map(|m| BoardCell::all().nth(usize::from(*m)).ok_or("cells are numbered from 0 to 8"));
     Ok(Board::after(cells.collect::<Result<Vec<_>, _>>()?).ok_or("a position holds an illegal move")?)
 }
 
@@ -70,7 +70,7 @@ fn text_games(games: u64, seed: Seed) -> Result<f64, Box<dyn Error>> {
     let registry = Registry::builtin();
     let env_spec = registry.get("tictactoe")?;
     let mut population = env_spec.default_population();
-    population.opponents = vec![mage_env::Member::seen("random", 1.0)];
+    population.opponents = vec![mage_env::PopulationMember::in_domain("random", 1.0)];
     let mut env = registry.build(&population.draw("train", 2, seed)?)?;
     let mut rng = seed.child("agent").rng();
     let mut steps = 0_u64;

@@ -8,7 +8,7 @@
 
 use flate2::read::MultiGzDecoder;
 use mage_env::{
-    EnvId, EnvSpec, Options, Rng, Seed, Task,
+    EnvId, EnvSpec, OptionMap, Rng, Seed, Task,
     webshop::{OfficialFiles, Product, ReadOptions, Shop, WebshopSpec, generate},
 };
 use rand::{RngExt, seq::IndexedRandom};
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn task(options: Options, seed: u64) -> Task {
+fn task(options: OptionMap, seed: u64) -> Task {
     Task { env: EnvId::new("webshop"), options, opponent: None, seat: 0, seed: Seed::new(seed) }
 }
 
@@ -56,7 +56,7 @@ fn replay(recordings: &Path, data: &str, repeat: usize) -> Outcome {
         file.read_to_string(&mut text)?;
     }
     let env_spec = WebshopSpec;
-    let options = Options::default().with("catalogue", "official").with("data", data).with("observation", "text");
+    let options = OptionMap::default().with("catalogue", "official").with("data", data).with("observation", "text");
     let mut episodes = Vec::new();
     for line in text.lines() {
         let episode: Value = serde_json::from_str(line)?;
@@ -86,7 +86,7 @@ fn replay(recordings: &Path, data: &str, repeat: usize) -> Outcome {
 
 fn generated(episodes: usize) -> Outcome {
     let env_spec = WebshopSpec;
-    let mut env = env_spec.build(&task(Options::default(), 0))?;
+    let mut env = env_spec.build(&task(OptionMap::default(), 0))?;
     let mut rng = Seed::new(1).rng();
     let mut steps = 0_u64;
     let clock = Instant::now();

@@ -26,7 +26,7 @@ pub struct Conformance {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// Where in the recording.
-    pub place: String,
+    pub location: String,
     /// What the original did.
     pub expected: String,
     /// What we did.
@@ -38,7 +38,7 @@ impl Conformance {
     pub fn compare<T: PartialEq + std::fmt::Debug + ?Sized>(
         &mut self,
         what: &str,
-        place: impl FnOnce() -> String,
+        location: impl FnOnce() -> String,
         expected: &T,
         actual: &T,
     ) -> bool {
@@ -48,7 +48,7 @@ impl Conformance {
         }
         self.different += 1;
         self.first.get_or_insert_with(|| Difference {
-            place: place(),
+            location: location(),
             expected: format!("{expected:#?}"),
             actual: format!("{actual:#?}"),
         });

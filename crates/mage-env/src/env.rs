@@ -35,7 +35,7 @@ pub trait Env: Send {
     }
 
     /// The words that actions are put together from, where any few of them in any order make one.
-    fn phrase(&self) -> Option<Phrase> {
+    fn action_phrase(&self) -> Option<ActionPhrase> {
         None
     }
 
@@ -44,7 +44,7 @@ pub trait Env: Send {
 
     /// The current state for people, where there is something to draw: shown instead of the observation's text, so it
     /// must say as much, and no more than the agent may see.
-    fn picture(&self) -> Option<String> {
+    fn render(&self) -> Option<String> {
         None
     }
 
@@ -57,11 +57,11 @@ pub trait Env: Send {
 
 /// Actions that are short sequences of words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Phrase {
+pub struct ActionPhrase {
     /// The words.
     pub words: &'static [&'static str],
     /// How many of them an action may have; it has at least one.
-    pub most: usize,
+    pub max_words: usize,
 }
 
 /// What an agent is shown.

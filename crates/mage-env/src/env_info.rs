@@ -22,9 +22,9 @@ pub struct EnvInfo {
     /// Every word the environment uses in compact observations and actions.
     pub compact_words: Vec<String>,
     /// How many words the longest compact action has.
-    pub compact_action: usize,
+    pub max_compact_action_words: usize,
     /// How many words a factual compact reflection has.
-    pub compact_reflection: usize,
+    pub compact_reflection_words: usize,
 }
 
 /// One setting of an environment.

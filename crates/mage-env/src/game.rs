@@ -94,7 +94,7 @@ pub trait TextGame: Game {
     }
 
     /// The position as a drawing for people, as one player may know it, with all that its description says.
-    fn picture(&self, _s: &Self::State, _player: u8) -> Option<String> {
+    fn render(&self, _s: &Self::State, _player: u8) -> Option<String> {
         None
     }
 }
@@ -113,7 +113,7 @@ pub trait Opponent<G: Game>: Send + Sync {
     }
 
     /// Sees how a game ended, for those who care.
-    fn over(&self, _game: &G, _s: &G::State, _seat: u8) {}
+    fn game_over(&self, _game: &G, _s: &G::State, _seat: u8) {}
 }
 
 /// Plays any legal action with equal probability.

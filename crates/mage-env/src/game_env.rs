@@ -74,7 +74,7 @@ impl<G: TextGame> GameEnv<G> {
                 CurrentPlayer::Terminal => {
                     let rival = self.rival.in_episode(self.seed, self.episode);
                     let others = (0..self.game.players()).filter(|p| *p != self.seat);
-                    return others.for_each(|p| rival.over(&self.game, &self.state, p));
+                    return others.for_each(|p| rival.game_over(&self.game, &self.state, p));
                 }
                 CurrentPlayer::Player(p) if p == self.seat => return,
                 CurrentPlayer::Chance => {
@@ -160,8 +160,8 @@ impl<G: TextGame> Env for GameEnv<G> {
         Anchor(self.game.anchor(&self.state, self.seat))
     }
 
-    fn picture(&self) -> Option<String> {
-        self.game.picture(&self.state, self.seat)
+    fn render(&self) -> Option<String> {
+        self.game.render(&self.state, self.seat)
     }
 
     fn game_tree(&self, episode: u32, limit: usize) -> Option<GameTree> {

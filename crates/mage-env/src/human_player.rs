@@ -14,7 +14,7 @@ pub struct HumanView {
     /// The position in words.
     pub text: String,
     /// The position as a drawing, where there is one.
-    pub picture: Option<String>,
+    pub rendering: Option<String>,
     /// What the guest may do; empty once the game is over.
     pub legal: Vec<String>,
 }
@@ -26,7 +26,7 @@ pub trait HumanPlayer: Send + Sync {
     fn act(&self, view: &HumanView, read: &dyn Fn(&str) -> Result<usize, String>) -> usize;
 
     /// Sees how a game ended and what it brought the guest.
-    fn over(&self, view: &HumanView, score: f32);
+    fn game_over(&self, view: &HumanView, score: f32);
 }
 
 /// A guest as a game's opponent.
@@ -36,7 +36,7 @@ fn view<G: TextGame>(game: &G, s: &G::State, seat: u8, legal: &[ActionId]) -> Hu
     HumanView {
         seat,
         text: game.describe(s, seat).text,
-        picture: game.picture(s, seat),
+        rendering: game.render(s, seat),
         legal: legal.iter().map(|a| game.action_name(*a)).collect(),
     }
 }
@@ -57,8 +57,8 @@ impl<G: TextGame> Opponent<G> for Seated {
         legal[chosen.min(legal.len() - 1)]
     }
 
-    fn over(&self, game: &G, s: &G::State, seat: u8) {
-        self.0.over(&view(game, s, seat, &[]), game.score(s, seat));
+    fn game_over(&self, game: &G, s: &G::State, seat: u8) {
+        self.0.game_over(&view(game, s, seat, &[]), game.score(s, seat));
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
             read(word).unwrap()
         }
 
-        fn over(&self, view: &HumanView, score: f32) {
+        fn game_over(&self, view: &HumanView, score: f32) {
             assert!(view.legal.is_empty());
             self.seen.lock().unwrap().push(format!("over {score:+}"));
         }

@@ -44,7 +44,7 @@ pub use mage_rng::{Hash, Rng, Seed};
 pub use worlds::{alfworld, sokoban, webshop};
 
 pub use conformance::{Conformance, Difference};
-pub use env::{Anchor, End, Env, Observation, Outcome, ParsedAction, Phrase, Step};
+pub use env::{Anchor, End, Env, Observation, Outcome, ParsedAction, ActionPhrase, Step};
 pub use env_info::{EnvInfo, OptionDoc};
 pub use error::{Error, Result};
 pub use game::{
@@ -53,10 +53,10 @@ pub use game::{
 };
 pub use game_env::{Deal, GameEnv};
 pub use human_player::{HumanPlayer, HumanView};
-pub use opponent_schedule::{Chain, OpponentKinds, OpponentSchedule, SWITCHING, Strategy};
-pub use population::{Grouping, Member, Population, SPLITS};
+pub use opponent_schedule::{MarkovChain, OpponentKinds, OpponentSchedule, SWITCHING, Strategy};
+pub use population::{Grouping, PopulationMember, Population, SPLITS};
 pub use registry::{EnvSpec, Registry};
 pub use scripted_agent::{PromptView, ScriptedAgent, ScriptedAgentFactory, ScriptedAgentInfo, ScriptedAgentQuery};
 pub use solvers::game_tree::{GameNode, GameTree, InfoSet, Transitions};
-pub use task::{EnvId, OpponentSpec, Options, Task};
+pub use task::{EnvId, OpponentSpec, OptionMap, Task};
 pub use world_solver::{SolvedSplit, SolvedTask, WorldSolver};

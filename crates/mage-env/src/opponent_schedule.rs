@@ -4,7 +4,7 @@
 //! throughout. A *switching* one changes between strategies from episode to episode by a hidden Markov chain: the
 //! non-stationary case that a remembered habit alone cannot beat.
 
-use crate::{Error, Game, Opponent, OpponentSpec, Options, Result, Seed};
+use crate::{Error, Game, Opponent, OpponentSpec, OptionMap, Result, Seed};
 use mage_rng::weighted_index;
 use serde::Deserialize;
 use std::{collections::BTreeMap, sync::Arc};
@@ -17,13 +17,13 @@ pub type Strategy<G> = Arc<dyn Opponent<G>>;
 pub struct OpponentSchedule<G: Game> {
     phases: Vec<Strategy<G>>,
     names: Vec<String>,
-    chain: Chain,
+    chain: MarkovChain,
 }
 
 impl<G: Game> OpponentSchedule<G> {
     /// Always the same strategy.
     pub fn stationary(name: &str, strategy: Strategy<G>) -> Self {
-        OpponentSchedule { phases: vec![strategy], names: vec![name.to_owned()], chain: Chain::still(1) }
+        OpponentSchedule { phases: vec![strategy], names: vec![name.to_owned()], chain: MarkovChain::constant(1) }
     }
 
     /// The strategy of episode `episode`. It depends on the seed and the index alone, so every member of a group meets
@@ -43,7 +43,7 @@ impl<G: Game> OpponentSchedule<G> {
     }
 
     /// How it moves between them.
-    pub fn chain(&self) -> &Chain {
+    pub fn chain(&self) -> &MarkovChain {
         &self.chain
     }
 
@@ -59,24 +59,24 @@ impl<G: Game> OpponentSchedule<G> {
 
 /// A hidden Markov chain over strategies.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Chain {
+pub struct MarkovChain {
     start: Vec<f64>,
     /// Row `i` holds the probabilities of the next state after state `i`.
     next: Vec<Vec<f64>>,
 }
 
-impl Chain {
+impl MarkovChain {
     /// One of `n` states, chosen at the start with equal probability, for good.
-    pub fn still(n: usize) -> Self {
-        Self::staying(n, 1.0)
+    pub fn constant(n: usize) -> Self {
+        Self::with_stay_probability(n, 1.0)
     }
 
     /// Starts anywhere, stays with probability `stay`, otherwise goes to any other state with equal probability.
-    pub fn staying(n: usize, stay: f64) -> Self {
+    pub fn with_stay_probability(n: usize, stay: f64) -> Self {
         let stay = if n == 1 { 1.0 } else { stay };
         let leave = (1.0 - stay) / n.saturating_sub(1).max(1) as f64;
         let row = |i| (0..n).map(|j| if i == j { stay } else { leave }).collect();
-        Chain { start: vec![1.0 / n as f64; n], next: (0..n).map(row).collect() }
+        MarkovChain { start: vec![1.0 / n as f64; n], next: (0..n).map(row).collect() }
     }
 
     /// Probabilities of the first episode's state.
@@ -101,10 +101,10 @@ impl Chain {
 }
 
 /// Makes a strategy from its parameters.
-type MakeStrategy<G> = Box<dyn Fn(&Options) -> Result<Strategy<G>> + Send + Sync>;
+type MakeStrategy<G> = Box<dyn Fn(&OptionMap) -> Result<Strategy<G>> + Send + Sync>;
 
 /// Makes a strategy from the number in its kind's name, and its parameters.
-type MakeNumbered<G> = Box<dyn Fn(u64, &Options) -> Result<Strategy<G>> + Send + Sync>;
+type MakeNumbered<G> = Box<dyn Fn(u64, &OptionMap) -> Result<Strategy<G>> + Send + Sync>;
 
 /// The kinds of opponent a game knows, open to more.
 pub struct OpponentKinds<G: Game> {
@@ -131,7 +131,7 @@ impl<G: Game + 'static> OpponentKinds<G> {
         &mut self,
         kind: &str,
         about: &str,
-        make: impl Fn(&Options) -> Result<Strategy<G>> + Send + Sync + 'static,
+        make: impl Fn(&OptionMap) -> Result<Strategy<G>> + Send + Sync + 'static,
     ) {
         self.kinds.insert(kind.to_owned(), (about.to_owned(), Box::new(make)));
     }
@@ -151,7 +151,7 @@ impl<G: Game + 'static> OpponentKinds<G> {
         &mut self,
         stem: &str,
         about: &str,
-        make: impl Fn(u64, &Options) -> Result<Strategy<G>> + Send + Sync + 'static,
+        make: impl Fn(u64, &OptionMap) -> Result<Strategy<G>> + Send + Sync + 'static,
     ) {
         self.numbered.insert(stem.to_owned(), (about.to_owned(), Box::new(make)));
     }
@@ -182,7 +182,7 @@ impl<G: Game + 'static> OpponentKinds<G> {
         Ok(OpponentSchedule::stationary(&spec.name, strategy))
     }
 
-    fn strategy(&self, kind: &str, params: &Options) -> Result<Strategy<G>> {
+    fn strategy(&self, kind: &str, params: &OptionMap) -> Result<Strategy<G>> {
         if kind == SWITCHING {
             return Err(Error::invalid("between", "a switching opponent cannot switch between switching opponents"));
         }
@@ -224,13 +224,13 @@ impl<G: Game + 'static> OpponentKinds<G> {
         let mut names = Vec::new();
         for phase in &p.between {
             let (kind, params) = match phase {
-                Phase::Kind(kind) => (kind, &Options::default()),
-                Phase::Full { kind, params } => (kind, params),
+                PhaseSpec::Kind(kind) => (kind, &OptionMap::default()),
+                PhaseSpec::Full { kind, params } => (kind, params),
             };
             phases.push(self.strategy(kind, params).map_err(|e| Error::invalid(&place, format!("between: {e}")))?);
             names.push(kind.clone());
         }
-        Ok(OpponentSchedule { chain: Chain::staying(phases.len(), p.stay), phases, names })
+        Ok(OpponentSchedule { chain: MarkovChain::with_stay_probability(phases.len(), p.stay), phases, names })
     }
 }
 
@@ -241,19 +241,19 @@ struct NoParams {}
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SwitchingParams {
-    between: Vec<Phase>,
+    between: Vec<PhaseSpec>,
     stay: f64,
 }
 
 /// `"aggressive"` or `{ kind = "table", bet = { … } }`.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "each is the name of a kind, or a table with a `kind` and its parameters")]
-enum Phase {
+enum PhaseSpec {
     Kind(String),
     Full {
         kind: String,
         #[serde(flatten)]
-        params: Options,
+        params: OptionMap,
     },
 }
 
@@ -265,7 +265,7 @@ mod tests {
     fn chains_are_distributions() {
         for n in 1..5 {
             for stay in [0.0, 0.3, 1.0] {
-                let c = Chain::staying(n, stay);
+                let c = MarkovChain::with_stay_probability(n, stay);
                 assert!((c.start.iter().sum::<f64>() - 1.0).abs() < 1e-12);
                 assert!(c.next.iter().all(|row| (row.iter().sum::<f64>() - 1.0).abs() < 1e-12));
             }
@@ -274,14 +274,14 @@ mod tests {
 
     #[test]
     fn chains_stay_as_often_as_they_say() {
-        let c = Chain::staying(3, 0.7);
+        let c = MarkovChain::with_stay_probability(3, 0.7);
         let stayed = (0..20_000).filter(|i| {
             let seed = Seed::new(*i);
             c.state_at(seed, 4) == c.state_at(seed, 5)
         });
         assert!((stayed.count() as f64 / 20_000.0 - 0.7).abs() < 0.02);
         assert!(
-            (0..100).all(|i| Chain::still(3).state_at(Seed::new(i), 0) == Chain::still(3).state_at(Seed::new(i), 9))
+            (0..100).all(|i| MarkovChain::constant(3).state_at(Seed::new(i), 0) == MarkovChain::constant(3).state_at(Seed::new(i), 9))
         );
     }
 }

@@ -23,7 +23,7 @@
 //! assert_eq!(population.in_split("train").unwrap().len(), 1);
 //! ```
 
-use crate::{EnvId, Error, OpponentSpec, Options, Result, Seed, Task, deserialize};
+use crate::{EnvId, Error, OpponentSpec, OptionMap, Result, Seed, Task, deserialize};
 use mage_rng::weighted_index;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
@@ -39,27 +39,27 @@ pub struct Population {
     pub env: EnvId,
     /// Settings of the environment.
     #[serde(default)]
-    pub options: Options,
+    pub options: OptionMap,
     /// Settings that differ in a split: what sets the tasks of splits apart where there are no opponents. A name beyond
     /// [`SPLITS`] makes a further split.
     #[serde(default, rename = "split", skip_serializing_if = "BTreeMap::is_empty")]
-    pub overrides: BTreeMap<String, Options>,
+    pub overrides: BTreeMap<String, OptionMap>,
     /// How often the agent takes each seat, in proportion; all seats equally when empty.
     #[serde(default)]
     pub seats: Vec<f64>,
     /// The opponents; none in worlds.
     #[serde(default, rename = "opponent")]
-    pub opponents: Vec<Member>,
+    pub opponents: Vec<PopulationMember>,
 }
 
 /// One opponent of a population.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Member {
+pub struct PopulationMember {
     /// How often it is drawn, in proportion.
     #[serde(default = "one")]
     pub weight: f64,
     /// Where it is met.
-    #[serde(default = "seen_splits")]
+    #[serde(default = "in_domain_splits")]
     pub splits: Vec<String>,
     /// Who it is.
     #[serde(flatten)]
@@ -70,19 +70,19 @@ fn one() -> f64 {
     1.0
 }
 
-fn seen_splits() -> Vec<String> {
+fn in_domain_splits() -> Vec<String> {
     vec!["train".to_owned(), "in-domain".to_owned()]
 }
 
-impl Member {
+impl PopulationMember {
     /// A member of the train and in-domain splits.
-    pub fn seen(kind: &str, weight: f64) -> Self {
-        Member { weight, splits: seen_splits(), spec: OpponentSpec::of_kind(kind) }
+    pub fn in_domain(kind: &str, weight: f64) -> Self {
+        PopulationMember { weight, splits: in_domain_splits(), spec: OpponentSpec::of_kind(kind) }
     }
 
     /// A member met only out of domain.
-    pub fn unseen(kind: &str, weight: f64) -> Self {
-        Member { weight, splits: vec!["out-of-domain".to_owned()], spec: OpponentSpec::of_kind(kind) }
+    pub fn out_of_domain(kind: &str, weight: f64) -> Self {
+        PopulationMember { weight, splits: vec!["out-of-domain".to_owned()], spec: OpponentSpec::of_kind(kind) }
     }
 }
 
@@ -100,7 +100,7 @@ pub enum Grouping {
 impl Population {
     /// A population of a world, or of a game before anybody has joined.
     pub fn without_opponents(env: EnvId) -> Self {
-        Population { env, options: Options::default(), overrides: BTreeMap::new(), seats: vec![], opponents: vec![] }
+        Population { env, options: OptionMap::default(), overrides: BTreeMap::new(), seats: vec![], opponents: vec![] }
     }
 
     /// The names of all splits.
@@ -110,7 +110,7 @@ impl Population {
     }
 
     /// The environment's settings in a split.
-    pub fn options_in(&self, split: &str) -> Options {
+    pub fn options_in(&self, split: &str) -> OptionMap {
         let mut options = self.options.clone();
         options.0.extend(self.overrides.get(split).into_iter().flat_map(|o| o.0.clone()));
         options
@@ -244,14 +244,14 @@ mod tests {
     fn sample() -> Population {
         Population {
             env: EnvId::new("kuhn"),
-            options: Options::default(),
+            options: OptionMap::default(),
             overrides: BTreeMap::new(),
             seats: vec![],
             opponents: vec![
-                Member::seen("conservative", 0.3),
-                Member::seen("aggressive", 0.3),
-                Member::seen("intermediate", 0.4),
-                Member::unseen("cfr_argmax", 1.0),
+                PopulationMember::in_domain("conservative", 0.3),
+                PopulationMember::in_domain("aggressive", 0.3),
+                PopulationMember::in_domain("intermediate", 0.4),
+                PopulationMember::out_of_domain("cfr_argmax", 1.0),
             ],
         }
     }

@@ -68,7 +68,7 @@ pub trait EnvSpec: Send + Sync {
 
     /// Gives tasks of one split starts from a finite stock, without replacement: task `i` gets number `first + i` of an
     /// endless row in which nothing comes again before everything has come. Does nothing where starts are made up.
-    fn deal(&self, _tasks: &mut [Task], _first: u64, _seed: Seed) -> Result<()> {
+    fn assign_without_replacement(&self, _tasks: &mut [Task], _first: u64, _seed: Seed) -> Result<()> {
         Ok(())
     }
 

@@ -29,7 +29,7 @@ pub struct PromptView<'a> {
     pub legal: &'a [String],
     /// What was done in this episode, somebody else's doing included. It stands in no compact prompt: only an agent that
     /// is told the task may look.
-    pub done: &'a [String],
+    pub history: &'a [String],
 }
 
 /// Makes references of one sort for many tasks.

@@ -39,9 +39,9 @@ impl fmt::Display for EnvId {
 /// Settings by name, of an environment or an opponent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Options(pub BTreeMap<String, serde_json::Value>);
+pub struct OptionMap(pub BTreeMap<String, serde_json::Value>);
 
-impl Options {
+impl OptionMap {
     /// Reads the settings into a struct. `place` says whose settings they are, for the error.
     pub fn read<T: DeserializeOwned>(&self, place: &str) -> Result<T> {
         let map = self.0.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
@@ -85,13 +85,13 @@ pub struct OpponentSpec {
     pub kind: String,
     /// Its parameters.
     #[serde(flatten)]
-    pub params: Options,
+    pub params: OptionMap,
 }
 
 impl OpponentSpec {
     /// An opponent that needs no parameters, called by its kind.
     pub fn of_kind(kind: &str) -> Self {
-        OpponentSpec { name: kind.to_owned(), kind: kind.to_owned(), params: Options::default() }
+        OpponentSpec { name: kind.to_owned(), kind: kind.to_owned(), params: OptionMap::default() }
     }
 }
 
@@ -101,7 +101,7 @@ pub struct Task {
     /// The environment.
     pub env: EnvId,
     /// Its settings.
-    pub options: Options,
+    pub options: OptionMap,
     /// Who sits opposite, in games.
     pub opponent: Option<OpponentSpec>,
     /// The agent's seat; 0 in worlds.

@@ -30,9 +30,9 @@ pub struct SolvedSplit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SolvedTask {
     /// Whether it can be done within the turns; `None` where the search was given up before it could tell.
-    pub in_time: Option<bool>,
+    pub within_turns: Option<bool>,
     /// What a best solution takes, by each of the split's measures; `None` where none was found.
-    pub least: Vec<Option<u32>>,
+    pub min_costs: Vec<Option<u32>>,
     /// Whether random play did it, in one episode.
-    pub by_random_play: bool,
+    pub solved_by_random: bool,
 }

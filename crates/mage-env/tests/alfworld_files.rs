@@ -1,43 +1,43 @@
 //! What is said about data that is missing or is something else; no data is needed for this.
 
 use mage_env::{
-    EnvId, EnvSpec, Options, Seed, Task,
+    EnvId, EnvSpec, OptionMap, Seed, Task,
     alfworld::{AlfworldSpec, Data, TaskKind},
 };
 
-fn task(options: Options) -> Task {
+fn task(options: OptionMap) -> Task {
     Task { env: EnvId::new("alfworld"), options, opponent: None, seat: 0, seed: Seed::new(7) }
 }
 
-fn official(folder: &std::path::Path) -> Options {
-    Options::default().with("games", "official").with("data", folder.to_str().unwrap())
+fn official(folder: &std::path::Path) -> OptionMap {
+    OptionMap::default().with("games", "official").with("data", folder.to_str().unwrap())
 }
 
 #[test]
 fn folders_without_games_say_what_should_be_there() {
     let folder = tempfile::tempdir().unwrap();
-    let error = |options: Options| AlfworldSpec::default().build(&task(options)).err().unwrap().to_string();
+    let error = |options: OptionMap| AlfworldSpec::default().build(&task(options)).err().unwrap().to_string();
     assert!(error(official(folder.path())).contains("neither json_2.1.1/<split>"));
     assert!(error(official(&folder.path().join("nowhere"))).contains("cannot read"));
     std::fs::create_dir_all(folder.path().join("json_2.1.1/train")).unwrap();
     assert!(error(official(folder.path())).contains("no games of split `train`"));
     assert!(error(official(folder.path()).with("split", "valid_seen")).contains("valid_seen"));
-    assert!(error(Options::default().with("skip_bad", true)).contains("set games = \"official\""));
-    assert!(error(Options::default().with("tasks", vec!["dance"])).contains("unknown variant `dance`"));
-    assert!(error(Options::default().with("tasks", "dance")).contains("unknown variant `dance`"));
-    assert!(error(Options::default().with("tasks", 2)).contains("expected a sort of task or a list of them"));
+    assert!(error(OptionMap::default().with("skip_bad", true)).contains("set games = \"official\""));
+    assert!(error(OptionMap::default().with("tasks", vec!["dance"])).contains("unknown variant `dance`"));
+    assert!(error(OptionMap::default().with("tasks", "dance")).contains("unknown variant `dance`"));
+    assert!(error(OptionMap::default().with("tasks", 2)).contains("expected a sort of task or a list of them"));
 }
 
 #[test]
 fn one_sort_of_task_or_several_can_be_asked_for() {
-    let kinds = |options: Options| -> std::collections::BTreeSet<TaskKind> {
+    let kinds = |options: OptionMap| -> std::collections::BTreeSet<TaskKind> {
         let world = |i| AlfworldSpec::default().world(&Task { seed: Seed::new(i), ..task(options.clone()) });
         (0..40).map(|i| world(i).unwrap().goal().kind).collect()
     };
-    assert_eq!(kinds(Options::default().with("tasks", "heat")), [TaskKind::Heat].into());
-    let two = kinds(Options::default().with("tasks", vec!["look", "two"]));
+    assert_eq!(kinds(OptionMap::default().with("tasks", "heat")), [TaskKind::Heat].into());
+    let two = kinds(OptionMap::default().with("tasks", vec!["look", "two"]));
     assert_eq!(two, [TaskKind::Look, TaskKind::Two].into());
-    assert_eq!(kinds(Options::default()), TaskKind::ALL.into());
+    assert_eq!(kinds(OptionMap::default()), TaskKind::ALL.into());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 mod data;
 
 use mage_env::{
-    EnvId, EnvSpec, Error, Options, Population, Seed, Task,
+    EnvId, EnvSpec, Error, OptionMap, Population, Seed, Task,
     alfworld::{AlfworldSpec, Data, Game, LONGEST, Rooms, TaskKind, World, generate, solve},
 };
 use std::{
@@ -14,7 +14,7 @@ use std::{
 };
 
 fn official(options: &[(&str, serde_json::Value)]) -> Task {
-    let options = options.iter().fold(Options::default().with("games", "official"), |o, (k, v)| o.with(k, v.clone()));
+    let options = options.iter().fold(OptionMap::default().with("games", "official"), |o, (k, v)| o.with(k, v.clone()));
     Task { env: EnvId::new("alfworld"), options, opponent: None, seat: 0, seed: Seed::new(7) }
 }
 
@@ -74,12 +74,12 @@ fn splits_are_sorted_shared_and_dealt_without_replacement() {
     for (split, size) in [("in-domain", 140), ("out-of-domain", 134)] {
         let draw = |i| population.draw(split, 1, Seed::new(i)).unwrap();
         let mut tasks: Vec<Task> = (0..size + 10).map(draw).collect();
-        env_spec.deal(&mut tasks, 0, Seed::new(1)).unwrap();
+        env_spec.assign_without_replacement(&mut tasks, 0, Seed::new(1)).unwrap();
         let names: Vec<String> = tasks.iter().map(|t| t.options.0["game"].as_str().unwrap().to_owned()).collect();
         let distinct: BTreeSet<&String> = names[..size as usize].iter().collect();
         assert_eq!(distinct.len() as u64, size, "all of them before any comes again");
         let mut later: Vec<Task> = (0..20).map(draw).collect();
-        env_spec.deal(&mut later, size - 10, Seed::new(1)).unwrap();
+        env_spec.assign_without_replacement(&mut later, size - 10, Seed::new(1)).unwrap();
         let again: Vec<&str> = later.iter().map(|t| t.options.0["game"].as_str().unwrap()).collect();
         assert_eq!(again, names[size as usize - 10..], "the same row from another place");
         tasks.iter().for_each(|t| drop(env_spec.build(t).unwrap()));

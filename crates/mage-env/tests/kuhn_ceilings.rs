@@ -7,10 +7,10 @@ mod kuhn_reports;
 
 use kuhn_reports::{close, paper_mix, report, row};
 use mage_env::{
-    CurrentPlayer, Deal, Env, EnvSpec, Game, GameEnv, Member, Opponent, OpponentSchedule, OpponentSpec, Options,
+    CurrentPlayer, Deal, Env, EnvSpec, Game, GameEnv, PopulationMember, Opponent, OpponentSchedule, OpponentSpec, OptionMap,
     ParsedAction, Population, Seed, TextGame, UniformOpponent,
     kuhn::{self, BET, Card, Hand, Kuhn, KuhnSpec, PASS, StrategyTable},
-    solvers::{Bayes, Candidate, HistoryTree, Objective, Profile, SeatOracle, best_response, expected_returns},
+    solvers::{BayesAdaptiveSolver, Candidate, HistoryTree, ScoreObjective, Profile, SeatOracle, best_response, expected_returns},
 };
 use proptest::prelude::*;
 use std::{collections::BTreeMap, sync::Arc};
@@ -28,14 +28,14 @@ fn memoryless_best_responses_and_informed() {
     {
         let s = &r.seats[seat];
         row(&s.memoryless, &[memoryless; 3], 4);
-        row(&s.informed, &[informed; 3], 4);
+        row(&s.full_info, &[informed; 3], 4);
         close(response(s, "conservative"), con, 9);
         close(response(s, "aggressive"), agg, 9);
         close(response(s, "intermediate"), int, 9);
         assert_eq!(s.share, 0.5);
     }
     row(&r.mean.memoryless, &[0.125; 3], 9);
-    row(&r.mean.informed, &[0.275; 3], 9);
+    row(&r.mean.full_info, &[0.275; 3], 9);
     assert_eq!((r.unit.as_str(), r.episodes, r.split.as_str()), ("chips per hand", 3, "train"));
 }
 
@@ -51,7 +51,7 @@ fn last_episode_optimum() {
         close(r.seats[0].last.last(), first, 4);
         close(r.seats[1].last.last(), second, 4);
         close(r.mean.last.last(), mean, 4);
-        assert!(r.mean.last_error < 1e-8 && r.mean.sum_error < 1e-8);
+        assert!(r.mean.last_gap < 1e-8 && r.mean.sum_gap < 1e-8);
     }
 }
 
@@ -119,7 +119,7 @@ fn two_methods_find_the_same_best_responses() {
     for table in [kuhn::CONSERVATIVE, kuhn::AGGRESSIVE, kuhn::INTERMEDIATE, kuhn::equilibrium(10)] {
         for seat in 0..2 {
             let on_tree = best_response(&Kuhn, &tree, seat, &table).unwrap();
-            let bayes = Bayes::new(&Kuhn, seat, Deal::Fresh, &[stationary("x", 1.0, table)], 1).unwrap();
+            let bayes = BayesAdaptiveSolver::new(&Kuhn, seat, Deal::Fresh, &[stationary("x", 1.0, table)], 1).unwrap();
             close(bayes.best_responses()[0], on_tree.value, 12);
             // And the policy earns what it promises.
             let mut seats: Vec<Arc<dyn Opponent<Kuhn>>> = vec![Arc::new(table), Arc::new(table)];
@@ -130,7 +130,7 @@ fn two_methods_find_the_same_best_responses() {
 }
 
 fn stationary(name: &str, share: f64, table: StrategyTable) -> Candidate<Kuhn> {
-    Candidate { name: name.to_owned(), share, rival: OpponentSchedule::stationary(name, Arc::new(table)) }
+    Candidate { name: name.to_owned(), probability: share, schedule: OpponentSchedule::stationary(name, Arc::new(table)) }
 }
 
 fn archetypes() -> Vec<Candidate<Kuhn>> {
@@ -219,12 +219,12 @@ mod brute_force {
 
 #[track_caller]
 fn agrees_with_brute_force(candidates: &[Candidate<Kuhn>], tables: &[StrategyTable]) {
-    let prior: Vec<f64> = candidates.iter().map(|c| c.share).collect();
+    let prior: Vec<f64> = candidates.iter().map(|c| c.probability).collect();
     for seat in 0..2 {
-        let bayes = Bayes::new(&Kuhn, seat, Deal::Fresh, candidates, 2).unwrap();
+        let bayes = BayesAdaptiveSolver::new(&Kuhn, seat, Deal::Fresh, candidates, 2).unwrap();
         let [last, sum] = brute_force::optimum(seat, tables, &prior);
         let curve = |o| (bayes.curve(o).last(), bayes.curve(o).total());
-        let (l, s) = (curve(Objective::Last), curve(Objective::Sum));
+        let (l, s) = (curve(ScoreObjective::Last), curve(ScoreObjective::Sum));
         for (ours, theirs) in [(l.0, last.0), (l.1, last.1), (s.1, sum.0), (s.0, sum.1)] {
             assert!((ours - theirs).abs() < 1e-7, "seat {seat}: {ours} is not {theirs}");
         }
@@ -257,9 +257,9 @@ proptest! {
     #[test]
     fn ceilings_are_in_order(a in any_table(), b in any_table(), seat in 0_u8..2, n in 1_u32..5, fixed: bool) {
         let deal = if fixed { Deal::Fixed } else { Deal::Fresh };
-        let bayes = Bayes::new(&Kuhn, seat, deal, &[stationary("a", 0.5, a), stationary("b", 0.5, b)], n).unwrap();
-        let (last, sum) = (bayes.curve(Objective::Last), bayes.curve(Objective::Sum));
-        let (blind, told) = (bayes.memoryless(), bayes.informed());
+        let bayes = BayesAdaptiveSolver::new(&Kuhn, seat, deal, &[stationary("a", 0.5, a), stationary("b", 0.5, b)], n).unwrap();
+        let (last, sum) = (bayes.curve(ScoreObjective::Last), bayes.curve(ScoreObjective::Sum));
+        let (blind, told) = (bayes.memoryless(), bayes.full_info());
         prop_assert!(last.last() >= sum.last() - 1e-9 && sum.total() >= last.total() - 1e-9);
         prop_assert!(sum.total() >= blind.total() - 1e-9 && last.last() >= blind.last() - 1e-9);
         for i in 0..n as usize {
@@ -269,30 +269,30 @@ proptest! {
     }
 }
 
-fn switching(stay: f64) -> Member {
-    let params = Options::default()
+fn switching(stay: f64) -> PopulationMember {
+    let params = OptionMap::default()
         .with("between", serde_json::json!(["conservative", "aggressive", "intermediate"]))
         .with("stay", stay);
-    Member {
+    PopulationMember {
         spec: OpponentSpec { name: "turncoat".to_owned(), kind: "switching".to_owned(), params },
-        ..Member::seen("switching", 1.0)
+        ..PopulationMember::in_domain("switching", 1.0)
     }
 }
 
-fn population_of(opponents: Vec<Member>) -> Population {
+fn population_of(opponents: Vec<PopulationMember>) -> Population {
     Population { opponents, ..paper_mix() }
 }
 
 #[test]
 fn switching_that_never_switches_is_a_mixture() {
     let stays = report(&population_of(vec![switching(1.0)]), "train", 5);
-    let even = ["conservative", "aggressive", "intermediate"].map(|k| Member::seen(k, 1.0)).to_vec();
+    let even = ["conservative", "aggressive", "intermediate"].map(|k| PopulationMember::in_domain(k, 1.0)).to_vec();
     let mixture = report(&population_of(even), "train", 5);
     for (a, b) in stays.seats.iter().zip(&mixture.seats) {
         row(&a.last.by_episode, &b.last.by_episode, 9);
         row(&a.sum.by_episode, &b.sum.by_episode, 9);
         row(&a.memoryless, &b.memoryless, 9);
-        row(&a.informed, &b.informed, 9);
+        row(&a.full_info, &b.full_info, 9);
         for name in ["conservative", "aggressive", "intermediate"] {
             close(response(a, &format!("turncoat/{name}")), response(b, name), 9);
         }
@@ -305,7 +305,7 @@ fn memory_is_useless_when_every_episode_draws_anew() {
     for seat in &r.seats {
         row(&seat.last.by_episode, &seat.memoryless, 9);
         row(&seat.sum.by_episode, &seat.memoryless, 9);
-        assert!(seat.informed[0] > seat.memoryless[0] + 0.05);
+        assert!(seat.full_info[0] > seat.memoryless[0] + 0.05);
     }
 }
 
@@ -315,46 +315,46 @@ fn memory_is_useless_when_every_episode_draws_anew() {
 fn where_not_all_beliefs_are_solved_the_bound_holds() {
     let long = report(&population_of(vec![switching(0.8)]), "train", 10);
     for seat in &long.seats {
-        assert!(seat.last_error > 1e-9, "this case is meant to need fences");
-        assert!(seat.last_error < 2e-3 && seat.sum_error < 1e-2, "{} {}", seat.last_error, seat.sum_error);
-        assert!(seat.last.last() >= seat.sum.last() - seat.last_error);
-        assert!(seat.sum.total() >= seat.last.total() - seat.sum_error);
+        assert!(seat.last_gap > 1e-9, "this case is meant to need fences");
+        assert!(seat.last_gap < 2e-3 && seat.sum_gap < 1e-2, "{} {}", seat.last_gap, seat.sum_gap);
+        assert!(seat.last.last() >= seat.sum.last() - seat.last_gap);
+        assert!(seat.sum.total() >= seat.last.total() - seat.sum_gap);
         assert!(seat.sum.total() > seat.memoryless.iter().sum::<f64>() + 0.3);
     }
     // The same chain over fewer episodes is exact; the best first three of ten episodes cannot beat the best three.
     let short = report(&population_of(vec![switching(0.8)]), "train", 3);
     for (a, b) in long.seats.iter().zip(&short.seats) {
-        assert!(b.sum_error < 1e-8);
+        assert!(b.sum_gap < 1e-8);
         assert!(a.sum.by_episode[..3].iter().sum::<f64>() <= b.sum.total() + 1e-9);
-        assert!(a.last.last() >= b.last.last() - a.last_error - 1e-9, "more to learn from");
+        assert!(a.last.last() >= b.last.last() - a.last_gap - 1e-9, "more to learn from");
     }
 }
 
 #[test]
 fn a_fixed_deal_is_learned_too() {
-    let fixed = Population { options: Options::default().with("deal", "fixed"), ..paper_mix() };
+    let fixed = Population { options: OptionMap::default().with("deal", "fixed"), ..paper_mix() };
     let r = report(&fixed, "train", 3);
     let fresh = report(&paper_mix(), "train", 3);
     for (a, b) in r.seats.iter().zip(&fresh.seats) {
         row(&a.memoryless, &b.memoryless, 9);
         assert!(a.last.last() > b.last.last());
-        assert!(a.last.last() <= a.informed[2] + 1e-9);
+        assert!(a.last.last() <= a.full_info[2] + 1e-9);
     }
     // Against one known, deterministic opponent, the cards are all there is to learn: by hand, knowing the opponent's
     // card, the first seat wins 1 with J against Q (bet, fold), loses 1 with J against K, and so on.
-    let one = Population { opponents: vec![Member::seen("conservative", 1.0)], ..fixed };
+    let one = Population { opponents: vec![PopulationMember::in_domain("conservative", 1.0)], ..fixed };
     let r = report(&one, "train", 2);
     // Beats J and Q by betting (+1 each with any card), loses 1 to K by never betting into it; K beats both.
     let by_deal = [1.0, -1.0, 1.0, -1.0, 1.0, 1.0];
-    close(r.seats[0].informed[0], by_deal.iter().sum::<f64>() / 6.0, 9);
+    close(r.seats[0].full_info[0], by_deal.iter().sum::<f64>() / 6.0, 9);
 }
 
 /// An agent that asks the solver at every decision plays a real table, rebuilding its belief from facts alone.
 fn measured(
     deal: Deal,
     members: &[(f64, OpponentSchedule<Kuhn>)],
-    bayes: &Bayes,
-    objective: Objective,
+    bayes: &BayesAdaptiveSolver,
+    objective: ScoreObjective,
     n: u64,
 ) -> Vec<(f64, f64)> {
     let episodes = bayes.episodes();
@@ -391,10 +391,10 @@ fn measured(
 
 #[track_caller]
 fn plays_as_promised(deal: Deal, candidates: &[Candidate<Kuhn>], episodes: u32, n: u64) {
-    let members: Vec<(f64, OpponentSchedule<Kuhn>)> = candidates.iter().map(|c| (c.share, c.rival.clone())).collect();
+    let members: Vec<(f64, OpponentSchedule<Kuhn>)> = candidates.iter().map(|c| (c.probability, c.schedule.clone())).collect();
     for seat in 0..2 {
-        let bayes = Bayes::new(&Kuhn, seat, deal, candidates, episodes).unwrap();
-        for objective in [Objective::Last, Objective::Sum] {
+        let bayes = BayesAdaptiveSolver::new(&Kuhn, seat, deal, candidates, episodes).unwrap();
+        for objective in [ScoreObjective::Last, ScoreObjective::Sum] {
             let got = measured(deal, &members, &bayes, objective, n);
             for (i, ((mean, error), exact)) in got.iter().zip(&bayes.curve(objective).by_episode).enumerate() {
                 assert!(
@@ -420,7 +420,7 @@ fn so_it_does_when_the_deal_is_fixed() {
 fn and_when_opponents_switch_or_mix() {
     let kinds = kuhn::opponent_kinds();
     let mut candidates =
-        vec![Candidate { name: "t".to_owned(), share: 0.6, rival: kinds.build(&switching(0.8).spec).unwrap() }];
+        vec![Candidate { name: "t".to_owned(), probability: 0.6, schedule: kinds.build(&switching(0.8).spec).unwrap() }];
     candidates.push(stationary("sampled", 0.4, kuhn::equilibrium(1000)));
     plays_as_promised(Deal::Fresh, &candidates, 4, 4000);
 }
@@ -437,7 +437,7 @@ fn facts_tell_as_much_as_watching() {
     ];
     let candidates: Vec<_> = tables.iter().enumerate().map(|(i, t)| stationary(&i.to_string(), 0.2, *t)).collect();
     for seat in 0..2_u8 {
-        let bayes = Bayes::new(&Kuhn, seat, Deal::Fresh, &candidates, 2).unwrap();
+        let bayes = BayesAdaptiveSolver::new(&Kuhn, seat, Deal::Fresh, &candidates, 2).unwrap();
         for (own, line) in (0..3).flat_map(|c| ["pp", "bp", "bb", "pbp", "pbb"].map(|l| (c, l))) {
             for other in (0..3).filter(|o| *o != own) {
                 // All hidden cards that look the same to the player.
@@ -490,20 +490,20 @@ fn facts_tell_as_much_as_watching() {
 
 #[test]
 fn impossible_and_wrong_questions_are_told_apart() {
-    let bayes = Bayes::new(&Kuhn, 0, Deal::Fresh, &[stationary("rock", 1.0, kuhn::CONSERVATIVE)], 2).unwrap();
+    let bayes = BayesAdaptiveSolver::new(&Kuhn, 0, Deal::Fresh, &[stationary("rock", 1.0, kuhn::CONSERVATIVE)], 2).unwrap();
     let prior = bayes.prior();
     // The rock never calls with the Jack, but someone might.
     assert_eq!(bayes.update(&prior, &["Q", "Qbb/J"]).unwrap(), None);
-    assert_eq!(bayes.best_action(&prior, 1, Objective::Sum, &["K", "Kpb"]).unwrap(), None);
-    assert!(bayes.best_action(&prior, 1, Objective::Sum, &["Q", "Qpb"]).unwrap().is_some());
+    assert_eq!(bayes.best_action(&prior, 1, ScoreObjective::Sum, &["K", "Kpb"]).unwrap(), None);
+    assert!(bayes.best_action(&prior, 1, ScoreObjective::Sum, &["Q", "Qpb"]).unwrap().is_some());
     let error = |r: mage_env::Result<Option<Vec<f64>>>| r.unwrap_err().to_string();
     assert!(error(bayes.update(&prior, &["Q", "Qbb/Q"])).contains("`Qbb/Q` is not an end as seat 0 sees it"));
     assert!(error(bayes.update(&[0.4], &["Q", "Qbb/J"])).contains("1 probabilities"));
     assert!(error(bayes.update(&prior, &[])).contains("nothing seen"));
-    assert!(bayes.best_action(&prior, 3, Objective::Sum, &["Q"]).unwrap_err().to_string().contains("3 episodes left"));
-    assert!(kuhn::seen_from_facts("K K open BET _ _", 0).unwrap_err().to_string().contains("describes no hand"));
-    assert!(Bayes::new(&Kuhn, 2, Deal::Fresh, &archetypes(), 2).is_err());
-    assert!(Bayes::new(&Kuhn, 0, Deal::Fresh, &archetypes()[..2], 2).is_err());
+    assert!(bayes.best_action(&prior, 3, ScoreObjective::Sum, &["Q"]).unwrap_err().to_string().contains("3 episodes left"));
+    assert!(kuhn::observations_from_facts("K K open BET _ _", 0).unwrap_err().to_string().contains("describes no hand"));
+    assert!(BayesAdaptiveSolver::new(&Kuhn, 2, Deal::Fresh, &archetypes(), 2).is_err());
+    assert!(BayesAdaptiveSolver::new(&Kuhn, 0, Deal::Fresh, &archetypes()[..2], 2).is_err());
 }
 
 /// An opponent that cannot say how likely it does what has no ceilings; that is not an error.
@@ -518,6 +518,6 @@ fn no_ceilings_without_probabilities() {
     }
     let mut kuhn = KuhnSpec::default();
     kuhn.opponents.add_plain("secretive", "tells nothing", Secretive);
-    let population = population_of(vec![Member::seen("secretive", 1.0), Member::seen("aggressive", 1.0)]);
+    let population = population_of(vec![PopulationMember::in_domain("secretive", 1.0), PopulationMember::in_domain("aggressive", 1.0)]);
     assert_eq!(kuhn.oracles(&population, "train", 2).unwrap(), None);
 }

@@ -4,7 +4,7 @@ mod kuhn_reports;
 
 use kuhn_reports::{paper_mix, report, row};
 use mage_env::{
-    CurrentPlayer, Game, Opponent, Options, Population, Seed,
+    CurrentPlayer, Game, Opponent, OptionMap, Population, Seed,
     kuhn::{self, Card, Kuhn, StrategyTable},
 };
 use std::collections::BTreeMap;
@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 /// the recorded shares of the paper's pool, from the first episode on.
 #[test]
 fn what_can_be_won_of_restored_deals_is_won_at_once() {
-    let population = Population { options: Options::default().with("deal", "fixed"), ..paper_mix() };
+    let population = Population { options: OptionMap::default().with("deal", "fixed"), ..paper_mix() };
     let r = report(&population, "in-domain", 10);
-    row(&r.seats[0].pass_at, &[0.617; 10], 3);
-    row(&r.seats[1].pass_at, &[0.55; 10], 3);
-    row(&r.mean.pass_at, &[(0.617 + 0.55) / 2.0; 10], 3);
+    row(&r.seats[0].pass_at_k, &[0.617; 10], 3);
+    row(&r.seats[1].pass_at_k, &[0.55; 10], 3);
+    row(&r.mean.pass_at_k, &[(0.617 + 0.55) / 2.0; 10], 3);
 }
 
 /// Every plain policy as bets by card when first and when bet into, for one seat.
@@ -86,7 +86,7 @@ fn winning_once_in_two_hands_is_as_likely_as_trying_everything_says() {
             won + missed.values().map(best_for).sum::<f64>()
         };
         let twice = plain_policies().map(of_first).fold(0.0, f64::max);
-        let found = &r.seats[usize::from(seat)].pass_at;
+        let found = &r.seats[usize::from(seat)].pass_at_k;
         assert!((found[0] - best_for(&[0.3, 0.3, 0.4])).abs() < 1e-9, "{found:?}");
         assert!((found[1] - twice).abs() < 1e-9, "{found:?}, by brute force {twice}");
     }

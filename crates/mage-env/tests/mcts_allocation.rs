@@ -6,7 +6,7 @@
 use mage_env::{
     Seed,
     solvers::mcts::SearchTree,
-    tictactoe::{Board, TicTacToe, search},
+    tictactoe::{Board, TicTacToe, paper_mcts},
 };
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -40,7 +40,7 @@ static COUNTING: Counting = Counting;
 fn a_search_in_a_used_tree_allocates_nothing() {
     let mut tree = SearchTree::default();
     let mut rng = Seed::new(1).rng();
-    let search = search(1_000);
+    let search = paper_mcts(1_000);
     let count = |tree: &mut SearchTree, rng: &mut _| {
         let before = ALLOCATIONS.with(Cell::get);
         search.choose(&TicTacToe, &Board::default(), tree, rng);

@@ -3,7 +3,7 @@
 use mage_env::{
     ActionId, ActionList, ActionProbs, CurrentPlayer, Deal, Game, MAX_PLAYERS, Opponent, OpponentSchedule, Rng,
     Strategy, UniformOpponent,
-    solvers::{Bayes, Candidate, HistoryTree, Objective, best_response},
+    solvers::{BayesAdaptiveSolver, Candidate, HistoryTree, ScoreObjective, best_response},
 };
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -74,13 +74,13 @@ fn opponents() -> Vec<Strategy<Nim>> {
     vec![Arc::new(Takes(1)), Arc::new(Takes(2)), Arc::new(Takes(3)), Arc::new(UniformOpponent)]
 }
 
-fn solve(remembers: bool, seat: u8, episodes: u32) -> Bayes {
+fn solve(remembers: bool, seat: u8, episodes: u32) -> BayesAdaptiveSolver {
     let candidates: Vec<_> = opponents()
         .into_iter()
         .enumerate()
-        .map(|(i, s)| Candidate { name: i.to_string(), share: 0.25, rival: OpponentSchedule::stationary("x", s) })
+        .map(|(i, s)| Candidate { name: i.to_string(), probability: 0.25, schedule: OpponentSchedule::stationary("x", s) })
         .collect();
-    Bayes::new(&Nim { pile: 9, remembers }, seat, Deal::Fresh, &candidates, episodes).unwrap()
+    BayesAdaptiveSolver::new(&Nim { pile: 9, remembers }, seat, Deal::Fresh, &candidates, episodes).unwrap()
 }
 
 #[test]
@@ -100,13 +100,13 @@ fn best_responses_equal_those_on_the_tree() {
 fn positions_that_come_about_in_many_ways_change_nothing_but_the_work() {
     for seat in 0..2 {
         let (merged, apart) = (solve(false, seat, 3), solve(true, seat, 3));
-        for objective in [Objective::Last, Objective::Sum] {
+        for objective in [ScoreObjective::Last, ScoreObjective::Sum] {
             let rows = merged.curve(objective).by_episode.iter().zip(&apart.curve(objective).by_episode);
             rows.for_each(|(a, b)| assert!((a - b).abs() < 1e-9, "{a} is not {b}"));
         }
         let blind = merged.memoryless().by_episode[0];
         assert!((blind - apart.memoryless().by_episode[0]).abs() < 1e-9);
-        assert!(merged.curve(Objective::Sum).last() > blind + 0.01 || merged.informed().last() < blind + 1e-9);
+        assert!(merged.curve(ScoreObjective::Sum).last() > blind + 0.01 || merged.full_info().last() < blind + 1e-9);
     }
 }
 
@@ -115,9 +115,9 @@ fn questions_are_answered_along_a_game() {
     let bayes = solve(true, 0, 2);
     let belief = bayes.prior();
     let start = "9 0 []";
-    let first = bayes.best_action(&belief, 2, Objective::Sum, &[start]).unwrap().unwrap().0;
+    let first = bayes.best_action(&belief, 2, ScoreObjective::Sum, &[start]).unwrap().unwrap().0;
     let next = format!("{} 0 {:?}", 9 - first - 2, [first, 2]);
-    assert!(bayes.best_action(&belief, 2, Objective::Sum, &[start, &next]).unwrap().is_some());
+    assert!(bayes.best_action(&belief, 2, ScoreObjective::Sum, &[start, &next]).unwrap().is_some());
     let unfinished = bayes.likelihood(&[start, &next]).unwrap_err().to_string();
     assert!(unfinished.contains("is not an end"), "{unfinished}");
     // Three, two, three, one: the second opponent would have done so, and the random one in three times a third.
@@ -131,6 +131,6 @@ fn questions_are_answered_along_a_game() {
 #[test]
 fn own_actions_must_be_visible() {
     let bayes = solve(false, 0, 2);
-    let error = bayes.best_action(&bayes.prior(), 1, Objective::Sum, &["9 0 []", "5 0 []"]).unwrap_err().to_string();
+    let error = bayes.best_action(&bayes.prior(), 1, ScoreObjective::Sum, &["9 0 []", "5 0 []"]).unwrap_err().to_string();
     assert!(error.contains("does not tell the agent's own action"), "{error}");
 }

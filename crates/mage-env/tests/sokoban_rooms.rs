@@ -1,7 +1,7 @@
 //! Generated rooms: solvability, determinism, splits and option errors.
 
 use mage_env::{
-    End, EnvId, Options, Outcome, ParsedAction, Population, Registry, Seed, Task,
+    End, EnvId, OptionMap, Outcome, ParsedAction, Population, Registry, Seed, Task,
     sokoban::{Board, Generator, Play, RoomConfig, SolvabilityChecker, plan, shortest_path},
 };
 
@@ -126,11 +126,11 @@ fn a_task_is_the_same_room_in_every_copy_and_episode() {
 #[test]
 fn invalid_options_are_named() {
     let registry = Registry::builtin();
-    let err = |options: Options| {
+    let err = |options: OptionMap| {
         let task = Task { env: EnvId::new("sokoban"), options, opponent: None, seat: 0, seed: Seed::new(1) };
         registry.build(&task).map(drop).unwrap_err().to_string()
     };
-    let with = |key: &str, value: serde_json::Value| Options::default().with(key, value);
+    let with = |key: &str, value: serde_json::Value| OptionMap::default().with(key, value);
     assert!(err(with("boxs", 2.into())).contains("unknown field `boxs`"));
     assert!(err(with("boxes", serde_json::json!([]))).contains("empty list"));
     assert!(err(with("seeds", serde_json::json!([5, 5]))).contains("is an empty range"));

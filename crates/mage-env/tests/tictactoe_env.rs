@@ -1,11 +1,11 @@
 //! Tic-Tac-Toe as an agent faces it: openings, invalid moves, rewards and scores, from both seats.
 
 use mage_env::{
-    End, Env, EnvId, EnvSpec, OpponentSpec, Options, Outcome, ParsedAction, Seed, Task, tictactoe::TicTacToeSpec,
+    End, Env, EnvId, EnvSpec, OpponentSpec, OptionMap, Outcome, ParsedAction, Seed, Task, tictactoe::TicTacToeSpec,
 };
 use std::collections::HashSet;
 
-fn task(kind: &str, seat: u8, seed: u64, options: Options) -> Task {
+fn task(kind: &str, seat: u8, seed: u64, options: OptionMap) -> Task {
     Task {
         env: EnvId::new("tictactoe"),
         options,
@@ -15,7 +15,7 @@ fn task(kind: &str, seat: u8, seed: u64, options: Options) -> Task {
     }
 }
 
-fn env(kind: &str, seat: u8, seed: u64, options: Options) -> Box<dyn Env> {
+fn env(kind: &str, seat: u8, seed: u64, options: OptionMap) -> Box<dyn Env> {
     TicTacToeSpec::default().build(&task(kind, seat, seed, options)).unwrap()
 }
 
@@ -27,21 +27,21 @@ fn act(env: &mut dyn Env, text: &str) -> mage_env::Step {
 #[test]
 fn a_fixed_opening_is_the_same_in_every_episode_and_a_fresh_one_is_not() {
     for kind in ["random", "mcts"] {
-        let openings = |options: Options, seed| {
+        let openings = |options: OptionMap, seed| {
             let mut env = env(kind, 1, seed, options);
             (0..20).map(|n| env.reset(n).compact).collect::<HashSet<_>>()
         };
-        let fixed = Options::default().with("opening", "fixed");
+        let fixed = OptionMap::default().with("opening", "fixed");
         assert!((0..10).all(|seed| openings(fixed.clone(), seed).len() == 1), "{kind}");
         let all: HashSet<_> = (0..40).flat_map(|seed| openings(fixed.clone(), seed)).collect();
         assert!(all.len() > 4, "{kind}: other tasks, other openings");
-        assert!((0..3).all(|seed| openings(Options::default(), seed).len() > 2), "{kind}");
+        assert!((0..3).all(|seed| openings(OptionMap::default(), seed).len() > 2), "{kind}");
     }
 }
 
 #[test]
 fn only_the_opening_is_fixed_not_what_follows() {
-    let mut env = env("random", 1, 4, Options::default().with("opening", "fixed"));
+    let mut env = env("random", 1, 4, OptionMap::default().with("opening", "fixed"));
     let mut replies = HashSet::new();
     for n in 0..20 {
         env.reset(n);
@@ -53,7 +53,7 @@ fn only_the_opening_is_fixed_not_what_follows() {
 
 #[test]
 fn an_invalid_move_changes_nothing_and_says_why() {
-    let mut env = env("preferred_1", 0, 0, Options::default());
+    let mut env = env("preferred_1", 0, 0, OptionMap::default());
     let start = env.reset(0);
     let before = act(&mut *env, "(1, 1)").observation;
     assert_ne!(before, start);
@@ -77,7 +77,7 @@ fn an_invalid_move_changes_nothing_and_says_why() {
 #[test]
 fn wins_score_one_and_everything_else_nothing_while_losses_cost() {
     // The second list takes the corners in order: 11, 13, 31, 33.
-    let mut env = env("preferred_2", 0, 0, Options::default());
+    let mut env = env("preferred_2", 0, 0, OptionMap::default());
     env.reset(0);
     act(&mut *env, "(2,1)");
     act(&mut *env, "(2,2)");
@@ -93,7 +93,7 @@ fn wins_score_one_and_everything_else_nothing_while_losses_cost() {
     assert_eq!(on.end, Some(End::Terminated { outcome: Outcome::Won, score: 1.0 }));
 
     // The third list takes the edges, then the centre: 12, 21, 23, 32, 22, and has a line with its fifth.
-    let mut env = self::env("preferred_3", 1, 0, Options::default());
+    let mut env = self::env("preferred_3", 1, 0, OptionMap::default());
     assert_eq!(env.reset(0).compact, ". O . . . . . . .");
     act(&mut *env, "(1,1)"); // 21
     act(&mut *env, "(3,3)"); // 23
@@ -109,7 +109,7 @@ fn wins_score_one_and_everything_else_nothing_while_losses_cost() {
 fn the_same_task_is_the_same_game() {
     for seat in 0..2 {
         let game = |seed| {
-            let mut env = env("mcts", seat, seed, Options::default());
+            let mut env = env("mcts", seat, seed, OptionMap::default());
             let mut seen = vec![env.reset(1)];
             while let Some(first) = env.legal().unwrap().first().cloned() {
                 seen.push(act(&mut *env, &first).observation);
@@ -125,14 +125,14 @@ fn the_same_task_is_the_same_game() {
 fn wrong_tasks_are_explained() {
     let env_spec = TicTacToeSpec::default();
     let error = |task: &Task| env_spec.build(task).err().unwrap().to_string();
-    assert!(error(&task("perfekt", 0, 0, Options::default())).contains("did you mean `perfect`"));
-    assert!(error(&task("perfect", 2, 0, Options::default())).contains("seat 2 does not exist"));
-    assert!(error(&task("perfect", 0, 0, Options::default().with("opening", "odd"))).contains("fresh"));
+    assert!(error(&task("perfekt", 0, 0, OptionMap::default())).contains("did you mean `perfect`"));
+    assert!(error(&task("perfect", 2, 0, OptionMap::default())).contains("seat 2 does not exist"));
+    assert!(error(&task("perfect", 0, 0, OptionMap::default().with("opening", "odd"))).contains("fresh"));
     assert!(
-        error(&Task { opponent: None, ..task("perfect", 0, 0, Options::default()) }).contains("opponent is needed")
+        error(&Task { opponent: None, ..task("perfect", 0, 0, OptionMap::default()) }).contains("opponent is needed")
     );
     let with = |kind: &str, key: &str, value: serde_json::Value| {
-        let mut t = task(kind, 0, 0, Options::default());
+        let mut t = task(kind, 0, 0, OptionMap::default());
         let spec = t.opponent.as_mut().unwrap();
         spec.params = spec.params.clone().with(key, value);
         error(&t)

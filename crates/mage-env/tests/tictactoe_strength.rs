@@ -7,7 +7,7 @@
 use mage_env::{
     CurrentPlayer, Game, Opponent, Seed, UniformOpponent,
     solvers::mcts::MctsOpponent,
-    tictactoe::{Perfect, TicTacToe, search},
+    tictactoe::{Perfect, TicTacToe, paper_mcts},
 };
 
 /// Shares of games a player won, drew and lost.
@@ -83,7 +83,7 @@ fn assert_agree(what: &str, ours: Record, recorded: Recorded) {
 
 fn compare(simulations: u32, second_random: Recorded, second_perfect: Recorded, first_perfect: Recorded) {
     let games = if cfg!(feature = "long") { 20_000 } else { 5_000 };
-    let bot = MctsOpponent::new(search(simulations));
+    let bot = MctsOpponent::new(paper_mcts(simulations));
     let perfect = Perfect::default();
     let seed = Seed::new(u64::from(simulations));
     let name = |what: &str| format!("{simulations} simulations, {what}");
@@ -124,7 +124,7 @@ fn random_against_random_is_as_known() {
 
 #[test]
 fn the_perfect_player_never_loses() {
-    for ties in [mage_env::tictactoe::Ties::Uniform, mage_env::tictactoe::Ties::Fixed] {
+    for ties in [mage_env::tictactoe::TieBreak::Uniform, mage_env::tictactoe::TieBreak::Fixed] {
         let perfect = Perfect { ties };
         for (seat, players) in
             [(0, [&perfect as &dyn Opponent<_>, &UniformOpponent]), (1, [&UniformOpponent, &perfect])]

@@ -1,22 +1,22 @@
 //! Does the shop work without anybody's files? Everything here runs on the generated catalogue.
 
 use mage_env::{
-    End, Env, EnvId, EnvSpec, Error, Options, Outcome, ParsedAction, Population, PromptView, Registry,
+    End, Env, EnvId, EnvSpec, Error, OptionMap, Outcome, ParsedAction, Population, PromptView, Registry,
     ScriptedAgentQuery, Seed, Step, Task,
     webshop::{Split, WebshopSpec},
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-fn task(options: Options, seed: u64) -> Task {
+fn task(options: OptionMap, seed: u64) -> Task {
     Task { env: EnvId::new("webshop"), options, opponent: None, seat: 0, seed: Seed::new(seed) }
 }
 
-fn shop(options: Options, seed: u64) -> Box<dyn Env> {
+fn shop(options: OptionMap, seed: u64) -> Box<dyn Env> {
     Registry::builtin().build(&task(options, seed)).unwrap()
 }
 
-fn refusal(options: Options) -> Error {
+fn refusal(options: OptionMap) -> Error {
     Registry::builtin().build(&task(options, 0)).err().expect("refused")
 }
 
@@ -38,7 +38,7 @@ fn buy_first(env: &mut dyn Env, words: &str) -> Step {
 
 #[test]
 fn pages_follow_clicks() {
-    let mut env = shop(Options::default(), 1);
+    let mut env = shop(OptionMap::default(), 1);
     env.reset(0);
     assert_eq!(env.compact_legal(), Some(vec!["SEARCH".to_owned()]));
     let results = act(&mut *env, "search[black large machine washable]");
@@ -74,7 +74,7 @@ fn pages_follow_clicks() {
 
 #[test]
 fn what_cannot_be_done_costs_the_turn_and_nothing_else() {
-    let mut env = shop(Options::default(), 2);
+    let mut env = shop(OptionMap::default(), 2);
     let first = env.reset(0);
     for text in ["click[buy now]", "click[search]", "think[hmm]", "buy", "", "search[]", "I1"] {
         let step = act(&mut *env, text);
@@ -87,7 +87,7 @@ fn what_cannot_be_done_costs_the_turn_and_nothing_else() {
 
 #[test]
 fn a_purchase_is_scored_and_ends_the_visit() {
-    let mut env = shop(Options::default(), 3);
+    let mut env = shop(OptionMap::default(), 3);
     env.reset(0);
     let step = buy_first(&mut *env, "plant pots");
     let Some(End::Terminated { outcome, score }) = step.end else { panic!("{step:?}") };
@@ -101,7 +101,7 @@ fn a_purchase_is_scored_and_ends_the_visit() {
 #[test]
 fn every_listed_action_can_be_done_and_both_names_mean_the_same() {
     for seed in 0..20 {
-        let mut env = shop(Options::default().with("show_attributes", true), seed);
+        let mut env = shop(OptionMap::default().with("show_attributes", true), seed);
         env.reset(0);
         act(&mut *env, "SEARCH");
         for path in [&[][..], &["I1"], &["I2", "V1"], &["I1", "ATTR"]] {
@@ -123,14 +123,14 @@ fn every_listed_action_can_be_done_and_both_names_mean_the_same() {
 
 #[test]
 fn restarting_keeps_the_goal_unless_the_fault_is_wanted() {
-    let mut env = shop(Options::default(), 4);
+    let mut env = shop(OptionMap::default(), 4);
     let goal = instruction(&mut *env, 0);
     buy_first(&mut *env, &goal);
     assert_eq!(instruction(&mut *env, 1), goal);
     let results = act(&mut *env, "SEARCH").observation.text;
     assert!(results.starts_with("'Back to Search'"), "{results}");
 
-    let mut env = shop(Options::default().with("faithful", true), 4);
+    let mut env = shop(OptionMap::default().with("faithful", true), 4);
     let goal = instruction(&mut *env, 0);
     assert_eq!(instruction(&mut *env, 1), goal);
     assert!(act(&mut *env, "search[cups]").observation.text.starts_with("'Back"), "without a purchase the goal stays");
@@ -144,8 +144,8 @@ fn restarting_keeps_the_goal_unless_the_fault_is_wanted() {
 
 #[test]
 fn pages_come_in_the_originals_two_forms_too() {
-    let mut text = shop(Options::default().with("observation", "text"), 5);
-    let mut rich = shop(Options::default().with("observation", "text_rich"), 5);
+    let mut text = shop(OptionMap::default().with("observation", "text"), 5);
+    let mut rich = shop(OptionMap::default().with("observation", "text_rich"), 5);
     let first = rich.reset(0).text;
     assert!(first.starts_with("WebShop\nInstruction: \nLook for ") && first.ends_with("\n[button] Search [button_]\n"));
     text.reset(0);
@@ -182,23 +182,23 @@ fn splits_share_no_goal_and_the_released_ones_do() {
 
 #[test]
 fn settings_that_make_no_sense_are_named() {
-    let with = |key: &str, value: serde_json::Value| refusal(Options::default().with(key, value)).to_string();
+    let with = |key: &str, value: serde_json::Value| refusal(OptionMap::default().with(key, value)).to_string();
     assert!(with("colour", "red".into()).contains("unknown field `colour`"));
     assert!(with("products", 0.into()).contains("at least one product"));
     assert!(with("products", 100_000_000.into()).contains("at most"));
     assert!(with("goals", "human".into()).contains("nobody wrote wishes for generated products; set goals=synthetic"));
     assert!(with("goal", 99_999_999.into()).contains("there is no goal 99999999"));
     // Small shops may ask for nothing at all, or for nothing in a split.
-    let small = |n: u64| task(Options::default().with("products", n).with("split", "in-domain"), 0);
+    let small = |n: u64| task(OptionMap::default().with("products", n).with("split", "in-domain"), 0);
     let said: Vec<String> =
         (1..=10).filter_map(|n| Registry::builtin().build(&small(n)).err()).map(|e| e.to_string()).collect();
     let nothing = "of the products made up happens to come with a wish; set products to a larger number";
     assert!(said.iter().any(|e| e.contains(nothing)), "{said:?}");
     let elsewhere = |e: &String| e.contains("split in-domain: none of the catalogue's") && e.contains("(train ");
     assert!(said.iter().any(elsewhere), "{said:?}");
-    let small = Options::default().with("products", 20).with("split", "reference-train");
+    let small = OptionMap::default().with("products", 20).with("split", "reference-train");
     assert!(refusal(small).to_string().contains("option split"));
-    let missing = Options::default().with("catalogue", "official").with("data", "/nowhere");
+    let missing = OptionMap::default().with("catalogue", "official").with("data", "/nowhere");
     assert!(refusal(missing).to_string().contains("/nowhere: there is no items_shuffle.json"));
     let env_spec = WebshopSpec;
     let text = "env = \"webshop\"\n[[opponent]]\nname = \"x\"\nkind = \"x\"";
@@ -226,7 +226,7 @@ fn played(name: &str, tasks: u64, episodes: u32, meddled_in: &[u32]) -> Vec<u32>
             for turn in 0..env_spec.info().max_turns {
                 let legal = env.compact_legal().unwrap();
                 let seen =
-                    PromptView { episode, memory: &memory, observation: &now.compact, legal: &legal, done: &done };
+                    PromptView { episode, memory: &memory, observation: &now.compact, legal: &legal, history: &done };
                 let mut action = agent.act(&seen);
                 // Now and then somebody else has a hand in it.
                 if meddled_in.contains(&turn) {
@@ -273,7 +273,7 @@ fn compact_words_are_all_in_the_vocabulary_and_always_as_many() {
     let env_info = WebshopSpec.info();
     let known: BTreeSet<&str> = env_info.compact_words.iter().map(String::as_str).chain(["_"]).collect();
     assert_eq!(known.len(), env_info.compact_words.len() + 1, "no word twice");
-    let mut env = shop(Options::default(), 6);
+    let mut env = shop(OptionMap::default(), 6);
     let mut lengths = BTreeSet::new();
     let mut look = |text: &str| {
         assert!(text.split(' ').all(|w| known.contains(w)), "{text}");
@@ -299,7 +299,7 @@ proptest! {
         Just("search[search_results]".to_owned()), Just("search[item_page x]".to_owned()), Just("DESC".to_owned()),
         Just("search[<r>]".to_owned()), Just("search[<c> garden]".to_owned()), Just("search[<a> non slip]".to_owned()),
     ], 0..30), seed in 0_u64..50) {
-        let mut env = shop(Options::default().with("products", 200), seed);
+        let mut env = shop(OptionMap::default().with("products", 200), seed);
         env.reset(0);
         for word in &words {
             let action = env.parse(word);

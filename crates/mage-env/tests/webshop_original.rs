@@ -5,7 +5,7 @@
 mod data;
 
 use mage_env::{
-    Conformance, EnvId, EnvSpec, Options, Registry, Seed, Task,
+    Conformance, EnvId, EnvSpec, OptionMap, Registry, Seed, Task,
     webshop::{OfficialFiles, ReadOptions, Shop, WebshopSpec},
 };
 use std::path::Path;
@@ -51,7 +51,7 @@ fn goals_and_prices_are_those_of_the_originals_seed() {
         serde_json::from_str(&std::fs::read_to_string(folder.join("goals_seed0.json")).unwrap()).unwrap();
     let env_spec = WebshopSpec;
     let begin = |goal: u64| {
-        let options = Options::default().with("catalogue", "official").with("data", folder.to_str().unwrap());
+        let options = OptionMap::default().with("catalogue", "official").with("data", folder.to_str().unwrap());
         let task = Task {
             env: EnvId::new("webshop"),
             options: options.with("goal", goal),
@@ -77,7 +77,7 @@ fn people_have_thirteen_wishes_for_these_products() {
     let env_spec = Registry::builtin().get("webshop").unwrap().clone();
     let mut texts = std::collections::BTreeSet::new();
     for goal in 0..13 {
-        let options = Options::default().with("catalogue", "official").with("data", folder.to_str().unwrap());
+        let options = OptionMap::default().with("catalogue", "official").with("data", folder.to_str().unwrap());
         let options = options.with("goals", "human").with("goal", goal);
         let task = Task { env: EnvId::new("webshop"), options, opponent: None, seat: 0, seed: Seed::new(0) };
         texts.insert(env_spec.build(&task).unwrap().reset(0).text);

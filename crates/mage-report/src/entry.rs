@@ -2,7 +2,7 @@
 
 use super::{Measured, Moves};
 use mage_core::{Bootstrap, MetaResult, Slice, Summary, Unplayed, summarise};
-use mage_env::solvers::{how_known, is_lower_bound};
+use mage_env::solvers::{bound_label, is_lower_bound};
 use serde::Serialize;
 
 /// One method on one panel, over all its seeds.
@@ -105,12 +105,12 @@ pub struct Lines {
 impl Lines {
     /// How the best learner's scores are known.
     pub(super) fn known(&self) -> &'static str {
-        how_known(self.estimated, is_lower_bound(self.error))
+        bound_label(self.estimated, is_lower_bound(self.error))
     }
 
     /// How all else is.
     pub(super) fn rest_known(&self) -> &'static str {
-        how_known(self.estimated, false)
+        bound_label(self.estimated, false)
     }
 }
 

@@ -84,7 +84,7 @@ pub(super) struct Ceilings {
     #[serde(default)]
     seats: Vec<Errors>,
     #[serde(default)]
-    sampled: Vec<serde::de::IgnoredAny>,
+    sampled_opponents: Vec<serde::de::IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -92,7 +92,7 @@ struct Mean {
     memoryless: Vec<f64>,
     sum: Sum,
     #[serde(default)]
-    pass_at: Vec<f64>,
+    pass_at_k: Vec<f64>,
     #[serde(default)]
     best_response: Vec<Named>,
 }
@@ -110,19 +110,19 @@ struct Named {
 
 #[derive(Deserialize)]
 struct Errors {
-    last_error: f64,
-    sum_error: f64,
+    last_gap: f64,
+    sum_gap: f64,
 }
 
 impl Ceilings {
     pub(super) fn lines(self) -> Lines {
-        let worst = |s: &Errors| s.last_error.max(s.sum_error / f64::from(self.episodes.max(1)));
+        let worst = |s: &Errors| s.last_gap.max(s.sum_gap / f64::from(self.episodes.max(1)));
         Lines {
             error: self.seats.iter().map(worst).fold(0.0, f64::max),
-            estimated: !self.sampled.is_empty(),
+            estimated: !self.sampled_opponents.is_empty(),
             memoryless: self.mean.memoryless,
             learner: self.mean.sum.by_episode,
-            pass_at: self.mean.pass_at,
+            pass_at: self.mean.pass_at_k,
             best_response: self.mean.best_response.into_iter().map(|n| (n.name, n.value)).collect(),
         }
     }

@@ -6,7 +6,7 @@ use mage_core::{
     history::{Episode, Turn},
     summarise,
 };
-use mage_env::{Anchor, End, EnvId, Hash, Observation, OpponentSpec, Options, Outcome, ParsedAction, Seed, Task};
+use mage_env::{Anchor, End, EnvId, Hash, Observation, OpponentSpec, OptionMap, Outcome, ParsedAction, Seed, Task};
 use mage_report::{Limits, Report, csv, drawings, html, markdown, read, tables};
 use serde_json::json;
 use std::{fs, path::Path};
@@ -22,7 +22,7 @@ fn panel() -> Hash {
 fn record(task: u64, opponent: &str, seed: u64, scores: &[f32]) -> Trajectory {
     let task = Task {
         env: EnvId::new("kuhn"),
-        options: Options::default(),
+        options: OptionMap::default(),
         opponent: Some(OpponentSpec::of_kind(opponent)),
         seat: 0,
         seed: Seed::new(task),

@@ -7,7 +7,7 @@ use mage_core::{
 use mage_env::{
     EnvSpec, Population, Registry, Seed,
     kuhn::{Kuhn, KuhnSpec, equilibrium},
-    solvers::{HistoryTree, Objective, Profile, expected_returns},
+    solvers::{HistoryTree, ScoreObjective, Profile, expected_returns},
 };
 use mage_train::{
     TaskSet,
@@ -64,7 +64,7 @@ fn pool() -> Population {
 fn bayes_earns_its_exact_curve_and_with_blanked_memory_its_first_episode() {
     let population = pool();
     let exact = [0, 1].map(|s| KuhnSpec::default().bayes(&population, "train", s, 3).unwrap());
-    for (policy, objective) in [("bayes", Objective::Sum), ("bayes-last", Objective::Last)] {
+    for (policy, objective) in [("bayes", ScoreObjective::Sum), ("bayes-last", ScoreObjective::Last)] {
         let curve = |seat: u8, n: usize| exact[usize::from(seat)].curve(objective).by_episode[n];
         check(policy, &results(policy, MemoryMode::ReflectionOnly, &population, 3, 12_000), curve);
         check(policy, &results(policy, MemoryMode::None, &population, 3, 6_000), |seat, _| curve(seat, 0));
@@ -83,7 +83,7 @@ fn bayes_follows_an_opponent_that_switches() {
     "#;
     let population = Population::from_toml(text, "test").unwrap();
     let exact = [0, 1].map(|s| KuhnSpec::default().bayes(&population, "train", s, 4).unwrap());
-    let curve = |seat: u8, n: usize| exact[usize::from(seat)].curve(Objective::Sum).by_episode[n];
+    let curve = |seat: u8, n: usize| exact[usize::from(seat)].curve(ScoreObjective::Sum).by_episode[n];
     assert!(curve(0, 3) > exact[0].memoryless().last() + 0.02, "there is something to learn");
     check("bayes", &results("bayes", MemoryMode::ReflectionOnly, &population, 4, 12_000), curve);
 }
@@ -92,7 +92,7 @@ fn bayes_follows_an_opponent_that_switches() {
 fn best_response_nash_and_random_earn_what_the_tree_says() {
     let population = pool();
     let exact = [0, 1].map(|s| KuhnSpec::default().bayes(&population, "train", s, 2).unwrap());
-    let informed = |seat: u8, n: usize| exact[usize::from(seat)].informed().by_episode[n];
+    let informed = |seat: u8, n: usize| exact[usize::from(seat)].full_info().by_episode[n];
     for memory in [MemoryMode::ReflectionOnly, MemoryMode::None] {
         check("best-response", &results("best-response", memory, &population, 2, 8_000), informed);
     }

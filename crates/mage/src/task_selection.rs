@@ -4,7 +4,7 @@
 //! them.
 
 use crate::{App, cli::TaskSelection, output::Output, usage};
-use mage_env::{EnvSpec, Member, OpponentSpec, Population};
+use mage_env::{EnvSpec, PopulationMember, OpponentSpec, Population};
 use std::{path::Path, sync::Arc};
 
 /// The environment and the population the user asked for.
@@ -98,14 +98,14 @@ pub(crate) fn read_population(env_spec: &dyn EnvSpec, name: &str) -> anyhow::Res
 
 /// An opponent by its name in the population, else by its kind, else by its name in a population that the environment brings
 /// along; put into the chosen split. A name nobody knows is left as a kind, for the environment to refuse.
-fn member(env_spec: &dyn EnvSpec, population: &Population, name: &str, split: &str) -> Member {
+fn member(env_spec: &dyn EnvSpec, population: &Population, name: &str, split: &str) -> PopulationMember {
     let named = |p: &Population| p.opponents.iter().find(|m| m.spec.name == name).cloned();
     let is_kind = || env_spec.info().opponents.iter().any(|(kind, _)| kind == name);
     let elsewhere = || env_spec.populations().iter().find_map(|(_, p)| named(p));
     let known = named(population).or_else(|| if is_kind() { None } else { elsewhere() });
-    let found = known.unwrap_or_else(|| Member { spec: OpponentSpec::of_kind(name), ..Member::seen(name, 1.0) });
+    let found = known.unwrap_or_else(|| PopulationMember { spec: OpponentSpec::of_kind(name), ..PopulationMember::in_domain(name, 1.0) });
     // Its weight was meant for the company it comes from.
-    Member {
+    PopulationMember {
         splits: vec![split.to_owned()],
         weight: if named(population).is_some() { found.weight } else { 1.0 },
         ..found

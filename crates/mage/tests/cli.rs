@@ -173,7 +173,7 @@ fn with_early_stop_there_is_the_ceiling_of_winning_once() {
     let report = json(&mage(&[&args[..], &["--json"]].concat()));
     assert!(report["against"].is_null(), "later scores are of those who have not won");
     assert!(report["summary"]["overall"]["by_episode"][2]["score"]["count"].as_u64().unwrap() < 100);
-    let best: Vec<f64> = serde_json::from_value(report["ceilings"]["mean"]["pass_at"].clone()).unwrap();
+    let best: Vec<f64> = serde_json::from_value(report["ceilings"]["mean"]["pass_at_k"].clone()).unwrap();
     assert!(best.len() == 3 && best[0] < best[1] && best[1] < best[2], "{best:?}");
     let shown = stdout(&mage(&args));
     assert!(shown.contains("at best") && !shown.contains("without memory"), "{shown}");

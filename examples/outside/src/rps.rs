@@ -3,7 +3,7 @@
 
 use mage_core::prompt::{PromptSource, Windows};
 use mage_env::{
-    ActionId, ActionList, ActionProbs, Deal, Env, EnvSpec, EnvId, Error, Game, GameEnv, MAX_PLAYERS, Member,
+    ActionId, ActionList, ActionProbs, Deal, Env, EnvSpec, EnvId, Error, Game, GameEnv, MAX_PLAYERS, PopulationMember,
     Observation, Opponent, OpponentKinds, Population, Result, Rng, EnvInfo, Task, TextGame, CurrentPlayer,
 };
 use smallvec::smallvec;
@@ -136,8 +136,8 @@ impl EnvSpec for RpsSpec {
             options: vec![],
             opponents: self.opponents.docs(),
             compact_words: THROWS.map(str::to_owned).to_vec(),
-            compact_action: 1,
-            compact_reflection: 2,
+            max_compact_action_words: 1,
+            compact_reflection_words: 2,
         }
     }
 
@@ -152,7 +152,7 @@ impl EnvSpec for RpsSpec {
     }
 
     fn default_population(&self) -> Population {
-        let opponents = ["rocky", "wrapper", "cutter"].map(|kind| Member::seen(kind, 1.0)).to_vec();
+        let opponents = ["rocky", "wrapper", "cutter"].map(|kind| PopulationMember::in_domain(kind, 1.0)).to_vec();
         Population { opponents, ..Population::without_opponents(self.id()) }
     }
 }

@@ -2,14 +2,14 @@
 #![allow(dead_code)] // each test binary uses its own part
 
 use mage_core::{Completion, EpisodeConfig, MetaEpisode, Next, Request, Trajectory, prompt::PromptLibrary};
-use mage_env::{EnvId, OpponentSpec, Options, Registry, Seed, Task};
+use mage_env::{EnvId, OpponentSpec, OptionMap, Registry, Seed, Task};
 use std::{fmt::Write, sync::Arc};
 
 /// A Kuhn task with a fixed seed.
 pub(crate) fn kuhn_task(opponent: &str, seat: u8) -> Task {
     Task {
         env: EnvId::new("kuhn"),
-        options: Options::default(),
+        options: OptionMap::default(),
         opponent: Some(OpponentSpec::of_kind(opponent)),
         seat,
         seed: Seed::new(11),

@@ -35,12 +35,12 @@ pub fn best_response<G: Game>(
         seat,
         probs: &probs,
         reach: &reach,
-        choice: vec![None; tree.sets().len()],
+        choice: vec![None; tree.info_sets().len()],
         value: vec![None; tree.nodes().len()],
     };
     let value = search.value_of(0);
     let mut policy = TabularPolicy::default();
-    for (id, set) in tree.sets().iter().enumerate().filter(|(_, s)| s.player == seat) {
+    for (id, set) in tree.info_sets().iter().enumerate().filter(|(_, s)| s.player == seat) {
         let best = search.choose(id);
         let sure = set.actions.iter().enumerate().map(|(i, a)| (*a, f64::from(u8::from(i == best))));
         policy.insert(seat, set.text.clone(), sure.collect());
@@ -142,7 +142,7 @@ impl<G: Game> Search<'_, G> {
             return best;
         }
         let tree = self.tree;
-        let info = &tree.sets()[set];
+        let info = &tree.info_sets()[set];
         let mut best = (0, f64::NEG_INFINITY);
         for i in 0..info.actions.len() {
             let mut total = 0.0;

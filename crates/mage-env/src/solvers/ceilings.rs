@@ -1,6 +1,6 @@
 //! What are the ceilings of a population, from every seat?
 
-use super::{Bayes, Candidate, Curve, NamedValue, Objective, OracleReport, SeatOracle, pomdp::states_probabilities};
+use super::{BayesAdaptiveSolver, Candidate, ScoreCurve, NamedValue, ScoreObjective, OracleReport, SeatOracle, pomdp::states_probabilities};
 use crate::{Deal, Game, Result};
 use std::hash::Hash;
 
@@ -29,14 +29,14 @@ pub fn ceilings<G: Game>(
 where
     G::State: Eq + Hash,
 {
-    for strategy in candidates.iter().flat_map(|c| c.rival.phases()) {
+    for strategy in candidates.iter().flat_map(|c| c.schedule.phases()) {
         if !states_probabilities(game, strategy)? {
             return Ok(None);
         }
     }
     let mut seats = Vec::new();
     for (seat, share) in query.seat_shares.iter().enumerate() {
-        let bayes = Bayes::new(game, seat as u8, query.deal, candidates, query.episodes)?;
+        let bayes = BayesAdaptiveSolver::new(game, seat as u8, query.deal, candidates, query.episodes)?;
         seats.push(of_seat(&bayes, *share));
     }
     Ok(Some(OracleReport {
@@ -46,25 +46,25 @@ where
         episodes: query.episodes,
         mean: mean(&seats),
         seats,
-        sampled: Vec::new(),
+        sampled_opponents: Vec::new(),
         notes: Vec::new(),
     }))
 }
 
-fn of_seat(bayes: &Bayes, share: f64) -> SeatOracle {
-    let informed = bayes.informed().by_episode;
-    let curve = |of: &Curve| Curve { by_episode: settled(&of.by_episode, &informed) };
+fn of_seat(bayes: &BayesAdaptiveSolver, share: f64) -> SeatOracle {
+    let full_info = bayes.full_info().by_episode;
+    let curve = |of: &ScoreCurve| ScoreCurve { by_episode: settled(&of.by_episode, &full_info) };
     SeatOracle {
         seat: Some(bayes.seat()),
         share,
-        memoryless: settled(&bayes.memoryless().by_episode, &informed),
+        memoryless: settled(&bayes.memoryless().by_episode, &full_info),
         best_response: best_responses(bayes),
-        last: curve(bayes.curve(Objective::Last)),
-        sum: curve(bayes.curve(Objective::Sum)),
-        informed,
-        pass_at: bayes.pass_at().unwrap_or_default(),
-        last_error: bayes.error_bound(Objective::Last),
-        sum_error: bayes.error_bound(Objective::Sum),
+        last: curve(bayes.curve(ScoreObjective::Last)),
+        sum: curve(bayes.curve(ScoreObjective::Sum)),
+        full_info,
+        pass_at_k: bayes.pass_at_k().unwrap_or_default(),
+        last_gap: bayes.gap(ScoreObjective::Last),
+        sum_gap: bayes.gap(ScoreObjective::Sum),
     }
 }
 
@@ -75,7 +75,7 @@ fn settled(values: &[f64], told: &[f64]) -> Vec<f64> {
 }
 
 /// By opponent and phase, the mean over deals.
-fn best_responses(bayes: &Bayes) -> Vec<NamedValue> {
+fn best_responses(bayes: &BayesAdaptiveSolver) -> Vec<NamedValue> {
     let mut out: Vec<(f64, NamedValue)> = Vec::new();
     for (t, value) in bayes.types().iter().zip(bayes.best_responses()) {
         let weight = bayes.deal_probability(t.deal);
@@ -107,12 +107,12 @@ fn mean(seats: &[SeatOracle]) -> SeatOracle {
         share: number(|_| 1.0),
         memoryless: row(|s| &s.memoryless),
         best_response: best_response.collect(),
-        informed: row(|s| &s.informed),
-        last: Curve { by_episode: row(|s| &s.last.by_episode) },
-        sum: Curve { by_episode: row(|s| &s.sum.by_episode) },
-        pass_at: row(|s| &s.pass_at),
-        last_error: number(|s| s.last_error),
-        sum_error: number(|s| s.sum_error),
+        full_info: row(|s| &s.full_info),
+        last: ScoreCurve { by_episode: row(|s| &s.last.by_episode) },
+        sum: ScoreCurve { by_episode: row(|s| &s.sum.by_episode) },
+        pass_at_k: row(|s| &s.pass_at_k),
+        last_gap: number(|s| s.last_gap),
+        sum_gap: number(|s| s.sum_gap),
     }
 }
 

@@ -23,7 +23,7 @@ type Reach = [f64; MAX_PLAYERS + 1];
 impl<'t, G: Game> Cfr<'t, G> {
     /// Starts from uniform play.
     pub fn new(tree: &'t HistoryTree<G>) -> Self {
-        let zeros: Vec<Vec<f64>> = tree.sets().iter().map(|s| vec![0.0; s.actions.len()]).collect();
+        let zeros: Vec<Vec<f64>> = tree.info_sets().iter().map(|s| vec![0.0; s.actions.len()]).collect();
         let current = zeros.iter().map(|row| vec![1.0 / row.len() as f64; row.len()]).collect();
         Cfr { tree, regret: zeros.clone(), policy_sum: zeros, current }
     }
@@ -41,7 +41,7 @@ impl<'t, G: Game> Cfr<'t, G> {
     /// The average of all iterations' policies: what converges to an equilibrium in two-player zero-sum games.
     pub fn average_policy(&self) -> TabularPolicy {
         let mut out = TabularPolicy::default();
-        for (set, sums) in self.tree.sets().iter().zip(&self.policy_sum) {
+        for (set, sums) in self.tree.info_sets().iter().zip(&self.policy_sum) {
             let probs = normalised(sums);
             out.insert(set.player, set.text.clone(), set.actions.iter().copied().zip(probs).collect());
         }
@@ -99,7 +99,7 @@ impl<'t, G: Game> Cfr<'t, G> {
     }
 
     fn match_regrets(&mut self, player: u8) {
-        for (id, _) in self.tree.sets().iter().enumerate().filter(|(_, s)| s.player == player) {
+        for (id, _) in self.tree.info_sets().iter().enumerate().filter(|(_, s)| s.player == player) {
             let positive: Vec<f64> = self.regret[id].iter().map(|r| r.max(0.0)).collect();
             self.current[id] = normalised(&positive);
         }

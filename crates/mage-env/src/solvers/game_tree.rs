@@ -45,7 +45,7 @@ pub struct InfoSet {
     /// What it saw first.
     pub start: Observation,
     /// What it did, by canonical name, and what it saw then.
-    pub turns: Vec<(String, Observation)>,
+    pub history: Vec<(String, Observation)>,
     /// What it can do now, by canonical name.
     pub legal: Vec<String>,
 }
@@ -143,12 +143,12 @@ impl<G: TextGame> Grower<'_, G> {
         let actions = self.game.legal(&state);
         let legal = actions.iter().map(|a| self.game.action_name(*a)).collect();
         let seen = match before {
-            None => InfoSet { start: now, turns: Vec::new(), legal },
+            None => InfoSet { start: now, history: Vec::new(), legal },
             Some((earlier, action)) => {
                 let earlier = &self.tree.info_sets[earlier];
-                let mut turns = earlier.turns.clone();
-                turns.push((self.game.action_name(action), now));
-                InfoSet { start: earlier.start.clone(), turns, legal }
+                let mut history = earlier.history.clone();
+                history.push((self.game.action_name(action), now));
+                InfoSet { start: earlier.start.clone(), history, legal }
             }
         };
         let info_set = match self.known.get(&seen) {

@@ -2,7 +2,7 @@
 //!
 //! [`HistoryTree`] lists every history of a small game, with the information sets they fall into. Equilibria ([`super::Cfr`]) and
 //! plain best responses ([`super::best_response`]) are computed on it. Games too large to write out are refused; the
-//! belief solver ([`super::Bayes`]) works on positions instead, of which there are far fewer.
+//! belief solver ([`super::BayesAdaptiveSolver`]) works on positions instead, of which there are far fewer.
 
 use crate::{ActionId, ActionList, CurrentPlayer, Error, Game, MAX_PLAYERS, Result, Seed};
 use std::collections::HashMap;
@@ -74,7 +74,7 @@ impl<G: Game> HistoryTree<G> {
     }
 
     /// The information sets of all players.
-    pub fn sets(&self) -> &[HistoryInfoSet] {
+    pub fn info_sets(&self) -> &[HistoryInfoSet] {
         &self.sets
     }
 
@@ -155,8 +155,8 @@ mod tests {
     fn parents_come_first_and_sets_cover_all_decisions() {
         let tree = HistoryTree::new(&Kuhn).unwrap();
         assert_eq!(tree.nodes().len(), 58);
-        assert_eq!(tree.sets().len(), 12);
-        assert_eq!(tree.sets().iter().map(|s| s.nodes.len()).sum::<usize>(), 24);
+        assert_eq!(tree.info_sets().len(), 12);
+        assert_eq!(tree.info_sets().iter().map(|s| s.nodes.len()).sum::<usize>(), 24);
         for (id, node) in tree.nodes().iter().enumerate() {
             assert!(node.edges.iter().all(|e| e.child > id));
         }

@@ -5,7 +5,7 @@
 //!
 //! - [`HistoryTree`] enumerates a game's histories; [`Cfr`] finds an equilibrium on it, [`best_response`] and [`exploitability`]
 //!   evaluate strategies.
-//! - [`Bayes`] is the optimum of an agent that meets a hidden opponent repeatedly, stationary or switching.
+//! - [`BayesAdaptiveSolver`] is the optimum of an agent that meets a hidden opponent repeatedly, stationary or switching.
 //! - [`ceilings`] collects the ceilings of a population in an [`OracleReport`].
 //!
 //! [`mcts`] is Monte-Carlo tree search, which needs no probabilities and scales to larger games.
@@ -24,6 +24,6 @@ pub use best_response::{BestResponse, best_response, expected_returns, exploitab
 pub use ceilings::{CeilingQuery, ceilings};
 pub use cfr::Cfr;
 pub use history_tree::{HistoryEdge, HistoryInfoSet, HistoryNode, HistoryTree, MAX_HISTORIES};
-pub use oracle_report::{Curve, NamedValue, OracleReport, Sampled, SeatOracle, how_known, is_lower_bound};
-pub use pomdp::{Bayes, Candidate, HiddenType, Objective};
+pub use oracle_report::{ScoreCurve, NamedValue, OracleReport, SampledOpponent, SeatOracle, bound_label, is_lower_bound};
+pub use pomdp::{BayesAdaptiveSolver, Candidate, HiddenType, ScoreObjective};
 pub use tabular_policy::{Profile, TabularPolicy};

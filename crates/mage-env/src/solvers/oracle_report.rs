@@ -19,7 +19,7 @@ pub struct OracleReport {
     pub mean: SeatOracle,
     /// Opponents that could only be asked for their moves: what is said about them rests on samples.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub sampled: Vec<Sampled>,
+    pub sampled_opponents: Vec<SampledOpponent>,
     /// What else a reader should know.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -28,20 +28,20 @@ pub struct OracleReport {
 impl OracleReport {
     /// How far the best learner's curves may be below the optimum, because not all beliefs were solved: the worse of the last
     /// episode and the mean over episodes.
-    pub fn error(&self) -> f64 {
-        let worst = |s: &SeatOracle| s.last_error.max(s.sum_error / f64::from(self.episodes.max(1)));
+    pub fn max_gap(&self) -> f64 {
+        let worst = |s: &SeatOracle| s.last_gap.max(s.sum_gap / f64::from(self.episodes.max(1)));
         self.seats.iter().map(worst).fold(0.0, f64::max)
     }
 
     /// Whether the best learner's curves are lower bounds, by more than three decimals would show.
-    pub fn learner_may_be_better(&self) -> bool {
-        is_lower_bound(self.error())
+    pub fn learner_is_lower_bound(&self) -> bool {
+        is_lower_bound(self.max_gap())
     }
 }
 
 /// How a line that says what is possible is known: `exact` or `estimated` from an opponent's moves, and `at least` where the best
 /// learner may be better than shown.
-pub fn how_known(estimated: bool, lower_bound: bool) -> &'static str {
+pub fn bound_label(estimated: bool, lower_bound: bool) -> &'static str {
     match (estimated, lower_bound) {
         (false, false) => "exact",
         (false, true) => "at least",
@@ -56,9 +56,9 @@ pub fn is_lower_bound(error: f64) -> bool {
 }
 
 /// An opponent that states no probabilities, met from one seat. All else in the report takes the moves it was seen to make
-/// for its probabilities; an answer fitted to them is a little lucky, and fresh games tell by how much.
+/// for its probabilities; an answer fitted_value to them is a little lucky, and fresh games tell by how much.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Sampled {
+pub struct SampledOpponent {
     /// Its name.
     pub name: String,
     /// The agent's seat.
@@ -68,11 +68,11 @@ pub struct Sampled {
     /// In how many positions.
     pub positions: usize,
     /// What the best answer to those moves earns against them.
-    pub fitted: f64,
+    pub fitted_value: f64,
     /// How many fresh games that answer played against the opponent itself.
     pub games: u32,
     /// What it earned there.
-    pub valued: f64,
+    pub measured_value: f64,
     /// The standard error of that.
     pub standard_error: f64,
 }
@@ -90,19 +90,19 @@ pub struct SeatOracle {
     /// deals are fixed, the deal is known too: it can be learned.
     pub best_response: Vec<NamedValue>,
     /// The mean of the best responses: what one could do if told who sits opposite, by episode.
-    pub informed: Vec<f64>,
+    pub full_info: Vec<f64>,
     /// The best possible learner when only the last episode counts (ties: the larger sum).
-    pub last: Curve,
+    pub last: ScoreCurve,
     /// The best possible learner when all episodes count alike (ties: the better last episode).
-    pub sum: Curve,
+    pub sum: ScoreCurve,
     /// The best chance of having won at least once within 1, 2, … episodes, each the optimum of its own: what Pass@k is
     /// measured against. Empty where it is not known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub pass_at: Vec<f64>,
+    pub pass_at_k: Vec<f64>,
     /// How far the true optimum of the last episode may lie above `last`: rounding noise unless opponents switch or mix.
-    pub last_error: f64,
+    pub last_gap: f64,
     /// How far the true optimum of the sum may lie above that of `sum`.
-    pub sum_error: f64,
+    pub sum_gap: f64,
 }
 
 /// A value with a name.
@@ -116,12 +116,12 @@ pub struct NamedValue {
 
 /// What the best possible learner earns in each episode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Curve {
+pub struct ScoreCurve {
     /// Expected score by episode, first to last.
     pub by_episode: Vec<f64>,
 }
 
-impl Curve {
+impl ScoreCurve {
     /// The last episode's value.
     pub fn last(&self) -> f64 {
         self.by_episode.last().copied().unwrap_or(0.0)

@@ -253,7 +253,7 @@ fn ask(
     })?;
     let mut ids = Vec::with_capacity(tree.info_sets.len());
     for info_set in &tree.info_sets {
-        let turns = info_set.turns.iter().map(|(action, observation)| Turn {
+        let turns = info_set.history.iter().map(|(action, observation)| Turn {
             call: mage_core::RequestId(0),
             anchor: Anchor(String::new()),
             action: ParsedAction::Act(action.clone()),

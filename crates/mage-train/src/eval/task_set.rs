@@ -46,7 +46,7 @@ impl TaskSet {
 
     /// The same tasks with starts from the environment's finite stock, without replacement, where it has one.
     pub fn dealt(mut self, env_spec: &dyn EnvSpec, seed: Seed) -> Result<Self> {
-        env_spec.deal(&mut self.tasks, 0, seed.child("deal"))?;
+        env_spec.assign_without_replacement(&mut self.tasks, 0, seed.child("deal"))?;
         self.hash = Hash::of(&self.tasks);
         Ok(self)
     }

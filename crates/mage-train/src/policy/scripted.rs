@@ -99,7 +99,7 @@ impl Player {
             memory: &prompt.memory,
             observation: &prompt.observation,
             legal: &legal,
-            done: &done,
+            history: &done,
         });
         let written = written(meta.env(), self.settings.size, &legal, &meant);
         Ok(match (luck, written) {

@@ -10,7 +10,7 @@ use crate::{
     usage,
 };
 use mage_env::{
-    EnvInfo, EnvSpec, Options, Population, ScriptedAgentInfo, Seed, solvers::OracleReport, solvers::SeatOracle,
+    EnvInfo, EnvSpec, OptionMap, Population, ScriptedAgentInfo, Seed, solvers::OracleReport, solvers::SeatOracle,
     solvers::is_lower_bound,
 };
 use serde::Serialize;
@@ -54,7 +54,7 @@ struct Shown {
 struct ShownSplit {
     name: String,
     max_turns: u32,
-    options: Options,
+    options: OptionMap,
 }
 
 /// The best that can be done.
@@ -230,9 +230,9 @@ fn print_oracles(report: &OracleReport, out: &Output) -> anyhow::Result<()> {
         };
         let rows = [
             row("best without memory", &seat.memoryless),
-            row(&learner("sum", seat.sum_error), &seat.sum.by_episode),
-            row(&learner("last", seat.last_error), &seat.last.by_episode),
-            row("opponent known", &seat.informed),
+            row(&learner("sum", seat.sum_gap), &seat.sum.by_episode),
+            row(&learner("last", seat.last_gap), &seat.last.by_episode),
+            row("opponent known", &seat.full_info),
         ];
         let header: Vec<&str> = header.iter().map(String::as_str).collect();
         out.line(table(&header, rows))?;
@@ -241,8 +241,8 @@ fn print_oracles(report: &OracleReport, out: &Output) -> anyhow::Result<()> {
                 seat.best_response.iter().map(|v| format!("{} {}", v.name, score(v.value))).collect();
             out.line(styled(DIM, format!("best responses: {}", known.join(", "))))?;
         }
-        if is_lower_bound(seat.last_error.max(seat.sum_error)) {
-            let (last, sum) = (score(seat.last_error), score(seat.sum_error));
+        if is_lower_bound(seat.last_gap.max(seat.sum_gap)) {
+            let (last, sum) = (score(seat.last_gap), score(seat.sum_gap));
             out.line(styled(
                 DIM,
                 format!("the best learner's last episode may be up to {last} better, its sum {sum}"),
@@ -255,7 +255,7 @@ fn print_oracles(report: &OracleReport, out: &Output) -> anyhow::Result<()> {
 
 /// What is exact, what is a bound, and why.
 fn how_sure(report: &OracleReport) -> &'static str {
-    match (report.sampled.is_empty(), report.learner_may_be_better()) {
+    match (report.sampled_opponents.is_empty(), report.learner_is_lower_bound()) {
         (true, false) => "all values are exact to the decimals shown",
         (true, true) => {
             "all values are exact but those of the best learner: these opponents lead to more beliefs than could be solved, so \
@@ -274,15 +274,15 @@ fn how_sure(report: &OracleReport) -> &'static str {
 
 /// Where numbers rest on samples, how many, and what else there is to know.
 fn print_samples(report: &OracleReport, out: &Output) -> anyhow::Result<()> {
-    if !report.sampled.is_empty() {
-        let rows = report.sampled.iter().map(|s| {
+    if !report.sampled_opponents.is_empty() {
+        let rows = report.sampled_opponents.iter().map(|s| {
             vec![
                 s.name.clone(),
                 s.seat.to_string(),
                 format!("{} or more in each of {} positions", s.samples, s.positions),
-                score(s.fitted),
+                score(s.fitted_value),
                 s.games.to_string(),
-                format!("{} ± {}", score(s.valued), score(s.standard_error)),
+                format!("{} ± {}", score(s.measured_value), score(s.standard_error)),
             ]
         });
         let header = ["asked, not known", "from seat", "moves", "best response to them", "fresh games", "won there"];
@@ -317,7 +317,7 @@ fn conform(app: &App, args: &EnvConformArgs, out: &Output) -> anyhow::Result<()>
             out.line(format!("{n} with a key that is not known and was not looked at: `{key}`"))?;
         }
         if let Some(d) = &report.first {
-            out.line(format!("\nfirst difference, at {}:", d.place))?;
+            out.line(format!("\nfirst difference, at {}:", d.location))?;
             out.line(format!("the original: {}\nours:         {}", d.expected, d.actual))?;
         }
     }

@@ -87,7 +87,7 @@ impl SplitCeilings {
         let tasks = &solved.tasks;
         let bootstrap = Bootstrap::default().child("ceilings").child(&solved.split);
         let least = solved.measures.iter().enumerate().map(|(i, measure)| {
-            let values = tasks.iter().filter_map(|t| t.least[i]).map(f64::from);
+            let values = tasks.iter().filter_map(|t| t.min_costs[i]).map(f64::from);
             (*measure, bootstrap.child(measure).mean(values))
         });
         SplitCeilings {
@@ -95,10 +95,10 @@ impl SplitCeilings {
             turns: solved.turns,
             budget: solved.budget.clone(),
             tasks: tasks.len(),
-            undecided: tasks.iter().filter(|t| t.in_time.is_none()).count(),
-            solvable_in_time: Rate::of(tasks.iter().filter_map(|t| t.in_time)),
+            undecided: tasks.iter().filter(|t| t.within_turns.is_none()).count(),
+            solvable_in_time: Rate::of(tasks.iter().filter_map(|t| t.within_turns)),
             least: least.collect(),
-            won_at_random: Rate::of(tasks.iter().map(|t| t.by_random_play)),
+            won_at_random: Rate::of(tasks.iter().map(|t| t.solved_by_random)),
         }
     }
 }

@@ -64,8 +64,8 @@ impl EnvSpec for CoinSpec {
             options: vec![],
             opponents: vec![],
             compact_words: vec!["win".to_owned(), "lose".to_owned()],
-            compact_action: 1,
-            compact_reflection: 1,
+            max_compact_action_words: 1,
+            compact_reflection_words: 1,
         }
     }
     fn build(&self, _task: &Task) -> Result<Box<dyn Env>> {

@@ -7,13 +7,13 @@
 use super::{rules::Kuhn, text::facts};
 use crate::{
     CurrentPlayer, Error, Game, Result,
-    solvers::{Bayes, HistoryTree},
+    solvers::{BayesAdaptiveSolver, HistoryTree},
 };
 use std::{collections::HashMap, sync::OnceLock};
 
 /// What the player in `seat` saw in the hand that these facts are about: its observations at its own decisions and at the
-/// end, as [`Bayes::update`] takes them.
-pub fn seen_from_facts(text: &str, seat: u8) -> Result<&'static [String]> {
+/// end, as [`BayesAdaptiveSolver::update`] takes them.
+pub fn observations_from_facts(text: &str, seat: u8) -> Result<&'static [String]> {
     static TABLE: OnceLock<HashMap<(u8, String), Vec<String>>> = OnceLock::new();
     let table = TABLE.get_or_init(all_hands);
     let words: Vec<&str> = text.split_whitespace().collect();
@@ -25,15 +25,15 @@ pub fn seen_from_facts(text: &str, seat: u8) -> Result<&'static [String]> {
     })
 }
 
-/// The belief for the next episode after a hand with these facts, as [`Bayes::update`]; `None` where nobody believed
+/// The belief for the next episode after a hand with these facts, as [`BayesAdaptiveSolver::update`]; `None` where nobody believed
 /// possible plays like that.
-pub fn update_from_facts(bayes: &Bayes, belief: &[f64], text: &str) -> Result<Option<Vec<f64>>> {
-    bayes.update(belief, &borrowed(seen_from_facts(text, bayes.seat())?))
+pub fn update_from_facts(bayes: &BayesAdaptiveSolver, belief: &[f64], text: &str) -> Result<Option<Vec<f64>>> {
+    bayes.update(belief, &borrowed(observations_from_facts(text, bayes.seat())?))
 }
 
-/// How likely a hand with these facts is under each type, given the player's own actions, as [`Bayes::likelihood`].
-pub fn likelihood_from_facts(bayes: &Bayes, text: &str) -> Result<Vec<f64>> {
-    bayes.likelihood(&borrowed(seen_from_facts(text, bayes.seat())?))
+/// How likely a hand with these facts is under each type, given the player's own actions, as [`BayesAdaptiveSolver::likelihood`].
+pub fn likelihood_from_facts(bayes: &BayesAdaptiveSolver, text: &str) -> Result<Vec<f64>> {
+    bayes.likelihood(&borrowed(observations_from_facts(text, bayes.seat())?))
 }
 
 fn borrowed(seen: &[String]) -> Vec<&str> {

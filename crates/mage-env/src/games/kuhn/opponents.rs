@@ -2,7 +2,7 @@
 
 use super::rules::{BET, Card, Hand, Kuhn, PASS};
 use crate::{
-    ActionProbs, Error, Opponent, OpponentKinds, Options, Result, Strategy,
+    ActionProbs, Error, Opponent, OpponentKinds, OptionMap, Result, Strategy,
     solvers::{Cfr, HistoryTree, TabularPolicy},
 };
 use serde::Deserialize;
@@ -112,7 +112,7 @@ pub fn opponent_kinds() -> OpponentKinds<Kuhn> {
     });
     let mut cfr = |kind: &str, about: &str, shape: fn(StrategyTable) -> StrategyTable| {
         let place = format!("opponent of kind `{kind}`");
-        let make = move |params: &Options| -> Result<Strategy<Kuhn>> {
+        let make = move |params: &OptionMap| -> Result<Strategy<Kuhn>> {
             let p: CfrParams = params.read(&place)?;
             if !(1..=MAX_ITERATIONS).contains(&p.iterations) {
                 let problem = format!("`iterations` = {} is not between 1 and {MAX_ITERATIONS}", p.iterations);
@@ -177,7 +177,7 @@ mod tests {
         let kinds = opponent_kinds();
         let table = equilibrium(1000);
         let spec = |kind: &str, n: i64| OpponentSpec {
-            params: Options::default().with("iterations", n),
+            params: OptionMap::default().with("iterations", n),
             ..OpponentSpec::of_kind(kind)
         };
         let at = |spec: &OpponentSpec, hand: &Hand| {
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(by_situation, [[0.0, 0.0, 1.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]);
         assert!(kinds.build(&spec("cfr_argmax", 0)).err().unwrap().to_string().contains("not between 1 and"));
         let typo =
-            OpponentSpec { params: Options::default().with("iteration", 5), ..OpponentSpec::of_kind("cfr_argmax") };
+            OpponentSpec { params: OptionMap::default().with("iteration", 5), ..OpponentSpec::of_kind("cfr_argmax") };
         assert!(kinds.build(&typo).err().unwrap().to_string().contains("unknown field `iteration`"));
     }
 

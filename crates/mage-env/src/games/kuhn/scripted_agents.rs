@@ -11,7 +11,7 @@ use crate::{
     ActionId, Game, PromptView, Result, Rng, ScriptedAgent, ScriptedAgentFactory, ScriptedAgentInfo,
     ScriptedAgentQuery, Seed, Task, TextGame,
     game::{draw, draw_uniform},
-    solvers::{Bayes, Objective},
+    solvers::{BayesAdaptiveSolver, ScoreObjective},
 };
 use std::sync::Arc;
 
@@ -32,14 +32,14 @@ pub(super) fn maker(
     env_spec: &KuhnSpec,
     query: &ScriptedAgentQuery<'_>,
 ) -> Result<Option<Arc<dyn ScriptedAgentFactory>>> {
-    let solved = || -> Result<Arc<[Bayes; 2]>> {
+    let solved = || -> Result<Arc<[BayesAdaptiveSolver; 2]>> {
         let seat = |seat| env_spec.bayes(query.population, query.split, seat, query.episodes);
         Ok(Arc::new([seat(0)?, seat(1)?]))
     };
     Ok(Some(match query.name {
         "nash" => Arc::new(NashMaker(equilibrium(NASH_ITERATIONS))),
-        "bayes" => Arc::new(LearnerMaker { solved: solved()?, aim: Aim::Learn(Objective::Sum) }),
-        "bayes-last" => Arc::new(LearnerMaker { solved: solved()?, aim: Aim::Learn(Objective::Last) }),
+        "bayes" => Arc::new(LearnerMaker { solved: solved()?, aim: Aim::Learn(ScoreObjective::Sum) }),
+        "bayes-last" => Arc::new(LearnerMaker { solved: solved()?, aim: Aim::Learn(ScoreObjective::Last) }),
         "best-response" => {
             let opponents = query.population.in_split(query.split)?;
             let names = opponents.into_iter().map(|(_, spec)| spec.name.clone()).collect();
@@ -79,14 +79,14 @@ impl ScriptedAgent for Nash {
 #[derive(Clone)]
 enum Aim {
     /// Start from the prior, and learn.
-    Learn(Objective),
+    Learn(ScoreObjective),
     /// Be told which of these opponents it is, and make the most of each episode.
     Exploit(Vec<String>),
 }
 
 struct LearnerMaker {
     /// The exact optimum of each seat.
-    solved: Arc<[Bayes; 2]>,
+    solved: Arc<[BayesAdaptiveSolver; 2]>,
     aim: Aim,
 }
 
@@ -108,11 +108,11 @@ impl ScriptedAgentFactory for LearnerMaker {
 /// Rebuilds its belief from the facts in its prompt at every decision, and plays the exact optimum for it. With nothing in
 /// its prompt it takes every episode for the first.
 struct Learner {
-    solved: Arc<[Bayes; 2]>,
+    solved: Arc<[BayesAdaptiveSolver; 2]>,
     seat: u8,
     prior: Vec<f64>,
     /// What it plans for; nothing beyond the present episode if `None`.
-    objective: Option<Objective>,
+    objective: Option<ScoreObjective>,
     rng: Rng,
 }
 
@@ -127,7 +127,7 @@ impl ScriptedAgent for Learner {
             }
         }
         let left = bayes.episodes().saturating_sub(seen.memory.len() as u32).max(1);
-        let (left, objective) = self.objective.map_or((1, Objective::Sum), |objective| (left, objective));
+        let (left, objective) = self.objective.map_or((1, ScoreObjective::Sum), |objective| (left, objective));
         let view = View::read(seen.observation);
         let sights = view.map(|v| v.sights()).unwrap_or_default();
         let sights: Vec<&str> = sights.iter().map(String::as_str).collect();

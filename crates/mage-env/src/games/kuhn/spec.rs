@@ -2,10 +2,10 @@
 
 use super::{opponents::opponent_kinds, rules::Kuhn, scripted_agents, text};
 use crate::{
-    Deal, Env, EnvId, EnvInfo, EnvSpec, Error, GameEnv, HumanPlayer, Member, OpponentKinds, OptionDoc, Options,
+    Deal, Env, EnvId, EnvInfo, EnvSpec, Error, GameEnv, HumanPlayer, PopulationMember, OpponentKinds, OptionDoc, OptionMap,
     Population, Result, ScriptedAgentFactory, ScriptedAgentInfo, ScriptedAgentQuery, Task, human_player,
     registry::unknown_scripted_agent,
-    solvers::{Bayes, Candidate, CeilingQuery, OracleReport, ceilings},
+    solvers::{BayesAdaptiveSolver, Candidate, CeilingQuery, OracleReport, ceilings},
 };
 use serde::Deserialize;
 use std::sync::Arc;
@@ -61,8 +61,8 @@ impl EnvSpec for KuhnSpec {
             )],
             opponents: self.opponents.docs(),
             compact_words: text::compact_words(),
-            compact_action: 1,
-            compact_reflection: text::REFLECTION_WORDS,
+            max_compact_action_words: 1,
+            compact_reflection_words: text::REFLECTION_WORDS,
         }
     }
 
@@ -93,14 +93,14 @@ impl EnvSpec for KuhnSpec {
     /// The paper's mix, with fresh deals; out of domain, the equilibrium as the paper plays it and as it should be.
     fn default_population(&self) -> Population {
         Population {
-            options: Options::default().with("deal", "fresh"),
+            options: OptionMap::default().with("deal", "fresh"),
             seats: vec![0.5, 0.5],
             opponents: vec![
-                Member::seen("conservative", 0.3),
-                Member::seen("aggressive", 0.3),
-                Member::seen("intermediate", 0.4),
-                Member::unseen("cfr_argmax", 0.5),
-                Member::unseen("cfr_sampled", 0.5),
+                PopulationMember::in_domain("conservative", 0.3),
+                PopulationMember::in_domain("aggressive", 0.3),
+                PopulationMember::in_domain("intermediate", 0.4),
+                PopulationMember::out_of_domain("cfr_argmax", 0.5),
+                PopulationMember::out_of_domain("cfr_sampled", 0.5),
             ],
             ..Population::without_opponents(ID)
         }
@@ -140,9 +140,9 @@ impl EnvSpec for KuhnSpec {
 
 impl KuhnSpec {
     /// The best possible learner from one seat against a split of a population, for scripted agents to ask.
-    pub fn bayes(&self, population: &Population, split: &str, seat: u8, episodes: u32) -> Result<Bayes> {
+    pub fn bayes(&self, population: &Population, split: &str, seat: u8, episodes: u32) -> Result<BayesAdaptiveSolver> {
         let options: KuhnOptions = population.options_in(split).read(PLACE)?;
         let candidates = Candidate::of_split(population, split, &self.opponents)?;
-        Bayes::new(&Kuhn, seat, options.deal, &candidates, episodes)
+        BayesAdaptiveSolver::new(&Kuhn, seat, options.deal, &candidates, episodes)
     }
 }

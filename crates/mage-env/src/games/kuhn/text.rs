@@ -21,7 +21,7 @@ impl TextGame for Kuhn {
         (if a == BET { "BET" } else { "PASS" }).to_owned()
     }
 
-    fn picture(&self, s: &Hand, player: u8) -> Option<String> {
+    fn render(&self, s: &Hand, player: u8) -> Option<String> {
         let other = if s.showdown() { s.card(1 - player) } else { None };
         let (own, other) = (letter(s.card(player)), letter(other));
         let pot = 2 + s.actions().filter(|a| *a == BET).count();

@@ -8,16 +8,16 @@
 //! is fenced in rather than found: the report gives what a learner earns, and how far the best may be above it.
 
 use super::{
-    best_answer::BestAnswer,
+    best_response::TicTacToeBestResponse,
     move_table::{MoveTable, Symmetry},
     opponents::searches,
     rules::{Board, TicTacToe},
     spec::{TicTacToeOptions, TicTacToeSpec},
-    win_game::{Shown, Wins},
+    win_game::{WinGameOpponent, WinGame},
 };
 use crate::{
     Deal, EnvSpec, Hash, Opponent, OpponentSchedule, OpponentSpec, Population, Result, Seed, Strategy,
-    solvers::{Bayes, Candidate, CeilingQuery, OracleReport, Sampled, ceilings},
+    solvers::{BayesAdaptiveSolver, Candidate, CeilingQuery, OracleReport, SampledOpponent, ceilings},
 };
 use rayon::prelude::*;
 use std::{
@@ -57,9 +57,9 @@ struct Asked {
 impl TicTacToeSpec {
     /// The best possible learner from one seat against a split of a population, for agents that play by rule. Where an
     /// opponent searches, it takes the moves counted for its probabilities.
-    pub fn bayes(&self, population: &Population, split: &str, seat: u8, episodes: u32) -> Result<Bayes> {
+    pub fn bayes(&self, population: &Population, split: &str, seat: u8, episodes: u32) -> Result<BayesAdaptiveSolver> {
         let (candidates, _) = self.candidates(population, split)?;
-        Bayes::new(&Wins, seat, Deal::Fresh, &candidates, episodes)
+        BayesAdaptiveSolver::new(&WinGame, seat, Deal::Fresh, &candidates, episodes)
     }
 
     pub(super) fn ceilings(&self, population: &Population, split: &str, episodes: u32) -> Result<Option<OracleReport>> {
@@ -74,14 +74,14 @@ impl TicTacToeSpec {
             deal: Deal::Fresh,
             seat_shares: &population.seat_shares(2)?,
         };
-        let Some(mut report) = ceilings(&Wins, &candidates, &query)? else { return Ok(None) };
+        let Some(mut report) = ceilings(&WinGame, &candidates, &query)? else { return Ok(None) };
         for opponent in &asked {
             for seat in 0..2 {
-                report.sampled.push(value(opponent, seat)?);
+                report.sampled_opponents.push(value(opponent, seat)?);
             }
         }
         if !asked.is_empty() {
-            report.notes.push(said_of_samples(&report.sampled));
+            report.notes.push(said_of_samples(&report.sampled_opponents));
         }
         if options.opening == Deal::Fixed {
             report.notes.push(
@@ -94,7 +94,7 @@ impl TicTacToeSpec {
     }
 
     /// The opponents of a split as oracles see them, and those among them that had to be asked.
-    fn candidates(&self, population: &Population, split: &str) -> Result<(Vec<Candidate<Wins>>, Vec<Asked>)> {
+    fn candidates(&self, population: &Population, split: &str) -> Result<(Vec<Candidate<WinGame>>, Vec<Asked>)> {
         let mut asked = Vec::new();
         let mut candidates = Vec::new();
         for (share, spec) in population.in_split(split)? {
@@ -112,9 +112,9 @@ impl TicTacToeSpec {
             let mut known = known.into_iter();
             let rival = rival.map(|_| {
                 let (strategy, _) = known.next().expect("one for each phase");
-                Arc::new(Shown(strategy)) as Strategy<Wins>
+                Arc::new(WinGameOpponent(strategy)) as Strategy<WinGame>
             });
-            candidates.push(Candidate { name: spec.name.clone(), share, rival });
+            candidates.push(Candidate { name: spec.name.clone(), probability: share, schedule: rival });
         }
         Ok((candidates, asked))
     }
@@ -130,11 +130,11 @@ impl TicTacToeSpec {
                 return (Arc::clone(strategy), None);
             }
             let kind = if rival.phases().len() == 1 { &spec.kind } else { &rival.phase_names()[phase] };
-            let symmetry = if searches(kind) { Symmetry::Alike } else { Symmetry::Unknown };
+            let symmetry = if searches(kind) { Symmetry::Invariant } else { Symmetry::Unknown };
             let seed = Seed::new(0).child("move table");
             let table = self
                 .tables
-                .get((Hash::of(spec), phase), || MoveTable::ask(&**strategy, [0, 1], SAMPLES, symmetry, seed));
+                .get((Hash::of(spec), phase), || MoveTable::sample(&**strategy, [0, 1], SAMPLES, symmetry, seed));
             (Arc::clone(&table) as Strategy<TicTacToe>, Some(table))
         };
         rival.phases().iter().enumerate().map(of_phase).collect()
@@ -142,9 +142,9 @@ impl TicTacToeSpec {
 }
 
 /// How far values that rest on counted moves can be trusted.
-fn said_of_samples(sampled: &[Sampled]) -> String {
+fn said_of_samples(sampled: &[SampledOpponent]) -> String {
     let samples = sampled.iter().map(|s| s.samples).min().unwrap_or(0);
-    let luckiest = sampled.iter().map(|s| s.fitted - s.valued).fold(0.0, f64::max);
+    let luckiest = sampled.iter().map(|s| s.fitted_value - s.measured_value).fold(0.0, f64::max);
     // No names: who sits opposite may be hidden from whoever reads this.
     format!(
         "estimated: an opponent here cannot state its probabilities, so that all values take at least {samples} moves counted \
@@ -154,40 +154,40 @@ fn said_of_samples(sampled: &[Sampled]) -> String {
 }
 
 /// What the best answer to a table is worth in games that had no part in it.
-fn value(opponent: &Asked, seat: u8) -> Result<Sampled> {
-    let answer = BestAnswer::to(&*opponent.table, seat)?;
+fn value(opponent: &Asked, seat: u8) -> Result<SampledOpponent> {
+    let answer = TicTacToeBestResponse::against(&*opponent.table, seat)?;
     let fitted = answer.chances(&Board::default()).map_or(0.0, |c| c.win);
     let valued =
         share_won(&answer, &*opponent.strategy, Board::default(), FRESH_GAMES, Seed::new(0).child("fresh games"));
-    Ok(Sampled {
+    Ok(SampledOpponent {
         name: opponent.name.clone(),
         seat,
         samples: opponent.table.samples(),
         positions: opponent.table.positions(1 - seat),
-        fitted,
+        fitted_value: fitted,
         games: FRESH_GAMES,
-        valued,
+        measured_value: valued,
         standard_error: (valued * (1.0 - valued) / f64::from(FRESH_GAMES)).sqrt(),
     })
 }
 
 /// How often an answer wins against a player from a position, in `games` games.
-fn share_won(answer: &BestAnswer, player: &dyn Opponent<TicTacToe>, from: Board, games: u32, seed: Seed) -> f64 {
+fn share_won(answer: &TicTacToeBestResponse, player: &dyn Opponent<TicTacToe>, from: Board, games: u32, seed: Seed) -> f64 {
     let won = |i: &u32| answer.play(player, from, &mut seed.at(u64::from(*i)).rng()).winner() == Some(answer.seat());
     (0..games).into_par_iter().filter(won).count() as f64 / f64::from(games)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Cell, search};
+    use super::super::{BoardCell, paper_mcts};
     use super::*;
-    use crate::{Member, solvers::mcts::MctsOpponent};
+    use crate::{PopulationMember, solvers::mcts::MctsOpponent};
 
     fn env_spec() -> TicTacToeSpec {
         TicTacToeSpec::default()
     }
 
-    fn pool(opponents: Vec<Member>, seats: [f64; 2]) -> Population {
+    fn pool(opponents: Vec<PopulationMember>, seats: [f64; 2]) -> Population {
         Population { seats: seats.to_vec(), opponents, ..env_spec().default_population() }
     }
 
@@ -207,17 +207,17 @@ mod tests {
         assert!(close(&first.memoryless, &[4.0 / 6.0; 3]), "{:?}", first.memoryless);
         assert!(close(&first.sum.by_episode, &[4.0 / 6.0, 1.0, 1.0]), "{:?}", first.sum);
         assert!(close(&first.last.by_episode, &[4.0 / 6.0, 1.0, 1.0]), "{:?}", first.last);
-        assert!(close(&first.informed, &[1.0; 3]));
-        assert!(close(&r.mean.pass_at, &[4.0 / 6.0, 1.0, 1.0]), "{:?}", r.mean.pass_at);
+        assert!(close(&first.full_info, &[1.0; 3]));
+        assert!(close(&r.mean.pass_at_k, &[4.0 / 6.0, 1.0, 1.0]), "{:?}", r.mean.pass_at_k);
         assert!(close(&r.mean.memoryless, &first.memoryless), "the agent always moves first");
-        assert!(r.sampled.is_empty() && r.notes.is_empty());
+        assert!(r.sampled_opponents.is_empty() && r.notes.is_empty());
     }
 
     #[test]
     fn blind_diagonals_cannot_be_used() {
         let mut population = env_spec().default_population();
         for line in ["diagonal-1", "diagonal-2"] {
-            let mut member = Member::seen("blind_line", 1.0);
+            let mut member = PopulationMember::in_domain("blind_line", 1.0);
             member.spec.name = line.to_owned();
             member.spec.params = member.spec.params.with("line", line);
             population.opponents.push(member);
@@ -231,19 +231,19 @@ mod tests {
 
     #[test]
     fn the_papers_lists_and_random_player_need_none() {
-        let lists = || (1..=6).map(|i| Member::seen(&format!("preferred_{i}"), 1.0)).collect::<Vec<_>>();
+        let lists = || (1..=6).map(|i| PopulationMember::in_domain(&format!("preferred_{i}"), 1.0)).collect::<Vec<_>>();
         let r = report(&pool(lists(), [0.5, 0.5]), 2);
-        assert!(close(&r.mean.memoryless, &[1.0; 2]) && close(&r.mean.informed, &[1.0; 2]));
+        assert!(close(&r.mean.memoryless, &[1.0; 2]) && close(&r.mean.full_info, &[1.0; 2]));
 
-        let r = report(&pool(vec![Member::seen("random", 1.0)], [0.5, 0.5]), 2);
+        let r = report(&pool(vec![PopulationMember::in_domain("random", 1.0)], [0.5, 0.5]), 2);
         let values = [r.seats[0].memoryless[0], r.seats[1].memoryless[0]].map(|v| (v * 1e4).round() / 1e4);
         assert_eq!(values, [0.9948, 0.9386]);
 
         let mut both = lists();
-        both.push(Member::seen("random", 1.0));
+        both.push(PopulationMember::in_domain("random", 1.0));
         let r = report(&pool(both, [0.5, 0.5]), 1);
         for (seat, expected) in [(0, 0.9993), (1, 0.9912)] {
-            for value in [r.seats[seat].memoryless[0], r.seats[seat].informed[0], r.seats[seat].sum.by_episode[0]] {
+            for value in [r.seats[seat].memoryless[0], r.seats[seat].full_info[0], r.seats[seat].sum.by_episode[0]] {
                 assert_eq!((value * 1e4).round() / 1e4, expected);
             }
         }
@@ -259,13 +259,13 @@ mod tests {
         }
     }
 
-    /// Wins by opening (corner, edge, centre) of the answer fitted to `samples` moves a position, in fresh games.
+    /// WinGame by opening (corner, edge, centre) of the answer fitted to `samples` moves a position, in fresh games.
     fn answer_to_search(samples: u32, games: u32) -> [f64; 3] {
-        let bot = MctsOpponent::new(search(100));
-        let table = MoveTable::ask(&bot, [1], samples, Symmetry::Alike, Seed::new(1));
-        let answer = BestAnswer::to(&table, 0).unwrap();
+        let bot = MctsOpponent::new(paper_mcts(100));
+        let table = MoveTable::sample(&bot, [1], samples, Symmetry::Invariant, Seed::new(1));
+        let answer = TicTacToeBestResponse::against(&table, 0).unwrap();
         [(1, 1), (1, 2), (2, 2)].map(|(row, column)| {
-            let from = Board::after(Cell::new(row, column)).unwrap();
+            let from = Board::after(BoardCell::new(row, column)).unwrap();
             share_won(&answer, &bot, from, games, Seed::new(2))
         })
     }
@@ -282,18 +282,18 @@ mod tests {
 
     #[test]
     fn what_rests_on_samples_says_so() {
-        let mut quick = Member::seen("mcts", 1.0);
+        let mut quick = PopulationMember::in_domain("mcts", 1.0);
         quick.spec.params = quick.spec.params.with("simulations", 4);
-        let r = report(&pool(vec![quick, Member::seen("preferred_1", 1.0)], [0.5, 0.5]), 3);
-        assert_eq!(r.sampled.iter().map(|s| (s.name.as_str(), s.seat)).collect::<Vec<_>>(), [("mcts", 0), ("mcts", 1)]);
-        for s in &r.sampled {
+        let r = report(&pool(vec![quick, PopulationMember::in_domain("preferred_1", 1.0)], [0.5, 0.5]), 3);
+        assert_eq!(r.sampled_opponents.iter().map(|s| (s.name.as_str(), s.seat)).collect::<Vec<_>>(), [("mcts", 0), ("mcts", 1)]);
+        for s in &r.sampled_opponents {
             assert!(s.games >= 20_000 && s.samples >= 300 && s.positions > 100);
-            assert!((s.fitted - s.valued).abs() < 0.03, "{s:?}");
+            assert!((s.fitted_value - s.measured_value).abs() < 0.03, "{s:?}");
         }
         for s in &r.seats {
-            assert_eq!((s.memoryless.len(), s.informed.len(), s.sum.by_episode.len()), (3, 3, 3));
+            assert_eq!((s.memoryless.len(), s.full_info.len(), s.sum.by_episode.len()), (3, 3, 3));
             let reached: f64 = s.sum.by_episode.iter().sum();
-            assert!(reached + s.sum_error <= s.informed.iter().sum::<f64>() + 1e-9);
+            assert!(reached + s.sum_gap <= s.full_info.iter().sum::<f64>() + 1e-9);
         }
         assert!(r.notes[0].contains("estimated") && r.notes[0].contains("at least 300 moves"));
         assert_eq!(r.notes.len(), 1);
@@ -302,25 +302,25 @@ mod tests {
     /// Somebody known has nothing to teach: episodes are tries of one kind.
     #[test]
     fn winning_once_against_one_known_opponent_is_a_matter_of_tries() {
-        let mut quick = Member::seen("mcts", 1.0);
+        let mut quick = PopulationMember::in_domain("mcts", 1.0);
         quick.spec.params = quick.spec.params.with("simulations", 4);
         let seat = &report(&pool(vec![quick], [1.0, 0.0]), 4).seats[0];
         let tries: Vec<f64> = (1..=4).map(|k| 1.0 - (1.0 - seat.memoryless[0]).powi(k)).collect();
-        assert!(close(&seat.pass_at, &tries), "{:?} {tries:?}", seat.pass_at);
+        assert!(close(&seat.pass_at_k, &tries), "{:?} {tries:?}", seat.pass_at_k);
     }
 
     /// Beside one who searches, blind lines are still found out and used.
     #[test]
     fn a_searcher_among_the_blind_hides_none_of_them() {
         let mut population = env_spec().default_population();
-        let mut quick = Member::seen("mcts", 1.0);
+        let mut quick = PopulationMember::in_domain("mcts", 1.0);
         quick.spec.params = quick.spec.params.with("simulations", 25);
         population.opponents.push(quick);
         let r = report(&population, 3);
         let first = &r.seats[0];
         assert!(first.sum.by_episode[1] > first.memoryless[1] + 0.15, "{:?} {:?}", first.sum, first.memoryless);
-        assert!(first.sum.by_episode[2] > first.informed[2] - 0.05, "{:?} {:?}", first.sum, first.informed);
-        assert!(first.sum_error < 0.1 && first.last_error < 0.05, "{} {}", first.sum_error, first.last_error);
+        assert!(first.sum.by_episode[2] > first.full_info[2] - 0.05, "{:?} {:?}", first.sum, first.full_info);
+        assert!(first.sum_gap < 0.1 && first.last_gap < 0.05, "{} {}", first.sum_gap, first.last_gap);
     }
 
     /// What is found out in the first episodes is not worked out again for each that follows.
@@ -329,8 +329,8 @@ mod tests {
         let r = report(&env_spec().default_population(), 100);
         let curve = &r.seats[0].sum.by_episode;
         assert!(curve.len() == 100 && (curve[0] - 4.0 / 6.0).abs() < 1e-9, "{curve:?}");
-        assert!(curve[1..].iter().all(|v| (v - 1.0).abs() < 1e-9) && r.error() < 1e-6, "{curve:?}");
-        let r = report(&pool(vec![Member::seen("random", 1.0)], [0.5, 0.5]), 1_000);
+        assert!(curve[1..].iter().all(|v| (v - 1.0).abs() < 1e-9) && r.max_gap() < 1e-6, "{curve:?}");
+        let r = report(&pool(vec![PopulationMember::in_domain("random", 1.0)], [0.5, 0.5]), 1_000);
         assert!(r.seats[1].last.by_episode.iter().all(|v| (v - r.seats[1].memoryless[0]).abs() < 1e-9));
     }
 
@@ -342,11 +342,11 @@ mod tests {
         // Recorded with a table of 300 samples: 0.8055 of 0.8061 and 0.5236 of 0.5273.
         for (seat, memoryless, informed) in [(0, 0.8055, 0.8061), (1, 0.5236, 0.5273)] {
             let s = &r.seats[seat];
-            assert!((s.memoryless[0] - memoryless).abs() < 0.02 && (s.informed[0] - informed).abs() < 0.02, "{s:?}");
-            assert!(s.informed[0] - s.memoryless[0] < 0.006, "memory is worth next to nothing here");
+            assert!((s.memoryless[0] - memoryless).abs() < 0.02 && (s.full_info[0] - informed).abs() < 0.02, "{s:?}");
+            assert!(s.full_info[0] - s.memoryless[0] < 0.006, "memory is worth next to nothing here");
         }
-        let first = &r.sampled[0];
-        assert!((first.valued - 0.58).abs() < 0.02 && (first.fitted - first.valued).abs() < 0.03, "{first:?}");
+        let first = &r.sampled_opponents[0];
+        assert!((first.measured_value - 0.58).abs() < 0.02 && (first.fitted_value - first.measured_value).abs() < 0.03, "{first:?}");
         assert_eq!(r.notes.len(), 2);
     }
 }

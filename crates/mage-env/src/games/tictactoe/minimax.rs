@@ -3,12 +3,12 @@
 //! Also for a player with a blind spot: one who does not see that the other wins by filling one particular line, and
 //! plays on in its mind when that has happened.
 
-use super::rules::{ARRANGEMENTS, Board, CELLS, Cell, Line};
+use super::rules::{ARRANGEMENTS, Board, CELLS, BoardCell, WinLine};
 use smallvec::SmallVec;
 use std::sync::OnceLock;
 
 /// The value of every position under best play.
-pub struct Solution {
+pub struct MinimaxSolution {
     blind: Option<Blind>,
     /// By [`Board::index`], for seat 0; `UNKNOWN` where play never leads.
     values: Box<[i8]>,
@@ -17,27 +17,27 @@ pub struct Solution {
 /// A line that one seat's wins on do not count.
 #[derive(Clone, Copy)]
 struct Blind {
-    line: Line,
+    line: WinLine,
     seat: u8,
 }
 
 const UNKNOWN: i8 = i8::MIN;
 
-impl Solution {
+impl MinimaxSolution {
     /// Of the game as it is.
-    pub fn perfect() -> &'static Solution {
-        static PERFECT: OnceLock<Solution> = OnceLock::new();
-        PERFECT.get_or_init(|| Solution::of(None))
+    pub fn perfect() -> &'static MinimaxSolution {
+        static PERFECT: OnceLock<MinimaxSolution> = OnceLock::new();
+        PERFECT.get_or_init(|| MinimaxSolution::of(None))
     }
 
     /// Of the game as it looks to someone who does not see that `seat` wins with `line`.
-    pub fn blind(line: Line, seat: u8) -> &'static Solution {
-        static BLIND: [[OnceLock<Solution>; 8]; 2] = [const { [const { OnceLock::new() }; 8] }; 2];
-        BLIND[usize::from(seat)][line.number()].get_or_init(|| Solution::of(Some(Blind { line, seat })))
+    pub fn blind(line: WinLine, seat: u8) -> &'static MinimaxSolution {
+        static BLIND: [[OnceLock<MinimaxSolution>; 8]; 2] = [const { [const { OnceLock::new() }; 8] }; 2];
+        BLIND[usize::from(seat)][line.number()].get_or_init(|| MinimaxSolution::of(Some(Blind { line, seat })))
     }
 
-    fn of(blind: Option<Blind>) -> Solution {
-        let mut solution = Solution { blind, values: vec![UNKNOWN; ARRANGEMENTS].into_boxed_slice() };
+    fn of(blind: Option<Blind>) -> MinimaxSolution {
+        let mut solution = MinimaxSolution { blind, values: vec![UNKNOWN; ARRANGEMENTS].into_boxed_slice() };
         solution.solve(Board::default());
         solution
     }
@@ -74,7 +74,7 @@ impl Solution {
     }
 
     /// The moves that keep the value of a position, in order of cells; none when the game is over.
-    pub fn best_moves(&self, board: &Board) -> SmallVec<[Cell; CELLS]> {
+    pub fn best_moves(&self, board: &Board) -> SmallVec<[BoardCell; CELLS]> {
         if board.over() {
             return SmallVec::new();
         }
@@ -90,11 +90,11 @@ mod tests {
 
     #[test]
     fn best_play_is_a_draw_from_every_opening() {
-        let best = Solution::perfect();
+        let best = MinimaxSolution::perfect();
         assert_eq!(best.value(&Board::default()), 0);
         assert_eq!(best.best_moves(&Board::default()).len(), 9);
         // Only the centre answers a corner, only a corner the centre.
-        assert_eq!(best.best_moves(&board("11")).to_vec(), vec![Cell::new(2, 2).unwrap()]);
+        assert_eq!(best.best_moves(&board("11")).to_vec(), vec![BoardCell::new(2, 2).unwrap()]);
         let corners = best.best_moves(&board("22"));
         assert!(corners.len() == 4 && corners.iter().all(|c| c.row() != 2 && c.column() != 2));
         assert_eq!(best.value(&board("11 12")), 1);
@@ -105,10 +105,10 @@ mod tests {
     fn a_blind_player_sees_no_threat_on_its_line() {
         // Seat 0 threatens to fill the top row; the other has no threat of its own.
         let b = board("11 22 12");
-        assert_eq!(Solution::perfect().best_moves(&b).to_vec(), vec![Cell::new(1, 3).unwrap()]);
-        let blind = Solution::blind(Line::named("row-1").unwrap(), 0);
+        assert_eq!(MinimaxSolution::perfect().best_moves(&b).to_vec(), vec![BoardCell::new(1, 3).unwrap()]);
+        let blind = MinimaxSolution::blind(WinLine::named("row-1").unwrap(), 0);
         assert!(blind.best_moves(&b).len() > 1);
         // Blind to seat 0's line, not to its own.
-        assert_eq!(Solution::blind(Line::named("row-1").unwrap(), 1).best_moves(&b).len(), 1);
+        assert_eq!(MinimaxSolution::blind(WinLine::named("row-1").unwrap(), 1).best_moves(&b).len(), 1);
     }
 }

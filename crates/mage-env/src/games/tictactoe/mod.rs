@@ -4,7 +4,7 @@
 //! what makes it a task for an agent that learns within its context are opponents with habits, and above all the
 //! *blind-line* ones, which play perfectly but for one line they do not see.
 
-mod best_answer;
+mod best_response;
 mod ceilings;
 mod minimax;
 mod move_table;
@@ -16,11 +16,11 @@ mod symmetry;
 mod text;
 mod win_game;
 
-pub use best_answer::{BestAnswer, Chances};
-pub use minimax::Solution;
+pub use best_response::{TicTacToeBestResponse, WinLossProbs};
+pub use minimax::MinimaxSolution;
 pub use move_table::{MoveTable, Symmetry};
-pub use opponents::{BiasedRandom, BlindLine, Perfect, Preferred, Ties, opponent_kinds, search};
-pub use rules::{ARRANGEMENTS, Board, CELLS, Cell, Line, TicTacToe};
+pub use opponents::{BiasedRandom, BlindLine, Perfect, PreferenceList, TieBreak, opponent_kinds, paper_mcts};
+pub use rules::{ARRANGEMENTS, Board, CELLS, BoardCell, WinLine, TicTacToe};
 pub use spec::{TicTacToeOptions, TicTacToeSpec};
 pub use text::{REFLECTION_WORDS, facts, name, read_board, read_facts};
-pub use win_game::{Shown, Wins};
+pub use win_game::{WinGameOpponent, WinGame};

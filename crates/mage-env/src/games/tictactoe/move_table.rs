@@ -5,7 +5,7 @@
 //! estimates picks the lucky ones too.
 
 use super::{
-    rules::{Board, CELLS, Cell, TicTacToe},
+    rules::{Board, CELLS, BoardCell, TicTacToe},
     symmetry::{self, Turned},
 };
 use crate::{ActionProbs, Opponent, Seed, UniformOpponent};
@@ -16,7 +16,7 @@ use std::collections::{HashMap, HashSet};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Symmetry {
     /// It does, as tree search does: one board of each kind needs to be asked about.
-    Alike,
+    Invariant,
     /// It may not: every board is asked about.
     Unknown,
 }
@@ -39,7 +39,7 @@ impl MoveTable {
     /// Asks `player` for `samples` moves in every position it can get into from one of `seats`, whatever the other does,
     /// and twice as many for each mark short of four: every game comes through the early positions. Moves it never made
     /// in all of them lead nowhere.
-    pub fn ask(
+    pub fn sample(
         player: &dyn Opponent<TicTacToe>,
         seats: impl IntoIterator<Item = u8>,
         samples: u32,
@@ -61,7 +61,7 @@ impl MoveTable {
                 };
                 let rows: Vec<(usize, Row)> = asked.par_iter().map(row).collect();
                 table.chosen.extend(rows);
-                let leads_on = |board: &Board, cell: Cell| {
+                let leads_on = |board: &Board, cell: BoardCell| {
                     board.mover() != seat || table.chosen[&board.index()].counts[cell.number()] > 0.0
                 };
                 let next = |board: &Board| {
@@ -88,7 +88,7 @@ impl MoveTable {
         let mut rng = seed.rng();
         let mut counts = [0.0; CELLS];
         for _ in 0..self.samples << 4_usize.saturating_sub(board.made()) {
-            let cell = Cell::of(player.act(&TicTacToe, board, board.mover(), &mut rng));
+            let cell = BoardCell::of(player.act(&TicTacToe, board, board.mover(), &mut rng));
             counts[cell.number()] += 1.0;
         }
         if self.symmetry == Symmetry::Unknown {
@@ -96,16 +96,16 @@ impl MoveTable {
         }
         let same: Vec<Turned> =
             symmetry::all().into_iter().filter(|t| board.turned(t).index() == board.index()).collect();
-        let share = |c: Cell| same.iter().map(|t| counts[t[c.number()].number()]).sum::<f64>() / same.len() as f64;
+        let share = |c: BoardCell| same.iter().map(|t| counts[t[c.number()].number()]).sum::<f64>() / same.len() as f64;
         let mut shared = [0.0; CELLS];
-        Cell::all().for_each(|c| shared[c.number()] = share(c));
+        BoardCell::all().for_each(|c| shared[c.number()] = share(c));
         shared
     }
 
     /// The board that was asked about in place of this one, and where cells went.
     fn look_up(&self, board: &Board) -> (Board, Turned) {
         match self.symmetry {
-            Symmetry::Alike => symmetry::representative(board),
+            Symmetry::Invariant => symmetry::representative(board),
             Symmetry::Unknown => (*board, symmetry::all()[0]),
         }
     }
@@ -125,13 +125,13 @@ impl Opponent<TicTacToe> for MoveTable {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BestAnswer, BiasedRandom, Preferred, rules::tests::board, search};
+    use super::super::{TicTacToeBestResponse, BiasedRandom, PreferenceList, rules::tests::board, paper_mcts};
     use super::*;
     use crate::solvers::mcts::MctsOpponent;
 
     fn share(table: &MoveTable, board: &Board, cell: &str) -> f64 {
         let digits = cell.as_bytes();
-        let cell = Cell::new(digits[0] - b'0', digits[1] - b'0').unwrap();
+        let cell = BoardCell::new(digits[0] - b'0', digits[1] - b'0').unwrap();
         let policy = table.policy(&TicTacToe, board, board.mover()).unwrap();
         policy.iter().find(|(a, _)| *a == cell.action()).unwrap().1
     }
@@ -139,8 +139,8 @@ mod tests {
     #[test]
     fn counts_approach_what_the_player_would_have_stated() {
         let player = BiasedRandom::default();
-        for symmetry in [Symmetry::Alike, Symmetry::Unknown] {
-            let table = MoveTable::ask(&player, [1], 4_000, symmetry, Seed::new(1));
+        for symmetry in [Symmetry::Invariant, Symmetry::Unknown] {
+            let table = MoveTable::sample(&player, [1], 4_000, symmetry, Seed::new(1));
             let stated = player.policy(&TicTacToe, &board("13"), 1).unwrap();
             for (a, p) in &stated {
                 let got = table.policy(&TicTacToe, &board("13"), 1).unwrap();
@@ -152,19 +152,19 @@ mod tests {
 
     #[test]
     fn a_player_with_a_direction_is_not_turned() {
-        let list = Preferred::paper(6).unwrap();
-        let table = MoveTable::ask(&list, [1], 10, Symmetry::Unknown, Seed::new(1));
+        let list = PreferenceList::paper(6).unwrap();
+        let table = MoveTable::sample(&list, [1], 10, Symmetry::Unknown, Seed::new(1));
         assert_eq!(share(&table, &board("22"), "33"), 1.0);
         assert_eq!(share(&table, &board("33"), "31"), 1.0);
-        let exact = BestAnswer::to(&list, 0).unwrap();
-        let fitted = BestAnswer::to(&table, 0).unwrap();
+        let exact = TicTacToeBestResponse::against(&list, 0).unwrap();
+        let fitted = TicTacToeBestResponse::against(&table, 0).unwrap();
         assert_eq!(exact.chances(&Board::default()), fitted.chances(&Board::default()));
     }
 
     #[test]
     fn boards_that_are_alike_get_the_same_answers() {
-        let player = MctsOpponent::new(search(30));
-        let table = MoveTable::ask(&player, [1], 100, Symmetry::Alike, Seed::new(2));
+        let player = MctsOpponent::new(paper_mcts(30));
+        let table = MoveTable::sample(&player, [1], 100, Symmetry::Invariant, Seed::new(2));
         assert_eq!(share(&table, &board("11"), "22"), share(&table, &board("33"), "22"));
         assert_eq!(share(&table, &board("12"), "11"), share(&table, &board("12"), "13"));
         assert_eq!(share(&table, &board("12"), "32"), share(&table, &board("21"), "23"));

@@ -1,8 +1,8 @@
 //! Whom one meets at Tic-Tac-Toe.
 
 use super::{
-    minimax::Solution,
-    rules::{Board, CELLS, Cell, Line, TicTacToe},
+    minimax::MinimaxSolution,
+    rules::{Board, CELLS, BoardCell, WinLine, TicTacToe},
 };
 use crate::{
     ActionProbs, Error, Opponent, OpponentKinds, Result, Strategy, UniformOpponent,
@@ -14,8 +14,8 @@ use std::sync::Arc;
 /// Plays the first empty cell of a list; once none is left, any cell, equally likely. It neither blocks nor completes a
 /// line on purpose.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Preferred {
-    order: Vec<Cell>,
+pub struct PreferenceList {
+    order: Vec<BoardCell>,
 }
 
 /// The paper's six lists as row and column digits, each with what it likes.
@@ -28,12 +28,12 @@ const PAPER_LISTS: [(&str, &str); 6] = [
     ("corners from the bottom right, centre, edges", "33 31 13 11 22 32 23 21 12"),
 ];
 
-impl Preferred {
+impl PreferenceList {
     /// One of the paper's six lists, numbered from 1.
     pub fn paper(number: usize) -> Option<Self> {
         let (_, digits) = PAPER_LISTS.get(number.checked_sub(1)?)?;
-        let cells = digits.split(' ').map(str::as_bytes).map(|d| Cell::new(d[0] - b'0', d[1] - b'0'));
-        Some(Preferred { order: cells.collect::<Option<_>>()? })
+        let cells = digits.split(' ').map(str::as_bytes).map(|d| BoardCell::new(d[0] - b'0', d[1] - b'0'));
+        Some(PreferenceList { order: cells.collect::<Option<_>>()? })
     }
 
     /// A list of (row, column) pairs, both from 1; `place` is where it stands, for errors.
@@ -42,7 +42,7 @@ impl Preferred {
         for &(row, column) in pairs {
             let problem = |what| Error::invalid(place, format!("[{row}, {column}] {what}"));
             let within = |n: i64| u8::try_from(n).ok();
-            let cell = within(row).zip(within(column)).and_then(|(r, c)| Cell::new(r, c));
+            let cell = within(row).zip(within(column)).and_then(|(r, c)| BoardCell::new(r, c));
             let cell = cell.ok_or_else(|| problem("is not on the board; rows and columns go from 1 to 3"))?;
             if order.contains(&cell) {
                 return Err(problem("is listed twice"));
@@ -52,11 +52,11 @@ impl Preferred {
         if order.is_empty() {
             return Err(Error::invalid(place, "the list is empty; name at least one cell, such as [2, 2]"));
         }
-        Ok(Preferred { order })
+        Ok(PreferenceList { order })
     }
 }
 
-impl Opponent<TicTacToe> for Preferred {
+impl Opponent<TicTacToe> for PreferenceList {
     fn policy(&self, game: &TicTacToe, s: &Board, seat: u8) -> Option<ActionProbs> {
         match self.order.iter().find(|c| s.is_empty(**c)) {
             Some(cell) => Some([(cell.action(), 1.0)].into_iter().collect()),
@@ -96,13 +96,13 @@ impl Default for BiasedRandom {
 impl Opponent<TicTacToe> for BiasedRandom {
     fn policy(&self, _game: &TicTacToe, s: &Board, _seat: u8) -> Option<ActionProbs> {
         // The four edges lie one step from a corner and from the centre; all other cells are one of those.
-        let weight = |c: Cell| if is_edge(c) { 0.5_f64.powf(self.alpha) } else { 1.0 };
+        let weight = |c: BoardCell| if is_edge(c) { 0.5_f64.powf(self.alpha) } else { 1.0 };
         let total: f64 = s.empty_cells().map(weight).sum();
         Some(s.empty_cells().map(|c| (c.action(), weight(c) / total)).collect())
     }
 }
 
-fn is_edge(cell: Cell) -> bool {
+fn is_edge(cell: BoardCell) -> bool {
     cell.number() % 2 == 1
 }
 
@@ -110,13 +110,13 @@ fn is_edge(cell: Cell) -> bool {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Perfect {
     /// Which of several best moves.
-    pub ties: Ties,
+    pub ties: TieBreak,
 }
 
 /// How a player that reasons chooses among moves of the same value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ties {
+pub enum TieBreak {
     /// Any of them, equally likely.
     #[default]
     Uniform,
@@ -127,12 +127,12 @@ pub enum Ties {
 /// Centre, corners, edges; each from the top left.
 const TIE_ORDER: [u8; CELLS] = [4, 0, 2, 6, 8, 1, 3, 5, 7];
 
-impl Ties {
-    fn choose(self, best: &[Cell]) -> ActionProbs {
+impl TieBreak {
+    fn choose(self, best: &[BoardCell]) -> ActionProbs {
         match self {
-            Ties::Uniform => best.iter().map(|c| (c.action(), 1.0 / best.len() as f64)).collect(),
-            Ties::Fixed => {
-                let first = TIE_ORDER.into_iter().map(Cell::numbered).find(|c| best.contains(c));
+            TieBreak::Uniform => best.iter().map(|c| (c.action(), 1.0 / best.len() as f64)).collect(),
+            TieBreak::Fixed => {
+                let first = TIE_ORDER.into_iter().map(BoardCell::numbered).find(|c| best.contains(c));
                 first.into_iter().map(|c| (c.action(), 1.0)).collect()
             }
         }
@@ -141,7 +141,7 @@ impl Ties {
 
 impl Opponent<TicTacToe> for Perfect {
     fn policy(&self, _game: &TicTacToe, s: &Board, _seat: u8) -> Option<ActionProbs> {
-        Some(self.ties.choose(&Solution::perfect().best_moves(s)))
+        Some(self.ties.choose(&MinimaxSolution::perfect().best_moves(s)))
     }
 }
 
@@ -150,12 +150,12 @@ impl Opponent<TicTacToe> for Perfect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlindLine {
     /// The line it does not see.
-    pub line: Line,
+    pub line: WinLine,
 }
 
 impl Opponent<TicTacToe> for BlindLine {
     fn policy(&self, _game: &TicTacToe, s: &Board, seat: u8) -> Option<ActionProbs> {
-        Some(Ties::Fixed.choose(&Solution::blind(self.line, 1 - seat).best_moves(s)))
+        Some(TieBreak::Fixed.choose(&MinimaxSolution::blind(self.line, 1 - seat).best_moves(s)))
     }
 }
 
@@ -178,11 +178,11 @@ pub fn opponent_kinds() -> OpponentKinds<TicTacToe> {
         |params| {
             let place = "opponent of kind `preferred`";
             let p: PreferredParams = params.read(place)?;
-            Ok(Arc::new(Preferred::from_pairs(&p.order, &format!("{place}: order"))?))
+            Ok(Arc::new(PreferenceList::from_pairs(&p.order, &format!("{place}: order"))?))
         },
     );
     for (i, (likes, _)) in PAPER_LISTS.iter().enumerate() {
-        let list = Preferred::paper(i + 1).expect("the paper's lists name cells of the board");
+        let list = PreferenceList::paper(i + 1).expect("the paper's lists name cells of the board");
         kinds.add_plain(&format!("preferred_{}", i + 1), &format!("the paper's list {}: {likes}", i + 1), list);
     }
     kinds.add(
@@ -199,8 +199,8 @@ pub fn opponent_kinds() -> OpponentKinds<TicTacToe> {
         |params| {
             let place = "opponent of kind `blind_line`";
             let p: BlindParams = params.read(place)?;
-            let line = Line::named(&p.line).ok_or_else(|| {
-                Error::invalid(place, Error::unknown("line", &p.line, Line::all().map(Line::name)).to_string())
+            let line = WinLine::named(&p.line).ok_or_else(|| {
+                Error::invalid(place, Error::unknown("line", &p.line, WinLine::all().map(WinLine::name)).to_string())
             })?;
             Ok(Arc::new(BlindLine { line }))
         },
@@ -237,7 +237,7 @@ fn searching(p: MctsParams) -> Result<Strategy<TicTacToe>> {
     if !(p.uct_c.is_finite() && p.uct_c >= 0.0) {
         return Err(Error::invalid(SEARCHING, "`uct_c` must be a number of at least 0"));
     }
-    let search = Mcts { uct_c: p.uct_c, solve: p.solve, ..search(p.simulations as u32) };
+    let search = Mcts { uct_c: p.uct_c, solve: p.solve, ..paper_mcts(p.simulations as u32) };
     Ok(Arc::new(MctsOpponent::new(search)))
 }
 
@@ -247,7 +247,7 @@ pub(super) fn searches(kind: &str) -> bool {
 }
 
 /// The tree search of the paper's opponents with so many playouts a move.
-pub fn search(simulations: u32) -> Mcts {
+pub fn paper_mcts(simulations: u32) -> Mcts {
     Mcts { best_return: 1.0, ..Mcts::new(simulations) }
 }
 
@@ -272,7 +272,7 @@ struct PreferredParams {
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 struct PerfectParams {
-    ties: Ties,
+    ties: TieBreak,
 }
 
 #[derive(Deserialize)]
@@ -307,7 +307,7 @@ fn yes() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Options;
+    use crate::OptionMap;
     use proptest::{prop_assert, prop_assert_eq, proptest, strategy::Just, strategy::Strategy as _};
     use serde_json::json;
 
@@ -330,7 +330,7 @@ mod tests {
             played in 0..CELLS,
         ) {
             let mut board = Board::default();
-            order[..played].iter().for_each(|c| board.play(Cell::numbered(*c)));
+            order[..played].iter().for_each(|c| board.play(BoardCell::numbered(*c)));
             let policy = BiasedRandom::new(alpha, "x").unwrap().policy(&TicTacToe, &board, 0).unwrap();
             prop_assert_eq!(policy.len(), CELLS - played);
             prop_assert!(policy.iter().all(|(_, p)| (0.0..=1.0).contains(p)));
@@ -341,31 +341,31 @@ mod tests {
     #[test]
     fn searchers_are_named_by_their_simulations() {
         let kinds = opponent_kinds();
-        let build = |kind: &str, params: Options| {
+        let build = |kind: &str, params: OptionMap| {
             let spec = crate::OpponentSpec { params, ..crate::OpponentSpec::of_kind(kind) };
             kinds.build(&spec).map(drop).map_err(|e| e.to_string())
         };
         for kind in ["mcts", "mcts-1", "mcts-250", "mcts-1000"] {
-            assert_eq!(build(kind, Options::default()), Ok(()), "{kind}");
+            assert_eq!(build(kind, OptionMap::default()), Ok(()), "{kind}");
         }
-        assert_eq!(build("mcts-25", Options::default().with("solve", false)), Ok(()));
+        assert_eq!(build("mcts-25", OptionMap::default().with("solve", false)), Ok(()));
         for (kind, params, expected) in [
-            ("mcts-0", Options::default(), "0 simulations a move; there may be 1 to 1000"),
-            ("mcts-1001", Options::default(), "1001 simulations a move; there may be 1 to 1000"),
-            ("mcts", Options::default().with("simulations", 4_000_000_000_u64), "there may be 1 to 1000"),
-            ("mcts-5", Options::default().with("simulations", 5), "the number in the kind's name"),
-            ("mcts-+5", Options::default(), "unknown kind of opponent `mcts-+5`"),
-            ("mcts-", Options::default(), "unknown kind of opponent `mcts-`"),
-            ("MCTS-100", Options::default(), "unknown kind of opponent `MCTS-100`: did you mean `mcts-100`?"),
-            ("mcts-99999999999999999999999", Options::default(), "`mcts-99999999999999999999999` is far too large"),
-            ("mcts", Options::default().with("simulations", -5), "-5 simulations a move; there may be 1 to 1000"),
+            ("mcts-0", OptionMap::default(), "0 simulations a move; there may be 1 to 1000"),
+            ("mcts-1001", OptionMap::default(), "1001 simulations a move; there may be 1 to 1000"),
+            ("mcts", OptionMap::default().with("simulations", 4_000_000_000_u64), "there may be 1 to 1000"),
+            ("mcts-5", OptionMap::default().with("simulations", 5), "the number in the kind's name"),
+            ("mcts-+5", OptionMap::default(), "unknown kind of opponent `mcts-+5`"),
+            ("mcts-", OptionMap::default(), "unknown kind of opponent `mcts-`"),
+            ("MCTS-100", OptionMap::default(), "unknown kind of opponent `MCTS-100`: did you mean `mcts-100`?"),
+            ("mcts-99999999999999999999999", OptionMap::default(), "`mcts-99999999999999999999999` is far too large"),
+            ("mcts", OptionMap::default().with("simulations", -5), "-5 simulations a move; there may be 1 to 1000"),
             (
                 "mcts",
-                Options::default().with("simulations", "ten"),
+                OptionMap::default().with("simulations", "ten"),
                 "`simulations`: it is the text \"ten\", expected a whole",
             ),
-            ("preferred", Options::default().with("order", json!([[1, 300]])), "[1, 300] is not on the board"),
-            ("ghost", Options::default(), "known: biased_random, blind_line, mcts, mcts-N, perfect, "),
+            ("preferred", OptionMap::default().with("order", json!([[1, 300]])), "[1, 300] is not on the board"),
+            ("ghost", OptionMap::default(), "known: biased_random, blind_line, mcts, mcts-N, perfect, "),
         ] {
             let e = build(kind, params).unwrap_err();
             assert!(e.contains(expected), "{kind}: {e}");

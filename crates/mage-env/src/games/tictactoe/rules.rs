@@ -12,22 +12,22 @@ const FULL: u16 = 0x1ff;
 
 /// One of the nine cells, row by row from the top left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Cell(u8);
+pub struct BoardCell(u8);
 
-impl Cell {
+impl BoardCell {
     /// The cell in this row and column, both from 1 to 3.
     pub fn new(row: u8, column: u8) -> Option<Self> {
-        ((1..=3).contains(&row) && (1..=3).contains(&column)).then(|| Cell((row - 1) * 3 + column - 1))
+        ((1..=3).contains(&row) && (1..=3).contains(&column)).then(|| BoardCell((row - 1) * 3 + column - 1))
     }
 
     /// The cell a move is played to.
     pub fn of(action: ActionId) -> Self {
-        Cell(action.0 as u8)
+        BoardCell(action.0 as u8)
     }
 
     /// All of them, row by row.
-    pub fn all() -> impl DoubleEndedIterator<Item = Cell> + Clone {
-        (0..CELLS as u8).map(Cell)
+    pub fn all() -> impl DoubleEndedIterator<Item = BoardCell> + Clone {
+        (0..CELLS as u8).map(BoardCell)
     }
 
     /// Playing here, as an action.
@@ -51,7 +51,7 @@ impl Cell {
     }
 
     pub(super) const fn numbered(number: u8) -> Self {
-        Cell(number)
+        BoardCell(number)
     }
 
     const fn bit(self) -> u16 {
@@ -61,35 +61,35 @@ impl Cell {
 
 /// One of the eight lines that win.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Line(u8);
+pub struct WinLine(u8);
 
 /// Rows from the top, columns from the left, then the diagonal from the top left and the one from the top right.
 const LINES: [u16; 8] = [0o007, 0o070, 0o700, 0o111, 0o222, 0o444, 0o421, 0o124];
 const LINE_NAMES: [&str; 8] =
     ["row-1", "row-2", "row-3", "column-1", "column-2", "column-3", "diagonal-1", "diagonal-2"];
 
-impl Line {
+impl WinLine {
     /// Three rows, three columns, two diagonals.
-    pub fn all() -> impl Iterator<Item = Line> {
-        (0..LINES.len() as u8).map(Line)
+    pub fn all() -> impl Iterator<Item = WinLine> {
+        (0..LINES.len() as u8).map(WinLine)
     }
 
     /// The line called `row-2`, `column-1`, `diagonal-1` (from the top left), `diagonal-2` (from the top right), ….
     pub fn named(name: &str) -> Option<Self> {
-        Line::all().find(|l| l.name() == name)
+        WinLine::all().find(|l| l.name() == name)
     }
 
-    /// What [`named`](Line::named) reads.
+    /// What [`named`](WinLine::named) reads.
     pub fn name(self) -> &'static str {
         LINE_NAMES[self.number()]
     }
 
     /// Its three cells.
-    pub fn cells(self) -> impl Iterator<Item = Cell> {
-        Cell::all().filter(move |c| self.bits() & c.bit() != 0)
+    pub fn cells(self) -> impl Iterator<Item = BoardCell> {
+        BoardCell::all().filter(move |c| self.bits() & c.bit() != 0)
     }
 
-    /// From 0 to 7, in the order of [`all`](Line::all).
+    /// From 0 to 7, in the order of [`all`](WinLine::all).
     pub fn number(self) -> usize {
         usize::from(self.0)
     }
@@ -145,7 +145,7 @@ pub struct Board {
 
 impl Board {
     /// The board after these moves, seat 0 first; `None` when one of them is not legal.
-    pub fn after(moves: impl IntoIterator<Item = Cell>) -> Option<Self> {
+    pub fn after(moves: impl IntoIterator<Item = BoardCell>) -> Option<Self> {
         let mut board = Board::default();
         for cell in moves {
             if board.over() || !board.is_empty(cell) {
@@ -162,17 +162,17 @@ impl Board {
     }
 
     /// The moves in order, seat 0's first.
-    pub fn moves(&self) -> impl DoubleEndedIterator<Item = Cell> + '_ {
-        (0..self.made).map(|i| Cell((self.order >> (4 * i) & 0xf) as u8))
+    pub fn moves(&self) -> impl DoubleEndedIterator<Item = BoardCell> + '_ {
+        (0..self.made).map(|i| BoardCell((self.order >> (4 * i) & 0xf) as u8))
     }
 
     /// Whose mark is in a cell.
-    pub fn mark(&self, cell: Cell) -> Option<u8> {
+    pub fn mark(&self, cell: BoardCell) -> Option<u8> {
         (0..2).find(|seat| self.marks[usize::from(*seat)] & cell.bit() != 0)
     }
 
     /// Whether a cell can still be played.
-    pub fn is_empty(&self, cell: Cell) -> bool {
+    pub fn is_empty(&self, cell: BoardCell) -> bool {
         (self.marks[0] | self.marks[1]) & cell.bit() == 0
     }
 
@@ -187,9 +187,9 @@ impl Board {
     }
 
     /// The lines a seat has completed.
-    pub fn lines_of(&self, seat: u8) -> impl Iterator<Item = Line> {
+    pub fn lines_of(&self, seat: u8) -> impl Iterator<Item = WinLine> {
         let marks = self.marks[usize::from(seat)];
-        Line::all().filter(move |l| marks & l.bits() == l.bits())
+        WinLine::all().filter(move |l| marks & l.bits() == l.bits())
     }
 
     /// Whether somebody has won or the board is full.
@@ -206,7 +206,7 @@ impl Board {
     /// The same marks as if they had come in reading order: one board for each arrangement.
     #[must_use]
     pub fn in_reading_order(&self) -> Self {
-        let mut cells = [0, 1].map(|seat| Cell::all().filter(move |c| self.mark(*c) == Some(seat)));
+        let mut cells = [0, 1].map(|seat| BoardCell::all().filter(move |c| self.mark(*c) == Some(seat)));
         let order = (0..self.made).fold(0, |order, i| {
             let cell = cells[usize::from(i % 2)].next().map_or(0, |c| c.0);
             order | u64::from(cell) << (4 * i)
@@ -215,30 +215,30 @@ impl Board {
     }
 
     /// The board with each cell moved to where `to` says, the order of moves kept.
-    pub(super) fn turned(&self, to: &[Cell; CELLS]) -> Self {
+    pub(super) fn turned(&self, to: &[BoardCell; CELLS]) -> Self {
         let mut board = Board::default();
         self.moves().for_each(|c| board.play(to[c.number()]));
         board
     }
 
     /// The cells without a mark, in order.
-    pub(super) fn empty_cells(&self) -> impl Iterator<Item = Cell> + use<> {
+    pub(super) fn empty_cells(&self) -> impl Iterator<Item = BoardCell> + use<> {
         let mut left = FULL & !(self.marks[0] | self.marks[1]);
         std::iter::from_fn(move || {
-            let cell = (left != 0).then(|| Cell(left.trailing_zeros() as u8));
+            let cell = (left != 0).then(|| BoardCell(left.trailing_zeros() as u8));
             left &= left.wrapping_sub(1);
             cell
         })
     }
 
-    pub(super) fn play(&mut self, cell: Cell) {
+    pub(super) fn play(&mut self, cell: BoardCell) {
         self.marks[usize::from(self.mover())] |= cell.bit();
         self.order |= u64::from(cell.0) << (4 * self.made);
         self.made += 1;
     }
 
     /// The board after one more mark.
-    pub(super) fn with(mut self, cell: Cell) -> Self {
+    pub(super) fn with(mut self, cell: BoardCell) -> Self {
         self.play(cell);
         self
     }
@@ -266,12 +266,12 @@ impl Game for TicTacToe {
 
     #[inline]
     fn legal(&self, s: &Board) -> ActionList {
-        if s.over() { ActionList::new() } else { s.empty_cells().map(Cell::action).collect() }
+        if s.over() { ActionList::new() } else { s.empty_cells().map(BoardCell::action).collect() }
     }
 
     #[inline]
     fn apply(&self, s: &mut Board, a: ActionId) {
-        s.play(Cell::of(a));
+        s.play(BoardCell::of(a));
     }
 
     #[inline]
@@ -308,7 +308,7 @@ pub(super) mod tests {
     pub(in crate::games::tictactoe) fn board(moves: &str) -> Board {
         let cells = moves.split_whitespace().map(|m| {
             let digits = m.as_bytes();
-            Cell::new(digits[0] - b'0', digits[1] - b'0').unwrap()
+            BoardCell::new(digits[0] - b'0', digits[1] - b'0').unwrap()
         });
         Board::after(cells).unwrap()
     }
@@ -361,18 +361,18 @@ pub(super) mod tests {
         let b = board("22 11 13 31 21 23 12 32 33");
         let text = TicTacToe.observe(&b, 0);
         assert_eq!(text, "22 11 13 31 21 23 12 32 33");
-        assert_eq!(b.mark(Cell::new(2, 2).unwrap()), Some(0));
-        assert_eq!(b.mark(Cell::new(1, 1).unwrap()), Some(1));
-        assert!(Board::after([Cell(4), Cell(4)]).is_none());
-        assert!(Board::after([0, 3, 1, 4, 2, 5].map(Cell)).is_none(), "nobody moves after the end");
+        assert_eq!(b.mark(BoardCell::new(2, 2).unwrap()), Some(0));
+        assert_eq!(b.mark(BoardCell::new(1, 1).unwrap()), Some(1));
+        assert!(Board::after([BoardCell(4), BoardCell(4)]).is_none());
+        assert!(Board::after([0, 3, 1, 4, 2, 5].map(BoardCell)).is_none(), "nobody moves after the end");
     }
 
     #[test]
     fn every_line_wins() {
-        for line in Line::all() {
-            assert_eq!(Line::named(line.name()), Some(line));
-            let line_cells: Vec<Cell> = line.cells().collect();
-            let others: Vec<Cell> = Cell::all().filter(|c| !line_cells.contains(c)).collect();
+        for line in WinLine::all() {
+            assert_eq!(WinLine::named(line.name()), Some(line));
+            let line_cells: Vec<BoardCell> = line.cells().collect();
+            let others: Vec<BoardCell> = BoardCell::all().filter(|c| !line_cells.contains(c)).collect();
             // Two of the other cells never make a line for the second seat.
             let moves = [line_cells[0], others[0], line_cells[1], others[1], line_cells[2]];
             let b = Board::after(moves).unwrap();
@@ -380,6 +380,6 @@ pub(super) mod tests {
             assert_eq!(TicTacToe.returns(&b)[..2], [1.0, -1.0]);
             assert_eq!(b.lines_of(0).collect::<Vec<_>>(), [line]);
         }
-        assert_eq!(Line::named("row-4"), None);
+        assert_eq!(WinLine::named("row-4"), None);
     }
 }

@@ -1,17 +1,17 @@
 //! Who plays Tic-Tac-Toe by rule?
 
 use super::{
-    best_answer::BestAnswer,
-    minimax::Solution,
-    rules::{Board, Cell, Line, TicTacToe},
+    best_response::TicTacToeBestResponse,
+    minimax::MinimaxSolution,
+    rules::{Board, BoardCell, WinLine, TicTacToe},
     spec::TicTacToeSpec,
     text::{read_board, read_facts},
-    win_game::Wins,
+    win_game::WinGame,
 };
 use crate::{
     Error, Game, Hash, OpponentSchedule, PromptView, Result, Rng, ScriptedAgent, ScriptedAgentFactory,
     ScriptedAgentInfo, ScriptedAgentQuery, Seed, Strategy, Task, TextGame,
-    solvers::{Bayes, Objective},
+    solvers::{BayesAdaptiveSolver, ScoreObjective},
 };
 use rand::seq::IndexedRandom;
 use std::{collections::HashMap, sync::Arc};
@@ -43,7 +43,7 @@ fn facts_of(finished: &str) -> String {
     finished.split_once(' ').map_or(finished, |(_, facts)| facts).to_owned()
 }
 
-fn named(cell: Option<Cell>, legal: &[String]) -> String {
+fn named(cell: Option<BoardCell>, legal: &[String]) -> String {
     match cell {
         Some(cell) => TicTacToe.action_name(cell.action()),
         None => legal.first().cloned().unwrap_or_default(),
@@ -60,8 +60,8 @@ impl PerfectAgent {
         PerfectAgent { rng: seed.child("ties").rng() }
     }
 
-    fn choose(&mut self, board: &Board) -> Option<Cell> {
-        Solution::perfect().best_moves(board).choose(&mut self.rng).copied()
+    fn choose(&mut self, board: &Board) -> Option<BoardCell> {
+        MinimaxSolution::perfect().best_moves(board).choose(&mut self.rng).copied()
     }
 }
 
@@ -90,11 +90,11 @@ struct Textbook {
 }
 
 impl Textbook {
-    fn choose(&mut self, board: &Board) -> Option<Cell> {
+    fn choose(&mut self, board: &Board) -> Option<BoardCell> {
         let own = board.mover();
-        let empty: Vec<Cell> = Cell::all().filter(|c| board.is_empty(*c)).collect();
-        let completes = |cell: &Cell, seat: u8| {
-            Line::all().any(|line| {
+        let empty: Vec<BoardCell> = BoardCell::all().filter(|c| board.is_empty(*c)).collect();
+        let completes = |cell: &BoardCell, seat: u8| {
+            WinLine::all().any(|line| {
                 line.cells().any(|c| c == *cell)
                     && line.cells().filter(|c| c != cell).all(|c| board.mark(c) == Some(seat))
             })
@@ -126,7 +126,7 @@ impl ScriptedAgentFactory for TextbookMaker {
 /// An opponent with the best answer to each of its phases.
 struct Answered {
     rival: OpponentSchedule<TicTacToe>,
-    answers: Vec<BestAnswer>,
+    answers: Vec<TicTacToeBestResponse>,
 }
 
 /// Best answers to everybody in a population, by opponent and the agent's seat.
@@ -141,7 +141,7 @@ impl ToldMaker {
             let rival = env_spec.opponents.build(spec)?;
             let known = env_spec.known_phases(spec, &rival);
             for seat in 0..2 {
-                let answers = known.iter().map(|(strategy, _)| BestAnswer::to(&**strategy, seat));
+                let answers = known.iter().map(|(strategy, _)| TicTacToeBestResponse::against(&**strategy, seat));
                 let answers = answers.collect::<Result<_>>()?;
                 answered.insert((Hash::of(spec), seat), Arc::new(Answered { rival: rival.clone(), answers }));
             }
@@ -183,7 +183,7 @@ impl ScriptedAgent for ToldAgent {
 
 /// The best possible learners, one for each seat the agent may take.
 struct BayesMaker {
-    by_seat: [Option<Arc<Bayes>>; 2],
+    by_seat: [Option<Arc<BayesAdaptiveSolver>>; 2],
     episodes: u32,
 }
 
@@ -214,7 +214,7 @@ impl ScriptedAgentFactory for BayesMaker {
 }
 
 struct BayesAgent {
-    bayes: Arc<Bayes>,
+    bayes: Arc<BayesAdaptiveSolver>,
     /// Takes over where nobody expected could have led.
     perfect: PerfectAgent,
     /// How many there are.
@@ -237,18 +237,18 @@ impl BayesAgent {
         })
     }
 
-    fn choose(&mut self, seen: &PromptView<'_>) -> Option<Cell> {
+    fn choose(&mut self, seen: &PromptView<'_>) -> Option<BoardCell> {
         let board = read_board(seen.observation)?;
         if board.moves().count() < 2 {
             self.belief = self.remember(seen);
             self.seen.clear();
         }
-        self.seen.push(Wins.observe(&board, self.bayes.seat()));
+        self.seen.push(WinGame.observe(&board, self.bayes.seat()));
         let texts: Vec<&str> = self.seen.iter().map(String::as_str).collect();
         // With nothing in its prompt it takes every episode for the first.
         let left = self.episodes.saturating_sub(seen.memory.len() as u32).clamp(1, self.bayes.episodes());
-        let best = self.bayes.best_action(&self.belief, left, Objective::Sum, &texts).ok().flatten();
-        best.map(Cell::of).or_else(|| self.perfect.choose(&board))
+        let best = self.bayes.best_action(&self.belief, left, ScoreObjective::Sum, &texts).ok().flatten();
+        best.map(BoardCell::of).or_else(|| self.perfect.choose(&board))
     }
 }
 
@@ -265,9 +265,9 @@ impl ScriptedAgent for BayesAgent {
 
 /// What a seat saw in a finished game, at each of its decisions and at the end, as an oracle reads it.
 fn texts_of(game: &Board, seat: u8) -> Vec<String> {
-    let moves: Vec<Cell> = game.moves().collect();
+    let moves: Vec<BoardCell> = game.moves().collect();
     let boards = (0..=moves.len()).filter_map(|n| Board::after(moves[..n].iter().copied()));
-    boards.filter(|b| b.over() || b.mover() == seat).map(|b| Wins.observe(&b, seat)).collect()
+    boards.filter(|b| b.over() || b.mover() == seat).map(|b| WinGame.observe(&b, seat)).collect()
 }
 
 #[cfg(test)]
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
     use crate::{End, EnvSpec, Outcome, ParsedAction};
 
-    /// Wins by episode over tasks of a population, the agent's reflections being its memory.
+    /// WinGame by episode over tasks of a population, the agent's reflections being its memory.
     fn wins(name: &str, tasks: u64, memory: bool) -> [f64; 3] {
         let env_spec = TicTacToeSpec::default();
         let population = env_spec.default_population();
@@ -292,7 +292,7 @@ mod tests {
                 let end = loop {
                     let legal = env.legal().unwrap();
                     let seen =
-                        PromptView { episode, memory: &notes, observation: &observation, legal: &legal, done: &[] };
+                        PromptView { episode, memory: &notes, observation: &observation, legal: &legal, history: &[] };
                     let step = env.step(&ParsedAction::Act(agent.act(&seen)));
                     assert!(step.valid);
                     observation = step.observation.compact;
@@ -332,7 +332,7 @@ mod tests {
         let mut agent = TextbookMaker
             .make(&TicTacToeSpec::default().default_population().draw("train", 2, Seed::new(1)).unwrap(), Seed::new(1));
         let mut choice =
-            |observation: &str| agent.act(&PromptView { episode: 0, memory: &[], observation, legal: &[], done: &[] });
+            |observation: &str| agent.act(&PromptView { episode: 0, memory: &[], observation, legal: &[], history: &[] });
         assert_eq!(choice("X X . O O . . . ."), "(1,3)", "a win comes first");
         assert_eq!(choice("X . . O O . . . X"), "(2,3)", "then a block");
     }

@@ -11,9 +11,9 @@ use std::sync::Arc;
 /// Makes Tic-Tac-Toe boards. Public so that others can add opponents:
 ///
 /// ```
-/// use mage_env::{Registry, tictactoe::{Preferred, TicTacToeSpec}};
+/// use mage_env::{Registry, tictactoe::{PreferenceList, TicTacToeSpec}};
 /// let mut tictactoe = TicTacToeSpec::default();
-/// let left_to_right = Preferred::from_pairs(&[(1, 1), (2, 1), (3, 1)], "left to right")?;
+/// let left_to_right = PreferenceList::from_pairs(&[(1, 1), (2, 1), (3, 1)], "left to right")?;
 /// tictactoe.opponents.add_plain("left_to_right", "the first column, then anything", left_to_right);
 /// let mut registry = Registry::builtin();
 /// registry.register(tictactoe);
@@ -73,8 +73,8 @@ impl EnvSpec for TicTacToeSpec {
             )],
             opponents: self.opponents.docs(),
             compact_words: text::compact_words(),
-            compact_action: 1,
-            compact_reflection: text::REFLECTION_WORDS,
+            max_compact_action_words: 1,
+            compact_reflection_words: text::REFLECTION_WORDS,
         }
     }
 

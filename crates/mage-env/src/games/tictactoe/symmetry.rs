@@ -1,15 +1,15 @@
 //! Which boards are the same but for turning and mirroring?
 
-use super::rules::{Board, CELLS, Cell};
+use super::rules::{Board, CELLS, BoardCell};
 
 /// One of the eight ways to turn or mirror a board: where each cell goes.
-pub(super) type Turned = [Cell; CELLS];
+pub(super) type Turned = [BoardCell; CELLS];
 
 /// All eight, the one that changes nothing first.
 pub(super) fn all() -> [Turned; 8] {
-    let mut out = [[Cell::numbered(0); CELLS]; 8];
+    let mut out = [[BoardCell::numbered(0); CELLS]; 8];
     for (i, turned) in out.iter_mut().enumerate() {
-        for cell in Cell::all() {
+        for cell in BoardCell::all() {
             let (mut row, mut column) = (cell.row(), cell.column());
             if i & 4 != 0 {
                 (row, column) = (column, row);
@@ -20,7 +20,7 @@ pub(super) fn all() -> [Turned; 8] {
             if i & 1 != 0 {
                 column = 4 - column;
             }
-            turned[cell.number()] = Cell::new(row, column).expect("turning stays on the board");
+            turned[cell.number()] = BoardCell::new(row, column).expect("turning stays on the board");
         }
     }
     out

@@ -2,7 +2,7 @@
 //!
 //! Whoever reads is X and the other is O, whoever moved first, as in the paper.
 
-use super::rules::{Board, CELLS, Cell, Line, TicTacToe};
+use super::rules::{Board, CELLS, BoardCell, WinLine, TicTacToe};
 use crate::{ActionId, Observation, TextGame};
 
 /// How many words a factual compact reflection has: the outcome, and the moves in order.
@@ -10,7 +10,7 @@ pub const REFLECTION_WORDS: usize = 1 + CELLS;
 
 /// Every word of the compact form.
 pub(super) fn compact_words() -> Vec<String> {
-    let cells = Cell::all().map(name);
+    let cells = BoardCell::all().map(name);
     [".", "X", "O", "first", "second", "won", "lost", "draw"].map(str::to_owned).into_iter().chain(cells).collect()
 }
 
@@ -20,14 +20,14 @@ impl TextGame for TicTacToe {
     }
 
     fn action_name(&self, a: ActionId) -> String {
-        name(Cell::of(a))
+        name(BoardCell::of(a))
     }
 
     fn read_action(&self, s: &Board, text: &str) -> Result<ActionId, String> {
         let (row, column) = read_pair(text)
             .ok_or_else(|| "the answer names no cell; write (row, column), such as (2, 3)".to_owned())?;
         let within = |n: i64| u8::try_from(n).ok();
-        let cell = within(row).zip(within(column)).and_then(|(r, c)| Cell::new(r, c));
+        let cell = within(row).zip(within(column)).and_then(|(r, c)| BoardCell::new(r, c));
         let cell =
             cell.ok_or_else(|| format!("({row}, {column}) is not on the board; rows and columns go from 1 to 3"))?;
         match s.mark(cell) {
@@ -48,12 +48,12 @@ impl TextGame for TicTacToe {
     }
 
     /// The board with its coordinates, and what happened last; a finished line stands in brackets.
-    fn picture(&self, s: &Board, player: u8) -> Option<String> {
-        let won: Vec<Cell> = (0..2).flat_map(|seat| s.lines_of(seat)).flat_map(Line::cells).collect();
+    fn render(&self, s: &Board, player: u8) -> Option<String> {
+        let won: Vec<BoardCell> = (0..2).flat_map(|seat| s.lines_of(seat)).flat_map(WinLine::cells).collect();
         let mut text = "      1   2   3\n    ┌───┬───┬───┐\n".to_owned();
         for row in 1..=3 {
             text.push_str(&format!("  {row} │"));
-            for cell in Cell::all().filter(|c| c.row() == row) {
+            for cell in BoardCell::all().filter(|c| c.row() == row) {
                 let sign = match mark(s, cell, player) {
                     '.' => ' ',
                     other => other,
@@ -76,12 +76,12 @@ impl TextGame for TicTacToe {
 }
 
 /// The name of a cell, one word: `(2,3)` is the second row's last.
-pub fn name(cell: Cell) -> String {
+pub fn name(cell: BoardCell) -> String {
     format!("({},{})", cell.row(), cell.column())
 }
 
 /// `X` for the reader's own mark, `O` for the other's, `.` for none.
-fn mark(s: &Board, cell: Cell, player: u8) -> char {
+fn mark(s: &Board, cell: BoardCell, player: u8) -> char {
     match s.mark(cell) {
         None => '.',
         Some(seat) if seat == player => 'X',
@@ -92,7 +92,7 @@ fn mark(s: &Board, cell: Cell, player: u8) -> char {
 /// Three lines of marks, separated by spaces.
 fn grid(s: &Board, player: u8) -> String {
     let mut text = String::with_capacity(2 * CELLS);
-    for cell in Cell::all() {
+    for cell in BoardCell::all() {
         text.push(mark(s, cell, player));
         text.push(if cell.column() < 3 { ' ' } else { '\n' });
     }
@@ -123,7 +123,7 @@ fn caption(s: &Board, player: u8) -> String {
 /// While playing: the nine cells. After the end: who began, the outcome, and nine slots for the moves in order.
 fn compact(s: &Board, player: u8) -> String {
     if !s.over() {
-        return Cell::all().map(|c| mark(s, c, player).to_string()).collect::<Vec<_>>().join(" ");
+        return BoardCell::all().map(|c| mark(s, c, player).to_string()).collect::<Vec<_>>().join(" ");
     }
     let seat = if player == 0 { "first" } else { "second" };
     format!("{seat} {}", facts(s, player))
@@ -148,7 +148,7 @@ fn outcome_word(s: &Board, player: u8) -> &'static str {
 /// The board of a compact observation on which its reader, X, is to move; the order of moves is not in it.
 pub fn read_board(compact: &str) -> Option<Board> {
     let words: Vec<&str> = compact.split(' ').collect();
-    let with = |sign: &str| Cell::all().zip(&words).filter(|(_, w)| **w == sign).map(|(c, _)| c).collect::<Vec<_>>();
+    let with = |sign: &str| BoardCell::all().zip(&words).filter(|(_, w)| **w == sign).map(|(c, _)| c).collect::<Vec<_>>();
     let (own, other, empty) = (with("X"), with("O"), with("."));
     if words.len() != CELLS || own.len() + other.len() + empty.len() != CELLS {
         return None;
@@ -169,8 +169,8 @@ pub fn read_board(compact: &str) -> Option<Board> {
 pub fn read_facts(text: &str) -> Option<Board> {
     let mut words = text.split(' ');
     let outcome = words.next()?;
-    let moves: Option<Vec<Cell>> =
-        words.take_while(|w| *w != "_").map(|w| Cell::all().find(|c| name(*c) == w)).collect();
+    let moves: Option<Vec<BoardCell>> =
+        words.take_while(|w| *w != "_").map(|w| BoardCell::all().find(|c| name(*c) == w)).collect();
     let board = Board::after(moves?).filter(Board::over)?;
     (0..2).any(|player| outcome_word(&board, player) == outcome).then_some(board)
 }
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn reading_accepts_pairs_and_explains_the_rest() {
         let b = board("22");
-        let read = |text: &str| TicTacToe.read_action(&b, text).map(|a| name(Cell::of(a)));
+        let read = |text: &str| TicTacToe.read_action(&b, text).map(|a| name(BoardCell::of(a)));
         for text in ["(1,3)", "( 1 , 3 )", "I take (1, 3).", "1 3", " 1, 3\n", "(top right) is (1,3), not (2,1)"] {
             assert_eq!(read(text).as_deref(), Ok("(1,3)"), "{text}");
         }
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn the_picture_marks_the_line() {
-        let drawn = TicTacToe.picture(&board("22 11 21 12 23"), 0).unwrap();
+        let drawn = TicTacToe.render(&board("22 11 21 12 23"), 0).unwrap();
         let expected = [
             "      1   2   3",
             "    ┌───┬───┬───┐",

@@ -8,9 +8,9 @@ use crate::{ActionId, ActionList, ActionProbs, CurrentPlayer, Game, MAX_PLAYERS,
 
 /// Tic-Tac-Toe in which a win is worth 1 and anything else 0, and equal boards are equal positions.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wins;
+pub struct WinGame;
 
-impl Game for Wins {
+impl Game for WinGame {
     /// In reading order, always.
     type State = Board;
 
@@ -46,14 +46,14 @@ impl Game for Wins {
 }
 
 /// A player of Tic-Tac-Toe in front of an oracle, asked about positions.
-pub struct Shown(pub Strategy<TicTacToe>);
+pub struct WinGameOpponent(pub Strategy<TicTacToe>);
 
-impl Opponent<Wins> for Shown {
-    fn policy(&self, _game: &Wins, s: &Board, seat: u8) -> Option<ActionProbs> {
+impl Opponent<WinGame> for WinGameOpponent {
+    fn policy(&self, _game: &WinGame, s: &Board, seat: u8) -> Option<ActionProbs> {
         self.0.policy(&TicTacToe, s, seat)
     }
 
-    fn act(&self, _game: &Wins, s: &Board, seat: u8, rng: &mut Rng) -> ActionId {
+    fn act(&self, _game: &WinGame, s: &Board, seat: u8, rng: &mut Rng) -> ActionId {
         self.0.act(&TicTacToe, s, seat, rng)
     }
 }
@@ -68,14 +68,14 @@ mod tests {
         let play = |moves: &str| {
             let mut s = Board::default();
             for cell in board(moves).moves() {
-                Wins.apply(&mut s, cell.action());
+                WinGame.apply(&mut s, cell.action());
             }
             s
         };
         assert_eq!(play("11 22 33"), play("33 22 11"));
         assert_ne!(play("11 22 33"), play("11 33 22"));
         let won = play("22 11 21 12 23");
-        assert_eq!(Wins.returns(&won)[..2], [1.0, 0.0]);
+        assert_eq!(WinGame.returns(&won)[..2], [1.0, 0.0]);
         assert_eq!(TicTacToe.score(&won, 0), 1.0);
         assert_eq!(TicTacToe.score(&won, 1), 0.0);
     }

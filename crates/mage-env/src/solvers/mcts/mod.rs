@@ -7,12 +7,12 @@
 //! The search sees the whole position. In games with hidden parts it therefore peeks; it is meant for games without.
 //!
 //! ```
-//! use mage_env::{Game, Seed, solvers::mcts::{Mcts, SearchTree}, tictactoe::{Cell, Board, TicTacToe}};
+//! use mage_env::{Game, Seed, solvers::mcts::{Mcts, SearchTree}, tictactoe::{BoardCell, Board, TicTacToe}};
 //! // Seat 0 has two in the top row and is to move.
-//! let cells = [(1, 1), (2, 1), (1, 2), (2, 2)].map(|(r, c)| Cell::new(r, c).unwrap());
+//! let cells = [(1, 1), (2, 1), (1, 2), (2, 2)].map(|(r, c)| BoardCell::new(r, c).unwrap());
 //! let board = Board::after(cells).unwrap();
 //! let action = Mcts::new(200).choose(&TicTacToe, &board, &mut SearchTree::default(), &mut Seed::new(1).rng());
-//! assert_eq!(Cell::of(action), Cell::new(1, 3).unwrap());
+//! assert_eq!(BoardCell::of(action), BoardCell::new(1, 3).unwrap());
 //! ```
 
 mod opponent;
@@ -21,7 +21,7 @@ mod tests;
 mod tree;
 
 pub use opponent::MctsOpponent;
-pub use tree::{Considered, SearchTree};
+pub use tree::{ActionStats, SearchTree};
 
 use crate::{ActionId, CurrentPlayer, Game, MAX_PLAYERS, Rng, draw, draw_uniform};
 use tree::NATURE;

@@ -158,7 +158,7 @@ fn nature_is_averaged_not_chosen() {
     let mut tree = SearchTree::default();
     let action = Mcts::new(4_000).choose(&Dare, &vec![], &mut tree, &mut Seed::new(2).rng());
     assert_eq!(action, ActionId(2));
-    let of = |a: u16| tree.considered().find(|c| c.action == ActionId(a)).unwrap();
+    let of = |a: u16| tree.action_stats().find(|c| c.action == ActionId(a)).unwrap();
     assert_eq!(of(0).proven, Some(0.5));
     assert_eq!(of(2).proven, Some(0.75));
     assert_eq!(of(1).proven, None);
@@ -189,5 +189,5 @@ fn without_the_solver_nothing_is_proven() {
     let search = Mcts { solve: false, ..Mcts::new(3_000) };
     let action = search.choose(&Nim, &(7, 0), &mut tree, &mut Seed::new(4).rng());
     assert_eq!(action, ActionId(3));
-    assert!(tree.proven().is_none() && tree.considered().all(|c| c.proven.is_none()));
+    assert!(tree.proven().is_none() && tree.action_stats().all(|c| c.proven.is_none()));
 }

@@ -36,7 +36,7 @@ const RESERVE_AT_MOST: usize = 1 << 17;
 
 /// One of the root's actions and what the search thinks of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Considered {
+pub struct ActionStats {
     /// The action.
     pub action: ActionId,
     /// How often it was tried.
@@ -49,8 +49,8 @@ pub struct Considered {
 
 impl SearchTree {
     /// The root's actions, in no particular order.
-    pub fn considered(&self) -> impl Iterator<Item = Considered> + '_ {
-        self.children_of(0).iter().map(SearchNode::considered)
+    pub fn action_stats(&self) -> impl Iterator<Item = ActionStats> + '_ {
+        self.children_of(0).iter().map(SearchNode::action_stats)
     }
 
     /// The mover's return at the root, when proven.
@@ -162,8 +162,8 @@ impl SearchNode {
         self.outcome[usize::from(self.player)]
     }
 
-    fn considered(&self) -> Considered {
-        Considered {
+    fn action_stats(&self) -> ActionStats {
+        ActionStats {
             action: self.action,
             visits: self.visits,
             mean: self.total / f64::from(self.visits),

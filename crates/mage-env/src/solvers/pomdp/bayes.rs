@@ -1,36 +1,36 @@
 //! How well can the best possible learner do, and what would it do now?
 //!
-//! [`Bayes`] is the optimum against a prior over opponents, from one seat: it starts from the prior, learns from
+//! [`BayesAdaptiveSolver`] is the optimum against a prior over opponents, from one seat: it starts from the prior, learns from
 //! what the rules show it, and weighs every action by what it earns now *and* by what it will reveal. `mage` prints its
 //! scores by episode as ceilings, and the scripted `bayes` agent asks it for every move.
 //!
 //! ```
-//! use mage_env::{Deal, OpponentSchedule, kuhn::{self, Kuhn}, solvers::{Bayes, Candidate, Objective}};
+//! use mage_env::{Deal, OpponentSchedule, kuhn::{self, Kuhn}, solvers::{BayesAdaptiveSolver, Candidate, ScoreObjective}};
 //! use std::sync::Arc;
 //! let candidates = [("rock", kuhn::CONSERVATIVE), ("maniac", kuhn::AGGRESSIVE)].map(|(name, table)| Candidate {
 //!     name: name.to_owned(),
-//!     share: 0.5,
-//!     rival: OpponentSchedule::stationary(name, Arc::new(table)),
+//!     probability: 0.5,
+//!     schedule: OpponentSchedule::stationary(name, Arc::new(table)),
 //! });
-//! let bayes = Bayes::new(&Kuhn, 0, Deal::Fresh, &candidates, 3)?;
-//! let curve = bayes.curve(Objective::Last);
+//! let bayes = BayesAdaptiveSolver::new(&Kuhn, 0, Deal::Fresh, &candidates, 3)?;
+//! let curve = bayes.curve(ScoreObjective::Last);
 //! assert!(curve.last() > bayes.memoryless().last());
 //!
 //! // A Queen was checked, bet into, called, and beaten by the King: both would have bet it.
 //! let belief = bayes.update(&bayes.prior(), &["Q", "Qpb", "Qpbb/K"])?.expect("possible");
 //! assert!((belief[0] - 0.5).abs() < 1e-12);
-//! let action = bayes.best_action(&belief, 2, Objective::Last, &["K"])?.expect("possible");
+//! let action = bayes.best_action(&belief, 2, ScoreObjective::Last, &["K"])?.expect("possible");
 //! # let _ = action;
 //! # Ok::<(), mage_env::Error>(())
 //! ```
 
 use super::{
-    super::Curve,
+    super::ScoreCurve,
     belief_key::Cell,
-    belief_search::{Memo, Model, Objective, Particle, Search, Way, group_key, normalise},
+    belief_search::{Memo, Model, ScoreObjective, Particle, Search, Way, group_key, normalise},
     hidden_type::{Candidate, Hidden, HiddenType},
     hsvi::{Limits, Solution, solve},
-    pass_at_k::pass_at,
+    pass_at_k::pass_at_k,
     seat_view::SeatView,
 };
 use crate::{ActionId, Deal, Error, Game, Result};
@@ -44,18 +44,18 @@ use std::{
 const KEPT_ANSWERS: usize = 200_000;
 
 /// The optimum of one seat against a prior over opponents, for a number of episodes: exact, or where opponents mix so much
-/// that this is out of reach, a policy and how far below the optimum it may be ([`error_bound`](Bayes::error_bound)).
+/// that this is out of reach, a policy and how far below the optimum it may be ([`gap`](BayesAdaptiveSolver::gap)).
 ///
-/// A *belief* is a probability for each of [`types`](Bayes::types), as of the start of an episode. What the agent *saw*
+/// A *belief* is a probability for each of [`types`](BayesAdaptiveSolver::types), as of the start of an episode. What the agent *saw*
 /// in an episode is the list of its [`Game::observe`] texts: one at each of its decisions, and one at the end.
-pub struct Bayes {
+pub struct BayesAdaptiveSolver {
     model: Model,
     seat: u8,
     episodes: u32,
     /// How many of them were solved: from the last of these on, all episodes are alike.
     solved: u32,
     way: Way,
-    curves: [Curve; 2],
+    curves: [ScoreCurve; 2],
     errors: [f64; 2],
     memos: Mutex<Memos>,
 }
@@ -63,10 +63,10 @@ pub struct Bayes {
 #[derive(Default)]
 struct Memos {
     values: [Memo; 2],
-    answers: HashMap<(Objective, u32, Cell), usize>,
+    answers: HashMap<(ScoreObjective, u32, Cell), usize>,
 }
 
-impl Bayes {
+impl BayesAdaptiveSolver {
     /// Solves the game from `seat` against `candidates`, whose shares add up to 1, over `episodes` episodes.
     ///
     /// With [`Deal::Fixed`] the opening deal is hidden but the same in all episodes, so the agent learns it as well.
@@ -76,8 +76,8 @@ impl Bayes {
         G::State: Eq + Hash,
     {
         let place = "oracle";
-        let total: f64 = candidates.iter().map(|c| c.share).sum();
-        if candidates.is_empty() || (total - 1.0).abs() > 1e-9 || !candidates.iter().all(|c| c.share >= 0.0) {
+        let total: f64 = candidates.iter().map(|c| c.probability).sum();
+        if candidates.is_empty() || (total - 1.0).abs() > 1e-9 || !candidates.iter().all(|c| c.probability >= 0.0) {
             return Err(Error::invalid(place, "needs opponents whose shares add up to 1"));
         }
         if seat >= game.players() {
@@ -86,7 +86,7 @@ impl Bayes {
         if episodes == 0 {
             return Err(Error::invalid(place, "a meta-episode has at least one episode"));
         }
-        let strategies: Vec<_> = candidates.iter().flat_map(|c| c.rival.phases().iter().cloned()).collect();
+        let strategies: Vec<_> = candidates.iter().flat_map(|c| c.schedule.phases().iter().cloned()).collect();
         let view = SeatView::new(game, seat, &strategies, deal == Deal::Fixed)?;
         let hidden = Hidden::new(candidates, &view);
         let model = Model::new(view, hidden, episodes);
@@ -101,7 +101,7 @@ impl Bayes {
             false => Way::Fenced { allowance: f64::INFINITY, work_limit: u64::MAX },
         };
         let memos = Mutex::new(Memos { values, answers: HashMap::new() });
-        Bayes { model, seat, episodes, solved, way, curves, errors, memos }
+        BayesAdaptiveSolver { model, seat, episodes, solved, way, curves, errors, memos }
     }
 
     /// What the agent may be facing.
@@ -143,21 +143,21 @@ impl Bayes {
     }
 
     /// Expected score by episode under the best policy for an objective.
-    pub fn curve(&self, objective: Objective) -> &Curve {
+    pub fn curve(&self, objective: ScoreObjective) -> &ScoreCurve {
         &self.curves[objective as usize]
     }
 
-    /// How far the optimum may be above what [`curve`](Bayes::curve) earns in its objective: rounding noise, unless
+    /// How far the optimum may be above what [`curve`](BayesAdaptiveSolver::curve) earns in its objective: rounding noise, unless
     /// opponents that switch or mix lead to more beliefs than could be solved. The curve itself is always the exact score
     /// of a policy one could follow.
-    pub fn error_bound(&self, objective: Objective) -> f64 {
+    pub fn gap(&self, objective: ScoreObjective) -> f64 {
         self.errors[objective as usize]
     }
 
     /// The best chance of having won at least once (a score above 0) within 1, 2, … episodes, each the optimum of its own;
     /// `None` where there are too many beliefs, or more than 100 episodes.
-    pub fn pass_at(&self) -> Option<Vec<f64>> {
-        pass_at(&self.model, self.episodes, Limits::default().exact)
+    pub fn pass_at_k(&self) -> Option<Vec<f64>> {
+        pass_at_k(&self.model, self.episodes, Limits::default().exact)
     }
 
     /// How many (belief, episodes left) pairs have been valued so far, for both objectives together.
@@ -166,14 +166,14 @@ impl Bayes {
     }
 
     /// What the best policy without memory between episodes believes at the start of each one: the mean of what is true
-    /// of the episodes. It plays [`best_action`](Bayes::best_action) with one episode left.
+    /// of the episodes. It plays [`best_action`](BayesAdaptiveSolver::best_action) with one episode left.
     pub fn memoryless_belief(&self) -> Vec<f64> {
         self.model.memoryless_belief(self.episodes)
     }
 
     /// Expected score by episode of that policy.
-    pub fn memoryless(&self) -> Curve {
-        Curve { by_episode: self.model.earned(&self.model.steady(self.episodes), self.episodes) }
+    pub fn memoryless(&self) -> ScoreCurve {
+        ScoreCurve { by_episode: self.model.earned(&self.model.steady(self.episodes), self.episodes) }
     }
 
     /// The best response to each type, told before the episode.
@@ -182,8 +182,8 @@ impl Bayes {
     }
 
     /// Expected score by episode of someone who is told the type before every episode.
-    pub fn informed(&self) -> Curve {
-        self.model.informed(self.episodes)
+    pub fn full_info(&self) -> ScoreCurve {
+        self.model.full_info(self.episodes)
     }
 
     /// How likely what the agent saw in one episode is under each type, given the agent's own actions. All zero where
@@ -209,13 +209,13 @@ impl Bayes {
     }
 
     /// The best action with `left` episodes left (this one included) for an agent that started this episode with
-    /// `belief` and saw `seen` so far, its present decision last. Ties go as in [`curve`](Bayes::curve). `None` where
+    /// `belief` and saw `seen` so far, its present decision last. Ties go as in [`curve`](BayesAdaptiveSolver::curve). `None` where
     /// nothing that was believed possible could have led here: someone else sits opposite.
     pub fn best_action(
         &self,
         belief: &[f64],
         left: u32,
-        objective: Objective,
+        objective: ScoreObjective,
         seen: &[&str],
     ) -> Result<Option<ActionId>> {
         self.check_belief(belief)?;
@@ -230,7 +230,7 @@ impl Bayes {
         Ok(Some(self.model.view.sights[sight as usize].actions[choice]))
     }
 
-    fn choose(&self, group: &[Particle], left: u32, objective: Objective) -> usize {
+    fn choose(&self, group: &[Particle], left: u32, objective: ScoreObjective) -> usize {
         let mut memos = self.lock();
         let key = (objective, left, group_key(group));
         if let Some(known) = memos.answers.get(&key) {
@@ -310,15 +310,15 @@ mod tests {
     /// Somebody known is the same in every episode, however many there are and however much he mixes.
     #[test]
     fn with_nothing_to_learn_one_episode_tells_all() {
-        let rival = OpponentSchedule::stationary("only", std::sync::Arc::new(crate::UniformOpponent));
-        let only = Candidate { name: "only".to_owned(), share: 1.0, rival };
-        let bayes = Bayes::new(&Kuhn, 1, Deal::Fresh, &[only], 5_000).unwrap();
+        let schedule = OpponentSchedule::stationary("only", std::sync::Arc::new(crate::UniformOpponent));
+        let only = Candidate { name: "only".to_owned(), probability: 1.0, schedule };
+        let bayes = BayesAdaptiveSolver::new(&Kuhn, 1, Deal::Fresh, &[only], 5_000).unwrap();
         let told = bayes.best_responses()[0];
         for objective in OBJECTIVES {
             let curve = &bayes.curve(objective).by_episode;
             assert_eq!(curve.len(), 5_000);
-            assert!(curve.iter().all(|v| (v - told).abs() < 1e-12) && bayes.error_bound(objective) < 1e-3);
+            assert!(curve.iter().all(|v| (v - told).abs() < 1e-12) && bayes.gap(objective) < 1e-3);
         }
-        assert!(bayes.best_action(&[1.0], 5_000, Objective::Sum, &["Kp"]).unwrap().is_some());
+        assert!(bayes.best_action(&[1.0], 5_000, ScoreObjective::Sum, &["Kp"]).unwrap().is_some());
     }
 }

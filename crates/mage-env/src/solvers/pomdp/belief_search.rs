@@ -12,7 +12,7 @@
 //! ([`Way::Fenced`]); then a value comes with what nobody exceeds.
 
 use super::{
-    super::Curve,
+    super::ScoreCurve,
     belief_key::{Cell, noise_free},
     full_info_bound::{Hope, Told},
     hidden_type::Hidden,
@@ -26,7 +26,7 @@ use std::collections::HashMap;
 /// What a learner wants most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Objective {
+pub enum ScoreObjective {
     /// The best last episode; among equals, the larger sum.
     Last,
     /// The largest sum over episodes; among equals, the better last episode.
@@ -46,19 +46,19 @@ pub(super) fn by_episode(joint: &[f64], left: u32) -> Vec<f64> {
     out
 }
 
-impl Objective {
+impl ScoreObjective {
     /// What counts first, of scores by episode.
     pub(super) fn of(self, by_episode: &[f64]) -> f64 {
         match self {
-            Objective::Last => by_episode.last().copied().unwrap_or(0.0),
-            Objective::Sum => by_episode.iter().sum(),
+            ScoreObjective::Last => by_episode.last().copied().unwrap_or(0.0),
+            ScoreObjective::Sum => by_episode.iter().sum(),
         }
     }
 
     fn rank(self, hope: Hope) -> Rank {
         match self {
-            Objective::Last => (hope.last, hope.sum),
-            Objective::Sum => (hope.sum, hope.last),
+            ScoreObjective::Last => (hope.last, hope.sum),
+            ScoreObjective::Sum => (hope.sum, hope.last),
         }
     }
 }
@@ -67,14 +67,14 @@ impl Objective {
 pub(super) type Rank = (f64, f64);
 
 /// The rank of a joint table.
-fn rank(objective: Objective, joint: &[f64], left: u32) -> Rank {
+fn rank(objective: ScoreObjective, joint: &[f64], left: u32) -> Rank {
     let left = left as usize;
     let last = joint.iter().skip(left - 1).step_by(left).sum();
     objective.rank(Hope { last, sum: joint.iter().sum() })
 }
 
 /// The rank of a given table, by type.
-pub(super) fn ranks(objective: Objective, given: &[f64], left: u32) -> Vec<Rank> {
+pub(super) fn ranks(objective: ScoreObjective, given: &[f64], left: u32) -> Vec<Rank> {
     given.chunks_exact(left as usize).map(|row| rank(objective, row, left)).collect()
 }
 
@@ -115,8 +115,8 @@ impl Model {
     }
 
     /// What someone who is told the type before every episode earns, by episode.
-    pub(super) fn informed(&self, episodes: u32) -> Curve {
-        Curve { by_episode: self.earned(self.best_responses(), episodes) }
+    pub(super) fn full_info(&self, episodes: u32) -> ScoreCurve {
+        ScoreCurve { by_episode: self.earned(self.best_responses(), episodes) }
     }
 
     /// What someone who earns so much against each type earns, by episode.
@@ -148,7 +148,7 @@ impl Model {
     /// What the best policy for one episode earns, by type and weighted by a belief.
     pub(super) fn one_episode(&self, belief: &[f64]) -> Table {
         let (mut memo, way) = (Memo::default(), Way::Exact { work_limit: u64::MAX });
-        let search = Search { model: self, objective: Objective::Sum, way, memo: &mut memo }.best_of(belief, 1);
+        let search = Search { model: self, objective: ScoreObjective::Sum, way, memo: &mut memo }.best_of(belief, 1);
         search.expect("work is not limited here").joint
     }
 
@@ -232,7 +232,7 @@ pub(super) struct Memo {
 impl Memo {
     /// For [`Way::Fenced`]: up to so many episodes, where somebody is known who earns `steady` against each type, whatever
     /// the episode.
-    pub(super) fn fenced(model: &Model, objective: Objective, steady: &[f64], episodes: u32) -> Self {
+    pub(super) fn fenced(model: &Model, objective: ScoreObjective, steady: &[f64], episodes: u32) -> Self {
         let mut memo = Memo::default();
         for left in 1..=episodes {
             let width = left as usize;
@@ -307,7 +307,7 @@ pub(super) struct Value {
 /// One search with its settings.
 pub(super) struct Search<'m> {
     pub(super) model: &'m Model,
-    pub(super) objective: Objective,
+    pub(super) objective: ScoreObjective,
     pub(super) way: Way,
     pub(super) memo: &'m mut Memo,
 }
@@ -437,7 +437,7 @@ impl Search<'_> {
                 joint[t * width + 1..(t + 1) * width].iter_mut().zip(later).for_each(|(x, y)| *x += b * p * y);
             }
         }
-        let now = if self.objective == Objective::Sum { score } else { 0.0 };
+        let now = if self.objective == ScoreObjective::Sum { score } else { 0.0 };
         Ok(Value { joint, most: now + most })
     }
 

@@ -12,16 +12,16 @@ pub struct Candidate<G: Game> {
     /// What reports call it.
     pub name: String,
     /// How often it is met; shares add up to 1.
-    pub share: f64,
+    pub probability: f64,
     /// How it plays over the episodes.
-    pub rival: OpponentSchedule<G>,
+    pub schedule: OpponentSchedule<G>,
 }
 
 impl<G: Game + 'static> Candidate<G> {
     /// The opponents of a population's split.
     pub fn of_split(population: &Population, split: &str, kinds: &OpponentKinds<G>) -> Result<Vec<Self>> {
         let member = |(share, spec): (f64, &OpponentSpec)| {
-            Ok(Candidate { name: spec.name.clone(), share, rival: kinds.build(spec)? })
+            Ok(Candidate { name: spec.name.clone(), probability: share, schedule: kinds.build(spec)? })
         };
         population.in_split(split)?.into_iter().map(member).collect()
     }
@@ -57,7 +57,7 @@ impl Hidden {
         let deals = view.deals.len();
         let mut strategy = 0;
         for (opponent, candidate) in candidates.iter().enumerate() {
-            let (chain, names) = (candidate.rival.chain(), candidate.rival.phase_names());
+            let (chain, names) = (candidate.schedule.chain(), candidate.schedule.phase_names());
             let first = hidden.types.len();
             for (phase, phase_name) in names.iter().enumerate() {
                 let earlier = names[..phase].iter().filter(|n| *n == phase_name).count();
@@ -68,7 +68,7 @@ impl Hidden {
                 };
                 for (deal, likely) in view.deals.iter().enumerate() {
                     hidden.types.push(HiddenType { opponent, phase, deal, name: name.clone(), strategy });
-                    hidden.prior.push(candidate.share * chain.start()[phase] * likely);
+                    hidden.prior.push(candidate.probability * chain.start()[phase] * likely);
                     let row = chain.next()[phase].iter().enumerate().filter(|(_, p)| **p > 0.0);
                     hidden.next.push(row.map(|(to, p)| (first + to * deals + deal, *p)).collect());
                 }

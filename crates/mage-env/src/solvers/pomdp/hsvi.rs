@@ -5,9 +5,9 @@
 //! counted, not timed, so that the same question has the same answer everywhere.
 
 use super::{
-    super::Curve,
+    super::ScoreCurve,
     belief_key::noise_bound,
-    belief_search::{EXACT_TIE, Memo, Model, Objective, Search, TooMuch, Way, by_episode},
+    belief_search::{EXACT_TIE, Memo, Model, ScoreObjective, Search, TooMuch, Way, by_episode},
 };
 
 /// The most work, counted in particles moved.
@@ -35,11 +35,11 @@ const ALLOWANCES: [f64; 7] = [3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5];
 /// A gap that is as good as none.
 const NO_GAP: f64 = 5e-5;
 
-pub(super) const OBJECTIVES: [Objective; 2] = [Objective::Last, Objective::Sum];
+pub(super) const OBJECTIVES: [ScoreObjective; 2] = [ScoreObjective::Last, ScoreObjective::Sum];
 
 /// Both objectives.
 pub(super) struct Solution {
-    pub(super) curves: [Curve; 2],
+    pub(super) curves: [ScoreCurve; 2],
     /// How far the optimum may lie above, in what counts first.
     pub(super) errors: [f64; 2],
     pub(super) memos: [Memo; 2],
@@ -58,8 +58,8 @@ fn solve_exactly(model: &Model, episodes: u32, work_limit: u64) -> Result<Soluti
         return Err(TooMuch);
     }
     let mut memos = [Memo::default(), Memo::default()];
-    let mut curves = [Curve::default(), Curve::default()];
-    let enough = learned_after(model, &mut memos[Objective::Sum as usize], episodes, work_limit)?;
+    let mut curves = [ScoreCurve::default(), ScoreCurve::default()];
+    let enough = learned_after(model, &mut memos[ScoreObjective::Sum as usize], episodes, work_limit)?;
     for objective in OBJECTIVES {
         let at = objective as usize;
         let mut curve = optimum(model, objective, &mut memos[at], enough, work_limit)?;
@@ -80,9 +80,9 @@ fn learned_after(model: &Model, memo: &mut Memo, episodes: u32, work_limit: u64)
     if !model.hidden.stays() {
         return Ok(episodes);
     }
-    let told = model.informed(1).last();
+    let told = model.full_info(1).last();
     for n in 1..episodes {
-        if optimum(model, Objective::Sum, memo, n, work_limit)?.last() >= told - EXACT_TIE {
+        if optimum(model, ScoreObjective::Sum, memo, n, work_limit)?.last() >= told - EXACT_TIE {
             return Ok(n);
         }
     }
@@ -91,14 +91,14 @@ fn learned_after(model: &Model, memo: &mut Memo, episodes: u32, work_limit: u64)
 
 fn optimum(
     model: &Model,
-    objective: Objective,
+    objective: ScoreObjective,
     memo: &mut Memo,
     episodes: u32,
     work_limit: u64,
-) -> Result<Curve, TooMuch> {
+) -> Result<ScoreCurve, TooMuch> {
     let way = Way::Exact { work_limit };
     let found = Search { model, objective, way, memo }.best_of(&model.hidden.prior, episodes)?;
-    Ok(Curve { by_episode: by_episode(&found.joint, episodes) })
+    Ok(ScoreCurve { by_episode: by_episode(&found.joint, episodes) })
 }
 
 fn solve_between(model: &Model, episodes: u32, work_limit: u64) -> Solution {
@@ -113,15 +113,15 @@ fn solve_between(model: &Model, episodes: u32, work_limit: u64) -> Solution {
     });
     let (mut curves, mut errors) = ([last.curve, sum.curve], [last.error, sum.error]);
     for (objective, (curve, error)) in OBJECTIVES.into_iter().zip(curves.iter_mut().zip(&mut errors)) {
-        let told = model.informed(episodes).by_episode;
+        let told = model.full_info(episodes).by_episode;
         let on =
             if model.hidden.stays() { vec![curve.last(); episodes as usize] } else { model.earned(&steady, episodes) };
         let most = objective.of(&curve.by_episode) + *error;
         curve.by_episode.extend_from_slice(&on[ahead as usize..]);
         if episodes > ahead {
             let most = match objective {
-                Objective::Last => told[episodes as usize - 1],
-                Objective::Sum => most + told[ahead as usize..].iter().sum::<f64>(),
+                ScoreObjective::Last => told[episodes as usize - 1],
+                ScoreObjective::Sum => most + told[ahead as usize..].iter().sum::<f64>(),
             };
             *error = most - objective.of(&curve.by_episode);
         }
@@ -130,17 +130,17 @@ fn solve_between(model: &Model, episodes: u32, work_limit: u64) -> Solution {
 }
 
 struct FencedIn {
-    curve: Curve,
+    curve: ScoreCurve,
     error: f64,
     memo: Memo,
 }
 
-fn fence_in(model: &Model, objective: Objective, steady: &[f64], episodes: u32, work_limit: u64) -> FencedIn {
+fn fence_in(model: &Model, objective: ScoreObjective, steady: &[f64], episodes: u32, work_limit: u64) -> FencedIn {
     let mut memo = Memo::fenced(model, objective, steady, episodes);
     let mut pass = |allowance, work_limit| {
         let way = Way::Fenced { allowance, work_limit };
         let found = Search { model, objective, way, memo: &mut memo }.best_of(&model.hidden.prior, episodes)?;
-        let curve = Curve { by_episode: by_episode(&found.joint, episodes) };
+        let curve = ScoreCurve { by_episode: by_episode(&found.joint, episodes) };
         let gap = found.most - objective.of(&curve.by_episode);
         Ok((curve, gap))
     };
@@ -160,9 +160,9 @@ mod tests {
     use super::super::{Candidate, hidden_type::Hidden, seat_view::SeatView};
     use super::*;
     use crate::{
-        Game, OpponentSchedule, OpponentSpec, Options, Strategy, UniformOpponent,
+        Game, OpponentSchedule, OpponentSpec, OptionMap, Strategy, UniformOpponent,
         kuhn::{Kuhn, StrategyTable, opponent_kinds},
-        tictactoe::{BiasedRandom, Shown, Wins},
+        tictactoe::{BiasedRandom, WinGameOpponent, WinGame},
     };
     use std::{hash::Hash, sync::Arc};
 
@@ -172,24 +172,24 @@ mod tests {
     where
         G::State: Eq + Hash,
     {
-        let strategies: Vec<_> = candidates.iter().flat_map(|c| c.rival.phases().iter().cloned()).collect();
+        let strategies: Vec<_> = candidates.iter().flat_map(|c| c.schedule.phases().iter().cloned()).collect();
         let view = SeatView::new(game, 0, &strategies, false).unwrap();
         let hidden = Hidden::new(candidates, &view);
         Model::new(view, hidden, episodes)
     }
 
     fn half<G: Game>(name: &str, strategy: Strategy<G>) -> Candidate<G> {
-        Candidate { name: name.to_owned(), share: 0.5, rival: OpponentSchedule::stationary(name, strategy) }
+        Candidate { name: name.to_owned(), probability: 0.5, schedule: OpponentSchedule::stationary(name, strategy) }
     }
 
     /// Three archetypes that switch now and then.
     fn turncoat(episodes: u32) -> Model {
-        let params = Options::default()
+        let params = OptionMap::default()
             .with("between", serde_json::json!(["conservative", "aggressive", "intermediate"]))
             .with("stay", 0.8);
         let spec = OpponentSpec { params, ..OpponentSpec::of_kind("switching") };
-        let rival: OpponentSchedule<Kuhn> = opponent_kinds().build(&spec).unwrap();
-        model(&Kuhn, &[Candidate { name: "turncoat".to_owned(), share: 1.0, rival }], episodes)
+        let schedule: OpponentSchedule<Kuhn> = opponent_kinds().build(&spec).unwrap();
+        model(&Kuhn, &[Candidate { name: "turncoat".to_owned(), probability: 1.0, schedule }], episodes)
     }
 
     /// One who always bets and one who never does: their first move tells them apart.
@@ -200,9 +200,9 @@ mod tests {
 
     /// Two who play anywhere, one a little more here than there: every game leaves another belief.
     fn drunkards(episodes: u32) -> Model {
-        let fond = Shown(Arc::new(BiasedRandom::default()));
-        let any = Shown(Arc::new(UniformOpponent));
-        model(&Wins, &[half("fond", Arc::new(fond)), half("any", Arc::new(any))], episodes)
+        let fond = WinGameOpponent(Arc::new(BiasedRandom::default()));
+        let any = WinGameOpponent(Arc::new(UniformOpponent));
+        model(&WinGame, &[half("fond", Arc::new(fond)), half("any", Arc::new(any))], episodes)
     }
 
     /// Cutting the search short where everything is learned changes no value.
@@ -249,7 +249,7 @@ mod tests {
         for (model, n) in [(turncoat(100), 100), (drunkards(3), 3)] {
             let least = solve(&model, n, Limits { exact: 0, fenced: 0 });
             let without = model.earned(&model.steady(n), n);
-            let told = model.informed(n).by_episode;
+            let told = model.full_info(n).by_episode;
             for objective in OBJECTIVES {
                 let curve = &least.curves[objective as usize].by_episode;
                 assert_eq!(curve.len(), n as usize);

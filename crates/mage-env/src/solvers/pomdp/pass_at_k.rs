@@ -15,7 +15,7 @@ use std::collections::HashMap;
 pub(super) const MOST_EPISODES: u32 = 100;
 
 /// The best chances for 1, 2, … `episodes` episodes, each the optimum of its own; nothing where that takes too much work.
-pub(super) fn pass_at(model: &Model, episodes: u32, work_limit: u64) -> Option<Vec<f64>> {
+pub(super) fn pass_at_k(model: &Model, episodes: u32, work_limit: u64) -> Option<Vec<f64>> {
     if episodes > MOST_EPISODES {
         return None;
     }

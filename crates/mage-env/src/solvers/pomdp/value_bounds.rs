@@ -12,7 +12,7 @@
 
 use super::{
     belief_key::{Cell, noise_free},
-    belief_search::{Objective, Rank, Table, better, ranks},
+    belief_search::{ScoreObjective, Rank, Table, better, ranks},
     full_info_bound::Told,
 };
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ pub(super) const TIE: f64 = 1e-5;
 
 /// What is known of the values of beliefs with a number of episodes left.
 pub(super) struct Fences {
-    objective: Objective,
+    objective: ScoreObjective,
     /// The value at most of being certain of each type.
     corners: Vec<f64>,
     plans: Vec<Plan>,
@@ -46,13 +46,13 @@ struct Point {
 
 impl Fences {
     /// With `left` episodes left. `given` is what some policy earns, to begin with.
-    pub(super) fn new(objective: Objective, told: &Told, left: u32, given: Table) -> Self {
+    pub(super) fn new(objective: ScoreObjective, told: &Told, left: u32, given: Table) -> Self {
         let types = given.len() / left as usize;
         let corner = |t| {
             let hope = told.at_start(t, left);
             match objective {
-                Objective::Last => hope.last,
-                Objective::Sum => hope.sum,
+                ScoreObjective::Last => hope.last,
+                ScoreObjective::Sum => hope.sum,
             }
         };
         let mut fences = Fences {

@@ -10,7 +10,7 @@ use super::{
     world::World,
 };
 use crate::{
-    Conformance, Env, EnvId, EnvInfo, EnvSpec, Error, Options, Population, PromptView, Result, ScriptedAgent,
+    Conformance, Env, EnvId, EnvInfo, EnvSpec, Error, OptionMap, Population, PromptView, Result, ScriptedAgent,
     ScriptedAgentFactory, ScriptedAgentInfo, ScriptedAgentQuery, Seed, Task,
 };
 use rand::RngExt;
@@ -91,8 +91,8 @@ impl EnvSpec for AlfworldSpec {
             options: docs(),
             opponents: Vec::new(),
             compact_words: words(),
-            compact_action: ACTION_WORDS,
-            compact_reflection: REFLECTION_WORDS,
+            max_compact_action_words: ACTION_WORDS,
+            compact_reflection_words: REFLECTION_WORDS,
         }
     }
 
@@ -111,16 +111,16 @@ impl EnvSpec for AlfworldSpec {
     /// Generated households; out of domain, in rooms never trained in.
     fn default_population(&self) -> Population {
         let mut population = Population::without_opponents(ID);
-        population.overrides = [("out-of-domain".to_owned(), Options::default().with("rooms", "unseen"))].into();
+        population.overrides = [("out-of-domain".to_owned(), OptionMap::default().with("rooms", "unseen"))].into();
         population
     }
 
     /// `official`: the official games in their own splits. `held-out-tasks`: generated, with two sorts of task met only out
     /// of domain, as in LaMer.
     fn populations(&self) -> Vec<(&'static str, Population)> {
-        let split = |name: &str, split: &str| (name.to_owned(), Options::default().with("split", split));
+        let split = |name: &str, split: &str| (name.to_owned(), OptionMap::default().with("split", split));
         let mut official = Population::without_opponents(ID);
-        official.options = Options::default().with("games", "official");
+        official.options = OptionMap::default().with("games", "official");
         official.overrides = [
             split("train", "train"),
             split("in-domain", "valid_seen"),
@@ -129,9 +129,9 @@ impl EnvSpec for AlfworldSpec {
         ]
         .into();
         let mut held_out = Population::without_opponents(ID);
-        held_out.options = Options::default().with("tasks", vec!["place", "look", "clean", "heat"]);
+        held_out.options = OptionMap::default().with("tasks", vec!["place", "look", "clean", "heat"]);
         held_out.overrides =
-            [("out-of-domain".to_owned(), Options::default().with("tasks", vec!["cool", "two"]))].into();
+            [("out-of-domain".to_owned(), OptionMap::default().with("tasks", vec!["cool", "two"]))].into();
         vec![("official", official), ("held-out-tasks", held_out)]
     }
 
@@ -146,7 +146,7 @@ impl EnvSpec for AlfworldSpec {
         }
     }
 
-    fn deal(&self, tasks: &mut [Task], first: u64, seed: Seed) -> Result<()> {
+    fn assign_without_replacement(&self, tasks: &mut [Task], first: u64, seed: Seed) -> Result<()> {
         let Some(task) = tasks.first() else { return Ok(()) };
         let options: AlfworldOptions = task.options.read(PLACE)?;
         if options.games == Games::Generated || options.game.is_some() {
@@ -222,7 +222,7 @@ impl ScriptedAgent for Expert {
     fn act(&mut self, seen: &PromptView<'_>) -> String {
         let Some(world) = &self.world else { return "look".to_owned() };
         let mut state = world.start().clone();
-        seen.done.iter().for_each(|command| drop(world.step(&mut state, command)));
+        seen.history.iter().for_each(|command| drop(world.step(&mut state, command)));
         let next = expert::solve(world, &state).and_then(|way| way.first().copied());
         next.map_or_else(|| "look".to_owned(), |command| world.write(command))
     }

@@ -41,9 +41,9 @@ pub(super) fn ceilings(
         let task = population.draw(split, 1, own)?;
         let level = levels.map(|n| i * n / count).or(options.level);
         let mut world = env_spec.world(&task, &SokobanOptions { level, ..options.clone() })?;
-        let by_random_play = play_at_random(&mut world, turns, options.moves_per_turn, &mut own.child("luck").rng());
+        let solved_by_random = play_at_random(&mut world, turns, options.moves_per_turn, &mut own.child("luck").rng());
         let (board, start) = world.start();
-        tasks.push(solved(board, start, max_moves, by_random_play));
+        tasks.push(solved(board, start, max_moves, solved_by_random));
         each(i + 1, count);
     }
     Ok(SolvedSplit {
@@ -55,7 +55,7 @@ pub(super) fn ceilings(
     })
 }
 
-fn solved(board: &Board, start: SokobanState, max_moves: u32, by_random_play: bool) -> SolvedTask {
+fn solved(board: &Board, start: SokobanState, max_moves: u32, solved_by_random: bool) -> SolvedTask {
     let of = |cost| match solve(board, start, cost, DEFAULT_MAX_STATES) {
         SearchResult::Solved(solution) => Ok(solution),
         SearchResult::Unsolvable => Err(Some(false)),
@@ -64,13 +64,13 @@ fn solved(board: &Board, start: SokobanState, max_moves: u32, by_random_play: bo
     let (moves, pushes) = (of(SearchCost::Moves), of(SearchCost::Pushes));
     let fewest_moves = moves.as_ref().ok().map(|s| s.moves.len() as u32);
     let fewest_pushes = pushes.as_ref().ok().map(|s| s.pushes);
-    let in_time = match (&moves, &pushes) {
+    let within_turns = match (&moves, &pushes) {
         (Ok(solution), _) => Some(solution.moves.len() <= max_moves as usize),
         // Not the shortest solution, but within the budget.
         (Err(None), Ok(solution)) if solution.moves.len() <= max_moves as usize => Some(true),
         (Err(verdict), _) => *verdict,
     };
-    SolvedTask { in_time, least: vec![fewest_moves, fewest_pushes], by_random_play }
+    SolvedTask { within_turns, min_costs: vec![fewest_moves, fewest_pushes], solved_by_random }
 }
 
 /// Plays one episode with uniformly random turns; where turns are too many to enumerate, with turns of the maximum
@@ -93,9 +93,9 @@ fn play_at_random(world: &mut SokobanEnv, turns: u32, moves: usize, rng: &mut Rn
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{EnvSpec, Options, WorldSolver};
+    use crate::{EnvSpec, OptionMap, WorldSolver};
 
-    fn level(text: &str, options: Options) -> SolvedSplit {
+    fn level(text: &str, options: OptionMap) -> SolvedSplit {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("level.txt");
         std::fs::write(&path, text).unwrap();
@@ -110,18 +110,18 @@ mod tests {
 
     #[test]
     fn the_turn_limit_decides_which_levels_are_solvable_in_time() {
-        let three = |budget: u32| level(CORRIDOR, Options::default().with("budget", budget));
+        let three = |budget: u32| level(CORRIDOR, OptionMap::default().with("budget", budget));
         let enough = three(3);
         assert_eq!((enough.turns, enough.budget.as_str()), (1, "3 moves"));
         assert_eq!(
             enough.tasks,
-            [SolvedTask { in_time: Some(true), least: vec![Some(3), Some(2)], by_random_play: false }]
+            [SolvedTask { within_turns: Some(true), min_costs: vec![Some(3), Some(2)], solved_by_random: false }]
         );
-        let single = level(CORRIDOR, Options::default().with("budget", 2).with("moves_per_turn", 1));
-        assert_eq!((single.turns, single.tasks[0].in_time), (2, Some(false)));
-        let never = level("######\n#@$ ##\n#  .##\n######\n", Options::default());
-        assert_eq!(never.tasks[0].least, [None, None], "a box in a corner");
-        assert_eq!(never.tasks[0].in_time, Some(false));
+        let single = level(CORRIDOR, OptionMap::default().with("budget", 2).with("moves_per_turn", 1));
+        assert_eq!((single.turns, single.tasks[0].within_turns), (2, Some(false)));
+        let never = level("######\n#@$ ##\n#  .##\n######\n", OptionMap::default());
+        assert_eq!(never.tasks[0].min_costs, [None, None], "a box in a corner");
+        assert_eq!(never.tasks[0].within_turns, Some(false));
     }
 
     #[test]
@@ -136,9 +136,9 @@ mod tests {
             });
             let report = report.unwrap();
             assert_eq!((report.turns, report.budget.as_str(), report.tasks.len()), (7, "21 moves", MAX_ROOMS));
-            assert!(report.tasks.iter().all(|t| t.in_time == Some(true)));
-            assert!(report.tasks.iter().all(|t| (5..=21).contains(&t.least[0].unwrap()) && t.least[1] <= t.least[0]));
-            let lucky = report.tasks.iter().filter(|t| t.by_random_play).count();
+            assert!(report.tasks.iter().all(|t| t.within_turns == Some(true)));
+            assert!(report.tasks.iter().all(|t| (5..=21).contains(&t.min_costs[0].unwrap()) && t.min_costs[1] <= t.min_costs[0]));
+            let lucky = report.tasks.iter().filter(|t| t.solved_by_random).count();
             assert!((1..MAX_ROOMS / 5).contains(&lucky), "{split}: {lucky}");
         }
     }

@@ -8,7 +8,7 @@ use super::{
     solvability::SolvabilityChecker,
     turn::{TURN_WORDS, all_turns, format_turn, parse_turn},
 };
-use crate::{Anchor, End, Env, Observation, Outcome, ParsedAction, Phrase, Result, Step};
+use crate::{Anchor, End, Env, Observation, Outcome, ParsedAction, ActionPhrase, Result, Step};
 use serde::{Deserialize, Serialize};
 
 /// How the moves of a turn combine into one step.
@@ -143,15 +143,15 @@ impl Env for SokobanEnv {
         if self.end.is_some() { Some(Vec::new()) } else { all_turns(self.config.moves_per_turn) }
     }
 
-    fn phrase(&self) -> Option<Phrase> {
-        Some(Phrase { words: &TURN_WORDS, most: self.config.moves_per_turn })
+    fn action_phrase(&self) -> Option<ActionPhrase> {
+        Some(ActionPhrase { words: &TURN_WORDS, max_words: self.config.moves_per_turn })
     }
 
     fn anchor(&self) -> Anchor {
         Anchor(self.text())
     }
 
-    fn picture(&self) -> Option<String> {
+    fn render(&self) -> Option<String> {
         let mut out = String::new();
         for row in 0..self.board.rows() {
             for col in 0..self.board.cols() {

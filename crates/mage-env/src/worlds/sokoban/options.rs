@@ -1,4 +1,4 @@
-//! Options of the Sokoban environment.
+//! OptionMap of the Sokoban environment.
 
 use super::{
     env::{SokobanConfig, TurnRules},
@@ -9,7 +9,7 @@ use crate::{Error, OptionDoc, Result};
 use serde::Deserialize;
 use std::path::PathBuf;
 
-/// Options of Sokoban.
+/// OptionMap of Sokoban.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SokobanOptions {

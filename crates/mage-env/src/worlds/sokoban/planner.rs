@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn act(planner: &mut Planner, observation: &str) -> String {
-        planner.act(&PromptView { episode: 0, memory: &[], observation, legal: &[], done: &[] })
+        planner.act(&PromptView { episode: 0, memory: &[], observation, legal: &[], history: &[] })
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::{
     turn::STILL,
 };
 use crate::{
-    Conformance, Env, EnvId, EnvInfo, EnvSpec, Error, Options, Population, Result, ScriptedAgentFactory,
+    Conformance, Env, EnvId, EnvInfo, EnvSpec, Error, OptionMap, Population, Result, ScriptedAgentFactory,
     ScriptedAgentInfo, ScriptedAgentQuery, SolvedSplit, Task, WorldSolver, sokoban::Move,
 };
 use rand::{RngExt, seq::IndexedRandom};
@@ -78,8 +78,8 @@ impl EnvSpec for SokobanSpec {
             options: docs(),
             opponents: Vec::new(),
             compact_words: words.chain(counts).collect(),
-            compact_action: SokobanOptions::default().moves_per_turn,
-            compact_reflection: REFLECTION_WORDS,
+            max_compact_action_words: SokobanOptions::default().moves_per_turn,
+            compact_reflection_words: REFLECTION_WORDS,
         }
     }
 
@@ -115,11 +115,11 @@ impl EnvSpec for SokobanSpec {
     /// covers the shortest solutions of nearly all of them.
     fn default_population(&self) -> Population {
         let boxoban = |folder: &str, moves: u32| {
-            Options::default().with("levels", format!("boxoban/{folder}")).with("budget", moves)
+            OptionMap::default().with("levels", format!("boxoban/{folder}")).with("budget", moves)
         };
-        let validation = || Options::default().with("seeds", VALIDATION_SEEDS.to_vec());
+        let validation = || OptionMap::default().with("seeds", VALIDATION_SEEDS.to_vec());
         let mut population = Population::without_opponents(ID);
-        population.options = Options::default().with("boxes", 2).with("seeds", TRAIN_SEEDS.to_vec());
+        population.options = OptionMap::default().with("boxes", 2).with("seeds", TRAIN_SEEDS.to_vec());
         population.overrides = [
             ("in-domain", validation()),
             ("out-of-domain", validation().with("boxes", vec![1, 3])),

@@ -137,7 +137,7 @@ impl Env for WebshopEnv {
         Anchor(anchor)
     }
 
-    fn picture(&self) -> Option<String> {
+    fn render(&self) -> Option<String> {
         Some(text_ui::picture(&self.shop, &self.session, &self.goal.text))
     }
 }

@@ -35,7 +35,7 @@ pub struct Goal {
     pub price_limit: f64,
 }
 
-/// Options asked for: synthetic goals name what is chosen, people only say the value. Scoring differs.
+/// OptionMap asked for: synthetic goals name what is chosen, people only say the value. Scoring differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GoalOptions {
     /// Name and value.

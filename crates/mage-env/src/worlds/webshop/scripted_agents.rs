@@ -98,7 +98,7 @@ fn values_to_choose<'a>(product: &'a Product, wanted: &'a GoalOptions) -> impl I
 impl ScriptedAgent for Told {
     fn act(&mut self, seen: &PromptView<'_>) -> String {
         let mut visit = self.start.clone();
-        for action in seen.done.iter().filter_map(|a| action::read(a).ok()) {
+        for action in seen.history.iter().filter_map(|a| action::read(a).ok()) {
             visit.act(&self.shop, &self.seeded.draws, &action);
         }
         self.next(&visit, seen).or_else(|| seen.legal.first().cloned()).unwrap_or_default()

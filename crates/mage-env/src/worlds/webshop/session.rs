@@ -49,7 +49,7 @@ pub(super) struct Session {
     pub(super) page_number: i64,
     product: Option<u32>,
     pub(super) visited: Vec<u32>,
-    /// Options chosen: name and value, in the order of first choice.
+    /// OptionMap chosen: name and value, in the order of first choice.
     pub(super) chosen: Vec<(Box<str>, Box<str>)>,
     pub(super) bought: Option<Score>,
     pub(super) show_attributes: bool,

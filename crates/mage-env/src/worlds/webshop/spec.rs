@@ -11,7 +11,7 @@ use super::{
     splits::{Split, VALIDATION_GOALS, worker},
 };
 use crate::{
-    Conformance, Env, EnvId, EnvInfo, EnvSpec, Error, Options, Population, Result, ScriptedAgent, ScriptedAgentFactory,
+    Conformance, Env, EnvId, EnvInfo, EnvSpec, Error, OptionMap, Population, Result, ScriptedAgent, ScriptedAgentFactory,
     ScriptedAgentInfo, ScriptedAgentQuery, Seed, Task, registry::unknown_scripted_agent,
 };
 use rand::RngExt;
@@ -161,8 +161,8 @@ impl EnvSpec for WebshopSpec {
             options: options::docs(),
             opponents: Vec::new(),
             compact_words: compact::vocabulary(),
-            compact_action: 1,
-            compact_reflection: compact::REFLECTION_WORDS,
+            max_compact_action_words: 1,
+            compact_reflection_words: compact::REFLECTION_WORDS,
         }
     }
 
@@ -194,11 +194,11 @@ impl EnvSpec for WebshopSpec {
 
     /// A generated shop, split by goal.
     fn default_population(&self) -> Population {
-        population(Options::default())
+        population(OptionMap::default())
     }
 
     fn populations(&self) -> Vec<(&'static str, Population)> {
-        let official = || Options::default().with("catalogue", "official");
+        let official = || OptionMap::default().with("catalogue", "official");
         vec![
             ("generated", self.default_population()),
             ("official", population(official())),
@@ -242,8 +242,8 @@ impl EnvSpec for WebshopSpec {
 }
 
 /// Every split under its own name, those of the released code among them.
-fn population(options: Options) -> Population {
-    let own = |(name, _): (&str, Split)| (name.to_owned(), Options::default().with("split", name));
+fn population(options: OptionMap) -> Population {
+    let own = |(name, _): (&str, Split)| (name.to_owned(), OptionMap::default().with("split", name));
     Population { options, overrides: Split::ALL.map(own).into(), ..Population::without_opponents(ID) }
 }
 
@@ -269,12 +269,12 @@ mod tests {
     use super::super::{action, shop::MOST_SEEDS};
     use super::*;
 
-    fn settings(options: &Options) -> WebshopOptions {
+    fn settings(options: &OptionMap) -> WebshopOptions {
         options.read(PLACE).unwrap()
     }
 
-    fn small(seed: u64) -> Options {
-        Options::default().with("products", 30).with("catalogue_seed", seed)
+    fn small(seed: u64) -> OptionMap {
+        OptionMap::default().with("products", 30).with("catalogue_seed", seed)
     }
 
     /// One catalogue and one index, however many shop there, when they come and what they are sent for.

@@ -122,7 +122,7 @@ mod tests {
         let mut env = shop();
         let first = env.reset(0);
         let wish = first.text.split(super::super::SEPARATOR).nth(2).unwrap().to_owned();
-        let flat = |env: &dyn Env| env.picture().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+        let flat = |env: &dyn Env| env.render().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(flat(&*env).starts_with(&format!("Wanted: {wish}")));
         for action in ["search[shoe]", "click[next >]", "product", "click[features]", "click[< prev]", "buy"] {
             let legal = env.legal().unwrap();
@@ -158,11 +158,11 @@ mod tests {
         env.step(&env.parse("search[shoe]"));
         let product = env.legal().unwrap().into_iter().find(|a| a.starts_with("click[g0")).unwrap();
         env.step(&env.parse(&product));
-        assert!(!env.picture().unwrap().contains('✓'));
+        assert!(!env.render().unwrap().contains('✓'));
         let value = env.legal().unwrap().pop().unwrap();
         env.step(&env.parse(&value));
         let name = value.trim_start_matches("click[");
-        assert!(env.picture().unwrap().contains(&format!("[✓ {name}")), "{}", env.picture().unwrap());
+        assert!(env.render().unwrap().contains(&format!("[✓ {name}")), "{}", env.render().unwrap());
     }
 
     #[test]

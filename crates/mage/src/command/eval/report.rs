@@ -12,7 +12,7 @@ use mage_core::{
 };
 use mage_env::{
     Hash,
-    solvers::{OracleReport, how_known},
+    solvers::{OracleReport, bound_label},
 };
 use mage_remote::Prices;
 use mage_report::chart::{Chart, Kind, Series, svg};
@@ -70,7 +70,7 @@ pub(super) fn drawing(reports: &[Report<'_>], early_stop: bool) -> String {
     });
     let exact = reports.iter().find_map(|r| r.score_ceilings).into_iter().flat_map(|c| {
         [
-            Series::exact("opponent known", &c.mean.informed, "2 4"),
+            Series::exact("opponent known", &c.mean.full_info, "2 4"),
             Series::exact(&format!("best learner ({})", known(c)), &c.mean.sum.by_episode, "none"),
             Series::exact("best without memory", &c.mean.memoryless, "6 4"),
         ]
@@ -161,7 +161,7 @@ impl<'a> Report<'a> {
         if !self.summary.by_opponent.is_empty() {
             self.print_opponents(out)?;
         }
-        if let Some(ceilings) = self.score_ceilings.filter(|c| c.learner_may_be_better()) {
+        if let Some(ceilings) = self.score_ceilings.filter(|c| c.learner_is_lower_bound()) {
             let error = score(ceilings.error());
             out.line(styled(DIM, format!("\nthe best learner may be up to {error} better than shown")))?;
         }
@@ -204,7 +204,7 @@ impl<'a> Report<'a> {
         let mut header = vec!["episode", "n", "score"];
         if let Some(ceilings) = self.score_ceilings {
             // Next to too low a best, one has come further than one has.
-            let way = if ceilings.learner_may_be_better() { "of the way, at most" } else { "of the way" };
+            let way = if ceilings.learner_is_lower_bound() { "of the way, at most" } else { "of the way" };
             header.extend(["without memory", best_learner(ceilings), way]);
         }
         let rows = curve.iter().map(|at| {
@@ -219,7 +219,7 @@ impl<'a> Report<'a> {
         });
         out.line(format!("\n{}", table(&header, rows)))?;
         let cells = |of: &Rate| [of.tasks.to_string(), rate(of)];
-        let best = self.ceilings.map_or(&[][..], |c| &c.mean.pass_at);
+        let best = self.ceilings.map_or(&[][..], |c| &c.mean.pass_at_k);
         let rows = curve.iter().map(|at| {
             let i = at.k as usize - 1;
             let mut row = vec![at.k.to_string()];
@@ -301,7 +301,7 @@ fn way(share: Mean) -> String {
 
 /// How the best learner's line is known.
 fn known(ceilings: &OracleReport) -> &'static str {
-    how_known(!ceilings.sampled.is_empty(), ceilings.learner_may_be_better())
+    bound_label(!ceilings.sampled_opponents.is_empty(), ceilings.learner_is_lower_bound())
 }
 
 /// What a column of the best learner's scores is called.

@@ -10,7 +10,7 @@ use crate::{
     table::{score, table},
     task_selection::{print_warnings, select},
 };
-use mage_env::{End, Env, Outcome, ParsedAction, Phrase, Seed, Task, solvers::OracleReport};
+use mage_env::{End, Env, Outcome, ParsedAction, ActionPhrase, Seed, Task, solvers::OracleReport};
 use serde::Serialize;
 use std::io::{BufRead, IsTerminal, Write, stdin};
 
@@ -161,7 +161,7 @@ impl Sitting<'_> {
     }
 
     fn show(&self, env: &dyn Env, text: &str) -> anyhow::Result<()> {
-        match env.picture() {
+        match env.render() {
             Some(picture) => self.out.line(format!("\n{picture}\n")),
             None => self.out.line(text),
         }
@@ -170,7 +170,7 @@ impl Sitting<'_> {
     /// The next valid action; `None` when the player leaves or the input ends.
     fn ask(&self, env: &dyn Env) -> anyhow::Result<Option<ParsedAction>> {
         loop {
-            let (legal, phrase) = (env.legal().unwrap_or_default(), env.phrase());
+            let (legal, phrase) = (env.legal().unwrap_or_default(), env.action_phrase());
             if !self.out.json {
                 self.out.ask(format!("your move{}> ", choices(&legal, phrase)))?;
             }
@@ -202,8 +202,8 @@ impl Sitting<'_> {
     }
 
     /// A line of input; on a terminal, arrow keys make one too where they mean something. `None` at the end.
-    fn read(&self, phrase: Option<Phrase>) -> std::io::Result<Option<String>> {
-        let arrows = |p: &Phrase| ["up", "down", "left", "right"].iter().all(|way| p.words.contains(way));
+    fn read(&self, phrase: Option<ActionPhrase>) -> std::io::Result<Option<String>> {
+        let arrows = |p: &ActionPhrase| ["up", "down", "left", "right"].iter().all(|way| p.words.contains(way));
         if let Some(phrase) = phrase.filter(arrows).filter(|_| !self.out.json && stdin().is_terminal()) {
             return line_editor::read_line(phrase.most);
         }
@@ -281,13 +281,13 @@ impl Sitting<'_> {
     /// What was played next to what was possible.
     fn compare(&self, ceilings: &OracleReport) -> anyhow::Result<()> {
         let Some(seat) = ceilings.seats.iter().find(|s| s.seat == Some(self.task.seat)) else { return Ok(()) };
-        let at_least = ceilings.learner_may_be_better();
+        let at_least = ceilings.learner_is_lower_bound();
         let learner = if at_least { "best learner, at least" } else { "best learner" };
         let rows = self.scores.iter().enumerate().map(|(i, p)| {
             vec![(i + 1).to_string(), points(p.score), score(seat.memoryless[i]), score(seat.sum.by_episode[i])]
         });
         self.out.line(format!("\n{}", table(&["episode", "you", "best without memory", learner], rows)))?;
-        let exact = if at_least || !ceilings.sampled.is_empty() { "estimated" } else { "exact" };
+        let exact = if at_least || !ceilings.sampled_opponents.is_empty() { "estimated" } else { "exact" };
         self.out.hint(format!(
             "The last two columns are {exact} averages over opponents and luck; a few episodes are mostly luck."
         ));
@@ -307,7 +307,7 @@ pub(super) fn listed(actions: &[String]) -> String {
 }
 
 /// What stands behind the prompt for a move: a few short choices are a help, many or long ones a wall.
-fn choices(legal: &[String], phrase: Option<Phrase>) -> String {
+fn choices(legal: &[String], phrase: Option<ActionPhrase>) -> String {
     if let Some(phrase) = phrase {
         return format!(" ({})", up_to(phrase, "/"));
     }
@@ -318,7 +318,7 @@ fn choices(legal: &[String], phrase: Option<Phrase>) -> String {
 }
 
 /// What can be done now, in a sentence.
-fn possible(legal: &[String], phrase: Option<Phrase>) -> String {
+fn possible(legal: &[String], phrase: Option<ActionPhrase>) -> String {
     match phrase {
         Some(phrase) => format!("Possible here: {}, in one line; the first letters will do.", up_to(phrase, ", ")),
         None if legal.is_empty() => "Any text is possible here.".to_owned(),
@@ -326,13 +326,13 @@ fn possible(legal: &[String], phrase: Option<Phrase>) -> String {
     }
 }
 
-fn up_to(phrase: Phrase, between: &str) -> String {
+fn up_to(phrase: ActionPhrase, between: &str) -> String {
     let words = phrase.words.join(between);
     if phrase.most == 1 { format!("one of {words}") } else { format!("up to {} of {words}", phrase.most) }
 }
 
 /// Reads what a person typed, who may begin words without ending them, and should not lose moves without a word.
-fn read_typed(env: &dyn Env, typed: &str, legal: &[String], phrase: Option<Phrase>) -> ParsedAction {
+fn read_typed(env: &dyn Env, typed: &str, legal: &[String], phrase: Option<ActionPhrase>) -> ParsedAction {
     let text = completed(typed, legal, phrase);
     match phrase {
         Some(p) if text.split_whitespace().count() > p.most && text.split(' ').all(|w| p.words.contains(&w)) => {
@@ -362,7 +362,7 @@ fn in_brackets(action: &str) -> Option<&str> {
 
 /// What the typed text stands for: the one legal action it begins; the one whose name in brackets it begins, as in
 /// `click[next >]`; where actions are phrases, the words that its words begin; or the text itself.
-pub(super) fn completed(typed: &str, legal: &[String], phrase: Option<Phrase>) -> String {
+pub(super) fn completed(typed: &str, legal: &[String], phrase: Option<ActionPhrase>) -> String {
     if let Some(phrase) = phrase {
         let parts = typed.split([',', ' ']).filter(|part| !part.is_empty());
         let words: Option<Vec<&str>> = parts.map(|part| begun(part, phrase.words.iter().map(|w| (*w, *w)))).collect();
@@ -412,7 +412,7 @@ mod tests {
     }
     #[test]
     fn moves_may_be_begun_one_by_one() {
-        let rooms = Some(Phrase { words: &["up", "down", "left", "right", "still"], most: 3 });
+        let rooms = Some(ActionPhrase { words: &["up", "down", "left", "right", "still"], max_words: 3 });
         let completed = |typed| completed(typed, &[], rooms);
         assert_eq!(completed("u"), "up");
         assert_eq!(completed("U, l"), "up left");

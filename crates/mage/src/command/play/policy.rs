@@ -53,7 +53,7 @@ impl HumanPlayer for Chair {
         0
     }
 
-    fn over(&self, view: &HumanView, score: f32) {
+    fn game_over(&self, view: &HumanView, score: f32) {
         let _ = self.said.send(Said::Over(view.clone(), score));
     }
 }
@@ -164,7 +164,7 @@ fn ask(view: &HumanView, rules: &dyn Fn(u8) -> String, out: &Output) -> anyhow::
 }
 
 fn show(view: &HumanView, out: &Output) -> anyhow::Result<()> {
-    match &view.picture {
+    match &view.rendering {
         Some(picture) => out.line(format!("\n{picture}\n")),
         None => out.line(&view.text),
     }
