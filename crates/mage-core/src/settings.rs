@@ -70,7 +70,11 @@ impl EpisodeConfig {
             slot_words: env_info.compact_reflection_words,
             slots: episodes.saturating_sub(1) as usize,
             mask_actions: true,
-            play_tokens: if env_info.max_compact_action_words == 1 { 1 } else { env_info.max_compact_action_words as u32 + 1 },
+            play_tokens: if env_info.max_compact_action_words == 1 {
+                1
+            } else {
+                env_info.max_compact_action_words as u32 + 1
+            },
             reflect_tokens: env_info.compact_reflection_words as u32 + 1,
             ..EpisodeConfig::default()
         }

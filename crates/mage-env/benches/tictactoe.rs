@@ -4,7 +4,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use mage_env::{
     CurrentPlayer, Game, Opponent, Registry, Seed, draw_uniform,
     solvers::mcts::SearchTree,
-    tictactoe::{TicTacToeBestResponse, Board, Perfect, TicTacToe, paper_mcts},
+    tictactoe::{Board, Perfect, TicTacToe, TicTacToeBestResponse, paper_mcts},
 };
 use std::hint::black_box;
 
@@ -42,7 +42,11 @@ fn tree_search(c: &mut Criterion) {
 
 fn oracles(c: &mut Criterion) {
     c.bench_function("tictactoe best answer to a random player", |b| {
-        b.iter(|| black_box(TicTacToeBestResponse::against(&mage_env::UniformOpponent, 0).expect("it states its probabilities")));
+        b.iter(|| {
+            black_box(
+                TicTacToeBestResponse::against(&mage_env::UniformOpponent, 0).expect("it states its probabilities"),
+            )
+        });
     });
     let registry = Registry::builtin();
     let env_spec = registry.get("tictactoe").expect("built in");

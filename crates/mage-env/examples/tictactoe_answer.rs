@@ -7,7 +7,7 @@
 use mage_env::{
     Game, Seed,
     solvers::mcts::MctsOpponent,
-    tictactoe::{TicTacToeBestResponse, Board, BoardCell, MoveTable, Symmetry, TicTacToe, paper_mcts},
+    tictactoe::{Board, BoardCell, MoveTable, Symmetry, TicTacToe, TicTacToeBestResponse, paper_mcts},
 };
 use std::{
     collections::{BTreeMap, HashSet},
@@ -39,7 +39,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             continue;
         }
         if let Some(cell) = answer.best_move(&board) {
-            let marks = BoardCell::all().map(|c| [".", "x", "o"][board.mark(c).map_or(0, |seat| usize::from(seat) + 1)]);
+            let marks =
+                BoardCell::all().map(|c| [".", "x", "o"][board.mark(c).map_or(0, |seat| usize::from(seat) + 1)]);
             moves.insert(marks.collect::<String>(), cell.number());
         }
         for action in TicTacToe.legal(&board) {

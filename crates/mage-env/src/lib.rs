@@ -44,7 +44,7 @@ pub use mage_rng::{Hash, Rng, Seed};
 pub use worlds::{alfworld, sokoban, webshop};
 
 pub use conformance::{Conformance, Difference};
-pub use env::{Anchor, End, Env, Observation, Outcome, ParsedAction, ActionPhrase, Step};
+pub use env::{ActionPhrase, Anchor, End, Env, Observation, Outcome, ParsedAction, Step};
 pub use env_info::{EnvInfo, OptionDoc};
 pub use error::{Error, Result};
 pub use game::{
@@ -54,7 +54,7 @@ pub use game::{
 pub use game_env::{Deal, GameEnv};
 pub use human_player::{HumanPlayer, HumanView};
 pub use opponent_schedule::{MarkovChain, OpponentKinds, OpponentSchedule, SWITCHING, Strategy};
-pub use population::{Grouping, PopulationMember, Population, SPLITS};
+pub use population::{Grouping, Population, PopulationMember, SPLITS};
 pub use registry::{EnvSpec, Registry};
 pub use scripted_agent::{PromptView, ScriptedAgent, ScriptedAgentFactory, ScriptedAgentInfo, ScriptedAgentQuery};
 pub use solvers::game_tree::{GameNode, GameTree, InfoSet, Transitions};

@@ -280,8 +280,7 @@ mod tests {
             c.state_at(seed, 4) == c.state_at(seed, 5)
         });
         assert!((stayed.count() as f64 / 20_000.0 - 0.7).abs() < 0.02);
-        assert!(
-            (0..100).all(|i| MarkovChain::constant(3).state_at(Seed::new(i), 0) == MarkovChain::constant(3).state_at(Seed::new(i), 9))
-        );
+        assert!((0..100).all(|i| MarkovChain::constant(3).state_at(Seed::new(i), 0)
+            == MarkovChain::constant(3).state_at(Seed::new(i), 9)));
     }
 }

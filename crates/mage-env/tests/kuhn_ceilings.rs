@@ -7,10 +7,13 @@ mod kuhn_reports;
 
 use kuhn_reports::{close, paper_mix, report, row};
 use mage_env::{
-    CurrentPlayer, Deal, Env, EnvSpec, Game, GameEnv, PopulationMember, Opponent, OpponentSchedule, OpponentSpec, OptionMap,
-    ParsedAction, Population, Seed, TextGame, UniformOpponent,
+    CurrentPlayer, Deal, Env, EnvSpec, Game, GameEnv, Opponent, OpponentSchedule, OpponentSpec, OptionMap,
+    ParsedAction, Population, PopulationMember, Seed, TextGame, UniformOpponent,
     kuhn::{self, BET, Card, Hand, Kuhn, KuhnSpec, PASS, StrategyTable},
-    solvers::{BayesAdaptiveSolver, Candidate, HistoryTree, ScoreObjective, Profile, SeatOracle, best_response, expected_returns},
+    solvers::{
+        BayesAdaptiveSolver, Candidate, HistoryTree, Profile, ScoreObjective, SeatOracle, best_response,
+        expected_returns,
+    },
 };
 use proptest::prelude::*;
 use std::{collections::BTreeMap, sync::Arc};
@@ -130,7 +133,11 @@ fn two_methods_find_the_same_best_responses() {
 }
 
 fn stationary(name: &str, share: f64, table: StrategyTable) -> Candidate<Kuhn> {
-    Candidate { name: name.to_owned(), probability: share, schedule: OpponentSchedule::stationary(name, Arc::new(table)) }
+    Candidate {
+        name: name.to_owned(),
+        probability: share,
+        schedule: OpponentSchedule::stationary(name, Arc::new(table)),
+    }
 }
 
 fn archetypes() -> Vec<Candidate<Kuhn>> {
@@ -391,7 +398,8 @@ fn measured(
 
 #[track_caller]
 fn plays_as_promised(deal: Deal, candidates: &[Candidate<Kuhn>], episodes: u32, n: u64) {
-    let members: Vec<(f64, OpponentSchedule<Kuhn>)> = candidates.iter().map(|c| (c.probability, c.schedule.clone())).collect();
+    let members: Vec<(f64, OpponentSchedule<Kuhn>)> =
+        candidates.iter().map(|c| (c.probability, c.schedule.clone())).collect();
     for seat in 0..2 {
         let bayes = BayesAdaptiveSolver::new(&Kuhn, seat, deal, candidates, episodes).unwrap();
         for objective in [ScoreObjective::Last, ScoreObjective::Sum] {
@@ -419,8 +427,11 @@ fn so_it_does_when_the_deal_is_fixed() {
 #[test]
 fn and_when_opponents_switch_or_mix() {
     let kinds = kuhn::opponent_kinds();
-    let mut candidates =
-        vec![Candidate { name: "t".to_owned(), probability: 0.6, schedule: kinds.build(&switching(0.8).spec).unwrap() }];
+    let mut candidates = vec![Candidate {
+        name: "t".to_owned(),
+        probability: 0.6,
+        schedule: kinds.build(&switching(0.8).spec).unwrap(),
+    }];
     candidates.push(stationary("sampled", 0.4, kuhn::equilibrium(1000)));
     plays_as_promised(Deal::Fresh, &candidates, 4, 4000);
 }
@@ -490,7 +501,8 @@ fn facts_tell_as_much_as_watching() {
 
 #[test]
 fn impossible_and_wrong_questions_are_told_apart() {
-    let bayes = BayesAdaptiveSolver::new(&Kuhn, 0, Deal::Fresh, &[stationary("rock", 1.0, kuhn::CONSERVATIVE)], 2).unwrap();
+    let bayes =
+        BayesAdaptiveSolver::new(&Kuhn, 0, Deal::Fresh, &[stationary("rock", 1.0, kuhn::CONSERVATIVE)], 2).unwrap();
     let prior = bayes.prior();
     // The rock never calls with the Jack, but someone might.
     assert_eq!(bayes.update(&prior, &["Q", "Qbb/J"]).unwrap(), None);
@@ -500,8 +512,12 @@ fn impossible_and_wrong_questions_are_told_apart() {
     assert!(error(bayes.update(&prior, &["Q", "Qbb/Q"])).contains("`Qbb/Q` is not an end as seat 0 sees it"));
     assert!(error(bayes.update(&[0.4], &["Q", "Qbb/J"])).contains("1 probabilities"));
     assert!(error(bayes.update(&prior, &[])).contains("nothing seen"));
-    assert!(bayes.best_action(&prior, 3, ScoreObjective::Sum, &["Q"]).unwrap_err().to_string().contains("3 episodes left"));
-    assert!(kuhn::observations_from_facts("K K open BET _ _", 0).unwrap_err().to_string().contains("describes no hand"));
+    assert!(
+        bayes.best_action(&prior, 3, ScoreObjective::Sum, &["Q"]).unwrap_err().to_string().contains("3 episodes left")
+    );
+    assert!(
+        kuhn::observations_from_facts("K K open BET _ _", 0).unwrap_err().to_string().contains("describes no hand")
+    );
     assert!(BayesAdaptiveSolver::new(&Kuhn, 2, Deal::Fresh, &archetypes(), 2).is_err());
     assert!(BayesAdaptiveSolver::new(&Kuhn, 0, Deal::Fresh, &archetypes()[..2], 2).is_err());
 }
@@ -518,6 +534,9 @@ fn no_ceilings_without_probabilities() {
     }
     let mut kuhn = KuhnSpec::default();
     kuhn.opponents.add_plain("secretive", "tells nothing", Secretive);
-    let population = population_of(vec![PopulationMember::in_domain("secretive", 1.0), PopulationMember::in_domain("aggressive", 1.0)]);
+    let population = population_of(vec![
+        PopulationMember::in_domain("secretive", 1.0),
+        PopulationMember::in_domain("aggressive", 1.0),
+    ]);
     assert_eq!(kuhn.oracles(&population, "train", 2).unwrap(), None);
 }

@@ -78,7 +78,11 @@ fn solve(remembers: bool, seat: u8, episodes: u32) -> BayesAdaptiveSolver {
     let candidates: Vec<_> = opponents()
         .into_iter()
         .enumerate()
-        .map(|(i, s)| Candidate { name: i.to_string(), probability: 0.25, schedule: OpponentSchedule::stationary("x", s) })
+        .map(|(i, s)| Candidate {
+            name: i.to_string(),
+            probability: 0.25,
+            schedule: OpponentSchedule::stationary("x", s),
+        })
         .collect();
     BayesAdaptiveSolver::new(&Nim { pile: 9, remembers }, seat, Deal::Fresh, &candidates, episodes).unwrap()
 }
@@ -131,6 +135,7 @@ fn questions_are_answered_along_a_game() {
 #[test]
 fn own_actions_must_be_visible() {
     let bayes = solve(false, 0, 2);
-    let error = bayes.best_action(&bayes.prior(), 1, ScoreObjective::Sum, &["9 0 []", "5 0 []"]).unwrap_err().to_string();
+    let error =
+        bayes.best_action(&bayes.prior(), 1, ScoreObjective::Sum, &["9 0 []", "5 0 []"]).unwrap_err().to_string();
     assert!(error.contains("does not tell the agent's own action"), "{error}");
 }

@@ -7,7 +7,7 @@ use mage_core::{
 use mage_env::{
     EnvSpec, Population, Registry, Seed,
     kuhn::{Kuhn, KuhnSpec, equilibrium},
-    solvers::{HistoryTree, ScoreObjective, Profile, expected_returns},
+    solvers::{HistoryTree, Profile, ScoreObjective, expected_returns},
 };
 use mage_train::{
     TaskSet,

@@ -4,7 +4,7 @@
 //! them.
 
 use crate::{App, cli::TaskSelection, output::Output, usage};
-use mage_env::{EnvSpec, PopulationMember, OpponentSpec, Population};
+use mage_env::{EnvSpec, OpponentSpec, Population, PopulationMember};
 use std::{path::Path, sync::Arc};
 
 /// The environment and the population the user asked for.
@@ -103,7 +103,10 @@ fn member(env_spec: &dyn EnvSpec, population: &Population, name: &str, split: &s
     let is_kind = || env_spec.info().opponents.iter().any(|(kind, _)| kind == name);
     let elsewhere = || env_spec.populations().iter().find_map(|(_, p)| named(p));
     let known = named(population).or_else(|| if is_kind() { None } else { elsewhere() });
-    let found = known.unwrap_or_else(|| PopulationMember { spec: OpponentSpec::of_kind(name), ..PopulationMember::in_domain(name, 1.0) });
+    let found = known.unwrap_or_else(|| PopulationMember {
+        spec: OpponentSpec::of_kind(name),
+        ..PopulationMember::in_domain(name, 1.0)
+    });
     // Its weight was meant for the company it comes from.
     PopulationMember {
         splits: vec![split.to_owned()],

@@ -1,6 +1,9 @@
 //! What are the ceilings of a population, from every seat?
 
-use super::{BayesAdaptiveSolver, Candidate, ScoreCurve, NamedValue, ScoreObjective, OracleReport, SeatOracle, pomdp::states_probabilities};
+use super::{
+    BayesAdaptiveSolver, Candidate, NamedValue, OracleReport, ScoreCurve, ScoreObjective, SeatOracle,
+    pomdp::states_probabilities,
+};
 use crate::{Deal, Game, Result};
 use std::hash::Hash;
 

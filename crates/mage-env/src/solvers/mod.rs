@@ -24,6 +24,8 @@ pub use best_response::{BestResponse, best_response, expected_returns, exploitab
 pub use ceilings::{CeilingQuery, ceilings};
 pub use cfr::Cfr;
 pub use history_tree::{HistoryEdge, HistoryInfoSet, HistoryNode, HistoryTree, MAX_HISTORIES};
-pub use oracle_report::{ScoreCurve, NamedValue, OracleReport, SampledOpponent, SeatOracle, bound_label, is_lower_bound};
+pub use oracle_report::{
+    NamedValue, OracleReport, SampledOpponent, ScoreCurve, SeatOracle, bound_label, is_lower_bound,
+};
 pub use pomdp::{BayesAdaptiveSolver, Candidate, HiddenType, ScoreObjective};
 pub use tabular_policy::{Profile, TabularPolicy};

@@ -2,8 +2,8 @@
 
 use super::{opponents::opponent_kinds, rules::Kuhn, scripted_agents, text};
 use crate::{
-    Deal, Env, EnvId, EnvInfo, EnvSpec, Error, GameEnv, HumanPlayer, PopulationMember, OpponentKinds, OptionDoc, OptionMap,
-    Population, Result, ScriptedAgentFactory, ScriptedAgentInfo, ScriptedAgentQuery, Task, human_player,
+    Deal, Env, EnvId, EnvInfo, EnvSpec, Error, GameEnv, HumanPlayer, OpponentKinds, OptionDoc, OptionMap, Population,
+    PopulationMember, Result, ScriptedAgentFactory, ScriptedAgentInfo, ScriptedAgentQuery, Task, human_player,
     registry::unknown_scripted_agent,
     solvers::{BayesAdaptiveSolver, Candidate, CeilingQuery, OracleReport, ceilings},
 };

@@ -113,7 +113,7 @@ impl TicTacToeBestResponse {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BlindLine, WinLine, Perfect, PreferenceList};
+    use super::super::{BlindLine, Perfect, PreferenceList, WinLine};
     use super::*;
     use crate::{Seed, UniformOpponent};
 

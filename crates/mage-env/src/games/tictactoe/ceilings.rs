@@ -13,7 +13,7 @@ use super::{
     opponents::searches,
     rules::{Board, TicTacToe},
     spec::{TicTacToeOptions, TicTacToeSpec},
-    win_game::{WinGameOpponent, WinGame},
+    win_game::{WinGame, WinGameOpponent},
 };
 use crate::{
     Deal, EnvSpec, Hash, Opponent, OpponentSchedule, OpponentSpec, Population, Result, Seed, Strategy,
@@ -172,7 +172,13 @@ fn value(opponent: &Asked, seat: u8) -> Result<SampledOpponent> {
 }
 
 /// How often an answer wins against a player from a position, in `games` games.
-fn share_won(answer: &TicTacToeBestResponse, player: &dyn Opponent<TicTacToe>, from: Board, games: u32, seed: Seed) -> f64 {
+fn share_won(
+    answer: &TicTacToeBestResponse,
+    player: &dyn Opponent<TicTacToe>,
+    from: Board,
+    games: u32,
+    seed: Seed,
+) -> f64 {
     let won = |i: &u32| answer.play(player, from, &mut seed.at(u64::from(*i)).rng()).winner() == Some(answer.seat());
     (0..games).into_par_iter().filter(won).count() as f64 / f64::from(games)
 }
@@ -285,7 +291,10 @@ mod tests {
         let mut quick = PopulationMember::in_domain("mcts", 1.0);
         quick.spec.params = quick.spec.params.with("simulations", 4);
         let r = report(&pool(vec![quick, PopulationMember::in_domain("preferred_1", 1.0)], [0.5, 0.5]), 3);
-        assert_eq!(r.sampled_opponents.iter().map(|s| (s.name.as_str(), s.seat)).collect::<Vec<_>>(), [("mcts", 0), ("mcts", 1)]);
+        assert_eq!(
+            r.sampled_opponents.iter().map(|s| (s.name.as_str(), s.seat)).collect::<Vec<_>>(),
+            [("mcts", 0), ("mcts", 1)]
+        );
         for s in &r.sampled_opponents {
             assert!(s.games >= 20_000 && s.samples >= 300 && s.positions > 100);
             assert!((s.fitted_value - s.measured_value).abs() < 0.03, "{s:?}");
@@ -346,7 +355,10 @@ mod tests {
             assert!(s.full_info[0] - s.memoryless[0] < 0.006, "memory is worth next to nothing here");
         }
         let first = &r.sampled_opponents[0];
-        assert!((first.measured_value - 0.58).abs() < 0.02 && (first.fitted_value - first.measured_value).abs() < 0.03, "{first:?}");
+        assert!(
+            (first.measured_value - 0.58).abs() < 0.02 && (first.fitted_value - first.measured_value).abs() < 0.03,
+            "{first:?}"
+        );
         assert_eq!(r.notes.len(), 2);
     }
 }

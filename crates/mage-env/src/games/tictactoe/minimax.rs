@@ -3,7 +3,7 @@
 //! Also for a player with a blind spot: one who does not see that the other wins by filling one particular line, and
 //! plays on in its mind when that has happened.
 
-use super::rules::{ARRANGEMENTS, Board, CELLS, BoardCell, WinLine};
+use super::rules::{ARRANGEMENTS, Board, BoardCell, CELLS, WinLine};
 use smallvec::SmallVec;
 use std::sync::OnceLock;
 

@@ -5,7 +5,7 @@
 //! estimates picks the lucky ones too.
 
 use super::{
-    rules::{Board, CELLS, BoardCell, TicTacToe},
+    rules::{Board, BoardCell, CELLS, TicTacToe},
     symmetry::{self, Turned},
 };
 use crate::{ActionProbs, Opponent, Seed, UniformOpponent};
@@ -125,7 +125,7 @@ impl Opponent<TicTacToe> for MoveTable {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{TicTacToeBestResponse, BiasedRandom, PreferenceList, rules::tests::board, paper_mcts};
+    use super::super::{BiasedRandom, PreferenceList, TicTacToeBestResponse, paper_mcts, rules::tests::board};
     use super::*;
     use crate::solvers::mcts::MctsOpponent;
 

@@ -2,7 +2,7 @@
 
 use super::{
     minimax::MinimaxSolution,
-    rules::{Board, CELLS, BoardCell, WinLine, TicTacToe},
+    rules::{Board, BoardCell, CELLS, TicTacToe, WinLine},
 };
 use crate::{
     ActionProbs, Error, Opponent, OpponentKinds, Result, Strategy, UniformOpponent,

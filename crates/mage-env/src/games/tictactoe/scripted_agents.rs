@@ -3,7 +3,7 @@
 use super::{
     best_response::TicTacToeBestResponse,
     minimax::MinimaxSolution,
-    rules::{Board, BoardCell, WinLine, TicTacToe},
+    rules::{Board, BoardCell, TicTacToe, WinLine},
     spec::TicTacToeSpec,
     text::{read_board, read_facts},
     win_game::WinGame,
@@ -331,8 +331,9 @@ mod tests {
     fn the_textbook_completes_and_blocks_lines() {
         let mut agent = TextbookMaker
             .make(&TicTacToeSpec::default().default_population().draw("train", 2, Seed::new(1)).unwrap(), Seed::new(1));
-        let mut choice =
-            |observation: &str| agent.act(&PromptView { episode: 0, memory: &[], observation, legal: &[], history: &[] });
+        let mut choice = |observation: &str| {
+            agent.act(&PromptView { episode: 0, memory: &[], observation, legal: &[], history: &[] })
+        };
         assert_eq!(choice("X X . O O . . . ."), "(1,3)", "a win comes first");
         assert_eq!(choice("X . . O O . . . X"), "(2,3)", "then a block");
     }

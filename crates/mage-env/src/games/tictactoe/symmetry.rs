@@ -1,6 +1,6 @@
 //! Which boards are the same but for turning and mirroring?
 
-use super::rules::{Board, CELLS, BoardCell};
+use super::rules::{Board, BoardCell, CELLS};
 
 /// One of the eight ways to turn or mirror a board: where each cell goes.
 pub(super) type Turned = [BoardCell; CELLS];

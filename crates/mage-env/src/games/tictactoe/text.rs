@@ -2,7 +2,7 @@
 //!
 //! Whoever reads is X and the other is O, whoever moved first, as in the paper.
 
-use super::rules::{Board, CELLS, BoardCell, WinLine, TicTacToe};
+use super::rules::{Board, BoardCell, CELLS, TicTacToe, WinLine};
 use crate::{ActionId, Observation, TextGame};
 
 /// How many words a factual compact reflection has: the outcome, and the moves in order.
@@ -148,7 +148,8 @@ fn outcome_word(s: &Board, player: u8) -> &'static str {
 /// The board of a compact observation on which its reader, X, is to move; the order of moves is not in it.
 pub fn read_board(compact: &str) -> Option<Board> {
     let words: Vec<&str> = compact.split(' ').collect();
-    let with = |sign: &str| BoardCell::all().zip(&words).filter(|(_, w)| **w == sign).map(|(c, _)| c).collect::<Vec<_>>();
+    let with =
+        |sign: &str| BoardCell::all().zip(&words).filter(|(_, w)| **w == sign).map(|(c, _)| c).collect::<Vec<_>>();
     let (own, other, empty) = (with("X"), with("O"), with("."));
     if words.len() != CELLS || own.len() + other.len() + empty.len() != CELLS {
         return None;

@@ -27,7 +27,7 @@
 use super::{
     super::ScoreCurve,
     belief_key::Cell,
-    belief_search::{Memo, Model, ScoreObjective, Particle, Search, Way, group_key, normalise},
+    belief_search::{Memo, Model, Particle, ScoreObjective, Search, Way, group_key, normalise},
     hidden_type::{Candidate, Hidden, HiddenType},
     hsvi::{Limits, Solution, solve},
     pass_at_k::pass_at_k,

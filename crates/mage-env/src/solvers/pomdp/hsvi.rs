@@ -162,7 +162,7 @@ mod tests {
     use crate::{
         Game, OpponentSchedule, OpponentSpec, OptionMap, Strategy, UniformOpponent,
         kuhn::{Kuhn, StrategyTable, opponent_kinds},
-        tictactoe::{BiasedRandom, WinGameOpponent, WinGame},
+        tictactoe::{BiasedRandom, WinGame, WinGameOpponent},
     };
     use std::{hash::Hash, sync::Arc};
 

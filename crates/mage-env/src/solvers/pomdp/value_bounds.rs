@@ -12,7 +12,7 @@
 
 use super::{
     belief_key::{Cell, noise_free},
-    belief_search::{ScoreObjective, Rank, Table, better, ranks},
+    belief_search::{Rank, ScoreObjective, Table, better, ranks},
     full_info_bound::Told,
 };
 use std::collections::HashMap;

@@ -137,7 +137,12 @@ mod tests {
             let report = report.unwrap();
             assert_eq!((report.turns, report.budget.as_str(), report.tasks.len()), (7, "21 moves", MAX_ROOMS));
             assert!(report.tasks.iter().all(|t| t.within_turns == Some(true)));
-            assert!(report.tasks.iter().all(|t| (5..=21).contains(&t.min_costs[0].unwrap()) && t.min_costs[1] <= t.min_costs[0]));
+            assert!(
+                report
+                    .tasks
+                    .iter()
+                    .all(|t| (5..=21).contains(&t.min_costs[0].unwrap()) && t.min_costs[1] <= t.min_costs[0])
+            );
             let lucky = report.tasks.iter().filter(|t| t.solved_by_random).count();
             assert!((1..MAX_ROOMS / 5).contains(&lucky), "{split}: {lucky}");
         }

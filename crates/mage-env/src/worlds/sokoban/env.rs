@@ -8,7 +8,7 @@ use super::{
     solvability::SolvabilityChecker,
     turn::{TURN_WORDS, all_turns, format_turn, parse_turn},
 };
-use crate::{Anchor, End, Env, Observation, Outcome, ParsedAction, ActionPhrase, Result, Step};
+use crate::{ActionPhrase, Anchor, End, Env, Observation, Outcome, ParsedAction, Result, Step};
 use serde::{Deserialize, Serialize};
 
 /// How the moves of a turn combine into one step.

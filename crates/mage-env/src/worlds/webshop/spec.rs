@@ -11,8 +11,8 @@ use super::{
     splits::{Split, VALIDATION_GOALS, worker},
 };
 use crate::{
-    Conformance, Env, EnvId, EnvInfo, EnvSpec, Error, OptionMap, Population, Result, ScriptedAgent, ScriptedAgentFactory,
-    ScriptedAgentInfo, ScriptedAgentQuery, Seed, Task, registry::unknown_scripted_agent,
+    Conformance, Env, EnvId, EnvInfo, EnvSpec, Error, OptionMap, Population, Result, ScriptedAgent,
+    ScriptedAgentFactory, ScriptedAgentInfo, ScriptedAgentQuery, Seed, Task, registry::unknown_scripted_agent,
 };
 use rand::RngExt;
 use std::{

@@ -10,7 +10,7 @@ use crate::{
     table::{score, table},
     task_selection::{print_warnings, select},
 };
-use mage_env::{End, Env, Outcome, ParsedAction, ActionPhrase, Seed, Task, solvers::OracleReport};
+use mage_env::{ActionPhrase, End, Env, Outcome, ParsedAction, Seed, Task, solvers::OracleReport};
 use serde::Serialize;
 use std::io::{BufRead, IsTerminal, Write, stdin};
 
