@@ -162,7 +162,7 @@ impl<'a> Report<'a> {
             self.print_opponents(out)?;
         }
         if let Some(ceilings) = self.score_ceilings.filter(|c| c.learner_is_lower_bound()) {
-            let error = score(ceilings.error());
+            let error = score(ceilings.max_gap());
             out.line(styled(DIM, format!("\nthe best learner may be up to {error} better than shown")))?;
         }
         for note in self.ceilings.iter().flat_map(|c| &c.notes) {

@@ -205,7 +205,7 @@ impl Sitting<'_> {
     fn read(&self, phrase: Option<ActionPhrase>) -> std::io::Result<Option<String>> {
         let arrows = |p: &ActionPhrase| ["up", "down", "left", "right"].iter().all(|way| p.words.contains(way));
         if let Some(phrase) = phrase.filter(arrows).filter(|_| !self.out.json && stdin().is_terminal()) {
-            return line_editor::read_line(phrase.most);
+            return line_editor::read_line(phrase.max_words);
         }
         let mut line = String::new();
         if stdin().lock().read_line(&mut line)? > 0 {
@@ -328,14 +328,14 @@ fn possible(legal: &[String], phrase: Option<ActionPhrase>) -> String {
 
 fn up_to(phrase: ActionPhrase, between: &str) -> String {
     let words = phrase.words.join(between);
-    if phrase.most == 1 { format!("one of {words}") } else { format!("up to {} of {words}", phrase.most) }
+    if phrase.max_words == 1 { format!("one of {words}") } else { format!("up to {} of {words}", phrase.max_words) }
 }
 
 /// Reads what a person typed, who may begin words without ending them, and should not lose moves without a word.
 fn read_typed(env: &dyn Env, typed: &str, legal: &[String], phrase: Option<ActionPhrase>) -> ParsedAction {
     let text = completed(typed, legal, phrase);
     match phrase {
-        Some(p) if text.split_whitespace().count() > p.most && text.split(' ').all(|w| p.words.contains(&w)) => {
+        Some(p) if text.split_whitespace().count() > p.max_words && text.split(' ').all(|w| p.words.contains(&w)) => {
             ParsedAction::invalid(format!("that is too much for one turn: {}", up_to(p, ", ")))
         }
         Some(_) => env.parse(&text),
