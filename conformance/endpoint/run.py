@@ -136,8 +136,8 @@ def main():
 def check(options, there, here, summary):
     finished = [r for r in there if r.get("error") is None]
     assert len(finished) == options.tasks * len(METHODS) == len(there), f"{len(finished)} of {len(there)} records are finished"
-    calls = [c for r in there for c in r["calls"]]
-    assert all(c["answer"]["usage"]["prompt"] > 0 for c in calls), "every answer is counted"
+    calls = [c for r in there for c in r["requests"]]
+    assert all(c["completion"]["usage"]["prompt_tokens"] > 0 for c in calls), "every answer is counted"
     for entrant in summary["entrants"]:
         asked = sum(c["asked"] for c in entrant["tally"]["calls"].values())
         assert entrant["errors"] == 0 and entrant["tally"]["prompt_tokens"] > 0
@@ -145,8 +145,8 @@ def check(options, there, here, summary):
               f"{entrant['tally']['answer_tokens']} written")
     # The first call of a task has the same prompt on both sides. A letter of several bytes that is cut off at the end is a
     # replacement character here, and nothing with vLLM.
-    text = lambda call: call["answer"]["text"].rstrip("\ufffd").strip()
-    first = lambda records: {c["messages"][0]["content"]: text(c) for r in records for c in r["calls"][:1]}
+    text = lambda call: call["completion"]["text"].rstrip("\ufffd").strip()
+    first = lambda records: {c["messages"][0]["content"]: text(c) for r in records for c in r["requests"][:1]}
     ours, theirs = first(here), first(there)
     assert ours.keys() == theirs.keys(), "the same prompts"
     same = sum(ours[p] == theirs[p] for p in ours)

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use mage_core::{
-    parse::{cut, tagged},
+    parse::{last_tag, truncate},
     prompt::PromptForm,
     read_reflection,
 };
@@ -12,12 +12,12 @@ use mage_env::{Registry, Seed};
 
 fuzz_target!(|text: &str| {
     for tag in ["action", "remark"] {
-        if let Ok(found) = tagged(text, tag) {
+        if let Ok(found) = last_tag(text, tag) {
             assert!(!found.is_empty() && text.contains(found));
             assert!(!found.contains(&format!("</{tag}>")));
         }
     }
-    assert!(cut(text, 20).chars().count() <= 20);
+    assert!(truncate(text, 20).chars().count() <= 20);
     let _ = read_reflection(text, PromptForm::Full);
     let _ = read_reflection(text, PromptForm::Compact);
 

@@ -12,7 +12,7 @@ pub trait Embeddings: Send + Sync {
     fn id(&self) -> &str;
 
     /// How near each document is to the query: the larger the nearer, in the documents' order.
-    fn likeness(&self, query: &str, documents: &[&str]) -> Result<Vec<f32>>;
+    fn similarity(&self, query: &str, documents: &[&str]) -> Result<Vec<f32>>;
 }
 
 /// The places of the `count` documents nearest to the query, nearest first; equals keep their order.
@@ -28,9 +28,9 @@ pub fn nearest(embeddings: &dyn Embeddings, query: &str, documents: &[&str], cou
     if documents.is_empty() || count == 0 {
         return Ok(Vec::new());
     }
-    let likeness = embeddings.likeness(query, documents)?;
+    let similarity = embeddings.similarity(query, documents)?;
     let mut order: Vec<usize> = (0..documents.len()).collect();
-    order.sort_by(|a, b| likeness[*b].total_cmp(&likeness[*a]));
+    order.sort_by(|a, b| similarity[*b].total_cmp(&similarity[*a]));
     order.truncate(count);
     Ok(order)
 }
@@ -55,7 +55,7 @@ impl Embeddings for Lexical {
         "lexical"
     }
 
-    fn likeness(&self, query: &str, documents: &[&str]) -> Result<Vec<f32>> {
+    fn similarity(&self, query: &str, documents: &[&str]) -> Result<Vec<f32>> {
         let documents: Vec<BTreeMap<u64, f64>> = documents.iter().map(|d| features(d)).collect();
         let query = features(query);
         let mut holders: BTreeMap<u64, u32> = BTreeMap::new();
@@ -115,30 +115,30 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn likeness(query: &str, documents: &[&str]) -> Vec<f32> {
-        Lexical.likeness(query, documents).unwrap()
+    fn similarity(query: &str, documents: &[&str]) -> Vec<f32> {
+        Lexical.similarity(query, documents).unwrap()
     }
 
     #[test]
     fn the_same_text_is_nearest_and_an_unrelated_one_is_far() {
         let documents =
             ["put a clean mug in the cabinet", "heat an egg in the microwave", "PUT a CLEAN mug, in the cabinet!"];
-        let near = likeness("put a clean mug in the cabinet", &documents);
+        let near = similarity("put a clean mug in the cabinet", &documents);
         assert!((near[0] - 1.0).abs() < 1e-6 && (near[2] - 1.0).abs() < 1e-6, "{near:?}");
         assert!(near[1] < 0.3, "{near:?}");
-        assert_eq!(likeness("zyx", &["abc", ""]), [0.0, 0.0]);
+        assert_eq!(similarity("zyx", &["abc", ""]), [0.0, 0.0]);
     }
 
     #[test]
     fn what_is_rare_counts_for_more() {
         let documents = ["red shoe size nine", "red shoe with velvet", "red shoe of leather"];
-        let near = likeness("a red velvet hat", &documents);
+        let near = similarity("a red velvet hat", &documents);
         assert!(near[1] > near[0] && near[1] > near[2], "{near:?}");
     }
 
     #[test]
     fn pieces_of_words_are_found() {
-        let near = likeness("microwaves", &["the microwave is warm", "the cupboard is warm"]);
+        let near = similarity("microwaves", &["the microwave is warm", "the cupboard is warm"]);
         assert!(near[0] > 0.1 && near[1] == 0.0, "{near:?}");
     }
 
@@ -161,7 +161,7 @@ mod tests {
         #[test]
         fn any_text_gives_numbers_between_0_and_1(query in any::<String>(), documents in prop::collection::vec(any::<String>(), 0..5)) {
             let documents: Vec<&str> = documents.iter().map(String::as_str).collect();
-            for near in likeness(&query, &documents) {
+            for near in similarity(&query, &documents) {
                 prop_assert!((0.0..=1.000_001).contains(&near));
             }
         }

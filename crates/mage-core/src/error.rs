@@ -1,13 +1,13 @@
-//! What can go wrong between an environment and a model.
+//! Error type of the crate.
 
 use crate::RequestId;
 
-/// Everything this crate refuses.
+/// Errors of prompts, memories, configuration and trajectories.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An environment without templates.
-    #[error("there are no prompts for environment `{env}`; add them to the prompt library")]
+    /// The prompt library has no templates for an environment.
+    #[error("no prompt templates for environment `{env}`; add them to the prompt library")]
     NoPrompts {
         /// The environment.
         env: String,
@@ -15,42 +15,42 @@ pub enum Error {
     /// A template that does not compile or render.
     #[error("prompt template {name}: {problem}")]
     Template {
-        /// Which one.
+        /// The template.
         name: String,
-        /// Why not.
+        /// The cause.
         problem: String,
     },
-    /// An answer to a call that is not open.
-    #[error("call {got:?} is not open{}", .open.map(|c| format!("; call {c:?} is")).unwrap_or_default())]
-    NotOpen {
-        /// The call that was answered.
+    /// A completion for a request that is not pending.
+    #[error("request {got:?} is not pending{}", .pending.map(|r| format!("; {r:?} is")).unwrap_or_default())]
+    NotPending {
+        /// The request of the completion.
         got: RequestId,
-        /// The call that waits for an answer.
-        open: Option<RequestId>,
+        /// The request that is pending, if any.
+        pending: Option<RequestId>,
     },
-    /// A line that is not a record.
-    #[error("not an episode record: {problem}")]
-    Record {
-        /// Why not.
+    /// A line that is not a trajectory.
+    #[error("not a trajectory: {problem}")]
+    InvalidTrajectory {
+        /// The cause.
         problem: String,
     },
-    /// Texts that could not be compared.
-    #[error("comparing texts: {problem}")]
+    /// Text similarity that could not be computed.
+    #[error("cannot compute text similarity: {problem}")]
     Embeddings {
-        /// Why not.
+        /// The cause.
         problem: String,
     },
-    /// Settings that cannot work.
-    #[error("{place}: {problem}")]
+    /// An invalid configuration.
+    #[error("{field}: {problem}")]
     Config {
-        /// Which setting.
-        place: &'static str,
-        /// What is wrong.
+        /// The field.
+        field: &'static str,
+        /// The cause.
         problem: String,
     },
 }
 
-/// The result of everything fallible here.
+/// Result of this crate's fallible functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {

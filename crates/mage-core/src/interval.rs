@@ -14,14 +14,14 @@ pub(crate) const Z: f64 = 1.959_963_984_540_054;
 
 /// Where the true value lies, with 95 % confidence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Interval {
+pub struct ConfidenceInterval {
     /// Lower end.
     pub low: f64,
     /// Upper end.
     pub high: f64,
 }
 
-impl Interval {
+impl ConfidenceInterval {
     /// Whether `x` lies in it, ends included.
     pub fn contains(&self, x: f64) -> bool {
         self.low <= x && x <= self.high
@@ -31,21 +31,21 @@ impl Interval {
     #[must_use]
     pub(crate) fn map(&self, line: impl Fn(f64) -> f64) -> Self {
         let (a, b) = (line(self.low), line(self.high));
-        Interval { low: a.min(b), high: a.max(b) }
+        ConfidenceInterval { low: a.min(b), high: a.max(b) }
     }
 }
 
 /// How often something happened.
 ///
 /// ```
-/// use mage_core::Rate;
+/// use mage_core::RateEstimate;
 ///
-/// let r = Rate::new(84, 128);
+/// let r = RateEstimate::new(84, 128);
 /// assert_eq!(r.rate, Some(0.65625));
 /// assert!((r.interval.low - 0.5705).abs() < 1e-4 && (r.interval.high - 0.7329).abs() < 1e-4);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Rate {
+pub struct RateEstimate {
     /// How often it happened.
     pub hits: u64,
     /// How often it could have.
@@ -56,15 +56,15 @@ pub struct Rate {
     /// nothing was observed.
     pub rate: Option<f64>,
     /// Wilson's score interval; everything from 0 to 1 when nothing was observed.
-    pub interval: Interval,
+    pub interval: ConfidenceInterval,
 }
 
-impl Rate {
+impl RateEstimate {
     /// The rate of `hits` among `of`, all independent. Hits beyond `of` are not counted.
     pub fn new(hits: u64, of: u64) -> Self {
         let hits = hits.min(of);
         let rate = (of > 0).then(|| hits as f64 / of as f64);
-        Rate { hits, of, tasks: of, rate, interval: wilson(rate, of as f64) }
+        RateEstimate { hits, of, tasks: of, rate, interval: wilson(rate, of as f64) }
     }
 
     /// Counts the `true`s among independent observations.
@@ -74,7 +74,7 @@ impl Rate {
             hits += u64::from(happened);
             of += 1;
         }
-        Rate::new(hits, of)
+        RateEstimate::new(hits, of)
     }
 
     /// The rate among observations of tasks, each with its task's number.
@@ -85,11 +85,11 @@ impl Rate {
     /// and one that never succeeds: near 0 and 1 a handful of hits says little about how alike seeds are.
     ///
     /// ```
-    /// use mage_core::Rate;
+    /// use mage_core::RateEstimate;
     ///
-    /// let always = Rate::by_task((0..20).flat_map(|task| [(task, true); 3]));
+    /// let always = RateEstimate::by_task((0..20).flat_map(|task| [(task, true); 3]));
     /// assert_eq!((always.of, always.tasks), (60, 20));
-    /// assert_eq!(always.interval, Rate::new(20, 20).interval);
+    /// assert_eq!(always.interval, RateEstimate::new(20, 20).interval);
     /// ```
     pub fn by_task(observations: impl IntoIterator<Item = (usize, bool)>) -> Self {
         let mut tasks: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
@@ -100,45 +100,45 @@ impl Rate {
         }
         let (hits, of) = tasks.values().fold((0, 0), |(h, n), (hits, of)| (h + hits, n + of));
         if tasks.len() as u64 == of {
-            return Rate::new(hits, of);
+            return RateEstimate::new(hits, of);
         }
         let (m, shares) = (tasks.len() as f64, tasks.values().map(|(hits, of)| *hits as f64 / *of as f64));
         let rate = shares.clone().sum::<f64>() / m;
         let centre = (m * rate + 1.0) / (m + 2.0);
         let squares: f64 = shares.chain([0.0, 1.0]).map(|share| (share - centre).powi(2)).sum();
         let worth = (centre * (1.0 - centre) * m * (m + 1.0) / squares).clamp(m, of as f64);
-        Rate { hits, of, tasks: tasks.len() as u64, rate: Some(rate), interval: wilson(Some(rate), worth) }
+        RateEstimate { hits, of, tasks: tasks.len() as u64, rate: Some(rate), interval: wilson(Some(rate), worth) }
     }
 }
 
 /// Wilson's score interval of a rate seen in `n` independent observations.
-fn wilson(rate: Option<f64>, n: f64) -> Interval {
-    let Some(p) = rate else { return Interval { low: 0.0, high: 1.0 } };
+fn wilson(rate: Option<f64>, n: f64) -> ConfidenceInterval {
+    let Some(p) = rate else { return ConfidenceInterval { low: 0.0, high: 1.0 } };
     let z2n = Z * Z / n;
     let centre = (p + z2n / 2.0) / (1.0 + z2n);
     let reach = Z / (1.0 + z2n) * (p * (1.0 - p) / n + z2n / (4.0 * n)).sqrt();
     // At the ends the formula gives 0 and 1 but for rounding: say so exactly.
     let low = if p <= 0.0 { 0.0 } else { centre - reach };
     let high = if p >= 1.0 { 1.0 } else { centre + reach };
-    Interval { low, high }
+    ConfidenceInterval { low, high }
 }
 
 /// An average.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Mean {
+pub struct MeanEstimate {
     /// How many observations it rests on.
     pub count: u64,
     /// The average; absent when nothing was observed.
     pub mean: Option<f64>,
     /// Percentile bootstrap; absent where observations say nothing of their spread: one alone, or all the same.
-    pub interval: Option<Interval>,
+    pub interval: Option<ConfidenceInterval>,
 }
 
-impl Mean {
+impl MeanEstimate {
     /// The same mean in other units: `line` must be a straight line.
     #[must_use]
     pub(crate) fn map(&self, line: impl Fn(f64) -> f64 + Copy) -> Self {
-        Mean { count: self.count, mean: self.mean.map(line), interval: self.interval.map(|i| i.map(line)) }
+        MeanEstimate { count: self.count, mean: self.mean.map(line), interval: self.interval.map(|i| i.map(line)) }
     }
 }
 
@@ -164,8 +164,8 @@ impl Default for Bootstrap {
 impl Bootstrap {
     /// The same effort on a stream of its own.
     #[must_use]
-    pub fn child(self, purpose: &str) -> Self {
-        Bootstrap { seed: self.seed.child(purpose), ..self }
+    pub fn child(self, kind: &str) -> Self {
+        Bootstrap { seed: self.seed.child(kind), ..self }
     }
 
     /// The same effort on a stream of its own.
@@ -184,21 +184,21 @@ impl Bootstrap {
     /// let interval = m.interval.unwrap();
     /// assert!(interval.contains(0.5) && interval.low > 0.35 && interval.high < 0.65);
     /// ```
-    pub fn mean(&self, values: impl IntoIterator<Item = f64>) -> Mean {
+    pub fn mean(&self, values: impl IntoIterator<Item = f64>) -> MeanEstimate {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
         let n = values.len();
         if n == 0 {
-            return Mean { count: 0, mean: None, interval: None };
+            return MeanEstimate { count: 0, mean: None, interval: None };
         }
         let mean = values.iter().sum::<f64>() / n as f64;
         // Sorted: all are the same where the ends are.
         let interval = (values[0] < values[n - 1] && self.resamples > 0).then(|| self.interval(&values));
-        Mean { count: n as u64, mean: Some(mean), interval }
+        MeanEstimate { count: n as u64, mean: Some(mean), interval }
     }
 
     /// The mean of values of tasks, each with its task's number: a task, with all its seeds, is one observation.
-    pub fn mean_by_task(&self, values: impl IntoIterator<Item = (usize, f64)>) -> Mean {
+    pub fn mean_by_task(&self, values: impl IntoIterator<Item = (usize, f64)>) -> MeanEstimate {
         let mut tasks: BTreeMap<usize, (f64, f64)> = BTreeMap::new();
         for (task, value) in values {
             let (sum, count) = tasks.entry(task).or_default();
@@ -208,7 +208,7 @@ impl Bootstrap {
         self.mean(tasks.into_values().map(|(sum, count)| sum / count))
     }
 
-    fn interval(&self, values: &[f64]) -> Interval {
+    fn interval(&self, values: &[f64]) -> ConfidenceInterval {
         let n = u32::try_from(values.len()).expect("fewer than 2^32 observations");
         let mut rng = self.seed.rng();
         // A 32-bit half of each draw times n, shifted down, is an index; its bias is below n / 2^32.
@@ -227,7 +227,7 @@ impl Bootstrap {
             })
             .collect();
         means.sort_by(f64::total_cmp);
-        Interval { low: quantile(&means, 0.025), high: quantile(&means, 0.975) }
+        ConfidenceInterval { low: quantile(&means, 0.025), high: quantile(&means, 0.975) }
     }
 }
 

@@ -21,7 +21,7 @@ const DEPTH: usize = 32;
 
 /// The last object in an answer after its thoughts, or why there is none.
 pub fn object(answer: &str) -> Result<Map<String, Value>, String> {
-    let text = parse::after_thinking(answer).map_err(|e| e.explain("json"))?;
+    let text = parse::strip_thinking(answer).map_err(|e| e.explain("json"))?;
     let mut at = 0;
     let mut last = None;
     while let Some(start) = text[at..].find('{').map(|i| at + i) {

@@ -1,53 +1,56 @@
-//! *What does the agent see, and what was each step worth?*
+//! Meta-episodes, prompts, memory and parsing; rewards, returns, advantages and metrics.
 //!
-//! Meta-episodes, prompts, memory, parsing, rewards, returns, advantages, metrics: pure functions over data. Nothing here
-//! does I/O, reads a clock, starts a thread or knows an engine's insides.
+//! All functions are pure: this crate does no I/O, reads no clock, starts no thread and does not depend on an engine.
 
 mod advantage;
-mod approach;
-mod call;
 mod credit;
 mod embeddings;
+pub mod episode;
+mod episode_config;
 mod error;
-pub mod history;
 mod interval;
 pub mod json;
 mod memory;
-mod meta;
+mod meta_episode;
 mod method;
 mod metrics;
 pub mod parse;
 mod penalty;
 pub mod prompt;
-mod record;
+mod prompt_method;
+mod request;
 mod reward;
-mod row;
-mod rows;
-mod settings;
+mod trajectory;
+mod transition;
+mod transitions;
 
 pub use advantage::{
-    Anchors, BaselineUnit, Estimator, Gigpo, Grpo, Levels, Norm, ReturnToGo, Rloo, Scope, Signal, advantages,
+    AdvantageLevels, AdvantageNorm, AnchorScope, BaselineScope, BaselineUnit, CreditSignal, Estimator, Gigpo, Grpo,
+    ReturnToGo, Rloo, advantages,
 };
-pub use approach::{MemoryFactory, MemoryScope, PromptMethod};
-pub use call::{
-    Completion, CompletionTokens, Finish, Message, Request, RequestBody, RequestId, RequestKind, Role, TokenUsage,
+pub use credit::{
+    AssignedCredit, CreditAssignment, CreditConfig, ReflectionScore, ReturnRecursion, assign_credit, returns,
 };
-pub use credit::{Assignment, Credit, Credited, Recursion, Reflection, credit, returns};
 pub use embeddings::{Embeddings, Lexical, cosine, nearest};
+pub use episode_config::EpisodeConfig;
 pub use error::{Error, Result};
-pub use interval::{Bootstrap, Interval, Mean, Rate};
+pub use interval::{Bootstrap, ConfidenceInterval, MeanEstimate, RateEstimate};
 pub use memory::{
     EpisodicMemory, FinishedEpisode, Memory, MemoryMode, MemoryStep, RecallOrder, RecallQuery, read_reflection,
 };
-pub use meta::{MetaEpisode, Next};
+pub use meta_episode::{MetaEpisode, Next};
 pub use method::Method;
 pub use metrics::{
-    Against, AgainstAt, AtEpisode, Ceiling, Ending, EpisodeResult, MetaResult, PairedAt, PairedRate, Slice, Summary,
-    Unplayed, against, compare, pass_at_k, share_of_gap, summarise,
+    Ceiling, CeilingComparison, EpisodeEnding, EpisodeGap, EpisodeMetrics, EpisodeResult, MetaEpisodeResult,
+    MetricSlice, MetricSummary, PairedEpisode, PairedRate, UnplayedEpisodes, compare_paired, compare_to_ceiling,
+    gap_fraction, pass_at_k, summarise,
 };
 pub use penalty::{LengthPenalty, Penalty, PenaltyMode};
-pub use record::{RequestRecord, Trajectory, TrajectoryKey};
-pub use reward::{RewardPreset, RewardRule, Rewards};
-pub use row::{Phase, Transition};
-pub use rows::{IndexedTransition, MetaEpisodeIndex, anchor_key, rows};
-pub use settings::EpisodeConfig;
+pub use prompt_method::{MemoryFactory, MemoryScope, PromptMethod};
+pub use request::{
+    Completion, CompletionTokens, Finish, Message, Request, RequestBody, RequestId, RequestKind, Role, TokenUsage,
+};
+pub use reward::{RewardPreset, RewardRule, RewardSpec};
+pub use trajectory::{RequestRecord, Trajectory, TrajectoryKey};
+pub use transition::{Transition, TransitionKind};
+pub use transitions::{IndexedTransition, MetaEpisodeIndex, anchor_hash, transitions};

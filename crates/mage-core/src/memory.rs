@@ -6,9 +6,9 @@
 
 use crate::{
     Completion, EpisodeConfig, Message, RequestBody, RequestKind, Result,
-    history::Episode,
+    episode::Episode,
     parse,
-    prompt::{MemoryBlock, PromptForm, PromptSet, RecalledEpisode, result_in_words},
+    prompt::{MemoryBlock, PromptForm, PromptSet, RecalledEpisode, result_text},
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -62,12 +62,12 @@ pub trait Memory: Send {
     fn record(&mut self, finished: &FinishedEpisode<'_>, answers: &[Completion]) -> Result<MemoryStep<()>>;
 
     /// Whether the agent may know that there were earlier episodes at all.
-    fn continuous(&self) -> bool {
+    fn reveals_past_episodes(&self) -> bool {
         true
     }
 
     /// Whether the last episode is recorded too, because somebody will read it after this meta-episode.
-    fn outlives(&self) -> bool {
+    fn is_shared(&self) -> bool {
         false
     }
 
@@ -132,7 +132,7 @@ impl EpisodicMemory {
         let history = self.settings.memory.keeps_history();
         let recalled = RecalledEpisode {
             number: finished.index + 1,
-            result: result_in_words(finished.episode),
+            result: result_text(finished.episode),
             reflection,
             start: history.then(|| finished.episode.start.text.clone()),
             history: history.then(|| self.prompts.past_turns(&finished.episode.turns)),
@@ -166,24 +166,24 @@ impl Memory for EpisodicMemory {
             return Ok(MemoryStep::done(()));
         }
         let Some(answer) = answers.last() else {
-            let prompt = self.prompts.reflect(self.settings.size, finished.seat, finished.episode)?;
+            let prompt = self.prompts.reflect(self.settings.prompt_form, finished.seat, finished.episode)?;
             return Ok(MemoryStep::Request(RequestBody {
-                purpose: RequestKind::Reflect,
+                kind: RequestKind::Reflect,
                 messages: vec![Message::user(prompt)],
                 allowed: None,
                 max_tokens: self.settings.reflect_tokens,
                 trainable: true,
             }));
         };
-        let (text, unreadable) = match read_reflection(&answer.text, self.settings.size) {
-            Ok(text) => (parse::cut(&text, self.settings.reflection_chars).to_owned(), Vec::new()),
+        let (text, unreadable) = match read_reflection(&answer.text, self.settings.prompt_form) {
+            Ok(text) => (parse::truncate(&text, self.settings.reflection_chars).to_owned(), Vec::new()),
             Err(reason) => (String::new(), vec![(answers.len() - 1, reason)]),
         };
         self.remember(finished, Some(text));
         Ok(MemoryStep::Done((), unreadable))
     }
 
-    fn continuous(&self) -> bool {
+    fn reveals_past_episodes(&self) -> bool {
         self.settings.memory != MemoryMode::None
     }
 
@@ -194,9 +194,9 @@ impl Memory for EpisodicMemory {
 }
 
 /// The reflection in an answer, or why there is none. Compact answers have no tags and end at `END`.
-pub fn read_reflection(answer: &str, size: PromptForm) -> std::result::Result<String, String> {
-    match size {
-        PromptForm::Full => parse::tagged(answer, "remark").map(str::to_owned).map_err(|e| e.explain("remark")),
+pub fn read_reflection(answer: &str, prompt_form: PromptForm) -> std::result::Result<String, String> {
+    match prompt_form {
+        PromptForm::Full => parse::last_tag(answer, "remark").map(str::to_owned).map_err(|e| e.explain("remark")),
         PromptForm::Compact => {
             let words: Vec<&str> = answer.split_whitespace().take_while(|w| *w != "END").collect();
             if words.is_empty() { Err("the reflection is empty".to_owned()) } else { Ok(words.join(" ")) }

@@ -3,7 +3,10 @@
 //! In data only: whether episodes remember each other, how rewards become credit, how credit becomes advantages. A
 //! [`Method`] is these three, so that a comparison of methods runs the same code throughout.
 
-use crate::{Assignment, Credit, Estimator, Gigpo, Grpo, PenaltyMode, Recursion, Reflection, ReturnToGo, Scope};
+use crate::{
+    BaselineScope, CreditAssignment, CreditConfig, Estimator, Gigpo, Grpo, PenaltyMode, ReflectionScore,
+    ReturnRecursion, ReturnToGo,
+};
 use mage_env::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -30,14 +33,14 @@ pub struct Method {
     /// Whether an episode knows of those before it. Without memory each starts as a clean slate.
     pub memory: bool,
     /// How rewards become returns and scores.
-    pub credit: Credit,
+    pub credit: CreditConfig,
     /// How these become advantages.
     pub estimator: Estimator,
 }
 
 impl Default for Method {
     fn default() -> Self {
-        Method { memory: true, credit: Credit::default(), estimator: Estimator::default() }
+        Method { memory: true, credit: CreditConfig::default(), estimator: Estimator::default() }
     }
 }
 
@@ -49,43 +52,43 @@ impl Method {
     /// A method by name; see the table at [`Method`].
     ///
     /// ```
-    /// use mage_core::{Assignment, Credit, Method};
+    /// use mage_core::{CreditAssignment, CreditConfig, Method};
     ///
     /// let mage = Method::named("mage")?;
     /// let lamer = Method::named("lamer")?;
-    /// assert_eq!(lamer.credit, Credit { assignment: Assignment::Cumulative, ..mage.credit });
+    /// assert_eq!(lamer.credit, CreditConfig { assignment: CreditAssignment::Cumulative, ..mage.credit });
     /// # Ok::<(), mage_env::Error>(())
     /// ```
     pub fn named(name: &str) -> Result<Method> {
-        let return_to_go = Estimator::ReturnToGo(ReturnToGo { scope: Scope::Group });
+        let return_to_go = Estimator::ReturnToGo(ReturnToGo { scope: BaselineScope::Group });
         let gigpo = Estimator::Gigpo(Gigpo::RELEASED);
-        let corrected = |assignment| Credit { assignment, ..Credit::default() };
-        let released = |assignment| Credit {
+        let corrected = |assignment| CreditConfig { assignment, ..CreditConfig::default() };
+        let released = |assignment| CreditConfig {
             assignment,
-            recursion: Recursion::Released,
-            reflection: Reflection::Faithful,
+            recursion: ReturnRecursion::Released,
+            reflection: ReflectionScore::Faithful,
             penalty: PenaltyMode::EpisodeLevelOnly,
-            ..Credit::default()
+            ..CreditConfig::default()
         };
         let (memory, credit, estimator) = match name {
-            "mage" => (true, corrected(Assignment::Differential), return_to_go),
+            "mage" => (true, corrected(CreditAssignment::Differential), return_to_go),
             "mage_paper" => {
-                let credit = Credit {
-                    reflection: Reflection::Faithful,
+                let credit = CreditConfig {
+                    reflection: ReflectionScore::Faithful,
                     penalty: PenaltyMode::EpisodeReward,
-                    ..Credit::default()
+                    ..CreditConfig::default()
                 };
                 (true, credit, gigpo)
             }
-            "mage_released" => (true, released(Assignment::Differential), gigpo),
-            "lamer" => (true, corrected(Assignment::Cumulative), return_to_go),
-            "lamer_released" => (true, released(Assignment::Cumulative), gigpo),
-            "own_episode" => (true, corrected(Assignment::Single), return_to_go),
-            "gigpo" => (false, corrected(Assignment::Single), gigpo),
-            "grpo" => (false, corrected(Assignment::Single), Estimator::Grpo(Grpo::default())),
+            "mage_released" => (true, released(CreditAssignment::Differential), gigpo),
+            "lamer" => (true, corrected(CreditAssignment::Cumulative), return_to_go),
+            "lamer_released" => (true, released(CreditAssignment::Cumulative), gigpo),
+            "own_episode" => (true, corrected(CreditAssignment::Single), return_to_go),
+            "gigpo" => (false, corrected(CreditAssignment::Single), gigpo),
+            "grpo" => (false, corrected(CreditAssignment::Single), Estimator::Grpo(Grpo::default())),
             "pg_clip" => {
-                let everybody = Estimator::ReturnToGo(ReturnToGo { scope: Scope::All });
-                (true, corrected(Assignment::Differential), everybody)
+                let everybody = Estimator::ReturnToGo(ReturnToGo { scope: BaselineScope::All });
+                (true, corrected(CreditAssignment::Differential), everybody)
             }
             _ => return Err(Error::unknown("method", name, Method::NAMES)),
         };

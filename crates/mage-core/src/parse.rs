@@ -5,10 +5,10 @@
 //! answer.
 //!
 //! ```
-//! use mage_core::parse::{ParseError, tagged};
+//! use mage_core::parse::{ParseError, last_tag};
 //! let answer = "<think>maybe <action>PASS</action>?</think> I raise. <action> BET </action>";
-//! assert_eq!(tagged(answer, "action"), Ok("BET"));
-//! assert_eq!(tagged("BET", "action"), Err(ParseError::NoTag));
+//! assert_eq!(last_tag(answer, "action"), Ok("BET"));
+//! assert_eq!(last_tag("BET", "action"), Err(ParseError::NoTag));
 //! ```
 
 use std::fmt;
@@ -48,15 +48,15 @@ const THINK_OPEN: &str = "<think>";
 const THINK_CLOSE: &str = "</think>";
 
 /// The answer without the thinking before it.
-pub fn after_thinking(text: &str) -> Result<&str, ParseError> {
+pub fn strip_thinking(text: &str) -> Result<&str, ParseError> {
     let after = text.rfind(THINK_CLOSE).map_or(text, |at| &text[at + THINK_CLOSE.len()..]);
     if after.contains(THINK_OPEN) { Err(ParseError::StillThinking) } else { Ok(after) }
 }
 
 /// What stands between the last complete pair of `<tag>` and `</tag>` after thinking has ended, without outer white
 /// space.
-pub fn tagged<'t>(text: &'t str, tag: &str) -> Result<&'t str, ParseError> {
-    let text = after_thinking(text)?;
+pub fn last_tag<'t>(text: &'t str, tag: &str) -> Result<&'t str, ParseError> {
+    let text = strip_thinking(text)?;
     let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
     let before_last_close = text.rfind(&close).map_or("", |at| &text[..at + close.len()]);
     let Some(start) = before_last_close.rfind(&open) else {
@@ -70,7 +70,7 @@ pub fn tagged<'t>(text: &'t str, tag: &str) -> Result<&'t str, ParseError> {
 }
 
 /// The text cut to at most `max` characters, never within one.
-pub fn cut(text: &str, max: usize) -> &str {
+pub fn truncate(text: &str, max: usize) -> &str {
     text.char_indices().nth(max).map_or(text, |(at, _)| text[..at].trim_end())
 }
 
@@ -99,32 +99,32 @@ mod tests {
             ("", Err(ParseError::NoTag)),
         ];
         for (text, expected) in cases {
-            assert_eq!(tagged(text, "action"), expected, "{text:?}");
+            assert_eq!(last_tag(text, "action"), expected, "{text:?}");
         }
     }
 
     #[test]
     fn cutting_respects_characters() {
-        assert_eq!(cut("grüße", 3), "grü");
-        assert_eq!(cut("ab", 3), "ab");
-        assert_eq!(cut("ab c", 3), "ab");
-        assert_eq!(cut("é", 0), "");
+        assert_eq!(truncate("grüße", 3), "grü");
+        assert_eq!(truncate("ab", 3), "ab");
+        assert_eq!(truncate("ab c", 3), "ab");
+        assert_eq!(truncate("é", 0), "");
     }
 
     proptest! {
         #[test]
         fn arbitrary_text_never_panics(text in any::<String>(), max in 0_usize..40) {
-            let _ = tagged(&text, "action");
-            prop_assert!(cut(&text, max).chars().count() <= max);
+            let _ = last_tag(&text, "action");
+            prop_assert!(truncate(&text, max).chars().count() <= max);
         }
 
         #[test]
         fn fragments_of_tags_never_panic(parts in prop::collection::vec(
             prop_oneof![Just("<think>"), Just("</think>"), Just("<action>"), Just("</action>"), Just("ß"), Just("BET"), Just("<"), Just("action>")], 0..12)) {
             let text = parts.concat();
-            if let Ok(found) = tagged(&text, "action") {
+            if let Ok(found) = last_tag(&text, "action") {
                 prop_assert!(!found.is_empty() && !found.contains("<action>"));
-                let after = after_thinking(&text).unwrap();
+                let after = strip_thinking(&text).unwrap();
                 prop_assert!(after.contains(found));
             }
         }
@@ -133,7 +133,7 @@ mod tests {
         fn a_well_formed_answer_is_read_whatever_came_before(noise in "[^<]{0,40}", inner in "[a-zA-Z(,0-9 ]{1,20}") {
             prop_assume!(!inner.trim().is_empty());
             let text = format!("<think>{noise}<action>x</action></think>{noise}<action>{inner}</action>");
-            prop_assert_eq!(tagged(&text, "action"), Ok(inner.trim()));
+            prop_assert_eq!(last_tag(&text, "action"), Ok(inner.trim()));
         }
     }
 }

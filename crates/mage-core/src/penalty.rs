@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 /// use mage_core::{LengthPenalty, Penalty};
 ///
 /// let penalty = Penalty { invalid: 0.5, length: Some(LengthPenalty { limit: 3072, weight: 2.0 }) };
-/// assert_eq!(penalty.of(true, 1536), 0.0);
-/// assert_eq!(penalty.of(true, 2304), 1.0);
-/// assert_eq!(penalty.of(false, 4000), 2.5);
+/// assert_eq!(penalty.amount(true, 1536), 0.0);
+/// assert_eq!(penalty.amount(true, 2304), 1.0);
+/// assert_eq!(penalty.amount(false, 4000), 2.5);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -37,9 +37,9 @@ impl Penalty {
     pub const NONE: Penalty = Penalty { invalid: 0.0, length: None };
 
     /// The deduction for one answer: not negative, to be put into [`Transition::penalty`](crate::Transition::penalty).
-    pub fn of(&self, valid: bool, tokens: u32) -> f32 {
+    pub fn amount(&self, valid: bool, tokens: u32) -> f32 {
         let invalid = if valid { 0.0 } else { self.invalid };
-        invalid + self.length.map_or(0.0, |l| l.of(tokens))
+        invalid + self.length.map_or(0.0, |l| l.amount(tokens))
     }
 
     /// Refuses negative and infinite amounts, and a limit of zero tokens.
@@ -80,7 +80,7 @@ pub struct LengthPenalty {
 
 impl LengthPenalty {
     /// The deduction for an answer of so many tokens.
-    pub fn of(&self, tokens: u32) -> f32 {
+    pub fn amount(&self, tokens: u32) -> f32 {
         let half = f64::from(self.limit) / 2.0;
         let over = (f64::from(tokens) - half) / half;
         // A limit of 0 makes 0/0 of an empty answer: the clamp below would let the NaN through.
@@ -98,7 +98,7 @@ pub enum PenaltyMode {
     /// the reflection, because how a note is worded is nobody else's doing. The next episode is not paid back for it,
     /// which is what differencing would do.
     #[default]
-    PerRow,
+    PerTransition,
     /// Part of the episode's reward R(τ), before differencing (the paper's appendix): a clean episode after a penalised
     /// one is credited with the improvement. A reflection's penalty counts in the episode it belongs to.
     EpisodeReward,

@@ -6,7 +6,7 @@
 
 use crate::{
     Error, Result,
-    history::{Episode, ShownTurn, Turn, Window, cut_older},
+    episode::{Episode, HistoryWindow, RenderedTurn, Turn, truncate_older},
 };
 use mage_env::{EnvInfo, Outcome};
 use minijinja::{Environment, Value, syntax::SyntaxConfig, value::Serde};
@@ -53,52 +53,52 @@ pub struct PromptSource {
     /// Asks for a reflection, in compact words.
     pub reflect_compact: Cow<'static, str>,
     /// How much of an episode is shown.
-    pub windows: Windows,
+    pub windows: HistoryWindows,
 }
 
 /// How much of an episode is shown where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Windows {
+pub struct HistoryWindows {
     /// Of the current episode, when playing.
-    pub play: Window,
+    pub play: HistoryWindow,
     /// Of the finished episode, when reflecting.
-    pub reflect: Window,
+    pub reflect: HistoryWindow,
     /// Of each past episode, when memory holds histories.
-    pub past: Window,
+    pub past: HistoryWindow,
     /// What is left of long texts.
     #[serde(default)]
-    pub cut: Cut,
+    pub cut: TextLimits,
 }
 
-impl Windows {
+impl HistoryWindows {
     /// The released code's windows for the board and card games and for Sokoban: the last seven turns, the last two with what was seen.
-    pub const GAMES: Windows = Windows {
-        play: Window { turns: 7, observed: 2 },
-        reflect: Window { turns: 7, observed: 7 },
-        past: Window { turns: 7, observed: 7 },
-        cut: Cut::NOTHING,
+    pub const GAMES: HistoryWindows = HistoryWindows {
+        play: HistoryWindow { turns: 7, observations: 2 },
+        reflect: HistoryWindow { turns: 7, observations: 7 },
+        past: HistoryWindow { turns: 7, observations: 7 },
+        cut: TextLimits::NOTHING,
     };
 
     /// The released code's window for ALFWorld: the last fifteen turns, all with what was seen.
-    pub const ALFWORLD: Windows = {
-        let all = Window { turns: 15, observed: 15 };
-        Windows { play: all, reflect: all, past: all, cut: Cut::NOTHING }
+    pub const ALFWORLD: HistoryWindows = {
+        let all = HistoryWindow { turns: 15, observations: 15 };
+        HistoryWindows { play: all, reflect: all, past: all, cut: TextLimits::NOTHING }
     };
 
     /// The released code's windows for WebShop, whose pages are long.
-    pub const WEBSHOP: Windows = Windows {
-        play: Window { turns: 5, observed: 5 },
-        reflect: Window { turns: 20, observed: 20 },
-        past: Window { turns: 3, observed: 3 },
-        cut: Cut { parts: Some(15), past_parts: Some(6), prompt_chars: Some(20_000) },
+    pub const WEBSHOP: HistoryWindows = HistoryWindows {
+        play: HistoryWindow { turns: 5, observations: 5 },
+        reflect: HistoryWindow { turns: 20, observations: 20 },
+        past: HistoryWindow { turns: 3, observations: 3 },
+        cut: TextLimits { parts: Some(15), past_parts: Some(6), prompt_chars: Some(20_000) },
     };
 }
 
 /// What is left of texts that are too long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Cut {
+pub struct TextLimits {
     /// So many parts of every observation but the newest; parts are what ` [SEP] ` separates.
     pub parts: Option<usize>,
     /// The same for past episodes, in memories that hold histories.
@@ -107,9 +107,9 @@ pub struct Cut {
     pub prompt_chars: Option<usize>,
 }
 
-impl Cut {
+impl TextLimits {
     /// Everything.
-    pub const NOTHING: Cut = Cut { parts: None, past_parts: None, prompt_chars: None };
+    pub const NOTHING: TextLimits = TextLimits { parts: None, past_parts: None, prompt_chars: None };
 }
 
 /// All templates, by environment.
@@ -129,11 +129,11 @@ impl PromptLibrary {
     /// The templates of the built-in environments.
     pub fn builtin() -> Self {
         let mut library = PromptLibrary { sources: BTreeMap::new() };
-        library.add("alfworld", builtin_source!("alfworld", Windows::ALFWORLD));
-        library.add("kuhn", builtin_source!("kuhn", Windows::GAMES));
-        library.add("tictactoe", builtin_source!("tictactoe", Windows::GAMES));
-        library.add("sokoban", builtin_source!("sokoban", Windows::GAMES));
-        library.add("webshop", builtin_source!("webshop", Windows::WEBSHOP));
+        library.add("alfworld", builtin_source!("alfworld", HistoryWindows::ALFWORLD));
+        library.add("kuhn", builtin_source!("kuhn", HistoryWindows::GAMES));
+        library.add("tictactoe", builtin_source!("tictactoe", HistoryWindows::GAMES));
+        library.add("sokoban", builtin_source!("sokoban", HistoryWindows::GAMES));
+        library.add("webshop", builtin_source!("webshop", HistoryWindows::WEBSHOP));
         library
     }
 
@@ -176,7 +176,7 @@ pub struct RecalledEpisode {
     /// What was seen first, in memories that hold histories.
     pub start: Option<String>,
     /// What happened, in memories that hold histories.
-    pub history: Option<Vec<ShownTurn>>,
+    pub history: Option<Vec<RenderedTurn>>,
 }
 
 /// What memory puts into a prompt.
@@ -217,7 +217,7 @@ pub struct PlayView<'a> {
 #[derive(Debug)]
 pub struct PromptSet {
     templates: Environment<'static>,
-    windows: Windows,
+    windows: HistoryWindows,
     /// Whether the compact templates name nothing but [`CompactContext`]: then nothing else is made ready for them.
     lean: bool,
 }
@@ -258,7 +258,7 @@ impl PromptSet {
     }
 
     /// How much of an episode is shown.
-    pub fn windows(&self) -> &Windows {
+    pub fn windows(&self) -> &HistoryWindows {
         &self.windows
     }
 
@@ -268,46 +268,48 @@ impl PromptSet {
     }
 
     /// The rules for a person in `seat`, who looks at pictures ([`Env::render`](mage_env::Env::render)) where there are any.
-    pub fn rules_for_people(&self, seat: u8) -> Result<String> {
+    pub fn rules_for_humans(&self, seat: u8) -> Result<String> {
         self.render("rules", &RulesContext { seat, drawn: true })
     }
 
     /// A past episode's turns as memory shows them.
-    pub fn past_turns(&self, turns: &[Turn]) -> Vec<ShownTurn> {
-        let mut shown = self.windows.past.show(turns);
-        cut_older(&mut shown, self.windows.cut.past_parts);
+    pub fn past_turns(&self, turns: &[Turn]) -> Vec<RenderedTurn> {
+        let mut shown = self.windows.past.render(turns);
+        truncate_older(&mut shown, self.windows.cut.past_parts);
         shown
     }
 
-    fn shown(&self, window: Window, episode: &Episode) -> Vec<ShownTurn> {
-        let mut turns = window.show(&episode.turns);
-        cut_older(&mut turns, self.windows.cut.parts);
+    fn shown(&self, window: HistoryWindow, episode: &Episode) -> Vec<RenderedTurn> {
+        let mut turns = window.render(&episode.turns);
+        truncate_older(&mut turns, self.windows.cut.parts);
         turns
     }
 
-    fn too_long(&self, size: PromptForm, prompt: &str) -> bool {
-        size == PromptForm::Full && self.windows.cut.prompt_chars.is_some_and(|most| prompt.chars().nth(most).is_some())
+    fn too_long(&self, prompt_form: PromptForm, prompt: &str) -> bool {
+        prompt_form == PromptForm::Full
+            && self.windows.cut.prompt_chars.is_some_and(|most| prompt.chars().nth(most).is_some())
     }
 
     /// The prompt that asks for an action. `slots` is how each past episode stands in a compact prompt.
-    pub fn play(&self, size: PromptForm, view: &PlayView<'_>, slots: &[String]) -> Result<String> {
-        let prompt = self.play_with(size, view, slots, view.memory, self.windows.play)?;
-        if !self.too_long(size, &prompt) {
+    pub fn play(&self, prompt_form: PromptForm, view: &PlayView<'_>, slots: &[String]) -> Result<String> {
+        let prompt = self.play_with(prompt_form, view, slots, view.memory, self.windows.play)?;
+        if !self.too_long(prompt_form, &prompt) {
             return Ok(prompt);
         }
-        self.play_with(size, view, slots, &view.memory.without_histories(), LAST_TURN)
+        self.play_with(prompt_form, view, slots, &view.memory.without_histories(), LAST_TURN)
     }
 
     fn play_with(
         &self,
-        size: PromptForm,
+        prompt_form: PromptForm,
         view: &PlayView<'_>,
         slots: &[String],
         memory: &MemoryBlock,
-        window: Window,
+        window: HistoryWindow,
     ) -> Result<String> {
-        if size == PromptForm::Compact && self.lean {
-            return self.render("play.compact", &CompactContext { slots, compact: &view.episode.now().compact });
+        if prompt_form == PromptForm::Compact && self.lean {
+            return self
+                .render("play.compact", &CompactContext { slots, compact: &view.episode.last_observation().compact });
         }
         let turns = self.shown(window, view.episode);
         let context = PlayContext {
@@ -317,24 +319,37 @@ impl PromptSet {
             number: view.number,
             left_out: view.episode.turns.len() - turns.len(),
             turns,
-            now: &view.episode.now().text,
-            compact: &view.episode.now().compact,
+            now: &view.episode.last_observation().text,
+            compact: &view.episode.last_observation().compact,
             legal: view.legal,
             turns_left: view.turns_left,
             slots,
         };
-        self.render(if size == PromptForm::Full { "play.full" } else { "play.compact" }, &context)
+        self.render(if prompt_form == PromptForm::Full { "play.full" } else { "play.compact" }, &context)
     }
 
     /// The prompt that asks for a reflection on a finished episode.
-    pub fn reflect(&self, size: PromptForm, seat: u8, episode: &Episode) -> Result<String> {
-        let prompt = self.reflect_with(size, seat, episode, self.windows.reflect)?;
-        if self.too_long(size, &prompt) { self.reflect_with(size, seat, episode, LAST_TURN) } else { Ok(prompt) }
+    pub fn reflect(&self, prompt_form: PromptForm, seat: u8, episode: &Episode) -> Result<String> {
+        let prompt = self.reflect_with(prompt_form, seat, episode, self.windows.reflect)?;
+        if self.too_long(prompt_form, &prompt) {
+            self.reflect_with(prompt_form, seat, episode, LAST_TURN)
+        } else {
+            Ok(prompt)
+        }
     }
 
-    fn reflect_with(&self, size: PromptForm, seat: u8, episode: &Episode, window: Window) -> Result<String> {
-        if size == PromptForm::Compact && self.lean {
-            return self.render("reflect.compact", &CompactContext { slots: &[], compact: &episode.now().compact });
+    fn reflect_with(
+        &self,
+        prompt_form: PromptForm,
+        seat: u8,
+        episode: &Episode,
+        window: HistoryWindow,
+    ) -> Result<String> {
+        if prompt_form == PromptForm::Compact && self.lean {
+            return self.render(
+                "reflect.compact",
+                &CompactContext { slots: &[], compact: &episode.last_observation().compact },
+            );
         }
         let turns = self.shown(window, episode);
         let context = ReflectContext {
@@ -342,10 +357,10 @@ impl PromptSet {
             start: &episode.start.text,
             left_out: episode.turns.len() - turns.len(),
             turns,
-            result: result_in_words(episode),
-            compact: &episode.now().compact,
+            result: result_text(episode),
+            compact: &episode.last_observation().compact,
         };
-        self.render(if size == PromptForm::Full { "reflect.full" } else { "reflect.compact" }, &context)
+        self.render(if prompt_form == PromptForm::Full { "reflect.full" } else { "reflect.compact" }, &context)
     }
 
     /// A finished episode as memories keep it.
@@ -355,7 +370,7 @@ impl PromptSet {
             start: &episode.start.text,
             left_out: episode.turns.len() - turns.len(),
             turns,
-            result: result_in_words(episode),
+            result: result_text(episode),
         };
         Ok(self.render("episode", &told)?.trim_end().to_owned())
     }
@@ -381,7 +396,7 @@ fn names_little(templates: &Environment<'_>, name: &str) -> bool {
 }
 
 /// What is shown of an episode when everything else would be too long.
-const LAST_TURN: Window = Window { turns: 1, observed: 1 };
+const LAST_TURN: HistoryWindow = HistoryWindow { turns: 1, observations: 1 };
 
 /// What the rules can name.
 #[derive(Serialize)]
@@ -407,7 +422,7 @@ struct PlayContext<'a> {
     memory: &'a MemoryBlock,
     number: u32,
     left_out: usize,
-    turns: Vec<ShownTurn>,
+    turns: Vec<RenderedTurn>,
     now: &'a str,
     compact: &'a str,
     legal: Option<&'a [String]>,
@@ -422,7 +437,7 @@ struct ReflectContext<'a> {
     rules: RulesContext,
     start: &'a str,
     left_out: usize,
-    turns: Vec<ShownTurn>,
+    turns: Vec<RenderedTurn>,
     result: String,
     compact: &'a str,
 }
@@ -432,7 +447,7 @@ struct ReflectContext<'a> {
 struct Told<'a> {
     start: &'a str,
     left_out: usize,
-    turns: Vec<ShownTurn>,
+    turns: Vec<RenderedTurn>,
     result: String,
 }
 
@@ -446,7 +461,7 @@ struct MethodContext<'a, C: Serialize> {
 }
 
 /// How an episode went, in words.
-pub fn result_in_words(episode: &Episode) -> String {
+pub fn result_text(episode: &Episode) -> String {
     match episode.outcome() {
         Some(Outcome::Won) => "you won",
         Some(Outcome::Lost) => "you lost",

@@ -134,49 +134,49 @@ impl RewardPreset {
     }
 }
 
-/// Rewards as a recipe asks for them: `"paper"`, `"code"`, `"score"`, or a [`RewardRule`] written out.
+/// RewardSpec as a recipe asks for them: `"paper"`, `"code"`, `"score"`, or a [`RewardRule`] written out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
-pub enum Rewards {
+pub enum RewardSpec {
     /// By name.
     Preset(RewardPreset),
     /// In numbers.
     Rule(RewardRule),
 }
 
-impl Default for Rewards {
+impl Default for RewardSpec {
     fn default() -> Self {
-        Rewards::Preset(RewardPreset::default())
+        RewardSpec::Preset(RewardPreset::default())
     }
 }
 
-impl Rewards {
+impl RewardSpec {
     /// The rule in `env`, checked.
     pub fn rule(&self, env: &str) -> Result<RewardRule> {
         match self {
-            Rewards::Preset(preset) => preset.rule(env),
-            Rewards::Rule(rule) => rule.validate().map(|()| *rule),
+            RewardSpec::Preset(preset) => preset.rule(env),
+            RewardSpec::Rule(rule) => rule.validate().map(|()| *rule),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Rewards {
+impl<'de> Deserialize<'de> for RewardSpec {
     // By hand, because serde's untagged enums answer every mistake with "did not match any variant".
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         struct NameOrRule;
         impl<'de> de::Visitor<'de> for NameOrRule {
-            type Value = Rewards;
+            type Value = RewardSpec;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("the name of a reward preset (paper, code, score) or a reward rule")
             }
 
-            fn visit_str<E: de::Error>(self, name: &str) -> std::result::Result<Rewards, E> {
-                RewardPreset::deserialize(de::value::StrDeserializer::new(name)).map(Rewards::Preset)
+            fn visit_str<E: de::Error>(self, name: &str) -> std::result::Result<RewardSpec, E> {
+                RewardPreset::deserialize(de::value::StrDeserializer::new(name)).map(RewardSpec::Preset)
             }
 
-            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> std::result::Result<Rewards, A::Error> {
-                RewardRule::deserialize(de::value::MapAccessDeserializer::new(map)).map(Rewards::Rule)
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> std::result::Result<RewardSpec, A::Error> {
+                RewardRule::deserialize(de::value::MapAccessDeserializer::new(map)).map(RewardSpec::Rule)
             }
         }
         deserializer.deserialize_any(NameOrRule)

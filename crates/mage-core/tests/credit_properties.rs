@@ -4,8 +4,9 @@ mod credit_support;
 
 use credit_support::{REFLECTION, play};
 use mage_core::{
-    Anchors, Assignment, BaselineUnit, Credit, Credited, Estimator, Gigpo, Grpo, Norm, PenaltyMode, Phase, Recursion,
-    Reflection, ReturnToGo, Rloo, Scope, Signal, Transition, advantages, credit,
+    AdvantageNorm, AnchorScope, AssignedCredit, BaselineScope, BaselineUnit, CreditAssignment, CreditConfig,
+    CreditSignal, Estimator, Gigpo, Grpo, PenaltyMode, ReflectionScore, ReturnRecursion, ReturnToGo, Rloo, Transition,
+    TransitionKind, advantages, assign_credit,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +42,7 @@ fn lay_out(groups: &[(u32, Vec<Episodes>)]) -> Vec<Transition> {
                     ..play(n as u32, turn as u32, 0.0)
                 };
                 if n > 0 && *reflected {
-                    rows.push(Transition { phase: Phase::Reflect, anchor: REFLECTION, penalty: 0.25, ..at(0) });
+                    rows.push(Transition { kind: TransitionKind::Reflect, anchor: REFLECTION, penalty: 0.25, ..at(0) });
                 }
                 for (t, &(reward, penalty, anchor)) in turns.iter().enumerate() {
                     rows.push(Transition { reward, penalty, anchor, ..at(t) });
@@ -57,34 +58,32 @@ fn any_batch() -> impl Strategy<Value = Vec<Transition>> {
     batch(-10.0_f32..10.0)
 }
 
-fn any_credit() -> impl Strategy<Value = Credit> {
-    use Assignment::{Cumulative, Differential, FinalOnly, Single};
+fn any_credit() -> impl Strategy<Value = CreditConfig> {
+    use CreditAssignment::{Cumulative, Differential, FinalOnly, Single};
     (
         prop::sample::select(vec![Differential, Cumulative, Single, FinalOnly]),
-        prop::sample::select(vec![Recursion::Paper, Recursion::Released]),
+        prop::sample::select(vec![ReturnRecursion::Paper, ReturnRecursion::Released]),
         0.0..=1.0_f64,
         0.0..=1.0_f64,
-        prop::sample::select(vec![Reflection::Faithful, Reflection::Corrected]),
-        prop::sample::select(vec![PenaltyMode::PerRow, PenaltyMode::EpisodeReward, PenaltyMode::EpisodeLevelOnly]),
+        prop::sample::select(vec![ReflectionScore::Faithful, ReflectionScore::Corrected]),
+        prop::sample::select(vec![
+            PenaltyMode::PerTransition,
+            PenaltyMode::EpisodeReward,
+            PenaltyMode::EpisodeLevelOnly,
+        ]),
         any::<bool>(),
     )
-        .prop_map(|(assignment, recursion, gamma_step, gamma_traj, reflection, penalty, forget_past)| Credit {
-            assignment,
-            recursion,
-            gamma_step,
-            gamma_traj,
-            reflection,
-            penalty,
-            forget_past,
+        .prop_map(|(assignment, recursion, gamma_step, gamma_traj, reflection, penalty, omit_previous_return)| {
+            CreditConfig { assignment, recursion, gamma_step, gamma_traj, reflection, penalty, omit_previous_return }
         })
 }
 
 fn any_estimator() -> impl Strategy<Value = Estimator> {
-    let scope = prop::sample::select(vec![Scope::Group, Scope::Opponent, Scope::All]);
-    let norm = prop::sample::select(vec![Norm::Mean, Norm::MeanStd]);
+    let scope = prop::sample::select(vec![BaselineScope::Group, BaselineScope::Opponent, BaselineScope::All]);
+    let norm = prop::sample::select(vec![AdvantageNorm::Mean, AdvantageNorm::MeanStd]);
     let baseline = prop::sample::select(UNITS.to_vec());
-    let anchors = prop::sample::select(vec![Anchors::Global, Anchors::Local]);
-    let signal = prop::sample::select(vec![Signal::Score, Signal::Return]);
+    let anchors = prop::sample::select(vec![AnchorScope::Global, AnchorScope::Local]);
+    let signal = prop::sample::select(vec![CreditSignal::Score, CreditSignal::Return]);
     (0..4, scope, norm, baseline, anchors, signal, 0.0..2.0_f64).prop_map(
         |(kind, scope, norm, baseline, anchors, signal, step_weight)| match kind {
             0 => Estimator::ReturnToGo(ReturnToGo { scope }),
@@ -95,11 +94,11 @@ fn any_estimator() -> impl Strategy<Value = Estimator> {
     )
 }
 
-fn scope_key(scope: Scope, row: &Transition) -> u32 {
+fn scope_key(scope: BaselineScope, row: &Transition) -> u32 {
     match scope {
-        Scope::Group => row.group,
-        Scope::Opponent => row.opponent,
-        Scope::All => 0,
+        BaselineScope::Group => row.group,
+        BaselineScope::Opponent => row.opponent,
+        BaselineScope::All => 0,
     }
 }
 
@@ -110,7 +109,7 @@ fn average(xs: impl IntoIterator<Item = f64>) -> f64 {
 
 /// The sum over units of the level's mean within each unit, per bucket. Worked out here a second time, from the
 /// documentation, with maps.
-fn sums_over_units(rows: &[Transition], level: &[f64], scope: Scope, unit: BaselineUnit) -> Vec<f64> {
+fn sums_over_units(rows: &[Transition], level: &[f64], scope: BaselineScope, unit: BaselineUnit) -> Vec<f64> {
     let mut buckets: BTreeMap<(u32, u32), ByEpisode> = BTreeMap::new();
     let mut in_scope: BTreeMap<u32, usize> = BTreeMap::new();
     for (row, &x) in rows.iter().zip(level) {
@@ -148,7 +147,7 @@ fn all_zero(sums: &[f64], level: &[f64]) -> bool {
 proptest! {
     #[test]
     fn every_level_sums_to_zero_over_what_it_averaged(rows in any_batch(), how in any_credit(), est in any_estimator()) {
-        let levels = est.levels(&rows, &credit(&rows, &how));
+        let levels = est.levels(&rows, &assign_credit(&rows, &how));
         match est {
             Estimator::ReturnToGo(ReturnToGo { scope }) => {
                 let sums = sums_over_rows(&rows, &levels.step, |r| (scope_key(scope, r), r.episode));
@@ -158,7 +157,7 @@ proptest! {
             Estimator::Gigpo(Gigpo { scope, baseline, anchors, .. }) => {
                 let sums = sums_over_units(&rows, &levels.episode, scope, baseline);
                 prop_assert!(all_zero(&sums, &levels.episode), "{sums:?}");
-                let local = |r: &Transition| if anchors == Anchors::Local { r.episode } else { 0 };
+                let local = |r: &Transition| if anchors == AnchorScope::Local { r.episode } else { 0 };
                 let sums = sums_over_rows(&rows, &levels.step, |r| (scope_key(scope, r), r.anchor, local(r)));
                 prop_assert!(all_zero(&sums, &levels.step), "{sums:?}");
             }
@@ -180,7 +179,7 @@ proptest! {
         est in any_estimator(),
     ) {
         let shuffled: Vec<Transition> = order.iter().map(|&i| rows[i].clone()).collect();
-        let (straight, mixed) = (credit(&rows, &how), credit(&shuffled, &how));
+        let (straight, mixed) = (assign_credit(&rows, &how), assign_credit(&shuffled, &how));
         let (a, b) = (advantages(&rows, &straight, &est), advantages(&shuffled, &mixed, &est));
         // The levels are wider than the advantages, and would show a sum taken in another order.
         let (levels, mixed_levels) = (est.levels(&rows, &straight), est.levels(&shuffled, &mixed));
@@ -197,10 +196,10 @@ proptest! {
     #[test]
     fn groups_and_meta_episodes_do_not_leak(rows in any_batch(), how in any_credit()) {
         // Each meta-episode credited alone gives what it gives in company.
-        let together = credit(&rows, &how);
+        let together = assign_credit(&rows, &how);
         for id in rows.iter().map(|r| r.meta_episode).collect::<BTreeSet<_>>() {
             let own: Vec<usize> = (0..rows.len()).filter(|&i| rows[i].meta_episode == id).collect();
-            let alone = credit(&own.iter().map(|&i| rows[i].clone()).collect::<Vec<_>>(), &how);
+            let alone = assign_credit(&own.iter().map(|&i| rows[i].clone()).collect::<Vec<_>>(), &how);
             for (place, &i) in own.iter().enumerate() {
                 prop_assert_eq!(alone.returns[place], together.returns[i]);
                 prop_assert_eq!(alone.scores[place], together.scores[i]);
@@ -211,9 +210,9 @@ proptest! {
     #[test]
     fn differential_returns_telescope(mut rows in any_batch(), released in any::<bool>()) {
         rows.iter_mut().for_each(|r| r.penalty = 0.0);
-        let recursion = if released { Recursion::Released } else { Recursion::Paper };
-        let how = Credit { recursion, gamma_step: 1.0, gamma_traj: 1.0, ..Credit::default() };
-        let credited = credit(&rows, &how);
+        let recursion = if released { ReturnRecursion::Released } else { ReturnRecursion::Paper };
+        let how = CreditConfig { recursion, gamma_step: 1.0, gamma_traj: 1.0, ..CreditConfig::default() };
+        let credited = assign_credit(&rows, &how);
         let reward = |meta: u32, episode: u32| -> f64 {
             let of = rows.iter().filter(|r| (r.meta_episode, r.episode) == (meta, episode));
             of.map(|r| f64::from(r.reward)).sum()
@@ -228,8 +227,8 @@ proptest! {
 
     #[test]
     fn without_a_discount_of_turns_the_recursions_agree(rows in any_batch(), how in any_credit()) {
-        let of = |recursion| credit(&rows, &Credit { recursion, gamma_step: 1.0, ..how }).returns;
-        for (p, r) in of(Recursion::Paper).into_iter().zip(of(Recursion::Released)) {
+        let of = |recursion| assign_credit(&rows, &CreditConfig { recursion, gamma_step: 1.0, ..how }).returns;
+        for (p, r) in of(ReturnRecursion::Paper).into_iter().zip(of(ReturnRecursion::Released)) {
             prop_assert!((p - r).abs() < 1e-3, "{p} against {r}");
         }
     }
@@ -244,8 +243,8 @@ proptest! {
             let last = won && n + 1 == lengths.len();
             rows.extend((0..turns).map(|t| play(n as u32, t, if last && t + 1 == turns { 10.0 } else { 0.0 })));
         }
-        let of = |assignment| credit(&rows, &Credit { assignment, ..how });
-        prop_assert_eq!(of(Assignment::Differential), of(Assignment::Cumulative));
+        let of = |assignment| assign_credit(&rows, &CreditConfig { assignment, ..how });
+        prop_assert_eq!(of(CreditAssignment::Differential), of(CreditAssignment::Cumulative));
     }
 
     #[test]
@@ -256,14 +255,14 @@ proptest! {
     ) {
         // Every member plays three episodes. The constant enters the first improvement alone; without a discount of
         // turns it is the same on each row of the first episode, and goes with the mean.
-        let how = Credit { gamma_step: 1.0, ..Credit::default() };
+        let how = CreditConfig { gamma_step: 1.0, ..CreditConfig::default() };
         let advantages_with = |shift: f32| {
             let mut rows = Vec::new();
             for (m, member) in rewards.iter().enumerate() {
                 let shifted: Vec<f32> = member.iter().map(|r| r + shift).collect();
                 rows.extend(credit_support::meta_episode(m as u32, &shifted, turns));
             }
-            advantages(&rows, &credit(&rows, &how), &Estimator::default())
+            advantages(&rows, &assign_credit(&rows, &how), &Estimator::default())
         };
         for (a, b) in advantages_with(0.0).into_iter().zip(advantages_with(constant)) {
             prop_assert!((a - b).abs() < 1e-4, "{a} became {b}");
@@ -276,7 +275,7 @@ proptest! {
         how in any_credit(),
         est in any_estimator(),
     ) {
-        let credited = credit(&rows, &how);
+        let credited = assign_credit(&rows, &how);
         prop_assert!(credited.returns.iter().chain(&credited.scores).all(|x| x.is_finite()));
         prop_assert!(advantages(&rows, &credited, &est).iter().all(|x| x.is_finite()));
     }
@@ -291,7 +290,7 @@ fn a_constant_matters_when_the_number_of_episodes_varies() {
             credit_support::meta_episode(1, &[shift, 1.0 + shift], 1),
         ]
         .concat();
-        advantages(&rows, &credit(&rows, &Credit::default()), &Estimator::Gigpo(Gigpo::RELEASED))
+        advantages(&rows, &assign_credit(&rows, &CreditConfig::default()), &Estimator::Gigpo(Gigpo::RELEASED))
     };
     assert_ne!(advantages_with(0.0), advantages_with(1.0));
 }
@@ -300,13 +299,13 @@ fn a_constant_matters_when_the_number_of_episodes_varies() {
 fn the_checks_above_can_fail() {
     // Sums of levels that were never centred are not zero.
     let rows = [credit_support::meta_episode(0, &[1.0], 2), credit_support::meta_episode(1, &[3.0], 1)].concat();
-    let credited: Credited = credit(&rows, &Credit::default());
+    let credited: AssignedCredit = assign_credit(&rows, &CreditConfig::default());
     let raw: Vec<f64> = credited.scores.iter().map(|&x| f64::from(x)).collect();
     for unit in UNITS {
-        assert!(!all_zero(&sums_over_units(&rows, &raw, Scope::Group, unit), &raw));
+        assert!(!all_zero(&sums_over_units(&rows, &raw, BaselineScope::Group, unit), &raw));
     }
     // And a level centred over rows is not centred over episodes.
     let by_row = Estimator::Gigpo(Gigpo::RELEASED).levels(&rows, &credited).episode;
-    assert!(all_zero(&sums_over_units(&rows, &by_row, Scope::Group, BaselineUnit::Transition), &by_row));
-    assert!(!all_zero(&sums_over_units(&rows, &by_row, Scope::Group, BaselineUnit::Episode), &by_row));
+    assert!(all_zero(&sums_over_units(&rows, &by_row, BaselineScope::Group, BaselineUnit::Transition), &by_row));
+    assert!(!all_zero(&sums_over_units(&rows, &by_row, BaselineScope::Group, BaselineUnit::Episode), &by_row));
 }

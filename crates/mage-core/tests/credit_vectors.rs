@@ -4,8 +4,8 @@ mod credit_support;
 
 use credit_support::{assert_close, find, meta_episode, play, reflect};
 use mage_core::{
-    Assignment, Credit, Estimator, Gigpo, LengthPenalty, Method, Phase, Recursion, Reflection, advantages, credit,
-    pass_at_k,
+    CreditAssignment, CreditConfig, Estimator, Gigpo, LengthPenalty, Method, ReflectionScore, ReturnRecursion,
+    TransitionKind, advantages, assign_credit, pass_at_k,
 };
 
 /// (rewards, first-turn returns, last-turn returns, first-turn returns under cumulative credit): four turns an episode,
@@ -22,21 +22,21 @@ const VECTORS: [Vector; 6] = [
 
 #[test]
 fn returns_of_the_released_recursion() {
-    let differential = Credit { recursion: Recursion::Released, ..Credit::default() };
-    let cumulative = Credit { assignment: Assignment::Cumulative, ..differential };
+    let differential = CreditConfig { recursion: ReturnRecursion::Released, ..CreditConfig::default() };
+    let cumulative = CreditConfig { assignment: CreditAssignment::Cumulative, ..differential };
     for (rewards, first, last, lamer) in VECTORS {
         let rows = meta_episode(0, rewards, 4);
-        let at = |credit_of: &Credit, turn| -> Vec<f32> {
-            let g = credit(&rows, credit_of).returns;
-            (0..rewards.len() as u32).map(|n| g[find(&rows, n, turn, Phase::Play)]).collect()
+        let at = |credit_of: &CreditConfig, turn| -> Vec<f32> {
+            let g = assign_credit(&rows, credit_of).returns;
+            (0..rewards.len() as u32).map(|n| g[find(&rows, n, turn, TransitionKind::Play)]).collect()
         };
         assert_close(&at(&differential, 0), first, 1e-3);
         assert_close(&at(&differential, 3), last, 1e-3);
         assert_close(&at(&cumulative, 0), lamer, 1e-3);
         // Reflections copy the first turn they lead to.
-        let g = credit(&rows, &differential).returns;
+        let g = assign_credit(&rows, &differential).returns;
         for n in 1..rewards.len() as u32 {
-            assert_eq!(g[find(&rows, n, 0, Phase::Reflect)], g[find(&rows, n, 0, Phase::Play)]);
+            assert_eq!(g[find(&rows, n, 0, TransitionKind::Reflect)], g[find(&rows, n, 0, TransitionKind::Play)]);
         }
     }
 }
@@ -44,8 +44,8 @@ fn returns_of_the_released_recursion() {
 #[test]
 fn scores_are_improvements() {
     let rows = meta_episode(0, &[-10.0, -10.0, 10.0], 4);
-    let scores = credit(&rows, &Credit::default()).scores;
-    let improvements: Vec<f32> = (0..3).map(|n| scores[find(&rows, n, 2, Phase::Play)]).collect();
+    let scores = assign_credit(&rows, &CreditConfig::default()).scores;
+    let improvements: Vec<f32> = (0..3).map(|n| scores[find(&rows, n, 2, TransitionKind::Play)]).collect();
     assert_eq!(improvements, [-10.0, 0.0, 20.0]);
 }
 
@@ -53,7 +53,7 @@ fn scores_are_improvements() {
 fn equation_seven_by_hand() {
     // R = (−10, 10), two turns each: g(2,1) = 0.95·20 = 19; G(1,2) = −10 + 0.6·19; G(1,1) = 0.95·(−10) + 0.6·19.
     let rows = meta_episode(0, &[-10.0, 10.0], 2);
-    let g = credit(&rows, &Credit::default()).returns;
+    let g = assign_credit(&rows, &CreditConfig::default()).returns;
     assert_close(&g, &[-9.5 + 11.4, -10.0 + 11.4, 19.0, 19.0, 20.0], 1e-5);
 }
 
@@ -62,10 +62,10 @@ fn the_example_of_two_meta_episodes() {
     // A loses, reflects, wins; B wins at once.
     let mut rows = vec![play(0, 0, -10.0), reflect(1), play(1, 0, 10.0), play(0, 0, 10.0)];
     rows[3].meta_episode = 1;
-    let how = Credit { reflection: Reflection::Faithful, ..Credit::default() };
+    let how = CreditConfig { reflection: ReflectionScore::Faithful, ..CreditConfig::default() };
     let estimator = Estimator::Gigpo(Gigpo::RELEASED);
-    for recursion in [Recursion::Paper, Recursion::Released] {
-        let credited = credit(&rows, &Credit { recursion, ..how });
+    for recursion in [ReturnRecursion::Paper, ReturnRecursion::Released] {
+        let credited = assign_credit(&rows, &CreditConfig { recursion, ..how });
         assert_eq!(credited.scores, [-10.0, 0.0, 20.0, 10.0]);
         assert_close(&credited.returns, &[2.0, 20.0, 20.0, 10.0], 1e-6);
         let levels = estimator.levels(&rows, &credited);
@@ -76,7 +76,7 @@ fn the_example_of_two_meta_episodes() {
     }
     // The method of that name is this combination.
     let released = Method::named("mage_released").unwrap();
-    let a = advantages(&rows, &credit(&rows, &released.credit), &released.estimator);
+    let a = advantages(&rows, &assign_credit(&rows, &released.credit), &released.estimator);
     assert_close(&a, &[-23.667, -5.0, 24.333, 4.333], 1e-3);
 }
 
@@ -85,9 +85,9 @@ fn length_penalty_of_equation_thirteen() {
     let p = LengthPenalty { limit: 3072, weight: 2.0 };
     let expected = [(0, 0.0), (1536, 0.0), (1537, 2.0 / 1536.0), (2304, 1.0), (3072, 2.0), (10_000, 2.0)];
     for (tokens, want) in expected {
-        assert!((p.of(tokens) - want).abs() < 1e-6, "{tokens} tokens: {}", p.of(tokens));
+        assert!((p.amount(tokens) - want).abs() < 1e-6, "{tokens} tokens: {}", p.amount(tokens));
     }
-    assert_eq!(LengthPenalty { limit: 0, weight: 2.0 }.of(0), 0.0);
+    assert_eq!(LengthPenalty { limit: 0, weight: 2.0 }.amount(0), 0.0);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn weights_of_the_episodes_in_the_objective() {
             let mut rewards = [0.0; 3];
             rewards[n] = 1.0;
             let rows = meta_episode(0, &rewards, 1);
-            let g = credit(&rows, &Credit { gamma_traj, ..Credit::default() }).returns[0];
+            let g = assign_credit(&rows, &CreditConfig { gamma_traj, ..CreditConfig::default() }).returns[0];
             assert!((f64::from(g) - weights[n]).abs() < 1e-6, "γ_traj {gamma_traj}, episode {n}: {g}");
         }
     }

@@ -16,13 +16,13 @@ const BET: &str = "<action>BET</action>";
 const NOTE: &str = "<remark>noted</remark>";
 
 fn model(call: &mage_core::Request) -> String {
-    if call.request.purpose == RequestKind::Play { BET } else { NOTE }.to_owned()
+    if call.body.kind == RequestKind::Play { BET } else { NOTE }.to_owned()
 }
 
 #[test]
 fn phases_follow_the_paper() {
     let record = drive(kuhn(kuhn_task("aggressive", 0), EpisodeConfig::default()), model);
-    let phases: Vec<_> = record.calls.iter().map(|c| (c.purpose, c.episode)).collect();
+    let phases: Vec<_> = record.requests.iter().map(|c| (c.kind, c.episode)).collect();
     // Always betting first ends each hand at the first decision; no reflection follows the last episode.
     let (play, reflect) = (RequestKind::Play, RequestKind::Reflect);
     assert_eq!(phases, [(play, 0), (reflect, 1), (play, 1), (reflect, 2), (play, 2)]);
@@ -33,10 +33,10 @@ fn phases_follow_the_paper() {
 fn without_memory_every_episode_is_a_clean_slate() {
     let settings = EpisodeConfig { memory: MemoryMode::None, episodes: 5, ..EpisodeConfig::default() };
     let record = drive(kuhn(kuhn_task("conservative", 1), settings), model);
-    assert!(record.calls.iter().all(|c| c.purpose == RequestKind::Play));
-    assert!(record.calls.iter().all(|c| !c.messages[0].content.contains("Episode")));
+    assert!(record.requests.iter().all(|c| c.kind == RequestKind::Play));
+    assert!(record.requests.iter().all(|c| !c.messages[0].content.contains("Episode")));
     // The first prompt of a later episode is what it would be in a first episode with the same cards.
-    let same_start = |i: usize| record.calls.iter().find(|c| c.episode == i as u32).unwrap();
+    let same_start = |i: usize| record.requests.iter().find(|c| c.episode == i as u32).unwrap();
     for (i, episode) in record.episodes.iter().enumerate() {
         for (j, other) in record.episodes.iter().enumerate() {
             if episode.start == other.start {
@@ -51,7 +51,7 @@ fn early_stop_ends_at_the_first_win() {
     let settings = |early_stop| EpisodeConfig { early_stop, episodes: 10, ..EpisodeConfig::default() };
     let stopped = drive(kuhn(kuhn_task("conservative", 0), settings(true)), model);
     let full = drive(kuhn(kuhn_task("conservative", 0), settings(false)), model);
-    let first_win = full.episodes.iter().position(mage_core::history::Episode::won).unwrap();
+    let first_win = full.episodes.iter().position(mage_core::episode::Episode::won).unwrap();
     assert!(first_win < 9, "the seed must show the difference");
     assert_eq!(stopped.episodes.len(), first_win + 1);
     assert_eq!(stopped.episodes[..], full.episodes[..=first_win]);
@@ -62,11 +62,11 @@ fn early_stop_ends_at_the_first_win() {
 fn running_out_of_turns_truncates() {
     let settings = EpisodeConfig { max_turns: 2, ..EpisodeConfig::default() };
     let record = drive(kuhn(kuhn_task("aggressive", 0), settings), |call| {
-        if call.request.purpose == RequestKind::Play { "no tags".to_owned() } else { NOTE.to_owned() }
+        if call.body.kind == RequestKind::Play { "no tags".to_owned() } else { NOTE.to_owned() }
     });
     assert!(record.episodes.iter().all(|e| e.end == Some(End::Truncated) && e.turns.len() == 2 && e.score() == 0.0));
     assert_eq!(record.invalid_actions(), (6, 6));
-    assert!(record.calls[0].invalid.as_deref().unwrap().contains("no <action>"));
+    assert!(record.requests[0].invalid.as_deref().unwrap().contains("no <action>"));
 }
 
 #[test]
@@ -86,23 +86,23 @@ fn fresh_deals_differ_and_fixed_deals_do_not() {
 fn reflections_reach_later_prompts_and_only_what_was_seen_does() {
     let settings = EpisodeConfig { episodes: 4, ..EpisodeConfig::default() };
     let record = drive(kuhn(kuhn_task("aggressive", 1), settings), |call| {
-        if call.request.purpose == RequestKind::Play {
+        if call.body.kind == RequestKind::Play {
             "<action>PASS</action>".to_owned()
         } else {
             format!("<think><remark>wrong</remark></think><remark>lesson-{}</remark>", call.episode)
         }
     });
-    for call in &record.calls {
+    for call in &record.requests {
         let text = &call.messages[0].content;
         assert!(!text.contains("aggressive"), "the opponent's name is hidden");
         assert!(!text.contains("wrong"));
         for n in 1..4 {
-            let expected = call.purpose == RequestKind::Play && call.episode >= n;
+            let expected = call.kind == RequestKind::Play && call.episode >= n;
             assert_eq!(text.contains(&format!("lesson-{n}")), expected);
         }
     }
     // Passing against a bet folds, so no card of the opponent is ever shown to the reflection.
-    let folded = record.calls.iter().filter(|c| c.purpose == RequestKind::Reflect);
+    let folded = record.requests.iter().filter(|c| c.kind == RequestKind::Reflect);
     for call in folded {
         assert!(call.messages[0].content.contains("stays hidden"));
         assert!(!call.messages[0].content.contains("the opponent holds"));
@@ -118,17 +118,17 @@ fn best_first_recall_orders_by_score_and_limits() {
         ..EpisodeConfig::default()
     };
     let record = drive(kuhn(kuhn_task("intermediate", 0), settings), |call| {
-        if call.request.purpose == RequestKind::Play {
+        if call.body.kind == RequestKind::Play {
             BET.to_owned()
         } else {
             format!("<remark>lesson-{}</remark>", call.episode)
         }
     });
-    let scores: Vec<f32> = record.episodes.iter().map(mage_core::history::Episode::score).collect();
+    let scores: Vec<f32> = record.episodes.iter().map(mage_core::episode::Episode::score).collect();
     let mut order: Vec<usize> = (0..5).collect();
     order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
     assert_ne!(order[..2], [0, 1], "the seed must show the difference");
-    let last = &record.calls.last().unwrap().messages[0].content;
+    let last = &record.requests.last().unwrap().messages[0].content;
     let first_shown = last.find(&format!("lesson-{}", order[0] + 1)).unwrap();
     let second_shown = last.find(&format!("lesson-{}", order[1] + 1)).unwrap();
     assert!(first_shown < second_shown);
@@ -139,13 +139,13 @@ fn best_first_recall_orders_by_score_and_limits() {
 fn long_reflections_are_cut_on_a_character_boundary() {
     let settings = EpisodeConfig { reflection_chars: 7, ..EpisodeConfig::default() };
     let record = drive(kuhn(kuhn_task("aggressive", 0), settings), |call| {
-        if call.request.purpose == RequestKind::Play {
+        if call.body.kind == RequestKind::Play {
             BET.to_owned()
         } else {
             "<remark>äöüäöüäöü</remark>".to_owned()
         }
     });
-    let play = record.calls.iter().find(|c| c.purpose == RequestKind::Play && c.episode == 1).unwrap();
+    let play = record.requests.iter().find(|c| c.kind == RequestKind::Play && c.episode == 1).unwrap();
     assert!(play.messages[0].content.contains("Your note: äöüäöüä\n"));
 }
 
@@ -172,10 +172,10 @@ impl Memory for Planner {
     }
 }
 
-fn request(purpose: RequestKind) -> RequestBody {
+fn request(kind: RequestKind) -> RequestBody {
     RequestBody {
-        purpose,
-        messages: vec![Message::user(format!("{purpose:?}"))],
+        kind,
+        messages: vec![Message::user(format!("{kind:?}"))],
         allowed: None,
         max_tokens: 9,
         trainable: false,
@@ -189,16 +189,16 @@ fn memories_may_ask_for_calls_of_their_own() {
     let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
     let settings = Arc::new(EpisodeConfig { episodes: 2, ..EpisodeConfig::default() });
     let meta = MetaEpisode::with_memory(task, env, prompts, settings, Box::new(Planner), Seed::new(1)).unwrap();
-    let record = drive(meta, |call| match call.request.purpose {
+    let record = drive(meta, |call| match call.body.kind {
         Play => {
-            assert!(call.request.messages[0].content.contains("Plan: be brave"));
+            assert!(call.body.messages[0].content.contains("Plan: be brave"));
             BET.to_owned()
         }
         _ => "be brave".to_owned(),
     });
-    let purposes: Vec<_> = record.calls.iter().map(|c| c.purpose).collect();
+    let kinds: Vec<_> = record.requests.iter().map(|c| c.kind).collect();
     use RequestKind::{Evolve, Note, Plan, Play};
-    assert_eq!(purposes, [Plan, Play, Note, Evolve, Plan, Play]);
+    assert_eq!(kinds, [Plan, Play, Note, Evolve, Plan, Play]);
 }
 
 #[test]
@@ -206,17 +206,17 @@ fn answers_to_the_wrong_call_are_refused_and_change_nothing() {
     let mut meta = kuhn(kuhn_task("aggressive", 0), EpisodeConfig::default());
     let Next::Request(call) = meta.advance().unwrap() else { panic!("a call is due") };
     let wrong = mage_core::RequestId(99);
-    assert!(matches!(meta.answer(wrong, Ok(Completion::text(BET))), Err(Error::NotOpen { .. })));
+    assert!(matches!(meta.submit(wrong, Ok(Completion::from_text(BET))), Err(Error::NotPending { .. })));
     assert_eq!(meta.advance().unwrap(), Next::Request(call.clone()));
-    meta.answer(call.id, Ok(Completion::text(BET))).unwrap();
-    assert!(meta.answer(call.id, Ok(Completion::text(BET))).is_err(), "a call is answered once");
+    meta.submit(call.id, Ok(Completion::from_text(BET))).unwrap();
+    assert!(meta.submit(call.id, Ok(Completion::from_text(BET))).is_err(), "a call is answered once");
 }
 
 #[test]
 fn a_failed_call_ends_the_meta_episode_with_its_error() {
     let mut meta = kuhn(kuhn_task("aggressive", 0), EpisodeConfig::default());
     let Next::Request(call) = meta.advance().unwrap() else { panic!("a call is due") };
-    meta.answer(call.id, Err("connection refused".to_owned())).unwrap();
+    meta.submit(call.id, Err("connection refused".to_owned())).unwrap();
     let Next::Done(record) = meta.advance().unwrap() else { panic!("nothing can follow") };
     assert_eq!(record.error.as_deref(), Some("connection refused"));
     assert!(!record.stopped_early);
@@ -231,18 +231,18 @@ fn settings_that_cannot_work_are_refused() {
         EpisodeConfig { memory: MemoryMode::HistoryOnly, ..EpisodeConfig::compact(&env_info, 3) },
     ];
     for settings in bad {
-        assert!(settings.check().is_err(), "{settings:?}");
+        assert!(settings.validate().is_err(), "{settings:?}");
     }
 }
 
 #[test]
 fn records_round_trip_through_a_line() {
     let record = drive(kuhn(kuhn_task("uniform", 1), EpisodeConfig::default()), model);
-    let line = record.to_line();
+    let line = record.to_json_line();
     assert!(!line.contains('\n'));
-    assert_eq!(mage_core::Trajectory::from_line(&line).unwrap(), record);
-    assert!(mage_core::Trajectory::from_line(&line[..line.len() / 2]).is_err());
-    let outcomes: Vec<_> = record.episodes.iter().map(mage_core::history::Episode::outcome).collect();
+    assert_eq!(mage_core::Trajectory::from_json_line(&line).unwrap(), record);
+    assert!(mage_core::Trajectory::from_json_line(&line[..line.len() / 2]).is_err());
+    let outcomes: Vec<_> = record.episodes.iter().map(mage_core::episode::Episode::outcome).collect();
     assert!(outcomes.iter().all(|o| matches!(o, Some(Outcome::Won | Outcome::Lost))));
 }
 
@@ -273,7 +273,7 @@ fn the_seed_is_never_shown() {
         EpisodeConfig::compact(&Registry::builtin().get("kuhn").unwrap().info(), 3),
     ] {
         let record = drive(kuhn(task.clone(), settings), model);
-        for call in &record.calls {
+        for call in &record.requests {
             assert!(!call.messages[0].content.contains("918273645"));
             assert!(!call.messages[0].content.contains("uniform"));
         }
@@ -285,7 +285,7 @@ fn after_an_error_there_is_no_clean_record() {
     struct Broken;
     impl Memory for Broken {
         fn recall(&mut self, _: &RecallQuery<'_>, _: &[Completion]) -> Result<MemoryStep<MemoryBlock>> {
-            Err(Error::Config { place: "memory", problem: "lost".to_owned() })
+            Err(Error::Config { field: "memory", problem: "lost".to_owned() })
         }
         fn record(&mut self, _: &FinishedEpisode<'_>, _: &[Completion]) -> Result<MemoryStep<()>> {
             Ok(MemoryStep::done(()))
@@ -306,13 +306,13 @@ fn after_an_error_there_is_no_clean_record() {
 fn a_limit_keeps_the_latest_notes() {
     let settings = EpisodeConfig { episodes: 5, recall_limit: Some(2), ..EpisodeConfig::default() };
     let record = drive(kuhn(kuhn_task("intermediate", 0), settings), |call| {
-        if call.request.purpose == RequestKind::Play {
+        if call.body.kind == RequestKind::Play {
             BET.to_owned()
         } else {
             format!("<remark>lesson-{}</remark>", call.episode)
         }
     });
-    let last = &record.calls.last().unwrap().messages[0].content;
+    let last = &record.requests.last().unwrap().messages[0].content;
     let shown: Vec<bool> = (1..5).map(|n| last.contains(&format!("lesson-{n}"))).collect();
     assert_eq!(shown, [false, false, true, true]);
 }

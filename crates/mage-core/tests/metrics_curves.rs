@@ -1,26 +1,26 @@
 //! Do curves count what they say they count?
 
 use mage_core::{
-    Bootstrap, Ceiling, Ending, EpisodeResult, MetaResult, Rate, Summary, Unplayed, against, pass_at_k, share_of_gap,
-    summarise,
+    Bootstrap, Ceiling, EpisodeEnding, EpisodeResult, MetaEpisodeResult, MetricSummary, RateEstimate, UnplayedEpisodes,
+    compare_to_ceiling, gap_fraction, pass_at_k, summarise,
 };
 use mage_env::Seed;
 use proptest::prelude::*;
 use rand::RngExt;
 
-fn episode(ending: Ending, score: f64) -> EpisodeResult {
-    EpisodeResult { ending, score, answers: 4, invalid: 1 }
+fn episode(ending: EpisodeEnding, score: f64) -> EpisodeResult {
+    EpisodeResult { ending, score, actions: 4, invalid: 1 }
 }
 
 /// "wdlt" for won, drawn, lost, truncated; scores 1, 0, −1, 0. A trailing "!" says that play stopped after a win.
-fn result(opponent: &str, seat: u8, story: &str) -> MetaResult {
+fn result(opponent: &str, seat: u8, story: &str) -> MetaEpisodeResult {
     let episodes = story.trim_end_matches('!').chars().map(|c| match c {
-        'w' => episode(Ending::Won, 1.0),
-        'd' => episode(Ending::Draw, 0.0),
-        'l' => episode(Ending::Lost, -1.0),
-        _ => episode(Ending::Truncated, 0.0),
+        'w' => episode(EpisodeEnding::Won, 1.0),
+        'd' => episode(EpisodeEnding::Draw, 0.0),
+        'l' => episode(EpisodeEnding::Lost, -1.0),
+        _ => episode(EpisodeEnding::Truncated, 0.0),
     });
-    MetaResult {
+    MetaEpisodeResult {
         opponent: Some(opponent.to_owned()),
         seat,
         episodes: episodes.collect(),
@@ -28,24 +28,26 @@ fn result(opponent: &str, seat: u8, story: &str) -> MetaResult {
     }
 }
 
-fn counts(r: Rate) -> (u64, u64) {
+fn counts(r: RateEstimate) -> (u64, u64) {
     (r.hits, r.of)
 }
 
 /// Each a task of its own.
-fn numbered(results: &[MetaResult]) -> Vec<(usize, MetaResult)> {
+fn numbered(results: &[MetaEpisodeResult]) -> Vec<(usize, MetaEpisodeResult)> {
     results.iter().cloned().enumerate().collect()
 }
 
-fn summary(results: &[MetaResult], unplayed: Unplayed) -> Summary {
+fn summary(results: &[MetaEpisodeResult], unplayed: UnplayedEpisodes) -> MetricSummary {
     summarise(&numbered(results), 3, unplayed, Bootstrap::default())
 }
 
 #[test]
 fn cumulative_and_per_episode_rates() {
     let results = [result("a", 0, "lwl"), result("a", 1, "wll"), result("b", 0, "dtl"), result("b", 1, "tld")];
-    let s = summary(&results, Unplayed::NotCounted).overall;
-    let column = |f: fn(&mage_core::AtEpisode) -> Rate| s.by_episode.iter().map(|e| counts(f(e))).collect::<Vec<_>>();
+    let s = summary(&results, UnplayedEpisodes::NotCounted).overall;
+    let column = |f: fn(&mage_core::EpisodeMetrics) -> RateEstimate| {
+        s.by_episode.iter().map(|e| counts(f(e))).collect::<Vec<_>>()
+    };
     assert_eq!(column(|e| e.pass_at_k), [(1, 4), (2, 4), (2, 4)]);
     assert_eq!(column(|e| e.draw_or_win_at_k), [(2, 4), (3, 4), (4, 4)]);
     assert_eq!(column(|e| e.won), [(1, 4), (1, 4), (0, 4)]);
@@ -62,14 +64,14 @@ fn cumulative_and_per_episode_rates() {
 #[test]
 fn early_stop_counts_as_won_later_and_not_per_episode() {
     let results = [result("a", 0, "w!"), result("a", 0, "lw!"), result("a", 0, "lll")];
-    let s = summary(&results, Unplayed::NotCounted).overall;
+    let s = summary(&results, UnplayedEpisodes::NotCounted).overall;
     let third = &s.by_episode[2];
     assert_eq!(counts(third.pass_at_k), (2, 3));
     assert_eq!(counts(third.draw_or_win_at_k), (2, 3));
     assert_eq!(counts(third.won), (0, 1));
     assert_eq!(third.score.count, 1);
     // As the paper counts.
-    let paper = summary(&results, Unplayed::NotWon).overall;
+    let paper = summary(&results, UnplayedEpisodes::NotWon).overall;
     assert_eq!(counts(paper.by_episode[1].won), (1, 3));
     assert_eq!(counts(paper.by_episode[2].won), (0, 3));
     assert_eq!(counts(paper.by_episode[2].lost), (1, 3));
@@ -79,7 +81,7 @@ fn early_stop_counts_as_won_later_and_not_per_episode() {
 
 #[test]
 fn curves_go_on_when_all_have_stopped() {
-    let s = summary(&[result("a", 0, "w!")], Unplayed::NotCounted).overall;
+    let s = summary(&[result("a", 0, "w!")], UnplayedEpisodes::NotCounted).overall;
     assert_eq!(s.by_episode.len(), 3);
     assert_eq!(counts(s.by_episode[2].pass_at_k), (1, 1));
     assert_eq!((counts(s.by_episode[2].won), s.by_episode[2].won.rate), ((0, 0), None));
@@ -90,7 +92,7 @@ fn curves_go_on_when_all_have_stopped() {
 fn unfinished_meta_episodes_are_left_out() {
     // Broken off, with and without a win, and one that claims to have stopped after a win it does not have.
     let results = [result("a", 0, "w"), result("a", 0, "l"), result("a", 0, "l!"), result("a", 0, "lw")];
-    let s = summary(&results, Unplayed::NotWon).overall;
+    let s = summary(&results, UnplayedEpisodes::NotWon).overall;
     assert_eq!(counts(s.by_episode[0].pass_at_k), (1, 4));
     assert_eq!(counts(s.by_episode[1].pass_at_k), (1, 1));
     assert_eq!(counts(s.by_episode[1].won), (1, 1));
@@ -99,8 +101,8 @@ fn unfinished_meta_episodes_are_left_out() {
 #[test]
 fn slices_by_opponent_and_seat() {
     let mut results = vec![result("a", 0, "ww"), result("a", 1, "ll"), result("b", 1, "lw")];
-    results.push(MetaResult { opponent: None, ..result("", 2, "d") });
-    let s = summarise(&numbered(&results), 2, Unplayed::NotCounted, Bootstrap::default());
+    results.push(MetaEpisodeResult { opponent: None, ..result("", 2, "d") });
+    let s = summarise(&numbered(&results), 2, UnplayedEpisodes::NotCounted, Bootstrap::default());
     assert_eq!(s.by_opponent.keys().collect::<Vec<_>>(), ["a", "b"]);
     assert_eq!(counts(s.by_opponent["a"].by_episode[0].won), (1, 2));
     assert_eq!(s.by_opponent["b"].score.mean, Some(0.0));
@@ -111,16 +113,18 @@ fn slices_by_opponent_and_seat() {
     assert_eq!(json["by_seat"]["1"]["by_episode"][1]["pass_at_k"]["of"], 2);
     assert_eq!(json["by_opponent"]["b"]["by_episode"][0]["score"]["count"], 1);
     assert!(json["by_opponent"]["b"]["by_episode"][0]["score"]["interval"].is_null());
-    assert_eq!(serde_json::from_value::<Summary>(json).unwrap(), s);
+    assert_eq!(serde_json::from_value::<MetricSummary>(json).unwrap(), s);
 }
 
 /// Seeds of a task are no further tasks, overall and in every part: intervals are those of the tasks.
 #[test]
 fn seeds_of_a_task_make_no_interval_narrower() {
-    let once: Vec<MetaResult> = (0..40).map(|i| result("a", 0, if i % 4 == 0 { "w" } else { "l" })).collect();
-    let thrice: Vec<(usize, MetaResult)> =
+    let once: Vec<MetaEpisodeResult> = (0..40).map(|i| result("a", 0, if i % 4 == 0 { "w" } else { "l" })).collect();
+    let thrice: Vec<(usize, MetaEpisodeResult)> =
         numbered(&once).into_iter().flat_map(|r| [r.clone(), r.clone(), r]).collect();
-    let of = |results: &[(usize, MetaResult)]| summarise(results, 1, Unplayed::NotCounted, Bootstrap::default());
+    let of = |results: &[(usize, MetaEpisodeResult)]| {
+        summarise(results, 1, UnplayedEpisodes::NotCounted, Bootstrap::default())
+    };
     let (one, three) = (of(&numbered(&once)), of(&thrice));
     for (one, three) in [
         (&one.overall, &three.overall),
@@ -137,34 +141,35 @@ fn seeds_of_a_task_make_no_interval_narrower() {
 
 #[test]
 fn nothing_measured() {
-    let s = summary(&[], Unplayed::NotCounted).overall;
+    let s = summary(&[], UnplayedEpisodes::NotCounted).overall;
     assert_eq!((s.meta_episodes, s.score.count, s.score.mean), (0, 0, None));
     assert_eq!((s.by_episode[0].won.interval.low, s.by_episode[0].won.interval.high), (0.0, 1.0));
-    let nothing = against(&[], &Ceiling { memoryless: vec![0.0], adaptive: vec![1.0] }, Bootstrap::default());
+    let nothing =
+        compare_to_ceiling(&[], &Ceiling { memoryless: vec![0.0], adaptive: vec![1.0] }, Bootstrap::default());
     assert!(nothing.by_episode.is_empty() && nothing.total_regret.count == 0);
 }
 
 #[test]
 fn share_of_the_way_and_regret() {
     // Kuhn, last of three episodes: 0.232 chips between 0.125 and 0.238.
-    assert!((share_of_gap(0.232, 0.125, 0.238).unwrap() - 0.947).abs() < 1e-3);
-    assert_eq!(share_of_gap(1.0, 1.0, 1.0), None);
-    assert_eq!(share_of_gap(0.5, 1.0, 0.9), None);
+    assert!((gap_fraction(0.232, 0.125, 0.238).unwrap() - 0.947).abs() < 1e-3);
+    assert_eq!(gap_fraction(1.0, 1.0, 1.0), None);
+    assert_eq!(gap_fraction(0.5, 1.0, 0.9), None);
     let ceiling = Ceiling { memoryless: vec![0.0, 0.0, 0.0], adaptive: vec![0.0, 0.5, 1.0] };
     // Mean scores by episode: −1/3, 0, 2/3; the last result broke off and counts in no total.
     let results = [result("a", 0, "lww"), result("a", 0, "dlw"), result("a", 0, "ddd"), result("a", 0, "ld")];
-    let seen = against(&numbered(&results), &ceiling, Bootstrap::default());
-    assert!(seen.by_episode[0].share.is_none());
-    assert_eq!(seen.by_episode[1].share.unwrap().mean, Some(0.0));
+    let seen = compare_to_ceiling(&numbered(&results), &ceiling, Bootstrap::default());
+    assert!(seen.by_episode[0].gap_fraction.is_none());
+    assert_eq!(seen.by_episode[1].gap_fraction.unwrap().mean, Some(0.0));
     let last = &seen.by_episode[2];
-    assert!((last.share.unwrap().mean.unwrap() - 2.0 / 3.0).abs() < 1e-12);
+    assert!((last.gap_fraction.unwrap().mean.unwrap() - 2.0 / 3.0).abs() < 1e-12);
     assert!((last.regret.mean.unwrap() - 1.0 / 3.0).abs() < 1e-12);
     assert_eq!((last.regret.count, seen.by_episode[1].regret.count), (3, 4));
     // (1.5 − 1), (1.5 − 0), (1.5 − 0), each over three episodes.
     assert!((seen.total_regret.mean.unwrap() - 3.5 / 3.0).abs() < 1e-12);
     assert_eq!(seen.total_regret.count, 3);
     // Regret falls as the score rises: its interval is turned round with it.
-    let (regret, share) = (last.regret.interval.unwrap(), last.share.unwrap().interval.unwrap());
+    let (regret, share) = (last.regret.interval.unwrap(), last.gap_fraction.unwrap().interval.unwrap());
     assert!(regret.low <= regret.high);
     assert!((regret.low - (1.0 - share.high)).abs() < 1e-12);
 }
@@ -173,7 +178,7 @@ fn share_of_the_way_and_regret() {
 fn retrying_without_learning_follows_the_formula() {
     let mut rng = Seed::new(5).child("retry").rng();
     let p = 0.288;
-    let results: Vec<MetaResult> = (0..4000)
+    let results: Vec<MetaEpisodeResult> = (0..4000)
         .map(|_| {
             let story: String = (0..10).map(|_| if rng.random::<f64>() < p { 'w' } else { 'l' }).collect();
             let stopped = match story.find('w') {
@@ -183,9 +188,13 @@ fn retrying_without_learning_follows_the_formula() {
             result("a", 0, &stopped)
         })
         .collect();
-    let s =
-        summarise(&numbered(&results), 10, Unplayed::NotCounted, Bootstrap { resamples: 0, ..Bootstrap::default() })
-            .overall;
+    let s = summarise(
+        &numbered(&results),
+        10,
+        UnplayedEpisodes::NotCounted,
+        Bootstrap { resamples: 0, ..Bootstrap::default() },
+    )
+    .overall;
     for point in &s.by_episode {
         let want = pass_at_k(p, point.k);
         assert!((point.pass_at_k.rate.unwrap() - want).abs() < 0.03, "k = {}", point.k);
@@ -194,7 +203,7 @@ fn retrying_without_learning_follows_the_formula() {
     assert!(s.score.interval.is_none());
 }
 
-fn any_results() -> impl Strategy<Value = Vec<MetaResult>> {
+fn any_results() -> impl Strategy<Value = Vec<MetaEpisodeResult>> {
     prop::collection::vec(
         (prop::sample::select(vec!["a", "b"]), 0_u8..2, "[wdlt]{0,4}!?").prop_map(|(o, s, story)| result(o, s, &story)),
         0..12,
@@ -204,7 +213,7 @@ fn any_results() -> impl Strategy<Value = Vec<MetaResult>> {
 proptest! {
     #[test]
     fn what_must_hold_of_any_summary(results in any_results(), not_won in any::<bool>()) {
-        let unplayed = if not_won { Unplayed::NotWon } else { Unplayed::NotCounted };
+        let unplayed = if not_won { UnplayedEpisodes::NotWon } else { UnplayedEpisodes::NotCounted };
         let bootstrap = Bootstrap { resamples: 50, ..Bootstrap::default() };
         let s = summarise(&numbered(&results), 4, unplayed, bootstrap);
         let mut reversed = results.clone();
@@ -222,7 +231,7 @@ proptest! {
             }
         }
         for k in 0..4 {
-            let total = |slices: Vec<&mage_core::Slice>| -> (u64, u64) {
+            let total = |slices: Vec<&mage_core::MetricSlice>| -> (u64, u64) {
                 let won = slices.iter().map(|s| counts(s.by_episode[k].won));
                 won.fold((0, 0), |(h, n), (hits, of)| (h + hits, n + of))
             };

@@ -1,6 +1,6 @@
 //! Do 95 % intervals cover the truth in about 95 % of cases?
 
-use mage_core::{Bootstrap, Rate};
+use mage_core::{Bootstrap, RateEstimate};
 use mage_rng::{Seed, weighted_index};
 use rand::RngExt;
 
@@ -13,10 +13,10 @@ fn wilson_against_known_values() {
         (10, 10, 0.722_467, 1.0),
         (117, 128, 0.852_659, 0.951_337),
     ] {
-        let interval = Rate::new(hits, of).interval;
+        let interval = RateEstimate::new(hits, of).interval;
         assert!((interval.low - low).abs() < 1e-5 && (interval.high - high).abs() < 1e-5, "{hits}/{of}: {interval:?}");
     }
-    assert_eq!(Rate::of([true, false, true]), Rate::new(2, 3));
+    assert_eq!(RateEstimate::of([true, false, true]), RateEstimate::new(2, 3));
 }
 
 #[test]
@@ -25,8 +25,9 @@ fn wilson_covers() {
     let mut all = (0, 0);
     for p in [0.05, 0.3, 0.5, 0.9] {
         for n in [30, 128, 500] {
-            let covered =
-                (0..2000).filter(|_| Rate::of((0..n).map(|_| rng.random::<f64>() < p)).interval.contains(p)).count();
+            let covered = (0..2000)
+                .filter(|_| RateEstimate::of((0..n).map(|_| rng.random::<f64>() < p)).interval.contains(p))
+                .count();
             // Hits are whole numbers, so no interval is exact at a given p and n: 93 % to 98 % is what Wilson's reaches.
             assert!((1840..=1970).contains(&covered), "p = {p}, n = {n}: {covered} of 2000");
             all = (all.0 + covered, all.1 + 2000);
@@ -50,7 +51,7 @@ fn rates_over_seeds_cover() {
                             let shared = (rng.random::<f64>() < alike).then(|| rng.random::<f64>() < p);
                             [(); 3].map(|()| (task, shared.unwrap_or_else(|| rng.random::<f64>() < p)))
                         };
-                        Rate::by_task((0..tasks).flat_map(of_task)).interval.contains(p)
+                        RateEstimate::by_task((0..tasks).flat_map(of_task)).interval.contains(p)
                     })
                     .count();
                 worst = worst.min(covered as f64 / 1000.0);
@@ -67,9 +68,9 @@ fn rates_over_seeds_cover() {
 #[test]
 fn no_interval_of_a_rate_is_a_point() {
     for seeds in [1, 2, 5] {
-        let of = |hit: bool| Rate::by_task((0..30).flat_map(|task| vec![(task, hit); seeds]));
-        assert_eq!(of(true).interval, Rate::new(30, 30).interval);
-        assert_eq!(of(false).interval, Rate::new(0, 30).interval);
+        let of = |hit: bool| RateEstimate::by_task((0..30).flat_map(|task| vec![(task, hit); seeds]));
+        assert_eq!(of(true).interval, RateEstimate::new(30, 30).interval);
+        assert_eq!(of(false).interval, RateEstimate::new(0, 30).interval);
         assert!(of(true).interval.low < 0.9 && of(false).interval.high > 0.1);
     }
 }
@@ -129,6 +130,6 @@ fn too_few_to_say() {
     assert_eq!((b.mean([3.0]).mean, b.mean([3.0]).interval), (Some(3.0), None));
     assert_eq!((b.mean([3.0, 3.0]).mean, b.mean([3.0, 3.0]).interval), (Some(3.0), None), "no spread, no interval");
     assert_eq!(Bootstrap { resamples: 0, ..b }.mean([1.0, 2.0]).interval, None);
-    assert_eq!(Rate::new(3, 2).hits, 2);
-    assert_eq!(Rate::new(0, 0).rate, None);
+    assert_eq!(RateEstimate::new(3, 2).hits, 2);
+    assert_eq!(RateEstimate::new(0, 0).rate, None);
 }

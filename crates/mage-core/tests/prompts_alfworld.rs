@@ -19,13 +19,13 @@ fn play(settings: EpisodeConfig, seed: u64, answers: &[&str]) -> Trajectory {
     let task = Task { env, options, opponent: None, seat: 0, seed: Seed::new(seed) };
     let env = registry.build(&task).unwrap();
     let prompts = PromptLibrary::builtin().get("alfworld").unwrap();
-    let size = settings.size;
+    let size = settings.prompt_form;
     let none = answers.is_empty();
     let meta = MetaEpisode::new(task, env, prompts, Arc::new(settings), Seed::new(5)).unwrap();
     let mut answers = answers.iter().cycle();
-    drive(meta, |call| match (call.request.purpose, size) {
+    drive(meta, |call| match (call.body.kind, size) {
         (RequestKind::Play, _) if none => {
-            let offers = call.request.allowed.as_ref().unwrap();
+            let offers = call.body.allowed.as_ref().unwrap();
             offers[(7 * call.turn as usize + 3) % offers.len()].clone()
         }
         (RequestKind::Play, _) => (*answers.next().unwrap()).to_owned(),
@@ -36,10 +36,10 @@ fn play(settings: EpisodeConfig, seed: u64, answers: &[&str]) -> Trajectory {
 
 fn transcript(record: &Trajectory) -> String {
     let mut out = String::new();
-    for call in &record.calls {
-        let _ = writeln!(out, "======== {:?}, episode {}, turn {}", call.purpose, call.episode, call.turn);
+    for call in &record.requests {
+        let _ = writeln!(out, "======== {:?}, episode {}, turn {}", call.kind, call.episode, call.turn);
         let _ = writeln!(out, "{}", call.messages[0].content);
-        let _ = writeln!(out, "-------- answer: {}", call.answer.text);
+        let _ = writeln!(out, "-------- answer: {}", call.completion.text);
         if let Some(why) = &call.invalid {
             let _ = writeln!(out, "-------- invalid: {why}");
         }
@@ -97,7 +97,7 @@ fn compact_prompts_and_actions_use_the_vocabulary() {
     let words = vocabulary(&env_info);
     let known = |text: &str| text.split(' ').all(|w| words.iter().any(|k| k == w));
     for seed in 0..20 {
-        for call in play(EpisodeConfig::compact(&env_info, 3), seed, &[]).calls {
+        for call in play(EpisodeConfig::compact(&env_info, 3), seed, &[]).requests {
             assert!(known(&call.messages[0].content), "{}", call.messages[0].content);
             for action in call.allowed.iter().flatten() {
                 assert!(known(action) && action.split(' ').count() <= env_info.max_compact_action_words, "{action}");

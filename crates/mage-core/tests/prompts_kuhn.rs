@@ -14,7 +14,7 @@ use mage_env::Registry;
 /// Plays a little badly: the second answer is unreadable, later ones are fine.
 fn play(settings: EpisodeConfig, opponent: &str, seat: u8) -> Trajectory {
     let mut plays = 0;
-    drive(kuhn(kuhn_task(opponent, seat), settings.clone()), |call| match (call.request.purpose, settings.size) {
+    drive(kuhn(kuhn_task(opponent, seat), settings.clone()), |call| match (call.body.kind, settings.prompt_form) {
         (RequestKind::Play, PromptForm::Full) => {
             plays += 1;
             match plays {
@@ -70,10 +70,10 @@ fn compact_prompts_use_the_vocabulary_and_keep_every_word_in_its_place() {
     for opponent in ["conservative", "aggressive", "intermediate", "uniform"] {
         for seat in [0, 1] {
             let record = play(EpisodeConfig::compact(&env_info, 3), opponent, seat);
-            for call in &record.calls {
+            for call in &record.requests {
                 let prompt: Vec<&str> = call.messages[0].content.split(' ').collect();
                 assert!(prompt.iter().all(|w| words.contains(&(*w).to_owned())), "{prompt:?}");
-                let expected = if call.purpose == RequestKind::Play { 1 + 2 * 6 + 4 + 1 } else { 9 };
+                let expected = if call.kind == RequestKind::Play { 1 + 2 * 6 + 4 + 1 } else { 9 };
                 assert_eq!(prompt.len(), expected, "{prompt:?}");
             }
         }

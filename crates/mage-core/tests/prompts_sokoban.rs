@@ -23,10 +23,10 @@ fn play(settings: EpisodeConfig, seed: u64, answers: &[&str]) -> Trajectory {
     };
     let env = registry.build(&task).unwrap();
     let prompts = PromptLibrary::builtin().get("sokoban").unwrap();
-    let size = settings.size;
+    let size = settings.prompt_form;
     let meta = MetaEpisode::new(task, env, prompts, Arc::new(settings), Seed::new(5)).unwrap();
     let mut answers = answers.iter().cycle();
-    drive(meta, |call| match (call.request.purpose, size) {
+    drive(meta, |call| match (call.body.kind, size) {
         (RequestKind::Play, _) => (*answers.next().unwrap()).to_owned(),
         (_, PromptForm::Full) => format!("<remark>Plan {}: push the other box first.</remark>", call.episode),
         (_, PromptForm::Compact) => "stuck 1 END".to_owned(),
@@ -35,10 +35,10 @@ fn play(settings: EpisodeConfig, seed: u64, answers: &[&str]) -> Trajectory {
 
 fn transcript(record: &Trajectory) -> String {
     let mut out = String::new();
-    for call in &record.calls {
-        let _ = writeln!(out, "======== {:?}, episode {}, turn {}", call.purpose, call.episode, call.turn);
+    for call in &record.requests {
+        let _ = writeln!(out, "======== {:?}, episode {}, turn {}", call.kind, call.episode, call.turn);
         let _ = writeln!(out, "{}", call.messages[0].content);
-        let _ = writeln!(out, "-------- answer: {}", call.answer.text);
+        let _ = writeln!(out, "-------- answer: {}", call.completion.text);
         if let Some(why) = &call.invalid {
             let _ = writeln!(out, "-------- invalid: {why}");
         }
@@ -90,11 +90,11 @@ fn compact_prompts_use_the_vocabulary_and_keep_every_word_in_its_place() {
     let words = vocabulary(&env_info);
     for seed in 0..20 {
         let record = play(EpisodeConfig::compact(&env_info, 3), seed, &["up left right", "down", "left up up"]);
-        for call in &record.calls {
+        for call in &record.requests {
             let prompt: Vec<&str> = call.messages[0].content.split(' ').collect();
             assert!(prompt.iter().all(|w| words.contains(&(*w).to_owned())), "{prompt:?}");
             // Four rows of four, three row ends; before them two notes of two words, or none when looking back.
-            let expected = if call.purpose == RequestKind::Play { 1 + 2 * 2 + 19 + 1 } else { 2 + 19 + 1 };
+            let expected = if call.kind == RequestKind::Play { 1 + 2 * 2 + 19 + 1 } else { 2 + 19 + 1 };
             assert_eq!(prompt.len(), expected, "{prompt:?}");
         }
     }

@@ -23,20 +23,20 @@ fn play(settings: EpisodeConfig, opponent: &str, seat: u8) -> Trajectory {
     };
     let env = Registry::builtin().build(&task).unwrap();
     let prompts = PromptLibrary::builtin().get("tictactoe").unwrap();
-    let size = settings.size;
+    let size = settings.prompt_form;
     let meta = MetaEpisode::new(task, env, prompts, Arc::new(settings), Seed::new(5)).unwrap();
     let wishes = ["(1, 3)", "(2,2)", "(2, 2)", "the corner", "(4, 1)", "(3,1)", "(2,1)", "(2,3)", "(3,2)"];
     let mut plays = 0;
-    drive(meta, |call| match (call.request.purpose, size) {
+    drive(meta, |call| match (call.body.kind, size) {
         (RequestKind::Play, PromptForm::Full) => {
             plays += 1;
             format!("<think>Hm.</think><action>{}</action>", wishes[(plays - 1) % wishes.len()])
         }
-        (RequestKind::Play, PromptForm::Compact) => call.request.allowed.as_ref().unwrap().last().unwrap().clone(),
+        (RequestKind::Play, PromptForm::Compact) => call.body.allowed.as_ref().unwrap().last().unwrap().clone(),
         (_, PromptForm::Full) => format!("<remark>Note {} on my opponent.</remark>", call.episode),
         (_, PromptForm::Compact) => {
             // The facts: all of what is shown but who began.
-            let shown = call.request.messages[0].content.trim_start_matches("BOS BACK ").trim_end_matches(" GO");
+            let shown = call.body.messages[0].content.trim_start_matches("BOS BACK ").trim_end_matches(" GO");
             format!("{} END", shown.split_once(' ').unwrap().1)
         }
     })
@@ -77,10 +77,10 @@ fn compact_prompts_use_the_vocabulary_and_keep_every_word_in_its_place() {
     for opponent in ["preferred_2", "perfect", "random"] {
         for seat in [0, 1] {
             let record = play(EpisodeConfig::compact(&env_info, 3), opponent, seat);
-            for call in &record.calls {
+            for call in &record.requests {
                 let prompt: Vec<&str> = call.messages[0].content.split(' ').collect();
                 assert!(prompt.iter().all(|w| words.contains(&(*w).to_owned())), "{prompt:?}");
-                let expected = if call.purpose == RequestKind::Play { 1 + 2 * 10 + 9 + 1 } else { 2 + 11 + 1 };
+                let expected = if call.kind == RequestKind::Play { 1 + 2 * 10 + 9 + 1 } else { 2 + 11 + 1 };
                 assert_eq!(prompt.len(), expected, "{prompt:?}");
                 assert!(call.invalid.is_none(), "{:?}", call.invalid);
             }

@@ -20,10 +20,10 @@ fn task() -> Task {
 fn play(settings: EpisodeConfig, answers: &[&str]) -> Trajectory {
     let env = Registry::builtin().build(&task()).unwrap();
     let prompts = PromptLibrary::builtin().get("webshop").unwrap();
-    let size = settings.size;
+    let size = settings.prompt_form;
     let mut actions = answers.iter().cycle();
     let meta = MetaEpisode::new(task(), env, prompts, Arc::new(settings), Seed::new(5)).unwrap();
-    drive(meta, |call| match (call.request.purpose, size) {
+    drive(meta, |call| match (call.body.kind, size) {
         (RequestKind::Play, PromptForm::Full) => format!("<action>{}</action>", actions.next().unwrap()),
         (RequestKind::Play, PromptForm::Compact) => (*actions.next().unwrap()).to_owned(),
         (_, PromptForm::Full) => format!("<remark>Note {}: not that one.</remark>", call.episode),
@@ -40,10 +40,10 @@ fn settings(memory: MemoryMode) -> EpisodeConfig {
 
 fn transcript(record: &Trajectory) -> String {
     let mut out = String::new();
-    for call in &record.calls {
-        let _ = writeln!(out, "======== {:?}, episode {}, turn {}", call.purpose, call.episode, call.turn);
+    for call in &record.requests {
+        let _ = writeln!(out, "======== {:?}, episode {}, turn {}", call.kind, call.episode, call.turn);
         let _ = writeln!(out, "{}", call.messages[0].content);
-        let _ = writeln!(out, "-------- answer: {}", call.answer.text);
+        let _ = writeln!(out, "-------- answer: {}", call.completion.text);
         if let Some(why) = &call.invalid {
             let _ = writeln!(out, "-------- invalid: {why}");
         }
@@ -74,13 +74,13 @@ fn compact_prompts_use_the_vocabulary_and_keep_every_word_in_its_place() {
         play(EpisodeConfig { episodes: 2, ..EpisodeConfig::compact(&env_info, 2) }, &["SEARCH", "I3", "V1", "BUY"]);
     golden("compact").assert_eq(&transcript(&record));
     let lengths: Vec<usize> = record
-        .calls
+        .requests
         .iter()
-        .filter(|c| c.purpose == RequestKind::Play)
+        .filter(|c| c.kind == RequestKind::Play)
         .map(|c| {
             let prompt: Vec<&str> = c.messages[0].content.split(' ').collect();
             assert!(prompt.iter().all(|w| words.contains(&(*w).to_owned())), "{prompt:?}");
-            assert!(c.allowed.as_ref().unwrap().contains(&c.answer.text), "{:?}", c.allowed);
+            assert!(c.allowed.as_ref().unwrap().contains(&c.completion.text), "{:?}", c.allowed);
             prompt.len()
         })
         .collect();
@@ -90,7 +90,7 @@ fn compact_prompts_use_the_vocabulary_and_keep_every_word_in_its_place() {
 #[test]
 fn older_pages_are_cut_and_the_newest_is_whole() {
     let record = play(settings(MemoryMode::ReflectionOnly), &IN_VAIN);
-    let third = &record.calls[2].messages[0].content;
+    let third = &record.requests[2].messages[0].content;
     let shown: Vec<&str> = third.lines().filter(|l| l.starts_with("Turn ")).collect();
     assert!(shown[0].contains(" … (") && shown[0].matches("[SEP]").count() == 14, "{}", shown[0]);
     assert!(!shown[1].contains(" … (") && shown[1].matches("[SEP]").count() > 20, "{}", shown[1]);
@@ -101,7 +101,7 @@ fn prompts_that_would_be_too_long_keep_the_last_turn_and_the_notes() {
     // ParseError answers do not lengthen a prompt, long searches do.
     let long = format!("search[{}]", "warm socks ".repeat(800));
     let record = play(EpisodeConfig { max_turns: 4, ..settings(MemoryMode::HistoryAndReflection) }, &[&long]);
-    let prompts: Vec<&str> = record.calls.iter().map(|c| c.messages[0].content.as_str()).collect();
+    let prompts: Vec<&str> = record.requests.iter().map(|c| c.messages[0].content.as_str()).collect();
     assert!(prompts[1].len() > 8_000 && prompts[1].contains("Turn 1:"));
     assert!(prompts[3].contains("(2 earlier turns are not shown.)") && !prompts[3].contains("Turn 2:"));
     let next_episode = prompts[5];

@@ -67,7 +67,7 @@ async fn play(pool: &VllmPool, game: &Game, seed: Seed) -> u64 {
             Next::Request(call) => call,
         };
         // Words as any numbers: nobody reads them here.
-        let words = call.request.messages.iter().flat_map(|m| m.content.split_whitespace());
+        let words = call.body.messages.iter().flat_map(|m| m.content.split_whitespace());
         let prompt: Vec<u32> = words.map(|w| w.bytes().map(u32::from).sum::<u32>() % 16).take(200).collect();
         let params = SamplingParams { max_tokens: 1, seed: call.seed.value(), ..Default::default() };
         let sample = pool.sample(SampleRequest { weights: "base".into(), prompt, params, ..Default::default() }).await;
@@ -75,7 +75,7 @@ async fn play(pool: &VllmPool, game: &Game, seed: Seed) -> u64 {
         let word = if sample.unwrap().tokens[0].is_multiple_of(2) { "PASS" } else { "BET" };
         let text = format!("<action>{word}</action>");
         let answer = Completion { text, finish: Finish::Stop, tokens: None, weights: None, usage: None };
-        meta.answer(call.id, Ok(answer)).unwrap();
+        meta.submit(call.id, Ok(answer)).unwrap();
     }
 }
 

@@ -1,7 +1,7 @@
 //! How well did one method do on one panel?
 
 use super::{Measured, Moves};
-use mage_core::{Bootstrap, MetaResult, Slice, Summary, Unplayed, summarise};
+use mage_core::{Bootstrap, MetaEpisodeResult, MetricSlice, MetricSummary, UnplayedEpisodes, summarise};
 use mage_env::solvers::{bound_label, is_lower_bound};
 use serde::Serialize;
 
@@ -74,7 +74,7 @@ pub struct Part {
 }
 
 impl Part {
-    fn new(name: String, slice: &Slice) -> Self {
+    fn new(name: String, slice: &MetricSlice) -> Self {
         let none = Measured::default();
         Part {
             name,
@@ -124,12 +124,12 @@ pub(super) struct Curves {
 }
 
 /// From results, each with the number of its task.
-pub(super) fn measure(results: &[(usize, MetaResult)], episodes: u32) -> Curves {
-    from_summary(&summarise(results, episodes, Unplayed::NotCounted, Bootstrap::default()))
+pub(super) fn measure(results: &[(usize, MetaEpisodeResult)], episodes: u32) -> Curves {
+    from_summary(&summarise(results, episodes, UnplayedEpisodes::NotCounted, Bootstrap::default()))
 }
 
 /// From a summary, which may be all that is at hand.
-pub(super) fn from_summary(summary: &Summary) -> Curves {
+pub(super) fn from_summary(summary: &MetricSummary) -> Curves {
     let curve = summary.overall.by_episode.iter().map(|at| Point {
         k: at.k,
         pass: (&at.pass_at_k).into(),

@@ -141,7 +141,7 @@ pub(super) fn method_name(recipe: &Recipe) -> String {
             // No method stands for these.
             m.credit.gamma_step = recipe.method.credit.gamma_step;
             m.credit.gamma_traj = recipe.method.credit.gamma_traj;
-            m.credit.forget_past = recipe.method.credit.forget_past;
+            m.credit.omit_previous_return = recipe.method.credit.omit_previous_return;
             m == recipe.method
         })
     };

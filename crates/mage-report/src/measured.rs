@@ -1,6 +1,6 @@
 //! How is a number shown?
 
-use mage_core::{Mean, Rate};
+use mage_core::{MeanEstimate, RateEstimate};
 use serde::Serialize;
 
 /// A number with its 95 % interval and how many tasks it rests on.
@@ -14,15 +14,15 @@ pub struct Measured {
     pub n: u64,
 }
 
-impl From<&Rate> for Measured {
-    fn from(r: &Rate) -> Self {
+impl From<&RateEstimate> for Measured {
+    fn from(r: &RateEstimate) -> Self {
         let interval = r.rate.map(|_| (r.interval.low, r.interval.high));
         Measured { value: r.rate, interval, n: r.tasks }
     }
 }
 
-impl From<&Mean> for Measured {
-    fn from(m: &Mean) -> Self {
+impl From<&MeanEstimate> for Measured {
+    fn from(m: &MeanEstimate) -> Self {
         Measured { value: m.mean, interval: m.interval.map(|i| (i.low, i.high)), n: m.count }
     }
 }

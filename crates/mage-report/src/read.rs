@@ -9,7 +9,7 @@ use super::{
     paper,
     transcript::Choice,
 };
-use mage_core::{MetaResult, Summary, Trajectory};
+use mage_core::{MetaEpisodeResult, MetricSummary, Trajectory};
 use mage_env::{Hash, Seed};
 use mage_train::{Result, eval::agent_seed, eval::store::read_trajectories, run_dir::RunDir};
 use serde::Deserialize;
@@ -115,7 +115,7 @@ struct Group {
     episodes: u32,
     early_stop: bool,
     ceiling: Option<Lines>,
-    results: Vec<(usize, MetaResult)>,
+    results: Vec<(usize, MetaEpisodeResult)>,
     failed: HashSet<Hash>,
     finished: HashSet<Hash>,
     moves: Counter,
@@ -149,7 +149,7 @@ impl Group {
         self.episodes = self.episodes.max(result.episodes.len() as u32);
         self.early_stop |= result.stopped_after_win;
         self.moves.add(record);
-        let won = result.episodes.iter().any(|e| e.ending == mage_core::Ending::Won);
+        let won = result.episodes.iter().any(|e| e.ending == mage_core::EpisodeEnding::Won);
         let (of, seeds) = whose;
         self.choice.offer(id, won, || Transcript::new(record, of, seeds.label(record.key.seed), limits.text));
         self.results.push((task, result));
@@ -196,7 +196,7 @@ pub fn read(paths: &[PathBuf], limits: Limits) -> Result<Report> {
     report.comparisons = comparisons(&report.entries, &sides);
     let unrecorded: Vec<Known> = known.into_values().filter(|k| !k.recorded).collect();
     for k in unrecorded {
-        let summary: Summary = match serde_json::from_value(k.summary) {
+        let summary: MetricSummary = match serde_json::from_value(k.summary) {
             Ok(summary) => summary,
             Err(e) => {
                 let (method, panel) = (k.key.method, k.key.panel);
@@ -218,7 +218,7 @@ pub fn read(paths: &[PathBuf], limits: Limits) -> Result<Report> {
                 for record in learning::newest_episodes(path, &mut |note| notes.push(note)) {
                     let seed = Seeds::default().label(record.key.seed);
                     let transcript = || Transcript::new(&record, &of, seed, limits.text);
-                    let won = record.episodes.iter().any(mage_core::history::Episode::won);
+                    let won = record.episodes.iter().any(mage_core::episode::Episode::won);
                     choice.offer(Hash::of(&record.key), won, transcript);
                 }
                 let (kept, seen) = choice.finish();
@@ -416,7 +416,7 @@ fn read_store(
             }
             Err(e) => return Err(e),
         };
-        let identity = (record.key.panel, record.key.method, record.key.weights.clone());
+        let identity = (record.key.task_set, record.key.method, record.key.weights.clone());
         let mut known = known.get_mut(&identity);
         let key = known.as_ref().map_or_else(|| unnamed(&record), |k| k.key.clone());
         let of = key.ablation.as_ref().map_or_else(|| key.method.clone(), |a| format!("{}, {a}", key.method));
@@ -442,10 +442,10 @@ fn read_store(
 fn unnamed(record: &Trajectory) -> Key {
     Key {
         env: record.task.env.to_string(),
-        panel: format!("{} {}", record.task.env, &record.key.panel.to_string()[..8]),
+        panel: format!("{} {}", record.task.env, &record.key.task_set.to_string()[..8]),
         method: format!("{} #{}", record.key.weights, &record.key.method.to_string()[..6]),
         ablation: None,
         player: "unknown: no summary".to_owned(),
-        hash: record.key.panel,
+        hash: record.key.task_set,
     }
 }

@@ -1,6 +1,6 @@
 //! What was said and done, turn by turn?
 
-use mage_core::{Ending, RequestKind, RequestRecord, Role, Trajectory};
+use mage_core::{EpisodeEnding, RequestKind, RequestRecord, Role, Trajectory};
 use mage_env::{End, Hash, ParsedAction};
 use serde::Serialize;
 
@@ -31,7 +31,7 @@ pub struct Transcript {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Episode {
     /// `won`, `draw`, `lost` or `truncated`.
-    pub ending: Ending,
+    pub ending: EpisodeEnding,
     /// The result in the environment's own unit.
     pub score: f32,
     /// What was seen first.
@@ -61,8 +61,8 @@ impl Transcript {
     pub(super) fn new(record: &Trajectory, of: &str, seed: String, limit: usize) -> Self {
         let episodes = record.episodes.iter().enumerate().map(|(n, episode)| {
             let mut steps: Vec<Step> = Vec::new();
-            for call in record.calls.iter().filter(|c| c.episode as usize == n) {
-                steps.push(step(call, episode.turns.iter().find(|t| t.call == call.id), limit));
+            for call in record.requests.iter().filter(|c| c.episode as usize == n) {
+                steps.push(step(call, episode.turns.iter().find(|t| t.request == call.id), limit));
             }
             Episode {
                 ending: episode.end.unwrap_or(End::Truncated).into(),
@@ -86,11 +86,11 @@ impl Transcript {
 
     /// Whether an episode was won.
     pub fn won(&self) -> bool {
-        self.episodes.iter().any(|e| e.ending == Ending::Won)
+        self.episodes.iter().any(|e| e.ending == EpisodeEnding::Won)
     }
 }
 
-fn step(call: &RequestRecord, turn: Option<&mage_core::history::Turn>, limit: usize) -> Step {
+fn step(call: &RequestRecord, turn: Option<&mage_core::episode::Turn>, limit: usize) -> Step {
     let prompt: Vec<String> = call
         .messages
         .iter()
@@ -105,9 +105,9 @@ fn step(call: &RequestRecord, turn: Option<&mage_core::history::Turn>, limit: us
         ParsedAction::Invalid { .. } => "(invalid)".to_owned(),
     });
     Step {
-        purpose: call.purpose,
+        purpose: call.kind,
         prompt: cut(&prompt.join("\n\n"), limit),
-        answer: cut(&call.answer.text, limit),
+        answer: cut(&call.completion.text, limit),
         action,
         invalid: call.invalid.as_ref().map(|i| cut(i, limit)),
         seen: turn.map(|t| cut(&t.observation.text, limit)),

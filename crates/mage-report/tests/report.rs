@@ -1,9 +1,9 @@
 //! Reports from records whose numbers are known by hand.
 
 use mage_core::{
-    Bootstrap, Completion, Message, MetaResult, RequestId, RequestKind, RequestRecord, Trajectory, TrajectoryKey,
-    Unplayed,
-    history::{Episode, Turn},
+    Bootstrap, Completion, Message, MetaEpisodeResult, RequestId, RequestKind, RequestRecord, Trajectory,
+    TrajectoryKey, UnplayedEpisodes,
+    episode::{Episode, Turn},
     summarise,
 };
 use mage_env::{Anchor, End, EnvId, Hash, Observation, OpponentSpec, OptionMap, Outcome, ParsedAction, Seed, Task};
@@ -35,7 +35,7 @@ fn record(task: u64, opponent: &str, seed: u64, scores: &[f32]) -> Trajectory {
             _ => Outcome::Draw,
         };
         let turn = Turn {
-            call: RequestId(n as u32),
+            request: RequestId(n as u32),
             anchor: Anchor(format!("state {}", n % 2)),
             action: ParsedAction::Act(if *score > 0.0 { "BET" } else { "PASS" }.to_owned()),
             valid: true,
@@ -46,18 +46,18 @@ fn record(task: u64, opponent: &str, seed: u64, scores: &[f32]) -> Trajectory {
     });
     let calls = (0..scores.len() as u32).map(|n| RequestRecord {
         id: RequestId(n),
-        purpose: RequestKind::Play,
+        kind: RequestKind::Play,
         episode: n,
         turn: 0,
         trainable: true,
         messages: vec![Message::user("PASS or BET?")],
         allowed: None,
-        answer: Completion::text(HOSTILE),
+        completion: Completion::from_text(HOSTILE),
         invalid: None,
     });
     Trajectory {
         key: TrajectoryKey {
-            panel: panel(),
+            task_set: panel(),
             task: task.hash(),
             method: Hash::of("method"),
             weights: "weights".to_owned(),
@@ -66,18 +66,18 @@ fn record(task: u64, opponent: &str, seed: u64, scores: &[f32]) -> Trajectory {
         task,
         stopped_early: false,
         episodes: episodes.collect(),
-        calls: calls.collect(),
+        requests: calls.collect(),
         error: None,
     }
 }
 
 fn write(path: &Path, records: &[Trajectory]) {
-    fs::write(path, records.iter().map(|r| r.to_line() + "\n").collect::<String>()).unwrap();
+    fs::write(path, records.iter().map(|r| r.to_json_line() + "\n").collect::<String>()).unwrap();
 }
 
 /// What `mage eval --summary` would have written; `drawn` where a model played.
 fn summary(records: &[Trajectory], policy: &str, approach: Option<&str>, model: bool) -> serde_json::Value {
-    let results: Vec<(usize, MetaResult)> = records.iter().filter_map(Trajectory::result).enumerate().collect();
+    let results: Vec<(usize, MetaEpisodeResult)> = records.iter().filter_map(Trajectory::result).enumerate().collect();
     let episodes = results.iter().map(|(_, r)| r.episodes.len()).max().unwrap_or(0) as u32;
     json!({
         "format": 1, "env": "kuhn", "preset": "kuhn", "split": "in-domain", "unit": "chips per hand", "episodes": episodes,
@@ -86,7 +86,7 @@ fn summary(records: &[Trajectory], policy: &str, approach: Option<&str>, model: 
         "entrants": [{
             "name": policy, "policy": policy, "approach": approach, "method": Hash::of("method"), "weights": "weights",
             "drawn": model.then(|| json!({})), "errors": 0,
-            "summary": summarise(&results, episodes, Unplayed::NotCounted, Bootstrap::default()),
+            "summary": summarise(&results, episodes, UnplayedEpisodes::NotCounted, Bootstrap::default()),
         }],
         "versus": [],
     })
@@ -192,7 +192,7 @@ fn with_an_early_stop_only_pass_at_k_has_a_ceiling() {
 fn with_an_early_stop_counts_are_in_sight() {
     let mut records = four();
     records[0].episodes.truncate(1);
-    records[0].calls.truncate(1);
+    records[0].requests.truncate(1);
     records[0].stopped_early = true;
     let mut of = summary(&records, "runs/x", Some("react"), true);
     (of["early_stop"], of["episodes"]) = (true.into(), 2.into());
@@ -242,7 +242,7 @@ fn maps_of_opponents_share_their_colours() {
     let dir = tempfile::tempdir().unwrap();
     for (name, scores) in [("a", [[1.0_f32, 1.0], [0.0, 0.0]]), ("b", [[5.0, 5.0], [1.0, 1.0]])] {
         let mut records = vec![record(1, "aggressive", 0, &scores[0]), record(2, "conservative", 0, &scores[1])];
-        records.iter_mut().for_each(|r| r.key.panel = Hash::of(name));
+        records.iter_mut().for_each(|r| r.key.task_set = Hash::of(name));
         write(&dir.path().join(format!("{name}.jsonl")), &records);
     }
     let report = read(&[dir.path().to_owned()], Limits::default()).unwrap();

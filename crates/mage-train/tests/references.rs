@@ -2,7 +2,8 @@
 //! with the memory blanked.
 
 use mage_core::{
-    Bootstrap, EpisodeConfig, MemoryMode, MetaResult, Summary, Unplayed, prompt::PromptLibrary, summarise,
+    Bootstrap, EpisodeConfig, MemoryMode, MetaEpisodeResult, MetricSummary, UnplayedEpisodes, prompt::PromptLibrary,
+    summarise,
 };
 use mage_env::{
     EnvSpec, Population, Registry, Seed,
@@ -18,7 +19,13 @@ use std::sync::Arc;
 /// Four standard errors: one comparison in 16,000 would fail by chance, and the seeds are fixed.
 const SIGMAS: f64 = 4.0;
 
-fn results(policy: &str, memory: MemoryMode, population: &Population, episodes: u32, tasks: usize) -> Vec<MetaResult> {
+fn results(
+    policy: &str,
+    memory: MemoryMode,
+    population: &Population,
+    episodes: u32,
+    tasks: usize,
+) -> Vec<MetaEpisodeResult> {
     let registry = Registry::builtin();
     let env_spec = registry.get("kuhn").unwrap();
     let evaluation = Arc::new(Evaluation {
@@ -38,7 +45,7 @@ fn results(policy: &str, memory: MemoryMode, population: &Population, episodes: 
 }
 
 /// Compares the mean score of each episode and seat with the exact value.
-fn check(policy: &str, results: &[MetaResult], exact: impl Fn(u8, usize) -> f64) {
+fn check(policy: &str, results: &[MetaEpisodeResult], exact: impl Fn(u8, usize) -> f64) {
     let episodes = results[0].episodes.len();
     for seat in 0..2 {
         for n in 0..episodes {
@@ -120,8 +127,12 @@ fn best_response_nash_and_random_earn_what_the_tree_says() {
 fn reported_intervals_hold_the_exact_values() {
     let population = pool();
     let results = results("bayes", MemoryMode::ReflectionOnly, &population, 3, 12_000);
-    let summary: Summary =
-        summarise(&results.into_iter().enumerate().collect::<Vec<_>>(), 3, Unplayed::NotCounted, Bootstrap::default());
+    let summary: MetricSummary = summarise(
+        &results.into_iter().enumerate().collect::<Vec<_>>(),
+        3,
+        UnplayedEpisodes::NotCounted,
+        Bootstrap::default(),
+    );
     let report = KuhnSpec::default().oracles(&population, "train", 3).unwrap().unwrap();
     for (at, exact) in summary.overall.by_episode.iter().zip(&report.mean.sum.by_episode) {
         assert!(at.score.interval.unwrap().contains(*exact), "{at:?} {exact}");

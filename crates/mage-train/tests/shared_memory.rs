@@ -58,7 +58,7 @@ fn evaluation(approach: PromptMethod, scope: MemoryScope, answers: usize, runtim
     let registry = Registry::builtin();
     let env_spec = registry.get("kuhn").unwrap();
     let settings = EpisodeConfig { episodes: 2, ..EpisodeConfig::default() };
-    let settings = Arc::new(approach.settings(settings));
+    let settings = Arc::new(approach.configure(settings));
     let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
     let maker = MemoryFactory::new(approach, scope, Arc::new(Lexical), Arc::clone(&settings), Arc::clone(&prompts));
     let drawn = DecodingConfig { params: SamplingParams::default(), thinking: Thinking::Off };
@@ -89,7 +89,7 @@ fn a_shared_memory_is_the_same_after_an_interruption() {
         let whole = dir.path().join(format!("{}-whole", approach.name()));
         start(10_000).run_into(&mut TrajectoryStore::open(&whole).unwrap(), |_| ()).unwrap();
         let whole = finished(&whole);
-        let marks = |r: &Trajectory| r.calls[0].messages[0].content.len();
+        let marks = |r: &Trajectory| r.requests[0].messages[0].content.len();
         assert!(marks(&whole[11]) > marks(&whole[0]), "later tasks know of earlier ones");
         let parts = dir.path().join(format!("{}-parts", approach.name()));
         let error = start(25).run_into(&mut TrajectoryStore::open(&parts).unwrap(), |_| ()).unwrap_err();

@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let registry = Registry::builtin();
     let env_spec = registry.get("kuhn")?;
     let settings =
-        Arc::new(PromptMethod::Reflexion.settings(EpisodeConfig { episodes: 3, ..EpisodeConfig::default() }));
+        Arc::new(PromptMethod::Reflexion.configure(EpisodeConfig { episodes: 3, ..EpisodeConfig::default() }));
     let prompts = PromptLibrary::builtin().get("kuhn")?;
     let (own, words) = (MemoryScope::MetaEpisode, Arc::new(Lexical));
     let memories =
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let started = Instant::now();
     {
         let mut store = TrajectoryStore::open(&dir)?;
-        evaluation.run_into(&mut store, |record| calls += record.calls.len())?;
+        evaluation.run_into(&mut store, |record| calls += record.requests.len())?;
     }
     let took = started.elapsed().as_secs_f64();
     std::fs::remove_file(&dir)?;

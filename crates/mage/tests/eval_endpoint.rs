@@ -87,7 +87,7 @@ fn run(at: SocketAddr, args: &[&str]) -> Output {
 
 fn records(path: &Path) -> Vec<Trajectory> {
     let text = fs::read_to_string(path).unwrap();
-    text.lines().filter_map(|l| Trajectory::from_line(l).ok()).collect()
+    text.lines().filter_map(|l| Trajectory::from_json_line(l).ok()).collect()
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_server_that_dies_costs_no_finished_task_and_repeats_none() {
     let keys: HashSet<_> = done.iter().map(|r| r.key.clone()).collect();
     assert_eq!((done.len(), keys.len()), (tasks, tasks), "every task once");
     assert!(keys.is_superset(&finished));
-    let new_calls: usize = done.iter().filter(|r| !finished.contains(&r.key)).map(|r| r.calls.len()).sum();
+    let new_calls: usize = done.iter().filter(|r| !finished.contains(&r.key)).map(|r| r.requests.len()).sum();
     assert_eq!(machine.server.seen.requests(), new_calls, "only what was missing was asked for");
     let report: Value = serde_json::from_slice(&second.stdout).unwrap();
     assert_eq!((&report["errors"], &report["summary"]["overall"]["meta_episodes"]), (&0.into(), &60.into()));
@@ -180,7 +180,7 @@ fn ctrl_c_is_heard_at_once_and_what_is_finished_is_kept() {
     let last = run(address, &args);
     assert!(last.status.success(), "{}", stderr(&last));
     let all = records(&file);
-    let new_calls: usize = all.iter().filter(|r| !finished.contains(&r.key)).map(|r| r.calls.len()).sum();
+    let new_calls: usize = all.iter().filter(|r| !finished.contains(&r.key)).map(|r| r.requests.len()).sum();
     assert_eq!((all.len(), machine.server.seen.requests()), (60, new_calls), "nothing is repeated");
 }
 
@@ -198,7 +198,7 @@ fn memories_are_retrieved_by_an_embedding_endpoint() {
     let bodies = machine.server.seen.bodies.lock().unwrap().clone();
     let embedded: Vec<&Value> = bodies.iter().filter(|b| b["input"].is_array()).collect();
     assert!(!embedded.is_empty() && embedded.iter().all(|b| b["model"] == "letters"), "{embedded:?}");
-    let calls: usize = records(&file).iter().map(|r| r.calls.len()).sum();
+    let calls: usize = records(&file).iter().map(|r| r.requests.len()).sum();
     assert_eq!(bodies.len() - embedded.len(), calls, "every other request is a call on record");
     let written: Value = serde_json::from_slice(&fs::read(&summary).unwrap()).unwrap();
     for entrant in written["entrants"].as_array().unwrap() {

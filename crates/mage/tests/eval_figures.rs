@@ -3,8 +3,8 @@
 mod coin;
 
 use mage_core::{
-    Bootstrap, Ceiling, EpisodeConfig, Lexical, MemoryFactory, MemoryScope, MetaResult, PromptMethod, Unplayed,
-    against, compare, pass_at_k, summarise,
+    Bootstrap, Ceiling, EpisodeConfig, Lexical, MemoryFactory, MemoryScope, MetaEpisodeResult, PromptMethod,
+    UnplayedEpisodes, compare_paired, compare_to_ceiling, pass_at_k, summarise,
 };
 use mage_env::{EnvSpec, Seed};
 use mage_train::{
@@ -24,11 +24,11 @@ fn play(
     tasks: usize,
     early_stop: bool,
     seed: u64,
-) -> Vec<(usize, MetaResult)> {
+) -> Vec<(usize, MetaEpisodeResult)> {
     let env_spec = Arc::new(coin::CoinSpec);
     let panel = TaskSet::new(&env_spec.default_population(), "in-domain", 1, tasks, Seed::new(1)).unwrap();
     let settings = EpisodeConfig { episodes: EPISODES, max_turns: 1, early_stop, ..EpisodeConfig::default() };
-    let settings = Arc::new(PromptMethod::React.settings(settings));
+    let settings = Arc::new(PromptMethod::React.configure(settings));
     let (prompts, embeddings) = (coin::prompts(), Arc::new(Lexical));
     let memories = MemoryFactory::new(
         PromptMethod::React,
@@ -51,8 +51,8 @@ fn play(
     let mut all = Vec::new();
     evaluation
         .run(|record| {
-            let used: u64 = record.calls.iter().map(|c| c.answer.used().unwrap().prompt).sum();
-            assert_eq!(used, 10 * record.calls.len() as u64);
+            let used: u64 = record.requests.iter().map(|c| c.completion.token_usage().unwrap().prompt_tokens).sum();
+            assert_eq!(used, 10 * record.requests.len() as u64);
             all.push((numbers[&record.key.task], record.result().unwrap()));
         })
         .unwrap();
@@ -71,7 +71,7 @@ fn curves_are_those_of_the_known_probability() {
     let (tasks, p, nonsense) = (3000, 0.105, 0.2);
     for early_stop in [false, true] {
         let results = play(&runtime, p, nonsense, tasks, early_stop, 5);
-        let summary = summarise(&results, EPISODES, Unplayed::NotCounted, Bootstrap::default()).overall;
+        let summary = summarise(&results, EPISODES, UnplayedEpisodes::NotCounted, Bootstrap::default()).overall;
         assert_eq!(summary.meta_episodes, tasks as u64);
         for at in &summary.by_episode {
             let expected = pass_at_k(p, at.k);
@@ -101,7 +101,7 @@ fn curves_are_those_of_the_known_probability() {
 fn the_paper_counts_episodes_after_a_win_as_not_won() {
     let runtime = runtime(2).unwrap();
     let results = play(&runtime, 0.5, 0.0, 2000, true, 6);
-    let summary = summarise(&results, EPISODES, Unplayed::NotWon, Bootstrap::default()).overall;
+    let summary = summarise(&results, EPISODES, UnplayedEpisodes::NotWon, Bootstrap::default()).overall;
     for at in &summary.by_episode {
         let expected = 0.5_f64.powi(at.k as i32);
         assert!((at.won.rate.unwrap() - expected).abs() < far(expected, 2000.0), "k {}", at.k);
@@ -120,10 +120,10 @@ fn intervals_cover_what_they_should() {
         let first = play(&runtime, p, 0.0, tasks, false, 10 * run);
         let second = play(&runtime, p, 0.0, tasks, false, 10 * run + 1);
         let better = play(&runtime, 0.6, 0.0, tasks, false, 10 * run + 2);
-        let slice = summarise(&first, 3, Unplayed::NotCounted, bootstrap).overall.by_episode;
+        let slice = summarise(&first, 3, UnplayedEpisodes::NotCounted, bootstrap).overall.by_episode;
         let both = [&first[..], &second].concat();
-        let pooled = summarise(&both, 3, Unplayed::NotCounted, bootstrap).overall.by_episode;
-        let versus = compare(&better, &first, 1, bootstrap).remove(0);
+        let pooled = summarise(&both, 3, UnplayedEpisodes::NotCounted, bootstrap).overall.by_episode;
+        let versus = compare_paired(&better, &first, 1, bootstrap).remove(0);
         let hits = [
             slice[0].won.interval.contains(p),
             slice[2].pass_at_k.interval.contains(pass_at_k(p, 3)),
@@ -135,7 +135,7 @@ fn intervals_cover_what_they_should() {
         for (count, hit) in covered.iter_mut().zip(hits) {
             *count += u32::from(hit);
         }
-        rejected += u32::from(compare(&first, &second, 1, bootstrap)[0].won.p_value < 0.05);
+        rejected += u32::from(compare_paired(&first, &second, 1, bootstrap)[0].won.p_value < 0.05);
         found += u32::from(versus.won.p_value < 0.05);
     }
     // 95 % of 300 are 285; four standard errors are 15. Percentile bootstraps at 80 tasks lose a percent or two.
@@ -152,9 +152,9 @@ fn the_way_to_the_ceiling_is_measured() {
     let results = play(&runtime, 0.8, 0.0, 3000, false, 7);
     // A score of 0.6 between -1 (never wins) and 1 (always wins).
     let lines = Ceiling { memoryless: vec![-1.0; EPISODES as usize], adaptive: vec![1.0; EPISODES as usize] };
-    let seen = against(&results, &lines, Bootstrap::default());
+    let seen = compare_to_ceiling(&results, &lines, Bootstrap::default());
     for at in &seen.by_episode {
-        assert!((at.share.unwrap().mean.unwrap() - 0.8).abs() < 0.03);
+        assert!((at.gap_fraction.unwrap().mean.unwrap() - 0.8).abs() < 0.03);
         assert!((at.regret.mean.unwrap() - 0.4).abs() < 0.06);
     }
     assert!((seen.total_regret.mean.unwrap() - 4.0).abs() < 0.2);

@@ -1,7 +1,7 @@
 //! Rock-paper-scissors against somebody with a habit. The other throws first but hides it, so that two players who throw
 //! at once become two who move in turn.
 
-use mage_core::prompt::{PromptSource, Windows};
+use mage_core::prompt::{PromptSource, HistoryWindows};
 use mage_env::{
     ActionId, ActionList, ActionProbs, Deal, Env, EnvSpec, EnvId, Error, Game, GameEnv, MAX_PLAYERS, PopulationMember,
     Observation, Opponent, OpponentKinds, Population, Result, Rng, EnvInfo, Task, TextGame, CurrentPlayer,
@@ -165,7 +165,7 @@ pub fn prompts() -> PromptSource {
         reflect_full: include_str!("../prompts/reflect.jinja").into(),
         play_compact: "BOS{% for slot in slots %} {{ slot }}{% endfor %} {{ compact }} GO".into(),
         reflect_compact: "BOS BACK {{ compact }} GO".into(),
-        windows: Windows::GAMES,
+        windows: HistoryWindows::GAMES,
     }
 }
 
@@ -194,8 +194,8 @@ mod tests {
                 match meta.advance().unwrap() {
                     Next::Done(record) => break record,
                     Next::Request(call) => {
-                        let prompt = &call.request.messages[0].content;
-                        let answer = match call.request.purpose {
+                        let prompt = &call.body.messages[0].content;
+                        let answer = match call.body.kind {
                             // Beat what the note says was thrown last time.
                             RequestKind::Play => {
                                 let last = THROWS.iter().position(|t| prompt.contains(&format!("threw {t} last")));
@@ -206,7 +206,7 @@ mod tests {
                                 format!("<remark>threw {} last</remark>", seen.split('.').next().unwrap())
                             }
                         };
-                        meta.answer(call.id, Ok(Completion::text(answer))).unwrap();
+                        meta.submit(call.id, Ok(Completion::from_text(answer))).unwrap();
                     }
                 }
             };

@@ -3,26 +3,26 @@
 //! Rows fall into buckets (by a key), buckets into units (by [`BaselineUnit`]), and each unit counts once. All sums run
 //! over sorted terms, so that the result does not depend on the order of the rows, to the last bit.
 
-use super::{BaselineUnit, Norm, Scope};
+use super::{AdvantageNorm, BaselineScope, BaselineUnit};
 use crate::Transition;
 use std::collections::HashMap;
 
 /// Added to a standard deviation before dividing by it.
 const EPSILON: f64 = 1e-6;
 
-impl Scope {
+impl BaselineScope {
     pub(super) fn key(self, row: &Transition) -> u32 {
         match self {
-            Scope::Group => row.group,
-            Scope::Opponent => row.opponent,
-            Scope::All => 0,
+            BaselineScope::Group => row.group,
+            BaselineScope::Opponent => row.opponent,
+            BaselineScope::All => 0,
         }
     }
 }
 
 impl BaselineUnit {
     /// The bucket a row's score is compared in.
-    pub(super) fn key(self, scope: Scope) -> impl Fn(&Transition) -> (u32, u32) {
+    pub(super) fn key(self, scope: BaselineScope) -> impl Fn(&Transition) -> (u32, u32) {
         move |row| (scope.key(row), if self == BaselineUnit::EpisodeIndex { row.episode } else { 0 })
     }
 }
@@ -33,7 +33,7 @@ pub(super) enum Lonely {
     /// It is its own mean, and gets 0.
     Zero,
     /// It keeps its value, if it is the only row in its scope.
-    Keeps(Scope),
+    Keeps(BaselineScope),
 }
 
 /// Each value minus the mean of its bucket, divided by the spread if `norm` says so.
@@ -42,14 +42,14 @@ pub(super) fn centre<K: Ord>(
     values: &[f64],
     key: impl Fn(&Transition) -> K,
     unit: BaselineUnit,
-    norm: Norm,
+    norm: AdvantageNorm,
     lonely: Lonely,
 ) -> Vec<f64> {
     against(rows, values, key, unit, lonely, |bucket| {
         let mean = bucket.mean();
         let spread = match norm {
-            Norm::Mean => 1.0,
-            Norm::MeanStd => bucket.deviation(mean) + EPSILON,
+            AdvantageNorm::Mean => 1.0,
+            AdvantageNorm::MeanStd => bucket.deviation(mean) + EPSILON,
         };
         bucket.members.iter().map(|m| (m.value - mean) / spread).collect()
     })

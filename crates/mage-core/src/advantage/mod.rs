@@ -4,7 +4,7 @@
 
 mod baseline;
 
-use crate::{Credited, Transition, credit::narrow};
+use crate::{AssignedCredit, Transition, credit::narrow};
 use baseline::{Lonely, centre, leave_one_out};
 use mage_env::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 /// | `grpo` | S (or G) | as `gigpo`'s first part, divided by the spread |
 /// | `rloo` | S (or G) | the same, without the row's own unit |
 ///
-/// always within one [`Scope`]: the group, everything against the same opponent, or all there is.
+/// always within one [`BaselineScope`]: the group, everything against the same opponent, or all there is.
 ///
 /// Returns are compared per episode index because later episodes are worth other amounts than earlier ones: a win after
 /// a loss improves by 20 where an immediate win improves by 10, and no action earned the difference. The two-level sum of
@@ -63,7 +63,7 @@ impl Default for Estimator {
 #[serde(default, deny_unknown_fields)]
 pub struct ReturnToGo {
     /// Which rows are compared.
-    pub scope: Scope,
+    pub scope: BaselineScope,
 }
 
 /// Settings of [`Estimator::Gigpo`].
@@ -71,26 +71,26 @@ pub struct ReturnToGo {
 #[serde(default, deny_unknown_fields)]
 pub struct Gigpo {
     /// Which rows are compared.
-    pub scope: Scope,
+    pub scope: BaselineScope,
     /// w: the weight of the step level.
     pub step_weight: f64,
     /// Whether differences are divided by the spread, on both levels.
-    pub norm: Norm,
+    pub norm: AdvantageNorm,
     /// What the episode level averages.
     pub baseline: BaselineUnit,
     /// What counts as the same state on the step level.
-    pub anchors: Anchors,
+    pub anchors: AnchorScope,
 }
 
 impl Default for Gigpo {
     /// The corrected form: scores compared per episode and episode index.
     fn default() -> Self {
         Gigpo {
-            scope: Scope::Group,
+            scope: BaselineScope::Group,
             step_weight: 1.0,
-            norm: Norm::Mean,
+            norm: AdvantageNorm::Mean,
             baseline: BaselineUnit::EpisodeIndex,
-            anchors: Anchors::Global,
+            anchors: AnchorScope::Global,
         }
     }
 }
@@ -98,11 +98,11 @@ impl Default for Gigpo {
 impl Gigpo {
     /// As released: the episode level averages rows, and the same state in different episodes is one state.
     pub const RELEASED: Gigpo = Gigpo {
-        scope: Scope::Group,
+        scope: BaselineScope::Group,
         step_weight: 1.0,
-        norm: Norm::Mean,
+        norm: AdvantageNorm::Mean,
         baseline: BaselineUnit::Transition,
-        anchors: Anchors::Global,
+        anchors: AnchorScope::Global,
     };
 }
 
@@ -111,18 +111,23 @@ impl Gigpo {
 #[serde(default, deny_unknown_fields)]
 pub struct Grpo {
     /// Which rows are compared.
-    pub scope: Scope,
+    pub scope: BaselineScope,
     /// `mean_std` is what makes it GRPO; it also scales up noise once most members of a group do equally well.
-    pub norm: Norm,
+    pub norm: AdvantageNorm,
     /// What is averaged.
     pub baseline: BaselineUnit,
     /// Score or return.
-    pub signal: Signal,
+    pub signal: CreditSignal,
 }
 
 impl Default for Grpo {
     fn default() -> Self {
-        Grpo { scope: Scope::Group, norm: Norm::MeanStd, baseline: BaselineUnit::Transition, signal: Signal::Score }
+        Grpo {
+            scope: BaselineScope::Group,
+            norm: AdvantageNorm::MeanStd,
+            baseline: BaselineUnit::Transition,
+            signal: CreditSignal::Score,
+        }
     }
 }
 
@@ -131,25 +136,25 @@ impl Default for Grpo {
 #[serde(default, deny_unknown_fields)]
 pub struct Rloo {
     /// Which rows are compared.
-    pub scope: Scope,
+    pub scope: BaselineScope,
     /// What is left out of its own baseline. Leaving out a single row leaves the other turns of the same episode in,
     /// which carry the same score; hence the default, `episode_index`, where units are whole episodes and each comes
     /// from another meta-episode.
     pub baseline: BaselineUnit,
     /// Score or return.
-    pub signal: Signal,
+    pub signal: CreditSignal,
 }
 
 impl Default for Rloo {
     fn default() -> Self {
-        Rloo { scope: Scope::Group, baseline: BaselineUnit::EpisodeIndex, signal: Signal::Score }
+        Rloo { scope: BaselineScope::Group, baseline: BaselineUnit::EpisodeIndex, signal: CreditSignal::Score }
     }
 }
 
 /// Which rows are compared with each other at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Scope {
+pub enum BaselineScope {
     /// Those of the same group: the same opponent, seat and deals when groups are stationary.
     #[default]
     Group,
@@ -162,7 +167,7 @@ pub enum Scope {
 /// Whether differences are divided by the spread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Norm {
+pub enum AdvantageNorm {
     /// Subtract the mean.
     #[default]
     Mean,
@@ -192,7 +197,7 @@ pub enum BaselineUnit {
 /// What counts as the same state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Anchors {
+pub enum AnchorScope {
     /// The anchor alone: the same position in episodes 1 and 3 is one state.
     #[default]
     Global,
@@ -203,7 +208,7 @@ pub enum Anchors {
 /// Which credit a one-level estimator compares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Signal {
+pub enum CreditSignal {
     /// S, the row's own episode. Nothing later counts: with memory this is per-episode learning.
     #[default]
     Score,
@@ -213,7 +218,7 @@ pub enum Signal {
 
 /// The parts an advantage is the sum of, in the order of the rows. A level that an estimator does not have is 0.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Levels {
+pub struct AdvantageLevels {
     /// From scores of episodes. One-level estimators that compare whole units put their result here.
     pub episode: Vec<f64>,
     /// From returns of single calls, before its weight.
@@ -238,7 +243,7 @@ impl Estimator {
     ///
     /// # Panics
     /// When `credited` was not made from these rows (other lengths).
-    pub fn levels(&self, rows: &[Transition], credited: &Credited) -> Levels {
+    pub fn levels(&self, rows: &[Transition], credited: &AssignedCredit) -> AdvantageLevels {
         let n = rows.len();
         assert!(
             credited.returns.len() == n && credited.scores.len() == n,
@@ -247,34 +252,35 @@ impl Estimator {
             credited.scores.len(),
         );
         let widen = |x: &[f32]| -> Vec<f64> { x.iter().map(|&x| f64::from(x)).collect() };
-        let signal = |s: Signal| match s {
-            Signal::Score => widen(&credited.scores),
-            Signal::Return => widen(&credited.returns),
+        let signal = |s: CreditSignal| match s {
+            CreditSignal::Score => widen(&credited.scores),
+            CreditSignal::Return => widen(&credited.returns),
         };
         let none = || vec![0.0; n];
         match *self {
             Estimator::ReturnToGo(ReturnToGo { scope }) => {
                 let key = |r: &Transition| (scope.key(r), r.episode);
                 let values = widen(&credited.returns);
-                let step = centre(rows, &values, key, BaselineUnit::Transition, Norm::Mean, Lonely::Zero);
-                Levels { episode: none(), step, step_weight: 1.0 }
+                let step = centre(rows, &values, key, BaselineUnit::Transition, AdvantageNorm::Mean, Lonely::Zero);
+                AdvantageLevels { episode: none(), step, step_weight: 1.0 }
             }
             Estimator::Gigpo(Gigpo { scope, step_weight, norm, baseline, anchors }) => {
                 let scores = widen(&credited.scores);
                 let episode = centre(rows, &scores, baseline.key(scope), baseline, norm, Lonely::Keeps(scope));
-                let state =
-                    |r: &Transition| (scope.key(r), r.anchor, if anchors == Anchors::Local { r.episode } else { 0 });
+                let state = |r: &Transition| {
+                    (scope.key(r), r.anchor, if anchors == AnchorScope::Local { r.episode } else { 0 })
+                };
                 let values = widen(&credited.returns);
                 let step = centre(rows, &values, state, BaselineUnit::Transition, norm, Lonely::Zero);
-                Levels { episode, step, step_weight }
+                AdvantageLevels { episode, step, step_weight }
             }
             Estimator::Grpo(Grpo { scope, norm, baseline, signal: s }) => {
                 let episode = centre(rows, &signal(s), baseline.key(scope), baseline, norm, Lonely::Keeps(scope));
-                Levels { episode, step: none(), step_weight: 0.0 }
+                AdvantageLevels { episode, step: none(), step_weight: 0.0 }
             }
             Estimator::Rloo(Rloo { scope, baseline, signal: s }) => {
                 let episode = leave_one_out(rows, &signal(s), baseline.key(scope), baseline, Lonely::Keeps(scope));
-                Levels { episode, step: none(), step_weight: 0.0 }
+                AdvantageLevels { episode, step: none(), step_weight: 0.0 }
             }
         }
     }
@@ -283,20 +289,20 @@ impl Estimator {
 /// The advantage of every row: the sum of its levels.
 ///
 /// ```
-/// use mage_core::{Credit, Estimator, Phase, Transition, advantages, credit};
+/// use mage_core::{CreditConfig, Estimator, TransitionKind, Transition, advantages, assign_credit};
 ///
 /// // Two meta-episodes of one group and one turn: one won, one lost.
 /// let row = |meta_episode, reward| Transition {
-///     group: 0, meta_episode, episode: 0, turn: 0, phase: Phase::Play, anchor: 0, opponent: 0, reward, penalty: 0.0,
+///     group: 0, meta_episode, episode: 0, turn: 0, kind: TransitionKind::Play, anchor: 0, opponent: 0, reward, penalty: 0.0,
 /// };
 /// let rows = [row(0, 1.0), row(1, -1.0)];
-/// let credited = credit(&rows, &Credit::default());
+/// let credited = assign_credit(&rows, &CreditConfig::default());
 /// assert_eq!(advantages(&rows, &credited, &Estimator::default()), [1.0, -1.0]);
 /// ```
 ///
 /// # Panics
 /// When `credited` was not made from these rows (other lengths).
-pub fn advantages(rows: &[Transition], credited: &Credited, estimator: &Estimator) -> Vec<f32> {
-    let Levels { episode, step, step_weight } = estimator.levels(rows, credited);
+pub fn advantages(rows: &[Transition], credited: &AssignedCredit, estimator: &Estimator) -> Vec<f32> {
+    let AdvantageLevels { episode, step, step_weight } = estimator.levels(rows, credited);
     episode.iter().zip(&step).map(|(e, s)| narrow(e + step_weight * s)).collect()
 }

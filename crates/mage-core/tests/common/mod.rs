@@ -29,8 +29,8 @@ pub(crate) fn drive(mut meta: MetaEpisode, mut model: impl FnMut(&Request) -> St
         match meta.advance().unwrap() {
             Next::Done(record) => return *record,
             Next::Request(call) => {
-                let answer = Completion::text(model(&call));
-                meta.answer(call.id, Ok(answer)).unwrap();
+                let answer = Completion::from_text(model(&call));
+                meta.submit(call.id, Ok(answer)).unwrap();
             }
         }
     }
@@ -39,10 +39,10 @@ pub(crate) fn drive(mut meta: MetaEpisode, mut model: impl FnMut(&Request) -> St
 /// Every prompt with its answer, to read and to compare.
 pub(crate) fn transcript(record: &Trajectory) -> String {
     let mut out = String::new();
-    for call in &record.calls {
-        let _ = writeln!(out, "======== {:?}, episode {}, turn {}", call.purpose, call.episode, call.turn);
+    for call in &record.requests {
+        let _ = writeln!(out, "======== {:?}, episode {}, turn {}", call.kind, call.episode, call.turn);
         let _ = writeln!(out, "{}", call.messages[0].content);
-        let _ = writeln!(out, "-------- answer: {}", call.answer.text);
+        let _ = writeln!(out, "-------- answer: {}", call.completion.text);
         if let Some(why) = &call.invalid {
             let _ = writeln!(out, "-------- invalid: {why}");
         }

@@ -1,7 +1,7 @@
 //! Rows, written the way people talk about them.
 #![allow(dead_code)] // each test binary uses its own part
 
-use mage_core::{Phase, Transition};
+use mage_core::{Transition, TransitionKind};
 
 /// The anchor all reflections share.
 pub(crate) const REFLECTION: u64 = u64::MAX;
@@ -13,7 +13,7 @@ pub(crate) fn play(episode: u32, turn: u32, reward: f32) -> Transition {
         meta_episode: 0,
         episode,
         turn,
-        phase: Phase::Play,
+        kind: TransitionKind::Play,
         anchor: 1,
         opponent: 0,
         reward,
@@ -23,7 +23,7 @@ pub(crate) fn play(episode: u32, turn: u32, reward: f32) -> Transition {
 
 /// The reflection before `episode`.
 pub(crate) fn reflect(episode: u32) -> Transition {
-    Transition { phase: Phase::Reflect, anchor: REFLECTION, ..play(episode, 0, 0.0) }
+    Transition { kind: TransitionKind::Reflect, anchor: REFLECTION, ..play(episode, 0, 0.0) }
 }
 
 /// A meta-episode whose episodes have `turns` turns each and earn `rewards` at their ends, with reflections between.
@@ -41,8 +41,8 @@ pub(crate) fn meta_episode(id: u32, rewards: &[f32], turns: u32) -> Vec<Transiti
 }
 
 /// Where the row of an episode, turn and phase stands.
-pub(crate) fn find(rows: &[Transition], episode: u32, turn: u32, phase: Phase) -> usize {
-    rows.iter().position(|r| (r.episode, r.turn, r.phase) == (episode, turn, phase)).expect("such a row")
+pub(crate) fn find(rows: &[Transition], episode: u32, turn: u32, kind: TransitionKind) -> usize {
+    rows.iter().position(|r| (r.episode, r.turn, r.kind) == (episode, turn, kind)).expect("such a row")
 }
 
 #[track_caller]

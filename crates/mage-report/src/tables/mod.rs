@@ -7,7 +7,7 @@ use super::{
     measured::{Measured, NONE, p_value, score},
 };
 use beside_the_paper::{beside, table_1};
-use mage_core::{Mean, PairedRate};
+use mage_core::{MeanEstimate, PairedRate};
 use std::collections::BTreeSet;
 
 /// A table of texts.
@@ -218,7 +218,7 @@ fn with_count(shown: String, m: &Measured, tasks: u64) -> String {
 
 /// One method beside another, task by task.
 fn paired(report: &Report) -> Option<Table> {
-    let number = |m: &Mean, form: &dyn Fn(f64) -> String| match (m.mean, m.interval) {
+    let number = |m: &MeanEstimate, form: &dyn Fn(f64) -> String| match (m.mean, m.interval) {
         (Some(x), Some(i)) => format!("{} [{}, {}]", form(x), form(i.low), form(i.high)),
         (Some(x), None) => form(x),
         (None, _) => NONE.to_owned(),

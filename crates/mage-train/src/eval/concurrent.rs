@@ -93,7 +93,7 @@ impl Evaluation {
                 Ok(Next::Done(record)) => return Ok(Trajectory { key, ..*record }),
                 Ok(Next::Request(call)) => {
                     let answer = agent.answerer.answer(&call).await.map_err(|e| e.to_string());
-                    meta.answer(call.id, answer)?;
+                    meta.submit(call.id, answer)?;
                 }
                 // Its record, which says why, comes next.
                 Err(_) => {}
@@ -105,13 +105,13 @@ impl Evaluation {
     pub(super) fn remember(&self, index: usize, record: &Trajectory) -> Result<()> {
         let changed = || Error::Stopped(format!("the record of task {index} no longer fits; play into a new file"));
         let mut meta: MetaEpisode = self.meta_episode(index)?;
-        let mut answered = record.calls.iter();
+        let mut answered = record.requests.iter();
         loop {
             match meta.advance()? {
                 Next::Done(_) => return Ok(()),
                 Next::Request(call) => {
-                    let then = answered.next().filter(|c| c.messages == call.request.messages).ok_or_else(changed)?;
-                    meta.answer(call.id, Ok(then.answer.clone()))?;
+                    let then = answered.next().filter(|c| c.messages == call.body.messages).ok_or_else(changed)?;
+                    meta.submit(call.id, Ok(then.completion.clone()))?;
                 }
             }
         }

@@ -140,7 +140,7 @@ impl Evaluation {
 
     /// What records know the method by.
     pub fn method(&self) -> Hash {
-        let method = self.memories.as_ref().map_or_else(|| Hash::of(&*self.settings), |m| m.method());
+        let method = self.memories.as_ref().map_or_else(|| Hash::of(&*self.settings), |m| m.method_hash());
         match &self.agent {
             Agent::Model(model) => super::model_agent::method_hash(method, &model.drawn),
             _ => method,
@@ -150,7 +150,7 @@ impl Evaluation {
     /// The key of the record of the `index`-th task.
     pub fn key(&self, index: usize, task: &Task) -> TrajectoryKey {
         TrajectoryKey {
-            panel: self.panel.hash(),
+            task_set: self.panel.hash(),
             task: task.hash(),
             method: self.method(),
             weights: self.agent.id().to_owned(),
@@ -226,7 +226,7 @@ impl Evaluation {
             match meta.advance()? {
                 Next::Request(call) => {
                     let answer = player.answer(&call, &meta)?;
-                    meta.answer(call.id, Ok(answer))?;
+                    meta.submit(call.id, Ok(answer))?;
                 }
                 Next::Done(record) => return Ok(Trajectory { key, ..*record }),
             }

@@ -7,7 +7,7 @@
 use crate::{Result, TaskSet, rollout::Rollout};
 use mage_core::{
     RequestKind, Trajectory,
-    history::{Episode, Turn},
+    episode::{Episode, Turn},
 };
 use mage_engine::ScoreRequest;
 use mage_env::{Anchor, GameTree, Hash, ParsedAction, Seed};
@@ -110,7 +110,7 @@ impl Evaluator {
                             seed,
                             |_| (),
                             |meta, call| {
-                                if limit > 0 && call.request.purpose == RequestKind::Play && call.turn == 0 {
+                                if limit > 0 && call.body.kind == RequestKind::Play && call.turn == 0 {
                                     open.extend(ask(meta, call.episode, limit, &rollout, &questions));
                                 }
                             },
@@ -254,7 +254,7 @@ fn ask(
     let mut ids = Vec::with_capacity(tree.info_sets.len());
     for info_set in &tree.info_sets {
         let turns = info_set.history.iter().map(|(action, observation)| Turn {
-            call: mage_core::RequestId(0),
+            request: mage_core::RequestId(0),
             anchor: Anchor(String::new()),
             action: ParsedAction::Act(action.clone()),
             valid: true,
@@ -262,7 +262,7 @@ fn ask(
             observation: observation.clone(),
         });
         let so_far = Episode { start: info_set.start.clone(), turns: turns.collect(), end: None };
-        let request = meta.request_if(&so_far, Some(info_set.legal.clone()))?.ok()?;
+        let request = meta.counterfactual_request(&so_far, Some(info_set.legal.clone()))?.ok()?;
         let question = (rollout.speech.prompt(&request.messages).ok()?, info_set.legal.clone());
         let mut q = questions.lock().expect("no holder panics");
         let next = q.list.len() as u32;

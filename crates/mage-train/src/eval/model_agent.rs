@@ -114,7 +114,7 @@ impl ModelAgent {
 /// have no room for all.
 pub fn run_settings(recipe: &Recipe, env_info: &EnvInfo, episodes: u32) -> EpisodeConfig {
     let trained = recipe.eval_settings(env_info);
-    let room = (trained.size == PromptForm::Compact).then_some(trained.slots);
+    let room = (trained.prompt_form == PromptForm::Compact).then_some(trained.slots);
     let too_small = room.filter(|slots| episodes as usize > slots + 1);
     EpisodeConfig { episodes, recall_limit: too_small.or(trained.recall_limit), ..trained }
 }
@@ -159,13 +159,10 @@ struct ChatAnswerer {
 impl Answerer for ChatAnswerer {
     fn answer<'a>(&'a self, call: &'a Request) -> BoxFuture<'a, Result<Completion>> {
         Box::pin(async move {
-            let messages = as_engines_say(&call.request.messages);
-            let params = SamplingParams {
-                max_tokens: call.request.max_tokens,
-                seed: call_seed(call),
-                ..self.drawn.params.clone()
-            };
-            let answers = call.request.allowed.clone();
+            let messages = as_engines_say(&call.body.messages);
+            let params =
+                SamplingParams { max_tokens: call.body.max_tokens, seed: call_seed(call), ..self.drawn.params.clone() };
+            let answers = call.body.allowed.clone();
             let request = ChatRequest { messages, thinking: self.drawn.thinking, params, answers };
             let said = self.policy.complete(request).await?;
             Ok(Completion {
@@ -173,7 +170,7 @@ impl Answerer for ChatAnswerer {
                 tokens: None,
                 finish: finish(said.finish),
                 weights: Some(self.label.clone()),
-                usage: Some(TokenUsage { prompt: said.usage.prompt, answer: said.usage.answer }),
+                usage: Some(TokenUsage { prompt_tokens: said.usage.prompt, completion_tokens: said.usage.answer }),
             })
         })
     }
@@ -189,7 +186,7 @@ struct NativeAnswerer {
 impl Answerer for NativeAnswerer {
     fn answer<'a>(&'a self, call: &'a Request) -> BoxFuture<'a, Result<Completion>> {
         Box::pin(async move {
-            let mut request = self.speech.request(&call.request, &self.params, call_seed(call))?;
+            let mut request = self.speech.request(&call.body, &self.params, call_seed(call))?;
             request.weights = AdapterName::default();
             let prompt = request.prompt.clone();
             let sample = self.sampler.sample(request).await?;

@@ -40,7 +40,7 @@ impl Player {
 
     /// Plays as an environment's own agent does. It reads compact prompts only.
     pub fn reference(settings: Arc<EpisodeConfig>, reference: Box<dyn ScriptedAgent>) -> Result<Self> {
-        if settings.size != PromptForm::Compact {
+        if settings.prompt_form != PromptForm::Compact {
             return Err(Error::Player { problem: "agents that play by rule read compact prompts only" });
         }
         Ok(Self::new(PlayerKind::Reference(reference), settings))
@@ -55,11 +55,11 @@ impl Player {
 
     /// Answers the open call of a meta-episode.
     pub fn answer(&mut self, call: &Request, meta: &MetaEpisode) -> Result<Completion> {
-        let text = match call.request.purpose {
+        let text = match call.body.kind {
             RequestKind::Play => self.act(call, meta)?,
             _ => self.note(call, meta)?,
         };
-        Ok(Completion::text(match (self.settings.size, call.request.purpose) {
+        Ok(Completion::from_text(match (self.settings.prompt_form, call.body.kind) {
             (PromptForm::Compact, _) => text,
             (PromptForm::Full, RequestKind::Play) => format!("<action>{text}</action>"),
             (PromptForm::Full, _) => format!("<remark>{text}</remark>"),
@@ -67,13 +67,13 @@ impl Player {
     }
 
     fn act(&mut self, call: &Request, meta: &MetaEpisode) -> Result<String> {
-        let allowed = call.request.allowed.as_deref().unwrap_or_default();
-        let prompt = match (&self.rule, self.settings.size) {
+        let allowed = call.body.allowed.as_deref().unwrap_or_default();
+        let prompt = match (&self.rule, self.settings.prompt_form) {
             (PlayerKind::Random(_), _) => CompactPrompt::default(),
             (_, PromptForm::Compact) => CompactPrompt::read(call, &self.settings)?,
             (_, PromptForm::Full) => CompactPrompt {
                 memory: self.remembered(),
-                observation: meta.episode().map_or_else(String::new, |e| e.now().compact.clone()),
+                observation: meta.episode().map_or_else(String::new, |e| e.last_observation().compact.clone()),
             },
         };
         let (agent, mut luck) = match &mut self.rule {
@@ -101,7 +101,7 @@ impl Player {
             legal: &legal,
             history: &done,
         });
-        let written = written(meta.env(), self.settings.size, &legal, &meant);
+        let written = written(meta.env(), self.settings.prompt_form, &legal, &meant);
         Ok(match (luck, written) {
             (Some((rng, _)), Some(text)) if !allowed.is_empty() && !allowed.contains(&text) => {
                 allowed.choose(rng).cloned().unwrap_or(text)
@@ -121,13 +121,13 @@ impl Player {
     }
 
     fn note(&mut self, call: &Request, meta: &MetaEpisode) -> Result<String> {
-        let text = match (&mut self.rule, self.settings.size) {
+        let text = match (&mut self.rule, self.settings.prompt_form) {
             (PlayerKind::Random(_), _) => "_".to_owned(),
             (PlayerKind::Reference(agent) | PlayerKind::Teacher { reference: agent, .. }, PromptForm::Compact) => {
                 agent.reflect(inside(call, "BOS BACK ")?)
             }
             (PlayerKind::Reference(agent) | PlayerKind::Teacher { reference: agent, .. }, PromptForm::Full) => {
-                agent.reflect(meta.episode().map_or("", |e| &e.now().compact))
+                agent.reflect(meta.episode().map_or("", |e| &e.last_observation().compact))
             }
         };
         self.notes.push(text.clone());
@@ -179,7 +179,7 @@ impl CompactPrompt {
 
 /// What stands between `opening` and `GO` in a compact prompt.
 fn inside<'c>(call: &'c Request, opening: &str) -> Result<&'c str> {
-    let text = call.request.messages.first().map_or("", |m| m.content.as_str());
+    let text = call.body.messages.first().map_or("", |m| m.content.as_str());
     text.strip_prefix(opening)
         .and_then(|t| t.strip_suffix(" GO"))
         .ok_or(Error::Player { problem: "the prompt is not a compact one" })
@@ -219,7 +219,7 @@ mod tests {
                     Next::Done(record) => return *record,
                     Next::Request(call) => {
                         let answer = player.answer(&call, &meta).unwrap();
-                        meta.answer(call.id, Ok(answer)).unwrap();
+                        meta.submit(call.id, Ok(answer)).unwrap();
                     }
                 }
             }
@@ -236,12 +236,12 @@ mod tests {
                 (PromptForm::Full, 0.0),
                 (PromptForm::Full, 0.3),
             ] {
-                for call in lessons(env, teacher, size, stray).iter().flat_map(|r| &r.calls) {
-                    assert_eq!(call.invalid, None, "{env}, {size:?}: {}", call.answer.text);
+                for call in lessons(env, teacher, size, stray).iter().flat_map(|r| &r.requests) {
+                    assert_eq!(call.invalid, None, "{env}, {size:?}: {}", call.completion.text);
                     let Some(allowed) = &call.allowed else { continue };
                     let said = match size {
-                        PromptForm::Compact => call.answer.text.as_str(),
-                        PromptForm::Full => mage_core::parse::tagged(&call.answer.text, "action").unwrap(),
+                        PromptForm::Compact => call.completion.text.as_str(),
+                        PromptForm::Full => mage_core::parse::last_tag(&call.completion.text, "action").unwrap(),
                     };
                     assert!(allowed.iter().any(|a| a == said), "{env}, {size:?}: {said} is none of {allowed:?}");
                 }

@@ -37,7 +37,7 @@ pub(super) fn find(name: &str) -> Result<Option<Table>> {
     let mut piece = Table::try_from(method).expect("methods are plain data");
     if let Some(Value::Table(credit)) = piece.get_mut("credit") {
         // No method stands for these: they stay as the recipe has them.
-        credit.retain(|key, _| !["gamma_step", "gamma_traj", "forget_past"].contains(&key));
+        credit.retain(|key, _| !["gamma_step", "gamma_traj", "omit_previous_return"].contains(&key));
     }
     let mut table = Table::from_iter([("method".to_owned(), Value::Table(piece))]);
     if !method.memory {

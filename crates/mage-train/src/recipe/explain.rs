@@ -39,9 +39,9 @@ const METHOD: FieldDocs = &[
     ("credit.gamma_step", &["Discount from one turn of an episode to the next."]),
     ("credit.gamma_traj", &["Discount from one episode to the next."]),
     ("credit.reflection", &["What a reflection's score is: `corrected` or `faithful` (0, as released)."]),
-    ("credit.penalty", &["Where penalties enter: `per_row`, `episode_reward` or `episode_level_only`."]),
+    ("credit.penalty", &["Where penalties enter: `per_transition`, `episode_reward` or `episode_level_only`."]),
     (
-        "credit.forget_past",
+        "credit.omit_previous_return",
         &[
             "With `differential`: leave the episode before out of an episode's own returns. Less noise, the same expectation.",
         ],

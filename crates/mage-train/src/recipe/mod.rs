@@ -20,7 +20,7 @@ pub use sections::{
     WarmStartConfig,
 };
 
-use mage_core::{EpisodeConfig, Method, Penalty, Rewards, prompt::PromptForm};
+use mage_core::{EpisodeConfig, Method, Penalty, RewardSpec, prompt::PromptForm};
 use mage_engine::{Decay, EntropyTerm, KlTerm, Loss, Objective, OptimStep, SamplingParams, Schedule, TokenClass};
 use mage_env::EnvInfo;
 use serde::{Deserialize, Serialize};
@@ -36,8 +36,8 @@ pub const REFLECT: TokenClass = TokenClass(1);
 pub struct Recipe {
     /// Seed of all random streams.
     pub seed: u64,
-    /// See [`Rewards`].
-    pub reward: Rewards,
+    /// See [`RewardSpec`].
+    pub reward: RewardSpec,
     /// See [`EnvConfig`].
     pub env: EnvConfig,
     /// See [`PlayConfig`].

@@ -152,7 +152,7 @@ impl Rollout {
     ) -> Result<Trajectory> {
         let (prompts, settings) = (Arc::clone(&self.prompts), Arc::clone(&self.settings));
         let mut meta = match guard(|| {
-            Ok(MetaEpisode::new(task.clone(), env, prompts, settings, seed)?.with_method(self.method))
+            Ok(MetaEpisode::new(task.clone(), env, prompts, settings, seed)?.with_method_hash(self.method))
         }) {
             Ok(meta) => meta,
             Err(e) => return Ok(self.failed(task, seed, e.to_string())),
@@ -167,14 +167,14 @@ impl Rollout {
                 Err(e) => return Ok(self.failed(task, seed, e.to_string())),
             };
             look(&meta, &call);
-            let mut request = self.speech.request(&call.request, &self.params, call_seed(&call))?;
+            let mut request = self.speech.request(&call.body, &self.params, call_seed(&call))?;
             request.weights = self.weights.clone();
             let prompt = request.prompt.clone();
             stage(RolloutStage::Sampler);
             let sample = self.sampler.sample(request).await?;
             stage(RolloutStage::Environment);
             let answer = self.speech.answer(prompt, sample, &self.label)?;
-            if let Err(e) = guard(|| Ok(meta.answer(call.id, Ok(answer))?)) {
+            if let Err(e) = guard(|| Ok(meta.submit(call.id, Ok(answer))?)) {
                 return Ok(self.failed(task, seed, e.to_string()));
             }
         }
@@ -182,7 +182,7 @@ impl Rollout {
 
     fn key(&self, task: &Task, seed: Seed) -> TrajectoryKey {
         let task = task.hash();
-        TrajectoryKey { panel: Hash::of(&[task]), task, method: self.method, weights: self.label.clone(), seed }
+        TrajectoryKey { task_set: Hash::of(&[task]), task, method: self.method, weights: self.label.clone(), seed }
     }
 
     fn failed(&self, task: &Task, seed: Seed, error: String) -> Trajectory {
@@ -191,7 +191,7 @@ impl Rollout {
             task: task.clone(),
             stopped_early: false,
             episodes: Vec::new(),
-            calls: Vec::new(),
+            requests: Vec::new(),
             error: Some(error),
         }
     }

@@ -86,7 +86,7 @@ impl TrainContext {
         setting.env_spec.check(&setting.population)?;
         let turns = setting.env_spec.max_turns(&setting.population, &recipe.env.split)?;
         let settings = Arc::new(recipe.settings(&EnvInfo { max_turns: turns, ..env_info.clone() }));
-        settings.check()?;
+        settings.validate()?;
         let engines = engines::start(recipe, env_info, &setting.notices)?;
         engines.trainer.caps().check(&recipe.loss(0))?;
         let speech = Arc::new(PromptCodec::new(Arc::clone(&engines.renderer), recipe.play.form, recipe.play.thinking)?);

@@ -44,8 +44,7 @@ impl LengthProbe {
             };
             for call in calls {
                 let prompt = speech.prompt(&call.messages)?.len();
-                let most =
-                    if call.purpose == RequestKind::Play { settings.play_tokens } else { settings.reflect_tokens };
+                let most = if call.kind == RequestKind::Play { settings.play_tokens } else { settings.reflect_tokens };
                 talk.prompts += prompt as u64;
                 talk.answers += u64::from(most);
                 talk.longest = talk.longest.max(prompt + most as usize);
@@ -84,9 +83,9 @@ fn play(
     let mut player = Player::random(Arc::clone(settings), seed);
     loop {
         match meta.advance()? {
-            Next::Done(record) => return Ok(Some(record.calls)),
+            Next::Done(record) => return Ok(Some(record.requests)),
             Next::Request(call) => match player.answer(&call, &meta) {
-                Ok(answer) => meta.answer(call.id, Ok(answer))?,
+                Ok(answer) => meta.submit(call.id, Ok(answer))?,
                 Err(Error::Player { .. }) => return Ok(None),
                 Err(e) => return Err(e),
             },

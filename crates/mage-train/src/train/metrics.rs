@@ -74,9 +74,9 @@ impl Training {
             put(format!("episode_{}/won", n + 1), episodes.iter().filter(|e| e.won()).count() as f64 / over);
         }
         let (mut surprise, mut play_tokens, mut reflect_tokens, mut reflections) = (0.0, 0_u64, 0_u64, 0_u64);
-        for call in good.iter().flat_map(|r| &r.calls) {
-            let Some(tokens) = &call.answer.tokens else { continue };
-            if call.purpose == RequestKind::Play {
+        for call in good.iter().flat_map(|r| &r.requests) {
+            let Some(tokens) = &call.completion.tokens else { continue };
+            if call.kind == RequestKind::Play {
                 surprise -= tokens.logprobs.iter().map(|l| f64::from(*l)).sum::<f64>();
                 play_tokens += tokens.response.len() as u64;
             } else {

@@ -451,9 +451,9 @@ impl Training {
         self.runtime.block_on(async {
             let mut all = JoinSet::new();
             for lesson in lessons {
-                let call = &records[lesson.record].calls[lesson.call];
+                let call = &records[lesson.record].requests[lesson.call];
                 let charged = loss.kl.iter().any(|t| t.class.is_none_or(|c| c == class(call)));
-                let Some(tokens) = call.answer.tokens.as_ref().filter(|t| charged && !t.response.is_empty()) else {
+                let Some(tokens) = call.completion.tokens.as_ref().filter(|t| charged && !t.response.is_empty()) else {
                     continue;
                 };
                 let request = samples::request_of(call, self.parts.settings.play_tokens);

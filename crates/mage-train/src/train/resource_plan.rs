@@ -171,7 +171,7 @@ pub fn longest_sequence(recipe: &Recipe, setting: &TrainEnv, renderer: &Arc<Rend
 fn survey(recipe: &Recipe, setting: &TrainEnv, renderer: Option<&Arc<Renderer>>) -> Result<Option<LengthProbe>> {
     let turns = setting.env_spec.max_turns(&setting.population, &recipe.env.split)?;
     let settings = recipe.settings(&EnvInfo { max_turns: turns, ..setting.env_spec.info() });
-    settings.check()?;
+    settings.validate()?;
     let Some(renderer) = renderer else { return Ok(None) };
     let speech = PromptCodec::new(Arc::clone(renderer), recipe.play.form, recipe.play.thinking)?;
     LengthProbe::survey(recipe, setting, settings, &speech, SAMPLE)

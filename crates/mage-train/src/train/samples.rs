@@ -9,7 +9,8 @@ use crate::{
     recipe::{Aggregation, PLAY, REFLECT, Recipe},
 };
 use mage_core::{
-    MetaEpisodeIndex, RequestBody, RequestKind, RequestRecord, Trajectory, Transition, advantages, credit, rows,
+    MetaEpisodeIndex, RequestBody, RequestKind, RequestRecord, Trajectory, Transition, advantages, assign_credit,
+    transitions,
 };
 use mage_engine::{PerToken, Segment, TokenClass, TokenForest};
 use mage_env::Hash;
@@ -41,12 +42,12 @@ pub fn build_samples(records: &[Trajectory], members: usize, recipe: &Recipe) ->
         let next = opponents.len() as u32;
         let opponent = *opponents.entry(facing).or_insert(next);
         let place = MetaEpisodeIndex { group: (i / members) as u32, meta_episode: i as u32, opponent };
-        for of_call in rows(record, place, &rule, &recipe.penalty) {
-            all.push(of_call.row);
-            places.push((i, of_call.call));
+        for of_call in transitions(record, place, &rule, &recipe.penalty) {
+            all.push(of_call.transition);
+            places.push((i, of_call.request));
         }
     }
-    let credited = credit(&all, &recipe.method.credit);
+    let credited = assign_credit(&all, &recipe.method.credit);
     let worth = advantages(&all, &credited, &recipe.method.estimator);
     let lessons = places.into_iter().enumerate().map(|(row, (record, call))| TrainingSample {
         record,
@@ -60,13 +61,13 @@ pub fn build_samples(records: &[Trajectory], members: usize, recipe: &Recipe) ->
 
 /// The class of a call's tokens.
 pub(crate) fn class(call: &RequestRecord) -> TokenClass {
-    if call.purpose == RequestKind::Play { PLAY } else { REFLECT }
+    if call.kind == RequestKind::Play { PLAY } else { REFLECT }
 }
 
 /// The request a recorded call answered, as far as masks depend on it.
 pub(crate) fn request_of(call: &RequestRecord, max_tokens: u32) -> RequestBody {
     RequestBody {
-        purpose: call.purpose,
+        kind: call.kind,
         messages: Vec::new(),
         allowed: call.allowed.clone(),
         max_tokens,
@@ -122,8 +123,8 @@ pub(crate) fn batch(
 ) -> Result<TokenForest> {
     let mut answers = Vec::with_capacity(lessons.len());
     for lesson in lessons {
-        let call = &records[lesson.record].calls[lesson.call];
-        let Some(tokens) = call.answer.tokens.as_ref().filter(|t| !t.response.is_empty()) else { continue };
+        let call = &records[lesson.record].requests[lesson.call];
+        let Some(tokens) = call.completion.tokens.as_ref().filter(|t| !t.response.is_empty()) else { continue };
         let n = tokens.response.len();
         // Where no divergence is charged, a reference equal to the policy costs nothing.
         let ref_logprobs = match reference.get(&(lesson.record, lesson.call)) {

@@ -79,7 +79,7 @@ impl WarmStart {
             match meta.advance()? {
                 Next::Request(call) => {
                     let answer = player.answer(&call, &meta)?;
-                    meta.answer(call.id, Ok(answer))?;
+                    meta.submit(call.id, Ok(answer))?;
                 }
                 Next::Done(record) => return Ok(*record),
             }
@@ -90,13 +90,13 @@ impl WarmStart {
     pub fn factual(&self, record: &Trajectory) -> Option<(u32, u32)> {
         let maker = self.teacher.as_ref()?;
         let mut teacher = maker.make(&record.task, Seed::new(0));
-        let reflections = record.calls.iter().filter(|c| c.purpose == RequestKind::Reflect);
+        let reflections = record.requests.iter().filter(|c| c.kind == RequestKind::Reflect);
         let counted = reflections.map(|call| {
             let finished = &record.episodes[call.episode as usize - 1];
-            let facts = teacher.reflect(&finished.now().compact);
-            let said = match self.settings.size {
-                PromptForm::Compact => call.answer.text.as_str(),
-                PromptForm::Full => parse::tagged(&call.answer.text, "remark").unwrap_or_default(),
+            let facts = teacher.reflect(&finished.last_observation().compact);
+            let said = match self.settings.prompt_form {
+                PromptForm::Compact => call.completion.text.as_str(),
+                PromptForm::Full => parse::last_tag(&call.completion.text, "remark").unwrap_or_default(),
             };
             u32::from(said.split_whitespace().eq(facts.split_whitespace()))
         });
@@ -108,14 +108,11 @@ impl WarmStart {
         let records: Vec<Trajectory> =
             (0..count).into_par_iter().map(|i| self.play(seed.at(i as u64))).collect::<Result<_>>()?;
         let mut answers = Vec::new();
-        for call in records.iter().flat_map(|r| &r.calls) {
-            let limit = if call.purpose == RequestKind::Play {
-                self.settings.play_tokens
-            } else {
-                self.settings.reflect_tokens
-            };
+        for call in records.iter().flat_map(|r| &r.requests) {
+            let limit =
+                if call.kind == RequestKind::Play { self.settings.play_tokens } else { self.settings.reflect_tokens };
             let request = crate::train::samples::request_of(call, limit);
-            let response = speech.answer_tokens(&request, &call.answer.text)?;
+            let response = speech.answer_tokens(&request, &call.completion.text)?;
             answers.push((speech.prompt(&call.messages)?, speech.masks(&request, &response)?, response));
         }
         let answered = answers.iter().map(|(prompt, allowed, response)| TokenizedSample {

@@ -4,7 +4,7 @@ use crate::{
     output::{BOLD, DIM, Output, styled},
     table::columns,
 };
-use mage_core::{Bootstrap, Mean, Rate};
+use mage_core::{Bootstrap, MeanEstimate, RateEstimate};
 use mage_env::{Population, SolvedSplit, WorldSolver};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -27,9 +27,9 @@ struct SplitCeilings {
     tasks: usize,
     /// Tasks a search was given up on before it could tell; the shares leave them out.
     undecided: usize,
-    solvable_in_time: Rate,
-    least: BTreeMap<&'static str, Mean>,
-    won_at_random: Rate,
+    solvable_in_time: RateEstimate,
+    least: BTreeMap<&'static str, MeanEstimate>,
+    won_at_random: RateEstimate,
 }
 
 impl WorldCeilings {
@@ -96,20 +96,20 @@ impl SplitCeilings {
             budget: solved.budget.clone(),
             tasks: tasks.len(),
             undecided: tasks.iter().filter(|t| t.within_turns.is_none()).count(),
-            solvable_in_time: Rate::of(tasks.iter().filter_map(|t| t.within_turns)),
+            solvable_in_time: RateEstimate::of(tasks.iter().filter_map(|t| t.within_turns)),
             least: least.collect(),
-            won_at_random: Rate::of(tasks.iter().map(|t| t.solved_by_random)),
+            won_at_random: RateEstimate::of(tasks.iter().map(|t| t.solved_by_random)),
         }
     }
 }
 
-fn percent(r: &Rate) -> String {
+fn percent(r: &RateEstimate) -> String {
     let of = |x: f64| format!("{:.1}", 100.0 * x);
     let interval = format!("[{}, {}]", of(r.interval.low), of(r.interval.high));
     r.rate.map_or_else(|| "-".to_owned(), |p| format!("{} % {interval}", of(p)))
 }
 
-fn average(m: &Mean) -> String {
+fn average(m: &MeanEstimate) -> String {
     match (m.mean, m.interval) {
         (Some(x), Some(i)) => format!("{x:.1} [{:.1}, {:.1}]", i.low, i.high),
         (Some(x), None) => format!("{x:.1}"),

@@ -1,6 +1,6 @@
 //! A world in which an agent wins exactly when it says so, and agents that say so with a known probability.
 
-use mage_core::prompt::{PromptLibrary, PromptSet, PromptSource, Windows};
+use mage_core::prompt::{HistoryWindows, PromptLibrary, PromptSet, PromptSource};
 use mage_engine::{BoxFuture, ChatAnswer, ChatPolicy, ChatRequest, FinishReason, Result as EngineResult, Usage};
 use mage_env::{
     Anchor, End, Env, EnvId, EnvInfo, EnvSpec, Observation, Outcome, ParsedAction, Population, Result, Seed, Step, Task,
@@ -90,7 +90,7 @@ pub(crate) fn prompts() -> Arc<PromptSet> {
             reflect_full: "{% include \"rules\" %}\n{{ result }}\n{% include \"remark\" %}".into(),
             play_compact: "BOS GO".into(),
             reflect_compact: "BOS BACK GO".into(),
-            windows: Windows::GAMES,
+            windows: HistoryWindows::GAMES,
         },
     );
     library.get("coin").unwrap()

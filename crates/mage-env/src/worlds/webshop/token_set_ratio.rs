@@ -24,10 +24,10 @@ pub(super) fn token_set_ratio(a: &str, b: &str) -> i64 {
     let shared = joined(shared).len();
     let gap = usize::from(shared > 0);
     let (with_a, with_b) = (shared + gap + only_a.len(), shared + gap + only_b.len());
-    let mut best = likeness(edits(only_a.as_bytes(), only_b.as_bytes()), with_a + with_b);
+    let mut best = similarity(edits(only_a.as_bytes(), only_b.as_bytes()), with_a + with_b);
     if shared > 0 {
-        best = best.max(likeness(gap + only_a.len(), shared + with_a));
-        best = best.max(likeness(gap + only_b.len(), shared + with_b));
+        best = best.max(similarity(gap + only_a.len(), shared + with_a));
+        best = best.max(similarity(gap + only_b.len(), shared + with_b));
     }
     python_format::round(best)
 }
@@ -38,7 +38,7 @@ fn processed(text: &str) -> String {
     text.chars().filter(char::is_ascii).map(|c| if word(c) { c.to_ascii_lowercase() } else { ' ' }).collect()
 }
 
-fn likeness(distance: usize, length: usize) -> f64 {
+fn similarity(distance: usize, length: usize) -> f64 {
     if length == 0 { 100.0 } else { 100.0 - 100.0 * distance as f64 / length as f64 }
 }
 

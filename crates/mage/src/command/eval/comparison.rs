@@ -8,7 +8,7 @@ use crate::{
     output::{BOLD, DIM, Output, styled},
     table::{score, table},
 };
-use mage_core::{Bootstrap, Mean, PairedAt, PairedRate, compare};
+use mage_core::{Bootstrap, MeanEstimate, PairedEpisode, PairedRate, compare_paired};
 use mage_report::p_value;
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ pub(super) struct Comparison<'a> {
     /// Tasks that both finished.
     tasks: u64,
     seeds: u64,
-    by_episode: Vec<PairedAt>,
+    by_episode: Vec<PairedEpisode>,
 }
 
 impl<'a> Comparison<'a> {
@@ -31,7 +31,7 @@ impl<'a> Comparison<'a> {
         seeds: u64,
         bootstrap: Bootstrap,
     ) -> Self {
-        let by_episode = compare(&ours.numbered(|_| true), &theirs.numbered(|_| true), episodes, bootstrap);
+        let by_episode = compare_paired(&ours.numbered(|_| true), &theirs.numbered(|_| true), episodes, bootstrap);
         let tasks = by_episode.first().map_or(0, |at| at.pass_at_k.tasks);
         Comparison { first, second, tasks, seeds, by_episode }
     }
@@ -58,7 +58,7 @@ impl<'a> Comparison<'a> {
 }
 
 /// A difference of rates, in points.
-fn difference(m: &Mean) -> String {
+fn difference(m: &MeanEstimate) -> String {
     match (m.mean, m.interval) {
         (Some(x), Some(i)) => format!("{} [{}, {}]", percent(x), percent(i.low), percent(i.high)),
         (Some(x), None) => score(100.0 * x),

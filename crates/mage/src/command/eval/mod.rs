@@ -16,7 +16,7 @@ use crate::{
 };
 use anyhow::{Context, anyhow};
 use comparison::Comparison;
-use mage_core::{Bootstrap, MetaResult, Trajectory};
+use mage_core::{Bootstrap, MetaEpisodeResult, Trajectory};
 use mage_env::{Hash, Seed, solvers::OracleReport};
 use mage_train::{
     TaskSet,
@@ -41,7 +41,7 @@ pub(super) struct Played {
     task: usize,
     /// The number of the seed.
     seed: usize,
-    result: MetaResult,
+    result: MetaEpisodeResult,
 }
 
 /// What an entrant came to.
@@ -55,7 +55,7 @@ pub(super) struct Results {
 
 impl Results {
     /// The results of some meta-episodes, with the numbers of their tasks.
-    fn numbered(&self, which: impl Fn(&Played) -> bool) -> Vec<(usize, MetaResult)> {
+    fn numbered(&self, which: impl Fn(&Played) -> bool) -> Vec<(usize, MetaEpisodeResult)> {
         self.played.iter().filter(|p| which(p)).map(|p| (p.task, p.result.clone())).collect()
     }
 }

@@ -101,7 +101,7 @@ fn entrant(
     embeddings: &Arc<dyn Embeddings>,
     several: bool,
 ) -> anyhow::Result<EvalPolicy> {
-    let mut settings = approach.map_or_else(|| source.settings.clone(), |a| a.settings(source.settings.clone()));
+    let mut settings = approach.map_or_else(|| source.settings.clone(), |a| a.configure(source.settings.clone()));
     settings.recall_limit = args.recall.or(settings.recall_limit);
     let settings = Arc::new(settings);
     // Where an approach cannot share, sharing was meant for the others beside it.

@@ -7,8 +7,8 @@ use crate::{
     table::{score, table},
 };
 use mage_core::{
-    Against, AtEpisode, Bootstrap, Ceiling, EpisodeConfig, Mean, MemoryMode, MemoryScope, MetaResult, Rate, Slice,
-    Summary, Unplayed, against, summarise,
+    Bootstrap, Ceiling, CeilingComparison, EpisodeConfig, EpisodeMetrics, MeanEstimate, MemoryMode, MemoryScope,
+    MetaEpisodeResult, MetricSlice, MetricSummary, RateEstimate, UnplayedEpisodes, compare_to_ceiling, summarise,
 };
 use mage_env::{
     Hash,
@@ -45,10 +45,10 @@ pub(super) struct Report<'a> {
     settings: &'a EpisodeConfig,
     drawn: Option<Value>,
     /// All meta-episodes; a task with all its seeds is one observation.
-    summary: Summary,
+    summary: MetricSummary,
     /// With several seeds: each by itself.
-    by_seed: Option<Vec<Slice>>,
-    against: Option<Against>,
+    by_seed: Option<Vec<MetricSlice>>,
+    against: Option<CeilingComparison>,
     ceilings: Option<&'a OracleReport>,
     /// The same where every episode was played.
     #[serde(skip)]
@@ -94,13 +94,14 @@ impl<'a> Report<'a> {
         let bootstrap = Bootstrap::default();
         let several = args.seeds > 1;
         let all = results.numbered(|_| true);
-        let measure =
-            |results: &[(usize, MetaResult)]| summarise(results, args.episodes, Unplayed::NotCounted, bootstrap);
+        let measure = |results: &[(usize, MetaEpisodeResult)]| {
+            summarise(results, args.episodes, UnplayedEpisodes::NotCounted, bootstrap)
+        };
         // Later episodes of an early stop are those of tasks not yet won: ceilings of scores are for all of them.
         let score_ceilings = ceilings.filter(|_| !args.early_stop);
         let against = score_ceilings.map(|c| {
             let lines = Ceiling { memoryless: c.mean.memoryless.clone(), adaptive: c.mean.sum.by_episode.clone() };
-            against(&all, &lines, bootstrap)
+            compare_to_ceiling(&all, &lines, bootstrap)
         });
         Report {
             name: &entrant.name,
@@ -213,12 +214,12 @@ impl<'a> Report<'a> {
             if let (Some(ceilings), Some(against)) = (self.score_ceilings, &self.against) {
                 row.push(score(ceilings.mean.memoryless[i]));
                 row.push(score(ceilings.mean.sum.by_episode[i]));
-                row.push(against.by_episode.get(i).and_then(|a| a.share).map_or_else(|| "-".to_owned(), way));
+                row.push(against.by_episode.get(i).and_then(|a| a.gap_fraction).map_or_else(|| "-".to_owned(), way));
             }
             row
         });
         out.line(format!("\n{}", table(&header, rows)))?;
-        let cells = |of: &Rate| [of.tasks.to_string(), rate(of)];
+        let cells = |of: &RateEstimate| [of.tasks.to_string(), rate(of)];
         let best = self.ceilings.map_or(&[][..], |c| &c.mean.pass_at_k);
         let rows = curve.iter().map(|at| {
             let i = at.k as usize - 1;
@@ -264,10 +265,10 @@ impl<'a> Report<'a> {
         if self.score_ceilings.is_some() {
             header.push("best response");
         }
-        let row = |name: String, slice: &Slice, best: Option<f64>| {
+        let row = |name: String, slice: &MetricSlice, best: Option<f64>| {
             let mut row = vec![name, slice.tasks.to_string()];
             row.extend(slice.by_episode.first().map(|at| mean(&at.score)));
-            let at_last = |at: &AtEpisode| if stopped { rate(&at.pass_at_k) } else { mean(&at.score) };
+            let at_last = |at: &EpisodeMetrics| if stopped { rate(&at.pass_at_k) } else { mean(&at.score) };
             row.extend(slice.by_episode.last().filter(|_| self.episodes > 1).map(at_last));
             if self.score_ceilings.is_some() {
                 row.push(best.map_or_else(|| "-".to_owned(), score));
@@ -291,7 +292,7 @@ pub(super) fn percent(x: f64) -> String {
 
 /// How far it has come from the best without memory to the best learner: `72 % [61, 84]`. Nothing where there is no telling how
 /// sure that is.
-fn way(share: Mean) -> String {
+fn way(share: MeanEstimate) -> String {
     let whole = |x: f64| format!("{:.0}", 100.0 * x);
     match (share.mean, share.interval) {
         (Some(x), Some(i)) => format!("{} % [{}, {}]", whole(x), whole(i.low), whole(i.high)),
@@ -314,7 +315,7 @@ fn best_learner(ceilings: &OracleReport) -> &'static str {
     }
 }
 
-pub(super) fn mean(m: &Mean) -> String {
+pub(super) fn mean(m: &MeanEstimate) -> String {
     match (m.mean, m.interval) {
         (Some(x), Some(i)) => format!("{} [{}, {}]", score(x), score(i.low), score(i.high)),
         (Some(x), None) => score(x),
@@ -322,7 +323,7 @@ pub(super) fn mean(m: &Mean) -> String {
     }
 }
 
-fn rate(r: &Rate) -> String {
+fn rate(r: &RateEstimate) -> String {
     r.rate.map_or_else(
         || "-".to_owned(),
         |p| format!("{} % [{}, {}]", percent(p), percent(r.interval.low), percent(r.interval.high)),

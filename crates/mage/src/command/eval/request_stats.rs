@@ -27,13 +27,13 @@ pub(super) struct Calls {
 
 impl RequestStats {
     pub(super) fn add(&mut self, record: &Trajectory) {
-        for call in &record.calls {
-            let calls = self.calls.entry(call.purpose).or_default();
+        for call in &record.requests {
+            let calls = self.calls.entry(call.kind).or_default();
             calls.asked += 1;
             calls.unusable += u64::from(call.invalid.is_some());
-            let used = call.answer.used().unwrap_or_default();
-            self.prompt_tokens += used.prompt;
-            self.answer_tokens += used.answer;
+            let used = call.completion.token_usage().unwrap_or_default();
+            self.prompt_tokens += used.prompt_tokens;
+            self.answer_tokens += used.completion_tokens;
         }
     }
 

@@ -29,7 +29,7 @@ pub(crate) fn run(app: &App, args: &PlayArgs, out: &Output) -> anyhow::Result<()
     let seed = Seed::new(args.seed.unwrap_or_else(from_clock));
     let task = population.draw(split, env_info.seats, seed)?;
     let mut env = env_spec.build(&task)?;
-    let rules = app.prompts.get(&args.env).and_then(|p| p.rules_for_people(task.seat)).unwrap_or_default();
+    let rules = app.prompts.get(&args.env).and_then(|p| p.rules_for_humans(task.seat)).unwrap_or_default();
     let mut table = Sitting { out, task: &task, rules, episodes: args.episodes, max_turns, scores: Vec::new() };
 
     table.welcome(&env_info.title, seed)?;

@@ -73,7 +73,7 @@ pub(crate) fn run(app: &App, args: &PlayArgs, dir: &Path, out: &Output) -> anyho
     let recipe = RunDir::recipe(dir).map_err(usage)?;
     let setting = setting(app, &recipe)?;
     let title = setting.env_spec.info().title;
-    let rules = |seat| app.prompts.get(&recipe.env.name).and_then(|p| p.rules_for_people(seat)).unwrap_or_default();
+    let rules = |seat| app.prompts.get(&recipe.env.name).and_then(|p| p.rules_for_humans(seat)).unwrap_or_default();
     // A card that it was trained on may be elsewhere.
     let device = args.device.unwrap_or(match recipe.engine.device {
         Device::Cpu => Device::Cpu,
@@ -133,8 +133,8 @@ pub(crate) fn run(app: &App, args: &PlayArgs, dir: &Path, out: &Output) -> anyho
         anyhow::bail!("the game could not be played to its end: {error}");
     }
     let notes: Option<Vec<String>> = record.filter(|_| args.reveal).map(|r| {
-        let notes = r.calls.iter().filter(|c| c.purpose == RequestKind::Reflect);
-        notes.map(|c| c.answer.text.clone()).collect()
+        let notes = r.requests.iter().filter(|c| c.kind == RequestKind::Reflect);
+        notes.map(|c| c.completion.text.clone()).collect()
     });
     close(&scores, notes.as_deref(), out)
 }

@@ -14,19 +14,19 @@
 //! Sources: ReAct (2210.03629), zero-shot chain of thought (2205.11916), Reflexion (2303.11366), A-MEM (2502.12110), Memento
 //! (2508.16153). The texts are ours.
 
-mod cases;
-mod notes;
-mod steps;
+mod a_mem;
+mod cot;
+mod memento;
 
 use crate::{
     Embeddings, EpisodeConfig, EpisodicMemory, Error, Memory, MemoryMode, Result, prompt::PromptForm, prompt::PromptSet,
 };
-use cases::{CaseBank, CaseMemory};
+use a_mem::{NoteMemory, NoteStore};
+use cot::ChainOfThought;
 use mage_env::{Error as EnvError, Hash};
-use notes::{NoteMemory, NoteStore};
+use memento::{CaseBank, CaseMemory};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex};
-use steps::StepByStep;
 
 /// A way of asking a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -79,7 +79,7 @@ impl PromptMethod {
 
     /// The settings with this approach's memory in them.
     #[must_use]
-    pub fn settings(self, settings: EpisodeConfig) -> EpisodeConfig {
+    pub fn configure(self, settings: EpisodeConfig) -> EpisodeConfig {
         let memory = match self {
             PromptMethod::React | PromptMethod::Cot => MemoryMode::None,
             PromptMethod::Reflexion | PromptMethod::AMem | PromptMethod::Memento => MemoryMode::ReflectionOnly,
@@ -111,7 +111,7 @@ pub struct MemoryFactory {
 }
 
 impl MemoryFactory {
-    /// Memories of `approach`, retrieving by `embeddings`. The settings should come from [`PromptMethod::settings`].
+    /// Memories of `approach`, retrieving by `embeddings`. The settings should come from [`PromptMethod::configure`].
     pub fn new(
         approach: PromptMethod,
         scope: MemoryScope,
@@ -119,20 +119,20 @@ impl MemoryFactory {
         settings: Arc<EpisodeConfig>,
         prompts: Arc<PromptSet>,
     ) -> Result<Self> {
-        let refuse = |problem: String| Err(Error::Config { place: "method", problem });
+        let refuse = |problem: String| Err(Error::Config { field: "method", problem });
         if scope == MemoryScope::Shared && !approach.can_share() {
             return refuse(format!("{} has no memory that tasks could share", approach.name()));
         }
-        if settings.size == PromptForm::Compact && !approach.is_plain() {
+        if settings.prompt_form == PromptForm::Compact && !approach.is_plain() {
             return refuse(format!("{} needs full prompts; compact ones have no room for it", approach.name()));
         }
-        settings.check()?;
+        settings.validate()?;
         let (notes, cases) = Default::default();
         Ok(MemoryFactory { approach, scope, embeddings, settings, prompts, notes, cases })
     }
 
     /// Which approach.
-    pub fn approach(&self) -> PromptMethod {
+    pub fn prompt_method(&self) -> PromptMethod {
         self.approach
     }
 
@@ -142,7 +142,7 @@ impl MemoryFactory {
     }
 
     /// What records know the method by. Where the settings say all, it is their hash.
-    pub fn method(&self) -> Hash {
+    pub fn method_hash(&self) -> Hash {
         if self.approach.is_plain() {
             return Hash::of(&*self.settings);
         }
@@ -156,7 +156,7 @@ impl MemoryFactory {
         let (embeddings, shared) = (Arc::clone(&self.embeddings), self.scope == MemoryScope::Shared);
         match self.approach {
             PromptMethod::React | PromptMethod::Reflexion => Box::new(EpisodicMemory::new(settings, prompts)),
-            PromptMethod::Cot => Box::new(StepByStep::new(prompts)),
+            PromptMethod::Cot => Box::new(ChainOfThought::new(prompts)),
             PromptMethod::AMem => {
                 let store = if shared { Arc::clone(&self.notes) } else { Arc::default() };
                 Box::new(NoteMemory::new(settings, prompts, embeddings, store, shared))

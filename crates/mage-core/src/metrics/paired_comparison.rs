@@ -6,17 +6,17 @@
 //! task, which method is called the first. With one seed that is McNemar's exact test; with several it is its clustered form
 //! (Durkalski and others, 2003), exact where that can be counted.
 
-use super::{Ending, MetaResult, Unplayed};
+use super::{EpisodeEnding, MetaEpisodeResult, UnplayedEpisodes};
 use crate::{
-    Bootstrap, Mean,
-    interval::{Interval, Z},
+    Bootstrap, MeanEstimate,
+    interval::{ConfidenceInterval, Z},
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Two methods at one episode index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PairedAt {
+pub struct PairedEpisode {
     /// The episode, from 1.
     pub k: u32,
     /// Cumulative: won at least one of the first k.
@@ -24,7 +24,7 @@ pub struct PairedAt {
     /// Won the k-th; only tasks in which both played it.
     pub won: PairedRate,
     /// Score of the k-th, first minus second; only tasks in which both played it.
-    pub score: Mean,
+    pub score: MeanEstimate,
 }
 
 /// Who succeeded more often, task by task.
@@ -40,46 +40,46 @@ pub struct PairedRate {
     pub p_value: f64,
     /// First minus second, by task. The interval is a bootstrap over tasks; where all tasks differ alike, which says nothing
     /// of their spread, it is Agresti and Min's (2005) for paired rates.
-    pub difference: Mean,
+    pub difference: MeanEstimate,
 }
 
 /// Compares two methods episode by episode; each meta-episode comes with the number of its task.
 ///
 /// ```
-/// use mage_core::{Bootstrap, Ending, EpisodeResult, MetaResult, compare};
+/// use mage_core::{Bootstrap, EpisodeEnding, EpisodeResult, MetaEpisodeResult, compare_paired};
 ///
-/// let result = |ending| MetaResult {
+/// let result = |ending| MetaEpisodeResult {
 ///     opponent: None,
 ///     seat: 0,
-///     episodes: vec![EpisodeResult { ending, score: 0.0, answers: 1, invalid: 0 }],
+///     episodes: vec![EpisodeResult { ending, score: 0.0, actions: 1, invalid: 0 }],
 ///     stopped_after_win: false,
 /// };
-/// let (won, lost) = (result(Ending::Won), result(Ending::Lost));
+/// let (won, lost) = (result(EpisodeEnding::Won), result(EpisodeEnding::Lost));
 /// let first: Vec<_> = (0..10).map(|task| (task, won.clone())).collect();
 /// let second: Vec<_> = (0..10).map(|task| (task, if task < 6 { lost.clone() } else { won.clone() })).collect();
-/// let at = &compare(&first, &second, 1, Bootstrap::default())[0];
+/// let at = &compare_paired(&first, &second, 1, Bootstrap::default())[0];
 /// assert_eq!((at.won.first_ahead, at.won.second_ahead, at.won.tasks), (6, 0, 10));
 /// assert!((at.won.p_value - 2.0 / 64.0).abs() < 1e-12); // all six one way
 /// assert_eq!(at.won.difference.mean, Some(0.6));
 /// ```
-pub fn compare(
-    first: &[(usize, MetaResult)],
-    second: &[(usize, MetaResult)],
+pub fn compare_paired(
+    first: &[(usize, MetaEpisodeResult)],
+    second: &[(usize, MetaEpisodeResult)],
     episodes: u32,
     bootstrap: Bootstrap,
-) -> Vec<PairedAt> {
-    let won = |e| e == Ending::Won;
+) -> Vec<PairedEpisode> {
+    let won = |e| e == EpisodeEnding::Won;
     let measure = |k: usize| {
         let bootstrap = bootstrap.child("paired").at(k as u64);
-        let rate = |of: &dyn Fn(&MetaResult) -> Option<bool>, name: &str| {
-            let share = |r: &MetaResult| of(r).map(|hit| f64::from(u8::from(hit)));
+        let rate = |of: &dyn Fn(&MetaEpisodeResult) -> Option<bool>, name: &str| {
+            let share = |r: &MetaEpisodeResult| of(r).map(|hit| f64::from(u8::from(hit)));
             paired_rate(&by_task(first, second, &share), bootstrap.child(name))
         };
         let scores = by_task(first, second, &|r| r.episodes.get(k - 1).map(|e| e.score));
-        PairedAt {
+        PairedEpisode {
             k: k as u32,
             pass_at_k: rate(&|r| r.within(k, won), "pass"),
-            won: rate(&|r| r.at(k, Unplayed::NotCounted, won), "won"),
+            won: rate(&|r| r.at(k, UnplayedEpisodes::NotCounted, won), "won"),
             score: bootstrap.child("score").mean(scores.iter().map(Both::difference)),
         }
     };
@@ -102,9 +102,9 @@ impl Both {
 
 /// The tasks that both played.
 fn by_task(
-    first: &[(usize, MetaResult)],
-    second: &[(usize, MetaResult)],
-    value: &dyn Fn(&MetaResult) -> Option<f64>,
+    first: &[(usize, MetaEpisodeResult)],
+    second: &[(usize, MetaEpisodeResult)],
+    value: &dyn Fn(&MetaEpisodeResult) -> Option<f64>,
 ) -> Vec<Both> {
     let mut tasks: BTreeMap<usize, Both> = BTreeMap::new();
     for (i, results) in [first, second].into_iter().enumerate() {
@@ -134,11 +134,11 @@ fn paired_rate(tasks: &[Both], bootstrap: Bootstrap) -> PairedRate {
 
 /// Agresti and Min's interval of a difference of paired rates, all `n` of whose tasks differ by `d`: two more tasks are put in
 /// that speak for nobody, one without a difference and one torn between both.
-fn all_alike(d: f64, n: f64) -> Interval {
+fn all_alike(d: f64, n: f64) -> ConfidenceInterval {
     let mean = n * d / (n + 2.0);
     let variance = (n * d * d + 1.0) / (n + 2.0) - mean * mean;
     let reach = Z * (variance / (n + 2.0)).sqrt();
-    Interval { low: (mean - reach).max(-1.0), high: (mean + reach).min(1.0) }
+    ConfidenceInterval { low: (mean - reach).max(-1.0), high: (mean + reach).min(1.0) }
 }
 
 /// Beyond this many units of difference in all, the exact count gives way to the normal distribution it has become.

@@ -10,17 +10,17 @@ use crate::{
 use std::sync::Arc;
 
 /// Remembers nothing and asks for reasoning in steps.
-pub(super) struct StepByStep {
+pub(super) struct ChainOfThought {
     prompts: Arc<PromptSet>,
 }
 
-impl StepByStep {
+impl ChainOfThought {
     pub(super) fn new(prompts: Arc<PromptSet>) -> Self {
-        StepByStep { prompts }
+        ChainOfThought { prompts }
     }
 }
 
-impl Memory for StepByStep {
+impl Memory for ChainOfThought {
     fn recall(&mut self, query: &RecallQuery<'_>, _answers: &[Completion]) -> Result<MemoryStep<MemoryBlock>> {
         let notes = self.prompts.of_method("cot", query.seat, &())?;
         Ok(MemoryStep::done(MemoryBlock { entries: Vec::new(), notes }))
@@ -30,7 +30,7 @@ impl Memory for StepByStep {
         Ok(MemoryStep::done(()))
     }
 
-    fn continuous(&self) -> bool {
+    fn reveals_past_episodes(&self) -> bool {
         false
     }
 }

@@ -4,9 +4,10 @@ mod credit_support;
 
 use credit_support::{assert_close, find, meta_episode, play, reflect};
 use mage_core::{
-    Anchors, Assignment, BaselineUnit, Credit, Credited, Estimator, Gigpo, Grpo, LengthPenalty, Method, Norm, Penalty,
-    PenaltyMode, Phase, Recursion, Reflection, ReturnToGo, RewardPreset, RewardRule, Rewards, Rloo, Scope, Signal,
-    Transition, advantages, credit, returns,
+    AdvantageNorm, AnchorScope, AssignedCredit, BaselineScope, BaselineUnit, CreditAssignment, CreditConfig,
+    CreditSignal, Estimator, Gigpo, Grpo, LengthPenalty, Method, Penalty, PenaltyMode, ReflectionScore,
+    ReturnRecursion, ReturnToGo, RewardPreset, RewardRule, RewardSpec, Rloo, Transition, TransitionKind, advantages,
+    assign_credit, returns,
 };
 use mage_env::{End, Outcome};
 
@@ -52,11 +53,11 @@ fn reward_presets_by_environment() {
 
 #[test]
 fn rewards_as_a_recipe_writes_them() {
-    let read = |json: &str| serde_json::from_str::<Rewards>(json);
-    assert_eq!(read(r#""paper""#).unwrap(), Rewards::Preset(RewardPreset::Paper));
+    let read = |json: &str| serde_json::from_str::<RewardSpec>(json);
+    assert_eq!(read(r#""paper""#).unwrap(), RewardSpec::Preset(RewardPreset::Paper));
     let rule = read(r#"{"kind": "outcome", "won": 1, "lost": -1, "draw": 0, "truncated": 0}"#).unwrap();
-    assert_eq!(rule, Rewards::Rule(RewardRule::Outcome { won: 1.0, lost: -1.0, draw: 0.0, truncated: 0.0 }));
-    assert_eq!(serde_json::from_value::<Rewards>(serde_json::to_value(rule).unwrap()).unwrap(), rule);
+    assert_eq!(rule, RewardSpec::Rule(RewardRule::Outcome { won: 1.0, lost: -1.0, draw: 0.0, truncated: 0.0 }));
+    assert_eq!(serde_json::from_value::<RewardSpec>(serde_json::to_value(rule).unwrap()).unwrap(), rule);
     let error = read(r#""papr""#).unwrap_err().to_string();
     assert!(error.contains("papr") && error.contains("paper"), "{error}");
     let error = read(r#"{"kind": "score", "scale": 1, "factor": 2}"#).unwrap_err().to_string();
@@ -74,7 +75,7 @@ fn failing_for_free_makes_two_methods_one() {
         let lose = pay(End::Truncated);
         meta_episode(0, &[lose, lose, pay(ended(Outcome::Won))], 3)
     };
-    let of = |rows: &[Transition], name: &str| credit(rows, &Method::named(name).unwrap().credit);
+    let of = |rows: &[Transition], name: &str| assign_credit(rows, &Method::named(name).unwrap().credit);
     let code = rows_of(RewardPreset::Code);
     assert_eq!(of(&code, "mage"), of(&code, "lamer"));
     let paper = rows_of(RewardPreset::Paper);
@@ -85,57 +86,60 @@ fn failing_for_free_makes_two_methods_one() {
 fn assignment() {
     // Dense rewards: 1 and 2 in the first episode, 4 and 1 in the second; no discount.
     let rows = [play(0, 0, 1.0), play(0, 1, 2.0), play(1, 0, 4.0), play(1, 1, 1.0)];
-    let of = |assignment| credit(&rows, &Credit { assignment, gamma_step: 1.0, gamma_traj: 0.5, ..Credit::default() });
-    let d = of(Assignment::Differential);
+    let of = |assignment| {
+        assign_credit(&rows, &CreditConfig { assignment, gamma_step: 1.0, gamma_traj: 0.5, ..CreditConfig::default() })
+    };
+    let d = of(CreditAssignment::Differential);
     assert_eq!((d.returns, d.scores), (vec![4.0, 4.0, 2.0, 2.0], vec![3.0, 3.0, 2.0, 2.0]));
-    let c = of(Assignment::Cumulative);
+    let c = of(CreditAssignment::Cumulative);
     assert_eq!((c.returns, c.scores), (vec![5.5, 4.5, 5.0, 1.0], vec![3.0, 3.0, 5.0, 5.0]));
-    let s = of(Assignment::Single);
+    let s = of(CreditAssignment::Single);
     assert_eq!((s.returns, s.scores), (vec![3.0, 2.0, 5.0, 1.0], vec![3.0, 3.0, 5.0, 5.0]));
-    let f = of(Assignment::FinalOnly);
+    let f = of(CreditAssignment::FinalOnly);
     assert_eq!((f.returns, f.scores), (vec![2.5, 2.5, 5.0, 1.0], vec![0.0, 0.0, 5.0, 5.0]));
 }
 
 #[test]
 fn recursion() {
     let rows = meta_episode(0, &[0.0, 1.0], 3);
-    let first = |recursion| returns(&rows, &Credit { recursion, ..Credit::default() })[0];
+    let first = |recursion| returns(&rows, &CreditConfig { recursion, ..CreditConfig::default() })[0];
     let (s, t) = (0.95_f32, 0.6_f32);
-    assert!((first(Recursion::Paper) - t * s.powi(2)).abs() < 1e-6);
-    assert!((first(Recursion::Released) - t * s.powi(4)).abs() < 1e-6);
+    assert!((first(ReturnRecursion::Paper) - t * s.powi(2)).abs() < 1e-6);
+    assert!((first(ReturnRecursion::Released) - t * s.powi(4)).abs() < 1e-6);
     // With one turn an episode there is nothing to disagree on.
     let rows = meta_episode(0, &[3.0, -1.0, 1.0], 1);
-    let of = |recursion| returns(&rows, &Credit { recursion, ..Credit::default() });
-    assert_eq!(of(Recursion::Paper), of(Recursion::Released));
+    let of = |recursion| returns(&rows, &CreditConfig { recursion, ..CreditConfig::default() });
+    assert_eq!(of(ReturnRecursion::Paper), of(ReturnRecursion::Released));
 }
 
 #[test]
 fn discounts() {
     let rows = meta_episode(0, &[0.0, 1.0], 2);
-    let first = |gamma_step, gamma_traj| returns(&rows, &Credit { gamma_step, gamma_traj, ..Credit::default() })[0];
+    let first =
+        |gamma_step, gamma_traj| returns(&rows, &CreditConfig { gamma_step, gamma_traj, ..CreditConfig::default() })[0];
     assert_eq!([first(1.0, 1.0), first(0.5, 1.0), first(1.0, 0.5), first(1.0, 0.0)], [1.0, 0.5, 0.5, 0.0]);
     for bad in [-0.1, 1.1, f64::NAN] {
-        let error = Credit { gamma_traj: bad, ..Credit::default() }.validate().unwrap_err().to_string();
+        let error = CreditConfig { gamma_traj: bad, ..CreditConfig::default() }.validate().unwrap_err().to_string();
         assert!(error.contains("credit.gamma_traj"), "{error}");
     }
-    assert!(Credit::default().validate().is_ok());
+    assert!(CreditConfig::default().validate().is_ok());
 }
 
 #[test]
 fn reflection() {
     let rows = meta_episode(0, &[-1.0, 1.0], 2);
-    let i = find(&rows, 1, 0, Phase::Reflect);
-    let of = |reflection| credit(&rows, &Credit { reflection, ..Credit::default() });
-    let (faithful, corrected) = (of(Reflection::Faithful), of(Reflection::Corrected));
+    let i = find(&rows, 1, 0, TransitionKind::Reflect);
+    let of = |reflection| assign_credit(&rows, &CreditConfig { reflection, ..CreditConfig::default() });
+    let (faithful, corrected) = (of(ReflectionScore::Faithful), of(ReflectionScore::Corrected));
     assert_eq!((faithful.scores[i], corrected.scores[i]), (0.0, 2.0));
     assert_eq!(faithful.returns, corrected.returns);
     // At the episode level the faithful reflection before an improvement is pushed down, the corrected one up.
     let both: Vec<Transition> = [meta_episode(0, &[-1.0, 1.0], 1), meta_episode(1, &[1.0], 1)].concat();
     let push = |reflection| {
-        let credited = credit(&both, &Credit { reflection, ..Credit::default() });
+        let credited = assign_credit(&both, &CreditConfig { reflection, ..CreditConfig::default() });
         Estimator::Gigpo(Gigpo::RELEASED).levels(&both, &credited).episode[1]
     };
-    assert!(push(Reflection::Faithful) < 0.0 && push(Reflection::Corrected) > 0.0);
+    assert!(push(ReflectionScore::Faithful) < 0.0 && push(ReflectionScore::Corrected) > 0.0);
 }
 
 #[test]
@@ -144,8 +148,10 @@ fn penalty_modes() {
     let mut rows = vec![play(0, 0, 0.0), play(0, 1, 0.0), reflect(1), play(1, 0, 0.0), play(1, 1, 0.0)];
     rows[0].penalty = 1.0;
     rows[2].penalty = 0.5;
-    let of = |penalty| credit(&rows, &Credit { penalty, gamma_step: 1.0, gamma_traj: 0.5, ..Credit::default() });
-    let per_row = of(PenaltyMode::PerRow);
+    let of = |penalty| {
+        assign_credit(&rows, &CreditConfig { penalty, gamma_step: 1.0, gamma_traj: 0.5, ..CreditConfig::default() })
+    };
+    let per_row = of(PenaltyMode::PerTransition);
     assert_eq!(per_row.returns, [-1.0, 0.0, -0.5, 0.0, 0.0]);
     assert_eq!(per_row.scores, [-1.0, 0.0, -0.5, 0.0, 0.0]);
     // Inside the episode's reward: R = (−1, −0.5), so the second episode is paid for doing better.
@@ -160,9 +166,9 @@ fn penalty_modes() {
 #[test]
 fn penalties_are_discounted_like_rewards() {
     let mut rows = meta_episode(0, &[0.0, 0.0], 2);
-    let last = find(&rows, 1, 1, Phase::Play);
+    let last = find(&rows, 1, 1, TransitionKind::Play);
     rows[last].penalty = 1.0;
-    let g = returns(&rows, &Credit { gamma_step: 0.5, gamma_traj: 0.1, ..Credit::default() });
+    let g = returns(&rows, &CreditConfig { gamma_step: 0.5, gamma_traj: 0.1, ..CreditConfig::default() });
     assert_close(&g, &[-0.05, -0.05, -0.5, -0.5, -1.0], 1e-6);
 }
 
@@ -172,7 +178,7 @@ fn penalty_amounts() {
     let invalid = Penalty { invalid: 0.5, ..none };
     let long = Penalty { length: Some(LengthPenalty { limit: 10, weight: 1.0 }), ..none };
     assert_eq!(
-        [none.of(false, 10), invalid.of(false, 10), invalid.of(true, 10), long.of(true, 10)],
+        [none.amount(false, 10), invalid.amount(false, 10), invalid.amount(true, 10), long.amount(true, 10)],
         [0.0, 0.5, 0.0, 1.0]
     );
     assert!(Penalty { invalid: -1.0, ..none }.validate().unwrap_err().to_string().contains("penalty.invalid"));
@@ -198,14 +204,14 @@ fn two_groups() -> Vec<Transition> {
             2 | 3 => (1, 8),
             _ => (2, 8),
         };
-        r.anchor = if r.phase == Phase::Reflect { r.anchor } else { u64::from(r.turn) };
+        r.anchor = if r.kind == TransitionKind::Reflect { r.anchor } else { u64::from(r.turn) };
     }
     rows
 }
 
 fn all_different(estimators: &[Estimator]) -> Vec<Vec<f32>> {
     let rows = two_groups();
-    let credited = credit(&rows, &Credit::default());
+    let credited = assign_credit(&rows, &CreditConfig::default());
     let results: Vec<Vec<f32>> = estimators.iter().map(|e| advantages(&rows, &credited, e)).collect();
     for (i, a) in results.iter().enumerate() {
         for (j, b) in results.iter().enumerate().take(i) {
@@ -218,7 +224,7 @@ fn all_different(estimators: &[Estimator]) -> Vec<Vec<f32>> {
 #[test]
 fn estimators_and_their_switches_differ() {
     let gigpo = Gigpo::default();
-    use BaselineUnit::{Episode, EpisodeIndex, MetaEpisode, Transition as PerRow};
+    use BaselineUnit::{Episode, EpisodeIndex, MetaEpisode, Transition as PerTransition};
     all_different(&[
         Estimator::default(),
         Estimator::Gigpo(gigpo),
@@ -226,24 +232,36 @@ fn estimators_and_their_switches_differ() {
         Estimator::Rloo(Rloo::default()),
     ]);
     all_different(
-        &[Scope::Group, Scope::Opponent, Scope::All].map(|scope| Estimator::ReturnToGo(ReturnToGo { scope })),
+        &[BaselineScope::Group, BaselineScope::Opponent, BaselineScope::All]
+            .map(|scope| Estimator::ReturnToGo(ReturnToGo { scope })),
     );
-    all_different(&[Scope::Group, Scope::Opponent, Scope::All].map(|scope| Estimator::Gigpo(Gigpo { scope, ..gigpo })));
-    let units = [PerRow, Episode, MetaEpisode, EpisodeIndex];
+    all_different(
+        &[BaselineScope::Group, BaselineScope::Opponent, BaselineScope::All]
+            .map(|scope| Estimator::Gigpo(Gigpo { scope, ..gigpo })),
+    );
+    let units = [PerTransition, Episode, MetaEpisode, EpisodeIndex];
     all_different(&units.map(|baseline| Estimator::Gigpo(Gigpo { baseline, ..gigpo })));
     all_different(&units.map(|baseline| Estimator::Grpo(Grpo { baseline, ..Grpo::default() })));
     all_different(&units.map(|baseline| Estimator::Rloo(Rloo { baseline, ..Rloo::default() })));
-    all_different(&[Norm::Mean, Norm::MeanStd].map(|norm| Estimator::Gigpo(Gigpo { norm, ..gigpo })));
-    all_different(&[Norm::Mean, Norm::MeanStd].map(|norm| Estimator::Grpo(Grpo { norm, ..Grpo::default() })));
-    all_different(&[Anchors::Global, Anchors::Local].map(|anchors| Estimator::Gigpo(Gigpo { anchors, ..gigpo })));
+    all_different(&[AdvantageNorm::Mean, AdvantageNorm::MeanStd].map(|norm| Estimator::Gigpo(Gigpo { norm, ..gigpo })));
+    all_different(
+        &[AdvantageNorm::Mean, AdvantageNorm::MeanStd].map(|norm| Estimator::Grpo(Grpo { norm, ..Grpo::default() })),
+    );
+    all_different(
+        &[AnchorScope::Global, AnchorScope::Local].map(|anchors| Estimator::Gigpo(Gigpo { anchors, ..gigpo })),
+    );
     all_different(&[0.0, 0.5, 1.0].map(|step_weight| Estimator::Gigpo(Gigpo { step_weight, ..gigpo })));
-    all_different(&[Signal::Score, Signal::Return].map(|signal| Estimator::Grpo(Grpo { signal, ..Grpo::default() })));
-    all_different(&[Signal::Score, Signal::Return].map(|signal| Estimator::Rloo(Rloo { signal, ..Rloo::default() })));
+    all_different(
+        &[CreditSignal::Score, CreditSignal::Return].map(|signal| Estimator::Grpo(Grpo { signal, ..Grpo::default() })),
+    );
+    all_different(
+        &[CreditSignal::Score, CreditSignal::Return].map(|signal| Estimator::Rloo(Rloo { signal, ..Rloo::default() })),
+    );
 }
 
 /// Scores as given, returns 0.
-fn scored(scores: &[f32]) -> Credited {
-    Credited { returns: vec![0.0; scores.len()], scores: scores.to_vec() }
+fn scored(scores: &[f32]) -> AssignedCredit {
+    AssignedCredit { returns: vec![0.0; scores.len()], scores: scores.to_vec() }
 }
 
 #[test]
@@ -271,7 +289,7 @@ fn baseline_units_weigh_as_they_say() {
     // The spread weighs rows as the mean does. Episodes: (6² + 4² + 2²) / 2. Meta-episodes: 2 · (6.5²/4 + 3.5²/4 + 1.5²/2).
     let spread = |baseline| {
         let of = |norm| Estimator::Gigpo(Gigpo { baseline, norm, ..Gigpo::RELEASED }).levels(&rows, &scores).episode[0];
-        of(Norm::Mean) / of(Norm::MeanStd) - 1e-6
+        of(AdvantageNorm::Mean) / of(AdvantageNorm::MeanStd) - 1e-6
     };
     assert!((spread(BaselineUnit::Episode) - 28.0_f64.sqrt()).abs() < 1e-9);
     assert!((spread(BaselineUnit::MetaEpisode) - 29.5_f64.sqrt()).abs() < 1e-9);
@@ -321,13 +339,13 @@ fn rloo_leaves_its_own_unit_out() {
 #[test]
 fn rows_with_nobody_to_compare_with() {
     let rows = members(1);
-    let credited = Credited { returns: vec![3.0], scores: vec![2.0] };
+    let credited = AssignedCredit { returns: vec![3.0], scores: vec![2.0] };
     let of = |e: Estimator| advantages(&rows, &credited, &e)[0];
     for baseline in
         [BaselineUnit::Transition, BaselineUnit::Episode, BaselineUnit::MetaEpisode, BaselineUnit::EpisodeIndex]
     {
         // Mean 0 at the episode level, 0 at the anchor level.
-        for norm in [Norm::Mean, Norm::MeanStd] {
+        for norm in [AdvantageNorm::Mean, AdvantageNorm::MeanStd] {
             assert_eq!(of(Estimator::Gigpo(Gigpo { baseline, norm, ..Gigpo::default() })), 2.0);
             assert_eq!(of(Estimator::Grpo(Grpo { baseline, norm, ..Grpo::default() })), 2.0);
         }
@@ -346,11 +364,11 @@ fn scopes_pool_as_they_say() {
     for (r, (group, opponent)) in rows.iter_mut().zip([(0, 5), (1, 5), (2, 6), (2, 6)]) {
         (r.group, r.opponent) = (group, opponent);
     }
-    let credited = Credited { returns: vec![1.0, 3.0, 10.0, 20.0], scores: vec![0.0; 4] };
+    let credited = AssignedCredit { returns: vec![1.0, 3.0, 10.0, 20.0], scores: vec![0.0; 4] };
     let of = |scope| advantages(&rows, &credited, &Estimator::ReturnToGo(ReturnToGo { scope }));
-    assert_eq!(of(Scope::Group), [0.0, 0.0, -5.0, 5.0]);
-    assert_eq!(of(Scope::Opponent), [-1.0, 1.0, -5.0, 5.0]);
-    assert_eq!(of(Scope::All), [-7.5, -5.5, 1.5, 11.5]);
+    assert_eq!(of(BaselineScope::Group), [0.0, 0.0, -5.0, 5.0]);
+    assert_eq!(of(BaselineScope::Opponent), [-1.0, 1.0, -5.0, 5.0]);
+    assert_eq!(of(BaselineScope::All), [-7.5, -5.5, 1.5, 11.5]);
 }
 
 #[test]
@@ -367,10 +385,10 @@ fn local_anchors_hold_on_every_turn() {
         }
     }
     let returns: Vec<f32> = rows.iter().map(|r| (r.meta_episode + 10 * r.episode) as f32).collect();
-    let credited = Credited { scores: vec![0.0; rows.len()], returns };
+    let credited = AssignedCredit { scores: vec![0.0; rows.len()], returns };
     let of = |anchors| advantages(&rows, &credited, &Estimator::Gigpo(Gigpo { anchors, ..Gigpo::default() }));
-    assert_eq!(of(Anchors::Global), [-5.5, -5.5, 4.5, 4.5, -4.5, -4.5, 5.5, 5.5]);
-    assert_eq!(of(Anchors::Local), [-0.5, -0.5, -0.5, -0.5, 0.5, 0.5, 0.5, 0.5]);
+    assert_eq!(of(AnchorScope::Global), [-5.5, -5.5, 4.5, 4.5, -4.5, -4.5, 5.5, 5.5]);
+    assert_eq!(of(AnchorScope::Local), [-0.5, -0.5, -0.5, -0.5, 0.5, 0.5, 0.5, 0.5]);
 }
 
 #[test]
@@ -384,13 +402,13 @@ fn methods() {
         }
         let json = serde_json::to_string(&method).unwrap();
         assert_eq!(serde_json::from_str::<Method>(&json).unwrap(), method, "{json}");
-        assert_eq!(advantages(&rows, &credit(&rows, &method.credit), &method.estimator).len(), rows.len());
+        assert_eq!(advantages(&rows, &assign_credit(&rows, &method.credit), &method.estimator).len(), rows.len());
     }
     assert_eq!(Method::named("mage").unwrap(), Method::default());
-    let of = |name| credit(&rows, &Method::named(name).unwrap().credit);
+    let of = |name| assign_credit(&rows, &Method::named(name).unwrap().credit);
     // "Each episode for itself" is cumulative credit that ends with the episode.
     let lamer = Method::named("lamer").unwrap().credit;
-    assert_eq!(of("own_episode"), credit(&rows, &Credit { gamma_traj: 0.0, ..lamer }));
+    assert_eq!(of("own_episode"), assign_credit(&rows, &CreditConfig { gamma_traj: 0.0, ..lamer }));
     let error = Method::named("magic").unwrap_err().to_string();
     assert!(error.contains("`mage`"), "{error}");
 }
@@ -414,8 +432,8 @@ fn recipes_spell_settings_and_nothing_else() {
 fn nothing_in_nothing_out() {
     for name in Method::NAMES {
         let method = Method::named(name).unwrap();
-        let credited = credit(&[], &method.credit);
-        assert_eq!(credited, Credited::default());
+        let credited = assign_credit(&[], &method.credit);
+        assert_eq!(credited, AssignedCredit::default());
         assert!(advantages(&[], &credited, &method.estimator).is_empty());
     }
 }
@@ -423,9 +441,9 @@ fn nothing_in_nothing_out() {
 #[test]
 fn a_meta_episode_that_broke_off_after_a_reflection() {
     let rows = [play(0, 0, 2.0), reflect(1)];
-    let credited = credit(&rows, &Credit::default());
+    let credited = assign_credit(&rows, &CreditConfig::default());
     assert_eq!((credited.returns, credited.scores), (vec![2.0, 0.0], vec![2.0, 0.0]));
-    let last = Credit { assignment: Assignment::FinalOnly, ..Credit::default() };
+    let last = CreditConfig { assignment: CreditAssignment::FinalOnly, ..CreditConfig::default() };
     assert_eq!(returns(&rows, &last), [2.0, 0.0]);
 }
 
@@ -443,8 +461,8 @@ fn a_call_in_the_middle_of_an_episode_is_credited_from_its_turn_on() {
             Transition { reward: 2.0, ..play(0, 1, 0.0) },
             Transition { turn, ..reflect(0) },
         ];
-        let how = Credit { assignment: Assignment::Cumulative, gamma_step: 1.0, ..Credit::default() };
-        credit(&rows, &how).returns[2]
+        let how = CreditConfig { assignment: CreditAssignment::Cumulative, gamma_step: 1.0, ..CreditConfig::default() };
+        assign_credit(&rows, &how).returns[2]
     };
     assert_eq!(credit_of(0), 3.0, "before the episode: all of it");
     assert_eq!(credit_of(1), 2.0, "before the second turn: what came after");
@@ -454,18 +472,21 @@ fn a_call_in_the_middle_of_an_episode_is_credited_from_its_turn_on() {
 fn forgetting_the_past_changes_own_returns_only() {
     // Two turns an episode; episodes worth 4, 1, 8.
     let rows = meta_episode(0, &[4.0, 1.0, 8.0], 2);
-    for recursion in [Recursion::Paper, Recursion::Released] {
-        let charged = Credit { recursion, gamma_step: 0.5, gamma_traj: 0.6, ..Credit::default() };
-        let free = Credit { forget_past: true, ..charged };
-        let (with, without) = (credit(&rows, &charged), credit(&rows, &free));
+    for recursion in [ReturnRecursion::Paper, ReturnRecursion::Released] {
+        let charged = CreditConfig { recursion, gamma_step: 0.5, gamma_traj: 0.6, ..CreditConfig::default() };
+        let free = CreditConfig { omit_previous_return: true, ..charged };
+        let (with, without) = (assign_credit(&rows, &charged), assign_credit(&rows, &free));
         assert_eq!(with.scores, without.scores);
         for (i, row) in rows.iter().enumerate() {
             let past = [0.0, 4.0, 1.0][row.episode as usize];
             // The charge stands on the last turn: an earlier one, or the reflection before it, sees it discounted.
-            let discount = if row.phase == Phase::Play && row.turn == 1 { 1.0 } else { 0.5 };
+            let discount = if row.kind == TransitionKind::Play && row.turn == 1 { 1.0 } else { 0.5 };
             assert_close(&[without.returns[i] - with.returns[i]], &[past * discount], 1e-6);
         }
     }
-    let lamer = Credit { assignment: Assignment::Cumulative, ..Credit::default() };
-    assert_eq!(credit(&rows, &lamer), credit(&rows, &Credit { forget_past: true, ..lamer }));
+    let lamer = CreditConfig { assignment: CreditAssignment::Cumulative, ..CreditConfig::default() };
+    assert_eq!(
+        assign_credit(&rows, &lamer),
+        assign_credit(&rows, &CreditConfig { omit_previous_return: true, ..lamer })
+    );
 }

@@ -2,13 +2,13 @@
 //!
 //! Every episode becomes a case: how it began, what was planned and done, whether it was won. Before an episode the cases
 //! nearest to its beginning are laid before the model, the good and the bad apart, and it makes a plan, which stands in every
-//! prompt of the episode. Retrieval is by likeness alone; nothing is trained.
+//! prompt of the episode. Retrieval is by similarity alone; nothing is trained.
 
 use crate::{
     Completion, Embeddings, EpisodeConfig, Memory, MemoryStep, Message, RecallQuery, RequestBody, RequestKind, Result,
     memory::FinishedEpisode,
     nearest, parse,
-    prompt::{MemoryBlock, PromptSet, result_in_words},
+    prompt::{MemoryBlock, PromptSet, result_text},
 };
 use mage_env::ParsedAction;
 use serde::Serialize;
@@ -83,7 +83,7 @@ impl CaseMemory {
         let (good, bad) = near.into_iter().partition(|c| c.won);
         let prompt = self.prompts.of_method("plan", query.seat, &Planning { start, good, bad, shared: self.shared })?;
         Ok(RequestBody {
-            purpose: RequestKind::Plan,
+            kind: RequestKind::Plan,
             messages: vec![Message::user(prompt)],
             allowed: None,
             max_tokens: self.settings.reflect_tokens,
@@ -97,8 +97,8 @@ impl Memory for CaseMemory {
         let mut unusable = Vec::new();
         if query.turn == 0 {
             let Some(answer) = answers.first() else { return Ok(MemoryStep::Request(self.ask(query)?)) };
-            self.plan = match parse::tagged(&answer.text, "plan") {
-                Ok(plan) => Some(parse::cut(plan, self.settings.reflection_chars).to_owned()),
+            self.plan = match parse::last_tag(&answer.text, "plan") {
+                Ok(plan) => Some(parse::truncate(plan, self.settings.reflection_chars).to_owned()),
                 Err(e) => {
                     unusable.push((0, e.explain("plan")));
                     None
@@ -122,15 +122,15 @@ impl Memory for CaseMemory {
             start: episode.start.text.clone(),
             plan: self.plan.take(),
             actions: episode.turns.iter().map(|t| done(&t.action)).collect(),
-            end: parse::cut(&episode.now().text, END).to_owned(),
-            result: result_in_words(episode),
+            end: parse::truncate(&episode.last_observation().text, END).to_owned(),
+            result: result_text(episode),
             won: episode.won(),
         };
         self.bank().cases.push(case);
         Ok(MemoryStep::done(()))
     }
 
-    fn outlives(&self) -> bool {
+    fn is_shared(&self) -> bool {
         self.shared
     }
 

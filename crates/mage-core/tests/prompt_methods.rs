@@ -1,5 +1,5 @@
 //! Golden runs of every approach in every environment with a scripted model: the prompts it gets, the calls it is asked for,
-//! and what memory holds in the end. After a deliberate change: `UPDATE_EXPECT=1 cargo test -p mage-core --test approaches`,
+//! and what memory holds in the end. After a deliberate change: `UPDATE_EXPECT=1 cargo test -p mage-core --test prompt_methods`,
 //! and read the difference.
 
 mod common;
@@ -22,7 +22,7 @@ fn task(env: &str) -> Task {
 }
 
 fn settings(approach: PromptMethod) -> EpisodeConfig {
-    approach.settings(EpisodeConfig { episodes: 3, max_turns: 2, ..EpisodeConfig::default() })
+    approach.configure(EpisodeConfig { episodes: 3, max_turns: 2, ..EpisodeConfig::default() })
 }
 
 fn maker(env: &str, approach: PromptMethod, scope: MemoryScope) -> MemoryFactory {
@@ -34,12 +34,12 @@ fn maker(env: &str, approach: PromptMethod, scope: MemoryScope) -> MemoryFactory
 fn play(maker: &MemoryFactory, task: &Task, mut model: impl FnMut(&Request) -> String) -> (Trajectory, Value) {
     let env = Registry::builtin().build(task).unwrap();
     let prompts = PromptLibrary::builtin().get(task.env.as_str()).unwrap();
-    let settings = Arc::new(settings(maker.approach()));
+    let settings = Arc::new(settings(maker.prompt_method()));
     let mut meta = MetaEpisode::with_memory(task.clone(), env, prompts, settings, maker.make(), Seed::new(5)).unwrap();
     loop {
         match meta.advance().unwrap() {
             Next::Done(record) => return (*record, meta.memory().contents()),
-            Next::Request(call) => meta.answer(call.id, Ok(Completion::text(model(&call)))).unwrap(),
+            Next::Request(call) => meta.submit(call.id, Ok(Completion::from_text(model(&call)))).unwrap(),
         }
     }
 }
@@ -61,7 +61,7 @@ fn scripted(env: &str) -> impl FnMut(&Request) -> String {
     let mut moves = actions(env).into_iter().cycle();
     let (mut plans, mut notes) = (0, 0);
     move |call| {
-        match call.request.purpose {
+        match call.body.kind {
         RequestKind::Play => format!("<think>Hm.</think>I choose: <action>{}</action>", moves.next().unwrap()),
         RequestKind::Reflect => format!("<remark>Episode {} taught me patience.</remark>", call.episode),
         RequestKind::Plan => {
@@ -85,13 +85,13 @@ fn scripted(env: &str) -> impl FnMut(&Request) -> String {
 fn golden(env: &str) {
     for approach in PromptMethod::ALL {
         let (record, memory) = play(&maker(env, approach, MemoryScope::MetaEpisode), &task(env), scripted(env));
-        let asked: Vec<String> = record.calls.iter().map(|c| format!("{:?}", c.purpose)).collect();
+        let asked: Vec<String> = record.requests.iter().map(|c| format!("{:?}", c.kind)).collect();
         let text = format!(
-            "calls: {}\n\n{}======== memory\n{memory:#}\n",
+            "requests: {}\n\n{}======== memory\n{memory:#}\n",
             asked.join(", "),
             transcript(&record).replace(" \n", "\n")
         );
-        let file = format!("{}/tests/golden/approaches/{env}_{}.txt", env!("CARGO_MANIFEST_DIR"), approach.name());
+        let file = format!("{}/tests/golden/prompt_methods/{env}_{}.txt", env!("CARGO_MANIFEST_DIR"), approach.name());
         expect_file![file].assert_eq(&text);
     }
 }
@@ -127,7 +127,7 @@ fn clean_slates_know_nothing_of_earlier_episodes() {
         let (record, memory) =
             play(&maker("kuhn", approach, MemoryScope::MetaEpisode), &task("kuhn"), scripted("kuhn"));
         assert!(
-            record.calls.iter().all(|c| c.purpose == RequestKind::Play && !c.messages[0].content.contains("pisode"))
+            record.requests.iter().all(|c| c.kind == RequestKind::Play && !c.messages[0].content.contains("pisode"))
         );
         assert!(memory.is_null() || memory.as_array().is_some_and(Vec::is_empty));
     }
@@ -136,20 +136,20 @@ fn clean_slates_know_nothing_of_earlier_episodes() {
 #[test]
 fn a_failed_memory_call_leaves_the_store_unchanged_and_is_counted() {
     let failed = |record: &Trajectory| {
-        let failed = record.calls.iter().filter(|c| c.purpose != RequestKind::Play && c.invalid.is_some());
-        failed.map(|c| (c.purpose, c.episode)).collect::<Vec<_>>()
+        let failed = record.requests.iter().filter(|c| c.kind != RequestKind::Play && c.invalid.is_some());
+        failed.map(|c| (c.kind, c.episode)).collect::<Vec<_>>()
     };
     let good = r#"{"keywords": ["a"], "context": "b", "tags": ["c"]}"#;
     // No note can be described: none is kept, and nobody is asked to link one.
     let notes = maker("kuhn", PromptMethod::AMem, MemoryScope::MetaEpisode);
-    let (record, memory) = play(&notes, &task("kuhn"), |call| match call.request.purpose {
+    let (record, memory) = play(&notes, &task("kuhn"), |call| match call.body.kind {
         RequestKind::Play => "<action>BET</action>".to_owned(),
         _ => "{\"keywords\": [".to_owned(),
     });
     assert_eq!(failed(&record), [(RequestKind::Note, 1), (RequestKind::Note, 2)]);
     assert_eq!(memory, Value::Array(vec![]));
     // Notes are described, but what to link cannot be read: they stay as they are.
-    let (record, memory) = play(&notes, &task("kuhn"), |call| match call.request.purpose {
+    let (record, memory) = play(&notes, &task("kuhn"), |call| match call.body.kind {
         RequestKind::Play => "<action>BET</action>".to_owned(),
         RequestKind::Note => good.to_owned(),
         _ => "<think>{\"evolve\": true, \"actions\": [\"strengthen\"], \"links\": [1]}".to_owned(),
@@ -160,7 +160,7 @@ fn a_failed_memory_call_leaves_the_store_unchanged_and_is_counted() {
     assert!(notes.iter().all(|n| n["links"] == Value::Array(vec![]) && n["context"] == "b"));
     // A plan that is none: the episode is played without.
     let cases = maker("kuhn", PromptMethod::Memento, MemoryScope::MetaEpisode);
-    let (record, memory) = play(&cases, &task("kuhn"), |call| match call.request.purpose {
+    let (record, memory) = play(&cases, &task("kuhn"), |call| match call.body.kind {
         RequestKind::Play => "<action>BET</action>".to_owned(),
         _ => "no plan".to_owned(),
     });
@@ -171,7 +171,7 @@ fn a_failed_memory_call_leaves_the_store_unchanged_and_is_counted() {
 
 #[test]
 fn tasks_learn_from_each_other_only_where_memory_is_shared() {
-    let model = |call: &Request| match call.request.purpose {
+    let model = |call: &Request| match call.body.kind {
         RequestKind::Play => "<action>BET</action>".to_owned(),
         RequestKind::Plan => "<plan>MARKER</plan>".to_owned(),
         RequestKind::Note => r#"{"keywords": ["MARKER"], "context": "MARKER", "tags": []}"#.to_owned(),
@@ -179,10 +179,10 @@ fn tasks_learn_from_each_other_only_where_memory_is_shared() {
     };
     let first_prompt_knows = |maker: &MemoryFactory| {
         let (first, _) = play(maker, &task("kuhn"), model);
-        assert!(!first.calls[0].messages[0].content.contains("MARKER"));
+        assert!(!first.requests[0].messages[0].content.contains("MARKER"));
         let (second, memory) = play(maker, &task("kuhn"), model);
-        let last_recorded = second.calls.iter().any(|c| c.episode == 3);
-        (second.calls[0].messages[0].content.contains("MARKER"), memory.as_array().unwrap().len(), last_recorded)
+        let last_recorded = second.requests.iter().any(|c| c.episode == 3);
+        (second.requests[0].messages[0].content.contains("MARKER"), memory.as_array().unwrap().len(), last_recorded)
     };
     for (approach, asks_to_record) in [(PromptMethod::AMem, true), (PromptMethod::Memento, false)] {
         assert_eq!(first_prompt_knows(&maker("kuhn", approach, MemoryScope::MetaEpisode)), (false, 2, false));
@@ -194,8 +194,8 @@ fn tasks_learn_from_each_other_only_where_memory_is_shared() {
 #[test]
 fn what_cannot_work_is_refused() {
     let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
-    let refusal = |approach: PromptMethod, scope, size| {
-        let settings = Arc::new(EpisodeConfig { size, ..settings(approach) });
+    let refusal = |approach: PromptMethod, scope, prompt_form| {
+        let settings = Arc::new(EpisodeConfig { prompt_form, ..settings(approach) });
         MemoryFactory::new(approach, scope, Arc::new(Lexical), settings, Arc::clone(&prompts))
             .err()
             .map(|e| e.to_string())
@@ -214,7 +214,7 @@ fn what_cannot_work_is_refused() {
 
 #[test]
 fn methods_differ_in_their_hashes_and_plain_ones_are_known_by_their_settings() {
-    let hash = |approach, scope| maker("kuhn", approach, scope).method();
+    let hash = |approach, scope| maker("kuhn", approach, scope).method_hash();
     let own = MemoryScope::MetaEpisode;
     let mut all: Vec<_> = PromptMethod::ALL.into_iter().map(|a| hash(a, own)).collect();
     all.extend([hash(PromptMethod::AMem, MemoryScope::Shared), hash(PromptMethod::Memento, MemoryScope::Shared)]);

@@ -116,9 +116,9 @@ impl NoteMemory {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&self, purpose: RequestKind, prompt: String) -> RequestBody {
+    fn ask(&self, kind: RequestKind, prompt: String) -> RequestBody {
         RequestBody {
-            purpose,
+            kind,
             messages: vec![Message::user(prompt)],
             allowed: None,
             max_tokens: self.settings.reflect_tokens,
@@ -180,7 +180,7 @@ impl Memory for NoteMemory {
         if store.notes.is_empty() {
             return Ok(MemoryStep::done(MemoryBlock::default()));
         }
-        let (start, now) = (&query.current.start.text, &query.current.now().text);
+        let (start, now) = (&query.current.start.text, &query.current.last_observation().text);
         let seen = if query.turn == 0 { start.clone() } else { format!("{start}\n{now}") };
         let notes = store.recall(&*self.embeddings, &seen, self.settings.recall_limit.unwrap_or(SHOWN))?;
         let shown = Shown { notes, shared: self.shared };
@@ -235,7 +235,7 @@ impl Memory for NoteMemory {
         Ok(MemoryStep::Done((), unusable))
     }
 
-    fn outlives(&self) -> bool {
+    fn is_shared(&self) -> bool {
         self.shared
     }
 
@@ -299,20 +299,20 @@ mod tests {
     fn only_what_was_shown_can_be_changed() {
         let said = r#"{"evolve": true, "actions": ["strengthen", "update_neighbor"], "links": [1, 9, "2"],
             "tags": ["new"], "neighbors": [{"id": "[2]", "context": " better ", "tags": []}, {"id": 7, "context": "x"}, 3]}"#;
-        let evolution = read_evolution(&Completion::text(said), &[1, 2]).unwrap();
+        let evolution = read_evolution(&Completion::from_text(said), &[1, 2]).unwrap();
         let expected = Evolution {
             links: vec![1, 2],
             tags: Some(vec!["new".to_owned()]),
             neighbours: vec![(2, Some("better".to_owned()), vec![])],
         };
         assert_eq!(evolution, expected);
-        let no = read_evolution(&Completion::text(r#"{"evolve": false, "links": [1]}"#), &[1]).unwrap();
+        let no = read_evolution(&Completion::from_text(r#"{"evolve": false, "links": [1]}"#), &[1]).unwrap();
         assert_eq!(no, Evolution::default());
         let half =
             r#"{"evolve": "yes", "actions": "strengthen", "links": [1], "neighbors": [{"id": 1, "context": "x"}]}"#;
-        let half = read_evolution(&Completion::text(half), &[1]).unwrap();
+        let half = read_evolution(&Completion::from_text(half), &[1]).unwrap();
         assert_eq!((half.links, half.neighbours), (vec![1], vec![]), "what is not among the actions is not done");
-        assert!(read_evolution(&Completion::text("{\"links\": [1]}"), &[1]).is_err());
-        assert!(read_evolution(&Completion::text("no"), &[1]).is_err());
+        assert!(read_evolution(&Completion::from_text("{\"links\": [1]}"), &[1]).is_err());
+        assert!(read_evolution(&Completion::from_text("no"), &[1]).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! How is a meta-episode played?
+//! Configuration of a meta-episode.
 
 use crate::{
     Error, MemoryMode, RecallOrder, Result,
@@ -6,40 +6,40 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Everything about a meta-episode that is not the task, the model or the credit.
+/// Parameters of a meta-episode, apart from task, model and credit assignment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EpisodeConfig {
-    /// How many episodes of the same task are played.
+    /// Number of episodes of the task.
     pub episodes: u32,
-    /// How many turns an episode may take.
+    /// Maximum number of turns per episode.
     pub max_turns: u32,
-    /// Stop at the first win. On when counting Pass@k as the paper does; off in training and for curves by episode.
+    /// Stop at the first win. On for Pass@k as in the paper; off in training and for curves by episode.
     pub early_stop: bool,
-    /// What past episodes leave behind.
+    /// What an episode passes to the next.
     pub memory: MemoryMode,
-    /// In which order they are recalled.
+    /// Order of recalled episodes.
     pub recall: RecallOrder,
-    /// At most so many of them.
+    /// Maximum number of recalled episodes.
     pub recall_limit: Option<usize>,
-    /// Which form of prompt.
-    pub size: PromptForm,
-    /// How many words each past episode takes in a compact prompt.
+    /// Full or compact prompts.
+    pub prompt_form: PromptForm,
+    /// Words per past episode in a compact prompt.
     pub slot_words: usize,
-    /// How many past episodes a compact prompt has room for at least; blank ones keep every word in its place.
+    /// Minimum number of past-episode slots in a compact prompt. Blank slots keep every word at a fixed position.
     pub slots: usize,
-    /// Constrain actions to the legal ones. Masks belong to the policy.
+    /// Constrain actions to legal ones. The mask is part of the policy.
     pub mask_actions: bool,
-    /// How long an action's answer may be.
+    /// Maximum tokens of a play completion.
     pub play_tokens: u32,
-    /// How long a reflection's answer may be.
+    /// Maximum tokens of a reflection.
     pub reflect_tokens: u32,
-    /// How many characters of a reflection are kept.
+    /// Maximum characters of a reflection in memory.
     pub reflection_chars: usize,
 }
 
 impl Default for EpisodeConfig {
-    /// The paper's: three episodes, reflections only, full prompts.
+    /// As in the paper: three episodes, reflections only, full prompts.
     fn default() -> Self {
         EpisodeConfig {
             episodes: 3,
@@ -48,7 +48,7 @@ impl Default for EpisodeConfig {
             memory: MemoryMode::ReflectionOnly,
             recall: RecallOrder::Oldest,
             recall_limit: None,
-            size: PromptForm::Full,
+            prompt_form: PromptForm::Full,
             slot_words: 0,
             slots: 0,
             mask_actions: false,
@@ -60,13 +60,13 @@ impl Default for EpisodeConfig {
 }
 
 impl EpisodeConfig {
-    /// Settings for a compact model of an environment: actions of a word or a few, a slot for each past episode. Where an
-    /// action may have several words, the answer has room for the word that ends it.
+    /// Configuration for a compact model: short actions and one slot per past episode. If an action can have several
+    /// words, the token limit includes the end word.
     pub fn compact(env_info: &mage_env::EnvInfo, episodes: u32) -> Self {
         EpisodeConfig {
             episodes,
             max_turns: env_info.max_turns,
-            size: PromptForm::Compact,
+            prompt_form: PromptForm::Compact,
             slot_words: env_info.compact_reflection_words,
             slots: episodes.saturating_sub(1) as usize,
             mask_actions: true,
@@ -80,31 +80,31 @@ impl EpisodeConfig {
         }
     }
 
-    /// Refuses what cannot work.
-    pub fn check(&self) -> Result<()> {
-        let wrong = |place, problem: &str| Err(Error::Config { place, problem: problem.to_owned() });
+    /// Rejects invalid configurations.
+    pub fn validate(&self) -> Result<()> {
+        let invalid = |field, problem: &str| Err(Error::Config { field, problem: problem.to_owned() });
         if self.episodes == 0 {
-            return wrong("episodes", "a meta-episode has at least one episode");
+            return invalid("episodes", "must be at least 1");
         }
         if self.max_turns == 0 {
-            return wrong("max_turns", "an episode has at least one turn");
+            return invalid("max_turns", "must be at least 1");
         }
-        if self.size == PromptForm::Compact && self.memory.keeps_history() {
-            return wrong("memory", "compact prompts have room for reflections only; use full prompts for histories");
+        if self.prompt_form == PromptForm::Compact && self.memory.keeps_history() {
+            return invalid("memory", "compact prompts support reflections only; use full prompts for histories");
         }
         Ok(())
     }
 
-    /// Past episodes as they stand in a compact prompt: each exactly [`slot_words`](EpisodeConfig::slot_words) words, blanks
-    /// (`_`) where there is nothing to say. What an agent wrote can steer nothing: a control word in it reads `?`.
+    /// Past episodes for a compact prompt: exactly [`slot_words`](EpisodeConfig::slot_words) words each, padded with
+    /// blanks (`_`). A control word written by the agent becomes `?`, so that a reflection cannot imitate the prompt.
     pub(crate) fn compact_slots(&self, entries: &[RecalledEpisode]) -> Vec<String> {
         let reflections = entries.iter().map(|e| e.reflection.as_deref().unwrap_or(""));
         let blanks = self.slots.saturating_sub(entries.len());
         reflections
             .chain(std::iter::repeat_n("", blanks))
             .map(|text| {
-                let harmless = |w| if CONTROL_WORDS.contains(&w) && w != "_" { "?" } else { w };
-                let words = text.split_whitespace().map(harmless).chain(std::iter::repeat("_"));
+                let sanitize = |w| if CONTROL_WORDS.contains(&w) && w != "_" { "?" } else { w };
+                let words = text.split_whitespace().map(sanitize).chain(std::iter::repeat("_"));
                 words.take(self.slot_words).collect::<Vec<_>>().join(" ")
             })
             .collect()
@@ -116,8 +116,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reflections_fill_their_slots_and_steer_nothing() {
-        let settings = EpisodeConfig { slot_words: 4, slots: 2, ..EpisodeConfig::default() };
+    fn compact_slots_are_padded_and_control_words_replaced() {
+        let config = EpisodeConfig { slot_words: 4, slots: 2, ..EpisodeConfig::default() };
         let written = RecalledEpisode {
             number: 1,
             result: String::new(),
@@ -125,6 +125,6 @@ mod tests {
             start: None,
             history: None,
         };
-        assert_eq!(settings.compact_slots(&[written]), ["K ? ? ?", "_ _ _ _"]);
+        assert_eq!(config.compact_slots(&[written]), ["K ? ? ?", "_ _ _ _"]);
     }
 }
