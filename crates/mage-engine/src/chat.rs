@@ -1,61 +1,59 @@
-//! What does the model say to this?
-//!
-//! Messages in, text out: all that hosted chat models offer, and what every sampler with a renderer can do too.
+//! Chat completion: messages in, text out. Hosted chat models implement it, and every [`Sampler`] with a [`Renderer`] can.
 
 use crate::{
-    ActionSet, BoxFuture, Error, FinishReason, Message, Renderer, Result, SampleRequest, Sampler, SamplingParams,
+    ActionSet, BoxFuture, ChatMessage, Error, FinishReason, Renderer, Result, SampleRequest, Sampler, SamplingParams,
     Thinking, WeightsId,
 };
 use std::sync::Arc;
 
-/// Answers conversations.
+/// Completes conversations.
 pub trait ChatPolicy: Send + Sync {
-    /// Completes a conversation with the model's turn.
-    fn complete(&self, request: ChatRequest) -> BoxFuture<'_, Result<ChatAnswer>>;
+    /// Generates the next assistant message.
+    fn complete(&self, request: ChatRequest) -> BoxFuture<'_, Result<ChatCompletion>>;
 }
 
-/// A conversation to be completed.
+/// A chat completion request.
 #[derive(Clone, Debug, Default)]
 pub struct ChatRequest {
-    /// What was said.
-    pub messages: Vec<Message>,
-    /// Whether to think first.
+    /// Messages so far.
+    pub messages: Vec<ChatMessage>,
+    /// Whether the model thinks first.
     pub thinking: Thinking,
-    /// How to draw. The end of a turn always stops.
+    /// Sampling parameters. The end-of-turn token always stops.
     pub params: SamplingParams,
-    /// The only answers possible, where not all are.
-    pub answers: Option<Vec<String>>,
+    /// The legal completions, if restricted.
+    pub allowed_completions: Option<Vec<String>>,
 }
 
-/// The model's turn.
+/// A chat completion.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ChatAnswer {
-    /// Everything it wrote, thoughts included, control tokens left out.
+pub struct ChatCompletion {
+    /// Generated text with its thinking, without control tokens.
     pub text: String,
-    /// Why it ended.
+    /// Why the completion ended.
     pub finish: FinishReason,
-    /// The prompt's tokens, where the model works with tokens.
+    /// Prompt tokens, if the model works on tokens.
     pub prompt_tokens: Vec<u32>,
-    /// The answer's tokens, likewise.
+    /// Generated tokens, if the model works on tokens.
     pub tokens: Vec<u32>,
-    /// The log-probability of each under the policy, likewise.
+    /// Log-prob of each generated token under the policy, if the model works on tokens.
     pub logprobs: Vec<f32>,
-    /// The weights that answered, where known.
+    /// The weights used, if known.
     pub weights: Option<WeightsId>,
-    /// What it took.
-    pub usage: Usage,
+    /// Token counts.
+    pub usage: ChatUsage,
 }
 
-/// How many tokens an answer took.
+/// Token counts of a completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Read.
-    pub prompt: u64,
-    /// Written, thoughts included.
-    pub answer: u64,
+pub struct ChatUsage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u64,
+    /// Generated tokens, thinking included.
+    pub completion_tokens: u64,
 }
 
-/// A sampler and a renderer, as a chat policy.
+/// A sampler and a renderer as a chat policy.
 #[derive(Clone)]
 pub struct RenderedPolicy {
     sampler: Arc<dyn Sampler>,
@@ -63,36 +61,36 @@ pub struct RenderedPolicy {
 }
 
 impl RenderedPolicy {
-    /// Joins the two.
+    /// Creates a chat policy from a sampler and a renderer.
     pub fn new(sampler: Arc<dyn Sampler>, renderer: Arc<Renderer>) -> Self {
         RenderedPolicy { sampler, renderer }
     }
 
-    /// The request for tokens that a request for text comes to.
+    /// Renders a chat request as a sampler request.
     pub fn sample_request(&self, request: &ChatRequest) -> Result<SampleRequest> {
         let control = self.renderer.control();
-        let prompt = self.renderer.chat(&request.messages, request.thinking, true)?;
+        let prompt = self.renderer.encode_chat(&request.messages, request.thinking, true)?;
         let mut params = request.params.clone();
         params.stop_ids.extend(control.end_of_turn);
-        let allowed = match &request.answers {
+        let allowed = match &request.allowed_completions {
             None => None,
-            Some(answers) => {
-                let (ends, lead) = match request.thinking {
+            Some(completions) => {
+                let (think_end, lead) = match request.thinking {
                     Thinking::Off => (None, ""),
-                    // Templates with thinking put an empty line between thoughts and answer.
+                    // Templates with thinking put an empty line between the thinking and the completion.
                     Thinking::On => (
                         Some(control.think_end.ok_or_else(|| {
                             Error::unsupported(
-                                "mask answers after thinking",
-                                "its vocabulary has no </think>; turn thinking off",
+                                "mask completions after thinking",
+                                "the vocabulary has no </think> token; turn thinking off",
                             )
                         })?),
                         "\n\n",
                     ),
                 };
                 let encoded: Result<Vec<_>> =
-                    answers.iter().map(|a| self.renderer.encode(&format!("{lead}{a}"))).collect();
-                Some(ActionSet::new(encoded?, control.end_of_turn, ends)?)
+                    completions.iter().map(|a| self.renderer.encode(&format!("{lead}{a}"))).collect();
+                Some(ActionSet::new(encoded?, control.end_of_turn, think_end)?)
             }
         };
         Ok(SampleRequest { prompt, params, allowed, ..Default::default() })
@@ -100,13 +98,14 @@ impl RenderedPolicy {
 }
 
 impl ChatPolicy for RenderedPolicy {
-    fn complete(&self, request: ChatRequest) -> BoxFuture<'_, Result<ChatAnswer>> {
+    fn complete(&self, request: ChatRequest) -> BoxFuture<'_, Result<ChatCompletion>> {
         Box::pin(async move {
-            let asked = self.sample_request(&request)?;
-            let prompt_tokens = asked.prompt.clone();
-            let sample = self.sampler.sample(asked).await?;
-            let usage = Usage { prompt: prompt_tokens.len() as u64, answer: sample.tokens.len() as u64 };
-            Ok(ChatAnswer {
+            let sample_request = self.sample_request(&request)?;
+            let prompt_tokens = sample_request.prompt.clone();
+            let sample = self.sampler.sample(sample_request).await?;
+            let usage =
+                ChatUsage { prompt_tokens: prompt_tokens.len() as u64, completion_tokens: sample.tokens.len() as u64 };
+            Ok(ChatCompletion {
                 usage,
                 text: self.renderer.decode(&sample.tokens)?,
                 finish: sample.finish,

@@ -1,23 +1,23 @@
-//! What can an engine refuse, and why?
+//! Error type of engines.
 
 use std::path::{Path, PathBuf};
 
-/// Everything an engine refuses, each with what, where and what to do.
+/// An engine error: what failed, where, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Something readable that does not make sense.
-    #[error("{place}: {problem}")]
+    /// Invalid input.
+    #[error("{subject}: {problem}")]
     Invalid {
-        /// The file, request, tensor or field at fault.
-        place: String,
-        /// What is wrong and what would be right.
+        /// The invalid file, request, tensor or field.
+        subject: String,
+        /// What is wrong and what is expected.
         problem: String,
     },
-    /// A request for something this engine does not do.
+    /// A feature that this engine does not have.
     #[error("this engine cannot {what}: {hint}")]
     Unsupported {
-        /// The ability that was asked for.
+        /// The missing feature, as a verb phrase.
         what: String,
         /// What to do instead.
         hint: String,
@@ -25,55 +25,55 @@ pub enum Error {
     /// A file that could not be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     File {
-        /// "read" or "write".
+        /// `read` or `write`.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         source: std::io::Error,
     },
-    /// Numbers that are no longer numbers, too many times in a row.
-    #[error("{place} became {value} in {times} updates in a row: {hint}")]
-    NotFinite {
-        /// The first tensor found at fault.
-        place: String,
+    /// Non-finite values in too many consecutive optimiser steps.
+    #[error("{tensor} was {value} in {steps} consecutive steps: {hint}")]
+    NonFinite {
+        /// The first non-finite tensor.
+        tensor: String,
         /// The value found.
         value: f32,
-        /// How many updates in a row were lost.
-        times: u32,
+        /// Consecutive steps skipped.
+        steps: u32,
         /// What to try.
         hint: String,
     },
-    /// The engine itself failed: a lost device, a broken connection, a full disk.
+    /// A failure of the engine: lost device, broken connection, full disk.
     #[error("{engine} failed: {reason}")]
     Engine {
-        /// Which engine.
+        /// Engine name.
         engine: String,
-        /// What happened.
+        /// Cause.
         reason: String,
     },
 }
 
-/// The result of everything fallible here.
+/// Result of engine operations.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An [`Error::Invalid`].
-    pub fn invalid(place: impl Into<String>, problem: impl Into<String>) -> Self {
-        Error::Invalid { place: place.into(), problem: problem.into() }
+    /// Creates an [`Error::Invalid`].
+    pub fn invalid(subject: impl Into<String>, problem: impl Into<String>) -> Self {
+        Error::Invalid { subject: subject.into(), problem: problem.into() }
     }
 
-    /// An [`Error::Unsupported`].
+    /// Creates an [`Error::Unsupported`].
     pub fn unsupported(what: impl Into<String>, hint: impl Into<String>) -> Self {
         Error::Unsupported { what: what.into(), hint: hint.into() }
     }
 
-    /// An [`Error::File`] for reading; made to be used with `map_err`.
+    /// Creates an [`Error::File`] for reading, for use with `map_err`.
     pub fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self + '_ {
         move |source| Error::File { action: "read", path: path.to_owned(), source }
     }
 
-    /// An [`Error::File`] for writing; made to be used with `map_err`.
+    /// Creates an [`Error::File`] for writing, for use with `map_err`.
     pub fn write(path: &Path) -> impl FnOnce(std::io::Error) -> Self + '_ {
         move |source| Error::File { action: "write", path: path.to_owned(), source }
     }

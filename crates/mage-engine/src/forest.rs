@@ -1,54 +1,54 @@
-//! What is trained on?
+//! Training batches.
 //!
-//! Rows that share beginnings form a forest: a [`Segment`] continues its parent. A plain row is a tree of one. Numbers at
-//! a position concern the choice of *that* token, given everything before it.
+//! Sequences that share prefixes form a forest: a [`Segment`] continues its parent. A single sequence is a tree with one
+//! segment. Per-token values at a position refer to the prediction of *that* token, given all tokens before it.
 
 use crate::sampler::check_allowed;
 use crate::{Allowed, Error, Loss, Result};
 use serde::{Deserialize, Serialize};
 
-/// A number for the sort of token, of the caller's choice; losses may treat each differently.
+/// Token class chosen by the caller; loss terms can be restricted to one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TokenClass(pub u8);
 
-/// Training rows that share beginnings. Parents stand before their children.
+/// Training sequences with shared prefixes. Parents precede their children.
 #[derive(Clone, Debug, Default)]
 pub struct TokenForest {
-    /// The pieces.
+    /// Segments, parents first.
     pub segments: Vec<Segment>,
 }
 
-/// A run of tokens that continues another, or starts a row.
+/// A run of tokens that continues another segment or starts a sequence.
 #[derive(Clone, Debug, Default)]
 pub struct Segment {
-    /// The segment it continues, by index.
+    /// Index of the segment that this one continues.
     pub parent: Option<u32>,
-    /// Its tokens.
+    /// Tokens.
     pub tokens: Vec<u32>,
-    /// What to learn from them; `None` for context only.
+    /// Loss inputs; `None` for context only.
     pub train: Option<PerToken>,
 }
 
-/// What the loss needs for each token of a segment. Every list is as long as the segment's tokens; where it says so, it
-/// may be empty instead.
+/// Loss inputs of a segment, one value per token. A list has the length of the segment, or is empty where that is
+/// documented.
 #[derive(Clone, Debug, Default)]
 pub struct PerToken {
-    /// How much the token counts; 0 leaves it out. The first token of a row cannot count: nothing precedes it.
+    /// Loss weight; 0 excludes the token. The first token of a sequence must have 0, since it has no context.
     pub weights: Vec<f32>,
-    /// How much better than expected; may be empty for cross-entropy.
+    /// Advantages; may be empty for cross-entropy.
     pub advantages: Vec<f32>,
-    /// Log-probability when it was sampled; may be empty for cross-entropy.
+    /// Log-probs at sampling time; may be empty for cross-entropy.
     pub old_logprobs: Vec<f32>,
-    /// Log-probability under the reference; may be empty where no KL is asked for.
+    /// Log-probs under the reference policy; may be empty without a KL term.
     pub ref_logprobs: Vec<f32>,
-    /// The sort of token; empty means class 0 throughout.
+    /// Token classes; empty means class 0 for all.
     pub classes: Vec<TokenClass>,
-    /// What was possible; empty means everything, always.
+    /// Action masks; empty means that no token is masked.
     pub allowed: Vec<Option<Allowed>>,
 }
 
-/// Where one token's numbers are: everything the loss needs, borrowed.
+/// Loss inputs of one token.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokenInputs {
     /// See [`PerToken::weights`].
@@ -64,33 +64,33 @@ pub struct TokenInputs {
 }
 
 impl PerToken {
-    /// The numbers for one token; what is absent is 0.
+    /// Loss inputs of one token. Values of empty lists are 0.
     pub fn at(&self, i: usize) -> TokenInputs {
-        let or0 = |v: &[f32]| v.get(i).copied().unwrap_or(0.0);
+        let or_zero = |v: &[f32]| v.get(i).copied().unwrap_or(0.0);
         TokenInputs {
             weight: self.weights[i],
-            advantage: or0(&self.advantages),
-            old_logprob: or0(&self.old_logprobs),
-            ref_logprob: or0(&self.ref_logprobs),
+            advantage: or_zero(&self.advantages),
+            old_logprob: or_zero(&self.old_logprobs),
+            ref_logprob: or_zero(&self.ref_logprobs),
             class: self.classes.get(i).copied().unwrap_or_default(),
         }
     }
 
-    /// What was possible at one token.
+    /// Action mask of one token.
     pub fn allowed_at(&self, i: usize) -> Option<&Allowed> {
         self.allowed.get(i).and_then(Option::as_ref)
     }
 }
 
 impl TokenForest {
-    /// Plain rows, none sharing anything.
-    pub fn of_rows(rows: impl IntoIterator<Item = (Vec<u32>, PerToken)>) -> Self {
+    /// A batch of sequences without shared prefixes.
+    pub fn from_sequences(sequences: impl IntoIterator<Item = (Vec<u32>, PerToken)>) -> Self {
         let segments =
-            rows.into_iter().map(|(tokens, train)| Segment { parent: None, tokens, train: Some(train) }).collect();
+            sequences.into_iter().map(|(tokens, train)| Segment { parent: None, tokens, train: Some(train) }).collect();
         TokenForest { segments }
     }
 
-    /// How many tokens the segments hold, shared ones once.
+    /// Number of tokens; shared prefixes count once.
     pub fn tokens(&self) -> usize {
         self.segments.iter().map(|s| s.tokens.len()).sum()
     }
@@ -105,38 +105,38 @@ impl TokenForest {
         path
     }
 
-    /// Refuses what cannot be trained on, naming the segment and the token, before anything is touched.
-    pub fn check(&self, loss: &Loss, vocabulary: usize, max_context: usize) -> Result<()> {
+    /// Returns an error that names the segment and token if the batch is invalid.
+    pub fn check(&self, loss: &Loss, vocab_size: usize, max_seq_len: usize) -> Result<()> {
         loss.check()?;
         let mut length = Vec::with_capacity(self.segments.len());
         for (s, segment) in self.segments.iter().enumerate() {
-            let place = || format!("segment {s}");
+            let subject = || format!("segment {s}");
             let before = match segment.parent {
                 None => 0,
                 Some(p) if (p as usize) < s => length[p as usize],
                 Some(p) => {
-                    return Err(Error::invalid(place(), format!("its parent {p} does not stand before it")));
+                    return Err(Error::invalid(subject(), format!("its parent {p} does not precede it")));
                 }
             };
             if segment.tokens.is_empty() {
-                return Err(Error::invalid(place(), "it has no tokens"));
+                return Err(Error::invalid(subject(), "has no tokens"));
             }
             let total: usize = before + segment.tokens.len();
-            if total > max_context {
+            if total > max_seq_len {
                 return Err(Error::invalid(
-                    place(),
-                    format!("its row has {total} tokens, more than the context of {max_context}"),
+                    subject(),
+                    format!("its sequence has {total} tokens, which exceeds the context of {max_seq_len}"),
                 ));
             }
             length.push(total);
-            if let Some(i) = segment.tokens.iter().position(|&t| t as usize >= vocabulary) {
+            if let Some(i) = segment.tokens.iter().position(|&t| t as usize >= vocab_size) {
                 return Err(Error::invalid(
                     format!("segment {s}, token {i}"),
-                    format!("{} is outside the vocabulary of {vocabulary}", segment.tokens[i]),
+                    format!("{} is outside the vocabulary of {vocab_size}", segment.tokens[i]),
                 ));
             }
             if let Some(train) = &segment.train {
-                train.check(s, &segment.tokens, before, loss, vocabulary)?;
+                train.check(s, &segment.tokens, before, loss, vocab_size)?;
             }
         }
         Ok(())
@@ -144,13 +144,13 @@ impl TokenForest {
 }
 
 impl PerToken {
-    fn check(&self, s: usize, tokens: &[u32], before: usize, loss: &Loss, vocabulary: usize) -> Result<()> {
+    fn check(&self, s: usize, tokens: &[u32], before: usize, loss: &Loss, vocab_size: usize) -> Result<()> {
         let n = tokens.len();
         let lengths = [
             ("weights", self.weights.len(), false),
-            ("advantages", self.advantages.len(), !loss.needs_old()),
-            ("old_logprobs", self.old_logprobs.len(), !loss.needs_old()),
-            ("ref_logprobs", self.ref_logprobs.len(), !loss.needs_reference()),
+            ("advantages", self.advantages.len(), !loss.needs_old_logprobs()),
+            ("old_logprobs", self.old_logprobs.len(), !loss.needs_old_logprobs()),
+            ("ref_logprobs", self.ref_logprobs.len(), !loss.needs_ref_logprobs()),
             ("classes", self.classes.len(), true),
             ("allowed", self.allowed.len(), true),
         ];
@@ -159,7 +159,7 @@ impl PerToken {
                 return Err(Error::invalid(format!("segment {s}: {name}"), format!("{len} values for {n} tokens")));
             }
         }
-        let numbers = [
+        let value_lists = [
             ("weights", &self.weights),
             ("advantages", &self.advantages),
             ("old_logprobs", &self.old_logprobs),
@@ -169,20 +169,20 @@ impl PerToken {
             if self.weights[i] == 0.0 {
                 continue;
             }
-            let place = |name: &str| format!("segment {s}, token {i}: {name}");
-            for (name, values) in numbers {
+            let subject = |name: &str| format!("segment {s}, token {i}: {name}");
+            for (name, values) in value_lists {
                 if let Some(v) = values.get(i).filter(|v| !v.is_finite()) {
-                    return Err(Error::invalid(place(name), format!("{v} is not a finite number")));
+                    return Err(Error::invalid(subject(name), format!("{v} is not a finite number")));
                 }
             }
             if before + i == 0 {
                 return Err(Error::invalid(
-                    place("weights"),
-                    "the first token of a row has nothing before it; give it 0",
+                    subject("weights"),
+                    "the first token of a sequence has no context; set its weight to 0",
                 ));
             }
             if let Some(allowed) = self.allowed_at(i) {
-                check_allowed(&format!("segment {s}, token {i}"), allowed, token, vocabulary)?;
+                check_allowed(&format!("segment {s}, token {i}"), allowed, token, vocab_size)?;
             }
         }
         Ok(())
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
     use crate::Objective;
 
-    fn row() -> (Vec<u32>, PerToken) {
+    fn sequence() -> (Vec<u32>, PerToken) {
         let train = PerToken {
             weights: vec![0.0, 1.0, 1.0],
             advantages: vec![0.0, 1.0, -1.0],
@@ -204,15 +204,15 @@ mod tests {
         (vec![1, 2, 3], train)
     }
 
-    fn refusal(change: impl FnOnce(&mut Segment)) -> String {
-        let mut forest = TokenForest::of_rows([row(), row()]);
+    fn check_error(change: impl FnOnce(&mut Segment)) -> String {
+        let mut forest = TokenForest::from_sequences([sequence(), sequence()]);
         change(&mut forest.segments[1]);
         forest.check(&Loss::of(Objective::ppo(0.2, 0.2)), 10, 8).unwrap_err().to_string()
     }
 
     #[test]
-    fn good_rows_pass() {
-        let mut forest = TokenForest::of_rows([row()]);
+    fn valid_batch_passes() {
+        let mut forest = TokenForest::from_sequences([sequence()]);
         forest.segments.push(Segment { parent: Some(0), tokens: vec![4], train: None });
         forest.check(&Loss::of(Objective::ppo(0.2, 0.2)), 10, 8).unwrap();
         assert_eq!(forest.path(1), [0, 1]);
@@ -220,36 +220,36 @@ mod tests {
     }
 
     #[test]
-    fn bad_rows_are_refused_by_name() {
+    fn invalid_batch_is_rejected_by_segment_and_token() {
         let train = |s: &mut Segment, f: fn(&mut PerToken)| f(s.train.as_mut().unwrap());
         assert_eq!(
-            refusal(|s| train(s, |t| t.advantages[2] = f32::NAN)),
+            check_error(|s| train(s, |t| t.advantages[2] = f32::NAN)),
             "segment 1, token 2: advantages: NaN is not a finite number"
         );
         assert_eq!(
-            refusal(|s| train(s, |t| _ = t.old_logprobs.pop())),
+            check_error(|s| train(s, |t| _ = t.old_logprobs.pop())),
             "segment 1: old_logprobs: 2 values for 3 tokens"
         );
-        assert!(refusal(|s| train(s, |t| t.weights[0] = 1.0)).contains("nothing before it"));
-        assert!(refusal(|s| s.tokens[1] = 10).contains("segment 1, token 1: 10 is outside"));
-        assert!(refusal(|s| s.parent = Some(1)).contains("does not stand before"));
-        assert!(refusal(|s| s.tokens.clear()).contains("no tokens"));
-        assert!(refusal(|s| train(s, |t| t.allowed = vec![None, Some([1, 3].into()), None])).contains("not among"));
+        assert!(check_error(|s| train(s, |t| t.weights[0] = 1.0)).contains("has no context"));
+        assert!(check_error(|s| s.tokens[1] = 10).contains("segment 1, token 1: 10 is outside"));
+        assert!(check_error(|s| s.parent = Some(1)).contains("does not precede"));
+        assert!(check_error(|s| s.tokens.clear()).contains("no tokens"));
+        assert!(check_error(|s| train(s, |t| t.allowed = vec![None, Some([1, 3].into()), None])).contains("not among"));
     }
 
     #[test]
-    fn the_context_counts_along_the_path() {
-        let mut forest = TokenForest::of_rows([row()]);
+    fn context_length_is_checked_along_the_path() {
+        let mut forest = TokenForest::from_sequences([sequence()]);
         for i in 0..3 {
             forest.segments.push(Segment { parent: Some(i), tokens: vec![1, 2], train: None });
         }
         let e = forest.check(&Loss::of(Objective::CrossEntropy), 10, 8).unwrap_err();
-        assert!(e.to_string().contains("segment 3: its row has 9 tokens"), "{e}");
+        assert!(e.to_string().contains("segment 3: its sequence has 9 tokens"), "{e}");
     }
 
     #[test]
-    fn masked_out_tokens_may_hold_anything() {
-        let mut forest = TokenForest::of_rows([row()]);
+    fn zero_weight_tokens_may_hold_any_value() {
+        let mut forest = TokenForest::from_sequences([sequence()]);
         forest.segments[0].train.as_mut().unwrap().advantages[0] = f32::NAN;
         forest.check(&Loss::of(Objective::ppo(0.2, 0.2)), 10, 8).unwrap();
     }

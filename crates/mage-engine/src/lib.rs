@@ -1,12 +1,12 @@
-//! *Which tokens come next, and how do weights change?*
+//! Interface between training loops and engines: the [`Sampler`] and [`Trainer`] traits, chat rendering ([`Renderer`]),
+//! training batches ([`TokenForest`]), action masks ([`ActionSet`]) and per-token losses ([`Loss`]).
 //!
-//! The seam between training loops and engines: what a [`Sampler`] and a [`Trainer`] promise, how messages become tokens
-//! ([`Renderer`]), what is trained on ([`TokenForest`]) and what a token costs ([`Loss`]). Nothing here knows of
-//! environments or algorithms: engines get per-token numbers and masks.
+//! This crate does not depend on environments or methods: engines receive tokens, per-token values and masks.
 
 mod action;
 mod chat;
 mod error;
+mod executor;
 mod forest;
 mod loss;
 mod message;
@@ -15,21 +15,20 @@ mod sampler;
 mod scripted;
 mod template;
 mod trainer;
-mod wait;
 mod weights;
 
 pub use action::{ActionCursor, ActionSet, Allowed};
-pub use chat::{ChatAnswer, ChatPolicy, ChatRequest, RenderedPolicy, Usage};
+pub use chat::{ChatCompletion, ChatPolicy, ChatRequest, ChatUsage, RenderedPolicy};
 pub use error::{Error, Result, truncate_chars};
+pub use executor::{block_on, for_each_concurrent};
 pub use forest::{PerToken, Segment, TokenClass, TokenForest, TokenInputs};
-pub use loss::{EntropyTerm, KlForm, KlTerm, Loss, Objective, Reduction, TokenCost};
-pub use message::{Message, Role};
-pub use renderer::{ControlTokens, Renderer, Thinking};
+pub use loss::{EntropyTerm, KlForm, KlTerm, Loss, Objective, Reduction, TokenLoss};
+pub use message::{ChatMessage, ChatRole};
+pub use renderer::{ControlTokenIds, Renderer, Thinking};
 pub use sampler::{
-    BoxFuture, FinishReason, LogProbs, Sample, SampleRequest, Sampler, SamplerCaps, SamplingParams, ScoreRequest,
+    BoxFuture, FinishReason, LogprobsMode, Sample, SampleRequest, Sampler, SamplerCaps, SamplingParams, ScoreRequest,
     Scores,
 };
 pub use scripted::ScriptedEngine;
-pub use trainer::{Decay, LossReport, OptimStep, Schedule, StepReport, Trainer, TrainerCaps};
-pub use wait::{block_on, for_each_in_flight};
+pub use trainer::{LossReport, LrDecay, LrSchedule, OptimStep, StepReport, Trainer, TrainerCaps};
 pub use weights::{AdapterName, WeightVersion, WeightsId};

@@ -1,14 +1,14 @@
-//! Who said what?
+//! Chat messages.
 
 use serde::{Deserialize, Serialize};
 
-/// Who speaks.
+/// Author of a chat message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// Standing instructions.
+pub enum ChatRole {
+    /// Instructions.
     System,
-    /// The world, or a person.
+    /// The environment or a person.
     User,
     /// The model.
     Assistant,
@@ -16,26 +16,26 @@ pub enum Role {
 
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Message {
-    /// Who speaks.
-    pub role: Role,
-    /// What is said.
+pub struct ChatMessage {
+    /// Author.
+    pub role: ChatRole,
+    /// Text.
     pub content: String,
 }
 
-impl Message {
-    /// Standing instructions.
+impl ChatMessage {
+    /// A system message.
     pub fn system(content: impl Into<String>) -> Self {
-        Message { role: Role::System, content: content.into() }
+        ChatMessage { role: ChatRole::System, content: content.into() }
     }
 
     /// A message to the model.
     pub fn user(content: impl Into<String>) -> Self {
-        Message { role: Role::User, content: content.into() }
+        ChatMessage { role: ChatRole::User, content: content.into() }
     }
 
-    /// A message of the model's.
+    /// A message by the model.
     pub fn assistant(content: impl Into<String>) -> Self {
-        Message { role: Role::Assistant, content: content.into() }
+        ChatMessage { role: ChatRole::Assistant, content: content.into() }
     }
 }

@@ -1,76 +1,76 @@
-//! Which tokens come next?
+//! The [`Sampler`] trait: token generation and scoring.
 
 use crate::{ActionSet, AdapterName, Allowed, Error, Result, WeightsId};
 use serde::{Deserialize, Serialize};
 use std::pin::Pin;
 
-/// A future that can be sent between threads, as object-safe traits need it.
+/// A boxed `Send` future, for object-safe traits.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Continues token sequences and says how likely they are.
+/// Generates and scores tokens.
 pub trait Sampler: Send + Sync {
-    /// What this sampler can do.
+    /// Capabilities of this sampler.
     fn caps(&self) -> &SamplerCaps;
 
-    /// Continues a prompt.
+    /// Generates a completion of a prompt.
     fn sample(&self, request: SampleRequest) -> BoxFuture<'_, Result<Sample>>;
 
-    /// Says how likely given tokens are.
+    /// Computes the log-probs of given tokens.
     fn score(&self, request: ScoreRequest) -> BoxFuture<'_, Result<Scores>>;
 }
 
-/// What a sampler can do.
+/// Capabilities of a sampler.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SamplerCaps {
-    /// Its name, for messages and records.
+    /// Engine name, for log messages and records.
     pub engine: String,
-    /// Whether it takes and returns token ids (a hosted chat model may not).
+    /// Whether it takes and returns token ids. Hosted chat models may not.
     pub token_ids: bool,
-    /// What the log-probabilities in a [`Sample`] mean.
-    pub logprobs: LogProbs,
-    /// Whether it honours [`SampleRequest::allowed`].
+    /// Which log-probs a [`Sample`] holds.
+    pub logprobs: LogprobsMode,
+    /// Whether it supports [`SampleRequest::allowed`].
     pub masks: bool,
-    /// Whether it honours [`SamplingParams::stop_texts`].
+    /// Whether it supports [`SamplingParams::stop_texts`].
     pub stop_texts: bool,
-    /// Whether a request's bits do not depend on what else runs.
+    /// Whether a request's bits do not depend on what else runs in the batch.
     pub batch_invariant: bool,
-    /// How many tokens prompt and answer may have together.
-    pub max_context: usize,
+    /// Maximum tokens of prompt and completion together.
+    pub max_seq_len: usize,
 }
 
-/// What log-probabilities are taken of.
+/// Which distribution log-probs refer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum LogProbs {
+pub enum LogprobsMode {
     /// None are returned.
     None,
-    /// Of the policy: after the mask, before temperature and filters.
+    /// The policy: after the mask, before temperature and filters.
     Raw,
-    /// Of the distribution that was sampled from.
+    /// The distribution that was sampled from: after temperature and filters.
     Processed,
     /// Both.
     Both,
 }
 
-/// How to draw tokens.
+/// Sampling parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SamplingParams {
     /// Divides the logits; 0 takes the most likely token.
     pub temperature: f32,
-    /// Keep only this many most likely tokens; 0 keeps all.
+    /// Keeps this many most likely tokens; 0 keeps all.
     pub top_k: u32,
-    /// Keep the most likely tokens that together have this much probability; 1 keeps all.
+    /// Keeps the most likely tokens whose total probability reaches this; 1 keeps all.
     pub top_p: f32,
-    /// Keep tokens at least this fraction as likely as the most likely one; 0 keeps all.
+    /// Keeps tokens at least this fraction as likely as the most likely one; 0 keeps all.
     pub min_p: f32,
-    /// How many tokens to write at most.
+    /// Maximum tokens to generate.
     pub max_tokens: u32,
-    /// Tokens that end the answer (and are part of it).
+    /// Tokens that end the completion and are part of it.
     pub stop_ids: Vec<u32>,
-    /// Texts that end the answer (the tokens that complete one are part of it).
+    /// Texts that end the completion. The tokens that complete one are part of it.
     pub stop_texts: Vec<String>,
-    /// Where this request's random numbers start.
+    /// Seed of this request's RNG.
     pub seed: u64,
 }
 
@@ -90,7 +90,7 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// Refuses values that mean nothing, naming the field.
+    /// Returns an error that names the field if a value is out of range.
     pub fn check(&self) -> Result<()> {
         let wrong = |field: &str, problem: String| Err(Error::invalid(format!("sampling.{field}"), problem));
         if !(self.temperature.is_finite() && self.temperature >= 0.0) {
@@ -103,98 +103,98 @@ impl SamplingParams {
             return wrong("min_p", format!("{} is not between 0 and 1", self.min_p));
         }
         if self.max_tokens == 0 {
-            return wrong("max_tokens", "0 tokens would be no answer; ask for at least 1".to_owned());
+            return wrong("max_tokens", "must be at least 1".to_owned());
         }
         if self.stop_texts.iter().any(String::is_empty) {
-            return wrong("stop_texts", "an empty text is everywhere; leave it out".to_owned());
+            return wrong("stop_texts", "an empty text would match everywhere; remove it".to_owned());
         }
         Ok(())
     }
 }
 
-/// A prompt to continue.
+/// A request to complete a prompt.
 #[derive(Clone, Debug, Default)]
 pub struct SampleRequest {
-    /// The weights to use.
+    /// Name of the weights to use.
     pub weights: AdapterName,
-    /// The tokens so far; at least one.
+    /// Prompt tokens, at least one.
     pub prompt: Vec<u32>,
-    /// How to draw.
+    /// Sampling parameters.
     pub params: SamplingParams,
-    /// The answers that are possible, where not all are.
+    /// The legal completions, if restricted.
     pub allowed: Option<ActionSet>,
 }
 
-/// Why an answer ended.
+/// Why a completion ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// A stop token or text was written, or an answer of the action set is complete.
+    /// A stop token or text was generated, or a completion of the action set is complete.
     Stop,
-    /// No more tokens were asked for, or the context is full.
+    /// `max_tokens` is reached or the context is full.
     Length,
 }
 
-/// A continuation.
+/// A sampled completion.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// The tokens written, stop token included.
+    /// Generated tokens, including the stop token.
     pub tokens: Vec<u32>,
-    /// Each token's log-probability under the policy: after the mask, before temperature and filters.
+    /// Log-prob of each token under the policy: after the mask, before temperature and filters.
     pub logprobs: Vec<f32>,
-    /// Each token's log-probability in the distribution it was drawn from.
-    pub drawn_logprobs: Vec<f32>,
-    /// Why it ended.
+    /// Log-prob of each token in the distribution it was sampled from.
+    pub processed_logprobs: Vec<f32>,
+    /// Why the completion ended.
     pub finish: FinishReason,
-    /// The weights it was made with, all of it.
+    /// The weights that generated all of it.
     pub weights: WeightsId,
 }
 
-/// Tokens to be scored.
+/// A request to score tokens.
 #[derive(Clone, Debug, Default)]
 pub struct ScoreRequest {
-    /// The weights to use.
+    /// Name of the weights to use.
     pub weights: AdapterName,
-    /// The whole sequence.
+    /// The whole sequence, context included.
     pub tokens: Vec<u32>,
-    /// The first token to score; at least 1, since nothing precedes token 0.
+    /// Index of the first token to score, at least 1: token 0 has no context.
     pub from: usize,
-    /// What was possible at each scored token; empty where everything always was.
+    /// Mask of each scored token; empty if no token is masked.
     pub allowed: Vec<Option<Allowed>>,
 }
 
-/// How likely each scored token is.
+/// Log-probs and entropies of scored tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scores {
-    /// Log-probability of each token from [`ScoreRequest::from`] on.
+    /// Log-prob of each token from [`ScoreRequest::from`] on.
     pub logprobs: Vec<f32>,
-    /// Entropy of the distribution each was drawn from, in nats; empty where the engine does not tell.
+    /// Entropy of the policy at each token, in nats; empty if the engine does not report it.
     pub entropies: Vec<f32>,
     /// The weights that were used.
     pub weights: WeightsId,
 }
 
 impl ScoreRequest {
-    /// Refuses requests that cannot be answered, naming the item.
-    pub fn check(&self, vocabulary: usize, max_context: usize) -> Result<()> {
-        check_tokens("score request", &self.tokens, vocabulary, max_context)?;
+    /// Returns an error that names the field if the request is invalid.
+    pub fn check(&self, vocab_size: usize, max_seq_len: usize) -> Result<()> {
+        check_tokens("score request", &self.tokens, vocab_size, max_seq_len)?;
         if self.from == 0 || self.from > self.tokens.len() {
             return Err(Error::invalid(
                 "score request: from",
-                format!("{} is not between 1 and the number of tokens, {}", self.from, self.tokens.len()),
+                format!("{} is not between 1 and the number of tokens ({})", self.from, self.tokens.len()),
             ));
         }
         let scored = self.tokens.len() - self.from;
         if !self.allowed.is_empty() && self.allowed.len() != scored {
             return Err(Error::invalid(
                 "score request: allowed",
-                format!("{} masks for {scored} scored tokens; give one each, or none", self.allowed.len()),
+                format!("{} masks for {scored} scored tokens; pass one per token, or none", self.allowed.len()),
             ));
         }
         for (i, allowed) in self.allowed.iter().enumerate() {
             if let Some(allowed) = allowed {
                 let at = self.from + i;
-                check_allowed(&format!("score request: token {at}"), allowed, self.tokens[at], vocabulary)?;
+                check_allowed(&format!("score request: token {at}"), allowed, self.tokens[at], vocab_size)?;
             }
         }
         Ok(())
@@ -202,56 +202,56 @@ impl ScoreRequest {
 }
 
 impl SampleRequest {
-    /// Refuses requests that cannot be answered, naming the item.
-    pub fn check(&self, vocabulary: usize, max_context: usize) -> Result<()> {
-        check_tokens("prompt", &self.prompt, vocabulary, max_context)?;
+    /// Returns an error that names the field if the request is invalid.
+    pub fn check(&self, vocab_size: usize, max_seq_len: usize) -> Result<()> {
+        check_tokens("prompt", &self.prompt, vocab_size, max_seq_len)?;
         self.params.check()?;
-        if self.prompt.len() == max_context {
+        if self.prompt.len() == max_seq_len {
             return Err(Error::invalid(
                 "prompt",
-                format!("its {max_context} tokens fill the context, leaving no room for an answer"),
+                format!("its {max_seq_len} tokens fill the context, which leaves no room for a completion"),
             ));
         }
         if let Some(set) = &self.allowed
-            && set.max_token() as usize >= vocabulary
+            && set.max_token() as usize >= vocab_size
         {
             return Err(Error::invalid(
                 "action set",
-                format!("token {} is outside the vocabulary of {vocabulary}", set.max_token()),
+                format!("token {} is outside the vocabulary of {vocab_size}", set.max_token()),
             ));
         }
         Ok(())
     }
 }
 
-pub(crate) fn check_tokens(place: &str, tokens: &[u32], vocabulary: usize, max_context: usize) -> Result<()> {
+pub(crate) fn check_tokens(subject: &str, tokens: &[u32], vocab_size: usize, max_seq_len: usize) -> Result<()> {
     if tokens.is_empty() {
-        return Err(Error::invalid(place, "it has no tokens; give at least one"));
+        return Err(Error::invalid(subject, "has no tokens; pass at least one"));
     }
-    if tokens.len() > max_context {
+    if tokens.len() > max_seq_len {
         return Err(Error::invalid(
-            place,
-            format!("{} tokens are more than the context of {max_context}; shorten it", tokens.len()),
+            subject,
+            format!("{} tokens exceed the context of {max_seq_len}; shorten it", tokens.len()),
         ));
     }
-    match tokens.iter().position(|&t| t as usize >= vocabulary) {
+    match tokens.iter().position(|&t| t as usize >= vocab_size) {
         Some(i) => Err(Error::invalid(
-            format!("{place}: token {i}"),
-            format!("{} is outside the vocabulary of {vocabulary}", tokens[i]),
+            format!("{subject}: token {i}"),
+            format!("{} is outside the vocabulary of {vocab_size}", tokens[i]),
         )),
         None => Ok(()),
     }
 }
 
-pub(crate) fn check_allowed(place: &str, allowed: &[u32], target: u32, vocabulary: usize) -> Result<()> {
+pub(crate) fn check_allowed(subject: &str, allowed: &[u32], target: u32, vocab_size: usize) -> Result<()> {
     if !allowed.is_sorted_by(|a, b| a < b) {
-        return Err(Error::invalid(place, "its allowed tokens are not in ascending order without repeats"));
+        return Err(Error::invalid(subject, "the allowed tokens are not strictly ascending"));
     }
-    if allowed.last().is_some_and(|&t| t as usize >= vocabulary) {
-        return Err(Error::invalid(place, format!("its allowed tokens leave the vocabulary of {vocabulary}")));
+    if allowed.last().is_some_and(|&t| t as usize >= vocab_size) {
+        return Err(Error::invalid(subject, format!("an allowed token is outside the vocabulary of {vocab_size}")));
     }
     if allowed.binary_search(&target).is_err() {
-        return Err(Error::invalid(place, format!("token {target} is not among the tokens allowed there")));
+        return Err(Error::invalid(subject, format!("token {target} is not among its allowed tokens")));
     }
     Ok(())
 }
@@ -261,11 +261,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_refused_by_name() {
+    fn invalid_sample_requests_are_rejected_by_field() {
         let ok = SampleRequest { prompt: vec![1], ..Default::default() };
         assert!(ok.check(10, 8).is_ok());
         let error = |r: SampleRequest| r.check(10, 8).unwrap_err().to_string();
-        assert_eq!(error(SampleRequest::default()), "prompt: it has no tokens; give at least one");
+        assert_eq!(error(SampleRequest::default()), "prompt: has no tokens; pass at least one");
         assert!(error(SampleRequest { prompt: vec![1, 10], ..Default::default() }).starts_with("prompt: token 1: 10"));
         assert!(error(SampleRequest { prompt: vec![1; 9], ..Default::default() }).contains("shorten"));
         assert!(error(SampleRequest { prompt: vec![1; 8], ..Default::default() }).contains("no room"));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_are_refused_by_name() {
+    fn invalid_score_requests_are_rejected_by_field() {
         let base = ScoreRequest { tokens: vec![1, 2, 3], from: 1, ..Default::default() };
         assert!(base.check(10, 8).is_ok());
         let error = |r: &ScoreRequest| r.check(10, 8).unwrap_err().to_string();

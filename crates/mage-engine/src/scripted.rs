@@ -1,10 +1,8 @@
-//! What would happen if the model said exactly this?
-//!
-//! An engine for tests: it answers from a script, gives every possible token the same probability, and keeps count of
-//! what it was asked to learn.
+//! Engine for tests: completions come from a script, all legal tokens are equally likely, and training batches are
+//! recorded.
 
 use crate::{
-    AdapterName, BoxFuture, Error, FinishReason, KlForm, LogProbs, Loss, LossReport, OptimStep, Reduction, Result,
+    AdapterName, BoxFuture, Error, FinishReason, KlForm, LogprobsMode, Loss, LossReport, OptimStep, Reduction, Result,
     Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest, Scores, StepReport, TokenForest, Trainer, TrainerCaps,
     WeightVersion, WeightsId,
 };
@@ -14,9 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 type Script = dyn Fn(&SampleRequest) -> Vec<u32> + Send + Sync;
 
-/// An engine that answers from a script.
+/// An engine that takes its completions from a script.
 pub struct ScriptedEngine {
-    vocabulary: usize,
+    vocab_size: usize,
     script: Box<Script>,
     sampler_caps: SamplerCaps,
     trainer_caps: TrainerCaps,
@@ -26,20 +24,20 @@ pub struct ScriptedEngine {
 }
 
 impl ScriptedEngine {
-    /// An engine with `vocabulary` tokens whose answer to a request is what `script` returns.
-    pub fn new(vocabulary: usize, script: impl Fn(&SampleRequest) -> Vec<u32> + Send + Sync + 'static) -> Self {
-        let max_context = 1 << 20;
+    /// An engine with `vocab_size` tokens. `script` returns the completion of each request.
+    pub fn new(vocab_size: usize, script: impl Fn(&SampleRequest) -> Vec<u32> + Send + Sync + 'static) -> Self {
+        let max_seq_len = 1 << 20;
         ScriptedEngine {
-            vocabulary,
+            vocab_size,
             script: Box::new(script),
             sampler_caps: SamplerCaps {
                 engine: "scripted".to_owned(),
                 token_ids: true,
-                logprobs: LogProbs::Both,
+                logprobs: LogprobsMode::Both,
                 masks: true,
                 stop_texts: false,
                 batch_invariant: true,
-                max_context,
+                max_seq_len,
             },
             trainer_caps: TrainerCaps {
                 engine: "scripted".to_owned(),
@@ -51,10 +49,10 @@ impl ScriptedEngine {
                 entropy: true,
                 kl: vec![KlForm::K1, KlForm::K2, KlForm::K3],
                 masks: true,
-                clip_norm: true,
+                grad_clipping: true,
                 reduction: Reduction::TokenSum,
                 reproducible: true,
-                max_context,
+                max_seq_len,
             },
             version: AtomicU64::new(0),
             steps: 0,
@@ -62,7 +60,7 @@ impl ScriptedEngine {
         }
     }
 
-    /// What it was asked to learn so far, taken out.
+    /// Removes and returns the batches trained on so far.
     pub fn take_batches(&self) -> Vec<TokenForest> {
         std::mem::take(&mut self.batches.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
@@ -71,8 +69,8 @@ impl ScriptedEngine {
         WeightsId { name: name.clone(), version: WeightVersion(self.version.load(Ordering::SeqCst)) }
     }
 
-    fn uniform(&self, possible: Option<usize>) -> f32 {
-        -(possible.unwrap_or(self.vocabulary) as f32).ln()
+    fn uniform(&self, num_allowed: Option<usize>) -> f32 {
+        -(num_allowed.unwrap_or(self.vocab_size) as f32).ln()
     }
 }
 
@@ -83,7 +81,7 @@ impl Sampler for ScriptedEngine {
 
     fn sample(&self, request: SampleRequest) -> BoxFuture<'_, Result<Sample>> {
         Box::pin(async move {
-            request.check(self.vocabulary, self.sampler_caps.max_context)?;
+            request.check(self.vocab_size, self.sampler_caps.max_seq_len)?;
             let mut tokens = (self.script)(&request);
             let stop = tokens.iter().position(|t| request.params.stop_ids.contains(t));
             let full = stop.map_or(tokens.len(), |s| s + 1);
@@ -95,7 +93,7 @@ impl Sampler for ScriptedEngine {
             };
             let logprobs: Vec<f32> = masks.iter().map(|m| self.uniform(m.as_ref().map(|m| m.len()))).collect();
             Ok(Sample {
-                drawn_logprobs: logprobs.clone(),
+                processed_logprobs: logprobs.clone(),
                 logprobs,
                 tokens,
                 finish,
@@ -106,10 +104,10 @@ impl Sampler for ScriptedEngine {
 
     fn score(&self, request: ScoreRequest) -> BoxFuture<'_, Result<Scores>> {
         Box::pin(async move {
-            request.check(self.vocabulary, self.sampler_caps.max_context)?;
-            let possible = |i: usize| request.allowed.get(i).and_then(|m| m.as_ref().map(|m| m.len()));
+            request.check(self.vocab_size, self.sampler_caps.max_seq_len)?;
+            let num_allowed = |i: usize| request.allowed.get(i).and_then(|m| m.as_ref().map(|m| m.len()));
             let logprobs: Vec<f32> =
-                (0..request.tokens.len() - request.from).map(|i| self.uniform(possible(i))).collect();
+                (0..request.tokens.len() - request.from).map(|i| self.uniform(num_allowed(i))).collect();
             let entropies = logprobs.iter().map(|l| -l).collect();
             Ok(Scores { logprobs, entropies, weights: self.weights(&request.weights) })
         })
@@ -122,12 +120,12 @@ impl Trainer for ScriptedEngine {
     }
 
     fn forward_backward(&mut self, batch: &TokenForest, loss: &Loss) -> Result<LossReport> {
-        batch.check(loss, self.vocabulary, self.trainer_caps.max_context)?;
+        batch.check(loss, self.vocab_size, self.trainer_caps.max_seq_len)?;
         let mut report = LossReport::default();
         for train in batch.segments.iter().filter_map(|s| s.train.as_ref()) {
             for i in (0..train.weights.len()).filter(|&i| train.weights[i] != 0.0) {
                 let logprob = self.uniform(train.allowed_at(i).map(|a| a.len()));
-                report.loss += f64::from(train.weights[i]) * loss.token(logprob, -logprob, &train.at(i)).value;
+                report.loss += f64::from(train.weights[i]) * loss.token_loss(logprob, -logprob, &train.at(i)).value;
                 report.tokens += 1;
                 report.weight += f64::from(train.weights[i].abs());
                 report.logprobs.push(logprob);
@@ -155,7 +153,7 @@ impl Trainer for ScriptedEngine {
     fn load(&mut self, dir: &Path) -> Result<()> {
         let path = dir.join("scripted.json");
         let text = std::fs::read_to_string(&path).map_err(Error::read(&path))?;
-        self.steps = text.parse().map_err(|_| Error::invalid(path.display().to_string(), "it is not a number"))?;
+        self.steps = text.parse().map_err(|_| Error::invalid(path.display().to_string(), "not a number"))?;
         Ok(())
     }
 }
@@ -166,36 +164,36 @@ mod tests {
     use crate::{ActionSet, Objective, PerToken};
     use std::task::{Context, Poll, Waker};
 
-    /// These futures never wait.
-    fn now<T>(mut f: BoxFuture<'_, T>) -> T {
+    /// Polls a future that is ready at once.
+    fn poll_ready<T>(mut f: BoxFuture<'_, T>) -> T {
         match f.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(t) => t,
-            Poll::Pending => panic!("a scripted answer waits for nothing"),
+            Poll::Pending => panic!("a scripted engine never waits"),
         }
     }
 
     #[test]
-    fn it_says_what_the_script_says() {
+    fn completions_come_from_the_script() {
         let mut engine = ScriptedEngine::new(10, |r| vec![r.prompt[0] + 1, 9, 5]);
         let mut request = SampleRequest { prompt: vec![3], ..Default::default() };
         request.params.stop_ids = vec![9];
-        let s = now(engine.sample(request.clone())).unwrap();
+        let s = poll_ready(engine.sample(request.clone())).unwrap();
         assert_eq!((s.tokens, s.finish, s.weights.version), (vec![4, 9], FinishReason::Stop, WeightVersion(0)));
         engine.publish(&AdapterName::default()).unwrap();
         request.params.max_tokens = 1;
         request.allowed = Some(ActionSet::new([[4, 9], [5, 9]], None, None).unwrap());
-        let s = now(engine.sample(request.clone())).unwrap();
+        let s = poll_ready(engine.sample(request.clone())).unwrap();
         assert_eq!((s.finish, s.weights.version), (FinishReason::Length, WeightVersion(1)));
         assert!((s.logprobs[0] + 2.0_f32.ln()).abs() < 1e-6);
         request.allowed = Some(ActionSet::new([[6]], None, None).unwrap());
-        assert!(now(engine.sample(request)).is_err(), "a script outside the action set is a mistake in the test");
+        assert!(poll_ready(engine.sample(request)).is_err(), "the script returned a token outside the action set");
     }
 
     #[test]
-    fn it_counts_what_it_learns() {
+    fn training_batches_are_recorded() {
         let mut engine = ScriptedEngine::new(4, |_| vec![0]);
         let train = PerToken { weights: vec![0.0, 0.5], ..Default::default() };
-        let batch = TokenForest::of_rows([(vec![1, 2], train)]);
+        let batch = TokenForest::from_sequences([(vec![1, 2], train)]);
         let report = engine.forward_backward(&batch, &Loss::of(Objective::CrossEntropy)).unwrap();
         assert!((report.loss - 0.5 * 4.0_f64.ln()).abs() < 1e-6);
         assert_eq!(engine.take_batches().len(), 1);

@@ -1,8 +1,6 @@
-//! How does a conversation become one text?
-//!
-//! By the model's own chat template, a Jinja text that comes with its tokenizer, under the settings `transformers` uses.
+//! Chat templates: the model's own Jinja template, rendered with the settings of `transformers`.
 
-use crate::{Error, Message, Result, Thinking};
+use crate::{ChatMessage, Error, Result, Thinking};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{Environment, ErrorKind, Value, context};
@@ -33,18 +31,18 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// Renders `messages` and, unless `open` is false, the beginning of the model's turn.
+    /// Renders `messages`, and the start of the assistant's turn if `add_generation_prompt`.
     pub(crate) fn render(
         &self,
-        messages: &[Message],
+        messages: &[ChatMessage],
         thinking: Thinking,
-        open: bool,
+        add_generation_prompt: bool,
         bos: Option<&str>,
         eos: Option<&str>,
     ) -> Result<String> {
         let context = context! {
             messages => Serde(messages),
-            add_generation_prompt => open,
+            add_generation_prompt => add_generation_prompt,
             enable_thinking => thinking == Thinking::On,
             bos_token => bos,
             eos_token => eos,
@@ -56,7 +54,7 @@ impl ChatTemplate {
     }
 }
 
-/// The error and what caused it, on one line.
+/// Formats the error and its causes on one line.
 fn describe(e: &minijinja::Error) -> String {
     let mut text = e.to_string();
     let mut cause = std::error::Error::source(e);

@@ -1,110 +1,110 @@
-//! How do weights change?
+//! The [`Trainer`] trait: gradients, optimiser steps, learning-rate schedules and checkpoints.
 
 use crate::{AdapterName, Error, KlForm, Loss, Objective, Reduction, Result, TokenClass, TokenForest, WeightVersion};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Computes gradients and takes optimiser steps.
+/// Computes gradients, takes optimiser steps and publishes weights.
 pub trait Trainer: Send {
-    /// What this trainer can do.
+    /// Capabilities of this trainer.
     fn caps(&self) -> &TrainerCaps;
 
-    /// Adds the gradient of `loss` over `batch` to what is already accumulated. Refuses bad batches before anything is
-    /// touched.
+    /// Adds the gradient of `loss` over `batch` to the accumulated gradient. An invalid batch is rejected before any state
+    /// changes.
     fn forward_backward(&mut self, batch: &TokenForest, loss: &Loss) -> Result<LossReport>;
 
-    /// Takes one step with the accumulated gradient and clears it.
+    /// Takes one optimiser step with the accumulated gradient and clears it.
     fn optim_step(&mut self, step: &OptimStep) -> Result<StepReport>;
 
-    /// Shows the weights of now to samplers under `name`: whole or not at all, and in order.
+    /// Publishes the current weights to samplers under `name`, atomically and in order.
     fn publish(&mut self, name: &AdapterName) -> Result<WeightVersion>;
 
-    /// Writes everything needed to continue exactly here.
+    /// Writes the complete training state.
     fn save(&self, dir: &Path) -> Result<()>;
 
-    /// Continues exactly where [`save`](Trainer::save) was called.
+    /// Restores the training state that [`save`](Trainer::save) wrote.
     fn load(&mut self, dir: &Path) -> Result<()>;
 
-    /// Hears that what [`save`](Trainer::save) wrote to `dir` is about to be removed, and lets go of what it stands for
-    /// elsewhere.
-    fn forget(&self, _dir: &Path) {}
+    /// Releases remote state that the checkpoint in `dir` refers to. Called before `dir` is removed.
+    fn release_checkpoint(&self, _dir: &Path) {}
 }
 
-/// What a trainer can do. A recipe that needs more is refused before it runs.
+/// Capabilities of a trainer. A recipe that needs more is rejected before it runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainerCaps {
-    /// Its name, for messages and records.
+    /// Engine name, for log messages and records.
     pub engine: String,
     /// Cross-entropy.
     pub cross_entropy: bool,
     /// Importance sampling.
     pub importance_sampling: bool,
-    /// PPO's clip.
+    /// PPO clipping.
     pub ppo: bool,
-    /// PPO's dual clip.
+    /// PPO dual clipping.
     pub dual_clip: bool,
     /// CISPO.
     pub cispo: bool,
-    /// Rewards for entropy.
+    /// Entropy bonus.
     pub entropy: bool,
-    /// Estimators of the divergence from the reference.
+    /// KL estimators.
     pub kl: Vec<KlForm>,
-    /// Masks in the loss.
+    /// Action masks in the loss.
     pub masks: bool,
-    /// Clipping by global norm.
-    pub clip_norm: bool,
-    /// How token costs become one number.
+    /// Gradient clipping by global norm.
+    pub grad_clipping: bool,
+    /// Reduction of token losses.
     pub reduction: Reduction,
-    /// Whether equal inputs give equal bits, whatever the number of threads.
+    /// Whether equal inputs give equal bits, independent of the number of threads.
     pub reproducible: bool,
-    /// How many tokens a row may have.
-    pub max_context: usize,
+    /// Maximum tokens of a sequence.
+    pub max_seq_len: usize,
 }
 
 impl TrainerCaps {
-    /// Refuses a loss this trainer cannot compute, naming the part.
+    /// Returns an error that names the part of the loss this trainer cannot compute.
     pub fn check(&self, loss: &Loss) -> Result<()> {
         loss.check()?;
-        let (have, what) = match loss.objective {
+        let (supported, what) = match loss.objective {
             Objective::CrossEntropy => (self.cross_entropy, "cross-entropy"),
             Objective::ImportanceSampling => (self.importance_sampling, "importance sampling"),
-            Objective::PpoClip { dual: Some(_), .. } => (self.ppo && self.dual_clip, "PPO with a dual clip"),
-            Objective::PpoClip { .. } => (self.ppo, "PPO's clip"),
+            Objective::PpoClip { dual: Some(_), .. } => (self.ppo && self.dual_clip, "PPO dual clipping"),
+            Objective::PpoClip { .. } => (self.ppo, "PPO clipping"),
             Objective::Cispo { .. } => (self.cispo, "CISPO"),
         };
-        let lacks = |what: &str| Err(Error::unsupported(format!("train with {what}"), "choose another loss or engine"));
-        if !have {
-            return lacks(what);
+        let missing =
+            |what: &str| Err(Error::unsupported(format!("train with {what}"), "choose another loss or engine"));
+        if !supported {
+            return missing(what);
         }
         if !self.entropy && loss.entropy.iter().any(|t| t.coefficient != 0.0) {
-            return lacks("an entropy bonus");
+            return missing("an entropy bonus");
         }
         match loss.kl.iter().find(|t| t.coefficient != 0.0 && !self.kl.contains(&t.form)) {
-            Some(t) => lacks(&format!("the divergence estimator {:?}", t.form)),
+            Some(t) => missing(&format!("the KL estimator {:?}", t.form)),
             None => Ok(()),
         }
     }
 }
 
-/// One step of AdamW.
+/// Parameters of one AdamW step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OptimStep {
-    /// The learning rate of this step; see [`Schedule`].
+    /// Learning rate of this step; see [`LrSchedule`].
     pub learning_rate: f32,
     /// Decay of the first moment.
     pub beta1: f32,
     /// Decay of the second moment.
     pub beta2: f32,
-    /// Added to the root of the second moment.
+    /// Added to the square root of the second moment.
     pub epsilon: f32,
-    /// Decoupled decay, times the learning rate; matrices only (norms and biases keep their scale).
+    /// Decoupled weight decay, multiplied by the learning rate. Matrices only: norms and biases are not decayed.
     pub weight_decay: f32,
-    /// Scale the gradient down to this norm over all tensors; 0 leaves it.
-    pub clip_norm: f32,
-    /// Give up after this many steps in a row were skipped for numbers that are not finite.
-    pub give_up_after: u32,
+    /// Maximum global gradient norm; 0 disables clipping.
+    pub max_grad_norm: f32,
+    /// Consecutive steps skipped for non-finite gradients after which training fails.
+    pub max_nonfinite_steps: u32,
 }
 
 impl Default for OptimStep {
@@ -115,14 +115,14 @@ impl Default for OptimStep {
             beta2: 0.999,
             epsilon: 1e-8,
             weight_decay: 0.0,
-            clip_norm: 1.0,
-            give_up_after: 3,
+            max_grad_norm: 1.0,
+            max_nonfinite_steps: 3,
         }
     }
 }
 
 impl OptimStep {
-    /// Refuses values that mean nothing, naming the field.
+    /// Returns an error that names the field if a value is out of range.
     pub fn check(&self) -> Result<()> {
         let fields = [
             ("learning_rate", self.learning_rate, self.learning_rate >= 0.0),
@@ -130,7 +130,7 @@ impl OptimStep {
             ("beta2", self.beta2, (0.0..1.0).contains(&self.beta2)),
             ("epsilon", self.epsilon, self.epsilon > 0.0),
             ("weight_decay", self.weight_decay, self.weight_decay >= 0.0),
-            ("clip_norm", self.clip_norm, self.clip_norm >= 0.0),
+            ("max_grad_norm", self.max_grad_norm, self.max_grad_norm >= 0.0),
         ];
         match fields.iter().find(|(_, v, ok)| !(v.is_finite() && *ok)) {
             Some((name, v, _)) => Err(Error::invalid(format!("optimiser.{name}"), format!("{v} is out of range"))),
@@ -139,105 +139,105 @@ impl OptimStep {
     }
 }
 
-/// How the learning rate moves.
+/// Learning-rate schedule: linear warm-up, then decay.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Schedule {
-    /// The rate after warm-up.
+pub struct LrSchedule {
+    /// Learning rate after warm-up.
     pub peak: f32,
-    /// Steps over which it rises from 0 (exclusive) to the peak.
-    pub warmup: u64,
-    /// What follows.
-    pub decay: Decay,
+    /// Steps over which the learning rate rises linearly from 0 (exclusive) to the peak.
+    pub warmup_steps: u64,
+    /// Decay after warm-up.
+    pub decay: LrDecay,
 }
 
-/// What a learning rate does after warm-up.
+/// Learning-rate decay after warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "type")]
-pub enum Decay {
-    /// Stays.
+pub enum LrDecay {
+    /// No decay.
     #[default]
     Constant,
-    /// Falls along half a cosine to `floor · peak` at step `total`, and stays there.
+    /// Half-cosine decay to `min_lr_ratio · peak` at step `total`, constant after it.
     Cosine {
-        /// The step at which the floor is reached, counted from the first step of all.
+        /// The step at which the minimum is reached, counted from the first step of the run.
         total: u64,
-        /// The fraction of the peak that is left.
-        floor: f32,
+        /// Final learning rate as a fraction of the peak.
+        min_lr_ratio: f32,
     },
-    /// Falls in a straight line to `floor · peak` at step `total`, and stays there.
+    /// Linear decay to `min_lr_ratio · peak` at step `total`, constant after it.
     Linear {
-        /// The step at which the floor is reached, counted from the first step of all.
+        /// The step at which the minimum is reached, counted from the first step of the run.
         total: u64,
-        /// The fraction of the peak that is left.
-        floor: f32,
+        /// Final learning rate as a fraction of the peak.
+        min_lr_ratio: f32,
     },
 }
 
-impl Default for Schedule {
+impl Default for LrSchedule {
     fn default() -> Self {
-        Schedule { peak: 1e-3, warmup: 0, decay: Decay::Constant }
+        LrSchedule { peak: 1e-3, warmup_steps: 0, decay: LrDecay::Constant }
     }
 }
 
-impl Schedule {
-    /// The learning rate of step `step`, from 0.
+impl LrSchedule {
+    /// Learning rate of step `step`, counted from 0.
     pub fn at(&self, step: u64) -> f32 {
-        if step < self.warmup {
-            return self.peak * (step + 1) as f32 / self.warmup as f32;
+        if step < self.warmup_steps {
+            return self.peak * (step + 1) as f32 / self.warmup_steps as f32;
         }
         let progress = |total: u64| {
-            let length = total.saturating_sub(self.warmup).max(1);
-            ((step - self.warmup) as f64 / length as f64).min(1.0)
+            let length = total.saturating_sub(self.warmup_steps).max(1);
+            ((step - self.warmup_steps) as f64 / length as f64).min(1.0)
         };
-        let share = match self.decay {
-            Decay::Constant => 1.0,
-            Decay::Cosine { total, floor } => {
+        let ratio = match self.decay {
+            LrDecay::Constant => 1.0,
+            LrDecay::Cosine { total, min_lr_ratio } => {
                 let left = 0.5 * (1.0 + (std::f64::consts::PI * progress(total)).cos());
-                f64::from(floor) + (1.0 - f64::from(floor)) * left
+                f64::from(min_lr_ratio) + (1.0 - f64::from(min_lr_ratio)) * left
             }
-            Decay::Linear { total, floor } => 1.0 - (1.0 - f64::from(floor)) * progress(total),
+            LrDecay::Linear { total, min_lr_ratio } => 1.0 - (1.0 - f64::from(min_lr_ratio)) * progress(total),
         };
-        (f64::from(self.peak) * share) as f32
+        (f64::from(self.peak) * ratio) as f32
     }
 }
 
-/// What a gradient computation found. Means are over tokens, each counted by its weight's size.
+/// Statistics of a gradient computation. Means are over tokens, weighted by the absolute value of their weights.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LossReport {
-    /// The loss: the sum over tokens of weight times cost.
+    /// The loss: the sum over tokens of weight times token loss.
     pub loss: f64,
-    /// How many tokens counted.
+    /// Number of tokens with a non-zero weight.
     pub tokens: u64,
-    /// The sum of the sizes of their weights.
+    /// Sum of the absolute values of the weights.
     pub weight: f64,
-    /// Mean entropy in nats; not a number where the engine does not tell.
+    /// Mean entropy in nats; NaN if the engine does not report it.
     pub entropy: f64,
-    /// Mean of new over old probability.
+    /// Mean ratio of new to old probability.
     pub ratio: f64,
-    /// The largest ratio.
+    /// Maximum ratio.
     pub max_ratio: f64,
-    /// The share of tokens whose gradient a clip cut.
+    /// Fraction of tokens whose gradient was clipped.
     pub clip_fraction: f64,
-    /// Mean of `ratio − 1 − log ratio`: how far the weights of now are from those that sampled.
+    /// Mean of `ratio − 1 − log ratio`: divergence of the current weights from those that sampled.
     pub mismatch_kl: f64,
-    /// Mean divergence from the reference, by class.
+    /// Mean KL divergence from the reference policy, by token class.
     pub kl: BTreeMap<TokenClass, f64>,
-    /// The log-probability of each token that counted, in the order of the segments.
+    /// Log-prob of each token with a non-zero weight, in segment order.
     #[serde(skip)]
     pub logprobs: Vec<f32>,
 }
 
-/// What an optimiser step did.
+/// Statistics of an optimiser step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepReport {
-    /// The gradient's norm over all tensors, before clipping.
+    /// Global gradient norm before clipping.
     pub grad_norm: f64,
-    /// The first tensor whose gradient (or weight) was not finite, when the step was skipped for it.
+    /// First tensor with a non-finite gradient (or weight), if the step was skipped.
     pub skipped: Option<String>,
-    /// How many steps have been skipped in all.
+    /// Total steps skipped.
     pub skipped_steps: u64,
-    /// How many steps have been taken in all.
+    /// Total steps taken.
     pub steps: u64,
 }
 
@@ -246,20 +246,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schedules_rise_and_fall() {
-        let s = Schedule { peak: 1.0, warmup: 4, decay: Decay::Cosine { total: 14, floor: 0.2 } };
+    fn lr_schedule_warms_up_and_decays() {
+        let s = LrSchedule { peak: 1.0, warmup_steps: 4, decay: LrDecay::Cosine { total: 14, min_lr_ratio: 0.2 } };
         assert_eq!(s.at(0), 0.25);
         assert_eq!(s.at(3), 1.0);
         assert_eq!(s.at(4), 1.0);
         assert!((s.at(9) - 0.6).abs() < 1e-6);
         assert!((s.at(14) - 0.2).abs() < 1e-6 && (s.at(1000) - 0.2).abs() < 1e-6);
-        let s = Schedule { peak: 2.0, warmup: 0, decay: Decay::Linear { total: 10, floor: 0.0 } };
+        let s = LrSchedule { peak: 2.0, warmup_steps: 0, decay: LrDecay::Linear { total: 10, min_lr_ratio: 0.0 } };
         assert_eq!(s.at(5), 1.0);
-        assert_eq!(Schedule::default().at(77), 1e-3);
+        assert_eq!(LrSchedule::default().at(77), 1e-3);
     }
 
     #[test]
-    fn what_cannot_be_computed_is_refused() {
+    fn unsupported_losses_are_rejected() {
         let caps = TrainerCaps {
             engine: "test".into(),
             cross_entropy: true,
@@ -270,10 +270,10 @@ mod tests {
             entropy: false,
             kl: vec![KlForm::K3],
             masks: false,
-            clip_norm: false,
+            grad_clipping: false,
             reduction: Reduction::TokenSum,
             reproducible: true,
-            max_context: 8,
+            max_seq_len: 8,
         };
         assert!(caps.check(&Loss::of(Objective::CrossEntropy)).is_ok());
         assert!(caps.check(&Loss::of(Objective::CrossEntropy).with_entropy(0.1)).is_err());
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn optimiser_settings_are_checked() {
+    fn out_of_range_optimiser_settings_are_rejected() {
         assert!(OptimStep::default().check().is_ok());
         let e = OptimStep { beta2: 1.0, ..Default::default() }.check().unwrap_err();
         assert_eq!(e.to_string(), "optimiser.beta2: 1 is out of range");

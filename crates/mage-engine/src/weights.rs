@@ -1,28 +1,27 @@
-//! Which weights?
-//!
-//! Base, adapters, the frozen reference and past selves as opponents are all a name and a version, from the first day.
+//! Names and versions of weights. The base model, adapters, the reference policy and past policies used as opponents are
+//! all identified by a name and a version.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// The name of a set of weights: the base model, an adapter, a past self.
+/// Name of published weights: the base model, an adapter, or a past policy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AdapterName(Arc<str>);
 
 impl AdapterName {
-    /// The weights a request means when it names none.
+    /// Default weights of a request.
     pub const POLICY: &'static str = "policy";
-    /// The model without any adapter, where an engine keeps it.
+    /// The base model without an adapter, if the engine keeps it.
     pub const BASE: &'static str = "base";
 
-    /// A name.
+    /// Creates a name.
     pub fn new(name: &str) -> Self {
         AdapterName(name.into())
     }
 
-    /// The name as text.
+    /// The name as a string.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -46,17 +45,17 @@ impl fmt::Display for AdapterName {
     }
 }
 
-/// How often the weights under a name have been published; larger is newer.
+/// Version of the weights published under a name; it increases by one with each publish.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct WeightVersion(pub u64);
 
-/// Exactly one set of weights.
+/// One version of published weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct WeightsId {
-    /// Its name.
+    /// Name.
     pub name: AdapterName,
-    /// Its version.
+    /// Version.
     pub version: WeightVersion,
 }
 

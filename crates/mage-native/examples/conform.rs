@@ -8,7 +8,7 @@
 //! `conform new DIR TEXT` makes a small model with a vocabulary learnt from a file, to be loaded elsewhere.
 
 use mage_engine::{
-    KlForm, Loss, Message, Objective, OptimStep, PerToken, SampleRequest, SamplingParams, Thinking, TokenClass,
+    ChatMessage, KlForm, Loss, Objective, OptimStep, PerToken, SampleRequest, SamplingParams, Thinking, TokenClass,
     TokenForest, Trainer,
 };
 use mage_native::{Config, EngineOptions, NativeAdapter, NativeModel, WeightDtype, chat_tokenizer};
@@ -28,7 +28,7 @@ struct Case {
     steps: u32,
     prompts: Vec<Vec<u32>>,
     greedy_tokens: u32,
-    chats: Vec<Vec<Message>>,
+    chats: Vec<Vec<ChatMessage>>,
 }
 
 #[derive(Deserialize)]
@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn make(dir: &Path, text: &Path) -> Result<(), Box<dyn Error>> {
     let renderer = Arc::new(chat_tokenizer(&std::fs::read_to_string(text)?, 400)?);
     let config = Config {
-        vocab_size: renderer.vocabulary(),
+        vocab_size: renderer.vocab_size(),
         hidden_size: 32,
         intermediate_size: 64,
         num_hidden_layers: 2,
@@ -87,7 +87,7 @@ fn run(dir: &Path) -> Result<(), Box<dyn Error>> {
         };
         (r.tokens, train)
     });
-    let batch = TokenForest::of_rows(rows);
+    let batch = TokenForest::from_sequences(rows);
     let mut loss = Loss::of(case.objective).with_entropy(case.entropy);
     for (class, form, coefficient) in case.kl {
         loss = loss.with_kl(Some(TokenClass(class)), form, coefficient);
@@ -111,7 +111,7 @@ fn run(dir: &Path) -> Result<(), Box<dyn Error>> {
     if let Some(r) = &renderer {
         for chat in &case.chats {
             for (thinking, open) in [(Thinking::On, true), (Thinking::Off, true), (Thinking::On, false)] {
-                chats.push(r.chat(chat, thinking, open)?);
+                chats.push(r.encode_chat(chat, thinking, open)?);
             }
         }
     }

@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (i, rows) in case.batches.into_iter().enumerate() {
         let (mut trainer, _) = open()?.train_on_gpu(0, EngineOptions::default())?;
         let count: usize = rows.iter().map(|r| r.len() - 1).sum();
-        let batch = TokenForest::of_rows(rows.into_iter().map(|tokens| {
+        let batch = TokenForest::from_sequences(rows.into_iter().map(|tokens| {
             let mut weights = vec![1.0 / count as f32; tokens.len()];
             weights[0] = 0.0;
             (tokens, PerToken { weights, ..Default::default() })

@@ -5,7 +5,7 @@
 //! are under way at once, `requests` in all. With `adapters`, requests take turns at so many of them, of rank `rank` on every
 //! matrix.
 
-use mage_engine::{AdapterName, SampleRequest, Sampler, SamplingParams, for_each_in_flight};
+use mage_engine::{AdapterName, SampleRequest, Sampler, SamplingParams, for_each_concurrent};
 use mage_native::{Config, DEFAULT_INIT_STD, EngineOptions, LoraConfig, NativeAdapter, NativeModel};
 use mage_rng::Seed;
 use rand::RngExt;
@@ -70,7 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         });
         let (mut tokens, mut failure) = (0, None);
         let start = Instant::now();
-        for_each_in_flight(futures, batch, |_, result| match result {
+        for_each_concurrent(futures, batch, |_, result| match result {
             Ok(s) => tokens += s.tokens.len(),
             Err(e) => failure = Some(e),
         });

@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             (row, PerToken { weights, ..Default::default() })
         })
         .collect();
-    let mut batch = TokenForest::of_rows(batch);
+    let mut batch = TokenForest::from_sequences(batch);
     let scale = 1.0 / (tokens - rows) as f32;
     for s in &mut batch.segments {
         if let Some(t) = &mut s.train {
@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let parameters = model.parameters();
     let (mut trainer, _) = model.train(options)?;
     let loss = Loss::of(Objective::CrossEntropy);
-    let step = OptimStep { weight_decay: 0.01, clip_norm: 0.0, ..Default::default() };
+    let step = OptimStep { weight_decay: 0.01, max_grad_norm: 0.0, ..Default::default() };
     let mut times = Vec::new();
     let mut last = 0.0;
     for _ in 0..get("steps", 10) {

@@ -370,7 +370,7 @@ pub(crate) fn optional_tensors(config: &Config) -> &'static [&'static str] {
 }
 
 pub(crate) fn check_vocabulary(config: &Config, renderer: Option<&Renderer>) -> Result<()> {
-    match renderer.map(Renderer::vocabulary) {
+    match renderer.map(Renderer::vocab_size) {
         Some(tokens) if tokens > config.vocab_size => Err(Error::invalid(
             "tokenizer",
             format!("its {tokens} tokens are more than the {} rows of the embedding (vocab_size)", config.vocab_size),

@@ -23,7 +23,7 @@
 //! let model = NativeModel::new(config, DEFAULT_INIT_STD, Seed::new(1), None)?;
 //! let (mut trainer, _sampler) = model.train(EngineOptions::default())?;
 //! let row = (vec![1, 2, 3], PerToken { weights: vec![0.0, 0.5, 0.5], ..Default::default() });
-//! let batch = TokenForest::of_rows([row]);
+//! let batch = TokenForest::from_sequences([row]);
 //! let before = trainer.forward_backward(&batch, &Loss::of(Objective::CrossEntropy))?.loss;
 //! trainer.optim_step(&OptimStep { learning_rate: 0.01, ..Default::default() })?;
 //! assert!(trainer.forward_backward(&batch, &Loss::of(Objective::CrossEntropy))?.loss < before);

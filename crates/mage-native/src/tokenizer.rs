@@ -133,15 +133,15 @@ pub fn word_tokenizer(words: &[String], control: &WordControlTokens) -> Result<R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mage_engine::{Message, Thinking};
+    use mage_engine::{ChatMessage, Thinking};
 
     #[test]
     fn words_are_tokens() {
         let words: Vec<String> = ["J", "Q", "K", "BET", "PASS"].map(str::to_owned).to_vec();
         let r = word_tokenizer(&words, &WordControlTokens::default()).unwrap();
-        assert_eq!(r.vocabulary(), 9);
+        assert_eq!(r.vocab_size(), 9);
         assert_eq!(r.encode("K BET x [GO]").unwrap(), [6, 7, 3, 3]);
-        assert_eq!(r.chat(&[Message::user("J PASS")], Thinking::Off, true).unwrap(), [0, 4, 8, 1]);
+        assert_eq!(r.encode_chat(&[ChatMessage::user("J PASS")], Thinking::Off, true).unwrap(), [0, 4, 8, 1]);
         assert_eq!(r.decode(&[6, 7, 2]).unwrap(), "K BET");
         assert!(word_tokenizer(&["a b".to_owned()], &WordControlTokens::default()).is_err());
         assert!(word_tokenizer(&["a".to_owned(), "a".to_owned()], &WordControlTokens::default()).is_err());
@@ -151,7 +151,7 @@ mod tests {
     fn text_becomes_tokens_and_comes_back() {
         let text = "The opponent bets. The opponent passes.\nYour card: the King.\n".repeat(40);
         let r = chat_tokenizer(&text, 300).unwrap();
-        assert!(r.vocabulary() <= 300 && r.vocabulary() > 261, "{}", r.vocabulary());
+        assert!(r.vocab_size() <= 300 && r.vocab_size() > 261, "{}", r.vocab_size());
         for sample in ["The opponent bets.\n", "Ünïcödé ♠ \u{1F0A1}", "  two  spaces "] {
             assert_eq!(r.decode(&r.encode(sample).unwrap()).unwrap(), sample);
         }
@@ -164,9 +164,11 @@ mod tests {
     #[test]
     fn thoughts_of_earlier_turns_are_left_out() {
         let r = chat_tokenizer("", 300).unwrap();
-        let show =
-            |messages: &[Message], thinking, open| r.decode_all(&r.chat(messages, thinking, open).unwrap()).unwrap();
-        let first = [Message::user("a"), Message::assistant("<think>\nhm\n</think>\n\nb"), Message::user("c")];
+        let show = |messages: &[ChatMessage], thinking, open| {
+            r.decode_all(&r.encode_chat(messages, thinking, open).unwrap()).unwrap()
+        };
+        let first =
+            [ChatMessage::user("a"), ChatMessage::assistant("<think>\nhm\n</think>\n\nb"), ChatMessage::user("c")];
         assert_eq!(
             show(&first, Thinking::Off, true),
             "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n\

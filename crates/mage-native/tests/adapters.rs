@@ -38,7 +38,7 @@ fn taught(lora: &LoraConfig, seed: u64) -> NativeAdapter {
         model().with_new_adapter(lora, Seed::new(seed)).unwrap().train(EngineOptions::default()).unwrap();
     let tokens: Vec<u32> = (0..20).map(|i| (Seed::new(seed).at(i).value() % 30) as u32).collect();
     let weights = [0.0].into_iter().chain([0.1; 19]).collect();
-    let batch = TokenForest::of_rows([(tokens, PerToken { weights, ..Default::default() })]);
+    let batch = TokenForest::from_sequences([(tokens, PerToken { weights, ..Default::default() })]);
     for _ in 0..20 {
         trainer.forward_backward(&batch, &Loss::of(Objective::CrossEntropy)).unwrap();
         trainer.optim_step(&OptimStep { learning_rate: 0.03, ..Default::default() }).unwrap();

@@ -1,7 +1,7 @@
 //! Every odd request has a defined answer, and nothing is left behind.
 
 use mage_engine::{
-    ActionSet, FinishReason, SampleRequest, Sampler, SamplingParams, ScoreRequest, block_on, for_each_in_flight,
+    ActionSet, FinishReason, SampleRequest, Sampler, SamplingParams, ScoreRequest, block_on, for_each_concurrent,
 };
 use mage_native::{Config, EngineOptions, NativeModel, NativeSampler, WeightDtype};
 use mage_rng::Seed;
@@ -109,7 +109,7 @@ fn a_full_cache_delays_but_loses_nothing() {
     let requests: Vec<SampleRequest> = (0..40).map(|i| request(200, 200, i)).collect();
     let mut answers = vec![None; requests.len()];
     let futures = requests.iter().map(|r| sampler.sample(r.clone()));
-    for_each_in_flight(futures, 40, |i, answer| answers[i] = Some(answer.unwrap()));
+    for_each_concurrent(futures, 40, |i, answer| answers[i] = Some(answer.unwrap()));
     for (r, answer) in requests.iter().zip(answers) {
         assert!(answer.unwrap() == sampler.generate(r, |_| ()).unwrap());
     }
@@ -139,7 +139,7 @@ fn beyond_the_queue_requests_wait_with_whoever_asked() {
     // All at once, and streams and scores like the rest.
     let mut answers = 0;
     let futures = requests.iter().map(|r| sampler.sample(r.clone()));
-    for_each_in_flight(futures, 50, |_, s| answers += usize::from(s.is_ok()));
+    for_each_concurrent(futures, 50, |_, s| answers += usize::from(s.is_ok()));
     assert_eq!(answers, 50);
     let mut streams: Vec<_> = requests[..9].iter().map(|r| sampler.stream(r.clone()).unwrap()).collect();
     let score = ScoreRequest { tokens: vec![1, 2, 3], from: 1, ..Default::default() };
@@ -217,7 +217,7 @@ fn answers_of_a_set_are_drawn_as_often_as_they_are_likely() {
         r.allowed = Some(set.clone());
         sampler.sample(r)
     });
-    for_each_in_flight(futures, 500, |_, s| {
+    for_each_concurrent(futures, 500, |_, s| {
         let s = s.unwrap();
         assert!(s.finish == FinishReason::Stop && s.tokens.last() == Some(&29));
         let written = &s.tokens[..s.tokens.len() - 1];
@@ -239,7 +239,7 @@ fn memory_stays_flat_over_a_million_requests() {
     let go = |from: u64, count: u64| {
         let futures =
             (from..from + count).map(|i| sampler.sample(request(5 + (i % 20) as usize, 1 + (i % 4) as u32, i)));
-        for_each_in_flight(futures, 300, |_, s| assert!(s.is_ok()));
+        for_each_concurrent(futures, 300, |_, s| assert!(s.is_ok()));
     };
     go(0, 50_000);
     let before = resident_kib();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 fn written(dir: &Path, tied: bool) -> NativeModel {
     let renderer = Arc::new(chat_tokenizer("PASS or BET? ", 280).unwrap());
     let config = Config {
-        vocab_size: renderer.vocabulary() + 3,
+        vocab_size: renderer.vocab_size() + 3,
         hidden_size: 16,
         intermediate_size: 24,
         num_hidden_layers: 2,

@@ -66,7 +66,8 @@ fn sampled_scored_and_trained_log_probabilities_are_the_same_bits() {
         assert!(s.logprobs == sampled[i], "request {i}");
         assert!(sampler.score_all(&scores[i..=i]).unwrap()[0] == *s);
     }
-    let report = trainer.forward_backward(&TokenForest::of_rows(rows), &Loss::of(Objective::CrossEntropy)).unwrap();
+    let report =
+        trainer.forward_backward(&TokenForest::from_sequences(rows), &Loss::of(Objective::CrossEntropy)).unwrap();
     assert!(report.logprobs == sampled.concat());
 }
 
@@ -123,7 +124,7 @@ fn answers_end_where_they_should() {
 #[test]
 fn stop_texts_and_streams_follow_the_tokens() {
     let renderer = Arc::new(chat_tokenizer("", 300).unwrap());
-    let config = Config { vocab_size: renderer.vocabulary(), ..config() };
+    let config = Config { vocab_size: renderer.vocab_size(), ..config() };
     let model = NativeModel::new(config, 0.2, Seed::new(9), Some(Arc::clone(&renderer))).unwrap();
     let sampler = model.sampler(EngineOptions::default()).unwrap();
     let mut r = request(1, 5);
@@ -151,7 +152,7 @@ fn published_weights_are_named_and_versioned() {
     trainer.publish(&reference).unwrap();
     let frozen = at(&reference).unwrap();
     let row = (vec![1, 2, 3], PerToken { weights: vec![0.0, 1.0, 1.0], ..Default::default() });
-    trainer.forward_backward(&TokenForest::of_rows([row]), &Loss::of(Objective::CrossEntropy)).unwrap();
+    trainer.forward_backward(&TokenForest::from_sequences([row]), &Loss::of(Objective::CrossEntropy)).unwrap();
     trainer.optim_step(&Default::default()).unwrap();
     assert!(at(&AdapterName::default()).unwrap().logprobs == frozen.logprobs, "nothing changes before it is published");
     let version = trainer.publish(&AdapterName::default()).unwrap();

@@ -42,7 +42,7 @@ fn config(rng: &mut Rng) -> Config {
 fn learn(trainer: &mut CpuTrainer, rng: &mut Rng) {
     let tokens: Vec<u32> = (0..10).map(|_| rng.random_range(0..VOCABULARY as u32)).collect();
     let row = (tokens, PerToken { weights: [0.0].into_iter().chain([1.0; 9]).collect(), ..Default::default() });
-    trainer.forward_backward(&TokenForest::of_rows([row]), &Loss::of(Objective::CrossEntropy)).unwrap();
+    trainer.forward_backward(&TokenForest::from_sequences([row]), &Loss::of(Objective::CrossEntropy)).unwrap();
     trainer.optim_step(&OptimStep { learning_rate: 0.05, ..Default::default() }).unwrap();
 }
 
@@ -207,7 +207,10 @@ fn check(sampler: &NativeSampler, answered: Answered) {
             let r = SampleRequest { weights: kept(&r.weights, s.weights.version.0), ..r };
             let plain = sampler.generate(&r, |_| ()).unwrap();
             assert!(s.tokens == plain.tokens && s.finish == plain.finish, "{s:?}\n{plain:?}");
-            assert!(s.logprobs == plain.logprobs && s.drawn_logprobs == plain.drawn_logprobs, "{s:?}\n{plain:?}");
+            assert!(
+                s.logprobs == plain.logprobs && s.processed_logprobs == plain.processed_logprobs,
+                "{s:?}\n{plain:?}"
+            );
         }
         Answered::Score(r, version, s) => {
             assert_eq!(s.weights.name, r.weights);

@@ -90,7 +90,7 @@ fn main() {
                 key: None,
                 in_flight: AT_ONCE as usize,
                 vocabulary: 16,
-                max_context: 256,
+                max_seq_len: 256,
                 tolerance: 1e-4,
                 keep: 2,
                 waiting: Timeouts::default(),

@@ -25,7 +25,7 @@ pub use http::{
     log::StatusLog,
 };
 pub use openai::{
-    Endpoint, OpenAiClient, Prices, RemoteChat, RemoteEmbeddings, RequestLimits, UsageTotals, UsageTracker,
+    Endpoint, OpenAiClient, RemoteChat, RemoteEmbeddings, RequestLimits, TokenPrices, UsageTotals, UsageTracker,
 };
 pub use tinker::{TinkerSampler, TinkerServer, TinkerSettings, TinkerTrainer};
 pub use vllm::{ServedModel, VllmPool, VllmPoolSettings};

@@ -7,8 +7,8 @@ use common::{
     proxy::{Fault, Proxy},
     server::Server,
 };
-use mage_engine::{ChatPolicy, Error, Usage};
-use mage_remote::{ApiKey, Prices, RemoteChat, RemoteEmbeddings};
+use mage_engine::{ChatPolicy, ChatUsage, Error};
+use mage_remote::{ApiKey, RemoteChat, RemoteEmbeddings, TokenPrices};
 use std::{
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
@@ -23,10 +23,13 @@ async fn an_answer_comes_with_its_counts() {
     let server = echo().await;
     let chat = chat(server.address);
     let answer = chat.complete(asks("two words")).await.unwrap();
-    assert_eq!((answer.text.as_str(), answer.usage), ("you said two words", Usage { prompt: 2, answer: 4 }));
-    let spent = chat.client().ledger().spent();
-    assert_eq!((spent.answered, spent.failed, spent.retries), (1, 0, 0));
-    assert_eq!(Prices { prompt: 1e6, answer: 1e5 }.cost(spent.usage), 2.4);
+    assert_eq!(
+        (answer.text.as_str(), answer.usage),
+        ("you said two words", ChatUsage { prompt_tokens: 2, completion_tokens: 4 })
+    );
+    let spent = chat.client().usage().totals();
+    assert_eq!((spent.succeeded, spent.failed, spent.retries), (1, 0, 0));
+    assert_eq!(TokenPrices { prompt: 1e6, completion: 1e5 }.cost(spent.usage), 2.4);
     let body = server.seen.bodies.lock().unwrap()[0].clone();
     assert_eq!((body["model"].as_str(), body["seed"].as_u64()), (Some("tiny"), Some(7 << 7)));
     assert_eq!(*server.seen.keys.lock().unwrap(), [None]);
@@ -50,7 +53,7 @@ async fn what_may_pass_is_tried_again() {
         let answer = chat.complete(asks("hello")).await;
         assert_eq!(answer.expect("the second attempt").text, "you said hello", "{fault:?}");
         assert_eq!(
-            (proxy.requests.load(Ordering::SeqCst), chat.client().ledger().spent().retries),
+            (proxy.requests.load(Ordering::SeqCst), chat.client().usage().totals().retries),
             (2, 1),
             "{fault:?}"
         );
@@ -89,7 +92,7 @@ async fn refusals_are_final_and_say_why() {
         let text = error.to_string();
         assert!(text.contains(&status.to_string()) && (status == 307 || text.contains("no such model")), "{text}");
         assert_eq!(proxy.requests.load(Ordering::SeqCst), 1, "{text}");
-        assert_eq!(chat.client().ledger().spent().failed, 1);
+        assert_eq!(chat.client().usage().totals().failed, 1);
     }
 }
 

@@ -58,7 +58,7 @@ impl Engines {
             rank: 8,
             seed: 7,
             vocabulary: self.vocabulary,
-            max_context: self.context,
+            max_seq_len: self.context,
             adapters: adapters.to_owned(),
             tolerance: 1e-4,
             calibrate: false,
@@ -72,7 +72,7 @@ impl Engines {
             key: None,
             in_flight: 64,
             vocabulary: self.vocabulary,
-            max_context: self.context,
+            max_seq_len: self.context,
             tolerance: 1e-4,
             keep: 4,
             waiting: Timeouts::default(),
@@ -87,7 +87,7 @@ impl Engines {
 fn rows(logprobs: Option<&[f32]>) -> TokenForest {
     let tokens: Vec<Vec<u32>> = vec![vec![0, 3, 5, 7, 2, 4], vec![1, 6, 2, 9, 3]];
     let mut at = 0;
-    TokenForest::of_rows(tokens.into_iter().enumerate().map(|(r, tokens)| {
+    TokenForest::from_sequences(tokens.into_iter().enumerate().map(|(r, tokens)| {
         let n = tokens.len();
         let mut train = PerToken {
             weights: vec![0.0; n],
@@ -128,7 +128,7 @@ fn a_policy_learns_is_sampled_and_goes_on_from_a_checkpoint() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let mut trainer = TinkerTrainer::connect(engines.settings(&dir.path().join("adapters")), None).unwrap();
     let sampler = trainer.sampler().unwrap();
-    let step = OptimStep { learning_rate: 1e-2, clip_norm: 0.0, ..Default::default() };
+    let step = OptimStep { learning_rate: 1e-2, max_grad_norm: 0.0, ..Default::default() };
     let ce = Loss::of(Objective::CrossEntropy);
     let before = trainer.forward_backward(&rows(None), &ce).unwrap();
     trainer.optim_step(&step).unwrap();
@@ -183,7 +183,7 @@ fn what_is_learned_reaches_vllm() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let mut trainer =
         TinkerTrainer::connect(engines.settings(&dir.path().join("adapters")), Some(Arc::clone(&pool))).unwrap();
-    let step = OptimStep { learning_rate: 1e-2, clip_norm: 0.0, ..Default::default() };
+    let step = OptimStep { learning_rate: 1e-2, max_grad_norm: 0.0, ..Default::default() };
     let policy = AdapterName::default();
     let mut scored = Vec::new();
     for version in 0..3 {

@@ -282,14 +282,14 @@ fn the_server_keeps_what_somebody_may_ask_for_and_no_more() {
     trainer.save(&second).unwrap();
     assert_eq!(kept("weights"), 1);
     learn(&mut trainer, 0.5, &ppo);
-    trainer.forget(&first);
+    trainer.release_checkpoint(&first);
     std::fs::remove_dir_all(&first).unwrap();
     assert_eq!(kept("weights"), 1);
     drop(trainer);
     assert_eq!((kept("weights"), kept("sampler_weights")), (1, 0), "a checkpoint relies on the one");
     let mut resumed = TinkerTrainer::connect(settings.clone(), None).unwrap();
     resumed.load(&second).unwrap();
-    resumed.forget(&second);
+    resumed.release_checkpoint(&second);
     drop(resumed);
     assert_eq!((kept("weights"), kept("sampler_weights")), (0, 0));
 }

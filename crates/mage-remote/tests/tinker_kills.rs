@@ -63,7 +63,7 @@ fn live(settings: &TinkerSettings, run: &Path, numbers: &mut Numbers) -> mage_en
         trainer.save(&staging)?;
         fs::rename(&staging, place(run, done)).unwrap();
         for old in checkpoints(run).into_iter().filter(|old| *old < done) {
-            trainer.forget(&place(run, old));
+            trainer.release_checkpoint(&place(run, old));
             fs::remove_dir_all(place(run, old)).unwrap();
         }
     }

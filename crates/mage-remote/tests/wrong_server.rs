@@ -14,7 +14,7 @@ fn pool(servers: Vec<String>) -> mage_engine::Result<VllmPool> {
         key: None,
         in_flight: 4,
         vocabulary: 16,
-        max_context: 256,
+        max_seq_len: 256,
         tolerance: 1e-4,
         keep: 2,
         waiting: Timeouts::default(),

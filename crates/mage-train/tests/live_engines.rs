@@ -46,7 +46,7 @@ fn trainer(url: &str, model: &Path, vocabulary: usize, adapters: &Path) -> Tinke
         rank: 8,
         seed: 7,
         vocabulary,
-        max_context: 256,
+        max_seq_len: 256,
         adapters: adapters.to_owned(),
         tolerance: 1e-4,
         calibrate: false,
@@ -62,7 +62,7 @@ fn pool(url: String, vocabulary: usize) -> VllmPool {
         key: None,
         in_flight: 8,
         vocabulary,
-        max_context: 256,
+        max_seq_len: 256,
         tolerance: 1e-4,
         keep: 2,
         waiting: Timeouts::default(),
@@ -155,9 +155,9 @@ fn one_update(tinker: &str, model: &Path, objective: Objective) {
     let (config, vocabulary) = (base.config().clone(), base.config().vocab_size);
     let mut there = trainer(tinker, model, vocabulary, dir.path());
     // A step first, so that both matrices of the adapter have gradients.
-    let step = OptimStep { learning_rate: 1e-2, clip_norm: 0.0, epsilon: 1e-3, ..Default::default() };
+    let step = OptimStep { learning_rate: 1e-2, max_grad_norm: 0.0, epsilon: 1e-3, ..Default::default() };
     let rows = |advantage: f32| {
-        TokenForest::of_rows([vec![0_u32, 3, 5, 7, 2, 4], vec![1, 6, 2, 9, 3]].into_iter().enumerate().map(
+        TokenForest::from_sequences([vec![0_u32, 3, 5, 7, 2, 4], vec![1, 6, 2, 9, 3]].into_iter().enumerate().map(
             move |(r, tokens)| {
                 let n = tokens.len();
                 let mut train = PerToken {

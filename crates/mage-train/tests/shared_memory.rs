@@ -2,7 +2,8 @@
 
 use mage_core::{EpisodeConfig, Lexical, MemoryFactory, MemoryScope, PromptMethod, Trajectory, prompt::PromptLibrary};
 use mage_engine::{
-    BoxFuture, ChatAnswer, ChatPolicy, ChatRequest, Error, FinishReason, Result, SamplingParams, Thinking, Usage,
+    BoxFuture, ChatCompletion, ChatPolicy, ChatRequest, ChatUsage, Error, FinishReason, Result, SamplingParams,
+    Thinking,
 };
 use mage_env::{Hash, Registry, Seed};
 use mage_train::{
@@ -25,7 +26,7 @@ struct Fickle {
 }
 
 impl ChatPolicy for Fickle {
-    fn complete(&self, request: ChatRequest) -> BoxFuture<'_, Result<ChatAnswer>> {
+    fn complete(&self, request: ChatRequest) -> BoxFuture<'_, Result<ChatCompletion>> {
         let prompt = &request.messages[0].content;
         let mark = Hash::of(prompt).to_string();
         let text = if prompt.contains("<plan>") {
@@ -41,14 +42,14 @@ impl ChatPolicy for Fickle {
         let left = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
         Box::pin(async move {
             left.map_err(|_| Error::Engine { engine: "fickle".to_owned(), reason: "gone".to_owned() })?;
-            Ok(ChatAnswer {
+            Ok(ChatCompletion {
                 text,
                 finish: FinishReason::Stop,
                 prompt_tokens: vec![],
                 tokens: vec![],
                 logprobs: vec![],
                 weights: None,
-                usage: Usage::default(),
+                usage: ChatUsage::default(),
             })
         })
     }

@@ -67,7 +67,7 @@ fn taught(model: &str, to: &Path, seed: u64) -> String {
     let (mut trainer, _) = adapted.train(EngineOptions::default()).expect("a trainer");
     let tokens: Vec<u32> = (0..12).map(|i| (Seed::new(seed).at(i).value() % 250) as u32).collect();
     let weights = [0.0].into_iter().chain([0.1; 11]).collect();
-    let batch = TokenForest::of_rows([(tokens, PerToken { weights, ..Default::default() })]);
+    let batch = TokenForest::from_sequences([(tokens, PerToken { weights, ..Default::default() })]);
     for _ in 0..10 {
         trainer.forward_backward(&batch, &Loss::of(Objective::CrossEntropy)).expect("a gradient");
         trainer.optim_step(&OptimStep { learning_rate: 0.03, ..Default::default() }).expect("a step");
@@ -126,7 +126,7 @@ fn adapters_are_scored_asked_and_merged() {
         let numbers = |field: &str| -> Vec<f64> {
             answer[field].as_array().expect("a list").iter().map(|l| l.as_f64().expect("a number")).collect()
         };
-        assert!(apart(&numbers("drawn_logprobs"), &numbers("logprobs")) < 1e-5, "nothing is filtered: {answer}");
+        assert!(apart(&numbers("processed_logprobs"), &numbers("logprobs")) < 1e-5, "nothing is filtered: {answer}");
         assert_eq!(answer["version"], 0);
     }
     let shown = said(&[&["model", "generate", &model], &ask[..]].concat());
@@ -152,7 +152,7 @@ fn adapters_are_scored_asked_and_merged() {
     let one = said(&[&["--json", "model", "generate", &model], &ask[..]].concat());
     let one: serde_json::Value = serde_json::from_str(one.trim()).expect("JSON");
     assert_eq!(one["weights"], equals.as_str(), "a folder is a folder, whatever its name");
-    assert_ne!(one["drawn_logprobs"], one["logprobs"], "colder than the policy");
+    assert_ne!(one["processed_logprobs"], one["logprobs"], "colder than the policy");
     fs::remove_dir_all(&model).expect("removed");
     assert!(refusal(&["model", "generate", &a, "--prompt", "x"]).contains("no such folder"));
 }

@@ -29,7 +29,7 @@ use crate::machine::Machine;
 use crate::weights::lora::NativeAdapter;
 use engine_loop::{EngineCore, EngineRequest};
 use mage_engine::{
-    AdapterName, BoxFuture, Error, LogProbs, Renderer, Result, Sample, SampleRequest, Sampler, SamplerCaps,
+    AdapterName, BoxFuture, Error, LogprobsMode, Renderer, Result, Sample, SampleRequest, Sampler, SamplerCaps,
     ScoreRequest, Scores, WeightVersion,
 };
 use std::sync::Arc;
@@ -47,11 +47,11 @@ impl NativeSampler {
         let caps = SamplerCaps {
             engine: "native".to_owned(),
             token_ids: true,
-            logprobs: LogProbs::Both,
+            logprobs: LogprobsMode::Both,
             masks: true,
             stop_texts: shared.renderer.is_some(),
             batch_invariant: shared.gpu.is_none() || shared.options.batch_invariant,
-            max_context: shared.model.config.max_position_embeddings,
+            max_seq_len: shared.model.config.max_position_embeddings,
         };
         let core = EngineCore::new(&shared)?;
         Ok(NativeSampler { shared, caps: Arc::new(caps), core })
@@ -105,7 +105,7 @@ impl NativeSampler {
     }
 
     fn check(&self, request: &SampleRequest) -> Result<()> {
-        request.check(self.shared.model.config.vocab_size, self.caps.max_context)?;
+        request.check(self.shared.model.config.vocab_size, self.caps.max_seq_len)?;
         if !request.params.stop_texts.is_empty() && self.shared.renderer.is_none() {
             return Err(Error::unsupported("stop at texts", "this model has no tokenizer; use stop_ids"));
         }
@@ -136,7 +136,7 @@ impl Sampler for NativeSampler {
     fn score(&self, request: ScoreRequest) -> BoxFuture<'_, Result<Scores>> {
         let vocab_size = self.shared.model.config.vocab_size;
         let checked =
-            request.check(vocab_size, self.caps.max_context).and_then(|()| self.shared.registry.get(&request.weights));
+            request.check(vocab_size, self.caps.max_seq_len).and_then(|()| self.shared.registry.get(&request.weights));
         match checked {
             Ok((id, _)) if request.from == request.tokens.len() => {
                 Box::pin(std::future::ready(response::scores(engine_loop::no_scores(id))))

@@ -519,7 +519,7 @@ fn apply_results(seq: &mut Sequence, results: &[LogitResult], renderer: Option<&
                 Some(c) => {
                     // The backend may have advanced in the trie already.
                     let allowed = match result.trie_node {
-                        Some(node) => c.arrive(token, node),
+                        Some(node) => c.advance_to(token, node),
                         None => c.advance(token),
                     };
                     if !allowed {
@@ -532,7 +532,7 @@ fn apply_results(seq: &mut Sequence, results: &[LogitResult], renderer: Option<&
             seq.tokens.push(token);
             sample.tokens.push(token);
             sample.logprobs.push(result.logprob);
-            sample.drawn_logprobs.push(result.aux);
+            sample.processed_logprobs.push(result.aux);
             seq.response.push_token(token);
             let stopped = complete || params.stop_ids.contains(&token);
             let stopped = match stopped {

@@ -286,7 +286,7 @@ fn constrained() -> Sequence {
 
 fn trie_node(a: &Sequence) -> Option<u32> {
     let SequenceTask::Sample { cursor, .. } = &a.task else { return None };
-    cursor.as_ref().map(ActionCursor::place)
+    cursor.as_ref().map(ActionCursor::node)
 }
 
 #[test]

@@ -84,7 +84,7 @@ impl Sequence {
         let sample = Sample {
             tokens: Vec::with_capacity(capacity),
             logprobs: Vec::with_capacity(capacity),
-            drawn_logprobs: Vec::with_capacity(capacity),
+            processed_logprobs: Vec::with_capacity(capacity),
             finish: FinishReason::Length,
             weights: id,
         };

@@ -25,11 +25,11 @@ impl NativeSampler {
         let (id, weights) = registry.get(&request.weights)?;
         let weights = weights.cpu();
         let params = &request.params;
-        let max_tokens = (params.max_tokens as usize).min(self.caps.max_context - request.prompt.len());
+        let max_tokens = (params.max_tokens as usize).min(self.caps.max_seq_len - request.prompt.len());
         let mut sample = Sample {
             tokens: Vec::new(),
             logprobs: Vec::new(),
-            drawn_logprobs: Vec::new(),
+            processed_logprobs: Vec::new(),
             finish: FinishReason::Length,
             weights: id,
         };
@@ -48,7 +48,7 @@ impl NativeSampler {
                 }
                 sample.tokens.push(sampled.token);
                 sample.logprobs.push(sampled.logprob);
-                sample.drawn_logprobs.push(sampled.aux);
+                sample.processed_logprobs.push(sampled.aux);
                 on_token(sampled.token);
                 let complete = cursor.as_mut().is_some_and(|c| {
                     c.advance(sampled.token);
@@ -83,7 +83,7 @@ impl NativeSampler {
     /// The logits after a prompt, before any mask.
     pub fn logits(&self, request: &SampleRequest) -> Result<Vec<f32>> {
         let EngineContext { model, registry, pool, .. } = &*self.shared;
-        request.check(model.config.vocab_size, self.caps.max_context)?;
+        request.check(model.config.vocab_size, self.caps.max_seq_len)?;
         self.require_cpu()?;
         let (_, weights) = registry.get(&request.weights)?;
         let weights = weights.cpu();
@@ -102,7 +102,7 @@ impl NativeSampler {
         let EngineContext { model, registry, pool, .. } = &*self.shared;
         let mut published = Vec::with_capacity(requests.len());
         for (i, r) in requests.iter().enumerate() {
-            r.check(model.config.vocab_size, self.caps.max_context).map_err(|e| {
+            r.check(model.config.vocab_size, self.caps.max_seq_len).map_err(|e| {
                 if requests.len() > 1 { Error::invalid(format!("request {i}"), e.to_string()) } else { e }
             })?;
             published.push(registry.get(&r.weights)?);

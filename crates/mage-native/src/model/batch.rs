@@ -139,7 +139,7 @@ mod tests {
                 },
             )
         });
-        let (chunks, _) = chunks(&TokenForest::of_rows(rows), 6);
+        let (chunks, _) = chunks(&TokenForest::from_sequences(rows), 6);
         assert_eq!(chunks.iter().map(|c| c.tokens.len()).collect::<Vec<_>>(), [6, 6, 7]);
     }
 }

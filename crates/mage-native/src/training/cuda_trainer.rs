@@ -52,7 +52,7 @@ impl CudaTrainer {
         drop(flat);
         let caps = super::caps("native on CUDA", &shared);
         let learning = trainer.params().len();
-        let budget = shared.gpu_model()?.plan_training(learning, lora_rank, caps.max_context, &shared.options)?;
+        let budget = shared.gpu_model()?.plan_training(learning, lora_rank, caps.max_seq_len, &shared.options)?;
         let mut this =
             CudaTrainer { caps, trainer, budget, state: TrainerState::default(), adapter, pending: false, shared };
         this.publish_as(&AdapterName::default())?;
@@ -153,7 +153,7 @@ impl Trainer for CudaTrainer {
     }
 
     fn forward_backward(&mut self, batch: &TokenForest, loss: &Loss) -> Result<LossReport> {
-        batch.check(loss, self.shared.model.config.vocab_size, self.caps.max_context)?;
+        batch.check(loss, self.shared.model.config.vocab_size, self.caps.max_seq_len)?;
         let (chunks, count) = batch::chunks(batch, self.budget);
         let mut total = LossStats::default();
         self.pending = true;

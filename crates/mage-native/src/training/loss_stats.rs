@@ -22,7 +22,7 @@ pub(super) struct LossStats {
 impl LossStats {
     /// Notes one prediction and gives the loss's slopes by its log-probability and entropy.
     pub(super) fn record(&mut self, p: &Prediction, predicted: TokenLogprob, loss: &Loss) -> (f32, f32) {
-        let cost = loss.token(predicted.logprob, predicted.entropy, &p.inputs);
+        let cost = loss.token_loss(predicted.logprob, predicted.entropy, &p.inputs);
         let weight = f64::from(p.inputs.weight);
         let size = weight.abs();
         self.loss += weight * cost.value;
@@ -32,13 +32,13 @@ impl LossStats {
         self.max_ratio = self.max_ratio.max(cost.ratio);
         self.clipped += if cost.clipped { size } else { 0.0 };
         self.mismatch += size * (cost.ratio - 1.0 - cost.ratio.ln());
-        if loss.needs_reference() {
+        if loss.needs_ref_logprobs() {
             let (sum, total) = self.kl.entry(p.inputs.class).or_default();
             *sum += size * cost.kl;
             *total += size;
         }
         self.logprobs.push((p.index, predicted.logprob));
-        ((weight * cost.by_logprob) as f32, (weight * cost.by_entropy) as f32)
+        ((weight * cost.d_logprob) as f32, (weight * cost.d_entropy) as f32)
     }
 
     pub(super) fn add(&mut self, other: LossStats) {

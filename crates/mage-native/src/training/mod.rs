@@ -128,10 +128,10 @@ fn caps(engine: &str, shared: &EngineContext) -> TrainerCaps {
         entropy: true,
         kl: vec![KlForm::K1, KlForm::K2, KlForm::K3],
         masks: true,
-        clip_norm: true,
+        grad_clipping: true,
         reduction: Reduction::TokenSum,
         reproducible: true,
-        max_context: shared.model.config.max_position_embeddings,
+        max_seq_len: shared.model.config.max_position_embeddings,
     }
 }
 
@@ -164,7 +164,7 @@ impl Trainer for CpuTrainer {
     }
 
     fn forward_backward(&mut self, batch: &TokenForest, loss: &Loss) -> Result<LossReport> {
-        batch.check(loss, self.shared.model.config.vocab_size, self.caps.max_context)?;
+        batch.check(loss, self.shared.model.config.vocab_size, self.caps.max_seq_len)?;
         let (chunks, count) = batch::chunks(batch, self.shared.chunk_tokens());
         let EngineContext { model, pool, options, .. } = &*self.shared;
         let (params, len, recompute) = (self.params.base_and_adapter(), self.grads.len(), options.recompute);

@@ -45,11 +45,11 @@ impl TrainerState {
     pub(super) fn skip(&mut self, step: &OptimStep, tensor: &ParamTensor, value: f32, norm: f64) -> Result<StepReport> {
         self.skipped += 1;
         self.skipped_in_a_row += 1;
-        if self.skipped_in_a_row >= step.give_up_after.max(1) {
-            return Err(Error::NotFinite {
-                place: format!("the gradient of `{}`", tensor.name),
+        if self.skipped_in_a_row >= step.max_nonfinite_steps.max(1) {
+            return Err(Error::NonFinite {
+                tensor: format!("the gradient of `{}`", tensor.name),
                 value,
-                times: self.skipped_in_a_row,
+                steps: self.skipped_in_a_row,
                 hint: "lower the learning rate, or look for extreme advantages or log-probabilities".to_owned(),
             });
         }
@@ -62,7 +62,7 @@ impl TrainerState {
         self.skipped_in_a_row = 0;
         self.steps += 1;
         let t = self.steps as f64;
-        let clip = f64::from(step.clip_norm);
+        let clip = f64::from(step.max_grad_norm);
         AdamW {
             learning_rate: step.learning_rate,
             beta1: step.beta1,

@@ -197,7 +197,7 @@ fn steps_that_would_ruin_the_weights_are_skipped_and_counted() {
     let mut t = trainer(tiny(), EngineOptions::default());
     let start = t.params.flat().clone();
     let bad = t.shared.model.layout.layers[1].down_proj.start + 7;
-    let step = OptimStep { give_up_after: 2, ..Default::default() };
+    let step = OptimStep { max_nonfinite_steps: 2, ..Default::default() };
     t.grads[bad] = f32::NAN;
     let report = t.optim_step(&step).unwrap();
     assert_eq!(report.skipped.as_deref(), Some("model.layers.1.mlp.down_proj.weight"));

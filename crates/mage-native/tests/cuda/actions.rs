@@ -74,7 +74,7 @@ fn more_sets_than_a_card_keeps_are_put_there_again() {
     );
     // Some 27,000 words each, where there is room for a million: a few at once, and then more at once than fit.
     let sets: Vec<ActionSet> = (0..130).map(|i| action_set(1001, 60, i % 3 == 0, i)).collect();
-    assert!(sets.iter().map(|s| s.words().len()).sum::<usize>() > 3 << 19, "all of them fit");
+    assert!(sets.iter().map(|s| s.trie_data().len()).sum::<usize>() > 3 << 19, "all of them fit");
     let make = |i: usize| SampleRequest {
         prompt: vec![5 + i as u32, 9],
         params: SamplingParams { max_tokens: 12, seed: i as u64, ..Default::default() },

@@ -76,7 +76,7 @@ fn training_follows_the_cpus_curve() {
             let weights = (0..24).map(|t| if t == 0 { 0.0 } else { 1.0 / (16.0 * 23.0) }).collect();
             (tokens, PerToken { weights, ..Default::default() })
         };
-        TokenForest::of_rows((0..16).map(one).collect::<Vec<_>>())
+        TokenForest::from_sequences((0..16).map(one).collect::<Vec<_>>())
     };
     let loss = Loss::of(Objective::CrossEntropy);
     let mut curves = (Vec::new(), Vec::new());

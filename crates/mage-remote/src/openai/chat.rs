@@ -5,7 +5,9 @@
 //! us reads one form. An answer that was cut off while thinking has no `</think>`.
 
 use super::OpenAiClient;
-use mage_engine::{BoxFuture, ChatAnswer, ChatPolicy, ChatRequest, Error, FinishReason, Result, Role, Thinking, Usage};
+use mage_engine::{
+    BoxFuture, ChatCompletion, ChatPolicy, ChatRequest, ChatRole, ChatUsage, Error, FinishReason, Result, Thinking,
+};
 use mage_rng::Seed;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -29,7 +31,7 @@ impl RemoteChat {
 
     /// The request's body.
     fn body(&self, request: &ChatRequest) -> Result<Map<String, Value>> {
-        if request.answers.is_some() {
+        if request.allowed_completions.is_some() {
             return Err(Error::unsupported(
                 "constrain answers over a chat endpoint",
                 "servers do not agree on how; play without masks",
@@ -46,9 +48,9 @@ impl RemoteChat {
             .iter()
             .map(|m| {
                 let role = match m.role {
-                    Role::System => "system",
-                    Role::User => "user",
-                    Role::Assistant => "assistant",
+                    ChatRole::System => "system",
+                    ChatRole::User => "user",
+                    ChatRole::Assistant => "assistant",
                 };
                 json!({"role": role, "content": m.content})
             })
@@ -85,7 +87,7 @@ fn number(x: f32) -> Value {
 }
 
 impl ChatPolicy for RemoteChat {
-    fn complete(&self, request: ChatRequest) -> BoxFuture<'_, Result<ChatAnswer>> {
+    fn complete(&self, request: ChatRequest) -> BoxFuture<'_, Result<ChatCompletion>> {
         Box::pin(async move {
             let body = self.body(&request)?;
             self.client.post("chat/completions", body, Seed::new(request.params.seed), read).await
@@ -125,7 +127,7 @@ struct Counts {
     completion_tokens: u64,
 }
 
-fn read(completion: Completion) -> std::result::Result<(ChatAnswer, Usage), String> {
+fn read(completion: Completion) -> std::result::Result<(ChatCompletion, ChatUsage), String> {
     let choice = completion.choices.into_iter().next().ok_or("it has no choices")?;
     let finish = match choice.finish_reason.as_deref() {
         Some("length") => FinishReason::Length,
@@ -140,8 +142,8 @@ fn read(completion: Completion) -> std::result::Result<(ChatAnswer, Usage), Stri
         Some(thoughts) => format!("<think>\n{}\n</think>\n\n{content}", thoughts.trim()),
     };
     let counts = completion.usage.unwrap_or(Counts { prompt_tokens: 0, completion_tokens: 0 });
-    let usage = Usage { prompt: counts.prompt_tokens, answer: counts.completion_tokens };
-    let answer = ChatAnswer {
+    let usage = ChatUsage { prompt_tokens: counts.prompt_tokens, completion_tokens: counts.completion_tokens };
+    let answer = ChatCompletion {
         text,
         finish,
         prompt_tokens: Vec::new(),
@@ -157,9 +159,9 @@ fn read(completion: Completion) -> std::result::Result<(ChatAnswer, Usage), Stri
 mod tests {
     use super::super::Endpoint;
     use super::*;
-    use mage_engine::{Message, SamplingParams};
+    use mage_engine::{ChatMessage, SamplingParams};
 
-    fn answer(json: Value) -> std::result::Result<(ChatAnswer, Usage), String> {
+    fn answer(json: Value) -> std::result::Result<(ChatCompletion, ChatUsage), String> {
         read(serde_json::from_value(json).unwrap())
     }
 
@@ -183,7 +185,7 @@ mod tests {
     fn counts_are_taken_over() {
         let json = json!({"choices": [{"message": {"content": ""}}],
             "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}});
-        assert_eq!(answer(json).unwrap().1, Usage { prompt: 7, answer: 3 });
+        assert_eq!(answer(json).unwrap().1, ChatUsage { prompt_tokens: 7, completion_tokens: 3 });
         assert!(answer(json!({"choices": []})).is_err());
     }
 
@@ -195,7 +197,7 @@ mod tests {
             RemoteChat::new(OpenAiClient::new(endpoint).unwrap())
         };
         let mut request = ChatRequest {
-            messages: vec![Message::user("hello")],
+            messages: vec![ChatMessage::user("hello")],
             params: SamplingParams { temperature: 0.7, seed: u64::MAX, max_tokens: 9, ..Default::default() },
             ..Default::default()
         };
@@ -206,7 +208,7 @@ mod tests {
         request.thinking = Thinking::On;
         let body = chat(true).body(&request).unwrap();
         assert_eq!((&body["top_k"], &body["chat_template_kwargs"]["enable_thinking"]), (&json!(20), &json!(true)));
-        request.answers = Some(vec!["BET".to_owned()]);
+        request.allowed_completions = Some(vec!["BET".to_owned()]);
         assert!(chat(true).body(&request).unwrap_err().to_string().contains("without masks"));
     }
 }

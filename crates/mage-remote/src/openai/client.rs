@@ -9,7 +9,7 @@ use crate::{
     http::retry::{pause, retry_after},
     http::tls::for_good,
 };
-use mage_engine::{Error, Result, Usage};
+use mage_engine::{ChatUsage, Error, Result};
 use mage_rng::Seed;
 use reqwest::{StatusCode, header};
 use serde::de::DeserializeOwned;
@@ -32,7 +32,7 @@ pub struct OpenAiClient {
     endpoint: Arc<Endpoint>,
     http: reqwest::Client,
     places: Arc<Semaphore>,
-    ledger: Arc<UsageTracker>,
+    usage: Arc<UsageTracker>,
 }
 
 /// What an attempt came to, if not to an answer.
@@ -62,7 +62,7 @@ impl OpenAiClient {
         }
         let http = http.build().map_err(|e| Error::invalid("endpoint", e.to_string()))?;
         let places = Arc::new(Semaphore::new(patience.in_flight.min(Semaphore::MAX_PERMITS)));
-        Ok(OpenAiClient { endpoint: Arc::new(endpoint), http, places, ledger: Arc::default() })
+        Ok(OpenAiClient { endpoint: Arc::new(endpoint), http, places, usage: Arc::default() })
     }
 
     /// Whom it asks.
@@ -71,8 +71,8 @@ impl OpenAiClient {
     }
 
     /// What has been spent so far.
-    pub fn ledger(&self) -> &Arc<UsageTracker> {
-        &self.ledger
+    pub fn usage(&self) -> &Arc<UsageTracker> {
+        &self.usage
     }
 
     /// Posts `body` with the endpoint's extra fields to `path` until there is an answer that `read` can use, or there is no
@@ -82,7 +82,7 @@ impl OpenAiClient {
         path: &str,
         mut body: Map<String, Value>,
         luck: Seed,
-        read: impl Fn(A) -> std::result::Result<(T, Usage), String>,
+        read: impl Fn(A) -> std::result::Result<(T, ChatUsage), String>,
     ) -> Result<T> {
         for (key, value) in &self.endpoint.extra {
             match value {
@@ -108,7 +108,7 @@ impl OpenAiClient {
             });
             let (problem, wish) = match answer {
                 Ok((answer, usage)) => {
-                    self.ledger.answered(usage);
+                    self.usage.count_success(usage);
                     return Ok(answer);
                 }
                 Err(Failure::Final(problem)) => break problem,
@@ -121,10 +121,10 @@ impl OpenAiClient {
                 break format!("{problem} (gave up after {failures} attempts; the deadline is {limit:.1} s)");
             }
             sleep_until(again).await;
-            self.ledger.retry();
+            self.usage.count_retry();
         };
         drop(place);
-        self.ledger.failed();
+        self.usage.count_failure();
         Err(Error::Engine { engine: self.endpoint.address().to_owned(), reason: self.hidden(&problem) })
     }
 

@@ -3,7 +3,7 @@
 //! Vectors are cached by text, because a memory compares the same few texts repeatedly.
 
 use super::OpenAiClient;
-use mage_engine::{Error, Result, Usage};
+use mage_engine::{ChatUsage, Error, Result};
 use mage_rng::Seed;
 use serde::Deserialize;
 use serde_json::{Map, json};
@@ -77,7 +77,7 @@ impl RemoteEmbeddings {
                     return Err("vectors are missing, empty, or of different lengths".to_owned());
                 }
                 let read = answer.usage.map_or(0, |u| u.prompt_tokens);
-                Ok((all, Usage { prompt: read, answer: 0 }))
+                Ok((all, ChatUsage { prompt_tokens: read, completion_tokens: 0 }))
             })
             .await
     }

@@ -1,81 +1,84 @@
-//! What did it take, and what did it cost?
+//! Token usage, request counts and prices.
 
-use mage_engine::{Error, Result, Usage};
+use mage_engine::{ChatUsage, Error, Result};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What a million tokens cost, in whatever currency.
+/// Prices per million tokens, in any currency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Prices {
-    /// Read.
+pub struct TokenPrices {
+    /// Prompt tokens.
     pub prompt: f64,
-    /// Written.
-    pub answer: f64,
+    /// Completion tokens.
+    pub completion: f64,
 }
 
-impl Prices {
-    /// Refuses prices that are none.
+impl TokenPrices {
+    /// Returns an error if a price is negative or not finite.
     pub fn check(&self) -> Result<()> {
-        let fine = |price: f64| price.is_finite() && price >= 0.0;
-        if fine(self.prompt) && fine(self.answer) {
+        let valid = |price: f64| price.is_finite() && price >= 0.0;
+        if valid(self.prompt) && valid(self.completion) {
             return Ok(());
         }
-        Err(Error::invalid("prices", "a price is a finite number of at least 0 for a million tokens"))
+        Err(Error::invalid("prices", "must be finite and at least 0, per million tokens"))
     }
 
-    /// What tokens cost.
-    pub fn cost(&self, usage: Usage) -> f64 {
-        (usage.prompt as f64 * self.prompt + usage.answer as f64 * self.answer) / 1e6
+    /// Cost of `usage`.
+    pub fn cost(&self, usage: ChatUsage) -> f64 {
+        (usage.prompt_tokens as f64 * self.prompt + usage.completion_tokens as f64 * self.completion) / 1e6
     }
 }
 
-/// Keeps count of requests while they are under way.
+/// Thread-safe counters of requests and tokens.
 #[derive(Debug, Default)]
 pub struct UsageTracker {
-    answered: AtomicU64,
+    succeeded: AtomicU64,
     failed: AtomicU64,
     retries: AtomicU64,
-    prompt: AtomicU64,
-    answer: AtomicU64,
+    prompt_tokens: AtomicU64,
+    completion_tokens: AtomicU64,
 }
 
-/// What has been spent so far.
+/// Snapshot of a [`UsageTracker`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageTotals {
-    /// Requests that were answered.
-    pub answered: u64,
-    /// Requests that were given up.
+    /// Requests that succeeded.
+    pub succeeded: u64,
+    /// Requests that failed after all retries.
     pub failed: u64,
-    /// Attempts beyond the first, of both.
+    /// Attempts beyond the first, of all requests.
     pub retries: u64,
-    /// Tokens of those answered, as the server counts them. What failed attempts took is not known.
-    pub usage: Usage,
+    /// Tokens of successful requests as the server counts them. The usage of failed attempts is unknown.
+    pub usage: ChatUsage,
 }
 
 impl UsageTracker {
-    /// What has been spent so far.
-    pub fn spent(&self) -> UsageTotals {
+    /// The totals so far.
+    pub fn totals(&self) -> UsageTotals {
         UsageTotals {
-            answered: self.answered.load(Relaxed),
+            succeeded: self.succeeded.load(Relaxed),
             failed: self.failed.load(Relaxed),
             retries: self.retries.load(Relaxed),
-            usage: Usage { prompt: self.prompt.load(Relaxed), answer: self.answer.load(Relaxed) },
+            usage: ChatUsage {
+                prompt_tokens: self.prompt_tokens.load(Relaxed),
+                completion_tokens: self.completion_tokens.load(Relaxed),
+            },
         }
     }
 
-    pub(crate) fn retry(&self) {
+    pub(crate) fn count_retry(&self) {
         self.retries.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn failed(&self) {
+    pub(crate) fn count_failure(&self) {
         self.failed.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn answered(&self, usage: Usage) {
-        self.answered.fetch_add(1, Relaxed);
-        self.prompt.fetch_add(usage.prompt, Relaxed);
-        self.answer.fetch_add(usage.answer, Relaxed);
+    pub(crate) fn count_success(&self, usage: ChatUsage) {
+        self.succeeded.fetch_add(1, Relaxed);
+        self.prompt_tokens.fetch_add(usage.prompt_tokens, Relaxed);
+        self.completion_tokens.fetch_add(usage.completion_tokens, Relaxed);
     }
 }
 
@@ -84,11 +87,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn costs_are_per_million() {
-        let prices = Prices { prompt: 2.0, answer: 10.0 };
-        assert!((prices.cost(Usage { prompt: 500_000, answer: 100_000 }) - 2.0).abs() < 1e-12);
+    fn prices_are_per_million_tokens() {
+        let prices = TokenPrices { prompt: 2.0, completion: 10.0 };
+        assert!((prices.cost(ChatUsage { prompt_tokens: 500_000, completion_tokens: 100_000 }) - 2.0).abs() < 1e-12);
         assert!(prices.check().is_ok());
-        assert!(Prices { prompt: f64::NAN, ..prices }.check().is_err());
-        assert!(Prices { answer: -1.0, ..prices }.check().is_err());
+        assert!(TokenPrices { prompt: f64::NAN, ..prices }.check().is_err());
+        assert!(TokenPrices { completion: -1.0, ..prices }.check().is_err());
     }
 }

@@ -3,7 +3,7 @@
 //! The protocol has no words for it, so a recipe names the backend and this file says what that one offers, from reading and
 //! probing SkyRL 0.4.0. A calibration at the start measures the part that would corrupt training without a word.
 
-use mage_engine::{LogProbs, Reduction, SamplerCaps, TrainerCaps};
+use mage_engine::{LogprobsMode, Reduction, SamplerCaps, TrainerCaps};
 use serde::{Deserialize, Serialize};
 
 /// The dialect spoken: the SDK version whose messages these are. Other dialects differ on the wire.
@@ -68,7 +68,7 @@ impl Backend {
     pub fn reduction(self) -> Reduction {
         match self {
             // Each row's cost over the sum of its weights, over the number of rows since the last step.
-            Backend::Jax => Reduction::RowMean,
+            Backend::Jax => Reduction::SequenceMean,
             Backend::Fsdp | Backend::Megatron | Backend::Hosted => Reduction::TokenSum,
         }
     }
@@ -106,7 +106,7 @@ impl Backend {
     }
 
     /// What a trainer over it offers.
-    pub fn trainer_caps(self, max_context: usize) -> TrainerCaps {
+    pub fn trainer_caps(self, max_seq_len: usize) -> TrainerCaps {
         TrainerCaps {
             engine: self.name(),
             cross_entropy: true,
@@ -118,23 +118,23 @@ impl Backend {
             entropy: false,
             kl: Vec::new(),
             masks: false,
-            clip_norm: self != Backend::Jax,
+            grad_clipping: self != Backend::Jax,
             reduction: self.reduction(),
             reproducible: self.is_reproducible(),
-            max_context,
+            max_seq_len,
         }
     }
 
     /// What sampling over it offers.
-    pub fn sampler_caps(self, max_context: usize) -> SamplerCaps {
+    pub fn sampler_caps(self, max_seq_len: usize) -> SamplerCaps {
         SamplerCaps {
             engine: self.name(),
             token_ids: true,
-            logprobs: LogProbs::Processed,
+            logprobs: LogprobsMode::Processed,
             masks: false,
             stop_texts: false,
             batch_invariant: false,
-            max_context,
+            max_seq_len,
         }
     }
 

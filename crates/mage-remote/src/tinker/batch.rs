@@ -32,8 +32,8 @@ pub(super) struct Named {
 
 impl Batch {
     /// Takes a checked batch apart.
-    pub(super) fn new(forest: &TokenForest, loss: &Loss, vocabulary: usize, max_context: usize) -> Result<Self> {
-        forest.check(loss, vocabulary, max_context)?;
+    pub(super) fn new(forest: &TokenForest, loss: &Loss, vocabulary: usize, max_seq_len: usize) -> Result<Self> {
+        forest.check(loss, vocabulary, max_seq_len)?;
         let mut rows = Vec::new();
         for (s, segment) in forest.segments.iter().enumerate() {
             let Some(train) = &segment.train else { continue };
@@ -104,7 +104,7 @@ impl Batch {
             // What the server will divide by, undone beforehand.
             let undo = match reduction {
                 Reduction::TokenSum => 1.0,
-                Reduction::RowMean => (counted * self.rows.len()) as f64,
+                Reduction::SequenceMean => (counted * self.rows.len()) as f64,
             };
             let policy = self.loss.objective != Objective::CrossEntropy;
             let (mut weights, mut advantages, mut old) = (vec![0.0; targets], vec![0.0; targets], vec![0.0; targets]);
@@ -169,7 +169,7 @@ impl Batch {
         let mut report = LossReport { entropy: f64::NAN, ..LossReport::default() };
         for (row, logprobs) in self.rows.iter().zip(rows) {
             for (t, logprob) in row.inputs.iter().zip(logprobs).filter(|(t, _)| t.weight != 0.0) {
-                let cost = self.loss.token(*logprob, 0.0, t);
+                let cost = self.loss.token_loss(*logprob, 0.0, t);
                 let weight = f64::from(t.weight);
                 report.loss += weight * cost.value;
                 report.tokens += 1;
@@ -254,7 +254,7 @@ mod tests {
     fn a_mean_over_rows_comes_to_our_sum() {
         let loss = Loss::of(Objective::ImportanceSampling);
         let batch = Batch::new(&forest(), &loss, 10, 16).unwrap();
-        let data = batch.trained(Reduction::RowMean, None).unwrap();
+        let data = batch.trained(Reduction::SequenceMean, None).unwrap();
         let logprob = |r: usize, t: usize| -0.3 - 0.1 * (r + t) as f32;
         let theirs = row_mean(&data, |l, a| -f64::from((l + 1.0).exp()) * f64::from(a), logprob);
         let rows: Vec<Vec<f32>> = (0..2).map(|r| (0..4 + r).map(|t| logprob(r, t)).collect()).collect();
@@ -283,9 +283,9 @@ mod tests {
     fn imitation_with_rows_that_differ_goes_by_importance() {
         let loss = Loss::of(Objective::CrossEntropy);
         let batch = Batch::new(&forest(), &loss, 10, 16).unwrap();
-        assert!(batch.needs_own_logprobs(Reduction::RowMean) && !batch.needs_own_logprobs(Reduction::TokenSum));
+        assert!(batch.needs_own_logprobs(Reduction::SequenceMean) && !batch.needs_own_logprobs(Reduction::TokenSum));
         let own: Vec<Vec<f32>> = vec![vec![-0.5, -0.6], vec![-0.7, -0.8, -0.9]];
-        let data = batch.trained(Reduction::RowMean, Some(&own)).unwrap();
+        let data = batch.trained(Reduction::SequenceMean, Some(&own)).unwrap();
         assert_eq!(batch.named(true).loss_fn, "importance_sampling");
         // The slope by each log-probability is minus its weight, as cross-entropy's is.
         let (advantages, old) = (numbers(&data[1], "advantages"), numbers(&data[1], "logprobs"));
@@ -299,8 +299,8 @@ mod tests {
             even.segments[s].train.as_mut().unwrap().weights = w;
         }
         let batch = Batch::new(&even, &loss, 10, 16).unwrap();
-        assert!(!batch.needs_own_logprobs(Reduction::RowMean));
-        let data = batch.trained(Reduction::RowMean, None).unwrap();
+        assert!(!batch.needs_own_logprobs(Reduction::SequenceMean));
+        let data = batch.trained(Reduction::SequenceMean, None).unwrap();
         let theirs = row_mean(&data, |l, _| -f64::from(l), |_, t| -0.1 * t as f32);
         let rows = (0..2).map(|r| (0..4 + r).map(|t| -0.1 * t as f32).collect()).collect();
         assert!((theirs - batch.report(&batch.segments(rows).unwrap()).loss).abs() < 1e-6);
@@ -312,7 +312,10 @@ mod tests {
         let refused = |change: fn(&mut PerToken)| {
             let mut f = forest();
             change(f.segments[2].train.as_mut().unwrap());
-            Batch::new(&f, &loss, 10, 16).and_then(|b| b.trained(Reduction::RowMean, None)).unwrap_err().to_string()
+            Batch::new(&f, &loss, 10, 16)
+                .and_then(|b| b.trained(Reduction::SequenceMean, None))
+                .unwrap_err()
+                .to_string()
         };
         assert!(refused(|t| t.advantages[1] = f32::NAN).contains("segment 2, token 1: advantages: NaN"));
         assert!(refused(|t| _ = t.old_logprobs.pop()).contains("2 values for 3 tokens"));

@@ -41,7 +41,7 @@ fn forest(rows: usize, weight: f32, vocabulary: usize, own: Option<&[f32]>) -> T
         old_logprobs.copy_from_slice(own);
     }
     let train = PerToken { weights, advantages: vec![1.0; ROW], old_logprobs, ..Default::default() };
-    TokenForest::of_rows((0..rows).map(|_| (tokens.clone(), train.clone())))
+    TokenForest::from_sequences((0..rows).map(|_| (tokens.clone(), train.clone())))
 }
 
 /// Measures a server, and refuses it where it is not what the backend is known to be.
@@ -87,7 +87,7 @@ async fn measure(client: &TinkerClient, model: &Model, vocabulary: usize) -> Don
     let (doubled_weight, doubled_rows) = (twice / one, two / one);
     let near = |x: f64, y: f64| (x / y - 1.0).abs() < TOLERANCE;
     let reduction = match (doubled_weight, doubled_rows) {
-        (w, r) if near(w, 1.0) && near(r, 1.0) => Reduction::RowMean,
+        (w, r) if near(w, 1.0) && near(r, 1.0) => Reduction::SequenceMean,
         (w, r) if near(w, 2.0) && near(r, 2.0) => Reduction::TokenSum,
         (w, r) => {
             let text = format!(
@@ -109,7 +109,7 @@ async fn measure(client: &TinkerClient, model: &Model, vocabulary: usize) -> Don
     let is = Loss::of(Objective::ImportanceSampling);
     let scaled = batch(2, 1.0 / (2 * COUNTED) as f32, Some(&own), &is)?.trained(reduction, None)?;
     let scaled = norm(client, model, "importance_sampling", scaled).await?;
-    let expected = if reduction == Reduction::RowMean { one } else { one / COUNTED as f64 };
+    let expected = if reduction == Reduction::SequenceMean { one } else { one / COUNTED as f64 };
     Ok(Calibration { reduction, doubled_weight, doubled_rows, scaled: scaled / expected })
 }
 
@@ -123,7 +123,7 @@ async fn norm(client: &TinkerClient, model: &Model, loss_fn: &str, data: Vec<Dat
         ..Default::default()
     };
     client.forward_backward(model, &request).await?;
-    let still = OptimStep { learning_rate: 0.0, clip_norm: 0.0, ..OptimStep::default() };
+    let still = OptimStep { learning_rate: 0.0, max_grad_norm: 0.0, ..OptimStep::default() };
     match client.optim_step(model, model.next(), &still).await? {
         Some(norm) if norm.is_finite() && norm > 0.0 => Ok(norm),
         Some(norm) => Err(client.wire.error(format!("calibration: a gradient's norm is {norm}")).into()),

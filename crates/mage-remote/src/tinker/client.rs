@@ -240,7 +240,7 @@ impl TinkerClient {
     /// silence does the same, only later. A gradient without a step is not left to whoever is given its place; see `place`.
     pub(super) async fn unload(&self, model: Model) {
         if model.holds.load(Ordering::Relaxed) {
-            let still = OptimStep { learning_rate: 0.0, clip_norm: 0.0, ..OptimStep::default() };
+            let still = OptimStep { learning_rate: 0.0, max_grad_norm: 0.0, ..OptimStep::default() };
             let _ = tokio::time::timeout(HEARTBEAT, self.optim_step(&model, model.next(), &still)).await;
         }
         let asked = self.wire.once(&HttpRequest::post("unload_model", &json!({"model_id": model.id}))).await;
@@ -351,7 +351,7 @@ impl TinkerClient {
         let adam = json!({
             "learning_rate": number(step.learning_rate), "beta1": number(step.beta1), "beta2": number(step.beta2),
             "eps": number(step.epsilon), "weight_decay": number(step.weight_decay),
-            "grad_clip_norm": number(step.clip_norm),
+            "grad_clip_norm": number(step.max_grad_norm),
         });
         let body = json!({"model_id": model.id, "seq_id": seq, "adam_params": adam});
         let bytes = self.run("optim_step", &HttpRequest::post("optim_step", &body), Answer::Json).await?;

@@ -65,7 +65,7 @@ impl Again {
     }
 
     /// Log-probabilities of a gradient's rows.
-    pub(super) fn of_rows(now: &[Vec<f32>], before: &[Vec<f32>], reproducible: bool) -> Self {
+    pub(super) fn from_sequences(now: &[Vec<f32>], before: &[Vec<f32>], reproducible: bool) -> Self {
         if now.len() != before.len() || now.iter().zip(before).any(|(x, y)| x.len() != y.len()) {
             return Again::Other(f64::INFINITY);
         }
@@ -93,19 +93,19 @@ mod tests {
     fn engines_that_are_not_reproducible_are_not_held_to_the_last_digit() {
         let before = vec![vec![-1.0, -2.0], vec![-3.0]];
         let moved = |by: f32| -> Vec<Vec<f32>> { before.iter().map(|r| r.iter().map(|x| x + by).collect()).collect() };
-        let rows = |by: f32, reproducible| Again::of_rows(&moved(by), &before, reproducible);
+        let rows = |by: f32, reproducible| Again::from_sequences(&moved(by), &before, reproducible);
         assert_eq!((rows(1e-4, true), rows(1e-4, false)), (Again::Same, Again::Same));
         assert!(matches!((rows(0.02, true), rows(0.02, false)), (Again::Other(_), Again::Near(_))));
         assert!(matches!(rows(0.2, false), Again::Other(by) if by > 0.19));
         // One unlikely token may be further off than all together.
         let mut one = before.clone();
         one[1][0] += 0.1;
-        assert!(matches!(Again::of_rows(&one, &before, false), Again::Near(by) if by < 0.04));
+        assert!(matches!(Again::from_sequences(&one, &before, false), Again::Near(by) if by < 0.04));
         let odd = vec![vec![f32::NAN, f32::NEG_INFINITY, -2.0]];
         for reproducible in [true, false] {
-            assert_eq!(Again::of_rows(&odd, &odd, reproducible), Again::Same);
+            assert_eq!(Again::from_sequences(&odd, &odd, reproducible), Again::Same);
             assert!(matches!(rows(f32::NAN, reproducible), Again::Other(_)));
-            assert_eq!(Again::of_rows(&before[..1], &before, reproducible), Again::Other(f64::INFINITY));
+            assert_eq!(Again::from_sequences(&before[..1], &before, reproducible), Again::Other(f64::INFINITY));
             assert!(matches!(Again::of_norms(f64::NAN, 1.0, reproducible), Again::Other(_)));
             assert_eq!(Again::of_norms(1.0005, 1.0, reproducible), Again::Same);
         }

@@ -57,7 +57,7 @@ impl TinkerSampler {
             trainer: Arc::downgrade(shared),
             reviving: tokio::sync::Mutex::default(),
             backend: settings.backend,
-            caps: settings.backend.sampler_caps(settings.max_context),
+            caps: settings.backend.sampler_caps(settings.max_seq_len),
             vocabulary: settings.vocabulary,
             seq: AtomicU64::new(0),
         })
@@ -158,7 +158,7 @@ impl Sampler for TinkerSampler {
 
     fn sample(&self, request: SampleRequest) -> BoxFuture<'_, Result<Sample>> {
         Box::pin(async move {
-            request.check(self.vocabulary, self.caps.max_context)?;
+            request.check(self.vocabulary, self.caps.max_seq_len)?;
             let p = &request.params;
             if request.allowed.is_some() {
                 let hint = "play without them: play.mask_actions = false";
@@ -168,7 +168,7 @@ impl Sampler for TinkerSampler {
                 return Err(Error::unsupported("stop at texts or filter by min_p", "give token ids to stop at"));
             }
             let number = |x: f32| x.to_string().parse::<f64>().unwrap_or(f64::from(x));
-            let room = (self.caps.max_context - request.prompt.len()) as u32;
+            let room = (self.caps.max_seq_len - request.prompt.len()) as u32;
             let params = json!({
                 "max_tokens": p.max_tokens.min(room),
                 "seed": p.seed >> 33,
@@ -180,13 +180,13 @@ impl Sampler for TinkerSampler {
             let asked = self.usable(&request.weights, &request.prompt, params, false, read_sample).await?;
             let (weights, (tokens, logprobs, stopped)) = asked;
             let finish = if stopped { FinishReason::Stop } else { FinishReason::Length };
-            Ok(Sample { drawn_logprobs: logprobs.clone(), tokens, logprobs, finish, weights })
+            Ok(Sample { processed_logprobs: logprobs.clone(), tokens, logprobs, finish, weights })
         })
     }
 
     fn score(&self, request: ScoreRequest) -> BoxFuture<'_, Result<Scores>> {
         Box::pin(async move {
-            request.check(self.vocabulary, self.caps.max_context)?;
+            request.check(self.vocabulary, self.caps.max_seq_len)?;
             if request.allowed.iter().any(Option::is_some) {
                 let hint = "play without them: play.mask_actions = false";
                 return Err(Error::unsupported("score with masks", hint));

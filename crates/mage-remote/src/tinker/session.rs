@@ -220,7 +220,7 @@ impl Shared {
                     let request = gradient.request(&model.id, model.next());
                     let output = self.client.forward_backward(model, &request).await?;
                     let rows = output.rows("logprobs").map_err(|e| self.client.wire.error(e))?;
-                    let again = Again::of_rows(&rows, before, reproducible);
+                    let again = Again::from_sequences(&rows, before, reproducible);
                     if let (true, Again::Other(by)) = (wary, again) {
                         let problem = format!("a gradient done again came out otherwise, by {by:.2e}");
                         self.client.wire.notices.say(format!("{address}: {problem}; asking once more"));

@@ -39,7 +39,7 @@ pub struct TinkerSettings {
     /// Tokens in the vocabulary.
     pub vocabulary: usize,
     /// Tokens a row may have.
-    pub max_context: usize,
+    pub max_seq_len: usize,
     /// Where adapters are put for samplers to read; they must see it under the same path.
     pub adapters: PathBuf,
     /// How far log-probabilities of published weights may be off.
@@ -87,7 +87,7 @@ impl TinkerTrainer {
             ))?),
             false => None,
         };
-        let caps = settings.backend.trainer_caps(settings.max_context);
+        let caps = settings.backend.trainer_caps(settings.max_seq_len);
         let shared = Arc::new(Shared::new(settings, client, pool, runtime)?);
         Ok(TinkerTrainer { caps, calibration, shared })
     }
@@ -109,10 +109,10 @@ impl TinkerTrainer {
         let n = tokens.len();
         let mut train = mage_engine::PerToken { weights: vec![1.0; n], ..Default::default() };
         train.weights[0] = 0.0;
-        let forest = TokenForest::of_rows([(tokens, train)]);
+        let forest = TokenForest::from_sequences([(tokens, train)]);
         let loss = Loss::of(Objective::CrossEntropy);
         let batch =
-            Batch::new(&forest, &loss, self.shared.settings.vocabulary, self.shared.settings.max_context.max(n))?;
+            Batch::new(&forest, &loss, self.shared.settings.vocabulary, self.shared.settings.max_seq_len.max(n))?;
         let rows = self.score(&mut state, &batch)?;
         Ok(Fingerprint(rows[0][1..].to_vec()))
     }
@@ -131,10 +131,10 @@ impl Trainer for TinkerTrainer {
 
     fn forward_backward(&mut self, batch: &TokenForest, loss: &Loss) -> Result<LossReport> {
         self.caps.check(loss)?;
-        let batch = Batch::new(batch, loss, self.shared.settings.vocabulary, self.caps.max_context)?;
+        let batch = Batch::new(batch, loss, self.shared.settings.vocabulary, self.caps.max_seq_len)?;
         let mut state = self.shared.state();
         let reduction = self.caps.reduction;
-        if state.pending && reduction == Reduction::RowMean {
+        if state.pending && reduction == Reduction::SequenceMean {
             return Err(Error::unsupported(
                 "add two gradients before a step",
                 "it divides by the number of rows of both; put them into one batch",
@@ -162,7 +162,7 @@ impl Trainer for TinkerTrainer {
 
     fn optim_step(&mut self, step: &OptimStep) -> Result<StepReport> {
         step.check()?;
-        if step.clip_norm > 0.0 && !self.caps.clip_norm {
+        if step.max_grad_norm > 0.0 && !self.caps.grad_clipping {
             return Err(Error::unsupported("clip gradients", "set optim.max_grad_norm = 0"));
         }
         let mut state = self.shared.state();
@@ -170,7 +170,7 @@ impl Trainer for TinkerTrainer {
             self.shared.client.wire.notices.say(format!(
                 "{} takes the learning rate from us and nothing else: it must have been started with betas {} and {}, weight decay {} \
                  and a clip norm of {}, as `mage launch` writes them",
-                self.shared.client.wire.address(), step.beta1, step.beta2, step.weight_decay, step.clip_norm
+                self.shared.client.wire.address(), step.beta1, step.beta2, step.weight_decay, step.max_grad_norm
             ));
         }
         let norm = self
@@ -187,11 +187,11 @@ impl Trainer for TinkerTrainer {
             self.shared.feed(&mut state, Some(&did))?;
             state.skipped += 1;
             state.skipped_in_a_row += 1;
-            if state.skipped_in_a_row >= step.give_up_after.max(1) {
-                return Err(Error::NotFinite {
-                    place: "the gradient on the server".to_owned(),
+            if state.skipped_in_a_row >= step.max_nonfinite_steps.max(1) {
+                return Err(Error::NonFinite {
+                    tensor: "the gradient on the server".to_owned(),
                     value: bad as f32,
-                    times: state.skipped_in_a_row,
+                    steps: state.skipped_in_a_row,
                     hint: "lower the learning rate, or look for extreme advantages or log-probabilities".to_owned(),
                 });
             }
@@ -288,7 +288,7 @@ impl Trainer for TinkerTrainer {
         Ok(())
     }
 
-    fn forget(&self, dir: &Path) {
+    fn release_checkpoint(&self, dir: &Path) {
         let Ok(saved) = Saved::read(dir) else { return };
         let beside = dir.parent().and_then(|p| std::fs::read_dir(p).ok()).into_iter().flatten().flatten();
         let others = beside.map(|e| e.path()).filter(|p| p != dir).filter_map(|p| Saved::read(&p).ok());

@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{ApiKey, Service, StatusLog, http::client::Timeouts};
 use mage_engine::{
-    AdapterName, BoxFuture, Error, LogProbs, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest, Scores,
-    WeightVersion, WeightsId,
+    AdapterName, BoxFuture, Error, LogprobsMode, Result, Sample, SampleRequest, Sampler, SamplerCaps, ScoreRequest,
+    Scores, WeightVersion, WeightsId,
 };
 use std::{
     sync::{
@@ -35,7 +35,7 @@ pub struct VllmPoolSettings {
     /// Tokens in the vocabulary.
     pub vocabulary: usize,
     /// Tokens a sequence may have.
-    pub max_context: usize,
+    pub max_seq_len: usize,
     /// How far log-probabilities of a pushed set of weights may be off.
     pub tolerance: f32,
     /// Versions of a name that are kept on the servers.
@@ -110,11 +110,11 @@ impl VllmPool {
             engine: "vllm".to_owned(),
             token_ids: true,
             // vLLM's default (`--logprobs-mode raw_logprobs`): before temperature and filters.
-            logprobs: LogProbs::Raw,
+            logprobs: LogprobsMode::Raw,
             masks: false,
             stop_texts: false,
             batch_invariant: false,
-            max_context: settings.max_context,
+            max_seq_len: settings.max_seq_len,
         };
         Ok(VllmPool {
             shelf: Arc::new(WeightSync::new(settings)),
@@ -231,7 +231,7 @@ impl Sampler for VllmPool {
 
     fn sample(&self, request: SampleRequest) -> BoxFuture<'_, Result<Sample>> {
         Box::pin(async move {
-            request.check(self.shelf.settings.vocabulary, self.caps.max_context)?;
+            request.check(self.shelf.settings.vocabulary, self.caps.max_seq_len)?;
             if request.allowed.is_some() {
                 let hint = "play without them: play.mask_actions = false";
                 return Err(Error::unsupported("sample with masks", hint));
@@ -241,20 +241,20 @@ impl Sampler for VllmPool {
             }
             let (weights, served) = self.resolve(&request.weights)?;
             let mut request = request;
-            let room = self.caps.max_context - request.prompt.len();
+            let room = self.caps.max_seq_len - request.prompt.len();
             request.params.max_tokens = request.params.max_tokens.min(room as u32);
             let (request, served) = (&request, &served);
             let Written { tokens, logprobs, finish } = self
                 .ask("sampling", |server, within| async move { server.sample(served, request, within).await })
                 .await?;
             // Where nothing is filtered, what was drawn from is the policy itself.
-            Ok(Sample { drawn_logprobs: logprobs.clone(), tokens, logprobs, finish, weights })
+            Ok(Sample { processed_logprobs: logprobs.clone(), tokens, logprobs, finish, weights })
         })
     }
 
     fn score(&self, request: ScoreRequest) -> BoxFuture<'_, Result<Scores>> {
         Box::pin(async move {
-            request.check(self.shelf.settings.vocabulary, self.caps.max_context)?;
+            request.check(self.shelf.settings.vocabulary, self.caps.max_seq_len)?;
             check_score(&request)?;
             let (weights, served) = self.resolve(&request.weights)?;
             let (tokens, from, served) = (&request.tokens, request.from, &served);

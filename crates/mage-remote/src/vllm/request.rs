@@ -204,7 +204,7 @@ mod tests {
             key: None,
             in_flight: 1,
             vocabulary: 16,
-            max_context: 16,
+            max_seq_len: 16,
             tolerance: 1e-4,
             keep: 1,
             waiting: Timeouts::default(),

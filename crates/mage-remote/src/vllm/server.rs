@@ -60,7 +60,7 @@ pub struct ServedModel {
     /// What it is called there.
     pub name: String,
     /// Tokens a sequence may have, where the server says so.
-    pub max_context: Option<usize>,
+    pub max_seq_len: Option<usize>,
 }
 
 impl Server {
@@ -254,8 +254,8 @@ impl Server {
         };
         let all = list["data"].as_array().cloned().unwrap_or_default();
         let served = |m: &Value| {
-            let max_context = m["max_model_len"].as_u64().map(|n| n as usize);
-            Some(ServedModel { name: m["id"].as_str()?.to_owned(), max_context })
+            let max_seq_len = m["max_model_len"].as_u64().map(|n| n as usize);
+            Some(ServedModel { name: m["id"].as_str()?.to_owned(), max_seq_len })
         };
         Ok(all.iter().filter_map(served).collect())
     }

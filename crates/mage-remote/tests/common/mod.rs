@@ -10,7 +10,7 @@ pub(crate) mod tinker_script;
 pub(crate) mod vllm_double;
 pub(crate) mod vllm_script;
 
-use mage_engine::{ChatRequest, Message, SamplingParams};
+use mage_engine::{ChatMessage, ChatRequest, SamplingParams};
 use mage_remote::{Endpoint, OpenAiClient, RemoteChat, RequestLimits, StatusLog};
 use std::{
     net::SocketAddr,
@@ -49,5 +49,5 @@ pub(crate) fn chat(at: SocketAddr) -> RemoteChat {
 
 pub(crate) fn asks(text: &str) -> ChatRequest {
     let params = SamplingParams { seed: 7 << 40, max_tokens: 16, ..SamplingParams::default() };
-    ChatRequest { messages: vec![Message::user(text)], params, ..ChatRequest::default() }
+    ChatRequest { messages: vec![ChatMessage::user(text)], params, ..ChatRequest::default() }
 }

@@ -42,7 +42,7 @@ pub(crate) fn settings(url: &str, adapters: &Path, notices: StatusLog) -> Tinker
         rank: 8,
         seed: 7,
         vocabulary: VOCABULARY,
-        max_context: 256,
+        max_seq_len: 256,
         adapters: adapters.to_owned(),
         tolerance: 1e-4,
         calibrate: true,
@@ -51,7 +51,7 @@ pub(crate) fn settings(url: &str, adapters: &Path, notices: StatusLog) -> Tinker
 
 pub(crate) fn rows(advantage: f32) -> TokenForest {
     let rows = [vec![0_u32, 3, 5, 7, 2, 4], vec![1, 6, 2, 9, 3]];
-    TokenForest::of_rows(rows.into_iter().enumerate().map(|(r, tokens)| {
+    TokenForest::from_sequences(rows.into_iter().enumerate().map(|(r, tokens)| {
         let n = tokens.len();
         let mut train = PerToken {
             weights: vec![0.1 * (r + 1) as f32; n],
@@ -65,7 +65,7 @@ pub(crate) fn rows(advantage: f32) -> TokenForest {
 }
 
 pub(crate) fn step() -> OptimStep {
-    OptimStep { learning_rate: 1e-2, clip_norm: 0.0, ..Default::default() }
+    OptimStep { learning_rate: 1e-2, max_grad_norm: 0.0, ..Default::default() }
 }
 
 /// The first three steps of [`live`].

@@ -40,7 +40,7 @@ pub(crate) fn settings(servers: Vec<String>, waiting: Timeouts, in_flight: usize
         key: None,
         in_flight,
         vocabulary: 16,
-        max_context: 256,
+        max_seq_len: 256,
         tolerance: 1e-4,
         keep: 2,
         waiting,

@@ -166,7 +166,7 @@ fn new_shape(recipe: &Recipe, env_info: &EnvInfo) -> Result<(Config, Renderer)> 
     let renderer = word_tokenizer(&words, &control)?;
     let m = &recipe.model;
     let config = Config {
-        vocab_size: renderer.vocabulary(),
+        vocab_size: renderer.vocab_size(),
         hidden_size: m.hidden_size,
         intermediate_size: m.intermediate_size,
         num_hidden_layers: m.num_layers,

@@ -8,7 +8,7 @@ use crate::{
     engines::Engines,
     recipe::{EngineKind, PolicyLoss, Recipe, TinkerConfig, VllmConfig},
 };
-use mage_engine::{LogProbs, Sampler};
+use mage_engine::{LogprobsMode, Sampler};
 use mage_env::Seed;
 use mage_native::{ModelDescription, Projection};
 use mage_remote::{
@@ -27,7 +27,7 @@ pub fn missing(recipe: &Recipe) -> Vec<String> {
     let caps = backend.trainer_caps(recipe.model.max_seq_len);
     let (loss, optim, engine, rollout) = (&recipe.loss, &recipe.optim, &recipe.engine, &recipe.rollout);
     let alone = recipe.vllm.servers.is_empty();
-    let sampled = if alone { backend.sampler_caps(0).logprobs } else { LogProbs::Raw };
+    let sampled = if alone { backend.sampler_caps(0).logprobs } else { LogprobsMode::Raw };
     let filtered = rollout.temperature != 1.0 || rollout.top_p != 1.0 || rollout.top_k != 0;
     let entropy = loss.entropy != 0.0 || loss.entropy_end != 0.0 || loss.entropy_reflect != 0.0;
     let kl = [loss.kl_play, loss.kl_reflect].iter().any(|c| *c != 0.0);
@@ -53,9 +53,9 @@ pub fn missing(recipe: &Recipe) -> Vec<String> {
             cispo && !caps.cispo,
             "CISPO with the recipe's bounds: set loss.objective = \"ppo\" or \"importance_sampling\"",
         ),
-        (optim.max_grad_norm != 0.0 && !caps.clip_norm, "clipping of gradients: set optim.max_grad_norm = 0"),
+        (optim.max_grad_norm != 0.0 && !caps.grad_clipping, "clipping of gradients: set optim.max_grad_norm = 0"),
         (
-            filtered && sampled != LogProbs::Raw,
+            filtered && sampled != LogprobsMode::Raw,
             "sampling that is not the policy's own: set rollout.temperature = 1, top_p = 1 and top_k = 0, or use vllm.servers",
         ),
         (!alone && !backend.gives_adapters(), "a pool of its own to sample from: leave vllm.servers out"),
@@ -130,7 +130,7 @@ pub fn tinker_settings(recipe: &Recipe, model: &ModelDescription, notices: &Stat
         rank: recipe.engine.lora_rank,
         seed: (Seed::new(recipe.seed).child("adapter").value() >> 33) as u32,
         vocabulary: model.config.vocab_size,
-        max_context: model.config.max_position_embeddings,
+        max_seq_len: model.config.max_position_embeddings,
         adapters: adapters(recipe),
         tolerance: recipe.vllm.tolerance,
         calibrate: t.calibrate,
@@ -153,7 +153,7 @@ pub fn pool_settings(
         key: ApiKey::from_env(&v.key_env)?,
         in_flight: v.max_in_flight,
         vocabulary: model.config.vocab_size,
-        max_context: model.config.max_position_embeddings,
+        max_seq_len: model.config.max_position_embeddings,
         tolerance: v.tolerance,
         keep: v.keep_versions,
         waiting: waiting(recipe.tinker.timeout),
@@ -269,12 +269,12 @@ mod tests {
     #[test]
     fn a_recipe_that_asks_for_more_is_refused_with_the_list() {
         let e = recipe(&[]).check().unwrap_err().to_string();
-        for key in ["model.path", "lora_rank", "mask_actions", "loss.entropy", "kl_reflect", "dual_clip", "clip_norm"] {
+        for key in ["model.path", "lora_rank", "mask_actions", "loss.entropy", "kl_reflect", "dual_clip", "max_grad_norm"] {
             assert!(e.contains(key), "{key}: {e}");
         }
         assert!(e.starts_with("engine.kind: tinker (jax) does not offer"), "{e}");
         let summing = missing(&recipe(&["tinker.backend=fsdp"]));
-        assert!(summing.iter().all(|m| !m.contains("clip_norm")), "{summing:?}");
+        assert!(summing.iter().all(|m| !m.contains("max_grad_norm")), "{summing:?}");
     }
 
     #[test]

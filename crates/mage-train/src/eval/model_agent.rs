@@ -163,14 +163,14 @@ impl Answerer for ChatAnswerer {
             let params =
                 SamplingParams { max_tokens: call.body.max_tokens, seed: call_seed(call), ..self.drawn.params.clone() };
             let answers = call.body.allowed.clone();
-            let request = ChatRequest { messages, thinking: self.drawn.thinking, params, answers };
+            let request = ChatRequest { messages, thinking: self.drawn.thinking, params, allowed_completions: answers };
             let said = self.policy.complete(request).await?;
             Ok(Completion {
                 text: said.text,
                 tokens: None,
                 finish: finish(said.finish),
                 weights: Some(self.label.clone()),
-                usage: Some(TokenUsage { prompt_tokens: said.usage.prompt, completion_tokens: said.usage.answer }),
+                usage: Some(TokenUsage { prompt_tokens: said.usage.prompt_tokens, completion_tokens: said.usage.completion_tokens }),
             })
         })
     }

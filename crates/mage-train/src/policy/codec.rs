@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 use mage_core::{Completion, CompletionTokens, Finish, Message, Request, RequestBody, Role, prompt::PromptForm};
 use mage_engine::{
-    ActionSet, Allowed, FinishReason, Message as Said, Renderer, Role as Speaker, Sample, SampleRequest,
+    ActionSet, Allowed, ChatMessage as Said, ChatRole as Speaker, FinishReason, Renderer, Sample, SampleRequest,
     SamplingParams, Thinking,
 };
 use std::{
@@ -35,7 +35,7 @@ impl PromptCodec {
         let (words, unknown) = match size {
             PromptForm::Full => (HashMap::new(), 0),
             PromptForm::Compact => {
-                let ids = 0..renderer.vocabulary() as u32;
+                let ids = 0..renderer.vocab_size() as u32;
                 let words: HashMap<String, u32> = ids.filter_map(|id| Some((renderer.token_text(id)?, id))).collect();
                 let unknown = *words.get("?").ok_or_else(|| lacks("word `?`, as compact prompts need"))?;
                 (words, unknown)
@@ -54,7 +54,7 @@ impl PromptCodec {
         match self.size {
             // Compact prompts are made of our own words alone: what an agent wrote was made harmless before it came here.
             PromptForm::Compact => Ok(messages.iter().flat_map(|m| self.compact_words(&m.content)).collect()),
-            PromptForm::Full => Ok(self.renderer.chat(&as_engines_say(messages), self.thinking, true)?),
+            PromptForm::Full => Ok(self.renderer.encode_chat(&as_engines_say(messages), self.thinking, true)?),
         }
     }
 

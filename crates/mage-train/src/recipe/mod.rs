@@ -169,15 +169,15 @@ impl Recipe {
     /// The settings of one optimiser step, counted over all updates.
     pub fn optim_step(&self, step: u64) -> OptimStep {
         let o = &self.optim;
-        let decay = Decay::Linear { total: self.total_steps(), floor: o.min_lr_ratio };
-        let schedule = Schedule { peak: o.learning_rate, warmup: o.warmup_steps, decay };
+        let decay = LrDecay::Linear { total: self.total_steps(), min_lr_ratio: o.min_lr_ratio };
+        let schedule = LrSchedule { peak: o.learning_rate, warmup_steps: o.warmup_steps, decay };
         OptimStep {
             learning_rate: schedule.at(step),
             beta1: o.beta1,
             beta2: o.beta2,
             weight_decay: o.weight_decay,
-            clip_norm: o.max_grad_norm,
-            give_up_after: o.max_nonfinite_steps,
+            max_grad_norm: o.max_grad_norm,
+            max_nonfinite_steps: o.max_nonfinite_steps,
             ..OptimStep::default()
         }
     }
@@ -185,8 +185,8 @@ impl Recipe {
     /// The settings of one step of the warm start.
     pub fn warmstart_step(&self, step: u64) -> OptimStep {
         let w = &self.warmstart;
-        let decay = Decay::Cosine { total: w.steps, floor: w.min_lr_ratio };
-        let schedule = Schedule { peak: w.learning_rate, warmup: (w.steps / 20).min(20), decay };
+        let decay = LrDecay::Cosine { total: w.steps, min_lr_ratio: w.min_lr_ratio };
+        let schedule = LrSchedule { peak: w.learning_rate, warmup_steps: (w.steps / 20).min(20), decay };
         OptimStep { learning_rate: schedule.at(step), ..self.optim_step(0) }
     }
 }

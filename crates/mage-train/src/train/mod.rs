@@ -305,7 +305,7 @@ impl Training {
         // Before the one that was best goes.
         self.write_best()?;
         let best = self.progress.best.map(|(update, _)| update);
-        self.run.prune(self.recipe.checkpoint.keep, best, |gone| trainer.forget(gone))?;
+        self.run.prune(self.recipe.checkpoint.keep, best, |gone| trainer.release_checkpoint(gone))?;
         let update = self.progress.update;
         self.tell(TrainEvent::Saved { update }, each);
         Ok(())
@@ -445,7 +445,7 @@ impl Training {
         loss: &Loss,
     ) -> Result<HashMap<(usize, usize), Vec<f32>>> {
         let mut out = HashMap::new();
-        if !loss.needs_reference() {
+        if !loss.needs_ref_logprobs() {
             return Ok(out);
         }
         self.runtime.block_on(async {
@@ -501,7 +501,7 @@ impl Training {
                     records,
                     &chosen,
                     reference,
-                    loss.needs_reference(),
+                    loss.needs_ref_logprobs(),
                     &self.parts.speech,
                     self.parts.settings.play_tokens,
                     self.recipe.loss.aggregation,

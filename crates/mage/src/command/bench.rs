@@ -8,7 +8,7 @@ use crate::{
     table::table,
     usage,
 };
-use mage_engine::{BoxFuture, Error, Result, Sample, SampleRequest, Sampler, SamplingParams, for_each_in_flight};
+use mage_engine::{BoxFuture, Error, Result, Sample, SampleRequest, Sampler, SamplingParams, for_each_concurrent};
 use mage_env::Seed;
 use mage_native::{EngineOptions, NativeSampler};
 use serde::Serialize;
@@ -124,7 +124,7 @@ fn sampler(args: &BenchSamplerArgs, out: &Output) -> anyhow::Result<()> {
         out.warn(why);
     }
     let sampler = out.starting(|| model.sampler_on(args.device, options)).map_err(|e| match e {
-        Error::Invalid { place, problem } => usage(format!("--{}: {problem}", place.replace('_', "-"))),
+        Error::Invalid { subject, problem } => usage(format!("--{}: {problem}", subject.replace('_', "-"))),
         other => other.into(),
     })?;
     if tokens > sampler.kv_cache_tokens() {
@@ -144,7 +144,7 @@ fn sampler(args: &BenchSamplerArgs, out: &Output) -> anyhow::Result<()> {
         let bar = out.progress(count as u64, "requests");
         let requests = (0..count).map(|i| timed(&sampler, request(round, i), i % STREAMED == 0));
         let start = Instant::now();
-        for_each_in_flight(requests, args.in_flight, |_, (completion, first, whole)| {
+        for_each_concurrent(requests, args.in_flight, |_, (completion, first, whole)| {
             match completion {
                 Ok(s) => tokens += s.tokens.len(),
                 Err(e) => failure = Some(e),

@@ -1,7 +1,7 @@
 //! A world in which an agent wins exactly when it says so, and agents that say so with a known probability.
 
 use mage_core::prompt::{HistoryWindows, PromptLibrary, PromptSet, PromptSource};
-use mage_engine::{BoxFuture, ChatAnswer, ChatPolicy, ChatRequest, FinishReason, Result as EngineResult, Usage};
+use mage_engine::{BoxFuture, ChatCompletion, ChatPolicy, ChatRequest, FinishReason, Result as EngineResult, ChatUsage};
 use mage_env::{
     Anchor, End, Env, EnvId, EnvInfo, EnvSpec, Observation, Outcome, ParsedAction, Population, Result, Seed, Step, Task,
 };
@@ -103,15 +103,15 @@ struct Scripted {
 }
 
 impl ChatPolicy for Scripted {
-    fn complete(&self, request: ChatRequest) -> BoxFuture<'_, EngineResult<ChatAnswer>> {
+    fn complete(&self, request: ChatRequest) -> BoxFuture<'_, EngineResult<ChatCompletion>> {
         let draw: f64 = Seed::new(request.params.seed).child("coin").rng().random();
         let said = match draw {
             x if x < self.p => "<action>win</action>",
             x if x < self.p + self.nonsense => "no idea",
             _ => "<action>lose</action>",
         };
-        let usage = Usage { prompt: 10, answer: 2 };
-        let answer = ChatAnswer {
+        let usage = ChatUsage { prompt_tokens: 10, completion_tokens: 2 };
+        let answer = ChatCompletion {
             text: said.to_owned(),
             finish: FinishReason::Stop,
             prompt_tokens: vec![],

@@ -42,13 +42,13 @@ impl CudaBackend {
 
 /// An action set in the format of the GPU.
 fn trie(set: &ActionSet) -> TokenTrie<'_> {
-    const { assert!(TokenTrie::ALL_TOKENS == ActionSet::EVERYTHING) };
-    TokenTrie { id: set.id(), data: set.words() }
+    const { assert!(TokenTrie::ALL_TOKENS == ActionSet::ALL_TOKENS) };
+    TokenTrie { id: set.id(), data: set.trie_data() }
 }
 
 /// The tokens allowed at a trie node.
 fn candidates(cursor: &ActionCursor) -> Candidates<'_> {
-    Candidates::TrieNode(trie(cursor.set()), cursor.place())
+    Candidates::TrieNode(trie(cursor.set()), cursor.node())
 }
 
 /// A logit query in the format of the GPU.

@@ -40,7 +40,7 @@ impl VllmRequirements<'_> {
         let vllm = &self.recipe.vllm;
         let name = if vllm.model.is_empty() { &self.recipe.model.path } else { &vllm.model };
         let found = served.and_then(|all| match all.iter().position(|s| s.name == *name) {
-            Some(at) => Ok((all.len(), all[at].max_context)),
+            Some(at) => Ok((all.len(), all[at].max_seq_len)),
             None => {
                 let names: Vec<&str> = all.iter().map(|s| s.name.as_str()).collect();
                 Err(format!("the server has {}, not `{name}`; set vllm.model", names.join(", ")))
@@ -129,12 +129,12 @@ fn some_words(renderer: &Renderer) -> String {
         let word = renderer.token_text(id).filter(|t| t.chars().all(|c| c.is_ascii_alphanumeric()))?;
         renderer.encode(&word).is_ok_and(|tokens| tokens == [id]).then_some(word)
     };
-    let words: Vec<String> = (0..renderer.vocabulary() as u32).filter_map(plain).take(8).collect();
+    let words: Vec<String> = (0..renderer.vocab_size() as u32).filter_map(plain).take(8).collect();
     words.join(" ")
 }
 
 /// All control tokens, concatenated.
 fn control_words(renderer: &Renderer) -> String {
-    let all = (0..renderer.vocabulary() as u32).filter(|id| renderer.is_control(*id));
+    let all = (0..renderer.vocab_size() as u32).filter(|id| renderer.is_control(*id));
     all.filter_map(|id| renderer.token_text(id)).collect()
 }

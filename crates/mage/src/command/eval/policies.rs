@@ -10,7 +10,7 @@ use anyhow::Context;
 use mage_core::{Embeddings, EpisodeConfig, Lexical, MemoryFactory, MemoryScope, PromptMethod, prompt::PromptSet};
 use mage_engine::{SamplingParams, Thinking};
 use mage_env::{EnvSpec, Population, Seed};
-use mage_remote::{ApiKey, Endpoint, OpenAiClient, Prices, RemoteChat, RemoteEmbeddings, RequestLimits};
+use mage_remote::{ApiKey, Endpoint, OpenAiClient, RemoteChat, RemoteEmbeddings, RequestLimits, TokenPrices};
 use mage_train::{
     TaskSet,
     eval::{Agent, DecodingConfig, Evaluation, ModelAgent, run_settings},
@@ -208,10 +208,10 @@ fn endpoint(remote: &EndpointArgs, url: &str, model: &str) -> anyhow::Result<End
 }
 
 /// What a million tokens cost, where it was said.
-pub(super) fn prices(remote: &EndpointArgs) -> anyhow::Result<Option<Prices>> {
+pub(super) fn prices(remote: &EndpointArgs) -> anyhow::Result<Option<TokenPrices>> {
     let prices = match remote.price.as_slice() {
         [] => return Ok(None),
-        [prompt, answer] => Prices { prompt: *prompt, answer: *answer },
+        [prompt, answer] => TokenPrices { prompt: *prompt, completion: *answer },
         _ => return Err(usage("--price: give two numbers, what a million tokens cost read and written")),
     };
     prices.check().map_err(usage)?;

@@ -14,7 +14,7 @@ use mage_env::{
     Hash,
     solvers::{OracleReport, bound_label},
 };
-use mage_remote::Prices;
+use mage_remote::TokenPrices;
 use mage_report::chart::{Chart, Kind, Series, svg};
 use mage_train::eval::{Agent, ModelAgent};
 use serde::Serialize;
@@ -88,7 +88,7 @@ impl<'a> Report<'a> {
         unit: &'a str,
         results: &'a Results,
         ceilings: Option<&'a OracleReport>,
-        prices: Option<Prices>,
+        prices: Option<TokenPrices>,
     ) -> Self {
         let evaluation = &entrant.evaluations[0];
         let bootstrap = Bootstrap::default();

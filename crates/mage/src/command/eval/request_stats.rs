@@ -1,8 +1,8 @@
 //! What did a model have to be asked, and what did that take?
 
 use mage_core::{RequestKind, Trajectory};
-use mage_engine::Usage;
-use mage_remote::Prices;
+use mage_engine::ChatUsage;
+use mage_remote::TokenPrices;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -38,8 +38,8 @@ impl RequestStats {
     }
 
     /// What it cost.
-    pub(super) fn cost(&self, prices: Prices) -> f64 {
-        prices.cost(Usage { prompt: self.prompt_tokens, answer: self.answer_tokens })
+    pub(super) fn cost(&self, prices: TokenPrices) -> f64 {
+        prices.cost(ChatUsage { prompt_tokens: self.prompt_tokens, completion_tokens: self.answer_tokens })
     }
 
     /// Answers to memory's own questions that could not be used, and how many there were.

@@ -9,7 +9,7 @@ use crate::{
 };
 use anyhow::Context;
 use mage_engine::{
-    AdapterName, Error, FinishReason, Message, Renderer, Sample, SampleRequest, SamplingParams, Thinking,
+    AdapterName, ChatMessage, Error, FinishReason, Renderer, Sample, SampleRequest, SamplingParams, Thinking,
     WeightVersion, block_on,
 };
 use mage_native::{Device, EngineOptions, NativeAdapter, NativeModel, NativeSampler, TokenStream};
@@ -34,7 +34,7 @@ struct Whole {
     /// Of the policy.
     logprobs: Option<Vec<f32>>,
     /// Of the distribution that was drawn from, after temperature and filters.
-    drawn_logprobs: Option<Vec<f32>>,
+    processed_logprobs: Option<Vec<f32>>,
     finish: Option<FinishReason>,
 }
 
@@ -43,7 +43,7 @@ impl From<Sample> for Whole {
         Whole {
             version: Some(s.weights.version),
             logprobs: Some(s.logprobs),
-            drawn_logprobs: Some(s.drawn_logprobs),
+            processed_logprobs: Some(s.processed_logprobs),
             finish: Some(s.finish),
         }
     }
@@ -84,7 +84,7 @@ fn request(args: &ModelGenerateArgs, model: &NativeModel, renderer: &Renderer) -
             let start = renderer.control().bos;
             start.into_iter().chain(renderer.encode(text)?).collect()
         }
-        (_, Some(text)) => renderer.chat(&[Message::user(text)], thinking, true).map_err(usage)?,
+        (_, Some(text)) => renderer.encode_chat(&[ChatMessage::user(text)], thinking, true).map_err(usage)?,
         (None, None) => return Err(usage("nothing to continue; see --help")),
     };
     let params = SamplingParams {
@@ -103,16 +103,16 @@ fn request(args: &ModelGenerateArgs, model: &NativeModel, renderer: &Renderer) -
 /// A refusal that names the option, not the field it became.
 fn by_flag(e: Error) -> anyhow::Error {
     match e {
-        Error::Invalid { place, problem } => match place.strip_prefix("sampling.") {
+        Error::Invalid { subject, problem } => match subject.strip_prefix("sampling.") {
             Some("stop_texts") => usage(format!("--stop: {problem}")),
             Some(field) => usage(format!("--{}: {problem}", field.replace('_', "-"))),
-            None => usage(format!("{place}: {problem}")),
+            None => usage(format!("{subject}: {problem}")),
         },
         other => usage(other),
     }
 }
 
-/// An adapter's name and place. A text that is a folder as it stands has no name of its own in it.
+/// An adapter's name and subject. A text that is a folder as it stands has no name of its own in it.
 fn name_and_place(text: &str) -> anyhow::Result<(&str, &str)> {
     match text.split_once('=') {
         None if text == AdapterName::BASE => Ok((text, "")),

@@ -83,7 +83,7 @@ fn new(args: &ModelNewArgs, out: &Output) -> anyhow::Result<()> {
 fn complete(text: &str, renderer: &Renderer) -> anyhow::Result<Config> {
     let mut value: serde_json::Value = serde_json::from_str(text)?;
     if value["vocab_size"].is_null() {
-        value["vocab_size"] = renderer.vocabulary().into();
+        value["vocab_size"] = renderer.vocab_size().into();
     }
     let control = renderer.control();
     for (field, id) in [("bos_token_id", control.bos), ("eos_token_id", control.end_of_turn)] {
@@ -129,7 +129,7 @@ impl Shown {
             key_value_heads: c.num_key_value_heads,
             head_dim: c.head_dim,
             vocab_size: c.vocab_size,
-            tokens: d.renderer.as_ref().map(|r| r.vocabulary()),
+            tokens: d.renderer.as_ref().map(|r| r.vocab_size()),
             tied: c.tie_word_embeddings,
             max_context: c.max_position_embeddings,
             chat_template: d.renderer.as_ref().is_some_and(|r| r.template().is_some()),

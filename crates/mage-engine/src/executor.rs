@@ -1,4 +1,4 @@
-//! How does a thread wait for futures?
+//! Minimal executors that run futures on the calling thread.
 
 use crate::BoxFuture;
 use std::pin::pin;
@@ -18,7 +18,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits for a future on this thread, which sleeps meanwhile.
+/// Blocks this thread until a future completes.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
@@ -31,79 +31,79 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Places whose futures want to be looked at, and the thread that looks.
-struct Bell {
-    rung: Mutex<Vec<usize>>,
+/// Indices of slots whose futures are to be polled, and the thread that polls them.
+struct ReadyQueue {
+    ready: Mutex<Vec<usize>>,
     thread: Thread,
 }
 
-struct Ring {
-    place: usize,
-    bell: Arc<Bell>,
+struct SlotWaker {
+    slot: usize,
+    queue: Arc<ReadyQueue>,
 }
 
-impl Wake for Ring {
+impl Wake for SlotWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.bell.rung.lock().unwrap_or_else(PoisonError::into_inner).push(self.place);
-        self.bell.thread.unpark();
+        self.queue.ready.lock().unwrap_or_else(PoisonError::into_inner).push(self.slot);
+        self.queue.thread.unpark();
     }
 }
 
-/// Waits for many futures on this thread, at most `limit` (at least 1) under way at once. The next one is taken from
-/// `futures` when there is room for it; `each` is told of every result, with the number of its future, as it comes.
-pub fn for_each_in_flight<'a, T>(
+/// Runs many futures on this thread, at most `limit` (at least 1) concurrently. The next future is taken from `futures`
+/// when a slot is free. `on_result` receives each result with the index of its future, in order of completion.
+pub fn for_each_concurrent<'a, T>(
     futures: impl IntoIterator<Item = BoxFuture<'a, T>>,
     limit: usize,
-    mut each: impl FnMut(usize, T),
+    mut on_result: impl FnMut(usize, T),
 ) {
-    let bell = Arc::new(Bell { rung: Mutex::default(), thread: std::thread::current() });
+    let queue = Arc::new(ReadyQueue { ready: Mutex::default(), thread: std::thread::current() });
     let mut futures = futures.into_iter().enumerate();
-    let mut places = Vec::new();
+    let mut slots = Vec::new();
     let mut wakers: Vec<Waker> = Vec::new();
-    let mut look = Vec::new();
-    let mut under_way = 0;
-    // A place's future is looked at, and replaced by the next for as long as one is ready at once.
-    let mut visit =
-        |places: &mut Vec<Option<(usize, BoxFuture<'a, T>)>>, wakers: &[Waker], place: usize, under_way: &mut usize| {
+    let mut to_poll = Vec::new();
+    let mut in_flight = 0;
+    // Polls the future of a slot, and refills the slot for as long as futures are ready at once.
+    let mut poll_slot =
+        |slots: &mut Vec<Option<(usize, BoxFuture<'a, T>)>>, wakers: &[Waker], slot: usize, in_flight: &mut usize| {
             loop {
-                if places[place].is_none() {
+                if slots[slot].is_none() {
                     match futures.next() {
-                        Some(next) => places[place] = Some(next),
+                        Some(next) => slots[slot] = Some(next),
                         None => return,
                     }
-                    *under_way += 1;
+                    *in_flight += 1;
                 }
-                let Some((number, future)) = &mut places[place] else { return };
-                match future.as_mut().poll(&mut Context::from_waker(&wakers[place])) {
+                let Some((index, future)) = &mut slots[slot] else { return };
+                match future.as_mut().poll(&mut Context::from_waker(&wakers[slot])) {
                     Poll::Pending => return,
                     Poll::Ready(result) => {
-                        let number = *number;
-                        places[place] = None;
-                        *under_way -= 1;
-                        each(number, result);
+                        let index = *index;
+                        slots[slot] = None;
+                        *in_flight -= 1;
+                        on_result(index, result);
                     }
                 }
             }
         };
-    for place in 0..limit.max(1) {
-        places.push(None);
-        wakers.push(Waker::from(Arc::new(Ring { place, bell: Arc::clone(&bell) })));
-        visit(&mut places, &wakers, place, &mut under_way);
-        if places[place].is_none() {
-            break; // there are no more
+    for slot in 0..limit.max(1) {
+        slots.push(None);
+        wakers.push(Waker::from(Arc::new(SlotWaker { slot, queue: Arc::clone(&queue) })));
+        poll_slot(&mut slots, &wakers, slot, &mut in_flight);
+        if slots[slot].is_none() {
+            break; // no futures are left
         }
     }
-    while under_way > 0 {
-        std::mem::swap(&mut look, &mut *bell.rung.lock().unwrap_or_else(PoisonError::into_inner));
-        if look.is_empty() {
+    while in_flight > 0 {
+        std::mem::swap(&mut to_poll, &mut *queue.ready.lock().unwrap_or_else(PoisonError::into_inner));
+        if to_poll.is_empty() {
             std::thread::park();
         }
-        for place in look.drain(..) {
-            visit(&mut places, &wakers, place, &mut under_way);
+        for slot in to_poll.drain(..) {
+            poll_slot(&mut slots, &wakers, slot, &mut in_flight);
         }
     }
 }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_waiting_thread_is_woken() {
+    fn waker_unparks_the_blocked_thread() {
         let state: Arc<Mutex<(bool, Option<Waker>)>> = Arc::default();
         let other = Arc::clone(&state);
         let thread = std::thread::spawn(move || {
@@ -128,7 +128,7 @@ mod tests {
                 std::thread::yield_now();
             }
         });
-        let answer = block_on(std::future::poll_fn(|context| {
+        let result = block_on(std::future::poll_fn(|context| {
             let mut s = state.lock().unwrap();
             if s.0 {
                 Poll::Ready(7)
@@ -138,11 +138,11 @@ mod tests {
             }
         }));
         thread.join().unwrap();
-        assert_eq!(answer, 7);
+        assert_eq!(result, 7);
     }
 
     #[test]
-    fn every_future_is_waited_for_and_no_more_than_asked_at_once() {
+    fn all_futures_complete_within_the_concurrency_limit() {
         use std::sync::atomic::{AtomicUsize, Ordering};
         static NOW: AtomicUsize = AtomicUsize::new(0);
         for (count, limit) in [(100, 7), (3, 10), (0, 2), (20, 0)] {
@@ -165,7 +165,7 @@ mod tests {
                 })
             });
             let mut seen = vec![0; count];
-            for_each_in_flight(futures, limit, |i, square| {
+            for_each_concurrent(futures, limit, |i, square| {
                 assert_eq!(square, i * i);
                 seen[i] += 1;
             });
