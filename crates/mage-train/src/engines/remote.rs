@@ -269,7 +269,9 @@ mod tests {
     #[test]
     fn a_recipe_that_asks_for_more_is_refused_with_the_list() {
         let e = recipe(&[]).check().unwrap_err().to_string();
-        for key in ["model.path", "lora_rank", "mask_actions", "loss.entropy", "kl_reflect", "dual_clip", "max_grad_norm"] {
+        for key in
+            ["model.path", "lora_rank", "mask_actions", "loss.entropy", "kl_reflect", "dual_clip", "max_grad_norm"]
+        {
             assert!(e.contains(key), "{key}: {e}");
         }
         assert!(e.starts_with("engine.kind: tinker (jax) does not offer"), "{e}");
