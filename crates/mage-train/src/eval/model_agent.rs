@@ -170,7 +170,10 @@ impl Answerer for ChatAnswerer {
                 tokens: None,
                 finish: finish(said.finish),
                 weights: Some(self.label.clone()),
-                usage: Some(TokenUsage { prompt_tokens: said.usage.prompt_tokens, completion_tokens: said.usage.completion_tokens }),
+                usage: Some(TokenUsage {
+                    prompt_tokens: said.usage.prompt_tokens,
+                    completion_tokens: said.usage.completion_tokens,
+                }),
             })
         })
     }

@@ -21,7 +21,7 @@ pub use sections::{
 };
 
 use mage_core::{EpisodeConfig, Method, Penalty, RewardSpec, prompt::PromptForm};
-use mage_engine::{Decay, EntropyTerm, KlTerm, Loss, Objective, OptimStep, SamplingParams, Schedule, TokenClass};
+use mage_engine::{EntropyTerm, KlTerm, Loss, LrDecay, LrSchedule, Objective, OptimStep, SamplingParams, TokenClass};
 use mage_env::EnvInfo;
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,9 @@
 //! A world in which an agent wins exactly when it says so, and agents that say so with a known probability.
 
 use mage_core::prompt::{HistoryWindows, PromptLibrary, PromptSet, PromptSource};
-use mage_engine::{BoxFuture, ChatCompletion, ChatPolicy, ChatRequest, FinishReason, Result as EngineResult, ChatUsage};
+use mage_engine::{
+    BoxFuture, ChatCompletion, ChatPolicy, ChatRequest, ChatUsage, FinishReason, Result as EngineResult,
+};
 use mage_env::{
     Anchor, End, Env, EnvId, EnvInfo, EnvSpec, Observation, Outcome, ParsedAction, Population, Result, Seed, Step, Task,
 };
