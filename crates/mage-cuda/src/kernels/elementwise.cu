@@ -1,22 +1,22 @@
 // Everything that treats rows or numbers one by one. A thread has eight neighbouring numbers: 16 bytes of bf16.
 
 // Row `rows[i]` of `from` becomes row `i` of `to`.
-extern "C" __global__ void gather(const uint4* from, const u32* rows, int d8, uint4* to) {
+extern "C" __global__ void gather_rows(const uint4* from, const u32* rows, int d8, uint4* to) {
     const uint4* x = from + (size_t)rows[blockIdx.x] * d8;
     uint4* y = to + (size_t)blockIdx.x * d8;
     for (int i = threadIdx.x; i < d8; i += blockDim.x) y[i] = x[i];
 }
 
 // Row `i` of `from` is added to row `rows[i]` of `to`; no row is named twice.
-extern "C" __global__ void scatter(const uint4* from, const u32* rows, int d8, uint4* to) {
+extern "C" __global__ void scatter_add_rows(const uint4* from, const u32* rows, int d8, uint4* to) {
     const uint4* x = from + (size_t)blockIdx.x * d8;
     uint4* y = to + (size_t)rows[blockIdx.x] * d8;
     for (int i = threadIdx.x; i < d8; i += blockDim.x) {
         float a[8], b[8];
-        spread(x[i], a), spread(y[i], b);
+        unpack8(x[i], a), unpack8(y[i], b);
 #pragma unroll
         for (int j = 0; j < 8; j++) b[j] += a[j];
-        y[i] = gathered(b);
+        y[i] = pack8(b);
     }
 }
 
@@ -28,7 +28,7 @@ extern "C" __global__ void embedding_grad(const uint4* from, const u32* order, c
         float sum[8] = {};
         for (u32 r = first; r < end; r++) {
             float a[8];
-            spread(from[(size_t)order[r] * d8 + i], a);
+            unpack8(from[(size_t)order[r] * d8 + i], a);
 #pragma unroll
             for (int j = 0; j < 8; j++) sum[j] += a[j];
         }
@@ -38,60 +38,60 @@ extern "C" __global__ void embedding_grad(const uint4* from, const u32* order, c
 }
 
 // y = x / rms(x) · w, a block per row; keeps 1 / rms.
-extern "C" __global__ void rms_norm(const uint4* x, const uint4* w, float epsilon, int d8, uint4* y, float* inverse) {
+extern "C" __global__ void rms_norm(const uint4* x, const uint4* w, float epsilon, int d8, uint4* y, float* rstds) {
     int t = threadIdx.x;
     size_t at = (size_t)blockIdx.x * d8 + t;
     float v[8], g[8], s = 0.f;
     if (t < d8) {
-        spread(x[at], v), spread(w[t], g);
+        unpack8(x[at], v), unpack8(w[t], g);
 #pragma unroll
         for (int j = 0; j < 8; j++) s += v[j] * v[j];
     }
-    float inv = rsqrtf(block_sum(s) / (8.f * d8) + epsilon);
+    float rstd = rsqrtf(block_sum(s) / (8.f * d8) + epsilon);
     if (t < d8) {
 #pragma unroll
-        for (int j = 0; j < 8; j++) v[j] *= inv * g[j];
-        y[at] = gathered(v);
+        for (int j = 0; j < 8; j++) v[j] *= rstd * g[j];
+        y[at] = pack8(v);
     }
-    if (t == 0 && inverse) inverse[blockIdx.x] = inv;
+    if (t == 0 && rstds) rstds[blockIdx.x] = rstd;
 }
 
 // The same with 1 / rms known.
-extern "C" __global__ void rms_norm_again(const uint4* x, const uint4* w, const float* inverse, int d8, uint4* y) {
-    float inv = inverse[blockIdx.x];
+extern "C" __global__ void rms_norm_recompute(const uint4* x, const uint4* w, const float* rstds, int d8, uint4* y) {
+    float rstd = rstds[blockIdx.x];
     for (int t = threadIdx.x; t < d8; t += blockDim.x) {
         size_t at = (size_t)blockIdx.x * d8 + t;
         float v[8], g[8];
-        spread(x[at], v), spread(w[t], g);
+        unpack8(x[at], v), unpack8(w[t], g);
 #pragma unroll
-        for (int j = 0; j < 8; j++) v[j] *= inv * g[j];
-        y[at] = gathered(v);
+        for (int j = 0; j < 8; j++) v[j] *= rstd * g[j];
+        y[at] = pack8(v);
     }
 }
 
 // Adds to dx; a block goes over many rows and leaves its share of dw in `partial`, where that is wanted.
-extern "C" __global__ void rms_norm_grad(const uint4* dy, const uint4* x, const uint4* w, const float* inverse, int rows, int d8, uint4* dx, float* partial) {
+extern "C" __global__ void rms_norm_grad(const uint4* dy, const uint4* x, const uint4* w, const float* rstds, int rows, int d8, uint4* dx, float* partial) {
     int t = threadIdx.x;
     float g[8] = {}, dw[8] = {};
-    if (t < d8) spread(w[t], g);
+    if (t < d8) unpack8(w[t], g);
     for (int row = blockIdx.x; row < rows; row += gridDim.x) {
         size_t at = (size_t)row * d8 + t;
-        float inv = inverse[row], v[8], a[8], s = 0.f;
+        float rstd = rstds[row], v[8], a[8], s = 0.f;
         if (t < d8) {
-            spread(x[at], v), spread(dy[at], a);
+            unpack8(x[at], v), unpack8(dy[at], a);
 #pragma unroll
             for (int j = 0; j < 8; j++) s += a[j] * g[j] * v[j];
         }
-        float k = block_sum(s) * inv * inv * inv / (8.f * d8);
+        float k = block_sum(s) * rstd * rstd * rstd / (8.f * d8);
         if (t < d8) {
-            float old[8];
-            spread(dx[at], old);
+            float total[8];
+            unpack8(dx[at], total);
 #pragma unroll
             for (int j = 0; j < 8; j++) {
-                dw[j] += a[j] * v[j] * inv;
-                old[j] += inv * a[j] * g[j] - v[j] * k;
+                dw[j] += a[j] * v[j] * rstd;
+                total[j] += rstd * a[j] * g[j] - v[j] * k;
             }
-            dx[at] = gathered(old);
+            dx[at] = pack8(total);
         }
     }
     if (partial && t < d8) {
@@ -101,7 +101,7 @@ extern "C" __global__ void rms_norm_grad(const uint4* dy, const uint4* x, const 
 }
 
 // Adds the columns of `partial` (count × width) to `to`: 32 columns and 8 groups of rows per block.
-extern "C" __global__ void add_partials(const float* partial, int count, int width, float* to) {
+extern "C" __global__ void reduce_partials(const float* partial, int count, int width, float* to) {
     __shared__ float sums[8][33];
     int lane = threadIdx.x & 31, group = threadIdx.x >> 5, column = blockIdx.x * 32 + lane;
     float s = 0.f;
@@ -121,10 +121,10 @@ extern "C" __global__ void swiglu(const uint4* x, int f8, uint4* y) {
     if (i >= f8) return;
     const uint4* row = x + (size_t)blockIdx.x * 2 * f8;
     float g[8], u[8];
-    spread(row[i], g), spread(row[f8 + i], u);
+    unpack8(row[i], g), unpack8(row[f8 + i], u);
 #pragma unroll
     for (int j = 0; j < 8; j++) g[j] = g[j] / (1.f + __expf(-g[j])) * u[j];
-    y[(size_t)blockIdx.x * f8 + i] = gathered(g);
+    y[(size_t)blockIdx.x * f8 + i] = pack8(g);
 }
 
 // dx from dy; and y once more, which the weights' gradient needs.
@@ -134,7 +134,7 @@ extern "C" __global__ void swiglu_grad(const uint4* dy, const uint4* x, int f8, 
     const uint4* row = x + (size_t)blockIdx.x * 2 * f8;
     uint4* to = dx + (size_t)blockIdx.x * 2 * f8;
     float g[8], u[8], d[8];
-    spread(row[i], g), spread(row[f8 + i], u), spread(dy[(size_t)blockIdx.x * f8 + i], d);
+    unpack8(row[i], g), unpack8(row[f8 + i], u), unpack8(dy[(size_t)blockIdx.x * f8 + i], d);
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         float s = 1.f / (1.f + __expf(-g[j])), silu = g[j] * s;
@@ -142,16 +142,16 @@ extern "C" __global__ void swiglu_grad(const uint4* dy, const uint4* x, int f8, 
         float du = d[j] * silu;
         d[j] = silu * u[j], g[j] = dg, u[j] = du;
     }
-    to[i] = gathered(g), to[f8 + i] = gathered(u);
-    y[(size_t)blockIdx.x * f8 + i] = gathered(d);
+    to[i] = pack8(g), to[f8 + i] = pack8(u);
+    y[(size_t)blockIdx.x * f8 + i] = pack8(d);
 }
 
-extern "C" __global__ void narrow_all(const float* from, u64 count, bf16* to) {
-    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x) to[i] = narrow(from[i]);
+extern "C" __global__ void f32_to_bf16(const float* from, u64 count, bf16* to) {
+    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x) to[i] = to_bf16(from[i]);
 }
 
 // The sum of squares of 65,536 numbers per block.
-extern "C" __global__ void squares(const float* x, u64 count, double* sums) {
+extern "C" __global__ void sum_of_squares(const float* x, u64 count, double* sums) {
     __shared__ double parts[256];
     u64 first = (u64)blockIdx.x << 16, end = first + 65536 < count ? first + 65536 : count;
     double s = 0;
@@ -166,14 +166,14 @@ extern "C" __global__ void squares(const float* x, u64 count, double* sums) {
 }
 
 // One step of AdamW; the gradient is 0 afterwards, and `half` is what products read.
-extern "C" __global__ void adamw(float* p, float* g, float* m, float* v, bf16* half, u64 count, float rate, float beta1, float beta2, float epsilon, float decay, float scale, float correction1, float correction2) {
+extern "C" __global__ void adamw(float* p, float* g, float* m, float* v, bf16* bf16_params, u64 count, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay, float grad_scale, float correction1, float correction2) {
     for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x) {
-        float d = g[i] * scale;
+        float d = g[i] * grad_scale;
         float a = beta1 * m[i] + (1.f - beta1) * d;
         float b = beta2 * v[i] + (1.f - beta2) * d * d;
-        float x = p[i] * (1.f - rate * decay);
-        x -= rate * (a / correction1) / (sqrtf(b / correction2) + epsilon);
+        float x = p[i] * (1.f - learning_rate * weight_decay);
+        x -= learning_rate * (a / correction1) / (sqrtf(b / correction2) + epsilon);
         m[i] = a, v[i] = b, p[i] = x, g[i] = 0.f;
-        half[i] = narrow(x);
+        bf16_params[i] = to_bf16(x);
     }
 }

@@ -10,312 +10,312 @@
 // has just enough: four warps of a multiprocessor with 32 KiB each.
 
 #define STAGES DECODE_STAGES // pages that a warp has room for
-#define SETS ((GROUP + 7) / 8) // of eight queries
-#define SHARE (GROUP * (HD + 2))
-#define PAGE_BYTES (16 * WIDTH * 2) // a page's keys, or its values
-#define STAGE_BYTES (2 * PAGE_BYTES)
+#define QUERY_TILES ((GROUP_SIZE + 7) / 8) // of eight queries
+#define PARTIAL_SIZE (GROUP_SIZE * (HEAD_DIM + 2))
+#define TILE_KV_BYTES (16 * PADDED_HEAD_DIM * 2) // a page's keys, or its values
+#define STAGE_BYTES (2 * TILE_KV_BYTES)
 
 // What comes with a piece's first pages.
-struct Token {
-    __align__(16) bf16 rows[GROUP + 2][WIDTH]; // queries, key and value of the new token: raw, then normed and turned
-    __align__(16) float turn[WIDTH];
-    __align__(16) u32 page; // where its cell is
+struct StagedToken {
+    __align__(16) bf16 rows[GROUP_SIZE + 2][PADDED_HEAD_DIM]; // queries, key and value of the new token: raw, then normed and turned
+    __align__(16) float rope[PADDED_HEAD_DIM];
+    __align__(16) u32 block; // where its cell is
 };
 
 // What a warp keeps in shared memory besides its pages.
-struct Desk {
-    Token tokens[STAGES];
-    __align__(16) int2 line[STAGES + 2]; // pieces begun and not yet ended, their positions, and one to round it off
+struct WarpState {
+    StagedToken tokens[STAGES];
+    __align__(16) int2 work_counter[STAGES + 2]; // pieces begun and not yet ended, their positions, and one to round it off
 };
-static_assert(STAGES * STAGE_BYTES + sizeof(Desk) == DECODE_SHARED, "what a warp uses is what is asked for");
+static_assert(STAGES * STAGE_BYTES + sizeof(WarpState) == DECODE_SHARED_BYTES, "what a warp uses is what is asked for");
 
 // Where 16 bytes of a page's row are.
-__device__ __forceinline__ u32 spot(u32 base, int row, int bit) {
-#if PIECES >= 8
-    bit ^= row & 7;
-#elif PIECES == 4
-    bit ^= (row >> 1) & 3;
+__device__ __forceinline__ u32 block_chunk(u32 base, int row, int chunk) {
+#if CHUNKS >= 8
+    chunk ^= row & 7;
+#elif CHUNKS == 4
+    chunk ^= (row >> 1) & 3;
 #else
-    bit ^= (row >> 2) & 1;
+    chunk ^= (row >> 2) & 1;
 #endif
-    return base + (row * PIECES + bit) * 16;
+    return base + (row * CHUNKS + chunk) * 16;
 }
 
-__device__ __forceinline__ void put(u32 to, uint4 x) { asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory"); }
+__device__ __forceinline__ void st_shared(u32 to, uint4 x) { asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory"); }
 
 // Eight rows of eight numbers, each lane having two of a row, turned round.
-__device__ __forceinline__ u32 flipped(u32 x) {
+__device__ __forceinline__ u32 transpose_8x8(u32 x) {
     u32 y;
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
     return y;
 }
 
 // 16 bytes that nobody reads again: whatever else is in the cache stays rather than they.
-__device__ __forceinline__ void fetch_once(u32 to, const void* from, bool there, u64 policy) {
-    int bytes = there ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(bytes), "l"(policy));
+__device__ __forceinline__ void cp_async_evict_first(u32 to, const void* src, bool valid, u64 policy) {
+    int bytes = valid ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(src), "r"(bytes), "l"(policy));
 }
-__device__ __forceinline__ void fetch_word(u32* to, const u32* from) { asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from)); }
+__device__ __forceinline__ void cp_async_u32(u32* to, const u32* src) { asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(src)); }
 
-struct Piece {
+struct WorkItem {
     int row, head, split, position, first, end;
 };
 
 // From raw queries, keys and values of the new tokens: norms and turns them, puts the key and the value into their cell, and
 // attends. `line` counts pieces that were drawn, and blocks that are done.
-extern "C" __global__ void __launch_bounds__(256, 1) decode_attention(const bf16* qkv, const bf16* w, float epsilon, const float* turns, bf16* pages, const u32* packet, int tables_at, int lists_at, int positions_at, int heads, int kv, float scale, bf16* out, float* parts, u32* done, int rows, int splits, u32* line) {
-    others_may_come();
+extern "C" __global__ void __launch_bounds__(256, 1) paged_decode_attention(const bf16* qkv, const bf16* w, float epsilon, const float* rope_table, bf16* kv_cache, const u32* inputs, int tables_offset, int table_offsets_at, int positions_offset, int heads, int kv_heads, float scale, bf16* out, float* partials, u32* split_counters, int rows, int splits, u32* work_counter) {
+    launch_dependents();
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     int warps = blockDim.x >> 5;
-    Desk& desk = ((Desk*)(shared + warps * STAGES * STAGE_BYTES))[warp];
-    u32 base = (u32)__cvta_generic_to_shared(shared) + warp * STAGES * STAGE_BYTES;
-    size_t page_stride = (size_t)2 * kv * 16 * HD, values_at = (size_t)kv * 16 * HD;
-    int all = rows * kv * splits, began = 0, ended = 0;
-    auto piece_of = [&](int i, int position) { // as many keys are in the pages already
-        int count = position / 16 + 1, share = (count + splits - 1) / splits, split = i % splits, first = split * share;
-        return Piece{i / splits / kv, i / splits % kv, split, position, first, min(count, first + share)};
+    WarpState& state = ((WarpState*)(shared_memory + warps * STAGES * STAGE_BYTES))[warp];
+    u32 base = (u32)__cvta_generic_to_shared(shared_memory) + warp * STAGES * STAGE_BYTES;
+    size_t block_stride = (size_t)2 * kv_heads * 16 * HEAD_DIM, values_offset = (size_t)kv_heads * 16 * HEAD_DIM;
+    int num_items = rows * kv_heads * splits, num_started = 0, num_finished = 0;
+    auto work_item = [&](int i, int position) { // as many keys are in the pages already
+        int count = position / 16 + 1, blocks_per_split = (count + splits - 1) / splits, split = i % splits, first = split * blocks_per_split;
+        return WorkItem{i / splits / kv_heads, i / splits % kv_heads, split, position, first, min(count, first + blocks_per_split)};
     };
     // The piece that pages are brought from, the next of them, and its number.
-    Piece from;
-    const u32* table;
-    u32 number;
-    int page, to_stage = 0, stage = 0;
+    WorkItem loading;
+    const u32* block_table;
+    u32 block_id;
+    int block, load_stage = 0, stage = 0;
     // What was drawn to come after it, and, once it was looked up, about it.
-    int after = 0;
-    u32 position, list;
-    bool known = false;
-    auto look_up = [&](int i) {
-        known = true, after = i;
-        if (i < all) position = packet[positions_at + i / splits / kv], list = packet[lists_at + i / splits / kv];
+    int next_index = 0;
+    u32 position, table_offset;
+    bool has_next = false;
+    auto prefetch_item = [&](int i) {
+        has_next = true, next_index = i;
+        if (i < num_items) position = inputs[positions_offset + i / splits / kv_heads], table_offset = inputs[table_offsets_at + i / splits / kv_heads];
     };
-    auto open = [&]() {
-        bool any = after < all;
-        if (lane == 0) desk.line[began % (STAGES + 1)] = make_int2(any ? after : -1, position);
-        began++;
-        page = -1, known = false;
-        if (!any) return;
-        from = piece_of(after, position), page = from.first, table = packet + tables_at + list;
-        if (page < from.end) number = table[page];
+    auto begin_item = [&]() {
+        bool has_item = next_index < num_items;
+        if (lane == 0) state.work_counter[num_started % (STAGES + 1)] = make_int2(has_item ? next_index : -1, position);
+        num_started++;
+        block = -1, has_next = false;
+        if (!has_item) return;
+        loading = work_item(next_index, position), block = loading.first, block_table = inputs + tables_offset + table_offset;
+        if (block < loading.end) block_id = block_table[block];
         // As it is, since the compiler would have every lane wait for what `atomicAdd` says.
-        if (lane == 0) asm volatile("atom.global.add.u32 %0, [%1], 1;" : "=r"(after) : "l"(line) : "memory");
+        if (lane == 0) asm volatile("atom.global.add.u32 %0, [%1], 1;" : "=r"(next_index) : "l"(work_counter) : "memory");
     };
     // A lane has the same 16 bytes of every 512; rows' permutations differ in a few bits only.
-    constexpr int rows_at_once = 32 / PIECES, times = 16 / rows_at_once;
-    int first_row = lane / PIECES, bit = lane % PIECES;
-    u32 own_spot = spot(0, first_row, bit);
-    size_t own = (size_t)first_row * HD + bit * 8;
-    bool mine = bit * 8 < HD;
-    auto ask_for_token = [&](const Piece& piece, const u32* table, Token& token) {
-        const bf16* raw = qkv + (size_t)piece.row * (heads + 2 * kv) * HD + bit * 8;
+    constexpr int rows_per_pass = 32 / CHUNKS, passes = 16 / rows_per_pass;
+    int first_row = lane / CHUNKS, chunk = lane % CHUNKS;
+    u32 lane_chunk = block_chunk(0, first_row, chunk);
+    size_t lane_offset = (size_t)first_row * HEAD_DIM + chunk * 8;
+    bool lane_active = chunk * 8 < HEAD_DIM;
+    auto stage_token = [&](const WorkItem& item, const u32* block_table, StagedToken& token) {
+        const bf16* raw = qkv + (size_t)item.row * (heads + 2 * kv_heads) * HEAD_DIM + chunk * 8;
 #pragma unroll
-        for (int n = 0; n < GROUP + 2; n += rows_at_once) {
-            int unit = n + first_row, row = unit < GROUP ? piece.head * GROUP + unit : heads + (unit - GROUP) * kv + piece.head;
-            if (unit < GROUP + 2 && mine) fetch((u32)__cvta_generic_to_shared(token.rows[unit] + bit * 8), raw + (size_t)row * HD, true);
+        for (int n = 0; n < GROUP_SIZE + 2; n += rows_per_pass) {
+            int vector = n + first_row, row = vector < GROUP_SIZE ? item.head * GROUP_SIZE + vector : heads + (vector - GROUP_SIZE) * kv_heads + item.head;
+            if (vector < GROUP_SIZE + 2 && lane_active) cp_async((u32)__cvta_generic_to_shared(token.rows[vector] + chunk * 8), raw + (size_t)row * HEAD_DIM, true);
         }
-        if (lane * 4 < HD) fetch((u32)__cvta_generic_to_shared(token.turn + lane * 4), turns + (size_t)piece.position * HD + lane * 4, true);
-        if (lane == 0) fetch_word(&token.page, table + (piece.position >> 4));
+        if (lane * 4 < HEAD_DIM) cp_async((u32)__cvta_generic_to_shared(token.rope + lane * 4), rope_table + (size_t)item.position * HEAD_DIM + lane * 4, true);
+        if (lane == 0) cp_async_u32(&token.block, block_table + (item.position >> 4));
     };
     u64 policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    auto bring = [&](bool tokens) {
-        if (page >= 0) {
-            if (tokens && page == from.first) ask_for_token(from, table, desk.tokens[(began - 1) % STAGES]);
-            if (page < from.end) {
-                const bf16* at = pages + number * page_stride + (size_t)from.head * 16 * HD + own;
+    auto stage_block = [&](bool tokens) {
+        if (block >= 0) {
+            if (tokens && block == loading.first) stage_token(loading, block_table, state.tokens[(num_started - 1) % STAGES]);
+            if (block < loading.end) {
+                const bf16* at = kv_cache + block_id * block_stride + (size_t)loading.head * 16 * HEAD_DIM + lane_offset;
                 // Where there is no number, and where the new token's will be, are zeros.
-                int old = mine ? from.position - page * 16 : 0;
+                int num_cached = lane_active ? loading.position - block * 16 : 0;
 #pragma unroll
                 for (int side = 0; side < 2; side++)
 #pragma unroll
-                    for (int n = 0; n < times; n++) {
-                        u32 to = base + to_stage * STAGE_BYTES + side * PAGE_BYTES + n * 512;
-                        bool there = first_row + n * rows_at_once < old;
-                        const bf16* x = at + side * values_at + n * rows_at_once * HD;
-                        fetch_once(to + (own_spot ^ (n * rows_at_once % 8 * (PIECES >= 8) << 4)), there ? x : pages, there, policy);
+                    for (int n = 0; n < passes; n++) {
+                        u32 to = base + load_stage * STAGE_BYTES + side * TILE_KV_BYTES + n * 512;
+                        bool valid = first_row + n * rows_per_pass < num_cached;
+                        const bf16* x = at + side * values_offset + n * rows_per_pass * HEAD_DIM;
+                        cp_async_evict_first(to + (lane_chunk ^ (n * rows_per_pass % 8 * (CHUNKS >= 8) << 4)), valid ? x : kv_cache, valid, policy);
                     }
             }
-            page++;
-            bool over = page >= from.end;
-            if (!known && (over || page >= from.first + 6)) look_up(gridDim.x * warps + __shfl_sync(FULL, after, 0));
-            if (over) open();
-            else number = table[page];
+            block++;
+            bool finished = block >= loading.end;
+            if (!has_next && (finished || block >= loading.first + 6)) prefetch_item(gridDim.x * warps + __shfl_sync(FULL_MASK, next_index, 0));
+            if (finished) begin_item();
+            else block_id = block_table[block];
         }
-        fetched();
-        to_stage = (to_stage + 1) % STAGES;
+        cp_async_commit();
+        load_stage = (load_stage + 1) % STAGES;
     };
-    u32 key_spot = spot(0, lane & 15, lane >> 4), value_spot = spot(0, (lane & 7) + (lane >> 4 << 3), (lane >> 3) & 1);
-    look_up(warp * gridDim.x + blockIdx.x); // spread over the blocks where there are few
-    open();
-    bool any = page >= 0;
-    Piece opened = from;
-    const u32* its_table = table;
-    bring(false);
+    u32 key_chunk = block_chunk(0, lane & 15, lane >> 4), value_chunk = block_chunk(0, (lane & 7) + (lane >> 4 << 3), (lane >> 3) & 1);
+    prefetch_item(warp * gridDim.x + blockIdx.x); // spread over the blocks where there are few
+    begin_item();
+    bool has_item = block >= 0;
+    WorkItem first_item = loading;
+    const u32* first_table = block_table;
+    stage_block(false);
     // Others may still be at `qkv`; what is in the pages is older. The line may even still count for the layer before: whoever
     // draws from it then draws nothing, but there is a block that starts only when that layer's last has ended and put it back.
-    after_others();
-    if (any) ask_for_token(opened, its_table, desk.tokens[0]);
-    fetched();
-    for (int i = 2; i < STAGES; i++) bring(true);
-    float factor = scale * LOG2E;
+    wait_for_dependencies();
+    if (has_item) stage_token(first_item, first_table, state.tokens[0]);
+    cp_async_commit();
+    for (int i = 2; i < STAGES; i++) stage_block(true);
+    float scale_log2 = scale * LOG2E;
     for (;;) {
         __syncwarp();
-        int2 begun = desk.line[ended % (STAGES + 1)];
-        if (begun.x < 0) break;
-        Piece now = piece_of(begun.x, begun.y);
-        Token& token = desk.tokens[ended++ % STAGES];
-        int newest = now.position >> 4;
-        u32 q[SETS][STEPS][2];
-        float o[SETS][STEPS][4] = {}, m[SETS][2], l[SETS][2];
+        int2 entry = state.work_counter[num_finished % (STAGES + 1)];
+        if (entry.x < 0) break;
+        WorkItem current = work_item(entry.x, entry.y);
+        StagedToken& token = state.tokens[num_finished++ % STAGES];
+        int last_block = current.position >> 4;
+        u32 q[QUERY_TILES][K_STEPS][2];
+        float o[QUERY_TILES][K_STEPS][4] = {}, m[QUERY_TILES][2], l[QUERY_TILES][2];
 #pragma unroll
-        for (int set = 0; set < SETS; set++) m[set][0] = m[set][1] = NEVER, l[set][0] = l[set][1] = 0.f;
+        for (int qt = 0; qt < QUERY_TILES; qt++) m[qt][0] = m[qt][1] = NEG_INF, l[qt][0] = l[qt][1] = 0.f;
         // A piece without pages, too, has a stage.
-        for (int i = now.first; i < now.end || i == now.first; i++) {
-            bring(true);
+        for (int i = current.first; i < current.end || i == current.first; i++) {
+            stage_block(true);
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
             __syncwarp();
-            u32 keys = base + stage * STAGE_BYTES, values = keys + PAGE_BYTES;
+            u32 keys = base + stage * STAGE_BYTES, values = keys + TILE_KV_BYTES;
             stage = (stage + 1) % STAGES;
-            if (i >= now.end) break;
-            if (i == now.first) {
+            if (i >= current.end) break;
+            if (i == current.first) {
                 // Side by side: sums over a warp take long, and none waits for another.
-                float x[GROUP + 1][PAIRS][4], squares[GROUP + 1];
+                float x[GROUP_SIZE + 1][PAIRS_PER_LANE][4], sums_of_squares[GROUP_SIZE + 1];
 #pragma unroll
-                for (int unit = 0; unit <= GROUP; unit++) squares[unit] = taken(token.rows[unit], x[unit]);
+                for (int vector = 0; vector <= GROUP_SIZE; vector++) sums_of_squares[vector] = load_head(token.rows[vector], x[vector]);
 #pragma unroll
                 for (int offset = 16; offset; offset >>= 1)
 #pragma unroll
-                    for (int unit = 0; unit <= GROUP; unit++) squares[unit] += __shfl_xor_sync(FULL, squares[unit], offset);
+                    for (int vector = 0; vector <= GROUP_SIZE; vector++) sums_of_squares[vector] += __shfl_xor_sync(FULL_MASK, sums_of_squares[vector], offset);
 #pragma unroll
-                for (int unit = 0; unit <= GROUP; unit++) {
-                    bf16* row = token.rows[unit];
-                    normed_and_turned(squares[unit], unit < GROUP ? w : w + HD, epsilon, token.turn, x[unit]);
+                for (int vector = 0; vector <= GROUP_SIZE; vector++) {
+                    bf16* row = token.rows[vector];
+                    norm_and_rotate(sums_of_squares[vector], vector < GROUP_SIZE ? w : w + HEAD_DIM, epsilon, token.rope, x[vector]);
 #pragma unroll
-                    for (int p = 0; p < PAIRS; p++) {
+                    for (int p = 0; p < PAIRS_PER_LANE; p++) {
                         int i = p * 64 + lane * 2;
-                        if (i < HALF) *(u32*)(row + i) = pair(x[unit][p][0], x[unit][p][1]), *(u32*)(row + HALF + i) = pair(x[unit][p][2], x[unit][p][3]);
+                        if (i < HALF_DIM) *(u32*)(row + i) = pack_bf16(x[vector][p][0], x[vector][p][1]), *(u32*)(row + HALF_DIM + i) = pack_bf16(x[vector][p][2], x[vector][p][3]);
                     }
                 }
                 __syncwarp();
 #pragma unroll
-                for (int set = 0; set < SETS; set++)
+                for (int qt = 0; qt < QUERY_TILES; qt++)
 #pragma unroll
-                    for (int j = 0; j < STEPS; j++)
+                    for (int j = 0; j < K_STEPS; j++)
 #pragma unroll
                         for (int h = 0; h < 2; h++) {
-                            int query = set * 8 + g, i = j * 16 + h * 8 + 2 * t;
-                            q[set][j][h] = query < GROUP && i < HD ? *(const u32*)(token.rows[query] + i) : 0;
+                            int query = qt * 8 + g, i = j * 16 + h * 8 + 2 * t;
+                            q[qt][j][h] = query < GROUP_SIZE && i < HEAD_DIM ? *(const u32*)(token.rows[query] + i) : 0;
                         }
             }
-            int there = min(now.position + 1 - i * 16, 16);
-            if (i == newest) {
-                int side = lane >> 4, part = lane & 15, row = now.position & 15;
-                if (part * 8 < HD) {
-                    uint4 x = *(const uint4*)(token.rows[GROUP + side] + part * 8);
-                    put(spot(side ? values : keys, row, part), x);
-                    *(uint4*)(pages + token.page * page_stride + side * values_at + ((size_t)now.head * 16 + row) * HD + part * 8) = x;
+            int valid = min(current.position + 1 - i * 16, 16);
+            if (i == last_block) {
+                int side = lane >> 4, part = lane & 15, row = current.position & 15;
+                if (part * 8 < HEAD_DIM) {
+                    uint4 x = *(const uint4*)(token.rows[GROUP_SIZE + side] + part * 8);
+                    st_shared(block_chunk(side ? values : keys, row, part), x);
+                    *(uint4*)(kv_cache + token.block * block_stride + side * values_offset + ((size_t)current.head * 16 + row) * HEAD_DIM + part * 8) = x;
                 }
                 __syncwarp();
             }
             // Rows are keys, columns queries; sums in two parts, so that none waits long for the one before it.
-            float s[SETS][4] = {}, more[SETS][4] = {};
+            float s[QUERY_TILES][4] = {}, odd[QUERY_TILES][4] = {};
 #pragma unroll
-            for (int j = 0; j < STEPS; j++) {
+            for (int j = 0; j < K_STEPS; j++) {
                 u32 a[4];
-                load4(a, keys + (key_spot ^ (j << 5)));
+                ldmatrix_x4(a, keys + (key_chunk ^ (j << 5)));
 #pragma unroll
-                for (int set = 0; set < SETS; set++) multiply(j & 1 ? more[set] : s[set], a, q[set][j]);
+                for (int qt = 0; qt < QUERY_TILES; qt++) mma_m16n8k16(j & 1 ? odd[qt] : s[qt], a, q[qt][j]);
             }
-            u32 weights[SETS][2];
+            u32 weights[QUERY_TILES][2];
 #pragma unroll
-            for (int set = 0; set < SETS; set++) {
+            for (int qt = 0; qt < QUERY_TILES; qt++) {
                 float f[2];
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
-                    float x[2], most = m[set][h];
+                    float x[2], max_score = m[qt][h];
 #pragma unroll
                     for (int k = 0; k < 2; k++) {
                         int c = h + 2 * k;
-                        x[k] = g + 8 * k < there ? (s[set][c] + more[set][c]) * factor : NEVER;
-                        most = fmaxf(most, x[k]);
+                        x[k] = g + 8 * k < valid ? (s[qt][c] + odd[qt][c]) * scale_log2 : NEG_INF;
+                        max_score = fmaxf(max_score, x[k]);
                     }
 #pragma unroll
-                    for (int offset = 4; offset < 32; offset <<= 1) most = fmaxf(most, __shfl_xor_sync(FULL, most, offset));
-                    f[h] = exp2f(m[set][h] - most), m[set][h] = most, l[set][h] *= f[h];
+                    for (int offset = 4; offset < 32; offset <<= 1) max_score = fmaxf(max_score, __shfl_xor_sync(FULL_MASK, max_score, offset));
+                    f[h] = exp2f(m[qt][h] - max_score), m[qt][h] = max_score, l[qt][h] *= f[h];
 #pragma unroll
-                    for (int k = 0; k < 2; k++) s[set][h + 2 * k] = x[k] = exp2f(x[k] - most), l[set][h] += x[k];
+                    for (int k = 0; k < 2; k++) s[qt][h + 2 * k] = x[k] = exp2f(x[k] - max_score), l[qt][h] += x[k];
                 }
-                if (__any_sync(FULL, f[0] != 1.f || f[1] != 1.f))
+                if (__any_sync(FULL_MASK, f[0] != 1.f || f[1] != 1.f))
 #pragma unroll
-                    for (int j = 0; j < STEPS; j++) o[set][j][0] *= f[0], o[set][j][1] *= f[1], o[set][j][2] *= f[0], o[set][j][3] *= f[1];
+                    for (int j = 0; j < K_STEPS; j++) o[qt][j][0] *= f[0], o[qt][j][1] *= f[1], o[qt][j][2] *= f[0], o[qt][j][3] *= f[1];
 #pragma unroll
-                for (int k = 0; k < 2; k++) weights[set][k] = flipped(pair(s[set][2 * k], s[set][2 * k + 1]));
+                for (int k = 0; k < 2; k++) weights[qt][k] = transpose_8x8(pack_bf16(s[qt][2 * k], s[qt][2 * k + 1]));
             }
             // Rows are a value's numbers, columns queries.
 #pragma unroll
-            for (int j = 0; j < STEPS; j++) {
+            for (int j = 0; j < K_STEPS; j++) {
                 u32 a[4];
-                load4_turned(a, values + (value_spot ^ (j << 5)));
+                ldmatrix_x4_trans(a, values + (value_chunk ^ (j << 5)));
 #pragma unroll
-                for (int set = 0; set < SETS; set++) multiply(o[set][j], a, weights[set]);
+                for (int qt = 0; qt < QUERY_TILES; qt++) mma_m16n8k16(o[qt][j], a, weights[qt]);
             }
             __syncwarp(); // all have read them before others come
         }
         // Where others have the rest of the sequence, the last to finish adds all up.
-        size_t whole = (size_t)now.row * kv + now.head;
+        size_t output_index = (size_t)current.row * kv_heads + current.head;
 #pragma unroll
-        for (int set = 0; set < SETS; set++)
+        for (int qt = 0; qt < QUERY_TILES; qt++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
 #pragma unroll
-                for (int offset = 4; offset < 32; offset <<= 1) l[set][h] += __shfl_xor_sync(FULL, l[set][h], offset);
-                int query = set * 8 + 2 * t + h;
-                if (query >= GROUP) continue;
-                float* part = parts + (whole * splits + now.split) * SHARE + query * (HD + 2);
-                float f = 1.f / l[set][h];
+                for (int offset = 4; offset < 32; offset <<= 1) l[qt][h] += __shfl_xor_sync(FULL_MASK, l[qt][h], offset);
+                int query = qt * 8 + 2 * t + h;
+                if (query >= GROUP_SIZE) continue;
+                float* part = partials + (output_index * splits + current.split) * PARTIAL_SIZE + query * (HEAD_DIM + 2);
+                float f = 1.f / l[qt][h];
 #pragma unroll
-                for (int j = 0; j < STEPS; j++)
+                for (int j = 0; j < K_STEPS; j++)
 #pragma unroll
                     for (int half = 0; half < 2; half++) {
                         int i = j * 16 + half * 8 + g;
-                        if (i >= HD) continue;
-                        if (splits == 1) token.rows[query][i] = narrow(o[set][j][2 * half + h] * f);
-                        else part[i] = o[set][j][2 * half + h];
+                        if (i >= HEAD_DIM) continue;
+                        if (splits == 1) token.rows[query][i] = to_bf16(o[qt][j][2 * half + h] * f);
+                        else part[i] = o[qt][j][2 * half + h];
                     }
-                if (splits > 1 && g == 0) part[HD] = m[set][h], part[HD + 1] = l[set][h];
+                if (splits > 1 && g == 0) part[HEAD_DIM] = m[qt][h], part[HEAD_DIM + 1] = l[qt][h];
             }
         __syncwarp();
         if (splits == 1) {
-            for (int query = first_row; query < GROUP; query += rows_at_once)
-                if (mine) *(uint4*)(out + ((size_t)now.row * heads + now.head * GROUP + query) * HD + bit * 8) = *(const uint4*)(token.rows[query] + bit * 8);
+            for (int query = first_row; query < GROUP_SIZE; query += rows_per_pass)
+                if (lane_active) *(uint4*)(out + ((size_t)current.row * heads + current.head * GROUP_SIZE + query) * HEAD_DIM + chunk * 8) = *(const uint4*)(token.rows[query] + chunk * 8);
             continue;
         }
         __threadfence();
         __syncwarp();
-        u32 before = lane == 0 ? atomicAdd(done + whole, 1) : 0;
-        if (__shfl_sync(FULL, before, 0) != splits - 1) continue;
+        u32 finished_splits = lane == 0 ? atomicAdd(split_counters + output_index, 1) : 0;
+        if (__shfl_sync(FULL_MASK, finished_splits, 0) != splits - 1) continue;
         __threadfence();
-        if (lane == 0) done[whole] = 0;
-        for (int i = lane; i < GROUP * HD; i += 32) {
-            int query = i / HD, at = i % HD;
-            const volatile float* part = parts + whole * splits * SHARE + query * (HD + 2);
-            float most = NEVER, sum = 0.f, total = 0.f;
-            for (int k = 0; k < splits; k++) most = fmaxf(most, part[(size_t)k * SHARE + HD]);
+        if (lane == 0) split_counters[output_index] = 0;
+        for (int i = lane; i < GROUP_SIZE * HEAD_DIM; i += 32) {
+            int query = i / HEAD_DIM, at = i % HEAD_DIM;
+            const volatile float* part = partials + output_index * splits * PARTIAL_SIZE + query * (HEAD_DIM + 2);
+            float max_score = NEG_INF, sum = 0.f, total = 0.f;
+            for (int k = 0; k < splits; k++) max_score = fmaxf(max_score, part[(size_t)k * PARTIAL_SIZE + HEAD_DIM]);
             for (int k = 0; k < splits; k++) {
-                float other = part[(size_t)k * SHARE + HD], f = other == NEVER ? 0.f : exp2f(other - most);
-                sum += f * part[(size_t)k * SHARE + at], total += f * part[(size_t)k * SHARE + HD + 1];
+                float other = part[(size_t)k * PARTIAL_SIZE + HEAD_DIM], f = other == NEG_INF ? 0.f : exp2f(other - max_score);
+                sum += f * part[(size_t)k * PARTIAL_SIZE + at], total += f * part[(size_t)k * PARTIAL_SIZE + HEAD_DIM + 1];
             }
-            out[((size_t)now.row * heads + now.head * GROUP + query) * HD + at] = narrow(sum / total);
+            out[((size_t)current.row * heads + current.head * GROUP_SIZE + query) * HEAD_DIM + at] = to_bf16(sum / total);
         }
     }
     // The last block to leave puts the counters back.
     __syncthreads();
-    if (threadIdx.x == 0 && atomicAdd(line + 1, 1) == gridDim.x - 1) line[0] = line[1] = 0;
+    if (threadIdx.x == 0 && atomicAdd(work_counter + 1, 1) == gridDim.x - 1) work_counter[0] = work_counter[1] = 0;
 }
 
 // Whole pages of one layer's space, one copy after the other. A thread has the same 16 bytes of every page.
-extern "C" __global__ void copy_pages(uint4* pages, const u32* copies, int count, int page16, u64 layer16) {
+extern "C" __global__ void copy_blocks(uint4* kv_cache, const u32* copies, int count, int chunks_per_block, u64 chunks_per_layer) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= page16) return;
-    uint4* layer = pages + blockIdx.y * layer16;
-    for (int c = 0; c < count; c++) layer[(size_t)copies[2 * c + 1] * page16 + i] = layer[(size_t)copies[2 * c] * page16 + i];
+    if (i >= chunks_per_block) return;
+    uint4* layer = kv_cache + blockIdx.y * chunks_per_layer;
+    for (int c = 0; c < count; c++) layer[(size_t)copies[2 * c + 1] * chunks_per_block + i] = layer[(size_t)copies[2 * c] * chunks_per_block + i];
 }

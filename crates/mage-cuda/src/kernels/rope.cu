@@ -1,21 +1,21 @@
 // Norms of heads, and their turning by position. A warp per head; a lane has neighbouring pairs of numbers of the first
 // half and those half a head further. `turns` holds, per position, HD / 2 cosines and as many sines.
 
-#define HALF (HD / 2)
+#define HALF_DIM (HEAD_DIM / 2)
 // Pairs per lane, and how many lanes have any.
-#define PAIRS ((HALF + 63) / 64)
+#define PAIRS_PER_LANE ((HALF_DIM + 63) / 64)
 
 // A head's numbers as a lane has them: neighbours i and i + 1 of the first half, then of the second. Says what their squares
 // add up to.
-__device__ __forceinline__ float taken(const bf16* x, float to[PAIRS][4]) {
+__device__ __forceinline__ float load_head(const bf16* x, float to[PAIRS_PER_LANE][4]) {
     int lane = threadIdx.x & 31;
     float s = 0.f;
 #pragma unroll
-    for (int p = 0; p < PAIRS; p++) {
+    for (int p = 0; p < PAIRS_PER_LANE; p++) {
         int i = p * 64 + lane * 2;
-        if (i >= HALF) continue;
-        u32 one = *(const u32*)(x + i), two = *(const u32*)(x + HALF + i);
-        to[p][0] = low(one), to[p][1] = high(one), to[p][2] = low(two), to[p][3] = high(two);
+        if (i >= HALF_DIM) continue;
+        u32 lower = *(const u32*)(x + i), upper = *(const u32*)(x + HALF_DIM + i);
+        to[p][0] = bf16_lo(lower), to[p][1] = bf16_hi(lower), to[p][2] = bf16_lo(upper), to[p][3] = bf16_hi(upper);
 #pragma unroll
         for (int j = 0; j < 4; j++) s += to[p][j] * to[p][j];
     }
@@ -23,118 +23,118 @@ __device__ __forceinline__ float taken(const bf16* x, float to[PAIRS][4]) {
 }
 
 // The same, given the squares' sum over the warp, normed and turned. Says what 1 / rms was.
-__device__ __forceinline__ float normed_and_turned(float squares, const bf16* g, float epsilon, const float* turn, float to[PAIRS][4]) {
+__device__ __forceinline__ float norm_and_rotate(float sum_of_squares, const bf16* gamma, float epsilon, const float* rope, float to[PAIRS_PER_LANE][4]) {
     int lane = threadIdx.x & 31;
-    float inv = rsqrtf(squares / HD + epsilon);
+    float rstd = rsqrtf(sum_of_squares / HEAD_DIM + epsilon);
 #pragma unroll
-    for (int p = 0; p < PAIRS; p++) {
+    for (int p = 0; p < PAIRS_PER_LANE; p++) {
         int i = p * 64 + lane * 2;
-        if (i >= HALF) continue;
-        u32 g1 = *(const u32*)(g + i), g2 = *(const u32*)(g + HALF + i);
-        float x0 = to[p][0] * inv * low(g1), x1 = to[p][1] * inv * high(g1);
-        float y0 = to[p][2] * inv * low(g2), y1 = to[p][3] * inv * high(g2);
-        float c0 = turn[i], c1 = turn[i + 1], s0 = turn[HALF + i], s1 = turn[HALF + i + 1];
+        if (i >= HALF_DIM) continue;
+        u32 g1 = *(const u32*)(gamma + i), g2 = *(const u32*)(gamma + HALF_DIM + i);
+        float x0 = to[p][0] * rstd * bf16_lo(g1), x1 = to[p][1] * rstd * bf16_hi(g1);
+        float y0 = to[p][2] * rstd * bf16_lo(g2), y1 = to[p][3] * rstd * bf16_hi(g2);
+        float c0 = rope[i], c1 = rope[i + 1], s0 = rope[HALF_DIM + i], s1 = rope[HALF_DIM + i + 1];
         to[p][0] = x0 * c0 - y0 * s0, to[p][1] = x1 * c1 - y1 * s1;
         to[p][2] = y0 * c0 + x0 * s0, to[p][3] = y1 * c1 + x1 * s1;
     }
-    return inv;
+    return rstd;
 }
 
-__device__ __forceinline__ float turned(const bf16* x, const bf16* g, float epsilon, const float* turn, float to[PAIRS][4]) {
-    float squares = taken(x, to);
-    return normed_and_turned(warp_sum(squares), g, epsilon, turn, to);
+__device__ __forceinline__ float load_norm_rotate(const bf16* x, const bf16* gamma, float epsilon, const float* rope, float to[PAIRS_PER_LANE][4]) {
+    float sum_of_squares = load_head(x, to);
+    return norm_and_rotate(warp_sum(sum_of_squares), gamma, epsilon, rope, to);
 }
 
 // Queries and keys from raw ones. With pages, keys and values go to each row's cell there; else keys go beside queries.
-extern "C" __global__ void head_norm_rope(const bf16* qkv, const bf16* w, float epsilon, const float* turns, const u32* positions, int heads, int kv, bf16* qk, float* inverse, const u32* cells, bf16* pages) {
+extern "C" __global__ void head_norm_rope(const bf16* qkv, const bf16* w, float epsilon, const float* rope_table, const u32* positions, int heads, int kv_heads, bf16* qk, float* rstds, const u32* slots, bf16* kv_cache) {
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, row = blockIdx.x;
     int head = blockIdx.y * (blockDim.x >> 5) + warp;
-    if (head >= heads + (pages ? 2 * kv : kv)) return;
-    const bf16* x = qkv + ((size_t)row * (heads + 2 * kv) + head) * HD;
-    bf16* y = qk + ((size_t)row * (heads + kv) + head) * HD;
-    if (pages && head >= heads) {
+    if (head >= heads + (kv_cache ? 2 * kv_heads : kv_heads)) return;
+    const bf16* x = qkv + ((size_t)row * (heads + 2 * kv_heads) + head) * HEAD_DIM;
+    bf16* y = qk + ((size_t)row * (heads + kv_heads) + head) * HEAD_DIM;
+    if (kv_cache && head >= heads) {
         // A page holds the keys of all its heads, then the values: 16 tokens each.
-        int which = (head - heads) / kv, h = (head - heads) % kv;
-        u32 cell = cells[row];
-        y = pages + ((((size_t)(cell >> 4) * 2 + which) * kv + h) * 16 + (cell & 15)) * HD;
-        if (which) {
-            for (int i = lane * 2; i < HD; i += 64) *(u32*)(y + i) = *(const u32*)(x + i);
+        int is_value = (head - heads) / kv_heads, h = (head - heads) % kv_heads;
+        u32 slot = slots[row];
+        y = kv_cache + ((((size_t)(slot >> 4) * 2 + is_value) * kv_heads + h) * 16 + (slot & 15)) * HEAD_DIM;
+        if (is_value) {
+            for (int i = lane * 2; i < HEAD_DIM; i += 64) *(u32*)(y + i) = *(const u32*)(x + i);
             return;
         }
     }
-    const bf16* g = head < heads ? w : w + HD;
-    float v[PAIRS][4];
-    float inv = turned(x, g, epsilon, turns + (size_t)positions[row] * HD, v);
-    if (lane == 0 && inverse) inverse[(size_t)row * (heads + kv) + head] = inv;
+    const bf16* gamma = head < heads ? w : w + HEAD_DIM;
+    float v[PAIRS_PER_LANE][4];
+    float rstd = load_norm_rotate(x, gamma, epsilon, rope_table + (size_t)positions[row] * HEAD_DIM, v);
+    if (lane == 0 && rstds) rstds[(size_t)row * (heads + kv_heads) + head] = rstd;
 #pragma unroll
-    for (int p = 0; p < PAIRS; p++) {
+    for (int p = 0; p < PAIRS_PER_LANE; p++) {
         int i = p * 64 + lane * 2;
-        if (i >= HALF) continue;
-        *(u32*)(y + i) = pair(v[p][0], v[p][1]);
-        *(u32*)(y + HALF + i) = pair(v[p][2], v[p][3]);
+        if (i >= HALF_DIM) continue;
+        *(u32*)(y + i) = pack_bf16(v[p][0], v[p][1]);
+        *(u32*)(y + HALF_DIM + i) = pack_bf16(v[p][2], v[p][3]);
     }
 }
 
 // The way back: from the gradient by turned queries and keys to that by raw ones. A block goes over many rows and leaves
 // its share of the weights' gradient (queries', then keys') in `partial`, where that is wanted.
-extern "C" __global__ void head_norm_rope_grad(const bf16* dqk, const bf16* qkv, const bf16* w, const float* turns, const u32* positions, const float* inverse, int rows, int heads, int kv, bf16* dqkv, float* partial) {
-    __shared__ float sums[2 * HD];
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5, all = heads + kv;
-    float dw[2][PAIRS][4] = {};
-    for (int unit = blockIdx.x * warps + warp; unit < rows * all; unit += gridDim.x * warps) {
-        int row = unit / all, head = unit % all;
-        const bf16 *d = dqk + ((size_t)row * all + head) * HD, *x = qkv + ((size_t)row * (all + kv) + head) * HD;
-        bf16* to = dqkv + ((size_t)row * (all + kv) + head) * HD;
-        const bf16* g = head < heads ? w : w + HD;
-        const float* turn = turns + (size_t)positions[row] * HD;
-        float inv = inverse[(size_t)row * all + head], n[PAIRS][4], v[PAIRS][4], gw[PAIRS][4], s = 0.f;
+extern "C" __global__ void head_norm_rope_grad(const bf16* dqk, const bf16* qkv, const bf16* w, const float* rope_table, const u32* positions, const float* rstds, int rows, int heads, int kv_heads, bf16* dqkv, float* partial_dgamma) {
+    __shared__ float sums[2 * HEAD_DIM];
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5, qk_heads = heads + kv_heads;
+    float dw[2][PAIRS_PER_LANE][4] = {};
+    for (int index = blockIdx.x * warps + warp; index < rows * qk_heads; index += gridDim.x * warps) {
+        int row = index / qk_heads, head = index % qk_heads;
+        const bf16 *d = dqk + ((size_t)row * qk_heads + head) * HEAD_DIM, *x = qkv + ((size_t)row * (qk_heads + kv_heads) + head) * HEAD_DIM;
+        bf16* to = dqkv + ((size_t)row * (qk_heads + kv_heads) + head) * HEAD_DIM;
+        const bf16* gamma = head < heads ? w : w + HEAD_DIM;
+        const float* rope = rope_table + (size_t)positions[row] * HEAD_DIM;
+        float rstd = rstds[(size_t)row * qk_heads + head], n[PAIRS_PER_LANE][4], v[PAIRS_PER_LANE][4], gw[PAIRS_PER_LANE][4], s = 0.f;
 #pragma unroll
-        for (int p = 0; p < PAIRS; p++) {
+        for (int p = 0; p < PAIRS_PER_LANE; p++) {
             int i = p * 64 + lane * 2;
-            if (i >= HALF) continue;
-            u32 d1 = *(const u32*)(d + i), d2 = *(const u32*)(d + HALF + i);
-            u32 x1 = *(const u32*)(x + i), x2 = *(const u32*)(x + HALF + i);
-            u32 g1 = *(const u32*)(g + i), g2 = *(const u32*)(g + HALF + i);
-            float c0 = turn[i], c1 = turn[i + 1], s0 = turn[HALF + i], s1 = turn[HALF + i + 1];
-            n[p][0] = low(d1) * c0 + low(d2) * s0, n[p][1] = high(d1) * c1 + high(d2) * s1;
-            n[p][2] = low(d2) * c0 - low(d1) * s0, n[p][3] = high(d2) * c1 - high(d1) * s1;
-            v[p][0] = low(x1), v[p][1] = high(x1), v[p][2] = low(x2), v[p][3] = high(x2);
-            gw[p][0] = low(g1), gw[p][1] = high(g1), gw[p][2] = low(g2), gw[p][3] = high(g2);
+            if (i >= HALF_DIM) continue;
+            u32 d1 = *(const u32*)(d + i), d2 = *(const u32*)(d + HALF_DIM + i);
+            u32 x1 = *(const u32*)(x + i), x2 = *(const u32*)(x + HALF_DIM + i);
+            u32 g1 = *(const u32*)(gamma + i), g2 = *(const u32*)(gamma + HALF_DIM + i);
+            float c0 = rope[i], c1 = rope[i + 1], s0 = rope[HALF_DIM + i], s1 = rope[HALF_DIM + i + 1];
+            n[p][0] = bf16_lo(d1) * c0 + bf16_lo(d2) * s0, n[p][1] = bf16_hi(d1) * c1 + bf16_hi(d2) * s1;
+            n[p][2] = bf16_lo(d2) * c0 - bf16_lo(d1) * s0, n[p][3] = bf16_hi(d2) * c1 - bf16_hi(d1) * s1;
+            v[p][0] = bf16_lo(x1), v[p][1] = bf16_hi(x1), v[p][2] = bf16_lo(x2), v[p][3] = bf16_hi(x2);
+            gw[p][0] = bf16_lo(g1), gw[p][1] = bf16_hi(g1), gw[p][2] = bf16_lo(g2), gw[p][3] = bf16_hi(g2);
 #pragma unroll
             for (int j = 0; j < 4; j++) s += n[p][j] * gw[p][j] * v[p][j];
         }
-        float k = warp_sum(s) * inv * inv * inv / HD;
+        float k = warp_sum(s) * rstd * rstd * rstd / HEAD_DIM;
 #pragma unroll
-        for (int p = 0; p < PAIRS; p++) {
+        for (int p = 0; p < PAIRS_PER_LANE; p++) {
             int i = p * 64 + lane * 2;
-            if (i >= HALF) continue;
-            float o[4];
+            if (i >= HALF_DIM) continue;
+            float dx[4];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                o[j] = inv * n[p][j] * gw[p][j] - v[p][j] * k;
-                if (head < heads) dw[0][p][j] += n[p][j] * v[p][j] * inv;
-                else dw[1][p][j] += n[p][j] * v[p][j] * inv;
+                dx[j] = rstd * n[p][j] * gw[p][j] - v[p][j] * k;
+                if (head < heads) dw[0][p][j] += n[p][j] * v[p][j] * rstd;
+                else dw[1][p][j] += n[p][j] * v[p][j] * rstd;
             }
-            *(u32*)(to + i) = pair(o[0], o[1]), *(u32*)(to + HALF + i) = pair(o[2], o[3]);
+            *(u32*)(to + i) = pack_bf16(dx[0], dx[1]), *(u32*)(to + HALF_DIM + i) = pack_bf16(dx[2], dx[3]);
         }
     }
-    if (!partial) return;
-    for (int i = threadIdx.x; i < 2 * HD; i += blockDim.x) sums[i] = 0.f;
+    if (!partial_dgamma) return;
+    for (int i = threadIdx.x; i < 2 * HEAD_DIM; i += blockDim.x) sums[i] = 0.f;
     // Warps one after the other, so that the order of the sum is always the same.
-    for (int turn = 0; turn < warps; turn++) {
+    for (int active = 0; active < warps; active++) {
         __syncthreads();
-        if (turn != warp) continue;
+        if (active != warp) continue;
 #pragma unroll
-        for (int which = 0; which < 2; which++)
+        for (int is_value = 0; is_value < 2; is_value++)
 #pragma unroll
-            for (int p = 0; p < PAIRS; p++) {
+            for (int p = 0; p < PAIRS_PER_LANE; p++) {
                 int i = p * 64 + lane * 2;
-                if (i >= HALF) continue;
-                float* to = sums + which * HD;
-                to[i] += dw[which][p][0], to[i + 1] += dw[which][p][1];
-                to[HALF + i] += dw[which][p][2], to[HALF + i + 1] += dw[which][p][3];
+                if (i >= HALF_DIM) continue;
+                float* to = sums + is_value * HEAD_DIM;
+                to[i] += dw[is_value][p][0], to[i + 1] += dw[is_value][p][1];
+                to[HALF_DIM + i] += dw[is_value][p][2], to[HALF_DIM + i + 1] += dw[is_value][p][3];
             }
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < 2 * HD; i += blockDim.x) partial[(size_t)blockIdx.x * 2 * HD + i] = sums[i];
+    for (int i = threadIdx.x; i < 2 * HEAD_DIM; i += blockDim.x) partial_dgamma[(size_t)blockIdx.x * 2 * HEAD_DIM + i] = sums[i];
 }
