@@ -1,4 +1,4 @@
-// What all kernels share. bf16 numbers are handled as bits, so that no header of the CUDA toolkit is needed.
+// Helpers shared by all kernels. bf16 values are handled as raw bits, so that no CUDA toolkit header is needed.
 
 typedef unsigned short bf16;
 typedef unsigned int u32;
@@ -8,7 +8,7 @@ typedef unsigned long long u64;
 #define LOG2E 1.4426950408889634f
 #define NEG_INF (-__int_as_float(0x7f800000))
 
-// Numbers of a head as tiles and teams of lanes hold it: a power of two, zeros where the head has none.
+// Head dimension of tiles: HEAD_DIM rounded up to a power of two, padded with zeros.
 #if HEAD_DIM <= 16
 #define PADDED_HEAD_DIM 16
 #elif HEAD_DIM <= 32
@@ -50,7 +50,7 @@ __device__ __forceinline__ float warp_sum(float x) {
     return x;
 }
 
-// The sum over a block, known to all its threads. Its threads must all be here.
+// Sum over the CTA, returned to every thread. All threads must call it.
 __device__ __forceinline__ float block_sum(float x) {
     __shared__ float warp_sums[32];
     int warps = (blockDim.x + 31) >> 5;
@@ -62,8 +62,8 @@ __device__ __forceinline__ float block_sum(float x) {
     return warp_sum(x);
 }
 
-// Between kernels that are started early: others may take their place from here on; those before this one have ended. Without
-// others, nothing.
+// Programmatic dependent launch: `launch_dependents` allows the next kernel to start, `wait_for_dependencies` waits
+// until all prior kernels have completed. Both are no-ops for kernels launched without it.
 __device__ __forceinline__ void launch_dependents() {
 #if HOPPER
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

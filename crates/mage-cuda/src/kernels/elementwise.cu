@@ -1,13 +1,13 @@
-// Everything that treats rows or numbers one by one. A thread has eight neighbouring numbers: 16 bytes of bf16.
+// Row-wise and elementwise kernels. A thread handles eight neighbouring elements: 16 bytes of bf16.
 
-// Row `rows[i]` of `from` becomes row `i` of `to`.
+// to[i] = from[rows[i]], by row.
 extern "C" __global__ void gather_rows(const uint4* from, const u32* rows, int d8, uint4* to) {
     const uint4* x = from + (size_t)rows[blockIdx.x] * d8;
     uint4* y = to + (size_t)blockIdx.x * d8;
     for (int i = threadIdx.x; i < d8; i += blockDim.x) y[i] = x[i];
 }
 
-// Row `i` of `from` is added to row `rows[i]` of `to`; no row is named twice.
+// to[rows[i]] += from[i], by row. Row indices must be distinct.
 extern "C" __global__ void scatter_add_rows(const uint4* from, const u32* rows, int d8, uint4* to) {
     const uint4* x = from + (size_t)blockIdx.x * d8;
     uint4* y = to + (size_t)rows[blockIdx.x] * d8;
@@ -20,7 +20,8 @@ extern "C" __global__ void scatter_add_rows(const uint4* from, const u32* rows, 
     }
 }
 
-// Rows `order[starts[i]..starts[i + 1]]` of `from`, which belong to token `tokens[i]`, are added to its row, in order.
+// to[tokens[i]] += sum of from[order[starts[i]..starts[i + 1]]], in order. The rows in that range belong to token
+// `tokens[i]`.
 extern "C" __global__ void embedding_grad(const uint4* from, const u32* order, const u32* starts, const u32* tokens, int d8, float* to) {
     u32 first = starts[blockIdx.x], end = starts[blockIdx.x + 1];
     float* y = to + (size_t)tokens[blockIdx.x] * d8 * 8;
@@ -37,7 +38,7 @@ extern "C" __global__ void embedding_grad(const uint4* from, const u32* order, c
     }
 }
 
-// y = x / rms(x) · w, a block per row; keeps 1 / rms.
+// y = x / rms(x) · w, one CTA per row. Stores 1 / rms.
 extern "C" __global__ void rms_norm(const uint4* x, const uint4* w, float epsilon, int d8, uint4* y, float* rstds) {
     int t = threadIdx.x;
     size_t at = (size_t)blockIdx.x * d8 + t;
@@ -56,7 +57,7 @@ extern "C" __global__ void rms_norm(const uint4* x, const uint4* w, float epsilo
     if (t == 0 && rstds) rstds[blockIdx.x] = rstd;
 }
 
-// The same with 1 / rms known.
+// Recomputes rms_norm from the stored 1 / rms.
 extern "C" __global__ void rms_norm_recompute(const uint4* x, const uint4* w, const float* rstds, int d8, uint4* y) {
     float rstd = rstds[blockIdx.x];
     for (int t = threadIdx.x; t < d8; t += blockDim.x) {
@@ -69,7 +70,7 @@ extern "C" __global__ void rms_norm_recompute(const uint4* x, const uint4* w, co
     }
 }
 
-// Adds to dx; a block goes over many rows and leaves its share of dw in `partial`, where that is wanted.
+// Adds to dx. A CTA processes many rows and writes its partial sum of dw to `partial`, unless that is null.
 extern "C" __global__ void rms_norm_grad(const uint4* dy, const uint4* x, const uint4* w, const float* rstds, int rows, int d8, uint4* dx, float* partial) {
     int t = threadIdx.x;
     float g[8] = {}, dw[8] = {};
@@ -100,7 +101,7 @@ extern "C" __global__ void rms_norm_grad(const uint4* dy, const uint4* x, const 
     }
 }
 
-// Adds the columns of `partial` (count × width) to `to`: 32 columns and 8 groups of rows per block.
+// Adds the column sums of `partial` (count × width) to `to`: 32 columns and 8 groups of rows per CTA.
 extern "C" __global__ void reduce_partials(const float* partial, int count, int width, float* to) {
     __shared__ float sums[8][33];
     int lane = threadIdx.x & 31, group = threadIdx.x >> 5, column = blockIdx.x * 32 + lane;
@@ -115,7 +116,7 @@ extern "C" __global__ void reduce_partials(const float* partial, int count, int 
     }
 }
 
-// y = silu(gate) · up; a row of x is gates, then ups.
+// y = silu(gate) · up. A row of x holds gates, then ups.
 extern "C" __global__ void swiglu(const uint4* x, int f8, uint4* y) {
     int i = blockIdx.y * blockDim.x + threadIdx.x;
     if (i >= f8) return;
@@ -127,7 +128,7 @@ extern "C" __global__ void swiglu(const uint4* x, int f8, uint4* y) {
     y[(size_t)blockIdx.x * f8 + i] = pack8(g);
 }
 
-// dx from dy; and y once more, which the weights' gradient needs.
+// dx from dy. Also recomputes y, which the weight gradient needs.
 extern "C" __global__ void swiglu_grad(const uint4* dy, const uint4* x, int f8, uint4* dx, uint4* y) {
     int i = blockIdx.y * blockDim.x + threadIdx.x;
     if (i >= f8) return;
@@ -150,7 +151,7 @@ extern "C" __global__ void f32_to_bf16(const float* from, u64 count, bf16* to) {
     for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x) to[i] = to_bf16(from[i]);
 }
 
-// The sum of squares of 65,536 numbers per block.
+// Sum of squares of 65,536 elements per CTA.
 extern "C" __global__ void sum_of_squares(const float* x, u64 count, double* sums) {
     __shared__ double parts[256];
     u64 first = (u64)blockIdx.x << 16, end = first + 65536 < count ? first + 65536 : count;
@@ -165,7 +166,7 @@ extern "C" __global__ void sum_of_squares(const float* x, u64 count, double* sum
     if (threadIdx.x == 0) sums[blockIdx.x] = parts[0];
 }
 
-// One step of AdamW; the gradient is 0 afterwards, and `half` is what products read.
+// One AdamW step. Resets the gradient to 0 and updates the bf16 copy of the parameters.
 extern "C" __global__ void adamw(float* p, float* g, float* m, float* v, bf16* bf16_params, u64 count, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay, float grad_scale, float correction1, float correction2) {
     for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x) {
         float d = g[i] * grad_scale;

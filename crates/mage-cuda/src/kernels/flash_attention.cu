@@ -1,20 +1,21 @@
-// Causal attention of many sequences without padding, scores never leaving the registers. A block of four warps has 64
-// queries (or keys) of one head; a warp has 16.
+// Causal flash attention of many sequences without padding. Scores stay in registers. A CTA of four warps handles 64
+// queries (or keys) of one head; a warp handles 16.
 
 #define K_STEPS (PADDED_HEAD_DIM / 16)
 
 extern __shared__ __align__(1024) unsigned char shared_memory[];
 
-// A block's work for each head: `tile` of a sequence whose queries start at row `query` and number `queries`; its keys start at row
-// `key`, or its pages are listed from there, and number `keys`. Query i sees the first keys - queries + i + 1 keys.
+// The work of a CTA for each head: tile `tile` of a sequence with `num_queries` queries from row `query_start` and
+// `num_keys` keys. Keys start at row `key_start`; if paged, the block table starts at `key_start`. Query i sees the
+// first num_keys - num_queries + i + 1 keys.
 struct AttentionTile {
     int query_start, num_queries, key_start, num_keys, tile;
 };
 
-// Where a number of a row and head is, of log-sums and deltas: rows start at multiples of 16 bytes.
+// Index of a per-head statistic (logsumexp, delta). Rows are aligned to 16 bytes.
 __device__ __forceinline__ size_t stat_index(int row, int head, int heads) { return (size_t)row * ((heads + 3) & ~3) + head; }
 
-// Rows `first..first + TILE` of one head to shared memory; those from `count` on are zeros.
+// Loads rows `first..first + TILE` of one head to shared memory. Rows from `count` on are zero-filled.
 __device__ __forceinline__ void load_tile(u32 to, const bf16* from, size_t stride, int first, int count) {
     for (int i = threadIdx.x; i < TILE * CHUNKS; i += 128) {
         int row = i / CHUNKS, chunk = i % CHUNKS, at = first + row;
@@ -23,7 +24,7 @@ __device__ __forceinline__ void load_tile(u32 to, const bf16* from, size_t strid
     }
 }
 
-// The same from pages: `pages` is at the keys or values of the head in page 0.
+// Loads the same from the KV cache. `kv_cache` points at the head's keys or values in block 0.
 __device__ __forceinline__ void load_paged_tile(u32 to, const bf16* kv_cache, size_t block_stride, const u32* table, int first, int count) {
     for (int i = threadIdx.x; i < TILE * CHUNKS; i += 128) {
         int row = i / CHUNKS, chunk = i % CHUNKS, at = first + row;
@@ -33,11 +34,11 @@ __device__ __forceinline__ void load_paged_tile(u32 to, const bf16* kv_cache, si
     }
 }
 
-// Keys and values of one head, and where they come from.
+// Source of the keys and values of one head.
 struct KvSource {
     const bf16 *keys, *values;
     size_t key_stride, value_stride;
-    const u32* table; // pages where there are any
+    const u32* table; // block table, or null
 };
 
 __device__ __forceinline__ void load_kv_tile(u32 keys, u32 values, const KvSource& s, int first, int count) {
@@ -56,7 +57,7 @@ __device__ __forceinline__ void attend_tile(const AttentionTile item, int head, 
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     int first = item.tile * TILE, num_past = item.num_keys - item.num_queries;
     int key_end = min(item.num_queries, first + TILE) + num_past;
-    // Queries go through the space of the second tile of keys into registers.
+    // Queries pass through the space of the second key tile into registers.
     u32 a[K_STEPS][4];
     load_tile(base + 2 * TILE_BYTES, q + (size_t)item.query_start * q_stride, q_stride, first, item.num_queries);
     load_kv_tile(base, base + TILE_BYTES, kv_source, 0, key_end);
@@ -66,7 +67,7 @@ __device__ __forceinline__ void attend_tile(const AttentionTile item, int head, 
     for (int k = 0; k < K_STEPS; k++) load_a(a[k], base + 2 * TILE_BYTES, warp * 16, k * 16);
     float o[PADDED_HEAD_DIM / 8][4] = {}, m0 = NEG_INF, m1 = NEG_INF, l0 = 0.f, l1 = 0.f;
     float c = scale * LOG2E;
-    int last_visible = first + warp * 16 + (lane >> 2) + num_past; // the last key that the first of this thread's two rows sees
+    int last_visible = first + warp * 16 + (lane >> 2) + num_past; // last key visible to the first of this thread's two rows
     int tiles = (key_end + TILE - 1) / TILE;
     for (int j = 0; j < tiles; j++) {
         u32 keys = base + (j & 1) * 2 * TILE_BYTES, values = keys + TILE_BYTES;
@@ -149,7 +150,7 @@ __device__ __forceinline__ void attend_tile(const AttentionTile item, int head, 
     }
 }
 
-// Training: rows of `qk` are turned queries and keys, rows of `qkv` end with values.
+// Training: rows of `qk` are rotated queries and keys; rows of `qkv` end with values.
 extern "C" __global__ void __launch_bounds__(128, 3) flash_attention(const bf16* qk, const bf16* qkv, const AttentionTile* items, int heads, int kv_heads, float scale, bf16* out, float* logsumexp) {
     AttentionTile item = items[blockIdx.x];
     int head = blockIdx.y, kv_head = head / (heads / kv_heads);
@@ -158,9 +159,9 @@ extern "C" __global__ void __launch_bounds__(128, 3) flash_attention(const bf16*
     attend_tile(item, head, heads, qk + (size_t)head * HEAD_DIM, qk_stride, kv_source, scale, out, logsumexp);
 }
 
-// Reading: keys and values lie in pages.
+// Prefill: keys and values are in the KV cache.
 extern "C" __global__ void __launch_bounds__(128, 3) paged_flash_attention(const bf16* qk, const bf16* kv_cache, const u32* tables, const AttentionTile* items, int heads, int kv_heads, float scale, bf16* out) {
-    // Heads that share keys are neighbours in time, so that the second finds them in the cache.
+    // Heads that share keys run close together, so that the keys are in the L2 cache.
     AttentionTile item = items[blockIdx.y];
     int head = blockIdx.x, kv_head = head / (heads / kv_heads);
     size_t block_stride = (size_t)2 * kv_heads * 16 * HEAD_DIM;
@@ -169,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) paged_flash_attention(const
     attend_tile(item, head, heads, qk + (size_t)head * HEAD_DIM, (size_t)(heads + kv_heads) * HEAD_DIM, kv_source, scale, out, 0);
 }
 
-// Per row and head, how the output bears on its own gradient. A warp each.
+// Per row and head, the dot product of the output and its gradient. One warp each.
 extern "C" __global__ void flash_attention_delta(const bf16* out, const bf16* dout, int count, int heads, float* delta) {
     int index = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
     if (index >= count) return;
@@ -182,11 +183,12 @@ extern "C" __global__ void flash_attention_delta(const bf16* out, const bf16* do
     if (lane == 0) delta[stat_index(index / heads, index % heads, heads)] = s;
 }
 
-// Keys' and values' gradients: a block has 64 keys of one head and goes over all queries that see them, of all query heads
-// that share it. Scores are computed the other way round, keys as rows, so that no result passes through shared memory.
+// Gradients of keys and values: a CTA handles 64 keys of one KV head and loops over all queries that see them, of all
+// query heads of the group. Scores are computed transposed, with keys as rows, so that no result passes through shared
+// memory.
 extern "C" __global__ void __launch_bounds__(128, 2) flash_attention_grad_kv(const bf16* qk, const bf16* qkv, const bf16* dout, const float* logsumexp, const float* delta, const AttentionTile* items, int heads, int kv_heads, float scale, bf16* dqk, bf16* dqkv) {
     u32 base = (u32)__cvta_generic_to_shared(shared_memory), keys = base, values = base + TILE_BYTES, stages = base + 2 * TILE_BYTES;
-    float* stats = (float*)(shared_memory + 6 * TILE_BYTES); // per stage: log-sums, then deltas
+    float* stats = (float*)(shared_memory + 6 * TILE_BYTES); // per stage: logsumexp, then delta
     AttentionTile item = items[blockIdx.x];
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, kv_head = blockIdx.y, group_size = heads / kv_heads;
     size_t qk_stride = (size_t)(heads + kv_heads) * HEAD_DIM, qkv_stride = (size_t)(heads + 2 * kv_heads) * HEAD_DIM, out_stride = (size_t)heads * HEAD_DIM;
@@ -275,7 +277,7 @@ extern "C" __global__ void __launch_bounds__(128, 2) flash_attention_grad_kv(con
     }
 }
 
-// Queries' gradients: a block has 64 queries of one head and goes over the keys they see.
+// Gradients of queries: a CTA handles 64 queries of one head and loops over the keys that they see.
 extern "C" __global__ void __launch_bounds__(128, 2) flash_attention_grad_q(const bf16* qk, const bf16* qkv, const bf16* dout, const float* logsumexp, const float* delta, const AttentionTile* items, int heads, int kv_heads, float scale, bf16* dqk) {
     u32 base = (u32)__cvta_generic_to_shared(shared_memory);
     AttentionTile item = items[blockIdx.x];

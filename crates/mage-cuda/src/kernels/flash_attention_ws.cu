@@ -1,45 +1,47 @@
-// Causal attention of whole sequences and its gradient, where tensor cores read tiles by themselves.
+// Warp-specialised causal flash attention and its gradient, with wgmma and TMA.
 //
-// A block has two teams of four warps, each with 64 queries (or keys) of one head. Both go over the same tiles, which a third team
-// brings once for the two: while one team takes exponentials, tensor cores have the other's products. Blocks stay, and
-// take one work after the other; what the next one starts with is brought while this one is under way.
+// A CTA has two consumer warp groups, each with 64 queries (or keys) of one head. Both process the same tiles, which a
+// producer warp group loads once for the two: while one consumer computes exponentials, the tensor cores run the
+// other's products. CTAs are persistent and process one work item after the other; the first tiles of the next item are
+// loaded while the current one is processed.
 
 #if HAS_WGMMA
 
 constexpr int CONSUMERS = 2;
-constexpr int PIPELINE_STAGES = 2; // pairs of tiles that are brought or gone over
-constexpr int RESIDENT_STAGES = 2;  // works whose own tiles are there
+constexpr int PIPELINE_STAGES = 2; // pairs of streamed tiles in flight
+constexpr int RESIDENT_STAGES = 2;  // items whose resident tiles are loaded
 constexpr int TILE_PAIR_BYTES = 2 * TILE_BYTES;
 
-// A number for each row of a tile, and those of its neighbours: heads' numbers are brought by fours.
+// One statistic for each row of a tile and of three neighbouring heads: TMA loads at least 16 bytes of a row.
 constexpr int STATS_BYTES = TILE * 4 * 4;
 
-// What a block's teams tell each other: whether the ring's places, and works' own tiles, are full or empty.
+// mbarriers of the pipeline: whether its stages, and the resident tiles of items, are full or empty.
 struct PipelineBarriers {
     u64 full[PIPELINE_STAGES], empty[PIPELINE_STAGES], resident_full[RESIDENT_STAGES], resident_empty[RESIDENT_STAGES];
 };
 
-// Shared memory: the ring; for each work and team a pair of tiles of its own; per place of the ring two kinds of numbers.
+// Shared memory: the pipeline stages; a pair of resident tiles per item and consumer; two statistics per pipeline
+// stage.
 constexpr int RESIDENT_OFFSET = PIPELINE_STAGES * TILE_PAIR_BYTES;
 constexpr int STATS_OFFSET = RESIDENT_OFFSET + RESIDENT_STAGES * CONSUMERS * TILE_PAIR_BYTES;
 constexpr int BARRIERS_OFFSET = STATS_OFFSET + PIPELINE_STAGES * 2 * STATS_BYTES;
-static_assert(BARRIERS_OFFSET + sizeof(PipelineBarriers) <= WS_SHARED_BYTES, "no more is used than is asked for");
+static_assert(BARRIERS_OFFSET + sizeof(PipelineBarriers) <= WS_SHARED_BYTES, "shared memory exceeds WS_SHARED_BYTES");
 
 struct WarpGroup {
     int index = threadIdx.x >> 7, warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31;
 };
 
-// Room for tiles, its gates, and how often it was filled before.
+// A stage: its tiles, its barriers, and how often it was filled before.
 struct Stage {
-    u32 at, full, empty;
+    u32 tiles, full, empty;
     int round;
-    // By all lanes of the warp that brings, of which none runs ahead of another.
+    // Called by all lanes of the producer warp, so that no lane runs ahead.
     __device__ __forceinline__ void wait_until_empty() const {
         __syncwarp();
         if (round > 0) mbarrier_wait(empty, (round - 1) & 1);
     }
-    // Every warp of both teams waits for what is brought there, and says that it needs it no more, even if it has nothing to do
-    // with it: a gate tells one turn from the next only to those who are no more than one behind.
+    // Every warp of both consumers waits for every fill and releases it, even if it does not use it: a phase bit only
+    // distinguishes rounds for a warp that is at most one round behind.
     __device__ __forceinline__ void wait_until_full() const { mbarrier_wait(full, round & 1); }
     __device__ __forceinline__ void release() const {
         __syncwarp();
@@ -47,12 +49,12 @@ struct Stage {
     }
 };
 
-// The ring's, by the number of pairs before.
-__device__ __forceinline__ Stage pipeline_stage(int pack_bf16) {
-    u32 base = (u32)__cvta_generic_to_shared(shared_memory), full = base + BARRIERS_OFFSET + pack_bf16 % PIPELINE_STAGES * 8;
-    return {base + pack_bf16 % PIPELINE_STAGES * TILE_PAIR_BYTES, full, full + PIPELINE_STAGES * 8, pack_bf16 / PIPELINE_STAGES};
+// The pipeline stage of the given fill.
+__device__ __forceinline__ Stage pipeline_stage(int fill) {
+    u32 base = (u32)__cvta_generic_to_shared(shared_memory), full = base + BARRIERS_OFFSET + fill % PIPELINE_STAGES * 8;
+    return {base + fill % PIPELINE_STAGES * TILE_PAIR_BYTES, full, full + PIPELINE_STAGES * 8, fill / PIPELINE_STAGES};
 }
-// A work's own, by the number of works before.
+// The resident stage of the given item.
 __device__ __forceinline__ Stage resident_stage(int index) {
     u32 base = (u32)__cvta_generic_to_shared(shared_memory), full = base + BARRIERS_OFFSET + (2 * PIPELINE_STAGES + index % RESIDENT_STAGES) * 8;
     return {base + RESIDENT_OFFSET + index % RESIDENT_STAGES * CONSUMERS * TILE_PAIR_BYTES, full, full + RESIDENT_STAGES * 8, index / RESIDENT_STAGES};
@@ -69,14 +71,15 @@ __device__ __forceinline__ void init_barriers() {
     __syncthreads();
 }
 
-// The works of a block, an item and a head each, as every warp looks them up: one ahead, so that nobody waits for memory.
+// Persistent tile scheduler: the items of a CTA, each an attention tile and a head. Every warp reads them one ahead to
+// hide the latency.
 struct TileScheduler {
     const AttentionTile* items;
     int count, heads, round = -1;
-    u32 prefetched; // lane i has word i of the next item
+    u32 prefetched; // lane i holds field i of the next tile
 
     __device__ __forceinline__ TileScheduler(const AttentionTile* items, int count, int heads) : items(items), count(count), heads(heads) { prefetch(); }
-    // The longest come first: to and fro, so that all blocks have about as much to do.
+    // The longest items come first. Rounds alternate in direction, so that all CTAs get about the same amount of work.
     static __device__ __forceinline__ int work_index(int round) { return round * gridDim.x + (round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x); }
     __device__ __forceinline__ void prefetch() {
         int index = work_index(round + 1), lane = threadIdx.x & 31;
@@ -92,22 +95,22 @@ struct TileScheduler {
     }
 };
 
-// The team that brings tiles leaves its registers to the others.
+// The producer gives its registers to the consumers.
 __device__ __forceinline__ void release_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 24;"); }
 __device__ __forceinline__ void claim_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 240;"); }
 
-// A tile of one head from a row on, in panels. Numbers that a head does not have come as zeros.
+// Loads a tile of one head from a row on, in panels. Padding of the head dimension is zero-filled.
 __device__ __forceinline__ void tma_load_tile(u32 to, const TensorMap* map, int head, int row, u32 barrier) {
 #pragma unroll
     for (int panel = 0; panel < PADDED_HEAD_DIM / 64; panel++)
         asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to + panel * PANEL_BYTES), "l"(map), "r"(panel * 64), "r"(head), "r"(row), "r"(barrier) : "memory");
 }
-// Numbers of a head and its neighbours, of as many rows: what is brought must begin at a multiple of 16 bytes.
+// Loads the statistics of a head and its neighbours for the rows of a tile: TMA requires 16-byte alignment.
 __device__ __forceinline__ void tma_load_stats(u32 to, const TensorMap* map, int head, int row, u32 barrier) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map), "r"(head & ~3), "r"(row), "r"(barrier) : "memory");
 }
 
-// Rows of a tile, or of registers, by rows of a tile.
+// c = a · bᵀ, where a is a tile or registers and b is a tile.
 __device__ __forceinline__ void multiply_a_bt(float (*c)[4], u32 a, u32 b) {
     wgmma_m64n64k16<false>(c, desc_k_major(tile_address(a, 0, 0)), desc_k_major(tile_address(b, 0, 0)));
 #pragma unroll
@@ -118,7 +121,7 @@ __device__ __forceinline__ void multiply_a_bt(float (*c)[4], const u32 (*a)[4], 
 #pragma unroll
     for (int k = 1; k < K_STEPS; k++) wgmma_m64n64k16<true>(c, a[k], desc_k_major(tile_address(b, 0, k * 16)));
 }
-// c += a · b for a tile b.
+// c += a · b, where b is a tile.
 __device__ __forceinline__ void accumulate_a_b(float (*c)[4], const u32 (*a)[4], u32 b) {
 #pragma unroll
     for (int k = 0; k < TILE / 16; k++) wgmma_m64n128k16_trans_b(c, a[k], desc_mn_major(tile_address(b, k * 16, 0)));
@@ -134,12 +137,12 @@ __device__ __forceinline__ float exp2_approx(float x) {
     return y;
 }
 
-// Tiles of keys that the queries of a work see.
+// Number of key tiles that the queries of an item see.
 __device__ __forceinline__ int num_key_tiles(int queries, int block_start) { return (min(queries, block_start + CONSUMERS * TILE) + TILE - 1) / TILE; }
 
-// Brings what works on queries take, by one warp: the queries (with `SLOPES`, and by their side what the loss makes of what they
-// yield), then keys and values. Rows after a sequence's end are another's or zeros, and weigh nothing with queries that count: numbers
-// are finite, or the whole batch's loss is not.
+// Producer for items of queries: loads the queries (with `WITH_DOUT`, also the gradient of the output), then streams
+// keys and values. Rows after the end of a sequence belong to another sequence or are zeros. They do not affect valid
+// queries, since all values are finite; otherwise the loss of the whole batch is not finite either.
 template <bool WITH_DOUT>
 __device__ __forceinline__ void produce_for_queries(TileScheduler scheduler, const TensorMap* qk, const TensorMap* qkv, const TensorMap* dout, int kv_heads) {
     int t = 0, head, lane = threadIdx.x & 31, heads = scheduler.heads;
@@ -150,8 +153,8 @@ __device__ __forceinline__ void produce_for_queries(TileScheduler scheduler, con
         if (lane == 0) {
             mbarrier_expect_tx(resident.full, CONSUMERS * (WITH_DOUT ? TILE_PAIR_BYTES : TILE_BYTES));
             for (int i = 0; i < CONSUMERS; i++) {
-                tma_load_tile(resident.at + i * TILE_PAIR_BYTES, qk, head, item.query_start + block_start + i * TILE, resident.full);
-                if (WITH_DOUT) tma_load_tile(resident.at + i * TILE_PAIR_BYTES + TILE_BYTES, dout, head, item.query_start + block_start + i * TILE, resident.full);
+                tma_load_tile(resident.tiles + i * TILE_PAIR_BYTES, qk, head, item.query_start + block_start + i * TILE, resident.full);
+                if (WITH_DOUT) tma_load_tile(resident.tiles + i * TILE_PAIR_BYTES + TILE_BYTES, dout, head, item.query_start + block_start + i * TILE, resident.full);
             }
         }
         for (int j = 0; j < tiles; j++, t++) {
@@ -159,8 +162,8 @@ __device__ __forceinline__ void produce_for_queries(TileScheduler scheduler, con
             stage.wait_until_empty();
             if (lane == 0) {
                 mbarrier_expect_tx(stage.full, TILE_PAIR_BYTES);
-                tma_load_tile(stage.at, qk, heads + kv_head, item.key_start + j * TILE, stage.full);
-                tma_load_tile(stage.at + TILE_BYTES, qkv, heads + kv_heads + kv_head, item.key_start + j * TILE, stage.full);
+                tma_load_tile(stage.tiles, qk, heads + kv_head, item.key_start + j * TILE, stage.full);
+                tma_load_tile(stage.tiles + TILE_BYTES, qkv, heads + kv_heads + kv_head, item.key_start + j * TILE, stage.full);
             }
         }
     }
@@ -184,13 +187,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) flash_attention_ws(const __
         int query = item.query_start, queries = item.num_queries, block_start = item.tile * CONSUMERS * TILE, first = block_start + warp_group.index * TILE;
         u32 a[K_STEPS][4], p[TILE / 16][4];
 #pragma unroll
-        for (int k = 0; k < K_STEPS; k++) load_a(a[k], resident.at + warp_group.index * TILE_PAIR_BYTES, warp_group.warp * 16, k * 16);
+        for (int k = 0; k < K_STEPS; k++) load_a(a[k], resident.tiles + warp_group.index * TILE_PAIR_BYTES, warp_group.warp * 16, k * 16);
         resident.release();
         float o[PADDED_HEAD_DIM / 8][4] = {}, m0 = NEG_INF, m1 = NEG_INF, l0 = 0.f, l1 = 0.f;
         int row = first + warp_group.warp * 16 + (warp_group.lane >> 2), tiles = num_key_tiles(queries, block_start);
         for (int j = 0; j < tiles; j++, t++) {
             Stage stage = pipeline_stage(t);
-            u32 keys = stage.at, values = keys + TILE_BYTES;
+            u32 keys = stage.tiles, values = keys + TILE_BYTES;
             stage.wait_until_full();
             if (j * TILE <= first && first < queries) {
                 float s[TILE / 8][4];
@@ -216,7 +219,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) flash_attention_ws(const __
                 float f0 = exp2_approx((m0 - n0) * c), f1 = exp2_approx((m1 - n1) * c), c0 = n0 * c, c1 = n1 * c;
                 m0 = n0, m1 = n1;
                 l0 *= f0, l1 *= f1;
-                // After the first tiles the largest score seldom changes.
+                // The maximum seldom changes after the first tiles.
                 if (__any_sync(FULL_MASK, f0 != 1.f || f1 != 1.f)) {
 #pragma unroll
                     for (int n = 0; n < PADDED_HEAD_DIM / 8; n++) o[n][0] *= f0, o[n][1] *= f0, o[n][2] *= f1, o[n][3] *= f1;
@@ -249,8 +252,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) flash_attention_ws(const __
     }
 }
 
-// Brings what works on keys take, by one warp: the keys and values, then all queries that see them, of each head that shares them, by
-// their side what the loss makes of what they yield, and each query's log-sum and delta.
+// Producer for items of keys: loads the keys and values, then streams all queries that see them, of each head of the
+// group, with the gradient of the output, logsumexp and delta of each query.
 __device__ __forceinline__ void produce_for_keys(TileScheduler scheduler, const TensorMap* qk, const TensorMap* qkv, const TensorMap* dout, const TensorMap* logsumexp, const TensorMap* deltas, int heads) {
     int t = 0, kv_head, lane = threadIdx.x & 31, kv_heads = scheduler.heads, group_size = heads / kv_heads;
     u32 stats = (u32)__cvta_generic_to_shared(shared_memory) + STATS_OFFSET;
@@ -261,8 +264,8 @@ __device__ __forceinline__ void produce_for_keys(TileScheduler scheduler, const 
         if (lane == 0) {
             mbarrier_expect_tx(resident.full, CONSUMERS * TILE_PAIR_BYTES);
             for (int i = 0; i < CONSUMERS; i++) {
-                tma_load_tile(resident.at + i * TILE_PAIR_BYTES, qk, heads + kv_head, item.key_start + block_start + i * TILE, resident.full);
-                tma_load_tile(resident.at + i * TILE_PAIR_BYTES + TILE_BYTES, qkv, heads + kv_heads + kv_head, item.key_start + block_start + i * TILE, resident.full);
+                tma_load_tile(resident.tiles + i * TILE_PAIR_BYTES, qk, heads + kv_head, item.key_start + block_start + i * TILE, resident.full);
+                tma_load_tile(resident.tiles + i * TILE_PAIR_BYTES + TILE_BYTES, qkv, heads + kv_heads + kv_head, item.key_start + block_start + i * TILE, resident.full);
             }
         }
         for (int head = kv_head * group_size; head < (kv_head + 1) * group_size; head++)
@@ -272,16 +275,16 @@ __device__ __forceinline__ void produce_for_keys(TileScheduler scheduler, const 
                 if (lane == 0) {
                     u32 to = stats + t % PIPELINE_STAGES * 2 * STATS_BYTES;
                     mbarrier_expect_tx(stage.full, TILE_PAIR_BYTES + 2 * STATS_BYTES);
-                    tma_load_tile(stage.at, qk, head, item.query_start + start, stage.full);
+                    tma_load_tile(stage.tiles, qk, head, item.query_start + start, stage.full);
                     tma_load_stats(to, logsumexp, head, item.query_start + start, stage.full);
-                    tma_load_tile(stage.at + TILE_BYTES, dout, head, item.query_start + start, stage.full);
+                    tma_load_tile(stage.tiles + TILE_BYTES, dout, head, item.query_start + start, stage.full);
                     tma_load_stats(to + STATS_BYTES, deltas, head, item.query_start + start, stage.full);
                 }
             }
     }
 }
 
-// Keys' and values' gradients. Scores have keys as rows, so that no result passes through shared memory.
+// Gradients of keys and values. Scores have keys as rows, so that no result passes through shared memory.
 extern "C" __global__ void __launch_bounds__(384, 1) flash_attention_ws_grad_kv(const __grid_constant__ TensorMap qk, const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap dout, const __grid_constant__ TensorMap logsumexp, const __grid_constant__ TensorMap delta, const AttentionTile* items, int count, int heads, int kv_heads, float scale, bf16* dqk, bf16* dqkv) {
     init_barriers();
     WarpGroup warp_group;
@@ -298,12 +301,12 @@ extern "C" __global__ void __launch_bounds__(384, 1) flash_attention_ws_grad_kv(
         Stage resident = resident_stage(scheduler.round);
         resident.wait_until_full();
         int end = item.num_queries, block_start = item.tile * CONSUMERS * TILE, first = block_start + warp_group.index * TILE, key = first + warp_group.warp * 16 + (warp_group.lane >> 2);
-        u32 keys = resident.at + warp_group.index * TILE_PAIR_BYTES, values = keys + TILE_BYTES, a[TILE / 16][4], e[TILE / 16][4];
+        u32 keys = resident.tiles + warp_group.index * TILE_PAIR_BYTES, values = keys + TILE_BYTES, a[TILE / 16][4], e[TILE / 16][4];
         float dk[PADDED_HEAD_DIM / 8][4] = {}, dv[PADDED_HEAD_DIM / 8][4] = {};
         for (int head = kv_head * group_size; head < (kv_head + 1) * group_size; head++)
             for (int start = block_start; start < end; start += TILE, t++) {
                 Stage stage = pipeline_stage(t);
-                u32 queries = stage.at, dout_tile = queries + TILE_BYTES;
+                u32 queries = stage.tiles, dout_tile = queries + TILE_BYTES;
                 stage.wait_until_full();
                 if (start >= first && first < end) {
                     float p[TILE / 8][4], s[TILE / 8][4];
@@ -312,7 +315,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) flash_attention_ws_grad_kv(
                     wgmma_commit();
                     multiply_a_bt(s, values, dout_tile);
                     wgmma_commit();
-                    // Of this head and of this thread's first column.
+                    // For this head and this thread's first column.
                     const float* lse = (const float*)(shared_memory + STATS_OFFSET + t % PIPELINE_STAGES * 2 * STATS_BYTES) + 2 * (warp_group.lane & 3) * 4 + (head & 3);
                     const float* deltas = lse + STATS_BYTES / 4;
                     wgmma_wait<1>();
@@ -323,7 +326,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) flash_attention_ws_grad_kv(
                         p[n][0] = exp2_approx(fmaf(p[n][0], c, -s0)), p[n][1] = exp2_approx(fmaf(p[n][1], c, -s1));
                         p[n][2] = exp2_approx(fmaf(p[n][2], c, -s0)), p[n][3] = exp2_approx(fmaf(p[n][3], c, -s1));
                     }
-                    // Queries after the sequence's end are another's.
+                    // Queries after the end of the sequence belong to another one.
                     if (start == first || start + TILE > end) {
 #pragma unroll
                         for (int n = 0; n < TILE / 8; n++) {
@@ -372,7 +375,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) flash_attention_ws_grad_kv(
     }
 }
 
-// Queries' gradients.
+// Gradients of queries.
 extern "C" __global__ void __launch_bounds__(384, 1) flash_attention_ws_grad_q(const __grid_constant__ TensorMap qk, const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap dout, const float* logsumexp, const float* delta, const AttentionTile* items, int count, int heads, int kv_heads, float scale, bf16* dqk) {
     init_barriers();
     WarpGroup warp_group;
@@ -399,13 +402,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) flash_attention_ws_grad_q(c
             lse[half] = in_range ? logsumexp[at] * LOG2E : 0.f;
             deltas[half] = in_range ? delta[at] : 0.f;
         }
-        u32 a[K_STEPS][4], d[K_STEPS][4], e[TILE / 16][4], own_tiles = resident.at + warp_group.index * TILE_PAIR_BYTES;
+        u32 a[K_STEPS][4], d[K_STEPS][4], e[TILE / 16][4], own_tiles = resident.tiles + warp_group.index * TILE_PAIR_BYTES;
 #pragma unroll
         for (int k = 0; k < K_STEPS; k++) load_a(a[k], own_tiles, warp_group.warp * 16, k * 16), load_a(d[k], own_tiles + TILE_BYTES, warp_group.warp * 16, k * 16);
         resident.release();
         for (int j = 0; j < tiles; j++, t++) {
             Stage stage = pipeline_stage(t);
-            u32 keys = stage.at, values = keys + TILE_BYTES;
+            u32 keys = stage.tiles, values = keys + TILE_BYTES;
             stage.wait_until_full();
             if (j * TILE <= first && first < queries) {
                 float p[TILE / 8][4], s[TILE / 8][4];

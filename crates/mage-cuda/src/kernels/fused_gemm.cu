@@ -1,27 +1,27 @@
-// Products of many single tokens, with what comes before and after them.
+// Fused GEMMs for decode batches, with norm and activation as prologue and epilogue.
 //
-// y = x · Wᵀ, 64 inputs at a time. One warp asks for what comes next, the others multiply on tensor cores that read by
-// themselves: four for each 64 rows of a tile. Where there are few tiles, two blocks share the inputs of one, and add up what
-// each has, always in the same order.
+// y = x · Wᵀ, 64 inputs per step. One producer warp issues TMA loads; consumers run wgmma, four warps per 64 rows of a
+// tile. If there are few tiles, two CTAs split the inputs of one (split-K) and exchange partial sums, always in the
+// same order.
 //
-// A norm is never a kernel of its own: who makes a row leaves it times the norm's weights, and the sums of its squares in
-// parts; who multiplies it divides in the end. Kernels start before those before them have ended and bring their weights
-// meanwhile; what the next one needs, they call to the cache.
+// RMSNorm has no kernel of its own: the GEMM that produces a row stores it times the norm's weights, with partial sums
+// of squares; the GEMM that reads the row divides at the end. Kernels start before their predecessors end and load
+// their weights meanwhile; they prefetch the weights of the next GEMM into the L2 cache.
 
 #if HAS_WGMMA
 
-// A part of a matrix, from a column and a row on.
+// Loads a box of a matrix from the given column and row.
 __device__ __forceinline__ void tma_load_2d(u32 to, const TensorMap* map, int column, int row, u32 barrier) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map), "r"(column), "r"(row), "r"(barrier) : "memory");
 }
 
-// Where another block of the cluster has what this one has at `at`.
+// Maps a shared-memory address of this CTA to the same address in another CTA of the cluster.
 __device__ __forceinline__ u32 map_to_rank(u32 at, u32 block) {
     u32 in_range;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(in_range) : "r"(at), "r"(block));
     return in_range;
 }
-// Leaves 16 bytes in another block's shared memory, which is told at its gate.
+// Stores 16 bytes to another CTA's shared memory and signals its mbarrier.
 __device__ __forceinline__ void st_async(u32 to, u32 barrier, const float* x) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"(barrier) : "memory");
 }
@@ -31,7 +31,7 @@ __device__ __forceinline__ float4 ld_shared(u32 at) {
     return x;
 }
 
-// All blocks of a cluster come here before any goes on. What they wrote may not be seen yet: gates say when it is.
+// Cluster barrier. It does not order the stores of other CTAs: their mbarriers do.
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
 
@@ -44,20 +44,21 @@ __device__ __forceinline__ void wgmma_rows(float (&c)[12][4], u64 a, u64 b) {
                  : "l"(a), "l"(b));
 }
 
-// A tile has `ROWS` rows and `WIDE` outputs. Gated, W's rows are all gates and then what they gate: y = silu(x · gateᵀ) ·
-// (x · upᵀ), half as many outputs a tile. `base`, where there is one, is added; it may be y. `gain` are the weights of the
-// norm that comes next, where one does.
+// One tile of `TILE_M` rows and `TILE_N` outputs. With SWIGLU, W holds all gate rows and then all up rows: y = silu(x ·
+// gateᵀ) · (x · upᵀ), with half as many outputs per tile. `base`, if given, is added; it may be y. `norm_weight`, if
+// given, holds the weights of the norm that follows.
 template <int TILE_M, int TILE_N, bool SWIGLU, int SPLIT_K, int NUM_STAGES>
 __device__ __forceinline__ void gemm_tile(const TensorMap* x, const TensorMap* w, int rows, int outputs, int inputs, const float* squares, int num_partials, float epsilon, const bf16* base, bf16* y, const bf16* norm_weight, bf16* norm_input, float* squares_out, const unsigned char* next_weights, int next_weights_bytes) {
     constexpr int consumer_threads = TILE_M * 2, a_bytes = TILE_M * 128, stage_bytes = a_bytes + TILE_N * 128;
-    // Of the tile's columns, by eights: those that are this block's in the end. The other leaves what it has of them.
+    // The part of the tile's columns, in units of eight, that this CTA finishes. It sends its partial sums of the rest
+    // to the other CTA.
     constexpr int own_n_tiles = TILE_N / 8 / SPLIT_K, exchange_bytes = own_n_tiles * consumer_threads * 16;
     struct Barriers {
         u64 full[NUM_STAGES], empty[NUM_STAGES], exchange;
         float rstds[TILE_M];
     };
     constexpr int exchange_offset = NUM_STAGES * stage_bytes, barriers_offset = exchange_offset + (SPLIT_K - 1) * exchange_bytes;
-    static_assert(barriers_offset + sizeof(Barriers) <= FUSED_GEMM_SHARED_BYTES && SPLIT_K <= 2, "what is used is what is asked for");
+    static_assert(barriers_offset + sizeof(Barriers) <= FUSED_GEMM_SHARED_BYTES && SPLIT_K <= 2, "shared memory exceeds FUSED_GEMM_SHARED_BYTES");
     Barriers& barriers = *(Barriers*)(shared_memory + barriers_offset);
     u32 stages = (u32)__cvta_generic_to_shared(shared_memory), full = (u32)__cvta_generic_to_shared(barriers.full), empty = (u32)__cvta_generic_to_shared(barriers.empty), exchange = (u32)__cvta_generic_to_shared(&barriers.exchange);
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, row_start = blockIdx.y * TILE_M, rank = SPLIT_K > 1 ? blockIdx.z : 0;
@@ -101,7 +102,7 @@ __device__ __forceinline__ void gemm_tile(const TensorMap* x, const TensorMap* w
         __syncwarp();
     } else {
         wait_for_dependencies();
-        // What is needed in the end is on its way while tiles are multiplied.
+        // Prefetches the inputs of the epilogue during the main loop.
         if (!SWIGLU && base)
 #pragma unroll
             for (int half = 0; half < 2; half++)
@@ -111,7 +112,7 @@ __device__ __forceinline__ void gemm_tile(const TensorMap* x, const TensorMap* w
         if (!SWIGLU && norm_weight)
 #pragma unroll
             for (int j = 0; j < own_n_tiles; j++) norm_weights[j] = *(const u32*)(norm_weight + first_column + j * 8);
-        // Two threads a row.
+        // Two threads per row.
         int own_row = threadIdx.x >> 1, half_row = (threadIdx.x & 1) * 4;
         float4 sums[MAX_NORM_PARTIALS / 8] = {};
         if (squares && row_start + own_row < rows)
@@ -151,14 +152,14 @@ __device__ __forceinline__ void gemm_tile(const TensorMap* x, const TensorMap* w
             mbarrier_wait(exchange, 0);
 #pragma unroll
             for (int j = 0; j < own_n_tiles; j++) {
-                // Two numbers' sum is the same in either order.
+                // Addition of two values is commutative, so both orders give the same bits.
                 float4 partial = ld_shared(slot + j * consumer_threads * 16);
                 acc[j][0] += partial.x, acc[j][1] += partial.y, acc[j][2] += partial.z, acc[j][3] += partial.w;
             }
         }
     }
     __syncthreads();
-    if (SPLIT_K > 1) cluster_arrive(); // nobody leaves while the other writes here
+    if (SPLIT_K > 1) cluster_arrive(); // no CTA exits while the other may still write to its shared memory
     if (warp < consumer_threads / 32)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -170,9 +171,9 @@ __device__ __forceinline__ void gemm_tile(const TensorMap* x, const TensorMap* w
                 size_t to = (size_t)row * outputs + first_column + j * 8;
                 float first = acc[j][2 * half] * rstd, second = acc[j][2 * half + 1] * rstd;
                 if (SWIGLU) {
-                    // Rounded in between, as where this is done in two steps.
-                    u32 barrier = pack_bf16(first, second), up = pack_bf16(acc[j + own_n_tiles / 2][2 * half] * rstd, acc[j + own_n_tiles / 2][2 * half + 1] * rstd);
-                    first = __fdividef(bf16_lo(barrier), 1.f + __expf(-bf16_lo(barrier))) * bf16_lo(up), second = __fdividef(bf16_hi(barrier), 1.f + __expf(-bf16_hi(barrier))) * bf16_hi(up);
+                    // Rounded in between, so that the result equals that of separate kernels.
+                    u32 gates_bf16 = pack_bf16(first, second), up = pack_bf16(acc[j + own_n_tiles / 2][2 * half] * rstd, acc[j + own_n_tiles / 2][2 * half + 1] * rstd);
+                    first = __fdividef(bf16_lo(gates_bf16), 1.f + __expf(-bf16_lo(gates_bf16))) * bf16_lo(up), second = __fdividef(bf16_hi(gates_bf16), 1.f + __expf(-bf16_hi(gates_bf16))) * bf16_hi(up);
                 } else first += bf16_lo(residual[half][j]), second += bf16_hi(residual[half][j]);
                 u32 packed = pack_bf16(first, second);
                 if (in_range) *(u32*)(y + to) = packed;

@@ -1,13 +1,13 @@
-// Tiles that the card brings to shared memory by itself, and gates at which warps wait for them.
+// TMA descriptors, and mbarriers on which warps wait for TMA loads.
 
 #if HAS_WGMMA
 
-// How a matrix lies in memory, as the card reads it.
+// TMA tensor map.
 struct __align__(128) TensorMap {
     u64 opaque[16];
 };
 
-// Threads pass a gate when all that was expected has come.
+// A waiting thread passes the barrier when all arrivals and all expected bytes of the phase are in.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, int arrivals) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)); }
 __device__ __forceinline__ void mbarrier_expect_tx(u32 barrier, int bytes) { asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory"); }
 __device__ __forceinline__ void mbarrier_arrive(u32 barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }

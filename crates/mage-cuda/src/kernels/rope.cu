@@ -1,12 +1,12 @@
-// Norms of heads, and their turning by position. A warp per head; a lane has neighbouring pairs of numbers of the first
-// half and those half a head further. `turns` holds, per position, HD / 2 cosines and as many sines.
+// RMSNorm of heads and rotary position embedding (RoPE). One warp per head; a lane holds pairs of neighbouring elements
+// of the first half and the pairs half a head further. `rope_table` holds HEAD_DIM / 2 cosines and as many sines per
+// position.
 
 #define HALF_DIM (HEAD_DIM / 2)
-// Pairs per lane, and how many lanes have any.
+// Pairs per lane. Lanes beyond HALF_DIM are idle.
 #define PAIRS_PER_LANE ((HALF_DIM + 63) / 64)
 
-// A head's numbers as a lane has them: neighbours i and i + 1 of the first half, then of the second. Says what their squares
-// add up to.
+// Loads the lane's elements of a head: i and i + 1 of the first half, then of the second. Returns their sum of squares.
 __device__ __forceinline__ float load_head(const bf16* x, float to[PAIRS_PER_LANE][4]) {
     int lane = threadIdx.x & 31;
     float s = 0.f;
@@ -22,7 +22,7 @@ __device__ __forceinline__ float load_head(const bf16* x, float to[PAIRS_PER_LAN
     return s;
 }
 
-// The same, given the squares' sum over the warp, normed and turned. Says what 1 / rms was.
+// Normalises and rotates a loaded head, given the sum of squares over the warp. Returns 1 / rms.
 __device__ __forceinline__ float norm_and_rotate(float sum_of_squares, const bf16* gamma, float epsilon, const float* rope, float to[PAIRS_PER_LANE][4]) {
     int lane = threadIdx.x & 31;
     float rstd = rsqrtf(sum_of_squares / HEAD_DIM + epsilon);
@@ -45,7 +45,8 @@ __device__ __forceinline__ float load_norm_rotate(const bf16* x, const bf16* gam
     return norm_and_rotate(warp_sum(sum_of_squares), gamma, epsilon, rope, to);
 }
 
-// Queries and keys from raw ones. With pages, keys and values go to each row's cell there; else keys go beside queries.
+// Normalises and rotates queries and keys. With a KV cache, keys and values are written to each token's slot there;
+// otherwise keys are written next to the queries.
 extern "C" __global__ void head_norm_rope(const bf16* qkv, const bf16* w, float epsilon, const float* rope_table, const u32* positions, int heads, int kv_heads, bf16* qk, float* rstds, const u32* slots, bf16* kv_cache) {
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, row = blockIdx.x;
     int head = blockIdx.y * (blockDim.x >> 5) + warp;
@@ -53,7 +54,7 @@ extern "C" __global__ void head_norm_rope(const bf16* qkv, const bf16* w, float 
     const bf16* x = qkv + ((size_t)row * (heads + 2 * kv_heads) + head) * HEAD_DIM;
     bf16* y = qk + ((size_t)row * (heads + kv_heads) + head) * HEAD_DIM;
     if (kv_cache && head >= heads) {
-        // A page holds the keys of all its heads, then the values: 16 tokens each.
+        // A KV block holds the keys of all its heads, then the values: 16 tokens each.
         int is_value = (head - heads) / kv_heads, h = (head - heads) % kv_heads;
         u32 slot = slots[row];
         y = kv_cache + ((((size_t)(slot >> 4) * 2 + is_value) * kv_heads + h) * 16 + (slot & 15)) * HEAD_DIM;
@@ -75,8 +76,8 @@ extern "C" __global__ void head_norm_rope(const bf16* qkv, const bf16* w, float 
     }
 }
 
-// The way back: from the gradient by turned queries and keys to that by raw ones. A block goes over many rows and leaves
-// its share of the weights' gradient (queries', then keys') in `partial`, where that is wanted.
+// Backward: from the gradient of rotated queries and keys to that of raw ones. A CTA processes many rows and writes its
+// partial sum of the weight gradient (queries', then keys') to `partial`, unless that is null.
 extern "C" __global__ void head_norm_rope_grad(const bf16* dqk, const bf16* qkv, const bf16* w, const float* rope_table, const u32* positions, const float* rstds, int rows, int heads, int kv_heads, bf16* dqkv, float* partial_dgamma) {
     __shared__ float sums[2 * HEAD_DIM];
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5, qk_heads = heads + kv_heads;
@@ -120,7 +121,7 @@ extern "C" __global__ void head_norm_rope_grad(const bf16* dqk, const bf16* qkv,
     }
     if (!partial_dgamma) return;
     for (int i = threadIdx.x; i < 2 * HEAD_DIM; i += blockDim.x) sums[i] = 0.f;
-    // Warps one after the other, so that the order of the sum is always the same.
+    // One warp at a time, so that the order of summation is fixed.
     for (int active = 0; active < warps; active++) {
         __syncthreads();
         if (active != warp) continue;

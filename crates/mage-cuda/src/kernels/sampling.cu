@@ -1,16 +1,16 @@
-// What rows of logits say: about a given token, or which token is drawn.
+// Sampling from rows of logits, and log-probabilities of given tokens.
 //
-// A row's candidates are all tokens, those of a list, or those at a node of a trie. A block goes over them once, each warp over
-// stretches of their 32, in an order that never changes, so that equal logits give equal answers. Filters cut the candidates,
-// ordered by falling weight and then rising number, to a beginning; its last weight is found digit by digit, masses being added
-// as whole numbers.
+// The candidates of a row are all tokens, those of a list, or those at a trie node. One CTA reads them once, in 32
+// segments of one warp each and in a fixed order, so that equal logits give equal results. Filters (top-k, top-p,
+// min-p) keep a prefix of the candidates, ordered by descending weight and ascending index. The weight at which the
+// prefix ends is found by radix selection; masses are added in fixed point.
 
 struct LogitQuery {
-    u32 token;       // the one asked about, or DRAW
-    u32 list, count; // the candidates, where there are fewer than all; with NODE, where the node is among the tries
+    u32 token;       // the token to score, or SAMPLE
+    u32 list, count; // the candidates unless ALL_TOKENS; with TRIE_NODE, `list` is the node's offset in the trie buffer
     u32 top_k;       // 0: no limit
     float temperature, top_p, min_p;
-    float uniform; // where on the line from 0 to 1
+    float uniform; // uniform variate in [0, 1)
 };
 #define SAMPLE 0xffffffffu
 #define ALL_TOKENS 0xffffffffu
@@ -19,7 +19,7 @@ struct LogitQuery {
 struct LogitResult {
     u32 token;
     float logprob, aux;
-    u32 next_trie_node; // drawn at a node: one more than the number of the next
+    u32 next_trie_node; // sampled at a trie node: index of the next node plus one
 };
 
 struct LogitRow {
@@ -30,7 +30,7 @@ struct LogitRow {
     __device__ __forceinline__ float at(int i) const { return logits[token(i)]; }
 };
 
-// The sum before each thread and, in `total`, over the block.
+// Exclusive prefix sum by thread. `total` receives the sum over the CTA.
 template <typename T>
 __device__ __forceinline__ T block_scan(T x, T* total) {
     __shared__ T warp_sums[32];
@@ -53,13 +53,13 @@ __device__ __forceinline__ T block_scan(T x, T* total) {
     return prior + sum - x;
 }
 
-// What a part of the candidates adds up to, relative to its largest logit: exponentials, the same at the temperature drawn
-// at, and exponentials times logits.
+// Sums over a set of candidates, relative to its largest logit: exponentials, exponentials at the sampling temperature,
+// and exponentials times logits.
 struct LogitStats {
     float max_logit, sum, tempered_sum, weighted;
 };
 
-// The same relative to a larger logit.
+// The same sums relative to a larger logit.
 __device__ __forceinline__ LogitStats rescale(LogitStats a, float max_logit, float inv_temperature) {
     float f = exp2f((a.max_logit - max_logit) * LOG2E);
     if (a.max_logit == NEG_INF) return {max_logit, 0.f, 0.f, 0.f};
@@ -76,7 +76,7 @@ __device__ __forceinline__ LogitStats merge(LogitStats a, LogitStats b, float in
 // Candidates per warp: whole groups of four for every lane.
 __device__ __forceinline__ int segment_length(const LogitRow& row) { return (row.count + 32 * 128 - 1) / (32 * 128) * 128; }
 
-// Four neighbouring candidates; those that are not there weigh nothing.
+// Four neighbouring candidates. Those out of range are -inf.
 __device__ __forceinline__ float4 load_logits4(const LogitRow& row, int i, int end) {
     if (!row.list && i + 4 <= end) return *(const float4*)(row.logits + i);
     float4 x;
@@ -85,8 +85,8 @@ __device__ __forceinline__ float4 load_logits4(const LogitRow& row, int i, int e
     return x;
 }
 
-// One pass over the 32 stretches, each of which one warp goes over; `parts` keeps what was found in each. Where a logit is not
-// finite, the sum is not a number.
+// One pass over the 32 segments, one warp each. `segments` receives the sums of each segment. The total sum is NaN if a
+// logit is not finite.
 template <bool ENTROPY>
 __device__ LogitStats row_stats(const LogitRow& row, float inv_temperature, LogitStats* segments) {
     int lane = threadIdx.x & 31;
@@ -94,7 +94,7 @@ __device__ LogitStats row_stats(const LogitRow& row, float inv_temperature, Logi
     for (int segment_index = threadIdx.x >> 5; segment_index < 32; segment_index += blockDim.x >> 5) {
         int first = segment_index * segment_length(row), end = min(row.count, first + segment_length(row));
         LogitStats s = {NEG_INF, 0.f, 0.f, 0.f};
-        // Four groups at a time: their loads are on their way together.
+        // Four groups at a time, so that their loads overlap.
         for (int i = first + lane * 4; i < end; i += 4 * 128) {
             float4 x[4];
 #pragma unroll
@@ -124,7 +124,7 @@ __device__ LogitStats row_stats(const LogitRow& row, float inv_temperature, Logi
 #pragma unroll
         for (int o = 16; o; o >>= 1) {
             LogitStats other = {__shfl_xor_sync(FULL_MASK, s.max_logit, o), __shfl_xor_sync(FULL_MASK, s.sum, o), __shfl_xor_sync(FULL_MASK, s.tempered_sum, o), __shfl_xor_sync(FULL_MASK, s.weighted, o)};
-            // The same order in every lane: a warp agrees on its sum.
+            // The same order in every lane, so that the warp agrees on the sum.
             s = (lane & o) ? merge(other, s, inv_temperature) : merge(s, other, inv_temperature);
         }
         if (lane == 0) segments[segment_index] = s;
@@ -132,7 +132,7 @@ __device__ LogitStats row_stats(const LogitRow& row, float inv_temperature, Logi
     non_finite = __syncthreads_or(non_finite);
     LogitStats s = segments[0];
     for (int segment_index = 1; segment_index < 32; segment_index++) s = merge(s, segments[segment_index], inv_temperature);
-    __syncthreads(); // the compiler puts what comes later where `parts` was, and others may still be reading it
+    __syncthreads(); // the compiler may reuse the shared memory of `segments` while other warps still read it
     if (non_finite) s.sum = __int_as_float(0x7fc00000);
     return s;
 }
@@ -142,27 +142,28 @@ __device__ LogitRow logit_row(const float* logits, size_t stride, int vocabulary
     return count == ALL_TOKENS ? LogitRow{at, 0, vocabulary} : LogitRow{at, list, (int)count};
 }
 
-// The number of the node that follows one at which candidate `at` was drawn. A node is how many candidates it has, these, and for
-// each the number of the next; where all tokens are candidates: ALL, a token, the number after it, and the number after all others.
+// The trie node that follows when candidate `at` is sampled. A node is its number of candidates, the candidates, and
+// for each the index of the next node. If all tokens are candidates, it is ALL_TOKENS, a token, the node after that
+// token, and the node after all others.
 __device__ u32 next_trie_node(const u32* node, int at, u32 token) {
     return node[0] == ALL_TOKENS ? node[token == node[1] ? 2 : 3] : node[1 + node[0] + at];
 }
 
-// Weight of a candidate, the largest being 1.
+// Weight of a candidate relative to the largest, which has weight 1.
 __device__ __forceinline__ float weight(const LogitRow& row, int i, float max_logit, float inv_temperature) { return exp2f((row.at(i) - max_logit) * inv_temperature); }
 __device__ __forceinline__ u64 fixed_point_mass(float w) { return (u64)((double)w * 4294967296.0); }
 
-// A beginning of the candidates: all whose weight's bits are above `bits`, and of those equal the first `equals`.
+// A prefix of the candidates: those whose weight bits exceed `bits`, and the first `num_equal` of those that equal it.
 struct Threshold {
     u32 bits, num_equal;
 };
 
-// The shortest beginning that has `enough` candidates (or, by mass, that much of it).
+// The shortest prefix with `required` candidates or, by mass, with that much mass.
 __device__ Threshold select_threshold(const LogitRow& row, float max_logit, float inv_temperature, u64 required, bool by_mass) {
     __shared__ u64 bins[256];
     __shared__ u32 selected;
     __shared__ u64 remaining;
-    u32 prefix = 0, known = 0; // the digits found so far, and their mask
+    u32 prefix = 0, known = 0; // digits found so far, and their mask
     u64 needed = required;
     for (int shift = 24; shift >= 0; shift -= 8) {
         for (int i = threadIdx.x; i < 256; i += blockDim.x) bins[i] = 0;
@@ -193,7 +194,7 @@ __device__ __forceinline__ Threshold stricter(Threshold a, Threshold b) {
     return a.num_equal < b.num_equal ? a : b;
 }
 
-// The mass of a beginning.
+// The mass of a prefix.
 __device__ u64 mass_above(const LogitRow& row, float max_logit, float inv_temperature, Threshold threshold) {
     u64 sum = 0, num_equal = 0;
     for (int i = threadIdx.x; i < row.count; i += blockDim.x) {
@@ -209,7 +210,7 @@ __device__ u64 mass_above(const LogitRow& row, float max_logit, float inv_temper
     return total + num_kept * fixed_point_mass(__uint_as_float(threshold.bits));
 }
 
-// The last part with any weight that starts at or before the goal, and where it starts.
+// The last segment with non-zero mass that starts at or before the target, and its start.
 template <typename F>
 __device__ __forceinline__ int find_segment(float target, float* start, F mass_at) {
     int found = 0;
@@ -222,8 +223,8 @@ __device__ __forceinline__ int find_segment(float target, float* start, F mass_a
     return found;
 }
 
-// Which of all candidates is drawn: the stretch first, then its part, then the place in it, which one warp looks for. Greedily,
-// the first of the largest.
+// Samples from all candidates: finds the segment, then its sub-segment, then the position in it, which one warp
+// searches. Greedy sampling takes the first of the largest logits.
 __device__ int sample_token(const LogitRow& row, const LogitQuery& query, const LogitStats& s, const LogitStats* segments, float inv_temperature, float* logprob) {
     __shared__ int found;
     __shared__ float sub_masses[32];
@@ -269,7 +270,7 @@ __device__ int sample_token(const LogitRow& row, const LogitQuery& query, const 
                 float y = __shfl_up_sync(FULL_MASK, inclusive, o);
                 if (lane >= o) inclusive += y;
             }
-            float at = start + (inclusive - sum); // so that the first with any weight is exactly at the start, which the goal is not before
+            float at = start + (inclusive - sum); // the first candidate with non-zero weight lies exactly at `start`, which is never beyond the target
             int candidate_index = -1;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
@@ -289,7 +290,7 @@ __device__ int sample_token(const LogitRow& row, const LogitQuery& query, const 
     return at;
 }
 
-// Which of a beginning of the candidates is drawn.
+// Samples from a filtered prefix of the candidates.
 __device__ int sample_filtered(const LogitRow& row, const LogitQuery& query, const LogitStats& s, float inv_temperature, float* logprob) {
     __shared__ int found;
     Threshold threshold = {0, 0xffffffffu};
@@ -299,12 +300,12 @@ __device__ int sample_filtered(const LogitRow& row, const LogitQuery& query, con
         u64 required = (u64)((double)query.top_p * (double)total);
         threshold = stricter(threshold, select_threshold(row, s.max_logit, inv_temperature, required ? required : 1, true));
     }
-    // Everything of at least this weight: equal ones all stay.
+    // Keeps every candidate of at least this weight, including equal ones.
     if (query.min_p > 0.f) threshold = stricter(threshold, Threshold{__float_as_uint(query.min_p), 0xffffffffu});
     float total = 0.f;
     if (threadIdx.x == 0) found = -1;
-    // Twice over the same tiles: the first time for the total, the second for the place.
-    for (int mbarrier_wait = 0; mbarrier_wait < 2; mbarrier_wait++) {
+    // Two passes over the same tiles: the first computes the total, the second finds the position.
+    for (int pass = 0; pass < 2; pass++) {
         float target = query.uniform * total, prior = 0.f;
         u32 num_equal = 0;
         for (int start = 0; start < row.count; start += blockDim.x) {
@@ -315,12 +316,12 @@ __device__ int sample_filtered(const LogitRow& row, const LogitQuery& query, con
             num_equal += tile_equal;
             if (bits < threshold.bits || (bits == threshold.bits && rank >= threshold.num_equal)) w = 0.f;
             float prefix = block_scan<float>(w, &tile_sum);
-            if (mbarrier_wait && w > 0.f && prior + prefix <= target) atomicMax(&found, i);
+            if (pass && w > 0.f && prior + prefix <= target) atomicMax(&found, i);
             prior += tile_sum;
             __syncthreads();
-            if (mbarrier_wait && prior > target && found >= 0) break;
+            if (pass && prior > target && found >= 0) break;
         }
-        if (mbarrier_wait == 0) total = prior;
+        if (pass == 0) total = prior;
     }
     __syncthreads();
     int at = found < 0 ? 0 : found;
@@ -328,7 +329,7 @@ __device__ int sample_filtered(const LogitRow& row, const LogitQuery& query, con
     return at;
 }
 
-// A block per row of logits; two of them at once on a multiprocessor.
+// One CTA per row of logits; two CTAs fit on one SM.
 extern "C" __global__ void __launch_bounds__(512, 2) sample_or_score(const float* logits, u64 stride, int vocabulary, const u32* inputs, const u32* tries, int queries_offset, LogitResult* results) {
     __shared__ LogitStats segments[32];
     LogitQuery query = ((const LogitQuery*)(inputs + queries_offset))[blockIdx.x];
@@ -356,7 +357,7 @@ extern "C" __global__ void __launch_bounds__(512, 2) sample_or_score(const float
     if (threadIdx.x == 0) results[blockIdx.x] = a;
 }
 
-// What rows say about their targets: log-probability, entropy, and the logarithm of the sum.
+// Log-probability, entropy and logsumexp of each row's target token.
 extern "C" __global__ void __launch_bounds__(512, 2) token_logprobs(const float* logits, u64 stride, int vocabulary, const u32* inputs, int queries_offset, float4* out) {
     __shared__ LogitStats segments[32];
     LogitQuery query = ((const LogitQuery*)(inputs + queries_offset))[blockIdx.x];
@@ -372,7 +373,8 @@ __device__ __forceinline__ float logit_grad(float logit, bool selected, float4 t
     return p > 0.f && grad.y != 0.f ? d - grad.y * p * (l + token_stats.y) : d;
 }
 
-// From logits to the gradient by them, given per row the slopes by log-probability and entropy.
+// Gradient of the loss with respect to logits, given its gradients with respect to log-probability and entropy of each
+// row.
 extern "C" __global__ void __launch_bounds__(1024) token_logprobs_grad(const float* logits, u64 stride, int vocabulary, const u32* inputs, int queries_offset, const float4* all_token_stats, const float2* grads, bf16* to) {
     LogitQuery query = ((const LogitQuery*)(inputs + queries_offset))[blockIdx.x];
     LogitRow row = logit_row(logits, stride, vocabulary, inputs + query.list, query.count, blockIdx.x);
@@ -388,7 +390,7 @@ extern "C" __global__ void __launch_bounds__(1024) token_logprobs_grad(const flo
         }
         return;
     }
-    // Rows are padded to groups of eight; the padding's gradient is 0.
+    // Rows are padded to multiples of eight. The gradient of the padding is 0.
     for (int i = threadIdx.x * 4; i < (int)stride; i += blockDim.x * 4) {
         float4 x = *(const float4*)(row.logits + i);
         float v[4] = {x.x, x.y, x.z, x.w};
