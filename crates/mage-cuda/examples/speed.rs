@@ -1,12 +1,12 @@
-//! How fast are passes and steps on this card?
+//! Benchmark of training passes and inference steps on a GPU.
 //!
 //! ```text
 //! cargo run --release -p mage-cuda --example speed -- t,0.6B,8,1024 d,0.6B,64,128,128 a,4B,8192
 //! ```
-//! `t,SHAPE,SEQUENCES,LENGTH` times forward and backward; `d,SHAPE,SEQUENCES,PROMPT,NEW` decoding; `a,SHAPE,TOKENS`
-//! a pass with recomputation and a step of AdamW. Words after these: `recompute`; `adapter` puts one of rank 16 beside every
-//! matrix, which learns or speaks in the model's place; `invariant` gives each sequence the same bits whatever the batch.
-//! CudaWeights and tokens are random; every row is predicted.
+//! `t,SHAPE,SEQUENCES,LENGTH` measures forward and backward passes; `d,SHAPE,SEQUENCES,PROMPT,NEW` decoding;
+//! `a,SHAPE,TOKENS` a pass with recomputation and an AdamW step. Options may follow: `recompute`; `adapter` adds a LoRA
+//! adapter of rank 16 to every projection, which is trained or used for inference; `invariant` uses batch-invariant
+//! kernels. Weights and tokens are random; every token is a target.
 
 use mage_cuda::{
     AdamWParams, BLOCK_SIZE, CudaDevice, CudaModel, GpuLayerLayout, GpuLogitQuery, GpuLogitResult, GpuLoraGroupLayout,
@@ -26,7 +26,7 @@ fn shape(name: &str) -> Result<ModelShape, Any> {
         "4B" => (2560, 36, 32, 9728),
         "4B6" => (2560, 6, 32, 9728),
         "8B" => (4096, 36, 32, 12_288),
-        _ => return Err(format!("{name}: 0.6B, 1.7B, 4B, 4B6 (six layers of it) or 8B").into()),
+        _ => return Err(format!("unknown shape {name}; expected 0.6B, 1.7B, 4B, 4B6 (six layers of 4B) or 8B").into()),
     };
     Ok(ModelShape {
         vocab_size: 151_936,
@@ -40,46 +40,46 @@ fn shape(name: &str) -> Result<ModelShape, Any> {
     })
 }
 
-fn places(c: &ModelShape) -> GpuParamLayout {
+fn layout(c: &ModelShape) -> GpuParamLayout {
     let mut len = 0;
-    let mut put = |n: usize| -> Range<usize> {
+    let mut alloc = |n: usize| -> Range<usize> {
         len += n;
         len - n..len
     };
     let (d, q, kv) = (c.hidden_size, c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
-    let embed_tokens = put(c.vocab_size * d);
+    let embed_tokens = alloc(c.vocab_size * d);
     let layers = (0..c.num_layers).map(|_| GpuLayerLayout {
-        input_norm: put(d),
-        qkv_proj: put((q + 2 * kv) * d),
-        qk_norm: put(2 * c.head_dim),
-        o_proj: put(d * q),
-        post_attention_norm: put(d),
-        gate_up_proj: put(2 * c.intermediate_size * d),
-        down_proj: put(d * c.intermediate_size),
+        input_norm: alloc(d),
+        qkv_proj: alloc((q + 2 * kv) * d),
+        qk_norm: alloc(2 * c.head_dim),
+        o_proj: alloc(d * q),
+        post_attention_norm: alloc(d),
+        gate_up_proj: alloc(2 * c.intermediate_size * d),
+        down_proj: alloc(d * c.intermediate_size),
     });
     let layers = layers.collect();
-    let final_norm = put(d);
-    // Larger models have a last matrix of their own.
-    let lm_head = if d > 2560 { put(c.vocab_size * d) } else { embed_tokens.clone() };
+    let final_norm = alloc(d);
+    // Larger models have an untied LM head.
+    let lm_head = if d > 2560 { alloc(c.vocab_size * d) } else { embed_tokens.clone() };
     GpuParamLayout { lm_head, embed_tokens, layers, final_norm, len }
 }
 
-/// Of rank 16, beside every matrix.
-fn adapter(c: &ModelShape) -> GpuLoraLayout {
+/// LoRA of rank 16 on every projection.
+fn lora_layout(c: &ModelShape) -> GpuLoraLayout {
     const RANK: usize = 16;
     let mut len = 0;
-    let mut put = |n: usize| -> Range<usize> {
+    let mut alloc = |n: usize| -> Range<usize> {
         len += n;
         len - n..len
     };
     let (d, q, kv) = (c.hidden_size, c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
     let mut group = |inputs: usize, outputs: &[usize]| {
         let total_rank = outputs.len() * RANK;
-        let (lora_a, mut output_offset) = (put(total_rank * inputs), 0);
+        let (lora_a, mut output_offset) = (alloc(total_rank * inputs), 0);
         let projections = outputs.iter().enumerate().map(|(i, &outputs)| {
             output_offset += outputs;
             GpuLoraProjectionLayout {
-                lora_b: put(outputs * RANK),
+                lora_b: alloc(outputs * RANK),
                 outputs,
                 output_offset: output_offset - outputs,
                 rank_offset: i * RANK,
@@ -100,20 +100,20 @@ fn adapter(c: &ModelShape) -> GpuLoraLayout {
     GpuLoraLayout { rank: RANK, scale: 2.0, layers, len }
 }
 
-/// Numbers with a spread of 0.02.
-fn small(len: usize) -> Vec<f32> {
+/// Values with a standard deviation of 0.02.
+fn random_small(len: usize) -> Vec<f32> {
     (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5) * 0.0693).collect()
 }
 
-/// Numbers with a spread of 0.02, and 1 where a norm's weights are.
-fn numbers(p: &GpuParamLayout) -> Vec<f32> {
+/// Values with a standard deviation of 0.02; norm weights are 1.
+fn random_weights(p: &GpuParamLayout) -> Vec<f32> {
     let mut all = vec![0.0_f32; p.len];
-    let piece = p.len.div_ceil(std::thread::available_parallelism().map_or(1, Into::into));
+    let chunk = p.len.div_ceil(std::thread::available_parallelism().map_or(1, Into::into));
     std::thread::scope(|s| {
-        for (i, part) in all.chunks_mut(piece).enumerate() {
+        for (i, chunk) in all.chunks_mut(chunk).enumerate() {
             s.spawn(move || {
                 let mut state = i as u64 * 0x9e37_79b9_7f4a_7c15 + 1;
-                for x in part {
+                for x in chunk {
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     *x = ((state >> 40) as f32 / (1 << 24) as f32 - 0.5) * 0.0693;
                 }
@@ -129,7 +129,7 @@ fn numbers(p: &GpuParamLayout) -> Vec<f32> {
     all
 }
 
-fn middle(mut times: Vec<f64>) -> f64 {
+fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
 }
@@ -139,50 +139,54 @@ fn tokens(n: usize) -> Vec<u32> {
 }
 
 fn main() -> Result<(), Any> {
-    let card = CudaDevice::open(0)?;
-    let used = |card: &CudaDevice| -> Result<f64, Any> {
-        Ok((card.info().total_memory - card.free_memory()?) as f64 / f64::from(1 << 30))
+    let device = CudaDevice::open(0)?;
+    let used_gib = |device: &CudaDevice| -> Result<f64, Any> {
+        Ok((device.info().total_memory - device.free_memory()?) as f64 / f64::from(1 << 30))
     };
     println!(
-        "{} of generation {:?}, {} processors",
-        card.info().name,
-        card.info().compute_capability,
-        card.info().multiprocessors
+        "{}, compute capability {:?}, {} SMs",
+        device.info().name,
+        device.info().compute_capability,
+        device.info().multiprocessors
     );
-    println!("{:?}", mage_cuda::measure_throughput(&card)?);
+    println!("{:?}", mage_cuda::measure_throughput(&device)?);
     for job in std::env::args().skip(1) {
-        let parts: Vec<&str> = job.split(',').collect();
-        let number = |i: usize| -> Result<usize, Any> { Ok(parts.get(i).ok_or(format!("{job}: too short"))?.parse()?) };
-        let shape = shape(parts.get(1).copied().unwrap_or_default())?;
-        let places = places(&shape);
-        let flat = numbers(&places);
-        let said = |word: &str| parts.contains(&word);
-        let thin = said("adapter").then(|| Arc::new(adapter(&shape)));
+        let fields: Vec<&str> = job.split(',').collect();
+        let number =
+            |i: usize| -> Result<usize, Any> { Ok(fields.get(i).ok_or(format!("{job}: missing fields"))?.parse()?) };
+        let shape = shape(fields.get(1).copied().unwrap_or_default())?;
+        let layout = layout(&shape);
+        let flat = random_weights(&layout);
+        let has_option = |word: &str| fields.contains(&word);
+        let lora = has_option("adapter").then(|| Arc::new(lora_layout(&shape)));
         let start = Instant::now();
-        let turns: Vec<f32> = (0..8192 * shape.head_dim).map(|i| ((i * 37 % 101) as f32 / 101.0).cos()).collect();
-        let model = CudaModel::new(&card, shape, places, &turns)?;
-        println!("{job}: kernels {:.2} s", start.elapsed().as_secs_f64());
-        match parts[0] {
+        let rope_table: Vec<f32> = (0..8192 * shape.head_dim).map(|i| ((i * 37 % 101) as f32 / 101.0).cos()).collect();
+        let model = CudaModel::new(&device, shape, layout, &rope_table)?;
+        println!("{job}: kernels loaded in {:.2} s", start.elapsed().as_secs_f64());
+        match fields[0] {
             "t" | "a" => {
                 let (sequences, length) =
-                    if parts[0] == "t" { (number(2)?, number(3)?) } else { (number(2)?.div_ceil(1024), 1024) };
-                let recompute = parts[0] == "a" || said("recompute");
-                let mut trainer = match &thin {
+                    if fields[0] == "t" { (number(2)?, number(3)?) } else { (number(2)?.div_ceil(1024), 1024) };
+                let recompute = fields[0] == "a" || has_option("recompute");
+                let mut trainer = match &lora {
                     None => ModelTrainer::new(&model, &flat)?,
-                    Some(thin) => {
+                    Some(lora) => {
                         let weights = Arc::new(model.upload_weights(&flat)?);
-                        ModelTrainer::with_adapter(&model, &weights, thin, &small(thin.len))?
+                        ModelTrainer::with_adapter(&model, &weights, lora, &random_small(lora.len))?
                     }
                 };
                 drop(flat);
                 let n = sequences * length;
                 let tokens = tokens(n);
-                let predictions =
-                    (0..n as u32).map(|row| TargetToken { row, token: tokens[(row as usize + 1) % n], allowed: None });
+                let targets = (0..n as u32).map(|index| TargetToken {
+                    index,
+                    token: tokens[(index as usize + 1) % n],
+                    allowed: None,
+                });
                 let batch = PackedSequences {
                     tokens: &tokens,
                     spans: (0..sequences).map(|i| (i * length, length)).collect(),
-                    targets: predictions.collect(),
+                    targets: targets.collect(),
                 };
                 let mut times = Vec::new();
                 let mut loss = 0.0;
@@ -193,9 +197,9 @@ fn main() -> Result<(), Any> {
                         sum -= f64::from(c.logprob);
                         (-1.0 / n as f32, 0.0)
                     })?;
-                    if parts[0] == "a" {
+                    if fields[0] == "a" {
                         let norm = trainer.grad_sum_of_squares(0..trainer.grads().len())?.sqrt();
-                        let set = AdamWParams {
+                        let settings = AdamWParams {
                             learning_rate: 1e-6,
                             beta1: 0.9,
                             beta2: 0.95,
@@ -205,80 +209,87 @@ fn main() -> Result<(), Any> {
                             correction1: 1.0 - 0.9_f32.powi(i + 1),
                             correction2: 1.0 - 0.95_f32.powi(i + 1),
                         };
-                        trainer.adamw(0..trainer.grads().len(), &set)?;
+                        trainer.adamw(0..trainer.grads().len(), &settings)?;
                         trainer.snapshot().map(drop)?;
                     }
                     times.push(start.elapsed().as_secs_f64());
                     loss = sum / n as f64;
                 }
-                let seconds = middle(times.split_off(3));
+                let seconds = median(times.split_off(3));
                 println!(
-                    "{job}: {:.1} ms, {:.0} tokens/s, loss {loss:.4}, {:.1} GiB on the card",
+                    "{job}: {:.1} ms, {:.0} tokens/s, loss {loss:.4}, {:.1} GiB of GPU memory",
                     seconds * 1e3,
                     n as f64 / seconds,
-                    used(&card)?
+                    used_gib(&device)?
                 );
             }
             "d" => {
                 let (batch, prompt, new) = (number(2)?, number(3)?, number(4)?);
                 let weights = model.upload_weights(&flat)?;
                 drop(flat);
-                let per = (prompt + new).div_ceil(BLOCK_SIZE);
-                let beside = thin.as_ref().map(|thin| model.upload_adapter(thin, &small(thin.len))).transpose()?;
-                let held = WeightsRef { base: &weights, adapter: beside.as_ref() };
-                let mut stepper = ModelRunner::new(&model, batch * per, said("invariant"))?;
-                let tables: Vec<u32> = (0..(batch * per) as u32).collect();
-                let mut answers = vec![GpuLogitResult::default(); batch];
-                let ask = GpuLogitQuery { token: None, uniform: 0.5, ..GpuLogitQuery::score(0, None) };
-                let asks = vec![ask; batch];
-                // Prompts, a few at a time.
+                let blocks_per_sequence = (prompt + new).div_ceil(BLOCK_SIZE);
+                let adapter =
+                    lora.as_ref().map(|lora| model.upload_adapter(lora, &random_small(lora.len))).transpose()?;
+                let weights_ref = WeightsRef { base: &weights, adapter: adapter.as_ref() };
+                let mut runner = ModelRunner::new(&model, batch * blocks_per_sequence, has_option("invariant"))?;
+                let block_tables: Vec<u32> = (0..(batch * blocks_per_sequence) as u32).collect();
+                let mut results = vec![GpuLogitResult::default(); batch];
+                let query = GpuLogitQuery { token: None, uniform: 0.5, ..GpuLogitQuery::score(0, None) };
+                let queries = vec![query; batch];
+                // Prefill in batches.
                 let start = Instant::now();
                 let all = tokens(batch * prompt);
-                let at_once = (8192 / prompt).max(1);
-                for first in (0..batch).step_by(at_once) {
-                    let count = at_once.min(batch - first);
-                    let parts: Vec<GpuSequenceSlice> = (0..count)
+                let prompts_per_step = (8192 / prompt).max(1);
+                for first in (0..batch).step_by(prompts_per_step) {
+                    let count = prompts_per_step.min(batch - first);
+                    let slices: Vec<GpuSequenceSlice> = (0..count)
                         .map(|i| GpuSequenceSlice {
                             token_offset: i * prompt,
                             num_tokens: prompt,
                             start_position: 0,
-                            block_table_offset: (first + i) * per,
+                            block_table_offset: (first + i) * blocks_per_sequence,
                             num_logits: 1,
                         })
                         .collect();
                     let tokens = &all[first * prompt..(first + count) * prompt];
-                    let step = StepBatch { tokens, block_tables: &tables, sequences: &parts, queries: &asks[..count] };
-                    stepper.step(held, &step, &mut answers[first..first + count])?;
+                    let step = StepBatch {
+                        tokens,
+                        block_tables: &block_tables,
+                        sequences: &slices,
+                        queries: &queries[..count],
+                    };
+                    runner.step(weights_ref, &step, &mut results[first..first + count])?;
                 }
-                println!("{job}: prompts {:.1} ms", start.elapsed().as_secs_f64() * 1e3);
-                let mut next: Vec<u32> = answers.iter().map(|a| a.token).collect();
+                println!("{job}: prefill {:.1} ms", start.elapsed().as_secs_f64() * 1e3);
+                let mut next: Vec<u32> = results.iter().map(|a| a.token).collect();
                 let mut times = Vec::new();
                 for i in 0..new {
-                    let parts: Vec<GpuSequenceSlice> = (0..batch)
+                    let slices: Vec<GpuSequenceSlice> = (0..batch)
                         .map(|b| GpuSequenceSlice {
                             token_offset: b,
                             num_tokens: 1,
                             start_position: prompt + i,
-                            block_table_offset: b * per,
+                            block_table_offset: b * blocks_per_sequence,
                             num_logits: 1,
                         })
                         .collect();
                     let start = Instant::now();
-                    let step = StepBatch { tokens: &next, block_tables: &tables, sequences: &parts, queries: &asks };
-                    stepper.step(held, &step, &mut answers)?;
+                    let step =
+                        StepBatch { tokens: &next, block_tables: &block_tables, sequences: &slices, queries: &queries };
+                    runner.step(weights_ref, &step, &mut results)?;
                     times.push(start.elapsed().as_secs_f64());
-                    next.iter_mut().zip(&answers).for_each(|(n, a)| *n = a.token);
+                    next.iter_mut().zip(&results).for_each(|(n, a)| *n = a.token);
                 }
                 let mean = times[2..].iter().sum::<f64>() / (times.len() - 2) as f64;
                 println!(
-                    "{job}: {:.3} ms a step, {:.0} tokens/s, first {:.1} ms, {:.1} GiB on the card",
+                    "{job}: {:.3} ms per step, {:.0} tokens/s, first {:.1} ms, {:.1} GiB of GPU memory",
                     mean * 1e3,
                     batch as f64 / mean,
                     times[0] * 1e3,
-                    used(&card)?
+                    used_gib(&device)?
                 );
             }
-            other => return Err(format!("{other}: t, d or a").into()),
+            other => return Err(format!("unknown benchmark {other}; expected t, d or a").into()),
         }
     }
     Ok(())

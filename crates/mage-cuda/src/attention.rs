@@ -1,56 +1,55 @@
-//! How do whole sequences attend to themselves, and how does the gradient come back?
+//! Flash attention over whole sequences, forward and backward.
 //!
-//! By kernels that every card has, a block for each tile; or, where tensor cores read tiles by themselves, by blocks of two
-//! teams that stay and take one work after the other.
+//! Every GPU has kernels with one thread block per tile. GPUs with wgmma also have persistent warp-specialised kernels.
 
 use crate::TILE;
 use crate::error::{CudaError, Result};
 use crate::model::CudaModel;
-use crate::nvrtc::Teams;
+use crate::nvrtc::WarpSpecializedKernels;
 use crate::stream::{Stream, args};
 use crate::tma;
 
-/// Bytes of shared memory that a block of teams has.
-pub(crate) const TEAM_SHARED: usize = 197 << 10;
-/// Two that reckon, and one that brings them their tiles.
-const TEAM_THREADS: usize = 3 * 128;
+/// Bytes of shared memory per thread block of the warp-specialised kernels.
+pub(crate) const WS_SHARED_BYTES: usize = 197 << 10;
+/// Two consumer warp groups and one producer.
+const WS_THREADS: usize = 3 * 128;
 
-/// Which kernels attend.
+/// Which attention kernels are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// A block for each tile.
-    Tiles,
-    /// So many blocks of two teams, or as many as there are works.
-    Teams { blocks: usize },
+pub(crate) enum AttentionKernel {
+    /// One thread block per tile.
+    Tiled,
+    /// Persistent thread blocks with two consumer warp groups each; at most one per work item.
+    WarpSpecialized { blocks: usize },
 }
 
-impl Way {
-    /// Queries, or keys, of an item.
+impl AttentionKernel {
+    /// Queries, or keys, per tile.
     pub(crate) fn rows(self) -> usize {
         match self {
-            Way::Tiles => TILE,
-            Way::Teams { .. } => 2 * TILE,
+            AttentionKernel::Tiled => TILE,
+            AttentionKernel::WarpSpecialized { .. } => 2 * TILE,
         }
     }
 }
 
-/// Pieces of sequences, those that take longest first: where they are listed, and how many.
-pub(crate) type Items = (u64, usize);
+/// Device address and length of a list of tiles, the longest first.
+pub(crate) type TileList = (u64, usize);
 
-/// Numbers of whole sequences, by where they lie: rows of turned queries and keys, rows that end with values, and what comes of them.
+/// Device addresses: rotated queries and keys, rows that end with values, the output, and its logsumexp.
 #[derive(Clone, Copy)]
-pub(crate) struct Attending {
-    pub(crate) rows: usize,
+pub(crate) struct AttentionBuffers {
+    pub(crate) num_tokens: usize,
     pub(crate) qk: u64,
     pub(crate) qkv: u64,
     pub(crate) out: u64,
-    pub(crate) log_sums: u64,
+    pub(crate) logsumexp: u64,
 }
 
-/// The loss's slopes, by where they lie: by what attention yields, the share of that in each head's own gradient, by turned queries and
-/// keys, and by rows that end with values.
+/// Device addresses of gradients: of the output, delta (dot product of the output and its gradient per head), of
+/// rotated queries and keys, and of rows that end with values.
 #[derive(Clone, Copy)]
-pub(crate) struct Slopes {
+pub(crate) struct AttentionGrads {
     pub(crate) out: u64,
     pub(crate) delta: u64,
     pub(crate) qk: u64,
@@ -58,106 +57,128 @@ pub(crate) struct Slopes {
 }
 
 impl CudaModel {
-    /// The faster way that there is.
-    pub(crate) fn attention_way(&self) -> Way {
-        // One on every multiprocessor: no more fit there.
+    /// The fastest available kernels.
+    pub(crate) fn attention_kernel(&self) -> AttentionKernel {
+        // One per SM: shared memory does not hold more.
         let blocks = self.device.info().multiprocessors;
-        if self.program.teams.is_some() { Way::Teams { blocks } } else { Way::Tiles }
+        if self.kernels.warp_specialized.is_some() {
+            AttentionKernel::WarpSpecialized { blocks }
+        } else {
+            AttentionKernel::Tiled
+        }
     }
 
-    /// What each query makes of the keys up to its own, and the logarithm of their sum.
-    pub(crate) fn attend(&self, s: &Stream, way: Way, of: Attending, (items, count): Items) -> Result<()> {
-        let Attending { rows, qk, qkv, out, log_sums } = of;
+    /// Computes the causal attention output and the logsumexp of each query.
+    pub(crate) fn attention_forward(
+        &self,
+        s: &Stream,
+        way: AttentionKernel,
+        buffers: AttentionBuffers,
+        (items, count): TileList,
+    ) -> Result<()> {
+        let AttentionBuffers { num_tokens, qk, qkv, out, logsumexp } = buffers;
         let (heads, kv, scale) = (self.shape.num_heads, self.shape.num_kv_heads, self.shape.softmax_scale());
         match way {
-            Way::Tiles => s.launch(
-                self.program.functions.attention,
+            AttentionKernel::Tiled => s.launch(
+                self.kernels.common.flash_attention,
                 (count, heads, 1),
                 128,
                 4 * self.shape.tile_bytes(),
-                args![qk, qkv, items, heads, kv, scale, out, log_sums],
+                args![qk, qkv, items, heads, kv, scale, out, logsumexp],
             ),
-            Way::Teams { blocks } => {
-                let (works, [qk, qkv]) =
-                    (count * heads, self.head_maps(rows, [(qk, heads + kv), (qkv, heads + 2 * kv)])?);
+            AttentionKernel::WarpSpecialized { blocks } => {
+                let (num_items, [qk, qkv]) =
+                    (count * heads, self.head_tensor_maps(num_tokens, [(qk, heads + kv), (qkv, heads + 2 * kv)])?);
                 s.launch(
-                    self.teams()?.team_attention,
-                    (blocks.min(works), 1, 1),
-                    TEAM_THREADS,
-                    TEAM_SHARED,
-                    args![qk, qkv, items, works, heads, kv, scale, out, log_sums],
+                    self.ws_kernels()?.flash_attention_ws,
+                    (blocks.min(num_items), 1, 1),
+                    WS_THREADS,
+                    WS_SHARED_BYTES,
+                    args![qk, qkv, items, num_items, heads, kv, scale, out, logsumexp],
                 )
             }
         }
     }
 
-    /// From the slopes by what attention yields to those by turned queries and keys, and by values.
-    pub(crate) fn attend_back(
+    /// Computes the gradients of rotated queries and keys, and of values, from the gradient of the output.
+    pub(crate) fn attention_backward(
         &self,
         s: &Stream,
-        way: Way,
-        of: Attending,
-        slopes: Slopes,
-        (queries, query_count): Items,
-        (keys, key_count): Items,
+        way: AttentionKernel,
+        buffers: AttentionBuffers,
+        grads: AttentionGrads,
+        (queries, query_count): TileList,
+        (keys, key_count): TileList,
     ) -> Result<()> {
-        let Attending { rows, qk, qkv, out, log_sums } = of;
-        let Slopes { out: dout, delta, qk: dqk, qkv: dqkv } = slopes;
+        let AttentionBuffers { num_tokens, qk, qkv, out, logsumexp } = buffers;
+        let AttentionGrads { out: dout, delta, qk: dqk, qkv: dqkv } = grads;
         let (heads, kv, scale) = (self.shape.num_heads, self.shape.num_kv_heads, self.shape.softmax_scale());
-        let (f, units) = (&self.program.functions, rows * heads);
-        s.launch(f.attention_delta, (units.div_ceil(8), 1, 1), 256, 0, args![out, dout, units, heads, delta])?;
+        let (f, num_heads_total) = (&self.kernels.common, num_tokens * heads);
+        s.launch(
+            f.flash_attention_delta,
+            (num_heads_total.div_ceil(8), 1, 1),
+            256,
+            0,
+            args![out, dout, num_heads_total, heads, delta],
+        )?;
         match way {
-            Way::Tiles => {
+            AttentionKernel::Tiled => {
                 let tile = self.shape.tile_bytes();
                 s.launch(
-                    f.attention_grad_keys,
+                    f.flash_attention_grad_kv,
                     (key_count, kv, 1),
                     128,
                     6 * tile + 1024,
-                    args![qk, qkv, dout, log_sums, delta, keys, heads, kv, scale, dqk, dqkv],
+                    args![qk, qkv, dout, logsumexp, delta, keys, heads, kv, scale, dqk, dqkv],
                 )?;
                 s.launch(
-                    f.attention_grad_queries,
+                    f.flash_attention_grad_q,
                     (query_count, heads, 1),
                     128,
                     4 * tile,
-                    args![qk, qkv, dout, log_sums, delta, queries, heads, kv, scale, dqk],
+                    args![qk, qkv, dout, logsumexp, delta, queries, heads, kv, scale, dqk],
                 )
             }
-            Way::Teams { blocks } => {
-                let maps = self.head_maps(rows, [(qk, heads + kv), (qkv, heads + 2 * kv), (dout, heads)])?;
-                let ([qk, qkv, dout], teams, works) = (maps, self.teams()?, key_count * kv);
-                let [sums_on, deltas_on] =
-                    [log_sums, delta].map(|at| tma::numbers(at, rows, self.shape.head_stats_stride(), TILE));
+            AttentionKernel::WarpSpecialized { blocks } => {
+                let maps =
+                    self.head_tensor_maps(num_tokens, [(qk, heads + kv), (qkv, heads + 2 * kv), (dout, heads)])?;
+                let ([qk, qkv, dout], warp_specialized, num_items) = (maps, self.ws_kernels()?, key_count * kv);
+                let [logsumexp_map, delta_map] =
+                    [logsumexp, delta].map(|at| tma::f32_map(at, num_tokens, self.shape.head_stats_stride(), TILE));
                 s.launch(
-                    teams.team_grad_keys,
-                    (blocks.min(works), 1, 1),
-                    TEAM_THREADS,
-                    TEAM_SHARED,
-                    args![qk, qkv, dout, sums_on?, deltas_on?, keys, works, heads, kv, scale, dqk, dqkv],
+                    warp_specialized.flash_attention_ws_grad_kv,
+                    (blocks.min(num_items), 1, 1),
+                    WS_THREADS,
+                    WS_SHARED_BYTES,
+                    args![qk, qkv, dout, logsumexp_map?, delta_map?, keys, num_items, heads, kv, scale, dqk, dqkv],
                 )?;
-                let works = query_count * heads;
+                let num_items = query_count * heads;
                 s.launch(
-                    teams.team_grad_queries,
-                    (blocks.min(works), 1, 1),
-                    TEAM_THREADS,
-                    TEAM_SHARED,
-                    args![qk, qkv, dout, log_sums, delta, queries, works, heads, kv, scale, dqk],
+                    warp_specialized.flash_attention_ws_grad_q,
+                    (blocks.min(num_items), 1, 1),
+                    WS_THREADS,
+                    WS_SHARED_BYTES,
+                    args![qk, qkv, dout, logsumexp, delta, queries, num_items, heads, kv, scale, dqk],
                 )
             }
         }
     }
 
-    fn teams(&self) -> Result<&Teams> {
-        let none = || CudaError::new("attending", "this card has no such kernels".to_owned());
-        self.program.teams.as_ref().ok_or_else(none)
+    fn ws_kernels(&self) -> Result<&WarpSpecializedKernels> {
+        let unsupported =
+            || CudaError::new("launching attention", "this GPU has no warp-specialised attention kernels".to_owned());
+        self.kernels.warp_specialized.as_ref().ok_or_else(unsupported)
     }
 
-    /// How the card reads rows of so many heads.
-    fn head_maps<const N: usize>(&self, rows: usize, places: [(u64, usize); N]) -> Result<[tma::Map; N]> {
-        let mut maps = [tma::Map { opaque: [0; 16] }; N];
-        for (map, (at, heads)) in maps.iter_mut().zip(places) {
-            *map = tma::heads(at, rows, heads, self.shape.head_dim, TILE)?;
+    /// Tensor maps of matrices with this many heads per row.
+    fn head_tensor_maps<const N: usize>(
+        &self,
+        num_tokens: usize,
+        matrices: [(u64, usize); N],
+    ) -> Result<[tma::TensorMap; N]> {
+        let mut maps = [tma::TensorMap { opaque: [0; 16] }; N];
+        for (map, (at, heads)) in maps.iter_mut().zip(matrices) {
+            *map = tma::head_map(at, num_tokens, heads, self.shape.head_dim, TILE)?;
         }
         Ok(maps)
     }

@@ -1,13 +1,13 @@
-//! Memory on the card.
+//! Device memory.
 
 use crate::device::CudaDevice;
-use crate::error::{CudaError, Doing, Result};
+use crate::error::{CudaError, ErrorContext, Result};
 use crate::stream::Stream;
 use cudarc::driver::{result, sys};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// Numbers that can lie on the card: plain bits, all of them meaningful.
+/// Types that can be stored in device memory: any bit pattern is valid.
 pub trait Pod: Copy + Default + 'static {}
 impl Pod for u16 {}
 impl Pod for u32 {}
@@ -15,16 +15,16 @@ impl Pod for f32 {}
 impl Pod for f64 {}
 impl<T: Pod, const N: usize> Pod for [T; N] where [T; N]: Default {}
 
-/// A piece of the card's memory.
+/// An allocation in device memory.
 pub struct DeviceBuffer<T: Pod> {
-    card: Arc<CudaDevice>,
+    device: Arc<CudaDevice>,
     at: sys::CUdeviceptr,
     len: usize,
-    kind: PhantomData<T>,
+    marker: PhantomData<T>,
 }
 
-/// Bytes as people read them, never none of a unit that is too large, and never more than there are.
-fn size(bytes: usize) -> String {
+/// Formats a size in a unit in which it is at least 1, rounded down.
+fn format_bytes(bytes: usize) -> String {
     let (unit, name) = match bytes {
         0..1024 => return format!("{bytes} bytes"),
         1024..1_048_576 => (1024, "KiB"),
@@ -37,134 +37,139 @@ fn size(bytes: usize) -> String {
 }
 
 impl<T: Pod> DeviceBuffer<T> {
-    /// Room for so many; what is in it is not defined.
-    pub fn new(card: &Arc<CudaDevice>, len: usize) -> Result<Self> {
+    /// Allocates `len` elements, uninitialised.
+    pub fn new(device: &Arc<CudaDevice>, len: usize) -> Result<Self> {
         let bytes = (len * size_of::<T>()).max(16);
-        card.bind()?;
-        // SAFETY: freed when dropped.
+        device.bind()?;
+        // SAFETY: freed on drop.
         let at = unsafe { result::malloc_sync(bytes) };
-        let at = at.doing("taking memory on the card").map_err(|e| {
-            let free = card.free_memory().map_or_else(|_| "an unknown number".to_owned(), size);
-            CudaError { reason: format!("{} when {} were asked for, {free} being free", e.reason, size(bytes)), ..e }
+        let at = at.context("allocating GPU memory").map_err(|e| {
+            let free = device.free_memory().map_or_else(|_| "unknown".to_owned(), format_bytes);
+            CudaError { reason: format!("{} (requested {}, {free} free)", e.reason, format_bytes(bytes)), ..e }
         })?;
-        Ok(DeviceBuffer { card: Arc::clone(card), at, len, kind: PhantomData })
+        Ok(DeviceBuffer { device: Arc::clone(device), at, len, marker: PhantomData })
     }
 
-    /// The same, all bits 0.
-    pub fn zeros(card: &Arc<CudaDevice>, len: usize) -> Result<Self> {
-        let (buffer, stream) = (Self::new(card, len)?, Stream::new(card)?);
+    /// Allocates `len` elements, all bits 0.
+    pub fn zeros(device: &Arc<CudaDevice>, len: usize) -> Result<Self> {
+        let (buffer, stream) = (Self::new(device, len)?, Stream::new(device)?);
         buffer.clear(&stream, 0, len)?;
         stream.wait()?;
         Ok(buffer)
     }
 
-    /// Copied from memory here.
-    pub fn from_slice(card: &Arc<CudaDevice>, from: &[T]) -> Result<Self> {
-        let mut buffer = Self::new(card, from.len())?;
+    /// Allocates a copy of host memory.
+    pub fn from_slice(device: &Arc<CudaDevice>, from: &[T]) -> Result<Self> {
+        let mut buffer = Self::new(device, from.len())?;
         buffer.write(from)?;
         Ok(buffer)
     }
 
-    /// The card that it is on.
-    pub(crate) fn card(&self) -> &Arc<CudaDevice> {
-        &self.card
+    /// The device of the allocation.
+    pub(crate) fn device(&self) -> &Arc<CudaDevice> {
+        &self.device
     }
 
-    /// How many there are.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Writes its beginning and waits until that is done.
+    /// Copies `from` to the start of the buffer and waits.
     pub fn write(&mut self, from: &[T]) -> Result<()> {
-        // A stream of its own: to wait for the whole card is forbidden while another thread records a step.
-        let stream = Stream::new(&self.card)?;
-        self.put(&stream, from)?;
+        // Uses its own stream: synchronizing the device is not allowed while another thread captures a graph.
+        let stream = Stream::new(&self.device)?;
+        self.upload(&stream, from)?;
         stream.wait()
     }
 
-    /// Reads its beginning. What writes it must have been waited for.
+    /// Copies the start of the buffer to `to`. The caller must have waited for kernels that write it.
     pub fn read(&self, to: &mut [T]) -> Result<()> {
-        self.take(&Stream::new(&self.card)?, to)
+        self.download(&Stream::new(&self.device)?, to)
     }
 
-    /// All of it.
+    /// Copies the whole buffer to the host.
     pub fn to_vec(&self) -> Result<Vec<T>> {
         let mut all = vec![T::default(); self.len];
         self.read(&mut all)?;
         Ok(all)
     }
 
-    /// Where element `i` is.
+    /// Device address of element `i`.
     pub(crate) fn at(&self, i: usize) -> u64 {
         debug_assert!(i <= self.len);
         self.at + (i * size_of::<T>()) as u64
     }
 
-    /// Makes it at least so long; what was in it is lost.
+    /// Grows the buffer to at least `len` elements. Discards the contents if it grows.
     pub(crate) fn reserve(&mut self, len: usize) -> Result<()> {
         if self.len < len {
             // Freed first, so that both need not fit.
-            let card = Arc::clone(&self.card);
-            *self = DeviceBuffer::new(&card, 0)?;
-            *self = DeviceBuffer::new(&card, len)?;
+            let device = Arc::clone(&self.device);
+            *self = DeviceBuffer::new(&device, 0)?;
+            *self = DeviceBuffer::new(&device, len)?;
         }
         Ok(())
     }
 
-    /// Copies `from` over its beginning, in the order of the stream.
-    pub(crate) fn put(&self, stream: &Stream, from: &[T]) -> Result<()> {
-        self.put_at(stream, 0, from)
+    /// Copies `from` to the start of the buffer, in stream order.
+    pub(crate) fn upload(&self, stream: &Stream, from: &[T]) -> Result<()> {
+        self.upload_at(stream, 0, from)
     }
 
-    /// Copies `from` over what is there from element `first` on, in the order of the stream.
-    pub(crate) fn put_at(&self, stream: &Stream, first: usize, from: &[T]) -> Result<()> {
-        assert!(first + from.len() <= self.len, "{} do not fit into {} from {first} on", from.len(), self.len);
-        // SAFETY: the range is inside the allocation; pageable memory is staged by the driver before it returns.
-        unsafe { result::memcpy_htod_async(self.at(first), from, stream.raw) }.doing("copying to the card")
+    /// Copies `from` to the elements from `first` on, in stream order.
+    pub(crate) fn upload_at(&self, stream: &Stream, first: usize, from: &[T]) -> Result<()> {
+        assert!(
+            first + from.len() <= self.len,
+            "{} elements exceed a buffer of {} from element {first}",
+            from.len(),
+            self.len
+        );
+        // SAFETY: the range is within the allocation; the driver stages pageable memory before it returns.
+        unsafe { result::memcpy_htod_async(self.at(first), from, stream.raw) }.context("copying to the GPU")
     }
 
-    /// Copies its beginning to `to` and waits for all that is in the stream.
-    pub(crate) fn take(&self, stream: &Stream, to: &mut [T]) -> Result<()> {
-        assert!(to.len() <= self.len, "{} are more than {}", to.len(), self.len);
-        // SAFETY: the range is inside the allocation, and `to` is there until the stream was waited for.
-        unsafe { result::memcpy_dtoh_async(to, self.at, stream.raw) }.doing("copying from the card")?;
+    /// Copies the start of the buffer to `to` and waits for the stream.
+    pub(crate) fn download(&self, stream: &Stream, to: &mut [T]) -> Result<()> {
+        assert!(to.len() <= self.len, "{} elements exceed a buffer of {}", to.len(), self.len);
+        // SAFETY: the range is within the allocation, and `to` outlives the wait.
+        unsafe { result::memcpy_dtoh_async(to, self.at, stream.raw) }.context("copying from the GPU")?;
         stream.wait()
     }
 
-    /// Clears `count` elements from `first` on, in the order of the stream.
+    /// Zeroes `count` elements from `first` on, in stream order.
     pub(crate) fn clear(&self, stream: &Stream, first: usize, count: usize) -> Result<()> {
         assert!(first + count <= self.len);
-        // SAFETY: the range is inside the allocation.
+        // SAFETY: the range is within the allocation.
         unsafe { result::memset_d8_async(self.at(first), 0, count * size_of::<T>(), stream.raw) }
-            .doing("clearing memory on the card")
+            .context("zeroing GPU memory")
     }
 
-    /// A copy of all of it, in the order of the stream.
-    pub(crate) fn copied(&self, stream: &Stream) -> Result<Self> {
-        let copy = DeviceBuffer::new(&self.card, self.len)?;
-        self.copy_to(stream, &copy)?;
-        Ok(copy)
+    /// A copy of the buffer, in stream order.
+    pub(crate) fn duplicate(&self, stream: &Stream) -> Result<Self> {
+        let duplicate = DeviceBuffer::new(&self.device, self.len)?;
+        self.copy_to(stream, &duplicate)?;
+        Ok(duplicate)
     }
 
-    /// Copies all of it to another of its length, in the order of the stream.
+    /// Copies the whole buffer to another of the same length, in stream order.
     pub(crate) fn copy_to(&self, stream: &Stream, to: &Self) -> Result<()> {
         assert_eq!(self.len, to.len);
-        // SAFETY: both are that long.
+        // SAFETY: both buffers have that length.
         unsafe { result::memcpy_dtod_async(to.at, self.at, self.len * size_of::<T>(), stream.raw) }
-            .doing("copying on the card")
+            .context("copying on the GPU")
     }
 }
 
 impl<T: Pod> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
-        if self.card.bind().is_ok() {
-            // SAFETY: allocated in `new`; the driver waits for what is under way.
+        if self.device.bind().is_ok() {
+            // SAFETY: allocated in `new`; the driver waits for pending work.
             let _ = unsafe { result::free_sync(self.at) };
         }
     }
@@ -175,21 +180,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_told_in_a_unit_that_shows_them() {
-        let told = [16, 1023, 1024, 5000, 1 << 20, 3 << 19, (64 << 20) + 1, 1 << 40].map(size);
+    fn sizes_are_formatted_in_a_suitable_unit() {
+        let formatted = [16, 1023, 1024, 5000, 1 << 20, 3 << 19, (64 << 20) + 1, 1 << 40].map(format_bytes);
         let expected =
             ["16 bytes", "1023 bytes", "1.0 KiB", "4.8 KiB", "1.0 MiB", "1.5 MiB", "64.0 MiB", "1048576 MiB"];
-        assert_eq!(told, expected);
+        assert_eq!(formatted, expected);
     }
 
     #[test]
-    fn too_much_memory_is_refused_with_what_was_asked_and_what_is_free() {
-        let Some(card) = crate::device::tests::card_or_skip("none could run out of memory") else { return };
-        let error = DeviceBuffer::<f32>::new(&card, 1 << 42).err().unwrap().to_string();
-        for part in ["16777216 MiB were asked for", "being free", "nvidia-smi"] {
+    fn out_of_memory_reports_the_requested_and_the_free_size() {
+        let Some(device) = crate::device::tests::device_or_skip("out-of-memory errors were not tested") else { return };
+        let error = DeviceBuffer::<f32>::new(&device, 1 << 42).err().unwrap().to_string();
+        for part in ["requested 16777216 MiB", " free)", "nvidia-smi"] {
             assert!(error.contains(part), "{error}");
         }
-        // Nothing is lost by that.
-        assert_eq!(DeviceBuffer::from_slice(&card, &[1_f32, 2.0]).unwrap().to_vec().unwrap(), [1.0, 2.0]);
+        // The device stays usable.
+        assert_eq!(DeviceBuffer::from_slice(&device, &[1_f32, 2.0]).unwrap().to_vec().unwrap(), [1.0, 2.0]);
     }
 }

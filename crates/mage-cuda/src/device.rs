@@ -1,60 +1,60 @@
-//! Which card is it, and how is it reached?
+//! CUDA devices.
 
-use crate::error::{CudaError, Doing, Result};
+use crate::error::{CudaError, ErrorContext, Result};
 use crate::library_search;
 use cudarc::driver::{result, sys};
 use std::sync::Arc;
 
-/// What a card says of itself.
+/// Properties of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Its number.
+    /// Device index.
     pub index: usize,
-    /// Its name.
+    /// Device name.
     pub name: String,
-    /// Its generation: 9.0 is Hopper.
+    /// Compute capability, for example 9.0 for Hopper.
     pub compute_capability: (i32, i32),
-    /// Its multiprocessors.
+    /// Number of streaming multiprocessors (SMs).
     pub multiprocessors: usize,
-    /// All its memory in bytes.
+    /// Total memory in bytes.
     pub total_memory: usize,
-    /// The newest CUDA that the driver knows: 13000 is 13.0.
+    /// Newest CUDA version that the driver supports: 13000 is 13.0.
     pub driver_version: i32,
 }
 
-/// An open card. It is closed when nothing uses it any more.
+/// An open GPU. The primary context is released when the last reference is dropped.
 pub struct CudaDevice {
     info: DeviceInfo,
     device: sys::CUdevice,
     context: sys::CUcontext,
 }
 
-// SAFETY: a context may be made current on any thread, which every operation does first.
+// SAFETY: a context may be made current on any thread, and every operation does so first.
 unsafe impl Send for CudaDevice {}
-// SAFETY: as above; the driver's calls are thread safe.
+// SAFETY: as above; driver calls are thread safe.
 unsafe impl Sync for CudaDevice {}
 
 impl CudaDevice {
-    /// Opens a card by its number. Says what is missing where that cannot be.
+    /// Opens a GPU by index. The error states what is missing.
     pub fn open(index: usize) -> Result<Arc<Self>> {
-        let doing = format!("opening CUDA device {index}");
+        let operation = format!("opening CUDA device {index}");
         if let Some(missing) = library_search::find_libraries().missing() {
-            return Err(CudaError::new(doing, format!("the library `{}`: {missing}", missing.name)).hint(
-                "`mage doctor` lists where it was looked for; install the NVIDIA driver and the CUDA libraries (12 or newer), or use --device cpu",
+            return Err(CudaError::new(operation, format!("missing library `{}`: {missing}", missing.name)).hint(
+                "`mage doctor` lists the search paths; install the NVIDIA driver and the CUDA libraries (12 or newer), or use --device cpu",
             ));
         }
-        result::init().doing(&doing)?;
-        let count = result::device::get_count().doing(&doing)? as usize;
+        result::init().context(&operation)?;
+        let count = result::device::get_count().context(&operation)? as usize;
         if index >= count {
-            return Err(CudaError::new(doing, format!("this machine has {count}, numbered from 0"))
-                .hint("`mage doctor` lists them; does CUDA_VISIBLE_DEVICES hide some? --device cpu needs none"));
+            return Err(CudaError::new(operation, format!("this machine has {count} GPUs, numbered from 0"))
+                .hint("`mage doctor` lists them; check whether CUDA_VISIBLE_DEVICES hides some, or use --device cpu"));
         }
-        let device = result::device::get(index as i32).doing(&doing)?;
-        // SAFETY: the device was just given by the driver.
+        let device = result::device::get(index as i32).context(&operation)?;
+        // SAFETY: the driver just returned this device.
         let (attribute, total_memory) = unsafe {
             (
-                |a| result::device::get_attribute(device, a).doing(&doing),
-                result::device::total_mem(device).doing(&doing)?,
+                |a| result::device::get_attribute(device, a).context(&operation),
+                result::device::total_mem(device).context(&operation)?,
             )
         };
         use sys::CUdevice_attribute as A;
@@ -63,11 +63,11 @@ impl CudaDevice {
             attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         );
         let mut driver_version = 0;
-        // SAFETY: the driver writes one number.
-        unsafe { sys::cuDriverGetVersion(&mut driver_version) }.result().doing(&doing)?;
+        // SAFETY: the driver writes one integer.
+        unsafe { sys::cuDriverGetVersion(&mut driver_version) }.result().context(&operation)?;
         let info = DeviceInfo {
             index,
-            name: result::device::get_name(device).doing(&doing)?,
+            name: result::device::get_name(device).context(&operation)?,
             compute_capability,
             multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
             total_memory,
@@ -75,66 +75,66 @@ impl CudaDevice {
         };
         if compute_capability.0 < 8 {
             let (major, minor) = compute_capability;
-            return Err(CudaError::new(doing, format!("{} is of generation {major}.{minor}", info.name))
-                .hint("bf16 on tensor cores needs 8.0 (Ampere) or newer; use --device cpu"));
+            return Err(CudaError::new(operation, format!("{} has compute capability {major}.{minor}", info.name))
+                .hint("bf16 on tensor cores requires compute capability 8.0 (Ampere) or newer; use --device cpu"));
         }
-        // SAFETY: retained here, released when dropped.
-        let context = unsafe { result::primary_ctx::retain(device) }.doing(&doing)?;
-        let card = CudaDevice { info, device, context };
-        card.bind()?;
-        Ok(Arc::new(card))
+        // SAFETY: retained here, released on drop.
+        let context = unsafe { result::primary_ctx::retain(device) }.context(&operation)?;
+        let device = CudaDevice { info, device, context };
+        device.bind()?;
+        Ok(Arc::new(device))
     }
 
-    /// How many cards there are; 0 where there is no driver. A driver that does not work says why.
+    /// Number of GPUs; 0 without a driver. Fails if the driver does not work.
     pub fn count() -> Result<usize> {
         let driver = &library_search::find_libraries().libraries[0];
         if driver.loaded_from.is_none() {
             return match driver.problem {
                 None => Ok(0),
-                Some(_) => Err(CudaError::new("asking the driver for cards", format!("the driver {driver}"))),
+                Some(_) => Err(CudaError::new("counting GPUs", format!("the driver {driver}"))),
             };
         }
         match result::init().and_then(|()| result::device::get_count()) {
             Ok(n) => Ok(n as usize),
             Err(e) if e.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => Ok(0),
-            Err(e) => Err(e).doing("asking the driver for cards"),
+            Err(e) => Err(e).context("counting GPUs"),
         }
     }
 
-    /// Whether there is one that can be used.
+    /// Whether there is a usable GPU.
     pub fn is_available() -> bool {
         Self::count().is_ok_and(|n| n > 0) && Self::open(0).is_ok()
     }
 
-    /// What the card says of itself.
+    /// Properties of the device.
     pub fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
-    /// Makes it this thread's card.
+    /// Makes the device's context current on this thread.
     pub(crate) fn bind(&self) -> Result<()> {
         // SAFETY: the context lives as long as self.
-        unsafe { result::ctx::set_current(self.context) }.doing("reaching the card")
+        unsafe { result::ctx::set_current(self.context) }.context("activating the CUDA context")
     }
 
-    /// Bytes of shared memory that a block may have.
+    /// Maximum bytes of shared memory per thread block.
     pub(crate) fn shared_memory(&self) -> Result<usize> {
-        use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN as SHARED;
+        use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN as MAX_SHARED;
         // SAFETY: the device is open.
-        let bytes = unsafe { result::device::get_attribute(self.device, SHARED) };
-        Ok(bytes.doing("asking the card for its shared memory")? as usize)
+        let bytes = unsafe { result::device::get_attribute(self.device, MAX_SHARED) };
+        Ok(bytes.context("querying the shared memory size")? as usize)
     }
 
-    /// Bytes of memory that are free.
+    /// Bytes of free memory.
     pub fn free_memory(&self) -> Result<usize> {
         self.bind()?;
-        Ok(result::mem_get_info().doing("asking for free memory")?.0)
+        Ok(result::mem_get_info().context("querying free memory")?.0)
     }
 }
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
-        // SAFETY: retained in `open`. Nothing can be done about a failure here.
+        // SAFETY: retained in `open`. A failure cannot be handled here.
         let _ = unsafe { result::primary_ctx::release(self.device) };
     }
 }
@@ -143,38 +143,42 @@ impl Drop for CudaDevice {
 pub(crate) mod tests {
     use super::*;
     use crate::buffer::DeviceBuffer;
-    use crate::nvrtc::Program;
+    use crate::nvrtc::KernelModule;
     use crate::shape::ModelShape;
     use crate::stream::{Stream, args};
     use std::io::Write;
 
-    /// The first card; where there is none, says so past the test runner, which would keep it to itself. One that is there and
-    /// does not work is no reason to skip.
-    pub(crate) fn card_or_skip(so: &str) -> Option<Arc<CudaDevice>> {
+    /// The first GPU. Without one, prints a message directly to stderr, past the test runner's capture. A GPU that
+    /// exists but does not work is an error.
+    pub(crate) fn device_or_skip(skipped: &str) -> Option<Arc<CudaDevice>> {
         if CudaDevice::count().unwrap() == 0 {
-            let _ = writeln!(std::io::stderr(), "\n*** SKIPPED: no CUDA card here, so {so} ***");
+            let _ = writeln!(std::io::stderr(), "\n*** SKIPPED: no CUDA GPU; {skipped} ***");
             return None;
         }
         Some(CudaDevice::open(0).unwrap())
     }
 
     #[test]
-    fn a_lost_card_is_told_with_what_to_do() {
-        if card_or_skip("none could be lost").is_none() {
+    fn device_loss_is_reported_with_a_hint() {
+        if device_or_skip("device loss was not tested").is_none() {
             return;
         }
-        // In a process of its own: after this nothing works on the card any more.
+        // In a separate process: afterwards the device is unusable.
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        child.args(["--ignored", "--exact", "device::tests::loses_the_card", "--nocapture"]);
-        let done = child.output().unwrap();
-        let said = String::from_utf8_lossy(&done.stdout);
-        assert!(done.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&done.stderr));
+        child.args(["--ignored", "--exact", "device::tests::loses_the_device", "--nocapture"]);
+        let output = child.output().unwrap();
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && stdout.contains("1 passed"),
+            "{stdout}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 
     #[test]
-    #[ignore = "loses the card; another test runs it in a process of its own"]
-    fn loses_the_card() {
-        let Some(card) = card_or_skip("none could be lost") else { return };
+    #[ignore = "makes the device unusable; another test runs it in a separate process"]
+    fn loses_the_device() {
+        let Some(device) = device_or_skip("device loss was not tested") else { return };
         let shape = ModelShape {
             vocab_size: 8,
             hidden_size: 16,
@@ -185,21 +189,21 @@ pub(crate) mod tests {
             head_dim: 16,
             rms_norm_eps: 1e-6,
         };
-        let (program, stream) = (Program::new(&card, &shape).unwrap(), Stream::new(&card).unwrap());
-        // A row far outside all memory: what a fault of the card would look like.
-        let (rows, table) =
-            (DeviceBuffer::from_slice(&card, &[u32::MAX]).unwrap(), DeviceBuffer::<u16>::zeros(&card, 32).unwrap());
+        let (kernels, stream) = (KernelModule::new(&device, &shape).unwrap(), Stream::new(&device).unwrap());
+        // A row index far out of bounds makes the kernel fault.
+        let (row_ids, table) =
+            (DeviceBuffer::from_slice(&device, &[u32::MAX]).unwrap(), DeviceBuffer::<u16>::zeros(&device, 32).unwrap());
         let started = stream.launch(
-            program.functions.gather,
+            kernels.common.gather_rows,
             (1, 1, 1),
             32,
             0,
-            args![table.at(0), rows.at(0), 2_usize, table.at(16)],
+            args![table.at(0), row_ids.at(0), 2_usize, table.at(16)],
         );
         let error = started.and_then(|()| stream.wait()).unwrap_err().to_string();
-        assert!(error.contains("ILLEGAL_ADDRESS") && error.contains("goes on from its last checkpoint"), "{error}");
-        // Everything after it says so too, and nothing hangs or panics.
-        let again = table.to_vec().unwrap_err().to_string();
-        assert!(again.contains("its last checkpoint"), "{again}");
+        assert!(error.contains("ILLEGAL_ADDRESS") && error.contains("from its last checkpoint"), "{error}");
+        // Later calls report the same error, without hanging or panicking.
+        let second = table.to_vec().unwrap_err().to_string();
+        assert!(second.contains("its last checkpoint"), "{second}");
     }
 }

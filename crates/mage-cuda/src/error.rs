@@ -1,21 +1,21 @@
-//! What went wrong on the card?
+//! Errors of CUDA operations.
 
 use cudarc::cublaslt::sys::cublasStatus_t;
 use cudarc::driver::{result::DriverError, sys::CUresult};
 
-/// What was asked of the card, why it could not be, and what may help.
+/// A failed operation, the reason, and a hint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{operation}: {reason}{}", hint.as_ref().map(|h| format!("; {h}")).unwrap_or_default())]
 pub struct CudaError {
-    /// What was being done.
+    /// The operation that failed.
     pub operation: String,
     /// Why it failed.
     pub reason: String,
-    /// What may help.
+    /// How to fix it.
     pub hint: Option<String>,
 }
 
-/// What may have failed on the card.
+/// Result of a CUDA operation.
 pub type Result<T> = std::result::Result<T, CudaError>;
 
 impl CudaError {
@@ -28,45 +28,45 @@ impl CudaError {
     }
 }
 
-/// Where memory may be.
-const HELD: &str = "other programs may hold the card's memory: see nvidia-smi";
+/// Hint for out-of-memory errors.
+const MEMORY_HINT: &str = "other processes may use GPU memory: see nvidia-smi";
 
-/// What holds for whoever trains, whatever became of the card.
-const GOES_ON: &str = "A training run goes on from its last checkpoint";
+/// Hint for errors that lose the state on the device.
+const RESUME_HINT: &str = "Resume the training run from its last checkpoint";
 
-/// Says what was being done when the driver refused.
-pub(crate) trait Doing<T> {
-    fn doing(self, what: &str) -> Result<T>;
+/// Adds the operation to an error of the driver or a library.
+pub(crate) trait ErrorContext<T> {
+    fn context(self, operation: &str) -> Result<T>;
 }
 
-impl<T> Doing<T> for std::result::Result<T, DriverError> {
-    fn doing(self, what: &str) -> Result<T> {
+impl<T> ErrorContext<T> for std::result::Result<T, DriverError> {
+    fn context(self, operation: &str) -> Result<T> {
         self.map_err(|e| {
             let name = e.error_name().map_or_else(|_| format!("{:?}", e.0), |n| n.to_string_lossy().into_owned());
             let text = e.error_string().map(|s| format!("{name} ({})", s.to_string_lossy())).unwrap_or(name);
-            let error = CudaError::new(what, text);
+            let error = CudaError::new(operation, text);
             match e.0 {
-                CUresult::CUDA_ERROR_OUT_OF_MEMORY => error.hint(HELD),
+                CUresult::CUDA_ERROR_OUT_OF_MEMORY => error.hint(MEMORY_HINT),
                 CUresult::CUDA_ERROR_NO_DEVICE => error
-                    .hint("is there a card (nvidia-smi), and does CUDA_VISIBLE_DEVICES hide it? Else use --device cpu"),
+                    .hint("check that the machine has a GPU (nvidia-smi) and that CUDA_VISIBLE_DEVICES does not hide it, or use --device cpu"),
                 CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
                 | CUresult::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE
                 | CUresult::CUDA_ERROR_STUB_LIBRARY => error.hint(
-                    "libcuda.so is not of the driver that runs: start the machine again after an update, or take stubs \
-                     and older copies off LD_LIBRARY_PATH",
+                    "libcuda.so does not match the running driver: reboot after a driver update, or remove stubs and older copies from \
+                     LD_LIBRARY_PATH",
                 ),
                 CUresult::CUDA_ERROR_MPS_CONNECTION_FAILED
                 | CUresult::CUDA_ERROR_MPS_RPC_FAILURE
                 | CUresult::CUDA_ERROR_MPS_SERVER_NOT_READY
                 | CUresult::CUDA_ERROR_MPS_MAX_CLIENTS_REACHED
                 | CUresult::CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED => error.hint(
-                    "NVIDIA's multi-process service refuses or is gone: see whether it runs for this user and has \
-                         room",
+                    "NVIDIA's multi-process service (MPS) refused the connection or has ended: check that it runs for this user and \
+                         accepts more clients",
                 ),
                 CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => error
-                    .hint("the CUDA libraries are newer than the driver: update it, or install those of its version"),
+                    .hint("the CUDA libraries are newer than the driver: update the driver, or install libraries of its version"),
                 CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU | CUresult::CUDA_ERROR_INVALID_PTX => {
-                    error.hint("the CUDA compiler's library may not know this card: `mage doctor` names the one in use")
+                    error.hint("the CUDA compiler library may be too old for this GPU: `mage doctor` shows which one is used")
                 }
                 CUresult::CUDA_ERROR_ECC_UNCORRECTABLE
                 | CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE
@@ -74,8 +74,8 @@ impl<T> Doing<T> for std::result::Result<T, DriverError> {
                 | CUresult::CUDA_ERROR_SYSTEM_NOT_READY
                 | CUresult::CUDA_ERROR_EXTERNAL_DEVICE
                 | CUresult::CUDA_ERROR_UNKNOWN => error.hint(format!(
-                    "the card may be lost, which only whoever looks after the machine can mend: see nvidia-smi and the \
-                     system's log. {GOES_ON}"
+                    "the GPU may have failed and may need a reset by an administrator: see nvidia-smi and the system log. \
+                     {RESUME_HINT}"
                 )),
                 CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
                 | CUresult::CUDA_ERROR_LAUNCH_TIMEOUT
@@ -85,23 +85,23 @@ impl<T> Doing<T> for std::result::Result<T, DriverError> {
                 | CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
                 | CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE
                 | CUresult::CUDA_ERROR_INVALID_PC
-                | CUresult::CUDA_ERROR_LAUNCH_FAILED => error.hint(format!("what was on the card is lost. {GOES_ON}")),
+                | CUresult::CUDA_ERROR_LAUNCH_FAILED => error.hint(format!("device memory is lost. {RESUME_HINT}")),
                 _ => error,
             }
         })
     }
 }
 
-impl<T> Doing<T> for std::result::Result<T, cudarc::cublaslt::result::CublasError> {
-    fn doing(self, what: &str) -> Result<T> {
+impl<T> ErrorContext<T> for std::result::Result<T, cudarc::cublaslt::result::CublasError> {
+    fn context(self, operation: &str) -> Result<T> {
         self.map_err(|e| {
-            let error = CudaError::new(what, format!("{:?}", e.0));
+            let error = CudaError::new(operation, format!("{:?}", e.0));
             match e.0 {
                 cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED | cublasStatus_t::CUBLAS_STATUS_NOT_INITIALIZED => {
-                    error.hint(HELD)
+                    error.hint(MEMORY_HINT)
                 }
                 cublasStatus_t::CUBLAS_STATUS_EXECUTION_FAILED | cublasStatus_t::CUBLAS_STATUS_INTERNAL_ERROR => {
-                    error.hint(format!("what was on the card may be lost. {GOES_ON}"))
+                    error.hint(format!("device memory may be lost. {RESUME_HINT}"))
                 }
                 _ => error,
             }
@@ -109,8 +109,8 @@ impl<T> Doing<T> for std::result::Result<T, cudarc::cublaslt::result::CublasErro
     }
 }
 
-impl<T> Doing<T> for std::result::Result<T, cudarc::nvrtc::result::NvrtcError> {
-    fn doing(self, what: &str) -> Result<T> {
-        self.map_err(|e| CudaError::new(what, format!("{e:?}")))
+impl<T> ErrorContext<T> for std::result::Result<T, cudarc::nvrtc::result::NvrtcError> {
+    fn context(self, operation: &str) -> Result<T> {
+        self.map_err(|e| CudaError::new(operation, format!("{e:?}")))
     }
 }

@@ -1,157 +1,186 @@
-//! CublasLt of many single tokens by kernels of our own: norms, gates and what is added to are part of them.
+//! GEMMs for decode batches with fused norm, SwiGLU and residual addition.
 //!
-//! A few hundred rows are too few to fill a card with products: each is bound by its start, and by the norm or gate that
-//! waits for its end. These have nothing between them, and each starts while the one before it ends.
+//! A few hundred rows do not fill a GPU: each GEMM is bound by its launch and by the norm or activation that waits for
+//! it. These kernels run back to back, and each one starts while its predecessor ends (programmatic dependent launch).
 
 use crate::error::{CudaError, Result};
 use crate::model::CudaModel;
-use crate::nvrtc::Dense;
+use crate::nvrtc::FusedGemmKernels;
 use crate::stream::{Stream, args};
-use crate::tma::{DEPTH, matrix};
+use crate::tma::{TILE_K, matrix_map};
 use cudarc::driver::sys;
 use std::ops::RangeInclusive;
 
-/// Numbers of rows for which they are the faster way: two rows of tiles.
-pub(crate) const ROWS: RangeInclusive<usize> = 129..=256;
-/// Bytes of shared memory that a block has: all kernels' rings are about as large.
-pub(crate) const SHARED: usize = 201 << 10;
-/// Parts in which a row's sum of squares is left, at most.
-pub(crate) const MOST_PARTS: usize = 32;
-/// Outputs of a tile that blocks share, and how many share it: each leaves its part of a row's sum of squares.
-const SHARED_ACROSS: usize = 64;
-const SHARING: usize = 2;
+/// Numbers of rows for which the fused GEMMs are faster: two rows of tiles.
+pub(crate) const FUSED_ROWS: RangeInclusive<usize> = 129..=256;
+/// Bytes of shared memory per thread block. The pipelines of all kernels are about this large.
+pub(crate) const SHARED_BYTES: usize = 201 << 10;
+/// Maximum number of partial sums of squares per row.
+pub(crate) const MAX_NORM_PARTIALS: usize = 32;
+/// Outputs per tile of the split-K kernel, and the number of splits. Each split stores its own partial sum of squares
+/// per row.
+const SPLIT_K_TILE_N: usize = 64;
+const SPLIT_K: usize = 2;
 
-/// One of the kernels: rows and outputs of its tiles, blocks that share one, and rows of weights that are asked for at a time.
-struct Kernel {
-    f: sys::CUfunction,
-    down: usize,
-    across: usize,
-    sharing: usize,
-    right: usize,
+/// One of the kernels: tile shape, splits of the inputs, and weight rows per TMA load.
+struct FusedGemmConfig {
+    kernel: sys::CUfunction,
+    tile_m: usize,
+    tile_n: usize,
+    split_k: usize,
+    box_rows: usize,
 }
 
-/// As in the kernels' source.
-impl Dense {
-    fn plain(&self) -> Kernel {
-        Kernel { f: self.product, down: 128, across: 64, sharing: 1, right: 64 }
+/// Must match the kernel source.
+impl FusedGemmKernels {
+    fn plain(&self) -> FusedGemmConfig {
+        FusedGemmConfig { kernel: self.fused_gemm, tile_m: 128, tile_n: 64, split_k: 1, box_rows: 64 }
     }
 
-    fn shared(&self) -> Kernel {
-        Kernel { f: self.shared_product, down: 64, across: SHARED_ACROSS, sharing: SHARING, right: SHARED_ACROSS }
+    fn split_k(&self) -> FusedGemmConfig {
+        FusedGemmConfig {
+            kernel: self.fused_gemm_split_k,
+            tile_m: 64,
+            tile_n: SPLIT_K_TILE_N,
+            split_k: SPLIT_K,
+            box_rows: SPLIT_K_TILE_N,
+        }
     }
 
-    fn gated(&self) -> Kernel {
-        Kernel { f: self.gated_product, down: 128, across: 96, sharing: 1, right: 48 }
+    fn swiglu(&self) -> FusedGemmConfig {
+        FusedGemmConfig { kernel: self.fused_gemm_swiglu, tile_m: 128, tile_n: 96, split_k: 1, box_rows: 48 }
     }
 }
 
-/// A product's shape: how many rows, and from how many inputs to how many outputs.
+/// Shape of a linear layer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Dims {
+pub(crate) struct GemmDims {
     pub(crate) rows: usize,
     pub(crate) outputs: usize,
     pub(crate) inputs: usize,
 }
 
-/// Rows that a product takes. Where `squares` is not 0, they are still to be divided by their norm, of which these are the
-/// parts.
+/// Input rows. If `squares` is not 0, the rows are not yet divided by their RMS, which follows from these partial sums
+/// of squares.
 #[derive(Clone, Copy)]
-pub(crate) struct Left {
+pub(crate) struct GemmInput {
     pub(crate) rows: u64,
     pub(crate) squares: u64,
 }
 
-/// CudaWeights that a product takes, and those that the next one will, in bytes.
+/// Weights of a GEMM, and address and bytes of those to prefetch for the next one.
 #[derive(Clone, Copy)]
-pub(crate) struct Right {
+pub(crate) struct GemmWeights {
     pub(crate) weights: u64,
-    pub(crate) next: (u64, usize),
+    pub(crate) prefetch: (u64, usize),
 }
 
-/// What a product leaves for the norm after it, where one comes: its rows times the norm's weights, and the parts of their
-/// sums of squares.
+/// Output for the RMSNorm that follows, if any: the rows times the norm's weights, and partial sums of squares.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct ForNorm {
+pub(crate) struct NormEpilogue {
     pub(crate) weights: u64,
     pub(crate) rows: u64,
     pub(crate) squares: u64,
 }
 
-/// In how many parts the sum of squares of a row of so many numbers is left.
-pub(crate) fn parts(width: usize) -> usize {
-    width / SHARED_ACROSS * SHARING
+/// Number of partial sums of squares for a row of this width.
+pub(crate) fn num_partials(width: usize) -> usize {
+    width / SPLIT_K_TILE_N * SPLIT_K
 }
 
 impl CudaModel {
-    /// Whether such kernels are there, for whole tiles, and all blocks of a product fit onto the card at once: larger
-    /// products fill it anyway.
-    pub(crate) fn has_dense(&self) -> bool {
-        let Some(kernels) = &self.program.dense else { return false };
-        let (c, most) = (&self.shape, self.device.info().multiprocessors);
-        let whole = |kernel: Kernel, outputs: usize| {
-            let tiles = outputs / kernel.across * ROWS.end().div_ceil(kernel.down) * kernel.sharing;
-            outputs.is_multiple_of(kernel.across) && tiles <= most
+    /// Whether the kernels exist for this model: its dimensions are multiples of the tiles, and all thread blocks of a
+    /// GEMM fit on the GPU at once. Larger GEMMs fill the GPU anyway.
+    pub(crate) fn has_fused_gemm(&self) -> bool {
+        let Some(kernels) = &self.kernels.fused_gemm else { return false };
+        let (c, num_sms) = (&self.shape, self.device.info().multiprocessors);
+        let fits = |config: FusedGemmConfig, outputs: usize| {
+            let tiles = outputs / config.tile_n * FUSED_ROWS.end().div_ceil(config.tile_m) * config.split_k;
+            outputs.is_multiple_of(config.tile_n) && tiles <= num_sms
         };
-        whole(kernels.plain(), c.qkv_dim())
-            && whole(kernels.gated(), 2 * c.intermediate_size)
-            && whole(kernels.shared(), c.hidden_size)
-            && [c.hidden_size, c.attn_out_dim(), c.intermediate_size].iter().all(|n| n.is_multiple_of(DEPTH))
-            && parts(c.hidden_size) <= MOST_PARTS
+        fits(kernels.plain(), c.qkv_dim())
+            && fits(kernels.swiglu(), 2 * c.intermediate_size)
+            && fits(kernels.split_k(), c.hidden_size)
+            && [c.hidden_size, c.attn_out_dim(), c.intermediate_size].iter().all(|n| n.is_multiple_of(TILE_K))
+            && num_partials(c.hidden_size) <= MAX_NORM_PARTIALS
     }
 
     /// `y = x · wᵀ`.
-    pub(crate) fn dense(&self, s: &Stream, dims: Dims, x: Left, w: Right, y: u64) -> Result<()> {
-        self.start_dense(s, Dense::plain, dims, dims.outputs, (x, w), (0, y), ForNorm::default())
+    pub(crate) fn fused_gemm(&self, s: &Stream, dims: GemmDims, x: GemmInput, w: GemmWeights, y: u64) -> Result<()> {
+        self.launch_fused_gemm(s, FusedGemmKernels::plain, dims, dims.outputs, (x, w), (0, y), NormEpilogue::default())
     }
 
-    /// `y += x · wᵀ`, where there are few outputs.
-    pub(crate) fn dense_added(&self, s: &Stream, dims: Dims, x: u64, w: Right, y: u64, after: ForNorm) -> Result<()> {
-        let x = Left { rows: x, squares: 0 };
-        self.start_dense(s, Dense::shared, dims, dims.outputs, (x, w), (y, y), after)
+    /// `y += x · wᵀ`, for few outputs.
+    pub(crate) fn fused_gemm_add(
+        &self,
+        s: &Stream,
+        dims: GemmDims,
+        x: u64,
+        w: GemmWeights,
+        y: u64,
+        after: NormEpilogue,
+    ) -> Result<()> {
+        let x = GemmInput { rows: x, squares: 0 };
+        self.launch_fused_gemm(s, FusedGemmKernels::split_k, dims, dims.outputs, (x, w), (y, y), after)
     }
 
-    /// `y = silu(x · gateᵀ) · (x · upᵀ)`, where the weights are `outputs` gates and then as many rows that they gate.
-    pub(crate) fn dense_gated(&self, s: &Stream, dims: Dims, x: Left, w: Right, y: u64) -> Result<()> {
-        self.start_dense(s, Dense::gated, dims, 2 * dims.outputs, (x, w), (0, y), ForNorm::default())
+    /// `y = silu(x · gateᵀ) · (x · upᵀ)`. The weights are `outputs` gate rows and then as many up rows.
+    pub(crate) fn fused_gemm_swiglu(
+        &self,
+        s: &Stream,
+        dims: GemmDims,
+        x: GemmInput,
+        w: GemmWeights,
+        y: u64,
+    ) -> Result<()> {
+        self.launch_fused_gemm(
+            s,
+            FusedGemmKernels::swiglu,
+            dims,
+            2 * dims.outputs,
+            (x, w),
+            (0, y),
+            NormEpilogue::default(),
+        )
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn start_dense(
+    fn launch_fused_gemm(
         &self,
         s: &Stream,
-        kernel: fn(&Dense) -> Kernel,
-        Dims { rows, outputs, inputs }: Dims,
-        rights: usize,
-        (x, w): (Left, Right),
+        config: fn(&FusedGemmKernels) -> FusedGemmConfig,
+        GemmDims { rows, outputs, inputs }: GemmDims,
+        num_weight_rows: usize,
+        (x, w): (GemmInput, GemmWeights),
         (base, y): (u64, u64),
-        after: ForNorm,
+        after: NormEpilogue,
     ) -> Result<()> {
-        let Some(kernels) = &self.program.dense else {
-            return Err(CudaError::new("multiplying", "this card has no such kernels".to_owned()));
+        let Some(kernels) = &self.kernels.fused_gemm else {
+            return Err(CudaError::new("launching a fused GEMM", "this GPU has no fused GEMM kernels".to_owned()));
         };
-        let Kernel { f, down, across, sharing, right } = kernel(kernels);
-        s.launch_early(
-            f,
-            [rights / across, rows.div_ceil(down), sharing],
-            sharing,
-            2 * down + 32,
-            SHARED,
+        let FusedGemmConfig { kernel, tile_m, tile_n, split_k, box_rows } = config(kernels);
+        s.launch_dependent(
+            kernel,
+            [num_weight_rows / tile_n, rows.div_ceil(tile_m), split_k],
+            split_k,
+            2 * tile_m + 32,
+            SHARED_BYTES,
             args![
-                matrix(x.rows, rows, inputs, down)?,
-                matrix(w.weights, rights, inputs, right)?,
+                matrix_map(x.rows, rows, inputs, tile_m)?,
+                matrix_map(w.weights, num_weight_rows, inputs, box_rows)?,
                 rows,
                 outputs,
                 inputs,
                 x.squares,
-                parts(inputs),
+                num_partials(inputs),
                 self.shape.rms_norm_eps,
                 base,
                 y,
                 after.weights,
                 after.rows,
                 after.squares,
-                w.next.0,
-                w.next.1
+                w.prefetch.0,
+                w.prefetch.1
             ],
         )
     }

@@ -1,10 +1,10 @@
-//! Matrix products, by cuBLASLt.
+//! GEMMs with cuBLASLt.
 //!
-//! Matrices are row-major here and column-major there, so each is its own transpose and factors change places. Operands
-//! are bf16, sums fp32; results bf16 or fp32. What suits a shape is asked for once and kept.
+//! Matrices are row-major here and column-major in cuBLASLt, so operands are swapped. Operands are bf16, accumulation
+//! is fp32, results are bf16 or fp32. The algorithm for each shape is selected once and cached.
 
 use crate::buffer::DeviceBuffer;
-use crate::error::{CudaError, Doing, Result};
+use crate::error::{CudaError, ErrorContext, Result};
 use crate::library_search;
 use crate::stream::Stream;
 use cudarc::cublaslt::{result, sys};
@@ -13,21 +13,21 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
-/// Scratch memory for products, in bytes.
-const WORKSPACE: usize = 64 << 20;
+/// cuBLASLt workspace in bytes.
+const WORKSPACE_BYTES: usize = 64 << 20;
 
-/// How many ways to do a product are tried out.
-const OFFERS: usize = 16;
+/// Algorithms that are timed per shape.
+const MAX_ALGORITHMS: usize = 16;
 
-/// For how many rows the way is chosen that all numbers of rows take where bits may not depend on it.
-const USUAL_ROWS: usize = 64;
-/// How many rows go at once there: that way needs scratch memory for each.
-const MOST_ROWS: usize = 256;
+/// With batch invariance, the algorithm for this number of rows is used for every number of rows.
+const HEURISTIC_ROWS: usize = 64;
+/// With batch invariance, at most this many rows per call: that algorithm needs workspace for each row.
+const MAX_INVARIANT_ROWS: usize = 256;
 
-/// The most plans that are kept of shapes that may never come again: each number of tokens is one.
-const MOST_PLANS: usize = 8192;
+/// Maximum number of cached plans of shapes that may not recur: every number of tokens is a shape.
+const MAX_PLANS: usize = 8192;
 
-/// A matrix: where its first number is, and how many numbers a row takes.
+/// A row-major matrix in device memory: its address and its row stride in elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix {
     pub(crate) at: u64,
@@ -39,50 +39,50 @@ impl Matrix {
         Matrix { at, stride }
     }
 
-    /// The same without the first columns, of a matrix of bf16 numbers.
-    pub(crate) fn after(self, columns: usize) -> Self {
+    /// The matrix without its first columns. Elements must be bf16.
+    pub(crate) fn skip_columns(self, columns: usize) -> Self {
         Matrix { at: self.at + 2 * columns as u64, ..self }
     }
 }
 
-/// Which of the three products of a linear layer.
+/// The three GEMMs of a linear layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum GemmKind {
     /// `y = x · Wᵀ`.
     Forward,
     /// `dx = dy · W`.
-    Input,
+    InputGrad,
     /// `dW = dyᵀ · x`, fp32.
-    Weight,
+    WeightGrad,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Key {
-    kind: Kind,
+struct GemmKey {
+    kind: GemmKind,
     shape: (usize, usize, usize),
     strides: [usize; 4],
-    wide: bool,
+    f32_out: bool,
     add: bool,
     alignment: u32,
     tuned: bool,
 }
 
-struct Plan {
-    description: Description,
-    layouts: [Layout; 4],
-    /// Ways to do it, the best first.
-    offers: Vec<sys::cublasLtMatmulAlgo_t>,
+struct GemmPlan {
+    desc: MatmulDesc,
+    layouts: [MatrixLayout; 4],
+    /// Algorithms, best first.
+    algorithms: Vec<sys::cublasLtMatmulAlgo_t>,
 }
 
-/// CublasLt in the order of one stream.
+/// cuBLASLt on one stream.
 pub(crate) struct CublasLt {
     handle: sys::cublasLtHandle_t,
     workspace: DeviceBuffer<u16>,
-    plans: HashMap<Key, Plan>,
-    /// Whether shapes that come again and again are being met: for these, what is offered is tried out.
+    plans: HashMap<GemmKey, GemmPlan>,
+    /// Whether recurring shapes are being planned. For these, the offered algorithms are timed.
     pub(crate) tuning: bool,
-    /// Whether each row's product is the same bits whatever the number of rows.
-    invariant: bool,
+    /// Whether the bits of a row are independent of the number of rows.
+    batch_invariant: bool,
 }
 
 // SAFETY: used by one thread at a time, through `&mut`.
@@ -90,116 +90,118 @@ unsafe impl Send for CublasLt {}
 
 impl CublasLt {
     pub(crate) fn new(stream: &Stream) -> Result<Self> {
-        let workspace = DeviceBuffer::new(&stream.card, WORKSPACE / 2)?;
+        let workspace = DeviceBuffer::new(&stream.device, WORKSPACE_BYTES / 2)?;
         Ok(CublasLt {
-            handle: result::create_handle().doing("starting cuBLASLt")?,
+            handle: result::create_handle().context("creating a cuBLASLt handle")?,
             workspace,
             plans: HashMap::new(),
             tuning: false,
-            invariant: false,
+            batch_invariant: false,
         })
     }
 
-    /// CublasLt in which a row's result does not depend on how many rows there are: one way for all numbers of rows, a few
-    /// of them at a time.
-    pub(crate) fn invariant(stream: &Stream) -> Result<Self> {
-        let mut products = Self::new(stream)?;
-        products.invariant = true;
-        Ok(products)
+    /// cuBLASLt with results independent of the number of rows: one algorithm for every number of rows, a limited
+    /// number of rows per call.
+    pub(crate) fn batch_invariant(stream: &Stream) -> Result<Self> {
+        let mut cublas = Self::new(stream)?;
+        cublas.batch_invariant = true;
+        Ok(cublas)
     }
 
-    /// `shape` is (rows, outputs, inputs) of the linear layer. For [`Forward`](Kind::Forward) `a` is x and `b` is W; for
-    /// [`Input`](Kind::Input) dy and W; for [`Weight`](Kind::Weight) dy and x. `base`, where there is one, is added; it may
-    /// be the result itself. `wide` results are fp32.
+    /// `shape` is (rows, outputs, inputs) of the linear layer. `a` and `b` are x and W for
+    /// [`Forward`](GemmKind::Forward), dy and W for [`InputGrad`](GemmKind::InputGrad), dy and x for
+    /// [`WeightGrad`](GemmKind::WeightGrad). `base`, if given, is added; it may be the output itself. With `f32_out`
+    /// the output is fp32.
     #[allow(clippy::too_many_arguments)]
-    pub(crate) fn run(
+    pub(crate) fn matmul(
         &mut self,
         stream: &Stream,
-        kind: Kind,
+        kind: GemmKind,
         shape: (usize, usize, usize),
         a: Matrix,
         b: Matrix,
         base: Option<Matrix>,
-        to: Matrix,
-        wide: bool,
+        out: Matrix,
+        f32_out: bool,
     ) -> Result<()> {
-        self.scaled(stream, kind, shape, a, b, base, to, wide, 1.0)
+        self.matmul_scaled(stream, kind, shape, a, b, base, out, f32_out, 1.0)
     }
 
-    /// The same, the product being multiplied by a number.
+    /// [`matmul`](Self::matmul) with the product multiplied by `scale`.
     #[allow(clippy::too_many_arguments)]
-    pub(crate) fn scaled(
+    pub(crate) fn matmul_scaled(
         &mut self,
         stream: &Stream,
-        kind: Kind,
+        kind: GemmKind,
         shape: (usize, usize, usize),
         a: Matrix,
         b: Matrix,
         base: Option<Matrix>,
-        to: Matrix,
-        wide: bool,
+        out: Matrix,
+        f32_out: bool,
         scale: f32,
     ) -> Result<()> {
         if shape.0 == 0 {
             return Ok(());
         }
-        if self.invariant && shape.0 > MOST_ROWS {
-            let size = if wide { 4 } else { 2 };
-            for first in (0..shape.0).step_by(MOST_ROWS) {
+        if self.batch_invariant && shape.0 > MAX_INVARIANT_ROWS {
+            let size = if f32_out { 4 } else { 2 };
+            for first in (0..shape.0).step_by(MAX_INVARIANT_ROWS) {
                 let after = |m: Matrix, size: usize| Matrix::new(m.at + (first * m.stride * size) as u64, m.stride);
-                let part = (MOST_ROWS.min(shape.0 - first), shape.1, shape.2);
+                let part = (MAX_INVARIANT_ROWS.min(shape.0 - first), shape.1, shape.2);
                 let base = base.map(|m| after(m, size));
-                self.scaled(stream, kind, part, after(a, 2), b, base, after(to, size), wide, scale)?;
+                self.matmul_scaled(stream, kind, part, after(a, 2), b, base, after(out, size), f32_out, scale)?;
             }
             return Ok(());
         }
-        let c = base.unwrap_or(to);
-        // Column-major there: the right factor comes first.
+        let c = base.unwrap_or(out);
+        // cuBLASLt is column-major: swap the operands.
         let (first, second) = (b, a);
-        let bits = [first.at, second.at, c.at, to.at].iter().fold(256, |all, at| all | at);
-        let key = Key {
+        let address_bits = [first.at, second.at, c.at, out.at].iter().fold(256, |all, at| all | at);
+        let key = GemmKey {
             kind,
             shape,
-            strides: [first.stride, second.stride, c.stride, to.stride],
-            wide,
+            strides: [first.stride, second.stride, c.stride, out.stride],
+            f32_out,
             add: base.is_some(),
-            alignment: if self.invariant { 16 } else { 1 << bits.trailing_zeros() },
+            alignment: if self.batch_invariant { 16 } else { 1 << address_bits.trailing_zeros() },
             tuned: self.tuning,
         };
         if !self.plans.contains_key(&key) {
             let mut plan = self.plan(&key)?;
-            if self.invariant {
+            if self.batch_invariant {
                 let (_, outputs, inputs) = shape;
-                plan.offers =
-                    std::mem::take(&mut self.plan(&Key { shape: (USUAL_ROWS, outputs, inputs), ..key })?.offers);
+                plan.algorithms = std::mem::take(
+                    &mut self.plan(&GemmKey { shape: (HEURISTIC_ROWS, outputs, inputs), ..key })?.algorithms,
+                );
             }
             if key.tuned {
                 self.tune(stream, &mut plan, &key, first, second)?;
             }
-            if !key.tuned && self.plans.len() >= MOST_PLANS {
+            if !key.tuned && self.plans.len() >= MAX_PLANS {
                 self.plans.retain(|key, _| key.tuned);
             }
             self.plans.insert(key, plan);
         }
         let plan = &self.plans[&key];
-        self.multiply(stream, plan, &plan.offers[0], [first, second, c, to], (scale, base.is_some()))
+        self.execute(stream, plan, &plan.algorithms[0], [first, second, c, out], (scale, base.is_some()))
     }
 
-    fn multiply(
+    fn execute(
         &self,
         stream: &Stream,
-        plan: &Plan,
+        plan: &GemmPlan,
         algorithm: &sys::cublasLtMatmulAlgo_t,
-        [first, second, c, to]: [Matrix; 4],
+        [first, second, c, out]: [Matrix; 4],
         (scale, add): (f32, bool),
     ) -> Result<()> {
         let beta = if add { 1.0_f32 } else { 0.0 };
         let pointer = |at: u64| at as *const c_void;
-        // SAFETY: the operands are as large as the shape says, by whoever calls; the plan was made for the shape.
-        let done = unsafe {
+        // SAFETY: the caller guarantees operands of the given shape; the plan was made for that shape.
+        let status = unsafe {
             result::matmul(
                 self.handle,
-                plan.description.0,
+                plan.desc.0,
                 std::ptr::from_ref(&scale).cast(),
                 std::ptr::from_ref(&beta).cast(),
                 pointer(first.at),
@@ -208,69 +210,72 @@ impl CublasLt {
                 plan.layouts[1].0,
                 pointer(c.at),
                 plan.layouts[2].0,
-                to.at as *mut c_void,
+                out.at as *mut c_void,
                 plan.layouts[3].0,
                 algorithm,
                 self.workspace.at(0) as *mut c_void,
-                WORKSPACE,
+                WORKSPACE_BYTES,
                 stream.raw.cast(),
             )
         };
-        // What failed may have failed earlier; then the driver knows more than cuBLAS says. While a stream records it cannot be
-        // asked.
-        done.doing("a matrix product").map_err(|e| match stream.records() {
+        // An earlier asynchronous error may be the cause, and the driver reports it in more detail. It cannot be
+        // queried during a capture.
+        status.context("a GEMM").map_err(|e| match stream.is_capturing() {
             true => e,
             false => stream.wait().err().unwrap_or(e),
         })
     }
 
-    fn plan(&self, key: &Key) -> Result<Plan> {
+    fn plan(&self, key: &GemmKey) -> Result<GemmPlan> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
-        use sys::cudaDataType_t::{CUDA_R_16BF as HALF, CUDA_R_32F as WIDE};
-        let doing = "planning a matrix product";
+        use sys::cudaDataType_t::{CUDA_R_16BF as BF16, CUDA_R_32F as F32};
+        let operation = "planning a GEMM";
         let (rows, outputs, inputs) = key.shape;
-        // As (rows, columns) of the column-major first and second factors and the result, and which are turned.
-        let ((m1, n1, turn1), (m2, n2, turn2), (m, n)) = match key.kind {
-            Kind::Forward => ((inputs, outputs, true), (inputs, rows, false), (outputs, rows)),
-            Kind::Input => ((inputs, outputs, false), (outputs, rows, false), (inputs, rows)),
-            Kind::Weight => ((inputs, rows, false), (outputs, rows, true), (inputs, outputs)),
+        // (rows, columns) of the column-major operands and the result, and which operands are transposed.
+        let ((m1, n1, transpose1), (m2, n2, transpose2), (m, n)) = match key.kind {
+            GemmKind::Forward => ((inputs, outputs, true), (inputs, rows, false), (outputs, rows)),
+            GemmKind::InputGrad => ((inputs, outputs, false), (outputs, rows, false), (inputs, rows)),
+            GemmKind::WeightGrad => ((inputs, rows, false), (outputs, rows, true), (inputs, outputs)),
         };
-        let out = if key.wide { WIDE } else { HALF };
+        let out = if key.f32_out { F32 } else { BF16 };
         let layout = |kind, m: usize, n: usize, stride: usize| {
-            result::create_matrix_layout(kind, m as u64, n as u64, stride as i64).map(Layout).doing(doing)
+            result::create_matrix_layout(kind, m as u64, n as u64, stride as i64).map(MatrixLayout).context(operation)
         };
         let layouts = [
-            layout(HALF, m1, n1, key.strides[0])?,
-            layout(HALF, m2, n2, key.strides[1])?,
+            layout(BF16, m1, n1, key.strides[0])?,
+            layout(BF16, m2, n2, key.strides[1])?,
             layout(out, m, n, key.strides[2])?,
             layout(out, m, n, key.strides[3])?,
         ];
-        let description = result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, WIDE);
-        let description = description.map(Description).doing(doing)?;
-        let preference = result::create_matmul_pref().map(Preferences).doing(doing)?;
-        for (attribute, turn) in
-            [(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, turn1), (Attribute::CUBLASLT_MATMUL_DESC_TRANSB, turn2)]
+        let desc = result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, F32);
+        let desc = desc.map(MatmulDesc).context(operation)?;
+        let preference = result::create_matmul_pref().map(MatmulPreference).context(operation)?;
+        for (attribute, transpose) in
+            [(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, transpose1), (Attribute::CUBLASLT_MATMUL_DESC_TRANSB, transpose2)]
         {
-            let value = i32::from(turn);
-            // SAFETY: the attribute is a 32-bit number.
-            unsafe {
-                result::set_matmul_desc_attribute(description.0, attribute, std::ptr::from_ref(&value).cast(), 4)
-            }
-            .doing(doing)?;
+            let value = i32::from(transpose);
+            // SAFETY: the attribute is a 32-bit integer.
+            unsafe { result::set_matmul_desc_attribute(desc.0, attribute, std::ptr::from_ref(&value).cast(), 4) }
+                .context(operation)?;
         }
-        let bytes = WORKSPACE as u64;
-        // SAFETY: workspace is a 64-bit number, alignments are 32-bit ones; the results are counted by the library.
-        let offers = unsafe {
+        let bytes = WORKSPACE_BYTES as u64;
+        // SAFETY: the workspace size is a 64-bit integer, alignments are 32-bit; the library returns the number of
+        // results.
+        let algorithms = unsafe {
             let set = |attribute, value: *const c_void, size| {
-                result::set_matmul_pref_attribute(preference.0, attribute, value, size).doing(doing)
+                result::set_matmul_pref_attribute(preference.0, attribute, value, size).context(operation)
             };
             set(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::ptr::from_ref(&bytes).cast(), 8)?;
-            if self.invariant {
-                // Sums that several blocks share are added in one order only where each leaves its part, in fp32, to be
-                // added afterwards.
-                let parts = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
-                set(Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::ptr::from_ref(&parts).cast(), 4)?;
+            if self.batch_invariant {
+                // Split-K sums are deterministic only if each thread block stores its part in fp32 and the parts are
+                // summed afterwards.
+                let partial_sums = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+                set(
+                    Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                    std::ptr::from_ref(&partial_sums).cast(),
+                    4,
+                )?;
             }
             for attribute in [
                 Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
@@ -280,97 +285,105 @@ impl CublasLt {
             ] {
                 set(attribute, std::ptr::from_ref(&key.alignment).cast(), 4)?;
             }
-            let mut found = [MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed(); OFFERS];
+            let mut heuristics = [MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed(); MAX_ALGORITHMS];
             let mut count = 0;
-            let asked = sys::cublasLtMatmulAlgoGetHeuristic(
+            let status = sys::cublasLtMatmulAlgoGetHeuristic(
                 self.handle,
-                description.0,
+                desc.0,
                 layouts[0].0,
                 layouts[1].0,
                 layouts[2].0,
                 layouts[3].0,
                 preference.0,
-                if key.tuned { OFFERS as i32 } else { 1 },
-                found[0].as_mut_ptr(),
+                if key.tuned { MAX_ALGORITHMS as i32 } else { 1 },
+                heuristics[0].as_mut_ptr(),
                 &mut count,
             );
-            asked.result().map_err(|e| CudaError::new(doing, format!("{:?} for {key:?}", e.0)))?;
-            found[..count as usize].iter().map(|f| f.assume_init_ref().algo).collect::<Vec<_>>()
+            status.result().map_err(|e| CudaError::new(operation, format!("{:?} for {key:?}", e.0)))?;
+            heuristics[..count as usize].iter().map(|f| f.assume_init_ref().algo).collect::<Vec<_>>()
         };
-        if offers.is_empty() {
-            return Err(CudaError::new(doing, format!("cuBLASLt has nothing for {key:?}")));
+        if algorithms.is_empty() {
+            return Err(CudaError::new(operation, format!("cuBLASLt has no algorithm for {key:?}")));
         }
-        Ok(Plan { description, layouts, offers })
+        Ok(GemmPlan { desc, layouts, algorithms })
     }
 
-    /// Puts the fastest of what was offered first. CudaWeights are read afresh each time, as between steps they are.
-    fn tune(&mut self, stream: &Stream, plan: &mut Plan, key: &Key, first: Matrix, second: Matrix) -> Result<()> {
+    /// Times the algorithms and keeps the fastest. Flushes the L2 cache before each run, since weights are not cached
+    /// between steps.
+    fn tune(
+        &mut self,
+        stream: &Stream,
+        plan: &mut GemmPlan,
+        key: &GemmKey,
+        first: Matrix,
+        second: Matrix,
+    ) -> Result<()> {
         const REPEATS: usize = 5;
         let Some(elapsed) = library_search::event_elapsed() else { return Ok(()) };
         let (rows, outputs, _) = key.shape;
-        let doing = "timing a matrix product";
-        let scratch = DeviceBuffer::<f32>::zeros(&stream.card, rows * outputs.max(key.strides[3]))?;
-        let sweep = DeviceBuffer::<u32>::new(&stream.card, 24 << 20)?;
-        let to = Matrix::new(scratch.at(0), key.strides[3]);
-        let events = [0; 2].map(|_| driver::event::create(CUevent_flags::CU_EVENT_DEFAULT).map(Event));
+        let operation = "timing a GEMM";
+        let scratch = DeviceBuffer::<f32>::zeros(&stream.device, rows * outputs.max(key.strides[3]))?;
+        let l2_flush = DeviceBuffer::<u32>::new(&stream.device, 24 << 20)?;
+        let out = Matrix::new(scratch.at(0), key.strides[3]);
+        let events = [0; 2].map(|_| driver::event::create(CUevent_flags::CU_EVENT_DEFAULT).map(CudaEvent));
         let [Ok(before), Ok(after)] = events else { return Ok(()) };
-        let mut times = Vec::with_capacity(plan.offers.len());
-        for offer in &plan.offers {
+        let mut times = Vec::with_capacity(plan.algorithms.len());
+        for algorithm in &plan.algorithms {
             let mut best = f32::INFINITY;
             for _ in 0..REPEATS {
-                sweep.clear(stream, 0, sweep.len())?;
-                // SAFETY: events and stream are ours.
-                unsafe { driver::event::record(before.0, stream.raw) }.doing(doing)?;
-                let ran = self.multiply(stream, plan, offer, [first, second, to, to], (1.0, key.add));
+                l2_flush.clear(stream, 0, l2_flush.len())?;
+                // SAFETY: the event and the stream are valid.
+                unsafe { driver::event::record(before.0, stream.raw) }.context(operation)?;
+                let ran = self.execute(stream, plan, algorithm, [first, second, out, out], (1.0, key.add));
                 // SAFETY: as above.
-                unsafe { driver::event::record(after.0, stream.raw) }.doing(doing)?;
+                unsafe { driver::event::record(after.0, stream.raw) }.context(operation)?;
                 stream.wait()?;
                 if ran.is_err() {
                     break;
                 }
-                let mut took = 0.0;
-                // SAFETY: both were recorded and waited for.
-                unsafe { elapsed(&mut took, before.0, after.0) }.result().doing(doing)?;
-                best = best.min(took);
+                let mut milliseconds = 0.0;
+                // SAFETY: both events were recorded and have completed.
+                unsafe { elapsed(&mut milliseconds, before.0, after.0) }.result().context(operation)?;
+                best = best.min(milliseconds);
             }
             times.push(best);
         }
         let fastest = (0..times.len()).min_by(|a, b| times[*a].total_cmp(&times[*b])).unwrap_or(0);
-        plan.offers.swap(0, fastest);
-        plan.offers.truncate(1);
+        plan.algorithms.swap(0, fastest);
+        plan.algorithms.truncate(1);
         Ok(())
     }
 }
 
-/// What a library made and takes back when it is dropped, whatever happened in between.
-macro_rules! given_back {
+/// A library object that is destroyed on drop.
+macro_rules! destroy_on_drop {
     ($($name:ident($kind:ty) by $destroy:path;)*) => {$(
         struct $name($kind);
 
         impl Drop for $name {
             fn drop(&mut self) {
-                // SAFETY: made by whoever wrapped it, destroyed once, and not used any more.
+                // SAFETY: created by the code that wrapped it, destroyed once and not used afterwards.
                 let _ = unsafe { $destroy(self.0) };
             }
         }
     )*};
 }
 
-given_back! {
-    Layout(sys::cublasLtMatrixLayout_t) by result::destroy_matrix_layout;
-    Description(sys::cublasLtMatmulDesc_t) by result::destroy_matmul_desc;
-    Preferences(sys::cublasLtMatmulPreference_t) by result::destroy_matmul_pref;
-    Event(cudarc::driver::sys::CUevent) by driver::event::destroy;
+destroy_on_drop! {
+    MatrixLayout(sys::cublasLtMatrixLayout_t) by result::destroy_matrix_layout;
+    MatmulDesc(sys::cublasLtMatmulDesc_t) by result::destroy_matmul_desc;
+    MatmulPreference(sys::cublasLtMatmulPreference_t) by result::destroy_matmul_pref;
+    CudaEvent(cudarc::driver::sys::CUevent) by driver::event::destroy;
 }
 
 impl Drop for CublasLt {
     fn drop(&mut self) {
         self.plans.clear();
-        if self.workspace.card().bind().is_err() {
+        if self.workspace.device().bind().is_err() {
             return;
         }
-        let _nothing_is_recorded = crate::graph::unrecorded();
-        // SAFETY: made in `new`.
+        let _guard = crate::graph::no_capture_guard();
+        // SAFETY: created in `new`.
         let _ = unsafe { result::destroy_handle(self.handle) };
     }
 }

@@ -1,81 +1,81 @@
-//! How is work recorded once and replayed?
+//! CUDA graph capture and replay.
 //!
-//! While a stream records, nobody may ask to wait for the whole card: that spoils every recording under way, in any thread.
-//! cuBLASLt does so when it is put away ([`unrecorded`]). Taking and freeing memory, loading and unloading kernels, and waiting
-//! for other streams do no harm from other threads: recordings are of a kind that minds its own thread alone.
+//! During a capture, no thread may synchronize the device: that invalidates every capture in progress. cuBLASLt does so
+//! when a handle is destroyed ([`no_capture_guard`]). Allocation, kernel loading and waiting for other streams are
+//! allowed in other threads: captures use the thread-local mode.
 
-use crate::error::{Doing, Result};
+use crate::error::{ErrorContext, Result};
 use crate::stream::Stream;
 use cudarc::driver::{result, sys};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-static RECORDINGS: RwLock<()> = RwLock::new(());
+static CAPTURES: RwLock<()> = RwLock::new(());
 
-/// WeightsRef by whoever may wait for the whole card: nothing is recorded meanwhile.
-pub(crate) fn unrecorded() -> RwLockWriteGuard<'static, ()> {
-    RECORDINGS.write().unwrap_or_else(PoisonError::into_inner)
+/// Blocks graph captures while the guard is held. Required for calls that synchronize the device.
+pub(crate) fn no_capture_guard() -> RwLockWriteGuard<'static, ()> {
+    CAPTURES.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What was recorded.
-pub(crate) struct Graph(sys::CUgraphExec);
+/// An instantiated CUDA graph.
+pub(crate) struct CudaGraph(sys::CUgraphExec);
 
-// SAFETY: used by one thread at a time: it belongs to a stepper, which works through `&mut`.
-unsafe impl Send for Graph {}
+// SAFETY: used by one thread at a time: its `ModelRunner` takes `&mut self`.
+unsafe impl Send for CudaGraph {}
 
-impl Graph {
-    /// Does all of it again, in the order of the stream.
+impl CudaGraph {
+    /// Launches the graph in stream order.
     ///
     /// # Safety
     ///
-    /// Everything that it refers to is where it was when it was recorded.
+    /// All memory that the captured work refers to must still be at the same address.
     pub(crate) unsafe fn replay(&self, stream: &Stream) -> Result<()> {
-        // SAFETY: by whoever calls.
-        unsafe { result::graph::launch(self.0, stream.raw) }.doing("replaying a step")
+        // SAFETY: guaranteed by the caller.
+        unsafe { result::graph::launch(self.0, stream.raw) }.context("replaying a step")
     }
 }
 
-impl Drop for Graph {
+impl Drop for CudaGraph {
     fn drop(&mut self) {
-        // SAFETY: instantiated in `graph`, destroyed once.
+        // SAFETY: instantiated in `finish`, destroyed once.
         let _ = unsafe { result::graph::exec_destroy(self.0) };
     }
 }
 
-/// A stream that records instead of working.
+/// A capture in progress.
 pub(crate) struct GraphCapture {
     stream: sys::CUstream,
     ended: bool,
-    /// Nobody waits for the whole card meanwhile.
-    _alone: RwLockReadGuard<'static, ()>,
+    /// Keeps other threads from synchronizing the device.
+    _no_sync: RwLockReadGuard<'static, ()>,
 }
 
-const DOING: &str = "recording a step";
+const CAPTURING: &str = "capturing a step";
 
 impl GraphCapture {
-    /// Lets a stream record until this is dropped, which must be before the stream is.
+    /// Captures the stream until this is dropped, which must happen before the stream is dropped.
     pub(crate) fn new(stream: &Stream) -> Result<Self> {
         use sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as MODE;
-        let recording = RECORDINGS.read().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the stream is there; recording ends whatever happens in between.
-        unsafe { result::stream::begin_capture(stream.raw, MODE) }.doing(DOING)?;
-        Ok(GraphCapture { stream: stream.raw, ended: false, _alone: recording })
+        let capture = CAPTURES.read().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the stream is valid; the capture is ended on every path.
+        unsafe { result::stream::begin_capture(stream.raw, MODE) }.context(CAPTURING)?;
+        Ok(GraphCapture { stream: stream.raw, ended: false, _no_sync: capture })
     }
 
-    /// What was recorded since, ready to be replayed.
-    pub(crate) fn graph(mut self) -> Result<Graph> {
+    /// Ends the capture and instantiates the graph.
+    pub(crate) fn finish(mut self) -> Result<CudaGraph> {
         let graph = self.end()?;
-        // SAFETY: just made, destroyed once.
+        // SAFETY: just created, destroyed once.
         unsafe {
-            let made = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)).doing(DOING);
+            let instantiated = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)).context(CAPTURING);
             let _ = result::graph::destroy(graph);
-            Ok(Graph(made?))
+            Ok(CudaGraph(instantiated?))
         }
     }
 
     fn end(&mut self) -> Result<sys::CUgraph> {
         self.ended = true;
-        // SAFETY: begun in `new`, and the stream is still there.
-        unsafe { result::stream::end_capture(self.stream) }.doing(DOING)
+        // SAFETY: begun in `new`, and the stream is still valid.
+        unsafe { result::stream::end_capture(self.stream) }.context(CAPTURING)
     }
 }
 
@@ -84,7 +84,7 @@ impl Drop for GraphCapture {
         if !self.ended
             && let Ok(graph) = self.end()
         {
-            // SAFETY: just made, destroyed once.
+            // SAFETY: just created, destroyed once.
             let _ = unsafe { result::graph::destroy(graph) };
         }
     }
@@ -94,38 +94,38 @@ impl Drop for GraphCapture {
 mod tests {
     use super::*;
     use crate::buffer::DeviceBuffer;
-    use crate::device::tests::card_or_skip;
+    use crate::device::tests::device_or_skip;
     use crate::gemm::CublasLt;
     use std::time::Duration;
 
     #[test]
-    fn products_that_are_put_away_leave_recordings_alone() {
-        let Some(card) = card_or_skip("nothing was recorded") else { return };
-        let stream = Stream::new(&card).unwrap();
-        let products = CublasLt::new(&Stream::new(&card).unwrap()).unwrap();
-        let buffer = DeviceBuffer::from_slice(&card, &[7_u32; 4]).unwrap();
-        let recording = GraphCapture::new(&stream).unwrap();
-        let going = std::thread::spawn(move || drop(products));
-        // Time enough, were they not to wait.
+    fn dropping_cublas_does_not_disturb_a_capture() {
+        let Some(device) = device_or_skip("graph capture was not tested") else { return };
+        let stream = Stream::new(&device).unwrap();
+        let cublas = CublasLt::new(&Stream::new(&device).unwrap()).unwrap();
+        let buffer = DeviceBuffer::from_slice(&device, &[7_u32; 4]).unwrap();
+        let capture = GraphCapture::new(&stream).unwrap();
+        let dropper = std::thread::spawn(move || drop(cublas));
+        // Long enough for the drop to finish if it did not wait.
         std::thread::sleep(Duration::from_millis(300));
         buffer.clear(&stream, 0, 2).unwrap();
-        let graph = recording.graph().unwrap();
-        going.join().unwrap();
-        assert_eq!(buffer.to_vec().unwrap(), [7, 7, 7, 7], "recorded, not done");
-        // SAFETY: the buffer is still there.
+        let graph = capture.finish().unwrap();
+        dropper.join().unwrap();
+        assert_eq!(buffer.to_vec().unwrap(), [7, 7, 7, 7], "captured, not executed");
+        // SAFETY: the buffer is still allocated.
         unsafe { graph.replay(&stream) }.unwrap();
         stream.wait().unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [0, 0, 7, 7]);
     }
 
     #[test]
-    fn a_recording_that_is_given_up_leaves_the_stream_as_it_was() {
-        let Some(card) = card_or_skip("nothing was recorded") else { return };
-        let stream = Stream::new(&card).unwrap();
-        let buffer = DeviceBuffer::from_slice(&card, &[7_u32; 4]).unwrap();
-        let recording = GraphCapture::new(&stream).unwrap();
+    fn an_abandoned_capture_leaves_the_stream_usable() {
+        let Some(device) = device_or_skip("graph capture was not tested") else { return };
+        let stream = Stream::new(&device).unwrap();
+        let buffer = DeviceBuffer::from_slice(&device, &[7_u32; 4]).unwrap();
+        let capture = GraphCapture::new(&stream).unwrap();
         buffer.clear(&stream, 0, 2).unwrap();
-        drop(recording);
+        drop(capture);
         buffer.clear(&stream, 2, 2).unwrap();
         stream.wait().unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [7, 7, 0, 0]);

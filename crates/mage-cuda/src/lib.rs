@@ -1,18 +1,18 @@
-//! *What can the card do?*
+//! Qwen3 on NVIDIA GPUs.
 //!
-//! Qwen3 on an NVIDIA card: bf16 numbers, fp32 sums. Matrix products are cuBLASLt's; everything between them is kernels of
-//! our own, compiled by NVRTC when a model is first used. Nothing of CUDA is needed to build this, and where no driver is
-//! found, [`CudaDevice::open`] says so and what to do.
+//! Weights and activations are bf16, accumulation is fp32. GEMMs use cuBLASLt; all other kernels are part of this crate
+//! and are compiled by NVRTC when a model is first used. Building needs no CUDA toolkit. Without a driver,
+//! [`CudaDevice::open`] returns an error that states what is missing.
 //!
-//! [`ModelTrainer`] goes forward and backward over packed sequences and steps with AdamW; [`ModelRunner`] takes the next tokens of
-//! many sequences in, keys and values lying in pages, and answers what is asked about them. Both work on a [`CudaModel`].
-//! This crate knows shapes, numbers and the driver; engines, requests and losses are others' concern.
+//! [`ModelTrainer`] runs forward and backward passes over packed sequences and AdamW steps. [`ModelRunner`] runs
+//! inference steps over a paged KV cache, and samples or scores tokens. Both work on a [`CudaModel`]. This crate deals
+//! with shapes, buffers and the driver; engines, requests and losses belong to its callers.
 //!
 //! # Unsafe code
 //!
-//! Every call of the driver is unsafe. Sizes are kept with buffers; tokens, rows, positions, pages, lengths and tries that
-//! come from outside are compared with them before anything is started, and kernels get their sizes from the same shapes. Where
-//! parameters lie ([`GpuParamLayout`], [`GpuLoraLayout`]) is taken on trust.
+//! Every driver call is unsafe. Buffers know their length. Tokens, row indices, positions, block ids, lengths and tries
+//! from callers are validated against it before a kernel is launched, and kernels get their sizes from the same shapes.
+//! Parameter layouts ([`GpuParamLayout`], [`GpuLoraLayout`]) are trusted.
 
 mod attention;
 mod buffer;
@@ -51,7 +51,7 @@ pub use throughput::{Throughput, measure_throughput};
 pub use token_trie::TokenTrie;
 pub use trainer::{AdamWParams, GpuTokenLogprob, ModelTrainer, PackedSequences, TargetToken};
 
-/// Tokens in a page of keys and values.
+/// Tokens per KV-cache block.
 pub const BLOCK_SIZE: usize = 16;
-/// Rows of a tile of attention.
+/// Rows of an attention tile.
 const TILE: usize = 64;

@@ -1,7 +1,7 @@
-//! Where are NVIDIA's libraries?
+//! Search for NVIDIA's libraries.
 //!
-//! The binding looks them up by name alone. Where the loader does not know them, they are loaded here by path first: a
-//! library that is loaded already is found by its name.
+//! The bindings load libraries by name. If the loader does not find one, it is loaded here by path first: a library
+//! that is already loaded is found by its name.
 
 use cudarc::driver::sys;
 use libloading::Library;
@@ -9,29 +9,29 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// One of the libraries that are needed.
+/// Search result for one required library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LibraryStatus {
-    /// Its name without prefix and suffix.
+    /// Name without prefix and suffix.
     pub name: &'static str,
-    /// Under what it was loaded; nothing where none was found that can be used.
+    /// Name or path it was loaded from; `None` if no usable library was found.
     pub loaded_from: Option<String>,
-    /// Which was found and cannot be used, and why.
+    /// A library that was found but cannot be used, and why.
     pub problem: Option<String>,
 }
 
-/// What was looked for and where.
+/// The libraries and the searched directories.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LibrarySearch {
-    /// By library: the driver, the compiler, the products.
+    /// Driver, runtime compiler and cuBLASLt.
     pub libraries: Vec<LibraryStatus>,
-    /// Folders that were searched besides the loader's own.
+    /// Directories searched in addition to the loader's own.
     pub search_paths: Vec<PathBuf>,
 }
 
-/// The driver, the run-time compiler and the matrix products, and all that is called there: the binding looks a function up
-/// when it is first called, and ends the program where there is none. [`event_elapsed`] looks for its own.
-const NEEDED: [(&str, &[&str]); 3] = [
+/// The driver, the runtime compiler and cuBLASLt, with every function that is called. The bindings look a function up
+/// when it is first called and panic if it is missing. [`event_elapsed`] looks up its own.
+const REQUIRED: [(&str, &[&str]); 3] = [
     (
         "cuda",
         &[
@@ -110,10 +110,10 @@ const NEEDED: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// Milliseconds from one event to another.
+/// Returns the milliseconds between two events.
 pub(crate) type EventElapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
 
-/// Under whichever of its names the driver has it: the binding knows the one that came with CUDA 12.8 alone.
+/// Tries both names of the function: the bindings know only that of CUDA 12.8.
 pub(crate) fn event_elapsed() -> Option<EventElapsed> {
     static FOUND: OnceLock<Option<EventElapsed>> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -122,63 +122,63 @@ pub(crate) fn event_elapsed() -> Option<EventElapsed> {
             .iter()
             .find(|l| l.name == "cuda")
             .and_then(|l| load(l.loaded_from.as_ref()?).ok())?;
-        // SAFETY: both take the same.
-        let named = |name: &[u8]| unsafe { driver.get::<EventElapsed>(name) }.ok().map(|f| *f);
-        named(b"cuEventElapsedTime_v2").or_else(|| named(b"cuEventElapsedTime"))
+        // SAFETY: both functions have this signature.
+        let lookup = |name: &[u8]| unsafe { driver.get::<EventElapsed>(name) }.ok().map(|f| *f);
+        lookup(b"cuEventElapsedTime_v2").or_else(|| lookup(b"cuEventElapsedTime"))
     })
 }
 
 impl LibrarySearch {
-    /// The first library that there is none of, or none that can be used.
+    /// The first library without a usable file.
     pub fn missing(&self) -> Option<&LibraryStatus> {
         self.libraries.iter().find(|l| l.loaded_from.is_none())
     }
 }
 
 impl std::fmt::Display for LibraryStatus {
-    /// What became of the search.
+    /// Writes the result of the search.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (&self.loaded_from, &self.problem) {
-            (Some(at), _) => f.write_str(at),
+            (Some(path), _) => f.write_str(path),
             (None, Some(why)) => write!(f, "cannot be used: {why}"),
             (None, None) => f.write_str("not found"),
         }
     }
 }
 
-/// Looks once; the answer does not change while the program runs.
+/// Searches once; the result is cached for the process.
 pub fn find_libraries() -> &'static LibrarySearch {
     static FOUND: OnceLock<LibrarySearch> = OnceLock::new();
     FOUND.get_or_init(|| {
         let search_paths = search_paths();
-        let libraries = NEEDED.iter().map(|(name, functions)| find(name, functions, &search_paths)).collect();
+        let libraries = REQUIRED.iter().map(|(name, functions)| find(name, functions, &search_paths)).collect();
         LibrarySearch { libraries, search_paths }
     })
 }
 
 fn find(name: &'static str, functions: &[&str], search_paths: &[PathBuf]) -> LibraryStatus {
     let names = cudarc::get_lib_name_candidates(name);
-    // What the loader knows by name is what the binding takes, whatever it is.
-    if let Some(known) = names.iter().find(|name| load(name).is_ok()) {
-        return match usable(known, functions) {
-            Ok(()) => LibraryStatus { name, loaded_from: Some(known.clone()), problem: None },
+    // The bindings use the library that the loader finds by name.
+    if let Some(loadable) = names.iter().find(|name| load(name).is_ok()) {
+        return match usable(loadable, functions) {
+            Ok(()) => LibraryStatus { name, loaded_from: Some(loadable.clone()), problem: None },
             Err(why) => LibraryStatus { name, loaded_from: None, problem: Some(why) },
         };
     }
-    // One that is there and cannot be loaded is told of; that there is none under a name is not. Other loaders say that
-    // otherwise.
-    let spoilt = |name: &String| {
-        let why = told(&load(name).err()?);
+    // Reports a library that exists and cannot be loaded, but not one that does not exist. The message is that of
+    // glibc's loader.
+    let broken = |name: &String| {
+        let why = loader_error(&load(name).err()?);
         (cfg!(target_env = "gnu") && !why.starts_with(&format!("{name}: cannot open shared object file: No such file")))
             .then(|| format!("{name} cannot be loaded ({why})"))
     };
-    let mut problem = names.iter().find_map(spoilt);
+    let mut problem = names.iter().find_map(broken);
     for path in search_paths.iter().flat_map(|f| files(f, name)).map(|p| p.display().to_string()) {
-        let by_name = |()| match names.iter().any(|name| load(name).is_ok()) {
+        let loads_by_name = |()| match names.iter().any(|name| load(name).is_ok()) {
             true => Ok(()),
-            false => Err(format!("{path} calls itself otherwise than those of CUDA 12 and 13 do")),
+            false => Err(format!("{path} has a soname other than those of CUDA 12 and 13")),
         };
-        match usable(&path, functions).and_then(by_name) {
+        match usable(&path, functions).and_then(loads_by_name) {
             Ok(()) => return LibraryStatus { name, loaded_from: Some(path), problem: None },
             Err(why) => _ = problem.get_or_insert(why),
         }
@@ -186,52 +186,52 @@ fn find(name: &'static str, functions: &[&str], search_paths: &[PathBuf]) -> Lib
     LibraryStatus { name, loaded_from: None, problem }
 }
 
-/// Loads a library, for good.
-fn load(at: &str) -> Result<&'static Library, libloading::Error> {
-    // SAFETY: NVIDIA's libraries may be loaded at any time; they are never unloaded.
-    unsafe { Library::new(at) }.map(|library| &*Box::leak(Box::new(library)))
+/// Loads a library permanently.
+fn load(path: &str) -> Result<&'static Library, libloading::Error> {
+    // SAFETY: NVIDIA's libraries have no load-time requirements, and they are never unloaded.
+    unsafe { Library::new(path) }.map(|library| &*Box::leak(Box::new(library)))
 }
 
-/// What the loader says, which the error itself does not.
-fn told(e: &libloading::Error) -> String {
+/// The loader's message, which the error itself omits.
+fn loader_error(e: &libloading::Error) -> String {
     e.source().map_or_else(|| e.to_string(), ToString::to_string)
 }
 
-/// Whether a library can be loaded and has these functions.
-fn usable(at: &str, functions: &[&str]) -> Result<(), String> {
-    let library = load(at).map_err(|e| format!("{at} cannot be loaded ({})", told(&e)))?;
-    // SAFETY: only whether it is there is looked at.
-    let lacks = functions.iter().find(|f| unsafe { library.get::<*const ()>(f.as_bytes()) }.is_err());
-    lacks.map_or(Ok(()), |f| Err(format!("{at} has no `{f}`, as those of CUDA 12 and newer have")))
+/// Whether a library loads and has these functions.
+fn usable(path: &str, functions: &[&str]) -> Result<(), String> {
+    let library = load(path).map_err(|e| format!("{path} cannot be loaded ({})", loader_error(&e)))?;
+    // SAFETY: the symbol is only tested for existence.
+    let missing_function = functions.iter().find(|f| unsafe { library.get::<*const ()>(f.as_bytes()) }.is_err());
+    missing_function.map_or(Ok(()), |f| Err(format!("{path} has no `{f}`, which CUDA 12 and newer provide")))
 }
 
-/// The versions of a library in a folder.
-fn files(folder: &Path, name: &str) -> Vec<PathBuf> {
+/// The versions of a library in a directory.
+fn files(dir: &Path, name: &str) -> Vec<PathBuf> {
     let start = format!("lib{name}.so");
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
-    let mut all: Vec<PathBuf> =
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
+    let mut paths: Vec<PathBuf> =
         entries.filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&start))).collect();
-    all.sort();
-    all
+    paths.sort();
+    paths
 }
 
-/// Where toolkits, drivers and Python's packages put them.
+/// Install locations of toolkits, drivers and Python packages.
 fn search_paths() -> Vec<PathBuf> {
     let from = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    let mut all: Vec<PathBuf> = [from("CUDA_HOME"), from("CUDA_PATH"), Some("/usr/local/cuda".into())]
+    let mut paths: Vec<PathBuf> = [from("CUDA_HOME"), from("CUDA_PATH"), Some("/usr/local/cuda".into())]
         .into_iter()
         .flatten()
         .flat_map(|root| [root.join("lib64"), root.join("targets/x86_64-linux/lib")])
         .collect();
-    all.extend(["/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"].map(PathBuf::from));
+    paths.extend(["/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"].map(PathBuf::from));
     let pythons = from("VIRTUAL_ENV").map(|env| env.join("lib"));
     for python in pythons.iter().flat_map(|lib| std::fs::read_dir(lib).into_iter().flatten().flatten()) {
         let packages = python.path().join("site-packages/nvidia");
-        all.extend(std::fs::read_dir(packages).into_iter().flatten().flatten().map(|p| p.path().join("lib")));
+        paths.extend(std::fs::read_dir(packages).into_iter().flatten().flatten().map(|p| p.path().join("lib")));
     }
-    all.sort();
-    all.dedup();
-    all
+    paths.sort();
+    paths.dedup();
+    paths
 }
 
 #[cfg(test)]
@@ -239,28 +239,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_library_or_an_old_one_is_told_and_not_used() {
-        let folder = std::env::temp_dir().join(format!("mage-find-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let file = folder.join("libnowhere.so.1");
+    fn broken_libraries_are_reported_and_not_used() {
+        let dir = std::env::temp_dir().join(format!("mage-find-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("libnowhere.so.1");
         std::fs::write(&file, "garbage").unwrap();
-        let found = find("nowhere", &["nowhereInit"], std::slice::from_ref(&folder));
-        let nothing = find("nothing", &["nothingInit"], std::slice::from_ref(&folder));
-        std::fs::remove_dir_all(&folder).unwrap();
-        let said = found.to_string();
+        let status = find("nowhere", &["nowhereInit"], std::slice::from_ref(&dir));
+        let missing = find("nothing", &["nothingInit"], std::slice::from_ref(&dir));
+        std::fs::remove_dir_all(&dir).unwrap();
+        let text = status.to_string();
         assert!(
-            found.loaded_from.is_none() && said.contains("cannot be used") && said.contains("libnowhere.so.1"),
-            "{said}"
+            status.loaded_from.is_none() && text.contains("cannot be used") && text.contains("libnowhere.so.1"),
+            "{text}"
         );
-        assert_eq!(nothing, LibraryStatus { name: "nothing", loaded_from: None, problem: None });
-        assert_eq!(nothing.to_string(), "not found");
+        assert_eq!(missing, LibraryStatus { name: "nothing", loaded_from: None, problem: None });
+        assert_eq!(missing.to_string(), "not found");
     }
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_library_without_what_is_called_there_is_not_used() {
+    fn libraries_that_lack_a_function_are_not_used() {
         assert_eq!(usable("libc.so.6", &["malloc"]), Ok(()));
         let why = usable("libc.so.6", &["malloc", "cuTensorMapEncodeTiled"]).unwrap_err();
-        assert_eq!(why, "libc.so.6 has no `cuTensorMapEncodeTiled`, as those of CUDA 12 and newer have");
+        assert_eq!(why, "libc.so.6 has no `cuTensorMapEncodeTiled`, which CUDA 12 and newer provide");
     }
 }

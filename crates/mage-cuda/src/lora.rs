@@ -1,221 +1,256 @@
-//! What does an adapter add to a product on the card, and how does it learn?
+//! LoRA adapters: forward pass and gradients.
 //!
-//! `y += scale·B·(A·x)`: the model's own matrices stay as they are, the thin ones beside them are read as bf16 like them.
-//! First matrices of projections that read the same input lie on top of each other, so that one product does them all.
+//! `y += scale·B·(A·x)`. The base weights are frozen; A and B are bf16. The A matrices of projections with the same
+//! input are stacked, so that one GEMM computes them all.
 
 use crate::buffer::DeviceBuffer;
 use crate::error::{CudaError, Result};
-use crate::gemm::{CublasLt, Kind, Matrix};
-use crate::model::{CudaModel, CudaWeights, same_length};
+use crate::gemm::{CublasLt, GemmKind, Matrix};
+use crate::model::{CudaModel, CudaWeights, check_len};
 use crate::stream::Stream;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Projections of a layer that read the same input.
+/// Projections of a layer with the same input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Group {
+pub(crate) enum ProjectionGroup {
     Qkv,
     Out,
     GateUp,
     Down,
 }
 
-/// How many there are.
+/// Number of projection groups per layer.
 pub const LORA_GROUPS: usize = 4;
 
-/// One projection's second matrix: it reads the thin numbers from `first_rank` on and adds to the outputs from
-/// `first_output` on.
+/// B matrix of one projection. It reads the A output from `rank_offset` on and adds to the group's outputs from
+/// `output_offset` on.
 #[derive(Clone, Debug)]
 pub struct GpuLoraProjectionLayout {
-    /// Where it is, `outputs` rows of as many numbers as the rank.
+    /// Range of B, `outputs` rows of `rank` elements.
     pub lora_b: Range<usize>,
-    /// Its rows.
+    /// Rows of B.
     pub outputs: usize,
-    /// The first output it adds to.
+    /// First output that B adds to.
     pub output_offset: usize,
-    /// The first thin number it reads.
+    /// First element of the A output that B reads.
     pub rank_offset: usize,
 }
 
-/// The pairs beside one group of projections.
+/// LoRA matrices of one projection group.
 #[derive(Clone, Debug)]
 pub struct GpuLoraGroupLayout {
-    /// All first matrices, on top of each other.
+    /// All A matrices, stacked.
     pub lora_a: Range<usize>,
-    /// Their rows.
+    /// Rows of the stacked A matrices.
     pub total_rank: usize,
-    /// The second ones.
+    /// The B matrices.
     pub projections: Vec<GpuLoraProjectionLayout>,
 }
 
-/// Where an adapter's parameters are.
+/// Ranges of an adapter's parameters in the flat buffer.
 #[derive(Clone, Debug)]
 pub struct GpuLoraLayout {
-    /// Numbers that pass between the two matrices of a pair.
+    /// LoRA rank.
     pub rank: usize,
-    /// What is added is multiplied by this.
+    /// Scale of the adapter's output.
     pub scale: f32,
-    /// By layer; beside queries, keys and values; the way out of attention; gates and ups; the way out.
+    /// By layer and projection group: QKV; attention output; gate and up; down.
     pub layers: Vec<[Option<GpuLoraGroupLayout>; LORA_GROUPS]>,
-    /// How many parameters there are.
+    /// Number of parameters.
     pub len: usize,
 }
 
 impl GpuLoraLayout {
-    /// Refuses what products cannot read.
+    /// Rejects adapters whose rank the GEMMs do not support.
     pub fn check(&self) -> Result<()> {
         Self::check_rank(self.rank)
     }
 
-    /// The same, before there are any places.
+    /// Rejects a rank that the GEMMs do not support.
     pub fn check_rank(rank: usize) -> Result<()> {
         if rank.is_multiple_of(8) {
             return Ok(());
         }
-        let problem = format!("its rank, {rank}, is not a multiple of 8");
-        Err(CudaError::new("using an adapter on the card", problem)
-            .hint("take a multiple of 8, merge it into the model, or use --device cpu"))
+        let problem = format!("rank {rank} is not a multiple of 8");
+        Err(CudaError::new("loading an adapter on the GPU", problem)
+            .hint("use a rank that is a multiple of 8, merge the adapter into the model, or use --device cpu"))
     }
 
-    /// The most thin numbers of a row at a time.
+    /// Maximum size of a group's A output per token.
     pub fn max_total_rank(&self) -> usize {
         self.layers.iter().flatten().flatten().map(|g| g.total_rank).max().unwrap_or(0)
     }
 }
 
-/// An adapter as products read it.
+/// An adapter on the GPU, in bf16.
 pub struct CudaAdapter {
     pub(crate) layout: Arc<GpuLoraLayout>,
     pub(crate) weights: CudaWeights,
 }
 
 impl CudaAdapter {
-    /// All its numbers, widened.
+    /// Copies all parameters to the host as fp32.
     pub fn to_vec(&self) -> Result<Vec<f32>> {
         self.weights.to_vec()
     }
 }
 
-/// The weights of a step: a model's own, with an adapter beside them or without.
+/// Weights of a step: base weights, and optionally an adapter.
 #[derive(Clone, Copy)]
 pub struct WeightsRef<'a> {
-    /// The model's own.
+    /// Base weights.
     pub base: &'a CudaWeights,
-    /// What is beside them.
+    /// LoRA adapter.
     pub adapter: Option<&'a CudaAdapter>,
 }
 
 impl CudaModel {
-    /// An adapter from a flat buffer.
-    pub fn upload_adapter(&self, places: &Arc<GpuLoraLayout>, flat: &[f32]) -> Result<CudaAdapter> {
-        places.check()?;
-        same_length(flat.len(), places.len)?;
-        Ok(CudaAdapter { layout: Arc::clone(places), weights: self.narrowed(flat)? })
+    /// Uploads an adapter from a flat buffer in the order of the layout.
+    pub fn upload_adapter(&self, layout: &Arc<GpuLoraLayout>, flat: &[f32]) -> Result<CudaAdapter> {
+        layout.check()?;
+        check_len(flat.len(), layout.len)?;
+        Ok(CudaAdapter { layout: Arc::clone(layout), weights: self.upload_bf16(flat)? })
     }
 }
 
-/// An adapter at work, with room for its thin rows.
+/// An adapter with a buffer for its A output.
 #[derive(Clone, Copy)]
 pub(crate) struct GpuLoraSegment<'a> {
     pub(crate) adapter: &'a CudaAdapter,
-    /// What its first matrices yield.
+    /// Buffer for the output of the A matrices.
     pub(crate) lora_a_out: u64,
 }
 
 impl<'a> GpuLoraSegment<'a> {
-    /// With room in `low` for the thin rows.
-    pub(crate) fn new(adapter: Option<&'a CudaAdapter>, low: &DeviceBuffer<u16>) -> Option<Self> {
-        adapter.map(|adapter| GpuLoraSegment { adapter, lora_a_out: low.at(0) })
+    /// Uses `lora_a_out` as the buffer for the A output.
+    pub(crate) fn new(adapter: Option<&'a CudaAdapter>, lora_a_out: &DeviceBuffer<u16>) -> Option<Self> {
+        adapter.map(|adapter| GpuLoraSegment { adapter, lora_a_out: lora_a_out.at(0) })
     }
 
-    fn group(&self, layer: usize, group: Group) -> Option<&'a GpuLoraGroupLayout> {
+    fn group(&self, layer: usize, group: ProjectionGroup) -> Option<&'a GpuLoraGroupLayout> {
         self.adapter.layout.layers[layer][group as usize].as_ref()
     }
 
-    fn matrix(&self, at: &Range<usize>, stride: usize) -> Matrix {
-        Matrix::new(self.adapter.weights.at(at.start), stride)
+    fn weight_matrix(&self, range: &Range<usize>, stride: usize) -> Matrix {
+        Matrix::new(self.adapter.weights.at(range.start), stride)
     }
 
-    /// `low = scale·x·Aᵀ`.
-    fn lower(
+    /// `lora_a_out = scale·x·Aᵀ`.
+    fn apply_lora_a(
         &self,
         s: &Stream,
-        products: &mut CublasLt,
-        at: &GpuLoraGroupLayout,
+        cublas: &mut CublasLt,
+        group_layout: &GpuLoraGroupLayout,
         n: usize,
         x: Matrix,
     ) -> Result<Matrix> {
-        let low = Matrix::new(self.lora_a_out, at.total_rank);
-        let (shape, a) = ((n, at.total_rank, x.stride), self.matrix(&at.lora_a, x.stride));
-        products.scaled(s, Kind::Forward, shape, x, a, None, low, false, self.adapter.layout.scale)?;
-        Ok(low)
+        let lora_a_out = Matrix::new(self.lora_a_out, group_layout.total_rank);
+        let (shape, a) = ((n, group_layout.total_rank, x.stride), self.weight_matrix(&group_layout.lora_a, x.stride));
+        cublas.matmul_scaled(s, GemmKind::Forward, shape, x, a, None, lora_a_out, false, self.adapter.layout.scale)?;
+        Ok(lora_a_out)
     }
 
-    /// Adds to a group's outputs `y` of the input `x`, whose rows lie end to end.
-    pub(crate) fn add(
+    /// Adds the adapter's output for the contiguous rows `x` to the group's outputs `y`.
+    pub(crate) fn forward(
         &self,
         s: &Stream,
-        products: &mut CublasLt,
-        (layer, group): (usize, Group),
+        cublas: &mut CublasLt,
+        (layer, group): (usize, ProjectionGroup),
         n: usize,
         x: Matrix,
         y: Matrix,
     ) -> Result<()> {
-        let Some(at) = self.group(layer, group) else { return Ok(()) };
-        let (rank, low) = (self.adapter.layout.rank, self.lower(s, products, at, n, x)?);
-        for part in &at.projections {
-            let (thin, to) = (low.after(part.rank_offset), y.after(part.output_offset));
-            let b = self.matrix(&part.lora_b, rank);
-            products.run(s, Kind::Forward, (n, part.outputs, rank), thin, b, Some(to), to, false)?;
+        let Some(group_layout) = self.group(layer, group) else { return Ok(()) };
+        let (rank, lora_a_out) = (self.adapter.layout.rank, self.apply_lora_a(s, cublas, group_layout, n, x)?);
+        for projection in &group_layout.projections {
+            let (a_out, to) =
+                (lora_a_out.skip_columns(projection.rank_offset), y.skip_columns(projection.output_offset));
+            let b = self.weight_matrix(&projection.lora_b, rank);
+            cublas.matmul(s, GemmKind::Forward, (n, projection.outputs, rank), a_out, b, Some(to), to, false)?;
         }
         Ok(())
     }
 
-    /// Adds to `dx` what passes through the adapter. `dlow` is kept for [`learn`](Self::learn).
+    /// Adds the gradient through the adapter to `dx`. Leaves the gradient of the A output in `dlora_a_out` for
+    /// [`backward_weights`](Self::backward_weights).
     #[allow(clippy::too_many_arguments)]
-    pub(crate) fn pass_back(
+    pub(crate) fn backward_input(
         &self,
         s: &Stream,
-        products: &mut CublasLt,
-        (layer, group): (usize, Group),
+        cublas: &mut CublasLt,
+        (layer, group): (usize, ProjectionGroup),
         n: usize,
         dy: Matrix,
         dx: Matrix,
-        dlow: u64,
+        dlora_a_out: u64,
     ) -> Result<()> {
-        let Some(at) = self.group(layer, group) else { return Ok(()) };
-        let (rank, dlow) = (self.adapter.layout.rank, Matrix::new(dlow, at.total_rank));
-        for part in &at.projections {
-            let (from, to) = (dy.after(part.output_offset), dlow.after(part.rank_offset));
-            let (b, scale) = (self.matrix(&part.lora_b, rank), self.adapter.layout.scale);
-            products.scaled(s, Kind::Input, (n, part.outputs, rank), from, b, None, to, false, scale)?;
+        let Some(group_layout) = self.group(layer, group) else { return Ok(()) };
+        let (rank, dlora_a_out) = (self.adapter.layout.rank, Matrix::new(dlora_a_out, group_layout.total_rank));
+        for projection in &group_layout.projections {
+            let (from, to) =
+                (dy.skip_columns(projection.output_offset), dlora_a_out.skip_columns(projection.rank_offset));
+            let (b, scale) = (self.weight_matrix(&projection.lora_b, rank), self.adapter.layout.scale);
+            cublas.matmul_scaled(
+                s,
+                GemmKind::InputGrad,
+                (n, projection.outputs, rank),
+                from,
+                b,
+                None,
+                to,
+                false,
+                scale,
+            )?;
         }
-        let a = self.matrix(&at.lora_a, dx.stride);
-        products.run(s, Kind::Input, (n, at.total_rank, dx.stride), dlow, a, Some(dx), dx, false)
+        let a = self.weight_matrix(&group_layout.lora_a, dx.stride);
+        cublas.matmul(
+            s,
+            GemmKind::InputGrad,
+            (n, group_layout.total_rank, dx.stride),
+            dlora_a_out,
+            a,
+            Some(dx),
+            dx,
+            false,
+        )
     }
 
-    /// Adds to the gradient of the adapter's own matrices.
+    /// Adds to the gradients of A and B.
     #[allow(clippy::too_many_arguments)]
-    pub(crate) fn learn(
+    pub(crate) fn backward_weights(
         &self,
         s: &Stream,
-        products: &mut CublasLt,
-        (layer, group): (usize, Group),
+        cublas: &mut CublasLt,
+        (layer, group): (usize, ProjectionGroup),
         n: usize,
         dy: Matrix,
         x: Matrix,
-        dlow: u64,
+        dlora_a_out: u64,
         grads: &DeviceBuffer<f32>,
     ) -> Result<()> {
-        let Some(at) = self.group(layer, group) else { return Ok(()) };
-        let (rank, low) = (self.adapter.layout.rank, self.lower(s, products, at, n, x)?);
-        for part in &at.projections {
-            let (dy, thin) = (dy.after(part.output_offset), low.after(part.rank_offset));
-            let db = Matrix::new(grads.at(part.lora_b.start), rank);
-            products.run(s, Kind::Weight, (n, part.outputs, rank), dy, thin, Some(db), db, true)?;
+        let Some(group_layout) = self.group(layer, group) else { return Ok(()) };
+        let (rank, lora_a_out) = (self.adapter.layout.rank, self.apply_lora_a(s, cublas, group_layout, n, x)?);
+        for projection in &group_layout.projections {
+            let (dy, a_out) =
+                (dy.skip_columns(projection.output_offset), lora_a_out.skip_columns(projection.rank_offset));
+            let db = Matrix::new(grads.at(projection.lora_b.start), rank);
+            cublas.matmul(s, GemmKind::WeightGrad, (n, projection.outputs, rank), dy, a_out, Some(db), db, true)?;
         }
-        let (dlow, da) = (Matrix::new(dlow, at.total_rank), Matrix::new(grads.at(at.lora_a.start), x.stride));
-        products.run(s, Kind::Weight, (n, at.total_rank, x.stride), dlow, x, Some(da), da, true)
+        let (dlora_a_out, da) = (
+            Matrix::new(dlora_a_out, group_layout.total_rank),
+            Matrix::new(grads.at(group_layout.lora_a.start), x.stride),
+        );
+        cublas.matmul(
+            s,
+            GemmKind::WeightGrad,
+            (n, group_layout.total_rank, x.stride),
+            dlora_a_out,
+            x,
+            Some(da),
+            da,
+            true,
+        )
     }
 }
 
@@ -224,10 +259,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_that_products_cannot_read_are_refused() {
-        let places = |rank| GpuLoraLayout { rank, scale: 2.0, layers: Vec::new(), len: 0 };
-        assert!(places(16).check().is_ok());
-        let error = places(12).check().unwrap_err().to_string();
+    fn ranks_that_are_not_multiples_of_8_are_rejected() {
+        let layout = |rank| GpuLoraLayout { rank, scale: 2.0, layers: Vec::new(), len: 0 };
+        assert!(layout(16).check().is_ok());
+        let error = layout(12).check().unwrap_err().to_string();
         assert!(error.contains("12") && error.contains("multiple of 8"), "{error}");
     }
 }

@@ -1,157 +1,161 @@
-//! A model's shape and kernels on a card, and sets of weights for it.
+//! A model's shape and kernels on a GPU, and its weights.
 
 use crate::buffer::DeviceBuffer;
 use crate::device::CudaDevice;
 use crate::error::{CudaError, Result};
-use crate::gemm::{CublasLt, Kind, Matrix};
-use crate::lora::{GpuLoraSegment, Group};
-use crate::nvrtc::Program;
+use crate::gemm::{CublasLt, GemmKind, Matrix};
+use crate::lora::{GpuLoraSegment, ProjectionGroup};
+use crate::nvrtc::KernelModule;
 use crate::shape::{GpuParamLayout, ModelShape};
 use crate::stream::{Stream, args};
 use std::sync::Arc;
 
-/// A model's shape on a card: what all that work with it share.
+/// A model's shape and kernels on a GPU. Trainers, runners and weights share it.
 pub struct CudaModel {
     pub(crate) device: Arc<CudaDevice>,
     pub(crate) shape: ModelShape,
     pub(crate) layout: GpuParamLayout,
-    pub(crate) program: Program,
-    /// Per position, half a head of cosines and as many sines.
+    pub(crate) kernels: KernelModule,
+    /// Per position, `head_dim / 2` cosines and as many sines.
     pub(crate) rope_table: DeviceBuffer<f32>,
 }
 
-/// One set of weights as products read them: bf16, in the order of the places.
+/// Weights in bf16, in the order of the layout.
 pub struct CudaWeights {
     pub(crate) bf16: DeviceBuffer<u16>,
 }
 
 impl CudaWeights {
-    /// All of them, widened.
+    /// Copies all weights to the host as fp32.
     pub fn to_vec(&self) -> Result<Vec<f32>> {
         let bits = self.bf16.to_vec()?;
         Ok(bits.into_iter().map(|x| f32::from_bits(u32::from(x) << 16)).collect())
     }
 
-    /// Where parameter `i` is.
+    /// Device address of parameter `i`.
     pub(crate) fn at(&self, i: usize) -> u64 {
         self.bf16.at(i)
     }
 }
 
-/// Refuses numbers that are more or fewer than their places.
-pub(crate) fn same_length(numbers: usize, places: usize) -> Result<()> {
-    if numbers == places {
+/// Rejects a flat buffer whose length differs from its layout's.
+pub(crate) fn check_len(len: usize, expected: usize) -> Result<()> {
+    if len == expected {
         return Ok(());
     }
-    Err(CudaError::new("putting weights on the card", format!("{numbers} numbers for {places} places")))
+    Err(CudaError::new("uploading weights", format!("{len} values for a layout of {expected} parameters")))
 }
 
 impl CudaModel {
-    /// Compiles the kernels, or finds them compiled. `turns` holds, per position, `head_dim / 2` cosines and as many sines.
-    pub fn new(card: &Arc<CudaDevice>, shape: ModelShape, layout: GpuParamLayout, turns: &[f32]) -> Result<Arc<Self>> {
+    /// Compiles the kernels or loads them from the cache. `rope_table` holds `head_dim / 2` cosines and as many sines
+    /// per position.
+    pub fn new(
+        device: &Arc<CudaDevice>,
+        shape: ModelShape,
+        layout: GpuParamLayout,
+        rope_table: &[f32],
+    ) -> Result<Arc<Self>> {
         shape.check()?;
-        if turns.is_empty() || !turns.len().is_multiple_of(shape.head_dim) {
-            let problem = format!("{} turns for heads of {}", turns.len(), shape.head_dim);
-            return Err(CudaError::new("using a model on the card", problem));
+        if rope_table.is_empty() || !rope_table.len().is_multiple_of(shape.head_dim) {
+            let problem = format!("{} RoPE values for a head_dim of {}", rope_table.len(), shape.head_dim);
+            return Err(CudaError::new("loading a model on the GPU", problem));
         }
-        let program = Program::new(card, &shape)?;
+        let kernels = KernelModule::new(device, &shape)?;
         Ok(Arc::new(CudaModel {
-            device: Arc::clone(card),
+            device: Arc::clone(device),
             shape,
             layout,
-            program,
-            rope_table: DeviceBuffer::from_slice(card, turns)?,
+            kernels,
+            rope_table: DeviceBuffer::from_slice(device, rope_table)?,
         }))
     }
 
-    /// The card it is on.
+    /// The device of the model.
     pub fn device(&self) -> &Arc<CudaDevice> {
         &self.device
     }
 
-    /// CudaWeights from a flat buffer, as long as the places say.
+    /// Uploads weights from a flat buffer in the order of the layout.
     pub fn upload_weights(&self, flat: &[f32]) -> Result<CudaWeights> {
-        same_length(flat.len(), self.layout.len)?;
-        self.narrowed(flat)
+        check_len(flat.len(), self.layout.len)?;
+        self.upload_bf16(flat)
     }
 
-    /// Positions that tokens can have.
+    /// Number of positions in the RoPE table.
     pub(crate) fn positions(&self) -> usize {
         self.rope_table.len() / self.shape.head_dim
     }
 
-    /// Warps of the card that single tokens' attention can have.
+    /// Maximum number of concurrent warps of paged decode attention.
     pub(crate) fn decode_warps(&self) -> usize {
-        self.device.info().multiprocessors * self.program.decode.most
+        self.device.info().multiprocessors * self.kernels.decode.max_warps
     }
 
-    /// Refuses tokens that have no row in the embedding.
+    /// Rejects tokens outside the vocabulary.
     pub(crate) fn check_tokens<'a>(&self, mut tokens: impl Iterator<Item = &'a u32>) -> Result<()> {
         match tokens.find(|t| **t as usize >= self.shape.vocab_size) {
             None => Ok(()),
-            Some(t) => Err(CudaError::new("reading tokens", format!("token {t} of {}", self.shape.vocab_size))),
+            Some(t) => Err(CudaError::new(
+                "checking tokens",
+                format!("token {t} is outside the vocabulary of {}", self.shape.vocab_size),
+            )),
         }
     }
 
-    /// Numbers as products read them.
-    pub(crate) fn narrowed(&self, flat: &[f32]) -> Result<CudaWeights> {
-        // A piece at a time: the fp32 form need not fit on the card.
-        const PIECE: usize = 1 << 26;
+    /// Uploads values as bf16.
+    pub(crate) fn upload_bf16(&self, flat: &[f32]) -> Result<CudaWeights> {
+        // In chunks, because the fp32 form may not fit into GPU memory.
+        const CHUNK: usize = 1 << 26;
         let stream = Stream::new(&self.device)?;
         let bf16 = DeviceBuffer::new(&self.device, flat.len())?;
-        let wide = DeviceBuffer::<f32>::new(&self.device, flat.len().min(PIECE))?;
-        for (i, piece) in flat.chunks(PIECE).enumerate() {
-            wide.put(&stream, piece)?;
-            self.narrow(&stream, wide.at(0), piece.len(), bf16.at(i * PIECE))?;
+        let fp32 = DeviceBuffer::<f32>::new(&self.device, flat.len().min(CHUNK))?;
+        for (i, chunk) in flat.chunks(CHUNK).enumerate() {
+            fp32.upload(&stream, chunk)?;
+            self.f32_to_bf16(&stream, fp32.at(0), chunk.len(), bf16.at(i * CHUNK))?;
             stream.wait()?;
         }
         Ok(CudaWeights { bf16 })
     }
 
-    /// bf16 numbers from fp32 ones.
-    pub(crate) fn narrow(&self, stream: &Stream, from: u64, count: usize, to: u64) -> Result<()> {
+    /// Converts fp32 to bf16 on the device.
+    pub(crate) fn f32_to_bf16(&self, stream: &Stream, from: u64, count: usize, to: u64) -> Result<()> {
         let blocks = count.div_ceil(256).min(65_536);
-        stream.launch(self.program.functions.narrow_all, (blocks, 1, 1), 256, 0, args![from, count as u64, to])
+        stream.launch(self.kernels.common.f32_to_bf16, (blocks, 1, 1), 256, 0, args![from, count as u64, to])
     }
 
-    /// Where a group's matrix is, its outputs and its inputs.
-    pub(crate) fn matrix(&self, layer: usize, group: Group) -> (usize, usize, usize) {
+    /// Offset of a projection group's weights, its number of outputs and its number of inputs.
+    pub(crate) fn projection(&self, layer: usize, group: ProjectionGroup) -> (usize, usize, usize) {
         let (c, at) = (&self.shape, &self.layout.layers[layer]);
         match group {
-            Group::Qkv => (at.qkv_proj.start, c.qkv_dim(), c.hidden_size),
-            Group::Out => (at.o_proj.start, c.hidden_size, c.attn_out_dim()),
-            Group::GateUp => (at.gate_up_proj.start, 2 * c.intermediate_size, c.hidden_size),
-            Group::Down => (at.down_proj.start, c.hidden_size, c.intermediate_size),
+            ProjectionGroup::Qkv => (at.qkv_proj.start, c.qkv_dim(), c.hidden_size),
+            ProjectionGroup::Out => (at.o_proj.start, c.hidden_size, c.attn_out_dim()),
+            ProjectionGroup::GateUp => (at.gate_up_proj.start, 2 * c.intermediate_size, c.hidden_size),
+            ProjectionGroup::Down => (at.down_proj.start, c.hidden_size, c.intermediate_size),
         }
     }
 
-    /// Threads that a row of the hidden size takes, eight numbers each.
+    /// Threads per row of the hidden size, at eight elements each.
     pub(crate) fn row_threads(&self) -> usize {
         (self.shape.hidden_size / 8).next_multiple_of(32)
     }
 
-    pub(crate) fn gather(&self, s: &Stream, from: u64, rows: u64, n: usize, width: usize, to: u64) -> Result<()> {
+    pub(crate) fn gather_rows(&self, s: &Stream, from: u64, rows: u64, n: usize, width: usize, to: u64) -> Result<()> {
         let threads = (width / 8).clamp(32, 256);
-        s.launch(self.program.functions.gather, (n, 1, 1), threads, 0, args![from, rows, width / 8, to])
+        s.launch(self.kernels.common.gather_rows, (n, 1, 1), threads, 0, args![from, rows, width / 8, to])
     }
 
-    pub(crate) fn norm(&self, s: &Stream, x: u64, w: u64, n: usize, y: u64, inverse: u64) -> Result<()> {
+    pub(crate) fn rms_norm(&self, s: &Stream, x: u64, w: u64, n: usize, y: u64, rstd: u64) -> Result<()> {
         let (d8, epsilon) = (self.shape.hidden_size / 8, self.shape.rms_norm_eps);
-        s.launch(
-            self.program.functions.rms_norm,
-            (n, 1, 1),
-            self.row_threads(),
-            0,
-            args![x, w, epsilon, d8, y, inverse],
-        )
+        s.launch(self.kernels.common.rms_norm, (n, 1, 1), self.row_threads(), 0, args![x, w, epsilon, d8, y, rstd])
     }
 
     pub(crate) fn swiglu(&self, s: &Stream, x: u64, n: usize, y: u64) -> Result<()> {
         let f8 = self.shape.intermediate_size / 8;
-        s.launch(self.program.functions.swiglu, (n, f8.div_ceil(128), 1), 128, 0, args![x, f8, y])
+        s.launch(self.kernels.common.swiglu, (n, f8.div_ceil(128), 1), 128, 0, args![x, f8, y])
     }
 
-    /// Norms and turns queries and keys. Where pages are given (else 0), keys and values go to their cells.
+    /// Normalises and rotates queries and keys. With a KV cache (address not 0), keys and values are written to their
+    /// slots.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn head_norm_rope(
         &self,
@@ -161,14 +165,14 @@ impl CudaModel {
         positions: u64,
         n: usize,
         qk: u64,
-        inverse: u64,
-        (cells, pages): (u64, u64),
+        rstd: u64,
+        (slots, kv_cache): (u64, u64),
     ) -> Result<()> {
         let ModelShape { num_heads, num_kv_heads, rms_norm_eps, .. } = self.shape;
-        let units = if pages == 0 { num_heads + num_kv_heads } else { num_heads + 2 * num_kv_heads };
+        let heads_written = if kv_cache == 0 { num_heads + num_kv_heads } else { num_heads + 2 * num_kv_heads };
         s.launch(
-            self.program.functions.head_norm_rope,
-            (n, units.div_ceil(8), 1),
+            self.kernels.common.head_norm_rope,
+            (n, heads_written.div_ceil(8), 1),
             256,
             0,
             args![
@@ -180,53 +184,52 @@ impl CudaModel {
                 num_heads,
                 num_kv_heads,
                 qk,
-                inverse,
-                cells,
-                pages
+                rstd,
+                slots,
+                kv_cache
             ],
         )
     }
 
-    /// One group's product of rows that lie end to end, with what an adapter adds to it. `base`, where there is one, is
-    /// added too.
+    /// A group's linear layer over contiguous rows, with its LoRA adapter. `base`, if given, is added.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn linear(
         &self,
         s: &Stream,
-        products: &mut CublasLt,
-        (w, worn): (&CudaWeights, Option<GpuLoraSegment<'_>>),
-        (layer, group): (usize, Group),
+        cublas: &mut CublasLt,
+        (w, lora): (&CudaWeights, Option<GpuLoraSegment<'_>>),
+        (layer, group): (usize, ProjectionGroup),
         n: usize,
         x: u64,
         base: Option<u64>,
         y: u64,
     ) -> Result<()> {
-        let (first, outputs, inputs) = self.matrix(layer, group);
-        let (x, y, matrix) = (Matrix::new(x, inputs), Matrix::new(y, outputs), Matrix::new(w.at(first), inputs));
+        let (first, outputs, inputs) = self.projection(layer, group);
+        let (x, y, weight) = (Matrix::new(x, inputs), Matrix::new(y, outputs), Matrix::new(w.at(first), inputs));
         let base = base.map(|at| Matrix::new(at, outputs));
-        products.run(s, Kind::Forward, (n, outputs, inputs), x, matrix, base, y, false)?;
-        worn.map_or(Ok(()), |worn| worn.add(s, products, (layer, group), n, x, y))
+        cublas.matmul(s, GemmKind::Forward, (n, outputs, inputs), x, weight, base, y, false)?;
+        lora.map_or(Ok(()), |lora| lora.forward(s, cublas, (layer, group), n, x, y))
     }
 
-    /// Everything of a layer after attention, from `x` and what attention yields to `y`, which may be `x`.
+    /// The layer after attention, from the residual `x` and the attention output to `y`, which may be `x`.
     #[allow(clippy::too_many_arguments)]
-    pub(crate) fn finish(
+    pub(crate) fn post_attention(
         &self,
         s: &Stream,
-        products: &mut CublasLt,
-        held: (&CudaWeights, Option<GpuLoraSegment<'_>>),
+        cublas: &mut CublasLt,
+        weights: (&CudaWeights, Option<GpuLoraSegment<'_>>),
         layer: usize,
         n: usize,
         x: u64,
-        attended: u64,
-        (middle, inverse, normed, gate_up, gated): (u64, u64, u64, u64, u64),
+        attn_out: u64,
+        (residual, rstd, normed, gate_up, mlp_act): (u64, u64, u64, u64, u64),
         y: u64,
     ) -> Result<()> {
-        let norm = held.0.at(self.layout.layers[layer].post_attention_norm.start);
-        self.linear(s, products, held, (layer, Group::Out), n, attended, Some(x), middle)?;
-        self.norm(s, middle, norm, n, normed, inverse)?;
-        self.linear(s, products, held, (layer, Group::GateUp), n, normed, None, gate_up)?;
-        self.swiglu(s, gate_up, n, gated)?;
-        self.linear(s, products, held, (layer, Group::Down), n, gated, Some(middle), y)
+        let norm_weight = weights.0.at(self.layout.layers[layer].post_attention_norm.start);
+        self.linear(s, cublas, weights, (layer, ProjectionGroup::Out), n, attn_out, Some(x), residual)?;
+        self.rms_norm(s, residual, norm_weight, n, normed, rstd)?;
+        self.linear(s, cublas, weights, (layer, ProjectionGroup::GateUp), n, normed, None, gate_up)?;
+        self.swiglu(s, gate_up, n, mlp_act)?;
+        self.linear(s, cublas, weights, (layer, ProjectionGroup::Down), n, mlp_act, Some(residual), y)
     }
 }

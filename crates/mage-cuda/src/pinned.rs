@@ -1,16 +1,16 @@
-//! Memory here that the card reaches by itself.
+//! Pinned host memory.
 
 use crate::buffer::{DeviceBuffer, Pod};
 use crate::device::CudaDevice;
-use crate::error::{Doing, Result};
+use crate::error::{ErrorContext, Result};
 use crate::stream::Stream;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::CUresult;
 use std::sync::Arc;
 
-/// Small numbers that go to and fro every step: copied without being staged, or written here by kernels.
+/// Page-locked host memory for small per-step data: copied without staging, or written directly by kernels.
 pub(crate) struct PinnedBuffer<T: Pod> {
-    card: Arc<CudaDevice>,
+    device: Arc<CudaDevice>,
     at: *mut T,
     len: usize,
 }
@@ -19,54 +19,54 @@ pub(crate) struct PinnedBuffer<T: Pod> {
 unsafe impl<T: Pod> Send for PinnedBuffer<T> {}
 
 impl<T: Pod> PinnedBuffer<T> {
-    pub(crate) fn new(card: &Arc<CudaDevice>, len: usize) -> Result<Self> {
-        card.bind()?;
+    pub(crate) fn new(device: &Arc<CudaDevice>, len: usize) -> Result<Self> {
+        device.bind()?;
         let bytes = len * size_of::<T>();
-        // SAFETY: freed when dropped.
+        // SAFETY: freed on drop.
         let at = unsafe { result::malloc_host(bytes, 0) };
-        let short = at == Err(DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY));
-        let at =
-            at.doing(&format!("pinning {} KiB of this machine's own memory", bytes >> 10)).map_err(|e| match short {
-                true => e.hint("the machine, or the container's share of it, has too little left"),
-                false => e,
-            });
+        let out_of_memory = at == Err(DriverError(CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+        let at = at.context(&format!("pinning {} KiB of host memory", bytes >> 10)).map_err(|e| match out_of_memory {
+            true => e.hint("the machine or the container has too little free memory"),
+            false => e,
+        });
         let at = at?.cast::<T>();
         for i in 0..len {
-            // SAFETY: inside the allocation.
+            // SAFETY: within the allocation.
             unsafe { at.add(i).write(T::default()) };
         }
-        Ok(PinnedBuffer { card: Arc::clone(card), at, len })
+        Ok(PinnedBuffer { device: Arc::clone(device), at, len })
     }
 
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Copies `from` here and from here to the card, in the order of the stream; what was sent before must have arrived.
-    pub(crate) fn send(&mut self, stream: &Stream, from: &[T], to: &DeviceBuffer<T>) -> Result<()> {
+    /// Copies `from` into the pinned buffer and from there to the device, in stream order. The previous upload must
+    /// have completed.
+    pub(crate) fn upload(&mut self, stream: &Stream, from: &[T], to: &DeviceBuffer<T>) -> Result<()> {
         assert!(from.len() <= self.len);
-        // SAFETY: that much is ours and initialised.
-        let here = unsafe { std::slice::from_raw_parts_mut(self.at, from.len()) };
-        here.copy_from_slice(from);
-        to.put(stream, here)
+        // SAFETY: the range is within the allocation and initialised.
+        let staging = unsafe { std::slice::from_raw_parts_mut(self.at, from.len()) };
+        staging.copy_from_slice(from);
+        to.upload(stream, staging)
     }
 
-    /// Where kernels find it.
-    pub(crate) fn on_card(&self) -> u64 {
-        // PinnedBuffer memory has one address for both.
+    /// Address for kernels.
+    pub(crate) fn device_ptr(&self) -> u64 {
+        // Pinned memory has the same address on the host and the device.
         self.at as u64
     }
 
-    /// What is in it; what kernels wrote, once they were waited for.
-    pub(crate) fn here(&self) -> &[T] {
-        // SAFETY: all of it is ours and initialised.
+    /// The contents. The caller must have waited for kernels that write it.
+    pub(crate) fn as_slice(&self) -> &[T] {
+        // SAFETY: the whole allocation is owned and initialised.
         unsafe { std::slice::from_raw_parts(self.at, self.len) }
     }
 }
 
 impl<T: Pod> Drop for PinnedBuffer<T> {
     fn drop(&mut self) {
-        if self.card.bind().is_ok() {
+        if self.device.bind().is_ok() {
             // SAFETY: allocated in `new`.
             let _ = unsafe { result::free_host(self.at.cast()) };
         }

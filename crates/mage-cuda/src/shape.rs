@@ -1,4 +1,4 @@
-//! What shape is the model, and where is each parameter?
+//! Model shape and parameter layout.
 
 use crate::error::{CudaError, Result};
 use crate::nvrtc::{MAX_GROUP_SIZE, MAX_HEAD_DIM};
@@ -7,123 +7,126 @@ use std::ops::Range;
 /// The shape of a Qwen3 model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModelShape {
-    /// Tokens.
+    /// Vocabulary size.
     pub vocab_size: usize,
-    /// Numbers per token between layers.
+    /// Hidden size.
     pub hidden_size: usize,
-    /// Numbers per token inside a feed-forward layer.
+    /// MLP intermediate size.
     pub intermediate_size: usize,
-    /// Layers.
+    /// Number of layers.
     pub num_layers: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub num_heads: usize,
-    /// Key and value heads.
+    /// Number of key/value heads.
     pub num_kv_heads: usize,
-    /// Numbers per head.
+    /// Head dimension.
     pub head_dim: usize,
-    /// Keeps norms from dividing by 0.
+    /// Epsilon of RMSNorm.
     pub rms_norm_eps: f32,
 }
 
 impl ModelShape {
-    /// Refuses what the kernels are not written for.
+    /// Rejects shapes that the kernels do not support.
     pub fn check(&self) -> Result<()> {
-        let wrong =
-            |problem: String| Err(CudaError::new("using a model on the card", problem).hint("use --device cpu"));
+        let unsupported =
+            |problem: String| Err(CudaError::new("loading a model on the GPU", problem).hint("use --device cpu"));
         if self.head_dim == 0 || !self.head_dim.is_multiple_of(8) || self.head_dim > MAX_HEAD_DIM {
-            let known = format!("multiples of 8 to {MAX_HEAD_DIM}");
-            return wrong(format!("heads of {} numbers; the kernels are written for {known}", self.head_dim));
+            let supported = format!("multiples of 8 to {MAX_HEAD_DIM}");
+            return unsupported(format!("head_dim is {}; the kernels support {supported}", self.head_dim));
         }
         for (what, n) in [("hidden_size", self.hidden_size), ("intermediate_size", self.intermediate_size)] {
             if n % 8 != 0 {
-                return wrong(format!("{what} {n} is not a multiple of 8"));
+                return unsupported(format!("{what} {n} is not a multiple of 8"));
             }
         }
         if self.hidden_size > 8192 {
-            return wrong(format!("hidden_size {} is more than 8192", self.hidden_size));
+            return unsupported(format!("hidden_size {} is more than 8192", self.hidden_size));
         }
         if self.group_size() > MAX_GROUP_SIZE {
-            return wrong(format!("{} query heads share keys, more than {MAX_GROUP_SIZE}", self.group_size()));
+            return unsupported(format!(
+                "{} query heads share a key/value head; the kernels support at most {MAX_GROUP_SIZE}",
+                self.group_size()
+            ));
         }
         Ok(())
     }
 
-    /// Query heads that share keys.
+    /// Query heads per key/value head.
     pub(crate) fn group_size(&self) -> usize {
         self.num_heads / self.num_kv_heads
     }
 
-    /// Numbers per token of queries, keys and values.
+    /// Elements of a token's queries, keys and values.
     pub(crate) fn qkv_dim(&self) -> usize {
         (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
     }
 
-    /// Of queries and keys.
+    /// Elements of a token's queries and keys.
     pub(crate) fn qk_dim(&self) -> usize {
         (self.num_heads + self.num_kv_heads) * self.head_dim
     }
 
-    /// Of what attention yields.
+    /// Elements of a token's attention output.
     pub(crate) fn attn_out_dim(&self) -> usize {
         self.num_heads * self.head_dim
     }
 
-    /// Numbers that a row of logits takes: rows start at multiples of 16 bytes in either format.
+    /// Row stride of logits, in elements. Aligns rows to 16 bytes in either format.
     pub(crate) fn logits_stride(&self) -> usize {
         self.vocab_size.next_multiple_of(8)
     }
 
-    /// Numbers that a row has where each head has one: rows start at multiples of 16 bytes.
+    /// Row stride of per-head fp32 statistics, in elements. Aligns rows to 16 bytes.
     pub(crate) fn head_stats_stride(&self) -> usize {
         self.num_heads.next_multiple_of(4)
     }
 
-    /// Bytes of a tile of attention in shared memory: its rows are filled up with zeros.
+    /// Bytes of an attention tile in shared memory. Rows are zero-padded to a power of two.
     pub(crate) fn tile_bytes(&self) -> usize {
         crate::TILE * self.head_dim.next_power_of_two().max(16) * 2
     }
 
-    /// What scores are multiplied by.
+    /// Scale of attention scores.
     pub(crate) fn softmax_scale(&self) -> f32 {
         1.0 / (self.head_dim as f32).sqrt()
     }
 
-    /// Numbers of keys and values in one layer's part of a page.
+    /// Elements of one layer's part of a KV-cache block.
     pub(crate) fn block_elements(&self) -> usize {
         2 * self.num_kv_heads * crate::BLOCK_SIZE * self.head_dim
     }
 }
 
-/// Where a layer's parameters are in the flat buffer.
+/// Ranges of a layer's parameters in the flat buffer, with Hugging Face names.
 #[derive(Clone, Debug)]
 pub struct GpuLayerLayout {
-    /// The norm before attention.
+    /// RMSNorm before attention.
     pub input_norm: Range<usize>,
-    /// Queries, keys, values.
+    /// Query, key and value projections.
     pub qkv_proj: Range<usize>,
-    /// Queries' and keys' norms.
+    /// RMSNorm weights of queries, then of keys.
     pub qk_norm: Range<usize>,
-    /// The way out of attention.
+    /// Attention output projection.
     pub o_proj: Range<usize>,
-    /// The norm before the feed-forward layer.
+    /// RMSNorm before the MLP.
     pub post_attention_norm: Range<usize>,
-    /// Gates, then ups.
+    /// Gate projection, then up projection.
     pub gate_up_proj: Range<usize>,
-    /// The way out.
+    /// MLP output projection.
     pub down_proj: Range<usize>,
 }
 
-/// Where all parameters are.
+/// Ranges of all parameters in the flat buffer.
 #[derive(Clone, Debug)]
 pub struct GpuParamLayout {
-    /// The embedding.
+    /// Token embeddings.
     pub embed_tokens: Range<usize>,
-    /// By layer.
+    /// Layers, in order.
     pub layers: Vec<GpuLayerLayout>,
-    /// The last norm.
+    /// RMSNorm after the last layer.
     pub final_norm: Range<usize>,
-    /// The last matrix; the embedding's place where the two are tied.
+    /// Output projection; equals `embed_tokens` if tied.
     pub lm_head: Range<usize>,
-    /// How many there are.
+    /// Number of parameters.
     pub len: usize,
 }

@@ -1,29 +1,29 @@
-//! What does the host tell the kernels, and what do they answer?
+//! Inputs of kernels that change every step, and the results of logit queries.
 //!
-//! Everything small that changes from one step to the next goes to the card as one packet of 32-bit words. What stays, as tries of
-//! answers do, goes there on its own when it is first met.
+//! Small inputs of a step go to the device as one buffer of 32-bit words. Action-mask tries are uploaded once and stay
+//! on the device.
 
 use crate::token_trie::TokenTrie;
 
-/// Which tokens are candidates.
+/// The tokens that may be sampled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Candidates<'a> {
-    /// All.
+    /// The whole vocabulary.
     All,
-    /// Those of a list.
+    /// The tokens of a list.
     List(&'a [u32]),
-    /// Those at a node of a trie, by its number.
+    /// The tokens at a node of a trie, given by its index.
     TrieNode(TokenTrie<'a>, u32),
 }
 
 impl<'a> Candidates<'a> {
-    /// Those of a list, where there is one, else all.
+    /// The tokens of the list, or the whole vocabulary.
     pub fn from_list(tokens: Option<&'a [u32]>) -> Self {
         tokens.map_or(Candidates::All, Candidates::List)
     }
 
-    /// What travels with the packet.
-    pub(crate) fn listed(&self) -> &'a [u32] {
+    /// The tokens that are uploaded with the step inputs.
+    pub(crate) fn list(&self) -> &'a [u32] {
         match self {
             Candidates::List(tokens) => tokens,
             Candidates::All | Candidates::TrieNode(..) => &[],
@@ -31,27 +31,27 @@ impl<'a> Candidates<'a> {
     }
 }
 
-/// What is asked about a row of logits.
+/// A query about one row of logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuLogitQuery<'a> {
-    /// The token asked about; nothing draws one.
+    /// The token to score; `None` samples one.
     pub token: Option<u32>,
     /// The candidates.
     pub candidates: Candidates<'a>,
-    /// How many of the likeliest stay; 0 is all.
+    /// Number of most likely tokens to keep; 0 keeps all.
     pub top_k: u32,
-    /// 0 takes the likeliest.
+    /// Sampling temperature; 0 is greedy.
     pub temperature: f32,
-    /// The share of the mass that stays.
+    /// Probability mass to keep.
     pub top_p: f32,
-    /// The least weight that stays, relative to the likeliest.
+    /// Minimum weight to keep, relative to the most likely token.
     pub min_p: f32,
-    /// Where on the line from 0 to 1 the drawn token lies.
+    /// Uniform variate in [0, 1) that selects the token.
     pub uniform: f32,
 }
 
 impl<'a> GpuLogitQuery<'a> {
-    /// How likely a token is.
+    /// Scores a token.
     pub fn score(token: u32, allowed: Option<&'a [u32]>) -> Self {
         let candidates = Candidates::from_list(allowed);
         GpuLogitQuery {
@@ -66,78 +66,78 @@ impl<'a> GpuLogitQuery<'a> {
     }
 }
 
-/// What a row answers.
+/// Result of a logit query.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
 pub struct GpuLogitResult {
-    /// The token asked about, or drawn.
+    /// The scored or sampled token.
     pub token: u32,
-    /// Its log-probability among the candidates; not a number where logits are not finite.
+    /// Its log-probability among the candidates at temperature 1; NaN if logits are not finite.
     pub logprob: f32,
-    /// Drawn: its log-probability in the distribution drawn from. Scored: the entropy.
+    /// Sampled: its log-probability under the sampling distribution. Scored: the entropy.
     pub aux: f32,
-    /// One more than the number of the node that follows; 0 where nothing was drawn at a node.
-    following: u32,
+    /// Index of the next trie node plus one; 0 if not sampled at a node.
+    next_node_plus_one: u32,
 }
 
 impl GpuLogitResult {
-    /// Drawn at a node of a trie: the number of the node that follows it with the drawn token.
+    /// If sampled at a trie node: the index of the node that follows.
     pub fn next_node(&self) -> Option<u32> {
-        self.following.checked_sub(1)
+        self.next_node_plus_one.checked_sub(1)
     }
 }
 
-/// Threads that read a row of logits together.
-pub(crate) const READERS: usize = 512;
-/// Words of an ask on the card.
-pub(crate) const ASK: usize = 8;
-const DRAW: u32 = u32::MAX;
-const ALL: u32 = TokenTrie::ALL_TOKENS;
-const NODE: u32 = u32::MAX - 1;
+/// Threads per row of logits.
+pub(crate) const LOGIT_THREADS: usize = 512;
+/// Words of a `LogitQuery` on the device.
+pub(crate) const QUERY_WORDS: usize = 8;
+const SAMPLE: u32 = u32::MAX;
+const ALL_TOKENS: u32 = TokenTrie::ALL_TOKENS;
+const TRIE_NODE: u32 = u32::MAX - 1;
 
-/// Words on their way to the card.
+/// Step inputs being assembled on the host.
 #[derive(Default)]
 pub(crate) struct GpuStepInputs {
-    pub(crate) words: Vec<u32>,
+    pub(crate) data: Vec<u32>,
 }
 
 impl GpuStepInputs {
     pub(crate) fn clear(&mut self) {
-        self.words.clear();
+        self.data.clear();
     }
 
-    /// Adds words and says where they start.
-    pub(crate) fn put(&mut self, words: impl IntoIterator<Item = u32>) -> usize {
-        let at = self.words.len();
-        self.words.extend(words);
+    /// Appends words and returns their offset.
+    pub(crate) fn push(&mut self, values: impl IntoIterator<Item = u32>) -> usize {
+        let at = self.data.len();
+        self.data.extend(values);
         at
     }
 
-    /// Leaves room for words to be written later and says where it starts.
-    pub(crate) fn leave(&mut self, count: usize) -> usize {
-        let at = self.words.len().next_multiple_of(4);
-        self.words.resize(at + count, 0);
+    /// Appends zeros to be overwritten later and returns their offset, which is a multiple of four.
+    pub(crate) fn push_zeros(&mut self, count: usize) -> usize {
+        let at = self.data.len().next_multiple_of(4);
+        self.data.resize(at + count, 0);
         at
     }
 
-    /// Writes ask number `i` of those that start at `asks`; its list goes to the end. Where it names a node, this is at the
-    /// word `node` of the tries on the card.
-    pub(crate) fn ask(&mut self, asks: usize, i: usize, ask: &GpuLogitQuery<'_>, node: u32) {
-        let (list, count) = match ask.candidates {
-            Candidates::All => (0, ALL),
-            Candidates::List(tokens) => (self.put(tokens.iter().copied()) as u32, tokens.len() as u32),
-            Candidates::TrieNode(..) => (node, NODE),
+    /// Writes query `i` of those at `queries_offset`. Its token list is appended. For a trie node, `node` is its offset
+    /// in the device's trie buffer.
+    pub(crate) fn set_query(&mut self, queries_offset: usize, i: usize, query: &GpuLogitQuery<'_>, node: u32) {
+        let (list, count) = match query.candidates {
+            Candidates::All => (0, ALL_TOKENS),
+            Candidates::List(tokens) => (self.push(tokens.iter().copied()) as u32, tokens.len() as u32),
+            Candidates::TrieNode(..) => (node, TRIE_NODE),
         };
-        let at = asks + i * ASK;
-        self.words[at..at + ASK].copy_from_slice(&[
-            ask.token.unwrap_or(DRAW),
+        let at = queries_offset + i * QUERY_WORDS;
+        self.data[at..at + QUERY_WORDS].copy_from_slice(&[
+            query.token.unwrap_or(SAMPLE),
             list,
             count,
-            ask.top_k,
-            ask.temperature.to_bits(),
-            ask.top_p.to_bits(),
-            ask.min_p.to_bits(),
-            ask.uniform.to_bits(),
+            query.top_k,
+            query.temperature.to_bits(),
+            query.top_p.to_bits(),
+            query.min_p.to_bits(),
+            query.uniform.to_bits(),
         ]);
     }
 }

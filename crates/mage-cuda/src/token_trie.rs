@@ -1,9 +1,9 @@
-//! Which answers are possible, as the card reads it?
+//! Action-mask tries in GPU memory.
 //!
-//! A trie of answers is put into the card's memory when something is first drawn at one of its nodes. From then on, rows
-//! only name the node that they are at; the card reads there what may be drawn, and says which node follows. DeviceTries lie one
-//! after the other. Nothing on the card refers to them between steps, so when there is no room for another, all are
-//! forgotten, and those that the step at hand names are put there anew.
+//! A trie is uploaded when a token is first sampled at one of its nodes. From then on, requests only name their node;
+//! the sampling kernel reads the candidates there and returns the next node. Tries are stored one after the other.
+//! Nothing on the device refers to them between steps, so when the buffer is full, all tries are dropped and those of
+//! the current step are uploaded again.
 
 use crate::buffer::DeviceBuffer;
 use crate::device::CudaDevice;
@@ -13,32 +13,32 @@ use crate::stream::Stream;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A trie of answers. Its words are first, for each node, the word where that begins (so the first word is how many nodes
-/// there are). A node is how many candidates it has, these, and for each of them the number of the node that follows it.
-/// Where all tokens are candidates, it is [`TokenTrie::ALL`], a token, the number of the node that follows this one, and that of
-/// the node that follows all others.
+/// A trie of token sequences. The data starts with the offset of each node (so the first word is the number of nodes).
+/// A node is its number of candidates, the candidates, and for each the index of the next node. If all tokens are
+/// candidates, a node is [`TokenTrie::ALL_TOKENS`], a token, the index of the node after it, and the index of the node
+/// after all other tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenTrie<'a> {
-    /// Stands for the words: they are read, and checked, only where this was not met before.
+    /// Identifies the data, which is only read and checked if the id is new.
     pub id: u64,
     /// The nodes.
     pub data: &'a [u32],
 }
 
 impl TokenTrie<'_> {
-    /// Says that all tokens are candidates.
+    /// In place of the number of candidates: all tokens are candidates.
     pub const ALL_TOKENS: u32 = u32::MAX;
 
-    /// Refuses words that lead outside themselves, and candidates that are not in a vocabulary of so many.
+    /// Rejects offsets outside the data, and candidates outside the vocabulary.
     pub fn check(&self, vocabulary: usize) -> Result<()> {
-        let wrong = |problem: String| Err(CudaError::new("reading a trie of answers", problem));
+        let invalid = |problem: String| Err(CudaError::new("checking a token trie", problem));
         let nodes = self.data.first().map_or(0, |n| *n as usize);
-        let Some(starts) = self.data.get(..nodes).filter(|s| !s.is_empty()) else {
-            return wrong(format!("{nodes} nodes in {} words", self.data.len()));
+        let Some(offsets) = self.data.get(..nodes).filter(|s| !s.is_empty()) else {
+            return invalid(format!("{nodes} nodes in {} words", self.data.len()));
         };
-        for (number, start) in starts.iter().enumerate() {
-            let node = self.data.get(*start as usize..).and_then(|words| {
-                let (count, rest) = words.split_first()?;
+        for (index, offset) in offsets.iter().enumerate() {
+            let node = self.data.get(*offset as usize..).and_then(|data| {
+                let (count, rest) = data.split_first()?;
                 match *count {
                     Self::ALL_TOKENS => Some((&[][..], rest.get(1..3)?)),
                     count => {
@@ -46,135 +46,140 @@ impl TokenTrie<'_> {
                     }
                 }
             });
-            let Some((candidates, following)) = node else {
-                return wrong(format!("node {number} is not within its {} words", self.data.len()));
+            let Some((candidates, next_nodes)) = node else {
+                return invalid(format!("node {index} is not within its {} words", self.data.len()));
             };
             if let Some(token) = candidates.iter().find(|t| **t as usize >= vocabulary) {
-                return wrong(format!("token {token} of {vocabulary}, at node {number}"));
+                return invalid(format!("token {token} of {vocabulary}, at node {index}"));
             }
-            if let Some(next) = following.iter().find(|n| **n as usize >= nodes) {
-                return wrong(format!("node {next} of {nodes}, after node {number}"));
+            if let Some(next) = next_nodes.iter().find(|n| **n as usize >= nodes) {
+                return invalid(format!("node {next} of {nodes}, after node {index}"));
             }
         }
         Ok(())
     }
 }
 
-/// Words that there is room for at first.
-pub(crate) const WORDS: usize = 1 << 20;
-/// The most words: numbers of 32 bits say where nodes are.
-const MOST_WORDS: usize = 1 << 31;
+/// Initial capacity in words.
+pub(crate) const INITIAL_WORDS: usize = 1 << 20;
+/// Maximum capacity: node offsets are 32-bit.
+const MAX_WORDS: usize = 1 << 31;
 
-/// The tries that lie on the card.
+/// The tries on the device.
 pub(crate) struct DeviceTries {
-    laid: Laid,
-    words: DeviceBuffer<u32>,
+    cache: TrieCache,
+    buffer: DeviceBuffer<u32>,
 }
 
 impl DeviceTries {
-    /// With room for so many words.
-    pub(crate) fn new(card: &Arc<CudaDevice>, words: usize) -> Result<Self> {
-        Ok(DeviceTries { laid: Laid::default(), words: DeviceBuffer::new(card, words)? })
+    /// Allocates a buffer of this many words.
+    pub(crate) fn new(device: &Arc<CudaDevice>, capacity: usize) -> Result<Self> {
+        Ok(DeviceTries { cache: TrieCache::default(), buffer: DeviceBuffer::new(device, capacity)? })
     }
 
-    /// Finds the nodes that asks name. DeviceTries that are not on the card yet go there, in the order of the stream. Says whether
-    /// kernels find all of them elsewhere now.
-    pub(crate) fn find(&mut self, stream: &Stream, asks: &[GpuLogitQuery<'_>], vocabulary: usize) -> Result<bool> {
-        let moved = self.put(stream, asks, vocabulary);
-        if moved.is_err() {
-            // What is known here may not be there.
-            self.laid.forget();
+    /// Resolves the trie nodes of queries. Uploads new tries in stream order. Returns whether the buffer moved to
+    /// another address.
+    pub(crate) fn resolve(
+        &mut self,
+        stream: &Stream,
+        queries: &[GpuLogitQuery<'_>],
+        vocabulary: usize,
+    ) -> Result<bool> {
+        let relocated = self.upload(stream, queries, vocabulary);
+        if relocated.is_err() {
+            // The host's view may differ from the device's.
+            self.cache.clear();
         }
-        moved
+        relocated
     }
 
-    fn put(&mut self, stream: &Stream, asks: &[GpuLogitQuery<'_>], vocabulary: usize) -> Result<bool> {
-        let DeviceTries { laid, words } = self;
-        let room = laid.find(asks, vocabulary, words.len())?;
-        let moves = room > words.len();
-        words.reserve(room)?;
-        let new = laid.unsent();
+    fn upload(&mut self, stream: &Stream, queries: &[GpuLogitQuery<'_>], vocabulary: usize) -> Result<bool> {
+        let DeviceTries { cache, buffer } = self;
+        let capacity = cache.resolve(queries, vocabulary, buffer.len())?;
+        let relocates = capacity > buffer.len();
+        buffer.reserve(capacity)?;
+        let new = cache.pending();
         if !new.is_empty() {
-            words.put_at(stream, laid.sent, new)?;
-            laid.sent = laid.words.len();
+            buffer.upload_at(stream, cache.uploaded, new)?;
+            cache.uploaded = cache.data.len();
         }
-        Ok(moves)
+        Ok(relocates)
     }
 
-    /// Where kernels find them.
-    pub(crate) fn on_card(&self) -> u64 {
-        self.words.at(0)
+    /// Device address of the trie buffer.
+    pub(crate) fn device_ptr(&self) -> u64 {
+        self.buffer.at(0)
     }
 
-    /// The word where the node is that ask number `i` of those last found names; 0 where it names none.
-    pub(crate) fn node(&self, i: usize) -> u32 {
-        self.laid.nodes.get(i).copied().unwrap_or(0)
+    /// Offset of the trie node of query `i` in the last call of [`resolve`](Self::resolve); 0 if it names none.
+    pub(crate) fn node_offset(&self, i: usize) -> u32 {
+        self.cache.nodes.get(i).copied().unwrap_or(0)
     }
 }
 
-/// Which words the card has, and where tries begin among them; knows of no card.
+/// Host copy of the trie buffer, with the offset of each trie.
 #[derive(Default)]
-struct Laid {
-    words: Vec<u32>,
-    /// How many of them are on the card.
-    sent: usize,
-    starts: HashMap<u64, usize>,
-    /// Where the nodes are that asks name.
+struct TrieCache {
+    data: Vec<u32>,
+    /// Number of words already uploaded.
+    uploaded: usize,
+    offsets: HashMap<u64, usize>,
+    /// Node offsets by query.
     nodes: Vec<u32>,
 }
 
-impl Laid {
-    fn forget(&mut self) {
-        self.words.clear();
-        self.sent = 0;
-        self.starts.clear();
+impl TrieCache {
+    fn clear(&mut self) {
+        self.data.clear();
+        self.uploaded = 0;
+        self.offsets.clear();
     }
 
-    fn unsent(&self) -> &[u32] {
-        &self.words[self.sent..]
+    fn pending(&self) -> &[u32] {
+        &self.data[self.uploaded..]
     }
 
-    /// Finds the nodes that asks name, where there is room for so many words. Says for how many there must be room: at
-    /// least for as many again as these tries have, where all begin anew with them, so that this stays rare.
-    fn find(&mut self, asks: &[GpuLogitQuery<'_>], vocabulary: usize, room: usize) -> Result<usize> {
-        self.look_up(asks, vocabulary)?;
-        if self.words.len() <= room {
-            return Ok(room);
+    /// Resolves nodes within this capacity and returns the capacity needed. If the tries do not fit, the cache restarts
+    /// with those of this step, with room for at least as much again, so that this stays rare.
+    fn resolve(&mut self, queries: &[GpuLogitQuery<'_>], vocabulary: usize, capacity: usize) -> Result<usize> {
+        self.resolve_nodes(queries, vocabulary)?;
+        if self.data.len() <= capacity {
+            return Ok(capacity);
         }
-        self.forget();
-        self.look_up(asks, vocabulary)?;
-        if self.words.len() > MOST_WORDS {
-            let problem = format!("{} words, of {MOST_WORDS} at most", self.words.len());
-            return Err(CudaError::new("reading tries of answers", problem));
+        self.clear();
+        self.resolve_nodes(queries, vocabulary)?;
+        if self.data.len() > MAX_WORDS {
+            let problem = format!("{} words, at most {MAX_WORDS} are supported", self.data.len());
+            return Err(CudaError::new("caching token tries", problem));
         }
-        Ok(room.max(2 * self.words.len()))
+        Ok(capacity.max(2 * self.data.len()))
     }
 
-    /// The same without regard to room.
-    fn look_up(&mut self, asks: &[GpuLogitQuery<'_>], vocabulary: usize) -> Result<()> {
-        let Laid { words, starts, nodes, .. } = self;
+    /// Resolves nodes regardless of the capacity.
+    fn resolve_nodes(&mut self, queries: &[GpuLogitQuery<'_>], vocabulary: usize) -> Result<()> {
+        let TrieCache { data, offsets, nodes, .. } = self;
         nodes.clear();
-        for ask in asks {
-            let Candidates::TrieNode(trie, node) = ask.candidates else {
+        for query in queries {
+            let Candidates::TrieNode(trie, node) = query.candidates else {
                 nodes.push(0);
                 continue;
             };
-            let start = match starts.get(&trie.id) {
-                Some(start) => *start,
+            let offset = match offsets.get(&trie.id) {
+                Some(offset) => *offset,
                 None => {
                     trie.check(vocabulary)?;
-                    let start = words.len();
-                    words.extend_from_slice(trie.data);
-                    starts.insert(trie.id, start);
-                    start
+                    let offset = data.len();
+                    data.extend_from_slice(trie.data);
+                    offsets.insert(trie.id, offset);
+                    offset
                 }
             };
-            // From the words that were checked: those given now may be others.
-            let count = words[start];
+            // From the checked data: the data given now may differ.
+            let count = data[offset];
             if node >= count {
-                return Err(CudaError::new("reading a trie of answers", format!("node {node} of {count}")));
+                return Err(CudaError::new("resolving a trie node", format!("node {node} of {count}")));
             }
-            nodes.push((start + words[start + node as usize] as usize) as u32);
+            nodes.push((offset + data[offset + node as usize] as usize) as u32);
         }
         Ok(())
     }
@@ -184,27 +189,27 @@ impl Laid {
 pub(crate) mod tests {
     use super::*;
 
-    /// Candidates and what follows each, node by node. Where all tokens are candidates, it is one of them, what follows it,
-    /// and what follows all others.
-    pub(crate) fn words(nodes: &[(&[u32], &[u32])]) -> Vec<u32> {
-        let mut words = vec![0; nodes.len()];
-        for (i, (tokens, following)) in nodes.iter().enumerate() {
-            words[i] = words.len() as u32;
-            words.push(if following.len() > tokens.len() { TokenTrie::ALL_TOKENS } else { tokens.len() as u32 });
-            words.extend(tokens.iter().chain(*following));
+    /// Builds trie data from candidates and next nodes, by node. More next nodes than candidates means that all tokens
+    /// are candidates: then these are one token, the node after it, and the node after all others.
+    pub(crate) fn trie_words(nodes: &[(&[u32], &[u32])]) -> Vec<u32> {
+        let mut data = vec![0; nodes.len()];
+        for (i, (tokens, next_nodes)) in nodes.iter().enumerate() {
+            data[i] = data.len() as u32;
+            data.push(if next_nodes.len() > tokens.len() { TokenTrie::ALL_TOKENS } else { tokens.len() as u32 });
+            data.extend(tokens.iter().chain(*next_nodes));
         }
-        words
+        data
     }
 
-    /// A root with these candidates, each of which ends the answer.
+    /// A root with these candidates, each of which leads to its own leaf.
     fn star(tokens: &[u32]) -> Vec<u32> {
         let leaf: (&[u32], &[u32]) = (&[], &[]);
-        let following: Vec<u32> = (1..=tokens.len() as u32).collect();
-        let root = (tokens, &following[..]);
-        words(&[&[root][..], &vec![leaf; tokens.len()]].concat())
+        let next_nodes: Vec<u32> = (1..=tokens.len() as u32).collect();
+        let root = (tokens, &next_nodes[..]);
+        trie_words(&[&[root][..], &vec![leaf; tokens.len()]].concat())
     }
 
-    fn ask(id: u64, data: &[u32], node: u32) -> GpuLogitQuery<'_> {
+    fn query(id: u64, data: &[u32], node: u32) -> GpuLogitQuery<'_> {
         GpuLogitQuery {
             token: None,
             candidates: Candidates::TrieNode(TokenTrie { id, data }, node),
@@ -212,63 +217,70 @@ pub(crate) mod tests {
         }
     }
 
-    /// What is on the card, copied there as `DeviceTries` does.
-    fn send(laid: &mut Laid, card: &mut Vec<u32>, room: usize) {
-        card.resize(room, 0);
-        card[laid.sent..laid.words.len()].copy_from_slice(laid.unsent());
-        laid.sent = laid.words.len();
+    /// Copies pending words to `memory`, as `DeviceTries` does to the device.
+    fn upload(cache: &mut TrieCache, memory: &mut Vec<u32>, capacity: usize) {
+        memory.resize(capacity, 0);
+        memory[cache.uploaded..cache.data.len()].copy_from_slice(cache.pending());
+        cache.uploaded = cache.data.len();
     }
 
     #[test]
-    fn a_trie_is_sent_once_and_found_again() {
+    fn a_trie_is_uploaded_once_and_found_again() {
         let (a, b) = (star(&[3, 5]), star(&[2, 4, 6]));
-        let (mut laid, mut card) = (Laid::default(), Vec::new());
-        assert_eq!(laid.find(&[ask(7, &a, 0), GpuLogitQuery::score(1, Some(&[1])), ask(9, &b, 0)], 7, 64).unwrap(), 64);
-        assert_eq!(laid.unsent().len(), a.len() + b.len());
-        send(&mut laid, &mut card, 64);
-        let node = |i: usize, laid: &Laid, card: &[u32]| card[laid.nodes[i] as usize..][..3].to_vec();
-        assert_eq!((node(0, &laid, &card), laid.nodes[1], node(2, &laid, &card)), (vec![2, 3, 5], 0, vec![3, 2, 4]));
-        // Other nodes of the same, and nothing to send.
-        laid.find(&[ask(9, &b, 3), ask(7, &a, 0)], 7, 64).unwrap();
-        assert!(laid.unsent().is_empty());
-        assert_eq!((node(0, &laid, &card)[0], node(1, &laid, &card)), (0, vec![2, 3, 5]));
+        let (mut cache, mut memory) = (TrieCache::default(), Vec::new());
+        assert_eq!(
+            cache.resolve(&[query(7, &a, 0), GpuLogitQuery::score(1, Some(&[1])), query(9, &b, 0)], 7, 64).unwrap(),
+            64
+        );
+        assert_eq!(cache.pending().len(), a.len() + b.len());
+        upload(&mut cache, &mut memory, 64);
+        let node = |i: usize, cache: &TrieCache, memory: &[u32]| memory[cache.nodes[i] as usize..][..3].to_vec();
+        assert_eq!(
+            (node(0, &cache, &memory), cache.nodes[1], node(2, &cache, &memory)),
+            (vec![2, 3, 5], 0, vec![3, 2, 4])
+        );
+        // Other nodes of the same tries need no upload.
+        cache.resolve(&[query(9, &b, 3), query(7, &a, 0)], 7, 64).unwrap();
+        assert!(cache.pending().is_empty());
+        assert_eq!((node(0, &cache, &memory)[0], node(1, &cache, &memory)), (0, vec![2, 3, 5]));
     }
 
     #[test]
-    fn where_there_is_no_room_for_another_all_begin_anew() {
+    fn a_full_cache_is_cleared_and_refilled() {
         let tries: Vec<Vec<u32>> = (0..50).map(|i| star(&[i, i + 1])).collect();
         let each = tries[0].len();
-        let room = 5 * each + 1;
-        let (mut laid, mut card, mut sent) = (Laid::default(), Vec::new(), 0);
+        let capacity = 5 * each + 1;
+        let (mut cache, mut memory, mut total) = (TrieCache::default(), Vec::new(), 0);
         for (i, trie) in tries.iter().enumerate() {
-            // Each is met in two steps.
-            let asks: Vec<GpuLogitQuery<'_>> = (i.saturating_sub(1)..=i).map(|j| ask(j as u64, &tries[j], 0)).collect();
-            assert_eq!(laid.find(&asks, 51, room).unwrap(), room, "there is room for those of a step");
-            sent += laid.unsent().len();
-            send(&mut laid, &mut card, room);
-            for (ask, node) in asks.iter().zip(&laid.nodes) {
-                let Candidates::TrieNode(trie, _) = ask.candidates else { panic!("{ask:?}") };
-                assert_eq!(card[*node as usize..][..5], trie.data[trie.data[0] as usize..][..5]);
+            // Each trie occurs in two steps.
+            let queries: Vec<GpuLogitQuery<'_>> =
+                (i.saturating_sub(1)..=i).map(|j| query(j as u64, &tries[j], 0)).collect();
+            assert_eq!(cache.resolve(&queries, 51, capacity).unwrap(), capacity, "the tries of one step fit");
+            total += cache.pending().len();
+            upload(&mut cache, &mut memory, capacity);
+            for (query, node) in queries.iter().zip(&cache.nodes) {
+                let Candidates::TrieNode(trie, _) = query.candidates else { panic!("{query:?}") };
+                assert_eq!(memory[*node as usize..][..5], trie.data[trie.data[0] as usize..][..5]);
             }
-            assert_eq!(laid.words.len() % trie.len(), 0);
+            assert_eq!(cache.data.len() % trie.len(), 0);
         }
-        assert!((51 * each..=65 * each).contains(&sent), "{} were sent for 50", sent / each);
+        assert!((51 * each..=65 * each).contains(&total), "{} uploads of 50 tries", total / each);
     }
 
     #[test]
-    fn tries_that_would_take_more_than_half_of_the_room_get_twice_what_they_need() {
+    fn tries_larger_than_half_of_the_cache_double_its_capacity() {
         let (old, a, b) = (star(&[1]), star(&[1, 2, 3]), star(&[4, 5, 6]));
-        let mut laid = Laid::default();
-        laid.find(&[ask(0, &old, 0)], 7, a.len()).unwrap();
-        laid.sent = old.len();
-        let room = laid.find(&[ask(1, &a, 0), ask(2, &b, 0)], 7, a.len()).unwrap();
-        assert_eq!((room, laid.sent), (2 * (a.len() + b.len()), 0));
-        assert_eq!(laid.unsent(), [a, b].concat());
+        let mut cache = TrieCache::default();
+        cache.resolve(&[query(0, &old, 0)], 7, a.len()).unwrap();
+        cache.uploaded = old.len();
+        let capacity = cache.resolve(&[query(1, &a, 0), query(2, &b, 0)], 7, a.len()).unwrap();
+        assert_eq!((capacity, cache.uploaded), (2 * (a.len() + b.len()), 0));
+        assert_eq!(cache.pending(), [a, b].concat());
     }
 
     #[test]
-    fn what_leads_elsewhere_is_refused() {
-        let good = words(&[(&[1, 4], &[1, 1]), (&[], &[]), (&[9], &[0, 2])]);
+    fn invalid_tries_are_rejected() {
+        let good = trie_words(&[(&[1, 4], &[1, 1]), (&[], &[]), (&[9], &[0, 2])]);
         let check = |data: &[u32], vocabulary: usize| {
             TokenTrie { id: 0, data }.check(vocabulary).map_err(|e| e.to_string()).err().unwrap_or_default()
         };
@@ -285,7 +297,7 @@ pub(crate) mod tests {
             bad[i] = 1000;
             assert!(check(&bad, 5).contains(problem), "{}", check(&bad, 5));
         }
-        let error = Laid::default().find(&[ask(0, &good, 3)], 5, 64).unwrap_err().to_string();
+        let error = TrieCache::default().resolve(&[query(0, &good, 3)], 5, 64).unwrap_err().to_string();
         assert!(error.contains("node 3 of 3"), "{error}");
     }
 }

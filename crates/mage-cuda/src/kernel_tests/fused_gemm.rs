@@ -1,46 +1,44 @@
-//! CublasLt of our own, of whole and half-filled tiles, cut into parts and not, with norms before and after.
+//! Tests of the fused GEMM kernels: full and partial tiles, with and without split-K, with norms before and after.
 
-use super::{Bench, bits, near, numbers};
+use super::{KernelFixture, assert_near, bf16_bits, random_bf16};
 use crate::buffer::DeviceBuffer;
-use crate::fused_gemm::{Dims, ForNorm, Left, Right, parts};
+use crate::fused_gemm::{GemmDims, GemmInput, GemmWeights, NormEpilogue, num_partials};
 use std::io::Write;
 
 /// `x · wᵀ`, in f64.
-fn product(x: &[f64], w: &[f64], outputs: usize, inputs: usize) -> Vec<f64> {
+fn matmul(x: &[f64], w: &[f64], outputs: usize, inputs: usize) -> Vec<f64> {
     let row = |x: &[f64], w: &[f64]| -> f64 { x.iter().zip(w).map(|(x, w)| x * w).sum() };
     x.chunks(inputs).flat_map(|x| w.chunks(inputs).take(outputs).map(move |w| row(x, w))).collect()
 }
 
-/// As bf16 holds it.
-fn rounded(x: f64) -> f64 {
-    f64::from(f32::from_bits(u32::from(bits(x)) << 16))
+/// Rounds to bf16.
+fn to_bf16(x: f64) -> f64 {
+    f64::from(f32::from_bits(u32::from(bf16_bits(x)) << 16))
 }
 
-/// Nothing where the card has no such kernels, which is said.
-fn bench() -> Option<Bench> {
-    let bench = Bench::new(128, 4, 2)?;
-    let there = bench.model.program.dense.is_some();
-    if !there {
-        let _ = writeln!(
-            std::io::stderr(),
-            "\n*** SKIPPED: this card is no Hopper, so no product of our own was tried ***"
-        );
+/// The fixture; `None`, with a message, if the GPU lacks the kernels.
+fn fixture() -> Option<KernelFixture> {
+    let fixture = KernelFixture::new(128, 4, 2)?;
+    let supported = fixture.model.kernels.fused_gemm.is_some();
+    if !supported {
+        let _ =
+            writeln!(std::io::stderr(), "\n*** SKIPPED: this GPU is not Hopper; the fused GEMMs were not tested ***");
     }
-    there.then_some(bench)
+    supported.then_some(fixture)
 }
 
 fn weights(count: usize, seed: u64) -> Vec<f64> {
-    numbers(count, seed).iter().map(|w| rounded(w * 0.2)).collect()
+    random_bf16(count, seed).iter().map(|w| to_bf16(w * 0.2)).collect()
 }
 
-/// CudaWeights with nothing after them.
-fn right(weights: &DeviceBuffer<u16>) -> Right {
-    Right { weights: weights.at(0), next: (0, 0) }
+/// Weights without a prefetch.
+fn gemm_weights(weights: &DeviceBuffer<u16>) -> GemmWeights {
+    GemmWeights { weights: weights.at(0), prefetch: (0, 0) }
 }
 
 #[test]
-fn products_are_those_of_plain_loops() {
-    let Some(bench) = bench() else { return };
+fn fused_gemm_matches_plain_loops() {
+    let Some(fixture) = fixture() else { return };
     for (rows, outputs, inputs) in [
         (1, 128, 64),
         (64, 128, 256),
@@ -50,84 +48,93 @@ fn products_are_those_of_plain_loops() {
         (33, 128, 2048),
         (129, 4096, 256),
     ] {
-        let (x, w) = (numbers(rows * inputs, 1), weights(outputs * inputs, 2));
-        let (on_card, on_card_w) = (bench.half(&x), bench.half(&w));
-        let dims = Dims { rows, outputs, inputs };
-        let want = product(&x, &w, outputs, inputs);
-        let what = format!("{rows} rows, {outputs} outputs, {inputs} inputs");
-        // One row more than there is, which must stay as it is.
-        let y = bench.room((rows + 1) * outputs);
-        let left = Left { rows: on_card.at(0), squares: 0 };
-        // What it says comes next is only looked at.
-        let next = Right { weights: on_card_w.at(0), next: (on_card_w.at(0), 2 * w.len()) };
-        bench.model.dense(&bench.stream, dims, left, next, y.at(0)).unwrap();
-        let got = bench.read(&y);
-        near(&what, &got[..rows * outputs], &want, 0.005);
-        assert!(got[rows * outputs..].iter().all(|x| x.is_nan()), "{what}: beyond its rows");
-        // Once more, added to what is there, twice, with equal bits.
-        let twice: Vec<f64> = want.iter().map(|x| 2.0 * x).collect();
-        let again = bench.half(&got);
-        for y in [&y, &again] {
-            let none = ForNorm::default();
-            bench.model.dense_added(&bench.stream, dims, on_card.at(0), right(&on_card_w), y.at(0), none).unwrap();
+        let (x, w) = (random_bf16(rows * inputs, 1), weights(outputs * inputs, 2));
+        let (x_device, w_device) = (fixture.upload_bf16(&x), fixture.upload_bf16(&w));
+        let dims = GemmDims { rows, outputs, inputs };
+        let expected = matmul(&x, &w, outputs, inputs);
+        let case = format!("{rows} rows, {outputs} outputs, {inputs} inputs");
+        // One spare row, which must stay unchanged.
+        let y = fixture.nan_bf16((rows + 1) * outputs);
+        let input = GemmInput { rows: x_device.at(0), squares: 0 };
+        // The prefetch must have no effect.
+        let prefetched = GemmWeights { weights: w_device.at(0), prefetch: (w_device.at(0), 2 * w.len()) };
+        fixture.model.fused_gemm(&fixture.stream, dims, input, prefetched, y.at(0)).unwrap();
+        let actual = fixture.read_bf16(&y);
+        assert_near(&case, &actual[..rows * outputs], &expected, 0.005);
+        assert!(actual[rows * outputs..].iter().all(|x| x.is_nan()), "{case}: spare row");
+        // Adds the product again, twice, with equal bits.
+        let twice: Vec<f64> = expected.iter().map(|x| 2.0 * x).collect();
+        let second = fixture.upload_bf16(&actual);
+        for y in [&y, &second] {
+            let no_norm = NormEpilogue::default();
+            fixture
+                .model
+                .fused_gemm_add(&fixture.stream, dims, x_device.at(0), gemm_weights(&w_device), y.at(0), no_norm)
+                .unwrap();
         }
-        let got = bench.read(&y);
-        near(&format!("{what}, twice"), &got[..rows * outputs], &twice, 0.008);
-        assert!(got[rows * outputs..].iter().all(|x| x.is_nan()), "{what}: beyond its rows");
-        assert_eq!(y.to_vec().unwrap(), again.to_vec().unwrap(), "{what}");
+        let actual = fixture.read_bf16(&y);
+        assert_near(&format!("{case}, twice"), &actual[..rows * outputs], &twice, 0.008);
+        assert!(actual[rows * outputs..].iter().all(|x| x.is_nan()), "{case}: spare row");
+        assert_eq!(y.to_vec().unwrap(), second.to_vec().unwrap(), "{case}");
     }
 }
 
 #[test]
-fn gated_products_are_those_of_plain_loops() {
-    let Some(bench) = bench() else { return };
+fn fused_gemm_swiglu_matches_plain_loops() {
+    let Some(fixture) = fixture() else { return };
     for (rows, outputs, inputs) in [(1, 48, 64), (64, 192, 256), (140, 384, 320), (256, 192, 1024), (130, 3072, 64)] {
-        let (x, w) = (numbers(rows * inputs, 3), weights(2 * outputs * inputs, 4));
-        let (on_card, on_card_w) = (bench.half(&x), bench.half(&w));
-        let [gates, ups] = [0, outputs].map(|first| product(&x, &w[first * inputs..], outputs, inputs));
-        let gated = |(gate, up): (&f64, &f64)| rounded(*gate) / (1.0 + (-rounded(*gate)).exp()) * rounded(*up);
-        let want: Vec<f64> = gates.iter().zip(&ups).map(gated).collect();
-        let y = bench.room(rows * outputs);
-        let (dims, left) = (Dims { rows, outputs, inputs }, Left { rows: on_card.at(0), squares: 0 });
-        bench.model.dense_gated(&bench.stream, dims, left, right(&on_card_w), y.at(0)).unwrap();
-        near(&format!("{rows} rows, {outputs} outputs, {inputs} inputs"), &bench.read(&y), &want, 0.008);
+        let (x, w) = (random_bf16(rows * inputs, 3), weights(2 * outputs * inputs, 4));
+        let (x_device, w_device) = (fixture.upload_bf16(&x), fixture.upload_bf16(&w));
+        let [gates, ups] = [0, outputs].map(|first| matmul(&x, &w[first * inputs..], outputs, inputs));
+        let swiglu = |(gate, up): (&f64, &f64)| to_bf16(*gate) / (1.0 + (-to_bf16(*gate)).exp()) * to_bf16(*up);
+        let expected: Vec<f64> = gates.iter().zip(&ups).map(swiglu).collect();
+        let y = fixture.nan_bf16(rows * outputs);
+        let (dims, input) = (GemmDims { rows, outputs, inputs }, GemmInput { rows: x_device.at(0), squares: 0 });
+        fixture.model.fused_gemm_swiglu(&fixture.stream, dims, input, gemm_weights(&w_device), y.at(0)).unwrap();
+        assert_near(
+            &format!("{rows} rows, {outputs} outputs, {inputs} inputs"),
+            &fixture.read_bf16(&y),
+            &expected,
+            0.008,
+        );
     }
 }
 
 #[test]
-fn a_norm_between_two_products_is_that_of_plain_loops() {
-    let Some(bench) = bench() else { return };
-    let epsilon = f64::from(bench.model.shape.rms_norm_eps);
+fn fused_norm_between_two_gemms_matches_plain_loops() {
+    let Some(fixture) = fixture() else { return };
+    let epsilon = f64::from(fixture.model.shape.rms_norm_eps);
     for (rows, width, inputs, outputs) in
         [(1, 128, 64, 192), (140, 256, 320, 384), (256, 1024, 256, 768), (200, 256, 64, 4224)]
     {
-        let (x, old) = (numbers(rows * inputs, 5), numbers(rows * width, 6));
-        let (w1, gain, w2) = (weights(width * inputs, 7), weights(width, 8), weights(outputs * width, 9));
-        let middle: Vec<f64> = product(&x, &w1, width, inputs).iter().zip(&old).map(|(x, y)| rounded(x + y)).collect();
-        let normed = middle.chunks(width).flat_map(|row| {
+        let (x, old) = (random_bf16(rows * inputs, 5), random_bf16(rows * width, 6));
+        let (w1, norm_weight, w2) = (weights(width * inputs, 7), weights(width, 8), weights(outputs * width, 9));
+        let hidden: Vec<f64> = matmul(&x, &w1, width, inputs).iter().zip(&old).map(|(x, y)| to_bf16(x + y)).collect();
+        let normed = hidden.chunks(width).flat_map(|row| {
             let inverse = 1.0 / (row.iter().map(|x| x * x).sum::<f64>() / width as f64 + epsilon).sqrt();
-            row.iter().zip(&gain).map(move |(x, g)| x * g * inverse)
+            row.iter().zip(&norm_weight).map(move |(x, g)| x * g * inverse)
         });
-        let want = product(&normed.collect::<Vec<_>>(), &w2, outputs, width);
-        let [x, old, w1, gain, w2] = [&x, &old, &w1, &gain, &w2].map(|x| bench.half(x));
-        let (gained, y, half) = (bench.room(rows * width), bench.room(rows * outputs), outputs / 2);
-        let gated = bench.room(rows * half);
-        let squares = bench.put(&vec![f32::NAN; rows * parts(width)]);
-        let after = ForNorm { weights: gain.at(0), rows: gained.at(0), squares: squares.at(0) };
-        // Started one after the other, without waiting: each waits by itself for what it needs.
-        let (s, model, dims) = (&bench.stream, &bench.model, |outputs, inputs| Dims { rows, outputs, inputs });
-        model.dense_added(s, dims(width, inputs), x.at(0), right(&w1), old.at(0), after).unwrap();
-        let left = Left { rows: gained.at(0), squares: squares.at(0) };
-        model.dense(s, dims(outputs, width), left, right(&w2), y.at(0)).unwrap();
-        model.dense_gated(s, dims(half, width), left, right(&w2), gated.at(0)).unwrap();
-        let what = format!("{rows} rows of {width}");
-        near(&what, &bench.read(&old), &middle, 0.005);
-        near(&format!("{what}, after the norm"), &bench.read(&y), &want, 0.01);
-        let silu = |x: f64| rounded(x) / (1.0 + (-rounded(x)).exp());
-        let want: Vec<f64> = want
+        let expected = matmul(&normed.collect::<Vec<_>>(), &w2, outputs, width);
+        let [x, old, w1, norm_weight, w2] = [&x, &old, &w1, &norm_weight, &w2].map(|x| fixture.upload_bf16(x));
+        let (norm_input, y, half_outputs) =
+            (fixture.nan_bf16(rows * width), fixture.nan_bf16(rows * outputs), outputs / 2);
+        let swiglu = fixture.nan_bf16(rows * half_outputs);
+        let squares = fixture.upload(&vec![f32::NAN; rows * num_partials(width)]);
+        let after = NormEpilogue { weights: norm_weight.at(0), rows: norm_input.at(0), squares: squares.at(0) };
+        // Launched back to back: each kernel waits for its inputs by itself.
+        let (s, model, dims) = (&fixture.stream, &fixture.model, |outputs, inputs| GemmDims { rows, outputs, inputs });
+        model.fused_gemm_add(s, dims(width, inputs), x.at(0), gemm_weights(&w1), old.at(0), after).unwrap();
+        let input = GemmInput { rows: norm_input.at(0), squares: squares.at(0) };
+        model.fused_gemm(s, dims(outputs, width), input, gemm_weights(&w2), y.at(0)).unwrap();
+        model.fused_gemm_swiglu(s, dims(half_outputs, width), input, gemm_weights(&w2), swiglu.at(0)).unwrap();
+        let case = format!("{rows} rows of {width}");
+        assert_near(&case, &fixture.read_bf16(&old), &hidden, 0.005);
+        assert_near(&format!("{case}, after the norm"), &fixture.read_bf16(&y), &expected, 0.01);
+        let silu = |x: f64| to_bf16(x) / (1.0 + (-to_bf16(x)).exp());
+        let expected: Vec<f64> = expected
             .chunks(outputs)
-            .flat_map(|row| (0..half).map(move |i| silu(row[i]) * rounded(row[half + i])))
+            .flat_map(|row| (0..half_outputs).map(move |i| silu(row[i]) * to_bf16(row[half_outputs + i])))
             .collect();
-        near(&format!("{what}, gated"), &bench.read(&gated), &want, 0.01);
+        assert_near(&format!("{case}, SwiGLU"), &fixture.read_bf16(&swiglu), &expected, 0.01);
     }
 }

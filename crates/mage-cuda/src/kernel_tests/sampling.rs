@@ -1,12 +1,12 @@
-//! What rows of logits say, and how each logit bears on it.
+//! Tests of sampling, token log-probabilities and their gradients.
 
-use super::{Bench, near, numbers, slopes};
-use crate::step_inputs::{ASK, Candidates, GpuLogitQuery, GpuLogitResult, GpuStepInputs, READERS};
+use super::{KernelFixture, assert_near, numeric_grad, random_bf16};
+use crate::step_inputs::{Candidates, GpuLogitQuery, GpuLogitResult, GpuStepInputs, LOGIT_THREADS, QUERY_WORDS};
 use crate::stream::args;
-use crate::token_trie::{DeviceTries, TokenTrie, tests::words};
+use crate::token_trie::{DeviceTries, TokenTrie, tests::trie_words};
 
 /// Log-probability and entropy of a token among candidates.
-fn said(logits: &[f64], candidates: &[u32], token: u32) -> (f64, f64) {
+fn logprob_and_entropy(logits: &[f64], candidates: &[u32], token: u32) -> (f64, f64) {
     let most = candidates.iter().map(|c| logits[*c as usize]).fold(f64::NEG_INFINITY, f64::max);
     let sum = candidates.iter().map(|c| (logits[*c as usize] - most).exp()).sum::<f64>().ln() + most;
     let entropy = candidates.iter().map(|c| logits[*c as usize] - sum).map(|l| -l * l.exp()).sum();
@@ -14,22 +14,22 @@ fn said(logits: &[f64], candidates: &[u32], token: u32) -> (f64, f64) {
 }
 
 #[test]
-fn scores_draws_and_gradients_of_logits() {
-    let Some(b) = Bench::new(16, 2, 1) else { return };
+fn scores_samples_and_gradients_match_plain_loops() {
+    let Some(b) = KernelFixture::new(16, 2, 1) else { return };
     let (v, stride) = (b.shape.vocab_size, b.shape.logits_stride());
     let rows = 4;
-    let logits: Vec<f64> = numbers(rows * stride, 5).iter().map(|x| 3.0 * x).collect();
+    let logits: Vec<f64> = random_bf16(rows * stride, 5).iter().map(|x| 3.0 * x).collect();
     let all: Vec<u32> = (0..v as u32).collect();
-    let some: Vec<u32> = vec![3, 17, 40, 41, 200, 300];
-    let candidates = [&all, &some, &all, &some];
+    let subset: Vec<u32> = vec![3, 17, 40, 41, 200, 300];
+    let candidates = [&all, &subset, &all, &subset];
     let tokens = [7, 41, 300, 3];
-    let (mut packet, f, s) = (GpuStepInputs::default(), &b.model.program.functions, &b.stream);
-    let scores = packet.leave(rows * ASK);
-    let draws = packet.leave(rows * ASK);
+    let (mut step_inputs, f, s) = (GpuStepInputs::default(), &b.model.kernels.common, &b.stream);
+    let scores_at = step_inputs.push_zeros(rows * QUERY_WORDS);
+    let samples_at = step_inputs.push_zeros(rows * QUERY_WORDS);
     for (i, token) in tokens.into_iter().enumerate() {
-        let allowed = (i % 2 == 1).then_some(&some[..]);
-        packet.ask(scores, i, &GpuLogitQuery::score(token, allowed), 0);
-        // The likeliest, then draws under every filter at once.
+        let allowed = (i % 2 == 1).then_some(&subset[..]);
+        step_inputs.set_query(scores_at, i, &GpuLogitQuery::score(token, allowed), 0);
+        // Greedy, then sampling with every filter at once.
         let greedy = GpuLogitQuery { token: None, temperature: 0.0, ..GpuLogitQuery::score(0, allowed) };
 
         let drawn = GpuLogitQuery {
@@ -41,68 +41,81 @@ fn scores_draws_and_gradients_of_logits() {
             uniform: 0.4,
             candidates: Candidates::from_list(allowed),
         };
-        packet.ask(draws, i, if i < 2 { &greedy } else { &drawn }, 0);
+        step_inputs.set_query(samples_at, i, if i < 2 { &greedy } else { &drawn }, 0);
     }
-    let words = b.put(&packet.words);
-    let bl = b.put(&logits.iter().map(|x| *x as f32).collect::<Vec<_>>());
-    let (choices, slopes_on) = (b.put(&vec![[0_f32; 4]; rows]), b.put(&[[0.7_f32, -0.3]; 4]));
-    let (answers, gradient) = (b.put(&vec![GpuLogitResult::default(); rows]), b.room(rows * stride));
-    let common = (bl.at(0), stride as u64, v, words.at(0));
+    let inputs = b.upload(&step_inputs.data);
+    let bl = b.upload(&logits.iter().map(|x| *x as f32).collect::<Vec<_>>());
+    let (token_stats, grads_device) = (b.upload(&vec![[0_f32; 4]; rows]), b.upload(&[[0.7_f32, -0.3]; 4]));
+    let (results, gradient) = (b.upload(&vec![GpuLogitResult::default(); rows]), b.nan_bf16(rows * stride));
+    let common = (bl.at(0), stride as u64, v, inputs.at(0));
     let (l, st, vo, w) = common;
-    s.launch(f.distribution, (rows, 1, 1), READERS, 0, args![l, st, vo, w, scores, choices.at(0)]).unwrap();
+    s.launch(f.token_logprobs, (rows, 1, 1), LOGIT_THREADS, 0, args![l, st, vo, w, scores_at, token_stats.at(0)])
+        .unwrap();
     s.launch(
-        f.distribution_grad,
+        f.token_logprobs_grad,
         (rows, 1, 1),
         1024,
         0,
-        args![l, st, vo, w, scores, choices.at(0), slopes_on.at(0), gradient.at(0)],
+        args![l, st, vo, w, scores_at, token_stats.at(0), grads_device.at(0), gradient.at(0)],
     )
     .unwrap();
-    s.launch(f.answer, (rows, 1, 1), READERS, 0, args![l, st, vo, w, 0_u64, draws, answers.at(0)]).unwrap();
+    s.launch(f.sample_or_score, (rows, 1, 1), LOGIT_THREADS, 0, args![l, st, vo, w, 0_u64, samples_at, results.at(0)])
+        .unwrap();
     s.wait().unwrap();
-    let (got, gradient, answers) = (choices.to_vec().unwrap(), b.read(&gradient), answers.to_vec().unwrap());
+    let (actual, gradient, results) =
+        (token_stats.to_vec().unwrap(), b.read_bf16(&gradient), results.to_vec().unwrap());
     for i in 0..rows {
         let row = &logits[i * stride..][..v];
-        let (logprob, entropy) = said(row, candidates[i], tokens[i]);
-        near("said", &[f64::from(got[i][0]), f64::from(got[i][1])], &[logprob, entropy], 1e-5);
-        let want = slopes(row, |row| {
-            let (logprob, entropy) = said(row, candidates[i], tokens[i]);
+        let (logprob, entropy) = logprob_and_entropy(row, candidates[i], tokens[i]);
+        assert_near(
+            "logprob and entropy",
+            &[f64::from(actual[i][0]), f64::from(actual[i][1])],
+            &[logprob, entropy],
+            1e-5,
+        );
+        let expected = numeric_grad(row, |row| {
+            let (logprob, entropy) = logprob_and_entropy(row, candidates[i], tokens[i]);
             0.7 * logprob - 0.3 * entropy
         });
-        near("gradient", &gradient[i * stride..][..v], &want, 0.005);
+        assert_near("gradient", &gradient[i * stride..][..v], &expected, 0.005);
         let mut order = candidates[i].clone();
         order.sort_by(|a, b| row[*b as usize].total_cmp(&row[*a as usize]).then(a.cmp(b)));
-        let likeliest = order[0];
+        let argmax = order[0];
         if i < 2 {
-            assert_eq!(answers[i].token, likeliest);
+            assert_eq!(results[i].token, argmax);
         } else {
-            assert!(order[..5].contains(&answers[i].token), "{} was cut", answers[i].token);
+            assert!(order[..5].contains(&results[i].token), "{} was filtered out", results[i].token);
         }
-        near("drawn", &[f64::from(answers[i].logprob)], &[said(row, candidates[i], answers[i].token).0], 1e-5);
+        assert_near(
+            "sampled",
+            &[f64::from(results[i].logprob)],
+            &[logprob_and_entropy(row, candidates[i], results[i].token).0],
+            1e-5,
+        );
     }
 }
 
-/// Weights of candidates at a temperature, after the filters: a beginning of them by falling weight and rising number.
-fn kept(row: &[f64], candidates: &[u32], ask: &GpuLogitQuery<'_>) -> Vec<(u32, f64)> {
+/// Weights of the filtered candidates at the query's temperature, ordered by token.
+fn filtered(row: &[f64], candidates: &[u32], query: &GpuLogitQuery<'_>) -> Vec<(u32, f64)> {
     let most = candidates.iter().map(|c| row[*c as usize]).fold(f64::NEG_INFINITY, f64::max);
-    let weight = |c: u32| ((row[c as usize] - most) / f64::from(ask.temperature)).exp();
+    let weight = |c: u32| ((row[c as usize] - most) / f64::from(query.temperature)).exp();
     let mut order: Vec<(u32, f64)> = candidates.iter().map(|c| (*c, weight(*c))).collect();
     order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-    if ask.top_k > 0 {
-        order.truncate(ask.top_k as usize);
+    if query.top_k > 0 {
+        order.truncate(query.top_k as usize);
     }
-    let enough = f64::from(ask.top_p) * order.iter().map(|(_, w)| w).sum::<f64>();
+    let enough = f64::from(query.top_p) * order.iter().map(|(_, w)| w).sum::<f64>();
     let mut sum = 0.0;
     order.retain(|(_, w)| {
-        let stays = ask.top_p >= 1.0 || sum < enough;
+        let stays = query.top_p >= 1.0 || sum < enough;
         sum += w;
-        stays && *w >= f64::from(ask.min_p)
+        stays && *w >= f64::from(query.min_p)
     });
     order.sort_by_key(|(c, _)| *c);
     order
 }
 
-/// A draw under each filter, and under several.
+/// Queries with each filter, and with several.
 fn filters(plain: GpuLogitQuery<'_>) -> [GpuLogitQuery<'_>; 6] {
     [
         plain,
@@ -115,114 +128,118 @@ fn filters(plain: GpuLogitQuery<'_>) -> [GpuLogitQuery<'_>; 6] {
 }
 
 #[test]
-fn draws_from_many_candidates_lie_where_the_point_says() {
-    let Some(b) = Bench::new(16, 2, 1) else { return };
+fn samples_follow_the_uniform_variate() {
+    let Some(b) = KernelFixture::new(16, 2, 1) else { return };
     let (v, stride) = (20_011, 20_016);
     let odd: Vec<u32> = (0..v as u32).filter(|t| t % 2 == 1).collect();
     let plain = GpuLogitQuery { token: None, ..GpuLogitQuery::score(0, None) };
-    let mut asks = Vec::new();
+    let mut queries = Vec::new();
     for candidates in [Candidates::All, Candidates::List(&odd)] {
         for uniform in [0.0, 0.01, 0.3, 0.5, 0.77, 0.999_9] {
-            asks.extend(filters(GpuLogitQuery { uniform, candidates, ..plain }));
+            queries.extend(filters(GpuLogitQuery { uniform, candidates, ..plain }));
         }
     }
-    let rows = asks.len();
-    // Far from even: most of the mass is with few.
-    let logits: Vec<f64> = numbers(rows * stride, 9).iter().map(|x| f64::from((8.0 * x * x * x) as f32)).collect();
-    let (mut packet, f, s) = (GpuStepInputs::default(), &b.model.program.functions, &b.stream);
-    let at = packet.leave(rows * ASK);
-    asks.iter().enumerate().for_each(|(i, ask)| packet.ask(at, i, ask, 0));
-    let (words, bl) = (b.put(&packet.words), b.put(&logits.iter().map(|x| *x as f32).collect::<Vec<_>>()));
-    let answers = b.put(&vec![GpuLogitResult::default(); rows]);
-    let given = args![bl.at(0), stride as u64, v, words.at(0), 0_u64, at, answers.at(0)];
-    s.launch(f.answer, (rows, 1, 1), READERS, 0, given).unwrap();
+    let rows = queries.len();
+    // A skewed distribution: most of the mass is in few tokens.
+    let logits: Vec<f64> = random_bf16(rows * stride, 9).iter().map(|x| f64::from((8.0 * x * x * x) as f32)).collect();
+    let (mut step_inputs, f, s) = (GpuStepInputs::default(), &b.model.kernels.common, &b.stream);
+    let queries_at = step_inputs.push_zeros(rows * QUERY_WORDS);
+    queries.iter().enumerate().for_each(|(i, query)| step_inputs.set_query(queries_at, i, query, 0));
+    let (inputs, bl) = (b.upload(&step_inputs.data), b.upload(&logits.iter().map(|x| *x as f32).collect::<Vec<_>>()));
+    let results = b.upload(&vec![GpuLogitResult::default(); rows]);
+    let args = args![bl.at(0), stride as u64, v, inputs.at(0), 0_u64, queries_at, results.at(0)];
+    s.launch(f.sample_or_score, (rows, 1, 1), LOGIT_THREADS, 0, args).unwrap();
     s.wait().unwrap();
     let all: Vec<u32> = (0..v as u32).collect();
-    for (i, (answer, ask)) in answers.to_vec().unwrap().iter().zip(&asks).enumerate() {
+    for (i, (result, query)) in results.to_vec().unwrap().iter().zip(&queries).enumerate() {
         let row = &logits[i * stride..][..v];
-        let candidates = if ask.candidates == Candidates::All { &all } else { &odd };
-        let order = kept(row, candidates, ask);
+        let candidates = if query.candidates == Candidates::All { &all } else { &odd };
+        let order = filtered(row, candidates, query);
         let total: f64 = order.iter().map(|(_, w)| w).sum();
-        let place = order.iter().position(|(c, _)| *c == answer.token);
-        let place = place.unwrap_or_else(|| panic!("{ask:?} drew {}, which was cut", answer.token));
-        let before: f64 = order[..place].iter().map(|(_, w)| w).sum();
-        let (goal, near_enough) = (f64::from(ask.uniform) * total, 1e-4 * total);
-        let its = before - near_enough..=before + order[place].1 + near_enough;
-        assert!(its.contains(&goal), "row {i}, {ask:?}: {goal} is not in {its:?} of {}", answer.token);
-        let (logprob, _) = said(row, candidates, answer.token);
-        let second = (order[place].1 / total).ln();
-        near("drawn", &[f64::from(answer.logprob), f64::from(answer.aux)], &[logprob, second], 1e-3);
+        let index = order.iter().position(|(c, _)| *c == result.token);
+        let index = index.unwrap_or_else(|| panic!("{query:?} sampled {}, which was filtered out", result.token));
+        let before: f64 = order[..index].iter().map(|(_, w)| w).sum();
+        let (target, tolerance) = (f64::from(query.uniform) * total, 1e-4 * total);
+        let interval = before - tolerance..=before + order[index].1 + tolerance;
+        assert!(interval.contains(&target), "row {i}, {query:?}: {target} is outside {interval:?} of {}", result.token);
+        let (logprob, _) = logprob_and_entropy(row, candidates, result.token);
+        let expected_aux = (order[index].1 / total).ln();
+        assert_near("sampled", &[f64::from(result.logprob), f64::from(result.aux)], &[logprob, expected_aux], 1e-3);
     }
 }
 
 #[test]
-fn draws_at_a_node_are_those_from_its_list_and_lead_to_the_next() {
-    let Some(b) = Bench::new(16, 2, 1) else { return };
+fn trie_sampling_equals_list_sampling_and_returns_the_next_node() {
+    let Some(b) = KernelFixture::new(16, 2, 1) else { return };
     let (v, stride) = (20_011, 20_016);
     let odd: Vec<u32> = (0..v as u32).filter(|t| t % 2 == 1).collect();
     let (few, one) = ([3_u32, 17, 40, 41, 200, 300, 20_010], [12_u32]);
-    // Any node may follow any: what counts is that it is told apart from its neighbours'.
+    // Any node may follow any other; next nodes only need to be distinguishable.
     let nodes = odd.len() as u32 + 4;
-    let after = |tokens: &[u32], by: u32| tokens.iter().map(|t| (t * by + 1) % nodes).collect::<Vec<_>>();
-    let following = [after(&odd, 7), after(&few, 11), after(&one, 3)];
-    let (ends, thinking) = (19_000, nodes - 1);
-    let mut all: Vec<(&[u32], &[u32])> = vec![(&odd, &following[0]), (&few, &following[1]), (&one, &following[2])];
-    all.resize(thinking as usize, (&[], &[]));
-    let (ending, after_it) = ([ends], [0, thinking]);
+    let next_of = |tokens: &[u32], by: u32| tokens.iter().map(|t| (t * by + 1) % nodes).collect::<Vec<_>>();
+    let next_nodes = [next_of(&odd, 7), next_of(&few, 11), next_of(&one, 3)];
+    let (end_token, thinking_node) = (19_000, nodes - 1);
+    let mut all: Vec<(&[u32], &[u32])> = vec![(&odd, &next_nodes[0]), (&few, &next_nodes[1]), (&one, &next_nodes[2])];
+    all.resize(thinking_node as usize, (&[], &[]));
+    let (ending, after_it) = ([end_token], [0, thinking_node]);
     all.push((&ending, &after_it));
-    let (first, second) = (words(&[(&[8], &[0])]), words(&all));
-    let (other, trie) = (TokenTrie { id: 4, data: &first }, TokenTrie { id: 5, data: &second });
+    let (first, second_trie) = (trie_words(&[(&[8], &[0])]), trie_words(&all));
+    let (other, trie) = (TokenTrie { id: 4, data: &first }, TokenTrie { id: 5, data: &second_trie });
     let plain = GpuLogitQuery { token: None, ..GpuLogitQuery::score(0, None) };
     let mut at_nodes = vec![GpuLogitQuery { candidates: Candidates::TrieNode(other, 0), ..plain }];
     let mut from_lists = vec![GpuLogitQuery { candidates: Candidates::List(&[8]), ..plain }];
     let lists = [Candidates::List(&odd), Candidates::List(&few), Candidates::List(&one), Candidates::All];
-    for (list, node) in lists.into_iter().zip([0, 1, 2, thinking]) {
+    for (list, node) in lists.into_iter().zip([0, 1, 2, thinking_node]) {
         for uniform in [0.0, 0.01, 0.3, 0.5, 0.77, 0.999_9] {
-            let under = |candidates| {
+            let filtered_queries = |candidates| {
                 let plain = GpuLogitQuery { uniform, candidates, ..plain };
                 filters(plain)
                     .into_iter()
                     .chain([GpuLogitQuery { temperature: 0.0, ..plain }, GpuLogitQuery { top_k: 3, ..plain }])
             };
-            at_nodes.extend(under(Candidates::TrieNode(trie, node)));
-            from_lists.extend(under(list));
+            at_nodes.extend(filtered_queries(Candidates::TrieNode(trie, node)));
+            from_lists.extend(filtered_queries(list));
         }
     }
     let rows = at_nodes.len();
-    // In some rows the token that ends thinking is by far the likeliest, in some it is out of the question.
-    let mut logits: Vec<f32> = numbers(rows * stride, 13).iter().map(|x| (8.0 * x * x * x) as f32).collect();
-    (0..rows).for_each(|row| logits[row * stride + ends as usize] = if row % 2 == 0 { 30.0 } else { -30.0 });
-    let (bl, f, s) = (b.put(&logits), &b.model.program.functions, &b.stream);
+    // In half of the rows the end-of-thinking token is by far the most likely, in the others it is practically
+    // impossible.
+    let mut logits: Vec<f32> = random_bf16(rows * stride, 13).iter().map(|x| (8.0 * x * x * x) as f32).collect();
+    (0..rows).for_each(|row| logits[row * stride + end_token as usize] = if row % 2 == 0 { 30.0 } else { -30.0 });
+    let (bl, f, s) = (b.upload(&logits), &b.model.kernels.common, &b.stream);
     let mut tries = DeviceTries::new(b.model.device(), 16).unwrap();
-    assert!(tries.find(s, &at_nodes, v).unwrap(), "there was room for so many");
-    let answers = |asks: &[GpuLogitQuery<'_>]| {
-        let mut packet = GpuStepInputs::default();
-        let at = packet.leave(rows * ASK);
-        asks.iter().enumerate().for_each(|(i, ask)| packet.ask(at, i, ask, tries.node(i)));
-        let (words, answers) = (b.put(&packet.words), b.put(&vec![GpuLogitResult::default(); rows]));
-        let given = args![bl.at(0), stride as u64, v, words.at(0), tries.on_card(), at, answers.at(0)];
-        s.launch(f.answer, (rows, 1, 1), READERS, 0, given).unwrap();
+    assert!(tries.resolve(s, &at_nodes, v).unwrap(), "the tries fit into the initial buffer");
+    let results = |queries: &[GpuLogitQuery<'_>]| {
+        let mut step_inputs = GpuStepInputs::default();
+        let queries_at = step_inputs.push_zeros(rows * QUERY_WORDS);
+        queries
+            .iter()
+            .enumerate()
+            .for_each(|(i, query)| step_inputs.set_query(queries_at, i, query, tries.node_offset(i)));
+        let (inputs, results) = (b.upload(&step_inputs.data), b.upload(&vec![GpuLogitResult::default(); rows]));
+        let args = args![bl.at(0), stride as u64, v, inputs.at(0), tries.device_ptr(), queries_at, results.at(0)];
+        s.launch(f.sample_or_score, (rows, 1, 1), LOGIT_THREADS, 0, args).unwrap();
         s.wait().unwrap();
-        answers.to_vec().unwrap()
+        results.to_vec().unwrap()
     };
     let bits = |a: &GpuLogitResult| (a.token, a.logprob.to_bits(), a.aux.to_bits());
-    let (mut ended, mut went_on) = (0, 0);
-    for (i, (at_node, from_list)) in answers(&at_nodes).iter().zip(answers(&from_lists)).enumerate() {
+    let (mut ended, mut continued) = (0, 0);
+    for (i, (at_node, from_list)) in results(&at_nodes).iter().zip(results(&from_lists)).enumerate() {
         assert_eq!((bits(at_node), from_list.next_node()), (bits(&from_list), None), "row {i}, {:?}", from_lists[i]);
-        let Candidates::TrieNode(_, node) = at_nodes[i].candidates else { panic!("row {i} names no node") };
-        let place = |tokens: &[u32]| tokens.binary_search(&at_node.token).unwrap();
-        let want = match node {
+        let Candidates::TrieNode(_, node) = at_nodes[i].candidates else { panic!("row {i} has no trie node") };
+        let index = |tokens: &[u32]| tokens.binary_search(&at_node.token).unwrap();
+        let expected = match node {
             _ if i == 0 => 0,
-            0 => following[0][place(&odd)],
-            1 => following[1][place(&few)],
-            2 => following[2][place(&one)],
-            _ if at_node.token == ends => 0,
-            _ => thinking,
+            0 => next_nodes[0][index(&odd)],
+            1 => next_nodes[1][index(&few)],
+            2 => next_nodes[2][index(&one)],
+            _ if at_node.token == end_token => 0,
+            _ => thinking_node,
         };
-        if node == thinking {
-            *(if want == 0 { &mut ended } else { &mut went_on }) += 1;
+        if node == thinking_node {
+            *(if expected == 0 { &mut ended } else { &mut continued }) += 1;
         }
-        assert_eq!(at_node.next_node(), Some(want), "row {i}, token {}", at_node.token);
+        assert_eq!(at_node.next_node(), Some(expected), "row {i}, token {}", at_node.token);
     }
-    assert!(ended > 10 && went_on > 10, "thinking ended {ended} times and went on {went_on} times");
+    assert!(ended > 10 && continued > 10, "thinking ended {ended} times and continued {continued} times");
 }

@@ -1,32 +1,32 @@
-//! Steps of single tokens, recorded once and replayed.
+//! Decode steps as CUDA graphs: captured once, then replayed.
 
-use super::{BLOCK_SIZE, ITEM, ModelRunner, Single, StepBatch};
+use super::{BLOCK_SIZE, DecodeInputLayout, ModelRunner, StepBatch, TILE_WORDS};
 use crate::error::Result;
-use crate::graph::{Graph, GraphCapture};
+use crate::graph::{CudaGraph, GraphCapture};
 use crate::lora::{GpuLoraLayout, WeightsRef};
 use crate::step_inputs::{GpuLogitQuery, GpuLogitResult};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What was recorded, by where the weights and the adapter are and the number of rows. CudaWeights that come to lie where others lay are read by
-/// what was recorded with those.
+/// Captured graphs by weight address, adapter address and batch size. New weights allocated at a reused address reuse
+/// the old graph.
 #[derive(Default)]
-pub(super) struct Graphs(HashMap<Key, (Graph, Option<Arc<GpuLoraLayout>>)>);
+pub(super) struct GraphCache(HashMap<GraphKey, (CudaGraph, Option<Arc<GpuLoraLayout>>)>);
 
-/// Addresses of weights, of an adapter and of what says where its parts are (kept, so that nothing else comes to lie there),
-/// and the number of rows.
-type Key = (u64, u64, usize, usize);
+/// Addresses of the base weights, of the adapter and of the adapter's layout (kept alive, so that its address is not
+/// reused), and the number of rows.
+type GraphKey = (u64, u64, usize, usize);
 
-impl Graphs {
+impl GraphCache {
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
 }
 
-/// More than this many are not kept: most are of weights that are gone.
-const MOST: usize = 128;
+/// Maximum number of graphs. Most belong to weights that no longer exist.
+const MAX_GRAPHS: usize = 128;
 
-/// Numbers of rows that are recorded: a step is padded to the next.
+/// Batch sizes that are captured: a step is padded to the next one.
 pub(super) fn bucket(rows: usize) -> usize {
     match rows {
         0..=16 => rows.next_power_of_two(),
@@ -37,89 +37,91 @@ pub(super) fn bucket(rows: usize) -> usize {
 }
 
 impl ModelRunner {
-    /// A step of single tokens, all of them asked about.
-    pub(super) fn recorded(
+    /// A step in which every sequence has one new token, with one logit query each.
+    pub(super) fn step_graph(
         &mut self,
-        w: WeightsRef<'_>,
+        weights: WeightsRef<'_>,
         step: &StepBatch<'_>,
-        answers: &mut [GpuLogitResult],
+        results: &mut [GpuLogitResult],
     ) -> Result<()> {
-        let count = step.sequences.len();
-        if count == 0 {
+        let num_sequences = step.sequences.len();
+        if num_sequences == 0 {
             return Ok(());
         }
-        let rows = bucket(count);
-        self.reserve(w, rows, rows)?;
-        let at = Single::of(rows);
-        let p = &mut self.packet;
+        let rows = bucket(num_sequences);
+        self.reserve(weights, rows, rows)?;
+        let at = DecodeInputLayout::of(rows);
+        let p = &mut self.step_inputs;
         p.clear();
-        p.leave(at.tables);
-        p.put(step.block_tables.iter().copied());
-        // Rows that stand for nothing write to a page that nobody uses.
-        let spare = p.put([self.count as u32]) - at.tables;
-        for row in 0..rows {
-            let (token, position, page, list) = match step.sequences.get(row) {
-                Some(part) => {
-                    let page = step.block_tables[part.block_table_offset + part.start_position / BLOCK_SIZE];
-                    (step.tokens[part.token_offset], part.start_position, page, part.block_table_offset)
+        p.push_zeros(at.tables);
+        p.push(step.block_tables.iter().copied());
+        // Padding rows write to a spare block.
+        let padding_table = p.push([self.num_blocks as u32]) - at.tables;
+        for index in 0..rows {
+            let (token, position, block, table_offset) = match step.sequences.get(index) {
+                Some(slice) => {
+                    let block = step.block_tables[slice.block_table_offset + slice.start_position / BLOCK_SIZE];
+                    (step.tokens[slice.token_offset], slice.start_position, block, slice.block_table_offset)
                 }
-                None => (0, 0, self.count as u32, spare),
+                None => (0, 0, self.num_blocks as u32, padding_table),
             };
-            p.words[at.tokens + row] = token;
-            p.words[at.positions + row] = position as u32;
-            p.words[at.cells + row] = page * BLOCK_SIZE as u32 + (position % BLOCK_SIZE) as u32;
-            p.words[at.lists + row] = list as u32;
-            let item = [row, 1, list, position + 1, 0].map(|x| x as u32);
-            p.words[at.items + row * ITEM..][..ITEM].copy_from_slice(&item);
-            let ask = step.queries.get(row).copied().unwrap_or(GpuLogitQuery::score(0, Some(&[0])));
-            p.ask(at.asks, row, &ask, self.tries.node(row));
+            p.data[at.tokens + index] = token;
+            p.data[at.positions + index] = position as u32;
+            p.data[at.slots + index] = block * BLOCK_SIZE as u32 + (position % BLOCK_SIZE) as u32;
+            p.data[at.table_offsets + index] = table_offset as u32;
+            let tile = [index, 1, table_offset, position + 1, 0].map(|x| x as u32);
+            p.data[at.tiles + index * TILE_WORDS..][..TILE_WORDS].copy_from_slice(&tile);
+            let query = step.queries.get(index).copied().unwrap_or(GpuLogitQuery::score(0, Some(&[0])));
+            p.set_query(at.queries, index, &query, self.tries.node_offset(index));
         }
-        if self.packet.words.len() <= self.sent.len() {
-            self.sent.send(&self.stream, &self.packet.words, &self.words)?;
+        if self.step_inputs.data.len() <= self.pinned_inputs.len() {
+            self.pinned_inputs.upload(&self.stream, &self.step_inputs.data, &self.device_inputs)?;
         } else {
-            self.words.put(&self.stream, &self.packet.words)?;
+            self.device_inputs.upload(&self.stream, &self.step_inputs.data)?;
         }
-        let places = w.adapter.map(|a| &a.layout);
+        let layout = weights.adapter.map(|a| &a.layout);
         let key = (
-            w.base.at(0),
-            w.adapter.map_or(0, |a| a.weights.at(0)),
-            places.map_or(0, |p| Arc::as_ptr(p) as usize),
+            weights.base.at(0),
+            weights.adapter.map_or(0, |a| a.weights.at(0)),
+            layout.map_or(0, |p| Arc::as_ptr(p) as usize),
             rows,
         );
         if !self.graphs.0.contains_key(&key) {
-            // Once as it is: what the products need to plan they plan now.
-            self.products.tuning = !self.invariant;
-            let graph =
-                self.run(w, rows, &at).and_then(|()| self.stream.wait()).and_then(|()| self.record(w, rows, &at));
-            self.products.tuning = false;
+            // Runs once without capture, so that all GEMMs are planned.
+            self.cublas.tuning = !self.batch_invariant;
+            let graph = self
+                .run(weights, rows, &at)
+                .and_then(|()| self.stream.wait())
+                .and_then(|()| self.capture(weights, rows, &at));
+            self.cublas.tuning = false;
             let graph = graph?;
-            if self.graphs.0.len() >= MOST {
+            if self.graphs.0.len() >= MAX_GRAPHS {
                 self.graphs.clear();
             }
-            self.graphs.0.insert(key, (graph, places.map(Arc::clone)));
+            self.graphs.0.insert(key, (graph, layout.map(Arc::clone)));
         }
         let (graph, _) = &self.graphs.0[&key];
-        // SAFETY: everything it refers to is there: buffers that move clear the graphs, and the weights are those given.
+        // SAFETY: all memory it refers to is valid: reallocation clears the graphs, and the weights are those given.
         unsafe { graph.replay(&self.stream) }?;
         self.stream.wait()?;
-        answers[..count].copy_from_slice(&self.brought.here()[..count]);
+        results[..num_sequences].copy_from_slice(&self.pinned_results.as_slice()[..num_sequences]);
         Ok(())
     }
 
-    fn run(&mut self, w: WeightsRef<'_>, rows: usize, at: &Single) -> Result<()> {
-        let (single, items) = if self.invariant { (0, rows) } else { (rows, 0) };
-        if self.is_dense(w, rows) {
-            self.layers_dense(w, rows, at)?;
+    fn run(&mut self, weights: WeightsRef<'_>, rows: usize, at: &DecodeInputLayout) -> Result<()> {
+        let (num_decode, tiles) = if self.batch_invariant { (0, rows) } else { (rows, 0) };
+        if self.use_fused_gemm(weights, rows) {
+            self.layers_fused(weights, rows, at)?;
         } else {
-            self.layers(w, rows, (single, at), (at.items, items))?;
+            self.layers(weights, rows, (num_decode, at), (at.tiles, tiles))?;
         }
-        // Straight to where they are read: a copy would only start once all are there.
-        self.tell(w, self.space.state.at(0), rows, at.asks, self.brought.on_card())
+        // Results go directly to pinned host memory: a copy would only start after the last of them.
+        self.lm_head(weights, self.workspace.hidden.at(0), rows, at.queries, self.pinned_results.device_ptr())
     }
 
-    fn record(&mut self, w: WeightsRef<'_>, rows: usize, at: &Single) -> Result<Graph> {
-        let recording = GraphCapture::new(&self.stream)?;
-        self.run(w, rows, at)?;
-        recording.graph()
+    fn capture(&mut self, weights: WeightsRef<'_>, rows: usize, at: &DecodeInputLayout) -> Result<CudaGraph> {
+        let capture = GraphCapture::new(&self.stream)?;
+        self.run(weights, rows, at)?;
+        capture.finish()
     }
 }

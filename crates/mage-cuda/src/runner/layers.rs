@@ -1,152 +1,174 @@
-//! All layers over the rows of a step.
+//! The transformer layers of a step.
 
-use super::{ModelRunner, Single};
+use super::{DecodeInputLayout, ModelRunner};
 use crate::error::Result;
-use crate::fused_gemm::{self, Dims, ForNorm, Left, Right};
-use crate::lora::{GpuLoraSegment, Group, WeightsRef};
+use crate::fused_gemm::{self, GemmDims, GemmInput, GemmWeights, NormEpilogue};
+use crate::lora::{GpuLoraSegment, ProjectionGroup, WeightsRef};
 use crate::stream::args;
 use std::ops::Range;
 use std::sync::Arc;
 
 impl ModelRunner {
-    /// All layers over `rows` rows, of which the first `single` are single tokens. The items of the others' attention
-    /// start at `items`.
+    /// Runs all layers over `rows` tokens, of which the first `num_decode` are decoded. `tiles` are the attention tiles
+    /// of the others.
     pub(super) fn layers(
         &mut self,
-        held: WeightsRef<'_>,
+        weights: WeightsRef<'_>,
         rows: usize,
-        (single, at): (usize, &Single),
-        items: (usize, usize),
+        (num_decode, at): (usize, &DecodeInputLayout),
+        tiles: (usize, usize),
     ) -> Result<()> {
         let model = Arc::clone(&self.model);
-        let (w, shape) = (held.base, &model.shape);
-        let state = self.space.state.at(0);
-        self.embed(held, rows, at)?;
-        for (layer, places) in model.layout.layers.iter().enumerate() {
-            let pages = self.layer_pages(layer);
-            let norms = w.at(places.qk_norm.start);
-            let ModelRunner { stream: s, products, space, .. } = self;
-            let (normed, qkv, qk) = (space.normed.at(0), space.qkv.at(0), space.qk.at(0));
-            model.norm(s, state, w.at(places.input_norm.start), rows, normed, 0)?;
-            let worn = GpuLoraSegment::new(held.adapter, &space.low);
-            model.linear(s, products, (w, worn), (layer, Group::Qkv), rows, normed, None, qkv)?;
-            self.attend(single, at, norms, pages, false)?;
-            // Longer pieces: all their keys must be in the pages before any query looks.
-            let ModelRunner { stream: s, products, space, words, .. } = self;
-            let longer = rows - single;
-            let (positions, cells) = (words.at(at.positions + single), words.at(at.cells + single));
-            let raw = space.qkv.at(single * shape.qkv_dim());
-            let turned = space.qk.at(single * shape.qk_dim());
-            model.head_norm_rope(s, raw, norms, positions, longer, turned, 0, (cells, pages))?;
+        let (w, shape) = (weights.base, &model.shape);
+        let hidden = self.workspace.hidden.at(0);
+        self.embed(weights, rows, at)?;
+        for (layer, layout) in model.layout.layers.iter().enumerate() {
+            let kv_cache = self.layer_kv_cache(layer);
+            let norms = w.at(layout.qk_norm.start);
+            let ModelRunner { stream: s, cublas, workspace, .. } = self;
+            let (normed, qkv, qk) = (workspace.normed.at(0), workspace.qkv.at(0), workspace.qk.at(0));
+            model.rms_norm(s, hidden, w.at(layout.input_norm.start), rows, normed, 0)?;
+            let lora = GpuLoraSegment::new(weights.adapter, &workspace.lora_a_out);
+            model.linear(s, cublas, (w, lora), (layer, ProjectionGroup::Qkv), rows, normed, None, qkv)?;
+            self.attend_decode(num_decode, at, norms, kv_cache, false)?;
+            // Prefill: all keys must be in the KV cache before any query reads them.
+            let ModelRunner { stream: s, cublas, workspace, device_inputs, .. } = self;
+            let num_prefill = rows - num_decode;
+            let (positions, slots) =
+                (device_inputs.at(at.positions + num_decode), device_inputs.at(at.slots + num_decode));
+            let prefill_qkv = workspace.qkv.at(num_decode * shape.qkv_dim());
+            let prefill_qk = workspace.qk.at(num_decode * shape.qk_dim());
+            model.head_norm_rope(s, prefill_qkv, norms, positions, num_prefill, prefill_qk, 0, (slots, kv_cache))?;
             s.launch(
-                model.program.functions.paged_attention,
-                (shape.num_heads, items.1, 1),
+                model.kernels.common.paged_flash_attention,
+                (shape.num_heads, tiles.1, 1),
                 128,
                 4 * shape.tile_bytes(),
                 args![
                     qk,
-                    pages,
-                    words.at(at.tables),
-                    words.at(items.0),
+                    kv_cache,
+                    device_inputs.at(at.tables),
+                    device_inputs.at(tiles.0),
                     shape.num_heads,
                     shape.num_kv_heads,
                     shape.softmax_scale(),
-                    space.attended.at(0)
+                    workspace.attn_out.at(0)
                 ],
             )?;
-            let kept = (state, 0, normed, space.gate_up.at(0), space.gated.at(0));
-            let worn = GpuLoraSegment::new(held.adapter, &space.low);
-            model.finish(s, products, (w, worn), layer, rows, state, space.attended.at(0), kept, state)?;
+            let buffers = (hidden, 0, normed, workspace.gate_up.at(0), workspace.mlp_act.at(0));
+            let lora = GpuLoraSegment::new(weights.adapter, &workspace.lora_a_out);
+            model.post_attention(
+                s,
+                cublas,
+                (w, lora),
+                layer,
+                rows,
+                hidden,
+                workspace.attn_out.at(0),
+                buffers,
+                hidden,
+            )?;
         }
         Ok(())
     }
 
-    /// Whether so many single tokens are better taken through the layers by `layers_dense`.
-    pub(super) fn is_dense(&self, held: WeightsRef<'_>, rows: usize) -> bool {
-        !self.invariant && held.adapter.is_none() && fused_gemm::ROWS.contains(&rows) && self.model.has_dense()
+    /// Whether [`layers_fused`](Self::layers_fused) is faster for this number of decoded tokens.
+    pub(super) fn use_fused_gemm(&self, weights: WeightsRef<'_>, rows: usize) -> bool {
+        !self.batch_invariant
+            && weights.adapter.is_none()
+            && fused_gemm::FUSED_ROWS.contains(&rows)
+            && self.model.has_fused_gemm()
     }
 
-    /// All layers over rows of single tokens, in four products and attention each.
-    pub(super) fn layers_dense(&mut self, held: WeightsRef<'_>, rows: usize, at: &Single) -> Result<()> {
+    /// Runs all layers over decoded tokens with four fused GEMMs and one attention kernel per layer.
+    pub(super) fn layers_fused(&mut self, weights: WeightsRef<'_>, rows: usize, at: &DecodeInputLayout) -> Result<()> {
         let model = Arc::clone(&self.model);
-        let (w, shape, layers) = (held.base, &model.shape, &model.layout.layers);
+        let (w, shape, layers) = (weights.base, &model.shape, &model.layout.layers);
         let d = shape.hidden_size;
-        self.embed(held, rows, at)?;
-        let (s, space) = (&self.stream, &self.space);
-        let (state, normed, squares) = (space.state.at(0), space.normed.at(0), space.squares.at(0));
-        let (qkv, attended, gated) = (space.qkv.at(0), space.attended.at(0), space.gated.at(0));
+        self.embed(weights, rows, at)?;
+        let (s, workspace) = (&self.stream, &self.workspace);
+        let (hidden, normed, squares) = (workspace.hidden.at(0), workspace.normed.at(0), workspace.squares.at(0));
+        let (qkv, attn_out, mlp_act) = (workspace.qkv.at(0), workspace.attn_out.at(0), workspace.mlp_act.at(0));
         if let Some(first) = layers.first() {
-            model.norm(s, state, w.at(first.input_norm.start), rows, normed, 0)?;
+            model.rms_norm(s, hidden, w.at(first.input_norm.start), rows, normed, 0)?;
         }
-        let dims = |outputs, inputs| Dims { rows, outputs, inputs };
-        let unnormed = Left { rows: normed, squares };
-        let right = |places: &Range<usize>, next: Option<&Range<usize>>| Right {
-            weights: w.at(places.start),
-            next: next.map_or((0, 0), |next| (w.at(next.start), 2 * next.len())),
+        let dims = |outputs, inputs| GemmDims { rows, outputs, inputs };
+        let unnormed = GemmInput { rows: normed, squares };
+        let gemm_weights = |range: &Range<usize>, next: Option<&Range<usize>>| GemmWeights {
+            weights: w.at(range.start),
+            prefetch: next.map_or((0, 0), |next| (w.at(next.start), 2 * next.len())),
         };
-        let for_norm = |norm: &Range<usize>| ForNorm { weights: w.at(norm.start), rows: normed, squares };
-        for (layer, places) in layers.iter().enumerate() {
+        let for_norm = |norm: &Range<usize>| NormEpilogue { weights: w.at(norm.start), rows: normed, squares };
+        for (layer, layout) in layers.iter().enumerate() {
             let next = layers.get(layer + 1);
-            let x = if layer == 0 { Left { rows: normed, squares: 0 } } else { unnormed };
-            // Attention leaves nothing in the cache.
-            model.dense(s, dims(shape.qkv_dim(), d), x, right(&places.qkv_proj, None), qkv)?;
-            self.attend(rows, at, w.at(places.qk_norm.start), self.layer_pages(layer), true)?;
+            let x = if layer == 0 { GemmInput { rows: normed, squares: 0 } } else { unnormed };
+            // No prefetch: attention would evict the weights from the L2 cache.
+            model.fused_gemm(s, dims(shape.qkv_dim(), d), x, gemm_weights(&layout.qkv_proj, None), qkv)?;
+            self.attend_decode(rows, at, w.at(layout.qk_norm.start), self.layer_kv_cache(layer), true)?;
             let (out, gate_up) = (
-                right(&places.o_proj, Some(&places.gate_up_proj)),
-                right(&places.gate_up_proj, Some(&places.down_proj)),
+                gemm_weights(&layout.o_proj, Some(&layout.gate_up_proj)),
+                gemm_weights(&layout.gate_up_proj, Some(&layout.down_proj)),
             );
-            model.dense_added(
+            model.fused_gemm_add(
                 s,
                 dims(d, shape.attn_out_dim()),
-                attended,
+                attn_out,
                 out,
-                state,
-                for_norm(&places.post_attention_norm),
+                hidden,
+                for_norm(&layout.post_attention_norm),
             )?;
-            model.dense_gated(s, dims(shape.intermediate_size, d), unnormed, gate_up, gated)?;
-            let down = right(&places.down_proj, next.map(|next| &next.qkv_proj));
-            let after = next.map_or(ForNorm::default(), |next| for_norm(&next.input_norm));
-            model.dense_added(s, dims(d, shape.intermediate_size), gated, down, state, after)?;
+            model.fused_gemm_swiglu(s, dims(shape.intermediate_size, d), unnormed, gate_up, mlp_act)?;
+            let down = gemm_weights(&layout.down_proj, next.map(|next| &next.qkv_proj));
+            let after = next.map_or(NormEpilogue::default(), |next| for_norm(&next.input_norm));
+            model.fused_gemm_add(s, dims(d, shape.intermediate_size), mlp_act, down, hidden, after)?;
         }
         Ok(())
     }
 
-    fn embed(&mut self, held: WeightsRef<'_>, rows: usize, at: &Single) -> Result<()> {
+    fn embed(&mut self, weights: WeightsRef<'_>, rows: usize, at: &DecodeInputLayout) -> Result<()> {
         let (model, d) = (&self.model, self.model.shape.hidden_size);
-        let table = held.base.at(model.layout.embed_tokens.start);
-        model.gather(&self.stream, table, self.words.at(at.tokens), rows, d, self.space.state.at(0))
+        let table = weights.base.at(model.layout.embed_tokens.start);
+        model.gather_rows(&self.stream, table, self.device_inputs.at(at.tokens), rows, d, self.workspace.hidden.at(0))
     }
 
-    /// Attention of the first `rows` rows, single tokens; `early` where the kernel before it lets others come.
-    fn attend(&self, rows: usize, at: &Single, norms: u64, pages: u64, early: bool) -> Result<()> {
-        let ModelRunner { model, stream: s, space, words, line, .. } = self;
-        let (shape, decode, processors) = (&model.shape, model.program.decode, model.device.info().multiprocessors);
-        let (warps, splits) = decode.plan(rows * shape.num_kv_heads, processors);
-        let blocks = processors.min(rows * shape.num_kv_heads * splits);
-        let f = model.program.functions.decode_attention;
+    /// Attention of the first `rows` tokens, which are decoded. With `overlap`, it may start before the previous kernel
+    /// ends.
+    fn attend_decode(
+        &self,
+        rows: usize,
+        at: &DecodeInputLayout,
+        norms: u64,
+        kv_cache: u64,
+        overlap: bool,
+    ) -> Result<()> {
+        let ModelRunner { model, stream: s, workspace, device_inputs, work_counter, .. } = self;
+        let (shape, decode, num_sms) = (&model.shape, model.kernels.decode, model.device.info().multiprocessors);
+        let (warps, splits) = decode.plan(rows * shape.num_kv_heads, num_sms);
+        let blocks = num_sms.min(rows * shape.num_kv_heads * splits);
+        let f = model.kernels.common.paged_decode_attention;
         let args = args![
-            space.qkv.at(0),
+            workspace.qkv.at(0),
             norms,
             shape.rms_norm_eps,
             model.rope_table.at(0),
-            pages,
-            words.at(0),
+            kv_cache,
+            device_inputs.at(0),
             at.tables,
-            at.lists,
+            at.table_offsets,
             at.positions,
             shape.num_heads,
             shape.num_kv_heads,
             shape.softmax_scale(),
-            space.attended.at(0),
-            space.parts.at(0),
-            space.done.at(0),
+            workspace.attn_out.at(0),
+            workspace.partials.at(0),
+            workspace.split_counters.at(0),
             rows,
             splits,
-            line.at(0)
+            work_counter.at(0)
         ];
-        if early {
-            return s.launch_early(f, [blocks, 1, 1], 1, 32 * warps, warps * decode.warp, args);
+        if overlap {
+            return s.launch_dependent(f, [blocks, 1, 1], 1, 32 * warps, warps * decode.warp_bytes, args);
         }
-        s.launch(f, (blocks, 1, 1), 32 * warps, warps * decode.warp, args)
+        s.launch(f, (blocks, 1, 1), 32 * warps, warps * decode.warp_bytes, args)
     }
 }

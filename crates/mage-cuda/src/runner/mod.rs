@@ -1,8 +1,8 @@
-//! How are the next tokens of many sequences taken in at once?
+//! Inference steps over a paged KV cache.
 //!
-//! Keys and values lie in pages. PackedSequences with one new token go through a kernel that reads each key once; longer pieces
-//! through tiles on tensor cores. A step of single tokens alone is recorded once for its number of rows, rounded up, and
-//! then replayed: one copy to the card, one start, and answers that kernels write where they are read.
+//! Decoded tokens use a kernel that reads each key once; prefill uses flash attention over tiles. A step in which every
+//! sequence has one new token is captured as a CUDA graph for its batch size, rounded up, and replayed: one copy to the
+//! device, one launch, and results that kernels write to pinned host memory.
 
 mod decode_graph;
 mod layers;
@@ -11,431 +11,461 @@ mod tests;
 
 use crate::buffer::DeviceBuffer;
 use crate::error::{CudaError, Result};
-use crate::gemm::{CublasLt, Kind, Matrix};
+use crate::gemm::{CublasLt, GemmKind, Matrix};
 use crate::lora::WeightsRef;
 use crate::model::CudaModel;
 use crate::pinned::PinnedBuffer;
-use crate::step_inputs::{ASK, GpuLogitQuery, GpuLogitResult, GpuStepInputs};
+use crate::step_inputs::{GpuLogitQuery, GpuLogitResult, GpuStepInputs, QUERY_WORDS};
 use crate::stream::{Stream, args};
 use crate::token_trie::{self, DeviceTries};
 use crate::{BLOCK_SIZE, Pod, TILE};
-use decode_graph::Graphs;
+use decode_graph::GraphCache;
 use std::sync::Arc;
 
-/// One sequence's part of a step.
+/// One sequence's slice of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuSequenceSlice {
-    /// Its new tokens: where they start in [`StepBatch::tokens`], how many, and the position of the first.
+    /// Start of its new tokens in [`StepBatch::tokens`].
     pub token_offset: usize,
-    /// How many.
+    /// Number of new tokens.
     pub num_tokens: usize,
-    /// The position of the first.
+    /// Position of the first new token.
     pub start_position: usize,
-    /// Where its pages start in [`StepBatch::block_tables`].
+    /// Start of its block table in [`StepBatch::block_tables`].
     pub block_table_offset: usize,
-    /// How many of its last tokens are asked about.
+    /// How many of its last tokens have logit queries.
     pub num_logits: usize,
 }
 
-/// What is done at once, under one set of weights.
+/// Inputs of one step, under one set of weights.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepBatch<'a> {
     /// All new tokens.
     pub tokens: &'a [u32],
-    /// Numbers of pages.
+    /// Block ids.
     pub block_tables: &'a [u32],
     /// The sequences.
     pub sequences: &'a [GpuSequenceSlice],
-    /// One for each row asked about, in the order of the parts.
+    /// Logit queries, in the order of the sequences.
     pub queries: &'a [GpuLogitQuery<'a>],
 }
 
 impl Pod for GpuLogitResult {}
 
-/// Takes steps.
+/// Runs inference steps of a model.
 pub struct ModelRunner {
-    /// Goes before the card that it is on.
-    graphs: Graphs,
+    /// Dropped before the device.
+    graphs: GraphCache,
     model: Arc<CudaModel>,
     stream: Stream,
-    products: CublasLt,
-    /// Keys and values by layer and page; one page more than can be used, for rows that stand for nothing.
-    pages: DeviceBuffer<u16>,
-    count: usize,
-    space: Space,
-    packet: GpuStepInputs,
-    words: DeviceBuffer<u32>,
+    cublas: CublasLt,
+    /// Keys and values by layer and block, with one spare block for padding rows.
+    kv_cache: DeviceBuffer<u16>,
+    num_blocks: usize,
+    workspace: RunnerWorkspace,
+    step_inputs: GpuStepInputs,
+    device_inputs: DeviceBuffer<u32>,
     tries: DeviceTries,
-    /// Where single tokens' attention counts.
-    line: DeviceBuffer<u32>,
-    /// What a recorded step sends and brings back.
-    sent: PinnedBuffer<u32>,
-    brought: PinnedBuffer<GpuLogitResult>,
-    /// Whether a sequence's numbers are the same bits whatever else is in its step.
-    invariant: bool,
+    /// Work counter of paged decode attention.
+    work_counter: DeviceBuffer<u32>,
+    /// Pinned buffers for the inputs and results of graph steps.
+    pinned_inputs: PinnedBuffer<u32>,
+    pinned_results: PinnedBuffer<GpuLogitResult>,
+    /// Whether a sequence's bits are independent of the rest of the batch.
+    batch_invariant: bool,
 }
 
-/// Numbers on their way through the layers.
-struct Space {
+/// Activation buffers.
+struct RunnerWorkspace {
     rows: usize,
-    state: DeviceBuffer<u16>,
+    hidden: DeviceBuffer<u16>,
     normed: DeviceBuffer<u16>,
     qkv: DeviceBuffer<u16>,
     qk: DeviceBuffer<u16>,
-    attended: DeviceBuffer<u16>,
+    attn_out: DeviceBuffer<u16>,
     gate_up: DeviceBuffer<u16>,
-    gated: DeviceBuffer<u16>,
-    asked: DeviceBuffer<u16>,
+    mlp_act: DeviceBuffer<u16>,
+    selected: DeviceBuffer<u16>,
     logits: DeviceBuffer<f32>,
-    answers: DeviceBuffer<GpuLogitResult>,
-    parts: DeviceBuffer<f32>,
-    done: DeviceBuffer<u32>,
-    /// Sums of squares of rows, in parts.
+    results: DeviceBuffer<GpuLogitResult>,
+    partials: DeviceBuffer<f32>,
+    split_counters: DeviceBuffer<u32>,
+    /// Partial sums of squares of rows.
     squares: DeviceBuffer<f32>,
-    /// An adapter's thin rows.
-    low: DeviceBuffer<u16>,
+    /// A output of a LoRA adapter.
+    lora_a_out: DeviceBuffer<u16>,
 }
 
-/// Words that a packet may have.
-const WORDS: usize = 8 << 20;
-/// Words that are sent without being staged.
-const SENT: usize = 1 << 20;
-/// Logits that exist at a time, in numbers.
-const LOGITS: usize = 1 << 27;
-/// The most rows that are recorded.
-const MOST_ROWS: usize = 1024;
+/// Maximum number of words of step inputs in a graph step.
+const MAX_INPUT_WORDS: usize = 8 << 20;
+/// Capacity of the pinned input buffer in words.
+const PINNED_WORDS: usize = 1 << 20;
+/// Maximum number of logits in memory at a time.
+const MAX_LOGITS: usize = 1 << 27;
+/// Maximum batch size of graph steps.
+const MAX_GRAPH_ROWS: usize = 1024;
 
-/// Words of an item of attention.
-pub(super) const ITEM: usize = 5;
+/// Words of an `AttentionTile`.
+pub(super) const TILE_WORDS: usize = 5;
 
-/// Where things are in a packet of single tokens, by its number of rows: tokens, positions, cells, lists of pages, asks,
-/// items of attention.
-pub(super) struct Single {
+/// Offsets in the inputs of a decode step, by batch size: tokens, positions, KV slots, block-table offsets, logit
+/// queries, attention tiles, block tables.
+pub(super) struct DecodeInputLayout {
     pub(super) tokens: usize,
     pub(super) positions: usize,
-    pub(super) cells: usize,
-    pub(super) lists: usize,
-    pub(super) asks: usize,
-    pub(super) items: usize,
+    pub(super) slots: usize,
+    pub(super) table_offsets: usize,
+    pub(super) queries: usize,
+    pub(super) tiles: usize,
     pub(super) tables: usize,
 }
 
-impl Single {
+impl DecodeInputLayout {
     pub(super) fn of(rows: usize) -> Self {
         let rows = rows.next_multiple_of(4);
-        let asks = 4 * rows;
-        let items = asks + rows * ASK;
-        let tables = items + rows * ITEM;
-        Single { tokens: 0, positions: rows, cells: 2 * rows, lists: 3 * rows, asks, items, tables }
+        let queries = 4 * rows;
+        let tiles = queries + rows * QUERY_WORDS;
+        let tables = tiles + rows * TILE_WORDS;
+        DecodeInputLayout {
+            tokens: 0,
+            positions: rows,
+            slots: 2 * rows,
+            table_offsets: 3 * rows,
+            queries,
+            tiles,
+            tables,
+        }
     }
 }
 
 impl ModelRunner {
-    /// With room for so many pages. `invariant` steps give a sequence the same bits whatever else is in them, and however
-    /// its tokens are cut into steps; that takes longer.
-    pub fn new(model: &Arc<CudaModel>, pages: usize, invariant: bool) -> Result<Self> {
-        let (card, shape) = (&model.device, &model.shape);
-        let stream = Stream::new(card)?;
-        let products = if invariant { CublasLt::invariant(&stream)? } else { CublasLt::new(&stream)? };
-        let half = || DeviceBuffer::<u16>::new(card, 0);
-        let space = Space {
+    /// Allocates a KV cache of this many blocks. With `batch_invariant`, a sequence's bits depend neither on the rest
+    /// of the batch nor on how its tokens are divided into steps; this is slower.
+    pub fn new(model: &Arc<CudaModel>, num_blocks: usize, batch_invariant: bool) -> Result<Self> {
+        let (device, shape) = (&model.device, &model.shape);
+        let stream = Stream::new(device)?;
+        let cublas = if batch_invariant { CublasLt::batch_invariant(&stream)? } else { CublasLt::new(&stream)? };
+        let bf16 = || DeviceBuffer::<u16>::new(device, 0);
+        let workspace = RunnerWorkspace {
             rows: 0,
-            state: half()?,
-            normed: half()?,
-            qkv: half()?,
-            qk: half()?,
-            attended: half()?,
-            gate_up: half()?,
-            gated: half()?,
-            asked: half()?,
-            logits: DeviceBuffer::new(card, 0)?,
-            answers: DeviceBuffer::new(card, 0)?,
-            parts: DeviceBuffer::new(card, 0)?,
-            done: DeviceBuffer::new(card, 0)?,
-            squares: DeviceBuffer::new(card, 0)?,
-            low: half()?,
+            hidden: bf16()?,
+            normed: bf16()?,
+            qkv: bf16()?,
+            qk: bf16()?,
+            attn_out: bf16()?,
+            gate_up: bf16()?,
+            mlp_act: bf16()?,
+            selected: bf16()?,
+            logits: DeviceBuffer::new(device, 0)?,
+            results: DeviceBuffer::new(device, 0)?,
+            partials: DeviceBuffer::new(device, 0)?,
+            split_counters: DeviceBuffer::new(device, 0)?,
+            squares: DeviceBuffer::new(device, 0)?,
+            lora_a_out: bf16()?,
         };
         Ok(ModelRunner {
-            pages: DeviceBuffer::zeros(card, shape.num_layers * (pages + 1) * shape.block_elements())?,
-            count: pages,
-            space,
-            packet: GpuStepInputs::default(),
-            words: DeviceBuffer::new(card, WORDS)?,
-            tries: DeviceTries::new(card, token_trie::WORDS)?,
-            line: DeviceBuffer::zeros(card, 2)?,
-            sent: PinnedBuffer::new(card, SENT)?,
-            brought: PinnedBuffer::new(card, MOST_ROWS)?,
-            graphs: Graphs::default(),
-            invariant,
+            kv_cache: DeviceBuffer::zeros(device, shape.num_layers * (num_blocks + 1) * shape.block_elements())?,
+            num_blocks,
+            workspace,
+            step_inputs: GpuStepInputs::default(),
+            device_inputs: DeviceBuffer::new(device, MAX_INPUT_WORDS)?,
+            tries: DeviceTries::new(device, token_trie::INITIAL_WORDS)?,
+            work_counter: DeviceBuffer::zeros(device, 2)?,
+            pinned_inputs: PinnedBuffer::new(device, PINNED_WORDS)?,
+            pinned_results: PinnedBuffer::new(device, MAX_GRAPH_ROWS)?,
+            graphs: GraphCache::default(),
+            batch_invariant,
             model: Arc::clone(model),
             stream,
-            products,
+            cublas,
         })
     }
 
-    /// Bytes that a page takes in all layers.
+    /// Bytes of a KV block in all layers.
     pub fn block_bytes(shape: &crate::ModelShape) -> usize {
         2 * shape.num_layers * shape.block_elements()
     }
 
-    /// Bytes that steps of up to so many rows take besides pages, and a little for other programs.
+    /// Bytes needed by steps of up to this many tokens, without the KV cache, plus a reserve for other processes.
     pub fn workspace_bytes(shape: &crate::ModelShape, rows: usize) -> usize {
-        // And once more the states of those that are asked about.
-        let row = 2 * (widths(shape).iter().sum::<usize>() + shape.hidden_size);
+        // Hidden states selected for logits are stored a second time.
+        let row_bytes = 2 * (row_widths(shape).iter().sum::<usize>() + shape.hidden_size);
         let logits = 4 * logit_rows(shape) * shape.logits_stride();
-        // CublasLt are tried out beside all that.
-        let tried = 4 * MOST_ROWS * shape.logits_stride().max(2 * shape.intermediate_size);
-        rows.next_power_of_two() * row + logits + tried + 4 * token_trie::WORDS + (512 << 20)
+        // GEMM tuning needs an output buffer in addition.
+        let tuning_bytes = 4 * MAX_GRAPH_ROWS * shape.logits_stride().max(2 * shape.intermediate_size);
+        rows.next_power_of_two() * row_bytes + logits + tuning_bytes + 4 * token_trie::INITIAL_WORDS + (512 << 20)
     }
 
-    /// Copies whole pages, one after the other: (from, to).
+    /// Copies whole KV blocks in order: (from, to).
     pub fn copy_blocks(&mut self, copies: &[(u32, u32)]) -> Result<()> {
         if copies.is_empty() {
             return Ok(());
         }
-        let ModelRunner { model, stream: s, pages, count, packet, words, .. } = self;
-        if let Some(page) = copies.iter().flat_map(|&(from, to)| [from, to]).find(|p| *p as usize >= *count) {
-            return Err(CudaError::new("copying pages", format!("page {page} of {count}")));
+        let ModelRunner { model, stream: s, kv_cache, num_blocks, step_inputs, device_inputs, .. } = self;
+        if let Some(block) = copies.iter().flat_map(|&(from, to)| [from, to]).find(|p| *p as usize >= *num_blocks) {
+            return Err(CudaError::new("copying KV blocks", format!("block {block} of {num_blocks}")));
         }
         model.device.bind()?;
-        packet.clear();
-        packet.put(copies.iter().flat_map(|&(from, to)| [from, to]));
-        words.put(s, &packet.words)?;
-        let page16 = model.shape.block_elements() / 8;
-        let layer16 = ((*count + 1) * page16) as u64;
+        step_inputs.clear();
+        step_inputs.push(copies.iter().flat_map(|&(from, to)| [from, to]));
+        device_inputs.upload(s, &step_inputs.data)?;
+        let chunks_per_block = model.shape.block_elements() / 8;
+        let chunks_per_layer = ((*num_blocks + 1) * chunks_per_block) as u64;
         s.launch(
-            model.program.functions.copy_pages,
-            (page16.div_ceil(256), model.shape.num_layers, 1),
+            model.kernels.common.copy_blocks,
+            (chunks_per_block.div_ceil(256), model.shape.num_layers, 1),
             256,
             0,
-            args![pages.at(0), words.at(0), copies.len(), page16, layer16],
+            args![kv_cache.at(0), device_inputs.at(0), copies.len(), chunks_per_block, chunks_per_layer],
         )?;
         s.wait()
     }
 
-    /// Does all of a step; answers come in the order of the asks.
-    pub fn step(&mut self, w: WeightsRef<'_>, step: &StepBatch<'_>, answers: &mut [GpuLogitResult]) -> Result<()> {
-        self.check(step, answers.len())?;
+    /// Runs a step. Results are in the order of the queries.
+    pub fn step(&mut self, w: WeightsRef<'_>, step: &StepBatch<'_>, results: &mut [GpuLogitResult]) -> Result<()> {
+        self.check(step, results.len())?;
         self.model.device.bind()?;
-        let moved = self.tries.find(&self.stream, step.queries, self.model.shape.vocab_size);
-        if !matches!(moved, Ok(false)) {
-            // What is recorded knows where they were.
+        let relocated = self.tries.resolve(&self.stream, step.queries, self.model.shape.vocab_size);
+        if !matches!(relocated, Ok(false)) {
+            // Captured graphs hold the old address.
             self.graphs.clear();
         }
-        moved?;
-        let single = step.sequences.iter().all(|p| p.num_tokens == 1 && p.num_logits == 1);
-        // What is recorded has its logits all at once.
-        let most = MOST_ROWS.min(logit_rows(&self.model.shape));
-        if single && decode_graph::bucket(step.sequences.len()) <= most && self.fits(step) {
-            return self.recorded(w, step, answers);
+        relocated?;
+        let all_decode = step.sequences.iter().all(|p| p.num_tokens == 1 && p.num_logits == 1);
+        // Graph steps compute all logits at once.
+        let max_rows = MAX_GRAPH_ROWS.min(logit_rows(&self.model.shape));
+        if all_decode && decode_graph::bucket(step.sequences.len()) <= max_rows && self.fits_input_buffer(step) {
+            return self.step_graph(w, step, results);
         }
-        self.mixed(w, step, answers)
+        self.step_mixed(w, step, results)
     }
 
-    /// Refuses what would reach beyond the card's memory.
-    fn check(&self, step: &StepBatch<'_>, answers: usize) -> Result<()> {
-        let wrong = |problem: String| Err(CudaError::new("taking a step", problem));
-        if !follow_one_another(step) {
-            return wrong(format!("parts that do not follow one another over all of {} tokens", step.tokens.len()));
+    /// Rejects inputs that would access memory out of bounds.
+    fn check(&self, step: &StepBatch<'_>, results: usize) -> Result<()> {
+        let invalid = |problem: String| Err(CudaError::new("running a step", problem));
+        if !is_contiguous(step) {
+            return invalid(format!("the slices do not cover all of {} tokens in order", step.tokens.len()));
         }
-        self.model.check_tokens(step.tokens.iter().chain(step.queries.iter().flat_map(|a| a.candidates.listed())))?;
+        self.model.check_tokens(step.tokens.iter().chain(step.queries.iter().flat_map(|a| a.candidates.list())))?;
         self.model.check_tokens(step.queries.iter().filter_map(|a| a.token.as_ref()))?;
-        for part in step.sequences {
-            let (end, positions) = (part.start_position + part.num_tokens, self.model.positions());
-            if part.token_offset + part.num_tokens > step.tokens.len()
-                || part.num_logits > part.num_tokens
-                || part.num_tokens == 0
+        for slice in step.sequences {
+            let (end, positions) = (slice.start_position + slice.num_tokens, self.model.positions());
+            if slice.token_offset + slice.num_tokens > step.tokens.len()
+                || slice.num_logits > slice.num_tokens
+                || slice.num_tokens == 0
             {
-                return wrong(format!("{part:?} is not among {} tokens", step.tokens.len()));
+                return invalid(format!("{slice:?} exceeds {} tokens", step.tokens.len()));
             }
             if end > positions {
-                return wrong(format!("position {end} of {positions}"));
+                return invalid(format!("position {end} exceeds the maximum of {positions}"));
             }
-            let pages = step
+            let block_ids = step
                 .block_tables
-                .get(part.block_table_offset..part.block_table_offset + end.div_ceil(BLOCK_SIZE))
+                .get(slice.block_table_offset..slice.block_table_offset + end.div_ceil(BLOCK_SIZE))
                 .unwrap_or_default();
-            if pages.is_empty() || pages.iter().any(|p| *p as usize >= self.count) {
-                return wrong(format!("{part:?} has no pages, or one of more than {}", self.count));
+            if block_ids.is_empty() || block_ids.iter().any(|p| *p as usize >= self.num_blocks) {
+                return invalid(format!(
+                    "the block table of {slice:?} is too short or has a block id of {} or more",
+                    self.num_blocks
+                ));
             }
         }
-        let asked: usize = step.sequences.iter().map(|p| p.num_logits).sum();
-        if asked != step.queries.len() || asked > answers {
-            return wrong(format!(
-                "{asked} rows are asked about, with {} questions, {answers} answers",
+        let num_logits: usize = step.sequences.iter().map(|p| p.num_logits).sum();
+        if num_logits != step.queries.len() || num_logits > results {
+            return invalid(format!(
+                "{num_logits} logits, but {} queries and room for {results} results",
                 step.queries.len()
             ));
         }
         Ok(())
     }
 
-    /// Whether a packet of single tokens has room for the step's tables and lists.
-    fn fits(&self, step: &StepBatch<'_>) -> bool {
-        let lists: usize = step.queries.iter().map(|a| a.candidates.listed().len()).sum();
-        Single::of(MOST_ROWS).tables + step.block_tables.len() + lists + 64 <= WORDS
+    /// Whether the step's block tables and token lists fit into the input buffer of a graph step.
+    fn fits_input_buffer(&self, step: &StepBatch<'_>) -> bool {
+        let table_offsets: usize = step.queries.iter().map(|a| a.candidates.list().len()).sum();
+        DecodeInputLayout::of(MAX_GRAPH_ROWS).tables + step.block_tables.len() + table_offsets + 64 <= MAX_INPUT_WORDS
     }
 
-    /// One layer's part of the pages.
-    fn layer_pages(&self, layer: usize) -> u64 {
-        self.pages.at(layer * (self.count + 1) * self.model.shape.block_elements())
+    /// Address of one layer's part of the KV cache.
+    fn layer_kv_cache(&self, layer: usize) -> u64 {
+        self.kv_cache.at(layer * (self.num_blocks + 1) * self.model.shape.block_elements())
     }
 
-    fn reserve(&mut self, held: WeightsRef<'_>, rows: usize, asked: usize) -> Result<()> {
-        let (c, space) = (&self.model.shape, &mut self.space);
-        let thin = held.adapter.map_or(0, |a| rows * a.layout.max_total_rank());
-        if thin > space.low.len() {
+    fn reserve(&mut self, weights: WeightsRef<'_>, rows: usize, num_logits: usize) -> Result<()> {
+        let (c, workspace) = (&self.model.shape, &mut self.workspace);
+        let lora_len = weights.adapter.map_or(0, |a| rows * a.layout.max_total_rank());
+        if lora_len > workspace.lora_a_out.len() {
             self.graphs.clear();
-            space.low.reserve(thin.next_power_of_two())?;
+            workspace.lora_a_out.reserve(lora_len.next_power_of_two())?;
         }
-        if rows > space.rows {
-            // What is recorded knows where things were. Where one cannot grow there is room for none: it is smaller than it was.
+        if rows > workspace.rows {
+            // Captured graphs hold the old addresses. If an allocation fails, no capacity is assumed: the buffer has
+            // shrunk.
             self.graphs.clear();
-            space.rows = 0;
+            workspace.rows = 0;
             let rows = rows.max(256).next_power_of_two();
             let buffers = [
-                &mut space.state,
-                &mut space.normed,
-                &mut space.qkv,
-                &mut space.qk,
-                &mut space.attended,
-                &mut space.gate_up,
-                &mut space.gated,
+                &mut workspace.hidden,
+                &mut workspace.normed,
+                &mut workspace.qkv,
+                &mut workspace.qk,
+                &mut workspace.attn_out,
+                &mut workspace.gate_up,
+                &mut workspace.mlp_act,
             ];
-            for (buffer, width) in buffers.into_iter().zip(widths(c)) {
+            for (buffer, width) in buffers.into_iter().zip(row_widths(c)) {
                 buffer.reserve(rows * width)?;
             }
-            space.squares.reserve(rows * crate::fused_gemm::parts(c.hidden_size))?;
-            space.rows = rows;
+            workspace.squares.reserve(rows * crate::fused_gemm::num_partials(c.hidden_size))?;
+            workspace.rows = rows;
         }
-        let asked = asked.max(1).next_power_of_two();
-        if asked > space.answers.len() || asked * c.hidden_size > space.asked.len() {
+        let num_logits = num_logits.max(1).next_power_of_two();
+        if num_logits > workspace.results.len() || num_logits * c.hidden_size > workspace.selected.len() {
             self.graphs.clear();
-            space.asked.reserve(asked * c.hidden_size)?;
-            space.answers.reserve(asked)?;
+            workspace.selected.reserve(num_logits * c.hidden_size)?;
+            workspace.results.reserve(num_logits)?;
         }
-        let logits = asked.min(logit_rows(c)) * c.logits_stride();
-        if logits > space.logits.len() {
+        let logits = num_logits.min(logit_rows(c)) * c.logits_stride();
+        if logits > workspace.logits.len() {
             self.graphs.clear();
-            space.logits.reserve(logits)?;
+            workspace.logits.reserve(logits)?;
         }
-        // Keys are cut into parts only while these are no more than the warps.
-        let parts = self.model.decode_warps() * c.group_size() * (c.head_dim + 2);
-        if parts > space.parts.len() || rows * c.num_kv_heads > space.done.len() {
+        // Keys are split only while there are fewer splits than warps.
+        let partials = self.model.decode_warps() * c.group_size() * (c.head_dim + 2);
+        if partials > workspace.partials.len() || rows * c.num_kv_heads > workspace.split_counters.len() {
             self.graphs.clear();
-            space.parts.reserve(parts)?;
-            space.done = DeviceBuffer::zeros(&self.model.device, (rows * c.num_kv_heads).next_power_of_two())?;
+            workspace.partials.reserve(partials)?;
+            workspace.split_counters =
+                DeviceBuffer::zeros(&self.model.device, (rows * c.num_kv_heads).next_power_of_two())?;
         }
         Ok(())
     }
 
-    /// What `count` rows of states from `from` on answer, to `answers`.
-    fn tell(&mut self, held: WeightsRef<'_>, from: u64, count: usize, asks: usize, answers: u64) -> Result<()> {
-        let ModelRunner { model, stream: s, products, space, words, tries, .. } = self;
-        let (w, shape, d) = (held.base, &model.shape, model.shape.hidden_size);
-        let normed = space.normed.at(0);
-        model.norm(s, from, w.at(model.layout.final_norm.start), count, normed, 0)?;
+    /// Computes the logits of `count` hidden states at `from` and writes the results of their queries to `results`.
+    fn lm_head(
+        &mut self,
+        weights: WeightsRef<'_>,
+        from: u64,
+        count: usize,
+        queries: usize,
+        results: u64,
+    ) -> Result<()> {
+        let ModelRunner { model, stream: s, cublas, workspace, device_inputs, tries, .. } = self;
+        let (w, shape, d) = (weights.base, &model.shape, model.shape.hidden_size);
+        let normed = workspace.normed.at(0);
+        model.rms_norm(s, from, w.at(model.layout.final_norm.start), count, normed, 0)?;
         let head = Matrix::new(w.at(model.layout.lm_head.start), d);
-        let logits = Matrix::new(space.logits.at(0), shape.logits_stride());
+        let logits = Matrix::new(workspace.logits.at(0), shape.logits_stride());
         let shape_of = (count, shape.vocab_size, d);
-        products.run(s, Kind::Forward, shape_of, Matrix::new(normed, d), head, None, logits, true)?;
-        let (logits, stride) = (space.logits.at(0), shape.logits_stride() as u64);
+        cublas.matmul(s, GemmKind::Forward, shape_of, Matrix::new(normed, d), head, None, logits, true)?;
+        let (logits, stride) = (workspace.logits.at(0), shape.logits_stride() as u64);
         s.launch(
-            model.program.functions.answer,
+            model.kernels.common.sample_or_score,
             (count, 1, 1),
-            crate::step_inputs::READERS,
+            crate::step_inputs::LOGIT_THREADS,
             0,
-            args![logits, stride, shape.vocab_size, words.at(0), tries.on_card(), asks, answers],
+            args![logits, stride, shape.vocab_size, device_inputs.at(0), tries.device_ptr(), queries, results],
         )
     }
 
     /// A step in which some sequences have several new tokens.
-    fn mixed(&mut self, w: WeightsRef<'_>, step: &StepBatch<'_>, answers: &mut [GpuLogitResult]) -> Result<()> {
-        // Single tokens first, unless all are to be treated alike.
-        let together = self.invariant;
-        let alone = |part: &GpuSequenceSlice| part.num_tokens == 1 && !together;
+    fn step_mixed(&mut self, w: WeightsRef<'_>, step: &StepBatch<'_>, results: &mut [GpuLogitResult]) -> Result<()> {
+        // Decoded tokens come first. With batch invariance, all tokens are treated as prefill.
+        let batch_invariant = self.batch_invariant;
+        let is_decode = |slice: &GpuSequenceSlice| slice.num_tokens == 1 && !batch_invariant;
         let mut order: Vec<usize> = (0..step.sequences.len()).collect();
-        order.sort_by_key(|i| !alone(&step.sequences[*i]));
-        let single = step.sequences.iter().filter(|p| alone(p)).count();
+        order.sort_by_key(|i| !is_decode(&step.sequences[*i]));
+        let num_decode = step.sequences.iter().filter(|p| is_decode(p)).count();
         let rows = step.tokens.len();
-        let p = &mut self.packet;
+        let p = &mut self.step_inputs;
         p.clear();
-        let asks_of: Vec<usize> = step
+        let query_offsets: Vec<usize> = step
             .sequences
             .iter()
-            .scan(0, |at, part| {
+            .scan(0, |at, slice| {
                 let first = *at;
-                *at += part.num_logits;
+                *at += slice.num_logits;
                 Some(first)
             })
             .collect();
-        let mut asked_rows = vec![0_u32; step.queries.len()];
-        let tokens = p.leave(rows);
-        let positions = p.leave(rows);
-        let cells = p.leave(rows);
-        let lists = p.leave(rows);
-        let (mut row, mut items): (usize, Vec<[u32; ITEM]>) = (0, Vec::new());
+        let mut selected_tokens = vec![0_u32; step.queries.len()];
+        let tokens = p.push_zeros(rows);
+        let positions = p.push_zeros(rows);
+        let slots = p.push_zeros(rows);
+        let table_offsets = p.push_zeros(rows);
+        let (mut token_index, mut tiles): (usize, Vec<[u32; TILE_WORDS]>) = (0, Vec::new());
         for &i in &order {
-            let part = &step.sequences[i];
-            for j in 0..part.num_tokens {
-                let position = part.start_position + j;
-                p.words[tokens + row + j] = step.tokens[part.token_offset + j];
-                p.words[positions + row + j] = position as u32;
-                let page = step.block_tables[part.block_table_offset + position / BLOCK_SIZE];
-                p.words[cells + row + j] = page * BLOCK_SIZE as u32 + (position % BLOCK_SIZE) as u32;
+            let slice = &step.sequences[i];
+            for j in 0..slice.num_tokens {
+                let position = slice.start_position + j;
+                p.data[tokens + token_index + j] = step.tokens[slice.token_offset + j];
+                p.data[positions + token_index + j] = position as u32;
+                let block = step.block_tables[slice.block_table_offset + position / BLOCK_SIZE];
+                p.data[slots + token_index + j] = block * BLOCK_SIZE as u32 + (position % BLOCK_SIZE) as u32;
             }
-            p.words[lists + row] = part.block_table_offset as u32;
-            if !alone(part) {
-                let keys = part.start_position + part.num_tokens;
-                let item = |tile: usize| [row, part.num_tokens, part.block_table_offset, keys, tile].map(|x| x as u32);
-                items.extend((0..part.num_tokens.div_ceil(TILE)).map(item));
+            p.data[table_offsets + token_index] = slice.block_table_offset as u32;
+            if !is_decode(slice) {
+                let keys = slice.start_position + slice.num_tokens;
+                let tile = |index: usize| {
+                    [token_index, slice.num_tokens, slice.block_table_offset, keys, index].map(|x| x as u32)
+                };
+                tiles.extend((0..slice.num_tokens.div_ceil(TILE)).map(tile));
             }
-            for j in 0..part.num_logits {
-                asked_rows[asks_of[i] + j] = (row + part.num_tokens - part.num_logits + j) as u32;
+            for j in 0..slice.num_logits {
+                selected_tokens[query_offsets[i] + j] = (token_index + slice.num_tokens - slice.num_logits + j) as u32;
             }
-            row += part.num_tokens;
+            token_index += slice.num_tokens;
         }
-        items.sort_by_key(|i| std::cmp::Reverse(i[3]));
-        let items = (p.put(items.iter().flatten().copied()), items.len());
-        let tables = p.put(step.block_tables.iter().copied());
-        let asked = p.put(asked_rows);
-        let asks = p.leave(step.queries.len() * ASK);
-        for (i, ask) in step.queries.iter().enumerate() {
-            p.ask(asks, i, ask, self.tries.node(i));
+        tiles.sort_by_key(|i| std::cmp::Reverse(i[3]));
+        let tiles = (p.push(tiles.iter().flatten().copied()), tiles.len());
+        let tables = p.push(step.block_tables.iter().copied());
+        let selected_at = p.push(selected_tokens);
+        let queries = p.push_zeros(step.queries.len() * QUERY_WORDS);
+        for (i, query) in step.queries.iter().enumerate() {
+            p.set_query(queries, i, query, self.tries.node_offset(i));
         }
-        let at = Single { tokens, positions, cells, lists, asks, items: items.0, tables };
-        if self.words.len() < self.packet.words.len() {
+        let at = DecodeInputLayout { tokens, positions, slots, table_offsets, queries, tiles: tiles.0, tables };
+        if self.device_inputs.len() < self.step_inputs.data.len() {
             self.graphs.clear();
-            // What was there stays until this is: recorded steps count on it.
-            self.words = DeviceBuffer::new(&self.model.device, self.packet.words.len().next_power_of_two())?;
+            // The old buffer stays allocated until the new one is: captured graphs refer to it.
+            self.device_inputs =
+                DeviceBuffer::new(&self.model.device, self.step_inputs.data.len().next_power_of_two())?;
         }
-        self.words.put(&self.stream, &self.packet.words)?;
+        self.device_inputs.upload(&self.stream, &self.step_inputs.data)?;
         let count = step.queries.len();
         self.reserve(w, rows, count)?;
-        self.layers(w, rows, (single, &at), items)?;
+        self.layers(w, rows, (num_decode, &at), tiles)?;
         if count == 0 {
             return self.stream.wait();
         }
-        let (d, state) = (self.model.shape.hidden_size, self.space.state.at(0));
-        let picked = self.space.asked.at(0);
-        self.model.gather(&self.stream, state, self.words.at(asked), count, d, picked)?;
+        let (d, hidden) = (self.model.shape.hidden_size, self.workspace.hidden.at(0));
+        let selected = self.workspace.selected.at(0);
+        self.model.gather_rows(&self.stream, hidden, self.device_inputs.at(selected_at), count, d, selected)?;
         let at_once = logit_rows(&self.model.shape);
         for from in (0..count).step_by(at_once) {
             let n = at_once.min(count - from);
-            self.tell(w, self.space.asked.at(from * d), n, asks + from * ASK, self.space.answers.at(from))?;
+            self.lm_head(
+                w,
+                self.workspace.selected.at(from * d),
+                n,
+                queries + from * QUERY_WORDS,
+                self.workspace.results.at(from),
+            )?;
         }
-        self.space.answers.take(&self.stream, &mut answers[..count])
+        self.workspace.results.download(&self.stream, &mut results[..count])
     }
 }
 
-/// Whether every token is in one part, and in one only.
-fn follow_one_another(step: &StepBatch<'_>) -> bool {
-    let end = step.sequences.iter().try_fold(0, |at, part| (part.token_offset == at).then_some(at + part.num_tokens));
+/// Whether every token is in exactly one slice, in order.
+fn is_contiguous(step: &StepBatch<'_>) -> bool {
+    let end =
+        step.sequences.iter().try_fold(0, |at, slice| (slice.token_offset == at).then_some(at + slice.num_tokens));
     end == Some(step.tokens.len())
 }
 
-/// Numbers of a row: its state, the same normed, queries, keys and values, the first two turned, what attention yields, gates and ups,
-/// gated ones.
-fn widths(c: &crate::ModelShape) -> [usize; 7] {
+/// Elements per token: hidden state, normalised hidden state, QKV, rotated queries and keys, attention output, gate and
+/// up, MLP activation.
+fn row_widths(c: &crate::ModelShape) -> [usize; 7] {
     [
         c.hidden_size,
         c.hidden_size,
@@ -448,5 +478,5 @@ fn widths(c: &crate::ModelShape) -> [usize; 7] {
 }
 
 fn logit_rows(shape: &crate::ModelShape) -> usize {
-    (LOGITS / shape.logits_stride()).clamp(64, 4096)
+    (MAX_LOGITS / shape.logits_stride()).clamp(64, 4096)
 }

@@ -1,48 +1,48 @@
-//! Do steps answer the same however their rows are brought together?
+//! Tests of steps with different batch sizes.
 
 use super::{DeviceTries, GpuLogitQuery, GpuLogitResult, GpuSequenceSlice, ModelRunner, StepBatch, WeightsRef};
-use crate::device::tests::card_or_skip;
+use crate::device::tests::device_or_skip;
 use crate::model::CudaModel;
 use crate::shape::{GpuLayerLayout, GpuParamLayout, ModelShape};
 use crate::step_inputs::Candidates;
-use crate::token_trie::{TokenTrie, tests::words};
+use crate::token_trie::{TokenTrie, tests::trie_words};
 use std::ops::Range;
 
-fn places(c: &ModelShape) -> GpuParamLayout {
+fn layout(c: &ModelShape) -> GpuParamLayout {
     let mut len = 0;
-    let mut put = |n: usize| -> Range<usize> {
+    let mut alloc = |n: usize| -> Range<usize> {
         len += n;
         len - n..len
     };
     let d = c.hidden_size;
-    let embed_tokens = put(c.vocab_size * d);
+    let embed_tokens = alloc(c.vocab_size * d);
     let layers = (0..c.num_layers).map(|_| GpuLayerLayout {
-        input_norm: put(d),
-        qkv_proj: put(c.qkv_dim() * d),
-        qk_norm: put(2 * c.head_dim),
-        o_proj: put(d * c.attn_out_dim()),
-        post_attention_norm: put(d),
-        gate_up_proj: put(2 * c.intermediate_size * d),
-        down_proj: put(d * c.intermediate_size),
+        input_norm: alloc(d),
+        qkv_proj: alloc(c.qkv_dim() * d),
+        qk_norm: alloc(2 * c.head_dim),
+        o_proj: alloc(d * c.attn_out_dim()),
+        post_attention_norm: alloc(d),
+        gate_up_proj: alloc(2 * c.intermediate_size * d),
+        down_proj: alloc(d * c.intermediate_size),
     });
     let layers = layers.collect();
-    let final_norm = put(d);
+    let final_norm = alloc(d);
     GpuParamLayout { lm_head: embed_tokens.clone(), embed_tokens, layers, final_norm, len }
 }
 
-/// How far the answers to the same asks are from each other, and how far one row's are from another's.
-fn apart(some: &[GpuLogitResult], others: &[GpuLogitResult]) -> (f32, f32) {
-    let most = some.iter().zip(others).map(|(a, b)| {
+/// The largest difference between two lists of results, and the range of log-probabilities within the first.
+fn max_difference(first: &[GpuLogitResult], second: &[GpuLogitResult]) -> (f32, f32) {
+    let differences = first.iter().zip(second).map(|(a, b)| {
         assert_eq!(a.token, b.token);
         (a.logprob - b.logprob).abs().max((a.aux - b.aux).abs())
     });
-    let spread = |pick: fn(f32, f32) -> f32, from: f32| some.iter().map(|a| a.logprob).fold(from, pick);
-    (most.fold(0.0, f32::max), spread(f32::max, f32::NEG_INFINITY) - spread(f32::min, f32::INFINITY))
+    let spread = |pick: fn(f32, f32) -> f32, initial: f32| first.iter().map(|a| a.logprob).fold(initial, pick);
+    (differences.fold(0.0, f32::max), spread(f32::max, f32::NEG_INFINITY) - spread(f32::min, f32::INFINITY))
 }
 
 #[test]
-fn many_single_tokens_answer_as_in_small_steps() {
-    let Some(card) = card_or_skip("no step was taken") else { return };
+fn large_decode_batches_agree_with_small_ones() {
+    let Some(device) = device_or_skip("decode batches were not tested") else { return };
     let shape = ModelShape {
         vocab_size: 512,
         hidden_size: 128,
@@ -53,53 +53,56 @@ fn many_single_tokens_answer_as_in_small_steps() {
         head_dim: 128,
         rms_norm_eps: 1e-6,
     };
-    let (rows, length) = (200, 40);
-    let (places, turns) = (places(&shape), vec![0.5_f32; 64 * shape.head_dim]);
+    let (num_sequences, length) = (200, 40);
+    let (layout, rope_table) = (layout(&shape), vec![0.5_f32; 64 * shape.head_dim]);
     let flat: Vec<f32> =
-        (0..places.len as u32).map(|i| (i.wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5) * 0.3).collect();
-    let model = CudaModel::new(&card, shape, places, &turns).unwrap();
+        (0..layout.len as u32).map(|i| (i.wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5) * 0.3).collect();
+    let model = CudaModel::new(&device, shape, layout, &rope_table).unwrap();
     let weights = model.upload_weights(&flat).unwrap();
-    let held = WeightsRef { base: &weights, adapter: None };
-    let pages = (length as usize).div_ceil(crate::BLOCK_SIZE);
-    let tables: Vec<u32> = (0..(rows * pages) as u32).collect();
-    // A token after the other, so that later ones read what earlier ones left.
-    let answers = |at_once: usize| {
-        let mut stepper = ModelRunner::new(&model, rows * pages, false).unwrap();
-        assert_eq!(stepper.is_dense(held, super::decode_graph::bucket(at_once)), at_once == rows && model.has_dense());
+    let weights_ref = WeightsRef { base: &weights, adapter: None };
+    let blocks_per_sequence = (length as usize).div_ceil(crate::BLOCK_SIZE);
+    let tables: Vec<u32> = (0..(num_sequences * blocks_per_sequence) as u32).collect();
+    // One token at a time, so that later steps read what earlier ones stored.
+    let results = |at_once: usize| {
+        let mut runner = ModelRunner::new(&model, num_sequences * blocks_per_sequence, false).unwrap();
+        assert_eq!(
+            runner.use_fused_gemm(weights_ref, super::decode_graph::bucket(at_once)),
+            at_once == num_sequences && model.has_fused_gemm()
+        );
         let mut all = Vec::new();
         for start_position in 0..length {
-            let tokens: Vec<u32> = (0..rows as u32).map(|i| (i * 37 + start_position * 11) % 512).collect();
-            let asks: Vec<GpuLogitQuery<'_>> = tokens.iter().map(|t| GpuLogitQuery::score(511 - t, None)).collect();
+            let tokens: Vec<u32> = (0..num_sequences as u32).map(|i| (i * 37 + start_position * 11) % 512).collect();
+            let queries: Vec<GpuLogitQuery<'_>> = tokens.iter().map(|t| GpuLogitQuery::score(511 - t, None)).collect();
             let start_position = start_position as usize;
-            let part = |i| GpuSequenceSlice {
+            let slice = |i| GpuSequenceSlice {
                 token_offset: i % at_once,
                 num_tokens: 1,
                 start_position,
-                block_table_offset: i * pages,
+                block_table_offset: i * blocks_per_sequence,
                 num_logits: 1,
             };
-            let parts: Vec<GpuSequenceSlice> = (0..rows).map(part).collect();
+            let slices: Vec<GpuSequenceSlice> = (0..num_sequences).map(slice).collect();
             for (tokens, (sequences, queries)) in
-                tokens.chunks(at_once).zip(parts.chunks(at_once).zip(asks.chunks(at_once)))
+                tokens.chunks(at_once).zip(slices.chunks(at_once).zip(queries.chunks(at_once)))
             {
-                let mut answers = vec![GpuLogitResult::default(); queries.len()];
-                stepper
-                    .step(held, &StepBatch { tokens, block_tables: &tables, sequences, queries }, &mut answers)
+                let mut results = vec![GpuLogitResult::default(); queries.len()];
+                runner
+                    .step(weights_ref, &StepBatch { tokens, block_tables: &tables, sequences, queries }, &mut results)
                     .unwrap();
-                all.append(&mut answers);
+                all.append(&mut results);
             }
         }
         all
     };
-    let many = answers(rows);
-    let (apart, spread) = apart(&answers(50), &many);
-    assert!(apart < 0.05 && spread > 1.0, "{apart} apart, of {spread}");
-    assert_eq!(many, answers(rows), "the same bits every time");
+    let large = results(num_sequences);
+    let (max_difference, spread) = max_difference(&results(50), &large);
+    assert!(max_difference < 0.05 && spread > 1.0, "difference {max_difference}, range {spread}");
+    assert_eq!(large, results(num_sequences), "runs are deterministic");
 }
 
 #[test]
-fn more_rows_than_logits_fit_at_once_answer_as_in_small_steps() {
-    let Some(card) = card_or_skip("no step was taken") else { return };
+fn batches_beyond_the_logits_buffer_agree_with_small_ones() {
+    let Some(device) = device_or_skip("large logit batches were not tested") else { return };
     let shape = ModelShape {
         vocab_size: 151_936,
         hidden_size: 64,
@@ -110,50 +113,50 @@ fn more_rows_than_logits_fit_at_once_answer_as_in_small_steps() {
         head_dim: 16,
         rms_norm_eps: 1e-6,
     };
-    let rows = 1000;
-    assert!(super::logit_rows(&shape) < rows, "all of them fit at once");
-    let (places, turns) = (places(&shape), vec![0.5_f32; 64 * shape.head_dim]);
+    let num_sequences = 1000;
+    assert!(super::logit_rows(&shape) < num_sequences, "all logits fit at once");
+    let (layout, rope_table) = (layout(&shape), vec![0.5_f32; 64 * shape.head_dim]);
     let flat: Vec<f32> =
-        (0..places.len as u32).map(|i| i.wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5).collect();
-    let model = CudaModel::new(&card, shape, places, &turns).unwrap();
+        (0..layout.len as u32).map(|i| i.wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5).collect();
+    let model = CudaModel::new(&device, shape, layout, &rope_table).unwrap();
     let weights = model.upload_weights(&flat).unwrap();
-    let held = WeightsRef { base: &weights, adapter: None };
-    let tokens: Vec<u32> = (0..rows as u32).map(|i| i * 151).collect();
-    let tables: Vec<u32> = (0..rows as u32).collect();
-    let asks: Vec<GpuLogitQuery<'_>> = tokens.iter().map(|t| GpuLogitQuery::score(151_935 - t, None)).collect();
-    let answers = |at_once: usize| {
-        let mut stepper = ModelRunner::new(&model, rows, false).unwrap();
-        let mut answers = vec![GpuLogitResult::default(); rows];
-        for (i, answers) in answers.chunks_mut(at_once).enumerate() {
-            let now = i * at_once..i * at_once + answers.len();
-            let part = |i| GpuSequenceSlice {
-                token_offset: i - now.start,
+    let weights_ref = WeightsRef { base: &weights, adapter: None };
+    let tokens: Vec<u32> = (0..num_sequences as u32).map(|i| i * 151).collect();
+    let tables: Vec<u32> = (0..num_sequences as u32).collect();
+    let queries: Vec<GpuLogitQuery<'_>> = tokens.iter().map(|t| GpuLogitQuery::score(151_935 - t, None)).collect();
+    let results = |at_once: usize| {
+        let mut runner = ModelRunner::new(&model, num_sequences, false).unwrap();
+        let mut results = vec![GpuLogitResult::default(); num_sequences];
+        for (i, results) in results.chunks_mut(at_once).enumerate() {
+            let batch_range = i * at_once..i * at_once + results.len();
+            let slice = |i| GpuSequenceSlice {
+                token_offset: i - batch_range.start,
                 num_tokens: 1,
                 start_position: 0,
                 block_table_offset: i,
                 num_logits: 1,
             };
-            let parts: Vec<GpuSequenceSlice> = now.clone().map(part).collect();
+            let slices: Vec<GpuSequenceSlice> = batch_range.clone().map(slice).collect();
             let step = StepBatch {
-                tokens: &tokens[now.clone()],
+                tokens: &tokens[batch_range.clone()],
                 block_tables: &tables,
-                sequences: &parts,
-                queries: &asks[now.clone()],
+                sequences: &slices,
+                queries: &queries[batch_range.clone()],
             };
-            stepper.step(held, &step, answers).unwrap();
+            runner.step(weights_ref, &step, results).unwrap();
         }
-        answers
+        results
     };
-    let (few, many) = (answers(250), answers(rows));
-    let (apart, spread) = apart(&few, &many);
-    assert!(apart < 0.03, "{apart} apart in small steps and in large ones");
-    // The rows are told apart by more than that.
-    assert!(spread > 1.0, "all answers lie within {spread}");
+    let (small, large) = (results(250), results(num_sequences));
+    let (max_difference, spread) = max_difference(&small, &large);
+    assert!(max_difference < 0.03, "small and large steps differ by {max_difference}");
+    // The rows differ from each other by more than that.
+    assert!(spread > 1.0, "all results lie within {spread}");
 }
 
 #[test]
-fn draws_at_nodes_are_those_from_lists_though_tries_come_and_go() {
-    let Some(card) = card_or_skip("no step was taken") else { return };
+fn trie_sampling_equals_list_sampling_across_cache_evictions() {
+    let Some(device) = device_or_skip("trie sampling was not tested") else { return };
     let shape = ModelShape {
         vocab_size: 512,
         hidden_size: 64,
@@ -164,62 +167,65 @@ fn draws_at_nodes_are_those_from_lists_though_tries_come_and_go() {
         head_dim: 16,
         rms_norm_eps: 1e-6,
     };
-    let (rows, steps) = (20, 12);
-    let (places, turns) = (places(&shape), vec![0.5_f32; 64 * shape.head_dim]);
+    let (num_sequences, steps) = (20, 12);
+    let (layout, rope_table) = (layout(&shape), vec![0.5_f32; 64 * shape.head_dim]);
     let flat: Vec<f32> =
-        (0..places.len as u32).map(|i| i.wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5).collect();
-    let model = CudaModel::new(&card, shape, places, &turns).unwrap();
+        (0..layout.len as u32).map(|i| i.wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5).collect();
+    let model = CudaModel::new(&device, shape, layout, &rope_table).unwrap();
     let weights = model.upload_weights(&flat).unwrap();
-    let held = WeightsRef { base: &weights, adapter: None };
-    // In each step other tries, every row in the second node of its own.
+    let weights_ref = WeightsRef { base: &weights, adapter: None };
+    // Each step has other tries, and every row is at the second node of its own.
     let candidates = |step: usize, row: usize| -> Vec<u32> {
         (0..512).filter(|t| (t * 7 + step as u32 * 13 + row as u32 * 5) % 31 < 3).collect()
     };
-    let following = |tokens: &[u32]| tokens.iter().map(|t| t % 2).collect::<Vec<_>>();
+    let next_nodes = |tokens: &[u32]| tokens.iter().map(|t| t % 2).collect::<Vec<_>>();
     let lists: Vec<Vec<Vec<u32>>> =
-        (0..steps).map(|step| (0..rows).map(|row| candidates(step, row)).collect()).collect();
-    let tries: Vec<Vec<Vec<u32>>> =
-        lists.iter().map(|lists| lists.iter().map(|l| words(&[(&[1], &[1]), (l, &following(l))])).collect()).collect();
+        (0..steps).map(|step| (0..num_sequences).map(|row| candidates(step, row)).collect()).collect();
+    let tries: Vec<Vec<Vec<u32>>> = lists
+        .iter()
+        .map(|lists| lists.iter().map(|l| trie_words(&[(&[1], &[1]), (l, &next_nodes(l))])).collect())
+        .collect();
     let needed: usize = tries[0].iter().map(Vec::len).sum();
-    let answers = |at_nodes: bool, room: usize, num_tokens: usize| {
-        let mut stepper = ModelRunner::new(&model, rows, false).unwrap();
-        stepper.tries = DeviceTries::new(&card, room).unwrap();
+    let results = |use_tries: bool, capacity: usize, num_tokens: usize| {
+        let mut runner = ModelRunner::new(&model, num_sequences, false).unwrap();
+        runner.tries = DeviceTries::new(&device, capacity).unwrap();
         let mut all = Vec::new();
         for step in 0..steps {
-            let ask = |row: usize| {
-                let trie = TokenTrie { id: (step * rows + row) as u64, data: &tries[step][row] };
+            let query = |row: usize| {
+                let trie = TokenTrie { id: (step * num_sequences + row) as u64, data: &tries[step][row] };
                 let candidates =
-                    if at_nodes { Candidates::TrieNode(trie, 1) } else { Candidates::List(&lists[step][row]) };
-                let uniform = (step * rows + row) as f32 / (steps * rows) as f32;
+                    if use_tries { Candidates::TrieNode(trie, 1) } else { Candidates::List(&lists[step][row]) };
+                let uniform = (step * num_sequences + row) as f32 / (steps * num_sequences) as f32;
                 GpuLogitQuery { token: None, candidates, uniform, ..GpuLogitQuery::score(0, None) }
             };
-            let asks: Vec<GpuLogitQuery<'_>> = (0..rows).map(ask).collect();
-            let tokens: Vec<u32> = (0..(rows * num_tokens) as u32).map(|i| (i * 37 + step as u32) % 512).collect();
-            let tables: Vec<u32> = (0..rows as u32).collect();
-            let part = |i| GpuSequenceSlice {
+            let queries: Vec<GpuLogitQuery<'_>> = (0..num_sequences).map(query).collect();
+            let tokens: Vec<u32> =
+                (0..(num_sequences * num_tokens) as u32).map(|i| (i * 37 + step as u32) % 512).collect();
+            let tables: Vec<u32> = (0..num_sequences as u32).collect();
+            let slice = |i| GpuSequenceSlice {
                 token_offset: i * num_tokens,
                 num_tokens,
                 start_position: 0,
                 block_table_offset: i,
                 num_logits: 1,
             };
-            let parts: Vec<GpuSequenceSlice> = (0..rows).map(part).collect();
-            let mut answers = vec![GpuLogitResult::default(); rows];
-            let step = StepBatch { tokens: &tokens, block_tables: &tables, sequences: &parts, queries: &asks };
-            stepper.step(held, &step, &mut answers).unwrap();
-            all.append(&mut answers);
+            let slices: Vec<GpuSequenceSlice> = (0..num_sequences).map(slice).collect();
+            let mut results = vec![GpuLogitResult::default(); num_sequences];
+            let step = StepBatch { tokens: &tokens, block_tables: &tables, sequences: &slices, queries: &queries };
+            runner.step(weights_ref, &step, &mut results).unwrap();
+            all.append(&mut results);
         }
         all
     };
-    // Single tokens, which are recorded, and several.
-    for count in [1, 3] {
-        let from_lists = answers(false, 16, count);
-        // Too little room even for one step's, for that and little more, and for all.
-        for room in [16, 3 * needed, steps * 2 * needed] {
-            for (i, (a, b)) in answers(true, room, count).iter().zip(&from_lists).enumerate() {
+    // One token per sequence uses a graph; several do not.
+    for num_tokens in [1, 3] {
+        let from_lists = results(false, 16, num_tokens);
+        // Too small even for one step; for little more than one step; for all steps.
+        for capacity in [16, 3 * needed, steps * 2 * needed] {
+            for (i, (a, b)) in results(true, capacity, num_tokens).iter().zip(&from_lists).enumerate() {
                 let bits = |a: &GpuLogitResult| (a.token, a.logprob.to_bits(), a.aux.to_bits());
-                assert_eq!(bits(a), bits(b), "answer {i}, room for {room}");
-                assert_eq!((a.next_node(), b.next_node()), (Some(a.token % 2), None), "answer {i}");
+                assert_eq!(bits(a), bits(b), "result {i}, capacity {capacity}");
+                assert_eq!((a.next_node(), b.next_node()), (Some(a.token % 2), None), "result {i}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! One step of AdamW over all that learns.
+//! AdamW steps.
 
 use super::ModelTrainer;
 use crate::buffer::DeviceBuffer;
@@ -6,40 +6,40 @@ use crate::error::{CudaError, Result};
 use crate::stream::args;
 use std::ops::Range;
 
-/// Settings of one step.
+/// Parameters of one step.
 #[derive(Clone, Copy, Debug)]
 pub struct AdamWParams {
-    /// The learning rate.
+    /// Learning rate.
     pub learning_rate: f32,
-    /// How long the first moment remembers.
+    /// Decay of the first moment.
     pub beta1: f32,
-    /// How long the second moment remembers.
+    /// Decay of the second moment.
     pub beta2: f32,
-    /// Keeps from dividing by 0.
+    /// Added to the denominator.
     pub epsilon: f32,
-    /// Pulls towards 0.
+    /// Decoupled weight decay.
     pub weight_decay: f32,
-    /// Multiplies the gradient.
+    /// Factor of the gradient.
     pub grad_scale: f32,
-    /// `1 − beta1ᵗ`.
+    /// Bias correction `1 − beta1ᵗ`.
     pub correction1: f32,
-    /// `1 − beta2ᵗ`.
+    /// Bias correction `1 − beta2ᵗ`.
     pub correction2: f32,
 }
 
 impl ModelTrainer {
-    /// Refuses a part that is not one of what learns.
-    fn check_part(&self, range: &Range<usize>) -> Result<()> {
-        let all = self.master.len();
-        match range.start <= range.end && range.end <= all {
+    /// Rejects a range outside the trainable parameters.
+    fn check_range(&self, range: &Range<usize>) -> Result<()> {
+        let len = self.params.len();
+        match range.start <= range.end && range.end <= len {
             true => Ok(()),
-            false => Err(CudaError::new("a step of the optimiser", format!("{range:?} of {all} numbers"))),
+            false => Err(CudaError::new("an AdamW step", format!("{range:?} of {len} parameters"))),
         }
     }
 
-    /// The sum of squares of a part of the gradient.
+    /// Sum of squares of a range of the gradient.
     pub fn grad_sum_of_squares(&mut self, range: Range<usize>) -> Result<f64> {
-        self.check_part(&range)?;
+        self.check_range(&range)?;
         if range.is_empty() {
             return Ok(0.0);
         }
@@ -47,16 +47,16 @@ impl ModelTrainer {
         let (len, s) = (range.len(), &self.stream);
         let blocks = len.div_ceil(1 << 16);
         let sums = DeviceBuffer::<f64>::new(&self.model.device, blocks)?;
-        let f = self.model.program.functions.squares;
+        let f = self.model.kernels.common.sum_of_squares;
         s.launch(f, (blocks, 1, 1), 256, 0, args![self.grads.at(range.start), len as u64, sums.at(0)])?;
-        let mut all = vec![0.0; blocks];
-        sums.take(s, &mut all)?;
-        Ok(all.iter().sum())
+        let mut block_sums = vec![0.0; blocks];
+        sums.download(s, &mut block_sums)?;
+        Ok(block_sums.iter().sum())
     }
 
-    /// One step over a part of the numbers; its gradient is 0 afterwards.
-    pub fn adamw(&mut self, range: Range<usize>, set: &AdamWParams) -> Result<()> {
-        self.check_part(&range)?;
+    /// Updates a range of the parameters and zeroes its gradient.
+    pub fn adamw(&mut self, range: Range<usize>, settings: &AdamWParams) -> Result<()> {
+        self.check_range(&range)?;
         if range.is_empty() {
             return Ok(());
         }
@@ -64,25 +64,25 @@ impl ModelTrainer {
         let (i, len) = (range.start, range.len());
         let blocks = len.div_ceil(256).min(16 * self.model.device.info().multiprocessors);
         self.stream.launch(
-            self.model.program.functions.adamw,
+            self.model.kernels.common.adamw,
             (blocks, 1, 1),
             256,
             0,
             args![
-                self.master.at(i),
+                self.params.at(i),
                 self.grads.at(i),
-                self.first.at(i),
-                self.second.at(i),
-                self.learning().at(i),
+                self.exp_avg.at(i),
+                self.exp_avg_sq.at(i),
+                self.trainable().at(i),
                 len as u64,
-                set.learning_rate,
-                set.beta1,
-                set.beta2,
-                set.epsilon,
-                set.weight_decay,
-                set.grad_scale,
-                set.correction1,
-                set.correction2
+                settings.learning_rate,
+                settings.beta1,
+                settings.beta2,
+                settings.epsilon,
+                settings.weight_decay,
+                settings.grad_scale,
+                settings.correction1,
+                settings.correction2
             ],
         )
     }

@@ -1,8 +1,8 @@
-//! How do weights change on the card?
+//! Training passes and optimizer steps.
 //!
-//! One pass over packed sequences at a time, forward and backward; gradients add up in fp32 until a step. What the host
-//! has to say about the loss it says per prediction, between the two. All sums have an order of their own, so the same
-//! batch gives the same bits on the same card.
+//! One pass over packed sequences at a time, forward and backward; gradients accumulate in fp32 until a step. Between
+//! forward and backward, the host computes the gradient of the loss from log-probability and entropy of each target.
+//! All sums have a fixed order, so the same batch gives the same bits on the same GPU.
 
 mod adamw;
 mod backward;
@@ -15,165 +15,166 @@ pub use adamw::AdamWParams;
 use crate::buffer::DeviceBuffer;
 use crate::error::{CudaError, Result};
 use crate::gemm::CublasLt;
-use crate::lora::{CudaAdapter, GpuLoraLayout, GpuLoraSegment, Group};
-use crate::model::{CudaModel, CudaWeights, same_length};
+use crate::lora::{CudaAdapter, GpuLoraLayout, GpuLoraSegment, ProjectionGroup};
+use crate::model::{CudaModel, CudaWeights, check_len};
 use crate::shape::ModelShape;
 use crate::step_inputs::GpuStepInputs;
 use crate::stream::Stream;
 use std::sync::Arc;
-use workspace::{Acts, Space};
+use workspace::{LayerActivations, TrainerWorkspace};
 
-/// What the last layer says about one prediction.
+/// Statistics of one target token.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GpuTokenLogprob {
-    /// The token's log-probability.
+    /// Log-probability of the token.
     pub logprob: f32,
-    /// The entropy.
+    /// Entropy of the distribution.
     pub entropy: f32,
-    /// The logarithm of the sum of exponentials.
+    /// logsumexp of the logits.
     pub logsumexp: f32,
 }
 
 /// A token to be predicted.
 #[derive(Clone, Copy, Debug)]
 pub struct TargetToken<'a> {
-    /// The row that predicts it.
-    pub row: u32,
-    /// Which it is.
+    /// Index of the token in the batch that predicts it.
+    pub index: u32,
+    /// The target.
     pub token: u32,
-    /// What was possible, where that was not everything.
+    /// The candidates, unless all tokens are.
     pub allowed: Option<&'a [u32]>,
 }
 
-/// PackedSequences packed end to end. No row predicts twice.
+/// Sequences packed end to end. Each token predicts at most one target.
 #[derive(Clone, Debug, Default)]
 pub struct PackedSequences<'a> {
     /// All tokens.
     pub tokens: &'a [u32],
-    /// Where each sequence starts, and how long it is: one after the other, and no token between them.
+    /// Start and length of each sequence, in order and without gaps.
     pub spans: Vec<(usize, usize)>,
-    /// What is to be predicted.
+    /// The targets.
     pub targets: Vec<TargetToken<'a>>,
 }
 
 impl PackedSequences<'_> {
-    /// Whether every token is in one sequence, and in one only.
-    fn follow_one_another(&self) -> bool {
-        let end = self.spans.iter().try_fold(0, |at, (first, len)| (*first == at).then_some(at + len));
+    /// Whether every token is in exactly one sequence, in order.
+    fn is_contiguous(&self) -> bool {
+        let end = self.spans.iter().try_fold(0, |end, (start, len)| (*start == end).then_some(end + len));
         end == Some(self.tokens.len())
     }
 
-    /// A row that more than one prediction names, if there is one. All of them must be rows.
-    fn predicts_twice(&self) -> Option<u32> {
+    /// A token index with more than one target, if any. All indices must be valid.
+    fn duplicate_target(&self) -> Option<u32> {
         let mut seen = vec![false; self.tokens.len()];
-        self.targets.iter().map(|p| p.row).find(|row| std::mem::replace(&mut seen[*row as usize], true))
+        self.targets.iter().map(|p| p.index).find(|index| std::mem::replace(&mut seen[*index as usize], true))
     }
 }
 
-/// Trains one set of weights, or an adapter beside weights that stay as they are.
+/// Trains the weights of a model, or an adapter on frozen weights.
 pub struct ModelTrainer {
     model: Arc<CudaModel>,
     stream: Stream,
-    products: CublasLt,
+    cublas: CublasLt,
     weights: Arc<CudaWeights>,
-    /// What learns in the weights' place.
+    /// The adapter that is trained; `None` trains the base weights.
     adapter: Option<CudaAdapter>,
-    // What learns, in fp32.
-    master: DeviceBuffer<f32>,
+    // The trainable parameters, in fp32.
+    params: DeviceBuffer<f32>,
     grads: DeviceBuffer<f32>,
-    first: DeviceBuffer<f32>,
-    second: DeviceBuffer<f32>,
-    space: Space,
-    packet: GpuStepInputs,
-    words: DeviceBuffer<u32>,
-    places: InputLayout,
-    /// Which rows are which token's.
-    order: DeviceBuffer<u32>,
+    exp_avg: DeviceBuffer<f32>,
+    exp_avg_sq: DeviceBuffer<f32>,
+    workspace: TrainerWorkspace,
+    step_inputs: GpuStepInputs,
+    device_inputs: DeviceBuffer<u32>,
+    input_layout: InputLayout,
+    /// Row order of the embedding gradient.
+    embedding_order: DeviceBuffer<u32>,
 }
 
-/// Where things are in the packet.
+/// Offsets in the inputs of a pass.
 #[derive(Default)]
 struct InputLayout {
     tokens: usize,
     positions: usize,
-    rows: usize,
-    queries: (usize, usize),
-    keys: (usize, usize),
-    asks: usize,
+    target_indices: usize,
+    query_tiles: (usize, usize),
+    key_tiles: (usize, usize),
+    queries: usize,
 }
 
-/// Words of an item of attention.
-const ITEM: usize = 5;
-/// Blocks that share the rows of a sum over rows.
+/// Words of an `AttentionTile`.
+const TILE_WORDS: usize = 5;
+/// Thread blocks, and so partial sums, of a reduction over rows.
 const PARTIALS: usize = 1056;
 
 impl ModelTrainer {
-    /// Rooms for passes are made for tokens in this number.
+    /// Workspace is allocated for multiples of this number of tokens.
     pub const TOKEN_GRANULARITY: usize = 256;
 
-    /// Starts from these numbers, which all learn.
+    /// Starts from these parameters, all of which are trained.
     pub fn new(model: &Arc<CudaModel>, flat: &[f32]) -> Result<Self> {
-        same_length(flat.len(), model.layout.len)?;
+        check_len(flat.len(), model.layout.len)?;
         let weights = Arc::new(CudaWeights { bf16: DeviceBuffer::new(&model.device, flat.len())? });
-        Self::start(model, weights, None, flat)
+        Self::build(model, weights, None, flat)
     }
 
-    /// Starts from an adapter's numbers, which learn, beside a model's, which do not.
+    /// Starts from an adapter's parameters, which are trained, and a model's, which are frozen.
     pub fn with_adapter(
         model: &Arc<CudaModel>,
         weights: &Arc<CudaWeights>,
-        places: &Arc<GpuLoraLayout>,
+        input_layout: &Arc<GpuLoraLayout>,
         flat: &[f32],
     ) -> Result<Self> {
-        let adapter = model.upload_adapter(places, flat)?;
-        Self::start(model, Arc::clone(weights), Some(adapter), flat)
+        let adapter = model.upload_adapter(input_layout, flat)?;
+        Self::build(model, Arc::clone(weights), Some(adapter), flat)
     }
 
-    fn start(
+    fn build(
         model: &Arc<CudaModel>,
         weights: Arc<CudaWeights>,
         adapter: Option<CudaAdapter>,
         flat: &[f32],
     ) -> Result<Self> {
-        let card = &model.device;
-        let stream = Stream::new(card)?;
-        let products = CublasLt::new(&stream)?;
+        let device = &model.device;
+        let stream = Stream::new(device)?;
+        let cublas = CublasLt::new(&stream)?;
         let len = flat.len();
         let mut trainer = ModelTrainer {
             weights,
             adapter,
-            master: DeviceBuffer::from_slice(card, flat)?,
-            grads: DeviceBuffer::zeros(card, len)?,
-            first: DeviceBuffer::zeros(card, len)?,
-            second: DeviceBuffer::zeros(card, len)?,
-            space: Space::new(card)?,
-            packet: GpuStepInputs::default(),
-            words: DeviceBuffer::new(card, 0)?,
-            places: InputLayout::default(),
-            order: DeviceBuffer::new(card, 0)?,
+            params: DeviceBuffer::from_slice(device, flat)?,
+            grads: DeviceBuffer::zeros(device, len)?,
+            exp_avg: DeviceBuffer::zeros(device, len)?,
+            exp_avg_sq: DeviceBuffer::zeros(device, len)?,
+            workspace: TrainerWorkspace::new(device)?,
+            step_inputs: GpuStepInputs::default(),
+            device_inputs: DeviceBuffer::new(device, 0)?,
+            input_layout: InputLayout::default(),
+            embedding_order: DeviceBuffer::new(device, 0)?,
             model: Arc::clone(model),
             stream,
-            products,
+            cublas,
         };
-        trainer.refresh()?;
+        trainer.update_bf16()?;
         Ok(trainer)
     }
 
-    /// Bytes on the card for so many parameters, without what a pass remembers. Those that do not learn are there once.
-    pub fn state_bytes(parameters: usize, learning: usize) -> usize {
-        2 * parameters + 16 * learning + if learning == parameters { 0 } else { 2 * learning }
+    /// Bytes of weights, gradients and optimizer state, without the workspace of passes. Frozen parameters are stored
+    /// once.
+    pub fn state_bytes(parameters: usize, trainable: usize) -> usize {
+        2 * parameters + 16 * trainable + if trainable == parameters { 0 } else { 2 * trainable }
     }
 
-    /// Bytes of a pass that do not grow with its tokens: of the logits that exist at a time, of the gradient by them, and of sums
-    /// over rows.
+    /// Bytes of a pass that do not depend on its number of tokens: logits in memory at a time, their gradient, and
+    /// partial sums.
     pub fn fixed_bytes(shape: &ModelShape) -> usize {
         let answers = size_of::<[f32; 4]>() + size_of::<[f32; 2]>();
         workspace::logit_rows(shape) * (6 * shape.logits_stride() + answers) + 4 * workspace::partials(shape)
     }
 
-    /// What a pass remembers of a token that predicts another, in bytes. `thin` are the most thin numbers of
-    /// an adapter at a time, where one learns.
-    pub fn bytes_per_token(shape: &ModelShape, thin: usize, recompute: bool) -> usize {
+    /// Bytes of a pass per token, if each token predicts a target. `lora_rank` is the maximum size of an adapter's A
+    /// output per token; 0 without an adapter.
+    pub fn bytes_per_token(shape: &ModelShape, lora_rank: usize, recompute: bool) -> usize {
         let layer = 2
             * (shape.qkv_dim()
                 + shape.qk_dim()
@@ -189,81 +190,81 @@ impl ModelTrainer {
                 + shape.qk_dim()
                 + shape.attn_out_dim())
             + 4 * (shape.head_stats_stride() + 1);
-        layers * layer + 2 * (shape.num_layers + 1) * shape.hidden_size + scratch + 2 * 2 * thin
+        layers * layer + 2 * (shape.num_layers + 1) * shape.hidden_size + scratch + 2 * 2 * lora_rank
     }
 
-    /// The bf16 form of what learns.
-    fn learning(&self) -> &CudaWeights {
+    /// The trainable parameters in bf16.
+    fn trainable(&self) -> &CudaWeights {
         self.adapter.as_ref().map_or(&self.weights, |a| &a.weights)
     }
 
-    /// Brings the bf16 form up to date with the numbers themselves.
-    fn refresh(&mut self) -> Result<()> {
-        self.model.narrow(&self.stream, self.master.at(0), self.master.len(), self.learning().at(0))?;
+    /// Updates the bf16 copy from the fp32 parameters.
+    fn update_bf16(&mut self) -> Result<()> {
+        self.model.f32_to_bf16(&self.stream, self.params.at(0), self.params.len(), self.trainable().at(0))?;
         self.stream.wait()
     }
 
-    /// A copy of what learns as it is now.
+    /// A copy of the current trainable parameters.
     pub fn snapshot(&self) -> Result<CudaWeights> {
         self.model.device.bind()?;
-        let bf16 = self.learning().bf16.copied(&self.stream)?;
+        let bf16 = self.trainable().bf16.duplicate(&self.stream)?;
         self.stream.wait()?;
         Ok(CudaWeights { bf16 })
     }
 
-    /// The same where an adapter learns.
+    /// A snapshot of the adapter, if one is trained.
     pub fn adapter_snapshot(&self) -> Result<Option<CudaAdapter>> {
         let Some(adapter) = &self.adapter else { return Ok(None) };
         Ok(Some(CudaAdapter { layout: Arc::clone(&adapter.layout), weights: self.snapshot()? }))
     }
 
-    /// The model's own weights.
+    /// The base weights.
     pub fn weights(&self) -> &Arc<CudaWeights> {
         &self.weights
     }
 
-    /// The numbers that learn.
+    /// The trainable parameters.
     pub fn params(&self) -> &DeviceBuffer<f32> {
-        &self.master
+        &self.params
     }
 
-    /// The gradient so far.
+    /// The accumulated gradient.
     pub fn grads(&self) -> &DeviceBuffer<f32> {
         &self.grads
     }
 
-    /// The first and second moments.
+    /// First and second moments.
     pub fn moments(&self) -> (&DeviceBuffer<f32>, &DeviceBuffer<f32>) {
-        (&self.first, &self.second)
+        (&self.exp_avg, &self.exp_avg_sq)
     }
 
-    /// Goes on from other numbers and moments; the gradient is 0.
-    pub fn restore(&mut self, flat: &[f32], first: &[f32], second: &[f32]) -> Result<()> {
-        for numbers in [flat, first, second] {
-            same_length(numbers.len(), self.master.len())?;
+    /// Sets parameters and moments, and zeroes the gradient.
+    pub fn restore(&mut self, flat: &[f32], exp_avg: &[f32], exp_avg_sq: &[f32]) -> Result<()> {
+        for values in [flat, exp_avg, exp_avg_sq] {
+            check_len(values.len(), self.params.len())?;
         }
-        self.master.write(flat)?;
-        self.first.write(first)?;
-        self.second.write(second)?;
+        self.params.write(flat)?;
+        self.exp_avg.write(exp_avg)?;
+        self.exp_avg_sq.write(exp_avg_sq)?;
         self.zero_grads()?;
-        self.refresh()
+        self.update_bf16()
     }
 
-    /// Forgets the gradient.
+    /// Zeroes the gradient.
     pub fn zero_grads(&mut self) -> Result<()> {
         self.model.device.bind()?;
         self.grads.clear(&self.stream, 0, self.grads.len())?;
         self.stream.wait()
     }
 
-    /// Adds the gradient of a loss over sequences. `cost` is told what the model says about each prediction and answers
-    /// with the loss's slopes by log-probability and entropy. With `recompute`, layers are computed again on the way back
-    /// instead of being remembered.
+    /// Adds the gradient of a loss over sequences. `loss_grad` receives the statistics of each target and returns the
+    /// gradients of the loss with respect to log-probability and entropy. With `recompute`, layers are recomputed in
+    /// the backward pass instead of stored.
     pub fn forward_backward(
         &mut self,
         sequences: &PackedSequences<'_>,
         recompute: bool,
-        mut cost: impl FnMut(usize, GpuTokenLogprob) -> (f32, f32),
+        mut loss_grad: impl FnMut(usize, GpuTokenLogprob) -> (f32, f32),
     ) -> Result<()> {
         self.model.device.bind()?;
         let n = sequences.tokens.len();
@@ -271,11 +272,11 @@ impl ModelTrainer {
             return Ok(());
         }
         self.check(sequences)?;
-        self.send(sequences)?;
-        let thin = self.adapter.as_ref().map_or(0, |a| a.layout.max_total_rank());
-        self.space.reserve(&self.model.shape, n, sequences.targets.len(), thin, recompute)?;
+        self.upload_inputs(sequences)?;
+        let lora_rank = self.adapter.as_ref().map_or(0, |a| a.layout.max_total_rank());
+        self.workspace.reserve(&self.model.shape, n, sequences.targets.len(), lora_rank, recompute)?;
         self.forward(n, !recompute)?;
-        self.head(sequences, &mut cost)?;
+        self.lm_head(sequences, &mut loss_grad)?;
         for layer in (0..self.model.shape.num_layers).rev() {
             if recompute {
                 self.layer(layer, n, 0)?;
@@ -288,92 +289,96 @@ impl ModelTrainer {
         self.stream.wait()
     }
 
-    /// Refuses what would reach beyond the card's memory.
+    /// Rejects inputs that would access memory out of bounds.
     fn check(&self, s: &PackedSequences<'_>) -> Result<()> {
-        let wrong = |problem: String| Err(CudaError::new("a pass over sequences", problem));
+        let invalid = |problem: String| Err(CudaError::new("a training pass", problem));
         let (n, positions) = (s.tokens.len(), self.model.positions());
         self.model.check_tokens(s.tokens.iter().chain(s.targets.iter().filter_map(|p| p.allowed).flatten()))?;
         self.model.check_tokens(s.targets.iter().map(|p| &p.token))?;
-        if let Some((first, len)) = s.spans.iter().find(|(first, len)| first + len > n || *len > positions) {
-            return wrong(format!("{len} tokens from {first} on of {n}, and {positions} positions"));
+        if let Some((start, len)) = s.spans.iter().find(|(start, len)| start + len > n || *len > positions) {
+            return invalid(format!(
+                "a sequence of {len} tokens from {start} exceeds {n} tokens or {positions} positions"
+            ));
         }
-        if !s.follow_one_another() {
-            return wrong(format!("sequences that do not follow one another over all of {n} tokens"));
+        if !s.is_contiguous() {
+            return invalid(format!("the sequences do not cover all of {n} tokens in order"));
         }
-        if let Some(p) = s.targets.iter().find(|p| p.row as usize >= n) {
-            return wrong(format!("a prediction by row {} of {n}", p.row));
+        if let Some(p) = s.targets.iter().find(|p| p.index as usize >= n) {
+            return invalid(format!("target index {} of {n} tokens", p.index));
         }
-        if let Some(row) = s.predicts_twice() {
-            return wrong(format!("two predictions by row {row}"));
+        if let Some(index) = s.duplicate_target() {
+            return invalid(format!("two targets at index {index}"));
         }
         Ok(())
     }
 
-    /// Waits until all is done that was started: then numbers can be read.
+    /// Waits for all launched work.
     pub fn synchronize(&self) -> Result<()> {
         self.model.device.bind()?;
         self.stream.wait()
     }
 
-    /// Puts everything small about the sequences on the card that their way forward needs, and most of their way back.
-    fn send(&mut self, s: &PackedSequences<'_>) -> Result<()> {
-        let (p, n) = (&mut self.packet, s.tokens.len());
+    /// Uploads the small inputs of the forward pass and most of those of the backward pass.
+    fn upload_inputs(&mut self, s: &PackedSequences<'_>) -> Result<()> {
+        let (p, n) = (&mut self.step_inputs, s.tokens.len());
         p.clear();
-        let tokens = p.put(s.tokens.iter().copied());
-        let positions = p.leave(n);
-        let mut queries: Vec<[u32; ITEM]> = Vec::new();
-        let tile = self.model.attention_way().rows();
-        for &(first, len) in &s.spans {
+        let tokens = p.push(s.tokens.iter().copied());
+        let positions = p.push_zeros(n);
+        let mut query_tiles: Vec<[u32; TILE_WORDS]> = Vec::new();
+        let tile_rows = self.model.attention_kernel().rows();
+        for &(start, len) in &s.spans {
             for i in 0..len {
-                p.words[positions + first + i] = i as u32;
+                p.data[positions + start + i] = i as u32;
             }
-            let item = |tile: usize| [first, len, first, len, tile].map(|x| x as u32);
-            queries.extend((0..len.div_ceil(tile)).map(item));
+            let tile = |index: usize| [start, len, start, len, index].map(|x| x as u32);
+            query_tiles.extend((0..len.div_ceil(tile_rows)).map(tile));
         }
-        // Later queries see more keys, earlier keys are seen by more queries: the longest work first.
-        let mut keys = queries.clone();
-        queries.sort_by_key(|i| std::cmp::Reverse(i[4]));
-        keys.sort_by_key(|i| i[4] as i64 * tile as i64 - i64::from(i[1]));
-        let queries = (p.put(queries.iter().flatten().copied()), queries.len());
-        let keys = (p.put(keys.iter().flatten().copied()), keys.len());
-        let rows = p.put(s.targets.iter().map(|p| p.row));
-        let asks = p.leave(s.targets.len() * crate::step_inputs::ASK);
+        // Later queries see more keys, and earlier keys are seen by more queries: the longest work comes first.
+        let mut key_tiles = query_tiles.clone();
+        query_tiles.sort_by_key(|i| std::cmp::Reverse(i[4]));
+        key_tiles.sort_by_key(|i| i[4] as i64 * tile_rows as i64 - i64::from(i[1]));
+        let query_tiles = (p.push(query_tiles.iter().flatten().copied()), query_tiles.len());
+        let key_tiles = (p.push(key_tiles.iter().flatten().copied()), key_tiles.len());
+        let target_indices = p.push(s.targets.iter().map(|p| p.index));
+        let queries = p.push_zeros(s.targets.len() * crate::step_inputs::QUERY_WORDS);
         for (i, prediction) in s.targets.iter().enumerate() {
-            p.ask(asks, i, &crate::step_inputs::GpuLogitQuery::score(prediction.token, prediction.allowed), 0);
+            p.set_query(queries, i, &crate::step_inputs::GpuLogitQuery::score(prediction.token, prediction.allowed), 0);
         }
-        self.places = InputLayout { tokens, positions, rows, queries, keys, asks };
-        self.words.reserve(self.packet.words.len())?;
-        self.words.put(&self.stream, &self.packet.words)
+        self.input_layout = InputLayout { tokens, positions, target_indices, query_tiles, key_tiles, queries };
+        self.device_inputs.reserve(self.step_inputs.data.len())?;
+        self.device_inputs.upload(&self.stream, &self.step_inputs.data)
     }
 
     fn forward(&mut self, n: usize, keep: bool) -> Result<()> {
         let (model, d) = (Arc::clone(&self.model), self.model.shape.hidden_size);
         let table = self.weights.at(model.layout.embed_tokens.start);
-        let tokens = self.words.at(self.places.tokens);
-        model.gather(&self.stream, table, tokens, n, d, self.space.states[0].at(0))?;
+        let tokens = self.device_inputs.at(self.input_layout.tokens);
+        model.gather_rows(&self.stream, table, tokens, n, d, self.workspace.hidden[0].at(0))?;
         for layer in 0..model.shape.num_layers {
             self.layer(layer, n, if keep { layer } else { 0 })?;
         }
         Ok(())
     }
 
-    /// One layer, from its input to the next one's, remembering in `acts` what the way back needs.
-    fn layer(&mut self, layer: usize, n: usize, acts: usize) -> Result<()> {
-        let ModelTrainer { model, stream: s, products, weights: w, adapter, space, words, places, .. } = self;
-        let at = &model.layout.layers[layer];
-        let worn = GpuLoraSegment::new(adapter.as_ref(), &space.low);
-        let (x, y, a): (u64, u64, &Acts) =
-            (space.states[layer].at(0), space.states[layer + 1].at(0), &space.acts[acts]);
-        let normed = space.normed.at(0);
-        model.norm(s, x, w.at(at.input_norm.start), n, normed, a.inverse1.at(0))?;
-        model.linear(s, products, (w, worn), (layer, Group::Qkv), n, normed, None, a.qkv.at(0))?;
-        let positions = words.at(places.positions);
-        let inverse = a.head_inverse.at(0);
-        model.head_norm_rope(s, a.qkv.at(0), w.at(at.qk_norm.start), positions, n, a.qk.at(0), inverse, (0, 0))?;
-        let queries = (words.at(places.queries.0), places.queries.1);
-        model.attend(s, model.attention_way(), a.attending(n), queries)?;
-        let kept = (a.middle.at(0), a.inverse2.at(0), normed, a.gate_up.at(0), space.gated.at(0));
-        model.finish(s, products, (w, worn), layer, n, x, a.attended.at(0), kept, y)
+    /// Runs one layer and stores the activations that its backward pass needs.
+    fn layer(&mut self, layer: usize, n: usize, activations: usize) -> Result<()> {
+        let ModelTrainer {
+            model, stream: s, cublas, weights: w, adapter, workspace, device_inputs, input_layout, ..
+        } = self;
+        let layout = &model.layout.layers[layer];
+        let lora = GpuLoraSegment::new(adapter.as_ref(), &workspace.lora_a_out);
+        let (x, y, a): (u64, u64, &LayerActivations) =
+            (workspace.hidden[layer].at(0), workspace.hidden[layer + 1].at(0), &workspace.activations[activations]);
+        let normed = workspace.normed.at(0);
+        model.rms_norm(s, x, w.at(layout.input_norm.start), n, normed, a.input_rstd.at(0))?;
+        model.linear(s, cublas, (w, lora), (layer, ProjectionGroup::Qkv), n, normed, None, a.qkv.at(0))?;
+        let positions = device_inputs.at(input_layout.positions);
+        let rstd = a.head_rstd.at(0);
+        model.head_norm_rope(s, a.qkv.at(0), w.at(layout.qk_norm.start), positions, n, a.qk.at(0), rstd, (0, 0))?;
+        let query_tiles = (device_inputs.at(input_layout.query_tiles.0), input_layout.query_tiles.1);
+        model.attention_forward(s, model.attention_kernel(), a.attention_buffers(n), query_tiles)?;
+        let buffers = (a.residual.at(0), a.post_attention_rstd.at(0), normed, a.gate_up.at(0), workspace.mlp_act.at(0));
+        model.post_attention(s, cublas, (w, lora), layer, n, x, a.attn_out.at(0), buffers, y)
     }
 }
 
@@ -382,22 +387,22 @@ mod tests {
     use super::{PackedSequences, TargetToken};
 
     #[test]
-    fn a_token_is_in_one_sequence_and_in_one_only() {
-        let follow = |spans: &[(usize, usize)]| {
-            PackedSequences { tokens: &[7; 5], spans: spans.to_vec(), targets: Vec::new() }.follow_one_another()
+    fn every_token_is_in_exactly_one_sequence() {
+        let contiguous = |spans: &[(usize, usize)]| {
+            PackedSequences { tokens: &[7; 5], spans: spans.to_vec(), targets: Vec::new() }.is_contiguous()
         };
-        assert!(follow(&[(0, 2), (2, 3)]));
-        for wrong in [&[(0, 2), (3, 2)][..], &[(0, 3), (2, 3)], &[(0, 4)], &[(1, 4)], &[(0, 6)], &[]] {
-            assert!(!follow(wrong), "{wrong:?}");
+        assert!(contiguous(&[(0, 2), (2, 3)]));
+        for invalid in [&[(0, 2), (3, 2)][..], &[(0, 3), (2, 3)], &[(0, 4)], &[(1, 4)], &[(0, 6)], &[]] {
+            assert!(!contiguous(invalid), "{invalid:?}");
         }
     }
 
     #[test]
-    fn a_row_predicts_once() {
-        let twice = |rows: &[u32]| {
-            let targets = rows.iter().map(|&row| TargetToken { row, token: 1, allowed: None }).collect();
-            PackedSequences { tokens: &[7; 5], spans: vec![(0, 5)], targets }.predicts_twice()
+    fn duplicate_targets_are_found() {
+        let duplicate = |target_indices: &[u32]| {
+            let targets = target_indices.iter().map(|&index| TargetToken { index, token: 1, allowed: None }).collect();
+            PackedSequences { tokens: &[7; 5], spans: vec![(0, 5)], targets }.duplicate_target()
         };
-        assert_eq!((twice(&[]), twice(&[3, 0, 4]), twice(&[3, 0, 4, 0])), (None, None, Some(0)));
+        assert_eq!((duplicate(&[]), duplicate(&[3, 0, 4]), duplicate(&[3, 0, 4, 0])), (None, None, Some(0)));
     }
 }
