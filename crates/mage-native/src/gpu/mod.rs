@@ -133,7 +133,7 @@ pub struct GpuStatus {
 impl GpuReport {
     /// Finds all GPUs and measures each for a moment.
     pub fn measure() -> Self {
-        let one = |i: usize| {
+        let measure_one = |i: usize| {
             let device = CudaDevice::open(i)?;
             let (info, free_bytes) = (device.info().clone(), device.free_memory()?);
             Ok(GpuStatus {
@@ -146,7 +146,7 @@ impl GpuReport {
             Ok(n) => (n, None),
             Err(e) => (0, Some(e.to_string())),
         };
-        let gpus = (0..count).map(|i| one(i).map_err(|e: mage_cuda::CudaError| e.to_string())).collect();
+        let gpus = (0..count).map(|i| measure_one(i).map_err(|e: mage_cuda::CudaError| e.to_string())).collect();
         GpuReport { search: mage_cuda::find_libraries(), driver_error, gpus }
     }
 }
@@ -213,8 +213,8 @@ impl GpuModel {
         max_len: usize,
         options: &EngineOptions,
     ) -> Result<usize> {
-        let all = TrainingMemory { shape: &self.shape, trainable, lora_rank, max_len, recompute: options.recompute };
-        let (tokens, passes) = all.plan(self.free_memory()?, options.chunk_tokens);
+        let memory = TrainingMemory { shape: &self.shape, trainable, lora_rank, max_len, recompute: options.recompute };
+        let (tokens, passes) = memory.plan(self.free_memory()?, options.chunk_tokens);
         self.reserved.store(passes + (NUM_SNAPSHOTS - 1) * snapshot_bytes(trainable), Ordering::Relaxed);
         Ok(tokens)
     }
@@ -236,16 +236,16 @@ impl GpuModel {
         if left / shares < least {
             let mib = |bytes: usize| bytes.div_ceil(1 << 20);
             let parts = [mib(reserved), mib(steps), mib(shares * least)];
-            let [passes, steps, pages] = parts;
+            let [passes, steps, kv_cache] = parts;
             let passes = match reserved {
                 0 => String::new(),
                 _ => format!("{passes} for training passes and published snapshots, "),
             };
-            let whole_model_learns = reserved > 0 && self.base.get().is_none();
-            let adapter = if whole_model_learns { "train a LoRA adapter (engine.lora_rank), " } else { "" };
+            let trains_all_parameters = reserved > 0 && self.base.get().is_none();
+            let adapter = if trains_all_parameters { "train a LoRA adapter (engine.lora_rank), " } else { "" };
             let reason = format!(
-                "out of memory: {} MiB of the card are free, and {} are needed: {passes}{steps} for steps, {pages} for keys and \
-                 values; end other programs on the card (nvidia-smi lists them), {adapter}or use --device cpu",
+                "out of memory: {} MiB of GPU memory are free, but {} MiB are needed: {passes}{steps} for the workspace of steps and \
+                 {kv_cache} for the KV cache; end other processes on the GPU (nvidia-smi lists them), {adapter}or use --device cpu",
                 free >> 20,
                 parts.iter().sum::<usize>(),
             );

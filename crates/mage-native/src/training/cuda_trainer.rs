@@ -1,4 +1,4 @@
-//! Training on a card: the same batches, losses, reports and files; the numbers lie elsewhere.
+//! The GPU trainer. Batches, losses, reports and files are those of the CPU trainer; parameters are in GPU memory.
 
 use super::loss_stats::LossStats;
 use super::state::{PublishedState, SavedParams, TrainerState, child_path, digest, read_moments, write_moments};
@@ -20,17 +20,17 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The embedded trainer on a card.
+/// Trains a model or an adapter on a GPU.
 pub struct CudaTrainer {
     shared: Arc<EngineContext>,
     caps: TrainerCaps,
     trainer: mage_cuda::ModelTrainer,
-    /// Tokens of a pass.
+    /// Maximum number of tokens per pass.
     budget: usize,
     state: TrainerState,
-    /// What learns instead of the model's own numbers, and the digest of those.
+    /// The adapter that is trained and the digest of the base weights; `None` trains the base weights.
     adapter: Option<(Arc<LoraLayout>, String)>,
-    /// Whether a gradient waits for its step.
+    /// Whether gradients have accumulated since the last step.
     pending: bool,
 }
 
@@ -41,18 +41,18 @@ impl CudaTrainer {
         let (trainer, adapter) = match adapter {
             None => (mage_cuda::ModelTrainer::new(model, &flat).map_err(failed)?, None),
             Some(adapter) => {
-                let below = shared.publish_gpu_base(&flat)?;
-                let base = &below.cuda().base;
-                let places = lora_layout(&adapter.layout);
+                let base_weights = shared.publish_gpu_base(&flat)?;
+                let base = &base_weights.cuda().base;
+                let layout = lora_layout(&adapter.layout);
                 let trainer =
-                    mage_cuda::ModelTrainer::with_adapter(model, base, &places, &adapter.flat).map_err(failed)?;
+                    mage_cuda::ModelTrainer::with_adapter(model, base, &layout, &adapter.flat).map_err(failed)?;
                 (trainer, Some((adapter.layout, digest(&flat))))
             }
         };
         drop(flat);
         let caps = super::caps("native on CUDA", &shared);
-        let learning = trainer.params().len();
-        let budget = shared.gpu_model()?.plan_training(learning, lora_rank, caps.max_seq_len, &shared.options)?;
+        let num_trainable = trainer.params().len();
+        let budget = shared.gpu_model()?.plan_training(num_trainable, lora_rank, caps.max_seq_len, &shared.options)?;
         let mut this =
             CudaTrainer { caps, trainer, budget, state: TrainerState::default(), adapter, pending: false, shared };
         this.publish_as(&AdapterName::default())?;
@@ -60,18 +60,18 @@ impl CudaTrainer {
     }
 
     fn publish_as(&mut self, name: &AdapterName) -> Result<WeightVersion> {
-        let set = match self.trainer.adapter_snapshot().map_err(failed)? {
+        let weights = match self.trainer.adapter_snapshot().map_err(failed)? {
             adapter @ Some(_) => GpuWeights { base: Arc::clone(self.trainer.weights()), adapter },
             None => GpuWeights { base: Arc::new(self.trainer.snapshot().map_err(failed)?), adapter: None },
         };
-        Ok(self.shared.registry.publish(name, Arc::new(DeviceWeights::Cuda(set))))
+        Ok(self.shared.registry.publish(name, Arc::new(DeviceWeights::Cuda(weights))))
     }
 
     fn tensors(&self) -> &[ParamTensor] {
         self.adapter.as_ref().map_or(&self.shared.model.layout.tensors, |(layout, _)| &layout.tensors)
     }
 
-    /// What learns, as far as files tell.
+    /// The trained parameters as saved state describes them.
     fn saved(&self) -> SavedParams<'_> {
         match &self.adapter {
             None => SavedParams::Full,
@@ -79,13 +79,13 @@ impl CudaTrainer {
         }
     }
 
-    /// The gradient that has been added up since the last step: each tensor's name and numbers.
+    /// The gradient accumulated since the last step: name and values of each tensor.
     pub fn gradients(&self) -> Result<Vec<(String, Vec<f32>)>> {
-        let all = self.trainer.grads().to_vec().map_err(failed)?;
-        Ok(self.tensors().iter().map(|t| (t.name.clone(), all[t.range.clone()].to_vec())).collect())
+        let grads = self.trainer.grads().to_vec().map_err(failed)?;
+        Ok(self.tensors().iter().map(|t| (t.name.clone(), grads[t.range.clone()].to_vec())).collect())
     }
 
-    /// Writes what learns, as it is now: a model folder that `transformers` loads unchanged, or an adapter's folder for
+    /// Writes the trained parameters: a model folder that `transformers` loads unchanged, or an adapter folder for
     /// PEFT.
     pub fn save_model(&self, dir: &Path, format: WeightDtype) -> Result<()> {
         let flat = self.trainer.params().to_vec().map_err(failed)?;
@@ -98,13 +98,13 @@ impl CudaTrainer {
 }
 
 impl CudaTrainer {
-    /// Weights that were published when the state was written.
+    /// Reads weights that were published when the state was saved.
     fn read_published(&self, folder: &Path, p: &PublishedState) -> Result<DeviceWeights> {
         let (gpu, model) = (self.shared.gpu_model()?, &self.shared.model);
         match (&p.file, &self.adapter) {
             (None, None) => Err(Error::invalid(
                 format!("weights `{}`", p.name),
-                "they are the model below an adapter, and there is none",
+                "the state refers to the base weights of an adapter, but this trainer has no adapter",
             )),
             (None, Some(_)) => {
                 Ok(DeviceWeights::Cuda(GpuWeights { base: Arc::clone(self.trainer.weights()), adapter: None }))
@@ -121,30 +121,30 @@ impl CudaTrainer {
     }
 }
 
-/// A chunk as the card wants it.
-fn sequences(chunk: &PackedChunk) -> PackedSequences<'_> {
+/// A chunk in the format of the GPU trainer.
+fn packed_sequences(chunk: &PackedChunk) -> PackedSequences<'_> {
     PackedSequences {
         tokens: &chunk.tokens,
         spans: chunk.spans.iter().map(|s| (s.query, s.query_len)).collect(),
         targets: chunk
             .predictions
             .iter()
-            .map(|p| TargetToken { row: p.row, token: p.token, allowed: p.allowed.as_ref().map(|a| &a[..]) })
+            .map(|p| TargetToken { index: p.row, token: p.token, allowed: p.allowed.as_ref().map(|a| &a[..]) })
             .collect(),
     }
 }
 
-/// Neighbours that are treated alike go together: what decays and what does not.
+/// Joins adjacent ranges with the same weight decay. Only tensors with more than one dimension decay.
 fn decay_ranges(tensors: &[ParamTensor]) -> Vec<(Range<usize>, bool)> {
-    let mut all: Vec<(Range<usize>, bool)> = Vec::new();
+    let mut ranges: Vec<(Range<usize>, bool)> = Vec::new();
     for t in tensors {
         let decays = t.shape.len() > 1;
-        match all.last_mut() {
-            Some((range, same)) if *same == decays && range.end == t.range.start => range.end = t.range.end,
-            _ => all.push((t.range.clone(), decays)),
+        match ranges.last_mut() {
+            Some((range, last)) if *last == decays && range.end == t.range.start => range.end = t.range.end,
+            _ => ranges.push((t.range.clone(), decays)),
         }
     }
-    all
+    ranges
 }
 
 impl Trainer for CudaTrainer {
@@ -159,13 +159,18 @@ impl Trainer for CudaTrainer {
         self.pending = true;
         for chunk in &chunks {
             let mut stats = LossStats::default();
-            let note = |p: usize, c: mage_cuda::GpuTokenLogprob| {
-                let predicted = TokenLogprob { logprob: c.logprob, entropy: c.entropy, logsumexp: c.logsumexp };
+            let record = |p: usize, statistics: mage_cuda::GpuTokenLogprob| {
+                let predicted = TokenLogprob {
+                    logprob: statistics.logprob,
+                    entropy: statistics.entropy,
+                    logsumexp: statistics.logsumexp,
+                };
                 stats.record(&chunk.predictions[p], predicted, loss)
             };
-            // A row longer than a pass is one by itself; of it only one layer is remembered. The bits are the same.
+            // A sequence longer than a pass is a chunk of its own and runs with recomputation, which gives the same
+            // bits.
             let recompute = self.shared.options.recompute || chunk.tokens.len() > self.budget;
-            self.trainer.forward_backward(&sequences(chunk), recompute, note).map_err(failed)?;
+            self.trainer.forward_backward(&packed_sequences(chunk), recompute, record).map_err(failed)?;
             total.add(stats);
         }
         Ok(total.report(count))
@@ -176,29 +181,31 @@ impl Trainer for CudaTrainer {
         let norm = self.trainer.grad_sum_of_squares(0..self.trainer.params().len()).map_err(failed)?.sqrt();
         self.pending = false;
         if !norm.is_finite() {
-            // Only now is it asked which one it was.
-            let all = self.trainer.grads().to_vec().map_err(failed)?;
+            // Searched only now, because the gradient must be downloaded.
+            let grads = self.trainer.grads().to_vec().map_err(failed)?;
             self.trainer.zero_grads().map_err(failed)?;
-            let bad = all.iter().position(|g| !g.is_finite());
-            // Squares of large finite numbers may overflow too.
-            let at = bad.or_else(|| (0..all.len()).max_by(|a, b| all[*a].abs().total_cmp(&all[*b].abs()))).unwrap_or(0);
+            let first_non_finite = grads.iter().position(|g| !g.is_finite());
+            // The squares of large finite values may overflow, too.
+            let at = first_non_finite
+                .or_else(|| (0..grads.len()).max_by(|a, b| grads[*a].abs().total_cmp(&grads[*b].abs())))
+                .unwrap_or(0);
             let tensors = self.tensors();
             let tensor = tensors.iter().find(|t| t.range.contains(&at)).unwrap_or(&tensors[0]).clone();
-            return self.state.skip(step, &tensor, all[at], norm);
+            return self.state.skip(step, &tensor, grads[at], norm);
         }
-        let set = self.state.advance(step, norm);
+        let settings = self.state.advance(step, norm);
         for (range, decays) in decay_ranges(self.tensors()) {
-            let set = mage_cuda::AdamWParams {
-                learning_rate: set.learning_rate,
-                beta1: set.beta1,
-                beta2: set.beta2,
-                epsilon: set.epsilon,
+            let settings = mage_cuda::AdamWParams {
+                learning_rate: settings.learning_rate,
+                beta1: settings.beta1,
+                beta2: settings.beta2,
+                epsilon: settings.epsilon,
                 weight_decay: if decays { step.weight_decay } else { 0.0 },
-                grad_scale: set.grad_scale,
-                correction1: set.correction1,
-                correction2: set.correction2,
+                grad_scale: settings.grad_scale,
+                correction1: settings.correction1,
+                correction2: settings.correction2,
             };
-            self.trainer.adamw(range, &set).map_err(failed)?;
+            self.trainer.adamw(range, &settings).map_err(failed)?;
         }
         self.trainer.synchronize().map_err(failed)?;
         Ok(StepReport { grad_norm: norm, skipped: None, skipped_steps: self.state.skipped, steps: self.state.steps })
@@ -210,7 +217,7 @@ impl Trainer for CudaTrainer {
 
     fn save(&self, dir: &Path) -> Result<()> {
         if self.pending {
-            return Err(Error::invalid("save", "a gradient waits for its step; call optim_step first"));
+            return Err(Error::invalid("save", "gradients have accumulated; call optim_step first"));
         }
         self.save_model(dir, WeightDtype::F32)?;
         let folder = dir.join("training_state");
@@ -236,7 +243,7 @@ impl Trainer for CudaTrainer {
     fn load(&mut self, dir: &Path) -> Result<()> {
         let folder = dir.join("training_state");
         let state = TrainerState::read(&folder.join("state.json"))?;
-        // Everything is read before anything is changed.
+        // Reads everything before changing anything.
         let flat = self.saved().read(dir, &state, &self.shared.model)?;
         let (exp_avg, exp_avg_sq) = read_moments(&folder, self.tensors(), flat.len())?;
         let mut published = BTreeMap::new();

@@ -192,7 +192,7 @@ impl CpuTrainer {
     /// and every published set of weights.
     pub(super) fn write_state(&self, dir: &Path) -> Result<()> {
         if self.pending {
-            return Err(Error::invalid("save", "a gradient waits for its step; call optim_step first"));
+            return Err(Error::invalid("save", "gradients have accumulated; call optim_step first"));
         }
         self.save_model(dir, WeightDtype::F32)?;
         let folder = dir.join("training_state");
@@ -263,7 +263,10 @@ fn read_published(shared: &EngineContext, folder: &Path, p: &PublishedState) -> 
     let model = &shared.model;
     let Some(file) = &p.file else {
         let base = shared.base.get().ok_or_else(|| {
-            Error::invalid(format!("weights `{}`", p.name), "they are the model below an adapter, and there is none")
+            Error::invalid(
+                format!("weights `{}`", p.name),
+                "the state refers to the base weights of an adapter, but this trainer has no adapter",
+            )
         })?;
         return Ok(WeightSet { base: Arc::clone(base), adapter: None });
     };

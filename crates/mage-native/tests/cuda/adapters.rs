@@ -1,9 +1,9 @@
-//! Do adapters learn and speak as on the CPU?
+//! Tests of LoRA adapters on a GPU against the CPU.
 
-use super::answers::{requests, scores};
+use super::sampling::{requests, scores};
 use super::*;
 
-/// An adapter that has learnt a little, so that none of its matrices is 0.
+/// An adapter after a few training steps, so that none of its matrices is 0.
 fn adapter(config: &Config, lora: &LoraConfig) -> NativeAdapter {
     let dir = tempfile::tempdir().unwrap();
     let mut t = model(config).with_new_adapter(lora, Seed::new(5)).unwrap().train(EngineOptions::default()).unwrap().0;
@@ -15,89 +15,92 @@ fn adapter(config: &Config, lora: &LoraConfig) -> NativeAdapter {
     NativeAdapter::open(dir.path(), config).unwrap()
 }
 
-fn loras() -> [LoraConfig; 3] {
-    let some = vec![Projection::QProj, Projection::VProj, Projection::DownProj];
+fn lora_configs() -> [LoraConfig; 3] {
+    let subset = vec![Projection::QProj, Projection::VProj, Projection::DownProj];
     [
         LoraConfig::default(),
-        LoraConfig { rank: 8, alpha: 8.0, targets: some },
+        LoraConfig { rank: 8, alpha: 8.0, targets: subset },
         LoraConfig { rank: 24, alpha: 12.0, targets: vec![Projection::UpProj] },
     ]
 }
 
 #[test]
-fn adapters_learn_as_on_the_cpu() {
-    if !card() {
+fn adapter_gradients_agree_with_the_cpu() {
+    if !gpu_available() {
         return;
     }
     for (config, recompute) in shapes().into_iter().zip([false, true].into_iter().cycle()) {
-        for lora in loras() {
+        for lora in lora_configs() {
             let options = EngineOptions { recompute, ..Default::default() };
             let model = || model(&config).with_adapter(adapter(&config, &lora)).unwrap();
             let (mut cpu, mut gpu) = (model().train(options).unwrap().0, model().train_on_gpu(0, options).unwrap().0);
             let batch = batch(config.vocab_size as u32, 11);
             let (a, b) =
                 (cpu.forward_backward(&batch, &loss()).unwrap(), gpu.forward_backward(&batch, &loss()).unwrap());
-            near(&a.logprobs, &b.logprobs);
+            assert_near(&a.logprobs, &b.logprobs);
             let mut worst = (0.0, String::new());
-            let theirs = gpu.gradients().unwrap();
-            assert_eq!(theirs.len(), cpu.gradients().count());
-            for ((name, _, want), (other, got)) in cpu.gradients().zip(theirs) {
+            let gpu_gradients = gpu.gradients().unwrap();
+            assert_eq!(gpu_gradients.len(), cpu.gradients().count());
+            for ((name, _, want), (other, got)) in cpu.gradients().zip(gpu_gradients) {
                 assert_eq!(name, other);
-                let d = distance(&got, want);
-                if d > worst.0 || d.is_nan() {
-                    worst = (d, other);
+                let difference = distance(&got, want);
+                if difference > worst.0 || difference.is_nan() {
+                    worst = (difference, other);
                 }
             }
-            eprintln!("heads of {}, rank {}: worst gradient {:.4} of {}", config.head_dim, lora.rank, worst.0, worst.1);
-            assert!(worst.0 < 0.05, "the gradient of {} is {} apart", worst.1, worst.0);
+            eprintln!(
+                "head_dim {}, rank {}: largest gradient error {:.4} in {}",
+                config.head_dim, lora.rank, worst.0, worst.1
+            );
+            assert!(worst.0 < 0.05, "the gradient of {} differs by {}", worst.1, worst.0);
         }
     }
 }
 
 #[test]
-fn an_adapter_in_training_continues_exactly_and_leaves_the_model_alone() {
-    if !card() {
+fn a_trained_adapter_resumes_with_identical_bits_and_leaves_the_base_unchanged() {
+    if !gpu_available() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
     let config = &shapes()[0];
     let start = || model(config).with_new_adapter(&LoraConfig::default(), Seed::new(1)).unwrap();
     let batch = batch(config.vocab_size as u32, 4);
-    let go = |t: &mut CudaTrainer| {
+    let train_step = |t: &mut CudaTrainer| {
         let l = t.forward_backward(&batch, &loss()).unwrap().loss;
         t.optim_step(&OptimStep { learning_rate: 0.01, ..Default::default() }).unwrap();
         l.to_bits()
     };
     let (mut a, sampler) = start().train_on_gpu(0, EngineOptions::default()).unwrap();
-    let ask = |sampler: &NativeSampler, weights: &str| {
+    let score = |sampler: &NativeSampler, weights: &str| {
         let r = ScoreRequest { tokens: (3..40).collect(), from: 1, weights: weights.into(), ..Default::default() };
         block_on(sampler.score(r)).unwrap().logprobs
     };
-    let before = ask(&sampler, AdapterName::BASE);
-    assert_eq!(ask(&sampler, AdapterName::default().as_str()), before, "a new adapter changes nothing");
+    let before = score(&sampler, AdapterName::BASE);
+    assert_eq!(score(&sampler, AdapterName::default().as_str()), before, "a new adapter does not change results");
     a.publish(&"reference".into()).unwrap();
     for _ in 0..3 {
-        go(&mut a);
+        train_step(&mut a);
     }
     a.publish(&AdapterName::default()).unwrap();
-    let learnt = ask(&sampler, AdapterName::default().as_str());
-    assert_ne!(learnt, before);
-    assert_eq!((ask(&sampler, AdapterName::BASE), ask(&sampler, "reference")), (before.clone(), before.clone()));
+    let trained = score(&sampler, AdapterName::default().as_str());
+    assert_ne!(trained, before);
+    assert_eq!((score(&sampler, AdapterName::BASE), score(&sampler, "reference")), (before.clone(), before.clone()));
     a.save(dir.path()).unwrap();
     let (mut b, other) = start().train_on_gpu(0, EngineOptions::default()).unwrap();
     b.load(dir.path()).unwrap();
-    assert_eq!((ask(&other, AdapterName::default().as_str()), ask(&other, "reference")), (learnt, before));
+    assert_eq!((score(&other, AdapterName::default().as_str()), score(&other, "reference")), (trained, before));
     for _ in 0..3 {
-        assert_eq!(go(&mut a), go(&mut b));
+        assert_eq!(train_step(&mut a), train_step(&mut b));
     }
-    // The CPU reads the same files and goes on from them.
+    // The CPU trainer resumes from the same files.
     let mut cpu = start().train(EngineOptions::default()).unwrap().0;
     cpu.load(dir.path()).unwrap();
 }
 
 #[test]
-fn several_adapters_answer_side_by_side_as_on_the_cpu() {
-    if !card() {
+fn several_adapters_in_one_batch_agree_with_the_cpu() {
+    if !gpu_available() {
         return;
     }
     let config = &shapes()[3];
@@ -106,16 +109,16 @@ fn several_adapters_answer_side_by_side_as_on_the_cpu() {
         model(config).sampler_on(Device::Cuda(0), EngineOptions::default()).unwrap(),
     );
     let names = ["one", "two", "three"];
-    for (name, lora) in names.iter().zip(loras()) {
+    for (name, lora) in names.iter().zip(lora_configs()) {
         let adapter = adapter(config, &lora);
         for sampler in [&cpu, &gpu] {
             sampler.publish(&AdapterName::new(name), &adapter).unwrap();
         }
     }
-    let odd = NativeAdapter::new(config, &LoraConfig { rank: 12, ..Default::default() }, Seed::new(1)).unwrap();
-    let error = gpu.publish(&AdapterName::new("odd"), &odd).unwrap_err().to_string();
+    let unsupported = NativeAdapter::new(config, &LoraConfig { rank: 12, ..Default::default() }, Seed::new(1)).unwrap();
+    let error = gpu.publish(&AdapterName::new("odd"), &unsupported).unwrap_err().to_string();
     assert!(error.contains("multiple of 8"), "{error}");
-    let asked: Vec<ScoreRequest> = requests(config.vocab_size as u32)
+    let score_requests: Vec<ScoreRequest> = requests(config.vocab_size as u32)
         .into_iter()
         .enumerate()
         .map(|(i, r)| match names.get(i % 4) {
@@ -123,21 +126,21 @@ fn several_adapters_answer_side_by_side_as_on_the_cpu() {
             None => r,
         })
         .collect();
-    for (a, b) in scores(&cpu, &asked).iter().zip(scores(&gpu, &asked)) {
-        near(&a.logprobs, &b.logprobs);
+    for (a, b) in scores(&cpu, &score_requests).iter().zip(scores(&gpu, &score_requests)) {
+        assert_near(&a.logprobs, &b.logprobs);
     }
     let make = |i: usize| SampleRequest {
-        prompt: asked[i % asked.len()].tokens.clone(),
-        weights: asked[i % asked.len()].weights.clone(),
+        prompt: score_requests[i % score_requests.len()].tokens.clone(),
+        weights: score_requests[i % score_requests.len()].weights.clone(),
         params: SamplingParams { max_tokens: 20, seed: i as u64, ..Default::default() },
         ..Default::default()
     };
     let futures: Vec<_> = (0..40).map(|i| gpu.sample(make(i))).collect();
     for (i, future) in futures.into_iter().enumerate() {
-        let (answer, request) = (block_on(future).unwrap(), make(i));
-        let tokens = [&request.prompt[..], &answer.tokens].concat();
+        let (response, request) = (block_on(future).unwrap(), make(i));
+        let tokens = [&request.prompt[..], &response.tokens].concat();
         let r =
             ScoreRequest { tokens, from: request.prompt.len(), weights: request.weights.clone(), ..Default::default() };
-        near(&block_on(cpu.score(r)).unwrap().logprobs, &answer.logprobs);
+        assert_near(&block_on(cpu.score(r)).unwrap().logprobs, &response.logprobs);
     }
 }

@@ -1,11 +1,11 @@
-//! Does a card give what the CPU gives?
+//! Tests of the GPU backend against the CPU backend.
 //!
-//! The CPU computes in fp32, a card in bf16 with fp32 sums, so numbers agree to bf16's rounding (8 bits) and no further.
-//! Without a card every test here says loudly that it skips. With one: `cargo test --release -p mage-native --test cuda`.
+//! The CPU computes in fp32, the GPU in bf16 with fp32 accumulation, so results agree up to bf16 rounding (8 bits).
+//! Without a GPU every test prints that it is skipped. Run with `cargo test --release -p mage-native --test cuda`.
 
 mod actions;
 mod adapters;
-mod answers;
+mod sampling;
 mod training;
 
 use mage_engine::{
@@ -20,17 +20,17 @@ use mage_rng::Seed;
 use rand::RngExt;
 use std::io::Write;
 
-/// Whether there is a card; says so where there is none. One that is there and does not work is no reason to skip.
-fn card() -> bool {
-    let there = mage_cuda::CudaDevice::count().unwrap() > 0;
-    if !there {
-        // Past the test runner, which would keep it to itself.
-        let _ = writeln!(std::io::stderr(), "\n*** SKIPPED: no CUDA card here, so nothing was compared with one ***");
+/// Whether there is a GPU. Prints a message if not. A GPU that does not work is an error.
+fn gpu_available() -> bool {
+    let available = mage_cuda::CudaDevice::count().unwrap() > 0;
+    if !available {
+        // Directly to stderr, past the test runner's capture.
+        let _ = writeln!(std::io::stderr(), "\n*** SKIPPED: no CUDA GPU; GPU and CPU were not compared ***");
     }
-    there
+    available
 }
 
-/// Shapes with every head size, odd vocabularies, one or many queries per key.
+/// Shapes with every padded head dimension, odd vocabulary sizes, and one or many query heads per KV head.
 fn shapes() -> Vec<Config> {
     let shape = |head_dim, heads, kv, hidden, vocab_size| Config {
         vocab_size,
@@ -68,7 +68,7 @@ fn both(config: &Config, options: EngineOptions) -> (CpuTrainer, CudaTrainer) {
     (model(config).train(options).unwrap().0, model(config).train_on_gpu(0, options).unwrap().0)
 }
 
-/// Rows of several lengths, shorter and longer than a tile, some sharing beginnings, some with masks.
+/// Sequences shorter and longer than a tile, some with shared prefixes, some with masks.
 fn batch(vocabulary: u32, seed: u64) -> TokenForest {
     let mut rng = Seed::new(seed).rng();
     let mut forest = TokenForest::default();
@@ -101,17 +101,18 @@ fn loss() -> Loss {
     Loss::of(Objective::ImportanceSampling).with_entropy(0.3)
 }
 
-/// How far apart two lists of numbers are, relative to the second.
+/// Norm of the difference relative to the norm of the second.
 fn distance(a: &[f32], b: &[f32]) -> f64 {
     let square = |x: f64| x * x;
-    let apart: f64 = a.iter().zip(b).map(|(a, b)| square(f64::from(*a) - f64::from(*b))).sum();
-    (apart / b.iter().map(|b| square(f64::from(*b))).sum::<f64>()).sqrt()
+    let differences: f64 = a.iter().zip(b).map(|(a, b)| square(f64::from(*a) - f64::from(*b))).sum();
+    (differences / b.iter().map(|b| square(f64::from(*b))).sum::<f64>()).sqrt()
 }
 
-/// bf16 has 8 bits: numbers of size 5 that went through some of them are a few hundredths apart, rarely a tenth.
-fn near(a: &[f32], b: &[f32]) {
+/// bf16 has 8 bits: values of about 5 computed from bf16 operands differ by a few hundredths, rarely by a tenth.
+fn assert_near(a: &[f32], b: &[f32]) {
     assert_eq!(a.len(), b.len());
-    let apart = || a.iter().zip(b).map(|(a, b)| (a - b).abs());
-    let (worst, square) = (apart().fold(0.0, f32::max), apart().map(|d| d * d).sum::<f32>() / a.len().max(1) as f32);
-    assert!(worst < 0.12 && square.sqrt() < 0.05, "{worst} apart, {} on average", square.sqrt());
+    let differences = || a.iter().zip(b).map(|(a, b)| (a - b).abs());
+    let (worst, square) =
+        (differences().fold(0.0, f32::max), differences().map(|d| d * d).sum::<f32>() / a.len().max(1) as f32);
+    assert!(worst < 0.12 && square.sqrt() < 0.05, "largest difference {worst}, root mean square {}", square.sqrt());
 }

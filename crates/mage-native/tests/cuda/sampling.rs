@@ -1,4 +1,4 @@
-//! Do scores and answers agree with the CPU's, and draws with what is said of them?
+//! Tests of scoring and sampling on a GPU against the CPU.
 
 use super::*;
 
@@ -22,44 +22,45 @@ pub(crate) fn scores(sampler: &NativeSampler, requests: &[ScoreRequest]) -> Vec<
 }
 
 #[test]
-fn scores_and_answers_agree_with_the_cpus() {
-    if !card() {
+fn scores_and_responses_agree_with_the_cpu() {
+    if !gpu_available() {
         return;
     }
     for config in shapes() {
         let cpu = model(&config).sampler(EngineOptions::default()).unwrap();
         let gpu = model(&config).sampler_on(Device::Cuda(0), EngineOptions::default()).unwrap();
-        let asked = requests(config.vocab_size as u32);
-        for (a, b) in scores(&cpu, &asked).iter().zip(scores(&gpu, &asked)) {
-            near(&a.logprobs, &b.logprobs);
-            near(&a.entropies, &b.entropies);
+        let score_requests = requests(config.vocab_size as u32);
+        for (a, b) in scores(&cpu, &score_requests).iter().zip(scores(&gpu, &score_requests)) {
+            assert_near(&a.logprobs, &b.logprobs);
+            assert_near(&a.entropies, &b.entropies);
         }
-        // Answers of many lengths in flight at once; what is said of each token is what the CPU says of it.
+        // Responses of different lengths in flight at once. The CPU's score of each sampled token must agree.
         let make = |i: usize| SampleRequest {
-            prompt: asked[i % asked.len()].tokens.clone(),
+            prompt: score_requests[i % score_requests.len()].tokens.clone(),
             params: SamplingParams { max_tokens: 3 + 7 * (i as u32 % 9), seed: i as u64, ..Default::default() },
             ..Default::default()
         };
         let futures: Vec<_> = (0..70).map(|i| gpu.sample(make(i))).collect();
-        let mut same = 0;
+        let mut equal_responses = 0;
         for (i, future) in futures.into_iter().enumerate() {
-            let (answer, request) = (block_on(future).unwrap(), make(i));
-            assert_eq!(answer.tokens.len(), request.params.max_tokens as usize);
-            let tokens = [&request.prompt[..], &answer.tokens].concat();
+            let (response, request) = (block_on(future).unwrap(), make(i));
+            assert_eq!(response.tokens.len(), request.params.max_tokens as usize);
+            let tokens = [&request.prompt[..], &response.tokens].concat();
             let r = ScoreRequest { tokens, from: request.prompt.len(), ..Default::default() };
-            let told = block_on(cpu.score(r)).unwrap();
-            near(&told.logprobs, &answer.logprobs);
-            same += usize::from(block_on(cpu.sample(request)).unwrap().tokens == answer.tokens);
+            let scored = block_on(cpu.score(r)).unwrap();
+            assert_near(&scored.logprobs, &response.logprobs);
+            equal_responses += usize::from(block_on(cpu.sample(request)).unwrap().tokens == response.tokens);
         }
-        // The point drawn is the same, so many answers are, too: the fewer the tokens, the farther a boundary.
-        eprintln!("heads of {}: {same} of 70 answers are the CPU's", config.head_dim);
-        assert!(same > 0);
+        // The uniform variates are the same, so many responses are equal. The fewer tokens, the rarer a different
+        // choice.
+        eprintln!("head_dim {}: {equal_responses} of 70 responses equal the CPU's", config.head_dim);
+        assert!(equal_responses > 0);
     }
 }
 
 #[test]
-fn draws_follow_the_stated_distribution() {
-    if !card() {
+fn samples_follow_the_reported_distribution() {
+    if !gpu_available() {
         return;
     }
     let config = &shapes()[0];
@@ -104,13 +105,13 @@ fn draws_follow_the_stated_distribution() {
         ),
         ("greedy", SamplingParams { temperature: 0.0, ..base.clone() }, order[..1].to_vec(), 1.0),
     ];
-    for (name, params, kept, heat) in cases {
-        let mut want = vec![0.0; 97];
-        for &t in &kept {
-            want[t] = p[t].powf(1.0 / heat);
+    for (name, params, support, temperature) in cases {
+        let mut expected = vec![0.0; 97];
+        for &t in &support {
+            expected[t] = p[t].powf(1.0 / temperature);
         }
-        let total: f64 = want.iter().sum();
-        want.iter_mut().for_each(|w| *w /= total);
+        let total: f64 = expected.iter().sum();
+        expected.iter_mut().for_each(|w| *w /= total);
         const N: u64 = 20_000;
         let mut counts = vec![0.0; 97];
         let make = |seed| SampleRequest {
@@ -122,63 +123,67 @@ fn draws_follow_the_stated_distribution() {
         for f in futures {
             let s = block_on(f).unwrap();
             let t = s.tokens[0] as usize;
-            assert!(want[t] > 0.0, "{name}: {t} was cut");
-            // Rounding differs with what else is in the batch.
-            let told = f64::from(s.processed_logprobs[0]);
-            assert!((told - want[t].ln()).abs() < 0.03, "{name}: {t} is said to have {told}, not {}", want[t].ln());
+            assert!(expected[t] > 0.0, "{name}: {t} was filtered out");
+            // Rounding depends on the rest of the batch.
+            let scored = f64::from(s.processed_logprobs[0]);
+            assert!(
+                (scored - expected[t].ln()).abs() < 0.03,
+                "{name}: {t} has reported log-probability {scored}, expected {}",
+                expected[t].ln()
+            );
             counts[t] += 1.0;
         }
-        let freedom = (kept.len() - 1) as f64;
-        let follow = |want: &[f64], whose: &str| {
+        let degrees_of_freedom = (support.len() - 1) as f64;
+        let check_chi_square = |expected: &[f64], reference: &str| {
             let chi: f64 = (0..97)
-                .filter(|t| want[*t] > 0.0)
-                .map(|t| (counts[t] - want[t] * N as f64).powi(2) / (want[t] * N as f64))
+                .filter(|t| expected[*t] > 0.0)
+                .map(|t| (counts[t] - expected[t] * N as f64).powi(2) / (expected[t] * N as f64))
                 .sum();
-            // Five standard deviations of a chi-square above its mean.
-            let most = freedom + 5.0 * (2.0 * freedom).sqrt() + 1e-9;
-            assert!(chi <= most, "{name}, {whose}: {chi} with {freedom} degrees of freedom");
+            // Five standard deviations above the mean of the chi-square distribution.
+            let limit = degrees_of_freedom + 5.0 * (2.0 * degrees_of_freedom).sqrt() + 1e-9;
+            assert!(chi <= limit, "{name}, {reference}: {chi} with {degrees_of_freedom} degrees of freedom");
         };
-        follow(&want, "the card's own distribution");
-        // Where nothing is cut, no rounding decides what stays: then it is the CPU's distribution, too.
-        if kept.len() == 97 {
-            let hot: Vec<f64> = exact.iter().map(|p| p.powf(1.0 / heat)).collect();
+        check_chi_square(&expected, "the GPU's own distribution");
+        // Without filters, rounding does not decide which tokens stay, so the CPU's distribution must match, too.
+        if support.len() == 97 {
+            let hot: Vec<f64> = exact.iter().map(|p| p.powf(1.0 / temperature)).collect();
             let total: f64 = hot.iter().sum();
-            follow(&hot.iter().map(|p| p / total).collect::<Vec<_>>(), "the CPU's");
+            check_chi_square(&hot.iter().map(|p| p / total).collect::<Vec<_>>(), "the CPU's distribution");
         }
     }
 }
 
 #[test]
-fn batch_invariant_answers_are_the_same_bits_in_any_company() {
-    if !card() {
+fn batch_invariant_responses_have_identical_bits_in_any_batch() {
+    if !gpu_available() {
         return;
     }
     for config in shapes() {
-        let start = |options: EngineOptions| model(&config).sampler_on(Device::Cuda(0), options).unwrap();
+        let sampler = |options: EngineOptions| model(&config).sampler_on(Device::Cuda(0), options).unwrap();
         let invariant = EngineOptions { batch_invariant: true, ..Default::default() };
-        let together = start(invariant);
-        // One at a time, prompts read in small pieces, nothing shared.
-        let alone = start(EngineOptions { chunk_tokens: 48, no_prefix_cache: true, ..invariant });
-        assert!(together.caps().batch_invariant && !start(EngineOptions::default()).caps().batch_invariant);
-        let asked = requests(config.vocab_size as u32);
+        let batched = sampler(invariant);
+        // One at a time, with chunked prefill and no prefix cache.
+        let sequential = sampler(EngineOptions { chunk_tokens: 48, no_prefix_cache: true, ..invariant });
+        assert!(batched.caps().batch_invariant && !sampler(EngineOptions::default()).caps().batch_invariant);
+        let score_requests = requests(config.vocab_size as u32);
         let make = |i: usize| SampleRequest {
-            prompt: asked[i % asked.len()].tokens.clone(),
+            prompt: score_requests[i % score_requests.len()].tokens.clone(),
             params: SamplingParams { max_tokens: 3 + 7 * (i as u32 % 5), seed: i as u64, ..Default::default() },
             ..Default::default()
         };
-        let futures: Vec<_> = (0..90).map(|i| together.sample(make(i))).collect();
+        let futures: Vec<_> = (0..90).map(|i| batched.sample(make(i))).collect();
         for (i, future) in futures.into_iter().enumerate() {
-            let (a, b) = (block_on(future).unwrap(), block_on(alone.sample(make(i))).unwrap());
+            let (a, b) = (block_on(future).unwrap(), block_on(sequential.sample(make(i))).unwrap());
             let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             assert_eq!(
                 (a.tokens, bits(&a.logprobs)),
                 (b.tokens, bits(&b.logprobs)),
-                "heads of {}, answer {i}",
+                "head_dim {}, response {i}",
                 config.head_dim
             );
         }
-        for (a, r) in scores(&together, &asked).iter().zip(&asked) {
-            assert_eq!(a.logprobs, block_on(alone.score(r.clone())).unwrap().logprobs);
+        for (a, r) in scores(&batched, &score_requests).iter().zip(&score_requests) {
+            assert_eq!(a.logprobs, block_on(sequential.score(r.clone())).unwrap().logprobs);
         }
     }
 }
