@@ -1,6 +1,6 @@
 //! Backward pass of a layer.
 
-use super::workspace::LayerActivations;
+use super::workspace::GpuLayerActivations;
 use super::{ModelTrainer, PARTIALS};
 use crate::attention::AttentionGrads;
 use crate::error::Result;
@@ -74,7 +74,7 @@ impl ModelTrainer {
             (at.input_norm.start, at.post_attention_norm.start)
         };
         let workspace = &self.workspace;
-        let a: &LayerActivations = &workspace.activations[activations];
+        let a: &GpuLayerActivations = &workspace.activations[activations];
         let (x, dhidden, normed, dnormed) =
             (workspace.hidden[layer].at(0), workspace.dhidden.at(0), workspace.normed.at(0), workspace.dnormed.at(0));
         let (residual, input_rstd, post_attention_rstd, attn_out) =
@@ -121,7 +121,7 @@ impl ModelTrainer {
             model, stream: s, weights: w, adapter, grads, workspace, device_inputs, input_layout, ..
         } = self;
         let (shape, f, at) = (&model.shape, &model.kernels.common, &model.layout.layers[layer]);
-        let a: &LayerActivations = &workspace.activations[activations];
+        let a: &GpuLayerActivations = &workspace.activations[activations];
         let (heads, kv, qkv) = (shape.num_heads, shape.num_kv_heads, a.qkv.at(0));
         let attn_grads = AttentionGrads {
             out: workspace.dattn_out.at(0),

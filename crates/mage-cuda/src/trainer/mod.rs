@@ -21,7 +21,7 @@ use crate::shape::ModelShape;
 use crate::step_inputs::GpuStepInputs;
 use crate::stream::Stream;
 use std::sync::Arc;
-use workspace::{LayerActivations, TrainerWorkspace};
+use workspace::{GpuLayerActivations, TrainerWorkspace};
 
 /// Statistics of one target token.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -367,7 +367,7 @@ impl ModelTrainer {
         } = self;
         let layout = &model.layout.layers[layer];
         let lora = GpuLoraSegment::new(adapter.as_ref(), &workspace.lora_a_out);
-        let (x, y, a): (u64, u64, &LayerActivations) =
+        let (x, y, a): (u64, u64, &GpuLayerActivations) =
             (workspace.hidden[layer].at(0), workspace.hidden[layer + 1].at(0), &workspace.activations[activations]);
         let normed = workspace.normed.at(0);
         model.rms_norm(s, x, w.at(layout.input_norm.start), n, normed, a.input_rstd.at(0))?;

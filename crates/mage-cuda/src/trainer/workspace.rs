@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Activations of a layer for its backward pass. Norm outputs and MLP activations are cheaper to recompute than to
 /// store.
-pub(super) struct LayerActivations {
+pub(super) struct GpuLayerActivations {
     pub(super) input_rstd: DeviceBuffer<f32>,
     pub(super) qkv: DeviceBuffer<u16>,
     pub(super) head_rstd: DeviceBuffer<f32>,
@@ -21,17 +21,17 @@ pub(super) struct LayerActivations {
     pub(super) gate_up: DeviceBuffer<u16>,
 }
 
-impl LayerActivations {
+impl GpuLayerActivations {
     /// Attention inputs and outputs of this many tokens.
     pub(super) fn attention_buffers(&self, num_tokens: usize) -> AttentionBuffers {
-        let LayerActivations { qk, qkv, attn_out, logsumexp, .. } = self;
+        let GpuLayerActivations { qk, qkv, attn_out, logsumexp, .. } = self;
         AttentionBuffers { num_tokens, qk: qk.at(0), qkv: qkv.at(0), out: attn_out.at(0), logsumexp: logsumexp.at(0) }
     }
 
     fn new(device: &Arc<CudaDevice>, c: &ModelShape, n: usize) -> Result<Self> {
         let bf16 = |width: usize| DeviceBuffer::<u16>::new(device, n * width);
         let fp32 = |width: usize| DeviceBuffer::<f32>::new(device, n * width);
-        Ok(LayerActivations {
+        Ok(GpuLayerActivations {
             input_rstd: fp32(1)?,
             qkv: bf16(c.qkv_dim())?,
             head_rstd: fp32(c.num_heads + c.num_kv_heads)?,
@@ -53,7 +53,7 @@ pub(super) struct TrainerWorkspace {
     /// The input of each layer, and the output of the last.
     pub(super) hidden: Vec<DeviceBuffer<u16>>,
     /// One per layer, or a single one with recomputation.
-    pub(super) activations: Vec<LayerActivations>,
+    pub(super) activations: Vec<GpuLayerActivations>,
     pub(super) normed: DeviceBuffer<u16>,
     pub(super) mlp_act: DeviceBuffer<u16>,
     pub(super) dhidden: DeviceBuffer<u16>,
@@ -146,7 +146,7 @@ impl TrainerWorkspace {
                 self.hidden.push(DeviceBuffer::new(&self.device, self.num_tokens * c.hidden_size)?);
             }
             for _ in 0..num_kept {
-                self.activations.push(LayerActivations::new(&self.device, c, self.num_tokens)?);
+                self.activations.push(GpuLayerActivations::new(&self.device, c, self.num_tokens)?);
             }
         }
         for (buffer, width) in [
@@ -189,9 +189,9 @@ mod tests {
         buffer.len() * size_of::<T>()
     }
 
-    impl LayerActivations {
+    impl GpuLayerActivations {
         fn bytes(&self) -> usize {
-            let LayerActivations {
+            let GpuLayerActivations {
                 input_rstd,
                 qkv,
                 head_rstd,
@@ -236,7 +236,7 @@ mod tests {
                 dlora_a_out,
             ];
             let fp32 = [delta, partials, selected_rstd, logits];
-            let kept = hidden.iter().map(buffer_bytes).chain(activations.iter().map(LayerActivations::bytes));
+            let kept = hidden.iter().map(buffer_bytes).chain(activations.iter().map(GpuLayerActivations::bytes));
             let parts = bf16
                 .map(buffer_bytes)
                 .into_iter()
