@@ -1,11 +1,11 @@
-//! Runs one training case and writes everything a reference can be compared with.
+//! One CPU training case with outputs for a comparison with PyTorch; see `conformance/torch`.
 //!
-//! `conform CASE_DIR`: the folder holds a model and `case.json` (rows, loss, optimiser); results go to `CASE_DIR/out`:
-//! `result.json` (losses, log-probabilities, logits, greedy tokens, chat tokens), `gradients.safetensors`, and after the
-//! steps the model itself under `trained`. Where the folder holds an `adapter`, that alone learns: the gradients are its own,
-//! `trained` is an adapter, and the model with it merged is under `merged`.
+//! `conform CASE_DIR` reads a model directory with `case.json` (sequences, loss, optimizer) and writes to `CASE_DIR/out`:
+//! `result.json` (losses, log-probabilities, logits, greedy tokens, chat tokens), `gradients.safetensors`, and the trained
+//! model under `trained`. If the directory contains `adapter`, only the adapter is trained: the gradients are the adapter's,
+//! `trained` is an adapter, and the merged model is under `merged`.
 //!
-//! `conform new DIR TEXT` makes a small model with a vocabulary learnt from a file, to be loaded elsewhere.
+//! `conform new DIR TEXT` creates a small model with a tokenizer trained on a text file.
 
 use mage_engine::{
     ChatMessage, KlForm, Loss, Objective, OptimStep, PerToken, SampleRequest, SamplingParams, Thinking, TokenClass,
@@ -46,12 +46,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match &args[..] {
         [dir] => run(Path::new(dir)),
-        [new, dir, text] if new == "new" => make(Path::new(dir), Path::new(text)),
+        [new, dir, text] if new == "new" => create(Path::new(dir), Path::new(text)),
         _ => Err("usage: conform CASE_DIR, or conform new DIR TEXT".into()),
     }
 }
 
-fn make(dir: &Path, text: &Path) -> Result<(), Box<dyn Error>> {
+fn create(dir: &Path, text: &Path) -> Result<(), Box<dyn Error>> {
     let renderer = Arc::new(chat_tokenizer(&std::fs::read_to_string(text)?, 400)?);
     let config = Config {
         vocab_size: renderer.vocab_size(),
@@ -137,8 +137,8 @@ fn run(dir: &Path) -> Result<(), Box<dyn Error>> {
     trainer.save_model(&trained, WeightDtype::F32)?;
     if adapter.exists() {
         let model = NativeModel::open(dir)?;
-        let learnt = NativeAdapter::open(&trained, model.config())?;
-        model.with_adapter(learnt)?.merged().save(&out.join("merged"), WeightDtype::F32)?;
+        let adapter = NativeAdapter::open(&trained, model.config())?;
+        model.with_adapter(adapter)?.merged().save(&out.join("merged"), WeightDtype::F32)?;
     }
     let result = serde_json::json!({
         "losses": losses, "norms": norms, "logprobs": first.logprobs, "entropy": first.entropy, "greedy": greedy,

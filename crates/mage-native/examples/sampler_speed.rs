@@ -1,9 +1,9 @@
-//! Times the sampler on a model of random weights: `sampler_speed key=value…`, with the keys of
-//! `benches/peers/sampler_torch.py`. Prints one line of JSON.
+//! Sampler throughput benchmark on a model with random weights.
 //!
-//! `batch` requests with prompts of `prompt` tokens (of which `common` are the same for all) and answers of `answer` tokens
-//! are under way at once, `requests` in all. With `adapters`, requests take turns at so many of them, of rank `rank` on every
-//! matrix.
+//! `sampler_speed key=value…`, with the keys of `benches/peers/sampler_torch.py`, prints one line of JSON. `batch` requests
+//! of `requests` in total are in flight, with prompts of `prompt` tokens, of which the first `common` are shared, and
+//! responses of `answer` tokens. With `adapters`, requests use that many adapters in rotation, of rank `rank` on all
+//! projections.
 
 use mage_engine::{AdapterName, SampleRequest, Sampler, SamplingParams, for_each_concurrent};
 use mage_native::{Config, DEFAULT_INIT_STD, EngineOptions, LoraConfig, NativeAdapter, NativeModel};
@@ -58,13 +58,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let (prompt, common, answer) = (get("prompt", 128), get("common", 0), get("answer", 128));
     let (batch, requests) = (get("batch", 16), get("requests", 64));
-    let beginning: Vec<u32> = (0..common as u32).map(|i| i * 7 % words).collect();
+    let shared_prefix: Vec<u32> = (0..common as u32).map(|i| i * 7 % words).collect();
     let run = |requests: usize, seed: u64| {
         let mut rng = Seed::new(seed).rng();
         let futures = (0..requests).map(|i| {
             let own = (common..prompt).map(|_| rng.random_range(0..words));
             let params = SamplingParams { max_tokens: answer as u32, seed: i as u64, ..Default::default() };
-            let prompt = beginning.iter().copied().chain(own).collect();
+            let prompt = shared_prefix.iter().copied().chain(own).collect();
             let weights = names[i % names.len()].clone();
             sampler.sample(SampleRequest { weights, prompt, params, ..Default::default() })
         });
@@ -76,7 +76,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         });
         failure.map_or(Ok((start.elapsed().as_secs_f64(), tokens)), Err)
     };
-    run(requests.min(4 * batch), 1)?; // warms up
+    run(requests.min(4 * batch), 1)?; // warm-up
     let before = sampler.stats();
     let (seconds, tokens) = run(requests, 2)?;
     let after = sampler.stats();
@@ -87,8 +87,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             "seconds": seconds, "requests_per_second": requests as f64 / seconds,
             "tokens_per_second": tokens as f64 / seconds, "steps": steps, "ms_per_step": 1e3 * seconds / steps as f64,
             "computed_tokens": after.computed_tokens - before.computed_tokens,
-            "shared_tokens": after.prefix_hit_tokens - before.prefix_hit_tokens,
-            "evicted_pages": after.evicted_blocks - before.evicted_blocks, "set_back": after.preemptions - before.preemptions,
+            "prefix_hit_tokens": after.prefix_hit_tokens - before.prefix_hit_tokens,
+            "evicted_blocks": after.evicted_blocks - before.evicted_blocks,
+            "preemptions": after.preemptions - before.preemptions,
         })
     );
     Ok(())

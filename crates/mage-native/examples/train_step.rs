@@ -1,5 +1,6 @@
-//! Times training steps on random rows: `train_step key=value…`, with the keys of `benches/peers/native_torch.py`.
-//! Prints one line of JSON.
+//! Training-step benchmark on random sequences.
+//!
+//! `train_step key=value…`, with the keys of `benches/peers/native_torch.py`, prints one line of JSON.
 
 use mage_engine::{Loss, Objective, OptimStep, PerToken, TokenForest, Trainer};
 use mage_native::{Config, DEFAULT_INIT_STD, EngineOptions, NativeModel};

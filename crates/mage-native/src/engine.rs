@@ -102,8 +102,8 @@ impl NativeModel {
     ) -> Result<()> {
         check_init(config, init_std, renderer)?;
         write_metadata(dir, config, renderer, format)?;
-        let make = |t: &ParamTensor| init::new_tensor(t, init_std, seed);
-        checkpoint::write_made(&dir.join(WEIGHTS), &ParamLayout::new(config).tensors, format, make)
+        let generate = |t: &ParamTensor| init::new_tensor(t, init_std, seed);
+        checkpoint::write_generated(&dir.join(WEIGHTS), &ParamLayout::new(config).tensors, format, generate)
     }
 
     /// Whether all weight files of a model directory exist. Their content is not checked.

@@ -1,7 +1,7 @@
-//! Where does a new model's vocabulary come from?
+//! Tokenizers for new models.
 //!
-//! From given text (byte-level BPE, with the control words of a chat), or from given words (one token each, separated by
-//! spaces), for small models that speak a compact language.
+//! [`chat_tokenizer`] trains byte-level BPE on text and adds chat control tokens. [`word_tokenizer`] has one token per word,
+//! separated by spaces, for small models that use the compact form.
 
 use mage_engine::{Error, Renderer, Result};
 use serde_json::{Map, Value, json};
@@ -10,11 +10,12 @@ use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, Tokenizer};
 
-/// The control words of a chat vocabulary, special ones first.
+/// Control tokens of a chat tokenizer, and whether they are special tokens.
 const CHAT_CONTROL: [(&str, bool); 5] =
     [("<|endoftext|>", true), ("<|im_start|>", true), ("<|im_end|>", true), ("<think>", false), ("</think>", false)];
 
-/// The turns of a chat, thoughts of earlier turns left out; without thinking the model's turn begins with empty thoughts.
+/// ChatML template in the style of Qwen3. Reasoning of earlier messages is left out; with thinking disabled, the assistant
+/// message starts with an empty reasoning block.
 const CHAT_TEMPLATE: &str = "\
 {%- set ns = namespace(last=-1) %}
 {%- for message in messages %}
@@ -44,13 +45,13 @@ const CHAT_TEMPLATE: &str = "\
 {%- endif %}
 ";
 
-/// A byte-level BPE vocabulary of about `size` tokens, learnt from `text`, with control words and a template for chats.
+/// Trains a byte-level BPE tokenizer of at most `size` tokens on `text`, with control tokens and a chat template.
 pub fn chat_tokenizer(text: &str, size: usize) -> Result<Renderer> {
     let least = 256 + CHAT_CONTROL.len();
     if size < least {
         return Err(Error::invalid(
             "tokenizer size",
-            format!("{size} is below {least}: every byte and control word needs a token"),
+            format!("{size} is below {least}, the number of bytes and control tokens"),
         ));
     }
     let failed = |e: tokenizers::Error| Error::invalid("tokenizer", e.to_string());
@@ -76,16 +77,16 @@ pub fn chat_tokenizer(text: &str, size: usize) -> Result<Renderer> {
     Renderer::new(&json, Some(CHAT_TEMPLATE), None, Some("<|im_end|>"))
 }
 
-/// The control words of a word vocabulary that have a meaning to us.
+/// Control tokens of a word tokenizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WordControlTokens {
     /// Starts a prompt.
     pub bos: String,
-    /// Asks for the answer.
+    /// Ends a prompt; the response follows.
     pub go: String,
-    /// Ends an answer.
+    /// Ends a response.
     pub end: String,
-    /// Stands for every unknown word.
+    /// Replaces unknown words.
     pub unknown: String,
 }
 
@@ -95,19 +96,21 @@ impl Default for WordControlTokens {
     }
 }
 
-/// A vocabulary of exactly these words, one token each, separated by spaces. ControlTokens words come first; text from outside
-/// never yields one. The template joins all messages behind the word that starts a prompt and ends with the one that asks
-/// for the answer.
+/// A tokenizer with one token per word, separated by spaces. Control tokens have the lowest ids, and encoding text never
+/// yields one. The chat template is `bos`, all messages, then `go`.
 pub fn word_tokenizer(words: &[String], control: &WordControlTokens) -> Result<Renderer> {
     let specials = [&control.bos, &control.go, &control.end];
     let mut vocabulary = Map::new();
     for word in specials.into_iter().chain([&control.unknown]).chain(words) {
         if word.is_empty() || word.chars().any(char::is_whitespace) {
-            return Err(Error::invalid("vocabulary", format!("`{word}` is not a word: it is empty or has spaces")));
+            return Err(Error::invalid(
+                "vocabulary",
+                format!("`{word}` is not a word: it is empty or contains spaces"),
+            ));
         }
         let id = vocabulary.len();
         if vocabulary.insert(word.clone(), id.into()).is_some() {
-            return Err(Error::invalid("vocabulary", format!("the word `{word}` is given twice")));
+            return Err(Error::invalid("vocabulary", format!("duplicate word `{word}`")));
         }
     }
     let added: Vec<Value> = specials
@@ -136,7 +139,7 @@ mod tests {
     use mage_engine::{ChatMessage, Thinking};
 
     #[test]
-    fn words_are_tokens() {
+    fn each_word_is_one_token() {
         let words: Vec<String> = ["J", "Q", "K", "BET", "PASS"].map(str::to_owned).to_vec();
         let r = word_tokenizer(&words, &WordControlTokens::default()).unwrap();
         assert_eq!(r.vocab_size(), 9);
@@ -148,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn text_becomes_tokens_and_comes_back() {
+    fn decoding_inverts_encoding() {
         let text = "The opponent bets. The opponent passes.\nYour card: the King.\n".repeat(40);
         let r = chat_tokenizer(&text, 300).unwrap();
         assert!(r.vocab_size() <= 300 && r.vocab_size() > 261, "{}", r.vocab_size());
@@ -158,11 +161,11 @@ mod tests {
         assert!(r.encode("The opponent").unwrap().len() < 12);
         assert!(r.encode("<|im_end|></think>").unwrap().iter().all(|&t| !r.is_control(t)));
         assert!(chat_tokenizer(&text, 10).is_err());
-        assert!(chat_tokenizer("", 300).is_ok(), "no text leaves the bytes");
+        assert!(chat_tokenizer("", 300).is_ok(), "without text only the bytes remain");
     }
 
     #[test]
-    fn thoughts_of_earlier_turns_are_left_out() {
+    fn chat_template_omits_reasoning_of_earlier_messages() {
         let r = chat_tokenizer("", 300).unwrap();
         let show = |messages: &[ChatMessage], thinking, open| {
             r.decode_all(&r.encode_chat(messages, thinking, open).unwrap()).unwrap()

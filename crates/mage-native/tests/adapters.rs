@@ -1,4 +1,4 @@
-//! Many adapters beside one model: each speaks for itself, in any company, and merging one changes nothing but rounding.
+//! LoRA adapters in the sampler: batches of several adapters, versions, merging, and adapter directories.
 
 use mage_engine::{
     AdapterName, Loss, Objective, OptimStep, PerToken, SampleRequest, Sampler, SamplingParams, ScoreRequest,
@@ -32,8 +32,8 @@ fn model() -> NativeModel {
     NativeModel::new(config(), 0.2, Seed::new(9), None).unwrap()
 }
 
-/// An adapter that has learnt to say one thing.
-fn taught(lora: &LoraConfig, seed: u64) -> NativeAdapter {
+/// An adapter trained on one sequence.
+fn trained_adapter(lora: &LoraConfig, seed: u64) -> NativeAdapter {
     let (mut trainer, _) =
         model().with_new_adapter(lora, Seed::new(seed)).unwrap().train(EngineOptions::default()).unwrap();
     let tokens: Vec<u32> = (0..20).map(|i| (Seed::new(seed).at(i).value() % 30) as u32).collect();
@@ -48,7 +48,7 @@ fn taught(lora: &LoraConfig, seed: u64) -> NativeAdapter {
     NativeAdapter::open(dir.path(), &config()).unwrap()
 }
 
-fn loras() -> Vec<LoraConfig> {
+fn lora_configs() -> Vec<LoraConfig> {
     vec![
         LoraConfig { rank: 4, alpha: 8.0, targets: Projection::ALL.to_vec() },
         LoraConfig { rank: 2, alpha: 2.0, targets: vec![Projection::QProj, Projection::VProj] },
@@ -63,9 +63,9 @@ fn scores(sampler: &NativeSampler, name: &str) -> Vec<f32> {
 }
 
 #[test]
-fn merged_equals_adapter_to_rounding() {
-    for (i, lora) in loras().iter().enumerate() {
-        let adapter = taught(lora, i as u64);
+fn merged_weights_equal_adapter_up_to_rounding() {
+    for (i, lora) in lora_configs().iter().enumerate() {
+        let adapter = trained_adapter(lora, i as u64);
         let with = model().with_adapter(adapter.clone()).unwrap();
         assert_eq!(with.adapter().unwrap().lora(), lora);
         let merged = model().with_adapter(adapter).unwrap().merged();
@@ -75,17 +75,18 @@ fn merged_equals_adapter_to_rounding() {
         let merged = NativeModel::open(dir.path()).unwrap().sampler(EngineOptions::default()).unwrap();
         let with = with.sampler(EngineOptions::default()).unwrap();
         let (a, b, base) = (scores(&with, "policy"), scores(&merged, "policy"), scores(&with, "base"));
-        let apart = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(apart(&a, &b) < 2e-5, "{}", apart(&a, &b));
-        assert!(apart(&a, &base) > 0.1, "the adapter has something to say: {}", apart(&a, &base));
-        assert!(scores(&merged, "base") == b, "once merged, there is nothing beside it");
+        let max_diff = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(max_diff(&a, &b) < 2e-5, "{}", max_diff(&a, &b));
+        assert!(max_diff(&a, &base) > 0.1, "the adapter should have an effect: {}", max_diff(&a, &base));
+        assert!(scores(&merged, "base") == b, "a merged model has no adapter");
     }
 }
 
 #[test]
-fn adapters_in_one_batch_speak_as_each_would_alone() {
+fn adapters_batched_together_give_the_bits_of_each_alone() {
     let sampler = model().sampler(EngineOptions::default()).unwrap();
-    let adapters: Vec<NativeAdapter> = loras().iter().enumerate().map(|(i, l)| taught(l, i as u64)).collect();
+    let adapters: Vec<NativeAdapter> =
+        lora_configs().iter().enumerate().map(|(i, l)| trained_adapter(l, i as u64)).collect();
     let names = ["first", "second", "third"];
     for (name, adapter) in names.iter().zip(&adapters) {
         assert_eq!(sampler.publish(&AdapterName::new(name), adapter).unwrap().0, 0);
@@ -97,13 +98,13 @@ fn adapters_in_one_batch_speak_as_each_would_alone() {
         ..Default::default()
     };
     let all: Vec<&str> = names.into_iter().chain(["base", "policy"]).collect();
-    let asked: Vec<SampleRequest> =
+    let requests: Vec<SampleRequest> =
         (0..6).flat_map(|seed| all.iter().map(move |n| (*n, seed))).map(|(n, seed)| request(n, seed)).collect();
-    let together: Vec<_> = asked.iter().map(|r| sampler.sample(r.clone())).collect();
-    for (r, answer) in asked.iter().zip(together) {
-        let answer = block_on(answer).unwrap();
-        assert_eq!(answer.weights.name, r.weights);
-        assert!(answer == sampler.generate(r, |_| ()).unwrap(), "{}", r.weights);
+    let futures: Vec<_> = requests.iter().map(|r| sampler.sample(r.clone())).collect();
+    for (r, future) in requests.iter().zip(futures) {
+        let sample = block_on(future).unwrap();
+        assert_eq!(sample.weights.name, r.weights);
+        assert!(sample == sampler.generate(r, |_| ()).unwrap(), "{}", r.weights);
         let name = r.weights.as_str();
         let alone = match names.iter().position(|n| *n == name) {
             Some(i) => model().with_adapter(adapters[i].clone()).unwrap(),
@@ -111,37 +112,37 @@ fn adapters_in_one_batch_speak_as_each_would_alone() {
         };
         let policy = SampleRequest { weights: AdapterName::default(), ..r.clone() };
         let alone = alone.sampler(EngineOptions::default()).unwrap().generate(&policy, |_| ()).unwrap();
-        assert!(answer.tokens == alone.tokens && answer.logprobs == alone.logprobs, "{name}");
+        assert!(sample.tokens == alone.tokens && sample.logprobs == alone.logprobs, "{name}");
     }
-    assert!(scores(&sampler, "base") == scores(&sampler, "policy"), "nothing beside it");
-    let mut seen: Vec<Vec<f32>> = all[..4].iter().map(|n| scores(&sampler, n)).collect();
-    seen.dedup();
-    assert_eq!(seen.len(), 4, "they differ");
+    assert!(scores(&sampler, "base") == scores(&sampler, "policy"), "the policy has no adapter");
+    let mut distinct: Vec<Vec<f32>> = all[..4].iter().map(|n| scores(&sampler, n)).collect();
+    distinct.dedup();
+    assert_eq!(distinct.len(), 4, "the adapters should differ");
 }
 
 #[test]
-fn a_name_goes_on_to_its_next_version_between_requests() {
+fn running_requests_keep_their_version_after_a_publish() {
     let sampler = model().sampler(EngineOptions::default()).unwrap();
-    let (a, b) = (taught(&loras()[0], 1), taught(&loras()[1], 2));
-    let rival = AdapterName::new("rival");
-    sampler.publish(&rival, &a).unwrap();
+    let (a, b) = (trained_adapter(&lora_configs()[0], 1), trained_adapter(&lora_configs()[1], 2));
+    let opponent = AdapterName::new("opponent");
+    sampler.publish(&opponent, &a).unwrap();
     let r = SampleRequest {
-        weights: rival.clone(),
+        weights: opponent.clone(),
         prompt: vec![1, 2, 3],
         params: SamplingParams { max_tokens: 100, ..Default::default() },
         ..Default::default()
     };
     let (plain, mut stream) = (sampler.generate(&r, |_| ()).unwrap(), sampler.stream(r.clone()).unwrap());
     assert!(block_on(stream.next()).is_some());
-    assert_eq!(sampler.publish(&rival, &b).unwrap().0, 1);
+    assert_eq!(sampler.publish(&opponent, &b).unwrap().0, 1);
     let old = block_on(stream.finish()).unwrap();
-    assert!(old == plain && old.weights.version.0 == 0, "what has begun ends as it began");
+    assert!(old == plain && old.weights.version.0 == 0, "a running request should keep its weights");
     let new = block_on(sampler.sample(r)).unwrap();
     assert!(new.weights.version.0 == 1 && new.logprobs != old.logprobs);
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn unusable_adapters_are_refused() {
     let adapter =
         NativeAdapter::new(&Config { hidden_size: 16, ..config() }, &LoraConfig::default(), Seed::new(1)).unwrap();
     let e = model().with_adapter(adapter.clone()).err().unwrap().to_string();
@@ -161,17 +162,17 @@ fn what_does_not_fit_is_refused() {
 }
 
 #[test]
-fn a_folder_names_the_model_it_belongs_to() {
+fn adapter_directory_records_its_base_model() {
     let (base, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     model().save(base.path(), WeightDtype::F32).unwrap();
     let save = |model: NativeModel| {
         let (trainer, _) =
-            model.with_new_adapter(&loras()[1], Seed::new(1)).unwrap().train(EngineOptions::default()).unwrap();
+            model.with_new_adapter(&lora_configs()[1], Seed::new(1)).unwrap().train(EngineOptions::default()).unwrap();
         trainer.save_model(out.path(), WeightDtype::F32).unwrap();
         NativeAdapter::base_of(out.path()).unwrap()
     };
-    let place = base.path().canonicalize().unwrap().display().to_string();
-    assert_eq!(save(NativeModel::open(base.path()).unwrap()), Some(place));
+    let path = base.path().canonicalize().unwrap().display().to_string();
+    assert_eq!(save(NativeModel::open(base.path()).unwrap()), Some(path));
     assert_eq!(save(NativeModel::open(base.path()).unwrap().with_source("org/name")).as_deref(), Some("org/name"));
     let revised = save(NativeModel::open(base.path()).unwrap().with_source("org/name@v2"));
     assert_eq!(revised.as_deref(), Some("org/name@v2"));
@@ -179,5 +180,5 @@ fn a_folder_names_the_model_it_belongs_to() {
     let config: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&config["base_model_name_or_path"], &config["revision"]), (&"org/name".into(), &"v2".into()));
     assert_eq!(save(model()), None);
-    assert_eq!(NativeAdapter::shape_of(out.path()).unwrap(), loras()[1]);
+    assert_eq!(NativeAdapter::shape_of(out.path()).unwrap(), lora_configs()[1]);
 }

@@ -1,4 +1,4 @@
-//! What is sampled is what is scored is what is trained: the same bits everywhere.
+//! Sampling, scoring and training agree bit for bit; stop conditions, action masks and weight versions.
 
 use mage_engine::{
     ActionSet, AdapterName, FinishReason, Loss, Objective, PerToken, SampleRequest, SamplingParams, ScoreRequest,
@@ -38,10 +38,10 @@ fn request(seed: u64, len: usize) -> SampleRequest {
 }
 
 #[test]
-fn sampled_scored_and_trained_log_probabilities_are_the_same_bits() {
+fn sampled_scored_and_trained_logprobs_are_bit_identical() {
     let (mut trainer, sampler) = engine(2);
     let mut scores = Vec::new();
-    let mut rows = Vec::new();
+    let mut sequences = Vec::new();
     let mut sampled = Vec::new();
     for seed in 0..8 {
         let mut r = request(seed, 1 + 9 * seed as usize);
@@ -58,7 +58,7 @@ fn sampled_scored_and_trained_log_probabilities_are_the_same_bits() {
             train.allowed = [vec![None; from], allowed.clone()].concat();
         }
         scores.push(ScoreRequest { tokens: tokens.clone(), from, allowed, ..Default::default() });
-        rows.push((tokens, train));
+        sequences.push((tokens, train));
         sampled.push(s.logprobs);
     }
     let together = sampler.score_all(&scores).unwrap();
@@ -66,13 +66,13 @@ fn sampled_scored_and_trained_log_probabilities_are_the_same_bits() {
         assert!(s.logprobs == sampled[i], "request {i}");
         assert!(sampler.score_all(&scores[i..=i]).unwrap()[0] == *s);
     }
-    let report =
-        trainer.forward_backward(&TokenForest::from_sequences(rows), &Loss::of(Objective::CrossEntropy)).unwrap();
+    let batch = TokenForest::from_sequences(sequences);
+    let report = trainer.forward_backward(&batch, &Loss::of(Objective::CrossEntropy)).unwrap();
     assert!(report.logprobs == sampled.concat());
 }
 
 #[test]
-fn a_seed_repeats_itself_on_any_number_of_threads() {
+fn same_seed_gives_same_sample_for_any_thread_count() {
     let (_, one) = engine(1);
     let (_, many) = engine(4);
     for seed in 0..5 {
@@ -84,14 +84,14 @@ fn a_seed_repeats_itself_on_any_number_of_threads() {
 }
 
 #[test]
-fn action_sets_are_kept_to_and_sum_to_one() {
+fn masked_samples_stay_in_the_action_set_and_probabilities_sum_to_one() {
     let (_, sampler) = engine(1);
-    let answers = [vec![3, 4], vec![3, 5, 6], vec![9]];
-    let set = ActionSet::new(&answers, None, None).unwrap();
+    let actions = [vec![3, 4], vec![3, 5, 6], vec![9]];
+    let set = ActionSet::new(&actions, None, None).unwrap();
     let mut total = 0.0;
-    for answer in &answers {
-        let tokens = [&[1, 2][..], answer].concat();
-        let r = ScoreRequest { tokens, from: 2, allowed: set.masks(answer).unwrap(), ..Default::default() };
+    for action in &actions {
+        let tokens = [&[1, 2][..], action].concat();
+        let r = ScoreRequest { tokens, from: 2, allowed: set.masks(action).unwrap(), ..Default::default() };
         total += sampler.score_all(&[r]).unwrap()[0].logprobs.iter().map(|l| f64::from(*l)).sum::<f64>().exp();
     }
     assert!((total - 1.0).abs() < 1e-6, "{total}");
@@ -99,12 +99,12 @@ fn action_sets_are_kept_to_and_sum_to_one() {
         let mut r = request(seed, 2);
         r.allowed = Some(set.clone());
         let s = sampler.generate(&r, |_| ()).unwrap();
-        assert!(answers.contains(&s.tokens) && s.finish == FinishReason::Stop, "{:?}", s.tokens);
+        assert!(actions.contains(&s.tokens) && s.finish == FinishReason::Stop, "{:?}", s.tokens);
     }
 }
 
 #[test]
-fn answers_end_where_they_should() {
+fn sampling_stops_at_stop_ids_max_tokens_and_full_context() {
     let (_, sampler) = engine(1);
     let r = request(3, 5);
     let free = sampler.generate(&r, |_| ()).unwrap();
@@ -122,7 +122,7 @@ fn answers_end_where_they_should() {
 }
 
 #[test]
-fn stop_texts_and_streams_follow_the_tokens() {
+fn stop_texts_end_the_sample_at_the_completing_token() {
     let renderer = Arc::new(chat_tokenizer("", 300).unwrap());
     let config = Config { vocab_size: renderer.vocab_size(), ..config() };
     let model = NativeModel::new(config, 0.2, Seed::new(9), Some(Arc::clone(&renderer))).unwrap();
@@ -154,7 +154,10 @@ fn published_weights_are_named_and_versioned() {
     let row = (vec![1, 2, 3], PerToken { weights: vec![0.0, 1.0, 1.0], ..Default::default() });
     trainer.forward_backward(&TokenForest::from_sequences([row]), &Loss::of(Objective::CrossEntropy)).unwrap();
     trainer.optim_step(&Default::default()).unwrap();
-    assert!(at(&AdapterName::default()).unwrap().logprobs == frozen.logprobs, "nothing changes before it is published");
+    assert!(
+        at(&AdapterName::default()).unwrap().logprobs == frozen.logprobs,
+        "unpublished updates should not be visible"
+    );
     let version = trainer.publish(&AdapterName::default()).unwrap();
     let new = at(&AdapterName::default()).unwrap();
     assert!(new.weights.version == version && new.logprobs != frozen.logprobs);

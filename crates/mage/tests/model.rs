@@ -77,7 +77,7 @@ fn what_makes_no_sense_is_refused() {
     let weights = dir.path().join("model/model.safetensors");
     let bytes = fs::read(&weights).expect("weights");
     fs::write(&weights, &bytes[..bytes.len() - 10]).expect("written");
-    assert!(refusal(&["model", "info", &model]).contains("cut short"));
+    assert!(refusal(&["model", "info", &model]).contains("truncated"));
 
     let mut broken = bytes;
     let len = broken.len();

@@ -65,7 +65,7 @@ mod tests {
     use crate::cpu::testing::random_values;
 
     #[test]
-    fn a_step_follows_the_definition_of_adamw() {
+    fn step_follows_the_definition_of_adamw() {
         let (mut p, g) = (random_values(20, 1), random_values(20, 2));
         let (mut m, mut v) = (vec![0.0; 20], vec![0.0; 20]);
         let start = p.clone();

@@ -1,8 +1,8 @@
-//! Causal attention, forward and backward, without padding and without a matrix of all scores.
+//! Causal attention, forward and backward, without padding and without a full score matrix.
 //!
-//! Each task is one sequence and one key head with its query heads; scores exist for a block of queries at a time. A
-//! query's result is a chain over its keys in order, so it does not depend on how queries are blocked: decoding with a
-//! cache gives the bits of a whole forward pass.
+//! Each task is one sequence and one KV head with its query heads; scores are computed for a block of queries at a time. The
+//! result of a query is a chain over its keys in order, so it does not depend on query blocking: decoding with a KV cache
+//! gives the bits of a full forward pass.
 
 use super::gemm::{self, Lhs, Rhs};
 use super::shared_ptr::SharedMut;
@@ -16,9 +16,9 @@ const BLOCK: usize = 48;
 
 #[derive(Default)]
 struct Scratch {
-    /// Keys, as columns.
+    /// Packed keys, as columns.
     keys: Vec<f32>,
-    /// Values, as columns.
+    /// Packed values, as columns.
     values: Vec<f32>,
     scores: Vec<f32>,
     dscores: Vec<f32>,
@@ -28,7 +28,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// A product into scratch space or into this task's own rows and columns.
+/// GEMM into scratch space or into this task's own rows and columns.
 fn task_gemm(
     level: SimdLevel,
     shape: (usize, usize, usize),
@@ -38,8 +38,8 @@ fn task_gemm(
     stride: usize,
     accumulate: bool,
 ) {
-    // SAFETY: scratch belongs to the thread, and no two tasks have the same span and head; the callers below compared
-    // the lengths of the outputs with all spans.
+    // SAFETY: scratch is thread-local, no two tasks have the same span and head, and the callers below check the lengths of
+    // the outputs against all spans.
     unsafe { gemm::gemm_into(level, shape, a, b, c, stride, accumulate) }
 }
 
@@ -50,7 +50,7 @@ fn scratch_slice(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
     &mut buffer[..len]
 }
 
-/// Calls `work` for each (span, key head), side by side where that pays.
+/// Calls `work` for each (span, KV head), in parallel if there is enough work.
 fn over_tasks(cpu: &Cpu, heads: Heads, spans: &[Span], work: impl Fn(&Span, usize) + Sync) {
     let size: usize = spans.iter().map(|s| s.query_len * s.key_len).sum::<usize>() * heads.q * heads.dim;
     if cpu.parallel && rayon::current_num_threads() > 1 && size > 1 << 16 {
@@ -99,7 +99,7 @@ pub(super) fn forward(
                     let rows = BLOCK.min(span.query_len - start);
                     let before = span.key_len - span.query_len + start;
                     let seen = before + rows;
-                    let columns = seen.next_multiple_of(LANES); // whole vectors: what lies beyond is overwritten
+                    let columns = seen.next_multiple_of(LANES); // whole vectors; the surplus is overwritten
                     let row = span.query + start;
                     let queries = Lhs::rows(&q.data[row * q.stride + q.first + h * dim..], q.stride);
                     let right = Rhs::Packed { data: keys, k: dim };
@@ -107,7 +107,7 @@ pub(super) fn forward(
                     for i in 0..rows {
                         let (row_logsumexp, inverse_sum) =
                             softmax_at(cpu.level, &mut scores[i * width..][..width], before + i + 1, scale);
-                        // SAFETY: this task single_threaded writes the head's place in these rows.
+                        // SAFETY: only this task writes this head's element of these rows.
                         unsafe {
                             *logsumexp.offset((row + i) * heads.q + h).ptr() = row_logsumexp;
                         }
@@ -123,8 +123,8 @@ pub(super) fn forward(
 
 simd_dispatch!(fn softmax_at = softmax(scores: &mut [f32], seen: usize, scale: f32) -> (f32, f32));
 
-/// RotaryEmbedding the first `seen` scores into exponentials, the others into 0. Gives the logarithm of their sum (with the
-/// largest score) and the sum's inverse_sum.
+/// Replaces the first `seen` scores by their exponentials, relative to the maximum, and the others by 0. Returns the
+/// log-sum-exp and the inverse of the sum.
 #[inline(always)]
 pub(super) fn softmax<L: Lanes>(l: L, scores: &mut [f32], seen: usize, scale: f32) -> (f32, f32) {
     let end = seen.next_multiple_of(LANES);
@@ -190,7 +190,7 @@ pub(super) fn backward(
             let values = scratch_slice(&mut scratch.values, gemm::packed_len(len, dim));
             gemm::pack_transposed(value_rows, len, dim, full, values);
             for i in 0..len {
-                // SAFETY: this task single_threaded writes this key head's places in the span's rows.
+                // SAFETY: only this task writes this KV head's columns of the span's rows.
                 unsafe {
                     dqk.offset((first + i) * narrow + key_at).slice(dim).fill(0.0);
                     dqkv.offset((first + i) * full + value_at).slice(dim).fill(0.0);
@@ -203,7 +203,7 @@ pub(super) fn backward(
                 for start in (0..len).step_by(BLOCK) {
                     let rows = BLOCK.min(len - start);
                     let seen = start + rows;
-                    let columns = seen.next_multiple_of(LANES); // whole vectors: what lies beyond is not used
+                    let columns = seen.next_multiple_of(LANES); // whole vectors; the surplus is unused
                     let row = first + start;
                     let queries = &qk[row * narrow + h * dim..];
                     let douts = &dout[row * wide + h * dim..];
@@ -260,7 +260,7 @@ simd_dispatch!(fn score_grad_at = score_grad(
     scores: &mut [f32], dscores: &mut [f32], seen: usize, scale: f32, logsumexp: f32, dout: &[f32], out: &[f32]
 ));
 
-/// RotaryEmbedding scores into probabilities, and gradients by probabilities into gradients by unscaled scores; 0 beyond `seen`.
+/// Replaces scores by probabilities and their gradients by gradients with respect to the unscaled scores; 0 beyond `seen`.
 #[allow(clippy::too_many_arguments)]
 #[inline(always)]
 fn score_grad<L: Lanes>(
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn attention_is_the_textbook_formula() {
+    fn attention_matches_the_definition() {
         let heads = Heads { q: 4, kv: 2, dim: 8 };
         let spans = spans(&[5, 1, 70]);
         let (qk, qkv) = (random_values(76 * heads.qk(), 1), random_values(76 * heads.qkv(), 2));
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_are_slopes() {
+    fn gradients_match_finite_differences() {
         let heads = Heads { q: 2, kv: 1, dim: 6 };
         let cpu = Cpu::new();
         for lengths in [&[3, 4][..], &[51]] {
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn one_query_at_a_time_gives_the_same_bits() {
+    fn single_query_results_equal_full_sequence_bits() {
         let heads = Heads { q: 4, kv: 2, dim: 16 };
         let len = 61;
         let (qk, qkv) = (random_values(len * heads.qk(), 1), random_values(len * heads.qkv(), 2));

@@ -1,21 +1,21 @@
-//! How are matrices multiplied so that the result never depends on company?
+//! Batch-invariant GEMM.
 //!
-//! Every element of a product is one chain of fused multiply-adds in the order of the contracted index, starting from 0
-//! or from what is already there. How the matrix is cut into tiles, how many rows there are and how many threads work
-//! on it then cannot matter: a tile that stops half-way leaves exactly the partial sum it will continue from.
+//! Every output element is one chain of fused multiply-adds in the order of the contracted index, starting from 0 or from the
+//! present value. The result therefore does not depend on tiling, number of rows or threads: a tile that stops after part of
+//! the contracted index stores exactly the partial sum it later continues from.
 
 use super::shared_ptr::{SharedConst, SharedMut};
 use crate::cpu::simd::{LANES, Lanes, SimdLevel, simd_dispatch};
 use rayon::prelude::*;
 use std::cell::RefCell;
 
-/// Columns in a packed panel: two vectors.
+/// Columns of a packed panel: two vectors.
 pub(crate) const PANEL: usize = 2 * LANES;
-/// How much of the contracted index is worked on at once: a panel of it fits the first-level cache.
+/// Block size along the contracted index; a panel of this depth fits the L1 cache.
 const DEPTH: usize = 256;
-/// Rows in the largest tile.
+/// Rows of the largest tile.
 const TILE: usize = 12;
-/// Products below this many multiply-adds are not worth sharing among threads.
+/// Multiply-adds below which a GEMM runs on one thread.
 const MIN_PARALLEL_WORK: usize = 1 << 18;
 
 /// The left matrix: element (row, k) is at `row · row_stride + k · k_stride`.
@@ -27,12 +27,12 @@ pub(crate) struct Lhs<'a> {
 }
 
 impl<'a> Lhs<'a> {
-    /// Rows of `k` contiguous numbers.
+    /// Rows of `k` contiguous values.
     pub(crate) fn rows(data: &'a [f32], stride: usize) -> Self {
         Lhs { data, row_stride: stride, k_stride: 1 }
     }
 
-    /// The transpose of rows: contracts over them.
+    /// The transpose of a row-major matrix; the GEMM contracts over its rows.
     pub(crate) fn columns(data: &'a [f32], stride: usize) -> Self {
         Lhs { data, row_stride: 1, k_stride: stride }
     }
@@ -47,7 +47,7 @@ impl<'a> Lhs<'a> {
 pub(crate) enum Rhs<'a> {
     /// Element (k, column) at `k · stride + column`.
     Rows { data: &'a [f32], stride: usize },
-    /// Made by [`pack_transposed`] or [`pack_rows`].
+    /// Packed by [`pack_transposed`] or [`pack_rows`].
     Packed { data: &'a [f32], k: usize },
 }
 
@@ -56,15 +56,15 @@ pub(crate) fn packed_len(n: usize, k: usize) -> usize {
     n.div_ceil(PANEL) * PANEL * k
 }
 
-/// Packs the transpose of a matrix with `n` rows of `k` numbers, `stride` apart: its rows become columns of a product.
+/// Packs the transpose of a matrix with `n` rows of `k` values, `stride` apart, as a right-hand side.
 pub(crate) fn pack_transposed(w: &[f32], n: usize, k: usize, stride: usize, out: &mut [f32]) {
     for (p, panel) in out[..packed_len(n, k)].chunks_exact_mut(PANEL * k.max(1)).enumerate() {
         pack_panel(&w[p * PANEL * stride..], PANEL.min(n - p * PANEL), k, stride, panel);
     }
 }
 
-/// The same, panels side by side.
-pub(crate) fn pack_transposed_shared(w: &[f32], n: usize, k: usize, stride: usize, out: &mut [f32]) {
+/// [`pack_transposed`] with parallel panels.
+pub(crate) fn pack_transposed_parallel(w: &[f32], n: usize, k: usize, stride: usize, out: &mut [f32]) {
     out[..packed_len(n, k)].par_chunks_exact_mut(PANEL * k.max(1)).enumerate().for_each(|(p, panel)| {
         pack_panel(&w[p * PANEL * stride..], PANEL.min(n - p * PANEL), k, stride, panel);
     });
@@ -74,10 +74,10 @@ fn pack_panel(w: &[f32], columns: usize, k: usize, stride: usize, panel: &mut [f
     if columns < PANEL {
         panel.fill(0.0);
     }
-    // A short stretch of every row at a time: what is written stays in the cache until its line is full.
-    const STRETCH: usize = 64;
-    for from in (0..k).step_by(STRETCH) {
-        let len = STRETCH.min(k - from);
+    // A short segment of every row at a time, so that written lines stay in cache until they are full.
+    const SEGMENT: usize = 64;
+    for from in (0..k).step_by(SEGMENT) {
+        let len = SEGMENT.min(k - from);
         let lines = &mut panel[from * PANEL..][..len * PANEL];
         for c in 0..columns {
             let row = &w[c * stride + from..][..len];
@@ -92,7 +92,7 @@ thread_local! {
     static SCRATCH: RefCell<(Vec<f32>, Vec<f32>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
-/// `c = a · b`, or `c += a · b` with `accumulate`: `m` rows of `n` numbers, `ldc` apart.
+/// `c = a · b`, or `c += a · b` with `accumulate`: `m` rows of `n` values, `ldc` apart.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn gemm(
     level: SimdLevel,
@@ -112,7 +112,7 @@ pub(crate) fn gemm(
     if !parallel || m * n * k < MIN_PARALLEL_WORK || rayon::current_num_threads() == 1 {
         return gemm_single_thread(level, (m, n, k), a, b, c, ldc, accumulate);
     }
-    // Cut by rows where there are many, else by columns; neither changes a bit.
+    // Split by rows if there are many, else by columns; the results are equal.
     let threads = rayon::current_num_threads();
     if m >= 2 * TILE * threads {
         let rows = m.div_ceil(2 * threads).next_multiple_of(TILE);
@@ -135,10 +135,10 @@ pub(crate) fn gemm(
     }
 }
 
-/// The same into part of a buffer that other threads write other parts of.
+/// Single-threaded [`gemm`] into part of a buffer whose other parts other threads may write.
 ///
 /// # Safety
-/// The `m` rows of `n` numbers, `ldc` apart, must lie in one buffer and be the caller's single_threaded meanwhile.
+/// The `m` rows of `n` values, `ldc` apart, must lie within one buffer, and no other thread may access them during the call.
 pub(crate) unsafe fn gemm_into(
     level: SimdLevel,
     (m, n, k): (usize, usize, usize),
@@ -154,7 +154,7 @@ pub(crate) unsafe fn gemm_into(
     }
 }
 
-/// Everything the pointers below rely on.
+/// Checks all lengths that the pointer arithmetic below relies on.
 fn check(m: usize, n: usize, k: usize, a: Lhs<'_>, b: Rhs<'_>, c_len: usize, ldc: usize) {
     assert!(ldc >= n && (m - 1) * ldc + n <= c_len, "gemm: output too short");
     if k == 0 {
@@ -182,7 +182,7 @@ fn gemm_single_thread(
         for from in (0..k.max(1)).step_by(DEPTH) {
             let depth = DEPTH.min(k - from);
             let block = GemmBlock { m, n, depth, ldc, accumulate: accumulate || from > 0 };
-            // A left matrix read across its rows is gathered into tiles first.
+            // A strided left matrix is packed into tiles first.
             let a_block = if a.k_stride == 1 || m < TILE {
                 Tiles {
                     data: SharedConst::new(&a.data[(from * a.k_stride).min(a.data.len())..]),
@@ -202,7 +202,7 @@ fn gemm_single_thread(
                     };
                     block_at(level, block, a_block, panels, c);
                 }
-                // Rows as wide as a panel are one already; and few rows would not repay the copying.
+                // Rows as wide as a panel need no packing, and with few rows it does not pay.
                 Rhs::Rows { data, stride } if m < 2 * TILE || (n == PANEL && stride == PANEL) => {
                     let panels = Panels {
                         data: SharedConst::new(&data[(from * stride).min(data.len())..]),
@@ -233,7 +233,7 @@ fn pack_rows(b: &[f32], n: usize, k: usize, stride: usize, out: &mut Vec<f32>) {
         let panel = &mut out[p * PANEL * k..][..PANEL * k];
         for (kk, row) in panel.chunks_exact_mut(PANEL).enumerate() {
             let from = &b[kk * stride + first..];
-            // A length known when compiling is a few instructions; any other is a call.
+            // A copy of constant length compiles to a few instructions, any other to a call.
             if columns == PANEL {
                 row.copy_from_slice(&from[..PANEL]);
             } else if columns == LANES {
@@ -245,7 +245,7 @@ fn pack_rows(b: &[f32], n: usize, k: usize, stride: usize, out: &mut Vec<f32>) {
     }
 }
 
-/// Gathers a left matrix into tiles of [`TILE`] rows, the contracted index outermost in each.
+/// Packs a left matrix into tiles of [`TILE`] rows, with the contracted index outermost in each.
 fn pack_lhs(a: Lhs<'_>, m: usize, from: usize, depth: usize, out: &mut Vec<f32>) {
     let len = m.div_ceil(TILE) * TILE * depth;
     if out.len() < len {
@@ -267,7 +267,7 @@ fn pack_lhs(a: Lhs<'_>, m: usize, from: usize, depth: usize, out: &mut Vec<f32>)
     }
 }
 
-/// One block of the product: `depth` of the contracted index.
+/// Shape of one block: `depth` steps of the contracted index.
 #[derive(Clone, Copy)]
 pub(crate) struct GemmBlock {
     m: usize,
@@ -287,9 +287,9 @@ pub(crate) struct Tiles {
 #[derive(Clone, Copy)]
 pub(crate) struct Panels {
     data: SharedConst,
-    /// From a panel to the next.
+    /// Stride between panels.
     panel: usize,
-    /// From one contracted index to the next.
+    /// Stride along the contracted index.
     k: usize,
 }
 
@@ -298,7 +298,7 @@ simd_dispatch!(fn block_at = block(shape: GemmBlock, a: Tiles, b: Panels, c: Sha
 #[inline(always)]
 fn block<L: Lanes>(l: L, shape: GemmBlock, a: Tiles, b: Panels, c: SharedMut) {
     let GemmBlock { m, n, depth, ldc, accumulate } = shape;
-    // A single row has no tile of rows to hide latency behind: take several panels at once instead.
+    // A single row cannot hide latency behind other rows, so several panels are processed at once.
     let mut column = 0;
     while m == 1 && n - column >= 4 * PANEL {
         let part = TileInputs {
@@ -329,7 +329,7 @@ fn block<L: Lanes>(l: L, shape: GemmBlock, a: Tiles, b: Panels, c: SharedMut) {
                 k: b.k,
             };
             let target = c.offset(row * ldc + column);
-            // SAFETY: as above; tiles are cut so that no row or column beyond the shape is touched.
+            // SAFETY: as above; tiles never extend beyond the rows and columns of the shape.
             row +=
                 unsafe { rows::<L>(l, part, target, ldc, left, columns, accumulate, a.packed.then_some(row % TILE)) };
         }
@@ -347,8 +347,8 @@ struct TileInputs {
     k: usize,
 }
 
-/// Works on as many of the `left` rows as a tile takes and says how many. A packed tile must not be left half-way across
-/// its end: `within` is the row's place in it.
+/// Processes as many of the `left` rows as fit one tile and returns their number. `within` is the row's index in its packed
+/// tile, which must not be crossed.
 #[allow(clippy::too_many_arguments)]
 #[inline(always)]
 unsafe fn rows<L: Lanes>(
@@ -364,7 +364,7 @@ unsafe fn rows<L: Lanes>(
     let left = within.map_or(left, |w| left.min(TILE - w));
     macro_rules! run {
         ($rows:literal) => {{
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 if columns == PANEL {
                     tile::<L, $rows, 2, true>(l, part, c, ldc, columns, accumulate);
@@ -392,7 +392,7 @@ unsafe fn rows<L: Lanes>(
     }
 }
 
-/// `R` rows by `N` vectors of the product. With `FULL`, all lanes count; else only the first `columns`.
+/// Computes `R` rows by `N` vectors of the output: all lanes with `FULL`, else the first `columns`.
 #[inline(always)]
 unsafe fn tile<L: Lanes, const R: usize, const N: usize, const FULL: bool>(
     l: L,
@@ -402,7 +402,7 @@ unsafe fn tile<L: Lanes, const R: usize, const N: usize, const FULL: bool>(
     columns: usize,
     accumulate: bool,
 ) {
-    // SAFETY: the caller vouches that rows, columns and depth lie within the buffers.
+    // SAFETY: the caller guarantees that rows, columns and depth lie within the buffers.
     unsafe {
         let lanes = |v: usize| columns.saturating_sub(v * LANES).min(LANES);
         let mut sums = [[l.splat(0.0); N]; R];
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_is_the_same_chain() {
+    fn all_layouts_and_simd_levels_compute_the_same_fma_chain() {
         let shapes =
             [(1, 1, 1), (1, 300, 40), (2, 33, 5), (5, 16, 64), (13, 31, 300), (40, 70, 17), (97, 32, 513), (3, 8, 0)];
         for (m, n, k) in shapes {
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_do_not_change_a_bit() {
+    fn results_do_not_depend_on_thread_count() {
         for (m, n, k) in [(200, 90, 130), (4, 2000, 64)] {
             let (a, b) = (random_values(m * k, 1), random_values(k * n, 2));
             let want = chain(m, n, k, &a, &b, None);

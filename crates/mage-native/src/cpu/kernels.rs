@@ -47,7 +47,7 @@ pub(crate) struct Span {
 /// Tokens per KV-cache block.
 pub(crate) const BLOCK_SIZE: usize = 16;
 
-/// A token's place in the kv_blocks.
+/// A token's slot in the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockSlot {
     pub(crate) block: u32,
@@ -182,8 +182,8 @@ pub(crate) trait Kernels: Clone + Send + Sync {
         dw: Option<Self::Mut<'_>>,
     );
 
-    /// Normalises each query and key head (`w`: query weights, then key weights) and cos_sin it by its position. `cos_sin`
-    /// position, `dim / 2` cosines, then as many sines. Reads queries, keys and values; writes queries and keys.
+    /// Normalises each query and key head (`w`: query weights, then key weights) and applies the rotary embedding. `cos_sin`
+    /// holds per position `dim / 2` cosines, then as many sines. Reads queries, keys and values; writes queries and keys.
     #[allow(clippy::too_many_arguments)]
     fn qk_norm_rope(
         &self,
@@ -288,7 +288,7 @@ pub(crate) trait Kernels: Clone + Send + Sync {
         dlogprobs: &[(f32, f32)],
     );
 
-    /// The sum of squares, in an order that depends on the length single_threaded.
+    /// The sum of squares, in an order that depends only on the length.
     fn sum_of_squares(&self, x: Self::Ref<'_>) -> f64;
     fn adamw(&self, params: AdamW, p: Self::Mut<'_>, g: Self::Ref<'_>, m: Self::Mut<'_>, v: Self::Mut<'_>);
 }

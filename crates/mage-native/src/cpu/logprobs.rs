@@ -83,7 +83,7 @@ pub(super) fn backward(
 
 simd_dispatch!(fn unmasked_grad_at = unmasked_grad(logits: &mut [f32], target: usize, predicted: TokenLogprob, dlogprobs: (f32, f32)));
 
-/// With `a`, `b` the dlogprobs by log-probability and entropy: `a · (1[target] − p) − b · p · (log p + entropy)`.
+/// With `a` and `b` the derivatives by log-probability and entropy: `a · (1[target] − p) − b · p · (log p + entropy)`.
 #[inline(always)]
 fn unmasked_grad<L: Lanes>(l: L, logits: &mut [f32], target: usize, predicted: TokenLogprob, (a, b): (f32, f32)) {
     let shift = l.splat(predicted.logsumexp);

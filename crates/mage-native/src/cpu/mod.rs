@@ -1,7 +1,7 @@
-//! The kernels on the CPU.
+//! CPU kernels.
 //!
-//! All sums have an order that depends on shapes single_threaded, so bits depend neither on the number of threads nor on what else
-//! is in the batch.
+//! The order of every sum depends only on shapes, so results depend neither on the number of threads nor on the rest of the
+//! batch.
 
 mod adamw;
 mod attention;
@@ -142,7 +142,7 @@ impl Kernels for Cpu {
     fn repack(&self, weight: &[f32], packed: &mut Packed) {
         let Packed { data, outputs, inputs } = packed;
         if self.parallel && data.len() > 1 << 16 {
-            gemm::pack_transposed_shared(weight, *outputs, *inputs, *inputs, data);
+            gemm::pack_transposed_parallel(weight, *outputs, *inputs, *inputs, data);
         } else {
             gemm::pack_transposed(weight, *outputs, *inputs, *inputs, data);
         }

@@ -1,7 +1,7 @@
-//! Attention over keys and values that lie in kv_blocks.
+//! Attention over a paged KV cache.
 //!
-//! A block holds sixteen tokens: its keys as columns, so that sixteen scores are one chain of vector operations, its values
-//! as rows. Scores and sums are the chains of [`super::attention`], so the bits are those of a whole forward pass.
+//! A block holds sixteen tokens: keys as columns, so that sixteen scores are one chain of vector operations, and values as
+//! rows. Scores and sums are the chains of [`super::attention`], so the bits equal those of a full forward pass.
 
 use super::attention::{scale_all, softmax};
 use super::shared_ptr::SharedMut;
@@ -13,26 +13,26 @@ use std::cell::RefCell;
 
 const _: () = assert!(BLOCK_SIZE == LANES, "a block's keys are one vector kv_width");
 
-/// KvBlocks of keys and values of all layers. Written through shared references: each block by the one sequence it belongs
-/// to, while others read only kv_blocks that nobody writes.
+/// The KV blocks of all layers. They are written through shared references: each block by the sequence that owns it, while
+/// other sequences read only blocks that are not being written.
 pub(crate) struct KvBlocks {
     data: *mut [f32],
-    /// Where the first block starts: on a cache line.
+    /// Start of the first block, aligned to a cache line.
     first: usize,
     count: usize,
-    /// Numbers per block, and per layer of a block.
+    /// Floats per block, and per layer of a block.
     block: usize,
     layer: usize,
 }
 
-// SAFETY: an address of memory that this struct owns; who writes where is said at each use.
+// SAFETY: the struct owns the memory; every access states why it does not race.
 unsafe impl Send for KvBlocks {}
 // SAFETY: as above.
 unsafe impl Sync for KvBlocks {}
 
 impl Drop for KvBlocks {
     fn drop(&mut self) {
-        // SAFETY: made by `Box::into_raw` below, and freed once.
+        // SAFETY: created by `Box::into_raw` below and freed once.
         drop(unsafe { Box::from_raw(self.data) });
     }
 }
@@ -41,7 +41,7 @@ impl KvBlocks {
     pub(super) fn new(heads: Heads, layers: usize, count: usize) -> Self {
         let layer = 2 * heads.kv * heads.dim * BLOCK_SIZE;
         let block = layers * layer;
-        // Zeroed memory costs nothing until it is touched.
+        // The system commits zeroed memory on first access.
         let data = vec![0.0_f32; count * block + LANES].into_boxed_slice();
         let first = data.as_ptr().align_offset(4 * LANES).min(LANES);
         KvBlocks { data: Box::into_raw(data), first, count, block, layer }
@@ -56,12 +56,12 @@ impl KvBlocks {
 pub(super) fn copy(kv_blocks: &mut KvBlocks, copies: &[(u32, u32)]) {
     for &(from, to) in copies {
         let (from, to) = (kv_blocks.start(from, 0), kv_blocks.start(to, 0));
-        // SAFETY: both are whole kv_blocks within the memory, and nobody else has it.
+        // SAFETY: both are whole blocks within the allocation, and the exclusive reference rules out other access.
         unsafe { std::ptr::copy(from, to, kv_blocks.block) };
     }
 }
 
-/// Puts each row's key and value into its place.
+/// Stores each row's key and value in its slot.
 pub(super) fn store(heads: Heads, layer: usize, slots: &[BlockSlot], qk: &[f32], qkv: &[f32], kv_blocks: &KvBlocks) {
     let (dim, kv_width) = (heads.dim, heads.kv * heads.dim);
     assert!(qk.len() >= slots.len() * heads.qk() && qkv.len() >= slots.len() * heads.qkv());
@@ -71,8 +71,8 @@ pub(super) fn store(heads: Heads, layer: usize, slots: &[BlockSlot], qk: &[f32],
         let key = &qk[row * heads.qk() + heads.out()..][..kv_width];
         let value = &qkv[row * heads.qkv() + heads.qk()..][..kv_width];
         let slot = at.slot as usize;
-        // SAFETY: within the block's part for this layer by the shapes compared above; the caller's sequence single_threaded
-        // writes this block.
+        // SAFETY: within the block's part for this layer by the shape checks above; only the caller's sequence writes this
+        // block.
         unsafe {
             for (i, k) in key.iter().enumerate() {
                 *keys.add(i * BLOCK_SIZE + slot) = *k;
@@ -128,7 +128,7 @@ simd_dispatch!(fn span_at = attend(
     scores: &mut Vec<f32>
 ));
 
-/// One sequence's new queries of one key head, a few rows (a query and one of its heads) at a time.
+/// Attention of one sequence's new queries for one KV head, a few rows (query, query head) at a time.
 #[allow(clippy::too_many_arguments)]
 #[inline(always)]
 fn attend<L: Lanes>(
@@ -167,7 +167,7 @@ struct AttentionTask<'a> {
     out: SharedMut,
 }
 
-/// `R` rows; `P` vectors of keys or values at once, so that chains of few rows do not wait for themselves.
+/// Processes `R` rows with `P` vectors of keys or values at once, which hides the latency of few rows.
 #[inline(always)]
 fn tile<L: Lanes, const R: usize, const P: usize>(
     l: L,
@@ -194,7 +194,7 @@ fn tile<L: Lanes, const R: usize, const P: usize>(
     let keys = |p: usize| kv_blocks.start(table[p], layer).wrapping_add(kv * dim * BLOCK_SIZE).cast_const();
     let mut block = 0;
     while block < count {
-        // SAFETY: queries are `dim` long (cut above); a block's keys are `dim` vectors within it.
+        // SAFETY: queries have length `dim` (sliced above); a block's keys are `dim` vectors within it.
         block += unsafe {
             if count - block >= P {
                 let starts = std::array::from_fn(|p| keys(block + p));
@@ -223,8 +223,8 @@ fn tile<L: Lanes, const R: usize, const P: usize>(
             let (i, h) = query_and_head(r);
             *target = out.offset((span.query + i) * heads.out() + h * dim + column).ptr();
         }
-        // SAFETY: a block's values are rows of `dim` numbers within it; the caller compared the output's length with all
-        // spans, and this task single_threaded writes its head's place in its rows.
+        // SAFETY: a block's values are rows of `dim` floats within it; the caller checked the output's length against all
+        // spans, and only this task writes this head's columns of these rows.
         column += unsafe {
             if dim - column >= P * LANES {
                 weigh::<L, R, P, true>(l, scores, width, max_keys, values, dim, P * LANES, &targets)
@@ -241,7 +241,7 @@ fn tile<L: Lanes, const R: usize, const P: usize>(
     R
 }
 
-/// The scores of `R` queries with `P` kv_blocks of keys.
+/// Scores of `R` queries with the keys of `P` blocks.
 #[inline(always)]
 unsafe fn score<L: Lanes, const R: usize, const P: usize>(
     l: L,
@@ -253,10 +253,10 @@ unsafe fn score<L: Lanes, const R: usize, const P: usize>(
 ) -> usize {
     let mut sums = [[l.splat(0.0); P]; R];
     for d in 0..dim {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let columns: [L::V; P] = std::array::from_fn(|p| unsafe { l.load_ptr(keys[p].add(d * BLOCK_SIZE)) });
         for (sums, query) in sums.iter_mut().zip(queries) {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let x = l.splat(unsafe { *query.add(d) });
             for (sum, column) in sums.iter_mut().zip(columns) {
                 *sum = l.fma(x, column, *sum);
@@ -271,7 +271,7 @@ unsafe fn score<L: Lanes, const R: usize, const P: usize>(
     P
 }
 
-/// Weighted sums of the first `max_keys` values, `columns` numbers of each.
+/// Weighted sums of the first `max_keys` values, over `columns` columns.
 #[allow(clippy::too_many_arguments)]
 #[inline(always)]
 unsafe fn weigh<L: Lanes, const R: usize, const N: usize, const FULL: bool>(
@@ -288,7 +288,7 @@ unsafe fn weigh<L: Lanes, const R: usize, const N: usize, const FULL: bool>(
     for block in 0..max_keys.div_ceil(BLOCK_SIZE) {
         let rows = values(block);
         for j in 0..BLOCK_SIZE.min(max_keys - block * BLOCK_SIZE) {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let row: [L::V; N] = std::array::from_fn(|v| unsafe {
                 let at = rows.add(j * dim + v * LANES);
                 if FULL { l.load_ptr(at) } else { l.load_partial_ptr(at, columns) }
@@ -303,7 +303,7 @@ unsafe fn weigh<L: Lanes, const R: usize, const N: usize, const FULL: bool>(
     }
     for (target, sums) in targets.iter().zip(&sums) {
         for (v, sum) in sums.iter().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 if FULL {
                     l.store_ptr(target.add(v * LANES), *sum);
@@ -323,7 +323,7 @@ mod tests {
     use crate::cpu::{Kernels, Span};
 
     #[test]
-    fn pages_give_the_bits_of_whole_sequences() {
+    fn paged_attention_equals_contiguous_attention_bit_for_bit() {
         let shapes = [(4, 2, 16), (2, 2, 16), (6, 1, 12), (4, 2, 32), (8, 1, 40), (1, 1, 4)];
         for (q, kv, dim) in shapes {
             let heads = Heads { q, kv, dim };
@@ -342,10 +342,10 @@ mod tests {
                     &mut whole,
                     &mut logsumexp,
                 );
-                // Scattered kv_blocks, full of what a diverged model left there.
+                // Scattered blocks that contain NaN from a diverged model.
                 let table: Vec<u32> = (0..len.div_ceil(BLOCK_SIZE) as u32).map(|p| 1 + (p * 7) % 11).collect();
                 let kv_blocks = cpu.alloc_kv_blocks(heads, 2, 12);
-                // SAFETY: the memory is this test's own.
+                // SAFETY: only this test accesses the memory.
                 unsafe { (*kv_blocks.data).fill(f32::NAN) };
                 let slots: Vec<BlockSlot> = (0..len)
                     .map(|i| BlockSlot { block: table[i / BLOCK_SIZE], slot: (i % BLOCK_SIZE) as u32 })

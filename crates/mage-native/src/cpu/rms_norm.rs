@@ -1,4 +1,4 @@
-//! RMS normalisation of rows.
+//! RMSNorm, forward and backward.
 
 use super::Cpu;
 use super::shared_ptr::SharedMut;
@@ -11,7 +11,7 @@ pub(super) fn forward(cpu: &Cpu, x: &[f32], w: &[f32], epsilon: f32, y: &mut [f3
     let (y, rstd) = (SharedMut::new(y), SharedMut::new(rstd));
     cpu.par_rows(rows, width, |range| {
         let (first, count) = (range.start, range.len());
-        // SAFETY: the ranges do not overlap, and rows are within the lengths compared above.
+        // SAFETY: the ranges do not overlap, and rows are within the lengths checked above.
         let (y, rstd) = unsafe { (y.offset(first * width).slice(count * width), rstd.offset(first).slice(count)) };
         rows_at(cpu.level, &x[first * width..][..count * width], w, epsilon, y, rstd);
     });
@@ -59,7 +59,7 @@ pub(super) fn backward(
     cpu.par_rows(rows, width, |range| {
         let (first, count) = (range.start, range.len());
         let part = first * width..(first + count) * width;
-        // SAFETY: the ranges do not overlap, and rows are within the lengths compared above.
+        // SAFETY: the ranges do not overlap, and rows are within the lengths checked above.
         let dx = unsafe { target.offset(part.start).slice(part.len()) };
         input_at(cpu.level, &dy[part.clone()], &x[part], w, &rstd[first..][..count], dx);
     });
@@ -79,24 +79,24 @@ fn input_grad<L: Lanes>(l: L, dy: &[f32], x: &[f32], w: &[f32], rstd: &[f32], dx
     }
 }
 
-/// The gradient of one normalised row by its input; added to or put into `dx`.
+/// Input gradient of one normalised row, written or added to `dx`.
 #[inline(always)]
 pub(super) fn row_grad<L: Lanes>(l: L, dy: &[f32], x: &[f32], w: &[f32], r: f32, dx: &mut [f32], add: bool) {
     let mut dot = l.splat(0.0);
     for ((dy, x), w) in dy.chunks(LANES).zip(x.chunks(LANES)).zip(w.chunks(LANES)) {
         dot = l.fma(l.mul(l.load_partial(dy), l.load_partial(w)), l.load_partial(x), dot);
     }
-    let pull = l.splat(-l.sum(dot) * r * r / w.len() as f32);
+    let correction = l.splat(-l.sum(dot) * r * r / w.len() as f32);
     let r = l.splat(r);
     for (((dy, x), w), dx) in dy.chunks(LANES).zip(x.chunks(LANES)).zip(w.chunks(LANES)).zip(dx.chunks_mut(LANES)) {
         let g = l.mul(l.load_partial(dy), l.load_partial(w));
-        let v = l.mul(l.fma(l.load_partial(x), pull, g), r);
+        let v = l.mul(l.fma(l.load_partial(x), correction, g), r);
         let v = if add { l.add(l.load_partial(dx), v) } else { v };
         l.store_partial(dx, v);
     }
 }
 
-/// Adds, row after row, to the gradient by the weights; threads take columns, so the order is always that of the rows.
+/// Adds to the weight gradient row by row. Threads split the columns, so the order of summation is always that of the rows.
 fn weight_grad(level: SimdLevel, parallel: bool, dy: &[f32], x: &[f32], rstd: &[f32], dw: &mut [f32]) {
     let width = dw.len();
     if parallel && width >= 512 {
@@ -129,7 +129,7 @@ mod tests {
     use crate::cpu::testing::{check_gradient, random_values, weighted};
 
     #[test]
-    fn gradients_are_slopes() {
+    fn gradients_match_finite_differences() {
         for width in [3, 16, 40] {
             let rows = 3;
             let (x, w, k) = (random_values(rows * width, 1), random_values(width, 2), random_values(rows * width, 3));

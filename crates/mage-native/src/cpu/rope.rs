@@ -1,4 +1,4 @@
-//! Query and key heads: normalised, then turned by their position.
+//! QK norm and rotary position embedding of query and key heads, forward and backward.
 
 use super::rms_norm::{compute_rstd, row_grad};
 use super::shared_ptr::SharedMut;
@@ -24,7 +24,7 @@ pub(super) fn forward(
     let (qk, rstd) = (SharedMut::new(qk), SharedMut::new(rstd));
     cpu.par_rows(rows, narrow, |range| {
         let (first, count) = (range.start, range.len());
-        // SAFETY: the ranges do not overlap, and rows are within the lengths compared above.
+        // SAFETY: the ranges do not overlap, and rows are within the lengths checked above.
         let (qk, rstd) =
             unsafe { (qk.offset(first * narrow).slice(count * narrow), rstd.offset(first * each).slice(count * each)) };
         rows_at(cpu.level, heads, &qkv[first * wide..], w, epsilon, cos_sin, &positions[range], qk, rstd);
@@ -91,7 +91,7 @@ pub(super) fn backward(
     assert!(qkv.len() == rows * wide && dqkv.len() == rows * wide && dqk.len() == rows * narrow);
     assert!(rstd.len() == rows * each && w.len() == 2 * heads.dim);
     assert!(dw.as_ref().is_none_or(|dw| dw.len() == w.len()));
-    // The weights are shared by all heads of all rows: their gradient is added on one thread, in order.
+    // All heads of all rows share the weights, so one thread accumulates their gradient in order.
     let dw = dw.unwrap_or_default();
     grads_at(cpu.level, heads, dqk, qkv, w, cos_sin, positions, rstd, dqkv, dw);
 }
@@ -116,9 +116,9 @@ fn grads<L: Lanes>(
     dw: &mut [f32],
 ) {
     let (dim, half, each) = (heads.dim, heads.dim / 2, heads.q + heads.kv);
-    let mut turned_back = [0.0_f32; 512];
-    assert!(dim <= turned_back.len(), "heads of at most 512 numbers");
-    let dn = &mut turned_back[..dim];
+    let mut unrotated = [0.0_f32; 512];
+    assert!(dim <= unrotated.len(), "head dimension {dim} exceeds {}", unrotated.len());
+    let dn = &mut unrotated[..dim];
     for (row, &position) in positions.iter().enumerate() {
         let (cos, sin) = cos_sin[position as usize * dim..][..dim].split_at(half);
         for h in 0..each {
@@ -153,7 +153,7 @@ mod tests {
     use crate::cpu::testing::{check_gradient, random_values, weighted};
 
     #[test]
-    fn gradients_are_slopes() {
+    fn gradients_match_finite_differences() {
         for dim in [6, 16, 64] {
             let heads = Heads { q: 2, kv: 1, dim };
             let positions = [0, 3, 1];

@@ -1,17 +1,16 @@
-//! How do several threads write into one buffer without meeting?
+//! Pointers for parallel writes to disjoint parts of one buffer.
 //!
-//! By pointers whose users promise to stay apart: each task gets rows, columns or heads of its own.
+//! Each task accesses its own rows, columns or heads; the users of the pointers guarantee it.
 
-/// A pointer for reading that threads may share.
+/// A read pointer that threads may share.
 #[derive(Clone, Copy)]
 pub(crate) struct SharedConst(*const f32);
 
-/// A pointer for writing that threads may share; each must keep to its own part.
+/// A write pointer that threads may share; each thread must access only its own part.
 #[derive(Clone, Copy)]
 pub(crate) struct SharedMut(*mut f32);
 
-// SAFETY: these are addresses. Whoever cos_sin one into memory does so in an unsafe block and says there why no two
-// threads touch the same element.
+// SAFETY: these are addresses. Every dereference is an unsafe block that states why no two threads access the same element.
 unsafe impl Send for SharedConst {}
 // SAFETY: as above.
 unsafe impl Sync for SharedConst {}
@@ -30,7 +29,7 @@ impl SharedConst {
         self.0
     }
 
-    /// An address further on; only the use of it needs a promise.
+    /// The pointer advanced by `by` elements. Safe, since only a dereference is not.
     #[inline(always)]
     pub(crate) fn offset(self, by: usize) -> Self {
         SharedConst(self.0.wrapping_add(by))
@@ -47,19 +46,19 @@ impl SharedMut {
         self.0
     }
 
-    /// An address further on; only the use of it needs a promise.
+    /// The pointer advanced by `by` elements. Safe, since only a dereference is not.
     #[inline(always)]
     pub(crate) fn offset(self, by: usize) -> Self {
         SharedMut(self.0.wrapping_add(by))
     }
 
-    /// `len` elements from here.
+    /// A slice of `len` elements from the pointer.
     ///
     /// # Safety
-    /// They must lie in the buffer this came from, and nobody else may touch them meanwhile.
+    /// The elements must lie within the original buffer, and no other reference to them may be used meanwhile.
     #[inline(always)]
     pub(crate) unsafe fn slice<'a>(self, len: usize) -> &'a mut [f32] {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { std::slice::from_raw_parts_mut(self.0, len) }
     }
 }

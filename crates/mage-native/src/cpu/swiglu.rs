@@ -1,4 +1,4 @@
-//! The gate of the feed-forward layer: `silu(gate) · up`.
+//! SwiGLU activation, `silu(gate) · up`, forward and backward.
 
 use super::Cpu;
 use super::shared_ptr::SharedMut;
@@ -9,7 +9,7 @@ pub(super) fn forward(cpu: &Cpu, x: &[f32], width: usize, y: &mut [f32]) {
     assert!(y.len() == rows * width && x.len() == 2 * y.len());
     let y = SharedMut::new(y);
     cpu.par_rows(rows, width, |range| {
-        // SAFETY: the ranges do not overlap, and rows are within the lengths compared above.
+        // SAFETY: the ranges do not overlap, and rows are within the lengths checked above.
         let y = unsafe { y.offset(range.start * width).slice(range.len() * width) };
         rows_at(cpu.level, &x[range.start * 2 * width..], width, y);
     });
@@ -40,7 +40,7 @@ pub(super) fn backward(cpu: &Cpu, dy: &[f32], x: &[f32], width: usize, dx: &mut 
     let dx = SharedMut::new(dx);
     cpu.par_rows(rows, 2 * width, |range| {
         let (first, count) = (range.start, range.len());
-        // SAFETY: the ranges do not overlap, and rows are within the lengths compared above.
+        // SAFETY: the ranges do not overlap, and rows are within the lengths checked above.
         let dx = unsafe { dx.offset(first * 2 * width).slice(count * 2 * width) };
         grads_at(cpu.level, &dy[first * width..], &x[first * 2 * width..], width, dx);
     });
@@ -73,7 +73,7 @@ mod tests {
     use crate::cpu::testing::{check_gradient, random_values, weighted};
 
     #[test]
-    fn gradients_are_slopes() {
+    fn gradients_match_finite_differences() {
         for width in [5, 32] {
             let (x, k) = (random_values(2 * 2 * width, 1), random_values(2 * width, 2));
             let cpu = Cpu::new();

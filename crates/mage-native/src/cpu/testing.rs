@@ -1,20 +1,20 @@
-//! What the kernel tests share: repeatable numbers and dlogprobs by finite differences.
+//! Helpers of the kernel tests: reproducible random values and gradient checks by finite differences.
 
 use mage_rng::Seed;
 use rand::RngExt;
 
-/// `len` random values between −1 and 1.
+/// `len` random values in [−1, 1).
 pub(crate) fn random_values(len: usize, seed: u64) -> Vec<f32> {
     let mut rng = Seed::new(seed).child("numbers").rng();
     (0..len).map(|_| rng.random::<f32>() * 2.0 - 1.0).collect()
 }
 
-/// Checks `gradient` against finite differences of `value` at `x`, in some coordinates.
+/// Compares `gradient` with finite differences of `value` at `x`, in about 37 coordinates.
 pub(crate) fn check_gradient(name: &str, x: &[f32], gradient: &[f32], value: impl FnMut(&[f32]) -> f64) {
     check_gradient_at(name, 37, x, gradient, value);
 }
 
-/// Checks about `coordinates` coordinates.
+/// [`check_gradient`] in about `coordinates` coordinates.
 pub(crate) fn check_gradient_at(
     name: &str,
     coordinates: usize,
@@ -43,7 +43,7 @@ pub(crate) fn check_gradient_at(
     }
 }
 
-/// A weighted sum, so that every output influences the value differently.
+/// A weighted sum of outputs, so that each output has a different derivative.
 pub(crate) fn weighted(outputs: &[f32], weights: &[f32]) -> f64 {
     assert_eq!(outputs.len(), weights.len());
     outputs.iter().zip(weights).map(|(o, w)| f64::from(*o) * f64::from(*w)).sum()

@@ -9,9 +9,8 @@ use crate::weights::lora::LoraGroup;
 use std::ops::Range;
 
 impl<K: Kernels> Qwen3Model<K> {
-    /// Adds the gradient of a chunk's loss to `grads`: of the model's own parameters, or, where it carries an adapter, of
-    /// that alone. `cost` is told what the model says about each prediction and answers with the loss's dlogprobs by
-    /// log-probability and entropy.
+    /// Adds the gradient of a chunk's loss to `grads`: of the base parameters, or, with an adapter, of the adapter alone.
+    /// `cost` receives each prediction's log-probability and entropy and returns the derivatives of the loss by both.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn forward_backward(
         &self,

@@ -35,7 +35,7 @@ impl<K: Kernels> Qwen3Model<K> {
         let lora = lora.as_slice();
         let width = heads.kv * heads.dim;
         let end = cache.len + n;
-        assert!(n > 0 && end <= cache.capacity, "cache of {} tokens logit_rows to hold {end}", cache.capacity);
+        assert!(n > 0 && end <= cache.capacity, "a cache of {} tokens cannot hold {end}", cache.capacity);
         let rope = self.rope(end);
         let positions: Vec<u32> = (cache.len as u32..end as u32).collect();
         let spans = [Span { query: 0, query_len: n, key: 0, key_len: end }];

@@ -1,7 +1,7 @@
-//! What does an adapter add to a product, and how does it learn?
+//! LoRA forward and backward pass: `y += (alpha / rank)·B·(A·x)`.
 //!
-//! `y += (alpha / rank)·B·(A·x)`, over the same kernels as the model. Rows of one batch may carry different adapters, or
-//! none: the frozen products are done for all rows together, the a_out ones for each adapter's rows.
+//! Rows of one batch may use different adapters, or none. The GEMM with the frozen matrix covers all rows; the low-rank
+//! GEMMs run per adapter, over its rows.
 
 use super::Qwen3Model;
 use crate::cpu::{Kernels, Strided};
@@ -63,7 +63,7 @@ impl<K: Kernels> Qwen3Model<K> {
         }
     }
 
-    /// Adds to a group's outputs what the rows' adapters have to add. `lora_a_out` keeps the last adapter's a_out rows.
+    /// Adds the LoRA terms of each segment to a group's outputs. `lora_a_out` holds the scaled A output of the last segment.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn add_lora(
         &self,
@@ -95,8 +95,8 @@ impl<K: Kernels> Qwen3Model<K> {
         }
     }
 
-    /// Adds the gradient of an adapter's matrices beside a group to `grads`, and to `dx` what passes through them. `lora_a_out`
-    /// is what [`add_lora`](Self::add_lora) kept of the same rows.
+    /// Backward pass of a group's LoRA matrices: adds their weight gradients to `grads` and the input gradient to `dx`.
+    /// `lora_a_out` is the buffer that [`add_lora`](Self::add_lora) filled for these rows.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn add_lora_grad(
         &self,

@@ -1,7 +1,7 @@
-//! How are the next tokens of many sequences taken in at once?
+//! Forward pass over new tokens of many sequences with a paged KV cache.
 //!
-//! Rows of all sequences go through each product together; attention alone looks at each sequence's own kv_blocks. In the
-//! last layer only the rows that are logit_rows about go on after their keys and values are stored.
+//! The rows of all sequences share each GEMM; only attention reads each sequence's own KV blocks. In the last layer, rows
+//! without a logit query end once their keys and values are stored.
 
 use super::workspace::LayerActivations;
 use super::{LoraSegment, Qwen3Model, Weights};
@@ -14,9 +14,9 @@ pub(crate) struct PagedBatch {
     pub(crate) positions: Vec<u32>,
     pub(crate) slots: Vec<BlockSlot>,
     pub(crate) spans: Vec<PagedSpan>,
-    /// Rows that are logit_rows about, ascending.
+    /// Rows whose logits are needed, ascending.
     pub(crate) logit_rows: Vec<u32>,
-    /// The same as spans, their queries numbered among those logit_rows about.
+    /// Spans of `logit_rows`; query indices count within `logit_rows`.
     pub(crate) logit_spans: Vec<PagedSpan>,
 }
 
@@ -31,7 +31,8 @@ impl PagedBatch {
         logit_spans.clear();
     }
 
-    /// Adds a sequence's new tokens, of which the last `logit_rows` are logit_rows about. `table` is where its kv_blocks are listed.
+    /// Adds a sequence's new tokens. The last `num_logits` of them need logits. Its block table is `block_table`, which starts
+    /// at `table_offset` in the table of all sequences.
     pub(crate) fn push(
         &mut self,
         tokens: &[u32],
@@ -60,7 +61,7 @@ impl PagedBatch {
     }
 }
 
-/// Everything a step needs besides weights and kv_blocks, kept from one step to the next.
+/// Buffers of a step, reused by later steps.
 pub(crate) struct PagedWorkspace<K: Kernels> {
     state: K::Buffer,
     next: K::Buffer,
@@ -87,8 +88,8 @@ impl<K: Kernels> PagedWorkspace<K> {
 }
 
 impl<K: Kernels> Qwen3Model<K> {
-    /// Takes rows in: their keys and values into `kv_blocks`, and for those logit_rows about, a few at a time, the logits to
-    /// `on_logits`, with the number of the first. Adapters are told twice: by row, and by row among those logit_rows about.
+    /// Runs all layers over a batch and stores its keys and values in `kv_blocks`. Calls `on_logits(first, count, logits)` for
+    /// a few logit rows at a time. The LoRA segments are given twice: over all rows, and over the logit rows.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn paged_forward(
         &self,
@@ -120,7 +121,7 @@ impl<K: Kernels> Qwen3Model<K> {
                 return;
             }
             if last && m < n {
-                // Only the rows logit_rows about go on.
+                // Only the logit rows continue.
                 k.reserve(&mut s.queries, m * heads.qk());
                 k.gather(qk, &batch.logit_rows, heads.qk(), k.get_mut(&mut s.queries, 0..m * heads.qk()));
                 k.gather(k.get(&s.state, 0..n * d), &batch.logit_rows, d, k.get_mut(&mut s.next, 0..m * d));

@@ -1,6 +1,6 @@
-//! An adapter in training: its gradient is its slope, the model below stays as it is, and a stop changes nothing.
+//! Tests of the CPU trainer with a LoRA adapter: gradients, frozen base weights, exact resume.
 
-use super::tests::{losses, params_mut, refresh, rows};
+use super::tests::{losses, params_mut, random_batch, refresh};
 use super::*;
 use crate::cpu::testing::{self, check_gradient_at};
 use crate::engine::{EngineOptions, NativeModel};
@@ -17,7 +17,7 @@ fn shapes() -> [LoraConfig; 3] {
     ]
 }
 
-/// An adapter that has learnt something: a new one's second matrices are zero, and with them most slopes.
+/// A trainer with random adapter weights. In a new adapter the B matrices are zero, and so are most gradients.
 fn trainer(config: Config, lora: &LoraConfig, options: EngineOptions) -> CpuTrainer {
     let model = NativeModel::new(config, 0.3, Seed::new(4), None).unwrap();
     let mut t = model.with_new_adapter(lora, Seed::new(5)).unwrap().train(options).unwrap().0;
@@ -29,20 +29,20 @@ fn trainer(config: Config, lora: &LoraConfig, options: EngineOptions) -> CpuTrai
 }
 
 #[test]
-fn the_gradient_of_every_loss_is_its_slope() {
+fn gradients_of_all_losses_match_finite_differences() {
     for (lora, (tied, recompute)) in shapes().iter().zip([(true, false), (false, true), (true, true)]) {
         let config = Config { tie_word_embeddings: tied, ..tiny() };
         let mut t = trainer(config, lora, EngineOptions { recompute, threads: 1, ..Default::default() });
-        let batch = rows(&mut t, 6, 1);
+        let batch = random_batch(&mut t, 6, 1);
         for loss in losses() {
             t.grads.fill(0.0);
             t.forward_backward(&batch, &loss).unwrap();
             let (start, gradient) = (t.params.flat().clone(), t.grads.clone());
-            assert!(gradient.iter().all(|g| *g != 0.0), "every number learns");
+            assert!(gradient.iter().all(|g| *g != 0.0), "every parameter has a gradient");
             for tensor in t.tensors().to_vec() {
-                let place = format!("{} under {loss:?}", tensor.name);
+                let label = format!("{} under {loss:?}", tensor.name);
                 let range = tensor.range.clone();
-                check_gradient_at(&place, 4, &start[range.clone()], &gradient[range.clone()], |part| {
+                check_gradient_at(&label, 4, &start[range.clone()], &gradient[range.clone()], |part| {
                     params_mut(&mut t)[range.clone()].copy_from_slice(part);
                     refresh(&mut t);
                     t.forward_backward(&batch, &loss).unwrap().loss
@@ -55,35 +55,35 @@ fn the_gradient_of_every_loss_is_its_slope() {
 }
 
 #[test]
-fn a_new_adapter_changes_nothing_and_the_model_below_never_changes() {
+fn new_adapter_has_no_effect_and_base_weights_stay_frozen() {
     let make = || NativeModel::new(tiny(), 0.3, Seed::new(4), None).unwrap();
-    let mut whole = make().train(EngineOptions::default()).unwrap().0;
+    let mut full = make().train(EngineOptions::default()).unwrap().0;
     let adapted = make().with_new_adapter(&shapes()[0], Seed::new(5)).unwrap();
     let mut t = adapted.train(EngineOptions::default()).unwrap().0;
-    let batch = rows(&mut whole, 10, 2);
+    let batch = random_batch(&mut full, 10, 2);
     let loss = Loss::of(Objective::CrossEntropy);
-    let (a, b) = (whole.forward_backward(&batch, &loss).unwrap(), t.forward_backward(&batch, &loss).unwrap());
-    assert!(a.logprobs == b.logprobs, "what is added is zero");
-    let before = whole.params.flat().clone();
+    let (a, b) = (full.forward_backward(&batch, &loss).unwrap(), t.forward_backward(&batch, &loss).unwrap());
+    assert!(a.logprobs == b.logprobs, "the LoRA term is zero");
+    let before = full.params.flat().clone();
     let first = b.loss;
     for _ in 0..20 {
         t.optim_step(&OptimStep { learning_rate: 0.02, ..Default::default() }).unwrap();
         t.forward_backward(&batch, &loss).unwrap();
     }
     let last = t.forward_backward(&batch, &loss).unwrap().loss;
-    assert!(last < 0.7 * first, "{first} to {last}: it learns");
+    assert!(last < 0.7 * first, "the loss should decrease: {first} to {last}");
     assert!(t.params.base_and_adapter().0.flat == before);
-    assert_eq!(t.exp_avg.len(), t.params.flat().len(), "moments for the adapter alone");
+    assert_eq!(t.exp_avg.len(), t.params.flat().len(), "moments exist only for the adapter");
     assert!(t.gradients().all(|(name, _, _)| name.contains(".lora_")));
 }
 
 #[test]
-fn threads_and_recomputation_change_no_bit() {
+fn thread_count_and_gradient_checkpointing_do_not_change_results() {
     for chunk_tokens in [20, 0] {
         let of = |threads, recompute| {
             let options = EngineOptions { threads, chunk_tokens, recompute, ..Default::default() };
             let mut t = trainer(tiny(), &shapes()[0], options);
-            let batch = rows(&mut t, 60, 2);
+            let batch = random_batch(&mut t, 60, 2);
             let mut seen = Vec::new();
             for _ in 0..3 {
                 let report = t.forward_backward(&batch, &losses()[3]).unwrap();
@@ -100,35 +100,35 @@ fn threads_and_recomputation_change_no_bit() {
 }
 
 #[test]
-fn a_saved_trainer_continues_exactly() {
+fn resumed_trainer_continues_bit_for_bit() {
     let dir = tempfile::tempdir().unwrap();
     let (lora, step) = (&shapes()[1], OptimStep { weight_decay: 0.01, ..Default::default() });
     let mut a = trainer(tiny(), lora, EngineOptions::default());
-    let batch = rows(&mut a, 10, 7);
-    let go = |t: &mut CpuTrainer| {
+    let batch = random_batch(&mut a, 10, 7);
+    let update = |t: &mut CpuTrainer| {
         let loss = t.forward_backward(&batch, &losses()[1]).unwrap().loss;
         t.optim_step(&step).unwrap();
         loss
     };
     a.publish(&"past self".into()).unwrap();
     for _ in 0..3 {
-        go(&mut a);
+        update(&mut a);
     }
     a.publish(&AdapterName::default()).unwrap();
     a.save(dir.path()).unwrap();
     let mut b = trainer(tiny(), lora, EngineOptions { threads: 1, ..Default::default() });
     b.load(dir.path()).unwrap();
-    let (ours, theirs) = (a.shared.registry.all(), b.shared.registry.all());
-    assert_eq!(ours.keys().map(AdapterName::as_str).collect::<Vec<_>>(), ["base", "past self", "policy"]);
-    assert!(ours.keys().eq(theirs.keys()));
-    for (name, published) in ours {
-        let other = &theirs[&name];
+    let (saved, loaded) = (a.shared.registry.all(), b.shared.registry.all());
+    assert_eq!(saved.keys().map(AdapterName::as_str).collect::<Vec<_>>(), ["base", "past self", "policy"]);
+    assert!(saved.keys().eq(loaded.keys()));
+    for (name, published) in saved {
+        let other = &loaded[&name];
         let flat =
             |r: &crate::weights::registry::PublishedWeights| r.weights.cpu().adapter.as_ref().map(|a| a.flat.clone());
         assert!(other.version == published.version && flat(other) == flat(&published), "{name}");
     }
     for _ in 0..3 {
-        assert_eq!(go(&mut a).to_bits(), go(&mut b).to_bits());
+        assert_eq!(update(&mut a).to_bits(), update(&mut b).to_bits());
     }
     assert!(
         a.params.flat() == b.params.flat()
@@ -141,14 +141,14 @@ fn a_saved_trainer_continues_exactly() {
     let mut other = trainer(tiny(), &shapes()[2], EngineOptions::default());
     assert!(refusal(&mut other).contains("rank: 5"), "{}", refusal(&mut other));
     let model = |seed| NativeModel::new(tiny(), 0.3, Seed::new(seed), None).unwrap();
-    let mut whole = model(4).train(EngineOptions::default()).unwrap().0;
-    assert!(refusal(&mut whole).contains("an adapter learnt here"));
-    let on_another = model(9).with_new_adapter(lora, Seed::new(5)).unwrap();
-    let mut on_another = on_another.train(EngineOptions::default()).unwrap().0;
-    assert!(refusal(&mut on_another).contains("another model"));
-    let full = tempfile::tempdir().unwrap();
-    whole.save(full.path()).unwrap();
-    assert!(b.load(full.path()).unwrap_err().to_string().contains("a whole model learnt here"));
+    let mut full = model(4).train(EngineOptions::default()).unwrap().0;
+    assert!(refusal(&mut full).contains("the checkpoint of an adapter"));
+    let other_base = model(9).with_new_adapter(lora, Seed::new(5)).unwrap();
+    let mut other_base = other_base.train(EngineOptions::default()).unwrap().0;
+    assert!(refusal(&mut other_base).contains("another base model"));
+    let full_dir = tempfile::tempdir().unwrap();
+    full.save(full_dir.path()).unwrap();
+    assert!(b.load(full_dir.path()).unwrap_err().to_string().contains("the checkpoint of a full model"));
     let before = b.params.flat().clone();
     std::fs::write(dir.path().join("training_state/optimizer.safetensors"), "short").unwrap();
     assert!(refusal(&mut b).contains("optimizer.safetensors"));

@@ -1,11 +1,11 @@
-//! What is told about a gradient computation?
+//! Statistics of a loss computation.
 
 use crate::cpu::TokenLogprob;
 use crate::model::batch::Prediction;
 use mage_engine::{Loss, LossReport, TokenClass};
 use std::collections::BTreeMap;
 
-/// What a chunk adds to a report.
+/// Sums of loss statistics over predictions.
 #[derive(Default)]
 pub(super) struct LossStats {
     loss: f64,
@@ -20,7 +20,7 @@ pub(super) struct LossStats {
 }
 
 impl LossStats {
-    /// Notes one prediction and gives the loss's slopes by its log-probability and entropy.
+    /// Records one prediction and returns the derivatives of the loss by its log-probability and entropy.
     pub(super) fn record(&mut self, p: &Prediction, predicted: TokenLogprob, loss: &Loss) -> (f32, f32) {
         let cost = loss.token_loss(predicted.logprob, predicted.entropy, &p.inputs);
         let weight = f64::from(p.inputs.weight);
@@ -50,9 +50,9 @@ impl LossStats {
         self.clipped += other.clipped;
         self.mismatch += other.mismatch;
         for (class, (sum, total)) in other.kl {
-            let mine = self.kl.entry(class).or_default();
-            mine.0 += sum;
-            mine.1 += total;
+            let entry = self.kl.entry(class).or_default();
+            entry.0 += sum;
+            entry.1 += total;
         }
         self.logprobs.extend(other.logprobs);
     }

@@ -1,8 +1,9 @@
-//! How do the weights change?
+//! Trainers on CPU and GPU.
 //!
-//! A batch is cut into chunks; the chunks are dealt to a fixed number of lanes, each of which adds up its own gradient in
-//! order; lanes are added in order at the end. Threads take lanes, so their number cannot change a bit. Models too large
-//! for a gradient per lane have one lane, and threads share each kernel instead.
+//! The CPU trainer packs a batch into chunks and assigns them to a fixed number of lanes. Each lane accumulates its own
+//! gradient in chunk order, and the lanes are summed in order at the end. Threads process whole lanes, so results do not
+//! depend on the thread count. A model too large for one gradient buffer per lane has a single lane; threads then share
+//! each kernel instead.
 
 mod cuda_trainer;
 #[cfg(test)]
@@ -34,14 +35,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub(crate) use trainable_params::TrainableParams;
 
-/// Gradients of all lanes together take at most this many bytes, unless that leaves fewer than [`MIN_LANES`].
+/// Bound of the gradient buffers of all lanes in bytes, unless it allows fewer than [`MIN_LANES`].
 const LANE_BYTES: usize = 8 << 20;
 const MIN_LANES: usize = 4;
 const MAX_LANES: usize = 16;
 /// Models above this many parameters have a single lane.
 const ONE_LANE_ABOVE: usize = 1 << 23;
 
-/// The embedded trainer.
+/// The CPU trainer.
 pub struct CpuTrainer {
     shared: Arc<EngineContext>,
     caps: TrainerCaps,
@@ -49,14 +50,14 @@ pub struct CpuTrainer {
     grads: Vec<f32>,
     exp_avg: Vec<f32>,
     exp_avg_sq: Vec<f32>,
-    /// A gradient for each lane; empty where there is one lane, which adds to the trainer's own.
+    /// Gradient buffers by lane. A single lane accumulates into `grads` and its buffer stays empty.
     lanes: Vec<Vec<f32>>,
-    /// As many as ever worked at once.
+    /// Idle workspaces; as many exist as lanes ever ran at once.
     workspaces: Mutex<Vec<PackedWorkspace<Cpu>>>,
     state: TrainerState,
-    /// What tells the model below an adapter from others; made when it is first asked for.
+    /// Digest of an adapter's base weights, computed on first use.
     base_digest: OnceLock<String>,
-    /// Whether a gradient waits for its step.
+    /// Whether a gradient has been accumulated since the last step.
     pending: bool,
 }
 
@@ -87,17 +88,17 @@ impl CpuTrainer {
         self.shared.registry.publish(name, Arc::new(DeviceWeights::Cpu(copy)))
     }
 
-    /// The gradient that has been added up since the last step, of all that learns: name, shape, numbers.
+    /// The gradient accumulated since the last step: name, shape and values per trainable tensor.
     pub fn gradients(&self) -> impl Iterator<Item = (&str, &[usize], &[f32])> {
         self.tensors().iter().map(|t| (&t.name[..], &t.shape[..], &self.grads[t.range.clone()]))
     }
 
-    /// What learns, as it is now: name, shape, numbers.
+    /// The current trainable parameters: name, shape and values per tensor.
     pub fn weights(&self) -> impl Iterator<Item = (&str, &[usize], &[f32])> {
         self.tensors().iter().map(|t| (&t.name[..], &t.shape[..], &self.params.flat()[t.range.clone()]))
     }
 
-    /// Writes what learns, as it is now: a model folder that `transformers` loads unchanged, or an adapter's folder for
+    /// Writes the trainable parameters: a model directory that `transformers` loads unchanged, or an adapter directory for
     /// PEFT.
     pub fn save_model(&self, dir: &Path, format: WeightDtype) -> Result<()> {
         let EngineContext { model, renderer, source, .. } = &*self.shared;
@@ -116,7 +117,7 @@ impl CpuTrainer {
     }
 }
 
-/// What a trainer of ours can do, on whatever device.
+/// Capabilities of the native trainers on every device.
 fn caps(engine: &str, shared: &EngineContext) -> TrainerCaps {
     TrainerCaps {
         engine: engine.to_owned(),
@@ -135,17 +136,17 @@ fn caps(engine: &str, shared: &EngineContext) -> TrainerCaps {
     }
 }
 
-/// A power of two, so that the usual numbers of threads share the lanes evenly. `learning` of the parameters have a
+/// Number of lanes: a power of two, so that common thread counts share them evenly. `trainable` of the parameters have a
 /// gradient.
-fn lane_count(parameters: usize, learning: usize) -> usize {
+fn lane_count(parameters: usize, trainable: usize) -> usize {
     if parameters > ONE_LANE_ABOVE {
         return 1;
     }
-    let room = (LANE_BYTES / (4 * learning)).clamp(MIN_LANES, MAX_LANES);
-    1 << room.ilog2()
+    let max_lanes = (LANE_BYTES / (4 * trainable)).clamp(MIN_LANES, MAX_LANES);
+    1 << max_lanes.ilog2()
 }
 
-/// Deals chunks to lanes: each to the lane with the fewest tokens so far. Depends on the chunks alone.
+/// Assigns each chunk to the lane with the fewest tokens so far. Depends only on the chunks.
 fn assign_chunks(chunks: &[PackedChunk], lanes: usize) -> Vec<Vec<usize>> {
     let mut assignment = vec![(0_usize, Vec::new()); lanes];
     for (i, chunk) in chunks.iter().enumerate() {
@@ -169,7 +170,7 @@ impl Trainer for CpuTrainer {
         let EngineContext { model, pool, options, .. } = &*self.shared;
         let (params, len, recompute) = (self.params.base_and_adapter(), self.grads.len(), options.recompute);
         let workspaces = &self.workspaces;
-        // Does a lane's chunks in order, in the workspace that was used last: it is warm.
+        // Processes a lane's chunks in order, in the most recently used workspace, which is still in cache.
         let work = |k: &Cpu, assigned: &[usize], grads: &mut Vec<f32>| {
             let free = workspaces.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let mut workspace = free.unwrap_or_else(|| PackedWorkspace::new(k));
@@ -194,7 +195,7 @@ impl Trainer for CpuTrainer {
             }
         } else {
             let assignment = assign_chunks(&chunks, self.lanes.len());
-            // With more threads than lanes the kernels share the rest among them.
+            // With more threads than lanes, the kernels use the remaining threads.
             let kernels = if pool.current_num_threads() > assignment.len() {
                 model.kernels
             } else {

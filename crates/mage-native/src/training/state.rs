@@ -1,4 +1,4 @@
-//! How does training go on after a stop, as if there had been none?
+//! Saving and restoring of trainer state, for exact resume.
 
 use super::{CpuTrainer, TrainableParams};
 use crate::cpu::AdamW;
@@ -17,14 +17,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What is saved besides weights and moments.
+/// Trainer state besides weights and moments: `training_state/state.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TrainerState {
     pub(super) steps: u64,
     pub(super) skipped: u64,
     pub(super) skipped_in_a_row: u32,
-    /// A digest of the numbers that an adapter in training stands beside.
+    /// Digest of the base weights of an adapter in training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) base: Option<String>,
     pub(super) published: Vec<PublishedState>,
@@ -35,13 +35,13 @@ pub(super) struct TrainerState {
 pub(super) struct PublishedState {
     pub(super) name: AdapterName,
     pub(super) version: WeightVersion,
-    /// The file, or an adapter's folder; nothing where it is the model that no adapter changes.
+    /// The file, or the directory of an adapter; `None` for the base model without adapter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) file: Option<String>,
 }
 
 impl TrainerState {
-    /// Counts a step that is not taken because a gradient is not finite; too many in a row are an error.
+    /// Counts a step that is skipped because of a non-finite gradient. Too many consecutive ones are an error.
     pub(super) fn skip(&mut self, step: &OptimStep, tensor: &ParamTensor, value: f32, norm: f64) -> Result<StepReport> {
         self.skipped += 1;
         self.skipped_in_a_row += 1;
@@ -50,14 +50,15 @@ impl TrainerState {
                 tensor: format!("the gradient of `{}`", tensor.name),
                 value,
                 steps: self.skipped_in_a_row,
-                hint: "lower the learning rate, or look for extreme advantages or log-probabilities".to_owned(),
+                hint: "lower the learning rate, or check the batch for extreme advantages or log-probabilities"
+                    .to_owned(),
             });
         }
         let skipped = Some(tensor.name.clone());
         Ok(StepReport { grad_norm: norm, skipped, skipped_steps: self.skipped, steps: self.steps })
     }
 
-    /// Counts a step and says how it is taken, but for the decay, which is each tensor's own.
+    /// Counts a step and returns its AdamW parameters. Weight decay is set per tensor by the caller.
     pub(super) fn advance(&mut self, step: &OptimStep, norm: f64) -> AdamW {
         self.skipped_in_a_row = 0;
         self.steps += 1;
@@ -75,7 +76,7 @@ impl TrainerState {
         }
     }
 
-    /// Reads what was saved.
+    /// Reads a saved state.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(Error::read(path))?;
         serde_json::from_str(&text).map_err(|e| Error::invalid(path.display().to_string(), e.to_string()))
@@ -87,7 +88,7 @@ impl TrainerState {
     }
 }
 
-/// First and second moments of tensors, read back as they were written.
+/// Reads the first and second moments.
 pub(super) fn read_moments(folder: &Path, tensors: &[ParamTensor], len: usize) -> Result<(Vec<f32>, Vec<f32>)> {
     let shifted = |prefix: &str, by: usize| {
         tensors
@@ -110,7 +111,7 @@ pub(super) fn write_moments(folder: &Path, tensors: &[ParamTensor], exp_avg: &[f
     checkpoint::write_tensors(&folder.join("optimizer.safetensors"), &moments, tensors, WeightDtype::F32)
 }
 
-/// What learns, as far as files tell: all of a model, or an adapter beside numbers with this digest.
+/// The kind of trainable parameters in a checkpoint: a whole model, or an adapter whose base weights have this digest.
 pub(super) enum SavedParams<'a> {
     Full,
     Lora { layout: &'a LoraLayout, base: String },
@@ -124,19 +125,19 @@ impl SavedParams<'_> {
         }
     }
 
-    /// Reads the numbers that learnt here, refusing those of anything else.
+    /// Reads the trained parameters from a checkpoint. Fails if it was written for another model or adapter shape.
     pub(super) fn read(&self, dir: &Path, state: &TrainerState, model: &Qwen3Model<Cpu>) -> Result<Vec<f32>> {
         let wrong = |problem: String| Err(Error::invalid(dir.display().to_string(), problem));
         match (self, NativeAdapter::is_in(dir)) {
             (SavedParams::Full, false) => {
                 if Config::read(&dir.join("config.json"))? != model.config {
-                    return wrong("its config.json is of another model than this one".to_owned());
+                    return wrong("its config.json differs from this model's configuration".to_owned());
                 }
                 checkpoint::read_folder(dir, &model.layout.tensors, &[])
             }
             (SavedParams::Lora { layout, base }, true) => {
                 if state.base.as_ref() != Some(base) {
-                    return wrong("its adapter stood beside another model than this one".to_owned());
+                    return wrong("its adapter was trained on another base model".to_owned());
                 }
                 let saved = NativeAdapter::open(dir, &model.config)?;
                 if *saved.lora() != layout.lora {
@@ -144,12 +145,14 @@ impl SavedParams<'_> {
                 }
                 Ok(saved.flat)
             }
-            (SavedParams::Full, true) => wrong("an adapter learnt here, not a model".to_owned()),
-            (SavedParams::Lora { .. }, false) => wrong("a whole model learnt here, not an adapter".to_owned()),
+            (SavedParams::Full, true) => wrong("it is the checkpoint of an adapter, not of a full model".to_owned()),
+            (SavedParams::Lora { .. }, false) => {
+                wrong("it is the checkpoint of a full model, not of an adapter".to_owned())
+            }
         }
     }
 
-    /// Writes published numbers, number `i` of them; says how its file is called.
+    /// Writes the `i`-th published version and returns its file name.
     pub(super) fn write_published(
         &self,
         folder: &Path,
@@ -174,7 +177,7 @@ impl SavedParams<'_> {
     }
 }
 
-/// What tells a model below adapters from all others.
+/// BLAKE3 digest of base weights.
 pub(super) fn digest(flat: &[f32]) -> String {
     const PIECE: usize = 1 << 16;
     let (mut hasher, mut bytes) = (blake3::Hasher::new(), vec![0; 4 * PIECE]);
@@ -188,8 +191,8 @@ pub(super) fn digest(flat: &[f32]) -> String {
 }
 
 impl CpuTrainer {
-    /// Writes what learns as a folder that `transformers` or PEFT loads, and beside it `training_state/`: moments, counters
-    /// and every published set of weights.
+    /// Writes the trainable parameters as a directory that `transformers` or PEFT loads, with a subdirectory
+    /// `training_state/`: moments, counters and every published version.
     pub(super) fn write_state(&self, dir: &Path) -> Result<()> {
         if self.pending {
             return Err(Error::invalid("save", "gradients have accumulated; call optim_step first"));
@@ -216,7 +219,7 @@ impl CpuTrainer {
     pub(super) fn read_state(&mut self, dir: &Path) -> Result<()> {
         let folder = dir.join("training_state");
         let state = TrainerState::read(&folder.join("state.json"))?;
-        // Everything is read before anything is changed.
+        // Read everything before modifying anything.
         let flat = self.saved().read(dir, &state, &self.shared.model)?;
         let (exp_avg, exp_avg_sq) = read_moments(&folder, self.tensors(), flat.len())?;
         let mut published = BTreeMap::new();
@@ -239,7 +242,7 @@ impl CpuTrainer {
         Ok(())
     }
 
-    /// What learns, as far as files tell.
+    /// The kind of trainable parameters, for a checkpoint.
     fn saved(&self) -> SavedParams<'_> {
         match &self.params {
             TrainableParams::Full(_) => SavedParams::Full,
@@ -251,7 +254,7 @@ impl CpuTrainer {
     }
 }
 
-/// A file in the folder itself, never elsewhere.
+/// The path of a file directly in `folder`; refuses paths that lead elsewhere.
 pub(super) fn child_path(folder: &Path, file: &str) -> Result<PathBuf> {
     if Path::new(file).file_name().is_none_or(|n| n != file) {
         return Err(Error::invalid(folder.display().to_string(), format!("`{file}` is not a plain file name")));

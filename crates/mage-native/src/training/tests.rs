@@ -1,3 +1,5 @@
+//! Tests of the CPU trainer with all parameters trainable.
+
 use super::*;
 use crate::cpu::testing::check_gradient_at;
 use crate::engine::{EngineOptions, NativeModel};
@@ -10,7 +12,7 @@ fn trainer(config: Config, options: EngineOptions) -> CpuTrainer {
     NativeModel::new(config, 0.3, Seed::new(4), None).unwrap().train(options).unwrap().0
 }
 
-/// The numbers that learn.
+/// The flat buffer of trainable parameters.
 pub(super) fn params_mut(trainer: &mut CpuTrainer) -> &mut Vec<f32> {
     trainer.params.params_mut(&trainer.shared.model).1
 }
@@ -20,9 +22,9 @@ pub(super) fn refresh(trainer: &mut CpuTrainer) {
     trainer.params.refresh(&shared.model);
 }
 
-/// Rows of random tokens with masks, classes and every input a loss may want; old and reference log-probabilities
-/// lie at chosen distances from those of now, clear of every kink.
-pub(super) fn rows(trainer: &mut CpuTrainer, count: usize, seed: u64) -> TokenForest {
+/// Random sequences with masks, classes and all loss inputs. Old and reference log-probabilities differ from the current ones
+/// by fixed amounts, away from the kinks of every loss.
+pub(super) fn random_batch(trainer: &mut CpuTrainer, count: usize, seed: u64) -> TokenForest {
     let mut rng = Seed::new(seed).rng();
     let mut forest = TokenForest::default();
     for i in 0..count {
@@ -84,18 +86,18 @@ pub(super) fn losses() -> Vec<Loss> {
 }
 
 #[test]
-fn the_gradient_of_every_loss_is_its_slope() {
+fn gradients_of_all_losses_match_finite_differences() {
     for (tied, recompute) in [(true, false), (false, true)] {
         let config = Config { tie_word_embeddings: tied, ..tiny() };
         let mut t = trainer(config, EngineOptions { recompute, threads: 1, ..Default::default() });
-        let batch = rows(&mut t, 6, 1);
+        let batch = random_batch(&mut t, 6, 1);
         for loss in losses() {
             t.grads.fill(0.0);
             t.forward_backward(&batch, &loss).unwrap();
             let (start, gradient) = (t.params.flat().clone(), t.grads.clone());
             for tensor in t.tensors().to_vec() {
-                let place = format!("{} under {loss:?}", tensor.name);
-                check_gradient_at(&place, 4, &start[tensor.range.clone()], &gradient[tensor.range.clone()], |part| {
+                let label = format!("{} under {loss:?}", tensor.name);
+                check_gradient_at(&label, 4, &start[tensor.range.clone()], &gradient[tensor.range.clone()], |part| {
                     params_mut(&mut t).copy_from_slice(&start);
                     params_mut(&mut t)[tensor.range.clone()].copy_from_slice(part);
                     refresh(&mut t);
@@ -108,12 +110,12 @@ fn the_gradient_of_every_loss_is_its_slope() {
     }
 }
 
-/// CISPO's value has no slope to compare with, since it holds its ratios fixed: with those as numbers, it is imitation that
-/// counts each token by clipped ratio times advantage.
+/// CISPO stops the gradient at its ratios, so finite differences of its value do not apply. Its gradient equals that of
+/// cross-entropy with each token weighted by clipped ratio times advantage.
 #[test]
-fn the_gradient_of_cispo_is_that_of_imitation_by_clipped_ratios() {
+fn cispo_gradient_equals_cross_entropy_weighted_by_clipped_ratios() {
     let mut t = trainer(tiny(), EngineOptions { threads: 1, ..Default::default() });
-    let mut batch = rows(&mut t, 6, 1);
+    let mut batch = random_batch(&mut t, 6, 1);
     let loss = Loss::of(Objective::Cispo { low: 0.2, high: 0.3 });
     let report = t.forward_backward(&batch, &loss).unwrap();
     assert!(report.clip_fraction > 0.1 && report.clip_fraction < 0.9, "{report:?}");
@@ -137,11 +139,11 @@ fn the_gradient_of_cispo_is_that_of_imitation_by_clipped_ratios() {
 }
 
 #[test]
-fn threads_and_recomputation_change_no_bit() {
+fn thread_count_and_gradient_checkpointing_do_not_change_results() {
     for chunk_tokens in [20, 0] {
         let of = |threads, recompute| {
             let mut t = trainer(tiny(), EngineOptions { threads, chunk_tokens, recompute, ..Default::default() });
-            let batch = rows(&mut t, 60, 2);
+            let batch = random_batch(&mut t, 60, 2);
             let mut seen = Vec::new();
             for _ in 0..3 {
                 let report = t.forward_backward(&batch, &losses()[3]).unwrap();
@@ -158,9 +160,9 @@ fn threads_and_recomputation_change_no_bit() {
 }
 
 #[test]
-fn a_row_says_the_same_in_any_company() {
+fn logprobs_do_not_depend_on_the_rest_of_the_batch() {
     let mut t = trainer(tiny(), EngineOptions::default());
-    let batch = rows(&mut t, 40, 3);
+    let batch = random_batch(&mut t, 40, 3);
     let all = t.forward_backward(&batch, &Loss::of(Objective::CrossEntropy)).unwrap().logprobs;
     let mut alone = Vec::new();
     for s in batch.segments.iter().filter(|s| s.parent.is_none()) {
@@ -179,9 +181,9 @@ fn a_row_says_the_same_in_any_company() {
 }
 
 #[test]
-fn parts_add_up_to_the_whole() {
+fn gradients_accumulate_over_calls() {
     let mut t = trainer(tiny(), EngineOptions::default());
-    let batch = rows(&mut t, 30, 5);
+    let batch = random_batch(&mut t, 30, 5);
     let plain = TokenForest { segments: batch.segments.iter().filter(|s| s.parent.is_none()).cloned().collect() };
     t.forward_backward(&plain, &losses()[4]).unwrap();
     let whole = std::mem::replace(&mut t.grads, vec![0.0; t.exp_avg.len()]);
@@ -193,7 +195,7 @@ fn parts_add_up_to_the_whole() {
 }
 
 #[test]
-fn steps_that_would_ruin_the_weights_are_skipped_and_counted() {
+fn steps_with_non_finite_gradients_are_skipped_and_counted() {
     let mut t = trainer(tiny(), EngineOptions::default());
     let start = t.params.flat().clone();
     let bad = t.shared.model.layout.layers[1].down_proj.start + 7;
@@ -206,16 +208,16 @@ fn steps_that_would_ruin_the_weights_are_skipped_and_counted() {
     t.grads[0] = 1.0;
     assert_eq!(t.optim_step(&step).unwrap().skipped, None);
     t.grads[bad] = f32::INFINITY;
-    assert!(t.optim_step(&step).unwrap().skipped.is_some(), "a good step starts the count anew");
+    assert!(t.optim_step(&step).unwrap().skipped.is_some(), "an applied step resets the count");
     t.grads[bad] = f32::INFINITY;
     let e = t.optim_step(&step).unwrap_err().to_string();
     assert!(e.contains("mlp.down_proj") && e.contains("inf in 2 updates in a row"), "{e}");
 }
 
 #[test]
-fn bad_batches_touch_nothing() {
+fn invalid_batches_leave_the_gradient_unchanged() {
     let mut t = trainer(tiny(), EngineOptions::default());
-    let mut batch = rows(&mut t, 4, 6);
+    let mut batch = random_batch(&mut t, 4, 6);
     batch.segments[2].train.as_mut().unwrap().advantages[1] = f32::NAN;
     batch.segments[2].train.as_mut().unwrap().weights[1] = 1.0;
     let e = t.forward_backward(&batch, &losses()[2]).unwrap_err().to_string();
@@ -224,19 +226,19 @@ fn bad_batches_touch_nothing() {
 }
 
 #[test]
-fn a_saved_trainer_continues_exactly() {
+fn resumed_trainer_continues_bit_for_bit() {
     let dir = tempfile::tempdir().unwrap();
     let mut a = trainer(tiny(), EngineOptions::default());
-    let batch = rows(&mut a, 10, 7);
+    let batch = random_batch(&mut a, 10, 7);
     let step = OptimStep { weight_decay: 0.01, ..Default::default() };
-    let go = |t: &mut CpuTrainer| {
+    let update = |t: &mut CpuTrainer| {
         let loss = t.forward_backward(&batch, &losses()[1]).unwrap().loss;
         t.optim_step(&step).unwrap();
         loss
     };
     a.publish(&"reference".into()).unwrap();
     for _ in 0..3 {
-        go(&mut a);
+        update(&mut a);
     }
     a.publish(&AdapterName::default()).unwrap();
     a.save(dir.path()).unwrap();
@@ -250,7 +252,7 @@ fn a_saved_trainer_continues_exactly() {
         );
     }
     for _ in 0..3 {
-        assert_eq!(go(&mut a).to_bits(), go(&mut b).to_bits());
+        assert_eq!(update(&mut a).to_bits(), update(&mut b).to_bits());
     }
     assert!(
         a.params.flat() == b.params.flat()
@@ -267,13 +269,13 @@ fn a_saved_trainer_continues_exactly() {
 }
 
 #[test]
-fn a_large_model_has_one_lane_and_the_same_gradient() {
-    let mut small = trainer(tiny(), EngineOptions::default());
-    let mut large = trainer(tiny(), EngineOptions::default());
-    large.lanes.truncate(1);
-    let batch = rows(&mut small, 30, 8);
-    small.forward_backward(&batch, &losses()[0]).unwrap();
-    large.forward_backward(&batch, &losses()[0]).unwrap();
-    let scale = small.grads.iter().map(|g| g.abs()).fold(0.0, f32::max);
-    assert!(small.grads.iter().zip(&large.grads).all(|(a, b)| (a - b).abs() <= 1e-5 * scale));
+fn single_lane_gradient_matches_multi_lane_gradient() {
+    let mut many = trainer(tiny(), EngineOptions::default());
+    let mut single = trainer(tiny(), EngineOptions::default());
+    single.lanes.truncate(1);
+    let batch = random_batch(&mut many, 30, 8);
+    many.forward_backward(&batch, &losses()[0]).unwrap();
+    single.forward_backward(&batch, &losses()[0]).unwrap();
+    let scale = many.grads.iter().map(|g| g.abs()).fold(0.0, f32::max);
+    assert!(many.grads.iter().zip(&single.grads).all(|(a, b)| (a - b).abs() <= 1e-5 * scale));
 }

@@ -1,20 +1,20 @@
-//! What learns: the model's own numbers, or an adapter beside them?
+//! The trainable parameters: the whole model, or a LoRA adapter on frozen base weights.
 
 use crate::cpu::Cpu;
 use crate::model::param_layout::ParamTensor;
 use crate::model::{Adapter, Qwen3Model, WeightSet, Weights};
 use std::sync::Arc;
 
-/// What a trainer changes, and what it stands on.
+/// The trainable parameters and, for an adapter, their frozen base.
 pub(crate) enum TrainableParams {
-    /// All of the model.
+    /// All parameters of the model.
     Full(Weights<Cpu>),
-    /// An adapter; the model below it stays as it is.
+    /// An adapter on frozen base weights.
     Lora { base: Arc<Weights<Cpu>>, adapter: Adapter<Cpu> },
 }
 
 impl TrainableParams {
-    /// The weights a pass runs over, and the adapter it carries.
+    /// The weights of a forward pass: base and optional adapter.
     pub(super) fn base_and_adapter(&self) -> (&Weights<Cpu>, Option<&Adapter<Cpu>>) {
         match self {
             TrainableParams::Full(weights) => (weights, None),
@@ -22,7 +22,7 @@ impl TrainableParams {
         }
     }
 
-    /// The numbers that learn.
+    /// The flat buffer of trainable parameters.
     pub(super) fn flat(&self) -> &Vec<f32> {
         match self {
             TrainableParams::Full(weights) => &weights.flat,
@@ -30,7 +30,7 @@ impl TrainableParams {
         }
     }
 
-    /// The same, to be changed, with the place of each tensor in them; [`refresh`](Self::refresh) must follow a change.
+    /// The tensor layout and the mutable flat buffer. Call [`refresh`](Self::refresh) after a change.
     pub(super) fn params_mut<'a>(&'a mut self, model: &'a Qwen3Model<Cpu>) -> (&'a [ParamTensor], &'a mut Vec<f32>) {
         match self {
             TrainableParams::Full(weights) => (&model.layout.tensors, &mut weights.flat),
@@ -38,7 +38,7 @@ impl TrainableParams {
         }
     }
 
-    /// Where each tensor is in them.
+    /// The layout of the flat buffer.
     pub(super) fn tensors<'a>(&'a self, model: &'a Qwen3Model<Cpu>) -> &'a [ParamTensor] {
         match self {
             TrainableParams::Full(_) => &model.layout.tensors,
@@ -46,7 +46,7 @@ impl TrainableParams {
         }
     }
 
-    /// Brings everything made from the numbers up to date with them.
+    /// Repacks the GEMM operands from the flat buffer.
     pub(super) fn refresh(&mut self, model: &Qwen3Model<Cpu>) {
         match self {
             TrainableParams::Full(weights) => model.repack(weights),
@@ -54,7 +54,7 @@ impl TrainableParams {
         }
     }
 
-    /// The weights of now, for others to keep. Of an adapter's, only the adapter is copied.
+    /// A copy of the current weights for publishing. With an adapter only the adapter is copied; the base is shared.
     pub(super) fn snapshot(&self, model: &Qwen3Model<Cpu>) -> WeightSet<Cpu> {
         match self {
             TrainableParams::Full(weights) => {

@@ -1,34 +1,34 @@
-//! What does a reader find while a file is being written? The old one, whole.
+//! Atomic file replacement.
 //!
-//! Every file goes to a name of its own first and takes its place at once when it is complete, so neither a crash nor a
-//! full disk leaves half a file behind.
+//! A file is written under a temporary name, synced, then renamed. Readers see the old or the new file, and neither a crash
+//! nor a full disk leaves a partial one.
 
 use mage_engine::{Error, Result};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// Lets `write` write a file elsewhere, then puts it at `path`.
+/// Calls `write` with a temporary path, then renames the result to `path`.
 pub(crate) fn replace(path: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let part = part_of(path);
     let done = write(&part).and_then(|()| {
-        // On the disk before it takes the place of what was there.
+        // On disk before it replaces the old file.
         File::open(&part).and_then(|f| f.sync_all()).map_err(Error::write(&part))?;
         fs::rename(&part, path).map_err(Error::write(path))
     });
     if done.is_err() {
-        // The error that matters is the first one; what cannot be removed does no harm under its own name.
+        // The first error is reported; a leftover temporary file does no harm.
         let _ = fs::remove_file(&part);
     }
     done
 }
 
-/// The same for a text.
+/// Replaces a text file atomically.
 pub(crate) fn replace_text(path: &Path, text: &str) -> Result<()> {
     replace(path, |part| fs::write(part, text).map_err(Error::write(part)))
 }
 
-/// Two processes that write the same file must not write the same part of it.
+/// The temporary path. It contains the process id, so that two processes do not share it.
 fn part_of(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_whole_or_not_at_all() {
+    fn replacement_is_atomic() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.json");
         replace_text(&path, "old").unwrap();

@@ -1,7 +1,7 @@
-//! How do tensors get from files into memory, and back?
+//! Reading and writing of safetensors checkpoints, single or sharded.
 //!
-//! safetensors only, one file or several; nothing that can run code. All headers are read and compared with what is
-//! expected before the first number is; a tensor at a time is then read, so memory stays at what the model needs.
+//! Formats that can run code (pickle) are refused. All headers are compared with the expected tensors before any data is
+//! read. Tensors are then read one at a time, so that peak memory is the size of the model.
 
 use crate::model::param_layout::ParamTensor;
 use crate::weights::atomic_write::replace;
@@ -14,19 +14,19 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// Where a model's shapes come from, for messages.
-pub(crate) const CONFIG_SOURCE: &str = "config.json says";
-/// No honest header is larger.
+/// The source of the expected shapes of a model, for error messages.
+pub(crate) const CONFIG_SOURCE: &str = "config.json";
+/// Maximum header size in bytes.
 const MAX_HEADER: u64 = 100 << 20;
 
-/// A number format in a file.
+/// A floating-point format in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightDtype {
-    /// 32 bits.
+    /// IEEE single precision.
     F32,
-    /// 16 bits, IEEE.
+    /// IEEE half precision.
     F16,
-    /// 16 bits with the exponent of 32.
+    /// bfloat16.
     Bf16,
 }
 
@@ -45,16 +45,16 @@ impl WeightDtype {
     }
 }
 
-/// Where a tensor is in a file.
+/// A tensor's entry in the header of a safetensors file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorEntry {
-    /// How its numbers are written.
+    /// Element type.
     pub dtype: WeightDtype,
-    /// Its shape.
+    /// Shape.
     pub shape: Vec<usize>,
-    /// The first byte, counted from the end of the header.
+    /// Byte offset of the data after the header.
     pub start: u64,
-    /// One past the last byte.
+    /// Byte offset of the end of the data.
     pub end: u64,
 }
 
@@ -65,10 +65,10 @@ struct RawTensorEntry {
     data_offsets: (u64, u64),
 }
 
-/// Reads the JSON header of a safetensors file whose tensors take `data_len` bytes. Tensors in dtypes we cannot read are
-/// refused, as is everything that does not add up.
+/// Parses the JSON header of a safetensors file with `data_len` bytes of tensor data. Fails on unsupported dtypes and on
+/// inconsistent shapes or offsets.
 pub fn parse_header(header: &[u8], data_len: u64) -> Result<BTreeMap<String, TensorEntry>> {
-    let wrong = |place: &str, problem: String| Error::invalid(place, problem);
+    let wrong = |subject: &str, problem: String| Error::invalid(subject, problem);
     let text = std::str::from_utf8(header).map_err(|e| wrong("header", e.to_string()))?;
     let raw: BTreeMap<String, serde_json::Value> =
         serde_json::from_str(text).map_err(|e| wrong("header", e.to_string()))?;
@@ -82,18 +82,18 @@ pub fn parse_header(header: &[u8], data_len: u64) -> Result<BTreeMap<String, Ten
             "F32" => WeightDtype::F32,
             "F16" => WeightDtype::F16,
             "BF16" => WeightDtype::Bf16,
-            other => return Err(wrong(&name, format!("numbers of type {other} are not read; F32, F16 and BF16 are"))),
+            other => return Err(wrong(&name, format!("dtype {other} is not supported; use F32, F16 or BF16"))),
         };
         let bytes = e.shape.iter().try_fold(dtype.bytes() as u64, |n, &d| n.checked_mul(d as u64));
         let (start, end) = e.data_offsets;
         if end > data_len || start > end {
             return Err(wrong(
                 &name,
-                format!("bytes {start} to {end} lie outside the {data_len} of the file; is it cut short?"),
+                format!("bytes {start} to {end} are outside the {data_len} bytes of the file; it may be truncated"),
             ));
         }
         if bytes != Some(end - start) {
-            return Err(wrong(&name, format!("its shape {:?} does not fill its {} bytes", e.shape, end - start)));
+            return Err(wrong(&name, format!("shape {:?} does not match its {} bytes", e.shape, end - start)));
         }
         entries.insert(name, TensorEntry { dtype, shape: e.shape, start, end });
     }
@@ -111,23 +111,23 @@ struct Shard {
 impl Shard {
     fn open(path: &Path) -> Result<Self> {
         let mut file = File::open(path).map_err(Error::read(path))?;
-        let place = path.display().to_string();
+        let name = path.display().to_string();
         let len = file.metadata().map_err(Error::read(path))?.len();
         let mut size = [0; 8];
         if len < 8 {
-            return Err(Error::invalid(place, format!("{len} bytes are too few for a safetensors file")));
+            return Err(Error::invalid(name, format!("{len} bytes are too few for a safetensors file")));
         }
         file.read_exact(&mut size).map_err(Error::read(path))?;
         let size = u64::from_le_bytes(size);
         if size > MAX_HEADER || size > len - 8 {
             return Err(Error::invalid(
-                place,
-                format!("its header claims {size} bytes of the file's {len}; it is cut short or no safetensors file"),
+                name,
+                format!("a header of {size} bytes does not fit its {len}; it is truncated or not a safetensors file"),
             ));
         }
         let mut header = vec![0; size as usize];
         file.read_exact(&mut header).map_err(Error::read(path))?;
-        let entries = parse_header(&header, len - 8 - size).map_err(|e| Error::invalid(place, e.to_string()))?;
+        let entries = parse_header(&header, len - 8 - size).map_err(|e| Error::invalid(name, e.to_string()))?;
         Ok(Shard { path: path.to_owned(), file, data_at: 8 + size, entries })
     }
 
@@ -161,12 +161,12 @@ impl Shard {
     }
 }
 
-/// Reads tensors from the files of a model folder into one flat buffer. `optional` names may be there and are not read.
+/// Reads the tensors of a model directory into one flat buffer. Tensors named in `optional` may exist and are not read.
 pub(crate) fn read_folder(dir: &Path, tensors: &[ParamTensor], optional: &[&str]) -> Result<Vec<f32>> {
     read_tensors(&folder_paths(dir)?, tensors, optional, CONFIG_SOURCE)
 }
 
-/// The files a model folder keeps its numbers in.
+/// The weight files of a model directory.
 pub(crate) fn folder_paths(dir: &Path) -> Result<Vec<PathBuf>> {
     let index = dir.join("model.safetensors.index.json");
     let single = dir.join("model.safetensors");
@@ -177,8 +177,9 @@ pub(crate) fn folder_paths(dir: &Path) -> Result<Vec<PathBuf>> {
     } else {
         let other = std::fs::read_dir(dir).map_err(Error::read(dir))?.flatten().map(|e| e.file_name());
         let pickled = other.filter_map(|n| n.into_string().ok()).any(|n| n.ends_with(".bin") || n.ends_with(".pt"));
-        let hint = if pickled { "; its .bin or .pt files can run code and are not read: convert them" } else { "" };
-        Err(Error::invalid(dir.display().to_string(), format!("no model.safetensors and no index of shards{hint}")))
+        let hint = if pickled { "; .bin and .pt files can run code and are not read: convert them" } else { "" };
+        let problem = format!("no model.safetensors and no model.safetensors.index.json{hint}");
+        Err(Error::invalid(dir.display().to_string(), problem))
     }
 }
 
@@ -187,90 +188,89 @@ fn shard_paths(dir: &Path, index: &Path) -> Result<Vec<PathBuf>> {
     struct ShardIndex {
         weight_map: BTreeMap<String, String>,
     }
-    let place = || index.display().to_string();
+    let name = || index.display().to_string();
     let text = std::fs::read_to_string(index).map_err(Error::read(index))?;
-    let ShardIndex { weight_map } = serde_json::from_str(&text).map_err(|e| Error::invalid(place(), e.to_string()))?;
+    let ShardIndex { weight_map } = serde_json::from_str(&text).map_err(|e| Error::invalid(name(), e.to_string()))?;
     let mut files: Vec<String> = weight_map.into_values().collect();
     files.sort();
     files.dedup();
     if files.is_empty() {
-        return Err(Error::invalid(place(), "its weight_map names no file"));
+        return Err(Error::invalid(name(), "its weight_map names no file"));
     }
     files
         .into_iter()
         .map(|f| {
-            // A file beside the index, nothing else: an index must not make us read elsewhere.
+            // A file in the same directory: an index must not cause reads elsewhere.
             let plain = Path::new(&f).file_name().is_some_and(|n| n == f.as_str());
             if plain {
                 Ok(dir.join(f))
             } else {
-                Err(Error::invalid(place(), format!("shard `{f}` is not a plain file name")))
+                Err(Error::invalid(name(), format!("shard `{f}` is not a plain file name")))
             }
         })
         .collect()
 }
 
-/// Files whose headers were read and found to hold exactly what a model needs.
-struct Opened {
+/// Opened files whose headers match the expected tensors.
+struct OpenCheckpoint {
     shards: Vec<Shard>,
-    /// The file each tensor is in.
-    home: HashMap<String, usize>,
+    /// Index of the shard of each tensor.
+    shard_of: HashMap<String, usize>,
 }
 
-impl Opened {
-    fn new(paths: &[PathBuf], tensors: &[ParamTensor], optional: &[&str], says: &str) -> Result<Self> {
+impl OpenCheckpoint {
+    fn new(paths: &[PathBuf], tensors: &[ParamTensor], optional: &[&str], source: &str) -> Result<Self> {
         let shards = paths.iter().map(|p| Shard::open(p)).collect::<Result<Vec<_>>>()?;
-        let place = paths[0].parent().unwrap_or(Path::new(".")).display().to_string();
-        let mut home: HashMap<String, usize> = HashMap::new();
+        let dir = paths[0].parent().unwrap_or(Path::new(".")).display().to_string();
+        let mut shard_of: HashMap<String, usize> = HashMap::new();
         for (i, shard) in shards.iter().enumerate() {
             for name in shard.entries.keys() {
-                if home.insert(name.clone(), i).is_some() {
-                    return Err(Error::invalid(place, format!("tensor `{name}` is in two files")));
+                if shard_of.insert(name.clone(), i).is_some() {
+                    return Err(Error::invalid(dir, format!("tensor `{name}` is in two files")));
                 }
             }
         }
-        let wanted: HashSet<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
-        let unexpected = home
+        let expected: HashSet<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
+        let unexpected = shard_of
             .keys()
             .map(String::as_str)
-            .filter(|k| !wanted.contains(k) && !optional.contains(k) && !k.ends_with(".rotary_emb.inv_freq"))
+            .filter(|k| !expected.contains(k) && !optional.contains(k) && !k.ends_with(".rotary_emb.inv_freq"))
             .min();
         for t in tensors {
-            let Some(&i) = home.get(&t.name) else {
+            let Some(&i) = shard_of.get(&t.name) else {
                 let hint = unexpected.map(|k| format!("; there is an unexpected `{k}`")).unwrap_or_default();
-                return Err(Error::invalid(place, format!("tensor `{}` is missing{hint}", t.name)));
+                return Err(Error::invalid(dir, format!("tensor `{}` is missing{hint}", t.name)));
             };
             let found = &shards[i].entries[&t.name].shape;
             if *found != t.shape {
                 return Err(Error::invalid(
-                    place,
-                    format!("tensor `{}` has shape {found:?}, but {says} {:?}", t.name, t.shape),
+                    dir,
+                    format!("tensor `{}` has shape {found:?}, but {source} requires {:?}", t.name, t.shape),
                 ));
             }
         }
         if let Some(name) = unexpected {
-            return Err(Error::invalid(place, format!("tensor `{name}` is no part of this, where {says} what is")));
+            return Err(Error::invalid(dir, format!("tensor `{name}` is unexpected according to {source}")));
         }
-        Ok(Opened { shards, home })
+        Ok(OpenCheckpoint { shards, shard_of })
     }
 }
 
-/// Reads tensors from files into one flat buffer, after everything was found to be there and of the right shape. Numbers
-/// that are none are refused: all that is computed with them would be none. `says` is what the shapes come from, for
-/// messages.
+/// Reads tensors from files into one flat buffer, after checking that all exist with the expected shapes. Fails on
+/// non-finite values. `source` names the origin of the expected shapes in error messages.
 pub(crate) fn read_tensors(
     paths: &[PathBuf],
     tensors: &[ParamTensor],
     optional: &[&str],
-    says: &str,
+    source: &str,
 ) -> Result<Vec<f32>> {
-    let Opened { mut shards, home } = Opened::new(paths, tensors, optional, says)?;
+    let OpenCheckpoint { mut shards, shard_of } = OpenCheckpoint::new(paths, tensors, optional, source)?;
     let mut flat = vec![0.0; tensors.iter().map(|t| t.range.end).max().unwrap_or(0)];
     for t in tensors {
-        let (shard, numbers) = (&mut shards[home[&t.name]], &mut flat[t.range.clone()]);
-        shard.read(&t.name, numbers)?;
-        if let Some(x) = numbers.iter().find(|x| !x.is_finite()) {
-            let problem = format!("tensor `{}` holds {x}, which is no number; go back to an earlier one", t.name);
+        let (shard, values) = (&mut shards[shard_of[&t.name]], &mut flat[t.range.clone()]);
+        shard.read(&t.name, values)?;
+        if let Some(x) = values.iter().find(|x| !x.is_finite()) {
+            let problem = format!("tensor `{}` holds the non-finite value {x}; use an earlier checkpoint", t.name);
             return Err(Error::invalid(shard.path.display().to_string(), problem));
         }
     }
@@ -282,20 +282,20 @@ pub(crate) fn tensor_names(path: &Path) -> Result<Vec<String>> {
     Ok(Shard::open(path)?.entries.into_keys().collect())
 }
 
-/// How a model's numbers are stored.
+/// Storage of a model's weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredWeights {
-    /// Files they are in.
+    /// Number of files.
     pub files: usize,
-    /// Bytes they take.
+    /// Total size in bytes.
     pub bytes: u64,
-    /// Formats they are in, each once.
+    /// The distinct element types.
     pub dtypes: Vec<WeightDtype>,
 }
 
-/// Looks at the headers of a folder's files, and refuses what [`read_folder`] would, without reading a number.
-pub(crate) fn survey_folder(dir: &Path, tensors: &[ParamTensor], optional: &[&str]) -> Result<StoredWeights> {
-    let Opened { shards, .. } = Opened::new(&folder_paths(dir)?, tensors, optional, CONFIG_SOURCE)?;
+/// Checks a model directory like [`read_folder`], reading only headers.
+pub(crate) fn inspect_folder(dir: &Path, tensors: &[ParamTensor], optional: &[&str]) -> Result<StoredWeights> {
+    let OpenCheckpoint { shards, .. } = OpenCheckpoint::new(&folder_paths(dir)?, tensors, optional, CONFIG_SOURCE)?;
     let mut dtypes: Vec<WeightDtype> = Vec::new();
     let mut bytes = 0;
     for entry in shards.iter().flat_map(|s| s.entries.values()) {
@@ -307,14 +307,14 @@ pub(crate) fn survey_folder(dir: &Path, tensors: &[ParamTensor], optional: &[&st
     Ok(StoredWeights { files: shards.len(), bytes, dtypes })
 }
 
-/// A tensor on its way into a file; its numbers are asked for when they are written, one tensor at a time.
-struct Outgoing<'a> {
+/// A tensor to write. Its values are produced when it is written, so that only one tensor is in memory at a time.
+struct TensorWriter<'a> {
     tensor: &'a ParamTensor,
-    numbers: &'a dyn Fn(&ParamTensor) -> Cow<'a, [f32]>,
+    values: &'a dyn Fn(&ParamTensor) -> Cow<'a, [f32]>,
     format: WeightDtype,
 }
 
-impl View for &Outgoing<'_> {
+impl View for &TensorWriter<'_> {
     fn dtype(&self) -> Dtype {
         match self.format {
             WeightDtype::F32 => Dtype::F32,
@@ -328,11 +328,11 @@ impl View for &Outgoing<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        let numbers = (self.numbers)(self.tensor);
+        let values = (self.values)(self.tensor);
         let bytes: Vec<u8> = match self.format {
-            WeightDtype::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            WeightDtype::F16 => numbers.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect(),
-            WeightDtype::Bf16 => numbers.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect(),
+            WeightDtype::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            WeightDtype::F16 => values.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect(),
+            WeightDtype::Bf16 => values.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect(),
         };
         bytes.into()
     }
@@ -342,7 +342,7 @@ impl View for &Outgoing<'_> {
     }
 }
 
-/// Writes tensors of flat buffers, each name with its buffer's prefix, into one file.
+/// Writes the tensors of several flat buffers to one file. Each buffer's prefix is prepended to its tensor names.
 pub(crate) fn write_tensors(
     path: &Path,
     sets: &[(&str, &[f32])],
@@ -351,28 +351,28 @@ pub(crate) fn write_tensors(
 ) -> Result<()> {
     let parts: Vec<_> =
         sets.iter().map(|(_, flat)| move |t: &ParamTensor| Cow::Borrowed(&flat[t.range.clone()])).collect();
-    let outgoing = sets.iter().zip(&parts).flat_map(|((prefix, _), numbers)| {
-        tensors.iter().map(move |tensor| (format!("{prefix}{}", tensor.name), Outgoing { tensor, numbers, format }))
+    let writers = sets.iter().zip(&parts).flat_map(|((prefix, _), values)| {
+        tensors.iter().map(move |tensor| (format!("{prefix}{}", tensor.name), TensorWriter { tensor, values, format }))
     });
-    write_all(path, &outgoing.collect::<Vec<_>>())
+    write_all(path, &writers.collect::<Vec<_>>())
 }
 
-/// Writes tensors whose numbers `make` makes, so that never more than one of them exists.
-pub(crate) fn write_made(
+/// Writes tensors whose values `generate` returns, one tensor at a time.
+pub(crate) fn write_generated(
     path: &Path,
     tensors: &[ParamTensor],
     format: WeightDtype,
-    make: impl Fn(&ParamTensor) -> Vec<f32>,
+    generate: impl Fn(&ParamTensor) -> Vec<f32>,
 ) -> Result<()> {
-    let numbers = |t: &ParamTensor| Cow::Owned(make(t));
-    let outgoing = tensors.iter().map(|tensor| (tensor.name.clone(), Outgoing { tensor, numbers: &numbers, format }));
-    write_all(path, &outgoing.collect::<Vec<_>>())
+    let values = |t: &ParamTensor| Cow::Owned(generate(t));
+    let writers = tensors.iter().map(|tensor| (tensor.name.clone(), TensorWriter { tensor, values: &values, format }));
+    write_all(path, &writers.collect::<Vec<_>>())
 }
 
-fn write_all(path: &Path, outgoing: &[(String, Outgoing<'_>)]) -> Result<()> {
-    // `transformers` wants to know who wrote the file.
+fn write_all(path: &Path, writers: &[(String, TensorWriter<'_>)]) -> Result<()> {
+    // `transformers` requires the `format` entry.
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let views = outgoing.iter().map(|(name, view)| (name.as_str(), view));
+    let views = writers.iter().map(|(name, view)| (name.as_str(), view));
     replace(path, |part| {
         safetensors::serialize_to_file(views, Some(metadata), part).map_err(|e| Error::Engine {
             engine: "native".to_owned(),
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn tensors_come_back() {
+    fn reading_inverts_writing() {
         let (dir, layout, flat) = written(WeightDtype::F32);
         assert!(read_folder(dir.path(), &layout.tensors, &[]).unwrap() == flat);
         for (format, error) in [(WeightDtype::Bf16, 4e-3), (WeightDtype::F16, 5e-4)] {
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_by_name() {
+    fn mismatched_tensors_are_named_in_errors() {
         let (dir, layout, _) = written(WeightDtype::F32);
         let refusal =
             |tensors: &[ParamTensor]| read_folder(dir.path(), tensors, &[]).map(|_| ()).unwrap_err().to_string();
@@ -442,7 +442,7 @@ mod tests {
             e.contains("key.weight` is missing") && e.contains("unexpected `model.layers.0.self_attn.k_proj"),
             "{e}"
         );
-        assert!(refusal(&layout.tensors[..5]).contains("no part of this"));
+        assert!(refusal(&layout.tensors[..5]).contains("is unexpected"));
 
         for (bad, format) in
             [(f32::NAN, WeightDtype::F32), (f32::NEG_INFINITY, WeightDtype::F32), (1e9, WeightDtype::F16)]
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_do_not_add_up_are_refused() {
+    fn inconsistent_headers_are_refused() {
         let header = |text: &str| parse_header(text.as_bytes(), 16);
         assert_eq!(
             header(r#"{"__metadata__":{},"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}}"#).unwrap().len(),

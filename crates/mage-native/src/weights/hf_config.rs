@@ -1,41 +1,41 @@
-//! What shape is the model?
+//! The `config.json` of a Qwen3 model.
 //!
-//! The `config.json` of a Qwen3 model, in either dialect: `rope_theta` at the top or in `rope_parameters`, `torch_dtype`
-//! or `dtype`. Both are written, because readers insist on one or the other.
+//! Reads the formats of transformers 4 and 5: `rope_theta` at the top level or in `rope_parameters`, `torch_dtype` or
+//! `dtype`. Both are written, because each reader requires one of them.
 
 use crate::cpu::Heads;
 use mage_engine::{Error, Result};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// The shape of a Qwen3 model.
+/// The configuration of a Qwen3 model, with the field names of `transformers`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Rows of the embedding.
+    /// Rows of the embedding matrix.
     pub vocab_size: usize,
-    /// Numbers per token between layers.
+    /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Numbers per token inside a feed-forward layer.
+    /// Width of the MLP.
     pub intermediate_size: usize,
-    /// Layers.
+    /// Number of layers.
     pub num_hidden_layers: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub num_attention_heads: usize,
-    /// Key and value heads.
+    /// Number of key and value heads.
     pub num_key_value_heads: usize,
-    /// Numbers per head.
+    /// Head dimension.
     pub head_dim: usize,
-    /// Keeps norms from dividing by 0.
+    /// Epsilon of RMS normalisation.
     pub rms_norm_eps: f32,
-    /// How slowly the slowest rotation turns.
+    /// Base of the rotary embedding.
     pub rope_theta: f64,
-    /// Whether the last layer uses the embedding.
+    /// Whether the LM head shares the embedding matrix.
     pub tie_word_embeddings: bool,
-    /// Tokens a sequence may have.
+    /// Maximum sequence length.
     pub max_position_embeddings: usize,
-    /// The token that starts a text.
+    /// Beginning-of-sequence token.
     pub bos_token_id: Option<u32>,
-    /// The tokens that end one.
+    /// End-of-sequence tokens.
     pub eos_token_ids: Vec<u32>,
 }
 
@@ -106,7 +106,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Refuses shapes that cannot be, naming the field.
+    /// Checks the values; errors name the field.
     pub fn check(&self) -> Result<()> {
         let sizes = [
             ("vocab_size", self.vocab_size, 1 << 24),
@@ -129,7 +129,10 @@ impl Config {
             return wrong("num_key_value_heads", format!("{kv} does not divide the {q} attention heads"));
         }
         if !self.head_dim.is_multiple_of(2) {
-            return wrong("head_dim", format!("{} is odd; rotations come in pairs", self.head_dim));
+            return wrong(
+                "head_dim",
+                format!("{} is odd; the rotary embedding needs an even dimension", self.head_dim),
+            );
         }
         if !(self.rope_theta.is_finite() && self.rope_theta > 0.0) {
             return wrong("rope_theta", format!("{} is not a positive number", self.rope_theta));
@@ -140,7 +143,7 @@ impl Config {
         Ok(())
     }
 
-    /// The text of a `config.json` that old and new readers understand.
+    /// The text of a `config.json` for transformers 4 and 5.
     pub fn to_json(&self, dtype: &str) -> String {
         let eos = match &self.eos_token_ids[..] {
             [] => Value::Null,
@@ -160,7 +163,7 @@ impl Config {
             "hidden_act": "silu",
             "attention_bias": false,
             "attention_dropout": 0.0,
-            // The short decimal, not the long one of the nearest 32-bit number.
+            // The shortest decimal of the f32 value, not the expansion of its f64 conversion.
             "rms_norm_eps": self.rms_norm_eps.to_string().parse().unwrap_or(f64::from(self.rms_norm_eps)),
             "rope_theta": self.rope_theta,
             "rope_parameters": {"rope_theta": self.rope_theta, "rope_type": "default"},
@@ -220,7 +223,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn parsing_inverts_writing() {
         let config = tiny();
         let text = config.to_json("float32");
         assert_eq!(Config::parse(&text).unwrap(), config);
@@ -231,7 +234,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn both_dialects_are_read() {
+    fn rope_theta_is_read_from_both_locations() {
         let mut v: Value = serde_json::from_str(&tiny().to_json("float32")).unwrap();
         v["rope_theta"] = Value::Null;
         v["rope_parameters"] = json!({"rope_theta": 5e5, "rope_type": "default"});
@@ -242,7 +245,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_field() {
+    fn invalid_fields_are_named_in_errors() {
         let base: Value = serde_json::from_str(&tiny().to_json("float32")).unwrap();
         let refusals = [
             ("model_type", json!("llama")),

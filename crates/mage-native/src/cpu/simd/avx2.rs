@@ -9,14 +9,15 @@ pub(crate) struct Avx2(());
 
 impl Avx2 {
     /// # Safety
-    /// The machine must have AVX2 and FMA.
+    /// The CPU must have AVX2 and FMA.
     #[inline(always)]
     pub(crate) unsafe fn new_unchecked() -> Self {
         Avx2(())
     }
 }
 
-// SAFETY of all blocks below: a value of this type is proof of the instructions; pointers are the caller's promise.
+// SAFETY of all blocks below: a value of this type proves that the CPU has the instructions; the caller guarantees the
+// validity of pointers.
 impl Lanes for Avx2 {
     type V = (__m256, __m256);
     const MANY_REGISTERS: bool = false;
@@ -115,10 +116,10 @@ impl Lanes for Avx2 {
 }
 
 /// # Safety
-/// The machine must have AVX2.
+/// The CPU must have AVX2.
 #[inline(always)]
 unsafe fn power_of_two8(n: __m256) -> __m256 {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let e = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
         _mm256_castsi256_ps(_mm256_slli_epi32::<23>(e))

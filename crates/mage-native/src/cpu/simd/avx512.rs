@@ -8,7 +8,7 @@ pub(crate) struct Avx512(());
 
 impl Avx512 {
     /// # Safety
-    /// The machine must have AVX-512 F and DQ, AVX2 and FMA.
+    /// The CPU must have AVX-512 F and DQ, AVX2 and FMA.
     #[inline(always)]
     pub(crate) unsafe fn new_unchecked() -> Self {
         Avx512(())
@@ -21,7 +21,8 @@ fn mask(n: usize) -> __mmask16 {
     ((1_u32 << n) - 1) as __mmask16
 }
 
-// SAFETY of all blocks below: a value of this type is proof of the instructions; pointers are the caller's promise.
+// SAFETY of all blocks below: a value of this type proves that the CPU has the instructions; the caller guarantees the
+// validity of pointers.
 impl Lanes for Avx512 {
     type V = __m512;
     const MANY_REGISTERS: bool = true;
@@ -106,13 +107,13 @@ impl Lanes for Avx512 {
     }
 }
 
-/// The sum of eight lanes: halves added to halves.
+/// Sum of eight lanes, by repeatedly adding halves.
 ///
 /// # Safety
-/// The machine must have AVX.
+/// The CPU must have AVX.
 #[inline(always)]
 pub(super) unsafe fn sum8(e: __m256) -> f32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let q = _mm_add_ps(_mm256_castps256_ps128(e), _mm256_extractf128_ps::<1>(e));
         let d = _mm_add_ps(q, _mm_movehl_ps(q, q));

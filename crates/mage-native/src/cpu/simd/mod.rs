@@ -1,8 +1,8 @@
-//! How are sixteen numbers worked on at once?
+//! SIMD vectors of sixteen `f32` lanes.
 //!
-//! Every kernel is written once over [`Lanes`]: sixteen `f32` lanes, whatever the width of the machine's registers. The
-//! lane a number falls into and the order of every sum are therefore the same on every machine with fused
-//! multiply-add, and so are the bits of every result.
+//! Every kernel is written once over [`Lanes`], independent of the register width of the CPU. The assignment of values to
+//! lanes and the order of every sum are therefore equal on all CPUs with fused multiply-add, and so is every bit of the
+//! results.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -19,7 +19,7 @@ pub(crate) use portable::Portable;
 /// Lanes in a vector.
 pub(crate) const LANES: usize = 16;
 
-/// Which instructions to use.
+/// A SIMD instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SimdLevel {
     #[cfg(target_arch = "x86_64")]
@@ -30,12 +30,12 @@ pub(crate) enum SimdLevel {
 }
 
 impl SimdLevel {
-    /// The best this machine has.
+    /// The best level of this CPU.
     pub(crate) fn best() -> Self {
         Self::available()[0]
     }
 
-    /// All this machine has, best first.
+    /// All levels of this CPU, best first.
     pub(crate) fn available() -> Vec<Self> {
         let mut levels = Vec::new();
         #[cfg(target_arch = "x86_64")]
@@ -52,7 +52,7 @@ impl SimdLevel {
         levels
     }
 
-    /// Its name, for people.
+    /// Display name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -64,21 +64,21 @@ impl SimdLevel {
     }
 }
 
-/// Sixteen `f32` lanes. A value of the implementing type is proof that the machine has the instructions.
+/// Operations on sixteen `f32` lanes. A value of an implementing type proves that the CPU has the instructions.
 ///
-/// Pointers given to the loading and storing functions must be good for the lanes they touch.
+/// Pointers passed to the load and store functions must be valid for the lanes accessed.
 pub(crate) trait Lanes: Copy {
-    /// Sixteen numbers.
+    /// A vector of sixteen lanes.
     type V: Copy;
-    /// Whether there are registers for a large tile of accumulators.
+    /// Whether there are enough registers for a large tile of accumulators.
     const MANY_REGISTERS: bool;
 
     fn splat(self, x: f32) -> Self::V;
     unsafe fn load_ptr(self, p: *const f32) -> Self::V;
     unsafe fn store_ptr(self, p: *mut f32, v: Self::V);
-    /// The first `n` lanes (at most 16), 0 in the others.
+    /// Loads the first `n` lanes (at most 16); the others are 0.
     unsafe fn load_partial_ptr(self, p: *const f32, n: usize) -> Self::V;
-    /// The first `n` lanes (at most 16).
+    /// Stores the first `n` lanes (at most 16).
     unsafe fn store_partial_ptr(self, p: *mut f32, n: usize, v: Self::V);
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
@@ -86,26 +86,26 @@ pub(crate) trait Lanes: Copy {
     fn div(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a · b + c`, rounded once.
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// The larger; `b` where either is not a number.
+    /// Maximum; `b` if either is NaN.
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
-    /// The smaller; `b` where either is not a number.
+    /// Minimum; `b` if either is NaN.
     fn min(self, a: Self::V, b: Self::V) -> Self::V;
     fn sqrt(self, a: Self::V) -> Self::V;
-    /// To the nearest whole number, ties to even.
+    /// Rounds to the nearest integer, ties to even.
     fn round(self, a: Self::V) -> Self::V;
-    /// `2ⁿ` for whole `n` from −126 to 127.
+    /// `2ⁿ` for integers `n` from −126 to 127.
     fn power_of_two(self, n: Self::V) -> Self::V;
-    /// `v`, but 0 where `x` is below `limit`.
+    /// `v`, with 0 in lanes where `x < limit`.
     fn zero_below(self, x: Self::V, limit: Self::V, v: Self::V) -> Self::V;
-    /// The sum of all lanes: halves added to halves.
+    /// Sum of all lanes, by repeatedly adding halves.
     fn sum(self, v: Self::V) -> f32;
-    /// The largest lane.
+    /// Maximum of all lanes.
     fn reduce_max(self, v: Self::V) -> f32;
 
     #[inline(always)]
     fn load(self, s: &[f32]) -> Self::V {
         debug_assert!(s.len() >= LANES);
-        // SAFETY: the slice has at least sixteen elements; callers cut it by chunks_exact.
+        // SAFETY: the slice has at least sixteen elements; callers use `chunks_exact`.
         unsafe { self.load_ptr(s.as_ptr()) }
     }
 
@@ -118,13 +118,13 @@ pub(crate) trait Lanes: Copy {
 
     #[inline(always)]
     fn load_partial(self, s: &[f32]) -> Self::V {
-        // SAFETY: no more lanes are touched than the slice has.
+        // SAFETY: no more lanes are accessed than the slice has.
         unsafe { if s.len() >= LANES { self.load_ptr(s.as_ptr()) } else { self.load_partial_ptr(s.as_ptr(), s.len()) } }
     }
 
     #[inline(always)]
     fn store_partial(self, s: &mut [f32], v: Self::V) {
-        // SAFETY: no more lanes are touched than the slice has.
+        // SAFETY: no more lanes are accessed than the slice has.
         unsafe {
             if s.len() >= LANES {
                 self.store_ptr(s.as_mut_ptr(), v);
@@ -134,16 +134,16 @@ pub(crate) trait Lanes: Copy {
         }
     }
 
-    /// `eˣ` to about one unit in the last place; exactly 0 below −87.3, so that −∞ gives 0.
+    /// `eˣ` with an error of about one ulp; exactly 0 below −87.3, so that −∞ gives 0.
     #[inline(always)]
     fn exp(self, x: Self::V) -> Self::V {
         let low = self.splat(-87.3);
-        // The bound comes first: then a lane that is not a number stays one.
+        // The bound is the first operand, so that NaN lanes stay NaN.
         let y = self.min(self.splat(88.3), self.max(low, x));
         let n = self.round(self.mul(y, self.splat(std::f32::consts::LOG2_E)));
         let r = self.fma(n, self.splat(-0.693_359_4), y);
         let r = self.fma(n, self.splat(2.121_944_4e-4), r);
-        // Cephes' polynomial for e^r on |r| ≤ ln 2 / 2.
+        // Cephes polynomial for e^r on |r| ≤ ln 2 / 2.
         let mut p = self.splat(1.987_569_1e-4);
         for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
             p = self.fma(p, r, self.splat(c));
@@ -153,7 +153,8 @@ pub(crate) trait Lanes: Copy {
     }
 }
 
-/// Runs `$generic` compiled for the given level. The generic function and all it calls must be `#[inline(always)]`.
+/// Defines `$name`, which runs `$generic` compiled for a given level. The generic function and everything it calls must be
+/// `#[inline(always)]`.
 macro_rules! simd_dispatch {
     ($(#[$doc:meta])* fn $name:ident = $generic:ident ( $($arg:ident : $ty:ty),* $(,)? ) $(-> $ret:ty)?) => {
         $(#[$doc])*
@@ -172,7 +173,7 @@ macro_rules! simd_dispatch {
                 $generic(unsafe { crate::cpu::simd::Avx2::new_unchecked() }, $($arg),*)
             }
             match level {
-                // SAFETY: a level is only made after its features were detected.
+                // SAFETY: a level is only constructed after its features were detected.
                 #[cfg(target_arch = "x86_64")]
                 crate::cpu::simd::SimdLevel::Avx512 => unsafe { wide($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn every_level_gives_the_same_bits() {
+    fn all_simd_levels_give_identical_bits() {
         let results: Vec<Vec<u32>> = SimdLevel::available()
             .into_iter()
             .map(|level| {
@@ -244,7 +245,7 @@ mod tests {
     simd_dispatch!(fn exp_at = exp_all(x: &mut [f32]));
 
     #[test]
-    fn exp_is_exp() {
+    fn exp_matches_f64_exp() {
         for level in SimdLevel::available() {
             let x: Vec<f32> = (0..200_000).map(|i| -87.2 + i as f32 * (175.0 / 200_000.0)).collect();
             let mut y = x.clone();

@@ -1,4 +1,4 @@
-//! Sixteen lanes in plain Rust: for machines we have no intrinsics for. `mul_add` is one instruction on 64-bit ARM.
+//! Sixteen lanes in portable Rust, for CPUs without intrinsics here. `mul_add` is one instruction on 64-bit ARM.
 
 use super::{LANES, Lanes};
 use std::array::from_fn;
@@ -16,23 +16,23 @@ impl Lanes for Portable {
     }
     #[inline(always)]
     unsafe fn load_ptr(self, p: *const f32) -> Self::V {
-        // SAFETY: the caller vouches for sixteen elements.
+        // SAFETY: the caller guarantees sixteen elements.
         unsafe { p.cast::<[f32; LANES]>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn store_ptr(self, p: *mut f32, v: Self::V) {
-        // SAFETY: the caller vouches for sixteen elements.
+        // SAFETY: the caller guarantees sixteen elements.
         unsafe { p.cast::<[f32; LANES]>().write_unaligned(v) }
     }
     #[inline(always)]
     unsafe fn load_partial_ptr(self, p: *const f32, n: usize) -> Self::V {
-        // SAFETY: the caller vouches for `n` elements.
+        // SAFETY: the caller guarantees `n` elements.
         from_fn(|i| if i < n { unsafe { *p.add(i) } } else { 0.0 })
     }
     #[inline(always)]
     unsafe fn store_partial_ptr(self, p: *mut f32, n: usize, v: Self::V) {
         for (i, x) in v.iter().enumerate().take(n) {
-            // SAFETY: the caller vouches for `n` elements.
+            // SAFETY: the caller guarantees `n` elements.
             unsafe { *p.add(i) = *x }
         }
     }

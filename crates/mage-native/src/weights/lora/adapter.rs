@@ -1,4 +1,4 @@
-//! What is an adapter by itself, apart from any device?
+//! LoRA adapters in memory, independent of any device.
 
 use super::{LORA_GROUPS, LoraConfig, LoraLayout};
 use crate::cpu::Cpu;
@@ -11,7 +11,7 @@ use mage_rng::Seed;
 use rand::RngExt;
 use std::sync::Arc;
 
-/// An adapter: shape, numbers, and the model it belongs to.
+/// A LoRA adapter: configuration, parameters, and the name of its base model.
 #[derive(Clone, Debug)]
 pub struct NativeAdapter {
     pub(super) config: Config,
@@ -20,20 +20,20 @@ pub struct NativeAdapter {
     pub(super) base: Option<String>,
 }
 
-/// What an adapter takes of memory.
+/// Sizes that determine an adapter's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdapterSize {
-    /// Numbers that pass between the two matrices of a pair.
+    /// The rank.
     pub rank: usize,
-    /// All its numbers.
+    /// Number of parameters.
     pub parameters: usize,
-    /// The most that pass between pairs beside one group of projections.
+    /// The largest sum of ranks over one projection group.
     pub max_group_rank: usize,
 }
 
 impl NativeAdapter {
-    /// A new adapter for models of a shape, as PEFT starts one: the first matrices uniform within `1 / √inputs`
-    /// (Kaiming's with a slope of √5), the second zero, so that it changes nothing yet.
+    /// A new adapter, initialised as in PEFT: the A matrices uniform within `±1 / √inputs` (Kaiming with slope √5), the B
+    /// matrices zero, so that it has no effect yet.
     pub fn new(config: &Config, lora: &LoraConfig, seed: Seed) -> Result<Self> {
         lora.check()?;
         config.check()?;
@@ -53,39 +53,39 @@ impl NativeAdapter {
         NativeAdapter { config: config.clone(), layout, flat, base }
     }
 
-    /// Its shape.
+    /// The LoRA configuration.
     pub fn lora(&self) -> &LoraConfig {
         &self.layout.lora
     }
 
-    /// How many numbers it has.
+    /// Number of parameters.
     pub fn parameters(&self) -> usize {
         self.flat.len()
     }
 
-    /// What it takes of memory.
+    /// The sizes that determine its memory.
     pub fn size(&self) -> AdapterSize {
         let max_group_rank = lora_layout(&self.layout).max_total_rank();
         AdapterSize { rank: self.lora().rank, parameters: self.parameters(), max_group_rank }
     }
 
-    /// The model it was made for, as its folder names it.
+    /// The name of its base model, as recorded in its directory.
     pub fn base(&self) -> Option<&str> {
         self.base.as_deref()
     }
 
-    /// Its tensors: name, shape, numbers.
+    /// Its tensors: name, shape and values.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &[usize], &[f32])> {
         self.layout.tensors.iter().map(|t| (&t.name[..], &t.shape[..], &self.flat[t.range.clone()]))
     }
 
-    /// Whether it fits a model of this shape.
+    /// Whether it fits a model with this configuration.
     pub(crate) fn fits(&self, config: &Config) -> bool {
         let shape = |c: &Config| (c.num_hidden_layers, c.hidden_size, c.intermediate_size, c.heads());
         shape(&self.config) == shape(config)
     }
 
-    /// Adds it to a model's own numbers: `W += (alpha / rank)·B·A`.
+    /// Adds the adapter to base weights: `W += (alpha / rank)·B·A`.
     pub(crate) fn merge_into(&self, config: &Config, weights: &mut [f32]) {
         let (k, base, rank) = (Cpu::new(), ParamLayout::new(config), self.lora().rank);
         for (groups, at) in self.layout.layers.iter().zip(&base.layers) {
@@ -111,20 +111,20 @@ mod tests {
     use crate::weights::hf_config::tests::tiny;
 
     #[test]
-    fn a_new_adapter_starts_as_pefts_do() {
+    fn new_adapters_are_initialised_as_in_peft() {
         let config = Config { hidden_size: 64, ..tiny() };
         let make = |seed| NativeAdapter::new(&config, &LoraConfig::default(), Seed::new(seed)).unwrap();
         let a = make(1);
         assert!(a.flat == make(1).flat && a.flat != make(2).flat);
-        for (name, shape, numbers) in a.tensors() {
+        for (name, shape, values) in a.tensors() {
             if name.ends_with("lora_B.weight") {
-                assert!(numbers.iter().all(|x| *x == 0.0), "{name}");
+                assert!(values.iter().all(|x| *x == 0.0), "{name}");
                 continue;
             }
-            // Uniform within the bound: a third of its square on average, and it is nearly reached.
+            // Uniform within the bound: the mean square is a third of its square, and the maximum is close to it.
             let bound = 1.0 / (shape[1] as f32).sqrt();
-            let largest = numbers.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
-            let square = numbers.iter().map(|x| x * x).sum::<f32>() / numbers.len() as f32;
+            let largest = values.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+            let square = values.iter().map(|x| x * x).sum::<f32>() / values.len() as f32;
             assert!(largest <= bound && largest > 0.95 * bound, "{name}");
             assert!((square * 3.0 / (bound * bound) - 1.0).abs() < 0.25, "{name}: {square}");
         }

@@ -1,14 +1,13 @@
-//! Where is each tensor of an adapter?
+//! The layout of a LoRA adapter in one flat buffer.
 //!
-//! In one flat buffer, as with the model. The first matrices of projections that read the same input lie on top of each
-//! other, so that one product does them all.
+//! The A matrices of projections with the same input are adjacent, so that one GEMM covers them.
 
 use super::{LoraConfig, Projection};
 use crate::model::param_layout::{LayerLayout, ParamTensor};
 use crate::weights::hf_config::Config;
 use std::ops::Range;
 
-/// Projections that read the same input.
+/// Projections with the same input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoraGroup {
     Qkv,
@@ -17,7 +16,7 @@ pub(crate) enum LoraGroup {
     Down,
 }
 
-/// All of them; a group's number is its place here.
+/// All groups, in the order of their discriminants.
 pub(crate) const LORA_GROUPS: [LoraGroup; 4] = [LoraGroup::Qkv, LoraGroup::Out, LoraGroup::GateUp, LoraGroup::Down];
 
 impl LoraGroup {
@@ -30,7 +29,7 @@ impl LoraGroup {
         }
     }
 
-    /// Numbers per row that it reads.
+    /// Input width.
     pub(crate) fn inputs(self, c: &Config) -> usize {
         match self {
             LoraGroup::Qkv | LoraGroup::GateUp => c.hidden_size,
@@ -39,12 +38,12 @@ impl LoraGroup {
         }
     }
 
-    /// Numbers per row that it writes.
+    /// Output width.
     pub(crate) fn outputs(self, c: &Config) -> usize {
         self.projections().iter().map(|p| outputs(*p, c)).sum()
     }
 
-    /// The frozen matrices themselves.
+    /// The frozen matrices of the group.
     pub(crate) fn frozen(self, at: &LayerLayout) -> &Range<usize> {
         match self {
             LoraGroup::Qkv => &at.qkv_proj,
@@ -64,8 +63,8 @@ fn outputs(p: Projection, c: &Config) -> usize {
     }
 }
 
-/// One projection's second matrix, of `outputs` rows. It reads the numbers from `rank_offset` on and adds to those from
-/// `output_offset` on.
+/// The B matrix of one projection, with `outputs` rows. It reads the group's A output from column `rank_offset` and writes
+/// the group's output from column `output_offset`.
 #[derive(Clone, Debug)]
 pub(crate) struct LoraProjectionLayout {
     pub(crate) lora_b: Range<usize>,
@@ -74,7 +73,7 @@ pub(crate) struct LoraProjectionLayout {
     pub(crate) rank_offset: usize,
 }
 
-/// A group's pairs. The first matrices together have `ranks` rows.
+/// The LoRA matrices of a group. Its A matrices have `total_rank` rows in total.
 #[derive(Clone, Debug)]
 pub(crate) struct LoraGroupLayout {
     pub(crate) lora_a: Range<usize>,
@@ -82,7 +81,7 @@ pub(crate) struct LoraGroupLayout {
     pub(crate) projections: Vec<LoraProjectionLayout>,
 }
 
-/// All tensors of an adapter.
+/// The ranges of all tensors of an adapter.
 #[derive(Clone, Debug)]
 pub(crate) struct LoraLayout {
     pub(crate) lora: LoraConfig,
@@ -93,11 +92,11 @@ pub(crate) struct LoraLayout {
 }
 
 impl LoraLayout {
-    /// The lora must have been checked.
+    /// The layout of a checked configuration.
     pub(crate) fn new(c: &Config, lora: &LoraConfig) -> Self {
         let mut tensors = Vec::new();
         let mut len = 0;
-        let mut put = |layer: usize, p: Projection, which: &str, shape: [usize; 2]| {
+        let mut alloc = |layer: usize, p: Projection, which: &str, shape: [usize; 2]| {
             let name = format!("base_model.model.model.layers.{layer}.{}.{p}.lora_{which}.weight", p.block());
             let range = len..len + shape[0] * shape[1];
             len = range.end;
@@ -114,17 +113,17 @@ impl LoraLayout {
                 }
                 output_offset += outputs(p, c);
             }
-            let first = put_all(&chosen, |p| put(layer, p, "A", [rank, inputs]))?;
+            let lora_a = alloc_adjacent(&chosen, |p| alloc(layer, p, "A", [rank, inputs]))?;
             let parts = chosen.iter().enumerate().map(|(i, &(p, output_offset))| {
                 let outputs = outputs(p, c);
                 LoraProjectionLayout {
-                    lora_b: put(layer, p, "B", [outputs, rank]),
+                    lora_b: alloc(layer, p, "B", [outputs, rank]),
                     outputs,
                     output_offset,
                     rank_offset: i * rank,
                 }
             });
-            Some(LoraGroupLayout { projections: parts.collect(), lora_a: first, total_rank: chosen.len() * rank })
+            Some(LoraGroupLayout { projections: parts.collect(), lora_a, total_rank: chosen.len() * rank })
         };
         let layers = (0..c.num_hidden_layers).map(|layer| LORA_GROUPS.map(|g| group(layer, g))).collect();
         let mut lora = lora.clone();
@@ -133,9 +132,12 @@ impl LoraLayout {
     }
 }
 
-/// Puts the first matrices one after the other and gives the place of them all.
-fn put_all(chosen: &[(Projection, usize)], mut put: impl FnMut(Projection) -> Range<usize>) -> Option<Range<usize>> {
-    chosen.iter().map(|(p, _)| put(*p)).reduce(|all, next| all.start..next.end)
+/// Allocates the matrices of the chosen projections one after the other and returns their joint range.
+fn alloc_adjacent(
+    chosen: &[(Projection, usize)],
+    mut alloc: impl FnMut(Projection) -> Range<usize>,
+) -> Option<Range<usize>> {
+    chosen.iter().map(|(p, _)| alloc(*p)).reduce(|all, next| all.start..next.end)
 }
 
 #[cfg(test)]

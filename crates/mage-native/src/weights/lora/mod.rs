@@ -1,8 +1,8 @@
-//! How can a model learn without its own numbers changing?
+//! LoRA adapters.
 //!
-//! Low-rank adapters: beside a frozen matrix `W` stands a pair of thin ones, and the model computes
-//! `W·x + (alpha / rank)·B·(A·x)`. Only the pairs learn, so a past self is a few thousand numbers, many of them can speak
-//! in one batch, and the reference is the model with nothing beside it. Names, shapes and start are those of PEFT.
+//! For a frozen matrix `W`, the model computes `W·x + (alpha / rank)·B·(A·x)`; only A and B are trained. Adapters are small,
+//! one batch can use many of them, and the reference policy is the base model without an adapter. Names, shapes and
+//! initialisation are those of PEFT.
 
 mod adapter;
 mod layout;
@@ -15,28 +15,28 @@ use mage_engine::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A matrix of each layer that can have an adapter.
+/// A projection of a layer that can have LoRA matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Projection {
-    /// Queries.
+    /// Query projection.
     QProj,
-    /// Keys.
+    /// Key projection.
     KProj,
-    /// Values.
+    /// Value projection.
     VProj,
-    /// What attention gives back.
+    /// Output projection of attention.
     OProj,
-    /// The gate of the feed-forward layer.
+    /// Gate projection of the MLP.
     GateProj,
-    /// What is gated.
+    /// Up projection of the MLP.
     UpProj,
-    /// The way out of the feed-forward layer.
+    /// Down projection of the MLP.
     DownProj,
 }
 
 impl Projection {
-    /// All of them, in the order of a layer.
+    /// All projections, in layer order.
     pub const ALL: [Projection; 7] = [
         Projection::QProj,
         Projection::KProj,
@@ -47,7 +47,7 @@ impl Projection {
         Projection::DownProj,
     ];
 
-    /// Its name in a checkpoint.
+    /// The name in a checkpoint.
     pub fn name(self) -> &'static str {
         match self {
             Projection::QProj => "q_proj",
@@ -60,7 +60,7 @@ impl Projection {
         }
     }
 
-    /// The part of a layer it belongs to, as checkpoints name it.
+    /// The parent module's name in a checkpoint.
     pub(crate) fn block(self) -> &'static str {
         match self {
             Projection::GateProj | Projection::UpProj | Projection::DownProj => "mlp",
@@ -68,10 +68,11 @@ impl Projection {
         }
     }
 
-    /// The one with this name, alone or after its block.
+    /// The projection with this name, with or without its parent module.
     fn named(text: &str) -> Option<Self> {
-        let one = |p: &Projection| text == p.name() || text.strip_suffix(p.name()) == Some(&format!("{}.", p.block()));
-        Projection::ALL.into_iter().find(one)
+        let matches =
+            |p: &Projection| text == p.name() || text.strip_suffix(p.name()) == Some(&format!("{}.", p.block()));
+        Projection::ALL.into_iter().find(matches)
     }
 }
 
@@ -81,30 +82,30 @@ impl fmt::Display for Projection {
     }
 }
 
-/// The largest rank that is taken for meant.
+/// Maximum rank.
 const MAX_RANK: usize = 4096;
 
-/// The shape of an adapter.
+/// The configuration of an adapter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LoraConfig {
-    /// How many numbers pass between the two thin matrices.
+    /// Rank of the A and B matrices.
     pub rank: usize,
-    /// What is added is multiplied by `alpha / rank`.
+    /// The LoRA term is scaled by `alpha / rank`.
     pub alpha: f32,
-    /// The matrices that have a pair.
+    /// The projections with LoRA matrices.
     pub targets: Vec<Projection>,
 }
 
 impl Default for LoraConfig {
-    /// Rank 16, `alpha` twice that, on every matrix.
+    /// Rank 16, alpha 32, all projections.
     fn default() -> Self {
         LoraConfig { rank: 16, alpha: 32.0, targets: Projection::ALL.to_vec() }
     }
 }
 
 impl LoraConfig {
-    /// Refuses shapes that mean nothing, naming the field.
+    /// Checks the values; errors name the field.
     pub fn check(&self) -> Result<()> {
         let wrong = |field: &str, problem: String| Err(Error::invalid(format!("lora: {field}"), problem));
         if self.rank == 0 || self.rank > MAX_RANK {
@@ -115,17 +116,17 @@ impl LoraConfig {
         }
         if self.targets.is_empty() {
             let names = Projection::ALL.map(Projection::name).join(", ");
-            return wrong("targets", format!("an adapter of nothing learns nothing; name some of {names}"));
+            return wrong("targets", format!("the list is empty; choose from {names}"));
         }
         for (i, t) in self.targets.iter().enumerate() {
             if self.targets[..i].contains(t) {
-                return wrong("targets", format!("`{t}` is there twice"));
+                return wrong("targets", format!("`{t}` is listed twice"));
             }
         }
         Ok(())
     }
 
-    /// What the low-rank part is multiplied by.
+    /// The factor of the LoRA term.
     pub(crate) fn scale(&self) -> f32 {
         self.alpha / self.rank as f32
     }
@@ -136,18 +137,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shapes_that_mean_nothing_are_refused() {
+    fn invalid_configurations_are_refused() {
         assert!(LoraConfig::default().check().is_ok());
         let refusal = |lora: LoraConfig| lora.check().unwrap_err().to_string();
         assert!(refusal(LoraConfig { rank: 0, ..Default::default() }).starts_with("lora: rank"));
         assert!(refusal(LoraConfig { alpha: f32::NAN, ..Default::default() }).starts_with("lora: alpha"));
         assert!(refusal(LoraConfig { targets: vec![], ..Default::default() }).contains("q_proj, k_proj"));
         let twice = vec![Projection::OProj, Projection::OProj];
-        assert!(refusal(LoraConfig { targets: twice, ..Default::default() }).contains("`o_proj` is there twice"));
+        assert!(refusal(LoraConfig { targets: twice, ..Default::default() }).contains("`o_proj` is listed twice"));
     }
 
     #[test]
-    fn names_are_read_alone_or_with_their_block() {
+    fn names_parse_with_or_without_parent_module() {
         for p in Projection::ALL {
             assert_eq!(Projection::named(p.name()), Some(p));
             assert_eq!(Projection::named(&format!("{}.{p}", p.block())), Some(p));

@@ -1,7 +1,7 @@
-//! How does an adapter get into a folder that PEFT and vLLM read, and back?
+//! Adapter directories in PEFT format: `adapter_config.json` and `adapter_model.safetensors`.
 //!
-//! `adapter_config.json` and `adapter_model.safetensors`. `target_modules` is always filled in: left empty, PEFT takes
-//! its own default and says nothing. What a folder asks for and we do not do is refused by name.
+//! `target_modules` is always written, because PEFT silently uses its own default if it is empty. Unsupported settings are
+//! refused by name.
 
 use super::{LoraConfig, NativeAdapter, Projection};
 use crate::weights::atomic_write::replace_text;
@@ -17,12 +17,12 @@ const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 
 impl NativeAdapter {
-    /// Whether a folder holds an adapter.
+    /// Whether a directory contains an adapter.
     pub fn is_in(dir: &Path) -> bool {
         dir.join(CONFIG).exists()
     }
 
-    /// The model that an adapter's folder says it belongs to: a folder, or a public name, perhaps with `@revision`.
+    /// The base model recorded in an adapter directory: a directory, or a Hub name with an optional `@revision`.
     pub fn base_of(dir: &Path) -> Result<Option<String>> {
         let config = read_config(dir)?;
         let text = |field: &str| config[field].as_str().filter(|s| !s.is_empty()).map(str::to_owned);
@@ -32,30 +32,30 @@ impl NativeAdapter {
         })
     }
 
-    /// The shape of the adapter in a folder; none of its numbers are read.
+    /// The configuration of the adapter in a directory, without reading its weights.
     pub fn shape_of(dir: &Path) -> Result<LoraConfig> {
         parse(&read_config(dir)?, || found_targets(dir))
             .map_err(|e| Error::invalid(dir.join(CONFIG).display().to_string(), e.to_string()))
     }
 
-    /// Reads a PEFT folder for a model of this shape. A folder that does not fit the model, or is not whole, is refused.
+    /// Reads a PEFT directory for a model with this configuration. Fails if it is incomplete or does not fit the model.
     pub fn open(dir: &Path, config: &Config) -> Result<Self> {
         let base = Self::base_of(dir)?;
         let lora = Self::shape_of(dir)?;
         let layout = LoraLayout::new(config, &lora);
-        let says = "adapter_config.json and the model say";
+        let source = "adapter_config.json with this model";
         check_safe(dir)?;
-        let flat = checkpoint::read_tensors(&[dir.join(WEIGHTS)], &layout.tensors, &[], says)?;
+        let flat = checkpoint::read_tensors(&[dir.join(WEIGHTS)], &layout.tensors, &[], source)?;
         Ok(NativeAdapter::from_parts(config, Arc::new(layout), flat, base))
     }
 
-    /// Writes a folder that PEFT and vLLM load unchanged.
+    /// Writes a directory that PEFT and vLLM load unchanged.
     pub fn save(&self, dir: &Path, format: WeightDtype) -> Result<()> {
         write(dir, &self.layout, &self.flat, self.base.as_deref(), format)
     }
 }
 
-/// The same for an adapter that is at work.
+/// Writes an adapter directory from a flat parameter buffer.
 pub(crate) fn write(
     dir: &Path,
     layout: &LoraLayout,
@@ -66,7 +66,7 @@ pub(crate) fn write(
     std::fs::create_dir_all(dir).map_err(Error::write(dir))?;
     checkpoint::write_tensors(&dir.join(WEIGHTS), &[("", flat)], &layout.tensors, format)?;
     let lora = &layout.lora;
-    // PEFT keeps the revision of a public name in a field of its own.
+    // PEFT stores the revision of a Hub name in a separate field.
     let (base, revision) = match base.and_then(|b| b.split_once('@')) {
         Some((name, revision)) if base.is_some_and(|b| !Path::new(b).is_absolute()) => (Some(name), Some(revision)),
         _ => (base, None),
@@ -96,7 +96,7 @@ fn read_config(dir: &Path) -> Result<Value> {
     serde_json::from_str(&text).map_err(|e| Error::invalid(path.display().to_string(), e.to_string()))
 }
 
-/// Says what to do about a folder whose numbers are in a file that can run code.
+/// Refuses a directory whose weights are only in a pickle file, with a remedy.
 fn check_safe(dir: &Path) -> Result<()> {
     let pickled = dir.join("adapter_model.bin");
     if !dir.join(WEIGHTS).exists() && pickled.exists() {
@@ -109,7 +109,7 @@ fn check_safe(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The projections a folder has tensors of; some writers leave `target_modules` empty.
+/// The projections with tensors in a directory, for writers that leave `target_modules` empty.
 fn found_targets(dir: &Path) -> Result<Vec<Projection>> {
     check_safe(dir)?;
     let names = checkpoint::tensor_names(&dir.join(WEIGHTS))?;
@@ -117,17 +117,17 @@ fn found_targets(dir: &Path) -> Result<Vec<Projection>> {
     Ok(Projection::ALL.into_iter().filter(has).collect())
 }
 
-/// The shape that an `adapter_config.json` describes.
+/// Parses an `adapter_config.json`. `found` returns the projections that have tensors.
 fn parse(v: &Value, found: impl FnOnce() -> Result<Vec<Projection>>) -> Result<LoraConfig> {
     let wrong = |field: &str, problem: String| Error::invalid(field, problem);
     match v["peft_type"].as_str() {
         Some("LORA") => {}
         other => {
-            let problem = format!("`{}` is not read, only `LORA` is", other.unwrap_or("missing"));
+            let problem = format!("`{}` is not supported, only `LORA` is", other.unwrap_or("missing"));
             return Err(wrong("peft_type", problem));
         }
     }
-    // Each of these changes what the adapter computes.
+    // Each of these changes the result.
     let plain = |x: &Value| match x {
         Value::Null | Value::Bool(false) => true,
         Value::Array(a) => a.is_empty(),
@@ -162,15 +162,16 @@ fn parse(v: &Value, found: impl FnOnce() -> Result<Vec<Projection>>) -> Result<L
     if v["bias"].as_str().is_some_and(|b| b != "none") {
         return Err(wrong("bias", format!("{} is not supported, only \"none\" is", v["bias"])));
     }
-    // Other starts take something out of the model's own numbers, which are then no longer those it came with.
+    // Other initialisations (PiSSA and the like) modify the base weights.
     if v["init_lora_weights"].as_str().is_some_and(|s| !["gaussian", "orthogonal", "eva"].contains(&s)) {
-        let problem = format!("{} changes the model below; let PEFT convert it to a plain one", v["init_lora_weights"]);
+        let problem =
+            format!("{} modifies the base weights; convert it to plain LoRA with PEFT", v["init_lora_weights"]);
         return Err(wrong("init_lora_weights", problem));
     }
     let rank = v["r"].as_u64().ok_or_else(|| wrong("r", format!("{} is not a rank", v["r"])))? as usize;
     let alpha =
         v["lora_alpha"].as_f64().ok_or_else(|| wrong("lora_alpha", format!("{} is not a number", v["lora_alpha"])))?;
-    // With this switch PEFT divides by the root of the rank.
+    // With rsLoRA, PEFT divides by the square root of the rank.
     let alpha = if v["use_rslora"] == true { alpha * (rank as f64).sqrt() } else { alpha };
     let targets = match &v["target_modules"] {
         Value::Null => found()?,
@@ -186,7 +187,7 @@ fn parse(v: &Value, found: impl FnOnce() -> Result<Vec<Projection>>) -> Result<L
             targets.dedup();
             targets
         }
-        other => return Err(wrong("target_modules", format!("{other} is not read; give a list of names"))),
+        other => return Err(wrong("target_modules", format!("{other} is not supported; use a list of names"))),
     };
     let lora = LoraConfig { rank, alpha: alpha as f32, targets };
     lora.check()?;
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_comes_back_whole() {
+    fn reading_inverts_writing() {
         let lora = LoraConfig { rank: 3, alpha: 5.0, targets: vec![Projection::VProj, Projection::DownProj] };
         let (dir, adapter) = written(&lora);
         assert!(NativeAdapter::is_in(dir.path()));
@@ -229,7 +230,7 @@ mod tests {
         assert_eq!(config["target_modules"], json!(["v_proj", "down_proj"]));
         let first = back.tensors().next().unwrap().0;
         assert_eq!(first, "base_model.model.model.layers.0.self_attn.v_proj.lora_A.weight");
-        // Other ways to say the same.
+        // Equivalent configurations.
         change(dir.path(), |v| v["target_modules"] = json!(["mlp.down_proj", "self_attn.v_proj"]));
         assert!(NativeAdapter::open(dir.path(), &tiny()).unwrap().tensors().eq(adapter.tensors()));
         change(dir.path(), |v| v["target_modules"] = Value::Null);
@@ -240,37 +241,37 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_by_name() {
+    fn mismatches_and_unsupported_settings_are_named_in_errors() {
         let lora = LoraConfig { rank: 2, alpha: 4.0, targets: vec![Projection::QProj, Projection::OProj] };
         let (dir, _) = written(&lora);
         let dir = dir.path();
         let with = |field: &str, value: Value| {
             let text = std::fs::read_to_string(dir.join(CONFIG)).unwrap();
             change(dir, |v| v[field] = value);
-            let said = refusal(dir);
+            let error = refusal(dir);
             std::fs::write(dir.join(CONFIG), text).unwrap();
-            said
+            error
         };
         let e = with("target_modules", json!(["q_proj", "lm_head"]));
         assert!(e.contains("target_modules") && e.contains("\"lm_head\"") && e.contains("gate_proj"), "{e}");
         assert!(with("target_modules", json!(".*proj")).contains("list of names"));
-        assert!(with("target_modules", json!([])).contains("learns nothing"));
+        assert!(with("target_modules", json!([])).contains("the list is empty"));
         let e = with("r", json!(4));
         assert!(e.contains("q_proj.lora_A.weight` has shape [2, ") && e.contains("[4, "), "{e}");
         let e = with("target_modules", json!(["q_proj", "o_proj", "k_proj"]));
         assert!(e.contains("k_proj.lora_A.weight` is missing"), "{e}");
         let e = with("target_modules", json!(["q_proj"]));
-        assert!(e.contains("o_proj.lora_A.weight` is no part of this"), "{e}");
+        assert!(e.contains("o_proj.lora_A.weight` is unexpected"), "{e}");
         assert!(with("r", json!(0)).contains("rank"));
         assert!(with("lora_alpha", json!("x")).contains("lora_alpha"));
         assert!(with("peft_type", json!("IA3")).contains("`IA3`"));
         assert!(with("use_dora", json!(true)).contains("use_dora"));
         assert!(with("bias", json!("all")).contains("bias"));
-        assert!(with("init_lora_weights", json!("pissa")).contains("changes the model below"));
+        assert!(with("init_lora_weights", json!("pissa")).contains("modifies the base weights"));
         assert!(with("modules_to_save", json!(["lm_head"])).contains("modules_to_save"));
         let larger = Config { hidden_size: 2 * tiny().hidden_size, ..tiny() };
         let e = NativeAdapter::open(dir, &larger).unwrap_err().to_string();
-        assert!(e.contains("has shape") && e.contains("the model say"), "{e}");
+        assert!(e.contains("has shape") && e.contains("adapter_config.json with this model requires"), "{e}");
 
         let mut adapter = NativeAdapter::open(dir, &tiny()).unwrap();
         adapter.flat[5] = f32::NAN;

@@ -1,4 +1,4 @@
-//! Every odd request has a defined answer, and nothing is left behind.
+//! Edge cases of sampler requests: invalid input, memory pressure, admission, cancellation, streams and action masks.
 
 use mage_engine::{
     ActionSet, FinishReason, SampleRequest, Sampler, SamplingParams, ScoreRequest, block_on, for_each_concurrent,
@@ -25,7 +25,7 @@ fn config() -> Config {
     }
 }
 
-/// A cache of one MiB: 512 pages, 8192 tokens.
+/// A sampler with a KV cache of one MiB: 512 blocks, 8192 tokens.
 fn sampler() -> NativeSampler {
     let model = NativeModel::new(config(), 0.3, Seed::new(2), None).unwrap();
     model.sampler(EngineOptions { cache_mib: 1, threads: 2, ..Default::default() }).unwrap()
@@ -42,7 +42,7 @@ fn refusal(sampler: &NativeSampler, request: SampleRequest) -> String {
 }
 
 #[test]
-fn odd_requests_are_refused_with_reasons() {
+fn invalid_requests_are_refused_with_reasons() {
     let sampler = sampler();
     assert_eq!(refusal(&sampler, request(0, 1, 1)), "prompt: it has no tokens; give at least one");
     assert!(refusal(&sampler, request(9001, 1, 1)).contains("more than the context of 9000; shorten"));
@@ -52,95 +52,95 @@ fn odd_requests_are_refused_with_reasons() {
         "the context is larger than the cache"
     );
     let mut unknown = request(3, 1, 1);
-    unknown.weights = "nobody".into();
+    unknown.weights = "unknown".into();
     assert!(refusal(&sampler, unknown).contains("published: base, policy"));
     let empty = ActionSet::new(Vec::<Vec<u32>>::new(), None, None).unwrap_err().to_string();
     assert!(empty.contains("no answers"), "{empty}");
     let mut outside = request(3, 1, 1);
     outside.allowed = Some(ActionSet::new([[30]], None, None).unwrap());
     assert!(refusal(&sampler, outside).contains("outside the vocabulary"));
-    let none = ScoreRequest { tokens: vec![1, 2], from: 2, ..Default::default() };
-    assert!(block_on(sampler.score(none)).unwrap().logprobs.is_empty());
-    assert!(block_on(sampler.sample(request(8000, 3, 1))).is_ok(), "and the next one is answered as ever");
+    let nothing_to_score = ScoreRequest { tokens: vec![1, 2], from: 2, ..Default::default() };
+    assert!(block_on(sampler.score(nothing_to_score)).unwrap().logprobs.is_empty());
+    assert!(block_on(sampler.sample(request(8000, 3, 1))).is_ok(), "refusals should not affect later requests");
 }
 
 #[test]
-fn weights_that_give_no_numbers_are_an_error_everywhere() {
-    // Each number is one; the logits they make are not.
+fn non_finite_logits_are_an_error_in_every_operation() {
+    // The weights are finite; their logits are not.
     let dir = tempfile::tempdir().unwrap();
     NativeModel::new(config(), 100.0, Seed::new(2), None).unwrap().save(dir.path(), WeightDtype::F32).unwrap();
     let path = dir.path().join("model.safetensors");
     let mut bytes = std::fs::read(&path).unwrap();
     let data = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let header: serde_json::Value = serde_json::from_slice(&bytes[8..data]).unwrap();
-    let place = |i: usize| data + header["model.norm.weight"]["data_offsets"][i].as_u64().unwrap() as usize;
-    bytes[place(0)..place(1)].chunks_exact_mut(4).for_each(|x| x.copy_from_slice(&1e38_f32.to_le_bytes()));
+    let offset = |i: usize| data + header["model.norm.weight"]["data_offsets"][i].as_u64().unwrap() as usize;
+    bytes[offset(0)..offset(1)].chunks_exact_mut(4).for_each(|x| x.copy_from_slice(&1e38_f32.to_le_bytes()));
     std::fs::write(&path, bytes).unwrap();
     let sampler = NativeModel::open(dir.path()).unwrap().sampler(EngineOptions::default()).unwrap();
-    let said = refusal(&sampler, request(5, 3, 1));
-    assert!(said.contains("policy") && said.contains("earlier checkpoint"), "{said}");
-    assert_eq!(sampler.generate(&request(5, 3, 1), |_| ()).unwrap_err().to_string(), said);
+    let error = refusal(&sampler, request(5, 3, 1));
+    assert!(error.contains("policy") && error.contains("earlier checkpoint"), "{error}");
+    assert_eq!(sampler.generate(&request(5, 3, 1), |_| ()).unwrap_err().to_string(), error);
     let score = ScoreRequest { tokens: vec![1, 2, 3], from: 1, ..Default::default() };
-    assert_eq!(block_on(sampler.score(score.clone())).unwrap_err().to_string(), said);
-    assert_eq!(sampler.score_all(&[score]).unwrap_err().to_string(), said);
+    assert_eq!(block_on(sampler.score(score.clone())).unwrap_err().to_string(), error);
+    assert_eq!(sampler.score_all(&[score]).unwrap_err().to_string(), error);
     let mut stream = sampler.stream(request(5, 3, 1)).unwrap();
     assert_eq!(block_on(stream.next()), None);
-    assert_eq!(block_on(stream.finish()).unwrap_err().to_string(), said);
+    assert_eq!(block_on(stream.finish()).unwrap_err().to_string(), error);
 }
 
 #[test]
-fn what_the_machine_cannot_do_is_refused() {
+fn options_beyond_the_machine_are_refused() {
     let refusal = |options: EngineOptions| {
         let model = NativeModel::new(config(), 0.3, Seed::new(2), None).unwrap();
         model.sampler(options).err().unwrap().to_string()
     };
-    let said = refusal(EngineOptions { threads: 100_000, ..Default::default() });
-    assert!(said.starts_with("threads") && said.contains("1024"), "{said}");
+    let error = refusal(EngineOptions { threads: 100_000, ..Default::default() });
+    assert!(error.starts_with("threads") && error.contains("1024"), "{error}");
     for cache_mib in [1 << 40, usize::MAX] {
-        let said = refusal(EngineOptions { cache_mib, ..Default::default() });
-        assert!(said.starts_with("cache_mib") && said.contains("free"), "{said}");
+        let error = refusal(EngineOptions { cache_mib, ..Default::default() });
+        assert!(error.starts_with("cache_mib") && error.contains("free"), "{error}");
     }
 }
 
 #[test]
-fn a_full_cache_delays_but_loses_nothing() {
+fn full_kv_cache_delays_requests_and_loses_none() {
     let sampler = sampler();
-    // Forty times 400 tokens and more do not fit into 8192.
+    // Forty sequences of up to 400 tokens exceed 8192.
     let requests: Vec<SampleRequest> = (0..40).map(|i| request(200, 200, i)).collect();
-    let mut answers = vec![None; requests.len()];
+    let mut samples = vec![None; requests.len()];
     let futures = requests.iter().map(|r| sampler.sample(r.clone()));
-    for_each_concurrent(futures, 40, |i, answer| answers[i] = Some(answer.unwrap()));
-    for (r, answer) in requests.iter().zip(answers) {
-        assert!(answer.unwrap() == sampler.generate(r, |_| ()).unwrap());
+    for_each_concurrent(futures, 40, |i, sample| samples[i] = Some(sample.unwrap()));
+    for (r, sample) in requests.iter().zip(samples) {
+        assert!(sample.unwrap() == sampler.generate(r, |_| ()).unwrap());
     }
     let stats = sampler.stats();
     assert!(stats.preemptions > 0 && stats.evicted_blocks > 0, "{stats:?}");
     assert_eq!((stats.finished, stats.total_blocks), (40, 512));
 }
 
-fn sampler_for(queue: usize) -> NativeSampler {
+fn sampler_with_queue(queue: usize) -> NativeSampler {
     let model = NativeModel::new(config(), 0.3, Seed::new(2), None).unwrap();
     model.sampler(EngineOptions { threads: 2, queue, ..Default::default() }).unwrap()
 }
 
 #[test]
-fn beyond_the_queue_requests_wait_with_whoever_asked() {
-    let sampler = sampler_for(4);
+fn requests_beyond_the_admission_limit_wait_in_their_futures() {
+    let sampler = sampler_with_queue(4);
     let requests: Vec<SampleRequest> = (0..50).map(|i| request(10, 20, i)).collect();
     let mut futures: Vec<_> = requests.iter().map(|r| sampler.sample(r.clone())).collect();
-    // Nobody looks at the others: four are inside, and this one comes in when there is room.
+    // The others are not polled: four are admitted, and this one is admitted when there is capacity.
     let last = block_on(futures.pop().unwrap()).unwrap();
     assert!(last == sampler.generate(&requests[49], |_| ()).unwrap());
     assert!(sampler.stats().finished <= 5, "{:?}", sampler.stats());
-    drop(futures.drain(..10)); // four that were inside, and some that never were
+    drop(futures.drain(..10)); // four admitted requests and some waiting ones
     for (r, future) in requests[10..49].iter().zip(futures).rev() {
         assert!(block_on(future).unwrap() == sampler.generate(r, |_| ()).unwrap());
     }
-    // All at once, and streams and scores like the rest.
-    let mut answers = 0;
+    // All at once; streams and scores wait in the same way.
+    let mut completed = 0;
     let futures = requests.iter().map(|r| sampler.sample(r.clone()));
-    for_each_concurrent(futures, 50, |_, s| answers += usize::from(s.is_ok()));
-    assert_eq!(answers, 50);
+    for_each_concurrent(futures, 50, |_, s| completed += usize::from(s.is_ok()));
+    assert_eq!(completed, 50);
     let mut streams: Vec<_> = requests[..9].iter().map(|r| sampler.stream(r.clone()).unwrap()).collect();
     let score = ScoreRequest { tokens: vec![1, 2, 3], from: 1, ..Default::default() };
     assert_eq!(block_on(sampler.score(score)).unwrap().logprobs.len(), 2);
@@ -152,38 +152,38 @@ fn beyond_the_queue_requests_wait_with_whoever_asked() {
 }
 
 #[test]
-fn one_who_is_called_and_does_not_come_holds_nobody_up() {
-    let sampler = sampler_for(1);
+fn woken_requests_that_are_not_polled_do_not_block_others() {
+    let sampler = sampler_with_queue(1);
     let mut context = Context::from_waker(Waker::noop());
-    let inside = sampler.sample(request(10, 200, 1));
-    let mut outside: Vec<_> = (0..5).map(|i| sampler.sample(request(10, 5, i))).collect();
-    for future in &mut outside {
-        // Some may come in, if the first is that fast; nobody looks at any of them again.
+    let admitted = sampler.sample(request(10, 200, 1));
+    let mut waiting: Vec<_> = (0..5).map(|i| sampler.sample(request(10, 5, i))).collect();
+    for future in &mut waiting {
+        // Some may be admitted, if the first finishes early; none is polled again.
         let _ = future.as_mut().poll(&mut context);
     }
     assert!(block_on(sampler.sample(request(10, 5, 9))).is_ok());
-    assert!(block_on(inside).is_ok());
-    drop(outside);
+    assert!(block_on(admitted).is_ok());
+    drop(waiting);
     assert!(block_on(sampler.sample(request(10, 5, 10))).is_ok());
 }
 
 #[test]
-fn whoever_leaves_makes_room() {
+fn dropped_streams_free_their_blocks() {
     let sampler = sampler();
     for round in 0..20 {
         let mut streams: Vec<_> =
             (0..10).map(|i| sampler.stream(request(100, 8000, 100 * round + i)).unwrap()).collect();
         assert!(block_on(streams[3].next()).is_some());
-        drop(streams); // all vanish, some before their first token
-        let answer = block_on(sampler.sample(request(8000, 100, round))).unwrap();
-        assert_eq!(answer.finish, FinishReason::Length);
+        drop(streams); // some before their first token
+        let sample = block_on(sampler.sample(request(8000, 100, round))).unwrap();
+        assert_eq!(sample.finish, FinishReason::Length);
     }
     let stats = sampler.stats();
     assert_eq!((stats.finished, stats.cancelled), (20, 200));
 }
 
 #[test]
-fn streams_show_what_samples_hold() {
+fn streamed_tokens_equal_the_sample() {
     let sampler = sampler();
     let mut stream = sampler.stream(request(20, 50, 5)).unwrap();
     let mut seen = Vec::new();
@@ -195,22 +195,22 @@ fn streams_show_what_samples_hold() {
 }
 
 #[test]
-fn answers_of_a_set_are_drawn_as_often_as_they_are_likely() {
+fn masked_samples_follow_scored_probabilities() {
     let sampler = sampler();
-    let answers = [vec![3, 4], vec![3, 5, 6], vec![9], vec![11, 12]];
-    let set = ActionSet::new(&answers, Some(29), None).unwrap();
-    let likely: Vec<f64> = answers
+    let actions = [vec![3, 4], vec![3, 5, 6], vec![9], vec![11, 12]];
+    let set = ActionSet::new(&actions, Some(29), None).unwrap();
+    let probabilities: Vec<f64> = actions
         .iter()
         .map(|a| {
-            let answer = [&a[..], &[29]].concat();
-            let tokens = [&request(7, 1, 1).prompt[..], &answer].concat();
-            let r = ScoreRequest { tokens, from: 7, allowed: set.masks(&answer).unwrap(), ..Default::default() };
+            let action = [&a[..], &[29]].concat();
+            let tokens = [&request(7, 1, 1).prompt[..], &action].concat();
+            let r = ScoreRequest { tokens, from: 7, allowed: set.masks(&action).unwrap(), ..Default::default() };
             block_on(sampler.score(r)).unwrap().logprobs.iter().map(|l| f64::from(*l)).sum::<f64>().exp()
         })
         .collect();
-    assert!((likely.iter().sum::<f64>() - 1.0).abs() < 1e-6, "{likely:?}");
+    assert!((probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-6, "{probabilities:?}");
     let n = 20_000;
-    let mut counts = vec![0.0; answers.len()];
+    let mut counts = vec![0.0; actions.len()];
     let futures = (0..n).map(|seed| {
         let mut r = request(7, 8, 1);
         r.params.seed = seed;
@@ -220,11 +220,14 @@ fn answers_of_a_set_are_drawn_as_often_as_they_are_likely() {
     for_each_concurrent(futures, 500, |_, s| {
         let s = s.unwrap();
         assert!(s.finish == FinishReason::Stop && s.tokens.last() == Some(&29));
-        let written = &s.tokens[..s.tokens.len() - 1];
-        counts[answers.iter().position(|a| a == written).expect("an answer of the set")] += 1.0;
+        let action = &s.tokens[..s.tokens.len() - 1];
+        counts[actions.iter().position(|a| a == action).expect("an action of the set")] += 1.0;
     });
-    let chi: f64 = counts.iter().zip(&likely).map(|(c, p)| (c - p * n as f64).powi(2) / (p * n as f64)).sum();
-    assert!(chi < 16.3, "chi-square {chi} (0.1 % at three degrees of freedom): {counts:?} against {likely:?}");
+    let chi: f64 = counts.iter().zip(&probabilities).map(|(c, p)| (c - p * n as f64).powi(2) / (p * n as f64)).sum();
+    assert!(
+        chi < 16.3,
+        "chi-square {chi} (0.1 % level, three degrees of freedom): {counts:?}, expected {probabilities:?}"
+    );
 }
 
 #[cfg(feature = "long")]
@@ -236,14 +239,14 @@ fn memory_stays_flat_over_a_million_requests() {
         line.trim().strip_suffix(" kB").unwrap().parse().unwrap()
     }
     let sampler = sampler();
-    let go = |from: u64, count: u64| {
+    let run = |from: u64, count: u64| {
         let futures =
             (from..from + count).map(|i| sampler.sample(request(5 + (i % 20) as usize, 1 + (i % 4) as u32, i)));
         for_each_concurrent(futures, 300, |_, s| assert!(s.is_ok()));
     };
-    go(0, 50_000);
+    run(0, 50_000);
     let before = resident_kib();
-    go(50_000, 1_000_000);
+    run(50_000, 1_000_000);
     let after = resident_kib();
     eprintln!("{before} KiB before a million requests, {after} after");
     assert!(after < before + 4096, "{before} KiB before, {after} after");

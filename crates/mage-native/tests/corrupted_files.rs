@@ -1,4 +1,4 @@
-//! Folders damaged at random: opened as something whole, or refused with the place, and never worse.
+//! Randomly corrupted model and adapter directories: each loads with the right size or fails with an error that names the file.
 
 use mage_native::{Config, LoraConfig, NativeAdapter, NativeModel, Projection, WeightDtype};
 use mage_rng::{Rng, Seed};
@@ -24,8 +24,8 @@ fn config() -> Config {
     }
 }
 
-/// Changes, removes, doubles or adds bytes, mostly near the start, where headers are.
-fn damage(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
+/// Changes, removes, duplicates or inserts bytes, mostly near the start, where headers are.
+fn corrupt(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
     let mut out = bytes.to_vec();
     for _ in 0..rng.random_range(1..4) {
         let near = if rng.random_range(0..4) == 0 { out.len() } else { out.len().min(700) };
@@ -36,7 +36,7 @@ fn damage(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
         match rng.random_range(0..6) {
             0 => out[at] ^= 1 << rng.random_range(0..8),
             1 => out[at] = rng.random(),
-            // Digits and marks keep a header readable, and wrong.
+            // Digits and punctuation often keep a header parseable but wrong.
             2 => out[at] = b"0123456789-.,:[]{}\"eE"[rng.random_range(0..21_usize)],
             3 => out.truncate(at),
             4 => {
@@ -53,18 +53,19 @@ fn damage(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
     out
 }
 
-fn folder(dir: &Path, file: &str, open: impl Fn() -> Result<usize, String>) -> (usize, usize) {
+/// Opens a directory with `file` corrupted in many ways. Returns how often it opened and how often it was refused.
+fn open_corrupted(dir: &Path, file: &str, open: impl Fn() -> Result<usize, String>) -> (usize, usize) {
     let path = dir.join(file);
     let whole = fs::read(&path).unwrap();
     let size = open().unwrap();
     let (mut opened, mut refused) = (0, 0);
     for i in 0..if cfg!(feature = "long") { 50_000 } else { 500 } {
-        let damaged = damage(&whole, &mut Seed::new(8).child(file).at(i).rng());
-        fs::write(&path, &damaged).unwrap();
+        let corrupted = corrupt(&whole, &mut Seed::new(8).child(file).at(i).rng());
+        fs::write(&path, &corrupted).unwrap();
         match open() {
-            // A change of numbers, or of spaces, is no damage that can be seen; a change of shape would be.
+            // A changed value or space cannot be detected; a changed shape must be.
             Ok(n) => {
-                assert!(n == size || file == "config.json", "{file}, {i}: {n} numbers instead of {size}");
+                assert!(n == size || file == "config.json", "{file}, {i}: {n} parameters instead of {size}");
                 opened += 1;
             }
             Err(e) => {
@@ -78,13 +79,13 @@ fn folder(dir: &Path, file: &str, open: impl Fn() -> Result<usize, String>) -> (
 }
 
 #[test]
-fn damaged_folders_are_refused_or_whole() {
+fn corrupted_directories_are_refused_or_complete() {
     let dir = tempfile::tempdir().unwrap();
     let model = NativeModel::new(config(), 0.1, Seed::new(1), None).unwrap();
     model.save(dir.path(), WeightDtype::F32).unwrap();
     let open = || NativeModel::open(dir.path()).map(|m| m.parameters()).map_err(|e| e.to_string());
     for file in ["model.safetensors", "config.json"] {
-        let (opened, refused) = folder(dir.path(), file, open);
+        let (opened, refused) = open_corrupted(dir.path(), file, open);
         assert!(opened > 0 && refused > opened, "{file}: {opened} opened, {refused} refused");
     }
     let dir = tempfile::tempdir().unwrap();
@@ -93,7 +94,7 @@ fn damaged_folders_are_refused_or_whole() {
     adapter.save(dir.path(), WeightDtype::F32).unwrap();
     let open = || NativeAdapter::open(dir.path(), &config()).map(|a| a.parameters()).map_err(|e| e.to_string());
     for file in ["adapter_model.safetensors", "adapter_config.json"] {
-        let (opened, refused) = folder(dir.path(), file, open);
+        let (opened, refused) = open_corrupted(dir.path(), file, open);
         assert!(opened > 0 && refused > 0, "{file}: {opened} opened, {refused} refused");
     }
 }

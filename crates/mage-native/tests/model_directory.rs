@@ -1,4 +1,4 @@
-//! A model folder: written, read back, and refused where it does not fit together.
+//! Model directories: round trip, tensor-by-tensor creation, inconsistent and missing files.
 
 use mage_native::{Config, ModelDescription, NativeModel, WeightDtype, chat_tokenizer};
 use mage_rng::Seed;
@@ -28,7 +28,7 @@ fn written(dir: &Path, tied: bool) -> NativeModel {
 }
 
 #[test]
-fn a_folder_comes_back_whole() {
+fn saved_model_directory_loads_unchanged() {
     for tied in [true, false] {
         let dir = tempfile::tempdir().unwrap();
         let model = written(dir.path(), tied);
@@ -42,27 +42,27 @@ fn a_folder_comes_back_whole() {
 }
 
 #[test]
-fn a_folder_made_tensor_by_tensor_is_the_same() {
-    let (whole, pieces) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let model = written(whole.path(), false);
+fn tensor_by_tensor_creation_writes_identical_files() {
+    let (saved, created) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let model = written(saved.path(), false);
     for format in [WeightDtype::F32, WeightDtype::Bf16, WeightDtype::F16] {
-        model.save(whole.path(), format).unwrap();
+        model.save(saved.path(), format).unwrap();
         let renderer = model.renderer().map(AsRef::as_ref);
-        NativeModel::create(pieces.path(), model.config(), 0.02, Seed::new(1), renderer, format).unwrap();
-        for file in std::fs::read_dir(whole.path()).unwrap().map(|f| f.unwrap().file_name()) {
+        NativeModel::create(created.path(), model.config(), 0.02, Seed::new(1), renderer, format).unwrap();
+        for file in std::fs::read_dir(saved.path()).unwrap().map(|f| f.unwrap().file_name()) {
             let read = |dir: &Path| std::fs::read(dir.join(&file)).unwrap();
-            assert!(read(whole.path()) == read(pieces.path()), "{file:?}, {format:?}");
+            assert!(read(saved.path()) == read(created.path()), "{file:?}, {format:?}");
         }
-        let d = ModelDescription::read(pieces.path()).unwrap();
+        let d = ModelDescription::read(created.path()).unwrap();
         let stored = d.stored.unwrap();
         let width = if format == WeightDtype::F32 { 4 } else { 2 };
         assert_eq!((stored.bytes, stored.dtypes), (width * d.parameters as u64, vec![format]));
-        assert_eq!(d.parameters, NativeModel::open(pieces.path()).unwrap().parameters());
+        assert_eq!(d.parameters, NativeModel::open(created.path()).unwrap().parameters());
     }
 }
 
 #[test]
-fn a_vocabulary_larger_than_the_embedding_is_refused() {
+fn tokenizer_larger_than_the_embedding_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     written(dir.path(), true);
     let path = dir.path().join("config.json");
@@ -78,7 +78,7 @@ fn a_vocabulary_larger_than_the_embedding_is_refused() {
 }
 
 #[test]
-fn missing_files_are_named() {
+fn missing_files_are_named_in_errors() {
     let dir = tempfile::tempdir().unwrap();
     let e = NativeModel::open(dir.path()).err().unwrap().to_string();
     assert!(e.contains("config.json"), "{e}");
