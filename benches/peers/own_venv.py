@@ -1,7 +1,7 @@
-"""Where does a peer's Python package come from?
+"""Virtual environments of the peer benchmarks.
 
-`enter(name, module, requirement)` restarts the calling script inside a virtual environment of that name under `.venv` beside
-these scripts (git-ignored), which it makes and fills first where the module is missing. Standard library only.
+`enter(name, module, requirement)` restarts the calling script inside the virtual environment `.venv/NAME` next to this file
+(ignored by git), which it creates and fills first if the module is missing. Uses only the standard library.
 """
 
 import pathlib
@@ -13,17 +13,17 @@ FOLDER = pathlib.Path(__file__).resolve().parent / ".venv"
 
 
 def enter(name, module, requirement):
-    """Returns only inside the environment, where `module` can be imported; otherwise runs the script there and ends."""
+    """Returns only inside the environment; otherwise runs the script there and exits."""
     home = FOLDER / name
     python = home / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     if pathlib.Path(sys.prefix).resolve() == home.resolve():
         return
     if not python.exists():
-        print(f"making {home}", file=sys.stderr)
+        print(f"creating {home}", file=sys.stderr)
         venv.create(home, with_pip=True)
     if subprocess.run([python, "-c", f"import {module}"], capture_output=True).returncode != 0:
         print(f"installing {requirement}", file=sys.stderr)
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", requirement]
         if subprocess.run(pip, stdout=sys.stderr).returncode != 0:
-            sys.exit(f"{requirement} could not be installed into {home}; see above, then run this again")
+            sys.exit(f"installing {requirement} into {home} failed; see the output above")
     sys.exit(subprocess.run([python, *sys.argv]).returncode)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""How many steps a second does the shop make on recorded episodes, next to the original?
+"""WebShop: steps per second on recorded episodes, compared with the original.
 
     python3 benches/peers/webshop_original.py --recordings FILE --data DIR [--webshop CHECKOUT] [--json]
 
-Our side is `cargo run --release -p mage-env --example webshop_speed -- replay`: every recorded action through the
-environment, page text and list of clickables included, on one thread. The original's side is either run (--webshop names a
-checkout of princeton-nlp/WebShop or of a project that carries it, with its requirements, its index and spaCy's English model
-installed in this Python) on the same actions, or taken as stated: 17 to 24 steps a second on a machine of two cores with the
-same 1,000 products, of which the faster is used. The line printed says which. Exit status 1 below the bar of 1,000.
+mage runs `cargo run --release -p mage-env --example webshop_speed -- replay`: every recorded action, with page text and list of
+clickables, on one thread. The original is either run on the same actions (--webshop: a checkout of princeton-nlp/WebShop or of a
+project that contains it, with its requirements, its index and spaCy's English model installed in this Python), or taken as stated
+by its authors: 17 to 24 steps per second on two cores with the same 1,000 products; the larger value is used. The output states
+which. Exits with 1 if the ratio is below 1,000.
 """
 
 import argparse
@@ -21,11 +21,11 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STATED = 24.0
-BAR = 1000.0
+MIN_RATIO = 1000.0
 
 
 def recorded(path):
-    """Goal places and actions of the recorded episodes."""
+    """Goal indices and actions of the recorded episodes."""
     opener = gzip.open if path.endswith(".gz") else open
     with opener(path, "rt", encoding="utf-8") as file:
         for line in file:
@@ -41,7 +41,7 @@ def ours(args):
 
 
 def original(args):
-    """Steps a second of the original, run here."""
+    """Measured steps per second of the original."""
     sys.path.insert(0, args.webshop)
     from web_agent_site.envs import WebAgentTextEnv
 
@@ -70,19 +70,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--recordings", required=True, help="recorded episodes, JSON lines, gzipped or not")
     parser.add_argument("--data", required=True, help="folder of the official files")
-    parser.add_argument("--webshop", help="a checkout of the original, ready to run")
-    parser.add_argument("--repeat", type=int, default=20, help="how often our side does it all")
+    parser.add_argument("--webshop", help="an installed checkout of the original")
+    parser.add_argument("--repeat", type=int, default=20, help="repetitions of mage")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     result = {"mage": ours(args)}
     result["original"] = original(args) if args.webshop else STATED
-    result["original_is"] = "run here" if args.webshop else "stated"
+    result["original_is"] = "measured" if args.webshop else "stated"
     result["ratio"] = result["mage"] / result["original"]
     if args.json:
         print(json.dumps(result))
     else:
         print(f"mage {result['mage']:.0f} steps/s, original {result['original']:.1f} ({result['original_is']}): {result['ratio']:.0f}×")
-    return 0 if result["ratio"] >= BAR else 1
+    return 0 if result["ratio"] >= MIN_RATIO else 1
 
 
 if __name__ == "__main__":

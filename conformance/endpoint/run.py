@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Does `mage eval` get along with a real inference server?
+"""Conformance of `mage eval` with a real inference server.
 
     conformance/endpoint/run.py [--mage PROGRAM] [--server vllm|transformers]
 
-Makes a virtual environment with the server beside this file (once; several gigabytes: PyTorch), makes a tiny new model, serves it
-on loopback, and lets it play Kuhn poker by every method. Every task must come to an end, every answer must be counted, and taking
-the most likely tokens, the server must say, word for word, what mage's own engine says to the same prompts. What such a model
-says makes no sense; that it is asked, read, counted and written down does.
+Installs the server in a virtual environment next to this file (once; several gigabytes: PyTorch), creates a tiny random model,
+serves it on loopback, and plays Kuhn poker with every prompt method. Every task must finish, every completion must report its
+usage, and greedy first completions must equal those of mage's native engine for the same prompts.
 
-Exits with 0 and says SKIPPED where the server cannot be installed, as on a machine without a registry.
+Prints SKIPPED and exits with 0 if the server cannot be installed, for example without a package registry.
 """
 
 import argparse
@@ -26,7 +25,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-PATIENCE = 600  # seconds for a server to start
+START_TIMEOUT = 600  # seconds
 SERVERS = {
     "transformers": {"install": ["transformers[serving]>=5", "torch"], "probe": "import transformers, uvicorn, fastapi, torch"},
     "vllm": {"install": ["vllm"], "probe": "import vllm"},
@@ -38,15 +37,15 @@ METHODS = ["react", "cot", "reflexion", "a-mem", "memento"]
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    p.add_argument("--mage", type=Path, default=ROOT / "target" / "release" / "mage", help="the program (cargo build --release)")
-    p.add_argument("--server", choices=SERVERS, default="transformers", help="which one")
+    p.add_argument("--mage", type=Path, default=ROOT / "target" / "release" / "mage", help="the mage binary (cargo build --release)")
+    p.add_argument("--server", choices=SERVERS, default="transformers", help="the inference server")
     p.add_argument("--tasks", type=int, default=4)
-    p.add_argument("--venv", type=Path, help="where the server is or shall be installed")
+    p.add_argument("--venv", type=Path, help="virtual environment of the server")
     return p.parse_args()
 
 
 def install(path, server):
-    """The virtual environment's programs, or None where the server cannot be had."""
+    """The bin folder of the virtual environment, or None if the server cannot be installed."""
     python = path / "bin" / "python"
     if not python.exists():
         venv.create(path, with_pip=True)
@@ -75,29 +74,29 @@ def serve(programs, server, model, port, log):
 
 
 def wait_for(port, process, model):
-    """Until it has answered once."""
+    """Waits for the first successful completion."""
     body = json.dumps({"model": str(model), "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", body, {"content-type": "application/json"})
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            sys.exit("the server ended by itself")
+            sys.exit("the server exited")
         try:
-            return json.load(urllib.request.urlopen(request, timeout=PATIENCE))
+            return json.load(urllib.request.urlopen(request, timeout=START_TIMEOUT))
         except urllib.error.HTTPError as e:
             if e.code < 500:
-                sys.exit(f"the server refuses: {e.code} {e.read()[:500]}")
+                sys.exit(f"the server refused the request: {e.code} {e.read()[:500]}")
         except OSError:
             pass
         time.sleep(1)
-    sys.exit("the server did not start in time")
+    sys.exit(f"the server did not start within {START_TIMEOUT} s")
 
 
-def evaluate(mage, where, folder, who, *rest):
-    """The records of an evaluation by several methods, and what was summed up."""
-    records, summary = folder / f"{where}.jsonl", folder / f"{where}.json"
+def evaluate(mage, name, folder, policy, *rest):
+    """Runs `mage eval` and returns its records and its summary."""
+    records, summary = folder / f"{name}.jsonl", folder / f"{name}.json"
     command = [mage, "eval", "--env", "kuhn", "--episodes", "2", "--seeds", "1", "--temperature", "0", "--max-tokens", "12", "--quiet", "--json",
-               "--records", records, "--summary", summary, *who, *rest]
+               "--records", records, "--summary", summary, *policy, *rest]
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"mage eval failed:\n{done.stderr}")
@@ -109,7 +108,7 @@ def main():
     path = options.venv or HERE / ".venv" / options.server
     programs = install(path, options.server)
     if programs is None:
-        print(f"SKIPPED: {options.server} cannot be installed here")
+        print(f"SKIPPED: {options.server} cannot be installed")
         return
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
@@ -124,38 +123,38 @@ def main():
             try:
                 wait_for(port, process, model)
                 tasks = ["--tasks", options.tasks, "--method", ",".join(METHODS)]
-                there, summary = evaluate(options.mage, "there", folder, ["--endpoint", f"http://127.0.0.1:{port}", "--model", model],
+                remote, summary = evaluate(options.mage, "remote", folder, ["--endpoint", f"http://127.0.0.1:{port}", "--model", model],
                                           "--in-flight", "4", "--thinking", "off", *tasks)
             finally:
                 process.terminate()
                 process.wait(60)
-        here, _ = evaluate(options.mage, "here", folder, ["--policy", model], "--thinking", "off", *tasks)
-    check(options, there, here, summary)
+        local, _ = evaluate(options.mage, "local", folder, ["--policy", model], "--thinking", "off", *tasks)
+    check(options, remote, local, summary)
 
 
-def check(options, there, here, summary):
-    finished = [r for r in there if r.get("error") is None]
-    assert len(finished) == options.tasks * len(METHODS) == len(there), f"{len(finished)} of {len(there)} records are finished"
-    calls = [c for r in there for c in r["requests"]]
-    assert all(c["completion"]["usage"]["prompt_tokens"] > 0 for c in calls), "every answer is counted"
+def check(options, remote, local, summary):
+    finished = [r for r in remote if r.get("error") is None]
+    assert len(finished) == options.tasks * len(METHODS) == len(remote), f"{len(finished)} of {len(remote)} records are finished"
+    calls = [c for r in remote for c in r["requests"]]
+    assert all(c["completion"]["usage"]["prompt_tokens"] > 0 for c in calls), "a completion has no usage"
     for entrant in summary["entrants"]:
         asked = sum(c["asked"] for c in entrant["tally"]["calls"].values())
         assert entrant["errors"] == 0 and entrant["tally"]["prompt_tokens"] > 0
-        print(f"{entrant['name'].rsplit('/', 1)[-1]}: {asked} calls, {entrant['tally']['prompt_tokens']} tokens read, "
-              f"{entrant['tally']['answer_tokens']} written")
-    # The first call of a task has the same prompt on both sides. A letter of several bytes that is cut off at the end is a
-    # replacement character here, and nothing with vLLM.
+        print(f"{entrant['name'].rsplit('/', 1)[-1]}: {asked} requests, {entrant['tally']['prompt_tokens']} prompt tokens, "
+              f"{entrant['tally']['answer_tokens']} completion tokens")
+    # The first request of a task has the same prompt on both sides. mage decodes a truncated multi-byte character at the end
+    # as a replacement character, vLLM omits it.
     text = lambda call: call["completion"]["text"].rstrip("\ufffd").strip()
     first = lambda records: {c["messages"][0]["content"]: text(c) for r in records for c in r["requests"][:1]}
-    ours, theirs = first(here), first(there)
-    assert ours.keys() == theirs.keys(), "the same prompts"
-    same = sum(ours[p] == theirs[p] for p in ours)
-    print(f"{options.server}: {len(finished)} tasks, {len(calls)} calls; {same} of {len(ours)} prompts are answered word for word as by "
-          "mage's own engine")
-    for prompt in ours:
-        if ours[prompt] != theirs[prompt]:
-            print(f"  ours {ours[prompt]!r}\n  theirs {theirs[prompt]!r}")
-    sys.exit(0 if same == len(ours) else 1)
+    native, server = first(local), first(remote)
+    assert native.keys() == server.keys(), "the prompts differ"
+    same = sum(native[p] == server[p] for p in native)
+    print(f"{options.server}: {len(finished)} tasks, {len(calls)} requests; {same} of {len(native)} first completions equal mage's "
+          "native engine")
+    for prompt in native:
+        if native[prompt] != server[prompt]:
+            print(f"  native {native[prompt]!r}\n  server {server[prompt]!r}")
+    sys.exit(0 if same == len(native) else 1)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What do SkyRL and vLLM need to be installed, started on loopback, and ended?"""
+"""Installation, start and shutdown of SkyRL and vLLM on loopback."""
 
 import os
 import shutil
@@ -10,10 +10,10 @@ import time
 import urllib.request
 from pathlib import Path
 
-PATIENCE = 900  # seconds for a server to start, and for a run to get on
-# What their own requirements leave open is taken as it was then.
+TIMEOUT = 900  # seconds for a server to start, and for a run to reach an update
+# Unpinned dependencies are resolved as of this date.
 AS_OF = "2026-11-16T00:00:00Z"
-# SkyRL starts its engine by the same `uv run` that it was started by, from a project that knows the extras' names.
+# SkyRL starts its engine with the `uv run` command it was started with, in a project that defines these extras.
 PROJECT = """[project]
 name = "engines"
 version = "0"
@@ -22,24 +22,24 @@ requires-python = ">=3.12"
 tinker = []
 jax = []
 """
-# vLLM's CLI looks up a package called vllm; the CPU build calls itself otherwise.
+# vLLM's CLI looks up the metadata of a package `vllm`; the CPU build has another name.
 METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n"
 
 
 def python():
-    """A Python that both engines have wheels for; uv is asked to fetch one where there is none."""
+    """A Python with wheels for both engines, or a version for uv to download."""
     names = [sys.executable, *(shutil.which(f"python3.{n}") for n in (12, 13)),
              *sorted(Path.home().glob(".pyenv/versions/3.1[23].*/bin/python"))]
     for name in filter(None, names):
-        said = subprocess.run([name, "-c", "import sys; print(sys.version_info[:2] in [(3, 12), (3, 13)])"],
-                              capture_output=True, text=True)
-        if said.stdout.strip() == "True":
+        probe = subprocess.run([name, "-c", "import sys; print(sys.version_info[:2] in [(3, 12), (3, 13)])"],
+                               capture_output=True, text=True)
+        if probe.stdout.strip() == "True":
             return name
     return "3.12"
 
 
 def install(where):
-    """uv, SkyRL and vLLM, each in an environment of its own; the command that failed where that cannot be done."""
+    """Installs uv, SkyRL and vLLM, each in its own environment. Returns the failed command, or None."""
     where.mkdir(parents=True, exist_ok=True)
     boot, uv = where / "boot", where / "boot" / "bin" / "uv"
     (where / "override.txt").write_text("torch==2.13.0\n")  # the wheel's own pin is not on PyPI
@@ -53,7 +53,7 @@ def install(where):
         if not done.exists():
             commands += [[uv, "venv", "-q", "--clear", "-p", python(), name],
                          [uv, "pip", "install", "-q", "--exclude-newer", AS_OF, "-p", name, *packages], ["touch", done]]
-    # What SkyRL's configuration for GPUs imports: to read it, not to run it.
+    # Imports of SkyRL's GPU configuration, which is parsed here but not run.
     if not (where / "settings" / "installed").exists():
         settings = ["omegaconf==2.3.0", "antlr4-python3-runtime==4.9.3", "skyrl-gym==0.4.0", "loguru", "pybase64"]
         commands += [[uv, "pip", "install", "-q", "--exclude-newer", AS_OF, "-p", "skyrl", "--no-deps", "--target", "settings",
@@ -81,7 +81,7 @@ def free_port():
 
 
 class Process:
-    """A command in a session of its own, so that it can be ended with all that it started."""
+    """A command in its own session, so that it can be killed with all its descendants."""
 
     started = []
 
@@ -90,13 +90,13 @@ class Process:
         Process.started.append(self)
 
     def members(self):
-        """Who is still in the session, dead ones that wait to be collected aside."""
+        """Process ids of the session, without zombies."""
         found = []
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
                 state, _, _, session = stat.read_text().rsplit(")", 1)[1].split()[:4]
             except OSError:
-                continue  # it ended while we looked
+                continue  # the process has exited
             if int(session) == self.popen.pid and state != "Z":
                 found.append(int(stat.parent.name))
         return found
@@ -111,7 +111,7 @@ class Process:
 
     @classmethod
     def end_all(cls):
-        """Ends everything that was started; who is left after that."""
+        """Kills everything that was started and returns the remaining process ids."""
         left = []
         for process in cls.started:
             end = time.time() + 10
@@ -123,7 +123,7 @@ class Process:
 
 
 class Server:
-    """A process that answers, is killed, and is started again."""
+    """A server process that can be killed and restarted."""
 
     def __init__(self, command, env, health, log, cwd):
         self.command, self.health, self.log = command, health, log
@@ -133,7 +133,7 @@ class Server:
     def start(self):
         with open(self.log, "a") as log:
             self.process = Process(self.command, stdout=log, stderr=log, **self.options)
-        end = time.time() + PATIENCE
+        end = time.time() + TIMEOUT
         while time.time() < end and self.process.popen.poll() is None:
             try:
                 urllib.request.urlopen(self.health, timeout=5).read()
@@ -148,7 +148,7 @@ class Server:
 
 
 def skyrl(engines, scratch, model):
-    """SkyRL with its JAX backend; it knows the model by the name of its folder, which is beside the project."""
+    """SkyRL with its JAX backend. The model is given by its folder name, relative to the project."""
     (scratch / "pyproject.toml").write_text(PROJECT)
     url = f"http://127.0.0.1:{free_port()}"
     command = [
@@ -163,10 +163,10 @@ def skyrl(engines, scratch, model):
 
 
 def vllm(engines, scratch, model):
-    """vLLM for CPUs in 32 bits, with adapters."""
+    """vLLM's CPU build in fp32, with LoRA."""
     url = f"http://127.0.0.1:{free_port()}"
     command = [
-        # Chunked prefills of seeded requests and scores of whole prompts beside adapters make the CPU build fall over.
+        # The CPU build crashes on chunked prefill of seeded requests and on `prompt_logprobs` with adapters.
         engines / "vllm/bin/vllm", "serve", model, "--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager",
         "--max-model-len", "256", "--block-size", "32", "--no-enable-chunked-prefill", "--max-num-batched-tokens", "16384",
         "--enable-lora", "--max-lora-rank", "8", "--max-loras", "4", "--max-cpu-loras", "16",

@@ -1,24 +1,23 @@
 #!/usr/bin/env python3
-"""Do SkyRL and vLLM compute what mage's own engine computes, and does training over them survive?
+"""Conformance of SkyRL and vLLM with the native engine, and fault tolerance of training on them.
 
     conformance/engines/run.py [--mage PROGRAM] [--engines DIR] [--only STEP,…]
 
-Makes environments for SkyRL and vLLM's CPU build in DIR (once; 12 GB), a tiny 32-bit model, and starts both on loopback. Then:
+Installs SkyRL and vLLM's CPU build in DIR (once; 12 GB), creates a tiny fp32 model, and starts both on loopback. Steps:
 
-  agree    log-probabilities of a fixed sequence on native, SkyRL, vLLM and transformers, each at most 1e-5 from the same model
-           computed in 64 bits, and of a model that has learned nothing yet also from each other; one importance-sampling update and one of CISPO equal on native and SkyRL; calibration,
-           sampling, resumption to the last bit (cargo tests `live_engines`)
+  agree    log-probs of a fixed sequence on native, SkyRL, vLLM and transformers differ by at most 1e-5 from the same model in
+           fp64, and before training also from each other; one importance-sampling and one CISPO update are equal on native and
+           SkyRL; calibration, sampling, exact resume (cargo tests `live_engines`)
   doctor   `mage doctor --engine` passes all checks
-  kuhn     kuhn.toml trained for 30 updates natively and through SkyRL + vLLM: the last episode's expected score rises in both
-  losses   CISPO and importance sampling by name, through SkyRL + vLLM
-  engine   SkyRL, and later vLLM, is killed in the middle of a run and started again: the run waits, feeds it, and ends
-  alone    SkyRL, which samples too where there is no vLLM, is killed while it samples and started again: the same
-  client   mage is killed in the middle of a run and resumed
-  launch   what `mage launch` writes runs, and is understood by SkyRL's and vLLM's parsers
-  reload   whole models pushed to vLLM arrive; where a tied head is left behind, as this version does, the push is refused
+  kuhn     30 updates of kuhn.toml, native and with SkyRL + vLLM: the expected score of the last episode rises in both
+  losses   CISPO and importance sampling with SkyRL + vLLM
+  engine   SkyRL, then vLLM, is killed and restarted during a run: the run waits, restores its state, and completes
+  alone    without vLLM, SkyRL is killed while it samples and restarted: as above
+  client   mage is killed during a run and resumed
+  launch   the output of `mage launch` runs and is accepted by SkyRL's and vLLM's parsers
+  reload   full weights pushed to vLLM are verified; with tied embeddings, which this version does not update, the push is refused
 
-Everything that was started is ended, also after a failure or Ctrl-C. Exits with 0 and says SKIPPED where the engines cannot be
-installed.
+All processes are ended, also after a failure or Ctrl-C. Prints SKIPPED and exits with 0 if the engines cannot be installed.
 """
 
 import argparse
@@ -33,29 +32,29 @@ import time
 from pathlib import Path
 
 import launch
-from engines import PATIENCE, Process, install, skyrl, vllm
+from engines import TIMEOUT, Process, install, skyrl, vllm
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 STEPS = ["agree", "doctor", "kuhn", "losses", "engine", "alone", "client", "launch", "reload"]
-# vLLM for CPUs takes heads of 32 numbers and more.
+# vLLM's CPU build requires a head dimension of at least 32.
 SHAPE = ["model.head_dim=32", "model.hidden_size=64", "model.intermediate_size=128", "play.mask_actions=false"]
 
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    p.add_argument("--mage", type=Path, help="the program; built in release mode when left out")
-    p.add_argument("--engines", type=Path, default=HERE / ".engines", help="where the environments are or go")
-    p.add_argument("--only", default=",".join(STEPS), help="some of " + ", ".join(STEPS))
+    p.add_argument("--mage", type=Path, help="the mage binary; default: built in release mode")
+    p.add_argument("--engines", type=Path, default=HERE / ".engines", help="folder of the environments")
+    p.add_argument("--only", default=",".join(STEPS), help="steps to run, from " + ", ".join(STEPS))
     args = p.parse_args()
     unknown = set(args.only.split(",")) - set(STEPS)
     if unknown:
-        p.error(f"there is no step {', '.join(unknown)}")
+        p.error(f"unknown step {', '.join(unknown)}")
     return args
 
 
-def must(what, command, **options):
-    """Runs a command to its end."""
+def check_run(what, command, **options):
+    """Runs a command and fails if it does."""
     if Process(command, **options).popen.wait():
         raise SystemExit(f"FAILED: {what}")
 
@@ -65,35 +64,35 @@ def updates(run):
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def until(process, run, n):
-    end = time.time() + PATIENCE
+def wait_for_update(process, run, n):
+    end = time.time() + TIMEOUT
     while len(updates(run)) < n:
         if process.popen.poll() is not None or time.time() > end:
-            raise SystemExit(f"FAILED: {run} did not get to update {n}")
+            raise SystemExit(f"FAILED: {run} did not reach update {n}")
         time.sleep(0.2)
 
 
 class Suite:
     def __init__(self, scratch, engines, mage):
         self.scratch, self.engines, self.mage = scratch, engines, mage
-        self.model = self.made("tiny")
+        self.model = self.new_model("tiny")
         self.tinker_url, self.tinker = skyrl(engines, scratch, self.model)
         self.vllm_url, self.vllm = vllm(engines, scratch, self.model)
         self.remote = ["kuhn.toml", "skyrl.toml", "--set", f"model.path={self.model}", "--set",
                        f"tinker.url={self.tinker_url}", "--set", f'vllm.servers=["{self.vllm_url}"]', "--set",
                        f"vllm.adapter_dir={scratch}/adapters"]
 
-    def made(self, name, *more):
-        """A new model that has learned the form of an answer."""
+    def new_model(self, name, *more):
+        """A new model after a warm start."""
         settings = [x for s in [*SHAPE, *more] for x in ("--set", s)]
-        must("making a model", [self.mage, "warmstart", "kuhn", "-q", "--out", self.scratch / name, *settings])
+        check_run("creating a model", [self.mage, "warmstart", "kuhn", "-q", "--out", self.scratch / name, *settings])
         return self.scratch / name
 
     def train(self, name, recipe, **more):
         return Process([self.mage, "train", *recipe, "--out", self.scratch / name, "-q"], cwd=HERE, text=True, **more)
 
     def live_tests(self, crate, only="", may_skip=0, **env):
-        """Runs the tests that need engines. None that ran, or more that skipped than may, is a failure and no pass."""
+        """Runs the tests that need engines. Fails if none ran or more than `may_skip` were skipped."""
         env = {**os.environ, "MAGE_TINKER_URL": self.tinker_url, "MAGE_VLLM_URL": self.vllm_url,
                "MAGE_ENGINE_MODEL": str(self.model), **{k: str(v) for k, v in env.items()}}
         process = Process(["cargo", "test", "-p", crate, "--test", "live_engines", only, "--", "--nocapture", "--test-threads",
@@ -110,13 +109,13 @@ class Suite:
     def agree(self):
         found = self.scratch / "fingerprints.json"
         self.live_tests("mage-remote")
-        self.live_tests("mage-train", may_skip=2, MAGE_FINGERPRINTS_OUT=found)  # whole models are for `reload`
+        self.live_tests("mage-train", may_skip=2, MAGE_FINGERPRINTS_OUT=found)  # full weights: step `reload`
         self.compare(self.model, found)
-        # The same of a model that has learned nothing yet, whose log-probabilities lie together: any two engines agree there.
-        place = self.scratch / "plain"
-        place.mkdir()
-        model = self.made("plain/tiny", "warmstart.steps=0")
-        servers = [skyrl(self.engines, place, model), vllm(self.engines, place, model)]
+        # Without a warm start the log-probs are close to uniform, and any two engines must agree.
+        folder = self.scratch / "plain"
+        folder.mkdir()
+        model = self.new_model("plain/tiny", "warmstart.steps=0")
+        servers = [skyrl(self.engines, folder, model), vllm(self.engines, folder, model)]
         for _, server in servers:
             server.start()
         (tinker_url, tinker), (vllm_url, sampler) = servers
@@ -125,11 +124,11 @@ class Suite:
         tinker.kill()
         sampler.kill()
         if self.compare(model, found) > 1e-5:
-            raise SystemExit("FAILED: two engines do not agree to 1e-5")
+            raise SystemExit("FAILED: two engines differ by more than 1e-5")
 
     def compare(self, model, found):
-        """What the engines said, and what transformers and the same model in 64 bits say; how far any two engines are apart."""
-        # From SkyRL's environment, which has PyTorch and transformers.
+        """Compares the engines' log-probs with transformers and fp64. Returns the largest difference of any two engines."""
+        # Runs in SkyRL's environment, which has PyTorch and transformers.
         code = f"""
 import json, torch
 from transformers import AutoModelForCausalLM
@@ -146,107 +145,107 @@ print(json.dumps([scores(torch.float32), scores(torch.float64)]))
         if done.returncode:
             raise SystemExit(f"FAILED: transformers: {done.stderr[-800:]}")
         transformers, exact = json.loads(done.stdout.splitlines()[-1])
-        all_of_them = {**json.loads(found.read_text()), "transformers": transformers}
+        by_engine = {**json.loads(found.read_text()), "transformers": transformers}
 
-        def apart(a, b):
+        def max_diff(a, b):
             return max(abs(x - y) for x, y in zip(a, b, strict=True))
 
-        print(f"log-probabilities from {max(exact):.2f} to {min(exact):.2f}, in 32 bits against 64:")
+        print(f"log-probs from {max(exact):.2f} to {min(exact):.2f}, fp32 compared with fp64:")
         others = {}
-        for name, numbers in all_of_them.items():
-            others[name] = max(apart(numbers, other) for other in all_of_them.values())
-            print(f"  {name:13} {apart(numbers, exact):.1e} from the exact ones, {others[name]:.1e} from the furthest of the others")
-        if max(apart(numbers, exact) for numbers in all_of_them.values()) > 1e-5:
-            raise SystemExit("FAILED: an engine is not within 1e-5 of the exact numbers")
+        for name, logprobs in by_engine.items():
+            others[name] = max(max_diff(logprobs, other) for other in by_engine.values())
+            print(f"  {name:13} {max_diff(logprobs, exact):.1e} from fp64, at most {others[name]:.1e} from another engine")
+        if max(max_diff(logprobs, exact) for logprobs in by_engine.values()) > 1e-5:
+            raise SystemExit("FAILED: an engine differs from fp64 by more than 1e-5")
         return max(others.values())
 
     def doctor(self):
-        must("doctor", [self.mage, "doctor", "--engine", *self.remote], cwd=HERE)
+        check_run("doctor", [self.mage, "doctor", "--engine", *self.remote], cwd=HERE)
 
     def kuhn(self):
         for name, recipe in [("native", ["kuhn.toml", "native.toml", "--set", f"model.path={self.model}"]),
                              ("skyrl", self.remote)]:
             if self.train(name, recipe).popen.wait():
-                raise SystemExit(f"FAILED: training by {name}")
+                raise SystemExit(f"FAILED: training with {name}")
             result = json.loads((self.scratch / name / "result.json").read_text())
             before, after = (result[k]["score"][-1]["mean"] for k in ("before", "after"))
             print(f"{name}: last episode {before:.3f} before, {after:.3f} after")
             if after < before + 0.01:
                 raise SystemExit(f"FAILED: {name} did not learn")
         worst = max(u["mismatch_kl/first"] for u in updates(self.scratch / "skyrl"))
-        print(f"largest disagreement of sampler and trainer: {worst:.1e} nats a token")
+        print(f"largest divergence of sampler and trainer: {worst:.1e} nats per token")
         if worst > 1e-6:
-            raise SystemExit("FAILED: SkyRL and vLLM do not agree")
+            raise SystemExit("FAILED: SkyRL and vLLM differ")
 
     def losses(self):
         few = ["--set", "optim.updates=2", "--set", "eval.final_tasks=24"]
         for loss in ["cispo", "importance_sampling"]:
             run = self.train(loss, [*self.remote, *few, "--set", f"loss.objective={loss}"])
             if run.popen.wait() or len(updates(self.scratch / loss)) != 2:
-                raise SystemExit(f"FAILED: training by {loss}")
+                raise SystemExit(f"FAILED: training with {loss}")
             print(f"{loss}: two updates")
 
     short = ["--set", "optim.updates=8", "--set", "checkpoint.every=2", "--set", "eval.final_tasks=24"]
 
     def engine(self):
-        with open(self.scratch / "engine.log", "w+") as said:
-            process = self.train("engine", self.remote + self.short, stderr=said)
+        with open(self.scratch / "engine.log", "w+") as log:
+            process = self.train("engine", self.remote + self.short, stderr=log)
             for at, server in [(2, self.tinker), (5, self.vllm)]:
-                until(process, self.scratch / "engine", at)
+                wait_for_update(process, self.scratch / "engine", at)
                 server.kill()
                 time.sleep(5)
                 server.start()
             if process.popen.wait() or len(updates(self.scratch / "engine")) != 8:
-                raise SystemExit("FAILED: a run whose engines were killed did not end")
-            said.seek(0)
-            lines = said.read()
+                raise SystemExit("FAILED: a run whose engines were killed did not complete")
+            log.seek(0)
+            lines = log.read()
         print(lines)
         for words in [f"{self.tinker_url}/api/v1 no longer has the model", f"{self.vllm_url} does not answer",
                       f"{self.vllm_url} is back"]:
             if words not in lines:
-                raise SystemExit(f"FAILED: nobody said: {words}")
+                raise SystemExit(f"FAILED: missing log line: {words}")
 
     def alone(self):
         remote = [r if not r.startswith("vllm.servers=") else "vllm.servers=[]" for r in self.remote]
         few = ["--set", "rollout.groups=4", "--set", "optim.updates=6", "--set", "checkpoint.every=4", "--set",
                "eval.final_tasks=24"]
         run = self.scratch / "alone"
-        with open(self.scratch / "alone.log", "w+") as said:
-            process = self.train("alone", remote + few, stderr=said)
-            # An update's line is followed by the next one's rollout; nothing is saved there but after the fourth.
+        with open(self.scratch / "alone.log", "w+") as log:
+            process = self.train("alone", remote + few, stderr=log)
+            # After an update's metrics line the next rollout starts; a checkpoint is written only after the fourth update.
             for at in (2, 5):
-                until(process, run, at)
+                wait_for_update(process, run, at)
                 time.sleep(0.5)
                 self.tinker.kill()
                 time.sleep(3)
                 self.tinker.start()
             if process.popen.wait() or [u["update"] for u in updates(run)] != list(range(1, 7)):
-                raise SystemExit("FAILED: a run whose only server was killed did not end with every update once")
-            said.seek(0)
-            lines = said.read()
+                raise SystemExit("FAILED: a run whose only server was killed did not apply every update once")
+            log.seek(0)
+            lines = log.read()
         print(lines)
-        fed, errors = lines.count("no longer has the model"), sum(u["errors"] for u in updates(run))
-        if fed != 2 or lines.count("does not answer") > 2 or errors:
-            raise SystemExit(f"FAILED: fed {fed} times, {errors} meta-episodes lost; two kills, two lines of each kind")
+        restored, errors = lines.count("no longer has the model"), sum(u["errors"] for u in updates(run))
+        if restored != 2 or lines.count("does not answer") > 2 or errors:
+            raise SystemExit(f"FAILED: {restored} restores (expected 2), {errors} meta-episodes lost (expected 0)")
 
     def client(self):
         process = self.train("client", self.remote + self.short)
-        until(process, self.scratch / "client", 3)
+        wait_for_update(process, self.scratch / "client", 3)
         process.kill()
-        must("resuming", [self.mage, "train", "--resume", self.scratch / "client", "-q"], cwd=HERE)
+        check_run("resuming", [self.mage, "train", "--resume", self.scratch / "client", "-q"], cwd=HERE)
         if [u["update"] for u in updates(self.scratch / "client")] != list(range(1, 9)):
-            raise SystemExit("FAILED: a resumed run does not have every update once")
+            raise SystemExit("FAILED: a resumed run did not apply every update once")
         left = [p.name for p in (self.scratch / "checkpoints").glob("*/*") if "state" in p.name]
-        print(f"SkyRL keeps {len(left)} states of all runs")
+        print(f"SkyRL stores {len(left)} states of all runs")
 
     def launch(self):
         launch.check(self.mage, self.engines, self.scratch)
 
     def reload(self):
-        other = self.made("other", "warmstart.steps=3")
+        other = self.new_model("other", "warmstart.steps=3")
         self.live_tests("mage-train", "whole_models_arrive", MAGE_OTHER_MODEL=other)
         self.vllm.kill()
-        first, second = (self.made(f"tied{seed}", "warmstart.steps=3", "model.tie_embeddings=true", f"seed={seed}") for seed in (1, 2))
+        first, second = (self.new_model(f"tied{seed}", "warmstart.steps=3", "model.tie_embeddings=true", f"seed={seed}") for seed in (1, 2))
         self.vllm_url, self.vllm = vllm(self.engines, self.scratch, first)
         self.vllm.start()
         self.live_tests("mage-train", "a_head_that_was_left_behind", MAGE_ENGINE_MODEL=first, MAGE_TIED_MODEL=second)
@@ -259,13 +258,13 @@ def main():
         signal.signal(sign, lambda *_: sys.exit("ended by a signal"))
     failed = install(engines)
     if failed:
-        print(f"SKIPPED: the engines cannot be installed here: {failed}", file=sys.stderr)
+        print(f"SKIPPED: the engines cannot be installed: {failed}", file=sys.stderr)
         return
     mage = args.mage.resolve() if args.mage else ROOT / "target" / "release" / "mage"
     steps = [s for s in STEPS if s in args.only.split(",")]
     try:
         if not args.mage:
-            must("building mage", ["cargo", "build", "--release", "-p", "mage"], cwd=ROOT)
+            check_run("building mage", ["cargo", "build", "--release", "-p", "mage"], cwd=ROOT)
         with tempfile.TemporaryDirectory(prefix="mage-engines-") as scratch:
             try:
                 suite = Suite(Path(scratch), engines, mage)
@@ -276,14 +275,14 @@ def main():
                     started = time.time()
                     print(f"== {step}", flush=True)
                     getattr(suite, step)()
-                    print(f"== {step}: as it should be, {time.time() - started:.0f} s", flush=True)
+                    print(f"== {step}: passed, {time.time() - started:.0f} s", flush=True)
             finally:
                 left = Process.end_all()
     finally:
         left = Process.end_all()
     if left:
-        raise SystemExit(f"FAILED: processes {left} are still there")
-    print("all as it should be")
+        raise SystemExit(f"FAILED: processes {left} are still running")
+    print("all steps passed")
 
 
 main()

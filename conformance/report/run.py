@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""Does the page of `mage report` work in a real browser?
+"""Browser test of the page that `mage report` writes.
 
     conformance/report/run.py [--mage PROGRAM] [--report report.html] [--shots FOLDER]
 
-Makes a small sweep and its report (or takes a report that is there), opens the page from the disk in Chromium, light, dark and as
-narrow as a phone, without a network: switches tabs by mouse and by keys, turns the picture of states and actions by drag and by
-keys, filters and opens transcripts, and takes a screenshot of every part. Nothing may be logged as an error, asked of a network,
-or run out of the window on a phone.
+Runs a small sweep and creates its report (or uses an existing one). Opens the page from disk in Chromium, light, dark and at the
+width of a phone: switches tabs by mouse and keyboard, rotates the 3D figure by drag and keyboard, filters and opens transcripts,
+and takes a screenshot of every tab. The page must not log errors, make network requests, or overflow the window.
 
-Needs Chromium (Debian: apt-get install chromium) and node with npm, which fetches playwright-core into a temporary folder. Exits
-with 0 and says SKIPPED where one of them is missing.
+Needs Chromium (Debian: apt-get install chromium) and node with npm, which installs playwright-core into a temporary folder. Prints
+SKIPPED and exits with 0 if one of them is missing.
 """
 
 import argparse
@@ -47,22 +46,22 @@ set = ["method.credit.assignment=cumulative"]
 """
 
 
-def skip(why):
-    print(f"SKIPPED: {why}")
+def skip(reason):
+    print(f"SKIPPED: {reason}")
     sys.exit(0)
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    p.add_argument("--mage", default=str(ROOT / "target/debug/mage"), help="the program")
-    p.add_argument("--report", help="a page that is there already")
-    p.add_argument("--shots", help="keep screenshots in this folder")
+    p.add_argument("--mage", default=str(ROOT / "target/debug/mage"), help="the mage binary")
+    p.add_argument("--report", help="an existing page")
+    p.add_argument("--shots", help="folder for the screenshots")
     args = p.parse_args()
     browser = next((found for name in ["chromium", "chromium-browser", "google-chrome"] if (found := shutil.which(name))), None)
     if not browser:
-        skip("there is no Chromium")
+        skip("Chromium not found")
     if not shutil.which("npm"):
-        skip("there is no npm")
+        skip("npm not found")
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         installed = subprocess.run(["npm", "install", "--no-audit", "--no-fund", "playwright-core"], cwd=folder,
@@ -78,8 +77,8 @@ def main():
             page = folder / "page/report.html"
         shots = Path(args.shots).resolve() if args.shots else folder / "shots"
         shots.mkdir(parents=True, exist_ok=True)
-        shutil.copy(HERE / "look.js", folder / "look.js")
-        command = ["node", "look.js", browser, str(page), str(shots)]
+        shutil.copy(HERE / "browser_test.js", folder / "browser_test.js")
+        command = ["node", "browser_test.js", browser, str(page), str(shots)]
         sys.exit(subprocess.run(command, cwd=folder, timeout=300).returncode)
 
 

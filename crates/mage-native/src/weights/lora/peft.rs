@@ -277,7 +277,7 @@ mod tests {
         adapter.flat[5] = f32::NAN;
         adapter.save(dir, WeightDtype::F32).unwrap();
         let e = refusal(dir);
-        assert!(e.contains("layers.0.self_attn.q_proj.lora_A.weight` holds NaN"), "{e}");
+        assert!(e.contains("layers.0.self_attn.q_proj.lora_A.weight` holds the non-finite value NaN"), "{e}");
         std::fs::write(dir.join(WEIGHTS), "short").unwrap();
         assert!(refusal(dir).contains(WEIGHTS));
         std::fs::remove_file(dir.join(WEIGHTS)).unwrap();

@@ -1,15 +1,15 @@
-// Uses the page as a person would. Arguments: the browser, the page, a folder for screenshots.
+// Interactive test of the report page. Arguments: browser executable, page, folder for screenshots.
 const { chromium } = require("playwright-core");
 const assert = require("node:assert/strict");
 const [, , executablePath, file, shots] = process.argv;
 
-const look = async (browser, scheme, width, height) => {
+const testPage = async (browser, scheme, width, height) => {
   const context = await browser.newContext({ viewport: { width, height }, colorScheme: scheme, hasTouch: width < 500 });
   const page = await context.newPage();
-  const trouble = [];
-  page.on("pageerror", (e) => trouble.push(e.message));
-  page.on("console", (m) => { if (m.type() === "error") trouble.push(m.text()); });
-  page.on("request", (r) => { if (!r.url().startsWith("file:")) trouble.push("asked for " + r.url()); });
+  const errors = [];
+  page.on("pageerror", (e) => errors.push(e.message));
+  page.on("console", (m) => { if (m.type() === "error") errors.push(m.text()); });
+  page.on("request", (r) => { if (!r.url().startsWith("file:")) errors.push("network request: " + r.url()); });
   await page.goto("file://" + file);
   const shot = (name) => page.screenshot({ path: `${shots}/${scheme}-${width}-${name}.png` });
   const tabs = await page.locator("[role=tab]").all();
@@ -17,10 +17,10 @@ const look = async (browser, scheme, width, height) => {
   for (const tab of tabs) {
     await tab.click();
     const part = await tab.getAttribute("aria-controls");
-    assert.equal(await page.locator("[role=tabpanel]:visible").count(), 1, "one part at a time");
+    assert.equal(await page.locator("[role=tabpanel]:visible").count(), 1, "exactly one tab panel is visible");
     assert.ok(await page.locator("#" + part).isVisible());
     const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-    assert.ok(wide <= 0, `${part} runs ${wide} pixels out of the window`);
+    assert.ok(wide <= 0, `${part} overflows the window by ${wide} pixels`);
     await page.waitForTimeout(150);
     await shot(part);
     if (part === "table" && width >= 1280) {
@@ -29,16 +29,16 @@ const look = async (browser, scheme, width, height) => {
     }
     if (part === "moves") {
       const cut = await page.locator("#moves-canvas").getAttribute("data-cut");
-      assert.equal(cut, "0", "every label of the picture is within it");
+      assert.equal(cut, "0", "all labels lie within the figure");
     }
   }
-  // A part that is opened from far down begins below the bar of tabs, not behind it.
+  // A tab opened while scrolled down starts below the tab bar, not behind it.
   await page.click("#tab-curves");
   await page.evaluate(() => scrollTo(0, document.body.scrollHeight));
   await page.click("#tab-transcripts");
   const below = await page.evaluate(() =>
     document.querySelector("#transcripts label").getBoundingClientRect().top - document.querySelector("nav").getBoundingClientRect().bottom);
-  assert.ok(below >= 0, `the filters begin ${-below} pixels behind the tabs`);
+  assert.ok(below >= 0, `the filters start ${-below} pixels behind the tab bar`);
 
   await page.locator("#tab-transcripts").press("ArrowLeft");
   assert.ok(await page.locator("#moves").isVisible(), "arrow keys change tabs");
@@ -53,16 +53,16 @@ const look = async (browser, scheme, width, height) => {
   await page.mouse.move(box.x + box.width / 2 + 90, box.y + 90, { steps: 4 });
   await page.mouse.up();
   const dragged = await view();
-  assert.notEqual(dragged, before, "dragging turns the picture");
-  assert.notEqual(await drawn(), picture, "and what is drawn");
+  assert.notEqual(dragged, before, "dragging rotates the figure");
+  assert.notEqual(await drawn(), picture, "rotation redraws the figure");
   await canvas.press("ArrowRight");
   await canvas.press("+");
-  assert.notEqual(await view(), dragged, "keys turn it too");
+  assert.notEqual(await view(), dragged, "keys rotate the figure");
   await shot("moves-turned");
   const spheres = Number(await canvas.getAttribute("data-spheres"));
   await page.locator("#moves-until").fill("1");
   await view();
-  assert.ok(Number(await canvas.getAttribute("data-spheres")) < spheres, "fewer episodes, fewer spheres");
+  assert.ok(Number(await canvas.getAttribute("data-spheres")) < spheres, "fewer episodes show fewer spheres");
 
   await page.click("#tab-transcripts");
   const count = async () => Number((await page.locator("#t-count").textContent()).split(" ")[0]);
@@ -70,31 +70,31 @@ const look = async (browser, scheme, width, height) => {
   await page.selectOption("#t-won", "won");
   const won = await count();
   await page.selectOption("#t-won", "not");
-  assert.equal(won + (await count()), all, "won and not won are all");
+  assert.equal(won + (await count()), all, "won and not won add up to all");
   await page.selectOption("#t-won", "");
   const seeds = await page.locator("#t-seed option").allTextContents();
-  assert.ok(seeds.length > 2, "seeds can be told apart");
+  assert.ok(seeds.length > 2, "the seed filter lists all seeds");
   await page.selectOption("#t-seed", seeds[1]);
-  assert.ok((await count()) < all, "and chosen");
+  assert.ok((await count()) < all, "the seed filter selects transcripts");
   await page.selectOption("#t-seed", "");
-  await page.fill("#t-text", "no transcript says this");
+  await page.fill("#t-text", "text that no transcript contains");
   assert.equal(await count(), 0);
   await page.fill("#t-text", "");
   assert.equal(await count(), all);
   await page.locator("details.meta > summary").first().click();
-  await page.locator(".episode .step").first().waitFor({ timeout: 10000 }); // a turn is shown
+  await page.locator(".episode .step").first().waitFor({ timeout: 10000 }); // at least one turn
   await shot("transcript-open");
-  assert.deepEqual(trouble, []);
+  assert.deepEqual(errors, []);
   await context.close();
 };
 
 (async () => {
   const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
   try {
-    await look(browser, "light", 1280, 900);
-    await look(browser, "dark", 1280, 900);
-    await look(browser, "light", 390, 844);
-    console.log("the page works: tabs, turning, filters; light, dark and narrow");
+    await testPage(browser, "light", 1280, 900);
+    await testPage(browser, "dark", 1280, 900);
+    await testPage(browser, "light", 390, 844);
+    console.log("passed: tabs, rotation, filters; light, dark and narrow");
   } finally {
     await browser.close();
   }
