@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How much faster than TextWorld is mage's ALFWorld?
+"""ALFWorld: steps per second compared with TextWorld.
 
     benches/peers/alfworld_textworld.py --data DIR [--golden FILE]
 
-Replays the same recorded commands on the same official games on both sides, in one run on one machine, and prints one JSON
-object. A step is a command, its observation, the list of admissible commands and the won flag, on both sides; a checksum
-over all of that shows that both did the same. TextWorld is installed into a virtual environment on the first run (see
-conformance/alfworld/run.py). DIR holds official games: `json_2.1.1/` or archives of it (`.tar`, `.tar.xz`, `.tar.zst`).
+Replays recorded commands on official games on both sides and prints one JSON object. A step is a command, its observation, the list
+of admissible commands and the won flag; a checksum over all of them shows that both sides did the same work. TextWorld is installed
+in a virtual environment on the first run (see conformance/alfworld/run.py). DIR contains official games: `json_2.1.1/` or archives
+of it (`.tar`, `.tar.xz`, `.tar.zst`).
 """
 
 import argparse
@@ -28,16 +28,16 @@ import run as conformance  # noqa: E402
 def arguments():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--data", type=Path, required=True, help="folder of official games")
-    p.add_argument("--golden", type=Path, help="recordings; DIR/textworld_traces.jsonl.gz if left out")
-    p.add_argument("--episodes", type=int, default=20, help="how many recorded episodes")
-    p.add_argument("--repeat", type=int, default=200, help="how often mage does it all")
-    p.add_argument("--mage-speed", type=Path, help="the example program alfworld_speed; built if left out")
+    p.add_argument("--golden", type=Path, help="recordings; default: DIR/textworld_traces.jsonl.gz")
+    p.add_argument("--episodes", type=int, default=20, help="number of recorded episodes")
+    p.add_argument("--repeat", type=int, default=200, help="repetitions of mage")
+    p.add_argument("--mage-speed", type=Path, help="the example binary alfworld_speed; default: built")
     p.add_argument("--venv", type=Path, default=ROOT / "conformance" / "alfworld" / ".venv")
     return p.parse_args()
 
 
-class Seen:
-    """A checksum over everything that was shown."""
+class Checksum:
+    """A checksum over observations, admissible commands and won flags."""
 
     def __init__(self):
         self.sum = 0
@@ -50,11 +50,11 @@ class Seen:
 
 
 def textworld(episodes):
-    """Loads all games, then plays all episodes; times are of this process alone."""
+    """Loads all games, then plays all episodes, in this process."""
     from textworld import EnvInfos
     from textworld.envs.pddl import PddlEnv
 
-    seen, loading, stepping, steps = Seen(), 0.0, 0.0, 0
+    checksum, loading, stepping, steps = Checksum(), 0.0, 0.0, 0
     cpu = 0.0
     opening, rest = [], []
     for episode in episodes:
@@ -73,13 +73,13 @@ def textworld(episodes):
         now = resource.getrusage(resource.RUSAGE_SELF)
         cpu += now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
     for state in opening + rest:
-        seen.add(state)
+        checksum.add(state)
     return {
         "load_and_reset_s": loading / len(episodes),
         "steps_per_s": steps / stepping,
         "steps_per_cpu_s": steps / cpu,
         "steps": steps,
-        "checksum": seen.sum,
+        "checksum": checksum.sum,
     }
 
 

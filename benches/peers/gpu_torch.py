@@ -1,11 +1,10 @@
-"""PyTorch beside `cargo run --release -p mage-cuda --example speed`: the same shapes, the same jobs.
+"""PyTorch on the shapes and jobs of `cargo run --release -p mage-cuda --example speed`.
 
     python benches/peers/gpu_torch.py t,0.6B,8,1024 t,0.6B,8,1024,compile d,0.6B,64,128,128 d,0.6B,64,128,128,compile a,4B,8192
 
-`t` times forward and backward, `d` decoding under a CUDA graph, `a` a pass with recomputation and a fused AdamW step over
-fp32 masters. Words after these: `compile`; `eager` decodes without a graph; `hf` is transformers' Qwen3 and its `generate`, of
-which what a single token takes is taken off, as that is mostly the prompt. Weights and tokens are random, numbers bf16, attention
-torch's own.
+`t` times forward and backward, `d` decoding with a CUDA graph, `a` a pass with gradient checkpointing and a fused AdamW step with
+fp32 master weights. Suffixes: `compile`; `eager` (decoding without a graph); `hf` (transformers' Qwen3 and `generate`, less the
+time of a single token, which is mostly prefill). Weights and tokens are random, in bf16; attention is torch's own.
 """
 
 import statistics
@@ -34,7 +33,7 @@ def norm(x, w):
     return F.rms_norm(x, w.shape, w, 1e-6)
 
 
-def turned(x, cosine, sine):
+def rotate(x, cosine, sine):
     first, second = x.chunk(2, -1)
     return x * cosine + torch.cat([-second, first], -1) * sine
 
@@ -50,9 +49,9 @@ class Block(nn.Module):
     def forward(self, x, cosine, sine, cache=None):
         b, t, _ = x.shape
         q, k, v = F.linear(norm(x, self.norm1), self.qkv).view(b, t, -1, HEAD).split([self.heads, KV, KV], 2)
-        # Normed before they are transposed, as in the form with the best figures for torch that we have seen.
+        # Norm before transpose: the fastest variant for torch among those measured.
         q, k = norm(q, self.q_norm).transpose(1, 2), norm(k, self.k_norm).transpose(1, 2)
-        q, k, v = turned(q, cosine, sine), turned(k, cosine, sine), v.transpose(1, 2)
+        q, k, v = rotate(q, cosine, sine), rotate(k, cosine, sine), v.transpose(1, 2)
         if cache is None:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         else:
@@ -79,7 +78,7 @@ class Model(nn.Module):
         return F.linear(norm(x, self.norm), self.embedding)
 
 
-def turns(count):
+def rope_table(count):
     frequencies = 1e6 ** (-torch.arange(HEAD // 2, device="cuda").float() / (HEAD // 2))
     angles = (torch.arange(count, device="cuda").float()[:, None] * frequencies).repeat(1, 2)
     return angles.cos().bfloat16(), angles.sin().bfloat16()
@@ -98,7 +97,7 @@ def timed(work, repeats=6, warm=3):
 
 def train(job, name, sequences, length, compiled):
     model, tokens = Model(name), torch.randint(VOCABULARY, (sequences, length), device="cuda")
-    targets, (cosine, sine) = torch.randint(VOCABULARY, (sequences * length,), device="cuda"), turns(length)
+    targets, (cosine, sine) = torch.randint(VOCABULARY, (sequences * length,), device="cuda"), rope_table(length)
 
     def loss(tokens):
         return F.cross_entropy(model(tokens, cosine, sine).view(-1, VOCABULARY).float(), targets)
@@ -115,7 +114,7 @@ def train(job, name, sequences, length, compiled):
 
 def step(job, name, tokens):
     model, sequences = Model(name), tokens // 1024
-    ids, (cosine, sine) = torch.randint(VOCABULARY, (sequences, 1024), device="cuda"), turns(1024)
+    ids, (cosine, sine) = torch.randint(VOCABULARY, (sequences, 1024), device="cuda"), rope_table(1024)
     targets = torch.randint(VOCABULARY, (tokens,), device="cuda")
     parameters = list(model.parameters())
     masters = [nn.Parameter(p.detach().float()) for p in parameters]
@@ -137,16 +136,16 @@ def step(job, name, tokens):
 
 @torch.no_grad()
 def decode(job, name, batch, prompt, new, how):
-    model, most = Model(name), prompt + new
-    cosines, sines = turns(most)
-    kept = [[torch.randn(batch, KV, most, HEAD, device="cuda").bfloat16() for _ in range(2)] for _ in model.blocks]
+    model, max_len = Model(name), prompt + new
+    cosines, sines = rope_table(max_len)
+    caches = [[torch.randn(batch, KV, max_len, HEAD, device="cuda").bfloat16() for _ in range(2)] for _ in model.blocks]
     token = torch.randint(VOCABULARY, (batch, 1), device="cuda")
-    position, places = torch.tensor([prompt], device="cuda"), torch.arange(most, device="cuda")
+    position, positions = torch.tensor([prompt], device="cuda"), torch.arange(max_len, device="cuda")
 
     def once(token, position):
-        seen, x = (places <= position)[None, None, None], F.embedding(token, model.embedding)
+        seen, x = (positions <= position)[None, None, None], F.embedding(token, model.embedding)
         cosine, sine = cosines.index_select(0, position), sines.index_select(0, position)
-        for block, (keys, values) in zip(model.blocks, kept):
+        for block, (keys, values) in zip(model.blocks, caches):
             x = block(x, cosine, sine, (keys, values, position, seen))
         return F.linear(norm(x, model.norm), model.embedding).argmax(-1)
 
@@ -154,7 +153,7 @@ def decode(job, name, batch, prompt, new, how):
         position.fill_(prompt)
         for _ in range(new):
             token.copy_(once(token, position))
-            position.add_(1).clamp_(max=most - 1)
+            position.add_(1).clamp_(max=max_len - 1)
 
     if how == "eager":
         seconds = timed(eager, repeats=2, warm=1) / new
@@ -169,7 +168,7 @@ def decode(job, name, batch, prompt, new, how):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         token.copy_(once(token, position))
-        position.add_(1).clamp_(max=most - 1)
+        position.add_(1).clamp_(max=max_len - 1)
 
     def work():
         position.fill_(prompt)
@@ -221,18 +220,18 @@ def report(job, text):
 for job in sys.argv[1:]:
     kind, name, *rest = job.split(",")
     how = "" if rest[-1].isdigit() else rest.pop()
-    numbers = [int(x) for x in rest]
+    sizes = [int(x) for x in rest]
     torch._dynamo.reset()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     try:
         if how == "hf":
-            {"t": transformers_train, "d": transformers_decode}[kind](job, name, *numbers)
+            {"t": transformers_train, "d": transformers_decode}[kind](job, name, *sizes)
         elif kind == "t":
-            train(job, name, *numbers, how == "compile")
+            train(job, name, *sizes, how == "compile")
         elif kind == "d":
-            decode(job, name, *numbers, how)
+            decode(job, name, *sizes, how)
         else:
-            step(job, name, *numbers)
+            step(job, name, *sizes)
     except torch.cuda.OutOfMemoryError as e:
         print(f"{job}: {e}", flush=True)

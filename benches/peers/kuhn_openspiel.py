@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Kuhn poker, random playouts: this project's rules against OpenSpiel's driven from Python, in one run.
+"""Kuhn poker: random playouts per second, compared with OpenSpiel driven from Python.
 
     python3 benches/peers/kuhn_openspiel.py [--seconds 1.0] [--repetitions 7] [--json]
 
-Makes a virtual environment beside this file (git-ignored), installs open_spiel into it, builds the Rust example
-`kuhn_steps` and lets both sides play by turns, on one thread each. Both do the same work: a new state, then until the end
-whose turn it is, chances or legal actions, a uniform draw, apply; at the end the returns. A step is one applied action,
-nature's included. Times are taken inside each process, without start-up. Medians over repetitions; exit status 1 if
-the ratio is below the bar of 20.
+Creates a virtual environment next to this file (ignored by git), installs open_spiel, builds the Rust example `kuhn_steps`, and
+alternates both sides on one thread each. Both do the same work: a new state; until it is terminal: current player, chance outcomes or
+legal actions, a uniform draw, apply; finally the returns. A step is one applied action, including chance. Times are measured inside
+each process, without start-up. Prints medians; exits with 1 if the ratio is below 20.
 """
 
 import argparse
@@ -24,12 +23,12 @@ import own_venv
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-BAR = 20.0
+MIN_RATIO = 20.0
 
 
 def openspiel_playouts(game, playouts, rng):
-    """Steps and seconds of so many playouts, and the first seat's mean return."""
-    # Names bound once and a bare uniform draw: as fast as plain Python gets. Kuhn's chances are all equal.
+    """Steps and seconds of the given number of playouts, and the first player's mean return."""
+    # Bound names and an inline uniform draw are the fastest pure Python. Kuhn's chance outcomes are equally likely.
     draw = rng.random
     steps, total = 0, 0.0
     start = time.perf_counter()
@@ -54,18 +53,18 @@ def rust_playouts(binary, playouts, seed):
 
 
 def calibrate(play, seconds):
-    """How many playouts take about this long."""
+    """The number of playouts that take about this long."""
     n = 1000
     while True:
-        _, took, _ = play(n, 0)
-        if took >= seconds / 10:
-            return max(1, int(n * seconds / took))
+        _, elapsed, _ = play(n, 0)
+        if elapsed >= seconds / 10:
+            return max(1, int(n * seconds / elapsed))
         n *= 4
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.0, help="about how long one repetition of one side takes")
+    parser.add_argument("--seconds", type=float, default=1.0, help="approximate duration of one repetition of one side")
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of the table")
     args = parser.parse_args()
@@ -91,30 +90,30 @@ def main():
         for name, play in sides.items():
             steps, seconds, mean = play(counts[name], repetition + 1)
             rates[name].append(steps / seconds)
-            # Uniform play is worth 1/8 to the first seat: both must have played the same game.
+            # The value of uniform play to the first player is 1/8, which checks that both sides play the same game.
             if abs(mean - 0.125) > 0.02:
-                sys.exit(f"{name}: the first seat earned {mean:.4f} a hand, not 0.125")
+                sys.exit(f"{name}: the first player's mean return is {mean:.4f}, expected 0.125")
 
-    ours, theirs = (statistics.median(rates[name]) for name in sides)
+    mage, peer = (statistics.median(rates[name]) for name in sides)
     pairs = [a / b for a, b in zip(*rates.values())]
     versions = f"open_spiel {importlib.metadata.version('open_spiel')}, Python {platform.python_version()}"
     result = {
         "steps_per_second": {name: statistics.median(r) for name, r in rates.items()},
         "range": {name: [min(r), max(r)] for name, r in rates.items()},
-        "ratio": ours / theirs,
+        "ratio": mage / peer,
         "ratio_range": [min(pairs), max(pairs)],
-        "bar": BAR,
+        "min_ratio": MIN_RATIO,
         "versions": versions,
     }
     if args.json:
         print(json.dumps(result))
     else:
-        print(f"{versions}; medians of {args.repetitions}, one thread each, by turns\n")
+        print(f"{versions}; medians of {args.repetitions}, one thread each, alternating\n")
         print(f"{'':24}{'steps/s':>16}{'lowest':>16}{'highest':>16}")
         for name, r in rates.items():
             print(f"{name:24}{statistics.median(r):>16,.0f}{min(r):>16,.0f}{max(r):>16,.0f}")
-        print(f"\nratio {ours / theirs:.1f} (pairwise {min(pairs):.1f} to {max(pairs):.1f}); bar {BAR:.0f}")
-    sys.exit(0 if ours / theirs >= BAR else 1)
+        print(f"\nratio {mage / peer:.1f} (pairwise {min(pairs):.1f} to {max(pairs):.1f}); required {MIN_RATIO:.0f}")
+    sys.exit(0 if mage / peer >= MIN_RATIO else 1)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Time training steps of the native engine beside PyTorch, in turns, on two threads: python3 benches/peers/native_torch.py
+"""CPU training steps compared with PyTorch, in alternating rounds on two threads: python3 benches/peers/native_torch.py
 
-Uses the virtual environment of conformance/torch (run that first). PyTorch gets fused attention, a fused AdamW and rows
-sorted by length in four padded groups (padding stands at the end, where a causal mask makes it harmless).
+Uses the virtual environment of conformance/torch (run that first). PyTorch uses fused attention, fused AdamW, and sequences sorted
+by length in four right-padded groups (the causal mask excludes the padding).
 """
 
 import json
@@ -16,13 +16,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 SHAPES = {
     "stack: d=128, 4 layers, 16x256": dict(d=128, l=4, h=4, kv=2, hd=32, ff=384, v=512, rows=16, low=256, high=256, steps=8),
-    "tiny: d=32, 2 layers, 2000 rows of 10-40": dict(d=32, l=2, h=2, kv=2, hd=16, ff=96, v=32, rows=2000, low=10, high=40, steps=8),
-    "tiny: d=64, 2 layers, 2000 rows of 10-40": dict(d=64, l=2, h=2, kv=2, hd=32, ff=192, v=32, rows=2000, low=10, high=40, steps=8),
+    "tiny: d=32, 2 layers, 2000 sequences of 10-40": dict(d=32, l=2, h=2, kv=2, hd=16, ff=96, v=32, rows=2000, low=10, high=40, steps=8),
+    "tiny: d=64, 2 layers, 2000 sequences of 10-40": dict(d=64, l=2, h=2, kv=2, hd=32, ff=192, v=32, rows=2000, low=10, high=40, steps=8),
 }
 
 
 def torch_steps(s):
-    """Runs in a process of its own, so that peak memory is its own too."""
+    """PyTorch's side, in a separate process so that its peak memory is measured alone."""
     import time
 
     import torch
@@ -69,7 +69,7 @@ def torch_steps(s):
     emb, norm, layers = P(V, D), O(D), torch.nn.ModuleList([Layer() for _ in range(L)])
     params = [emb, norm, *layers.parameters()]
     optimiser = torch.optim.AdamW(params, lr=1e-3, weight_decay=0.01, fused=True)
-    # Groups of rows of about equal length waste little on padding; their gradients add up to one update.
+    # Groups of similar length need little padding; their gradients are accumulated into one update.
     groups = 1 if lengths[0] == width else s.get("groups", 4)
     size = -(-len(lengths) // groups)
     times = []
@@ -94,7 +94,7 @@ def torch_steps(s):
 
 
 def idle_mib():
-    """What importing PyTorch takes by itself."""
+    """Memory of a process that only imports PyTorch."""
     import torch  # noqa: F401
 
     print(json.dumps(dict(peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)))
@@ -105,15 +105,15 @@ def main():
     if len(sys.argv) > 1:
         return idle_mib() if sys.argv[1] == "idle" else torch_steps(json.loads(sys.argv[1]))
     if not python.exists():
-        sys.exit("run conformance/torch/run.py first: it makes the virtual environment with PyTorch")
+        sys.exit("run conformance/torch/run.py first: it creates the virtual environment with PyTorch")
     subprocess.run(["cargo", "build", "--release", "-q", "-p", "mage-native", "--example", "train_step"], cwd=ROOT, check=True)
-    ours = str(Path(os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target"))) / "release" / "examples" / "train_step")
+    binary = str(Path(os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target"))) / "release" / "examples" / "train_step")
     call = lambda *command: json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; PyTorch alone takes {call(str(python), __file__, 'idle')['peak_mib']:.0f} MiB")
+    print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; importing PyTorch takes {call(str(python), __file__, 'idle')['peak_mib']:.0f} MiB")
     for name, shape in SHAPES.items():
         rounds = []
-        for _ in range(5):  # in turns, so that both meet the same noise
-            native = call(ours, "threads=2", *(f"{k}={v}" for k, v in shape.items()))
+        for _ in range(5):  # alternating, so that both sides see the same load
+            native = call(binary, "threads=2", *(f"{k}={v}" for k, v in shape.items()))
             torch = call(str(python), __file__, json.dumps(shape))
             rounds.append((native, torch))
         best = [min(r[i]["best_ms"] for r in rounds) for i in (0, 1)]

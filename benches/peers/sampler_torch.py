@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Time decoding beside PyTorch, in turns, on two threads: python3 benches/peers/sampler_torch.py
+"""CPU decode throughput compared with PyTorch, in alternating rounds on two threads: python3 benches/peers/sampler_torch.py
 
-Uses the virtual environment of conformance/torch (run that first). PyTorch decodes eagerly with a preallocated cache of keys
-and values, fused attention and multinomial draws, all sequences of a batch in step, without gradients. Then 10,000 short
-requests with a common beginning, with and without sharing it.
+Uses the virtual environment of conformance/torch (run that first). PyTorch decodes eagerly in inference mode with a preallocated KV
+cache, fused attention and multinomial sampling, all sequences of a batch in lockstep. Then 10,000 short requests with a shared
+prefix, with and without prefix sharing.
 """
 
 import json
@@ -70,28 +70,28 @@ def main():
         return torch_decode(json.loads(sys.argv[1]))
     python = ROOT / "conformance" / "torch" / ".venv" / "bin" / "python"
     if not python.exists():
-        sys.exit("run conformance/torch/run.py first: it makes the virtual environment with PyTorch")
+        sys.exit("run conformance/torch/run.py first: it creates the virtual environment with PyTorch")
     subprocess.run(["cargo", "build", "--release", "-q", "-p", "mage-native", "--example", "sampler_speed"], cwd=ROOT, check=True)
     binary = str(Path(os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target"))) / "release" / "examples" / "sampler_speed")
     call = lambda *command: json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    ours = lambda **keys: call(binary, "threads=2", *(f"{k}={v}" for k, v in keys.items()))
+    native = lambda **keys: call(binary, "threads=2", *(f"{k}={v}" for k, v in keys.items()))
     print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for batch in (1, 16):
         shape = dict(STACK, batch=batch, prompt=128, answer=128)
-        rounds = [(ours(**shape, requests=batch * 4), call(str(python), __file__, json.dumps(shape))) for _ in range(3)]
+        rounds = [(native(**shape, requests=batch * 4), call(str(python), __file__, json.dumps(shape))) for _ in range(3)]
         a, b = (sorted(r[i]["tokens_per_second"] for r in rounds)[1] for i in (0, 1))
-        print(f"d=128, 4 layers, batch {batch:2}, prompt 128, answer 128: native {a:9.0f} tokens/s  torch {b:9.0f}  ratio {a / b:.1f}")
+        print(f"d=128, 4 layers, batch {batch:2}, prompt 128, completion 128: native {a:9.0f} tokens/s  torch {b:9.0f}  ratio {a / b:.1f}")
     shape = dict(STACK, batch=16, prompt=128, answer=128, requests=64)
     for adapters in (0, 1, 4, 16):
-        r = [ours(**shape, adapters=adapters, rank=16)["tokens_per_second"] for _ in range(3)]
-        print(f"the same, batch 16, {adapters:2} adapters of rank 16 in the batch: native {sorted(r)[1]:9.0f} tokens/s")
+        r = [native(**shape, adapters=adapters, rank=16)["tokens_per_second"] for _ in range(3)]
+        print(f"batch 16 with {adapters:2} adapters of rank 16: native {sorted(r)[1]:9.0f} tokens/s")
     short = dict(STACK, batch=512, prompt=136, common=128, answer=4, requests=10_000)
-    rounds = [(ours(**short), ours(**short, sharing=0)) for _ in range(3)]
+    rounds = [(native(**short), native(**short, sharing=0)) for _ in range(3)]
     a, b = (sorted(r[i]["requests_per_second"] for r in rounds)[1] for i in (0, 1))
-    print(f"10,000 requests, 128 of 136 prompt tokens in common, answer 4: {a:8.0f} requests/s sharing  {b:8.0f} without  ratio {a / b:.1f}")
-    for name, keys in (("20 of 24 prompt tokens in common", dict(prompt=24, common=20)), ("nothing in common", dict(prompt=24))):
-        r = [ours(**TINY, batch=2000, answer=4, requests=50_000, **keys)["requests_per_second"] for _ in range(3)]
-        print(f"d=32, 2 layers, 2000 in flight, prompt 24, answer 4, {name}: {sorted(r)[1]:8.0f} requests/s")
+    print(f"10,000 requests, 128 of 136 prompt tokens shared, completion 4: {a:8.0f} requests/s with prefix sharing  {b:8.0f} without  ratio {a / b:.1f}")
+    for name, keys in (("20 of 24 prompt tokens shared", dict(prompt=24, common=20)), ("none shared", dict(prompt=24))):
+        r = [native(**TINY, batch=2000, answer=4, requests=50_000, **keys)["requests_per_second"] for _ in range(3)]
+        print(f"d=32, 2 layers, 2000 in flight, prompt 24, completion 4, {name}: {sorted(r)[1]:8.0f} requests/s")
     print(f"load after: {os.getloadavg()[0]:.1f}")
 
 

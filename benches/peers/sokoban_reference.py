@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""How much faster are our Sokoban rooms and steps than the reference's rules in Python?
+"""Sokoban: rooms and steps per second, compared with the reference's rules in Python.
 
-The reference (MAGE's and RAGEN's Sokoban) is a layer over the package gym-sokoban: another generator, a breadth-first
-search for a shortest solution, and that search again after every step. This file writes those rules anew over
-gym-sokoban, works out a plan (rooms by seed, random actions in each), times itself on it, and has
-`cargo run --release -p mage-env --example sokoban_speed` do the same. A checksum over all views, rewards and flags shows
-that both did the same work.
+The reference (MAGE's and RAGEN's Sokoban) is a layer over the package gym-sokoban: its own generator, a breadth-first search for a
+shortest solution, and that search after every step. This file reimplements those rules on gym-sokoban, creates a plan (rooms by seed,
+random actions in each), and times itself and `cargo run --release -p mage-env --example sokoban_speed` on it. A checksum over all
+observations, rewards and flags shows that both sides did the same work.
 
     python3 benches/peers/sokoban_reference.py [--rooms 150] [--boxes 2] [--check RECORDINGS] [--json]
 
-Makes a virtual environment beside this file (git-ignored) and installs gym-sokoban into it. With --check, rooms and steps are
-first compared with recordings of the reference itself (JSON lines, gzipped or not). Exit status 1 if the two sides saw different
-things, if steps are less than 1,000 times as fast, or if rooms are less than 200 times as fast.
+Creates a virtual environment next to this file (ignored by git) and installs gym-sokoban. With --check, rooms and steps are first
+compared with recordings of the reference itself (JSON lines, gzipped or not). Exits with 1 if the checksums differ, if steps are less
+than 1,000 times as fast, or if rooms are less than 200 times as fast.
 """
 
 import argparse
@@ -40,7 +39,7 @@ from gym_sokoban.envs.sokoban_env import SokobanEnv  # noqa: E402
 WALL, FLOOR, TARGET, BOX_ON, BOX, PLAYER = range(6)
 SYMBOLS = "#_O√XPS"
 MOVES = [(-1, 0), (1, 0), (0, -1), (0, 1)]
-BARS = {"rooms_per_s": 200, "steps_per_s": 1000}
+MIN_RATIOS = {"rooms_per_s": 200, "steps_per_s": 1000}
 MASKS = [
     np.array(m)
     for m in (
@@ -54,17 +53,17 @@ MASKS = [
 
 
 class NoRoom(Exception):
-    """The seed leads nowhere; the reference would go on with a seed that differs from process to process."""
+    """The seed yields no room; the reference would retry with a seed that differs between processes."""
 
 
-def shortest(fixed, state, most):
-    """Breadth-first search for a shortest solution, as actions 1 to 4; empty if there is none within `most` moves."""
+def shortest(fixed, state, max_moves):
+    """Breadth-first search for a shortest solution, as actions 1 to 4; empty if there is none within `max_moves`."""
     queue = deque([(state, [])])
     seen = set()
     rows, cols = fixed.shape
     while queue:
         state, path = queue.popleft()
-        if len(path) > most:
+        if len(path) > max_moves:
             return []
         key = marshal.dumps(state)
         if key in seen:
@@ -92,7 +91,7 @@ def shortest(fixed, state, most):
 
 
 def carve(rows, cols):
-    """A floor, opened by a random walk."""
+    """A floor carved by a random walk."""
     ways = [(1, 0), (0, 1), (-1, 0), (0, -1)]
     way = random.sample(ways, 1)[0]
     at = np.array([random.randint(1, rows - 1), random.randint(1, cols - 1)])
@@ -151,7 +150,7 @@ class Pulling:
             after[r, c] = PLAYER
             behind = row - down, col - right
             if state[behind] in (BOX, BOX_ON):
-                # A pulled box is marked BOX_ON wherever it stands: states differ by which boxes were ever pulled.
+                # A pulled box is marked BOX_ON on any cell, so states also encode which boxes were ever pulled.
                 after[row, col] = BOX_ON
                 after[behind] = self.fixed[behind]
                 pulled = next(t for t, b in homes.items() if b == behind)
@@ -160,7 +159,7 @@ class Pulling:
 
 
 def wander(state, fixed, likely):
-    """One to three steps of the player, never back."""
+    """One to three steps of the player, without reversal."""
     if random.random() > likely:
         return
     row, col = (int(axis[0]) for axis in np.where(state == PLAYER))
@@ -180,7 +179,7 @@ def wander(state, fixed, likely):
 
 
 def room(dim, boxes, depth):
-    """What is fixed, and what stands on it."""
+    """The fixed cells and the initial state of a room."""
     for _ in range(4):
         fixed = carve(*dim)
         place(fixed, boxes)
@@ -261,9 +260,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rooms", type=int, default=150)
     parser.add_argument("--boxes", type=int, default=2)
-    parser.add_argument("--moves", type=int, default=21, help="actions in each room, fewer if it ends")
-    parser.add_argument("--repeat", type=int, default=200, help="how often our side does it all")
-    parser.add_argument("--check", metavar="RECORDINGS")
+    parser.add_argument("--moves", type=int, default=21, help="maximum actions per room")
+    parser.add_argument("--repeat", type=int, default=200, help="repetitions of mage")
+    parser.add_argument("--check", metavar="RECORDINGS", help="recordings of the reference to compare with first")
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of the table")
     args = parser.parse_args()
     sys.setrecursionlimit(10_000)
@@ -309,22 +308,22 @@ def main():
         ours = json.loads(subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout)
     theirs = {"rooms_per_s": len(episodes) / room_time, "steps_per_s": steps / step_time}
     if ours["checksum"] != f"{crc:08x}":
-        sys.exit(f"the two sides saw different things: {ours['checksum']} and {crc:08x}")
-    ratios = {key: ours[key] / theirs[key] for key in BARS}
+        sys.exit(f"the checksums differ: {ours['checksum']} (mage), {crc:08x} (Python)")
+    ratios = {key: ours[key] / theirs[key] for key in MIN_RATIOS}
     if args.json:
-        print(json.dumps({"mage": ours, "python": theirs, "ratios": ratios, "bars": BARS}))
+        print(json.dumps({"mage": ours, "python": theirs, "ratios": ratios, "min_ratios": MIN_RATIOS}))
     else:
         table(episodes, steps, crc, ours, theirs, ratios)
-    sys.exit(0 if all(ratios[key] >= bar for key, bar in BARS.items()) else 1)
+    sys.exit(0 if all(ratios[key] >= bar for key, bar in MIN_RATIOS.items()) else 1)
 
 
 def table(episodes, steps, crc, ours, theirs, ratios):
-    print(f"same {len(episodes)} rooms, same {steps} steps, same views, rewards and flags (checksum {crc:08x})")
+    print(f"{len(episodes)} rooms, {steps} steps, equal observations, rewards and flags (checksum {crc:08x})")
     print(f"{'':34}{'Python':>12}{'mage':>14}{'ratio':>10}")
     rows = [("rooms/s", "rooms_per_s"), ("steps/s with solvability and text", "steps_per_s")]
     for name, key in rows:
         print(f"{name:34}{theirs[key]:12.1f}{ours[key]:14.0f}{ratios[key]:9.0f}×")
-    print(f"bars: rooms {BARS['rooms_per_s']}×, steps {BARS['steps_per_s']}×")
+    print(f"required ratios: rooms {MIN_RATIOS['rooms_per_s']}×, steps {MIN_RATIOS['steps_per_s']}×")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Time whole updates of `mage train kuhn` beside PyTorch, in turns, on two threads: python3 benches/peers/train_update_torch.py
+"""Updates of `mage train kuhn` compared with PyTorch, in alternating rounds on two threads: python3 benches/peers/train_update_torch.py
 
-An update is 256 meta-episodes (32 groups of 8) of three hands and two reflections, sampled, credited and learned from in four
-minibatches. Both sides begin with the weights that mage's warm start left, read by PyTorch from mage's checkpoint, and follow
-the same recipe: prompts, masks, opponents, credit, baseline, loss, optimiser and schedules. Their random numbers differ, so
-tokens per update agree on average only.
+An update is 256 meta-episodes (32 groups of 8) of three hands and two reflections: rollout, advantages, and four minibatches. Both
+sides start from the weights of mage's warm start, which PyTorch reads from mage's checkpoint, and follow the same recipe: prompts,
+masks, opponents, credit, baseline, loss, optimizer and schedules. Their random streams differ, so tokens per update agree only on
+average.
 
-PyTorch plays all 256 in step as tensors, game included; reflections use a key-value cache; attention, AdamW and the query,
-key, value and gate projections are fused. It runs in two manners: `torch` computes every row, as scripts of this kind do;
-`torch, distinct` computes rows that are equal once, which mage does with prompts. --compile adds a third, the second through
-torch.compile (needs a C++ compiler; minutes before the first update, which are not counted).
+PyTorch plays all 256 meta-episodes in lockstep as tensors, including the game; reflections use a KV cache; attention, AdamW and the
+QKV and gate-up projections are fused. There are two variants: `torch` computes every sequence; `torch, distinct` computes equal
+sequences once, as mage does with prompts. --compile adds the second variant with torch.compile (needs a C++ compiler; compilation
+takes minutes and is not counted).
 
-Uses the virtual environment of conformance/torch (run that first). With --learn PyTorch alone trains and is then measured on
-fresh play, to show that its updates are the real thing.
+Uses the virtual environment of conformance/torch (run that first). With --learn, PyTorch trains alone and is then evaluated, to show
+that its updates are correct.
 """
 
 import argparse
@@ -31,13 +31,13 @@ VENV = ROOT / "conformance" / "torch" / ".venv"
 
 
 def enter_venv():
-    """Goes on inside the virtual environment that has PyTorch, whose threads then sleep while they wait: where others use the
-    cores too, threads that spin take several times as long."""
+    """Restarts this script inside the virtual environment with PyTorch. Idle OpenMP threads sleep, because spinning threads are
+    several times slower on a loaded machine."""
     python = VENV / "bin" / "python"
     if Path(sys.prefix).resolve() == VENV.resolve():
         return
     if not python.exists():
-        sys.exit("run conformance/torch/run.py first: it makes the virtual environment with PyTorch")
+        sys.exit("run conformance/torch/run.py first: it creates the virtual environment with PyTorch")
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.execv(python, [str(python), *sys.argv])
 
@@ -56,7 +56,7 @@ CLIP, DUAL_CLIP, KL_REFLECT, CLIP_NORM = 0.2, 3.0, 0.1, 1.0
 ENTROPY, ENTROPY_END, LEARNING_RATE, FLOOR = 0.1, 0.003, 1e-3, 0.2
 SLOT, REFLECT_TOKENS = 6, 7
 
-# Whom one meets: does it bet with Jack, Queen, King when nobody has bet, and when facing a bet?
+# Opponents: whether they bet with Jack, Queen, King, first without a bet to answer, then facing one.
 OPPONENTS = torch.tensor([
     [[0, 0, 1], [0, 0, 1]],  # conservative
     [[1, 1, 1], [0, 1, 1]],  # aggressive
@@ -66,7 +66,7 @@ OPPONENT_WEIGHTS = torch.tensor([0.3, 0.3, 0.4])
 
 
 class Words:
-    """Where the compact words stand in a checkpoint's vocabulary."""
+    """Token ids of the compact words in a checkpoint's vocabulary."""
 
     def __init__(self, folder):
         ids = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
@@ -75,7 +75,7 @@ class Words:
         self.seats = torch.tensor([ids["first"], ids["second"]])
         self.cards = torch.tensor([ids[w] for w in "JQK"])
         self.actions = torch.tensor([ids["PASS"], ids["BET"]])
-        # What an agent wrote can steer nothing: a control word in it reads `?`.
+        # Control words in an agent's reflection are replaced by `?`.
         self.harmless = torch.arange(len(ids))
         self.harmless[[self.bos, self.go, self.end, self.back, ids["PAD"]]] = self.unknown
 
@@ -92,28 +92,28 @@ def rotate(x, cos, sin):
 class Layer(torch.nn.Module):
     def __init__(self, weights, prefix, heads, head_dim):
         super().__init__()
-        take = lambda *names: torch.nn.Parameter(torch.cat([weights[f"{prefix}{n}.weight"] for n in names]))
+        load = lambda *names: torch.nn.Parameter(torch.cat([weights[f"{prefix}{n}.weight"] for n in names]))
         self.heads, self.head_dim = heads, head_dim
-        self.before, self.between = take("input_layernorm"), take("post_attention_layernorm")
-        self.q_norm, self.k_norm = take("self_attn.q_norm"), take("self_attn.k_norm")
-        self.qkv, self.out = take("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), take("self_attn.o_proj")
-        self.gate_up, self.down = take("mlp.gate_proj", "mlp.up_proj"), take("mlp.down_proj")
+        self.input_norm, self.post_attention_norm = load("input_layernorm"), load("post_attention_layernorm")
+        self.q_norm, self.k_norm = load("self_attn.q_norm"), load("self_attn.k_norm")
+        self.qkv, self.out = load("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), load("self_attn.o_proj")
+        self.gate_up, self.down = load("mlp.gate_proj", "mlp.up_proj"), load("mlp.down_proj")
 
     def forward(self, x, cos, sin, past):
-        """`past` holds the keys and values of earlier tokens, or is None; the new ones come back beside the output."""
+        """`past` holds the keys and values of earlier tokens, or is None. Returns the output and the extended keys and values."""
         rows, length, _ = x.shape
-        q, k, v = F.linear(rms(x, self.before), self.qkv).view(rows, length, 3 * self.heads, self.head_dim).transpose(1, 2).chunk(3, 1)
+        q, k, v = F.linear(rms(x, self.input_norm), self.qkv).view(rows, length, 3 * self.heads, self.head_dim).transpose(1, 2).chunk(3, 1)
         q, k = rotate(rms(q, self.q_norm), cos, sin), rotate(rms(k, self.k_norm), cos, sin)
         if past is not None:
             k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=past is None)
         x = x + F.linear(mixed.transpose(1, 2).reshape(rows, length, -1), self.out)
-        gate, up = F.linear(rms(x, self.between), self.gate_up).chunk(2, -1)
+        gate, up = F.linear(rms(x, self.post_attention_norm), self.gate_up).chunk(2, -1)
         return x + F.linear(F.silu(gate) * up, self.down), (k, v)
 
 
 class Policy(torch.nn.Module):
-    """A small Qwen3, from a checkpoint of mage's."""
+    """A small Qwen3, loaded from a mage checkpoint."""
 
     def __init__(self, folder):
         super().__init__()
@@ -126,14 +126,14 @@ class Policy(torch.nn.Module):
         self.norm = torch.nn.Parameter(weights["model.norm.weight"])
         layers = range(config["num_hidden_layers"])
         self.layers = torch.nn.ModuleList(Layer(weights, f"model.layers.{i}.", heads, head_dim) for i in layers)
-        speeds = config["rope_theta"] ** (-torch.arange(head_dim // 2).float() / (head_dim // 2))
-        angles = torch.arange(64).float()[:, None] * speeds[None]
+        frequencies = config["rope_theta"] ** (-torch.arange(head_dim // 2).float() / (head_dim // 2))
+        angles = torch.arange(64).float()[:, None] * frequencies[None]
         angles = torch.cat([angles, angles], -1)
         self.register_buffer("cos", angles.cos())
         self.register_buffer("sin", angles.sin())
 
     def forward(self, tokens, last, cache=None):
-        """Logits of the last so many positions, and the cache for the tokens after them."""
+        """Logits of the last `last` positions, and the KV cache."""
         start = 0 if cache is None else cache[0][0].shape[2]
         here = slice(start, start + tokens.shape[1])
         x, seen = F.embedding(tokens, self.embedding), []
@@ -144,7 +144,7 @@ class Policy(torch.nn.Module):
 
 
 class Side:
-    """The PyTorch side: a policy, its reference and its optimiser."""
+    """The PyTorch side: policy, reference policy and optimizer."""
 
     def __init__(self, folder, updates, distinct=False, compiled=False):
         self.words = Words(folder)
@@ -157,7 +157,7 @@ class Side:
         self.restart(folder, 0)
 
     def restart(self, folder, seed):
-        """Begins anew with a checkpoint's weights; what was compiled stays."""
+        """Resets to a checkpoint's weights and keeps compiled code."""
         weights = Policy(folder).state_dict()
         self.policy.load_state_dict(weights)
         self.reference.load_state_dict(weights)
@@ -166,7 +166,7 @@ class Side:
         torch.manual_seed(seed)
 
     def logits(self, model, tokens, last, keep=False):
-        """Logits of rows of equal length, equal rows computed once if asked; with `keep` also the cache."""
+        """Logits of sequences of equal length; with `distinct`, equal ones are computed once. With `keep` also the KV cache."""
         if not self.distinct:
             logits, cache = model(tokens, last)
             return (logits, cache) if keep else logits
@@ -175,33 +175,33 @@ class Side:
         return (logits[back], [(k[back], v[back]) for k, v in cache]) if keep else logits[back]
 
     def act(self, prompts):
-        """Draws PASS (0) or BET (1) for every prompt, with its log-probability."""
+        """Samples PASS (0) or BET (1) for every prompt, with its log-probability."""
         logprobs = self.logits(self.policy, prompts, 1)[:, 0, self.words.actions].log_softmax(-1)
         bets = torch.rand(len(prompts)) < logprobs[:, 1].exp()
         return bets.long(), logprobs.gather(1, bets.long()[:, None])[:, 0]
 
     def reflect(self, prompts):
-        """Draws a reflection for every prompt: tokens, log-probabilities, and which of them were written."""
+        """Samples a reflection for every prompt: tokens, log-probabilities, and a mask of the tokens up to the end."""
         tokens, logprobs, written = [], [], []
-        going = torch.ones(len(prompts), dtype=torch.bool)
+        running = torch.ones(len(prompts), dtype=torch.bool)
         logits, cache = self.logits(self.policy, prompts, 1, keep=True)
-        for place in range(REFLECT_TOKENS):
+        for i in range(REFLECT_TOKENS):
             every = logits[:, 0].log_softmax(-1)
-            drawn = torch.multinomial(every.exp(), 1)
-            tokens.append(drawn[:, 0])
-            logprobs.append(every.gather(1, drawn)[:, 0])
-            written.append(going)
-            going = going & (drawn[:, 0] != self.words.end)
-            if place + 1 == REFLECT_TOKENS or not going.any():
+            sampled = torch.multinomial(every.exp(), 1)
+            tokens.append(sampled[:, 0])
+            logprobs.append(every.gather(1, sampled)[:, 0])
+            written.append(running)
+            running = running & (sampled[:, 0] != self.words.end)
+            if i + 1 == REFLECT_TOKENS or not running.any():
                 break
-            logits, cache = self.policy(drawn, 1, cache)
+            logits, cache = self.policy(sampled, 1, cache)
         missing = REFLECT_TOKENS - len(tokens)
         stack = lambda columns: F.pad(torch.stack(columns, 1), (0, missing))
         return stack(tokens), stack(logprobs), stack(written)
 
     @torch.no_grad()
     def gather(self, groups, members):
-        """Plays a batch of meta-episodes in step; everything that is to be learned from, and rewards by episode."""
+        """Plays a batch of meta-episodes in lockstep. Returns plays, reflections, rewards by episode, and second turns."""
         w, n = self.words, groups * members
         spread = lambda per_group: per_group.repeat_interleave(members, 0)
         seat = spread(torch.randint(2, (groups,)))
@@ -217,7 +217,7 @@ class Side:
             own, other = cards.gather(1, seat[:, None])[:, 0], cards.gather(1, 1 - seat[:, None])[:, 0]
             opens, faces = OPPONENTS[opponent, 0, other], OPPONENTS[opponent, 1, other]
             facts = torch.stack([w.seats[seat], w.cards[own]], 1)
-            # What was done, in order: 0 pass, 1 bet, -1 nothing (yet).
+            # Actions in order: 0 pass, 1 bet, -1 none yet.
             line = torch.full((n, 3), -1)
             line[:, 0] = torch.where(seat == 1, opens, -1)
 
@@ -257,14 +257,14 @@ class Side:
 
     @torch.no_grad()
     def advantages(self, plays, reflections, rewards, twice):
-        """What followed from each answer, in improvements over the episode before, less the mean of group and episode."""
+        """Differential returns minus the mean over (group, episode index)."""
         gained = rewards - F.pad(rewards, (1, 0))[:, :-1]
         from_first = gained * torch.where(twice, GAMMA_STEP, 1.0)
         later = torch.zeros_like(gained)
         for episode in reversed(range(EPISODES - 1)):
             later[:, episode] = GAMMA_TRAJ * (from_first[:, episode + 1] + later[:, episode + 1])
         rows, episodes = plays[3], plays[4]
-        # Only in a second turn, by the first player, does the prompt end with two actions.
+        # Only the prompt of the first player's second turn ends with two actions.
         second = plays[0][:, -2] != self.words.blank
         of_plays = torch.where(second, gained[rows, episodes], from_first[rows, episodes]) + later[rows, episodes]
         empty = reflections[0][:, -REFLECT_TOKENS] == self.words.end
@@ -277,31 +277,32 @@ class Side:
         return value[:len(rows)], value[len(rows):]
 
     def reflection_logprobs(self, model, tokens):
-        """The log-probability of every token of some reflections, prompts in front."""
+        """The log-probability of every reflection token, given prompts and reflections."""
         every = self.logits(model, tokens[:, :-1], REFLECT_TOKENS).log_softmax(-1)
         return every.gather(2, tokens[:, -REFLECT_TOKENS:, None])[..., 0]
 
     def update(self):
-        """One update: gathers, credits, scores and learns. Mean reward by episode, and tokens learned from."""
+        """One update: rollout, advantages, reference log-probs, training. Returns mean rewards by episode, trained tokens and
+        prompt tokens."""
         done = self.update_number / max(self.updates - 1, 1)
         entropy_bonus = ENTROPY + (ENTROPY_END - ENTROPY) * done
         plays, reflections, rewards, twice = self.gather(GROUPS, MEMBERS)
-        play_worth, reflect_worth = self.advantages(plays, reflections, rewards, twice)
+        play_advantages, reflect_advantages = self.advantages(plays, reflections, rewards, twice)
         with torch.no_grad():
-            anchor = self.reflection_logprobs(self.reference, reflections[0])
+            reference = self.reflection_logprobs(self.reference, reflections[0])
         part_of = torch.empty(GROUPS * MEMBERS, dtype=torch.long)
         part_of[torch.randperm(GROUPS * MEMBERS)] = torch.arange(GROUPS * MEMBERS) * MINIBATCHES // (GROUPS * MEMBERS)
         for part in range(MINIBATCHES):
-            mine, ours = part_of[plays[3]] == part, part_of[reflections[3]] == part
-            prompts, actions, old = plays[0][mine], plays[1][mine], plays[2][mine]
+            in_plays, in_reflections = part_of[plays[3]] == part, part_of[reflections[3]] == part
+            prompts, actions, old = plays[0][in_plays], plays[1][in_plays], plays[2][in_plays]
             both = self.logits(self.policy, prompts, 1)[:, 0, self.words.actions].log_softmax(-1)
             entropy = -(both.exp() * both).sum(1)
             new = both.gather(1, actions[:, None])[:, 0]
-            loss = (surrogate(new, old, play_worth[mine]) - entropy_bonus * entropy).sum()
-            tokens, old, written = reflections[0][ours], reflections[1][ours], reflections[2][ours]
+            loss = (surrogate(new, old, play_advantages[in_plays]) - entropy_bonus * entropy).sum()
+            tokens, old, written = reflections[0][in_reflections], reflections[1][in_reflections], reflections[2][in_reflections]
             new = self.reflection_logprobs(self.policy, tokens)
-            apart = torch.where(written, anchor[ours] - new, 0.0)
-            each = surrogate(new, old, reflect_worth[ours][:, None]) + KL_REFLECT * (apart.exp() - apart - 1)
+            log_ratio = torch.where(written, reference[in_reflections] - new, 0.0)
+            each = surrogate(new, old, reflect_advantages[in_reflections][:, None]) + KL_REFLECT * (log_ratio.exp() - log_ratio - 1)
             loss = loss + (torch.where(written, each, 0.0).sum(1) / written.sum(1)).sum()
             self.optimiser.zero_grad()
             (loss / (len(prompts) + len(tokens))).backward()
@@ -314,15 +315,15 @@ class Side:
         return rewards.mean(0), len(plays[0]) + int(reflections[2].sum()), plays[0].numel() + reflections[0][:, :-REFLECT_TOKENS].numel()
 
 
-def surrogate(new, old, worth):
-    """What a token costs: clipped, and bounded where its advantage is negative."""
+def surrogate(new, old, advantage):
+    """The PPO loss of a token, with dual clip."""
     ratio = (new - old).exp()
-    cost = -torch.minimum(ratio * worth, ratio.clamp(1 - CLIP, 1 + CLIP) * worth)
-    return torch.where(worth < 0, torch.minimum(cost, -DUAL_CLIP * worth), cost)
+    cost = -torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage)
+    return torch.where(advantage < 0, torch.minimum(cost, -DUAL_CLIP * advantage), cost)
 
 
 def mage_run(mage, folder, updates, warmstart, seed):
-    """Lets mage train into a folder without evaluations or checkpoints in between."""
+    """Runs `mage train` without intermediate evaluations or checkpoints. Returns its metrics and timings."""
     keys = {"rollout.groups": GROUPS, "optim.updates": updates, "warmstart.steps": warmstart, "eval.every": 0,
             "eval.final_tasks": 24, "checkpoint.every": 1_000_000, "trajectories.every": 0}
     sets = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
@@ -336,28 +337,28 @@ def mage_run(mage, folder, updates, warmstart, seed):
 
 def compare(options, folder):
     print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; torch {torch.__version__}, {options.rounds} rounds of {options.updates} updates")
-    manners = {"torch": (False, False), "torch, distinct": (True, False)}
+    variants = {"torch": (False, False), "torch, distinct": (True, False)}
     if options.compile:
-        manners["torch, compiled"] = (True, True)
-    names, sides = ["mage", *manners], {}
+        variants["torch, compiled"] = (True, True)
+    names, sides = ["mage", *variants], {}
     seconds, tokens, prompts = ({name: [] for name in names} for _ in range(3))
     parts = {"rollout": [], "score": [], "train": []}
-    for r in range(options.rounds):  # in turns, so that all meet the same noise
+    for r in range(options.rounds):  # alternating, so that all sides see the same load
         run = folder / f"round-{r}"
         metrics, timing = mage_run(options.mage, run, options.updates, options.warmstart, r)
-        # The last update writes a checkpoint.
+        # The last update writes a checkpoint and is not counted.
         seconds["mage"].append([line["total"] for line in timing[:-1]])
         for part, values in parts.items():
             values.extend(line[part] for line in timing[:-1])
         tokens["mage"].extend(line["tokens/trained"] for line in metrics)
-        # One token for every play; every meta-episode reflects after all but its last episode.
+        # A play is one token; a meta-episode reflects after every episode except the last.
         reflections = GROUPS * MEMBERS * (EPISODES - 1)
         prompts["mage"].extend(line["tokens/play"] * 18 + reflections * 9 for line in metrics)
         for name in names[1:]:
             checkpoint = run / "checkpoints" / "000000"
             if name not in sides:
-                sides[name] = Side(checkpoint, options.updates, *manners[name])
-                for _ in range(3):  # nobody's first steps count
+                sides[name] = Side(checkpoint, options.updates, *variants[name])
+                for _ in range(3):  # warm-up
                     sides[name].update()
             side = sides[name]
             side.restart(checkpoint, r)
@@ -371,13 +372,13 @@ def compare(options, folder):
                 prompts[name].append(prompted)
             seconds[name].append(times[:-1])
         medians = (f"{name} {statistics.median(seconds[name][-1]) * 1e3:.1f}" for name in names)
-        print(f"round {r + 1}, ms an update: {'; '.join(medians)}; load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+        print(f"round {r + 1}, ms per update: {'; '.join(medians)}; load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
     middle = {name: statistics.median(statistics.median(times) for times in seconds[name]) for name in names}
     best = {name: min(min(times) for times in seconds[name]) for name in names}
     for name in names:
         rounds = " ".join(f"{statistics.median(times) * 1e3:.0f}" for times in seconds[name])
         print(f"{name:16} median {middle[name] * 1e3:6.1f} ms  best {best[name] * 1e3:6.1f} ms  rounds {rounds}  "
-              f"tokens an update: {statistics.mean(tokens[name]):.0f} trained, {statistics.mean(prompts[name]):.0f} in prompts")
+              f"tokens per update: {statistics.mean(tokens[name]):.0f} trained, {statistics.mean(prompts[name]):.0f} in prompts")
     print("of mage's median:", ", ".join(f"{part} {statistics.median(values) * 1e3:.1f} ms" for part, values in parts.items()))
     for name in names[1:]:
         pairs = [statistics.median(t) / statistics.median(m) for m, t in zip(seconds["mage"], seconds[name])]
@@ -387,7 +388,7 @@ def compare(options, folder):
 
 
 def learn(options, folder):
-    """Trains with PyTorch alone and prints mean rewards by episode, in chips a hand."""
+    """Trains with PyTorch alone and prints mean rewards by episode, in chips per hand."""
     run = folder / "start"
     mage_run(options.mage, run, 1, options.warmstart, 0)
     side = Side(run / "checkpoints" / "000000", options.updates, options.distinct)
@@ -405,22 +406,22 @@ def learn(options, folder):
             print(f"update {n:4}: {show(torch.stack(recent).mean(0))} over the last {len(recent)}", flush=True)
             recent = []
     print(f"by episode, {16 * 2048} fresh meta-episodes: {measured()} after {options.updates} updates")
-    print("exact: 0.125 at best without memory; 0.125 0.197 0.232 the best learner")
+    print("exact optima: memoryless 0.125; Bayes-adaptive 0.125 0.197 0.232")
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    p.add_argument("--mage", type=Path, default=ROOT / "target" / "release" / "mage", help="the program (cargo build --release)")
+    p.add_argument("--mage", type=Path, default=ROOT / "target" / "release" / "mage", help="the mage binary (cargo build --release)")
     p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--updates", type=int, help="updates a round, or to learn (default 40, with --learn 100)")
-    p.add_argument("--warmstart", type=int, default=250, help="steps of mage's warm start, where both sides begin")
+    p.add_argument("--updates", type=int, help="updates per round (default 40), or in total with --learn (default 100)")
+    p.add_argument("--warmstart", type=int, default=250, help="steps of mage's warm start")
     p.add_argument("--learn", action="store_true", help="train with PyTorch alone, and print rewards by episode")
     p.add_argument("--compile", action="store_true", help="time torch.compile as well")
-    p.add_argument("--distinct", action="store_true", help="with --learn: compute equal rows once")
+    p.add_argument("--distinct", action="store_true", help="with --learn: compute equal sequences once")
     options = p.parse_args()
     options.updates = options.updates or (100 if options.learn else 40)
     if not options.mage.exists():
-        sys.exit(f"{options.mage} is not there: build it (cargo build --release), or give --mage")
+        sys.exit(f"{options.mage} not found: build it (cargo build --release) or set --mage")
     with tempfile.TemporaryDirectory() as folder:
         (learn if options.learn else compare)(options, Path(folder))
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Compare the native engine with PyTorch, transformers and PEFT: python3 conformance/torch/run.py
+"""Conformance of the native engine with PyTorch, transformers and PEFT: python3 conformance/torch/run.py
 
-Makes a virtual environment beside this file (several gigabytes: PyTorch), builds the Rust side, runs random small
-models through both and prints the largest relative errors. Exits with 1 where one is above 1e-4.
+Creates a virtual environment next to this file (several gigabytes: PyTorch), builds the example `conform`, runs random small
+models through both sides and prints the largest relative errors. Exits with 1 if one exceeds 1e-4.
 """
 
 import json
@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 LIMIT = 1e-4
 
-# Tied and untied, every ratio of query to key heads, long positions, odd sizes.
+# Tied and untied embeddings, several ratios of query to KV heads, long positions, odd sizes.
 CONFIGS = [
     dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
          vocab_size=61, tie_word_embeddings=True, rope_theta=1e4, lengths=(3, 40), rows=12),
@@ -36,7 +36,7 @@ OBJECTIVES = [
     (dict(type="ppo_clip", low=0.2, high=0.28, dual=3.0), 0.05, [(0, "k3", 0.3), (1, "k2", 0.2)]),
     (dict(type="importance_sampling"), -0.1, [(1, "k1", 0.4)]),
 ]
-# Rank, alpha, matrices; one for each of the first configs.
+# Rank, alpha, target modules; one for each of the first configs.
 ADAPTERS = [
     (4, 8, ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]),
     (1, 3, ["q_proj", "v_proj"]),
@@ -50,9 +50,9 @@ CHATS = [
     [("user", "a"), ("assistant", "no thoughts here"), ("user", "  spaces  "), ("assistant", "<think>\nx\n</think>\n\ny")],
 ]
 
-# A template of the shape Qwen3's has: tools in the system turn, a backwards search for the last question, thoughts in a
-# field of their own or inside the text, tool calls and runs of tool answers, and thinking that can be switched off.
-SHAPED = r"""
+# A template with the structure of Qwen3's: tools in the system message, a backwards search for the last user message, reasoning in
+# a separate field or inside the text, tool calls and tool responses, and a switch for thinking.
+QWEN3_LIKE = r"""
 {%- if tools %}
     {{- '<|im_start|>system\n' }}
     {%- if messages[0].role == 'system' %}{{- messages[0].content + '\n\n' }}{%- endif %}
@@ -111,7 +111,7 @@ SHAPED = r"""
 
 
 def environment():
-    """Start again inside the virtual environment, made where it is missing."""
+    """Restarts this script inside the virtual environment, which is created if missing."""
     venv = HERE / ".venv"
     python = venv / "bin" / "python"
     if Path(sys.prefix).resolve() == venv.resolve():
@@ -159,7 +159,7 @@ def rows_of(config, rng):
 
 
 def predictions(model, rows):
-    """Log-probability and entropy of every token that counts, row after row, without padding."""
+    """Log-probability and entropy of every token with a weight, sequence by sequence, without padding."""
     logprobs, entropies = [], []
     for row in rows:
         logits = model(input_ids=torch.tensor([row["tokens"]]), use_cache=False).logits[0]
@@ -203,7 +203,7 @@ def loss_of(model, rows, objective, entropy, kl):
 
 
 def relative(a, b):
-    """The largest difference over the largest value."""
+    """Largest difference relative to the largest value."""
     a, b = torch.as_tensor(a, dtype=torch.float64), torch.as_tensor(b, dtype=torch.float64)
     return ((a - b).abs().max() / b.abs().max().clamp_min(1e-30)).item()
 
@@ -230,14 +230,14 @@ def model_of(config, rng):
 
 
 def with_history(rows, model, rng):
-    """Old and reference log-probabilities at some distance from those of now, which are given back."""
+    """Sets old and reference log-probabilities at chosen distances from the current ones, which are returned."""
     with torch.no_grad():
         now, _ = predictions(model, rows)
-    numbers = iter(now.tolist())
+    values = iter(now.tolist())
     for r in rows:
         for t in range(len(r["tokens"])):
             if r["weights"][t] != 0.0:
-                x = next(numbers)
+                x = next(values)
                 r["old_logprobs"][t] = x - rng.choice([0.0, 0.05, -0.6, 0.6, 1.6])
                 r["ref_logprobs"][t] = x - rng.uniform(-0.5, 0.5)
     return now
@@ -277,10 +277,10 @@ def case(conform, name, config, objective, entropy, kl, rng):
             loss.backward()
             losses.append(loss.item())
             if step == 0:
-                mine = load_file(folder / "out" / "gradients.safetensors")
+                gradients = load_file(folder / "out" / "gradients.safetensors")
                 named = {n: p.grad for n, p in model.named_parameters()}
-                assert set(mine) == set(named), set(mine) ^ set(named)
-                gradient = max(relative(mine[n], g) for n, g in named.items())
+                assert set(gradients) == set(named), set(gradients) ^ set(named)
+                gradient = max(relative(gradients[n], g) for n, g in named.items())
             norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), STEP["clip_norm"]).item())
             optimiser.step()
         errors["loss"] = abs(ours["losses"][0] - losses[0]) / max(abs(losses[0]), 1e-30)
@@ -290,27 +290,27 @@ def case(conform, name, config, objective, entropy, kl, rng):
         trained = Qwen3ForCausalLM.from_pretrained(folder / "out" / "trained", attn_implementation="eager", dtype=torch.float32)
         errors["4 steps: weights"] = max(relative(p, dict(model.named_parameters())[n]) for n, p in trained.named_parameters())
 
-        # Our checkpoint, read by both.
+        # The checkpoint that mage wrote, read by both sides.
         shutil.copy(folder / "case.json", folder / "out" / "trained" / "case.json")
         subprocess.run([conform, str(folder / "out" / "trained")], check=True)
         again = json.loads((folder / "out" / "trained" / "out" / "result.json").read_text())
         with torch.no_grad():
-            errors["our checkpoint"] = relative(again["logprobs"], predictions(trained, rows)[0])
+            errors["mage checkpoint"] = relative(again["logprobs"], predictions(trained, rows)[0])
     return show(name, errors)
 
 
 def adapter_case(conform, name, config, adapter, objective, entropy, kl, rng):
-    """The same with a low-rank adapter, in training and out of it, against PEFT."""
+    """Training and inference with a LoRA adapter, compared with PEFT."""
     rank, alpha, targets = adapter
     base, rows, errors = model_of(config, rng), rows_of(config, rng), {}
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         base.save_pretrained(folder)
         model = get_peft_model(base, LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"))
-        learning = {n.replace(".default.", "."): p for n, p in model.named_parameters() if p.requires_grad}
+        trainable = {n.replace(".default.", "."): p for n, p in model.named_parameters() if p.requires_grad}
         with torch.no_grad():
-            for n, p in learning.items():
-                if ".lora_B." in n:  # zero at the start, which would hide much
+            for n, p in trainable.items():
+                if ".lora_B." in n:  # initially zero, which would hide errors
                     p.normal_(0.0, 0.1)
         model.save_pretrained(folder / "adapter")
         now = with_history(rows, model, rng)
@@ -320,13 +320,13 @@ def adapter_case(conform, name, config, adapter, objective, entropy, kl, rng):
         subprocess.run([conform, str(folder)], check=True)
         out = folder / "out"
         ours = json.loads((out / "result.json").read_text())
-        errors["PEFT's adapter: log-probs"] = relative(ours["logprobs"], now)
+        errors["PEFT adapter: log-probs"] = relative(ours["logprobs"], now)
         with torch.no_grad():
             theirs = [model(input_ids=torch.tensor([p]), use_cache=False).logits[0, -1] for p in prompts]
         errors["logits"] = max(relative(a, b) for a, b in zip(ours["logits"], theirs))
         errors["greedy"] = sum(a != greedy(model, p, 10) for a, p in zip(ours["greedy"], prompts))
 
-        optimiser = torch.optim.AdamW(learning.values(), lr=STEP["learning_rate"], betas=(STEP["beta1"], STEP["beta2"]),
+        optimiser = torch.optim.AdamW(trainable.values(), lr=STEP["learning_rate"], betas=(STEP["beta1"], STEP["beta2"]),
                                       eps=STEP["epsilon"], weight_decay=STEP["weight_decay"])
         losses, norms = [], []
         for step in range(4):
@@ -335,17 +335,17 @@ def adapter_case(conform, name, config, adapter, objective, entropy, kl, rng):
             loss.backward()
             losses.append(loss.item())
             if step == 0:
-                mine = load_file(out / "gradients.safetensors")
-                assert set(mine) == set(learning), set(mine) ^ set(learning)
-                errors["gradients"] = max(relative(mine[n], p.grad) for n, p in learning.items())
-            norms.append(torch.nn.utils.clip_grad_norm_(learning.values(), STEP["clip_norm"]).item())
+                gradients = load_file(out / "gradients.safetensors")
+                assert set(gradients) == set(trainable), set(gradients) ^ set(trainable)
+                errors["gradients"] = max(relative(gradients[n], p.grad) for n, p in trainable.items())
+            norms.append(torch.nn.utils.clip_grad_norm_(trainable.values(), STEP["clip_norm"]).item())
             optimiser.step()
         errors["4 steps: losses"] = relative(ours["losses"], losses)
         errors["4 steps: norms"] = relative(ours["norms"], norms)
-        mine = load_file(out / "trained" / "adapter_model.safetensors")
-        errors["4 steps: adapter"] = max(relative(mine[n], p.detach()) for n, p in learning.items())
+        trained = load_file(out / "trained" / "adapter_model.safetensors")
+        errors["4 steps: adapter"] = max(relative(trained[n], p.detach()) for n, p in trainable.items())
 
-        # Our folders, read by PEFT and transformers; and PEFT's merging beside ours.
+        # The adapter and the merged model that mage wrote, read by PEFT and transformers; and PEFT's own merge.
         fresh = lambda: Qwen3ForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
         loaded = PeftModel.from_pretrained(fresh(), out / "trained")
         config_out = json.loads((out / "trained" / "adapter_config.json").read_text())
@@ -356,23 +356,22 @@ def adapter_case(conform, name, config, adapter, objective, entropy, kl, rng):
         subprocess.run([conform, str(folder)], check=True)
         again = json.loads((out / "result.json").read_text())["logprobs"]
         with torch.no_grad():
-            errors["our adapter in PEFT"] = relative(again, predictions(loaded, rows)[0])
-            errors["our merged model"] = relative(again, predictions(merged, rows)[0])
-            apart = predictions(loaded.merge_and_unload(), rows)[0]
-            errors["PEFT's merged model"] = relative(again, apart)
+            errors["mage adapter in PEFT"] = relative(again, predictions(loaded, rows)[0])
+            errors["merged by mage"] = relative(again, predictions(merged, rows)[0])
+            errors["merged by PEFT"] = relative(again, predictions(loaded.merge_and_unload(), rows)[0])
     return show(name, errors)
 
 
-def chat(conform, shaped):
-    """Conversations through both renderers: by our own template, or by one of the shape of Qwen3's."""
+def chat(conform, qwen3_like):
+    """Number of conversations that the two renderers tokenise differently, with mage's template or a Qwen3-like one."""
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         text = folder / "text.txt"
         text.write_text("Your card: the King. The opponent BETs. hello, brief Ünïcödé ♠\n" * 30)
         model = folder / "model"
         subprocess.run([conform, "new", str(model), str(text)], check=True)
-        if shaped:
-            (model / "chat_template.jinja").write_text(SHAPED)
+        if qwen3_like:
+            (model / "chat_template.jinja").write_text(QWEN3_LIKE)
         data = dict(rows=[dict(tokens=[1, 2], weights=[0, 1], advantages=[], old_logprobs=[], ref_logprobs=[], classes=[], allowed=[])],
                     objective=dict(type="cross_entropy"), entropy=0.0, kl=[], step=STEP, steps=1, prompts=[], greedy_tokens=1,
                     chats=[[dict(role=r, content=c) for r, c in c_] for c_ in CHATS])
@@ -387,7 +386,7 @@ def chat(conform, shaped):
                 theirs.append(list(ids["input_ids"] if hasattr(ids, "keys") else ids))
         Qwen3ForCausalLM.from_pretrained(model)
         wrong = sum(a != b for a, b in zip(ours, theirs)) + (len(ours) != len(theirs))
-        print(f"{'chat template of Qwen3 shape' if shaped else 'our chat template':34} {len(theirs)} renderings, {wrong} differ", flush=True)
+        print(f"{'Qwen3-like chat template' if qwen3_like else 'mage chat template':34} {len(theirs)} renderings, {wrong} differ", flush=True)
         return wrong
 
 

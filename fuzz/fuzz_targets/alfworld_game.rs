@@ -1,5 +1,6 @@
-//! Whatever stands in a game file, reading it gives a game that can be played, or an error. The rules' hashes would keep a
-//! fuzzer out, so the problem is also read on its own.
+//! Fuzz target: reading an ALFWorld game file yields a playable game or an error.
+//!
+//! The file contains hashes of the rules, which a fuzzer cannot guess, so the PDDL problem is also read separately.
 
 #![no_main]
 

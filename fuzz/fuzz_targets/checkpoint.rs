@@ -1,4 +1,4 @@
-//! Whatever a checkpoint's header says, reading it neither panics nor accepts what lies outside the file.
+//! Fuzz target: parsing a safetensors header never panics and never accepts offsets outside the file.
 
 #![no_main]
 

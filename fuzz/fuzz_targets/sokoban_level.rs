@@ -1,4 +1,4 @@
-//! Whatever stands in a level file, reading it gives levels that can be written, played and printed, or an error.
+//! Fuzz target: reading a Sokoban level file yields levels that can be written, played and rendered, or an error.
 
 #![no_main]
 

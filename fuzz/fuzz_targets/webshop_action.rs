@@ -1,4 +1,4 @@
-//! Whatever a buyer writes, line by line, the shop neither panics nor pays twice.
+//! Fuzz target: arbitrary WebShop actions never panic, and the total reward of an episode stays within [0, 1].
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Whatever stands in a product list, reading it neither panics nor gives a shop that does.
+//! Fuzz target: reading a WebShop catalogue never panics, and a shop built from it can be searched.
 
 #![no_main]
 

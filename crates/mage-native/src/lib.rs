@@ -13,7 +13,7 @@
 //! ```
 //! use mage_engine::{Loss, Objective, OptimStep, PerToken, TokenForest, Trainer};
 //! use mage_rng::Seed;
-//! use mage_native::{Config, DEFAULT_INIT_STD, NativeModel, Options};
+//! use mage_native::{Config, DEFAULT_INIT_STD, EngineOptions, NativeModel};
 //!
 //! let config = Config {
 //!     vocab_size: 10, hidden_size: 16, intermediate_size: 32, num_hidden_layers: 1, num_attention_heads: 2,

@@ -1,10 +1,11 @@
-//! Rock-paper-scissors against somebody with a habit. The other throws first but hides it, so that two players who throw
-//! at once become two who move in turn.
+//! Rock-paper-scissors against opponents with fixed throw probabilities.
+//!
+//! The game is sequential: the opponent moves first and its throw is hidden until the agent has moved.
 
-use mage_core::prompt::{PromptSource, HistoryWindows};
+use mage_core::prompt::{HistoryWindows, PromptSource};
 use mage_env::{
-    ActionId, ActionList, ActionProbs, Deal, Env, EnvSpec, EnvId, Error, Game, GameEnv, MAX_PLAYERS, PopulationMember,
-    Observation, Opponent, OpponentKinds, Population, Result, Rng, EnvInfo, Task, TextGame, CurrentPlayer,
+    ActionId, ActionList, ActionProbs, CurrentPlayer, Deal, Env, EnvId, EnvInfo, EnvSpec, Error, Game, GameEnv,
+    MAX_PLAYERS, Observation, Opponent, OpponentKinds, Population, PopulationMember, Result, Rng, Task, TextGame,
 };
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -12,10 +13,10 @@ use std::sync::Arc;
 /// The throws; each beats the one before it, and the first beats the last.
 const THROWS: [&str; 3] = ["ROCK", "PAPER", "SCISSORS"];
 
-/// The rules.
+/// The rules of rock-paper-scissors.
 pub struct Rps;
 
-/// What was thrown: seat 1 (hidden until the end), then seat 0 (the agent).
+/// Throws so far: `hidden` of seat 1 (the opponent), then `open` of seat 0 (the agent).
 #[derive(Clone, Copy, Default)]
 pub struct Throws {
     hidden: Option<u16>,
@@ -97,16 +98,16 @@ impl TextGame for Rps {
     }
 }
 
-/// Throws each of the three with a fixed probability.
-struct Habit([f64; 3]);
+/// An opponent with fixed throw probabilities.
+struct FixedThrows([f64; 3]);
 
-impl Opponent<Rps> for Habit {
+impl Opponent<Rps> for FixedThrows {
     fn policy(&self, _game: &Rps, _s: &Throws, _seat: u8) -> Option<ActionProbs> {
         Some((0..3).map(|i| (ActionId(i), self.0[usize::from(i)])).collect())
     }
 }
 
-/// Rock-paper-scissors for the registry.
+/// The environment specification of rock-paper-scissors.
 pub struct RpsSpec {
     opponents: OpponentKinds<Rps>,
 }
@@ -114,9 +115,9 @@ pub struct RpsSpec {
 impl Default for RpsSpec {
     fn default() -> Self {
         let mut opponents = OpponentKinds::default();
-        opponents.add_plain("rocky", "mostly throws rock", Habit([0.8, 0.1, 0.1]));
-        opponents.add_plain("wrapper", "mostly throws paper", Habit([0.1, 0.8, 0.1]));
-        opponents.add_plain("cutter", "mostly throws scissors", Habit([0.1, 0.1, 0.8]));
+        opponents.add_plain("rocky", "mostly throws rock", FixedThrows([0.8, 0.1, 0.1]));
+        opponents.add_plain("wrapper", "mostly throws paper", FixedThrows([0.1, 0.8, 0.1]));
+        opponents.add_plain("cutter", "mostly throws scissors", FixedThrows([0.1, 0.1, 0.8]));
         RpsSpec { opponents }
     }
 }
@@ -129,7 +130,7 @@ impl EnvSpec for RpsSpec {
     fn info(&self) -> EnvInfo {
         EnvInfo {
             title: "Rock-paper-scissors".to_owned(),
-            summary: "three throws, and an opponent with a habit".to_owned(),
+            summary: "against an opponent with fixed throw probabilities".to_owned(),
             unit: "points per round".to_owned(),
             seats: 1,
             max_turns: 3,
@@ -143,8 +144,8 @@ impl EnvSpec for RpsSpec {
 
     fn build(&self, task: &Task) -> Result<Box<dyn Env>> {
         let spec = task.opponent.as_ref().ok_or_else(|| Error::invalid("task of rps", "an opponent is needed"))?;
-        let rival = self.opponents.build(spec)?;
-        Ok(Box::new(GameEnv::new(Arc::new(Rps), rival, 0, Deal::Fresh, task.seed)))
+        let opponent = self.opponents.build(spec)?;
+        Ok(Box::new(GameEnv::new(Arc::new(Rps), opponent, 0, Deal::Fresh, task.seed)))
     }
 
     fn check(&self, population: &Population) -> Result<()> {
@@ -157,7 +158,7 @@ impl EnvSpec for RpsSpec {
     }
 }
 
-/// What agents are shown.
+/// The prompt templates.
 pub fn prompts() -> PromptSource {
     PromptSource {
         rules: "You play rock-paper-scissors. Rock beats scissors, scissors beat paper, paper beats rock.\n".into(),
@@ -172,11 +173,11 @@ pub fn prompts() -> PromptSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mage_core::{Completion, MetaEpisode, Next, RequestKind, EpisodeConfig, prompt::PromptLibrary};
+    use mage_core::{Completion, EpisodeConfig, MetaEpisode, Next, RequestKind, prompt::PromptLibrary};
     use mage_env::{Registry, Seed};
 
     #[test]
-    fn a_meta_episode_of_the_added_game_runs_like_any_other() {
+    fn meta_episode_of_the_added_game_uses_memory() {
         let mut registry = Registry::builtin();
         registry.register(RpsSpec::default());
         let mut library = PromptLibrary::builtin();
@@ -196,7 +197,7 @@ mod tests {
                     Next::Request(call) => {
                         let prompt = &call.body.messages[0].content;
                         let answer = match call.body.kind {
-                            // Beat what the note says was thrown last time.
+                            // Beat the throw that the reflection reports.
                             RequestKind::Play => {
                                 let last = THROWS.iter().position(|t| prompt.contains(&format!("threw {t} last")));
                                 format!("<action>{}</action>", THROWS[last.map_or(0, |i| (i + 1) % 3)])
@@ -213,6 +214,6 @@ mod tests {
             assert!(!seen.is_empty());
             won += u32::from(record.episodes[1].won());
         }
-        assert!(won > 50, "memory beats a habit more often than chance would: {won} of 100");
+        assert!(won > 50, "memory should win more often than chance: {won} of 100");
     }
 }
