@@ -91,7 +91,10 @@ fn what_makes_no_sense_is_refused() {
         &["bench", "sampler", &model],
     ] {
         let said = refusal(ask);
-        assert!(said.contains("model.safetensors") && said.contains(".weight` holds the non-finite value NaN"), "{said}");
+        assert!(
+            said.contains("model.safetensors") && said.contains(".weight` holds the non-finite value NaN"),
+            "{said}"
+        );
     }
 }
 
