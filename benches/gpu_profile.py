@@ -56,7 +56,7 @@ def profile(program, job):
         shape, sequences, prompt, new, *words = rest
         middle = str(int(prompt) + int(new) // 2 - STEPS // 2)
         run = ",".join([kind, shape, sequences, middle, str(STEPS), *words])
-        return last_interval(job, list(kernels(program, run)), "answer")
+        return last_interval(job, list(kernels(program, run)), "sample_or_score")
     # The embedding gradient ends a pass (not with adapters); MAX_KERNELS include at least two passes.
     return last_interval(job, list(kernels(program, job, "-c", str(MAX_KERNELS))), "embedding_grad")
 
