@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub(super) struct TrainerState {
     pub(super) steps: u64,
     pub(super) skipped: u64,
-    pub(super) skipped_in_a_row: u32,
+    pub(super) consecutive_skips: u32,
     /// Digest of the base weights of an adapter in training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) base: Option<String>,
@@ -44,12 +44,12 @@ impl TrainerState {
     /// Counts a step that is skipped because of a non-finite gradient. Too many consecutive ones are an error.
     pub(super) fn skip(&mut self, step: &OptimStep, tensor: &ParamTensor, value: f32, norm: f64) -> Result<StepReport> {
         self.skipped += 1;
-        self.skipped_in_a_row += 1;
-        if self.skipped_in_a_row >= step.max_nonfinite_steps.max(1) {
+        self.consecutive_skips += 1;
+        if self.consecutive_skips >= step.max_nonfinite_steps.max(1) {
             return Err(Error::NonFinite {
                 tensor: format!("the gradient of `{}`", tensor.name),
                 value,
-                steps: self.skipped_in_a_row,
+                steps: self.consecutive_skips,
                 hint: "lower the learning rate, or check the batch for extreme advantages or log-probabilities"
                     .to_owned(),
             });
@@ -60,7 +60,7 @@ impl TrainerState {
 
     /// Counts a step and returns its AdamW parameters. Weight decay is set per tensor by the caller.
     pub(super) fn advance(&mut self, step: &OptimStep, norm: f64) -> AdamW {
-        self.skipped_in_a_row = 0;
+        self.consecutive_skips = 0;
         self.steps += 1;
         let t = self.steps as f64;
         let clip = f64::from(step.max_grad_norm);

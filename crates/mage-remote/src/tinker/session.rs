@@ -57,7 +57,7 @@ pub(super) struct State {
     pub(super) alone: bool,
     pub(super) steps: u64,
     pub(super) skipped: u64,
-    pub(super) skipped_in_a_row: u32,
+    pub(super) consecutive_skips: u32,
     pub(super) versions: BTreeMap<AdapterName, WeightVersion>,
     /// Names on the server are used once.
     pub(super) names: u64,
@@ -74,7 +74,7 @@ impl State {
             alone: false,
             steps: 0,
             skipped: 0,
-            skipped_in_a_row: 0,
+            consecutive_skips: 0,
             versions: BTreeMap::new(),
             names: 0,
             tag: unique_tag(),

@@ -186,19 +186,19 @@ impl Trainer for TinkerTrainer {
             let did = format!("took a step although the gradient's norm was {bad}, which has ruined the adapter");
             self.shared.feed(&mut state, Some(&did))?;
             state.skipped += 1;
-            state.skipped_in_a_row += 1;
-            if state.skipped_in_a_row >= step.max_nonfinite_steps.max(1) {
+            state.consecutive_skips += 1;
+            if state.consecutive_skips >= step.max_nonfinite_steps.max(1) {
                 return Err(Error::NonFinite {
                     tensor: "the gradient on the server".to_owned(),
                     value: bad as f32,
-                    steps: state.skipped_in_a_row,
+                    steps: state.consecutive_skips,
                     hint: "lower the learning rate, or look for extreme advantages or log-probabilities".to_owned(),
                 });
             }
             let (skipped_steps, steps) = (state.skipped, state.steps);
             return Ok(StepReport { grad_norm: bad, skipped: Some("the adapter".to_owned()), skipped_steps, steps });
         }
-        state.skipped_in_a_row = 0;
+        state.consecutive_skips = 0;
         state.steps += 1;
         self.shared.published.steps.fetch_add(1, Ordering::SeqCst);
         state.journal.push(Entry::Step(*step, norm));
@@ -259,7 +259,7 @@ impl Trainer for TinkerTrainer {
         state.journal.clear();
         state.kept = Some(Kept { path: saved.state, relied_on: true, adapter: None });
         state.pending = false;
-        (state.steps, state.skipped, state.skipped_in_a_row) = (saved.steps, saved.skipped, 0);
+        (state.steps, state.skipped, state.consecutive_skips) = (saved.steps, saved.skipped, 0);
         self.shared.published.steps.fetch_add(1, Ordering::SeqCst);
         self.shared.feed(&mut state, None)?;
         drop(state);
