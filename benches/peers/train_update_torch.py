@@ -3,7 +3,7 @@
 
 An update is 256 meta-episodes (32 groups of 8) of three hands and two reflections: rollout, advantages, and four minibatches. Both
 sides start from the weights of mage's warm start, which PyTorch reads from mage's checkpoint, and follow the same recipe: prompts,
-masks, opponents, credit, baseline, loss, optimizer and schedules. Their random streams differ, so tokens per update agree only on
+masks, opponents, credit, baseline, loss, optimiser and schedules. Their random streams differ, so tokens per update agree only on
 average.
 
 PyTorch plays all 256 meta-episodes in lockstep as tensors, including the game; reflections use a KV cache; attention, AdamW and the
@@ -144,7 +144,7 @@ class Policy(torch.nn.Module):
 
 
 class Side:
-    """The PyTorch side: policy, reference policy and optimizer."""
+    """The PyTorch side: policy, reference policy and optimiser."""
 
     def __init__(self, folder, updates, distinct=False, compiled=False):
         self.words = Words(folder)

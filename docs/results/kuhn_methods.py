@@ -21,9 +21,9 @@ METHODS = {
     "grpo": ["grpo"],
 }
 # Each ablation is `mage` with one choice of the released code, or a common choice. The first three replace the return-to-go
-# estimator: compare the second with the first; the third has the same row-mean baseline.
+# estimator: compare the second with the first; the third has the same transition-mean baseline.
 ABLATIONS = {
-    "row-mean two-level baseline": ["mage", "--set", "method.estimator.kind=gigpo", "--set", "method.estimator.baseline=transition"],
+    "transition-mean two-level baseline": ["mage", "--set", "method.estimator.kind=gigpo", "--set", "method.estimator.baseline=transition"],
     "uncredited reflections": [
         "mage", "--set", "method.estimator.kind=gigpo", "--set", "method.estimator.baseline=transition",
         "--set", "method.credit.reflection=faithful",

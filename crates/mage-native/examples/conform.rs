@@ -1,6 +1,6 @@
 //! One CPU training case with outputs for a comparison with PyTorch; see `conformance/torch`.
 //!
-//! `conform CASE_DIR` reads a model directory with `case.json` (sequences, loss, optimizer) and writes to `CASE_DIR/out`:
+//! `conform CASE_DIR` reads a model directory with `case.json` (sequences, loss, optimiser) and writes to `CASE_DIR/out`:
 //! `result.json` (losses, log-probabilities, logits, greedy tokens, chat tokens), `gradients.safetensors`, and the trained
 //! model under `trained`. If the directory contains `adapter`, only the adapter is trained: the gradients are the adapter's,
 //! `trained` is an adapter, and the merged model is under `merged`.

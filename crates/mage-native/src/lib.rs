@@ -2,7 +2,7 @@
 //!
 //! - `model`: forward and backward pass on the CPU, over the kernels in `cpu`
 //! - `inference`: scheduler, paged KV cache with prefix sharing, CPU and CUDA backends
-//! - `training`: CPU and CUDA trainers, optimizer state
+//! - `training`: CPU and CUDA trainers, optimiser state
 //! - `weights`: safetensors checkpoints, PEFT adapters, the registry of published weights
 //! - `gpu`: device selection and GPU memory planning; the kernels are in `mage-cuda`
 //!
