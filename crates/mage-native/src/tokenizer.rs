@@ -47,11 +47,11 @@ const CHAT_TEMPLATE: &str = "\
 
 /// Trains a byte-level BPE tokenizer of at most `size` tokens on `text`, with control tokens and a chat template.
 pub fn chat_tokenizer(text: &str, size: usize) -> Result<Renderer> {
-    let least = 256 + CHAT_CONTROL.len();
-    if size < least {
+    let min_size = 256 + CHAT_CONTROL.len();
+    if size < min_size {
         return Err(Error::invalid(
             "tokenizer size",
-            format!("{size} is below {least}, the number of bytes and control tokens"),
+            format!("{size} is below {min_size}, the number of bytes and control tokens"),
         ));
     }
     let failed = |e: tokenizers::Error| Error::invalid("tokenizer", e.to_string());

@@ -119,9 +119,9 @@ impl Config {
             ("max_position_embeddings", self.max_position_embeddings, 1 << 24),
         ];
         let wrong = |field: &str, problem: String| Err(Error::invalid(format!("config: {field}"), problem));
-        for (field, n, most) in sizes {
-            if n == 0 || n > most {
-                return wrong(field, format!("{n} is not between 1 and {most}"));
+        for (field, n, max) in sizes {
+            if n == 0 || n > max {
+                return wrong(field, format!("{n} is not between 1 and {max}"));
             }
         }
         if !self.num_attention_heads.is_multiple_of(self.num_key_value_heads) {
