@@ -1,7 +1,6 @@
-//! In what do the methods differ?
+//! Training methods as data: memory, credit assignment and estimator.
 //!
-//! In data only: whether episodes remember each other, how rewards become credit, how credit becomes advantages. A
-//! [`Method`] is these three, so that a comparison of methods runs the same code throughout.
+//! A [`Method`] consists of these three settings, so that a comparison of methods runs the same code.
 
 use crate::{
     BaselineScope, CreditAssignment, CreditConfig, Estimator, Gigpo, Grpo, PenaltyMode, ReflectionScore,
@@ -10,7 +9,7 @@ use crate::{
 use mage_env::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// A way to learn from meta-episodes.
+/// A method of training on meta-episodes.
 ///
 /// | name | memory | credit | estimator |
 /// |---|---|---|---|
@@ -19,22 +18,22 @@ use serde::{Deserialize, Serialize};
 /// | `mage_released` | yes | differential, released recursion, penalties in scores only, reflections score 0 | GiGPO as released |
 /// | `lamer` | yes | cumulative, eq. 7 | return to go |
 /// | `lamer_released` | yes | cumulative, the rest as `mage_released` | GiGPO as released |
-/// | `own_episode` | yes | each episode for itself | return to go |
-/// | `gigpo` | no | each episode for itself | GiGPO as released |
-/// | `grpo` | no | each episode for itself | GRPO |
-/// | `pg_clip` | yes | differential, eq. 7 | return to go, compared over the whole batch instead of the group |
+/// | `own_episode` | yes | single | return to go |
+/// | `gigpo` | no | single | GiGPO as released |
+/// | `grpo` | no | single | GRPO |
+/// | `pg_clip` | yes | differential, eq. 7 | return to go, baseline over the whole batch instead of the group |
 ///
-/// `mage`, `lamer` and `own_episode` differ in one field, and so do `mage_released` and `lamer_released`: these are the
-/// pairs to compare. `pg_clip` is plain policy gradient without groups: `mage` against it shows what they are worth.
-/// `own_episode` is the control that separates "memory helps" from "credit across episodes helps".
+/// `mage`, `lamer` and `own_episode` differ in one field, and so do `mage_released` and `lamer_released`: compare within
+/// these sets. `pg_clip` is plain policy gradient without groups; the difference to `mage` is the effect of groups.
+/// `own_episode` is the control that separates the effect of memory from the effect of credit across episodes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Method {
-    /// Whether an episode knows of those before it. Without memory each starts as a clean slate.
+    /// Whether an episode has access to earlier ones. Without memory, episodes are independent.
     pub memory: bool,
-    /// How rewards become returns and scores.
+    /// Parameters of credit assignment.
     pub credit: CreditConfig,
-    /// How these become advantages.
+    /// The advantage estimator.
     pub estimator: Estimator,
 }
 
@@ -45,7 +44,7 @@ impl Default for Method {
 }
 
 impl Method {
-    /// The names [`Method::named`] knows.
+    /// The names accepted by [`Method::named`].
     pub const NAMES: [&str; 9] =
         ["mage", "mage_paper", "mage_released", "lamer", "lamer_released", "own_episode", "gigpo", "grpo", "pg_clip"];
 
@@ -87,15 +86,15 @@ impl Method {
             "gigpo" => (false, corrected(CreditAssignment::Single), gigpo),
             "grpo" => (false, corrected(CreditAssignment::Single), Estimator::Grpo(Grpo::default())),
             "pg_clip" => {
-                let everybody = Estimator::ReturnToGo(ReturnToGo { scope: BaselineScope::All });
-                (true, corrected(CreditAssignment::Differential), everybody)
+                let whole_batch = Estimator::ReturnToGo(ReturnToGo { scope: BaselineScope::All });
+                (true, corrected(CreditAssignment::Differential), whole_batch)
             }
             _ => return Err(Error::unknown("method", name, Method::NAMES)),
         };
         Ok(Method { memory, credit, estimator })
     }
 
-    /// Refuses settings that make no sense.
+    /// Rejects invalid settings.
     pub fn validate(&self) -> Result<()> {
         self.credit.validate()?;
         self.estimator.validate()

@@ -1,15 +1,14 @@
-//! What is the end of an episode worth?
+//! Reward rules: from the end of an episode and its step rewards to the rewards of credit assignment.
 //!
-//! An environment reports how an episode ended and what each step earned in its own unit. A [`RewardRule`] turns that
-//! into the rewards credit assignment starts from. The choice is not cosmetic: when failing costs nothing and play stops
-//! at the first success, differential and cumulative credit are the same numbers, so the rule belongs in every recipe
-//! and every report.
+//! An environment reports how an episode ended and what each step earned in its own unit; a [`RewardRule`] converts both.
+//! The choice matters: if failures cost nothing and play stops at the first success, differential and cumulative credit
+//! are equal. Recipes and reports therefore state the rule.
 
 use mage_env::{End, Error, Outcome, Result};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use std::fmt;
 
-/// How an episode's end and steps become rewards, one per step.
+/// Converts the end and the steps of an episode to rewards, one per step.
 ///
 /// ```
 /// use mage_core::RewardRule;
@@ -23,18 +22,18 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum RewardRule {
-    /// One number for how it ended, paid on the last step; the environment's own rewards are dropped.
+    /// One reward for the outcome, on the last step. The environment's rewards are ignored.
     Outcome {
         /// The agent won.
         won: f32,
         /// The agent lost.
         lost: f32,
-        /// Nobody won.
+        /// A draw.
         draw: f32,
-        /// The turns ran out.
+        /// The turn limit was reached.
         truncated: f32,
     },
-    /// The environment's own reward of each step, in its own unit times `scale`.
+    /// The environment's reward of each step times `scale`.
     Score {
         /// The factor; 1 keeps the unit.
         scale: f32,
@@ -42,15 +41,14 @@ pub enum RewardRule {
 }
 
 impl Default for RewardRule {
-    /// The environment's own unit: rewards of order one, which is what the learning rates and the entropy bonus of the
-    /// recipes were measured with.
+    /// The environment's unit: rewards of order one. The recipes' learning rates and entropy bonus are tuned for it.
     fn default() -> Self {
         RewardRule::Score { scale: 1.0 }
     }
 }
 
 impl RewardRule {
-    /// The reward of each step of an episode that ended as `end` and whose steps earned `steps`.
+    /// The reward of each step of an episode with end `end` and step rewards `steps`.
     pub fn apply(&self, end: End, steps: &[f32]) -> Vec<f32> {
         match *self {
             RewardRule::Score { scale } => steps.iter().map(|r| r * scale).collect(),
@@ -69,50 +67,50 @@ impl RewardRule {
         }
     }
 
-    /// Refuses numbers that are not finite.
+    /// Rejects non-finite values.
     pub fn validate(&self) -> Result<()> {
-        let numbers: &[(&str, f32)] = match *self {
+        let values: &[(&str, f32)] = match *self {
             RewardRule::Score { scale } => &[("scale", scale)],
             RewardRule::Outcome { won, lost, draw, truncated } => {
                 &[("won", won), ("lost", lost), ("draw", draw), ("truncated", truncated)]
             }
         };
-        match numbers.iter().find(|(_, x)| !x.is_finite()) {
+        match values.iter().find(|(_, x)| !x.is_finite()) {
             Some((key, x)) => {
-                Err(Error::invalid(format!("reward.{key}"), format!("{x} is not a reward: give a finite number")))
+                Err(Error::invalid(format!("reward.{key}"), format!("{x} is not a reward: use a finite number")))
             }
             None => Ok(()),
         }
     }
 }
 
-/// A rule by name. What a name means can depend on the environment: ask [`RewardPreset::rule`].
+/// A named rule. Its meaning can depend on the environment: see [`RewardPreset::rule`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RewardPreset {
-    /// The paper's appendix: +10 for success, −10 for failure, 0 for neither. A draw is neither. Running out of turns
-    /// is neither in a game, but it is *the* failure in a world that cannot be lost otherwise (Sokoban, ALFWorld,
+    /// The paper's appendix: +10 for success, −10 for failure, 0 otherwise. A draw is neither. Reaching the turn limit is
+    /// neither in a game, but it is the failure in environments that cannot be lost otherwise (Sokoban, ALFWorld,
     /// WebShop).
     Paper,
-    /// What the released code pays, environment by environment; failure is free in ALFWorld and WebShop.
+    /// The rewards of the released code, per environment. Failure costs nothing in ALFWorld and WebShop.
     Code,
-    /// The environment's own unit.
+    /// The environment's unit.
     #[default]
     Score,
 }
 
-/// Worlds in which running out of turns is how one fails.
-const WORLDS: [&str; 3] = ["alfworld", "sokoban", "webshop"];
-/// Environments the released code has rewards for.
+/// Environments in which reaching the turn limit is the only failure.
+const FAIL_BY_TRUNCATION: [&str; 3] = ["alfworld", "sokoban", "webshop"];
+/// Environments with rewards in the released code.
 const RELEASED: [&str; 5] = ["alfworld", "kuhn", "sokoban", "tictactoe", "webshop"];
 
 impl RewardPreset {
-    /// The rule this name stands for in `env`. Only `code` can fail: it is defined for the paper's five environments.
+    /// The rule in `env`. Only `code` can fail: it is defined for the paper's five environments.
     pub fn rule(self, env: &str) -> Result<RewardRule> {
         let outcome = |lost, truncated| RewardRule::Outcome { won: 10.0, lost, draw: 0.0, truncated };
         Ok(match self {
             RewardPreset::Score => RewardRule::Score { scale: 1.0 },
-            RewardPreset::Paper if WORLDS.contains(&env) => outcome(-10.0, -10.0),
+            RewardPreset::Paper if FAIL_BY_TRUNCATION.contains(&env) => outcome(-10.0, -10.0),
             RewardPreset::Paper => outcome(-10.0, 0.0),
             RewardPreset::Code => match env {
                 "kuhn" => RewardRule::Score { scale: 5.0 },
@@ -124,7 +122,7 @@ impl RewardPreset {
                         "reward",
                         format!(
                             "preset `code` has no rewards for environment `{env}` (it has them for {}); \
-                             use `score`, `paper` or a rule of your own",
+                             use `score`, `paper` or an explicit rule",
                             RELEASED.join(", ")
                         ),
                     ));
@@ -134,13 +132,13 @@ impl RewardPreset {
     }
 }
 
-/// RewardSpec as a recipe asks for them: `"paper"`, `"code"`, `"score"`, or a [`RewardRule`] written out.
+/// Reward rule of a recipe: `"paper"`, `"code"`, `"score"`, or an explicit [`RewardRule`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum RewardSpec {
-    /// By name.
+    /// A named rule.
     Preset(RewardPreset),
-    /// In numbers.
+    /// An explicit rule.
     Rule(RewardRule),
 }
 
@@ -151,7 +149,7 @@ impl Default for RewardSpec {
 }
 
 impl RewardSpec {
-    /// The rule in `env`, checked.
+    /// The validated rule in `env`.
     pub fn rule(&self, env: &str) -> Result<RewardRule> {
         match self {
             RewardSpec::Preset(preset) => preset.rule(env),
@@ -161,7 +159,7 @@ impl RewardSpec {
 }
 
 impl<'de> Deserialize<'de> for RewardSpec {
-    // By hand, because serde's untagged enums answer every mistake with "did not match any variant".
+    // Implemented by hand: serde's untagged enums report every mistake as "did not match any variant".
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         struct NameOrRule;
         impl<'de> de::Visitor<'de> for NameOrRule {

@@ -448,7 +448,7 @@ fn a_meta_episode_that_broke_off_after_a_reflection() {
 }
 
 #[test]
-#[should_panic(expected = "pass what `credit` made of the same rows")]
+#[should_panic(expected = "pass the result of `assign_credit`")]
 fn credit_of_other_rows_is_refused() {
     advantages(&members(2), &scored(&[1.0]), &Estimator::default());
 }

@@ -1,48 +1,47 @@
-//! Was this call better than could be expected?
+//! Advantage estimators.
 //!
-//! An [`Estimator`] subtracts from each row's credit what comparable rows got; its settings say which those are.
+//! An [`Estimator`] subtracts from the credit of each transition the mean credit of comparable transitions.
 
 mod baseline;
 
-use crate::{AssignedCredit, Transition, credit::narrow};
-use baseline::{Lonely, centre, leave_one_out};
+use crate::{AssignedCredit, Transition, credit::to_f32};
+use baseline::{SingletonRule, center, leave_one_out};
 use mage_env::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// How credit becomes advantages.
+/// An advantage estimator.
 ///
-/// An estimator subtracts from each row's credit what comparable rows got. Which credit (the return G or the score
-/// S), and which rows are comparable, is all that estimators differ in:
+/// It subtracts from the credit of each transition the mean credit of comparable transitions. Estimators differ in the
+/// credit (the return G or the score S) and in the comparison:
 ///
 /// | estimator | credit | compared with |
 /// |---|---|---|
-/// | `return_to_go` (default) | G | rows of the same episode index |
-/// | `gigpo` | S, plus w × G | rows, episodes, meta-episodes or episodes of the same index; plus rows in the same state |
-/// | `grpo` | S (or G) | as `gigpo`'s first part, divided by the spread |
-/// | `rloo` | S (or G) | the same, without the row's own unit |
+/// | `return_to_go` (default) | G | transitions of the same episode index |
+/// | `gigpo` | S, plus w × G | transitions, episodes, meta-episodes or episodes of the same index; plus transitions in the same state |
+/// | `grpo` | S (or G) | as the first part of `gigpo`, divided by the standard deviation |
+/// | `rloo` | S (or G) | as `grpo`, without the transition's own unit and without division |
 ///
-/// always within one [`BaselineScope`]: the group, everything against the same opponent, or all there is.
+/// always within one [`BaselineScope`]: the group, all transitions against the same opponent, or the whole batch.
 ///
-/// Returns are compared per episode index because later episodes are worth other amounts than earlier ones: a win after
-/// a loss improves by 20 where an immediate win improves by 10, and no action earned the difference. The two-level sum of
-/// GiGPO counts the own episode twice next to the future once; the plain return does not, and learned better with either
-/// credit where the two were compared (Kuhn poker, one recipe, three seeds).
+/// Returns are compared per episode index because they differ systematically between episodes: a win after a loss
+/// improves by 20, an immediate win by 10, and no action caused the difference. The two-level sum of GiGPO counts the
+/// own episode twice and the future once; the plain return counts both once, and learned better with either credit where
+/// both were compared (Kuhn poker, one recipe, three seeds).
 ///
-/// Penalties are part of S and G when they arrive here, and are compared like everything else. Every level sums to zero
-/// over the units it averaged, with or without them; the one exception is a scope of a single row at the episode level,
-/// which keeps its score because there is nothing to compare it with.
+/// Penalties are part of S and G. Every level sums to zero over the units of its mean; the one exception is a scope with a
+/// single transition at the episode level, which keeps its score because there is no baseline.
 ///
-/// In a recipe: `{ kind = "gigpo", baseline = "transition", norm = "mean" }`; what is left out has its default.
+/// In a recipe: `{ kind = "gigpo", baseline = "transition", norm = "mean" }`; omitted fields have their defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Estimator {
-    /// G minus its mean over the scope's rows of the same episode index.
+    /// G minus its mean over the transitions of the same episode index.
     ReturnToGo(ReturnToGo),
     /// An episode level from scores and a step level from returns in the same state.
     Gigpo(Gigpo),
-    /// Scores in units of their spread.
+    /// Scores minus their mean, divided by their standard deviation.
     Grpo(Grpo),
-    /// Scores against everybody else's mean.
+    /// Scores minus the mean of the other units (leave one out).
     Rloo(Rloo),
 }
 
@@ -52,38 +51,39 @@ impl Default for Estimator {
     }
 }
 
-/// Settings of [`Estimator::ReturnToGo`].
+/// Parameters of [`Estimator::ReturnToGo`].
 ///
-/// The mean is over rows, turns and reflections alike: the gradient sums over rows, so this is the constant that leaves
-/// it the least to cancel. A row alone with its episode index gets 0.
+/// The mean is over transitions, actions and reflections alike: the gradient sums over transitions, and this constant
+/// minimises the sum of squared advantages. A transition alone with its episode index gets 0.
 ///
-/// When all play equally many episodes, a constant added to every episode's reward enters the first improvement alone and
-/// goes with the mean: exactly at γ_step = 1 or with one turn an episode, else up to the discount between turns.
+/// If all meta-episodes have the same number of episodes, a constant added to the reward of every episode appears in the
+/// first improvement alone and is removed by the mean: exactly at γ_step = 1 or with one turn per episode, otherwise up
+/// to the discount between turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReturnToGo {
-    /// Which rows are compared.
+    /// The transitions to compare.
     pub scope: BaselineScope,
 }
 
-/// Settings of [`Estimator::Gigpo`].
+/// Parameters of [`Estimator::Gigpo`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Gigpo {
-    /// Which rows are compared.
+    /// The transitions to compare.
     pub scope: BaselineScope,
     /// w: the weight of the step level.
     pub step_weight: f64,
-    /// Whether differences are divided by the spread, on both levels.
+    /// Normalisation of both levels.
     pub norm: AdvantageNorm,
-    /// What the episode level averages.
+    /// The unit of the mean at the episode level.
     pub baseline: BaselineUnit,
-    /// What counts as the same state on the step level.
+    /// Which states are equal at the step level.
     pub anchors: AnchorScope,
 }
 
 impl Default for Gigpo {
-    /// The corrected form: scores compared per episode and episode index.
+    /// The corrected form: scores are compared per episode and episode index.
     fn default() -> Self {
         Gigpo {
             scope: BaselineScope::Group,
@@ -96,7 +96,7 @@ impl Default for Gigpo {
 }
 
 impl Gigpo {
-    /// As released: the episode level averages rows, and the same state in different episodes is one state.
+    /// As released: the episode level averages transitions, and a state is the same in all episodes.
     pub const RELEASED: Gigpo = Gigpo {
         scope: BaselineScope::Group,
         step_weight: 1.0,
@@ -106,15 +106,15 @@ impl Gigpo {
     };
 }
 
-/// Settings of [`Estimator::Grpo`].
+/// Parameters of [`Estimator::Grpo`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Grpo {
-    /// Which rows are compared.
+    /// The transitions to compare.
     pub scope: BaselineScope,
-    /// `mean_std` is what makes it GRPO; it also scales up noise once most members of a group do equally well.
+    /// Normalisation. GRPO is defined by `mean_std`, which amplifies noise if most members of a group score alike.
     pub norm: AdvantageNorm,
-    /// What is averaged.
+    /// The unit of the mean.
     pub baseline: BaselineUnit,
     /// Score or return.
     pub signal: CreditSignal,
@@ -131,15 +131,14 @@ impl Default for Grpo {
     }
 }
 
-/// Settings of [`Estimator::Rloo`].
+/// Parameters of [`Estimator::Rloo`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rloo {
-    /// Which rows are compared.
+    /// The transitions to compare.
     pub scope: BaselineScope,
-    /// What is left out of its own baseline. Leaving out a single row leaves the other turns of the same episode in,
-    /// which carry the same score; hence the default, `episode_index`, where units are whole episodes and each comes
-    /// from another meta-episode.
+    /// The unit to leave out. Leaving out a single transition keeps the other turns of the same episode, which have the
+    /// same score; hence the default `episode_index`, where units are whole episodes of different meta-episodes.
     pub baseline: BaselineUnit,
     /// Score or return.
     pub signal: CreditSignal,
@@ -151,20 +150,20 @@ impl Default for Rloo {
     }
 }
 
-/// Which rows are compared with each other at all.
+/// The set of transitions that share a baseline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BaselineScope {
-    /// Those of the same group: the same opponent, seat and deals when groups are stationary.
+    /// Same group: same opponent, seat and deals if the opponent is stationary.
     #[default]
     Group,
-    /// Those against the same opponent, in whatever group (agent-specific normalisation over the whole batch).
+    /// Same opponent, in any group (agent-specific normalisation over the whole batch).
     Opponent,
-    /// All: an easy opponent's rows then look good and a hard one's bad (the ablation).
+    /// The whole batch: transitions against weak opponents get positive advantages (the ablation).
     All,
 }
 
-/// Whether differences are divided by the spread.
+/// Normalisation of advantages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdvantageNorm {
@@ -175,134 +174,145 @@ pub enum AdvantageNorm {
     MeanStd,
 }
 
-/// What a baseline averages: each unit counts once, however many rows it has.
+/// The unit of a baseline mean. Each unit counts once, independent of its number of transitions.
 ///
-/// A row's score is always its own; the unit decides only how much each row weighs in the mean it is compared with.
+/// The unit determines the weight of each transition in the mean, not its score.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BaselineUnit {
-    /// Each row: an episode of eight turns counts eight times one that was decided at once.
+    /// Each transition: an episode of eight turns has eight times the weight of an episode of one turn.
     Transition,
-    /// Each episode, whatever its length: the mean of its rows, reflections included. Early and late episodes share one
-    /// baseline.
+    /// Each episode: the mean of its transitions, reflections included. Early and late episodes share one baseline.
     Episode,
-    /// Each meta-episode, whatever its number of episodes: the mean of its episodes' means. With early stop this keeps
-    /// those who needed many attempts from outvoting those who needed one.
+    /// Each meta-episode: the mean of the means of its episodes. With early stop, meta-episodes with many attempts
+    /// otherwise dominate those that won at once.
     MetaEpisode,
     /// Each episode, compared only with episodes of the same index.
     #[default]
     EpisodeIndex,
 }
 
-/// What counts as the same state.
+/// Which states are equal at the step level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AnchorScope {
-    /// The anchor alone: the same position in episodes 1 and 3 is one state.
+    /// Equal anchors: a position in episodes 1 and 3 is one state.
     #[default]
     Global,
-    /// The anchor and the episode index, on every turn.
+    /// Equal anchors and equal episode index.
     Local,
 }
 
-/// Which credit a one-level estimator compares.
+/// The credit that a one-level estimator compares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CreditSignal {
-    /// S, the row's own episode. Nothing later counts: with memory this is per-episode learning.
+    /// S, the score of the own episode. Later episodes do not count: with memory, this is learning per episode.
     #[default]
     Score,
-    /// G, everything that followed.
+    /// G, the return.
     Return,
 }
 
-/// The parts an advantage is the sum of, in the order of the rows. A level that an estimator does not have is 0.
+/// The terms of an advantage, in the order of the transitions. A level that an estimator does not use is 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AdvantageLevels {
-    /// From scores of episodes. One-level estimators that compare whole units put their result here.
+    /// Episode level, from scores. One-level estimators that compare units use this level.
     pub episode: Vec<f64>,
-    /// From returns of single calls, before its weight.
+    /// Step level, from returns, unweighted.
     pub step: Vec<f64>,
     /// The weight of the step level.
     pub step_weight: f64,
 }
 
 impl Estimator {
-    /// Refuses a weight that is not finite.
+    /// Rejects a non-finite weight.
     pub fn validate(&self) -> Result<()> {
         match self {
             Estimator::Gigpo(g) if !g.step_weight.is_finite() => Err(Error::invalid(
                 "estimator.step_weight",
-                format!("{} is not a weight: give a finite number", g.step_weight),
+                format!("{} is not a weight: use a finite number", g.step_weight),
             )),
             _ => Ok(()),
         }
     }
 
-    /// The levels of every row.
+    /// The advantage levels of each transition.
     ///
     /// # Panics
-    /// When `credited` was not made from these rows (other lengths).
-    pub fn levels(&self, rows: &[Transition], credited: &AssignedCredit) -> AdvantageLevels {
-        let n = rows.len();
+    /// If `credit` has another length than `transitions`.
+    pub fn levels(&self, transitions: &[Transition], credit: &AssignedCredit) -> AdvantageLevels {
+        let n = transitions.len();
         assert!(
-            credited.returns.len() == n && credited.scores.len() == n,
-            "{n} rows, but {} returns and {} scores: pass what `credit` made of the same rows",
-            credited.returns.len(),
-            credited.scores.len(),
+            credit.returns.len() == n && credit.scores.len() == n,
+            "{n} transitions, but {} returns and {} scores: pass the result of `assign_credit` for these transitions",
+            credit.returns.len(),
+            credit.scores.len(),
         );
-        let widen = |x: &[f32]| -> Vec<f64> { x.iter().map(|&x| f64::from(x)).collect() };
-        let signal = |s: CreditSignal| match s {
-            CreditSignal::Score => widen(&credited.scores),
-            CreditSignal::Return => widen(&credited.returns),
+        let to_f64 = |x: &[f32]| -> Vec<f64> { x.iter().map(|&x| f64::from(x)).collect() };
+        let values = |s: CreditSignal| match s {
+            CreditSignal::Score => to_f64(&credit.scores),
+            CreditSignal::Return => to_f64(&credit.returns),
         };
-        let none = || vec![0.0; n];
+        let zeros = || vec![0.0; n];
         match *self {
             Estimator::ReturnToGo(ReturnToGo { scope }) => {
-                let key = |r: &Transition| (scope.key(r), r.episode);
-                let values = widen(&credited.returns);
-                let step = centre(rows, &values, key, BaselineUnit::Transition, AdvantageNorm::Mean, Lonely::Zero);
-                AdvantageLevels { episode: none(), step, step_weight: 1.0 }
+                let key = |t: &Transition| (scope.key(t), t.episode);
+                let returns = values(CreditSignal::Return);
+                let (unit, norm) = (BaselineUnit::Transition, AdvantageNorm::Mean);
+                let step = center(transitions, &returns, key, unit, norm, SingletonRule::Zero);
+                AdvantageLevels { episode: zeros(), step, step_weight: 1.0 }
             }
             Estimator::Gigpo(Gigpo { scope, step_weight, norm, baseline, anchors }) => {
-                let scores = widen(&credited.scores);
-                let episode = centre(rows, &scores, baseline.key(scope), baseline, norm, Lonely::Keeps(scope));
-                let state = |r: &Transition| {
-                    (scope.key(r), r.anchor, if anchors == AnchorScope::Local { r.episode } else { 0 })
+                let scores = values(CreditSignal::Score);
+                let keep = SingletonRule::KeepValue(scope);
+                let episode = center(transitions, &scores, baseline.key(scope), baseline, norm, keep);
+                let state = |t: &Transition| {
+                    (scope.key(t), t.anchor, if anchors == AnchorScope::Local { t.episode } else { 0 })
                 };
-                let values = widen(&credited.returns);
-                let step = centre(rows, &values, state, BaselineUnit::Transition, norm, Lonely::Zero);
+                let returns = values(CreditSignal::Return);
+                let step = center(transitions, &returns, state, BaselineUnit::Transition, norm, SingletonRule::Zero);
                 AdvantageLevels { episode, step, step_weight }
             }
-            Estimator::Grpo(Grpo { scope, norm, baseline, signal: s }) => {
-                let episode = centre(rows, &signal(s), baseline.key(scope), baseline, norm, Lonely::Keeps(scope));
-                AdvantageLevels { episode, step: none(), step_weight: 0.0 }
+            Estimator::Grpo(Grpo { scope, norm, baseline, signal }) => {
+                let keep = SingletonRule::KeepValue(scope);
+                let episode = center(transitions, &values(signal), baseline.key(scope), baseline, norm, keep);
+                AdvantageLevels { episode, step: zeros(), step_weight: 0.0 }
             }
-            Estimator::Rloo(Rloo { scope, baseline, signal: s }) => {
-                let episode = leave_one_out(rows, &signal(s), baseline.key(scope), baseline, Lonely::Keeps(scope));
-                AdvantageLevels { episode, step: none(), step_weight: 0.0 }
+            Estimator::Rloo(Rloo { scope, baseline, signal }) => {
+                let keep = SingletonRule::KeepValue(scope);
+                let episode = leave_one_out(transitions, &values(signal), baseline.key(scope), baseline, keep);
+                AdvantageLevels { episode, step: zeros(), step_weight: 0.0 }
             }
         }
     }
 }
 
-/// The advantage of every row: the sum of its levels.
+/// The advantage of each transition: the sum of its levels.
 ///
 /// ```
-/// use mage_core::{CreditConfig, Estimator, TransitionKind, Transition, advantages, assign_credit};
+/// use mage_core::{CreditConfig, Estimator, Transition, TransitionKind, advantages, assign_credit};
 ///
 /// // Two meta-episodes of one group and one turn: one won, one lost.
-/// let row = |meta_episode, reward| Transition {
-///     group: 0, meta_episode, episode: 0, turn: 0, kind: TransitionKind::Play, anchor: 0, opponent: 0, reward, penalty: 0.0,
+/// let play = |meta_episode, reward| Transition {
+///     group: 0,
+///     meta_episode,
+///     episode: 0,
+///     turn: 0,
+///     kind: TransitionKind::Play,
+///     anchor: 0,
+///     opponent: 0,
+///     reward,
+///     penalty: 0.0,
 /// };
-/// let rows = [row(0, 1.0), row(1, -1.0)];
-/// let credited = assign_credit(&rows, &CreditConfig::default());
-/// assert_eq!(advantages(&rows, &credited, &Estimator::default()), [1.0, -1.0]);
+/// let transitions = [play(0, 1.0), play(1, -1.0)];
+/// let credit = assign_credit(&transitions, &CreditConfig::default());
+/// assert_eq!(advantages(&transitions, &credit, &Estimator::default()), [1.0, -1.0]);
 /// ```
 ///
 /// # Panics
-/// When `credited` was not made from these rows (other lengths).
-pub fn advantages(rows: &[Transition], credited: &AssignedCredit, estimator: &Estimator) -> Vec<f32> {
-    let AdvantageLevels { episode, step, step_weight } = estimator.levels(rows, credited);
-    episode.iter().zip(&step).map(|(e, s)| narrow(e + step_weight * s)).collect()
+/// If `credit` has another length than `transitions`.
+pub fn advantages(transitions: &[Transition], credit: &AssignedCredit, estimator: &Estimator) -> Vec<f32> {
+    let AdvantageLevels { episode, step, step_weight } = estimator.levels(transitions, credit);
+    episode.iter().zip(&step).map(|(e, s)| to_f32(e + step_weight * s)).collect()
 }
