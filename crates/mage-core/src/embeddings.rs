@@ -1,21 +1,21 @@
-//! How near are two texts?
+//! Text similarity, for retrieval from memories.
 //!
-//! What memories retrieve by. [`Lexical`] is built in: it needs no model, and the same texts always give the same numbers. An
-//! embedding model behind an endpoint is the real thing, and comes from outside.
+//! [`Lexical`] is built in: it needs no model and is deterministic. For semantic similarity, implement [`Embeddings`] with an
+//! embedding model behind an endpoint.
 
 use crate::Result;
 use std::collections::{BTreeMap, HashSet};
 
-/// Says how near texts are.
+/// A measure of text similarity.
 pub trait Embeddings: Send + Sync {
-    /// What tells it from others, for the hash of a method.
+    /// Its identity, for the hash of a prompt method.
     fn id(&self) -> &str;
 
-    /// How near each document is to the query: the larger the nearer, in the documents' order.
+    /// Similarity of each document to the query (larger is closer), in the order of the documents.
     fn similarity(&self, query: &str, documents: &[&str]) -> Result<Vec<f32>>;
 }
 
-/// The places of the `count` documents nearest to the query, nearest first; equals keep their order.
+/// Indices of the `count` documents most similar to the query, most similar first. Ties keep their order.
 ///
 /// ```
 /// use mage_core::{Lexical, nearest};
@@ -35,20 +35,19 @@ pub fn nearest(embeddings: &dyn Embeddings, query: &str, documents: &[&str], cou
     Ok(order)
 }
 
-/// The cosine of the angle between two vectors of equal length; 0 where one has no direction.
+/// Cosine similarity of two vectors of equal length; 0 if one of them is zero.
 pub fn cosine(a: &[f32], b: &[f32]) -> f32 {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
-    let lengths = (dot(a, a) * dot(b, b)).sqrt();
-    if lengths > 0.0 { (dot(a, b) / lengths) as f32 } else { 0.0 }
+    let norms = (dot(a, a) * dot(b, b)).sqrt();
+    if norms > 0.0 { (dot(a, b) / norms) as f32 } else { 0.0 }
 }
 
-/// Words, pairs of words and pieces of words, hashed to numbers and weighted by how rare they are among the documents (TF-IDF):
-/// texts are near when they share what few others have.
+/// Lexical similarity: the cosine of TF-IDF vectors over hashed words, word bigrams and character n-grams.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lexical;
 
-/// Letters in a piece of a word.
-const PIECE: usize = 4;
+/// Length of character n-grams.
+const NGRAM: usize = 4;
 
 impl Embeddings for Lexical {
     fn id(&self) -> &str {
@@ -58,29 +57,29 @@ impl Embeddings for Lexical {
     fn similarity(&self, query: &str, documents: &[&str]) -> Result<Vec<f32>> {
         let documents: Vec<BTreeMap<u64, f64>> = documents.iter().map(|d| features(d)).collect();
         let query = features(query);
-        let mut holders: BTreeMap<u64, u32> = BTreeMap::new();
+        let mut document_counts: BTreeMap<u64, u32> = BTreeMap::new();
         for feature in documents.iter().flat_map(BTreeMap::keys) {
-            *holders.entry(*feature).or_default() += 1;
+            *document_counts.entry(*feature).or_default() += 1;
         }
         let all = documents.len() as f64;
-        // Smoothed, so that what every document has still counts a little.
-        let rarity = |f: &u64| ((1.0 + all) / (1.0 + f64::from(holders.get(f).copied().unwrap_or(0)))).ln() + 1.0;
-        let weigh = |text: &BTreeMap<u64, f64>| -> BTreeMap<u64, f64> {
-            text.iter().map(|(f, count)| (*f, (1.0 + count.ln()) * rarity(f))).collect()
+        // Smoothed, so that features of all documents keep a positive weight.
+        let idf = |f: &u64| ((1.0 + all) / (1.0 + f64::from(document_counts.get(f).copied().unwrap_or(0)))).ln() + 1.0;
+        let tf_idf = |text: &BTreeMap<u64, f64>| -> BTreeMap<u64, f64> {
+            text.iter().map(|(f, count)| (*f, (1.0 + count.ln()) * idf(f))).collect()
         };
-        let length = |text: &BTreeMap<u64, f64>| text.values().map(|w| w * w).sum::<f64>().sqrt();
-        let query = weigh(&query);
-        let near = |document: &BTreeMap<u64, f64>| {
-            let document = weigh(document);
-            let lengths = length(&query) * length(&document);
+        let norm = |text: &BTreeMap<u64, f64>| text.values().map(|w| w * w).sum::<f64>().sqrt();
+        let query = tf_idf(&query);
+        let similarity = |document: &BTreeMap<u64, f64>| {
+            let document = tf_idf(document);
+            let norms = norm(&query) * norm(&document);
             let shared: f64 = query.iter().filter_map(|(f, w)| Some(w * document.get(f)?)).sum();
-            if lengths > 0.0 { (shared / lengths) as f32 } else { 0.0 }
+            if norms > 0.0 { (shared / norms) as f32 } else { 0.0 }
         };
-        Ok(documents.iter().map(near).collect())
+        Ok(documents.iter().map(similarity).collect())
     }
 }
 
-/// How often each feature occurs.
+/// Counts of the features of a text, by hash.
 fn features(text: &str) -> BTreeMap<u64, f64> {
     let lower = text.to_lowercase();
     let words: Vec<&str> = lower.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()).collect();
@@ -90,9 +89,9 @@ fn features(text: &str) -> BTreeMap<u64, f64> {
         add(0, &[word]);
         let starts: Vec<usize> = word.char_indices().map(|(at, _)| at).chain([word.len()]).collect();
         let mut seen = HashSet::new();
-        for piece in starts.windows(PIECE + 1).map(|w| &word[w[0]..w[PIECE]]) {
-            if starts.len() > PIECE + 1 && seen.insert(piece) {
-                add(1, &[piece]);
+        for ngram in starts.windows(NGRAM + 1).map(|w| &word[w[0]..w[NGRAM]]) {
+            if starts.len() > NGRAM + 1 && seen.insert(ngram) {
+                add(1, &[ngram]);
             }
         }
     }
@@ -102,7 +101,7 @@ fn features(text: &str) -> BTreeMap<u64, f64> {
     counts
 }
 
-/// FNV-1a over the kind and the parts, each closed by a byte that no text has.
+/// FNV-1a over the kind and the parts, each followed by a byte that does not occur in UTF-8.
 fn hash(kind: u8, parts: &[&str]) -> u64 {
     let bytes = parts.iter().flat_map(|p| p.bytes().chain([0xff]));
     std::iter::once(kind)
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_text_is_nearest_and_an_unrelated_one_is_far() {
+    fn equal_texts_have_similarity_one_and_unrelated_texts_zero() {
         let documents =
             ["put a clean mug in the cabinet", "heat an egg in the microwave", "PUT a CLEAN mug, in the cabinet!"];
         let near = similarity("put a clean mug in the cabinet", &documents);
@@ -130,20 +129,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_rare_counts_for_more() {
+    fn rare_words_have_more_weight() {
         let documents = ["red shoe size nine", "red shoe with velvet", "red shoe of leather"];
         let near = similarity("a red velvet hat", &documents);
         assert!(near[1] > near[0] && near[1] > near[2], "{near:?}");
     }
 
     #[test]
-    fn pieces_of_words_are_found() {
+    fn word_parts_are_matched() {
         let near = similarity("microwaves", &["the microwave is warm", "the cupboard is warm"]);
         assert!(near[0] > 0.1 && near[1] == 0.0, "{near:?}");
     }
 
     #[test]
-    fn equals_keep_their_order_and_counts_are_kept() {
+    fn nearest_keeps_the_order_of_ties_and_limits_the_count() {
         let documents = ["same", "other", "same"];
         assert_eq!(nearest(&Lexical, "same", &documents, 2).unwrap(), [0, 2]);
         assert_eq!(nearest(&Lexical, "same", &documents, 9).unwrap(), [0, 2, 1]);
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn cosines_know_directions() {
+    fn cosine_of_parallel_orthogonal_and_zero_vectors() {
         assert_eq!(cosine(&[1.0, 0.0], &[2.0, 0.0]), 1.0);
         assert_eq!(cosine(&[1.0, 0.0], &[0.0, 3.0]), 0.0);
         assert_eq!(cosine(&[0.0, 0.0], &[0.0, 3.0]), 0.0);
@@ -159,7 +158,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_gives_numbers_between_0_and_1(query in any::<String>(), documents in prop::collection::vec(any::<String>(), 0..5)) {
+        fn similarity_of_any_text_is_between_0_and_1(query in any::<String>(), documents in prop::collection::vec(any::<String>(), 0..5)) {
             let documents: Vec<&str> = documents.iter().map(String::as_str).collect();
             for near in similarity(&query, &documents) {
                 prop_assert!((0.0..=1.000_001).contains(&near));

@@ -1,41 +1,41 @@
-//! How sure is a measured number?
+//! Rates and means with confidence intervals.
 //!
-//! Every rate and every mean carries how many observations it rests on and a 95 % interval: Wilson's for rates, a
-//! percentile bootstrap for means. Both rest on what is independent: a task that was played with several seeds is one
-//! observation of a mean, and a rate's observations shrink to what they are worth.
+//! Every rate and mean carries its number of observations and a 95 % interval: Wilson's score interval for rates, a
+//! percentile bootstrap for means. The task is the unit of resampling: a mean averages the seeds of a task first, and a
+//! rate uses an effective sample size.
 
 use mage_env::Seed;
 use rand::Rng as _;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The normal distribution's 97.5 % point: intervals here are two-sided at 95 %.
+/// 97.5 % quantile of the standard normal distribution, for two-sided 95 % intervals.
 pub(crate) const Z: f64 = 1.959_963_984_540_054;
 
-/// Where the true value lies, with 95 % confidence.
+/// A 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConfidenceInterval {
-    /// Lower end.
+    /// Lower bound.
     pub low: f64,
-    /// Upper end.
+    /// Upper bound.
     pub high: f64,
 }
 
 impl ConfidenceInterval {
-    /// Whether `x` lies in it, ends included.
+    /// Whether it contains `x`, bounds included.
     pub fn contains(&self, x: f64) -> bool {
         self.low <= x && x <= self.high
     }
 
-    /// The same interval under a falling or rising straight line, ends kept in order.
+    /// The image of the interval under a linear function, bounds in order.
     #[must_use]
-    pub(crate) fn map(&self, line: impl Fn(f64) -> f64) -> Self {
-        let (a, b) = (line(self.low), line(self.high));
+    pub(crate) fn map(&self, linear: impl Fn(f64) -> f64) -> Self {
+        let (a, b) = (linear(self.low), linear(self.high));
         ConfidenceInterval { low: a.min(b), high: a.max(b) }
     }
 }
 
-/// How often something happened.
+/// A success rate.
 ///
 /// ```
 /// use mage_core::RateEstimate;
@@ -46,112 +46,113 @@ impl ConfidenceInterval {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RateEstimate {
-    /// How often it happened.
+    /// Number of successes.
     pub hits: u64,
-    /// How often it could have.
-    pub of: u64,
-    /// How many tasks that was in: only these are independent.
+    /// Number of observations.
+    pub trials: u64,
+    /// Number of tasks, the independent units.
     pub tasks: u64,
-    /// The mean over tasks of each task's own rate, which is `hits / of` where all tasks were played equally often; absent when
-    /// nothing was observed.
+    /// The mean over tasks of each task's rate; equal to `hits / trials` if all tasks have equally many observations.
+    /// Absent without observations.
     pub rate: Option<f64>,
-    /// Wilson's score interval; everything from 0 to 1 when nothing was observed.
+    /// Wilson's score interval; 0 to 1 without observations.
     pub interval: ConfidenceInterval,
 }
 
 impl RateEstimate {
-    /// The rate of `hits` among `of`, all independent. Hits beyond `of` are not counted.
-    pub fn new(hits: u64, of: u64) -> Self {
-        let hits = hits.min(of);
-        let rate = (of > 0).then(|| hits as f64 / of as f64);
-        RateEstimate { hits, of, tasks: of, rate, interval: wilson(rate, of as f64) }
+    /// The rate of `hits` among `trials` independent observations. `hits` is clamped to `trials`.
+    pub fn new(hits: u64, trials: u64) -> Self {
+        let hits = hits.min(trials);
+        let rate = (trials > 0).then(|| hits as f64 / trials as f64);
+        RateEstimate { hits, trials, tasks: trials, rate, interval: wilson(rate, trials as f64) }
     }
 
-    /// Counts the `true`s among independent observations.
-    pub fn of(observations: impl IntoIterator<Item = bool>) -> Self {
-        let (mut hits, mut of) = (0, 0);
-        for happened in observations {
-            hits += u64::from(happened);
-            of += 1;
+    /// The rate of `true` among independent observations.
+    pub fn from_bools(observations: impl IntoIterator<Item = bool>) -> Self {
+        let (mut hits, mut trials) = (0, 0);
+        for success in observations {
+            hits += u64::from(success);
+            trials += 1;
         }
-        RateEstimate::new(hits, of)
+        RateEstimate::new(hits, trials)
     }
 
-    /// The rate among observations of tasks, each with its task's number.
+    /// The rate among observations of tasks, each with the index of its task.
     ///
-    /// Seeds of one task are alike, so the interval is Wilson's for as many independent observations as these are worth: as
-    /// many as make the spread between tasks what it is (Kish's effective sample size; Franco and others, 2019, find Wilson's
-    /// interval with it sound), at least one a task and at most all of them. The spread is taken with one task more that always
-    /// and one that never succeeds: near 0 and 1 a handful of hits says little about how alike seeds are.
+    /// Seeds of a task are correlated, so the interval is Wilson's for the effective sample size that explains the
+    /// variance between tasks (Kish; Franco et al., 2019, confirm its coverage with Wilson's interval), at least the
+    /// number of tasks and at most the number of observations. The variance estimate includes one additional task that
+    /// always succeeds and one that never does: near 0 and 1 a few hits say little about the correlation of seeds.
     ///
     /// ```
     /// use mage_core::RateEstimate;
     ///
     /// let always = RateEstimate::by_task((0..20).flat_map(|task| [(task, true); 3]));
-    /// assert_eq!((always.of, always.tasks), (60, 20));
+    /// assert_eq!((always.trials, always.tasks), (60, 20));
     /// assert_eq!(always.interval, RateEstimate::new(20, 20).interval);
     /// ```
     pub fn by_task(observations: impl IntoIterator<Item = (usize, bool)>) -> Self {
         let mut tasks: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
-        for (task, happened) in observations {
-            let (hits, of) = tasks.entry(task).or_default();
-            *hits += u64::from(happened);
-            *of += 1;
+        for (task, success) in observations {
+            let (hits, trials) = tasks.entry(task).or_default();
+            *hits += u64::from(success);
+            *trials += 1;
         }
-        let (hits, of) = tasks.values().fold((0, 0), |(h, n), (hits, of)| (h + hits, n + of));
-        if tasks.len() as u64 == of {
-            return RateEstimate::new(hits, of);
+        let (hits, trials) = tasks.values().fold((0, 0), |(h, n), (hits, trials)| (h + hits, n + trials));
+        if tasks.len() as u64 == trials {
+            return RateEstimate::new(hits, trials);
         }
-        let (m, shares) = (tasks.len() as f64, tasks.values().map(|(hits, of)| *hits as f64 / *of as f64));
-        let rate = shares.clone().sum::<f64>() / m;
-        let centre = (m * rate + 1.0) / (m + 2.0);
-        let squares: f64 = shares.chain([0.0, 1.0]).map(|share| (share - centre).powi(2)).sum();
-        let worth = (centre * (1.0 - centre) * m * (m + 1.0) / squares).clamp(m, of as f64);
-        RateEstimate { hits, of, tasks: tasks.len() as u64, rate: Some(rate), interval: wilson(Some(rate), worth) }
+        let (m, rates) = (tasks.len() as f64, tasks.values().map(|(hits, trials)| *hits as f64 / *trials as f64));
+        let rate = rates.clone().sum::<f64>() / m;
+        let center = (m * rate + 1.0) / (m + 2.0);
+        let squares: f64 = rates.chain([0.0, 1.0]).map(|x| (x - center).powi(2)).sum();
+        let effective = (center * (1.0 - center) * m * (m + 1.0) / squares).clamp(m, trials as f64);
+        let interval = wilson(Some(rate), effective);
+        RateEstimate { hits, trials, tasks: tasks.len() as u64, rate: Some(rate), interval }
     }
 }
 
-/// Wilson's score interval of a rate seen in `n` independent observations.
+/// Wilson's score interval of a rate in `n` independent observations.
 fn wilson(rate: Option<f64>, n: f64) -> ConfidenceInterval {
     let Some(p) = rate else { return ConfidenceInterval { low: 0.0, high: 1.0 } };
     let z2n = Z * Z / n;
-    let centre = (p + z2n / 2.0) / (1.0 + z2n);
-    let reach = Z / (1.0 + z2n) * (p * (1.0 - p) / n + z2n / (4.0 * n)).sqrt();
-    // At the ends the formula gives 0 and 1 but for rounding: say so exactly.
-    let low = if p <= 0.0 { 0.0 } else { centre - reach };
-    let high = if p >= 1.0 { 1.0 } else { centre + reach };
+    let center = (p + z2n / 2.0) / (1.0 + z2n);
+    let half_width = Z / (1.0 + z2n) * (p * (1.0 - p) / n + z2n / (4.0 * n)).sqrt();
+    // At the ends the formula gives 0 and 1 up to rounding; make it exact.
+    let low = if p <= 0.0 { 0.0 } else { center - half_width };
+    let high = if p >= 1.0 { 1.0 } else { center + half_width };
     ConfidenceInterval { low, high }
 }
 
-/// An average.
+/// A mean.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeanEstimate {
-    /// How many observations it rests on.
+    /// Number of observations.
     pub count: u64,
-    /// The average; absent when nothing was observed.
+    /// The mean; absent without observations.
     pub mean: Option<f64>,
-    /// Percentile bootstrap; absent where observations say nothing of their spread: one alone, or all the same.
+    /// Percentile bootstrap interval; absent for a single observation or if all are equal.
     pub interval: Option<ConfidenceInterval>,
 }
 
 impl MeanEstimate {
-    /// The same mean in other units: `line` must be a straight line.
+    /// The mean under a linear function.
     #[must_use]
-    pub(crate) fn map(&self, line: impl Fn(f64) -> f64 + Copy) -> Self {
-        MeanEstimate { count: self.count, mean: self.mean.map(line), interval: self.interval.map(|i| i.map(line)) }
+    pub(crate) fn map(&self, linear: impl Fn(f64) -> f64 + Copy) -> Self {
+        MeanEstimate { count: self.count, mean: self.mean.map(linear), interval: self.interval.map(|i| i.map(linear)) }
     }
 }
 
-/// Resampling for intervals of means: the same seed gives the same interval, in whatever order values come.
+/// Bootstrap parameters for intervals of means. The interval depends on the seed and the values, not on their order.
 ///
-/// Below about 30 observations a percentile interval is too narrow. Time grows with observations × resamples (about a
-/// nanosecond each).
+/// Below about 30 observations a percentile interval is too narrow. The time is proportional to observations × resamples
+/// (about a nanosecond each).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bootstrap {
-    /// Where its random numbers come from.
+    /// Random seed.
     pub seed: Seed,
-    /// How many resamples to take; 0 for means without intervals.
+    /// Number of resamples; 0 for means without intervals.
     pub resamples: u32,
 }
 
@@ -162,19 +163,19 @@ impl Default for Bootstrap {
 }
 
 impl Bootstrap {
-    /// The same effort on a stream of its own.
+    /// A bootstrap with the child seed of a name.
     #[must_use]
-    pub fn child(self, kind: &str) -> Self {
-        Bootstrap { seed: self.seed.child(kind), ..self }
+    pub fn child(self, name: &str) -> Self {
+        Bootstrap { seed: self.seed.child(name), ..self }
     }
 
-    /// The same effort on a stream of its own.
+    /// A bootstrap with the child seed of an index.
     #[must_use]
     pub fn at(self, index: u64) -> Self {
         Bootstrap { seed: self.seed.at(index), ..self }
     }
 
-    /// The mean of finite `values`, with its interval.
+    /// The mean of finite `values` with its interval.
     ///
     /// ```
     /// use mage_core::Bootstrap;
@@ -192,12 +193,12 @@ impl Bootstrap {
             return MeanEstimate { count: 0, mean: None, interval: None };
         }
         let mean = values.iter().sum::<f64>() / n as f64;
-        // Sorted: all are the same where the ends are.
+        // Sorted: all values are equal if the first and the last are.
         let interval = (values[0] < values[n - 1] && self.resamples > 0).then(|| self.interval(&values));
         MeanEstimate { count: n as u64, mean: Some(mean), interval }
     }
 
-    /// The mean of values of tasks, each with its task's number: a task, with all its seeds, is one observation.
+    /// The mean of values of tasks, each with the index of its task. The values of a task are averaged to one observation.
     pub fn mean_by_task(&self, values: impl IntoIterator<Item = (usize, f64)>) -> MeanEstimate {
         let mut tasks: BTreeMap<usize, (f64, f64)> = BTreeMap::new();
         for (task, value) in values {
@@ -211,7 +212,7 @@ impl Bootstrap {
     fn interval(&self, values: &[f64]) -> ConfidenceInterval {
         let n = u32::try_from(values.len()).expect("fewer than 2^32 observations");
         let mut rng = self.seed.rng();
-        // A 32-bit half of each draw times n, shifted down, is an index; its bias is below n / 2^32.
+        // An index is a 32-bit half of a random number, times n, shifted right by 32; its bias is below n / 2^32.
         let index = |half: u64| ((half * u64::from(n)) >> 32) as usize;
         let mut means: Vec<f64> = (0..self.resamples)
             .map(|_| {
@@ -231,10 +232,10 @@ impl Bootstrap {
     }
 }
 
-/// The q-quantile of one or more sorted numbers, interpolated between neighbours.
+/// The q-quantile of at least one sorted value, with linear interpolation.
 fn quantile(sorted: &[f64], q: f64) -> f64 {
-    let place = q * (sorted.len() - 1) as f64;
-    let below = place.floor() as usize;
+    let position = q * (sorted.len() - 1) as f64;
+    let below = position.floor() as usize;
     let above = (below + 1).min(sorted.len() - 1);
-    sorted[below] + (place - below as f64) * (sorted[above] - sorted[below])
+    sorted[below] + (position - below as f64) * (sorted[above] - sorted[below])
 }

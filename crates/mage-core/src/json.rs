@@ -1,35 +1,35 @@
-//! Which JSON did the model mean?
+//! Lenient parser for JSON in completions.
 //!
-//! Models asked for JSON put it into fences and sentences, quote with the wrong marks, leave a comma at the end and write
-//! Python's `True`. All of that is understood; what is cut off in the middle is not.
+//! Models wrap JSON in code fences and sentences, use other quotation marks, leave trailing commas and write Python's
+//! `True`. The parser accepts all of these. It rejects truncated objects.
 //!
 //! ```
-//! use mage_core::json::object;
+//! use mage_core::json::last_object;
 //!
-//! let said = "Here you are:\n```json\n{'keywords': ['queen', 'fold',], \"evolve\": True}\n```";
-//! let read = object(said).unwrap();
-//! assert_eq!(read["keywords"][1], "fold");
-//! assert_eq!(read["evolve"], true);
-//! assert!(object("{\"keywords\": [\"que").is_err());
+//! let completion = "Here you are:\n```json\n{'keywords': ['queen', 'fold',], \"evolve\": True}\n```";
+//! let object = last_object(completion).unwrap();
+//! assert_eq!(object["keywords"][1], "fold");
+//! assert_eq!(object["evolve"], true);
+//! assert!(last_object("{\"keywords\": [\"que").is_err());
 //! ```
 
 use crate::parse;
 use serde_json::{Map, Number, Value};
 
-/// Deeper than anybody means.
-const DEPTH: usize = 32;
+/// Maximum nesting depth.
+const MAX_DEPTH: usize = 32;
 
-/// The last object in an answer after its thoughts, or why there is none.
-pub fn object(answer: &str) -> Result<Map<String, Value>, String> {
-    let text = parse::strip_thinking(answer).map_err(|e| e.explain("json"))?;
+/// The last object of a completion after its thinking, or the reason why there is none.
+pub fn last_object(completion: &str) -> Result<Map<String, Value>, String> {
+    let text = parse::strip_thinking(completion).map_err(|e| e.explain("json"))?;
     let mut at = 0;
     let mut last = None;
     while let Some(start) = text[at..].find('{').map(|i| at + i) {
-        let mut reader = Reader { text, at: start, depth: 0 };
+        let mut reader = JsonReader { text, at: start, depth: 0 };
         match reader.value() {
             Some(Value::Object(map)) => {
                 last = Some(map);
-                at = reader.at; // what is inside it is no answer of its own
+                at = reader.at; // skips nested objects
             }
             _ => at = start + 1,
         }
@@ -37,8 +37,8 @@ pub fn object(answer: &str) -> Result<Map<String, Value>, String> {
     last.ok_or_else(|| "the answer has no complete JSON object".to_owned())
 }
 
-/// A list of texts: an array of them, or one text with commas.
-pub fn texts(value: Option<&Value>) -> Vec<String> {
+/// A list of strings: an array of strings, or one comma-separated string.
+pub fn string_list(value: Option<&Value>) -> Vec<String> {
     let clean = |text: &str| Some(text.trim().to_owned()).filter(|t| !t.is_empty());
     match value {
         Some(Value::Array(items)) => items.iter().filter_map(|v| v.as_str().and_then(clean)).collect(),
@@ -47,13 +47,13 @@ pub fn texts(value: Option<&Value>) -> Vec<String> {
     }
 }
 
-/// A list of whole numbers: an array of them, bare, as texts or in brackets.
-pub fn numbers(value: Option<&Value>) -> Vec<u32> {
-    value.and_then(Value::as_array).into_iter().flatten().filter_map(number).collect()
+/// A list of integers: an array of numbers, numeric strings or bracketed numeric strings.
+pub fn integer_list(value: Option<&Value>) -> Vec<u32> {
+    value.and_then(Value::as_array).into_iter().flatten().filter_map(integer).collect()
 }
 
-/// A whole number, bare, as a text or in brackets.
-pub fn number(value: &Value) -> Option<u32> {
+/// An integer: a number, a numeric string or a bracketed numeric string.
+pub fn integer(value: &Value) -> Option<u32> {
     match value {
         Value::Number(n) => n.as_u64().and_then(|n| u32::try_from(n).ok()),
         Value::String(text) => text.trim().trim_matches(['[', ']']).trim().parse().ok(),
@@ -61,8 +61,8 @@ pub fn number(value: &Value) -> Option<u32> {
     }
 }
 
-/// Whether a value means yes.
-pub fn yes(value: Option<&Value>) -> bool {
+/// Whether a value is `true` or a string that means it.
+pub fn is_true(value: Option<&Value>) -> bool {
     match value {
         Some(Value::Bool(b)) => *b,
         Some(Value::String(text)) => matches!(text.trim().to_lowercase().as_str(), "true" | "yes"),
@@ -70,13 +70,13 @@ pub fn yes(value: Option<&Value>) -> bool {
     }
 }
 
-struct Reader<'t> {
+struct JsonReader<'t> {
     text: &'t str,
     at: usize,
     depth: usize,
 }
 
-impl Reader<'_> {
+impl JsonReader<'_> {
     fn rest(&self) -> &str {
         &self.text[self.at..]
     }
@@ -89,13 +89,13 @@ impl Reader<'_> {
         self.at += self.rest().len() - self.rest().trim_start().len();
     }
 
-    fn take(&mut self, c: char) -> bool {
+    fn consume(&mut self, c: char) -> bool {
         self.skip_space();
-        let here = self.peek() == Some(c);
-        if here {
+        let found = self.peek() == Some(c);
+        if found {
             self.at += c.len_utf8();
         }
-        here
+        found
     }
 
     fn value(&mut self) -> Option<Value> {
@@ -110,48 +110,48 @@ impl Reader<'_> {
 
     fn nested(&mut self, read: fn(&mut Self) -> Option<Value>) -> Option<Value> {
         self.depth += 1;
-        let value = if self.depth <= DEPTH { read(self) } else { None };
+        let value = if self.depth <= MAX_DEPTH { read(self) } else { None };
         self.depth -= 1;
         value
     }
 
     fn map(&mut self) -> Option<Value> {
-        self.take('{');
+        self.consume('{');
         let mut map = Map::new();
         loop {
-            if self.take('}') {
+            if self.consume('}') {
                 return Some(Value::Object(map));
             }
             let key = match self.peek()? {
                 '"' | '\'' | '“' => self.quoted()?,
                 _ => self.bare_key()?,
             };
-            if !self.take(':') {
+            if !self.consume(':') {
                 return None;
             }
             let value = self.value()?;
             map.insert(key, value);
-            if !self.take(',') && !self.ahead('}') {
+            if !self.consume(',') && !self.peek_is('}') {
                 return None;
             }
         }
     }
 
     fn list(&mut self) -> Option<Value> {
-        self.take('[');
+        self.consume('[');
         let mut items = Vec::new();
         loop {
-            if self.take(']') {
+            if self.consume(']') {
                 return Some(Value::Array(items));
             }
             items.push(self.value()?);
-            if !self.take(',') && !self.ahead(']') {
+            if !self.consume(',') && !self.peek_is(']') {
                 return None;
             }
         }
     }
 
-    fn ahead(&mut self, c: char) -> bool {
+    fn peek_is(&mut self, c: char) -> bool {
         self.skip_space();
         self.peek() == Some(c)
     }
@@ -163,7 +163,7 @@ impl Reader<'_> {
         Some(key)
     }
 
-    /// A text in any kind of quotation marks; line breaks may stand in it as they are.
+    /// A string in any quotation marks; it may contain unescaped line breaks.
     fn quoted(&mut self) -> Option<String> {
         let open = self.peek()?;
         let close = if open == '“' { '”' } else { open };
@@ -190,7 +190,7 @@ impl Reader<'_> {
             'u' => {
                 let first = self.hex()?;
                 match first {
-                    // A pair of halves, or a half that stands for nothing.
+                    // A surrogate pair, or an unpaired surrogate.
                     0xd800..0xdc00 if self.rest().starts_with("\\u") => {
                         self.at += 2;
                         let second = self.hex()?;
@@ -211,7 +211,7 @@ impl Reader<'_> {
         Some(code)
     }
 
-    /// A number, or a word with a meaning.
+    /// A number or a literal.
     fn word(&mut self) -> Option<Value> {
         let length = self.rest().find(|c: char| !(c.is_alphanumeric() || "+-._".contains(c)))?;
         let value = match &self.rest()[..length] {
@@ -235,7 +235,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_models_write_is_understood() {
+    fn common_deviations_from_json_are_accepted() {
         let cases = [
             (r#"{"a": 1}"#, json!({"a": 1})),
             ("```json\n{\"a\": [1, 2.5, -3e2]}\n```", json!({"a": [1, 2.5, -300.0]})),
@@ -248,37 +248,38 @@ mod tests {
             ("{\"a\": 1} and {broken", json!({"a": 1})),
         ];
         for (text, expected) in cases {
-            assert_eq!(Value::Object(object(text).expect(text)), expected, "{text}");
+            assert_eq!(Value::Object(last_object(text).expect(text)), expected, "{text}");
         }
         for text in ["", "no", "[1, 2]", "{\"a\": ", "{\"a\" 1}", "{a: b}", "<think>{\"a\": 1}", "{\"a\": 1 \"b\": 2}"]
         {
-            assert!(object(text).is_err(), "{text}");
+            assert!(last_object(text).is_err(), "{text}");
         }
-        assert!(object(&"{\"a\":".repeat(5000)).is_err(), "depth has an end");
+        assert!(last_object(&"{\"a\":".repeat(5000)).is_err(), "depth is limited");
     }
 
     #[test]
-    fn lists_are_taken_as_they_come() {
+    fn lists_accept_arrays_and_comma_separated_strings() {
         let read =
-            object(r#"{"a": ["x", " ", 3, "y "], "b": "x, y,", "n": [1, "2", "[3]", -4, "z"], "y": "Yes"}"#).unwrap();
-        assert_eq!(texts(read.get("a")), ["x", "y"]);
-        assert_eq!(texts(read.get("b")), ["x", "y"]);
-        assert!(texts(read.get("c")).is_empty());
-        assert_eq!(numbers(read.get("n")), [1, 2, 3]);
-        assert!(yes(read.get("y")) && !yes(read.get("a")) && !yes(None));
+            last_object(r#"{"a": ["x", " ", 3, "y "], "b": "x, y,", "n": [1, "2", "[3]", -4, "z"], "y": "Yes"}"#)
+                .unwrap();
+        assert_eq!(string_list(read.get("a")), ["x", "y"]);
+        assert_eq!(string_list(read.get("b")), ["x", "y"]);
+        assert!(string_list(read.get("c")).is_empty());
+        assert_eq!(integer_list(read.get("n")), [1, 2, 3]);
+        assert!(is_true(read.get("y")) && !is_true(read.get("a")) && !is_true(None));
     }
 
     proptest! {
         #[test]
-        fn real_json_is_read_as_it_is(words in prop::collection::vec(any::<String>(), 0..4), n in any::<i64>()) {
+        fn valid_json_is_parsed_exactly(words in prop::collection::vec(any::<String>(), 0..4), n in any::<i64>()) {
             let value = json!({"words": words, "n": n, "inner": {"empty": {}, "no": null}});
-            prop_assert_eq!(Value::Object(object(&value.to_string()).unwrap()), value);
+            prop_assert_eq!(Value::Object(last_object(&value.to_string()).unwrap()), value);
         }
 
         #[test]
-        fn nothing_panics(parts in prop::collection::vec(
+        fn arbitrary_fragments_never_panic(parts in prop::collection::vec(
             prop_oneof![Just("{"), Just("}"), Just("["), Just("]"), Just("\""), Just("'"), Just(":"), Just(","), Just("\\u"), Just("é"), Just("a"), Just("1"), Just("</think>")], 0..20)) {
-            let _ = object(&parts.concat());
+            let _ = last_object(&parts.concat());
         }
     }
 }

@@ -1,8 +1,7 @@
-//! What did the model mean?
+//! Parsing of completions.
 //!
-//! Reading an answer never fails: it gives what stood between the tags, or says why nothing can be read. Thinking is left
-//! out first and the *last* complete pair counts, so that a tag mentioned while reasoning is not mistaken for the
-//! answer.
+//! [`last_tag`] returns the text between tags or the reason why there is none. It ignores thinking, and the *last* complete
+//! pair counts, so that a tag mentioned while reasoning is not taken for the answer.
 //!
 //! ```
 //! use mage_core::parse::{ParseError, last_tag};
@@ -13,21 +12,21 @@
 
 use std::fmt;
 
-/// Why nothing can be read from an answer.
+/// Why a completion could not be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseError {
-    /// The model was still thinking when its answer ended.
+    /// The completion ended inside the thinking.
     StillThinking,
     /// The tag does not occur.
     NoTag,
-    /// The tag was opened but never closed.
+    /// The tag is opened but not closed.
     NotClosed,
     /// There is nothing between the tags.
     Empty,
 }
 
 impl ParseError {
-    /// In words a model can learn from.
+    /// The reason as text for the model; prompts quote it.
     pub fn explain(self, tag: &str) -> String {
         match self {
             ParseError::StillThinking => "the answer ended before the thinking did".to_owned(),
@@ -47,14 +46,13 @@ impl fmt::Display for ParseError {
 const THINK_OPEN: &str = "<think>";
 const THINK_CLOSE: &str = "</think>";
 
-/// The answer without the thinking before it.
+/// The text after the thinking.
 pub fn strip_thinking(text: &str) -> Result<&str, ParseError> {
     let after = text.rfind(THINK_CLOSE).map_or(text, |at| &text[at + THINK_CLOSE.len()..]);
     if after.contains(THINK_OPEN) { Err(ParseError::StillThinking) } else { Ok(after) }
 }
 
-/// What stands between the last complete pair of `<tag>` and `</tag>` after thinking has ended, without outer white
-/// space.
+/// The trimmed text between the last complete pair of `<tag>` and `</tag>` after the thinking.
 pub fn last_tag<'t>(text: &'t str, tag: &str) -> Result<&'t str, ParseError> {
     let text = strip_thinking(text)?;
     let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
@@ -69,7 +67,7 @@ pub fn last_tag<'t>(text: &'t str, tag: &str) -> Result<&'t str, ParseError> {
     }
 }
 
-/// The text cut to at most `max` characters, never within one.
+/// The first `max` characters of the text, without trailing white space.
 pub fn truncate(text: &str, max: usize) -> &str {
     text.char_indices().nth(max).map_or(text, |(at, _)| text[..at].trim_end())
 }
@@ -80,7 +78,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_last_pair_after_thinking_counts() {
+    fn last_pair_after_thinking_is_used() {
         let cases = [
             ("<action>BET</action>", Ok("BET")),
             ("<action>PASS</action> no: <action>BET</action>", Ok("BET")),
@@ -104,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn cutting_respects_characters() {
+    fn truncate_keeps_characters_whole() {
         assert_eq!(truncate("grüße", 3), "grü");
         assert_eq!(truncate("ab", 3), "ab");
         assert_eq!(truncate("ab c", 3), "ab");
@@ -130,7 +128,7 @@ mod tests {
         }
 
         #[test]
-        fn a_well_formed_answer_is_read_whatever_came_before(noise in "[^<]{0,40}", inner in "[a-zA-Z(,0-9 ]{1,20}") {
+        fn well_formed_answer_is_parsed_after_any_prefix(noise in "[^<]{0,40}", inner in "[a-zA-Z(,0-9 ]{1,20}") {
             prop_assume!(!inner.trim().is_empty());
             let text = format!("<think>{noise}<action>x</action></think>{noise}<action>{inner}</action>");
             prop_assert_eq!(last_tag(&text, "action"), Ok(inner.trim()));

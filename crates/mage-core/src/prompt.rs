@@ -1,8 +1,9 @@
-//! What does the agent see?
+//! Prompt templates and their rendering.
 //!
-//! One template for each environment and phase, in two sizes: *full* for a language model that thinks and puts its
-//! answer between tags, and *compact*, a few dozen words of a small fixed vocabulary with one word for an action, for
-//! small models trained from scratch. What turns and members have in common comes first, so that engines can share it.
+//! Each environment has a template per request kind (play, reflect) in two forms: *full*, for a language model that reasons
+//! and puts its answer between tags, and *compact*, a few dozen words of a small fixed vocabulary with one word per action,
+//! for small models trained from scratch. Text that turns and group members share comes first, so that engines can share
+//! its KV cache.
 
 use crate::{
     Error, Result,
@@ -13,21 +14,21 @@ use minijinja::{Environment, Value, syntax::SyntaxConfig, value::Serde};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
-/// Which form of prompt.
+/// The form of a prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PromptForm {
-    /// Sentences, thinking and tags.
+    /// Sentences, with thinking and tags.
     #[default]
     Full,
     /// Words of a fixed vocabulary.
     Compact,
 }
 
-/// Words every compact vocabulary begins with: padding, begin, end of an answer, "answer now", "look back", blank, unknown.
+/// The first words of every compact vocabulary: padding, begin of prompt, end of completion, play, reflect, blank, unknown.
 pub const CONTROL_WORDS: [&str; 7] = ["PAD", "BOS", "END", "GO", "BACK", "_", "?"];
 
-/// The compact vocabulary of an environment: [`CONTROL_WORDS`], then its own words.
+/// The compact vocabulary of an environment: [`CONTROL_WORDS`], then the words of the environment.
 ///
 /// ```
 /// let kuhn = mage_env::Registry::builtin().get("kuhn").unwrap().info();
@@ -38,81 +39,82 @@ pub fn vocabulary(env_info: &EnvInfo) -> Vec<String> {
     CONTROL_WORDS.iter().map(|w| (*w).to_owned()).chain(env_info.compact_words.iter().cloned()).collect()
 }
 
-/// Template texts and windows of one environment.
+/// The templates and history windows of an environment.
 #[derive(Clone, Debug)]
 pub struct PromptSource {
-    /// The rules, in sentences: what the two full templates begin with (`{% include "rules" %}`), so that engines
-    /// compute it once.
+    /// The rules, for full prompts. Both full templates begin with them (`{% include "rules" %}`), so that engines compute
+    /// their KV cache once.
     pub rules: Cow<'static, str>,
-    /// Asks for an action, in sentences.
+    /// Full play prompt.
     pub play_full: Cow<'static, str>,
-    /// Asks for a reflection, in sentences.
+    /// Full reflection prompt.
     pub reflect_full: Cow<'static, str>,
-    /// Asks for an action, in compact words.
+    /// Compact play prompt.
     pub play_compact: Cow<'static, str>,
-    /// Asks for a reflection, in compact words.
+    /// Compact reflection prompt.
     pub reflect_compact: Cow<'static, str>,
-    /// How much of an episode is shown.
+    /// History windows.
     pub windows: HistoryWindows,
 }
 
-/// How much of an episode is shown where.
+/// The windows of past turns in each kind of prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryWindows {
-    /// Of the current episode, when playing.
+    /// Current episode, in play prompts.
     pub play: HistoryWindow,
-    /// Of the finished episode, when reflecting.
+    /// Finished episode, in reflection prompts.
     pub reflect: HistoryWindow,
-    /// Of each past episode, when memory holds histories.
+    /// Each past episode, in memories with transcripts.
     pub past: HistoryWindow,
-    /// What is left of long texts.
+    /// Limits of long texts.
     #[serde(default)]
-    pub cut: TextLimits,
+    pub limits: TextLimits,
 }
 
 impl HistoryWindows {
-    /// The released code's windows for the board and card games and for Sokoban: the last seven turns, the last two with what was seen.
+    /// Windows of the released code for board and card games and Sokoban: the last seven turns, the last two with
+    /// observations.
     pub const GAMES: HistoryWindows = HistoryWindows {
         play: HistoryWindow { turns: 7, observations: 2 },
         reflect: HistoryWindow { turns: 7, observations: 7 },
         past: HistoryWindow { turns: 7, observations: 7 },
-        cut: TextLimits::NOTHING,
+        limits: TextLimits::NONE,
     };
 
-    /// The released code's window for ALFWorld: the last fifteen turns, all with what was seen.
+    /// Window of the released code for ALFWorld: the last fifteen turns, all with observations.
     pub const ALFWORLD: HistoryWindows = {
         let all = HistoryWindow { turns: 15, observations: 15 };
-        HistoryWindows { play: all, reflect: all, past: all, cut: TextLimits::NOTHING }
+        HistoryWindows { play: all, reflect: all, past: all, limits: TextLimits::NONE }
     };
 
-    /// The released code's windows for WebShop, whose pages are long.
+    /// Windows of the released code for WebShop, where observations are long.
     pub const WEBSHOP: HistoryWindows = HistoryWindows {
         play: HistoryWindow { turns: 5, observations: 5 },
         reflect: HistoryWindow { turns: 20, observations: 20 },
         past: HistoryWindow { turns: 3, observations: 3 },
-        cut: TextLimits { parts: Some(15), past_parts: Some(6), prompt_chars: Some(20_000) },
+        limits: TextLimits { max_parts: Some(15), max_past_parts: Some(6), max_prompt_chars: Some(20_000) },
     };
 }
 
-/// What is left of texts that are too long.
+/// Limits of texts in prompts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TextLimits {
-    /// So many parts of every observation but the newest; parts are what ` [SEP] ` separates.
-    pub parts: Option<usize>,
-    /// The same for past episodes, in memories that hold histories.
-    pub past_parts: Option<usize>,
-    /// A full prompt of more characters is made again with reflections alone as memory and the last turn alone.
-    pub prompt_chars: Option<usize>,
+    /// Maximum parts of each observation except the newest; ` [SEP] ` separates parts.
+    pub max_parts: Option<usize>,
+    /// Maximum parts in past episodes, in memories with transcripts.
+    pub max_past_parts: Option<usize>,
+    /// Maximum characters of a full prompt. A longer prompt is replaced by one with reflections and the last turn only.
+    pub max_prompt_chars: Option<usize>,
 }
 
 impl TextLimits {
-    /// Everything.
-    pub const NOTHING: TextLimits = TextLimits { parts: None, past_parts: None, prompt_chars: None };
+    /// No limits.
+    pub const NONE: TextLimits = TextLimits { max_parts: None, max_past_parts: None, max_prompt_chars: None };
 }
 
-/// All templates, by environment.
+/// The prompt templates of all environments.
 ///
 /// ```
 /// use mage_core::prompt::PromptLibrary;
@@ -137,19 +139,19 @@ impl PromptLibrary {
         library
     }
 
-    /// Adds the templates of an environment, or replaces them.
+    /// Adds or replaces the templates of an environment.
     pub fn add(&mut self, env: &str, source: PromptSource) {
         self.sources.insert(env.to_owned(), source);
     }
 
-    /// The templates of one environment, compiled.
+    /// The compiled templates of an environment.
     pub fn get(&self, env: &str) -> Result<Arc<PromptSet>> {
         let source = self.sources.get(env).ok_or_else(|| Error::NoPrompts { env: env.to_owned() })?;
         PromptSet::compile(env, source).map(Arc::new)
     }
 }
 
-/// The texts of a built-in environment, from its folder under `prompts/`.
+/// The templates of a built-in environment, from its folder under `prompts/`.
 macro_rules! builtin_source {
     ($env:literal, $windows:expr) => {
         PromptSource {
@@ -164,32 +166,32 @@ macro_rules! builtin_source {
 }
 use builtin_source;
 
-/// One past episode as memory gives it back.
+/// A past episode, as recalled from memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RecalledEpisode {
-    /// Its number, from 1.
+    /// Its index, from 1.
     pub number: u32,
-    /// How it went, in words.
+    /// Its result as text.
     pub result: String,
-    /// What was written about it.
+    /// The reflection on it.
     pub reflection: Option<String>,
-    /// What was seen first, in memories that hold histories.
+    /// Its initial observation, in memories with transcripts.
     pub start: Option<String>,
-    /// What happened, in memories that hold histories.
+    /// Its turns, in memories with transcripts.
     pub history: Option<Vec<RenderedTurn>>,
 }
 
-/// What memory puts into a prompt.
+/// The memory block of a prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryBlock {
     /// Past episodes.
     pub entries: Vec<RecalledEpisode>,
-    /// Anything else worth reading, verbatim.
+    /// Additional text, inserted verbatim.
     pub notes: String,
 }
 
 impl MemoryBlock {
-    /// The same without what happened in past episodes.
+    /// A copy without the transcripts of past episodes.
     fn without_histories(&self) -> MemoryBlock {
         let entries =
             self.entries.iter().cloned().map(|e| RecalledEpisode { start: None, history: None, ..e }).collect();
@@ -197,35 +199,35 @@ impl MemoryBlock {
     }
 }
 
-/// What a play prompt is made from.
+/// The input of a play prompt.
 pub struct PlayView<'a> {
     /// The agent's seat.
     pub seat: u8,
-    /// What memory says.
+    /// The memory block.
     pub memory: &'a MemoryBlock,
-    /// The episode, from 1; 0 when the agent must not know that there were others.
+    /// The episode, from 1; 0 if the prompt must not mention earlier episodes.
     pub number: u32,
     /// The episode so far.
     pub episode: &'a Episode,
-    /// The legal actions, where they can be listed.
+    /// The legal actions, if they can be enumerated.
     pub legal: Option<&'a [String]>,
-    /// How many turns are left, this one included.
+    /// Remaining turns, including this one.
     pub turns_left: u32,
 }
 
-/// The compiled templates of one environment.
+/// The compiled templates of an environment.
 #[derive(Debug)]
 pub struct PromptSet {
     templates: Environment<'static>,
     windows: HistoryWindows,
-    /// Whether the compact templates name nothing but [`CompactContext`]: then nothing else is made ready for them.
-    lean: bool,
+    /// Whether the compact templates use no variables besides [`CompactContext`], so that no others are computed.
+    compact_context_suffices: bool,
 }
 
 impl PromptSet {
     fn compile(env: &str, source: &PromptSource) -> Result<Self> {
         let mut templates = Environment::new();
-        // Block tags stand on lines of their own and leave no trace.
+        // Block tags are on lines of their own and leave no white space.
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         templates.set_syntax(syntax.map_err(|e| Error::template(env, "syntax", &e))?);
         templates.set_undefined_behavior(minijinja::UndefinedBehavior::Strict);
@@ -253,47 +255,48 @@ impl PromptSet {
         for (name, text) in shared.into_iter().chain(own.map(|(name, text)| (name, text.clone()))) {
             templates.add_template_owned(name, text).map_err(|e| Error::template(env, name, &e))?;
         }
-        let lean = ["play.compact", "reflect.compact"].into_iter().all(|name| names_little(&templates, name));
-        Ok(PromptSet { templates, windows: source.windows, lean })
+        let compact_context_suffices =
+            ["play.compact", "reflect.compact"].into_iter().all(|name| uses_compact_context_only(&templates, name));
+        Ok(PromptSet { templates, windows: source.windows, compact_context_suffices })
     }
 
-    /// How much of an episode is shown.
+    /// The history windows.
     pub fn windows(&self) -> &HistoryWindows {
         &self.windows
     }
 
-    /// The rules as an agent in `seat` is told them, who reads observations.
+    /// The rules for an agent in `seat` that reads text observations.
     pub fn rules(&self, seat: u8) -> Result<String> {
         self.render("rules", &RulesContext { seat, drawn: false })
     }
 
-    /// The rules for a person in `seat`, who looks at pictures ([`Env::render`](mage_env::Env::render)) where there are any.
+    /// The rules for a person in `seat`, who sees [`Env::render`](mage_env::Env::render) where the environment has it.
     pub fn rules_for_humans(&self, seat: u8) -> Result<String> {
         self.render("rules", &RulesContext { seat, drawn: true })
     }
 
-    /// A past episode's turns as memory shows them.
+    /// The turns of a past episode, rendered for memory.
     pub fn past_turns(&self, turns: &[Turn]) -> Vec<RenderedTurn> {
-        let mut shown = self.windows.past.render(turns);
-        truncate_older(&mut shown, self.windows.cut.past_parts);
-        shown
+        let mut rendered = self.windows.past.render(turns);
+        truncate_older(&mut rendered, self.windows.limits.max_past_parts);
+        rendered
     }
 
-    fn shown(&self, window: HistoryWindow, episode: &Episode) -> Vec<RenderedTurn> {
+    fn render_turns(&self, window: HistoryWindow, episode: &Episode) -> Vec<RenderedTurn> {
         let mut turns = window.render(&episode.turns);
-        truncate_older(&mut turns, self.windows.cut.parts);
+        truncate_older(&mut turns, self.windows.limits.max_parts);
         turns
     }
 
-    fn too_long(&self, prompt_form: PromptForm, prompt: &str) -> bool {
+    fn exceeds_limit(&self, prompt_form: PromptForm, prompt: &str) -> bool {
         prompt_form == PromptForm::Full
-            && self.windows.cut.prompt_chars.is_some_and(|most| prompt.chars().nth(most).is_some())
+            && self.windows.limits.max_prompt_chars.is_some_and(|max| prompt.chars().nth(max).is_some())
     }
 
-    /// The prompt that asks for an action. `slots` is how each past episode stands in a compact prompt.
+    /// The play prompt. `slots` are the past episodes of a compact prompt.
     pub fn play(&self, prompt_form: PromptForm, view: &PlayView<'_>, slots: &[String]) -> Result<String> {
         let prompt = self.play_with(prompt_form, view, slots, view.memory, self.windows.play)?;
-        if !self.too_long(prompt_form, &prompt) {
+        if !self.exceeds_limit(prompt_form, &prompt) {
             return Ok(prompt);
         }
         self.play_with(prompt_form, view, slots, &view.memory.without_histories(), LAST_TURN)
@@ -307,11 +310,11 @@ impl PromptSet {
         memory: &MemoryBlock,
         window: HistoryWindow,
     ) -> Result<String> {
-        if prompt_form == PromptForm::Compact && self.lean {
+        if prompt_form == PromptForm::Compact && self.compact_context_suffices {
             return self
                 .render("play.compact", &CompactContext { slots, compact: &view.episode.last_observation().compact });
         }
-        let turns = self.shown(window, view.episode);
+        let turns = self.render_turns(window, view.episode);
         let context = PlayContext {
             rules: RulesContext { seat: view.seat, drawn: false },
             start: &view.episode.start.text,
@@ -328,10 +331,10 @@ impl PromptSet {
         self.render(if prompt_form == PromptForm::Full { "play.full" } else { "play.compact" }, &context)
     }
 
-    /// The prompt that asks for a reflection on a finished episode.
+    /// The reflection prompt for a finished episode.
     pub fn reflect(&self, prompt_form: PromptForm, seat: u8, episode: &Episode) -> Result<String> {
         let prompt = self.reflect_with(prompt_form, seat, episode, self.windows.reflect)?;
-        if self.too_long(prompt_form, &prompt) {
+        if self.exceeds_limit(prompt_form, &prompt) {
             self.reflect_with(prompt_form, seat, episode, LAST_TURN)
         } else {
             Ok(prompt)
@@ -345,13 +348,13 @@ impl PromptSet {
         episode: &Episode,
         window: HistoryWindow,
     ) -> Result<String> {
-        if prompt_form == PromptForm::Compact && self.lean {
+        if prompt_form == PromptForm::Compact && self.compact_context_suffices {
             return self.render(
                 "reflect.compact",
                 &CompactContext { slots: &[], compact: &episode.last_observation().compact },
             );
         }
-        let turns = self.shown(window, episode);
+        let turns = self.render_turns(window, episode);
         let context = ReflectContext {
             rules: RulesContext { seat, drawn: false },
             start: &episode.start.text,
@@ -363,20 +366,20 @@ impl PromptSet {
         self.render(if prompt_form == PromptForm::Full { "reflect.full" } else { "reflect.compact" }, &context)
     }
 
-    /// A finished episode as memories keep it.
-    pub(crate) fn tell(&self, episode: &Episode) -> Result<String> {
+    /// The transcript of a finished episode, for memories.
+    pub(crate) fn episode_text(&self, episode: &Episode) -> Result<String> {
         let turns = self.past_turns(&episode.turns);
-        let told = Told {
+        let context = EpisodeContext {
             start: &episode.start.text,
             left_out: episode.turns.len() - turns.len(),
             turns,
             result: result_text(episode),
         };
-        Ok(self.render("episode", &told)?.trim_end().to_owned())
+        Ok(self.render("episode", &context)?.trim_end().to_owned())
     }
 
-    /// A text of a method's own: what it asks, or what it puts into a play prompt. Rules in it are those for `seat`.
-    pub(crate) fn of_method(&self, name: &str, seat: u8, context: &impl Serialize) -> Result<String> {
+    /// Renders a template of a prompt method, with the rules for `seat`.
+    pub(crate) fn method_prompt(&self, name: &str, seat: u8, context: &impl Serialize) -> Result<String> {
         let rules = RulesContext { seat, drawn: false };
         Ok(self.render(name, &MethodContext { rules, context })?.trim_end().to_owned())
     }
@@ -387,33 +390,33 @@ impl PromptSet {
     }
 }
 
-/// Whether a template names nothing but what a [`CompactContext`] has. What it includes cannot be looked into.
-fn names_little(templates: &Environment<'_>, name: &str) -> bool {
+/// Whether a template uses only the variables of [`CompactContext`]. Templates with includes are not analysed.
+fn uses_compact_context_only(templates: &Environment<'_>, name: &str) -> bool {
     templates.get_template(name).is_ok_and(|template| {
-        let elsewhere = ["include", "import", "extends"].iter().any(|word| template.source().contains(word));
-        !elsewhere && template.undeclared_variables(false).iter().all(|n| ["slots", "compact"].contains(&n.as_str()))
+        let has_includes = ["include", "import", "extends"].iter().any(|word| template.source().contains(word));
+        !has_includes && template.undeclared_variables(false).iter().all(|n| ["slots", "compact"].contains(&n.as_str()))
     })
 }
 
-/// What is shown of an episode when everything else would be too long.
+/// The window of a prompt that exceeds the length limit.
 const LAST_TURN: HistoryWindow = HistoryWindow { turns: 1, observations: 1 };
 
-/// What the rules can name.
+/// Template variables of the rules.
 #[derive(Serialize)]
 struct RulesContext {
     seat: u8,
-    /// Whether the reader sees pictures in place of observations.
+    /// Whether the reader sees rendered images instead of text observations.
     drawn: bool,
 }
 
-/// All that most compact templates name. There are thousands of such prompts in an update.
+/// Template variables of most compact prompts. An update renders thousands of them.
 #[derive(Serialize)]
 struct CompactContext<'a> {
     slots: &'a [String],
     compact: &'a str,
 }
 
-/// What templates that ask for an action can name.
+/// Template variables of play prompts.
 #[derive(Serialize)]
 struct PlayContext<'a> {
     #[serde(flatten)]
@@ -430,7 +433,7 @@ struct PlayContext<'a> {
     slots: &'a [String],
 }
 
-/// What templates that ask for a reflection can name.
+/// Template variables of reflection prompts.
 #[derive(Serialize)]
 struct ReflectContext<'a> {
     #[serde(flatten)]
@@ -442,16 +445,16 @@ struct ReflectContext<'a> {
     compact: &'a str,
 }
 
-/// What the text of an episode can name.
+/// Template variables of an episode transcript.
 #[derive(Serialize)]
-struct Told<'a> {
+struct EpisodeContext<'a> {
     start: &'a str,
     left_out: usize,
     turns: Vec<RenderedTurn>,
     result: String,
 }
 
-/// What templates of methods can name.
+/// Template variables of prompt methods.
 #[derive(Serialize)]
 struct MethodContext<'a, C: Serialize> {
     #[serde(flatten)]
@@ -460,7 +463,7 @@ struct MethodContext<'a, C: Serialize> {
     context: &'a C,
 }
 
-/// How an episode went, in words.
+/// The result of an episode as text.
 pub fn result_text(episode: &Episode) -> String {
     match episode.outcome() {
         Some(Outcome::Won) => "you won",

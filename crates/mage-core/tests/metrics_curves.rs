@@ -29,7 +29,7 @@ fn result(opponent: &str, seat: u8, story: &str) -> MetaEpisodeResult {
 }
 
 fn counts(r: RateEstimate) -> (u64, u64) {
-    (r.hits, r.of)
+    (r.hits, r.trials)
 }
 
 /// Each a task of its own.
@@ -110,7 +110,7 @@ fn slices_by_opponent_and_seat() {
     assert_eq!(counts(s.by_seat[&1].by_episode[1].pass_at_k), (1, 2));
     // Every number keeps its count on the way out, and what is absent is null.
     let json = serde_json::to_value(&s).unwrap();
-    assert_eq!(json["by_seat"]["1"]["by_episode"][1]["pass_at_k"]["of"], 2);
+    assert_eq!(json["by_seat"]["1"]["by_episode"][1]["pass_at_k"]["trials"], 2);
     assert_eq!(json["by_opponent"]["b"]["by_episode"][0]["score"]["count"], 1);
     assert!(json["by_opponent"]["b"]["by_episode"][0]["score"]["interval"].is_null());
     assert_eq!(serde_json::from_value::<MetricSummary>(json).unwrap(), s);
@@ -133,7 +133,7 @@ fn seeds_of_a_task_make_no_interval_narrower() {
     ] {
         assert_eq!((three.meta_episodes, three.tasks), (120, 40));
         let (one, three) = (&one.by_episode[0], &three.by_episode[0]);
-        assert_eq!((one.score, three.won.tasks, three.won.of), (three.score, 40, 120));
+        assert_eq!((one.score, three.won.tasks, three.won.trials), (three.score, 40, 120));
         assert!((one.won.interval.low - three.won.interval.low).abs() < 0.01, "{:?} {:?}", one.won, three.won);
         assert!((one.won.interval.high - three.won.interval.high).abs() < 0.01);
     }
@@ -198,7 +198,7 @@ fn retrying_without_learning_follows_the_formula() {
     for point in &s.by_episode {
         let want = pass_at_k(p, point.k);
         assert!((point.pass_at_k.rate.unwrap() - want).abs() < 0.03, "k = {}", point.k);
-        assert_eq!(point.pass_at_k.of, 4000);
+        assert_eq!(point.pass_at_k.trials, 4000);
     }
     assert!(s.score.interval.is_none());
 }
@@ -223,7 +223,7 @@ proptest! {
             for e in &slice.by_episode {
                 prop_assert!(e.pass_at_k.hits <= e.draw_or_win_at_k.hits);
                 prop_assert!(e.won.hits <= e.draw_or_win.hits && e.won.hits <= e.pass_at_k.hits);
-                prop_assert!(e.draw_or_win.hits + e.lost.hits + e.truncated.hits <= e.won.of);
+                prop_assert!(e.draw_or_win.hits + e.lost.hits + e.truncated.hits <= e.won.trials);
                 for r in [e.pass_at_k, e.won, e.lost, e.invalid] {
                     prop_assert!(r.rate.is_none_or(|x| r.interval.contains(x)));
                     prop_assert!(0.0 <= r.interval.low && r.interval.high <= 1.0);

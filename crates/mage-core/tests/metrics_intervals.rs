@@ -16,7 +16,7 @@ fn wilson_against_known_values() {
         let interval = RateEstimate::new(hits, of).interval;
         assert!((interval.low - low).abs() < 1e-5 && (interval.high - high).abs() < 1e-5, "{hits}/{of}: {interval:?}");
     }
-    assert_eq!(RateEstimate::of([true, false, true]), RateEstimate::new(2, 3));
+    assert_eq!(RateEstimate::from_bools([true, false, true]), RateEstimate::new(2, 3));
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn wilson_covers() {
     for p in [0.05, 0.3, 0.5, 0.9] {
         for n in [30, 128, 500] {
             let covered = (0..2000)
-                .filter(|_| RateEstimate::of((0..n).map(|_| rng.random::<f64>() < p)).interval.contains(p))
+                .filter(|_| RateEstimate::from_bools((0..n).map(|_| rng.random::<f64>() < p)).interval.contains(p))
                 .count();
             // Hits are whole numbers, so no interval is exact at a given p and n: 93 % to 98 % is what Wilson's reaches.
             assert!((1840..=1970).contains(&covered), "p = {p}, n = {n}: {covered} of 2000");

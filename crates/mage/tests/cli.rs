@@ -136,7 +136,7 @@ fn evaluation_repeats_exactly_and_counts_what_it_says() {
     // Three seeds unless it says otherwise; a task with all of them is one observation, against whom and from where it may be.
     assert_eq!(report["seeds"], 3);
     let counted = |at: &serde_json::Value| {
-        [&at["score"]["count"], &at["won"]["tasks"], &at["won"]["of"]].map(serde_json::Value::as_u64)
+        [&at["score"]["count"], &at["won"]["tasks"], &at["won"]["trials"]].map(serde_json::Value::as_u64)
     };
     assert!(curve.iter().all(|at| counted(at) == [Some(500), Some(500), Some(1500)]));
     let seats = report["summary"]["by_seat"].as_object().unwrap().values();

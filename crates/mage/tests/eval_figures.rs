@@ -79,9 +79,9 @@ fn curves_are_those_of_the_known_probability() {
                 assert!((got - expected).abs() < far(expected, n), "k {}: {got} for {expected}", at.k);
             };
             close(at.pass_at_k.rate.unwrap(), expected, tasks as f64);
-            assert_eq!(at.pass_at_k.of, tasks as u64, "who stopped after a win has passed");
+            assert_eq!(at.pass_at_k.trials, tasks as u64, "who stopped after a win has passed");
             // Who plays on wins as often as ever.
-            let played = at.won.of as f64;
+            let played = at.won.trials as f64;
             close(at.won.rate.unwrap(), p, played);
             close(at.truncated.rate.unwrap(), nonsense, played);
             close(at.lost.rate.unwrap(), 1.0 - p - nonsense, played);

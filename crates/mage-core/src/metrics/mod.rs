@@ -1,6 +1,6 @@
-//! How well did it do, and did it get better from episode to episode?
+//! Metrics: curves over the episode index.
 //!
-//! [`summarise`] turns what each meta-episode came to into curves over the episode index.
+//! [`summarise`] aggregates the results of meta-episodes.
 
 mod ceiling;
 mod paired_comparison;
@@ -13,17 +13,17 @@ use mage_env::{End, Outcome};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How one episode ended.
+/// How an episode ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EpisodeEnding {
     /// The agent won.
     Won,
-    /// Nobody won.
+    /// A draw.
     Draw,
     /// The agent lost.
     Lost,
-    /// The turns ran out.
+    /// The turn limit was reached.
     Truncated,
 }
 
@@ -38,110 +38,110 @@ impl From<End> for EpisodeEnding {
     }
 }
 
-/// What one episode came to.
+/// The result of an episode.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EpisodeResult {
     /// How it ended.
     pub ending: EpisodeEnding,
-    /// The result in the environment's own unit.
+    /// The score in the environment's unit.
     pub score: f64,
-    /// How many answers the agent gave in play.
+    /// Number of actions.
     pub actions: u32,
-    /// How many of them were no valid action.
+    /// Number of invalid actions.
     pub invalid: u32,
 }
 
-/// What one meta-episode came to.
+/// The result of a meta-episode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MetaEpisodeResult {
-    /// Who sat opposite; absent in worlds.
+    /// The opponent; absent in single-agent environments.
     pub opponent: Option<String>,
     /// The agent's seat.
     pub seat: u8,
-    /// The episodes played, in order.
+    /// The episodes, in order.
     pub episodes: Vec<EpisodeResult>,
-    /// Whether play stopped because an episode was won.
+    /// Whether it stopped because an episode was won.
     pub stopped_after_win: bool,
 }
 
 impl MetaEpisodeResult {
-    /// Whether the k-th episode (from 1) was not played because an earlier one was won. Takes an actual win: a flag
-    /// without one is an unfinished meta-episode.
-    fn spared(&self, k: usize) -> bool {
+    /// Whether the k-th episode (from 1) was not played because an earlier one was won. Requires an actual win: the flag
+    /// without a win means an unfinished meta-episode.
+    fn skipped(&self, k: usize) -> bool {
         self.stopped_after_win
             && self.episodes.len() < k
             && self.episodes.iter().any(|e| e.ending == EpisodeEnding::Won)
     }
 
-    /// Whether one of the first k episodes ended as asked; `None` if that cannot be known.
-    fn within(&self, k: usize, asked: impl Fn(EpisodeEnding) -> bool) -> Option<bool> {
-        (self.episodes.len() >= k || self.spared(k)).then(|| self.episodes.iter().take(k).any(|e| asked(e.ending)))
+    /// Whether one of the first k episodes satisfies `ended`; `None` if unknown.
+    fn within(&self, k: usize, ended: impl Fn(EpisodeEnding) -> bool) -> Option<bool> {
+        (self.episodes.len() >= k || self.skipped(k)).then(|| self.episodes.iter().take(k).any(|e| ended(e.ending)))
     }
 
-    /// Whether the k-th episode ended as asked; `None` if it does not count.
-    fn at(&self, k: usize, unplayed: UnplayedEpisodes, asked: impl Fn(EpisodeEnding) -> bool) -> Option<bool> {
+    /// Whether the k-th episode satisfies `ended`; `None` if it does not count.
+    fn at(&self, k: usize, unplayed: UnplayedEpisodes, ended: impl Fn(EpisodeEnding) -> bool) -> Option<bool> {
         match self.episodes.get(k - 1) {
-            Some(e) => Some(asked(e.ending)),
-            None => (unplayed == UnplayedEpisodes::NotWon && self.spared(k)).then_some(false),
+            Some(e) => Some(ended(e.ending)),
+            None => (unplayed == UnplayedEpisodes::NotWon && self.skipped(k)).then_some(false),
         }
     }
 }
 
-/// What per-episode rates make of episodes that were not played because an earlier one was won.
+/// Treatment of episodes that were not played because an earlier one was won, in per-episode rates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnplayedEpisodes {
     /// They do not count.
     #[default]
     NotCounted,
-    /// They count, as neither won nor drawn nor lost (the paper's "independent" rates).
+    /// They count as neither won nor drawn nor lost (the paper's "independent" rates).
     NotWon,
 }
 
-/// Curves over the episode index: overall, per opponent, per seat; made by [`summarise`].
+/// Curves over the episode index: overall, per opponent and per seat. Computed by [`summarise`].
 ///
-/// Two kinds of rates stand side by side and must not be confused:
+/// There are two kinds of rates:
 ///
-/// * **cumulative** (`pass_at_k`, `draw_or_win_at_k`): in at least one of the first k episodes. It rises even for an agent
-///   that learns nothing, by retrying ([`pass_at_k`]).
-/// * **per episode** (`won`, `draw_or_win`, `lost`, `truncated`, `score`): in the k-th episode alone. Only this can show
+/// * **cumulative** (`pass_at_k`, `draw_or_win_at_k`): success in at least one of the first k episodes. Retrying alone
+///   raises them, without any learning ([`pass_at_k`]).
+/// * **per episode** (`won`, `draw_or_win`, `lost`, `truncated`, `score`): the k-th episode alone. Only these can show
 ///   adaptation.
 ///
-/// **Early stop.** A meta-episode that stopped after a win counts as won for every later k of the cumulative rates. Per
-/// episode, the episodes it did not play are *not counted* ([`UnplayedEpisodes::NotCounted`]): rates and scores then describe
-/// those who played on, who are the unlucky and the weak, and every number's count says how many they are. The paper counts
-/// them as not won; [`UnplayedEpisodes::NotWon`] does the same for the per-episode rates (scores have nothing to count). For
-/// curves that show adaptation, play without early stop.
+/// **Early stop.** A meta-episode that stopped after a win counts as won for every later k of the cumulative rates. In
+/// per-episode rates, the episodes that it did not play are *not counted* ([`UnplayedEpisodes::NotCounted`]): rates and
+/// scores then describe the remaining meta-episodes, a biased sample of failures, and the counts show its size. The paper
+/// counts them as not won; [`UnplayedEpisodes::NotWon`] does this for the per-episode rates (scores have no such value).
+/// Use runs without early stop for curves that show adaptation.
 ///
-/// A meta-episode that ended before k for any other reason (an error) is left out of everything at k.
+/// A meta-episode that ended before k for any other reason (an error) is excluded at k.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MetricSummary {
     /// All meta-episodes.
     pub overall: MetricSlice,
-    /// Those against each opponent.
+    /// By opponent.
     pub by_opponent: BTreeMap<String, MetricSlice>,
-    /// Those in each seat.
+    /// By seat.
     pub by_seat: BTreeMap<u8, MetricSlice>,
 }
 
-/// Some meta-episodes, measured.
+/// Metrics of a set of meta-episodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MetricSlice {
-    /// How many there were.
+    /// Number of meta-episodes.
     pub meta_episodes: u64,
-    /// How many tasks they were of.
+    /// Number of tasks.
     pub tasks: u64,
     /// One entry per episode index.
     pub by_episode: Vec<EpisodeMetrics>,
-    /// The score per episode, averaged over the episodes of each meta-episode, then over those of a task, then over tasks. A task
-    /// is one observation, because its episodes are not independent.
+    /// The score per episode, averaged over the episodes of each meta-episode, then over the meta-episodes of a task, then
+    /// over tasks. The task is one observation, because its episodes are not independent.
     pub score: MeanEstimate,
-    /// Answers that were no valid action, of all answers. The interval takes answers to be independent, which answers of
-    /// one episode are not quite: read it as a lower bound on the uncertainty.
+    /// Rate of invalid actions. The interval assumes independent actions, which actions of one episode are not: it is a
+    /// lower bound on the uncertainty.
     pub invalid: RateEstimate,
 }
 
-/// One point of the curves.
+/// Metrics at one episode index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EpisodeMetrics {
     /// The episode, from 1.
@@ -160,18 +160,18 @@ pub struct EpisodeMetrics {
     pub lost: RateEstimate,
     /// Ran out of turns in the k-th.
     pub truncated: RateEstimate,
-    /// Score of the k-th, in the environment's own unit.
+    /// Score of the k-th, in the environment's unit.
     pub score: MeanEstimate,
-    /// Invalid answers in the k-th, of all answers in it.
+    /// Rate of invalid actions in the k-th.
     pub invalid: RateEstimate,
 }
 
-/// A meta-episode with the number of its task.
-type Numbered<'a> = (usize, &'a MetaEpisodeResult);
+/// A meta-episode with the index of its task.
+type TaskResult<'a> = (usize, &'a MetaEpisodeResult);
 
-/// Measures meta-episodes of up to `episodes` episodes, each with the number of its task: the curves have so many points, also
-/// where all stopped before. Seeds of one task are one observation, overall as in every part. The result does not depend on
-/// the order of the meta-episodes.
+/// Aggregates meta-episodes, each with the index of its task. Curves have `episodes` points, even if all meta-episodes
+/// stopped earlier. The task is one observation, in every slice. The result does not depend on the order of the
+/// meta-episodes.
 ///
 /// ```
 /// use mage_core::{Bootstrap, EpisodeEnding, EpisodeResult, MetaEpisodeResult, UnplayedEpisodes, summarise};
@@ -181,13 +181,13 @@ type Numbered<'a> = (usize, &'a MetaEpisodeResult);
 ///     opponent: Some("aggressive".into()), seat, episodes, stopped_after_win,
 /// };
 /// let results = [
-///     (0, result(0, vec![episode(EpisodeEnding::Won, 1.0)], true)), // stopped at once
+///     (0, result(0, vec![episode(EpisodeEnding::Won, 1.0)], true)), // stopped after the first episode
 ///     (1, result(1, vec![episode(EpisodeEnding::Lost, -1.0), episode(EpisodeEnding::Won, 2.0)], true)),
 /// ];
 /// let summary = summarise(&results, 2, UnplayedEpisodes::NotCounted, Bootstrap::default());
 /// let second = &summary.overall.by_episode[1];
-/// assert_eq!((second.pass_at_k.hits, second.pass_at_k.of), (2, 2)); // both have won by then
-/// assert_eq!((second.won.hits, second.won.of), (1, 1)); // one of them played it
+/// assert_eq!((second.pass_at_k.hits, second.pass_at_k.trials), (2, 2)); // both have won
+/// assert_eq!((second.won.hits, second.won.trials), (1, 1)); // one played it
 /// assert_eq!(summary.by_seat[&1].score.mean, Some(0.5));
 /// ```
 pub fn summarise(
@@ -196,9 +196,9 @@ pub fn summarise(
     unplayed: UnplayedEpisodes,
     bootstrap: Bootstrap,
 ) -> MetricSummary {
-    let slice = |of: &[Numbered<'_>], name: &str| measure(of, episodes, unplayed, bootstrap.child(name));
-    let mut by_opponent: BTreeMap<&str, Vec<Numbered<'_>>> = BTreeMap::new();
-    let mut by_seat: BTreeMap<u8, Vec<Numbered<'_>>> = BTreeMap::new();
+    let slice = |of: &[TaskResult<'_>], name: &str| measure(of, episodes, unplayed, bootstrap.child(name));
+    let mut by_opponent: BTreeMap<&str, Vec<TaskResult<'_>>> = BTreeMap::new();
+    let mut by_seat: BTreeMap<u8, Vec<TaskResult<'_>>> = BTreeMap::new();
     for (task, r) in results {
         if let Some(opponent) = &r.opponent {
             by_opponent.entry(opponent).or_default().push((*task, r));
@@ -212,10 +212,10 @@ pub fn summarise(
     }
 }
 
-fn measure(results: &[Numbered<'_>], episodes: u32, unplayed: UnplayedEpisodes, bootstrap: Bootstrap) -> MetricSlice {
+fn measure(results: &[TaskResult<'_>], episodes: u32, unplayed: UnplayedEpisodes, bootstrap: Bootstrap) -> MetricSlice {
     let by_episode =
         (1..=episodes as usize).map(|k| measure_at(results, k, unplayed, bootstrap.child("score"))).collect();
-    let average = |(task, r): &Numbered<'_>| {
+    let average = |(task, r): &TaskResult<'_>| {
         let total = r.episodes.iter().map(|e| e.score).sum::<f64>();
         (!r.episodes.is_empty()).then(|| (*task, total / r.episodes.len() as f64))
     };
@@ -228,14 +228,19 @@ fn measure(results: &[Numbered<'_>], episodes: u32, unplayed: UnplayedEpisodes, 
     }
 }
 
-fn measure_at(results: &[Numbered<'_>], k: usize, unplayed: UnplayedEpisodes, bootstrap: Bootstrap) -> EpisodeMetrics {
+fn measure_at(
+    results: &[TaskResult<'_>],
+    k: usize,
+    unplayed: UnplayedEpisodes,
+    bootstrap: Bootstrap,
+) -> EpisodeMetrics {
     let win = |e| e == EpisodeEnding::Won;
     let draw = |e| e == EpisodeEnding::Draw;
     let draw_or_win = |e| win(e) || draw(e);
     let rate = |of: &dyn Fn(&MetaEpisodeResult) -> Option<bool>| {
         RateEstimate::by_task(results.iter().filter_map(|(task, r)| Some((*task, of(r)?))))
     };
-    let single = |asked: &dyn Fn(EpisodeEnding) -> bool| rate(&|r| r.at(k, unplayed, asked));
+    let single = |ended: &dyn Fn(EpisodeEnding) -> bool| rate(&|r| r.at(k, unplayed, ended));
     let played = || results.iter().filter_map(|(task, r)| Some((*task, r.episodes.get(k - 1)?)));
     EpisodeMetrics {
         k: k as u32,
@@ -252,12 +257,12 @@ fn measure_at(results: &[Numbered<'_>], k: usize, unplayed: UnplayedEpisodes, bo
 }
 
 fn invalid_rate<'a>(episodes: impl Iterator<Item = &'a EpisodeResult>) -> RateEstimate {
-    let (invalid, answers) = episodes.fold((0, 0), |(i, a), e| (i + u64::from(e.invalid), a + u64::from(e.actions)));
-    RateEstimate::new(invalid, answers)
+    let (invalid, actions) = episodes.fold((0, 0), |(i, a), e| (i + u64::from(e.invalid), a + u64::from(e.actions)));
+    RateEstimate::new(invalid, actions)
 }
 
-/// Pass@k of an agent that wins each episode with probability `p` and learns nothing: what a measured Pass@k must beat
-/// to show adaptation.
+/// Pass@k of an agent that wins each episode with probability `p`, independent of earlier episodes. A measured Pass@k
+/// must exceed it to show adaptation.
 ///
 /// ```
 /// assert!((mage_core::pass_at_k(0.105, 10) - 0.670).abs() < 1e-3);

@@ -1,6 +1,4 @@
-//! How is a model made to reason in steps?
-//!
-//! It is told to, before every choice, and in which order.
+//! Chain of thought: an instruction to reason in a fixed order of steps before each action.
 
 use crate::{
     Completion, Memory, MemoryStep, RecallQuery, Result,
@@ -9,7 +7,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Remembers nothing and asks for reasoning in steps.
+/// A memory without content that adds the chain-of-thought instruction to each prompt.
 pub(super) struct ChainOfThought {
     prompts: Arc<PromptSet>,
 }
@@ -21,12 +19,12 @@ impl ChainOfThought {
 }
 
 impl Memory for ChainOfThought {
-    fn recall(&mut self, query: &RecallQuery<'_>, _answers: &[Completion]) -> Result<MemoryStep<MemoryBlock>> {
-        let notes = self.prompts.of_method("cot", query.seat, &())?;
+    fn recall(&mut self, query: &RecallQuery<'_>, _completions: &[Completion]) -> Result<MemoryStep<MemoryBlock>> {
+        let notes = self.prompts.method_prompt("cot", query.seat, &())?;
         Ok(MemoryStep::done(MemoryBlock { entries: Vec::new(), notes }))
     }
 
-    fn record(&mut self, _finished: &FinishedEpisode<'_>, _answers: &[Completion]) -> Result<MemoryStep<()>> {
+    fn record(&mut self, _finished: &FinishedEpisode<'_>, _completions: &[Completion]) -> Result<MemoryStep<()>> {
         Ok(MemoryStep::done(()))
     }
 

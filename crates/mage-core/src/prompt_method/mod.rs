@@ -1,18 +1,18 @@
-//! What can be done with a model that is not trained?
+//! Prompt methods: prompting schemes without training.
 //!
-//! Ask it well. An [`PromptMethod`] is a way of asking: what it is told before it plays, what it is asked beside playing, and what
-//! is kept of the answers. Trained policies are played by the approach they were trained with (`reflexion`).
+//! A [`PromptMethod`] determines the instructions before an action, the additional requests, and the memory made from their
+//! completions. Trained policies use the prompt method that they were trained with (`reflexion`).
 //!
-//! | name | told beside the task | asked beside playing |
+//! | name | in the prompt, apart from the task | additional requests |
 //! |---|---|---|
-//! | `react` | nothing: every episode is a clean slate; think, then act | – |
-//! | `cot` | to reason step by step in a set order; a clean slate too | – |
-//! | `reflexion` | its own notes on all earlier episodes | one reflection after each episode |
-//! | `a-mem` | the notes nearest to what it sees now, and those linked to them | after each episode keywords, context and tags of a note; then links and changes to the notes near it |
-//! | `memento` | its plan for this episode | before each episode a plan, next to the cases nearest to it, good and bad |
+//! | `react` | nothing: episodes are independent; reason, then act | – |
+//! | `cot` | an instruction to reason in a fixed order of steps; episodes are independent | – |
+//! | `reflexion` | its reflections on all earlier episodes | one reflection after each episode |
+//! | `a-mem` | the notes most similar to the current observation, and notes linked to them | after each episode: keywords, context and tags of a note; then links to similar notes and revisions of them |
+//! | `memento` | its plan for this episode | before each episode: a plan, given the most similar successful and failed cases |
 //!
 //! Sources: ReAct (2210.03629), zero-shot chain of thought (2205.11916), Reflexion (2303.11366), A-MEM (2502.12110), Memento
-//! (2508.16153). The texts are ours.
+//! (2508.16153). The prompts are our own.
 
 mod a_mem;
 mod cot;
@@ -28,39 +28,39 @@ use memento::{CaseBank, CaseMemory};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex};
 
-/// A way of asking a model.
+/// A prompting scheme without training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PromptMethod {
-    /// Think, then act; every episode is a clean slate.
+    /// Reason, then act; episodes are independent.
     React,
-    /// The same, reasoning step by step in a set order.
+    /// As `React`, with an instruction to reason in a fixed order of steps.
     Cot,
-    /// Notes to itself after each episode.
+    /// A reflection after each episode.
     Reflexion,
-    /// A collection of notes that describe, link and change each other.
+    /// Notes that describe, link and revise each other.
     AMem,
-    /// A bank of cases, and a plan made from those nearest.
+    /// A case bank and a plan made from the most similar cases.
     Memento,
 }
 
-/// Whose memory it is.
+/// Which meta-episodes share a memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MemoryScope {
-    /// Each meta-episode's own: nothing passes from one task to another.
+    /// One memory per meta-episode.
     #[default]
     MetaEpisode,
-    /// All tasks', in the order they are played: what was learned in one is known in the next.
+    /// One memory for all tasks, in the order in which they are played.
     Shared,
 }
 
 impl PromptMethod {
-    /// All of them.
+    /// All prompt methods.
     pub const ALL: [PromptMethod; 5] =
         [PromptMethod::React, PromptMethod::Cot, PromptMethod::Reflexion, PromptMethod::AMem, PromptMethod::Memento];
 
-    /// What people call it.
+    /// The name.
     pub fn name(self) -> &'static str {
         match self {
             PromptMethod::React => "react",
@@ -71,99 +71,102 @@ impl PromptMethod {
         }
     }
 
-    /// An approach by name.
+    /// The prompt method with a name.
     pub fn named(name: &str) -> std::result::Result<Self, EnvError> {
         let known = PromptMethod::ALL.map(PromptMethod::name);
         PromptMethod::ALL.into_iter().find(|a| a.name() == name).ok_or_else(|| EnvError::unknown("method", name, known))
     }
 
-    /// The settings with this approach's memory in them.
+    /// The configuration with the memory mode of this prompt method.
     #[must_use]
-    pub fn configure(self, settings: EpisodeConfig) -> EpisodeConfig {
+    pub fn configure(self, config: EpisodeConfig) -> EpisodeConfig {
         let memory = match self {
             PromptMethod::React | PromptMethod::Cot => MemoryMode::None,
             PromptMethod::Reflexion | PromptMethod::AMem | PromptMethod::Memento => MemoryMode::ReflectionOnly,
         };
-        EpisodeConfig { memory, ..settings }
+        EpisodeConfig { memory, ..config }
     }
 
-    /// Whether it has a memory that could be shared.
+    /// Whether its memory can be shared between tasks.
     pub fn can_share(self) -> bool {
         matches!(self, PromptMethod::AMem | PromptMethod::Memento)
     }
 
-    /// Whether the settings say all about it.
+    /// Whether the episode configuration determines it completely.
     fn is_plain(self) -> bool {
         matches!(self, PromptMethod::React | PromptMethod::Reflexion)
     }
 }
 
-/// Makes the memories of an approach, each for one meta-episode.
+/// Creates the memories of a prompt method, one per meta-episode.
 pub struct MemoryFactory {
-    approach: PromptMethod,
+    prompt_method: PromptMethod,
     scope: MemoryScope,
     embeddings: Arc<dyn Embeddings>,
-    settings: Arc<EpisodeConfig>,
+    config: Arc<EpisodeConfig>,
     prompts: Arc<PromptSet>,
-    /// What shared memories have in common.
+    /// Storage of shared memories.
     notes: Arc<Mutex<NoteStore>>,
     cases: Arc<Mutex<CaseBank>>,
 }
 
 impl MemoryFactory {
-    /// Memories of `approach`, retrieving by `embeddings`. The settings should come from [`PromptMethod::configure`].
+    /// Memories of `prompt_method` with retrieval by `embeddings`. `config` should come from [`PromptMethod::configure`].
     pub fn new(
-        approach: PromptMethod,
+        prompt_method: PromptMethod,
         scope: MemoryScope,
         embeddings: Arc<dyn Embeddings>,
-        settings: Arc<EpisodeConfig>,
+        config: Arc<EpisodeConfig>,
         prompts: Arc<PromptSet>,
     ) -> Result<Self> {
-        let refuse = |problem: String| Err(Error::Config { field: "method", problem });
-        if scope == MemoryScope::Shared && !approach.can_share() {
-            return refuse(format!("{} has no memory that tasks could share", approach.name()));
+        let invalid = |problem: String| Err(Error::Config { field: "method", problem });
+        if scope == MemoryScope::Shared && !prompt_method.can_share() {
+            return invalid(format!("{} has no memory that tasks can share", prompt_method.name()));
         }
-        if settings.prompt_form == PromptForm::Compact && !approach.is_plain() {
-            return refuse(format!("{} needs full prompts; compact ones have no room for it", approach.name()));
+        if config.prompt_form == PromptForm::Compact && !prompt_method.is_plain() {
+            return invalid(format!(
+                "{} needs full prompts; it does not support compact prompts",
+                prompt_method.name()
+            ));
         }
-        settings.validate()?;
+        config.validate()?;
         let (notes, cases) = Default::default();
-        Ok(MemoryFactory { approach, scope, embeddings, settings, prompts, notes, cases })
+        Ok(MemoryFactory { prompt_method, scope, embeddings, config, prompts, notes, cases })
     }
 
-    /// Which approach.
+    /// The prompt method.
     pub fn prompt_method(&self) -> PromptMethod {
-        self.approach
+        self.prompt_method
     }
 
-    /// Whose memory.
+    /// The scope.
     pub fn scope(&self) -> MemoryScope {
         self.scope
     }
 
-    /// What records know the method by. Where the settings say all, it is their hash.
+    /// The hash of the prompt method in trajectory keys: the hash of the configuration if that determines it completely.
     pub fn method_hash(&self) -> Hash {
-        if self.approach.is_plain() {
-            return Hash::of(&*self.settings);
+        if self.prompt_method.is_plain() {
+            return Hash::of(&*self.config);
         }
-        let embeddings = if self.approach == PromptMethod::Cot { "" } else { self.embeddings.id() };
-        Hash::of(&(&*self.settings, self.approach, self.scope, embeddings))
+        let embeddings = if self.prompt_method == PromptMethod::Cot { "" } else { self.embeddings.id() };
+        Hash::of(&(&*self.config, self.prompt_method, self.scope, embeddings))
     }
 
     /// A memory for one meta-episode.
     pub fn make(&self) -> Box<dyn Memory> {
-        let (settings, prompts) = (Arc::clone(&self.settings), Arc::clone(&self.prompts));
+        let (config, prompts) = (Arc::clone(&self.config), Arc::clone(&self.prompts));
         let (embeddings, shared) = (Arc::clone(&self.embeddings), self.scope == MemoryScope::Shared);
-        match self.approach {
-            PromptMethod::React | PromptMethod::Reflexion => Box::new(EpisodicMemory::new(settings, prompts)),
+        match self.prompt_method {
+            PromptMethod::React | PromptMethod::Reflexion => Box::new(EpisodicMemory::new(config, prompts)),
             PromptMethod::Cot => Box::new(ChainOfThought::new(prompts)),
             PromptMethod::AMem => {
                 let store = if shared { Arc::clone(&self.notes) } else { Arc::default() };
-                Box::new(NoteMemory::new(settings, prompts, embeddings, store, shared))
+                Box::new(NoteMemory::new(config, prompts, embeddings, store, shared))
             }
             PromptMethod::Memento => {
                 let bank = if shared { Arc::clone(&self.cases) } else { Arc::default() };
-                Box::new(CaseMemory::new(settings, prompts, embeddings, bank, shared))
+                Box::new(CaseMemory::new(config, prompts, embeddings, bank, shared))
             }
         }
     }

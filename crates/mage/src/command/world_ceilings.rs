@@ -96,9 +96,9 @@ impl SplitCeilings {
             budget: solved.budget.clone(),
             tasks: tasks.len(),
             undecided: tasks.iter().filter(|t| t.within_turns.is_none()).count(),
-            solvable_in_time: RateEstimate::of(tasks.iter().filter_map(|t| t.within_turns)),
+            solvable_in_time: RateEstimate::from_bools(tasks.iter().filter_map(|t| t.within_turns)),
             least: least.collect(),
-            won_at_random: RateEstimate::of(tasks.iter().map(|t| t.solved_by_random)),
+            won_at_random: RateEstimate::from_bools(tasks.iter().map(|t| t.solved_by_random)),
         }
     }
 }

@@ -175,7 +175,7 @@ impl<'a> Report<'a> {
             format!(
                 "\ninvalid actions {} of {}; brackets are 95 % intervals; panel {}",
                 rate(invalid),
-                invalid.of,
+                invalid.trials,
                 short(&self.panel)
             ),
         ))?;
@@ -250,7 +250,7 @@ impl<'a> Report<'a> {
 
     /// Whether some tasks stopped at a win.
     fn stopped(&self) -> bool {
-        self.summary.overall.by_episode.iter().any(|at| at.won.of < at.pass_at_k.of)
+        self.summary.overall.by_episode.iter().any(|at| at.won.trials < at.pass_at_k.trials)
     }
 
     /// First and last episode by opponent and by seat, each opponent next to the best response to it.
