@@ -1,4 +1,4 @@
-//! What holds for all rows, not only for those we thought of?
+//! Properties of credit and advantages for arbitrary transitions.
 
 mod credit_support;
 
@@ -21,7 +21,7 @@ type Episodes = Vec<(bool, Turns)>;
 /// Values by meta-episode and episode.
 type ByEpisode = BTreeMap<u32, BTreeMap<u32, Vec<f64>>>;
 
-/// Groups of meta-episodes of episodes of turns, all of any number; opponents by group.
+/// Groups of meta-episodes with arbitrary numbers of episodes and turns; one opponent per group.
 fn batch(reward: impl Strategy<Value = f32>) -> impl Strategy<Value = Vec<Transition>> {
     let turn = (reward, prop_oneof![Just(0.0_f32), Just(0.5), Just(0.25)], 0_u64..3);
     let episode = (any::<bool>(), prop::collection::vec(turn, 1..4));
@@ -30,7 +30,7 @@ fn batch(reward: impl Strategy<Value = f32>) -> impl Strategy<Value = Vec<Transi
 }
 
 fn lay_out(groups: &[(u32, Vec<Episodes>)]) -> Vec<Transition> {
-    let mut rows = Vec::new();
+    let mut transitions = Vec::new();
     let mut id = 0;
     for (group, (opponent, members)) in groups.iter().enumerate() {
         for member in members {
@@ -42,16 +42,21 @@ fn lay_out(groups: &[(u32, Vec<Episodes>)]) -> Vec<Transition> {
                     ..play(n as u32, turn as u32, 0.0)
                 };
                 if n > 0 && *reflected {
-                    rows.push(Transition { kind: TransitionKind::Reflect, anchor: REFLECTION, penalty: 0.25, ..at(0) });
+                    transitions.push(Transition {
+                        kind: TransitionKind::Reflect,
+                        anchor: REFLECTION,
+                        penalty: 0.25,
+                        ..at(0)
+                    });
                 }
                 for (t, &(reward, penalty, anchor)) in turns.iter().enumerate() {
-                    rows.push(Transition { reward, penalty, anchor, ..at(t) });
+                    transitions.push(Transition { reward, penalty, anchor, ..at(t) });
                 }
             }
             id += 1;
         }
     }
-    rows
+    transitions
 }
 
 fn any_batch() -> impl Strategy<Value = Vec<Transition>> {
@@ -107,12 +112,11 @@ fn average(xs: impl IntoIterator<Item = f64>) -> f64 {
     xs.iter().sum::<f64>() / xs.len() as f64
 }
 
-/// The sum over units of the level's mean within each unit, per bucket. Worked out here a second time, from the
-/// documentation, with maps.
-fn sums_over_units(rows: &[Transition], level: &[f64], scope: BaselineScope, unit: BaselineUnit) -> Vec<f64> {
+/// The sum over units of the level's mean within each unit, per bucket: an independent implementation with maps.
+fn sums_over_units(transitions: &[Transition], level: &[f64], scope: BaselineScope, unit: BaselineUnit) -> Vec<f64> {
     let mut buckets: BTreeMap<(u32, u32), ByEpisode> = BTreeMap::new();
     let mut in_scope: BTreeMap<u32, usize> = BTreeMap::new();
-    for (row, &x) in rows.iter().zip(level) {
+    for (row, &x) in transitions.iter().zip(level) {
         let s = scope_key(scope, row);
         *in_scope.entry(s).or_default() += 1;
         let index = if unit == BaselineUnit::EpisodeIndex { row.episode } else { 0 };
@@ -131,9 +135,9 @@ fn sums_over_units(rows: &[Transition], level: &[f64], scope: BaselineScope, uni
     buckets.values().map(of_bucket).collect()
 }
 
-fn sums_over_rows<K: Ord>(rows: &[Transition], level: &[f64], key: impl Fn(&Transition) -> K) -> Vec<f64> {
+fn sums_over_rows<K: Ord>(transitions: &[Transition], level: &[f64], key: impl Fn(&Transition) -> K) -> Vec<f64> {
     let mut sums: BTreeMap<K, f64> = BTreeMap::new();
-    for (row, x) in rows.iter().zip(level) {
+    for (row, x) in transitions.iter().zip(level) {
         *sums.entry(key(row)).or_default() += x;
     }
     sums.into_values().collect()
@@ -146,23 +150,23 @@ fn all_zero(sums: &[f64], level: &[f64]) -> bool {
 
 proptest! {
     #[test]
-    fn every_level_sums_to_zero_over_what_it_averaged(rows in any_batch(), how in any_credit(), est in any_estimator()) {
-        let levels = est.levels(&rows, &assign_credit(&rows, &how));
+    fn every_level_sums_to_zero_over_its_units(transitions in any_batch(), how in any_credit(), est in any_estimator()) {
+        let levels = est.levels(&transitions, &assign_credit(&transitions, &how));
         match est {
             Estimator::ReturnToGo(ReturnToGo { scope }) => {
-                let sums = sums_over_rows(&rows, &levels.step, |r| (scope_key(scope, r), r.episode));
+                let sums = sums_over_rows(&transitions, &levels.step, |r| (scope_key(scope, r), r.episode));
                 prop_assert!(all_zero(&sums, &levels.step), "{sums:?}");
                 prop_assert!(levels.episode.iter().all(|x| *x == 0.0));
             }
             Estimator::Gigpo(Gigpo { scope, baseline, anchors, .. }) => {
-                let sums = sums_over_units(&rows, &levels.episode, scope, baseline);
+                let sums = sums_over_units(&transitions, &levels.episode, scope, baseline);
                 prop_assert!(all_zero(&sums, &levels.episode), "{sums:?}");
                 let local = |r: &Transition| if anchors == AnchorScope::Local { r.episode } else { 0 };
-                let sums = sums_over_rows(&rows, &levels.step, |r| (scope_key(scope, r), r.anchor, local(r)));
+                let sums = sums_over_rows(&transitions, &levels.step, |r| (scope_key(scope, r), r.anchor, local(r)));
                 prop_assert!(all_zero(&sums, &levels.step), "{sums:?}");
             }
             Estimator::Grpo(Grpo { scope, baseline, .. }) | Estimator::Rloo(Rloo { scope, baseline, .. }) => {
-                let sums = sums_over_units(&rows, &levels.episode, scope, baseline);
+                let sums = sums_over_units(&transitions, &levels.episode, scope, baseline);
                 prop_assert!(all_zero(&sums, &levels.episode), "{sums:?}");
                 prop_assert!(levels.step.iter().all(|x| *x == 0.0));
             }
@@ -170,55 +174,54 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_rows_does_not_matter(
-        (rows, order) in any_batch().prop_flat_map(|rows| {
-            let order: Vec<usize> = (0..rows.len()).collect();
-            (Just(rows), Just(order).prop_shuffle())
+    fn permuting_transitions_changes_no_bit(
+        (transitions, order) in any_batch().prop_flat_map(|transitions| {
+            let order: Vec<usize> = (0..transitions.len()).collect();
+            (Just(transitions), Just(order).prop_shuffle())
         }),
         how in any_credit(),
         est in any_estimator(),
     ) {
-        let shuffled: Vec<Transition> = order.iter().map(|&i| rows[i].clone()).collect();
-        let (straight, mixed) = (assign_credit(&rows, &how), assign_credit(&shuffled, &how));
-        let (a, b) = (advantages(&rows, &straight, &est), advantages(&shuffled, &mixed, &est));
-        // The levels are wider than the advantages, and would show a sum taken in another order.
-        let (levels, mixed_levels) = (est.levels(&rows, &straight), est.levels(&shuffled, &mixed));
-        for (place, &i) in order.iter().enumerate() {
-            // To the last bit.
-            prop_assert_eq!(straight.returns[i].to_bits(), mixed.returns[place].to_bits());
-            prop_assert_eq!(straight.scores[i].to_bits(), mixed.scores[place].to_bits());
-            prop_assert_eq!(a[i].to_bits(), b[place].to_bits());
-            prop_assert_eq!(levels.episode[i].to_bits(), mixed_levels.episode[place].to_bits());
-            prop_assert_eq!(levels.step[i].to_bits(), mixed_levels.step[place].to_bits());
+        let shuffled: Vec<Transition> = order.iter().map(|&i| transitions[i].clone()).collect();
+        let (straight, mixed) = (assign_credit(&transitions, &how), assign_credit(&shuffled, &how));
+        let (a, b) = (advantages(&transitions, &straight, &est), advantages(&shuffled, &mixed, &est));
+        // Levels have more precision than advantages and would reveal another order of summation.
+        let (levels, mixed_levels) = (est.levels(&transitions, &straight), est.levels(&shuffled, &mixed));
+        for (position, &i) in order.iter().enumerate() {
+            prop_assert_eq!(straight.returns[i].to_bits(), mixed.returns[position].to_bits());
+            prop_assert_eq!(straight.scores[i].to_bits(), mixed.scores[position].to_bits());
+            prop_assert_eq!(a[i].to_bits(), b[position].to_bits());
+            prop_assert_eq!(levels.episode[i].to_bits(), mixed_levels.episode[position].to_bits());
+            prop_assert_eq!(levels.step[i].to_bits(), mixed_levels.step[position].to_bits());
         }
     }
 
     #[test]
-    fn groups_and_meta_episodes_do_not_leak(rows in any_batch(), how in any_credit()) {
-        // Each meta-episode credited alone gives what it gives in company.
-        let together = assign_credit(&rows, &how);
-        for id in rows.iter().map(|r| r.meta_episode).collect::<BTreeSet<_>>() {
-            let own: Vec<usize> = (0..rows.len()).filter(|&i| rows[i].meta_episode == id).collect();
-            let alone = assign_credit(&own.iter().map(|&i| rows[i].clone()).collect::<Vec<_>>(), &how);
-            for (place, &i) in own.iter().enumerate() {
-                prop_assert_eq!(alone.returns[place], together.returns[i]);
-                prop_assert_eq!(alone.scores[place], together.scores[i]);
+    fn credit_of_a_meta_episode_is_independent_of_others(transitions in any_batch(), how in any_credit()) {
+        // A meta-episode alone has the same credit as in the batch.
+        let together = assign_credit(&transitions, &how);
+        for id in transitions.iter().map(|r| r.meta_episode).collect::<BTreeSet<_>>() {
+            let own: Vec<usize> = (0..transitions.len()).filter(|&i| transitions[i].meta_episode == id).collect();
+            let alone = assign_credit(&own.iter().map(|&i| transitions[i].clone()).collect::<Vec<_>>(), &how);
+            for (position, &i) in own.iter().enumerate() {
+                prop_assert_eq!(alone.returns[position], together.returns[i]);
+                prop_assert_eq!(alone.scores[position], together.scores[i]);
             }
         }
     }
 
     #[test]
-    fn differential_returns_telescope(mut rows in any_batch(), released in any::<bool>()) {
-        rows.iter_mut().for_each(|r| r.penalty = 0.0);
+    fn differential_returns_telescope(mut transitions in any_batch(), released in any::<bool>()) {
+        transitions.iter_mut().for_each(|r| r.penalty = 0.0);
         let recursion = if released { ReturnRecursion::Released } else { ReturnRecursion::Paper };
         let how = CreditConfig { recursion, gamma_step: 1.0, gamma_traj: 1.0, ..CreditConfig::default() };
-        let credited = assign_credit(&rows, &how);
+        let credited = assign_credit(&transitions, &how);
         let reward = |meta: u32, episode: u32| -> f64 {
-            let of = rows.iter().filter(|r| (r.meta_episode, r.episode) == (meta, episode));
+            let of = transitions.iter().filter(|r| (r.meta_episode, r.episode) == (meta, episode));
             of.map(|r| f64::from(r.reward)).sum()
         };
-        for (row, &g) in rows.iter().zip(&credited.returns) {
-            let last = rows.iter().filter(|r| r.meta_episode == row.meta_episode).map(|r| r.episode).max().unwrap();
+        for (row, &g) in transitions.iter().zip(&credited.returns) {
+            let last = transitions.iter().filter(|r| r.meta_episode == row.meta_episode).map(|r| r.episode).max().unwrap();
             let before = if row.episode == 0 { 0.0 } else { reward(row.meta_episode, row.episode - 1) };
             let want = reward(row.meta_episode, last) - before;
             prop_assert!((f64::from(g) - want).abs() < 1e-4, "{g} instead of {want}");
@@ -226,43 +229,43 @@ proptest! {
     }
 
     #[test]
-    fn without_a_discount_of_turns_the_recursions_agree(rows in any_batch(), how in any_credit()) {
-        let of = |recursion| assign_credit(&rows, &CreditConfig { recursion, gamma_step: 1.0, ..how }).returns;
+    fn recursions_agree_without_turn_discount(transitions in any_batch(), how in any_credit()) {
+        let of = |recursion| assign_credit(&transitions, &CreditConfig { recursion, gamma_step: 1.0, ..how }).returns;
         for (p, r) in of(ReturnRecursion::Paper).into_iter().zip(of(ReturnRecursion::Released)) {
             prop_assert!((p - r).abs() < 1e-3, "{p} against {r}");
         }
     }
 
     #[test]
-    fn free_failures_and_early_stop_make_differential_cumulative(
+    fn differential_equals_cumulative_with_free_failures_and_early_stop(
         lengths in prop::collection::vec(1_u32..5, 1..5), won in any::<bool>(), how in any_credit(),
     ) {
-        // Failures pay 0; only the last episode may be won.
-        let mut rows = Vec::new();
+        // Failures have reward 0; only the last episode can be won.
+        let mut transitions = Vec::new();
         for (n, &turns) in lengths.iter().enumerate() {
             let last = won && n + 1 == lengths.len();
-            rows.extend((0..turns).map(|t| play(n as u32, t, if last && t + 1 == turns { 10.0 } else { 0.0 })));
+            transitions.extend((0..turns).map(|t| play(n as u32, t, if last && t + 1 == turns { 10.0 } else { 0.0 })));
         }
-        let of = |assignment| assign_credit(&rows, &CreditConfig { assignment, ..how });
+        let of = |assignment| assign_credit(&transitions, &CreditConfig { assignment, ..how });
         prop_assert_eq!(of(CreditAssignment::Differential), of(CreditAssignment::Cumulative));
     }
 
     #[test]
-    fn a_constant_added_to_rewards_changes_nothing_for_return_to_go(
+    fn return_to_go_is_invariant_to_a_constant_reward(
         rewards in prop::collection::vec(prop::collection::vec(-2.0_f32..2.0, 3), 2..6),
         turns in 1_u32..4,
         constant in -10.0_f32..10.0,
     ) {
-        // Every member plays three episodes. The constant enters the first improvement alone; without a discount of
-        // turns it is the same on each row of the first episode, and goes with the mean.
+        // All members play three episodes. The constant appears in the first improvement only; without turn discount it is
+        // equal for all transitions of the first episode, and the mean removes it.
         let how = CreditConfig { gamma_step: 1.0, ..CreditConfig::default() };
         let advantages_with = |shift: f32| {
-            let mut rows = Vec::new();
+            let mut transitions = Vec::new();
             for (m, member) in rewards.iter().enumerate() {
                 let shifted: Vec<f32> = member.iter().map(|r| r + shift).collect();
-                rows.extend(credit_support::meta_episode(m as u32, &shifted, turns));
+                transitions.extend(credit_support::meta_episode(m as u32, &shifted, turns));
             }
-            advantages(&rows, &assign_credit(&rows, &how), &Estimator::default())
+            advantages(&transitions, &assign_credit(&transitions, &how), &Estimator::default())
         };
         for (a, b) in advantages_with(0.0).into_iter().zip(advantages_with(constant)) {
             prop_assert!((a - b).abs() < 1e-4, "{a} became {b}");
@@ -270,42 +273,52 @@ proptest! {
     }
 
     #[test]
-    fn finite_in_finite_out(
-        rows in batch(prop_oneof![Just(f32::MAX), Just(f32::MIN), Just(f32::MIN_POSITIVE), prop::num::f32::NORMAL]),
+    fn finite_rewards_give_finite_advantages(
+        transitions in batch(prop_oneof![Just(f32::MAX), Just(f32::MIN), Just(f32::MIN_POSITIVE), prop::num::f32::NORMAL]),
         how in any_credit(),
         est in any_estimator(),
     ) {
-        let credited = assign_credit(&rows, &how);
+        let credited = assign_credit(&transitions, &how);
         prop_assert!(credited.returns.iter().chain(&credited.scores).all(|x| x.is_finite()));
-        prop_assert!(advantages(&rows, &credited, &est).iter().all(|x| x.is_finite()));
+        prop_assert!(advantages(&transitions, &credited, &est).iter().all(|x| x.is_finite()));
     }
 }
 
 #[test]
-fn a_constant_matters_when_the_number_of_episodes_varies() {
-    // The counterpart of the property above: member 0 stops after its first episode, member 1 goes on.
+fn a_constant_reward_matters_if_numbers_of_episodes_differ() {
+    // The counterpart of the property above: member 0 stops after its first episode, member 1 continues.
     let advantages_with = |shift: f32| {
-        let rows = [
+        let transitions = [
             credit_support::meta_episode(0, &[1.0 + shift], 1),
             credit_support::meta_episode(1, &[shift, 1.0 + shift], 1),
         ]
         .concat();
-        advantages(&rows, &assign_credit(&rows, &CreditConfig::default()), &Estimator::Gigpo(Gigpo::RELEASED))
+        advantages(
+            &transitions,
+            &assign_credit(&transitions, &CreditConfig::default()),
+            &Estimator::Gigpo(Gigpo::RELEASED),
+        )
     };
     assert_ne!(advantages_with(0.0), advantages_with(1.0));
 }
 
 #[test]
-fn the_checks_above_can_fail() {
-    // Sums of levels that were never centred are not zero.
-    let rows = [credit_support::meta_episode(0, &[1.0], 2), credit_support::meta_episode(1, &[3.0], 1)].concat();
-    let credited: AssignedCredit = assign_credit(&rows, &CreditConfig::default());
+fn zero_sum_checks_detect_uncentred_levels() {
+    // Sums of uncentred levels are not zero.
+    let transitions = [credit_support::meta_episode(0, &[1.0], 2), credit_support::meta_episode(1, &[3.0], 1)].concat();
+    let credited: AssignedCredit = assign_credit(&transitions, &CreditConfig::default());
     let raw: Vec<f64> = credited.scores.iter().map(|&x| f64::from(x)).collect();
     for unit in UNITS {
-        assert!(!all_zero(&sums_over_units(&rows, &raw, BaselineScope::Group, unit), &raw));
+        assert!(!all_zero(&sums_over_units(&transitions, &raw, BaselineScope::Group, unit), &raw));
     }
-    // And a level centred over rows is not centred over episodes.
-    let by_row = Estimator::Gigpo(Gigpo::RELEASED).levels(&rows, &credited).episode;
-    assert!(all_zero(&sums_over_units(&rows, &by_row, BaselineScope::Group, BaselineUnit::Transition), &by_row));
-    assert!(!all_zero(&sums_over_units(&rows, &by_row, BaselineScope::Group, BaselineUnit::Episode), &by_row));
+    // A level centred over transitions is not centred over episodes.
+    let by_transition = Estimator::Gigpo(Gigpo::RELEASED).levels(&transitions, &credited).episode;
+    assert!(all_zero(
+        &sums_over_units(&transitions, &by_transition, BaselineScope::Group, BaselineUnit::Transition),
+        &by_transition
+    ));
+    assert!(!all_zero(
+        &sums_over_units(&transitions, &by_transition, BaselineScope::Group, BaselineUnit::Episode),
+        &by_transition
+    ));
 }

@@ -1,4 +1,4 @@
-//! The meta-episode's behaviour, driven by hand.
+//! The meta-episode state machine.
 
 mod common;
 
@@ -13,32 +13,32 @@ use proptest::prelude::*;
 use std::sync::Arc;
 
 const BET: &str = "<action>BET</action>";
-const NOTE: &str = "<remark>noted</remark>";
+const REFLECTION: &str = "<remark>noted</remark>";
 
-fn model(call: &mage_core::Request) -> String {
-    if call.body.kind == RequestKind::Play { BET } else { NOTE }.to_owned()
+fn model(request: &mage_core::Request) -> String {
+    if request.body.kind == RequestKind::Play { BET } else { REFLECTION }.to_owned()
 }
 
 #[test]
-fn phases_follow_the_paper() {
-    let record = drive(kuhn(kuhn_task("aggressive", 0), EpisodeConfig::default()), model);
-    let phases: Vec<_> = record.requests.iter().map(|c| (c.kind, c.episode)).collect();
+fn requests_alternate_play_and_reflection_as_in_the_paper() {
+    let trajectory = drive(kuhn(kuhn_task("aggressive", 0), EpisodeConfig::default()), model);
+    let requests: Vec<_> = trajectory.requests.iter().map(|c| (c.kind, c.episode)).collect();
     // Always betting first ends each hand at the first decision; no reflection follows the last episode.
     let (play, reflect) = (RequestKind::Play, RequestKind::Reflect);
-    assert_eq!(phases, [(play, 0), (reflect, 1), (play, 1), (reflect, 2), (play, 2)]);
-    assert!(!record.stopped_early);
+    assert_eq!(requests, [(play, 0), (reflect, 1), (play, 1), (reflect, 2), (play, 2)]);
+    assert!(!trajectory.stopped_early);
 }
 
 #[test]
-fn without_memory_every_episode_is_a_clean_slate() {
-    let settings = EpisodeConfig { memory: MemoryMode::None, episodes: 5, ..EpisodeConfig::default() };
-    let record = drive(kuhn(kuhn_task("conservative", 1), settings), model);
-    assert!(record.requests.iter().all(|c| c.kind == RequestKind::Play));
-    assert!(record.requests.iter().all(|c| !c.messages[0].content.contains("Episode")));
-    // The first prompt of a later episode is what it would be in a first episode with the same cards.
-    let same_start = |i: usize| record.requests.iter().find(|c| c.episode == i as u32).unwrap();
-    for (i, episode) in record.episodes.iter().enumerate() {
-        for (j, other) in record.episodes.iter().enumerate() {
+fn episodes_without_memory_are_independent() {
+    let config = EpisodeConfig { memory: MemoryMode::None, episodes: 5, ..EpisodeConfig::default() };
+    let trajectory = drive(kuhn(kuhn_task("conservative", 1), config), model);
+    assert!(trajectory.requests.iter().all(|c| c.kind == RequestKind::Play));
+    assert!(trajectory.requests.iter().all(|c| !c.messages[0].content.contains("Episode")));
+    // The first prompt of a later episode equals that of a first episode with the same cards.
+    let same_start = |i: usize| trajectory.requests.iter().find(|c| c.episode == i as u32).unwrap();
+    for (i, episode) in trajectory.episodes.iter().enumerate() {
+        for (j, other) in trajectory.episodes.iter().enumerate() {
             if episode.start == other.start {
                 assert_eq!(same_start(i).messages, same_start(j).messages);
             }
@@ -48,123 +48,125 @@ fn without_memory_every_episode_is_a_clean_slate() {
 
 #[test]
 fn early_stop_ends_at_the_first_win() {
-    let settings = |early_stop| EpisodeConfig { early_stop, episodes: 10, ..EpisodeConfig::default() };
-    let stopped = drive(kuhn(kuhn_task("conservative", 0), settings(true)), model);
-    let full = drive(kuhn(kuhn_task("conservative", 0), settings(false)), model);
+    let config = |early_stop| EpisodeConfig { early_stop, episodes: 10, ..EpisodeConfig::default() };
+    let stopped = drive(kuhn(kuhn_task("conservative", 0), config(true)), model);
+    let full = drive(kuhn(kuhn_task("conservative", 0), config(false)), model);
     let first_win = full.episodes.iter().position(mage_core::episode::Episode::won).unwrap();
-    assert!(first_win < 9, "the seed must show the difference");
+    assert!(first_win < 9, "the seed must distinguish the cases");
     assert_eq!(stopped.episodes.len(), first_win + 1);
     assert_eq!(stopped.episodes[..], full.episodes[..=first_win]);
     assert!(stopped.stopped_early && !full.stopped_early);
 }
 
 #[test]
-fn running_out_of_turns_truncates() {
-    let settings = EpisodeConfig { max_turns: 2, ..EpisodeConfig::default() };
-    let record = drive(kuhn(kuhn_task("aggressive", 0), settings), |call| {
-        if call.body.kind == RequestKind::Play { "no tags".to_owned() } else { NOTE.to_owned() }
+fn turn_limit_truncates_the_episode() {
+    let config = EpisodeConfig { max_turns: 2, ..EpisodeConfig::default() };
+    let trajectory = drive(kuhn(kuhn_task("aggressive", 0), config), |request| {
+        if request.body.kind == RequestKind::Play { "no tags".to_owned() } else { REFLECTION.to_owned() }
     });
-    assert!(record.episodes.iter().all(|e| e.end == Some(End::Truncated) && e.turns.len() == 2 && e.score() == 0.0));
-    assert_eq!(record.invalid_actions(), (6, 6));
-    assert!(record.requests[0].invalid.as_deref().unwrap().contains("no <action>"));
+    assert!(
+        trajectory.episodes.iter().all(|e| e.end == Some(End::Truncated) && e.turns.len() == 2 && e.score() == 0.0)
+    );
+    assert_eq!(trajectory.invalid_actions(), (6, 6));
+    assert!(trajectory.requests[0].invalid.as_deref().unwrap().contains("no <action>"));
 }
 
 #[test]
-fn fresh_deals_differ_and_fixed_deals_do_not() {
+fn fresh_deals_differ_and_fixed_deals_repeat() {
     let starts = |deal: &str| {
         let mut task = kuhn_task("conservative", 0);
         task.options = task.options.with("deal", deal);
-        let settings = EpisodeConfig { episodes: 10, ..EpisodeConfig::default() };
-        let record = drive(kuhn(task, settings), model);
-        record.episodes.into_iter().map(|e| e.start.text).collect::<std::collections::BTreeSet<_>>().len()
+        let config = EpisodeConfig { episodes: 10, ..EpisodeConfig::default() };
+        let trajectory = drive(kuhn(task, config), model);
+        trajectory.episodes.into_iter().map(|e| e.start.text).collect::<std::collections::BTreeSet<_>>().len()
     };
     assert_eq!(starts("fixed"), 1);
     assert!(starts("fresh") > 1);
 }
 
 #[test]
-fn reflections_reach_later_prompts_and_only_what_was_seen_does() {
-    let settings = EpisodeConfig { episodes: 4, ..EpisodeConfig::default() };
-    let record = drive(kuhn(kuhn_task("aggressive", 1), settings), |call| {
-        if call.body.kind == RequestKind::Play {
+fn later_prompts_contain_reflections_and_no_hidden_information() {
+    let config = EpisodeConfig { episodes: 4, ..EpisodeConfig::default() };
+    let trajectory = drive(kuhn(kuhn_task("aggressive", 1), config), |request| {
+        if request.body.kind == RequestKind::Play {
             "<action>PASS</action>".to_owned()
         } else {
-            format!("<think><remark>wrong</remark></think><remark>lesson-{}</remark>", call.episode)
+            format!("<think><remark>wrong</remark></think><remark>reflection-{}</remark>", request.episode)
         }
     });
-    for call in &record.requests {
-        let text = &call.messages[0].content;
+    for request in &trajectory.requests {
+        let text = &request.messages[0].content;
         assert!(!text.contains("aggressive"), "the opponent's name is hidden");
         assert!(!text.contains("wrong"));
         for n in 1..4 {
-            let expected = call.kind == RequestKind::Play && call.episode >= n;
-            assert_eq!(text.contains(&format!("lesson-{n}")), expected);
+            let expected = request.kind == RequestKind::Play && request.episode >= n;
+            assert_eq!(text.contains(&format!("reflection-{n}")), expected);
         }
     }
-    // Passing against a bet folds, so no card of the opponent is ever shown to the reflection.
-    let folded = record.requests.iter().filter(|c| c.kind == RequestKind::Reflect);
-    for call in folded {
-        assert!(call.messages[0].content.contains("stays hidden"));
-        assert!(!call.messages[0].content.contains("the opponent holds"));
+    // Passing against a bet folds, so reflection prompts never show the opponent's card.
+    let folded = trajectory.requests.iter().filter(|c| c.kind == RequestKind::Reflect);
+    for request in folded {
+        assert!(request.messages[0].content.contains("stays hidden"));
+        assert!(!request.messages[0].content.contains("the opponent holds"));
     }
 }
 
 #[test]
 fn best_first_recall_orders_by_score_and_limits() {
-    let settings = EpisodeConfig {
+    let config = EpisodeConfig {
         episodes: 6,
         recall: RecallOrder::BestFirst,
         recall_limit: Some(2),
         ..EpisodeConfig::default()
     };
-    let record = drive(kuhn(kuhn_task("intermediate", 0), settings), |call| {
-        if call.body.kind == RequestKind::Play {
+    let trajectory = drive(kuhn(kuhn_task("intermediate", 0), config), |request| {
+        if request.body.kind == RequestKind::Play {
             BET.to_owned()
         } else {
-            format!("<remark>lesson-{}</remark>", call.episode)
+            format!("<remark>reflection-{}</remark>", request.episode)
         }
     });
-    let scores: Vec<f32> = record.episodes.iter().map(mage_core::episode::Episode::score).collect();
+    let scores: Vec<f32> = trajectory.episodes.iter().map(mage_core::episode::Episode::score).collect();
     let mut order: Vec<usize> = (0..5).collect();
     order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
-    assert_ne!(order[..2], [0, 1], "the seed must show the difference");
-    let last = &record.requests.last().unwrap().messages[0].content;
-    let first_shown = last.find(&format!("lesson-{}", order[0] + 1)).unwrap();
-    let second_shown = last.find(&format!("lesson-{}", order[1] + 1)).unwrap();
+    assert_ne!(order[..2], [0, 1], "the seed must distinguish the cases");
+    let last = &trajectory.requests.last().unwrap().messages[0].content;
+    let first_shown = last.find(&format!("reflection-{}", order[0] + 1)).unwrap();
+    let second_shown = last.find(&format!("reflection-{}", order[1] + 1)).unwrap();
     assert!(first_shown < second_shown);
-    assert_eq!(last.matches("lesson-").count(), 2);
+    assert_eq!(last.matches("reflection-").count(), 2);
 }
 
 #[test]
-fn long_reflections_are_cut_on_a_character_boundary() {
-    let settings = EpisodeConfig { reflection_chars: 7, ..EpisodeConfig::default() };
-    let record = drive(kuhn(kuhn_task("aggressive", 0), settings), |call| {
-        if call.body.kind == RequestKind::Play {
+fn long_reflections_are_truncated_on_a_character_boundary() {
+    let config = EpisodeConfig { reflection_chars: 7, ..EpisodeConfig::default() };
+    let trajectory = drive(kuhn(kuhn_task("aggressive", 0), config), |request| {
+        if request.body.kind == RequestKind::Play {
             BET.to_owned()
         } else {
             "<remark>äöüäöüäöü</remark>".to_owned()
         }
     });
-    let play = record.requests.iter().find(|c| c.kind == RequestKind::Play && c.episode == 1).unwrap();
+    let play = trajectory.requests.iter().find(|c| c.kind == RequestKind::Play && c.episode == 1).unwrap();
     assert!(play.messages[0].content.contains("Your note: äöüäöüä\n"));
 }
 
-/// Asks for a plan before each episode, and for two notes after it.
+/// A memory that requests a plan before each episode and two notes after it.
 struct Planner;
 
 impl Memory for Planner {
-    fn recall(&mut self, query: &RecallQuery<'_>, answers: &[Completion]) -> Result<MemoryStep<MemoryBlock>> {
+    fn recall(&mut self, query: &RecallQuery<'_>, completions: &[Completion]) -> Result<MemoryStep<MemoryBlock>> {
         if query.turn > 0 {
             return Ok(MemoryStep::done(MemoryBlock::default()));
         }
-        Ok(match answers {
+        Ok(match completions {
             [] => MemoryStep::Request(request(RequestKind::Plan)),
             [plan, ..] => MemoryStep::done(MemoryBlock { entries: vec![], notes: format!("Plan: {}", plan.text) }),
         })
     }
 
-    fn record(&mut self, _finished: &FinishedEpisode<'_>, answers: &[Completion]) -> Result<MemoryStep<()>> {
-        Ok(match answers.len() {
+    fn record(&mut self, _finished: &FinishedEpisode<'_>, completions: &[Completion]) -> Result<MemoryStep<()>> {
+        Ok(match completions.len() {
             0 => MemoryStep::Request(request(RequestKind::Note)),
             1 => MemoryStep::Request(request(RequestKind::Evolve)),
             _ => MemoryStep::done(()),
@@ -183,66 +185,66 @@ fn request(kind: RequestKind) -> RequestBody {
 }
 
 #[test]
-fn memories_may_ask_for_calls_of_their_own() {
+fn memories_can_issue_requests() {
     let task = kuhn_task("aggressive", 0);
     let env = Registry::builtin().build(&task).unwrap();
     let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
-    let settings = Arc::new(EpisodeConfig { episodes: 2, ..EpisodeConfig::default() });
-    let meta = MetaEpisode::with_memory(task, env, prompts, settings, Box::new(Planner), Seed::new(1)).unwrap();
-    let record = drive(meta, |call| match call.body.kind {
+    let config = Arc::new(EpisodeConfig { episodes: 2, ..EpisodeConfig::default() });
+    let meta = MetaEpisode::with_memory(task, env, prompts, config, Box::new(Planner), Seed::new(1)).unwrap();
+    let trajectory = drive(meta, |request| match request.body.kind {
         Play => {
-            assert!(call.body.messages[0].content.contains("Plan: be brave"));
+            assert!(request.body.messages[0].content.contains("Plan: be brave"));
             BET.to_owned()
         }
         _ => "be brave".to_owned(),
     });
-    let kinds: Vec<_> = record.requests.iter().map(|c| c.kind).collect();
+    let kinds: Vec<_> = trajectory.requests.iter().map(|c| c.kind).collect();
     use RequestKind::{Evolve, Note, Plan, Play};
     assert_eq!(kinds, [Plan, Play, Note, Evolve, Plan, Play]);
 }
 
 #[test]
-fn answers_to_the_wrong_call_are_refused_and_change_nothing() {
+fn completions_of_another_request_are_rejected_without_effect() {
     let mut meta = kuhn(kuhn_task("aggressive", 0), EpisodeConfig::default());
-    let Next::Request(call) = meta.advance().unwrap() else { panic!("a call is due") };
+    let Next::Request(request) = meta.advance().unwrap() else { panic!("expected a request") };
     let wrong = mage_core::RequestId(99);
     assert!(matches!(meta.submit(wrong, Ok(Completion::from_text(BET))), Err(Error::NotPending { .. })));
-    assert_eq!(meta.advance().unwrap(), Next::Request(call.clone()));
-    meta.submit(call.id, Ok(Completion::from_text(BET))).unwrap();
-    assert!(meta.submit(call.id, Ok(Completion::from_text(BET))).is_err(), "a call is answered once");
+    assert_eq!(meta.advance().unwrap(), Next::Request(request.clone()));
+    meta.submit(request.id, Ok(Completion::from_text(BET))).unwrap();
+    assert!(meta.submit(request.id, Ok(Completion::from_text(BET))).is_err(), "a request is completed once");
 }
 
 #[test]
-fn a_failed_call_ends_the_meta_episode_with_its_error() {
+fn failed_request_ends_the_meta_episode_with_its_error() {
     let mut meta = kuhn(kuhn_task("aggressive", 0), EpisodeConfig::default());
-    let Next::Request(call) = meta.advance().unwrap() else { panic!("a call is due") };
-    meta.submit(call.id, Err("connection refused".to_owned())).unwrap();
-    let Next::Done(record) = meta.advance().unwrap() else { panic!("nothing can follow") };
-    assert_eq!(record.error.as_deref(), Some("connection refused"));
-    assert!(!record.stopped_early);
+    let Next::Request(request) = meta.advance().unwrap() else { panic!("expected a request") };
+    meta.submit(request.id, Err("connection refused".to_owned())).unwrap();
+    let Next::Done(trajectory) = meta.advance().unwrap() else { panic!("expected the end") };
+    assert_eq!(trajectory.error.as_deref(), Some("connection refused"));
+    assert!(!trajectory.stopped_early);
 }
 
 #[test]
-fn settings_that_cannot_work_are_refused() {
+fn invalid_configs_are_rejected() {
     let env_info = Registry::builtin().get("kuhn").unwrap().info();
     let bad = [
         EpisodeConfig { episodes: 0, ..EpisodeConfig::default() },
         EpisodeConfig { max_turns: 0, ..EpisodeConfig::default() },
         EpisodeConfig { memory: MemoryMode::HistoryOnly, ..EpisodeConfig::compact(&env_info, 3) },
     ];
-    for settings in bad {
-        assert!(settings.validate().is_err(), "{settings:?}");
+    for config in bad {
+        assert!(config.validate().is_err(), "{config:?}");
     }
 }
 
 #[test]
-fn records_round_trip_through_a_line() {
-    let record = drive(kuhn(kuhn_task("uniform", 1), EpisodeConfig::default()), model);
-    let line = record.to_json_line();
+fn trajectories_round_trip_through_json_lines() {
+    let trajectory = drive(kuhn(kuhn_task("uniform", 1), EpisodeConfig::default()), model);
+    let line = trajectory.to_json_line();
     assert!(!line.contains('\n'));
-    assert_eq!(mage_core::Trajectory::from_json_line(&line).unwrap(), record);
+    assert_eq!(mage_core::Trajectory::from_json_line(&line).unwrap(), trajectory);
     assert!(mage_core::Trajectory::from_json_line(&line[..line.len() / 2]).is_err());
-    let outcomes: Vec<_> = record.episodes.iter().map(mage_core::episode::Episode::outcome).collect();
+    let outcomes: Vec<_> = trajectory.episodes.iter().map(mage_core::episode::Episode::outcome).collect();
     assert!(outcomes.iter().all(|o| matches!(o, Some(Outcome::Won | Outcome::Lost))));
 }
 
@@ -250,38 +252,38 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn whatever_the_model_says_the_meta_episode_ends(answers in prop::collection::vec(any::<String>(), 1..8), seat in 0_u8..2, seed in any::<u64>()) {
+    fn meta_episode_ends_for_any_completions(answers in prop::collection::vec(any::<String>(), 1..8), seat in 0_u8..2, seed in any::<u64>()) {
         let mut task = kuhn_task("uniform", seat);
         task.seed = Seed::new(seed);
         let mut i = 0;
-        let record = drive(kuhn(task, EpisodeConfig::default()), |_| {
+        let trajectory = drive(kuhn(task, EpisodeConfig::default()), |_| {
             i += 1;
             answers[i % answers.len()].clone()
         });
-        prop_assert_eq!(record.episodes.len(), 3);
-        prop_assert!(record.episodes.iter().all(|e| e.end.is_some()));
+        prop_assert_eq!(trajectory.episodes.len(), 3);
+        prop_assert!(trajectory.episodes.iter().all(|e| e.end.is_some()));
     }
 }
 
 #[test]
-fn the_seed_is_never_shown() {
+fn prompts_never_contain_the_seed() {
     let mut task = kuhn_task("uniform", 0);
     task.seed = Seed::new(918_273_645);
-    for settings in [
+    for config in [
         EpisodeConfig::default(),
         EpisodeConfig { memory: MemoryMode::HistoryAndReflection, ..EpisodeConfig::default() },
         EpisodeConfig::compact(&Registry::builtin().get("kuhn").unwrap().info(), 3),
     ] {
-        let record = drive(kuhn(task.clone(), settings), model);
-        for call in &record.requests {
-            assert!(!call.messages[0].content.contains("918273645"));
-            assert!(!call.messages[0].content.contains("uniform"));
+        let trajectory = drive(kuhn(task.clone(), config), model);
+        for request in &trajectory.requests {
+            assert!(!request.messages[0].content.contains("918273645"));
+            assert!(!request.messages[0].content.contains("uniform"));
         }
     }
 }
 
 #[test]
-fn after_an_error_there_is_no_clean_record() {
+fn memory_error_is_part_of_the_trajectory() {
     struct Broken;
     impl Memory for Broken {
         fn recall(&mut self, _: &RecallQuery<'_>, _: &[Completion]) -> Result<MemoryStep<MemoryBlock>> {
@@ -294,25 +296,25 @@ fn after_an_error_there_is_no_clean_record() {
     let task = kuhn_task("aggressive", 0);
     let env = Registry::builtin().build(&task).unwrap();
     let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
-    let settings = Arc::new(EpisodeConfig::default());
-    let mut meta = MetaEpisode::with_memory(task, env, prompts, settings, Box::new(Broken), Seed::new(1)).unwrap();
+    let config = Arc::new(EpisodeConfig::default());
+    let mut meta = MetaEpisode::with_memory(task, env, prompts, config, Box::new(Broken), Seed::new(1)).unwrap();
     assert!(meta.advance().is_err());
-    let Next::Done(record) = meta.advance().unwrap() else { panic!("it is over") };
-    assert_eq!(record.error.as_deref(), Some("memory: lost"));
-    assert!(record.result().is_none());
+    let Next::Done(trajectory) = meta.advance().unwrap() else { panic!("expected the end") };
+    assert_eq!(trajectory.error.as_deref(), Some("memory: lost"));
+    assert!(trajectory.result().is_none());
 }
 
 #[test]
-fn a_limit_keeps_the_latest_notes() {
-    let settings = EpisodeConfig { episodes: 5, recall_limit: Some(2), ..EpisodeConfig::default() };
-    let record = drive(kuhn(kuhn_task("intermediate", 0), settings), |call| {
-        if call.body.kind == RequestKind::Play {
+fn recall_limit_keeps_the_latest_reflections() {
+    let config = EpisodeConfig { episodes: 5, recall_limit: Some(2), ..EpisodeConfig::default() };
+    let trajectory = drive(kuhn(kuhn_task("intermediate", 0), config), |request| {
+        if request.body.kind == RequestKind::Play {
             BET.to_owned()
         } else {
-            format!("<remark>lesson-{}</remark>", call.episode)
+            format!("<remark>reflection-{}</remark>", request.episode)
         }
     });
-    let last = &record.requests.last().unwrap().messages[0].content;
-    let shown: Vec<bool> = (1..5).map(|n| last.contains(&format!("lesson-{n}"))).collect();
+    let last = &trajectory.requests.last().unwrap().messages[0].content;
+    let shown: Vec<bool> = (1..5).map(|n| last.contains(&format!("reflection-{n}"))).collect();
     assert_eq!(shown, [false, false, true, true]);
 }

@@ -1,4 +1,4 @@
-//! Do curves count what they say they count?
+//! Curves over the episode index and their counts.
 
 use mage_core::{
     Bootstrap, Ceiling, EpisodeEnding, EpisodeResult, MetaEpisodeResult, MetricSummary, RateEstimate, UnplayedEpisodes,
@@ -12,7 +12,7 @@ fn episode(ending: EpisodeEnding, score: f64) -> EpisodeResult {
     EpisodeResult { ending, score, actions: 4, invalid: 1 }
 }
 
-/// "wdlt" for won, drawn, lost, truncated; scores 1, 0, −1, 0. A trailing "!" says that play stopped after a win.
+/// "wdlt" for won, drawn, lost, truncated; scores 1, 0, −1, 0. A trailing "!" means that it stopped after a win.
 fn result(opponent: &str, seat: u8, story: &str) -> MetaEpisodeResult {
     let episodes = story.trim_end_matches('!').chars().map(|c| match c {
         'w' => episode(EpisodeEnding::Won, 1.0),
@@ -32,7 +32,7 @@ fn counts(r: RateEstimate) -> (u64, u64) {
     (r.hits, r.trials)
 }
 
-/// Each a task of its own.
+/// One task per meta-episode.
 fn numbered(results: &[MetaEpisodeResult]) -> Vec<(usize, MetaEpisodeResult)> {
     results.iter().cloned().enumerate().collect()
 }
@@ -42,7 +42,7 @@ fn summary(results: &[MetaEpisodeResult], unplayed: UnplayedEpisodes) -> MetricS
 }
 
 #[test]
-fn cumulative_and_per_episode_rates() {
+fn cumulative_and_per_episode_rates_match_counts() {
     let results = [result("a", 0, "lwl"), result("a", 1, "wll"), result("b", 0, "dtl"), result("b", 1, "tld")];
     let s = summary(&results, UnplayedEpisodes::NotCounted).overall;
     let column = |f: fn(&mage_core::EpisodeMetrics) -> RateEstimate| {
@@ -70,7 +70,7 @@ fn early_stop_counts_as_won_later_and_not_per_episode() {
     assert_eq!(counts(third.draw_or_win_at_k), (2, 3));
     assert_eq!(counts(third.won), (0, 1));
     assert_eq!(third.score.count, 1);
-    // As the paper counts.
+    // The counting of the paper.
     let paper = summary(&results, UnplayedEpisodes::NotWon).overall;
     assert_eq!(counts(paper.by_episode[1].won), (1, 3));
     assert_eq!(counts(paper.by_episode[2].won), (0, 3));
@@ -80,7 +80,7 @@ fn early_stop_counts_as_won_later_and_not_per_episode() {
 }
 
 #[test]
-fn curves_go_on_when_all_have_stopped() {
+fn curves_have_full_length_after_early_stop() {
     let s = summary(&[result("a", 0, "w!")], UnplayedEpisodes::NotCounted).overall;
     assert_eq!(s.by_episode.len(), 3);
     assert_eq!(counts(s.by_episode[2].pass_at_k), (1, 1));
@@ -89,8 +89,8 @@ fn curves_go_on_when_all_have_stopped() {
 }
 
 #[test]
-fn unfinished_meta_episodes_are_left_out() {
-    // Broken off, with and without a win, and one that claims to have stopped after a win it does not have.
+fn unfinished_meta_episodes_are_excluded() {
+    // Unfinished with and without a win, and one flagged as stopped after a win without a win.
     let results = [result("a", 0, "w"), result("a", 0, "l"), result("a", 0, "l!"), result("a", 0, "lw")];
     let s = summary(&results, UnplayedEpisodes::NotWon).overall;
     assert_eq!(counts(s.by_episode[0].pass_at_k), (1, 4));
@@ -99,7 +99,7 @@ fn unfinished_meta_episodes_are_left_out() {
 }
 
 #[test]
-fn slices_by_opponent_and_seat() {
+fn slices_by_opponent_and_seat_match_counts() {
     let mut results = vec![result("a", 0, "ww"), result("a", 1, "ll"), result("b", 1, "lw")];
     results.push(MetaEpisodeResult { opponent: None, ..result("", 2, "d") });
     let s = summarise(&numbered(&results), 2, UnplayedEpisodes::NotCounted, Bootstrap::default());
@@ -108,7 +108,7 @@ fn slices_by_opponent_and_seat() {
     assert_eq!(s.by_opponent["b"].score.mean, Some(0.0));
     assert_eq!(s.by_seat.iter().map(|(k, v)| (*k, v.meta_episodes)).collect::<Vec<_>>(), [(0, 1), (1, 2), (2, 1)]);
     assert_eq!(counts(s.by_seat[&1].by_episode[1].pass_at_k), (1, 2));
-    // Every number keeps its count on the way out, and what is absent is null.
+    // In JSON every value keeps its count, and absent values are null.
     let json = serde_json::to_value(&s).unwrap();
     assert_eq!(json["by_seat"]["1"]["by_episode"][1]["pass_at_k"]["trials"], 2);
     assert_eq!(json["by_opponent"]["b"]["by_episode"][0]["score"]["count"], 1);
@@ -116,9 +116,9 @@ fn slices_by_opponent_and_seat() {
     assert_eq!(serde_json::from_value::<MetricSummary>(json).unwrap(), s);
 }
 
-/// Seeds of a task are no further tasks, overall and in every part: intervals are those of the tasks.
+/// Additional seeds of a task are not additional tasks, in any slice: intervals depend on tasks.
 #[test]
-fn seeds_of_a_task_make_no_interval_narrower() {
+fn additional_seeds_of_a_task_keep_the_interval() {
     let once: Vec<MetaEpisodeResult> = (0..40).map(|i| result("a", 0, if i % 4 == 0 { "w" } else { "l" })).collect();
     let thrice: Vec<(usize, MetaEpisodeResult)> =
         numbered(&once).into_iter().flat_map(|r| [r.clone(), r.clone(), r]).collect();
@@ -140,42 +140,42 @@ fn seeds_of_a_task_make_no_interval_narrower() {
 }
 
 #[test]
-fn nothing_measured() {
+fn empty_results_give_empty_metrics() {
     let s = summary(&[], UnplayedEpisodes::NotCounted).overall;
     assert_eq!((s.meta_episodes, s.score.count, s.score.mean), (0, 0, None));
     assert_eq!((s.by_episode[0].won.interval.low, s.by_episode[0].won.interval.high), (0.0, 1.0));
-    let nothing =
+    let empty =
         compare_to_ceiling(&[], &Ceiling { memoryless: vec![0.0], adaptive: vec![1.0] }, Bootstrap::default());
-    assert!(nothing.by_episode.is_empty() && nothing.total_regret.count == 0);
+    assert!(empty.by_episode.is_empty() && empty.total_regret.count == 0);
 }
 
 #[test]
-fn share_of_the_way_and_regret() {
+fn gap_fraction_and_regret_match_hand_computed_values() {
     // Kuhn, last of three episodes: 0.232 chips between 0.125 and 0.238.
     assert!((gap_fraction(0.232, 0.125, 0.238).unwrap() - 0.947).abs() < 1e-3);
     assert_eq!(gap_fraction(1.0, 1.0, 1.0), None);
     assert_eq!(gap_fraction(0.5, 1.0, 0.9), None);
     let ceiling = Ceiling { memoryless: vec![0.0, 0.0, 0.0], adaptive: vec![0.0, 0.5, 1.0] };
-    // Mean scores by episode: −1/3, 0, 2/3; the last result broke off and counts in no total.
+    // Mean scores by episode: −1/3, 0, 2/3; the last result is unfinished and excluded from the total.
     let results = [result("a", 0, "lww"), result("a", 0, "dlw"), result("a", 0, "ddd"), result("a", 0, "ld")];
-    let seen = compare_to_ceiling(&numbered(&results), &ceiling, Bootstrap::default());
-    assert!(seen.by_episode[0].gap_fraction.is_none());
-    assert_eq!(seen.by_episode[1].gap_fraction.unwrap().mean, Some(0.0));
-    let last = &seen.by_episode[2];
+    let comparison = compare_to_ceiling(&numbered(&results), &ceiling, Bootstrap::default());
+    assert!(comparison.by_episode[0].gap_fraction.is_none());
+    assert_eq!(comparison.by_episode[1].gap_fraction.unwrap().mean, Some(0.0));
+    let last = &comparison.by_episode[2];
     assert!((last.gap_fraction.unwrap().mean.unwrap() - 2.0 / 3.0).abs() < 1e-12);
     assert!((last.regret.mean.unwrap() - 1.0 / 3.0).abs() < 1e-12);
-    assert_eq!((last.regret.count, seen.by_episode[1].regret.count), (3, 4));
+    assert_eq!((last.regret.count, comparison.by_episode[1].regret.count), (3, 4));
     // (1.5 − 1), (1.5 − 0), (1.5 − 0), each over three episodes.
-    assert!((seen.total_regret.mean.unwrap() - 3.5 / 3.0).abs() < 1e-12);
-    assert_eq!(seen.total_regret.count, 3);
-    // Regret falls as the score rises: its interval is turned round with it.
+    assert!((comparison.total_regret.mean.unwrap() - 3.5 / 3.0).abs() < 1e-12);
+    assert_eq!(comparison.total_regret.count, 3);
+    // Regret decreases in the score, so its interval is reversed.
     let (regret, share) = (last.regret.interval.unwrap(), last.gap_fraction.unwrap().interval.unwrap());
     assert!(regret.low <= regret.high);
     assert!((regret.low - (1.0 - share.high)).abs() < 1e-12);
 }
 
 #[test]
-fn retrying_without_learning_follows_the_formula() {
+fn retries_without_learning_match_the_formula() {
     let mut rng = Seed::new(5).child("retry").rng();
     let p = 0.288;
     let results: Vec<MetaEpisodeResult> = (0..4000)
@@ -212,7 +212,7 @@ fn any_results() -> impl Strategy<Value = Vec<MetaEpisodeResult>> {
 
 proptest! {
     #[test]
-    fn what_must_hold_of_any_summary(results in any_results(), not_won in any::<bool>()) {
+    fn summaries_of_any_results_are_consistent(results in any_results(), not_won in any::<bool>()) {
         let unplayed = if not_won { UnplayedEpisodes::NotWon } else { UnplayedEpisodes::NotCounted };
         let bootstrap = Bootstrap { resamples: 50, ..Bootstrap::default() };
         let s = summarise(&numbered(&results), 4, unplayed, bootstrap);

@@ -1,11 +1,11 @@
-//! Do 95 % intervals cover the truth in about 95 % of cases?
+//! Coverage of 95 % confidence intervals.
 
 use mage_core::{Bootstrap, RateEstimate};
 use mage_rng::{Seed, weighted_index};
 use rand::RngExt;
 
 #[test]
-fn wilson_against_known_values() {
+fn wilson_matches_known_values() {
     for (hits, of, low, high) in [
         (0, 10, 0.0, 0.277_533),
         (1, 10, 0.017_876, 0.404_150),
@@ -20,7 +20,7 @@ fn wilson_against_known_values() {
 }
 
 #[test]
-fn wilson_covers() {
+fn wilson_interval_has_nominal_coverage() {
     let mut rng = Seed::new(11).child("wilson").rng();
     let mut all = (0, 0);
     for p in [0.05, 0.3, 0.5, 0.9] {
@@ -28,7 +28,7 @@ fn wilson_covers() {
             let covered = (0..2000)
                 .filter(|_| RateEstimate::from_bools((0..n).map(|_| rng.random::<f64>() < p)).interval.contains(p))
                 .count();
-            // Hits are whole numbers, so no interval is exact at a given p and n: 93 % to 98 % is what Wilson's reaches.
+            // Hits are integers, so no interval is exact at a given p and n: Wilson's coverage is 93 % to 98 %.
             assert!((1840..=1970).contains(&covered), "p = {p}, n = {n}: {covered} of 2000");
             all = (all.0 + covered, all.1 + 2000);
         }
@@ -37,25 +37,25 @@ fn wilson_covers() {
     assert!((coverage - 0.95).abs() < 0.01, "{coverage}");
 }
 
-/// Tasks of three seeds, from seeds that know nothing of each other to seeds that all say the same, and rates up to the ends.
+/// Tasks with three seeds, from independent to identical seeds, and rates near 0 and 1.
 #[test]
-fn rates_over_seeds_cover() {
+fn rate_interval_over_seeds_has_nominal_coverage() {
     let (mut all, mut worst) = ((0, 0), 1.0_f64);
     for p in [0.02, 0.3, 0.5, 0.95] {
-        for alike in [0.0, 0.5, 1.0] {
+        for correlation in [0.0, 0.5, 1.0] {
             for tasks in [24, 128] {
                 let covered = (0..1000)
                     .filter(|&trial| {
                         let mut rng = Seed::new(13).child("seeds").at(trial).rng();
                         let of_task = |task: usize| {
-                            let shared = (rng.random::<f64>() < alike).then(|| rng.random::<f64>() < p);
+                            let shared = (rng.random::<f64>() < correlation).then(|| rng.random::<f64>() < p);
                             [(); 3].map(|()| (task, shared.unwrap_or_else(|| rng.random::<f64>() < p)))
                         };
                         RateEstimate::by_task((0..tasks).flat_map(of_task)).interval.contains(p)
                     })
                     .count();
                 worst = worst.min(covered as f64 / 1000.0);
-                assert!(covered >= 905, "p = {p}, alike {alike}, {tasks} tasks: {covered} of 1000");
+                assert!(covered >= 905, "p = {p}, correlation {correlation}, {tasks} tasks: {covered} of 1000");
                 all = (all.0 + covered, all.1 + 1000);
             }
         }
@@ -64,9 +64,9 @@ fn rates_over_seeds_cover() {
     assert!((0.94..=0.98).contains(&coverage), "{coverage}, worst {worst}");
 }
 
-/// A rate that was never or always seen may be a little more or less: how much, the number of tasks says.
+/// At rates 0 and 1 the width of the interval depends on the number of tasks.
 #[test]
-fn no_interval_of_a_rate_is_a_point() {
+fn rate_interval_is_never_a_point() {
     for seeds in [1, 2, 5] {
         let of = |hit: bool| RateEstimate::by_task((0..30).flat_map(|task| vec![(task, hit); seeds]));
         assert_eq!(of(true).interval, RateEstimate::new(30, 30).interval);
@@ -76,8 +76,8 @@ fn no_interval_of_a_rate_is_a_point() {
 }
 
 #[test]
-fn bootstrap_covers() {
-    // Hands of poker: chips won against a weak player, and a skewed score on top.
+fn bootstrap_interval_has_nominal_coverage() {
+    // Chips won at poker, and a skewed score.
     for (name, values, weights, n) in [
         ("chips", vec![-2.0, -1.0, 1.0, 2.0], vec![0.2, 0.25, 0.3, 0.25], 100),
         ("chips", vec![-2.0, -1.0, 1.0, 2.0], vec![0.2, 0.25, 0.3, 0.25], 401),
@@ -100,7 +100,7 @@ fn bootstrap_covers() {
 }
 
 #[test]
-fn bootstrap_repeats_itself_and_only_itself() {
+fn bootstrap_depends_on_seed_and_values_not_on_order() {
     let values: Vec<f64> = (0..51).map(|i| f64::from(i * i % 17)).collect();
     let of = |seed: u64, values: Vec<f64>| Bootstrap { seed: Seed::new(seed), resamples: 200 }.mean(values);
     assert_eq!(of(1, values.clone()), of(1, values.iter().rev().copied().collect()));
@@ -111,7 +111,7 @@ fn bootstrap_repeats_itself_and_only_itself() {
 }
 
 #[test]
-fn bootstrap_width_is_that_of_the_standard_error() {
+fn bootstrap_width_matches_the_standard_error() {
     // ±1 coins: standard error 1/√n, interval ± 1.96 of it.
     for n in [400_u32, 401] {
         let m = Bootstrap { resamples: 2000, ..Bootstrap::default() }
@@ -124,11 +124,11 @@ fn bootstrap_width_is_that_of_the_standard_error() {
 }
 
 #[test]
-fn too_few_to_say() {
+fn degenerate_samples_have_no_interval() {
     let b = Bootstrap::default();
     assert_eq!((b.mean([]).mean, b.mean([]).interval), (None, None));
     assert_eq!((b.mean([3.0]).mean, b.mean([3.0]).interval), (Some(3.0), None));
-    assert_eq!((b.mean([3.0, 3.0]).mean, b.mean([3.0, 3.0]).interval), (Some(3.0), None), "no spread, no interval");
+    assert_eq!((b.mean([3.0, 3.0]).mean, b.mean([3.0, 3.0]).interval), (Some(3.0), None), "no variance, no interval");
     assert_eq!(Bootstrap { resamples: 0, ..b }.mean([1.0, 2.0]).interval, None);
     assert_eq!(RateEstimate::new(3, 2).hits, 2);
     assert_eq!(RateEstimate::new(0, 0).rate, None);

@@ -1,6 +1,6 @@
-//! Golden runs of every approach in every environment with a scripted model: the prompts it gets, the calls it is asked for,
-//! and what memory holds in the end. After a deliberate change: `UPDATE_EXPECT=1 cargo test -p mage-core --test prompt_methods`,
-//! and read the difference.
+//! Golden files of every prompt method in every environment with a scripted model: prompts, requests and the final content
+//! of the memory. After an intended change: `UPDATE_EXPECT=1 cargo test -p mage-core --test prompt_methods`,
+//! and review the diff.
 
 mod common;
 
@@ -21,30 +21,30 @@ fn task(env: &str) -> Task {
     env_spec.default_population().draw("train", env_spec.info().seats, Seed::new(3)).unwrap()
 }
 
-fn settings(approach: PromptMethod) -> EpisodeConfig {
-    approach.configure(EpisodeConfig { episodes: 3, max_turns: 2, ..EpisodeConfig::default() })
+fn config(prompt_method: PromptMethod) -> EpisodeConfig {
+    prompt_method.configure(EpisodeConfig { episodes: 3, max_turns: 2, ..EpisodeConfig::default() })
 }
 
-fn maker(env: &str, approach: PromptMethod, scope: MemoryScope) -> MemoryFactory {
+fn factory(env: &str, prompt_method: PromptMethod, scope: MemoryScope) -> MemoryFactory {
     let prompts = PromptLibrary::builtin().get(env).unwrap();
-    MemoryFactory::new(approach, scope, Arc::new(Lexical), Arc::new(settings(approach)), prompts).unwrap()
+    MemoryFactory::new(prompt_method, scope, Arc::new(Lexical), Arc::new(config(prompt_method)), prompts).unwrap()
 }
 
-/// Plays a task and gives back the record and what memory holds.
-fn play(maker: &MemoryFactory, task: &Task, mut model: impl FnMut(&Request) -> String) -> (Trajectory, Value) {
+/// Plays a task and returns the trajectory and the content of the memory.
+fn play(factory: &MemoryFactory, task: &Task, mut model: impl FnMut(&Request) -> String) -> (Trajectory, Value) {
     let env = Registry::builtin().build(task).unwrap();
     let prompts = PromptLibrary::builtin().get(task.env.as_str()).unwrap();
-    let settings = Arc::new(settings(maker.prompt_method()));
-    let mut meta = MetaEpisode::with_memory(task.clone(), env, prompts, settings, maker.make(), Seed::new(5)).unwrap();
+    let config = Arc::new(config(factory.prompt_method()));
+    let mut meta = MetaEpisode::with_memory(task.clone(), env, prompts, config, factory.make(), Seed::new(5)).unwrap();
     loop {
         match meta.advance().unwrap() {
-            Next::Done(record) => return (*record, meta.memory().contents()),
-            Next::Request(call) => meta.submit(call.id, Ok(Completion::from_text(model(&call)))).unwrap(),
+            Next::Done(trajectory) => return (*trajectory, meta.memory().contents()),
+            Next::Request(request) => meta.submit(request.id, Ok(Completion::from_text(model(&request)))).unwrap(),
         }
     }
 }
 
-/// What the scripted model does in each environment.
+/// The actions of the scripted model in each environment.
 fn actions(env: &str) -> [&'static str; 3] {
     match env {
         "kuhn" => ["BET", "PASS", "PASS"],
@@ -56,14 +56,14 @@ fn actions(env: &str) -> [&'static str; 3] {
     }
 }
 
-/// A model that plays by turns and answers memory's questions well, sloppily and badly.
+/// A model that cycles through its actions and completes memory requests correctly, loosely and wrongly.
 fn scripted(env: &str) -> impl FnMut(&Request) -> String {
     let mut moves = actions(env).into_iter().cycle();
     let (mut plans, mut notes) = (0, 0);
-    move |call| {
-        match call.body.kind {
+    move |request| {
+        match request.body.kind {
         RequestKind::Play => format!("<think>Hm.</think>I choose: <action>{}</action>", moves.next().unwrap()),
-        RequestKind::Reflect => format!("<remark>Episode {} taught me patience.</remark>", call.episode),
+        RequestKind::Reflect => format!("<remark>Episode {} taught me patience.</remark>", request.episode),
         RequestKind::Plan => {
             plans += 1;
             if plans == 3 { "I would rather not.".to_owned() } else { format!("<plan>Plan {plans}: look first.</plan>") }
@@ -83,15 +83,17 @@ fn scripted(env: &str) -> impl FnMut(&Request) -> String {
 }
 
 fn golden(env: &str) {
-    for approach in PromptMethod::ALL {
-        let (record, memory) = play(&maker(env, approach, MemoryScope::MetaEpisode), &task(env), scripted(env));
-        let asked: Vec<String> = record.requests.iter().map(|c| format!("{:?}", c.kind)).collect();
+    for prompt_method in PromptMethod::ALL {
+        let (trajectory, memory) =
+            play(&factory(env, prompt_method, MemoryScope::MetaEpisode), &task(env), scripted(env));
+        let kinds: Vec<String> = trajectory.requests.iter().map(|c| format!("{:?}", c.kind)).collect();
         let text = format!(
             "requests: {}\n\n{}======== memory\n{memory:#}\n",
-            asked.join(", "),
-            transcript(&record).replace(" \n", "\n")
+            kinds.join(", "),
+            transcript(&trajectory).replace(" \n", "\n")
         );
-        let file = format!("{}/tests/golden/prompt_methods/{env}_{}.txt", env!("CARGO_MANIFEST_DIR"), approach.name());
+        let file =
+            format!("{}/tests/golden/prompt_methods/{env}_{}.txt", env!("CARGO_MANIFEST_DIR"), prompt_method.name());
         expect_file![file].assert_eq(&text);
     }
 }
@@ -122,104 +124,113 @@ fn webshop() {
 }
 
 #[test]
-fn clean_slates_know_nothing_of_earlier_episodes() {
-    for approach in [PromptMethod::React, PromptMethod::Cot] {
-        let (record, memory) =
-            play(&maker("kuhn", approach, MemoryScope::MetaEpisode), &task("kuhn"), scripted("kuhn"));
+fn memoryless_prompts_do_not_mention_earlier_episodes() {
+    for prompt_method in [PromptMethod::React, PromptMethod::Cot] {
+        let (trajectory, memory) =
+            play(&factory("kuhn", prompt_method, MemoryScope::MetaEpisode), &task("kuhn"), scripted("kuhn"));
         assert!(
-            record.requests.iter().all(|c| c.kind == RequestKind::Play && !c.messages[0].content.contains("pisode"))
+            trajectory
+                .requests
+                .iter()
+                .all(|c| c.kind == RequestKind::Play && !c.messages[0].content.contains("pisode"))
         );
         assert!(memory.is_null() || memory.as_array().is_some_and(Vec::is_empty));
     }
 }
 
 #[test]
-fn a_failed_memory_call_leaves_the_store_unchanged_and_is_counted() {
-    let failed = |record: &Trajectory| {
-        let failed = record.requests.iter().filter(|c| c.kind != RequestKind::Play && c.invalid.is_some());
+fn failed_memory_request_leaves_the_store_unchanged_and_is_counted() {
+    let failed = |trajectory: &Trajectory| {
+        let failed = trajectory.requests.iter().filter(|c| c.kind != RequestKind::Play && c.invalid.is_some());
         failed.map(|c| (c.kind, c.episode)).collect::<Vec<_>>()
     };
     let good = r#"{"keywords": ["a"], "context": "b", "tags": ["c"]}"#;
-    // No note can be described: none is kept, and nobody is asked to link one.
-    let notes = maker("kuhn", PromptMethod::AMem, MemoryScope::MetaEpisode);
-    let (record, memory) = play(&notes, &task("kuhn"), |call| match call.body.kind {
+    // No description can be parsed: no note is stored, and no link is requested.
+    let notes = factory("kuhn", PromptMethod::AMem, MemoryScope::MetaEpisode);
+    let (trajectory, memory) = play(&notes, &task("kuhn"), |request| match request.body.kind {
         RequestKind::Play => "<action>BET</action>".to_owned(),
         _ => "{\"keywords\": [".to_owned(),
     });
-    assert_eq!(failed(&record), [(RequestKind::Note, 1), (RequestKind::Note, 2)]);
+    assert_eq!(failed(&trajectory), [(RequestKind::Note, 1), (RequestKind::Note, 2)]);
     assert_eq!(memory, Value::Array(vec![]));
-    // Notes are described, but what to link cannot be read: they stay as they are.
-    let (record, memory) = play(&notes, &task("kuhn"), |call| match call.body.kind {
+    // Descriptions are valid, decisions cannot be parsed: notes stay unchanged.
+    let (trajectory, memory) = play(&notes, &task("kuhn"), |request| match request.body.kind {
         RequestKind::Play => "<action>BET</action>".to_owned(),
         RequestKind::Note => good.to_owned(),
         _ => "<think>{\"evolve\": true, \"actions\": [\"strengthen\"], \"links\": [1]}".to_owned(),
     });
-    assert_eq!(failed(&record), [(RequestKind::Evolve, 2)]);
+    assert_eq!(failed(&trajectory), [(RequestKind::Evolve, 2)]);
     let notes = memory.as_array().unwrap();
     assert_eq!(notes.len(), 2);
     assert!(notes.iter().all(|n| n["links"] == Value::Array(vec![]) && n["context"] == "b"));
-    // A plan that is none: the episode is played without.
-    let cases = maker("kuhn", PromptMethod::Memento, MemoryScope::MetaEpisode);
-    let (record, memory) = play(&cases, &task("kuhn"), |call| match call.body.kind {
+    // An invalid plan: the episode is played without one.
+    let cases = factory("kuhn", PromptMethod::Memento, MemoryScope::MetaEpisode);
+    let (trajectory, memory) = play(&cases, &task("kuhn"), |request| match request.body.kind {
         RequestKind::Play => "<action>BET</action>".to_owned(),
         _ => "no plan".to_owned(),
     });
-    assert_eq!(failed(&record), [(RequestKind::Plan, 0), (RequestKind::Plan, 1), (RequestKind::Plan, 2)]);
+    assert_eq!(failed(&trajectory), [(RequestKind::Plan, 0), (RequestKind::Plan, 1), (RequestKind::Plan, 2)]);
     assert_eq!(memory.as_array().unwrap().len(), 2);
     assert!(memory.as_array().unwrap().iter().all(|c| c["plan"].is_null()));
 }
 
 #[test]
-fn tasks_learn_from_each_other_only_where_memory_is_shared() {
-    let model = |call: &Request| match call.body.kind {
+fn memory_passes_between_tasks_only_if_shared() {
+    let model = |request: &Request| match request.body.kind {
         RequestKind::Play => "<action>BET</action>".to_owned(),
         RequestKind::Plan => "<plan>MARKER</plan>".to_owned(),
         RequestKind::Note => r#"{"keywords": ["MARKER"], "context": "MARKER", "tags": []}"#.to_owned(),
         _ => r#"{"evolve": false}"#.to_owned(),
     };
-    let first_prompt_knows = |maker: &MemoryFactory| {
-        let (first, _) = play(maker, &task("kuhn"), model);
+    let first_prompt_has_memory = |factory: &MemoryFactory| {
+        let (first, _) = play(factory, &task("kuhn"), model);
         assert!(!first.requests[0].messages[0].content.contains("MARKER"));
-        let (second, memory) = play(maker, &task("kuhn"), model);
+        let (second, memory) = play(factory, &task("kuhn"), model);
         let last_recorded = second.requests.iter().any(|c| c.episode == 3);
         (second.requests[0].messages[0].content.contains("MARKER"), memory.as_array().unwrap().len(), last_recorded)
     };
-    for (approach, asks_to_record) in [(PromptMethod::AMem, true), (PromptMethod::Memento, false)] {
-        assert_eq!(first_prompt_knows(&maker("kuhn", approach, MemoryScope::MetaEpisode)), (false, 2, false));
-        // The last episode of a task is of use to the next task.
-        assert_eq!(first_prompt_knows(&maker("kuhn", approach, MemoryScope::Shared)), (true, 6, asks_to_record));
+    for (prompt_method, requests_after_last) in [(PromptMethod::AMem, true), (PromptMethod::Memento, false)] {
+        assert_eq!(
+            first_prompt_has_memory(&factory("kuhn", prompt_method, MemoryScope::MetaEpisode)),
+            (false, 2, false)
+        );
+        // A shared memory also records the last episode of a task.
+        assert_eq!(
+            first_prompt_has_memory(&factory("kuhn", prompt_method, MemoryScope::Shared)),
+            (true, 6, requests_after_last)
+        );
     }
 }
 
 #[test]
-fn what_cannot_work_is_refused() {
+fn invalid_prompt_methods_are_rejected() {
     let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
-    let refusal = |approach: PromptMethod, scope, prompt_form| {
-        let settings = Arc::new(EpisodeConfig { prompt_form, ..settings(approach) });
-        MemoryFactory::new(approach, scope, Arc::new(Lexical), settings, Arc::clone(&prompts))
+    let rejection = |prompt_method: PromptMethod, scope, prompt_form| {
+        let config = Arc::new(EpisodeConfig { prompt_form, ..config(prompt_method) });
+        MemoryFactory::new(prompt_method, scope, Arc::new(Lexical), config, Arc::clone(&prompts))
             .err()
             .map(|e| e.to_string())
     };
     let own = MemoryScope::MetaEpisode;
     assert!(
-        refusal(PromptMethod::Reflexion, MemoryScope::Shared, PromptForm::Full)
+        rejection(PromptMethod::Reflexion, MemoryScope::Shared, PromptForm::Full)
             .unwrap()
             .contains("no memory that tasks")
     );
-    assert!(refusal(PromptMethod::AMem, own, PromptForm::Compact).unwrap().contains("needs full prompts"));
-    assert_eq!(refusal(PromptMethod::Reflexion, own, PromptForm::Compact), None);
+    assert!(rejection(PromptMethod::AMem, own, PromptForm::Compact).unwrap().contains("needs full prompts"));
+    assert_eq!(rejection(PromptMethod::Reflexion, own, PromptForm::Compact), None);
     assert_eq!(PromptMethod::named("a-mem").unwrap(), PromptMethod::AMem);
     assert!(PromptMethod::named("amem").unwrap_err().to_string().contains("a-mem"));
 }
 
 #[test]
-fn methods_differ_in_their_hashes_and_plain_ones_are_known_by_their_settings() {
-    let hash = |approach, scope| maker("kuhn", approach, scope).method_hash();
+fn method_hashes_differ_and_plain_methods_hash_their_config() {
+    let hash = |prompt_method, scope| factory("kuhn", prompt_method, scope).method_hash();
     let own = MemoryScope::MetaEpisode;
     let mut all: Vec<_> = PromptMethod::ALL.into_iter().map(|a| hash(a, own)).collect();
     all.extend([hash(PromptMethod::AMem, MemoryScope::Shared), hash(PromptMethod::Memento, MemoryScope::Shared)]);
     all.sort_unstable();
     all.dedup();
     assert_eq!(all.len(), 7);
-    assert_eq!(hash(PromptMethod::Reflexion, own), mage_env::Hash::of(&settings(PromptMethod::Reflexion)));
+    assert_eq!(hash(PromptMethod::Reflexion, own), mage_env::Hash::of(&config(PromptMethod::Reflexion)));
 }

@@ -1,5 +1,5 @@
-//! Golden prompts of ALFWorld, on a generated game. After a deliberate change: `UPDATE_EXPECT=1 cargo test -p mage-core --test
-//! prompts_alfworld`, and read the difference.
+//! Golden prompts of ALFWorld, on a generated game. After an intended change: `UPDATE_EXPECT=1 cargo test -p mage-core --test
+//! prompts_alfworld`, and review the diff.
 
 mod common;
 
@@ -12,35 +12,35 @@ use mage_core::{
 use mage_env::{EnvId, OptionMap, Registry, Seed, Task};
 use std::{fmt::Write, sync::Arc};
 
-/// Plays the answers over and over; without any, one command on offer after the other.
-fn play(settings: EpisodeConfig, seed: u64, answers: &[&str]) -> Trajectory {
+/// Cycles through `answers`; if empty, through the legal commands.
+fn play(config: EpisodeConfig, seed: u64, answers: &[&str]) -> Trajectory {
     let registry = Registry::builtin();
     let (env, options) = (EnvId::new("alfworld"), OptionMap::default().with("tasks", vec!["heat"]));
     let task = Task { env, options, opponent: None, seat: 0, seed: Seed::new(seed) };
     let env = registry.build(&task).unwrap();
     let prompts = PromptLibrary::builtin().get("alfworld").unwrap();
-    let size = settings.prompt_form;
+    let prompt_form = config.prompt_form;
     let none = answers.is_empty();
-    let meta = MetaEpisode::new(task, env, prompts, Arc::new(settings), Seed::new(5)).unwrap();
+    let meta = MetaEpisode::new(task, env, prompts, Arc::new(config), Seed::new(5)).unwrap();
     let mut answers = answers.iter().cycle();
-    drive(meta, |call| match (call.body.kind, size) {
+    drive(meta, |request| match (request.body.kind, prompt_form) {
         (RequestKind::Play, _) if none => {
-            let offers = call.body.allowed.as_ref().unwrap();
-            offers[(7 * call.turn as usize + 3) % offers.len()].clone()
+            let allowed = request.body.allowed.as_ref().unwrap();
+            allowed[(7 * request.turn as usize + 3) % allowed.len()].clone()
         }
         (RequestKind::Play, _) => (*answers.next().unwrap()).to_owned(),
-        (_, PromptForm::Full) => format!("<remark>Note {}: look into the fridge first.</remark>", call.episode),
+        (_, PromptForm::Full) => format!("<remark>Note {}: look into the fridge first.</remark>", request.episode),
         (_, PromptForm::Compact) => "plate 3 fridge 1 END".to_owned(),
     })
 }
 
-fn transcript(record: &Trajectory) -> String {
+fn transcript(trajectory: &Trajectory) -> String {
     let mut out = String::new();
-    for call in &record.requests {
-        let _ = writeln!(out, "======== {:?}, episode {}, turn {}", call.kind, call.episode, call.turn);
-        let _ = writeln!(out, "{}", call.messages[0].content);
-        let _ = writeln!(out, "-------- answer: {}", call.completion.text);
-        if let Some(why) = &call.invalid {
+    for request in &trajectory.requests {
+        let _ = writeln!(out, "======== {:?}, episode {}, turn {}", request.kind, request.episode, request.turn);
+        let _ = writeln!(out, "{}", request.messages[0].content);
+        let _ = writeln!(out, "-------- completion: {}", request.completion.text);
+        if let Some(why) = &request.invalid {
             let _ = writeln!(out, "-------- invalid: {why}");
         }
     }
@@ -51,7 +51,7 @@ fn golden(name: &str) -> ExpectFile {
     expect_file![format!("{}/tests/golden/alfworld/{name}.txt", env!("CARGO_MANIFEST_DIR"))]
 }
 
-const TURNS: [&str; 4] = [
+const COMPLETIONS: [&str; 4] = [
     "<think>Cold things are in the fridge.</think><action>go to fridge 1</action>",
     "<action>Open Fridge 1</action>",
     "I cannot say.",
@@ -59,26 +59,26 @@ const TURNS: [&str; 4] = [
 ];
 
 #[test]
-fn full_prompts_with_reflections() {
-    let settings = EpisodeConfig { episodes: 2, max_turns: 4, ..EpisodeConfig::default() };
-    golden("full_reflection_only").assert_eq(&transcript(&play(settings, 2, &TURNS)));
+fn full_prompts_with_reflections_match_golden() {
+    let config = EpisodeConfig { episodes: 2, max_turns: 4, ..EpisodeConfig::default() };
+    golden("full_reflection_only").assert_eq(&transcript(&play(config, 2, &COMPLETIONS)));
 }
 
 #[test]
-fn full_prompts_with_both() {
-    let settings = EpisodeConfig {
+fn full_prompts_with_histories_and_reflections_match_golden() {
+    let config = EpisodeConfig {
         episodes: 2,
         max_turns: 3,
         memory: MemoryMode::HistoryAndReflection,
         ..EpisodeConfig::default()
     };
-    golden("full_history_and_reflection").assert_eq(&transcript(&play(settings, 2, &TURNS)));
+    golden("full_history_and_reflection").assert_eq(&transcript(&play(config, 2, &COMPLETIONS)));
 }
 
 #[test]
-fn compact_prompts() {
+fn compact_prompts_match_golden() {
     let env_info = Registry::builtin().get("alfworld").unwrap().info();
-    let way = [
+    let solution = [
         "go to fridge 1",
         "open fridge 1",
         "take plate 3 from fridge 1",
@@ -87,8 +87,8 @@ fn compact_prompts() {
         "go to countertop 1",
         "move plate 3 to countertop 1",
     ];
-    let settings = EpisodeConfig { max_turns: 7, ..EpisodeConfig::compact(&env_info, 2) };
-    golden("compact").assert_eq(&transcript(&play(settings, 2, &way)));
+    let config = EpisodeConfig { max_turns: 7, ..EpisodeConfig::compact(&env_info, 2) };
+    golden("compact").assert_eq(&transcript(&play(config, 2, &solution)));
 }
 
 #[test]
@@ -97,9 +97,9 @@ fn compact_prompts_and_actions_use_the_vocabulary() {
     let words = vocabulary(&env_info);
     let known = |text: &str| text.split(' ').all(|w| words.iter().any(|k| k == w));
     for seed in 0..20 {
-        for call in play(EpisodeConfig::compact(&env_info, 3), seed, &[]).requests {
-            assert!(known(&call.messages[0].content), "{}", call.messages[0].content);
-            for action in call.allowed.iter().flatten() {
+        for request in play(EpisodeConfig::compact(&env_info, 3), seed, &[]).requests {
+            assert!(known(&request.messages[0].content), "{}", request.messages[0].content);
+            for action in request.allowed.iter().flatten() {
                 assert!(known(action) && action.split(' ').count() <= env_info.max_compact_action_words, "{action}");
             }
         }

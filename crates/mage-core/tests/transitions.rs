@@ -1,4 +1,4 @@
-//! From a played meta-episode to rows, returns and advantages.
+//! From trajectories to transitions, returns and advantages.
 
 mod common;
 
@@ -9,50 +9,52 @@ use mage_core::{
 };
 
 fn play(answers: [&str; 3]) -> Trajectory {
-    drive(kuhn(kuhn_task("aggressive", 0), EpisodeConfig::default()), |call| match call.body.kind {
-        RequestKind::Play => format!("<action>{}</action>", answers[call.episode as usize]),
-        _ if call.episode == 1 => "nothing to say".to_owned(),
+    drive(kuhn(kuhn_task("aggressive", 0), EpisodeConfig::default()), |request| match request.body.kind {
+        RequestKind::Play => format!("<action>{}</action>", answers[request.episode as usize]),
+        _ if request.episode == 1 => "nothing to say".to_owned(),
         _ => "<remark>noted</remark>".to_owned(),
     })
 }
 
-const PLACE: MetaEpisodeIndex = MetaEpisodeIndex { group: 4, meta_episode: 9, opponent: 2 };
+const INDEX: MetaEpisodeIndex = MetaEpisodeIndex { group: 4, meta_episode: 9, opponent: 2 };
 
 #[test]
-fn rows_stand_for_the_calls_in_order() {
-    let record = play(["BET", "BET", "BET"]);
+fn transitions_match_requests_in_order() {
+    let trajectory = play(["BET", "BET", "BET"]);
     let penalty = Penalty { invalid: 0.5, length: None };
-    let rows = transitions(&record, PLACE, &RewardRule::Score { scale: 5.0 }, &penalty);
-    assert_eq!(rows.len(), record.requests.len());
-    for r in &rows {
-        let call = &record.requests[r.request];
+    let indexed = transitions(&trajectory, INDEX, &RewardRule::Score { scale: 5.0 }, &penalty);
+    assert_eq!(indexed.len(), trajectory.requests.len());
+    for r in &indexed {
+        let request = &trajectory.requests[r.request];
         assert_eq!((r.transition.group, r.transition.meta_episode, r.transition.opponent), (4, 9, 2));
-        assert_eq!((r.transition.episode, r.transition.turn), (call.episode, call.turn));
-        assert_eq!(r.transition.kind == TransitionKind::Play, call.kind == RequestKind::Play);
-        assert_eq!(r.transition.penalty, if call.invalid.is_some() { 0.5 } else { 0.0 });
+        assert_eq!((r.transition.episode, r.transition.turn), (request.episode, request.turn));
+        assert_eq!(r.transition.kind == TransitionKind::Play, request.kind == RequestKind::Play);
+        assert_eq!(r.transition.penalty, if request.invalid.is_some() { 0.5 } else { 0.0 });
     }
-    assert_eq!(rows.iter().filter(|r| r.transition.penalty > 0.0).count(), 1, "one reflection had no tags");
-    // Each episode's rewards add up to its score in the chosen unit.
-    for (n, episode) in record.episodes.iter().enumerate() {
-        let sum: f32 = rows.iter().filter(|r| r.transition.episode == n as u32).map(|r| r.transition.reward).sum();
+    assert_eq!(indexed.iter().filter(|r| r.transition.penalty > 0.0).count(), 1, "one reflection has no tags");
+    // The rewards of an episode sum to its score in the chosen unit.
+    for (n, episode) in trajectory.episodes.iter().enumerate() {
+        let sum: f32 = indexed.iter().filter(|r| r.transition.episode == n as u32).map(|r| r.transition.reward).sum();
         assert_eq!(sum, 5.0 * episode.score());
     }
 }
 
 #[test]
-fn equal_states_share_an_anchor_and_reflections_have_their_own() {
-    let record = play(["BET", "PASS", "PASS"]);
-    let rows = transitions(&record, PLACE, &RewardRule::Score { scale: 1.0 }, &Penalty::NONE);
-    let anchors: Vec<_> = rows.iter().map(|r| (r.transition.kind, r.transition.anchor)).collect();
+fn equal_states_share_an_anchor_and_reflections_share_another() {
+    let trajectory = play(["BET", "PASS", "PASS"]);
+    let indexed = transitions(&trajectory, INDEX, &RewardRule::Score { scale: 1.0 }, &Penalty::NONE);
+    let anchors: Vec<_> = indexed.iter().map(|r| (r.transition.kind, r.transition.anchor)).collect();
     for (i, a) in anchors.iter().enumerate() {
         for (j, b) in anchors.iter().enumerate() {
             let same = match (a.0, b.0) {
                 (TransitionKind::Reflect, TransitionKind::Reflect) => true,
                 (TransitionKind::Play, TransitionKind::Play) => {
                     let anchor = |r: &mage_core::IndexedTransition| {
-                        record.episodes[r.transition.episode as usize].turns[r.transition.turn as usize].anchor.clone()
+                        trajectory.episodes[r.transition.episode as usize].turns[r.transition.turn as usize]
+                            .anchor
+                            .clone()
                     };
-                    anchor(&rows[i]) == anchor(&rows[j])
+                    anchor(&indexed[i]) == anchor(&indexed[j])
                 }
                 _ => false,
             };
@@ -62,13 +64,13 @@ fn equal_states_share_an_anchor_and_reflections_have_their_own() {
 }
 
 #[test]
-fn rows_go_straight_into_credit_and_advantages() {
+fn transitions_give_finite_advantages() {
     let all: Vec<_> = [["BET", "BET", "BET"], ["PASS", "PASS", "PASS"], ["PASS", "BET", "PASS"]]
         .into_iter()
         .enumerate()
         .flat_map(|(i, answers)| {
-            let place = MetaEpisodeIndex { meta_episode: i as u32, ..PLACE };
-            transitions(&play(answers), place, &RewardRule::Score { scale: 1.0 }, &Penalty::NONE)
+            let index = MetaEpisodeIndex { meta_episode: i as u32, ..INDEX };
+            transitions(&play(answers), index, &RewardRule::Score { scale: 1.0 }, &Penalty::NONE)
         })
         .map(|r| r.transition)
         .collect();
@@ -78,15 +80,15 @@ fn rows_go_straight_into_credit_and_advantages() {
 }
 
 #[test]
-fn results_say_how_each_episode_went_and_errors_are_no_results() {
-    let mut record = play(["BET", "BET", "BET"]);
-    let result = record.result().unwrap();
+fn results_match_episodes_and_errors_have_none() {
+    let mut trajectory = play(["BET", "BET", "BET"]);
+    let result = trajectory.result().unwrap();
     assert_eq!(result.opponent.as_deref(), Some("aggressive"));
-    for (r, e) in result.episodes.iter().zip(&record.episodes) {
+    for (r, e) in result.episodes.iter().zip(&trajectory.episodes) {
         assert_eq!(r.ending == EpisodeEnding::Won, e.won());
         assert_eq!(r.score, f64::from(e.score()));
     }
-    record.error = Some("lost connection".to_owned());
-    assert!(record.result().is_none());
-    assert!(transitions(&record, PLACE, &RewardRule::Score { scale: 1.0 }, &Penalty::NONE).is_empty());
+    trajectory.error = Some("lost connection".to_owned());
+    assert!(trajectory.result().is_none());
+    assert!(transitions(&trajectory, INDEX, &RewardRule::Score { scale: 1.0 }, &Penalty::NONE).is_empty());
 }

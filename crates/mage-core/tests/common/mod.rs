@@ -1,5 +1,5 @@
-//! Driving meta-episodes by hand.
-#![allow(dead_code)] // each test binary uses its own part
+//! Helpers that drive meta-episodes.
+#![allow(dead_code)] // each test binary uses a part
 
 use mage_core::{Completion, EpisodeConfig, MetaEpisode, Next, Request, Trajectory, prompt::PromptLibrary};
 use mage_env::{EnvId, OpponentSpec, OptionMap, Registry, Seed, Task};
@@ -17,33 +17,33 @@ pub(crate) fn kuhn_task(opponent: &str, seat: u8) -> Task {
 }
 
 /// A meta-episode of that task.
-pub(crate) fn kuhn(task: Task, settings: EpisodeConfig) -> MetaEpisode {
+pub(crate) fn kuhn(task: Task, config: EpisodeConfig) -> MetaEpisode {
     let env = Registry::builtin().build(&task).unwrap();
     let prompts = PromptLibrary::builtin().get("kuhn").unwrap();
-    MetaEpisode::new(task, env, prompts, Arc::new(settings), Seed::new(5)).unwrap()
+    MetaEpisode::new(task, env, prompts, Arc::new(config), Seed::new(5)).unwrap()
 }
 
-/// Answers every call with `model` until the meta-episode is over.
+/// Completes every request with `model` until the meta-episode ends.
 pub(crate) fn drive(mut meta: MetaEpisode, mut model: impl FnMut(&Request) -> String) -> Trajectory {
     loop {
         match meta.advance().unwrap() {
-            Next::Done(record) => return *record,
-            Next::Request(call) => {
-                let answer = Completion::from_text(model(&call));
-                meta.submit(call.id, Ok(answer)).unwrap();
+            Next::Done(trajectory) => return *trajectory,
+            Next::Request(request) => {
+                let completion = Completion::from_text(model(&request));
+                meta.submit(request.id, Ok(completion)).unwrap();
             }
         }
     }
 }
 
-/// Every prompt with its answer, to read and to compare.
-pub(crate) fn transcript(record: &Trajectory) -> String {
+/// All prompts and completions as text.
+pub(crate) fn transcript(trajectory: &Trajectory) -> String {
     let mut out = String::new();
-    for call in &record.requests {
-        let _ = writeln!(out, "======== {:?}, episode {}, turn {}", call.kind, call.episode, call.turn);
-        let _ = writeln!(out, "{}", call.messages[0].content);
-        let _ = writeln!(out, "-------- answer: {}", call.completion.text);
-        if let Some(why) = &call.invalid {
+    for request in &trajectory.requests {
+        let _ = writeln!(out, "======== {:?}, episode {}, turn {}", request.kind, request.episode, request.turn);
+        let _ = writeln!(out, "{}", request.messages[0].content);
+        let _ = writeln!(out, "-------- completion: {}", request.completion.text);
+        if let Some(why) = &request.invalid {
             let _ = writeln!(out, "-------- invalid: {why}");
         }
     }

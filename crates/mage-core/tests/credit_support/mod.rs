@@ -1,12 +1,12 @@
-//! Rows, written the way people talk about them.
-#![allow(dead_code)] // each test binary uses its own part
+//! Constructors of transitions.
+#![allow(dead_code)] // each test binary uses a part
 
 use mage_core::{Transition, TransitionKind};
 
-/// The anchor all reflections share.
+/// The anchor of all reflections.
 pub(crate) const REFLECTION: u64 = u64::MAX;
 
-/// A play row of meta-episode and group 0, anchored by nothing in particular.
+/// A play transition of meta-episode and group 0.
 pub(crate) fn play(episode: u32, turn: u32, reward: f32) -> Transition {
     Transition {
         group: 0,
@@ -26,29 +26,32 @@ pub(crate) fn reflect(episode: u32) -> Transition {
     Transition { kind: TransitionKind::Reflect, anchor: REFLECTION, ..play(episode, 0, 0.0) }
 }
 
-/// A meta-episode whose episodes have `turns` turns each and earn `rewards` at their ends, with reflections between.
+/// A meta-episode with `turns` turns per episode, `rewards` on the last turns, and reflections between episodes.
 pub(crate) fn meta_episode(id: u32, rewards: &[f32], turns: u32) -> Vec<Transition> {
-    let mut rows = Vec::new();
+    let mut transitions = Vec::new();
     for (n, &reward) in rewards.iter().enumerate() {
         let n = n as u32;
         if n > 0 {
-            rows.push(reflect(n));
+            transitions.push(reflect(n));
         }
-        rows.extend((0..turns).map(|t| play(n, t, if t + 1 == turns { reward } else { 0.0 })));
+        transitions.extend((0..turns).map(|t| play(n, t, if t + 1 == turns { reward } else { 0.0 })));
     }
-    rows.iter_mut().for_each(|r| r.meta_episode = id);
-    rows
+    transitions.iter_mut().for_each(|r| r.meta_episode = id);
+    transitions
 }
 
-/// Where the row of an episode, turn and phase stands.
-pub(crate) fn find(rows: &[Transition], episode: u32, turn: u32, kind: TransitionKind) -> usize {
-    rows.iter().position(|r| (r.episode, r.turn, r.kind) == (episode, turn, kind)).expect("such a row")
+/// The index of the transition of an episode, turn and kind.
+pub(crate) fn find(transitions: &[Transition], episode: u32, turn: u32, kind: TransitionKind) -> usize {
+    transitions
+        .iter()
+        .position(|r| (r.episode, r.turn, r.kind) == (episode, turn, kind))
+        .expect("the transition exists")
 }
 
 #[track_caller]
 pub(crate) fn assert_close(got: &[f32], want: &[f64], tolerance: f64) {
     assert_eq!(got.len(), want.len(), "{got:?} against {want:?}");
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
-        assert!((f64::from(*g) - w).abs() <= tolerance, "number {i}: got {g}, want {w} (all: {got:?})");
+        assert!((f64::from(*g) - w).abs() <= tolerance, "value {i}: got {g}, want {w} (all: {got:?})");
     }
 }
