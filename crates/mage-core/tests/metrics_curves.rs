@@ -144,8 +144,7 @@ fn empty_results_give_empty_metrics() {
     let s = summary(&[], UnplayedEpisodes::NotCounted).overall;
     assert_eq!((s.meta_episodes, s.score.count, s.score.mean), (0, 0, None));
     assert_eq!((s.by_episode[0].won.interval.low, s.by_episode[0].won.interval.high), (0.0, 1.0));
-    let empty =
-        compare_to_ceiling(&[], &Ceiling { memoryless: vec![0.0], adaptive: vec![1.0] }, Bootstrap::default());
+    let empty = compare_to_ceiling(&[], &Ceiling { memoryless: vec![0.0], adaptive: vec![1.0] }, Bootstrap::default());
     assert!(empty.by_episode.is_empty() && empty.total_regret.count == 0);
 }
 
